@@ -1,4 +1,4 @@
-//! Build script: tells the program which commit it was built from, for the head of its reports.
+//! Build script: passes the commit to the program, for the header of its reports.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Connections that do nothing but come and go: a server that accepts and resets in a tight loop,
+//! Accept and reset in a tight loop: server
 //! and a load that connects as fast as it is let.
 //!
 //! Read first: the mTCP paper, figure 8 [MT 5.1], whose third microbenchmark this is. The server
@@ -16,12 +16,13 @@ use megapipe::{
 use megapipe_apps::{
     backend::{BackendArgs, BackendError},
     serve::{CpuList, DriverName},
+    threads,
 };
 use serde_json::json;
 use std::{
     collections::BTreeMap,
     io,
-    sync::mpsc::{self, Sender},
+    sync::mpsc::{self, Receiver, Sender},
     thread,
     time::{Duration, Instant},
 };
@@ -39,7 +40,7 @@ pub struct AcceptArgs {
     /// Cores to run on, a thread on each
     #[arg(long)]
     cpus: CpuList,
-    /// Who does TCP.
+    /// Back end.
     #[command(flatten)]
     backend: BackendArgs,
     /// Which kernel interface carries the channel
@@ -114,27 +115,33 @@ impl AcceptArgs {
 pub(crate) fn serve(args: &AcceptArgs) -> Result<(), AcceptError> {
     let configs = args.configs(limits::ACCEPT_CONNECTIONS_MAX)?;
     let (said, listening) = mpsc::channel();
-    thread::scope(|scope| {
-        let threads: Vec<_> = configs
-            .into_iter()
-            .map(|config| {
-                let said = said.clone();
-                scope.spawn(move || accept_and_reset(args, config, &said))
-            })
-            .collect();
-        drop(said);
-        // Each says so once, or ends with an error.
-        if listening.iter().take(threads.len()).count() == threads.len() {
-            println!("listening on {}", args.server);
-        }
-        join_all(threads).map(|_: Vec<()>| ())
-    })
+    for (index, config) in configs.into_iter().enumerate() {
+        let (args, said) = (args.clone(), said.clone());
+        let body = move || {
+            if let Err(error) = accept_and_reset(&args, config, &said) {
+                // The receiver is gone if another thread failed.
+                let _ = said.send(Err(error));
+            }
+        };
+        threads::spawn(format!("accept-{index}"), body).map_err(failed("a thread"))?;
+        // One after the other: a small allocation that fails beside a large one ends the process.
+        next_report(&listening)?;
+    }
+    println!("listening on {}", args.server);
+    drop(said);
+    // A thread reports again only if it fails. The others end with the process.
+    next_report(&listening)
+}
+
+/// Waits for the next report of a thread.
+fn next_report(reports: &Receiver<Result<(), AcceptError>>) -> Result<(), AcceptError> {
+    reports.recv().map_err(failed("a thread"))?
 }
 
 fn accept_and_reset(
     args: &AcceptArgs,
     config: Config,
-    listening: &Sender<()>,
+    listening: &Sender<Result<(), AcceptError>>,
 ) -> Result<(), AcceptError> {
     // The kernel's listeners are divided by core; without a mask each would take all.
     let is_alone = args.cpus.as_slice().len() == 1;
@@ -147,8 +154,8 @@ fn accept_and_reset(
     };
     let listener = channel.listen(&args.server, &options, 0).map_err(failed("listen"))?;
     channel.accept(listener, Accept::lwsocket(u32::MAX)).map_err(failed("accept"))?;
-    // Whoever waits for it has gone if another thread failed.
-    let _ = listening.send(());
+    // The receiver is gone if another thread failed.
+    let _ = listening.send(Ok(()));
     let mut completions: Vec<Completion> = Vec::with_capacity(COMPLETIONS_PER_TURN);
     loop {
         channel
@@ -183,13 +190,13 @@ fn join_all<T>(
 
 /// What the load saw in its window.
 #[derive(Default)]
-struct Tally {
+struct AcceptTally {
     connections: u64,
     errors: BTreeMap<String, u64>,
     latencies_us: Vec<f64>,
 }
 
-impl Tally {
+impl AcceptTally {
     fn add(&mut self, other: Self) {
         self.connections += other.connections;
         self.latencies_us.extend(other.latencies_us);
@@ -200,14 +207,14 @@ impl Tally {
 }
 
 /// The part of the load on one core.
-struct Load<'args> {
+struct AcceptLoad<'args> {
     args: &'args AcceptLoadArgs,
     channel: Channel,
     /// When the connection of each place began, if it is timed.
     began: Vec<Option<Instant>>,
     /// Connections begun.
     begun: u64,
-    tally: Tally,
+    tally: AcceptTally,
 }
 
 /// Connects as fast as it can, and prints what came of it as `bench load` does. Blocks.
@@ -219,23 +226,23 @@ pub(crate) fn load(args: &AcceptLoadArgs) -> Result<(), AcceptError> {
     let warm = Instant::now() + Duration::from_secs_f64(args.warmup);
     let end = warm + Duration::from_secs_f64(args.duration);
     let (readings, tallies) = thread::scope(|scope| {
-        let threads: Vec<_> = (0..)
-            .zip(configs)
-            .map(|(index, config)| {
-                let connections =
-                    args.connections / count + u32::from(index < args.connections % count);
-                scope.spawn(move || Load::run(args, config, connections, [warm, end]))
-            })
-            .collect();
+        let mut running = Vec::with_capacity(configs.len());
+        for (index, config) in (0..).zip(configs) {
+            let connections =
+                args.connections / count + u32::from(index < args.connections % count);
+            let body = move || AcceptLoad::run(args, config, connections, [warm, end]);
+            let thread = threads::spawn_scoped(scope, format!("connect-{index}"), body);
+            running.push(thread.map_err(failed("a thread"))?);
+        }
         let readings = [warm, end].map(|moment| {
             thread::sleep(moment.saturating_duration_since(Instant::now()));
             args.read()
         });
-        (readings, join_all(threads))
-    });
+        Ok::<_, AcceptError>((readings, join_all(running)))
+    })?;
     let [before, after] = readings;
     let (before, after) = (before?, after?);
-    let mut tally = Tally::default();
+    let mut tally = AcceptTally::default();
     tallies?.into_iter().for_each(|part| tally.add(part));
     let seconds = (after.0 - before.0).as_secs_f64();
     let latency_us = quantiles(&mut tally.latencies_us);
@@ -261,22 +268,22 @@ impl AcceptLoadArgs {
     }
 }
 
-impl<'args> Load<'args> {
+impl<'args> AcceptLoad<'args> {
     /// Connects until the second of two moments; what it saw between them.
     fn run(
         args: &'args AcceptLoadArgs,
         config: Config,
         connections: u32,
         [warm, end]: [Instant; 2],
-    ) -> Result<Tally, AcceptError> {
+    ) -> Result<AcceptTally, AcceptError> {
         let channel = Channel::create(config)?;
         let began = vec![None; connections as usize];
-        let mut load = Self { args, channel, began, begun: 0, tally: Tally::default() };
+        let mut load = Self { args, channel, began, begun: 0, tally: AcceptTally::default() };
         for place in 0..connections {
             load.connect(place.into())?;
         }
         load.run_until(warm)?;
-        load.tally = Tally::default();
+        load.tally = AcceptTally::default();
         load.run_until(end)?;
         Ok(load.tally)
     }
@@ -319,7 +326,7 @@ impl<'args> Load<'args> {
                 Ok(())
             }
             Event::End(_) => self.again(handle, cookie, Ok(())),
-            // It was established, and reset before anybody was told.
+            // It was established, and reset before the completion was taken.
             Event::Connect(Err(OpError::Reset)) => self.again(handle, cookie, Ok(())),
             Event::Connect(Err(error)) => self.again(handle, cookie, Err(error.to_string())),
             _ => Ok(()),

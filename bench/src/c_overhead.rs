@@ -1,4 +1,4 @@
-//! What `mp_read` and its completion cost from C beyond the same calls from Rust.
+//! Additional cost of `mp_read` and its completion from C over the same calls from Rust.
 //!
 //! A small C program (`c_overhead/read_loop.c`) is linked with the `libmegapipe.a` that cargo puts
 //! beside the `megapipe` executable; [`read_loop`] is the same program in Rust. They run in turn,
@@ -96,7 +96,7 @@ fn c_read_loop(program: &Path) -> Result<f64, COverheadError> {
 /// What a command printed, if it succeeded.
 fn said(step: &'static str, command: &mut Command) -> Result<String, COverheadError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let running = process::Running::start(command)?;
+    let running = process::ChildProcess::start(command)?;
     let output = running.output_within(limits::C_HALF_MAX)?;
     let failed = |said| COverheadError::C { step, said };
     let output = output.ok_or_else(|| failed("it did not end".to_owned()))?;

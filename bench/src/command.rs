@@ -1,51 +1,42 @@
 //! `megapipe bench …` and what it prints.
 
 use crate::{
-    accept_reset::{self, AcceptArgs, AcceptError, AcceptLoadArgs},
+    accept_reset::{self, AcceptArgs, AcceptLoadArgs},
     bars,
-    baseline::{self, BaselineArgs, BaselineError},
-    experiments::{EXPERIMENTS, Experiment, Suite, effort},
+    baseline::{self, BaselineArgs},
+    error::BenchError,
+    experiments::{EXPERIMENTS, Experiment, Suite},
     features,
-    instructions::{self, InstructionsError, SegmentKind},
+    instructions::{self, SegmentKind},
     keeper::{self, KeepArgs},
-    layout::{self, LayoutError, LinkChoice, LinkName},
-    limits::RUNS_MAX,
-    load_process::{self, LoadProcessArgs, LoadProcessError},
-    measure::Effort,
-    point::{Machine, Point, Results},
+    layout,
+    load_process::{self, LoadProcessArgs},
+    output,
+    pika::{self, PikaArgs},
+    point::Results,
     process::{self, ExecArgs},
     report,
-    run::{Bench, Columns, Programs},
+    run::RpcPrograms,
+    run_args::RunArgs,
     scaling::{
         self,
-        costs::{CostError, FrameKind, carry_frames},
+        costs::{FrameKind, carry_frames},
     },
     shard_bars, stack_bars,
-    stack_link::{Placement, StackLink},
-    table::{Table, grouped},
+    stack_link::StackPlacement,
 };
-use megapipe_apps::{
-    backend::{BackendName, PlacementName},
-    result_file,
-    rpc::Api,
-};
-use std::{
-    fs, io,
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use megapipe_apps::{backend::PlacementName, rpc::Api};
+use std::{fs, io, path::PathBuf, process::ExitCode};
 
 /// Options of `megapipe bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
-    action: Action,
+    action: BenchAction,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
-enum Action {
+enum BenchAction {
     /// RPC ping-pong: figures 2.1, 5.1 and 5.2 and table 5.1 of the MegaPipe report
     Rpc(RpcRunArgs),
     /// Connections per second
@@ -63,6 +54,11 @@ enum Action {
     /// Figures 1, 2 and 7 to 11, tables 1 and 2, and fairness. Figures 7(a) and 10 go on beyond the
     /// machine's cores by a simulation with costs that are measured before; its points say so.
     Mtcp(RunArgs),
+    /// The PIKA paper's experiments: load balancing among web servers, and server layouts
+    ///
+    /// The real hand-over and balancer code on a virtual clock, with costs that are measured
+    /// before; figures 4 to 11 and tables 2 to 5.
+    Pika(PikaArgs),
     /// Memory of idle connections, on the kernel's TCP and on our own stack
     Idle(RunArgs),
     /// The numbers that megapipe promises, each with what was measured
@@ -75,7 +71,7 @@ enum Action {
     /// A load that watches the cores
     #[command(hide = true)]
     Load(Box<LoadProcessArgs>),
-    /// Another program, in a place of its own
+    /// Another program in a given namespace and on given cores
     #[command(hide = true)]
     Exec(ExecArgs),
     /// A server that accepts and resets
@@ -93,55 +89,12 @@ enum Action {
     /// Frames through the switch of two shards in one thread, for callgrind
     #[command(hide = true)]
     Frames {
-        /// Whose they are
+        /// Kind of frames
         kind: FrameKind,
     },
     /// The process that tidies up after a benchmark
     #[command(hide = true)]
     Keep(KeepArgs),
-}
-
-/// Options of every measuring subcommand.
-#[derive(Clone, Debug, clap::Args)]
-pub struct RunArgs {
-    /// Fewer points, fewer and shorter runs
-    #[arg(long)]
-    pub quick: bool,
-    /// Runs of which the median is reported (5, `bars` 10; with --quick 3)
-    #[arg(long, value_parser = parse_runs)]
-    pub runs: Option<NonZeroUsize>,
-    /// Length of a run's measured window in seconds (3, `bars` 2; with --quick 2)
-    #[arg(long)]
-    pub seconds: Option<f64>,
-    /// Write the results to this file as JSON; `-` writes to standard output
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write a report with plots to this file as HTML
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
-    /// Only the experiment (or bar) of this name; may be repeated
-    #[arg(long, value_name = "NAME")]
-    pub only: Vec<String>,
-    /// Who does TCP for the channel: the kernel, our own stack, or both, in turn
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "kernel")]
-    pub backend: Vec<BackendName>,
-    /// What to put between server and load; several of our own stack's are measured in turn
-    ///
-    /// auto, veth and loopback are the kernel's; memif, tap and xdp are our own stack's and ask for
-    /// --backend local. Default: auto, and memif for --backend local.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub link: Vec<LinkName>,
-    /// The megapipe executable whose servers and load are run
-    #[arg(long, hide = true)]
-    pub program: Option<PathBuf>,
-}
-
-/// A number of runs that ends some day.
-fn parse_runs(text: &str) -> Result<NonZeroUsize, String> {
-    match text.parse::<NonZeroUsize>() {
-        Ok(runs) if runs.get() <= RUNS_MAX => Ok(runs),
-        _ => Err(format!("{text} is not in 1..={RUNS_MAX}")),
-    }
 }
 
 /// Options of `megapipe bench rpc`.
@@ -150,7 +103,7 @@ pub struct RpcRunArgs {
     /// Which of our two servers: on channels, on sockets with epoll, or both in turn
     #[arg(long, value_enum, value_delimiter = ',', default_value = "channel")]
     pub server: Vec<Api>,
-    /// Where our own stack runs; several are measured in turn, and ask for --backend local
+    /// Where the stack runs; several are measured in turn, and require --backend local
     #[arg(long, value_enum, value_delimiter = ',', default_value = "inline")]
     pub placement: Vec<PlacementName>,
     /// As for every measurement.
@@ -161,10 +114,10 @@ pub struct RpcRunArgs {
 /// Options of `megapipe bench bars`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BarsArgs {
-    /// What is promised of our own stack, instead of the channel on the kernel
+    /// Bars of the stack, instead of the channel on the kernel
     #[arg(long)]
     pub stack: bool,
-    /// What is promised of many shards, of the places where our own stack runs, and of sockets
+    /// Bars of many shards, of the stack's placements, and of sockets
     #[arg(long, conflicts_with = "stack")]
     pub shards: bool,
     /// As for every measurement.
@@ -183,89 +136,6 @@ pub struct ReportArgs {
     report: PathBuf,
 }
 
-/// Why a benchmark did not run to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// No place to measure in.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// A baseline server failed.
-    #[error(transparent)]
-    Baseline(#[from] BaselineError),
-    /// A load failed.
-    #[error(transparent)]
-    Load(#[from] LoadProcessError),
-    /// A side of the accept benchmark failed.
-    #[error(transparent)]
-    Accept(#[from] AcceptError),
-    /// The segments that callgrind counts were not carried.
-    #[error(transparent)]
-    Segments(#[from] InstructionsError),
-    /// Frames did not go where they belong.
-    #[error(transparent)]
-    Frames(#[from] CostError),
-    /// `--only` names nothing.
-    #[error("there is no experiment '{name}' here; there are: {known}")]
-    UnknownExperiment {
-        /// The name given.
-        name: String,
-        /// The names there are.
-        known: String,
-    },
-    /// `--placement` without our own stack.
-    #[error("--placement: only --backend local has a stack to place")]
-    NoStack,
-    /// `--seconds` is not a usable length.
-    #[error("a window of {seconds} s is outside of 2 to 600 s: /proc/stat counts 10 ms ticks")]
-    Window {
-        /// The length given.
-        seconds: f64,
-    },
-    /// A file could not be written.
-    #[error("cannot write {path}: {source}")]
-    Write {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file of results could not be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Results of two machines do not belong into one report.
-    #[error("{path} was measured on another machine or by another version than {first}")]
-    Mixed {
-        /// The first file.
-        first: PathBuf,
-        /// The file that does not fit.
-        path: PathBuf,
-    },
-    /// Something else that the operating system refused.
-    #[error("{0}")]
-    System(#[from] io::Error),
-}
-
-impl BenchError {
-    /// Whether the arguments are at fault, and not this machine.
-    #[must_use]
-    pub const fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Self::UnknownExperiment { .. }
-                | Self::NoStack
-                | Self::Window { .. }
-                | Self::Write { .. }
-                | Self::Read { .. }
-                | Self::Mixed { .. }
-        )
-    }
-}
-
 /// Runs `megapipe bench`. Blocks until everything is measured.
 ///
 /// # Errors
@@ -273,41 +143,44 @@ impl BenchError {
 /// results and make the exit code 1.
 pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
     match &args.action {
-        Action::Rpc(args) => measure_programs(args),
-        Action::Accept(run) => measure(Suite::Accept, run, Programs::default()),
-        Action::Kv(run) => measure(Suite::Kv, run, Programs::default()),
-        Action::Http(run) => measure(Suite::Http, run, Programs::default()),
-        Action::Bulk(run) => measure(Suite::Bulk, run, Programs::default()),
-        Action::Latency(run) => measure(Suite::Latency, run, Programs::default()),
-        Action::Mtcp(run) => measure(Suite::Mtcp, &run.with_own_stack(), Programs::default()),
-        Action::Idle(run) => measure_idle(run),
-        Action::Bars(args) if args.stack => stack_bars::measure(&args.run),
-        Action::Bars(args) if args.shards => shard_bars::measure(&args.run),
-        Action::Bars(args) => bars::measure(&args.run),
-        Action::Report(report) => join(report),
-        Action::Server(server) => serve_baseline(server),
-        Action::Load(load) => {
+        BenchAction::Rpc(args) => measure_programs(args),
+        BenchAction::Accept(run) => measure(Suite::Accept, run, RpcPrograms::default()),
+        BenchAction::Kv(run) => measure(Suite::Kv, run, RpcPrograms::default()),
+        BenchAction::Http(run) => measure(Suite::Http, run, RpcPrograms::default()),
+        BenchAction::Bulk(run) => measure(Suite::Bulk, run, RpcPrograms::default()),
+        BenchAction::Latency(run) => measure(Suite::Latency, run, RpcPrograms::default()),
+        BenchAction::Mtcp(run) => {
+            measure(Suite::Mtcp, &run.with_own_stack(), RpcPrograms::default())
+        }
+        BenchAction::Pika(args) => pika::run(args),
+        BenchAction::Idle(run) => measure_idle(run),
+        BenchAction::Bars(args) if args.stack => stack_bars::measure(&args.run),
+        BenchAction::Bars(args) if args.shards => shard_bars::measure(&args.run),
+        BenchAction::Bars(args) => bars::measure(&args.run),
+        BenchAction::Report(report) => join(report),
+        BenchAction::Server(server) => serve_baseline(server),
+        BenchAction::Load(load) => {
             load_process::run(load)?;
             Ok(ExitCode::SUCCESS)
         }
-        Action::AcceptServer(server) => {
+        BenchAction::AcceptServer(server) => {
             accept_reset::serve(server)?;
             Ok(ExitCode::SUCCESS)
         }
-        Action::AcceptLoad(load) => {
+        BenchAction::AcceptLoad(load) => {
             accept_reset::load(load)?;
             Ok(ExitCode::SUCCESS)
         }
-        Action::Segments { kind } => {
+        BenchAction::Segments { kind } => {
             println!("{}", instructions::carry_segments(*kind)?);
             Ok(ExitCode::SUCCESS)
         }
-        Action::Frames { kind } => {
+        BenchAction::Frames { kind } => {
             println!("{}", carry_frames(*kind)?);
             Ok(ExitCode::SUCCESS)
         }
-        Action::Exec(exec) => Err(BenchError::System(process::exec(exec))),
-        Action::Keep(keep) => {
+        BenchAction::Exec(exec) => Err(BenchError::System(process::exec(exec))),
+        BenchAction::Keep(keep) => {
             keeper::keep(keep)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -315,7 +188,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
 }
 
 fn serve_baseline(args: &BaselineArgs) -> Result<ExitCode, BenchError> {
-    // Nobody triggers it: the process is ended by a signal, and holds nothing worth saving.
+    // It is never triggered: a signal ends the process, which has no state to save.
     let stop = baseline::Stop::new()?;
     baseline::serve(args, &stop, |address| {
         println!("listening on {address}, {}", args.baseline.name());
@@ -323,78 +196,20 @@ fn serve_baseline(args: &BaselineArgs) -> Result<ExitCode, BenchError> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl RunArgs {
-    /// Whether standard output is for the results as JSON, and for nothing else.
-    pub(crate) fn json_to_stdout(&self) -> bool {
-        self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
-    }
-
-    /// The layout that kernel and own stack share.
-    fn layout(&self) -> LinkChoice {
-        self.link.iter().find_map(|link| link.layout()).unwrap_or_default()
-    }
-
-    /// Whose columns are measured. Naming a link of our own stack asks for it.
-    pub(crate) fn columns(&self) -> Columns {
-        let mut links: Vec<StackLink> = self.link.iter().filter_map(|link| link.stack()).collect();
-        if links.is_empty() && self.backend.contains(&BackendName::Local) {
-            links.push(StackLink::Memif);
-        }
-        let kernel = self.backend.contains(&BackendName::Kernel);
-        Columns { kernel, links, programs: Programs::default() }
-    }
-
-    /// These options, with our own stack over memif beside the kernel unless they choose.
-    fn with_own_stack(&self) -> Self {
-        let mut args = self.clone();
-        if args.backend == [BackendName::Kernel] && args.columns().links.is_empty() {
-            args.backend.push(BackendName::Local);
-        }
-        args
-    }
-
-    /// A bench as these options ask for.
-    pub(crate) fn bench(&self) -> Result<Bench, BenchError> {
-        self.bench_of(effort(false))
-    }
-
-    /// A bench that runs so long and so often, unless these options ask for something else.
-    pub(crate) fn bench_of(&self, unasked: Effort) -> Result<Bench, BenchError> {
-        [&self.json, &self.report].into_iter().flatten().try_for_each(|path| try_out(path))?;
-        let mut effort = if self.quick { effort(true) } else { unasked };
-        if let Some(runs) = self.runs {
-            effort.runs = runs.get();
-        }
-        if let Some(seconds) = self.seconds {
-            if !(2.0..=600.0).contains(&seconds) {
-                return Err(BenchError::Window { seconds });
-            }
-            effort.window = Duration::from_secs_f64(seconds);
-        }
-        let program = match &self.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe()?,
-        };
-        let mut bench = Bench::new(program, self.layout(), effort)?;
-        bench.columns = self.columns();
-        Ok(bench)
-    }
-}
-
-/// The rpc suite, with the programs and placements that are asked for.
+/// The rpc suite, with the selected programs and placements.
 fn measure_programs(args: &RpcRunArgs) -> Result<ExitCode, BenchError> {
-    let placements: Vec<_> = args.placement.iter().copied().map(Placement::named).collect();
+    let placements: Vec<_> = args.placement.iter().copied().map(StackPlacement::named).collect();
     let is_placed = placements.iter().any(Option::is_some);
     if is_placed && args.run.columns().links.is_empty() {
         return Err(BenchError::NoStack);
     }
-    measure(Suite::Rpc, &args.run, Programs { apis: args.server.clone(), placements })
+    measure(Suite::Rpc, &args.run, RpcPrograms { apis: args.server.clone(), placements })
 }
 
-fn measure(suite: Suite, args: &RunArgs, programs: Programs) -> Result<ExitCode, BenchError> {
+fn measure(suite: Suite, args: &RunArgs, programs: RpcPrograms) -> Result<ExitCode, BenchError> {
     let experiments = chosen(suite, &args.only)?;
     let mut bench = args.bench()?;
-    if programs.placements.contains(&Some(Placement::Core)) {
+    if programs.placements.contains(&Some(StackPlacement::Core)) {
         bench.note(
             "a server has the cores that its group names, so a stack with a core of its own shares \
              its channel's where that is one: it sleeps there instead of polling"
@@ -412,20 +227,23 @@ fn measure(suite: Suite, args: &RunArgs, programs: Programs) -> Result<ExitCode,
     }
     let mut points = bench.run(&experiments, args.quick, cores_max)?;
     points.extend(scaling::points(&mut bench, &experiments)?);
-    let results = results(points, &bench);
-    print_tables(&results, args);
+    let results = output::results(points, &bench);
+    if !args.json_to_stdout() {
+        output::print_tables(&results);
+    }
     if suite == Suite::Mtcp && !args.json_to_stdout() {
         println!("\ntable 1: what each system does about the costs of TCP in the kernel");
-        for line in features::table().lines() {
-            println!("  {line}");
-        }
+        features::table().print(2);
     }
-    write_out(&results, args, report::page)?;
+    args.write_out(&results, report::page)?;
     Ok(if bench.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Memory of idle connections, of each back end that is asked for.
+/// Memory of idle connections, of each selected back end.
 fn measure_idle(args: &RunArgs) -> Result<ExitCode, BenchError> {
+    if let Some(name) = args.only.iter().find(|name| *name != "idle") {
+        return Err(BenchError::UnknownExperiment { name: name.clone(), known: "idle".to_owned() });
+    }
     let columns = args.columns();
     let mut code = ExitCode::SUCCESS;
     let only = |name: &str| RunArgs { only: vec![name.to_owned()], ..args.clone() };
@@ -451,40 +269,6 @@ fn chosen(suite: Suite, only: &[String]) -> Result<Vec<&'static Experiment>, Ben
     })
 }
 
-pub(crate) fn results(points: Vec<Point>, bench: &Bench) -> Results {
-    let words: Vec<String> = std::env::args().collect();
-    let command = match words.split_first() {
-        Some((program, rest)) => {
-            let name = Path::new(program).file_name().map(|name| name.to_string_lossy());
-            let name = name.unwrap_or_default().into_owned();
-            std::iter::once(&name).chain(rest).cloned().collect::<Vec<_>>().join(" ")
-        }
-        None => String::new(),
-    };
-    let machine = Machine::here(bench.cores());
-    Results { machine, command, points, notes: bench.notes.clone(), bars: Vec::new() }
-}
-
-/// Writes the files that the options ask for, and says where they are.
-pub(crate) fn write_out(
-    results: &Results,
-    args: &RunArgs,
-    page: impl FnOnce(&Results) -> String,
-) -> Result<(), BenchError> {
-    if let Some(path) = &args.json {
-        if args.json_to_stdout() {
-            println!("{}", json(results)?);
-        } else {
-            write_json(path, results)?;
-        }
-    }
-    if let Some(path) = &args.report {
-        write(path, &page(results))?;
-        eprintln!("report: {}", path.display());
-    }
-    Ok(())
-}
-
 /// Puts results that were measured one after the other into one report.
 fn join(args: &ReportArgs) -> Result<ExitCode, BenchError> {
     let mut joined: Option<Results> = None;
@@ -503,109 +287,7 @@ fn join(args: &ReportArgs) -> Result<ExitCode, BenchError> {
         }
     }
     if let Some(results) = joined {
-        write(&args.report, &report::page(&results))?;
+        output::write(&args.report, &report::page(&results))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn json(results: &Results) -> io::Result<String> {
-    serde_json::to_string_pretty(results).map_err(io::Error::from)
-}
-
-pub(crate) fn write_json(path: &Path, results: &Results) -> Result<(), BenchError> {
-    write(path, &json(results)?)
-}
-
-/// Makes sure that a file can be written in the end.
-pub(crate) fn try_out(path: &Path) -> Result<(), BenchError> {
-    let failed = |source| BenchError::Write { path: path.to_owned(), source };
-    make_folder(path).and_then(|()| result_file::check(path)).map_err(failed)
-}
-
-/// Writes a file, and its directories if they are missing.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    let failed = |source| BenchError::Write { path: path.to_owned(), source };
-    make_folder(path).and_then(|()| fs::write(path, text)).map_err(failed)
-}
-
-fn make_folder(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => fs::create_dir_all(folder),
-        _ => Ok(()),
-    }
-}
-
-/// Prints one table for each experiment, and the notes.
-pub(crate) fn print_tables(results: &Results, args: &RunArgs) {
-    if args.json_to_stdout() {
-        return;
-    }
-    for experiment in &EXPERIMENTS {
-        let points: Vec<&Point> =
-            results.points.iter().filter(|it| it.experiment == experiment.name).collect();
-        if points.is_empty() {
-            continue;
-        }
-        println!("\n{}: {}", experiment.name, experiment.title);
-        for line in table(&points).lines() {
-            println!("  {line}");
-        }
-        if let Some(table) = report::special_table(experiment.name, &points) {
-            println!();
-            for line in table.lines() {
-                println!("  {line}");
-            }
-        }
-        if let Some(table) = report::programs_table(&points) {
-            println!("\n  readiness over completions, and placements over inline:");
-            for line in table.lines() {
-                println!("  {line}");
-            }
-        }
-        if let Some(table) = report::simulation_table(&points) {
-            println!("\n  simulated from measured costs:");
-            for line in table.lines() {
-                println!("  {line}");
-            }
-        }
-    }
-    for note in &results.notes {
-        println!("note: {note}");
-    }
-}
-
-/// The table of some points.
-pub(crate) fn table(points: &[&Point]) -> Table {
-    let mut table = Table::new(&[
-        "server",
-        "link",
-        "cores",
-        "per conn",
-        "bytes",
-        "conns",
-        "trans/s",
-        "CPU µs",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "saturated",
-    ]);
-    for point in points {
-        let length = point.transactions_per_connection;
-        table.row([
-            report::server_label(point),
-            point.link.name().to_owned(),
-            point.shards.to_string(),
-            length.map_or_else(|| "-".to_owned(), |length| length.to_string()),
-            point.message_bytes.to_string(),
-            point.connections.to_string(),
-            grouped(point.transactions_per_s),
-            format!("{:.2}", point.server_cpu_us_per_transaction),
-            format!("{:.0}", point.latency_us.p50),
-            format!("{:.0}", point.latency_us.p99),
-            format!("{:.0}", point.latency_us.p999),
-            point.saturated.name().to_owned(),
-        ]);
-    }
-    table
 }

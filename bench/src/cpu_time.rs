@@ -1,4 +1,5 @@
-//! What the server's cores did: `/proc/stat` and `/proc/interrupts`, read twice.
+//! CPU time and interrupts of the server's cores: differences of `/proc/stat` and
+//! `/proc/interrupts`.
 //!
 //! Busy is what is neither idle nor steal. Idle is idle + iowait, because a thread that waits in
 //! `io_uring_enter` is booked as waiting for I/O; steal is what the hypervisor gave to others. The
@@ -84,7 +85,7 @@ impl CoreTimes {
         if all == 0 { 0.0 } else { self.idle_ticks as f64 / all as f64 }
     }
 
-    /// Microseconds of work, all cores together, in a window of so many seconds.
+    /// Microseconds of work of all cores together, in a window of this many seconds.
     pub(crate) fn busy_us(self, seconds: f64) -> f64 {
         let rest_us = (self.idle_ticks + self.steal_ticks) as f64 * TICK_US;
         (self.cores as f64 * seconds * 1e6 - rest_us).max(0.0)

@@ -1,19 +1,20 @@
-//! `megapipe demo`: a short version of the benchmark, for somebody who wants to see it run.
+//! `megapipe demo`: a short version of the benchmark.
 //!
 //! RPC, HTTP and key-value servers on channels beside the best epoll and io_uring servers, and
 //! beside nginx and memcached where they are installed, each on the kernel's TCP and on our own
 //! stack (over memif, in two processes): about two minutes, without root.
 
 use crate::{
-    command::{self, BenchError},
+    error::BenchError,
     experiments::{EXPERIMENTS, Experiment, Suite},
     layout::LinkChoice,
-    measure::Effort,
+    output,
     point::{Point, Results},
     report,
     run::Bench,
     stack_link::StackLink,
-    table::{Table, grouped},
+    table::{TextTable, grouped, print_wrapped},
+    trial::Effort,
 };
 use megapipe::{Channel, Config, DriverChoice};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
@@ -47,8 +48,8 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, BenchError> {
         Some(program) => program.clone(),
         None => std::env::current_exe()?,
     };
-    command::try_out(&args.report)?;
-    args.json.as_deref().map_or(Ok(()), command::try_out)?;
+    output::try_out(&args.report)?;
+    args.json.as_deref().map_or(Ok(()), output::try_out)?;
     let mut bench = Bench::new(program, args.link, EFFORT)?;
     // Our own stack needs neither root nor a namespace over shared memory.
     bench.columns.links = vec![StackLink::Memif];
@@ -58,7 +59,7 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, BenchError> {
     }
     let link = bench.layout(1)?.link;
     eprintln!(
-        "One server core, one or more for the load, link: {}. This takes about two minutes.",
+        "One server core, one or more for the load, link: {}.\nThis takes about two minutes.",
         link.name()
     );
     let experiments: Vec<&Experiment> =
@@ -67,11 +68,11 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, BenchError> {
     if !points.iter().any(|point| matches!(point.server.as_str(), "nginx" | "memcached")) {
         bench.note("the http and kv servers are compared with themselves on epoll only".to_owned());
     }
-    let results = command::results(points, &bench);
+    let results = output::results(points, &bench);
     print(&results);
-    command::write(&args.report, &report::page(&results))?;
+    output::write(&args.report, &report::page(&results))?;
     if let Some(path) = &args.json {
-        command::write_json(path, &results)?;
+        output::write_json(path, &results)?;
     }
     println!("\nreport: {}", args.report.display());
     Ok(if bench.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -84,7 +85,7 @@ fn io_uring_refused() -> Option<String> {
 }
 
 fn print(results: &Results) {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "workload",
         "server",
         "trans/s",
@@ -107,13 +108,11 @@ fn print(results: &Results) {
         ]);
     }
     println!();
-    for line in table.lines() {
-        println!("{line}");
-    }
+    table.print(0);
     println!("\nCPU µs: busy time of the server's core per transaction; vs channel: as a multiple");
     println!("of what the channel needs. Medians of {} runs.", EFFORT.runs);
     for note in &results.notes {
-        println!("note: {note}");
+        print_wrapped("note: ", note);
     }
 }
 

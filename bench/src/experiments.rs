@@ -1,4 +1,4 @@
-//! The experiments as data: which servers, under which loads, and what the paper found.
+//! The experiments as data: servers, loads, and the paper's results.
 //!
 //! Read the MegaPipe report's figures 2.1 and 5.1 to 5.5 and table 5.1 beside this; `mtcp.rs` has
 //! the plans of the mTCP paper's chapter 5. Pure: a plan is a function of the experiment, the
@@ -11,15 +11,15 @@ use crate::{
     baseline::Baseline,
     files::FileSet,
     limits,
-    load::{Load, Workload},
-    measure::{Effort, Trial},
-    server::{Ablation, Driver, Server, Service},
+    load::{LoadPlan, Workload},
+    server::{Ablation, ForcedDriver, ServiceKind, TestedServer},
+    trial::{Effort, Trial},
 };
 use std::time::Duration;
 
 mod mtcp;
 
-/// What can be asked for on the command line.
+/// Experiments of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Suite {
     Rpc,
@@ -29,7 +29,7 @@ pub(crate) enum Suite {
     Bulk,
     Latency,
     Mtcp,
-    /// What `bench bars --shards` measures beside the mTCP paper's.
+    /// Experiments of `bench bars --shards` that are not in the mTCP paper.
     Shards,
     Demo,
 }
@@ -75,14 +75,14 @@ impl Axis {
     }
 }
 
-/// What is known about an experiment beside its points.
+/// Description of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Experiment {
     pub(crate) name: &'static str,
     pub(crate) suite: Suite,
     pub(crate) title: &'static str,
     pub(crate) axis: Axis,
-    /// Whether latency is what the paper looks at, rather than throughput.
+    /// Whether the paper reports latency rather than throughput.
     pub(crate) latency: bool,
     /// What the paper measured, in our words, with its place.
     pub(crate) paper: &'static str,
@@ -387,16 +387,16 @@ pub(crate) const CONNECTIONS: u64 = 256;
 const TRANSACTIONS: u64 = 10;
 const MESSAGE_BYTES: u64 = 64;
 
-const URING: Server = Server::Channel(Driver::Uring, None);
-const EPOLL: Server = Server::Channel(Driver::Epoll, None);
-const SHARED: Server = Server::Baseline(Baseline::EpollShared);
-const REUSEPORT: Server = Server::Baseline(Baseline::EpollReuseport);
-const PROCESSES: Server = Server::Baseline(Baseline::EpollProcesses);
-const IO_URING: Server = Server::Baseline(Baseline::IoUring);
+const URING: TestedServer = TestedServer::Channel(ForcedDriver::Uring, None);
+const EPOLL: TestedServer = TestedServer::Channel(ForcedDriver::Epoll, None);
+const SHARED: TestedServer = TestedServer::Baseline(Baseline::EpollShared);
+const REUSEPORT: TestedServer = TestedServer::Baseline(Baseline::EpollReuseport);
+const PROCESSES: TestedServer = TestedServer::Baseline(Baseline::EpollProcesses);
+const IO_URING: TestedServer = TestedServer::Baseline(Baseline::IoUring);
 
 /// Trials to be measured in turn, on the same number of server cores.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Group {
+pub(crate) struct TrialGroup {
     pub(crate) server_cores: usize,
     pub(crate) trials: Vec<Trial>,
 }
@@ -408,7 +408,7 @@ impl Experiment {
     }
 
     /// The groups to measure where the server may have up to `cores_max` cores.
-    pub(crate) fn groups(&self, quick: bool, cores_max: usize) -> Vec<Group> {
+    pub(crate) fn groups(&self, quick: bool, cores_max: usize) -> Vec<TrialGroup> {
         if self.source() == Paper::Mtcp {
             return self.mtcp_groups(quick, cores_max);
         }
@@ -433,16 +433,22 @@ impl Experiment {
         }
     }
 
-    fn group(&self, server_cores: usize, service: Service, load: &Load, of: &[Server]) -> Group {
+    fn group(
+        &self,
+        server_cores: usize,
+        service: ServiceKind,
+        load: &LoadPlan,
+        of: &[TestedServer],
+    ) -> TrialGroup {
         let trial = |&server| Trial { experiment: self.name, server, service, load: load.clone() };
-        Group { server_cores, trials: of.iter().map(trial).collect() }
+        TrialGroup { server_cores, trials: of.iter().map(trial).collect() }
     }
 
-    fn rpc(&self, cores: usize, load: &Load, servers: &[Server]) -> Group {
-        self.group(cores, Service::Rpc, load, servers)
+    fn rpc(&self, cores: usize, load: &LoadPlan, servers: &[TestedServer]) -> TrialGroup {
+        self.group(cores, ServiceKind::Rpc, load, servers)
     }
 
-    fn over_transactions(&self, quick: bool) -> Vec<Group> {
+    fn over_transactions(&self, quick: bool) -> Vec<TrialGroup> {
         let servers = if quick {
             &[URING, SHARED, REUSEPORT, IO_URING][..]
         } else {
@@ -452,7 +458,7 @@ impl Experiment {
         lengths.iter().map(|&length| self.rpc(1, &rpc(length, MESSAGE_BYTES), servers)).collect()
     }
 
-    fn over_sizes(&self, quick: bool, cores: usize) -> Vec<Group> {
+    fn over_sizes(&self, quick: bool, cores: usize) -> Vec<TrialGroup> {
         let servers = match self.name {
             "fig5.2" => &[URING, SHARED][..],
             _ if quick => &[URING, SHARED, IO_URING],
@@ -467,7 +473,7 @@ impl Experiment {
         sizes.iter().map(|&size| self.rpc(cores, &rpc(TRANSACTIONS, size), servers)).collect()
     }
 
-    fn over_cores(&self, lengths: &[u64], cores_max: usize) -> Vec<Group> {
+    fn over_cores(&self, lengths: &[u64], cores_max: usize) -> Vec<TrialGroup> {
         let servers = &[URING, SHARED, REUSEPORT, IO_URING];
         let mut groups = Vec::new();
         for &length in lengths {
@@ -478,49 +484,51 @@ impl Experiment {
         groups
     }
 
-    fn ablation(&self, quick: bool) -> Vec<Group> {
+    fn ablation(&self, quick: bool) -> Vec<TrialGroup> {
         let steps = [
             Ablation { no_partition: true, no_batching: true, no_lwsockets: true },
             Ablation { no_partition: false, no_batching: true, no_lwsockets: true },
             Ablation { no_partition: false, no_batching: false, no_lwsockets: true },
             Ablation::default(),
         ];
-        let servers = steps.map(|ablation| Server::Channel(Driver::Uring, Some(ablation)));
+        let servers =
+            steps.map(|ablation| TestedServer::Channel(ForcedDriver::Uring, Some(ablation)));
         let lengths = if quick { &[1, 8, 128][..] } else { &[1, 2, 4, 8, 16, 32, 64, 128] };
         lengths.iter().map(|&length| self.rpc(1, &rpc(length, MESSAGE_BYTES), &servers)).collect()
     }
 
-    fn over_connections(&self, quick: bool) -> Vec<Group> {
+    fn over_connections(&self, quick: bool) -> Vec<TrialGroup> {
         let servers = &[URING, EPOLL, SHARED, REUSEPORT, IO_URING];
         let counts = if quick { &[64, 1024][..] } else { &[16, 64, 256, 1024, 4096] };
-        let load = |&connections| Load { connections, ..rpc(1, MESSAGE_BYTES) };
+        let load = |&connections| LoadPlan { connections, ..rpc(1, MESSAGE_BYTES) };
         counts.iter().map(|count| self.rpc(1, &load(count), servers)).collect()
     }
 
-    fn accept_reset(&self) -> Vec<Group> {
+    fn accept_reset(&self) -> Vec<TrialGroup> {
         let load = accept_reset();
-        vec![self.group(1, Service::AcceptReset, &load, &[URING, EPOLL])]
+        vec![self.group(1, ServiceKind::AcceptReset, &load, &[URING, EPOLL])]
     }
 
     /// Connections that are kept.
-    fn kept(&self, connections: u64, response_bytes: u64) -> Group {
+    fn kept(&self, connections: u64, response_bytes: u64) -> TrialGroup {
         let load =
-            Load { connections, transactions_per_connection: None, ..rpc(1, response_bytes) };
+            LoadPlan { connections, transactions_per_connection: None, ..rpc(1, response_bytes) };
         self.rpc(1, &load, &[URING, REUSEPORT, IO_URING])
     }
 
-    fn demo_rpc(&self) -> Vec<Group> {
+    fn demo_rpc(&self) -> Vec<TrialGroup> {
         let servers = &[URING, IO_URING, REUSEPORT];
         [1, 64].map(|length| self.rpc(1, &rpc(length, MESSAGE_BYTES), servers)).to_vec()
     }
 
-    fn kv(&self, connections: u64, transactions_per_connection: Option<u64>) -> Group {
+    fn kv(&self, connections: u64, transactions_per_connection: Option<u64>) -> TrialGroup {
         let workload = Workload::Kv;
-        let load = Load { workload, connections, transactions_per_connection, with_connect: false };
-        self.group(1, Service::Kv, &load, &[URING, EPOLL, Server::Memcached])
+        let load =
+            LoadPlan { workload, connections, transactions_per_connection, with_connect: false };
+        self.group(1, ServiceKind::Kv, &load, &[URING, EPOLL, TestedServer::Memcached])
     }
 
-    fn kv_over_requests(&self, quick: bool) -> Vec<Group> {
+    fn kv_over_requests(&self, quick: bool) -> Vec<TrialGroup> {
         let lengths = if quick {
             &[Some(1), Some(16), None][..]
         } else {
@@ -529,37 +537,37 @@ impl Experiment {
         lengths.iter().map(|&length| self.kv(CONNECTIONS, length)).collect()
     }
 
-    fn kv_over_connections(&self, quick: bool) -> Vec<Group> {
+    fn kv_over_connections(&self, quick: bool) -> Vec<TrialGroup> {
         let counts = if quick { &[72, 768][..] } else { &[72, 144, 264, 528, 768, 1536] };
         counts.iter().map(|&count| self.kv(count, None)).collect()
     }
 
-    fn http_workloads(&self, cores_max: usize) -> Vec<Group> {
-        let servers = &[URING, EPOLL, Server::Nginx];
+    fn http_workloads(&self, cores_max: usize) -> Vec<TrialGroup> {
+        let servers = &[URING, EPOLL, TestedServer::Nginx];
         let mut groups = Vec::new();
         for files in [FileSet::SpecWeb, FileSet::Yahoo, FileSet::YahooHalf] {
             for cores in 1..=cores_max {
                 // The other workloads draw how long each connection lives.
                 let transactions_per_connection = (files == FileSet::SpecWeb).then_some(6);
                 let load = http(files, CONNECTIONS, transactions_per_connection);
-                groups.push(self.group(cores, Service::Http(files), &load, servers));
+                groups.push(self.group(cores, ServiceKind::Http(files), &load, servers));
             }
         }
         groups
     }
 
-    fn http_one_file(&self, quick: bool) -> Vec<Group> {
-        let servers = &[URING, EPOLL, Server::Nginx];
+    fn http_one_file(&self, quick: bool) -> Vec<TrialGroup> {
+        let servers = &[URING, EPOLL, TestedServer::Nginx];
         let counts = if quick { &[256][..] } else { &[64, 256, 1024] };
         let load = |&connections| http(FileSet::OneKibibyte, connections, None);
-        let service = Service::Http(FileSet::OneKibibyte);
+        let service = ServiceKind::Http(FileSet::OneKibibyte);
         counts.iter().map(|count| self.group(1, service, &load(count), servers)).collect()
     }
 }
 
 /// The microbenchmark's load.
-pub(crate) const fn rpc(transactions: u64, response_bytes: u64) -> Load {
-    Load {
+pub(crate) const fn rpc(transactions: u64, response_bytes: u64) -> LoadPlan {
+    LoadPlan {
         workload: Workload::Rpc { request_bytes: MESSAGE_BYTES, response_bytes },
         connections: CONNECTIONS,
         transactions_per_connection: Some(transactions),
@@ -568,17 +576,21 @@ pub(crate) const fn rpc(transactions: u64, response_bytes: u64) -> Load {
 }
 
 /// Connections that come and go.
-const fn accept_reset() -> Load {
-    Load { workload: Workload::AcceptReset, ..rpc(1, MESSAGE_BYTES) }
+const fn accept_reset() -> LoadPlan {
+    LoadPlan { workload: Workload::AcceptReset, ..rpc(1, MESSAGE_BYTES) }
 }
 
 /// A web server's load.
-const fn http(files: FileSet, connections: u64, transactions_per_connection: Option<u64>) -> Load {
+const fn http(
+    files: FileSet,
+    connections: u64,
+    transactions_per_connection: Option<u64>,
+) -> LoadPlan {
     let workload = Workload::Http(files);
-    Load { workload, connections, transactions_per_connection, with_connect: false }
+    LoadPlan { workload, connections, transactions_per_connection, with_connect: false }
 }
 
-/// How long and how often, unless told otherwise.
+/// Default duration and number of runs.
 pub(crate) const fn effort(quick: bool) -> Effort {
     if quick {
         Effort { runs: 3, window: Duration::from_secs(2) }
@@ -590,7 +602,7 @@ pub(crate) const fn effort(quick: bool) -> Effort {
 #[cfg(test)]
 mod tests {
     use super::{EXPERIMENTS, Experiment, Suite, effort};
-    use crate::{limits, measure::Trial};
+    use crate::{limits, trial::Trial};
     use std::time::Duration;
 
     /// As long as the plan takes at least: each distinct trial once per run.

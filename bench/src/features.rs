@@ -1,12 +1,12 @@
-//! Table 1 of the mTCP paper, with a row for each of our back ends: what each system does about the
+//! Table 1 of the mTCP paper, with a row for each of our back ends: how each system reduces the
 //! costs of TCP in the kernel.
 //!
 //! Read first: the mTCP paper, 2.1 and table 1. The paper's rows are its own; ours are held against
 //! what a channel starts with by a test, and the page `docs/BENCHMARKING.md` against this file.
 
-use crate::table::Table;
+use crate::table::TextTable;
 
-/// A system, and what it has of what the paper asks for.
+/// A system and its features of the paper's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Features {
     system: &'static str,
@@ -105,7 +105,7 @@ const PAPER: [Features; 7] = [
     ]),
 ];
 
-/// Ours. `kernel` has the kernel's TCP beneath, `local` our own.
+/// This project: `kernel` on the kernel's TCP, `local` on its own.
 const OURS: [Features; 3] = [
     features([
         "megapipe, kernel",
@@ -140,8 +140,8 @@ const OURS: [Features; 3] = [
 ];
 
 /// The table, the paper's rows first.
-pub(crate) fn table() -> Table {
-    let mut table = Table::new(&[
+pub(crate) fn table() -> TextTable {
+    let mut table = TextTable::new(&[
         "system",
         "accept queue",
         "locality",
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use megapipe::{Accept, Backend, Channel, Config, LocalNetwork, ServerConfig};
     use megapipe_link::{PairConfig, pair};
-    use megapipe_service::limits::{RX_FRAMES_PER_TURN, TX_FRAMES_PER_TURN};
+    use megapipe_service::limits::{RX_FRAMES_PER_POLL, TX_FRAMES_PER_POLL};
 
     #[test]
     fn the_page_has_this_table() {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     // Packets go in batches.
-    const _: () = assert!(RX_FRAMES_PER_TURN > 1 && TX_FRAMES_PER_TURN > 1);
+    const _: () = assert!(RX_FRAMES_PER_POLL > 1 && TX_FRAMES_PER_POLL > 1);
 
     #[test]
     fn our_own_stack_needs_no_kernel_and_gives_each_shard_a_listener() {

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A set of files and how they are asked for.
+/// A set of files and how often each is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FileSet {
     /// One file of 1 KiB.
@@ -18,7 +18,7 @@ pub(crate) enum FileSet {
     Yahoo,
     /// The same with all sizes halved.
     YahooHalf,
-    /// One file of so many bytes.
+    /// One file of this many bytes.
     Sized(u64),
 }
 
@@ -54,7 +54,7 @@ impl FileSet {
         }
     }
 
-    /// Where the files lie inside the benchmark's scratch directory.
+    /// Folder of the files inside the benchmark's scratch directory.
     pub(crate) fn directory(self, scratch: &Path) -> PathBuf {
         match self {
             Self::Sized(bytes) => scratch.join(format!("{}-{bytes}", self.name())),

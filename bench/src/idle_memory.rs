@@ -1,4 +1,4 @@
-//! What an idle connection costs a channel server in its own memory.
+//! User-space memory of a channel server per idle connection.
 //!
 //! The server's resident memory is read from `/proc/PID/status` before and after opening many
 //! connections that each did one transaction and then nothing. Before the first reading enough
@@ -9,7 +9,7 @@ use crate::{
     limits,
     point::{field, kibibytes},
     run::Bench,
-    server::{Driver, RunningServer, Server, ServerError, Service},
+    server::{ForcedDriver, RunningServer, ServerStartError, ServiceKind, TestedServer},
 };
 use megapipe_apps::rpc::protocol::{Lengths, header};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,7 +23,7 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IdleMemoryError {
     #[error(transparent)]
-    Server(#[from] ServerError),
+    Server(#[from] ServerStartError),
     #[error("connecting or reading /proc: {0}")]
     System(#[from] io::Error),
     #[error(
@@ -39,8 +39,8 @@ pub(crate) fn bytes_per_connection(bench: &mut Bench) -> Result<f64, IdleMemoryE
     raise_descriptor_limit()?;
     let scratch_path = bench.scratch.path().to_owned();
     let layout = bench.layout(1).map_err(io::Error::other)?;
-    let server = Server::Channel(Driver::Uring, None);
-    let server = RunningServer::start(server, Service::Rpc, layout, &scratch_path)?;
+    let server = TestedServer::Channel(ForcedDriver::Uring, None);
+    let server = RunningServer::start(server, ServiceKind::Rpc, layout, &scratch_path)?;
     let address = server.address;
     let pid = server.pid();
     layout.on_load_side(|| {

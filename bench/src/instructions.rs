@@ -1,10 +1,10 @@
-//! What a received segment costs the stack, and its answer, in instructions.
+//! Instructions of the stack per received segment and per answer.
 //!
 //! `megapipe bench segments` carries segments of 64 bytes between two stacks in one thread.
 //! Callgrind counts in `measured_segment`: one frame in, its event out; or in
 //! `measured_segment_out`: a command to send, its frame out. It stops where the stack calls the
-//! buffers ([`Outside`]): allocating one and copying to it is their owner's, and comes on top.
-//! Nothing here does I/O, so that the count is the same on every machine of the architecture.
+//! buffers ([`OutlinedBuffers`]): allocating one and copying to it is their owner's, and comes on
+//! top. Nothing here does I/O, so that the count is the same on every machine of the architecture.
 
 use crate::process;
 use megapipe_stack::{
@@ -100,12 +100,12 @@ fn last_line(said: &str) -> String {
 }
 
 /// Buffers as plain as can be.
-struct Buffers {
+struct PlainBuffers {
     bytes: Vec<u8>,
     free: Vec<u32>,
 }
 
-impl Buffers {
+impl PlainBuffers {
     fn new(count: u32) -> Self {
         Self { bytes: vec![0; count as usize * BUF_BYTES], free: (0..count).collect() }
     }
@@ -116,7 +116,7 @@ impl Buffers {
     }
 }
 
-impl Memory for Buffers {
+impl Memory for PlainBuffers {
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
         self.free.pop().map(BufId)
     }
@@ -140,10 +140,10 @@ impl Memory for Buffers {
     }
 }
 
-/// The same behind calls of their own, each of which callgrind leaves out.
-struct Outside<'a>(&'a mut Buffers);
+/// The same behind separate functions, which callgrind excludes.
+struct OutlinedBuffers<'a>(&'a mut PlainBuffers);
 
-impl Memory for Outside<'_> {
+impl Memory for OutlinedBuffers<'_> {
     #[inline(never)]
     fn alloc(&mut self, pool: PoolId) -> Option<BufId> {
         self.0.alloc(pool)
@@ -175,16 +175,16 @@ impl Memory for Outside<'_> {
     }
 }
 
-struct Host {
+struct MeasuredHost {
     stack: Stack,
-    memory: Buffers,
+    memory: PlainBuffers,
 }
 
-impl Host {
+impl MeasuredHost {
     fn new(ip: Ipv4Addr) -> Result<Self, InstructionsError> {
         let config = Config::single(ip, 24, [ip.octets()[3]; 32]);
         let stack = Stack::new(config, Instant::from_millis(1)).map_err(unexpected)?;
-        Ok(Self { stack, memory: Buffers::new(BUF_COUNT) })
+        Ok(Self { stack, memory: PlainBuffers::new(BUF_COUNT) })
     }
 
     fn send(&mut self, now: Instant, conn: ConnId) -> Result<(), InstructionsError> {
@@ -215,7 +215,7 @@ fn unexpected(what: impl std::fmt::Debug) -> InstructionsError {
 }
 
 /// All frames of `from` go to `to`.
-fn carry(now: Instant, from: &mut Host, to: &mut Host) {
+fn carry(now: Instant, from: &mut MeasuredHost, to: &mut MeasuredHost) {
     let mut frame = [0; 2048];
     while let Some(sent) = from.stack.poll_transmit(now, &mut frame, &mut from.memory) {
         to.stack.on_frame(now, &frame[..sent.len], Received::default(), &mut to.memory);
@@ -224,15 +224,15 @@ fn carry(now: Instant, from: &mut Host, to: &mut Host) {
 
 /// What is counted of a segment that arrives: one frame in, its event out.
 #[inline(never)]
-fn measured_segment(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
-    let Host { stack, memory } = host;
-    stack.on_frame(now, frame, Received::default(), &mut Outside(memory));
+fn measured_segment(host: &mut MeasuredHost, now: Instant, frame: &[u8]) -> Option<Event> {
+    let MeasuredHost { stack, memory } = host;
+    stack.on_frame(now, frame, Received::default(), &mut OutlinedBuffers(memory));
     stack.poll_event()
 }
 
 /// The same, not counted.
-fn arrive(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
-    let Host { stack, memory } = host;
+fn arrive(host: &mut MeasuredHost, now: Instant, frame: &[u8]) -> Option<Event> {
+    let MeasuredHost { stack, memory } = host;
     stack.on_frame(now, frame, Received::default(), memory);
     stack.poll_event()
 }
@@ -240,19 +240,19 @@ fn arrive(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
 /// What is counted of a segment that leaves: a command, and its frame; how long that is.
 #[inline(never)]
 fn measured_segment_out(
-    host: &mut Host,
+    host: &mut MeasuredHost,
     now: Instant,
     (conn, chunk): (ConnId, Chunk),
     frame: &mut [u8],
 ) -> Option<usize> {
-    let Host { stack, memory } = host;
-    stack.send(now, conn, chunk, &mut Outside(memory)).ok()?;
-    stack.poll_transmit(now, frame, &mut Outside(memory)).map(|sent| sent.len)
+    let MeasuredHost { stack, memory } = host;
+    stack.send(now, conn, chunk, &mut OutlinedBuffers(memory)).ok()?;
+    stack.poll_transmit(now, frame, &mut OutlinedBuffers(memory)).map(|sent| sent.len)
 }
 
 fn establish(
-    client: &mut Host,
-    server: &mut Host,
+    client: &mut MeasuredHost,
+    server: &mut MeasuredHost,
     now: Instant,
 ) -> Result<(ConnId, ConnId), InstructionsError> {
     let at = SocketAddr::new(SERVER.into(), 80);
@@ -277,7 +277,7 @@ fn establish(
 /// [`InstructionsError::Unexpected`]: the stack did something else.
 pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
     let mut now = Instant::from_millis(1);
-    let (mut client, mut server) = (Host::new(CLIENT)?, Host::new(SERVER)?);
+    let (mut client, mut server) = (MeasuredHost::new(CLIENT)?, MeasuredHost::new(SERVER)?);
     let (there, here) = establish(&mut client, &mut server, now)?;
     let mut frame = [0; 2048];
     for _ in 0..SEGMENTS {
@@ -301,7 +301,7 @@ pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
             SegmentKind::Text => {
                 // An ACK alone, so that nothing piles up.
                 let ack = ConnOption::QuickAck(true);
-                let Host { stack, memory } = &mut server;
+                let MeasuredHost { stack, memory } = &mut server;
                 stack.set_option(now, here, ack, memory).map_err(unexpected)?;
             }
             SegmentKind::Request => {
@@ -313,7 +313,7 @@ pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
                 let len = measured_segment_out(&mut server, now, what, &mut frame);
                 let len = len.ok_or_else(|| unexpected("no answer"))?;
                 client.stack.receive(now, there).map_err(unexpected)?;
-                let Host { stack, memory } = &mut client;
+                let MeasuredHost { stack, memory } = &mut client;
                 stack.on_frame(now, &frame[..len], Received::default(), memory);
             }
         }

@@ -1,4 +1,4 @@
-//! The process that tidies up after a benchmark that could not do it itself.
+//! The keeper process: removes namespaces and files after a benchmark that was killed.
 //!
 //! It holds one end of a pipe and waits until the other end closes: when the benchmark ends, on
 //! success and on error, on Ctrl-C, and if it is killed. Then it removes the network namespaces
@@ -14,20 +14,20 @@ use std::{
 
 /// A keeper at work. On drop it does what is left to do and ends.
 #[derive(Debug)]
-pub(crate) struct Keeper(Child);
+pub(crate) struct KeeperProcess(Child);
 
-impl Keeper {
+impl KeeperProcess {
     /// A keeper for this process. To be started before there is anything to tidy up.
     pub(crate) fn start(program: &Path) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(["bench", "keep", "--pid", &std::process::id().to_string()]);
-        // In a process group of its own, so that Ctrl-C does not end it before its work is done.
+        // In a separate process group, so that Ctrl-C does not end it before its work is done.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         Ok(Self(command.spawn()?))
     }
 }
 
-impl Drop for Keeper {
+impl Drop for KeeperProcess {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
@@ -37,7 +37,7 @@ impl Drop for Keeper {
 /// Options of `megapipe bench keep`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct KeepArgs {
-    /// The benchmark whose leavings are removed when standard input ends
+    /// The benchmark whose resources are removed when standard input ends
     #[arg(long)]
     pid: u32,
 }

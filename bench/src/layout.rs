@@ -1,4 +1,4 @@
-//! Where server and load run, and what lies between them.
+//! Cores of server and load, and the network between them.
 //!
 //! The fair layout is a veth pair between two network namespaces, each end's receive processing
 //! steered (RPS) to the cores of its own side, so that the server's cores pay for what the server
@@ -11,10 +11,9 @@
 
 use crate::{
     limits,
-    process::{self, Place},
-    stack_link::StackLink,
+    process::{self, ProcessPlace},
 };
-use megapipe_apps::serve::CpuList;
+use megapipe_apps::{serve::CpuList, threads};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -42,62 +41,23 @@ pub enum LinkChoice {
     Loopback,
 }
 
-/// A link by the name that the command line uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum LinkName {
-    /// The kernel's TCP over veth where that is allowed, else over loopback
-    Auto,
-    /// The kernel's TCP over veth between two namespaces, or an error
-    Veth,
-    /// The kernel's TCP over the host's loopback interface
-    Loopback,
-    /// Our own stack at both ends of shared memory
-    Memif,
-    /// Our own stack behind a TAP device, the kernel's TCP before it
-    Tap,
-    /// Our own stack by AF_XDP on a veth, the kernel's TCP at the other end
-    Xdp,
-}
-
-impl LinkName {
-    /// What it says about the layout that kernel and own stack share, if anything.
-    pub(crate) const fn layout(self) -> Option<LinkChoice> {
-        match self {
-            Self::Auto => Some(LinkChoice::Auto),
-            Self::Veth => Some(LinkChoice::Veth),
-            Self::Loopback => Some(LinkChoice::Loopback),
-            Self::Memif | Self::Tap | Self::Xdp => None,
-        }
-    }
-
-    /// The link of our own stack that it names, if any.
-    pub(crate) const fn stack(self) -> Option<StackLink> {
-        match self {
-            Self::Memif => Some(StackLink::Memif),
-            Self::Tap => Some(StackLink::Tap),
-            Self::Xdp => Some(StackLink::Xdp),
-            Self::Auto | Self::Veth | Self::Loopback => None,
-        }
-    }
-}
-
 /// The link that was measured over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Link {
+pub enum MeasuredLink {
     /// A veth pair, receive processing steered to each side's own cores.
     Veth,
     /// The host's loopback: the sender's core does part of the receiver's work.
     Loopback,
-    /// Shared memory between two of our own stacks.
+    /// Shared memory between two stacks.
     Memif,
-    /// A TAP device: our own stack behind it, the kernel before it.
+    /// A TAP device: the stack on one side, the kernel on the other.
     Tap,
     /// AF_XDP on a veth pair: our own stack on the server's side, the kernel on the load's.
     Xdp,
 }
 
-impl Link {
+impl MeasuredLink {
     /// The name used in points and reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -118,11 +78,11 @@ pub enum LayoutError {
     Namespace {
         /// The command line.
         command: String,
-        /// What it said.
+        /// The error output.
         reason: String,
     },
-    /// A link of our own stack that needs the namespaces of a veth layout.
-    #[error("{link} needs network namespaces of its own: --link veth, as root")]
+    /// A link of the stack that needs the namespaces of a veth layout.
+    #[error("{link} needs network namespaces: --link veth, as root")]
     NoNamespaces {
         /// The link.
         link: &'static str,
@@ -130,7 +90,7 @@ pub enum LayoutError {
     /// Server and load need a core each.
     #[error("{wanted} server cores and one for the load do not fit on {online} cores")]
     TooFewCores {
-        /// Server cores asked for.
+        /// Requested server cores.
         wanted: usize,
         /// Cores that this process may use.
         online: usize,
@@ -142,17 +102,17 @@ pub enum LayoutError {
 
 /// Two sides and a link. Dropping it removes the namespaces.
 #[derive(Debug)]
-pub(crate) struct Layout {
-    pub(crate) link: Link,
-    /// Why it is not veth, if veth was wanted.
+pub(crate) struct BenchLayout {
+    pub(crate) link: MeasuredLink,
+    /// Why it is not veth, if veth was requested.
     pub(crate) note: Option<String>,
-    pub(crate) server: Place,
-    pub(crate) load: Place,
+    pub(crate) server: ProcessPlace,
+    pub(crate) load: ProcessPlace,
     offloads_load_checksums: AtomicBool,
     _namespaces: Option<Namespaces>,
 }
 
-impl Layout {
+impl BenchLayout {
     /// Of `cpus`, `server_cores` for the server, all others for the load.
     pub(crate) fn new(
         choice: LinkChoice,
@@ -161,10 +121,10 @@ impl Layout {
         server_cores: usize,
     ) -> Result<Self, LayoutError> {
         let (server_cpus, load_cpus) = split_cores(cpus, server_cores)?;
-        let place = |cpus| Place { program: program.to_owned(), netns: None, cpus };
+        let place = |cpus| ProcessPlace { program: program.to_owned(), netns: None, cpus };
         let (server, load) = (place(server_cpus), place(load_cpus));
         let loopback = |note| Self {
-            link: Link::Loopback,
+            link: MeasuredLink::Loopback,
             note,
             server: server.clone(),
             load: load.clone(),
@@ -180,7 +140,7 @@ impl Layout {
         }
     }
 
-    fn veth(mut server: Place, mut load: Place) -> Result<Self, LayoutError> {
+    fn veth(mut server: ProcessPlace, mut load: ProcessPlace) -> Result<Self, LayoutError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LayoutError::Namespace {
                 command: "ip netns add".to_owned(),
@@ -196,7 +156,7 @@ impl Layout {
         let offloads_load_checksums = AtomicBool::new(true);
         let namespaces = Some(namespaces);
         Ok(Self {
-            link: Link::Veth,
+            link: MeasuredLink::Veth,
             note: None,
             server,
             load,
@@ -223,7 +183,7 @@ impl Layout {
     /// there from our stack is handled on the load's cores, as on a veth.
     pub(crate) fn tap(&self, name: &str, address: &str) -> Result<(), LayoutError> {
         let Some(netns) = self.server.netns.as_deref().and_then(Path::file_name) else {
-            return Err(LayoutError::NoNamespaces { link: Link::Tap.name() });
+            return Err(LayoutError::NoNamespaces { link: MeasuredLink::Tap.name() });
         };
         let netns = netns.to_string_lossy();
         if ip(&["-n", &netns, "link", "show", "dev", name]).is_ok() {
@@ -239,7 +199,7 @@ impl Layout {
     /// The address that the server listens on and the load connects to.
     pub(crate) const fn server_address(&self) -> IpAddr {
         match self.link {
-            Link::Veth => IpAddr::V4(SERVER_ADDRESS),
+            MeasuredLink::Veth => IpAddr::V4(SERVER_ADDRESS),
             _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
         }
     }
@@ -247,12 +207,13 @@ impl Layout {
     /// Runs `body` on a thread that has the load's view of the network. Blocks until it is done.
     pub(crate) fn on_load_side<T: Send>(&self, body: impl FnOnce() -> T + Send) -> io::Result<T> {
         thread::scope(|scope| {
-            let side = scope.spawn(|| {
+            let on_side = || {
                 if let Some(netns) = &self.load.netns {
                     process::enter_netns(netns)?;
                 }
                 Ok(body())
-            });
+            };
+            let side = threads::spawn_scoped(scope, "load-side", on_side)?;
             side.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
@@ -277,7 +238,7 @@ fn names(pid: u32) -> [String; 2] {
     PREFIXES.map(|prefix| format!("{prefix}{pid}"))
 }
 
-/// The process that namespace `name` was made for, if it is one of ours.
+/// The process of namespace `name`, if this program made it.
 fn owner(name: &str) -> Option<u32> {
     PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?.parse().ok()
 }
@@ -306,7 +267,7 @@ fn set_up(
     let sides =
         [(server, "srv", SERVER_ADDRESS, server_cpus), (load, "cli", LOAD_ADDRESS, load_cpus)];
     for (netns, interface, address, cpus) in sides {
-        // No router or address discovery: nothing but the measured traffic on the link.
+        // No router or address discovery: only the measured traffic is on the link.
         write_in(netns, "/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")?;
         ip(&["-n", netns, "address", "add", &format!("{address}/30"), "dev", interface])?;
         ip(&["-n", netns, "link", "set", interface, "up"])?;
@@ -314,7 +275,7 @@ fn set_up(
         let rps = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
         write_in(netns, &rps, &sysfs_mask(cpus))?;
     }
-    // Short connections need many ports at once.
+    // Short connections need many ports at the same time.
     write_in(load, "/proc/sys/net/ipv4/ip_local_port_range", "2000 65000")
 }
 
@@ -357,7 +318,7 @@ impl Drop for Namespaces {
     }
 }
 
-/// Removes what `pid` has set up. What is not there was never made, or is gone.
+/// Removes the resources of `pid`. Missing ones are ignored.
 pub(crate) fn remove_namespaces_of(pid: u32) {
     remove(&names(pid));
 }

@@ -1,4 +1,4 @@
-//! How does megapipe compare with the best that the kernel can do, on this machine?
+//! Benchmark: compares megapipe with epoll, io_uring, nginx and memcached on this machine.
 //!
 //! In: an experiment of the MegaPipe report, or a promise of ours. Out: points in JSON, tables, and
 //! a report with plots.
@@ -7,12 +7,14 @@
 //!   channels, nginx and memcached alike.
 //! - `layout.rs` is what lies between server and load, `load.rs` the load, `measure.rs` one run.
 //! - `profile.rs` finds out where a server's time goes.
-//! - `stack_link.rs` puts servers and loads on our own stack; `accept_reset.rs`, `stack_idle.rs`,
-//!   `shard_idle.rs` and `instructions.rs` are measurements of their own.
+//! - `stack_link.rs` runs servers and loads on the stack; `accept_reset.rs`, `stack_idle.rs`,
+//!   `shard_idle.rs` and `instructions.rs` are separate measurements.
 //! - `experiments.rs`, `bars.rs`, `stack_bars.rs` and `shard_bars.rs` are what to measure; `run.rs`
 //!   does it, in turn and repeatedly.
 //! - `scaling.rs` is what more cores than the machine has would do: a simulation with costs that it
 //!   measures before.
+//! - `pika.rs` is the PIKA paper: experiments of the service's connection management, simulated
+//!   in the same way.
 //! - `point.rs` is the result, `report/` the page.
 //!
 //! Start with `experiments.rs`, then `measure.rs`.
@@ -20,7 +22,7 @@
 //! Invariants
 //! - Servers to be compared run in the same minute, on the same cores, under the same load, each
 //!   in a process of its own.
-//! - What could not be measured is said, never left out silently and never made up.
+//! - A missing measurement is reported, never left out silently or estimated.
 //! - No process, namespace or directory outlives a run, however it ends.
 
 mod accept_reset;
@@ -30,24 +32,31 @@ mod c_overhead;
 mod command;
 mod cpu_time;
 mod demo;
+mod error;
 mod experiments;
 mod features;
+mod figure;
 mod files;
 mod idle_memory;
 mod instructions;
 mod keeper;
 mod layout;
 mod limits;
+mod link_name;
 mod load;
 mod load_process;
 mod measure;
+mod output;
 mod peer_channel;
+mod pika;
 mod point;
 mod process;
 mod profile;
 mod progress;
+mod promise;
 mod report;
 mod run;
+mod run_args;
 mod scaling;
 mod scratch;
 mod server;
@@ -57,19 +66,27 @@ mod stack_bars;
 mod stack_idle;
 mod stack_link;
 mod table;
+mod trial;
 mod wakes;
 
 pub use accept_reset::{AcceptArgs, AcceptError, AcceptLoadArgs};
 pub use baseline::{Baseline, BaselineArgs, BaselineError, Stop, serve as serve_baseline};
-pub use command::{BarsArgs, BenchArgs, BenchError, ReportArgs, RpcRunArgs, RunArgs, bench};
+pub use command::{BarsArgs, BenchArgs, ReportArgs, RpcRunArgs, bench};
 pub use demo::{DemoArgs, demo};
+pub use error::BenchError;
+pub use figure::{
+    Figure, FigureAxis, FigureCurve, FigurePlot, FigureRow, FigureSource, FigureTable,
+};
 pub use instructions::{InstructionsError, SegmentKind, carry_segments, per_segment_of};
 pub use keeper::KeepArgs;
-pub use layout::{LayoutError, Link, LinkChoice, LinkName};
+pub use layout::{LayoutError, LinkChoice, MeasuredLink};
+pub use link_name::LinkName;
 pub use load_process::{LoadProcessArgs, LoadProcessError};
 pub use peer_channel::PeerError;
+pub use pika::PikaArgs;
 pub use point::{
     Bar, CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated, Sense, Simulated,
 };
 pub use process::ExecArgs;
+pub use run_args::RunArgs;
 pub use scaling::costs::{CostError, FrameKind};

@@ -47,10 +47,10 @@ pub(crate) const SERVER_READY_MAX: Duration = Duration::from_secs(5);
 const _: () = assert!(RING_BUFFERS.is_power_of_two());
 const _: () = assert!(RING_COMPLETION_ENTRIES >= 2 * RING_BUFFERS as u32);
 
-/// How often a child process is looked at while waiting for it.
+/// Interval of checks of a child process.
 pub(crate) const CHILD_POLL: Duration = Duration::from_millis(5);
 
-/// How long a child may take to end when asked to.
+/// Longest time for a child to end after a signal.
 pub(crate) const CHILD_STOP_MAX: Duration = Duration::from_secs(2);
 
 /// How long a server that is asked to end waits for its peers, which have gone.
@@ -67,7 +67,7 @@ pub(crate) const LOAD_WARM_UP: Duration = Duration::from_millis(500);
 /// How long the load may take to connect, to fill a cache, and to end.
 pub(crate) const LOAD_REST_MAX: Duration = Duration::from_secs(30);
 
-/// How long the machine is looked at before a benchmark begins.
+/// Observation time of the machine before a benchmark.
 pub(crate) const QUIET_CHECK: Duration = Duration::from_millis(500);
 
 /// A machine that is busier than this before a benchmark begins is not quiet.
@@ -150,7 +150,7 @@ pub(crate) const PROFILE_HZ: u32 = 1_999;
 pub(crate) const PROFILE_MAX: Duration = Duration::from_secs(10);
 
 /// Frames of a burst when steering is measured: what a turn takes from a link.
-pub(crate) const STEERED_BURST: usize = megapipe_service::limits::RX_FRAMES_PER_TURN;
+pub(crate) const STEERED_BURST: usize = megapipe_service::limits::RX_FRAMES_PER_POLL;
 /// Bursts of a round.
 pub(crate) const STEERED_BURSTS: usize = 200;
 /// Bursts whose instructions are counted; enough that what comes once does not show.
@@ -195,3 +195,34 @@ pub(crate) const SHARD_IDLE_CONNECTIONS: u32 = 256;
 pub(crate) const SHARD_IDLE_OPEN_MAX: Duration = Duration::from_secs(10);
 /// How long nothing happens before it counts.
 pub(crate) const SHARD_IDLE_SETTLE: Duration = Duration::from_millis(500);
+
+/// Records of each ring over which messages are measured.
+pub(crate) const MESSAGE_RING: u32 = 1 << 8;
+/// Records of a burst, and most that are in flight.
+pub(crate) const MESSAGE_BURST: u32 = 64;
+/// Bursts of a round.
+pub(crate) const MESSAGE_BURSTS: usize = 500;
+/// Round trips of a round.
+pub(crate) const MESSAGE_ROUND_TRIPS: u64 = 5_000;
+/// Round trips that are timed together; the median of these spans counts.
+pub(crate) const MESSAGE_SPAN: u64 = 100;
+/// Calls of a connection manager in a round, and rounds of which the median counts.
+pub(crate) const MANAGER_CALLS: u32 = 2_000;
+/// As above.
+pub(crate) const MANAGER_ROUNDS: usize = 15;
+/// Connections in a table of offers while it is measured.
+pub(crate) const TABLE_OPEN: u64 = 256;
+
+const _: () = assert!(MESSAGE_BURST < MESSAGE_RING);
+const _: () = assert!(MESSAGE_ROUND_TRIPS.is_multiple_of(MESSAGE_SPAN));
+
+/// Rounds of messages and wake-ups of which the median counts, and with --quick.
+pub(crate) const PIKA_ROUNDS: usize = 15;
+/// As above.
+pub(crate) const PIKA_ROUNDS_QUICK: usize = 3;
+/// Clients of a closed loop: 48 processes with four connections each [PIKA 5.1].
+pub(crate) const PIKA_CLIENTS: u32 = 192;
+/// Connections a second of the imbalanced load [PIKA 5.3].
+pub(crate) const PIKA_RATE: u32 = 30_000;
+/// Work of each request of the imbalanced load, in microseconds.
+pub(crate) const PIKA_WORK_US: u64 = 10;

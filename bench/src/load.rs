@@ -3,11 +3,11 @@
 use crate::{
     cpu_time::CoreTimes,
     files::FileSet,
-    layout::Layout,
+    layout::BenchLayout,
     limits,
     point::Latency,
-    process::{Place, Running},
-    server::Server,
+    process::{ChildProcess, ProcessPlace},
+    server::TestedServer,
 };
 use megapipe_apps::serve::CpuList;
 use serde::Deserialize;
@@ -29,7 +29,7 @@ pub(crate) enum Workload {
 
 /// A load on a server.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Load {
+pub(crate) struct LoadPlan {
     pub(crate) workload: Workload,
     pub(crate) connections: u64,
     /// After so many transactions a connection is reset; none: it is kept.
@@ -42,7 +42,7 @@ pub(crate) struct Load {
 /// How a load comes to a server: from where, and over which link.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadPath {
-    pub(crate) place: Place,
+    pub(crate) place: ProcessPlace,
     server_cpus: CpuList,
     /// The server's process, if the time that it runs is all that it costs: on our own stack.
     pub(crate) server_pid: Option<u32>,
@@ -52,7 +52,7 @@ pub(crate) struct LoadPath {
 
 impl LoadPath {
     /// To `server` in this layout.
-    pub(crate) fn new(server: Server, layout: &Layout, scratch: &Path) -> Self {
+    pub(crate) fn new(server: TestedServer, layout: &BenchLayout, scratch: &Path) -> Self {
         let (place, link_args) = match server.stack_link() {
             Some(link) => (link.load_place(layout), link.load_args(layout, scratch)),
             None => (layout.load.clone(), Vec::new()),
@@ -84,7 +84,7 @@ pub(crate) struct LoadReport {
 
 /// A load that failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
+pub(crate) enum LoadFailure {
     /// It could not be started or waited for.
     #[error("cannot run the load: {0}")]
     System(#[from] io::Error),
@@ -102,7 +102,7 @@ pub(crate) enum LoadError {
     Report(#[from] serde_json::Error),
 }
 
-impl Load {
+impl LoadPlan {
     pub(crate) const fn workload_name(&self) -> &'static str {
         match self.workload {
             Workload::Rpc { .. } => "rpc",
@@ -128,13 +128,13 @@ impl Load {
         address: SocketAddr,
         window: Duration,
         path: &LoadPath,
-    ) -> Result<LoadReport, LoadError> {
+    ) -> Result<LoadReport, LoadFailure> {
         let args = self.args(address, window, path);
         let mut command = path.place.command(&path.place.program, &args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let limit = limits::LOAD_WARM_UP + window + limits::LOAD_REST_MAX;
-        let output = Running::start(&mut command)?.output_within(limit)?;
-        let output = output.ok_or(LoadError::Endless)?;
+        let output = ChildProcess::start(&mut command)?.output_within(limit)?;
+        let output = output.ok_or(LoadFailure::Endless)?;
         if output.status.success() {
             let mut report = read_report(&output.stdout)?;
             if !self.with_connect {
@@ -145,7 +145,7 @@ impl Load {
         let said = String::from_utf8_lossy(&output.stderr);
         let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = lines.len().saturating_sub(limits::LOG_LINES_SHOWN);
-        Err(LoadError::Failed { said: lines[last..].join(" | ") })
+        Err(LoadFailure::Failed { said: lines[last..].join(" | ") })
     }
 
     fn args(&self, address: SocketAddr, duration: Duration, path: &LoadPath) -> Vec<String> {
@@ -236,7 +236,7 @@ struct SummaryJson {
     errors: BTreeMap<String, u64>,
 }
 
-fn read_report(json: &[u8]) -> Result<LoadReport, LoadError> {
+fn read_report(json: &[u8]) -> Result<LoadReport, LoadFailure> {
     let ReportJson { seconds, server, load, summary, server_ran_us, load_ran_us } =
         serde_json::from_slice(json)?;
     let SummaryJson { transactions_per_s, latency_us, fairness, errors, .. } = summary;
@@ -259,7 +259,7 @@ fn read_report(json: &[u8]) -> Result<LoadReport, LoadError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Load, Workload, read_report};
+    use super::{LoadPlan, Workload, read_report};
     use crate::files::FileSet;
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
     fn the_workload_may_say_how_long_connections_live() {
         let text = |workload, transactions_per_connection| {
             let connections = 1;
-            Load { workload, connections, transactions_per_connection, with_connect: false }
+            LoadPlan { workload, connections, transactions_per_connection, with_connect: false }
                 .transactions_text()
         };
         assert_eq!(text(Workload::Kv, None), "inf");

@@ -1,4 +1,4 @@
-//! `megapipe bench load`: a load that also reads what the cores did in its measured window.
+//! `megapipe bench load`: a load that also measures CPU time in its window.
 //!
 //! The same load as `megapipe load`, run by the same code. It reads `/proc/stat` when its window
 //! begins and when it ends, so that CPU time and transactions are of the same moments, however
@@ -6,7 +6,7 @@
 
 use crate::cpu_time::{CoreTimes, run_time};
 use megapipe_apps::{
-    load::{self, HttpLoadArgs, KvLoadArgs, LoadError, Moment, RpcLoadArgs, Summary},
+    load::{self, HttpLoadArgs, KvLoadArgs, LoadError, LoadPhase, RpcLoadArgs, Summary},
     serve::CpuList,
 };
 use serde::Serialize;
@@ -28,11 +28,11 @@ pub struct LoadProcessArgs {
     #[arg(long)]
     server_pid: Option<u32>,
     #[command(subcommand)]
-    load: Kind,
+    load: LoadKind,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
-enum Kind {
+enum LoadKind {
     /// As `megapipe load rpc`
     Rpc(RpcLoadArgs),
     /// As `megapipe load http`
@@ -64,7 +64,7 @@ struct Observed {
     summary: Summary,
 }
 
-/// What is read at a moment.
+/// What is read at a phase.
 struct Reading {
     at: Instant,
     server: CoreTimes,
@@ -76,15 +76,15 @@ struct Reading {
 /// Runs the load and prints what came of it as JSON. Blocks until it is over.
 pub(crate) fn run(args: &LoadProcessArgs) -> Result<(), LoadProcessError> {
     let mut readings: Vec<io::Result<Reading>> = Vec::new();
-    let mut observe = |moment: Moment| {
-        if matches!(moment, Moment::Measuring | Moment::Measured) {
+    let mut observe = |phase: LoadPhase| {
+        if matches!(phase, LoadPhase::Measuring | LoadPhase::Measured) {
             readings.push(read(args));
         }
     };
     let summary = match &args.load {
-        Kind::Rpc(rpc) => load::run_rpc(rpc, &mut observe),
-        Kind::Http(http) => load::run_http(http, &mut observe),
-        Kind::Kv(kv) => load::run_kv(kv, &mut observe),
+        LoadKind::Rpc(rpc) => load::run_rpc(rpc, &mut observe),
+        LoadKind::Http(http) => load::run_http(http, &mut observe),
+        LoadKind::Kv(kv) => load::run_kv(kv, &mut observe),
     }?;
     let readings: Vec<_> = readings.into_iter().collect::<io::Result<_>>()?;
     let [before, after] = &readings[..] else {

@@ -10,24 +10,16 @@
 
 use crate::{
     experiments::Experiment,
-    layout::Layout,
+    layout::BenchLayout,
     limits,
-    load::{Load, LoadError, LoadPath, LoadReport},
+    load::{LoadFailure, LoadPath, LoadReport},
     point::{CpuShares, CpuSplit, Latency, Point, Saturated},
     process,
     profile::Profile,
-    server::{RunningServer, Server, ServerError, Service},
+    server::{RunningServer, ServerStartError, ServiceKind},
+    trial::Trial,
 };
 use std::{io, path::Path, time::Duration};
-
-/// One server under one load: what becomes a point.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Trial {
-    pub(crate) experiment: &'static str,
-    pub(crate) server: Server,
-    pub(crate) service: Service,
-    pub(crate) load: Load,
-}
 
 impl Trial {
     /// Whether measuring one is measuring the other, whatever experiments they belong to.
@@ -44,13 +36,6 @@ impl Trial {
             && rustix::process::geteuid().is_root()
             && process::find_program("perf").is_some()
     }
-}
-
-/// How long and how often.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Effort {
-    pub(crate) runs: usize,
-    pub(crate) window: Duration,
 }
 
 /// What one run found out.
@@ -95,10 +80,10 @@ impl Sample {
 pub(crate) enum MeasureError {
     /// The server's fault.
     #[error(transparent)]
-    Server(#[from] ServerError),
+    Server(#[from] ServerStartError),
     /// The load's fault.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(#[from] LoadFailure),
     /// `/proc` could not be read.
     #[error("measuring: {0}")]
     System(#[from] io::Error),
@@ -114,7 +99,7 @@ pub(crate) enum MeasureError {
 pub(crate) fn sample(
     trial: &Trial,
     window: Duration,
-    layout: &Layout,
+    layout: &BenchLayout,
     scratch: &Path,
 ) -> Result<Sample, MeasureError> {
     let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
@@ -135,7 +120,7 @@ pub(crate) fn sample(
     if let Some(profile) = profile {
         sample.cpu_shares = profile.finish()?;
     }
-    if trial.service != Service::AcceptReset {
+    if trial.service != ServiceKind::AcceptReset {
         sample.events_per_wakeup = server.finish()?;
     }
     Ok(sample)
@@ -210,7 +195,7 @@ pub(crate) fn range(values: impl IntoIterator<Item = f64>) -> [f64; 2] {
 }
 
 /// The point that several runs of a trial make.
-pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &Layout) -> Point {
+pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &BenchLayout) -> Point {
     let each = |field: fn(&Sample) -> f64| samples.iter().map(field);
     let server_idle_share = median(each(|sample| sample.server_idle_share));
     let load_idle_share = median(each(|sample| sample.load_idle_share));

@@ -1,4 +1,4 @@
-//! What can go wrong with a channel that the benchmark has in its own process: as the peer of a
+//! Errors of a channel in the benchmark's own process: the peer of a
 //! server that is measured, or as both sides of an exchange.
 
 use megapipe::{

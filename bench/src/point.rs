@@ -3,7 +3,7 @@
 //! Invariant: fields may be added, none is ever renamed or removed, so that results of different
 //! versions can be compared. A test holds the list of names.
 
-use crate::layout::Link;
+use crate::{figure::Figure, layout::MeasuredLink};
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path, time::SystemTime};
 
@@ -22,6 +22,9 @@ pub struct Results {
     /// What is promised, of `bench bars`: each with what was measured.
     #[serde(default)]
     pub bars: Vec<Bar>,
+    /// Figures and tables of `bench pika`.
+    #[serde(default)]
+    pub figures: Vec<Figure>,
 }
 
 impl Results {
@@ -32,6 +35,7 @@ impl Results {
         }
         self.points.extend(more.points);
         self.bars.extend(more.bars);
+        self.figures.extend(more.figures);
         let new = more.notes.into_iter().filter(|note| !self.notes.contains(note));
         let new: Vec<String> = new.collect();
         self.notes.extend(new);
@@ -110,12 +114,12 @@ pub struct Point {
     /// `channel`, `sockets`, `epoll-shared`, `epoll-reuseport`, `epoll-processes`, `io_uring`,
     /// `nginx` or `memcached`.
     pub server: String,
-    /// Who does TCP: `kernel`.
+    /// Back end: `kernel` or `local`.
     pub backend: String,
     /// Which interface of the kernel: `uring` or `epoll`.
     pub driver: String,
     /// What lies between server and load.
-    pub link: Link,
+    pub link: MeasuredLink,
     /// Where TCP's own loop runs: `kernel`.
     pub placement: String,
     /// Server threads, one core each.

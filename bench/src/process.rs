@@ -1,11 +1,12 @@
-//! Child processes: where they run, and that none outlives the benchmark.
+//! Child processes: affinity, namespaces, and termination with the benchmark.
 //!
 //! Every server and load is started through `megapipe bench exec`, which enters the network
 //! namespace, takes its cores, asks to be killed when the benchmark dies, and then becomes the
-//! program. [`Running`] ends its process on drop. Only processes started here are ever signalled.
+//! program. [`ChildProcess`] ends its process on drop. Only processes started here are ever
+//! signalled.
 
 use crate::limits;
-use megapipe_apps::serve::CpuList;
+use megapipe_apps::{serve::CpuList, threads};
 use rustix::{
     process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal},
     thread::{CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_setaffinity},
@@ -23,7 +24,7 @@ use std::{
 
 /// Where a child runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ProcessPlace {
     /// The `megapipe` executable, through which children are started.
     pub(crate) program: PathBuf,
     /// The network namespace to enter; none for the host's own.
@@ -32,7 +33,7 @@ pub(crate) struct Place {
     pub(crate) cpus: CpuList,
 }
 
-impl Place {
+impl ProcessPlace {
     /// The command that runs `program args…` in this place; streams are closed or captured by the
     /// caller.
     pub(crate) fn command<A: AsRef<OsStr>>(
@@ -68,7 +69,7 @@ pub struct ExecArgs {
     command: Vec<OsString>,
 }
 
-/// Becomes another program in the place asked for. Returns only if that fails.
+/// Becomes another program on the given cores and namespace. Returns only if that fails.
 pub(crate) fn exec(args: &ExecArgs) -> io::Error {
     if let Err(error) = enter(args) {
         return error;
@@ -78,7 +79,7 @@ pub(crate) fn exec(args: &ExecArgs) -> io::Error {
 
 fn enter(args: &ExecArgs) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // A parent that died before that was called is never told of, and somebody else is it now.
+    // If the parent died before that call, no signal comes, and the process has another parent now.
     let parent = getppid().map(|pid| pid.as_raw_pid().cast_unsigned());
     if parent != Some(args.parent) {
         let why = format!("process {} is not the parent any more", args.parent);
@@ -109,11 +110,11 @@ pub(crate) fn enter_netns(path: &Path) -> io::Result<()> {
 
 /// A child that is ended when dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct ChildProcess {
     child: Child,
 }
 
-impl Running {
+impl ChildProcess {
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         Ok(Self { child: command.spawn()? })
     }
@@ -122,20 +123,20 @@ impl Running {
         self.child.id()
     }
 
-    /// What the child writes, where that was asked for. Each stream is given out once.
+    /// The child's output, if it is captured. Each stream is returned once.
     pub(crate) fn streams(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
         (self.child.stdout.take(), self.child.stderr.take())
     }
 
-    /// The exit status if the child has ended by itself.
+    /// The exit status if the child has ended.
     pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
     /// Waits for the child's end, at most `limit`, and ends it then. Blocks.
     pub(crate) fn output_within(mut self, limit: Duration) -> io::Result<Option<Output>> {
-        let stdout = self.child.stdout.take().map(|stream| thread::spawn(|| drain(stream)));
-        let stderr = self.child.stderr.take().map(|stream| thread::spawn(|| drain(stream)));
+        let stdout = self.child.stdout.take().map(reader).transpose()?;
+        let stderr = self.child.stderr.take().map(reader).transpose()?;
         let deadline = Instant::now() + limit;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
@@ -175,13 +176,18 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-/// What a stream says until it ends, the first [`limits::OUTPUT_BYTES_MAX`] of it.
+/// Starts a thread that reads a stream of a child to its end.
+fn reader(stream: impl io::Read + Send + 'static) -> io::Result<thread::JoinHandle<Vec<u8>>> {
+    threads::spawn("drain", || drain(stream))
+}
+
+/// Output of a stream until its end, at most [`limits::OUTPUT_BYTES_MAX`].
 fn drain(stream: impl io::Read) -> Vec<u8> {
     let mut text = Vec::new();
     let mut limited = io::Read::take(stream, limits::OUTPUT_BYTES_MAX);

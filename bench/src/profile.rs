@@ -1,4 +1,4 @@
-//! Where a server's CPU time goes, as mTCP's figure 1 divides it: perf samples the server's cores
+//! CPU time of a server by component, as in mTCP's figure 1: perf samples the server's cores
 //! while they are measured, and each sample counts for the part that its symbol belongs to.
 //!
 //! Read first: [MT 2.1, figures 1 and 2].
@@ -8,11 +8,11 @@
 //! that stretch. The division is a picture, not a bill.
 //!
 //! Invariants
-//! - Time in which a core had nothing to do is no part of anything.
-//! - What other processes do on the server's cores is none of the server's. Only the kernel's
-//!   TCP/IP and packet I/O count whoever runs: softirqs borrow the process that they interrupt.
+//! - Idle time is not counted.
+//! - Other processes on the server's cores are not counted, except the kernel's TCP/IP and packet
+//!   I/O: softirqs run in the context of the process that they interrupt.
 
-use crate::{limits, point::CpuShares, process::Running};
+use crate::{limits, point::CpuShares, process::ChildProcess};
 use megapipe_apps::serve::CpuList;
 use std::{
     collections::HashSet,
@@ -25,14 +25,14 @@ use std::{
 /// A profile that is being taken.
 #[derive(Debug)]
 pub(crate) struct Profile {
-    process: Running,
+    process: ChildProcess,
     data: PathBuf,
     server: u32,
 }
 
 /// What a symbol belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum SymbolGroup {
     Application,
     Channel,
     TcpIp,
@@ -58,7 +58,7 @@ impl Profile {
             .args(["--", "sleep", &length.as_secs_f64().to_string()])
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        Ok(Self { process: Running::start(&mut command)?, data, server })
+        Ok(Self { process: ChildProcess::start(&mut command)?, data, server })
     }
 
     /// Waits for the end and sums up; none if there are no samples. Blocks. The server still runs.
@@ -82,7 +82,7 @@ fn family(pid: u32) -> io::Result<HashSet<u32>> {
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(child) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // One that has ended since is nobody's.
+        // Skips processes that have ended.
         let Ok(stat) = fs::read_to_string(format!("/proc/{child}/stat")) else { continue };
         // proc_pid_stat(5): the name may contain anything; the parent is the second field after it.
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
@@ -120,11 +120,13 @@ fn shares(report: &str, servers: &HashSet<u32>) -> Option<CpuShares> {
         let thread = thread.split_once(':').and_then(|(number, _)| number.trim().parse().ok());
         let is_servers = thread.is_some_and(|number| servers.contains(&number));
         let sum = match part_of(object, symbol) {
-            Part::TcpIp if is_servers || is_kernels(object, symbol) => &mut sums.tcp_ip,
-            Part::PacketIo if is_servers || is_kernels(object, symbol) => &mut sums.packet_io,
-            Part::Application if is_servers => &mut sums.application,
-            Part::Channel if is_servers => &mut sums.channel,
-            Part::Kernel if is_servers => &mut sums.kernel,
+            SymbolGroup::TcpIp if is_servers || is_kernels(object, symbol) => &mut sums.tcp_ip,
+            SymbolGroup::PacketIo if is_servers || is_kernels(object, symbol) => {
+                &mut sums.packet_io
+            }
+            SymbolGroup::Application if is_servers => &mut sums.application,
+            SymbolGroup::Channel if is_servers => &mut sums.channel,
+            SymbolGroup::Kernel if is_servers => &mut sums.kernel,
             _ => continue,
         };
         *sum += count;
@@ -141,9 +143,9 @@ fn shares(report: &str, servers: &HashSet<u32>) -> Option<CpuShares> {
 }
 
 /// Beginnings of the names of the kernel's functions, by part; the first that fits counts.
-const KERNEL_PARTS: [(Part, &[&str]); 3] = [
+const KERNEL_PARTS: [(SymbolGroup, &[&str]); 3] = [
     (
-        Part::Idle,
+        SymbolGroup::Idle,
         &[
             "default_idle",
             "native_safe_halt",
@@ -159,7 +161,7 @@ const KERNEL_PARTS: [(Part, &[&str]); 3] = [
         ],
     ),
     (
-        Part::TcpIp,
+        SymbolGroup::TcpIp,
         &[
             "tcp_",
             "__tcp_",
@@ -189,7 +191,7 @@ const KERNEL_PARTS: [(Part, &[&str]); 3] = [
         ],
     ),
     (
-        Part::PacketIo,
+        SymbolGroup::PacketIo,
         &[
             "netif_",
             "__netif_",
@@ -227,45 +229,50 @@ fn is_kernels(object: &str, symbol: &str) -> bool {
     symbol.starts_with("[k]") || object.starts_with("[kernel")
 }
 
-fn part_of(object: &str, symbol: &str) -> Part {
+fn part_of(object: &str, symbol: &str) -> SymbolGroup {
     let (_, name) = symbol.split_at(symbol.find(']').map_or(0, |at| at + 1));
     let name = name.trim();
     if is_kernels(object, symbol) {
-        let fits = |(_, starts): &&(Part, &[&str])| starts.iter().any(|it| name.starts_with(it));
-        return KERNEL_PARTS.iter().find(fits).map_or(Part::Kernel, |(part, _)| *part);
+        let fits =
+            |(_, starts): &&(SymbolGroup, &[&str])| starts.iter().any(|it| name.starts_with(it));
+        return KERNEL_PARTS.iter().find(fits).map_or(SymbolGroup::Kernel, |(part, _)| *part);
     }
     // Generic code of the standard library counts for the crate whose types it was made for.
     let crates = [
-        ("megapipe_stack", Part::TcpIp),
-        ("megapipe_link", Part::PacketIo),
-        ("megapipe_shm", Part::PacketIo),
-        ("megapipe_service", Part::Channel),
-        ("megapipe_apps", Part::Application),
-        ("megapipe::", Part::Channel),
+        ("megapipe_stack", SymbolGroup::TcpIp),
+        ("megapipe_link", SymbolGroup::PacketIo),
+        ("megapipe_shm", SymbolGroup::PacketIo),
+        ("megapipe_service", SymbolGroup::Channel),
+        ("megapipe_apps", SymbolGroup::Application),
+        ("megapipe::", SymbolGroup::Channel),
     ];
-    let fits = |(prefix, _): &&(&str, Part)| name.contains(prefix);
-    crates.iter().find(fits).map_or(Part::Application, |(_, part)| *part)
+    let fits = |(prefix, _): &&(&str, SymbolGroup)| name.contains(prefix);
+    crates.iter().find(fits).map_or(SymbolGroup::Application, |(_, part)| *part)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, family, part_of, shares};
+    use super::{SymbolGroup, family, part_of, shares};
     use std::collections::HashSet;
 
     #[test]
     fn symbols_belong_to_parts() {
         let cases = [
-            ("megapipe", "[.] megapipe_stack::tcp::output::transmit", Part::TcpIp),
-            ("megapipe", "[.] <megapipe_link::memif::Memif as Link>::rx_burst", Part::PacketIo),
-            ("megapipe", "[.] megapipe::dispatch::Channel::dispatch", Part::Channel),
-            ("megapipe", "[.] megapipe_apps::http::shard::on_bytes", Part::Application),
-            ("nginx", "[.] ngx_http_parse_request_line", Part::Application),
-            ("libc.so.6", "[.] memcpy", Part::Application),
-            ("[kernel.kallsyms]", "[k] tcp_v4_rcv", Part::TcpIp),
-            ("[kernel.kallsyms]", "[k] veth_xmit", Part::PacketIo),
-            ("[kernel.kallsyms]", "[k] entry_SYSCALL_64", Part::Kernel),
-            ("[kernel.kallsyms]", "[k] default_idle", Part::Idle),
-            ("[veth]", "[k] veth_poll", Part::PacketIo),
+            ("megapipe", "[.] megapipe_stack::tcp::output::transmit", SymbolGroup::TcpIp),
+            (
+                "megapipe",
+                "[.] <megapipe_link::memif::Memif as Link>::rx_burst",
+                SymbolGroup::PacketIo,
+            ),
+            ("megapipe", "[.] megapipe::dispatch::Channel::dispatch", SymbolGroup::Channel),
+            ("megapipe", "[.] megapipe_apps::http::shard::on_bytes", SymbolGroup::Application),
+            ("nginx", "[.] ngx_http_parse_request_line", SymbolGroup::Application),
+            ("libc.so.6", "[.] memcpy", SymbolGroup::Application),
+            ("[kernel.kallsyms]", "[k] tcp_v4_rcv", SymbolGroup::TcpIp),
+            ("[kernel.kallsyms]", "[k] veth_xmit", SymbolGroup::PacketIo),
+            ("[kernel.kallsyms]", "[k] entry_SYSCALL_64", SymbolGroup::Kernel),
+            ("[kernel.kallsyms]", "[k] default_idle", SymbolGroup::Idle),
+            ("[veth]", "[k] veth_poll", SymbolGroup::PacketIo),
         ];
         for (object, symbol, part) in cases {
             assert_eq!(part_of(object, symbol), part, "{object} {symbol}");

@@ -2,6 +2,7 @@
 //! elsewhere.
 
 use crate::limits;
+use megapipe_apps::terminal::COLUMNS;
 use std::{
     io::{self, IsTerminal, Write},
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use std::{
 
 /// How far a plan is.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct PlanProgress {
     total: usize,
     done: usize,
     started: Instant,
@@ -17,7 +18,7 @@ pub(crate) struct Progress {
     terminal: bool,
 }
 
-impl Progress {
+impl PlanProgress {
     pub(crate) fn new(total: usize) -> Self {
         let terminal = io::stderr().is_terminal();
         Self { total, done: 0, started: Instant::now(), shown: None, terminal }
@@ -30,8 +31,12 @@ impl Progress {
         let due = self.shown.is_none_or(|shown| shown.elapsed() >= limits::PROGRESS_INTERVAL);
         if self.terminal || due {
             self.shown = Some(Instant::now());
-            let text = if self.terminal { format!("\r{line}\x1b[K") } else { format!("{line}\n") };
-            // Nobody may be looking.
+            // A line that the terminal wraps could not be overwritten by the next one.
+            let text = match self.terminal {
+                true => format!("\r{}\x1b[K", shortened(&line, COLUMNS - 1)),
+                false => format!("{line}\n"),
+            };
+            // A closed standard error is ignored.
             let _ = io::stderr().write_all(text.as_bytes());
         }
     }
@@ -46,6 +51,14 @@ impl Progress {
         if self.terminal {
             let _ = io::stderr().write_all(b"\r\x1b[K");
         }
+    }
+}
+
+/// The first `columns` characters, with an ellipsis if there are more.
+fn shortened(line: &str, columns: usize) -> String {
+    match line.char_indices().nth(columns) {
+        None => line.to_owned(),
+        Some(_) => line.chars().take(columns - 1).chain(['…']).collect(),
     }
 }
 
@@ -67,15 +80,21 @@ fn line(done: usize, total: usize, elapsed: Duration, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Progress, line};
+    use super::{PlanProgress, line, shortened};
     use std::time::Duration;
 
     #[test]
     fn total_is_constant_when_steps_are_passed() {
-        let mut progress = Progress::new(6);
+        let mut progress = PlanProgress::new(6);
         progress.step("x");
         progress.pass(2);
         assert_eq!((progress.done, progress.total), (3, 6));
+    }
+
+    #[test]
+    fn progress_line_fits_the_terminal() {
+        assert_eq!(shortened("12 · 45", 7), "12 · 45");
+        assert_eq!(shortened("12 · 456", 7), "12 · 4…");
     }
 
     #[test]

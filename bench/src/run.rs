@@ -1,74 +1,75 @@
-//! Runs a plan: one group after the other, the servers of a group in turn, several times.
+//! Runs a plan: the groups in order, the servers of a group in turn, several times.
 //!
 //! A trial that belongs to two experiments is measured once. A server that is missing or fails
 //! costs its own points and a note, never the run.
 
 use crate::{
     cpu_time::CoreTimes,
-    experiments::{Experiment, Group},
-    keeper::Keeper,
-    layout::{self, Layout, LayoutError, LinkChoice},
+    experiments::{Experiment, TrialGroup},
+    keeper::KeeperProcess,
+    layout::{self, BenchLayout, LayoutError, LinkChoice},
     limits,
-    measure::{self, Effort, MeasureError, Sample, Trial},
+    measure::{self, MeasureError, Sample},
     point::Point,
     process,
-    progress::Progress,
+    progress::PlanProgress,
     scratch::Scratch,
-    server::{Server, Service},
-    stack_link::{Placement, StackLink},
+    server::{ServiceKind, TestedServer},
+    stack_link::{StackLink, StackPlacement},
+    trial::{Effort, Trial},
 };
 use megapipe_apps::{rpc::Api, serve::CpuList};
 use std::{io, path::PathBuf, thread};
 
 /// Whose servers are measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Columns {
+pub(crate) struct ServerSelection {
     /// On the kernel's TCP: channels, baselines, nginx and memcached.
     pub(crate) kernel: bool,
-    /// Channels on our own stack, over these links.
+    /// Channels on the stack, over these links.
     pub(crate) links: Vec<StackLink>,
     /// Which of the two rpc programs.
-    pub(crate) programs: Programs,
+    pub(crate) programs: RpcPrograms,
 }
 
-/// Which of the two rpc programs take part, and where our own stack runs beneath them.
+/// The rpc programs to run, and the placements of the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Programs {
+pub(crate) struct RpcPrograms {
     pub(crate) apis: Vec<Api>,
     /// `None`: inside the server's own calls.
-    pub(crate) placements: Vec<Option<Placement>>,
+    pub(crate) placements: Vec<Option<StackPlacement>>,
 }
 
-impl Default for Programs {
+impl Default for RpcPrograms {
     fn default() -> Self {
         Self { apis: vec![Api::Channel], placements: vec![None] }
     }
 }
 
-impl Programs {
+impl RpcPrograms {
     /// The servers over a link, for a service.
-    fn over(&self, link: StackLink, service: Service) -> impl Iterator<Item = Server> {
+    fn over(&self, link: StackLink, service: ServiceKind) -> impl Iterator<Item = TestedServer> {
         self.of(service).flat_map(move |api| {
             self.placements.iter().map(move |placement| match (api, *placement) {
-                (Api::Channel, None) => Server::Local(link),
-                (Api::Channel, Some(placement)) => Server::Placed(link, placement),
-                (Api::Sockets, placement) => Server::Sockets(link, placement),
+                (Api::Channel, None) => TestedServer::Local(link),
+                (Api::Channel, Some(placement)) => TestedServer::Placed(link, placement),
+                (Api::Sockets, placement) => TestedServer::Sockets(link, placement),
             })
         })
     }
 
     /// The programs that there are for a service: only rpc is written twice.
-    fn of(&self, service: Service) -> impl Iterator<Item = Api> {
-        let is_twice = service == Service::Rpc;
+    fn of(&self, service: ServiceKind) -> impl Iterator<Item = Api> {
+        let is_twice = service == ServiceKind::Rpc;
         self.apis.iter().copied().filter(move |api| is_twice || *api == Api::Channel)
     }
 }
 
-impl Columns {
+impl ServerSelection {
     /// A group with our own stack's servers added, and the kernel's taken away if they are not
     /// wanted. Our own stack takes part with many shards over a memif, which has a queue for each,
     /// with one over other links, and not where what varies is the kernel's part of a channel.
-    fn of(&self, mut group: Group) -> Group {
+    fn of(&self, mut group: TrialGroup) -> TrialGroup {
         let Some(first) = group.trials.first().cloned() else { return group };
         let is_ablation = group.trials.iter().any(|it| !it.server.variant().is_empty());
         let service = first.service;
@@ -79,7 +80,7 @@ impl Columns {
             let sockets = group.trials.iter().filter_map(|trial| trial.server.on_sockets());
             let sockets: Vec<Trial> = sockets.map(on).collect();
             let has = |api| self.programs.of(service).any(|it| it == api);
-            let is_channel = |trial: &Trial| matches!(trial.server, Server::Channel(..));
+            let is_channel = |trial: &Trial| matches!(trial.server, TestedServer::Channel(..));
             group.trials.retain(|trial| has(Api::Channel) || !is_channel(trial));
             group.trials.extend(sockets.into_iter().filter(|_| has(Api::Sockets)));
         }
@@ -92,16 +93,16 @@ impl Columns {
     }
 }
 
-/// What a run needs beside its plan.
+/// Context of a run in addition to its plan.
 #[derive(Debug)]
 pub(crate) struct Bench {
     /// The `megapipe` executable.
     pub(crate) program: PathBuf,
     pub(crate) link: LinkChoice,
-    pub(crate) columns: Columns,
+    pub(crate) columns: ServerSelection,
     pub(crate) effort: Effort,
     pub(crate) scratch: Scratch,
-    /// Things to tell with the results; none twice.
+    /// Notes for the results, without duplicates.
     pub(crate) notes: Vec<String>,
     /// Whether a trial failed that should not have.
     pub(crate) failed: bool,
@@ -111,18 +112,19 @@ pub(crate) struct Bench {
     pub(crate) load_cores: Option<usize>,
     /// The cores that server and load may have, before this process left the server's.
     cpus: CpuList,
-    layout: Option<Layout>,
+    layout: Option<BenchLayout>,
     /// Last, so that it finds everything tidied up.
-    _keeper: Keeper,
+    _keeper: KeeperProcess,
 }
 
 impl Bench {
     pub(crate) fn new(program: PathBuf, link: LinkChoice, effort: Effort) -> io::Result<Self> {
-        let keeper = Keeper::start(&program)?;
+        let keeper = KeeperProcess::start(&program)?;
         let (scratch, notes) = (Scratch::new()?, Vec::new());
         let cpus = CpuList::from(layout::online_cpus()?);
         let (failed, without_io_uring, layout) = (false, false, None);
-        let columns = Columns { kernel: true, links: Vec::new(), programs: Programs::default() };
+        let columns =
+            ServerSelection { kernel: true, links: Vec::new(), programs: RpcPrograms::default() };
         let mut bench = Self {
             program,
             link,
@@ -163,10 +165,10 @@ impl Bench {
 
     /// The layout with so many server cores, set up unless it is there already. At most one
     /// exists at a time.
-    pub(crate) fn layout(&mut self, server_cores: usize) -> Result<&Layout, LayoutError> {
+    pub(crate) fn layout(&mut self, server_cores: usize) -> Result<&BenchLayout, LayoutError> {
         let all = self.cpus.as_slice();
         let cores = self.load_cores.map_or(all.len(), |load| (server_cores + load).min(all.len()));
-        let fits = |layout: &Layout| {
+        let fits = |layout: &BenchLayout| {
             let load = layout.load.cpus.as_slice().len();
             layout.server.cpus.as_slice().len() == server_cores
                 && load == cores.saturating_sub(server_cores)
@@ -174,7 +176,8 @@ impl Bench {
         let layout = match self.layout.take().filter(fits) {
             Some(layout) => layout,
             None => {
-                let layout = Layout::new(self.link, &self.program, &all[..cores], server_cores)?;
+                let layout =
+                    BenchLayout::new(self.link, &self.program, &all[..cores], server_cores)?;
                 // What this process does itself is not to be charged to the server.
                 process::pin(&layout.load.cpus)?;
                 if let Some(why) = &layout.note {
@@ -199,7 +202,7 @@ impl Bench {
         quick: bool,
         cores_max: usize,
     ) -> Result<Vec<Point>, LayoutError> {
-        let mut groups: Vec<Group> =
+        let mut groups: Vec<TrialGroup> =
             experiments.iter().flat_map(|it| it.groups(quick, cores_max)).collect();
         groups = groups.into_iter().map(|group| self.columns.of(group)).collect();
         if self.without_io_uring {
@@ -207,7 +210,7 @@ impl Bench {
                 group.trials.retain(|trial| trial.server.driver() != "uring");
             }
         }
-        let mut progress = Progress::new(self.steps_of_groups(&groups));
+        let mut progress = PlanProgress::new(self.steps_of_groups(&groups));
         let mut done: Vec<(usize, Trial, Point)> = Vec::new();
         let mut points = Vec::new();
         for group in groups {
@@ -221,9 +224,9 @@ impl Bench {
 
     fn run_group(
         &mut self,
-        group: &Group,
+        group: &TrialGroup,
         done: &mut Vec<(usize, Trial, Point)>,
-        progress: &mut Progress,
+        progress: &mut PlanProgress,
     ) -> Result<Vec<Point>, LayoutError> {
         let cores = group.server_cores;
         let earlier = |trial: &Trial, done: &[(usize, Trial, Point)]| {
@@ -252,7 +255,7 @@ impl Bench {
     }
 
     /// Number of runs of all groups; a trial that belongs to several groups runs once.
-    fn steps_of_groups(&self, groups: &[Group]) -> usize {
+    fn steps_of_groups(&self, groups: &[TrialGroup]) -> usize {
         let mut distinct: Vec<(usize, Trial)> = Vec::new();
         for group in groups {
             for trial in &group.trials {
@@ -272,7 +275,7 @@ impl Bench {
         &mut self,
         trials: &[Trial],
         server_cores: usize,
-        progress: &mut Progress,
+        progress: &mut PlanProgress,
     ) -> Result<Vec<(Trial, Vec<Sample>)>, LayoutError> {
         let mut results: Vec<(Trial, Vec<Sample>)> = Vec::new();
         for trial in trials {
@@ -345,22 +348,22 @@ fn describe(trial: &Trial, run: usize, runs: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Columns, Group, Programs, round};
+    use super::{RpcPrograms, ServerSelection, TrialGroup, round};
     use crate::{
         experiments::Experiment,
-        server::Server,
+        server::TestedServer,
         stack_link::{
-            Placement,
             StackLink::{self, Memif, Tap},
+            StackPlacement,
         },
     };
     use megapipe_apps::rpc::Api;
 
-    fn columns(kernel: bool, links: &[StackLink]) -> Columns {
-        Columns { kernel, links: links.to_vec(), programs: Programs::default() }
+    fn columns(kernel: bool, links: &[StackLink]) -> ServerSelection {
+        ServerSelection { kernel, links: links.to_vec(), programs: RpcPrograms::default() }
     }
 
-    fn groups(name: &str) -> Vec<Group> {
+    fn groups(name: &str) -> Vec<TrialGroup> {
         Experiment::named(name).unwrap().groups(true, 2)
     }
 
@@ -376,8 +379,9 @@ mod tests {
         for group in groups("fig2.1a") {
             let kernels = group.trials.len();
             let group = both.of(group);
-            let servers: Vec<Server> = group.trials[kernels..].iter().map(|it| it.server).collect();
-            assert_eq!(servers, [Server::Local(Memif), Server::Local(Tap)]);
+            let servers: Vec<TestedServer> =
+                group.trials[kernels..].iter().map(|it| it.server).collect();
+            assert_eq!(servers, [TestedServer::Local(Memif), TestedServer::Local(Tap)]);
         }
         let alone = columns(false, &[Memif]);
         for group in groups("accept") {
@@ -387,28 +391,28 @@ mod tests {
 
     #[test]
     fn both_programs_take_part_in_every_placement_where_there_are_two() {
-        let programs = Programs {
+        let programs = RpcPrograms {
             apis: vec![Api::Channel, Api::Sockets],
-            placements: vec![None, Some(Placement::Thread)],
+            placements: vec![None, Some(StackPlacement::Thread)],
         };
-        let all = Columns { programs, ..columns(true, &[Memif]) };
+        let all = ServerSelection { programs, ..columns(true, &[Memif]) };
         for group in groups("fig2.1a") {
             let channels = group.trials.iter().filter(|it| it.server.on_sockets().is_some());
             let (channels, kernels) = (channels.count(), group.trials.len());
             let group = all.of(group);
-            let servers: Vec<Server> =
+            let servers: Vec<TestedServer> =
                 group.trials[kernels + channels..].iter().map(|it| it.server).collect();
             let expected = [
-                Server::Local(Memif),
-                Server::Placed(Memif, Placement::Thread),
-                Server::Sockets(Memif, None),
-                Server::Sockets(Memif, Some(Placement::Thread)),
+                TestedServer::Local(Memif),
+                TestedServer::Placed(Memif, StackPlacement::Thread),
+                TestedServer::Sockets(Memif, None),
+                TestedServer::Sockets(Memif, Some(StackPlacement::Thread)),
             ];
             assert_eq!(servers, expected);
             assert!(channels > 0);
         }
-        let sockets = Programs { apis: vec![Api::Sockets], ..Programs::default() };
-        let alone = Columns { programs: sockets, ..columns(true, &[]) };
+        let sockets = RpcPrograms { apis: vec![Api::Sockets], ..RpcPrograms::default() };
+        let alone = ServerSelection { programs: sockets, ..columns(true, &[]) };
         for group in groups("fig2.1a") {
             let group = alone.of(group);
             let names: Vec<&str> = group.trials.iter().map(|it| it.server.name()).collect();
@@ -431,8 +435,9 @@ mod tests {
         for group in groups("mt-fig7a").into_iter().filter(|it| it.server_cores == 2) {
             let kernels = group.trials.len();
             let group = both.of(group);
-            let servers: Vec<Server> = group.trials[kernels..].iter().map(|it| it.server).collect();
-            assert_eq!(servers, [Server::Local(Memif)]);
+            let servers: Vec<TestedServer> =
+                group.trials[kernels..].iter().map(|it| it.server).collect();
+            assert_eq!(servers, [TestedServer::Local(Memif)]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! More cores than the machine has, from a simulation with costs that were measured just before.
+//! Simulation of larger core counts, with costs measured in the same run.
 //!
 //! In: a load on our own stack over memif, measured with one core on each side. Out: points for 1
 //! to 16 cores, marked as simulated. `scaling/costs.rs` measures what goes into it besides,
@@ -8,35 +8,41 @@
 //! Invariant: nothing that was simulated looks like a measurement: each such point carries
 //! `simulated`, and each note says so.
 
+pub(crate) mod clock;
 pub(crate) mod costs;
+mod flows;
+pub(crate) mod message_costs;
 pub(crate) mod model;
+pub(crate) mod service;
+pub(crate) mod service_costs;
 
 use crate::{
     experiments::Experiment,
-    layout::{Layout, LayoutError},
+    layout::{BenchLayout, LayoutError},
     limits,
-    load::Load,
-    measure::{self, Sample, Trial, median},
+    load::LoadPlan,
+    measure::{self, Sample, median},
     point::{CpuSplit, Point, Saturated, Simulated},
-    progress::Progress,
+    progress::PlanProgress,
     run::Bench,
-    server::{Server, Service},
-    stack_link::{Side, StackLink},
+    server::{ServiceKind, TestedServer},
+    stack_link::{LinkSide, StackLink},
+    trial::Trial,
 };
 use costs::{CostError, Extent};
-use model::{Costs, FrameCosts, Outcome, Queues, World};
+use model::{Costs, FrameCosts, QueueCount, ScalingModel, SimulationOutcome};
 
 /// Servers whose runs show what a transaction costs: a side that polls is charged for its waiting,
 /// one that sleeps for its waking, and the lower of the two is nearer to the truth.
-const MEASURED: [Server; 3] = [
-    Server::Local(StackLink::Memif),
-    Server::Local(StackLink::MemifAsleep(Side::Server)),
-    Server::Local(StackLink::MemifAsleep(Side::Load)),
+const MEASURED: [TestedServer; 3] = [
+    TestedServer::Local(StackLink::Memif),
+    TestedServer::Local(StackLink::MemifAsleep(LinkSide::Server)),
+    TestedServer::Local(StackLink::MemifAsleep(LinkSide::Load)),
 ];
 
 /// Costs that were measured in one go, with what they were measured by.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredCosts {
     pub(crate) costs: Costs,
     /// Transactions a second with one core on each side, both polling.
     pub(crate) one_core_per_s: f64,
@@ -54,16 +60,16 @@ struct Checked {
     simulated_ns: f64,
 }
 
-/// What is asked of how many cores.
+/// The experiment and its numbers of cores.
 #[derive(Clone, Debug)]
-pub(crate) struct Situation {
+pub(crate) struct ScalingSituation {
     pub(crate) experiment: &'static str,
-    pub(crate) service: Service,
-    pub(crate) load: Load,
+    pub(crate) service: ServiceKind,
+    pub(crate) load: LoadPlan,
 }
 
-impl Situation {
-    /// What an experiment asks for in its first group; none if it asks for nothing.
+impl ScalingSituation {
+    /// Parameters of an experiment's first group; `None` if it has none.
     pub(crate) fn of(experiment: &Experiment) -> Option<Self> {
         let trials = experiment.groups(true, 1).into_iter().flat_map(|group| group.trials);
         let Trial { experiment, service, load, .. } = { trials }.next()?;
@@ -75,12 +81,12 @@ impl Situation {
         MEASURED.map(|server| Trial { experiment, server, service: *service, load: load.clone() })
     }
 
-    /// Measures costs, one core on each side. None if that failed: a note says why.
+    /// Measures costs, one core on each side. `None` if that failed, with a note.
     pub(crate) fn measure(
         &self,
         bench: &mut Bench,
-        progress: &mut Progress,
-    ) -> Result<Option<Measured>, LayoutError> {
+        progress: &mut PlanProgress,
+    ) -> Result<Option<MeasuredCosts>, LayoutError> {
         let before = bench.load_cores.replace(1);
         let measured = self.measure_on_one_core(bench, progress);
         bench.load_cores = before;
@@ -99,8 +105,8 @@ impl Situation {
     fn measure_on_one_core(
         &self,
         bench: &mut Bench,
-        progress: &mut Progress,
-    ) -> Result<Result<Measured, String>, LayoutError> {
+        progress: &mut PlanProgress,
+    ) -> Result<Result<MeasuredCosts, String>, LayoutError> {
         let mut samples = [Sample::default(); 3];
         for (trial, place) in self.trials().iter().zip(&mut samples) {
             progress.step(&format!("{} · costs · {}", self.experiment, trial.server.label()));
@@ -115,7 +121,7 @@ impl Situation {
     }
 
     /// What is measured in this process: costs of frames, and what a transaction consists of.
-    fn parts(&self, layout: &Layout) -> Result<(Costs, Checked), CostError> {
+    fn parts(&self, layout: &BenchLayout) -> Result<(Costs, Checked), CostError> {
         let (here, there) = (&layout.server.cpus, &layout.load.cpus);
         let frame = costs::frame_costs(here, there, limits::STEERED_ROUNDS)?;
         let stays = self.load.transactions_per_connection.is_none();
@@ -131,14 +137,14 @@ impl Situation {
         };
         let alone = costs::frame_costs(here, here, limits::STEERED_ROUNDS)?;
         let costs_here = Costs { server_ns: one.server_ns, frame: alone, ..costs };
-        let simulated = model::simulate(&costs_here, &self.world(2, 1, Queues::One));
+        let simulated = model::simulate(&costs_here, &self.world(2, 1, QueueCount::One));
         let simulated_ns = simulated.server_us_per_transaction * 1e3;
         Ok((costs, Checked { measured_ns: two.server_ns, simulated_ns }))
     }
 
-    /// The world of this load on so many cores.
-    fn world(&self, shards: u16, load_cores: u16, queues: Queues) -> World {
-        World {
+    /// The simulated system of this load with these cores.
+    fn world(&self, shards: u16, load_cores: u16, queues: QueueCount) -> ScalingModel {
+        ScalingModel {
             shards,
             load_cores,
             connections: u32::try_from(self.load.connections).unwrap_or(u32::MAX),
@@ -149,8 +155,8 @@ impl Situation {
     }
 }
 
-/// Pure: with what the runs say about a transaction as a whole.
-fn together((parts, checked): (Costs, Checked), samples: [Sample; 3]) -> Measured {
+/// Pure: costs of a whole transaction from the runs.
+fn together((parts, checked): (Costs, Checked), samples: [Sample; 3]) -> MeasuredCosts {
     let [polling, server_asleep, load_asleep] = &samples;
     let lower_ns = |one: f64, other: f64| one.min(other) * 1e3;
     let costs = Costs {
@@ -158,11 +164,11 @@ fn together((parts, checked): (Costs, Checked), samples: [Sample; 3]) -> Measure
         load_ns: lower_ns(polling.load_cost_us(), load_asleep.load_cost_us()),
         ..parts
     };
-    Measured { costs, one_core_per_s: polling.transactions_per_s, checked, samples }
+    MeasuredCosts { costs, one_core_per_s: polling.transactions_per_s, checked, samples }
 }
 
 /// Of several measurements, field by field, the medians.
-fn median_costs(all: &[Measured]) -> Costs {
+fn median_costs(all: &[MeasuredCosts]) -> Costs {
     let each = |field: fn(&Costs) -> f64| median(all.iter().map(|it| field(&it.costs)));
     Costs {
         server_ns: each(|it| it.server_ns),
@@ -177,9 +183,9 @@ fn median_costs(all: &[Measured]) -> Costs {
 
 /// How many times one shard's throughput two shards have, each with a core of the load and a
 /// queue.
-pub(crate) fn two_shards_over_one(situation: &Situation, costs: &Costs) -> f64 {
+pub(crate) fn two_shards_over_one(situation: &ScalingSituation, costs: &Costs) -> f64 {
     let at = |cores| {
-        let world = situation.world(cores, cores, Queues::PerShard);
+        let world = situation.world(cores, cores, QueueCount::PerShard);
         model::simulate(costs, &world).transactions_per_s
     };
     at(2) / at(1)
@@ -190,7 +196,7 @@ pub(crate) fn two_shards_over_one(situation: &Situation, costs: &Costs) -> f64 {
 enum Continued {
     /// The server's cores, with as many of the load.
     Both,
-    /// The load's, with so many shards that the load is the limit.
+    /// The load's costs, with enough shards that the load is the limit.
     Load,
 }
 
@@ -228,8 +234,8 @@ pub(crate) fn points(
         if continued(experiment.name).is_none() {
             continue;
         }
-        let Some(situation) = Situation::of(experiment) else { continue };
-        let mut progress = Progress::new(bench.effort.runs * MEASURED.len());
+        let Some(situation) = ScalingSituation::of(experiment) else { continue };
+        let mut progress = PlanProgress::new(bench.effort.runs * MEASURED.len());
         let mut all = Vec::new();
         for _ in 0..bench.effort.runs {
             all.extend(situation.measure(bench, &mut progress)?);
@@ -246,16 +252,16 @@ pub(crate) fn points(
 /// Points for 1 to `cores_max` cores, from the medians of what was measured.
 pub(crate) fn simulated_points(
     bench: &mut Bench,
-    situation: &Situation,
-    all: &[Measured],
+    situation: &ScalingSituation,
+    all: &[MeasuredCosts],
     cores_max: u16,
 ) -> Vec<Point> {
     let costs = median_costs(all);
     let mut points = Vec::new();
     let Some(axis) = continued(situation.experiment) else { return points };
     let queues = match axis {
-        Continued::Both => &[Queues::PerShard, Queues::One][..],
-        Continued::Load => &[Queues::PerShard],
+        Continued::Both => &[QueueCount::PerShard, QueueCount::One][..],
+        Continued::Load => &[QueueCount::PerShard],
     };
     for &queues in queues {
         for cores in 1..=cores_max {
@@ -272,7 +278,7 @@ pub(crate) fn simulated_points(
 }
 
 /// How near the simulation of two shards comes to two real ones that take turns.
-fn check_note(situation: &Situation, all: &[Measured]) -> String {
+fn check_note(situation: &ScalingSituation, all: &[MeasuredCosts]) -> String {
     let each = |field: fn(&Checked) -> f64| median(all.iter().map(|it| field(&it.checked)));
     let (measured, simulated) = (each(|it| it.measured_ns), each(|it| it.simulated_ns));
     format!(
@@ -287,8 +293,8 @@ fn check_note(situation: &Situation, all: &[Measured]) -> String {
 
 /// What was measured, and how near the simulation comes to the one point that can be checked on
 /// any machine.
-fn note(situation: &Situation, costs: &Costs, measured_per_s: f64) -> String {
-    let world = situation.world(1, 1, Queues::PerShard);
+fn note(situation: &ScalingSituation, costs: &Costs, measured_per_s: f64) -> String {
+    let world = situation.world(1, 1, QueueCount::PerShard);
     let simulated = model::simulate(costs, &world).transactions_per_s;
     let Costs { server_ns, load_ns, frames_in, frames_out, frame, .. } = costs;
     format!(
@@ -309,18 +315,18 @@ fn note(situation: &Situation, costs: &Costs, measured_per_s: f64) -> String {
 }
 
 fn point(
-    situation: &Situation,
+    situation: &ScalingSituation,
     costs: &Costs,
-    world: &World,
-    outcome: &Outcome,
+    world: &ScalingModel,
+    outcome: &SimulationOutcome,
     runs: usize,
 ) -> Point {
-    let server = Server::Local(StackLink::Memif);
+    let server = TestedServer::Local(StackLink::Memif);
     let is_busy = |share: f64| 1.0 - share < limits::SATURATED_IDLE_SHARE_MAX;
     let us = outcome.server_us_per_transaction;
     let (queues, variant) = match world.queues {
-        Queues::PerShard => (usize::from(world.shards), ""),
-        Queues::One => (1, "one queue"),
+        QueueCount::PerShard => (usize::from(world.shards), ""),
+        QueueCount::One => (1, "one queue"),
     };
     let rate = outcome.transactions_per_s;
     Point {
@@ -370,9 +376,13 @@ fn point(
     }
 }
 
-impl Measured {
+impl MeasuredCosts {
     /// The points of the runs that costs were taken from.
-    pub(crate) fn points(situation: &Situation, all: &[Self], layout: &Layout) -> Vec<Point> {
+    pub(crate) fn points(
+        situation: &ScalingSituation,
+        all: &[Self],
+        layout: &BenchLayout,
+    ) -> Vec<Point> {
         let of = |index: usize| all.iter().map(|it| it.samples[index]).collect::<Vec<Sample>>();
         let trials = situation.trials();
         let each = trials.iter().enumerate();
@@ -404,14 +414,15 @@ mod tests {
         }
     }
 
-    fn situation() -> Situation {
-        Situation { experiment: "mt-fig7a", service: Service::Rpc, load: rpc(1, 64) }
+    fn situation() -> ScalingSituation {
+        ScalingSituation { experiment: "mt-fig7a", service: ServiceKind::Rpc, load: rpc(1, 64) }
     }
 
     #[test]
     fn the_lower_of_waiting_and_waking_is_the_cost() {
         let samples = [sample(3.0, 3.0), sample(3.4, 3.2), sample(3.3, 2.5)];
-        let Measured { costs, one_core_per_s, .. } = together((PARTS, Checked::default()), samples);
+        let MeasuredCosts { costs, one_core_per_s, .. } =
+            together((PARTS, Checked::default()), samples);
         assert!((costs.server_ns - 3_000.0).abs() < 1e-6 && (costs.load_ns - 2_500.0).abs() < 1e-6);
         assert!((one_core_per_s - 1e6 / 3.0).abs() < 1e-3 && (costs.frames_in - 3.0).abs() < 1e-9);
     }
@@ -428,8 +439,8 @@ mod tests {
     #[test]
     fn a_simulated_point_says_what_it_is() {
         let costs = Costs { server_ns: 3_000.0, load_ns: 2_000.0, ..PARTS };
-        let (situation, world) = (situation(), situation().world(2, 2, Queues::One));
-        let world = World { transactions: 2_000, ..world };
+        let (situation, world) = (situation(), situation().world(2, 2, QueueCount::One));
+        let world = ScalingModel { transactions: 2_000, ..world };
         let point = point(&situation, &costs, &world, &model::simulate(&costs, &world), 3);
         let simulated = point.simulated.unwrap();
         assert_eq!((simulated.queues, point.shards, point.load_cores), (1, 2, 2));

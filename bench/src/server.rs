@@ -1,12 +1,12 @@
-//! The servers under test: which there are, how each is started, when it is ready.
+//! The servers under test: names, start, readiness.
 
 use crate::{
     baseline::Baseline,
     files::FileSet,
-    layout::{Layout, Link},
+    layout::{BenchLayout, MeasuredLink},
     limits,
-    process::{self, Running},
-    stack_link::{Placement, StackLink},
+    process::{self, ChildProcess},
+    stack_link::{StackLink, StackPlacement},
 };
 use serde::Deserialize;
 use std::{
@@ -20,10 +20,10 @@ use std::{
     time::Instant,
 };
 
-/// What a server whose stack has a thread of its own writes when it ends.
+/// Statistics that a server with a stack thread writes at its end.
 const TOLD: &str = "server.json";
 
-/// What a channel server is told to do without, for the ablation [MP table 5.1].
+/// Features disabled in a channel server, for the ablation [MP table 5.1].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Ablation {
     pub(crate) no_partition: bool,
@@ -43,12 +43,12 @@ impl Ablation {
 
 /// The driver that a channel server is forced to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Driver {
+pub(crate) enum ForcedDriver {
     Uring,
     Epoll,
 }
 
-impl Driver {
+impl ForcedDriver {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Uring => "uring",
@@ -59,24 +59,24 @@ impl Driver {
 
 /// One server under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Server {
+pub(crate) enum TestedServer {
     /// A megapipe server; without an ablation, as it comes.
-    Channel(Driver, Option<Ablation>),
-    /// A megapipe server on our own stack, which runs inside its channels' dispatch.
+    Channel(ForcedDriver, Option<Ablation>),
+    /// A megapipe server on the stack, in placement `inline`.
     Local(StackLink),
     /// The same with the stack somewhere else.
-    Placed(StackLink, Placement),
+    Placed(StackLink, StackPlacement),
     /// The megapipe server that is written on sockets and epoll, on our own stack, which runs
     /// inside the calls unless it is placed somewhere else.
-    Sockets(StackLink, Option<Placement>),
+    Sockets(StackLink, Option<StackPlacement>),
     /// The same on the kernel's TCP.
-    KernelSockets(Driver),
+    KernelSockets(ForcedDriver),
     Baseline(Baseline),
     Nginx,
     Memcached,
 }
 
-impl Server {
+impl TestedServer {
     /// `server` in points.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// The program on sockets that stands beside a channel as it comes, on the kernel's TCP.
+    /// The program on sockets to compare with a channel, on the kernel's TCP.
     pub(crate) const fn on_sockets(self) -> Option<Self> {
         match self {
             Self::Channel(driver, None) => Some(Self::KernelSockets(driver)),
@@ -120,8 +120,8 @@ impl Server {
         }
     }
 
-    /// Where our own stack runs, if it has a thread of its own.
-    pub(crate) const fn place(self) -> Option<Placement> {
+    /// The placement of the stack, if it has its own thread.
+    pub(crate) const fn place(self) -> Option<StackPlacement> {
         match self {
             Self::Placed(_, placement) => Some(placement),
             Self::Sockets(_, placement) => placement,
@@ -129,7 +129,7 @@ impl Server {
         }
     }
 
-    /// The link under our own stack; none for servers on the kernel's TCP.
+    /// The link of the stack; `None` for servers on the kernel's TCP.
     pub(crate) const fn stack_link(self) -> Option<StackLink> {
         match self {
             Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link, _) => Some(link),
@@ -138,7 +138,7 @@ impl Server {
     }
 
     /// The link to the load: the stack's own, or the layout's.
-    pub(crate) const fn link(self, layout: &Layout) -> Link {
+    pub(crate) const fn link(self, layout: &BenchLayout) -> MeasuredLink {
         match self.stack_link() {
             Some(link) => link.link(),
             None => layout.link,
@@ -160,7 +160,7 @@ impl Server {
             Self::KernelSockets(driver) => format!("sockets ({})", driver.name()),
             Self::Channel(_, Some(ablation)) => format!("channel {}", ablation.name()),
             Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link, _) => {
-                let place = self.place().map_or("", Placement::name);
+                let place = self.place().map_or("", StackPlacement::name);
                 let more = [place, link.variant()].into_iter().filter(|more| !more.is_empty());
                 let server = format!("{} ({})", self.name(), link.name());
                 more.fold(server, |label, more| label + ", " + more)
@@ -198,21 +198,21 @@ impl Server {
 
 /// What a server serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Service {
+pub(crate) enum ServiceKind {
     Rpc,
     Kv,
     Http(FileSet),
     /// Connections that are accepted and reset.
     AcceptReset,
-    /// Rpc, with room for as many connections as it takes.
+    /// Rpc, with enough connection slots.
     ManyIdle,
-    /// Rpc by two channels, whatever cores there are: on our own stack they share the link's queue.
+    /// Rpc by two channels, whatever the number of cores: on the stack they share the link's queue.
     TwoChannels,
 }
 
 /// A server could not be started.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ServerError {
+pub(crate) enum ServerStartError {
     /// The operating system refused a step.
     #[error("cannot start {server}: {source}")]
     Start {
@@ -221,8 +221,8 @@ pub(crate) enum ServerError {
         /// Why.
         source: io::Error,
     },
-    /// It ended by itself.
-    #[error("{server} ended at once: {said}")]
+    /// It ended unexpectedly.
+    #[error("{server} ended immediately: {said}")]
     Ended {
         /// Which server.
         server: String,
@@ -243,7 +243,7 @@ pub(crate) enum ServerError {
     Unfit {
         /// Which server.
         server: String,
-        /// What was asked of it.
+        /// The operation that failed.
         service: &'static str,
     },
 }
@@ -252,8 +252,8 @@ pub(crate) enum ServerError {
 #[derive(Debug)]
 pub(crate) struct RunningServer {
     pub(crate) address: SocketAddr,
-    process: Running,
-    server: Server,
+    process: ChildProcess,
+    server: TestedServer,
     label: String,
     log: PathBuf,
 }
@@ -261,14 +261,14 @@ pub(crate) struct RunningServer {
 impl RunningServer {
     /// Starts `server` in the layout's server place and waits until it accepts. Blocks.
     pub(crate) fn start(
-        server: Server,
-        service: Service,
-        layout: &Layout,
+        server: TestedServer,
+        service: ServiceKind,
+        layout: &BenchLayout,
         scratch: &Path,
-    ) -> Result<Self, ServerError> {
+    ) -> Result<Self, ServerStartError> {
         let label = server.label();
-        let failed = |source| ServerError::Start { server: label.clone(), source };
-        if let Service::Http(files) = service {
+        let failed = |source| ServerStartError::Start { server: label.clone(), source };
+        if let ServiceKind::Http(files) = service {
             files.prepare(scratch).map_err(failed)?;
         }
         let link = server.stack_link();
@@ -284,22 +284,22 @@ impl RunningServer {
         let also_said = said.try_clone().map_err(failed)?;
         let mut command = layout.server.command(&program, args);
         command.stdout(Stdio::from(said)).stderr(Stdio::from(also_said));
-        let process = Running::start(&mut command).map_err(failed)?;
+        let process = ChildProcess::start(&mut command).map_err(failed)?;
         let mut running = Self { address, process, server, label, log };
         running.wait_until_ready(layout)?;
         Ok(running)
     }
 
-    /// The process to look at in `/proc`.
+    /// The process in `/proc`.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// An error if the server has ended by itself.
-    pub(crate) fn check(&mut self) -> Result<(), ServerError> {
+    /// An error if the server has ended.
+    pub(crate) fn check(&mut self) -> Result<(), ServerStartError> {
         match self.process.ended() {
             Ok(None) => Ok(()),
-            _ => Err(ServerError::Ended { server: self.label.clone(), said: self.said() }),
+            _ => Err(ServerStartError::Ended { server: self.label.clone(), said: self.said() }),
         }
     }
 
@@ -315,23 +315,23 @@ impl RunningServer {
         Ok(events_per_wakeup(&channels))
     }
 
-    fn wait_until_ready(&mut self, layout: &Layout) -> Result<(), ServerError> {
+    fn wait_until_ready(&mut self, layout: &BenchLayout) -> Result<(), ServerStartError> {
         let deadline = Instant::now() + limits::SERVER_READY_MAX;
         let address = self.address;
         loop {
             let is_ready = match self.server.stack_link() {
                 // What it listens on can be reached by a load of its own, or from one place.
                 Some(_) => self.says_it_listens(),
-                None => layout
-                    .on_load_side(|| TcpStream::connect(address).is_ok())
-                    .map_err(|source| ServerError::Start { server: self.label.clone(), source })?,
+                None => layout.on_load_side(|| TcpStream::connect(address).is_ok()).map_err(
+                    |source| ServerStartError::Start { server: self.label.clone(), source },
+                )?,
             };
             self.check()?;
             if is_ready {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(ServerError::NotReady {
+                return Err(ServerStartError::NotReady {
                     server: self.label.clone(),
                     said: self.said(),
                 });
@@ -359,7 +359,7 @@ impl RunningServer {
 }
 
 /// An address of the server side that nothing listens on.
-fn free_address(server: Server, layout: &Layout) -> io::Result<SocketAddr> {
+fn free_address(server: TestedServer, layout: &BenchLayout) -> io::Result<SocketAddr> {
     // A ring gives up its listener some time after its process has gone, so that a port is best
     // not used twice. In a namespace of our own all ports are ours.
     static NEXT_PORT: AtomicU16 = AtomicU16::new(limits::PORT_FIRST);
@@ -375,34 +375,34 @@ fn free_address(server: Server, layout: &Layout) -> io::Result<SocketAddr> {
 }
 
 fn command_line(
-    server: Server,
-    service: Service,
+    server: TestedServer,
+    service: ServiceKind,
     address: SocketAddr,
-    layout: &Layout,
+    layout: &BenchLayout,
     scratch: &Path,
-) -> Result<(PathBuf, Vec<String>), ServerError> {
+) -> Result<(PathBuf, Vec<String>), ServerStartError> {
     let own = || layout.server.program.clone();
     let find = |name: &str| process::find_program(name).unwrap_or_else(|| PathBuf::from(name));
-    let unfit = |service| ServerError::Unfit { server: server.label(), service };
+    let unfit = |service| ServerStartError::Unfit { server: server.label(), service };
     match (server, service) {
-        (Server::Channel(driver, ablation), service) => {
+        (TestedServer::Channel(driver, ablation), service) => {
             let ablation = ablation.unwrap_or_default();
             let mut args = service_args(service, address, layout, scratch);
             args.extend(channel_args(driver, ablation));
             Ok((own(), args))
         }
-        (Server::Local(link), service) => {
+        (TestedServer::Local(link), service) => {
             let mut args = service_args(service, address, layout, scratch);
             args.extend(link.server_args(layout, scratch));
             Ok((own(), args))
         }
-        (Server::Placed(link, placement), service) => {
+        (TestedServer::Placed(link, placement), service) => {
             let mut args = service_args(service, address, layout, scratch);
             args.extend(link.server_args(layout, scratch));
             args.extend(placement_args(placement, service, scratch));
             Ok((own(), args))
         }
-        (Server::Sockets(link, placement), Service::Rpc) => {
+        (TestedServer::Sockets(link, placement), ServiceKind::Rpc) => {
             let mut args = service_args(service, address, layout, scratch);
             args.extend(link.server_args(layout, scratch));
             args.extend(["--api", "sockets"].map(str::to_owned));
@@ -410,63 +410,65 @@ fn command_line(
             args.extend(placed.into_iter().flatten());
             Ok((own(), args))
         }
-        (Server::KernelSockets(driver), Service::Rpc) => {
+        (TestedServer::KernelSockets(driver), ServiceKind::Rpc) => {
             let mut args = service_args(service, address, layout, scratch);
             args.extend(["--api", "sockets", "--driver", driver.name()].map(str::to_owned));
             Ok((own(), args))
         }
-        (Server::Baseline(baseline), Service::Rpc) => {
+        (TestedServer::Baseline(baseline), ServiceKind::Rpc) => {
             Ok((own(), baseline_args(baseline, address, layout)))
         }
-        (Server::Baseline(baseline), Service::AcceptReset) => {
+        (TestedServer::Baseline(baseline), ServiceKind::AcceptReset) => {
             let mut args = baseline_args(baseline, address, layout);
             args.push("--reset".to_owned());
             Ok((own(), args))
         }
-        (Server::Nginx, Service::Http(files)) => {
+        (TestedServer::Nginx, ServiceKind::Http(files)) => {
             let config = nginx_config(files, address, layout, scratch)
-                .map_err(|source| ServerError::Start { server: server.label(), source })?;
+                .map_err(|source| ServerStartError::Start { server: server.label(), source })?;
             let args =
                 ["-e", "stderr", "-p", &scratch.to_string_lossy(), "-c", &config.to_string_lossy()];
             Ok((find("nginx"), args.map(str::to_owned).to_vec()))
         }
-        (Server::Memcached, Service::Kv) => {
+        (TestedServer::Memcached, ServiceKind::Kv) => {
             Ok((find("memcached"), memcached_args(address, layout)))
         }
-        (_, Service::Rpc | Service::ManyIdle | Service::TwoChannels) => Err(unfit("rpc")),
-        (_, Service::AcceptReset) => Err(unfit("accept and reset")),
-        (_, Service::Kv) => Err(unfit("kv")),
-        (_, Service::Http(_)) => Err(unfit("http")),
+        (_, ServiceKind::Rpc | ServiceKind::ManyIdle | ServiceKind::TwoChannels) => {
+            Err(unfit("rpc"))
+        }
+        (_, ServiceKind::AcceptReset) => Err(unfit("accept and reset")),
+        (_, ServiceKind::Kv) => Err(unfit("kv")),
+        (_, ServiceKind::Http(_)) => Err(unfit("http")),
     }
 }
 
 /// What is served, where, and on which cores.
 fn service_args(
-    service: Service,
+    service: ServiceKind,
     address: SocketAddr,
-    layout: &Layout,
+    layout: &BenchLayout,
     scratch: &Path,
 ) -> Vec<String> {
     let mut args: Vec<String> = vec!["serve".to_owned()];
     match service {
-        Service::AcceptReset => {
+        ServiceKind::AcceptReset => {
             let cpus = layout.server.cpus.to_string();
             let words = ["bench", "accept-server", &address.to_string(), "--cpus", &cpus];
             return words.map(str::to_owned).to_vec();
         }
-        Service::ManyIdle => {
+        ServiceKind::ManyIdle => {
             let room = limits::STACK_IDLE_ROOM.to_string();
             args.extend(["rpc", "--max-connections", &room].map(str::to_owned));
         }
-        Service::Rpc | Service::TwoChannels => args.push("rpc".to_owned()),
-        Service::Kv => args.extend(["kv", "--memory", "1G"].map(str::to_owned)),
-        Service::Http(files) => {
+        ServiceKind::Rpc | ServiceKind::TwoChannels => args.push("rpc".to_owned()),
+        ServiceKind::Kv => args.extend(["kv", "--memory", "1G"].map(str::to_owned)),
+        ServiceKind::Http(files) => {
             let root = files.directory(scratch).to_string_lossy().into_owned();
             args.extend(["http".to_owned(), "--root".to_owned(), root]);
         }
     }
     let channels = match service {
-        Service::TwoChannels => 2,
+        ServiceKind::TwoChannels => 2,
         _ => layout.server.cpus.as_slice().len(),
     };
     let channels = channels.to_string();
@@ -475,10 +477,10 @@ fn service_args(
     args
 }
 
-/// A server whose stack has a thread of its own writes down what that told when it ends.
-fn placement_args(placement: Placement, service: Service, scratch: &Path) -> Vec<String> {
+/// A server with a stack thread writes its statistics at its end.
+fn placement_args(placement: StackPlacement, service: ServiceKind, scratch: &Path) -> Vec<String> {
     let mut args = ["--placement", placement.name()].map(str::to_owned).to_vec();
-    if service != Service::AcceptReset {
+    if service != ServiceKind::AcceptReset {
         let drain = limits::SERVER_DRAIN.as_secs().to_string();
         let told = scratch.join(TOLD).to_string_lossy().into_owned();
         args.extend(["--drain".to_owned(), drain, "--json".to_owned(), told]);
@@ -493,14 +495,14 @@ struct ChannelTold {
     server_wakeups: u64,
 }
 
-/// Events of all channels for each time that one of them was woken; none where nobody was.
+/// Returns the events per wake-up of all channels; `None` without wake-ups.
 fn events_per_wakeup(channels: &[ChannelTold]) -> Option<f64> {
     let events: u64 = channels.iter().map(|channel| channel.server_events).sum();
     let wakeups: u64 = channels.iter().map(|channel| channel.server_wakeups).sum();
     (wakeups > 0).then(|| events as f64 / wakeups as f64)
 }
 
-fn channel_args(driver: Driver, ablation: Ablation) -> Vec<String> {
+fn channel_args(driver: ForcedDriver, ablation: Ablation) -> Vec<String> {
     let mut args = ["--driver", driver.name()].map(str::to_owned).to_vec();
     if ablation.no_partition {
         args.push("--no-partition".to_owned());
@@ -514,7 +516,7 @@ fn channel_args(driver: Driver, ablation: Ablation) -> Vec<String> {
     args
 }
 
-fn baseline_args(baseline: Baseline, address: SocketAddr, layout: &Layout) -> Vec<String> {
+fn baseline_args(baseline: Baseline, address: SocketAddr, layout: &BenchLayout) -> Vec<String> {
     let threads = layout.server.cpus.as_slice().len().to_string();
     let cpus = layout.server.cpus.to_string();
     let address = address.to_string();
@@ -524,7 +526,7 @@ fn baseline_args(baseline: Baseline, address: SocketAddr, layout: &Layout) -> Ve
 
 /// memcached with as many worker threads as the server has cores, and a table large enough from
 /// the start, as in the paper [MP 5.2].
-fn memcached_args(address: SocketAddr, layout: &Layout) -> Vec<String> {
+fn memcached_args(address: SocketAddr, layout: &BenchLayout) -> Vec<String> {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let threads = layout.server.cpus.as_slice().len().to_string();
     let connections = limits::COMPARED_CONNECTIONS_MAX.to_string();
@@ -545,7 +547,7 @@ fn memcached_args(address: SocketAddr, layout: &Layout) -> Vec<String> {
 fn nginx_config(
     files: FileSet,
     address: SocketAddr,
-    layout: &Layout,
+    layout: &BenchLayout,
     scratch: &Path,
 ) -> io::Result<PathBuf> {
     let directory = scratch.to_string_lossy();
@@ -583,8 +585,11 @@ fn nginx_config(
 
 #[cfg(test)]
 mod tests {
-    use super::{Ablation, ChannelTold, Driver, Placement, Server, StackLink, events_per_wakeup};
-    use crate::stack_link::Side;
+    use super::{
+        Ablation, ChannelTold, ForcedDriver, StackLink, StackPlacement, TestedServer,
+        events_per_wakeup,
+    };
+    use crate::stack_link::LinkSide;
 
     #[test]
     fn ablations_are_named_as_in_the_paper() {
@@ -607,22 +612,22 @@ mod tests {
     #[test]
     fn labels_tell_servers_apart() {
         let servers = [
-            Server::Channel(Driver::Uring, None),
-            Server::Channel(Driver::Epoll, None),
-            Server::Channel(Driver::Uring, Some(Ablation::default())),
-            Server::Baseline(crate::baseline::Baseline::IoUring),
-            Server::Nginx,
-            Server::Memcached,
-            Server::Local(StackLink::Memif),
-            Server::Local(StackLink::MemifAsleep(Side::Server)),
-            Server::Local(StackLink::MemifAsleep(Side::Load)),
-            Server::Placed(StackLink::Memif, Placement::Thread),
-            Server::Placed(StackLink::MemifAsleep(Side::Server), Placement::Thread),
-            Server::Placed(StackLink::Memif, Placement::Core),
-            Server::Sockets(StackLink::Memif, None),
-            Server::Sockets(StackLink::Memif, Some(Placement::Thread)),
-            Server::KernelSockets(Driver::Uring),
-            Server::Local(StackLink::Xdp),
+            TestedServer::Channel(ForcedDriver::Uring, None),
+            TestedServer::Channel(ForcedDriver::Epoll, None),
+            TestedServer::Channel(ForcedDriver::Uring, Some(Ablation::default())),
+            TestedServer::Baseline(crate::baseline::Baseline::IoUring),
+            TestedServer::Nginx,
+            TestedServer::Memcached,
+            TestedServer::Local(StackLink::Memif),
+            TestedServer::Local(StackLink::MemifAsleep(LinkSide::Server)),
+            TestedServer::Local(StackLink::MemifAsleep(LinkSide::Load)),
+            TestedServer::Placed(StackLink::Memif, StackPlacement::Thread),
+            TestedServer::Placed(StackLink::MemifAsleep(LinkSide::Server), StackPlacement::Thread),
+            TestedServer::Placed(StackLink::Memif, StackPlacement::Core),
+            TestedServer::Sockets(StackLink::Memif, None),
+            TestedServer::Sockets(StackLink::Memif, Some(StackPlacement::Thread)),
+            TestedServer::KernelSockets(ForcedDriver::Uring),
+            TestedServer::Local(StackLink::Xdp),
         ];
         let mut labels: Vec<String> = servers.iter().map(|server| server.label()).collect();
         labels.sort();

@@ -6,37 +6,40 @@
 //! What a server on our own stack costs is what its process ran, by the kernel's scheduler: all its
 //! threads, and nothing that others do on its core.
 //!
-//! A server that polls is busy whether it works or waits, and one that sleeps pays for waking up.
-//! So a server that can do either is run both ways, and the lower number of a run is its cost:
-//! that is the stricter side of a ratio for whoever is compared with it.
+//! A polling server is always busy, and a sleeping one pays for wake-ups. So a server that can do
+//! either runs both ways, and the lower number of a run is its cost. This is the stricter choice
+//! for the server that it is compared with.
 //!
 //! Where two shards and two cores of a load do not fit on the machine, their ratio comes from the
 //! simulation with costs that were measured in the same run (`scaling.rs`), and says so.
 
 use crate::{
-    bars::{self, BarResult, Bound, Promise},
-    command::{BenchError, RunArgs},
+    bars,
+    error::BenchError,
     experiments::Experiment,
     layout::LayoutError,
     limits,
-    measure::{self, Sample, Trial},
+    measure::{self, Sample},
     point::Point,
-    progress::Progress,
+    progress::PlanProgress,
+    promise::{BarResult, Promise, PromisedBound},
     run::Bench,
-    scaling::{self, Measured, Situation, costs, model::FrameCosts},
-    server::{Server, Service},
+    run_args::RunArgs,
+    scaling::{self, MeasuredCosts, ScalingSituation, costs, model::FrameCosts},
+    server::{ServiceKind, TestedServer},
     shard_idle::{self, Idle},
-    stack_link::{Placement, Side, StackLink},
+    stack_link::{LinkSide, StackLink, StackPlacement},
+    trial::Trial,
 };
 use std::process::ExitCode;
 
 const POLLING: StackLink = StackLink::Memif;
-const ASLEEP: StackLink = StackLink::MemifAsleep(Side::Server);
+const ASLEEP: StackLink = StackLink::MemifAsleep(LinkSide::Server);
 
 const THREAD: Promise = Promise {
     name: "thread",
     what: "placement thread over inline, 64 B, 256 connections: CPU per transaction",
-    bound: Bound::AtMost(1.15),
+    bound: PromisedBound::AtMost(1.15),
     unit: "",
     digits: 3,
 };
@@ -44,7 +47,7 @@ const THREAD: Promise = Promise {
 const SOCKETS: Promise = Promise {
     name: "sockets",
     what: "sockets and epoll over the channel on the same back end: CPU per transaction",
-    bound: Bound::AtMost(1.20),
+    bound: PromisedBound::AtMost(1.20),
     unit: "",
     digits: 3,
 };
@@ -52,7 +55,7 @@ const SOCKETS: Promise = Promise {
 const SHARDS: Promise = Promise {
     name: "shards",
     what: "two shards over one, a core of the load for each: transactions a second",
-    bound: Bound::AtLeast(1.9),
+    bound: PromisedBound::AtLeast(1.9),
     unit: "",
     digits: 3,
 };
@@ -60,7 +63,7 @@ const SHARDS: Promise = Promise {
 const FAIRNESS: Promise = Promise {
     name: "fairness",
     what: "Jain's index, 256 bulk connections",
-    bound: Bound::AtLeast(0.99),
+    bound: PromisedBound::AtLeast(0.99),
     unit: "",
     digits: 4,
 };
@@ -68,7 +71,7 @@ const FAIRNESS: Promise = Promise {
 const STEERING: Promise = Promise {
     name: "steering",
     what: "software steering: added CPU per frame that another shard reads",
-    bound: Bound::AtMost(60.0),
+    bound: PromisedBound::AtMost(60.0),
     unit: " ns",
     digits: 1,
 };
@@ -76,7 +79,7 @@ const STEERING: Promise = Promise {
 const IDLE: Promise = Promise {
     name: "idle",
     what: "idle process, placement core: CPU of all its threads",
-    bound: Bound::AtMost(1.0),
+    bound: PromisedBound::AtMost(1.0),
     unit: " %",
     digits: 2,
 };
@@ -84,19 +87,19 @@ const IDLE: Promise = Promise {
 const IDLE_SHARDS: Promise = Promise {
     name: "idle-shards",
     what: "idle process, two shards on one queue: CPU of its threads, in the worst placement",
-    bound: Bound::AtMost(1.0),
+    bound: PromisedBound::AtMost(1.0),
     unit: " %",
     digits: 2,
 };
 
 /// Where the stack of two idle shards runs.
-const IDLE_PLACEMENTS: [Option<Placement>; 3] =
-    [None, Some(Placement::Thread), Some(Placement::Core)];
+const IDLE_PLACEMENTS: [Option<StackPlacement>; 3] =
+    [None, Some(StackPlacement::Thread), Some(StackPlacement::Core)];
 
 const CROWD: Promise = Promise {
     name: "crowd",
     what: "8,000 connections, 64 B, one transaction each, memif: maximum over median response time",
-    bound: Bound::AtMost(20.0),
+    bound: PromisedBound::AtMost(20.0),
     unit: "",
     digits: 1,
 };
@@ -137,11 +140,11 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
         add(steering_bar(&mut bench)?);
     }
     if wanted(&IDLE) {
-        let server = (Some(Placement::Core), Service::Rpc);
+        let server = (Some(StackPlacement::Core), ServiceKind::Rpc);
         add(idle_bar(&mut bench, &IDLE, &[server])?);
     }
     if wanted(&IDLE_SHARDS) {
-        let servers = IDLE_PLACEMENTS.map(|placement| (placement, Service::TwoChannels));
+        let servers = IDLE_PLACEMENTS.map(|placement| (placement, ServiceKind::TwoChannels));
         add(idle_bar(&mut bench, &IDLE_SHARDS, &servers)?);
     }
     if wanted(&CROWD) {
@@ -153,31 +156,31 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     bars::finish(&bench, points, &bars, args)
 }
 
-/// What an experiment asks for in its first group.
-fn situation(name: &'static str) -> Situation {
-    let situation = Experiment::named(name).and_then(Situation::of);
+/// Parameters of an experiment's first group.
+fn situation(name: &'static str) -> ScalingSituation {
+    let situation = Experiment::named(name).and_then(ScalingSituation::of);
     situation.expect("each experiment that is named here has a trial")
 }
 
-fn trial(situation: &Situation, server: Server) -> Trial {
-    let Situation { experiment, service, load } = situation;
+fn trial(situation: &ScalingSituation, server: TestedServer) -> Trial {
+    let ScalingSituation { experiment, service, load } = situation;
     Trial { experiment, server, service: *service, load: load.clone() }
 }
 
 /// Measures servers in turn: the samples of each, in their order, and their points.
 fn compare(
     bench: &mut Bench,
-    situation: &Situation,
-    servers: &[Server],
+    situation: &ScalingSituation,
+    servers: &[TestedServer],
 ) -> Result<(Vec<Vec<Sample>>, Vec<Point>), LayoutError> {
     let trials: Vec<Trial> = servers.iter().map(|&server| trial(situation, server)).collect();
-    let mut progress = Progress::new(bench.steps(&trials));
+    let mut progress = PlanProgress::new(bench.steps(&trials));
     let results = bench.compare(&trials, 1, &mut progress)?;
     progress.finish();
     let layout = bench.layout(1)?;
     let points =
         results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
-    let of = |server: &Server| {
+    let of = |server: &TestedServer| {
         let found = results.iter().find(|(trial, _)| trial.server == *server);
         found.map_or_else(Vec::new, |(_, samples)| samples.clone())
     };
@@ -202,18 +205,18 @@ fn ratios(one: &[f64], other: &[f64]) -> Vec<f64> {
 fn program_bars(bench: &mut Bench, rows: &[&Promise]) -> Outcome {
     let situation = situation("mt-placement");
     let wanted = |row: &Promise| rows.iter().any(|it| it.name == row.name);
-    let mut servers = vec![Server::Local(POLLING), Server::Local(ASLEEP)];
-    let thread = [POLLING, ASLEEP].map(|link| Server::Placed(link, Placement::Thread));
-    let sockets = [Server::Sockets(POLLING, None), Server::Sockets(ASLEEP, None)];
+    let mut servers = vec![TestedServer::Local(POLLING), TestedServer::Local(ASLEEP)];
+    let thread = [POLLING, ASLEEP].map(|link| TestedServer::Placed(link, StackPlacement::Thread));
+    let sockets = [TestedServer::Sockets(POLLING, None), TestedServer::Sockets(ASLEEP, None)];
     servers.extend(thread.iter().filter(|_| wanted(&THREAD)));
     servers.extend(sockets.iter().filter(|_| wanted(&SOCKETS)));
     let (samples, points) = compare(bench, &situation, &servers)?;
-    let cost = |of: &[Server]| {
+    let cost = |of: &[TestedServer]| {
         let places = servers.iter().zip(&samples).filter(|(server, _)| of.contains(server));
         let ways: Vec<Vec<Sample>> = places.map(|(_, samples)| samples.clone()).collect();
         costs_us(&ways)
     };
-    let channel = cost(&[Server::Local(POLLING), Server::Local(ASLEEP)]);
+    let channel = cost(&[TestedServer::Local(POLLING), TestedServer::Local(ASLEEP)]);
     let bars = rows.iter().map(|row| {
         let of = if row.name == THREAD.name { &thread[..] } else { &sockets[..] };
         row.result(ratios(&cost(of), &channel), None)
@@ -227,26 +230,27 @@ fn shards_bar(bench: &mut Bench) -> Outcome {
     if bench.cores() >= limits::SHARDS_CORES_MIN {
         return measured_shards_bar(bench, &situation);
     }
-    let mut progress = Progress::new(bench.effort.runs * 3);
-    let mut all: Vec<Measured> = Vec::new();
+    let mut progress = PlanProgress::new(bench.effort.runs * 3);
+    let mut all: Vec<MeasuredCosts> = Vec::new();
     for _ in 0..bench.effort.runs {
         all.extend(situation.measure(bench, &mut progress)?);
     }
     progress.finish();
-    let ratio = |measured: &Measured| scaling::two_shards_over_one(&situation, &measured.costs);
+    let ratio =
+        |measured: &MeasuredCosts| scaling::two_shards_over_one(&situation, &measured.costs);
     let bar = SHARDS.result(all.iter().map(ratio).collect(), None);
     let mut points = Vec::new();
     if !all.is_empty() {
-        points = Measured::points(&situation, &all, bench.layout(1)?);
+        points = MeasuredCosts::points(&situation, &all, bench.layout(1)?);
         points.extend(scaling::simulated_points(bench, &situation, &all, 2));
     }
     Ok((vec![BarResult { simulated: true, ..bar }], points))
 }
 
-fn measured_shards_bar(bench: &mut Bench, situation: &Situation) -> Outcome {
-    let trial = trial(situation, Server::Local(POLLING));
+fn measured_shards_bar(bench: &mut Bench, situation: &ScalingSituation) -> Outcome {
+    let trial = trial(situation, TestedServer::Local(POLLING));
     let mut samples = [Vec::new(), Vec::new()];
-    let mut progress = Progress::new(2 * bench.effort.runs);
+    let mut progress = PlanProgress::new(2 * bench.effort.runs);
     let (before, mut why) = (bench.load_cores, None);
     'runs: for run in 1..=bench.effort.runs {
         for cores in [1, 2] {
@@ -284,13 +288,13 @@ fn one_server_bar(
     value: fn(&Sample) -> Option<f64>,
 ) -> Outcome {
     let situation = situation(experiment);
-    let (samples, points) = compare(bench, &situation, &[Server::Local(POLLING)])?;
+    let (samples, points) = compare(bench, &situation, &[TestedServer::Local(POLLING)])?;
     let runs = samples.iter().flatten().filter_map(value).collect();
     Ok((vec![row.result(runs, None)], points))
 }
 
 fn steering_bar(bench: &mut Bench) -> Outcome {
-    let mut progress = Progress::new(bench.effort.runs);
+    let mut progress = PlanProgress::new(bench.effort.runs);
     let (mut frames, mut why) = (Vec::new(), None);
     for run in 1..=bench.effort.runs {
         progress.step(&format!("steering · run {run} of {}", bench.effort.runs));
@@ -319,12 +323,12 @@ fn steering_bar(bench: &mut Bench) -> Outcome {
 
 /// Of each run the busiest of the servers.
 fn idle_bar(bench: &mut Bench, promise: &Promise, servers: &[Idle]) -> Outcome {
-    let mut progress = Progress::new(bench.effort.runs * servers.len());
+    let mut progress = PlanProgress::new(bench.effort.runs * servers.len());
     let (mut runs, mut why) = (Vec::new(), None);
     'runs: for run in 1..=bench.effort.runs {
         let mut most = 0.0_f64;
         for server in servers {
-            let place = server.0.map_or("inline", Placement::name);
+            let place = server.0.map_or("inline", StackPlacement::name);
             progress.step(&format!("{} · placement {place} · run {run}", promise.name));
             match shard_idle::busy_share(bench, *server)? {
                 Ok(share) => most = most.max(share * 100.0),

@@ -1,18 +1,18 @@
-//! What a server on our own stack costs that has nothing to do, with one shard or two.
+//! CPU time of an idle server on the stack, with one shard or two.
 //!
-//! Its connections are open and have each carried a transaction; then nobody asks. The processor
+//! Its connections are open and have each carried a transaction; then they are idle. The processor
 //! time of all its threads is read from the kernel's scheduler (`/proc/PID/task/TID/schedstat`, in
-//! nanoseconds) before and after a while. The paper's servers polled whatever happened, and lost at
+//! nanoseconds) before and after a while. ETA's servers always polled, which cost them at
 //! low load [ETA 7.2].
 
 use crate::{
     cpu_time::run_time,
-    layout::{Layout, LayoutError},
+    layout::{BenchLayout, LayoutError},
     limits,
     peer_channel::PeerError,
     run::Bench,
-    server::{RunningServer, Server, ServerError, Service},
-    stack_link::{Placement, StackLink},
+    server::{RunningServer, ServerStartError, ServiceKind, TestedServer},
+    stack_link::{StackLink, StackPlacement},
 };
 use megapipe::{
     Address, Backend, Channel, Config, ConnectOptions, Event, LocalNetwork, OpError, ServerConfig,
@@ -28,7 +28,7 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShardIdleError {
     #[error(transparent)]
-    Server(#[from] ServerError),
+    Server(#[from] ServerStartError),
     #[error("reading /proc: {0}")]
     System(#[from] io::Error),
     #[error("the peer: {0}")]
@@ -36,7 +36,7 @@ pub(crate) enum ShardIdleError {
 }
 
 /// An idle server: where its stack runs (none: inside its channels' dispatch), and what it serves.
-pub(crate) type Idle = (Option<Placement>, Service);
+pub(crate) type Idle = (Option<StackPlacement>, ServiceKind);
 
 /// The share of a core that an idle server is busy, all its threads together: 0 to the number of
 /// its threads. Blocks for the bench's window and about a second.
@@ -55,11 +55,12 @@ pub(crate) fn busy_share(
 fn measure(
     (placement, service): Idle,
     window: Duration,
-    layout: &Layout,
+    layout: &BenchLayout,
     scratch: &Path,
 ) -> Result<f64, ShardIdleError> {
     let link = StackLink::Memif;
-    let server = placement.map_or(Server::Local(link), |place| Server::Placed(link, place));
+    let server =
+        placement.map_or(TestedServer::Local(link), |place| TestedServer::Placed(link, place));
     let mut server = RunningServer::start(server, service, layout, scratch)?;
     let mut peer = Peer::open(layout, scratch)?;
     peer.ask_each_once(&Address::from(server.address))?;
@@ -71,11 +72,11 @@ fn measure(
     Ok(after.saturating_sub(before).as_secs_f64() / spent.as_secs_f64())
 }
 
-/// The other end, in this process: it has connections and sleeps beside them.
+/// The other end, in this process: opens connections and sleeps.
 struct Peer(Channel);
 
 impl Peer {
-    fn open(layout: &Layout, scratch: &Path) -> Result<Self, PeerError> {
+    fn open(layout: &BenchLayout, scratch: &Path) -> Result<Self, PeerError> {
         let (link, address, prefix_bits) = StackLink::memif_peer(layout, scratch);
         let settings = ServerConfig {
             addresses: vec![(address, prefix_bits)],

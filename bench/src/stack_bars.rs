@@ -6,53 +6,56 @@
 //! than its cost where the load is; the table of points says which side was saturated.
 
 use crate::{
-    bars::{self, BarResult, Bound, Promise},
+    bars,
     baseline::Baseline,
-    command::{BenchError, RunArgs},
+    error::BenchError,
     experiments::{CONNECTIONS, rpc},
     instructions::{self, SegmentKind},
     layout::LayoutError,
     limits,
-    load::{Load, Workload},
-    measure::{self, Sample, Trial},
+    load::{LoadPlan, Workload},
+    measure::{self, Sample},
     point::Point,
-    progress::Progress,
+    progress::PlanProgress,
+    promise::{BarResult, Promise, PromisedBound},
     run::Bench,
-    server::{Driver, Server, Service},
+    run_args::RunArgs,
+    server::{ForcedDriver, ServiceKind, TestedServer},
     stack_idle,
     stack_link::StackLink,
+    trial::Trial,
 };
 use std::process::ExitCode;
 
-const URING: Server = Server::Channel(Driver::Uring, None);
-const IO_URING: Server = Server::Baseline(Baseline::IoUring);
-const REUSEPORT: Server = Server::Baseline(Baseline::EpollReuseport);
+const URING: TestedServer = TestedServer::Channel(ForcedDriver::Uring, None);
+const IO_URING: TestedServer = TestedServer::Baseline(Baseline::IoUring);
+const REUSEPORT: TestedServer = TestedServer::Baseline(Baseline::EpollReuseport);
 
 /// What of the runs is compared with the bound.
 #[derive(Clone, Copy, Debug)]
 enum Measure {
     /// CPU time of the other server over ours.
-    CheaperThan(Server),
-    /// CPU time of ours over the other's.
-    CostOver(Server),
+    CheaperThan(TestedServer),
+    /// Ratio of CPU times, ours to the other's.
+    CostOver(TestedServer),
     MillionsPerSecond,
     GigabitsPerSecond,
     MedianUs,
 }
 
 /// A promise about a server on our stack under one load.
-struct Row {
+struct StackRow {
     name: &'static str,
     what: &'static str,
-    bound: Bound,
-    situation: Situation,
+    bound: PromisedBound,
+    situation: StackSituation,
     link: StackLink,
     measure: Measure,
 }
 
 /// Servers and loads that are measured in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Situation {
+enum StackSituation {
     OneTransaction,
     ManyTransactions,
     AcceptReset,
@@ -61,109 +64,111 @@ enum Situation {
     LowLoad,
 }
 
-const ROWS: [Row; 9] = [
-    Row {
+const ROWS: [StackRow; 9] = [
+    StackRow {
         name: "memif-1",
         what: "memif, 64 B, 1 transaction per connection: server CPU, epoll over ours",
-        bound: Bound::AtLeast(12.0),
-        situation: Situation::OneTransaction,
+        bound: PromisedBound::AtLeast(12.0),
+        situation: StackSituation::OneTransaction,
         link: StackLink::Memif,
         measure: Measure::CheaperThan(REUSEPORT),
     },
-    Row {
+    StackRow {
         name: "memif-128",
         what: "memif, 64 B, 128 transactions per connection: server CPU, epoll over ours",
-        bound: Bound::AtLeast(8.0),
-        situation: Situation::ManyTransactions,
+        bound: PromisedBound::AtLeast(8.0),
+        situation: StackSituation::ManyTransactions,
         link: StackLink::Memif,
         measure: Measure::CheaperThan(REUSEPORT),
     },
-    Row {
+    StackRow {
         name: "accept-reset",
         what: "memif, accept and reset in a tight loop, one core",
-        bound: Bound::AtLeast(1.5),
-        situation: Situation::AcceptReset,
+        bound: PromisedBound::AtLeast(1.5),
+        situation: StackSituation::AcceptReset,
         link: StackLink::Memif,
         measure: Measure::MillionsPerSecond,
     },
-    Row {
+    StackRow {
         name: "memif-1k",
         what: "memif, 1 KiB responses on persistent connections, one core",
-        bound: Bound::AtLeast(1.5),
-        situation: Situation::OneKibibyte,
+        bound: PromisedBound::AtLeast(1.5),
+        situation: StackSituation::OneKibibyte,
         link: StackLink::Memif,
         measure: Measure::MillionsPerSecond,
     },
-    Row {
+    StackRow {
         name: "bulk",
         what: "memif, one bulk stream, 1500-byte MTU, a core on each side",
-        bound: Bound::AtLeast(15.0),
-        situation: Situation::Bulk,
+        bound: PromisedBound::AtLeast(15.0),
+        situation: StackSituation::Bulk,
         link: StackLink::Memif,
         measure: Measure::GigabitsPerSecond,
     },
-    Row {
+    StackRow {
         name: "xdp-1",
         what: "xdp over veth, 1 transaction per connection: server CPU, epoll over ours",
-        bound: Bound::AtLeast(1.2),
-        situation: Situation::OneTransaction,
+        bound: PromisedBound::AtLeast(1.2),
+        situation: StackSituation::OneTransaction,
         link: StackLink::Xdp,
         measure: Measure::CheaperThan(REUSEPORT),
     },
-    Row {
+    StackRow {
         name: "tap-bulk",
         what: "tap with offloads, one bulk stream: server CPU per byte over the kernel's on veth",
-        bound: Bound::AtMost(1.5),
-        situation: Situation::Bulk,
+        bound: PromisedBound::AtMost(1.5),
+        situation: StackSituation::Bulk,
         link: StackLink::Tap,
         measure: Measure::CostOver(URING),
     },
-    Row {
+    StackRow {
         name: "latency",
         what: "memif, 64 B, one connection, both sides polling: median round trip",
-        bound: Bound::AtMost(5.0),
-        situation: Situation::LowLoad,
+        bound: PromisedBound::AtMost(5.0),
+        situation: StackSituation::LowLoad,
         link: StackLink::Memif,
         measure: Measure::MedianUs,
     },
-    Row {
+    StackRow {
         name: "tap-1",
         what: "tap, 1 transaction per connection: server CPU, epoll on veth over ours",
-        bound: Bound::Floor,
-        situation: Situation::OneTransaction,
+        bound: PromisedBound::Floor,
+        situation: StackSituation::OneTransaction,
         link: StackLink::Tap,
         measure: Measure::CheaperThan(REUSEPORT),
     },
 ];
 
-const SITUATIONS: [Situation; 6] = [
-    Situation::OneTransaction,
-    Situation::ManyTransactions,
-    Situation::AcceptReset,
-    Situation::OneKibibyte,
-    Situation::Bulk,
-    Situation::LowLoad,
+const SITUATIONS: [StackSituation; 6] = [
+    StackSituation::OneTransaction,
+    StackSituation::ManyTransactions,
+    StackSituation::AcceptReset,
+    StackSituation::OneKibibyte,
+    StackSituation::Bulk,
+    StackSituation::LowLoad,
 ];
 
-impl Situation {
+impl StackSituation {
     /// The experiment it belongs to, the load, and the kernel's columns.
-    fn parts(self) -> (&'static str, Service, Load, &'static [Server]) {
-        let kept = |connections, response_bytes| Load {
+    fn parts(self) -> (&'static str, ServiceKind, LoadPlan, &'static [TestedServer]) {
+        let kept = |connections, response_bytes| LoadPlan {
             connections,
             transactions_per_connection: None,
             ..rpc(1, response_bytes)
         };
         let by_hand = &[REUSEPORT, IO_URING];
         match self {
-            Self::OneTransaction => ("fig2.1a", Service::Rpc, rpc(1, 64), by_hand),
-            Self::ManyTransactions => ("fig2.1a", Service::Rpc, rpc(128, 64), by_hand),
+            Self::OneTransaction => ("fig2.1a", ServiceKind::Rpc, rpc(1, 64), by_hand),
+            Self::ManyTransactions => ("fig2.1a", ServiceKind::Rpc, rpc(128, 64), by_hand),
             Self::AcceptReset => {
-                let load = Load { workload: Workload::AcceptReset, ..rpc(1, 64) };
-                ("accept-reset", Service::AcceptReset, load, &[URING])
+                let load = LoadPlan { workload: Workload::AcceptReset, ..rpc(1, 64) };
+                ("accept-reset", ServiceKind::AcceptReset, load, &[URING])
             }
-            Self::OneKibibyte => ("rpc-1k", Service::Rpc, kept(CONNECTIONS, 1024), by_hand),
-            Self::Bulk => ("bulk", Service::Rpc, kept(1, limits::BULK_BYTES), &[URING, REUSEPORT]),
-            Self::LowLoad => ("latency", Service::Rpc, kept(1, 64), by_hand),
+            Self::OneKibibyte => ("rpc-1k", ServiceKind::Rpc, kept(CONNECTIONS, 1024), by_hand),
+            Self::Bulk => {
+                ("bulk", ServiceKind::Rpc, kept(1, limits::BULK_BYTES), &[URING, REUSEPORT])
+            }
+            Self::LowLoad => ("latency", ServiceKind::Rpc, kept(1, 64), by_hand),
         }
     }
 }
@@ -185,7 +190,7 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     let mut bench = args.bench()?;
     let (mut bars, mut points) = (Vec::new(), Vec::new());
     for situation in SITUATIONS {
-        let rows: Vec<&Row> =
+        let rows: Vec<&StackRow> =
             ROWS.iter().filter(|row| row.situation == situation && wanted(row.name)).collect();
         if !rows.is_empty() {
             let (more, measured) = situation_bars(&mut bench, situation, &rows)?;
@@ -200,12 +205,12 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     if wanted("instructions") {
         let text =
             "instructions of the stack for a received 64 B segment, to its event (callgrind)";
-        let most = Bound::AtMost(400.0);
+        let most = PromisedBound::AtMost(400.0);
         bars.push(instructions_bar(&bench, (SegmentKind::Text, most), text));
         let request = "the same of one that also acknowledges the answer before it";
         bars.push(instructions_bar(&bench, (SegmentKind::Request, most), request));
         let answer = "the same of the 64 B answer to that, from the command to its frame";
-        bars.push(instructions_bar(&bench, (SegmentKind::Answer, Bound::Floor), answer));
+        bars.push(instructions_bar(&bench, (SegmentKind::Answer, PromisedBound::Floor), answer));
     }
     bars::finish(&bench, points, &bars, args)
 }
@@ -213,22 +218,22 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
 /// Measures all servers of a situation in turn.
 fn situation_bars(
     bench: &mut Bench,
-    situation: Situation,
-    rows: &[&Row],
+    situation: StackSituation,
+    rows: &[&StackRow],
 ) -> Result<(Vec<BarResult>, Vec<Point>), LayoutError> {
     let (experiment, service, load, kernel) = situation.parts();
-    let ours = rows.iter().map(|row| Server::Local(row.link));
+    let ours = rows.iter().map(|row| TestedServer::Local(row.link));
     let trials: Vec<Trial> = ours
         .chain(kernel.iter().copied())
         .map(|server| Trial { experiment, server, service, load: load.clone() })
         .collect();
-    let mut progress = Progress::new(bench.steps(&trials));
+    let mut progress = PlanProgress::new(bench.steps(&trials));
     let results = bench.compare(&trials, 1, &mut progress)?;
     progress.finish();
     let layout = bench.layout(1)?;
     let points =
         results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
-    let of = |server: Server| {
+    let of = |server: TestedServer| {
         let found = results.iter().find(|(trial, _)| trial.server == server);
         found.map_or(&[][..], |(_, samples)| samples.as_slice())
     };
@@ -236,16 +241,16 @@ fn situation_bars(
     Ok((bars.collect(), points))
 }
 
-impl Row {
+impl StackRow {
     fn result<'samples>(
         &self,
-        of: impl Fn(Server) -> &'samples [Sample],
+        of: impl Fn(TestedServer) -> &'samples [Sample],
         message_bytes: u64,
     ) -> BarResult {
-        let mine = of(Server::Local(self.link));
+        let mine = of(TestedServer::Local(self.link));
         let each = |value: &dyn Fn(&Sample) -> f64| mine.iter().map(value).collect::<Vec<f64>>();
         let cpu = |sample: &Sample| sample.server_cpu_us_per_transaction;
-        let ratio = |other: Server| {
+        let ratio = |other: TestedServer| {
             let pairs = mine.iter().zip(of(other));
             pairs.map(|(mine, theirs)| cpu(theirs) / cpu(mine)).collect::<Vec<f64>>()
         };
@@ -270,14 +275,14 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
     let promise = Promise {
         name: "idle",
         what: "idle connection on our stack: the server's resident memory over a million of them",
-        bound: Bound::AtMost(512.0),
+        bound: PromisedBound::AtMost(512.0),
         unit: " B",
         digits: 0,
     };
     bench.layout(1)?;
     let bytes = stack_idle::bytes_per_connection(bench);
     bench.failed |= bytes.is_err();
-    // A stack with other settings than a server's would be a mistake of ours.
+    // The stack must have the settings of a server's.
     if bytes.is_ok()
         && let Ok(shares) = stack_idle::shares_of_tables()
     {
@@ -288,7 +293,7 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
 
 fn instructions_bar(
     bench: &Bench,
-    (kind, bound): (SegmentKind, Bound),
+    (kind, bound): (SegmentKind, PromisedBound),
     what: &'static str,
 ) -> BarResult {
     let promise = Promise { name: "instructions", what, bound, unit: "", digits: 0 };
@@ -297,7 +302,7 @@ fn instructions_bar(
 
 #[cfg(test)]
 mod tests {
-    use super::{Bound, ROWS, Row, SITUATIONS, Server, StackLink};
+    use super::{PromisedBound, ROWS, SITUATIONS, StackLink, StackRow, TestedServer};
     use crate::{measure::Sample, point::Latency};
 
     fn sample(transactions_per_s: f64, cpu_us: f64) -> Sample {
@@ -309,7 +314,7 @@ mod tests {
         }
     }
 
-    fn row(name: &str) -> &'static Row {
+    fn row(name: &str) -> &'static StackRow {
         ROWS.iter().find(|row| row.name == name).unwrap()
     }
 
@@ -325,7 +330,7 @@ mod tests {
         let mine = [sample(1e6, 1.0), sample(1e6, 2.0)];
         let theirs = [sample(1e5, 9.0), sample(1e5, 10.0)];
         let of = |server| match server {
-            Server::Local(StackLink::Memif) => &mine[..],
+            TestedServer::Local(StackLink::Memif) => &mine[..],
             _ => &theirs[..],
         };
         let bar = row("memif-1").result(of, 64);
@@ -333,7 +338,7 @@ mod tests {
         assert_eq!(row("memif-1k").result(of, 1024).runs, [1.0, 1.0]);
         assert_eq!(row("latency").result(of, 64).met(), Some(true));
         assert_eq!(row("tap-bulk").result(of, 64).runs, [1.0, 1.0]);
-        assert!(row("tap-1").bound == Bound::Floor);
+        assert!(row("tap-1").bound == PromisedBound::Floor);
     }
 
     #[test]

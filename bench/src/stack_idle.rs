@@ -1,4 +1,4 @@
-//! What an idle connection on our own stack costs its server, everything counted.
+//! Resident memory per idle connection of a server on the stack.
 //!
 //! A server on a memif has a million connections opened to it, which then do next to nothing. Its
 //! resident memory at that moment, all of it, is divided by their number: connection, socket,
@@ -8,11 +8,12 @@ use crate::{
     idle_memory::resident_bytes,
     limits,
     load::LoadPath,
-    process::Running,
+    process::ChildProcess,
     run::Bench,
-    server::{RunningServer, Server, ServerError, Service},
+    server::{RunningServer, ServerStartError, ServiceKind, TestedServer},
     stack_link::{self, StackLink},
 };
+use megapipe_apps::threads;
 use megapipe_stack::{self as stack, Config, ConfigError, Stack, TableMemory};
 use serde::Deserialize;
 use std::{
@@ -27,7 +28,7 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StackIdleError {
     #[error(transparent)]
-    Server(#[from] ServerError),
+    Server(#[from] ServerStartError),
     #[error("running the load or reading /proc: {0}")]
     System(#[from] io::Error),
     #[error("the load's report cannot be read: {0}")]
@@ -40,7 +41,7 @@ pub(crate) enum StackIdleError {
 
 /// Of the load's summary: what went wrong while it opened its connections, and after.
 #[derive(Deserialize)]
-struct SummaryJson {
+struct IdleSummaryJson {
     errors: std::collections::BTreeMap<String, u64>,
     errors_before: std::collections::BTreeMap<String, u64>,
 }
@@ -50,10 +51,10 @@ struct SummaryJson {
 pub(crate) fn bytes_per_connection(bench: &mut Bench) -> Result<f64, StackIdleError> {
     let scratch = bench.scratch.path().to_owned();
     let layout = bench.layout(1).map_err(io::Error::from)?;
-    let server = Server::Local(StackLink::Memif);
-    let service = Service::ManyIdle;
+    let server = TestedServer::Local(StackLink::Memif);
+    let service = ServiceKind::ManyIdle;
     let server = RunningServer::start(server, service, layout, &scratch)?;
-    let path = LoadPath::new(Server::Local(StackLink::Memif), layout, &scratch);
+    let path = LoadPath::new(TestedServer::Local(StackLink::Memif), layout, &scratch);
     let mut args = vec!["load".to_owned(), "rpc".to_owned(), server.address.to_string()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("--connections", limits::STACK_IDLE_CONNECTIONS.to_string());
@@ -72,14 +73,14 @@ pub(crate) fn bytes_per_connection(bench: &mut Bench) -> Result<f64, StackIdleEr
     }
     let mut command = path.place.command(&path.place.program, &args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let load = Running::start(&mut command)?;
-    let watched = watch(server.pid());
+    let load = ChildProcess::start(&mut command)?;
+    let watched = watch(server.pid())?;
     let output = load.output_within(limits::STACK_IDLE_MAX)?.ok_or(StackIdleError::Endless)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(io::Error::other(said).into());
     }
-    let summary: SummaryJson = serde_json::from_slice(&output.stdout)?;
+    let summary: IdleSummaryJson = serde_json::from_slice(&output.stdout)?;
     let failed: u64 = summary.errors.values().chain(summary.errors_before.values()).sum();
     if failed > 0 {
         return Err(StackIdleError::NotAll(failed));
@@ -110,8 +111,8 @@ pub(crate) fn shares_of_tables() -> Result<String, ConfigError> {
 }
 
 /// The most that a process had resident until it ended.
-fn watch(pid: u32) -> thread::JoinHandle<u64> {
-    thread::spawn(move || {
+fn watch(pid: u32) -> io::Result<thread::JoinHandle<u64>> {
+    threads::spawn("watch", move || {
         let deadline = Instant::now() + limits::STACK_IDLE_MAX;
         let mut most = 0;
         while let Ok(bytes) = resident_bytes(pid) {

@@ -1,4 +1,4 @@
-//! Servers on our own stack: the links they are measured over, and the options for either side.
+//! Links of servers on the stack, and the options of both sides.
 //!
 //! | link | server | load |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! flows are spread: where the load has as many threads, nothing has to be steered.
 
 use crate::{
-    layout::{Layout, LayoutError, Link},
-    process::Place,
+    layout::{BenchLayout, LayoutError, MeasuredLink},
+    process::ProcessPlace,
 };
 use megapipe_apps::backend::PlacementName;
 use std::{
@@ -33,34 +33,34 @@ const STEER_KEY: &str = "bench";
 /// The interface behind which the stack is, in the server's namespace.
 const TAP: &str = "stack";
 
-/// A link under our own stack.
+/// A link of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StackLink {
     Memif,
     /// A memif of which one side sleeps whenever it has nothing to do, so that the time that its
     /// core was busy is what it cost. The other side pays for waking it.
-    MemifAsleep(Side),
+    MemifAsleep(LinkSide),
     Tap,
     Xdp,
 }
 
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Side {
+pub(crate) enum LinkSide {
     Server,
     Load,
 }
 
-/// Where our own stack runs, if not inside the channel's dispatch.
+/// Placement of the stack other than `inline`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Placement {
-    /// On a thread beside the channel's, on the same core.
+pub(crate) enum StackPlacement {
+    /// On a second thread on the same core.
     Thread,
-    /// On a core of its own.
+    /// On its own core.
     Core,
 }
 
-impl Placement {
+impl StackPlacement {
     /// The one that the command line names; none inside the channel's dispatch.
     pub(crate) const fn named(name: PlacementName) -> Option<Self> {
         match name {
@@ -85,19 +85,19 @@ impl StackLink {
     }
 
     /// `link` in points.
-    pub(crate) const fn link(self) -> Link {
+    pub(crate) const fn link(self) -> MeasuredLink {
         match self {
-            Self::Memif | Self::MemifAsleep(_) => Link::Memif,
-            Self::Tap => Link::Tap,
-            Self::Xdp => Link::Xdp,
+            Self::Memif | Self::MemifAsleep(_) => MeasuredLink::Memif,
+            Self::Tap => MeasuredLink::Tap,
+            Self::Xdp => MeasuredLink::Xdp,
         }
     }
 
     /// `variant` in points.
     pub(crate) const fn variant(self) -> &'static str {
         match self {
-            Self::MemifAsleep(Side::Server) => "asleep",
-            Self::MemifAsleep(Side::Load) => "load asleep",
+            Self::MemifAsleep(LinkSide::Server) => "asleep",
+            Self::MemifAsleep(LinkSide::Load) => "load asleep",
             _ => "",
         }
     }
@@ -116,11 +116,11 @@ impl StackLink {
     ///
     /// # Errors
     /// [`LayoutError`]: there is no namespace to put it in, or the device cannot be made.
-    pub(crate) fn prepare(self, layout: &Layout) -> Result<(), LayoutError> {
+    pub(crate) fn prepare(self, layout: &BenchLayout) -> Result<(), LayoutError> {
         match self {
             Self::Memif | Self::MemifAsleep(_) => Ok(()),
-            Self::Xdp if layout.link == Link::Veth => Ok(()),
-            Self::Tap if layout.link == Link::Veth => {
+            Self::Xdp if layout.link == MeasuredLink::Veth => Ok(()),
+            Self::Tap if layout.link == MeasuredLink::Veth => {
                 layout.tap(TAP, &format!("{LOAD_ADDRESS}/{PREFIX_BITS}"))
             }
             Self::Xdp | Self::Tap => Err(LayoutError::NoNamespaces { link: self.name() }),
@@ -128,59 +128,59 @@ impl StackLink {
     }
 
     /// Where the server listens.
-    pub(crate) const fn server_address(self, layout: &Layout) -> IpAddr {
+    pub(crate) const fn server_address(self, layout: &BenchLayout) -> IpAddr {
         match self {
             Self::Memif | Self::MemifAsleep(_) | Self::Tap => IpAddr::V4(SERVER_ADDRESS),
             Self::Xdp => layout.server_address(),
         }
     }
 
-    /// The server's options, beside where it listens.
-    pub(crate) fn server_args(self, layout: &Layout, scratch: &Path) -> Vec<String> {
+    /// The server's options, except its address.
+    pub(crate) fn server_args(self, layout: &BenchLayout, scratch: &Path) -> Vec<String> {
         match self {
             Self::Memif | Self::MemifAsleep(_) => {
-                let end = Memif { scratch, queues: queues(layout), role: "server" };
-                self.rested(Side::Server, end.options(self.server_address(layout)))
+                let end = MemifEnd { scratch, queues: queues(layout), role: "server" };
+                self.rested(LinkSide::Server, end.options(self.server_address(layout)))
             }
             Self::Tap => sleepy(options(&format!("tap:{TAP}"), self.server_address(layout))),
             Self::Xdp => sleepy(options("xdp:srv", self.server_address(layout))),
         }
     }
 
-    /// The load's options, beside whom it asks; none if it is on the kernel's TCP.
-    pub(crate) fn load_args(self, layout: &Layout, scratch: &Path) -> Vec<String> {
+    /// The load's options, except the server's address; `None` if it is on the kernel's TCP.
+    pub(crate) fn load_args(self, layout: &BenchLayout, scratch: &Path) -> Vec<String> {
         match self {
             Self::Memif | Self::MemifAsleep(_) => {
-                let end = Memif { scratch, queues: queues(layout), role: "client" };
-                self.rested(Side::Load, end.options(LOAD_ADDRESS.into()))
+                let end = MemifEnd { scratch, queues: queues(layout), role: "client" };
+                self.rested(LinkSide::Load, end.options(LOAD_ADDRESS.into()))
             }
             Self::Tap | Self::Xdp => Vec::new(),
         }
     }
 
     /// Where the load runs: on its own cores, and where it reaches the server.
-    pub(crate) fn load_place(self, layout: &Layout) -> Place {
+    pub(crate) fn load_place(self, layout: &BenchLayout) -> ProcessPlace {
         let netns = match self {
             Self::Tap => layout.server.netns.clone(),
             Self::Memif | Self::MemifAsleep(_) | Self::Xdp => layout.load.netns.clone(),
         };
-        Place { netns, ..layout.load.clone() }
+        ProcessPlace { netns, ..layout.load.clone() }
     }
 
     /// The load's end of a memif, for a peer in this process: link, address and prefix.
-    pub(crate) fn memif_peer(layout: &Layout, scratch: &Path) -> (String, IpAddr, u8) {
-        let end = Memif { scratch, queues: queues(layout), role: "client" };
+    pub(crate) fn memif_peer(layout: &BenchLayout, scratch: &Path) -> (String, IpAddr, u8) {
+        let end = MemifEnd { scratch, queues: queues(layout), role: "client" };
         (end.link(), LOAD_ADDRESS.into(), PREFIX_BITS)
     }
 
     /// With the option to sleep, if it is to.
-    fn rested(self, side: Side, args: Vec<String>) -> Vec<String> {
+    fn rested(self, side: LinkSide, args: Vec<String>) -> Vec<String> {
         if self == Self::MemifAsleep(side) { sleepy(args) } else { args }
     }
 }
 
 /// One for each of the server's shards.
-fn queues(layout: &Layout) -> usize {
+fn queues(layout: &BenchLayout) -> usize {
     layout.server.cpus.as_slice().len()
 }
 
@@ -191,14 +191,14 @@ pub(crate) fn more_load_addresses(count: u8) -> impl Iterator<Item = Ipv4Addr> {
 }
 
 /// One end of a memif, by the socket that both ends know.
-struct Memif<'path> {
+struct MemifEnd<'path> {
     scratch: &'path Path,
     queues: usize,
     role: &'static str,
 }
 
-impl Memif<'_> {
-    /// What a server or a load is told about its end.
+impl MemifEnd<'_> {
+    /// Returns the command-line options for one end of the link.
     fn options(&self, address: IpAddr) -> Vec<String> {
         let mut args = options(&self.link(), address);
         if self.queues > 1 {
@@ -228,7 +228,7 @@ fn options(link: &str, address: IpAddr) -> Vec<String> {
     ["--backend", "local", "--link", link, "--address", &address].map(str::to_owned).to_vec()
 }
 
-/// A link was asked for that the layout does not have.
+/// The layout does not have the requested link.
 impl From<LayoutError> for io::Error {
     fn from(error: LayoutError) -> Self {
         match error {
@@ -240,13 +240,13 @@ impl From<LayoutError> for io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Side, StackLink};
-    use crate::layout::{Layout, LinkChoice};
+    use super::{LinkSide, StackLink};
+    use crate::layout::{BenchLayout, LinkChoice};
     use std::path::Path;
 
-    fn layout(server_cores: usize) -> Layout {
+    fn layout(server_cores: usize) -> BenchLayout {
         let cpus: Vec<usize> = (0..server_cores * 2).collect();
-        Layout::new(LinkChoice::Loopback, Path::new("megapipe"), &cpus, server_cores).unwrap()
+        BenchLayout::new(LinkChoice::Loopback, Path::new("megapipe"), &cpus, server_cores).unwrap()
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
         let server = StackLink::Memif.server_args(&one, scratch);
         assert!(server.contains(&format!("{socket},role=server")));
         assert!(!server.contains(&"--spin".to_owned()));
-        let asleep = StackLink::MemifAsleep(Side::Server);
+        let asleep = StackLink::MemifAsleep(LinkSide::Server);
         assert!(asleep.server_args(&one, scratch).contains(&"--spin".to_owned()));
         assert!(!asleep.load_args(&one, scratch).contains(&"--spin".to_owned()));
         assert!(StackLink::Tap.load_args(&one, scratch).is_empty());

@@ -1,4 +1,4 @@
-//! What it costs this machine to wake a thread, on the same core and on another.
+//! Cost of waking a thread on the same core and on another.
 //!
 //! The part of a server's CPU time that no server can avoid: a packet that the other side's core
 //! hands over (RPS), and a thread that is woken there, are an interrupt from core to core. On bare
@@ -6,11 +6,12 @@
 //! transaction, and then servers that differ in everything else cost nearly the same.
 
 use crate::{limits, measure::median, process};
-use megapipe_apps::serve::CpuList;
+use megapipe_apps::{serve::CpuList, threads};
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
     io,
     os::fd::OwnedFd,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -25,25 +26,32 @@ fn round_trip_us(here: &CpuList, there: &CpuList) -> io::Result<f64> {
     let make = || eventfd(0, EventfdFlags::CLOEXEC);
     let (ping, pong) = (make()?, make()?);
     thread::scope(|scope| {
-        let echo = scope.spawn(|| -> io::Result<()> {
-            process::pin(there)?;
-            (0..=limits::WAKE_ROUNDS).try_for_each(|_| {
-                take(&ping)?;
-                give(&pong)
-            })
-        });
-        let call = scope.spawn(|| -> io::Result<Vec<Duration>> {
+        // The caller waits for the echo's start, and ends where the echo cannot be started.
+        let (started, echo_started) = mpsc::channel::<()>();
+        let ends = (&ping, &pong);
+        let round_trips = move || -> io::Result<Vec<Duration>> {
+            let (ping, pong) = ends;
+            echo_started.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
             process::pin(here)?;
             let round = || -> io::Result<Duration> {
                 let begin = Instant::now();
-                give(&ping)?;
-                take(&pong)?;
+                give(ping)?;
+                take(pong)?;
                 Ok(begin.elapsed())
             };
             // The first one waits until the other thread has come up.
             round()?;
             (0..limits::WAKE_ROUNDS).map(|_| round()).collect()
-        });
+        };
+        let call = threads::spawn_scoped(scope, "call", round_trips)?;
+        let echo = threads::spawn_scoped(scope, "echo", || -> io::Result<()> {
+            process::pin(there)?;
+            (0..=limits::WAKE_ROUNDS).try_for_each(|_| {
+                take(&ping)?;
+                give(&pong)
+            })
+        })?;
+        let _ = started.send(());
         let times = call.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         echo.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok(median(times.iter().map(|time| time.as_secs_f64() * 1e6)))

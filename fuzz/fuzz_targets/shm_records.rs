@@ -1,16 +1,17 @@
-//! Shared memory that somebody hostile writes: each record is one of its ring's, exactly as it
-//! lies there, or a fault; a ring whose indexes jump gives no more records than it has.
+//! Shared memory that a hostile process writes: each record is valid or reported as a fault, and a
+//! ring whose indexes jump returns no more records than it has.
 #![no_main]
-
-use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use megapipe_shm::record::{Completion, Message, Op, Record};
-use megapipe_shm::{Consumer, Producer, Region, RingLayout};
+use megapipe_shm::{BufferArea, Consumer, PoolLayout, Region, ring, ring_bytes};
 
 const ENTRIES: u32 = 16;
 const RECORD_BYTES: usize = size_of::<Record>();
+const LINE: usize = 64;
+/// Where a ring's records begin, after its indexes.
+const RECORDS: usize = 256;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
@@ -50,6 +51,13 @@ fn read(record: &Record) {
     assert!(kinds <= 1, "a record of two rings");
 }
 
+/// Writes into the memory, wherever a ring has what. Past its end is refused.
+fn write(lines: &BufferArea, at: usize, bytes: &[u8]) {
+    for (at, byte) in (at..).zip(bytes) {
+        let _ = lines.write((at / LINE) as u32, at % LINE, &[*byte]);
+    }
+}
+
 /// Takes what is there, as a server would. `false`: the ring is over.
 fn take(consumer: &mut Consumer<Record>, want: u8) -> bool {
     let Ok(waiting) = consumer.peek(want.into()) else { return false };
@@ -66,31 +74,29 @@ fn take(consumer: &mut Consumer<Record>, want: u8) -> bool {
 
 fuzz_target!(|input: (Vec<u8>, Vec<Step>)| {
     let (records, steps) = input;
-    let bytes = RingLayout::bytes::<Record>(ENTRIES);
-    let region = Arc::new(Region::heap(bytes.max(4096)).expect("a few pages"));
-    for bytes in records.chunks_exact(RECORD_BYTES) {
-        region.write(0, bytes).expect("it fits");
-        read(&region.load::<Record>(0).expect("it fits"));
+    let bytes = ring_bytes::<Record>(ENTRIES).max(4096);
+    let region = Region::memfd("mp-fuzz", bytes).expect("a few pages");
+    // The same memory, as the other end has it.
+    let fd = region.fd().expect("a memfd").try_clone_to_owned().expect("a copy");
+    let mut others = Region::from_fd(fd, bytes).expect("sealed as agreed").into_parts();
+    let lines = PoolLayout { buf_bytes: LINE, count: (bytes / LINE) as u32, tag: 0 };
+    let lines = BufferArea::new(&mut others, lines).expect("it fits");
+    let (mut producer, mut consumer) =
+        ring::<Record>(&mut region.into_parts(), ENTRIES).expect("it fits");
+    for (number, bytes) in records.chunks_exact(RECORD_BYTES).enumerate() {
+        assert_eq!(producer.send(&[Record::default()]), Ok(1));
+        write(&lines, RECORDS + number % ENTRIES as usize * RECORD_BYTES, bytes);
+        assert!(take(&mut consumer, 1));
     }
-    region.write(0, &vec![0; bytes]).expect("it fits");
-
-    let layout = RingLayout { offset: 0, entries: ENTRIES };
-    let mut consumer = Consumer::<Record>::new(Arc::clone(&region), layout).expect("it fits");
-    let mut producer = Producer::<Record>::new(Arc::clone(&region), layout).expect("it fits");
     for step in steps {
         let goes_on = match step {
             Step::Write { at, bytes } => {
-                // Past the region's end is refused, and nothing is written.
-                let _ = region.write(at.into(), &bytes);
+                write(&lines, at.into(), &bytes);
                 true
             }
             Step::Index { is_tail, to } => {
                 // The two indexes lie in the ring's first two pairs of lines.
-                let at = if is_tail { 128 } else { 0 };
-                region
-                    .atomic_u32(at)
-                    .expect("it fits")
-                    .store(to, std::sync::atomic::Ordering::Release);
+                write(&lines, if is_tail { 128 } else { 0 }, &to.to_ne_bytes());
                 true
             }
             Step::Take { want } => take(&mut consumer, want),

@@ -1,4 +1,4 @@
-//! A stack on Ethernet that hears nothing but noise: every frame is counted and nothing leaks.
+//! A stack on Ethernet that receives random frames: every frame is counted and nothing leaks.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

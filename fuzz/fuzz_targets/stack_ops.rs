@@ -80,7 +80,7 @@ enum Op {
         offset: u16,
         byte: u8,
     },
-    /// A segment near the numbers of one that was seen, from somebody who saw it.
+    /// A segment with numbers near those of a recorded one, as from an attacker on the path.
     Forge {
         from_server: bool,
         at: u8,
@@ -124,8 +124,8 @@ struct Side {
     memory: HeapMemory,
     listener: Option<ListenerId>,
     conns: Vec<ConnId>,
-    /// Nobody has sent it frames of his own making, whose bytes could be any.
-    knows_senders: bool,
+    /// Whether every frame came from the other side, so that received bytes are known.
+    has_known_senders: bool,
     /// Frames on their way to the other side.
     wire: Vec<Vec<u8>>,
 }
@@ -163,7 +163,7 @@ impl Side {
             memory,
             listener: None,
             conns: Vec::new(),
-            knows_senders: true,
+            has_known_senders: true,
             wire: Vec::new(),
         }
     }
@@ -182,7 +182,7 @@ impl Side {
                 Event::Incoming { conn, .. } | Event::Connected { conn } => self.conns.push(conn),
                 Event::Received { chunk, .. } => {
                     let bytes = self.memory.bytes(chunk);
-                    assert!(!self.knows_senders || is_sent(bytes), "bytes that nobody sent");
+                    assert!(!self.has_known_senders || is_sent(bytes), "unknown bytes");
                     self.memory.free(chunk.buf);
                 }
                 Event::Closed { conn, .. } => self.conns.retain(|other| *other != conn),
@@ -204,7 +204,7 @@ fn is_sent(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| matches!(byte, b'a' | b'F'))
 }
 
-/// A segment that continues `frame`, as far as `forgery` lets it.
+/// A segment that continues `frame`, altered by `forgery`.
 fn forge(frame: &[u8], forgery: &Forgery) -> Option<Vec<u8>> {
     let seen_packet = ipv4::View::new(frame).ok()?;
     let seen = tcp::Repr::parse(&tcp::View::new(seen_packet.payload()).ok()?);
@@ -414,7 +414,7 @@ impl World {
                 }
             }
             Op::Raw { to_server, bytes } => {
-                self.side(to_server).0.knows_senders = false;
+                self.side(to_server).0.has_known_senders = false;
                 self.give(to_server, &bytes);
             }
             Op::Complain { from_server, at, kind, code, mtu } => {
@@ -431,7 +431,7 @@ impl World {
         }
     }
 
-    /// Everybody leaves; nothing may stay.
+    /// Closes everything and checks that no state is left.
     fn end(&mut self) {
         let now = self.now;
         for side in [&mut self.client, &mut self.server] {
@@ -442,13 +442,13 @@ impl World {
                 let _ = side.stack.abort(now, conn, &mut side.memory);
             }
             side.turn(now);
-            // What had just been connected when everybody left.
+            // Connections that were being established at the close.
             for conn in core::mem::take(&mut side.conns) {
                 let _ = side.stack.abort(now, conn, &mut side.memory);
             }
             side.turn(now);
         }
-        // Connections that were begun or closed give up by themselves: nobody answers any more.
+        // Connections being opened or closed time out: the peer no longer answers.
         for _ in 0..4 {
             self.pass(Duration::from_secs(3600));
             let now = self.now;
@@ -461,7 +461,7 @@ impl World {
             }
         }
         for side in [&self.client, &self.server] {
-            assert_eq!(side.memory.in_use(), 0, "buffers that nobody gave back");
+            assert_eq!(side.memory.in_use(), 0, "leaked buffers");
             assert_eq!(side.stack.poll_timeout(), None, "something still waits");
         }
     }

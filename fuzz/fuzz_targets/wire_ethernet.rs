@@ -8,7 +8,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(view) = View::new(bytes) else { return };
     assert!(view.payload().len() < bytes.len());
     let repr = Repr::parse(&view);
-    // A tag within a tag is an EtherType that nobody speaks; it cannot be written without one.
+    // A tag within a tag is an unknown EtherType; it cannot be written without one.
     if repr.ethertype == VLAN {
         return;
     }

@@ -6,7 +6,7 @@ use megapipe_stack::wire::mld::{Query, Reason, emit_report, report_bytes};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(query) = Query::parse(bytes) else { return };
-    // The largest that the code can say (RFC 3810 §5.1.3).
+    // The largest value of the code (RFC 3810 §5.1.3).
     assert!(query.within.as_millis() <= 8_387_584);
     let groups = usize::from(bytes[0]) % 8;
     let mut report = vec![0; report_bytes(groups)];

@@ -1,7 +1,7 @@
 //! From a call in a script to a call of a system, and from what it returned to a verdict.
 //!
 //! In: a `CallLine` and the descriptors known so far. Out: a `Call` with all arguments resolved,
-//! and afterwards whether what came back is what the script says.
+//! and afterwards whether the results are those of the script.
 //!
 //! Invariants: `...` stands for the settings' addresses, for zeros to send and for anything that is
 //! received. A call, option or name that is not known is refused by name, never skipped.
@@ -14,17 +14,17 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use crate::call::arguments::Arguments;
+use crate::call::arguments::CallArguments;
 pub(crate) use crate::call::verdict::verdict;
 use crate::limits::CALL_BYTES_MAX;
 use crate::script::{CallLine, Expression};
-use crate::settings::Settings;
+use crate::settings::ScriptSettings;
 use crate::symbols;
 use crate::system::{Call, Fd, Form};
 
 /// Why a call of a script cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum CallError {
+pub(crate) enum ScriptCallError {
     #[error("not supported: the call {0}")]
     UnknownCall(String),
     #[error("not supported: the name {0}")]
@@ -37,9 +37,9 @@ pub(crate) enum CallError {
 
 /// The script's descriptors and the system's.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Descriptors(BTreeMap<i64, Fd>);
+pub(crate) struct ScriptDescriptors(BTreeMap<i64, Fd>);
 
-impl Descriptors {
+impl ScriptDescriptors {
     pub(crate) fn open(&mut self, script_fd: i64, live: Fd) {
         self.0.insert(script_fd, live);
     }
@@ -58,10 +58,10 @@ impl Descriptors {
 /// Resolves a call.
 pub(crate) fn prepare(
     line: &CallLine,
-    descriptors: &Descriptors,
-    settings: &Settings,
-) -> Result<Call, CallError> {
-    let arguments = Arguments { line, descriptors, settings };
+    descriptors: &ScriptDescriptors,
+    settings: &ScriptSettings,
+) -> Result<Call, ScriptCallError> {
+    let arguments = CallArguments { line, descriptors, settings };
     match line.name.as_str() {
         "socket" | "bind" | "listen" | "accept" | "accept4" | "connect" | "shutdown" | "close" => {
             connection_call(&arguments)
@@ -80,11 +80,11 @@ pub(crate) fn prepare(
             len: arguments.size(4)?,
             flags: arguments.unsigned(5)?,
         }),
-        other => Err(CallError::UnknownCall(other.to_owned())),
+        other => Err(ScriptCallError::UnknownCall(other.to_owned())),
     }
 }
 
-fn connection_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
+fn connection_call(arguments: &CallArguments<'_>) -> Result<Call, ScriptCallError> {
     Ok(match arguments.line.name.as_str() {
         "socket" => Call::Socket {
             domain: match arguments.at(0)? {
@@ -113,12 +113,12 @@ fn connection_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
 }
 
 /// `write(4, NULL, 1000)`: no memory is where the call looks.
-fn is_nowhere(arguments: &Arguments<'_>) -> bool {
+fn is_nowhere(arguments: &CallArguments<'_>) -> bool {
     let is_null = matches!(arguments.at(1), Ok(Expression::Word(word)) if word == "NULL");
     is_null && arguments.size(2).is_ok_and(|size| size > 0)
 }
 
-fn receive_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
+fn receive_call(arguments: &CallArguments<'_>) -> Result<Call, ScriptCallError> {
     let fd = arguments.fd(0)?;
     if is_nowhere(arguments) {
         return Ok(Call::Nowhere { fd });
@@ -141,7 +141,7 @@ fn receive_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
     Ok(Call::Receive { fd, sizes, flags, form, takes_control })
 }
 
-fn send_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
+fn send_call(arguments: &CallArguments<'_>) -> Result<Call, ScriptCallError> {
     let fd = arguments.fd(0)?;
     if is_nowhere(arguments) {
         return Ok(Call::Nowhere { fd });
@@ -154,7 +154,7 @@ fn send_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
         "sendmsg" => {
             let message = arguments.at(1)?;
             if arguments.field(message, "msg_control").is_some_and(|it| !is_empty_list(it)) {
-                return Err(CallError::Unsupported("control messages"));
+                return Err(ScriptCallError::Unsupported("control messages"));
             }
             let parts = arguments.field(message, "msg_iov");
             let parts = parts.ok_or_else(|| arguments.bad(1, "a message with msg_iov"))?;
@@ -173,7 +173,7 @@ fn send_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
     Ok(Call::Send { fd, parts, flags, to, form })
 }
 
-fn option_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
+fn option_call(arguments: &CallArguments<'_>) -> Result<Call, ScriptCallError> {
     let fd = arguments.fd(0)?;
     Ok(match arguments.line.name.as_str() {
         "setsockopt" => Call::SetOption {
@@ -208,7 +208,7 @@ fn option_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
     })
 }
 
-fn wait_call(arguments: &Arguments<'_>) -> Result<Call, CallError> {
+fn wait_call(arguments: &CallArguments<'_>) -> Result<Call, ScriptCallError> {
     Ok(match arguments.line.name.as_str() {
         "poll" => {
             let Expression::List(list) = arguments.at(0)? else {
@@ -244,21 +244,21 @@ fn is_empty_list(expression: &Expression) -> bool {
     matches!(expression, Expression::List(list) if list.is_empty())
 }
 
-fn check_size(bytes: usize) -> Result<(), CallError> {
+fn check_size(bytes: usize) -> Result<(), ScriptCallError> {
     if bytes > CALL_BYTES_MAX {
-        return Err(CallError::Unsupported("a call with more than 64 MiB"));
+        return Err(ScriptCallError::Unsupported("a call with more than 64 MiB"));
     }
     Ok(())
 }
 
 /// The value of an expression that is a number.
-pub(crate) fn evaluate(expression: &Expression) -> Result<i64, CallError> {
-    let numeric = || CallError::Unsupported("this expression where a number has to be");
+pub(crate) fn evaluate(expression: &Expression) -> Result<i64, ScriptCallError> {
+    let numeric = || ScriptCallError::Unsupported("this expression where a number has to be");
     match expression {
         Expression::Integer(value) => Ok(*value),
         Expression::Word(word) if word == "NULL" => Ok(0),
         Expression::Word(word) => {
-            symbols::value(word).ok_or_else(|| CallError::UnknownName(word.clone()))
+            symbols::value(word).ok_or_else(|| ScriptCallError::UnknownName(word.clone()))
         }
         Expression::Or(left, right) => Ok(evaluate(left)? | evaluate(right)?),
         Expression::Function(name, arguments) => {
@@ -272,7 +272,7 @@ pub(crate) fn evaluate(expression: &Expression) -> Result<i64, CallError> {
                     let value = u32::try_from(evaluate(argument)?).map_err(|_| numeric())?;
                     Ok(i64::from(value.to_be()))
                 }
-                _ => Err(CallError::UnknownName(name.clone())),
+                _ => Err(ScriptCallError::UnknownName(name.clone())),
             }
         }
         _ => Err(numeric()),

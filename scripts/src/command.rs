@@ -1,4 +1,4 @@
-//! `megapipe script`: runs files and says what became of each.
+//! `megapipe script`: runs script files and reports the outcome of each.
 //!
 //! Invariants: one line per file, with what differs below it; the exit code is the worst of all
 //! files: 0 passed, 1 failed, 2 not understood or not supported.
@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::parse::Definitions;
-use crate::report::{Outcome, Verdict};
-use crate::script::Setting;
+use crate::report::{ScriptOutcome, ScriptVerdict};
+use crate::script::ScriptSetting;
 use crate::{Invocation, On, prepare};
 
 /// Run packet scripts in packetdrill's language
@@ -29,7 +29,7 @@ pub struct ScriptArgs {
     /// An option as a script may begin with, without its dashes: `ip_version=ipv6`
     #[arg(long = "set", value_name = "NAME=VALUE")]
     settings: Vec<String>,
-    /// Only say whether the files are understood
+    /// Only check whether the files can be parsed
     #[arg(long)]
     parse_only: bool,
     /// The scripts
@@ -51,7 +51,7 @@ pub enum ScriptError {
     /// `-D` without a value.
     #[error("-D {0}: expected NAME=VALUE")]
     BadDefinition(String),
-    /// Nobody reads the report.
+    /// The reader of the report has gone.
     #[error("write the report: {0}")]
     Unwritable(#[from] std::io::Error),
 }
@@ -86,7 +86,7 @@ fn invocation(args: &ScriptArgs) -> Result<Invocation, ScriptError> {
     }
     let settings = args.settings.iter().map(|text| {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
-        Setting { line: 0, name: name.to_owned(), value: value.to_owned() }
+        ScriptSetting { line: 0, name: name.to_owned(), value: value.to_owned() }
     });
     Ok(Invocation { settings: settings.collect(), definitions })
 }
@@ -112,26 +112,28 @@ fn run_one(
     }
     let outcome = prepared.run(args.on);
     let remark = prepared.difference(args.on);
-    if let (Some(reason), Verdict::Failed(_) | Verdict::Unsupported { .. }) =
+    if let (Some(reason), ScriptVerdict::Failed(_) | ScriptVerdict::Unsupported { .. }) =
         (remark, &outcome.verdict)
     {
         writeln!(out, "differs: {path}: {reason}")?;
         return Ok(0);
     }
     report(&mut out, &path.to_string(), &outcome)?;
-    if let (Some(reason), Verdict::Passed) = (remark, &outcome.verdict) {
+    if let (Some(reason), ScriptVerdict::Passed) = (remark, &outcome.verdict) {
         writeln!(out, "    remark no longer true: {reason}")?;
     }
     Ok(outcome.verdict.exit_code())
 }
 
-/// One line, and more where there is more to say.
-fn report(out: &mut impl Write, path: &str, outcome: &Outcome) -> Result<(), std::io::Error> {
+/// One line, and more for details.
+fn report(out: &mut impl Write, path: &str, outcome: &ScriptOutcome) -> Result<(), std::io::Error> {
     match &outcome.verdict {
-        Verdict::Passed => writeln!(out, "passed: {path} ({} events)", outcome.event_count)?,
-        Verdict::Failed(failure) => writeln!(out, "failed: {path}:{failure}")?,
-        Verdict::Unsupported { line, what } => writeln!(out, "not run: {path}:{line}: {what}")?,
-        Verdict::Skipped(why) => writeln!(out, "skipped: {path}: {why}")?,
+        ScriptVerdict::Passed => writeln!(out, "passed: {path} ({} events)", outcome.event_count)?,
+        ScriptVerdict::Failed(failure) => writeln!(out, "failed: {path}:{failure}")?,
+        ScriptVerdict::Unsupported { line, what } => {
+            writeln!(out, "not run: {path}:{line}: {what}")?
+        }
+        ScriptVerdict::Skipped(why) => writeln!(out, "skipped: {path}: {why}")?,
     }
     if outcome.code_count > 0 {
         writeln!(out, "    {} blocks of code not run", outcome.code_count)?;

@@ -15,14 +15,14 @@ use std::net::SocketAddr;
 
 use crate::icmp;
 use crate::script::{
-    ACK, Body, Direction, Flags, Icmp, IpFields, Packet, Quoted, SYN, Segment, Sequence, TcpOption,
-    Tos,
+    ACK, Icmp, IpFields, PacketBody, PacketDirection, Quoted, SYN, ScriptPacket, ScriptSegment,
+    Sequence, TcpFlags, TcpOption, Tos,
 };
-use crate::settings::Settings;
+use crate::settings::ScriptSettings;
 use crate::wire::tcp::TcpHeader;
-use crate::wire::{self, IpPacket, Transport};
+use crate::wire::{self, IpPacket, PacketTransport};
 
-/// The hop limit of packets that say nothing of it.
+/// The hop limit of packets without one in the script.
 const INBOUND_TTL: u8 = 255;
 /// What an ICMP error quotes after the IP header (RFC 792).
 const QUOTED_BYTES: usize = 8;
@@ -34,7 +34,7 @@ const QUOTED_TCP_HEADER_BYTES: usize = 20;
 pub(crate) enum Stage {
     New,
     Listening,
-    /// A packet for a listener has been injected; its answer tells the local number.
+    /// A packet for a listener has been injected; its answer has the local sequence number.
     Received,
     /// The system has called connect and its SYN has not been looked for.
     Connecting,
@@ -46,7 +46,7 @@ pub(crate) enum Stage {
 
 /// A number on both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pair {
+struct NumberPair {
     script: u32,
     live: u32,
 }
@@ -61,14 +61,14 @@ pub(crate) struct Conversation {
     /// Whether the local port is certain: a client's is known from its first packet.
     pub(crate) is_local_known: bool,
     pub(crate) remote: SocketAddr,
-    local_isn: Pair,
-    remote_isn: Pair,
+    local_isn: NumberPair,
+    remote_isn: NumberPair,
     /// The number of the last SYN to a listener: its answer may begin the conversation anew.
     last_syn: Option<u32>,
-    first_timestamp: Option<Pair>,
+    first_timestamp: Option<NumberPair>,
     /// Live TSval by the script's.
     timestamps: BTreeMap<u32, u32>,
-    flow_label: Option<Pair>,
+    flow_label: Option<NumberPair>,
 }
 
 /// Why a packet of a script cannot be made into a live one.
@@ -85,15 +85,15 @@ pub(crate) enum MapError {
 }
 
 impl Conversation {
-    pub(crate) fn new(protocol: u8, settings: &Settings, remote_port: u16) -> Self {
+    pub(crate) fn new(protocol: u8, settings: &ScriptSettings, remote_port: u16) -> Self {
         Self {
             stage: Stage::New,
             protocol,
             local: SocketAddr::new(settings.local_ip, settings.bind_port),
             is_local_known: true,
             remote: SocketAddr::new(settings.remote_ip, remote_port),
-            local_isn: Pair::default(),
-            remote_isn: Pair::default(),
+            local_isn: NumberPair::default(),
+            remote_isn: NumberPair::default(),
             last_syn: None,
             first_timestamp: None,
             timestamps: BTreeMap::new(),
@@ -101,8 +101,8 @@ impl Conversation {
         }
     }
 
-    /// What an inbound packet of the script tells.
-    pub(crate) fn on_inbound(&mut self, segment: &Segment) {
+    /// Learns from an inbound packet of the script.
+    pub(crate) fn on_inbound(&mut self, segment: &ScriptSegment) {
         let seq = match segment.seq {
             Sequence::Relative(seq) | Sequence::Absolute(seq) => seq,
             Sequence::Any => return,
@@ -114,11 +114,11 @@ impl Conversation {
         match self.stage {
             Stage::New | Stage::Listening => {
                 self.stage = Stage::Received;
-                self.remote_isn = Pair { script: seq, live: seq };
+                self.remote_isn = NumberPair { script: seq, live: seq };
             }
             // A SYN without an acknowledgment is a simultaneous open (RFC 9293, figure 7).
             Stage::SynSent if is_syn => {
-                self.remote_isn = Pair { script: seq, live: seq };
+                self.remote_isn = NumberPair { script: seq, live: seq };
                 if segment.flags.bits & ACK != 0 {
                     self.stage = Stage::Open;
                 }
@@ -127,8 +127,8 @@ impl Conversation {
         }
     }
 
-    /// What an outbound packet of the script tells, before it is looked for.
-    pub(crate) fn on_expected(&mut self, segment: &Segment) {
+    /// Learns from an outbound packet of the script, before it is expected.
+    pub(crate) fn on_expected(&mut self, segment: &ScriptSegment) {
         let Sequence::Relative(seq) = segment.seq else { return };
         let is_syn = segment.flags.bits & SYN != 0;
         let is_ack = segment.flags.bits & ACK != 0;
@@ -144,20 +144,20 @@ impl Conversation {
 
     /// Whether the system sent this packet in this conversation. Learns a client's port and the
     /// local initial sequence number.
-    pub(crate) fn owns(&mut self, packet: &IpPacket, expected: &Packet) -> bool {
+    pub(crate) fn owns(&mut self, packet: &IpPacket, expected: &ScriptPacket) -> bool {
         if packet.destination != self.remote.ip() {
             return false;
         }
         let (source_port, destination_port) = match &packet.payload {
-            Transport::Tcp(header) if self.protocol == wire::PROTOCOL_TCP => {
+            PacketTransport::Tcp(header) if self.protocol == wire::PROTOCOL_TCP => {
                 (header.source_port, header.destination_port)
             }
-            Transport::Udp { source_port, destination_port, .. }
+            PacketTransport::Udp { source_port, destination_port, .. }
                 if self.protocol == wire::PROTOCOL_UDP =>
             {
                 (*source_port, *destination_port)
             }
-            Transport::Icmp { .. } => return matches!(expected.body, Body::Icmp(_)),
+            PacketTransport::Icmp { .. } => return matches!(expected.body, PacketBody::Icmp(_)),
             _ => return false,
         };
         if let Some(ports) = expected.ports {
@@ -173,7 +173,7 @@ impl Conversation {
         if (packet.source, source_port) != (self.local.ip(), self.local.port()) {
             return false;
         }
-        if let Transport::Tcp(header) = &packet.payload {
+        if let PacketTransport::Tcp(header) = &packet.payload {
             self.learn_isn(header);
         }
         true
@@ -193,7 +193,7 @@ impl Conversation {
             Stage::Open if header.flags & ACK != 0 => {
                 if let Some(syn) = self.last_syn.filter(|syn| header.ack == syn.wrapping_add(1)) {
                     self.local_isn.live = header.seq;
-                    self.remote_isn = Pair { script: syn, live: syn };
+                    self.remote_isn = NumberPair { script: syn, live: syn };
                 }
             }
             _ => {}
@@ -215,24 +215,24 @@ impl Conversation {
     /// The live packet for an inbound packet of the script.
     pub(crate) fn to_live(
         &self,
-        packet: &Packet,
-        settings: &Settings,
+        packet: &ScriptPacket,
+        settings: &ScriptSettings,
     ) -> Result<IpPacket, MapError> {
         let (source_port, destination_port) =
             packet.ports.unwrap_or_else(|| (self.remote.port(), self.local.port()));
         let payload = match &packet.body {
-            Body::Tcp(segment) => {
+            PacketBody::Tcp(segment) => {
                 let mut header = self.live_segment(segment, settings)?;
                 header.source_port = source_port;
                 header.destination_port = destination_port;
-                Transport::Tcp(header)
+                PacketTransport::Tcp(header)
             }
-            Body::Udp(len) => Transport::Udp {
+            PacketBody::Udp(len) => PacketTransport::Udp {
                 source_port,
                 destination_port,
                 payload: vec![0; usize::from(*len)],
             },
-            Body::Icmp(message) => self.live_icmp(message)?,
+            PacketBody::Icmp(message) => self.live_icmp(message)?,
         };
         let tos = match packet.ip.tos {
             Tos::Any | Tos::EitherEct => 0,
@@ -251,7 +251,11 @@ impl Conversation {
         })
     }
 
-    fn live_segment(&self, segment: &Segment, settings: &Settings) -> Result<TcpHeader, MapError> {
+    fn live_segment(
+        &self,
+        segment: &ScriptSegment,
+        settings: &ScriptSettings,
+    ) -> Result<TcpHeader, MapError> {
         if segment.encapsulation.is_some() {
             return Err(MapError::Encapsulated);
         }
@@ -288,7 +292,7 @@ impl Conversation {
         })
     }
 
-    fn live_echo(&self, ecr: u32, settings: &Settings) -> Result<u32, MapError> {
+    fn live_echo(&self, ecr: u32, settings: &ScriptSettings) -> Result<u32, MapError> {
         if let Some(&live) = self.timestamps.get(&ecr) {
             return Ok(live);
         }
@@ -297,12 +301,12 @@ impl Conversation {
                 Ok(ecr.wrapping_sub(first.script).wrapping_add(first.live))
             }
             Some(_) => Err(MapError::UnknownEcho(ecr)),
-            // The script has not looked at any TSval: it cannot mean a certain one.
+            // The script has not read any TSval, so it cannot expect a certain one.
             None => Ok(ecr),
         }
     }
 
-    fn live_icmp(&self, message: &Icmp) -> Result<Transport, MapError> {
+    fn live_icmp(&self, message: &Icmp) -> Result<PacketTransport, MapError> {
         let is_ipv6 = self.local.is_ipv6();
         let numbers = icmp::numbers(is_ipv6, &message.kind, message.code.as_deref());
         let numbers = numbers.ok_or_else(|| {
@@ -314,7 +318,7 @@ impl Conversation {
             (None, Some(id)) => u32::from(id) << 16,
             (None, None) => 0,
         };
-        Ok(Transport::Icmp {
+        Ok(PacketTransport::Icmp {
             kind: numbers.kind,
             code: numbers.code,
             rest,
@@ -331,19 +335,21 @@ impl Conversation {
             Quoted::Tcp { seq, payload_len, .. } => {
                 let live = seq.wrapping_add(self.local_offset(false));
                 bytes.extend_from_slice(&live.to_be_bytes());
-                let other = Transport::Other { protocol: wire::PROTOCOL_TCP, payload: Vec::new() };
+                let other =
+                    PacketTransport::Other { protocol: wire::PROTOCOL_TCP, payload: Vec::new() };
                 (other, QUOTED_TCP_HEADER_BYTES + usize::from(payload_len))
             }
             Quoted::Udp(len) => {
                 let total = len.saturating_add(8);
                 bytes.extend_from_slice(&total.to_be_bytes());
                 bytes.extend_from_slice(&[0, 0]);
-                let other = Transport::Other { protocol: wire::PROTOCOL_UDP, payload: Vec::new() };
+                let other =
+                    PacketTransport::Other { protocol: wire::PROTOCOL_UDP, payload: Vec::new() };
                 (other, usize::from(total))
             }
             Quoted::Raw(len) => {
                 bytes = vec![0; QUOTED_BYTES];
-                (Transport::Other { protocol: 255, payload: Vec::new() }, usize::from(len))
+                (PacketTransport::Other { protocol: 255, payload: Vec::new() }, usize::from(len))
             }
         };
         let packet = IpPacket {
@@ -359,38 +365,42 @@ impl Conversation {
 
     /// A live outbound packet in the script's numbers. `expected` is what the script has there:
     /// its TSval is what the live one maps to from now on.
-    pub(crate) fn in_script(&mut self, packet: &IpPacket, expected: &Packet) -> Packet {
+    pub(crate) fn in_script(&mut self, packet: &IpPacket, expected: &ScriptPacket) -> ScriptPacket {
         let body = match &packet.payload {
-            Transport::Tcp(header) => {
+            PacketTransport::Tcp(header) => {
                 let expected = match &expected.body {
-                    Body::Tcp(segment) => Some(segment),
+                    PacketBody::Tcp(segment) => Some(segment),
                     _ => None,
                 };
-                Body::Tcp(self.script_segment(header, expected))
+                PacketBody::Tcp(self.script_segment(header, expected))
             }
-            Transport::Udp { payload, .. } => {
-                Body::Udp(u16::try_from(payload.len()).unwrap_or(u16::MAX))
+            PacketTransport::Udp { payload, .. } => {
+                PacketBody::Udp(u16::try_from(payload.len()).unwrap_or(u16::MAX))
             }
-            Transport::Icmp { kind, code, rest, .. } => {
-                let numbers = icmp::Numbers { kind: *kind, code: *code };
+            PacketTransport::Icmp { kind, code, rest, .. } => {
+                let numbers = icmp::IcmpNumbers { kind: *kind, code: *code };
                 let (kind, code) = icmp::names(packet.source.is_ipv6(), numbers);
                 let mtu = Some(*rest).filter(|&rest| rest != 0);
                 let quoted = Quoted::Raw(0);
-                Body::Icmp(Icmp { kind, code, mtu, id: None, quoted })
+                PacketBody::Icmp(Icmp { kind, code, mtu, id: None, quoted })
             }
-            Transport::Other { .. } => Body::Udp(0),
+            PacketTransport::Other { .. } => PacketBody::Udp(0),
         };
         let flow_label = self.script_flow_label(packet.flow_label, expected.ip.flow_label);
         let tos = Tos::Byte(packet.tos);
-        Packet {
-            direction: Direction::Outbound,
+        ScriptPacket {
+            direction: PacketDirection::Outbound,
             ip: IpFields { tos, flow_label, ttl: Some(packet.ttl) },
             ports: None,
             body,
         }
     }
 
-    fn script_segment(&mut self, header: &TcpHeader, expected: Option<&Segment>) -> Segment {
+    fn script_segment(
+        &mut self,
+        header: &TcpHeader,
+        expected: Option<&ScriptSegment>,
+    ) -> ScriptSegment {
         let is_syn = header.flags & SYN != 0;
         let is_ack = header.flags & ACK != 0;
         let seq = match expected.map(|segment| segment.seq) {
@@ -411,8 +421,8 @@ impl Conversation {
             }
         }
         let ace = expected.and_then(|segment| segment.flags.ace).map(|_| ace(header.flags));
-        Segment {
-            flags: Flags { bits: header.flags, ace },
+        ScriptSegment {
+            flags: TcpFlags { bits: header.flags, ace },
             seq,
             payload_len: u16::try_from(header.payload.len()).unwrap_or(u16::MAX),
             ack,
@@ -426,7 +436,7 @@ impl Conversation {
     fn script_timestamp(&mut self, live: u32, expected: Option<u32>) -> u32 {
         if let Some(script) = expected {
             self.timestamps.insert(script, live);
-            self.first_timestamp.get_or_insert(Pair { script, live });
+            self.first_timestamp.get_or_insert(NumberPair { script, live });
         }
         match self.first_timestamp {
             Some(first) => live.wrapping_sub(first.live).wrapping_add(first.script),
@@ -444,7 +454,7 @@ impl Conversation {
             Some(known) if known.live == live => Some(known.script),
             Some(known) if known.script == script => Some(live),
             _ => {
-                self.flow_label = Some(Pair { script, live });
+                self.flow_label = Some(NumberPair { script, live });
                 Some(script)
             }
         }
@@ -456,11 +466,11 @@ pub(crate) fn ace(bits: u16) -> u8 {
     u8::try_from((bits >> 6) & 0x7).unwrap_or(0)
 }
 
-fn wire_flags(flags: Flags) -> u16 {
+fn wire_flags(flags: TcpFlags) -> u16 {
     flags.bits | flags.ace.map_or(0, |ace| u16::from(ace) << 6)
 }
 
-fn expected_timestamp(segment: &Segment) -> Option<u32> {
+fn expected_timestamp(segment: &ScriptSegment) -> Option<u32> {
     segment.options.as_ref()?.iter().find_map(|option| match option {
         TcpOption::Timestamps { val, .. } => *val,
         _ => None,

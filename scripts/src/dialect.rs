@@ -6,7 +6,7 @@
 //! Read first: `Dialect::of`. What follows from it is in `stack/personality.rs` (what the stack is
 //! made with) and `difference.rs` (in which order options may come).
 
-use crate::script::{Action, Body, SYN, Script, TcpOption};
+use crate::script::{PacketBody, SYN, Script, ScriptAction, TcpOption};
 
 /// The family of a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,14 +25,18 @@ impl Dialect {
     /// The dialect of a script.
     pub(crate) fn of(script: &Script) -> Self {
         let is_freebsd = script.events.iter().any(|event| match &event.action {
-            Action::Command(command) => FREEBSD_SYSCTLS.iter().any(|name| command.contains(name)),
-            Action::Packet(packet) => match &packet.body {
-                Body::Tcp(segment) if packet.is_outbound() && segment.flags.bits & SYN != 0 => {
+            ScriptAction::Command(command) => {
+                FREEBSD_SYSCTLS.iter().any(|name| command.contains(name))
+            }
+            ScriptAction::Packet(packet) => match &packet.body {
+                PacketBody::Tcp(segment)
+                    if packet.is_outbound() && segment.flags.bits & SYN != 0 =>
+                {
                     segment.options.as_deref().is_some_and(is_freebsd_layout)
                 }
                 _ => false,
             },
-            Action::Call(_) | Action::Code(_) => false,
+            ScriptAction::Call(_) | ScriptAction::Code(_) => false,
         });
         if is_freebsd { Self::FreeBsd } else { Self::Linux }
     }

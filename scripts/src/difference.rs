@@ -7,23 +7,26 @@
 use crate::conversation::ace;
 use crate::dialect::Dialect;
 use crate::script::{
-    ACK, AE, Body, CWR, ECE, FIN, PSH, Packet, RST, SYN, Segment, TcpOption, Tos, URG,
+    ACK, AE, CWR, ECE, FIN, PSH, PacketBody, RST, SYN, ScriptPacket, ScriptSegment, TcpOption, Tos,
+    URG,
 };
-use crate::settings::Settings;
+use crate::settings::ScriptSettings;
 use crate::{icmp, script};
 
 const ECN_MASK: u8 = 3;
 
 /// None when the packet is as expected.
 pub(crate) fn difference(
-    expected: &Packet,
-    actual: &Packet,
-    settings: &Settings,
+    expected: &ScriptPacket,
+    actual: &ScriptPacket,
+    settings: &ScriptSettings,
 ) -> Option<String> {
     ip(expected, actual).or_else(|| match (&expected.body, &actual.body) {
-        (Body::Tcp(expected), Body::Tcp(actual)) => segment(expected, actual, settings),
-        (Body::Udp(expected), Body::Udp(actual)) => field("UDP payload", expected, actual),
-        (Body::Icmp(expected), Body::Icmp(actual)) => {
+        (PacketBody::Tcp(expected), PacketBody::Tcp(actual)) => segment(expected, actual, settings),
+        (PacketBody::Udp(expected), PacketBody::Udp(actual)) => {
+            field("UDP payload", expected, actual)
+        }
+        (PacketBody::Icmp(expected), PacketBody::Icmp(actual)) => {
             icmp_message(expected, actual, settings.remote_ip.is_ipv6())
         }
         _ => Some("another protocol".to_owned()),
@@ -34,7 +37,7 @@ fn field<T: PartialEq + std::fmt::Display>(name: &str, expected: &T, actual: &T)
     (expected != actual).then(|| format!("{name}: expected {expected}, actual {actual}"))
 }
 
-fn ip(expected: &Packet, actual: &Packet) -> Option<String> {
+fn ip(expected: &ScriptPacket, actual: &ScriptPacket) -> Option<String> {
     let Tos::Byte(tos) = actual.ip.tos else { return None };
     let ecn = tos & ECN_MASK;
     let wrong_tos = match expected.ip.tos {
@@ -55,7 +58,11 @@ fn ip(expected: &Packet, actual: &Packet) -> Option<String> {
         })
 }
 
-fn segment(expected: &Segment, actual: &Segment, settings: &Settings) -> Option<String> {
+fn segment(
+    expected: &ScriptSegment,
+    actual: &ScriptSegment,
+    settings: &ScriptSettings,
+) -> Option<String> {
     flags(expected, actual)
         .or_else(|| match (expected.seq, actual.seq) {
             (script::Sequence::Any, _) => None,
@@ -81,7 +88,7 @@ fn number(sequence: script::Sequence) -> String {
     }
 }
 
-fn flags(expected: &Segment, actual: &Segment) -> Option<String> {
+fn flags(expected: &ScriptSegment, actual: &ScriptSegment) -> Option<String> {
     const NAMES: [(&str, u16); 9] = [
         ("FIN", FIN),
         ("SYN", SYN),
@@ -106,7 +113,11 @@ fn flags(expected: &Segment, actual: &Segment) -> Option<String> {
     Some(format!("{name}: expected {}, actual {}", set(bits), set(live)))
 }
 
-fn options(expected: &[TcpOption], actual: &[TcpOption], settings: &Settings) -> Option<String> {
+fn options(
+    expected: &[TcpOption],
+    actual: &[TcpOption],
+    settings: &ScriptSettings,
+) -> Option<String> {
     // Zeros at the end are padding, written or not.
     let trim = |options: &[TcpOption]| {
         let padding = options.iter().rev().take_while(|it| **it == TcpOption::Eol).count();
@@ -141,7 +152,7 @@ fn same_kind(expected: &TcpOption, actual: &TcpOption) -> bool {
     }
 }
 
-fn option(expected: &TcpOption, actual: &TcpOption, settings: &Settings) -> Option<String> {
+fn option(expected: &TcpOption, actual: &TcpOption, settings: &ScriptSettings) -> Option<String> {
     match (expected, actual) {
         (TcpOption::Mss(None), _) | (TcpOption::WindowScale(None), _) => None,
         (
@@ -153,11 +164,11 @@ fn option(expected: &TcpOption, actual: &TcpOption, settings: &Settings) -> Opti
     }
 }
 
-/// Looked at only where the script says how long a tick is.
+/// Compared only if the script states the length of a tick.
 fn timestamps(
     expected: (Option<u32>, Option<u32>),
     actual: (Option<u32>, Option<u32>),
-    settings: &Settings,
+    settings: &ScriptSettings,
 ) -> Option<String> {
     if settings.timestamp_tick_us == 0 {
         return None;

@@ -3,21 +3,21 @@
 use std::fmt::{Display, Formatter, Result, Write};
 
 use crate::script::{
-    ACK, AE, Body, CWR, Direction, ECE, FIN, Flags, IpFields, PSH, Packet, RST, SYN, Segment,
-    Sequence, TcpOption, Tos, URG,
+    ACK, AE, CWR, ECE, FIN, IpFields, PSH, PacketBody, PacketDirection, RST, SYN, ScriptPacket,
+    ScriptSegment, Sequence, TcpFlags, TcpOption, Tos, URG,
 };
 
-impl Display for Packet {
+impl Display for ScriptPacket {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        f.write_char(if self.direction == Direction::Inbound { '<' } else { '>' })?;
+        f.write_char(if self.direction == PacketDirection::Inbound { '<' } else { '>' })?;
         self.ip.fmt(f)?;
         if let Some((source, destination)) = self.ports {
             write!(f, " {source} > {destination}")?;
         }
         match &self.body {
-            Body::Tcp(segment) => write!(f, " {segment}"),
-            Body::Udp(len) => write!(f, " udp ({len})"),
-            Body::Icmp(message) => {
+            PacketBody::Tcp(segment) => write!(f, " {segment}"),
+            PacketBody::Udp(len) => write!(f, " udp ({len})"),
+            PacketBody::Icmp(message) => {
                 write!(f, " icmp {}", message.kind)?;
                 if let Some(code) = &message.code {
                     write!(f, " {code}")?;
@@ -45,7 +45,7 @@ impl Display for IpFields {
     }
 }
 
-impl Display for Segment {
+impl Display for ScriptSegment {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "{} ", self.flags)?;
         match self.seq {
@@ -80,7 +80,7 @@ impl Display for Segment {
     }
 }
 
-impl Display for Flags {
+impl Display for TcpFlags {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         const LETTERS: [(char, u16); 9] = [
             ('S', SYN),

@@ -5,7 +5,7 @@
 
 /// Type and code of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct IcmpNumbers {
     pub(crate) kind: u8,
     pub(crate) code: u8,
 }
@@ -95,12 +95,12 @@ const MESSAGES_6: &[(&str, u8, Codes)] = &[
 ];
 
 /// The numbers of a message; also of `type_3 code_4`. None for names that the version lacks.
-pub(crate) fn numbers(is_ipv6: bool, kind: &str, code: Option<&str>) -> Option<Numbers> {
+pub(crate) fn numbers(is_ipv6: bool, kind: &str, code: Option<&str>) -> Option<IcmpNumbers> {
     let messages = if is_ipv6 { MESSAGES_6 } else { MESSAGES_4 };
     let known = messages.iter().find(|(name, ..)| *name == kind);
     // Written as a code of "unreachable" for version 4, and a message of its own in version 6.
     if is_ipv6 && kind == "unreachable" && code == Some("packet_too_big") {
-        return Some(Numbers { kind: 2, code: 0 });
+        return Some(IcmpNumbers { kind: 2, code: 0 });
     }
     let number = |text: &str, prefix: &str| text.strip_prefix(prefix)?.parse().ok();
     let (kind, codes) = match known {
@@ -114,11 +114,11 @@ pub(crate) fn numbers(is_ipv6: bool, kind: &str, code: Option<&str>) -> Option<N
             known.map(|&(_, code)| code).or_else(|| number(name, "code_"))?
         }
     };
-    Some(Numbers { kind, code })
+    Some(IcmpNumbers { kind, code })
 }
 
 /// Names for a report.
-pub(crate) fn names(is_ipv6: bool, numbers: Numbers) -> (String, Option<String>) {
+pub(crate) fn names(is_ipv6: bool, numbers: IcmpNumbers) -> (String, Option<String>) {
     let messages = if is_ipv6 { MESSAGES_6 } else { MESSAGES_4 };
     let known = messages.iter().find(|&&(_, kind, _)| kind == numbers.kind);
     let kind =
@@ -139,14 +139,23 @@ mod tests {
     #[test]
     fn names_have_the_numbers_of_their_version() {
         let v4 = |kind, code| numbers(false, kind, code);
-        assert_eq!(v4("unreachable", Some("frag_needed")), Some(Numbers { kind: 3, code: 4 }));
-        assert_eq!(v4("unreachable", None), Some(Numbers { kind: 3, code: 0 }));
-        assert_eq!(v4("parameter_problem", Some("code_2")), Some(Numbers { kind: 12, code: 2 }));
+        assert_eq!(v4("unreachable", Some("frag_needed")), Some(IcmpNumbers { kind: 3, code: 4 }));
+        assert_eq!(v4("unreachable", None), Some(IcmpNumbers { kind: 3, code: 0 }));
+        assert_eq!(
+            v4("parameter_problem", Some("code_2")),
+            Some(IcmpNumbers { kind: 12, code: 2 })
+        );
         assert_eq!(v4("packet_too_big", None), None);
         let v6 = |kind, code| numbers(true, kind, code);
-        assert_eq!(v6("packet_too_big", None), Some(Numbers { kind: 2, code: 0 }));
-        assert_eq!(v6("unreachable", Some("packet_too_big")), Some(Numbers { kind: 2, code: 0 }));
-        assert_eq!(v6("unreachable", Some("port_unreachable")), Some(Numbers { kind: 1, code: 4 }));
+        assert_eq!(v6("packet_too_big", None), Some(IcmpNumbers { kind: 2, code: 0 }));
+        assert_eq!(
+            v6("unreachable", Some("packet_too_big")),
+            Some(IcmpNumbers { kind: 2, code: 0 })
+        );
+        assert_eq!(
+            v6("unreachable", Some("port_unreachable")),
+            Some(IcmpNumbers { kind: 1, code: 4 })
+        );
         assert_eq!(v6("source_quench", None), None);
     }
 
@@ -154,7 +163,7 @@ mod tests {
     fn every_message_keeps_its_name() {
         for (is_ipv6, messages) in [(false, MESSAGES_4), (true, MESSAGES_6)] {
             for &(_, kind, _) in messages {
-                let name = names(is_ipv6, Numbers { kind, code: 0 }).0;
+                let name = names(is_ipv6, IcmpNumbers { kind, code: 0 }).0;
                 let found = numbers(is_ipv6, &name, None).map(|numbers| numbers.kind);
                 assert_eq!(found, Some(kind), "{name}");
             }

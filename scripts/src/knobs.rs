@@ -1,7 +1,7 @@
 //! Shell commands of a script, as knobs: what `sysctl` and its relatives set.
 //!
 //! In: the text between backticks. Out: knobs, and the commands that are none and so are not run.
-//! Nothing of a script is ever handed to a shell.
+//! No part of a script is ever passed to a shell.
 //!
 //! Names are Linux's (`net.ipv4.tcp_ecn`). FreeBSD's are translated where both systems have the
 //! thing; those for what Linux has no sysctl for get a name that begins with `stack.`, which our
@@ -13,7 +13,7 @@ mod tests;
 /// A named value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Knob {
-    /// Linux's name, or one of ours (`stack.`, `device.`).
+    /// Linux's name, or one of this project (`stack.`, `device.`).
     pub name: String,
     /// As written.
     pub value: String,
@@ -21,7 +21,7 @@ pub struct Knob {
 
 /// What a command comes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Command {
+pub(crate) struct KnobCommand {
     pub(crate) knobs: Vec<Knob>,
     /// Commands that are not followed, by their first words.
     pub(crate) notes: Vec<String>,
@@ -80,15 +80,15 @@ const FREEBSD_TIMES: &[(&str, &str)] = &[
 ];
 
 /// Takes a shell command apart.
-pub(crate) fn command(text: &str) -> Command {
-    let mut command = Command::default();
+pub(crate) fn command(text: &str) -> KnobCommand {
+    let mut command = KnobCommand::default();
     for words in statements(text) {
         statement(&words, &mut command);
     }
     command
 }
 
-/// A knob of Linux's or FreeBSD's name, as knobs of ours. Also for `MEGAPIPE_KNOBS`.
+/// Translates a setting by its Linux or FreeBSD name. Also for `MEGAPIPE_KNOBS`.
 pub(crate) fn knob(name: &str, value: &str) -> Vec<Knob> {
     let dotted = name.trim_start_matches("/proc/sys/").replace('/', ".");
     let one = |name: &str, value: &str| {
@@ -187,7 +187,7 @@ fn calculated(value: &str) -> String {
     }
 }
 
-/// What a route says of the connections that use it (ip-route(8)); scripts have one.
+/// Attributes of a route for its connections (ip-route(8)); scripts have one.
 const ROUTE_KNOBS: &[(&str, &str)] = &[
     ("initcwnd", "stack.initial_window_segments"),
     ("advmss", "stack.mss"),
@@ -208,7 +208,7 @@ fn route(arguments: &[String]) -> Vec<Knob> {
         .collect()
 }
 
-fn statement(words: &[String], command: &mut Command) {
+fn statement(words: &[String], command: &mut KnobCommand) {
     let Some((program, arguments)) = words.split_first() else { return };
     let before = command.knobs.len();
     match program.rsplit('/').next().unwrap_or(program) {

@@ -1,8 +1,8 @@
 //! What does a TCP do when this happens? Packet scripts, run against Linux and against our stack.
 //!
 //! In: a file in packetdrill's language: system calls of a program, the packets that a peer sends,
-//! the packets that have to come back, and when. Out: an `Outcome`, which says whether all of it
-//! came true, and if not, what came first that did not.
+//! the packets that have to come back, and when. Out: an `ScriptOutcome`, which says whether all of
+//! it came true, and if not, what came first that did not.
 //!
 //! The same file runs on two systems: `System::Linux` is the kernel, in a network namespace over a
 //! TUN device and in real time; `System::Stack` is
@@ -43,9 +43,9 @@ use std::net::IpAddr;
 
 use crate::dialect::Dialect;
 use crate::parse::{Definitions, ParseError};
-use crate::report::{Outcome, Verdict};
-use crate::script::{Script, Setting};
-use crate::settings::Settings;
+use crate::report::{ScriptOutcome, ScriptVerdict};
+use crate::script::{Script, ScriptSetting};
+use crate::settings::ScriptSettings;
 use crate::system::System;
 
 pub use crate::settings::DEFAULT_ADDRESSES;
@@ -56,7 +56,7 @@ pub use crate::stack::{UnknownKnob, tcp_for_scripts};
 pub enum On {
     /// Our stack, in virtual time.
     Stack,
-    /// The kernel, in a namespace of its own; needs root.
+    /// The kernel, in its own network namespace; needs root.
     Linux,
 }
 
@@ -70,39 +70,39 @@ impl On {
     }
 }
 
-/// What is said of a script from outside: as options and definitions of packetdrill's own.
+/// Settings of a script from outside: packetdrill's options and definitions.
 #[derive(Clone, Debug, Default)]
 pub struct Invocation {
     /// `--name=value`; a script's own come after them.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<ScriptSetting>,
     /// `-D NAME=value`.
     pub definitions: Definitions,
 }
 
 /// A script that has been understood.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub struct ParsedScript {
     script: Script,
-    settings: Settings,
+    settings: ScriptSettings,
 }
 
 /// Reads a script. Pure: nothing happens yet.
-pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<Prepared, ParseError> {
+pub fn prepare(text: &[u8], invocation: &Invocation) -> Result<ParsedScript, ParseError> {
     let mut definitions = predefined(text, invocation);
     let script = parse::parse(text, &mut definitions)?;
     let mut all = invocation.settings.clone();
     all.extend(script.settings.iter().cloned());
-    let settings = Settings::new(&all, Dialect::of(&script)).map_err(|(line, error)| {
-        ParseError { line, column: 1, problem: parse::Problem::BadSetting(error.to_string()) }
+    let settings = ScriptSettings::new(&all, Dialect::of(&script)).map_err(|(line, error)| {
+        ParseError { line, column: 1, problem: parse::ScriptProblem::BadSetting(error.to_string()) }
     })?;
-    Ok(Prepared { script, settings })
+    Ok(ParsedScript { script, settings })
 }
 
 /// The names that the runner of Linux's own tests defines, by the version of IP, and after them
 /// what an invocation does. The cookies of Fast Open are those of that runner's addresses and of
 /// the two keys that its scripts set.
 fn predefined(text: &[u8], invocation: &Invocation) -> Definitions {
-    let is_version = |setting: &&Setting| setting.name == "ip_version";
+    let is_version = |setting: &&ScriptSetting| setting.name == "ip_version";
     let outside = invocation.settings.iter().rfind(is_version).map(|it| it.value.as_bytes());
     let mut own = text
         .split(|&byte| byte == b'\n')
@@ -126,9 +126,9 @@ fn predefined(text: &[u8], invocation: &Invocation) -> Definitions {
     definitions
 }
 
-impl Prepared {
-    /// Runs it. Blocks until it is over: on Linux as long as the script's times say.
-    pub fn run(&self, on: On) -> Outcome {
+impl ParsedScript {
+    /// Runs it. Blocks until the end: on Linux for the duration of the script.
+    pub fn run(&self, on: On) -> ScriptOutcome {
         match on {
             On::Stack => stack::run_script(&self.script, self.settings.clone()),
             On::Linux => linux::run_script(&self.script, self.settings.clone()),
@@ -136,17 +136,17 @@ impl Prepared {
     }
 
     /// Runs it on another system than those of [`On`]. Blocks until it is over.
-    pub fn run_on(&self, system: &mut impl System) -> Outcome {
+    pub fn run_on(&self, system: &mut impl System) -> ScriptOutcome {
         run::run(&self.script, self.settings.clone(), system)
     }
 
     /// The address of the host under test with the bits of its prefix, and the MTU of its wire.
     pub fn host(&self) -> ((IpAddr, u8), u16) {
-        let Settings { local_ip, local_prefix_len, mtu, .. } = self.settings;
+        let ScriptSettings { local_ip, local_prefix_len, mtu, .. } = self.settings;
         ((local_ip, local_prefix_len), mtu)
     }
 
-    /// Why the script is not expected to hold on a system, in the words of its own remark.
+    /// Why the script is expected to fail on a system, from its own remark.
     pub fn difference(&self, on: On) -> Option<&str> {
         let remarks = self.script.remarks.iter();
         remarks.filter(|remark| remark.system == on.name()).map(|it| it.reason.as_str()).next()
@@ -154,15 +154,15 @@ impl Prepared {
 }
 
 /// An outcome for what never began: this machine lacks something.
-fn skipped(why: String) -> Outcome {
-    not_begun(Verdict::Skipped(why))
+fn skipped(why: String) -> ScriptOutcome {
+    not_begun(ScriptVerdict::Skipped(why))
 }
 
 /// An outcome for what never began: the system lacks something.
-fn refused(line: u32, what: String) -> Outcome {
-    not_begun(Verdict::Unsupported { line, what })
+fn refused(line: u32, what: String) -> ScriptOutcome {
+    not_begun(ScriptVerdict::Unsupported { line, what })
 }
 
-fn not_begun(verdict: Verdict) -> Outcome {
-    Outcome { verdict, event_count: 0, code_count: 0, notes: Vec::new() }
+fn not_begun(verdict: ScriptVerdict) -> ScriptOutcome {
+    ScriptOutcome { verdict, event_count: 0, code_count: 0, notes: Vec::new() }
 }

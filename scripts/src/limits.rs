@@ -17,7 +17,7 @@ pub(crate) const TCP_OPTION_BYTES_MAX: usize = 40;
 /// The largest IP packet.
 pub(crate) const PACKET_BYTES_MAX: usize = 65_535;
 
-/// The largest buffer that a script's call may ask for.
+/// The largest buffer of a script's call.
 pub(crate) const CALL_BYTES_MAX: usize = 64 << 20;
 
 /// The latest time in a script: a day.
@@ -43,13 +43,13 @@ pub(crate) const DESCRIPTORS: u32 = 4096;
 /// Packets on their way to the stack under test, or from it; more are lost, and counted.
 pub(crate) const PACKETS_MAX: usize = 4096;
 
-/// Real time that a thread whose call was woken gets to come back, at most.
+/// Longest real time for a woken thread to return from its call.
 pub(crate) const RETURN_TIME: Duration = Duration::from_secs(10);
 
 /// Real time that a call that still blocks gets to end when the script is over.
 pub(crate) const END_TIME: Duration = Duration::from_millis(100);
 
-/// Real time between two looks at a call under way.
+/// Interval of real time between two checks of a call in progress.
 pub(crate) const LOOK_TIME: Duration = Duration::from_micros(50);
 
 const _: () = assert!(LATE_US < ANY_TIME_US && CALL_US_MAX < ANY_TIME_US);

@@ -8,7 +8,7 @@
 //!
 //! Invariants
 //! - Nothing leaves the namespace: it has a loopback and the TUN device, and no other interface.
-//! - One helper thread makes the script's calls, so that a blocking one blocks nobody else.
+//! - One helper thread makes the script's calls, so that a blocking one blocks only that thread.
 //! - The TUN device is emptied as it is read from, so that the kernel never drops for lack of room.
 
 mod capture;
@@ -18,28 +18,30 @@ mod program;
 mod sys;
 
 use crate::knobs::Knob;
-use crate::linux::capture::Capture;
+use crate::linux::capture::NamespaceCapture;
 use crate::linux::namespace::Namespace;
-use crate::linux::program::Program;
-use crate::report::Outcome;
+use crate::linux::program::LinuxProgram;
+use crate::report::ScriptOutcome;
 use crate::run::run;
 use crate::script::Script;
-use crate::settings::Settings;
+use crate::settings::ScriptSettings;
 use crate::skipped;
 use crate::symbols::{FOREIGN_OPTION, option_name};
-use crate::system::{Call, Control, Injected, Output, Returned, Sent, System, SystemError, Turned};
-use crate::wire::Checksums;
+use crate::system::{
+    Call, CallOutput, ControlMessage, Injected, Returned, SentPacket, System, SystemError, Turned,
+};
+use crate::wire::ChecksumTrust;
 
 /// Sleeping ends this long before its time; the rest is spent looking at the clock, since the
 /// scheduler's wake-up is not exact.
 const SPIN_US: i64 = 300;
 
 /// Not a sysctl here but an option of each socket: a namespace may choose only among those that the
-/// machine's owner has allowed to everybody.
+/// machine's administrator allows for every user.
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 
 /// Runs a script on the kernel. Blocks for as long as the script takes.
-pub(crate) fn run_script(script: &Script, settings: Settings) -> Outcome {
+pub(crate) fn run_script(script: &Script, settings: ScriptSettings) -> ScriptOutcome {
     // A scope, so that the thread may borrow the script; the thread's end is the namespace's.
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| match Linux::new(&settings) {
@@ -53,18 +55,18 @@ pub(crate) fn run_script(script: &Script, settings: Settings) -> Outcome {
 /// A namespace with a device, and a program in it.
 struct Linux {
     namespace: Namespace,
-    capture: Capture,
-    program: Program,
+    capture: NamespaceCapture,
+    program: LinuxProgram,
     /// Time zero, in microseconds since 1970: packets carry times of that clock.
     start_us: i64,
 }
 
 impl Linux {
     /// Moves the calling thread into a namespace of its own and sets that up.
-    fn new(settings: &Settings) -> Result<Self, SystemError> {
+    fn new(settings: &ScriptSettings) -> Result<Self, SystemError> {
         let namespace = Namespace::new(settings)?;
-        let capture = Capture::new()?;
-        let program = Program::start()?;
+        let capture = NamespaceCapture::new()?;
+        let program = LinuxProgram::start()?;
         // Without it, times are as good as the load of the machine lets them be.
         let _ = sys::take_real_time_priority();
         Ok(Self { namespace, capture, program, start_us: 0 })
@@ -72,8 +74,8 @@ impl Linux {
 }
 
 impl System for Linux {
-    fn checksums(&self) -> Checksums {
-        Checksums::Offloaded
+    fn checksums(&self) -> ChecksumTrust {
+        ChecksumTrust::Offloaded
     }
 
     fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
@@ -127,7 +129,7 @@ impl System for Linux {
             self.namespace.empty_device();
         })?;
         Ok(finished.map(|(mut returned, at_us)| {
-            if let Output::Message { control, .. } = &mut returned.output {
+            if let CallOutput::Message { control, .. } = &mut returned.output {
                 control.iter_mut().for_each(|one| since(self.start_us, one));
             }
             (returned, at_us - self.start_us)
@@ -138,12 +140,12 @@ impl System for Linux {
         self.namespace.inject(packet)
     }
 
-    fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError> {
+    fn next_sent(&mut self, until_us: i64) -> Result<Option<SentPacket>, SystemError> {
         loop {
             self.namespace.empty_device();
             let left_us = until_us - self.now_us();
             if let Some((at_us, bytes)) = self.capture.next(left_us.max(0))? {
-                return Ok(Some(Sent { at_us: at_us - self.start_us, bytes }));
+                return Ok(Some(SentPacket { at_us: at_us - self.start_us, bytes }));
             }
             if left_us <= 0 {
                 return Ok(None);
@@ -154,7 +156,7 @@ impl System for Linux {
 
 /// Makes the first time of a `struct scm_timestamping`, which counts from 1970, one that counts
 /// from the script's beginning.
-fn since(start_us: i64, control: &mut Control) {
+fn since(start_us: i64, control: &mut ControlMessage) {
     let is_stamp = (control.level, control.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING);
     let Some((seconds, rest)) = control.data.split_at_mut_checked(8).filter(|_| is_stamp) else {
         return;

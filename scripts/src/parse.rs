@@ -16,6 +16,7 @@
 mod call;
 mod conditional;
 mod cursor;
+mod number;
 mod option;
 mod packet;
 mod time;
@@ -25,14 +26,14 @@ mod tests;
 
 use crate::limits::SCRIPT_BYTES_MAX;
 use crate::parse::cursor::Cursor;
-use crate::script::{Action, Event, Remark, Script, Setting, When};
+use crate::script::{EventTime, Remark, Script, ScriptAction, ScriptEvent, ScriptSetting};
 
 /// Words that stand for others: `-D NAME=value` and `--define=NAME=value`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Definitions(Vec<(String, String)>);
 
 impl Definitions {
-    /// Takes `NAME=value`; says whether it has that form.
+    /// Parses `NAME=value`; returns whether it has that form.
     pub fn define(&mut self, definition: &str) -> bool {
         let Some((name, value)) = definition.split_once('=') else { return false };
         self.0.push((name.to_owned(), value.to_owned()));
@@ -59,16 +60,16 @@ pub struct ParseError {
     /// From 1, in bytes.
     pub column: u32,
     /// What is wrong there.
-    pub problem: Problem,
+    pub problem: ScriptProblem,
 }
 
 /// What is wrong with a script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// The grammar wants something else.
+pub enum ScriptProblem {
+    /// A token that the grammar does not allow here.
     #[error("expected {what}, found `{found}`")]
     Expected {
-        /// What the grammar wants.
+        /// The expected token.
         what: &'static str,
         /// The text that stands there.
         found: String,
@@ -99,7 +100,7 @@ pub enum Problem {
     /// Only outbound packets are looked for in a range of time, or at any time.
     #[error("only an outbound packet may have a time range or `*`")]
     RangeNotAllowed,
-    /// `<...>` and the like say what is accepted, so an inbound packet cannot have them.
+    /// `<...>` and the like describe accepted values, so an inbound packet cannot have them.
     #[error("{0} can stand in an outbound packet only")]
     OutboundOnly(&'static str),
     /// More TCP options than a header can hold.
@@ -125,7 +126,11 @@ pub enum Problem {
 /// Parses a script. `definitions` come from outside; the script's own are added to them.
 pub fn parse(text: &[u8], definitions: &mut Definitions) -> Result<Script, ParseError> {
     if text.len() > SCRIPT_BYTES_MAX {
-        return Err(ParseError { line: 1, column: 1, problem: Problem::TooMuch("the script") });
+        return Err(ParseError {
+            line: 1,
+            column: 1,
+            problem: ScriptProblem::TooMuch("the script"),
+        });
     }
     for setting in settings(&mut Cursor::new(text))?.iter().filter(|one| one.name == "define") {
         definitions.define(&setting.value);
@@ -154,7 +159,7 @@ fn without_repeats(remarks: Vec<Remark>) -> Vec<Remark> {
 }
 
 /// The options that a script begins with.
-fn settings(cursor: &mut Cursor<'_>) -> Result<Vec<Setting>, ParseError> {
+fn settings(cursor: &mut Cursor<'_>) -> Result<Vec<ScriptSetting>, ParseError> {
     let mut settings = Vec::new();
     loop {
         cursor.skip_blank();
@@ -164,7 +169,7 @@ fn settings(cursor: &mut Cursor<'_>) -> Result<Vec<Setting>, ParseError> {
         }
         let name = cursor.take_word().ok_or_else(|| cursor.expected("the name of an option"))?;
         let value = if cursor.take("=") { setting_value(cursor)? } else { String::new() };
-        settings.push(Setting { line, name, value });
+        settings.push(ScriptSetting { line, name, value });
     }
 }
 
@@ -178,7 +183,7 @@ fn setting_value(cursor: &mut Cursor<'_>) -> Result<String, ParseError> {
                 cursor.advance(1);
                 let inside = cursor
                     .take_until(quote, true)
-                    .ok_or_else(|| cursor.error(Problem::Unclosed("a quote")))?;
+                    .ok_or_else(|| cursor.error(ScriptProblem::Unclosed("a quote")))?;
                 value.push(byte);
                 value.extend_from_slice(inside);
                 value.push(byte);
@@ -197,48 +202,50 @@ fn setting_value(cursor: &mut Cursor<'_>) -> Result<String, ParseError> {
 
 /// One event. Commands and code may stand without a time: the language lets the first and the last
 /// command of a script do so.
-fn event(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Event, ParseError> {
+fn event(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<ScriptEvent, ParseError> {
     cursor.skip_blank();
     let line = cursor.line();
     let start = cursor.at();
     let when = match cursor.peek() {
-        Some(b'`' | b'%') => When::Relative { at_us: 0, until_us: None },
+        Some(b'`' | b'%') => EventTime::Relative { at_us: 0, until_us: None },
         _ => time::when(cursor)?,
     };
     cursor.skip_blank();
     let action = action(cursor, when, definitions)?;
-    let may_range = matches!(&action, Action::Packet(packet) if packet.is_outbound());
+    let may_range = matches!(&action, ScriptAction::Packet(packet) if packet.is_outbound());
     if is_range(when) && !may_range {
-        return Err(cursor.error_at(start, Problem::RangeNotAllowed));
+        return Err(cursor.error_at(start, ScriptProblem::RangeNotAllowed));
     }
-    Ok(Event { line, when, action })
+    Ok(ScriptEvent { line, when, action })
 }
 
-fn is_range(when: When) -> bool {
+fn is_range(when: EventTime) -> bool {
     match when {
-        When::Any => true,
-        When::Absolute { until_us, .. } | When::Relative { until_us, .. } => until_us.is_some(),
+        EventTime::Any => true,
+        EventTime::Absolute { until_us, .. } | EventTime::Relative { until_us, .. } => {
+            until_us.is_some()
+        }
     }
 }
 
 fn action(
     cursor: &mut Cursor<'_>,
-    when: When,
+    when: EventTime,
     definitions: &Definitions,
-) -> Result<Action, ParseError> {
+) -> Result<ScriptAction, ParseError> {
     match cursor.peek() {
-        Some(b'<' | b'>') => Ok(Action::Packet(packet::packet(cursor, definitions)?)),
+        Some(b'<' | b'>') => Ok(ScriptAction::Packet(packet::packet(cursor, definitions)?)),
         Some(b'`') => {
             cursor.advance(1);
             let command = cursor.take_until("`", true);
             let command =
-                command.ok_or_else(|| cursor.error(Problem::Unclosed("a shell command")))?;
-            Ok(Action::Command(String::from_utf8_lossy(command).into_owned()))
+                command.ok_or_else(|| cursor.error(ScriptProblem::Unclosed("a shell command")))?;
+            Ok(ScriptAction::Command(String::from_utf8_lossy(command).into_owned()))
         }
         Some(b'%') if cursor.take("%{") => {
             let code = cursor.take_until("}%", false);
-            let code = code.ok_or_else(|| cursor.error(Problem::Unclosed("code")))?;
-            Ok(Action::Code(String::from_utf8_lossy(code).trim().to_owned()))
+            let code = code.ok_or_else(|| cursor.error(ScriptProblem::Unclosed("code")))?;
+            Ok(ScriptAction::Code(String::from_utf8_lossy(code).trim().to_owned()))
         }
         _ => call::call(cursor, when, definitions),
     }

@@ -4,9 +4,9 @@ use std::fmt::{Display, Formatter, Result};
 
 /// The verdict on a script, and what was left out on the way to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ScriptOutcome {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: ScriptVerdict,
     /// How many events came to pass.
     pub event_count: usize,
     /// Blocks of code between `%{` and `}%` that were not run.
@@ -17,11 +17,11 @@ pub struct Outcome {
 
 /// The verdict on a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ScriptVerdict {
     /// Everything happened as written.
     Passed,
     /// Something did not.
-    Failed(Failure),
+    Failed(ScriptFailure),
     /// The script needs something that this interpreter or the system does not have.
     Unsupported {
         /// The line that needs it, from 1.
@@ -35,7 +35,7 @@ pub enum Verdict {
 
 /// The first thing that did not happen as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct ScriptFailure {
     /// The line of the event, from 1.
     pub line: u32,
     /// When, in seconds of the script, as text.
@@ -46,8 +46,8 @@ pub struct Failure {
     pub packets: Vec<String>,
 }
 
-impl Verdict {
-    /// The exit status of a run: 0 passed, 1 failed, 2 not supported; a skip is a 0 that says so.
+impl ScriptVerdict {
+    /// The exit status of a run: 0 passed or skipped (with a note), 1 failed, 2 not supported.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Passed | Self::Skipped(_) => 0,
@@ -57,7 +57,7 @@ impl Verdict {
     }
 }
 
-impl Display for Failure {
+impl Display for ScriptFailure {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "{}: at {} s: {}", self.line, seconds(self.at_us), self.what)?;
         self.packets.iter().try_for_each(|packet| write!(f, "\n    {packet}"))

@@ -1,14 +1,14 @@
 //! Works through a script: the evaluator.
 //!
-//! In: a script and a system under test. Out: an `Outcome`. Semantics are packetdrill's:
+//! In: a script and a system under test. Out: an `ScriptOutcome`. Semantics are packetdrill's:
 //! - a relative time counts from now, that is from the end of the event before; between inbound
 //!   packets that follow each other it counts from the time of the one before, so that delays do
 //!   not add up;
 //! - outbound packets are taken in the order in which they were sent, those of other connections
 //!   skipped; what is sent after the last one looked for does not matter;
-//! - a blocking call goes on beside the events, until the next call or the end of the script.
+//! - a blocking call runs in parallel to the events, until the next call or the end of the script.
 //!
-//! Read first: `Run::event`; then `packets.rs` and `calls.rs`.
+//! Read first: `ScriptRun::event`; then `packets.rs` and `calls.rs`.
 
 mod calls;
 mod packets;
@@ -18,13 +18,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use crate::call::{CallError, Descriptors};
+use crate::call::{ScriptCallError, ScriptDescriptors};
 use crate::conversation::{Conversation, MapError};
 use crate::knobs;
-use crate::report::{Failure, Outcome, Verdict, seconds};
-use crate::run::calls::Pending;
-use crate::script::{Action, Direction, Event, Script, When};
-use crate::settings::{SettingError, Settings};
+use crate::report::{ScriptFailure, ScriptOutcome, ScriptVerdict, seconds};
+use crate::run::calls::PendingCall;
+use crate::script::{EventTime, PacketDirection, Script, ScriptAction, ScriptEvent};
+use crate::settings::{ScriptSettings, SettingError};
 use crate::system::{Fd, System, SystemError, Turned};
 use crate::wire::{IpPacket, WireError};
 
@@ -32,11 +32,15 @@ use crate::wire::{IpPacket, WireError};
 const FIRST_REMOTE_PORT: u16 = 52_000;
 
 /// Runs a script on a system. Blocks until the script is over.
-pub(crate) fn run<S: System>(script: &Script, settings: Settings, system: &mut S) -> Outcome {
-    let mut run = Run {
+pub(crate) fn run<S: System>(
+    script: &Script,
+    settings: ScriptSettings,
+    system: &mut S,
+) -> ScriptOutcome {
+    let mut run = ScriptRun {
         system,
         settings,
-        descriptors: Descriptors::default(),
+        descriptors: ScriptDescriptors::default(),
         conversations: Vec::new(),
         sockets: BTreeMap::new(),
         under_test: None,
@@ -52,18 +56,18 @@ pub(crate) fn run<S: System>(script: &Script, settings: Settings, system: &mut S
     };
     let mut event_count = 0;
     let verdict = match run.all(script, &mut event_count) {
-        Ok(()) => Verdict::Passed,
-        Err(End::Failed(failure)) => Verdict::Failed(failure),
-        Err(End::Unsupported { line, what }) => Verdict::Unsupported { line, what },
-        Err(End::Unavailable(why)) => Verdict::Skipped(why),
+        Ok(()) => ScriptVerdict::Passed,
+        Err(ScriptEnd::Failed(failure)) => ScriptVerdict::Failed(failure),
+        Err(ScriptEnd::Unsupported { line, what }) => ScriptVerdict::Unsupported { line, what },
+        Err(ScriptEnd::Unavailable(why)) => ScriptVerdict::Skipped(why),
     };
-    Outcome { verdict, event_count, code_count: run.code_count, notes: run.notes }
+    ScriptOutcome { verdict, event_count, code_count: run.code_count, notes: run.notes }
 }
 
 /// Why a script ends early.
 #[derive(Debug)]
-enum End {
-    Failed(Failure),
+enum ScriptEnd {
+    Failed(ScriptFailure),
     Unsupported { line: u32, what: String },
     Unavailable(String),
 }
@@ -72,7 +76,7 @@ enum End {
 #[derive(Debug, thiserror::Error)]
 enum EventError {
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] ScriptCallError),
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -90,19 +94,23 @@ impl EventError {
         Self::Differs { what: what.into(), packets: Vec::new() }
     }
 
-    fn end(self, line: u32, at_us: i64) -> End {
+    fn end(self, line: u32, at_us: i64) -> ScriptEnd {
         match self {
-            Self::Differs { what, packets } => End::Failed(Failure { line, at_us, what, packets }),
-            Self::System(SystemError::Unavailable(why)) => End::Unavailable(why),
+            Self::Differs { what, packets } => {
+                ScriptEnd::Failed(ScriptFailure { line, at_us, what, packets })
+            }
+            Self::System(SystemError::Unavailable(why)) => ScriptEnd::Unavailable(why),
             Self::System(SystemError::Unsupported(_))
             | Self::Call(
-                CallError::UnknownCall(_) | CallError::UnknownName(_) | CallError::Unsupported(_),
+                ScriptCallError::UnknownCall(_)
+                | ScriptCallError::UnknownName(_)
+                | ScriptCallError::Unsupported(_),
             )
             | Self::Map(MapError::UnknownIcmp(_) | MapError::Encapsulated)
-            | Self::Setting(_) => End::Unsupported { line, what: self.to_string() },
+            | Self::Setting(_) => ScriptEnd::Unsupported { line, what: self.to_string() },
             other => {
                 let what = other.to_string();
-                End::Failed(Failure { line, at_us, what, packets: Vec::new() })
+                ScriptEnd::Failed(ScriptFailure { line, at_us, what, packets: Vec::new() })
             }
         }
     }
@@ -120,7 +128,7 @@ struct Moment {
     tolerance_us: i64,
 }
 
-/// What the next event needs to know of the one before.
+/// State that the next event needs from the one before.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     at_us: i64,
@@ -131,17 +139,17 @@ struct Before {
 }
 
 /// A script on its way.
-struct Run<'a, S> {
+struct ScriptRun<'a, S> {
     system: &'a mut S,
-    settings: Settings,
-    descriptors: Descriptors,
+    settings: ScriptSettings,
+    descriptors: ScriptDescriptors,
     conversations: Vec<Conversation>,
     /// Conversations by the system's descriptor.
     sockets: BTreeMap<Fd, usize>,
     /// The conversation that packets belong to.
     under_test: Option<usize>,
     next_remote_port: u16,
-    pending: Option<Pending>,
+    pending: Option<PendingCall>,
     /// Whether the program has sent something other than zeros.
     has_sent_text: bool,
     /// What is left of a train of segments, and when that was sent.
@@ -153,12 +161,12 @@ struct Run<'a, S> {
     notes: Vec<String>,
 }
 
-impl<S: System> Run<'_, S> {
-    fn all(&mut self, script: &Script, event_count: &mut usize) -> Result<(), End> {
+impl<S: System> ScriptRun<'_, S> {
+    fn all(&mut self, script: &Script, event_count: &mut usize) -> Result<(), ScriptEnd> {
         for event in &script.events {
             if let Err(error) = self.event(event) {
                 let now_us = if self.is_begun { self.system.now_us() } else { 0 };
-                // A call that ended too late is the fault of its own line.
+                // A call that returned too late fails its own line.
                 let line = self.failed_line().unwrap_or(event.line);
                 return Err(error.end(line, now_us));
             }
@@ -168,10 +176,10 @@ impl<S: System> Run<'_, S> {
         self.finish_pending().map_err(|error| error.end(line, self.system.now_us()))
     }
 
-    fn event(&mut self, event: &Event) -> Result<(), EventError> {
+    fn event(&mut self, event: &ScriptEvent) -> Result<(), EventError> {
         // What stands before the first event in time is the system's configuration.
         if !self.is_begun
-            && let Action::Command(command) = &event.action
+            && let ScriptAction::Command(command) = &event.action
             && is_at_start(event.when)
         {
             return self.command(command);
@@ -183,24 +191,24 @@ impl<S: System> Run<'_, S> {
         self.resolve(event)?;
         let mut began_us = 0;
         match &event.action {
-            Action::Packet(packet) if packet.direction == Direction::Inbound => {
+            ScriptAction::Packet(packet) if packet.direction == PacketDirection::Inbound => {
                 self.wait("an inbound packet")?;
                 began_us = self.system.now_us();
                 self.inbound(packet)?;
             }
-            Action::Packet(packet) => self.outbound(packet)?,
-            Action::Call(line) => {
+            ScriptAction::Packet(packet) => self.outbound(packet)?,
+            ScriptAction::Call(line) => {
                 self.finish_pending()?;
                 // The end of the call before may be what this one counts from.
                 self.resolve(event)?;
                 self.wait("a call")?;
                 self.call(line, event)?;
             }
-            Action::Command(command) => {
+            ScriptAction::Command(command) => {
                 self.wait("a command")?;
                 self.command(command)?;
             }
-            Action::Code(_) => {
+            ScriptAction::Code(_) => {
                 self.wait("code")?;
                 self.code_count += 1;
             }
@@ -209,22 +217,22 @@ impl<S: System> Run<'_, S> {
             at_us: self.time.at_us.unwrap_or(self.time.base_us),
             began_us,
             is_inbound: is_inbound(event),
-            is_absolute: matches!(event.when, When::Absolute { .. }),
+            is_absolute: matches!(event.when, EventTime::Absolute { .. }),
         });
         Ok(())
     }
 
     /// Turns an event's time into one on the script's clock.
-    fn resolve(&mut self, event: &Event) -> Result<(), EventError> {
+    fn resolve(&mut self, event: &ScriptEvent) -> Result<(), EventError> {
         let base_us = match self.before {
             Some(before) if before.is_inbound && is_inbound(event) => before.at_us,
             Some(before) if before.is_inbound => before.began_us,
             _ => self.system.now_us(),
         };
         let (at_us, until_us, base_us) = match event.when {
-            When::Any => (None, None, base_us),
-            When::Absolute { at_us, until_us } => (Some(at_us), until_us, 0),
-            When::Relative { at_us, until_us } => {
+            EventTime::Any => (None, None, base_us),
+            EventTime::Absolute { at_us, until_us } => (Some(at_us), until_us, 0),
+            EventTime::Relative { at_us, until_us } => {
                 (Some(base_us + at_us), until_us.map(|until_us| base_us + until_us), base_us)
             }
         };
@@ -232,7 +240,7 @@ impl<S: System> Run<'_, S> {
         if let (Some(before), Some(at_us)) = (self.before, at_us) {
             let share = (at_us - before.at_us) * self.settings.tolerance_per_mille / 1000;
             tolerance_us = tolerance_us.max(share);
-            let is_absolute = matches!(event.when, When::Absolute { .. });
+            let is_absolute = matches!(event.when, EventTime::Absolute { .. });
             if is_absolute && before.is_absolute && at_us < before.at_us {
                 return Err(EventError::differs("time goes back in the script"));
             }
@@ -300,13 +308,14 @@ impl<S: System> Run<'_, S> {
     }
 }
 
-fn is_inbound(event: &Event) -> bool {
-    matches!(&event.action, Action::Packet(packet) if packet.direction == Direction::Inbound)
+fn is_inbound(event: &ScriptEvent) -> bool {
+    let ScriptAction::Packet(packet) = &event.action else { return false };
+    packet.direction == PacketDirection::Inbound
 }
 
-fn is_at_start(when: When) -> bool {
+fn is_at_start(when: EventTime) -> bool {
     match when {
-        When::Any => false,
-        When::Absolute { at_us, .. } | When::Relative { at_us, .. } => at_us == 0,
+        EventTime::Any => false,
+        EventTime::Absolute { at_us, .. } | EventTime::Relative { at_us, .. } => at_us == 0,
     }
 }

@@ -9,16 +9,16 @@
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
     /// The lines `--name=value` at its beginning, in order.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<ScriptSetting>,
     /// What happens, in order.
-    pub events: Vec<Event>,
-    /// Comments that speak to this interpreter, as `// linux: differs: why`.
+    pub events: Vec<ScriptEvent>,
+    /// Comments that are addressed to this interpreter, such as `// linux: differs: why`.
     pub remarks: Vec<Remark>,
 }
 
 /// One `--name=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct ScriptSetting {
     /// The line that it stands in, from 1.
     pub line: u32,
     /// Without the dashes.
@@ -38,18 +38,18 @@ pub struct Remark {
 
 /// Something that happens at a time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct ScriptEvent {
     /// The line that it begins in, from 1.
     pub line: u32,
     /// When.
-    pub when: When,
+    pub when: EventTime,
     /// What.
-    pub action: Action,
+    pub action: ScriptAction,
 }
 
 /// When an event happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum EventTime {
     /// `*`: at whatever time.
     Any,
     /// `1.5` or `1.5~1.8`: after the script's beginning.
@@ -70,9 +70,9 @@ pub enum When {
 
 /// What happens.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum ScriptAction {
     /// `<` or `>`.
-    Packet(Packet),
+    Packet(ScriptPacket),
     /// A system call of the program under test.
     Call(CallLine),
     /// A shell command in backticks.
@@ -121,7 +121,7 @@ pub enum Expression {
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum PacketDirection {
     /// `<`: the interpreter sends it.
     Inbound,
     /// `>`: the system under test has to send it.
@@ -130,18 +130,18 @@ pub enum Direction {
 
 /// A packet that is sent or expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct ScriptPacket {
     /// Which way.
-    pub direction: Direction,
-    /// What is said of the IP header.
+    pub direction: PacketDirection,
+    /// The fields of the IP header.
     pub ip: IpFields,
     /// Source and destination port, where the script names them.
     pub ports: Option<(u16, u16)>,
     /// What it carries.
-    pub body: Body,
+    pub body: PacketBody,
 }
 
-/// What a script says of an IP header.
+/// Conditions of a script on an IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFields {
     /// The byte once called type of service.
@@ -152,7 +152,7 @@ pub struct IpFields {
     pub ttl: Option<u8>,
 }
 
-/// What a script says of the DSCP and ECN byte.
+/// Conditions of a script on the DSCP and ECN byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tos {
     /// Nothing.
@@ -168,10 +168,10 @@ pub enum Tos {
 
 /// What a packet carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum PacketBody {
     /// A TCP segment.
-    Tcp(Segment),
-    /// A UDP datagram with so many bytes.
+    Tcp(ScriptSegment),
+    /// A UDP datagram with this many bytes.
     Udp(u16),
     /// An ICMP or ICMPv6 message.
     Icmp(Icmp),
@@ -179,9 +179,9 @@ pub enum Body {
 
 /// A TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct ScriptSegment {
     /// The control bits.
-    pub flags: Flags,
+    pub flags: TcpFlags,
     /// Where it begins.
     pub seq: Sequence,
     /// How many bytes it carries.
@@ -211,7 +211,7 @@ pub enum Sequence {
 
 /// TCP's control bits, with the two halves of accurate ECN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags {
+pub struct TcpFlags {
     /// As in the header's low nine bits: AE is 0x100.
     pub bits: u16,
     /// The three ECN bits as a counter, where the script writes them as a number.

@@ -1,13 +1,13 @@
-//! What a script says of its surroundings: addresses, ports, MTU, tolerances.
+//! The settings of a script: addresses, ports, MTU, tolerances.
 //!
-//! In: `--name=value` lines and the same from the command line. Out: `Settings`.
+//! In: `--name=value` lines and the same from the command line. Out: `ScriptSettings`.
 //! The addresses are packetdrill's: 192.168.0.0/16 on our side, 192.0.2.0/24 (TEST-NET-1) on the
 //! other; fd3d:fa7b:d17d::/48 and 2001:db8::/32 for IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::dialect::Dialect;
-use crate::script::Setting;
+use crate::script::ScriptSetting;
 
 /// The addresses of the host under test with the bits of their prefix, unless a script says
 /// otherwise: packetdrill's own defaults, IPv4 and IPv6.
@@ -27,7 +27,7 @@ pub(crate) enum IpVersion {
 
 /// A script's surroundings.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Settings {
+pub(crate) struct ScriptSettings {
     pub(crate) dialect: Dialect,
     pub(crate) ip_version: IpVersion,
     pub(crate) local_ip: IpAddr,
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) bind_port: u16,
     pub(crate) connect_port: u16,
     pub(crate) mtu: u16,
-    /// Larger inbound segments are handed over as trains of segments of this size.
+    /// Larger inbound segments are delivered as trains of segments of this size.
     pub(crate) segment_bytes: u16,
     pub(crate) tolerance_us: i64,
     /// Of the time since the event before; the larger of the two holds.
@@ -65,7 +65,7 @@ pub(crate) enum SettingError {
     Unsupported(String),
 }
 
-/// Options of other tools around packetdrill, and of its own way of working: nothing to do here.
+/// Options of other tools around packetdrill, and of packetdrill itself: ignored here.
 const IGNORED: &[&str] = &[
     "code_command",
     "code_format",
@@ -100,9 +100,12 @@ const REFUSED: &[&str] = &[
 
 const MTU_MIN: u16 = 68;
 
-impl Settings {
+impl ScriptSettings {
     /// The settings of a script, with those of the command line before its own.
-    pub(crate) fn new(settings: &[Setting], dialect: Dialect) -> Result<Self, (u32, SettingError)> {
+    pub(crate) fn new(
+        settings: &[ScriptSetting],
+        dialect: Dialect,
+    ) -> Result<Self, (u32, SettingError)> {
         let version = settings.iter().filter(|one| one.name == "ip_version");
         let mut ip_version = IpVersion::V4;
         for setting in version {
@@ -156,7 +159,7 @@ impl Settings {
         }
     }
 
-    fn take(&mut self, setting: &Setting) -> Result<(), SettingError> {
+    fn take(&mut self, setting: &ScriptSetting) -> Result<(), SettingError> {
         let name = setting.name.as_str();
         let value = setting.value.as_str();
         let bad = || bad_value(setting);
@@ -244,7 +247,7 @@ impl Settings {
     }
 }
 
-fn bad_value(setting: &Setting) -> SettingError {
+fn bad_value(setting: &ScriptSetting) -> SettingError {
     SettingError::BadValue { name: setting.name.clone(), value: setting.value.clone() }
 }
 

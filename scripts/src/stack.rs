@@ -25,15 +25,15 @@ use megapipe_stack::TcpConfig;
 
 use crate::dialect::Dialect;
 use crate::knobs::{Knob, from_text};
-use crate::report::Outcome;
+use crate::report::ScriptOutcome;
 use crate::run::run;
 use crate::script::Script;
-use crate::settings::Settings;
+use crate::settings::ScriptSettings;
 use crate::stack::knobs::Knobs;
-use crate::stack::program::Program;
-use crate::system::{Call, Injected, Returned, Sent, System, SystemError, Turned};
-use crate::wire::Checksums;
-use crate::world::{World, host};
+use crate::stack::program::StackProgram;
+use crate::system::{Call, Injected, Returned, SentPacket, System, SystemError, Turned};
+use crate::wire::ChecksumTrust;
+use crate::world::{ScriptWorld, host};
 use crate::{refused, skipped};
 
 /// A knob that the stack does not have, or not with that value, as it was written.
@@ -60,7 +60,7 @@ pub fn tcp_for_scripts(knobs: &str) -> Result<TcpConfig, UnknownKnob> {
 const KNOBS_VARIABLE: &str = "MEGAPIPE_KNOBS";
 
 /// Runs a script on the stack. Takes no longer than the computing takes.
-pub(crate) fn run_script(script: &Script, settings: Settings) -> Outcome {
+pub(crate) fn run_script(script: &Script, settings: ScriptSettings) -> ScriptOutcome {
     let mut system = OurStack::new(&settings);
     let text = std::env::var(KNOBS_VARIABLE).unwrap_or_default();
     for knob in from_text(&text) {
@@ -69,7 +69,8 @@ pub(crate) fn run_script(script: &Script, settings: Settings) -> Outcome {
         }
     }
     if let Some(line) = fast_open::needed_in_line(script) {
-        let what = SystemError::Unsupported("TCP Fast Open".to_owned()).to_string();
+        let what = SystemError::Unsupported("TCP Fast Open by the experimental option".to_owned())
+            .to_string();
         return refused(line, what);
     }
     run(script, settings, &mut system)
@@ -77,56 +78,56 @@ pub(crate) fn run_script(script: &Script, settings: Settings) -> Outcome {
 
 /// A host with our stack, and a program with sockets on it.
 struct OurStack {
-    settings: Settings,
+    settings: ScriptSettings,
     knobs: Knobs,
-    running: Option<Running>,
+    running: Option<RunningStack>,
     /// The script's time as long as nothing runs.
     now_us: i64,
 }
 
 /// What runs from the first call or packet on.
-struct Running {
-    world: World,
-    program: Program,
-    /// When it began: the script's time, and the world's.
+struct RunningStack {
+    world: ScriptWorld,
+    program: StackProgram,
+    /// Start of the script: the script's time, and the simulated host's.
     began: (i64, Duration),
 }
 
 impl OurStack {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &ScriptSettings) -> Self {
         let knobs = Knobs { tcp: personality::of(settings.dialect), mtu: settings.mtu };
         Self { settings: settings.clone(), knobs, running: None, now_us: 0 }
     }
 
-    /// The world, made when it is first needed: from then on its knobs stay as they are.
-    fn running(&mut self) -> Result<&mut Running, SystemError> {
+    /// The simulated host, created on first use: from then on its settings are fixed.
+    fn running(&mut self) -> Result<&mut RunningStack, SystemError> {
         if self.running.is_none() {
             let address = (self.settings.local_ip, self.settings.local_prefix_len);
             let config = host(vec![address], self.knobs.mtu, self.knobs.tcp.clone());
-            let world = World::new(config, Duration::ZERO);
+            let world = ScriptWorld::new(config, Duration::ZERO);
             let world = world.map_err(|error| SystemError::Unsupported(error.to_string()))?;
-            let program = Program::start(&world)?;
+            let program = StackProgram::start(&world)?;
             let began = (self.now_us, world.elapsed());
-            self.running = Some(Running { world, program, began });
+            self.running = Some(RunningStack { world, program, began });
         }
         self.running.as_mut().ok_or_else(|| broken("it does not run"))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningStack {
     fn drop(&mut self) {
         self.program.end(&self.world);
     }
 }
 
-impl Running {
+impl RunningStack {
     fn to_us(&self, at: Duration) -> i64 {
         let (us, began) = self.began;
         let since_us = at.saturating_sub(began).as_micros();
         us.saturating_add(i64::try_from(since_us).unwrap_or(i64::MAX))
     }
 
-    /// The world's time at a time of the script.
+    /// The host's time at a time of the script.
     fn at(&self, at_us: i64) -> Duration {
         let (us, began) = self.began;
         began + Duration::from_micros(u64::try_from(at_us - us).unwrap_or(0))
@@ -142,8 +143,8 @@ fn gone(error: Error) -> SystemError {
 }
 
 impl System for OurStack {
-    fn checksums(&self) -> Checksums {
-        Checksums::Verified
+    fn checksums(&self) -> ChecksumTrust {
+        ChecksumTrust::Verified
     }
 
     fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
@@ -180,7 +181,7 @@ impl System for OurStack {
         if let Call::Splice { .. } = call {
             return Err(SystemError::Unsupported("splice".to_owned()));
         }
-        let Running { world, program, .. } = self.running()?;
+        let RunningStack { world, program, .. } = self.running()?;
         program.start_call(world, call)?;
         world.turn().map(drop).map_err(gone)
     }
@@ -195,9 +196,9 @@ impl System for OurStack {
         self.running()?.world.send(packet.bytes, packet.segment_bytes).map_err(gone)
     }
 
-    fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError> {
+    fn next_sent(&mut self, until_us: i64) -> Result<Option<SentPacket>, SystemError> {
         let running = self.running()?;
         let sent = running.world.receive(running.at(until_us)).map_err(gone)?;
-        Ok(sent.map(|sent| Sent { at_us: running.to_us(sent.at), bytes: sent.bytes }))
+        Ok(sent.map(|sent| SentPacket { at_us: running.to_us(sent.at), bytes: sent.bytes }))
     }
 }

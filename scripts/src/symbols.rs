@@ -73,7 +73,7 @@ pub(crate) const SOF_TIMESTAMPING_SOFTWARE: i64 = 1 << 4;
 pub(crate) const SOF_TIMESTAMPING_OPT_ID: i64 = 1 << 7;
 pub(crate) const SOF_TIMESTAMPING_TX_SCHED: i64 = 1 << 8;
 pub(crate) const SOF_TIMESTAMPING_TX_ACK: i64 = 1 << 9;
-/// What the error queue tells (linux/errqueue.h).
+/// Codes of the error queue (linux/errqueue.h).
 pub(crate) const SCM_TSTAMP_SND: u32 = 0;
 pub(crate) const SCM_TSTAMP_SCHED: u32 = 1;
 pub(crate) const SCM_TSTAMP_ACK: u32 = 2;
@@ -111,7 +111,7 @@ pub(crate) const FOREIGN_OPTION: i32 = 0x1_0000;
 /// How long a connect may take, in seconds.
 pub(crate) const TCP_KEEPINIT: i32 = FOREIGN_OPTION + 1;
 
-/// Options that only FreeBSD has, under numbers of our own.
+/// Options that only FreeBSD has, under numbers of this project.
 const FREEBSD_OPTIONS: &[(&str, i64)] = numbered! {
     TCP_KEEPINIT TCP_KEEPINIT as i64,
     TCP_NOOPT 0x1_0002, TCP_FUNCTION_BLK 0x1_0003, TCP_MAXUNACKTIME 0x1_0004,

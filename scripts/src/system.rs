@@ -1,7 +1,7 @@
 //! A system under test: something with a TCP, a clock, and a program that calls it.
 //!
 //! `linux` is the kernel in a namespace of its own, in real time; `stack` is our sockets and stack
-//! in virtual time. `run` drives both through this, and others by [`crate::Prepared::run_on`].
+//! in virtual time. `run` drives both through this, and others by [`crate::ParsedScript::run_on`].
 //!
 //! Invariants: descriptors here are the system's own; `run` maps the script's to them. Times are
 //! microseconds since the script began, and never go back.
@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 
 pub use crate::knobs::Knob;
-pub use crate::wire::Checksums;
+pub use crate::wire::ChecksumTrust;
 
 /// A descriptor of the system under test.
 pub type Fd = i32;
@@ -48,7 +48,7 @@ pub enum Call {
         sizes: Vec<usize>,
         flags: i32,
         form: Form,
-        /// There is room for control messages.
+        /// The buffer for control messages is present.
         takes_control: bool,
     },
     /// write, writev, send, sendto and sendmsg.
@@ -87,7 +87,7 @@ pub enum Call {
         command: i32,
         argument: i32,
     },
-    /// Requests whose argument is a pointer to an int.
+    /// Requests with a pointer to an int.
     Ioctl {
         fd: Fd,
         request: i64,
@@ -144,12 +144,12 @@ pub struct Returned {
     /// The error, where the result is -1; else 0.
     pub errno: i32,
     /// What it wrote.
-    pub output: Output,
+    pub output: CallOutput,
 }
 
 /// What a call wrote into its caller's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Output {
+pub enum CallOutput {
     /// Nothing.
     #[default]
     None,
@@ -170,13 +170,13 @@ pub enum Output {
         /// `msg_flags`.
         flags: i32,
         /// `msg_control`.
-        control: Vec<Control>,
+        control: Vec<ControlMessage>,
     },
 }
 
 /// A control message (cmsg(3)).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Control {
+pub struct ControlMessage {
     /// `cmsg_level`.
     pub level: i32,
     /// `cmsg_type`.
@@ -188,7 +188,7 @@ pub struct Control {
 /// Room for control messages: two of the error queue and one of each option.
 pub const CONTROL_BYTES: usize = 512;
 
-impl Control {
+impl ControlMessage {
     /// Takes control messages apart: a length with the header's, a level, a type, and data that is
     /// filled up to whole words.
     pub fn parse(mut bytes: &[u8]) -> Vec<Self> {
@@ -215,7 +215,7 @@ impl Returned {
 
     /// A call that failed.
     pub fn failure(errno: i32) -> Self {
-        Self { result: -1, errno, output: Output::None }
+        Self { result: -1, errno, output: CallOutput::None }
     }
 }
 
@@ -233,14 +233,14 @@ pub struct Injected<'a> {
 
 /// A packet that the system sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentPacket {
     /// When, on the script's clock.
     pub at_us: i64,
     /// From the IP header on.
     pub bytes: Vec<u8>,
 }
 
-/// Why a system cannot do what a script asks for.
+/// Why a system cannot run a script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SystemError {
     /// This machine, or this user, cannot run it at all.
@@ -268,14 +268,14 @@ pub enum Turned {
     Unknown,
     /// It has, but cannot be turned any more.
     TooLate,
-    /// It asks for something that the system has not, and without which the script makes no sense.
+    /// The script needs something that the system does not have.
     Refused(&'static str),
 }
 
 /// The system under test.
 pub trait System {
     /// Whether its checksums are complete when they leave it.
-    fn checksums(&self) -> Checksums;
+    fn checksums(&self) -> ChecksumTrust;
 
     /// Turns a knob. Knobs turned before `begin` are the system's configuration.
     ///
@@ -302,5 +302,5 @@ pub trait System {
     fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError>;
 
     /// The next packet that it sent, waiting for one until `until_us`.
-    fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError>;
+    fn next_sent(&mut self, until_us: i64) -> Result<Option<SentPacket>, SystemError>;
 }

@@ -13,6 +13,8 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use megapipe_link::checksum::{fold, sum};
+
 use crate::wire::tcp::TcpHeader;
 
 /// ICMP's protocol number.
@@ -39,12 +41,12 @@ pub(crate) struct IpPacket {
     pub(crate) tos: u8,
     pub(crate) flow_label: u32,
     pub(crate) ttl: u8,
-    pub(crate) payload: Transport,
+    pub(crate) payload: PacketTransport,
 }
 
 /// What an IP packet carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub(crate) enum PacketTransport {
     Tcp(TcpHeader),
     Udp {
         source_port: u16,
@@ -68,7 +70,7 @@ pub(crate) enum Transport {
 /// Why bytes are no packet that could be expected of a system under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    #[error("shorter than its headers say")]
+    #[error("shorter than the length in its headers")]
     Truncated,
     #[error("an IP version other than 4 and 6")]
     BadVersion,
@@ -82,7 +84,7 @@ pub(crate) enum WireError {
 
 /// How far checksums of the transport can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checksums {
+pub enum ChecksumTrust {
     /// They are complete, and a wrong one is an error.
     Verified,
     /// The kernel leaves them to a device that is not there.
@@ -90,7 +92,7 @@ pub enum Checksums {
 }
 
 /// Reads a packet. Bytes after its end by its own length are left out.
-pub(crate) fn parse(bytes: &[u8], checksums: Checksums) -> Result<IpPacket, WireError> {
+pub(crate) fn parse(bytes: &[u8], checksums: ChecksumTrust) -> Result<IpPacket, WireError> {
     match bytes.first().map(|first| first >> 4) {
         Some(4) => parse_ipv4(bytes, checksums),
         Some(6) => parse_ipv6(bytes, checksums),
@@ -99,7 +101,7 @@ pub(crate) fn parse(bytes: &[u8], checksums: Checksums) -> Result<IpPacket, Wire
     }
 }
 
-fn parse_ipv4(bytes: &[u8], checksums: Checksums) -> Result<IpPacket, WireError> {
+fn parse_ipv4(bytes: &[u8], checksums: ChecksumTrust) -> Result<IpPacket, WireError> {
     let header_bytes = usize::from(*bytes.first().ok_or(WireError::Truncated)? & 0xf) * 4;
     let header = bytes.get(..header_bytes.max(IPV4_HEADER_BYTES)).ok_or(WireError::Truncated)?;
     if checksum(header, 0) != 0 {
@@ -119,13 +121,13 @@ fn parse_ipv4(bytes: &[u8], checksums: Checksums) -> Result<IpPacket, WireError>
         let pseudo = pseudo_header(source, destination, protocol, payload.len());
         parse_transport(protocol, payload, pseudo, checksums)?
     } else {
-        Transport::Other { protocol, payload: payload.to_vec() }
+        PacketTransport::Other { protocol, payload: payload.to_vec() }
     };
     let (tos, ttl) = (header[1], header[8]);
     Ok(IpPacket { source, destination, tos, flow_label: 0, ttl, payload })
 }
 
-fn parse_ipv6(bytes: &[u8], checksums: Checksums) -> Result<IpPacket, WireError> {
+fn parse_ipv6(bytes: &[u8], checksums: ChecksumTrust) -> Result<IpPacket, WireError> {
     let header = bytes.get(..IPV6_HEADER_BYTES).ok_or(WireError::Truncated)?;
     let first = be32(header, 0);
     let end = match usize::from(be16(header, 4)) {
@@ -149,18 +151,19 @@ fn parse_transport(
     protocol: u8,
     bytes: &[u8],
     pseudo: u32,
-    checksums: Checksums,
-) -> Result<Transport, WireError> {
-    let is_wrong = |pseudo: u32| checksums == Checksums::Verified && checksum(bytes, pseudo) != 0;
+    checksums: ChecksumTrust,
+) -> Result<PacketTransport, WireError> {
+    let is_wrong =
+        |pseudo: u32| checksums == ChecksumTrust::Verified && checksum(bytes, pseudo) != 0;
     match protocol {
         PROTOCOL_TCP if is_wrong(pseudo) => Err(WireError::BadChecksum("TCP")),
-        PROTOCOL_TCP => TcpHeader::parse(bytes).map(Transport::Tcp),
+        PROTOCOL_TCP => TcpHeader::parse(bytes).map(PacketTransport::Tcp),
         PROTOCOL_UDP => {
             let header = bytes.get(..UDP_HEADER_BYTES).ok_or(WireError::Truncated)?;
             if be16(header, 6) != 0 && is_wrong(pseudo) {
                 return Err(WireError::BadChecksum("UDP"));
             }
-            Ok(Transport::Udp {
+            Ok(PacketTransport::Udp {
                 source_port: be16(header, 0),
                 destination_port: be16(header, 2),
                 payload: bytes[UDP_HEADER_BYTES..].to_vec(),
@@ -171,9 +174,9 @@ fn parse_transport(
         PROTOCOL_ICMP | PROTOCOL_ICMPV6 => {
             let header = bytes.get(..8).ok_or(WireError::Truncated)?;
             let (kind, code, rest) = (header[0], header[1], be32(header, 4));
-            Ok(Transport::Icmp { kind, code, rest, payload: bytes[8..].to_vec() })
+            Ok(PacketTransport::Icmp { kind, code, rest, payload: bytes[8..].to_vec() })
         }
-        _ => Ok(Transport::Other { protocol, payload: bytes.to_vec() }),
+        _ => Ok(PacketTransport::Other { protocol, payload: bytes.to_vec() }),
     }
 }
 
@@ -213,33 +216,33 @@ pub(crate) fn emit_quoted(packet: &IpPacket, transport: &[u8], total_bytes: usiz
     bytes
 }
 
-fn protocol_of(payload: &Transport, is_ipv6: bool) -> u8 {
+fn protocol_of(payload: &PacketTransport, is_ipv6: bool) -> u8 {
     match payload {
-        Transport::Tcp(_) => PROTOCOL_TCP,
-        Transport::Udp { .. } => PROTOCOL_UDP,
-        Transport::Icmp { .. } if is_ipv6 => PROTOCOL_ICMPV6,
-        Transport::Icmp { .. } => PROTOCOL_ICMP,
-        Transport::Other { protocol, .. } => *protocol,
+        PacketTransport::Tcp(_) => PROTOCOL_TCP,
+        PacketTransport::Udp { .. } => PROTOCOL_UDP,
+        PacketTransport::Icmp { .. } if is_ipv6 => PROTOCOL_ICMPV6,
+        PacketTransport::Icmp { .. } => PROTOCOL_ICMP,
+        PacketTransport::Other { protocol, .. } => *protocol,
     }
 }
 
-fn emit_transport(payload: &Transport, is_ipv6: bool) -> (u8, Vec<u8>) {
+fn emit_transport(payload: &PacketTransport, is_ipv6: bool) -> (u8, Vec<u8>) {
     let bytes = match payload {
-        Transport::Tcp(header) => header.emit(),
-        Transport::Udp { source_port, destination_port, payload } => {
+        PacketTransport::Tcp(header) => header.emit(),
+        PacketTransport::Udp { source_port, destination_port, payload } => {
             let len = UDP_HEADER_BYTES + payload.len();
             let words = [*source_port, *destination_port, low16(len), 0];
             let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
             bytes.extend_from_slice(payload);
             bytes
         }
-        Transport::Icmp { kind, code, rest, payload } => {
+        PacketTransport::Icmp { kind, code, rest, payload } => {
             let mut bytes = vec![*kind, *code, 0, 0];
             bytes.extend_from_slice(&rest.to_be_bytes());
             bytes.extend_from_slice(payload);
             bytes
         }
-        Transport::Other { payload, .. } => payload.clone(),
+        PacketTransport::Other { payload, .. } => payload.clone(),
     };
     (protocol_of(payload, is_ipv6), bytes)
 }
@@ -277,36 +280,24 @@ fn octets16(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// A length as a header has it. Packets are bounded, so it fits; it is cut where a script lies.
+/// A length as in a header. Packets are bounded, so it fits; a length that a script falsifies is
+/// truncated.
 fn low16(len: usize) -> u16 {
     u16::try_from(len & 0xffff).unwrap_or(0)
 }
 
 /// The sum of the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1).
 fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u32 {
-    let mut sum = u32::from(protocol) + u32::from(low16(len)) + u32::from(low16(len >> 16));
-    for address in [source, destination] {
-        sum += match address {
-            IpAddr::V4(address) => add_words(&address.octets()),
-            IpAddr::V6(address) => add_words(&address.octets()),
-        };
-    }
-    sum
+    let start = u32::from(protocol) + u32::from(low16(len)) + u32::from(low16(len >> 16));
+    [source, destination].into_iter().fold(start, |start, address| match address {
+        IpAddr::V4(address) => sum(start, &address.octets()),
+        IpAddr::V6(address) => sum(start, &address.octets()),
+    })
 }
 
-fn add_words(bytes: &[u8]) -> u32 {
-    let pairs = bytes.chunks(2);
-    pairs.map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum()
-}
-
-/// The Internet checksum (RFC 1071) of bytes, with a sum to begin with. Zero over what contains it.
+/// The Internet checksum of bytes, with a sum to begin with. Zero over what contains it.
 fn checksum(bytes: &[u8], start: u32) -> u16 {
-    // Sums of at most 64 KiB and a pseudo-header stay below 32 bits.
-    let mut sum = start + add_words(bytes);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !u16::try_from(sum).unwrap_or(0)
+    !fold(sum(start, bytes))
 }
 
 /// Two bytes at a place that the caller has checked; 0 beyond the end.

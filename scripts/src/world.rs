@@ -2,9 +2,9 @@
 //!
 //! Two interpreters drive it: the runner of this crate (`stack.rs`) and packetdrill itself
 //! (`crates/packetdrill`), so a script means the same in both. The interpreter's thread drives:
-//! each call ends with a turn of the stack, and time passes only in [`World::run_until`], from one
-//! thing that is due to the next. A blocking call is made by a second thread. When a turn wakes it,
-//! the driving thread waits until the call is over or sleeps again before time goes on.
+//! each call ends with a turn of the stack, and time passes only in [`ScriptWorld::run_until`],
+//! from one thing that is due to the next. A blocking call is made by a second thread. When a turn
+//! wakes it, the driving thread waits until the call is over or sleeps again before time goes on.
 //!
 //! Invariants
 //! - A packet is stamped with the virtual time at which the stack sent it.
@@ -24,11 +24,11 @@ use megapipe_sockets::{Bsd, Config, CreateError, Driving, Error, SharedContext, 
 use megapipe_stack::TcpConfig;
 
 use crate::limits::{DESCRIPTORS, END_TIME, LOOK_TIME, RETURN_TIME};
-use crate::world::wire::{Far, Wire};
+use crate::world::wire::{Far, StackWire};
 
-pub use crate::world::wire::Sent;
+pub use crate::world::wire::StackSent;
 
-/// Why there is no world.
+/// Why there is no simulated host.
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
     /// No descriptor for the wire.
@@ -73,7 +73,7 @@ fn beside(address: IpAddr, prefix_bits: u8) -> IpAddr {
 }
 
 /// One host and its wire.
-pub struct World {
+pub struct ScriptWorld {
     context: SharedContext,
     clock: Clock,
     far: Far,
@@ -85,16 +85,16 @@ pub struct World {
 
 /// A call is under way while this exists.
 #[derive(Debug)]
-pub struct Inside(Arc<AtomicUsize>);
+pub struct CallGuard(Arc<AtomicUsize>);
 
-impl Drop for Inside {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         // Release pairs with the Acquire in `await_return`: what the call did is visible.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
-impl World {
+impl ScriptWorld {
     /// Makes a host with the addresses, MTU and TCP of `settings`, whose clock is set by hand.
     /// `note_time` is real time that passes after the end of a call that blocked, for a caller who
     /// reads the clock after it.
@@ -104,7 +104,7 @@ impl World {
     pub fn new(mut settings: ServerConfig, note_time: Duration) -> Result<Self, WorldError> {
         let clock = Clock::by_hand();
         let mtu = settings.mtu.unwrap_or(u16::MAX);
-        let (wire, far) = Wire::new(mtu, clock.clone())?;
+        let (wire, far) = StackWire::new(mtu, clock.clone())?;
         settings.connections = DESCRIPTORS;
         settings.clock = clock.clone();
         let network = LocalNetwork::over(vec![Box::new(wire)], settings)?;
@@ -119,7 +119,7 @@ impl World {
         Ok(Self { context, clock, far, inside: Arc::default(), note_time })
     }
 
-    /// The sockets, for a thread that makes calls. A call that may block needs an [`Inside`].
+    /// The sockets, for a thread that makes calls. A call that may block needs an [`CallGuard`].
     #[must_use]
     pub fn sockets(&self) -> SharedContext {
         self.context.clone()
@@ -128,14 +128,14 @@ impl World {
     /// A call begins. Taken before the thread that makes it runs, and dropped after the call's
     /// result is noted, it keeps time from passing between.
     #[must_use]
-    pub fn enter(&self) -> Inside {
+    pub fn enter(&self) -> CallGuard {
         // Relaxed: the count publishes nothing. A driving thread that misses a call of another
         // thread sees it in a later turn.
         self.inside.fetch_add(1, Ordering::Relaxed);
-        Inside(Arc::clone(&self.inside))
+        CallGuard(Arc::clone(&self.inside))
     }
 
-    /// Makes a call, which may sleep until another thread lets time pass or hands in a packet.
+    /// Makes a call, which may block until another thread advances the time or injects a packet.
     ///
     /// # Errors
     /// Those of the call.
@@ -163,11 +163,11 @@ impl World {
     ///
     /// # Errors
     /// [`Error::NetworkDown`].
-    pub fn receive(&self, end: Duration) -> Result<Option<Sent>, Error> {
+    pub fn receive(&self, end: Duration) -> Result<Option<StackSent>, Error> {
         self.run_until(end, || self.far.receive())
     }
 
-    /// Whether [`World::receive`] has a packet now.
+    /// Whether [`ScriptWorld::receive`] has a packet now.
     #[must_use]
     pub fn has_sent(&self) -> bool {
         self.far.has_sent()
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// The clock that [`World::run_until`] sets.
+    /// The clock that [`ScriptWorld::run_until`] sets.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.clock.clone()
@@ -209,7 +209,7 @@ impl World {
     /// Whether a call is under way.
     #[must_use]
     pub fn is_inside(&self) -> bool {
-        // Acquire pairs with the Release in `Inside`.
+        // Acquire pairs with the Release in `CallGuard`.
         self.inside.load(Ordering::Acquire) > 0
     }
 
@@ -237,7 +237,7 @@ impl World {
     /// Waits until calls under way are over or sleep. Whether there was one that did neither. Where
     /// one is over, its thread gets the time to note it.
     fn await_return(&self) -> bool {
-        // Acquire pairs with the Release in `Inside`.
+        // Acquire pairs with the Release in `CallGuard`.
         let before = self.inside.load(Ordering::Acquire);
         if before == 0 || self.context.sleeping() >= before {
             return false;

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use megapipe_scripts::report::Verdict;
+use megapipe_scripts::report::ScriptVerdict;
 use megapipe_scripts::{Invocation, On, prepare};
 use proptest::prelude::*;
 
-/// Every line of every script of ours.
+/// Every line of every script in the tree.
 fn lines() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scripts");
     let mut paths: Vec<_> = std::fs::read_dir(folder)
@@ -44,8 +44,8 @@ proptest! {
         }
         if let Ok(prepared) = prepare(text.as_bytes(), &Invocation::default()) {
             let outcome = prepared.run(On::Stack);
-            prop_assert!(!matches!(outcome.verdict, Verdict::Skipped(_)), "{:?}", outcome);
-            if let Verdict::Failed(failure) = outcome.verdict {
+            prop_assert!(!matches!(outcome.verdict, ScriptVerdict::Skipped(_)), "{:?}", outcome);
+            if let ScriptVerdict::Failed(failure) = outcome.verdict {
                 prop_assert!(!failure.what.contains("checksum"), "{failure}");
                 prop_assert!(!failure.what.starts_with("the stack:"), "{failure}");
             }

@@ -8,13 +8,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use megapipe_scripts::report::Verdict;
-use megapipe_scripts::script::Setting;
+use megapipe_scripts::report::ScriptVerdict;
+use megapipe_scripts::script::ScriptSetting;
 use megapipe_scripts::{Invocation, On, prepare};
 
-/// Scripts at once on Linux: they mostly sleep, and each has a namespace of its own.
+/// Number of concurrent scripts on Linux: they mostly sleep, and each has its own namespace.
 const AT_ONCE: usize = 4;
-/// How often a script that failed beside others is tried again, alone.
+/// Number of retries of a failed script, alone.
 const ATTEMPTS: usize = 4;
 /// Other tests run meanwhile, and timers of the kernel may be a tick of 4 ms late.
 const LINUX_TOLERANCE_US: &str = "10000";
@@ -36,21 +36,27 @@ fn fault(path: &Path, on: On) -> Result<Option<String>, String> {
     let mut invocation = Invocation::default();
     if on == On::Linux {
         let value = LINUX_TOLERANCE_US.to_owned();
-        invocation.settings.push(Setting { line: 0, name: "tolerance_usecs".to_owned(), value });
+        invocation.settings.push(ScriptSetting {
+            line: 0,
+            name: "tolerance_usecs".to_owned(),
+            value,
+        });
     }
     let prepared = match prepare(&text, &invocation) {
         Ok(prepared) => prepared,
         Err(error) => return Ok(Some(format!("{name}:{error}"))),
     };
     match (prepared.run(on).verdict, prepared.difference(on)) {
-        (Verdict::Skipped(why), _) => Err(why),
-        (Verdict::Passed, Some(reason)) => {
+        (ScriptVerdict::Skipped(why), _) => Err(why),
+        (ScriptVerdict::Passed, Some(reason)) => {
             println!("remark no longer true: {name} on {}: {reason}", on.name());
             Ok(None)
         }
-        (Verdict::Passed, None) | (_, Some(_)) => Ok(None),
-        (Verdict::Failed(failure), None) => Ok(Some(format!("{name}:{failure}"))),
-        (Verdict::Unsupported { line, what }, None) => Ok(Some(format!("{name}:{line}: {what}"))),
+        (ScriptVerdict::Passed, None) | (_, Some(_)) => Ok(None),
+        (ScriptVerdict::Failed(failure), None) => Ok(Some(format!("{name}:{failure}"))),
+        (ScriptVerdict::Unsupported { line, what }, None) => {
+            Ok(Some(format!("{name}:{line}: {what}")))
+        }
     }
 }
 
@@ -87,7 +93,7 @@ fn scripts_hold_on_linux() {
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                // A number of its own for each; nothing else is ordered by it.
+                // A number of its own for each; it orders nothing else.
                 while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if fault(path, On::Linux) != Ok(None) {
                         faulty.lock().expect("no panic").push(path);

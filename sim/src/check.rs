@@ -2,13 +2,15 @@
 //!
 //! - `segments.rs`: every segment on the wire keeps within the peer's window, acknowledges only
 //!   what was sent, and has its checksums right.
+//! - `datagrams.rs`: every datagram that arrives was sent, whole, and no more often than it may be.
 //! - `streams.rs`: every byte arrives once and in order, and how a connection may end.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use megapipe_stack::{CloseReason, SeqNum};
 
+pub(crate) mod datagrams;
 pub(crate) mod segments;
 pub(crate) mod streams;
 
@@ -64,7 +66,7 @@ pub enum Violation {
         /// Bytes that were sent.
         expected: u64,
     },
-    /// A connection ended in a way that nobody caused.
+    /// A connection ended for a reason that the scenario does not explain.
     ClosedBecause {
         /// The connection's number.
         stream: u64,
@@ -92,6 +94,51 @@ pub enum Violation {
         /// What, and how many.
         what: String,
     },
+    /// A link-layer address was not found although the network carried questions and answers.
+    Unresolved {
+        /// Which host.
+        host: usize,
+        /// Whose address.
+        peer: IpAddr,
+        /// Questions and answers that the network lost or delayed.
+        harmed: usize,
+    },
+    /// A call of a program did what it should not do.
+    Call {
+        /// Which host.
+        host: usize,
+        /// The call.
+        call: &'static str,
+        /// What it did.
+        what: String,
+    },
+    /// A datagram arrived that should not have.
+    WrongDatagram {
+        /// Where it arrived.
+        at: SocketAddr,
+        /// Where it came from.
+        from: SocketAddr,
+        /// Its length.
+        bytes: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A forged packet had another effect than it should have.
+    Forged {
+        /// Which host it went to.
+        host: usize,
+        /// What was forged.
+        forgery: &'static str,
+        /// What it did.
+        effect: String,
+    },
+    /// More connections broke than the attacker's resets explain.
+    Broken {
+        /// How many.
+        connections: u64,
+        /// Resets that hit.
+        hits: u64,
+    },
     /// A host goes on sending although everything is over.
     NotQuiet {
         /// Which host.
@@ -102,7 +149,7 @@ pub enum Violation {
         /// Jain's index in thousandths [mTCP 5.2].
         index_thousandths: u32,
     },
-    /// The world went through more events than any sane run has: somebody sends without end.
+    /// The world went through more events than any sane run has: a host sends without end.
     Endless {
         /// How many.
         events: u64,

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Parser;
-use megapipe_sim::{Outcome, Scenario, Violation, World};
+use megapipe_sim::{RunOutcome, Scenario, SimWorld, Violation};
 
 /// Hosts with the real stack, on one virtual clock.
 #[derive(Debug, Parser)]
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     if let Some(seed) = args.seed {
         let scenario = Scenario::of(seed);
         println!("{scenario:#?}");
-        let world = World::new(scenario);
+        let world = SimWorld::new(scenario);
         let world = if args.trace { world.traced() } else { world };
         return match world.run() {
             Ok(outcome) => {
@@ -49,9 +49,9 @@ fn main() -> ExitCode {
     many(&args)
 }
 
-fn run(seed: u64) -> Result<Outcome, Violation> {
+fn run(seed: u64) -> Result<RunOutcome, Violation> {
     let _named = NamedInPanic(seed);
-    World::new(Scenario::of(seed)).run()
+    SimWorld::new(Scenario::of(seed)).run()
 }
 
 /// Says whose world it was, when an assertion in the stack ends it.
@@ -72,7 +72,7 @@ fn many(args: &Args) -> ExitCode {
     let mut fresh = fastrand::Rng::new();
     let fresh = (0..args.fresh).map(move |_| fresh.u64(1 << 32..));
     let seeds = Mutex::new((0..args.fixed).chain(fresh));
-    let (mut total, mut failed, mut done) = (Outcome::default(), 0_u64, 0_u64);
+    let (mut total, mut failed, mut done) = (RunOutcome::default(), 0_u64, 0_u64);
     let count = args.fixed + args.fresh;
     let (results, ended) = mpsc::channel();
     thread::scope(|scope| {
@@ -103,7 +103,8 @@ fn many(args: &Args) -> ExitCode {
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "sim: {} seeds passed, {failed} failed; {} connections, {} frames ({} harmed, {} too \
-         large, {} steered from shard to shard, {} passed on), {} events \
+         large, {} steered from shard to shard, {} passed on, {} forged), {} waits for a port, \
+         {} exchanges of datagrams, {} datagrams in fragments, {} foreign hosts stopped, {} events \
          in {seconds:.1} s ({:.1} million a minute), {:.0} s of the worlds' time",
         done - failed,
         total.connections,
@@ -112,6 +113,11 @@ fn many(args: &Args) -> ExitCode {
         total.packets_too_large,
         total.frames_steered,
         total.frames_passed_on,
+        total.forgeries,
+        total.waits_for_port,
+        total.datagrams,
+        total.cut_datagrams,
+        total.peers_stopped,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
         total.elapsed.as_secs_f64(),
@@ -124,7 +130,7 @@ fn next(seeds: &Mutex<impl Iterator<Item = u64>>) -> Option<u64> {
     seeds.lock().unwrap_or_else(PoisonError::into_inner).next()
 }
 
-fn add(total: &mut Outcome, outcome: &Outcome) {
+fn add(total: &mut RunOutcome, outcome: &RunOutcome) {
     total.events += outcome.events;
     total.frames += outcome.frames;
     total.frames_harmed += outcome.frames_harmed;
@@ -132,6 +138,11 @@ fn add(total: &mut Outcome, outcome: &Outcome) {
     total.frames_steered += outcome.frames_steered;
     total.frames_passed_on += outcome.frames_passed_on;
     total.connections += outcome.connections;
+    total.forgeries += outcome.forgeries;
+    total.waits_for_port += outcome.waits_for_port;
+    total.datagrams += outcome.datagrams;
+    total.cut_datagrams += outcome.cut_datagrams;
+    total.peers_stopped += outcome.peers_stopped;
     total.elapsed += outcome.elapsed;
 }
 

@@ -8,12 +8,17 @@ use std::time::Duration;
 
 use megapipe_stack::Instant;
 
-use crate::router;
 use crate::scenario::Scenario;
+use crate::{fragments, packets, router};
+
+/// The time in which a host asks for an address: three questions, a second apart by its own clock.
+const ASKING_LASTS: Duration = Duration::from_secs(4);
+/// A question or an answer that takes so long may come after the last question.
+const LATE: Duration = Duration::from_millis(300);
 
 /// A frame on its way to a host.
 #[derive(Debug, Clone)]
-pub(crate) struct Arrival {
+pub(crate) struct FrameArrival {
     pub(crate) at: Instant,
     pub(crate) host: usize,
     pub(crate) frame: Vec<u8>,
@@ -34,6 +39,10 @@ pub(crate) struct Network {
     /// Packets that were too large for their way.
     pub(crate) too_large: u64,
     pub(crate) corrupted: u64,
+    /// Datagrams that were sent on in fragments.
+    pub(crate) cut_datagrams: u32,
+    /// Messages of ARP and NDP that were lost, changed or late: when, from and to.
+    harmed_neighbour: Vec<(Instant, usize, usize)>,
 }
 
 impl Network {
@@ -47,7 +56,18 @@ impl Network {
             lost: 0,
             too_large: 0,
             corrupted: 0,
+            cut_datagrams: 0,
+            harmed_neighbour: Vec::new(),
         }
+    }
+
+    /// Questions of `host` for the address of `peer`, and answers, that were harmed in the time
+    /// that a host asks before it gives up.
+    pub(crate) fn harmed_questions(&self, now: Instant, host: usize, peer: usize) -> usize {
+        let is_recent = |at: Instant| now.since(at) <= ASKING_LASTS;
+        let is_theirs = |from, to| (from, to) == (host, peer) || (from, to) == (peer, host);
+        let harmed = self.harmed_neighbour.iter();
+        harmed.filter(|(at, from, to)| is_recent(*at) && is_theirs(*from, *to)).count()
     }
 
     /// Cuts a host's link, or mends one cut.
@@ -69,7 +89,52 @@ impl Network {
         from: usize,
         to: usize,
         frame: &[u8],
-    ) -> Vec<Arrival> {
+    ) -> Vec<FrameArrival> {
+        if let Some(mtu) = self.path_mtu(now)
+            && let Some(pieces) = self.pieces(frame, mtu)
+        {
+            return pieces.iter().flat_map(|it| self.carry_whole(now, from, to, it)).collect();
+        }
+        self.carry_whole(now, from, to, frame)
+    }
+
+    /// The fragments of a datagram that is larger than its way takes; `None`: it goes whole, or not
+    /// at all.
+    fn pieces(&mut self, frame: &[u8], mtu: u16) -> Option<Vec<Vec<u8>>> {
+        let (ethernet, packet) = frame.split_at(packets::ethernet_bytes(&self.scenario));
+        if packet.len() <= mtu.into() || !fragments::is_cut(packet) {
+            return None;
+        }
+        self.cut_datagrams += 1;
+        let pieces = fragments::fragments(packet, mtu, self.cut_datagrams);
+        Some(pieces.iter().map(|piece| [ethernet, piece].concat()).collect())
+    }
+
+    fn carry_whole(
+        &mut self,
+        now: Instant,
+        from: usize,
+        to: usize,
+        frame: &[u8],
+    ) -> Vec<FrameArrival> {
+        let corrupted = self.corrupted;
+        let arrivals = self.carry_any(now, from, to, frame);
+        if self.scenario.ethernet && is_neighbour_message(frame) {
+            let is_in_time = arrivals.iter().any(|it| it.at.since(now) < LATE);
+            if !is_in_time || self.corrupted > corrupted {
+                self.harmed_neighbour.push((now, from, to));
+            }
+        }
+        arrivals
+    }
+
+    fn carry_any(
+        &mut self,
+        now: Instant,
+        from: usize,
+        to: usize,
+        frame: &[u8],
+    ) -> Vec<FrameArrival> {
         let faults = self.scenario.faults;
         if self.cut[from] > 0 || self.cut[to] > 0 || self.happens(faults.loss) {
             self.lost += 1;
@@ -82,7 +147,7 @@ impl Network {
             let at = now + self.scenario.delay;
             let told = (!self.scenario.black_hole).then(|| {
                 let frame = router::too_large(&self.scenario, from, frame, mtu);
-                Arrival { at, host: from, frame }
+                FrameArrival { at, host: from, frame }
             });
             return told.into_iter().collect();
         }
@@ -101,9 +166,9 @@ impl Network {
         let mut arrivals = Vec::with_capacity(2);
         if self.happens(faults.duplication) {
             let again = at + Duration::from_micros(self.rng.u64(..1_000));
-            arrivals.push(Arrival { at: again, host: to, frame: frame.clone() });
+            arrivals.push(FrameArrival { at: again, host: to, frame: frame.clone() });
         }
-        arrivals.push(Arrival { at, host: to, frame });
+        arrivals.push(FrameArrival { at, host: to, frame });
         arrivals
     }
 
@@ -135,4 +200,11 @@ impl Network {
     fn happens(&mut self, thousandths: u32) -> bool {
         thousandths > 0 && self.rng.u32(..1_000) < thousandths
     }
+}
+
+/// The frame asks for a link-layer address, or answers such a question.
+fn is_neighbour_message(frame: &[u8]) -> bool {
+    let is_arp = frame.get(12..14) == Some(&[0x08, 0x06]);
+    let is_icmp6 = frame.get(12..14) == Some(&[0x86, 0xdd]) && frame.get(20) == Some(&58);
+    is_arp || is_icmp6 && matches!(frame.get(54), Some(135 | 136))
 }

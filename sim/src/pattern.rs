@@ -1,5 +1,8 @@
 //! The bytes that a connection carries: each is known from its place.
 
+/// Bytes from one that may be urgent to the next.
+pub(crate) const URGENT_EVERY: u64 = 777;
+
 /// A stream of bytes that a number decides.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pattern(u64);
@@ -21,6 +24,13 @@ impl Pattern {
     /// The `len` bytes from `offset` on.
     pub(crate) fn bytes(self, offset: u64, len: usize) -> Vec<u8> {
         (offset..offset + len as u64).map(|at| self.at(at)).collect()
+    }
+
+    /// Whether the byte at `offset` of `len` is one of those that may be sent as urgent. The next
+    /// one is another, so that it can be seen whether this one is missing.
+    pub(crate) const fn is_urgent(self, offset: u64, len: u64) -> bool {
+        let is_marked = offset % URGENT_EVERY == URGENT_EVERY - 1;
+        is_marked && offset + 1 < len && self.at(offset) != self.at(offset + 1)
     }
 
     /// The first place where `bytes`, which begin at `offset`, are not what they should be.

@@ -12,14 +12,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use megapipe_stack::{
-    Chunk, ConnId, Event, HeapMemory, Instant, ListenerId, Memory, OperationError, PoolId, Stack,
+    Chunk, CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, Memory, OperationError,
+    PoolId,
 };
 
 use crate::check::Violation;
-use crate::check::streams::{HEADER_BYTES, Receiver, Stream};
-use crate::host::BUFFERS;
+use crate::check::streams::{CheckedStream, HEADER_BYTES, Receiver};
+use crate::hands::{BUFFERS, Hands};
 use crate::pattern::Pattern;
-use crate::scenario::{Kind, Scenario};
+use crate::ports::ConnectionPorts;
+use crate::scenario::{HostPrograms, Scenario, ScenarioKind};
 
 /// Where servers listen.
 pub(crate) const PORT: u16 = 7;
@@ -27,59 +29,61 @@ pub(crate) const PORT: u16 = 7;
 /// The first port of connections that both ends open.
 const CROSSING_PORT: u16 = 20_000;
 
+/// How long smoltcp stays in TIME-WAIT.
+const FOREIGN_TIME_WAIT: Duration = Duration::from_secs(10);
+
 /// How long an application that has no buffer waits before it tries again.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// One end of a connection.
-struct End {
+struct ProgramEnd {
     conn: ConnId,
+    /// Address of the peer, if this end connects.
+    peer: Option<IpAddr>,
     /// A server's: what has come of the header.
     header: Option<Vec<u8>>,
-    stream: Option<Stream>,
+    stream: Option<CheckedStream>,
     receiver: Option<Receiver>,
     /// What it sends after `prelude`.
     pattern: Pattern,
     prelude: Vec<u8>,
     sent: u64,
     to_send: u64,
-    shut: bool,
+    /// Time of its FIN's submission.
+    shut_at: Option<Instant>,
     /// The handshake is over.
     is_open: bool,
     /// It reads on, or sends on, no earlier.
     stalled_until: Option<Instant>,
 }
 
-/// What the hands of a program work on.
-pub(crate) struct Hands<'a> {
-    pub(crate) now: Instant,
-    pub(crate) stack: &'a mut Stack,
-    pub(crate) memory: &'a mut HeapMemory,
-    /// Whether what a peer sends to an address of ours arrives at this stack.
-    pub(crate) arrives: &'a dyn Fn(SocketAddr, SocketAddr) -> bool,
-}
-
 /// The application of one host.
-pub(crate) struct Program {
+pub(crate) struct HostProgram {
     scenario: Scenario,
     rng: fastrand::Rng,
     listener: Option<ListenerId>,
-    ends: BTreeMap<u32, End>,
+    ends: BTreeMap<u32, ProgramEnd>,
     /// Connections still to begin, and where to.
-    to_begin: Vec<(Stream, SocketAddr)>,
+    to_begin: Vec<(CheckedStream, SocketAddr)>,
     /// When the next of them are begun.
     begin_at: Option<Instant>,
+    pub(crate) ports: ConnectionPorts,
     /// Connections that came to their end.
     pub(crate) finished: u64,
+    /// Connections among these that broke.
+    pub(crate) broken: u64,
     /// Connections that were reset here.
     pub(crate) aborted: u64,
+    /// Peers whose link-layer address was not found, since the world looked.
+    pub(crate) unresolved: Vec<IpAddr>,
 }
 
-impl Program {
+impl HostProgram {
     pub(crate) fn new(
         scenario: &Scenario,
         host: usize,
         life: u64,
-        to_begin: Vec<(Stream, SocketAddr)>,
+        to_begin: Vec<(CheckedStream, SocketAddr)>,
     ) -> Self {
         let seed = scenario.seed ^ (host as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1) ^ life;
         Self {
@@ -89,8 +93,11 @@ impl Program {
             ends: BTreeMap::new(),
             to_begin,
             begin_at: None,
+            ports: ConnectionPorts::new(scenario, host),
             finished: 0,
+            broken: 0,
             aborted: 0,
+            unresolved: Vec::new(),
         }
     }
 
@@ -124,29 +131,36 @@ impl Program {
             return Ok(());
         }
         let at_once = match self.scenario.kind {
-            Kind::Short => 1 + self.rng.usize(..8),
+            ScenarioKind::Short => 1 + self.rng.usize(..8),
             _ => self.to_begin.len(),
         };
         for _ in 0..at_once {
             let Some((stream, remote)) = self.to_begin.pop() else { break };
-            let conn = hands
-                .stack
-                .connect_where(
-                    hands.now,
-                    remote,
-                    None,
-                    (PoolId::default(), hands.memory),
-                    &|local| (hands.arrives)(local, remote),
-                )
-                .map_err(|error| Violation::NotBegun { host, why: error.to_string() })?;
+            let begun = hands.stack.connect_where(
+                hands.now,
+                remote,
+                None,
+                (PoolId::default(), hands.memory),
+                &|local| (hands.arrives)(local, remote),
+            );
+            let conn = match begun {
+                Ok(conn) => conn,
+                Err(ConnectError::NoPort) if self.ports.may_be_taken(hands, remote) => {
+                    self.to_begin.push((stream, remote));
+                    break;
+                }
+                Err(error) => return Err(Violation::NotBegun { host, why: error.to_string() }),
+            };
+            self.ports.begin(conn.index, remote);
             let (request, response) = stream.patterns();
-            let end = End {
+            let end = ProgramEnd {
+                peer: Some(remote.ip()),
                 stream: Some(stream),
                 receiver: Some(Receiver::new(stream.number, response, stream.response_bytes)),
                 pattern: request,
                 prelude: stream.header().to_vec(),
                 to_send: stream.request_bytes,
-                ..End::new(conn)
+                ..ProgramEnd::new(conn)
             };
             self.ends.insert(conn.index, end);
         }
@@ -167,8 +181,11 @@ impl Program {
         for number in 0..self.scenario.crossing {
             let mut bytes = || rng.u64(..=self.scenario.bytes_max);
             let (mut sent, mut expected) = (bytes(), bytes());
-            let stream =
-                Stream { number: rng.u64(..), request_bytes: sent, response_bytes: expected };
+            let stream = CheckedStream {
+                number: rng.u64(..),
+                request_bytes: sent,
+                response_bytes: expected,
+            };
             let (mut ours, mut theirs) = stream.patterns();
             if !first {
                 (sent, expected) = (expected, sent);
@@ -184,12 +201,13 @@ impl Program {
             let conn =
                 conn.map_err(|error| Violation::NotBegun { host, why: error.to_string() })?;
             let receiver = Some(Receiver::new(stream.number, theirs, expected));
-            let end = End {
+            let end = ProgramEnd {
+                peer: Some(peer),
                 stream: Some(stream),
                 receiver,
                 pattern: ours,
                 to_send: sent,
-                ..End::new(conn)
+                ..ProgramEnd::new(conn)
             };
             self.ends.insert(conn.index, end);
         }
@@ -222,7 +240,6 @@ impl Program {
         &mut self,
         hands: &mut Hands<'_>,
         event: Event,
-        may_fail: bool,
     ) -> Result<(), Violation> {
         match event {
             Event::Incoming { conn, listener, .. } => {
@@ -242,31 +259,51 @@ impl Program {
                 if let Some(end) = self.ends.get_mut(&conn.index)
                     && let Some(receiver) = &mut end.receiver
                 {
-                    receiver.on_end()?;
+                    let is_rough = end.stream.is_some_and(CheckedStream::is_rough);
+                    if !(is_rough && self.scenario.kind == ScenarioKind::Sockets) {
+                        receiver.on_end()?;
+                    }
                 }
             }
             Event::Closed { conn, reason } => {
+                self.ports.end(conn.index, hands.now);
                 if let Some(end) = self.ends.remove(&conn.index)
                     && let Some(receiver) = end.receiver
                 {
-                    // Who asks for a neighbour while the link is cut hears nothing, and a handshake
-                    // that is under way fails (RFC 1122 §2.3.2.2, §4.2.3.9).
-                    let is_asked = self.scenario.ethernet && !self.scenario.outages.is_empty();
-                    receiver.on_closed(reason, may_fail || is_asked && !end.is_open)?;
+                    // A handshake fails while its peer's address is not resolved (RFC 1122
+                    // §2.3.2.2, §4.2.3.9). The world checks that the network is the cause.
+                    let is_unresolved = reason == CloseReason::HostUnreachable && !end.is_open;
+                    if is_unresolved {
+                        self.unresolved.extend(end.peer);
+                    }
+                    let may_fail = self.scenario.may_fail(reason)
+                        || is_unresolved && end.peer.is_some()
+                        || self.scenario.kind == ScenarioKind::Sockets
+                            && end.stream.is_some_and(CheckedStream::is_rough)
+                        || reason == CloseReason::ResetByPeer
+                            && is_forgotten(&self.scenario, &end, receiver, hands.now);
+                    receiver.on_closed(reason, may_fail)?;
                     self.finished += 1;
+                    self.broken += u64::from(reason != CloseReason::Finished && !is_unresolved);
                 }
             }
-            Event::Urgent { .. } | Event::Datagram { .. } | Event::DatagramRefused { .. } => {}
+            Event::Urgent { .. }
+            | Event::UnsentBelow { .. }
+            | Event::Datagram { .. }
+            | Event::DatagramRefused { .. } => {}
         }
         Ok(())
     }
 
     fn accept(&mut self, hands: &mut Hands<'_>, conn: ConnId) {
-        let shut = self.scenario.silent_servers;
+        let shut_at = self.scenario.silent_servers.then_some(hands.now);
         let header = Some(Vec::with_capacity(HEADER_BYTES));
-        self.ends.insert(conn.index, End { header, shut, is_open: true, ..End::new(conn) });
+        self.ends.insert(
+            conn.index,
+            ProgramEnd { header, shut_at, is_open: true, ..ProgramEnd::new(conn) },
+        );
         let _ = hands.stack.receive(hands.now, conn);
-        if shut {
+        if shut_at.is_some() {
             let _ = hands.stack.shutdown(hands.now, conn, hands.memory);
         }
     }
@@ -286,6 +323,7 @@ impl Program {
         }
         if self.rng.u32(..1_000) < self.scenario.abort {
             self.ends.remove(&conn.index);
+            self.ports.end(conn.index, hands.now);
             self.aborted += 1;
             let _ = hands.stack.abort(hands.now, conn, hands.memory);
             return Ok(());
@@ -307,11 +345,24 @@ impl Program {
     }
 }
 
-impl End {
+/// Whether the peer may have forgotten the connection, while its last acknowledgment was lost: an
+/// end that waits for nothing else is reset then. Either a new connection of the peer uses the same
+/// port, or the peer's TIME-WAIT is over.
+fn is_forgotten(scenario: &Scenario, end: &ProgramEnd, receiver: Receiver, now: Instant) -> bool {
+    let (Some(shut_at), true) = (end.shut_at, receiver.ended) else { return false };
+    let is_foreign = scenario.programs.contains(&HostPrograms::Foreign);
+    let msl = scenario.tcp.iter().map(|tcp| tcp.msl).min().unwrap_or_default();
+    let time_wait = if is_foreign { FOREIGN_TIME_WAIT } else { msl * 2 };
+    // The peer's clock may be the faster one.
+    scenario.client_ports.is_some() || now.since(shut_at) >= time_wait * 2 / 3
+}
+
+impl ProgramEnd {
     /// An end that has nothing to send yet.
     const fn new(conn: ConnId) -> Self {
         Self {
             conn,
+            peer: None,
             header: None,
             stream: None,
             receiver: None,
@@ -319,7 +370,7 @@ impl End {
             prelude: Vec::new(),
             sent: 0,
             to_send: u64::MAX,
-            shut: false,
+            shut_at: None,
             is_open: false,
             stalled_until: None,
         }
@@ -331,7 +382,7 @@ impl End {
         let (front, rest) = bytes.split_at(bytes.len().min(HEADER_BYTES - header.len()));
         header.extend(front);
         let Ok(whole) = <&[u8; HEADER_BYTES]>::try_from(&header[..]) else { return rest };
-        let stream = Stream::of_header(whole);
+        let stream = CheckedStream::of_header(whole);
         let (request, response) = stream.patterns();
         self.stream = Some(stream);
         self.receiver = Some(Receiver::new(stream.number, request, stream.request_bytes));
@@ -343,8 +394,8 @@ impl End {
 }
 
 /// Sends as much as the stack takes, and closes the direction after the last byte.
-fn pump(end: &mut End, hands: &mut Hands<'_>, rng: &mut fastrand::Rng) {
-    if end.header.is_some() || end.shut {
+fn pump(end: &mut ProgramEnd, hands: &mut Hands<'_>, rng: &mut fastrand::Rng) {
+    if end.header.is_some() || end.shut_at.is_some() {
         return;
     }
     let buf_bytes = hands.memory.buf_bytes(megapipe_stack::BufId(0)) as usize;
@@ -357,12 +408,12 @@ fn pump(end: &mut End, hands: &mut Hands<'_>, rng: &mut fastrand::Rng) {
             end.prelude.clone()
         };
         if bytes.is_empty() {
-            end.shut = true;
+            end.shut_at = Some(hands.now);
             let _ = hands.stack.shutdown(hands.now, end.conn, hands.memory);
             return;
         }
-        // Who fills all buffers with what it sends has none left to receive, and if all do so,
-        // nobody goes on.
+        // A program that fills all buffers with what it sends has none left to receive. If all
+        // programs do so, all stall.
         let may_fill = hands.memory.in_use() < BUFFERS as usize / 2;
         let chunk = may_fill.then(|| hands.memory.chunk_of(&bytes)).flatten();
         let Some(chunk) = chunk else {

@@ -6,19 +6,14 @@
 
 use std::net::IpAddr;
 
-use megapipe_stack::wire::{Ecn, Protocol, checksum, ethernet, icmp4, icmp6, ipv4, ipv6};
+use megapipe_stack::wire::{Protocol, checksum, icmp4, icmp6};
 
-use crate::host::{address, mac};
+use crate::host::address;
+use crate::packets::{self, ROUTER, ethernet_bytes};
 use crate::scenario::Scenario;
 
-/// The router's last byte, in its address and its hardware address: no host's.
-const ROUTER: u8 = 254;
 /// Bytes of what did not fit that the message quotes: headers and the beginning of the rest.
 const QUOTED_BYTES: usize = 64;
-
-fn ethernet_bytes(scenario: &Scenario) -> usize {
-    if scenario.ethernet { 14 } else { 0 }
-}
 
 /// Whether a link of `mtu` bytes does not take the packet. One of IPv4 that may be cut is taken:
 /// that its pieces arrive is none of TCP's business.
@@ -31,57 +26,61 @@ pub(crate) fn is_too_large(scenario: &Scenario, frame: &[u8], mtu: u16) -> bool 
 
 /// What the router tells host `to`, which sent the frame.
 pub(crate) fn too_large(scenario: &Scenario, to: usize, frame: &[u8], mtu: u16) -> Vec<u8> {
-    let quoted = &frame[ethernet_bytes(scenario)..][..QUOTED_BYTES];
+    let bytes = &frame[ethernet_bytes(scenario)..];
+    error(scenario, to, &bytes[..bytes.len().min(QUOTED_BYTES)], RouterProblem::TooLarge { mtu })
+}
+
+/// What a router reports about a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RouterProblem {
+    /// The next link takes no more than `mtu` bytes.
+    TooLarge { mtu: u16 },
+    /// The destination has no such port.
+    NoPort,
+    /// No way leads to the destination.
+    NoHost,
+}
+
+/// The ICMP error to host `to` about a packet of its own, of which `quoted` is the beginning.
+pub(crate) fn error(
+    scenario: &Scenario,
+    to: usize,
+    quoted: &[u8],
+    problem: RouterProblem,
+) -> Vec<u8> {
     let mut message = vec![0; 8];
     message.extend(quoted);
-    let packet = match address(scenario, to) {
-        IpAddr::V4(dst) => {
-            let code = icmp4::CODE_FRAGMENTATION_NEEDED;
-            icmp4::Repr::Unreachable { code, mtu }.emit(&mut message);
-            let header = ipv4::Repr {
-                src: [10, 0, 0, ROUTER].into(),
-                dst,
-                protocol: Protocol::Icmp.number(),
-                ttl: 64,
-                dscp: 0,
-                ecn: Ecn::NotEct,
-                identification: 0,
-                dont_fragment: false,
-                more_fragments: false,
-                fragment_offset: 0,
-                payload_bytes: message.len(),
-            };
-            let mut packet = vec![0; 20];
-            header.emit(&mut packet);
-            [packet, message].concat()
+    let dst = address(scenario, to);
+    let (src, protocol) = match dst {
+        IpAddr::V4(_) => {
+            message_v4(problem).emit(&mut message);
+            (IpAddr::from([10, 0, 0, ROUTER]), Protocol::Icmp)
         }
-        IpAddr::V6(dst) => {
-            let src = [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(ROUTER)].into();
-            let next_header = Protocol::Icmp6.number();
-            let pseudo_header =
-                checksum::pseudo_header(IpAddr::V6(src), dst.into(), next_header, message.len());
-            icmp6::Repr::PacketTooBig { mtu: mtu.into() }.emit(&mut message, pseudo_header);
-            let header = ipv6::Repr {
-                src,
-                dst,
-                next_header,
-                hop_limit: 64,
-                dscp: 0,
-                ecn: Ecn::NotEct,
-                payload_bytes: message.len(),
-            };
-            let mut packet = vec![0; 40];
-            header.emit(&mut packet);
-            [packet, message].concat()
+        IpAddr::V6(_) => {
+            let src = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(ROUTER)]);
+            let number = Protocol::Icmp6.number();
+            let pseudo_header = checksum::pseudo_header(src, dst, number, message.len());
+            message_v6(problem).emit(&mut message, pseudo_header);
+            (src, Protocol::Icmp6)
         }
     };
-    if !scenario.ethernet {
-        return packet;
+    packets::frame(scenario, to, (src, dst), protocol, &message)
+}
+
+const fn message_v4(problem: RouterProblem) -> icmp4::Repr {
+    match problem {
+        RouterProblem::TooLarge { mtu } => {
+            icmp4::Repr::Unreachable { code: icmp4::CODE_FRAGMENTATION_NEEDED, mtu }
+        }
+        RouterProblem::NoPort => icmp4::Repr::Unreachable { code: 3, mtu: 0 },
+        RouterProblem::NoHost => icmp4::Repr::Unreachable { code: 1, mtu: 0 },
     }
-    let ethertype = if scenario.v6 { ethernet::IPV6 } else { ethernet::IPV4 };
-    let src = [2, 0, 0, 0, 0, ROUTER];
-    let header = ethernet::Repr { dst: mac(to), src, vlan: None, ethertype };
-    let mut whole = vec![0; 14];
-    header.emit(&mut whole);
-    [whole, packet].concat()
+}
+
+fn message_v6(problem: RouterProblem) -> icmp6::Repr {
+    match problem {
+        RouterProblem::TooLarge { mtu } => icmp6::Repr::PacketTooBig { mtu: mtu.into() },
+        RouterProblem::NoPort => icmp6::Repr::Unreachable { code: 4 },
+        RouterProblem::NoHost => icmp6::Repr::Unreachable { code: 3 },
+    }
 }

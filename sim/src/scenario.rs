@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use megapipe_stack::{Congestion, SynCookies, TcpConfig};
+use megapipe_stack::{CloseReason, Congestion, SynCookies, TcpConfig};
 
 /// What a scenario is about. Each kind is drawn with the same chance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ScenarioKind {
     /// Links that lose, repeat, reorder and corrupt; everything must arrive all the same.
     Faults,
     /// Many short connections at once.
@@ -19,10 +19,55 @@ pub enum Kind {
     Deaths,
     /// Streams of the same age over one bottleneck.
     Fairness,
+    /// An attacker who forges segments and ICMP errors.
+    Attacks,
+    /// So few ports that connections wait for those of connections that are over.
+    Ports,
+    /// Programs on sockets, of many sorts.
+    Sockets,
+    /// Datagrams by sockets, and fragments of them.
+    Datagrams,
+    /// A host with another implementation of TCP among the others.
+    Foreign,
 }
 
-impl Kind {
-    const ALL: [Self; 5] = [Self::Faults, Self::Short, Self::Bulk, Self::Deaths, Self::Fairness];
+/// What runs on a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostPrograms {
+    /// A program on the stack itself.
+    Stack,
+    /// Sockets: many connections at once, both as client and as server.
+    Events,
+    /// Sockets: a server of one connection at a time, by calls that wait.
+    SerialServer,
+    /// Sockets: a client of one connection at a time, by calls that wait.
+    SerialClient,
+    /// Sockets: datagrams.
+    Datagrams,
+    /// smoltcp, as client and server.
+    Foreign,
+}
+
+impl HostPrograms {
+    /// Whether others may connect to it.
+    #[must_use]
+    pub const fn serves(self) -> bool {
+        !matches!(self, Self::SerialClient)
+    }
+
+    /// Whether it is a program on the stack itself.
+    #[must_use]
+    pub const fn is_on_stack(self) -> bool {
+        matches!(self, Self::Stack)
+    }
+}
+
+impl ScenarioKind {
+    /// Programs on the stack itself, on a network that no third party harms.
+    const PLAIN: [Self; 5] = [Self::Faults, Self::Short, Self::Bulk, Self::Deaths, Self::Fairness];
+    /// All others.
+    const OTHERS: [Self; 5] =
+        [Self::Attacks, Self::Ports, Self::Sockets, Self::Datagrams, Self::Foreign];
 
     /// Its name.
     #[must_use]
@@ -33,18 +78,23 @@ impl Kind {
             Self::Bulk => "bulk",
             Self::Deaths => "deaths",
             Self::Fairness => "fairness",
+            Self::Attacks => "attacks",
+            Self::Ports => "ports",
+            Self::Sockets => "sockets",
+            Self::Datagrams => "datagrams",
+            Self::Foreign => "foreign",
         }
     }
 }
 
 /// What the links do to frames. Chances are in thousandths.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Faults {
+pub struct LinkFaults {
     /// A frame is lost.
     pub loss: u32,
     /// A frame arrives twice.
     pub duplication: u32,
-    /// A frame is overtaken by those that left up to [`Faults::reordering_delay`] after it.
+    /// A frame is overtaken by those that left up to [`LinkFaults::reordering_delay`] after it.
     pub reordering: u32,
     /// How long an overtaken frame is held back.
     pub reordering_delay: Duration,
@@ -58,7 +108,7 @@ pub struct Scenario {
     /// What it was made from.
     pub seed: u64,
     /// What it is about.
-    pub kind: Kind,
+    pub kind: ScenarioKind,
     /// How many hosts there are.
     pub hosts: usize,
     /// IPv6 instead of IPv4.
@@ -72,7 +122,7 @@ pub struct Scenario {
     /// Frames that wait for a host's link at most.
     pub queue_frames: usize,
     /// What the links do.
-    pub faults: Faults,
+    pub faults: LinkFaults,
     /// Largest IP packet, for each host.
     pub mtu: Vec<u16>,
     /// How much faster a host's clock runs than the world's, in millionths.
@@ -109,6 +159,12 @@ pub struct Scenario {
     /// When the listeners of a host's other shards come; until then the first accepts for all.
     /// `None`: all are there from the beginning.
     pub listeners_come: Vec<Option<Duration>>,
+    /// What the attacker does; `None`: there is none.
+    pub attack: Option<Attack>,
+    /// The ports that connections begin at; `None`: the stack's own.
+    pub client_ports: Option<(u16, u16)>,
+    /// What runs on each host.
+    pub programs: Vec<HostPrograms>,
 }
 
 impl Scenario {
@@ -116,26 +172,24 @@ impl Scenario {
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let kind = Kind::ALL[rng.usize(..Kind::ALL.len())];
-        Self::of_kind(seed, kind, &mut rng)
+        let plain = ScenarioKind::PLAIN[rng.usize(..ScenarioKind::PLAIN.len())];
+        // Drawn apart, so that plain worlds are what they were before there were others.
+        let mut of_others = fastrand::Rng::with_seed(seed ^ 0x6f74_6865_7273_0000);
+        let is_plain = of_others.bool();
+        let other = ScenarioKind::OTHERS[of_others.usize(..ScenarioKind::OTHERS.len())];
+        Self::of_kind(seed, if is_plain { plain } else { other }, &mut rng)
     }
 
-    fn of_kind(seed: u64, kind: Kind, rng: &mut fastrand::Rng) -> Self {
+    fn of_kind(seed: u64, kind: ScenarioKind, rng: &mut fastrand::Rng) -> Self {
         // Drawn apart, so that the rest of a seed's world is what it was before hosts had shards.
         let mut of_shards = fastrand::Rng::with_seed(seed ^ 0x7368_6172_6473_0000);
         let mut of_ways = fastrand::Rng::with_seed(seed ^ 0x7761_7973_0000_0000);
         let hosts = match kind {
-            Kind::Fairness => rng.usize(3..6),
-            Kind::Short => rng.usize(2..9),
+            ScenarioKind::Fairness => rng.usize(3..6),
+            ScenarioKind::Short => rng.usize(2..9),
             _ => rng.usize(2..5),
         };
-        let (connections, bytes_max) = match kind {
-            Kind::Faults => (rng.usize(1..12), 1 << rng.u32(6..18)),
-            Kind::Short => (rng.usize(20..120), 1 << rng.u32(4..13)),
-            Kind::Bulk => (rng.usize(1..4), 1 << rng.u32(16..22)),
-            Kind::Deaths => (rng.usize(2..20), 1 << rng.u32(8..17)),
-            Kind::Fairness => (1, 1 << 40),
-        };
+        let (connections, bytes_max) = load(kind, rng);
         let delay = Duration::from_micros(1 << rng.u32(4..16));
         let mut scenario = Self {
             seed,
@@ -144,14 +198,14 @@ impl Scenario {
             v6: rng.bool(),
             ethernet: rng.bool(),
             delay,
-            bytes_per_s: (kind == Kind::Fairness || rng.u32(..3) == 0)
+            bytes_per_s: (kind == ScenarioKind::Fairness || rng.u32(..3) == 0)
                 .then(|| 125_000 << rng.u32(1..7)),
-            queue_frames: if kind == Kind::Fairness { 64 } else { rng.usize(32..1024) },
+            queue_frames: if kind == ScenarioKind::Fairness { 64 } else { rng.usize(32..1024) },
             faults: faults(kind, delay, rng),
             // A share is counted in segments: those of one size are compared.
             mtu: (0..hosts)
                 .map(|_| match kind {
-                    Kind::Fairness => 1500,
+                    ScenarioKind::Fairness => 1500,
                     _ => [1280, 1500, 1500, 9000][rng.usize(..4)],
                 })
                 .collect(),
@@ -160,14 +214,14 @@ impl Scenario {
             connections,
             bytes_max,
             stall: match kind {
-                Kind::Deaths => rng.u32(..200),
-                // Who does not read gets no share of the link.
-                Kind::Fairness => 0,
+                ScenarioKind::Deaths => rng.u32(..200),
+                // An application that does not read gets no share of the link.
+                ScenarioKind::Fairness => 0,
                 _ => rng.u32(..20),
             },
-            abort: if kind == Kind::Deaths { rng.u32(1..30) } else { 0 },
+            abort: if kind == ScenarioKind::Deaths { rng.u32(1..30) } else { 0 },
             deaths: match kind {
-                Kind::Deaths => (0..rng.usize(..4))
+                ScenarioKind::Deaths => (0..rng.usize(..4))
                     .map(|_| (rng.usize(..hosts), Duration::from_millis(rng.u64(1..5_000))))
                     .collect(),
                 _ => Vec::new(),
@@ -178,18 +232,69 @@ impl Scenario {
             // A handshake that is under way when listeners come may meet two of them, and fail.
             listeners_come: (0..hosts)
                 .map(|_| Duration::from_millis(of_shards.u64(1..4_000)))
-                .map(|at| (kind == Kind::Deaths).then_some(at))
+                .map(|at| (kind == ScenarioKind::Deaths).then_some(at))
                 .collect(),
             outages: Vec::new(),
             path_mtu: Vec::new(),
             black_hole: false,
             silent_servers: false,
             crossing: 0,
+            attack: None,
+            client_ports: None,
+            programs: vec![HostPrograms::Stack; hosts],
         };
-        if kind != Kind::Fairness {
+        if kind != ScenarioKind::Fairness {
             scenario.draw_ways(&mut of_ways);
         }
+        scenario.draw_others(&mut fastrand::Rng::with_seed(seed ^ 0x6b69_6e64_7300_0000));
         scenario
+    }
+
+    /// What only kinds of [`ScenarioKind::OTHERS`] have.
+    fn draw_others(&mut self, rng: &mut fastrand::Rng) {
+        match self.kind {
+            ScenarioKind::Attacks => {
+                let hits = rng.u32(..3) == 0;
+                self.attack = Some(Attack { strikes: rng.u32(5..200), hits });
+                // An end that only waits hears of a reset at the other one by keepalives alone.
+                let idle = hits.then(|| Duration::from_secs(60));
+                self.tcp.iter_mut().for_each(|tcp| tcp.keepalive_idle = idle);
+            }
+            ScenarioKind::Ports => {
+                let first = rng.u16(1024..60_000);
+                self.client_ports = Some((first, first + rng.u16(..12)));
+                let msl = Duration::from_millis(1 << rng.u32(6..14));
+                self.tcp.iter_mut().for_each(|tcp| tcp.msl = msl);
+                // A shard gets the ports whose flows reach it: maybe none of so few.
+                self.shards.fill(1);
+            }
+            ScenarioKind::Sockets => self.draw_programs(rng),
+            ScenarioKind::Datagrams => {
+                self.programs.fill(HostPrograms::Datagrams);
+                self.crossing = 0;
+            }
+            ScenarioKind::Foreign => {
+                self.programs[rng.usize(..self.hosts)] = HostPrograms::Foreign;
+                (self.crossing, self.silent_servers) = (0, false);
+                // It looks for no narrow ways.
+                self.path_mtu.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn draw_programs(&mut self, rng: &mut fastrand::Rng) {
+        let first = [HostPrograms::Events, HostPrograms::SerialServer, HostPrograms::Stack];
+        let others = [HostPrograms::Events, HostPrograms::SerialClient, HostPrograms::Stack];
+        self.programs = (0..self.hosts)
+            .map(|host| if host == 0 { first } else { others }[rng.usize(..3)])
+            .collect();
+        if self.programs.iter().all(|it| it.is_on_stack()) {
+            self.programs[0] = HostPrograms::Events;
+        }
+        (self.crossing, self.silent_servers) = (0, false);
+        // What waits for a peer that broke the connection hears of it by keepalives alone.
+        self.tcp.iter_mut().for_each(|tcp| tcp.keepalive_idle = Some(Duration::from_secs(60)));
     }
 
     /// What happens to the ways between hosts, and what is rare at their ends.
@@ -227,21 +332,53 @@ impl Scenario {
         }
     }
 
-    /// Whether a connection may fail in this world without anybody's mistake.
+    /// Whether a connection may end like this in this world without anybody's mistake.
     #[must_use]
-    pub const fn may_fail(&self) -> bool {
-        matches!(self.kind, Kind::Deaths)
+    pub fn may_fail(&self, reason: CloseReason) -> bool {
+        let is_reset = reason == CloseReason::ResetByPeer && self.attack.is_some_and(|it| it.hits);
+        self.kind == ScenarioKind::Deaths || is_reset
     }
 }
 
-fn faults(kind: Kind, delay: Duration, rng: &mut fastrand::Rng) -> Faults {
+/// What an attacker does, who sees every frame and knows every number.
+#[derive(Debug, Clone, Copy)]
+pub struct Attack {
+    /// Chance in thousandths that a frame makes it strike.
+    pub strikes: u32,
+    /// Among its segments are resets that hit, which end connections.
+    pub hits: bool,
+}
+
+/// Connections that each host but the first begins, and bytes that each carries at most.
+fn load(kind: ScenarioKind, rng: &mut fastrand::Rng) -> (usize, u64) {
+    match kind {
+        ScenarioKind::Faults => (rng.usize(1..12), 1 << rng.u32(6..18)),
+        ScenarioKind::Short => (rng.usize(20..120), 1 << rng.u32(4..13)),
+        ScenarioKind::Bulk => (rng.usize(1..4), 1 << rng.u32(16..22)),
+        ScenarioKind::Deaths => (rng.usize(2..20), 1 << rng.u32(8..17)),
+        ScenarioKind::Fairness => (1, 1 << 40),
+        ScenarioKind::Attacks => (rng.usize(1..8), 1 << rng.u32(10..19)),
+        ScenarioKind::Ports => (rng.usize(10..60), 1 << rng.u32(4..12)),
+        ScenarioKind::Sockets => (rng.usize(1..10), 1 << rng.u32(6..18)),
+        ScenarioKind::Datagrams => (rng.usize(1..25), 0),
+        ScenarioKind::Foreign => (rng.usize(1..6), 1 << rng.u32(6..19)),
+    }
+}
+
+fn faults(kind: ScenarioKind, delay: Duration, rng: &mut fastrand::Rng) -> LinkFaults {
     let worst = match kind {
-        Kind::Fairness => return Faults::default(),
-        Kind::Faults => 80,
-        Kind::Short | Kind::Deaths => 30,
-        Kind::Bulk => 10,
+        ScenarioKind::Fairness => return LinkFaults::default(),
+        ScenarioKind::Faults => 80,
+        ScenarioKind::Short
+        | ScenarioKind::Deaths
+        | ScenarioKind::Attacks
+        | ScenarioKind::Ports
+        | ScenarioKind::Sockets
+        | ScenarioKind::Datagrams
+        | ScenarioKind::Foreign => 30,
+        ScenarioKind::Bulk => 10,
     };
-    Faults {
+    LinkFaults {
         loss: rng.u32(..worst),
         duplication: rng.u32(..worst),
         reordering: rng.u32(..worst * 2),
@@ -250,17 +387,17 @@ fn faults(kind: Kind, delay: Duration, rng: &mut fastrand::Rng) -> Faults {
     }
 }
 
-fn shards(kind: Kind, rng: &mut fastrand::Rng) -> u16 {
+fn shards(kind: ScenarioKind, rng: &mut fastrand::Rng) -> u16 {
     match (kind, rng.u32(..3)) {
         // A share is a connection's, whatever shard it is on.
-        (Kind::Fairness, _) | (_, 0) => 1,
+        (ScenarioKind::Fairness, _) | (_, 0) => 1,
         _ => rng.u16(2..6),
     }
 }
 
-fn tcp(kind: Kind, rng: &mut fastrand::Rng) -> TcpConfig {
+fn tcp(kind: ScenarioKind, rng: &mut fastrand::Rng) -> TcpConfig {
     let even = TcpConfig { syn_retries: 10, synack_retries: 10, ..TcpConfig::default() };
-    if kind == Kind::Fairness {
+    if kind == ScenarioKind::Fairness {
         return even;
     }
     let receive_buffer = 1 << rng.u32(11..18);
@@ -279,11 +416,11 @@ fn tcp(kind: Kind, rng: &mut fastrand::Rng) -> TcpConfig {
         // A cookie is lost with the first segment that carries it back: a later one has another
         // sequence number, and is answered by a RST (RFC 4987 §3.6 on the limits of cookies).
         syn_cookies: match (kind, rng.bool()) {
-            (Kind::Deaths, true) => SynCookies::Always,
+            (ScenarioKind::Deaths, true) => SynCookies::Always,
             _ => SynCookies::WhenFull,
         },
-        // Whoever only waits hears of a peer's death by keepalives alone (RFC 9293 §3.8.4).
-        keepalive_idle: (kind == Kind::Deaths).then(|| Duration::from_secs(60)),
+        // An end that only waits hears of a peer's death by keepalives alone (RFC 9293 §3.8.4).
+        keepalive_idle: (kind == ScenarioKind::Deaths).then(|| Duration::from_secs(60)),
         ..even
     }
 }
@@ -299,7 +436,7 @@ mod tests {
         assert_ne!(format!("{one:?}"), format!("{:?}", Scenario::of(43)));
         let shards = |seed| Scenario::of(seed).shards.into_iter().max();
         assert!((0..100).any(|seed| shards(seed) > Some(1)));
-        for kind in Kind::ALL {
+        for kind in ScenarioKind::PLAIN.into_iter().chain(ScenarioKind::OTHERS) {
             assert!((0..100).any(|seed| Scenario::of(seed).kind == kind), "{}", kind.name());
         }
     }

@@ -1,7 +1,7 @@
-//! Tests that need more than one crate, or a program from outside, live in `tests/tests/`.
+//! Tests of several crates together, and tests with external programs, in `tests/tests/`.
 //!
-//! Here: what the two ends of an interoperation test agree on ([`transfer`]), and the README's
-//! Rust example, so that it goes on compiling; `tests/readme.rs` sees to the one in C.
+//! This library has the protocol of the interoperation tests ([`transfer`]). It also compiles the
+//! README's Rust example; `tests/readme.rs` compiles those in C.
 
 #![forbid(unsafe_code)]
 

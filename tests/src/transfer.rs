@@ -212,15 +212,10 @@ fn echo(stream: &mut TcpStream, mut pattern: Pattern) -> io::Result<()> {
 
 /// Lengths from 0 to `2^bits_max`, small ones as often as large ones, from a seed.
 pub fn lens(seed: u64, bits_max: u32) -> impl Iterator<Item = u64> {
-    let mut state = seed;
+    let mut random = fastrand::Rng::with_seed(seed);
     std::iter::repeat_with(move || {
-        // Xorshift (Marsaglia, "Xorshift RNGs", 2003); the constant keeps the state from zero.
-        state = state.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let bits = (state >> 32) as u32 % (bits_max + 1);
-        (state >> 8) & ((1 << bits) - 1)
+        let bits = random.u32(..=bits_max);
+        random.u64(..1 << bits)
     })
 }
 

@@ -253,8 +253,8 @@ fn many_connections_are_served_at_once() {
 }
 
 #[test]
-fn a_peer_that_never_reads_stops_nobody() {
-    with_each("a_peer_that_never_reads_stops_nobody", 1, |address| {
+fn peer_that_never_reads_does_not_block_others() {
+    with_each("peer_that_never_reads_does_not_block_others", 1, |address| {
         let mut deaf = connect(address);
         deaf.set_write_timeout(Some(Duration::from_millis(300))).expect("a time-out");
         let lengths = Lengths { request: 64, response: MESSAGE_LEN_MAX };

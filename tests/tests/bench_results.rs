@@ -1,7 +1,8 @@
 //! The JSON of `megapipe bench` keeps its fields: scripts of users read it.
 
 use megapipe_bench::{
-    Bar, CpuShares, CpuSplit, Latency, Link, Machine, Point, Results, Saturated, Sense, Simulated,
+    Bar, CpuShares, CpuSplit, Figure, FigureAxis, FigureCurve, FigurePlot, FigureRow, FigureSource,
+    FigureTable, Latency, Machine, MeasuredLink, Point, Results, Saturated, Sense, Simulated,
 };
 use serde_json::Value;
 
@@ -46,6 +47,11 @@ const POINT_FIELDS: [&str; 33] = [
 const BAR_FIELDS: [&str; 10] =
     ["name", "what", "sense", "bound", "unit", "runs", "median", "met", "simulated", "why"];
 
+const FIGURE_FIELDS: [&str; 8] =
+    ["name", "title", "parameters", "paper", "finding", "why", "plots", "tables"];
+
+const PLOT_FIELDS: [&str; 5] = ["caption", "x", "y", "stacked", "curves"];
+
 const SIMULATED_FIELDS: [&str; 9] = [
     "queues",
     "measured_server_us",
@@ -77,7 +83,7 @@ fn results() -> Results {
             server: "channel".to_owned(),
             backend: "kernel".to_owned(),
             driver: "uring".to_owned(),
-            link: Link::Veth,
+            link: MeasuredLink::Veth,
             placement: "kernel".to_owned(),
             shards: 1,
             transactions_per_connection: Some(8),
@@ -120,13 +126,32 @@ fn results() -> Results {
             simulated: true,
             why: None,
         }],
+        figures: vec![figure()],
     }
+}
+
+fn figure() -> Figure {
+    let source = FigureSource::Simulated;
+    let (label, points) = ("naive".to_owned(), vec![[1.0, 2.0]]);
+    let plot = FigurePlot {
+        caption: "Throughput".to_owned(),
+        x: FigureAxis { label: "cores".to_owned(), logarithmic: true },
+        curves: vec![FigureCurve { label, source, points }],
+        ..FigurePlot::default()
+    };
+    let table = FigureTable {
+        rows_are: "layout".to_owned(),
+        columns: vec!["T_CM µs".to_owned()],
+        rows: vec![FigureRow { label: "TS1LS1CM1".to_owned(), source, values: vec![None] }],
+    };
+    let (plots, tables) = (vec![plot], vec![table]);
+    Figure { name: "fig8".to_owned(), plots, tables, ..Figure::default() }
 }
 
 #[test]
 fn the_promised_fields_are_there() {
     let json = serde_json::to_value(results()).expect("JSON");
-    for name in ["machine", "command", "points", "notes", "bars"] {
+    for name in ["machine", "command", "points", "notes", "bars", "figures"] {
         assert!(json.get(name).is_some(), "{name}");
     }
     for name in [
@@ -146,14 +171,18 @@ fn the_promised_fields_are_there() {
     for name in POINT_FIELDS {
         assert!(point.get(name).is_some(), "{name}");
     }
-    for (object, names) in
-        [(&json["bars"][0], &BAR_FIELDS[..]), (&point["simulated"], &SIMULATED_FIELDS)]
-    {
+    for (object, names) in [
+        (&json["bars"][0], &BAR_FIELDS[..]),
+        (&point["simulated"], &SIMULATED_FIELDS),
+        (&json["figures"][0], &FIGURE_FIELDS),
+        (&json["figures"][0]["plots"][0], &PLOT_FIELDS),
+    ] {
         for name in names {
             assert!(object.get(*name).is_some(), "{name}");
         }
     }
     assert_eq!(json["bars"][0]["sense"], "at_least");
+    assert_eq!(json["figures"][0]["tables"][0]["rows"][0]["source"], "simulated");
     for name in ["p50", "p99", "p999", "max"] {
         assert!(point["latency_us"][name].is_number(), "{name}");
     }
@@ -168,6 +197,16 @@ fn every_field_is_documented() {
     let object = |value: &Value| value.as_object().expect("an object").clone();
     let names = object(&json).into_iter().chain(object(&json["points"][0]));
     let names = names.chain(object(&json["machine"])).chain(object(&json["bars"][0]));
+    let figure = &json["figures"][0];
+    let parts = [
+        figure,
+        &figure["plots"][0],
+        &figure["plots"][0]["x"],
+        &figure["plots"][0]["curves"][0],
+        &figure["tables"][0],
+        &figure["tables"][0]["rows"][0],
+    ];
+    let names = names.chain(parts.into_iter().flat_map(object));
     for (name, _) in names.chain(object(&json["points"][0]["simulated"])) {
         assert!(document.contains(&format!("`{name}`")), "{name} is not documented");
     }
@@ -192,7 +231,7 @@ fn results_of_the_first_version_are_still_read() {
         point.remove(*name);
     }
     point.remove("errors");
-    for name in ["notes", "bars"] {
+    for name in ["notes", "bars", "figures"] {
         json.as_object_mut().expect("an object").remove(name);
     }
     let read: Results = serde_json::from_value(json).expect("results");

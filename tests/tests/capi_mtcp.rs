@@ -35,7 +35,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Somebody else's mess in it is no fault of the test's.
+        // Foreign files in it do not fail the test.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -128,8 +128,8 @@ fn calls_do_what_mtcps_do() {
     let program = compile(prefix, &sources().join("tests/mtcp.c"), "mtcp", C11);
     let (status, text) = run(Command::new(&program).arg(&scratch.0));
     assert!(status.success(), "{status}\n{text}");
-    assert!(text.contains("num_mem_ch has no meaning here"), "warnings are told: {text}");
-    assert!(!text.contains("context of core"), "nobody asked for counters: {text}");
+    assert!(text.contains("num_mem_ch has no effect"), "warnings are printed: {text}");
+    assert!(!text.contains("context of core"), "counters were not requested: {text}");
     let (status, text) = run(Command::new(&program).arg(&scratch.0).env("MEGAPIPE_STATS", "1"));
     assert!(status.success(), "{status}\n{text}");
     for core in [1, 2] {
@@ -365,7 +365,7 @@ fn a_web_server_that_cannot_have_its_link_says_why() {
     let stderr = child.stderr.as_mut().expect("its output");
     stderr.read_to_string(&mut said).expect("text");
     assert_eq!(child.wait().expect("its end").code(), Some(1));
-    assert!(said.contains("io = dpdk is not here: xdp (AF_XDP) takes its place"), "{said}");
+    assert!(said.contains("io = dpdk is not supported: xdp (AF_XDP) is used"), "{said}");
     assert!(said.contains("xdp:nosuch0"), "{said}");
 }
 

@@ -21,8 +21,19 @@ struct Variant {
 
 impl Variant {
     fn start(self, serve: ServeArgs) -> Result<Running, RpcError> {
+        self.start_with(RpcArgs::new(serve))
+    }
+
+    fn start_with(self, args: RpcArgs) -> Result<Running, RpcError> {
         let Self { driver, api } = self;
-        start(&RpcArgs { api, ..RpcArgs::new(ServeArgs { driver, ..serve }) })
+        start(&RpcArgs { api, serve: ServeArgs { driver, ..args.serve }, ..args })
+    }
+
+    /// A server of few connections that waits a second for the rest of a request.
+    fn start_small(self, max_connections: u32) -> Running {
+        let serve = ServeArgs { max_connections, ..ServeArgs::on([loopback()]) };
+        let args = RpcArgs { stall_timeout: 1, ..RpcArgs::new(serve) };
+        self.start_with(args).expect("the server starts")
     }
 }
 
@@ -271,6 +282,95 @@ fn a_full_server_lets_connections_wait() {
         third.read_exact(&mut [0; 64]).expect("its turn");
         drop((second, third));
         assert_eq!(server.stop().expect("a clean end").accepted, 3);
+    }
+}
+
+/// Sends one byte after the other to each peer until the server has cut all of them off.
+fn trickle(mut peers: Vec<TcpStream>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !peers.is_empty() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+            peers.retain_mut(|peer| peer.write_all(b"x").is_ok());
+        }
+        assert!(peers.is_empty(), "{} peers are not cut off", peers.len());
+    })
+}
+
+#[test]
+fn trickling_peers_do_not_starve_other_clients() {
+    for variant in variants() {
+        let server = variant.start_small(4);
+        let long = Lengths { request: 100_000, response: 64 };
+        let mut peers: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+        for (index, peer) in peers.iter_mut().enumerate() {
+            // Half of them send whole requests first.
+            if index % 2 == 0 {
+                exchange(peer, &[7; 64]).expect("an echo");
+            }
+            peer.write_all(&request(long, 1)[..20]).expect("sending");
+        }
+        let trickling = trickle(peers);
+        let mut other = connect(&server);
+        exchange(&mut other, &[1; 64]).expect("an echo");
+        trickling.join().expect("no panic");
+        drop(other);
+        assert_eq!(server.stop().expect("a clean end").failed, 4, "{variant:?}");
+    }
+}
+
+#[test]
+fn peers_that_read_nothing_do_not_starve_other_clients() {
+    for variant in variants() {
+        let server = variant.start_small(2);
+        let large = request(Lengths { request: 64, response: 1 << 20 }, 1).repeat(50);
+        let deaf: Vec<TcpStream> = (0..2).map(|_| connect(&server)).collect();
+        for mut peer in &deaf {
+            peer.write_all(&large).expect("sending");
+        }
+        let mut other = connect(&server);
+        exchange(&mut other, &[1; 64]).expect("an echo");
+        drop((deaf, other));
+        assert_eq!(server.stop().expect("a clean end").failed, 2, "{variant:?}");
+    }
+}
+
+#[test]
+fn slow_readers_keep_their_connections() {
+    for variant in variants() {
+        let server = variant.start_small(2);
+        let mut slow = connect(&server);
+        let response_len = 1 << 20;
+        let count = 40;
+        let asked = request(Lengths { request: 64, response: response_len }, 1);
+        slow.write_all(&asked.repeat(count)).expect("sending");
+        let mut piece = vec![0; response_len as usize];
+        for _ in 0..count {
+            // Longer in all than the time for one wait.
+            thread::sleep(Duration::from_millis(60));
+            slow.read_exact(&mut piece).expect("a response");
+        }
+        drop(slow);
+        assert_eq!(server.stop().expect("a clean end").failed, 0, "{variant:?}");
+    }
+}
+
+#[test]
+fn idle_connections_give_way_when_the_limit_is_reached() {
+    for variant in variants() {
+        let server = variant.start_small(4);
+        let mut idle: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+        for peer in &mut idle[..2] {
+            exchange(peer, &[7; 64]).expect("an echo");
+        }
+        let started = Instant::now();
+        let mut other = connect(&server);
+        exchange(&mut other, &[1; 64]).expect("an echo");
+        assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+        let is_closed = |peer: &mut TcpStream| matches!(peer.read(&mut [0; 1]), Ok(0));
+        assert!(idle.iter_mut().any(is_closed), "{variant:?}");
+        drop((idle, other));
+        assert_eq!(server.stop().expect("a clean end").failed, 0, "{variant:?}");
     }
 }
 

@@ -8,12 +8,12 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
-use crate::error::Error;
+use crate::error::ToolError;
 use crate::process;
 
 /// One experiment of `megapipe bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Experiment {
+pub(crate) enum BenchExperiment {
     /// 64-byte ping-pong: figures 2.1, 5.1, 5.2 and table 5.1 of the paper
     Rpc,
     /// Short connections and accept queues
@@ -26,7 +26,7 @@ pub(crate) enum Experiment {
     Bars,
 }
 
-impl Experiment {
+impl BenchExperiment {
     fn name(self) -> &'static str {
         match self {
             Self::Rpc => "rpc",
@@ -38,16 +38,21 @@ impl Experiment {
     }
 }
 
-/// Builds the release and runs the experiments asked for, all of them when none is named.
-pub(crate) fn run(root: &Path, experiments: &[Experiment], quick: bool) -> Result<bool, Error> {
+/// Builds the release and runs the named experiments, or all of them.
+pub(crate) fn run(
+    root: &Path,
+    experiments: &[BenchExperiment],
+    quick: bool,
+) -> Result<bool, ToolError> {
     let folder = root.join("target/bench");
-    fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+    fs::create_dir_all(&folder).map_err(ToolError::file(&folder))?;
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "megapipe-cli"]);
     if !process::passes_through(&mut build)? {
         return Ok(false);
     }
-    let chosen = if experiments.is_empty() { Experiment::value_variants() } else { experiments };
+    let chosen =
+        if experiments.is_empty() { BenchExperiment::value_variants() } else { experiments };
     let mut fine = true;
     for experiment in chosen {
         let mut command = Command::new(root.join("target/release/megapipe"));

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: everything that must pass before a change lands, in one command.
+//! `cargo xtask ci`: all checks that a change must pass, in one command.
 //!
 //! One line per step with its time; a step that fails shows its output; the last line alone is
 //! `N passed, N failed, N skipped`, and above it stand the reason for every skip and what failed.
@@ -27,22 +27,22 @@ use std::time::Instant;
 
 use crate::ci::display::Display;
 use crate::ci::lanes::Tick;
-use crate::ci::tally::{Counts, Tally};
-use crate::error::Error;
-use crate::process::{self, End};
-use crate::{header, sim, tidy, workspace};
+use crate::ci::tally::{TestCounts, TestTally};
+use crate::error::ToolError;
+use crate::process::{self, ProcessEnd};
+use crate::{header, sim, tidy};
 
 /// What became of one step.
-struct Outcome {
-    counts: Counts,
+struct StepOutcome {
+    counts: TestCounts,
     /// Shown under the step's line when it failed.
     output: Vec<String>,
     /// Beside the step's time: "312 passed", "no findings".
     note: String,
 }
 
-impl Outcome {
-    /// A step, or a part of one, that is one check by itself.
+impl StepOutcome {
+    /// A step, or an independent part of one.
     fn check(name: &str, fine: bool, output: Vec<String>) -> Self {
         let is_error = |line: &&String| {
             let line = line.trim_start();
@@ -51,12 +51,12 @@ impl Outcome {
         let error = output.iter().find(is_error);
         let why = error.or_else(|| output.last()).map_or("", |line| line.trim());
         let failures = if fine { Vec::new() } else { vec![format!("{name}: {why}")] };
-        let counts = Counts { passed: fine.into(), failures, skips: Vec::new() };
+        let counts = TestCounts { passed: fine.into(), failures, skips: Vec::new() };
         Self { counts, output, note: String::new() }
     }
 
     /// A step that ran tests.
-    fn counted(counts: Counts, output: Vec<String>) -> Self {
+    fn counted(counts: TestCounts, output: Vec<String>) -> Self {
         let note = format!(
             "{} passed, {} failed, {} skipped",
             counts.passed,
@@ -69,7 +69,7 @@ impl Outcome {
     fn skip(step: &str, why: &str) -> Self {
         let skips = vec![format!("{step}: {why}")];
         Self {
-            counts: Counts { passed: 0, failures: Vec::new(), skips },
+            counts: TestCounts { passed: 0, failures: Vec::new(), skips },
             output: Vec::new(),
             note: "skipped".to_owned(),
         }
@@ -77,7 +77,7 @@ impl Outcome {
 }
 
 /// The steps in their order: cheap ones first, so that a slip is seen soon.
-type Step = (&'static str, fn(&Path, &mut Display) -> Result<Outcome, Error>);
+type Step = (&'static str, fn(&Path, &mut Display) -> Result<StepOutcome, ToolError>);
 const STEPS: &[Step] = &[
     ("tidy", tidy_step),
     ("fmt", fmt),
@@ -95,6 +95,15 @@ const STEPS: &[Step] = &[
     ("loom", interleavings::loom),
 ];
 
+/// The short loop while working: what finds most mistakes in a few minutes.
+const QUICK: &[Step] = &[
+    ("tidy", tidy_step),
+    ("fmt", fmt),
+    ("clippy", clippy_default),
+    ("header", header_step),
+    ("test", suites::run_units),
+];
+
 /// The last ones, which run side by side: Miri uses one processor only.
 const TOGETHER: [&str; 4] = ["miri", "fuzz", "sim", "loom"];
 
@@ -103,13 +112,15 @@ pub(crate) fn step_names() -> impl Iterator<Item = &'static str> {
     STEPS.iter().map(|(name, _)| *name)
 }
 
-/// Runs all steps, or those that are named, also after a failure, and answers whether all passed.
-pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
+/// Runs all steps, those that are named, or those of the short loop, also after a failure. Returns
+/// whether all passed.
+pub(crate) fn run(root: &Path, only: &[String], is_quick: bool) -> Result<bool, ToolError> {
     let start = Instant::now();
-    let mut total = Counts::default();
+    let mut total = TestCounts::default();
     let is_asked = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
     let mut running = BTreeMap::new();
-    for step in STEPS.iter().filter(|(name, _)| is_asked(name)) {
+    let steps = if is_quick { QUICK } else { STEPS };
+    for step in steps.iter().filter(|(name, _)| is_asked(name)) {
         let name = step.0;
         if TOGETHER.contains(&name) && running.is_empty() {
             let steps = STEPS.iter().filter(|(name, _)| TOGETHER.contains(name) && is_asked(name));
@@ -139,11 +150,12 @@ pub(crate) fn run(root: &Path, only: &[String]) -> Result<bool, Error> {
 }
 
 /// What became of a step, also of one that could not be run.
-fn outcome_of((name, step): Step, root: &Path, display: &mut Display) -> Outcome {
-    step(root, display).unwrap_or_else(|error| Outcome::check(name, false, vec![error.to_string()]))
+fn outcome_of((name, step): Step, root: &Path, display: &mut Display) -> StepOutcome {
+    step(root, display)
+        .unwrap_or_else(|error| StepOutcome::check(name, false, vec![error.to_string()]))
 }
 
-fn run_now(root: &Path, step: Step) -> Outcome {
+fn run_now(root: &Path, step: Step) -> StepOutcome {
     let mut display = Display::start(step.0);
     let outcome = outcome_of(step, root, &mut display);
     display.end(display.elapsed(), outcome.counts.failures.is_empty(), &outcome.note);
@@ -151,31 +163,34 @@ fn run_now(root: &Path, step: Step) -> Outcome {
 }
 
 /// Runs one command as one check.
-fn command(command: &mut Command, display: &mut Display) -> Result<Outcome, Error> {
+fn command(command: &mut Command, display: &mut Display) -> Result<StepOutcome, ToolError> {
     checked(command, &mut |line| display.tick(line))
 }
 
-fn checked(command: &mut Command, tick: Tick<'_>) -> Result<Outcome, Error> {
+fn checked(command: &mut Command, tick: Tick<'_>) -> Result<StepOutcome, ToolError> {
     let watched = process::watch(command, tick)?;
     let mut output = watched.output;
-    if let End::Stopped(why) = &watched.end {
+    if let ProcessEnd::Stopped(why) = &watched.end {
         output.push(format!("stopped: {why}"));
     }
-    Ok(Outcome::check(&process::describe(command), watched.end == End::Success, output))
+    Ok(StepOutcome::check(&process::describe(command), watched.end == ProcessEnd::Success, output))
 }
 
-fn tidy_step(root: &Path, _: &mut Display) -> Result<Outcome, Error> {
+fn tidy_step(root: &Path, _: &mut Display) -> Result<StepOutcome, ToolError> {
     let findings: Vec<String> = tidy::findings(root)?.iter().map(ToString::to_string).collect();
-    Ok(Outcome::check("tidy", findings.is_empty(), findings))
+    Ok(StepOutcome::check("tidy", findings.is_empty(), findings))
 }
 
-fn fmt(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+fn fmt(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     command(process::cargo(root).args(["fmt", "--all", "--", "--check"]), display)
 }
 
-fn deny(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+fn deny(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     if process::output_of(process::cargo(root).args(["deny", "--version"])).is_err() {
-        return Ok(Outcome::skip("deny", "cargo-deny is not installed; `cargo xtask setup` does"));
+        return Ok(StepOutcome::skip(
+            "deny",
+            "cargo-deny is not installed; `cargo xtask setup` does",
+        ));
     }
     let mut deny = process::cargo(root);
     // Not `advisories`: its database comes from a host that is no package registry.
@@ -183,51 +198,61 @@ fn deny(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
     command(&mut deny, display)
 }
 
-fn clippy(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
-    let lint = |extra: &[&str], display: &mut Display| {
-        let mut clippy = process::cargo(root);
-        clippy.args(["clippy", "--workspace", "--all-targets", "--locked"]).args(extra);
-        command(clippy.args(["--", "-D", "warnings"]), display)
-    };
-    let has_features = workspace::packages(root)?.iter().any(|one| !one.features.is_empty());
-    let variants: &[&[&str]] =
-        if has_features { &[&[], &["--no-default-features"], &["--all-features"]] } else { &[&[]] };
+fn lint(root: &Path, extra: &[&str], display: &mut Display) -> Result<StepOutcome, ToolError> {
+    let mut clippy = process::cargo(root);
+    clippy.args(["clippy", "--locked"]).args(extra);
+    command(clippy.args(["--", "-D", "warnings"]), display)
+}
+
+fn clippy_default(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
+    lint(root, &["--workspace", "--all-targets"], display)
+}
+
+fn clippy(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
+    // A build of the workspace unites the features that its packages want of each other: without
+    // our stack, the channel has to build alone.
+    let variants: [&[&str]; 4] = [
+        &["--workspace", "--all-targets"],
+        &["--workspace", "--all-targets", "--no-default-features"],
+        &["--workspace", "--all-targets", "--all-features"],
+        &["--package", "megapipe", "--no-default-features"],
+    ];
     for variant in variants {
-        let outcome = lint(variant, display)?;
+        let outcome = lint(root, variant, display)?;
         if !outcome.counts.failures.is_empty() {
             return Ok(outcome);
         }
     }
-    Ok(Outcome::check("clippy", true, Vec::new()))
+    Ok(StepOutcome::check("clippy", true, Vec::new()))
 }
 
-fn header_step(root: &Path, _: &mut Display) -> Result<Outcome, Error> {
+fn header_step(root: &Path, _: &mut Display) -> Result<StepOutcome, ToolError> {
     let drift = header::drift(root)?;
-    Ok(Outcome::check("header", drift.is_none(), drift.into_iter().collect()))
+    Ok(StepOutcome::check("header", drift.is_none(), drift.into_iter().collect()))
 }
 
-fn doc(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+fn doc(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     let mut doc = process::cargo(root);
     doc.args(["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
     command(doc.env("RUSTDOCFLAGS", "-D warnings"), display)
 }
 
 /// The same seeds each time, and some that were never run before.
-fn sim_step(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+fn sim_step(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     const FIXED: u64 = 200;
     const FRESH: u64 = 50;
     command(&mut sim::command(root, FIXED, FRESH), display)
 }
 
 /// The binaries and libraries, which the tests of other packages run.
-fn build(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+fn build(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     command(process::cargo(root).args(["build", "--workspace", "--locked"]), display)
 }
 
 /// Runs a command that runs tests, and counts them by what they print. `suite` names them in what
 /// is said of failures.
-fn counted(suite: &str, command: &mut Command, tick: Tick<'_>) -> Result<Outcome, Error> {
-    let mut tally = Tally::of(suite);
+fn counted(suite: &str, command: &mut Command, tick: Tick<'_>) -> Result<StepOutcome, ToolError> {
+    let mut tally = TestTally::of(suite);
     let watched = process::watch(command, |line| {
         tick(line);
         if let Some(line) = line {
@@ -235,16 +260,16 @@ fn counted(suite: &str, command: &mut Command, tick: Tick<'_>) -> Result<Outcome
         }
     })?;
     let why = match &watched.end {
-        End::Success => return Ok(Outcome::counted(tally.finish(), Vec::new())),
-        End::Failure if tally.has_failures() => {
+        ProcessEnd::Success => return Ok(StepOutcome::counted(tally.finish(), Vec::new())),
+        ProcessEnd::Failure if tally.has_failures() => {
             let output = tally.output();
-            return Ok(Outcome::counted(tally.finish(), output));
+            return Ok(StepOutcome::counted(tally.finish(), output));
         }
-        // It did not compile, or died on a signal: no closing line tells of it.
-        End::Failure => "ended without a result",
-        End::Stopped(why) => why,
+        // It did not compile, or died on a signal: it printed no summary line.
+        ProcessEnd::Failure => "ended without a result",
+        ProcessEnd::Stopped(why) => why,
     };
     let mut output = watched.output;
     output.push(format!("^ {suite}: {why}"));
-    Ok(Outcome::counted(tally.break_off(why), output))
+    Ok(StepOutcome::counted(tally.break_off(why), output))
 }

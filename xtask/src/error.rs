@@ -1,4 +1,4 @@
-//! Why a tool could not do its work. What a tool finds wrong in the project is not an error: it is
+//! Errors of the tools. A finding of a tool in the project is not an error: it is
 //! printed, and the command answers `false`.
 
 use std::io;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 /// The machine, or the tree, is not as the tool needs it.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub(crate) enum ToolError {
     /// A file could not be read or written.
     #[error("{path}: {source}", path = path.display())]
     File {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A program could not be started.
@@ -20,7 +20,7 @@ pub(crate) enum Error {
     Start {
         /// The program's name.
         program: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A program failed.
@@ -39,7 +39,7 @@ pub(crate) enum Error {
     Header(String),
 }
 
-impl Error {
+impl ToolError {
     /// For `map_err` on an operation on `path`.
     pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();

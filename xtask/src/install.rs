@@ -16,18 +16,19 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::error::Error;
+use crate::error::ToolError;
 use crate::process;
 
 /// The package whose version the library has.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The number that changes when programs must be compiled again.
 const ABI: &str = "0";
-/// What Rust's standard library needs of the system, as `rustc --print native-static-libs` says.
+/// System libraries that Rust's standard library needs, from `rustc --print native-static-libs`.
 const SYSTEM_LIBRARIES: [&str; 7] =
     ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 
-/// The profile whose library keeps its symbols: for debuggers, and for the tests under valgrind.
+/// The profile whose library and command keep their symbols: for debuggers, and for the tests
+/// under valgrind.
 const PROFILE_WITH_SYMBOLS: &str = "dev";
 
 /// Each shell, and where its completions are looked for below a prefix.
@@ -37,9 +38,9 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d", "megapipe.fish"),
 ];
 
-/// What can be installed by itself.
+/// Parts that can be installed separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum InstallPart {
     /// The command with its manual and completions.
     Command,
     /// The C library with its headers, manual and examples.
@@ -52,14 +53,15 @@ pub(crate) fn run(
     root: &Path,
     prefix: &Path,
     profile: &str,
-    only: Option<Part>,
-) -> Result<bool, Error> {
+    only: Option<InstallPart>,
+) -> Result<bool, ToolError> {
     let prefix = absolute(prefix)?;
-    if only != Some(Part::Library) {
-        install_command(&build_command(root, profile)?, &prefix)?;
+    if only != Some(InstallPart::Library) {
+        let keeps_symbols = profile == PROFILE_WITH_SYMBOLS;
+        install_command(&build_command(root, profile)?, &prefix, keeps_symbols)?;
         println!("installed megapipe {VERSION} below {}", prefix.display());
     }
-    if only != Some(Part::Command) {
+    if only != Some(InstallPart::Command) {
         install_library(root, &prefix, profile)?;
         let (prefix, lib) = (prefix.display(), prefix.join("lib"));
         let lib = lib.display();
@@ -75,20 +77,24 @@ pub(crate) fn run(
 }
 
 /// The command, its manual pages and its completions, which it prints itself.
-fn install_command(megapipe: &Path, prefix: &Path) -> Result<(), Error> {
-    copy(megapipe, &prefix.join("bin"))?;
+fn install_command(megapipe: &Path, prefix: &Path, keeps_symbols: bool) -> Result<(), ToolError> {
+    if keeps_symbols {
+        copy(megapipe, &prefix.join("bin"))?;
+    } else {
+        copy_stripped(megapipe, &prefix.join("bin"))?;
+    }
     process::output_of(Command::new(megapipe).arg("manual").arg(prefix.join("share/man/man1")))?;
     for (shell, folder, name) in COMPLETIONS {
         let text = process::output_of(Command::new(megapipe).args(["completions", shell]))?;
         let folder = prefix.join(folder);
-        fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
-        replace(&folder.join(name), |path| fs::write(path, text).map_err(Error::file(path)))?;
+        fs::create_dir_all(&folder).map_err(ToolError::file(&folder))?;
+        replace(&folder.join(name), |path| fs::write(path, text).map_err(ToolError::file(path)))?;
     }
     Ok(())
 }
 
 /// The C library with what a C program is built with.
-fn install_library(root: &Path, prefix: &Path, profile: &str) -> Result<(), Error> {
+fn install_library(root: &Path, prefix: &Path, profile: &str) -> Result<(), ToolError> {
     let capi = root.join("crates/capi");
     let archive = build_library(root, profile)?;
     let lib = prefix.join("lib");
@@ -109,15 +115,15 @@ fn install_library(root: &Path, prefix: &Path, profile: &str) -> Result<(), Erro
     Ok(())
 }
 
-/// The command, where cargo says that it is.
-fn build_command(root: &Path, profile: &str) -> Result<PathBuf, Error> {
+/// The path of the command, from cargo.
+fn build_command(root: &Path, profile: &str) -> Result<PathBuf, ToolError> {
     let mut cargo = process::cargo(root);
     cargo.args(["build", "--bin=megapipe", "--package=megapipe-cli", "--message-format=json"]);
     built(cargo.arg(format!("--profile={profile}")), "megapipe")
 }
 
-/// The static library, where cargo says that it is.
-fn build_library(root: &Path, profile: &str) -> Result<PathBuf, Error> {
+/// The path of the static library, from cargo.
+fn build_library(root: &Path, profile: &str) -> Result<PathBuf, ToolError> {
     let mut cargo = process::cargo(root);
     cargo.args(["rustc", "--lib", "--package=megapipe-capi", "--message-format=json"]);
     cargo.arg("--crate-type=staticlib").arg(format!("--profile={profile}"));
@@ -125,9 +131,9 @@ fn build_library(root: &Path, profile: &str) -> Result<PathBuf, Error> {
 }
 
 /// The file of this name that a run of cargo has made.
-fn built(cargo: &mut Command, name: &str) -> Result<PathBuf, Error> {
+fn built(cargo: &mut Command, name: &str) -> Result<PathBuf, ToolError> {
     let messages = process::output_of(cargo)?;
-    file_in(&messages, name).ok_or_else(|| Error::Failed {
+    file_in(&messages, name).ok_or_else(|| ToolError::Failed {
         command: process::describe(cargo),
         output: format!("cargo named no {name}"),
     })
@@ -142,7 +148,7 @@ fn file_in(messages: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// The shared library with its links, and only the calls visible in it.
-fn link(archive: &Path, versions: &Path, lib: &Path, keeps_symbols: bool) -> Result<(), Error> {
+fn link(archive: &Path, versions: &Path, lib: &Path, keeps_symbols: bool) -> Result<(), ToolError> {
     let (soname, file) = (format!("libmegapipe.so.{ABI}"), format!("libmegapipe.so.{VERSION}"));
     replace(&lib.join(&file), |path| {
         let mut cc = Command::new("cc");
@@ -161,46 +167,64 @@ fn link(archive: &Path, versions: &Path, lib: &Path, keeps_symbols: bool) -> Res
 }
 
 /// Makes `path` a symbolic link to its neighbour `target`.
-fn point(path: &Path, target: &str) -> Result<(), Error> {
-    replace(path, |path| symlink(target, path).map_err(Error::file(path)))
+fn point(path: &Path, target: &str) -> Result<(), ToolError> {
+    replace(path, |path| symlink(target, path).map_err(ToolError::file(path)))
 }
 
 /// Makes a file under another name, and puts it in the place of `path` when it is whole.
-fn replace(path: &Path, make: impl FnOnce(&Path) -> Result<(), Error>) -> Result<(), Error> {
+fn replace(
+    path: &Path,
+    make: impl FnOnce(&Path) -> Result<(), ToolError>,
+) -> Result<(), ToolError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let new = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let made = make(&new).and_then(|()| fs::rename(&new, path).map_err(Error::file(path)));
+    let made = make(&new).and_then(|()| fs::rename(&new, path).map_err(ToolError::file(path)));
     if made.is_err() {
-        // There may be nothing yet; why it failed is said by what failed.
+        // The file may not exist; the original error is reported.
         let _ = fs::remove_file(&new);
     }
     made
 }
 
-fn write_pkg_config(template: &Path, prefix: &Path) -> Result<(), Error> {
-    let text = fs::read_to_string(template).map_err(Error::file(template))?;
+fn write_pkg_config(template: &Path, prefix: &Path) -> Result<(), ToolError> {
+    let text = fs::read_to_string(template).map_err(ToolError::file(template))?;
     let text = text.replace("@PREFIX@", &prefix.to_string_lossy()).replace("@VERSION@", VERSION);
     let folder = prefix.join("lib/pkgconfig");
-    fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+    fs::create_dir_all(&folder).map_err(ToolError::file(&folder))?;
     let path = folder.join("megapipe.pc");
-    replace(&path, |path| fs::write(path, text).map_err(Error::file(path)))
+    replace(&path, |path| fs::write(path, text).map_err(ToolError::file(path)))
 }
 
 /// Copies a file into a folder, which is made if it is missing.
-fn copy(file: &Path, folder: &Path) -> Result<(), Error> {
-    fs::create_dir_all(folder).map_err(Error::file(folder))?;
+fn copy(file: &Path, folder: &Path) -> Result<(), ToolError> {
+    fs::create_dir_all(folder).map_err(ToolError::file(folder))?;
     let target = folder.join(file.file_name().unwrap_or_default());
-    replace(&target, |target| fs::copy(file, target).map(drop).map_err(Error::file(file)))
+    replace(&target, |target| fs::copy(file, target).map(drop).map_err(ToolError::file(file)))
 }
 
-fn files_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = fs::read_dir(folder).map_err(Error::file(folder))?;
+/// Copies a program into a folder without its symbols. A machine without strip(1) gets them all.
+fn copy_stripped(program: &Path, folder: &Path) -> Result<(), ToolError> {
+    if Command::new("strip").arg("--version").output().is_err() {
+        println!("strip is missing: {} keeps its symbols", program.display());
+        return copy(program, folder);
+    }
+    fs::create_dir_all(folder).map_err(ToolError::file(folder))?;
+    let target = folder.join(program.file_name().unwrap_or_default());
+    replace(&target, |target| {
+        let mut strip = Command::new("strip");
+        strip.args(["--strip-all", "-o"]).arg(target).arg(program);
+        process::output_of(&mut strip).map(drop)
+    })
+}
+
+fn files_in(folder: &Path) -> Result<Vec<PathBuf>, ToolError> {
+    let entries = fs::read_dir(folder).map_err(ToolError::file(folder))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    paths.collect::<Result<_, _>>().map_err(Error::file(folder))
+    paths.collect::<Result<_, _>>().map_err(ToolError::file(folder))
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(Error::file(path))
+fn absolute(path: &Path) -> Result<PathBuf, ToolError> {
+    std::path::absolute(path).map_err(ToolError::file(path))
 }
 
 #[cfg(test)]

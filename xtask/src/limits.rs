@@ -1,4 +1,4 @@
-//! The numbers that the tools hold the project, and themselves, to.
+//! Limits that the tools check, and limits of the tools.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ pub(crate) const LINE_CHARS_MAX: usize = 100;
 /// Bytes of a tracked file; generated data and captures do not belong in the tree.
 pub(crate) const FILE_BYTES_MAX: u64 = 256 * 1024;
 
-/// A step that runs longer says how far it is.
+/// A step that runs longer prints its progress.
 pub(crate) const PROGRESS_AFTER: Duration = Duration::from_secs(2);
-/// Where the output is no terminal, progress is a line of its own, and therefore rarer.
+/// If the output is not a terminal, progress is on separate lines, and therefore rarer.
 pub(crate) const PROGRESS_LINE_EVERY: Duration = Duration::from_secs(30);
 /// A step is stopped when it has printed nothing for so long: something hangs.
 pub(crate) const STEP_SILENCE_MAX: Duration = Duration::from_secs(4 * 60);

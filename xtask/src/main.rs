@@ -9,6 +9,7 @@
 //! | `header` | writes, or with `--check` compares, the C header |
 //! | `sim` | runs simulated worlds of many hosts by their seeds |
 //! | `bench` | runs the whole benchmark plan into `target/bench/` |
+//! | `lines` | lines of code of each crate |
 //! | `scripts` | runs packet scripts, on our stack and on Linux |
 //!
 //! Read first: `ci.rs`, then `tidy.rs`.
@@ -24,6 +25,7 @@ mod error;
 mod header;
 mod install;
 mod limits;
+mod lines;
 mod process;
 mod scripts;
 mod setup;
@@ -36,25 +38,28 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::error::Error;
+use crate::error::ToolError;
 
 /// The project's own tools.
 #[derive(Parser)]
 #[command(name = "cargo xtask", version)]
-struct Arguments {
+struct CommandLine {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Run everything that must pass before a change lands
     Ci {
         /// Only these steps
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(ci::step_names()))]
         steps: Vec<String>,
+        /// The short loop: house rules, formatting, clippy, the C header, unit tests
+        #[arg(long, conflicts_with = "steps")]
+        quick: bool,
     },
-    /// Install what the tests want and this machine lacks
+    /// Install what the tests need and this machine lacks
     Setup,
     /// Check the house rules that no compiler checks
     Tidy,
@@ -74,17 +79,17 @@ enum Command {
         profile: String,
         /// Install one part only
         #[arg(long, value_enum)]
-        only: Option<install::Part>,
+        only: Option<install::InstallPart>,
     },
     /// Run simulated worlds of many hosts by their seeds
     Sim {
-        /// Run this seed alone, and say what it decides
+        /// Run only this seed, and print its decisions
         #[arg(long)]
         seed: Option<u64>,
-        /// Run so many seeds from 0 on
+        /// Run this many seeds from 0 on
         #[arg(long, default_value_t = 200)]
         fixed: u64,
-        /// Run so many seeds that were never run before
+        /// Run this many seeds that were never run before
         #[arg(long, default_value_t = 50)]
         fresh: u64,
     },
@@ -95,7 +100,12 @@ enum Command {
         quick: bool,
         /// Only these experiments
         #[arg(value_enum)]
-        experiments: Vec<bench::Experiment>,
+        experiments: Vec<bench::BenchExperiment>,
+    },
+    /// Count lines of code of each crate, without comments, blank lines and tests
+    Lines {
+        /// Compare with this revision
+        revision: Option<String>,
     },
     /// Run packet scripts on our stack and on Linux
     Scripts {
@@ -105,7 +115,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse().command) {
+    match run(&CommandLine::parse().command) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -116,17 +126,20 @@ fn main() -> ExitCode {
 }
 
 /// Runs one command; `false` means that it ran and found something wrong.
-fn run(command: &Command) -> Result<bool, Error> {
+fn run(command: &XtaskCommand) -> Result<bool, ToolError> {
     let root = workspace::root()?;
     match command {
-        Command::Ci { steps } => ci::run(&root, steps),
-        Command::Setup => setup::run(&root),
-        Command::Tidy => tidy::run(&root),
-        Command::Header { check: true } => header::check(&root),
-        Command::Header { check: false } => header::write(&root),
-        Command::Install { prefix, profile, only } => install::run(&root, prefix, profile, *only),
-        Command::Sim { seed, fixed, fresh } => sim::run(&root, *seed, *fixed, *fresh),
-        Command::Scripts { files } => scripts::run(&root, files),
-        Command::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
+        XtaskCommand::Ci { steps, quick } => ci::run(&root, steps, *quick),
+        XtaskCommand::Setup => setup::run(&root),
+        XtaskCommand::Tidy => tidy::run(&root),
+        XtaskCommand::Header { check: true } => header::check(&root),
+        XtaskCommand::Header { check: false } => header::write(&root),
+        XtaskCommand::Install { prefix, profile, only } => {
+            install::run(&root, prefix, profile, *only)
+        }
+        XtaskCommand::Sim { seed, fixed, fresh } => sim::run(&root, *seed, *fixed, *fresh),
+        XtaskCommand::Lines { revision } => lines::run(&root, revision.as_deref()),
+        XtaskCommand::Scripts { files } => scripts::run(&root, files),
+        XtaskCommand::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
     }
 }

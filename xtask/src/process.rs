@@ -1,4 +1,4 @@
-//! Running other programs: to have their output, or to watch them work.
+//! Runs other programs, with captured or streamed output.
 
 use std::collections::VecDeque;
 use std::env;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-use crate::error::Error;
+use crate::error::ToolError;
 use crate::limits;
 
 /// `cargo`, the one that runs us, in the workspace's root.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What cargo told this program about itself must not reach the next cargo.
+    // Cargo's variables for this program must not reach the next cargo.
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("CARGO_PKG_") || name == "CARGO_MANIFEST_DIR" {
             command.env_remove(name);
@@ -33,7 +33,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
 pub(crate) fn nightly(root: &Path) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo"]).current_dir(root);
-    // What the cargo that runs us has said is about its own toolchain.
+    // Cargo's variables for this program describe its own toolchain.
     for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"] {
         command.env_remove(name);
     }
@@ -48,23 +48,23 @@ pub(crate) fn describe(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-fn started(command: &Command, result: io::Result<Child>) -> Result<Child, Error> {
+fn started(command: &Command, result: io::Result<Child>) -> Result<Child, ToolError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    result.map_err(|source| Error::Start { program, source })
+    result.map_err(|source| ToolError::Start { program, source })
 }
 
 /// The standard output of a command that must succeed.
-pub(crate) fn output_of(command: &mut Command) -> Result<String, Error> {
+pub(crate) fn output_of(command: &mut Command) -> Result<String, ToolError> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = started(command, child)?;
     let output = child
         .wait_with_output()
-        .map_err(|source| Error::Start { program: describe(command), source })?;
+        .map_err(|source| ToolError::Start { program: describe(command), source })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::Failed { command: describe(command), output: text })
+    Err(ToolError::Failed { command: describe(command), output: text })
 }
 
 /// Whether a program of this name can be run.
@@ -75,12 +75,12 @@ pub(crate) fn is_installed(program: &str) -> bool {
 
 /// How a watched program ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ProcessEnd {
     /// With exit status zero.
     Success,
     /// With another status or by a signal.
     Failure,
-    /// It was stopped: the text says why.
+    /// It was stopped, for this reason.
     Stopped(String),
 }
 
@@ -88,7 +88,7 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// How it ended.
-    pub(crate) end: End,
+    pub(crate) end: ProcessEnd,
     /// The last lines of its output and errors together.
     pub(crate) output: Vec<String>,
 }
@@ -99,9 +99,9 @@ pub(crate) struct Watched {
 pub(crate) fn watch(
     command: &mut Command,
     mut each: impl FnMut(Option<&str>),
-) -> Result<Watched, Error> {
+) -> Result<Watched, ToolError> {
     let program = describe(command);
-    let broken = |source| Error::Start { program: program.clone(), source };
+    let broken = |source| ToolError::Start { program: program.clone(), source };
     let (reader, writer) = io::pipe().map_err(broken)?;
     let errors = writer.try_clone().map_err(broken)?;
     let child = command.stdin(Stdio::null()).stdout(writer).stderr(errors).spawn();
@@ -110,7 +110,7 @@ pub(crate) fn watch(
     command.stdout(Stdio::null()).stderr(Stdio::null());
 
     let lines = read_lines(reader);
-    let mut kept = Tail::default();
+    let mut kept = OutputTail::default();
     let mut take = |line: Option<String>| {
         each(line.as_deref());
         if let Some(line) = line {
@@ -126,9 +126,9 @@ pub(crate) fn watch(
         take(Some(line));
     }
     let end = match stopped {
-        Some(why) => End::Stopped(why),
-        None if status.success() => End::Success,
-        None => End::Failure,
+        Some(why) => ProcessEnd::Stopped(why),
+        None if status.success() => ProcessEnd::Success,
+        None => ProcessEnd::Failure,
     };
     Ok(Watched { end, output: kept.lines.into() })
 }
@@ -148,7 +148,7 @@ fn follow(
                 take(Some(line));
             }
             Err(RecvTimeoutError::Timeout) => take(None),
-            // All writers are gone, so the child is as good as ended.
+            // All writers have closed the pipe, so the child is about to end.
             Err(RecvTimeoutError::Disconnected) => return None,
         }
         if matches!(child.try_wait(), Ok(Some(_))) {
@@ -163,7 +163,7 @@ fn follow(
     }
 }
 
-/// Lines from the pipe, read on a thread so that the reader can look at the clock too.
+/// Lines from the pipe, read on a thread so that the reader can check the clock too.
 fn read_lines(pipe: PipeReader) -> Receiver<String> {
     let (sender, receiver) = mpsc::sync_channel(1024);
     thread::spawn(move || {
@@ -182,12 +182,12 @@ fn read_lines(pipe: PipeReader) -> Receiver<String> {
 
 /// The last part of an output, bounded in bytes.
 #[derive(Default)]
-struct Tail {
+struct OutputTail {
     lines: VecDeque<String>,
     bytes: usize,
 }
 
-impl Tail {
+impl OutputTail {
     fn push(&mut self, line: String) {
         self.bytes += line.len() + 1;
         self.lines.push_back(line);
@@ -202,7 +202,7 @@ impl Tail {
 fn stop_tree(pid: u32) {
     let children = children_of(pid);
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // A process that has ended in the meantime is what we want.
+        // A process that has ended in the meantime is fine.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
     for child in children {
@@ -218,10 +218,10 @@ fn children_of(pid: u32) -> Vec<u32> {
 }
 
 /// Runs a command on the user's own terminal: a benchmark shows its progress itself.
-pub(crate) fn passes_through(command: &mut Command) -> Result<bool, Error> {
+pub(crate) fn passes_through(command: &mut Command) -> Result<bool, ToolError> {
     println!("$ {}", describe(command));
     let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().map_err(|source| Error::Start { program, source })?;
+    let status = command.status().map_err(|source| ToolError::Start { program, source })?;
     Ok(status.success())
 }
 

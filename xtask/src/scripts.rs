@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::Error;
+use crate::error::ToolError;
 use crate::process;
 
 /// Runs the files, or all of `tests/scripts`, on both systems.
-pub(crate) fn run(root: &Path, files: &[PathBuf]) -> Result<bool, Error> {
+pub(crate) fn run(root: &Path, files: &[PathBuf]) -> Result<bool, ToolError> {
     let mut build = process::cargo(root);
     build.args(["build", "--locked", "--package", "megapipe-cli"]);
     if !process::passes_through(&mut build)? {
@@ -28,11 +28,11 @@ pub(crate) fn run(root: &Path, files: &[PathBuf]) -> Result<bool, Error> {
 }
 
 /// The project's scripts, by name.
-fn own(root: &Path) -> Result<Vec<PathBuf>, Error> {
+fn own(root: &Path) -> Result<Vec<PathBuf>, ToolError> {
     let folder = root.join("tests/scripts");
     let mut files = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(Error::file(&folder))? {
-        let path = entry.map_err(Error::file(&folder))?.path();
+    for entry in fs::read_dir(&folder).map_err(ToolError::file(&folder))? {
+        let path = entry.map_err(ToolError::file(&folder))?.path();
         if path.extension().is_some_and(|extension| extension == "pkt") {
             files.push(path);
         }

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: installs what the whole test suite wants and the machine lacks.
+//! `cargo xtask setup`: installs missing programs that the tests use.
 //!
 //! The project builds with cargo and a C linker alone. What is listed here are the programs that
 //! the tests hold the servers against. Without root, or without a network, it says what to install
@@ -7,46 +7,62 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::error::Error;
+use crate::error::ToolError;
 use crate::process;
 
 /// A program that the tests run, and the Debian package it comes in.
-struct Wanted {
+struct WantedProgram {
     program: &'static str,
     package: &'static str,
     why: &'static str,
 }
 
 /// Debian's packages. A program that is there already is left as it is, wherever it came from.
-const WANTED: &[Wanted] = &[
-    Wanted { program: "cc", package: "gcc", why: "linking, and the C tests" },
-    Wanted { program: "pkg-config", package: "pkg-config", why: "the C tests" },
-    Wanted { program: "curl", package: "curl", why: "a client of serve http" },
-    Wanted { program: "wrk", package: "wrk", why: "a client of serve http" },
-    Wanted { program: "ab", package: "apache2-utils", why: "a client of serve http" },
-    Wanted { program: "nginx", package: "nginx-light", why: "what serve http is compared with" },
-    Wanted { program: "memcached", package: "memcached", why: "what serve kv is compared with" },
-    Wanted {
+const WANTED: &[WantedProgram] = &[
+    WantedProgram { program: "cc", package: "gcc", why: "linking, and the C tests" },
+    WantedProgram { program: "pkg-config", package: "pkg-config", why: "the C tests" },
+    WantedProgram { program: "curl", package: "curl", why: "a client of serve http" },
+    WantedProgram { program: "wrk", package: "wrk", why: "a client of serve http" },
+    WantedProgram { program: "ab", package: "apache2-utils", why: "a client of serve http" },
+    WantedProgram {
+        program: "nginx",
+        package: "nginx-light",
+        why: "what serve http is compared with",
+    },
+    WantedProgram {
+        program: "memcached",
+        package: "memcached",
+        why: "what serve kv is compared with",
+    },
+    WantedProgram {
         program: "memccapable",
         package: "libmemcached-tools",
         why: "the protocol suite for serve kv",
     },
-    Wanted { program: "redis-server", package: "redis-server", why: "what serve kv answers alike" },
-    Wanted { program: "redis-cli", package: "redis-tools", why: "clients of serve kv" },
-    Wanted { program: "ip", package: "iproute2", why: "network namespaces" },
-    Wanted { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
-    Wanted {
+    WantedProgram {
+        program: "redis-server",
+        package: "redis-server",
+        why: "what serve kv answers alike",
+    },
+    WantedProgram { program: "redis-cli", package: "redis-tools", why: "clients of serve kv" },
+    WantedProgram { program: "ip", package: "iproute2", why: "network namespaces" },
+    WantedProgram { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
+    WantedProgram {
         program: "ping",
         package: "iputils-ping",
         why: "asking our stack, and the kernel, for echoes",
     },
-    Wanted { program: "tcpdump", package: "tcpdump", why: "taking captures" },
-    Wanted { program: "tshark", package: "tshark", why: "judging captures" },
-    Wanted { program: "sha256sum", package: "coreutils", why: "sums of what arrived" },
-    Wanted { program: "mandoc", package: "mandoc", why: "checking the man pages" },
-    Wanted { program: "valgrind", package: "valgrind", why: "memory checks of the C library" },
-    Wanted { program: "dpdk-testpmd", package: "dpdk-dev", why: "the other end of a memif" },
-    Wanted { program: "python3", package: "python3", why: "httplint" },
+    WantedProgram { program: "tcpdump", package: "tcpdump", why: "taking captures" },
+    WantedProgram { program: "tshark", package: "tshark", why: "judging captures" },
+    WantedProgram { program: "sha256sum", package: "coreutils", why: "sums of what arrived" },
+    WantedProgram { program: "mandoc", package: "mandoc", why: "checking the man pages" },
+    WantedProgram {
+        program: "valgrind",
+        package: "valgrind",
+        why: "memory checks of the C library",
+    },
+    WantedProgram { program: "dpdk-testpmd", package: "dpdk-dev", why: "the other end of a memif" },
+    WantedProgram { program: "python3", package: "python3", why: "httplint" },
 ];
 
 /// A package without a program of its own: Python needs it to make a virtual environment.
@@ -58,13 +74,13 @@ const CARGO_DENY_VERSION: &str = "0.20.2";
 /// What builds and runs the fuzz targets, with a nightly compiler.
 const CARGO_FUZZ_VERSION: &str = "0.13.2";
 
-/// Where httplint lies once installed.
+/// Folder of httplint once installed.
 pub(crate) fn httplint(root: &Path) -> PathBuf {
     root.join("target/tools/httplint/bin/httplint")
 }
 
 /// Installs what is missing. Answers `true` also when something could not be had: it is printed.
-pub(crate) fn run(root: &Path) -> Result<bool, Error> {
+pub(crate) fn run(root: &Path) -> Result<bool, ToolError> {
     debian();
     python(root);
     miri(root);
@@ -97,12 +113,12 @@ fn debian() {
     report("debian packages", if done { "installed" } else { "not all could be installed" });
 }
 
-/// The packages whose programs are not there, each once.
-fn missing(wanted: &[Wanted], is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
+/// The packages of the missing programs, without duplicates.
+fn missing(wanted: &[WantedProgram], is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
     wanted.iter().filter(|one| !is_installed(one.program)).map(|one| one.package).collect()
 }
 
-/// `apt-get` that asks nothing and starts no service: the tests start their own servers.
+/// Noninteractive `apt-get` that starts no service: the tests start their own servers.
 fn apt(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command.arg("-q").args(arguments);

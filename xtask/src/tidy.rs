@@ -1,29 +1,33 @@
-//! `cargo xtask tidy`: the house rules that no compiler checks, as one test over the tree.
+//! `cargo xtask tidy`: checks the project's rules that the compiler does not check.
 //!
 //! Each rule is a function from the tree (file names and texts) to findings. A rule reads no clock,
 //! no file and no other rule's result, so each has a passing and a failing fixture in its tests.
-//! `docs/STYLE.md` lists the rules in words, with their reasons.
+//! `docs/STYLE.md` lists the rules with their reasons.
 //!
 //! Read first: `tidy/tree.rs` for what a rule gets; `tidy/tokens.rs` for how Rust is read.
 
 mod arrows;
 mod banned;
+mod circles;
 mod code;
 mod files;
+mod language;
 mod markdown;
 mod modules;
 mod rfc9293;
 mod tokens;
 mod tree;
+mod types;
 mod unsafety;
 
 use std::fmt;
 use std::path::Path;
 
-use crate::error::Error;
+use crate::error::ToolError;
 use crate::{header, workspace};
 
-pub(crate) use tree::Tree;
+pub(crate) use tokens::find;
+pub(crate) use tree::{File, Tree};
 
 /// One place where the tree breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +68,10 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     banned::calls,
     unsafety::allow_list,
     unsafety::forbidden_elsewhere,
+    circles::circles,
     modules::orphans,
+    types::duplicates,
+    language::plain_english,
     markdown::links,
     markdown::headings,
     markdown::ledger,
@@ -72,7 +79,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
 ];
 
 /// Everything that is wrong with the sources, sorted by place.
-pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>, Error> {
+pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>, ToolError> {
     let tree = Tree::read(root)?;
     let mut found: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
     found.extend(tree.unreadable());
@@ -81,8 +88,8 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>, Error> {
     Ok(found)
 }
 
-/// The command: prints the findings, and whether the C header is what the sources say.
-pub(crate) fn run(root: &Path) -> Result<bool, Error> {
+/// The command: prints the findings, and whether the C header matches the sources.
+pub(crate) fn run(root: &Path) -> Result<bool, ToolError> {
     let found = findings(root)?;
     for finding in &found {
         println!("{finding}");

@@ -1,11 +1,11 @@
-//! Where the workspace is and what it consists of, as cargo tells it.
+//! Root and packages of the workspace, from cargo.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::error::Error;
+use crate::error::ToolError;
 use crate::process;
 
 /// One package of the workspace.
@@ -38,16 +38,16 @@ const PUBLIC_FIELDS: [&str; 8] = [
 ];
 
 /// The workspace's root folder.
-pub(crate) fn root() -> Result<PathBuf, Error> {
+pub(crate) fn root() -> Result<PathBuf, ToolError> {
     let manifest = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf();
     let xtask = manifest.filter(|path| path.ends_with("xtask")).unwrap_or(here);
     let root = xtask.parent().unwrap_or(&xtask);
-    root.canonicalize().map_err(Error::file(root))
+    root.canonicalize().map_err(ToolError::file(root))
 }
 
 /// The workspace's packages by `cargo metadata`.
-pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, Error> {
+pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, ToolError> {
     let mut cargo = process::cargo(root);
     cargo.args(["metadata", "--format-version=1", "--no-deps", "--offline"]);
     let json = process::output_of(&mut cargo)?;

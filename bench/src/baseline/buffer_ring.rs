@@ -18,13 +18,13 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Memory of our own for as long as the value lives.
-struct Mapping {
+/// Anonymous memory that is unmapped on drop.
+struct AnonymousMapping {
     start: NonNull<c_void>,
     bytes: usize,
 }
 
-impl Mapping {
+impl AnonymousMapping {
     fn new(bytes: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
@@ -35,26 +35,26 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for AnonymousMapping {
     fn drop(&mut self) {
         // SAFETY: the range is the one that `new` mapped, unmapped once, and nothing borrows it:
-        // it is reached only through the `BufferRing` that owns this value.
+        // it is reached only through the `BaselineBufferRing` that owns this value.
         let unmapped = unsafe { munmap(self.start.as_ptr(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "an own mapping unmaps");
     }
 }
 
 /// The ring and its buffers.
-pub(super) struct BufferRing {
-    entries: Mapping,
-    buffers: Mapping,
+pub(super) struct BaselineBufferRing {
+    entries: AnonymousMapping,
+    buffers: AnonymousMapping,
     buffer_bytes: usize,
     count: u16,
     /// Where the next buffer goes; ahead of the published tail until `publish`.
     tail: u16,
 }
 
-impl BufferRing {
+impl BaselineBufferRing {
     /// `count` buffers of `buffer_bytes` each, all given to the kernel under `group`.
     ///
     /// The caller must call [`unregister`](Self::unregister) before dropping it.
@@ -65,8 +65,8 @@ impl BufferRing {
         buffer_bytes: usize,
     ) -> io::Result<Self> {
         assert!(count.is_power_of_two(), "the kernel masks with count - 1");
-        let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
-        let buffers = Mapping::new(usize::from(count) * buffer_bytes)?;
+        let entries = AnonymousMapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
+        let buffers = AnonymousMapping::new(usize::from(count) * buffer_bytes)?;
         let address = entries.start.as_ptr() as u64;
         // SAFETY: the memory holds `count` entries, is page-aligned, and lives until after
         // `unregister`, which the caller promises to call first.
@@ -87,7 +87,7 @@ impl BufferRing {
     /// The first `len` bytes of buffer `index`, which a completion has named.
     pub(super) fn received(&self, index: u16, len: usize) -> &[u8] {
         assert!(index < self.count, "the kernel names buffers that it was given");
-        assert!(len <= self.buffer_bytes, "the kernel fills no more than the buffer");
+        assert!(len <= self.buffer_bytes, "the kernel fills at most the buffer");
         let first = self.buffers.start.cast::<u8>().as_ptr();
         // SAFETY: index < count, so the buffer lies inside the mapping.
         let start = unsafe { first.add(usize::from(index) * self.buffer_bytes) };

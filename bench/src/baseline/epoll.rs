@@ -1,4 +1,4 @@
-//! The epoll baselines: one loop for both, which differ only in whose listener it is.
+//! The epoll baselines: one loop for both, with a shared listener or one for each thread.
 //!
 //! Built to spend as little as epoll allows: accepted sockets are non-blocking and edge-triggered,
 //! so that one `epoll_ctl` per connection is all there ever is (closing leaves the set by
@@ -36,14 +36,14 @@ const EDGES: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFla
 
 /// What kind of server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Serve {
+pub(super) struct EpollServerKind {
     /// The listener is shared with other threads.
     pub(super) shared: bool,
     /// Connections are closed as soon as they are accepted, which resets them.
     pub(super) reset: bool,
 }
 
-struct Connection {
+struct EpollConnection {
     socket: OwnedFd,
     requests: Requests,
     /// The reply that the socket did not take whole yet.
@@ -56,32 +56,32 @@ struct Unsent {
 }
 
 /// A connection is over: the peer closed it, broke the protocol, or the socket failed.
-struct Ended;
+struct ConnectionOver;
 
-impl From<framing::Violation> for Ended {
-    fn from(_: framing::Violation) -> Self {
+impl From<framing::ProtocolViolation> for ConnectionOver {
+    fn from(_: framing::ProtocolViolation) -> Self {
         Self
     }
 }
 
-impl From<io::Error> for Ended {
+impl From<io::Error> for ConnectionOver {
     fn from(_: io::Error) -> Self {
         Self
     }
 }
 
-impl From<Errno> for Ended {
+impl From<Errno> for ConnectionOver {
     fn from(_: Errno) -> Self {
         Self
     }
 }
 
-struct Server {
+struct EpollServer {
     epoll: OwnedFd,
     listener: OwnedFd,
     reset: bool,
     /// Indexed by descriptor number, which the kernel keeps small.
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<EpollConnection>>,
     buffer: Vec<u8>,
     defaults: Lengths,
 }
@@ -89,7 +89,7 @@ struct Server {
 /// Serves `listener` until `stop`. Blocks.
 pub(super) fn run(
     listener: OwnedFd,
-    serve: Serve,
+    serve: EpollServerKind,
     defaults: Lengths,
     stop: &Stop,
 ) -> Result<(), BaselineError> {
@@ -100,7 +100,7 @@ pub(super) fn run(
         .map_err(io::Error::from)?;
     let buffer = vec![0; limits::EPOLL_BUFFER_BYTES];
     let (reset, connections) = (serve.reset, Vec::new());
-    let mut server = Server { epoll, listener, reset, connections, buffer, defaults };
+    let mut server = EpollServer { epoll, listener, reset, connections, buffer, defaults };
     let mut events = Vec::with_capacity(limits::EPOLL_EVENTS);
     loop {
         events.clear();
@@ -124,7 +124,7 @@ fn add(epoll: &OwnedFd, fd: &OwnedFd, data: u64, flags: EventFlags) -> io::Resul
     Ok(epoll::add(epoll, fd, EventData::new_u64(data), flags)?)
 }
 
-impl Server {
+impl EpollServer {
     fn accept_all(&mut self) -> io::Result<()> {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -148,7 +148,7 @@ impl Server {
             self.connections.resize_with(index + 1, || None);
         }
         let requests = Requests::default();
-        self.connections[index] = Some(Connection { socket, requests, unsent: None });
+        self.connections[index] = Some(EpollConnection { socket, requests, unsent: None });
         Ok(())
     }
 
@@ -164,14 +164,14 @@ impl Server {
     }
 }
 
-impl Connection {
+impl EpollConnection {
     fn on_ready(
         &mut self,
         flags: EventFlags,
         epoll: &OwnedFd,
         buffer: &mut [u8],
         defaults: Lengths,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ConnectionOver> {
         let mut drain = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         if self.unsent.is_some() {
             self.send_owed(epoll, defaults)?;
@@ -184,7 +184,7 @@ impl Connection {
             };
             let received = &buffer[..received_bytes];
             if received.is_empty() {
-                return Err(Ended);
+                return Err(ConnectionOver);
             }
             self.answer(received, epoll, defaults)?;
             if received_bytes < buffer.len() && !drain {
@@ -194,14 +194,19 @@ impl Connection {
         Ok(())
     }
 
-    fn answer(&mut self, received: &[u8], epoll: &OwnedFd, defaults: Lengths) -> Result<(), Ended> {
+    fn answer(
+        &mut self,
+        received: &[u8],
+        epoll: &OwnedFd,
+        defaults: Lengths,
+    ) -> Result<(), ConnectionOver> {
         let mut sent_bytes = 0;
         if self.requests.is_echo(received, defaults) {
             sent_bytes = match rustix::net::send(&self.socket, received, SEND_FLAGS) {
                 Ok(sent_bytes) if sent_bytes == received.len() => return Ok(()),
                 Ok(sent_bytes) => sent_bytes,
                 Err(Errno::AGAIN | Errno::INTR) => 0,
-                Err(_) => return Err(Ended),
+                Err(_) => return Err(ConnectionOver),
             };
         }
         let Some(reply) = self.requests.on_received(received, defaults)? else { return Ok(()) };
@@ -209,8 +214,8 @@ impl Connection {
         self.send_owed(epoll, defaults)
     }
 
-    /// Sends replies until none is owed or until the socket takes no more; then asks for the edge.
-    fn send_owed(&mut self, epoll: &OwnedFd, defaults: Lengths) -> Result<(), Ended> {
+    /// Sends replies until none is pending or the socket is full; then waits for the next edge.
+    fn send_owed(&mut self, epoll: &OwnedFd, defaults: Lengths) -> Result<(), ConnectionOver> {
         let mut asked = false;
         while let Some(unsent) = &mut self.unsent {
             if unsent.sent_bytes == unsent.reply.response_len as usize {
@@ -231,7 +236,7 @@ impl Connection {
                     let data = EventData::new_u64(self.socket.as_raw_fd() as u64);
                     epoll::modify(epoll, &self.socket, data, EDGES | EventFlags::OUT)?;
                 }
-                Err(_) => return Err(Ended),
+                Err(_) => return Err(ConnectionOver),
             }
         }
         Ok(())

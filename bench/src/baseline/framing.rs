@@ -1,4 +1,4 @@
-//! What a baseline knows of the ping-pong protocol about one connection: bytes in, replies out.
+//! The baselines' half of the ping-pong protocol for one connection: bytes in, replies out.
 //!
 //! The protocol itself is `megapipe_apps::rpc::protocol`, the same code that `megapipe serve rpc`
 //! runs, so that nothing but the I/O differs. Pure: no socket, no clock.
@@ -34,7 +34,7 @@ pub(crate) fn pieces(reply: &Reply, mut skip: usize) -> ([&[u8]; PIECES_MAX], us
 
 /// Why a connection cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Violation;
+pub(crate) struct ProtocolViolation;
 
 /// One connection's stream of requests.
 #[derive(Debug, Default)]
@@ -60,32 +60,32 @@ impl Requests {
         &mut self,
         mut bytes: &[u8],
         defaults: Lengths,
-    ) -> Result<Option<Reply>, Violation> {
+    ) -> Result<Option<Reply>, ProtocolViolation> {
         if !self.ahead.is_empty() {
             self.hold(bytes)?;
             return self.next(defaults);
         }
-        let reply = self.framer.next(&mut bytes, defaults).map_err(|_| Violation)?;
+        let reply = self.framer.next(&mut bytes, defaults).map_err(|_| ProtocolViolation)?;
         self.hold(bytes)?;
         Ok(reply)
     }
 
     /// Keeps bytes that arrived while a reply is being sent.
-    pub(crate) fn hold(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+    pub(crate) fn hold(&mut self, bytes: &[u8]) -> Result<(), ProtocolViolation> {
         if self.ahead.len() + bytes.len() > limits::AHEAD_BYTES_MAX {
-            return Err(Violation);
+            return Err(ProtocolViolation);
         }
         self.ahead.extend_from_slice(bytes);
         Ok(())
     }
 
     /// The next reply owed for bytes that were kept. To be called when a reply has been sent.
-    pub(crate) fn next(&mut self, defaults: Lengths) -> Result<Option<Reply>, Violation> {
+    pub(crate) fn next(&mut self, defaults: Lengths) -> Result<Option<Reply>, ProtocolViolation> {
         if self.ahead.is_empty() {
             return Ok(None);
         }
         let mut bytes = &self.ahead[..];
-        let reply = self.framer.next(&mut bytes, defaults).map_err(|_| Violation)?;
+        let reply = self.framer.next(&mut bytes, defaults).map_err(|_| ProtocolViolation)?;
         let taken = self.ahead.len() - bytes.len();
         self.ahead.drain(..taken);
         Ok(reply)
@@ -94,7 +94,7 @@ impl Requests {
 
 #[cfg(test)]
 mod tests {
-    use super::{Requests, Violation, pieces};
+    use super::{ProtocolViolation, Requests, pieces};
     use crate::limits;
     use megapipe_apps::rpc::protocol::{Lengths, MESSAGE_LEN_MAX, header, matches_response};
 
@@ -149,7 +149,7 @@ mod tests {
         let lengths = Lengths::default();
         let mut requests = Requests::default();
         let flood = vec![0; limits::AHEAD_BYTES_MAX + 1];
-        assert_eq!(requests.hold(&flood), Err(Violation));
+        assert_eq!(requests.hold(&flood), Err(ProtocolViolation));
         let absurd = header(Lengths { request: u32::MAX, response: 1 }, 0);
         assert!(requests.on_received(&absurd, lengths).is_err());
     }

@@ -21,6 +21,7 @@ pub use socket::Stop;
 use megapipe_apps::{
     rpc::protocol::{LengthError, Lengths, MESSAGE_LEN_DEFAULT},
     serve::CpuList,
+    threads,
 };
 use std::{io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, thread};
 
@@ -112,6 +113,9 @@ pub enum BaselineError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A thread for a loop could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
     /// One of several processes ended by itself.
     #[error("a server process ended: {0}")]
     Process(String),
@@ -147,27 +151,36 @@ pub fn serve(
         listeners.iter().try_for_each(socket::reset_on_close).map_err(listen_failed)?;
     }
     let address = socket::local_address(&listeners[0]).map_err(listen_failed)?;
-    ready(address);
     thread::scope(|scope| {
-        let loops: Vec<_> = listeners
-            .into_iter()
-            .enumerate()
-            .map(|(index, listener)| {
-                let cpu = cpus.get(index).copied();
-                let (baseline, reset) = (args.baseline, args.reset);
-                scope.spawn(move || {
-                    if let Some(cpu) = cpu {
-                        socket::pin_this_thread(cpu)?;
-                    }
-                    let serve = epoll::Serve { shared: baseline == Baseline::EpollShared, reset };
-                    match baseline {
-                        Baseline::IoUring => uring::run(&listener, defaults, stop),
-                        _ => epoll::run(listener, serve, defaults, stop),
-                    }
-                })
-            })
-            .collect();
         let mut outcome = Ok(());
+        let mut loops = Vec::with_capacity(listeners.len());
+        for (index, listener) in listeners.into_iter().enumerate() {
+            let cpu = cpus.get(index).copied();
+            let (baseline, reset) = (args.baseline, args.reset);
+            let body = move || {
+                if let Some(cpu) = cpu {
+                    socket::pin_this_thread(cpu)?;
+                }
+                let serve =
+                    epoll::EpollServerKind { shared: baseline == Baseline::EpollShared, reset };
+                match baseline {
+                    Baseline::IoUring => uring::run(&listener, defaults, stop),
+                    _ => epoll::run(listener, serve, defaults, stop),
+                }
+            };
+            match threads::spawn_scoped(scope, format!("loop-{index}"), body) {
+                Ok(running) => loops.push(running),
+                Err(source) => {
+                    outcome = Err(BaselineError::Thread(source));
+                    // The loops that run already return, so that this error can be reported.
+                    stop.trigger()?;
+                    break;
+                }
+            }
+        }
+        if outcome.is_ok() {
+            ready(address);
+        }
         for running in loops {
             let result = running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             if outcome.is_ok() {

@@ -6,11 +6,11 @@
 //! one thread, in the same group of listeners, on its own core. This process starts them, one after
 //! another, and then sleeps.
 //!
-//! Invariant: no server outlives this process: each has asked to be killed with it.
+//! Invariant: no server outlives this process (PR_SET_PDEATHSIG).
 
 use super::{Baseline, BaselineArgs, BaselineError, Stop};
-use crate::process::{Place, Running};
-use megapipe_apps::serve::CpuList;
+use crate::process::{ChildProcess, ProcessPlace};
+use megapipe_apps::{serve::CpuList, threads};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -22,13 +22,12 @@ use std::{
     os::fd::OwnedFd,
     path::Path,
     process::Stdio,
-    thread,
 };
 
 /// One of the servers.
-struct Server {
+struct ServerProcess {
     /// Ends it on drop.
-    process: Running,
+    process: ChildProcess,
     /// Readable when it has ended.
     ended: OwnedFd,
     address: SocketAddr,
@@ -42,7 +41,7 @@ pub(super) fn run(
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), BaselineError> {
     let program = args.program.clone().map_or_else(std::env::current_exe, Ok)?;
-    let mut servers: Vec<Server> = Vec::new();
+    let mut servers: Vec<ServerProcess> = Vec::new();
     for index in 0..args.threads.get() {
         // Port 0 means any: the others join the port that the first was given.
         let listen = servers.first().map_or(args.listen, |first| first.address);
@@ -51,7 +50,7 @@ pub(super) fn run(
     }
     ready(servers.first().map_or(args.listen, |first| first.address));
     wait(&servers, stop)?;
-    // Whoever ended before it was told to has failed.
+    // A process that ended before the signal has failed.
     for server in &mut servers {
         if let Some(status) = server.process.ended()? {
             return Err(BaselineError::Process(status.to_string()));
@@ -73,7 +72,7 @@ fn start(
     program: &Path,
     listen: SocketAddr,
     cpus: CpuList,
-) -> Result<Server, BaselineError> {
+) -> Result<ServerProcess, BaselineError> {
     let pinned = args.cpus.as_ref().map(|_| ["--cpus".to_owned(), cpus.to_string()]);
     let mut words =
         ["bench", "server", Baseline::EpollReuseport.name()].map(str::to_owned).to_vec();
@@ -85,10 +84,10 @@ fn start(
     words.extend(numbers.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
     words.extend(pinned.into_iter().flatten());
     words.extend(args.reset.then(|| "--reset".to_owned()));
-    let place = Place { program: program.to_owned(), netns: None, cpus };
+    let place = ProcessPlace { program: program.to_owned(), netns: None, cpus };
     let mut command = place.command(program, words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = Running::start(&mut command)?;
+    let mut process = ChildProcess::start(&mut command)?;
     let (output, errors) = process.streams();
     let mut said = String::new();
     if let Some(output) = output {
@@ -102,21 +101,22 @@ fn start(
         }
         return Err(BaselineError::Process(said.trim().to_owned()));
     };
-    // What it says later is nobody's, but must not block it.
-    thread::spawn(move || errors.map(|mut errors| io::copy(&mut errors, &mut io::sink())));
+    // Later output is discarded, so that the process does not block.
+    let discard = move || errors.map(|mut errors| io::copy(&mut errors, &mut io::sink()));
+    threads::spawn("discard", discard).map_err(BaselineError::Thread)?;
     let pid = i32::try_from(process.pid()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
-    Ok(Server { process, ended, address })
+    Ok(ServerProcess { process, ended, address })
 }
 
-/// Where a server says that it listens.
+/// The address in a server's `listening on` line.
 fn address_in(line: &str) -> Option<SocketAddr> {
     line.strip_prefix("listening on ")?.split(',').next()?.trim().parse().ok()
 }
 
 /// Sleeps until it is time to stop, or a server has ended.
-fn wait(servers: &[Server], stop: &Stop) -> Result<(), BaselineError> {
+fn wait(servers: &[ServerProcess], stop: &Stop) -> Result<(), BaselineError> {
     let stop = stop.as_fd();
     let mut fds = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
     fds.extend(servers.iter().map(|server| PollFd::new(&server.ended, PollFlags::IN)));

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-/// Stops a running baseline: an eventfd that every loop watches and nobody reads.
+/// Stops a running baseline: an eventfd that every loop watches and none reads.
 #[derive(Debug)]
 pub struct Stop(OwnedFd);
 

@@ -22,8 +22,8 @@
 
 use super::{
     BaselineError, Stop,
-    buffer_ring::BufferRing,
-    framing::{self, PIECES_MAX, Requests, Violation},
+    buffer_ring::BaselineBufferRing,
+    framing::{self, PIECES_MAX, ProtocolViolation, Requests},
 };
 use crate::limits;
 use io_uring::{
@@ -40,13 +40,13 @@ use std::{
 const BUFFER_GROUP: u16 = 0;
 /// One completion for the whole reply, however often the socket fills.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-/// No completion for the whole echo, and one at once for less.
+/// No completion for a whole echo, and an immediate one for less.
 const ECHO_FLAGS: i32 = SEND_FLAGS | libc::MSG_DONTWAIT;
 
 /// What a completion is about: the low byte of its user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Op {
+enum RequestKind {
     Accept,
     Receive,
     Send,
@@ -58,14 +58,14 @@ enum Op {
 
 /// User data: op (8 bits), slot (24), generation (32).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tag {
-    op: Op,
+struct UserData {
+    op: RequestKind,
     slot: u32,
     generation: u32,
 }
 
-impl Tag {
-    const fn of(op: Op) -> Self {
+impl UserData {
+    const fn of(op: RequestKind) -> Self {
         Self { op, slot: 0, generation: 0 }
     }
 
@@ -75,12 +75,12 @@ impl Tag {
 
     fn unpack(user_data: u64) -> Self {
         let op = match user_data as u8 {
-            0 => Op::Accept,
-            1 => Op::Receive,
-            2 => Op::Send,
-            3 => Op::Echo,
-            4 => Op::Close,
-            _ => Op::Stop,
+            0 => RequestKind::Accept,
+            1 => RequestKind::Receive,
+            2 => RequestKind::Send,
+            3 => RequestKind::Echo,
+            4 => RequestKind::Close,
+            _ => RequestKind::Stop,
         };
         let slot = (user_data >> 8) as u32 & 0xff_ffff;
         Self { op, slot, generation: (user_data >> 32) as u32 }
@@ -88,7 +88,7 @@ impl Tag {
 }
 
 /// One connection. Its address is stable: the table never grows.
-struct Connection {
+struct UringConnection {
     generation: u32,
     requests: Requests,
     /// An echo in flight points here; a longer reply into `message`.
@@ -96,13 +96,13 @@ struct Connection {
     echo_len: u8,
     /// The turn that queued the echo.
     echo_turn: u64,
-    message: Option<Box<Message>>,
+    message: Option<Box<ReplyMessage>>,
     sending: bool,
     /// The receive has ended: close once no send is in flight.
     closing: bool,
 }
 
-impl Connection {
+impl UringConnection {
     fn new() -> Self {
         Self {
             generation: 0,
@@ -118,24 +118,24 @@ impl Connection {
 }
 
 /// A reply in pieces, as `sendmsg` takes it. Boxed, because the kernel holds its address.
-struct Message {
+struct ReplyMessage {
     reply: Reply,
     pieces: [libc::iovec; PIECES_MAX],
     header: libc::msghdr,
 }
 
-struct Server<'ring> {
+struct UringServer<'ring> {
     submitter: Submitter<'ring>,
     submissions: SubmissionQueue<'ring>,
-    buffers: BufferRing,
-    connections: Box<[Connection]>,
+    buffers: BaselineBufferRing,
+    connections: Box<[UringConnection]>,
     listener: Fd,
     defaults: Lengths,
     /// Turns of the loop that were submitted, counted from 1.
     turn: u64,
     /// Connections that hold what came while their echo was being queued, or whose receive ended
     /// then.
-    held: Vec<Tag>,
+    held: Vec<UserData>,
     stopped: bool,
 }
 
@@ -160,11 +160,11 @@ pub(super) fn run(listener: &OwnedFd, defaults: Lengths, stop: &Stop) -> Result<
     let _ = submitter.register_ring_fd();
     submitter.register_files_sparse(slots).map_err(refused("direct descriptors"))?;
     let (count, buffer_bytes) = (limits::RING_BUFFERS, limits::RING_BUFFER_BYTES);
-    let buffers = BufferRing::register(&submitter, BUFFER_GROUP, count, buffer_bytes)
+    let buffers = BaselineBufferRing::register(&submitter, BUFFER_GROUP, count, buffer_bytes)
         .map_err(refused("buffer ring"))?;
-    let connections = (0..slots).map(|_| Connection::new()).collect();
+    let connections = (0..slots).map(|_| UringConnection::new()).collect();
     let listener = Fd(listener.as_raw_fd());
-    let mut server = Server {
+    let mut server = UringServer {
         submitter,
         submissions,
         buffers,
@@ -177,10 +177,10 @@ pub(super) fn run(listener: &OwnedFd, defaults: Lengths, stop: &Stop) -> Result<
     };
     server.accept();
     let watch = opcode::PollAdd::new(Fd(stop.as_fd().as_raw_fd()), libc::POLLIN as u32).build();
-    server.push(&watch.user_data(Tag::of(Op::Stop).pack()));
+    server.push(&watch.user_data(UserData::of(RequestKind::Stop).pack()));
     while !server.stopped {
         server.submissions.sync();
-        // What is held waits for nothing but the end of this turn.
+        // Held connections continue at the end of this poll.
         let want = usize::from(server.held.is_empty());
         match server.submitter.submit_and_wait(want) {
             Ok(_) => {}
@@ -209,7 +209,7 @@ fn descriptor_limit() -> u32 {
     u32::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(u32::MAX)
 }
 
-impl Server<'_> {
+impl UringServer<'_> {
     fn push(&mut self, entry: &squeue::Entry) {
         loop {
             // SAFETY: what entries point to outlives the operations: echoes and messages lie in
@@ -219,7 +219,7 @@ impl Server<'_> {
             if pushed.is_ok() {
                 return;
             }
-            // The queue is full: hand it over now. What cannot be taken now is retried above.
+            // The queue is full: submit now. Entries that the kernel rejects are retried above.
             self.submissions.sync();
             let _ = self.submitter.submit();
             self.submissions.sync();
@@ -227,21 +227,21 @@ impl Server<'_> {
     }
 
     fn on_completion(&mut self, completion: &cqueue::Entry) {
-        let tag = Tag::unpack(completion.user_data());
+        let tag = UserData::unpack(completion.user_data());
         let (result, flags) = (completion.result(), completion.flags());
         match tag.op {
-            Op::Accept => self.on_accepted(result, flags),
-            Op::Receive => self.on_received(tag, result, flags),
-            Op::Send => self.on_sent(tag, result),
-            Op::Echo => self.on_echo_cut(tag, result),
-            Op::Close => {}
-            Op::Stop => self.stopped = true,
+            RequestKind::Accept => self.on_accepted(result, flags),
+            RequestKind::Receive => self.on_received(tag, result, flags),
+            RequestKind::Send => self.on_sent(tag, result),
+            RequestKind::Echo => self.on_echo_cut(tag, result),
+            RequestKind::Close => {}
+            RequestKind::Stop => self.stopped = true,
         }
     }
 
     fn accept(&mut self) {
         let accept = opcode::AcceptMulti::new(self.listener).allocate_file_index(true).build();
-        self.push(&accept.user_data(Tag::of(Op::Accept).pack()));
+        self.push(&accept.user_data(UserData::of(RequestKind::Accept).pack()));
     }
 
     fn on_accepted(&mut self, result: i32, flags: u32) {
@@ -261,25 +261,27 @@ impl Server<'_> {
 
     fn receive(&mut self, slot: u32, generation: u32) {
         let receive = opcode::RecvMulti::new(Fixed(slot), BUFFER_GROUP).build();
-        self.push(&receive.user_data(Tag { op: Op::Receive, slot, generation }.pack()));
+        self.push(
+            &receive.user_data(UserData { op: RequestKind::Receive, slot, generation }.pack()),
+        );
     }
 
     /// The connection that a completion is about, unless the slot has become another's.
-    fn connection(&mut self, tag: Tag) -> Option<&mut Connection> {
+    fn connection(&mut self, tag: UserData) -> Option<&mut UringConnection> {
         let connection = self.connections.get_mut(tag.slot as usize)?;
         (connection.generation == tag.generation).then_some(connection)
     }
 
-    fn on_received(&mut self, tag: Tag, result: i32, flags: u32) {
+    fn on_received(&mut self, tag: UserData, result: i32, flags: u32) {
         if let Some(buffer) = cqueue::buffer_select(flags) {
             let len = usize::try_from(result).unwrap_or(0);
             let fate = self.answer(tag, buffer, len);
             self.buffers.give_back(buffer);
             if fate.is_err() {
-                // Ends the receive with a completion of its own, which closes.
+                // Ends the receive with a completion, which closes the connection.
                 let shutdown = opcode::Shutdown::new(Fixed(tag.slot), libc::SHUT_RDWR).build();
                 let shutdown = shutdown.flags(squeue::Flags::SKIP_SUCCESS);
-                self.push(&shutdown.user_data(Tag { op: Op::Close, ..tag }.pack()));
+                self.push(&shutdown.user_data(UserData { op: RequestKind::Close, ..tag }.pack()));
             }
         }
         if cqueue::more(flags) || self.connection(tag).is_none() {
@@ -294,7 +296,7 @@ impl Server<'_> {
     }
 
     /// Answers what has arrived in a buffer, or keeps it while an answer is being sent.
-    fn answer(&mut self, tag: Tag, buffer: u16, len: usize) -> Result<(), Violation> {
+    fn answer(&mut self, tag: UserData, buffer: u16, len: usize) -> Result<(), ProtocolViolation> {
         let (defaults, turn) = (self.defaults, self.turn);
         let received = self.buffers.received(buffer, len);
         let connection = self.connections.get_mut(tag.slot as usize);
@@ -316,7 +318,7 @@ impl Server<'_> {
             let start = connection.echo.as_ptr();
             let send = opcode::Send::new(Fixed(tag.slot), start, len as u32).flags(ECHO_FLAGS);
             let send = send.build().flags(squeue::Flags::SKIP_SUCCESS);
-            self.push(&send.user_data(Tag { op: Op::Echo, ..tag }.pack()));
+            self.push(&send.user_data(UserData { op: RequestKind::Echo, ..tag }.pack()));
             return Ok(());
         }
         if let Some(reply) = connection.requests.on_received(received, defaults)? {
@@ -325,14 +327,14 @@ impl Server<'_> {
         Ok(())
     }
 
-    fn send(&mut self, tag: Tag, reply: Reply) {
+    fn send(&mut self, tag: UserData, reply: Reply) {
         let connection = &mut self.connections[tag.slot as usize];
         connection.sending = true;
-        let message = connection.message.insert(Message::new(reply));
+        let message = connection.message.insert(ReplyMessage::new(reply));
         let send = opcode::SendMsg::new(Fixed(tag.slot), &raw const message.header)
             .flags(SEND_FLAGS as u32)
             .build();
-        self.push(&send.user_data(Tag { op: Op::Send, ..tag }.pack()));
+        self.push(&send.user_data(UserData { op: RequestKind::Send, ..tag }.pack()));
     }
 
     /// Whether the kernel has taken all that was queued.
@@ -341,7 +343,7 @@ impl Server<'_> {
         self.submissions.is_empty()
     }
 
-    /// Goes on with the connections whose echoes were being queued when something happened.
+    /// Continues connections that changed while their echoes were being queued.
     fn answer_held(&mut self) {
         for tag in mem::take(&mut self.held) {
             let turn = self.turn;
@@ -356,7 +358,7 @@ impl Server<'_> {
 
     /// An echo met a full socket: the rest waits for room. Any other failure means that the peer
     /// is gone; then the receive ends too and closes.
-    fn on_echo_cut(&mut self, tag: Tag, result: i32) {
+    fn on_echo_cut(&mut self, tag: UserData, result: i32) {
         let sent_bytes = match result {
             0.. => result as usize,
             _ if result == -libc::EAGAIN => 0,
@@ -367,10 +369,10 @@ impl Server<'_> {
         let rest = &connection.echo[..usize::from(connection.echo_len)][sent_bytes..];
         let (start, len) = (rest.as_ptr(), rest.len() as u32);
         let send = opcode::Send::new(Fixed(tag.slot), start, len).flags(SEND_FLAGS).build();
-        self.push(&send.user_data(Tag { op: Op::Send, ..tag }.pack()));
+        self.push(&send.user_data(UserData { op: RequestKind::Send, ..tag }.pack()));
     }
 
-    fn on_sent(&mut self, tag: Tag, result: i32) {
+    fn on_sent(&mut self, tag: UserData, result: i32) {
         let defaults = self.defaults;
         let Some(connection) = self.connection(tag) else { return };
         connection.sending = false;
@@ -378,15 +380,15 @@ impl Server<'_> {
         let closing = connection.closing;
         match next {
             Ok(Some(reply)) => self.send(tag, reply),
-            // A failed send means that the peer is gone; then the receive ends too and closes.
-            Ok(None) | Err(Violation) if closing => self.close(tag),
-            Ok(None) | Err(Violation) => {}
+            // A failed send means that the peer has closed; then the receive ends too and closes.
+            Ok(None) | Err(ProtocolViolation) if closing => self.close(tag),
+            Ok(None) | Err(ProtocolViolation) => {}
         }
     }
 
     /// The receive has ended. A reply in flight is let go first, so that a peer that closed only
     /// its sending side still gets it.
-    fn close_when_sent(&mut self, tag: Tag) {
+    fn close_when_sent(&mut self, tag: UserData) {
         let turn = self.turn;
         let Some(connection) = self.connection(tag) else { return };
         connection.closing = true;
@@ -397,10 +399,10 @@ impl Server<'_> {
         }
     }
 
-    fn close(&mut self, tag: Tag) {
+    fn close(&mut self, tag: UserData) {
         let close = opcode::Close::new(Fixed(tag.slot)).build();
         let close = close.flags(squeue::Flags::SKIP_SUCCESS);
-        self.push(&close.user_data(Tag { op: Op::Close, ..tag }.pack()));
+        self.push(&close.user_data(UserData { op: RequestKind::Close, ..tag }.pack()));
     }
 
     /// Ends everything in flight, so that the kernel no longer touches buffers and replies.
@@ -416,7 +418,7 @@ impl Server<'_> {
     }
 }
 
-impl Message {
+impl ReplyMessage {
     fn new(reply: Reply) -> Box<Self> {
         let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         // SAFETY: a msghdr is numbers and pointers, for which zero is a value: no name, no
@@ -437,14 +439,21 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
-    use super::{Op, Tag};
+    use super::{RequestKind, UserData};
 
     #[test]
     fn tags_survive_user_data() {
-        for op in [Op::Accept, Op::Receive, Op::Send, Op::Echo, Op::Close, Op::Stop] {
+        for op in [
+            RequestKind::Accept,
+            RequestKind::Receive,
+            RequestKind::Send,
+            RequestKind::Echo,
+            RequestKind::Close,
+            RequestKind::Stop,
+        ] {
             for (slot, generation) in [(0, 0), (1, u32::MAX), (0xff_ffff, 7)] {
-                let tag = Tag { op, slot, generation };
-                assert_eq!(Tag::unpack(tag.pack()), tag);
+                let tag = UserData { op, slot, generation };
+                assert_eq!(UserData::unpack(tag.pack()), tag);
             }
         }
     }

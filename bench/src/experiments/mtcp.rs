@@ -6,14 +6,14 @@
 //! lighttpd is nginx and our own web server.
 
 use super::{
-    Experiment, Group, IO_URING, MESSAGE_BYTES, PROCESSES, REUSEPORT, SHARED, URING, accept_reset,
-    http, rpc,
+    Experiment, IO_URING, MESSAGE_BYTES, PROCESSES, REUSEPORT, SHARED, TrialGroup, URING,
+    accept_reset, http, rpc,
 };
-use crate::{files::FileSet, limits, load::Load, server::Server, server::Service};
+use crate::{files::FileSet, limits, load::LoadPlan, server::ServiceKind, server::TestedServer};
 
 impl Experiment {
     /// The groups of an experiment of this suite.
-    pub(super) fn mtcp_groups(&self, quick: bool, cores_max: usize) -> Vec<Group> {
+    pub(super) fn mtcp_groups(&self, quick: bool, cores_max: usize) -> Vec<TrialGroup> {
         match self.name {
             "mt-fig1" => vec![self.web(1, FileSet::Sized(MESSAGE_BYTES), Some(1))],
             "mt-fig7a" => self.messages_over_cores(cores_max),
@@ -31,39 +31,39 @@ impl Experiment {
         }
     }
 
-    fn messages_over_cores(&self, cores_max: usize) -> Vec<Group> {
+    fn messages_over_cores(&self, cores_max: usize) -> Vec<TrialGroup> {
         let servers = &[SHARED, REUSEPORT, URING];
         let load = rpc(1, MESSAGE_BYTES);
         (1..=cores_max).map(|cores| self.rpc(cores, &load, servers)).collect()
     }
 
-    fn messages_per_connection(&self, quick: bool) -> Vec<Group> {
+    fn messages_per_connection(&self, quick: bool) -> Vec<TrialGroup> {
         let servers = &[SHARED, REUSEPORT, URING];
         let lengths = if quick { &[1, 8, 64][..] } else { &[1, 2, 4, 8, 16, 32, 64, 128] };
         lengths.iter().map(|&length| self.rpc(1, &rpc(length, MESSAGE_BYTES), servers)).collect()
     }
 
-    fn message_sizes(&self, quick: bool) -> Vec<Group> {
+    fn message_sizes(&self, quick: bool) -> Vec<TrialGroup> {
         let servers = &[SHARED, REUSEPORT, URING];
         let sizes = if quick { &[64, 1024, 8192][..] } else { &[64, 256, 1024, 2048, 4096, 8192] };
         sizes.iter().map(|&size| self.rpc(1, &rpc(1, size), servers)).collect()
     }
 
-    fn accepts_over_cores(&self, cores_max: usize) -> Vec<Group> {
+    fn accepts_over_cores(&self, cores_max: usize) -> Vec<TrialGroup> {
         let servers = &[SHARED, REUSEPORT, PROCESSES, URING];
-        let group = |cores| self.group(cores, Service::AcceptReset, &accept_reset(), servers);
+        let group = |cores| self.group(cores, ServiceKind::AcceptReset, &accept_reset(), servers);
         (1..=cores_max).map(group).collect()
     }
 
-    /// So many connections at once that a full accept queue shows.
-    fn crowd(&self) -> Group {
+    /// Enough concurrent connections to fill the accept queue.
+    fn crowd(&self) -> TrialGroup {
         let connections = limits::CROWD_CONNECTIONS;
-        let load = Load { connections, with_connect: true, ..rpc(1, MESSAGE_BYTES) };
+        let load = LoadPlan { connections, with_connect: true, ..rpc(1, MESSAGE_BYTES) };
         self.rpc(1, &load, &[SHARED, REUSEPORT, URING, IO_URING])
     }
 
-    fn bulk_connections(&self) -> Group {
-        let load = Load {
+    fn bulk_connections(&self) -> TrialGroup {
+        let load = LoadPlan {
             connections: limits::FAIR_CONNECTIONS,
             transactions_per_connection: None,
             ..rpc(1, limits::FAIR_RESPONSE_BYTES)
@@ -71,25 +71,25 @@ impl Experiment {
         self.rpc(1, &load, &[SHARED, REUSEPORT, URING])
     }
 
-    fn web(&self, cores: usize, files: FileSet, length: Option<u64>) -> Group {
+    fn web(&self, cores: usize, files: FileSet, length: Option<u64>) -> TrialGroup {
         let load = http(files, super::CONNECTIONS, length);
-        self.group(cores, Service::Http(files), &load, &[Server::Nginx, URING])
+        self.group(cores, ServiceKind::Http(files), &load, &[TestedServer::Nginx, URING])
     }
 
     /// What is not the server's is the load's.
-    fn load_over_cores(&self, cores_max: usize) -> Vec<Group> {
+    fn load_over_cores(&self, cores_max: usize) -> Vec<TrialGroup> {
         let files = FileSet::Sized(MESSAGE_BYTES);
         let load = http(files, super::CONNECTIONS, Some(1));
-        let group = |cores| self.group(cores, Service::Http(files), &load, &[URING]);
+        let group = |cores| self.group(cores, ServiceKind::Http(files), &load, &[URING]);
         (1..=cores_max).rev().map(group).collect()
     }
 
-    fn load_over_sizes(&self, quick: bool, cores_max: usize) -> Vec<Group> {
+    fn load_over_sizes(&self, quick: bool, cores_max: usize) -> Vec<TrialGroup> {
         let sizes = if quick { &[64, 1024, 8192][..] } else { &[64, 256, 1024, 2048, 4096, 8192] };
         let group = |&size: &u64| {
             let files = FileSet::Sized(size);
             let load = http(files, super::CONNECTIONS, Some(1));
-            self.group(cores_max, Service::Http(files), &load, &[URING])
+            self.group(cores_max, ServiceKind::Http(files), &load, &[URING])
         };
         sizes.iter().map(group).collect()
     }

@@ -1,4 +1,4 @@
-//! What the points say, in a sentence beside the paper's, and as ratios for the summary. Pure.
+//! Derives findings from points: a sentence to compare with the paper's, and ratios. Pure.
 
 use crate::{
     experiments::{CONNECTIONS, Experiment, TABLE_5_1},
@@ -10,23 +10,23 @@ use crate::{
 pub(super) struct Headline {
     /// Below 1: the channel needs less CPU time than the other.
     pub(super) ratio: f64,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: RatioVerdict,
     pub(super) what: String,
     pub(super) detail: String,
 }
 
-/// What a ratio says, given how far the runs were apart.
+/// Conclusion from a ratio and the ranges of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RatioVerdict {
     /// Every run of the channel needed less than every run of the other.
     Better,
     /// Every run of the channel needed more.
     Worse,
-    /// The ranges of the runs overlap: repeat, or measure longer, to tell them apart.
+    /// The ranges of the runs overlap: more or longer runs are needed.
     WithinNoise,
 }
 
-impl Verdict {
+impl RatioVerdict {
     fn of(channel: &Point, other: &Point) -> Self {
         let range = |point: &Point| match point.server_cpu_us_range {
             // Results without ranges: older files.
@@ -46,14 +46,14 @@ impl Verdict {
 
 /// Which channels a group of headlines is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum HeadlineGroup {
     /// Channels on the kernel's TCP, through io_uring.
     Kernel,
-    /// Channels on our own stack, inside the server's calls.
+    /// Channels with the stack in placement `inline`.
     OwnStack,
 }
 
-impl Group {
+impl HeadlineGroup {
     fn has(self, point: &Point) -> bool {
         let is_measured = point.server == "channel" && point.simulated.is_none();
         let is_default = point.variant.is_empty();
@@ -79,7 +79,7 @@ fn same_situation(one: &Point, other: &Point) -> bool {
 /// The group's channels, each with the point of `server` in the same situation.
 fn pairs<'points>(
     points: &[&'points Point],
-    group: Group,
+    group: HeadlineGroup,
     server: &str,
 ) -> Vec<(&'points Point, &'points Point)> {
     let channels = points.iter().filter(|point| group.has(point));
@@ -96,7 +96,7 @@ fn gain_percent(one: &Point, other: &Point) -> f64 {
 }
 
 /// The ratios of CPU time that the summary shows of a group.
-pub(super) fn headlines(points: &[Point], group: Group) -> Vec<Headline> {
+pub(super) fn headlines(points: &[Point], group: HeadlineGroup) -> Vec<Headline> {
     let mut headlines = Vec::new();
     let wanted = [
         ("fig2.1a", &["io_uring", "epoll-reuseport", "epoll-shared"][..]),
@@ -147,13 +147,13 @@ fn headline(channel: &Point, other: &Point) -> Headline {
     };
     Headline {
         ratio: mine / theirs,
-        verdict: Verdict::of(channel, other),
+        verdict: RatioVerdict::of(channel, other),
         what: format!("CPU time vs {}", other.server),
         detail: format!("{length}{connections}{links}: {mine:.2} vs {theirs:.2} µs"),
     }
 }
 
-/// What these points show, in a sentence like the paper's; none if the points do not tell.
+/// A sentence like the paper's for these points; `None` if they are inconclusive.
 pub(super) fn finding(experiment: &Experiment, points: &[&Point]) -> Option<String> {
     match experiment.name {
         "fig2.1a" | "fig5.2" => gains(points, "epoll-shared"),
@@ -167,7 +167,7 @@ pub(super) fn finding(experiment: &Experiment, points: &[&Point]) -> Option<Stri
 }
 
 fn gains(points: &[&Point], server: &str) -> Option<String> {
-    let pairs = pairs(points, Group::Kernel, server);
+    let pairs = pairs(points, HeadlineGroup::Kernel, server);
     let throughput: Vec<f64> = pairs.iter().map(|(one, other)| gain_percent(one, other)).collect();
     let per_cpu: Vec<f64> = pairs
         .iter()
@@ -234,7 +234,7 @@ fn speed_up(points: &[&Point]) -> Option<String> {
 /// How much more throughput the default channel has than epoll-shared at each length, in percent,
 /// beside the paper's totals of table 5.1: (length, ours, the paper's).
 pub(super) fn gains_by_length(points: &[&Point]) -> Vec<(u64, f64, Option<f64>)> {
-    let mut gains: Vec<_> = pairs(points, Group::Kernel, "epoll-shared")
+    let mut gains: Vec<_> = pairs(points, HeadlineGroup::Kernel, "epoll-shared")
         .into_iter()
         .filter_map(|(channel, baseline)| {
             let length = channel.transactions_per_connection?;
@@ -254,21 +254,21 @@ fn paper_total(length: u64) -> Option<f64> {
 
 /// The steps of table 5.1: what each adds to the throughput, in percent of the baseline.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Steps {
+pub(super) struct TechniqueSteps {
     pub(super) lengths: Vec<u64>,
-    pub(super) rows: Vec<Step>,
+    pub(super) rows: Vec<TechniqueStep>,
 }
 
 /// One row: what a technique adds at each length, in percent of the baseline's throughput.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Step {
+pub(super) struct TechniqueStep {
     pub(super) name: &'static str,
     pub(super) paper: Vec<Option<f64>>,
     pub(super) ours: Vec<f64>,
 }
 
 /// The ablation's points as table 5.1; none if a step is missing somewhere.
-pub(super) fn steps(points: &[&Point]) -> Option<Steps> {
+pub(super) fn steps(points: &[&Point]) -> Option<TechniqueSteps> {
     let at = |variant: &str, length| {
         let same =
             |it: &&&Point| it.variant == variant && it.transactions_per_connection == Some(length);
@@ -298,15 +298,18 @@ pub(super) fn steps(points: &[&Point]) -> Option<Steps> {
         lengths.iter().map(at).collect()
     };
     let rows = TABLE_5_1.iter().zip(ours);
-    let rows =
-        rows.map(|((name, values), ours)| Step { name, paper: paper(values), ours }).collect();
-    Some(Steps { lengths, rows })
+    let rows = rows
+        .map(|((name, values), ours)| TechniqueStep { name, paper: paper(values), ours })
+        .collect();
+    Some(TechniqueSteps { lengths, rows })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Group, Verdict, finding, gains_by_length, headlines, steps};
-    use crate::{experiments::Experiment, layout::Link, point::Point, report::tests::point};
+    use super::{HeadlineGroup, RatioVerdict, finding, gains_by_length, headlines, steps};
+    use crate::{
+        experiments::Experiment, layout::MeasuredLink, point::Point, report::tests::point,
+    };
 
     #[test]
     fn headlines_compare_the_two_ends_of_a_sweep() {
@@ -318,7 +321,7 @@ mod tests {
             point("io_uring", Some(8), 3.0),
             point("io_uring", Some(128), 1.6),
         ];
-        let headlines = headlines(&points, Group::Kernel);
+        let headlines = headlines(&points, HeadlineGroup::Kernel);
         let ratios: Vec<String> =
             headlines.iter().map(|headline| format!("{:.2}", headline.ratio)).collect();
         assert_eq!(ratios, ["1.00", "1.25"]);
@@ -329,12 +332,12 @@ mod tests {
     fn overlapping_ranges_are_within_noise() {
         let verdict = |channel: f64, other: f64| {
             let points = [point("channel", Some(1), channel), point("io_uring", Some(1), other)];
-            headlines(&points, Group::Kernel)[0].verdict
+            headlines(&points, HeadlineGroup::Kernel)[0].verdict
         };
-        assert_eq!(verdict(8.0, 9.0), Verdict::WithinNoise);
-        assert_eq!(verdict(9.0, 8.0), Verdict::WithinNoise);
-        assert_eq!(verdict(5.0, 9.0), Verdict::Better);
-        assert_eq!(verdict(9.0, 5.0), Verdict::Worse);
+        assert_eq!(verdict(8.0, 9.0), RatioVerdict::WithinNoise);
+        assert_eq!(verdict(9.0, 8.0), RatioVerdict::WithinNoise);
+        assert_eq!(verdict(5.0, 9.0), RatioVerdict::Better);
+        assert_eq!(verdict(9.0, 5.0), RatioVerdict::Worse);
     }
 
     #[test]
@@ -343,16 +346,16 @@ mod tests {
             backend: "local".to_owned(),
             driver: "stack".to_owned(),
             placement: "inline".to_owned(),
-            link: Link::Memif,
+            link: MeasuredLink::Memif,
             ..point("channel", Some(1), 1.0)
         };
         let placed = Point { placement: "thread".to_owned(), ..own.clone() };
         let points = [point("epoll-reuseport", Some(1), 9.0), own, placed];
-        let found = headlines(&points, Group::OwnStack);
+        let found = headlines(&points, HeadlineGroup::OwnStack);
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].verdict, Verdict::Better);
+        assert_eq!(found[0].verdict, RatioVerdict::Better);
         assert!(found[0].detail.contains("memif vs veth"), "{}", found[0].detail);
-        assert!(headlines(&points, Group::Kernel).is_empty());
+        assert!(headlines(&points, HeadlineGroup::Kernel).is_empty());
     }
 
     #[test]

@@ -3,26 +3,28 @@
 //! Pure: results in, text out. `series.rs` turns points into curves, `plot.rs` draws them,
 //! `findings.rs` says what they mean, `style.css` is the look.
 
+mod figures;
 mod findings;
 mod mtcp;
 mod plot;
 mod programs;
 mod series;
+mod xy_plot;
 
 pub(crate) use mtcp::{simulation_table, table as special_table};
 pub(crate) use programs::programs_table;
 pub(crate) use series::server_label;
 
 use crate::{
-    bars::BarResult,
     experiments::{EXPERIMENTS, Experiment},
     features,
-    layout::Link,
+    layout::MeasuredLink,
     point::{Machine, Point, Results},
-    table::{Table, grouped},
+    promise::BarResult,
+    table::{TextTable, grouped},
 };
-use findings::{Group, Steps, Verdict};
-use plot::{Mark, Place, Series, escaped};
+use findings::{HeadlineGroup, RatioVerdict, TechniqueSteps};
+use plot::{AxisPosition, PlotMark, Series, escaped};
 use series::Metric;
 use std::fmt::Write;
 
@@ -77,6 +79,7 @@ pub(crate) fn page_with_bars(results: &Results, bars: &[BarResult]) -> String {
         html += "<p class=\"paper\">mTCP paper: table 1; our back ends below the paper's \
                  systems.</p></section>\n";
     }
+    html += &figures::sections(&results.figures);
     html += &caveats(results);
     html + "</main>\n</body>\n</html>\n"
 }
@@ -93,29 +96,33 @@ fn experiment_names(results: &Results) -> Vec<String> {
     names
 }
 
-fn link_sentence(link: Link) -> &'static str {
+fn link_sentence(link: MeasuredLink) -> &'static str {
     match link {
-        Link::Veth => {
+        MeasuredLink::Veth => {
             "veth pair between two network namespaces; receive processing of each end runs on \
              its own side's cores (RPS)"
         }
-        Link::Loopback => {
+        MeasuredLink::Loopback => {
             "loopback: the sender's core does part of the receiver's work, so the server's cores \
              are charged too little"
         }
-        Link::Memif => {
+        MeasuredLink::Memif => {
             "memif: shared memory between two processes, our own stack in both; both poll, so that \
              a side that waits for the other is busy too"
         }
-        Link::Tap => "TAP device with checksum and segmentation offload, the kernel before it",
-        Link::Xdp => "AF_XDP on the server's end of the veth pair, the kernel at the load's end",
+        MeasuredLink::Tap => {
+            "TAP device with checksum and segmentation offload, the kernel before it"
+        }
+        MeasuredLink::Xdp => {
+            "AF_XDP on the server's end of the veth pair, the kernel at the load's end"
+        }
     }
 }
 
 fn facts(results: &Results) -> String {
     let machine = &results.machine;
     let gibibytes = machine.memory_bytes as f64 / f64::from(1 << 30);
-    let mut links: Vec<Link> = Vec::new();
+    let mut links: Vec<MeasuredLink> = Vec::new();
     for point in &results.points {
         if !links.contains(&point.link) {
             links.push(point.link);
@@ -185,8 +192,8 @@ fn bar_table(bars: &[BarResult]) -> String {
 /// Ratios of CPU time, those of the kernel's TCP and those of our own stack apart.
 fn summary(points: &[Point]) -> String {
     let groups = [
-        (Group::Kernel, "Channels on the kernel’s TCP, through io_uring"),
-        (Group::OwnStack, "Channels on our own stack, over the kernel’s servers"),
+        (HeadlineGroup::Kernel, "Channels on the kernel’s TCP, through io_uring"),
+        (HeadlineGroup::OwnStack, "Channels on our own stack, over the kernel’s servers"),
     ];
     let cards = groups.map(|(group, title)| cards(points, group, title)).concat();
     if cards.is_empty() {
@@ -198,7 +205,7 @@ fn summary(points: &[Point]) -> String {
     )
 }
 
-fn cards(points: &[Point], group: Group, title: &str) -> String {
+fn cards(points: &[Point], group: HeadlineGroup, title: &str) -> String {
     let headlines = findings::headlines(points, group);
     if headlines.is_empty() {
         return String::new();
@@ -206,9 +213,9 @@ fn cards(points: &[Point], group: Group, title: &str) -> String {
     let mut html = format!("<h3>{title}</h3>\n<div class=\"cards\">\n");
     for headline in headlines {
         let (class, remark) = match headline.verdict {
-            Verdict::Better => ("good", ""),
-            Verdict::Worse => ("bad", ""),
-            Verdict::WithinNoise => ("noise", " (within noise)"),
+            RatioVerdict::Better => ("good", ""),
+            RatioVerdict::Worse => ("bad", ""),
+            RatioVerdict::WithinNoise => ("noise", " (within noise)"),
         };
         let _ = writeln!(
             html,
@@ -296,7 +303,7 @@ const fn metrics(experiment: &Experiment) -> &'static [Metric] {
 /// those of the kernel's links, so one axis for both would hide the differences on either.
 fn plots(experiment: &Experiment, points: &[&Point]) -> String {
     let (memory, wire): (Vec<&Point>, Vec<&Point>) =
-        points.iter().partition(|point| point.link == Link::Memif);
+        points.iter().partition(|point| point.link == MeasuredLink::Memif);
     let is_divided = !memory.is_empty() && !wire.is_empty();
     let mut html = String::new();
     for (points, title) in [(wire, "Over the kernel’s links"), (memory, "Over shared memory")] {
@@ -340,14 +347,14 @@ fn figures(experiment: &Experiment, points: &[&Point]) -> String {
 }
 
 /// Table 5.1, ours beside the paper's, and the totals as a plot.
-fn steps_table(steps: &Steps) -> String {
+fn steps_table(steps: &TechniqueSteps) -> String {
     let mut html =
         String::from("<div class=\"scroll\"><table>\n<tr><th>throughput over the baseline, %</th>");
     for length in &steps.lengths {
         let _ = write!(html, "<th>{length}</th>");
     }
     html += "</tr>\n";
-    for findings::Step { name, paper, ours } in &steps.rows {
+    for findings::TechniqueStep { name, paper, ours } in &steps.rows {
         let _ = write!(html, "<tr><td>{name}, here</td>");
         for value in ours {
             let _ = write!(html, "<td>{value:.1}</td>");
@@ -362,8 +369,10 @@ fn steps_table(steps: &Steps) -> String {
     html + "</table></div>\n" + &totals_plot(steps)
 }
 
-fn totals_plot(steps: &Steps) -> String {
-    let Some(findings::Step { paper, ours, .. }) = steps.rows.last() else { return String::new() };
+fn totals_plot(steps: &TechniqueSteps) -> String {
+    let Some(findings::TechniqueStep { paper, ours, .. }) = steps.rows.last() else {
+        return String::new();
+    };
     let rows = steps.lengths.iter().zip(ours).zip(paper);
     let rows: Vec<_> = rows.map(|((&length, &ours), &paper)| (length, ours, paper)).collect();
     improvement_plot("Total improvement, the paper's and ours", &rows)
@@ -371,7 +380,8 @@ fn totals_plot(steps: &Steps) -> String {
 
 /// Improvements in percent by connection length, ours beside the paper's.
 fn improvement_plot(title: &str, rows: &[(u64, f64, Option<f64>)]) -> String {
-    let mark = |(place, value): (usize, f64)| Mark { place, value: value.max(0.0), range: None };
+    let mark =
+        |(place, value): (usize, f64)| PlotMark { place, value: value.max(0.0), range: None };
     let ours = rows.iter().map(|row| row.1).enumerate().map(mark).collect();
     let known = rows.iter().enumerate().filter_map(|(place, row)| Some((place, row.2?)));
     let paper = known.map(mark).collect();
@@ -379,11 +389,11 @@ fn improvement_plot(title: &str, rows: &[(u64, f64, Option<f64>)]) -> String {
         Series { label: "here, one core".to_owned(), style: 0, dashed: false, marks: ours },
         Series { label: "paper, eight cores".to_owned(), style: 5, dashed: true, marks: paper },
     ];
-    let place = |row: &(u64, f64, Option<f64>)| Place {
+    let place = |row: &(u64, f64, Option<f64>)| AxisPosition {
         at: (row.0 as f64).log2(),
         label: row.0.to_string(),
     };
-    let frame = plot::Frame {
+    let frame = plot::PlotFrame {
         x_label: "transactions per connection",
         y_label: "% over the baseline".to_owned(),
         places: rows.iter().map(place).collect(),
@@ -396,7 +406,7 @@ fn improvement_plot(title: &str, rows: &[(u64, f64, Option<f64>)]) -> String {
 }
 
 /// A table of the terminal as HTML.
-fn table_html(table: &Table) -> String {
+fn table_html(table: &TextTable) -> String {
     let mut html = String::from("<div class=\"scroll\"><table>\n");
     for (index, row) in table.rows().iter().enumerate() {
         let tag = if index == 0 { "th" } else { "td" };
@@ -461,7 +471,7 @@ fn caveats(results: &Results) -> String {
 pub(crate) mod tests {
     use super::page;
     use crate::{
-        layout::Link,
+        layout::MeasuredLink,
         point::{CpuSplit, Latency, Machine, Point, Results, Saturated},
     };
 
@@ -472,7 +482,7 @@ pub(crate) mod tests {
             server: server.to_owned(),
             backend: "kernel".to_owned(),
             driver: "uring".to_owned(),
-            link: Link::Veth,
+            link: MeasuredLink::Veth,
             placement: "kernel".to_owned(),
             shards: 1,
             transactions_per_connection: length,
@@ -527,6 +537,7 @@ pub(crate) mod tests {
             points: vec![point("channel", Some(1), 8.0), point("io_uring", Some(1), 8.0)],
             notes: vec!["a note".to_owned()],
             bars: Vec::new(),
+            figures: Vec::new(),
         }
     }
 
@@ -556,7 +567,7 @@ pub(crate) mod tests {
         let alone = figures(&results);
         let own = Point {
             backend: "local".to_owned(),
-            link: Link::Memif,
+            link: MeasuredLink::Memif,
             ..point("channel", Some(1), 1.0)
         };
         results.points.push(own);

@@ -6,12 +6,12 @@
 use super::{plot::escaped, series::gigabits, server_label};
 use crate::{
     point::{CpuShares, Point},
-    table::{Table, grouped},
+    table::{TextTable, grouped},
 };
 use std::fmt::Write;
 
-/// A table for an experiment whose point is not in the usual columns; none for the others.
-pub(crate) fn table(experiment: &str, points: &[&Point]) -> Option<Table> {
+/// A table for an experiment that does not fit the usual columns; `None` for the others.
+pub(crate) fn table(experiment: &str, points: &[&Point]) -> Option<TextTable> {
     match experiment {
         "mt-fig1" => shares_table(points),
         "mt-table2" => Some(response_times(points)),
@@ -22,9 +22,9 @@ pub(crate) fn table(experiment: &str, points: &[&Point]) -> Option<Table> {
 }
 
 /// What limits each simulated point; none if all points were measured.
-pub(crate) fn simulation_table(points: &[&Point]) -> Option<Table> {
+pub(crate) fn simulation_table(points: &[&Point]) -> Option<TextTable> {
     let simulated = || points.iter().filter_map(|point| Some((*point, point.simulated?)));
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "cores",
         "queues",
         "load cores",
@@ -74,7 +74,7 @@ fn parts(shares: &CpuShares) -> [(&'static str, f64); 5] {
 
 /// Figures 1 and 2: shares of the time, and transactions per CPU second outside the application
 /// over those of the first server.
-fn shares_table(points: &[&Point]) -> Option<Table> {
+fn shares_table(points: &[&Point]) -> Option<TextTable> {
     let profiled = || points.iter().filter_map(|point| Some((*point, point.cpu_shares?)));
     let outside_us = |point: &Point, shares: &CpuShares| {
         point.server_cpu_us_per_transaction * (1.0 - shares.application)
@@ -84,7 +84,7 @@ fn shares_table(points: &[&Point]) -> Option<Table> {
     let mut heading = vec!["server", "CPU µs"];
     heading.extend(parts(&first_shares).map(|(name, _)| name));
     heading.extend(["outside µs", "per CPU s outside"]);
-    let mut table = Table::new(&heading);
+    let mut table = TextTable::new(&heading);
     for (point, shares) in profiled() {
         let us = outside_us(point, &shares);
         let mut row = vec![server_label(point)];
@@ -98,8 +98,8 @@ fn shares_table(points: &[&Point]) -> Option<Table> {
 
 /// Table 2, in milliseconds, and the ratio that is promised: connecting, from the request to its
 /// answer, and both.
-fn response_times(points: &[&Point]) -> Table {
-    let mut table = Table::new(&[
+fn response_times(points: &[&Point]) -> TextTable {
+    let mut table = TextTable::new(&[
         "server",
         "part",
         "link",
@@ -119,7 +119,7 @@ fn response_times(points: &[&Point]) -> Table {
         ];
         for (part, latency) in parts {
             let Some(latency) = latency else { continue };
-            // Where nothing began and ended in the window there is nothing to tell.
+            // Without events in the window there is no row.
             let ms = |us: f64| match latency.max > 0.0 {
                 true => format!("{:.2}", us / 1e3),
                 false => "-".to_owned(),
@@ -135,8 +135,8 @@ fn response_times(points: &[&Point]) -> Table {
     table
 }
 
-fn fairness(points: &[&Point]) -> Table {
-    let mut table = Table::new(&["server", "link", "conns", "Jain's index", "Gb/s", "CPU µs"]);
+fn fairness(points: &[&Point]) -> TextTable {
+    let mut table = TextTable::new(&["server", "link", "conns", "Jain's index", "Gb/s", "CPU µs"]);
     for point in points {
         let gigabits = gigabits(point, point.transactions_per_s);
         table.row([
@@ -151,9 +151,16 @@ fn fairness(points: &[&Point]) -> Table {
     table
 }
 
-fn load_cost(points: &[&Point]) -> Table {
-    let mut table =
-        Table::new(&["load", "link", "load cores", "bytes", "trans/s", "load CPU µs", "saturated"]);
+fn load_cost(points: &[&Point]) -> TextTable {
+    let mut table = TextTable::new(&[
+        "load",
+        "link",
+        "load cores",
+        "bytes",
+        "trans/s",
+        "load CPU µs",
+        "saturated",
+    ]);
     for point in points {
         table.row([
             server_label(point),
@@ -175,7 +182,7 @@ const ROW_HEIGHT: f64 = 34.0;
 const LEGEND_HEIGHT: f64 = 30.0;
 /// Legend entries are so far apart.
 const LEGEND_STEP: f64 = 138.0;
-/// Shares below this have no room for their number.
+/// Shares below this are too narrow for their label.
 const LABELLED_SHARE_MIN: f64 = 0.06;
 
 /// Figure 1: one bar per server, divided by who used the time. Empty if nothing was profiled.

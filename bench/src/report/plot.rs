@@ -27,12 +27,12 @@ pub(crate) struct Series {
     /// Dashed curves were not measured here: other people's numbers, or simulated.
     pub(crate) dashed: bool,
     /// In the order of the axis.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) marks: Vec<PlotMark>,
 }
 
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Mark {
+pub(crate) struct PlotMark {
     /// Index of the place on the axis.
     pub(crate) place: usize,
     pub(crate) value: f64,
@@ -42,19 +42,19 @@ pub(crate) struct Mark {
 
 /// A plot without its data.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Frame {
+pub(crate) struct PlotFrame {
     pub(crate) x_label: &'static str,
     pub(crate) y_label: String,
     /// The places on the x axis.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<AxisPosition>,
     /// Whether the places are kinds of something, drawn as bars, rather than numbers.
     pub(crate) kinds: bool,
 }
 
 /// A place on the x axis.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Place {
-    /// Where, in any unit: the caller has taken logarithms if it wants them.
+pub(crate) struct AxisPosition {
+    /// Position in any unit, for example a logarithm.
     pub(crate) at: f64,
     pub(crate) label: String,
 }
@@ -75,7 +75,7 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 /// The plot.
-pub(crate) fn svg(frame: &Frame, series: &[Series]) -> String {
+pub(crate) fn svg(frame: &PlotFrame, series: &[Series]) -> String {
     let legend = legend(series);
     let top = legend.lines * LEGEND_LINE + 12.0;
     let values = series
@@ -103,7 +103,7 @@ pub(crate) fn svg(frame: &Frame, series: &[Series]) -> String {
     svg + "</svg>"
 }
 
-/// Where values and places lie in the picture.
+/// Maps values to positions in the picture.
 struct Scale {
     top: f64,
     /// Where each place is, in pixels.
@@ -113,7 +113,7 @@ struct Scale {
 }
 
 impl Scale {
-    fn new(max: f64, frame: &Frame, top: f64) -> Self {
+    fn new(max: f64, frame: &PlotFrame, top: f64) -> Self {
         let (step, steps) = ticks(max);
         let count = frame.places.len().max(1) as f64;
         let width = WIDTH - LEFT - RIGHT;
@@ -122,9 +122,9 @@ impl Scale {
             _ => (0.0, 0.0),
         };
         let even = frame.kinds || last <= first;
-        // Half a place of room at each end, or less where places are many.
+        // A margin of half a step at each end, or less if there are many steps.
         let margin = if even { width / count / 2.0 } else { (width / count / 2.0).min(30.0) };
-        let x = |(index, place): (usize, &Place)| {
+        let x = |(index, place): (usize, &AxisPosition)| {
             let share = if even {
                 index as f64 / (count - 1.0).max(1.0)
             } else {
@@ -146,7 +146,7 @@ impl Scale {
 }
 
 /// A round step, and how many of them reach `max`.
-fn ticks(max: f64) -> (f64, usize) {
+pub(super) fn ticks(max: f64) -> (f64, usize) {
     if max <= 0.0 || !max.is_finite() {
         return (1.0, 1);
     }
@@ -157,8 +157,8 @@ fn ticks(max: f64) -> (f64, usize) {
     (step, (max / step).ceil().max(1.0) as usize)
 }
 
-/// A number as short as it can be told apart from its neighbours one `step` away.
-fn short(value: f64, step: f64) -> String {
+/// Formats a number with enough digits for steps of `step`.
+pub(super) fn short(value: f64, step: f64) -> String {
     let (divisor, unit) = match step * 5.0 {
         size if size >= 5e6 => (1e6, "M"),
         size if size >= 1e4 => (1e3, "k"),
@@ -175,7 +175,7 @@ fn short(value: f64, step: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { format!("{:.digits$}{unit}", value / divisor) }
 }
 
-fn axes(frame: &Frame, scale: &Scale) -> String {
+fn axes(frame: &PlotFrame, scale: &Scale) -> String {
     let mut svg = String::new();
     let right = WIDTH - RIGHT;
     for tick in 0..=scale.steps {
@@ -228,7 +228,7 @@ fn curve(series: &Series, scale: &Scale) -> String {
 }
 
 /// A thin vertical line from the lowest to the highest run; empty for numbers without runs.
-fn range_line(class: &str, mark: &Mark, x: f64, scale: &Scale) -> String {
+fn range_line(class: &str, mark: &PlotMark, x: f64, scale: &Scale) -> String {
     let Some([low, high]) = mark.range else { return String::new() };
     let (low, high) = (scale.y(low), scale.y(high));
     format!(
@@ -267,7 +267,7 @@ fn bars(series: &[Series], scale: &Scale) -> String {
     svg
 }
 
-fn tip(series: &Series, mark: &Mark) -> String {
+fn tip(series: &Series, mark: &PlotMark) -> String {
     let digits = if mark.value >= 1000.0 { 0 } else { 2 };
     let range = mark
         .range
@@ -329,13 +329,14 @@ fn legend(series: &[Series]) -> Legend {
 
 #[cfg(test)]
 mod tests {
-    use super::{Frame, Mark, Place, Scale, Series, escaped, short, svg, ticks};
+    use super::{AxisPosition, PlotFrame, PlotMark, Scale, Series, escaped, short, svg, ticks};
 
-    fn frame(places: usize) -> Frame {
-        let place = |index: usize| Place { at: index as f64, label: (1 << index).to_string() };
+    fn frame(places: usize) -> PlotFrame {
+        let place =
+            |index: usize| AxisPosition { at: index as f64, label: (1 << index).to_string() };
         let places = (0..places).map(place).collect();
         let x_label = "transactions per connection";
-        Frame { x_label, y_label: "µs".to_owned(), places, kinds: false }
+        PlotFrame { x_label, y_label: "µs".to_owned(), places, kinds: false }
     }
 
     #[test]
@@ -373,7 +374,8 @@ mod tests {
     #[test]
     fn every_value_and_label_is_drawn() {
         let marks = |values: &[f64]| {
-            let mark = |(place, &value)| Mark { place, value, range: Some([value, value * 1.1]) };
+            let mark =
+                |(place, &value)| PlotMark { place, value, range: Some([value, value * 1.1]) };
             values.iter().enumerate().map(mark).collect()
         };
         let series = [

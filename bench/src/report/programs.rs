@@ -6,7 +6,7 @@
 //! batch of events.
 
 use super::server_label;
-use crate::{point::Point, table::Table};
+use crate::{point::Point, table::TextTable};
 
 /// What the table shows, in a sentence.
 pub(super) const CAPTION: &str = "CPU time per transaction of the server on sockets and epoll \
@@ -16,8 +16,8 @@ pub(super) const CAPTION: &str = "CPU time per transaction of the server on sock
      is more than what it cost.";
 
 /// A row for each point that has one to be compared with; none if there is no such point.
-pub(crate) fn programs_table(points: &[&Point]) -> Option<Table> {
-    let mut table = Table::new(&[
+pub(crate) fn programs_table(points: &[&Point]) -> Option<TextTable> {
+    let mut table = TextTable::new(&[
         "server",
         "per conn",
         "bytes",
@@ -64,7 +64,7 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// A point's CPU time over that of the one beside it that `is_reference` names.
+/// Ratio of a point's CPU time to that of the reference point.
 fn over(points: &[&Point], point: &Point, is_reference: impl Fn(&Point) -> bool) -> Option<f64> {
     let beside = |other: &&&Point| {
         let what = |it: &Point| {
@@ -84,13 +84,13 @@ fn over(points: &[&Point], point: &Point, is_reference: impl Fn(&Point) -> bool)
 #[cfg(test)]
 mod tests {
     use super::programs_table;
-    use crate::{layout::Link, point::Point, report::tests::point};
+    use crate::{layout::MeasuredLink, point::Point, report::tests::point};
 
     fn on_stack(server: &str, placement: &str, cpu_us: f64) -> Point {
         Point {
             backend: "local".to_owned(),
             driver: "stack".to_owned(),
-            link: Link::Memif,
+            link: MeasuredLink::Memif,
             placement: placement.to_owned(),
             events_per_wakeup: (placement != "inline").then_some(12.5),
             ..point(server, Some(8), cpu_us)
@@ -104,7 +104,7 @@ mod tests {
             on_stack("channel", "thread", 1.1),
             on_stack("sockets", "inline", 1.2),
             on_stack("sockets", "thread", 1.65),
-            // On another back end, and after another number of requests: beside nobody.
+            // On another back end and with another number of requests: no counterpart.
             point("sockets", Some(8), 3.0),
             Point { transactions_per_connection: None, ..on_stack("sockets", "inline", 2.0) },
         ];

@@ -1,6 +1,6 @@
-//! From points to curves: which places the axis has, and which curve each point lies on. Pure.
+//! From points to curves: positions on the axis, and the curve of each point. Pure.
 
-use super::plot::{Frame, Mark, Place, Series};
+use super::plot::{AxisPosition, PlotFrame, PlotMark, Series};
 use crate::{
     experiments::{Axis, Experiment},
     point::Point,
@@ -127,7 +127,7 @@ fn style(label: &str) -> usize {
     }
 }
 
-/// Who has which colour and marker in one plot.
+/// Colours and markers of the servers in one plot.
 #[derive(Default)]
 struct Styles {
     /// Server, whether simulated, style.
@@ -196,8 +196,9 @@ fn bytes_label(bytes: u64) -> String {
     }
 }
 
-/// Where a position lies: cores evenly, all else by its logarithm, so that doublings are equally
-/// far apart; what is unlimited is one doubling beyond the last.
+/// Position on the axis: cores linearly, all else by logarithm, so that doublings have equal
+/// distance.
+/// Unlimited values are one doubling beyond the last.
 fn coordinate(axis: Axis, position: u64, all: &[u64]) -> f64 {
     if matches!(axis, Axis::Cores | Axis::LoadCores | Axis::Workload) {
         return position as f64;
@@ -212,7 +213,7 @@ pub(super) fn plot(
     experiment: &Experiment,
     points: &[&Point],
     metric: Metric,
-) -> (Frame, Vec<Series>) {
+) -> (PlotFrame, Vec<Series>) {
     let axis = experiment.axis;
     let mut positions: Vec<u64> = points.iter().map(|point| position(axis, point)).collect();
     positions.sort_unstable();
@@ -220,9 +221,9 @@ pub(super) fn plot(
     let place = |&at: &u64| {
         let point = points.iter().find(|point| position(axis, point) == at);
         let label = point.map_or_else(String::new, |point| place_label(axis, point));
-        Place { at: coordinate(axis, at, &positions), label }
+        AxisPosition { at: coordinate(axis, at, &positions), label }
     };
-    let frame = Frame {
+    let frame = PlotFrame {
         x_label: axis.label(),
         y_label: metric.unit().to_owned(),
         places: positions.iter().map(place).collect(),
@@ -238,7 +239,7 @@ pub(super) fn plot(
             continue;
         }
         let range = metric.range(point).filter(|_| !dashed);
-        let mark = Mark { place, value: metric.value(point), range };
+        let mark = PlotMark { place, value: metric.value(point), range };
         match series.iter_mut().find(|it| it.label == label) {
             Some(one) => one.marks.push(mark),
             None => {
@@ -253,8 +254,7 @@ pub(super) fn plot(
     (frame, series)
 }
 
-/// What tells a curve from the others: the server, and what the experiment varies besides its
-/// axis.
+/// Identifies a curve: the server, and the parameter that the experiment varies.
 fn curve_label(experiment: &Experiment, point: &Point) -> String {
     let server = server_label(point);
     match experiment.name {
@@ -273,7 +273,7 @@ mod tests {
     use super::{Metric, bytes_label, plot, server_label};
     use crate::{
         experiments::Experiment,
-        layout::Link,
+        layout::MeasuredLink,
         point::{Point, Simulated},
         report::tests::point,
     };
@@ -302,8 +302,11 @@ mod tests {
     #[test]
     fn simulated_points_are_a_dashed_curve_of_their_own() {
         let experiment = Experiment::named("mt-fig7a").unwrap();
-        let local =
-            |point: Point| Point { backend: "local".to_owned(), link: Link::Memif, ..point };
+        let local = |point: Point| Point {
+            backend: "local".to_owned(),
+            link: MeasuredLink::Memif,
+            ..point
+        };
         let inline = "inline".to_owned();
         let measured = Point { placement: inline, ..local(point("channel", Some(1), 2.0)) };
         let simulated = Some(Simulated { queues: 4, ..Simulated::default() });
@@ -320,7 +323,7 @@ mod tests {
     fn no_two_servers_look_alike() {
         let placed = |server: &str, placement: &str| Point {
             backend: "local".to_owned(),
-            link: Link::Memif,
+            link: MeasuredLink::Memif,
             placement: placement.to_owned(),
             ..point(server, Some(1), 1.0)
         };
@@ -341,7 +344,7 @@ mod tests {
     fn a_label_names_what_is_not_as_usual() {
         let usual = Point {
             backend: "local".to_owned(),
-            link: Link::Memif,
+            link: MeasuredLink::Memif,
             placement: "inline".to_owned(),
             ..point("channel", None, 1.0)
         };

@@ -17,15 +17,16 @@ use megapipe::{
     Accept, Address, Backend, Channel, Completion, Config, ConnectOptions, Event, Handle,
     ListenOptions, LocalNetwork, ServerConfig,
 };
-use megapipe_apps::serve::CpuList;
+use megapipe_apps::{serve::CpuList, threads};
 use megapipe_link::{
     Caps, Counters, Link, LinkError, Medium, Ownership, Pair, PairConfig, Received, Transmit, pair,
 };
 use megapipe_service::{
-    ShardLink, SwitchError, Taker,
-    steering::{Ends, FlowHash},
+    FrameSink, RxMuxError, ShardLink,
+    steering::{FlowHash, FlowKey},
     switch,
 };
+use megapipe_shm::{RegionError, RingError};
 use megapipe_stack as stack;
 use std::{
     io,
@@ -47,13 +48,19 @@ pub enum CostError {
     Link(#[from] LinkError),
     /// The switch.
     #[error("the switch: {0}")]
-    Switch(#[from] SwitchError),
+    Switch(#[from] RxMuxError),
     /// A channel of either side.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// A thread could not be put on its core.
     #[error("a thread: {0}")]
     System(#[from] io::Error),
+    /// No memory for rings.
+    #[error("the region of the rings: {0}")]
+    Region(#[from] RegionError),
+    /// No ring.
+    #[error("a ring: {0}")]
+    Ring(#[from] RingError),
     /// Not all came, or not where it belongs.
     #[error("frames were lost, or not where they belong: {0}")]
     Lost(&'static str),
@@ -65,17 +72,17 @@ const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PORT: u16 = 80;
 
 /// Looks at a frame as little as a stack may.
-struct Sum(u64);
+struct ByteSum(u64);
 
-impl Sum {
+impl ByteSum {
     #[inline]
     fn add(&mut self, frame: &[u8]) {
         self.0 += frame.iter().take(64).map(|byte| u64::from(*byte)).sum::<u64>();
     }
 }
 
-impl Taker for Sum {
-    fn knows(&self, _: &Ends) -> bool {
+impl FrameSink for ByteSum {
+    fn knows(&self, _: &FlowKey) -> bool {
         true
     }
 
@@ -84,7 +91,11 @@ impl Taker for Sum {
         self.add(frame);
     }
 
+    fn on_stray(&mut self, _: &[u8], _: stack::Received) {}
+
     fn refuse(&mut self, _: &[u8], _: stack::Received) {}
+
+    fn on_handover(&mut self, _: stack::Handover) {}
 }
 
 /// An ACK with 64 bytes, from a port of the peer's.
@@ -106,7 +117,7 @@ fn segment(port: u16) -> Vec<u8> {
 fn segments() -> Result<[Vec<u8>; 2], CostError> {
     let hash = FlowHash::new(&KEY);
     let at = |ip: Ipv4Addr, port| SocketAddr::new(IpAddr::V4(ip), port);
-    let home = |port| hash.shard_of(&Ends::from_peer(at(THEIRS, port), at(OURS, PORT)), 2);
+    let home = |port| hash.shard_of(&FlowKey::from_peer(at(THEIRS, port), at(OURS, PORT)), 2);
     let of = |shard| (1..u16::MAX).find(|port| home(*port) == shard).map(segment);
     let (Some(first), Some(second)) = (of(0), of(1)) else {
         return Err(CostError::Lost("no port belongs to one of two shards"));
@@ -127,7 +138,7 @@ fn send(peer: &mut Pair, frame: &[u8]) -> Result<(), CostError> {
     if sent == limits::STEERED_BURST { Ok(()) } else { Err(CostError::Lost("not all were sent")) }
 }
 
-/// The other shard, on a core of its own: it takes what it is told to, and says how long that took.
+/// The other shard, on its own core: receives frames on request and returns the time taken.
 struct Sibling {
     tell: Sender<()>,
     told: Receiver<Result<(usize, Duration), LinkError>>,
@@ -139,13 +150,13 @@ impl Sibling {
         scope: &'scope thread::Scope<'scope, '_>,
         mut link: ShardLink,
         core: &'scope CpuList,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let (tell, asked) = mpsc::channel::<()>();
         let (answer, told) = mpsc::channel();
-        scope.spawn(move || {
+        let body = move || {
             // Where it runs is a wish: the numbers stand for what was possible.
             let _ = process::pin(core);
-            let mut sum = Sum(0);
+            let mut sum = ByteSum(0);
             while wait(&asked).is_some() {
                 let start = Instant::now();
                 let taken = link.receive(limits::STEERED_BURST, &mut sum);
@@ -155,8 +166,9 @@ impl Sibling {
                 }
             }
             std::hint::black_box(sum.0);
-        });
-        Self { tell, told }
+        };
+        threads::spawn_scoped(scope, "sibling", body)?;
+        Ok(Self { tell, told })
     }
 
     /// How long it takes to take over a burst.
@@ -187,17 +199,17 @@ fn wait<T>(receiver: &Receiver<T>) -> Option<T> {
 }
 
 /// One shard's way through the bursts of a round, each timed.
-struct Reader {
+struct TimedReader {
     alone: (Pair, Pair),
     peer: Pair,
     link: ShardLink,
     sibling: Sibling,
-    sum: Sum,
+    sum: ByteSum,
     mine: Vec<u8>,
     others: Vec<u8>,
 }
 
-impl Reader {
+impl TimedReader {
     fn plain(&mut self) -> Result<Duration, CostError> {
         send(&mut self.alone.1, &self.mine)?;
         let Self { alone, sum, .. } = self;
@@ -246,7 +258,7 @@ pub(crate) fn frame_costs(
     rounds: usize,
 ) -> Result<FrameCosts, CostError> {
     thread::scope(|scope| {
-        let reading = scope.spawn(move || {
+        let reading = move || {
             process::pin(here)?;
             thread::scope(|scope| {
                 let mut reader = reader(scope, there)?;
@@ -255,23 +267,25 @@ pub(crate) fn frame_costs(
                     (0..rounds).map(|_| reader.round()).collect();
                 Ok(FrameCosts::median(&rounds?))
             })
-        });
-        reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads::spawn_scoped(scope, "reading", reading)?
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
 fn reader<'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     there: &'scope CpuList,
-) -> Result<Reader, CostError> {
+) -> Result<TimedReader, CostError> {
     let (ours, peer) = frames()?;
     let mut links = switch(vec![Box::new(ours)], 2, &KEY)?;
     let [mine, others] = segments()?;
     let (Some(there_link), Some(link)) = (links.pop(), links.pop()) else {
         return Err(CostError::Lost("there are not two shards"));
     };
-    let sibling = Sibling::start(scope, there_link, there);
-    Ok(Reader { alone: frames()?, peer, link, sibling, sum: Sum(0), mine, others })
+    let sibling = Sibling::start(scope, there_link, there)?;
+    Ok(TimedReader { alone: frames()?, peer, link, sibling, sum: ByteSum(0), mine, others })
 }
 
 /// Whose frames are read.
@@ -292,7 +306,7 @@ pub enum FrameKind {
 /// [`CostError`].
 pub(crate) fn carry_frames(kind: FrameKind) -> Result<usize, CostError> {
     let ((mut ours, mut peer), [first, second]) = (frames()?, segments()?);
-    let (mut sum, mut count) = (Sum(0), 0);
+    let (mut sum, mut count) = (ByteSum(0), 0);
     let frame = if kind == FrameKind::Steered { second } else { first };
     if kind == FrameKind::Alone {
         for _ in 0..limits::CARRIED_BURSTS {
@@ -315,7 +329,7 @@ pub(crate) fn carry_frames(kind: FrameKind) -> Result<usize, CostError> {
 
 /// What a transaction consists of at the server, as seen at its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Shape {
+pub(crate) struct TransactionShape {
     pub(crate) frames_in: f64,
     pub(crate) frames_out: f64,
     /// Shares of the server's time in which frames came in and went out.
@@ -324,6 +338,8 @@ pub(crate) struct Shape {
     /// All of the server's time, in nanoseconds: both sides on one thread, so that nothing comes
     /// from another core's cache.
     pub(crate) server_ns: f64,
+    /// All of the load's time, likewise.
+    pub(crate) load_ns: f64,
 }
 
 /// What a metered link has seen.
@@ -339,7 +355,7 @@ struct Meter {
 /// runs inside of the bursts.
 struct Metered {
     link: Pair,
-    /// Behind a lock that nobody waits for: all is on one thread.
+    /// Behind an uncontended lock: everything runs on one thread.
     meter: Arc<Mutex<Meter>>,
 }
 
@@ -549,18 +565,26 @@ impl Default for Extent {
 ///
 /// # Errors
 /// [`CostError`].
-pub(crate) fn exchange_shape(shards: u16, stays: bool, extent: Extent) -> Result<Shape, CostError> {
+pub(crate) fn exchange_shape(
+    shards: u16,
+    stays: bool,
+    extent: Extent,
+) -> Result<TransactionShape, CostError> {
     let (ours, theirs) = pair(&PairConfig::default())?;
     let mut server = Echo::new(ours, shards)?;
     let mut load = Asker::new(theirs, stays)?;
     for _ in 0..extent.connections {
         load.connect()?;
     }
+    let mut load_spent = Duration::ZERO;
     let mut go_on = |server: &mut Echo, transactions: u64| {
         let end = load.done + transactions;
         let deadline = Instant::now() + limits::SHAPE_MAX;
+        load_spent = Duration::ZERO;
         while load.done < end {
+            let start = Instant::now();
             load.turn()?;
+            load_spent += start.elapsed();
             server.turn()?;
             if Instant::now() > deadline {
                 return Err(PeerError::Exchange("transactions come to a stop"));
@@ -574,12 +598,13 @@ pub(crate) fn exchange_shape(shards: u16, stays: bool, extent: Extent) -> Result
     let transactions = go_on(&mut server, extent.transactions)? as f64;
     let meter = *server.meter.lock().unwrap_or_else(PoisonError::into_inner);
     let share = |part: Duration| part.as_secs_f64() / server.spent.as_secs_f64();
-    Ok(Shape {
+    Ok(TransactionShape {
         frames_in: meter.frames_in as f64 / transactions,
         frames_out: meter.frames_out as f64 / transactions,
         input_share: share(meter.input),
         output_share: share(meter.output),
         server_ns: server.spent.as_nanos() as f64 / transactions,
+        load_ns: load_spent.as_nanos() as f64 / transactions,
     })
 }
 

@@ -2,32 +2,29 @@
 //! cores than the machine has would carry.
 //!
 //! Read first: `docs/SCALING.md` for what the model has and what it leaves out;
-//! `megapipe_service`'s `switch.rs` and `switch/shard_link.rs` for the turns that are modelled.
+//! `megapipe_service`'s `switch.rs` and `switch/shard_link.rs` for the polls that are modelled.
 //!
-//! Whose a flow is, the real code says ([`Steering`]): each connection has a port of its own, and
-//! the hash of its ends puts it on a shard. All else is time that passes: a shard's turn sends
-//! what the last one gave rise to, takes what others have read for it, reads a queue whose lock is
-//! free, hands on what is not its own, and lets its program answer. A load's core takes answers
-//! and asks again, one connection after the other; how long it takes for each varies by half, from
-//! a seed, so that connections do not march in step.
+//! The real code places flows ([`Flows`]): each connection has a port of its own, and
+//! the hash of its ends puts it on a shard. All else is simulated time: a shard's poll sends
+//! the frames of the last one, takes frames that other shards received for it, polls a queue whose
+//! lock is free, passes other shards' frames on, and lets its program answer. A load's core takes
+//! answers and asks again, one connection after the other; how long it takes for each varies by
+//! half, from a seed, so that connections do not march in step.
 //!
-//! Pure: costs and a world in, throughput and who waited for what out.
+//! Pure: costs and a system in, throughput and waiting times out.
 //!
 //! Invariants
 //! - A connection is in one place at a time: with a shard, with a core of the load, or on its way.
 //! - A core does one thing at a time, and a queue is read or written by one shard at a time.
-//! - The same costs and the same world give the same outcome.
+//! - The same costs and the same system give the same outcome.
 
+use super::{
+    clock::{Time, VirtualClock, picoseconds},
+    flows::Flows,
+};
 use crate::{limits, measure::median, point::Latency};
-use megapipe_service::{
-    limits::RX_FRAMES_PER_TURN,
-    steering::{Ends, Steering, Table, Transport},
-};
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-};
+use megapipe_service::limits::RX_FRAMES_PER_POLL;
+use std::collections::VecDeque;
 
 /// What a frame costs on its way to a stack, in nanoseconds of core time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -36,9 +33,9 @@ pub(crate) struct FrameCosts {
     pub(crate) plain_ns: f64,
     /// Read through the switch by the shard that it is for.
     pub(crate) kept_ns: f64,
-    /// Read through the switch by another shard, which hands it on.
+    /// Read from the mux by another shard, which forwards it.
     pub(crate) steered_ns: f64,
-    /// Taken by the shard that it was handed to.
+    /// Received by the shard that it was forwarded to.
     pub(crate) taken_ns: f64,
 }
 
@@ -81,21 +78,21 @@ pub(crate) struct Costs {
 
 /// How many queues the link has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queues {
+pub(crate) enum QueueCount {
     /// One for each shard, by the same hash: nothing is handed on, unless its shard is busy and
     /// another one has nothing to do.
     PerShard,
-    /// One, which whoever is hungry reads.
+    /// One, which any idle shard polls.
     One,
 }
 
 /// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct World {
+pub(crate) struct ScalingModel {
     pub(crate) shards: u16,
     pub(crate) load_cores: u16,
     pub(crate) connections: u32,
-    pub(crate) queues: Queues,
+    pub(crate) queues: QueueCount,
     /// Transactions on one connection; none: it is kept.
     pub(crate) length: Option<u64>,
     /// Transactions to simulate; the first fifth does not count.
@@ -104,7 +101,7 @@ pub(crate) struct World {
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct SimulationOutcome {
     pub(crate) transactions_per_s: f64,
     /// Work of the shards' cores, without waiting and looking for work.
     pub(crate) server_us_per_transaction: f64,
@@ -122,24 +119,15 @@ pub(crate) struct Outcome {
     pub(crate) latency_us: Latency,
 }
 
-/// Picoseconds, so that sums are exact.
-type Time = u64;
-
-const PS_PER_NS: f64 = 1e3;
-
-fn picoseconds(ns: f64) -> Time {
-    (ns.max(0.0) * PS_PER_NS).round() as Time
-}
-
 /// Costs of an exchange: what the load sends until it waits, and what answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Steps {
+struct ExchangeCosts {
     exchanges: u32,
     /// So many a turn takes at most.
     per_turn: usize,
     /// Frames of an exchange that a shard reads itself.
     kept: Time,
-    /// Reading and handing on.
+    /// Reading and forwarding.
     handing: Time,
     /// Frames of an exchange that another one has read.
     taken: Time,
@@ -148,8 +136,8 @@ struct Steps {
     load: Time,
 }
 
-impl Steps {
-    fn new(costs: &Costs, world: &World) -> Self {
+impl ExchangeCosts {
+    fn new(costs: &Costs, world: &ScalingModel) -> Self {
         // One shard has its queue to itself; there is no switch. So it is with the load's.
         let alone = world.shards == 1;
         let exchanges = costs.frames_out.round().max(1.0);
@@ -165,7 +153,7 @@ impl Steps {
         };
         Self {
             exchanges: exchanges as u32,
-            per_turn: ((RX_FRAMES_PER_TURN as f64 / frames.max(1.0)) as usize).max(1),
+            per_turn: ((RX_FRAMES_PER_POLL as f64 / frames.max(1.0)) as usize).max(1),
             kept: if alone { picoseconds(input) } else { through(kept_ns) },
             handing: picoseconds(frames * steered_ns),
             taken: through(taken_ns),
@@ -177,22 +165,22 @@ impl Steps {
 }
 
 /// What happens at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SimulationEvent {
     /// Frames of a connection reach the link.
     Arrives { connection: u32 },
-    /// Frames of a connection lie in a shard's ring.
+    /// Frames of a connection are in a shard's ring.
     Handed { connection: u32 },
     /// An answer reaches the load.
     Answered { connection: u32 },
     /// A shard begins a turn.
     Turn { shard: u16 },
-    /// A core of the load has asked.
+    /// A core of the load has sent a request.
     Asked { core: u16 },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Connection {
+struct SimulatedConnection {
     shard: u16,
     /// Transactions that are left to it.
     left: u64,
@@ -202,13 +190,13 @@ struct Connection {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct SimulatedQueue {
     waiting: VecDeque<u32>,
     locked_until: Time,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct SimulatedShard {
     inbox: VecDeque<u32>,
     unsent: Vec<u32>,
     is_turning: bool,
@@ -224,21 +212,15 @@ struct LoadCore {
     busy: Time,
 }
 
-/// A world that runs.
-struct Run<'world> {
-    world: &'world World,
-    steps: Steps,
-    steering: Steering,
-    table: Table,
-    now: Time,
-    /// By time, then in the order of their making.
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    made: u64,
-    connections: Vec<Connection>,
-    /// Connections that were opened: each has the next port.
-    opened: u64,
-    queues: Vec<Queue>,
-    shards: Vec<Shard>,
+/// A running simulation.
+struct SimulationRun<'world> {
+    world: &'world ScalingModel,
+    steps: ExchangeCosts,
+    flows: Flows,
+    clock: VirtualClock<SimulationEvent>,
+    connections: Vec<SimulatedConnection>,
+    queues: Vec<SimulatedQueue>,
+    shards: Vec<SimulatedShard>,
     load: Vec<LoadCore>,
     chance: fastrand::Rng,
     exchanges: u64,
@@ -247,34 +229,30 @@ struct Run<'world> {
     latencies: Vec<Time>,
 }
 
-/// Simulates a world. Work in proportion to its transactions.
-pub(crate) fn simulate(costs: &Costs, world: &World) -> Outcome {
-    let mut run = Run::new(costs, world);
+/// Runs a simulation. Time in proportion to its transactions.
+pub(crate) fn simulate(costs: &Costs, world: &ScalingModel) -> SimulationOutcome {
+    let mut run = SimulationRun::new(costs, world);
     run.until(world.transactions / limits::SIMULATED_WARM_UP_PARTS);
-    let since = run.now;
+    let since = run.clock.now();
     run.begin_counting();
     run.until(world.transactions);
     run.outcome(since)
 }
 
-impl<'world> Run<'world> {
-    fn new(costs: &Costs, world: &'world World) -> Self {
+impl<'world> SimulationRun<'world> {
+    fn new(costs: &Costs, world: &'world ScalingModel) -> Self {
         let queues = match world.queues {
-            Queues::PerShard => usize::from(world.shards),
-            Queues::One => 1,
+            QueueCount::PerShard => usize::from(world.shards),
+            QueueCount::One => 1,
         };
         let mut run = Self {
             world,
-            steps: Steps::new(costs, world),
-            steering: Steering::new(&limits::SIMULATED_STEERING_KEY, world.shards),
-            table: Table::new(world.shards),
-            now: 0,
-            events: BinaryHeap::new(),
-            made: 0,
+            steps: ExchangeCosts::new(costs, world),
+            flows: Flows::new(world.shards),
+            clock: VirtualClock::new(),
             connections: Vec::with_capacity(world.connections as usize),
-            opened: 0,
-            queues: (0..queues).map(|_| Queue::default()).collect(),
-            shards: (0..world.shards).map(|_| Shard::default()).collect(),
+            queues: (0..queues).map(|_| SimulatedQueue::default()).collect(),
+            shards: (0..world.shards).map(|_| SimulatedShard::default()).collect(),
             load: (0..world.load_cores).map(|_| LoadCore::default()).collect(),
             chance: fastrand::Rng::with_seed(limits::SIMULATED_SEED),
             exchanges: 0,
@@ -285,45 +263,36 @@ impl<'world> Run<'world> {
         for connection in 0..world.connections {
             let opened = run.open();
             run.connections.push(opened);
-            run.schedule(0, Event::Answered { connection });
+            run.clock.schedule(0, SimulationEvent::Answered { connection });
         }
         run
     }
 
-    fn schedule(&mut self, at: Time, event: Event) {
-        self.made += 1;
-        self.events.push(Reverse((at, self.made, event)));
-    }
-
     /// A connection from the next port, on the shard that the hash of its ends names.
-    fn open(&mut self) -> Connection {
-        let (first, last) = megapipe_service::limits::EPHEMERAL_PORTS;
-        let ports = u64::from(last - first) + 1;
-        let host = Ipv4Addr::from(limits::SIMULATED_PEERS + (self.opened / ports) as u32);
-        let port = first + (self.opened % ports) as u16;
-        self.opened += 1;
-        let src = SocketAddr::new(IpAddr::V4(host), port);
-        let ends = Ends { src, dst: limits::SIMULATED_SERVER };
-        let shard = self.steering.shard_of(&self.table, Transport::Tcp, &ends);
+    fn open(&mut self) -> SimulatedConnection {
         let left = self.world.length.unwrap_or(u64::MAX);
-        Connection { shard, left, exchanges: 0, began: self.now }
+        SimulatedConnection {
+            shard: self.flows.open(),
+            left,
+            exchanges: 0,
+            began: self.clock.now(),
+        }
     }
 
-    /// Goes on until so many transactions are done.
+    /// Runs until this many transactions are done.
     fn until(&mut self, transactions: u64) {
         while self.transactions < transactions {
-            let Some(Reverse((at, _, event))) = self.events.pop() else { return };
-            self.now = at;
+            let Some(event) = self.clock.next() else { return };
             match event {
-                Event::Arrives { connection } => self.on_arrival(connection),
-                Event::Handed { connection } => {
+                SimulationEvent::Arrives { connection } => self.on_arrival(connection),
+                SimulationEvent::Handed { connection } => {
                     let shard = self.connections[connection as usize].shard;
                     self.shards[usize::from(shard)].inbox.push_back(connection);
                     self.wake(shard);
                 }
-                Event::Answered { connection } => self.on_answer(connection),
-                Event::Turn { shard } => self.turn(shard),
-                Event::Asked { core } => self.on_asked(core),
+                SimulationEvent::Answered { connection } => self.on_answer(connection),
+                SimulationEvent::Turn { shard } => self.turn(shard),
+                SimulationEvent::Asked { core } => self.on_asked(core),
             }
         }
     }
@@ -336,12 +305,12 @@ impl<'world> Run<'world> {
         let shard = self.connections[connection as usize].shard;
         let queue = self.queue_of(shard);
         self.queues[queue].waiting.push_back(connection);
-        // Who has nothing to do looks at its own queue first, then at the others'.
+        // An idle shard polls its own queue first, then the others'.
         let idle = |shard: &u16| !self.shards[usize::from(*shard)].is_turning;
         let reader = match self.world.queues {
-            Queues::PerShard if idle(&shard) => Some(shard),
+            QueueCount::PerShard if idle(&shard) => Some(shard),
             _ => {
-                let first = (self.made % u64::from(self.world.shards)) as u16;
+                let first = (self.clock.scheduled() % u64::from(self.world.shards)) as u16;
                 let order = (first..self.world.shards).chain(0..first);
                 order.into_iter().find(idle)
             }
@@ -355,12 +324,12 @@ impl<'world> Run<'world> {
         let place = &mut self.shards[usize::from(shard)];
         if !place.is_turning {
             place.is_turning = true;
-            self.schedule(self.now, Event::Turn { shard });
+            self.clock.schedule(self.clock.now(), SimulationEvent::Turn { shard });
         }
     }
 
     fn turn(&mut self, shard: u16) {
-        let (began, index) = (self.now, usize::from(shard));
+        let (began, index) = (self.clock.now(), usize::from(shard));
         let (mut at, mut blocked) = self.send(shard);
         let room = self.steps.per_turn;
         let mut handled = 0;
@@ -392,7 +361,7 @@ impl<'world> Run<'world> {
             at = until;
         }
         if at > began {
-            self.schedule(at, Event::Turn { shard });
+            self.clock.schedule(at, SimulationEvent::Turn { shard });
         } else {
             place.is_turning = false;
         }
@@ -401,7 +370,7 @@ impl<'world> Run<'world> {
     /// Sends what the last turn gave rise to. Until when that takes; and, if the queue is taken,
     /// until when it is.
     fn send(&mut self, shard: u16) -> (Time, Option<Time>) {
-        let (index, queue, now) = (usize::from(shard), self.queue_of(shard), self.now);
+        let (index, queue, now) = (usize::from(shard), self.queue_of(shard), self.clock.now());
         if self.shards[index].unsent.is_empty() {
             return (now, None);
         }
@@ -412,7 +381,7 @@ impl<'world> Run<'world> {
         let until = now + self.steps.sending * unsent.len() as Time;
         self.queues[queue].locked_until = until;
         for connection in unsent {
-            self.schedule(until, Event::Answered { connection });
+            self.clock.schedule(until, SimulationEvent::Answered { connection });
         }
         (until, None)
     }
@@ -449,7 +418,7 @@ impl<'world> Run<'world> {
         self.steered += handed.len() as u64;
         // Rings are shown to their shards when the whole burst is read.
         for connection in handed {
-            self.schedule(until, Event::Handed { connection });
+            self.clock.schedule(until, SimulationEvent::Handed { connection });
         }
         Ok((until, kept))
     }
@@ -470,20 +439,20 @@ impl<'world> Run<'world> {
         if place.is_busy {
             let took = self.steps.load / 2 + self.chance.u64(0..=self.steps.load);
             place.busy += took;
-            self.schedule(self.now + took, Event::Asked { core });
+            self.clock.schedule(self.clock.now() + took, SimulationEvent::Asked { core });
         }
     }
 
     fn on_asked(&mut self, core: u16) {
         let Some(connection) = self.load[usize::from(core)].waiting.pop_front() else { return };
         self.advance(connection);
-        self.schedule(self.now, Event::Arrives { connection });
+        self.clock.schedule(self.clock.now(), SimulationEvent::Arrives { connection });
         self.ask(core);
     }
 
     /// One more exchange; perhaps one more transaction; perhaps a new connection.
     fn advance(&mut self, connection: u32) {
-        let (now, exchanges) = (self.now, self.steps.exchanges);
+        let (now, exchanges) = (self.clock.now(), self.steps.exchanges);
         let place = &mut self.connections[connection as usize];
         place.exchanges += 1;
         if place.exchanges < exchanges {
@@ -510,15 +479,15 @@ impl<'world> Run<'world> {
         self.load.iter_mut().for_each(|core| core.busy = 0);
     }
 
-    fn outcome(mut self, since: Time) -> Outcome {
-        let span = (self.now - since).max(1) as f64;
+    fn outcome(mut self, since: Time) -> SimulationOutcome {
+        let span = (self.clock.now() - since).max(1) as f64;
         let transactions = self.latencies.len().max(1) as f64;
-        let sum = |each: &dyn Fn(&Shard) -> f64| self.shards.iter().map(each).sum::<f64>();
+        let sum = |each: &dyn Fn(&SimulatedShard) -> f64| self.shards.iter().map(each).sum::<f64>();
         let (busy, waited) = (sum(&|it| it.busy as f64), sum(&|it| it.waited as f64));
         let load_busy: f64 = self.load.iter().map(|core| core.busy as f64).sum();
         let most = self.shards.iter().map(|shard| shard.transactions).max().unwrap_or(0);
         let shards = self.shards.len() as f64;
-        Outcome {
+        SimulationOutcome {
             transactions_per_s: transactions / span * 1e12,
             server_us_per_transaction: busy / transactions / 1e6,
             load_us_per_transaction: load_busy / transactions / 1e6,

@@ -1,4 +1,5 @@
-//! Who does TCP for a server or a load: the options, and the network that they name.
+//! Back end selection of servers and loads: command-line options, and the network that they
+//! describe.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -10,6 +11,7 @@ use megapipe::{Backend, LocalNetwork, NetworkError, Placement, ServerConfig};
 use siphasher::sip128::SipHasher13;
 
 use crate::limits;
+use crate::number::within;
 use crate::serve::CpuList;
 
 /// A back end by the name that the command line uses.
@@ -28,7 +30,7 @@ pub enum PlacementName {
     /// Inside the channel's own dispatch
     #[default]
     Inline,
-    /// On a thread beside the channel's, on the same processor
+    /// On a second thread on the same processor
     Thread,
     /// On a processor of its own
     Core,
@@ -37,7 +39,7 @@ pub enum PlacementName {
 /// The options that choose a back end; servers and loads flatten them into their own.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BackendArgs {
-    /// Who does TCP and UDP
+    /// Implementation of TCP and UDP
     #[arg(help_heading = "Back end", long, value_enum, default_value_t)]
     pub backend: BackendName,
 
@@ -60,14 +62,14 @@ pub struct BackendArgs {
 
     /// Largest IP packet in bytes, if smaller than the link's
     #[arg(help_heading = "Back end",
-          long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
+          long, value_name = "BYTES", value_parser = within(576..=u16::MAX))]
     pub mtu: Option<u16>,
 
-    /// Microseconds that the stack polls its link after the last frame before it sleeps
+    /// Microseconds that the stack polls its link after the last frame before it sleeps, at most
     ///
-    /// Without it 50.
+    /// It sleeps at once where polling is found to cost more CPU time than it saves. Without it 50.
     #[arg(help_heading = "Back end", long, value_name = "MICROSECONDS",
-          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+          value_parser = within(0..=1_000_000_u32))]
     pub spin: Option<u32>,
 
     /// Where the local back end's stack runs
@@ -103,6 +105,9 @@ pub enum BackendError {
         /// What is missing.
         source: NetworkError,
     },
+    /// An option of the stack is out of range, or contradicts another.
+    #[error("--{0}")]
+    Setting(String),
 }
 
 impl BackendError {
@@ -110,7 +115,7 @@ impl BackendError {
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         match self {
-            Self::Option(_) => true,
+            Self::Option(_) | Self::Setting(_) => true,
             Self::Link { source, .. } => source.is_configuration(),
         }
     }
@@ -165,13 +170,26 @@ impl BackendArgs {
         };
         let spin_us = self.spin.unwrap_or(limits::SPIN_US_DEFAULT);
         settings.waits.spin = Duration::from_micros(spin_us.into());
-        let network = LocalNetwork::open_noting(link, settings, &mut notice)
-            .map_err(|source| BackendError::Link { link: link.clone(), source })?;
+        let network =
+            LocalNetwork::open_noting(link, settings, &mut notice).map_err(
+                |source| match source {
+                    // The settings have their options' names.
+                    NetworkError::Settings(error) => BackendError::Setting(error.to_string()),
+                    source => BackendError::Link { link: link.clone(), source },
+                },
+            )?;
         Ok(Backend::Local(network))
     }
 }
 
 impl BackendArgs {
+    /// Refuses a link whose device would be made: a report must not change the machine.
+    pub(crate) fn check_device(&self) -> Result<(), BackendError> {
+        let Some(link) = &self.link else { return Ok(()) };
+        let failed = |source| BackendError::Link { link: link.clone(), source };
+        LocalNetwork::check_device(link).map_err(failed)
+    }
+
     /// No option asks for what only our own stack has.
     fn has_nothing_of_a_stack(&self) -> Result<(), BackendError> {
         let asked = [

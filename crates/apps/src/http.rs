@@ -1,4 +1,4 @@
-//! What does a request for a file cost? A static file server on channels: `megapipe serve http`.
+//! Static file server over HTTP on channels: `megapipe serve http`.
 //!
 //! HTTP/1.1 and 1.0 (RFC 9110, 9112): GET, HEAD and OPTIONS, persistent connections and
 //! pipelining, ranges, conditional requests, index files. Small files are kept in memory with
@@ -7,7 +7,7 @@
 //!
 //! Read first: `http/connection.rs`, one connection as a function of (bytes, now); then
 //! `http/shard.rs`, which ties connections to a channel. What a request is, is in `request.rs`
-//! and `content.rs`; what answers it in `exchange.rs`, `conditional.rs`, `range.rs` and
+//! and `content.rs`; what answers it in `handler.rs`, `conditional.rs`, `range.rs` and
 //! `response.rs`; what it names in `path.rs`, `files.rs` and `cache.rs`.
 //!
 //! Invariants
@@ -20,31 +20,33 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-mod beneath;
 mod cache;
 mod conditional;
 mod connection;
 mod content;
 mod date;
-mod exchange;
+mod document_root;
 mod files;
+mod handler;
 mod limits;
 mod media_type;
 mod outbox;
 mod path;
+mod path_resolver;
 mod range;
 mod representation;
 mod request;
 mod response;
 mod settings;
 mod shard;
-mod site;
+mod status;
 mod stream;
 
+use crate::number::within;
 use crate::serve::{Running, ServeArgs, ServeError, Server, ShardSetup};
 use cache::Cache;
-use files::{Files, FilesOptions};
-use settings::Settings;
+use files::{FilesOptions, ServedFiles};
+use settings::HttpSettings;
 use shard::HttpShard;
 
 /// What the frame has to know about this server.
@@ -76,12 +78,14 @@ pub struct HttpArgs {
     pub follow_links: bool,
 
     /// Tell caches that files may be used for so many seconds without asking again
-    #[arg(help_heading = "Files", long, value_name = "SECONDS")]
+    #[arg(help_heading = "Files", long, value_name = "SECONDS",
+          value_parser = within(0..=u32::MAX))]
     pub max_age: Option<u32>,
 
     /// Bytes of files kept in memory, for each channel
     #[arg(help_heading = "Files",
-          long, value_name = "BYTES", default_value_t = limits::CACHE_BYTES_DEFAULT)]
+          long, value_name = "BYTES", default_value_t = limits::CACHE_BYTES_DEFAULT,
+          value_parser = within(0..=usize::MAX))]
     pub cache_bytes: usize,
 
     /// Bytes of the largest file that is read at once and may be kept in memory
@@ -89,57 +93,60 @@ pub struct HttpArgs {
     /// A peer that takes an answer slowly keeps so much in memory; larger files pass in chunks.
     #[arg(help_heading = "Files",
           long, value_name = "BYTES", default_value_t = limits::CACHE_FILE_BYTES_DEFAULT as u64,
-          value_parser = clap::value_parser!(u64).range(..=limits::CACHE_FILE_BYTES_MAX as u64))]
+          value_parser = within(0..=limits::CACHE_FILE_BYTES_MAX as u64))]
     pub cache_file_bytes: u64,
 
     /// Files kept in memory, for each channel
     #[arg(help_heading = "Files",
-          long, value_name = "N", default_value_t = limits::CACHE_ENTRIES_DEFAULT)]
+          long, value_name = "N", default_value_t = limits::CACHE_ENTRIES_DEFAULT,
+          value_parser = within(0..=usize::MAX))]
     pub cache_entries: usize,
 
     /// Bytes of a request's head
     #[arg(help_heading = "Limits",
           long, value_name = "BYTES", default_value_t = limits::HEAD_BYTES_DEFAULT as u64,
-          value_parser = clap::value_parser!(u64).range(256..=limits::HEAD_BYTES_MAX as u64))]
+          value_parser = within(256..=limits::HEAD_BYTES_MAX as u64))]
     pub max_head_bytes: u64,
 
     /// Bytes of a request's content, which is thrown away
     #[arg(help_heading = "Limits",
-          long, value_name = "BYTES", default_value_t = limits::CONTENT_BYTES_DEFAULT)]
+          long, value_name = "BYTES", default_value_t = limits::CONTENT_BYTES_DEFAULT,
+          value_parser = within(0..=u64::MAX))]
     pub max_content_bytes: u64,
 
     /// Requests of one connection; 0 for no limit
-    #[arg(help_heading = "Limits", long, value_name = "N", default_value_t = 0)]
+    #[arg(help_heading = "Limits", long, value_name = "N", default_value_t = 0,
+          value_parser = within(0..=u64::MAX))]
     pub max_requests: u64,
 
     /// Seconds for the head of a request, from its first byte
     #[arg(help_heading = "Limits",
           long, value_name = "SECONDS", default_value_t = limits::HEAD_TIMEOUT_S_DEFAULT,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
+          value_parser = within(1..=limits::TIMEOUT_S_MAX))]
     pub head_timeout: u32,
 
     /// Seconds for the content of a request
     #[arg(help_heading = "Limits",
           long, value_name = "SECONDS", default_value_t = limits::CONTENT_TIMEOUT_S_DEFAULT,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
+          value_parser = within(1..=limits::TIMEOUT_S_MAX))]
     pub content_timeout: u32,
 
     /// Seconds that a connection may be idle between two requests
     #[arg(help_heading = "Limits",
           long, value_name = "SECONDS", default_value_t = limits::IDLE_TIMEOUT_S_DEFAULT,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
+          value_parser = within(1..=limits::TIMEOUT_S_MAX))]
     pub idle_timeout: u32,
 
     /// Seconds for each write: a peer must take about 128 KiB of its answers in this time
     #[arg(help_heading = "Limits",
           long, value_name = "SECONDS", default_value_t = limits::WRITE_TIMEOUT_S_DEFAULT,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
+          value_parser = within(1..=limits::TIMEOUT_S_MAX))]
     pub write_timeout: u32,
 
     /// Seconds to wait for the peer to close after the server has
     #[arg(help_heading = "Limits",
           long, value_name = "SECONDS", default_value_t = limits::LINGER_TIMEOUT_S_DEFAULT,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::TIMEOUT_S_MAX)))]
+          value_parser = within(1..=limits::TIMEOUT_S_MAX))]
     pub linger_timeout: u32,
 }
 
@@ -167,9 +174,9 @@ impl HttpArgs {
         }
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> HttpSettings {
         let ms = |seconds: u32| u64::from(seconds) * 1_000;
-        Settings {
+        HttpSettings {
             head_bytes_max: self.max_head_bytes as usize,
             content_bytes_max: self.max_content_bytes,
             requests_max: (self.max_requests > 0).then_some(self.max_requests),
@@ -182,7 +189,7 @@ impl HttpArgs {
     }
 
     /// The files of one channel.
-    fn files(&self) -> Result<Files, ServeError> {
+    fn files(&self) -> Result<ServedFiles, ServeError> {
         let options = FilesOptions {
             root: &self.root,
             follow_links: self.follow_links,
@@ -190,7 +197,7 @@ impl HttpArgs {
             held_bytes_max: self.cache_file_bytes,
             max_age_s: self.max_age,
         };
-        Files::new(&options, Cache::new(self.cache_bytes, self.cache_entries))
+        ServedFiles::new(&options, Cache::new(self.cache_bytes, self.cache_entries))
             .map_err(|error| ServeError::argument(format!("--root {}", self.root.display()), error))
     }
 }
@@ -202,7 +209,7 @@ impl HttpArgs {
 pub fn serve(args: &HttpArgs) -> Result<(), ServeError> {
     let files = args.files()?;
     if let Some(notice) = files.resolution().notice() {
-        // Without a standard error there is nobody to tell.
+        // A closed standard error is ignored.
         let _ = writeln!(io::stderr(), "{notice}");
     }
     if !files.has_index() {
@@ -231,7 +238,7 @@ fn factory(
     }
 }
 
-/// A name and no path: the file stands in the directory that was asked for.
+/// A name without a path: the file is in the requested directory.
 fn parse_index_name(text: &str) -> Result<String, &'static str> {
     match text {
         "" | "." | ".." => Err("not the name of a file"),

@@ -1,4 +1,4 @@
-//! What runs on a channel? Servers and load generators: `rpc`, `http`, `kv`.
+//! Servers and load generators on channels: `rpc`, `http`, `kv`.
 //!
 //! In: command-line arguments ([`clap`] structs, one per program). Out: servers that answer on
 //! their addresses until a signal comes, and load runs that end in a table and in JSON.
@@ -13,6 +13,8 @@
 //! - What a peer sends is never an error and never a panic: it is answered, counted, or the
 //!   connection ends.
 #![forbid(unsafe_code)]
+// The process belongs to the program.
+#![deny(clippy::exit)]
 
 pub mod backend;
 pub mod http;
@@ -20,7 +22,10 @@ pub mod kv;
 pub mod limits;
 pub mod load;
 mod memory;
+pub mod number;
 pub mod reason;
 pub mod result_file;
 pub mod rpc;
 pub mod serve;
+pub mod terminal;
+pub mod threads;

@@ -1,4 +1,4 @@
-//! The limits of every program in this crate, named in one place.
+//! Limits of all programs in this crate.
 //!
 //! A limit is what keeps a peer, a typing error or a long run from taking more than was meant.
 //! Those that a user may want to move are defaults of options and say so.
@@ -21,13 +21,15 @@ pub const TICK: Duration = Duration::from_millis(100);
 pub const QUIET_TICKS: u32 = 10;
 /// How often a channel that rests looks at its timeouts.
 pub const REST_TICK: Duration = Duration::from_secs(1);
-/// How long a server that was told to stop waits for its peers; the default of `--drain`.
+/// Time that a stopping server waits for its peers; the default of `--drain`.
 pub const DRAIN_SECONDS_DEFAULT: u32 = 5;
+/// The most that `--drain` accepts: a day.
+pub const DRAIN_SECONDS_MAX: u32 = 86_400;
 /// How long a server's channels may take to come up, each.
 pub const START_DEADLINE: Duration = Duration::from_secs(30);
 /// Microseconds that the local back end polls its link after the last frame.
 pub const SPIN_US_DEFAULT: u32 = 50;
-/// Memory that must be free for each channel beyond what is asked for in large pieces.
+/// Memory that must be free for each channel in addition to large allocations.
 pub(crate) const SPARE_BYTES: usize = 8 << 20;
 /// Slots of a channel's descriptor table beyond its share of `--max-connections`: connections
 /// that were accepted ahead of their credit.
@@ -47,6 +49,19 @@ pub mod rpc {
     pub const EVENTS: usize = 256;
     /// Pieces of responses that a server on sockets sends with one `writev`.
     pub const PIECES: usize = 64;
+
+    /// Default of `--stall-timeout`, in seconds.
+    pub const STALL_TIMEOUT_S_DEFAULT: u32 = 15;
+    /// The most that `--stall-timeout` accepts: a day.
+    pub const STALL_TIMEOUT_S_MAX: u32 = 86_400;
+    /// With all connections taken, one that has been idle for so many milliseconds gives way to one
+    /// that waits, also if it never sent a byte.
+    pub const CROWDED_IDLE_MS: u32 = 1_000;
+    /// Time that a peer has to end its side after ours, in milliseconds; `--stall-timeout` if that
+    /// is shorter.
+    pub const LINGER_MS: u32 = 5_000;
+    /// How often waits are compared with their limits, in milliseconds.
+    pub const SWEEP_MS: u64 = 500;
 
     const _: () = assert!(COPY_LEN_MAX < GATHER_LEN && GATHER_LEN < UNSENT_BYTES_MAX);
 }
@@ -74,10 +89,15 @@ pub mod load {
     pub const LATENESS_US_MAX: f64 = 1_000.0;
     /// What a connection costs at most before it is open.
     pub(crate) const BYTES_PER_CONNECTION: usize = 512;
+    /// What a thread allocates in small pieces while it runs, beyond its connections.
+    pub(crate) const SPARE_BYTES_PER_THREAD: usize = 1 << 20;
     /// Paths in a list of URLs, files in a file set.
     pub const PATHS_MAX: usize = 1 << 16;
     /// Keys of a key-value load.
     pub const KEYS_MAX: u64 = 1 << 30;
     /// The longest header of a response, in bytes.
     pub const HEADER_LEN_MAX: usize = 16 << 10;
+    /// Memory that one request of a set of files takes besides the host's name, with what the
+    /// allocator adds, in bytes.
+    pub const REQUEST_BYTES_RESERVED: usize = 256;
 }

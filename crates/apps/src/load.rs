@@ -1,11 +1,11 @@
-//! How does a server do under load? The load generator: `megapipe load rpc|http|kv`.
+//! Load generator: `megapipe load rpc|http|kv`.
 //!
 //! In: [`args`] (where the server is, how many connections, what to ask, how fast, how long).
 //! Out: a [`Summary`] with rates, latencies and faults, which also says whether the load itself
 //! was the bottleneck.
 //!
 //! Read first: `worker.rs`, one thread with its channel and its connections. Each protocol is a
-//! pure `Dialogue` (`rpc.rs`, `http.rs`, `kv.rs`); what may be random follows
+//! pure `ClientProtocol` (`rpc.rs`, `http.rs`, `kv.rs`); what may be random follows
 //! from [`distribution`] and a seed; `window.rs` decides what counts.
 //!
 //! A run has four parts: connections open (a bounded number at a time) and caches are filled; the
@@ -14,14 +14,14 @@
 //! stalls cannot hide it (see `latency.rs`).
 //!
 //! Invariants
-//! - The load speaks to its channel and nothing else, so it works on every driver.
+//! - The load uses only its channel for I/O, so it works on every driver.
 //! - Memory is bounded by the number of connections, however long the run.
 
 pub mod args;
-mod conduct;
+mod client_protocol;
 mod control;
+mod coordinator;
 mod cores;
-mod dialogue;
 pub mod distribution;
 mod error;
 mod fairness;
@@ -30,8 +30,8 @@ pub mod file_set;
 mod http;
 mod kv;
 pub mod latency;
-mod opening;
 pub mod pacing;
+mod ramp_up;
 pub mod rng;
 mod rpc;
 mod summary;
@@ -43,16 +43,17 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub use args::{Close, HttpLoadArgs, KvLoadArgs, LoadArgs, RpcLoadArgs, Transactions};
-pub use conduct::Moment;
+pub use coordinator::LoadPhase;
 pub use error::LoadError;
 pub use summary::Summary;
 
 use crate::limits::load::PATHS_MAX;
-use conduct::{Job, Part, conduct};
-use http::{HttpDialogue, Target};
-use kv::{KvDialogue, KvPlan};
+use crate::result_file;
+use coordinator::{LoadJob, ThreadShare, coordinate};
+use http::{HttpClient, RequestTarget};
+use kv::{KvClient, KvPlan};
 use rng::Rng;
-use rpc::RpcDialogue;
+use rpc::RpcClient;
 
 /// The exit code of a load that got not one answer.
 const NO_ANSWER: u8 = 3;
@@ -60,26 +61,33 @@ const NO_ANSWER: u8 = 3;
 /// Memory that a request's own bytes are written into before it has to grow.
 const REQUEST_HEAD_LEN: usize = 2_048;
 
-/// Runs a ping-pong load. Blocks until it is over. `observe` is told when the window begins and
-/// ends, from the calling thread, within a few milliseconds.
+/// Runs a ping-pong load. Blocks until it ends. Calls `observe` on the calling thread within a few
+/// milliseconds after the window begins and ends.
 ///
 /// # Errors
 /// Arguments out of range, a channel that cannot be created or breaks. Faults of the server are
 /// no errors but part of the summary.
-pub fn run_rpc(args: &RpcLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Summary, LoadError> {
+pub fn run_rpc(
+    args: &RpcLoadArgs,
+    observe: &mut dyn FnMut(LoadPhase),
+) -> Result<Summary, LoadError> {
     let RpcLoadArgs { load, request_bytes, response_bytes } = args.clone();
-    let dialogue = move |part: Part| {
-        let dialogue = RpcDialogue::new(
+    let protocol = move |part: ThreadShare| {
+        let protocol = RpcClient::new(
             request_bytes.clone(),
             response_bytes.clone(),
             load.verify,
             Rng::stream(load.seed, part.index * 2 + 1),
         );
-        Ok(dialogue?)
+        Ok(protocol?)
     };
-    conduct(
-        &Job { name: "rpc", server_default: crate::rpc::SERVER.listen_default, args: &args.load },
-        dialogue,
+    coordinate(
+        &LoadJob {
+            name: "rpc",
+            server_default: crate::rpc::SERVER.listen_default,
+            args: &args.load,
+        },
+        protocol,
         observe,
     )
 }
@@ -90,29 +98,33 @@ pub fn run_rpc(args: &RpcLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Su
 /// As [`run_rpc`]; a list of paths that cannot be read or is empty.
 pub fn run_http(
     args: &HttpLoadArgs,
-    observe: &mut dyn FnMut(Moment),
+    observe: &mut dyn FnMut(LoadPhase),
 ) -> Result<Summary, LoadError> {
-    let job =
-        Job { name: "http", server_default: crate::http::SERVER.listen_default, args: &args.load };
+    let job = LoadJob {
+        name: "http",
+        server_default: crate::http::SERVER.listen_default,
+        args: &args.load,
+    };
     let targets = targets(args, &job.server()?.to_string())?;
     let HttpLoadArgs { load, status, .. } = args.clone();
-    let dialogue = move |part: Part| {
+    let protocol = move |part: ThreadShare| {
         let rng = Rng::stream(load.seed, part.index * 2 + 1);
-        Ok(HttpDialogue::new(targets.clone(), status, load.verify, rng))
+        let targets = RequestTarget::copies(&targets).map_err(LoadError::Targets)?;
+        Ok(HttpClient::new(targets, status, load.verify, rng))
     };
-    conduct(&job, dialogue, observe)
+    coordinate(&job, protocol, observe)
 }
 
 /// Runs a key-value load. Blocks until it is over; see [`run_rpc`].
 ///
 /// # Errors
 /// As [`run_rpc`]; values longer than a cache takes.
-pub fn run_kv(args: &KvLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Summary, LoadError> {
+pub fn run_kv(args: &KvLoadArgs, observe: &mut dyn FnMut(LoadPhase)) -> Result<Summary, LoadError> {
     if args.value_bytes.max() > kv::VALUE_LEN_MAX {
         return Err(LoadError::ValueBytes { len: args.value_bytes.max(), max: kv::VALUE_LEN_MAX });
     }
     let KvLoadArgs { load, keys, key_bytes, value_bytes, gets, no_fill } = args.clone();
-    let dialogue = move |part: Part| {
+    let protocol = move |part: ThreadShare| {
         let share =
             |index: u64| (u128::from(keys) * u128::from(index) / u128::from(part.count)) as u64;
         let fill = if no_fill { 0..0 } else { share(part.index)..share(part.index + 1) };
@@ -124,16 +136,16 @@ pub fn run_kv(args: &KvLoadArgs, observe: &mut dyn FnMut(Moment)) -> Result<Summ
             fill,
             verify_every: load.verify,
         };
-        Ok(KvDialogue::new(plan, Rng::stream(load.seed, part.index * 2 + 1)))
+        Ok(KvClient::new(plan, Rng::stream(load.seed, part.index * 2 + 1)))
     };
-    conduct(
-        &Job { name: "kv", server_default: crate::kv::SERVER.listen_default, args: &args.load },
-        dialogue,
+    coordinate(
+        &LoadJob { name: "kv", server_default: crate::kv::SERVER.listen_default, args: &args.load },
+        protocol,
         observe,
     )
 }
 
-/// Shows what a load found out ([`report`]), and says how its program is to end: with 3 if there
+/// Prints the summary of a load ([`report`]), and returns the exit code: with 3 if there
 /// was not one answer.
 ///
 /// # Errors
@@ -151,7 +163,7 @@ pub fn finish(summary: &Summary, args: &LoadArgs) -> Result<ExitCode, LoadError>
 pub fn report(summary: &Summary, args: &LoadArgs) -> Result<(), LoadError> {
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let table = summary.table();
-    // Whoever stopped reading has seen enough.
+    // A closed pipe is no error.
     let _ = match (args.quiet, to_stdout) {
         (true, _) => Ok(()),
         (false, true) => std::io::stderr().write_all(table.as_bytes()),
@@ -165,10 +177,10 @@ pub fn report(summary: &Summary, args: &LoadArgs) -> Result<(), LoadError> {
         let _ = std::io::stdout().write_all(json.as_bytes());
         return Ok(());
     }
-    std::fs::write(path, json).map_err(file)
+    result_file::write(path, &json).map_err(file)
 }
 
-/// Writes the files that `--prepare` asks for. Returns whether it asked.
+/// Writes the files of `--prepare`. Returns whether the option is set.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -179,16 +191,19 @@ pub fn prepare(args: &HttpLoadArgs) -> Result<bool, LoadError> {
     Ok(true)
 }
 
-/// What a web load asks for.
-fn targets(args: &HttpLoadArgs, server: &str) -> Result<Vec<Target>, LoadError> {
+/// The requests of a web load.
+fn targets(args: &HttpLoadArgs, server: &str) -> Result<Vec<RequestTarget>, LoadError> {
     let host = args.host.as_deref().unwrap_or(server);
     let keep_alive = !args.no_keep_alive;
     if let Some(files) = &args.files {
-        return Ok(Target::files(files, host, keep_alive));
+        return RequestTarget::files(files, host, keep_alive).map_err(LoadError::Targets);
     }
+    check_paths(&args.paths, "--path")?;
     let mut paths = args.paths.clone();
     if let Some(list) = &args.path_list {
-        paths.extend(read_paths(list)?);
+        let listed = read_paths(list)?;
+        check_paths(&listed, &format!("--path-list {}", list.display()))?;
+        paths.extend(listed);
     }
     if paths.is_empty() {
         paths.push("/".to_owned());
@@ -196,10 +211,15 @@ fn targets(args: &HttpLoadArgs, server: &str) -> Result<Vec<Target>, LoadError> 
     if paths.len() > PATHS_MAX {
         return Err(LoadError::Paths { count: paths.len(), max: PATHS_MAX });
     }
-    if let Some(path) = paths.iter().find(|path| !is_path(path)) {
-        return Err(LoadError::Path { path: path.clone() });
+    Ok(paths.iter().map(|path| RequestTarget::path(path, host, keep_alive)).collect())
+}
+
+/// Refuses paths that cannot stand in a request; `option` is where they are from.
+fn check_paths(paths: &[String], option: &str) -> Result<(), LoadError> {
+    match paths.iter().find(|path| !is_path(path)) {
+        Some(path) => Err(LoadError::Path { option: option.to_owned(), path: path.clone() }),
+        None => Ok(()),
     }
-    Ok(paths.iter().map(|path| Target::path(path, host, keep_alive)).collect())
 }
 
 fn read_paths(list: &Path) -> Result<Vec<String>, LoadError> {

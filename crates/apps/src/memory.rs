@@ -1,10 +1,10 @@
-//! Memory that is asked for before it is used, so that too little of it is an error at the start
+//! Memory checks before allocation, so that a lack of memory is an error at start
 //! and not the end of the process.
 
 use std::collections::TryReserveError;
 use std::io;
 
-/// An empty vector with room for `len`.
+/// An empty vector with capacity `len`.
 pub(crate) fn reserved<T>(len: usize) -> Result<Vec<T>, TryReserveError> {
     let mut room = Vec::new();
     room.try_reserve_exact(len)?;

@@ -1,4 +1,4 @@
-//! Why did a program fail? An error and what lies beneath it, in one line.
+//! Formats an error with all its causes in one line.
 //!
 //! In: an error. Out: its text, then those of its causes that it does not end with already: some
 //! errors of ours say their cause themselves, those of the crates beneath leave it to the chain.

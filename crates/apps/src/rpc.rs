@@ -1,4 +1,4 @@
-//! What does a message cost? MegaPipe's ping-pong server: `megapipe serve rpc`.
+//! MegaPipe's ping-pong server: `megapipe serve rpc`.
 //!
 //! A client sends requests of some length and gets responses of some length [MegaPipe 2.2, 5.1];
 //! [`protocol`] says how they look. The server does nothing else, so what is measured on it is the
@@ -16,7 +16,10 @@ use megapipe::Address;
 pub mod protocol;
 mod shard;
 mod sockets;
+mod timeouts;
 
+use crate::limits::rpc::{STALL_TIMEOUT_S_DEFAULT, STALL_TIMEOUT_S_MAX};
+use crate::number::within;
 use crate::serve::{Running, ServeArgs, ServeError, Server, ShardSetup};
 use protocol::{LengthError, Lengths, MESSAGE_LEN_DEFAULT};
 use shard::RpcShard;
@@ -50,22 +53,30 @@ pub struct RpcArgs {
     #[arg(long, value_enum, default_value_t)]
     pub api: Api,
 
-    /// Bytes of a request that does not say its length itself
-    #[arg(long, value_name = "BYTES", default_value_t = MESSAGE_LEN_DEFAULT)]
+    /// Bytes of a request that does not state its length
+    #[arg(long, value_name = "BYTES", default_value_t = MESSAGE_LEN_DEFAULT,
+          value_parser = within(0..=u32::MAX))]
     pub request_bytes: u32,
 
-    /// Bytes of the response to a request that does not ask for a length
+    /// Bytes of the response to a request without a response length
     ///
     /// Without this option it is as long as such a request.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = within(0..=u32::MAX))]
     pub response_bytes: Option<u32>,
+
+    /// Close connections whose request takes longer than so many seconds to arrive, or that read
+    /// none of their responses for so long; 0 is never
+    #[arg(help_heading = "Limits",
+          long, value_name = "SECONDS", default_value_t = STALL_TIMEOUT_S_DEFAULT,
+          value_parser = within(0..=STALL_TIMEOUT_S_MAX))]
+    pub stall_timeout: u32,
 }
 
 /// Why the server did not start, or did not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcError {
     /// A message length is out of range.
-    #[error(transparent)]
+    #[error("--request-bytes or --response-bytes: {0}")]
     Length(#[from] LengthError),
     /// An option that sockets do not have.
     #[error("{option}: --api sockets {why}")]
@@ -96,7 +107,13 @@ impl RpcArgs {
     #[must_use]
     pub const fn new(serve: ServeArgs) -> Self {
         let request_bytes = MESSAGE_LEN_DEFAULT;
-        Self { serve, api: Api::Channel, request_bytes, response_bytes: None }
+        Self {
+            serve,
+            api: Api::Channel,
+            request_bytes,
+            response_bytes: None,
+            stall_timeout: STALL_TIMEOUT_S_DEFAULT,
+        }
     }
 
     fn lengths(&self) -> Result<Lengths, LengthError> {
@@ -140,10 +157,11 @@ pub fn serve(args: &RpcArgs) -> Result<(), RpcError> {
 pub fn start(args: &RpcArgs) -> Result<Running, RpcError> {
     args.check_api()?;
     let lengths = args.lengths()?;
+    let stall_ms = args.stall_timeout.saturating_mul(1_000);
     Ok(match args.api {
-        Api::Channel => crate::serve::start(&args.serve, SERVER, factory(lengths))?,
+        Api::Channel => crate::serve::start(&args.serve, SERVER, factory(lengths, stall_ms))?,
         Api::Sockets => {
-            let life = move |plan: &_, ready: &_| sockets::serve(plan, lengths, ready);
+            let life = move |plan: &_, ready: &_| sockets::serve(plan, lengths, stall_ms, ready);
             crate::serve::start_threads(&args.serve, SERVER, life)?
         }
     })
@@ -151,8 +169,9 @@ pub fn start(args: &RpcArgs) -> Result<Running, RpcError> {
 
 fn factory(
     lengths: Lengths,
+    stall_ms: u32,
 ) -> impl Fn(ShardSetup<'_>) -> Result<RpcShard, ServeError> + Send + Sync + 'static {
-    move |setup| RpcShard::new(setup, lengths)
+    move |setup| RpcShard::new(setup, lengths, stall_ms)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What do all servers share? Threads and channels, pinning, listeners, a clean end, live counters.
+//! Framework of all servers: threads and channels, pinning, listeners, shutdown, live counters.
 //!
 //! In: [`ServeArgs`] (the options that every server has), a [`Server`] (its name and where it
 //! listens unless told otherwise), and a factory that makes one [`Shard`] for each channel, on
@@ -20,13 +20,13 @@ mod descriptors;
 mod error;
 mod layout;
 mod listening;
+mod plan;
 mod pulse;
 mod running;
 mod shard_loop;
 mod signals;
 mod stats;
 mod supervise;
-mod survey;
 mod ticks;
 
 use megapipe::{Channel, Completion, Event, Handle, ReadBuf};
@@ -36,17 +36,19 @@ pub use error::ServeError;
 pub use layout::{CpuList, CpuListError};
 pub(crate) use listening::Endpoint;
 pub use listening::{FRAME_COOKIES, Listeners};
+pub use plan::{ChannelPlan, Reasoned, ServerPlan, plan_server};
 pub use running::{Running, start};
 pub(crate) use running::{allowed_cpus, raise_descriptor_limit, start_threads};
-pub(crate) use shard_loop::{Control, Phase, Ready, ReadySender, ShardPlan, driver_of};
-pub(crate) use signals::{Notice, Notices};
+pub(crate) use shard_loop::{
+    ChannelReady, Phase, ReadySender, ServerControl, ShardPlan, driver_of,
+};
+pub(crate) use signals::{Notices, SupervisorNotice};
 pub use stats::Tally;
 pub use supervise::serve;
 pub(crate) use supervise::supervise;
-pub use survey::{Reasoned, Survey, Surveyed, survey};
 pub use ticks::Ticks;
 
-/// What tells one server from another before it runs.
+/// Properties of a server that are known before it runs.
 #[derive(Copy, Clone, Debug)]
 pub struct Server {
     /// Its name, as in `megapipe serve NAME`.

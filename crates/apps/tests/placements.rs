@@ -73,7 +73,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Somebody else's mess in it is no fault of the test's.
+        // Foreign files in it do not fail the test.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -137,7 +137,7 @@ fn check(pair: &Pair<'_>, scratch: &Path) {
         for channel in channels {
             assert!(channel["requests"].as_u64() > Some(0), "both serve: {context}");
             let (events, wakeups) = (&channel["server_events"], &channel["server_wakeups"]);
-            // A channel whose stack is in its own dispatch is woken by nobody.
+            // A channel whose stack runs in its own dispatch has no wake-ups.
             assert_eq!(events.as_u64() > Some(0), placement != "inline", "{context}");
             assert!(wakeups.as_u64() <= events.as_u64(), "{context}");
         }

@@ -1,13 +1,13 @@
 /*
- * A web server as programs of Linux are written: a thread for each core with a listening socket
- * and a set of its own. It knows nothing of megapipe, and runs on it:
+ * A web server written for Linux: a thread for each core, each with its own listening socket and
+ * epoll set. It does not mention megapipe, and runs on Linux or on megapipe:
  *
  *     cc -pthread bsd_web_server.c -o bsd_web_server
  *     cc -pthread -D_GNU_SOURCE -include megapipe_bsd.h bsd_web_server.c -o bsd_web_server \
  *         $(pkg-config --cflags --libs megapipe)
  *     MEGAPIPE_SOCKETS=thread ./bsd_web_server 8080 2
  *
- * Each request is answered with the same page. On a stack of its own, over a TAP device:
+ * Each request is answered with the same page. On megapipe's own stack, over a TAP device:
  *
  *     MEGAPIPE_SOCKETS=thread MEGAPIPE_BACKEND=local MEGAPIPE_LINK=tap:tap0 \
  *         MEGAPIPE_ADDRESS=10.0.0.2/24 MEGAPIPE_CHANNELS=2 ./bsd_web_server 80 2
@@ -86,7 +86,7 @@ static void accept_all(int set, int listener)
     }
 }
 
-/* Reads what has come, and answers each whole request of it; 0 when the connection is over. */
+/* Reads received bytes and answers each whole request; 0 when the connection is over. */
 static int serve(struct connection *it)
 {
     ssize_t count = read(it->fd, it->request + it->len, REQUEST_MAX - it->len);
@@ -114,7 +114,7 @@ static void *work(void *unused)
 
     (void)unused;
     watch(set, listener, &address);
-    /* A pipe of the kernel's, beside sockets. */
+    /* A pipe of the kernel, together with sockets. */
     watch(set, stop[0], stop);
     puts("serving");
     fflush(stdout);
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
         if (pthread_create(&threads[i], NULL, work, NULL) != 0)
             fail("pthread_create");
     sigwait(&ends, &signal);
-    /* Readable for all of them, as long as nobody reads it. */
+    /* Readable in every thread, because no thread reads it. */
     if (write(stop[1], "", 1) != 1)
         fail("write");
     for (int i = 0; i < count; i++)

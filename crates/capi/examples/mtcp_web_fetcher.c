@@ -4,7 +4,7 @@
  *     cc mtcp_web_fetcher.c -o web_fetcher $(pkg-config --cflags --libs megapipe)
  *     ./web_fetcher CONFIG ADDRESS PORT PATH REQUESTS CONNECTIONS
  *
- * Prints how many responses came, with how many bytes of content and in what time. Ends with 1 if
+ * Prints the number of responses, their content bytes, and the time. Exits with 1 if
  * a request failed, or if the responses differ in size.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
@@ -98,7 +98,7 @@ static void ask(int fd)
     watch(MTCP_EPOLL_CTL_MOD, fd, MTCP_EPOLLIN);
 }
 
-/* Takes the head apart once it is whole: -1 if it is none, else how much of it is content. */
+/* Parses a complete header: -1 if it is invalid, else the content bytes behind it. */
 static ssize_t on_head(struct fetch *fetch)
 {
     char *end_of_head, *length;

@@ -1,11 +1,11 @@
 /*
- * A web server on mTCP's API: one thread and one context for each core, each with a listener and a
- * set of its own; the files of one directory, from memory.
+ * A web server on mTCP's API: one thread and one context for each core, each with its own listener
+ * and epoll set; serves the files of one directory from memory.
  *
  *     cc mtcp_web_server.c -o web_server $(pkg-config --cflags --libs megapipe) -lpthread
  *     ./web_server CONFIG DIRECTORY PORT
  *
- * SIGINT ends it. GET and HEAD, connections are kept unless the client says "Connection: close".
+ * SIGINT ends it. GET and HEAD; connections stay open unless the client sends "Connection: close".
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -117,7 +117,7 @@ static void drop(struct server *server, int fd)
 {
     free(server->connections[fd]);
     server->connections[fd] = NULL;
-    /* A descriptor that is closed leaves its sets. */
+    /* Closing a descriptor removes it from its epoll sets. */
     mtcp_close(server->mctx, fd);
 }
 
@@ -131,7 +131,7 @@ static int says(const char *request, const char *name, const char *value)
     return found != NULL && end != NULL && found < end;
 }
 
-/* Makes the answer to the request whose head is complete and ends in a NUL. */
+/* Builds the response to the request, whose header is complete and ends in a NUL. */
 static void prepare(struct connection *connection)
 {
     char *request = connection->request;
@@ -161,7 +161,7 @@ static void prepare(struct connection *connection)
     connection->answering = 1;
 }
 
-/* Sends what is left of the answer: 1 when it is all gone, 0 when the socket is full, -1. */
+/* Sends the rest of the response: 1 when all is sent, 0 when the socket is full, -1 on failure. */
 static int answer(struct server *server, int fd, struct connection *connection)
 {
     for (;;) {
@@ -187,7 +187,7 @@ static int answer(struct server *server, int fd, struct connection *connection)
     }
 }
 
-/* Answers requests as long as there are whole ones and room for their answers. */
+/* Answers whole requests as long as their responses fit into the buffer. */
 static void go_on(struct server *server, int fd, struct connection *connection)
 {
     for (;;) {
@@ -266,7 +266,7 @@ static int open_listener(struct server *server)
     server->listener = mtcp_socket(server->mctx, AF_INET, SOCK_STREAM, 0);
     if (server->set < 0 || server->listener < 0)
         return -1;
-    /* Each context has a listener of its own on the port; another process may not. */
+    /* Each context has its own listener on the port; another process may not listen there. */
     mtcp_setsockopt(server->mctx, server->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (mtcp_setsock_nonblock(server->mctx, server->listener) < 0
         || mtcp_bind(server->mctx, server->listener, (struct sockaddr *)&address,

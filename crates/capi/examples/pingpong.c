@@ -1,10 +1,9 @@
 /*
- * A ping-pong server: what a client sends comes back.
+ * A ping-pong server: sends received bytes back.
  *
- * This is the event loop of listing 3.1 of the MegaPipe paper, line by line. The listing's line
- * stands in quotes above ours. Where ours has more lines, it is for errors, for the end of a
- * connection (the listing gets a DISCONNECT event then; here a read of no byte asks for it), and
- * for making listen_sd, which the listing takes for granted.
+ * This is the event loop of listing 3.1 of the MegaPipe paper, line by line. Each line of
+ * the listing is quoted above its code. Additional lines handle errors and the end of a connection
+ * (the listing gets a DISCONNECT event; here a read of 0 bytes requests it), and create listen_sd.
  *
  *     cc pingpong.c -o pingpong $(pkg-config --cflags --libs megapipe)
  *     ./pingpong 7000
@@ -76,7 +75,7 @@ static int listen_on(in_port_t port)
     return fd;
 }
 
-/* Asks for the end of a connection; its MP_DISCONNECT event frees it. */
+/* Closes a connection; its MP_DISCONNECT event frees it. */
 static void hang_up(struct connection *conn)
 {
     if (mp_disconnect(conn->handle, MP_BOTH) < 0)
@@ -106,7 +105,7 @@ int main(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 
-    /* "handle = mp_register(ch, listen_sd, mask=0x01)": this one channel takes every core's. */
+    /* "handle = mp_register(ch, listen_sd, mask=0x01)": the channel accepts for every core. */
     handle = mp_register(ch, listen_sd, NULL, 0);
     if (handle == MP_NO_HANDLE)
         fail();
@@ -176,7 +175,7 @@ int main(int argc, char **argv)
             free(conn);
         }
     }
-    /* Connections that are open now end with the process, and so does their memory. */
+    /* The end of the process closes open connections and frees their memory. */
     mp_destroy(ch);
     close(listen_sd);
     return EXIT_SUCCESS;

@@ -4,13 +4,13 @@
  *
  *     cc -include megapipe_bsd.h server.c -o server $(pkg-config --cflags --libs megapipe)
  *
- * and what it calls socket() is mps_socket() of megapipe_sockets.h. It is the functions that get
- * another symbol: pointers to them go along, and members, methods and variables of the same names
- * are what they were. What is linked to the program and was not compiled so goes on with the C
+ * and its calls of socket() are calls of mps_socket() of megapipe_sockets.h. Only the
+ * functions get other symbols: function pointers follow, and members, methods and variables of the
+ * same names are not affected. Objects that were compiled without this header still call the C
  * library.
  *
- * pipe(), eventfd() and the like stay the kernel's: sets and polls take them beside sockets, a
- * signal handler may write to them, and a child inherits them.
+ * pipe(), eventfd() and the like stay the kernel's: epoll sets and poll() accept them together with
+ * sockets, a signal handler may write to them, and a child inherits them.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -18,8 +18,8 @@
 #define MEGAPIPE_BSD_H
 
 /*
- * With _FORTIFY_SOURCE, read(), recv(), recvfrom(), poll() and ppoll() are bodies in the C
- * library's headers, behind which their names lead past us.
+ * With _FORTIFY_SOURCE, read(), recv(), recvfrom(), poll() and ppoll() are inline wrappers in
+ * the C library's headers, which would bypass these definitions.
  */
 #undef _FORTIFY_SOURCE
 
@@ -85,7 +85,7 @@ MPS_INSTEAD(dup3);
 MPS_INSTEAD(ppoll);
 #endif
 
-/* With _FILE_OFFSET_BITS=64 the C library has given this one another symbol already. */
+/* With _FILE_OFFSET_BITS=64 the C library has already given this function another symbol. */
 #ifdef __USE_FILE_OFFSET64
 #define fcntl(...) mps_fcntl(__VA_ARGS__)
 #else
@@ -95,8 +95,8 @@ MPS_INSTEAD(fcntl);
 #undef MPS_INSTEAD
 
 /*
- * Our numbers are beyond an fd_set, unless MPS_SELECT is chosen. Memory that is nobody's must not
- * be written to: the C library ends the process, as with _FORTIFY_SOURCE.
+ * Without MPS_SELECT, descriptors do not fit into an fd_set. FD_SET() must not write past the set:
+ * the C library aborts the process, as with _FORTIFY_SOURCE.
  */
 #ifdef __GLIBC__
 extern long int __fdelt_chk(long int);

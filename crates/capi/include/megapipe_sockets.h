@@ -2,10 +2,10 @@
  * BSD sockets and epoll on megapipe: on its own TCP/IP stack, or on Linux's.
  *
  * Each call does what the call of section 2 without its prefix does, with the same arguments,
- * results and errno. Descriptors of AF_INET and AF_INET6 sockets, and of sets, are ours, and have
- * numbers from 2^30 on; any other is the process's, and goes to the C library as it is. So files,
- * pipes, timers and sockets mix, in sets and polls as well. megapipe_sockets(7) says more, and
- * megapipe_bsd.h gives a program these calls under their names without the prefix.
+ * results and errno. Descriptors of AF_INET and AF_INET6 sockets, and of sets, belong to the
+ * library, and have numbers from 2^30 on; any other belongs to the process, and is passed to the C
+ * library. So files, pipes, timers and sockets can be mixed, in epoll sets and poll() as well. See
+ * megapipe_sockets(7); megapipe_bsd.h defines these calls under their names without the prefix.
  *
  *     cc server.c -o server $(pkg-config --cflags --libs megapipe)
  *
@@ -32,14 +32,14 @@ extern "C" {
 
 /* For mps_init(): all threads of the process share all sockets, as descriptors are shared. */
 #define MPS_SHARED 1u
-/* Each thread has sockets of its own, without a lock, and a shard of the stack. */
+/* Each thread has its own sockets, without a lock, and its own shard of the stack. */
 #define MPS_PER_THREAD 2u
 /* As MPS_SHARED, with numbers from 512 to 1023, which fit into an fd_set. */
 #define MPS_SELECT 3u
 
 /*
- * Chooses how sockets are made, before the first one is. A null config means the defaults, and
- * flags of 0 what MEGAPIPE_SOCKETS says: shared, thread or select; without it shared.
+ * Sets the options of sockets, before the first one is created. A null config means the defaults,
+ * and flags of 0 the value of MEGAPIPE_SOCKETS: shared, thread or select; shared if it is unset.
  */
 int mps_init(const struct mp_config *config, unsigned flags);
 /* Closes the calling thread's sockets, or all that threads share. */

@@ -1,9 +1,9 @@
 /*
- * mTCP's API on megapipe: sockets of a context, which is one thread's and one core's.
+ * mTCP's API on megapipe: sockets of a context, which belongs to one thread and one core.
  *
- * The calls, records and values are those that programs written for mTCP use. What each does is in
- * mtcp(7); a call that fails sets errno and returns -1 (or NULL), and mp_last_error() of
- * megapipe.h says why in words.
+ * The calls, records and values are those of programs written for mTCP. mtcp(7) describes each; a
+ * call that fails sets errno and returns -1 (or NULL), and mp_last_error() of megapipe.h returns
+ * the cause as text.
  *
  *     cc server.c -o server $(pkg-config --cflags --libs megapipe)
  *
@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-/* What a descriptor of a context stands for. */
+/* The kind of a descriptor. */
 enum socket_type {
     MTCP_SOCK_UNUSED = 0,
     MTCP_SOCK_STREAM = 1,
@@ -41,7 +41,7 @@ enum socket_type {
     MTCP_SOCK_PIPE = 5,
 };
 
-/* Numbers of the configuration. In mtcp_setconf() a 0 leaves a number as it is. */
+/* Values of the configuration. In mtcp_setconf() a 0 leaves a value unchanged. */
 struct mtcp_conf {
     /* Contexts, one for each core. */
     int num_cores;
@@ -54,13 +54,13 @@ struct mtcp_conf {
     int sndbuf_size;
     /* Seconds in TIME-WAIT. */
     int tcp_timewait;
-    /* Seconds until a silent peer is given up; -1: never. */
+    /* Seconds until a silent peer's connection is dropped; -1: never. */
     int tcp_timeout;
 };
 
 /* A context: the sockets of one thread. */
 struct mtcp_context {
-    /* The core that it was made for. */
+    /* The core that it was created for. */
     int cpu;
 };
 typedef struct mtcp_context *mctx_t;
@@ -76,11 +76,11 @@ int mtcp_core_affinitize(int cpu);
 mctx_t mtcp_create_context(int cpu);
 void mtcp_destroy_context(mctx_t mctx);
 
-/* A signal that is registered here ends waits of all contexts with EINTR. */
+/* A registered signal interrupts waits of all contexts with EINTR. */
 typedef void (*mtcp_sighandler_t)(int);
 mtcp_sighandler_t mtcp_register_signal(int signum, mtcp_sighandler_t handler);
 
-/* Descriptors, as their namesakes of section 2. */
+/* Descriptors, as the calls of the same names in section 2. */
 int mtcp_pipe(mctx_t mctx, int pipeid[2]);
 int mtcp_getsockopt(mctx_t mctx, int sockid, int level, int optname, void *optval,
                     socklen_t *optlen);
@@ -94,7 +94,7 @@ int mtcp_listen(mctx_t mctx, int sockid, int backlog);
 int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 
 /*
- * Connections to daddr:dport come from num_addr addresses in turn, saddr_base and those after it.
+ * Connections to daddr:dport use num_addr source addresses in turn, from saddr_base on.
  * Addresses and port are in network order.
  */
 int mtcp_init_rss(mctx_t mctx, in_addr_t saddr_base, int num_addr, in_addr_t daddr,

@@ -54,7 +54,7 @@ int mtcp_epoll_ctl(mctx_t mctx, int epid, int op, int sockid, struct mtcp_epoll_
 int mtcp_epoll_wait(mctx_t mctx, int epid, struct mtcp_epoll_event *events, int maxevents,
                     int timeout);
 
-/* The name of one event; NULL for several, or none. Not to be changed or freed. */
+/* The name of one event; NULL for several, or none. The caller must not change or free it. */
 char *EventToString(uint32_t event);
 
 #ifdef __cplusplus

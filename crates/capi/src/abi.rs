@@ -7,7 +7,7 @@
 //!   the same numbers. A change of one is a change of the ABI.
 //! - Records that a program fills begin with their size, so that a later version can append
 //!   fields. Records that the library fills hold reserved space, always zero.
-//! - No Rust enum is ever read from C memory: what comes in is an integer that is checked.
+//! - No Rust enum is ever read from C memory: input is an integer that is checked.
 
 #![allow(non_camel_case_types, reason = "these are the names that C programs write")]
 
@@ -17,15 +17,10 @@ use channel::CpuMask;
 use channel::limits;
 use libc::{sockaddr, socklen_t};
 
-pub use crate::object::mp_channel;
-
-/// A channel. One per thread: only the thread that made it may use it.
-pub type mp_channel_t = mp_channel;
-
-/// Names one socket, file, pipe or timer in its channel. 0 is nobody's handle.
+/// Names one socket, file, pipe or timer in its channel. 0 is never a valid handle.
 pub type mp_handle_t = u64;
 
-/// The value that is nobody's handle: what a failed call returns.
+/// The value that is never a valid handle: what a failed call returns.
 pub const MP_NO_HANDLE: mp_handle_t = 0;
 
 /// The version of this header.
@@ -47,20 +42,20 @@ pub const MP_FIRST_LWSOCKET: i32 = 1 << 30;
 /// The CPUs that a mask may name.
 pub const MP_CPUS_MAX: u32 = 1024;
 
-/// What a completion answers.
+/// The operation that a completion reports.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum mp_cmd {
     /// mp_accept(): a connection arrived.
     MP_ACCEPT = 1,
-    /// mp_connect(): the connection is established, or is not going to be.
+    /// mp_connect(): the connection is established or has failed.
     MP_CONNECT = 2,
     /// mp_open(): the file is open.
     MP_OPEN = 3,
     /// mp_read(), mp_readv(), mp_read_at(): bytes arrived; none means end of file.
     MP_READ = 4,
-    /// mp_write(), mp_writev(), mp_write_at(): all bytes were written. mp_write_quiet(): only that
-    /// they were not.
+    /// mp_write(), mp_writev(), mp_write_at(): all bytes were written. mp_write_quiet(): reported
+    /// only if the write failed.
     MP_WRITE = 5,
     /// mp_recvfrom(): a message arrived.
     MP_RECVFROM = 6,
@@ -76,19 +71,24 @@ pub enum mp_cmd {
     MP_TO_FD = 11,
     /// mp_wake() was called.
     MP_WAKE = 12,
-    /// What mp_unregister() left; never dispatched.
+    /// The event that mp_unregister() fills; never dispatched.
     MP_UNREGISTER = 13,
-    /// mp_await_end(): the connection has ended in both directions; `error` is why, 0 in order.
+    /// mp_await_end(): the connection has ended in both directions; `error` is the cause, 0 after
+    /// an orderly close.
     MP_AWAIT_END = 14,
     /// mp_await_delivery(): the peer has acknowledged all bytes that were written.
     MP_AWAIT_DELIVERY = 15,
+    /// A write failed with ENOBUFS before, and the handle accepts writes again: its unsent bytes
+    /// have fallen to half of `mp_config.unsent_bytes_max`.
+    MP_DRAINED = 16,
 }
 
-/// Who does TCP and UDP for a channel.
+/// The TCP and UDP implementation of a channel.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum mp_backend {
-    /// What MEGAPIPE_BACKEND in the environment says, `kernel` or `local`; without it the kernel.
+    /// The value of MEGAPIPE_BACKEND in the environment, `kernel` or `local`; the kernel if it is
+    /// unset.
     MP_BACKEND_DEFAULT = 0,
     /// The kernel.
     MP_BACKEND_KERNEL = 1,
@@ -100,23 +100,23 @@ pub enum mp_backend {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum mp_placement {
-    /// With MP_BACKEND_DEFAULT what MEGAPIPE_PLACEMENT in the environment says, `inline`, `thread`
-    /// or `core`; else inline.
+    /// With MP_BACKEND_DEFAULT the value of MEGAPIPE_PLACEMENT in the environment, `inline`,
+    /// `thread` or `core`; otherwise inline.
     MP_PLACEMENT_DEFAULT = 0,
     /// Inside the channel's calls, on the channel's thread.
     MP_PLACEMENT_INLINE = 1,
-    /// On a thread of the library's, on the same core as the channel's thread.
+    /// On a thread of the library, on the same core as the channel's thread.
     MP_PLACEMENT_THREAD = 2,
-    /// On a thread of the library's, on a core of its own.
+    /// On a thread of the library, on a core of its own.
     MP_PLACEMENT_CORE = 3,
 }
 
-/// Which kernel interface carries a channel: all of it on the kernel's back end, and what is
-/// neither TCP nor UDP on the other.
+/// The kernel interface of a channel: for everything with the kernel back end, for everything
+/// except TCP and UDP with the library's own stack.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum mp_driver {
-    /// io_uring if a trial of it works, else epoll. mp_report() says which and why.
+    /// io_uring if a trial of it works, else epoll. mp_report() names the driver and the reason.
     MP_DRIVER_AUTO = 0,
     /// io_uring, or mp_create() fails.
     MP_DRIVER_URING = 1,
@@ -142,13 +142,13 @@ pub enum mp_how {
     MP_BOTH = 0,
     /// The sending direction, after the writes that are queued.
     MP_WRITING = 1,
-    /// The whole connection, at once, with a reset.
+    /// The whole connection, immediately, with a reset.
     MP_RESET = 2,
 }
 
-/// Bit of `mp_event.flags`: the message was longer than asked for and the rest is lost.
+/// Bit of `mp_event.flags`: the message was longer than the buffer; the excess is discarded.
 pub const MP_TRUNCATED: u32 = 1;
-/// Bit of `mp_event.flags`: `buf` is lent and must be given back with mp_release().
+/// Bit of `mp_event.flags`: `buf` is lent and must be returned with mp_release().
 pub const MP_LENT: u32 = 2;
 
 /// Bit of `mp_config.flags`: accepted lwsockets are backed by ordinary descriptors.
@@ -156,17 +156,19 @@ pub const MP_NO_LWSOCKETS: u32 = 1;
 /// Bit of `mp_config.flags`: listeners share one accept queue instead of one per channel.
 pub const MP_NO_PARTITION: u32 = 2;
 
-/// Bit of `mp_listen_options.flags`: nobody else may listen on the address.
+/// Bit of `mp_listen_options.flags`: no other socket may listen on the address.
 pub const MP_EXCLUSIVE: u32 = 1;
-/// Bit of `mp_listen_options.flags`: an IPv6 socket takes IPv6 only.
+/// Bit of `mp_listen_options.flags`: an IPv6 socket accepts IPv6 only.
 pub const MP_ONLY_V6: u32 = 2;
 
-/// Bit of `mp_connect_options.flags`: let the kernel gather small segments (no TCP_NODELAY).
+/// Bit of `mp_connect_options.flags`: the kernel may coalesce small segments (no TCP_NODELAY).
 pub const MP_GATHER: u32 = 1;
 /// Bit of `mp_connect_options.flags`: mp_unregister() resets the connection.
 pub const MP_RESET_ON_CLOSE: u32 = 2;
+/// Bit of `mp_connect_options.flags`: the SYN may carry the first bytes written (TCP Fast Open).
+pub const MP_FAST_OPEN: u32 = 4;
 
-/// What a program may choose about a channel. Let mp_config_init() fill it, then change fields.
+/// Options of a channel. Let mp_config_init() fill it, then change fields.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct mp_config {
@@ -174,7 +176,7 @@ pub struct mp_config {
     pub size: usize,
     /// An enum mp_driver.
     pub driver: u32,
-    /// Operations gathered before they are handed to the kernel; 1 turns batching off.
+    /// Operations collected before they are submitted to the kernel; 1 turns batching off.
     pub batch: u32,
     /// Entries of the submission queue.
     pub submission_entries: u32,
@@ -182,11 +184,11 @@ pub struct mp_config {
     pub completion_entries: u32,
     /// lwsockets that may be open at once.
     pub max_lwsockets: u32,
-    /// Bytes of one receive buffer, so of one lent read at most.
+    /// Bytes of one receive buffer, and so the most bytes of one lent read.
     pub buffer_len: u32,
     /// Receive buffers of the channel.
     pub buffer_count: u32,
-    /// Pin the calling thread to this core; -1 leaves it where it is.
+    /// Core that the calling thread is pinned to; -1 does not pin it.
     pub core: i32,
     /// MP_NO_LWSOCKETS, MP_NO_PARTITION.
     pub flags: u32,
@@ -194,117 +196,133 @@ pub struct mp_config {
     pub reserved: u32,
     /// An enum mp_backend.
     pub backend: u32,
-    /// Local: the largest IP packet in bytes; 0 for the link's.
+    /// Local: the largest IP packet in bytes; 0 for that of the link.
     pub mtu: u32,
-    /// Local: the link, such as "tap:tap0" or "xdp:eth0". Null leaves it to the environment.
+    /// Local: the link, such as "tap:tap0" or "xdp:eth0". Null for the link that the environment
+    /// names.
     pub link: *const c_char,
     /// Local: the stack's addresses, "10.0.0.2/24,fd00::2/64"; null or empty for those of the
     /// interface, where the link shares them.
     pub addresses: *const c_char,
-    /// Local: next hops for what is not on the link, at most one of each family, separated by a
-    /// comma. May be null.
+    /// Local: next hops for destinations that are not on the link, at most one of each family,
+    /// separated by a comma. May be null.
     pub gateways: *const c_char,
-    /// Local: microseconds that the stack polls its link after the last frame before it sleeps; 0
-    /// for 50.
+    /// Local: microseconds that the stack polls its link after the last frame before it sleeps, at
+    /// most; 0 for 50.
     pub spin_us: u32,
     /// Local: channels of the process that will share the link; 0 for one on each of its queues.
     pub channels: u32,
     /// Local: an enum mp_placement.
     pub placement: u32,
-    /// MP_PLACEMENT_CORE: the core that the stack runs on; -1 for the next one that the process
-    /// may use. Else -1 or 0.
+    /// MP_PLACEMENT_CORE: the core that the stack runs on; -1 for the next one that the process may
+    /// use. Otherwise -1 or 0.
     pub server_core: i32,
+    /// Unsent bytes that one handle may have; a write that would exceed them fails with ENOBUFS. 0
+    /// for 1 MiB, UINT64_MAX for no limit.
+    pub unsent_bytes_max: u64,
 }
 
-/// More about an accept than mp_accept() takes. Zero what is not needed, and set `size`.
+/// Options of an accept beyond those of mp_accept(). Zero what is not needed, and set `size`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct mp_accept_options {
     /// sizeof(struct mp_accept_options).
     pub size: usize,
-    /// How many connections; MP_ALWAYS for all that come.
+    /// Number of connections; MP_ALWAYS for no limit.
     pub count: u32,
     /// An enum mp_as.
     pub kind: u32,
-    /// The connections' cookie (lwsockets only); they have a null cookie otherwise.
+    /// The connections' cookie (lwsockets only); null otherwise.
     pub cookie: *mut c_void,
-    /// If not 0, a lent read of up to so many bytes is posted on each lwsocket at once.
+    /// If not 0, a lent read of up to this many bytes is started on each lwsocket when it is
+    /// accepted.
     pub first_read: usize,
 }
 
-/// More about a listening socket. Zero what is not needed, and set `size`.
+/// Options of a listening socket. Zero what is not needed, and set `size`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct mp_listen_options {
     /// sizeof(struct mp_listen_options).
     pub size: usize,
-    /// Connections that may wait in the accept queue, where one more does; 0 for 4096.
+    /// Length of the accept queue (one more connection fits); 0 for 4096.
     pub backlog: u32,
     /// MP_EXCLUSIVE, MP_ONLY_V6.
     pub flags: u32,
-    /// The cores whose connections this channel takes, 64 in each word, or null.
+    /// The cores whose connections this channel accepts, 64 in each word, or null.
     pub cpu_mask: *const u64,
     /// Words in `cpu_mask`, at most 16.
     pub cpu_mask_words: usize,
+    /// Connections that may begin with the data of a SYN and not be established yet (TCP Fast
+    /// Open); 0 for none.
+    pub fast_open: u32,
+    /// Unsent bytes of a connection from which on writes wait (TCP_NOTSENT_LOWAT); 0 for no limit.
+    pub notsent_lowat: u32,
 }
 
-/// More about a connection. Zero what is not needed, and set `size`.
+/// Options of a connection. Zero what is not needed, and set `size`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct mp_connect_options {
     /// sizeof(struct mp_connect_options).
     pub size: usize,
-    /// Give up after so many nanoseconds; 0 leaves it to the kernel.
+    /// Nanoseconds after which connecting fails; 0 for the kernel's limit.
     pub timeout_ns: u64,
     /// The local address, or null.
     pub bind: *const sockaddr,
     /// The size of the local address.
     pub bind_size: socklen_t,
-    /// MP_GATHER, MP_RESET_ON_CLOSE.
+    /// MP_GATHER, MP_RESET_ON_CLOSE, MP_FAST_OPEN.
     pub flags: u32,
+    /// Unsent bytes from which on writes wait (TCP_NOTSENT_LOWAT); 0 for no limit.
+    pub notsent_lowat: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-/// What a channel counted since it was made.
+/// Counters of a channel since it was created.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct mp_counters {
-    /// Operations taken from the program.
+    /// Operations submitted by the program.
     pub operations: u64,
-    /// Completions handed to the program.
+    /// Completions returned to the program.
     pub completions: u64,
     /// System calls that submitted, waited or polled.
     pub system_calls: u64,
-    /// Requests handed to the kernel.
+    /// Requests submitted to the kernel.
     pub kernel_requests: u64,
-    /// Answers taken from the kernel.
+    /// Completions received from the kernel.
     pub kernel_answers: u64,
     /// Connections accepted.
     pub accepted: u64,
-    /// Reads answered from bytes that had arrived before the read.
+    /// Reads completed with bytes that had arrived before the read.
     pub reads_at_once: u64,
-    /// Times a receive found no free buffer.
+    /// Receives that found no free buffer.
     pub buffers_exhausted: u64,
-    /// Unread bytes moved out of receive buffers to make them free.
+    /// Unread bytes copied out of receive buffers to free them.
     pub spilled_bytes: u64,
-    /// Times receiving paused because a handle had too much unread.
+    /// Times that receiving paused because a handle had too many unread bytes.
     pub receive_paused: u64,
-    /// Times the completion queue overflowed into the kernel's list.
+    /// Times that the completion queue overflowed into the kernel's list.
     pub completion_overflows: u64,
-    /// Times accepting stopped for want of descriptors.
+    /// Times that accepting stopped for lack of descriptors.
     pub accept_exhausted: u64,
-    /// Connections handed to or taken from a sibling channel of the same listener.
+    /// Connections moved to or from another channel of the same listener.
     pub connections_passed: u64,
-    /// Connections closed because nobody could take them.
+    /// Connections closed because no channel could accept them.
     pub connections_dropped: u64,
-    /// Datagrams of the library's own stack that came while too many waited to be read. Stays 0 on
-    /// the kernel's back end.
+    /// Datagrams of the library's own stack that were dropped because the receive queue was full.
+    /// Stays 0 with the kernel back end.
     pub datagrams_dropped: u64,
-    /// Answers of the kernel that named no live request (stays 0).
+    /// Completions of the kernel that named no live request (stays 0).
     pub stray_answers: u64,
-    /// Events that a stack on a thread of its own has told.
+    /// Events sent by a stack that runs on a thread of its own.
     pub server_events: u64,
-    /// Times that they woke the channel.
+    /// Times that such events woke the channel.
     pub server_wakeups: u64,
+    /// Writes rejected because their handle had too many unsent bytes.
+    pub writes_refused: u64,
 }
 
 /// Bit of `mp_conn_info.flags`: TCP timestamps are in use.
@@ -344,13 +362,13 @@ pub struct mp_conn_info {
     pub congestion_window: u32,
     /// Slow start threshold in bytes; UINT32_MAX: none yet.
     pub slow_start_threshold: u32,
-    /// Send window in bytes: what the peer has offered.
+    /// Send window in bytes, as offered by the peer.
     pub send_window: u32,
-    /// Receive window in bytes: what the peer has been offered.
+    /// Receive window in bytes, as offered to the peer.
     pub receive_window: u32,
-    /// Shift of the peer's window.
+    /// Window scale of the peer.
     pub send_window_shift: u32,
-    /// Shift of our window.
+    /// Window scale of this end.
     pub receive_window_shift: u32,
     /// Size of the send buffer in bytes.
     pub send_buffer_bytes: u32,
@@ -364,11 +382,11 @@ pub struct mp_conn_info {
     pub sacked_bytes: u32,
     /// Bytes sent that are considered lost and were not retransmitted yet.
     pub lost_bytes: u32,
-    /// Bytes received in order that are still with the stack.
+    /// Bytes received in order and not yet read from the stack.
     pub unread_bytes: u32,
     /// Bytes received out of order.
     pub out_of_order_bytes: u32,
-    /// Urgent bytes that are still to be read.
+    /// Urgent bytes not yet read.
     pub urgent_bytes: u32,
     /// Segments received.
     pub segments_received: u32,
@@ -384,39 +402,39 @@ pub struct mp_conn_info {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct mp_event {
-    /// What it answers: an enum mp_cmd.
+    /// The operation that completed: an enum mp_cmd.
     pub cmd: u32,
-    /// 0, or the errno value that says why the operation failed.
+    /// 0, or the errno value of the cause.
     pub error: i32,
-    /// Whose operation it was. MP_NO_HANDLE for MP_WAKE.
+    /// The handle of the operation. MP_NO_HANDLE for MP_WAKE.
     pub handle: mp_handle_t,
     /// The handle's cookie.
     pub cookie: *mut c_void,
     /// Bytes read or written.
     pub size: usize,
-    /// The bytes, where they were lent (MP_LENT); else where the program asked for them.
+    /// The bytes: in lent memory (MP_LENT), else in the program's own buffer.
     pub buf: *const c_void,
     /// MP_ACCEPT: the new connection, a file descriptor or the number of an lwsocket.
     /// MP_TO_FD: the file descriptor. Else -1.
     pub fd: i32,
-    /// MP_ACCEPT: connections known to wait in the accept queue behind this one.
+    /// MP_ACCEPT: connections known to be in the accept queue behind this one.
     pub pending: u32,
-    /// MP_ACCEPT of an lwsocket: its handle, usable at once.
+    /// MP_ACCEPT of an lwsocket: its handle, usable immediately.
     pub connection: mp_handle_t,
-    /// MP_TIMER: how often the timer expired since its last completion.
+    /// MP_TIMER: number of expirations since the last completion of the timer.
     pub expirations: u64,
     /// MP_TRUNCATED, MP_LENT.
     pub flags: u32,
-    /// Of the library: which lent buffer.
+    /// Internal: the index of the lent buffer.
     pub lent_index: u32,
-    /// Of the library: which use of that buffer.
+    /// Internal: the generation of that buffer.
     pub lent_generation: u32,
     /// Zero.
     pub reserved: [u32; 5],
 }
 
 impl mp_event {
-    /// An event of which nothing is known but what it answers.
+    /// An event with its command, handle and cookie; all other fields are zero.
     pub(crate) const fn new(cmd: mp_cmd, handle: mp_handle_t, cookie: u64) -> Self {
         Self {
             cmd: cmd as u32,
@@ -448,17 +466,18 @@ macro_rules! layout {
     };
 }
 
-layout!(mp_config is 96: size at 0, driver at 8, batch at 12, submission_entries at 16,
+layout!(mp_config is 104: size at 0, driver at 8, batch at 12, submission_entries at 16,
     completion_entries at 20, max_lwsockets at 24, buffer_len at 28, buffer_count at 32,
     core at 36, flags at 40, reserved at 44, backend at 48, mtu at 52, link at 56,
     addresses at 64, gateways at 72, spin_us at 80, channels at 84, placement at 88,
-    server_core at 92);
+    server_core at 92, unsent_bytes_max at 96);
 layout!(mp_accept_options is 32: size at 0, count at 8, kind at 12, cookie at 16, first_read at 24);
-layout!(mp_listen_options is 32: size at 0, backlog at 8, flags at 12, cpu_mask at 16,
-    cpu_mask_words at 24);
-layout!(mp_connect_options is 32: size at 0, timeout_ns at 8, bind at 16, bind_size at 24,
-    flags at 28);
-layout!(mp_counters is 144: operations at 0, stray_answers at 120, server_wakeups at 136);
+layout!(mp_listen_options is 40: size at 0, backlog at 8, flags at 12, cpu_mask at 16,
+    cpu_mask_words at 24, fast_open at 32, notsent_lowat at 36);
+layout!(mp_connect_options is 40: size at 0, timeout_ns at 8, bind at 16, bind_size at 24,
+    flags at 28, notsent_lowat at 32, reserved at 36);
+layout!(mp_counters is 152: operations at 0, stray_answers at 120, server_wakeups at 136,
+    writes_refused at 144);
 layout!(mp_conn_info is 136: srtt_ns at 0, bytes_sent at 40, state at 48, timeouts at 132);
 layout!(mp_event is 96: cmd at 0, error at 4, handle at 8, cookie at 16, size at 24, buf at 32,
     fd at 40, pending at 44, connection at 48, expirations at 56, flags at 64, lent_index at 68,

@@ -1,7 +1,7 @@
-//! What a call of the library returns: one convention for all of them.
+//! Return convention of the C calls: errno, the text of `mp_last_error()`, and the failure value.
 //!
-//! A call that fails sets errno, leaves a text for `mp_last_error()`, and returns -1, or null, or
-//! [`MP_NO_HANDLE`]. A call that succeeds touches neither.
+//! A call that fails sets errno, stores a text for `mp_last_error()`, and returns -1, null or
+//! [`MP_NO_HANDLE`]. A call that succeeds changes neither errno nor the text.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,9 +10,9 @@ use channel::Handle;
 use libc::ssize_t;
 
 use crate::abi::{MP_NO_HANDLE, mp_handle_t};
-use crate::error::{CallError, Errno, Failure, set_last};
+use crate::error::{CallError, CallFailure, Errno, set_last};
 
-/// What calls return when they fail.
+/// The value that a failed call returns.
 pub(crate) trait Failed {
     const FAILED: Self;
 }
@@ -35,27 +35,27 @@ impl<T> Failed for *mut T {
 
 /// The value that the call returns.
 #[inline]
-pub(crate) fn finish<T: Failed>(call: &str, result: Result<T, Failure>) -> T {
+pub(crate) fn finish<T: Failed>(call: &str, result: Result<T, CallFailure>) -> T {
     match result {
         Ok(value) => value,
         Err(error) => failed(call, &error),
     }
 }
 
-/// The same, for a call that returns 0 when it succeeds.
+/// As [`finish`], for a call that returns 0 when it succeeds.
 #[inline]
-pub(crate) fn status(call: &str, result: Result<(), Failure>) -> c_int {
+pub(crate) fn status(call: &str, result: Result<(), CallFailure>) -> c_int {
     finish(call, result.map(|()| 0))
 }
 
-/// The same, for a call that returns a handle.
+/// As [`finish`], for a call that returns a handle.
 #[inline]
-pub(crate) fn handle(call: &str, result: Result<Handle, Failure>) -> mp_handle_t {
+pub(crate) fn handle(call: &str, result: Result<Handle, CallFailure>) -> mp_handle_t {
     finish(call, result.map(Handle::to_bits))
 }
 
-/// Runs what is not inside a channel or a context; a panic is an error here too, and errno is left
-/// alone.
+/// Runs work that is outside a channel or a context. A panic becomes an error, and errno is
+/// unchanged.
 pub(crate) fn caught<T, E: From<CallError>>(work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let errno = Errno::now();
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -64,7 +64,7 @@ pub(crate) fn caught<T, E: From<CallError>>(work: impl FnOnce() -> Result<T, E>)
 }
 
 #[cold]
-fn failed<T: Failed>(call: &str, error: &Failure) -> T {
+fn failed<T: Failed>(call: &str, error: &CallFailure) -> T {
     set_last(call, error.why());
     T::FAILED
 }

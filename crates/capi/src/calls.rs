@@ -1,7 +1,7 @@
-//! The calls, in the order in which a program meets them. Each has a man page of its name.
+//! The C calls, in the order of the header. Each has a man page of its name.
 //!
-//! A call checks its own arguments, passes through `object.rs`, and hands its result to
-//! `border.rs`; what it means is the channel's business.
+//! A call checks its arguments, enters the channel by `object.rs`, and returns by `border.rs`; the
+//! channel implements the operation.
 
 // The order is that of the header.
 pub mod lifecycle;
@@ -16,26 +16,26 @@ pub mod completions;
 
 pub mod inspection;
 
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 
-/// The pointer, unless it is null.
-fn non_null<T>(pointer: *const T, name: &'static str) -> Result<(), Failure> {
+/// Rejects a null pointer.
+fn non_null<T>(pointer: *const T, name: &'static str) -> Result<(), CallFailure> {
     if pointer.is_null() { Err(CallError::Null(name).into()) } else { Ok(()) }
 }
 
-/// A record that begins with its size, written by a program that may know fewer fields than this
-/// library, or more. Fields that the program does not know are zero; a field that this library
-/// does not know must be zero, because it cannot be obeyed.
+/// Reads a record that begins with its size and was written by a program with an older or newer
+/// version of the header. Fields that the program does not know are zero; a field that this library
+/// does not know must be zero.
 ///
 /// # Safety
-/// `record` is null or points to a `usize` that says how many readable bytes there are. All zeros
-/// must be a valid `T`, and so must any other bytes.
+/// `record` is null or points to a `usize` with the number of readable bytes. All zeros must be a
+/// valid `T`, and so must any other bytes.
 pub(crate) unsafe fn read_sized<T: Copy>(
     record: *const T,
     name: &'static str,
-) -> Result<T, Failure> {
+) -> Result<T, CallFailure> {
     non_null(record, name)?;
-    // SAFETY: the caller promises a size at the beginning.
+    // SAFETY: the caller promises a size as the first field.
     let size = unsafe { record.cast::<usize>().read() };
     if size < size_of::<usize>() || size > SIZED_BYTES_MAX {
         return Err(CallError::Argument("the size of the record").into());
@@ -52,13 +52,12 @@ pub(crate) unsafe fn read_sized<T: Copy>(
     // SAFETY: the caller promises that zeros are a valid `T`.
     let mut known = unsafe { std::mem::zeroed::<T>() };
     let target = (&raw mut known).cast::<u8>();
-    // SAFETY: both sides have as many bytes, and `known` is memory of our own.
+    // SAFETY: both sides have as many bytes, and `known` is a local.
     unsafe { target.copy_from_nonoverlapping(bytes, size.min(size_of::<T>())) };
     Ok(known)
 }
 
-/// The other way round: fills as much of a program's record as both sides know, and the rest of it
-/// with zeros.
+/// Fills a program's record as far as both versions know it, and the remaining bytes with zeros.
 ///
 /// # Safety
 /// `record` is null or points to `size` writable bytes. `T` has no padding.
@@ -67,7 +66,7 @@ unsafe fn write_sized<T: Copy>(
     size: usize,
     value: &T,
     name: &'static str,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     non_null(record, name)?;
     if size < size_of::<usize>() || size > SIZED_BYTES_MAX {
         return Err(CallError::Argument("the size of the record").into());
@@ -76,12 +75,12 @@ unsafe fn write_sized<T: Copy>(
     // SAFETY: the caller promises `size` bytes.
     unsafe { target.write_bytes(0, size) };
     let bytes = (&raw const *value).cast::<u8>();
-    // SAFETY: both sides have as many bytes, and `value` is memory of our own.
+    // SAFETY: both sides have as many bytes, and `value` is a local.
     unsafe { target.copy_from_nonoverlapping(bytes, size.min(size_of::<T>())) };
     Ok(())
 }
 
-/// No record of any version is larger; a larger size is a mistake and not worth reading.
+/// No record of any version is larger; a larger size is rejected without reading.
 const SIZED_BYTES_MAX: usize = 4096;
 
 #[cfg(test)]
@@ -89,14 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_of_other_versions_are_read_as_far_as_they_are_understood() {
+    fn records_of_other_versions_are_read_field_by_field() {
         let record = [32_usize, 7, 0, 0];
         // SAFETY: the array has the 32 bytes that its first word names.
         let read = |record: &[usize; 4]| unsafe {
             read_sized::<[usize; 3]>(record.as_ptr().cast(), "record")
         };
         assert_eq!(read(&record).unwrap(), [32, 7, 0]);
-        assert_eq!(read(&[16, 7, 9, 9]).unwrap(), [16, 7, 0], "what it does not know is zero");
+        assert_eq!(read(&[16, 7, 9, 9]).unwrap(), [16, 7, 0], "missing fields are zero");
         assert!(read(&[32, 7, 0, 1]).is_err(), "an unknown field is set");
         for size in [0, 7, 4097, usize::MAX] {
             assert!(read(&[size, 0, 0, 0]).is_err(), "{size}");

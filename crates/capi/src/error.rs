@@ -1,8 +1,8 @@
-//! Why a call failed, and the errno value that says so in C.
+//! Causes of failed C calls, and their errno values.
 //!
-//! Two audiences: a program branches on errno, so each cause has one fixed value (the table in
-//! `megapipe(7)`); a person reads [`set_last`]'s text by `mp_last_error()`, which names the call
-//! and the cause in words. Nothing is formatted unless a call fails.
+//! A program branches on errno, so each cause has one fixed value (the table in `megapipe(7)`).
+//! `mp_last_error()` returns the text of [`set_last`], which names the call and the cause. Text is
+//! formatted only if a call fails.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -15,38 +15,38 @@ use channel::{
 };
 use libc::{
     EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO, ENFILE,
-    ENODEV, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPERM, ESHUTDOWN, EXDEV,
+    ENOBUFS, ENODEV, ENOMEM, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPERM, ESHUTDOWN, EXDEV,
 };
 use thiserror::Error;
 
 use crate::limits::{KERNEL_TEXT_BYTES, LAST_ERROR_BYTES};
 
-/// That a call failed, and why.
+/// A failed call with its cause.
 ///
-/// Invariant: making one, reading its errno and its text allocate nothing ([`CallError`] is held in
-/// place), so that a call fails properly where no memory is left, and in a signal handler that
-/// interrupted malloc(3).
+/// Invariant: creating one and reading its errno and text allocate nothing ([`CallError`] is stored
+/// inline). So a call fails correctly without memory, and in a signal handler that interrupted
+/// malloc(3).
 #[derive(Debug)]
-pub(crate) struct Failure(CallError);
+pub(crate) struct CallFailure(CallError);
 
-// The result of a call that succeeds has room for one.
-const _: () = assert!(size_of::<Failure>() <= 96);
+// The result of a call that succeeds has space for one.
+const _: () = assert!(size_of::<CallFailure>() <= 96);
 
-impl Failure {
-    /// Why.
+impl CallFailure {
+    /// The cause.
     pub(crate) fn why(&self) -> &CallError {
         &self.0
     }
 }
 
-impl<E: Into<CallError>> From<E> for Failure {
+impl<E: Into<CallError>> From<E> for CallFailure {
     #[cold]
     fn from(error: E) -> Self {
         Self(error.into())
     }
 }
 
-/// Why a call failed: the border's own reasons, and the channel's.
+/// Cause of a failed call: the C interface's own checks, and the channel's errors.
 #[derive(Debug, Error)]
 pub(crate) enum CallError {
     #[error("{0} is a null pointer")]
@@ -152,7 +152,7 @@ impl CallError {
                 misuse_errno(misuse)
             }
             Self::Limit(limit) | Self::Submit(SubmitError::Limit(limit)) => limit_errno(*limit),
-            // A new kind of reason is no mistake of the arguments.
+            // A new kind of cause is not an invalid argument.
             Self::Submit(_) => EAGAIN,
             Self::Create(error) => create_errno(error),
             Self::Register(error) => register_errno(error),
@@ -173,7 +173,7 @@ impl CallError {
             Self::Move(MoveError::Misuse(misuse)) => misuse_errno(misuse),
             Self::Move(MoveError::Limit(limit)) => limit_errno(*limit),
             Self::Move(error) => error.raw_os_error(),
-            // The channel may get new reasons; until they have a value here they are EIO.
+            // The channel may get new causes; until they have a value here they are EIO.
             Self::Listen(_) | Self::Connect(_) | Self::Dispatch(_) => EIO,
         }
     }
@@ -183,12 +183,14 @@ impl CallError {
 fn limit_errno(limit: Limit) -> c_int {
     match limit {
         Limit::Handles => ENFILE,
-        // Limits of operations, also those to come: the call is taken later.
+        Limit::Memory => ENOMEM,
+        Limit::UnsentBytes { .. } => ENOBUFS,
+        // Limits of operations, present and future: a later call may succeed.
         _ => EAGAIN,
     }
 }
 
-/// The errno value of a caller's mistake.
+/// The errno value of an API misuse.
 fn misuse_errno(misuse: &Misuse) -> c_int {
     match misuse {
         Misuse::StaleHandle => EBADF,
@@ -212,12 +214,12 @@ fn create_errno(error: &CreateError) -> c_int {
         }
         CreateError::NoQueue => EBUSY,
         CreateError::DriverUnavailable { .. } => ENOSYS,
-        // Such as a server's thread that cannot be pinned to its core.
+        // For example a server thread that cannot be pinned to its core.
         error => kernel_cause(error).map_or(EIO, errno_of),
     }
 }
 
-/// What the kernel said, if it is a cause of the error.
+/// The error of the kernel, if it is a cause of the error.
 fn kernel_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.filter_map(|cause| cause.downcast_ref()).next()
@@ -236,7 +238,7 @@ fn register_errno(error: &RegisterError) -> c_int {
     }
 }
 
-/// A reason, and what lies beneath it, in one line.
+/// A cause with its sources, in one line.
 pub(crate) struct WithCauses<'a>(pub(crate) &'a CallError);
 
 impl fmt::Display for WithCauses<'_> {
@@ -254,15 +256,16 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// Prints a line for people on standard error, for programs that do not know `mp_last_error()`.
+/// Prints a line on standard error, for programs that do not call `mp_last_error()`.
 pub(crate) fn print(text: fmt::Arguments<'_>) {
     let errno = Errno::now();
-    // Standard error that is closed is no reason to fail.
+    // A closed standard error is ignored.
     let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("megapipe: {text}\n"));
     errno.put_back();
 }
 
-/// The text of a cause, made without allocating: that of an [`io::Error`] is otherwise a `String`.
+/// The text of a cause, formatted without allocating: that of an [`io::Error`] is otherwise a
+/// `String`.
 struct Cause<'a>(&'a (dyn std::error::Error + 'static));
 
 impl fmt::Display for Cause<'_> {
@@ -270,7 +273,7 @@ impl fmt::Display for Cause<'_> {
         let number = self.0.downcast_ref().and_then(io::Error::raw_os_error);
         let Some(number) = number else { return write!(f, "{}", self.0) };
         let mut text = [0_u8; KERNEL_TEXT_BYTES];
-        // SAFETY: `text` has so many writable bytes, and nothing else uses them.
+        // SAFETY: `text` has that many writable bytes, and nothing else uses them.
         let failed = unsafe { libc::strerror_r(number, text.as_mut_ptr().cast(), text.len()) } != 0;
         let text = CStr::from_bytes_until_nul(&text).ok().and_then(|text| text.to_str().ok());
         let text = text.filter(|_| !failed).unwrap_or("unknown error");
@@ -282,24 +285,24 @@ impl fmt::Display for Cause<'_> {
 #[cold]
 pub(crate) fn set_last(call: &str, error: &CallError) {
     let mut text = LastError::EMPTY;
-    // A text that does not fit is cut; the writer never fails.
+    // A text that does not fit is truncated; the writer never fails.
     let _ = write!(text, "{call}: {}", WithCauses(error));
     LAST.set(text);
-    UNTOLD.set(None);
+    UNFORMATTED.set(None);
     set_errno(error.errno());
 }
 
-/// The same for an error of a socket, whose text is made when somebody asks for it: programs hear
-/// that a call would have to wait once for each message.
+/// As [`set_last`], for an error of a socket. The text is formatted on demand, because programs get
+/// EAGAIN once for each message.
 #[inline]
 pub(crate) fn set_last_of_socket(call: &'static str, error: sockets::Error) {
-    UNTOLD.set(Some((call, error)));
+    UNFORMATTED.set(Some((call, error)));
     set_errno(error.raw_os_error());
 }
 
 /// This thread's last failure, as C text; empty if no call has failed. Never null.
 pub(crate) fn last() -> *const c_char {
-    if let Some((call, error)) = UNTOLD.take() {
+    if let Some((call, error)) = UNFORMATTED.take() {
         let mut text = LastError::EMPTY;
         // As above.
         let _ = write!(text, "{call}: {error}");
@@ -312,8 +315,8 @@ fn set_errno(errno: c_int) {
     Errno { value: errno, ..Errno::now() }.put_back();
 }
 
-/// The calling thread's errno as a call of the library found it. A call that succeeds leaves it so,
-/// although a system call on the way may have failed: a wait that ran out of time, a trial.
+/// The calling thread's errno on entry to a call. A call that succeeds restores it, because a
+/// system call inside may have failed (a wait that timed out, a trial).
 #[derive(Clone, Copy)]
 pub(crate) struct Errno {
     location: *mut c_int,
@@ -321,7 +324,7 @@ pub(crate) struct Errno {
 }
 
 impl Errno {
-    /// As it is now.
+    /// Reads the current value.
     #[inline]
     pub(crate) fn now() -> Self {
         // SAFETY: errno has an address in every thread, for the thread's whole life.
@@ -331,7 +334,7 @@ impl Errno {
         Self { location, value }
     }
 
-    /// Makes it so again. The record does not leave its thread: it has a pointer in it.
+    /// Restores the value. The record stays on its thread because it contains a pointer.
     #[inline]
     pub(crate) fn put_back(self) {
         // SAFETY: the address is this thread's errno, as in `now`.
@@ -341,11 +344,11 @@ impl Errno {
 
 thread_local! {
     static LAST: Cell<LastError> = const { Cell::new(LastError::EMPTY) };
-    /// The failure that is later than the text in `LAST`, if there is one.
-    static UNTOLD: Cell<Option<(&'static str, sockets::Error)>> = const { Cell::new(None) };
+    /// The failure that is newer than the text in `LAST`, if there is one.
+    static UNFORMATTED: Cell<Option<(&'static str, sockets::Error)>> = const { Cell::new(None) };
 }
 
-/// Text with a fixed end, always followed by a NUL. The text comes first: see [`last`].
+/// Text of bounded length, always followed by a NUL. The text is the first field: see [`last`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct LastError {
@@ -381,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_has_the_errno_value_of_the_manual() {
+    fn causes_have_the_errno_values_of_the_man_page() {
         let table = [
             (CallError::Null("channel"), EFAULT),
             (CallError::WrongThread, EPERM),
@@ -395,6 +398,8 @@ mod tests {
             (Misuse::Forked.into(), ECHILD),
             (Limit::Operations.into(), EAGAIN),
             (Limit::Handles.into(), ENFILE),
+            (Limit::Memory.into(), ENOMEM),
+            (Limit::UnsentBytes { max: 1 }.into(), ENOBUFS),
             (Misuse::InvalidLength { len: 0, max: 1 }.into(), EINVAL),
             (Misuse::InvalidAddress.into(), EAFNOSUPPORT),
             (Misuse::Closing.into(), ESHUTDOWN),
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_a_socket_is_told_in_its_turn() {
+    fn socket_error_text_is_formatted_on_demand() {
         set_last("mp_create", &CallError::Broken);
         set_last_of_socket("mps_read", sockets::Error::WouldBlock);
         assert_eq!(io::Error::last_os_error().raw_os_error(), Some(EAGAIN));
@@ -432,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_too_long_is_cut_at_a_character() {
+    fn long_text_is_truncated_at_a_character() {
         let reason = "é".repeat(LAST_ERROR_BYTES);
         set_last("x", &CreateError::DriverUnavailable { driver: "uring", reason }.into());
         let text = last_text();

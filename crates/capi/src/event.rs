@@ -1,13 +1,13 @@
-//! From a completion of the channel to the event of a C program.
+//! Converts a completion of the channel to an `mp_event`.
 //!
-//! Bytes that were read go where the read said (`pending.rs`): into the program's memory, or they
-//! stay in the channel's buffer, which is lent (`lent.rs`). Nothing here allocates, except where
-//! the unread bytes of a handle that leaves lie in several buffers.
+//! Bytes that were read are delivered as the read requested (`pending.rs`): copied into the
+//! program's memory, or left in the channel's buffer, which is lent (`lent.rs`). Nothing here
+//! allocates, except where the unread bytes of an unregistered handle lie in several buffers.
 //!
 //! Invariants
 //! - Each completion of a read or an accept takes exactly one entry of its handle's queue; a read
-//!   that waited behind it is asked for at once.
-//! - A descriptor in an event is the program's from then on.
+//!   queued behind it is submitted immediately.
+//! - The program owns a descriptor in an event.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -22,27 +22,27 @@ use libc::iovec;
 use crate::abi::{MP_LENT, MP_TRUNCATED, mp_cmd, mp_event};
 use crate::address;
 use crate::error::CallError;
-use crate::lent::{Lent, LentKey, LentTable};
-use crate::pending::{Answer, PendingTable, Place, QueueIndex, Request, Sender};
+use crate::lent::{LentBuffer, LentKey, LentTable};
+use crate::pending::{PendingTable, QueueIndex, QueuedRead, ReadAnswer, ReadDestination, Sender};
 
-/// What the border keeps for the events of one channel.
+/// State of the C interface for the events of one channel.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
+pub(crate) struct EventConverter {
     pub(crate) pending: PendingTable,
     pub(crate) lent: LentTable,
-    /// Answers to reads that waited and that the channel then refused. They come first.
+    /// Results of queued reads that the channel rejected. They are returned first.
     pub(crate) refused: VecDeque<mp_event>,
 }
 
-impl Events {
-    /// Fills in the event that tells a completion. Copies what was read to where it is wanted.
+impl EventConverter {
+    /// Fills in the event for a completion. Copies received bytes to their destination.
     ///
-    /// Inlined, with reads and writes told here: to move a whole completion costs more than to
-    /// tell it, and so only the few words that they carry leave it.
+    /// Inlined, with reads and writes converted here: moving a whole completion costs more than
+    /// converting it, so only the few words that they carry are moved.
     ///
     /// # Safety
-    /// The places of the reads that are under way are still valid: `mp_read()` and its siblings
-    /// demand that of the program until the completion was dispatched.
+    /// The destinations of the reads in progress are still valid: `mp_read()` and the other read
+    /// calls require it until the completion is dispatched.
     #[inline(always)]
     pub(crate) unsafe fn convert(
         &mut self,
@@ -96,20 +96,21 @@ impl Events {
             | Event::Delivered(result) => finish(event, result.map(|()| 0)),
             Event::Timer { expirations } => event.expirations = expirations,
             Event::ToFd(result) => self.moved(event, result),
-            Event::Wake => {}
-            // `convert` has told reads and writes; what this border does not know cannot have
-            // been asked for.
+            Event::Wake | Event::Drained => {}
+            // `convert` handles reads and writes; the C interface submits no operation that it does
+            // not know.
             _ => event.error = libc::EOPNOTSUPP,
         }
     }
 
-    /// A handle left the channel: nothing of it is remembered, and nothing will be told.
+    /// Forgets a handle that was unregistered; no further event names it.
     pub(crate) fn leave(&mut self, handle: Handle) {
         self.pending.leave(handle);
         self.refused.retain(|refused| refused.handle != handle.to_bits());
     }
 
-    /// The event that `mp_unregister()` fills: what the channel had received and nobody had read.
+    /// The event that `mp_unregister()` fills: the bytes that the channel had received and the
+    /// program had not read.
     pub(crate) fn left(&mut self, handle: Handle, unread: Vec<ReadBuf>) -> mp_event {
         let mut event = mp_event::new(mp_cmd::MP_UNREGISTER, handle.to_bits(), 0);
         self.lend_joined(&mut event, unread);
@@ -129,7 +130,7 @@ impl Events {
             Connection::Lwsocket(connection) => {
                 if first_read {
                     let queue = self.pending.enter(connection);
-                    self.pending.push_read(queue, Place::Lend);
+                    self.pending.push_read(queue, ReadDestination::Lend);
                 }
                 event.fd = connection.number() as i32;
                 event.connection = connection.to_bits();
@@ -156,7 +157,7 @@ impl Events {
         event: &mut mp_event,
         result: Result<Datagram, OpError>,
     ) {
-        let Answer { place, sender, .. } = self.answer_of(channel, event);
+        let ReadAnswer { place, sender, .. } = self.answer_of(channel, event);
         match result {
             Ok(Datagram { data, from, truncated, .. }) => {
                 if truncated {
@@ -171,9 +172,10 @@ impl Events {
         }
     }
 
-    /// Where the oldest read of the event's handle goes. The usual case first: it is the only one.
+    /// Destination of the oldest read of the event's handle. The usual case first: it is the only
+    /// one.
     #[inline]
-    fn place_of(&mut self, channel: &mut Channel, event: &mp_event) -> Place {
+    fn place_of(&mut self, channel: &mut Channel, event: &mp_event) -> ReadDestination {
         let queue = self.pending.find(Handle::from_bits(event.handle));
         match queue.and_then(|queue| self.pending.pop_single(queue)) {
             Some(place) => place,
@@ -181,14 +183,18 @@ impl Events {
         }
     }
 
-    /// Where the oldest read of the event's handle goes; the one behind it may start now. A read
-    /// that the program did not ask for by itself (the first of an accepted connection) is lent.
+    /// Destination of the oldest read of the event's handle; the next one may start now. A read
+    /// that the channel started (the first of an accepted connection) is lent.
     #[inline(never)]
-    fn answer_of(&mut self, channel: &mut Channel, event: &mp_event) -> Answer {
+    fn answer_of(&mut self, channel: &mut Channel, event: &mp_event) -> ReadAnswer {
         let queue = self.pending.find(Handle::from_bits(event.handle));
         let answer = queue.and_then(|queue| Some((queue, self.pending.pop_read(queue)?)));
         let Some((queue, answer)) = answer else {
-            return Answer { place: Place::Lend, sender: Sender::NOWHERE, more: false };
+            return ReadAnswer {
+                place: ReadDestination::Lend,
+                sender: Sender::NOWHERE,
+                more: false,
+            };
         };
         if answer.more {
             self.start_waiting(channel, queue, event);
@@ -196,12 +202,12 @@ impl Events {
         answer
     }
 
-    /// Asks the channel for the read that waited for the event's. If the channel refuses it, the
-    /// refusal is its event, and the one behind it has its turn.
+    /// Submits the next queued read to the channel. If the channel rejects it, the rejection is its
+    /// event, and the read behind it is next.
     #[cold]
     fn start_waiting(&mut self, channel: &mut Channel, queue: QueueIndex, event: &mp_event) {
         let handle = Handle::from_bits(event.handle);
-        while let Some(Request { len, offset }) = self.pending.start_waiting(queue) {
+        while let Some(QueuedRead { len, offset }) = self.pending.start_waiting(queue) {
             let started = match offset {
                 Some(offset) => channel.read_at(handle, offset, len),
                 None => channel.read(handle, len),
@@ -214,35 +220,35 @@ impl Events {
         }
     }
 
-    /// Brings bytes to their place.
+    /// Copies or lends bytes to their destination.
     ///
     /// # Safety
     /// As [`Self::convert`].
     #[inline]
-    unsafe fn deliver(&mut self, event: &mut mp_event, place: Place, data: ReadBuf) {
+    unsafe fn deliver(&mut self, event: &mut mp_event, place: ReadDestination, data: ReadBuf) {
         match place {
-            Place::Copy(buf, size) => {
+            ReadDestination::Copy(buf, size) => {
                 event.buf = buf;
                 event.size = data.len().min(size);
-                // SAFETY: `mp_read()` demands `size` writable bytes at `buf` until now.
+                // SAFETY: `mp_read()` requires `size` writable bytes at `buf` until now.
                 unsafe { copy_out(&data[..event.size], buf) };
             }
-            // SAFETY: `mp_readv()` demands that its array and parts are valid until now.
-            Place::Scatter(parts, count) => unsafe {
+            // SAFETY: `mp_readv()` requires that its array and parts are valid until now.
+            ReadDestination::Scatter(parts, count) => unsafe {
                 event.size = scatter(&data, parts, count);
             },
-            Place::Lend => self.lend(event, Lent::Buffer(data)),
+            ReadDestination::Lend => self.lend(event, LentBuffer::Buffer(data)),
         }
     }
 
     /// Lends several buffers as one; nothing if they hold no bytes.
     fn lend_joined(&mut self, event: &mut mp_event, buffers: Vec<ReadBuf>) {
-        if let Some(lent) = Lent::join(buffers) {
+        if let Some(lent) = LentBuffer::join(buffers) {
             self.lend(event, lent);
         }
     }
 
-    fn lend(&mut self, event: &mut mp_event, lent: Lent) {
+    fn lend(&mut self, event: &mut mp_event, lent: LentBuffer) {
         event.size = lent.bytes().len();
         if event.size == 0 {
             return;
@@ -255,7 +261,7 @@ impl Events {
     }
 }
 
-/// What a completion answers. A kind that this border does not know cannot have been asked for.
+/// The command of a completion. The C interface submits no operation that it does not know.
 #[inline]
 const fn cmd_of(event: &Event) -> mp_cmd {
     match event {
@@ -272,6 +278,7 @@ const fn cmd_of(event: &Event) -> mp_cmd {
         Event::ToFd(_) => mp_cmd::MP_TO_FD,
         Event::End(_) => mp_cmd::MP_AWAIT_END,
         Event::Delivered(_) => mp_cmd::MP_AWAIT_DELIVERY,
+        Event::Drained => mp_cmd::MP_DRAINED,
         _ => mp_cmd::MP_WAKE,
     }
 }
@@ -285,15 +292,15 @@ fn finish(event: &mut mp_event, result: Result<usize, OpError>) {
 }
 
 /// # Safety
-/// `target` points to as many writable bytes as `bytes` has.
+/// `target` points to `bytes.len()` writable bytes.
 unsafe fn copy_out(bytes: &[u8], target: *mut c_void) {
     if !bytes.is_empty() {
-        // SAFETY: the caller promises the room; `bytes` lies in memory of the channel.
+        // SAFETY: the caller promises the memory; `bytes` lies in memory of the channel.
         unsafe { target.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }
 
-/// Spreads bytes over the parts of a vectored read, in order; how many found room.
+/// Scatters bytes over the parts of a vectored read, in order, and returns the number copied.
 ///
 /// # Safety
 /// `parts` points to `count` parts, each of which names writable memory.

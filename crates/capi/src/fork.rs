@@ -1,7 +1,7 @@
-//! Tells that a channel was made before a `fork(2)` and that this is the child.
+//! Detects that a channel was created before a `fork(2)` and that this process is the child.
 //!
-//! The channel itself refuses what would disturb the parent. Here the C border makes that one
-//! rule for all calls: in the child, none of them works but `mp_destroy()`.
+//! The channel itself rejects what would disturb the parent. The C interface has one rule for all
+//! calls: in the child, only `mp_destroy()` works.
 //!
 //! Read first: `pthread_atfork(3)`.
 
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use channel::Misuse;
 
-use crate::error::Failure;
+use crate::error::CallFailure;
 
-/// How many forks lie between the process that loaded the library and this one.
+/// Number of forks between the process that loaded the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// A process: itself, and none of its children.
+/// Identifies a process, different in each of its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessMark(u32);
 
 impl ProcessMark {
-    /// This process. The first call sees to it that children will differ.
-    pub(crate) fn current() -> Result<Self, Failure> {
+    /// This process. The first call installs the fork handler.
+    pub(crate) fn current() -> Result<Self, CallFailure> {
         static WATCHED: OnceLock<i32> = OnceLock::new();
         // SAFETY: the handler only adds to an atomic, which is safe in the child of any fork.
         let failed =
@@ -33,9 +33,9 @@ impl ProcessMark {
         }
     }
 
-    /// An error if this is another process.
+    /// Fails in another process.
     #[inline]
-    pub(crate) fn check(self) -> Result<(), Failure> {
+    pub(crate) fn check(self) -> Result<(), CallFailure> {
         // Relaxed: the number changes only while a child has a single thread.
         match GENERATION.load(Ordering::Relaxed) {
             generation if generation == self.0 => Ok(()),
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_knows_itself() {
+    fn mark_is_valid_in_its_own_process() {
         let mark = ProcessMark::current().unwrap();
         assert!(mark.check().is_ok());
         let parent = ProcessMark(mark.0.wrapping_sub(1));

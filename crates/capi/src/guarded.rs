@@ -1,26 +1,27 @@
-//! What one call at a time works on: the inside of a channel's object and of mTCP's contexts.
+//! Guard of a channel's or an mTCP context's state: one call at a time, panics caught, errno kept.
 //!
-//! 1. A call that comes while another is inside, from a signal handler: an error.
-//! 2. A panic: caught; what is inside is broken from then on, which every later call reports.
-//! 3. errno: left alone by what succeeds.
+//! 1. A call while another one is inside (from a signal handler) is an error.
+//! 2. A panic is caught; the state is broken from then on, and every later call reports it.
+//! 3. A call that succeeds leaves errno unchanged.
 //!
-//! Whoever calls sees to it that it is the owner's thread and process.
+//! The caller checks that it is on the owner's thread and process.
 //!
-//! Invariant: a `&mut T` exists only while `state` is [`State::Busy`], so there is never a second.
+//! Invariant: a `&mut T` exists only while `state` is [`GuardState::Busy`], so there is never a
+//! second.
 
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::error::{CallError, Errno, Failure};
+use crate::error::{CallError, CallFailure, Errno};
 
 /// A `T` and whether a call is inside.
-pub(crate) struct Guarded<T> {
-    state: Cell<State>,
+pub(crate) struct GuardedCell<T> {
+    state: Cell<GuardState>,
     inner: UnsafeCell<T>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum GuardState {
     /// No call is inside.
     Idle,
     /// A call is inside.
@@ -29,44 +30,44 @@ enum State {
     Broken,
 }
 
-impl<T> Guarded<T> {
+impl<T> GuardedCell<T> {
     pub(crate) const fn new(inner: T) -> Self {
-        Self { state: Cell::new(State::Idle), inner: UnsafeCell::new(inner) }
+        Self { state: Cell::new(GuardState::Idle), inner: UnsafeCell::new(inner) }
     }
 
     /// Whether a call is inside; then nothing of it may be freed.
     pub(crate) fn is_busy(&self) -> bool {
-        self.state.get() == State::Busy
+        self.state.get() == GuardState::Busy
     }
 
-    /// Runs `work` inside.
+    /// Runs `work` on the state.
     #[inline]
     pub(crate) fn enter<R>(
         &self,
-        work: impl FnOnce(&mut T) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
+        work: impl FnOnce(&mut T) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
         match self.state.get() {
-            State::Idle => self.state.set(State::Busy),
-            State::Busy => return Err(CallError::Reentered.into()),
-            State::Broken => return Err(CallError::Broken.into()),
+            GuardState::Idle => self.state.set(GuardState::Busy),
+            GuardState::Busy => return Err(CallError::Reentered.into()),
+            GuardState::Broken => return Err(CallError::Broken.into()),
         }
         // SAFETY: the state was idle, so no other `&mut T` exists, and it is busy now, so none will
         // come to exist until this one has ended.
         let inner = unsafe { &mut *self.inner.get() };
         let errno = Errno::now();
-        // Unwind safe: after a panic nobody looks inside again, whatever was left half done.
-        // The result is written in place: it has room for a failure, which success must not copy.
+        // Unwind safe: after a panic no call reads the half-changed state again.
+        // The result is written in place: it is as large as a failure, which success must not copy.
         let mut result = None;
         let caught = catch_unwind(AssertUnwindSafe(|| result = Some(work(inner))));
         match result {
             Some(result) if caught.is_ok() => {
-                self.state.set(State::Idle);
+                self.state.set(GuardState::Idle);
                 // A failure sets it afterwards, in `border.rs`.
                 errno.put_back();
                 result
             }
             _ => {
-                self.state.set(State::Broken);
+                self.state.set(GuardState::Broken);
                 Err(CallError::Broken.into())
             }
         }

@@ -1,26 +1,26 @@
 //! Buffers that events lend to the program until it calls `mp_release()`.
 //!
-//! An event carries an index and a generation, so that releasing twice is an error and never
-//! somebody else's buffer.
+//! An event carries an index and a generation, so that a second release is an error and never
+//! releases another event's buffer.
 //!
 //! Invariants
-//! - An entry's bytes do not move or change while it is lent: [`ReadBuf`] and `Box` keep theirs
-//!   at one address wherever they themselves lie.
+//! - An entry's bytes do not move or change while it is lent: [`ReadBuf`] and `Box` keep theirs at
+//!   one address when they are moved.
 //! - A generation is never 0, so an event of zeros lends nothing.
 
 use channel::ReadBuf;
 
-/// What is lent.
+/// A lent buffer.
 #[derive(Debug)]
-pub(crate) enum Lent {
+pub(crate) enum LentBuffer {
     /// A buffer of the channel, or a part of one.
     Buffer(ReadBuf),
-    /// Several of them, copied together.
+    /// Several buffers, copied together.
     Joined(Box<[u8]>),
 }
 
-impl Lent {
-    /// All the bytes of `buffers` in one piece; copied only where there are several pieces.
+impl LentBuffer {
+    /// Joins all bytes of `buffers`; copies only if there are several buffers.
     pub(crate) fn join(mut buffers: Vec<ReadBuf>) -> Option<Self> {
         if buffers.len() <= 1 {
             return buffers.pop().map(Self::Buffer);
@@ -38,31 +38,31 @@ impl Lent {
     }
 }
 
-/// Names one lending.
+/// Identifies one loan of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LentKey {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// All that one channel has lent.
+/// The lent buffers of one channel.
 #[derive(Debug, Default)]
 pub(crate) struct LentTable {
-    entries: Vec<Entry>,
+    entries: Vec<LentEntry>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LentEntry {
     generation: u32,
-    lent: Option<Lent>,
+    lent: Option<LentBuffer>,
 }
 
 impl LentTable {
-    /// Keeps what is lent until [`Self::give_back`].
-    pub(crate) fn lend(&mut self, lent: Lent) -> (LentKey, &[u8]) {
+    /// Keeps a buffer until [`Self::give_back`].
+    pub(crate) fn lend(&mut self, lent: LentBuffer) -> (LentKey, &[u8]) {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 1, lent: None });
+            self.entries.push(LentEntry { generation: 1, lent: None });
             self.entries.len() as u32 - 1
         });
         let entry = &mut self.entries[index as usize];
@@ -70,8 +70,8 @@ impl LentTable {
         (key, entry.lent.insert(lent).bytes())
     }
 
-    /// Takes it back: `None` if this lending has ended before or never was.
-    pub(crate) fn give_back(&mut self, key: LentKey) -> Option<Lent> {
+    /// Ends a loan: `None` if it has ended before or never existed.
+    pub(crate) fn give_back(&mut self, key: LentKey) -> Option<LentBuffer> {
         let entry = self.entries.get_mut(key.index as usize)?;
         if entry.generation != key.generation {
             return None;
@@ -87,12 +87,12 @@ impl LentTable {
 mod tests {
     use super::*;
 
-    fn joined(bytes: &[u8]) -> Lent {
-        Lent::Joined(bytes.into())
+    fn joined(bytes: &[u8]) -> LentBuffer {
+        LentBuffer::Joined(bytes.into())
     }
 
     #[test]
-    fn each_lending_ends_once() {
+    fn lent_buffer_is_released_once() {
         let mut table = LentTable::default();
         let (first, bytes) = table.lend(joined(b"one"));
         assert_eq!(bytes, b"one");
@@ -101,13 +101,13 @@ mod tests {
         assert!(table.give_back(first).is_none());
         let (third, _) = table.lend(joined(b"three"));
         assert_eq!(third.index, first.index);
-        assert!(table.give_back(first).is_none(), "an old key does not end a new lending");
+        assert!(table.give_back(first).is_none(), "an old key does not release a new loan");
         assert_eq!(table.give_back(second).unwrap().bytes(), b"two");
         assert_eq!(table.give_back(third).unwrap().bytes(), b"three");
     }
 
     #[test]
-    fn an_event_of_zeros_lends_nothing() {
+    fn zeroed_event_lends_nothing() {
         let mut table = LentTable::default();
         let zeros = LentKey { index: 0, generation: 0 };
         assert!(table.give_back(zeros).is_none());
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_unread_lends_nothing() {
-        assert!(Lent::join(Vec::new()).is_none());
+    fn no_unread_bytes_lend_nothing() {
+        assert!(LentBuffer::join(Vec::new()).is_none());
     }
 }

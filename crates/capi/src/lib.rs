@@ -1,23 +1,25 @@
-//! How does a C program get in? By `libmegapipe`: the channel behind a C ABI.
+//! `libmegapipe`: the C interface of channels.
 //!
-//! In: calls with C arguments, on the thread that owns the channel. Out: `struct mp_event`s,
-//! errno values, and texts that say why. Read first: `man/megapipe.7`, then `object.rs`.
+//! In: calls with C arguments, on the thread that owns the channel. Out: `struct mp_event`s, errno
+//! values, and error texts. Read first: `man/megapipe.7`, then `object.rs`.
 //!
 //! - `abi.rs`: the records and constants; `megapipe.h` is generated from it and from `calls/`.
 //! - `calls/`: one function for each call.
-//! - `object.rs`: the channel as an object of C, and the guard that every call passes.
-//! - `network.rs`: the links of channels on our own stack.
-//! - `registry.rs`: from a handle to its channel. `fork.rs`: whether this is still the process.
-//! - `pending.rs`, `lent.rs`, `event.rs`: where read bytes go, and the way back out.
+//! - `object.rs`: the object behind `mp_channel_t *`, and the guard of every call.
+//! - `network.rs`: the links of channels on the library's own stack.
+//! - `registry.rs`: finds the channel of a handle. `fork.rs`: detects a fork.
+//! - `pending.rs`, `lent.rs`, `event.rs`: destinations of reads, and conversion to events.
 //! - `error.rs`, `border.rs`: errno and return values.
 //! - `bsd/`: BSD sockets and epoll, by `megapipe_sockets.h`; `mtcp/`: mTCP's own API, by its own
-//!   headers. `memory.rs`: memory and pieces of it that both are handed.
+//!   headers. `memory.rs`: buffers and iovec arrays of both.
 //!
 //! Invariants
-//! - No panic crosses the border, and no call works on a channel of another thread.
-//! - Nothing allocates on the way of a read or a small write once the tables have grown.
+//! - No panic unwinds into C, and no call works on a channel of another thread.
+//! - A read or a small write allocates nothing once the tables have grown.
 //! - Pointers of the program are dereferenced only while the man page says that they are valid.
 
+// The process and its terminal belong to the program.
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 #![allow(
     clippy::missing_safety_doc,
     reason = "what a C caller must promise about pointers is in the text and the man page of each \
@@ -44,3 +46,5 @@ mod object;
 mod pending;
 mod registry;
 mod text;
+
+pub use object::{mp_channel, mp_channel_t};

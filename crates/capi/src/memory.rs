@@ -1,9 +1,9 @@
-//! Memory that a program hands over by address and length, and pieces of it (`struct iovec`).
+//! Memory that a program passes by address and length, and arrays of it (`struct iovec`).
 //!
 //! Read first: `readv(2)`.
 //!
 //! Invariants
-//! - A null pointer, and a length that no memory has, are errors and are not followed.
+//! - A null pointer, or a length beyond any address space, is an error and is not followed.
 //! - A call with few pieces allocates nothing.
 
 use std::ffi::c_void;
@@ -11,10 +11,10 @@ use std::io::{IoSlice, IoSliceMut};
 
 use libc::iovec;
 
-use crate::error::{CallError, Failure};
-use crate::limits::{MOVED_BYTES_MAX, PARTS_AT_HAND, PARTS_MAX};
+use crate::error::{CallError, CallFailure};
+use crate::limits::{MOVED_BYTES_MAX, PARTS_MAX, PARTS_ON_STACK};
 
-/// Memory of the program's, as much of it as one call moves.
+/// The program's memory, up to the most that one call moves.
 ///
 /// # Safety
 /// `at` is null, or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are readable and
@@ -23,7 +23,7 @@ pub(crate) unsafe fn memory<'a>(
     at: *const c_void,
     len: usize,
     name: &'static str,
-) -> Result<&'a [u8], Failure> {
+) -> Result<&'a [u8], CallFailure> {
     match (at.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(CallError::Null(name).into()),
@@ -33,12 +33,12 @@ pub(crate) unsafe fn memory<'a>(
 }
 
 /// # Safety
-/// As [`memory`], for bytes that nobody else reads or writes.
+/// As [`memory`], for bytes that no other thread or reference uses.
 pub(crate) unsafe fn memory_mut<'a>(
     at: *mut c_void,
     len: usize,
     name: &'static str,
-) -> Result<&'a mut [u8], Failure> {
+) -> Result<&'a mut [u8], CallFailure> {
     match (at.is_null(), len) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(CallError::Null(name).into()),
@@ -47,26 +47,26 @@ pub(crate) unsafe fn memory_mut<'a>(
     }
 }
 
-/// Runs `work` on pieces to read from. No count: more than there can be.
+/// Runs `work` on pieces to read from. A count of `None` is beyond the limit.
 ///
 /// # Safety
-/// `at` is null or points to as many pieces, each as [`memory`] has it.
-pub(crate) unsafe fn with_parts<T, E: From<Failure>>(
+/// `at` is null or points to `count` pieces, each as for [`memory`].
+pub(crate) unsafe fn with_parts<T, E: From<CallFailure>>(
     at: *const iovec,
     count: Option<usize>,
     work: impl FnOnce(&[IoSlice<'_>]) -> Result<T, E>,
 ) -> Result<T, E> {
     // SAFETY: the caller promises the pieces.
     let pieces = unsafe { pieces(at, count) }?;
-    let part = |piece: &iovec| -> Result<IoSlice<'_>, Failure> {
+    let part = |piece: &iovec| -> Result<IoSlice<'_>, CallFailure> {
         // SAFETY: each piece is readable memory, as the caller promises.
         Ok(IoSlice::new(unsafe { memory(piece.iov_base, piece.iov_len, "iov_base") }?))
     };
-    if pieces.len() > PARTS_AT_HAND {
-        let parts: Result<Vec<IoSlice<'_>>, Failure> = pieces.iter().map(part).collect();
+    if pieces.len() > PARTS_ON_STACK {
+        let parts: Result<Vec<IoSlice<'_>>, CallFailure> = pieces.iter().map(part).collect();
         return work(&parts?);
     }
-    let mut parts = [IoSlice::new(&[]); PARTS_AT_HAND];
+    let mut parts = [IoSlice::new(&[]); PARTS_ON_STACK];
     for (place, piece) in parts.iter_mut().zip(pieces) {
         *place = part(piece)?;
     }
@@ -76,23 +76,23 @@ pub(crate) unsafe fn with_parts<T, E: From<Failure>>(
 /// Runs `work` on pieces to write to.
 ///
 /// # Safety
-/// `at` is null or points to as many pieces, each as [`memory_mut`] has it.
-pub(crate) unsafe fn with_parts_mut<T, E: From<Failure>>(
+/// `at` is null or points to `count` pieces, each as for [`memory_mut`].
+pub(crate) unsafe fn with_parts_mut<T, E: From<CallFailure>>(
     at: *const iovec,
     count: Option<usize>,
     work: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<T, E>,
 ) -> Result<T, E> {
     // SAFETY: the caller promises the pieces.
     let pieces = unsafe { pieces(at, count) }?;
-    let part = |piece: &iovec| -> Result<IoSliceMut<'_>, Failure> {
+    let part = |piece: &iovec| -> Result<IoSliceMut<'_>, CallFailure> {
         // SAFETY: each piece is writable memory of its own, as the caller promises.
         Ok(IoSliceMut::new(unsafe { memory_mut(piece.iov_base, piece.iov_len, "iov_base") }?))
     };
-    if pieces.len() > PARTS_AT_HAND {
-        let parts: Result<Vec<IoSliceMut<'_>>, Failure> = pieces.iter().map(part).collect();
+    if pieces.len() > PARTS_ON_STACK {
+        let parts: Result<Vec<IoSliceMut<'_>>, CallFailure> = pieces.iter().map(part).collect();
         return work(&mut parts?);
     }
-    let mut parts: [IoSliceMut<'_>; PARTS_AT_HAND] =
+    let mut parts: [IoSliceMut<'_>; PARTS_ON_STACK] =
         std::array::from_fn(|_| IoSliceMut::new(&mut []));
     for (place, piece) in parts.iter_mut().zip(pieces) {
         *place = part(piece)?;
@@ -101,8 +101,8 @@ pub(crate) unsafe fn with_parts_mut<T, E: From<Failure>>(
 }
 
 /// # Safety
-/// `at` is null or points to as many readable records.
-unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iovec], Failure> {
+/// `at` is null or points to `count` readable records.
+unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iovec], CallFailure> {
     let count = count.filter(|&count| count <= PARTS_MAX);
     let count = count.ok_or(CallError::Argument("the number of pieces"))?;
     if count == 0 {
@@ -123,18 +123,18 @@ unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iove
 mod tests {
     use super::*;
 
-    fn errno_of<T>(result: Result<T, Failure>) -> i32 {
+    fn errno_of<T>(result: Result<T, CallFailure>) -> i32 {
         result.err().map_or(0, |failure| failure.why().errno())
     }
 
     #[test]
-    fn pieces_few_or_many_are_what_the_program_named() {
-        for count in [0, 1, PARTS_AT_HAND, PARTS_AT_HAND + 1, PARTS_MAX] {
+    fn pieces_on_stack_and_heap_match_the_iovec_array() {
+        for count in [0, 1, PARTS_ON_STACK, PARTS_ON_STACK + 1, PARTS_MAX] {
             let bytes: Vec<u8> = (0..count).map(|index| index as u8).collect();
             let piece =
                 |byte: &u8| iovec { iov_base: (&raw const *byte).cast_mut().cast(), iov_len: 1 };
             let records: Vec<iovec> = bytes.iter().map(piece).collect();
-            let joined = |parts: &[IoSlice<'_>]| -> Result<Vec<u8>, Failure> {
+            let joined = |parts: &[IoSlice<'_>]| -> Result<Vec<u8>, CallFailure> {
                 Ok(parts.iter().flat_map(|part| part.to_vec()).collect())
             };
             // SAFETY: each record names a byte of `bytes`.
@@ -143,24 +143,24 @@ mod tests {
             let mut room = vec![0_u8; count];
             let piece = |byte: &mut u8| iovec { iov_base: (&raw mut *byte).cast(), iov_len: 1 };
             let records: Vec<iovec> = room.iter_mut().map(piece).collect();
-            let fill = |parts: &mut [IoSliceMut<'_>]| -> Result<(), Failure> {
+            let fill = |parts: &mut [IoSliceMut<'_>]| -> Result<(), CallFailure> {
                 parts.iter_mut().for_each(|part| part.fill(9));
                 Ok(())
             };
-            // SAFETY: each record names a byte of `room`, which nobody else uses meanwhile.
+            // SAFETY: each record names a byte of `room`, which nothing else uses meanwhile.
             unsafe { with_parts_mut(records.as_ptr(), Some(count), fill) }.unwrap();
             assert_eq!(room, vec![9; count]);
         }
     }
 
     #[test]
-    fn what_is_no_memory_is_refused() {
+    fn invalid_memory_is_rejected() {
         let null = iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
         let long = iovec { iov_base: std::ptr::dangling_mut::<u8>().cast(), iov_len: usize::MAX };
         let empty = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let ask = |at: *const iovec, count| {
-            // SAFETY: no piece that is followed is anything but empty.
-            errno_of(unsafe { with_parts(at, count, |_| Ok::<(), Failure>(())) })
+            // SAFETY: every piece that is followed is empty.
+            errno_of(unsafe { with_parts(at, count, |_| Ok::<(), CallFailure>(())) })
         };
         assert_eq!(ask(&raw const null, Some(1)), libc::EFAULT);
         assert_eq!(ask(&raw const long, Some(1)), libc::EINVAL);
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(ask(std::ptr::null(), Some(0)), 0);
         assert_eq!(ask(&raw const null, Some(PARTS_MAX + 1)), libc::EINVAL);
         assert_eq!(ask(&raw const null, None), libc::EINVAL);
-        // SAFETY: no bytes are promised, and none are looked at.
+        // SAFETY: no bytes are promised, and none are read.
         assert_eq!(unsafe { memory(std::ptr::null(), 0, "x") }.unwrap(), []);
     }
 }

@@ -1,16 +1,15 @@
-//! The networks that channels on the `local` back end share, and from the fields of a `mp_config`
-//! to one of them.
+//! Networks that channels with the `local` back end share, and how an `mp_config` selects one.
 //!
-//! Channels are one per thread, and all that name the same link are on one network of the process,
-//! each with a shard of it. So the networks are kept here, by what they were asked for; contexts of
-//! mTCP's API ask for theirs in the same way (`mtcp/setup.rs`).
+//! Channels are one per thread, and all that name the same link share one network of the process,
+//! each with a shard of it. So networks are kept here, by their options; contexts of mTCP's API use
+//! the same table (`mtcp/setup.rs`).
 //!
 //! Read first: `mp_config_init(3)`; `channel::LocalNetwork`.
 //!
 //! Invariants
-//! - A field that the program has set counts; what it left alone comes from the environment, if the
+//! - A field that the program has set wins. An unset field comes from the environment, if the
 //!   program left the back end to the environment, too.
-//! - A network whose shards have all had their channels is opened anew once those are gone.
+//! - A network whose shards have all been used is opened anew once their channels are gone.
 
 use std::ffi::{CStr, c_char};
 use std::fmt::Display;
@@ -20,32 +19,32 @@ use std::time::Duration;
 use channel::{Backend, CreateError, LocalNetwork, Placement, Prefixed, ServerConfig};
 
 use crate::abi::{mp_backend, mp_config, mp_placement};
-use crate::error::{CallError, Failure, print};
+use crate::error::{CallError, CallFailure, print};
 use crate::limits::{NETWORKS_MAX, SLOTS_BESIDE_CONNECTIONS};
 
-/// What a network is opened with.
+/// The options that a network is opened with.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
-    /// In the words of link descriptions.
+pub(crate) struct NetworkOptions {
+    /// As in link descriptions.
     pub(crate) link: String,
     /// The field or variable that the link comes from, for errors.
     pub(crate) link_named_by: &'static str,
     pub(crate) settings: ServerConfig,
 }
 
-impl Wanted {
-    /// Where the same is asked for it is the same network, whatever asks for it.
+impl NetworkOptions {
+    /// Whether both describe the same network, whatever their origin.
     fn is_same(&self, other: &Self) -> bool {
         self.link == other.link && self.settings == other.settings
     }
 }
 
 /// The networks of this process, the latest last.
-static NETWORKS: Mutex<Vec<(Wanted, LocalNetwork)>> = Mutex::new(Vec::new());
+static NETWORKS: Mutex<Vec<(NetworkOptions, LocalNetwork)>> = Mutex::new(Vec::new());
 
-/// A variable of the environment, unless the process has more rights than who started it.
+/// A variable of the environment, unless the process runs with raised privileges (AT_SECURE).
 pub(crate) fn variable(name: &str) -> Option<String> {
-    // SAFETY: takes an integer, and answers one.
+    // SAFETY: takes an integer, and returns one.
     let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if has_more_rights {
         return None;
@@ -57,7 +56,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 ///
 /// # Safety
 /// `text` is null or a C string.
-unsafe fn text(text: *const c_char, name: &'static str) -> Result<Option<String>, Failure> {
+unsafe fn text(text: *const c_char, name: &'static str) -> Result<Option<String>, CallFailure> {
     if text.is_null() {
         return Ok(None);
     }
@@ -75,7 +74,7 @@ unsafe fn text(text: *const c_char, name: &'static str) -> Result<Option<String>
 
 /// The text of a setting with the name of its source: a field of the configuration, or the
 /// variable of the environment that stands for it.
-struct Setting {
+struct NamedValue {
     name: &'static str,
     text: String,
 }
@@ -84,7 +83,7 @@ struct Setting {
 ///
 /// # Safety
 /// The texts of `config` are null or C strings.
-pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<Wanted>, Failure> {
+pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<NetworkOptions>, CallFailure> {
     let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
     let is_local = is_local(config)?;
     placement_of_fields(config)?;
@@ -106,9 +105,9 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<Wanted>, Failur
         };
     }
     let setting = |field: Option<String>, name, variable_name| match field {
-        Some(text) => Some(Setting { name, text }),
+        Some(text) => Some(NamedValue { name, text }),
         None if by_environment => {
-            variable(variable_name).map(|text| Setting { name: variable_name, text })
+            variable(variable_name).map(|text| NamedValue { name: variable_name, text })
         }
         None => None,
     };
@@ -117,7 +116,7 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<Wanted>, Failur
     let gateways = setting(gateways, "config->gateways", "MEGAPIPE_GATEWAY");
     let missing = if by_environment { "MEGAPIPE_LINK" } else { "config->link" };
     let link = link.ok_or(CallError::Missing(missing, LINK_NEEDED))?;
-    Ok(Some(Wanted {
+    Ok(Some(NetworkOptions {
         settings: settings(config, addresses.as_ref(), gateways.as_ref())?,
         link: link.text,
         link_named_by: link.name,
@@ -132,7 +131,7 @@ const PLACEMENTS: &str =
     "must be MP_PLACEMENT_DEFAULT, MP_PLACEMENT_INLINE, MP_PLACEMENT_THREAD or MP_PLACEMENT_CORE";
 
 /// Whether a configuration chooses our own stack.
-fn is_local(config: &mp_config) -> Result<bool, Failure> {
+fn is_local(config: &mp_config) -> Result<bool, CallFailure> {
     let is = |backend: mp_backend| config.backend == backend as u32;
     if is(mp_backend::MP_BACKEND_KERNEL) {
         return match config.placement {
@@ -157,13 +156,13 @@ fn is_local(config: &mp_config) -> Result<bool, Failure> {
 
 /// Where the stack of a channel runs: inside its dispatch, unless a field of the configuration or
 /// the environment says otherwise.
-pub(crate) fn placement(config: &mp_config) -> Result<Placement, Failure> {
+pub(crate) fn placement(config: &mp_config) -> Result<Placement, CallFailure> {
     Ok(placement_if_named(config)?.unwrap_or_default())
 }
 
-/// Where a field of the configuration lets the stack run, else the environment, if the program
-/// left the back end to it.
-pub(crate) fn placement_if_named(config: &mp_config) -> Result<Option<Placement>, Failure> {
+/// The placement that a field of the configuration sets, else the environment, if the program left
+/// the back end to it.
+pub(crate) fn placement_if_named(config: &mp_config) -> Result<Option<Placement>, CallFailure> {
     let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
     match placement_of_fields(config)? {
         None if by_environment => placement_of_environment(),
@@ -171,8 +170,8 @@ pub(crate) fn placement_if_named(config: &mp_config) -> Result<Option<Placement>
     }
 }
 
-/// Where the fields of the configuration let the stack run; `None`: they leave it open.
-fn placement_of_fields(config: &mp_config) -> Result<Option<Placement>, Failure> {
+/// The placement that the fields of the configuration set, if any.
+fn placement_of_fields(config: &mp_config) -> Result<Option<Placement>, CallFailure> {
     let is = |placement: mp_placement| config.placement == placement as u32;
     let core = match config.server_core {
         -1 => None,
@@ -183,7 +182,7 @@ fn placement_of_fields(config: &mp_config) -> Result<Option<Placement>, Failure>
     if is(mp_placement::MP_PLACEMENT_CORE) {
         return Ok(Some(Placement::Core(core)));
     }
-    // 0 is what a program has that was compiled before the field was there.
+    // A program that was compiled before the field existed has 0.
     if core.is_some_and(|core| core > 0) {
         let allowed = "only MP_PLACEMENT_CORE has a core of its own";
         return Err(CallError::setting("config->server_core", config.server_core, allowed).into());
@@ -196,15 +195,15 @@ fn placement_of_fields(config: &mp_config) -> Result<Option<Placement>, Failure>
     }
 }
 
-/// What MEGAPIPE_PLACEMENT says.
-pub(crate) fn placement_of_environment() -> Result<Option<Placement>, Failure> {
+/// The value of MEGAPIPE_PLACEMENT.
+pub(crate) fn placement_of_environment() -> Result<Option<Placement>, CallFailure> {
     let Some(name) = variable("MEGAPIPE_PLACEMENT") else { return Ok(None) };
     let wrong =
         || CallError::setting("MEGAPIPE_PLACEMENT", &name, "must be inline, thread or core");
     Ok(Some(placement_named(&name).ok_or_else(wrong)?))
 }
 
-/// A placement by its name, with whatever core is next where it is to have one of its own.
+/// A placement by its name; `core` takes the next core.
 pub(crate) fn placement_named(name: &str) -> Option<Placement> {
     match name {
         "inline" => Some(Placement::Inline),
@@ -214,12 +213,12 @@ pub(crate) fn placement_named(name: &str) -> Option<Placement> {
     }
 }
 
-/// What a server starts with, by the fields of a configuration.
+/// The server's settings by the fields of a configuration.
 fn settings(
     config: &mp_config,
-    addresses: Option<&Setting>,
-    gateways: Option<&Setting>,
-) -> Result<ServerConfig, Failure> {
+    addresses: Option<&NamedValue>,
+    gateways: Option<&NamedValue>,
+) -> Result<ServerConfig, CallFailure> {
     let mut settings = ServerConfig {
         connections: config.max_lwsockets.saturating_add(SLOTS_BESIDE_CONNECTIONS),
         ..ServerConfig::default()
@@ -244,8 +243,8 @@ fn settings(
     Ok(settings)
 }
 
-/// Channels that will share the link; `None`: one on each of its queues.
-fn shards(config: &mp_config) -> Result<Option<u16>, Failure> {
+/// Number of channels that will share the link; `None`: one for each of its queues.
+fn shards(config: &mp_config) -> Result<Option<u16>, CallFailure> {
     const ALLOWED: &str = "must be 0 to 65535";
     let wrong = |name, value: &dyn Display| CallError::setting(name, value, ALLOWED);
     let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
@@ -261,17 +260,17 @@ fn shards(config: &mp_config) -> Result<Option<u16>, Failure> {
     Ok((count > 0).then_some(count))
 }
 
-/// What stands between the commas of a list, each with the list's name.
-fn parts(list: Option<&Setting>) -> impl Iterator<Item = (&'static str, &str)> {
+/// The items of a comma-separated list, each with the list's name.
+fn parts(list: Option<&NamedValue>) -> impl Iterator<Item = (&'static str, &str)> {
     let parts = list.map(|list| list.text.split(',').map(|part| (list.name, part.trim())));
     parts.into_iter().flatten().filter(|(_, part)| !part.is_empty())
 }
 
-/// What `make` makes on the network that is wanted, which is opened if it is not open yet.
+/// Runs `make` on the network with these options, which is opened if it is not open yet.
 pub(crate) fn on<T>(
-    wanted: &Wanted,
+    wanted: &NetworkOptions,
     make: impl Fn(Backend) -> Result<T, sockets::CreateError>,
-) -> Result<T, Failure> {
+) -> Result<T, CallFailure> {
     let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
     let on = |network: &LocalNetwork| make(Backend::Local(network.clone()));
     if let Some(place) = networks.iter().position(|(known, _)| known.is_same(wanted)) {
@@ -299,8 +298,8 @@ pub(crate) fn on<T>(
     Ok(made)
 }
 
-/// Nobody will ask for this network again; those who are on it keep it.
-pub(crate) fn forget(wanted: &Wanted) {
+/// Removes a network from the table; channels that use it keep it.
+pub(crate) fn forget(wanted: &NetworkOptions) {
     let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
     networks.retain(|(known, _)| !known.is_same(wanted));
 }

@@ -1,18 +1,18 @@
-//! What the C border remembers about operations that are under way: where a read's bytes go, and
-//! what the connections of an accept get.
+//! Operations in progress: where the bytes of a read are copied to, and what the connections of an
+//! accept get.
 //!
-//! The channel answers a handle's reads in the order in which they were asked for, and so its
-//! accepts; one queue for each handle is therefore enough to find the answer's place. Only reads
-//! at an offset of a disk file are answered in any order, so of those one at a time is under way,
-//! and what comes behind it waits here.
+//! The channel completes the reads of a handle in the order of submission, and so its accepts; one
+//! queue for each handle is therefore enough to find the destination. Only reads at an offset of a
+//! disk file complete in any order, so one of those is in progress at a time, and later ones wait
+//! here.
 //!
-//! Nearly always a queue holds nothing or one plain read, and that one lies in the queue itself.
-//! Longer queues are linked lists in one arena: no allocation once it has grown to the most that
-//! was ever outstanding.
+//! A queue usually holds nothing or one plain read, which is stored in the queue itself. Longer
+//! queues are linked lists in one arena: no allocation once it has grown to the most that was ever
+//! outstanding.
 //!
 //! Invariants
-//! - A queue belongs to one handle (all 64 bits of it). Another handle of the same number finds
-//!   nothing in it and empties it, so a stale place can never be written to.
+//! - A queue belongs to one handle (all 64 bits of it). Another handle of the same number empties
+//!   the queue first, so a stale destination is never written to.
 //! - Only handles that the channel has accepted enter the table, so memory is bounded by the
 //!   channel's own limits on handles and outstanding operations.
 //! - Nothing here dereferences a pointer of the program.
@@ -22,18 +22,18 @@ use std::ffi::c_void;
 use channel::{FIRST_LWSOCKET, Handle};
 use libc::{iovec, sockaddr, socklen_t};
 
-/// Where the bytes of one read go.
+/// Destination of the bytes of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ReadDestination {
     /// Into the caller's memory of this many bytes.
     Copy(*mut c_void, usize),
-    /// Into the parts that this array of the caller's names, so many of them.
+    /// The parts that this array of the caller names, and their count.
     Scatter(*const iovec, usize),
-    /// Nowhere: the buffer itself is lent.
+    /// None: the buffer itself is lent.
     Lend,
 }
 
-/// Where the sender of a message goes, as in `recvfrom(2)`. Both null: nowhere.
+/// Destination of the sender's address, as in `recvfrom(2)`. Both null: not wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sender {
     pub(crate) address: *mut sockaddr,
@@ -45,35 +45,35 @@ impl Sender {
         Self { address: std::ptr::null_mut(), size: std::ptr::null_mut() };
 }
 
-/// A read that the channel has not been asked for yet.
+/// A read that is not submitted to the channel yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Request {
+pub(crate) struct QueuedRead {
     pub(crate) len: usize,
-    /// `None`: from where the last one ended.
+    /// `None`: continue where the last one ended.
     pub(crate) offset: Option<u64>,
 }
 
 /// One entry of a handle's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pending {
-    /// A read under way.
-    Read(Place),
-    /// A receive under way.
-    Message(Place, Sender),
-    /// A read at an offset under way.
-    ReadAt(Place),
+pub(crate) enum PendingOp {
+    /// A read in progress.
+    Read(ReadDestination),
+    /// A receive in progress.
+    Message(ReadDestination, Sender),
+    /// A read at an offset in progress.
+    ReadAt(ReadDestination),
     /// A read that waits until it is the oldest.
-    Waiting(Place, Request),
-    /// So many connections, each with or without a first read. `u32::MAX` never runs out.
+    Waiting(ReadDestination, QueuedRead),
+    /// This many connections, each with or without a first read. `u32::MAX` is no limit.
     Accept { remaining: u32, first_read: bool },
 }
 
-/// Where the answer to a read goes.
+/// Destination of a completed read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) place: Place,
+pub(crate) struct ReadAnswer {
+    pub(crate) place: ReadDestination,
     pub(crate) sender: Sender,
-    /// Whether there are entries behind it; [`PendingTable::start_waiting`] should be asked.
+    /// Whether entries follow; then call [`PendingTable::start_waiting`].
     pub(crate) more: bool,
 }
 
@@ -81,12 +81,12 @@ pub(crate) struct Answer {
 #[derive(Debug, Default)]
 pub(crate) struct PendingTable {
     /// By number: of descriptors, and of lwsockets.
-    queues: [Vec<Queue>; 2],
-    nodes: Vec<Node>,
-    free: Link,
+    queues: [Vec<HandleQueue>; 2],
+    nodes: Vec<PendingNode>,
+    free: NodeLink,
 }
 
-/// Where a handle's queue is. Good until the handle leaves.
+/// Position of a handle's queue. Valid until the handle is unregistered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueIndex {
     is_lwsocket: bool,
@@ -101,27 +101,27 @@ impl QueueIndex {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Queue {
+struct HandleQueue {
     handle: Handle,
-    /// The only entry, a plain read, if `first` is [`Link::SINGLE`].
-    single: Place,
-    first: Link,
-    last: Link,
+    /// The only entry, a plain read, if `first` is [`NodeLink::SINGLE`].
+    single: ReadDestination,
+    first: NodeLink,
+    last: NodeLink,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
-    pending: Pending,
-    next: Link,
+struct PendingNode {
+    pending: PendingOp,
+    next: NodeLink,
 }
 
-/// Index of a node plus one; 0 is none, the largest is [`Link::SINGLE`].
+/// Index of a node plus one; 0 is none, the largest is [`NodeLink::SINGLE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Link(u32);
+struct NodeLink(u32);
 
-impl Link {
+impl NodeLink {
     const NONE: Self = Self(0);
-    /// No node, but [`Queue::single`].
+    /// No node, but [`HandleQueue::single`].
     const SINGLE: Self = Self(u32::MAX);
 
     const fn index(self) -> Option<usize> {
@@ -133,11 +133,15 @@ impl Link {
     }
 }
 
-const EMPTY: Queue =
-    Queue { handle: Handle::NONE, single: Place::Lend, first: Link::NONE, last: Link::NONE };
+const EMPTY: HandleQueue = HandleQueue {
+    handle: Handle::NONE,
+    single: ReadDestination::Lend,
+    first: NodeLink::NONE,
+    last: NodeLink::NONE,
+};
 
 impl PendingTable {
-    /// The handle's queue, if it ever had one. Any handle may be asked for.
+    /// Finds the handle's queue, if it ever had one. Any handle may be passed.
     #[inline]
     pub(crate) fn find(&self, handle: Handle) -> Option<QueueIndex> {
         let index = QueueIndex::of(handle.number());
@@ -145,7 +149,8 @@ impl PendingTable {
         (queue.handle == handle).then_some(index)
     }
 
-    /// The queue of a handle that the channel has accepted. Whatever had its number is forgotten.
+    /// Returns the queue of a handle that the channel has accepted. Entries of an older handle with
+    /// its number are dropped.
     #[inline]
     pub(crate) fn enter(&mut self, handle: Handle) -> QueueIndex {
         self.find(handle).unwrap_or_else(|| self.enter_anew(handle))
@@ -163,55 +168,55 @@ impl PendingTable {
         index
     }
 
-    /// A handle left the channel.
+    /// Forgets a handle that was unregistered.
     pub(crate) fn leave(&mut self, handle: Handle) {
         if let Some(index) = self.find(handle) {
             self.clear(index);
         }
     }
 
-    /// Whether a read has to wait for those before it: each read at an offset for all of them,
-    /// and every read for one at an offset.
+    /// Whether a read has to wait for earlier ones: a read at an offset waits for all of them, and
+    /// every read waits for one at an offset.
     #[inline]
     pub(crate) fn must_wait(&self, queue: QueueIndex, at_offset: bool) -> bool {
         let queue = &self.queues[usize::from(queue.is_lwsocket)][queue.index];
         match queue.first {
-            Link::NONE => false,
-            Link::SINGLE => at_offset,
+            NodeLink::NONE => false,
+            NodeLink::SINGLE => at_offset,
             _ => at_offset || self.ends_with_waiting(queue.last),
         }
     }
 
-    fn ends_with_waiting(&self, last: Link) -> bool {
+    fn ends_with_waiting(&self, last: NodeLink) -> bool {
         let last = last.index().map(|index| self.nodes[index].pending);
-        matches!(last, Some(Pending::ReadAt(_) | Pending::Waiting(..)))
+        matches!(last, Some(PendingOp::ReadAt(_) | PendingOp::Waiting(..)))
     }
 
-    /// Appends a plain read that is under way.
+    /// Appends a plain read in progress.
     #[inline]
-    pub(crate) fn push_read(&mut self, index: QueueIndex, place: Place) {
+    pub(crate) fn push_read(&mut self, index: QueueIndex, place: ReadDestination) {
         let queue = self.queue(index);
-        if queue.first == Link::NONE {
+        if queue.first == NodeLink::NONE {
             queue.single = place;
-            queue.first = Link::SINGLE;
+            queue.first = NodeLink::SINGLE;
         } else {
-            self.push(index, Pending::Read(place));
+            self.push(index, PendingOp::Read(place));
         }
     }
 
     /// Appends to a queue.
-    pub(crate) fn push(&mut self, index: QueueIndex, pending: Pending) {
+    pub(crate) fn push(&mut self, index: QueueIndex, pending: PendingOp) {
         let queue = self.queue(index);
-        if queue.first == Link::SINGLE {
+        if queue.first == NodeLink::SINGLE {
             let single = queue.single;
-            queue.first = Link::NONE;
-            self.append(index, Pending::Read(single));
+            queue.first = NodeLink::NONE;
+            self.append(index, PendingOp::Read(single));
         }
         self.append(index, pending);
     }
 
-    fn append(&mut self, index: QueueIndex, pending: Pending) {
-        let link = self.take_node(Node { pending, next: Link::NONE });
+    fn append(&mut self, index: QueueIndex, pending: PendingOp) {
+        let link = self.take_node(PendingNode { pending, next: NodeLink::NONE });
         let queue = self.queue(index);
         let last = std::mem::replace(&mut queue.last, link);
         match last.index() {
@@ -220,50 +225,49 @@ impl PendingTable {
         }
     }
 
-    /// Takes the place of the only entry, if there is no other and it is a plain read.
+    /// Takes the destination of the only entry, if there is no other and it is a plain read.
     #[inline]
-    pub(crate) fn pop_single(&mut self, index: QueueIndex) -> Option<Place> {
+    pub(crate) fn pop_single(&mut self, index: QueueIndex) -> Option<ReadDestination> {
         let queue = self.queue(index);
-        (queue.first == Link::SINGLE).then(|| {
-            queue.first = Link::NONE;
+        (queue.first == NodeLink::SINGLE).then(|| {
+            queue.first = NodeLink::NONE;
             queue.single
         })
     }
 
-    /// Takes the place of the oldest read under way; another entry stays.
-    pub(crate) fn pop_read(&mut self, index: QueueIndex) -> Option<Answer> {
+    /// Takes the destination of the oldest read in progress; another entry stays.
+    pub(crate) fn pop_read(&mut self, index: QueueIndex) -> Option<ReadAnswer> {
         if let Some(place) = self.pop_single(index) {
-            return Some(Answer { place, sender: Sender::NOWHERE, more: false });
+            return Some(ReadAnswer { place, sender: Sender::NOWHERE, more: false });
         }
         let first = self.queue(index).first.index()?;
-        let Node { pending, next } = self.nodes[first];
+        let PendingNode { pending, next } = self.nodes[first];
         let (place, sender) = match pending {
-            Pending::Read(place) | Pending::ReadAt(place) => (place, Sender::NOWHERE),
-            Pending::Message(place, sender) => (place, sender),
-            Pending::Waiting(..) | Pending::Accept { .. } => return None,
+            PendingOp::Read(place) | PendingOp::ReadAt(place) => (place, Sender::NOWHERE),
+            PendingOp::Message(place, sender) => (place, sender),
+            PendingOp::Waiting(..) | PendingOp::Accept { .. } => return None,
         };
         self.drop_node(index);
-        Some(Answer { place, sender, more: next != Link::NONE })
+        Some(ReadAnswer { place, sender, more: next != NodeLink::NONE })
     }
 
-    /// If the oldest entry waits: it is under way from now on, and this is what the channel must
-    /// be asked for.
-    pub(crate) fn start_waiting(&mut self, index: QueueIndex) -> Option<Request> {
+    /// Marks the oldest entry as in progress if it was waiting, and returns the read to submit.
+    pub(crate) fn start_waiting(&mut self, index: QueueIndex) -> Option<QueuedRead> {
         let first = self.queue(index).first.index()?;
         let pending = &mut self.nodes.get_mut(first)?.pending;
-        let Pending::Waiting(place, request) = *pending else { return None };
+        let PendingOp::Waiting(place, request) = *pending else { return None };
         *pending = match request.offset {
-            Some(_) => Pending::ReadAt(place),
-            None => Pending::Read(place),
+            Some(_) => PendingOp::ReadAt(place),
+            None => PendingOp::Read(place),
         };
         Some(request)
     }
 
-    /// Spends one connection of the oldest accept: whether it has a first read.
+    /// Uses one connection of the oldest accept; returns whether it has a first read.
     pub(crate) fn spend_accept(&mut self, index: QueueIndex) -> bool {
         let first = self.queue(index).first.index();
         let Some(node) = first.and_then(|first| self.nodes.get_mut(first)) else { return false };
-        let Pending::Accept { remaining, first_read } = &mut node.pending else { return false };
+        let PendingOp::Accept { remaining, first_read } = &mut node.pending else { return false };
         let first_read = *first_read;
         if *remaining != u32::MAX {
             *remaining -= 1;
@@ -275,7 +279,7 @@ impl PendingTable {
     }
 
     #[inline]
-    fn queue(&mut self, index: QueueIndex) -> &mut Queue {
+    fn queue(&mut self, index: QueueIndex) -> &mut HandleQueue {
         &mut self.queues[usize::from(index.is_lwsocket)][index.index]
     }
 
@@ -287,22 +291,22 @@ impl PendingTable {
         let Some(node) = first.index().and_then(|first| nodes.get_mut(first)) else { return };
         queue.first = std::mem::replace(&mut node.next, *free);
         *free = first;
-        if queue.first == Link::NONE {
-            queue.last = Link::NONE;
+        if queue.first == NodeLink::NONE {
+            queue.last = NodeLink::NONE;
         }
     }
 
     fn clear(&mut self, index: QueueIndex) {
-        while !matches!(self.queue(index).first, Link::NONE | Link::SINGLE) {
+        while !matches!(self.queue(index).first, NodeLink::NONE | NodeLink::SINGLE) {
             self.drop_node(index);
         }
         *self.queue(index) = EMPTY;
     }
 
-    fn take_node(&mut self, node: Node) -> Link {
+    fn take_node(&mut self, node: PendingNode) -> NodeLink {
         let Some(index) = self.free.index() else {
             self.nodes.push(node);
-            return Link(self.nodes.len() as u32);
+            return NodeLink(self.nodes.len() as u32);
         };
         let link = self.free;
         self.free = self.nodes[index].next;

@@ -1,6 +1,6 @@
 /*
  * BSD sockets and epoll as programs of Linux use them. This file knows nothing of megapipe: it is
- * compiled as it is, and with megapipe_bsd.h in front, and has to say the same.
+ * compiled unchanged, and with megapipe_bsd.h in front, and must print the same.
  *
  *     bsd both ADDRESS PORT      server and client in one process
  *     bsd server ADDRESS PORT    until the client says that it is done
@@ -237,7 +237,7 @@ static int dial(void)
 
 /*
  * Until all of the server's threads listen: the first that does may be there before the others,
- * and whoever comes in between may be refused, or reset, or not be heard for a while.
+ * and a connection in between may be refused or reset, or time out.
  */
 static void await_server(void)
 {
@@ -396,8 +396,8 @@ static void on_pipe(int signal)
 
 static void errors(void)
 {
-    struct sockaddr_in nobody = address;
-    struct sockaddr *generic = (struct sockaddr *)&address, *none = (struct sockaddr *)&nobody;
+    struct sockaddr_in closed_port = address;
+    struct sockaddr *generic = (struct sockaddr *)&address, *none = (struct sockaddr *)&closed_port;
     struct epoll_event event = {.events = EPOLLIN};
     struct timeval limit = {0, 20000};
     socklen_t size = sizeof address, negative = (socklen_t)-1;
@@ -405,14 +405,14 @@ static void errors(void)
     struct sigaction action = {.sa_handler = on_pipe};
     char byte = 0;
 
-    nobody.sin_port = htons(1);
+    closed_port.sin_port = htons(1);
     SAY(socket(AF_INET, SOCK_STREAM, IPPROTO_UDP));
     SAY(socket(AF_INET, 77, 0));
     SAY(listen(-1, 1));
     SAY(accept(fd, NULL, NULL));
     SAY(connect(fd, null, 0));
     SAY(connect(fd, generic, 3));
-    SAY(connect(fd, none, sizeof nobody));
+    SAY(connect(fd, none, sizeof closed_port));
     SAY(getpeername(fd, generic, &size));
     SAY(getsockname(fd, null, &size));
     SAY(getsockname(fd, none, null));

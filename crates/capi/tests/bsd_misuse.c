@@ -1,6 +1,6 @@
 /*
- * BSD sockets of megapipe_sockets.h where they are not what Linux has: whose they are, how they are
- * chosen and end, what a child has of them, and what is told of mistakes. Kernel's TCP, loopback.
+ * BSD sockets of megapipe_sockets.h where they differ from Linux: sharing, options, end,
+ * fork, and error reports. The kernel's TCP, loopback.
  *
  *     bsd_misuse shared | thread | select | exit PORT
  *
@@ -120,7 +120,7 @@ static void a_child_has_none_of_them(void)
     CHECK(mps_close(fd) == 0);
 }
 
-/* -- whose they are */
+/* -- sharing */
 
 static void *close_it(void *fd)
 {
@@ -157,7 +157,7 @@ static void what_threads_share(void)
 {
     int fd = opened_by_another();
 
-    /* The thread has ended, and its socket is everybody's. */
+    /* The thread has ended, and its socket is still shared. */
     CHECK(mps_close(fd) == 0);
     fd = tcp();
     CHECK(closed_by_another(fd) == 0);

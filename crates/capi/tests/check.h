@@ -117,6 +117,15 @@ static inline mp_channel_t *create_with(const struct mp_config *config)
     return channel;
 }
 
+/* A channel whose handles may have any number of unsent bytes. */
+static inline mp_channel_t *create_without_limit(void)
+{
+    struct mp_config config = configuration();
+
+    config.unsent_bytes_max = UINT64_MAX;
+    return create_with(&config);
+}
+
 static inline mp_channel_t *create(void)
 {
     struct mp_config config = configuration();

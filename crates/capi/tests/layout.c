@@ -33,7 +33,7 @@ AT(mp_event, lent_index, 68);
 AT(mp_event, lent_generation, 72);
 AT(mp_event, reserved, 76);
 
-HOLDS(sizeof(struct mp_config) == 96);
+HOLDS(sizeof(struct mp_config) == 104);
 AT(mp_config, size, 0);
 AT(mp_config, driver, 8);
 AT(mp_config, batch, 12);
@@ -54,6 +54,7 @@ AT(mp_config, spin_us, 80);
 AT(mp_config, channels, 84);
 AT(mp_config, placement, 88);
 AT(mp_config, server_core, 92);
+AT(mp_config, unsent_bytes_max, 96);
 
 HOLDS(sizeof(struct mp_accept_options) == 32);
 AT(mp_accept_options, count, 8);
@@ -61,23 +62,27 @@ AT(mp_accept_options, kind, 12);
 AT(mp_accept_options, cookie, 16);
 AT(mp_accept_options, first_read, 24);
 
-HOLDS(sizeof(struct mp_listen_options) == 32);
+HOLDS(sizeof(struct mp_listen_options) == 40);
 AT(mp_listen_options, backlog, 8);
 AT(mp_listen_options, flags, 12);
 AT(mp_listen_options, cpu_mask, 16);
 AT(mp_listen_options, cpu_mask_words, 24);
+AT(mp_listen_options, fast_open, 32);
+AT(mp_listen_options, notsent_lowat, 36);
 
-HOLDS(sizeof(struct mp_connect_options) == 32);
+HOLDS(sizeof(struct mp_connect_options) == 40);
 AT(mp_connect_options, timeout_ns, 8);
 AT(mp_connect_options, bind, 16);
 AT(mp_connect_options, bind_size, 24);
 AT(mp_connect_options, flags, 28);
+AT(mp_connect_options, notsent_lowat, 32);
 
-HOLDS(sizeof(struct mp_counters) == 144);
+HOLDS(sizeof(struct mp_counters) == 152);
 AT(mp_counters, operations, 0);
 AT(mp_counters, datagrams_dropped, 112);
 AT(mp_counters, stray_answers, 120);
 AT(mp_counters, server_wakeups, 136);
+AT(mp_counters, writes_refused, 144);
 
 HOLDS(sizeof(struct mp_conn_info) == 136);
 AT(mp_conn_info, srtt_ns, 0);
@@ -88,7 +93,7 @@ AT(mp_conn_info, timeouts, 132);
 HOLDS(MP_ACCEPT == 1 && MP_CONNECT == 2 && MP_OPEN == 3 && MP_READ == 4 && MP_WRITE == 5);
 HOLDS(MP_RECVFROM == 6 && MP_SENDTO == 7 && MP_FSYNC == 8 && MP_DISCONNECT == 9);
 HOLDS(MP_TIMER == 10 && MP_TO_FD == 11 && MP_WAKE == 12 && MP_UNREGISTER == 13);
-HOLDS(MP_AWAIT_END == 14 && MP_AWAIT_DELIVERY == 15);
+HOLDS(MP_AWAIT_END == 14 && MP_AWAIT_DELIVERY == 15 && MP_DRAINED == 16);
 HOLDS(MP_PLACEMENT_DEFAULT == 0 && MP_PLACEMENT_INLINE == 1 && MP_PLACEMENT_THREAD == 2);
 HOLDS(MP_PLACEMENT_CORE == 3);
 HOLDS(MP_DRIVER_AUTO == 0 && MP_DRIVER_URING == 1 && MP_DRIVER_EPOLL == 2);

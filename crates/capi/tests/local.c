@@ -265,7 +265,7 @@ static void each_placement_serves_and_can_be_polled(void)
 {
     serve_one(MP_PLACEMENT_DEFAULT, "inside dispatch", 7610);
     serve_one(MP_PLACEMENT_INLINE, "inside dispatch", 7611);
-    serve_one(MP_PLACEMENT_THREAD, "on a thread beside", 7612);
+    serve_one(MP_PLACEMENT_THREAD, "on a second thread", 7612);
     serve_one(MP_PLACEMENT_CORE, "on a core of its own", 7613);
 }
 

@@ -48,7 +48,7 @@ static void a_message_is_cut_or_lent_or_empty(void)
     CHECK(mp_recvfrom(a, buf, sizeof(buf), (struct sockaddr *)&from, &short_size) == 0);
     event = succeeds(channel, MP_RECVFROM, a);
     CHECK(event.size == 4 && (event.flags & MP_TRUNCATED) != 0 && memcmp(buf, "long", 4) == 0);
-    /* The address was cut to its room too, and its whole size is told. */
+    /* The address was truncated too, and its whole size is returned. */
     CHECK(short_size == sizeof(from) && from.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 
     send_all(peer, "lent", 4);
@@ -106,7 +106,7 @@ static void udp_on_ipv6(void)
     CHECK(mp_destroy(channel) == 0);
 }
 
-static void unix_datagrams_may_come_from_nobody(void)
+static void unix_datagrams_may_have_no_sender_address(void)
 {
     mp_channel_t *channel = create();
     struct sockaddr_un address, from;
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
     RUN(a_message_is_cut_or_lent_or_empty);
     RUN(a_message_that_is_too_long_is_refused);
     RUN(udp_on_ipv6);
-    RUN(unix_datagrams_may_come_from_nobody);
+    RUN(unix_datagrams_may_have_no_sender_address);
     RUN(seqpackets_keep_their_boundaries);
     return 0;
 }

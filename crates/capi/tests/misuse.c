@@ -220,8 +220,8 @@ static void values_out_of_range(void)
     struct sockaddr_in address;
     mp_handle_t listener = listen_on_loopback(channel, &address);
     struct mp_accept_options accept = {sizeof(accept), 1, MP_AS_LWSOCKET, NULL, SIZE_MAX};
-    struct mp_listen_options listening = {sizeof(listening), 0, 0x100, NULL, 0};
-    struct mp_connect_options connecting = {3, 0, NULL, 0, 0};
+    struct mp_listen_options listening = {.size = sizeof(listening), .flags = 0x100};
+    struct mp_connect_options connecting = {.size = 3};
     struct sockaddr *any = (struct sockaddr *)&address;
     struct iovec parts[2] = {{(void *)"x", SIZE_MAX}, {(void *)"x", SIZE_MAX}};
     struct iovec nothing = {NULL, 0};
@@ -400,7 +400,7 @@ static void destroyed_with_everything_under_way(void)
 {
     mp_channel_t *channel = create();
     struct pair pair = stream_pair(channel, NULL), reset = stream_pair(channel, NULL);
-    struct sockaddr_in address, nobody = loopback(1);
+    struct sockaddr_in address, closed_port = loopback(1);
     mp_handle_t listener = listen_on_loopback(channel, &address);
     mp_handle_t file = mp_open(channel, "/etc/hostname", O_RDONLY, NULL);
     mp_handle_t message = mp_socket(channel, AF_INET, NULL, 0, NULL);
@@ -422,11 +422,12 @@ static void destroyed_with_everything_under_way(void)
     CHECK(mp_read(mp_register(channel, ends[0], NULL, 0), heap, 10) == 0);
     CHECK(mp_accept(listener, MP_ALWAYS, MP_AS_LWSOCKET) == 0);
     CHECK(mp_timer(channel, 1, 1, NULL) != MP_NO_HANDLE);
-    CHECK(mp_connect(channel, (struct sockaddr *)&nobody, sizeof(nobody), NULL, NULL) != 0);
+    CHECK(mp_connect(channel, (struct sockaddr *)&closed_port, sizeof(closed_port), NULL, NULL) !=
+          0);
     CHECK(mp_flush(channel) == 0);
     CHECK(mp_write(pair.handle, "unsent", 6) == 0);
     CHECK(mp_destroy(channel) == 0);
-    /* Nobody writes there any more. */
+    /* Those buffers are no longer written to. */
     memset(heap, 0, 1 << 16);
     free(heap);
     CHECK(write(ends[1], "x", 1) == 1);

@@ -27,7 +27,7 @@ static int bound(mctx_t mctx, int *fd)
     return mtcp_bind(mctx, *fd, (struct sockaddr *)&ours, sizeof ours);
 }
 
-/* Nobody else gets the port: not a second socket of the context, and not a stranger. */
+/* No other socket gets the port: not a second one of the context, and not another process's. */
 static void is_taken(mctx_t mctx)
 {
     int fd, stranger = socket(AF_INET, SOCK_STREAM, 0);
@@ -63,7 +63,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* Both contexts serve; whose a connection is, Linux decides. */
+/* Both contexts serve; Linux selects the context of a connection. */
 static void many_listeners(mctx_t mctx)
 {
     pthread_t threads[2];
@@ -87,7 +87,7 @@ static void many_listeners(mctx_t mctx)
     CHECK(accepted[0] > 0 && accepted[1] > 0);
 }
 
-/* A port that a stranger has is nobody's of ours, and one that our contexts gave back is free. */
+/* A port that another process has is in use for every context, and a released one is free. */
 static void strangers(mctx_t mctx)
 {
     int fd, stranger = socket(AF_INET, SOCK_STREAM, 0), on = 1;

@@ -1,5 +1,5 @@
 /*
- * mTCP's API, used wrongly: every call on what is closed, of the wrong kind, of nobody's or null
+ * mTCP's API, used wrongly: every call on what is closed, of the wrong kind, unowned or null
  * answers as Linux does, and nothing of it harms what else the context does.
  *
  * Arguments: a configuration file, and an address of ours.

@@ -111,7 +111,7 @@ static void what_is_queued_behind_completes_after_it(void)
 
 static void a_large_one_is_whole_and_its_rest_is_told(void)
 {
-    mp_channel_t *channel = create();
+    mp_channel_t *channel = create_without_limit();
     struct pair pair = stream_pair(channel, NULL);
     char *data = pattern(LARGE);
     ssize_t stuck;
@@ -215,7 +215,7 @@ static void what_fails_is_told(void)
 
 static void a_reset_while_the_socket_is_full_fails_each_that_was_left(void)
 {
-    mp_channel_t *channel = create();
+    mp_channel_t *channel = create_without_limit();
     int mine;
     struct pair pair = stream_pair(channel, &mine);
     char *data = pattern(LARGE);
@@ -238,7 +238,7 @@ static void a_reset_while_the_socket_is_full_fails_each_that_was_left(void)
 static void it_waits_for_its_connection(void)
 {
     mp_channel_t *channel = create();
-    struct sockaddr_in address, nobody = loopback(1);
+    struct sockaddr_in address, closed_port = loopback(1);
     struct sockaddr *any = (struct sockaddr *)&address;
     mp_handle_t client, listener = listen_on_loopback(channel, &address);
     struct mp_accept_options options = {sizeof(options), 1, MP_AS_LWSOCKET, NULL, 100};
@@ -261,7 +261,7 @@ static void it_waits_for_its_connection(void)
     quiet(channel);
     CHECK(mp_unsent_bytes(client) == 0 && mp_unsent_bytes(listener) == 0);
 
-    client = mp_connect(channel, (struct sockaddr *)&nobody, sizeof(nobody), NULL, NULL);
+    client = mp_connect(channel, (struct sockaddr *)&closed_port, sizeof(closed_port), NULL, NULL);
     CHECK(client != MP_NO_HANDLE);
     CHECK(mp_write_quiet(client, "early", 5) == 0);
     CHECK(expect(channel, MP_CONNECT, client).error == ECONNREFUSED);
@@ -343,6 +343,65 @@ static void messages_pipes_and_files_take_it_too(void)
     close(fd);
 }
 
+/* More than any socket takes, also one whose buffers have grown. */
+enum { HUGE_SIZE = 64 << 20 };
+
+/* Writes so much to a handle that part of it waits for room in its socket. */
+static void leave_unsent(mp_channel_t *channel, mp_handle_t handle, const char *data)
+{
+    CHECK(mp_write_quiet(handle, data, HUGE_SIZE) == 0);
+    CHECK(mp_flush(channel) == 0);
+    quiet(channel);
+    CHECK(mp_unsent_bytes(handle) > 0);
+}
+
+static void writes_beyond_the_limit_are_refused_until_the_peer_reads(void)
+{
+    enum { MAX = 100000 };
+    struct mp_config config = configuration();
+    mp_channel_t *channel;
+    int mine, other;
+    struct pair pair, second;
+    struct mp_event event;
+    struct iovec part = {NULL, MAX};
+    char *data = pattern(HUGE_SIZE);
+    pid_t reader;
+
+    CHECK(config.unsent_bytes_max == 1 << 20);
+    config.unsent_bytes_max = MAX;
+    channel = create_with(&config);
+    pair = stream_pair(channel, &mine);
+    part.iov_base = data;
+    for (int turn = 1; turn <= 2; turn++) {
+        /* One write may be longer than the limit, but nothing behind it. */
+        leave_unsent(channel, pair.handle, data);
+        FAILS(mp_write_quiet(pair.handle, data, SMALL), -1, ENOBUFS);
+        FAILS(mp_write(pair.handle, data, LARGE), -1, ENOBUFS);
+        FAILS(mp_writev(pair.handle, &part, 1), -1, ENOBUFS);
+        CHECK(counted(channel).writes_refused == 3u * (unsigned)turn);
+        quiet(channel);
+        reader = reader_of(pair.peer, data, HUGE_SIZE);
+        event = succeeds(channel, MP_DRAINED, pair.handle);
+        CHECK(event.cookie == &mine && event.size == 0 && event.flags == 0 && event.fd == -1);
+        CHECK(mp_unsent_bytes(pair.handle) <= MAX / 2);
+        until_all_is_sent(channel, pair.handle);
+        ends_well(reader);
+    }
+    /* A handle that was refused and leaves, or whose connection ends, hears no more of it. */
+    second = stream_pair(channel, &other);
+    leave_unsent(channel, pair.handle, data);
+    leave_unsent(channel, second.handle, data);
+    FAILS(mp_write(pair.handle, "x", 1), -1, ENOBUFS);
+    FAILS(mp_write(second.handle, "x", 1), -1, ENOBUFS);
+    CHECK(mp_unregister(pair.handle, NULL) == 0);
+    reset(second.peer);
+    a_write_fails(channel, second.handle, &other);
+    quiet(channel);
+    free(data);
+    close(pair.peer);
+    CHECK(mp_destroy(channel) == 0);
+}
+
 int main(int argc, char **argv)
 {
     choose_driver(argc, argv);
@@ -356,5 +415,6 @@ int main(int argc, char **argv)
     RUN(to_fd_comes_after_it);
     RUN(unregister_ends_it_without_an_event);
     RUN(messages_pipes_and_files_take_it_too);
+    RUN(writes_beyond_the_limit_are_refused_until_the_peer_reads);
     return 0;
 }

@@ -156,7 +156,7 @@ static void reads_are_answered_in_order_into_their_own_memory(void)
 static void a_write_is_whole_however_large(void)
 {
     enum { SIZE = 3 << 20 };
-    mp_channel_t *channel = create();
+    mp_channel_t *channel = create_without_limit();
     struct pair pair = stream_pair(channel, NULL);
     char *data = (char *)malloc(SIZE);
     struct iovec parts[] = {{data, 5}, {NULL, 0}, {data + 5, SIZE - 5}};
@@ -233,12 +233,15 @@ static void a_reset_is_seen_on_either_side(void)
 static void connecting_tells_how_it_went(void)
 {
     mp_channel_t *channel = create();
-    struct sockaddr_in address, local, nobody = loopback(1);
+    struct sockaddr_in address, local, closed_port = loopback(1);
     socklen_t size = sizeof(local);
     mp_handle_t listener = listen_on_loopback(channel, &address), client, server;
     struct sockaddr_in from = loopback(0);
-    struct mp_connect_options options = {sizeof(options), 1000000000,
-                                         (struct sockaddr *)&from, sizeof(from), MP_GATHER};
+    struct mp_connect_options options = {.size = sizeof(options),
+                                         .timeout_ns = 1000000000,
+                                         .bind = (struct sockaddr *)&from,
+                                         .bind_size = sizeof(from),
+                                         .flags = MP_GATHER};
     struct mp_event event;
     char buf[8];
 
@@ -267,7 +270,7 @@ static void connecting_tells_how_it_went(void)
     CHECK(succeeds(channel, MP_READ, server).size == 5);
     CHECK(mp_unregister(client, NULL) == 0);
 
-    client = mp_connect(channel, (struct sockaddr *)&nobody, sizeof(nobody), NULL, NULL);
+    client = mp_connect(channel, (struct sockaddr *)&closed_port, sizeof(closed_port), NULL, NULL);
     CHECK(client != MP_NO_HANDLE);
     CHECK(expect(channel, MP_CONNECT, client).error == ECONNREFUSED);
     FAILS(mp_peer_address(client, (struct sockaddr *)&from, &size), -1, ENOTCONN);
@@ -407,7 +410,11 @@ static void masks_partition_a_listener(void)
     struct sockaddr_in address;
     socklen_t size = sizeof(address);
     uint64_t cores[16] = {0};
-    struct mp_listen_options options = {sizeof(options), 16, MP_ONLY_V6, cores, 1};
+    struct mp_listen_options options = {.size = sizeof(options),
+                                        .backlog = 16,
+                                        .flags = MP_ONLY_V6,
+                                        .cpu_mask = cores,
+                                        .cpu_mask_words = 1};
     struct sockaddr_in6 v6;
     mp_handle_t mine, others;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;

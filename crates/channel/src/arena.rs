@@ -67,6 +67,18 @@ impl<T> Arena<T> {
         queue.tail = index;
     }
 
+    /// Makes room for one more element where there is none; `false` if there is no memory.
+    #[inline(always)]
+    pub(crate) fn reserve_one(&mut self) -> bool {
+        self.free != NIL || self.nodes.try_reserve(1).is_ok()
+    }
+
+    /// Makes room for `count` more elements; `false` if there is no memory.
+    #[inline]
+    pub(crate) fn reserve(&mut self, count: usize) -> bool {
+        self.nodes.try_reserve(count).is_ok()
+    }
+
     /// Puts an element before the oldest.
     pub(crate) fn push_front(&mut self, queue: &mut Queue, value: T) {
         let index = self.take_node(value);
@@ -121,6 +133,12 @@ impl<T> Arena<T> {
     #[inline]
     pub(crate) fn front_mut(&mut self, queue: Queue) -> Option<&mut T> {
         self.nodes.get_mut(queue.head as usize).and_then(|node| node.value.as_mut())
+    }
+
+    /// The youngest element.
+    #[inline]
+    pub(crate) fn back(&self, queue: Queue) -> Option<&T> {
+        self.nodes.get(queue.tail as usize).and_then(|node| node.value.as_ref())
     }
 
     /// The youngest element, to be changed in place.

@@ -12,13 +12,13 @@ use std::collections::TryReserveError;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::kernel::pool::{Pool, PoolBuf, Span};
 
 /// Received bytes. Dereferences to a slice; empty means end of file. Dropping it returns the
-/// memory to the channel, so holding on to many of them starves receiving.
+/// memory to the channel, so holding on to many of them starves receiving. It may be sent to
+/// another thread: dropped there, it returns the memory and wakes the channel.
 pub struct ReadBuf(Span);
 
 impl ReadBuf {
@@ -37,9 +37,9 @@ impl ReadBuf {
 
     /// A copy in a buffer of the pool, if one is free and large enough.
     #[inline]
-    pub(crate) fn copied(pool: &Rc<Pool>, bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn copied(pool: &Arc<Pool>, bytes: &[u8]) -> Option<Self> {
         let mut buffer = pool.take()?;
-        buffer.bytes_mut()?.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        buffer.bytes_mut().get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(Self::from_pool(buffer, bytes.len()))
     }
 
@@ -86,6 +86,13 @@ impl ReadBuf {
     }
 }
 
+/// Bytes in memory of their own: for a program that tests what it does with received bytes.
+impl From<Vec<u8>> for ReadBuf {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::from_vec(bytes)
+    }
+}
+
 impl Deref for ReadBuf {
     type Target = [u8];
 
@@ -119,13 +126,13 @@ enum WriteMemory {
 }
 
 impl WriteBuf {
-    pub(crate) fn with_capacity(pool: &Rc<Pool>, capacity: usize) -> Self {
+    pub(crate) fn with_capacity(pool: &Arc<Pool>, capacity: usize) -> Self {
         Self::in_pool(pool, capacity)
             .unwrap_or_else(|| Self { memory: WriteMemory::Heap(Vec::with_capacity(capacity)) })
     }
 
     pub(crate) fn try_with_capacity(
-        pool: &Rc<Pool>,
+        pool: &Arc<Pool>,
         capacity: usize,
     ) -> Result<Self, TryReserveError> {
         if let Some(buffer) = Self::in_pool(pool, capacity) {
@@ -138,7 +145,7 @@ impl WriteBuf {
 
     /// A buffer of the pool, if one is free and `capacity` fits into it.
     #[inline]
-    fn in_pool(pool: &Rc<Pool>, capacity: usize) -> Option<Self> {
+    fn in_pool(pool: &Arc<Pool>, capacity: usize) -> Option<Self> {
         let buffer = if capacity <= pool.buffer_len() { pool.take() } else { None };
         buffer.map(|buffer| Self { memory: WriteMemory::Pool { buffer, len: 0 } })
     }
@@ -187,7 +194,7 @@ impl WriteBuf {
     /// Appends. What is beyond the capacity moves the content to a larger piece of memory.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         if let WriteMemory::Pool { buffer, len } = &mut self.memory {
-            let room = buffer.bytes_mut().and_then(|all| all.get_mut(*len..*len + bytes.len()));
+            let room = buffer.bytes_mut().get_mut(*len..*len + bytes.len());
             if let Some(room) = room {
                 room.copy_from_slice(bytes);
                 *len += bytes.len();
@@ -205,11 +212,10 @@ impl WriteBuf {
     /// Lengthens (with zeros) or shortens to `len` bytes.
     pub fn resize(&mut self, len: usize) {
         if let WriteMemory::Pool { buffer, len: old } = &mut self.memory
-            && let Some(all) = buffer.bytes_mut()
-            && len <= all.len()
+            && len <= buffer.len()
         {
             if len > *old {
-                all[*old..len].fill(0);
+                buffer.bytes_mut()[*old..len].fill(0);
             }
             *old = len;
             return;
@@ -226,11 +232,7 @@ impl WriteBuf {
     /// The bytes appended so far, to be changed in place.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.memory {
-            WriteMemory::Pool { buffer, len } => match buffer.bytes_mut() {
-                Some(all) => &mut all[..*len],
-                // A WriteBuf is the only owner of its buffer; an empty slice is the safe answer.
-                None => &mut [],
-            },
+            WriteMemory::Pool { buffer, len } => &mut buffer.bytes_mut()[..*len],
             WriteMemory::Heap(bytes) => bytes,
         }
     }
@@ -440,6 +442,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+    use crate::kernel::pool::PoolOwner;
 
     #[test]
     fn a_read_can_be_handed_out_in_pieces() {
@@ -451,7 +454,7 @@ mod tests {
 
     #[test]
     fn a_write_buffer_moves_to_the_heap_when_it_outgrows_the_pool() {
-        let pool = Pool::new(64, 4).unwrap();
+        let pool = PoolOwner::new(64, 4).unwrap();
         let mut buffer = WriteBuf::with_capacity(&pool, 10);
         buffer.write_all(&[7; 60]).unwrap();
         assert_eq!((pool.free_count(), buffer.capacity()), (3, 64));
@@ -462,7 +465,7 @@ mod tests {
 
     #[test]
     fn growing_never_shows_what_another_owner_left_in_the_buffer() {
-        let pool = Pool::new(64, 4).unwrap();
+        let pool = PoolOwner::new(64, 4).unwrap();
         let mut buffer = WriteBuf::with_capacity(&pool, 64);
         buffer.extend_from_slice(&[0xaa; 64]);
         drop(buffer);

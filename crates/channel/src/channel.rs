@@ -21,11 +21,13 @@ use rustix::net::{AddressFamily, SocketType};
 
 use crate::address::Address;
 use crate::address::sockaddr::RawAddress;
+use crate::any_driver::{self, AnyDriver};
 use crate::buffer::WriteBuf;
 use crate::completion::Unregistered;
 use crate::config::{Backend, Config};
 use crate::counters::Counters;
 use crate::cpu_mask::CpuMask;
+use crate::driver::Driver;
 #[cfg(not(feature = "local"))]
 use crate::error::MoveError;
 use crate::error::{
@@ -33,7 +35,7 @@ use crate::error::{
 };
 use crate::handle::Handle;
 use crate::kernel::fork::ForkMark;
-use crate::kernel::{self, AnyDriver, Driver, sys};
+use crate::kernel::sys;
 use crate::limits;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions, SocketKind};
 use crate::partition::{self, Inbox};
@@ -45,7 +47,8 @@ use crate::waker::Waker;
 
 /// Asynchronous operations in, completions out, for one thread.
 ///
-/// Make it on the thread that uses it: it is neither `Send` nor `Sync`. After `fork`, every call
+/// Make it on the thread that uses it: it is neither `Send` nor `Sync` ([`crate::MovableChannel`]
+/// is for threads that take turns). After `fork`, every call
 /// in the child gives an error by name; make a new one there.
 ///
 /// Dropping a channel closes its lwsockets and its registered descriptors, and hands what its
@@ -57,9 +60,9 @@ pub struct Channel {
     pub(crate) report: DriverReport,
     pub(crate) waker: Waker,
     pub(crate) inbox: Arc<Inbox>,
-    fork: ForkMark,
+    pub(crate) fork: ForkMark,
     pub(crate) orphans: Vec<Handle>,
-    not_send: PhantomData<*const ()>,
+    pub(crate) not_send: PhantomData<*const ()>,
 }
 
 /// Membership: what is in the channel.
@@ -84,8 +87,11 @@ impl Channel {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| kernel("an eventfd")(errno.into()))?;
         let event = Arc::new(event);
-        let (driver, report) = kernel::create(&config, &mut state, &event)?;
+        let (driver, report) = any_driver::create(&config, &mut state, &event)?;
         let waker = Waker::new(event);
+        for pool in [&state.receive_pool, &state.send_pool] {
+            pool.set_waker(waker.clone());
+        }
         Ok(Self {
             driver,
             state,
@@ -148,6 +154,7 @@ impl Channel {
         if let (Some(mask), true) = (cpu_mask, self.state.config.partition) {
             return self.register_split(fd, cookie, mask);
         }
+        self.state.reserve_number(raw)?;
         let index = self.state.allocate(kind, cookie)?;
         self.state.number_by_fd(index, raw);
         let slot = self.state.slot(index);
@@ -175,7 +182,7 @@ impl Channel {
     /// Takes an established TCP connection of the kernel's over into the channel's own stack, in
     /// the middle of whatever it does: what was not read yet, not sent and not acknowledged comes
     /// along, and its peer notices nothing. The kernel's socket is gone then, without a segment,
-    /// whoever else has a descriptor of it; the handle is an lwsocket's. [`Channel::to_fd`] goes
+    /// even if others have a descriptor of it; the handle is an lwsocket's. [`Channel::to_fd`] goes
     /// the other way.
     ///
     /// Only on the `local` back end, on a link that shares the host's address (`packet`, `xdp`),
@@ -212,6 +219,7 @@ impl Channel {
         let (socket, membership) = partition::split(fd.as_fd(), mask, &self.inbox, nonblocking)?;
         let listener = Listener::new(Kind::Tcp, limits::BACKLOG_DEFAULT, Some(membership));
         let raw = fd.as_raw_fd();
+        self.state.reserve_number(raw)?;
         let index = self.state.allocate(Kind::Listener, cookie)?;
         self.state.number_by_fd(index, raw);
         let slot = self.state.slot(index);
@@ -239,12 +247,14 @@ impl Channel {
     /// that the channel had received ahead; for this it waits until the kernel has let go, which
     /// does not depend on the peer.
     ///
-    /// A partitioned listener leaves its group without losing a connection, if a sibling channel
-    /// is there to take them.
+    /// A listener leaves its group without losing a connection, if a sibling channel of this
+    /// process listens at its address: handshakes under way, and connections whose `Accept` was not
+    /// handed out, go on there. On our own stack, those of cores that all remaining masks leave out
+    /// are reset; the last listener resets its own, as close(2) does.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
-    // Inlined as far as lwsockets go, so that nobody looks for what they leave behind: nothing.
+    // Inlined for lwsockets: they leave nothing behind to search for.
     #[inline]
     pub fn unregister(&mut self, handle: Handle) -> Result<Unregistered, Misuse> {
         self.check_fork()?;
@@ -301,8 +311,8 @@ impl Channel {
         self.driver.detach(&mut self.state, index);
     }
 
-    /// A listener leaves: no new connection for it, and nobody inherits from it any more.
-    fn retreat(&mut self, index: u32) {
+    /// Takes a listener out: it gets no new connection and passes none on.
+    pub(crate) fn retreat(&mut self, index: u32) {
         let Some(listener) = self.state.slot(index).listener() else { return };
         if let Some(membership) = &listener.membership {
             membership.retreat();
@@ -355,7 +365,7 @@ impl Channel {
         membership.set_mask(mask)?;
         #[cfg(feature = "local")]
         if let Err(error) = self.set_mask_beside(index, mask) {
-            // It was possible before, and nobody else has changed anything meanwhile.
+            // It was possible before, and nothing has changed meanwhile.
             let queues = self.state.slot(index).listener();
             let membership = queues.and_then(|queues| queues.membership.as_ref());
             if let (Some(membership), Some(before)) = (membership, before) {
@@ -384,22 +394,47 @@ impl Channel {
         if let Some(address) = self.stack_address(address) {
             return self.listen_on_stack(address, options, cookie);
         }
-        let nonblocking = self.report.driver == DriverKind::Epoll;
         let is_inet = address.as_inet().is_some();
-        let (socket, membership) = if is_inet && options.share && self.state.config.partition {
+        let connection = if is_inet { Kind::Tcp } else { Kind::UnixStream };
+        // Memory first: a socket that listens takes connections.
+        let extra =
+            sys::try_box(Extra::Listener(Listener::new(connection, options.backlog, None)))?;
+        let index = self.state.allocate(Kind::Listener, cookie)?;
+        let slot = self.state.slot(index);
+        slot.extra = Some(extra);
+        let listening = self.start_listening(index, address, options);
+        if listening.is_err() {
+            self.state.retire(index);
+            self.state.release(index);
+        }
+        listening.map(|()| self.state.handle(index))
+    }
+
+    /// Makes the socket of a listener's slot.
+    fn start_listening(
+        &mut self,
+        index: u32,
+        address: &Address,
+        options: &ListenOptions,
+    ) -> Result<(), ListenError> {
+        let nonblocking = self.report.driver == DriverKind::Epoll;
+        let is_shared = address.as_inet().is_some() && options.share && self.state.config.partition;
+        let (socket, membership) = if is_shared {
             let (fd, membership) = partition::listen(address, options, &self.inbox, nonblocking)?;
             (fd, Some(membership))
         } else {
             (sys::listening_socket(address, options, nonblocking)?, None)
         };
-        let connection = if is_inet { Kind::Tcp } else { Kind::UnixStream };
-        let listener = Listener::new(connection, options.backlog, membership);
-        let index = self.state.allocate(Kind::Listener, cookie)?;
         let slot = self.state.slot(index);
         slot.set_fd(socket);
-        slot.extra = Some(Box::new(Extra::Listener(listener)));
-        self.attach(index).map_err(|source| ListenError::Kernel { what: "watch", source })?;
-        Ok(self.state.handle(index))
+        if let Some(listener) = slot.listener() {
+            listener.membership = membership;
+        }
+        let watched = self.driver.attach(&mut self.state, index);
+        if let (Err(_), true, Some(socket)) = (&watched, is_shared, &self.state.slot(index).fd) {
+            partition::close(socket);
+        }
+        watched.map_err(|source| ListenError::Kernel { what: "watch", source })
     }
 
     /// Connects to an address; `Event::Connect` says when or why not. Writes and reads may be
@@ -453,12 +488,14 @@ impl Channel {
         cookie: u64,
     ) -> Result<Handle, ConnectError> {
         let kind = if address.as_inet().is_some() { Kind::Tcp } else { Kind::UnixStream };
+        let connecting = Extra::Connecting { raw: RawAddress::new(address), abandoned: false };
+        let extra = sys::try_box(connecting)?;
+        self.state.reserve_deadline()?;
         let index = self.state.allocate(kind, cookie)?;
         let slot = self.state.slot(index);
         slot.set_fd(socket);
         slot.phase = Phase::Starting;
-        slot.extra =
-            Some(Box::new(Extra::Connecting { raw: RawAddress::new(address), abandoned: false }));
+        slot.extra = Some(extra);
         self.attach(index).map_err(|source| ConnectError::Kernel { what: "watch", source })?;
         if let Some(timeout) = timeout {
             self.state.set_deadline(index, Instant::now().checked_add(timeout), Due::Connect);
@@ -541,9 +578,11 @@ impl Channel {
             return Err(Misuse::InvalidDuration.into());
         }
         let at = Instant::now().checked_add(after).ok_or(Misuse::InvalidDuration)?;
+        self.state.reserve_deadline()?;
+        let extra = sys::try_box(Extra::Timer { period })?;
         self.state.admit()?;
         let index = self.state.allocate(Kind::Timer, cookie)?;
-        self.state.slot(index).extra = Some(Box::new(Extra::Timer { period }));
+        self.state.slot(index).extra = Some(extra);
         self.state.set_deadline(index, Some(at), Due::Timer);
         Ok(self.state.handle(index))
     }

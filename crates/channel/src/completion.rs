@@ -22,8 +22,8 @@ pub struct Completion {
 // Completions are moved several times on their way.
 const _: () = assert!(size_of::<Completion>() <= 56);
 
-/// What finished. Every variant but `Timer`, `Wake`, `Urgent` and `Undelivered` answers one call of
-/// the same name.
+/// What finished. Every variant but `Timer`, `Wake`, `Drained`, `Urgent` and `Undelivered` answers
+/// one call of the same name.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -57,6 +57,16 @@ pub enum Event {
     },
     /// The handle left the channel as a descriptor.
     ToFd(Result<ToFd, OpError>),
+    /// The handle takes writes again: one was refused with [`crate::Limit::UnsentBytes`], and since
+    /// then the unsent bytes have fallen to half of [`crate::Config::unsent_bytes_max`] or less.
+    /// If they were below half at the refusal, because the write was long, the next bytes that go
+    /// out bring it. Comes once, however many writes were refused; never after a
+    /// [`crate::Channel::disconnect`] or the end of the connection, which has a completion of its
+    /// own.
+    Drained,
+    /// Fewer bytes of the connection are unsent than was named
+    /// ([`crate::Channel::await_unsent_below`]).
+    UnsentBelow,
     /// The peer has marked bytes of a stream as urgent (RFC 6093), if that is to be told
     /// ([`crate::Config::asides`]). They come in line.
     Urgent {
@@ -66,7 +76,7 @@ pub enum Event {
     /// A message that was sent did not get there, if that is to be told
     /// ([`crate::Config::asides`]).
     Undelivered(Box<Undelivered>),
-    /// Somebody called [`crate::Waker::wake`]; several calls may give one completion.
+    /// A thread called [`crate::Waker::wake`]; several calls may give one completion.
     Wake,
 }
 
@@ -127,7 +137,7 @@ pub struct Undelivered {
     pub notice: Notice,
 }
 
-/// An ICMP message about a message that did not get there. Where nobody answers for the next hop,
+/// An ICMP message about a message that did not get there. Where no host answers for the next hop,
 /// it is what a router of ours would have sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
@@ -151,7 +161,7 @@ pub struct Notice {
 pub struct ToFd {
     /// The descriptor, close-on-exec.
     pub fd: OwnedFd,
-    /// Bytes that the channel had received and nobody had read, oldest first.
+    /// Bytes that the channel had received and the program had not read, oldest first.
     pub unread: Vec<ReadBuf>,
 }
 
@@ -161,7 +171,7 @@ pub struct ToFd {
 pub struct Unregistered {
     /// The descriptor that was registered; `None` for an lwsocket, which is gone.
     pub fd: Option<OwnedFd>,
-    /// Bytes that the channel had received and nobody had read, oldest first. Empty for an
+    /// Bytes that the channel had received and the program had not read, oldest first. Empty for an
     /// lwsocket.
     pub unread: Vec<ReadBuf>,
     /// Of a listener without siblings: connections that were accepted and never handed out.

@@ -15,7 +15,7 @@ pub enum DriverChoice {
     Epoll,
 }
 
-/// Who does TCP and UDP for the channel. Everything else is the kernel's in any case.
+/// The implementation of TCP and UDP. Everything else is the kernel's in any case.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Backend {
@@ -71,7 +71,7 @@ impl Placement {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Who does TCP and UDP. Default: [`Backend::Kernel`].
+    /// The implementation of TCP and UDP. Default: [`Backend::Kernel`].
     pub backend: Backend,
     /// Which driver. Default: [`DriverChoice::Auto`].
     pub driver: DriverChoice,
@@ -92,6 +92,13 @@ pub struct Config {
     pub buffer_len: usize,
     /// Receive buffers of the channel, a power of two. Default 1,024.
     pub buffer_count: u16,
+    /// Unsent bytes ([`crate::Channel::unsent_bytes`]) that one handle may have. A write that would
+    /// exceed them is refused with [`crate::Limit::UnsentBytes`], and [`crate::Event::Drained`]
+    /// follows when half of them are free. A single write may be longer than the limit: it is
+    /// taken when the handle has nothing unsent. The limit counts bytes of data; each write that
+    /// waits takes about 100 bytes of memory beside them. Default 1 MiB, on every back end;
+    /// `usize::MAX` for no limit.
+    pub unsent_bytes_max: usize,
     /// Pin the calling thread to this core. Default: leave it where it is.
     pub core: Option<usize>,
     /// Accept lwsockets as such. Off: they are backed by an ordinary descriptor [MP 5.1, -L].
@@ -122,6 +129,7 @@ impl Default for Config {
             max_lwsockets: limits::LWSOCKETS_DEFAULT,
             buffer_len: limits::BUFFER_LEN_DEFAULT,
             buffer_count: limits::BUFFER_COUNT_DEFAULT,
+            unsent_bytes_max: limits::UNSENT_BYTES_MAX_DEFAULT,
             core: None,
             lwsockets: true,
             partition: true,
@@ -163,6 +171,8 @@ impl Config {
         buffer_len: usize;
         /// Sets [`Config::buffer_count`].
         buffer_count: u16;
+        /// Sets [`Config::unsent_bytes_max`].
+        unsent_bytes_max: usize;
         /// Sets [`Config::lwsockets`].
         lwsockets: bool;
         /// Sets [`Config::partition`].
@@ -219,6 +229,7 @@ impl Config {
         if let Placement::Core(Some(core)) = self.placement {
             in_range("placement", core as u64, 0, limits::CPUS_MAX as u64 - 1)?;
         }
+        in_range("unsent_bytes_max", self.unsent_bytes_max as u64, 1, u64::MAX)?;
         if let Some(core) = self.core {
             in_range("core", core as u64, 0, limits::CPUS_MAX as u64 - 1)?;
         }

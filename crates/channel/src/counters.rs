@@ -45,7 +45,10 @@ counters! {
     accept_exhausted,
     /// Connections handed to or taken from a sibling channel of the same listener.
     connections_passed,
-    /// Connections closed because nobody could take them.
+    /// Writes refused because their handle had too many bytes unsent
+    /// ([`crate::Config::unsent_bytes_max`]).
+    writes_refused,
+    /// Connections closed because no accept could take them.
     connections_dropped,
     /// Datagrams of our own stack that came while too many waited to be read.
     datagrams_dropped,

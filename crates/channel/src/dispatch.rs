@@ -1,14 +1,25 @@
-//! How completions leave a channel: what is ready first, then what was fetched, then the kernel.
+//! Dispatch: how completions leave a channel.
+//!
+//! ```text
+//!   driver: next answer --- bytes for the only read that waits ---> Completion      (direct)
+//!                     \-- anything else ---> State's queue ------> Completion      (queued)
+//! ```
+//!
+//! `next_direct` asks the driver while the queue is empty, `next_queued` empties the queue. When
+//! both return nothing, the driver is polled, and then both are asked again.
 //!
 //! Read first: `channel.rs`; [MP 3.4.3] for when operations are handed over.
 
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use crate::channel::Channel;
 use crate::completion::{Completion, Event};
+use crate::completion_queue::{Common, What, Whose, accepted};
+use crate::driver::Driver;
 use crate::error::DispatchError;
-use crate::kernel::Driver;
-use crate::ready::{Common, What, Whose, accepted};
+use crate::limits::DISPATCHES_PER_POLL;
 use crate::timers::Due;
 
 /// Completions.
@@ -28,12 +39,12 @@ impl Channel {
         std::mem::replace(&mut self.state.interrupted, false)
     }
 
-    /// When the last turn of our own stack began, on the clock of its server
+    /// When the last poll of our own stack began, on the clock of its server
     /// ([`crate::ServerConfig::clock`]): for a program that would otherwise ask the clock after
     /// each `dispatch`. `None` on the kernel.
     #[inline]
-    pub fn turned_at(&self) -> Option<Duration> {
-        self.driver.turned_at()
+    pub fn polled_at(&self) -> Option<Duration> {
+        self.driver.polled_at()
     }
 
     /// The next completion. When none is left, hands over what is queued and waits, at most
@@ -41,7 +52,8 @@ impl Channel {
     /// or that a signal ended it ([`crate::Config::interruptible`]).
     ///
     /// # Errors
-    /// [`DispatchError`] if the kernel refused.
+    /// [`DispatchError`] if the kernel refused; with ENOMEM if there is no memory for completions:
+    /// nothing is lost, and a later call goes on.
     // Always inlined: the completion is then taken apart where it was made, not copied first.
     #[inline(always)]
     pub fn dispatch(
@@ -50,9 +62,9 @@ impl Channel {
     ) -> Result<Option<Completion>, DispatchError> {
         // First of all: in a child the ring's memory is not even there to be looked at.
         self.check_fork().map_err(|_| DispatchError::Forked)?;
-        match self.next_read() {
+        match self.next_direct() {
             Some(completion) => Ok(Some(completion)),
-            None => self.dispatch_any(timeout),
+            None => self.dispatch_queued(timeout),
         }
     }
 
@@ -64,48 +76,39 @@ impl Channel {
         if self.check_fork().is_err() {
             return None;
         }
-        self.next_read().or_else(|| self.next_behind_reads())
+        self.next_direct().or_else(|| self.next_queued())
     }
 
-    /// What `next_read` leaves.
-    #[inline(never)]
-    fn next_behind_reads(&mut self) -> Option<Completion> {
-        if self.state.woken || self.state.has_ready() {
-            return self.next_fetched();
-        }
-        self.driver.harvest_rest(&mut self.state);
-        self.next_ready()
-    }
-
-    /// By far the most frequent completion is made right where it is wanted.
+    /// Direct path: bytes for the only read that waits for them, or the end, are by far the most
+    /// frequent completion. It is made where it is wanted.
     #[inline(always)]
-    fn next_read(&mut self) -> Option<Completion> {
+    fn next_direct(&mut self) -> Option<Completion> {
         if self.state.woken || self.state.has_ready() {
             return None;
         }
-        let (Whose { handle, slot }, data) = self.driver.next_read(&mut self.state)?;
+        let (Whose { handle, slot }, data) = self.driver.next_answer(&mut self.state)?;
         let cookie = self.state.peek(slot).cookie;
         Some(Completion { handle, cookie, event: Event::Read(Ok(data)) })
     }
 
+    /// Queued path: any completion of `state`'s queue. To be called when `next_direct` returned
+    /// none, which has queued the completion of the next answer, if there is one.
     #[inline(never)]
-    fn dispatch_any(
-        &mut self,
-        timeout: Option<Duration>,
-    ) -> Result<Option<Completion>, DispatchError> {
-        if let Some(completion) = self.take_ready() {
-            return Ok(Some(completion));
+    fn next_queued(&mut self) -> Option<Completion> {
+        while self.state.woken || self.state.has_ready() {
+            // Without a completion, all in the queue were of handles that left.
+            let next = self.take_queued().or_else(|| self.next_direct());
+            if next.is_some() {
+                return next;
+            }
         }
-        self.driver.harvest(&mut self.state);
-        match self.take_ready() {
-            Some(completion) => Ok(Some(completion)),
-            None => self.wait(timeout),
-        }
+        None
     }
 
-    /// As `next_ready`; the common kinds are put together here, where they are wanted.
+    /// The next completion of the queue; the common kinds are put together here, where they are
+    /// wanted.
     #[inline]
-    fn take_ready(&mut self) -> Option<Completion> {
+    fn take_queued(&mut self) -> Option<Completion> {
         if self.state.woken {
             self.on_woken();
         }
@@ -116,15 +119,67 @@ impl Channel {
                 What::Connected => Some(Event::Connect(Ok(()))),
                 What::Disconnected => Some(Event::Disconnect(Ok(()))),
                 What::Over(result) => Some(Event::End(result)),
-                What::Read(buffer, len) => {
-                    self.state.adopt(buffer, len).map(|data| Event::Read(Ok(data)))
+                What::Read(number, len) => {
+                    self.state.take_read(number, len).map(|data| Event::Read(Ok(data)))
                 }
             };
             if let Some(event) = event {
                 return Some(Completion { handle, cookie, event });
             }
         }
-        if self.state.has_ready() { self.next_ready() } else { None }
+        if self.state.has_ready() { self.pop_queued() } else { None }
+    }
+
+    fn pop_queued(&mut self) -> Option<Completion> {
+        let completion = self.state.pop_ready(&mut self.orphans);
+        self.drop_orphans();
+        completion
+    }
+
+    /// What `next_direct` leaves: the queue, and then polls of the driver.
+    #[inline(never)]
+    fn dispatch_queued(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completion>, DispatchError> {
+        let mut patience = timeout;
+        self.state.since_poll += 1;
+        if self.state.since_poll > DISPATCHES_PER_POLL {
+            patience = Some(Duration::ZERO);
+        } else if let Some(completion) = self.next_queued() {
+            return Ok(Some(completion));
+        }
+        let deadline = match timeout {
+            Some(timeout) if !timeout.is_zero() => Instant::now().checked_add(timeout),
+            _ => None,
+        };
+        loop {
+            self.poll(patience)?;
+            if let Some(completion) = self.next_direct().or_else(|| self.next_queued()) {
+                return Ok(Some(completion));
+            }
+            // One of the answers may have been that a timer is due.
+            if std::mem::take(&mut self.state.timers_due) {
+                self.expire_timers();
+                if let Some(completion) = self.next_queued() {
+                    return Ok(Some(completion));
+                }
+            }
+            if self.state.is_interrupted() {
+                return Ok(None);
+            }
+            patience = match (timeout, deadline) {
+                (None, _) => None,
+                (Some(_), None) => return Ok(None),
+                (Some(_), Some(deadline)) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    Some(left)
+                }
+            };
+        }
     }
 
     /// Appends up to `max` completions to `out`; waits only for the first, as `dispatch` does.
@@ -148,7 +203,7 @@ impl Channel {
             let completion = match count {
                 0 => self.dispatch(timeout)?,
                 _ if self.state.has_begun_in_batch() => self.next_of_others(),
-                _ => self.next_read().or_else(|| self.next_fetched()),
+                _ => self.next_direct().or_else(|| self.next_queued()),
             };
             let Some(completion) = completion else { break };
             self.state.enter_batch(&completion);
@@ -170,38 +225,11 @@ impl Channel {
         }
         let ends_batch = self.state.is_next_of_batch(&mut self.orphans);
         self.drop_orphans();
-        if ends_batch { None } else { self.next_ready() }
+        if ends_batch { None } else { self.take_queued() }
     }
 
-    /// What is ready, or was fetched already.
-    fn next_fetched(&mut self) -> Option<Completion> {
-        let ready = self.take_ready();
-        if ready.is_some() {
-            return ready;
-        }
-        self.driver.harvest(&mut self.state);
-        self.take_ready()
-    }
-
-    #[inline]
-    fn next_ready(&mut self) -> Option<Completion> {
-        if !(self.state.woken || self.state.has_ready()) {
-            return None;
-        }
-        self.pop_ready()
-    }
-
-    fn pop_ready(&mut self) -> Option<Completion> {
-        if self.state.woken {
-            self.on_woken();
-        }
-        let completion = self.state.pop_ready(&mut self.orphans);
-        self.drop_orphans();
-        completion
-    }
-
-    /// Connections whose Accept completion was never seen, because the listener left: nobody
-    /// knows them.
+    /// Connections whose Accept completion was never returned, because the listener left: the
+    /// program does not know them.
     fn drop_orphans(&mut self) {
         while let Some(handle) = self.orphans.pop() {
             if let Ok(index) = self.state.find(handle) {
@@ -211,43 +239,25 @@ impl Channel {
         }
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
-        let deadline = match timeout {
-            Some(timeout) if !timeout.is_zero() => Instant::now().checked_add(timeout),
-            _ => None,
+    /// Submits what is queued, waits for the first completion at most `patience`, and expires
+    /// timers.
+    fn poll(&mut self, patience: Option<Duration>) -> Result<(), DispatchError> {
+        self.state.since_poll = 0;
+        // What the kernel answers must be kept.
+        self.state.reserve_completions().map_err(|_| DispatchError::Kernel(Errno::NOMEM.into()))?;
+        let watched = self.state.timers.is_empty() || self.driver.watches_timers(&mut self.state);
+        let patience = match watched {
+            true if self.state.timers_due => Some(Duration::ZERO),
+            true => patience,
+            false => self.shortest(patience),
         };
-        let mut remaining = timeout;
-        loop {
-            let watched =
-                self.state.timers.is_empty() || self.driver.watches_timers(&mut self.state);
-            let patience = match watched {
-                true if self.state.timers_due => Some(Duration::ZERO),
-                true => remaining,
-                false => self.shortest(remaining),
-            };
-            self.driver.wait(&mut self.state, patience)?;
+        self.driver.wait(&mut self.state, patience)?;
+        if !watched || std::mem::take(&mut self.state.timers_due) {
+            // What has come goes before what is due.
             self.driver.harvest(&mut self.state);
-            if !watched || std::mem::take(&mut self.state.timers_due) {
-                self.expire_timers();
-            }
-            if let Some(completion) = self.next_ready() {
-                return Ok(Some(completion));
-            }
-            if self.state.is_interrupted() {
-                return Ok(None);
-            }
-            match (timeout, deadline) {
-                (None, _) => {}
-                (Some(_), None) => return Ok(None),
-                (Some(_), Some(deadline)) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Ok(None);
-                    }
-                    remaining = Some(left);
-                }
-            }
+            self.expire_timers();
         }
+        Ok(())
     }
 
     /// The program's patience or the next timer, whichever ends first.

@@ -54,7 +54,7 @@ macro_rules! op_errors {
 op_errors! {
     /// The peer reset the connection.
     Reset = ECONNRESET, "connection reset by peer";
-    /// Nobody listens there, or the peer refused.
+    /// No listener is there, or the peer refused.
     Refused = ECONNREFUSED, "connection refused";
     /// The connection was aborted locally or by the network.
     Aborted = ECONNABORTED, "connection aborted";
@@ -153,8 +153,8 @@ debug_with_causes!(
     DispatchError,
 );
 
-/// A limit that the call would exceed. Nothing was queued and nothing changed; the same call is
-/// taken once operations have completed or handles have left. No mistake of the caller's: a peer
+/// A limit that the call would exceed. Nothing was queued; the same call is taken once operations
+/// have completed, handles have left or bytes have gone out. No mistake of the caller's: a peer
 /// that does not read brings it about as well.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -165,6 +165,16 @@ pub enum Limit {
     /// As many handles as the channel may hold are registered already.
     #[error("too many handles in this channel")]
     Handles,
+    /// With this write more bytes of the handle would be unsent than it may have
+    /// ([`crate::Config::unsent_bytes_max`]). [`crate::Event::Drained`] tells when there is room.
+    #[error("more than {max} bytes of this handle's writes would be unsent")]
+    UnsentBytes {
+        /// The limit.
+        max: usize,
+    },
+    /// There is no memory to queue the operation or to keep the handle.
+    #[error("no memory for one more operation or handle")]
+    Memory,
 }
 
 /// Why an operation was not taken. Nothing was queued and nothing changed.
@@ -173,9 +183,11 @@ pub enum Limit {
 /// later, and goes on; only [`SubmitError::Misuse`] says that the program is wrong.
 ///
 /// ```
-/// # use megapipe::{Channel, Handle, SubmitError};
+/// # use megapipe::{Channel, Handle, Limit, SubmitError};
 /// # fn answer(channel: &mut Channel, connection: Handle) -> Result<(), SubmitError> {
 /// match channel.write(connection, "answer") {
+///     // The peer reads too slowly. `Event::Drained` tells when it has caught up.
+///     Err(SubmitError::Limit(Limit::UnsentBytes { .. })) => {}
 ///     Err(SubmitError::Limit(_)) => drop(channel.unregister(connection)?),
 ///     written => written?,
 /// }
@@ -267,7 +279,7 @@ pub enum MoveError {
     /// The kernel does not give it or take it.
     #[cfg(feature = "local")]
     #[error(transparent)]
-    Repair(#[from] megapipe_link::repair::RepairError),
+    Repair(#[from] megapipe_link::migration::RepairError),
     /// The link does not take or leave its frames.
     #[cfg(feature = "local")]
     #[error(transparent)]
@@ -346,12 +358,12 @@ pub enum CreateError {
     /// The server cannot run where it is to.
     #[cfg(feature = "local")]
     #[error("placement {placement} cannot be had")]
-    Apart {
+    StackThread {
         /// What was asked for.
         placement: &'static str,
         /// What is missing.
         #[source]
-        source: megapipe_service::ApartError,
+        source: megapipe_service::RemoteError,
     },
     /// The thread could not be pinned to the core asked for.
     #[error("cannot pin this thread to core {core}")]

@@ -7,7 +7,7 @@
 //! - The generation of a number is incremented when a handle with that number ends
 //!   (`state/handles.rs`), so that a stale handle is an error and never names another connection.
 //! - The tag tells channels of one process apart. It repeats after 4,095 channels.
-//! - The value 0 is nobody's handle ([`Handle::NONE`]): tag 0 is never given out.
+//! - The value 0 is no object's handle ([`Handle::NONE`]): tag 0 is never given out.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ const _: () = assert!(TAG_BITS + GENERATION_BITS + 31 == 64);
 pub struct Handle(u64);
 
 impl Handle {
-    /// Nobody's handle: what completions carry that belong to no handle (`Event::Wake`).
+    /// The handle of completions that belong to no object (`Event::Wake`).
     pub const NONE: Self = Self(0);
 
     #[inline]

@@ -4,9 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::address::Address;
 use crate::channel::Channel;
+use crate::driver::Driver;
 use crate::error::{Misuse, OpError};
 use crate::handle::Handle;
-use crate::kernel::{Driver, sys};
+use crate::kernel::sys;
 use crate::report::{DriverKind, Explain};
 use crate::slot::{Kind, Target};
 
@@ -175,6 +176,6 @@ fn unpartitioned(partition: bool, local: Option<&Address>) -> &'static str {
     match (partition, local) {
         (false, _) => "partitioning is switched off by configuration: one accept queue for all",
         (_, Some(Address::Unix(_))) => "UNIX sockets have one accept queue for all",
-        _ => "registered without a mask: its accept queue is shared by whoever has the socket",
+        _ => "registered without a mask: its accept queue is shared by all holders of the socket",
     }
 }

@@ -34,37 +34,43 @@
 //! of another channel, use after `fork` are errors by name ([`Misuse`]), apart from limits that a
 //! slow peer can reach ([`Limit`]); use from another thread does not compile.
 //!
-//! **Where to start reading**: `channel.rs`, `operations.rs` and
-//! `dispatch.rs` (the calls), `state.rs` (what an operation means),
-//! `kernel/mod.rs` (what a driver does), `kernel/uring/` and `kernel/epoll/` (how each does it).
+//! **Where to start reading**: `channel.rs`, `operations.rs` and `dispatch.rs` (the calls),
+//! `state.rs` (what an operation means), `driver.rs` (what a driver does), `any_driver.rs` (which
+//! one is chosen), `kernel/uring/` and `kernel/epoll/` (how each does it).
 //!
 //! \[MP\]: Han, Marshall, Chun, Ratnasamy, "MegaPipe: A New Programming Interface for Scalable
 //! Network I/O".
 
+// The process and its terminal belong to the program.
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+
 mod address;
+mod any_driver;
 mod arena;
 mod buffer;
 mod channel;
 mod completion;
+mod completion_queue;
 mod config;
 mod counters;
 mod cpu_mask;
 mod dispatch;
+mod driver;
 mod error;
 mod error_chain;
 mod handle;
 mod inspect;
 mod kernel;
-mod leave;
+mod kind;
 pub mod limits;
+mod listener_handover;
 #[cfg(feature = "local")]
 mod local;
 mod operations;
 mod options;
+mod park;
 mod partition;
-mod ready;
 mod report;
-mod rest;
 mod slot;
 mod state;
 mod timers;
@@ -81,13 +87,14 @@ pub use completion::{
 pub use config::{Backend, Config, DriverChoice, Placement};
 pub use counters::Counters;
 pub use cpu_mask::CpuMask;
+pub use driver::Park;
 pub use error::{
     ConnectError, CreateError, DispatchError, Limit, ListenError, Misuse, MoveError, NotTaken,
     OpError, RegisterError, SubmitError, errno_of,
 };
 pub use error_chain::ErrorChain;
 pub use handle::{FIRST_LWSOCKET, Handle};
-pub use kernel::Rest;
+pub use kernel::movable::MovableChannel;
 #[cfg(feature = "local")]
 pub use local::{LocalNetwork, NetworkError, Prefixed, PrefixedError};
 #[cfg(feature = "local")]

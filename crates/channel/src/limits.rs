@@ -13,6 +13,10 @@ pub const BATCH_MAX: u32 = 4096;
 /// operations in this time: about 3 µs for each of 32, ten times what a small answer takes.
 pub const GROWTH_TIME: Duration = Duration::from_micros(100);
 
+/// Dispatches that find a completion ready before one polls the driver all the same: operations
+/// that complete when they are submitted must not keep the others, and timers, from completing.
+pub(crate) const DISPATCHES_PER_POLL: u32 = 4096;
+
 /// Slots of the submission queue.
 pub const SUBMISSION_ENTRIES_DEFAULT: u32 = 1024;
 /// The smallest submission queue.
@@ -43,10 +47,17 @@ pub const BUFFER_COUNT_MIN: u16 = 4;
 /// The largest receive pool: a kernel limit on buffer rings (2^15 entries).
 pub const BUFFER_COUNT_MAX: u16 = 1 << 15;
 
+/// Memory that must be left when the large pieces of a channel have been mapped: the small ones
+/// that follow end the process where there is none. malloc(3) takes 1 MiB at a time at most.
+pub(crate) const SMALL_ALLOCATIONS_BYTES: usize = 3 << 19;
+
 /// The longest single read.
 pub const READ_LEN_MAX: usize = 1 << 28;
 /// The longest single write, all its parts together.
 pub const WRITE_LEN_MAX: usize = 1 << 30;
+/// Unsent bytes of one handle beyond which a write is refused, unless asked otherwise: what a peer
+/// that does not read can hold of a server's memory.
+pub const UNSENT_BYTES_MAX_DEFAULT: usize = 1 << 20;
 /// The parts of one vectored write (the kernel's UIO_MAXIOV).
 pub const WRITE_PARTS_MAX: usize = 1024;
 /// Parts of queued writes that one send gathers.
@@ -65,6 +76,9 @@ pub const OPERATIONS_MAX: usize = 1 << 22;
 /// Connect time-outs that wait in a queue at most; older ones go to an ordered map.
 pub const CONNECT_DEADLINES_MAX: usize = 1 << 12;
 
+/// Answers of the kernel that one fetch may bring beside those to operations, for which memory is
+/// reserved beforehand.
+pub const ANSWERS_PER_FETCH: usize = 1 << 10;
 /// Bytes received ahead of the reads of one handle before receiving pauses.
 pub const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
 /// Connections accepted ahead of the `accept` credit of one listener before accepting pauses.

@@ -3,19 +3,20 @@
 //! Read first: `channel.rs`.
 //!
 //! Invariants
-//! - A call that returns an error has changed nothing.
+//! - A call that returns an error has changed nothing, except that `Event::Drained` is owed after
+//!   a write that was refused because too much is unsent.
 //! - A call never waits; what it asks for goes to the kernel with its batch.
 
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
 use crate::channel::Channel;
 use crate::completion::Event;
+use crate::driver::Driver;
 use crate::error::{Limit, Misuse, OpError, SubmitError};
 use crate::handle::Handle;
-use crate::kernel::Driver;
 use crate::limits;
 use crate::options::{Accept, AcceptAs, Disconnect};
-use crate::slot::{Body, End, FileJob, Kind, Phase, ReadOp, Receiver, Receiving, WriteOp};
+use crate::slot::{Awaited, Body, End, FileJob, Kind, Phase, ReadOp, Receiver, Receiving, WriteOp};
 
 /// What a file is before `Event::Open`, and after one that failed.
 const UNOPENED: &str = "file that is not open";
@@ -46,6 +47,7 @@ impl Channel {
         if queues.credits.len() >= limits::ACCEPT_AHEAD_MAX {
             return Err(Limit::Operations.into());
         }
+        queues.credits.try_reserve(1).map_err(|_| Limit::Memory)?;
         queues.credits.push_back(accept);
         self.driver.start_accept(&mut self.state, index);
         Ok(())
@@ -102,7 +104,9 @@ impl Channel {
             return Err(Misuse::WrongKind { call, kind: kind.name() }.into());
         }
         state.admit()?;
-        state.queue_read(index, read);
+        if !state.queue_read(index, read) {
+            return Err(Limit::Memory.into());
+        }
         let slot = state.slot(index);
         if kind.is_stream() {
             if !slot.unread.is_empty() || slot.end != End::Not {
@@ -175,6 +179,9 @@ impl Channel {
     ///
     /// # Errors
     /// [`Misuse`]: a wrong handle, a listener or timer, no or too many bytes.
+    /// [`Limit::UnsentBytes`]: earlier bytes of the handle are unsent, and together with these they
+    /// would be more than [`crate::Config::unsent_bytes_max`]. `Event::Drained` tells when there is
+    /// room. The same holds for all calls that write, except at offsets of disk files.
     #[inline]
     pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), SubmitError> {
         let data = data.into();
@@ -191,7 +198,7 @@ impl Channel {
     /// completion after all.
     ///
     /// # Errors
-    /// [`Misuse`] as for `write`.
+    /// [`Misuse`] and [`Limit`] as for `write`.
     #[inline(always)]
     pub fn write_quiet(
         &mut self,
@@ -209,7 +216,7 @@ impl Channel {
     /// after each write whether its peer falls behind.
     ///
     /// # Errors
-    /// [`Misuse`] as for `write`.
+    /// [`Misuse`] and [`Limit`] as for `write`.
     #[inline]
     pub fn write_copied(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, SubmitError> {
         self.check_fork()?;
@@ -231,7 +238,7 @@ impl Channel {
         (handle, index): (Handle, u32),
         bytes: &[u8],
     ) -> Result<usize, SubmitError> {
-        let mut copy = self.alloc(bytes.len());
+        let mut copy = self.try_alloc(bytes.len()).map_err(|_| Limit::Memory)?;
         copy.extend_from_slice(bytes);
         self.queue_quiet(handle, copy.into())?;
         Ok(self.state.unsent_bytes(index))
@@ -301,13 +308,13 @@ impl Channel {
     /// than 64 pieces is joined, because it has to go out in one go.)
     ///
     /// # Errors
-    /// [`Misuse`] as for `write`; also more than 1,024 pieces.
+    /// [`Misuse`] and [`Limit`] as for `write`; also more than 1,024 pieces.
     pub fn writev(
         &mut self,
         handle: Handle,
         data: impl IntoIterator<Item = Payload>,
     ) -> Result<(), SubmitError> {
-        let parts: Box<[Payload]> = data.into_iter().collect();
+        let parts = collected(data)?;
         if parts.len() > limits::WRITE_PARTS_MAX {
             let (len, max) = (parts.len(), limits::WRITE_PARTS_MAX);
             return Err(Misuse::InvalidLength { len, max }.into());
@@ -317,8 +324,7 @@ impl Channel {
         let index = self.state.find(handle)?;
         let one_go = self.state.slot(index).kind.is_message() && len <= limits::WRITE_LEN_MAX;
         let body = if one_go && parts.len() > limits::GATHER_PARTS_MAX {
-            let pieces: Vec<&[u8]> = parts.iter().map(Payload::as_slice).collect();
-            Body::One(pieces.concat().into())
+            Body::One(joined(&parts, len)?.into())
         } else {
             Body::Many(parts)
         };
@@ -329,7 +335,7 @@ impl Channel {
     /// cannot be kept for want of memory.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no message socket, too many bytes.
+    /// [`Misuse`]: a handle that is no message socket, too many bytes. [`Limit`] as for `write`.
     pub fn sendto(
         &mut self,
         handle: Handle,
@@ -374,15 +380,24 @@ impl Channel {
         if len > limits::WRITE_LEN_MAX || (len == 0 && !kind.is_message()) {
             return Err(Misuse::InvalidLength { len, max: limits::WRITE_LEN_MAX }.into());
         }
+        self.state.check_unsent(index, len)?;
         self.queue_write(index, write)
     }
 
     #[inline(always)]
     fn queue_write(&mut self, index: u32, write: WriteOp) -> Result<(), SubmitError> {
         self.state.admit()?;
+        self.queue_admitted(index, write)
+    }
+
+    #[inline(always)]
+    fn queue_admitted(&mut self, index: u32, write: WriteOp) -> Result<(), SubmitError> {
+        if !self.state.writes.reserve_one() {
+            return Err(Limit::Memory.into());
+        }
         self.state.queue_write(index, write);
         let slot = self.state.slot(index);
-        if !slot.flags.writing && slot.phase != Phase::Starting {
+        if !slot.flags.writing && slot.may_write() {
             self.driver.start_write(&mut self.state, index);
         }
         Ok(())
@@ -399,12 +414,17 @@ impl Channel {
         if self.state.slot(index).phase == Phase::Moving {
             return Err(Misuse::Closing.into());
         }
+        self.state.admit()?;
+        if !self.state.writes.reserve_one() {
+            return Err(Limit::Memory.into());
+        }
+        // Nothing is to be written after it.
+        self.state.slot(index).flags.awaited.take(Awaited::DRAINED | Awaited::DRAINED_IS_READY);
         if how == Disconnect::Reset && self.state.slot(index).kind == Kind::Tcp {
-            self.state.admit()?;
             self.driver.start_reset(&mut self.state, index);
             return Ok(());
         }
-        self.queue_write(index, WriteOp::new(Body::Disconnect(how), 0))
+        self.queue_admitted(index, WriteOp::new(Body::Disconnect(how), 0))
     }
 
     /// Asks to be told when a connection is over in both directions: `Event::End`. For a program
@@ -420,11 +440,11 @@ impl Channel {
         if self.state.slot(index).phase == Phase::Moving {
             return Err(Misuse::Closing.into());
         }
-        if self.state.slot(index).flags.end_awaited {
+        if self.state.slot(index).flags.awaited.has(Awaited::END) {
             return Err(Limit::Operations.into());
         }
         self.state.admit()?;
-        self.state.slot(index).flags.end_awaited = true;
+        self.state.slot(index).flags.awaited.add(Awaited::END);
         self.driver.watch_end(&mut self.state, index);
         Ok(())
     }
@@ -478,6 +498,26 @@ impl Channel {
         let kind = self.state.slot(index).kind;
         if suits(kind) { Ok(()) } else { Err(Misuse::WrongKind { call, kind: kind.name() }) }
     }
+}
+
+/// The pieces of a write in memory of their own.
+fn collected(data: impl IntoIterator<Item = Payload>) -> Result<Box<[Payload]>, Limit> {
+    let data = data.into_iter();
+    let mut parts = Vec::new();
+    parts.try_reserve_exact(data.size_hint().0).map_err(|_| Limit::Memory)?;
+    for part in data {
+        parts.try_reserve(1).map_err(|_| Limit::Memory)?;
+        parts.push(part);
+    }
+    Ok(parts.into())
+}
+
+/// The bytes of all pieces, which are `len`.
+fn joined(parts: &[Payload], len: usize) -> Result<Vec<u8>, Limit> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Limit::Memory)?;
+    parts.iter().for_each(|part| bytes.extend_from_slice(part.as_slice()));
+    Ok(bytes)
 }
 
 /// Memory of a queued message for the address it goes to; `None` if there is none.

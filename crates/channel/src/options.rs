@@ -103,12 +103,17 @@ pub struct ListenOptions {
     /// ([`crate::Channel::holders`]). Default: nothing.
     #[cfg(feature = "local")]
     pub reuse: megapipe_stack::Reuse,
-    /// On our own stack, how many connections may begin with the data of a SYN and not be
-    /// established yet (TCP Fast Open, RFC 7413). They are accepted before the peer has shown that
-    /// it is where it says, and if the network repeats a SYN, its data comes twice: this is for
-    /// requests that do no harm when they do. Default: 0, no Fast Open.
-    #[cfg(feature = "local")]
+    /// How many connections may begin with the data of a SYN and not be established yet (TCP Fast
+    /// Open, RFC 7413), TCP only. They are accepted before the peer has shown that it is where it
+    /// says, and if the network repeats a SYN, its data comes twice: this is for requests that do
+    /// no harm when they do. Default: 0, no Fast Open. On the kernel this is TCP_FASTOPEN, which
+    /// `net.ipv4.tcp_fastopen` may forbid.
     pub fast_open: u32,
+    /// Bytes that connections take and have not sent yet, at most, before writes wait
+    /// (TCP_NOTSENT_LOWAT), TCP only; what was begun, up to 64 KiB, is taken all the same. Without
+    /// it writes are taken up to the send buffer. For programs that decide late what to send.
+    /// Default: 0, no limit.
+    pub notsent_lowat: u32,
 }
 
 impl Default for ListenOptions {
@@ -121,8 +126,8 @@ impl Default for ListenOptions {
             only_v6: false,
             #[cfg(feature = "local")]
             reuse: megapipe_stack::Reuse::default(),
-            #[cfg(feature = "local")]
             fast_open: 0,
+            notsent_lowat: 0,
         }
     }
 }
@@ -164,10 +169,16 @@ impl ListenOptions {
     }
 
     /// Sets [`ListenOptions::fast_open`].
-    #[cfg(feature = "local")]
     #[must_use]
     pub const fn fast_open(mut self, pending_max: u32) -> Self {
         self.fast_open = pending_max;
+        self
+    }
+
+    /// Sets [`ListenOptions::notsent_lowat`].
+    #[must_use]
+    pub const fn notsent_lowat(mut self, bytes: u32) -> Self {
+        self.notsent_lowat = bytes;
         self
     }
 
@@ -193,11 +204,29 @@ pub struct ConnectOptions {
     /// `unregister` resets the connection instead of closing it in order (SO_LINGER 0). For load
     /// generators, which would otherwise run out of ports in TIME-WAIT.
     pub reset_on_close: bool,
+    /// TCP Fast Open as a client (RFC 7413), TCP only: if the peer has handed out a cookie before,
+    /// the SYN waits for the first write and carries its first bytes; otherwise the handshake is
+    /// as usual, and requests a cookie. Write without waiting for `Event::Connect`: on the kernel
+    /// it comes before the SYN has left, on our own stack when the handshake is complete, and
+    /// without a write no SYN leaves. If the network repeats the SYN, the peer's application may
+    /// see its data twice: this is for requests that do no harm when they do. Default: off. On the
+    /// kernel this is TCP_FASTOPEN_CONNECT, which `net.ipv4.tcp_fastopen` may forbid.
+    pub fast_open: bool,
+    /// Bytes that the connection takes and has not sent yet, at most, before writes wait: as
+    /// [`ListenOptions::notsent_lowat`]. Default: 0, no limit.
+    pub notsent_lowat: u32,
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self { timeout: None, bind: None, nodelay: true, reset_on_close: false }
+        Self {
+            timeout: None,
+            bind: None,
+            nodelay: true,
+            reset_on_close: false,
+            fast_open: false,
+            notsent_lowat: 0,
+        }
     }
 }
 
@@ -227,6 +256,20 @@ impl ConnectOptions {
     #[must_use]
     pub const fn reset_on_close(mut self, reset: bool) -> Self {
         self.reset_on_close = reset;
+        self
+    }
+
+    /// Sets [`ConnectOptions::fast_open`].
+    #[must_use]
+    pub const fn fast_open(mut self, fast_open: bool) -> Self {
+        self.fast_open = fast_open;
+        self
+    }
+
+    /// Sets [`ConnectOptions::notsent_lowat`].
+    #[must_use]
+    pub const fn notsent_lowat(mut self, bytes: u32) -> Self {
+        self.notsent_lowat = bytes;
         self
     }
 }

@@ -28,11 +28,12 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::fstat;
+use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use crate::address::Address;
 use crate::cpu_mask::CpuMask;
-use crate::error::{ListenError, RegisterError};
+use crate::error::{Limit, ListenError, RegisterError};
 use crate::kernel::steering::{self, Member};
 use crate::kernel::sys;
 use crate::limits::LEAVE_GRACE_MS;
@@ -225,6 +226,9 @@ pub(crate) fn close(socket: &OwnedFd) {
 /// the kernel moves the last member into the hole, so meanwhile the program must be able to name
 /// another. Those for which it cannot stay, idle, until another member joins.
 fn remove_those_over(members: &mut Vec<Entry>) {
+    if !members.iter().any(|entry| entry.is_over) {
+        return;
+    }
     while let Some(index) = members.iter().rposition(|entry| entry.is_over) {
         let last = members.len() - 1;
         let takes_any = |entry: &Entry| entry.takes != Member::Idle;
@@ -265,12 +269,24 @@ pub(crate) fn listen(
     prepare(socket.as_fd(), options, !claims).map_err(kernel("set the socket's options"))?;
     sys::bind(socket.as_fd(), address).map_err(kernel("bind"))?;
     let key = key_of(socket.as_fd()).map_err(kernel("read the socket's address"))?;
-    let members = groups.entry(key.clone()).or_default();
+    let members = members_of(&mut groups, &key)?;
     check_mask(members, options.cpu_mask.as_ref(), 0)?;
     let takes = options.cpu_mask.map_or(Member::Rest, Member::Cores);
     let joined = join(members, &socket, takes, Some(inbox), (options.backlog, claims));
     let id = joined.map_err(|source| ListenError::Kernel { what: "listen", source })?;
     Ok((socket, Membership { key, id }))
+}
+
+/// The members of a group, which is made if it is not there, with room for the program's own
+/// socket and for a channel's.
+fn members_of<'a>(
+    groups: &'a mut HashMap<GroupKey, Vec<Entry>>,
+    key: &GroupKey,
+) -> Result<&'a mut Vec<Entry>, Limit> {
+    groups.try_reserve(1).map_err(|_| Limit::Memory)?;
+    let members = groups.entry(key.clone()).or_default();
+    members.try_reserve(2).map_err(|_| Limit::Memory)?;
+    Ok(members)
 }
 
 /// A second listening socket beside one that the program made, for one channel's cores.
@@ -291,7 +307,7 @@ pub(crate) fn split(
     sockopt::set_socket_reuseport(original, true)
         .map_err(|errno| kernel("cannot share the address")(errno.into()))?;
     let mut groups = lock(&GROUPS);
-    let members = groups.entry(key.clone()).or_default();
+    let members = members_of(&mut groups, &key)?;
     check_mask(members, Some(&mask), 0)?;
     if members.is_empty() {
         // The original listens already: it is the first of the group.
@@ -357,12 +373,7 @@ pub(crate) fn grace_end() -> Instant {
 fn prepare(socket: BorrowedFd<'_>, options: &ListenOptions, joins_a_group: bool) -> io::Result<()> {
     sockopt::set_socket_reuseaddr(socket, true)?;
     sockopt::set_socket_reuseport(socket, joins_a_group)?;
-    if options.only_v6 {
-        sockopt::set_ipv6_v6only(socket, true)?;
-    }
-    // Accepted sockets inherit it: small answers must not wait for acknowledgements.
-    sockopt::set_tcp_nodelay(socket, true)?;
-    Ok(())
+    sys::set_listening_options(socket, options)
 }
 
 fn join(
@@ -401,8 +412,11 @@ fn join(
 /// Attaches the program that follows from the members; the group shares one.
 fn attach(members: &[Entry]) -> io::Result<()> {
     let Some(first) = members.first() else { return Ok(()) };
-    let takes: Vec<Member> = members.iter().map(|entry| entry.takes).collect();
-    match steering::program(&takes) {
+    let no_memory = |_| io::Error::from(Errno::NOMEM);
+    let mut takes = Vec::new();
+    takes.try_reserve_exact(members.len()).map_err(no_memory)?;
+    takes.extend(members.iter().map(|entry| entry.takes));
+    match steering::program(&takes).map_err(no_memory)? {
         Some(mut program) => {
             match sys::attach_reuseport_cbpf(first.socket.as_fd(), &mut program) {
                 // The kernel makes the group of a socket that claimed its address when a sibling

@@ -8,6 +8,8 @@
 //! - An idle connection costs one `Slot` and nothing on the heap; the size is asserted below.
 
 use std::collections::VecDeque;
+#[cfg(feature = "local")]
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -15,65 +17,15 @@ use crate::address::Address;
 use crate::address::sockaddr::RawAddress;
 use crate::arena::Queue;
 use crate::buffer::Payload;
+#[cfg(feature = "local")]
+use crate::buffer::ReadBuf;
+#[cfg(feature = "local")]
+use crate::completion::Arrival;
 use crate::error::OpError;
 use crate::handle::Handle;
+pub(crate) use crate::kind::Kind;
 use crate::options::{Accept, Disconnect};
 use crate::partition::Membership;
-
-/// What a handle names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Tcp,
-    UnixStream,
-    Udp,
-    UnixDatagram,
-    UnixSeqpacket,
-    Listener,
-    Pipe,
-    CharDevice,
-    /// eventfd, timerfd, signalfd and whatever else the kernel makes without a file type.
-    Anonymous,
-    File,
-    Timer,
-}
-
-impl Kind {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP connection",
-            Self::UnixStream => "UNIX stream connection",
-            Self::Udp => "UDP socket",
-            Self::UnixDatagram => "UNIX datagram socket",
-            Self::UnixSeqpacket => "UNIX seqpacket socket",
-            Self::Listener => "listening socket",
-            Self::Pipe => "pipe",
-            Self::CharDevice => "character device",
-            Self::Anonymous => "event descriptor",
-            Self::File => "disk file",
-            Self::Timer => "timer",
-        }
-    }
-
-    /// A connected byte stream: received ahead, sent in order.
-    pub(crate) const fn is_stream(self) -> bool {
-        matches!(self, Self::Tcp | Self::UnixStream)
-    }
-
-    /// Message boundaries are kept.
-    pub(crate) const fn is_message(self) -> bool {
-        matches!(self, Self::Udp | Self::UnixDatagram | Self::UnixSeqpacket)
-    }
-
-    /// A socket with a connection or messages (not a listener).
-    pub(crate) const fn is_socket(self) -> bool {
-        self.is_stream() || self.is_message()
-    }
-
-    /// Bytes go in and out by `read(2)` and `write(2)`, one request at a time.
-    pub(crate) const fn is_plain(self) -> bool {
-        matches!(self, Self::Pipe | Self::CharDevice | Self::Anonymous | Self::File)
-    }
-}
 
 /// Where a slot is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +55,7 @@ pub(crate) enum Receiving {
     Starved,
 }
 
-/// How the receiving direction ended; later reads are told the same.
+/// How the receiving direction ended; later reads complete alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Not,
@@ -137,9 +89,12 @@ pub(crate) struct WriteOp {
     pub(crate) len: usize,
     /// Bytes that are sent already.
     pub(crate) done: usize,
+    /// Where its bytes begin in the sequence of all that wait in the queue. The origin is any, so
+    /// only differences count, and they wrap.
+    pub(crate) start: usize,
     /// The receiver of a message; also says that `SendTo` completes it.
     pub(crate) to: Option<Receiver>,
-    /// Only a failure is told of.
+    /// Only a failure is reported.
     pub(crate) quiet: bool,
 }
 
@@ -157,7 +112,7 @@ pub(crate) enum Body {
 impl WriteOp {
     #[inline(always)]
     pub(crate) const fn new(body: Body, len: usize) -> Self {
-        Self { body, len, done: 0, to: None, quiet: false }
+        Self { body, len, done: 0, start: 0, to: None, quiet: false }
     }
 
     pub(crate) fn parts(&self) -> &[Payload] {
@@ -184,6 +139,11 @@ impl WriteOp {
         self.to.as_deref().map(|[to]| to)
     }
 
+    /// Where the bytes of the next write begin.
+    pub(crate) const fn end(&self) -> usize {
+        self.start.wrapping_add(self.len)
+    }
+
     pub(crate) fn is_data(&self) -> bool {
         matches!(self.body, Body::One(_) | Body::Many(_))
     }
@@ -208,8 +168,20 @@ pub(crate) enum Extra {
         abandoned: bool,
     },
     #[cfg(feature = "local")]
+    /// `connect` on our own stack with Fast Open: writes begin before the handshake is complete.
+    SendsEarly,
+    #[cfg(feature = "local")]
     /// Datagrams of our own stack that no read has taken yet.
-    Datagrams(VecDeque<crate::local::datagram::Waiting>),
+    Datagrams(VecDeque<WaitingDatagram>),
+}
+
+/// A datagram of our own stack that no read has taken yet.
+#[cfg(feature = "local")]
+#[derive(Debug)]
+pub(crate) struct WaitingDatagram {
+    pub(crate) from: SocketAddr,
+    pub(crate) data: ReadBuf,
+    pub(crate) arrival: Option<Arrival>,
 }
 
 /// io_uring: what accepts the connections of a listener, as descriptors or as direct ones.
@@ -359,18 +331,50 @@ pub(crate) struct Flags {
     pub(crate) writable: bool,
     /// epoll: more may follow a short read (the end, an error or urgent data was announced).
     pub(crate) draining: bool,
-    /// A send was told of the peer's reset, so the receiving direction will not be.
+    /// A send completed with the peer's reset, so no read will.
     pub(crate) reset: bool,
     /// io_uring: a silent send was answered, and the answer was not looked at yet.
     pub(crate) broken_silence: bool,
-    /// io_uring: a silent send met a full socket, so the next one waits for room.
+    /// io_uring: a silent send met a full socket, so the next one waits for room. Our own stack:
+    /// writes wait for a mark (TCP_NOTSENT_LOWAT), so each goes by the queue.
     pub(crate) congested: bool,
     /// epoll: on the run queue.
     pub(crate) queued: bool,
-    /// The program waits for the connection's end.
-    pub(crate) end_awaited: bool,
+    /// What the program waits for beside the completions of its operations.
+    pub(crate) awaited: Awaited,
     /// epoll: what the epoll set was asked to tell.
     pub(crate) watch: Watch,
+}
+
+/// Events that the program waits for beside the completions of its operations, a bit each: a slot
+/// has no byte to spare.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Awaited(u8);
+
+impl Awaited {
+    /// The connection's end, for `await_end`.
+    pub(crate) const END: u8 = 1;
+    /// `Event::Drained`: a write was refused because too much is unsent.
+    pub(crate) const DRAINED: u8 = 2;
+    /// An `Event::Drained` is among the completions that were not handed out yet.
+    pub(crate) const DRAINED_IS_READY: u8 = 4;
+
+    #[inline(always)]
+    pub(crate) const fn has(self, event: u8) -> bool {
+        self.0 & event != 0
+    }
+
+    pub(crate) const fn add(&mut self, event: u8) {
+        self.0 |= event;
+    }
+
+    /// Removes events. Returns whether any was there.
+    #[inline(always)]
+    pub(crate) const fn take(&mut self, event: u8) -> bool {
+        let had = self.has(event);
+        self.0 &= !event;
+        had
+    }
 }
 
 /// epoll: what the epoll set was asked to tell about a descriptor.
@@ -424,7 +428,7 @@ impl Slot {
                 broken_silence: false,
                 congested: false,
                 queued: false,
-                end_awaited: false,
+                awaited: Awaited(0),
                 watch: Watch::No,
             },
         }
@@ -469,6 +473,20 @@ impl Slot {
             && !self.flags.congested
             && self.writes.is_empty()
             && self.target != Target::None
+    }
+
+    /// Writes may be started: the connection is made, or its SYN may carry data.
+    #[inline(always)]
+    pub(crate) fn may_write(&self) -> bool {
+        self.phase != Phase::Starting || self.sends_early()
+    }
+
+    #[cold]
+    fn sends_early(&self) -> bool {
+        #[cfg(feature = "local")]
+        return matches!(self.extra.as_deref(), Some(Extra::SendsEarly));
+        #[cfg(not(feature = "local"))]
+        false
     }
 
     /// Operations may be started.

@@ -1,6 +1,6 @@
 //! What a channel knows of its handles, whichever driver serves it.
 //!
-//! Read first: `slot.rs` (one handle), `arena.rs` (the queues), `kernel/mod.rs` (what a driver
+//! Read first: `slot.rs` (one handle), `arena.rs` (the queues), `driver.rs` (what a driver
 //! does). The public calls (`channel.rs`) put operations in here; the driver reports what the
 //! kernel did through the `on_*` functions, which turn operations into completions.
 //!
@@ -13,25 +13,27 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::time::Instant;
 
 use crate::arena::Arena;
 use crate::buffer::ReadBuf;
 use crate::completion::{Datagram, Event, ToFd};
+use crate::completion_queue::{Ready, Whose};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Limit, OpError};
 use crate::handle::{ChannelTag, Handle};
-use crate::kernel::pool::{Held, Pool};
+use crate::kernel::pool::{Held, PoolOwner};
 use crate::limits;
-use crate::ready::{Ready, Whose};
-use crate::slot::{Body, End, Extra, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp};
+use crate::slot::{
+    Awaited, Body, End, Extra, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp,
+};
 use crate::timers::{Due, Timers};
 
 mod accepting;
 mod handing_out;
 mod handles;
+mod unsent;
 
 use handing_out::SlotSet;
 
@@ -53,11 +55,13 @@ pub(crate) struct State {
     ready: Ready,
     /// Connections that began in the batch that `dispatch_many` gathers.
     begun_in_batch: SlotSet,
-    pub(crate) receive_pool: Rc<Pool>,
-    pub(crate) send_pool: Rc<Pool>,
+    pub(crate) receive_pool: PoolOwner,
+    pub(crate) send_pool: PoolOwner,
     pub(crate) timers: Timers,
-    /// The driver, which watches the timers, was told that one may be due.
+    /// The driver, which watches the timers, found that one may be due.
     pub(crate) timers_due: bool,
+    /// Dispatches since the driver was polled last.
+    pub(crate) since_poll: u32,
     pub(crate) counters: Counters,
     /// Listeners that wait for a descriptor to become free.
     pub(crate) exhausted_listeners: u32,
@@ -72,8 +76,8 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn new(config: Config) -> io::Result<Self> {
-        let receive_pool = Pool::new(config.buffer_len, config.buffer_count)?;
-        let send_pool = Pool::new(config.buffer_len, config.buffer_count)?;
+        let receive_pool = PoolOwner::new(config.buffer_len, config.buffer_count)?;
+        let send_pool = PoolOwner::new(config.buffer_len, config.buffer_count)?;
         Ok(Self {
             tag: ChannelTag::next(),
             config,
@@ -85,12 +89,13 @@ impl State {
             unread: Arena::new(),
             writes: Arena::new(),
             unread_slots: VecDeque::new(),
-            ready: Ready::default(),
+            ready: Ready::new(receive_pool.held_table()),
             begun_in_batch: SlotSet::default(),
             receive_pool,
             send_pool,
             timers: Timers::default(),
             timers_due: false,
+            since_poll: 0,
             counters: Counters::default(),
             exhausted_listeners: 0,
             woken: false,
@@ -109,6 +114,11 @@ impl State {
     #[inline]
     pub(crate) fn slot(&mut self, index: u32) -> &mut Slot {
         &mut self.slots[index as usize]
+    }
+
+    /// Slots, in use or free.
+    pub(crate) const fn slot_count(&self) -> usize {
+        self.slots.len()
     }
 
     pub(crate) fn peek(&self, index: u32) -> &Slot {
@@ -155,6 +165,11 @@ impl State {
         }
     }
 
+    /// Memory for one deadline, so that [`State::set_deadline`] cannot fail.
+    pub(crate) fn reserve_deadline(&mut self) -> Result<(), Limit> {
+        if self.timers.reserve_one() { Ok(()) } else { Err(Limit::Memory) }
+    }
+
     /// Replaces the slot's deadline.
     pub(crate) fn set_deadline(&mut self, index: u32, at: Option<Instant>, due: Due) {
         self.cancel_deadline(index);
@@ -162,6 +177,17 @@ impl State {
     }
 
     // -- completions
+
+    /// Memory for what one fetch of the kernel's answers can complete: each operation, and
+    /// something for each answer.
+    pub(crate) fn reserve_completions(&mut self) -> Result<(), Limit> {
+        let operations = self.first_reads + self.reads.len() + self.writes.len();
+        let count = operations + self.timers.len() + limits::ANSWERS_PER_FETCH;
+        let has_room = self.ready.reserve(count)
+            && self.unread.reserve(limits::ANSWERS_PER_FETCH)
+            && self.unread_slots.try_reserve(limits::ANSWERS_PER_FETCH).is_ok();
+        if has_room { Ok(()) } else { Err(Limit::Memory) }
+    }
 
     /// Room for one more operation.
     #[inline(always)]
@@ -181,6 +207,7 @@ impl State {
 
     /// The handle's connection is ended, as it was asked for.
     #[inline]
+    #[cfg(feature = "local")]
     pub(crate) fn complete_disconnect(&mut self, index: u32) {
         let handle = self.handle(index);
         self.ready.push_disconnected(handle, index);
@@ -196,13 +223,18 @@ impl State {
 
     // -- receiving
 
-    pub(crate) fn queue_read(&mut self, index: u32, read: ReadOp) {
+    /// `false`: there is no memory for it, and nothing has changed. A slot without a read always
+    /// takes one.
+    pub(crate) fn queue_read(&mut self, index: u32, read: ReadOp) -> bool {
         let slot = &mut self.slots[index as usize];
         if slot.first_read.is_none() {
             self.put_first_read(index, read);
-        } else {
+        } else if self.reads.reserve_one() {
             self.reads.push_back(&mut slot.more_reads, read);
+        } else {
+            return false;
         }
+        true
     }
 
     /// A read of a handle of which none waits.
@@ -302,19 +334,19 @@ impl State {
         Some((self.take_sole_read(index), ReadBuf::new(bytes)))
     }
 
-    /// The same for a buffer that is held already.
+    /// The same for a buffer that is held already: `take` gives its token.
     #[cfg(feature = "local")]
     #[inline(always)]
     pub(crate) fn on_held_for_one(
         &mut self,
         index: u32,
-        held: Held,
+        take: impl FnOnce() -> Option<Held>,
         len: u32,
     ) -> Option<(Whose, ReadBuf)> {
         if !self.has_sole_read(index, len) {
             return None;
         }
-        let bytes = self.receive_pool.adopt(held, len)?;
+        let bytes = self.receive_pool.adopt(take()?, len)?;
         Some((self.take_sole_read(index), ReadBuf::new(bytes)))
     }
 
@@ -386,7 +418,7 @@ impl State {
         self.slot(index).unread_bytes as usize >= limits::READ_AHEAD_BYTES_MAX
     }
 
-    /// The receiving direction ended; reads that wait and reads to come are told.
+    /// Ends the receiving direction: completes waiting reads, and later ones.
     #[inline]
     pub(crate) fn on_receive_end(&mut self, index: u32, end: End) {
         let slot = self.slot(index);
@@ -400,10 +432,10 @@ impl State {
         }
     }
 
-    /// The connection is over in both directions: who waits for that is told.
+    /// Ends both directions: completes operations that wait for that.
     #[inline]
     pub(crate) fn on_end(&mut self, index: u32, result: Result<(), OpError>) {
-        if std::mem::take(&mut self.slot(index).flags.end_awaited) {
+        if self.slot(index).flags.awaited.take(Awaited::END) {
             let handle = self.handle(index);
             self.ready.push_over(handle, index, result);
         }
@@ -419,7 +451,7 @@ impl State {
     }
 
     /// Moves unread bytes out of pool buffers until about `wanted` buffers are free, so that
-    /// handles which nobody reads cannot starve the others.
+    /// unread handles cannot starve the others.
     pub(crate) fn spill_unread(&mut self, wanted: usize) {
         while self.receive_pool.free_count() < wanted {
             let Some(index) = self.unread_slots.pop_front() else { return };
@@ -454,34 +486,30 @@ impl State {
     // -- sending
 
     #[inline(always)]
-    pub(crate) fn queue_write(&mut self, index: u32, write: WriteOp) {
+    pub(crate) fn queue_write(&mut self, index: u32, mut write: WriteOp) {
         let slot = &mut self.slots[index as usize];
         self.silence_awaited |= slot.silent_bytes > 0;
+        write.start = self.writes.back(slot.writes).map_or(0, WriteOp::end);
         self.writes.push_back(&mut slot.writes, write);
     }
 
-    /// Bytes of the queued writes that are not known to have gone out.
-    #[inline]
-    pub(crate) fn unsent_bytes(&self, index: u32) -> usize {
-        let slot = self.peek(index);
-        let silent = slot.silent_bytes as usize;
-        if slot.writes.is_empty() { silent } else { silent + self.queued_bytes(slot) }
-    }
-
-    #[inline(never)]
-    fn queued_bytes(&self, slot: &Slot) -> usize {
-        self.writes.iter(slot.writes).map(|write| write.len - write.done).sum::<usize>()
-    }
-
     /// A quiet write went past the queue, but not all of it went out: now it is the oldest in it.
-    pub(crate) fn queue_write_first(&mut self, index: u32, write: WriteOp) {
+    pub(crate) fn queue_write_first(&mut self, index: u32, mut write: WriteOp) {
         let slot = &mut self.slots[index as usize];
+        let next = self.writes.front(slot.writes).map_or(0, |next| next.start);
+        write.start = next.wrapping_sub(write.len);
         self.writes.push_front(&mut slot.writes, write);
     }
 
     /// `sent` bytes of the queued writes went out, oldest first; completes those that are whole.
     #[inline(always)]
-    pub(crate) fn on_sent(&mut self, index: u32, mut sent: usize) {
+    pub(crate) fn on_sent(&mut self, index: u32, sent: usize) {
+        self.take_sent(index, sent);
+        self.tell_drained(index);
+    }
+
+    #[inline(always)]
+    fn take_sent(&mut self, index: u32, mut sent: usize) {
         loop {
             let slot = &mut self.slots[index as usize];
             let Some(write) = self.writes.front_mut(slot.writes) else { return };
@@ -509,7 +537,12 @@ impl State {
     /// middle, or its sending direction is closed.
     pub(crate) fn on_send_failed(&mut self, index: u32, error: OpError) {
         let is_stream = self.slot(index).kind.is_stream();
-        self.slot(index).flags.reset |= error == OpError::Reset;
+        let flags = &mut self.slot(index).flags;
+        flags.reset |= error == OpError::Reset;
+        // The failed writes say that the sending direction is over.
+        if is_stream {
+            flags.awaited.take(Awaited::DRAINED | Awaited::DRAINED_IS_READY);
+        }
         loop {
             let slot = &mut self.slots[index as usize];
             let is_data = self.writes.front(slot.writes).is_some_and(WriteOp::is_data);
@@ -519,7 +552,7 @@ impl State {
             let Some(write) = self.writes.pop_front(&mut slot.writes) else { return };
             self.complete_write(index, write.to.is_some(), Err(error));
             if !is_stream {
-                return;
+                return self.tell_drained(index);
             }
         }
     }

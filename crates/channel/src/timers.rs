@@ -1,7 +1,7 @@
 //! Deadlines of a channel, ordered.
 //!
-//! Pure: `now` is an argument. A channel has few timers of the program's own, so an ordered map is
-//! right for them: O(log n) to set and to cancel, and a cancelled one leaves nothing behind.
+//! Pure: `now` is an argument. Timers of the program's own lie in a heap: O(log n) to set and to
+//! cancel, and a cancelled one leaves nothing behind.
 //!
 //! Connect time-outs are as many as connections, nearly all of them cancelled, and set in the order
 //! in which they are due as long as the program uses one time-out. They wait in a queue: a place at
@@ -9,14 +9,18 @@
 //!
 //! Invariants
 //! - The queue is in order of time, and its front is not empty.
-//! - At most [`limits::CONNECT_DEADLINES_MAX`] places are queued; the oldest move to the map, under
-//!   the same key.
+//! - At most [`limits::CONNECT_DEADLINES_MAX`] places are queued; where there are as many, the next
+//!   deadline goes to the heap.
+//! - A deadline needs no memory after [`Timers::reserve_one`].
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::limits;
+
+mod heap;
+
+use heap::DeadlineHeap;
 
 /// What a deadline is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +41,7 @@ pub(crate) type TimerKey = (Instant, u32);
 /// The deadlines that are set.
 #[derive(Default)]
 pub(crate) struct Timers {
-    deadlines: BTreeMap<TimerKey, (u32, Due)>,
-    sequence: u32,
+    deadlines: DeadlineHeap,
     /// Connect time-outs, oldest first; those that were cancelled have no slot.
     connects: VecDeque<(Instant, Option<u32>)>,
     /// The number of the oldest.
@@ -49,91 +52,77 @@ pub(crate) struct Timers {
 const QUEUED: u32 = 1 << 31;
 
 impl Timers {
+    /// Makes room for one deadline more. `false`: there is no memory for it.
+    #[inline]
+    pub(crate) fn reserve_one(&mut self) -> bool {
+        self.connects.try_reserve(1).is_ok() && self.deadlines.reserve_one()
+    }
+
     /// Sets a deadline for a slot.
     #[inline]
     pub(crate) fn set(&mut self, at: Instant, slot: u32, due: Due) -> TimerKey {
-        if due == Due::Connect && self.connects.back().is_none_or(|(last, _)| *last <= at) {
-            return self.queue(at, slot);
-        }
-        loop {
-            // The sequence keeps equal instants apart, in the order in which they were set.
-            self.sequence = self.sequence.wrapping_add(1) & !QUEUED;
-            let key = (at, self.sequence);
-            if let Entry::Vacant(vacant) = self.deadlines.entry(key) {
-                vacant.insert((slot, due));
-                return key;
-            }
-        }
-    }
-
-    #[inline]
-    fn queue(&mut self, at: Instant, slot: u32) -> TimerKey {
-        if self.connects.len() >= limits::CONNECT_DEADLINES_MAX {
-            self.make_room();
+        let is_queued = due == Due::Connect
+            && self.connects.len() < limits::CONNECT_DEADLINES_MAX
+            && self.connects.back().is_none_or(|(last, _)| *last <= at);
+        if !is_queued {
+            return (at, self.deadlines.insert(at, slot, due));
         }
         let number = self.first_connect.wrapping_add(self.connects.len() as u32);
         self.connects.push_back((at, Some(slot)));
         (at, number | QUEUED)
     }
 
-    /// The oldest, which has waited while so many came after it, goes to the map.
-    #[cold]
-    fn make_room(&mut self) {
-        let key = self.connects.front().map(|(at, _)| (*at, self.first_connect | QUEUED));
-        if let (Some(key), Some((_, Some(slot)))) = (key, self.connects.pop_front()) {
-            self.deadlines.insert(key, (slot, Due::Connect));
-        }
-        self.first_connect = self.first_connect.wrapping_add(1) & !QUEUED;
-        self.trim();
-    }
-
     /// Takes cancelled deadlines off the front.
     #[inline]
     fn trim(&mut self) {
         while let Some((_, None)) = self.connects.front() {
-            self.connects.pop_front();
-            self.first_connect = self.first_connect.wrapping_add(1) & !QUEUED;
+            self.remove_front();
         }
     }
 
-    /// Forgets a deadline; nothing happens if it has passed already.
+    fn remove_front(&mut self) {
+        self.connects.pop_front();
+        self.first_connect = self.first_connect.wrapping_add(1) & !QUEUED;
+    }
+
+    /// Forgets a deadline that has not passed.
     #[inline]
     pub(crate) fn cancel(&mut self, key: TimerKey) {
-        if key.1 & QUEUED != 0 {
-            let index = key.1.wrapping_sub(self.first_connect) & !QUEUED;
-            if let Some((at, slot)) = self.connects.get_mut(index as usize)
-                && *at == key.0
-            {
-                *slot = None;
-                return self.trim();
-            }
+        if key.1 & QUEUED == 0 {
+            return self.deadlines.remove(key.0, key.1);
         }
-        self.deadlines.remove(&key);
+        let index = key.1.wrapping_sub(self.first_connect) & !QUEUED;
+        if let Some((at, slot)) = self.connects.get_mut(index as usize)
+            && *at == key.0
+        {
+            *slot = None;
+            self.trim();
+        }
     }
 
     /// The next deadline that has passed.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<(u32, Due)> {
         let queued = self.connects.front().copied();
-        let other = self.deadlines.first_entry();
+        let other = self.deadlines.first();
         if let Some((at, Some(slot))) = queued
-            && other.as_ref().is_none_or(|other| at < other.key().0)
+            && other.is_none_or(|(other, ..)| at < other)
         {
             if at > now {
                 return None;
             }
-            self.connects.pop_front();
-            self.first_connect = self.first_connect.wrapping_add(1) & !QUEUED;
+            self.remove_front();
             self.trim();
             return Some((slot, Due::Connect));
         }
-        let entry = other?;
-        (entry.key().0 <= now).then(|| entry.remove())
+        let (_, slot, due) = other.filter(|(at, ..)| *at <= now)?;
+        self.deadlines.remove_first();
+        Some((slot, due))
     }
 
     /// The next deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         let queued = self.connects.front().map(|(at, _)| *at);
-        let other = self.deadlines.first_key_value().map(|((at, _), _)| *at);
+        let other = self.deadlines.first().map(|(at, ..)| at);
         [queued, other].into_iter().flatten().min()
     }
 
@@ -143,12 +132,19 @@ impl Timers {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.deadlines.is_empty() && self.connects.is_empty()
+        self.len() == 0
+    }
+
+    /// Deadlines that are set, and cancelled ones that wait in the queue.
+    pub(crate) fn len(&self) -> usize {
+        self.deadlines.len() + self.connects.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -170,7 +166,7 @@ mod tests {
         assert!(timers.is_empty() && timers.until_next(start).is_none());
     }
 
-    /// What the queue and the map do together is what the map would do alone.
+    /// What the queue and the heap do together is what an ordered map would do alone.
     #[test]
     fn queued_deadlines_are_as_good_as_ordered_ones() {
         let start = Instant::now();
@@ -219,6 +215,6 @@ mod tests {
             assert_eq!((until, timers.is_empty()), (next, oracle.is_empty()));
             assert!(timers.connects.len() <= limits::CONNECT_DEADLINES_MAX);
         }
-        assert!(oracle.len() > limits::CONNECT_DEADLINES_MAX, "some had to go to the map");
+        assert!(oracle.len() > limits::CONNECT_DEADLINES_MAX, "some had to go to the heap");
     }
 }

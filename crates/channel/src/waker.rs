@@ -14,7 +14,7 @@ pub struct Waker {
 #[derive(Debug)]
 struct Bell {
     event: Arc<OwnedFd>,
-    /// Somebody asked for `Event::Wake` since the last one.
+    /// `Event::Wake` was requested since the last one.
     asked: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! Everything that can be asked of `megapipe`, and who does it.
+//! The command line of `megapipe`, and the dispatch of its subcommands.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,8 +17,8 @@ use crate::manual::{self, ManualError};
 
 /// Network I/O for message-oriented servers: asynchronous operations in, completions out.
 ///
-/// Begin with `megapipe info`, which says what this kernel offers. Two shells are enough to see a
-/// server and its load: `megapipe serve rpc` in one, `megapipe load rpc` in the other.
+/// Start with `megapipe info`, which shows what this kernel supports. To try a server and its load,
+/// use two shells: `megapipe serve rpc` in one, `megapipe load rpc` in the other.
 #[derive(Debug, Parser)]
 #[command(name = "megapipe", version, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Command {
@@ -31,20 +31,20 @@ enum Action {
     /// Run a server until SIGINT or SIGTERM
     ///
     /// When the server is ready it prints one line that begins with `listening on`. The first
-    /// signal lets connections end cleanly, the second one ends the server at once.
+    /// signal closes connections gracefully, the second one ends the server immediately.
     #[command(subcommand)]
     Serve(Box<Serve>),
-    /// Put a server under load and measure how it does
+    /// Put a server under load and measure it
     ///
-    /// Works with any server that speaks the protocol, not only with those of `megapipe serve`.
+    /// Works with any server of the protocol, not only with those of `megapipe serve`.
     #[command(subcommand)]
     Load(Box<Load>),
-    /// Measure megapipe against the best that the kernel can do otherwise
+    /// Compare megapipe with servers on the kernel's own interfaces
     Bench(BenchArgs),
     /// A short version of the benchmark with a table at the end: about two minutes
     Demo(DemoArgs),
     Script(ScriptArgs),
-    /// Say what this kernel and this machine offer, and what follows from that
+    /// Show the features of this kernel and machine, and their consequences
     Info(InfoArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
@@ -58,7 +58,7 @@ enum Serve {
     Rpc(RpcArgs),
     /// A web server of the files below a directory [port 8000]
     Http(HttpArgs),
-    /// A key-value server that speaks memcached's protocols and Redis's [port 11211]
+    /// A key-value server for memcached's and Redis's protocols [port 11211]
     Kv(KvArgs),
 }
 
@@ -80,11 +80,11 @@ struct CompletionsArgs {
 
 #[derive(Debug, Args)]
 struct ManualArgs {
-    /// The folder, which is made if it is missing
+    /// The folder, which is created if it is missing
     folder: PathBuf,
 }
 
-/// Why a command failed. Each says by itself whose fault it is.
+/// Cause of a failed command. Each text distinguishes arguments from the machine.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
@@ -106,7 +106,7 @@ pub(crate) enum CommandError {
 }
 
 impl CommandError {
-    /// Whether the arguments are at fault, and not this machine.
+    /// Whether the arguments are invalid, rather than this machine unable.
     pub(crate) const fn is_usage(&self) -> bool {
         match self {
             Self::Rpc(error) => error.is_usage(),
@@ -114,15 +114,16 @@ impl CommandError {
             Self::Kv(error) => error.is_usage(),
             Self::Load(error) => error.is_usage(),
             Self::Bench(error) => error.is_usage(),
-            Self::Info(InfoError::Survey(error)) => error.is_usage(),
-            Self::Info(_) | Self::Manual(_) => false,
+            Self::Info(InfoError::Plan(error)) => error.is_usage(),
+            Self::Info(_) => false,
+            Self::Manual(_) => true,
             Self::Script(error) => error.is_usage(),
         }
     }
 }
 
 impl Command {
-    /// Does what was asked for. Blocks until it is done.
+    /// Runs the command. Blocks until it is done.
     pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         match self.action {
             Action::Serve(serve) => run_server(&serve),
@@ -157,8 +158,8 @@ fn run_server(serve: &Serve) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_load(asked: &Load) -> Result<ExitCode, CommandError> {
-    Ok(match asked {
+fn run_load(load: &Load) -> Result<ExitCode, CommandError> {
+    Ok(match load {
         Load::Rpc(args) => load::finish(&load::run_rpc(args, &mut |_| {})?, &args.load)?,
         Load::Http(args) if load::prepare(args)? => ExitCode::SUCCESS,
         Load::Http(args) => load::finish(&load::run_http(args, &mut |_| {})?, &args.load)?,
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_benchmark_asks_for_is_understood() {
+    fn benchmark_command_lines_are_parsed() {
         let line = "megapipe load rpc 127.0.0.1:7000 --connections 256 --transactions 8 \
                     --close rst --warmup 1 --duration 3 --cpus 1 --request-bytes 64 \
                     --response-bytes 64 --json - --quiet";
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_has_channels_and_placements_as_servers_have() {
+    fn load_has_channel_and_placement_options() {
         let line = "megapipe load kv --channels 3 --backend local --link tap:x --placement core";
         let command = Command::try_parse_from(line.split_whitespace()).unwrap();
         let Action::Load(load) = command.action else { panic!("another command") };
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_arguments_are_named() {
         for (line, named) in [
             ("megapipe", "Usage"),
             ("megapipe serve rpc --listen nowhere", "expected IP:PORT"),

@@ -1,37 +1,38 @@
-//! What does this machine offer? The driver that a channel gets here and why, each feature that was
-//! tried, what a server's channels would be, and the settings that bound it.
+//! `megapipe info`: the driver that a channel gets here and why, each feature that was tried, what
+//! a server's channels would be, and the settings that limit it.
 //!
 //! Settings are read from `/proc` and `/sys` and judged by pure functions of their text, so that
-//! the judgement can be tested for machines that are not there. The drivers are tried, as always.
+//! tests can cover other machines. The drivers are always tried.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
 use megapipe::{Channel, Config, DriverChoice, DriverReport};
 use megapipe_apps::backend::BackendArgs;
 use megapipe_apps::limits::CHANNELS_MAX;
-use megapipe_apps::serve::{CpuList, ServeArgs, ServeError, Survey, Surveyed, survey};
+use megapipe_apps::number::within;
+use megapipe_apps::serve::{ChannelPlan, CpuList, ServeArgs, ServeError, ServerPlan, plan_server};
+use megapipe_apps::terminal::{COLUMNS, wrap};
+use megapipe_apps::threads;
 use serde::Serialize;
 
 mod settings;
 
 use settings::Setting;
 
-/// Why a driver is available that was asked for by name.
+/// Reason why a driver that was selected by name is available.
 const WORKS: &str = "a channel with it was created and its features were tried";
 
-/// How long a link may take to be there.
+/// Time to wait for a link.
 const LINK_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Options of `megapipe info`.
 ///
-/// With the options of a server it says what the server's channels would be: which link, how many
-/// queues and shards, who steers connections to them, and on which cores.
+/// With the options of a server it also shows the server's channels: the link, the number of queues
+/// and shards, the steering, and the cores.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct InfoArgs {
     /// As JSON
@@ -40,19 +41,19 @@ pub(crate) struct InfoArgs {
 
     /// Channels that a server would have
     #[arg(long, value_name = "N",
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=CHANNELS_MAX as u64))]
+          value_parser = within(1..=CHANNELS_MAX))]
     channels: Option<usize>,
 
     /// Processors that they would be pinned to, in order, such as 0,2-5
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
 
-    /// Who would do TCP.
+    /// The TCP implementation.
     #[command(flatten)]
     backend: BackendArgs,
 }
 
-/// Why nothing could be said.
+/// Cause of a failed `megapipe info`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InfoError {
     #[error("standard output: {0}")]
@@ -60,12 +61,14 @@ pub(crate) enum InfoError {
     #[error("JSON: {0}")]
     Json(#[from] serde_json::Error),
     #[error(transparent)]
-    Survey(#[from] ServeError),
-    #[error("--link: nobody has come to its other end in {} s", LINK_PATIENCE.as_secs())]
+    Plan(#[from] ServeError),
+    #[error("a thread for the trial of a server: {0}")]
+    Thread(#[source] io::Error),
+    #[error("--link: its other end did not connect within {} s", LINK_PATIENCE.as_secs())]
     NoLink,
 }
 
-/// What one driver's trial gave.
+/// The result of one driver's trial.
 #[derive(Debug, Serialize)]
 struct Trial {
     driver: &'static str,
@@ -82,17 +85,17 @@ struct FeatureLine {
     consequence: &'static str,
 }
 
-/// Everything that is said.
+/// The report.
 #[derive(Debug, Serialize)]
 struct Info {
     version: &'static str,
     kernel: String,
-    /// The driver that a channel gets unasked.
+    /// The driver that a channel gets by default.
     chosen: Trial,
-    /// Each driver, asked for by name.
+    /// Each driver, selected by name.
     drivers: Vec<Trial>,
-    /// What a server's channels would be.
-    server: Survey,
+    /// The channels of a server with these options.
+    server: ServerPlan,
     settings: Vec<Setting>,
 }
 
@@ -106,16 +109,16 @@ pub(crate) fn print(args: &InfoArgs) -> Result<(), InfoError> {
             try_driver("uring", DriverChoice::Uring),
             try_driver("epoll", DriverChoice::Epoll),
         ],
-        server: surveyed(args)?,
+        server: server_plan(args)?,
         settings: settings::all(&read, &interfaces()),
     };
     let text = if args.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.table() };
     write_to_stdout(text.as_bytes())
 }
 
-/// What a server with these options would have. A link may wait for its other end, as a memif's
-/// server does, which is not what somebody wants who only asks.
-fn surveyed(args: &InfoArgs) -> Result<Survey, InfoError> {
+/// The channels of a server with these options. A link may wait for its other end, such as the
+/// server side of a memif, so the wait is limited.
+fn server_plan(args: &InfoArgs) -> Result<ServerPlan, InfoError> {
     let serve = ServeArgs {
         channels: args.channels,
         cpus: args.cpus.clone(),
@@ -123,13 +126,14 @@ fn surveyed(args: &InfoArgs) -> Result<Survey, InfoError> {
         ..ServeArgs::on([])
     };
     let (sender, receiver) = mpsc::channel();
-    // A thread that still waits for the link ends with the process, and nobody listens to it.
-    thread::spawn(move || drop(sender.send(survey(&serve))));
-    let surveyed = receiver.recv_timeout(LINK_PATIENCE);
-    Ok(surveyed.map_err(|_| InfoError::NoLink)??)
+    // A thread that still waits for the link ends with the process.
+    let trial = move || drop(sender.send(plan_server(&serve)));
+    threads::spawn("info", trial).map_err(InfoError::Thread)?;
+    let plan = receiver.recv_timeout(LINK_PATIENCE);
+    Ok(plan.map_err(|_| InfoError::NoLink)??)
 }
 
-/// Writes everything; a reader that has gone away has seen enough.
+/// Writes everything to standard output; a closed pipe is not an error.
 pub(crate) fn write_to_stdout(bytes: &[u8]) -> Result<(), InfoError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -138,13 +142,13 @@ pub(crate) fn write_to_stdout(bytes: &[u8]) -> Result<(), InfoError> {
     }
 }
 
-/// A small channel is enough to learn what a large one would be.
+/// A small channel has the same driver as a large one.
 fn try_driver(name: &'static str, choice: DriverChoice) -> Trial {
     let config = Config::default().driver(choice).max_lwsockets(16).buffer_count(16);
     match Channel::create(config) {
         Ok(channel) => match choice {
             DriverChoice::Auto => Trial::of(channel.report()),
-            // That it was asked for by name is this program's own doing.
+            // Selecting it by name is part of the trial.
             _ => Trial { reason: WORKS.to_owned(), ..Trial::of(channel.report()) },
         },
         Err(error) => Trial {
@@ -173,23 +177,24 @@ impl Trial {
 
     fn lines(&self, out: &mut Vec<String>) {
         let answer = if self.available { "yes" } else { "no" };
-        out.push(format!("{:<10}{answer:<5}{}", self.driver, self.reason));
+        let head = format!("{:<10}{answer:<5}", self.driver);
+        out.extend(wrap(&head, &self.reason, COLUMNS));
         let width = self.features.iter().map(|feature| feature.name.len()).max().unwrap_or(0);
         for FeatureLine { name, available, consequence } in &self.features {
             let answer = if *available { "yes" } else { "no" };
-            out.push(format!("  {name:<width$}  {answer:<4} {consequence}"));
+            let head = format!("  {name:<width$}  {answer:<4} ");
+            out.extend(wrap(&head, consequence, COLUMNS));
         }
     }
 }
 
 impl Info {
     fn table(&self) -> String {
-        let mut lines = vec![
-            format!("megapipe {} on Linux {}", self.version, self.kernel),
-            String::new(),
-            format!("A channel gets the driver {}: {}", self.chosen.driver, self.chosen.reason),
-            String::new(),
-        ];
+        let mut lines =
+            vec![format!("megapipe {} on Linux {}", self.version, self.kernel), String::new()];
+        let head = format!("A channel gets the driver {}: ", self.chosen.driver);
+        lines.extend(wrap(&head, &self.chosen.reason, COLUMNS));
+        lines.push(String::new());
         self.drivers.iter().for_each(|trial| trial.lines(&mut lines));
         lines.push(String::new());
         lines.extend(server_lines(&self.server));
@@ -200,12 +205,13 @@ impl Info {
 }
 
 /// What a server's channels would be.
-fn server_lines(server: &Survey) -> Vec<String> {
-    let Survey { backend, link, queues, shards, steering, placement, channels } = server;
+fn server_lines(server: &ServerPlan) -> Vec<String> {
+    let ServerPlan { backend, link, queues, shards, steering, placement, channels } = server;
     let plural = if channels.len() == 1 { "" } else { "s" };
     let mut lines =
         vec![format!("A server with {} channel{plural} on the {backend} back end", channels.len())];
-    let mut line = |name: &str, text: &str| lines.push(format!("  {name:<10} {text}"));
+    let mut line =
+        |name: &str, text: &str| lines.extend(wrap(&format!("  {name:<10} "), text, COLUMNS));
     if let Some(link) = link {
         line("link", link);
     }
@@ -215,7 +221,7 @@ fn server_lines(server: &Survey) -> Vec<String> {
     }
     line("steering", &format!("{}: {}", steering.name, steering.why));
     line("placement", &format!("{}: {}", placement.name, placement.why));
-    for Surveyed { index, core, takes_cores, driver, place } in channels {
+    for ChannelPlan { index, core, takes_cores, driver, place } in channels {
         let core = core.map_or_else(|| "not pinned".to_owned(), |core| format!("on core {core}"));
         let takes = takes_cores.as_ref().map(|cores| format!(", takes connections of {cores}"));
         let stack = place.as_ref().map(|place| format!(", its stack {place}"));
@@ -225,8 +231,7 @@ fn server_lines(server: &Survey) -> Vec<String> {
     lines
 }
 
-/// A small file's text without the blanks around it and with blanks for tabs; none if it cannot be
-/// read.
+/// The trimmed text of a small file with spaces for tabs; `None` if it cannot be read.
 fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().replace('\t', " "))
 }

@@ -1,12 +1,12 @@
-//! The `megapipe` command: servers, load, benchmark, and what this machine offers.
+//! The `megapipe` command: servers, load, benchmark, and machine report.
 //!
 //! In: a command line. Out: one of the programs of `megapipe-apps` and `megapipe-bench`, or `info`.
 //! This crate only wires them together; `command.rs` is the table of what there is.
 //!
 //! Invariants
-//! - Exit codes: 0 done, 1 failed (with one line on standard error, which says why to the last
-//!   cause), 2 a mistake in the arguments, 3 a load that got not one answer.
-//! - A reader of the output that goes away ends the output, not the program with a panic.
+//! - Exit codes: 0 done, 1 failed (with one line on standard error that names every cause), 2
+//!   invalid arguments, 3 a load without a single response.
+//! - A closed output pipe ends the output without a panic.
 #![forbid(unsafe_code)]
 
 mod command;

@@ -7,7 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What the first page has beside what the command line says.
+/// Sections of the first page that are not part of the command line.
 const SECTIONS: &str = r#".SH "EXIT STATUS"
 .TP
 \fB0\fR
@@ -33,9 +33,9 @@ megapipe load rpc 127.0.0.1:7000
 the library
 "#;
 
-/// Why the pages were not written.
+/// Cause of pages not being written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write manual pages into {}", folder.display())]
+#[error("cannot write manual pages into the folder `{}`", folder.display())]
 pub(crate) struct ManualError {
     folder: PathBuf,
     source: io::Error,

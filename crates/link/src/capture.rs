@@ -1,4 +1,4 @@
-//! Captures: every frame of a link, both directions, into a pcapng file; and such files read back.
+//! pcapng captures of a link, in both directions, and a reader for them.
 //!
 //! Read first: [`Pcap`], then `capture/segments.rs` for what a capture shows of offloads, and
 //! `capture/pcapng.rs` for the format.
@@ -7,6 +7,7 @@
 //! - What stands in a capture is what goes over the wire: checksums left to the link are filled
 //!   in, and large frames are cut as the link will cut them.
 //! - A capture that cannot be written costs frames of the capture, counted, and none of the link.
+//! - A capture with a limit ends with the last block that fits, and reports that once.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,7 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use crate::limits::{CAPTURE_BUFFER_BYTES, OFFLOAD_FRAME_BYTES};
+use crate::limits::{
+    CAPTURE_BUFFER_BYTES, CAPTURE_BYTES_MAX_DEFAULT, CAPTURE_BYTES_MAX_MIN, OFFLOAD_FRAME_BYTES,
+};
 use crate::{Caps, Checksums, Counters, Link, LinkError, Ownership, Received, Transmit};
 
 mod pcapng;
@@ -30,6 +33,9 @@ pub use reader::{Captured, ReadError, Reader};
 /// The environment variable that names the capture file of a program.
 pub const VARIABLE: &str = "MEGAPIPE_CAPTURE";
 
+/// The environment variable that bounds the capture file of a program, in bytes.
+pub const BYTES_MAX_VARIABLE: &str = "MEGAPIPE_CAPTURE_BYTES_MAX";
+
 /// A capture file, shared by the links that write into it. Cheap to clone.
 #[derive(Clone)]
 pub struct Capture(Arc<Mutex<Sink>>);
@@ -39,9 +45,30 @@ struct Sink {
     /// Blocks on their way out. Never grows: it is flushed before it is full.
     buffer: Vec<u8>,
     interfaces: u32,
-    frames: u64,
-    lost: u64,
-    has_failed: bool,
+    counts: CaptureCounts,
+    /// Bytes of blocks that may still be added.
+    room_bytes: u64,
+    /// Called once, when the capture ends before the program does, with the reason.
+    report: Box<dyn FnMut(&str) + Send>,
+    end: Option<CaptureEnd>,
+}
+
+/// Why a capture takes no more blocks.
+#[derive(Debug, Clone, Copy)]
+enum CaptureEnd {
+    Full,
+    Failed,
+}
+
+/// Frames of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CaptureCounts {
+    /// Frames in the capture.
+    pub frames: u64,
+    /// Frames that came after the capture had reached its limit.
+    pub beyond_limit: u64,
+    /// Frames that came after the file could not be written.
+    pub lost: u64,
 }
 
 impl Capture {
@@ -60,19 +87,43 @@ impl Capture {
     /// What `out` answers to the head of the capture.
     pub fn new(out: Box<dyn Write + Send>) -> io::Result<Self> {
         let buffer = Vec::with_capacity(CAPTURE_BUFFER_BYTES);
-        let mut sink = Sink { out, buffer, interfaces: 0, frames: 0, lost: 0, has_failed: false };
+        let mut sink = Sink {
+            out,
+            buffer,
+            interfaces: 0,
+            counts: CaptureCounts::default(),
+            room_bytes: u64::MAX,
+            report: Box::new(|_| ()),
+            end: None,
+        };
         pcapng::section_header(&mut sink.buffer);
+        sink.room_bytes -= sink.buffer.len() as u64;
         sink.out.write_all(&sink.buffer)?;
         sink.buffer.clear();
         Ok(Self(Arc::new(Mutex::new(sink))))
     }
 
-    /// The capture that the environment asks for by [`VARIABLE`], if it does. `{pid}` in the
-    /// path becomes the process's number, so that several programs can have one setting. Links of
-    /// one process write into one capture as long as any of them has it.
+    /// Ends the capture before it is longer than `bytes_max`, with whole blocks. `report` receives
+    /// one line when that happens, or when the file cannot be written.
+    #[must_use]
+    pub fn bounded(self, bytes_max: u64, report: Box<dyn FnMut(&str) + Send>) -> Self {
+        let mut sink = self.lock();
+        // The head, and what was added before.
+        sink.room_bytes = bytes_max.saturating_sub(u64::MAX - sink.room_bytes);
+        sink.report = report;
+        drop(sink);
+        self
+    }
+
+    /// The capture that the environment asks for by [`VARIABLE`], if it does, bounded by
+    /// [`BYTES_MAX_VARIABLE`] (default [`CAPTURE_BYTES_MAX_DEFAULT`]). `{pid}` in the path becomes
+    /// the process's number, so that several programs can have one setting. Links of one process
+    /// write into one capture as long as any of them has it. The end of a capture that is full is
+    /// reported on standard error.
     ///
     /// # Errors
-    /// [`LinkError::Io`] when the file cannot be made.
+    /// [`LinkError::Io`] when the file cannot be made, [`LinkError::Setting`] for a limit that is
+    /// no number of bytes.
     pub fn from_environment() -> Result<Option<Self>, LinkError> {
         static IN_USE: Mutex<Weak<Mutex<Sink>>> = Mutex::new(Weak::new());
         let asked = std::env::var_os(VARIABLE);
@@ -83,16 +134,23 @@ impl Capture {
         if let Some(sink) = in_use.upgrade() {
             return Ok(Some(Self(sink)));
         }
-        let capture = Self::create(&path)?;
+        let bytes_max = asked_bytes_max(std::env::var_os(BYTES_MAX_VARIABLE))?;
+        let report = {
+            let path = path.clone();
+            // A closed standard error is no reason to stop.
+            move |why: &str| {
+                let _ = writeln!(io::stderr(), "megapipe: capture {} {why}", path.display());
+            }
+        };
+        let capture = Self::create(&path)?.bounded(bytes_max, Box::new(report));
         *in_use = Arc::downgrade(&capture.0);
         Ok(Some(capture))
     }
 
-    /// Frames written, and frames that were lost because the file could not be written.
+    /// Frames written, and frames that are not in the capture.
     #[must_use]
-    pub fn frames(&self) -> (u64, u64) {
-        let sink = self.lock();
-        (sink.frames, sink.lost)
+    pub fn counts(&self) -> CaptureCounts {
+        self.lock().counts
     }
 
     /// Hands what is buffered to the file.
@@ -104,8 +162,7 @@ impl Capture {
         let mut sink = self.lock();
         let number = sink.interfaces;
         sink.interfaces += 1;
-        sink.make_room();
-        pcapng::interface(&mut sink.buffer, caps.medium, caps.driver);
+        sink.append(|buffer| pcapng::interface(buffer, caps.medium, caps.driver));
         number
     }
 
@@ -117,18 +174,32 @@ impl Capture {
 
 impl Sink {
     fn add(&mut self, frame: &pcapng::Frame<'_>) {
-        self.make_room();
-        if self.has_failed {
-            self.lost += 1;
-            return;
+        self.append(|buffer| pcapng::packet(buffer, frame));
+        match self.end {
+            None => self.counts.frames += 1,
+            Some(CaptureEnd::Full) => self.counts.beyond_limit += 1,
+            Some(CaptureEnd::Failed) => self.counts.lost += 1,
         }
-        pcapng::packet(&mut self.buffer, frame);
-        self.frames += 1;
     }
 
-    fn make_room(&mut self) {
+    /// Appends a block, unless the capture has ended or ends because the block does not fit.
+    fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.buffer.len() + pcapng::BLOCK_BYTES_MAX > CAPTURE_BUFFER_BYTES {
             self.flush();
+        }
+        if self.end.is_some() {
+            return;
+        }
+        let start = self.buffer.len();
+        write(&mut self.buffer);
+        let block_bytes = (self.buffer.len() - start) as u64;
+        match self.room_bytes.checked_sub(block_bytes) {
+            Some(left) => self.room_bytes = left,
+            None => {
+                self.buffer.truncate(start);
+                self.end = Some(CaptureEnd::Full);
+                (self.report)("has reached its limit and ends here");
+            }
         }
     }
 
@@ -136,9 +207,14 @@ impl Sink {
         if self.buffer.is_empty() {
             return;
         }
-        let is_written = self.out.write_all(&self.buffer).and_then(|()| self.out.flush()).is_ok();
-        self.has_failed |= !is_written;
+        let written = self.out.write_all(&self.buffer).and_then(|()| self.out.flush());
         self.buffer.clear();
+        if let Err(error) = written
+            && !matches!(self.end, Some(CaptureEnd::Failed))
+        {
+            self.end = Some(CaptureEnd::Failed);
+            (self.report)(&format!("cannot be written: {error}"));
+        }
     }
 }
 
@@ -150,8 +226,7 @@ impl Drop for Sink {
 
 impl fmt::Debug for Capture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (frames, lost) = self.frames();
-        f.debug_struct("Capture").field("frames", &frames).field("lost", &lost).finish()
+        f.debug_struct("Capture").field("counts", &self.counts()).finish()
     }
 }
 
@@ -164,6 +239,18 @@ fn asked_path(value: OsString, pid: u32) -> Option<PathBuf> {
     Some(match value.into_string() {
         Ok(path) => path.replace("{pid}", &pid.to_string()).into(),
         Err(path) => path.into(),
+    })
+}
+
+/// The limit in the variable's value; an empty one asks for the default.
+fn asked_bytes_max(value: Option<OsString>) -> Result<u64, LinkError> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else {
+        return Ok(CAPTURE_BYTES_MAX_DEFAULT);
+    };
+    let bytes = value.to_str().and_then(|text| text.parse().ok());
+    bytes.filter(|bytes| *bytes >= CAPTURE_BYTES_MAX_MIN).ok_or_else(|| LinkError::Setting {
+        setting: BYTES_MAX_VARIABLE,
+        why: format!("{value:?} is not a number of bytes of at least {CAPTURE_BYTES_MAX_MIN}"),
     })
 }
 

@@ -1,11 +1,13 @@
-//! The Internet checksum (RFC 1071), as far as links need it: filling in what was left to a link
-//! when a frame is written to a capture, and the suite's frames.
+//! The Internet checksum (RFC 1071), apart from the stack's own.
+//!
+//! Links fill in with it what was left to them, and tools check the stack by it.
 //!
 //! Pure: bytes in, sums out.
 
 /// Adds `bytes`, taken as big-endian halves, the last one padded with zero, to a running sum.
 /// Every part but the last must have an even length.
-pub(crate) fn sum(start: u32, bytes: &[u8]) -> u32 {
+#[must_use]
+pub fn sum(start: u32, bytes: &[u8]) -> u32 {
     let (pairs, last) = bytes.as_chunks::<2>();
     let whole =
         pairs.iter().fold(u64::from(start), |sum, pair| sum + u64::from(u16::from_be_bytes(*pair)));
@@ -16,7 +18,8 @@ pub(crate) fn sum(start: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Folds a running sum into 16 bits. The checksum is its complement.
-pub(crate) fn fold(sum: u32) -> u16 {
+#[must_use]
+pub fn fold(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     ((once & 0xffff) + (once >> 16)) as u16
 }

@@ -1,7 +1,7 @@
-//! What every driver has to pass, whatever lies at its other end.
+//! Conformance suite for all link drivers.
 //!
-//! A driver's test implements [`Bench`] (how to open the link, and what stands at its other end)
-//! and calls [`all`]. The frames are UDP datagrams over IPv4 with a mark and a number in them;
+//! A driver's test implements [`TestedLink`] (how to open the link, and what stands at its other
+//! end) and calls [`all`]. The frames are UDP datagrams over IPv4 with a mark and a number in them;
 //! what else comes (a kernel's router solicitations) is passed over, but counted.
 //!
 //! Every check opens the link anew. A check that fails panics and names the driver.
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{Link, LinkError, Medium, Received, Transmit};
 
 /// What stands at the other end of the link under test.
-pub trait Outside: Send {
+pub trait FarEnd: Send {
     /// Sends `frame` into the link. `false`: there is no room now.
     fn inject(&mut self, frame: &[u8]) -> bool;
     /// The next frame that the link sent, waiting for it until `deadline`.
@@ -25,10 +25,10 @@ pub trait Outside: Send {
 }
 
 /// A link, and what stands at its other end.
-pub type Opened = (Box<dyn Link>, Box<dyn Outside>);
+pub type Opened = (Box<dyn Link>, Box<dyn FarEnd>);
 
 /// How a driver is tested.
-pub trait Bench {
+pub trait TestedLink {
     /// Opens the link and its other end.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ pub trait Bench {
         64
     }
 
-    /// The queue to the outside becomes full when nobody captures.
+    /// Whether the transmit queue becomes full while the other end does not receive.
     fn fills(&self) -> bool;
 
     /// The link notices when the other end goes.
@@ -71,12 +71,12 @@ pub trait Bench {
 /// Runs every check. `Err`: skipped, and why.
 ///
 /// # Errors
-/// What [`Bench::open`] said.
+/// What [`TestedLink::open`] said.
 ///
 /// # Panics
 /// When a check fails.
-pub fn all(bench: &dyn Bench) -> Result<(), String> {
-    let checks: [fn(&dyn Bench, Opened); 9] = [
+pub fn all(bench: &dyn TestedLink) -> Result<(), String> {
+    let checks: [fn(&dyn TestedLink, Opened); 9] = [
         frames_of_every_size,
         order_and_bursts,
         nothing_to_do,
@@ -110,7 +110,7 @@ fn header(to: [u8; 6], from: [u8; 6]) -> [u8; 14] {
 }
 
 /// Builds the suite's frames for one link.
-struct Frames {
+struct SuiteFrames {
     headers: Option<[[u8; 14]; 2]>,
     addresses: [([u8; 4], u16); 2],
     bytes_max: usize,
@@ -118,13 +118,13 @@ struct Frames {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum FrameWay {
     In,
     Out,
 }
 
-impl Frames {
-    fn new(bench: &dyn Bench, link: &dyn Link) -> Self {
+impl SuiteFrames {
+    fn new(bench: &dyn TestedLink, link: &dyn Link) -> Self {
         let caps = link.caps();
         let is_ethernet = caps.medium == Medium::Ethernet;
         let headers = is_ethernet.then(|| bench.ethernet_headers(link));
@@ -138,14 +138,14 @@ impl Frames {
     }
 
     /// Frame `number`, `len` bytes long.
-    fn make(&self, way: Way, number: u32, len: usize) -> Vec<u8> {
+    fn make(&self, way: FrameWay, number: u32, len: usize) -> Vec<u8> {
         let mut frame = Vec::with_capacity(len);
         if let Some([to_link, from_link]) = &self.headers {
-            frame.extend(if way == Way::In { to_link } else { from_link });
+            frame.extend(if way == FrameWay::In { to_link } else { from_link });
         }
         let packet_bytes = u16::try_from(len - frame.len()).expect("an IP packet");
         let [mut source, mut destination] = self.addresses;
-        if way == Way::Out {
+        if way == FrameWay::Out {
             std::mem::swap(&mut source, &mut destination);
         }
         let mut ip = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -166,7 +166,7 @@ impl Frames {
         frame
     }
 
-    /// The number of a frame of the suite; `None`: somebody else's.
+    /// Returns the number of a frame of the suite, or `None` for any other frame.
     fn number(&self, frame: &[u8]) -> Option<u32> {
         let at = HEADERS_BYTES + if self.headers.is_some() { 14 } else { 0 };
         let is_ours = frame.get(at..at + 8)? == MARK;
@@ -178,14 +178,14 @@ impl Frames {
 /// The link under test, with what it should have counted.
 struct Tested {
     link: Box<dyn Link>,
-    frames: Frames,
+    frames: SuiteFrames,
     rx: (u64, u64),
     tx: (u64, u64),
 }
 
 impl Tested {
-    fn new(bench: &dyn Bench, link: Box<dyn Link>) -> Self {
-        let frames = Frames::new(bench, &*link);
+    fn new(bench: &dyn TestedLink, link: Box<dyn Link>) -> Self {
+        let frames = SuiteFrames::new(bench, &*link);
         Self { link, frames, rx: (0, 0), tx: (0, 0) }
     }
 
@@ -248,7 +248,7 @@ impl Tested {
     }
 
     /// The next of the suite's frames at the other end.
-    fn capture(&self, outside: &mut dyn Outside) -> Vec<u8> {
+    fn capture(&self, outside: &mut dyn FarEnd) -> Vec<u8> {
         let deadline = Instant::now() + SOON;
         loop {
             let frame = outside.capture(deadline);
@@ -275,15 +275,15 @@ impl Tested {
     }
 }
 
-fn frames_of_every_size(bench: &dyn Bench, (link, mut outside): Opened) {
+fn frames_of_every_size(bench: &dyn TestedLink, (link, mut outside): Opened) {
     let mut tested = Tested::new(bench, link);
     for len in tested.frames.bytes_min..=tested.frames.bytes_max {
         let number = u32::try_from(len).expect("small");
-        let frame = tested.frames.make(Way::In, number, len);
+        let frame = tested.frames.make(FrameWay::In, number, len);
         assert!(outside.inject(&frame), "{}: room for one", tested.driver());
         let got = tested.receive_all(1, 8);
         assert!(got[0] == frame, "{}: received frame of {len} bytes", tested.driver());
-        let frame = tested.frames.make(Way::Out, number, len);
+        let frame = tested.frames.make(FrameWay::Out, number, len);
         assert_eq!(tested.send(std::slice::from_ref(&frame)), 1, "{}", tested.driver());
         let got = tested.capture(&mut *outside);
         assert!(got == frame, "{}: sent frame of {len} bytes", tested.driver());
@@ -291,7 +291,7 @@ fn frames_of_every_size(bench: &dyn Bench, (link, mut outside): Opened) {
     tested.check_counters();
 }
 
-fn order_and_bursts(bench: &dyn Bench, (link, mut outside): Opened) {
+fn order_and_bursts(bench: &dyn TestedLink, (link, mut outside): Opened) {
     let mut tested = Tested::new(bench, link);
     let count = bench.backlog();
     for round in 0..8_u32 {
@@ -299,14 +299,14 @@ fn order_and_bursts(bench: &dyn Bench, (link, mut outside): Opened) {
         let numbers = first..first + u32::try_from(count).expect("small");
         for number in numbers.clone() {
             let len = 80 + (number as usize * 97) % 1_200;
-            assert!(outside.inject(&tested.frames.make(Way::In, number, len)), "backlog");
+            assert!(outside.inject(&tested.frames.make(FrameWay::In, number, len)), "backlog");
         }
         let max = [1, 7, 32, 1_000][round as usize % 4];
         let got = tested.receive_all(count, max);
         let got: Vec<_> = got.iter().filter_map(|frame| tested.frames.number(frame)).collect();
         assert_eq!(got, numbers.clone().collect::<Vec<_>>(), "{}: order in", tested.driver());
 
-        let make = |number| tested.frames.make(Way::Out, number, 60 + number as usize % 900);
+        let make = |number| tested.frames.make(FrameWay::Out, number, 60 + number as usize % 900);
         let out: Vec<_> = numbers.clone().map(make).collect();
         let mut sent = 0;
         let mut got = Vec::new();
@@ -321,7 +321,7 @@ fn order_and_bursts(bench: &dyn Bench, (link, mut outside): Opened) {
     tested.check_counters();
 }
 
-fn nothing_to_do(bench: &dyn Bench, (link, outside): Opened) {
+fn nothing_to_do(bench: &dyn TestedLink, (link, outside): Opened) {
     let mut tested = Tested::new(bench, link);
     tested.arm_quietly();
     let before = tested.link.counters();
@@ -341,7 +341,7 @@ fn nothing_to_do(bench: &dyn Bench, (link, outside): Opened) {
     drop(outside);
 }
 
-fn a_refused_frame_is_counted(bench: &dyn Bench, (link, mut outside): Opened) {
+fn a_refused_frame_is_counted(bench: &dyn TestedLink, (link, mut outside): Opened) {
     let mut tested = Tested::new(bench, link);
     for len in [0, usize::MAX] {
         let mut offered = false;
@@ -353,19 +353,19 @@ fn a_refused_frame_is_counted(bench: &dyn Bench, (link, mut outside): Opened) {
     }
     assert_eq!(tested.link.counters().tx_dropped_refused, 2, "{}", tested.driver());
     tested.check_counters();
-    let frame = tested.frames.make(Way::Out, 1, 100);
+    let frame = tested.frames.make(FrameWay::Out, 1, 100);
     tested.send(std::slice::from_ref(&frame));
     assert!(tested.capture(&mut *outside) == frame, "{}: the next one goes", tested.driver());
 }
 
-fn a_full_queue_loses_nothing_counted(bench: &dyn Bench, (link, mut outside): Opened) {
+fn a_full_queue_loses_nothing_counted(bench: &dyn TestedLink, (link, mut outside): Opened) {
     if !bench.fills() {
         return;
     }
     let mut tested = Tested::new(bench, link);
     let mut sent = 0_u32;
     loop {
-        let make = |number| tested.frames.make(Way::Out, number, 200);
+        let make = |number| tested.frames.make(FrameWay::Out, number, 200);
         let burst: Vec<_> = (sent..sent + 16).map(make).collect();
         let count = tested.send(&burst);
         sent += u32::try_from(count).expect("small");
@@ -383,7 +383,7 @@ fn a_full_queue_loses_nothing_counted(bench: &dyn Bench, (link, mut outside): Op
             assert!(tested.link.wait(Some(SOON)).expect("wait"), "{}: room", tested.driver());
         }
     }
-    let frame = tested.frames.make(Way::Out, sent, 200);
+    let frame = tested.frames.make(FrameWay::Out, sent, 200);
     let deadline = Instant::now() + SOON;
     while tested.send(std::slice::from_ref(&frame)) == 0 {
         assert!(Instant::now() < deadline, "{}: room again", tested.driver());
@@ -393,11 +393,11 @@ fn a_full_queue_loses_nothing_counted(bench: &dyn Bench, (link, mut outside): Op
     tested.check_counters();
 }
 
-fn sleep_is_woken(bench: &dyn Bench, (link, mut outside): Opened) {
+fn sleep_is_woken(bench: &dyn TestedLink, (link, mut outside): Opened) {
     let mut tested = Tested::new(bench, link);
     for number in 0..20 {
         tested.arm_quietly();
-        let frame = tested.frames.make(Way::In, number, 120);
+        let frame = tested.frames.make(FrameWay::In, number, 120);
         assert!(outside.inject(&frame), "{}: room for one", tested.driver());
         assert!(tested.is_readable(SOON), "{}: wait_fd after arm", tested.driver());
         assert_eq!(tested.receive_all(1, 1).len(), 1);
@@ -413,10 +413,10 @@ fn sleep_is_woken(bench: &dyn Bench, (link, mut outside): Opened) {
     tested.check_counters();
 }
 
-fn no_wake_up_is_lost(bench: &dyn Bench, (link, mut outside): Opened) {
+fn no_wake_up_is_lost(bench: &dyn TestedLink, (link, mut outside): Opened) {
     const COUNT: u32 = 2_000;
     let mut tested = Tested::new(bench, link);
-    let frames: Vec<_> = (0..COUNT).map(|n| tested.frames.make(Way::In, n, 100)).collect();
+    let frames: Vec<_> = (0..COUNT).map(|n| tested.frames.make(FrameWay::In, n, 100)).collect();
     let (taken, wait_taken) = mpsc::channel::<()>();
     let sender = thread::spawn(move || {
         let mut random = 0x2545_f491_u32;
@@ -452,10 +452,10 @@ fn no_wake_up_is_lost(bench: &dyn Bench, (link, mut outside): Opened) {
     drop(outside);
 }
 
-fn nothing_is_allocated(bench: &dyn Bench, (link, mut outside): Opened) {
+fn nothing_is_allocated(bench: &dyn TestedLink, (link, mut outside): Opened) {
     let mut tested = Tested::new(bench, link);
-    let frame = tested.frames.make(Way::Out, 1, 700);
-    let inward = tested.frames.make(Way::In, 1, 700);
+    let frame = tested.frames.make(FrameWay::Out, 1, 700);
+    let inward = tested.frames.make(FrameWay::In, 1, 700);
     for _ in 0..50 {
         assert!(outside.inject(&inward), "{}: room for one", tested.driver());
         let before = bench.allocations();
@@ -483,7 +483,7 @@ fn nothing_is_allocated(bench: &dyn Bench, (link, mut outside): Opened) {
     }
 }
 
-fn the_other_end_gone(bench: &dyn Bench, (link, outside): Opened) {
+fn the_other_end_gone(bench: &dyn TestedLink, (link, outside): Opened) {
     if !bench.notices_leaving() {
         return;
     }
@@ -493,7 +493,7 @@ fn the_other_end_gone(bench: &dyn Bench, (link, outside): Opened) {
     outside.leave();
     let deadline = Instant::now() + SOON;
     loop {
-        assert!(Instant::now() < deadline, "{driver}: nobody said that the other end is gone");
+        assert!(Instant::now() < deadline, "{driver}: the loss of the other end was not reported");
         match tested.link.rx_burst(16, &mut |_, _| ()) {
             Err(LinkError::Gone { driver: named }) => break assert_eq!(named, driver),
             Err(error) => panic!("{driver}: {error} instead of Gone"),
@@ -503,19 +503,22 @@ fn the_other_end_gone(bench: &dyn Bench, (link, outside): Opened) {
             },
         }
     }
-    let frame = tested.frames.make(Way::Out, 1, 100);
+    let frame = tested.frames.make(FrameWay::Out, 1, 100);
     let sent = tested.link.tx_burst(1, &mut |room| {
         room[..frame.len()].copy_from_slice(&frame);
         Some(Transmit { len: frame.len(), ..Transmit::default() })
     });
-    assert!(matches!(sent, Err(LinkError::Gone { .. })), "{driver}: sent {sent:?} to nobody");
+    assert!(
+        matches!(sent, Err(LinkError::Gone { .. })),
+        "{driver}: sent {sent:?} without a receiver"
+    );
 }
 
 /// Two ends in one process, each the other's outside: how `pair` is tested, and what a test of a
 /// wrapper can stand on.
 pub struct OtherEnd<L>(pub L);
 
-impl<L: Link> Outside for OtherEnd<L> {
+impl<L: Link> FarEnd for OtherEnd<L> {
     fn inject(&mut self, frame: &[u8]) -> bool {
         let sent = self.0.tx_burst(1, &mut |room| {
             room[..frame.len()].copy_from_slice(frame);

@@ -4,9 +4,9 @@
 //! Read first: `linux/ethtool.h`, `ETHTOOL_GCHANNELS`, `ETHTOOL_GRSSH` and `ETHTOOL_GRXFH`. A link
 //! asks once, when it is opened, and changes nothing.
 //!
-//! A driver that does not say, or says what `rss.rs` has no words for (another function than
-//! Toeplitz, fields mixed before they are hashed, ports without addresses), is one whose hash is
-//! not known: never an error, and the reason is told.
+//! If a driver does not report its hash, or reports one that `rss.rs` does not support (not
+//! Toeplitz, fields combined before hashing, ports without addresses), the hash is unknown. This is
+//! no error; the reason is returned.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,10 +1,10 @@
-//! `Fault`: a link that loses, doubles, reorders, corrupts and delays frames, by a seed.
+//! Fault injection: a link wrapper that drops, duplicates, reorders, corrupts and delays frames.
 //!
-//! Read first: [`Faults`] for what can go wrong, then `Path` for what becomes of one frame.
+//! Read first: [`Faults`] for the kinds of faults, then `Path` for the processing of a frame.
 //!
-//! Time comes from a closure, chance from the seed: the same frames at the same times meet the same
-//! fate. Each direction has its own faults and its own chance, so that what is sent does not change
-//! what happens to what is received.
+//! Time comes from a closure, randomness from the seed: the same frames at the same times have the
+//! same faults. Each direction has its own faults and generator, so that sent frames do not
+//! influence the faults of received ones.
 //!
 //! Invariants
 //! - Nothing is allocated after the link was made: delayed frames lie in slots of a fixed number,
@@ -36,8 +36,8 @@ pub struct Faults {
     pub reordering_ppm: u32,
     /// How long such a frame is held back.
     pub reordering_delay: Duration,
-    /// One bit of a frame is turned over; nobody vouches for its checksum any more. A frame that is
-    /// still to be cut or summed by the link is spared: its checksum would hide the damage.
+    /// Flips one bit of a frame and marks its checksum as unverified. Frames that the link still
+    /// has to segment or checksum are not corrupted: the new checksum would hide the damage.
     pub corruption_ppm: u32,
     /// Every frame is delayed by this.
     pub delay: Duration,
@@ -67,9 +67,9 @@ pub type Clock = Box<dyn FnMut() -> Duration + Send>;
 
 /// A link with faults in both directions.
 ///
-/// A delayed frame needs the link to be called when its time has come: [`Link::wait`] wakes for it,
-/// [`Link::arm`] says that there is work only once it is due. Who sleeps on
-/// [`Link::wait_fd`] has to wake by [`Fault::next_due`] as well, unless the link was made by
+/// A delayed frame requires a call when it is due: [`Link::wait`] wakes for it, and [`Link::arm`]
+/// reports work only once it is due. Callers that sleep on [`Link::wait_fd`] must also wake at
+/// [`Fault::next_due`], unless the link was made by
 /// [`Fault::in_real_time`].
 pub struct Fault<L> {
     link: L,
@@ -103,8 +103,8 @@ impl<L: Link> Fault<L> {
         }
     }
 
-    /// The same by the kernel's monotonic clock: who sleeps on [`Link::wait_fd`] is woken for
-    /// delayed frames.
+    /// The same with the kernel's monotonic clock: [`Link::wait_fd`] becomes readable for delayed
+    /// frames.
     ///
     /// # Errors
     /// [`LinkError::Io`] when the process has no descriptor left for the timer.
@@ -198,7 +198,7 @@ impl<L: Link> Link for Fault<L> {
             each(bytes, received);
             self.inward.pop();
         }
-        // Frames that came before the end are told first.
+        // Frames received before the end are returned first.
         if count == 0 { taken.map(|()| 0) } else { Ok(count) }
     }
 
@@ -209,7 +209,7 @@ impl<L: Link> Link for Fault<L> {
     ) -> Result<usize, LinkError> {
         let now = (self.clock)();
         let mut count = 0;
-        // Nothing to send still finds out whether there is somebody to send to.
+        // An empty burst still checks whether the peer is connected.
         self.link.tx_burst(0, &mut |_| None)?;
         self.was_full = false;
         while count < max {
@@ -306,7 +306,7 @@ impl<L: fmt::Debug> fmt::Debug for Fault<L> {
 trait Meta: Copy + Default {
     /// Damage would be hidden by a checksum that is made later.
     fn hides_damage(self) -> bool;
-    /// Nobody vouches for the frame any more.
+    /// Marks the frame's checksum as unverified.
     fn distrusted(self) -> Self;
 }
 
@@ -332,14 +332,14 @@ impl Meta for Transmit {
 
 /// A frame on its way.
 #[derive(Debug, Clone, Default)]
-struct Slot<M> {
+struct DelayedFrame<M> {
     len: usize,
     meta: M,
 }
 
 /// When a slot's frame is due. Frames of one time go in the order in which they came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
+struct FrameDue {
     at: Duration,
     number: u64,
     slot: usize,
@@ -348,15 +348,15 @@ struct Due {
 /// One direction: frames between coming and being due.
 struct Path<M> {
     faults: Faults,
-    chance: Chance,
-    slots: Box<[Slot<M>]>,
+    chance: fastrand::Rng,
+    slots: Box<[DelayedFrame<M>]>,
     /// `frame_bytes` for each slot.
     bytes: Box<[u8]>,
     frame_bytes: usize,
     free: Vec<usize>,
     /// Slots in use, the first due on top. Together with `free` it has each slot once, so neither
     /// grows.
-    dues: BinaryHeap<Reverse<Due>>,
+    dues: BinaryHeap<Reverse<FrameDue>>,
     next_number: u64,
     counters: FaultCounters,
 }
@@ -365,8 +365,8 @@ impl<M: Meta> Path<M> {
     fn new(faults: Faults, seed: u64, frame_bytes: usize) -> Self {
         Self {
             faults,
-            chance: Chance(seed),
-            slots: vec![Slot::default(); FAULT_DELAYED_FRAMES].into(),
+            chance: fastrand::Rng::with_seed(seed),
+            slots: vec![DelayedFrame::default(); FAULT_DELAYED_FRAMES].into(),
             bytes: vec![0; FAULT_DELAYED_FRAMES * frame_bytes].into(),
             frame_bytes,
             free: (0..FAULT_DELAYED_FRAMES).rev().collect(),
@@ -389,11 +389,11 @@ impl<M: Meta> Path<M> {
     fn add(&mut self, now: Duration, frame: &[u8], meta: M) {
         let Faults { delay, jitter, .. } = self.faults;
         self.counters.frames += 1;
-        let is_lost = self.chance.strikes(self.faults.loss_ppm);
-        let is_doubled = self.chance.strikes(self.faults.duplication_ppm);
-        let is_held = self.chance.strikes(self.faults.reordering_ppm);
-        let is_damaged = self.chance.strikes(self.faults.corruption_ppm);
-        let (bit, share) = (self.chance.next(), self.chance.next());
+        let is_lost = strikes(&mut self.chance, self.faults.loss_ppm);
+        let is_doubled = strikes(&mut self.chance, self.faults.duplication_ppm);
+        let is_held = strikes(&mut self.chance, self.faults.reordering_ppm);
+        let is_damaged = strikes(&mut self.chance, self.faults.corruption_ppm);
+        let (bit, share) = (self.chance.u64(..), self.chance.u64(..));
         if is_lost {
             self.counters.lost += 1;
             return;
@@ -428,8 +428,8 @@ impl<M: Meta> Path<M> {
         }
         let number = self.next_number;
         self.next_number += 1;
-        self.slots[index] = Slot { len: frame.len(), meta };
-        self.dues.push(Reverse(Due { at: due, number, slot: index }));
+        self.slots[index] = DelayedFrame { len: frame.len(), meta };
+        self.dues.push(Reverse(FrameDue { at: due, number, slot: index }));
     }
 
     /// The frame that is due first, if it is due.
@@ -459,22 +459,9 @@ fn scaled(time: Duration, share: u64) -> Duration {
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// Chance by a seed: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014).
-#[derive(Debug, Clone)]
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn strikes(&mut self, ppm: u32) -> bool {
-        (u128::from(self.next()) * 1_000_000) >> 64 < u128::from(ppm)
-    }
+/// Whether an event of that probability, in parts of a million, happens.
+fn strikes(chance: &mut fastrand::Rng, ppm: u32) -> bool {
+    chance.u32(..1_000_000) < ppm
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One network interface by its name: the few `ioctl`s of netdevice(7) that drivers need.
+//! One network interface by name: the `ioctl`s of netdevice(7) that drivers need.
 //!
 //! All of them act in the network namespace of the calling thread.
 
@@ -53,12 +53,12 @@ pub(crate) unsafe fn ioctl<T>(
 
 /// A socket to ask about interfaces through.
 #[derive(Debug)]
-pub(crate) struct Interface {
+pub(crate) struct InterfaceQuery {
     socket: OwnedFd,
     name: String,
 }
 
-impl Interface {
+impl InterfaceQuery {
     /// Names an interface; asks nothing yet.
     pub(crate) fn new(name: &str) -> Result<Self, LinkError> {
         check_name(name)?;
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn loopback_is_known_everywhere() {
-        let lo = Interface::new("lo").expect("a socket");
+        let lo = InterfaceQuery::new("lo").expect("a socket");
         assert!(lo.index().expect("an index") > 0);
         assert!(lo.mtu().expect("an MTU") >= 1_500);
         assert_eq!(lo.hardware().expect("a type"), (libc::ARPHRD_LOOPBACK, [0; 6]));
-        let absent = Interface::new("mp-absent").expect("a socket").mtu();
+        let absent = InterfaceQuery::new("mp-absent").expect("a socket").mtu();
         assert!(matches!(absent, Err(LinkError::Setting { setting: "interface", .. })));
     }
 }

@@ -24,6 +24,10 @@ pub const UNIX_PATH_LOCK_MS: u64 = 1_000;
 pub const TAP_QUEUES_MAX: usize = 64;
 /// What a capture gathers before it is written to its file.
 pub const CAPTURE_BUFFER_BYTES: usize = 256 * 1024;
+/// Bytes of a program's capture file, if its user sets no limit.
+pub const CAPTURE_BYTES_MAX_DEFAULT: u64 = 256 << 20;
+/// The smallest limit of a capture file: the head and some frames.
+pub const CAPTURE_BYTES_MAX_MIN: u64 = 4_096;
 /// Interfaces of one section of a capture that is read.
 pub const CAPTURE_INTERFACES_MAX: usize = 1_024;
 /// memif: rings in one direction, and so links, of one connection.
@@ -54,7 +58,7 @@ pub const MEMIF_CLIENTS_PER_LOOK: usize = 8;
 /// How long a peer may take over one message of the control channel, in milliseconds.
 pub const MEMIF_MESSAGE_TIMEOUT_MS: u64 = 2_000;
 /// Messages of one client until it is connected: INIT, its regions and rings, CONNECT, and some
-/// ACKs that nobody asked for.
+/// unsolicited ACKs.
 pub const MEMIF_HANDSHAKE_MESSAGES_MAX: u32 =
     2 + MEMIF_REGION_COUNT_MAX as u32 + 2 * MEMIF_QUEUE_COUNT_MAX as u32 + 8;
 const _: () = assert!(1u32 << MEMIF_RING_SIZE_LOG2_MAX <= (u16::MAX as u32).div_ceil(2));
@@ -74,7 +78,7 @@ pub const RESERVATIONS_MAX: usize = 4_096;
 pub const REPAIR_CHUNK_BYTES_MAX: usize = 64 << 10;
 /// The same, where the kernel has no memory for as many.
 pub const REPAIR_CHUNK_BYTES_MIN: usize = 1 << 10;
-/// Bytes that fit into a queue of the kernel's whose size nobody has changed.
+/// Bytes that fit into a kernel queue of default size.
 pub const REPAIR_PLAIN_BYTES: usize = 8 << 10;
 /// Room beside twice the bytes in a queue that has to be made larger.
 pub const REPAIR_ROOM_BYTES: usize = 64 << 10;
@@ -94,7 +98,7 @@ pub const RSS_TABLE_ENTRIES_MAX: usize = 1 << 12;
 const _: () = assert!(RSS_TABLE_ENTRIES_MAX.is_power_of_two());
 /// The longest netlink datagram that is read; the kernel writes 32 KiB at most.
 pub const NETLINK_BUFFER_BYTES: usize = 64 * 1024;
-/// How often a list is asked for again when it changed while it was told.
+/// Number of attempts to read a list that changes while it is read.
 pub const NETLINK_LISTINGS_MAX: usize = 8;
 /// How long the kernel may take for an answer, in milliseconds.
 pub const NETLINK_TIMEOUT_MS: u64 = 5_000;

@@ -1,28 +1,18 @@
-//! `trait Link`: one queue of frames, and what it can do.
+//! `trait Link`: one queue of frames, with its capabilities and counters.
 
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Ownership, Rss, sleep};
+use crate::{LinkError, Medium, Ownership, Rss, sleep};
 
 /// An IEEE 802 address.
 pub type MacAddress = [u8; 6];
 
-/// What a frame starts with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Medium {
-    /// An Ethernet header, VLAN tags included, no frame check sequence.
-    Ethernet,
-    /// An IPv4 or IPv6 header.
-    Ip,
-}
-
 /// What is known about the transport checksum of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksums {
-    /// Nothing: whoever reads the frame verifies it.
+    /// No verification: the reader verifies the frame.
     #[default]
     Unverified,
     /// The device or the sender on this machine vouches for it; the field may hold only the
@@ -108,45 +98,10 @@ pub struct Counters {
     pub system_calls: u64,
 }
 
-/// Why a link failed.
-#[derive(Debug, thiserror::Error)]
-pub enum LinkError {
-    /// A system call failed.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was tried, in words.
-        what: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The other end is gone: the interface was deleted, the memif peer disconnected.
-    #[error("{driver}: the other end is gone")]
-    Gone {
-        /// The driver's name.
-        driver: &'static str,
-    },
-    /// The link cannot be had on this machine; the text says what is missing.
-    #[error("{driver} is unavailable: {why}")]
-    Unavailable {
-        /// The driver's name.
-        driver: &'static str,
-        /// What is missing, and how to get it.
-        why: String,
-    },
-    /// A setting is out of range or contradicts another.
-    #[error("{setting}: {why}")]
-    Setting {
-        /// The setting's name.
-        setting: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
-}
-
-/// One queue of frames to and from the outside.
+/// One queue of frames in both directions.
 ///
-/// One turn of a loop: `rx_burst`, work, `tx_burst`; then either the next turn or `wait`. All
-/// calls are for one thread at a time.
+/// One poll of a loop: `rx_burst`, work, `tx_burst`; then either the next poll or `wait`. Only one
+/// thread at a time may call it.
 pub trait Link: Send {
     /// What this link can do.
     fn caps(&self) -> &Caps;
@@ -199,8 +154,8 @@ pub trait Link: Send {
         woken
     }
 
-    /// Called by [`Link::wait`] after a sleep, so that a driver counts it, or tells the outside
-    /// that nobody has to be woken any more.
+    /// Called by [`Link::wait`] after a sleep, so that a driver counts it, or disables wake-ups by
+    /// the peer.
     fn slept(&mut self) {}
 
     /// What was counted since the link was opened.

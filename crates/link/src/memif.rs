@@ -1,11 +1,12 @@
-//! memif: a network cable made of shared memory, as VPP and DPDK speak it (version 2.0).
+//! memif: a link over memory shared with another process, compatible with VPP and DPDK (version
+//! 2.0).
 //!
 //! One side is the *server* (the *master* of older documents): it listens on a UNIX socket. The
 //! other is the *client* (the *slave*): it connects, and owns the memory of all rings and buffers.
 //! Once they are connected frames pass without system calls; each queue is a [`Memif`], a link of
 //! its own with a ring in each direction.
 //!
-//! Read first: `memif.h` of VPP or DPDK for the words; `ring.rs` for who writes what;
+//! Read first: `memif.h` of VPP or DPDK for the terms; `ring.rs` for the writer of each field;
 //! `handshake.rs` for the control channel; then `lane.rs`.
 //!
 //! Invariants
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
+use crate::held_signals::HeldSignals;
 use crate::{Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit};
 
 mod control;
@@ -37,6 +39,7 @@ mod handshake;
 mod interrupt;
 mod lane;
 mod listener;
+mod refusal;
 mod region;
 mod ring;
 mod session;
@@ -48,13 +51,13 @@ use crate::limits::{
     MEMIF_QUEUE_COUNT_MAX, MEMIF_RING_SIZE_LOG2_MAX, MEMIF_RING_SIZE_LOG2_MIN,
     MEMIF_SPINS_BEFORE_SLEEP,
 };
-use control::{SECRET_BYTES, Text};
+use control::{FixedText, SECRET_BYTES};
 use handshake::Terms;
 use interrupt::Interrupts;
-use lane::{Gathered, Nonsense};
+use lane::{GatheredFrame, Nonsense};
 pub use listener::Listener;
-use listener::Place;
-use session::{Lanes, NoSession, Session, Wanted};
+use listener::ListenerPlace;
+use session::{Lanes, NoSession, Session, WantedMemory};
 
 const DRIVER: &str = "memif";
 
@@ -170,7 +173,7 @@ impl Settings {
                 Medium::Ip => 1,
             },
             secret,
-            name: Text::new(&self.name),
+            name: FixedText::new(&self.name),
             queue_count: self.queue_count,
             all_queues: false,
             ring_size_log2: self.ring_size_log2,
@@ -187,7 +190,7 @@ impl Settings {
 ///
 /// # Errors
 /// [`LinkError::Setting`]; [`LinkError::Unavailable`] when no peer came in time or it could not be
-/// agreed with; [`LinkError::Io`].
+/// agreed with; [`LinkError::Io`], for a server also when a signal came that ends a process.
 pub fn open(
     role: Role,
     settings: &Settings,
@@ -195,7 +198,13 @@ pub fn open(
     waits: &mut dyn FnMut(&str),
 ) -> Result<Vec<Memif>, LinkError> {
     match role {
-        Role::Server => Listener::bind(settings)?.serve(timeout, waits),
+        Role::Server => {
+            // Until the listener is dropped, and its socket's file removed with it, no signal ends
+            // the process.
+            let held =
+                HeldSignals::hold().map_err(|source| LinkError::Io { what: "signalfd", source })?;
+            Listener::bind(settings)?.serve(timeout, &held, waits)
+        }
         Role::Client => connect_noting(settings, timeout, waits),
     }
 }
@@ -254,7 +263,7 @@ fn try_connect(
 ) -> Result<(Arc<Session>, Vec<Lanes>), NoSession> {
     let channel = socket::connect(&settings.socket)
         .map_err(|error| NoSession::Io("connecting to a memif", error))?;
-    let wanted = Wanted { terms: settings.terms(), buffer_bytes: settings.buffer_bytes };
+    let wanted = WantedMemory { terms: settings.terms(), buffer_bytes: settings.buffer_bytes };
     session::join(channel, &wanted, deadline)
 }
 
@@ -301,7 +310,7 @@ pub struct Memif {
     /// Polls that found nothing to do since the control channel was last looked at.
     idle_polls: u32,
     /// A server that goes on without its client.
-    place: Option<Place>,
+    place: Option<ListenerPlace>,
     /// The client is gone, and the next one not there yet.
     is_unplugged: bool,
     /// What `wait_fd` shows: our interrupt, the control channel, the timer for a full ring.
@@ -371,7 +380,7 @@ impl Memif {
     }
 
     /// The link outlives its client from now on.
-    fn goes_on(&mut self, place: Place) {
+    fn goes_on(&mut self, place: ListenerPlace) {
         self.caps.notes.push("serves the next client when this one leaves".to_owned());
         self.place = Some(place);
     }
@@ -473,7 +482,7 @@ impl Memif {
         let mut lent = 0;
         while lent < max && waiting > 0 {
             waiting -= match self.lanes.receiving.gather(waiting, &mut self.rx_frame) {
-                Gathered::Frame { len, slots } => {
+                GatheredFrame::Frame { len, slots } => {
                     self.counters.rx_frames += 1;
                     self.counters.rx_bytes += len as u64;
                     lent += 1;
@@ -483,15 +492,15 @@ impl Memif {
                     each(&self.rx_frame[..len], received);
                     slots
                 }
-                Gathered::TooLong { slots } => {
+                GatheredFrame::TooLong { slots } => {
                     self.counters.rx_dropped_too_long += 1;
                     slots
                 }
-                Gathered::Malformed { slots } => {
+                GatheredFrame::Malformed { slots } => {
                     self.counters.rx_dropped_malformed += 1;
                     slots
                 }
-                Gathered::Incomplete => break,
+                GatheredFrame::Incomplete => break,
             };
         }
         lent
@@ -608,7 +617,7 @@ impl From<LinkError> for Disturbed {
     }
 }
 
-/// Makes `fd` wake who waits on `epoll`.
+/// Adds `fd` to `epoll`, edge-triggered.
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError> {
     epoll::add(epoll, fd, NO_DATA, epoll::EventFlags::IN)
         .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
@@ -692,8 +701,8 @@ impl Link for Memif {
     }
 
     /// Unmasks our interrupts and looks once more. A peer of ours cannot slip through between the
-    /// two (see `Ring::mask_interrupt`). DPDK's driver makes no fence between its index and its
-    /// look at our mask, so its last store may still be on its way when we look; after a short
+    /// two (see `MemifRing::mask_interrupt`). DPDK's driver makes no fence between its index and
+    /// its look at our mask, so its last store may still be on its way when we look; after a short
     /// spin, longer than a store takes to leave the core, we look again.
     fn arm(&mut self) -> Result<bool, LinkError> {
         if !self.is_unplugged {
@@ -708,7 +717,7 @@ impl Link for Memif {
         if self.plug_in()? {
             return Ok(false);
         }
-        let due = self.place.as_ref().and_then(Place::due);
+        let due = self.place.as_ref().and_then(ListenerPlace::due);
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         self.set_timer(left.map_or(Duration::ZERO, |left| left.max(SHORTEST_SLEEP)))?;
         Ok(true)

@@ -1,4 +1,4 @@
-//! What the kernel knows of its network: interfaces, addresses, routes, neighbours, and every
+//! rtnetlink: the kernel's interfaces, addresses, routes and neighbours, and every
 //! change of them. Read only.
 //!
 //! Read first: netlink(7), rtnetlink(7); `netlink/message.rs` for the messages.
@@ -32,7 +32,7 @@ pub use message::{Address, Fact, Interface, Neighbour, Route, RouteKind};
 
 pub use sockets::Sockets;
 
-use message::{Body, Messages};
+use message::{MessageBody, NetlinkMessages};
 
 /// Something that is so, or is so no more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ fn failed(source: Errno) -> LinkError {
 }
 
 impl Netlink {
-    /// Opens the socket and subscribes to changes: those after this call are told by
+    /// Opens the socket and subscribes to changes: later ones are returned by
     /// [`Netlink::changes`]. Needs no privilege.
     ///
     /// # Errors
@@ -74,8 +74,8 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, buffer: vec![0; NETLINK_BUFFER_BYTES].into() })
     }
 
-    /// Tells all that is so now: interfaces, addresses, routes, neighbours, in this order. Changes
-    /// that come meanwhile are told too. Blocks for the kernel's answer, some microseconds.
+    /// Reports the current interfaces, addresses, routes and neighbours, in this order, and changes
+    /// that happen meanwhile. Blocks for the kernel's answer, some microseconds.
     ///
     /// # Errors
     /// [`LinkError::Io`]; `TimedOut` when the kernel does not answer, `Interrupted` when the lists
@@ -100,7 +100,7 @@ impl Netlink {
     pub fn changes(&mut self, each: &mut dyn FnMut(Change)) -> Result<usize, LinkError> {
         let mut count = 0;
         while let Some(bytes) = self.receive(each)? {
-            for message in Messages::new(&self.buffer[..bytes]) {
+            for message in NetlinkMessages::new(&self.buffer[..bytes]) {
                 count += 1;
                 tell(message.body, each);
             }
@@ -108,7 +108,7 @@ impl Netlink {
         Ok(count)
     }
 
-    /// One list. `false`: it changed while it was told and has to be told again.
+    /// Reads one list. Returns `false` if it changed meanwhile and must be read again.
     fn list_kind(&mut self, kind: u16, each: &mut dyn FnMut(Change)) -> Result<bool, LinkError> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = message::list_request(kind, self.sequence);
@@ -124,13 +124,13 @@ impl Netlink {
                 sleep::until_readable(self.socket.as_fd(), Some(left))?;
                 continue;
             };
-            for message in Messages::new(&self.buffer[..bytes]) {
+            for message in NetlinkMessages::new(&self.buffer[..bytes]) {
                 // What answers nothing is a change of its own, or the rest of an older answer.
                 let is_answer = message.sequence == self.sequence;
                 is_whole &= !(is_answer && message.is_interrupted);
                 match message.body {
-                    Body::Done if is_answer => return Ok(is_whole),
-                    Body::Error(code) if is_answer => {
+                    MessageBody::Done if is_answer => return Ok(is_whole),
+                    MessageBody::Error(code) if is_answer => {
                         let source = io::Error::from_raw_os_error(code);
                         return Err(LinkError::Io { what: WHAT, source });
                     }
@@ -163,11 +163,11 @@ impl Netlink {
     }
 }
 
-fn tell(body: Body, each: &mut dyn FnMut(Change)) {
+fn tell(body: MessageBody, each: &mut dyn FnMut(Change)) {
     match body {
-        Body::Is(fact) => each(Change::Is(fact)),
-        Body::Gone(fact) => each(Change::Gone(fact)),
-        Body::Done | Body::Error(_) | Body::Other => {}
+        MessageBody::Is(fact) => each(Change::Is(fact)),
+        MessageBody::Gone(fact) => each(Change::Gone(fact)),
+        MessageBody::Done | MessageBody::Error(_) | MessageBody::Other => {}
     }
 }
 

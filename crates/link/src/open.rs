@@ -1,4 +1,4 @@
-//! From a description to links: which driver opens what.
+//! Opens links from a description: selects the driver.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which frames are ours where the host's address is shared with the kernel.
+//! Ownership of frames on an address shared with the kernel: ours, the kernel's, or both.
 //!
 //! Pure: a frame in, its owner out. [`Ownership::owner_of`] is the reference that the filters in
 //! the kernel (classic BPF for `packet`, XDP for `xdp`) are tested against, frame by frame.
@@ -160,7 +160,7 @@ fn checked(range: &RangeInclusive<u16>) -> Result<(u16, u16), OwnershipError> {
     Ok((first, last))
 }
 
-/// Whose a received frame is.
+/// Owner of a received frame.
 ///
 /// A driver that copies (`packet`) takes all but [`Owner::Kernel`]; the kernel sees every frame
 /// and is kept from answering by other means. A driver that can hand a frame to one side only
@@ -415,8 +415,8 @@ impl Ownership {
         self.flow_is_ours(&flow).then_some(Owner::Ours)
     }
 
-    /// `quoted`: the packet that the error is about, which somebody here sent. It is of the
-    /// error's own IP version.
+    /// Returns the owner of an ICMP error. `quoted` is the packet that the error is about, sent
+    /// from this host, with the error's own IP version.
     fn owner_of_error(&self, version: u8, quoted: &[u8]) -> Option<Owner> {
         let quoted_version = quoted.first()? >> 4;
         if self.whole_address {

@@ -1,4 +1,4 @@
-//! `Pace`: a link that sends at a rate, by a token bucket.
+//! Pacing: a link wrapper that limits the transmit rate by a token bucket.
 //!
 //! Read first: RFC 2697 §3 for buckets in general. Tokens are bytes; the bucket fills with time and
 //! holds a burst at most. A frame may go while the bucket is not in debt, and takes its bytes, so
@@ -24,10 +24,10 @@ pub struct Rate {
     pub burst_bytes: u64,
 }
 
-/// A link that sends at a [`Rate`] at most.
+/// A link that sends at most at a [`Rate`].
 ///
-/// [`Link::wait`] wakes when there are tokens again, if the last burst ran out of them. Who sleeps
-/// on [`Link::wait_fd`] has to wake by [`Pace::next_room`] as well.
+/// [`Link::wait`] wakes when there are tokens again, if the last burst ran out of them. Callers
+/// that sleep on [`Link::wait_fd`] must also wake at [`Pace::next_room`].
 pub struct Pace<L> {
     link: L,
     clock: Clock,
@@ -121,7 +121,7 @@ impl<L: Link> Link for Pace<L> {
         *is_held = max > 0 && !bucket.may_send();
         if *is_held {
             *held_count += 1;
-            // Finds out whether there is somebody to send to, and sends nothing.
+            // Checks whether the peer is connected, and sends nothing.
             return link.tx_burst(0, &mut |_| None);
         }
         let bytes_max = link.caps().tx_frame_bytes;

@@ -1,10 +1,10 @@
-//! `packet`: a packet socket (AF_PACKET) on an interface that the kernel goes on using.
+//! `packet`: an AF_PACKET socket on an interface that the kernel also uses.
 //!
 //! Read first: packet(7); `ownership.rs` for what is ours; `docs/decisions` on packet sockets for
 //! why there is no ring, and on silent ports for how the kernel is kept from answering.
 //!
 //! The kernel gives us a copy of each frame that the filter takes. It sees the frame itself too, so
-//! each port that is ours is held by a deaf socket ([`Reservation`](crate::Reservation)).
+//! each port that is ours is held by a deaf socket ([`PortGuard`](crate::PortGuard)).
 //!
 //! Invariants
 //! - The kernel's ports are silent before the filter takes their frames, and are given back after
@@ -18,11 +18,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::holdings::Holdings;
-use crate::interface::Interface;
+use crate::interface::InterfaceQuery;
 use crate::limits::{
     ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, PACKET_BATCH_MAX, PACKET_SOCKET_BUFFER_BYTES,
 };
+use crate::port_table::PortTable;
 use crate::socket_option::{attach_filter, set_option};
 use crate::virtio::{self, HEADER_BYTES};
 use crate::watch::Watch;
@@ -58,13 +58,13 @@ pub struct Packet {
     caps: Caps,
     counters: Counters,
     socket: OwnedFd,
-    holdings: Holdings,
+    port_table: PortTable,
     /// [`PACKET_BATCH_MAX`] buffers of `slot_bytes`: a virtio header, then a frame.
     rx: Box<[u8]>,
     tx: Box<[u8]>,
     slot_bytes: usize,
     /// The filled frames in `tx` that were not taken yet: the first one's place, and lengths.
-    waiting: Waiting,
+    waiting: WaitingFrames,
     watch: Watch,
     /// The interface was down when last heard of. The socket does not report its deletion then.
     is_down: bool,
@@ -73,7 +73,7 @@ pub struct Packet {
 
 /// Frames that wait in `tx`, from `first` to `end`.
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingFrames {
     first: usize,
     end: usize,
     lens: [usize; PACKET_BATCH_MAX],
@@ -85,7 +85,7 @@ struct Waiting {
 /// [`LinkError::Unavailable`] without the capability, [`LinkError::Setting`] for an interface that
 /// does not exist or carries neither Ethernet nor IP, [`LinkError::Io`].
 pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
-    let interface = Interface::new(&config.interface)?;
+    let interface = InterfaceQuery::new(&config.interface)?;
     let (index, mtu) = (interface.index()?, interface.mtu()?);
     let (kind, mac) = interface.hardware()?;
     let medium = match kind {
@@ -121,11 +121,11 @@ pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
         counters: Counters::default(),
         watch,
         socket,
-        holdings: Holdings::new(index.unsigned_abs()),
+        port_table: PortTable::new(index.unsigned_abs()),
         rx: vec![0; PACKET_BATCH_MAX * slot_bytes].into(),
         tx: vec![0; PACKET_BATCH_MAX * slot_bytes].into(),
         slot_bytes,
-        waiting: Waiting::default(),
+        waiting: WaitingFrames::default(),
         is_down: false,
         is_gone: false,
     })
@@ -148,7 +148,7 @@ fn packet_socket(config: &PacketConfig) -> Result<OwnedFd, LinkError> {
         }
         return Err(LinkError::Io { what: "open a packet socket", source });
     }
-    // SAFETY: the descriptor was just opened and is nobody else's.
+    // SAFETY: the descriptor was just opened and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let on: libc::c_int = 1;
     let options = [
@@ -174,7 +174,7 @@ fn packet_socket(config: &PacketConfig) -> Result<OwnedFd, LinkError> {
 /// Compiles and attaches the filter.
 fn attach(socket: &OwnedFd, medium: Medium, ownership: &Ownership) -> Result<(), LinkError> {
     let program = filter::compile(medium, ownership)?;
-    let to_kernel = |instruction: filter::Instruction| libc::sock_filter {
+    let to_kernel = |instruction: filter::FilterInstruction| libc::sock_filter {
         code: instruction.code,
         jt: instruction.jump_true,
         jf: instruction.jump_false,
@@ -201,7 +201,7 @@ fn bind_to(socket: &OwnedFd, index: i32) -> Result<(), LinkError> {
 }
 
 /// What one call to send a batch came to.
-enum Sent {
+enum BatchSent {
     /// So many of the frames went.
     Frames(usize),
     NoRoom,
@@ -291,14 +291,14 @@ impl Packet {
     fn flush(&mut self) -> Result<(), LinkError> {
         while self.waiting.first < self.waiting.end {
             match self.send()? {
-                Sent::Frames(count) => {
+                BatchSent::Frames(count) => {
                     let sent = &self.waiting.lens[self.waiting.first..][..count];
                     self.counters.tx_frames += count as u64;
                     self.counters.tx_bytes += sent.iter().sum::<usize>() as u64;
                     self.waiting.first += count;
                 }
-                Sent::NoRoom => return Ok(()),
-                Sent::Refused => {
+                BatchSent::NoRoom => return Ok(()),
+                BatchSent::Refused => {
                     self.counters.tx_dropped_refused += 1;
                     self.waiting.first += 1;
                 }
@@ -309,7 +309,7 @@ impl Packet {
         Ok(())
     }
 
-    fn send(&mut self) -> Result<Sent, LinkError> {
+    fn send(&mut self) -> Result<BatchSent, LinkError> {
         let mut vectors =
             [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PACKET_BATCH_MAX];
         let places = self.waiting.first..self.waiting.end;
@@ -327,14 +327,14 @@ impl Packet {
         // It writes the messages' lengths, which are ours.
         let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, flags) };
         if let Ok(sent) = usize::try_from(sent) {
-            return Ok(Sent::Frames(sent));
+            return Ok(BatchSent::Frames(sent));
         }
         match last_errno() {
-            Errno::AGAIN | Errno::INTR => Ok(Sent::NoRoom),
+            Errno::AGAIN | Errno::INTR => Ok(BatchSent::NoRoom),
             Errno::NXIO | Errno::NODEV => Err(self.gone()),
-            Errno::NETDOWN => self.went_down().map(|()| Sent::Refused),
+            Errno::NETDOWN => self.went_down().map(|()| BatchSent::Refused),
             // The interface's queue is full, or the frame is no frame to the kernel.
-            _ => Ok(Sent::Refused),
+            _ => Ok(BatchSent::Refused),
         }
     }
 }
@@ -481,9 +481,9 @@ impl Link for Packet {
     }
 
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
-        let change = self.holdings.prepare(ownership)?;
+        let change = self.port_table.prepare(ownership)?;
         attach(&self.socket, self.caps.medium, ownership)?;
-        self.holdings.commit(change);
+        self.port_table.commit(change);
         Ok(())
     }
 

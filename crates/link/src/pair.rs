@@ -1,12 +1,12 @@
-//! `pair`: two links in memory, each the other's outside. For tests, and for two stacks in one
+//! `pair`: two connected links in memory. For tests, and for two stacks in one
 //! process: both ends in one thread, or one in each of two threads.
 //!
 //! Read first: [`pair`], then `pair/ring.rs` for the memory between the ends.
 //!
 //! Invariants
-//! - A frame is copied by nobody: the sender fills the slot that the receiver is lent.
-//! - Who sleeps said so in `is_asleep` before it looked a last time; who published looked at
-//!   `is_asleep` afterwards. So one of the two always sees the other's work.
+//! - Frames are not copied: the sender fills the slot that is lent to the receiver.
+//! - A sleeper sets `is_asleep` before its last check of the ring; a sender reads `is_asleep` after
+//!   it publishes. So at least one of them sees the other's write.
 //! - An end that is dropped leaves its frames behind: they are received before `Gone`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ use crate::{Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Rece
 
 mod ring;
 
-use ring::{Consumer, Producer};
+use ring::{PairConsumer, PairProducer};
 
 const DRIVER: &str = "pair";
 
@@ -93,7 +93,7 @@ impl PairConfig {
 /// descriptor left for the two eventfds.
 pub fn pair(config: &PairConfig) -> Result<(Pair, Pair), LinkError> {
     config.check()?;
-    let bells = Arc::new([Bell::new()?, Bell::new()?]);
+    let bells = Arc::new([PairBell::new()?, PairBell::new()?]);
     let frame_bytes = config.caps([0; 6]).tx_frame_bytes;
     let (there_out, here_in) = ring::ring(config.frames, frame_bytes);
     let (here_out, there_in) = ring::ring(config.frames, frame_bytes);
@@ -112,13 +112,13 @@ pub fn pair(config: &PairConfig) -> Result<(Pair, Pair), LinkError> {
 
 /// Where one end sleeps.
 #[derive(Debug)]
-struct Bell {
+struct PairBell {
     /// The end sleeps, or is about to: ring.
     is_asleep: AtomicBool,
     eventfd: OwnedFd,
 }
 
-impl Bell {
+impl PairBell {
     fn new() -> Result<Self, LinkError> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|source| LinkError::Io { what: "make an eventfd", source: source.into() })?;
@@ -133,7 +133,8 @@ impl Bell {
         if !self.is_asleep.load(Ordering::Relaxed) {
             return false;
         }
-        // Only who takes the flag down rings. Relaxed: the eventfd orders what follows.
+        // Only the thread that clears the flag writes the eventfd. Relaxed: the eventfd orders the
+        // rest.
         if !self.is_asleep.swap(false, Ordering::Relaxed) {
             return false;
         }
@@ -153,9 +154,9 @@ impl Bell {
 pub struct Pair {
     caps: Caps,
     counters: Counters,
-    outgoing: Producer,
-    incoming: Consumer,
-    bells: Arc<[Bell; 2]>,
+    outgoing: PairProducer,
+    incoming: PairConsumer,
+    bells: Arc<[PairBell; 2]>,
     /// Which bell is ours.
     which: usize,
     is_armed: bool,
@@ -259,7 +260,7 @@ impl Link for Pair {
         bell.silence();
         self.counters.system_calls += 1;
         bell.is_asleep.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Bell::ring`.
+        // Pairs with the fence in `PairBell::ring`.
         fence(Ordering::SeqCst);
         self.is_armed = true;
         if self.has_work() {

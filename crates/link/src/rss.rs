@@ -1,4 +1,4 @@
-//! Receive side scaling: which queue of a device a packet arrives on, where the device says how it
+//! Receive side scaling (RSS): the receive queue of a packet, for devices that report how they
 //! chooses.
 //!
 //! Read first: Microsoft, "RSS hashing types" and "Verifying the RSS hash calculation", where the
@@ -15,7 +15,7 @@
 //!
 //! Invariants
 //! - The table's length is a power of two, so that a hash's low bits are an index into it.
-//! - A queue is the number of a link among those that were opened together, or nobody's.
+//! - A queue is the number of a link among those opened together, or unowned.
 
 use std::net::{IpAddr, SocketAddr};
 

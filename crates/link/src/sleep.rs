@@ -1,4 +1,4 @@
-//! Sleeping on a descriptor, as `Link::wait` of most drivers does.
+//! poll(2) on one descriptor, for `Link::wait` of most drivers.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

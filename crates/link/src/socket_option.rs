@@ -1,30 +1,33 @@
-//! Socket options that no safe wrapper offers, for values that are plain data.
+//! setsockopt(2) for options without a safe wrapper, for plain data.
 //!
 //! Read first: setsockopt(2).
 //!
-//! Invariant: the kernel reads and writes values of types that implement [`OptionValue`] and no
-//! others, so that no option can make an invalid value or reach memory through one.
+//! Invariant: the kernel reads and writes values of types that implement [`SocketOptionValue`] and
+//! no others, so that no option can make an invalid value or reach memory through one.
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// Missing in the libc crate.
+const SO_BINDTOIFINDEX: libc::c_int = 62;
 
 /// Values of socket options.
 ///
 /// # Safety
 /// Every pattern of bytes is a value of the type, it has no padding, and none of it is an address.
-pub(crate) unsafe trait OptionValue: Copy {}
+pub(crate) unsafe trait SocketOptionValue: Copy {}
 
 // SAFETY: an integer.
-unsafe impl OptionValue for libc::c_int {}
+unsafe impl SocketOptionValue for libc::c_int {}
 // SAFETY: an integer.
-unsafe impl OptionValue for u32 {}
+unsafe impl SocketOptionValue for u32 {}
 
 /// Sets a socket option.
 ///
 /// # Errors
 /// What the kernel answers.
-pub(crate) fn set_option<T: OptionValue>(
+pub(crate) fn set_option<T: SocketOptionValue>(
     socket: impl AsFd,
     level: libc::c_int,
     option: libc::c_int,
@@ -60,7 +63,7 @@ pub(crate) unsafe fn set_option_with_memory<T>(
 ///
 /// # Errors
 /// What the kernel answers.
-pub(crate) fn option<T: OptionValue>(
+pub(crate) fn option<T: SocketOptionValue>(
     socket: impl AsFd,
     level: libc::c_int,
     option: libc::c_int,
@@ -74,7 +77,7 @@ pub(crate) fn option<T: OptionValue>(
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: every byte is zero or the kernel's, and any bytes are a value (`OptionValue`).
+    // SAFETY: every byte is zero or the kernel's, and any bytes are a value (`SocketOptionValue`).
     Ok(unsafe { value.assume_init() })
 }
 
@@ -93,6 +96,43 @@ pub(crate) fn attach_filter(
     // SAFETY: `sock_fprog` names the instructions, which are read during the call; they are alive,
     // and as many as it says. Its padding is not read.
     unsafe { set_option_with_memory(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
+}
+
+/// Reads as much of a socket option as fits in `into`, and returns how many bytes that is.
+///
+/// # Errors
+/// What the kernel answers.
+pub(crate) fn option_bytes(
+    socket: BorrowedFd<'_>,
+    (level, option): (libc::c_int, libc::c_int),
+    into: &mut [u8],
+) -> io::Result<usize> {
+    let mut len = into.len() as libc::socklen_t;
+    let pointer = into.as_mut_ptr().cast();
+    // SAFETY: `getsockopt` writes at most `len` bytes to the slice, which is that long, alive and
+    // exclusively borrowed, and the length to `len`. It keeps neither pointer.
+    let done =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, pointer, &raw mut len) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(len as usize) }
+}
+
+/// Whether a socket filter is attached. A filter that is not classic BPF cannot be read.
+pub(crate) fn has_filter(socket: BorrowedFd<'_>) -> bool {
+    let filter = option_bytes(socket, (libc::SOL_SOCKET, libc::SO_GET_FILTER), &mut []);
+    match filter {
+        Ok(len) => len > 0,
+        Err(error) => error.raw_os_error() == Some(libc::EACCES),
+    }
+}
+
+/// Returns the index of the interface that the socket is bound to; 0: none.
+pub(crate) fn bound_interface(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    option(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX)
+}
+
+/// Binds the socket to the frames of one interface; 0: of all.
+pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, &index)
 }
 
 #[cfg(test)]

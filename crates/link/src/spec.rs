@@ -1,4 +1,4 @@
-//! Links as people write them: `--link tap:mp0,queues=2`.
+//! Parser of link descriptions: `--link tap:mp0,queues=2`.
 //!
 //! ```text
 //! pair                                                two ends in this process
@@ -25,7 +25,7 @@ use std::str::FromStr;
 
 use crate::limits::{MEMIF_RING_SIZE_LOG2_MAX, TAP_QUEUES_MAX, XDP_QUEUES_MAX};
 use crate::packet::PacketConfig;
-use crate::tap::TapConfig;
+use crate::tap::{self, TapConfig};
 use crate::{MacAddress, Medium};
 
 /// A link, described.
@@ -72,7 +72,7 @@ pub struct XdpSpec {
     pub mode: Option<XdpMode>,
     /// Frames go without a copy: `Some(true)` insists, `Some(false)` forbids, `None` tries.
     pub zero_copy: Option<bool>,
-    /// A pinned XSKMAP that somebody else's program uses; `None`: our own program.
+    /// Pinned XSKMAP of another XDP program; `None`: our own program.
     pub xskmap: Option<PathBuf>,
 }
 
@@ -149,6 +149,19 @@ pub enum SpecError {
     /// A setting that was given before.
     #[error("{0} is given twice")]
     Twice(String),
+}
+
+impl LinkSpec {
+    /// The device that opening the link would make, because it does not exist in the network
+    /// namespace of the calling thread.
+    #[must_use]
+    pub fn missing_device(&self) -> Option<&str> {
+        match self {
+            Self::Tap(config) if !tap::exists(config) => Some(&config.name),
+            Self::Faulty(beneath, _) => beneath.missing_device(),
+            _ => None,
+        }
+    }
 }
 
 impl FromStr for LinkSpec {

@@ -1,11 +1,11 @@
-//! `tap`: a TAP or TUN device of the kernel, one link for each of its queues.
+//! `tap`: a TAP or TUN device, one link per queue.
 //!
 //! Read first: the kernel's `networking/tuntap`, then `virtio.rs`.
 //!
 //! The kernel is the other end: what we send, it receives on the interface; what it routes to the
 //! interface, we receive. So we need addresses of our own, and a MAC address other than the
-//! interface's. With offloads, frames of up to 64 KiB pass whole in both directions and nobody
-//! computes a checksum of what stays on this machine.
+//! interface's. With offloads, frames of up to 64 KiB pass whole in both directions, without
+//! checksums for packets that stay on this machine.
 //!
 //! Invariants
 //! - The descriptor never blocks. One system call moves one frame.
@@ -18,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::io::Errno;
 
-use crate::interface::{self, Interface};
+use crate::interface::{self, InterfaceQuery};
 use crate::limits::{ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, TAP_QUEUES_MAX};
 use crate::virtio::{self, HEADER_BYTES};
 use crate::{Caps, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit};
@@ -70,7 +70,7 @@ pub struct Tap {
 
 /// Whether an interface of that name exists, in the network namespace of the calling thread.
 pub(crate) fn exists(config: &TapConfig) -> bool {
-    Interface::new(&config.name).and_then(|interface| interface.index()).is_ok()
+    InterfaceQuery::new(&config.name).and_then(|interface| interface.index()).is_ok()
 }
 
 /// Opens the device's queues, sets its MTU and switches it on.
@@ -87,7 +87,7 @@ pub fn open(config: &TapConfig) -> Result<Vec<Tap>, LinkError> {
     let mut notes = Vec::new();
     let devices = open_queues(config)?;
     let has_offloads = set_offloads(&devices, config.offloads, &mut notes)? && config.offloads;
-    let interface = Interface::new(&config.name)?;
+    let interface = InterfaceQuery::new(&config.name)?;
     if let Some(mtu) = config.mtu {
         interface.set_mtu(mtu)?;
     }
@@ -107,7 +107,7 @@ pub fn open(config: &TapConfig) -> Result<Vec<Tap>, LinkError> {
 
 fn caps(
     config: &TapConfig,
-    interface: &Interface,
+    interface: &InterfaceQuery,
     has_offloads: bool,
     notes: Vec<String>,
 ) -> Result<Caps, LinkError> {
@@ -208,8 +208,8 @@ fn explain(config: &TapConfig, error: LinkError) -> LinkError {
     }
 }
 
-/// Asks for checksums and segmentation on all queues, or for neither: a device that stays keeps
-/// what it was told by the last program that had it. `false` and a note: refused.
+/// Enables or disables checksum and segmentation offload on all queues: a persistent device keeps
+/// the setting of its last user. Returns `false` and a note if the kernel refuses.
 fn set_offloads(
     devices: &[File],
     are_wanted: bool,

@@ -1,4 +1,4 @@
-//! The virtio network header: how a frame's offloads are told to the kernel and by it, on TAP
+//! The virtio network header: describes a frame's offloads in both directions, on TAP
 //! devices (`IFF_VNET_HDR`) and packet sockets (`PACKET_VNET_HDR`).
 //!
 //! Read first: virtio 1.2 §5.1.6 and the kernel's `linux/virtio_net.h`. The form is the legacy

@@ -1,4 +1,4 @@
-//! Link events of rtnetlink, beside a socket of an interface, as one descriptor to sleep on.
+//! One descriptor to wait for a socket's frames and for rtnetlink link events.
 //!
 //! The deletion of an interface does not always wake poll(2) on a socket of it. An AF_XDP socket
 //! never shows it. A packet socket reports once that its interface went down, and nothing when

@@ -1,12 +1,12 @@
-//! xdp: AF_XDP, frames past the kernel's network stack, on an interface that we share with it.
+//! AF_XDP: frames that bypass the kernel's network stack, on an interface shared with it.
 //!
 //! An XDP program of our own runs where frames arrive, and hands those that are ours
 //! ([`Ownership`]: addresses, ports and flows) to our sockets, one per queue; everything else
 //! reaches the kernel untouched, ARP and neighbour discovery included. What we send goes straight
 //! to the driver.
 //!
-//! Read first: the kernel's `Documentation/networking/af_xdp.rst`; `program.rs` for what is ours
-//! and what is passed on, with reasons; `socket.rs` for who has a frame when.
+//! Read first: the kernel's `Documentation/networking/af_xdp.rst`; `program.rs` for the frames
+//! that are ours or passed to the kernel; `socket.rs` for the ownership of UMEM frames.
 //!
 //! Needs: CAP_NET_RAW for the sockets, CAP_IPC_LOCK (or a larger limit of locked memory) for their
 //! frames; CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN for the program, unless a map of
@@ -16,14 +16,14 @@
 //! - The program is attached by a descriptor: it is gone when the last link is dropped and when
 //!   the process is killed, and the kernel then has all frames again.
 //! - Nothing is ours before `set_ownership`, and by then each socket is bound.
-//! - Each port that is ours is held by a deaf kernel socket ([`Reservation`](crate::Reservation)),
+//! - Each port that is ours is held by a deaf kernel socket ([`PortGuard`](crate::PortGuard)),
 //!   so that no other program gets it and waits for frames in vain.
 //! - A frame that the kernel has is not touched; a frame is lent in place, without a copy of ours.
 //!
-//! What depends on kernel and driver is tried and not guessed, and the notes of [`Caps`] say what
-//! came of it: zero-copy, native mode, frames of several buffers (Linux 6.6), checksums by metadata
-//! (6.8 and later), memory that all queues share (5.10). Checksums are not left to a driver that
-//! reads our memory itself: whether it fills them in is told by nobody that we ask.
+//! Features of kernel and driver are probed, and the notes of [`Caps`] report the results:
+//! zero-copy, native mode, frames of several buffers (Linux 6.6), checksums by metadata (6.8 and
+//! later), memory that all queues share (5.10). Checksum offload is not used with zero-copy
+//! drivers, because they do not report whether they support it.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -34,12 +34,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use libc::{EBUSY, ENETDOWN, ENXIO, EOPNOTSUPP, EPERM};
 
 use crate::ethtool::Ethtool;
-use crate::holdings::Holdings;
-use crate::interface::Interface;
+use crate::interface::InterfaceQuery;
 use crate::limits::{
     ETHERNET_HEADER_BYTES, XDP_FRAMES_PER_KICK, XDP_HEADROOM_BYTES, XDP_PIECES_MAX,
     XDP_POLLS_PER_LOOK, XDP_QUEUES_MAX, XDP_RING_SIZE_MAX, XDP_RING_SIZE_MIN,
 };
+use crate::port_table::PortTable;
 use crate::spec::XdpMode;
 use crate::watch::Watch;
 use crate::{
@@ -57,12 +57,14 @@ mod privileges;
 mod program;
 mod queues;
 mod ring;
+mod shape;
 mod socket;
 mod umem;
 
 use bpf::Map;
 use filter::Filter;
-use socket::{Outgoing, Shape, Socket, Taken};
+use shape::SocketShape;
+use socket::{FilledFrame, Socket, TakenFrame};
 
 const DRIVER: &str = "xdp";
 
@@ -72,8 +74,8 @@ pub enum SocketMap {
     /// A program of ours, by the ownership given.
     #[default]
     Own,
-    /// Somebody else's program, which redirects into the XSKMAP that is pinned here; the
-    /// ownership is not ours to enforce then.
+    /// Another program, which redirects into the XSKMAP that is pinned here and decides the
+    /// ownership of frames.
     Pinned(PathBuf),
     /// The same, with the map as a descriptor.
     Given(Arc<OwnedFd>),
@@ -137,7 +139,7 @@ impl XdpConfig {
     }
 
     /// How sockets are laid out for frames of an interface with this MTU.
-    fn shape(&self, mtu: usize) -> Result<Shape, LinkError> {
+    fn shape(&self, mtu: usize) -> Result<SocketShape, LinkError> {
         let whole = mtu + ETHERNET_HEADER_BYTES;
         let chunk = self.frame_bytes as usize;
         let pieces_bytes = (whole > chunk - XDP_HEADROOM_BYTES).then_some(whole);
@@ -150,7 +152,7 @@ impl XdpConfig {
         // Metadata needs room in each chunk, and a frame of several would have holes.
         let wants_metadata = self.checksums && pieces_bytes.is_none();
         let Self { frame_bytes, ring_size, .. } = *self;
-        Ok(Shape { frame_bytes, ring_size, pieces_bytes, wants_metadata })
+        Ok(SocketShape { frame_bytes, ring_size, pieces_bytes, wants_metadata })
     }
 
     /// Queues to open, of `existing` ones.
@@ -171,7 +173,7 @@ impl XdpConfig {
 /// queue, an interface without another XDP program; [`LinkError::Io`].
 pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
     config.check()?;
-    let interface = Interface::new(&config.interface)?;
+    let interface = InterfaceQuery::new(&config.interface)?;
     let (mtu, (_, mac)) = (interface.mtu()?, interface.hardware()?);
     let shape = config.shape(mtu)?;
     // An index is above zero.
@@ -179,7 +181,7 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
     let ethtool = Ethtool::new(&config.interface)?;
     let existing = ethtool.queue_count()?;
     let queues = config.queues(existing)?;
-    let (mut steering, mut notes) = Steering::open(config, index, shape.pieces_bytes.is_some())?;
+    let (mut steering, mut notes) = XdpSteering::open(config, index, shape.pieces_bytes.is_some())?;
     if queues.clone().count() < existing as usize {
         notes.push("frames of ours on queues that are not open are dropped".to_owned());
     }
@@ -244,14 +246,14 @@ fn failed(what: &'static str, source: io::Error) -> LinkError {
 
 /// Who brings frames to our sockets; shared by all links of one `open`.
 #[derive(Debug)]
-enum Steering {
+enum XdpSteering {
     /// Our program, and the ports that no other program may have meanwhile.
-    Own(Filter, Holdings),
-    /// Somebody else's, into this map; our entries in it are the keys.
+    Own(Filter, PortTable),
+    /// Another program with this map; the keys are our entries in it.
     Foreign(Map, Vec<u32>),
 }
 
-impl Steering {
+impl XdpSteering {
     fn open(
         config: &XdpConfig,
         index: u32,
@@ -259,7 +261,7 @@ impl Steering {
     ) -> Result<(Self, Vec<String>), LinkError> {
         let foreign = |map: io::Result<Map>| {
             let map = map.map_err(|error| failed("open the map of sockets", error))?;
-            let note = "somebody else's XDP program says which frames come to us".to_owned();
+            let note = "another XDP program selects the frames for us".to_owned();
             Ok((Self::Foreign(map, Vec::new()), vec![note]))
         };
         match &config.socket_map {
@@ -282,7 +284,7 @@ impl Steering {
                 format!("the XDP program runs in the general path; the driver refused: {why}")
             }
         };
-        Ok((Self::Own(filter, Holdings::new(index)), vec![note]))
+        Ok((Self::Own(filter, PortTable::new(index)), vec![note]))
     }
 
     /// From now on frames of ours on `queue` go to `socket`.
@@ -305,12 +307,12 @@ impl Steering {
 
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
         match self {
-            Self::Own(filter, holdings) => {
-                let change = holdings.prepare(ownership)?;
+            Self::Own(filter, port_table) => {
+                let change = port_table.prepare(ownership)?;
                 filter
                     .set_ownership(ownership)
                     .map_err(|source| LinkError::Io { what: "change what is ours", source })?;
-                holdings.commit(change);
+                port_table.commit(change);
                 Ok(())
             }
             Self::Foreign(..) => Ok(()),
@@ -318,7 +320,7 @@ impl Steering {
     }
 }
 
-impl Drop for Steering {
+impl Drop for XdpSteering {
     fn drop(&mut self) {
         if let Self::Foreign(map, queues) = self {
             // The kernel takes an entry away with its socket as well; one that is gone is as good.
@@ -349,7 +351,7 @@ fn known_rss(
 #[derive(Debug)]
 pub struct Xdp {
     // Dropped first, so that no frame of ours is steered to a socket that is gone.
-    steering: Arc<Mutex<Steering>>,
+    steering: Arc<Mutex<XdpSteering>>,
     socket: Socket,
     caps: Caps,
     counters: Counters,
@@ -364,7 +366,11 @@ pub struct Xdp {
 }
 
 impl Xdp {
-    fn new(socket: Socket, caps: Caps, steering: Arc<Mutex<Steering>>) -> Result<Self, LinkError> {
+    fn new(
+        socket: Socket,
+        caps: Caps,
+        steering: Arc<Mutex<XdpSteering>>,
+    ) -> Result<Self, LinkError> {
         let watch = Watch::new(socket.as_fd(), true)
             .map_err(|source| LinkError::Io { what: "watch an interface", source })?;
         let counters = Counters::default();
@@ -390,8 +396,7 @@ impl Xdp {
         self.steering().sockets().as_fd().try_clone_to_owned()
     }
 
-    /// Gives that map a name in a BPF file system ([`SocketMap::Pinned`]). Whoever gave the name
-    /// removes it.
+    /// Pins that map in a BPF file system ([`SocketMap::Pinned`]). The caller removes the pin.
     ///
     /// # Errors
     /// What the kernel says: the place has to be in a BPF file system, and free.
@@ -399,7 +404,7 @@ impl Xdp {
         self.steering().sockets().pin(path)
     }
 
-    fn steering(&self) -> MutexGuard<'_, Steering> {
+    fn steering(&self) -> MutexGuard<'_, XdpSteering> {
         // A thread that panicked in here left the maps in a state that the next change corrects.
         self.steering.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -501,14 +506,14 @@ impl Xdp {
 }
 
 /// What the caps do not offer cannot be done: the frame would arrive wrong.
-fn outgoing(transmit: Transmit, frame_bytes: usize, fills_checksums: bool) -> Option<Outgoing> {
+fn outgoing(transmit: Transmit, frame_bytes: usize, fills_checksums: bool) -> Option<FilledFrame> {
     let Transmit { len, checksum_start, checksum_field, segment_bytes, .. } = transmit;
     let checksum = (checksum_start > 0).then_some((checksum_start, checksum_field));
     let field_end = usize::from(checksum_start) + usize::from(checksum_field) + 2;
     let can_be_filled = checksum.is_none() || (fills_checksums && field_end <= len);
     let is_good = segment_bytes == 0 && can_be_filled && (1..=frame_bytes).contains(&len);
     // At most a frame, so it fits.
-    is_good.then_some(Outgoing { len: len as u32, checksum })
+    is_good.then_some(FilledFrame { len: len as u32, checksum })
 }
 
 impl Link for Xdp {
@@ -538,9 +543,9 @@ impl Link for Xdp {
             });
             match received {
                 None => break,
-                Some(Taken::Malformed) => self.counters.rx_dropped_malformed += 1,
-                Some(Taken::TooLong) => self.counters.rx_dropped_too_long += 1,
-                Some(Taken::Lent) => {
+                Some(TakenFrame::Malformed) => self.counters.rx_dropped_malformed += 1,
+                Some(TakenFrame::TooLong) => self.counters.rx_dropped_too_long += 1,
+                Some(TakenFrame::Lent) => {
                     lent += 1;
                     self.counters.rx_frames += 1;
                     self.counters.rx_bytes += bytes;
@@ -598,8 +603,8 @@ impl Link for Xdp {
         Counters { rx_dropped_overrun: dropped, ..self.counters }
     }
 
-    /// Changes what is ours, for all links that were opened together. What stays ours never
-    /// reaches the kernel meanwhile. Without effect where somebody else's program steers.
+    /// Changes the ownership for all links that were opened together. Frames that stay ours never
+    /// reach the kernel meanwhile. Has no effect if another XDP program steers.
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
         self.steering().set_ownership(ownership)
     }

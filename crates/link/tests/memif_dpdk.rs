@@ -158,7 +158,7 @@ fn length(number: u32) -> usize {
     60 + (number as usize * 131) % 1_440
 }
 
-/// The peer is told, or learns it from the end of its control channel.
+/// The peer gets a message, or sees the end of its control channel.
 fn wait_until_gone(link: &mut Memif) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -167,7 +167,7 @@ fn wait_until_gone(link: &mut Memif) {
             Err(error) => panic!("{error} instead of Gone"),
             Ok(_) => drop(link.rx_burst(64, &mut |_, _| ())),
         }
-        assert!(Instant::now() < deadline, "nobody said that DPDK is gone");
+        assert!(Instant::now() < deadline, "the end of DPDK was not reported");
     }
 }
 
@@ -281,7 +281,7 @@ fn dpdk_counts_every_frame_that_we_sent() {
                 (sent, moved) = (sent + filled, Instant::now());
             }
         }
-        // DPDK takes a ring's worth at most that is left, and counts it, with nobody to tell of it.
+        // DPDK accepts at most one more ring of frames, and counts them without an error.
         std::thread::sleep(Duration::from_secs(2));
         let printed = testpmd.finish("show port stats 0");
         let expected = format!("RX-packets: {COUNT}");

@@ -15,7 +15,7 @@ fn settings(socket: &str) -> Settings {
     Settings { ring_size_log2: 7, ..Settings::new(socket, [2, 0, 0, 0, 0, 9]) }
 }
 
-/// Not a test of its own: the other process, which sends back what it gets until nobody is there.
+/// Not a test of its own: the other process, which echoes frames until its peer is gone.
 #[test]
 fn echo_client() {
     let Ok(socket) = std::env::var(SOCKET) else {
@@ -112,7 +112,7 @@ fn a_killed_peer_is_gone() {
         match link.wait(Some(PATIENCE)) {
             Err(LinkError::Gone { driver }) => break assert_eq!(driver, "memif"),
             Err(error) => panic!("{error}"),
-            Ok(_) => assert!(start.elapsed() < PATIENCE, "nobody said that the peer is gone"),
+            Ok(_) => assert!(start.elapsed() < PATIENCE, "the loss of the peer was not reported"),
         }
     }
     assert_eq!(link.gone_reason(), Some("the peer closed the control channel"));

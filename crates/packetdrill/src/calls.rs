@@ -1,4 +1,4 @@
-//! The entries of packetdrill's record: arguments of C in, what the world answers out.
+//! The functions of packetdrill's record: C arguments in, results of the simulated host out.
 //!
 //! Each checks its pointers, makes the call and sets errno if it failed; `answer` keeps panics in.
 
@@ -15,24 +15,27 @@ use libc::{
 };
 use megapipe::{Address, SOCKADDR_BYTES};
 use megapipe_sockets::{
-    Bsd, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, PollFd, Received, Shutdown,
+    Bsd, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, PollFd, ReceivedMessage, Shutdown,
 };
 
-use megapipe_scripts::world::World;
+use megapipe_scripts::world::ScriptWorld;
 
 use crate::limits::{EPOCH_US, MOVED_BYTES_MAX, PARTS_MAX, RECEIVE_TIME};
 
 /// A pointer is null that must not be.
 const FAULT: Error = Error::Os(libc::EFAULT);
 
-/// Runs a call on the world behind `userdata`; -1 and errno where it fails.
-fn answer<T: From<i8>>(userdata: *mut c_void, call: impl FnOnce(&World) -> Result<T, Error>) -> T {
+/// Runs a call on the host behind `userdata`; -1 and errno if it fails.
+fn answer<T: From<i8>>(
+    userdata: *mut c_void,
+    call: impl FnOnce(&ScriptWorld) -> Result<T, Error>,
+) -> T {
     let result = match userdata.is_null() {
         true => Err(Error::Os(libc::ENODEV)),
         false => {
             // SAFETY: packetdrill hands back what `packetdrill_interface_init` gave it, until it
             // calls `free`; a world may be used by several threads.
-            let world = unsafe { &*userdata.cast::<World>() };
+            let world = unsafe { &*userdata.cast::<ScriptWorld>() };
             catch_unwind(AssertUnwindSafe(|| call(world))).unwrap_or(Err(Error::Os(libc::EIO)))
         }
     };
@@ -45,7 +48,7 @@ fn answer<T: From<i8>>(userdata: *mut c_void, call: impl FnOnce(&World) -> Resul
     })
 }
 
-/// 0 for what has nothing to say.
+/// 0, for functions without a result.
 fn zero(result: Result<(), Error>) -> Result<c_int, Error> {
     result.map(|()| 0)
 }
@@ -57,7 +60,7 @@ fn len(result: Result<usize, Error>) -> Result<isize, Error> {
 pub(crate) extern "C" fn free(userdata: *mut c_void) {
     if !userdata.is_null() {
         // SAFETY: the pointer came from `Box::into_raw`, and packetdrill is done with it.
-        let world = unsafe { Box::from_raw(userdata.cast::<World>()) };
+        let world = unsafe { Box::from_raw(userdata.cast::<ScriptWorld>()) };
         // A panic on the way out stays here too.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(world)));
     }
@@ -99,7 +102,7 @@ pub(crate) unsafe extern "C" fn accept(
         let accepted = world.call(|sockets| sockets.accept4(fd, OpenFlags::empty()))?;
         // One that is over already has no peer to name any more.
         let peer = world.call(|sockets| sockets.getpeername(accepted)).ok();
-        // SAFETY: packetdrill promises room for an address, as large as it says, or null.
+        // SAFETY: packetdrill promises a buffer for an address with its size, or null.
         unsafe { write_address(address, size, peer) };
         Ok(accepted)
     })
@@ -172,8 +175,9 @@ pub(crate) unsafe extern "C" fn recvfrom(
         let to = unsafe { memory_mut(buffer, count) }?;
         let mut parts = [IoSliceMut::new(to)];
         let flags = MsgFlags::from_bits_retain(flags);
-        let received: Received = world.call(|sockets| sockets.recvfrom(fd, &mut parts, flags))?;
-        // SAFETY: packetdrill promises room for an address, as large as it says, or null.
+        let received: ReceivedMessage =
+            world.call(|sockets| sockets.recvfrom(fd, &mut parts, flags))?;
+        // SAFETY: packetdrill promises a buffer for an address with its size, or null.
         unsafe { write_address(address, size, received.from) };
         len(Ok(received.len))
     })
@@ -193,10 +197,10 @@ pub(crate) unsafe extern "C" fn recvmsg(
         let flags = MsgFlags::from_bits_retain(flags);
         // SAFETY: it promises `msg_controllen` writable bytes, or null.
         let control = unsafe { memory_mut(header.msg_control, header.msg_controllen) }?;
-        let received: Received =
+        let received: ReceivedMessage =
             world.call(|sockets| sockets.recvmsg(fd, &mut parts, control, flags))?;
         let size = &raw mut header.msg_namelen;
-        // SAFETY: it promises room for an address, as large as it says, or null.
+        // SAFETY: it promises a buffer for an address with its size, or null.
         unsafe { write_address(header.msg_name.cast(), size, received.from) };
         header.msg_controllen = received.control_len;
         header.msg_flags = received.flags.bits();
@@ -279,7 +283,7 @@ pub(crate) unsafe extern "C" fn sendmsg(
         let flags = MsgFlags::from_bits_retain(flags);
         // SAFETY: it promises `msg_controllen` readable bytes, or null.
         let control = unsafe { memory(header.msg_control, header.msg_controllen) }?;
-        len(world.call(|sockets| sockets.sendmsg(fd, &parts, (to, control), flags)))
+        len(world.call(|sockets| sockets.sendmsg(fd, &parts, to, control, flags)))
     })
 }
 
@@ -289,7 +293,7 @@ pub(crate) extern "C" fn fcntl(
     command: c_int,
     argument: usize,
 ) -> c_int {
-    // An int was handed over; what lies above it in the register means nothing.
+    // The argument is an int; the upper half of the register is undefined.
     let argument = argument as c_int;
     answer(userdata, |world| world.call(|sockets| sockets.fcntl(fd, command, argument)))
 }
@@ -434,7 +438,7 @@ pub(crate) unsafe extern "C" fn gettimeofday(
     _: *mut timezone,
 ) -> c_int {
     answer(userdata, |world| {
-        // Whoever asks again and again waits for time to pass.
+        // Time passes, so that a caller which polls the clock makes progress.
         run_for(world, Duration::from_micros(1))?;
         let now_us = epoch_us(world.elapsed());
         // SAFETY: packetdrill promises a writable record, or null.
@@ -497,7 +501,7 @@ pub(crate) unsafe extern "C" fn epoll_wait(
         let count = world.call(|sockets| sockets.epoll_wait(epoll, &mut found, wait))?;
         for (index, event) in found[..count].iter().enumerate() {
             let told = epoll_event { events: event.events.bits(), u64: event.data };
-            // SAFETY: packetdrill promises room for `max` events.
+            // SAFETY: packetdrill promises memory for `max` events.
             unsafe { events.wrapping_add(index).write_unaligned(told) };
         }
         Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
@@ -510,14 +514,14 @@ pub(crate) unsafe extern "C" fn pipe(userdata: *mut c_void, ends: *mut c_int) ->
             return Err(FAULT);
         }
         let made = world.call(|sockets| sockets.pipe2(OpenFlags::empty()))?;
-        // SAFETY: packetdrill promises room for two descriptors.
+        // SAFETY: packetdrill promises memory for two descriptors.
         unsafe { ends.cast::<[c_int; 2]>().write(made) };
         Ok(0)
     })
 }
 
-/// Between a socket and a pipe of ours nothing can be moved without a copy, and a caller may not be
-/// told that it was: ENOSYS, as from a kernel without splice(2).
+/// Moving bytes between a socket and a pipe here would need a copy: ENOSYS, as from a kernel
+/// without splice(2).
 pub(crate) extern "C" fn splice(
     userdata: *mut c_void,
     _: c_int,
@@ -531,23 +535,23 @@ pub(crate) extern "C" fn splice(
 }
 
 /// Lets time pass.
-fn run_for(world: &World, time: Duration) -> Result<(), Error> {
+fn run_for(world: &ScriptWorld, time: Duration) -> Result<(), Error> {
     world.run_until(world.elapsed() + time, || None::<()>).map(drop)
 }
 
-/// A time of the world's clock in microseconds since 1970.
+/// A virtual time in microseconds since 1970.
 fn epoch_us(at: Duration) -> u64 {
     EPOCH_US + u64::try_from(at.as_micros()).unwrap_or(u64::MAX - EPOCH_US)
 }
 
-/// A time-out in milliseconds; below zero: for ever.
+/// A timeout in milliseconds; negative: none.
 fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
 /// # Safety
 /// `at` is null or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are readable, and
-/// nobody changes them while `'a` lasts.
+/// nothing changes them for `'a`.
 unsafe fn memory<'a>(at: *const c_void, len: usize) -> Result<&'a [u8], Error> {
     match (at.is_null(), len) {
         (_, 0) => Ok(&[]),
@@ -559,7 +563,7 @@ unsafe fn memory<'a>(at: *const c_void, len: usize) -> Result<&'a [u8], Error> {
 
 /// # Safety
 /// `at` is null or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are writable, and
-/// nobody else uses them while `'a` lasts.
+/// nothing else uses them for `'a`.
 unsafe fn memory_mut<'a>(at: *mut c_void, len: usize) -> Result<&'a mut [u8], Error> {
     match (at.is_null(), len) {
         (_, 0) => Ok(&mut []),
@@ -645,7 +649,7 @@ unsafe fn optional_address(
     }
 }
 
-/// Writes an address, cut to the room there is, with the size that it would have had.
+/// Writes an address, truncated to the buffer, with its full size.
 ///
 /// # Safety
 /// `at` is null or points to `*size` writable bytes; `size` is null or points to a size.
@@ -654,7 +658,7 @@ unsafe fn write_address(at: *mut sockaddr, size: *mut socklen_t, address: Option
     let Some(size) = (unsafe { size.as_mut() }) else { return };
     let address = address.map(Address::from);
     let (bytes, len) = address.map_or(([0; SOCKADDR_BYTES], 0), |address| address.to_sockaddr());
-    // SAFETY: the caller promises as many writable bytes as the size says, or null.
+    // SAFETY: the caller promises `*size` writable bytes, or null.
     if let Ok(room) = unsafe { memory_mut(at.cast(), *size as usize) } {
         let kept = len.min(room.len());
         room[..kept].copy_from_slice(&bytes[..kept]);

@@ -1,4 +1,4 @@
-//! The flags that packetdrill hands over (`--so_flags`): pairs `key=value` with commas between.
+//! The flags of packetdrill's `--so_flags`: pairs `key=value`, separated by commas.
 //!
 //! Pure: text in, settings out.
 //!
@@ -11,9 +11,9 @@ use megapipe::{Prefixed, ServerConfig};
 use megapipe_scripts::world::host;
 use megapipe_scripts::{DEFAULT_ADDRESSES, UnknownKnob, tcp_for_scripts};
 
-/// What the flags say.
+/// The parsed flags.
 #[derive(Debug, Clone)]
-pub struct Flags {
+pub struct PacketdrillFlags {
     /// Our addresses with the bits of their prefix.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The largest IP packet in bytes.
@@ -22,7 +22,7 @@ pub struct Flags {
     knobs: String,
 }
 
-/// Flags that cannot be obeyed.
+/// Invalid flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
     /// Not a pair.
@@ -41,7 +41,7 @@ pub enum FlagError {
 
 const MTU: u16 = 1500;
 
-impl Flags {
+impl PacketdrillFlags {
     /// Reads the text.
     ///
     /// # Errors
@@ -77,13 +77,13 @@ impl Flags {
     /// The stack's settings: our addresses, and the other side behind a gateway for each family.
     ///
     /// # Errors
-    /// [`FlagError::Knob`], which [`Flags::parse`] has found before.
+    /// [`FlagError::Knob`], which [`PacketdrillFlags::parse`] has found before.
     pub fn settings(&self) -> Result<ServerConfig, FlagError> {
         Ok(host(self.addresses.clone(), self.mtu, tcp_for_scripts(&self.knobs)?))
     }
 }
 
-/// An address whose prefix leaves room for another host's.
+/// An address whose prefix contains another host's address.
 fn prefixed(text: &str) -> Option<(IpAddr, u8)> {
     let Prefixed { address, prefix_bits } = text.parse().ok()?;
     let width = if address.is_ipv4() { 32 } else { 128 };
@@ -99,7 +99,8 @@ mod tests {
     #[test]
     fn flags_choose_addresses_and_turn_knobs() {
         let text = "local_ip=10.1.2.3/24, local_ip=fd00::3/64,mtu=1400,tcp_sack=0,delayed_ack_ms=7";
-        let settings = Flags::parse(text).expect("good flags").settings().expect("good knobs");
+        let settings =
+            PacketdrillFlags::parse(text).expect("good flags").settings().expect("good knobs");
         assert_eq!(settings.addresses.len(), 2);
         assert_eq!(settings.gateways[0], IpAddr::from([10, 1, 2, 2]));
         assert_eq!(settings.gateways.len(), 2);
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn without_flags_the_host_is_where_scripts_expect_it() {
-        let flags = Flags::parse("").expect("no flags");
+        let flags = PacketdrillFlags::parse("").expect("no flags");
         assert_eq!(flags.addresses, DEFAULT_ADDRESSES);
         let ipv6 = "fd3d:fa7b:d17d::1".parse().expect("packetdrill's own address");
         assert_eq!(flags.addresses[1], (ipv6, 48));
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let wrong = |text: &str| Flags::parse(text).expect_err("wrong").to_string();
+        let wrong = |text: &str| PacketdrillFlags::parse(text).expect_err("wrong").to_string();
         assert!(wrong("tcp_sack").contains("key=value"));
         assert!(wrong("local_ip=10.0.0.1").contains("ADDRESS/BITS"));
         assert!(wrong("local_ip=10.0.0.1/33").contains("ADDRESS/BITS"));

@@ -12,10 +12,10 @@ use libc::{
     timeval, timezone, useconds_t,
 };
 
-use megapipe_scripts::world::{World, WorldError};
+use megapipe_scripts::world::{ScriptWorld, WorldError};
 
 use crate::calls;
-use crate::flags::{FlagError, Flags};
+use crate::flags::{FlagError, PacketdrillFlags};
 use crate::limits::NOTE_TIME;
 
 /// What packetdrill calls us by.
@@ -24,8 +24,8 @@ use crate::limits::NOTE_TIME;
 /// machines that we build for travels in the same register as a fixed argument of a word's size.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Interface {
-    /// Handed to each call: our world; null if there is none.
+pub struct PacketdrillInterface {
+    /// Passed to each call: the simulated host; null if there is none.
     pub userdata: *mut c_void,
     pub(crate) free: extern "C" fn(*mut c_void),
     pub(crate) socket: extern "C" fn(*mut c_void, c_int, c_int, c_int) -> c_int,
@@ -101,7 +101,7 @@ pub struct Interface {
     ) -> ssize_t,
 }
 
-/// Why there is no world.
+/// Why there is no simulated host.
 #[derive(Debug, thiserror::Error)]
 enum NoWorld {
     #[error("so_flags: {0}")]
@@ -111,9 +111,9 @@ enum NoWorld {
 }
 
 /// `userdata` and 32 functions.
-const _: () = assert!(size_of::<Interface>() == 33 * size_of::<usize>());
+const _: () = assert!(size_of::<PacketdrillInterface>() == 33 * size_of::<usize>());
 
-impl Interface {
+impl PacketdrillInterface {
     const fn of(userdata: *mut c_void) -> Self {
         Self {
             userdata,
@@ -153,19 +153,19 @@ impl Interface {
     }
 }
 
-/// Fills packetdrill's record. `flags` is the text of `--so_flags`, or null. Where they cannot be
-/// obeyed, standard error says why and every call fails with ENODEV: there is nobody to return an
-/// error to.
+/// Fills packetdrill's record. `flags` is the text of `--so_flags`, or null. If they are invalid, a
+/// line on standard error names the cause and every call fails with ENODEV, because this function
+/// returns no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn packetdrill_interface_init(
     flags: *const c_char,
-    interface: *mut Interface,
+    interface: *mut PacketdrillInterface,
 ) {
-    let make = || -> Result<World, NoWorld> {
+    let make = || -> Result<ScriptWorld, NoWorld> {
         // SAFETY: packetdrill promises text that ends with a NUL, or null.
         let text = (!flags.is_null()).then(|| unsafe { CStr::from_ptr(flags) });
         let text = text.unwrap_or_default().to_string_lossy();
-        Ok(World::new(Flags::parse(&text)?.settings()?, NOTE_TIME)?)
+        Ok(ScriptWorld::new(PacketdrillFlags::parse(&text)?.settings()?, NOTE_TIME)?)
     };
     let userdata = match catch_unwind(AssertUnwindSafe(make)) {
         Ok(Ok(world)) => Box::into_raw(Box::new(world)).cast(),
@@ -177,6 +177,6 @@ pub unsafe extern "C" fn packetdrill_interface_init(
     };
     if !interface.is_null() {
         // SAFETY: packetdrill promises a writable record.
-        unsafe { interface.write(Interface::of(userdata)) };
+        unsafe { interface.write(PacketdrillInterface::of(userdata)) };
     }
 }

@@ -1,22 +1,22 @@
-//! How does packetdrill itself drive our sockets and our wire? By a shared object that exports
-//! `packetdrill_interface_init`.
+//! Plug-in for packetdrill: a shared object with the sockets and wire of a simulated host, which
+//! exports `packetdrill_interface_init`.
 //!
-//! In: socket calls and IP packets, from packetdrill, with flags that turn the stack's knobs. Out:
-//! what the sockets answer, the packets that the stack sends, and the time, which is virtual:
-//! packetdrill's sleeping is what lets it pass. Read first: `docs/SCRIPTS.md`, "With packetdrill
-//! itself"; then `megapipe_scripts::world`: sockets, wire and clock, which our own runner of
-//! scripts drives, too.
+//! In: socket calls and IP packets from packetdrill, with flags that set options of the stack. Out:
+//! the sockets' results, the packets that the stack sends, and the time, which is virtual and
+//! passes while packetdrill sleeps. Read first: `docs/SCRIPTS.md`, "With packetdrill itself"; then
+//! `megapipe_scripts::world`: sockets, wire and clock, which the project's own interpreter of
+//! scripts uses, too.
 //!
-//! - `interface.rs`: the record that packetdrill hands us, and what is put into it.
+//! - `interface.rs`: packetdrill's record, and the functions that fill it.
 //! - `flags.rs`: the text of `--so_flags`, pure.
 //! - `calls.rs`: one function for each entry of the record.
 //!
 //! Invariants
-//! - Time passes only in `usleep`, `gettimeofday` and `netdev_receive`; whatever is due on the way
-//!   happens at its own time, not at the end of the step.
-//! - A call that waits sleeps on a futex and nowhere else: packetdrill looks at the state of the
-//!   thread to know that it is blocked.
-//! - No panic crosses the border: the call fails with EIO.
+//! - Time passes only in `usleep`, `gettimeofday` and `netdev_receive`; timers that expire
+//!   meanwhile run at their own time, not at the end of the step.
+//! - A call that blocks waits only on a futex: packetdrill reads the state of the thread to detect
+//!   that it is blocked.
+//! - No panic unwinds into C: the call fails with EIO.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -30,5 +30,5 @@ mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use flags::{FlagError, Flags};
-pub use interface::{Interface, packetdrill_interface_init};
+pub use flags::{FlagError, PacketdrillFlags};
+pub use interface::{PacketdrillInterface, packetdrill_interface_init};

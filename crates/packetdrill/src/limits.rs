@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Virtual time that `netdev_receive` lets pass before it gives up.
+/// Virtual time after which `netdev_receive` fails.
 pub(crate) const RECEIVE_TIME: Duration = Duration::from_secs(10);
 /// Real time that the program gets to note when a call of its second thread was over.
 pub(crate) const NOTE_TIME: Duration = Duration::from_millis(1);

@@ -1,4 +1,5 @@
-//! Every script of `tests/scripts` through packetdrill's record, by our own interpreter.
+//! Runs every script of `tests/scripts` through packetdrill's record, with the project's
+//! interpreter.
 //!
 //! The verdict has to be that of our runner, which drives the same host without the record. Calls
 //! and packets go through the record, as packetdrill's do. Time passes on the world itself, in the
@@ -15,35 +16,35 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use megapipe::Address;
-use megapipe_scripts::report::Verdict;
+use megapipe_scripts::report::ScriptVerdict;
 use megapipe_scripts::system::{
-    Call, Checksums, Control, Form, Injected, Knob, Output, Returned, Sent, System, SystemError,
-    Turned,
+    Call, CallOutput, ChecksumTrust, ControlMessage, Form, Injected, Knob, Returned, SentPacket,
+    System, SystemError, Turned,
 };
-use megapipe_scripts::world::World;
-use megapipe_scripts::{Invocation, On, Prepared, prepare};
+use megapipe_scripts::world::ScriptWorld;
+use megapipe_scripts::{Invocation, On, ParsedScript, prepare};
 
-use crate::flags::Flags;
-use crate::interface::{Interface, packetdrill_interface_init};
+use crate::flags::PacketdrillFlags;
+use crate::interface::{PacketdrillInterface, packetdrill_interface_init};
 use crate::limits::EPOCH_US;
 
 /// The record. Its functions may be called by several threads.
 #[derive(Clone, Copy)]
-struct Record(*const Interface);
+struct Record(*const PacketdrillInterface);
 
 // SAFETY: packetdrill calls the functions from two threads, which is what they are made for, and
 // the record lives until both are done: `Running::drop` frees it last.
 unsafe impl Send for Record {}
 
 impl Record {
-    fn get(&self) -> &Interface {
+    fn get(&self) -> &PacketdrillInterface {
         // SAFETY: the record was filled by `packetdrill_interface_init` and is not freed yet.
         unsafe { &*self.0 }
     }
 
-    fn world(&self) -> &World {
+    fn world(&self) -> &ScriptWorld {
         // SAFETY: `userdata` is the world that the record was filled with.
-        unsafe { &*self.get().userdata.cast::<World>() }
+        unsafe { &*self.get().userdata.cast::<ScriptWorld>() }
     }
 }
 
@@ -66,7 +67,7 @@ struct PlugIn {
 }
 
 impl PlugIn {
-    fn new(prepared: &Prepared) -> Self {
+    fn new(prepared: &ParsedScript) -> Self {
         let ((address, bits), mtu) = prepared.host();
         Self { flags: format!("local_ip={address}/{bits},mtu={mtu}"), running: None }
     }
@@ -74,7 +75,8 @@ impl PlugIn {
     fn running(&mut self) -> &mut Running {
         self.running.get_or_insert_with(|| {
             let text = CString::new(self.flags.clone()).expect("no NUL");
-            let mut interface: Box<MaybeUninit<Interface>> = Box::new(MaybeUninit::uninit());
+            let mut interface: Box<MaybeUninit<PacketdrillInterface>> =
+                Box::new(MaybeUninit::uninit());
             // SAFETY: the text ends with a NUL, and the record is writable.
             unsafe { packetdrill_interface_init(text.as_ptr(), interface.as_mut_ptr()) };
             // SAFETY: it was filled just now.
@@ -128,7 +130,7 @@ impl Running {
     }
 
     /// A packet that the stack has sent.
-    fn receive(&self) -> Sent {
+    fn receive(&self) -> SentPacket {
         let interface = self.record.get();
         let mut bytes = vec![0_u8; 1 << 16];
         let (mut len, mut time_us) = (bytes.len(), 0);
@@ -140,7 +142,7 @@ impl Running {
         assert_eq!(received, 0);
         bytes.truncate(len);
         let at = Duration::from_micros(u64::try_from(time_us).expect("a time") - EPOCH_US);
-        Sent { at_us: self.to_us(at), bytes }
+        SentPacket { at_us: self.to_us(at), bytes }
     }
 
     fn at(&self, at_us: i64) -> Duration {
@@ -157,7 +159,8 @@ impl Drop for Running {
         self.calls = None;
         let world = self.record.world();
         world.end();
-        // A call that still blocks keeps its world, which then stays for the process's life.
+        // A call that still blocks keeps its simulated host, which then stays for the process's
+        // life.
         let Some(thread) = self.thread.take().filter(|_| !world.is_inside()) else { return };
         let joined = thread.join();
         let interface = self.record.get();
@@ -171,14 +174,14 @@ impl Drop for Running {
 }
 
 impl System for PlugIn {
-    fn checksums(&self) -> Checksums {
-        Checksums::Verified
+    fn checksums(&self) -> ChecksumTrust {
+        ChecksumTrust::Verified
     }
 
     fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
         let name = if knob.name == "device.mtu" { "mtu" } else { &knob.name };
         let flags = format!("{},{name}={}", self.flags, knob.value);
-        if Flags::parse(&flags).is_err() {
+        if PacketdrillFlags::parse(&flags).is_err() {
             return Ok(Turned::Unknown);
         }
         if self.running.is_none() {
@@ -234,7 +237,7 @@ impl System for PlugIn {
         Ok(())
     }
 
-    fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError> {
+    fn next_sent(&mut self, until_us: i64) -> Result<Option<SentPacket>, SystemError> {
         let running = self.running();
         let world = running.record.world();
         let sent = running.run_until(running.at(until_us), || world.has_sent().then_some(()));
@@ -243,8 +246,8 @@ impl System for PlugIn {
 }
 
 /// A call through the record. Blocks as the call does.
-fn make(interface: &Interface, call: Call) -> Returned {
-    let mut output = Output::None;
+fn make(interface: &PacketdrillInterface, call: Call) -> Returned {
+    let mut output = CallOutput::None;
     let result = made(interface, call, &mut output);
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     match result {
@@ -260,7 +263,7 @@ fn sockaddr(address: SocketAddr) -> ([u8; megapipe::SOCKADDR_BYTES], libc::sockl
 }
 
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "each arm makes one call of the record")]
-fn made(it: &Interface, call: Call, output: &mut Output) -> i64 {
+fn made(it: &PacketdrillInterface, call: Call, output: &mut CallOutput) -> i64 {
     let me = it.userdata;
     // SAFETY: all pointers are to locals or to memory of the call, as large as is said.
     unsafe {
@@ -296,7 +299,7 @@ fn made(it: &Interface, call: Call, output: &mut Output) -> i64 {
                 let at = value.as_mut_ptr().cast();
                 let result = (it.getsockopt)(me, fd, level, name, at, &raw mut len);
                 value.truncate(len as usize);
-                *output = Output::Bytes(value);
+                *output = CallOutput::Bytes(value);
                 result.into()
             }
             Call::Fcntl { fd, command, argument } => {
@@ -305,7 +308,7 @@ fn made(it: &Interface, call: Call, output: &mut Output) -> i64 {
             Call::Ioctl { fd, request, argument } => {
                 let mut value: c_int = argument;
                 let result = (it.ioctl)(me, fd, request.cast_unsigned(), &raw mut value);
-                *output = Output::Integer(value.into());
+                *output = CallOutput::Integer(value.into());
                 result.into()
             }
             other => wait(it, other, output),
@@ -316,7 +319,7 @@ fn made(it: &Interface, call: Call, output: &mut Output) -> i64 {
 /// # Safety
 /// The record is filled.
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "each arm makes one call of the record")]
-unsafe fn wait(it: &Interface, call: Call, output: &mut Output) -> i64 {
+unsafe fn wait(it: &PacketdrillInterface, call: Call, output: &mut CallOutput) -> i64 {
     let me = it.userdata;
     // SAFETY: as in `made`.
     unsafe {
@@ -326,7 +329,7 @@ unsafe fn wait(it: &Interface, call: Call, output: &mut Output) -> i64 {
                 let mut asked: Vec<libc::pollfd> = fds.iter().map(ask).collect();
                 let count = asked.len() as libc::nfds_t;
                 let result = (it.poll)(me, asked.as_mut_ptr(), count, timeout_ms);
-                *output = Output::Ready(asked.iter().map(|fd| fd.revents).collect());
+                *output = CallOutput::Ready(asked.iter().map(|fd| fd.revents).collect());
                 result.into()
             }
             Call::EpollCreate { .. } => (it.epoll_create)(me, 1).into(),
@@ -339,13 +342,13 @@ unsafe fn wait(it: &Interface, call: Call, output: &mut Output) -> i64 {
                 let at = events.as_mut_ptr();
                 let found = (it.epoll_wait)(me, epoll, at, count as c_int, timeout_ms);
                 events.truncate(usize::try_from(found).unwrap_or(0));
-                *output = Output::Events(events.iter().map(|it| (it.events, it.u64)).collect());
+                *output = CallOutput::Events(events.iter().map(|it| (it.events, it.u64)).collect());
                 found.into()
             }
             Call::Pipe { .. } => {
                 let mut ends: [c_int; 2] = [0; 2];
                 let result = (it.pipe)(me, ends.as_mut_ptr());
-                *output = Output::Pair(ends[0], ends[1]);
+                *output = CallOutput::Pair(ends[0], ends[1]);
                 result.into()
             }
             other => panic!("no script of ours makes it: {other:?}"),
@@ -355,11 +358,11 @@ unsafe fn wait(it: &Interface, call: Call, output: &mut Output) -> i64 {
 
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "each arm makes one call of the record")]
 fn receive(
-    it: &Interface,
+    it: &PacketdrillInterface,
     fd: i32,
     sizes: &[usize],
     (flags, form, takes_control): (i32, Form, bool),
-    output: &mut Output,
+    output: &mut CallOutput,
 ) -> i64 {
     let me = it.userdata;
     let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|&size| vec![0; size]).collect();
@@ -391,16 +394,20 @@ fn receive(
     *output = if form == Form::Message {
         let told: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let told = &told[..message.msg_controllen.min(told.len())];
-        Output::Message { bytes, flags: message.msg_flags, control: Control::parse(told) }
+        CallOutput::Message {
+            bytes,
+            flags: message.msg_flags,
+            control: ControlMessage::parse(told),
+        }
     } else {
-        Output::Bytes(bytes)
+        CallOutput::Bytes(bytes)
     };
     len as i64
 }
 
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "each arm makes one call of the record")]
 fn send(
-    it: &Interface,
+    it: &PacketdrillInterface,
     fd: i32,
     parts: &[Vec<u8>],
     (flags, form, to): (i32, Form, Option<SocketAddr>),
@@ -436,13 +443,14 @@ fn send(
     len as i64
 }
 
-/// What packetdrill could tell of a verdict: whether all held, and if not, where and what first.
-fn gist(verdict: Verdict) -> (u32, String) {
+/// The part of a verdict that packetdrill reports: whether all steps passed, else the first that
+/// failed.
+fn gist(verdict: ScriptVerdict) -> (u32, String) {
     match verdict {
-        Verdict::Passed => (0, "passed".to_owned()),
-        Verdict::Failed(failure) => (failure.line, failure.what),
-        Verdict::Unsupported { line, what } => (line, what),
-        Verdict::Skipped(why) => (0, why),
+        ScriptVerdict::Passed => (0, "passed".to_owned()),
+        ScriptVerdict::Failed(failure) => (failure.line, failure.what),
+        ScriptVerdict::Unsupported { line, what } => (line, what),
+        ScriptVerdict::Skipped(why) => (0, why),
     }
 }
 

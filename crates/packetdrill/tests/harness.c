@@ -157,7 +157,7 @@ struct received {
     long long time_us;
 };
 
-/* The next segment of ours. */
+/* The next segment from this host. */
 static struct received expect_at(int line, uint8_t flags)
 {
     struct received got = {0};
@@ -363,7 +363,7 @@ static void blocking_waits(void)
     CHECK(connect.fd >= 0);
     CHECK(pthread_create(&thread, NULL, connect_blocking, &connect) == 0);
     wait_until_asleep(&connect);
-    /* A SYN, of which there is room for the beginning. */
+    /* A SYN, truncated to the buffer. */
     CHECK(pd.netdev_receive(pd.userdata, packet, &size, &time_us) == 0);
     CHECK(size == 30 && packet[9] == IPPROTO_TCP);
     our_port = (uint32_t)(packet[20] << 8 | packet[21]);
@@ -396,7 +396,7 @@ static void data_and_timers(void)
     CHECK(pd.sendmsg(pd.userdata, connection, &message, 0) == 10);
     first = expect(ACK | PSH);
     CHECK(first.seq == next && first.size == 10 && memcmp(first.text, "abcdefghij", 10) == 0);
-    /* Nobody acknowledges it: it is sent again, when that is due and not before. */
+    /* Without an acknowledgment it is retransmitted, at the timeout and not before. */
     again = expect(ACK | PSH);
     CHECK(again.seq == next && again.size == 10);
     CHECK(again.time_us - first.time_us >= 200000 && again.time_us - first.time_us < 1500000);
@@ -466,7 +466,7 @@ static void nothing_comes(void)
     CHECK(pd.usleep(pd.userdata, 0) == 0);
 }
 
-/* Pointers to nowhere, descriptors of nobody, and lengths that cannot be. */
+/* Invalid pointers, descriptors and lengths. */
 static void nonsense(void)
 {
     int fd = pd.socket(pd.userdata, AF_INET, SOCK_STREAM, 0), ends[2];

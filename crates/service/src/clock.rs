@@ -40,8 +40,8 @@ impl Clock {
     pub fn advance(&self, by: Duration) {
         if let Some(time) = &self.by_hand {
             let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-            // Relaxed: the time alone is handed over. Who has to see what happened before it is
-            // told by whatever wakes him.
+            // Relaxed: the time alone is published. A thread that must see what happened before it
+            // is synchronised by what wakes it.
             time.fetch_add(nanos, Ordering::Relaxed);
         }
     }
@@ -57,6 +57,17 @@ impl Clock {
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.nanos())
+    }
+
+    /// The CPU time that the calling thread has used, in the program and in the kernel; `None` on
+    /// a clock that is set by hand, where nothing takes time. A system call.
+    #[must_use]
+    pub fn thread_busy(&self) -> Option<Duration> {
+        if self.is_by_hand() {
+            return None;
+        }
+        let busy = clock_gettime(ClockId::ThreadCPUTime);
+        Some(Duration::new(busy.tv_sec.unsigned_abs(), u32::try_from(busy.tv_nsec).ok()?))
     }
 
     #[inline]
@@ -95,6 +106,18 @@ mod tests {
         assert!(clock.now() > before);
         clock.advance(Duration::from_secs(1000));
         assert!(clock.now().since(before) < Duration::from_secs(100));
+    }
+
+    #[test]
+    fn thread_busy_counts_computing_and_not_sleeping() {
+        let clock = Clock::new();
+        let (start, busy) = (clock.now(), clock.thread_busy().unwrap());
+        std::thread::sleep(Duration::from_millis(30));
+        let slept = clock.thread_busy().unwrap() - busy;
+        assert!(slept < Duration::from_millis(15), "{slept:?}");
+        while clock.thread_busy().unwrap() - busy < Duration::from_millis(5) {}
+        assert!(clock.now().since(start) >= Duration::from_millis(35));
+        assert_eq!(Clock::by_hand().thread_busy(), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a server is told: the stack's settings that the link does not decide, and how it waits.
+//! Configuration of a server: the stack's settings that the link does not decide, and how it waits.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::limits::{SPIN_DEFAULT, SPIN_MAX};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waits {
     /// How long it spins after the last work before it sleeps. At most a second; zero: not at all.
-    /// With a server beside it is the application that spins, and takes the server's turns.
+    /// With a server beside it is the application that spins, and polls the server.
     pub spin: Duration,
 }
 
@@ -49,11 +49,18 @@ pub struct ServerConfig {
     pub waits: Waits,
     /// How many shards share the link's queues; `None`: one for each queue.
     pub shards: Option<u16>,
-    /// The key of the hash that says whose a flow is, where shards share queues. Both ends of a
+    /// The key of the hash that selects a flow's shard, where shards share queues. Both ends of a
     /// link that know the same key and have as many shards and queues agree on each flow's place,
     /// and nothing has to be steered; `None`: a random one, which no peer can know. Not used where
     /// the device says how it spreads flows ([`Caps::rss`]).
     pub steering_key: Option<[u8; 16]>,
+    /// The secret that unguessable values follow from: initial sequence numbers, timestamps, the
+    /// order of ports. `None`: random bytes. Give it for runs that have to be the same each time,
+    /// and nowhere else.
+    pub secret: Option<[u8; 32]>,
+    /// The ports of outgoing connections and datagram sockets that ask for none, first and last,
+    /// where the host's address is not shared; `None`: [`crate::limits::EPHEMERAL_PORTS`].
+    pub client_ports: Option<(u16, u16)>,
     /// What time it is. Default: the machine's.
     pub clock: Clock,
 }
@@ -72,6 +79,8 @@ impl Default for ServerConfig {
             waits: Waits::default(),
             shards: None,
             steering_key: None,
+            secret: None,
+            client_ports: None,
             clock: Clock::new(),
         }
     }
@@ -88,9 +97,7 @@ impl ServerConfig {
         secret: [u8; 32],
     ) -> Result<stack::Config, ServerError> {
         let setting = |setting, why: String| Err(ServerError::Setting { setting, why });
-        if self.waits.spin > SPIN_MAX {
-            return setting("spin", format!("{:?} is over {SPIN_MAX:?}", self.waits.spin));
-        }
+        self.check()?;
         if self.addresses.is_empty() {
             return setting("address", "there is none".to_owned());
         }
@@ -98,6 +105,50 @@ impl ServerConfig {
         let mtu = self.mtu.unwrap_or(link_mtu);
         if mtu > link_mtu {
             return setting("mtu", format!("{mtu} is over the link's {link_mtu}"));
+        }
+        let routes = self.gateways.iter().map(|via| default_route(*via)).collect();
+        Ok(stack::Config {
+            medium: match caps.medium {
+                Medium::Ethernet => stack::Medium::Ethernet(caps.mac),
+                Medium::Ip => stack::Medium::Ip,
+            },
+            mtu,
+            tx_frame_bytes: u32::try_from(caps.tx_frame_bytes).unwrap_or(u32::MAX),
+            tx_checksum: caps.tx_checksum,
+            tso: caps.tso,
+            addresses: self.addresses.clone(),
+            routes,
+            external_neighbours: caps.shares_host_address,
+            vlan: self.vlan,
+            connections: self.connections,
+            time_waits: self.time_waits,
+            listeners: 256,
+            datagram_endpoints: 256,
+            ephemeral_ports: match self.client_ports {
+                Some(ports) if !caps.shares_host_address => ports,
+                _ => client_ports(caps.shares_host_address),
+            },
+            tcp: self.tcp.clone(),
+            secret,
+        })
+    }
+
+    /// Checks the settings that do not depend on the link, so that a mistake shows before a link is
+    /// opened, which may wait for its other end.
+    ///
+    /// # Errors
+    /// [`ServerError::Setting`] names the setting.
+    pub fn check(&self) -> Result<(), ServerError> {
+        let setting = |setting, why: String| Err(ServerError::Setting { setting, why });
+        if self.waits.spin > SPIN_MAX {
+            return setting("spin", format!("{:?} is over {SPIN_MAX:?}", self.waits.spin));
+        }
+        if self.addresses.is_empty() {
+            // They are the host's, as far as the interface has any.
+            return match self.interface {
+                Some(_) => Ok(()),
+                None => setting("address", "there is none".to_owned()),
+            };
         }
         for (address, bits) in &self.addresses {
             if is_of_all(*address, *bits) {
@@ -119,28 +170,7 @@ impl ServerConfig {
                 return setting("gateway", format!("{gateway} is on no prefix of our addresses"));
             }
         }
-        let routes = self.gateways.iter().map(|via| default_route(*via)).collect();
-        Ok(stack::Config {
-            medium: match caps.medium {
-                Medium::Ethernet => stack::Medium::Ethernet(caps.mac),
-                Medium::Ip => stack::Medium::Ip,
-            },
-            mtu,
-            tx_frame_bytes: u32::try_from(caps.tx_frame_bytes).unwrap_or(u32::MAX),
-            tx_checksum: caps.tx_checksum,
-            tso: caps.tso,
-            addresses: self.addresses.clone(),
-            routes,
-            external_neighbours: caps.shares_host_address,
-            vlan: self.vlan,
-            connections: self.connections,
-            time_waits: self.time_waits,
-            listeners: 256,
-            datagram_endpoints: 256,
-            ephemeral_ports: client_ports(caps.shares_host_address),
-            tcp: self.tcp.clone(),
-            secret,
-        })
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Read first: [PIKA 3.2, 3.3]. This is the local half: acceptors of this server, each with a
 //! credit of connections that it is ready to take. An acceptor without credit is not offered
-//! anything; a connection for which nobody has credit waits in the listener's backlog.
+//! anything; a connection for which no acceptor has credit waits in the listener's backlog.
 //!
 //! Pure: listeners, acceptors and credits go in; offers come out. It knows no clock and sends
 //! nothing itself.
@@ -15,16 +15,13 @@ use std::collections::VecDeque;
 
 use megapipe_stack::ListenerId;
 
+pub use crate::acceptor::AcceptorId;
 use crate::limits::ACCEPTORS_MAX;
-
-/// Who accepts: a handle of some channel. The server's users choose the number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AcceptorId(pub u64);
 
 /// A new connection goes to this acceptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// Whose it is.
+    /// The acceptor that it is offered to.
     pub acceptor: AcceptorId,
     /// How many more connections that acceptor would take.
     pub credit_left: u32,
@@ -57,7 +54,7 @@ impl ConnectionManager {
         Self::default()
     }
 
-    /// A listener is there; nobody accepts from it yet.
+    /// Adds a listener without acceptors.
     pub fn add_listener(&mut self, listener: ListenerId) {
         let index = listener.index as usize;
         if self.listeners.len() <= index {
@@ -97,11 +94,11 @@ impl ConnectionManager {
         place.and_then(|place| queues.acceptors.remove(place)).map_or(0, |gone| gone.credit)
     }
 
-    /// A connection was established: who gets it. `None`: nobody has credit any more.
+    /// Picks the acceptor of a connection that was established. `None`: none has credit.
     pub fn on_incoming(&mut self, listener: ListenerId) -> Option<Offer> {
         let acceptors = &mut self.listener(listener)?.acceptors;
         if acceptors.len() == 1 {
-            // Nobody to take turns with.
+            // No other to alternate with.
             let only = acceptors.front_mut().filter(|only| only.credit > 0)?;
             only.credit -= 1;
             return Some(Offer { acceptor: only.id, credit_left: only.credit });
@@ -132,7 +129,7 @@ mod tests {
     const HTTP: ListenerId = ListenerId { index: 3, generation: 1 };
 
     #[test]
-    fn acceptors_take_turns_as_long_as_they_have_credit() {
+    fn acceptors_take_polls_as_long_as_they_have_credit() {
         let mut manager = ConnectionManager::new();
         manager.add_listener(HTTP);
         assert!(manager.accept(HTTP, AcceptorId(1), 1));
@@ -156,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_listener_is_nobodys() {
+    fn a_stale_listener_has_no_acceptor() {
         let mut manager = ConnectionManager::new();
         manager.add_listener(HTTP);
         let stale = ListenerId { generation: 0, ..HTTP };

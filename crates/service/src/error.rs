@@ -1,6 +1,7 @@
-//! Why a server was not made, or ended.
+//! Errors: why a server, its thread or a port is not to be had.
 
 use megapipe_link::LinkError;
+use megapipe_shm::{DoorbellError, PoolError, RegionError, RingError};
 use megapipe_stack::ConfigError;
 
 use crate::steering::BindingError;
@@ -53,4 +54,38 @@ pub enum PortError<E> {
     /// Another shard has the address, or a part of what was asked for.
     #[error(transparent)]
     Shared(BindingError),
+}
+
+/// Why a server on a thread of its own was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// The server itself.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// No memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// No ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// No pool of buffers.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// No doorbell.
+    #[error(transparent)]
+    Doorbell(#[from] DoorbellError),
+    /// The server and its application do not speak the same protocol.
+    #[error("the server's description of itself is invalid")]
+    Description,
+    /// No thread.
+    #[error("no thread for a server: {0}")]
+    Thread(std::io::Error),
+    /// It cannot run where it is to.
+    #[error("cannot pin the server's thread to core {core}: {source}")]
+    Pin {
+        /// The core.
+        core: usize,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
 }

@@ -1,5 +1,5 @@
-//! Frames on their way from one core to another, each with what its link and whoever read it said
-//! about it.
+//! Frames on their way from one core to another, each with what its link and the shard that read it
+//! know about it.
 //!
 //! Read first: `megapipe_shm`'s `bip.rs`: a frame is one of its strings, and all else is its tag.
 

@@ -26,9 +26,9 @@ use crate::limits::{HOST_LOOK_PERIOD, HOST_ROUTES_MAX, SHARED_CLIENT_PORTS};
 use crate::link_server::LinkServer;
 use crate::transport_server::TransportServer;
 
-mod moved;
+mod migrated;
 
-use moved::Moved;
+use migrated::Moved;
 
 /// The main routing table.
 const MAIN_TABLE: u32 = 254;
@@ -191,7 +191,7 @@ impl Host {
     }
 
     /// Tells the stack what has changed, and the kernel which neighbours are wanted; from time to
-    /// time, or `at_once`. Whether the stack was told anything.
+    /// time, or `at_once`. Whether the stack's state changed.
     ///
     /// # Errors
     /// What netlink says.

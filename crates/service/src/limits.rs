@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-/// Most frames that a turn takes from the link: its share, so that applications get theirs
+/// Most frames that a poll takes from the link: its share, so that applications get theirs
 /// [ETA 4.2].
-pub const RX_FRAMES_PER_TURN: usize = 64;
-/// Most frames that a turn hands to the link.
-pub const TX_FRAMES_PER_TURN: usize = 256;
+pub const RX_FRAMES_PER_POLL: usize = 64;
+/// Most frames that a poll hands to the link.
+pub const TX_FRAMES_PER_POLL: usize = 256;
 /// How long a server spins after the last work before it sleeps, unless told otherwise.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+/// Bytes of payload that a connection or a datagram counts for where the cost of work is measured.
+pub const UNIT_WORK: u64 = 256;
 /// Longest time to spin that may be asked for.
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
-/// Shares of [`RX_FRAMES_PER_TURN`] that are taken before a connection moves: a window of 4 MiB in
+/// Shares of [`RX_FRAMES_PER_POLL`] that are taken before a connection moves: a window of 4 MiB in
 /// frames of 1,500 bytes.
 pub const DRAIN_SHARES_MAX: usize = 45;
 /// The ports that connections and listeners get when they ask for none, first and last: Linux's.
@@ -32,7 +34,7 @@ pub const HOST_ROUTES_MAX: usize = 64;
 /// Most acceptors of one listener.
 pub const ACCEPTORS_MAX: usize = 1 << 10;
 
-const _: () = assert!(RX_FRAMES_PER_TURN <= TX_FRAMES_PER_TURN, "each frame may ask for one");
+const _: () = assert!(RX_FRAMES_PER_POLL <= TX_FRAMES_PER_POLL, "each frame may ask for one");
 const _: () = assert!(
     (SHARED_CLIENT_PORTS.1 - SHARED_CLIENT_PORTS.0 + 1).is_multiple_of(CLIENT_PORTS_PER_BLOCK)
 );
@@ -41,8 +43,12 @@ const _: () = assert!(SHARED_CLIENT_PORTS.0 > EPHEMERAL_PORTS.1, "the kernel pic
 pub const SHARDS_MAX: u16 = 256;
 /// Most addresses, port and all, that shards listen at.
 pub const BOUND_ADDRESSES_MAX: usize = 1 << 12;
-/// So many former partitions of a listener are remembered, for the connections that they made.
-pub const FORMER_ROWS_MAX: usize = 8;
+/// How long after a change of listeners a connection may be on its way from one shard to another:
+/// what a shard that is not polled for longer holds is answered by a RST.
+pub const HANDOVER_LASTS: Duration = Duration::from_secs(1);
+/// Most shards that are remembered to have served a home of a listener's address, for the
+/// connections that began there.
+pub const FORMER_SHARDS_MAX: usize = 8;
 /// Most datagrams whose fragments are followed to one shard.
 pub const FRAGMENTED_MAX: usize = 1 << 10;
 /// Most fragments that wait for the first of their datagram.
@@ -56,31 +62,31 @@ pub const STEERED_MERGED_BYTES: usize = 4 << 20;
 /// How long a shard sleeps at most while another one is awake and looks after the link: that one's
 /// application may be busy.
 pub const WATCH_PERIOD: Duration = Duration::from_micros(500);
-/// So often a shard that has nothing to do looks at another's queue, and finds that nobody comes to
+/// So often a shard without work looks at another's queue and finds that none of its shards reads
 /// it, before it reads it: some microseconds. A shard that has slept does not look again.
 pub const LOOKS_BEFORE_READING: u32 = 16;
-/// How often a queue that another shard has is tried before its frames wait for the next turn.
+/// How often a queue that another shard has is tried before its frames wait for the next poll.
 pub const LOCK_TRIES: u32 = 256;
 
 /// The same after a while in which nothing came.
 pub const WATCH_PERIOD_MAX: Duration = Duration::from_millis(4);
 
 const _: () = assert!(WATCH_PERIOD_MAX.as_secs() == 0, "a timer's nanoseconds alone");
-/// Records of the ring of ops from an application to a server apart.
+/// Records of the ring of ops from an application to a remote server.
 pub const OPS_MAX: u32 = 1 << 12;
 /// Records of the ring of events back. Half of it is kept for answers.
 pub const COMPLETIONS_MAX: u32 = 1 << 14;
-/// Most ops that a server apart takes in a turn.
-pub const OPS_PER_TURN: u32 = 1 << 12;
+/// Most ops that a remote server takes in a poll.
+pub const OPS_PER_POLL: u32 = 1 << 12;
 /// So many frames wake an application that shares the server's core, even if more come.
 pub const FRAMES_PER_WAKE: usize = 4_096;
 /// How often a busy server beside looks at the descriptor of an application that sleeps.
 pub const WATCHED_PERIOD: Duration = Duration::from_micros(100);
 /// Bursts of frames that a server beside takes before it sends again.
-pub const BURSTS_PER_TURN: usize = 4;
-/// Turns that a server spends on its last frames, at most.
-pub const GOODBYE_TURNS: usize = 16;
-/// Buffers that small messages are copied into on their way to a server apart.
+pub const BURSTS_PER_POLL: usize = 4;
+/// Most polls of a server that ends, to send its last frames.
+pub const SHUTDOWN_POLLS_MAX: usize = 16;
+/// Buffers that small messages are copied into on their way to a remote server.
 pub const SMALL_SENDS: u32 = 1 << 13;
 /// Their size in bytes.
 pub const SMALL_SEND_BYTES: usize = 256;
@@ -88,8 +94,60 @@ pub const SMALL_SEND_BYTES: usize = 256;
 pub const LARGE_SENDS: u32 = 1 << 9;
 /// Their size in bytes: the longest datagram fits.
 pub const LARGE_SEND_BYTES: usize = 64 << 10;
+/// Bytes of a session's call buffer: those of the longest list or text in a call or its answer.
+pub const CALL_BYTES: usize = 64 << 10;
+/// Most events that an application keeps aside while it waits for an answer or for room: a server
+/// that sends more is at fault.
+pub const EVENTS_ASIDE_MAX: usize = 1 << 20;
+/// Most bytes that an application puts before the unread ones of a connection that it hands over.
+pub const PREPENDED_BYTES_MAX: usize = 64 << 20;
+/// Destinations of datagrams that an application remembers as checked by the server.
+pub const CHECKED_WAYS_MAX: usize = 1 << 8;
 /// Most receive buffers of one session.
 pub const RECEIVE_BUFFERS_MAX: u32 = 1 << 20;
 
-const _: () = assert!(OPS_PER_TURN <= COMPLETIONS_MAX / 2, "each op may have an answer");
+const _: () = assert!(OPS_PER_POLL <= COMPLETIONS_MAX / 2, "each op may have an answer");
+const _: () = assert!(LARGE_SEND_BYTES <= CALL_BYTES, "a copy goes over in one call");
 const _: () = assert!(SMALL_SEND_BYTES < LARGE_SEND_BYTES && LARGE_SEND_BYTES > u16::MAX as usize);
+
+/// Time in which an offered connection is claimed unless the listener has another one. Well above a
+/// scheduler's slice (about 3 ms): a program that waits for a core keeps its connections.
+pub const CLAIM_TIME_DEFAULT: Duration = Duration::from_millis(5);
+/// The claim times that a listener may have, shortest and longest.
+pub const CLAIM_TIMES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_secs(1));
+/// Connections that wait for an acceptor at one connection manager unless the listener says so.
+pub const WAITING_DEFAULT: usize = 1 << 12;
+/// Most connections that may wait there.
+pub const WAITING_MAX: usize = 1 << 16;
+/// Service times of which a moving median or mean is taken [PIKA 5.3].
+pub const ESTIMATE_WINDOW_DEFAULT: u16 = 128;
+/// Most of them.
+pub const ESTIMATE_WINDOW_MAX: u16 = 1 << 10;
+/// Interval of the samples of service time [PIKA 5.3].
+pub const ESTIMATE_PERIOD_DEFAULT: Duration = Duration::from_micros(500);
+/// Longest interval of the samples.
+pub const ESTIMATE_PERIOD_MAX: Duration = Duration::from_millis(100);
+/// Shortest interval of a connection manager's offers [PIKA 3.3].
+pub const OFFER_INTERVAL_DEFAULT: Duration = Duration::from_micros(50);
+/// The intervals of offers that may be configured, shortest and longest.
+pub const OFFER_INTERVALS: (Duration, Duration) =
+    (Duration::from_micros(1), Duration::from_millis(100));
+/// An offer is repeated if its service time has changed by so many percent.
+pub const OFFER_CHANGE_PERCENT_DEFAULT: u8 = 5;
+/// An unchanged offer is repeated at this age while its connection manager is awake.
+pub const OFFER_REFRESH_DEFAULT: Duration = Duration::from_millis(10);
+/// An offer that is older does not count.
+pub const OFFER_EXPIRY_DEFAULT: Duration = Duration::from_secs(1);
+/// Longest time to the expiry of an offer.
+pub const OFFER_EXPIRY_MAX: Duration = Duration::from_secs(60);
+/// Factor that another connection manager's acceptor must be faster by [PIKA 5.2], in hundredths.
+pub const TARIFF_DEFAULT: u32 = 200;
+/// The tariffs that may be configured, in hundredths.
+pub const TARIFFS: (u32, u32) = (100, 100_000);
+/// An offer that has passed the filter passes it until its advantage is below this share of the
+/// tariff, in percent.
+pub const LOW_WATER_PERCENT_DEFAULT: u8 = 75;
+/// Connections that a new acceptor may hold before its first answer, while others have answered.
+pub const PROBE_CONNECTIONS_MAX: u32 = 4;
+
+const _: () = assert!(OFFER_REFRESH_DEFAULT.as_millis() < OFFER_EXPIRY_DEFAULT.as_millis());

@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 use megapipe_link::{Caps, Checksums, Counters, Link, LinkError, Ownership, Transport};
 use megapipe_stack as stack;
 
-use crate::limits::{RX_FRAMES_PER_TURN, TX_FRAMES_PER_TURN};
-use crate::switch::{Attachment, ShardLink, Taker};
+use crate::limits::{RX_FRAMES_PER_POLL, TX_FRAMES_PER_POLL};
+use crate::rx_mux::{Attachment, FrameSink, ShardLink};
 
 /// What a link server counts beside what its link does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,13 +46,13 @@ impl LinkServer {
         Self { frames, counters: LinkCounters::default() }
     }
 
-    /// Lends a turn's share of waiting frames to the taker. How many there were.
+    /// Lends a poll's share of waiting frames to the taker. How many there were.
     ///
     /// # Errors
     /// What the link says.
-    pub fn receive(&mut self, taker: &mut impl Taker) -> Result<usize, LinkError> {
+    pub fn receive(&mut self, taker: &mut impl FrameSink) -> Result<usize, LinkError> {
         let frames = match &mut self.frames {
-            Frames::Queue(link) => link.rx_burst(RX_FRAMES_PER_TURN, &mut |frame, received| {
+            Frames::Queue(link) => link.rx_burst(RX_FRAMES_PER_POLL, &mut |frame, received| {
                 let checksums = match received.checksums {
                     Checksums::Unverified => stack::Checksums::Unverified,
                     Checksums::Verified => stack::Checksums::Verified,
@@ -60,13 +60,28 @@ impl LinkServer {
                 let segment_bytes = received.segment_bytes;
                 taker.on_frame(frame, stack::Received { checksums, segment_bytes });
             })?,
-            Frames::Shared(link) => link.receive(RX_FRAMES_PER_TURN, taker)?,
+            Frames::Shared(link) => link.receive(RX_FRAMES_PER_POLL, taker)?,
         };
         self.counters.rx_bursts += u64::from(frames > 0);
         Ok(frames)
     }
 
-    /// Lets `fill` fill frames until it has none left, or a turn's share. How many left.
+    /// Takes connections that other shards hand over to this one.
+    pub fn take_handovers(&mut self) -> Vec<stack::Handover> {
+        match &mut self.frames {
+            Frames::Queue(_) => Vec::new(),
+            Frames::Shared(link) => link.take_handovers(),
+        }
+    }
+
+    /// A listener is gone: frames that were steered here before go on to where they belong now.
+    pub fn steer_again(&mut self) {
+        if let Frames::Shared(link) = &mut self.frames {
+            link.steer_again();
+        }
+    }
+
+    /// Lets `fill` fill frames until it has none left, or a poll's share. How many left.
     ///
     /// # Errors
     /// What the link says.
@@ -85,8 +100,8 @@ impl LinkServer {
             })
         };
         let frames = match &mut self.frames {
-            Frames::Queue(link) => link.tx_burst(TX_FRAMES_PER_TURN, &mut fill)?,
-            Frames::Shared(link) => link.transmit(TX_FRAMES_PER_TURN, &mut fill)?,
+            Frames::Queue(link) => link.tx_burst(TX_FRAMES_PER_POLL, &mut fill)?,
+            Frames::Shared(link) => link.transmit(TX_FRAMES_PER_POLL, &mut fill)?,
         };
         self.counters.tx_bursts += u64::from(frames > 0);
         Ok(frames)

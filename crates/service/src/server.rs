@@ -1,14 +1,14 @@
 //! The combined server: link, transport and connection manager of one core, in one loop.
 //!
 //! ```text
-//!            turn(now):   transmit  ->  receive  ->  timers
+//!            poll(now):   transmit  ->  receive  ->  timers
 //!                            |             |            |
 //!   commands (calls) --> [ transport server: the stack ] --> event()
 //!                            |             ^
 //!                          [ link server: one queue ]
 //! ```
 //!
-//! What the events of one turn make the application send leaves at the start of the next: an
+//! What the events of one poll make the application send leaves at the start of the next: an
 //! acknowledgment rides on the answer, and frames leave in bursts.
 //!
 //! Read first: architecture, "The picture": the same loop runs in `dispatch`, on a thread of its
@@ -21,38 +21,42 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError, Transport};
 use megapipe_stack::{
-    BindError, Chunk, ConnId, ConnectError, DatagramId, DatagramSharing, Departure, Event, Instant,
-    ListenError, ListenerId, Memory, OperationError, PoolId, Received, Stack,
+    BindError, Chunk, ConnId, ConnectError, DatagramId, DatagramSharing, Departure, Event,
+    Handover, Instant, ListenError, ListenerId, Memory, OperationError, PoolId, Received, Stack,
 };
 
+use crate::adaptive_spin::{AdaptiveSpin, Next, Usage};
 use crate::client_ports::client_ports;
+use crate::clock::Clock;
 use crate::config::ServerConfig;
 use crate::connection_manager::{AcceptorId, ConnectionManager, Offer};
 use crate::error::{PortError, ServerError};
 use crate::host::Host;
+use crate::limits::{SHUTDOWN_POLLS_MAX, UNIT_WORK};
 use crate::link_server::{Frames, LinkServer};
+use crate::rx_mux::{Attachment, FrameSink};
 use crate::sharing::{Shared, Sharing};
-use crate::steering::Ends;
-use crate::switch::{Attachment, Taker};
+use crate::steering::FlowKey;
 use crate::transport_server::TransportServer;
-use crate::waiting::{Next, Waiting};
 
-/// What a turn did.
+/// What a poll did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Turn {
+pub struct PollCounts {
     /// Frames taken from the link.
     pub frames_in: usize,
     /// Frames handed to it.
     pub frames_out: usize,
+    /// Connections that other shards handed over.
+    pub handovers: usize,
     /// A timer was due.
     pub timers: bool,
 }
 
-impl Turn {
+impl PollCounts {
     /// It did anything at all.
     #[must_use]
     pub const fn worked(&self) -> bool {
-        self.frames_in > 0 || self.frames_out > 0 || self.timers
+        self.frames_in > 0 || self.frames_out > 0 || self.handovers > 0 || self.timers
     }
 }
 
@@ -61,21 +65,26 @@ pub struct Server<M> {
     pub(crate) link: LinkServer,
     pub(crate) transport: TransportServer<M>,
     manager: ConnectionManager,
-    waiting: Waiting,
+    adaptive_spin: AdaptiveSpin,
+    clock: Clock,
     /// Where the link shares the host's address.
     pub(crate) host: Option<Host>,
     /// What it has bound, where other shards have the same addresses.
     shared: Option<Shared>,
+    /// A connection that was taken out, on its way to another listener.
+    taken_out: Option<(ConnId, Handover)>,
 }
 
-/// A turn's frames on their way into the stack.
+/// A poll's frames on their way into the stack.
 struct Arriving<'a, M> {
     now: Instant,
     transport: &'a mut TransportServer<M>,
+    /// Connections that were handed over, and that the stack has no listener or room for.
+    left: Vec<Handover>,
 }
 
-impl<M: Memory> Taker for Arriving<'_, M> {
-    fn knows(&self, ends: &Ends) -> bool {
+impl<M: Memory> FrameSink for Arriving<'_, M> {
+    fn knows(&self, ends: &FlowKey) -> bool {
         self.transport.stack().knows(ends.dst, ends.src)
     }
 
@@ -84,8 +93,17 @@ impl<M: Memory> Taker for Arriving<'_, M> {
         self.transport.on_frame(self.now, frame, received);
     }
 
+    fn on_stray(&mut self, frame: &[u8], received: Received) {
+        self.transport.on_stray_frame(self.now, frame, received);
+    }
+
     fn refuse(&mut self, frame: &[u8], received: Received) {
         self.transport.refuse_frame(self.now, frame, received);
+    }
+
+    fn on_handover(&mut self, handover: Handover) {
+        let (stack, memory) = self.transport.parts();
+        self.left.extend(stack.take_over(self.now, handover, memory).err());
     }
 }
 
@@ -113,18 +131,17 @@ impl<M: Memory> Server<M> {
             }
             _ => None,
         };
-        let mut stack = config.stack(link.caps(), secret()?)?;
-        // A cookie of one shard is valid at all: a peer's next connection may come to another.
-        if stack.tcp.fast_open_key.is_none() {
-            stack.tcp.fast_open_key = Some(fast_open_key()?);
-        }
+        let secret = config.secret.map_or_else(secret, Ok)?;
+        let stack = config.stack(link.caps(), secret)?;
         let mut server = Self {
             shared: link.attachment().map(Shared::new),
             link,
             transport: TransportServer::new(stack, memory, now)?,
             manager: ConnectionManager::new(),
-            waiting: Waiting::new(config.waits.spin),
+            adaptive_spin: AdaptiveSpin::new(config.waits.spin),
+            clock: config.clock,
             host,
+            taken_out: None,
         };
         server.look_at_host(now, true)?;
         Ok(server)
@@ -137,29 +154,36 @@ impl<M: Memory> Server<M> {
         host.look(now, &mut self.transport, at_once)
     }
 
-    /// One turn: hands over what is to be sent, takes what has come, runs what is due.
+    /// One poll: hands over what is to be sent, takes what has come, runs what is due.
     ///
     /// # Errors
     /// What the link says; the connections stay as they are.
-    pub fn turn(&mut self, now: Instant) -> Result<Turn, LinkError> {
+    pub fn poll(&mut self, now: Instant) -> Result<PollCounts, LinkError> {
         self.look_at_host(now, false)?;
         let frames_out = self.transmit(now)?;
+        // Before the frames, which may be theirs.
+        let handovers = self.take_handovers(now);
         let frames_in = self.receive(now)?;
         let timers = self.transport.on_time(now);
-        Ok(Turn { frames_in, frames_out, timers })
+        Ok(PollCounts { frames_in, frames_out, handovers, timers })
     }
 
-    /// Takes what has come, a turn's share of it. How many frames.
+    /// Takes what has come, a poll's share of it. How many frames.
     ///
     /// # Errors
     /// What the link says.
     #[inline]
     pub fn receive(&mut self, now: Instant) -> Result<usize, LinkError> {
         let Self { link, transport, .. } = self;
-        link.receive(&mut Arriving { now, transport })
+        let mut arriving = Arriving { now, transport, left: Vec::new() };
+        let received = link.receive(&mut arriving);
+        for handover in arriving.left {
+            self.hand_over(now, handover);
+        }
+        received
     }
 
-    /// Hands over what is to be sent, a turn's share of it. How many frames.
+    /// Hands over what is to be sent, a poll's share of it. How many frames.
     ///
     /// # Errors
     /// What the link says.
@@ -168,7 +192,7 @@ impl<M: Memory> Server<M> {
         link.transmit(|room| transport.poll_transmit(now, room))
     }
 
-    /// What happened next. A new connection comes with whoever it is offered to.
+    /// The next event. A new connection comes with the acceptor that it is offered to.
     #[inline]
     pub fn event(&mut self) -> Option<(Event, Option<Offer>)> {
         let event = self.transport.poll_event()?;
@@ -179,9 +203,13 @@ impl<M: Memory> Server<M> {
         Some((event, offer))
     }
 
-    /// Spin on or sleep, after a turn that worked or not.
-    pub fn after_turn(&mut self, worked: bool, now: Instant) -> Next {
-        self.waiting.after_turn(worked, now)
+    /// Whether to poll again at once or to sleep, after a poll that worked or not. To be
+    /// called on the polling thread: its CPU time decides whether spins pay.
+    pub fn after_poll(&mut self, worked: bool, now: Instant) -> Next {
+        let Self { adaptive_spin, transport, clock, .. } = self;
+        adaptive_spin.after_poll(worked, now, || {
+            Some(Usage { busy: clock.thread_busy()?, work: work_done(transport.stack()) })
+        })
     }
 
     /// How long it may sleep at `now` for its own timers' sake.
@@ -197,11 +225,26 @@ impl<M: Memory> Server<M> {
     /// # Errors
     /// What the link says.
     pub fn arm(&mut self, now: Instant) -> Result<bool, LinkError> {
-        self.waiting.slept();
+        self.adaptive_spin.slept();
         if self.look_at_host(now, true)? {
             return Ok(false);
         }
         self.link.arm()
+    }
+
+    /// Polls for the last time: sends what connections have queued, their FINs and RSTs. Nothing
+    /// retransmits them, as after the death of a process. Polls [`SHUTDOWN_POLLS_MAX`] times at
+    /// most.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn shut_down(&mut self, clock: &Clock) -> Result<(), LinkError> {
+        for _ in 0..SHUTDOWN_POLLS_MAX {
+            if !self.poll(clock.now())?.worked() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// What to poll for reading while asleep.
@@ -216,8 +259,9 @@ impl<M: Memory> Server<M> {
         self.host.as_ref().map(Host::wait_fd)
     }
 
-    /// Listens; nobody accepts yet. A port of a host's address that is shared stays ours as long as
-    /// the server. Where shards share the address, `sharing` says which connections are this one's.
+    /// Listens, without acceptors yet. A port of a host's address that is shared stays ours as long
+    /// as the server. Where shards share the address, `sharing` says which connections are this
+    /// one's.
     ///
     /// # Errors
     /// [`PortError`] names the argument, or what the host says, or that another shard has the
@@ -373,7 +417,7 @@ impl<M: Memory> Server<M> {
     /// go out now.
     pub fn make_datagram_room(&mut self, now: Instant, endpoint: DatagramId, count: usize) {
         if self.stack().datagram_room(endpoint).is_ok_and(|room| room < count) {
-            // A link that is gone is told of by the next turn.
+            // A link that is gone is reported by the next poll.
             let _ = self.transmit(now);
         }
     }
@@ -433,20 +477,94 @@ impl<M: Memory> Server<M> {
         host.claim_client_ports(&mut self.link, transport).map_err(PortError::Host)
     }
 
-    /// Stops listening; connections that nobody was offered are reset.
+    /// Stops listening. Handshakes under way and connections that were not offered go to the shards
+    /// that go on listening at the address; where none does, they are reset.
     pub fn unlisten(&mut self, now: Instant, listener: ListenerId) {
         self.manager.remove_listener(listener);
-        let shared = self.shared.as_mut().and_then(|shared| shared.unlisten(listener));
+        let has_siblings = self.shared.as_mut().is_some_and(|shared| shared.unlisten(listener));
         let (stack, memory) = self.transport.parts();
-        if let Some(local) = shared {
-            // Frames that were steered here before are still on their way.
-            stack.drop_late_syns(now, local);
-        }
+        let next = || if has_siblings { stack.hand_over_next(now, listener, memory) } else { None };
+        let left: Vec<Handover> = std::iter::from_fn(next).collect();
         // A listener that is gone already needs no more.
         let _ = stack.unlisten(now, listener, memory);
+        for handover in left {
+            self.hand_over(now, handover);
+        }
+        if has_siblings {
+            self.link.steer_again();
+            // What was handed over to this shard until now goes on to others.
+            self.take_handovers(now);
+        }
     }
 
-    /// A connection that was offered to somebody who is not there any more.
+    /// Hands a connection over to whatever listens at its address: another shard, or this one.
+    /// Where none does, or there is no room, it is reset.
+    fn hand_over(&mut self, now: Instant, handover: Handover) {
+        let handed = match &self.shared {
+            Some(shared) => shared.hand_over(handover),
+            None => Err(handover),
+        };
+        let Err(handover) = handed else { return };
+        let (stack, memory) = self.transport.parts();
+        if let Err(handover) = stack.take_over(now, handover, memory) {
+            stack.refuse_handover(now, &handover, memory);
+        }
+    }
+
+    /// Takes over what other shards handed over. How many.
+    fn take_handovers(&mut self, now: Instant) -> usize {
+        let handovers = self.link.take_handovers();
+        let count = handovers.len();
+        for handover in handovers {
+            let (stack, memory) = self.transport.parts();
+            if let Err(handover) = stack.take_over(now, handover, memory) {
+                self.hand_over(now, handover);
+            }
+        }
+        count
+    }
+
+    /// Hands over a connection that was offered to a listener which has left since. It is reset if
+    /// it cannot go on anywhere.
+    pub fn hand_over_offered(&mut self, now: Instant, conn: ConnId) {
+        let (stack, memory) = self.transport.parts();
+        match stack.hand_over_reported(now, conn, memory) {
+            Some(handover) => self.hand_over(now, handover),
+            None => self.refuse(now, conn),
+        }
+    }
+
+    /// Takes out a connection that was offered, and that no program has seen, for
+    /// [`Server::hand_over_taken`]. Returns `false` if it is over. One connection is out at a time:
+    /// another one that still is goes on first.
+    pub fn take_out(&mut self, now: Instant, conn: ConnId) -> bool {
+        if let Some((other, _)) = self.taken_out {
+            self.hand_over_taken(now, other);
+        }
+        let (stack, memory) = self.transport.parts();
+        self.taken_out =
+            stack.hand_over_reported(now, conn, memory).map(|handover| (conn, handover));
+        self.taken_out.is_some()
+    }
+
+    /// Puts bytes that the application had received already before the unread ones of the
+    /// connection that was taken out.
+    pub fn prepend_unread(&mut self, conn: ConnId, bytes: &[u8]) {
+        if let Some((taken, handover)) = &mut self.taken_out
+            && *taken == conn
+        {
+            handover.prepend(bytes);
+        }
+    }
+
+    /// Hands the connection that was taken out over to whatever listens at its address.
+    pub fn hand_over_taken(&mut self, now: Instant, conn: ConnId) {
+        if let Some((_, handover)) = self.taken_out.take_if(|(taken, _)| *taken == conn) {
+            self.hand_over(now, handover);
+        }
+    }
+
+    /// Resets a connection that was offered to an acceptor which is gone.
     pub fn refuse(&mut self, now: Instant, conn: ConnId) {
         let (stack, memory) = self.transport.parts();
         // A connection that is gone already needs no reset.
@@ -484,22 +602,31 @@ impl<M: Memory> Server<M> {
     }
 }
 
-/// Returns the key of Fast Open cookies for all servers of this process that have none configured.
-fn fast_open_key() -> Result<[u8; 16], ServerError> {
-    static KEY: OnceLock<[u8; 16]> = OnceLock::new();
-    let secret = secret()?;
-    Ok(*KEY.get_or_init(|| *secret.first_chunk().expect("it is longer")))
+/// What a stack has done so far, in bytes of payload. Frames and acknowledgments do not count: how
+/// many there are depends on how the server waits.
+fn work_done(stack: &Stack) -> u64 {
+    let totals = &stack.counters().totals;
+    let units = totals.connects + totals.accepts + totals.datagrams_in + totals.datagrams_out;
+    totals.bytes_in + totals.bytes_out + units * UNIT_WORK
 }
 
+/// Returns the secret of all servers of this process. Cookies that one shard gave out, of Fast Open
+/// or for a SYN, are valid at all: a peer's next segment may come to another.
 fn secret() -> Result<[u8; 32], ServerError> {
-    let mut secret = [0; 32];
+    static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
+    let secret = random_bytes()?;
+    Ok(*SECRET.get_or_init(|| secret))
+}
+
+fn random_bytes() -> Result<[u8; 32], ServerError> {
+    let mut bytes = [0; 32];
     let mut filled = 0;
-    while filled < secret.len() {
+    while filled < bytes.len() {
         let flags = rustix::rand::GetRandomFlags::empty();
-        filled += rustix::rand::getrandom(&mut secret[filled..], flags)
+        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)
             .map_err(|errno| ServerError::NoRandomness(errno.into()))?;
     }
-    Ok(secret)
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -507,9 +634,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fast_open_key_is_one_for_all_servers_of_a_process() {
-        let key = fast_open_key().expect("random bytes");
-        assert_eq!(fast_open_key().expect("random bytes"), key);
-        assert_ne!(key, [0; 16]);
+    fn secret_is_one_for_all_servers_of_a_process() {
+        let one = secret().expect("random bytes");
+        assert_eq!(secret().expect("random bytes"), one);
+        assert_ne!(one, [0; 32]);
     }
 }

@@ -6,30 +6,30 @@ use std::thread::JoinHandle;
 use megapipe_link::LinkError;
 use megapipe_shm::without_signals;
 
-use crate::apart::ApartError;
+use crate::error::RemoteError;
 
 /// Runs a server's loop on a thread of its own, pinned to `core` (`None`: wherever the kernel
 /// likes), which says whether it could be pinned before it begins. Signals of the process are not
 /// delivered to it: they are the application's.
 ///
 /// # Errors
-/// [`ApartError::Thread`], [`ApartError::Pin`].
+/// [`RemoteError::Thread`], [`RemoteError::Pin`].
 pub(crate) fn spawn(
     run: impl FnOnce() -> Result<(), LinkError> + Send + 'static,
     core: Option<usize>,
-) -> Result<JoinHandle<Result<(), LinkError>>, ApartError> {
+) -> Result<JoinHandle<Result<(), LinkError>>, RemoteError> {
     let (tell, told) = mpsc::channel();
     let body = move || {
         let pinned = core.map_or(Ok(()), pin);
         let may_run = pinned.is_ok();
-        // Whoever asked is waiting for it.
+        // The caller waits for it.
         let _ = tell.send(pinned);
         if may_run { run() } else { Ok(()) }
     };
     let builder = std::thread::Builder::new().name("mp-server".to_owned());
-    let thread = without_signals(|| builder.spawn(body)).map_err(ApartError::Thread)?;
+    let thread = without_signals(|| builder.spawn(body)).map_err(RemoteError::Thread)?;
     match (told.recv(), core) {
-        (Ok(Err(source)), Some(core)) => Err(ApartError::Pin { core, source }),
+        (Ok(Err(source)), Some(core)) => Err(RemoteError::Pin { core, source }),
         _ => Ok(thread),
     }
 }

@@ -6,12 +6,14 @@
 
 use std::net::SocketAddr;
 
-use megapipe_stack::{BindError, DatagramId, DatagramSharing, ListenError, ListenerId, Reuse};
+use megapipe_stack::{
+    BindError, DatagramId, DatagramSharing, Handover, ListenError, ListenerId, Reuse,
+};
 
 use crate::client_ports::candidates;
 use crate::error::PortError;
+use crate::rx_mux::Attachment;
 use crate::steering::{BindingError, Takes, Transport};
-use crate::switch::Attachment;
 
 /// Which of the connections to a listener's address are its own, where shards share the address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,12 +81,17 @@ impl Shared {
         self.attachment.rebind((Transport::Tcp, local), sharing.takes).map_err(PortError::Shared)
     }
 
-    /// Returns the listener's address if other shards go on listening there.
-    pub(crate) fn unlisten(&mut self, listener: ListenerId) -> Option<SocketAddr> {
+    /// Returns `true` if other shards go on listening at the listener's address.
+    pub(crate) fn unlisten(&mut self, listener: ListenerId) -> bool {
         let place = self.listeners.get_mut(listener.index as usize);
-        let local = place.and_then(Option::take)?;
+        let Some(local) = place.and_then(Option::take) else { return false };
         self.attachment.unbind((Transport::Tcp, local));
-        self.is_listening(local).then_some(local)
+        self.is_listening(local)
+    }
+
+    /// As [`Attachment::hand_over`].
+    pub(crate) fn hand_over(&self, handover: Handover) -> Result<(), Handover> {
+        self.attachment.hand_over(handover)
     }
 
     /// Binds an endpoint. Its address is the shard's alone, unless what comes there is spread: then

@@ -1,69 +1,73 @@
 //! Which shard a frame is for, where the link does not know: our own keyed hash of its flow.
 //!
 //! ```text
-//!   frame -> Reading -> Steering -> Destination
-//!            (sort)     (hash,       one shard, whoever reads it, or all
+//!   frame -> Classified -> Steering -> Destination
+//!            (sort)     (hash,       one shard, the reader, or all
 //!                       bindings,
 //!                       fragments)
 //! ```
 //!
-//! Read first: mTCP §3.2.1 (flows stay on a core); then `reading.rs` (what a frame is about),
-//! `hash.rs` (whose a flow is), `bindings.rs` (ports that not all shards listen on),
+//! Read first: mTCP §3.2.1 (flows stay on a core); then `classify.rs` (what a frame is about),
+//! `hash.rs` (a flow's shard), `bindings.rs` (ports that not all shards listen on),
 //! `fragments.rs`.
 //!
 //! Pure: frames, bindings and time go in, destinations come out.
 //!
 //! Invariants
 //! - Both directions of a flow hash alike, and ICMP errors as the flow that they quote: all of a
-//!   flow reaches one shard, and whoever picks a port can tell which.
+//!   flow reaches one shard, and a client that picks a port can compute which.
 //! - No peer can choose the shard of its flows without knowing the key. Where a device's hash is
 //!   known it is followed, and Toeplitz promises less: but there the device has spread them.
 //! - What no shard in particular is to have is had by one that is awake, or by all.
 
 mod bindings;
+mod classify;
+mod default_shard;
+mod fast_parse;
 mod fragments;
 mod hash;
-mod home;
-mod reading;
-mod usual;
 
 pub use bindings::{BindingError, Bindings, Served, Table, Takes, Transport};
+pub use classify::{Classified, Datagram, read};
+pub use fast_parse::{FastParsed, fast_parse};
 pub use fragments::{Fragments, Later};
-pub use hash::{Ends, FlowHash};
-pub use reading::{Datagram, Reading, read};
-pub use usual::{Usual, read_usual};
+pub use hash::{FlowHash, FlowKey};
 
 use std::sync::Arc;
 
 use megapipe_link::Rss;
 
-use crate::limits::FORMER_ROWS_MAX;
-use home::Homes;
+use crate::limits::FORMER_SHARDS_MAX;
+use default_shard::Homes;
 
 /// Where a frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
     /// To this shard.
     Shard(u16),
-    /// To whoever has it in its hands: a question that each shard can answer, or nothing of ours.
+    /// To the shard that read it: a request that each shard can answer, or nothing of ours.
     Anyone,
     /// To every shard: each may wait for it.
     Everyone,
 }
 
-/// What goes with a frame from whoever read it to its shard: that it is to be refused
-/// ([`REFUSED`]), that its flow may be where it was before ([`PAST`] and above: how many partitions
-/// are not to be asked again), or [`NOTHING`].
+/// What goes with a frame from its reader to its shard: that it is to be refused
+/// ([`REFUSED`]), that its flow may be where it was before ([`PAST`] and above: how many former
+/// shards are not to be asked again) and is not ([`RETURNED`]), or [`NOTHING`].
 pub type Note = u8;
 
 /// The shard takes the frame.
 pub const NOTHING: Note = 0;
-/// The shard takes the frame if it knows its flow, and else passes it on to [`Steering::former`].
+/// The shard takes the frame if it knows its flow, and else passes it on to [`Steering::former`];
+/// the last of those returns it to the flow's shard of now.
 pub const PAST: Note = 1;
-/// The frame begins a connection that nobody is to have.
+/// No former shard knows the frame's flow. The shard takes the frame, after what others have handed
+/// over to it.
+pub const RETURNED: Note = 14;
+/// The frame begins a connection that no shard may accept.
 pub const REFUSED: Note = 15;
 
-const _: () = assert!(PAST as usize + FORMER_ROWS_MAX < REFUSED as usize, "a note has 4 bits");
+const _: () = assert!(PAST as usize + FORMER_SHARDS_MAX < RETURNED as usize, "a note has 4 bits");
 
 /// Says whose frames are.
 #[derive(Debug, Clone)]
@@ -88,12 +92,13 @@ impl Steering {
 
     /// Packets of a flow arrive at a queue that is open, as far as it is known where they arrive.
     #[must_use]
-    pub fn arrives(&self, transport: Transport, ends: &Ends) -> bool {
+    pub fn arrives(&self, transport: Transport, ends: &FlowKey) -> bool {
         self.homes.arrives(transport, ends)
     }
 
+    /// The shard of a flow's hash.
     #[inline]
-    fn home(&self, transport: Transport, ends: &Ends) -> u16 {
+    pub(crate) fn home(&self, transport: Transport, ends: &FlowKey) -> u16 {
         self.homes.of(transport, ends, self.shards)
     }
 
@@ -106,19 +111,20 @@ impl Steering {
     /// The shard of a flow: that of its hash, unless its local port is bound elsewhere.
     #[must_use]
     #[inline]
-    pub fn shard_of(&self, table: &Table, transport: Transport, ends: &Ends) -> u16 {
+    pub fn shard_of(&self, table: &Table, transport: Transport, ends: &FlowKey) -> u16 {
         table.shard_of(transport, ends, self.home(transport, ends))
     }
 
-    /// Whose a usual frame is, if its local port has no rows: then the flow belongs to its home.
+    /// The shard of a fast-parsed frame, if its local port has no rows: then it is the default
+    /// shard.
     #[must_use]
     #[inline]
-    pub fn home_of_usual(&self, table: &Table, usual: Usual) -> Option<u16> {
+    pub fn home_of_usual(&self, table: &Table, usual: FastParsed) -> Option<u16> {
         let has_rows = table.has_rows(usual.transport, usual.dst.port());
         (!has_rows).then(|| self.homes.of_usual(usual, self.shards))
     }
 
-    /// Whose a frame is, as far as its reading says; fragments with a first are
+    /// The shard of a frame, as far as its headers decide; fragments with a first are
     /// [`Fragments`]' matter. Marks in `used`, by the table's rows, by which connections begin.
     #[must_use]
     #[inline]
@@ -126,31 +132,33 @@ impl Steering {
         &self,
         table: &Table,
         used: &mut [bool],
-        reading: &Reading,
+        reading: &Classified,
     ) -> (Destination, Note) {
         match reading {
-            Reading::Flow { transport, ends, begins } => {
+            Classified::Flow { transport, ends, begins } => {
                 let home = self.home(*transport, ends);
                 match table.row_of(*transport, ends) {
                     None => (Destination::Shard(home), NOTHING),
                     Some(row) => by_row(table, used, (row, home, *begins)),
                 }
             }
-            Reading::Hosts(ends) => (Destination::Shard(self.home(Transport::Tcp, ends)), NOTHING),
-            Reading::Everyone => (Destination::Everyone, NOTHING),
-            Reading::Anyone | Reading::First(..) | Reading::Later(_) => {
+            Classified::Hosts(ends) => {
+                (Destination::Shard(self.home(Transport::Tcp, ends)), NOTHING)
+            }
+            Classified::Everyone => (Destination::Everyone, NOTHING),
+            Classified::Anyone | Classified::First(..) | Classified::Later(_) => {
                 (Destination::Anyone, NOTHING)
             }
         }
     }
 
-    /// Another shard than `shard` that had the home of a flow, `back` partitions ago or earlier,
-    /// and the note for it: it goes on looking from there.
+    /// Another shard than `shard` that had the home of a flow before, from number `back` of those
+    /// on, and the note for it: it goes on looking from there.
     #[must_use]
     pub fn former(
         &self,
         table: &Table,
-        (transport, ends): (Transport, &Ends),
+        (transport, ends): (Transport, &FlowKey),
         shard: u16,
         back: usize,
     ) -> Option<(u16, Note)> {

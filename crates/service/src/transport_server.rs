@@ -25,7 +25,12 @@ impl<M: Memory> TransportServer<M> {
         self.stack.on_frame(now, frame, received, &mut self.memory);
     }
 
-    /// A frame arrived that begins a connection which nobody is to have.
+    /// A frame arrived whose connection may be on its way from one shard to another.
+    pub fn on_stray_frame(&mut self, now: Instant, frame: &[u8], received: Received) {
+        self.stack.on_stray_frame(now, frame, received, &mut self.memory);
+    }
+
+    /// Refuses a frame that begins a connection which no shard may accept.
     pub fn refuse_frame(&mut self, now: Instant, frame: &[u8], received: Received) {
         self.stack.refuse_frame(now, frame, received, &mut self.memory);
     }

@@ -16,8 +16,8 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 const BACKLOG: u32 = 4_096;
 const MESSAGE: [u8; 64] = [7; 64];
-/// What a turn takes, in virtual time.
-const TURN: Duration = Duration::from_micros(20);
+/// What a poll takes, in virtual time.
+const POLL_PERIOD: Duration = Duration::from_micros(20);
 
 fn host(link: Pair, address: IpAddr, connections: u32) -> Server<HeapMemory> {
     let config =
@@ -38,8 +38,8 @@ impl Answering {
         Self(server)
     }
 
-    fn turn(&mut self, now: Instant) {
-        self.0.turn(now).unwrap();
+    fn poll(&mut self, now: Instant) {
+        self.0.poll(now).unwrap();
         while let Some((event, _)) = self.0.event() {
             let (stack, memory) = self.0.parts();
             match event {
@@ -54,7 +54,7 @@ impl Answering {
     }
 }
 
-/// A connection of the crowd, by its number in the stack: whose it is, and since when.
+/// A connection of the crowd, by its number in the stack: its client, and since when.
 #[derive(Clone, Copy)]
 struct Asking {
     slot: usize,
@@ -103,8 +103,8 @@ impl Crowd {
         self.asking[conn.index as usize] = Some(Asking { slot, since: now });
     }
 
-    fn turn(&mut self, now: Instant) {
-        self.server.turn(now).unwrap();
+    fn poll(&mut self, now: Instant) {
+        self.server.poll(now).unwrap();
         if !self.gone && self.ready.len() == CROWD {
             self.gone = true;
             for conn in std::mem::take(&mut self.ready) {
@@ -161,19 +161,19 @@ impl Crowd {
     }
 }
 
-/// How the two ends take turns.
+/// How the two ends take polls.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// The server takes every so many-th turn.
+    /// The server takes every so many-th poll.
     answering: u32,
-    /// The crowd takes every so many-th turn.
+    /// The crowd takes every so many-th poll.
     crowd: u32,
-    /// The crowd makes a pause of so many turns, then the server, and then neither for twice as
+    /// The crowd makes a pause of so many polls, then the server, and then neither for twice as
     /// long, as where others want their cores.
     stalls: u32,
 }
 
-/// Lets a crowd and who answers it take turns until all have been answered. At most
+/// Lets a crowd and who answers it take polls until all have been answered. At most
 /// `connecting_max` handshakes are under way at once.
 fn run(pace: Pace, connecting_max: usize) -> (Answering, Crowd) {
     let config = PairConfig { medium: Medium::Ip, frames: 1_024, ..PairConfig::default() };
@@ -181,25 +181,25 @@ fn run(pace: Pace, connecting_max: usize) -> (Answering, Crowd) {
     let (mut answering, mut crowd) = (Answering::new(ours), Crowd::new(theirs, connecting_max));
     let mut now = Instant::ZERO;
     (0..CROWD).for_each(|_| crowd.open(now));
-    let mut turns = 0_u32;
+    let mut polls = 0_u32;
     while crowd.took.len() < CROWD * ROUNDS {
-        turns += 1;
-        now += TURN;
+        polls += 1;
+        now += POLL_PERIOD;
         // Each in its own time.
-        let stalled = |of: u32| turns.checked_div(pace.stalls).is_some_and(|phase| phase % 4 == of);
-        if turns.is_multiple_of(pace.answering) && !stalled(1) {
-            answering.turn(now);
+        let stalled = |of: u32| polls.checked_div(pace.stalls).is_some_and(|phase| phase % 4 == of);
+        if polls.is_multiple_of(pace.answering) && !stalled(1) {
+            answering.poll(now);
         }
-        if turns.is_multiple_of(pace.crowd) && !stalled(0) {
-            crowd.turn(now);
+        if polls.is_multiple_of(pace.crowd) && !stalled(0) {
+            crowd.poll(now);
         }
-        assert!(turns < 1 << 20, "{} of them were answered", crowd.took.len());
+        assert!(polls < 1 << 20, "{} of them were answered", crowd.took.len());
     }
     // What the last ones said on leaving.
     for _ in 0..1_000 {
-        now += TURN;
-        crowd.turn(now);
-        answering.turn(now);
+        now += POLL_PERIOD;
+        crowd.poll(now);
+        answering.poll(now);
     }
     (answering, crowd)
 }
@@ -213,7 +213,7 @@ fn lost(server: &Server<HeapMemory>) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn nobody_in_a_crowd_waits_for_a_timer() {
+fn no_client_in_a_crowd_waits_for_a_timer() {
     // A crowd that is slow; and one that finds a thousand answers after a pause, while the other
     // end makes one and takes nothing.
     for (answering, crowd, stalls) in [(1, 8, 0), (1, 1, 40)] {
@@ -223,7 +223,7 @@ fn nobody_in_a_crowd_waits_for_a_timer() {
             let lost = [lost(&answering.0), lost(&crowd.server)];
             assert_eq!(lost, [vec![], vec![]], "{pace:?}, {connecting_max} at once");
             let most = crowd.took.iter().max().unwrap();
-            assert!(*most < Duration::from_millis(200), "{pace:?}: somebody waited for {most:?}");
+            assert!(*most < Duration::from_millis(200), "{pace:?}: a client waited for {most:?}");
             let all = (CROWD * ROUNDS) as u64;
             let here = answering.0.stack().counters().totals;
             assert_eq!((here.accepts, here.resets_in), (all, all), "and all have gone");

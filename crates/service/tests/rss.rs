@@ -11,11 +11,11 @@ use megapipe_link::rss::FieldsByKind;
 use megapipe_link::{
     Caps, Counters, Link, LinkError, Medium, Pair, PairConfig, Received, Rss, Transmit, pair,
 };
-use megapipe_service::steering::{self, Reading, Transport};
+use megapipe_service::steering::{self, Classified, Transport};
 use megapipe_service::{AcceptorId, Attachment, Frames, Server, ServerConfig, Sharing, switch};
 use megapipe_stack::{Event, HeapMemory, Instant, Medium as StackMedium};
 
-const TURN: Duration = Duration::from_micros(20);
+const POLL_PERIOD: Duration = Duration::from_micros(20);
 const CONNECTIONS: usize = 200;
 const PORT: u16 = 80;
 
@@ -111,7 +111,7 @@ impl Link for Wire {
         {
             count += 1;
             let frame = &self.frame[..transmit.len];
-            let Reading::Flow { ends, .. } = steering::read(StackMedium::Ip, frame) else {
+            let Classified::Flow { ends, .. } = steering::read(StackMedium::Ip, frame) else {
                 panic!("only segments are sent here");
             };
             let hash = self.rss.hash(megapipe_link::Transport::Tcp, ends.src, ends.dst);
@@ -148,7 +148,7 @@ fn server(frames: Frames, addresses: &[IpAddr]) -> Server<HeapMemory> {
     Server::new(frames, &config, HeapMemory::new(1 << 10, 2_048), Instant::ZERO).unwrap()
 }
 
-/// The device's open queues, and who is at the wire's other end and listens.
+/// The device's open queues, and the host at the wire's other end that listens.
 fn device(queues: u16, rss: &Arc<Rss>) -> (Vec<Box<dyn Link>>, Server<HeapMemory>) {
     let config = PairConfig { medium: Medium::Ip, frames: 1_024, ..PairConfig::default() };
     let (ours, theirs): (Vec<_>, Vec<_>) = (0..queues).map(|_| pair(&config).unwrap()).unzip();
@@ -181,9 +181,9 @@ fn exchange(
     }
     let mut answered = vec![HashSet::new(); shards.len()];
     for _ in 0..2_000 {
-        now += TURN;
+        now += POLL_PERIOD;
         for (shard, answered) in shards.iter_mut().zip(&mut answered) {
-            shard.turn(now).unwrap();
+            shard.poll(now).unwrap();
             while let Some((event, _)) = shard.event() {
                 let (stack, memory) = shard.parts();
                 match event {
@@ -200,7 +200,7 @@ fn exchange(
                 }
             }
         }
-        peer.turn(now).unwrap();
+        peer.poll(now).unwrap();
         while let Some((event, _)) = peer.event() {
             let (stack, memory) = peer.parts();
             match event {
@@ -264,7 +264,7 @@ fn fewer_shards_than_queues_have_several_each() {
     let both = attachment.counters();
     assert!(both.kept > 0 && both.dropped_full == 0, "{both:?}");
     let at = |ip| SocketAddr::new(ip, PORT);
-    assert!(!attachment.is_bound(Transport::Tcp, at(OURS[0])), "whoever asks binds nothing");
+    assert!(!attachment.is_bound(Transport::Tcp, at(OURS[0])), "a question binds nothing");
 }
 
 #[test]

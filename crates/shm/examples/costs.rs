@@ -4,11 +4,10 @@
 //! `cargo run --release --package megapipe-shm --example costs`
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::Instant;
 
 use megapipe_shm::record::{Command, Id, Ids, Op, Record};
-use megapipe_shm::{Pool, PoolLayout, Region, RingLayout, doorbell, ring};
+use megapipe_shm::{Pool, PoolLayout, Region, doorbell, ring};
 
 const RUNS: usize = 15;
 
@@ -32,7 +31,7 @@ fn print(what: &str, ns: f64) {
 }
 
 fn main() {
-    let layout = PoolLayout { offset: 0, buf_bytes: 2048, count: 64, tag: 0 };
+    let layout = PoolLayout { buf_bytes: 2048, count: 64, tag: 0 };
     let region = Region::huge(layout.bytes()).expect("memory");
     println!("memory: {}", region.backing());
     let pool = Pool::owning(region, layout).expect("it fits");
@@ -58,9 +57,8 @@ fn main() {
 
 /// Both ends on one core: the transfer of lines between cores comes on top.
 fn rings() {
-    let region = Arc::new(Region::heap(1 << 20).expect("memory"));
-    let (mut producer, mut consumer) =
-        ring::<Record>(&region, RingLayout { offset: 1024, entries: 256 }).expect("it fits");
+    let mut parts = Region::heap(1 << 20).expect("memory").into_parts();
+    let (mut producer, mut consumer) = ring::<Record>(&mut parts, 256).expect("it fits");
     let op = Op { cookie: 1, command: Command::Receive { conns: Ids::of(Id::default()) } };
     let mut records = [op.record(); 64];
     for batch in [1, 8, 64] {
@@ -74,9 +72,9 @@ fn rings() {
         black_box(Op::parse(black_box(&op.record())).expect("an op"));
     });
     print("encode and parse a record", ns);
-    let (_sleeper, ringer) = doorbell(&region, 0).expect("a doorbell");
+    let (_sleeper, ringer) = doorbell(&mut parts).expect("a doorbell");
     let ns = cost_ns(100_000, || {
         ringer.ring().expect("it works");
     });
-    print("a doorbell that nobody waits for", ns);
+    print("a doorbell without a waiter", ns);
 }

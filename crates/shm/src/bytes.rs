@@ -1,7 +1,7 @@
 //! Copying bytes that the other end may be writing meanwhile.
 //!
 //! Read first: the Rust reference, "Rules for inline assembly"; `docs/UNSAFE.md`, "Memory that
-//! somebody else writes".
+//! another process writes".
 //!
 //! Invariants
 //! - A byte of shared memory is loaded once per copy as far as the program can tell: the copy's
@@ -151,7 +151,7 @@ pub(crate) fn expect_line_to_write(shared: *const u8) {
     let _ = shared;
 }
 
-/// Copies `len` bytes, of which either side may be shared memory that somebody writes meanwhile.
+/// Copies `len` bytes, either side of which may be shared memory that is written meanwhile.
 ///
 /// In the language's terms this is a relaxed atomic access to each byte. The standard library has
 /// no such copy, and a loop over atomics moves a few bytes per cycle at best. So the C library's

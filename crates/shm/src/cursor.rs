@@ -63,7 +63,7 @@ pub(crate) struct ProducerCursor {
 
 impl ProducerCursor {
     /// An end of a fresh ring of `entries`, a power of two.
-    pub(crate) fn new(entries: u32) -> Self {
+    pub(crate) const fn new(entries: u32) -> Self {
         Self { entries, staged: 0, published: 0, released: 0, fault: None }
     }
 
@@ -144,7 +144,7 @@ pub(crate) struct ConsumerCursor {
 
 impl ConsumerCursor {
     /// An end of a fresh ring of `entries`, a power of two.
-    pub(crate) fn new(entries: u32) -> Self {
+    pub(crate) const fn new(entries: u32) -> Self {
         Self { entries, taken: 0, released: 0, published: 0, fault: None }
     }
 

@@ -18,12 +18,11 @@
 //!
 //! Invariants
 //! - Ringing never blocks, raises no signal, and makes at most one system call, whatever the other
-//!   end does. While nobody sleeps it makes none.
+//!   end does. While neither sleeps it makes none.
 //! - A sleeper that sleeps is rung by whatever was published after its last look.
 //! - A ring that is not needed wakes the sleeper in vain, once.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -33,13 +32,14 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::thread::futex;
 
-use crate::region::{OutOfRegion, Region};
+use crate::limits::BELL_BYTES;
+use crate::region::{OutOfRegion, Part, RegionParts};
 use crate::wakeup;
 
 /// Why a doorbell was not made, or does not work any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DoorbellError {
-    /// The flag does not lie in the region.
+    /// The flag does not fit into what is left of the region.
     #[error(transparent)]
     Region(#[from] OutOfRegion),
     /// A system call failed.
@@ -55,27 +55,23 @@ pub enum DoorbellError {
     Gone,
 }
 
-/// The flag's place. Give it a pair of cache lines of its own.
-#[derive(Debug)]
+/// The flag's place, which has a pair of cache lines of its own.
+#[derive(Debug, Clone)]
 struct Flag {
-    /// Keeps the memory mapped.
-    _region: Arc<Region>,
-    place: NonNull<AtomicU32>,
+    part: Arc<Part>,
 }
 
-// SAFETY: the pointer is into the region, which is `Send + Sync` and kept by the value.
-unsafe impl Send for Flag {}
-
 impl Flag {
-    fn new(region: Arc<Region>, offset: usize) -> Result<Self, OutOfRegion> {
-        let place = NonNull::from(region.atomic_u32(offset)?);
-        Ok(Self { _region: region, place })
+    fn new(parts: &mut RegionParts) -> Result<Self, OutOfRegion> {
+        Ok(Self { part: Arc::new(parts.take(BELL_BYTES)?) })
     }
 
     #[inline]
     fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: made from a reference into the region, which is kept mapped.
-        unsafe { self.place.as_ref() }
+        // SAFETY: the start of a part, which is aligned, has at least 4 bytes and is kept mapped;
+        // it was taken for this, and whichever process writes it, this program's accesses are
+        // atomic and of this size.
+        unsafe { AtomicU32::from_ptr(self.part.start().as_ptr().cast()) }
     }
 }
 
@@ -110,16 +106,16 @@ pub struct Ringer {
     wire: Wire,
 }
 
-/// A doorbell between two threads of this process; its flag lies at `offset` of `region`.
+/// A doorbell between two threads of this process; its flag is the next part of a region.
 ///
 /// # Errors
 /// [`DoorbellError::Region`], [`DoorbellError::System`].
-pub fn doorbell(region: &Arc<Region>, offset: usize) -> Result<(Sleeper, Ringer), DoorbellError> {
+pub fn doorbell(parts: &mut RegionParts) -> Result<(Sleeper, Ringer), DoorbellError> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| DoorbellError::System { call: "eventfd", errno })?;
     let wire = Wire::Event(Arc::new(fd));
-    let flag = || Flag::new(Arc::clone(region), offset);
-    Ok((Sleeper { flag: flag()?, wire: wire.clone() }, Ringer { flag: flag()?, wire }))
+    let flag = Flag::new(parts)?;
+    Ok((Sleeper { flag: flag.clone(), wire: wire.clone() }, Ringer { flag, wire }))
 }
 
 /// The two ends of what carries rings between processes, in both directions: one to keep, one to
@@ -137,16 +133,16 @@ pub fn bell_sockets() -> Result<(OwnedFd, OwnedFd), DoorbellError> {
 const DRAIN_BYTES: usize = 256;
 
 impl Sleeper {
-    /// A sleeper that the process at the other end of `socket` rings.
+    /// A sleeper that the process at the other end of `socket` rings. Its flag is the next part of
+    /// a region.
     ///
     /// # Errors
     /// [`DoorbellError::Region`].
     pub fn over_socket(
-        region: Arc<Region>,
-        offset: usize,
+        parts: &mut RegionParts,
         socket: Arc<OwnedFd>,
     ) -> Result<Self, DoorbellError> {
-        Ok(Self { flag: Flag::new(region, offset)?, wire: Wire::Socket(socket) })
+        Ok(Self { flag: Flag::new(parts)?, wire: Wire::Socket(socket) })
     }
 
     /// Sleeps until rung, or until `timeout` has passed (`None`: for ever); but not at all if
@@ -184,7 +180,7 @@ impl Sleeper {
 
     /// After [`Sleeper::arm_at_flag`] and a look for work: sleeps until rung, or until `timeout`
     /// has passed (`None`: for ever). There is nothing to clear afterwards. Costs less than the
-    /// descriptor, which is for whoever has others to wait for.
+    /// descriptor, for a thread that waits for other descriptors too.
     ///
     /// # Errors
     /// [`Errno::INTR`]: a signal came.
@@ -203,6 +199,11 @@ impl Sleeper {
     #[inline]
     pub fn disarm(&self) {
         wakeup::disarm(self.flag.atomic());
+    }
+
+    /// Marks this end as ended, for [`Ringer::has_ended`]. It cannot sleep any more.
+    pub fn end(&self) {
+        wakeup::end(self.flag.atomic());
     }
 
     /// Readable when rung.
@@ -233,6 +234,16 @@ impl Sleeper {
         }
     }
 
+    /// Whether the process at the other end of the socket is gone. Rings that came stay.
+    #[must_use]
+    pub fn is_other_gone(&self) -> bool {
+        let fd = self.fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::empty())];
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let polled = poll(&mut fds, Some(&zero));
+        polled.is_ok() && fds[0].revents().contains(PollFlags::HUP)
+    }
+
     fn wait(&self, timeout: Option<Duration>) -> Result<bool, DoorbellError> {
         // A time beyond what the kernel can count is as good as for ever.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -249,16 +260,16 @@ impl Sleeper {
 }
 
 impl Ringer {
-    /// A ringer for the process at the other end of `socket`.
+    /// A ringer for the process at the other end of `socket`. Its flag is the next part of a
+    /// region.
     ///
     /// # Errors
     /// [`DoorbellError::Region`].
     pub fn over_socket(
-        region: Arc<Region>,
-        offset: usize,
+        parts: &mut RegionParts,
         socket: Arc<OwnedFd>,
     ) -> Result<Self, DoorbellError> {
-        Ok(Self { flag: Flag::new(region, offset)?, wire: Wire::Socket(socket) })
+        Ok(Self { flag: Flag::new(parts)?, wire: Wire::Socket(socket) })
     }
 
     /// Wakes the other end if it sleeps. Call it after publishing. Answers whether it was rung.
@@ -271,6 +282,13 @@ impl Ringer {
             None => Ok(false),
             Some(place) => self.ring_at(place).map(|()| true),
         }
+    }
+
+    /// Whether the sleeper has ended ([`Sleeper::end`]). What it published before is visible then.
+    #[inline]
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        wakeup::has_ended(self.flag.atomic())
     }
 
     /// The other end sleeps, or is about to. A hint, unless the caller has armed a doorbell of its
@@ -305,7 +323,7 @@ impl Ringer {
             Wire::Socket(fd) => net::send(fd, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
         };
         match written {
-            // Full of rings that nobody has read: the other end is as awake as it will be.
+            // Full of unread rings: the other end has enough to wake it.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(DoorbellError::Gone),
             Err(errno) => Err(DoorbellError::System { call: "write", errno }),

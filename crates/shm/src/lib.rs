@@ -3,10 +3,13 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`Region`] | memory: on the heap, in huge pages, or a sealed memfd that another process maps |
+//! | [`RegionParts`] | hands out the parts of a region: each once, so that none overlap |
+//! | [`BufferArea`] | buffers of one size in a region, as bytes that both ends copy |
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
 //! | [`Producer`], [`Consumer`] | the ends of a ring of records in a region |
 //! | [`BipProducer`], [`BipConsumer`] | the ends of a bip buffer: strings of bytes |
 //! | [`Owner`], [`Revoker`] | the ends of a lock that is cheap for one of two threads |
+//! | [`ThreadBinding`] | the thread that changes data without locked instructions |
 //! | [`Sleeper`], [`Ringer`] | the ends of a doorbell, for when one of them has nothing to do |
 //! | [`record`] | what those records say, checked once at the border |
 //!
@@ -14,7 +17,7 @@
 //!
 //! Bytes go in and come out by copies; records go through rings, in batches.
 //!
-//! Read first: `region.rs`, then `ring.rs`; `docs/UNSAFE.md`, "Memory that somebody else writes".
+//! Read first: `region.rs`, then `ring.rs`; `docs/UNSAFE.md`, "Memory that another process writes".
 //!
 //! Invariants
 //! - Whatever the other end writes into shared memory, at any time, it gets no panic, no access out
@@ -26,12 +29,14 @@
 
 #![cfg_attr(loom, allow(dead_code, reason = "the models use a part of the crate"))]
 
+#[cfg(not(loom))]
+mod area;
 mod atomics;
-mod bias;
 #[cfg(not(loom))]
-mod biased;
+mod biased_cell;
+mod biased_lock;
 #[cfg(not(loom))]
-mod bip;
+mod bip_buffer;
 mod bytes;
 mod cursor;
 #[cfg(not(loom))]
@@ -47,21 +52,25 @@ mod region;
 mod ring;
 #[cfg(not(loom))]
 mod signals;
+mod thread_binding;
 mod wakeup;
 
 #[cfg(not(loom))]
-pub use biased::{Owned, Owner, Revoked, Revoker, biased};
+pub use area::{BufferArea, PoolError, PoolLayout};
 #[cfg(not(loom))]
-pub use bip::{BipConsumer, BipError, BipProducer, bip};
+pub use biased_cell::{Owned, Owner, Revoked, Revoker, biased};
+#[cfg(not(loom))]
+pub use bip_buffer::{BipConsumer, BipError, BipProducer, bip};
 pub use bytes::Plain;
 pub use cursor::RingFault;
 #[cfg(not(loom))]
 pub use doorbell::{DoorbellError, Ringer, Sleeper, bell_sockets, doorbell};
 #[cfg(not(loom))]
-pub use pool::{BufError, BufId, Lent, Pool, PoolCounters, PoolError, PoolLayout, Writer};
+pub use pool::{BufError, BufId, Lent, Pool, PoolCounters, Writer};
 #[cfg(not(loom))]
-pub use region::{Backing, OutOfRegion, Region, RegionError, TransparentRefusal};
+pub use region::{Backing, OutOfRegion, Region, RegionError, RegionParts, TransparentRefusal};
 #[cfg(not(loom))]
-pub use ring::{Consumer, Full, Producer, RingError, RingLayout, ring};
+pub use ring::{Consumer, Full, Producer, RingError, ring, ring_bytes};
 #[cfg(not(loom))]
 pub use signals::without_signals;
+pub use thread_binding::ThreadBinding;

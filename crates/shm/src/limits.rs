@@ -8,6 +8,9 @@ pub const LINE_PAIR_BYTES: usize = 128;
 /// One cache line.
 pub const LINE_BYTES: usize = 64;
 
+/// What a doorbell takes of a region.
+pub const BELL_BYTES: usize = LINE_PAIR_BYTES;
+
 /// The granularity of mappings. Larger pages are a multiple of it.
 pub const PAGE_BYTES: usize = 4096;
 /// The huge page that is asked for.

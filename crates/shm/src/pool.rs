@@ -12,10 +12,10 @@
 //! last gives the buffer back. So two ranges of one buffer can travel separately.
 //!
 //! Invariants
-//! - What says which buffers are free lies outside the region: nobody but the owner can change it.
+//! - What says which buffers are free lies outside the region: only the owner can change it.
 //! - A buffer is on the free list exactly when it has no use, neither by its id nor lent.
 //! - Bytes below a buffer's `lent_bytes` have been lent by [`Pool::lend`] and do not change before
-//!   the buffer's last use ends. While a [`Writer`] has a buffer, nobody else reads or writes it.
+//!   the buffer's last use ends. While a [`Writer`] has a buffer, no other use reads or writes it.
 //! - Nothing allocates after [`Pool::new`].
 
 mod lent;
@@ -23,9 +23,9 @@ mod lent;
 use std::cell::Cell;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
-use crate::region::{Backing, OutOfRegion, Region};
+use crate::area::{BufferArea, PoolError, PoolLayout};
+use crate::region::{Backing, Region};
 use crate::{bytes, limits};
 
 pub use lent::{Lent, Writer};
@@ -79,66 +79,8 @@ impl fmt::Debug for BufId {
     }
 }
 
-/// Where the buffers lie. Both ends of a region agree on it; neither reads it from there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolLayout {
-    /// Where the first buffer begins, in bytes from the region's start; a multiple of 64.
-    pub offset: usize,
-    /// Size of a buffer, `BUF_BYTES_MIN` to `BUF_BYTES_MAX`.
-    pub buf_bytes: usize,
-    /// How many buffers, 1 to `POOL_BUFS_MAX`.
-    pub count: u32,
-    /// Tells the pools of one owner apart, below `POOL_TAGS_MAX`.
-    pub tag: u16,
-}
-
-impl PoolLayout {
-    /// Bytes from one buffer's start to the next one's: an odd number of cache lines. At a power
-    /// of two, the starts of all buffers, which small messages alone use, would share few of the
-    /// cache's sets.
-    #[must_use]
-    pub const fn stride_bytes(&self) -> usize {
-        (self.buf_bytes.div_ceil(limits::LINE_BYTES) | 1) * limits::LINE_BYTES
-    }
-
-    /// Bytes that all buffers take; the settings are in their ranges.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.stride_bytes() * self.count as usize
-    }
-
-    fn check(&self) -> Result<(), PoolError> {
-        let sizes = limits::BUF_BYTES_MIN..=limits::BUF_BYTES_MAX;
-        let setting = if !self.offset.is_multiple_of(limits::LINE_BYTES) {
-            "offset"
-        } else if !sizes.contains(&self.buf_bytes) {
-            "buf_bytes"
-        } else if self.count == 0 || self.count > limits::POOL_BUFS_MAX {
-            "count"
-        } else if self.tag >= limits::POOL_TAGS_MAX {
-            "tag"
-        } else {
-            return Ok(());
-        };
-        Err(PoolError::Setting { setting })
-    }
-}
-
-/// Why there is no pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PoolError {
-    /// A setting of the layout is out of its range.
-    #[error("the pool's {setting} is out of range")]
-    Setting {
-        /// Which.
-        setting: &'static str,
-    },
-    /// The buffers do not fit into the region.
-    #[error(transparent)]
-    Region(#[from] OutOfRegion),
-}
-
-/// Why something was not done to a buffer: the caller's fault, or that of whoever gave the id.
+/// Why something was not done to a buffer: the caller's fault, or that of the process which sent
+/// the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BufError {
     /// The id is of another pool, or its index is beyond the last buffer.
@@ -194,13 +136,11 @@ struct BufState {
 const WITH_WRITER: u32 = u32::MAX;
 
 /// A fixed number of buffers of one size. For one thread at a time; its buffers' bytes may be seen
-/// by whoever maps the region.
+/// by any process that maps the region.
 #[derive(Debug)]
 pub struct Pool {
-    region: Arc<Region>,
-    first: NonNull<u8>,
+    area: BufferArea,
     layout: PoolLayout,
-    stride_bytes: usize,
     /// The pool is the region's only user, and no other process can be one.
     is_alone: bool,
     states: Box<[BufState]>,
@@ -211,18 +151,11 @@ pub struct Pool {
     counters: Cell<PoolCounters>,
 }
 
-// SAFETY: `first` points into the region, which the pool keeps mapped and which is `Send + Sync`;
-// the rest is `Send` by itself. References to bytes (`Lent`, `Writer`) keep an `Rc` of the pool and
-// so keep it on its thread.
-unsafe impl Send for Pool {}
-
 impl Pool {
-    /// A pool in a part of a region that others use too.
-    ///
-    /// # Errors
-    /// [`PoolError`]: the caller's settings.
-    pub fn new(region: Arc<Region>, layout: PoolLayout) -> Result<Self, PoolError> {
-        Self::with(region, layout, false)
+    /// A pool of buffers that others see too.
+    #[must_use]
+    pub fn new(area: BufferArea) -> Self {
+        Self::with(area, false)
     }
 
     /// A pool that owns its region: if no other process can map it, the bytes can be lent.
@@ -230,16 +163,14 @@ impl Pool {
     /// # Errors
     /// [`PoolError`]: the caller's settings.
     pub fn owning(region: Region, layout: PoolLayout) -> Result<Self, PoolError> {
-        let is_alone = region.is_private();
-        Self::with(Arc::new(region), layout, is_alone)
+        let area = BufferArea::new(&mut region.into_parts(), layout)?;
+        let is_alone = area.is_private();
+        Ok(Self::with(area, is_alone))
     }
 
-    fn with(region: Arc<Region>, layout: PoolLayout, is_alone: bool) -> Result<Self, PoolError> {
-        layout.check()?;
-        let first = region.place(layout.offset, layout.bytes(), limits::LINE_BYTES)?;
-        Ok(Self {
-            first,
-            stride_bytes: layout.stride_bytes(),
+    fn with(area: BufferArea, is_alone: bool) -> Self {
+        let layout = area.layout();
+        Self {
             is_alone,
             states: vec![BufState::default(); layout.count as usize].into(),
             // The last is given out first: the lowest index.
@@ -247,9 +178,9 @@ impl Pool {
             free_count: Cell::new(layout.count),
             low_water: Cell::new(layout.count),
             counters: Cell::default(),
-            region,
+            area,
             layout,
-        })
+        }
     }
 
     /// A buffer with one use; its bytes are what they were. `None`: all are in use.
@@ -352,7 +283,7 @@ impl Pool {
         self.layout.buf_bytes
     }
 
-    /// Where the buffers lie.
+    /// How many buffers there are, and of which size.
     #[must_use]
     pub fn layout(&self) -> PoolLayout {
         self.layout
@@ -361,7 +292,7 @@ impl Pool {
     /// What the region's memory is made of.
     #[must_use]
     pub fn backing(&self) -> Backing {
-        self.region.backing()
+        self.area.backing()
     }
 
     /// Buffers that are free now.
@@ -405,10 +336,9 @@ impl Pool {
         if start > buf_bytes || len > buf_bytes - start {
             return Err(self.refused(BufError::OutOfBuf { offset, len }));
         }
-        let place = buf.index() as usize * self.stride_bytes + start;
-        // SAFETY: the index is below the count and the range lies in its buffer, so this is within
-        // what `with` found to lie in the region, which is mapped as long as the pool lives.
-        Ok(unsafe { self.first.add(place) })
+        // SAFETY: `state` has found the index among as many states as there are buffers, and the
+        // range lies in its buffer.
+        Ok(unsafe { self.area.address(buf.index(), start) })
     }
 
     /// Gives a buffer back whose last use has just ended.

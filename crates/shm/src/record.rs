@@ -7,10 +7,10 @@
 //!
 //! One raw record of one cache line for all rings, and a checked enum for each direction:
 //! [`Op`] from an application to a server, [`Completion`] back, [`Message`] between servers and
-//! applications about whose a new connection is. Bytes are native-endian: both ends run on one
+//! applications about the owner of a new connection. Bytes are native-endian: both ends run on one
 //! machine.
 //!
-//! Read first: `op.rs`; `bytes.rs` on how a record is copied out before it is parsed.
+//! Read first: `op.rs` and `call.rs`; `bytes.rs` on how a record is copied out before it is parsed.
 //!
 //! Invariants
 //! - A record is parsed once, from a private copy, at the border; behind it only the enums exist.
@@ -21,6 +21,9 @@
 //!
 //! Pure: bytes in, enums out.
 
+mod answer;
+mod call;
+mod code;
 mod completion;
 mod list;
 mod message;
@@ -33,7 +36,14 @@ use crate::bytes::Plain;
 use crate::limits;
 use crate::pool::BufId;
 
-pub use completion::{Arrival, CloseCode, Completion, Event, Refusal, UndeliveredCode};
+pub use answer::ServerAnswer;
+pub use call::{
+    BIND_MAPPED, BIND_SHARED, BIND_SPREADS, CONNECT_FAST_OPEN, CONNECT_HAS_NODELAY,
+    CONNECT_NODELAY, LISTEN_EXCLUSIVE, LISTEN_REUSE_ADDRESS, LISTEN_REUSE_PORT, LISTEN_V6_ONLY,
+    ListenSharing, SessionCall,
+};
+pub use code::{CloseCode, Refusal, UndeliveredCode};
+pub use completion::{Arrival, Completion, Event};
 pub use list::{Bufs, Ids};
 pub use message::{Message, Offer};
 pub use op::{Command, Op};
@@ -70,7 +80,7 @@ pub struct Chunk {
     pub buf: BufId,
     /// Where the bytes begin, from the buffer's start.
     pub offset: u32,
-    /// How many bytes; at least one, but of a datagram.
+    /// How many bytes; at least one, but of a datagram or of a list.
     pub len: u32,
 }
 
@@ -149,7 +159,7 @@ struct Transfer {
 struct Letter {
     buf: u32,
     len: u16,
-    /// Of the sender.
+    /// Of the sender; of one to be sent, of the receiver.
     port: u16,
     from: [u8; 16],
     to: [u8; 16],
@@ -234,7 +244,7 @@ impl Record {
         cast(&self.body)
     }
 
-    /// The chunk of a record that says nothing else but whose it is.
+    /// The chunk of a record that holds only its owner.
     #[inline]
     fn chunk_alone(&self) -> Result<Chunk, RecordFault> {
         let transfer = self.transfer();
@@ -320,6 +330,10 @@ impl Pair {
     fn remote(&self) -> Result<SocketAddr, RecordFault> {
         Ok(SocketAddr::new(ip_of(self.remote_family, self.remote)?, self.remote_port))
     }
+
+    fn remote_if_any(&self) -> Result<Option<SocketAddr>, RecordFault> {
+        if self.remote_family == NO_ADDRESS { Ok(None) } else { self.remote().map(Some) }
+    }
 }
 
 impl Letter {
@@ -368,6 +382,10 @@ impl Transfer {
 
     fn address(&self) -> Result<SocketAddr, RecordFault> {
         Ok(SocketAddr::new(ip_of(self.family, self.address)?, self.port))
+    }
+
+    fn address_if_any(&self) -> Result<Option<SocketAddr>, RecordFault> {
+        if self.family == NO_ADDRESS { Ok(None) } else { self.address().map(Some) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory that can be shared: on the heap, in huge pages, or in a sealed memfd.
 //!
 //! Read first: `memfd_create(2)` and "File sealing" in `fcntl(2)`; `docs/UNSAFE.md`, "Memory that
-//! somebody else writes"; `bytes.rs`.
+//! another process writes"; `bytes.rs`.
 //!
 //! ```text
 //!  creator                                   the other process
@@ -14,22 +14,24 @@
 //! - A region's address and size never change, and it is unmapped when its last owner goes.
 //! - The file behind a mapping can be neither shortened nor lengthened by anybody, so no access
 //!   within bounds ever raises SIGBUS.
+//! - The memory is reached only through its parts ([`RegionParts`]), which do not overlap and are
+//!   of one kind each: atomics of one size, or bytes. So no two accesses of different sizes meet.
 //! - Every access is bounds-checked, and tolerates that the memory changes at any moment. There is
 //!   no safe way to a `&[u8]` into a region that others may write.
 //! - Fresh memory is zero.
 
 mod backing;
 mod mapping;
+mod parts;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::bytes::{self, Plain};
 use crate::limits;
 
 pub use backing::{Backing, TransparentRefusal};
 use mapping::Mapping;
+pub(crate) use parts::Part;
+pub use parts::RegionParts;
 
 /// A range of memory that other threads, and with a descriptor other processes, may see and write.
 #[derive(Debug)]
@@ -77,15 +79,16 @@ pub enum RegionError {
     },
 }
 
-/// An access that does not lie in its region, or not on its alignment.
+/// A part that does not fit into what is left of its region, or an access that does not lie in its
+/// part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes at {offset} do not lie in a region of {bytes}, or not aligned")]
+#[error("{len} bytes at {offset} do not lie in {bytes}")]
 pub struct OutOfRegion {
-    /// Where the access starts.
+    /// Where it starts.
     pub offset: usize,
     /// How long it is.
     pub len: usize,
-    /// The region's size.
+    /// The size of the region, or of the part.
     pub bytes: usize,
 }
 
@@ -129,7 +132,7 @@ impl Region {
     }
 
     /// Maps what another process created, if it is what was agreed on: a memfd of exactly `bytes`
-    /// (rounded up to whole pages) whose size nobody can change any more.
+    /// (rounded up to whole pages) whose size is sealed.
     ///
     /// # Errors
     /// [`RegionError::NotMemfd`], [`RegionError::NotSealed`] and [`RegionError::OtherSize`] are the
@@ -160,116 +163,35 @@ impl Region {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Copies `from` to `offset`.
+    /// Keeps the memory from children of a fork: in a child its addresses are not mapped, and an
+    /// access ends the child with SIGSEGV. The other mappings of the same memory are not changed.
     ///
     /// # Errors
-    /// [`OutOfRegion`]; nothing was written.
-    #[inline]
-    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
-        let to = self.place(offset, from.len(), 1)?;
-        // SAFETY: `place` has checked the range; `from` lies elsewhere, because the only references
-        // into a region (`pool/lent.rs`) are into one that its pool has to itself.
-        unsafe { bytes::copy_in(from, to.as_ptr()) };
-        Ok(())
+    /// [`RegionError::System`].
+    pub fn keep_from_children(&mut self) -> Result<(), RegionError> {
+        let kept = self.mapping.keep_from_children();
+        kept.map_err(|errno| RegionError::System { call: "madvise(MADV_DONTFORK)", errno })
     }
 
-    /// Copies what is at `offset` to `to`. Bytes that somebody writes meanwhile are each the old or
-    /// the new one.
-    ///
-    /// # Errors
-    /// [`OutOfRegion`]; nothing was read.
-    #[inline]
-    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfRegion> {
-        let from = self.place(offset, to.len(), 1)?;
-        // SAFETY: as in `write`.
-        unsafe { bytes::copy_out(from.as_ptr(), to) };
-        Ok(())
+    /// Begins to hand out its parts, each of which goes to one user. The parts keep it mapped.
+    #[must_use]
+    pub fn into_parts(self) -> RegionParts {
+        RegionParts::new(self)
     }
 
-    /// Says that `len` bytes at `offset` will be read soon: where another core wrote them, they
-    /// come while something else is done. A hint: out of bounds nothing happens.
-    #[inline]
-    pub fn expect(&self, offset: usize, len: usize) {
-        let Ok(first) = self.place(offset, len, 1) else { return };
-        for line in (0..len).step_by(limits::LINE_BYTES) {
-            bytes::expect_line(first.as_ptr().wrapping_add(line));
-        }
+    /// The atomic at `offset`, for tests that play a dishonest other end.
+    #[cfg(test)]
+    pub(crate) fn raw<A>(&self, offset: usize) -> &A {
+        let end = offset + size_of::<A>();
+        assert!(end <= self.bytes() && offset.is_multiple_of(align_of::<A>()));
+        // SAFETY: within bounds, as asserted.
+        let place = unsafe { self.mapping.base().add(offset) };
+        // SAFETY: mapped for as long as `self` lives, aligned and within bounds. The tests name
+        // atomics of the size that the part has there.
+        unsafe { place.cast::<A>().as_ref() }
     }
 
-    /// The same for bytes that will be written.
-    #[inline]
-    pub fn expect_to_write(&self, offset: usize, len: usize) {
-        let Ok(first) = self.place(offset, len, 1) else { return };
-        for line in (0..len).step_by(limits::LINE_BYTES) {
-            bytes::expect_line_to_write(first.as_ptr().wrapping_add(line));
-        }
-    }
-
-    /// Puts a value at `offset`, a multiple of 8.
-    ///
-    /// # Errors
-    /// [`OutOfRegion`]; nothing was written.
-    #[inline]
-    pub fn store<T: Plain>(&self, offset: usize, value: &T) -> Result<(), OutOfRegion> {
-        let words = self.place(offset, size_of::<T>(), align_of::<u64>())?;
-        // SAFETY: `place` has checked range and alignment, and the mapping lives as long as `self`.
-        unsafe { bytes::store(words.as_ptr().cast::<AtomicU64>(), value) };
-        Ok(())
-    }
-
-    /// Takes a value out from `offset`, a multiple of 8.
-    ///
-    /// # Errors
-    /// [`OutOfRegion`]; nothing was read.
-    #[inline]
-    pub fn load<T: Plain>(&self, offset: usize) -> Result<T, OutOfRegion> {
-        let words = self.place(offset, size_of::<T>(), align_of::<u64>())?;
-        // SAFETY: as in `store`.
-        Ok(unsafe { bytes::load(words.as_ptr().cast::<AtomicU64>()) })
-    }
-
-    /// The atomic at `offset`, a multiple of 4.
-    ///
-    /// # Errors
-    /// [`OutOfRegion`].
-    #[inline]
-    pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, OutOfRegion> {
-        let place = self.place(offset, 4, 4)?;
-        // SAFETY: mapped for as long as `self` lives, which the reference does not outlive, aligned
-        // and within bounds; and whoever writes it, the program's own accesses here are atomic or
-        // made by code that the compiler does not see.
-        Ok(unsafe { AtomicU32::from_ptr(place.as_ptr().cast()) })
-    }
-
-    /// The atomic at `offset`, a multiple of 8.
-    ///
-    /// # Errors
-    /// [`OutOfRegion`].
-    #[inline]
-    pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, OutOfRegion> {
-        let place = self.place(offset, 8, 8)?;
-        // SAFETY: as in `atomic_u32`.
-        Ok(unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) })
-    }
-
-    /// The address of a range, if it lies in the region and on its alignment.
-    #[inline]
-    pub(crate) fn place(
-        &self,
-        offset: usize,
-        len: usize,
-        align: usize,
-    ) -> Result<NonNull<u8>, OutOfRegion> {
-        let bytes = self.bytes();
-        let fits = offset <= bytes && len <= bytes - offset && offset.is_multiple_of(align);
-        if !fits {
-            return Err(OutOfRegion { offset, len, bytes });
-        }
-        // SAFETY: `offset` is at most the mapping's size, so this stays in it or one past its end.
-        Ok(unsafe { self.mapping.base().add(offset) })
-    }
-
-    /// Nobody but the owner of this value can reach the memory: no descriptor of it exists.
+    /// Only the owner of this value can reach the memory: no descriptor of it exists.
     pub(crate) fn is_private(&self) -> bool {
         self.fd.is_none()
     }

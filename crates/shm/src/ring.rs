@@ -18,7 +18,7 @@
 //!   index, and those of the records.
 //! - A record is copied out before anybody looks at it, and the consumer never reads it twice.
 //! - The other end can write anything anywhere in the ring, at any time. It can make records
-//!   nonsense, which whoever parses them finds out, and indices nonsense, which is a
+//!   nonsense, which the parser of the records finds, and indices nonsense, which is a
 //!   [`RingFault`]; nothing else.
 //! - Nothing allocates, blocks or makes a system call.
 
@@ -30,28 +30,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use crate::bytes::{self, Plain};
 use crate::cursor::{ConsumerCursor, ProducerCursor, RingFault};
 use crate::limits;
-use crate::region::{OutOfRegion, Region};
+use crate::region::{OutOfRegion, Part, RegionParts};
 
 const HEAD_OFFSET: usize = 0;
 const TAIL_OFFSET: usize = HEAD_OFFSET + limits::LINE_PAIR_BYTES;
 const RECORDS_OFFSET: usize = TAIL_OFFSET + limits::LINE_PAIR_BYTES;
 
-/// Where a ring lies. Both ends agree on it; neither reads it from shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingLayout {
-    /// Where it begins, in bytes from the region's start; a multiple of 128.
-    pub offset: usize,
-    /// How many records it holds: a power of two, `RING_ENTRIES_MIN` to `RING_ENTRIES_MAX`.
-    pub entries: u32,
-}
-
-impl RingLayout {
-    /// Bytes that a ring of `entries` records `T` takes, the next one's alignment included.
-    #[must_use]
-    pub const fn bytes<T: Plain>(entries: u32) -> usize {
-        let bytes = RECORDS_OFFSET + entries as usize * size_of::<T>();
-        bytes.next_multiple_of(limits::LINE_PAIR_BYTES)
-    }
+/// Bytes that a ring of `entries` records `T` takes of its region.
+#[must_use]
+pub const fn ring_bytes<T: Plain>(entries: u32) -> usize {
+    let bytes = RECORDS_OFFSET + entries as usize * size_of::<T>();
+    bytes.next_multiple_of(limits::LINE_PAIR_BYTES)
 }
 
 /// Why there is no ring: the caller's settings.
@@ -63,7 +52,7 @@ pub enum RingError {
         /// What was asked for.
         entries: u32,
     },
-    /// The ring does not fit into the region.
+    /// The ring does not fit into what is left of the region.
     #[error(transparent)]
     Region(#[from] OutOfRegion),
 }
@@ -73,11 +62,11 @@ pub enum RingError {
 #[error("the ring is full")]
 pub struct Full;
 
-/// The memory of a ring, found to lie in its region.
+/// The memory of a ring: a part of a region that holds it.
 #[derive(Debug)]
 struct Place<T> {
     /// Keeps the memory mapped.
-    _region: Arc<Region>,
+    part: Arc<Part>,
     head: NonNull<AtomicU32>,
     tail: NonNull<AtomicU32>,
     /// `entries` records of `words_of::<T>()` words.
@@ -85,36 +74,47 @@ struct Place<T> {
     record: PhantomData<fn() -> T>,
 }
 
-// SAFETY: the pointers are into the region, which is `Send + Sync` and kept by the value; records
+// SAFETY: the pointers are into the part, which is `Send + Sync` and kept by the value; records
 // are `Send` (`Plain`), and are moved as words.
 unsafe impl<T> Send for Place<T> {}
 
 impl<T: Plain> Place<T> {
     const FITS: () = assert!(size_of::<T>() <= limits::RECORD_BYTES_MAX, "a record is too large");
 
-    fn new(region: Arc<Region>, layout: RingLayout) -> Result<Self, RingError> {
+    fn new(parts: &mut RegionParts, entries: u32) -> Result<Self, RingError> {
         const { Self::FITS };
-        let entries = layout.entries;
         let range = limits::RING_ENTRIES_MIN..=limits::RING_ENTRIES_MAX;
         if !entries.is_power_of_two() || !range.contains(&entries) {
             return Err(RingError::Entries { entries });
         }
-        let bytes = RingLayout::bytes::<T>(entries);
-        let start = region.place(layout.offset, bytes, limits::LINE_PAIR_BYTES)?;
-        // SAFETY: within the `bytes` that `place` found to lie in the region, as are the two below.
+        let part = parts.take(ring_bytes::<T>(entries))?;
+        debug_assert_eq!(part.bytes(), ring_bytes::<T>(entries));
+        Ok(Self::at(Arc::new(part)))
+    }
+
+    /// The ring in a part that was taken for it.
+    fn at(part: Arc<Part>) -> Self {
+        let start = part.start();
+        // SAFETY: within the bytes of the part, which is as long as the ring (`new`), as are the
+        // two below.
         let head = unsafe { start.add(HEAD_OFFSET) };
         // SAFETY: as above.
         let tail = unsafe { start.add(TAIL_OFFSET) };
         // SAFETY: as above.
         let records = unsafe { start.add(RECORDS_OFFSET) };
         let (head, tail, records) = (head.cast(), tail.cast(), records.cast());
-        Ok(Self { _region: region, head, tail, records, record: PhantomData })
+        Self { part, head, tail, records, record: PhantomData }
+    }
+
+    /// The same ring, for its other end.
+    fn other(&self) -> Self {
+        Self::at(Arc::clone(&self.part))
     }
 
     #[inline]
     fn head(&self) -> &AtomicU32 {
         // SAFETY: in the region, which is mapped while `self` lives; aligned, as the ring's start
-        // is; whoever writes it, this program's accesses are atomic.
+        // is; whichever process writes it, this program's accesses are atomic.
         unsafe { self.head.as_ref() }
     }
 
@@ -145,41 +145,46 @@ impl<T: Plain> Place<T> {
     }
 }
 
-/// The end that puts records in. For one thread at a time; only one of a ring, or the records are
-/// nonsense.
+/// The end that puts records in, one of a ring. For one thread at a time.
 #[derive(Debug)]
 pub struct Producer<T: Plain> {
     place: Place<T>,
     cursor: ProducerCursor,
 }
 
-/// The end that takes records out. For one thread at a time; only one of a ring, or the records are
-/// nonsense.
+/// The end that takes records out, one of a ring. For one thread at a time.
 #[derive(Debug)]
 pub struct Consumer<T: Plain> {
     place: Place<T>,
     cursor: ConsumerCursor,
 }
 
-/// Both ends of a ring in fresh memory, for two threads of one process.
+/// Both ends of a ring in the next part of a region in fresh memory, for two threads of one
+/// process.
 ///
 /// # Errors
-/// [`RingError`].
+/// [`RingError`]; nothing was taken of the region.
 pub fn ring<T: Plain>(
-    region: &Arc<Region>,
-    layout: RingLayout,
+    parts: &mut RegionParts,
+    entries: u32,
 ) -> Result<(Producer<T>, Consumer<T>), RingError> {
-    Ok((Producer::new(Arc::clone(region), layout)?, Consumer::new(Arc::clone(region), layout)?))
+    let place = Place::new(parts, entries)?;
+    let consumer = Consumer::at(place.other(), entries);
+    Ok((Producer::at(place, entries), consumer))
 }
 
 impl<T: Plain> Producer<T> {
-    /// The producer's end of a ring in fresh memory (zeroed, never used by another ring).
+    /// The producer's end of a ring in the next part of a region in fresh memory; the other end is
+    /// in another process.
     ///
     /// # Errors
-    /// [`RingError`].
-    pub fn new(region: Arc<Region>, layout: RingLayout) -> Result<Self, RingError> {
-        let place = Place::new(region, layout)?;
-        Ok(Self { place, cursor: ProducerCursor::new(layout.entries) })
+    /// [`RingError`]; nothing was taken of the region.
+    pub fn new(parts: &mut RegionParts, entries: u32) -> Result<Self, RingError> {
+        Ok(Self::at(Place::new(parts, entries)?, entries))
+    }
+
+    const fn at(place: Place<T>, entries: u32) -> Self {
+        Self { place, cursor: ProducerCursor::new(entries) }
     }
 
     /// How many records can be put now. Looks at the consumer's index only if fewer than `want` are
@@ -233,8 +238,8 @@ impl<T: Plain> Producer<T> {
     }
 
     /// The oldest record that was put and, as far as is known, not released; `None`: all were. It
-    /// is read back from the ring's memory, so it is what was put only where nobody else writes
-    /// that.
+    /// is read back from the ring's memory, so it is what was put only where no other process
+    /// writes that.
     #[must_use]
     pub fn oldest(&self) -> Option<T> {
         let slot = self.cursor.oldest()?;
@@ -243,13 +248,17 @@ impl<T: Plain> Producer<T> {
 }
 
 impl<T: Plain> Consumer<T> {
-    /// The consumer's end of a ring in fresh memory (zeroed, never used by another ring).
+    /// The consumer's end of a ring in the next part of a region in fresh memory; the other end is
+    /// in another process.
     ///
     /// # Errors
-    /// [`RingError`].
-    pub fn new(region: Arc<Region>, layout: RingLayout) -> Result<Self, RingError> {
-        let place = Place::new(region, layout)?;
-        Ok(Self { place, cursor: ConsumerCursor::new(layout.entries) })
+    /// [`RingError`]; nothing was taken of the region.
+    pub fn new(parts: &mut RegionParts, entries: u32) -> Result<Self, RingError> {
+        Ok(Self::at(Place::new(parts, entries)?, entries))
+    }
+
+    const fn at(place: Place<T>, entries: u32) -> Self {
+        Self { place, cursor: ConsumerCursor::new(entries) }
     }
 
     /// How many records wait. Looks at the producer's index only if fewer than `want` are known;

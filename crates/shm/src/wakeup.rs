@@ -7,8 +7,9 @@
 //! the sleeper's second look at the ring sees what was published before it. So never both: a ringer
 //! that does not ring, and a sleeper that sleeps.
 //!
-//! Any value but 0 counts as set, and says where the sleeper sleeps. The other end may write what
-//! it likes there: at worst it is rung in vain or not rung, and both are its own loss.
+//! Any value but 0 and [`ENDED`] counts as set, and names where the sleeper sleeps. The other end
+//! may write what it likes there: at worst it is rung in vain or not rung, and both are its own
+//! loss.
 
 use crate::atomics::{AtomicU32, Ordering, fence};
 
@@ -16,6 +17,8 @@ use crate::atomics::{AtomicU32, Ordering, fence};
 pub(crate) const AT_DESCRIPTOR: u32 = 1;
 /// It sleeps on the flag itself, a futex(2).
 pub(crate) const AT_FLAG: u32 = 2;
+/// It has ended, and sleeps no more.
+pub(crate) const ENDED: u32 = u32::MAX;
 
 /// Before the last look at the ring: from now on we want to be rung, there.
 #[inline]
@@ -33,15 +36,27 @@ pub(crate) fn disarm(flag: &AtomicU32) {
     flag.store(0, Ordering::Relaxed);
 }
 
+/// The sleeper ends: what it has published before is seen by a ringer that sees this.
+pub(crate) fn end(flag: &AtomicU32) {
+    flag.store(ENDED, Ordering::Release);
+}
+
+/// The sleeper has ended.
+#[inline]
+pub(crate) fn has_ended(flag: &AtomicU32) -> bool {
+    // Acquire: with the store in `end`.
+    flag.load(Ordering::Acquire) == ENDED
+}
+
 /// After publishing: where to ring now, which the caller then must. Takes the wish back, so that
 /// one ring answers it.
 #[inline]
 pub(crate) fn take_wish(flag: &AtomicU32) -> Option<u32> {
     // With the fence in `arm`: what was published is before it, the load of the flag after.
     fence(Ordering::SeqCst);
-    // Relaxed: the fence orders it. While nobody sleeps the line stays shared between the cores.
+    // Relaxed: the fence orders it. While no end sleeps the line stays shared between the cores.
     let seen = flag.load(Ordering::Relaxed);
-    if seen == 0 {
+    if seen == 0 || seen == ENDED {
         return None;
     }
     // Relaxed: a later wish than the one that was seen is answered by the ring that follows, at the
@@ -49,11 +64,16 @@ pub(crate) fn take_wish(flag: &AtomicU32) -> Option<u32> {
     match flag.swap(0, Ordering::Relaxed) {
         // It was taken back meanwhile: a ring in vain.
         0 => Some(seen),
+        // It ended meanwhile, and stays so.
+        ENDED => {
+            end(flag);
+            None
+        }
         place => Some(place),
     }
 }
 
-/// Where the other end sleeps, or is about to; whoever goes by it has armed a flag of its own
+/// Where the other end sleeps, or is about to; a reader of it has armed a flag of its own
 /// before, so that of two that do so one sees the other, or is inside a lock that the sleeper comes
 /// to after arming.
 #[inline]

@@ -5,11 +5,10 @@
 
 use std::alloc::System;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use megapipe_shm::record::{Chunk, Command, Id, Op, Record};
-use megapipe_shm::{DoorbellError, Pool, PoolLayout, Region, RingLayout, doorbell, ring};
+use megapipe_shm::{BufferArea, DoorbellError, Pool, PoolLayout, Region, doorbell, ring};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region as Watch, StatsAlloc};
 
 #[global_allocator]
@@ -19,13 +18,16 @@ const ATTEMPTS: usize = 10;
 
 #[test]
 fn nothing_allocates_after_creation() {
-    let layout = PoolLayout { offset: 0, buf_bytes: 2048, count: 16, tag: 0 };
+    let layout = PoolLayout { buf_bytes: 2048, count: 16, tag: 0 };
     let region = Region::heap(layout.bytes()).expect("memory");
     let pool = Rc::new(Pool::owning(region, layout).expect("it fits"));
-    let region = Arc::new(Region::heap(1 << 16).expect("memory"));
-    let (mut producer, mut consumer) =
-        ring::<Record>(&region, RingLayout { offset: 1024, entries: 64 }).expect("it fits");
-    let (sleeper, ringer) = doorbell(&region, 0).expect("a doorbell");
+    let region = Region::memfd("mp-test", 1 << 16).expect("memory");
+    // The same memory, as another process has it.
+    let fd = region.fd().expect("a memfd").try_clone_to_owned().expect("a copy");
+    let mut others = Region::from_fd(fd, 1 << 16).expect("sealed as agreed").into_parts();
+    let mut parts = region.into_parts();
+    let (mut producer, mut consumer) = ring::<Record>(&mut parts, 64).expect("it fits");
+    let (sleeper, ringer) = doorbell(&mut parts).expect("a doorbell");
     let (mut bytes, mut records) = ([7; 1460], [Record::default(); 32]);
 
     let mut round = || {
@@ -59,8 +61,9 @@ fn nothing_allocates_after_creation() {
     assert_eq!(pool.free_count(), 16);
 
     // Nor does what goes wrong.
-    let tail = region.atomic_u32(1024 + 128).expect("in bounds");
-    tail.store(1 << 31, std::sync::atomic::Ordering::Relaxed);
+    let lines = PoolLayout { buf_bytes: 64, count: 16, tag: 0 };
+    let lines = BufferArea::new(&mut others, lines).expect("it fits");
+    lines.write(2, 0, &(1u32 << 31).to_ne_bytes()).expect("the ring's tail");
     let allocations: [usize; ATTEMPTS] = std::array::from_fn(|_| {
         let watch = Watch::new(ALLOCATOR);
         consumer.peek(1).expect_err("a tail of nonsense");

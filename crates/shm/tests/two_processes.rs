@@ -9,13 +9,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command as Process};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use megapipe_shm::record::{Bufs, Chunk, Command, Completion, Event, Id, Op, Record, RecordFault};
+use megapipe_shm::record::{
+    Bufs, Chunk, Command, Completion, Event, Id, Op, Record, RecordFault, ServerAnswer,
+};
 use megapipe_shm::{
-    BufError, BufId, Consumer, DoorbellError, Pool, PoolLayout, Producer, Region, RingFault,
-    RingLayout, Ringer, Sleeper, bell_sockets,
+    BufError, BufId, BufferArea, Consumer, DoorbellError, Pool, PoolLayout, Producer, Region,
+    RingFault, Ringer, Sleeper, bell_sockets, ring_bytes,
 };
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -23,12 +24,15 @@ use rustix::net::{
 };
 
 const REGION_BYTES: usize = 1 << 18;
-/// Both rings' entries; the flags of the two doorbells come before them.
-const OPS: RingLayout = RingLayout { offset: 1024, entries: 64 };
-const COMPLETIONS: RingLayout = RingLayout { offset: 8192, entries: 64 };
-const SERVER_SLEEPS: usize = 0;
-const APPLICATION_SLEEPS: usize = 256;
-const POOL: PoolLayout = PoolLayout { offset: 1 << 16, buf_bytes: 2048, count: 32, tag: 3 };
+/// Entries of both rings. In the region are, in this order: the flag at which the server sleeps,
+/// the application's, the ring of ops, that of completions, and the buffers.
+const ENTRIES: u32 = 64;
+const POOL: PoolLayout = PoolLayout { buf_bytes: 2048, count: 32, tag: 3 };
+/// All of the region as cache lines, for a process that writes where it should not.
+const LINES: PoolLayout = PoolLayout { buf_bytes: 64, count: (REGION_BYTES / 64) as u32, tag: 0 };
+/// The lines where the rings begin.
+const OPS_LINE: u32 = 4;
+const COMPLETIONS_LINE: u32 = OPS_LINE + (ring_bytes::<Record>(ENTRIES) / 64) as u32;
 const PATIENCE: Duration = Duration::from_secs(20);
 const CHILD: &str = "MEGAPIPE_SHM_TEST_CHILD";
 
@@ -87,7 +91,7 @@ struct Server {
 impl Server {
     /// Starts `test` again as the application and hands it the memory.
     fn start(test: &str) -> Self {
-        let region = Arc::new(Region::memfd("megapipe-shm-test", REGION_BYTES).expect("memory"));
+        let region = Region::memfd("megapipe-shm-test", REGION_BYTES).expect("memory");
         let (near, far) = bell_sockets().expect("a socket pair");
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -101,16 +105,13 @@ impl Server {
             .expect("it runs");
         send_fds(ours.as_fd(), &[region.fd().expect("a memfd"), far.as_fd()]);
         let near = Arc::new(near);
-        let again = || Arc::clone(&region);
-        Self {
-            pool: Pool::new(again(), POOL).expect("it fits"),
-            ops: Consumer::new(again(), OPS).expect("it fits"),
-            completions: Producer::new(again(), COMPLETIONS).expect("it fits"),
-            sleeper: Sleeper::over_socket(again(), SERVER_SLEEPS, Arc::clone(&near))
-                .expect("in bounds"),
-            ringer: Ringer::over_socket(again(), APPLICATION_SLEEPS, near).expect("in bounds"),
-            child,
-        }
+        let mut parts = region.into_parts();
+        let sleeper = Sleeper::over_socket(&mut parts, Arc::clone(&near)).expect("it fits");
+        let ringer = Ringer::over_socket(&mut parts, near).expect("it fits");
+        let ops = Consumer::new(&mut parts, ENTRIES).expect("it fits");
+        let completions = Producer::new(&mut parts, ENTRIES).expect("it fits");
+        let pool = Pool::new(BufferArea::new(&mut parts, POOL).expect("it fits"));
+        Self { pool, ops, completions, sleeper, ringer, child }
     }
 
     /// One turn: answers each `Send` with its sum and its buffer, each `Return` by freeing it.
@@ -136,7 +137,7 @@ impl Server {
                     }
                     Event::Returned { bufs }
                 }
-                _ => Event::Done,
+                _ => Event::Answer(ServerAnswer::Done),
             };
             let cookie = record_cookie(&record);
             let completion = Completion { cookie, event };
@@ -180,7 +181,9 @@ fn record_cookie(record: &Record) -> u64 {
 
 /// The application's side of a session.
 struct Application {
-    region: Arc<Region>,
+    buffers: BufferArea,
+    /// The same memory again, as it is.
+    lines: BufferArea,
     ops: Producer<Record>,
     completions: Consumer<Record>,
     sleeper: Sleeper,
@@ -192,17 +195,17 @@ impl Application {
     fn if_child() -> Option<Self> {
         std::env::var_os(CHILD)?;
         let (memory, bell) = receive_fds(rustix::stdio::stdin());
-        let region = Arc::new(Region::from_fd(memory, REGION_BYTES).expect("sealed as agreed"));
+        let map = |fd| Region::from_fd(fd, REGION_BYTES).expect("sealed as agreed").into_parts();
+        let mut all = map(memory.try_clone().expect("a copy"));
+        let lines = BufferArea::new(&mut all, LINES).expect("it fits");
+        let mut parts = map(memory);
         let bell = Arc::new(bell);
-        let again = || Arc::clone(&region);
-        Some(Self {
-            region: again(),
-            ops: Producer::new(again(), OPS).expect("it fits"),
-            completions: Consumer::new(again(), COMPLETIONS).expect("it fits"),
-            sleeper: Sleeper::over_socket(again(), APPLICATION_SLEEPS, Arc::clone(&bell))
-                .expect("in bounds"),
-            ringer: Ringer::over_socket(again(), SERVER_SLEEPS, bell).expect("in bounds"),
-        })
+        let ringer = Ringer::over_socket(&mut parts, Arc::clone(&bell)).expect("it fits");
+        let sleeper = Sleeper::over_socket(&mut parts, bell).expect("it fits");
+        let ops = Producer::new(&mut parts, ENTRIES).expect("it fits");
+        let completions = Consumer::new(&mut parts, ENTRIES).expect("it fits");
+        let buffers = BufferArea::new(&mut parts, POOL).expect("it fits");
+        Some(Self { buffers, lines, ops, completions, sleeper, ringer })
     }
 
     fn ask(&mut self, cookie: u64, command: Command) {
@@ -226,11 +229,6 @@ impl Application {
     }
 }
 
-/// Where a buffer's bytes lie, as the application knows it.
-fn place(buf: BufId) -> usize {
-    POOL.offset + buf.index() as usize * POOL.stride_bytes()
-}
-
 const CONN: Id = Id { index: 7, generation: 9 };
 
 #[test]
@@ -241,7 +239,7 @@ fn an_honest_application_and_a_server_exchange_buffers() {
             // The server has lent all of its buffers to us.
             let buf = BufId::from_bits(3 << 22 | (cookie % 32) as u32);
             let bytes: Vec<u8> = (0..cookie % 1460 + 1).map(|byte| (byte * cookie) as u8).collect();
-            application.region.write(place(buf) + 8, &bytes).expect("in bounds");
+            application.buffers.write(buf.index(), 8, &bytes).expect("in bounds");
             let chunk = Chunk { buf, offset: 8, len: bytes.len() as u32 };
             application.ask(cookie, Command::Send { conn: CONN, chunk });
             let queued_bytes = digest(&bytes);
@@ -302,7 +300,6 @@ fn scribbling_over_all_of_the_memory_ends_the_session_and_harms_nothing() {
 
 /// Writes words of all kinds everywhere, then a tail that cannot be, until it is stopped.
 fn scribble(application: &Application) {
-    let region = &application.region;
     let mut state = u64::from(std::process::id()) << 17 | 1;
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -312,15 +309,16 @@ fn scribble(application: &Application) {
             state ^= state << 17;
             let value = if state & 8 == 0 { state >> 32 } else { (state >> 32) % 70 };
             // Half of all writes go to the indices, the others anywhere.
-            let offset = match state % 4 {
-                0 => OPS.offset + 128 * (state >> 20 & 1) as usize,
-                1 => COMPLETIONS.offset + 128 * (state >> 20 & 1) as usize,
-                _ => (state >> 20) as usize % (REGION_BYTES / 8) * 8,
+            let index = 2 * (state >> 20 & 1) as u32;
+            let (line, offset) = match state % 4 {
+                0 => (OPS_LINE + index, 0),
+                1 => (COMPLETIONS_LINE + index, 0),
+                _ => ((state >> 23) as u32 % LINES.count, (state >> 20) as usize % 8 * 8),
             };
-            region.store(offset, &value).expect("in bounds");
+            application.lines.write(line, offset, &value.to_ne_bytes()).expect("in bounds");
         }
         // A flag that is set makes us be rung; a ring that is not wanted wakes the server in vain.
-        region.atomic_u32(SERVER_SLEEPS).expect("in bounds").store(1, Ordering::Relaxed);
+        application.lines.write(0, 0, &1u32.to_ne_bytes()).expect("in bounds");
         if application.ringer.ring().is_err() {
             return;
         }

@@ -1,30 +1,45 @@
 //! The calls, by their BSD names, on whatever can wait for them.
 //!
-//! Read first: the manual page of each call, section 2; errors are told as there, by [`Error`].
+//! Read first: the manual page of each call, section 2; errors are returned as there, as [`Error`].
 //!
-//! Each call is tried without waiting; where it would have to wait, [`Run::run`] waits and tries
-//! again. So a call is written once for a context of one thread and for one that threads share.
+//! Each call is tried without waiting; where it would have to wait, [`CallRunner::run`] waits and
+//! tries again. So a call is written once for a context of one thread and for one that threads
+//! share. One attempt of each is in `calls/`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::control::check_for_stream;
-use crate::datagram::Received;
+mod address;
+mod close;
+mod connect;
+mod epoll;
+mod ioctl;
+mod listen;
+mod options;
+mod pipe;
+mod poll;
+mod receive;
+mod send;
+
+use connect::ConnectAttempt;
+pub use poll::{FdSet, PollFd};
+use poll::{PollTime, SelectCall};
+use receive::Receive;
+
+use crate::attempt::{Attempt, Wait};
 use crate::descriptors::Fd;
-use crate::epoll::{EpollEvent, EpollOp};
 use crate::error::Error;
-use crate::flags::{MsgFlags, OpenFlags};
-use crate::gather::{Gather, Scatter};
+use crate::flags::{EpollEvent, EpollOp, MsgFlags, OpenFlags};
+use crate::foreign_fds::{AnyFd, KernelPoll};
+use crate::gather::{MessageTarget, ReceivePieces, ReceivedMessage, SendPieces};
 use crate::kernel;
-use crate::poll::{FdSet, PollFd, Selected};
-use crate::process::{AnyFd, KernelPoll};
 use crate::signal::SignalMask;
-use crate::sockets::{Attempt, Kind, Sockets, Wait};
 use crate::stream::Shutdown;
+use crate::table::Sockets;
 
 /// How calls are tried, and how they wait.
-pub trait Run {
+pub trait CallRunner {
     /// Tries until done. The second argument says that the time is over: the attempt must not ask
     /// to wait any more.
     ///
@@ -44,14 +59,26 @@ pub trait Run {
 ///
 /// A call that waits does so in its context's way, and honours O_NONBLOCK, MSG_DONTWAIT,
 /// SO_RCVTIMEO and SO_SNDTIMEO. Time-outs: `None` waits for ever, zero not at all.
-pub trait Bsd: Run {
+pub trait Bsd: CallRunner {
     /// socket(2), with Linux's numbers. `AF_INET` and `AF_INET6`, `SOCK_STREAM` and
     /// `SOCK_DGRAM`.
     ///
     /// # Errors
     /// As socket(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context};
+    /// # let mut context = Context::create(Config::default())?;
+    /// let tcp = context.socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)?;
+    /// let udp = context.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0)?;
+    /// assert_ne!(tcp, udp);
+    /// # Ok(())
+    /// # }
+    /// ```
     fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Error> {
-        self.once(|sockets| sockets.socket(domain, kind, protocol))
+        self.once(|sockets| address::socket(sockets, domain, kind, protocol))
     }
 
     /// bind(2).
@@ -59,7 +86,7 @@ pub trait Bsd: Run {
     /// # Errors
     /// As bind(2).
     fn bind(&mut self, fd: Fd, address: SocketAddr) -> Result<(), Error> {
-        self.once(|sockets| sockets.bind(fd, address))
+        self.once(|sockets| address::bind(sockets, fd, address))
     }
 
     /// listen(2).
@@ -67,26 +94,60 @@ pub trait Bsd: Run {
     /// # Errors
     /// As listen(2).
     fn listen(&mut self, fd: Fd, backlog: i32) -> Result<(), Error> {
-        self.once(|sockets| sockets.listen(fd, backlog))
+        self.once(|sockets| listen::listen(sockets, fd, backlog))
     }
 
     /// accept4(2); for the peer's address there is [`Bsd::getpeername`].
     ///
     /// # Errors
     /// As accept4(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// context.bind(listener, "127.0.0.1:0".parse()?)?;
+    /// context.listen(listener, 128)?;
+    /// let address = context.getsockname(listener)?;
+    /// let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// context.connect(client, Some(address))?;
+    /// let server = context.accept4(listener, OpenFlags::NONBLOCK)?;
+    /// assert_eq!(context.getpeername(server)?, context.getsockname(client)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     fn accept4(&mut self, fd: Fd, flags: OpenFlags) -> Result<Fd, Error> {
-        self.run(|sockets, is_over| sockets.accept(fd, flags, is_over))
+        self.run(|sockets, is_over| listen::accept(sockets, fd, flags, is_over))
     }
 
     /// connect(2); `None` is AF_UNSPEC: the socket is fresh again.
     ///
     /// # Errors
     /// As connect(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, Error};
+    /// # let mut context = Context::create(Config::default())?;
+    /// let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// context.bind(listener, "127.0.0.1:0".parse()?)?;
+    /// let address = context.getsockname(listener)?;
+    /// let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// // It is bound, and does not listen.
+    /// assert_eq!(context.connect(client, Some(address)), Err(Error::Refused));
+    /// context.listen(listener, 1)?;
+    /// context.connect(client, Some(address))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn connect(&mut self, fd: Fd, address: Option<SocketAddr>) -> Result<(), Error> {
         let mut is_first = true;
         self.run(|sockets, is_over| {
-            let first = std::mem::take(&mut is_first);
-            sockets.connect_any(fd, address, (first, is_over))
+            let is_first = std::mem::take(&mut is_first);
+            connect::connect(sockets, fd, address, ConnectAttempt { is_first, is_over })
         })
     }
 
@@ -94,8 +155,28 @@ pub trait Bsd: Run {
     ///
     /// # Errors
     /// As shutdown(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, OpenFlags, Shutdown};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// # let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # let address = context.getsockname(listener)?;
+    /// # context.connect(client, Some(address))?;
+    /// # let server = context.accept4(listener, OpenFlags::empty())?;
+    /// context.write(client, b"last words")?;
+    /// context.shutdown(client, Shutdown::Write)?;
+    /// let mut bytes = [0; 64];
+    /// assert_eq!(context.read(server, &mut bytes)?, 10);
+    /// assert_eq!(context.read(server, &mut bytes)?, 0, "the end of the stream");
+    /// # Ok(())
+    /// # }
+    /// ```
     fn shutdown(&mut self, fd: Fd, how: Shutdown) -> Result<(), Error> {
-        self.once(|sockets| sockets.shutdown(fd, how))
+        self.once(|sockets| close::shutdown(sockets, fd, how))
     }
 
     /// close(2). With SO_LINGER it waits until the peer has everything, no longer than that says,
@@ -103,9 +184,27 @@ pub trait Bsd: Run {
     ///
     /// # Errors
     /// As close(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, Error, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// # let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # let address = context.getsockname(listener)?;
+    /// # context.connect(client, Some(address))?;
+    /// # let server = context.accept4(listener, OpenFlags::empty())?;
+    /// context.close(client)?;
+    /// assert_eq!(context.read(server, &mut [0; 64])?, 0, "the end of the stream");
+    /// assert_eq!(context.write(client, b"x"), Err(Error::BadDescriptor));
+    /// # Ok(())
+    /// # }
+    /// ```
     fn close(&mut self, fd: Fd) -> Result<(), Error> {
         let mut lingering = None;
-        self.run(|sockets, is_over| sockets.close_and_linger(fd, &mut lingering, is_over))
+        self.run(|sockets, is_over| close::close(sockets, fd, &mut lingering, is_over))
     }
 
     /// Closes every descriptor, as the end of a process does, and waits until what was written on
@@ -120,7 +219,7 @@ pub trait Bsd: Run {
                 return Attempt::Wait(Wait::on_anything(Some(patience)));
             }
             // What was closed last leaves with this.
-            Attempt::Done(sockets.turn(Some(Duration::ZERO)))
+            Attempt::Done(sockets.drive(Some(Duration::ZERO)))
         })
     }
 
@@ -128,11 +227,30 @@ pub trait Bsd: Run {
     ///
     /// # Errors
     /// As read(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// # let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # let address = context.getsockname(listener)?;
+    /// # context.connect(client, Some(address))?;
+    /// # let server = context.accept4(listener, OpenFlags::empty())?;
+    /// context.write(client, b"hello")?;
+    /// let mut bytes = [0; 64];
+    /// let len = context.read(server, &mut bytes)?;
+    /// assert_eq!(&bytes[..len], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     fn read(&mut self, fd: Fd, to: &mut [u8]) -> Result<usize, Error> {
         let mut pieces = [IoSliceMut::new(to)];
-        let mut to = Scatter::new(&mut pieces);
-        self.run(|sockets, is_over| sockets.read(fd, &mut to, is_over))
+        let mut to = ReceivePieces::new(&mut pieces);
+        self.run(|sockets, is_over| receive::read(sockets, fd, &mut to, is_over))
     }
 
     /// readv(2).
@@ -143,14 +261,35 @@ pub trait Bsd: Run {
         if to.len() > PIECES_MAX {
             return Err(Error::InvalidArgument);
         }
-        let mut to = Scatter::new(to);
-        self.run(|sockets, is_over| sockets.read(fd, &mut to, is_over))
+        let mut to = ReceivePieces::new(to);
+        self.run(|sockets, is_over| receive::read(sockets, fd, &mut to, is_over))
     }
 
     /// recv(2).
     ///
     /// # Errors
     /// As recv(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, Error, MsgFlags, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// # let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # let address = context.getsockname(listener)?;
+    /// # context.connect(client, Some(address))?;
+    /// # let server = context.accept4(listener, OpenFlags::empty())?;
+    /// let mut bytes = [0; 3];
+    /// assert_eq!(context.recv(server, &mut bytes, MsgFlags::DONTWAIT), Err(Error::WouldBlock));
+    /// context.write(client, b"hello")?;
+    /// assert_eq!(context.recv(server, &mut bytes, MsgFlags::PEEK)?, 3);
+    /// assert_eq!(context.recv(server, &mut bytes, MsgFlags::WAITALL)?, 3);
+    /// assert_eq!(&bytes, b"hel");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     fn recv(&mut self, fd: Fd, to: &mut [u8], flags: MsgFlags) -> Result<usize, Error> {
         self.recvfrom(fd, &mut [IoSliceMut::new(to)], flags).map(|received| received.len)
@@ -160,13 +299,35 @@ pub trait Bsd: Run {
     ///
     /// # Errors
     /// As recvfrom(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, MsgFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// use std::io::{IoSlice, IoSliceMut};
+    ///
+    /// let server = context.socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    /// context.bind(server, "127.0.0.1:0".parse()?)?;
+    /// let address = context.getsockname(server)?;
+    /// let client = context.socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    /// context.sendto(client, &[IoSlice::new(b"hello")], Some(address), MsgFlags::empty())?;
+    /// let mut bytes = [0; 3];
+    /// let mut room = [IoSliceMut::new(&mut bytes)];
+    /// let received = context.recvfrom(server, &mut room, MsgFlags::empty())?;
+    /// assert_eq!(&bytes, b"hel");
+    /// assert_eq!(received.flags, MsgFlags::TRUNC, "the datagram was longer");
+    /// assert!(received.from.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     fn recvfrom(
         &mut self,
         fd: Fd,
         to: &mut [IoSliceMut<'_>],
         flags: MsgFlags,
-    ) -> Result<Received, Error> {
+    ) -> Result<ReceivedMessage, Error> {
         self.recvmsg(fd, to, &mut [], flags)
     }
 
@@ -181,23 +342,45 @@ pub trait Bsd: Run {
         to: &mut [IoSliceMut<'_>],
         control: &mut [u8],
         flags: MsgFlags,
-    ) -> Result<Received, Error> {
+    ) -> Result<ReceivedMessage, Error> {
         if to.len() > PIECES_MAX {
             return Err(Error::MessageTooLong);
         }
-        let mut to = Scatter::new(to);
-        self.run(|sockets, is_over| sockets.recv(fd, &mut to, control, (flags, is_over)))
+        let mut to = ReceivePieces::new(to);
+        self.run(|sockets, is_over| {
+            receive::receive(sockets, fd, &mut to, control, Receive { flags, is_over })
+        })
     }
 
-    /// write(2). SIGPIPE is not raised here: whoever gets [`Error::BrokenPipe`] may.
+    /// write(2). SIGPIPE is not raised here: the caller that gets [`Error::BrokenPipe`] may.
     ///
     /// # Errors
     /// As write(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// # let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # let address = context.getsockname(listener)?;
+    /// # context.connect(client, Some(address))?;
+    /// # let server = context.accept4(listener, OpenFlags::empty())?;
+    /// let message = [7; 1000];
+    /// let mut sent = 0;
+    /// while sent < message.len() {
+    ///     sent += context.write(client, &message[sent..])?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     fn write(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Error> {
         let pieces = [IoSlice::new(bytes)];
-        let mut from = Gather::new(&pieces);
-        self.run(|sockets, is_over| sockets.write(fd, &mut from, is_over))
+        let mut from = SendPieces::new(&pieces);
+        self.run(|sockets, is_over| send::write(sockets, fd, &mut from, is_over))
     }
 
     /// writev(2).
@@ -208,12 +391,12 @@ pub trait Bsd: Run {
         if bytes.len() > PIECES_MAX {
             return Err(Error::InvalidArgument);
         }
-        let mut from = Gather::new(bytes);
-        self.run(|sockets, is_over| sockets.write(fd, &mut from, is_over))
+        let mut from = SendPieces::new(bytes);
+        self.run(|sockets, is_over| send::write(sockets, fd, &mut from, is_over))
     }
 
-    /// send(2). SIGPIPE is not raised here: whoever gets [`Error::BrokenPipe`] may, if the flags
-    /// do not say MSG_NOSIGNAL.
+    /// send(2). SIGPIPE is not raised here: the caller that gets [`Error::BrokenPipe`] may, if the
+    /// flags do not say MSG_NOSIGNAL.
     ///
     /// # Errors
     /// As send(2).
@@ -234,7 +417,7 @@ pub trait Bsd: Run {
         to: Option<SocketAddr>,
         flags: MsgFlags,
     ) -> Result<usize, Error> {
-        self.sendmsg(fd, bytes, (to, &[]), flags)
+        self.sendmsg(fd, bytes, to, &[], flags)
     }
 
     /// sendmsg(2): to an address, with control data as in cmsg(3).
@@ -246,14 +429,15 @@ pub trait Bsd: Run {
         &mut self,
         fd: Fd,
         bytes: &[IoSlice<'_>],
-        (to, control): (Option<SocketAddr>, &[u8]),
+        to: Option<SocketAddr>,
+        control: &[u8],
         flags: MsgFlags,
     ) -> Result<usize, Error> {
         if bytes.len() > PIECES_MAX {
             return Err(Error::MessageTooLong);
         }
-        let mut from = Gather::new(bytes);
-        self.run(|sockets, is_over| sockets.send(fd, &mut from, (to, control, flags), is_over))
+        let (mut from, mut how) = (SendPieces::new(bytes), MessageTarget { to, control, flags });
+        self.run(|sockets, is_over| send::send(sockets, fd, &mut from, &mut how, is_over))
     }
 
     /// getsockopt(2), with Linux's numbers: how many bytes of `value` were filled.
@@ -267,15 +451,30 @@ pub trait Bsd: Run {
         name: i32,
         value: &mut [u8],
     ) -> Result<usize, Error> {
-        self.once(|sockets| sockets.getsockopt(fd, (level, name), value))
+        self.once(|sockets| options::get(sockets, fd, (level, name), value))
     }
 
     /// setsockopt(2), with Linux's numbers. No option is taken and ignored.
     ///
     /// # Errors
     /// As setsockopt(2); ENOPROTOOPT for what our own stack does not have.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context};
+    /// # let mut context = Context::create(Config::default())?;
+    /// let socket = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// let on = 1_i32.to_ne_bytes();
+    /// context.setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on)?;
+    /// let mut value = [0; 4];
+    /// context.getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value)?;
+    /// assert_ne!(i32::from_ne_bytes(value), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Error> {
-        self.once(|sockets| sockets.setsockopt(fd, (level, name), value))
+        self.once(|sockets| options::set(sockets, fd, (level, name), value))
     }
 
     /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, SIOCATMARK, FIOCLEX, FIONCLEX. `argument`
@@ -285,7 +484,7 @@ pub trait Bsd: Run {
     /// # Errors
     /// As ioctl(2).
     fn ioctl(&mut self, fd: Fd, request: u64, argument: i32) -> Result<i32, Error> {
-        self.once(|sockets| sockets.ioctl(fd, request, argument))
+        self.once(|sockets| ioctl::ioctl(sockets, fd, request, argument))
     }
 
     /// fcntl(2): F_GETFL, F_SETFL (O_NONBLOCK), F_GETFD, F_SETFD, F_DUPFD, F_DUPFD_CLOEXEC.
@@ -293,7 +492,7 @@ pub trait Bsd: Run {
     /// # Errors
     /// As fcntl(2).
     fn fcntl(&mut self, fd: Fd, command: i32, argument: i32) -> Result<i32, Error> {
-        self.once(|sockets| sockets.fcntl(fd, command, argument))
+        self.once(|sockets| ioctl::fcntl(sockets, fd, command, argument))
     }
 
     /// dup3(2).
@@ -301,23 +500,49 @@ pub trait Bsd: Run {
     /// # Errors
     /// As dup3(2).
     fn dup3(&mut self, old: Fd, new: Fd, flags: OpenFlags) -> Result<Fd, Error> {
-        self.once(|sockets| sockets.dup3(old, new, flags))
+        self.once(|sockets| ioctl::dup3(sockets, old, new, flags))
     }
 
     /// pipe2(2), in the context's memory: the end to read from, and the one to write to.
     ///
     /// # Errors
     /// As pipe2(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// let [reader, writer] = context.pipe2(OpenFlags::empty())?;
+    /// context.write(writer, b"wake up")?;
+    /// assert_eq!(context.read(reader, &mut [0; 64])?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     fn pipe2(&mut self, flags: OpenFlags) -> Result<[Fd; 2], Error> {
-        self.once(|sockets| sockets.pipe(flags))
+        self.once(|sockets| pipe::pipe(sockets, flags))
     }
 
     /// eventfd(2), in the context's memory.
     ///
     /// # Errors
     /// As eventfd(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// let counter = context.eventfd(2, false, OpenFlags::NONBLOCK)?;
+    /// context.write(counter, &3_u64.to_ne_bytes())?;
+    /// let mut value = [0; 8];
+    /// context.read(counter, &mut value)?;
+    /// assert_eq!(u64::from_ne_bytes(value), 5);
+    /// # Ok(())
+    /// # }
+    /// ```
     fn eventfd(&mut self, count: u32, is_semaphore: bool, flags: OpenFlags) -> Result<Fd, Error> {
-        self.once(|sockets| sockets.eventfd(count, is_semaphore, flags))
+        self.once(|sockets| pipe::eventfd(sockets, count, is_semaphore, flags))
     }
 
     /// poll(2): how many of `fds` have something to tell. They may be the context's and the
@@ -325,6 +550,24 @@ pub trait Bsd: Run {
     ///
     /// # Errors
     /// As poll(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, Events, OpenFlags, PollFd};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// # let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # let address = context.getsockname(listener)?;
+    /// # context.connect(client, Some(address))?;
+    /// # let server = context.accept4(listener, OpenFlags::empty())?;
+    /// let mut fds = [PollFd::new(server, Events::IN), PollFd::new(client, Events::OUT)];
+    /// assert_eq!(context.poll(&mut fds, None)?, 1);
+    /// assert_eq!((fds[0].revents, fds[1].revents), (Events::empty(), Events::OUT));
+    /// # Ok(())
+    /// # }
+    /// ```
     fn poll(&mut self, fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<usize, Error> {
         self.ppoll(fds, timeout, None)
     }
@@ -342,7 +585,7 @@ pub trait Bsd: Run {
     ) -> Result<usize, Error> {
         let mut kernels = KernelPoll::default();
         let polled = self.run(|sockets, is_over| {
-            sockets.poll(fds, &mut kernels, (timeout, is_over)).masked(mask)
+            poll::poll(sockets, fds, &mut kernels, PollTime { timeout, is_over }).masked(mask)
         });
         or_interrupted(polled, mask)
     }
@@ -368,9 +611,9 @@ pub trait Bsd: Run {
         timeout: Option<Duration>,
         mask: Option<SignalMask>,
     ) -> Result<usize, Error> {
-        let mut asked = Selected::of(sets);
+        let mut asked = SelectCall::of(sets);
         let selected = self.run(|sockets, is_over| {
-            sockets.select(&mut asked, sets, (timeout, is_over)).masked(mask)
+            poll::select(sockets, &mut asked, sets, PollTime { timeout, is_over }).masked(mask)
         });
         or_interrupted(selected, mask)
     }
@@ -380,7 +623,7 @@ pub trait Bsd: Run {
     /// # Errors
     /// [`Error::BadDescriptor`], [`Error::NotASocket`].
     fn abort(&mut self, fd: Fd) -> Result<(), Error> {
-        self.once(|sockets| sockets.abort(fd))
+        self.once(|sockets| close::abort(sockets, fd))
     }
 
     /// getsockname(2).
@@ -388,7 +631,7 @@ pub trait Bsd: Run {
     /// # Errors
     /// As getsockname(2).
     fn getsockname(&mut self, fd: Fd) -> Result<SocketAddr, Error> {
-        self.once(|sockets| sockets.getsockname(fd))
+        self.once(|sockets| address::local_name(sockets, fd))
     }
 
     /// getpeername(2).
@@ -396,7 +639,7 @@ pub trait Bsd: Run {
     /// # Errors
     /// As getpeername(2).
     fn getpeername(&mut self, fd: Fd) -> Result<SocketAddr, Error> {
-        self.once(|sockets| sockets.getpeername(fd))
+        self.once(|sockets| address::peer_name(sockets, fd))
     }
 
     /// epoll_create1(2).
@@ -404,13 +647,34 @@ pub trait Bsd: Run {
     /// # Errors
     /// As epoll_create1(2).
     fn epoll_create1(&mut self, flags: OpenFlags) -> Result<Fd, Error> {
-        self.once(|sockets| sockets.epoll_create(flags))
+        self.once(|sockets| epoll::create(sockets, flags))
     }
 
     /// epoll_ctl(2). The member may be the context's or the process's ([`AnyFd`]).
     ///
     /// # Errors
     /// As epoll_ctl(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, EpollEvent, EpollOp, Events, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// # let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # let address = context.getsockname(listener)?;
+    /// # context.connect(client, Some(address))?;
+    /// # let server = context.accept4(listener, OpenFlags::empty())?;
+    /// let set = context.epoll_create1(OpenFlags::empty())?;
+    /// let event = EpollEvent { events: Events::IN | Events::EDGE, data: 42 };
+    /// context.epoll_ctl(set, EpollOp::Add(event), server)?;
+    /// // A descriptor of the process, in the same set.
+    /// let (reader, _writer) = std::io::pipe()?;
+    /// context.epoll_ctl(set, EpollOp::Add(EpollEvent { events: Events::IN, data: 43 }), &reader)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn epoll_ctl<'fd>(
         &mut self,
         epoll: Fd,
@@ -418,20 +682,44 @@ pub trait Bsd: Run {
         fd: impl Into<AnyFd<'fd>>,
     ) -> Result<(), Error> {
         let fd = fd.into();
-        self.once(|sockets| sockets.epoll_ctl(epoll, op, fd))
+        self.once(|sockets| epoll::control(sockets, epoll, op, fd))
     }
 
     /// epoll_wait(2): how many of `events` were filled.
     ///
     /// # Errors
     /// As epoll_wait(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, EpollEvent, EpollOp, Events, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// # let client = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # let address = context.getsockname(listener)?;
+    /// # context.connect(client, Some(address))?;
+    /// # let server = context.accept4(listener, OpenFlags::empty())?;
+    /// use std::time::Duration;
+    ///
+    /// let set = context.epoll_create1(OpenFlags::empty())?;
+    /// context.epoll_ctl(set, EpollOp::Add(EpollEvent { events: Events::IN, data: 42 }), server)?;
+    /// let mut events = [EpollEvent::default(); 64];
+    /// assert_eq!(context.epoll_wait(set, &mut events, Some(Duration::ZERO))?, 0);
+    /// context.write(client, b"hello")?;
+    /// assert_eq!(context.epoll_wait(set, &mut events, None)?, 1);
+    /// assert_eq!(events[0], EpollEvent { events: Events::IN, data: 42 });
+    /// # Ok(())
+    /// # }
+    /// ```
     fn epoll_wait(
         &mut self,
         epoll: Fd,
         events: &mut [EpollEvent],
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
-        self.run(|sockets, is_over| sockets.epoll_wait(epoll, events, (timeout, is_over)))
+        self.run(|sockets, is_over| epoll::wait(sockets, epoll, events, timeout, is_over))
     }
 
     /// epoll_pwait(2): as [`Bsd::epoll_wait`], with the signals of `mask` blocked while it waits
@@ -447,7 +735,7 @@ pub trait Bsd: Run {
         mask: Option<SignalMask>,
     ) -> Result<usize, Error> {
         self.run(|sockets, is_over| {
-            sockets.epoll_wait(epoll, events, (timeout, is_over)).masked(mask)
+            epoll::wait(sockets, epoll, events, timeout, is_over).masked(mask)
         })
     }
 }
@@ -461,184 +749,7 @@ fn or_interrupted(answer: Result<usize, Error>, mask: Option<SignalMask>) -> Res
     }
 }
 
-impl<R: Run> Bsd for R {}
+impl<R: CallRunner> Bsd for R {}
 
 /// Pieces of memory that one call takes (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
-
-/// Which kind of thing a call is about.
-impl Sockets {
-    fn connect_any(
-        &mut self,
-        fd: Fd,
-        address: Option<SocketAddr>,
-        when: (bool, bool),
-    ) -> Attempt<()> {
-        let object = match self.socket_of(fd) {
-            Ok(object) => object,
-            Err(error) => return Attempt::Done(Err(error)),
-        };
-        if self.is_datagram(object) {
-            return Attempt::Done(self.connect_endpoint(object, address));
-        }
-        let Some(address) = address else {
-            self.disconnect(object);
-            return Attempt::Done(Ok(()));
-        };
-        self.connect(object, address, when)
-    }
-
-    fn shutdown(&mut self, fd: Fd, how: Shutdown) -> Result<(), Error> {
-        let object = self.socket_of(fd)?;
-        if self.is_datagram(object) {
-            return self.shutdown_endpoint(object, how);
-        }
-        self.shutdown_stream(object, how)
-    }
-
-    fn abort(&mut self, fd: Fd) -> Result<(), Error> {
-        let object = self.socket_of(fd)?;
-        if let Some(Kind::Stream(stream)) = self.object_mut(object).map(|entry| &mut entry.kind) {
-            stream.options.linger = Some(Duration::ZERO);
-        }
-        self.close(fd)
-    }
-
-    #[inline]
-    fn read(&mut self, fd: Fd, to: &mut Scatter<'_, '_>, is_over: bool) -> Attempt<usize> {
-        let object = match self.table.object(fd) {
-            Ok(object) => object,
-            Err(error) => return Attempt::Done(Err(error)),
-        };
-        if let Some(len) = self.read_at_once(object, to) {
-            return Attempt::Done(Ok(len));
-        }
-        self.read_slowly(object, to, is_over)
-    }
-
-    #[inline(never)]
-    fn read_slowly(
-        &mut self,
-        object: u32,
-        to: &mut Scatter<'_, '_>,
-        is_over: bool,
-    ) -> Attempt<usize> {
-        let Some(entry) = self.object(object) else {
-            return Attempt::Done(Err(Error::BadDescriptor));
-        };
-        let waits = !entry.nonblocking && !is_over;
-        match entry.kind {
-            Kind::Stream(_) => self.recv_stream(object, to, MsgFlags::empty(), is_over),
-            Kind::Pipe(end) => self.read_pipe(object, end, to, waits),
-            Kind::Counter(_) => self.read_counter(object, to, waits),
-            Kind::Epoll(_) => Attempt::Done(Err(Error::InvalidArgument)),
-            Kind::Listener(_) => Attempt::Done(Err(Error::NotConnected)),
-            Kind::Datagram(_) => {
-                length(self.recv_datagram(object, to, &mut [], (MsgFlags::empty(), is_over)))
-            }
-        }
-    }
-
-    #[inline]
-    fn write(&mut self, fd: Fd, from: &mut Gather<'_>, is_over: bool) -> Attempt<usize> {
-        let object = match self.table.object(fd) {
-            Ok(object) => object,
-            Err(error) => return Attempt::Done(Err(error)),
-        };
-        if let Some(len) = self.write_at_once(object, from) {
-            return Attempt::Done(Ok(len));
-        }
-        self.write_slowly(object, from, is_over)
-    }
-
-    #[inline(never)]
-    fn write_slowly(
-        &mut self,
-        object: u32,
-        from: &mut Gather<'_>,
-        is_over: bool,
-    ) -> Attempt<usize> {
-        let Some(entry) = self.object(object) else {
-            return Attempt::Done(Err(Error::BadDescriptor));
-        };
-        let waits = !entry.nonblocking && !is_over;
-        match entry.kind {
-            Kind::Stream(_) => self.send_stream(object, from, MsgFlags::empty(), is_over),
-            Kind::Pipe(end) => self.write_pipe(object, end, from, waits),
-            Kind::Counter(_) => self.write_counter(object, from, waits),
-            Kind::Epoll(_) => Attempt::Done(Err(Error::InvalidArgument)),
-            Kind::Listener(_) => Attempt::Done(Err(Error::BrokenPipe)),
-            Kind::Datagram(_) => {
-                self.send_datagram(object, from, (None, &[], MsgFlags::empty()), is_over)
-            }
-        }
-    }
-
-    #[inline]
-    fn recv(
-        &mut self,
-        fd: Fd,
-        to: &mut Scatter<'_, '_>,
-        control: &mut [u8],
-        (flags, is_over): (MsgFlags, bool),
-    ) -> Attempt<Received> {
-        let object = match self.socket_of(fd) {
-            Ok(object) => object,
-            Err(error) => return Attempt::Done(Err(error)),
-        };
-        if flags.contains(MsgFlags::ERRQUEUE) {
-            return Attempt::Done(self.recv_error(object, to, control, flags));
-        }
-        if self.is_datagram(object) {
-            return self.recv_datagram(object, to, control, (flags, is_over));
-        }
-        let received = |len| Received { len, ..Received::NOTHING };
-        match self.recv_stream(object, to, flags, is_over) {
-            Attempt::Done(done) => Attempt::Done(done.map(received)),
-            Attempt::Wait(wait) => Attempt::Wait(wait),
-        }
-    }
-
-    #[inline]
-    fn send(
-        &mut self,
-        fd: Fd,
-        from: &mut Gather<'_>,
-        (to, control, flags): (Option<SocketAddr>, &[u8], MsgFlags),
-        is_over: bool,
-    ) -> Attempt<usize> {
-        match self.socket_of(fd) {
-            Ok(object) if self.is_datagram(object) => {
-                self.send_datagram(object, from, (to, control, flags), is_over)
-            }
-            Ok(_) if !control.is_empty() && check_for_stream(control).is_err() => {
-                Attempt::Done(Err(Error::InvalidArgument))
-            }
-            // A connection's address is its own: another one is passed over, as in Linux.
-            Ok(object) => self.send_stream(object, from, flags, is_over),
-            Err(error) => Attempt::Done(Err(error)),
-        }
-    }
-
-    #[inline]
-    fn is_datagram(&self, object: u32) -> bool {
-        matches!(self.object(object).map(|entry| &entry.kind), Some(Kind::Datagram(_)))
-    }
-
-    #[inline]
-    fn socket_of(&self, fd: Fd) -> Result<u32, Error> {
-        let object = self.table.object(fd)?;
-        match self.object(object) {
-            Some(entry) if entry.kind.is_socket() => Ok(object),
-            Some(_) => Err(Error::NotASocket),
-            None => Err(Error::BadDescriptor),
-        }
-    }
-}
-
-fn length(attempt: Attempt<Received>) -> Attempt<usize> {
-    match attempt {
-        Attempt::Done(done) => Attempt::Done(done.map(|received| received.len)),
-        Attempt::Wait(wait) => Attempt::Wait(wait),
-    }
-}

@@ -2,121 +2,151 @@
 //!
 //! Read first: udp(7), recv(2), send(2).
 //!
-//! One read is always with the channel, and what it brings waits in `inbox`, as much as the receive
-//! buffer holds; what comes then waits in the kernel, or is dropped by our stack and counted there.
-//! What is sent is complete for the program when the channel has it: an error that comes later is
-//! told by the next call, as an ICMP error would be.
+//! A [`DatagramSocket`] is a value that knows no other object: calls and completions go in,
+//! operations go out to its transport (`transport.rs`), and each method returns the events that
+//! others are notified of. `datagram/address.rs` has bind(2) and connect(2).
+//!
+//! One receive is always with the channel, and what it brings waits in `inbox`, as much as the
+//! receive buffer holds; what comes then waits in the kernel, or is dropped by our stack and
+//! counted there. What is sent is complete for the program when the channel has it: an error that
+//! comes later is returned by the next call, as an ICMP error would be.
 //!
 //! Invariants
 //! - `inbox_bytes` is the sum over `inbox`.
-//! - `reading` is set for a side exactly while a read of it is with the channel.
+//! - `receiving` is set for a side exactly while a receive of it is with the channel.
 //! - `unsent_bytes` is what the channel has and has not answered.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
-use megapipe::{
-    Address, Arrival, Channel, Datagram, DatagramSharing, Departure, Handle, ListenError, OpError,
-    ReadBuf,
-};
+use megapipe::{Arrival, Datagram, Departure, Handle, OpError, ReadBuf, Undelivered};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::control::{Told, asked, segment_asked};
+use crate::control_data::{ControlKinds, parse_departure, parse_segment_len, write_error};
+use crate::dual_stack;
+use crate::effects::{Effects, Released};
 use crate::error::Error;
-use crate::error_queue::ErrorQueue;
-use crate::family;
+use crate::error_queue::{ErrorQueue, QueuedError};
 use crate::flags::{Events, MsgFlags};
-use crate::gather::{Gather, Scatter};
+use crate::gather::{MessageTarget, ReceivePieces, ReceivedMessage, SendPieces};
 use crate::kernel;
-use crate::limits::{DATAGRAM_BYTES_MAX, DATAGRAM_INBOX_BYTES_MAX, DATAGRAM_OUTBOX_BYTES_MAX};
-use crate::options::Options;
-use crate::ports::{Bound, NoConnections, Transport};
+use crate::limits::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_INBOX_BYTES_MAX, DATAGRAM_OUTBOX_BYTES_MAX, SEGMENTS_MAX,
+};
+use crate::options::SocketOptions;
+use crate::ports::{BoundPort, LocalPorts};
 use crate::readiness::Shut;
-use crate::sockets::{Attempt, Kind, Sockets, Wait};
 use crate::stream::Shutdown;
+use crate::transport::{DatagramRoute, DatagramTransport};
 
-/// What `recvmsg` answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Received {
-    /// Bytes that were copied; with MSG_TRUNC asked for, the datagram's whole length.
-    pub len: usize,
-    /// The sender; of a connection: nobody.
-    pub from: Option<SocketAddr>,
-    /// [`MsgFlags::TRUNC`]: the datagram was longer than there was room for.
-    /// [`MsgFlags::CTRUNC`]: there was more control data than room for it.
-    pub flags: MsgFlags,
-    /// Bytes of control data.
-    pub control_len: usize,
-}
-
-impl Received {
-    pub(crate) const NOTHING: Self =
-        Self { len: 0, from: None, flags: MsgFlags::empty(), control_len: 0 };
-}
+mod address;
+mod segments;
+#[cfg(test)]
+mod tests;
 
 /// A datagram that waits for the program.
-pub(crate) struct Message {
-    pub(crate) from: SocketAddr,
-    pub(crate) data: ReadBuf,
-    pub(crate) arrival: Option<Arrival>,
+struct QueuedDatagram {
+    from: SocketAddr,
+    data: ReadBuf,
+    arrival: Option<Arrival>,
     /// The kernel's.
-    pub(crate) control: Box<[u8]>,
+    control: Box<[u8]>,
     /// When it came, since 1970.
-    pub(crate) stamp: Duration,
+    stamp: Duration,
 }
 
-/// An endpoint beneath a socket.
+/// An endpoint below a socket.
 #[derive(Debug, Clone, Copy)]
-struct Side {
+struct DatagramSide {
     /// `Handle::NONE`: our own stack knows nothing of it yet.
     handle: Handle,
-    reading: bool,
+    receiving: bool,
 }
 
-const NO_SIDE: Side = Side { handle: Handle::NONE, reading: false };
+const NO_SIDE: DatagramSide = DatagramSide { handle: Handle::NONE, receiving: false };
 
 /// A UDP socket.
-pub(crate) struct Endpoint {
+pub(crate) struct DatagramSocket {
     /// The second is IPv4's, of a socket for both families on our own stack, or `NO_SIDE`.
-    sides: [Side; 2],
+    sides: [DatagramSide; 2],
     pub(crate) is_v6: bool,
-    pub(crate) options: Options,
+    pub(crate) options: SocketOptions,
     pub(crate) peer: Option<SocketAddr>,
-    pub(crate) bound: Option<Bound>,
+    pub(crate) bound: Option<BoundPort>,
     /// What bind(2) asked for; of an IPv6 socket, IPv4 as itself.
     asked: Option<SocketAddr>,
+    /// The pending error, for the next call that reports it.
     pub(crate) error: Option<Error>,
-    pub(crate) errors: ErrorQueue,
+    errors: ErrorQueue,
     shut: Shut,
-    pub(crate) inbox: VecDeque<Message>,
+    inbox: VecDeque<QueuedDatagram>,
     inbox_bytes: usize,
     unsent_bytes: usize,
 }
 
-impl Endpoint {
+impl DatagramSocket {
+    /// A fresh socket in the kernel, or one that our own stack knows nothing of yet.
+    ///
+    /// # Errors
+    /// As socket(2).
+    pub(crate) fn open<T: DatagramTransport>(
+        is_v6: bool,
+        transport: &mut T,
+    ) -> Result<Self, Error> {
+        let mut handle = Handle::NONE;
+        if !transport.is_local() {
+            let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+            handle = transport.register(fd, u64::MAX)?;
+        }
+        Ok(Self {
+            sides: [DatagramSide { handle, ..NO_SIDE }, NO_SIDE],
+            is_v6,
+            options: SocketOptions::DEFAULT,
+            peer: None,
+            bound: None,
+            asked: None,
+            error: None,
+            errors: ErrorQueue::default(),
+            shut: Shut::default(),
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            unsent_bytes: 0,
+        })
+    }
+
+    /// The socket has its object: completions carry `cookie`, and datagrams are received.
+    pub(crate) fn start<T: DatagramTransport>(&mut self, cookie: u64, transport: &mut T) {
+        if self.handle() != Handle::NONE {
+            transport.set_cookie(self.handle(), cookie);
+            self.post_receives(transport);
+        }
+    }
+
     pub(crate) const fn handle(&self) -> Handle {
         self.sides[0].handle
     }
 
-    /// What is beneath, if there is anything yet.
-    pub(crate) fn handles(&self) -> impl Iterator<Item = Handle> + use<> {
+    /// The endpoints below, if there are any yet.
+    fn handles(&self) -> impl Iterator<Item = Handle> + use<> {
         self.sides.map(|side| side.handle).into_iter().filter(|handle| *handle != Handle::NONE)
     }
 
-    fn side(&mut self, handle: Handle) -> &mut Side {
+    fn side(&mut self, handle: Handle) -> &mut DatagramSide {
         let index = usize::from(handle != self.sides[0].handle);
         &mut self.sides[index]
     }
 
-    /// What it is called by in the channel, as far as the peer that it has decides.
-    pub(crate) fn handle_towards_peer(&self) -> Handle {
-        self.peer.map_or_else(|| self.handle(), |peer| self.towards(family::meant(peer)))
+    /// The endpoint that has the peer's family, or the first.
+    fn handle_towards_peer(&self) -> Handle {
+        self.peer
+            .map_or_else(|| self.handle(), |peer| self.towards(dual_stack::plain_address(peer)))
     }
 
-    /// What sends to an address of a family.
-    pub(crate) fn towards(&self, to: SocketAddr) -> Handle {
+    /// The endpoint that sends to an address of a family.
+    fn towards(&self, to: SocketAddr) -> Handle {
         match self.sides[1].handle {
             second if to.is_ipv4() && second != Handle::NONE => second,
             _ => self.handle(),
@@ -124,24 +154,16 @@ impl Endpoint {
     }
 
     /// Bytes that the channel has and has not answered.
-    fn count_unsent(&self, channel: &Channel) -> usize {
-        let unsent = |side: &Side| channel.unsent_bytes(side.handle).unwrap_or_default();
-        self.sides.iter().filter(|side| side.handle != Handle::NONE).map(unsent).sum()
+    fn count_unsent<T: DatagramTransport>(&self, transport: &T) -> usize {
+        self.handles().map(|handle| transport.unsent_bytes(handle).unwrap_or_default()).sum()
     }
 
-    fn leave(&mut self, channel: &mut Channel) {
+    fn leave<T: DatagramTransport>(&mut self, transport: &mut T) {
         for side in std::mem::replace(&mut self.sides, [NO_SIDE; 2]) {
             if side.handle != Handle::NONE {
-                // A descriptor that comes back is closed with what it is in.
-                drop(channel.unregister(side.handle));
+                transport.unregister(side.handle);
             }
         }
-    }
-
-    /// Where it is bound, as far as that decides whom it reaches.
-    fn place(&self) -> Option<SocketAddr> {
-        let peer = self.peer.map(family::meant).filter(SocketAddr::is_ipv4);
-        peer.or(self.asked)
     }
 
     pub(crate) fn readiness(&self) -> Events {
@@ -160,450 +182,331 @@ impl Endpoint {
         self.run().bytes
     }
 
-    /// Where a datagram is to go, as what is beneath has it.
-    fn destination(&self, to: SocketAddr, is_local: bool) -> Result<SocketAddr, Error> {
-        let v6_only = self.options.sharing.v6_only;
-        let plain = family::to_send(self.is_v6, v6_only, self.place(), to)?;
-        // The kernel takes IPv4 from IPv6 sockets as they have it.
-        Ok(if is_local { plain } else { to })
-    }
-
-    /// It may be connected to that peer.
-    fn check_peer(&self, peer: SocketAddr) -> Result<(), Error> {
-        let v6_only = self.options.sharing.v6_only;
-        if self.is_v6 && v6_only && peer.is_ipv4() {
-            return Err(Error::FamilyNotSupported);
-        }
-        family::to_send(self.is_v6, v6_only, self.place(), peer).map(drop)
-    }
-
-    fn ask(&mut self, channel: &mut Channel) {
+    fn post_receives<T: DatagramTransport>(&mut self, transport: &mut T) {
         if self.inbox_bytes >= DATAGRAM_INBOX_BYTES_MAX {
             return;
         }
         for side in &mut self.sides {
-            if side.handle != Handle::NONE && !side.reading {
-                side.reading = channel.recvfrom(side.handle, DATAGRAM_BYTES_MAX).is_ok();
+            if side.handle != Handle::NONE && !side.receiving {
+                side.receiving = transport.receive_datagram(side.handle);
             }
         }
+    }
+
+    /// shutdown(2).
+    pub(crate) fn shutdown(&mut self, how: Shutdown) -> Effects<()> {
+        if self.peer.is_none() {
+            return Effects::quiet(Err(Error::NotConnected));
+        }
+        self.shut.receive |= how != Shutdown::Write;
+        self.shut.send |= how != Shutdown::Read;
+        let events = Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP;
+        Effects { result: Ok(()), events }
+    }
+
+    /// The last descriptor is gone.
+    pub(crate) fn close<T: DatagramTransport>(mut self, transport: &mut T) -> Released {
+        self.inbox.clear();
+        self.leave(transport);
+        Released { bound: self.bound, is_sending: false }
     }
 }
 
-/// Making and naming.
-impl Sockets {
-    pub(crate) fn endpoint(&mut self, is_v6: bool) -> Result<Endpoint, Error> {
-        let mut handle = Handle::NONE;
-        if !self.is_local {
-            let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-            handle = self.channel.register(fd, u64::MAX, None).map_err(|error| match error {
-                megapipe::RegisterError::Kernel { source, .. } => source.into(),
-                megapipe::RegisterError::Misuse(misuse) => Error::from(misuse),
-                megapipe::RegisterError::Limit(limit) => limit.into(),
-                _ => Error::InvalidArgument,
-            })?;
-        }
-        Ok(Endpoint {
-            sides: [Side { handle, ..NO_SIDE }, NO_SIDE],
-            is_v6,
-            options: Options::DEFAULT,
-            peer: None,
-            bound: None,
-            asked: None,
-            error: None,
-            errors: ErrorQueue::default(),
-            shut: Shut::default(),
-            inbox: VecDeque::new(),
-            inbox_bytes: 0,
-            unsent_bytes: 0,
-        })
-    }
-
-    pub(crate) fn endpoint_mut(&mut self, object: u32) -> Option<(&mut Endpoint, &mut Channel)> {
-        let Self { objects, channel, .. } = self;
-        match &mut objects.get_mut(object as usize)?.kind {
-            Kind::Datagram(endpoint) => Some((endpoint, channel)),
-            _ => None,
-        }
-    }
-
-    /// The socket has its object: completions find it, and datagrams are asked for.
-    pub(crate) fn start_endpoint(&mut self, object: u32) {
-        let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
-        if endpoint.handle() != Handle::NONE {
-            // It is there: it was registered just now.
-            let _ = channel.set_cookie(endpoint.handle(), object.into());
-            endpoint.ask(channel);
-        }
-    }
-
-    pub(crate) fn bind_endpoint(&mut self, object: u32, address: SocketAddr) -> Result<(), Error> {
-        let is_local = self.is_local;
-        let Some((endpoint, channel)) = self.endpoint_mut(object) else {
-            return Err(Error::InvalidArgument);
-        };
-        let v6_only = endpoint.options.sharing.v6_only;
-        let plain = family::to_bind(endpoint.is_v6, v6_only, address)?;
-        if !is_local {
-            let socket = channel.descriptor(endpoint.handle())?.ok_or(Error::InvalidArgument)?;
-            rustix::net::bind(socket, &address)?;
-        } else if endpoint.bound.is_some() {
-            return Err(Error::InvalidArgument);
-        } else {
-            self.check_ours(plain.ip())?;
-            self.bind_to_stack(object, plain)?;
-        }
-        let address = plain;
-        if let Some((endpoint, _)) = self.endpoint_mut(object) {
-            endpoint.asked = Some(address);
-            endpoint.options.sharing.v6_only |= family::is_one_of_v6(address);
-        }
-        Ok(())
-    }
-
-    /// An address on our own stack; port 0 and an unspecified address are chosen.
-    fn bind_to_stack(&mut self, object: u32, address: SocketAddr) -> Result<(), Error> {
-        let Self { objects, channel, ports, .. } = self;
-        let Some(Kind::Datagram(endpoint)) =
-            objects.get_mut(object as usize).map(|entry| &mut entry.kind)
-        else {
-            return Err(Error::InvalidArgument);
-        };
-        let sharing = endpoint.options.sharing;
-        let bound = ports.bind(Transport::Udp, address, sharing, &mut NoConnections)?;
-        let places = [Some(bound.address), family::beside(sharing.v6_only, bound.address)];
-        for (side, place) in places.into_iter().enumerate() {
-            let Some(place) = place else { continue };
-            // Who may be there beside whom, `ports` has said.
-            let beside = DatagramSharing {
-                is_shared: true,
-                spreads: sharing.port,
-                is_mapped: endpoint.is_v6 && place.is_ipv4(),
-            };
-            match channel.bind_datagram(place, beside, object.into()) {
-                Ok(handle) => endpoint.sides[side].handle = handle,
-                Err(error) => {
-                    endpoint.leave(channel);
-                    ports.release(bound);
-                    return Err(not_made(error));
-                }
-            }
-        }
-        endpoint.bound = Some(bound);
-        endpoint.ask_for_quotes(channel, true);
-        endpoint.ask(channel);
-        Ok(())
-    }
-
-    fn bind_if_unbound(&mut self, object: u32) -> Result<(), Error> {
-        let Some((endpoint, _)) = self.endpoint_mut(object) else {
-            return Err(Error::InvalidArgument);
-        };
-        if endpoint.handle() != Handle::NONE {
-            return Ok(());
-        }
-        let any = SocketAddr::new(family::any(endpoint.is_v6), 0);
-        let local = endpoint.asked.unwrap_or(any);
-        self.bind_to_stack(object, local)
-    }
-
-    /// A port that nobody asked for goes with the peer that it was for, as in Linux.
-    fn unbind_if_chosen(&mut self, object: u32) {
-        let Self { objects, channel, ports, .. } = self;
-        let Some(Kind::Datagram(endpoint)) =
-            objects.get_mut(object as usize).map(|entry| &mut entry.kind)
-        else {
-            return;
-        };
-        if endpoint.asked.is_some_and(|asked| asked.port() != 0) {
-            return;
-        }
-        if let Some(bound) = endpoint.bound.take() {
-            ports.release(bound);
-            // Its datagrams go with it.
-            endpoint.leave(channel);
-        }
-    }
-
-    /// connect(2): the one peer from now on; `None`: anybody again.
-    pub(crate) fn connect_endpoint(
+/// Completions.
+impl DatagramSocket {
+    /// A receive of one endpoint has ended.
+    pub(crate) fn on_datagram<T: DatagramTransport>(
         &mut self,
-        object: u32,
-        peer: Option<SocketAddr>,
-    ) -> Result<(), Error> {
-        let is_local = self.is_local;
-        let Some((endpoint, channel)) = self.endpoint_mut(object) else {
-            return Err(Error::InvalidArgument);
-        };
-        if let Some(peer) = peer {
-            endpoint.check_peer(peer)?;
-        }
-        if !is_local {
-            let socket = channel.descriptor(endpoint.handle())?.ok_or(Error::InvalidArgument)?;
-            match peer {
-                Some(peer) => rustix::net::connect(socket, &peer)?,
-                None => rustix::net::connect_unspec(socket)?,
-            }
-        } else {
-            match peer {
-                Some(_) => self.bind_if_unbound(object)?,
-                None => self.unbind_if_chosen(object),
-            }
-            self.connect_on_stack(object, peer.map(family::meant))?;
-        }
-        if let Some((endpoint, _)) = self.endpoint_mut(object) {
-            endpoint.peer = peer.map(|peer| family::told(endpoint.is_v6, peer));
-            endpoint.shut = Shut::default();
-        }
-        Ok(())
-    }
-
-    /// Our own stack brings what that peer sends, before it goes to others at the address.
-    fn connect_on_stack(&mut self, object: u32, peer: Option<SocketAddr>) -> Result<(), Error> {
-        let Self { objects, channel, ports, .. } = self;
-        let Some(Kind::Datagram(endpoint)) =
-            objects.get_mut(object as usize).map(|entry| &mut entry.kind)
-        else {
-            return Err(Error::InvalidArgument);
-        };
-        let Some(bound) = endpoint.bound else { return Ok(()) };
-        let towards = peer.map_or_else(|| endpoint.handle(), |peer| endpoint.towards(peer));
-        for side in endpoint.sides.iter().filter(|side| side.handle != Handle::NONE) {
-            let local = channel.connect_datagram(side.handle, peer)?;
-            if side.handle == towards {
-                ports.move_to(bound, local.ip());
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn shutdown_endpoint(&mut self, object: u32, how: Shutdown) -> Result<(), Error> {
-        let Some((endpoint, _)) = self.endpoint_mut(object) else {
-            return Err(Error::NotConnected);
-        };
-        if endpoint.peer.is_none() {
-            return Err(Error::NotConnected);
-        }
-        endpoint.shut.receive |= how != Shutdown::Write;
-        endpoint.shut.send |= how != Shutdown::Read;
-        self.notify(object, Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP);
-        Ok(())
-    }
-
-    pub(crate) fn close_endpoint(&mut self, mut endpoint: Endpoint) {
-        endpoint.inbox.clear();
-        if let Some(bound) = endpoint.bound {
-            self.ports.release(bound);
-        }
-        endpoint.leave(&mut self.channel);
-    }
-}
-
-/// Datagrams.
-impl Sockets {
-    pub(crate) fn on_datagram(
-        &mut self,
-        object: u32,
-        side: Handle,
+        endpoint: Handle,
         result: Result<Box<Datagram>, OpError>,
-    ) {
-        let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
-        endpoint.side(side).reading = false;
-        let happened = match result {
-            Ok(datagram) => {
-                let Datagram { data, from, arrival, control, .. } = *datagram;
-                let is_v6 = endpoint.is_v6;
-                let from = from.and_then(|from| from.as_inet());
-                let from = from.map(|from| family::told(is_v6, from));
-                let Some(from) = from else { return endpoint.ask(channel) };
-                endpoint.inbox_bytes += data.len();
-                let stamp = match endpoint.options.told.intersects(Told::STAMP | Told::STAMP_NS) {
-                    true => since_1970(),
-                    false => Duration::ZERO,
-                };
-                endpoint.inbox.push_back(Message { from, data, arrival, control, stamp });
-                Events::ARRIVED
-            }
+        transport: &mut T,
+    ) -> Events {
+        self.side(endpoint).receiving = false;
+        let events = match result {
+            Ok(datagram) => self.keep(*datagram),
             Err(error) => {
-                endpoint.error = Some(error.into());
+                self.error = Some(error.into());
                 Events::ERR | Events::READABLE
             }
         };
-        endpoint.ask(channel);
-        self.notify(object, happened);
+        self.post_receives(transport);
+        events
     }
 
-    pub(crate) fn on_datagram_sent(&mut self, object: u32, result: Result<usize, OpError>) {
-        let Some((endpoint, channel)) = self.endpoint_mut(object) else { return };
-        let was_full = endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX;
-        endpoint.unsent_bytes = endpoint.count_unsent(channel);
-        let mut happened = Events::empty();
-        happened.set(Events::HAS_ROOM, was_full);
+    /// Queues a datagram for the program; one without a sender's address is dropped.
+    fn keep(&mut self, datagram: Datagram) -> Events {
+        let Datagram { data, from, arrival, control, .. } = datagram;
+        let Some(from) = from.and_then(|from| from.as_inet()) else { return Events::empty() };
+        let from = dual_stack::program_address(self.is_v6, from);
+        self.inbox_bytes += data.len();
+        let stamp = match self
+            .options
+            .control_kinds
+            .intersects(ControlKinds::STAMP | ControlKinds::STAMP_NS)
+        {
+            true => since_1970(),
+            false => Duration::ZERO,
+        };
+        self.inbox.push_back(QueuedDatagram { from, data, arrival, control, stamp });
+        Events::ARRIVED
+    }
+
+    /// A send by the kernel has ended.
+    pub(crate) fn on_sent<T: DatagramTransport>(
+        &mut self,
+        result: Result<usize, OpError>,
+        transport: &T,
+    ) -> Events {
+        let was_full = self.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX;
+        self.unsent_bytes = self.count_unsent(transport);
+        let mut events = Events::empty();
+        events.set(Events::HAS_ROOM, was_full);
         if let Err(error) = result {
-            endpoint.error = Some(error.into());
-            happened |= Events::ERR;
+            self.error = Some(error.into());
+            events |= Events::ERR;
         }
-        if !happened.is_empty() {
-            self.notify(object, happened);
-        }
+        events
     }
 
-    pub(crate) fn recv_datagram(
+    /// A datagram did not arrive. As in Linux a socket learns of it that queues errors; another
+    /// one if it is connected to where the datagram went, and the error is for good.
+    #[cold]
+    pub(crate) fn on_undelivered(&mut self, undelivered: &Undelivered) -> Events {
+        let Some(to) = undelivered.to.as_inet() else { return Events::empty() };
+        let (queued, to) =
+            (ControlKinds::errors_of(to.ip()), dual_stack::program_address(self.is_v6, to));
+        if self.peer.is_some_and(|peer| peer != to) {
+            return Events::empty();
+        }
+        if self.options.control_kinds.contains(queued) {
+            self.errors.push(QueuedError::of(undelivered, to, since_1970()));
+        } else if !undelivered.is_final || self.peer.is_none() {
+            return Events::empty();
+        }
+        self.error = Some(undelivered.error.into());
+        Events::ERR
+    }
+}
+
+/// Receiving.
+impl DatagramSocket {
+    /// recvmsg(2); `None`: the call has to wait.
+    pub(crate) fn receive<T: DatagramTransport>(
         &mut self,
-        object: u32,
-        to: &mut Scatter<'_, '_>,
+        to: &mut ReceivePieces<'_, '_>,
         control: &mut [u8],
-        (flags, is_over): (MsgFlags, bool),
-    ) -> Attempt<Received> {
-        let mut looked_again = false;
-        loop {
-            let Self { objects, channel, .. } = self;
-            let Some(entry) = objects.get_mut(object as usize) else {
-                return Attempt::Done(Err(Error::BadDescriptor));
-            };
-            let Kind::Datagram(endpoint) = &mut entry.kind else {
-                return Attempt::Done(Err(Error::NotASocket));
-            };
-            if let Some(error) = endpoint.error.take() {
-                return Attempt::Done(Err(error));
-            }
-            if let Some(from) = endpoint.inbox.front().map(|message| message.from) {
-                let run = endpoint.run();
-                let whole = run.bytes;
-                let (control_len, is_cut) = endpoint.show(run, to, control);
-                let copied = to.filled();
-                if !flags.contains(MsgFlags::PEEK) {
-                    endpoint.inbox_bytes -= whole;
-                    endpoint.inbox.drain(..run.count);
-                    endpoint.ask(channel);
-                }
-                let mut told = MsgFlags::empty();
-                told.set(MsgFlags::TRUNC, copied < whole);
-                told.set(MsgFlags::CTRUNC, is_cut);
-                let len = if flags.contains(MsgFlags::TRUNC) { whole } else { copied };
-                let received = Received { len, from: Some(from), flags: told, control_len };
-                return Attempt::Done(Ok(received));
-            }
-            if endpoint.shut.receive {
-                return Attempt::Done(Ok(Received::NOTHING));
-            }
-            if !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over {
-                return Attempt::Wait(Wait::on(object, endpoint.options.receive_timeout));
-            }
-            if looked_again || !self.refreshed(object) {
-                return Attempt::Done(Err(Error::WouldBlock));
-            }
-            looked_again = true;
-        }
-    }
-
-    pub(crate) fn send_datagram(
-        &mut self,
-        object: u32,
-        from: &mut Gather<'_>,
-        (to, control, flags): (Option<SocketAddr>, &[u8], MsgFlags),
-        is_over: bool,
-    ) -> Attempt<usize> {
-        match self.try_send_datagram(object, from, (to, control), flags) {
-            Err(Error::WouldBlock) if !is_over && !flags.contains(MsgFlags::DONTWAIT) => {
-                let Some(entry) = self.object(object) else {
-                    return Attempt::Done(Err(Error::BadDescriptor));
-                };
-                match &entry.kind {
-                    Kind::Datagram(endpoint) if !entry.nonblocking => {
-                        Attempt::Wait(Wait::on(object, endpoint.options.send_timeout))
-                    }
-                    _ => Attempt::Done(Err(Error::WouldBlock)),
-                }
-            }
-            done => Attempt::Done(done),
-        }
-    }
-
-    fn try_send_datagram(
-        &mut self,
-        object: u32,
-        from: &mut Gather<'_>,
-        (to, control): (Option<SocketAddr>, &[u8]),
         flags: MsgFlags,
-    ) -> Result<usize, Error> {
-        if flags.contains(MsgFlags::OOB) {
+        transport: &mut T,
+    ) -> Option<Result<ReceivedMessage, Error>> {
+        if let Some(error) = self.error.take() {
+            return Some(Err(error));
+        }
+        let Some(from) = self.inbox.front().map(|message| message.from) else {
+            return self.shut.receive.then_some(Ok(ReceivedMessage::NOTHING));
+        };
+        let run = self.run();
+        let whole = run.bytes;
+        let (control_len, is_cut) = self.show(run, to, control);
+        let copied = to.filled();
+        if !flags.contains(MsgFlags::PEEK) {
+            self.inbox_bytes -= whole;
+            self.inbox.drain(..run.count);
+            self.post_receives(transport);
+        }
+        let mut answer = MsgFlags::empty();
+        answer.set(MsgFlags::TRUNC, copied < whole);
+        answer.set(MsgFlags::CTRUNC, is_cut);
+        let len = if flags.contains(MsgFlags::TRUNC) { whole } else { copied };
+        Some(Ok(ReceivedMessage { len, from: Some(from), flags: answer, control_len }))
+    }
+
+    /// recvmsg(2) with MSG_ERRQUEUE, on our own stack.
+    pub(crate) fn take_failure(
+        &mut self,
+        to: &mut ReceivePieces<'_, '_>,
+        control: &mut [u8],
+    ) -> Effects<ReceivedMessage> {
+        let Some(failure) = self.errors.take(&mut self.error) else {
+            return Effects::quiet(Err(Error::WouldBlock));
+        };
+        to.put(&failure.bytes, false);
+        let len = to.filled();
+        let (control_len, is_cut) =
+            write_error(self.options.control_kinds, &failure, self.is_v6, control);
+        let mut flags = MsgFlags::ERRQUEUE;
+        flags.set(MsgFlags::TRUNC, len < failure.bytes.len());
+        flags.set(MsgFlags::CTRUNC, is_cut);
+        Effects {
+            result: Ok(ReceivedMessage { len, from: Some(failure.to), flags, control_len }),
+            events: if self.errors.is_empty() { Events::empty() } else { Events::ERR },
+        }
+    }
+
+    /// IP_RECVERR or IPV6_RECVERR was set; `on`: not to zero, which empties the queue.
+    #[cold]
+    pub(crate) fn queue_errors<T: DatagramTransport>(&mut self, on: bool, transport: &mut T) {
+        if !on {
+            self.errors = ErrorQueue::default();
+        }
+        let on = self.wants_quotes();
+        for handle in self.handles() {
+            transport.quote_errors(handle, on);
+        }
+    }
+
+    /// Errors are to be queued, so that the stack has to quote datagrams.
+    fn wants_quotes(&self) -> bool {
+        self.options.control_kinds.intersects(ControlKinds::ERRORS4 | ControlKinds::ERRORS6)
+    }
+}
+
+/// Sending.
+impl DatagramSocket {
+    /// sendmsg(2). [`Error::WouldBlock`]: there is no room.
+    pub(crate) fn send<T: DatagramTransport>(
+        &mut self,
+        from: &mut SendPieces<'_>,
+        target: &MessageTarget<'_>,
+        ports: &mut LocalPorts,
+        cookie: u64,
+        transport: &mut T,
+    ) -> Effects<usize> {
+        let queued = self.errors.len();
+        let result = match transport.is_local() {
+            true => self.send_to_stack(from, target, ports, cookie, transport),
+            false => self.send_to_kernel(from, target, transport),
+        };
+        // A datagram that is too long may have queued an error.
+        let has_queued = self.errors.len() > queued;
+        Effects { result, events: if has_queued { Events::ERR } else { Events::empty() } }
+    }
+
+    /// Where a message goes, as the endpoint below has it.
+    fn check_target(
+        &self,
+        len: usize,
+        target: &MessageTarget<'_>,
+        is_local: bool,
+    ) -> Result<SocketAddr, Error> {
+        if target.flags.contains(MsgFlags::OOB) {
             return Err(Error::NotSupported);
         }
-        let len = from.left();
-        let is_local = self.is_local;
-        let Some((endpoint, _)) = self.endpoint_mut(object) else {
-            return Err(Error::NotASocket);
-        };
         if len > usize::from(u16::MAX) {
             return Err(Error::MessageTooLong);
         }
-        let to = to.or(endpoint.peer).ok_or(Error::NoDestination)?;
-        let to = endpoint.destination(to, is_local)?;
-        if to.port() == 0 {
-            return Err(Error::InvalidArgument);
-        }
-        let (departure, segment_len) = match is_local {
-            true => (
-                asked(control, to.is_ipv4(), endpoint.options.departure())?,
-                segment_asked(control, endpoint.options.segment_len)?,
-            ),
-            false => (Departure::default(), 0),
-        };
-        if len > DATAGRAM_BYTES_MAX {
-            return Err(self.refuse_length(object, to));
-        }
-        if let Some(error) = endpoint.error.take() {
+        let to = target.to.or(self.peer).ok_or(Error::NoDestination)?;
+        let v6_only = self.options.sharing.v6_only;
+        let plain = dual_stack::to_send(self.is_v6, v6_only, self.place(), to)?;
+        // The kernel takes IPv4 from IPv6 sockets as they have it.
+        let to = if is_local { plain } else { to };
+        if to.port() == 0 { Err(Error::InvalidArgument) } else { Ok(to) }
+    }
+
+    /// Checks that the socket may send now.
+    fn check_open(&mut self) -> Result<(), Error> {
+        if let Some(error) = self.error.take() {
             return Err(error);
         }
-        if endpoint.shut.send {
+        if self.shut.send {
             return Err(Error::BrokenPipe);
         }
-        if endpoint.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX {
+        if self.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX {
             return Err(Error::WouldBlock);
         }
-        if let Some(source) = departure.from
-            && self.check_ours(source).is_err()
-        {
-            // As Linux answers: for IPv4 as a matter of routes.
-            return Err(match source.is_ipv4() {
-                true => Error::NetworkUnreachable,
-                false => Error::InvalidArgument,
-            });
+        Ok(())
+    }
+
+    fn send_to_kernel<T: DatagramTransport>(
+        &mut self,
+        from: &mut SendPieces<'_>,
+        target: &MessageTarget<'_>,
+        transport: &mut T,
+    ) -> Result<usize, Error> {
+        let len = from.left();
+        let to = self.check_target(len, target, false)?;
+        if len > DATAGRAM_BYTES_MAX {
+            return Err(Error::MessageTooLong);
         }
-        if is_local {
-            self.bind_if_unbound(object)?;
-            return self.send_to_stack(object, from, to, (&departure, segment_len.into()));
-        }
-        let Some((endpoint, channel)) = self.endpoint_mut(object) else {
-            return Err(Error::NotASocket);
-        };
-        if !control.is_empty() {
+        self.check_open()?;
+        let handle = self.towards(to);
+        if !target.control.is_empty() {
             // The channel has no place for it: it goes to the kernel at once.
-            let socket = channel.descriptor(endpoint.handle())?.ok_or(Error::InvalidArgument)?;
+            let socket = transport.kernel_socket(self.handle()).ok_or(Error::InvalidArgument)?;
             let mut bytes = Vec::with_capacity(len);
             from.take(len, |part| bytes.extend_from_slice(part));
-            return kernel::send_with_control(socket, &bytes, to, control);
+            return kernel::send_with_control(socket, &bytes, to, target.control);
         }
-        let mut bytes = channel.alloc(len);
-        from.take(len, |part| bytes.extend_from_slice(part));
-        channel.sendto(endpoint.towards(to), bytes, &Address::Inet(to))?;
-        endpoint.unsent_bytes += len.max(1);
+        transport.send_by_kernel(handle, from, to)?;
+        self.unsent_bytes += len.max(1);
         Ok(len)
     }
-}
 
-fn not_made(error: ListenError) -> Error {
-    match error {
-        ListenError::Kernel { source, .. } => source.into(),
-        ListenError::Misuse(misuse) => misuse.into(),
-        ListenError::Limit(limit) => limit.into(),
-        _ => Error::InvalidArgument,
+    /// Gives a datagram to our own stack, or several where it is longer than a segment.
+    fn send_to_stack<T: DatagramTransport>(
+        &mut self,
+        from: &mut SendPieces<'_>,
+        target: &MessageTarget<'_>,
+        ports: &mut LocalPorts,
+        cookie: u64,
+        transport: &mut T,
+    ) -> Result<usize, Error> {
+        let len = from.left();
+        let to = self.check_target(len, target, true)?;
+        let departure = parse_departure(target.control, to.is_ipv4(), self.options.departure())?;
+        let segment_len = parse_segment_len(target.control, self.options.segment_len)?;
+        let segment_len = usize::from(segment_len);
+        if len > DATAGRAM_BYTES_MAX {
+            self.note_too_long(to, transport);
+            return Err(Error::MessageTooLong);
+        }
+        self.check_open()?;
+        check_source(&departure, ports)?;
+        self.bind_if_unbound(ports, cookie, transport)?;
+        if segment_len > 0 && len > segment_len * SEGMENTS_MAX {
+            return Err(Error::InvalidArgument);
+        }
+        let segment_len = (segment_len > 0 && len > segment_len).then_some(segment_len);
+        let route = DatagramRoute { to, departure, segment_len };
+        match transport.send_by_stack(self.towards(to), from, &route) {
+            Ok(()) => Ok(len),
+            Err(error) => {
+                if error == Error::MessageTooLong && segment_len.is_none() {
+                    self.note_too_long(to, transport);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A datagram to `to` is longer than any packet: queues the error, if that is asked for.
+    fn note_too_long<T: DatagramTransport>(&mut self, to: SocketAddr, transport: &mut T) {
+        if !self.options.control_kinds.contains(ControlKinds::errors_of(to.ip())) {
+            return;
+        }
+        let info = transport.packet_bytes_max(to.ip()).unwrap_or_default().into();
+        // As Linux: of IPv4 the port is that of the peer, if the socket has one.
+        let port = match to {
+            SocketAddr::V4(_) => self.peer.map_or(0, |peer| peer.port()),
+            SocketAddr::V6(to) => to.port(),
+        };
+        let to = dual_stack::program_address(self.is_v6, SocketAddr::new(to.ip(), port));
+        self.errors.push(QueuedError::too_long(to, info, since_1970()));
     }
 }
 
-/// What time it is, for stamps.
-pub(crate) fn since_1970() -> Duration {
+/// Checks that the source which control data asks for is one of ours. As Linux answers: for IPv4
+/// as a matter of routes.
+fn check_source(departure: &Departure, ports: &LocalPorts) -> Result<(), Error> {
+    match departure.from {
+        Some(source) if ports.check_local(source).is_err() => Err(match source.is_ipv4() {
+            true => Error::NetworkUnreachable,
+            false => Error::InvalidArgument,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Time since 1970, for stamps.
+fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 //!
 //! A new one is the lowest that is free, as POSIX has it. (mTCP takes any that is free [MT 3.3];
 //! the lowest is one of them, and costs two looks at a bitmap.) Where the program asks for it, a
-//! number that was closed rests first: what is left of a batch of events is then about nobody,
+//! number that was closed rests first: what is left of a batch of events is then about no socket,
 //! and not about a new socket with an old one's number.
 //!
 //! Invariants
@@ -19,12 +19,12 @@ pub type Fd = i32;
 const NOTHING: u32 = u32::MAX;
 const WORD_BITS: usize = u64::BITS as usize;
 
-pub(crate) struct Descriptors {
+pub(crate) struct DescriptorTable {
     /// The object behind each descriptor, from `first` on.
     entries: Vec<u32>,
     free_words: Vec<u64>,
     summary: Vec<u64>,
-    /// Close-on-exec, which is told as it was set.
+    /// Close-on-exec, which is reported as it was set.
     close_on_exec: Vec<u64>,
     /// Places that were closed since the last [`Self::wake_resting`], if their number is below
     /// `rest_below`.
@@ -34,7 +34,7 @@ pub(crate) struct Descriptors {
     max: usize,
 }
 
-impl Descriptors {
+impl DescriptorTable {
     /// No descriptor yet; the first one will be `first`, and there are `max` at most. Those that
     /// are closed rest if their number is below `rest_below`, and as long as others below it are
     /// free.
@@ -85,7 +85,7 @@ impl Descriptors {
         place.map(|place| self.first + place as Fd).ok_or(Error::NoDescriptors)
     }
 
-    /// The program has done with the events that it was told: what rests may be taken again.
+    /// Frees resting numbers: the program is done with the events that it was given.
     #[inline]
     pub(crate) fn wake_resting(&mut self) {
         while let Some(place) = self.resting.pop() {
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    fn open(table: &mut Descriptors, object: u32) -> Result<Fd, Error> {
+    fn open(table: &mut DescriptorTable, object: u32) -> Result<Fd, Error> {
         let fd = table.lowest_free(0)?;
         table.set(fd, object, false)?;
         Ok(fd)
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_lowest_free_number_is_taken_and_there_is_a_last_one() {
-        let mut table = Descriptors::new(3, 70, 0);
+        let mut table = DescriptorTable::new(3, 70, 0);
         for expected in 3..73 {
             assert_eq!(open(&mut table, 7), Ok(expected));
         }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn what_was_closed_rests_until_it_is_woken_or_nothing_else_is_free() {
-        let mut table = Descriptors::new(1, 8, 5);
+        let mut table = DescriptorTable::new(1, 8, 5);
         let opened: Vec<Fd> = (0..3).map(|_| open(&mut table, 7).unwrap()).collect();
         assert_eq!(opened, [1, 2, 3]);
         assert_eq!(table.remove(2), Ok(7));
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(table.set(1, 9, false), Ok(None));
         table.wake_resting();
         assert_eq!((open(&mut table, 7), table.object(1)), (Ok(6), Ok(9)));
-        // To and fro without end: what rests is not more than there can be.
+        // Opening and closing without end: resting numbers stay bounded.
         for _ in 0..100 {
             assert_eq!(table.remove(1), Ok(9));
             assert_eq!(table.set(1, 9, false), Ok(None));
@@ -283,15 +283,15 @@ mod tests {
     fn numbers_may_be_the_highest_there_are() {
         let first = crate::limits::FIRST_DESCRIPTOR_MAX;
         let max = crate::limits::DESCRIPTORS_MAX as usize;
-        let mut table = Descriptors::new(first, max, 0);
+        let mut table = DescriptorTable::new(first, max, 0);
         assert_eq!((open(&mut table, 7), open(&mut table, 8)), (Ok(first), Ok(first + 1)));
         assert_eq!(table.set(Fd::MAX - 1, 9, false), Ok(None));
         assert_eq!(table.open(), [first, first + 1, Fd::MAX - 1]);
         assert_eq!((table.can_be(Fd::MAX - 1), table.can_be(Fd::MAX)), (true, false));
         assert_eq!(table.set(Fd::MAX, 9, false), Err(Error::BadDescriptor));
         assert_eq!(table.lowest_free(Fd::MAX - 2), Ok(Fd::MAX - 2));
-        for nobodys in [0, first - 1, -1, Fd::MIN] {
-            assert_eq!(table.object(nobodys), Err(Error::BadDescriptor));
+        for unused in [0, first - 1, -1, Fd::MIN] {
+            assert_eq!(table.object(unused), Err(Error::BadDescriptor));
         }
     }
 
@@ -300,7 +300,7 @@ mod tests {
         fn it_behaves_like_a_map_searched_from_below(
             steps in prop::collection::vec((0u8..4, 0i32..300, any::<bool>()), 0..400),
         ) {
-            let mut table = Descriptors::new(0, 256, 0);
+            let mut table = DescriptorTable::new(0, 256, 0);
             let mut oracle = BTreeMap::<Fd, (u32, bool)>::new();
             for (object, (what, number, flag)) in (0u32..).zip(steps) {
                 let free = |least: Fd, oracle: &BTreeMap<Fd, _>| {

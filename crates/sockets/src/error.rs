@@ -49,7 +49,7 @@ macro_rules! errors {
 }
 
 errors! {
-    /// Nothing to read, no room to write, nobody to accept, and the call must not wait.
+    /// Nothing to read, no space to write, no connection to accept, and the call must not wait.
     WouldBlock = EAGAIN, "the call would have to wait";
     /// The attempt to connect has begun.
     InProgress = EINPROGRESS, "the connection is being established";
@@ -59,11 +59,11 @@ errors! {
     AlreadyConnected = EISCONN, "the socket is connected already";
     /// The socket is not connected.
     NotConnected = ENOTCONN, "the socket is not connected";
-    /// The sending direction is closed. Whoever calls raises SIGPIPE, if it is to be raised.
+    /// The sending direction is closed. The caller raises SIGPIPE, if it is to be raised.
     BrokenPipe = EPIPE, "the sending direction is closed";
     /// The peer reset the connection.
     Reset = ECONNRESET, "connection reset by peer";
-    /// Nobody listens there, or the peer refused.
+    /// No listener is there, or the peer refused.
     Refused = ECONNREFUSED, "connection refused";
     /// The connection was aborted locally or by the network.
     Aborted = ECONNABORTED, "connection aborted";
@@ -177,6 +177,7 @@ impl From<Limit> for Error {
     fn from(limit: Limit) -> Self {
         match limit {
             Limit::Handles => Self::TableFull,
+            Limit::Memory => Self::NoMemory,
             _ => Self::NoBuffers,
         }
     }

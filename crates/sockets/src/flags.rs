@@ -47,7 +47,7 @@ impl Events {
     pub(crate) const READABLE: Self = Self::IN.union(Self::RDNORM);
     pub(crate) const WRITABLE: Self = Self::OUT.union(Self::WRNORM);
     /// What watchers are woken by when something has come to a socket: by more than it is ready for
-    /// then (Linux's `sock_def_readable`). An edge is told to whoever asked for any of it.
+    /// then (Linux's `sock_def_readable`). An edge is reported to items that have any of it.
     pub(crate) const ARRIVED: Self = Self::READABLE.union(Self::PRI).union(Self::RDBAND);
     /// The same when a socket has room again (`sk_stream_write_space`).
     pub(crate) const HAS_ROOM: Self = Self::WRITABLE.union(Self::WRBAND);
@@ -83,7 +83,7 @@ bitflags! {
         const NOSIGNAL = libc::MSG_NOSIGNAL;
         /// More follows at once.
         const MORE = libc::MSG_MORE;
-        /// Completion of sending is told by the queue of errors.
+        /// Completion of sending is reported by the error queue.
         const ZEROCOPY = libc::MSG_ZEROCOPY;
         /// Connect and send in one.
         const FASTOPEN = libc::MSG_FASTOPEN;
@@ -102,4 +102,24 @@ bitflags! {
         /// Kept and told, without effect: descriptors of a context do not survive exec in any case.
         const CLOEXEC = libc::O_CLOEXEC;
     }
+}
+
+/// What `epoll_ctl` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EpollOp {
+    /// EPOLL_CTL_ADD.
+    Add(EpollEvent),
+    /// EPOLL_CTL_MOD.
+    Modify(EpollEvent),
+    /// EPOLL_CTL_DEL.
+    Delete,
+}
+
+/// What is watched for, or happened; and the program's own 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EpollEvent {
+    /// Which events.
+    pub events: Events,
+    /// Handed back as it is.
+    pub data: u64,
 }

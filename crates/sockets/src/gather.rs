@@ -1,13 +1,17 @@
-//! The caller's memory on both ways, in one piece or several (readv(2), writev(2)).
+//! The caller's memory on both ways, in one piece or several (readv(2), writev(2)), and what a
+//! receive call returns beside it.
 //!
 //! Invariants
 //! - `filled + left` (`taken + left`) is the length of all pieces together.
 //! - `at` names the piece that `filled` (`taken`) is in, and `offset` the place in it.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+
+use crate::flags::MsgFlags;
 
 /// Memory to be filled, from the front.
-pub(crate) struct Scatter<'pieces, 'bytes> {
+pub(crate) struct ReceivePieces<'pieces, 'bytes> {
     pieces: &'pieces mut [IoSliceMut<'bytes>],
     at: usize,
     offset: usize,
@@ -15,7 +19,7 @@ pub(crate) struct Scatter<'pieces, 'bytes> {
     left: usize,
 }
 
-impl<'pieces, 'bytes> Scatter<'pieces, 'bytes> {
+impl<'pieces, 'bytes> ReceivePieces<'pieces, 'bytes> {
     pub(crate) fn new(pieces: &'pieces mut [IoSliceMut<'bytes>]) -> Self {
         let left = pieces.iter().map(|piece| piece.len()).sum();
         Self { pieces, at: 0, offset: 0, filled: 0, left }
@@ -68,8 +72,43 @@ impl<'pieces, 'bytes> Scatter<'pieces, 'bytes> {
     }
 }
 
+/// What `recvmsg` answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceivedMessage {
+    /// Bytes that were copied; with MSG_TRUNC asked for, the datagram's whole length.
+    pub len: usize,
+    /// The sender; `None` for a connection.
+    pub from: Option<SocketAddr>,
+    /// [`MsgFlags::TRUNC`]: the datagram was longer than there was room for.
+    /// [`MsgFlags::CTRUNC`]: there was more control data than room for it.
+    pub flags: MsgFlags,
+    /// Bytes of control data.
+    pub control_len: usize,
+}
+
+impl ReceivedMessage {
+    pub(crate) const NOTHING: Self =
+        Self { len: 0, from: None, flags: MsgFlags::empty(), control_len: 0 };
+}
+
+/// Where a message goes, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MessageTarget<'a> {
+    /// The address that the call names.
+    pub(crate) to: Option<SocketAddr>,
+    /// Its control data, as in cmsg(3).
+    pub(crate) control: &'a [u8],
+    pub(crate) flags: MsgFlags,
+}
+
+impl MessageTarget<'_> {
+    /// That of write(2).
+    pub(crate) const NONE: Self = Self { to: None, control: &[], flags: MsgFlags::empty() };
+}
+
 /// Bytes to be sent, from the front.
-pub(crate) struct Gather<'bytes> {
+pub(crate) struct SendPieces<'bytes> {
     pieces: &'bytes [IoSlice<'bytes>],
     at: usize,
     offset: usize,
@@ -77,7 +116,7 @@ pub(crate) struct Gather<'bytes> {
     left: usize,
 }
 
-impl<'bytes> Gather<'bytes> {
+impl<'bytes> SendPieces<'bytes> {
     pub(crate) fn new(pieces: &'bytes [IoSlice<'bytes>]) -> Self {
         let left = pieces.iter().map(|piece| piece.len()).sum();
         Self { pieces, at: 0, offset: 0, taken: 0, left }
@@ -145,8 +184,8 @@ mod tests {
             let capacity: usize = to.iter().sum();
             let mut room: Vec<IoSliceMut<'_>> =
                 room.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
-            let mut gather = Gather::new(&slices);
-            let mut scatter = Scatter::new(&mut room);
+            let mut gather = SendPieces::new(&slices);
+            let mut scatter = ReceivePieces::new(&mut room);
             for step in steps {
                 gather.take(step, |part| scatter.put(part, false));
                 prop_assert_eq!(gather.taken() + gather.left(), all.len());

@@ -12,11 +12,9 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags};
 
-use crate::datagram::Received;
-use crate::epoll::{EpollEvent, EpollOp};
 use crate::error::Error;
-use crate::flags::{Events, MsgFlags};
-use crate::gather::Scatter;
+use crate::flags::{EpollEvent, EpollOp, Events, MsgFlags};
+use crate::gather::{ReceivePieces, ReceivedMessage};
 use crate::signal::SignalMask;
 
 fn check(result: libc::c_int) -> Result<(), Error> {
@@ -32,7 +30,7 @@ pub(crate) fn set_option(
 ) -> Result<(), Error> {
     let len = value.len() as libc::socklen_t;
     // SAFETY: pointer and length describe `value`, which outlives the call. Options whose value
-    // holds pointers of its own are refused before (`options::holds_pointers`), so the kernel reads
+    // holds pointers of its own are refused before (`refused::holds_pointers`), so the kernel reads
     // nothing else.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), len) })
 }
@@ -50,6 +48,19 @@ pub(crate) fn option(
     // are valid there. Options whose value holds pointers of its own are refused before.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, pointer, &raw mut len) })?;
     Ok(len as usize)
+}
+
+/// Bytes that wait to be read at a socket (FIONREAD).
+pub(crate) fn unread_bytes(fd: BorrowedFd<'_>) -> usize {
+    rustix::io::ioctl_fionread(fd).map_or(0, |count| count as usize)
+}
+
+/// Bytes of a TCP socket that the peer has not acknowledged (SIOCOUTQ).
+pub(crate) fn queued_bytes(fd: BorrowedFd<'_>) -> usize {
+    let mut count: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ, which is SIOCOUTQ, writes one `int` to the pointer, which is `count`'s.
+    let asked = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    check(asked).map_or(0, |()| usize::try_from(count).unwrap_or_default())
 }
 
 /// A `sockaddr`, as long as the longest of the internet's.
@@ -118,10 +129,10 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 /// recvmsg(2) from the queue of errors. Does not wait.
 pub(crate) fn receive_error(
     fd: BorrowedFd<'_>,
-    to: &mut Scatter<'_, '_>,
+    to: &mut ReceivePieces<'_, '_>,
     control: &mut [u8],
     flags: MsgFlags,
-) -> Result<Received, Error> {
+) -> Result<ReceivedMessage, Error> {
     let mut bytes = vec![0_u8; to.left().min(ERROR_BYTES_MAX)];
     let mut from = [0; SOCKADDR_BYTES];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -140,7 +151,7 @@ pub(crate) fn receive_error(
         unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, asked | libc::MSG_DONTWAIT) };
     let len = usize::try_from(received).map_err(|_| Error::from(io::Error::last_os_error()))?;
     to.put(&bytes[..len.min(bytes.len())], false);
-    Ok(Received {
+    Ok(ReceivedMessage {
         len,
         from: address_of(&from, header.msg_namelen as usize),
         flags: MsgFlags::from_bits_retain(header.msg_flags),
@@ -155,8 +166,8 @@ const FAULTS: [libc::c_int; 5] =
 const SIGNAL_MAX: libc::c_int = 64;
 
 /// Every handler that the process has was installed with SA_RESTART. Which of them has run cannot
-/// be asked: where they differ, a call is not restarted, because whoever has a handler without
-/// SA_RESTART waits for the EINTR.
+/// be asked: where they differ, a call is not restarted, because a program that has a handler
+/// without SA_RESTART waits for the EINTR.
 pub(crate) fn handlers_restart() -> bool {
     (1..=SIGNAL_MAX).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
@@ -253,7 +264,7 @@ pub(crate) fn poll_now(fds: &mut [libc::pollfd]) -> Result<usize, Error> {
         let count = unsafe { libc::poll(fds.as_mut_ptr(), len, 0) };
         match check(count) {
             Ok(()) => return Ok(count as usize),
-            // A signal: whoever waits looks for it; this does not wait.
+            // A signal: calls that wait check for it; this does not wait.
             Err(Error::Interrupted) => {}
             Err(error) => return Err(error),
         }

@@ -7,7 +7,7 @@
 //! A [`Context`] belongs to one thread, which drives its sockets by its calls, without a lock. Its
 //! descriptors are its own: small numbers, the lowest that is free, without meaning to the process
 //! or to another context [MT 3.3]. A [`SharedContext`] is for threads that share sockets, and for
-//! who drives them himself, in virtual time if need be.
+//! programs that drive them from outside, for example in virtual time.
 //!
 //! Sets, `poll` and `select` take descriptors of the process as well ([`AnyFd`]): pipes, timers,
 //! signals, sockets and sets of the kernel's, beside the context's own.
@@ -42,58 +42,69 @@
 //! # }
 //! ```
 //!
-//! **Invariants.** What a call means is decided without waiting, in one place ([`Bsd`] tells how it
-//! waits); an error number stands in `error.rs` and nowhere else; bytes are copied once on the way
-//! to the caller's memory and once from there.
+//! **Invariants.** A call is decided by attempts that do not wait ([`Bsd`] repeats them); an error
+//! number stands in `error.rs` and nowhere else; bytes are copied once on the way to the caller's
+//! memory and once from there.
 //!
-//! **Where to start reading**: `sockets.rs` (objects, turns), `readiness.rs` (when is a socket
-//! ready), `stream.rs`, `listener.rs`, `epoll.rs`; `calls.rs` and `context.rs` for waiting;
-//! `process.rs` for what is the kernel's in a set.
+//! **Layers**, each of which uses those below it:
+//!
+//! 1. `context.rs`, `shared_context.rs`: which thread waits, and how;
+//! 2. `calls/`: one attempt of each call;
+//! 3. `table.rs`: descriptors, objects, and the effects of one on others;
+//! 4. `stream.rs`, `listener.rs`, `datagram.rs`, `pipe.rs`, `counter.rs`, `epoll_set.rs`,
+//!    `foreign_fds.rs`: values that know neither the table nor each other;
+//! 5. `transport.rs`: what they submit to the channel; `polled_channel.rs` implements it;
+//! 6. `readiness.rs`, `options.rs`, `control_data.rs`, `error_queue.rs`, `ports.rs`,
+//!    `dual_stack.rs`.
+//!
+//! Start with `readiness.rs`, `stream.rs` and `table.rs`.
 //!
 //! \[MT\]: Jeong, Woo, Jamshed, Jeong, Ihm, Han, Park, "mTCP: a Highly Scalable User-level TCP
 //! Stack for Multicore Systems".
 #![deny(unsafe_code)]
 
+mod attempt;
 mod calls;
+mod config;
 mod context;
-mod control;
+mod control_data;
+mod counter;
 mod datagram;
 mod descriptors;
-mod door;
-mod ending;
-mod epoll;
+mod dual_stack;
+mod effects;
+mod epoll_set;
 mod error;
 mod error_queue;
-mod family;
 mod flags;
+mod foreign_fds;
 mod gather;
 mod kernel;
+mod kernel_options;
 pub mod limits;
 mod listener;
 mod options;
 mod pipe;
-mod poll;
+mod polled_channel;
 mod ports;
-mod process;
 mod readiness;
-mod segments;
-mod shared;
+mod reuseport_group;
+mod shared_context;
 mod signal;
-mod sockets;
-mod sockopt;
 mod stream;
-mod urgent;
+mod table;
+mod transport;
 
-pub use calls::{Bsd, Run};
-pub use context::{Config, Context, CreateError};
-pub use datagram::Received;
+pub use attempt::{Attempt, Wait};
+pub use calls::{Bsd, CallRunner, FdSet, PollFd};
+pub use config::{Config, CreateError};
+pub use context::Context;
 pub use descriptors::Fd;
-pub use epoll::{EpollEvent, EpollOp};
 pub use error::Error;
-pub use flags::{Events, MsgFlags, OpenFlags};
-pub use poll::{FdSet, PollFd};
-pub use process::AnyFd;
-pub use shared::{Driving, SharedContext};
+pub use flags::{EpollEvent, EpollOp, Events, MsgFlags, OpenFlags};
+pub use foreign_fds::AnyFd;
+pub use gather::ReceivedMessage;
+pub use shared_context::{Driving, SharedContext};
 pub use signal::SignalMask;
-pub use sockets::{Attempt, Sockets, Wait};
 pub use stream::Shutdown;
+pub use table::Sockets;

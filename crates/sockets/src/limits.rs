@@ -9,6 +9,9 @@ pub const DESCRIPTORS_MAX: u32 = 1 << 20;
 /// The highest number that a context's first descriptor may have.
 pub const FIRST_DESCRIPTOR_MAX: i32 = i32::MAX - DESCRIPTORS_MAX as i32;
 
+/// The index of no object and no item: the end of a list.
+pub(crate) const NIL: u32 = u32::MAX;
+
 /// Bytes that one read asks the channel for; a completion carries at most one buffer.
 pub(crate) const READ_BYTES: usize = 1 << 20;
 /// Bytes that a connection takes from the channel ahead of the program's reads. What is beyond

@@ -1,23 +1,23 @@
-//! Socket options: what a value means, who has to hear of it, and which there are.
+//! Socket options: what a value means, its effect on the channel, and the list of them.
 //!
 //! Read first: socket(7), tcp(7), ip(7), ipv6(7).
 //!
-//! Pure: level, name and bytes go in; a change of [`Options`], or the error number that Linux would
-//! give, comes out. On the kernel the socket itself decides first, and only those that say how
-//! calls behave are kept here too ([`Options::note`]). On our own stack everything is decided here,
-//! and what the stack has to hear goes to it as a [`ConnOption`]; what neither can do is refused
-//! with ENOPROTOOPT, as an option that this system does not have.
+//! Pure: level, name and bytes go in; a change of [`SocketOptions`], or the error number that Linux
+//! would give, comes out. On the kernel the socket itself decides first, and only those that
+//! determine how calls behave are kept here too ([`SocketOptions::note`]). On our own stack
+//! everything is decided here, and what concerns the stack goes to it as a [`ConnOption`]; what
+//! neither can do is refused with ENOPROTOOPT, as an option that this system does not have.
 
 use std::time::Duration;
 
 use megapipe::{ConnOption, Departure, ServerConfig};
 
-use crate::control::Told;
+use crate::control_data::{ControlKinds, TCP_INQ};
 use crate::error::Error;
 use crate::limits::LOW_WATER_MAX;
-use crate::ports::Sharing;
+use crate::ports::AddressSharing;
 
-/// Bytes of a buffer at least and at most, as they are told: twice what was asked for.
+/// Bytes of a buffer at least and at most, as getsockopt reports them: twice what was set.
 const SEND_BUFFER_RANGE: (i32, i32) = (4608, 8 << 20);
 const RECEIVE_BUFFER_RANGE: (i32, i32) = (2304, 8 << 20);
 
@@ -25,14 +25,14 @@ const RECEIVE_BUFFER_RANGE: (i32, i32) = (2304, 8 << 20);
 const KEEPALIVE_SECONDS_MAX: i32 = 32_767;
 const KEEPALIVE_PROBES_MAX: i32 = 127;
 const LINUX_KEEPALIVE_IDLE_S: i32 = 7200;
-/// The segment size that is told before there is a connection (RFC 9293 §3.7.1).
+/// The segment size that is reported before there is a connection (RFC 9293 §3.7.1).
 const MSS_DEFAULT: u16 = 536;
 
 /// What can be said of a socket of one family; a connection starts with its listener's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct SocketOptions {
     /// SO_REUSEADDR, SO_REUSEPORT, IPV6_V6ONLY.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: AddressSharing,
     /// SO_LINGER: `None`: off.
     pub(crate) linger: Option<Duration>,
     /// SO_RCVTIMEO.
@@ -56,6 +56,10 @@ pub(crate) struct Options {
     keepalive_probes: i32,
     /// TCP_FASTOPEN: connections that may wait for the end of their handshake.
     fast_open: i32,
+    /// TCP_FASTOPEN_CONNECT.
+    pub(crate) fast_open_connect: bool,
+    /// TCP_NOTSENT_LOWAT in bytes; 0: none.
+    pub(crate) notsent_lowat: u32,
     user_timeout_ms: i32,
     /// As asked for; 0: the stack's own.
     receive_buffer: i32,
@@ -69,7 +73,7 @@ pub(crate) struct Options {
     /// UDP_SEGMENT: bytes of each datagram into which what is sent is cut; 0: it is not.
     pub(crate) segment_len: u16,
     /// What recvmsg(2) tells beside a datagram's bytes.
-    pub(crate) told: Told,
+    pub(crate) control_kinds: ControlKinds,
 }
 
 /// What the stack has, where a socket has nothing of its own.
@@ -112,15 +116,18 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// Our own stack tells that of such a socket.
-    fn has(self, what: Told) -> bool {
-        let of_v6 = Told::PLACE6 | Told::HOPS6 | Told::CLASS6 | Told::ERRORS6;
+    fn has(self, what: ControlKinds) -> bool {
+        let of_v6 = ControlKinds::PLACE6
+            | ControlKinds::HOPS6
+            | ControlKinds::CLASS6
+            | ControlKinds::ERRORS6;
         !self.is_stream && (self.is_v6 || !of_v6.contains(what))
     }
 }
 
-impl Options {
+impl SocketOptions {
     pub(crate) const DEFAULT: Self = Self {
-        sharing: Sharing { address: false, port: false, v6_only: false },
+        sharing: AddressSharing { address: false, port: false, v6_only: false },
         linger: None,
         receive_timeout: None,
         send_timeout: None,
@@ -136,6 +143,8 @@ impl Options {
         keepalive_interval_s: 0,
         keepalive_probes: 0,
         fast_open: 0,
+        fast_open_connect: false,
+        notsent_lowat: 0,
         user_timeout_ms: 0,
         receive_buffer: 0,
         send_buffer: 0,
@@ -144,7 +153,7 @@ impl Options {
         mtu_discovery: libc::IP_PMTUDISC_WANT as u8,
         mtu_discovery_v6: libc::IPV6_PMTUDISC_WANT as u8,
         segment_len: 0,
-        told: Told::empty(),
+        control_kinds: ControlKinds::empty(),
     };
 
     /// TCP_FASTOPEN: how many connections may wait for the end of their handshake.
@@ -166,6 +175,12 @@ impl Options {
         if (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
             self.sharing.v6_only = int(value).is_ok_and(|number| number != 0);
         }
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) {
+            self.fast_open_connect = int(value).is_ok_and(|number| number != 0);
+        }
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) {
+            self.notsent_lowat = int(value).map_or(0, i32::cast_unsigned);
+        }
     }
 
     /// setsockopt(2) on our own stack. What the stack has to hear at once, if there is a
@@ -180,11 +195,11 @@ impl Options {
         facts: Facts,
         defaults: &StackDefaults,
     ) -> Result<Option<ConnOption>, Error> {
-        if let Some(what) = Told::by(level, name)
+        if let Some(what) = ControlKinds::by(level, name)
             && facts.has(what)
         {
             let number = if level == libc::IPPROTO_IP { short_int(value)? } else { int(value)? };
-            self.told.ask(what, number != 0);
+            self.control_kinds.ask(what, number != 0);
             return Ok(None);
         }
         match level {
@@ -304,6 +319,21 @@ impl Options {
             }
             libc::TCP_FASTOPEN => {
                 self.fast_open = number.min(crate::limits::BACKLOG_MAX as i32);
+                Ok(None)
+            }
+            libc::TCP_FASTOPEN_CONNECT if !matches!(number, 0 | 1) => Err(Error::InvalidArgument),
+            libc::TCP_FASTOPEN_CONNECT => {
+                self.fast_open_connect = on;
+                Ok(None)
+            }
+            TCP_INQ if !matches!(number, 0 | 1) => Err(Error::InvalidArgument),
+            TCP_INQ => {
+                self.control_kinds.set(ControlKinds::UNREAD, on);
+                Ok(None)
+            }
+            // Unsigned, as in the kernel.
+            libc::TCP_NOTSENT_LOWAT => {
+                self.notsent_lowat = number.cast_unsigned();
                 Ok(None)
             }
             libc::TCP_USER_TIMEOUT => {
@@ -465,10 +495,10 @@ impl Options {
         facts: Facts,
         defaults: &StackDefaults,
     ) -> Result<Value, Error> {
-        if let Some(what) = Told::by(level, name)
+        if let Some(what) = ControlKinds::by(level, name)
             && facts.has(what)
         {
-            return Ok(Value::Int(self.told.contains(what).into()));
+            return Ok(Value::Int(self.control_kinds.contains(what).into()));
         }
         let number = match level {
             libc::SOL_SOCKET => return self.socket_value(name, facts, defaults),
@@ -549,13 +579,16 @@ impl Options {
             libc::TCP_KEEPCNT => or(self.keepalive_probes, defaults.keepalive_probes),
             libc::TCP_USER_TIMEOUT => self.user_timeout_ms,
             libc::TCP_FASTOPEN => self.fast_open,
+            libc::TCP_FASTOPEN_CONNECT => self.fast_open_connect.into(),
+            libc::TCP_NOTSENT_LOWAT => self.notsent_lowat.cast_signed(),
+            TCP_INQ => self.control_kinds.contains(ControlKinds::UNREAD).into(),
             libc::TCP_MAXSEG => defaults.mss,
             _ => return None,
         })
     }
 }
 
-/// An option's value, as it is told.
+/// An option's value, as getsockopt reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Value {
     Int(i32),
@@ -589,41 +622,6 @@ impl Value {
         let len = bytes.len().min(to.len());
         to[..len].copy_from_slice(&bytes[..len]);
         len
-    }
-}
-
-/// Options that ask for control data with a stream's bytes, or for word of when they are done with,
-/// which a channel does not carry.
-pub(crate) const fn tells_beside_stream(level: i32, name: i32) -> bool {
-    /// `SO_TIMESTAMP_NEW` and its two kin.
-    const NEW_STAMPS: (i32, i32) = (63, 65);
-    const TCP_INQ: i32 = 36;
-    match level {
-        libc::SOL_SOCKET => {
-            matches!(
-                name,
-                libc::SO_TIMESTAMP
-                    | libc::SO_TIMESTAMPNS
-                    | libc::SO_TIMESTAMPING
-                    | libc::SO_ZEROCOPY
-            ) || (name >= NEW_STAMPS.0 && name <= NEW_STAMPS.1)
-        }
-        libc::IPPROTO_TCP => name == TCP_INQ,
-        _ => false,
-    }
-}
-
-/// Options whose values hold pointers are not handed to the kernel: whoever calls through this
-/// crate gives bytes, not memory.
-pub(crate) const fn holds_pointers(level: i32, name: i32) -> bool {
-    const TCP_ZEROCOPY_RECEIVE: i32 = 35;
-    match level {
-        libc::SOL_SOCKET => matches!(name, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_REUSEPORT_CBPF),
-        libc::IPPROTO_TCP => name == TCP_ZEROCOPY_RECEIVE,
-        // Netfilter's tables: of IPv4, of ARP, of bridges; of IPv6 among other options.
-        libc::IPPROTO_IP => matches!(name, 64..=67 | 96..=99 | 128..=133),
-        libc::IPPROTO_IPV6 => matches!(name, 64 | 65 | 68 | 69),
-        _ => false,
     }
 }
 
@@ -697,7 +695,7 @@ mod tests {
     };
 
     fn set(
-        options: &mut Options,
+        options: &mut SocketOptions,
         at: (i32, i32),
         number: i32,
     ) -> Result<Option<ConnOption>, Error> {
@@ -706,7 +704,7 @@ mod tests {
 
     #[test]
     fn what_is_set_is_told_and_reaches_new_connections() {
-        let mut options = Options::DEFAULT;
+        let mut options = SocketOptions::DEFAULT;
         assert!(!options.says_anything());
         let tcp = libc::IPPROTO_TCP;
         for (at, number, told, heard) in [
@@ -741,7 +739,7 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_or_not_here_is_refused() {
-        let mut options = Options::DEFAULT;
+        let mut options = SocketOptions::DEFAULT;
         let tcp = libc::IPPROTO_TCP;
         for (at, value) in [
             ((libc::SOL_SOCKET, libc::SO_BINDTODEVICE), &b"lo\0"[..]),
@@ -756,7 +754,7 @@ mod tests {
             ((tcp, libc::TCP_KEEPCNT), 128, Error::InvalidArgument),
             ((tcp, libc::TCP_USER_TIMEOUT), -1, Error::InvalidArgument),
             ((tcp, libc::TCP_FASTOPEN), -1, Error::InvalidArgument),
-            ((tcp, libc::TCP_FASTOPEN_CONNECT), 1, Error::NoSuchOption),
+            ((tcp, libc::TCP_FASTOPEN_CONNECT), 2, Error::InvalidArgument),
             ((tcp, 4000), 1, Error::NoSuchOption),
             ((libc::IPPROTO_IP, libc::IP_TTL), 0, Error::InvalidArgument),
             ((libc::IPPROTO_IP, libc::IP_TTL), 256, Error::InvalidArgument),
@@ -768,7 +766,7 @@ mod tests {
         ] {
             assert_eq!(set(&mut options, at, number), Err(error), "{at:?} {number}");
         }
-        assert_eq!(options, Options::DEFAULT, "nothing has changed");
+        assert_eq!(options, SocketOptions::DEFAULT, "nothing has changed");
         let short = options.set((tcp, libc::TCP_NODELAY), &[1, 0], STREAM, &DEFAULTS);
         assert_eq!(short, Err(Error::InvalidArgument));
         let name = options.set((tcp, libc::TCP_CONGESTION), b"vegas", STREAM, &DEFAULTS);

@@ -1,5 +1,4 @@
-//! Which local addresses are taken, where the stack is our own: the part of bind(2) that happens
-//! before anybody listens or connects.
+//! Local ports and addresses on our own stack: which of them a socket may bind.
 //!
 //! Addresses and options go in, a verdict comes out. Connections of TCP have their local addresses
 //! also when no socket stands for them any more, and in TIME-WAIT: the stack is asked for them
@@ -19,24 +18,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use megapipe::{Channel, Holder, Reuse};
+use megapipe::{Holder, Reuse};
 
+use crate::dual_stack;
 use crate::error::Error;
-use crate::family;
 
 /// Ports that are chosen from when none is asked for (RFC 6335 §6; Linux's are wider).
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// Which protocol's ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Transport {
+pub(crate) enum PortSpace {
     Tcp,
     Udp,
 }
 
 /// How a socket shares its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Sharing {
+pub(crate) struct AddressSharing {
     /// SO_REUSEADDR.
     pub(crate) address: bool,
     /// SO_REUSEPORT.
@@ -45,8 +44,8 @@ pub(crate) struct Sharing {
     pub(crate) v6_only: bool,
 }
 
-impl Sharing {
-    /// What connections say of it.
+impl AddressSharing {
+    /// The same, as connections carry it.
     pub(crate) const fn reuse(self) -> Reuse {
         Reuse { address: self.address, port: self.port, v6_only: self.v6_only }
     }
@@ -58,16 +57,6 @@ pub(crate) trait Beneath {
     fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder>;
     /// The first port without one, from `from` on and then from the beginning.
     fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16>;
-}
-
-impl Beneath for Channel {
-    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
-        Self::holders(self, ports)
-    }
-
-    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
-        Self::port_without_connections(self, ports, from)
-    }
 }
 
 /// Datagrams have no connections.
@@ -84,71 +73,89 @@ impl Beneath for NoConnections {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct PortEntry {
     key: u32,
     ip: IpAddr,
-    sharing: Sharing,
+    sharing: AddressSharing,
     listens: bool,
 }
 
 /// The local addresses that sockets of one context have.
 #[derive(Debug, Default)]
-pub(crate) struct Ports {
-    taken: BTreeMap<(Transport, u16), Vec<Taken>>,
+pub(crate) struct LocalPorts {
+    /// This host's addresses on our own stack; none: the kernel's, or not known here.
+    addresses: Vec<IpAddr>,
+    taken: BTreeMap<(PortSpace, u16), Vec<PortEntry>>,
     next_key: u32,
     /// Where the search for a free port goes on.
     next_port: u16,
 }
 
-/// A place in [`Ports`].
+/// A place in [`LocalPorts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub(crate) struct BoundPort {
     pub(crate) address: SocketAddr,
-    transport: Transport,
+    transport: PortSpace,
     key: u32,
 }
 
-impl Ports {
-    /// Takes an address; port 0: a port that nobody has.
+impl LocalPorts {
+    /// Of a host with these addresses; none: they are the kernel's, or not known here.
+    pub(crate) fn of(addresses: Vec<IpAddr>) -> Self {
+        Self { addresses, ..Self::default() }
+    }
+
+    /// Checks that an address is one of this host's, or unspecified.
+    ///
+    /// # Errors
+    /// [`Error::AddressNotAvailable`].
+    pub(crate) fn check_local(&self, ip: IpAddr) -> Result<(), Error> {
+        if ip.is_unspecified() || self.addresses.is_empty() || self.addresses.contains(&ip) {
+            return Ok(());
+        }
+        Err(Error::AddressNotAvailable)
+    }
+
+    /// Takes an address; port 0: a free port.
     ///
     /// # Errors
     /// [`Error::AddressInUse`].
     pub(crate) fn bind(
         &mut self,
-        transport: Transport,
+        transport: PortSpace,
         mut address: SocketAddr,
-        mut sharing: Sharing,
+        mut sharing: AddressSharing,
         beneath: &mut impl Beneath,
-    ) -> Result<Bound, Error> {
-        sharing.v6_only |= family::is_one_of_v6(address);
+    ) -> Result<BoundPort, Error> {
+        sharing.v6_only |= dual_stack::is_one_of_v6(address);
         let mut holders = BTreeSet::new();
         match address.port() {
             0 => {
-                let place = (address.ip(), sharing.v6_only);
-                address.set_port(self.free_port(transport, place, beneath)?);
+                let scope = AddressScope { ip: address.ip(), v6_only: sharing.v6_only };
+                address.set_port(self.free_port(transport, scope, beneath)?);
             }
             port => holders = beneath.holders(port..=port),
         }
         let place = (transport, address.port());
-        let new = Taken { key: self.next_key, ip: address.ip(), sharing, listens: false };
+        let new = PortEntry { key: self.next_key, ip: address.ip(), sharing, listens: false };
         let others = self.taken.entry(place).or_default();
         let is_refused = match transport {
-            Transport::Tcp => others.iter().any(|other| conflict(&new, other)),
-            Transport::Udp => others.iter().rev().find_map(|it| verdict(&new, it)).unwrap_or(false),
+            PortSpace::Tcp => others.iter().any(|other| conflict(&new, other)),
+            PortSpace::Udp => others.iter().rev().find_map(|it| verdict(&new, it)).unwrap_or(false),
         };
-        if is_refused || holders.iter().any(|holder| conflict(&new, &Taken::by(holder))) {
+        if is_refused || holders.iter().any(|holder| conflict(&new, &PortEntry::by(holder))) {
             return Err(Error::AddressInUse);
         }
         others.push(new);
         self.next_key = self.next_key.wrapping_add(1);
-        Ok(Bound { address, transport, key: new.key })
+        Ok(BoundPort { address, transport, key: new.key })
     }
 
-    /// A port that nobody has at that place, whatever they share.
+    /// A port that is free at that place, whatever its holders share.
     fn free_port(
         &mut self,
-        transport: Transport,
-        place: (IpAddr, bool),
+        transport: PortSpace,
+        scope: AddressScope,
         beneath: &mut impl Beneath,
     ) -> Result<u16, Error> {
         let (first, last) = (*EPHEMERAL.start(), *EPHEMERAL.end());
@@ -156,10 +163,10 @@ impl Ports {
         for _ in 0..count {
             let from = first + self.next_port % count;
             let Some(port) = beneath.port_without_connections(EPHEMERAL, from) else {
-                return self.free_port_among_connections(transport, place, beneath);
+                return self.free_port_among_connections(transport, scope, beneath);
             };
             self.next_port = (port - first + 1) % count;
-            if !self.is_taken(transport, port, place) {
+            if !self.is_taken(transport, port, scope) {
                 return Ok(port);
             }
         }
@@ -170,33 +177,32 @@ impl Ports {
     #[cold]
     fn free_port_among_connections(
         &mut self,
-        transport: Transport,
-        place: (IpAddr, bool),
+        transport: PortSpace,
+        scope: AddressScope,
         beneath: &mut impl Beneath,
     ) -> Result<u16, Error> {
         let holders = beneath.holders(EPHEMERAL);
-        let is_in_the_way =
-            |holder: &&Holder| same_address(place, (holder.ip, holder.reuse.v6_only));
+        let is_in_the_way = |holder: &&Holder| same_address(scope, PortEntry::by(holder).scope());
         let held: BTreeSet<u16> = holders.iter().filter(is_in_the_way).map(|it| it.port).collect();
-        let is_free = |port: &u16| !held.contains(port) && !self.is_taken(transport, *port, place);
+        let is_free = |port: &u16| !held.contains(port) && !self.is_taken(transport, *port, scope);
         EPHEMERAL.into_iter().find(is_free).ok_or(Error::AddressInUse)
     }
 
-    fn is_taken(&self, transport: Transport, port: u16, place: (IpAddr, bool)) -> bool {
-        let is_there = |other: &Taken| same_address(place, (other.ip, other.sharing.v6_only));
+    fn is_taken(&self, transport: PortSpace, port: u16, scope: AddressScope) -> bool {
+        let is_there = |other: &PortEntry| same_address(scope, other.scope());
         self.taken.get(&(transport, port)).is_some_and(|others| others.iter().any(is_there))
     }
 
-    /// The socket is about to listen: nobody else may on the same address, except by SO_REUSEPORT.
+    /// The socket is about to listen: no other may on the same address, except by SO_REUSEPORT.
     ///
     /// # Errors
     /// [`Error::AddressInUse`].
-    pub(crate) fn listen(&mut self, bound: Bound) -> Result<(), Error> {
+    pub(crate) fn listen(&mut self, bound: BoundPort) -> Result<(), Error> {
         let Some(all) = self.taken.get_mut(&(bound.transport, bound.address.port())) else {
             return Ok(());
         };
         let Some(own) = all.iter().position(|taken| taken.key == bound.key) else { return Ok(()) };
-        let new = Taken { listens: true, ..all[own] };
+        let new = PortEntry { listens: true, ..all[own] };
         let others = all.iter().filter(|taken| taken.key != bound.key);
         if others.into_iter().any(|other| conflict(&new, other)) {
             return Err(Error::AddressInUse);
@@ -205,29 +211,29 @@ impl Ports {
         Ok(())
     }
 
-    /// A socket that is bound says something else of sharing. As in Linux it is asked again each
-    /// time that another socket for datagrams binds; of a stream what it has said once counts.
-    pub(crate) fn share(&mut self, bound: Bound, sharing: Sharing) {
+    /// Changes how a bound socket shares its address. As in Linux, the current value counts each
+    /// time that another datagram socket binds; a stream keeps what it was set to once.
+    pub(crate) fn share(&mut self, bound: BoundPort, sharing: AddressSharing) {
         let Some(taken) = self.taken_mut(bound) else { return };
-        let is_kept = bound.transport == Transport::Tcp;
+        let is_kept = bound.transport == PortSpace::Tcp;
         taken.sharing.address = sharing.address || (is_kept && taken.sharing.address);
         taken.sharing.port = sharing.port || (is_kept && taken.sharing.port);
     }
 
     /// A socket at all addresses is at one of them, or at all again.
-    pub(crate) fn move_to(&mut self, bound: Bound, ip: IpAddr) {
+    pub(crate) fn move_to(&mut self, bound: BoundPort, ip: IpAddr) {
         if let Some(taken) = self.taken_mut(bound) {
             taken.ip = ip;
         }
     }
 
-    fn taken_mut(&mut self, bound: Bound) -> Option<&mut Taken> {
+    fn taken_mut(&mut self, bound: BoundPort) -> Option<&mut PortEntry> {
         let all = self.taken.get_mut(&(bound.transport, bound.address.port()))?;
         all.iter_mut().find(|taken| taken.key == bound.key)
     }
 
     /// The socket is gone.
-    pub(crate) fn release(&mut self, bound: Bound) {
+    pub(crate) fn release(&mut self, bound: BoundPort) {
         let place = (bound.transport, bound.address.port());
         if let Some(all) = self.taken.get_mut(&place) {
             all.retain(|taken| taken.key != bound.key);
@@ -238,17 +244,29 @@ impl Ports {
     }
 }
 
-impl Taken {
+/// The packets that an address stands for.
+#[derive(Debug, Clone, Copy)]
+struct AddressScope {
+    ip: IpAddr,
+    /// Of IPv6, without IPv4.
+    v6_only: bool,
+}
+
+impl PortEntry {
+    const fn scope(&self) -> AddressScope {
+        AddressScope { ip: self.ip, v6_only: self.sharing.v6_only }
+    }
+
     /// As a connection does it.
     const fn by(holder: &Holder) -> Self {
         let Reuse { address, port, v6_only } = holder.reuse;
-        let sharing = Sharing { address, port, v6_only };
+        let sharing = AddressSharing { address, port, v6_only };
         Self { key: u32::MAX, ip: holder.ip, sharing, listens: false }
     }
 }
 
-fn conflict(new: &Taken, other: &Taken) -> bool {
-    if !same_address((new.ip, new.sharing.v6_only), (other.ip, other.sharing.v6_only)) {
+fn conflict(new: &PortEntry, other: &PortEntry) -> bool {
+    if !same_address(new.scope(), other.scope()) {
         return false;
     }
     let both = new.sharing.address && other.sharing.address;
@@ -258,24 +276,22 @@ fn conflict(new: &Taken, other: &Taken) -> bool {
 }
 
 /// Whether a socket for datagrams may not bind because of another; `None`: others decide.
-fn verdict(new: &Taken, other: &Taken) -> Option<bool> {
+fn verdict(new: &PortEntry, other: &PortEntry) -> Option<bool> {
     let both_by_address = new.sharing.address && other.sharing.address;
-    let places = ((new.ip, new.sharing.v6_only), (other.ip, other.sharing.v6_only));
-    if both_by_address || !same_address(places.0, places.1) {
+    if both_by_address || !same_address(new.scope(), other.scope()) {
         return None;
     }
     Some(!(new.sharing.port && other.sharing.port))
 }
 
-/// A packet could be for both of two addresses, the first of whom binds; with each, whether it is
-/// IPv6 alone.
-fn same_address((one, one_alone): (IpAddr, bool), (other, other_alone): (IpAddr, bool)) -> bool {
-    match (one, other) {
-        (IpAddr::V6(one), IpAddr::V4(_)) => one.is_unspecified() && !one_alone,
-        (IpAddr::V4(one), IpAddr::V6(other)) => {
-            (other.is_unspecified() || one.is_unspecified()) && !other_alone
+/// Whether a packet could be for both of two addresses, the first of which is being bound.
+fn same_address(new: AddressScope, other: AddressScope) -> bool {
+    match (new.ip, other.ip) {
+        (IpAddr::V6(ip), IpAddr::V4(_)) => ip.is_unspecified() && !new.v6_only,
+        (IpAddr::V4(new_ip), IpAddr::V6(ip)) => {
+            (ip.is_unspecified() || new_ip.is_unspecified()) && !other.v6_only
         }
-        _ => one == other || one.is_unspecified() || other.is_unspecified(),
+        (new_ip, ip) => new_ip == ip || new_ip.is_unspecified() || ip.is_unspecified(),
     }
 }
 
@@ -287,13 +303,13 @@ mod tests {
         text.parse().unwrap()
     }
 
-    const NONE: Sharing = Sharing { address: false, port: false, v6_only: false };
-    const ADDRESS: Sharing = Sharing { address: true, ..NONE };
-    const PORT: Sharing = Sharing { port: true, ..NONE };
-    const ALONE: Sharing = Sharing { v6_only: true, ..NONE };
+    const NONE: AddressSharing = AddressSharing { address: false, port: false, v6_only: false };
+    const ADDRESS: AddressSharing = AddressSharing { address: true, ..NONE };
+    const PORT: AddressSharing = AddressSharing { port: true, ..NONE };
+    const ALONE: AddressSharing = AddressSharing { v6_only: true, ..NONE };
 
     #[test]
-    fn who_may_have_an_address_beside_whom() {
+    fn address_sharing_matrix_matches_linux() {
         let table = [
             ("10.0.0.1:80", NONE, "10.0.0.1:80", NONE, false),
             ("10.0.0.1:80", NONE, "10.0.0.1:81", NONE, true),
@@ -312,50 +328,61 @@ mod tests {
             ("[fd00::1]:80", NONE, "0.0.0.0:80", NONE, true),
         ];
         for (one, sharing_one, other, sharing_other, allowed) in table {
-            let mut ports = Ports::default();
-            ports.bind(Transport::Tcp, at(one), sharing_one, &mut NoConnections).unwrap();
-            let second = ports.bind(Transport::Tcp, at(other), sharing_other, &mut NoConnections);
+            let mut ports = LocalPorts::default();
+            ports.bind(PortSpace::Tcp, at(one), sharing_one, &mut NoConnections).unwrap();
+            let second = ports.bind(PortSpace::Tcp, at(other), sharing_other, &mut NoConnections);
             assert_eq!(second.is_ok(), allowed, "{one} {sharing_one:?}, {other} {sharing_other:?}");
             ports
-                .bind(Transport::Udp, at(one), NONE, &mut NoConnections)
+                .bind(PortSpace::Udp, at(one), NONE, &mut NoConnections)
                 .expect("the other protocol's ports");
         }
     }
 
     #[test]
-    fn a_port_that_is_chosen_for_both_families_is_free_in_both() {
-        let mut ports = Ports::default();
+    fn only_local_addresses_can_be_bound_where_they_are_known() {
+        let ours = IpAddr::from([10, 0, 0, 1]);
+        let ports = LocalPorts::of(vec![ours]);
+        assert_eq!(ports.check_local(ours), Ok(()));
+        assert_eq!(ports.check_local(IpAddr::from([0, 0, 0, 0])), Ok(()));
+        let other = IpAddr::from([10, 0, 0, 2]);
+        assert_eq!(ports.check_local(other), Err(Error::AddressNotAvailable));
+        assert_eq!(LocalPorts::default().check_local(other), Ok(()));
+    }
+
+    #[test]
+    fn chosen_port_of_both_families_is_free_in_both() {
+        let mut ports = LocalPorts::default();
         let four = ports
-            .bind(Transport::Udp, at("10.0.0.1:0"), NONE, &mut NoConnections)
+            .bind(PortSpace::Udp, at("10.0.0.1:0"), NONE, &mut NoConnections)
             .unwrap()
             .address
             .port();
         ports.next_port = 0;
         let both = ports
-            .bind(Transport::Udp, at("[::]:0"), NONE, &mut NoConnections)
+            .bind(PortSpace::Udp, at("[::]:0"), NONE, &mut NoConnections)
             .unwrap()
             .address
             .port();
         assert_ne!(four, both);
         ports.next_port = 0;
         let six = ports
-            .bind(Transport::Udp, at("[::]:0"), ALONE, &mut NoConnections)
+            .bind(PortSpace::Udp, at("[::]:0"), ALONE, &mut NoConnections)
             .unwrap()
             .address
             .port();
-        assert_eq!(four, six, "IPv4 has it, and nobody else");
+        assert_eq!(four, six, "only IPv4 has it");
     }
 
     #[test]
-    fn of_those_that_share_by_reuseaddr_one_may_listen() {
-        let mut ports = Ports::default();
+    fn one_socket_of_a_reuseaddr_pair_may_listen() {
+        let mut ports = LocalPorts::default();
         let one =
-            ports.bind(Transport::Tcp, at("10.0.0.1:80"), ADDRESS, &mut NoConnections).unwrap();
+            ports.bind(PortSpace::Tcp, at("10.0.0.1:80"), ADDRESS, &mut NoConnections).unwrap();
         let two =
-            ports.bind(Transport::Tcp, at("10.0.0.1:80"), ADDRESS, &mut NoConnections).unwrap();
+            ports.bind(PortSpace::Tcp, at("10.0.0.1:80"), ADDRESS, &mut NoConnections).unwrap();
         ports.listen(one).unwrap();
         assert_eq!(ports.listen(two), Err(Error::AddressInUse));
-        let three = ports.bind(Transport::Tcp, at("10.0.0.1:80"), ADDRESS, &mut NoConnections);
+        let three = ports.bind(PortSpace::Tcp, at("10.0.0.1:80"), ADDRESS, &mut NoConnections);
         assert_eq!(three, Err(Error::AddressInUse));
         ports.release(one);
         ports.listen(two).unwrap();
@@ -385,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_in_the_way_as_sockets_are() {
+    fn connections_block_addresses_as_sockets_do() {
         let no = Reuse::default();
         for (connection, says, address, sharing, allowed) in [
             ("10.0.0.1:80", no, "10.0.0.1:80", ADDRESS, false),
@@ -399,8 +426,8 @@ mod tests {
             ("[fd00::1]:80", no, "10.0.0.1:80", NONE, true),
         ] {
             let mut beneath = Connections(vec![holder(connection, says)]);
-            let mut ports = Ports::default();
-            let bound = ports.bind(Transport::Tcp, at(address), sharing, &mut beneath);
+            let mut ports = LocalPorts::default();
+            let bound = ports.bind(PortSpace::Tcp, at(address), sharing, &mut beneath);
             assert_eq!(bound.is_ok(), allowed, "{connection} {says:?}, {address} {sharing:?}");
         }
     }
@@ -413,16 +440,16 @@ mod tests {
             holder(&format!("10.0.0.1:{first}"), no),
             holder(&format!("10.0.0.1:{}", first + 2), no),
         ]);
-        let mut ports = Ports::default();
-        let mut choose = |ports: &mut Ports, address: &str| {
-            let bound = ports.bind(Transport::Tcp, at(address), ADDRESS, &mut beneath);
+        let mut ports = LocalPorts::default();
+        let mut choose = |ports: &mut LocalPorts, address: &str| {
+            let bound = ports.bind(PortSpace::Tcp, at(address), ADDRESS, &mut beneath);
             bound.map(|bound| bound.address.port())
         };
         assert_eq!(choose(&mut ports, "10.0.0.1:0"), Ok(first + 1));
         assert_eq!(choose(&mut ports, "10.0.0.2:0"), Ok(first + 3));
         beneath.0 = (first..=last).map(|port| holder(&format!("10.0.0.1:{port}"), no)).collect();
-        let mut choose = |ports: &mut Ports, address: &str| {
-            let bound = ports.bind(Transport::Tcp, at(address), ADDRESS, &mut beneath);
+        let mut choose = |ports: &mut LocalPorts, address: &str| {
+            let bound = ports.bind(PortSpace::Tcp, at(address), ADDRESS, &mut beneath);
             bound.map(|bound| bound.address.port())
         };
         assert_eq!(choose(&mut ports, "10.0.0.1:0"), Err(Error::AddressInUse));
@@ -433,16 +460,16 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_chosen_is_nobody_elses_until_none_is_left() {
-        let mut ports = Ports::default();
+    fn a_chosen_port_is_free_until_none_is_left() {
+        let mut ports = LocalPorts::default();
         let count = EPHEMERAL.count();
         let mut seen = BTreeSet::new();
         for _ in 0..count {
             let bound =
-                ports.bind(Transport::Tcp, at("10.0.0.1:0"), ADDRESS, &mut NoConnections).unwrap();
+                ports.bind(PortSpace::Tcp, at("10.0.0.1:0"), ADDRESS, &mut NoConnections).unwrap();
             assert!(seen.insert(bound.address.port()));
         }
-        let full = ports.bind(Transport::Tcp, at("10.0.0.1:0"), ADDRESS, &mut NoConnections);
+        let full = ports.bind(PortSpace::Tcp, at("10.0.0.1:0"), ADDRESS, &mut NoConnections);
         assert_eq!(full, Err(Error::AddressInUse));
     }
 }

@@ -1,8 +1,9 @@
-//! When is a descriptor ready? From what is known of a socket to the bits of poll(2) and epoll(7).
+//! Readiness: from what is known of a socket to the bits of poll(2) and epoll(7).
 //!
 //! Read first: tcp(7), poll(2); for what each bit means on a TCP socket, RFC 9293 §3.3.2 beside it.
 //!
-//! Pure: facts go in, bits come out. Who is told, and how often, is the sets' part (`epoll.rs`).
+//! Pure: facts go in, bits come out. Which watchers are notified, and how often, is decided by
+//! `epoll_set.rs` and `table/watching.rs`.
 //!
 //! Invariant: Linux and this function give the same bits for the same history; the tests that
 //! compare them are in `tests/`.
@@ -11,7 +12,7 @@ use crate::flags::Events;
 
 /// How far a stream socket is, as far as readiness depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ConnectProgress {
     /// Not begun, or over (CLOSED; TIME-WAIT and what comes before it count as shut down instead).
     Closed,
     /// Connecting (SYN-SENT).
@@ -23,7 +24,7 @@ pub(crate) enum Progress {
 /// Which directions have ended, for whatever reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Shut {
-    /// The peer sends no more, or we want to hear no more.
+    /// The peer sends no more, or the program reads no more.
     pub(crate) receive: bool,
     /// We send no more.
     pub(crate) send: bool,
@@ -36,7 +37,7 @@ impl Shut {
 /// What readiness of a stream socket depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamFacts {
-    pub(crate) progress: Progress,
+    pub(crate) progress: ConnectProgress,
     pub(crate) shut: Shut,
     /// As many bytes as the low-water mark asks for can be read.
     pub(crate) has_data: bool,
@@ -44,7 +45,7 @@ pub(crate) struct StreamFacts {
     pub(crate) has_room: bool,
     /// The next byte to be read is urgent, or an urgent byte was not taken yet.
     pub(crate) is_urgent: bool,
-    /// An error waits to be told.
+    /// An error is pending.
     pub(crate) has_error: bool,
 }
 
@@ -54,7 +55,7 @@ pub(crate) const fn of_stream(facts: StreamFacts) -> Events {
     let StreamFacts { progress, shut, has_data, has_room, is_urgent, has_error } = facts;
     let mut events = Events::empty();
     // What nearly all are, nearly always.
-    if matches!(progress, Progress::Connected) && !(shut.receive || shut.send || has_error) {
+    if matches!(progress, ConnectProgress::Connected) && !(shut.receive || shut.send || has_error) {
         if has_data {
             events = events.union(Events::READABLE);
         }
@@ -63,13 +64,13 @@ pub(crate) const fn of_stream(facts: StreamFacts) -> Events {
         }
         return if is_urgent { events.union(Events::PRI) } else { events };
     }
-    if (shut.receive && shut.send) || matches!(progress, Progress::Closed) {
+    if (shut.receive && shut.send) || matches!(progress, ConnectProgress::Closed) {
         events = events.union(Events::HUP);
     }
     if shut.receive {
         events = events.union(Events::READABLE).union(Events::RDHUP);
     }
-    if !matches!(progress, Progress::Connecting) {
+    if !matches!(progress, ConnectProgress::Connecting) {
         if has_data {
             events = events.union(Events::READABLE);
         }
@@ -97,14 +98,14 @@ mod tests {
     use super::*;
 
     const FRESH: StreamFacts = StreamFacts {
-        progress: Progress::Closed,
+        progress: ConnectProgress::Closed,
         shut: Shut { receive: false, send: false },
         has_data: false,
         has_room: true,
         is_urgent: false,
         has_error: false,
     };
-    const OPEN: StreamFacts = StreamFacts { progress: Progress::Connected, ..FRESH };
+    const OPEN: StreamFacts = StreamFacts { progress: ConnectProgress::Connected, ..FRESH };
     const RECEIVE_SHUT: Shut = Shut { receive: true, send: false };
     const SEND_SHUT: Shut = Shut { receive: false, send: true };
 
@@ -116,12 +117,12 @@ mod tests {
             ("fresh", FRESH, Events::HUP | Events::WRITABLE),
             (
                 "connecting",
-                StreamFacts { progress: Progress::Connecting, ..FRESH },
+                StreamFacts { progress: ConnectProgress::Connecting, ..FRESH },
                 Events::empty(),
             ),
             (
-                "connecting, told to hear no more",
-                StreamFacts { progress: Progress::Connecting, shut: RECEIVE_SHUT, ..FRESH },
+                "connecting, receive direction shut",
+                StreamFacts { progress: ConnectProgress::Connecting, shut: RECEIVE_SHUT, ..FRESH },
                 ended,
             ),
             ("open", OPEN, Events::WRITABLE),
@@ -151,7 +152,7 @@ mod tests {
             (
                 "reset",
                 StreamFacts {
-                    progress: Progress::Closed,
+                    progress: ConnectProgress::Closed,
                     shut: Shut::BOTH,
                     has_error: true,
                     ..FRESH
@@ -160,7 +161,7 @@ mod tests {
             ),
             (
                 "refused, and the error is taken",
-                StreamFacts { progress: Progress::Closed, shut: Shut::BOTH, ..FRESH },
+                StreamFacts { progress: ConnectProgress::Closed, shut: Shut::BOTH, ..FRESH },
                 over,
             ),
         ];

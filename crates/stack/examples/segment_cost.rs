@@ -12,63 +12,22 @@
 //! - `answers`: the answer of 64 bytes to such a request, from the command to its frame;
 //! - `connections`: all turns of a server in a connection with one transaction;
 //! - `resets`: all turns of a server that resets each connection as it accepts it.
+//!
+//! Further arguments change the headers of the segments: `ipv6`, `plain` (without timestamps).
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use megapipe_stack::wire::checksum;
 use megapipe_stack::{
     BufId, Chunk, Config, ConnId, ConnOption, Event, Instant, Memory, PoolId, Received, Stack,
 };
 
+#[path = "memory/buffers.rs"]
+mod buffers;
+
+use buffers::Buffers;
+
 const SEGMENTS: usize = 1000;
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-
-const BUF_BYTES: usize = 2048;
-
-/// Buffers as plain as can be: what they cost is not the question here.
-struct Buffers {
-    bytes: Vec<u8>,
-    free: Vec<u32>,
-}
-
-impl Buffers {
-    fn new(count: u32) -> Self {
-        Self { bytes: vec![0; count as usize * BUF_BYTES], free: (0..count).collect() }
-    }
-
-    fn chunk_of(&mut self, bytes: &[u8]) -> Option<Chunk> {
-        let buf = self.alloc(PoolId(0))?;
-        self.copy_in(buf, 0, bytes);
-        Some(Chunk { buf, offset: 0, len: bytes.len() as u32 })
-    }
-}
-
-impl Memory for Buffers {
-    fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
-        self.free.pop().map(BufId)
-    }
-
-    fn free(&mut self, buf: BufId) {
-        self.free.push(buf.0);
-    }
-
-    fn buf_bytes(&self, _buf: BufId) -> u32 {
-        BUF_BYTES as u32
-    }
-
-    fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
-        let at = buf.0 as usize * BUF_BYTES + offset as usize;
-        self.bytes[at..at + from.len()].copy_from_slice(from);
-        checksum::sum(from)
-    }
-
-    fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
-        let at = chunk.buf.0 as usize * BUF_BYTES + chunk.offset as usize;
-        to.copy_from_slice(&self.bytes[at..at + to.len()]);
-        checksum::sum(to)
-    }
-}
 
 /// The same buffers behind calls of their own, where callgrind stops counting: they are not the
 /// stack's.
@@ -111,9 +70,41 @@ struct Host {
     memory: Buffers,
 }
 
+/// Which headers the segments have.
+#[derive(Clone, Copy)]
+struct HeaderLayout {
+    ipv6: bool,
+    timestamps: bool,
+}
+
+impl HeaderLayout {
+    fn from_arguments() -> Self {
+        let has = |name: &str| std::env::args().skip(2).any(|argument| argument == name);
+        Self { ipv6: has("ipv6"), timestamps: !has("plain") }
+    }
+
+    fn address(self, last: u8) -> IpAddr {
+        if self.ipv6 {
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()).into()
+        } else {
+            Ipv4Addr::new(10, 0, 0, last).into()
+        }
+    }
+
+    fn server(self) -> SocketAddr {
+        SocketAddr::new(self.address(2), 80)
+    }
+
+    fn hosts(self) -> (Host, Host) {
+        (Host::new(self, 1), Host::new(self, 2))
+    }
+}
+
 impl Host {
-    fn new(ip: Ipv4Addr) -> Self {
-        let config = Config::single(ip, 24, [ip.octets()[3]; 32]);
+    fn new(layout: HeaderLayout, last: u8) -> Self {
+        let mut config = Config::single(Ipv4Addr::LOCALHOST, 24, [last; 32]);
+        config.addresses = vec![(layout.address(last), 24)];
+        config.tcp.timestamps = layout.timestamps;
         let stack = Stack::new(config, Instant::from_millis(1)).expect("a good configuration");
         Self { stack, memory: Buffers::new(1024) }
     }
@@ -148,8 +139,12 @@ fn measured_answer(
     stack.poll_transmit(now, frame, &mut Outside(memory)).expect("a frame").len
 }
 
-fn establish(client: &mut Host, server: &mut Host, now: Instant) -> (ConnId, ConnId) {
-    let local = SocketAddr::new(SERVER.into(), 80);
+fn establish(
+    client: &mut Host,
+    server: &mut Host,
+    now: Instant,
+    local: SocketAddr,
+) -> (ConnId, ConnId) {
     let listener = server.stack.listen(local, 16, PoolId(0)).expect("listen");
     server.stack.accept(listener, 1).expect("accept");
     let pool = (PoolId(0), &mut client.memory);
@@ -234,14 +229,14 @@ impl Burst {
     }
 }
 
-/// One connection, from SYN to the end.
+/// One connection to `remote`, from SYN to the end.
 fn connection(
     (client, server): (&mut Host, &mut Host),
+    remote: SocketAddr,
     now: &mut Instant,
     wire: &mut Wire,
     service: Service,
 ) {
-    let remote = SocketAddr::new(SERVER.into(), 80);
     let pool = (PoolId(0), &mut client.memory);
     let conn = client.stack.connect(*now, remote, None, pool).expect("connect");
     let mut open = true;
@@ -275,13 +270,13 @@ fn connection(
 
 fn connections(service: Service) {
     let mut now = Instant::from_millis(1);
-    let (mut client, mut server) = (Host::new(Ipv4Addr::new(10, 0, 0, 1)), Host::new(SERVER));
-    let local = SocketAddr::new(SERVER.into(), 80);
+    let layout = HeaderLayout::from_arguments();
+    let ((mut client, mut server), local) = (layout.hosts(), layout.server());
     let listener = server.stack.listen(local, 16, PoolId(0)).expect("listen");
     server.stack.accept(listener, u32::MAX).expect("accept");
     let mut wire = Wire::default();
     for _ in 0..SEGMENTS {
-        connection((&mut client, &mut server), &mut now, &mut wire, service);
+        connection((&mut client, &mut server), local, &mut now, &mut wire, service);
     }
 }
 
@@ -310,8 +305,9 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let now = Instant::from_millis(1);
-        let (mut client, mut server) = (Host::new(Ipv4Addr::new(10, 0, 0, 1)), Host::new(SERVER));
-        let (there, here) = establish(&mut client, &mut server, now);
+        let layout = HeaderLayout::from_arguments();
+        let (mut client, mut server) = layout.hosts();
+        let (there, here) = establish(&mut client, &mut server, now, layout.server());
         Self { now, client, server, there, here }
     }
 

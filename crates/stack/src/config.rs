@@ -1,4 +1,4 @@
-//! What a stack is told when it is made: its knobs, their units and their ranges.
+//! Configuration of a stack: settings, units and ranges.
 //!
 //! Read first: `limits.rs` for the ceilings. Names follow the RFCs, and where there is none, the
 //! `sysctl` of Linux that does the same.
@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use crate::frame::Medium;
 
-/// Everything that a stack is told.
+/// Configuration of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// What frames start with.
@@ -26,8 +26,8 @@ pub struct Config {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Routes beyond the links' own prefixes.
     pub routes: Vec<Route>,
-    /// Somebody else answers ARP and NDP for us (a shared host address): do neither, and learn
-    /// neighbours from [`crate::Stack::set_neighbour`] alone.
+    /// The kernel answers ARP and NDP (shared host address): the stack does neither, and learns
+    /// neighbours from [`crate::Stack::set_neighbour`] only.
     pub external_neighbours: bool,
     /// VLAN identifier that our frames carry and that frames for us must carry; `None`: untagged.
     pub vlan: Option<u16>,
@@ -138,7 +138,7 @@ pub struct TcpConfig {
     pub nagle: bool,
     /// Maximum segment lifetime; TIME-WAIT lasts twice that.
     pub msl: Duration,
-    /// A connection in FIN-WAIT-2 that nobody owns any more is given up after this.
+    /// Timeout of an orphaned connection in FIN-WAIT-2.
     pub fin_timeout: Duration,
     /// Retransmissions of a SYN before giving up.
     pub syn_retries: u8,

@@ -1,4 +1,4 @@
-//! What is counted, by name.
+//! Event and drop counters, by name.
 //!
 //! Invariant: every frame that comes in is counted once under `frames_in`, and if nothing could be
 //! done with it, once under one reason of [`Drop`].
@@ -76,8 +76,8 @@ drops! {
     NoBuffer => "no_buffer",
     /// An endpoint's queue is full, or a listener has so many SYNs that there is no room for more.
     QueueFull => "queue_full",
-    /// A SYN, or the last ACK of a handshake, for a listener whose backlog is full because nobody
-    /// accepts: the peer tries again.
+/// A SYN, or the last ACK of a handshake, for a listener whose backlog is full: the peer
+    /// retransmits.
     BacklogFull => "backlog_full",
     /// No room for one more connection.
     NoConnectionRoom => "no_connection_room",

@@ -1,4 +1,4 @@
-//! What a caller did wrong, and why a connection ended.
+//! Errors of calls, and close reasons of connections.
 
 use core::fmt;
 
@@ -20,7 +20,7 @@ pub enum CloseReason {
     KeepaliveTimedOut,
     /// ICMP says that the peer cannot be reached (RFC 5461, RFC 9293 §3.9.2.2).
     Unreachable,
-    /// Nobody on the link answers for the next hop.
+    /// The next hop could not be resolved.
     HostUnreachable,
 }
 
@@ -128,7 +128,7 @@ texts!(CloseReason {
     TimedOut => "the peer stopped answering",
     KeepaliveTimedOut => "keepalives got no answer",
     Unreachable => "the network says that the peer is unreachable",
-    HostUnreachable => "nobody on the link answers for the next hop",
+    HostUnreachable => "the next hop could not be resolved",
 });
 
 texts!(ConnectError {

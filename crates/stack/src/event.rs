@@ -1,4 +1,4 @@
-//! What the stack tells an application.
+//! Events of the stack for the application.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -35,8 +35,8 @@ pub enum Event {
         /// Which bytes.
         chunk: Chunk,
     },
-    /// So many chunks, from the oldest on, are wholly acknowledged, and their buffers were freed;
-    /// our FIN is one more. Comes only while somebody waits for it ([`crate::Stack::await_acks`]).
+    /// Number of chunks, oldest first, that are completely acknowledged and freed; our FIN counts
+    /// as one more. Sent only after [`crate::Stack::await_acks`].
     Acked {
         /// On which connection.
         conn: ConnId,
@@ -52,6 +52,11 @@ pub enum Event {
         /// Bytes from the next one to be received to the end of the urgent ones, whether they have
         /// come or not.
         bytes: u32,
+    },
+    /// Fewer bytes are unsent than [`crate::ConnOption::ReportUnsentBelow`] named.
+    UnsentBelow {
+        /// On which connection.
+        conn: ConnId,
     },
     /// The peer sends no more: end of file.
     PeerClosed {
@@ -140,7 +145,7 @@ pub enum Undelivered {
     HostUnreachable,
     /// Its host does not speak UDP.
     ProtocolUnreachable,
-    /// Nobody has the port.
+    /// Port unreachable.
     PortUnreachable,
     /// An administrator forbids it.
     Prohibited,
@@ -148,6 +153,6 @@ pub enum Undelivered {
     TooLong,
     /// It ran out of hops, or its fragments did not all arrive.
     TimeExceeded,
-    /// Somebody did not understand its header.
+    /// The header was invalid for the receiver.
     ParameterProblem,
 }

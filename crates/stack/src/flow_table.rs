@@ -1,4 +1,4 @@
-//! Flow table: which connection a segment belongs to.
+//! Flow table: finds the connection of a segment.
 //!
 //! Open addressing with linear probing, at most three quarters full. The hash is SipHash-1-3 under
 //! a secret key, so that no peer can choose addresses and ports that collide. The table keeps 32
@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
-use crate::sip::Sip;
+use crate::siphash::Sip;
 
 /// Both ends of a connection, as seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

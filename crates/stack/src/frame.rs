@@ -1,4 +1,4 @@
-//! What comes with a frame and what goes with one.
+//! Metadata of received and sent frames.
 
 /// What a frame starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

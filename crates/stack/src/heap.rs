@@ -1,8 +1,8 @@
-//! Memory on the heap: for simulations, scripts and tests, and as the plain statement of what
-//! [`Memory`] asks for.
+//! Payload memory on the heap: for simulations, scripts and tests, and as the reference
+//! implementation of [`Memory`].
 //!
-//! Invariant: a buffer is free, or somebody's; giving up a free one panics, since it is a mistake
-//! of the stack and never of a peer.
+//! Invariant: a buffer is free or in use; freeing a free one panics, because it is a bug of the
+//! stack and never of a peer.
 
 use alloc::vec::Vec;
 
@@ -55,7 +55,7 @@ impl HeapMemory {
         buf.get(chunk.offset as usize..end).unwrap_or(&[])
     }
 
-    /// How many buffers are somebody's: 0 when everything has been given back.
+    /// Returns the number of buffers in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.in_use.len() - self.free.len()

@@ -1,4 +1,4 @@
-//! Names of things: what an application and the stack call each other's objects by.
+//! Identifiers of connections, listeners, endpoints, buffers and pools.
 //!
 //! Invariant: an id with a generation never names a later object in the same place.
 
@@ -33,7 +33,7 @@ pub struct DatagramId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BufId(pub u32);
 
-/// Whose memory received bytes go to: one pool per channel, and one of the stack's own for
-/// connections that nobody has taken yet.
+/// Pool for received bytes: one per channel, and one of the stack for connections that are not yet
+/// accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PoolId(pub u16);

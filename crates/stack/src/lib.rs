@@ -1,4 +1,4 @@
-//! What is TCP/IP?
+//! TCP/IP stack as a pure function of frames, commands and time.
 //!
 //! Frames, commands and time go in; frames and events come out. Nothing here knows a clock, a
 //! thread, a system call or a source of randomness: `now`, memory and secrets are arguments. That
@@ -23,8 +23,8 @@ extern crate alloc;
 
 mod chunk;
 mod config;
+mod context;
 mod counters;
-mod cx;
 mod error;
 mod event;
 mod flow_table;
@@ -36,7 +36,7 @@ pub mod limits;
 mod memory;
 mod rate;
 mod seq;
-pub mod sip;
+pub mod siphash;
 mod slab;
 mod stack;
 mod table_memory;
@@ -58,6 +58,8 @@ pub use memory::Memory;
 pub use seq::{SeqNum, SeqRange};
 pub use stack::Stack;
 pub use table_memory::{IDLE_CONNECTION_BYTES, TABLES, Table, TableMemory};
-pub use tcp::{Clocks, ConnInfo, ConnOption, Holder, Reuse, Snapshot, TcpState, TcpUsage};
+pub use tcp::{
+    Clocks, ConnInfo, ConnOption, Handover, Holder, Reuse, Snapshot, TcpState, TcpUsage,
+};
 pub use time::Instant;
 pub use udp::DatagramSharing;

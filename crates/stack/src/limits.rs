@@ -1,4 +1,4 @@
-//! Every ceiling of this crate, by name, and how they hang together.
+//! Limits of this crate, and the relations between them.
 
 use core::time::Duration;
 
@@ -93,11 +93,9 @@ pub const REPLIES_MAX: usize = 4096;
 pub const ACKS_AHEAD_MAX: usize = 256;
 /// Those of them that wait until the next hop has said where it is.
 pub const REPLIES_PARKED_MAX: usize = 64;
-/// Connections that left a moment ago and are remembered, so that nobody's late segment is answered
+/// Recently exported connections that are remembered, so that their late segments are not answered
 /// by a RST.
 pub const DEPARTED_MAX: usize = 256;
-/// Addresses at which a listener left a moment ago, while other stacks go on listening there.
-pub const DEPARTED_ADDRESSES_MAX: usize = 64;
 /// How long they are remembered: what was queued before a link stopped taking their segments has
 /// been handed over by then, and a new connection of the same flow may come.
 pub const DEPARTED_LASTS: Duration = Duration::from_secs(1);

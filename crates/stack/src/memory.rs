@@ -1,4 +1,4 @@
-//! What the stack needs of the memory that applications see.
+//! `Memory`: interface to the payload buffers of applications.
 //!
 //! Read first: architecture, "Who owns a byte". The stack never holds a reference into that
 //! memory: another process may write it at any time. It copies, with the Internet checksum
@@ -19,7 +19,7 @@ pub trait Memory {
     /// A free buffer of `pool`. `None`: the pool is empty.
     fn alloc(&mut self, pool: PoolId) -> Option<BufId>;
 
-    /// Gives up one use of `buf`: a received buffer nobody will see, or a sent chunk's.
+    /// Releases one use of `buf`: a discarded received buffer, or a sent chunk's.
     fn free(&mut self, buf: BufId);
 
     /// Size of a buffer in bytes.
@@ -40,6 +40,7 @@ pub trait Memory {
         Some((buf, self.copy_in(buf, 0, bytes)))
     }
 
-    /// Copies bytes of `chunk` to `to`, which is as long as the chunk; the sum of `to`.
+    /// Copies bytes of `chunk` to `to`, which is as long as the chunk; the sum of `to`. The chunk
+    /// is one to send, or one that was received and not reported.
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16;
 }

@@ -1,4 +1,4 @@
-//! How often something may be done: a token bucket.
+//! Rate limiter: a token bucket.
 //!
 //! Invariant: over any time `t`, at most `burst + per_s * t` tokens are taken.
 

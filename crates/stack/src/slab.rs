@@ -104,7 +104,7 @@ impl Places {
 #[derive(Debug)]
 pub(crate) struct Spares<T> {
     records: Vec<T>,
-    /// Records that nobody has.
+    /// Unused records.
     free: Vec<u32>,
     capacity: u32,
 }

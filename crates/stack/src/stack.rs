@@ -1,4 +1,4 @@
-//! The stack of one shard: what goes in, what comes out, and in which order.
+//! The stack of one shard: frames, commands and time in; frames and events out.
 
 mod check;
 mod commands;
@@ -7,8 +7,8 @@ mod network;
 use core::net::IpAddr;
 
 use crate::config::Config;
+use crate::context::Context;
 use crate::counters::{Counters, Drop};
-use crate::cx::Cx;
 use crate::error::ConfigError;
 use crate::event::Event;
 use crate::frame::{Checksums, Received, Transmit};
@@ -16,15 +16,16 @@ use crate::frame::{Checksums, Received, Transmit};
 use crate::id::ConnId;
 use crate::ip::Ip;
 use crate::ip::icmp::Complaint;
-use crate::ip::input::{Inbound, UsualPacket};
+use crate::ip::inbound::Inbound;
 use crate::ip::reassembly::Reassembly;
 use crate::memory::Memory;
-use crate::tcp::{Segment, Tcp};
+use crate::tcp::{Lookup, Segment, Tcp, Unknown};
 use crate::time::Instant;
 use crate::udp::Udp;
 use crate::wire::Protocol;
 use crate::wire::checksum;
-use crate::wire::usual::{Other, Packet, Sum, Usual};
+use crate::wire::fast_path::template::{IPV4, IPV4_WITH_TIMES, IPV6, IPV6_WITH_TIMES};
+use crate::wire::fast_path::{FastSegment, Other, Packet, Sum};
 
 /// TCP, UDP and IP of one shard, as a function of its inputs.
 ///
@@ -55,7 +56,7 @@ pub struct Stack {
     now: Instant,
     /// A test wants to see what every segment does without the way of the expected ones.
     #[cfg(test)]
-    goes_full_way: bool,
+    takes_slow_path: bool,
 }
 
 impl Stack {
@@ -75,7 +76,7 @@ impl Stack {
             config,
             now,
             #[cfg(test)]
-            goes_full_way: false,
+            takes_slow_path: false,
         })
     }
 
@@ -91,17 +92,17 @@ impl Stack {
         self.counters.totals.frames_in += 1;
         if !self.take_usual(frame, received, memory) {
             core::hint::cold_path();
-            self.take_the_full_way(frame, received, memory);
+            self.take_slow_path(frame, received, memory);
         }
     }
 
     /// Apart, so that what it takes does not stand in the way of expected segments.
     #[inline(never)]
-    fn take_the_full_way<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) {
+    fn take_slow_path<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) {
         if let Err(reason) = self.take_in(frame, received, memory) {
             self.counters.drop(reason);
         }
-        self.settle_neighbours(memory);
+        self.report_neighbours(memory);
     }
 
     /// Takes a frame whose headers are the usual ones of TCP, above all the next segment of a
@@ -109,13 +110,49 @@ impl Stack {
     #[inline(always)]
     fn take_usual<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) -> bool {
         #[cfg(test)]
-        if self.goes_full_way {
+        if self.takes_slow_path {
             return false;
         }
         let Self { ip, tcp, config, counters, now, .. } = self;
-        if let Some(packet) = ip.usual_ipv4(frame) {
-            let mut cx = Cx { now: *now, memory: &mut *memory, ip, config, counters };
-            if tcp.on_next(&mut cx, packet, received) {
+        if !ip.has_usual_link(frame) {
+            return false;
+        }
+        if tcp.next_layout() == IPV4_WITH_TIMES
+            && let Some(packet) = ip.ipv4_in(frame)
+        {
+            let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
+            if tcp.on_next::<IPV4_WITH_TIMES>(&mut context, packet, received) {
+                return true;
+            }
+        }
+        core::hint::cold_path();
+        self.take_next(frame, received, memory)
+    }
+
+    /// The same of a frame that is not the next of a flow over IPv4 with timestamps, and has the
+    /// usual header of the link.
+    #[inline(never)]
+    fn take_next<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) -> bool {
+        match self.tcp.next_layout() {
+            IPV4 => self.take_next_of::<M, IPV4>(frame, received, memory),
+            IPV6_WITH_TIMES => self.take_next_of::<M, IPV6_WITH_TIMES>(frame, received, memory),
+            IPV6 => self.take_next_of::<M, IPV6>(frame, received, memory),
+            _ => self.take_other_usual(frame, received, memory),
+        }
+    }
+
+    /// Apart, so that each layout has its own instructions.
+    #[inline(never)]
+    fn take_next_of<M: Memory, const HEADERS_BYTES: usize>(
+        &mut self,
+        frame: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        let Self { ip, tcp, config, counters, now, .. } = self;
+        if let Some(packet) = ip.packet_in(frame) {
+            let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
+            if tcp.on_next::<HEADERS_BYTES>(&mut context, packet, received) {
                 return true;
             }
         }
@@ -123,7 +160,7 @@ impl Stack {
         self.take_other_usual(frame, received, memory)
     }
 
-    /// The same of what is not of the train that is passing.
+    /// Takes a frame with the usual headers that is not the next of a flow.
     #[inline(never)]
     fn take_other_usual<M: Memory>(
         &mut self,
@@ -131,23 +168,16 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> bool {
-        match self.ip.usual_packet(frame) {
-            Some(UsualPacket::V4(packet)) => {
-                self.take_packet(Packet::of_ipv4(packet), received, memory)
-            }
-            Some(UsualPacket::V6(packet)) => self.take_usual_in_ipv6(packet, received, memory),
-            None => false,
+        let Some(packet) = self.ip.packet_in(frame) else { return false };
+        match packet.first().map(|byte| byte >> 4) {
+            Some(6) => self.take_ipv6(packet, received, memory),
+            _ => self.take_packet(Packet::of_ipv4(packet), received, memory),
         }
     }
 
     /// Apart from the other version, so that each is worked out with its own addresses.
     #[inline(never)]
-    fn take_usual_in_ipv6<M: Memory>(
-        &mut self,
-        packet: &[u8],
-        received: Received,
-        memory: &mut M,
-    ) -> bool {
+    fn take_ipv6<M: Memory>(&mut self, packet: &[u8], received: Received, memory: &mut M) -> bool {
         self.take_packet(Packet::of_ipv6(packet), received, memory)
     }
 
@@ -162,24 +192,24 @@ impl Stack {
         if !self.ip.is_ours(packet.dst) {
             return false;
         }
-        let Some(segment) = Usual::of(&packet) else {
+        let Some(segment) = FastSegment::of(&packet) else {
             return self.take_other(&packet, received, memory);
         };
         let Self { ip, tcp, config, counters, now, .. } = self;
-        let mut cx = Cx { now: *now, memory: &mut *memory, ip, config, counters };
-        match tcp.on_expected(&mut cx, &segment, received) {
+        let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
+        match tcp.on_fast_segment(&mut context, &segment, received) {
             Ok(()) => true,
-            Err(hash) => self.take_unexpected(&segment, (received, hash), memory),
+            Err(lookup) => self.take_unexpected(&segment, (received, lookup), memory),
         }
     }
 
     /// Takes any other segment whose headers are the usual ones: they are read, and its destination
-    /// is known to be ours. `false`: something is wrong with it, and the full way will say what.
+    /// is known to be ours. `false`: something is wrong with it, and the slow path will say what.
     #[inline(never)]
     fn take_unexpected<M: Memory>(
         &mut self,
-        segment: &Usual<'_>,
-        (received, hash): (Received, Option<u32>),
+        segment: &FastSegment<'_>,
+        (received, lookup): (Received, Option<Lookup>),
         memory: &mut M,
     ) -> bool {
         let content = &segment.content;
@@ -187,8 +217,8 @@ impl Stack {
             return false;
         }
         let segment = Segment::of_usual(segment, received);
-        self.with(memory, |tcp, cx| tcp.on_read(cx, &segment, hash));
-        self.settle_neighbours(memory);
+        self.with(memory, |tcp, context| tcp.on_read(context, &segment, lookup));
+        self.report_neighbours(memory);
         true
     }
 
@@ -205,16 +235,17 @@ impl Stack {
             return false;
         }
         let segment = Segment::of_other(&segment, received);
-        self.with(memory, |tcp, cx| tcp.on_read(cx, &segment, None));
-        self.settle_neighbours(memory);
+        self.with(memory, |tcp, context| tcp.on_read(context, &segment, None));
+        self.report_neighbours(memory);
         true
     }
 
     /// The checksum of a segment is right, and it may come from where it says.
     #[inline(always)]
     fn is_believed(&self, (src, sum): (IpAddr, Sum), payload: &[u8], received: Received) -> bool {
+        let payload_sum = || if payload.is_empty() { 0 } else { checksum::sum(payload) };
         let is_right =
-            received.checksums == Checksums::Verified || sum.is_right_with(checksum::sum(payload));
+            received.checksums == Checksums::Verified || sum.is_right_with(payload_sum());
         is_right && self.ip.may_come_from(src, None)
     }
 
@@ -227,9 +258,31 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) {
-        self.tcp.set_refusing(true);
+        self.on_unknown_frame(now, frame, received, (Unknown::Refused, memory));
+    }
+
+    /// As [`Stack::on_frame`], but a segment of TCP that is of no connection here is not answered
+    /// by a RST: its connection is on its way from one stack to another, and the peer repeats it.
+    pub fn on_stray_frame<M: Memory>(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) {
+        self.on_unknown_frame(now, frame, received, (Unknown::Stray, memory));
+    }
+
+    fn on_unknown_frame<M: Memory>(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        received: Received,
+        (unknown, memory): (Unknown, &mut M),
+    ) {
+        self.tcp.set_unknown(unknown);
         self.on_frame(now, frame, received, memory);
-        self.tcp.set_refusing(false);
+        self.tcp.set_unknown(Unknown::Answered);
     }
 
     fn take_in<M: Memory>(
@@ -240,27 +293,27 @@ impl Stack {
     ) -> Result<(), Drop> {
         let Self { ip, reassembly, tcp, udp, config, counters, now, .. } = self;
         let inbound = ip.on_frame(*now, (frame, received), reassembly, counters)?;
-        let mut cx = Cx { now: *now, memory, ip, config, counters };
+        let mut context = Context { now: *now, memory, ip, config, counters };
         match inbound {
             Inbound::Handled => {}
             // TCP counts its drops itself: it drops parts of segments, too.
-            Inbound::Tcp(arrived) => tcp.on_segment(&mut cx, &arrived),
+            Inbound::Tcp(arrived) => tcp.on_segment(&mut context, &arrived),
             Inbound::Udp(arrived, original) => {
-                let taken = udp.on_datagram(&mut cx, &arrived);
+                let taken = udp.on_datagram(&mut context, &arrived);
                 if taken == Err(Drop::NoEndpoint) {
-                    cx.ip.complain(*now, &original, Complaint::Port, cx.counters);
+                    context.ip.complain(*now, &original, Complaint::Port, context.counters);
                 }
                 taken?;
             }
             Inbound::Shared(Protocol::Tcp, arrived) if tcp.is_asked_for(&arrived) => {
-                tcp.on_segment(&mut cx, &arrived);
+                tcp.on_segment(&mut context, &arrived);
             }
-            Inbound::Shared(Protocol::Udp, arrived) => udp.on_datagram(&mut cx, &arrived)?,
+            Inbound::Shared(Protocol::Udp, arrived) => udp.on_datagram(&mut context, &arrived)?,
             Inbound::Shared(..) => return Err(Drop::NoConnection),
             Inbound::Icmp(error, said) if error.protocol == Protocol::Udp => {
-                udp.on_icmp_error(&mut cx, &error, &said)?;
+                udp.on_icmp_error(&mut context, &error, &said)?;
             }
-            Inbound::Icmp(error, _) => tcp.on_icmp_error(&mut cx, &error),
+            Inbound::Icmp(error, _) => tcp.on_icmp_error(&mut context, &error),
         }
         Ok(())
     }
@@ -278,8 +331,8 @@ impl Stack {
             }
         });
         (0..given_up).for_each(|_| counters.drop(Drop::BadFragment));
-        self.with(memory, |tcp, cx| tcp.on_timeout(cx));
-        self.settle_neighbours(memory);
+        self.with(memory, |tcp, context| tcp.on_timeout(context));
+        self.report_neighbours(memory);
     }
 
     /// The next thing that happened; `None`: nothing more.
@@ -287,10 +340,18 @@ impl Stack {
         if let Some(event) = self.tcp.poll_bytes() {
             return Some(event);
         }
-        self.poll_any_event()
+        self.poll_other_event()
     }
 
     /// Apart, so that it does not stand in the way of the most usual event.
+    #[inline(never)]
+    fn poll_other_event(&mut self) -> Option<Event> {
+        if self.tcp.is_quiet() && !self.udp.has_event() {
+            return None;
+        }
+        self.poll_any_event()
+    }
+
     #[inline(never)]
     fn poll_any_event(&mut self) -> Option<Event> {
         match self.tcp.poll_event(self.now) {
@@ -299,8 +360,8 @@ impl Stack {
         }
     }
 
-    /// [`Stack::poll_event`] may have something to tell. For whoever turns the stack for another
-    /// one, who takes the events; rarely there is none after all.
+    /// Whether [`Stack::poll_event`] may return an event. For a thread that polls the stack while
+    /// another one takes the events. A false positive is possible but rare.
     pub fn has_event(&mut self) -> bool {
         self.tcp.has_event() || self.udp.has_event()
     }
@@ -315,9 +376,18 @@ impl Stack {
         memory: &mut M,
     ) -> Option<Transmit> {
         self.tick(now);
+        if self.is_silent() {
+            return None;
+        }
         let transmit = self.next_frame(frame, memory)?;
         self.counters.totals.frames_out += 1;
         Some(transmit)
+    }
+
+    /// No frame can leave, and nothing is to be decided before one could.
+    #[inline(always)]
+    fn is_silent(&self) -> bool {
+        self.tcp.is_silent(self.ip.epoch()) && self.ip.is_silent(self.now) && self.udp.is_silent()
     }
 
     fn next_frame<M: Memory>(&mut self, frame: &mut [u8], memory: &mut M) -> Option<Transmit> {
@@ -326,16 +396,16 @@ impl Stack {
         if let Some(len) = ip.poll_transmit(now, frame, counters) {
             return Some(Transmit { len, ..Transmit::default() });
         }
-        let mut cx = Cx { now, memory, ip, config, counters };
-        let transmit = match tcp.poll_transmit(&mut cx, frame) {
-            None => udp.poll_transmit(&mut cx, frame),
+        let mut context = Context { now, memory, ip, config, counters };
+        let transmit = match tcp.poll_transmit(&mut context, frame) {
+            None => udp.poll_transmit(&mut context, frame),
             transmit => transmit,
         };
         if transmit.is_some() {
             return transmit;
         }
         // A transport that looked for a neighbour may have made a question.
-        let len = cx.ip.poll_transmit(now, frame, cx.counters)?;
+        let len = context.ip.poll_transmit(now, frame, context.counters)?;
         Some(Transmit { len, ..Transmit::default() })
     }
 
@@ -354,9 +424,10 @@ impl Stack {
     /// sleeps, and decides there what they wait for.
     #[must_use]
     pub fn has_timer_due(&self, now: Instant) -> bool {
-        let timers =
-            [self.ip.poll_timeout(), self.reassembly.poll_timeout(), self.tcp.next_timer()];
-        timers.into_iter().flatten().any(|at| at <= now)
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        self.tcp.has_timer_due(now)
+            || is_due(self.reassembly.poll_timeout())
+            || self.ip.has_timer_due(now)
     }
 
     /// What was counted.
@@ -404,10 +475,10 @@ impl Stack {
     fn with<M: Memory, R>(
         &mut self,
         memory: &mut M,
-        call: impl FnOnce(&mut Tcp, &mut Cx<'_, M>) -> R,
+        call: impl FnOnce(&mut Tcp, &mut Context<'_, M>) -> R,
     ) -> R {
         let Self { ip, tcp, config, counters, now, .. } = self;
-        call(tcp, &mut Cx { now: *now, memory, ip, config, counters })
+        call(tcp, &mut Context { now: *now, memory, ip, config, counters })
     }
 
     /// Time never runs backwards.
@@ -415,13 +486,22 @@ impl Stack {
         self.now = self.now.max(now);
     }
 
-    /// Tells everybody who waits about neighbours that were found, or given up.
-    fn settle_neighbours<M: Memory>(&mut self, memory: &mut M) {
+    /// Notifies all waiting users of neighbours that were resolved or have failed.
+    #[inline(always)]
+    fn report_neighbours<M: Memory>(&mut self, memory: &mut M) {
+        if self.ip.has_decided_neighbour() {
+            self.report_decided_neighbours(memory);
+        }
+    }
+
+    #[inline(never)]
+    fn report_decided_neighbours<M: Memory>(&mut self, memory: &mut M) {
         let Self { ip, tcp, udp, config, counters, now, .. } = self;
         while let Some((neighbour, resolved)) = ip.poll_neighbour(counters) {
-            let mut cx = Cx { now: *now, memory: &mut *memory, ip: &mut *ip, config, counters };
-            tcp.on_neighbour(&mut cx, neighbour, resolved);
-            udp.on_neighbour(&mut cx, neighbour, resolved);
+            let mut context =
+                Context { now: *now, memory: &mut *memory, ip: &mut *ip, config, counters };
+            tcp.on_neighbour(&mut context, neighbour, resolved);
+            udp.on_neighbour(&mut context, neighbour, resolved);
         }
     }
 }

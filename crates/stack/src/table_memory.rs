@@ -13,14 +13,14 @@ pub enum Table {
     Connections,
     /// Which places of the table of connections are free.
     Places,
-    /// Who has something to send, and who has something to report.
+    /// Transmit and event lists.
     Lists,
     /// When each has to be looked at.
     Wheel,
-    /// Who is meant by a segment.
+    /// Flow table.
     Flows,
     /// Connections of which only the SYN has come.
-    Embryos,
+    HalfOpen,
     /// Connections that wait for their old segments to die.
     TimeWaits,
     /// Chunks in queues.
@@ -69,7 +69,7 @@ impl Table {
             Self::Lists => "lists",
             Self::Wheel => "wheel",
             Self::Flows => "flow table",
-            Self::Embryos => "embryos",
+            Self::HalfOpen => "half-open",
             Self::TimeWaits => "TIME-WAIT",
             Self::Chunks => "chunks",
             Self::Records => "records",

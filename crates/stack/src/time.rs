@@ -1,4 +1,4 @@
-//! Time, as the caller tells it.
+//! Time as passed in by the caller.
 //!
 //! Invariant: an `Instant` is only compared with others of the same caller; the stack never asks
 //! for one. It may stand still between two calls, and never runs backwards (an earlier `now` than

@@ -5,8 +5,8 @@
 //! Invariants
 //! - A datagram is received whole into one buffer of the endpoint's pool, or dropped and counted.
 //! - What is sent fits one packet: the link's MTU for IPv4, whose routers may cut it, the path's
-//!   for IPv6. Nothing is cut here: whoever sends more than a path takes loses all of it when one
-//!   part is lost (RFC 8085 §3.2).
+//!   for IPv6. Datagrams are not fragmented here: the loss of one
+//!   fragment would lose the whole datagram (RFC 8085 §3.2).
 //! - Datagrams that wait, in both directions, have ceilings per endpoint and together.
 //! - An ICMP error is believed if an endpoint of that port sent to that peer lately, and else not.
 //! - To each event of a datagram that was refused belongs one notice, in the same order.
@@ -22,8 +22,8 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::chunk::Chunk;
 use crate::config::Config;
+use crate::context::Context;
 use crate::counters::Drop;
-use crate::cx::Cx;
 use crate::error::{BindError, OperationError};
 use crate::event::{Arrival, Event};
 use crate::frame::Checksums;
@@ -54,7 +54,7 @@ struct Endpoint {
     /// Later than that of those that came to their address before it.
     since: u64,
     pool: PoolId,
-    /// Events of it that nobody has taken yet.
+    /// Its events that were not taken yet.
     events: u32,
     /// Datagrams of it that wait to be sent.
     sending: u32,
@@ -75,7 +75,7 @@ pub(crate) struct Udp {
     /// Endpoints that came to an address, ever.
     changes: u64,
     events: VecDeque<(Event, Arrival)>,
-    /// How the datagram arrived that was told of last.
+    /// Arrival metadata of the datagram of the last event.
     last_arrival: Arrival,
     refusals: Refusals,
     sending: Sending,
@@ -170,14 +170,14 @@ impl Udp {
     /// Why it is dropped; [`Drop::NoEndpoint`] is for the sender to know.
     pub(crate) fn on_datagram<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         arrived: &Arrived<'_>,
     ) -> Result<(), Drop> {
         let view = udp::View::new(arrived.payload)?;
         let from = SocketAddr::new(arrived.src, view.src_port());
         let to = SocketAddr::new(arrived.dst, view.dst_port());
         let Some(index) = self.find(from, to) else {
-            // Who sent it is told that nobody is here, but only if that is what was asked.
+            // Only a valid datagram is answered with port unreachable.
             check(arrived, &view, checksum::sum(view.payload()))?;
             return Err(Drop::NoEndpoint);
         };
@@ -188,18 +188,18 @@ impl Udp {
         if is_full || endpoint.events >= DATAGRAMS_PER_ENDPOINT_MAX {
             return Err(Drop::QueueFull);
         }
-        let buf = cx.memory.alloc(endpoint.pool).ok_or(Drop::NoBuffer)?;
-        if view.payload().len() > cx.memory.buf_bytes(buf) as usize {
-            cx.memory.free(buf);
+        let buf = context.memory.alloc(endpoint.pool).ok_or(Drop::NoBuffer)?;
+        if view.payload().len() > context.memory.buf_bytes(buf) as usize {
+            context.memory.free(buf);
             return Err(Drop::NoBuffer);
         }
-        let sum = cx.memory.copy_in(buf, 0, view.payload());
+        let sum = context.memory.copy_in(buf, 0, view.payload());
         if let Err(reason) = check(arrived, &view, sum) {
-            cx.memory.free(buf);
+            context.memory.free(buf);
             return Err(reason);
         }
         endpoint.events += 1;
-        cx.counters.totals.datagrams_in += 1;
+        context.counters.totals.datagrams_in += 1;
         let generation = self.places.generation(index);
         let datagram = Event::Datagram {
             endpoint: DatagramId { index, generation },
@@ -225,12 +225,12 @@ impl Udp {
         Some(event)
     }
 
-    /// Something has happened that nobody was told of.
+    /// Whether an event is pending.
     pub(crate) fn has_event(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// How the datagram arrived that was told of last.
+    /// Arrival metadata of the datagram of the last event.
     pub(crate) const fn last_arrival(&self) -> Arrival {
         self.last_arrival
     }

@@ -1,4 +1,4 @@
-//! Timer wheel: which of many deadlines come next, in constant time for each.
+//! Timer wheel: deadlines with constant cost per operation.
 //!
 //! One entry per connection, at the earliest of its deadlines. Five levels of 64 slots: a slot of
 //! the lowest is one tick wide, a slot of the next is as wide as the whole level below it. An entry
@@ -11,8 +11,8 @@
 //!
 //! So is cancelling. Connections come and go much faster than their timers would, and a place that
 //! is free is taken again at once: an entry that is cancelled stays in its slot, said to be so. If
-//! it is armed again for a later tick it has the tick alone changed, and is moved when its slot's
-//! time has come; nobody else hears of it.
+//! it is armed again for a later tick only its tick changes, and it moves when its slot
+//! expires.
 //!
 //! Invariants
 //! - `tick` is the first tick that has not been expired. Every entry's tick is at or after it.
@@ -128,6 +128,14 @@ impl Wheel {
         }
         let tick = (0..LEVELS).filter_map(|level| self.next_slot(level)).min();
         tick.map(|tick| Instant::from_nanos(tick << TICK_SHIFT))
+    }
+
+    /// [`Wheel::next`] is not after `now`.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.armed > 0
+            && self.tick <= now.as_nanos() >> TICK_SHIFT
+            && self.next().is_some_and(|at| at <= now)
     }
 
     /// Takes one entry whose time has come by `now`.

@@ -1,39 +1,39 @@
-//! The arguments of a call, by position and by the type that the call wants.
+//! The arguments of a call, by position and by expected type.
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{CallError, Descriptors, evaluate};
+use super::{ScriptCallError, ScriptDescriptors, evaluate};
 use crate::limits::CALL_BYTES_MAX;
 use crate::script::{CallLine, Expression};
-use crate::settings::Settings;
+use crate::settings::ScriptSettings;
 use crate::system::Fd;
 
 /// What an option without a given length takes.
 const INT_BYTES: usize = 4;
 
 /// A call's arguments and what resolves them.
-pub(super) struct Arguments<'a> {
+pub(super) struct CallArguments<'a> {
     pub(super) line: &'a CallLine,
-    pub(super) descriptors: &'a Descriptors,
-    pub(super) settings: &'a Settings,
+    pub(super) descriptors: &'a ScriptDescriptors,
+    pub(super) settings: &'a ScriptSettings,
 }
 
-impl<'a> Arguments<'a> {
+impl<'a> CallArguments<'a> {
     /// The expression at a position, from 0.
-    pub(super) fn at(&self, position: usize) -> Result<&'a Expression, CallError> {
+    pub(super) fn at(&self, position: usize) -> Result<&'a Expression, ScriptCallError> {
         let found = self.line.arguments.get(position);
         found.ok_or_else(|| self.bad(position, "something"))
     }
 
-    pub(super) fn bad(&self, position: usize, what: &'static str) -> CallError {
-        CallError::BadArgument { call: self.line.name.clone(), position: position + 1, what }
+    pub(super) fn bad(&self, position: usize, what: &'static str) -> ScriptCallError {
+        ScriptCallError::BadArgument { call: self.line.name.clone(), position: position + 1, what }
     }
 
-    pub(super) fn evaluate(&self, expression: &Expression) -> Result<i64, CallError> {
+    pub(super) fn evaluate(&self, expression: &Expression) -> Result<i64, ScriptCallError> {
         evaluate(expression)
     }
 
-    pub(super) fn int(&self, position: usize) -> Result<i32, CallError> {
+    pub(super) fn int(&self, position: usize) -> Result<i32, ScriptCallError> {
         let value = evaluate(self.at(position)?)?;
         // Masks with the highest bit set are written as positive numbers.
         i32::try_from(value)
@@ -41,16 +41,16 @@ impl<'a> Arguments<'a> {
             .map_err(|_| self.bad(position, "a number of 32 bits"))
     }
 
-    pub(super) fn unsigned(&self, position: usize) -> Result<u32, CallError> {
+    pub(super) fn unsigned(&self, position: usize) -> Result<u32, ScriptCallError> {
         self.int(position).map(i32::cast_unsigned)
     }
 
-    pub(super) fn size(&self, position: usize) -> Result<usize, CallError> {
+    pub(super) fn size(&self, position: usize) -> Result<usize, ScriptCallError> {
         let value = evaluate(self.at(position)?)?;
         usize::try_from(value).map_err(|_| self.bad(position, "a size"))
     }
 
-    pub(super) fn fd(&self, position: usize) -> Result<Fd, CallError> {
+    pub(super) fn fd(&self, position: usize) -> Result<Fd, ScriptCallError> {
         Ok(self.descriptors.live(evaluate(self.at(position)?)?))
     }
 
@@ -59,7 +59,7 @@ impl<'a> Arguments<'a> {
         &self,
         position: usize,
         default: SocketAddr,
-    ) -> Result<Option<SocketAddr>, CallError> {
+    ) -> Result<Option<SocketAddr>, ScriptCallError> {
         let structure = match self.at(position)? {
             Expression::Ellipsis => return Ok(Some(default)),
             structure @ Expression::Structure(_) => structure,
@@ -95,13 +95,13 @@ impl<'a> Arguments<'a> {
     }
 
     /// The sizes of a list of `{..., 1000}`.
-    pub(super) fn sizes(&self, list: &Expression) -> Result<Vec<usize>, CallError> {
+    pub(super) fn sizes(&self, list: &Expression) -> Result<Vec<usize>, ScriptCallError> {
         let Expression::List(list) = list else { return Err(self.bad(1, "a list of buffers")) };
         list.iter().map(|part| self.part(part).map(|(_, bytes)| bytes)).collect()
     }
 
     /// The bytes of a list of `{..., 1000}`.
-    pub(super) fn parts(&self, list: &Expression) -> Result<Vec<Vec<u8>>, CallError> {
+    pub(super) fn parts(&self, list: &Expression) -> Result<Vec<Vec<u8>>, ScriptCallError> {
         let Expression::List(list) = list else { return Err(self.bad(1, "a list of buffers")) };
         list.iter()
             .map(|part| {
@@ -112,7 +112,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// Base and length of one buffer, with or without the names of the fields.
-    fn part<'e>(&self, part: &'e Expression) -> Result<(&'e Expression, usize), CallError> {
+    fn part<'e>(&self, part: &'e Expression) -> Result<(&'e Expression, usize), ScriptCallError> {
         let bad = || self.bad(1, "buffers of the form {..., 1000}");
         let Expression::Structure(fields) = part else { return Err(bad()) };
         let [base, len] = &fields[..] else { return Err(bad()) };
@@ -124,17 +124,17 @@ impl<'a> Arguments<'a> {
         Ok((value(base), usize::try_from(len).map_err(|_| bad())?))
     }
 
-    /// What a `write` sends: the text, or so many zeros.
-    pub(super) fn data(&self, position: usize, size_at: usize) -> Result<Vec<u8>, CallError> {
+    /// The bytes of a `write`: the text, or this many zeros.
+    pub(super) fn data(&self, position: usize, size_at: usize) -> Result<Vec<u8>, ScriptCallError> {
         contents(self.at(position)?, self.size(size_at)?)
     }
 
-    /// An option's value as bytes: in the width that the call's length says.
+    /// An option's value as bytes: in the width of the call's length.
     pub(super) fn option_value(
         &self,
         position: usize,
         size_at: usize,
-    ) -> Result<Vec<u8>, CallError> {
+    ) -> Result<Vec<u8>, ScriptCallError> {
         let bytes = match self.line.arguments.get(size_at) {
             Some(Expression::Ellipsis) | None => INT_BYTES,
             Some(_) => self.size(size_at)?,
@@ -143,8 +143,8 @@ impl<'a> Arguments<'a> {
         encode(self.at(position)?, bytes)?.ok_or_else(|| self.bad(position, "an option's value"))
     }
 
-    /// How much room a `getsockopt` has: `[4]`, `4` or `...`.
-    pub(super) fn option_bytes(&self, position: usize) -> Result<usize, CallError> {
+    /// Buffer size of a `getsockopt`: `[4]`, `4` or `...`.
+    pub(super) fn option_bytes(&self, position: usize) -> Result<usize, ScriptCallError> {
         let size = match self.line.arguments.get(position) {
             None | Some(Expression::Ellipsis) => return Ok(INT_BYTES),
             Some(Expression::List(list)) => match &list[..] {
@@ -157,7 +157,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// `{fd=4, events=POLLIN, revents=POLLIN}`.
-    pub(super) fn poll_entry(&self, entry: &Expression) -> Result<(Fd, i16), CallError> {
+    pub(super) fn poll_entry(&self, entry: &Expression) -> Result<(Fd, i16), ScriptCallError> {
         let bad = || self.bad(0, "entries of the form {fd=4, events=POLLIN}");
         let fd = evaluate(field(entry, "fd").ok_or_else(bad)?)?;
         let events = evaluate(field(entry, "events").ok_or_else(bad)?)?;
@@ -165,7 +165,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// `{events=EPOLLIN, fd=4}`, also with `ptr`, `u32` or `u64`.
-    pub(super) fn epoll_event(&self, position: usize) -> Result<(u32, u64), CallError> {
+    pub(super) fn epoll_event(&self, position: usize) -> Result<(u32, u64), ScriptCallError> {
         epoll_event(self.at(position)?)?.ok_or_else(|| self.bad(position, "an epoll event"))
     }
 }
@@ -180,7 +180,7 @@ pub(super) fn field<'e>(structure: &'e Expression, name: &str) -> Option<&'e Exp
 }
 
 /// Mask and data of an epoll event. The data is the script's own number, a descriptor too.
-pub(super) fn epoll_event(structure: &Expression) -> Result<Option<(u32, u64)>, CallError> {
+pub(super) fn epoll_event(structure: &Expression) -> Result<Option<(u32, u64)>, ScriptCallError> {
     let Some(events) = field(structure, "events") else { return Ok(None) };
     let data = ["fd", "ptr", "u32", "u64"].iter().find_map(|name| field(structure, name));
     let data = data.map_or(Ok(0), evaluate)?;
@@ -189,9 +189,9 @@ pub(super) fn epoll_event(structure: &Expression) -> Result<Option<(u32, u64)>, 
 }
 
 /// A text, cut or filled up with zeros to its length.
-fn contents(base: &Expression, bytes: usize) -> Result<Vec<u8>, CallError> {
+fn contents(base: &Expression, bytes: usize) -> Result<Vec<u8>, ScriptCallError> {
     if bytes > CALL_BYTES_MAX {
-        return Err(CallError::Unsupported("a call with more than 64 MiB"));
+        return Err(ScriptCallError::Unsupported("a call with more than 64 MiB"));
     }
     let mut contents = match base {
         Expression::Text(text) => text.clone(),
@@ -202,7 +202,7 @@ fn contents(base: &Expression, bytes: usize) -> Result<Vec<u8>, CallError> {
 }
 
 /// An option's value in the machine's byte order; none when it has no such form.
-pub(super) fn encode(value: &Expression, bytes: usize) -> Result<Option<Vec<u8>>, CallError> {
+pub(super) fn encode(value: &Expression, bytes: usize) -> Result<Option<Vec<u8>>, ScriptCallError> {
     let width = |value: i64, bytes: usize| value.to_ne_bytes()[..bytes.min(8)].to_vec();
     Ok(Some(match value {
         Expression::List(list) => {

@@ -3,24 +3,24 @@
 use super::*;
 use crate::dialect::Dialect;
 use crate::parse::{Definitions, parse};
-use crate::script::Action;
-use crate::system::{Output, Returned};
+use crate::script::ScriptAction;
+use crate::system::{CallOutput, Returned};
 
 fn line(text: &str) -> CallLine {
     let text = format!("0 {text}");
     let script = parse(text.as_bytes(), &mut Definitions::default()).expect("a script");
     match script.events.into_iter().next().map(|event| event.action) {
-        Some(Action::Call(line)) => line,
+        Some(ScriptAction::Call(line)) => line,
         other => panic!("{text} is {other:?}"),
     }
 }
 
 /// With 3 and 4 open, as 103 and 104.
-fn prepared(text: &str) -> Result<Call, CallError> {
-    let mut descriptors = Descriptors::default();
+fn prepared(text: &str) -> Result<Call, ScriptCallError> {
+    let mut descriptors = ScriptDescriptors::default();
     descriptors.open(3, 103);
     descriptors.open(4, 104);
-    let settings = Settings::new(&[], Dialect::Linux).expect("defaults");
+    let settings = ScriptSettings::new(&[], Dialect::Linux).expect("defaults");
     prepare(&line(text), &descriptors, &settings)
 }
 
@@ -83,12 +83,12 @@ fn buffers_can_be_many_and_named() {
 #[test]
 fn what_is_not_known_is_named() {
     let error = prepared("mmap(0, 1, 2) = 0").expect_err("no call");
-    assert_eq!(error, CallError::UnknownCall("mmap".to_owned()));
+    assert_eq!(error, ScriptCallError::UnknownCall("mmap".to_owned()));
     let error = prepared("setsockopt(3, IPPROTO_TCP, TCP_NO_SUCH_OPTION, [1], 4) = 0");
-    assert_eq!(error, Err(CallError::UnknownName("TCP_NO_SUCH_OPTION".to_owned())));
+    assert_eq!(error, Err(ScriptCallError::UnknownName("TCP_NO_SUCH_OPTION".to_owned())));
     assert_eq!(prepared("close(9) = -1 EBADF"), Ok(Call::Close { fd: -1 }));
     let error = prepared("read(4, ..., 99999999999) = 0").expect_err("too much");
-    assert_eq!(error, CallError::Unsupported("a call with more than 64 MiB"));
+    assert_eq!(error, ScriptCallError::Unsupported("a call with more than 64 MiB"));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn results_and_errors_are_compared() {
 #[test]
 fn outputs_are_compared_unless_they_may_be_any() {
     let option = |value: i32| Returned {
-        output: Output::Bytes(value.to_ne_bytes().to_vec()),
+        output: CallOutput::Bytes(value.to_ne_bytes().to_vec()),
         ..Returned::success(0)
     };
     let text = "getsockopt(3, SOL_SOCKET, SO_ERROR, [ETIMEDOUT], [4]) = 0";
@@ -113,12 +113,13 @@ fn outputs_are_compared_unless_they_may_be_any() {
     assert!(judged(text, &option(0)).is_some());
     assert_eq!(judged("getsockopt(3, SOL_SOCKET, SO_ERROR, ..., [4]) = 0", &option(9)), None);
     let text = "poll([{fd=4, events=POLLIN, revents=POLLIN}], 1, 0) = 1";
-    let ready = |revents| Returned { output: Output::Ready(vec![revents]), ..Returned::success(1) };
+    let ready =
+        |revents| Returned { output: CallOutput::Ready(vec![revents]), ..Returned::success(1) };
     assert_eq!(judged(text, &ready(libc::POLLIN)), None);
     assert!(judged(text, &ready(libc::POLLHUP)).is_some());
     let text = "epoll_wait(5, {events=EPOLLOUT, fd=4}, 1, 0) = 1";
     let event = |data| Returned {
-        output: Output::Events(vec![(libc::EPOLLOUT.cast_unsigned(), data)]),
+        output: CallOutput::Events(vec![(libc::EPOLLOUT.cast_unsigned(), data)]),
         ..Returned::success(1)
     };
     assert_eq!(judged(text, &event(4)), None);

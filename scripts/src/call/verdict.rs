@@ -1,20 +1,20 @@
-//! Whether a call returned what the script says.
+//! Compares the results of a call with those of the script.
 
 use super::arguments::{encode, epoll_event, field};
-use super::{CallError, evaluate};
+use super::{ScriptCallError, evaluate};
 use crate::report::seconds;
 use crate::script::{CallLine, Expression};
 use crate::symbols;
-use crate::system::{Control, Output, Returned};
+use crate::system::{CallOutput, ControlMessage, Returned};
 
 /// None when all is as expected, else what differs.
 ///
-/// Times that a call told may be wrong by `tolerance_us`.
+/// Times in a call's result may differ by `tolerance_us`.
 pub(crate) fn verdict(
     line: &CallLine,
     returned: &Returned,
     tolerance_us: i64,
-) -> Result<Option<String>, CallError> {
+) -> Result<Option<String>, ScriptCallError> {
     if let Some(difference) = result(line, returned)? {
         return Ok(Some(difference));
     }
@@ -22,20 +22,20 @@ pub(crate) fn verdict(
         return Ok(None);
     }
     match (&returned.output, line.name.as_str()) {
-        (Output::Bytes(bytes), "getsockopt") => option_value(line, bytes),
-        (Output::Bytes(bytes), _) => data(line.arguments.get(1), bytes),
-        (Output::Message { bytes, flags, control }, _) => match message(line, bytes, *flags)? {
+        (CallOutput::Bytes(bytes), "getsockopt") => option_value(line, bytes),
+        (CallOutput::Bytes(bytes), _) => data(line.arguments.get(1), bytes),
+        (CallOutput::Message { bytes, flags, control }, _) => match message(line, bytes, *flags)? {
             Some(difference) => Ok(Some(difference)),
             None => control_messages(line, control, tolerance_us),
         },
-        (Output::Integer(value), _) => integer(line, *value),
-        (Output::Ready(ready), _) => poll(line, ready),
-        (Output::Events(events), _) => epoll(line, events),
-        (Output::None | Output::Pair(..), _) => Ok(None),
+        (CallOutput::Integer(value), _) => integer(line, *value),
+        (CallOutput::Ready(ready), _) => poll(line, ready),
+        (CallOutput::Events(events), _) => epoll(line, events),
+        (CallOutput::None | CallOutput::Pair(..), _) => Ok(None),
     }
 }
 
-fn result(line: &CallLine, returned: &Returned) -> Result<Option<String>, CallError> {
+fn result(line: &CallLine, returned: &Returned) -> Result<Option<String>, ScriptCallError> {
     if line.result == Expression::Ellipsis {
         return Ok(None);
     }
@@ -56,7 +56,7 @@ fn result(line: &CallLine, returned: &Returned) -> Result<Option<String>, CallEr
         return Ok(None);
     }
     if !expected_errno.is_empty() && symbols::errno(expected_errno).is_none() {
-        return Err(CallError::UnknownName(expected_errno.to_owned()));
+        return Err(ScriptCallError::UnknownName(expected_errno.to_owned()));
     }
     let live = match returned.result {
         -1 => format!("-1 {}", symbols::errno_name(returned.errno)),
@@ -67,7 +67,7 @@ fn result(line: &CallLine, returned: &Returned) -> Result<Option<String>, CallEr
 }
 
 /// `getsockopt(4, SOL_SOCKET, SO_ERROR, [0], [4])`.
-fn option_value(line: &CallLine, bytes: &[u8]) -> Result<Option<String>, CallError> {
+fn option_value(line: &CallLine, bytes: &[u8]) -> Result<Option<String>, ScriptCallError> {
     let Some(expected) = line.arguments.get(3) else { return Ok(None) };
     let is_any = |it: &Expression| match it {
         Expression::Ellipsis => true,
@@ -96,7 +96,7 @@ fn option_value(line: &CallLine, bytes: &[u8]) -> Result<Option<String>, CallErr
 }
 
 /// Elements of four bytes, of which some may be anything.
-fn each(list: &[Expression], bytes: &[u8]) -> Result<Option<String>, CallError> {
+fn each(list: &[Expression], bytes: &[u8]) -> Result<Option<String>, ScriptCallError> {
     for (expected, live) in list.iter().zip(bytes.chunks(4)) {
         let expected = if let Expression::Field(_, value) = expected { value } else { expected };
         if *expected == Expression::Ellipsis {
@@ -121,7 +121,7 @@ fn number(bytes: &[u8]) -> String {
 }
 
 /// What was received, where the script spells it out.
-fn data(expected: Option<&Expression>, bytes: &[u8]) -> Result<Option<String>, CallError> {
+fn data(expected: Option<&Expression>, bytes: &[u8]) -> Result<Option<String>, ScriptCallError> {
     let Some(Expression::Text(text)) = expected else { return Ok(None) };
     let is_same = text.starts_with(bytes) || bytes.starts_with(text) && !text.is_empty();
     Ok((!is_same).then(|| {
@@ -130,7 +130,7 @@ fn data(expected: Option<&Expression>, bytes: &[u8]) -> Result<Option<String>, C
     }))
 }
 
-fn message(line: &CallLine, bytes: &[u8], flags: i32) -> Result<Option<String>, CallError> {
+fn message(line: &CallLine, bytes: &[u8], flags: i32) -> Result<Option<String>, ScriptCallError> {
     let Some(message) = line.arguments.get(1) else { return Ok(None) };
     if let Some(expected) = field(message, "msg_flags").filter(|it| **it != Expression::Ellipsis) {
         let expected = evaluate(expected)?;
@@ -144,9 +144,9 @@ fn message(line: &CallLine, bytes: &[u8], flags: i32) -> Result<Option<String>, 
 /// `msg_control=[{cmsg_level=SOL_TCP, cmsg_type=TCP_CM_INQ, cmsg_data=8000}]`.
 fn control_messages(
     line: &CallLine,
-    live: &[Control],
+    live: &[ControlMessage],
     tolerance_us: i64,
-) -> Result<Option<String>, CallError> {
+) -> Result<Option<String>, ScriptCallError> {
     let control = line.arguments.get(1).and_then(|message| field(message, "msg_control"));
     let Some(Expression::List(expected)) = control else { return Ok(None) };
     if expected.len() != live.len() {
@@ -171,7 +171,7 @@ fn control_messages(
             }
             continue;
         }
-        let what = CallError::Unsupported("this kind of cmsg_data");
+        let what = ScriptCallError::Unsupported("this kind of cmsg_data");
         let data = encode(data, live.data.len())?.ok_or(what)?;
         if data != live.data {
             let (live, expected) = (number(&live.data), number(&data));
@@ -197,11 +197,11 @@ fn fields_of_control(
     fields: &[Expression],
     live: &[u8],
     tolerance_us: i64,
-) -> Result<Option<String>, CallError> {
+) -> Result<Option<String>, ScriptCallError> {
     let mut time_us = None;
     for field in fields {
         let Expression::Field(name, value) = field else {
-            return Err(CallError::Unsupported("fields without names in cmsg_data"));
+            return Err(ScriptCallError::Unsupported("fields without names in cmsg_data"));
         };
         if **value == Expression::Ellipsis {
             continue;
@@ -212,7 +212,7 @@ fn fields_of_control(
             "scm_nsec" => *time_us.get_or_insert(0) += value / 1000,
             name => {
                 let known = EXTENDED_ERROR.iter().find(|(known, ..)| *known == name);
-                let known = known.ok_or_else(|| CallError::UnknownName(name.to_owned()))?;
+                let known = known.ok_or_else(|| ScriptCallError::UnknownName(name.to_owned()))?;
                 let actual = native(live, known.1, known.2);
                 if actual != Some(value) {
                     let actual = actual.unwrap_or(-1);
@@ -242,7 +242,7 @@ fn native(bytes: &[u8], from: usize, len: usize) -> Option<i64> {
 }
 
 /// `ioctl(4, SIOCINQ, [1000])`.
-fn integer(line: &CallLine, live: i64) -> Result<Option<String>, CallError> {
+fn integer(line: &CallLine, live: i64) -> Result<Option<String>, ScriptCallError> {
     let Some(Expression::List(list)) = line.arguments.get(2) else { return Ok(None) };
     let [expected] = &list[..] else { return Ok(None) };
     if *expected == Expression::Ellipsis {
@@ -252,7 +252,7 @@ fn integer(line: &CallLine, live: i64) -> Result<Option<String>, CallError> {
     Ok((expected != live).then(|| format!("{} gave {live}, expected {expected}", line.name)))
 }
 
-fn poll(line: &CallLine, ready: &[i16]) -> Result<Option<String>, CallError> {
+fn poll(line: &CallLine, ready: &[i16]) -> Result<Option<String>, ScriptCallError> {
     let Some(Expression::List(list)) = line.arguments.first() else { return Ok(None) };
     for (entry, &live) in list.iter().zip(ready) {
         let expected = match field(entry, "revents") {
@@ -267,7 +267,7 @@ fn poll(line: &CallLine, ready: &[i16]) -> Result<Option<String>, CallError> {
     Ok(None)
 }
 
-fn epoll(line: &CallLine, events: &[(u32, u64)]) -> Result<Option<String>, CallError> {
+fn epoll(line: &CallLine, events: &[(u32, u64)]) -> Result<Option<String>, ScriptCallError> {
     let list = match line.arguments.get(1) {
         Some(Expression::List(list)) => &list[..],
         Some(one @ Expression::Structure(_)) => std::slice::from_ref(one),

@@ -1,4 +1,4 @@
-//! What becomes of the commands that scripts in the wild contain.
+//! Tests of the commands that published scripts contain.
 
 use super::*;
 

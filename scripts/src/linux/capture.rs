@@ -12,17 +12,17 @@ use crate::system::SystemError;
 
 /// All protocols, in network byte order.
 const ETH_P_ALL: u32 = (libc::ETH_P_ALL as u16).to_be() as u32;
-/// Room for what arrives while nobody looks.
+/// Buffer for packets that arrive between two reads.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 const PACKET_BYTES_MAX: usize = 1 << 17;
 
 /// A packet socket on all interfaces of the namespace.
-pub(super) struct Capture {
+pub(super) struct NamespaceCapture {
     socket: OwnedFd,
     buffer: Vec<u8>,
 }
 
-impl Capture {
+impl NamespaceCapture {
     pub(super) fn new() -> Result<Self, SystemError> {
         let broken = |error: rustix::io::Errno| SystemError::Broken {
             what: "no packet socket",

@@ -10,7 +10,7 @@ use rustix::time::Timespec;
 
 use super::sys;
 use crate::knobs::Knob;
-use crate::settings::Settings;
+use crate::settings::ScriptSettings;
 use crate::system::{Injected, SystemError, Turned};
 
 /// Scripts in the wild name it in their commands.
@@ -26,7 +26,7 @@ const OFFLOADS: u32 = CHECKSUM_OFFLOAD | 0x02 | 0x04 | 0x08;
 const CHECKSUM_OFFLOAD: u32 = 0x01;
 /// The largest train with its headers.
 const TRAIN_BYTES_MAX: usize = 1 << 17;
-/// The namespace of the calling thread. It goes when the thread and its children are gone.
+/// The namespace of the calling thread. It exists until the thread and its children have ended.
 pub(super) struct Namespace {
     device: File,
     buffer: Vec<u8>,
@@ -34,8 +34,8 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// Gives the calling thread a namespace of its own, with the device and its routes.
-    pub(super) fn new(settings: &Settings) -> Result<Self, SystemError> {
+    /// Moves the calling thread into a new namespace with the device and its routes.
+    pub(super) fn new(settings: &ScriptSettings) -> Result<Self, SystemError> {
         let unavailable = |what: &str, error: std::io::Error| {
             SystemError::Unavailable(format!("{what}: {error} (root is needed)"))
         };
@@ -104,7 +104,7 @@ impl Namespace {
     /// Sleeps until the kernel has sent something, at most so long.
     pub(super) fn wait_for_device(&self, us: i64) {
         let timeout = Timespec { tv_sec: us / 1_000_000, tv_nsec: us % 1_000_000 * 1000 };
-        // An interruption ends the sleep early, and the caller looks at its clock.
+        // A signal ends the sleep early; the caller checks its clock.
         let _ = poll(&mut [PollFd::new(&self.device, PollFlags::IN)], Some(&timeout));
     }
 }
@@ -128,7 +128,7 @@ pub(super) fn has_congestion_control(name: &str) -> bool {
 }
 
 /// Addresses and routes, as `ip` sets them.
-fn configure(settings: &Settings) -> Result<(), SystemError> {
+fn configure(settings: &ScriptSettings) -> Result<(), SystemError> {
     let local = format!("{}/{}", settings.local_ip, settings.local_prefix_len);
     let remote = format!("{}/{}", settings.remote_ip, settings.remote_prefix_len);
     let mtu = settings.mtu.to_string();

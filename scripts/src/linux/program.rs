@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::{clock_us, sys};
-use crate::linux::program::calls::{Files, make};
+use crate::linux::program::calls::{ProgramFiles, make};
 use crate::system::{Call, Returned, SystemError};
 
 /// How long a call that blocks gets to reach its wait.
@@ -19,8 +19,8 @@ const LOOK_MS: u64 = 1;
 /// How long the thread gets to end when its sockets are shut down.
 const END_MS: u64 = 500;
 
-/// What the thread says.
-enum Said {
+/// The messages of the thread.
+enum ThreadMessage {
     /// The next call begins right now.
     Begun,
     /// It returned, at this time in microseconds since 1970.
@@ -28,22 +28,22 @@ enum Said {
 }
 
 /// The thread and what it has open.
-pub(super) struct Program {
+pub(super) struct LinuxProgram {
     calls: Option<Sender<Call>>,
-    said: Receiver<Said>,
-    files: Arc<Mutex<Files>>,
+    said: Receiver<ThreadMessage>,
+    files: Arc<Mutex<ProgramFiles>>,
     thread_id: i32,
     thread: Option<JoinHandle<()>>,
     finished: Option<(Returned, i64)>,
 }
 
-impl Program {
+impl LinuxProgram {
     /// Starts the thread, in the namespace of the caller.
     pub(super) fn start() -> Result<Self, SystemError> {
         let (calls, asked) = channel();
         let (say, said) = channel();
         let (say_id, id) = channel();
-        let files = Arc::new(Mutex::new(Files::default()));
+        let files = Arc::new(Mutex::new(ProgramFiles::default()));
         let shared = Arc::clone(&files);
         let body = move || {
             let _ = sys::take_real_time_priority();
@@ -79,8 +79,8 @@ impl Program {
         let give_up_us = clock_us() + BLOCKING_US;
         while clock_us() < give_up_us {
             match self.said.try_recv() {
-                Ok(Said::Begun) => has_begun = true,
-                Ok(Said::Ended(returned, at_us)) => {
+                Ok(ThreadMessage::Begun) => has_begun = true,
+                Ok(ThreadMessage::Ended(returned, at_us)) => {
                     self.finished = Some((returned, at_us));
                     return Ok(());
                 }
@@ -102,7 +102,7 @@ impl Program {
             if let Some(finished) = self.finished.take() {
                 return Ok(Some(finished));
             }
-            if let Ok(Said::Ended(returned, at_us)) =
+            if let Ok(ThreadMessage::Ended(returned, at_us)) =
                 self.said.recv_timeout(Duration::from_millis(LOOK_MS))
             {
                 return Ok(Some((returned, at_us)));
@@ -125,7 +125,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for LinuxProgram {
     /// A call that still blocks is woken by the end of its socket. If it is not, its thread is left
     /// behind with its namespace.
     fn drop(&mut self) {
@@ -142,14 +142,14 @@ impl Drop for Program {
     }
 }
 
-/// The thread's life: calls until nobody asks any more.
-fn serve(asked: &Receiver<Call>, say: &Sender<Said>, files: &Mutex<Files>) {
+/// Body of the thread: makes calls until the sender is dropped.
+fn serve(asked: &Receiver<Call>, say: &Sender<ThreadMessage>, files: &Mutex<ProgramFiles>) {
     while let Ok(call) = asked.recv() {
-        if say.send(Said::Begun).is_err() {
+        if say.send(ThreadMessage::Begun).is_err() {
             return;
         }
         let returned = make(call, files);
-        if say.send(Said::Ended(returned, clock_us())).is_err() {
+        if say.send(ThreadMessage::Ended(returned, clock_us())).is_err() {
             return;
         }
     }

@@ -7,14 +7,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::system::{CONTROL_BYTES, Control};
+use crate::system::{CONTROL_BYTES, ControlMessage};
 
 /// A timestamp of the last packet in two 64-bit words (Linux 5.1).
 const SIOCGSTAMPNS_NEW: libc::Ioctl = 0x8010_8907_u32 as libc::Ioctl;
 /// Lowest real-time priority: enough to come before everything that is not real-time.
 const REAL_TIME_PRIORITY: libc::c_int = 1;
 
-/// Room for control messages, in words.
+/// Space for control messages, in words.
 const CONTROL_WORDS: usize = CONTROL_BYTES / 8;
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -45,7 +45,7 @@ pub(super) fn get_option(
     let mut len = socket_length(value.len())?;
     let fd = fd.as_fd().as_raw_fd();
     // SAFETY: the kernel writes at most `len` bytes to the pointer, which is to a slice of `len`
-    // bytes that nobody else has, and the new length to `len`; both live across the call.
+    // bytes that nothing else uses, and the new length to `len`; both live across the call.
     let result = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut len) };
     checked(result)?;
     Ok(usize::try_from(len).unwrap_or(0).min(value.len()))
@@ -57,7 +57,7 @@ pub(super) fn receive_message(
     fd: impl AsFd,
     buffers: &mut [Vec<u8>],
     flags: i32,
-) -> io::Result<(usize, i32, Vec<Control>)> {
+) -> io::Result<(usize, i32, Vec<ControlMessage>)> {
     let mut parts: Vec<libc::iovec> = buffers
         .iter_mut()
         .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
@@ -76,12 +76,12 @@ pub(super) fn receive_message(
     let fd = fd.as_fd().as_raw_fd();
     // SAFETY: the kernel reads the header and the parts, and writes at most `iov_len` bytes to each
     // part and `msg_controllen` to the control words; all of them are locals or the caller's, with
-    // nobody else looking, and live across the call.
+    // nothing else using them, and live across the call.
     let len = unsafe { libc::recvmsg(fd, &raw mut message, flags) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let told = message.msg_controllen.min(bytes.len());
-    Ok((len, message.msg_flags, Control::parse(&bytes[..told])))
+    Ok((len, message.msg_flags, ControlMessage::parse(&bytes[..told])))
 }
 
 /// The requests that scripts make of sockets, all with a pointer to an int.

@@ -3,19 +3,19 @@
 //! Arguments are parsed by form alone (lists, structures, functions); what they mean for a call is
 //! `call.rs`'s business. So structures of any name can be written.
 
-use super::{Definitions, ParseError, Problem};
+use super::{Definitions, ParseError, ScriptProblem};
 use crate::limits::{ELEMENTS_MAX, EXPRESSION_DEPTH_MAX};
 use crate::parse::cursor::Cursor;
-use crate::parse::packet::integer;
+use crate::parse::number::integer;
 use crate::parse::time::seconds;
-use crate::script::{Action, CallLine, Expression, When};
+use crate::script::{CallLine, EventTime, Expression, ScriptAction};
 
 /// A call, with the end of its time before it if it blocks.
 pub(super) fn call(
     cursor: &mut Cursor<'_>,
-    when: When,
+    when: EventTime,
     definitions: &Definitions,
-) -> Result<Action, ParseError> {
+) -> Result<ScriptAction, ParseError> {
     let start = cursor.at();
     let end_us = if cursor.take("...") {
         cursor.skip_blank();
@@ -26,17 +26,17 @@ pub(super) fn call(
         None
     };
     let begins_at = match when {
-        When::Absolute { at_us, .. } | When::Relative { at_us, .. } => at_us,
-        When::Any => 0,
+        EventTime::Absolute { at_us, .. } | EventTime::Relative { at_us, .. } => at_us,
+        EventTime::Any => 0,
     };
     if end_us.is_some_and(|end_us| end_us < begins_at) {
-        return Err(cursor.error_at(start, Problem::BackwardRange));
+        return Err(cursor.error_at(start, ScriptProblem::BackwardRange));
     }
     let name = cursor.take_word().ok_or_else(|| {
         cursor.expected("`<`, `>`, a system call, a command in backticks or code in %{ }%")
     })?;
     if let Some(command) = definitions.value(&name).and_then(|value| value.strip_prefix('`')) {
-        return Ok(Action::Command(command.trim_end_matches('`').to_owned()));
+        return Ok(ScriptAction::Command(command.trim_end_matches('`').to_owned()));
     }
     cursor.expect("(")?;
     let arguments = elements(cursor, ")", definitions, 0)?;
@@ -44,13 +44,13 @@ pub(super) fn call(
     let result = expression(cursor, definitions, 0)?;
     let errno = cursor.take_word();
     note(cursor)?;
-    Ok(Action::Call(CallLine { name, arguments, end_us, result, errno }))
+    Ok(ScriptAction::Call(CallLine { name, arguments, end_us, result, errno }))
 }
 
 /// `(Operation now in progress)`: for the reader only.
 fn note(cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
     if cursor.take_next("(") && cursor.take_until(")", false).is_none() {
-        return Err(cursor.error(Problem::Unclosed("a note in parentheses")));
+        return Err(cursor.error(ScriptProblem::Unclosed("a note in parentheses")));
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ fn elements(
     loop {
         elements.push(expression(cursor, definitions, depth)?);
         if elements.len() > ELEMENTS_MAX {
-            return Err(cursor.error(Problem::TooMuch("a list")));
+            return Err(cursor.error(ScriptProblem::TooMuch("a list")));
         }
         if !cursor.take_next(",") {
             break;
@@ -90,14 +90,14 @@ fn expression(
     depth: usize,
 ) -> Result<Expression, ParseError> {
     if depth > EXPRESSION_DEPTH_MAX {
-        return Err(cursor.error(Problem::TooMuch("an expression")));
+        return Err(cursor.error(ScriptProblem::TooMuch("an expression")));
     }
     let mut left = term(cursor, definitions, depth + 1)?;
     let mut count = 0;
     while cursor.take_next("|") {
         count += 1;
         if count > EXPRESSION_DEPTH_MAX {
-            return Err(cursor.error(Problem::TooMuch("an expression")));
+            return Err(cursor.error(ScriptProblem::TooMuch("an expression")));
         }
         let right = term(cursor, definitions, depth + 1)?;
         left = Expression::Or(Box::new(left), Box::new(right));
@@ -127,12 +127,12 @@ fn term(
     }
 }
 
-/// Strings that stand side by side are one. An ellipsis after it says that it may go on.
+/// Adjacent strings are joined. An ellipsis after them allows more bytes.
 fn text(cursor: &mut Cursor<'_>) -> Result<Expression, ParseError> {
     let mut bytes = Vec::new();
     while cursor.take_next("\"") {
         let inside = cursor.take_until("\"", true);
-        let inside = inside.ok_or_else(|| cursor.error(Problem::Unclosed("a string")))?;
+        let inside = inside.ok_or_else(|| cursor.error(ScriptProblem::Unclosed("a string")))?;
         unescape(inside, &mut bytes);
     }
     cursor.take_next("...");

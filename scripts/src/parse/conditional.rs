@@ -7,7 +7,7 @@
 //!
 //! Invariant: the result has the length of the text, and its line ends in the same places.
 
-use super::{Definitions, ParseError, Problem};
+use super::{Definitions, ParseError, ScriptProblem};
 
 /// The name that always holds.
 const SYSTEM: &str = "Linux";
@@ -23,7 +23,7 @@ enum Directive<'a> {
 }
 
 /// A part that is open.
-struct Part {
+struct OpenPart {
     line: u32,
     /// The parts around it hold.
     outer_holds: bool,
@@ -35,7 +35,7 @@ struct Part {
 /// The text without the parts that do not hold.
 pub(super) fn select(text: &[u8], definitions: &Definitions) -> Result<Vec<u8>, ParseError> {
     let mut selected = Vec::with_capacity(text.len());
-    let mut open: Vec<Part> = Vec::new();
+    let mut open: Vec<OpenPart> = Vec::new();
     for (line, bytes) in (1_u32..).zip(text.split_inclusive(|&byte| byte == b'\n')) {
         let holds = open.last().is_none_or(|part| part.outer_holds && part.holds);
         let directive = directive(bytes);
@@ -47,13 +47,18 @@ pub(super) fn select(text: &[u8], definitions: &Definitions) -> Result<Vec<u8>, 
         match directive {
             None => {}
             Some(Directive::If { .. }) if open.len() == DEPTH_MAX => {
-                return Err(error(line, Problem::TooMuch("nested #ifdef")));
+                return Err(error(line, ScriptProblem::TooMuch("nested #ifdef")));
             }
             Some(Directive::If { name, is_wanted }) => {
                 let is_known =
                     name.eq_ignore_ascii_case(SYSTEM) || definitions.value(name).is_some();
                 let holds_inside = is_known == is_wanted;
-                open.push(Part { line, outer_holds: holds, holds: holds_inside, has_else: false });
+                open.push(OpenPart {
+                    line,
+                    outer_holds: holds,
+                    holds: holds_inside,
+                    has_else: false,
+                });
             }
             Some(Directive::Else) => match open.last_mut() {
                 Some(part) if !part.has_else => {
@@ -68,17 +73,17 @@ pub(super) fn select(text: &[u8], definitions: &Definitions) -> Result<Vec<u8>, 
         }
     }
     match open.last() {
-        Some(part) => Err(error(part.line, Problem::Unclosed("#ifdef"))),
+        Some(part) => Err(error(part.line, ScriptProblem::Unclosed("#ifdef"))),
         None => Ok(selected),
     }
 }
 
-fn error(line: u32, problem: Problem) -> ParseError {
+fn error(line: u32, problem: ScriptProblem) -> ParseError {
     ParseError { line, column: 1, problem }
 }
 
 fn unopened(line: u32, found: &str) -> ParseError {
-    error(line, Problem::Expected { what: "#ifdef before it", found: found.to_owned() })
+    error(line, ScriptProblem::Expected { what: "#ifdef before it", found: found.to_owned() })
 }
 
 /// What a line of the text means here; none: it is a part's content. A comment may follow in the
@@ -129,7 +134,7 @@ mod tests {
     fn ifdef_without_endif_is_an_error_with_its_line() {
         let wrong = |text: &str| select(text.as_bytes(), &Definitions::default()).map(drop);
         let error = wrong("a\n#ifdef Linux\nb\n").expect_err("it stays open");
-        assert_eq!((error.line, error.problem), (2, Problem::Unclosed("#ifdef")));
+        assert_eq!((error.line, error.problem), (2, ScriptProblem::Unclosed("#ifdef")));
         assert_eq!(wrong("a\n#else\n").expect_err("not open").line, 2);
         assert_eq!(wrong("#ifdef A\n#else\n#else\n#endif").expect_err("two of them").line, 3);
         assert_eq!(wrong("# a comment\n#!shell\n"), Ok(()));

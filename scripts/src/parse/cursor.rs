@@ -5,7 +5,7 @@
 //!
 //! Invariants: the place never moves back beyond where a rule began, and never past the end.
 
-use super::{ParseError, Problem};
+use super::{ParseError, ScriptProblem};
 use crate::script::Remark;
 
 /// How much of the text an error shows.
@@ -162,11 +162,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// An error at this place.
-    pub(super) fn error(&self, problem: Problem) -> ParseError {
+    pub(super) fn error(&self, problem: ScriptProblem) -> ParseError {
         self.error_at(self.at, problem)
     }
 
-    pub(super) fn error_at(&self, at: usize, problem: Problem) -> ParseError {
+    pub(super) fn error_at(&self, at: usize, problem: ScriptProblem) -> ParseError {
         let (line, column) = self.position(at);
         ParseError { line, column, problem }
     }
@@ -177,7 +177,7 @@ impl<'a> Cursor<'a> {
         let rest = &rest[..rest.len().min(FOUND_BYTES_MAX)];
         let len = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
         let found = String::from_utf8_lossy(&rest[..len]).trim_end().to_owned();
-        self.error(Problem::Expected { what, found })
+        self.error(ScriptProblem::Expected { what, found })
     }
 }
 

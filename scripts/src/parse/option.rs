@@ -1,9 +1,9 @@
 //! TCP options: `<mss 1460,nop,wscale 7,sackOK,TS val 1 ecr 0>`, or `<...>` for any.
 
-use super::{Definitions, ParseError, Problem};
+use super::{Definitions, ParseError, ScriptProblem};
 use crate::limits::TCP_OPTION_BYTES_MAX;
 use crate::parse::cursor::Cursor;
-use crate::parse::packet::{integer, unsigned};
+use crate::parse::number::{integer, unsigned};
 use crate::script::TcpOption;
 
 /// Accurate ECN, in the order of EE0B, ECEB, EE1B.
@@ -36,7 +36,7 @@ pub(super) fn options(
         options.push(option(cursor, definitions)?);
         let bytes: usize = options.iter().map(TcpOption::wire_bytes).sum();
         if bytes > TCP_OPTION_BYTES_MAX {
-            return Err(cursor.error_at(start, Problem::TooManyOptions(bytes)));
+            return Err(cursor.error_at(start, ScriptProblem::TooManyOptions(bytes)));
         }
         if !cursor.take_next(",") {
             break;
@@ -77,7 +77,7 @@ fn option(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<TcpOptio
         "gen" | "exp" | "EXP" if cursor.take("-") => numbered(cursor, &name, definitions),
         other => {
             let what = format!("TCP option {other}");
-            Err(cursor.error_at(start, Problem::Unsupported(what)))
+            Err(cursor.error_at(start, ScriptProblem::Unsupported(what)))
         }
     }
 }
@@ -122,7 +122,7 @@ fn numbered(
             Ok(id) => (id, cookie(cursor, definitions)?),
             Err(_) => {
                 let what = format!("TCP option {family}-{name}");
-                return Err(cursor.error_at(start, Problem::Unsupported(what)));
+                return Err(cursor.error_at(start, ScriptProblem::Unsupported(what)));
             }
         },
     };
@@ -181,7 +181,7 @@ fn timestamps(cursor: &mut Cursor<'_>) -> Result<TcpOption, ParseError> {
     Ok(TcpOption::Timestamps { val: word(val), ecr: word(ecr), absolute_ecr })
 }
 
-/// `ECN e1b 1 ceb 0 e0b 1`: the order of the counters tells the two kinds apart.
+/// `ECN e1b 1 ceb 0 e0b 1`: the order of the counters distinguishes the two kinds.
 fn accurate_ecn(cursor: &mut Cursor<'_>) -> Result<TcpOption, ParseError> {
     let mut names = Vec::new();
     let mut counters = Vec::new();
@@ -229,7 +229,7 @@ fn hexadecimal(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Vec
         .collect();
     bytes
         .filter(|bytes| bytes.len() * 2 == digits.len() && !bytes.is_empty())
-        .ok_or_else(|| cursor.error_at(start, Problem::NotHexadecimal(digits.to_owned())))
+        .ok_or_else(|| cursor.error_at(start, ScriptProblem::NotHexadecimal(digits.to_owned())))
 }
 
 /// A 32-bit number.
@@ -237,7 +237,7 @@ fn word32(cursor: &mut Cursor<'_>, what: &'static str) -> Result<u32, ParseError
     let start = cursor.at();
     let value = integer(cursor, what)?;
     u32::try_from(value).map_err(|_| {
-        cursor.error_at(start, Problem::OutOfRange { what, value, max: i64::from(u32::MAX) })
+        cursor.error_at(start, ScriptProblem::OutOfRange { what, value, max: i64::from(u32::MAX) })
     })
 }
 

@@ -1,11 +1,12 @@
 //! Packets: `> P. 1:1001(1000) ack 1 win 257 <nop,nop,TS val 1 ecr 2>`, UDP and ICMP.
 
-use super::{Definitions, ParseError, Problem};
+use super::{Definitions, ParseError, ScriptProblem};
 use crate::parse::cursor::Cursor;
+use crate::parse::number::unsigned;
 use crate::parse::option;
 use crate::script::{
-    ACK, AE, Body, CWR, Direction, ECE, FIN, Flags, Icmp, IpFields, PSH, Packet, Quoted, RST, SYN,
-    Segment, Sequence, TcpOption, Tos, URG,
+    ACK, AE, CWR, ECE, FIN, Icmp, IpFields, PSH, PacketBody, PacketDirection, Quoted, RST, SYN,
+    ScriptPacket, ScriptSegment, Sequence, TcpFlags, TcpOption, Tos, URG,
 };
 
 /// Not-ECT, ECT(1), ECT(0) and CE (RFC 3168, section 5).
@@ -24,9 +25,9 @@ const UNSUPPORTED: [(&str, &str); 8] = [
     ("udplite", "UDP-Lite"),
 ];
 
-impl Packet {
+impl ScriptPacket {
     pub(crate) fn is_outbound(&self) -> bool {
-        self.direction == Direction::Outbound
+        self.direction == PacketDirection::Outbound
     }
 }
 
@@ -34,13 +35,13 @@ impl Packet {
 pub(super) fn packet(
     cursor: &mut Cursor<'_>,
     definitions: &Definitions,
-) -> Result<Packet, ParseError> {
+) -> Result<ScriptPacket, ParseError> {
     let start = cursor.at();
     let direction = if cursor.take("<") {
-        Direction::Inbound
+        PacketDirection::Inbound
     } else {
         cursor.expect(">")?;
-        Direction::Outbound
+        PacketDirection::Outbound
     };
     refuse_unsupported(cursor)?;
     let ip = ip_fields(cursor)?;
@@ -51,19 +52,19 @@ pub(super) fn packet(
         if ports.is_none() {
             ports = self::ports(cursor)?;
         }
-        Body::Udp(parenthesized(cursor)?)
+        PacketBody::Udp(parenthesized(cursor)?)
     } else if cursor.take_keyword("icmp") {
         let message = icmp(cursor)?;
-        Body::Icmp(Icmp { quoted: quoted_before.unwrap_or(message.quoted), ..message })
+        PacketBody::Icmp(Icmp { quoted: quoted_before.unwrap_or(message.quoted), ..message })
     } else if quoted_before.is_some() {
         return Err(cursor.expected("`icmp`"));
     } else {
-        Body::Tcp(segment(cursor, definitions)?)
+        PacketBody::Tcp(segment(cursor, definitions)?)
     };
-    let packet = Packet { direction, ip, ports, body };
+    let packet = ScriptPacket { direction, ip, ports, body };
     match wildcard(&packet) {
         Some(what) if !packet.is_outbound() => {
-            Err(cursor.error_at(start, Problem::OutboundOnly(what)))
+            Err(cursor.error_at(start, ScriptProblem::OutboundOnly(what)))
         }
         _ => Ok(packet),
     }
@@ -74,18 +75,18 @@ fn refuse_unsupported(cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
     for (keyword, what) in UNSUPPORTED {
         let start = cursor.at();
         if cursor.take_keyword(keyword) {
-            return Err(cursor.error_at(start, Problem::Unsupported(what.to_owned())));
+            return Err(cursor.error_at(start, ScriptProblem::Unsupported(what.to_owned())));
         }
     }
     Ok(())
 }
 
-/// What of a packet says "any", so that it cannot be sent.
-fn wildcard(packet: &Packet) -> Option<&'static str> {
+/// Fields of a packet that are "any", so that it cannot be sent.
+fn wildcard(packet: &ScriptPacket) -> Option<&'static str> {
     if packet.ip.tos == Tos::EitherEct {
         return Some("`ect01`");
     }
-    let Body::Tcp(segment) = &packet.body else { return None };
+    let PacketBody::Tcp(segment) = &packet.body else { return None };
     if segment.seq == Sequence::Any {
         return Some("a sequence number of `...`");
     }
@@ -167,7 +168,10 @@ fn ports(cursor: &mut Cursor<'_>) -> Result<Option<(u16, u16)>, ParseError> {
     Ok(Some((source, word16(cursor, "destination port")?)))
 }
 
-fn segment(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Segment, ParseError> {
+fn segment(
+    cursor: &mut Cursor<'_>,
+    definitions: &Definitions,
+) -> Result<ScriptSegment, ParseError> {
     let flags = flags(cursor)?;
     let (seq, payload_len) = sequence(cursor)?;
     let ack = if cursor.take_keyword("ack") { word32(cursor, "acknowledgment number")? } else { 0 };
@@ -180,9 +184,9 @@ fn segment(cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Segment
     let options = option::options(cursor, definitions)?;
     let encapsulation = encapsulation(cursor)?;
     if cursor.take_next("{") {
-        return Err(cursor.error(Problem::Unsupported("mutation of packets".to_owned())));
+        return Err(cursor.error(ScriptProblem::Unsupported("mutation of packets".to_owned())));
     }
-    Ok(Segment { flags, seq, payload_len, ack, window, urgent, options, encapsulation })
+    Ok(ScriptSegment { flags, seq, payload_len, ack, window, urgent, options, encapsulation })
 }
 
 /// `/udp(9900 > 8080)`.
@@ -201,10 +205,10 @@ fn encapsulation(cursor: &mut Cursor<'_>) -> Result<Option<(u16, u16)>, ParseErr
 }
 
 /// `S`, `F.`, `.`, `SEW`, `-` for none; a digit among them is the ACE field.
-fn flags(cursor: &mut Cursor<'_>) -> Result<Flags, ParseError> {
+fn flags(cursor: &mut Cursor<'_>) -> Result<TcpFlags, ParseError> {
     cursor.skip_blank();
     let start = cursor.at();
-    let mut flags = Flags::default();
+    let mut flags = TcpFlags::default();
     while let Some(byte) = cursor.peek() {
         match byte {
             b'-' => {}
@@ -251,7 +255,7 @@ fn sequence(cursor: &mut Cursor<'_>) -> Result<(Sequence, u16), ParseError> {
     let end = word32(cursor, "sequence number")?;
     let len = parenthesized(cursor)?;
     if start.wrapping_add(u32::from(len)) != end {
-        return Err(cursor.error_at(at, Problem::InconsistentSequence { start, end, len }));
+        return Err(cursor.error_at(at, ScriptProblem::InconsistentSequence { start, end, len }));
     }
     let seq =
         if cursor.take_next("!") { Sequence::Absolute(start) } else { Sequence::Relative(start) };
@@ -293,10 +297,10 @@ fn quoted(cursor: &mut Cursor<'_>) -> Result<Quoted, ParseError> {
     let encapsulation = encapsulation(cursor)?;
     match seq {
         Sequence::Relative(seq) => Ok(Quoted::Tcp { seq, payload_len, encapsulation }),
-        _ => {
-            Err(cursor
-                .error_at(at, Problem::Unsupported("absolute numbers in a quotation".to_owned())))
-        }
+        _ => Err(cursor.error_at(
+            at,
+            ScriptProblem::Unsupported("absolute numbers in a quotation".to_owned()),
+        )),
     }
 }
 
@@ -321,46 +325,4 @@ fn word32(cursor: &mut Cursor<'_>, what: &'static str) -> Result<u32, ParseError
 /// A checked byte.
 fn narrow(value: i64) -> u8 {
     u8::try_from(value).unwrap_or(u8::MAX)
-}
-
-/// A number from 0 to `max`.
-pub(super) fn unsigned(
-    cursor: &mut Cursor<'_>,
-    what: &'static str,
-    max: i64,
-) -> Result<i64, ParseError> {
-    cursor.skip_blank();
-    let start = cursor.at();
-    let value = integer(cursor, what)?;
-    if (0..=max).contains(&value) {
-        Ok(value)
-    } else {
-        Err(cursor.error_at(start, Problem::OutOfRange { what, value, max }))
-    }
-}
-
-/// A decimal or `0x` number, with or without a sign.
-pub(super) fn integer(cursor: &mut Cursor<'_>, what: &'static str) -> Result<i64, ParseError> {
-    cursor.skip_blank();
-    let start = cursor.at();
-    let is_negative = cursor.take("-");
-    let is_hexadecimal = cursor.take("0x") || cursor.take("0X");
-    let digits = if is_hexadecimal {
-        cursor.take_while(|byte| byte.is_ascii_hexdigit())
-    } else {
-        cursor.take_while(|byte| byte.is_ascii_digit())
-    };
-    if digits.is_empty() {
-        cursor.back_to(start);
-        return Err(cursor.expected(what));
-    }
-    let digits = std::str::from_utf8(digits).unwrap_or_default();
-    let value = if is_hexadecimal {
-        // Masks have 64 bits; the sign is only in how they are written.
-        u64::from_str_radix(digits, 16).ok().map(u64::cast_signed)
-    } else {
-        digits.parse().ok()
-    };
-    let value: Option<i64> = if is_negative { value.and_then(i64::checked_neg) } else { value };
-    value.ok_or_else(|| cursor.error_at(start, Problem::TooMuch("a number")))
 }

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::script::{
-    ACK, AE, Body, CWR, Direction, ECE, Expression, PSH, SYN, Sequence, TcpOption,
+    ACK, AE, CWR, ECE, Expression, PSH, PacketBody, PacketDirection, SYN, Sequence, TcpOption,
 };
-use crate::script::{CallLine, Icmp, Packet, Quoted, Segment, Tos};
+use crate::script::{CallLine, Icmp, Quoted, ScriptPacket, ScriptSegment, Tos};
 
 fn script(text: &str) -> Script {
     parse(text.as_bytes(), &mut Definitions::default()).expect("a script")
@@ -16,29 +16,29 @@ fn problem(text: &str) -> ParseError {
     parse(text.as_bytes(), &mut Definitions::default()).expect_err("no script")
 }
 
-fn only_event(text: &str) -> Event {
+fn only_event(text: &str) -> ScriptEvent {
     let mut events = script(text).events;
     assert_eq!(events.len(), 1, "{text}");
     events.remove(0)
 }
 
-fn packet(text: &str) -> Packet {
+fn packet(text: &str) -> ScriptPacket {
     match only_event(&format!("+0 {text}")).action {
-        Action::Packet(packet) => packet,
+        ScriptAction::Packet(packet) => packet,
         other => panic!("{text} is {other:?}"),
     }
 }
 
-fn segment(text: &str) -> Segment {
+fn segment(text: &str) -> ScriptSegment {
     match packet(text).body {
-        Body::Tcp(segment) => segment,
+        PacketBody::Tcp(segment) => segment,
         other => panic!("{text} is {other:?}"),
     }
 }
 
 fn call(text: &str) -> CallLine {
     match only_event(text).action {
-        Action::Call(call) => call,
+        ScriptAction::Call(call) => call,
         other => panic!("{text} is {other:?}"),
     }
 }
@@ -46,25 +46,25 @@ fn call(text: &str) -> CallLine {
 #[test]
 fn times_have_all_their_forms() {
     let when = |time: &str| only_event(&format!("{time} > . 1:1(0) ack 1")).when;
-    let absolute = |at_us, until_us| When::Absolute { at_us, until_us };
-    let relative = |at_us, until_us| When::Relative { at_us, until_us };
+    let absolute = |at_us, until_us| EventTime::Absolute { at_us, until_us };
+    let relative = |at_us, until_us| EventTime::Relative { at_us, until_us };
     assert_eq!(when("0"), absolute(0, None));
     assert_eq!(when("0.00"), absolute(0, None));
     assert_eq!(when("+.1"), relative(100_000, None));
     assert_eq!(when("+ 0.25"), relative(250_000, None));
     assert_eq!(when("12.000001"), absolute(12_000_001, None));
     assert_eq!(when("+0.0000019"), relative(1, None));
-    assert_eq!(when("*"), When::Any);
+    assert_eq!(when("*"), EventTime::Any);
     assert_eq!(when("1.5~1.8"), absolute(1_500_000, Some(1_800_000)));
     assert_eq!(when("+0~+.1"), relative(0, Some(100_000)));
 }
 
 #[test]
 fn a_range_belongs_to_outbound_packets_and_runs_forward() {
-    assert_eq!(problem("+0~+1 < . 1:1(0) ack 1 win 5").problem, Problem::RangeNotAllowed);
-    assert_eq!(problem("* close(3) = 0").problem, Problem::RangeNotAllowed);
-    assert_eq!(problem("+2~+1 > . 1:1(0) ack 1").problem, Problem::BackwardRange);
-    assert_eq!(problem("2...1 close(3) = 0").problem, Problem::BackwardRange);
+    assert_eq!(problem("+0~+1 < . 1:1(0) ack 1 win 5").problem, ScriptProblem::RangeNotAllowed);
+    assert_eq!(problem("* close(3) = 0").problem, ScriptProblem::RangeNotAllowed);
+    assert_eq!(problem("+2~+1 > . 1:1(0) ack 1").problem, ScriptProblem::BackwardRange);
+    assert_eq!(problem("2...1 close(3) = 0").problem, ScriptProblem::BackwardRange);
 }
 
 #[test]
@@ -72,11 +72,11 @@ fn a_segment_with_everything() {
     let text = "> [ect0, flowlabel 0x3] 80 > 1234 PEW. 1:1001(1000) ack 7 win 257 urg 9 \
                 <nop,nop,TS val 1 ecr 2,sack 1:2 3:4>";
     let packet = packet(text);
-    assert_eq!(packet.direction, Direction::Outbound);
+    assert_eq!(packet.direction, PacketDirection::Outbound);
     assert_eq!(packet.ip.tos, Tos::Ecn(2));
     assert_eq!(packet.ip.flow_label, Some(3));
     assert_eq!(packet.ports, Some((80, 1234)));
-    let Body::Tcp(segment) = packet.body else { panic!("no segment") };
+    let PacketBody::Tcp(segment) = packet.body else { panic!("no segment") };
     assert_eq!(segment.flags.bits, PSH | ECE | CWR | ACK);
     assert_eq!((segment.seq, segment.payload_len), (Sequence::Relative(1), 1000));
     assert_eq!((segment.ack, segment.window, segment.urgent), (7, Some(257), 9));
@@ -92,7 +92,7 @@ fn flags_of_both_dialects() {
     assert_eq!(segment("> . 1:1(0) ack 1").flags.bits, ACK);
     let counted = segment("> P.5 1:2(1) ack 1");
     assert_eq!((counted.flags.bits, counted.flags.ace), (PSH | ACK, Some(5)));
-    assert!(matches!(problem("+0 > X 1:1(0)").problem, Problem::Expected { .. }));
+    assert!(matches!(problem("+0 > X 1:1(0)").problem, ScriptProblem::Expected { .. }));
 }
 
 #[test]
@@ -125,14 +125,14 @@ fn options_of_both_dialects() {
     assert_eq!(counters, Some(vec![expected, TcpOption::Nop]));
     assert_eq!(options("> S 0:0(0) <wscale *>"), Some(vec![TcpOption::WindowScale(None)]));
     let why = problem("+0 < S 0:0(0) win 1 <wscale *>").problem;
-    assert_eq!(why, Problem::OutboundOnly("an option's value of `*`"));
+    assert_eq!(why, ScriptProblem::OutboundOnly("an option's value of `*`"));
     let why = problem("+0 < S 0:0(0) win 1 <sack 1:2 3:4 5:6 7:8,TS val 1 ecr 2>").problem;
-    assert_eq!(why, Problem::TooManyOptions(44));
+    assert_eq!(why, ScriptProblem::TooManyOptions(44));
 }
 
 #[test]
 fn datagrams_and_icmp() {
-    assert_eq!(packet("< udp (100)").body, Body::Udp(100));
+    assert_eq!(packet("< udp (100)").body, PacketBody::Udp(100));
     assert_eq!(packet("> 5 > 6 udp (1)").ports, Some((5, 6)));
     let text = "< icmp unreachable frag_needed mtu 1200 [1:1001(1000)]";
     let expected = Icmp {
@@ -142,15 +142,16 @@ fn datagrams_and_icmp() {
         id: None,
         quoted: Quoted::Tcp { seq: 1, payload_len: 1000, encapsulation: None },
     };
-    assert_eq!(packet(text).body, Body::Icmp(expected));
-    let Body::Icmp(old) = packet("< [1:1001(1000)] icmp unreachable frag_needed mtu 1200").body
+    assert_eq!(packet(text).body, PacketBody::Icmp(expected));
+    let PacketBody::Icmp(old) =
+        packet("< [1:1001(1000)] icmp unreachable frag_needed mtu 1200").body
     else {
         panic!("no ICMP")
     };
     assert_eq!(old.quoted, Quoted::Tcp { seq: 1, payload_len: 1000, encapsulation: None });
-    let Body::Icmp(plain) = packet("< icmp source_quench").body else { panic!("no ICMP") };
+    let PacketBody::Icmp(plain) = packet("< icmp source_quench").body else { panic!("no ICMP") };
     assert_eq!((plain.code, plain.mtu), (None, None));
-    let Body::Icmp(echo) = packet("< icmp echo_request id 7").body else { panic!("no ICMP") };
+    let PacketBody::Icmp(echo) = packet("< icmp echo_request id 7").body else { panic!("no ICMP") };
     assert_eq!(echo.id, Some(7));
 }
 
@@ -197,8 +198,8 @@ fn commands_code_comments_and_options_stand_where_they_may() {
     assert_eq!(script.remarks[0].system, "linux");
     let kinds: Vec<u32> = script.events.iter().map(|event| event.line).collect();
     assert_eq!(kinds, [4, 7, 8, 9]);
-    assert_eq!(script.events[2].action, Action::Code("assert x == {1:2}".to_owned()));
-    assert_eq!(script.events[3].action, Action::Command("cleanup".to_owned()));
+    assert_eq!(script.events[2].action, ScriptAction::Code("assert x == {1:2}".to_owned()));
+    assert_eq!(script.events[3].action, ScriptAction::Command("cleanup".to_owned()));
 }
 
 #[test]
@@ -210,11 +211,11 @@ fn definitions_replace_words() {
     let text = b"--define=CC=\"reno\"\n0 f(CC) = 0\n+0 CLEAN\n\
                  +0 < S 0:0(0) win 1 <FO TFO_COOKIE,nop,nop>";
     let script = parse(text, &mut definitions).expect("a script");
-    let Action::Call(line) = &script.events[0].action else { panic!("no call") };
+    let ScriptAction::Call(line) = &script.events[0].action else { panic!("no call") };
     assert_eq!(line.arguments, [Expression::Text(b"reno".to_vec())]);
-    assert_eq!(script.events[1].action, Action::Command("rm".to_owned()));
-    let Action::Packet(packet) = &script.events[2].action else { panic!("no packet") };
-    let Body::Tcp(segment) = &packet.body else { panic!("no segment") };
+    assert_eq!(script.events[1].action, ScriptAction::Command("rm".to_owned()));
+    let ScriptAction::Packet(packet) = &script.events[2].action else { panic!("no packet") };
+    let PacketBody::Tcp(segment) = &packet.body else { panic!("no segment") };
     let options = segment.options.as_ref().expect("options");
     assert_eq!(options[0], TcpOption::FastOpen(vec![0x30, 0x21, 0xb9, 0xd8]));
 }
@@ -226,8 +227,8 @@ fn errors_say_where_and_what() {
     assert_eq!(error.to_string(), "2:8: sequence numbers 1:5 do not span 3 bytes");
     let error = problem("0 > . 1:1(0) ack 1 win 65536");
     assert_eq!(error.to_string(), "1:24: window 65536 is out of range (0 to 65535)");
-    assert_eq!(problem("0 `never").problem, Problem::Unclosed("a shell command"));
-    assert_eq!(problem("99999999 close(3) = 0").problem, Problem::TooMuch("a time"));
+    assert_eq!(problem("0 `never").problem, ScriptProblem::Unclosed("a shell command"));
+    assert_eq!(problem("99999999 close(3) = 0").problem, ScriptProblem::TooMuch("a time"));
 }
 
 #[test]
@@ -269,22 +270,22 @@ fn what_is_not_supported_is_refused_by_name() {
         ("0 > S 0:0(0) <mp_capable v1 flags[flag_h] nokey>", "TCP option mp_capable"),
         ("0 < . 1:1(0) win 5 {mut tcp mss}", "mutation of packets"),
     ] {
-        assert_eq!(problem(text).problem, Problem::Unsupported(what.to_owned()), "{text}");
+        assert_eq!(problem(text).problem, ScriptProblem::Unsupported(what.to_owned()), "{text}");
     }
 }
 
 #[test]
 fn deep_and_long_input_ends_in_an_error() {
     let deep = format!("0 f({}) = 0", "[".repeat(100_000));
-    assert_eq!(problem(&deep).problem, Problem::TooMuch("an expression"));
+    assert_eq!(problem(&deep).problem, ScriptProblem::TooMuch("an expression"));
     let wide = format!("0 f({}1) = 0", "1|".repeat(100_000));
-    assert_eq!(problem(&wide).problem, Problem::TooMuch("an expression"));
+    assert_eq!(problem(&wide).problem, ScriptProblem::TooMuch("an expression"));
     let long = vec![b' '; SCRIPT_BYTES_MAX + 1];
     let error = parse(&long, &mut Definitions::default()).expect_err("too long");
-    assert_eq!(error.problem, Problem::TooMuch("the script"));
+    assert_eq!(error.problem, ScriptProblem::TooMuch("the script"));
 }
 
-/// Pieces that a script is made of, so that random ones get beyond the first character.
+/// Fragments of scripts, so that random ones get past the first character.
 const PIECES: &[&str] = &[
     "0",
     "+",
@@ -377,10 +378,10 @@ proptest! {
             TcpOption::FastOpen(vec![1, 0xab]),
         ]), 0..4)),
     ) {
-        let flags = crate::script::Flags { bits, ace: None };
+        let flags = crate::script::TcpFlags { bits, ace: None };
         let ack = if bits & ACK == 0 { 0 } else { ack };
         let seq = Sequence::Relative(seq);
-        let segment = Segment {
+        let segment = ScriptSegment {
             flags, seq, payload_len: len, ack, window, urgent, options, encapsulation: None,
         };
         let shown = format!("> {segment}");

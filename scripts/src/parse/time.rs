@@ -1,17 +1,17 @@
 //! Times: `0`, `1.5`, `+.1`, `*`, `1.5~1.8`, `+0~+.1`.
 
-use super::{ParseError, Problem};
+use super::{ParseError, ScriptProblem};
 use crate::limits::TIME_US_MAX;
 use crate::parse::cursor::Cursor;
-use crate::script::When;
+use crate::script::EventTime;
 
 /// Digits after the point that count.
 const FRACTION_DIGITS: usize = 6;
 
 /// When an event happens.
-pub(super) fn when(cursor: &mut Cursor<'_>) -> Result<When, ParseError> {
+pub(super) fn when(cursor: &mut Cursor<'_>) -> Result<EventTime, ParseError> {
     if cursor.take("*") {
-        return Ok(When::Any);
+        return Ok(EventTime::Any);
     }
     let start = cursor.at();
     let is_relative = cursor.take("+");
@@ -26,12 +26,12 @@ pub(super) fn when(cursor: &mut Cursor<'_>) -> Result<When, ParseError> {
         None
     };
     if until_us.is_some_and(|until_us| until_us < at_us) {
-        return Err(cursor.error_at(start, Problem::BackwardRange));
+        return Err(cursor.error_at(start, ScriptProblem::BackwardRange));
     }
     Ok(if is_relative {
-        When::Relative { at_us, until_us }
+        EventTime::Relative { at_us, until_us }
     } else {
-        When::Absolute { at_us, until_us }
+        EventTime::Absolute { at_us, until_us }
     })
 }
 
@@ -53,7 +53,7 @@ pub(super) fn seconds(cursor: &mut Cursor<'_>) -> Result<i64, ParseError> {
         us = us.and_then(|us| us.checked_add(number(kept)? * scale));
     }
     us.filter(|&us| us <= TIME_US_MAX)
-        .ok_or_else(|| cursor.error_at(start, Problem::TooMuch("a time")))
+        .ok_or_else(|| cursor.error_at(start, ScriptProblem::TooMuch("a time")))
 }
 
 /// Decimal digits as a number; none when they do not fit.

@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{EventError, Run};
+use super::{EventError, ScriptRun};
 use crate::call::{self, verdict};
 use crate::conversation::{Conversation, Stage};
 use crate::limits::{BLOCKED_CALL_US, CALL_US_MAX};
 use crate::report::seconds;
-use crate::script::{CallLine, Event, Expression};
+use crate::script::{CallLine, Expression, ScriptEvent};
 use crate::symbols::option_name;
-use crate::system::{Call, Fd, Output, Returned, System, SystemError};
+use crate::system::{Call, CallOutput, Fd, Returned, System, SystemError};
 use crate::wire;
 
 /// The kind of a socket without its flags.
@@ -17,7 +17,7 @@ const SOCKET_KIND_MASK: i32 = 0xf;
 
 /// A call that the script expects to block, under way.
 #[derive(Clone, Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingCall {
     pub(super) line: u32,
     call: Call,
     spec: CallLine,
@@ -27,14 +27,14 @@ pub(super) struct Pending {
     is_over: bool,
 }
 
-impl<S: System> Run<'_, S> {
+impl<S: System> ScriptRun<'_, S> {
     /// The line of a blocking call that turned out wrong while another event was under way.
     pub(super) fn failed_line(&self) -> Option<u32> {
         self.pending.as_ref().filter(|pending| pending.is_over).map(|pending| pending.line)
     }
 
     /// Makes a call, or begins one that blocks.
-    pub(super) fn call(&mut self, line: &CallLine, event: &Event) -> Result<(), EventError> {
+    pub(super) fn call(&mut self, line: &CallLine, event: &ScriptEvent) -> Result<(), EventError> {
         let call = call::prepare(line, &self.descriptors, &self.settings)?;
         self.before_call(&call);
         self.system.start_call(call.clone())?;
@@ -45,7 +45,7 @@ impl<S: System> Run<'_, S> {
             };
             return self.returned(&call, line, &returned);
         };
-        self.pending = Some(Pending {
+        self.pending = Some(PendingCall {
             line: event.line,
             call,
             spec: line.clone(),
@@ -60,7 +60,7 @@ impl<S: System> Run<'_, S> {
     pub(super) fn finish_pending(&mut self) -> Result<(), EventError> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         pending.is_over = true;
-        let Pending { call, spec, end_us, tolerance_us, .. } = pending.clone();
+        let PendingCall { call, spec, end_us, tolerance_us, .. } = pending.clone();
         let until_us = end_us + tolerance_us + BLOCKED_CALL_US;
         let Some((returned, at_us)) = self.system.await_call(until_us)? else {
             return Err(EventError::differs(format!("{} still blocks", spec.name)));
@@ -187,7 +187,7 @@ impl<S: System> Run<'_, S> {
 
     /// `pipe([5, 6]) = 0`.
     fn pipe_opened(&mut self, line: &CallLine, returned: &Returned) -> Result<(), EventError> {
-        if let (Some(Expression::List(fds)), Output::Pair(read, write)) =
+        if let (Some(Expression::List(fds)), CallOutput::Pair(read, write)) =
             (line.arguments.first(), &returned.output)
             && let [script_read, script_write] = &fds[..]
         {
@@ -198,7 +198,7 @@ impl<S: System> Run<'_, S> {
     }
 }
 
-/// The option that a call asked for and the system does not have.
+/// The option of a call that the system does not have.
 fn missing_option(call: &Call, returned: &Returned) -> Option<String> {
     match call {
         Call::SetOption { level, name, .. } | Call::GetOption { level, name, .. }

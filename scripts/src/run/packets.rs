@@ -1,31 +1,31 @@
 //! Packets: those that the interpreter sends, and those that it looks for.
 
-use super::{EventError, FIRST_REMOTE_PORT, Run};
+use super::{EventError, FIRST_REMOTE_PORT, ScriptRun};
 use crate::conversation::{Conversation, Stage};
 use crate::difference::difference;
 use crate::limits::{ANY_TIME_US, LATE_US};
 use crate::report::seconds;
-use crate::script::{ACK, Body, CWR, FIN, PSH, Packet, SYN, Segment};
+use crate::script::{ACK, CWR, FIN, PSH, PacketBody, SYN, ScriptPacket, ScriptSegment};
 use crate::system::{Injected, System};
 use crate::wire::tcp::TcpHeader;
-use crate::wire::{self, Checksums, IpPacket, Transport};
+use crate::wire::{self, ChecksumTrust, IpPacket, PacketTransport};
 
 /// Where a train of segments may differ from its first one: only the last carries FIN and PSH, only
 /// the first CWR (RFC 3168, section 6.1.2).
 const TRAIN_FLAGS: u16 = FIN | PSH | CWR;
 
-impl<S: System> Run<'_, S> {
+impl<S: System> ScriptRun<'_, S> {
     /// Sends a packet to the system.
-    pub(super) fn inbound(&mut self, packet: &Packet) -> Result<(), EventError> {
+    pub(super) fn inbound(&mut self, packet: &ScriptPacket) -> Result<(), EventError> {
         let index = self.conversation_of(packet);
         let conversation = &mut self.conversations[index];
-        if let Body::Tcp(segment) = &packet.body {
+        if let PacketBody::Tcp(segment) = &packet.body {
             conversation.on_inbound(segment);
         }
         let live = conversation.to_live(packet, &self.settings)?;
         let bytes = wire::emit(&live);
         let payload_len = match &live.payload {
-            Transport::Tcp(header) => header.payload.len(),
+            PacketTransport::Tcp(header) => header.payload.len(),
             _ => 0,
         };
         let each = self.settings.segment_bytes;
@@ -36,20 +36,20 @@ impl<S: System> Run<'_, S> {
         Ok(())
     }
 
-    /// The conversation that a packet belongs to. One that reaches a listener, or nobody at all,
+    /// The conversation that a packet belongs to. One that reaches a listener, or no socket,
     /// begins a new one.
-    fn conversation_of(&mut self, packet: &Packet) -> usize {
+    fn conversation_of(&mut self, packet: &ScriptPacket) -> usize {
         let under_test = self.under_test.filter(|&index| {
             let is_inbound = !packet.is_outbound();
             let is_listening = self.conversations[index].stage == Stage::Listening;
-            !(is_inbound && is_listening && matches!(packet.body, Body::Tcp(_)))
+            !(is_inbound && is_listening && matches!(packet.body, PacketBody::Tcp(_)))
         });
         if let Some(index) = under_test {
             return index;
         }
         let protocol = match packet.body {
-            Body::Udp(_) => wire::PROTOCOL_UDP,
-            Body::Tcp(_) | Body::Icmp(_) => wire::PROTOCOL_TCP,
+            PacketBody::Udp(_) => wire::PROTOCOL_UDP,
+            PacketBody::Tcp(_) | PacketBody::Icmp(_) => wire::PROTOCOL_TCP,
         };
         let mut conversation = Conversation::new(protocol, &self.settings, self.next_remote_port);
         self.next_remote_port = self.next_remote_port.checked_add(1).unwrap_or(FIRST_REMOTE_PORT);
@@ -67,9 +67,9 @@ impl<S: System> Run<'_, S> {
     }
 
     /// Looks for a packet of the system.
-    pub(super) fn outbound(&mut self, expected: &Packet) -> Result<(), EventError> {
+    pub(super) fn outbound(&mut self, expected: &ScriptPacket) -> Result<(), EventError> {
         let index = self.conversation_of(expected);
-        if let Body::Tcp(segment) = &expected.body {
+        if let PacketBody::Tcp(segment) = &expected.body {
             self.conversations[index].on_expected(segment);
         }
         let (live, at_us) = self.train(index, expected)?;
@@ -98,9 +98,13 @@ impl<S: System> Run<'_, S> {
     }
 
     /// One packet, or several that follow each other and make up the expected one together.
-    fn train(&mut self, index: usize, expected: &Packet) -> Result<(IpPacket, i64), EventError> {
+    fn train(
+        &mut self,
+        index: usize,
+        expected: &ScriptPacket,
+    ) -> Result<(IpPacket, i64), EventError> {
         let (mut train, at_us) = self.next_of(index, expected)?;
-        let Body::Tcp(expected_segment) = &expected.body else { return Ok((train, at_us)) };
+        let PacketBody::Tcp(expected_segment) = &expected.body else { return Ok((train, at_us)) };
         let wanted = usize::from(expected_segment.payload_len);
         if let Some(rest) = self.rest_of_train(&mut train, wanted) {
             self.rest = Some((rest, at_us));
@@ -108,7 +112,7 @@ impl<S: System> Run<'_, S> {
         }
         let mut each_len = 0;
         while !self.settings.is_strict_segments {
-            let Transport::Tcp(header) = &train.payload else { break };
+            let PacketTransport::Tcp(header) = &train.payload else { break };
             let len = header.payload.len();
             if len == 0 || len >= wanted || !is_beginning(header.flags, expected_segment) {
                 break;
@@ -128,11 +132,11 @@ impl<S: System> Run<'_, S> {
     /// Cuts a train that the system leaves to its device to cut, where the script has one segment
     /// of it: what follows that one.
     fn rest_of_train(&self, train: &mut IpPacket, wanted: usize) -> Option<IpPacket> {
-        let may_cut = self.system.checksums() == Checksums::Offloaded;
+        let may_cut = self.system.checksums() == ChecksumTrust::Offloaded;
         if !may_cut || self.settings.is_strict_segments || wanted == 0 {
             return None;
         }
-        let Transport::Tcp(header) = &mut train.payload else { return None };
+        let PacketTransport::Tcp(header) = &mut train.payload else { return None };
         if header.payload.len() <= wanted || header.flags & SYN != 0 {
             return None;
         }
@@ -142,11 +146,15 @@ impl<S: System> Run<'_, S> {
         // The first one has CWR, the last one FIN and PSH.
         rest.flags &= !CWR;
         header.flags &= !(FIN | PSH);
-        Some(IpPacket { payload: Transport::Tcp(rest), ..train.clone() })
+        Some(IpPacket { payload: PacketTransport::Tcp(rest), ..train.clone() })
     }
 
     /// The next packet of a conversation.
-    fn next_of(&mut self, index: usize, expected: &Packet) -> Result<(IpPacket, i64), EventError> {
+    fn next_of(
+        &mut self,
+        index: usize,
+        expected: &ScriptPacket,
+    ) -> Result<(IpPacket, i64), EventError> {
         let deadline_us = match self.time.at_us {
             Some(at_us) => self.time.until_us.unwrap_or(at_us) + self.time.tolerance_us + LATE_US,
             None => self.system.now_us() + ANY_TIME_US,
@@ -168,25 +176,25 @@ impl<S: System> Run<'_, S> {
     /// The program under test writes zeros unless the script spells its data out.
     fn is_payload_wrong(&self, live: &IpPacket) -> bool {
         let payload = match &live.payload {
-            Transport::Tcp(header) => &header.payload,
-            Transport::Udp { payload, .. } => payload,
-            Transport::Icmp { .. } | Transport::Other { .. } => return false,
+            PacketTransport::Tcp(header) => &header.payload,
+            PacketTransport::Udp { payload, .. } => payload,
+            PacketTransport::Icmp { .. } | PacketTransport::Other { .. } => return false,
         };
         !self.has_sent_text && payload.iter().any(|&byte| byte != 0)
     }
 
-    fn expectation(&self, expected: &Packet) -> String {
+    fn expectation(&self, expected: &ScriptPacket) -> String {
         let at = self.time.at_us.map_or_else(|| "*".to_owned(), seconds);
         format!("script packet: {at} {expected}")
     }
 }
 
-fn sent_line(actual: &Packet, at_us: i64) -> String {
+fn sent_line(actual: &ScriptPacket, at_us: i64) -> String {
     format!("actual packet: {} {actual}", seconds(at_us))
 }
 
 /// Whether a segment with these flags may begin the expected one.
-fn is_beginning(flags: u16, expected: &Segment) -> bool {
+fn is_beginning(flags: u16, expected: &ScriptSegment) -> bool {
     let compared = !TRAIN_FLAGS;
     flags & (SYN | FIN) == 0
         && flags & ACK != 0
@@ -195,15 +203,17 @@ fn is_beginning(flags: u16, expected: &Segment) -> bool {
 
 /// In the midst of a write, where a train ends is the sender's choice, and so is whether PSH is set
 /// there (RFC 9293, section 3.9.1.2).
-fn excuse_push(train: &mut IpPacket, expected: &Segment) {
-    if let Transport::Tcp(header) = &mut train.payload {
+fn excuse_push(train: &mut IpPacket, expected: &ScriptSegment) {
+    if let PacketTransport::Tcp(header) = &mut train.payload {
         header.flags |= expected.flags.bits & PSH;
     }
 }
 
 /// Appends a segment to a train. All but the last have the same length.
 fn couple(train: &mut IpPacket, next: &IpPacket, each_len: usize, wanted: usize) -> bool {
-    let (Transport::Tcp(first), Transport::Tcp(next)) = (&mut train.payload, &next.payload) else {
+    let (PacketTransport::Tcp(first), PacketTransport::Tcp(next)) =
+        (&mut train.payload, &next.payload)
+    else {
         return false;
     };
     let len = first.payload.len();

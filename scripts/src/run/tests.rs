@@ -8,9 +8,9 @@ use super::*;
 use crate::knobs::Knob;
 use crate::parse::{Definitions, parse};
 use crate::script::{ACK, SYN, TcpOption};
-use crate::system::{Call, Injected, Returned, Sent};
+use crate::system::{Call, Injected, Returned, SentPacket};
 use crate::wire::tcp::TcpHeader;
-use crate::wire::{self, Checksums, Transport, emit};
+use crate::wire::{self, ChecksumTrust, PacketTransport, emit};
 
 const ISN: u32 = 0xffff_fff0;
 
@@ -18,7 +18,7 @@ const ISN: u32 = 0xffff_fff0;
 #[derive(Default)]
 struct Planned {
     now_us: i64,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentPacket>,
     /// What calls return, and when.
     returns: VecDeque<(Returned, i64)>,
     calls: Vec<Call>,
@@ -29,8 +29,8 @@ struct Planned {
 }
 
 impl System for Planned {
-    fn checksums(&self) -> Checksums {
-        if self.is_offloading { Checksums::Offloaded } else { Checksums::Verified }
+    fn checksums(&self) -> ChecksumTrust {
+        if self.is_offloading { ChecksumTrust::Offloaded } else { ChecksumTrust::Verified }
     }
 
     fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
@@ -68,11 +68,12 @@ impl System for Planned {
     }
 
     fn inject(&mut self, packet: &Injected<'_>) -> Result<(), SystemError> {
-        self.injected.push(wire::parse(packet.bytes, Checksums::Verified).expect("a good packet"));
+        self.injected
+            .push(wire::parse(packet.bytes, ChecksumTrust::Verified).expect("a good packet"));
         Ok(())
     }
 
-    fn next_sent(&mut self, until_us: i64) -> Result<Option<Sent>, SystemError> {
+    fn next_sent(&mut self, until_us: i64) -> Result<Option<SentPacket>, SystemError> {
         let sent = self.sent.pop_front().filter(|sent| sent.at_us <= until_us);
         self.now_us = self.now_us.max(sent.as_ref().map_or(until_us, |sent| sent.at_us));
         Ok(sent)
@@ -94,27 +95,27 @@ fn header(seq: u32, ack: u32, flags: u16) -> TcpHeader {
     }
 }
 
-fn sent(at_us: i64, header: TcpHeader) -> Sent {
+fn sent(at_us: i64, header: TcpHeader) -> SentPacket {
     let packet = IpPacket {
         source: IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1)),
         destination: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
         tos: 0,
         flow_label: 0,
         ttl: 64,
-        payload: Transport::Tcp(header),
+        payload: PacketTransport::Tcp(header),
     };
-    Sent { at_us, bytes: emit(&packet) }
+    SentPacket { at_us, bytes: emit(&packet) }
 }
 
-fn outcome(text: &str, system: &mut Planned) -> Outcome {
+fn outcome(text: &str, system: &mut Planned) -> ScriptOutcome {
     let script = parse(text.as_bytes(), &mut Definitions::default()).expect("a script");
-    let settings = Settings::new(&script.settings, Dialect::Linux).expect("settings");
+    let settings = ScriptSettings::new(&script.settings, Dialect::Linux).expect("settings");
     run(&script, settings, system)
 }
 
-fn failure(text: &str, system: &mut Planned) -> Failure {
+fn failure(text: &str, system: &mut Planned) -> ScriptFailure {
     match outcome(text, system).verdict {
-        Verdict::Failed(failure) => failure,
+        ScriptVerdict::Failed(failure) => failure,
         other => panic!("{other:?}"),
     }
 }
@@ -138,8 +139,8 @@ fn numbers_count_from_the_initial_ones_across_their_end() {
     data.payload = vec![0; 20];
     system.sent.push_back(sent(100_000, data));
     let text = format!("{OPENED}+0 > . 1:21(20) ack 1\n+0 < . 1:1(0) ack 21 win 100\n");
-    assert_eq!(outcome(&text, &mut system).verdict, Verdict::Passed);
-    let Transport::Tcp(last) = &system.injected[2].payload else { panic!("no segment") };
+    assert_eq!(outcome(&text, &mut system).verdict, ScriptVerdict::Passed);
+    let PacketTransport::Tcp(last) = &system.injected[2].payload else { panic!("no segment") };
     assert_eq!((last.seq, last.ack), (8, ISN.wrapping_add(21)));
 }
 
@@ -151,15 +152,15 @@ fn a_second_life_of_the_same_ports_has_numbers_of_its_own() {
         "{OPENED}+0 < R 1:1(0) win 0\n+0 < S 90:90(0) win 9\n+0 > S. 0:0(0) ack 91\n\
          +0 < . 1:1(0) ack 1 win 9\n"
     );
-    assert_eq!(outcome(&text, &mut system).verdict, Verdict::Passed);
-    let Transport::Tcp(last) = &system.injected[4].payload else { panic!("no segment") };
+    assert_eq!(outcome(&text, &mut system).verdict, ScriptVerdict::Passed);
+    let PacketTransport::Tcp(last) = &system.injected[4].payload else { panic!("no segment") };
     assert_eq!((last.seq, last.ack), (91, 5001));
 }
 
 #[test]
 fn descriptors_are_the_scripts_and_not_the_systems() {
     let mut system = opened();
-    assert_eq!(outcome(OPENED, &mut system).verdict, Verdict::Passed);
+    assert_eq!(outcome(OPENED, &mut system).verdict, ScriptVerdict::Passed);
     assert_eq!(system.calls[2], Call::Listen { fd: 9, backlog: 1 });
 }
 
@@ -175,7 +176,7 @@ fn a_train_of_segments_makes_one_expected_packet() {
             system.sent.push_back(sent(100_000, data));
         }
         let text = format!("{OPENED}+0 > . 1:26(25) ack 1\n");
-        let is_passed = outcome(&text, &mut system).verdict == Verdict::Passed;
+        let is_passed = outcome(&text, &mut system).verdict == ScriptVerdict::Passed;
         assert_eq!(is_passed, is_one);
     }
 }
@@ -189,7 +190,7 @@ fn a_train_is_cut_only_where_the_system_leaves_that_to_a_device() {
         data.payload = vec![0; 25];
         system.sent.push_back(sent(100_000, data));
         let text = format!("{OPENED}+0 > . 1:11(10) ack 1\n+0 > P. 11:26(15) ack 1\n");
-        let is_passed = outcome(&text, &mut system).verdict == Verdict::Passed;
+        let is_passed = outcome(&text, &mut system).verdict == ScriptVerdict::Passed;
         assert_eq!(is_passed, is_offloading);
     }
 }
@@ -209,7 +210,7 @@ fn a_packet_too_early_or_too_late_is_a_failure_that_names_both_times() {
         let mut system = opened();
         system.sent.push_back(sent(160_000, header(ISN.wrapping_add(1), 8, ACK)));
         let verdict = outcome(&format!("{OPENED}{time} > . 1:1(0) ack 1\n"), &mut system).verdict;
-        assert_eq!(verdict == Verdict::Passed, is_fine, "{time}");
+        assert_eq!(verdict == ScriptVerdict::Passed, is_fine, "{time}");
     }
 }
 
@@ -231,12 +232,12 @@ fn echoed_timestamps_are_the_live_ones() {
     let text = "0 < S 7:7(0) win 100 <nop,nop,TS val 5 ecr 0>\n\
                 +0 > S. 0:0(0) ack 8 <nop,nop,TS val 100 ecr 5>\n\
                 +0 < . 1:1(0) ack 1 win 9 <nop,nop,TS val 6 ecr 100>\n";
-    assert_eq!(outcome(text, &mut system).verdict, Verdict::Passed);
-    let Transport::Tcp(last) = &system.injected[1].payload else { panic!("no segment") };
+    assert_eq!(outcome(text, &mut system).verdict, ScriptVerdict::Passed);
+    let PacketTransport::Tcp(last) = &system.injected[1].payload else { panic!("no segment") };
     assert_eq!(last.options[2], timestamps(6, 123_456));
     let unknown = format!("{text}+0 < . 1:1(0) ack 1 win 9 <nop,nop,TS val 6 ecr 101>\n");
     system.sent.push_back(sent(0, header(ISN, 8, SYN | ACK)));
-    assert!(matches!(outcome(&unknown, &mut system).verdict, Verdict::Failed(_)));
+    assert!(matches!(outcome(&unknown, &mut system).verdict, ScriptVerdict::Failed(_)));
 }
 
 #[test]
@@ -248,7 +249,7 @@ fn a_blocking_call_ends_beside_the_events_and_on_time() {
     returns.returns.extend([(Returned::success(0), 0), (Returned::success(0), 0)]);
     returns.returns.push_back((Returned::success(12), 300_000));
     let script = text("0.2");
-    assert_eq!(outcome(&script, &mut returns).verdict, Verdict::Passed);
+    assert_eq!(outcome(&script, &mut returns).verdict, ScriptVerdict::Passed);
     let mut late = opened();
     late.returns.extend([(Returned::success(0), 0), (Returned::success(0), 0)]);
     late.returns.push_back((Returned::success(12), 400_000));
@@ -262,7 +263,7 @@ fn commands_before_time_zero_are_configuration_and_code_is_counted() {
     let text = "`sysctl -q net.ipv4.tcp_ecn=1\nrm -rf /`\n0 %{ assert False }%\n";
     let mut system = Planned::default();
     let outcome = outcome(text, &mut system);
-    assert_eq!(outcome.verdict, Verdict::Passed);
+    assert_eq!(outcome.verdict, ScriptVerdict::Passed);
     assert_eq!(outcome.code_count, 1);
     assert_eq!(outcome.notes, ["not run: rm -rf /"]);
     assert_eq!(system.knobs.len(), 1);

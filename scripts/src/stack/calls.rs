@@ -8,7 +8,7 @@ use megapipe_sockets::{
     Shutdown,
 };
 
-use crate::system::{CONTROL_BYTES, Call, Control, Form, Output, Returned};
+use crate::system::{CONTROL_BYTES, Call, CallOutput, ControlMessage, Form, Returned};
 
 type Made = Result<Returned, Error>;
 
@@ -50,7 +50,7 @@ fn made(sockets: &mut SharedContext, call: Call) -> Made {
                 (Form::File, [part]) => sockets.write(fd, part),
                 (Form::Socket, [part]) if to.is_none() => sockets.send(fd, part, flags),
                 (Form::Socket, _) => sockets.sendto(fd, &slices, to, flags),
-                (Form::Message, _) => sockets.sendmsg(fd, &slices, (to, &[]), flags),
+                (Form::Message, _) => sockets.sendmsg(fd, &slices, to, &[], flags),
                 (Form::File | Form::Vector, _) => sockets.writev(fd, &slices),
             };
             sent.map(len)
@@ -77,12 +77,12 @@ fn option_or_wait(sockets: &mut SharedContext, call: Call) -> Made {
             let mut value = vec![0; bytes];
             let len = sockets.getsockopt(fd, level, name, &mut value)?;
             value.truncate(len);
-            Ok(Returned { output: Output::Bytes(value), ..Returned::success(0) })
+            Ok(Returned { output: CallOutput::Bytes(value), ..Returned::success(0) })
         }
         Call::Fcntl { fd, command, argument } => sockets.fcntl(fd, command, argument).map(number),
         Call::Ioctl { fd, request, argument } => {
             let value = sockets.ioctl(fd, request.cast_unsigned(), argument)?;
-            Ok(Returned { output: Output::Integer(value.into()), ..Returned::success(0) })
+            Ok(Returned { output: CallOutput::Integer(value.into()), ..Returned::success(0) })
         }
         Call::Poll { fds, timeout_ms } => poll(sockets, &fds, timeout_ms),
         Call::EpollCreate { flags } => {
@@ -102,11 +102,11 @@ fn option_or_wait(sockets: &mut SharedContext, call: Call) -> Made {
             let mut events = vec![EpollEvent::default(); count];
             let count = sockets.epoll_wait(epoll, &mut events, milliseconds(timeout_ms))?;
             let ready = events[..count].iter().map(|it| (it.events.bits(), it.data)).collect();
-            Ok(Returned { output: Output::Events(ready), ..len(count) })
+            Ok(Returned { output: CallOutput::Events(ready), ..len(count) })
         }
         Call::Pipe { flags } => {
             let [read, write] = sockets.pipe2(OpenFlags::from_bits_retain(flags))?;
-            Ok(Returned { output: Output::Pair(read, write), ..Returned::success(0) })
+            Ok(Returned { output: CallOutput::Pair(read, write), ..Returned::success(0) })
         }
         // What is left is refused by name before it gets here.
         _ => Err(Error::Os(libc::ENOSYS)),
@@ -131,7 +131,7 @@ fn receive(
                 let mut control = vec![0; if takes_control { CONTROL_BYTES } else { 0 }];
                 let received = sockets.recvmsg(fd, &mut parts, &mut control, flags)?;
                 control.truncate(received.control_len);
-                message = Some((received.flags.bits(), Control::parse(&control)));
+                message = Some((received.flags.bits(), ControlMessage::parse(&control)));
                 received.len
             } else {
                 sockets.readv(fd, &mut parts)?
@@ -141,8 +141,8 @@ fn receive(
     let mut received = buffers.concat();
     received.truncate(count);
     let output = match message {
-        Some((flags, control)) => Output::Message { bytes: received, flags, control },
-        None => Output::Bytes(received),
+        Some((flags, control)) => CallOutput::Message { bytes: received, flags, control },
+        None => CallOutput::Bytes(received),
     };
     Ok(Returned { output, ..len(count) })
 }
@@ -154,10 +154,10 @@ fn poll(sockets: &mut SharedContext, fds: &[(Fd, i16)], timeout_ms: i32) -> Made
     let mut asked: Vec<PollFd<'_>> = fds.iter().map(ask).collect();
     let count = sockets.poll(&mut asked, milliseconds(timeout_ms))?;
     let ready = asked.iter().map(|asked| asked.revents.bits() as i16).collect();
-    Ok(Returned { output: Output::Ready(ready), ..len(count) })
+    Ok(Returned { output: CallOutput::Ready(ready), ..len(count) })
 }
 
-/// A time-out in milliseconds; below zero: for ever.
+/// A timeout in milliseconds; negative: none.
 fn milliseconds(timeout_ms: i32) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }

@@ -1,36 +1,22 @@
-//! Whether a script needs more of TCP Fast Open (RFC 7413) than the sockets offer: listeners have
-//! it, by TCP_FASTOPEN, with the option's own number.
+//! Whether a script needs what the stack has not of TCP Fast Open: the experimental option, which
+//! has given way to that of RFC 7413.
 //!
-//! Such a script is refused by name before it runs: what differs would tell nothing.
+//! Such a script is rejected by name before it runs: its differences would be meaningless.
 
-use crate::script::{Action, Body, Expression, Script, TcpOption};
+use crate::script::{PacketBody, Script, ScriptAction, TcpOption};
 
-/// The line of the first event that names Fast Open: an option of a packet, of a socket or of a
-/// call.
+/// The line of the first packet with the experimental option.
 pub(super) fn needed_in_line(script: &Script) -> Option<u32> {
-    let needs = |action: &Action| match action {
-        Action::Packet(packet) => match &packet.body {
-            Body::Tcp(segment) => segment.options.iter().flatten().any(is_cookie),
-            Body::Udp(_) | Body::Icmp(_) => false,
+    let needs = |action: &ScriptAction| match action {
+        ScriptAction::Packet(packet) => match &packet.body {
+            PacketBody::Tcp(segment) => segment.options.iter().flatten().any(is_experimental),
+            PacketBody::Udp(_) | PacketBody::Icmp(_) => false,
         },
-        Action::Call(line) => line.arguments.iter().any(names_it),
-        Action::Command(_) | Action::Code(_) => false,
+        ScriptAction::Call(_) | ScriptAction::Command(_) | ScriptAction::Code(_) => false,
     };
     script.events.iter().find(|event| needs(&event.action)).map(|event| event.line)
 }
 
-fn is_cookie(option: &TcpOption) -> bool {
+const fn is_experimental(option: &TcpOption) -> bool {
     matches!(option, TcpOption::FastOpenExperiment(_))
-}
-
-fn names_it(expression: &Expression) -> bool {
-    match expression {
-        Expression::Word(word) => word.contains("FASTOPEN") && word != "TCP_FASTOPEN",
-        Expression::List(all) | Expression::Structure(all) | Expression::Function(_, all) => {
-            all.iter().any(names_it)
-        }
-        Expression::Field(_, value) => names_it(value),
-        Expression::Or(one, other) => names_it(one) || names_it(other),
-        Expression::Ellipsis | Expression::Integer(_) | Expression::Text(_) => false,
-    }
 }

@@ -11,7 +11,7 @@ use megapipe_stack::{Congestion, SynCookies, TcpConfig};
 use crate::knobs::Knob;
 use crate::system::Turned;
 
-/// What the stack does, whatever is set: names, and the values that say so.
+/// Fixed behaviour of the stack: names, and the values that match it.
 const AS_IS: &[(&str, &[&str])] = &[
     ("net.ipv4.tcp_dsack", &["1"]),
     ("net.ipv4.tcp_fack", &["0", "1"]),
@@ -23,7 +23,7 @@ const AS_IS: &[(&str, &[&str])] = &[
     ("net.ipv4.tcp_autocorking", &["0", "1"]),
     ("net.ipv4.tcp_notsent_lowat", &["4294967295"]),
     ("net.ipv4.ip_default_ttl", &["64"]),
-    // A listener that asks for it has it.
+    // A listener with the option has it.
     ("net.ipv4.tcp_fastopen", &["0", "1", "2", "3", "0x0", "0x1", "0x2", "0x3"]),
     ("device.tso", &["off"]),
     ("device.gso", &["off"]),
@@ -158,7 +158,7 @@ fn time(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
     match name {
         "net.ipv4.tcp_fin_timeout" => tcp.fin_timeout = seconds,
         "net.ipv4.tcp_keepalive_intvl" => tcp.keepalive_interval = seconds,
-        // Linux sends none before a socket asks for them; then this is the time.
+        // Linux sends none before a socket enables them; then this is the interval.
         "net.ipv4.tcp_keepalive_time" => {}
         "net.ipv4.tcp_rto_min_us" => tcp.rto_min = Duration::from_micros(number),
         "net.ipv4.tcp_rto_max_ms" | "stack.rto_max_ms" => tcp.rto_max = ms,
@@ -166,7 +166,7 @@ fn time(tcp: &mut TcpConfig, name: &str, value: &str) -> Option<()> {
         "stack.rto_initial_ms" => tcp.rto_initial = ms,
         "stack.delayed_ack_ms" => tcp.delayed_ack = ms,
         "stack.delayed_ack" if number == 0 => tcp.delayed_ack = Duration::ZERO,
-        // Only Linux acknowledges a connection's first segments at once.
+        // Only Linux acknowledges the first segments of a connection immediately.
         "stack.delayed_ack" => tcp.quick_acks = 0,
         "stack.quick_acks" => tcp.quick_acks = number.clamp(0, 255) as u8,
         "stack.msl_ms" => tcp.msl = ms,
@@ -221,7 +221,7 @@ fn fast_open_key(text: &str) -> Option<[u8; 16]> {
 /// Things with names or several meanings.
 fn choice(config: &mut Knobs, name: &str, value: &str) -> Option<()> {
     match (name, value) {
-        // 2 answers a peer that asks, as 0 does here; 1 asks as well.
+        // 2 accepts ECN from peers, as 0 does here; 1 requests it as well.
         ("net.ipv4.tcp_ecn", "0" | "2") => config.tcp.ecn = false,
         ("net.ipv4.tcp_ecn", "1") => config.tcp.ecn = true,
         ("net.ipv4.tcp_congestion_control", "cubic") => config.tcp.congestion = Congestion::Cubic,

@@ -25,7 +25,7 @@ const FREEBSD_RTO_MIN: Duration = Duration::from_millis(230);
 
 /// TCP as a system has it by default.
 pub(super) fn of(dialect: Dialect) -> TcpConfig {
-    // Neither system looks for black holes unless it is told to.
+    // Neither system looks for black holes unless it is enabled.
     let default = TcpConfig { black_hole_detection: false, ..TcpConfig::default() };
     match dialect {
         // The defaults are Linux's, but for a few in which it is bolder or more careful.

@@ -1,7 +1,7 @@
 //! The program under test: a thread that makes the script's calls, one at a time.
 //!
-//! Invariant: a call's result is noted before its [`Inside`] is dropped, so the world's time stands
-//! still until then.
+//! Invariant: a call's result is noted before its [`CallGuard`] is dropped, so the world's time
+//! stands still until then.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use megapipe_sockets::SharedContext;
 
 use super::calls::make;
 use crate::system::{Call, Returned, SystemError};
-use crate::world::{Inside, World};
+use crate::world::{CallGuard, ScriptWorld};
 
 /// What a call returned, and when.
 type Ended = (Returned, Duration);
 
 /// The thread, and what its last call returned.
-pub(super) struct Program {
-    calls: Option<Sender<(Call, Inside)>>,
+pub(super) struct StackProgram {
+    calls: Option<Sender<(Call, CallGuard)>>,
     ended: Arc<Mutex<Option<Ended>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -30,9 +30,9 @@ fn lock(ended: &Mutex<Option<Ended>>) -> MutexGuard<'_, Option<Ended>> {
     ended.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Program {
+impl StackProgram {
     /// Starts the thread.
-    pub(super) fn start(world: &World) -> Result<Self, SystemError> {
+    pub(super) fn start(world: &ScriptWorld) -> Result<Self, SystemError> {
         let (calls, asked) = channel();
         let ended = Arc::new(Mutex::new(None));
         let (sockets, clock, noted) = (world.sockets(), world.clock(), Arc::clone(&ended));
@@ -45,8 +45,8 @@ impl Program {
         Ok(Self { calls: Some(calls), ended, thread: Some(thread) })
     }
 
-    /// Begins a call. The next turn of the world waits until it is over or sleeps.
-    pub(super) fn start_call(&self, world: &World, call: Call) -> Result<(), SystemError> {
+    /// Begins a call. The next step of the host waits until it has returned or blocks.
+    pub(super) fn start_call(&self, world: &ScriptWorld, call: Call) -> Result<(), SystemError> {
         *lock(&self.ended) = None;
         let sent = self.calls.as_ref().and_then(|calls| calls.send((call, world.enter())).ok());
         sent.ok_or_else(|| SystemError::Broken {
@@ -60,8 +60,8 @@ impl Program {
         lock(&self.ended).take()
     }
 
-    /// Ends the thread. One whose call still blocks is left behind, with its world.
-    pub(super) fn end(&mut self, world: &World) {
+    /// Ends the thread. A thread whose call still blocks is leaked, with its host.
+    pub(super) fn end(&mut self, world: &ScriptWorld) {
         self.calls = None;
         world.end();
         let finished = self.thread.take().filter(|_| !world.is_inside());
@@ -74,7 +74,7 @@ impl Program {
 
 /// The thread's loop: serves calls until the channel of requests is closed.
 fn serve(
-    asked: &Receiver<(Call, Inside)>,
+    asked: &Receiver<(Call, CallGuard)>,
     mut sockets: SharedContext,
     clock: &Clock,
     ended: &Mutex<Option<Ended>>,

@@ -16,7 +16,7 @@ pub(crate) struct TcpHeader {
     pub(crate) ack: u32,
     /// The low nine bits; AE is 0x100.
     pub(crate) flags: u16,
-    /// The three bits that nobody uses.
+    /// The three reserved bits.
     pub(crate) reserved: u8,
     pub(crate) window: u16,
     pub(crate) urgent: u16,

@@ -20,7 +20,7 @@ fn segment(options: Vec<TcpOption>, payload: Vec<u8>) -> TcpHeader {
     }
 }
 
-fn packet(is_ipv6: bool, payload: Transport) -> IpPacket {
+fn packet(is_ipv6: bool, payload: PacketTransport) -> IpPacket {
     let (source, destination): (IpAddr, IpAddr) = if is_ipv6 {
         (Ipv6Addr::new(0xfd3d, 1, 2, 3, 4, 5, 6, 7).into(), Ipv6Addr::LOCALHOST.into())
     } else {
@@ -47,17 +47,17 @@ fn some_options() -> Vec<TcpOption> {
 fn every_packet_reads_back() {
     for is_ipv6 in [false, true] {
         let payloads = [
-            Transport::Tcp(segment(some_options(), vec![1, 2, 3])),
-            Transport::Tcp(segment(
+            PacketTransport::Tcp(segment(some_options(), vec![1, 2, 3])),
+            PacketTransport::Tcp(segment(
                 vec![TcpOption::Sack(vec![(1, 2), (3, 4)]), TcpOption::Eol],
                 vec![],
             )),
-            Transport::Udp { source_port: 1, destination_port: 2, payload: vec![9; 5] },
-            Transport::Icmp { kind: 3, code: 4, rest: 1200, payload: vec![8; 28] },
+            PacketTransport::Udp { source_port: 1, destination_port: 2, payload: vec![9; 5] },
+            PacketTransport::Icmp { kind: 3, code: 4, rest: 1200, payload: vec![8; 28] },
         ];
         for payload in payloads {
             let packet = packet(is_ipv6, payload);
-            assert_eq!(parse(&emit(&packet), Checksums::Verified), Ok(packet));
+            assert_eq!(parse(&emit(&packet), ChecksumTrust::Verified), Ok(packet));
         }
     }
 }
@@ -70,22 +70,22 @@ fn a_known_header_has_its_known_checksum() {
 
 #[test]
 fn a_flipped_bit_is_found_unless_checksums_are_left_to_a_device() {
-    let mut bytes = emit(&packet(false, Transport::Tcp(segment(vec![], vec![1, 2]))));
+    let mut bytes = emit(&packet(false, PacketTransport::Tcp(segment(vec![], vec![1, 2]))));
     let last = bytes.len() - 1;
     bytes[last] ^= 4;
-    assert_eq!(parse(&bytes, Checksums::Verified), Err(WireError::BadChecksum("TCP")));
-    assert!(parse(&bytes, Checksums::Offloaded).is_ok());
+    assert_eq!(parse(&bytes, ChecksumTrust::Verified), Err(WireError::BadChecksum("TCP")));
+    assert!(parse(&bytes, ChecksumTrust::Offloaded).is_ok());
     bytes[8] ^= 1;
-    assert_eq!(parse(&bytes, Checksums::Offloaded), Err(WireError::BadIpChecksum));
+    assert_eq!(parse(&bytes, ChecksumTrust::Offloaded), Err(WireError::BadIpChecksum));
 }
 
 #[test]
 fn options_that_lie_about_their_length_are_refused() {
     let mut bytes =
-        emit(&packet(false, Transport::Tcp(segment(vec![TcpOption::Mss(None)], vec![]))));
+        emit(&packet(false, PacketTransport::Tcp(segment(vec![TcpOption::Mss(None)], vec![]))));
     for len in [0, 1, 3, 5] {
         bytes[41] = len;
-        assert_eq!(parse(&bytes, Checksums::Offloaded), Err(WireError::BadOption), "{len}");
+        assert_eq!(parse(&bytes, ChecksumTrust::Offloaded), Err(WireError::BadOption), "{len}");
     }
 }
 
@@ -104,7 +104,7 @@ proptest! {
         if let Some(byte) = bytes.get_mut(at) {
             *byte = protocol;
         }
-        for checksums in [Checksums::Verified, Checksums::Offloaded] {
+        for checksums in [ChecksumTrust::Verified, ChecksumTrust::Offloaded] {
             let _ = parse(&bytes, checksums);
         }
     }

@@ -17,10 +17,10 @@ use crate::limits::PACKETS_MAX;
 
 /// A packet that the stack has sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sent {
+pub struct StackSent {
     /// From the IP header on.
     pub bytes: Vec<u8>,
-    /// When it left, on the world's clock.
+    /// Time of departure, on the host's clock.
     pub at: Duration,
 }
 
@@ -28,18 +28,18 @@ pub struct Sent {
 struct Packets {
     /// Each with the payload of its segments, where it is a train of them.
     to_stack: VecDeque<(Vec<u8>, u16)>,
-    from_stack: VecDeque<Sent>,
+    from_stack: VecDeque<StackSent>,
     counters: Counters,
 }
 
 /// The stack's end.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct StackWire {
     packets: Arc<Mutex<Packets>>,
     caps: Caps,
     clock: Clock,
     room: Vec<u8>,
-    /// Never rings: who drives the world looks for itself.
+    /// Never rings: the driver of the host polls.
     bell: OwnedFd,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Wire {
 #[derive(Debug, Clone)]
 pub(super) struct Far(Arc<Mutex<Packets>>);
 
-impl Wire {
+impl StackWire {
     /// Both ends of a wire that carries packets of at most `mtu` bytes.
     pub(super) fn new(mtu: u16, clock: Clock) -> io::Result<(Self, Far)> {
         let packets = Arc::new(Mutex::new(Packets::default()));
@@ -93,12 +93,12 @@ impl Far {
     }
 
     /// The next packet that the stack has sent.
-    pub(super) fn receive(&self) -> Option<Sent> {
+    pub(super) fn receive(&self) -> Option<StackSent> {
         lock(&self.0).from_stack.pop_front()
     }
 }
 
-impl Link for Wire {
+impl Link for StackWire {
     fn caps(&self) -> &Caps {
         &self.caps
     }
@@ -114,7 +114,7 @@ impl Link for Wire {
         packets.counters.rx_frames += count as u64;
         packets.counters.rx_bytes +=
             burst.iter().map(|(packet, _)| packet.len() as u64).sum::<u64>();
-        // Whoever takes the frames must not find the lock taken.
+        // Frames are taken without holding the lock.
         drop(packets);
         for (packet, segment_bytes) in &burst {
             each(packet, Received { segment_bytes: *segment_bytes, ..Received::default() });
@@ -139,7 +139,7 @@ impl Link for Wire {
             let mut packets = lock(&self.packets);
             packets.counters.tx_frames += 1;
             packets.counters.tx_bytes += len as u64;
-            packets.from_stack.push_back(Sent { bytes, at });
+            packets.from_stack.push_back(StackSent { bytes, at });
             count += 1;
         }
         Ok(count)
@@ -167,7 +167,7 @@ impl Link for Wire {
 mod tests {
     use super::*;
 
-    fn transmit(wire: &mut Wire, bytes: &[u8]) -> usize {
+    fn transmit(wire: &mut StackWire, bytes: &[u8]) -> usize {
         let mut left = Some(bytes);
         let sent = wire.tx_burst(8, &mut |room| {
             let bytes = left.take()?;
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn packets_go_both_ways_in_order_and_are_stamped() {
         let clock = Clock::by_hand();
-        let (mut wire, far) = Wire::new(1500, clock.clone()).expect("an eventfd");
+        let (mut wire, far) = StackWire::new(1500, clock.clone()).expect("an eventfd");
         assert!(far.send(b"one", 0) && far.send(b"two", 0));
         assert!(!wire.arm().expect("it never fails"), "there is work");
         let mut got = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_wire_holds_only_so_many_packets() {
-        let (mut wire, far) = Wire::new(1500, Clock::by_hand()).expect("an eventfd");
+        let (mut wire, far) = StackWire::new(1500, Clock::by_hand()).expect("an eventfd");
         let taken = (0..PACKETS_MAX + 5).filter(|_| far.send(b"x", 0)).count();
         assert_eq!((taken, wire.counters().rx_dropped_overrun), (PACKETS_MAX, 5));
         for _ in 0..PACKETS_MAX {

@@ -3,9 +3,9 @@
 //!
 //! Invariants checked (RFC 9293 §3.8.6, §3.10.7.4)
 //! - IP and TCP checksums are right.
-//! - Nobody sends past `ack + window` of any segment that the peer ever sent, but for a zero-window
-//!   probe of one byte.
-//! - Nobody acknowledges more than the peer sent.
+//! - No host sends past `ack + window` of any segment that the peer ever sent, but for a
+//!   zero-window probe of one byte.
+//! - No host acknowledges more than the peer sent.
 //!
 //! An edge is the farthest that was ever put on the wire, so that a lost announcement cannot be
 //! taken for a violation; a flow is forgotten when a SYN begins it again.
@@ -13,18 +13,21 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use megapipe_link::checksum::{fold, sum};
 use megapipe_stack::SeqNum;
 
 use super::Violation;
 
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
+pub(crate) const FIN: u8 = 1;
+pub(crate) const SYN: u8 = 2;
+pub(crate) const RST: u8 = 4;
 const ACK: u8 = 16;
+const WINDOW_SCALE: u8 = 3;
+const TIMESTAMPS: u8 = 8;
 
 /// What one end of a flow has said so far.
 #[derive(Debug, Clone, Copy, Default)]
-struct Said {
+struct FlowHistory {
     /// The farthest number it has used, and one.
     end: Option<SeqNum>,
     /// The farthest number it allows the other end to use, and one.
@@ -37,12 +40,11 @@ struct Said {
 
 /// A segment in one line, as a trace shows it; `None`: the packet is none.
 pub(crate) fn describe(packet: &[u8]) -> Option<String> {
-    let (src, dst, bytes) = tcp_of(packet).ok()??;
-    let segment = parse(src, dst, bytes).ok()?;
+    let segment = segment_in(packet)?;
     let names = [(SYN, 'S'), (FIN, 'F'), (RST, 'R'), (8, 'P'), (ACK, '.'), (64, 'E'), (128, 'W')];
     let set = names.iter().filter(|(bit, _)| segment.flags & bit != 0);
     let flags: String = set.map(|(_, name)| *name).collect();
-    let Segment { from, to, seq, ack, window, len, .. } = segment;
+    let SeenSegment { from, to, seq, ack, window, len, .. } = segment;
     let end = seq + len;
     Some(format!("{from} > {to} {flags} {}:{}({len}) ack {} win {window}", seq.0, end.0, ack.0))
 }
@@ -50,18 +52,35 @@ pub(crate) fn describe(packet: &[u8]) -> Option<String> {
 /// The flows seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
-    flows: BTreeMap<(SocketAddr, SocketAddr), Said>,
+    flows: BTreeMap<(SocketAddr, SocketAddr), FlowHistory>,
 }
 
-struct Segment {
-    from: SocketAddr,
-    to: SocketAddr,
-    seq: SeqNum,
-    ack: SeqNum,
-    flags: u8,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SeenSegment {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) flags: u8,
     window: u16,
     shift: Option<u8>,
-    len: u32,
+    /// The timestamp's value.
+    pub(crate) time: Option<u32>,
+    pub(crate) len: u32,
+}
+
+impl SeenSegment {
+    /// The first sequence number behind the segment, its SYN and its FIN.
+    fn end(&self) -> SeqNum {
+        let controls = u32::from(self.flags & SYN != 0) + u32::from(self.flags & FIN != 0);
+        self.seq + self.len + controls
+    }
+}
+
+/// The TCP segment in a packet; `None`: there is none, or it cannot be read.
+pub(crate) fn segment_in(packet: &[u8]) -> Option<SeenSegment> {
+    let (src, dst, bytes) = tcp_of(packet).ok()??;
+    parse(src, dst, bytes).ok()
 }
 
 impl Segments {
@@ -73,22 +92,29 @@ impl Segments {
         self.check(host, &segment)
     }
 
-    fn check(&mut self, host: usize, segment: &Segment) -> Result<(), Violation> {
-        let Segment { from, to, seq, ack, flags, .. } = *segment;
+    fn check(&mut self, host: usize, segment: &SeenSegment) -> Result<(), Violation> {
+        let SeenSegment { from, to, seq, flags, .. } = *segment;
         if flags & SYN != 0 {
             let said = self.flows.entry((from, to)).or_default();
             if said.end != Some(seq + 1) || !said.began {
                 let is_another = said.began;
-                *said = Said { shift: segment.shift, began: true, ..Said::default() };
+                *said = FlowHistory { shift: segment.shift, began: true, ..FlowHistory::default() };
                 self.doubt_peer(segment, is_another);
             }
         }
+        let verdict = self.judge(host, segment);
+        self.note(segment);
+        verdict
+    }
+
+    /// Whether a segment respects what its receiver has announced and sent.
+    fn judge(&self, host: usize, segment: &SeenSegment) -> Result<(), Violation> {
+        let SeenSegment { from, to, ack, flags, .. } = *segment;
         let mine = self.flows.get(&(from, to)).copied().unwrap_or_default();
         let theirs = self.flows.get(&(to, from)).copied().unwrap_or_default();
-        let controls = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
-        let end = seq + segment.len + controls;
+        let end = segment.end();
         if flags & RST == 0 && flags & SYN == 0 && mine.began {
-            // A FIN may go where a probe may: one past the edge. One who is in doubt may have
+            // A FIN may go where a probe may: one past the edge. A peer in doubt may have
             // allowed what belongs to another answer to its SYN.
             if let Some(edge) = theirs.edge
                 && theirs.began
@@ -103,6 +129,15 @@ impl Segments {
                 return Err(Violation::AckOfNothing { host, from, ack });
             }
         }
+        Ok(())
+    }
+
+    /// Keeps what a segment uses, acknowledges and announces.
+    fn note(&mut self, segment: &SeenSegment) {
+        let SeenSegment { from, to, ack, flags, .. } = *segment;
+        let mine = self.flows.get(&(from, to)).copied().unwrap_or_default();
+        let theirs = self.flows.get(&(to, from)).copied().unwrap_or_default();
+        let end = segment.end();
         let both_scale = mine.shift.is_some() && theirs.shift.is_some();
         let shift = if both_scale && flags & SYN == 0 { mine.shift.unwrap_or(0) } else { 0 };
         let said = self.flows.entry((from, to)).or_default();
@@ -113,15 +148,12 @@ impl Segments {
             let edge = ack + (u32::from(segment.window) << shift);
             said.edge = Some(said.edge.map_or(edge, |known| known.later(edge)));
         }
-        Ok(())
     }
-}
 
-impl Segments {
     /// A SYN that answers none of the peer's begins the flow anew, be it by an old duplicate: what
     /// the peer says until its own next SYN may be about the flow as it was. So does another answer
     /// to the same SYN, from a listener that came in between: the peer may have taken the first.
-    fn doubt_peer(&mut self, segment: &Segment, is_another: bool) {
+    fn doubt_peer(&mut self, segment: &SeenSegment, is_another: bool) {
         let peer = self.flows.entry((segment.to, segment.from)).or_default();
         let answers = segment.flags & ACK != 0 && peer.end == Some(segment.ack);
         peer.began &= answers && !is_another;
@@ -138,7 +170,7 @@ fn tcp_of(packet: &[u8]) -> Result<Option<Transport<'_>>, &'static str> {
             let header_bytes = usize::from(header[0] & 15) * 4;
             let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
             let body = packet.get(header_bytes..len).ok_or("an IPv4 length that is wrong")?;
-            if sum(&packet[..header_bytes], 0) != 0xffff {
+            if fold(sum(0, &packet[..header_bytes])) != 0xffff {
                 return Err("a wrong IPv4 checksum");
             }
             let address = |at: usize| {
@@ -159,7 +191,7 @@ fn tcp_of(packet: &[u8]) -> Result<Option<Transport<'_>>, &'static str> {
     }
 }
 
-fn parse(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Result<Segment, &'static str> {
+fn parse(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Result<SeenSegment, &'static str> {
     let header = bytes.get(..20).ok_or("a TCP header that is cut")?;
     let header_bytes = usize::from(header[12] >> 4) * 4;
     let options = bytes.get(20..header_bytes).ok_or("a TCP data offset that is wrong")?;
@@ -172,28 +204,30 @@ fn parse(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Result<Segment, &'static str
     }
     pseudo.extend([0, 6]);
     pseudo.extend((bytes.len() as u16).to_be_bytes());
-    if sum(bytes, sum(&pseudo, 0).into()) != 0xffff {
+    if fold(sum(sum(0, &pseudo), bytes)) != 0xffff {
         return Err("a wrong TCP checksum");
     }
     let word = |at: usize| {
         u32::from_be_bytes(<[u8; 4]>::try_from(&header[at..at + 4]).unwrap_or_default())
     };
     let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    Ok(Segment {
+    Ok(SeenSegment {
         from: SocketAddr::new(src, port(0)),
         to: SocketAddr::new(dst, port(2)),
         seq: SeqNum(word(4)),
         ack: SeqNum(word(8)),
         flags: header[13],
         window: port(14),
-        shift: shift_of(options)?,
+        shift: option(options, WINDOW_SCALE)?.and_then(|value| value.first().copied()),
+        time: option(options, TIMESTAMPS)?
+            .and_then(|value| value.first_chunk().map(|time| u32::from_be_bytes(*time))),
         len: (bytes.len() - header_bytes) as u32,
     })
 }
 
-/// The window shift among the options, if there is one.
-fn shift_of(mut options: &[u8]) -> Result<Option<u8>, &'static str> {
-    let mut shift = None;
+/// The value of the last option of a kind, if there is one.
+fn option(mut options: &[u8], wanted: u8) -> Result<Option<&[u8]>, &'static str> {
+    let mut found = None;
     while let Some(kind) = options.first() {
         match kind {
             0 => break,
@@ -201,34 +235,23 @@ fn shift_of(mut options: &[u8]) -> Result<Option<u8>, &'static str> {
             kind => {
                 let len = usize::from(*options.get(1).ok_or("a TCP option without a length")?);
                 let value = options.get(2..len).ok_or("a TCP option that is cut")?;
-                if *kind == 3 {
-                    shift = value.first().copied();
+                if *kind == wanted {
+                    found = Some(value);
                 }
                 options = &options[len..];
             }
         }
     }
-    Ok(shift)
-}
-
-fn sum(bytes: &[u8], start: u64) -> u16 {
-    let mut sum = start;
-    for pair in bytes.chunks(2) {
-        sum += u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn segment(from: u16, to: u16, flags: u8, seq: u32, ack: u32) -> Segment {
+    fn segment(from: u16, to: u16, flags: u8, seq: u32, ack: u32) -> SeenSegment {
         let end = |port| SocketAddr::from(([10, 0, 0, 1], port));
-        Segment {
+        SeenSegment {
             from: end(from),
             to: end(to),
             seq: SeqNum(seq),
@@ -236,6 +259,7 @@ mod tests {
             flags,
             window: 100,
             shift: None,
+            time: None,
             len: 0,
         }
     }
@@ -251,11 +275,11 @@ mod tests {
     #[test]
     fn a_sender_that_leaves_its_window_is_seen() {
         let mut segments = established();
-        let inside = Segment { len: 100, ..segment(1, 2, ACK, 1_001, 5_001) };
+        let inside = SeenSegment { len: 100, ..segment(1, 2, ACK, 1_001, 5_001) };
         assert_eq!(segments.check(0, &inside), Ok(()));
-        let probe = Segment { len: 1, ..segment(1, 2, ACK, 1_101, 5_001) };
+        let probe = SeenSegment { len: 1, ..segment(1, 2, ACK, 1_101, 5_001) };
         assert_eq!(segments.check(0, &probe), Ok(()));
-        let outside = Segment { len: 2, ..probe };
+        let outside = SeenSegment { len: 2, ..probe };
         let seen = segments.check(0, &outside);
         assert!(matches!(seen, Err(Violation::OutsideWindow { host: 0, .. })), "{seen:?}");
     }

@@ -7,9 +7,10 @@
 //!
 //! Invariants
 //! - One read and one write at most are under way on a connection.
-//! - A connection is counted once, in `Party::end`: as good when both directions ended as agreed.
-//! - One that did not begin because nobody on the link answered is asked for anew: a neighbour is
-//!   looked for three times, and on a link that loses frames all three may be lost.
+//! - A connection is counted once, in `Party::end`: as successful if both directions ended as
+//!   agreed.
+//! - A connection that failed because its neighbour was not resolved is retried: resolution sends
+//!   three requests, and on a link with loss all three may be lost.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -196,7 +197,7 @@ impl Party {
         Ok(true)
     }
 
-    /// Nobody on the link answered, and it was not tried too often.
+    /// Whether the neighbour was not resolved and retries are left.
     fn may_ask_again(&self, key: usize) -> bool {
         self.peers[key].asked.as_ref().is_some_and(|asked| asked.attempts < ATTEMPTS)
     }
@@ -361,7 +362,7 @@ impl Party {
         loop {
             let Some(done) = self.channel.dispatch(None)? else { continue };
             match done.cookie {
-                // What comes after the end of a connection is nobody's.
+                // Ignores completions after the end of a connection.
                 STDIN => return Ok(ExitCode::from(u8::from(self.wrong > 0 || !is_told))),
                 LISTENER => next(self, Some(done))?,
                 key if self.peers.get(key as usize).is_some_and(|it| it.handle == done.handle) => {

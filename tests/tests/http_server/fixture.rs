@@ -187,7 +187,7 @@ impl Response {
     }
 }
 
-/// A connection that sends what it is told.
+/// A client connection that sends given bytes.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     pending: Vec<u8>,

@@ -179,8 +179,8 @@ impl Host {
         match self.wire {
             Wire::Tap => {}
             Wire::Packet => self.set_offloads(&["tso", "gso"], true)?,
-            // A veth hands frames over with checksums that are left to do; nobody does them before
-            // an XDP program.
+            // A veth passes frames with incomplete checksums, which are not completed before an XDP
+            // program.
             Wire::Xdp => self.set_offloads(&["tx"], false)?,
         }
         let interface = self.wire.interface();

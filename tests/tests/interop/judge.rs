@@ -67,9 +67,10 @@ pub(crate) struct Verdict {
     pub(crate) frames: usize,
     /// TCP segments among them.
     pub(crate) segments: usize,
-    /// Resets among those, but for those of connections that had ended on both sides: a peer that
-    /// got bytes twice, by a probe for a lost tail that was none (RFC 8985 §7), says so late, and
-    /// finds nobody (RFC 9293 §3.10.7.1).
+    /// Resets among those, without those of connections that had ended on both sides: a peer that
+    /// got bytes twice, by a spurious tail loss probe (RFC 8985 §7), sends a late ACK to a closed
+    /// connection (RFC 9293 §3.10.7.1). Also without those in SYN-SENT: a peer in TIME-WAIT answers
+    /// the SYN of a port that is used again by an old ACK (RFC 9293 §3.10.7.3).
     pub(crate) resets: usize,
 }
 
@@ -124,6 +125,8 @@ impl Segment {
 /// What is known of a connection whose handshake was seen.
 #[derive(Debug, Default)]
 struct Stream {
+    /// We have sent a SYN.
+    has_our_syn: bool,
     /// The end of what the peer has sent; `None`: nothing yet.
     peer_end: Option<i64>,
     peer_has_ended: bool,
@@ -158,8 +161,14 @@ impl Stream {
         self.peer_has_ended && self.our_end.is_some_and(|end| self.acknowledged >= end)
     }
 
+    /// Our SYN has no answer that begins a connection.
+    const fn is_in_syn_sent(&self) -> bool {
+        self.has_our_syn && self.peer_end.is_none()
+    }
+
     /// What is wrong with a segment of ours.
     fn on_ours(&mut self, segment: &Segment) -> Option<String> {
+        self.has_our_syn |= segment.has(SYN);
         let peer_end = self.peer_end?;
         if segment.has(RST) {
             return None;
@@ -226,7 +235,8 @@ fn examine(mac: &str, rows: &str) -> Result<Verdict, String> {
             let stream = streams.entry(segment.stream).or_default();
             if is_ours {
                 verdict.segments += 1;
-                verdict.resets += usize::from(segment.has(RST) && !stream.is_over());
+                let is_expected = stream.is_over() || stream.is_in_syn_sent();
+                verdict.resets += usize::from(segment.has(RST) && !is_expected);
                 wrong = wrong.or_else(|| stream.on_ours(&segment));
             } else {
                 stream.on_peers(&segment);
@@ -239,8 +249,8 @@ fn examine(mac: &str, rows: &str) -> Result<Verdict, String> {
     Ok(verdict)
 }
 
-/// Makes settings for tshark with which it looks at the stack's own protocols only: bytes of no
-/// meaning look like somebody's protocol now and then, and then like a malformed one.
+/// Writes tshark settings that enable only the stack's protocols: random bytes sometimes look like
+/// another protocol, and then like a malformed packet.
 fn leave_payload_alone(settings: &Path) -> Result<(), String> {
     let file = settings.join("disabled_protos");
     if file.exists() {
@@ -369,6 +379,10 @@ fn the_judge_counts_resets_of_connections_that_go_on() {
     let half = [open[0], open[1], (MAC, [1, 10, 1, 500, FIN | ACK])];
     let half = [&half[..], &[(PEER, [1, 0, 12, 1_000, ACK]), reset]].concat();
     assert_eq!(resets(&half), Ok(1), "the peer has not ended");
+    let old = [(MAC, [0, 0, 0, 500, SYN]), (PEER, [1, 0, 900, 1_000, ACK]), reset];
+    assert_eq!(resets(&old), Ok(0), "an old ACK answers our SYN");
+    let begun = [old[0], (PEER, [0, 0, 1, 1_000, SYN | ACK]), reset];
+    assert_eq!(resets(&begun), Ok(1), "a SYN-ACK does");
 }
 
 #[test]

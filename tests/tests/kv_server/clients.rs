@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use megapipe_apps::kv::Memory;
+use megapipe_apps::kv::MemorySize;
 
 use crate::serving::{Client, DEADLINE, args, drivers, serve};
 
@@ -70,8 +70,8 @@ fn large_values_go_in_and_come_out() {
 }
 
 #[test]
-fn a_client_that_never_reads_holds_up_nobody() {
-    for driver in drivers("a_client_that_never_reads_holds_up_nobody") {
+fn kv_client_that_never_reads_does_not_block_others() {
+    for driver in drivers("kv_client_that_never_reads_does_not_block_others") {
         let mut args = args(driver);
         args.stall_timeout = 2;
         let (running, address) = serve(&args);
@@ -236,7 +236,7 @@ fn channels_share_one_store() {
 fn memory_has_a_limit_and_what_is_used_stays() {
     for driver in drivers("memory_has_a_limit_and_what_is_used_stays") {
         let mut args = args(driver);
-        args.memory = Memory(8 << 20);
+        args.memory = MemorySize(8 << 20);
         let (running, address) = serve(&args);
         let mut client = Client::connect(address);
         client.expect(b"set used 0 0 2\r\nhi\r\n", b"STORED\r\n");

@@ -53,7 +53,7 @@ impl Memcached {
     pub(crate) fn start(test: &str) -> Option<Self> {
         let address = free_address();
         let port = address.port().to_string();
-        let arguments = ["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", &port];
+        let arguments = ["-u", "daemon", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", &port];
         let process = Process::start(test, "memcached", &arguments, address)?;
         Some(Self { _process: process, address })
     }

@@ -133,3 +133,26 @@ fn redis_benchmark_is_served_without_an_error() {
         running.stop().expect("a clean end");
     }
 }
+
+/// The default run goes on to lists, which the server does not have; the program ends at an error.
+#[test]
+fn redis_benchmark_by_default_ends_at_a_clear_error() {
+    let test = "redis_benchmark_by_default_ends_at_a_clear_error";
+    if !is_installed("redis-benchmark") {
+        println!("skipped: {test}: redis-benchmark is not installed");
+        return;
+    }
+    for driver in drivers(test) {
+        let (running, address) = serve(&args(driver));
+        let port = address.port().to_string();
+        let output = run("redis-benchmark", &["-p", &port, "-q", "-n", "100", "-c", "5"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout) + stderr;
+        for name in ["PING_INLINE: ", "PING_MBULK: ", "SET: ", "GET: ", "INCR: "] {
+            assert!(text.contains(name), "{name} in {text}");
+        }
+        let error = "ERR unknown command 'LPUSH': this server stores strings only, lists are not";
+        assert!(!output.status.success() && text.contains(error), "{text}");
+        running.stop().expect("a clean end");
+    }
+}

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use megapipe::Address;
-use megapipe_apps::load::{Moment, RpcLoadArgs, run_rpc};
+use megapipe_apps::load::{LoadPhase, RpcLoadArgs, run_rpc};
 use megapipe_apps::rpc::{self, RpcArgs};
 
 use crate::setup::{check, check_good, drivers, load_args, serve_args};
@@ -104,13 +104,13 @@ fn observers_are_told_when_the_window_begins_and_ends() {
     let mut load = load_args(&server.addresses()[0], driver);
     (load.warmup, load.duration) = (0.2, Some(0.5));
     let mut moments = Vec::new();
-    let mut observe = |moment| moments.push((moment, Instant::now()));
+    let mut observe = |phase| moments.push((phase, Instant::now()));
     let summary = run_rpc(&RpcLoadArgs::new(load), &mut observe).expect("the load runs");
     check_good(&summary);
-    let kinds: Vec<Moment> = moments.iter().map(|&(moment, _)| moment).collect();
-    assert_eq!(kinds, [Moment::Warming, Moment::Measuring, Moment::Measured]);
-    // Neither is told early. How late the first two are is the machine's matter.
-    let since_first = |moment: usize| moments[moment].1 - moments[0].1;
+    let kinds: Vec<LoadPhase> = moments.iter().map(|&(phase, _)| phase).collect();
+    assert_eq!(kinds, [LoadPhase::Warming, LoadPhase::Measuring, LoadPhase::Measured]);
+    // Neither is early. The delay of the first two depends on the machine.
+    let since_first = |phase: usize| moments[phase].1 - moments[0].1;
     assert!(since_first(1) >= Duration::from_millis(200), "{:?}", since_first(1));
     assert!(since_first(2) >= Duration::from_millis(700), "{:?}", since_first(2));
     assert!((summary.seconds - 0.5).abs() < 0.1, "{}", summary.seconds);

@@ -124,7 +124,7 @@ fn a_server_that_stops_under_load_loses_no_response() {
             });
             let deadline = Instant::now() + Duration::from_secs(20);
             while server.tallies().iter().all(|tally| tally.requests == 0) {
-                assert!(Instant::now() < deadline, "nobody asks: {:?}", server.tallies());
+                assert!(Instant::now() < deadline, "no request arrived: {:?}", server.tallies());
                 std::thread::sleep(Duration::from_millis(10));
             }
             std::thread::sleep(Duration::from_millis(100));

@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use megapipe::{Backend, Channel, Config, LocalNetwork, ServerConfig};
+use megapipe_link::set_transmit_checksums;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -173,7 +174,7 @@ fn enter(namespace: &str) -> Result<(), String> {
 
 fn configure(interface: &str, addresses: [&str; 2]) -> Result<(), String> {
     // Checksums are complete on the wire, which XDP and the judge want.
-    run("ethtool", &["-K", interface, "tx", "off"])?;
+    set_transmit_checksums(interface, false).map_err(|error| format!("{interface}: {error}"))?;
     ip(&format!("addr add {}/24 dev {interface}", addresses[0]))?;
     ip(&format!("addr add {}/64 dev {interface} nodad", addresses[1]))?;
     ip(&format!("link set {interface} up"))?;

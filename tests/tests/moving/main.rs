@@ -8,8 +8,8 @@
 //!  the kernel, with the same addresses
 //! ```
 //!
-//! Both hosts are network namespaces of this process, one thread in each. tcpdump listens in
-//! between, and tshark judges what it heard: nobody resets anything.
+//! Both hosts are network namespaces of this process, one thread in each. tcpdump captures the
+//! traffic between them, and tshark checks that there is no reset.
 //!
 //! Read first: `hosts.rs`; then `mover.rs`, the program that moves its connection.
 //!

@@ -12,7 +12,7 @@ use super::hosts::PATIENCE;
 /// Bytes of a write and of a read.
 const CHUNK_LEN: usize = 48 << 10;
 
-/// Who does TCP.
+/// Back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Stack,

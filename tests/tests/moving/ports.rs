@@ -23,7 +23,7 @@ fn join<T>(channel: &mut Channel, thread: thread::JoinHandle<T>) -> T {
     thread.join().expect("the peer is content")
 }
 
-/// The next connection, which somebody begins on a thread.
+/// Accepts the next connection, which another thread opens.
 fn accepted(channel: &mut Channel, listener: Handle) -> Handle {
     channel.accept(listener, Accept::lwsocket(1)).expect("a listener");
     let done = channel.dispatch(Some(PATIENCE)).expect("dispatch").expect("in time");

@@ -26,7 +26,7 @@ fn next(channel: &mut Channel) -> Completion {
     channel.dispatch(Some(PATIENCE)).expect("dispatch").expect("a completion in time")
 }
 
-/// What the far end is told to do.
+/// Operation of the far end.
 type Job = Box<dyn FnOnce(&mut TcpStream) + Send>;
 
 /// A listener of the kernel's, which does not wait for ever.
@@ -40,7 +40,7 @@ fn admit(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     listener.accept().expect("a connection in time")
 }
 
-/// The far end of a connection, which does what it is told on a thread of its own.
+/// The far end of a connection, which runs jobs on a thread of its own.
 struct Peer {
     jobs: mpsc::Sender<Job>,
 }
@@ -77,7 +77,7 @@ impl Peer {
         job: impl FnOnce(&mut TcpStream) -> T + Send + 'static,
     ) -> T {
         let (tell, told) = mpsc::channel();
-        let job = move |stream: &mut TcpStream| tell.send(job(stream)).expect("somebody waits");
+        let job = move |stream: &mut TcpStream| tell.send(job(stream)).expect("a receiver");
         self.jobs.send(Box::new(job)).expect("the thread runs");
         let start = Instant::now();
         loop {

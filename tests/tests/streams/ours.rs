@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - The stack is driven as a link server drives it: frames in bursts, events, frames out.
-//! - An exchange is known by its port, so that neither end has to say a word about it.
+//! - The port identifies an exchange, so that the ends need no further protocol.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -218,7 +218,10 @@ impl Ours {
                 self.pump(now, number);
             }
             Event::Closed { conn, reason } => self.on_closed(conn, reason)?,
-            Event::Urgent { .. } | Event::Datagram { .. } | Event::DatagramRefused { .. } => {
+            Event::Urgent { .. }
+            | Event::UnsentBelow { .. }
+            | Event::Datagram { .. }
+            | Event::DatagramRefused { .. } => {
                 return Err(Failure::Unknown);
             }
         }
@@ -282,12 +285,13 @@ impl Ours {
         self.ends.iter().all(|end| end.is_over)
     }
 
-    /// All that is left is for the peer to send: we have sent everything, it is acknowledged, our
-    /// window is open and nothing is unread.
+    /// Only the peer can continue: each connection has sent what it sends before the peer's end of
+    /// stream, all of that is acknowledged, the window is open and nothing is unread.
     pub(crate) fn is_peers_turn(&self) -> bool {
         self.ends.iter().filter(|end| !end.is_over).all(|end| {
             let info = end.conn.and_then(|conn| self.stack.info(conn).ok());
-            end.is_shut
+            let has_sent = end.is_shut || (end.waits && !end.has_peer_ended);
+            has_sent
                 && info.is_some_and(|info| {
                     let sent = info.flight_bytes + info.queued_bytes == 0;
                     sent && info.unread_bytes == 0 && info.rcv_wnd > 0

@@ -24,7 +24,7 @@ const TIME_MAX: Duration = Duration::from_secs(4 * 3_600);
 const LEAPS_MAX: u64 = 3_000_000;
 /// Turns without a leap.
 const TURNS_MAX: u64 = 200_000;
-/// Who wants to be called at once is called after this.
+/// Smallest step of the virtual clock, for an end that requests an immediate call.
 const LEAP_MIN: Duration = Duration::from_micros(20);
 
 /// One of the two ends.

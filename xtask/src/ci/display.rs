@@ -4,11 +4,13 @@
 //! then, so that a log stays short and still shows that something moves.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::together::LastLine;
 use crate::limits;
+
+/// The last line that a step has printed.
+pub(super) type LastLine = Arc<Mutex<String>>;
 
 /// The line of the step that runs now.
 pub(super) struct Display {
@@ -29,7 +31,7 @@ impl Display {
         Self { name, start: now, shown: now, terminal, last: String::new(), unseen: None }
     }
 
-    /// Begins a step beside another one: its lines are left where somebody else may look.
+    /// Begins a step in parallel to another: its lines are not shown, only stored in `last`.
     pub(super) fn unseen(name: &'static str, last: LastLine) -> Self {
         Self { unseen: Some(last), ..Self::start(name) }
     }

@@ -5,19 +5,19 @@
 use std::path::Path;
 
 use super::lanes::{self, Tick};
-use super::{Display, Outcome, checked, command};
-use crate::error::Error;
+use super::{Display, StepOutcome, checked, command};
+use crate::error::ToolError;
 use crate::process;
 
-/// Seconds for each target, beside its seeds.
+/// Seconds for each target, in addition to its seeds.
 const SECONDS: u32 = 3;
 
-/// Builds all targets and runs each. What one finds lies in `fuzz/artifacts`.
-pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+/// Builds all targets and runs each. Findings are in `fuzz/artifacts`.
+pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     if process::output_of(process::nightly(root).args(["fuzz", "--version"])).is_err() {
         let why = "no cargo-fuzz, or no nightly for it; `cargo xtask setup` installs the first, \
                    `rustup toolchain install nightly` the second";
-        return Ok(Outcome::skip("fuzz", why));
+        return Ok(StepOutcome::skip("fuzz", why));
     }
     // The crates under test have no unsafe code, so that a sanitizer would only cost time.
     let built =
@@ -29,15 +29,15 @@ pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<Outcome, Error
     let targets = targets.lines().map(str::to_owned).collect();
     let (counts, output) = lanes::run(targets, display, |target, tick| one(root, target, tick));
     let note = format!("{} targets", counts.passed + counts.failures.len());
-    Ok(Outcome { counts, output, note })
+    Ok(StepOutcome { counts, output, note })
 }
 
-fn one(root: &Path, target: &str, tick: Tick<'_>) -> Result<Outcome, Error> {
+fn one(root: &Path, target: &str, tick: Tick<'_>) -> Result<StepOutcome, ToolError> {
     let mut run = process::nightly(root);
     run.args(["fuzz", "run", "--sanitizer", "none", target]);
     // New inputs go to the first folder.
     let corpus = root.join("fuzz/corpus").join(target);
-    std::fs::create_dir_all(&corpus).map_err(Error::file(&corpus))?;
+    std::fs::create_dir_all(&corpus).map_err(ToolError::file(&corpus))?;
     run.arg(corpus);
     let seeds = root.join("fuzz/seeds").join(target);
     if seeds.is_dir() {

@@ -1,18 +1,18 @@
 //! The steps that look at shared memory as a single run cannot: loom tries every order of threads
 //! and every value that a load may return, Miri checks each access against the language's rules.
 //!
-//! Both compile with flags of their own, so each has a target folder of its own.
+//! Both compile with their own flags, so each has its own target folder.
 
 use std::path::Path;
 
-use super::{Display, Outcome, counted};
-use crate::error::Error;
+use super::{Display, StepOutcome, counted};
+use crate::error::ToolError;
 use crate::process;
 
 const PACKAGE: &str = "megapipe-shm";
 
 /// The models of the ring and the doorbell.
-pub(super) fn loom(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+pub(super) fn loom(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     let mut test = process::cargo(root);
     // Optimised: a model runs many thousand times.
     test.args(["test", "--package", PACKAGE, "--lib", "--release", "--locked"]);
@@ -24,10 +24,10 @@ pub(super) fn loom(root: &Path, display: &mut Display) -> Result<Outcome, Error>
 }
 
 /// The tests of the library that need no system call.
-pub(super) fn miri(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+pub(super) fn miri(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     if process::output_of(process::nightly(root).args(["miri", "--version"])).is_err() {
         let why = "no nightly with Miri; `rustup +nightly component add miri` brings it";
-        return Ok(Outcome::skip("miri", why));
+        return Ok(StepOutcome::skip("miri", why));
     }
     let mut test = process::nightly(root);
     test.args(["miri", "test", "--package", PACKAGE, "--lib", "--locked"]);

@@ -1,4 +1,4 @@
-//! Jobs of one step that run side by side, each a program of its own.
+//! Jobs of one step that run in parallel, each a program.
 //!
 //! Invariants
 //! - Every job is run and its outcome added once, whatever became of the others.
@@ -7,26 +7,26 @@
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use super::tally::Counts;
-use super::{Display, Outcome};
-use crate::error::Error;
+use super::tally::TestCounts;
+use super::{Display, StepOutcome};
+use crate::error::ToolError;
 use crate::limits;
 
-/// What a job tells while it runs: a line of its output, or `None` for time that passed without.
+/// An event of a running job: a line of its output, or `None` for time without output.
 pub(super) type Tick<'a> = &'a mut dyn FnMut(Option<&str>);
 
-enum Report {
+enum LaneReport {
     Line(Option<String>),
-    Ended(Result<Outcome, Error>),
+    Ended(Result<StepOutcome, ToolError>),
 }
 
 /// Runs all jobs, those in front first, and adds up what became of them.
 pub(super) fn run<J: Send>(
     jobs: Vec<J>,
     display: &mut Display,
-    run_one: impl Fn(&J, Tick<'_>) -> Result<Outcome, Error> + Sync,
-) -> (Counts, Vec<String>) {
-    let mut counts = Counts::default();
+    run_one: impl Fn(&J, Tick<'_>) -> Result<StepOutcome, ToolError> + Sync,
+) -> (TestCounts, Vec<String>) {
+    let mut counts = TestCounts::default();
     let mut output = Vec::new();
     let waiting = Mutex::new(jobs.into_iter());
     let (reports, reported) = mpsc::channel();
@@ -38,21 +38,21 @@ pub(super) fn run<J: Send>(
                 while let Some(job) = next() {
                     let outcome = run_one(&job, &mut |line| {
                         // The receiver outlives every lane.
-                        let _ = reports.send(Report::Line(line.map(str::to_owned)));
+                        let _ = reports.send(LaneReport::Line(line.map(str::to_owned)));
                     });
-                    let _ = reports.send(Report::Ended(outcome));
+                    let _ = reports.send(LaneReport::Ended(outcome));
                 }
             });
         }
         drop(reports);
         for report in reported {
             match report {
-                Report::Line(line) => display.tick(line.as_deref()),
-                Report::Ended(Ok(outcome)) => {
+                LaneReport::Line(line) => display.tick(line.as_deref()),
+                LaneReport::Ended(Ok(outcome)) => {
                     counts.add(outcome.counts);
                     output.extend(outcome.output);
                 }
-                Report::Ended(Err(error)) => {
+                LaneReport::Ended(Err(error)) => {
                     counts.failures.push(error.to_string());
                     output.push(error.to_string());
                 }
@@ -72,9 +72,11 @@ mod tests {
             run(vec![1, 2, 3, 4, 5], &mut Display::start("test"), |job, tick| {
                 tick(Some("a line"));
                 match job {
-                    3 => Ok(Outcome::check("3", false, vec!["three failed".to_owned()])),
-                    5 => Err(Error::Failed { command: "five".to_owned(), output: String::new() }),
-                    _ => Ok(Outcome::check("job", true, Vec::new())),
+                    3 => Ok(StepOutcome::check("3", false, vec!["three failed".to_owned()])),
+                    5 => {
+                        Err(ToolError::Failed { command: "five".to_owned(), output: String::new() })
+                    }
+                    _ => Ok(StepOutcome::check("job", true, Vec::new())),
                 }
             });
         assert_eq!((counts.passed, counts.failures.len()), (3, 2));

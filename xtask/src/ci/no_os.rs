@@ -4,22 +4,22 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{Display, Outcome, command};
-use crate::error::Error;
+use super::{Display, StepOutcome, command};
+use crate::error::ToolError;
 use crate::process;
 
 /// A microcontroller: 32 bits, no operating system, `core` and `alloc` alone.
 const TARGET: &str = "thumbv7em-none-eabi";
 
 /// Checks the crate for [`TARGET`], and gets the target where rustup is there to get it.
-pub(super) fn check(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+pub(super) fn check(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     if !is_installed(root) {
         let mut rustup = Command::new("rustup");
         rustup.args(["target", "add", TARGET]).current_dir(root);
         let added = process::output_of(&mut rustup);
         if added.is_err() || !is_installed(root) {
             let why = format!("no {TARGET}; with a network `rustup target add {TARGET}` gets it");
-            return Ok(Outcome::skip("no-os", &why));
+            return Ok(StepOutcome::skip("no-os", &why));
         }
     }
     let mut check = process::cargo(root);

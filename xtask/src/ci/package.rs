@@ -1,6 +1,6 @@
 //! Whether every public package can be published: its manifest is complete, it depends on public
-//! packages alone, it includes no file from outside of its folder, and `cargo package` takes all of
-//! them in the order of their dependencies.
+//! packages alone, it has the texts of its licences, it includes no file from outside of its
+//! folder, and `cargo package` takes all of them in the order of their dependencies.
 //!
 //! The packages are not compiled again: their sources are those that the other steps compile.
 //! Before a release, `cargo publish --dry-run --workspace` does that, too.
@@ -8,17 +8,21 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::{Display, Outcome, command};
-use crate::error::Error;
+use super::{Display, StepOutcome, command};
+use crate::error::ToolError;
 use crate::process;
 use crate::workspace::{self, Package};
 
 /// Macros that read a file when the package is compiled.
 const INCLUDES: [&str; 3] = ["include_str!(\"", "include_bytes!(\"", "include!(\""];
 
-pub(super) fn check(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
+/// The files with the texts of the licences that the manifests name.
+const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
+
+pub(super) fn check(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
     let packages = workspace::packages(root)?;
     let mut findings = faults(&packages);
+    findings.extend(missing_licences(&packages));
     for package in packages.iter().filter(|package| package.is_public) {
         includes_from_outside(&package.folder, &package.folder.join("src"), &mut findings)?;
     }
@@ -27,7 +31,7 @@ pub(super) fn check(root: &Path, display: &mut Display) -> Result<Outcome, Error
         findings.push(format!("these depend on each other: {}", cycle.join(", ")));
     }
     if !findings.is_empty() {
-        return Ok(Outcome::check("package", false, findings));
+        return Ok(StepOutcome::check("package", false, findings));
     }
     let mut cargo = process::cargo(root);
     cargo.args(["package", "--no-verify", "--allow-dirty", "--offline"]);
@@ -51,6 +55,17 @@ fn faults(packages: &[Package]) -> Vec<String> {
         }
     }
     found
+}
+
+/// Public packages whose folder lacks the text of a licence: a package has its own files only.
+fn missing_licences(packages: &[Package]) -> Vec<String> {
+    let public = packages.iter().filter(|package| package.is_public);
+    let lacks = |package: &Package, name: &str| !package.folder.join(name).is_file();
+    public
+        .flat_map(|package| LICENCES.map(|name| (package, name)))
+        .filter(|(package, name)| lacks(package, name))
+        .map(|(package, name)| format!("{}: its folder lacks {name}", package.name))
+        .collect()
 }
 
 /// The public packages, each after those that it depends on, and what is left because of a cycle.
@@ -77,16 +92,16 @@ fn includes_from_outside(
     folder: &Path,
     source: &Path,
     found: &mut Vec<String>,
-) -> Result<(), Error> {
-    for entry in fs::read_dir(source).map_err(Error::file(source))? {
-        let path = entry.map_err(Error::file(source))?.path();
+) -> Result<(), ToolError> {
+    for entry in fs::read_dir(source).map_err(ToolError::file(source))? {
+        let path = entry.map_err(ToolError::file(source))?.path();
         if path.file_stem().is_some_and(|name| name == "tests") {
             continue;
         }
         if path.is_dir() {
             includes_from_outside(folder, &path, found)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).map_err(Error::file(&path))?;
+            let text = fs::read_to_string(&path).map_err(ToolError::file(&path))?;
             for include in included(&text) {
                 if !plain(&source.join(include)).starts_with(folder) {
                     found.push(format!("{}: includes {include}", path.display()));
@@ -150,6 +165,17 @@ mod tests {
     }
 
     #[test]
+    fn missing_licences_are_found_in_public_packages() {
+        let packages = workspace::parse(&json!({"packages": [
+            package("public", &[], json!(null)),
+            package("private", &[], json!([])),
+        ]}));
+        let expected =
+            ["public: its folder lacks LICENSE-APACHE", "public: its folder lacks LICENSE-MIT"];
+        assert_eq!(missing_licences(&packages), expected);
+    }
+
+    #[test]
     fn packages_are_published_after_their_dependencies() {
         let packages = |cycle: &[&str]| {
             workspace::parse(&json!({"packages": [
@@ -183,6 +209,7 @@ mod tests {
     fn manifests_of_this_workspace_are_complete() {
         let packages = workspace::packages(&workspace::root().unwrap()).unwrap();
         assert_eq!(faults(&packages), Vec::<String>::new());
+        assert_eq!(missing_licences(&packages), Vec::<String>::new());
         assert!(publishing_order(&packages).1.is_empty());
     }
 }

@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::{Display, Outcome, lanes};
-use crate::error::Error;
-use crate::process::{self, End};
+use super::{Display, StepOutcome, lanes};
+use crate::error::ToolError;
+use crate::process::{self, ProcessEnd};
 
 /// Suites that take longest, by the name of their target. They start first, so that none of them
 /// runs alone at the end.
@@ -26,7 +26,7 @@ const LONGEST: [&str; 4] = ["interop", "channel", "sockets", "bench"];
 
 /// A program of tests, or the documentation's examples.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Suite {
+struct TestSuite {
     /// `megapipe-link tests/conformance/main.rs`, for people.
     name: String,
     target: String,
@@ -35,8 +35,8 @@ struct Suite {
     folder: PathBuf,
 }
 
-impl Suite {
-    /// The command that runs it and prints what `Tally` reads.
+impl TestSuite {
+    /// The command that runs it and prints what `TestTally` reads.
     fn command(&self, root: &Path) -> Command {
         let Some(program) = &self.program else {
             let mut doc = process::cargo(root);
@@ -52,10 +52,24 @@ impl Suite {
 }
 
 /// Builds every suite and runs them.
-pub(super) fn run(root: &Path, display: &mut Display) -> Result<Outcome, Error> {
-    let suites = match build(root, display)? {
+pub(super) fn run(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
+    run_built(root, &[], display)
+}
+
+/// Builds and runs the unit tests of all libraries and programs.
+pub(super) fn run_units(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
+    run_built(root, &["--lib", "--bins"], display)
+}
+
+/// Builds and runs the suites that cargo selects by these options.
+fn run_built(
+    root: &Path,
+    targets: &[&str],
+    display: &mut Display,
+) -> Result<StepOutcome, ToolError> {
+    let suites = match build(root, targets, display)? {
         Ok(suites) => suites,
-        Err(said) => return Ok(Outcome::check("test", false, said)),
+        Err(said) => return Ok(StepOutcome::check("test", false, said)),
     };
     let times = Mutex::new(Vec::new());
     let (counts, output) = lanes::run(suites, display, |suite, tick| {
@@ -65,7 +79,7 @@ pub(super) fn run(root: &Path, display: &mut Display) -> Result<Outcome, Error> 
         times.lock().unwrap_or_else(PoisonError::into_inner).push((took, suite.target.clone()));
         outcome
     });
-    let mut outcome = Outcome::counted(counts, output);
+    let mut outcome = StepOutcome::counted(counts, output);
     let times = times.into_inner().unwrap_or_else(PoisonError::into_inner);
     outcome.note.push_str(&format!("; longest: {}", longest(times)));
     Ok(outcome)
@@ -79,26 +93,33 @@ fn longest(mut times: Vec<(u64, String)>) -> String {
     words.join(", ")
 }
 
-/// Compiles all tests. `Err` within: what the compiler said.
-fn build(root: &Path, display: &mut Display) -> Result<Result<Vec<Suite>, Vec<String>>, Error> {
+/// Compiles the tests of these targets, of all if there are none. `Err` within: the compiler's
+/// output.
+fn build(
+    root: &Path,
+    targets: &[&str],
+    display: &mut Display,
+) -> Result<Result<Vec<TestSuite>, Vec<String>>, ToolError> {
     let mut build = process::cargo(root);
-    build.args(["test", "--workspace", "--no-run", "--locked"]);
+    build.args(["test", "--workspace", "--no-run", "--locked"]).args(targets);
     build.args(["--message-format", "json-render-diagnostics"]);
     let mut suites = Vec::new();
     let watched = process::watch(&mut build, |line| match line.and_then(suite_of) {
         Some(suite) => suites.push(suite),
         None => display.tick(line.filter(|line| !line.starts_with('{'))),
     })?;
-    if watched.end != End::Success {
+    if watched.end != ProcessEnd::Success {
         let said = |line: &String| !line.starts_with('{');
         return Ok(Err(watched.output.into_iter().filter(said).collect()));
     }
-    suites.push(Suite {
-        name: "examples in the documentation".to_owned(),
-        target: "doc".to_owned(),
-        program: None,
-        folder: root.to_owned(),
-    });
+    if targets.is_empty() {
+        suites.push(TestSuite {
+            name: "examples in the documentation".to_owned(),
+            target: "doc".to_owned(),
+            program: None,
+            folder: root.to_owned(),
+        });
+    }
     // Stable: what is not among the longest keeps cargo's order.
     suites.sort_by_key(|suite| {
         LONGEST.iter().position(|long| *long == suite.target).unwrap_or(LONGEST.len())
@@ -106,8 +127,8 @@ fn build(root: &Path, display: &mut Display) -> Result<Result<Vec<Suite>, Vec<St
     Ok(Ok(suites))
 }
 
-/// The test program that one of cargo's messages tells of.
-fn suite_of(line: &str) -> Option<Suite> {
+/// The test program that one of cargo's messages names.
+fn suite_of(line: &str) -> Option<TestSuite> {
     let message: Value = serde_json::from_str(line).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
     let program = message["executable"].as_str().filter(|_| is_test)?;
@@ -115,7 +136,7 @@ fn suite_of(line: &str) -> Option<Suite> {
     let source = Path::new(message["target"]["src_path"].as_str()?);
     let shown = source.strip_prefix(folder).unwrap_or(source).display();
     let package = folder.file_name()?.to_string_lossy();
-    Some(Suite {
+    Some(TestSuite {
         name: format!("{package} {shown}"),
         target: message["target"]["name"].as_str()?.to_owned(),
         program: Some(program.into()),

@@ -18,7 +18,7 @@ const REASON_CHARS: usize = 300;
 
 /// What a step, or all of them, came to.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TestCounts {
     pub(super) passed: usize,
     /// `SUITE: TEST: WHERE AND WHY` of each failure, or a step's name.
     pub(super) failures: Vec<String>,
@@ -26,7 +26,7 @@ pub(super) struct Counts {
     pub(super) skips: Vec<String>,
 }
 
-impl Counts {
+impl TestCounts {
     /// Adds another step's counts.
     pub(super) fn add(&mut self, other: Self) {
         self.passed += other.passed;
@@ -37,15 +37,15 @@ impl Counts {
 
 /// Reads lines, counts, and keeps what failing tests printed.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    counts: Counts,
+pub(super) struct TestTally {
+    counts: TestCounts,
     /// The test whose block of output is being read.
     section: Option<String>,
     /// Within libtest's `failures:` part.
     in_failures: bool,
     /// What failing tests printed.
     output: Vec<String>,
-    /// Where each failing test of the current binary panicked, and what it said.
+    /// Where each failing test of the current binary panicked, and its message.
     panics: BTreeMap<String, String>,
     /// The failing tests of the current binary, from the list that libtest ends with.
     failed: Vec<String>,
@@ -61,7 +61,7 @@ pub(super) struct Tally {
     skipped_whole: BTreeSet<String>,
 }
 
-impl Tally {
+impl TestTally {
     /// Counts what `suite` prints, until it names another itself.
     pub(super) fn of(suite: &str) -> Self {
         Self { suite: suite.to_owned(), ..Self::default() }
@@ -103,19 +103,19 @@ impl Tally {
         self.output.clone()
     }
 
-    /// Whether a closing line has told of failures.
+    /// Whether a summary line has reported failures.
     pub(super) fn has_failures(&self) -> bool {
         !self.counts.failures.is_empty()
     }
 
     /// The counts of a program that ended by itself; call it after the last line.
-    pub(super) fn finish(self) -> Counts {
+    pub(super) fn finish(self) -> TestCounts {
         self.counts
     }
 
     /// The counts of a program that was stopped or died before its closing line: what had passed,
     /// and one failure for each test that had run for long, or for the whole.
-    pub(super) fn break_off(mut self, why: &str) -> Counts {
+    pub(super) fn break_off(mut self, why: &str) -> TestCounts {
         self.counts.passed += self.ended_well;
         let suite = &self.suite;
         let unended = self.slow.iter().map(|test| format!("{suite}: {test}: not ended: {why}"));
@@ -137,7 +137,7 @@ impl Tally {
             (None, Some((_, place))) => {
                 self.panics.insert(test.clone(), place.to_owned());
             }
-            // What it said stands in the next line.
+            // The message is in the next line.
             (Some(said), _) if said.ends_with(':') => *said = format!("{said} {}", line.trim()),
             _ => {}
         }

@@ -12,46 +12,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{Display, Outcome, Step, outcome_of};
+use super::display::LastLine;
+use super::{Display, Step, StepOutcome, outcome_of};
 use crate::limits;
 
 /// How often is looked whether a step has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The last line that a step has printed.
-pub(super) type LastLine = Arc<Mutex<String>>;
-
-/// A step that runs now, or waits for its turn.
-pub(super) struct Running {
+/// A step that runs now, or waits for a slot.
+pub(super) struct RunningStep {
     name: &'static str,
     last: LastLine,
-    ended: Receiver<(Outcome, Duration)>,
+    ended: Receiver<(StepOutcome, Duration)>,
 }
 
-struct Job {
+struct StepJob {
     step: Step,
     last: LastLine,
-    ended: Sender<(Outcome, Duration)>,
+    ended: Sender<(StepOutcome, Duration)>,
 }
 
 /// Starts steps, as many at a time as there are lanes; the rest follows in their order.
-pub(super) fn start(root: &Path, steps: Vec<Step>) -> BTreeMap<&'static str, Running> {
+pub(super) fn start(root: &Path, steps: Vec<Step>) -> BTreeMap<&'static str, RunningStep> {
     let (mut jobs, mut all) = (VecDeque::new(), BTreeMap::new());
     for step in steps {
         let (ended, ends) = mpsc::channel();
         let last = LastLine::default();
-        all.insert(step.0, Running { name: step.0, last: Arc::clone(&last), ended: ends });
-        jobs.push_back(Job { step, last, ended });
+        all.insert(step.0, RunningStep { name: step.0, last: Arc::clone(&last), ended: ends });
+        jobs.push_back(StepJob { step, last, ended });
     }
     let jobs = Arc::new(Mutex::new(jobs));
     for _ in 0..limits::LANES {
         let (jobs, root) = (Arc::clone(&jobs), root.to_owned());
         thread::spawn(move || {
             let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            while let Some(Job { step, last, ended }) = next() {
+            while let Some(StepJob { step, last, ended }) = next() {
                 let mut display = Display::unseen(step.0, last);
                 let outcome = outcome_of(step, &root, &mut display);
-                // Who does not wait for it has ended.
+                // The receiver was dropped if its thread has ended.
                 let _ = ended.send((outcome, display.elapsed()));
             }
         });
@@ -59,9 +57,9 @@ pub(super) fn start(root: &Path, steps: Vec<Step>) -> BTreeMap<&'static str, Run
     all
 }
 
-impl Running {
+impl RunningStep {
     /// Shows how far the step is until it has ended, and ends its line. What became of it.
-    pub(super) fn finish(self) -> Outcome {
+    pub(super) fn finish(self) -> StepOutcome {
         let mut display = Display::start(self.name);
         loop {
             match self.ended.recv_timeout(LOOK_EVERY) {
@@ -76,7 +74,7 @@ impl Running {
                 Err(RecvTimeoutError::Disconnected) => {
                     display.end(display.elapsed(), false, "");
                     let why = "error: the thread of this step panicked".to_owned();
-                    return Outcome::check(self.name, false, vec![why]);
+                    return StepOutcome::check(self.name, false, vec![why]);
                 }
             }
         }
@@ -92,9 +90,11 @@ mod tests {
         let steps: Vec<Step> = vec![
             ("fine", |_, display| {
                 display.tick(Some("a line"));
-                Ok(Outcome::check("fine", true, Vec::new()))
+                Ok(StepOutcome::check("fine", true, Vec::new()))
             }),
-            ("bad", |_, _| Ok(Outcome::check("bad", false, vec!["error: it is bad".to_owned()]))),
+            ("bad", |_, _| {
+                Ok(StepOutcome::check("bad", false, vec!["error: it is bad".to_owned()]))
+            }),
             ("lost", |_, _| panic!("no step does")),
         ];
         let mut running = start(Path::new("."), steps);

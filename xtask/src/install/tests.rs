@@ -1,4 +1,4 @@
-//! What an installation is made of.
+//! Contents of an installation.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn command_is_installed_with_its_manual_and_completions() {
     let mut install = Command::new("install");
     process::output_of(install.args(["-m", "755"]).arg(&text).arg(&megapipe)).unwrap();
     let prefix = folder.join("prefix");
-    install_command(&megapipe, &prefix).unwrap();
+    install_command(&megapipe, &prefix, true).unwrap();
     assert!(prefix.join("bin/megapipe").is_file());
     for (path, text) in [
         ("man/man1/megapipe.1", "page\n"),
@@ -81,6 +81,27 @@ fn installed_library_is_stripped_except_in_the_profile_for_debugging() {
 }
 
 #[test]
+fn installed_command_is_stripped_and_can_be_run() {
+    let test = "installed_command_is_stripped_and_can_be_run";
+    let folder = std::env::temp_dir().join(format!("megapipe-strip-bin-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (source, program) = (folder.join("main.c"), folder.join("program"));
+    fs::write(&source, "int hidden(void) { return 0; }\nint main(void) { return hidden(); }\n")
+        .unwrap();
+    let compiled = Command::new("cc").args(["-g", "-O0", "-o"]).arg(&program).arg(&source).status();
+    if !compiled.is_ok_and(|status| status.success()) || symbols(&program).is_none() {
+        println!("skipped: {test}: no cc or no nm");
+        return;
+    }
+    assert!(symbols(&program).unwrap().contains("hidden"));
+    copy_stripped(&program, &folder.join("bin")).unwrap();
+    let installed = folder.join("bin/program");
+    assert!(symbols(&installed).unwrap().contains("no symbols"));
+    assert!(Command::new(&installed).status().unwrap().success());
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn a_link_is_replaced() {
     let folder = std::env::temp_dir().join(format!("megapipe-install-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -100,15 +121,15 @@ fn a_file_is_replaced_whole_or_not_at_all() {
     let mut open = fs::File::open(&path).unwrap();
     let failed = replace(&path, |new| {
         fs::write(new, "half").unwrap();
-        Err(Error::Failed { command: "cc".to_owned(), output: String::new() })
+        Err(ToolError::Failed { command: "cc".to_owned(), output: String::new() })
     });
     assert!(failed.is_err());
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    replace(&path, |new| fs::write(new, "new").map_err(Error::file(new))).unwrap();
+    replace(&path, |new| fs::write(new, "new").map_err(ToolError::file(new))).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     let mut text = String::new();
     std::io::Read::read_to_string(&mut open, &mut text).unwrap();
-    assert_eq!(text, "old", "who has it open keeps it");
+    assert_eq!(text, "old", "open descriptors keep the old file");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left");
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -16,21 +16,21 @@ fn output_and_errors_arrive_in_order() {
     });
     assert_eq!(seen, ["one", "two", "three"]);
     let watched = watched.expect("sh runs");
-    assert_eq!(watched.end, End::Success);
+    assert_eq!(watched.end, ProcessEnd::Success);
     assert_eq!(watched.output, seen);
 }
 
 #[test]
 fn a_failure_is_told_from_success() {
     let watched = watch(&mut shell("exit 3"), |_| {}).expect("sh runs");
-    assert_eq!(watched.end, End::Failure);
+    assert_eq!(watched.end, ProcessEnd::Failure);
 }
 
 #[test]
 fn a_child_that_keeps_the_pipe_does_not_hold_us() {
     let start = Instant::now();
     let watched = watch(&mut shell("sleep 20 & echo $!"), |_| {}).expect("sh runs");
-    assert_eq!(watched.end, End::Success);
+    assert_eq!(watched.end, ProcessEnd::Success);
     assert!(start.elapsed() < Duration::from_secs(10));
     stop_tree(watched.output[0].parse().expect("the sleeper's number"));
 }
@@ -45,7 +45,7 @@ fn stopping_reaches_grandchildren() {
     }));
     stop_tree(child.id());
     assert!(!child.wait().expect("it was ours").success());
-    // Whoever inherits the sleeper may take a while to bury it.
+    // The process that inherits the sleeper may reap it later.
     assert!(soon(|| {
         let state = fs::read_to_string(format!("/proc/{}/stat", sleeper[0]));
         state.map_or(true, |text| text.contains(") Z "))
@@ -74,7 +74,7 @@ fn a_missing_program_is_an_error_by_name() {
 
 #[test]
 fn the_tail_of_an_output_is_bounded() {
-    let mut tail = Tail::default();
+    let mut tail = OutputTail::default();
     let line = "x".repeat(limits::STEP_OUTPUT_BYTES_MAX / 4);
     for _ in 0..10 {
         tail.push(line.clone());

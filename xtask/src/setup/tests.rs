@@ -1,4 +1,4 @@
-//! What is asked for is what is missing, and no more.
+//! Setup installs only what is missing.
 
 use std::collections::BTreeSet;
 

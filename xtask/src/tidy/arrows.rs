@@ -3,22 +3,33 @@
 use super::Finding;
 use crate::workspace::Package;
 
-/// Each package and the packages of ours that it may depend on.
+/// Each package and the workspace packages that it may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-stack", &[]),
     ("megapipe-shm", &[]),
     ("megapipe-link", &["megapipe-shm"]),
     ("megapipe-service", &["megapipe-stack", "megapipe-shm", "megapipe-link"]),
-    ("megapipe-sim", &["megapipe-stack", "megapipe-shm", "megapipe-link", "megapipe-service"]),
+    (
+        "megapipe-sim",
+        &["megapipe", "megapipe-link", "megapipe-service", "megapipe-sockets", "megapipe-stack"],
+    ),
     ("megapipe-scripts", &["megapipe", "megapipe-link", "megapipe-sockets", "megapipe-stack"]),
     ("megapipe", &["megapipe-shm", "megapipe-stack", "megapipe-link", "megapipe-service"]),
     ("megapipe-sockets", &["megapipe", "megapipe-link"]),
+    ("megapipe-examples", &["megapipe"]),
     ("megapipe-packetdrill", &["megapipe", "megapipe-scripts", "megapipe-sockets"]),
     ("megapipe-capi", &["megapipe", "megapipe-sockets"]),
     ("megapipe-apps", &["megapipe", "megapipe-sockets"]),
     (
         "megapipe-bench",
-        &["megapipe", "megapipe-apps", "megapipe-service", "megapipe-link", "megapipe-stack"],
+        &[
+            "megapipe",
+            "megapipe-apps",
+            "megapipe-link",
+            "megapipe-service",
+            "megapipe-shm",
+            "megapipe-stack",
+        ],
     ),
     (
         "megapipe-cli",

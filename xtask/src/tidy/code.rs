@@ -39,7 +39,7 @@ fn functions(tokens: &[Token]) -> impl Iterator<Item = (&str, &[Token])> {
     })
 }
 
-/// A lint that is switched off says why.
+/// A silenced lint has a reason.
 pub(super) fn attribute_reasons(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {

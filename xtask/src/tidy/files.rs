@@ -3,7 +3,7 @@
 use super::{Finding, Tree};
 use crate::limits;
 
-/// Words that say nothing about what a file holds.
+/// Words without information about a file.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "misc", "helper", "helpers", "manager"];
 
 /// Names of the papers' own that have such a word in them: a connection manager is one of the
@@ -25,7 +25,7 @@ pub(super) fn names(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Every source opens by saying what it is.
+/// Every source file opens with its subject.
 pub(super) fn heads(tree: &Tree) -> Vec<Finding> {
     let wanted = |path: &str| match path.rsplit('.').next() {
         Some("rs") => Some("//!"),
@@ -34,7 +34,7 @@ pub(super) fn heads(tree: &Tree) -> Vec<Finding> {
     };
     tree.files()
         .filter(|file| wanted(&file.path).is_some_and(|head| !file.text.starts_with(head)))
-        .map(|file| Finding::new(&file.path, 1, "open the file by saying what it is"))
+        .map(|file| Finding::new(&file.path, 1, "open the file with `//!` and its subject"))
         .collect()
 }
 

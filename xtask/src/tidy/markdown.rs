@@ -27,7 +27,7 @@ pub(super) fn headings(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The page whose rows name the tests that hold what they say.
+/// The page whose rows name tests.
 const LEDGER: &str = "docs/ATTACKS.md";
 
 /// Each test that the ledger names exists: a function of Rust, or a C program.

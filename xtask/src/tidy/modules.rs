@@ -1,4 +1,4 @@
-//! Every Rust file is part of the build: a file that no module names is dead and nobody notices.
+//! Orphaned Rust files: a file that no module names is not built.
 
 use super::tokens;
 use super::tree::File;
@@ -35,7 +35,7 @@ fn is_declared(tree: &Tree, path: &str) -> bool {
         ("mod", Some((outer, inner))) => (outer, inner),
         _ => (folder, module),
     };
-    // Modules of a crate's root, and of a `mod.rs`, lie in the folder of the file that names them.
+    // Modules of a crate's root, and of a `mod.rs`, are in the folder of the file that names them.
     let is_beside = |file: &&File| {
         let (place, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
         place == folder && (is_root(&file.path) || name == "mod.rs")

@@ -19,7 +19,7 @@ const NUMBERS: &[(&str, u8)] = &[("MUST", 69), ("SHLD", 31), ("MAY", 18)];
 const DEMANDED: &str = "MUST";
 
 /// One row of the page.
-struct Row<'a> {
+struct RequirementRow<'a> {
     line: usize,
     id: &'a str,
     shown_by: &'a str,
@@ -28,9 +28,9 @@ struct Row<'a> {
 /// The page is complete, and nothing in it is invented.
 pub(super) fn coverage(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.get(PAGE) else {
-        return vec![Finding::new(PAGE, 0, "no such page: say how each MUST is shown")];
+        return vec![Finding::new(PAGE, 0, "the page is missing: name a test for each MUST")];
     };
-    let rows: Vec<Row<'_>> = rows(&page.text).collect();
+    let rows: Vec<RequirementRow<'_>> = rows(&page.text).collect();
     let mut found = missing(&rows);
     for (index, row) in rows.iter().enumerate() {
         let mut report = |text: String| found.push(Finding::new(PAGE, row.line, text));
@@ -44,14 +44,14 @@ pub(super) fn coverage(tree: &Tree) -> Vec<Finding> {
             report(format!("no such test: {name}"));
         }
         if tests(row.shown_by).next().is_none() && reason(row.shown_by).is_none() {
-            report(format!("{}: name a test, or say `exception: ` and why", row.id));
+            report(format!("{}: name a test, or write `exception: ` and why", row.id));
         }
     }
     found
 }
 
 /// The numbers that need a row and have none.
-fn missing(rows: &[Row<'_>]) -> Vec<Finding> {
+fn missing(rows: &[RequirementRow<'_>]) -> Vec<Finding> {
     let demanded = NUMBERS.iter().filter(|(kind, _)| *kind == DEMANDED);
     demanded
         .flat_map(|(kind, last)| (1..=*last).map(move |number| format!("{kind}-{number}")))
@@ -61,7 +61,7 @@ fn missing(rows: &[Row<'_>]) -> Vec<Finding> {
 }
 
 /// Rows whose first cell looks like a number: not heads, rulers and other tables.
-fn rows(text: &str) -> impl Iterator<Item = Row<'_>> {
+fn rows(text: &str) -> impl Iterator<Item = RequirementRow<'_>> {
     text.lines().enumerate().filter_map(|(index, line)| {
         let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
         let id = cells.next()?;
@@ -69,7 +69,11 @@ fn rows(text: &str) -> impl Iterator<Item = Row<'_>> {
         let is_id = !kind.is_empty()
             && kind.chars().all(|c| c.is_ascii_uppercase())
             && number.starts_with(|c: char| c.is_ascii_digit());
-        is_id.then(|| Row { line: index + 1, id, shown_by: cells.nth(1).unwrap_or_default() })
+        is_id.then(|| RequirementRow {
+            line: index + 1,
+            id,
+            shown_by: cells.nth(1).unwrap_or_default(),
+        })
     })
 }
 

@@ -7,7 +7,7 @@
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// One token; a delimiter is a token of its own.
+/// One token; a delimiter is a separate token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     /// As written; `{`, `(`, `[` and their partners for delimiters.
@@ -48,15 +48,18 @@ fn flatten(stream: TokenStream, depth: usize, in_test: bool, out: &mut Vec<Token
                 let text = other.to_string();
                 let ends_item = text == ";";
                 let is_attribute = text == "#";
-                out.push(Token { text, line, depth, in_test });
                 if is_attribute {
                     let inner = trees.next_if(|next| next.to_string() == "!");
                     let marks = matches!(trees.peek(), Some(TokenTree::Group(g)) if marks_test(g));
                     file_in_test |= marks && inner.is_some();
                     item_in_test |= marks && inner.is_none();
+                    let in_test = in_test || marks;
+                    out.push(Token { text, line, depth, in_test });
                     if inner.is_some() {
                         out.push(Token { text: "!".to_owned(), line, depth, in_test });
                     }
+                } else {
+                    out.push(Token { text, line, depth, in_test });
                 }
                 item_in_test &= !ends_item;
             }

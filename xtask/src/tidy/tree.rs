@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Finding;
 use super::tokens::{self, Token};
-use crate::error::Error;
+use crate::error::ToolError;
 use crate::process;
 
 /// One file.
@@ -22,7 +22,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    fn new(path: String, text: String, bytes: u64) -> Self {
+    pub(crate) fn new(path: String, text: String, bytes: u64) -> Self {
         let tokens = path.ends_with(".rs").then(|| tokens::read(&text));
         Self { path, text, bytes, tokens }
     }
@@ -61,7 +61,7 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// The tree below `root` as git sees it, new files included, ignored ones not.
-    pub(crate) fn read(root: &Path) -> Result<Self, Error> {
+    pub(crate) fn read(root: &Path) -> Result<Self, ToolError> {
         let mut git = std::process::Command::new("git");
         git.current_dir(root).args([
             "ls-files",
@@ -77,7 +77,7 @@ impl Tree {
             // A file that was deleted and not committed yet is still listed; a link is not ours.
             let Ok(metadata) = full.symlink_metadata() else { continue };
             if metadata.is_file() {
-                let bytes = fs::read(&full).map_err(Error::file(&full))?;
+                let bytes = fs::read(&full).map_err(ToolError::file(&full))?;
                 let text = String::from_utf8(bytes).unwrap_or_default();
                 files.insert(path.to_owned(), File::new(path.to_owned(), text, metadata.len()));
             }
@@ -108,6 +108,12 @@ impl Tree {
     /// The file of that path.
     pub(crate) fn get(&self, path: &str) -> Option<&File> {
         self.files.get(path)
+    }
+
+    /// The entries of a list, each with its line: lines that are neither blank nor a comment (`#`).
+    pub(crate) fn entries(&self, path: &str) -> impl Iterator<Item = (usize, &str)> {
+        let text = self.get(path).map_or("", |file| &file.text);
+        (1..).zip(text.lines()).filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
     }
 
     /// Whether a folder of that path holds any file.

@@ -1,4 +1,4 @@
-//! What the model says of worlds whose outcome can be told without it.
+//! Outcomes of the model that can be computed by hand.
 
 use super::*;
 
@@ -13,11 +13,11 @@ const COSTS: Costs = Costs {
     frame: FrameCosts { plain_ns: 20.0, kept_ns: 40.0, steered_ns: 60.0, taken_ns: 30.0 },
 };
 
-const WORLD: World = World {
+const WORLD: ScalingModel = ScalingModel {
     shards: 1,
     load_cores: 1,
     connections: 256,
-    queues: Queues::PerShard,
+    queues: QueueCount::PerShard,
     length: None,
     transactions: 20_000,
 };
@@ -47,7 +47,7 @@ fn the_slower_side_limits() {
 
 #[test]
 fn shards_with_queues_of_their_own_scale_but_for_the_switch() {
-    let world = World { shards: 4, load_cores: 4, ..WORLD };
+    let world = ScalingModel { shards: 4, load_cores: 4, ..WORLD };
     let outcome = simulate(&COSTS, &world);
     // 20 ns more for each frame, as its own shard reads it.
     assert!(close(outcome.server_us_per_transaction, 1.02, 0.02), "{outcome:?}");
@@ -58,7 +58,7 @@ fn shards_with_queues_of_their_own_scale_but_for_the_switch() {
 #[test]
 fn one_queue_is_a_limit_that_more_shards_do_not_move() {
     let at = |shards| {
-        let world = World { shards, load_cores: shards, queues: Queues::One, ..WORLD };
+        let world = ScalingModel { shards, load_cores: shards, queues: QueueCount::One, ..WORLD };
         simulate(&COSTS, &world)
     };
     let (two, eight, sixteen) = (at(2), at(8), at(16));
@@ -72,9 +72,9 @@ fn one_queue_is_a_limit_that_more_shards_do_not_move() {
 
 #[test]
 fn what_is_steered_costs_who_reads_and_who_takes() {
-    // The load is slow, so that nobody waits for the queue.
+    // The load is slow, so that no shard waits for the queue.
     let costs = Costs { load_ns: 20_000.0, ..COSTS };
-    let world = World { shards: 2, queues: Queues::One, ..WORLD };
+    let world = ScalingModel { shards: 2, queues: QueueCount::One, ..WORLD };
     let outcome = simulate(&costs, &world);
     let kept = 1_000.0 - 20.0 + 40.0;
     let steered = 1_000.0 - 20.0 + 60.0 + 30.0;
@@ -85,18 +85,18 @@ fn what_is_steered_costs_who_reads_and_who_takes() {
 
 #[test]
 fn short_connections_spread_anew_by_their_ports() {
-    let short = World { shards: 4, load_cores: 4, length: Some(1), ..WORLD };
+    let short = ScalingModel { shards: 4, load_cores: 4, length: Some(1), ..WORLD };
     let costs = Costs { frames_in: 3.0, frames_out: 2.0, ..COSTS };
     let outcome = simulate(&costs, &short);
     assert!(outcome.imbalance > 1.0 && outcome.imbalance < 1.05, "{outcome:?}");
     // Few connections on many shards: some shards have none for a while.
-    let few = simulate(&costs, &World { connections: 8, ..short });
+    let few = simulate(&costs, &ScalingModel { connections: 8, ..short });
     assert!(few.transactions_per_s < outcome.transactions_per_s, "{few:?}");
     assert!(few.server_busy < 0.9, "{few:?}");
 }
 
 #[test]
 fn a_world_has_one_outcome() {
-    let world = World { shards: 3, load_cores: 2, length: Some(2), ..WORLD };
+    let world = ScalingModel { shards: 3, load_cores: 2, length: Some(2), ..WORLD };
     assert_eq!(simulate(&COSTS, &world), simulate(&COSTS, &world));
 }

@@ -9,13 +9,13 @@ use megapipe_apps::reason::{exit_code, reason};
 /// Serve static files over HTTP/1.1 on megapipe channels
 #[derive(Debug, Parser)]
 #[command(name = "megapipe-http", version)]
-struct Program {
+struct HttpCommand {
     #[command(flatten)]
     http: HttpArgs,
 }
 
 fn main() -> ExitCode {
-    match http::serve(&Program::parse().http) {
+    match http::serve(&HttpCommand::parse().http) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-http: {}", reason(&error));

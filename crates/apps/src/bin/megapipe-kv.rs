@@ -7,16 +7,16 @@ use clap::Parser;
 use megapipe_apps::kv::{KvArgs, serve};
 use megapipe_apps::reason::{exit_code, reason};
 
-/// A cache that speaks memcached's protocols and Redis's.
+/// A cache with memcached's protocols and Redis's.
 #[derive(Parser)]
 #[command(version)]
-struct Command {
+struct KvCommand {
     #[command(flatten)]
     args: KvArgs,
 }
 
 fn main() -> ExitCode {
-    match serve(&Command::parse().args) {
+    match serve(&KvCommand::parse().args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-kv: {}", reason(&error));

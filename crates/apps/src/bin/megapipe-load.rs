@@ -11,13 +11,13 @@ use megapipe_apps::reason::{exit_code, reason};
 /// Puts servers under load and measures how they do.
 #[derive(Parser)]
 #[command(version)]
-struct Command {
+struct LoadCommand {
     #[command(subcommand)]
-    load: Load,
+    load: LoadProtocol,
 }
 
 #[derive(Subcommand)]
-enum Load {
+enum LoadProtocol {
     /// Requests and responses of given sizes, to a ping-pong server
     Rpc(RpcLoadArgs),
     /// GET requests, to a web server
@@ -26,17 +26,17 @@ enum Load {
     Kv(KvLoadArgs),
 }
 
-fn run(load: &Load) -> Result<ExitCode, LoadError> {
+fn run(load: &LoadProtocol) -> Result<ExitCode, LoadError> {
     match load {
-        Load::Rpc(args) => finish(&run_rpc(args, &mut |_| {})?, &args.load),
-        Load::Http(args) if prepare(args)? => Ok(ExitCode::SUCCESS),
-        Load::Http(args) => finish(&run_http(args, &mut |_| {})?, &args.load),
-        Load::Kv(args) => finish(&run_kv(args, &mut |_| {})?, &args.load),
+        LoadProtocol::Rpc(args) => finish(&run_rpc(args, &mut |_| {})?, &args.load),
+        LoadProtocol::Http(args) if prepare(args)? => Ok(ExitCode::SUCCESS),
+        LoadProtocol::Http(args) => finish(&run_http(args, &mut |_| {})?, &args.load),
+        LoadProtocol::Kv(args) => finish(&run_kv(args, &mut |_| {})?, &args.load),
     }
 }
 
 fn main() -> ExitCode {
-    match run(&Command::parse().load) {
+    match run(&LoadCommand::parse().load) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("megapipe-load: {}", reason(&error));

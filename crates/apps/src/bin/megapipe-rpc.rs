@@ -10,13 +10,13 @@ use megapipe_apps::rpc::{RpcArgs, serve};
 /// MegaPipe's ping-pong server: what does a message cost?
 #[derive(Parser)]
 #[command(version)]
-struct Command {
+struct RpcCommand {
     #[command(flatten)]
     args: RpcArgs,
 }
 
 fn main() -> ExitCode {
-    match serve(&Command::parse().args) {
+    match serve(&RpcCommand::parse().args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-rpc: {}", reason(&error));

@@ -17,26 +17,26 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::representation::{Representation, Stamp};
-use super::response::Prepared;
+use super::representation::{FileStamp, Representation};
+use super::response::PreparedFile;
 
-/// What an entry costs beside its bytes and its path.
+/// Memory of an entry in addition to its bytes and its path.
 const ENTRY_OVERHEAD_BYTES: usize = 512;
 
 /// A file in memory.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CachedFile {
     pub(crate) representation: Representation,
-    pub(crate) prepared: Prepared,
+    pub(crate) prepared: PreparedFile,
 }
 
 /// What the cache knows of a path.
 #[derive(Debug)]
-pub(crate) enum Cached {
+pub(crate) enum CachedPath {
     /// Checked in this second.
-    Fresh(Rc<Entry>),
+    Fresh(Rc<CachedFile>),
     /// To be checked against the file: see [`Cache::confirm`].
-    Stale(Stamp),
+    Stale(FileStamp),
     Absent,
 }
 
@@ -47,20 +47,20 @@ pub(crate) struct Cache {
     entries_max: usize,
     bytes: usize,
     by_path: HashMap<Box<[u8]>, usize>,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<CacheSlot>>,
     vacant: Vec<usize>,
     hand: usize,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct CacheSlot {
     path: Box<[u8]>,
-    entry: Rc<Entry>,
+    entry: Rc<CachedFile>,
     checked_s: i64,
     marked: bool,
 }
 
-impl Slot {
+impl CacheSlot {
     fn bytes(&self) -> usize {
         self.entry.prepared.memory.len() + 2 * self.path.len() + ENTRY_OVERHEAD_BYTES
     }
@@ -80,21 +80,21 @@ impl Cache {
     }
 
     /// The file at `path`, if it is here.
-    pub(crate) fn get(&mut self, path: &[u8], now_s: i64) -> Cached {
+    pub(crate) fn get(&mut self, path: &[u8], now_s: i64) -> CachedPath {
         let Some(slot) = self.by_path.get(path).and_then(|&index| self.slots[index].as_mut())
         else {
-            return Cached::Absent;
+            return CachedPath::Absent;
         };
         if slot.checked_s != now_s {
-            return Cached::Stale(slot.entry.representation.stamp);
+            return CachedPath::Stale(slot.entry.representation.stamp);
         }
         slot.marked = true;
-        Cached::Fresh(slot.entry.clone())
+        CachedPath::Fresh(slot.entry.clone())
     }
 
     /// The file at `path` is the same as when it was read. `None` if its bytes cannot be trusted
     /// all the same, because they were read too soon after a change.
-    pub(crate) fn confirm(&mut self, path: &[u8], now_s: i64) -> Option<Rc<Entry>> {
+    pub(crate) fn confirm(&mut self, path: &[u8], now_s: i64) -> Option<Rc<CachedFile>> {
         let slot = self.by_path.get(path).and_then(|&index| self.slots[index].as_mut())?;
         if slot.entry.representation.racy {
             return None;
@@ -106,10 +106,10 @@ impl Cache {
 
     /// Takes the file at `path` in, in place of an older version, as checked at `now_s`. Does
     /// nothing if it can never fit.
-    pub(crate) fn insert(&mut self, path: &[u8], entry: &Rc<Entry>, now_s: i64) {
+    pub(crate) fn insert(&mut self, path: &[u8], entry: &Rc<CachedFile>, now_s: i64) {
         self.remove(path);
         let slot =
-            Slot { path: path.into(), entry: entry.clone(), checked_s: now_s, marked: false };
+            CacheSlot { path: path.into(), entry: entry.clone(), checked_s: now_s, marked: false };
         let needed = slot.bytes();
         if needed > self.bytes_max || self.entries_max == 0 {
             return;
@@ -161,14 +161,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn entry(len: usize) -> Rc<Entry> {
+    fn entry(len: usize) -> Rc<CachedFile> {
         let representation = representation(len as u64, 1_000_000);
-        let prepared = Prepared::new(&representation, &vec![b'x'; len]);
-        Rc::new(Entry { representation, prepared })
+        let prepared = PreparedFile::new(&representation, &vec![b'x'; len]);
+        Rc::new(CachedFile { representation, prepared })
     }
 
     fn holds(cache: &mut Cache, path: &str, now_s: i64) -> bool {
-        matches!(cache.get(path.as_bytes(), now_s), Cached::Fresh(_))
+        matches!(cache.get(path.as_bytes(), now_s), CachedPath::Fresh(_))
     }
 
     #[test]
@@ -176,10 +176,10 @@ mod tests {
         let mut cache = Cache::new(1 << 20, 8);
         cache.insert(b"/a", &entry(10), 50);
         assert!(holds(&mut cache, "/a", 50));
-        assert!(matches!(cache.get(b"/a", 51), Cached::Stale(stamp) if stamp.len == 10));
+        assert!(matches!(cache.get(b"/a", 51), CachedPath::Stale(stamp) if stamp.len == 10));
         assert!(cache.confirm(b"/a", 51).is_some());
         assert!(holds(&mut cache, "/a", 51));
-        assert!(matches!(cache.get(b"/a", 50), Cached::Stale(_)), "a clock may go back");
+        assert!(matches!(cache.get(b"/a", 50), CachedPath::Stale(_)), "a clock may go back");
         assert!(cache.confirm(b"/b", 51).is_none());
     }
 
@@ -188,8 +188,8 @@ mod tests {
         let mut cache = Cache::new(1 << 20, 8);
         let stamp = entry(1).representation.stamp;
         let young = Representation::new(stamp, "image/png", stamp.modified_s);
-        let prepared = Prepared::new(&young, b"x");
-        cache.insert(b"/a", &Rc::new(Entry { representation: young, prepared }), 1);
+        let prepared = PreparedFile::new(&young, b"x");
+        cache.insert(b"/a", &Rc::new(CachedFile { representation: young, prepared }), 1);
         assert!(holds(&mut cache, "/a", 1));
         assert!(cache.confirm(b"/a", 2).is_none());
     }
@@ -202,7 +202,7 @@ mod tests {
         }
         assert!(holds(&mut cache, "/a", 1) && holds(&mut cache, "/c", 1));
         cache.insert(b"/d", &entry(1), 1);
-        assert!(!holds(&mut cache, "/b", 1), "the only one that was not asked for");
+        assert!(!holds(&mut cache, "/b", 1), "the only one that was not requested");
         assert!(holds(&mut cache, "/a", 1) && holds(&mut cache, "/c", 1));
         assert!(holds(&mut cache, "/d", 1));
     }
@@ -238,10 +238,10 @@ mod tests {
                     1 | 2 => { model.insert(path.clone(), len); }
                     _ => {}
                 }
-                if let Cached::Fresh(found) = cache.get(&path, 1) {
+                if let CachedPath::Fresh(found) = cache.get(&path, 1) {
                     prop_assert_eq!(Some(&found.prepared.body_len()), model.get(&path));
                 }
-                let sum: usize = cache.slots.iter().flatten().map(Slot::bytes).sum();
+                let sum: usize = cache.slots.iter().flatten().map(CacheSlot::bytes).sum();
                 prop_assert_eq!(sum, cache.bytes);
                 prop_assert!(cache.bytes <= 6000 && cache.by_path.len() <= 6);
                 prop_assert_eq!(cache.slots.len(), cache.by_path.len() + cache.vacant.len());

@@ -22,46 +22,46 @@ pub(crate) struct Preconditions<'h, 'b> {
 
 /// What evaluating the preconditions leads to.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum PreconditionVerdict {
     /// Go on as if there were none.
     Proceed,
     /// The peer has this version: 304.
     NotModified,
-    /// The peer wants another version: 412.
+    /// The peer requires another version: 412.
     Failed,
 }
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Comparison {
+enum TagComparison {
     Strong,
     Weak,
 }
 
 impl<'b> Preconditions<'_, 'b> {
     /// Steps 1 to 4 of §13.2.2 for a GET or HEAD.
-    pub(crate) fn evaluate(&self, current: &Representation, now_s: i64) -> Verdict {
+    pub(crate) fn evaluate(&self, current: &Representation, now_s: i64) -> PreconditionVerdict {
         if !self.any {
-            return Verdict::Proceed;
+            return PreconditionVerdict::Proceed;
         }
         if self.has("if-match") {
-            if !self.tags_match("if-match", current, Comparison::Strong) {
-                return Verdict::Failed;
+            if !self.tags_match("if-match", current, TagComparison::Strong) {
+                return PreconditionVerdict::Failed;
             }
         } else if let Some(date_s) = self.date("if-unmodified-since", now_s)
             && current.last_modified_s > date_s
         {
-            return Verdict::Failed;
+            return PreconditionVerdict::Failed;
         }
         if self.has("if-none-match") {
-            if self.tags_match("if-none-match", current, Comparison::Weak) {
-                return Verdict::NotModified;
+            if self.tags_match("if-none-match", current, TagComparison::Weak) {
+                return PreconditionVerdict::NotModified;
             }
         } else if let Some(date_s) = self.date("if-modified-since", now_s)
             && current.last_modified_s <= date_s
         {
-            return Verdict::NotModified;
+            return PreconditionVerdict::NotModified;
         }
-        Verdict::Proceed
+        PreconditionVerdict::Proceed
     }
 
     /// Step 5: the `Range` field, if `If-Range` is absent or names this very version. More than one
@@ -73,7 +73,7 @@ impl<'b> Preconditions<'_, 'b> {
         }
         let validator = self.single("if-range")?;
         let same = if validator.starts_with(b"\"") || validator.starts_with(b"W/") {
-            tag_matches(validator, current, Comparison::Strong)
+            tag_matches(validator, current, TagComparison::Strong)
         } else {
             // §13.1.5: the date must be exact, and strong as §8.8.2.2 defines it.
             !current.racy && date::parse(validator, now_s) == Some(current.last_modified_s)
@@ -106,7 +106,7 @@ impl<'b> Preconditions<'_, 'b> {
         &self,
         name: &'static str,
         current: &Representation,
-        comparison: Comparison,
+        comparison: TagComparison,
     ) -> bool {
         let mut left = ENTITY_TAGS_MAX;
         self.lines(name).any(|line| {
@@ -121,12 +121,12 @@ impl<'b> Preconditions<'_, 'b> {
     }
 }
 
-/// §8.8.3.2: strong comparison wants both tags strong, weak ignores the mark.
-fn tag_matches(tag: &[u8], current: &Representation, comparison: Comparison) -> bool {
+/// §8.8.3.2: strong comparison requires both tags to be strong, weak ignores the mark.
+fn tag_matches(tag: &[u8], current: &Representation, comparison: TagComparison) -> bool {
     let ours = current.entity_tag.as_bytes();
     match comparison {
-        Comparison::Strong => tag == ours && !tag.starts_with(b"W/"),
-        Comparison::Weak => opaque(tag) == opaque(ours),
+        TagComparison::Strong => tag == ours && !tag.starts_with(b"W/"),
+        TagComparison::Weak => opaque(tag) == opaque(ours),
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
         ask(Preconditions { fields: &fields, any: true })
     }
 
-    fn verdict(fields: &[(&str, &str)]) -> Verdict {
+    fn verdict(fields: &[(&str, &str)]) -> PreconditionVerdict {
         with(fields, |asked| asked.evaluate(&representation(100, MODIFIED_S), NOW_S))
     }
 
@@ -193,14 +193,14 @@ mod tests {
     fn if_match_compares_strongly() {
         let ours = tag();
         for (value, expected) in [
-            (ours.clone(), Verdict::Proceed),
-            (format!("\"x\", {ours}"), Verdict::Proceed),
-            (format!("\"a,b\",{ours} ,"), Verdict::Proceed),
-            ("*".into(), Verdict::Proceed),
-            (format!("W/{ours}"), Verdict::Failed),
-            ("\"x\"".into(), Verdict::Failed),
-            (ours.trim_matches('"').into(), Verdict::Failed),
-            (String::new(), Verdict::Failed),
+            (ours.clone(), PreconditionVerdict::Proceed),
+            (format!("\"x\", {ours}"), PreconditionVerdict::Proceed),
+            (format!("\"a,b\",{ours} ,"), PreconditionVerdict::Proceed),
+            ("*".into(), PreconditionVerdict::Proceed),
+            (format!("W/{ours}"), PreconditionVerdict::Failed),
+            ("\"x\"".into(), PreconditionVerdict::Failed),
+            (ours.trim_matches('"').into(), PreconditionVerdict::Failed),
+            (String::new(), PreconditionVerdict::Failed),
         ] {
             assert_eq!(verdict(&[("If-Match", &value)]), expected, "{value}");
         }
@@ -210,29 +210,33 @@ mod tests {
     fn if_none_match_compares_weakly() {
         let ours = tag();
         for (value, expected) in [
-            (ours.clone(), Verdict::NotModified),
-            (format!("W/{ours}"), Verdict::NotModified),
-            (format!("\"x\",W/{ours}"), Verdict::NotModified),
-            ("*".into(), Verdict::NotModified),
-            ("\"x\"".into(), Verdict::Proceed),
-            (format!("junk {ours}"), Verdict::Proceed),
-            (format!("\"x\"{ours}"), Verdict::Proceed),
-            ("\"".into(), Verdict::Proceed),
-            ("W/".into(), Verdict::Proceed),
+            (ours.clone(), PreconditionVerdict::NotModified),
+            (format!("W/{ours}"), PreconditionVerdict::NotModified),
+            (format!("\"x\",W/{ours}"), PreconditionVerdict::NotModified),
+            ("*".into(), PreconditionVerdict::NotModified),
+            ("\"x\"".into(), PreconditionVerdict::Proceed),
+            (format!("junk {ours}"), PreconditionVerdict::Proceed),
+            (format!("\"x\"{ours}"), PreconditionVerdict::Proceed),
+            ("\"".into(), PreconditionVerdict::Proceed),
+            ("W/".into(), PreconditionVerdict::Proceed),
         ] {
             assert_eq!(verdict(&[("If-None-Match", &value)]), expected, "{value}");
         }
         let lines = [("if-none-match", "\"x\""), ("IF-NONE-MATCH", ours.as_str())];
-        assert_eq!(verdict(&lines), Verdict::NotModified, "lines of one field are one list");
+        assert_eq!(
+            verdict(&lines),
+            PreconditionVerdict::NotModified,
+            "lines of one field are one list"
+        );
     }
 
     #[test]
     fn dates_are_compared_to_the_second() {
         for (value, since, unmodified) in [
-            (BEFORE, Verdict::Proceed, Verdict::Failed),
-            (AT, Verdict::NotModified, Verdict::Proceed),
-            (AFTER, Verdict::NotModified, Verdict::Proceed),
-            ("yesterday", Verdict::Proceed, Verdict::Proceed),
+            (BEFORE, PreconditionVerdict::Proceed, PreconditionVerdict::Failed),
+            (AT, PreconditionVerdict::NotModified, PreconditionVerdict::Proceed),
+            (AFTER, PreconditionVerdict::NotModified, PreconditionVerdict::Proceed),
+            ("yesterday", PreconditionVerdict::Proceed, PreconditionVerdict::Proceed),
         ] {
             assert_eq!(verdict(&[("If-Modified-Since", value)]), since, "{value}");
             assert_eq!(verdict(&[("If-Unmodified-Since", value)]), unmodified, "{value}");
@@ -243,13 +247,13 @@ mod tests {
     fn tags_go_before_dates() {
         let ours = tag();
         let modified = ("If-Modified-Since", AFTER);
-        assert_eq!(verdict(&[("If-None-Match", "\"x\""), modified]), Verdict::Proceed);
+        assert_eq!(verdict(&[("If-None-Match", "\"x\""), modified]), PreconditionVerdict::Proceed);
         let unmodified = ("If-Unmodified-Since", BEFORE);
-        assert_eq!(verdict(&[("If-Match", &ours), unmodified]), Verdict::Proceed);
+        assert_eq!(verdict(&[("If-Match", &ours), unmodified]), PreconditionVerdict::Proceed);
         let both = [("If-Match", "\"x\""), ("If-None-Match", ours.as_str())];
-        assert_eq!(verdict(&both), Verdict::Failed, "If-Match is step 1");
+        assert_eq!(verdict(&both), PreconditionVerdict::Failed, "If-Match is step 1");
         let both = [("If-Match", ours.as_str()), ("If-None-Match", ours.as_str())];
-        assert_eq!(verdict(&both), Verdict::NotModified);
+        assert_eq!(verdict(&both), PreconditionVerdict::NotModified);
     }
 
     #[test]
@@ -274,10 +278,10 @@ mod tests {
         let weak = String::from_utf8(young.entity_tag.as_bytes().to_vec()).unwrap();
         assert!(weak.starts_with("W/"));
         with(&[("If-Match", &weak)], |asked| {
-            assert_eq!(asked.evaluate(&young, NOW_S), Verdict::Failed);
+            assert_eq!(asked.evaluate(&young, NOW_S), PreconditionVerdict::Failed);
         });
         with(&[("If-None-Match", &weak)], |asked| {
-            assert_eq!(asked.evaluate(&young, NOW_S), Verdict::NotModified);
+            assert_eq!(asked.evaluate(&young, NOW_S), PreconditionVerdict::NotModified);
         });
         with(&[("Range", "bytes=0-1"), ("If-Range", AT)], |asked| {
             assert_eq!(asked.range(&young, NOW_S), None);

@@ -17,15 +17,15 @@ use super::request::Framing;
 
 /// Content that is being thrown away.
 #[derive(Clone, Debug)]
-pub(crate) struct Content {
-    state: State,
+pub(crate) struct DiscardedContent {
+    state: ContentState,
     /// Bytes of content that may still come.
     left_bytes: u64,
     overhead_left_bytes: u32,
 }
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum State {
+enum ContentState {
     /// So many bytes are left.
     Length(u64),
     /// In the digits of a chunk size; how many there were.
@@ -79,7 +79,7 @@ enum Trailer {
 
 /// Where the content stands after some bytes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Progress {
+pub(crate) enum ContentProgress {
     /// All bytes were content, and there is more to come.
     Incomplete,
     /// The content ended after so many of the bytes.
@@ -90,39 +90,41 @@ pub(crate) enum Progress {
     Malformed,
 }
 
-impl Content {
+impl DiscardedContent {
     /// Content as `framing` announces it, of at most `bytes_max`.
     pub(crate) fn new(framing: Framing, bytes_max: u64) -> Self {
         let state = match framing {
-            Framing::Length(0) => State::Done,
-            Framing::Length(len) => State::Length(len),
-            Framing::Chunked => State::Size { size: 0, digits: 0 },
+            Framing::Length(0) => ContentState::Done,
+            Framing::Length(len) => ContentState::Length(len),
+            Framing::Chunked => ContentState::Size { size: 0, digits: 0 },
         };
         Self { state, left_bytes: bytes_max, overhead_left_bytes: CHUNK_OVERHEAD_BYTES_MAX }
     }
 
     /// Takes the next bytes.
-    pub(crate) fn on_bytes(&mut self, bytes: &[u8]) -> Progress {
-        if let State::Length(len) = self.state
+    pub(crate) fn on_bytes(&mut self, bytes: &[u8]) -> ContentProgress {
+        if let ContentState::Length(len) = self.state
             && len > self.left_bytes
         {
-            return Progress::TooLarge;
+            return ContentProgress::TooLarge;
         }
         let mut at = 0;
-        while self.state != State::Done {
-            let Some(&byte) = bytes.get(at) else { return Progress::Incomplete };
+        while self.state != ContentState::Done {
+            let Some(&byte) = bytes.get(at) else { return ContentProgress::Incomplete };
             match self.state {
-                State::Length(left) => {
+                ContentState::Length(left) => {
                     let taken = left.min((bytes.len() - at) as u64);
                     at += taken as usize;
                     let rest = left - taken;
-                    self.state = if rest == 0 { State::Done } else { State::Length(rest) };
+                    self.state =
+                        if rest == 0 { ContentState::Done } else { ContentState::Length(rest) };
                 }
-                State::Data(left) => {
+                ContentState::Data(left) => {
                     let taken = left.min((bytes.len() - at) as u64);
                     at += taken as usize;
                     let rest = left - taken;
-                    self.state = if rest == 0 { State::DataReturn } else { State::Data(rest) };
+                    self.state =
+                        if rest == 0 { ContentState::DataReturn } else { ContentState::Data(rest) };
                 }
                 _ => {
                     at += 1;
@@ -132,54 +134,63 @@ impl Content {
                 }
             }
         }
-        Progress::Complete(at)
+        ContentProgress::Complete(at)
     }
 
     /// One byte of the chunked coding that is not chunk data.
-    fn on_chunk_byte(&mut self, byte: u8) -> Result<(), Progress> {
-        let left = self.overhead_left_bytes.checked_sub(1).ok_or(Progress::TooLarge)?;
+    fn on_chunk_byte(&mut self, byte: u8) -> Result<(), ContentProgress> {
+        let left = self.overhead_left_bytes.checked_sub(1).ok_or(ContentProgress::TooLarge)?;
         self.overhead_left_bytes = left;
         self.state = match (self.state, byte) {
-            (State::Size { size, digits }, byte) => size_byte(size, digits, byte)?,
-            (State::Extension { size, at }, byte) => match extension_byte(at, byte)? {
-                Some(at) => State::Extension { size, at },
-                None => State::SizeLineFeed { size },
+            (ContentState::Size { size, digits }, byte) => size_byte(size, digits, byte)?,
+            (ContentState::Extension { size, at }, byte) => match extension_byte(at, byte)? {
+                Some(at) => ContentState::Extension { size, at },
+                None => ContentState::SizeLineFeed { size },
             },
-            (State::SizeLineFeed { size: 0 }, b'\n') => State::Trailer(Trailer::Start),
-            (State::SizeLineFeed { size }, b'\n') => {
-                self.left_bytes = self.left_bytes.checked_sub(size).ok_or(Progress::TooLarge)?;
-                State::Data(size)
+            (ContentState::SizeLineFeed { size: 0 }, b'\n') => {
+                ContentState::Trailer(Trailer::Start)
             }
-            (State::DataReturn, b'\r') => State::DataLineFeed,
-            (State::DataLineFeed, b'\n') => State::Size { size: 0, digits: 0 },
-            (State::Trailer(at), byte) => trailer_byte(at, byte)?,
-            (State::TrailerLineFeed { empty: true }, b'\n') => State::Done,
-            (State::TrailerLineFeed { empty: false }, b'\n') => State::Trailer(Trailer::Start),
-            _ => return Err(Progress::Malformed),
+            (ContentState::SizeLineFeed { size }, b'\n') => {
+                self.left_bytes =
+                    self.left_bytes.checked_sub(size).ok_or(ContentProgress::TooLarge)?;
+                ContentState::Data(size)
+            }
+            (ContentState::DataReturn, b'\r') => ContentState::DataLineFeed,
+            (ContentState::DataLineFeed, b'\n') => ContentState::Size { size: 0, digits: 0 },
+            (ContentState::Trailer(at), byte) => trailer_byte(at, byte)?,
+            (ContentState::TrailerLineFeed { empty: true }, b'\n') => ContentState::Done,
+            (ContentState::TrailerLineFeed { empty: false }, b'\n') => {
+                ContentState::Trailer(Trailer::Start)
+            }
+            _ => return Err(ContentProgress::Malformed),
         };
         Ok(())
     }
 }
 
-fn size_byte(size: u64, digits: u8, byte: u8) -> Result<State, Progress> {
+fn size_byte(size: u64, digits: u8, byte: u8) -> Result<ContentState, ContentProgress> {
     let digit = match byte {
         b'0'..=b'9' => byte - b'0',
         b'a'..=b'f' => byte - b'a' + 10,
         b'A'..=b'F' => byte - b'A' + 10,
-        b'\r' if digits > 0 => return Ok(State::SizeLineFeed { size }),
-        b';' if digits > 0 => return Ok(State::Extension { size, at: Extension::BeforeName }),
-        b' ' | b'\t' if digits > 0 => return Ok(State::Extension { size, at: Extension::Blank }),
-        _ => return Err(Progress::Malformed),
+        b'\r' if digits > 0 => return Ok(ContentState::SizeLineFeed { size }),
+        b';' if digits > 0 => {
+            return Ok(ContentState::Extension { size, at: Extension::BeforeName });
+        }
+        b' ' | b'\t' if digits > 0 => {
+            return Ok(ContentState::Extension { size, at: Extension::Blank });
+        }
+        _ => return Err(ContentProgress::Malformed),
     };
     // Sixteen digits fill 64 bits; leading zeros are no reason to read on for ever.
     if digits == 16 {
-        return Err(Progress::TooLarge);
+        return Err(ContentProgress::TooLarge);
     }
-    Ok(State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 })
+    Ok(ContentState::Size { size: size << 4 | u64::from(digit), digits: digits + 1 })
 }
 
 /// A byte of chunk extensions; `None`: it is the CR that ends them.
-fn extension_byte(at: Extension, byte: u8) -> Result<Option<Extension>, Progress> {
+fn extension_byte(at: Extension, byte: u8) -> Result<Option<Extension>, ContentProgress> {
     use Extension::{
         AfterName, BeforeName, BeforeValue, Blank, Escaped, Name, QuoteEnd, Quoted, Value,
     };
@@ -197,21 +208,21 @@ fn extension_byte(at: Extension, byte: u8) -> Result<Option<Extension>, Progress
         (Value | QuoteEnd, _) if is_blank => Blank,
         (BeforeName | Name, byte) if is_token_byte(byte) => Name,
         (BeforeValue | Value, byte) if is_token_byte(byte) => Value,
-        _ => return Err(Progress::Malformed),
+        _ => return Err(ContentProgress::Malformed),
     }))
 }
 
 /// A byte of a trailer line.
-fn trailer_byte(at: Trailer, byte: u8) -> Result<State, Progress> {
+fn trailer_byte(at: Trailer, byte: u8) -> Result<ContentState, ContentProgress> {
     Ok(match (at, byte) {
-        (Trailer::Start, b'\r') => State::TrailerLineFeed { empty: true },
+        (Trailer::Start, b'\r') => ContentState::TrailerLineFeed { empty: true },
         (Trailer::Start | Trailer::Name, byte) if is_token_byte(byte) => {
-            State::Trailer(Trailer::Name)
+            ContentState::Trailer(Trailer::Name)
         }
-        (Trailer::Name, b':') => State::Trailer(Trailer::Value),
-        (Trailer::Value, b'\r') => State::TrailerLineFeed { empty: false },
-        (Trailer::Value, byte) if is_field_byte(byte) => State::Trailer(Trailer::Value),
-        _ => return Err(Progress::Malformed),
+        (Trailer::Name, b':') => ContentState::Trailer(Trailer::Value),
+        (Trailer::Value, b'\r') => ContentState::TrailerLineFeed { empty: false },
+        (Trailer::Value, byte) if is_field_byte(byte) => ContentState::Trailer(Trailer::Value),
+        _ => return Err(ContentProgress::Malformed),
     })
 }
 
@@ -231,19 +242,28 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    fn chunked(bytes: &[u8]) -> Progress {
-        Content::new(Framing::Chunked, 1000).on_bytes(bytes)
+    fn chunked(bytes: &[u8]) -> ContentProgress {
+        DiscardedContent::new(Framing::Chunked, 1000).on_bytes(bytes)
     }
 
     #[test]
     fn a_length_is_counted_down() {
-        let mut content = Content::new(Framing::Length(5), 5);
-        assert_eq!(content.on_bytes(b"abc"), Progress::Incomplete);
-        assert_eq!(content.on_bytes(b"deNEXT"), Progress::Complete(2));
-        assert_eq!(Content::new(Framing::Length(0), 0).on_bytes(b"NEXT"), Progress::Complete(0));
-        assert_eq!(Content::new(Framing::Length(6), 5).on_bytes(b""), Progress::TooLarge);
+        let mut content = DiscardedContent::new(Framing::Length(5), 5);
+        assert_eq!(content.on_bytes(b"abc"), ContentProgress::Incomplete);
+        assert_eq!(content.on_bytes(b"deNEXT"), ContentProgress::Complete(2));
+        assert_eq!(
+            DiscardedContent::new(Framing::Length(0), 0).on_bytes(b"NEXT"),
+            ContentProgress::Complete(0)
+        );
+        assert_eq!(
+            DiscardedContent::new(Framing::Length(6), 5).on_bytes(b""),
+            ContentProgress::TooLarge
+        );
         let endless = Framing::Length(u64::MAX);
-        assert_eq!(Content::new(endless, u64::MAX).on_bytes(b"x"), Progress::Incomplete);
+        assert_eq!(
+            DiscardedContent::new(endless, u64::MAX).on_bytes(b"x"),
+            ContentProgress::Incomplete
+        );
     }
 
     #[test]
@@ -256,7 +276,7 @@ mod tests {
             ("1 ; a ; b= c; d = \"\\\"; =\" ;e\r\nz\r\n0\r\nT:\r\nU:\t\u{e9}\r\n\r\n", 49),
             ("0000000000000001\r\nz\r\n0\r\n\r\n", 26),
         ] {
-            assert_eq!(chunked(text.as_bytes()), Progress::Complete(consumed), "{text}");
+            assert_eq!(chunked(text.as_bytes()), ContentProgress::Complete(consumed), "{text}");
         }
     }
 
@@ -308,22 +328,22 @@ mod tests {
             "0\r\nName: \x01\r\n",
             "0\r\nName: value\r\n folded\r\n",
         ] {
-            assert_eq!(chunked(text.as_bytes()), Progress::Malformed, "{text:?}");
+            assert_eq!(chunked(text.as_bytes()), ContentProgress::Malformed, "{text:?}");
         }
     }
 
     #[test]
     fn what_is_too_much_is_refused() {
-        assert_eq!(chunked(b"3e9\r\n"), Progress::TooLarge);
-        assert_eq!(chunked(b"FFFFFFFFFFFFFFFF\r\n"), Progress::TooLarge);
-        assert_eq!(chunked(b"00000000000000001\r\n"), Progress::TooLarge);
+        assert_eq!(chunked(b"3e9\r\n"), ContentProgress::TooLarge);
+        assert_eq!(chunked(b"FFFFFFFFFFFFFFFF\r\n"), ContentProgress::TooLarge);
+        assert_eq!(chunked(b"00000000000000001\r\n"), ContentProgress::TooLarge);
         let two = format!("1f4\r\n{}\r\n1f5\r\n", "x".repeat(500));
-        assert_eq!(chunked(two.as_bytes()), Progress::TooLarge, "the sum counts");
+        assert_eq!(chunked(two.as_bytes()), ContentProgress::TooLarge, "the sum counts");
         let extension = format!("1;{}", "x".repeat(CHUNK_OVERHEAD_BYTES_MAX as usize));
-        assert_eq!(chunked(extension.as_bytes()), Progress::TooLarge);
+        assert_eq!(chunked(extension.as_bytes()), ContentProgress::TooLarge);
         let trailers =
             format!("0\r\n{}", "a: b\r\n".repeat(CHUNK_OVERHEAD_BYTES_MAX as usize / 6 + 1));
-        assert_eq!(chunked(trailers.as_bytes()), Progress::TooLarge);
+        assert_eq!(chunked(trailers.as_bytes()), ContentProgress::TooLarge);
     }
 
     proptest! {
@@ -333,14 +353,14 @@ mod tests {
             text in "[0-3a]{1,2}(;x)?\r\n[a-z]{0,4}(\r\n)?0?\r?\n?(t: v\r\n)?\r?\n?.{0,3}",
             cuts in vec(1_usize..6, 0..20),
         ) {
-            let whole = Content::new(Framing::Chunked, 8).on_bytes(text.as_bytes());
-            let mut content = Content::new(Framing::Chunked, 8);
+            let whole = DiscardedContent::new(Framing::Chunked, 8).on_bytes(text.as_bytes());
+            let mut content = DiscardedContent::new(Framing::Chunked, 8);
             let (mut at, mut cuts) = (0, cuts.into_iter());
             let outcome = loop {
                 let step = cuts.next().unwrap_or(text.len()).min(text.len() - at);
                 match content.on_bytes(&text.as_bytes()[at..at + step]) {
-                    Progress::Incomplete if at + step < text.len() => at += step,
-                    Progress::Complete(end) => break Progress::Complete(at + end),
+                    ContentProgress::Incomplete if at + step < text.len() => at += step,
+                    ContentProgress::Complete(end) => break ContentProgress::Complete(at + end),
                     other => break other,
                 }
             };
@@ -360,7 +380,7 @@ mod tests {
             text.extend(b"0\r\n\r\n");
             let end = text.len();
             text.extend(b"GET / HTTP/1.1\r\n");
-            prop_assert_eq!(chunked(&text), Progress::Complete(end));
+            prop_assert_eq!(chunked(&text), ContentProgress::Complete(end));
         }
     }
 }

@@ -11,8 +11,19 @@
 /// Bytes of an IMF-fixdate such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(crate) const DATE_BYTES: usize = 29;
 
-/// Last second that four digits of year can say.
+/// Last second that four digits of year can represent.
 pub(crate) const SECONDS_MAX: i64 = 253_402_300_799;
+
+/// The time, by the clock of the shell.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Now {
+    /// Milliseconds of a clock that never goes back.
+    pub(crate) ms: u64,
+    /// Seconds since 1970.
+    pub(crate) unix_s: i64,
+    /// `unix_s` as a `Date` field writes it.
+    pub(crate) date: [u8; DATE_BYTES],
+}
 
 const DAY_S: i64 = 86_400;
 const DAYS: [&[u8; 3]; 7] = [b"Sun", b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat"];

@@ -5,7 +5,7 @@
 //! Paths arrive normalised, so what is left to guard against is symbolic links, and directories
 //! that are moved while a path is being resolved. `openat2` with `RESOLVE_BENEATH` lets the kernel
 //! guard against both. Where there is no `openat2` (before Linux 5.6, or forbidden by a sandbox),
-//! `beneath.rs` resolves one component at a time.
+//! `path_resolver.rs` resolves one component at a time.
 //!
 //! Opening a file and reading a small one block the thread for as long as the page cache or the
 //! disk takes; how much is read at once is bounded by `--cache-file-bytes`. Larger files are read
@@ -22,14 +22,14 @@ use std::rc::Rc;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::beneath;
-use super::cache::{Cache, Cached, Entry};
-use super::connection::Now;
+use super::cache::{Cache, CachedFile, CachedPath};
+use super::date::Now;
+use super::document_root::{DocumentRoot, PathLookup};
 use super::media_type;
 use super::path::{self, PathError};
-use super::representation::{Representation, Stamp};
-use super::response::Prepared;
-use super::site::{Found, Site};
+use super::path_resolver;
+use super::representation::{FileStamp, Representation};
+use super::response::PreparedFile;
 
 /// How often a file that shrinks while it is read is tried, and a resolution that lost a race.
 const TRIES: usize = 3;
@@ -40,16 +40,16 @@ const READ: OFlags =
 /// How paths are resolved.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Resolution {
-    /// By the kernel, held beneath the root.
+    /// By the kernel (RESOLVE_BENEATH).
     Openat2,
-    /// Component by component, held beneath the root.
+    /// Component by component, without the kernel's check.
     Stepwise,
     /// By the kernel; symbolic links may lead out of the root.
     Unrestricted,
 }
 
 impl Resolution {
-    /// What the user is told if it is not the kernel that keeps paths beneath the root.
+    /// Returns a notice for the user if the kernel does not restrict paths to the root.
     pub(crate) fn notice(self) -> Option<&'static str> {
         match self {
             Self::Openat2 => None,
@@ -72,13 +72,13 @@ pub(crate) struct FilesOptions<'a> {
     pub(crate) index_names: &'a [String],
     /// Files up to this length are read whole.
     pub(crate) held_bytes_max: u64,
-    /// What caches are told, in seconds.
+    /// Value of `Cache-Control: max-age`, in seconds.
     pub(crate) max_age_s: Option<u32>,
 }
 
 /// The files of one channel.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct ServedFiles {
     root: OwnedFd,
     resolution: Resolution,
     index_names: Rc<[String]>,
@@ -89,7 +89,7 @@ pub(crate) struct Files {
     path: Vec<u8>,
 }
 
-impl Files {
+impl ServedFiles {
     /// The files that `options` describe, with an empty `cache`.
     ///
     /// # Errors
@@ -120,31 +120,31 @@ impl Files {
     }
 
     /// What `path`, which is normalised, names, by what the cache or else the file system says.
-    fn look_up(&mut self, path: &[u8], now: &Now) -> Found<OwnedFd> {
+    fn look_up(&mut self, path: &[u8], now: &Now) -> PathLookup<OwnedFd> {
         let known = match self.cache.get(path, now.unix_s) {
-            Cached::Fresh(entry) => return Found::Held(entry),
-            Cached::Stale(stamp) => Some(stamp),
-            Cached::Absent => None,
+            CachedPath::Fresh(entry) => return PathLookup::Held(entry),
+            CachedPath::Stale(stamp) => Some(stamp),
+            CachedPath::Absent => None,
         };
         let found = match self.open(path) {
             Ok(opened) => self.load(path, opened, known, now),
             Err(not_opened) => not_opened,
         };
-        if known.is_some() && !matches!(found, Found::Held(_)) {
+        if known.is_some() && !matches!(found, PathLookup::Held(_)) {
             self.cache.remove(path);
         }
         found
     }
 
     /// Opens the regular file that `path` names, with its stamp and media type.
-    fn open(&self, path: &[u8]) -> Result<(OwnedFd, Stamp, &'static str), Found<OwnedFd>> {
+    fn open(&self, path: &[u8]) -> Result<(OwnedFd, FileStamp, &'static str), PathLookup<OwnedFd>> {
         let below = path::below_root(path);
         if !path.ends_with(b"/") {
             let fd = self.resolve(below, READ).map_err(refusal)?;
             return match identify(&fd).map_err(refusal)? {
                 (FileType::RegularFile, stamp) => Ok((fd, stamp, media_type::of_path(path))),
-                (FileType::Directory, _) => Err(Found::Directory([path, b"/"].concat())),
-                _ => Err(Found::Forbidden),
+                (FileType::Directory, _) => Err(PathLookup::Directory([path, b"/"].concat())),
+                _ => Err(PathLookup::Forbidden),
             };
         }
         let below = if below == b"." { &[][..] } else { below };
@@ -162,7 +162,7 @@ impl Files {
         // There is no list of what is in a directory; that there is one is no secret.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.resolve(path::below_root(path), flags).map_err(refusal)?;
-        Err(Found::Forbidden)
+        Err(PathLookup::Forbidden)
     }
 
     fn resolve(&self, below: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -171,7 +171,7 @@ impl Files {
             Resolution::Unrestricted => {
                 return rustix::fs::openat(&self.root, below, flags, Mode::empty());
             }
-            Resolution::Stepwise => return beneath::open(self.root.as_fd(), below, flags),
+            Resolution::Stepwise => return path_resolver::open(self.root.as_fd(), below, flags),
         };
         let mut tries = TRIES;
         loop {
@@ -188,30 +188,30 @@ impl Files {
     fn load(
         &mut self,
         path: &[u8],
-        (fd, mut stamp, media_type): (OwnedFd, Stamp, &'static str),
-        known: Option<Stamp>,
+        (fd, mut stamp, media_type): (OwnedFd, FileStamp, &'static str),
+        known: Option<FileStamp>,
         now: &Now,
-    ) -> Found<OwnedFd> {
+    ) -> PathLookup<OwnedFd> {
         if known == Some(stamp)
             && let Some(entry) = self.cache.confirm(path, now.unix_s)
         {
-            return Found::Held(entry);
+            return PathLookup::Held(entry);
         }
         for _ in 0..TRIES {
             let mut representation = Representation::new(stamp, media_type, now.unix_s);
             representation.max_age_s = self.max_age_s;
             if stamp.len > self.held_bytes_max {
-                return Found::Open(Box::new(representation), fd);
+                return PathLookup::Open(Box::new(representation), fd);
             }
             let mut body = vec![0; stamp.len as usize];
             match read_whole(&fd, &mut body) {
                 Ok(true) => {
-                    let prepared = Prepared::new(&representation, &body);
-                    let entry = Rc::new(Entry { representation, prepared });
+                    let prepared = PreparedFile::new(&representation, &body);
+                    let entry = Rc::new(CachedFile { representation, prepared });
                     if path::is_plain(path) {
                         self.cache.insert(path, &entry, now.unix_s);
                     }
-                    return Found::Held(entry);
+                    return PathLookup::Held(entry);
                 }
                 Ok(false) => match identify(&fd) {
                     Ok((_, changed)) => stamp = changed,
@@ -220,23 +220,23 @@ impl Files {
                 Err(error) => return refusal(error),
             }
         }
-        Found::Failed
+        PathLookup::Failed
     }
 }
 
-impl Site for Files {
+impl DocumentRoot for ServedFiles {
     type File = OwnedFd;
 
-    fn find(&mut self, raw: &[u8], now: &Now) -> Found<OwnedFd> {
+    fn find(&mut self, raw: &[u8], now: &Now) -> PathLookup<OwnedFd> {
         // What is in the cache is named by a path that is the same raw and normalised.
-        if let Cached::Fresh(entry) = self.cache.get(raw, now.unix_s) {
-            return Found::Held(entry);
+        if let CachedPath::Fresh(entry) = self.cache.get(raw, now.unix_s) {
+            return PathLookup::Held(entry);
         }
         let mut path = std::mem::take(&mut self.path);
         let found = match path::normalize(raw, &mut path) {
             Ok(()) => self.look_up(&path, now),
-            Err(PathError::Malformed | PathError::AboveRoot) => Found::Malformed,
-            Err(PathError::EncodedSlash) => Found::Missing,
+            Err(PathError::Malformed | PathError::AboveRoot) => PathLookup::Malformed,
+            Err(PathError::EncodedSlash) => PathLookup::Missing,
         };
         self.path = path;
         found
@@ -254,9 +254,9 @@ fn probe(root: &OwnedFd) -> Result<Resolution, Errno> {
 }
 
 /// Kind and version of an open file.
-fn identify(fd: &OwnedFd) -> Result<(FileType, Stamp), Errno> {
+fn identify(fd: &OwnedFd) -> Result<(FileType, FileStamp), Errno> {
     let stat = rustix::fs::fstat(fd)?;
-    let stamp = Stamp {
+    let stamp = FileStamp {
         device: stat.st_dev,
         inode: stat.st_ino,
         len: stat.st_size.try_into().unwrap_or(0),
@@ -281,13 +281,15 @@ fn read_whole(fd: &OwnedFd, body: &mut [u8]) -> Result<bool, Errno> {
 }
 
 /// What an error of the file system is to a peer.
-fn refusal(error: Errno) -> Found<OwnedFd> {
+fn refusal(error: Errno) -> PathLookup<OwnedFd> {
     match error {
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => Found::Missing,
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => PathLookup::Missing,
         // XDEV: out of the root. LOOP: links in a circle. NXIO: a socket.
-        Errno::ACCESS | Errno::PERM | Errno::XDEV | Errno::LOOP | Errno::NXIO => Found::Forbidden,
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => Found::Exhausted,
-        _ => Found::Failed,
+        Errno::ACCESS | Errno::PERM | Errno::XDEV | Errno::LOOP | Errno::NXIO => {
+            PathLookup::Forbidden
+        }
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => PathLookup::Exhausted,
+        _ => PathLookup::Failed,
     }
 }
 

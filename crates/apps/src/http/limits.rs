@@ -23,13 +23,13 @@ pub(crate) const RANGES_MAX: usize = 16;
 /// Preconditions are compared against this many entity tags; what follows is not looked at.
 pub(crate) const ENTITY_TAGS_MAX: usize = 1024;
 
-/// Bytes that one read on a connection asks for.
+/// Bytes of one read on a connection.
 pub(crate) const READ_BYTES: usize = 4096;
 /// A connection takes no further request while this much of its answers is not written.
 pub(crate) const UNWRITTEN_BYTES_HIGH: usize = 64 * 1024;
 /// A body up to this size is copied behind its head, so that both leave in one write.
 pub(crate) const INLINE_BODY_BYTES_MAX: usize = 16 * 1024;
-/// The longest body that is handed to the channel whole; a longer one leaves in chunks.
+/// The longest body that is passed to the channel whole; a longer one is sent in chunks.
 pub(crate) const WRITE_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of a chunk: what one read of a large file takes, and one write of a long body.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;

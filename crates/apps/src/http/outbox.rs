@@ -1,7 +1,7 @@
-//! What a connection has to say in one turn: bytes of its own, and between them parts of memory
-//! that the cache shares.
+//! Output of a connection in one poll: owned bytes, interleaved with slices of memory shared with
+//! the cache.
 //!
-//! Reused from turn to turn, so that an answer allocates nothing.
+//! Reused between polls, so that a response allocates nothing.
 //!
 //! Pure: it is a value; the shell does the writing.
 
@@ -9,23 +9,23 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::limits::WRITE_BYTES_MAX;
-use super::response::Status;
+use super::status::HttpStatus;
 
 /// Answers in the order they leave.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct HttpOutbox {
     /// Heads and small bodies.
     pub(crate) bytes: Vec<u8>,
-    shared: Vec<Shared>,
+    shared: Vec<SharedBody>,
     shared_bytes: usize,
-    boundary: u64,
+    boundaries: fastrand::Rng,
     /// Answers that were errors of the client and of the server, ever.
     errors: (u64, u64),
 }
 
 /// Memory that goes out after the first `at` of the outbox's own bytes.
 #[derive(Debug)]
-struct Shared {
+struct SharedBody {
     at: usize,
     memory: Arc<[u8]>,
     range: Range<usize>,
@@ -33,15 +33,15 @@ struct Shared {
 
 /// One piece of what leaves.
 #[derive(Debug)]
-pub(crate) enum Piece<'o> {
+pub(crate) enum OutboxPiece<'o> {
     Copied(&'o [u8]),
     Shared(Arc<[u8]>, Range<usize>),
 }
 
-impl Outbox {
+impl HttpOutbox {
     /// An empty one; `seed` starts the boundaries of multipart answers and should be random.
     pub(crate) fn new(seed: u64) -> Self {
-        Self { boundary: seed, ..Self::default() }
+        Self { boundaries: fastrand::Rng::with_seed(seed), ..Self::default() }
     }
 
     /// Adds part of shared memory; not more than one write may be.
@@ -51,11 +51,11 @@ impl Outbox {
             return;
         }
         self.shared_bytes += range.len();
-        self.shared.push(Shared { at: self.bytes.len(), memory: memory.clone(), range });
+        self.shared.push(SharedBody { at: self.bytes.len(), memory: memory.clone(), range });
     }
 
     /// Counts an answer if it is an error.
-    pub(crate) const fn count(&mut self, status: Status) {
+    pub(crate) const fn count(&mut self, status: HttpStatus) {
         let (client, server) = &mut self.errors;
         match status.class() {
             4 => *client += 1,
@@ -76,11 +76,7 @@ impl Outbox {
 
     /// A boundary that content cannot foresee.
     pub(crate) fn next_boundary(&mut self) -> u64 {
-        // SplitMix64: every state gives another value.
-        self.boundary = self.boundary.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.boundary ^ (self.boundary >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.boundaries.u64(..)
     }
 
     /// Whether all of it is bytes of its own.
@@ -89,17 +85,17 @@ impl Outbox {
     }
 
     /// The pieces in order.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = OutboxPiece<'_>> {
         let mut copied = 0;
         let between = self.shared.iter().flat_map(move |shared| {
-            let before = Piece::Copied(&self.bytes[copied..shared.at]);
+            let before = OutboxPiece::Copied(&self.bytes[copied..shared.at]);
             copied = shared.at;
-            [before, Piece::Shared(shared.memory.clone(), shared.range.clone())]
+            [before, OutboxPiece::Shared(shared.memory.clone(), shared.range.clone())]
         });
         let last = self.shared.last().map_or(0, |shared| shared.at);
         between
-            .chain([Piece::Copied(&self.bytes[last..])])
-            .filter(|piece| !matches!(piece, Piece::Copied([])))
+            .chain([OutboxPiece::Copied(&self.bytes[last..])])
+            .filter(|piece| !matches!(piece, OutboxPiece::Copied([])))
     }
 
     /// Empties it for the next turn.
@@ -115,8 +111,8 @@ impl Outbox {
         let mut all = Vec::new();
         for piece in self.pieces() {
             match piece {
-                Piece::Copied(bytes) => all.extend(bytes),
-                Piece::Shared(memory, range) => all.extend(&memory[range]),
+                OutboxPiece::Copied(bytes) => all.extend(bytes),
+                OutboxPiece::Shared(memory, range) => all.extend(&memory[range]),
             }
         }
         all
@@ -130,7 +126,7 @@ mod tests {
     #[test]
     fn pieces_come_in_order() {
         let memory: Arc<[u8]> = vec![b'm'; 100].into();
-        let mut outbox = Outbox::new(1);
+        let mut outbox = HttpOutbox::new(1);
         outbox.bytes.extend(b"one");
         outbox.share(&memory, 1..100);
         outbox.share(&memory, 0..0);
@@ -140,8 +136,8 @@ mod tests {
         let lens: Vec<(bool, usize)> = outbox
             .pieces()
             .map(|piece| match piece {
-                Piece::Copied(bytes) => (true, bytes.len()),
-                Piece::Shared(_, range) => (false, range.len()),
+                OutboxPiece::Copied(bytes) => (true, bytes.len()),
+                OutboxPiece::Shared(_, range) => (false, range.len()),
             })
             .collect();
         assert_eq!(lens, [(true, 3), (false, 99), (false, 2), (true, 3), (false, 1)]);
@@ -153,7 +149,7 @@ mod tests {
 
     #[test]
     fn boundaries_differ() {
-        let mut outbox = Outbox::new(7);
+        let mut outbox = HttpOutbox::new(7);
         let first = outbox.next_boundary();
         assert!((0..1000).all(|_| outbox.next_boundary() != first));
     }

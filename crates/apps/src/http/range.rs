@@ -1,4 +1,4 @@
-//! Byte ranges: which parts of a file a request asks for.
+//! Byte ranges: the parts of a file that a request selects.
 //!
 //! Read first: RFC 9110 §14 (§14.1.2 syntax, §14.2 when to ignore, §17.15 abuse).
 //!
@@ -13,11 +13,11 @@ use std::ops::Range;
 
 use super::limits::RANGES_MAX;
 
-/// At most [`RANGES_MAX`] ranges of one file, in the order asked for.
+/// At most [`RANGES_MAX`] ranges of one file, in the order of the request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Ranges(Vec<Range<u64>>);
 
-/// What a `Range` field asks for.
+/// The selection of a `Range` field.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Selection {
     /// The whole file: the field is of another unit, malformed, or asks for too many parts.

@@ -15,9 +15,9 @@ use super::limits::RACY_S;
 
 const ENTITY_TAG_BYTES_MAX: usize = 64;
 
-/// What tells one version of a file from another.
+/// Identifies one version of a file.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Stamp {
+pub(crate) struct FileStamp {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) len: u64,
@@ -35,20 +35,20 @@ pub(crate) struct EntityTag {
 /// A file's metadata as responses need it.
 #[derive(Clone, Debug)]
 pub(crate) struct Representation {
-    pub(crate) stamp: Stamp,
+    pub(crate) stamp: FileStamp,
     pub(crate) entity_tag: EntityTag,
     /// Seconds since 1970; never later than the time it was first sent (§8.8.2.1).
     pub(crate) last_modified_s: i64,
     pub(crate) media_type: &'static str,
     /// Whether the file can have changed again without its stamp showing it.
     pub(crate) racy: bool,
-    /// How long caches may use it without asking, if that is said.
+    /// Freshness lifetime for caches, if configured.
     pub(crate) max_age_s: Option<u32>,
 }
 
 impl Representation {
     /// Of a file with `stamp`, looked at at `now_s`.
-    pub(crate) fn new(stamp: Stamp, media_type: &'static str, now_s: i64) -> Self {
+    pub(crate) fn new(stamp: FileStamp, media_type: &'static str, now_s: i64) -> Self {
         let racy = stamp.modified_s.saturating_add(RACY_S) > now_s;
         Self {
             stamp,
@@ -67,7 +67,7 @@ impl Representation {
 }
 
 impl EntityTag {
-    fn of(stamp: &Stamp, weak: bool) -> Self {
+    fn of(stamp: &FileStamp, weak: bool) -> Self {
         let mut text = [0; ENTITY_TAG_BYTES_MAX];
         let mut rest = &mut text[..];
         let modified_ns =
@@ -99,13 +99,14 @@ pub(crate) mod tests {
 
     /// A file of `len` bytes, changed at `modified_s`, looked at a day later.
     pub(crate) fn representation(len: u64, modified_s: i64) -> Representation {
-        let stamp = Stamp { device: 1, inode: 2, len, modified_s, modified_ns: 5 };
+        let stamp = FileStamp { device: 1, inode: 2, len, modified_s, modified_ns: 5 };
         Representation::new(stamp, "text/plain; charset=utf-8", modified_s + 86_400)
     }
 
     #[test]
     fn tags_are_quoted_and_weak_only_while_the_file_is_young() {
-        let stamp = Stamp { device: 1, inode: 0xabc, len: 16, modified_s: 1000, modified_ns: 255 };
+        let stamp =
+            FileStamp { device: 1, inode: 0xabc, len: 16, modified_s: 1000, modified_ns: 255 };
         let young = Representation::new(stamp, "image/png", 1001);
         let old = Representation::new(stamp, "image/png", 1002);
         assert_eq!(old.entity_tag.as_bytes(), b"\"abc-10-e8d4a510ff\"");
@@ -115,7 +116,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_file_from_the_future_was_modified_now() {
-        let stamp = Stamp { device: 1, inode: 1, len: 1, modified_s: 5000, modified_ns: 0 };
+        let stamp = FileStamp { device: 1, inode: 1, len: 1, modified_s: 5000, modified_ns: 0 };
         let early = Representation::new(stamp, "image/png", 1000);
         assert_eq!(early.last_modified_s, 1000);
         assert!(early.racy);
@@ -127,7 +128,8 @@ pub(crate) mod tests {
             a in any::<(u64, u64, i64, u32)>(), b in any::<(u64, u64, i64, u32)>(), weak: bool,
         ) {
             let tag = |(inode, len, modified_s, ns): (u64, u64, i64, u32)| EntityTag::of(
-                &Stamp { device: 0, inode, len, modified_s, modified_ns: ns % 1_000_000_000 }, weak,
+                &FileStamp { device: 0, inode, len, modified_s, modified_ns: ns % 1_000_000_000 },
+                weak,
             );
             prop_assert!(tag(a).as_bytes().ends_with(b"\""));
             let same = (a.0, a.1, a.2, a.3 % 1_000_000_000) == (b.0, b.1, b.2, b.3 % 1_000_000_000);

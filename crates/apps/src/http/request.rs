@@ -1,4 +1,4 @@
-//! Request heads: from bytes to what the rest of the server asks of a request.
+//! Parses request headers.
 //!
 //! Read first: RFC 9112 §2.2, §3, §5, §6, §9.3, §11.2 (request smuggling); RFC 9110 §7.2 (Host),
 //! §9 (methods), §10.1.1 (Expect).
@@ -19,7 +19,7 @@ use httparse::Header;
 
 use super::conditional::Preconditions;
 use super::limits::{FIELDS_MAX, TARGET_BYTES_MAX};
-use super::response::Status;
+use super::status::HttpStatus;
 
 /// Room for the fields of one head; lives on the caller's stack.
 pub(crate) type FieldStorage<'b> = [MaybeUninit<Header<'b>>; FIELDS_MAX];
@@ -38,7 +38,7 @@ pub(crate) enum Method {
 
 /// What a request is about (RFC 9112 §3.2).
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Target<'b> {
+pub(crate) enum HttpTarget<'b> {
     /// Origin form, or the path of the absolute form. `query` has its question mark.
     Path { path: &'b [u8], query: &'b [u8] },
     /// `*`
@@ -55,18 +55,18 @@ pub(crate) enum Framing {
 /// What the connection does after the response (RFC 9112 §9.3).
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Persistence {
-    /// HTTP/1.1: stays open, and nothing needs to be said.
+    /// HTTP/1.1: stays open, without a `HttpConnection` field.
     Implied,
-    /// HTTP/1.0 with `keep-alive`: stays open, and the response says so.
+    /// HTTP/1.0 with `keep-alive`: stays open, and the response confirms it.
     Asked,
     Close,
 }
 
 /// One request head. Borrows the bytes it was read from.
 #[derive(Clone, Debug)]
-pub(crate) struct Request<'h, 'b> {
+pub(crate) struct HttpRequest<'h, 'b> {
     pub(crate) method: Method,
-    pub(crate) target: Target<'b>,
+    pub(crate) target: HttpTarget<'b>,
     pub(crate) framing: Framing,
     pub(crate) persistence: Persistence,
     /// The peer waits for a word before it sends the content.
@@ -80,7 +80,7 @@ pub(crate) struct Request<'h, 'b> {
 
 /// Why a head is refused.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Refusal {
+pub(crate) enum HeadRefusal {
     /// Not HTTP/1 as RFC 9112 writes it.
     Syntax,
     /// A line that ends without a carriage return.
@@ -101,18 +101,18 @@ pub(crate) enum Refusal {
     Expectation,
 }
 
-impl Refusal {
-    /// The status that says so.
-    pub(crate) fn status(self) -> Status {
+impl HeadRefusal {
+    /// The status of this error.
+    pub(crate) fn status(self) -> HttpStatus {
         match self {
             Self::Syntax | Self::BareLineFeed | Self::Host | Self::Framing | Self::Target => {
-                Status::BadRequest
+                HttpStatus::BadRequest
             }
-            Self::TargetTooLong => Status::UriTooLong,
-            Self::HeadTooLarge => Status::RequestHeaderFieldsTooLarge,
-            Self::Version => Status::HttpVersionNotSupported,
-            Self::TransferCoding => Status::NotImplemented,
-            Self::Expectation => Status::ExpectationFailed,
+            Self::TargetTooLong => HttpStatus::UriTooLong,
+            Self::HeadTooLarge => HttpStatus::RequestHeaderFieldsTooLarge,
+            Self::Version => HttpStatus::HttpVersionNotSupported,
+            Self::TransferCoding => HttpStatus::NotImplemented,
+            Self::Expectation => HttpStatus::ExpectationFailed,
         }
     }
 }
@@ -121,28 +121,28 @@ impl Refusal {
 pub(crate) fn parse<'h, 'b>(
     bytes: &'b [u8],
     storage: &'h mut FieldStorage<'b>,
-) -> Result<Option<Request<'h, 'b>>, Refusal> {
+) -> Result<Option<HttpRequest<'h, 'b>>, HeadRefusal> {
     let mut parsed = httparse::Request::new(&mut []);
     let head_len = match parsed.parse_with_uninit_headers(bytes, storage) {
         Ok(httparse::Status::Complete(head_len)) => head_len,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => return Err(Refusal::HeadTooLarge),
+        Err(httparse::Error::TooManyHeaders) => return Err(HeadRefusal::HeadTooLarge),
         Err(httparse::Error::Version) => return Err(version_refusal(bytes)),
-        Err(_) => return Err(Refusal::Syntax),
+        Err(_) => return Err(HeadRefusal::Syntax),
     };
     if has_bare_line_feed(&bytes[..head_len]) {
-        return Err(Refusal::BareLineFeed);
+        return Err(HeadRefusal::BareLineFeed);
     }
     let httparse::Request {
         method: Some(method), path: Some(target), version: Some(version), ..
     } = parsed
     else {
-        return Err(Refusal::Syntax);
+        return Err(HeadRefusal::Syntax);
     };
     let fields: &'h [Header<'b>] = parsed.headers;
-    let read = Fields::read(fields, version)?;
+    let read = HeaderFields::read(fields, version)?;
     let method = method_of(method);
-    Ok(Some(Request {
+    Ok(Some(HttpRequest {
         method,
         target: target_of(target.as_bytes(), method)?,
         framing: read.framing(version)?,
@@ -155,10 +155,10 @@ pub(crate) fn parse<'h, 'b>(
 }
 
 /// What an incomplete head that has already reached the limit is refused for.
-pub(crate) fn too_large(bytes: &[u8]) -> Refusal {
+pub(crate) fn too_large(bytes: &[u8]) -> HeadRefusal {
     match bytes.iter().position(|&byte| byte == b'\n') {
-        Some(line_len) if line_len <= TARGET_BYTES_MAX => Refusal::HeadTooLarge,
-        _ => Refusal::TargetTooLong,
+        Some(line_len) if line_len <= TARGET_BYTES_MAX => HeadRefusal::HeadTooLarge,
+        _ => HeadRefusal::TargetTooLong,
     }
 }
 
@@ -176,16 +176,16 @@ fn has_bare_line_feed(head: &[u8]) -> bool {
 }
 
 /// RFC 9112 §2.3 and RFC 9110 §15.6.6: a version that looks like one but is not ours is 505.
-fn version_refusal(bytes: &[u8]) -> Refusal {
+fn version_refusal(bytes: &[u8]) -> HeadRefusal {
     let line_end = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
     let line = bytes[..line_end].trim_ascii_end();
     let mut words = line.split(|&byte| byte == b' ').skip(2);
     let version = words.next().filter(|_| words.next().is_none());
     match version.and_then(|word| word.strip_prefix(b"HTTP/")) {
         Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit() => {
-            Refusal::Version
+            HeadRefusal::Version
         }
-        _ => Refusal::Syntax,
+        _ => HeadRefusal::Syntax,
     }
 }
 
@@ -199,38 +199,38 @@ fn method_of(name: &str) -> Method {
     }
 }
 
-fn target_of(text: &[u8], method: Method) -> Result<Target<'_>, Refusal> {
+fn target_of(text: &[u8], method: Method) -> Result<HttpTarget<'_>, HeadRefusal> {
     if text.len() > TARGET_BYTES_MAX {
-        return Err(Refusal::TargetTooLong);
+        return Err(HeadRefusal::TargetTooLong);
     }
     if text.contains(&b'#') {
-        return Err(Refusal::Target);
+        return Err(HeadRefusal::Target);
     }
     if text.starts_with(b"/") {
         return Ok(split_query(text));
     }
     if text == b"*" && method == Method::Options {
-        return Ok(Target::Server);
+        return Ok(HttpTarget::Server);
     }
     match strip_scheme(text) {
         Some(rest) => absolute(rest, method),
         // An authority (CONNECT) or anything else of a method that is refused anyway.
-        None if matches!(method, Method::NotAllowed | Method::Unknown) => Ok(Target::Server),
-        None => Err(Refusal::Target),
+        None if matches!(method, Method::NotAllowed | Method::Unknown) => Ok(HttpTarget::Server),
+        None => Err(HeadRefusal::Target),
     }
 }
 
 /// The absolute form behind its scheme: the authority is checked, and unused as there is one site.
-fn absolute(rest: &[u8], method: Method) -> Result<Target<'_>, Refusal> {
+fn absolute(rest: &[u8], method: Method) -> Result<HttpTarget<'_>, HeadRefusal> {
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
     if !is_authority(authority) {
-        return Err(Refusal::Target);
+        return Err(HeadRefusal::Target);
     }
     match path {
-        b"" if method == Method::Options => Ok(Target::Server),
+        b"" if method == Method::Options => Ok(HttpTarget::Server),
         [b'/', ..] => Ok(split_query(path)),
-        query => Ok(Target::Path { path: b"/", query }),
+        query => Ok(HttpTarget::Path { path: b"/", query }),
     }
 }
 
@@ -241,10 +241,10 @@ fn strip_scheme(text: &[u8]) -> Option<&[u8]> {
     })
 }
 
-fn split_query(text: &[u8]) -> Target<'_> {
+fn split_query(text: &[u8]) -> HttpTarget<'_> {
     let end = text.iter().position(|&byte| byte == b'?').unwrap_or(text.len());
     let (path, query) = text.split_at(end);
-    Target::Path { path, query }
+    HttpTarget::Path { path, query }
 }
 
 /// Host and port as RFC 3986 §3.2.2 spells them; user information is refused (RFC 9110 §4.2.4), and
@@ -256,9 +256,9 @@ fn is_authority(text: &[u8]) -> bool {
             .all(|&byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(&byte))
 }
 
-/// What the fields of a head say, as far as it matters.
+/// The fields of a header that the server uses.
 #[derive(Debug, Default)]
-struct Fields {
+struct HeaderFields {
     content_length: Option<u64>,
     transfer_encoding: Option<Coding>,
     close: bool,
@@ -275,8 +275,8 @@ enum Coding {
     Other,
 }
 
-impl Fields {
-    fn read(fields: &[Header<'_>], version: u8) -> Result<Self, Refusal> {
+impl HeaderFields {
+    fn read(fields: &[Header<'_>], version: u8) -> Result<Self, HeadRefusal> {
         let mut read = Self::default();
         let mut hosts = 0;
         for field in fields {
@@ -285,7 +285,7 @@ impl Fields {
                 4 if is("host") => {
                     hosts += 1;
                     if !is_authority(field.value) {
-                        return Err(Refusal::Host);
+                        return Err(HeadRefusal::Host);
                     }
                 }
                 5 if is("range") => read.ranged = true,
@@ -302,18 +302,18 @@ impl Fields {
         }
         // RFC 9112 §3.2: exactly one in HTTP/1.1, and never two that might differ.
         if hosts > 1 || (hosts == 0 && version >= 1) {
-            return Err(Refusal::Host);
+            return Err(HeadRefusal::Host);
         }
         Ok(read)
     }
 
-    fn expect(&mut self, value: &[u8], version: u8) -> Result<(), Refusal> {
+    fn expect(&mut self, value: &[u8], version: u8) -> Result<(), HeadRefusal> {
         if value.eq_ignore_ascii_case(b"100-continue") {
             self.expects_continue = true;
             return Ok(());
         }
         // An HTTP/1.0 peer does not know the field (§10.1.1).
-        if version == 0 { Ok(()) } else { Err(Refusal::Expectation) }
+        if version == 0 { Ok(()) } else { Err(HeadRefusal::Expectation) }
     }
 
     fn connection(&mut self, value: &[u8]) {
@@ -325,42 +325,42 @@ impl Fields {
     }
 
     /// Digits and nothing else, once. A list of equal numbers may be folded (§6.3) and is refused.
-    fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+    fn content_length(&mut self, value: &[u8]) -> Result<(), HeadRefusal> {
         if self.content_length.is_some() || value.is_empty() {
-            return Err(Refusal::Framing);
+            return Err(HeadRefusal::Framing);
         }
         let len = value.iter().try_fold(0_u64, |len, byte| {
             let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
             Some(len.saturating_mul(10).saturating_add(digit))
         });
-        self.content_length = Some(len.ok_or(Refusal::Framing)?);
+        self.content_length = Some(len.ok_or(HeadRefusal::Framing)?);
         Ok(())
     }
 
-    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
+    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), HeadRefusal> {
         for coding in value.split(|&byte| byte == b',') {
             // Chunked must be the last coding and not applied twice (§6.1).
             if self.transfer_encoding == Some(Coding::Chunked) {
-                return Err(Refusal::Framing);
+                return Err(HeadRefusal::Framing);
             }
             let chunked = coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
             self.transfer_encoding = Some(match (chunked, self.transfer_encoding) {
                 (true, None) => Coding::Chunked,
-                (true, Some(_)) => return Err(Refusal::TransferCoding),
+                (true, Some(_)) => return Err(HeadRefusal::TransferCoding),
                 (false, _) => Coding::Other,
             });
         }
         Ok(())
     }
 
-    fn framing(&self, version: u8) -> Result<Framing, Refusal> {
+    fn framing(&self, version: u8) -> Result<Framing, HeadRefusal> {
         match (self.transfer_encoding, self.content_length) {
             (None, len) => Ok(Framing::Length(len.unwrap_or(0))),
             // §6.1: both fields, or a coding from an HTTP/1.0 peer, is how requests are smuggled.
-            (Some(_), Some(_)) => Err(Refusal::Framing),
-            (Some(_), None) if version == 0 => Err(Refusal::Framing),
+            (Some(_), Some(_)) => Err(HeadRefusal::Framing),
+            (Some(_), None) if version == 0 => Err(HeadRefusal::Framing),
             (Some(Coding::Chunked), None) => Ok(Framing::Chunked),
-            (Some(Coding::Other), None) => Err(Refusal::TransferCoding),
+            (Some(Coding::Other), None) => Err(HeadRefusal::TransferCoding),
         }
     }
 

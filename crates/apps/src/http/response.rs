@@ -18,6 +18,7 @@ use super::date::{self, DATE_BYTES};
 use super::range::Ranges;
 use super::representation::Representation;
 use super::request::Persistence;
+use super::status::HttpStatus;
 
 /// Methods that this server answers, as an `Allow` field lists them.
 pub(crate) const ALLOWED: &str = "GET, HEAD, OPTIONS";
@@ -25,78 +26,20 @@ pub(crate) const ALLOWED: &str = "GET, HEAD, OPTIONS";
 /// Where the date lies in a prepared head: it begins with the line of 200 and the `Server` field.
 pub(crate) const DATE_AT: usize = b"HTTP/1.1 200 OK\r\nServer: megapipe\r\nDate: ".len();
 
-/// Statuses of RFC 9110 §15 and RFC 6585 that this server sends.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Status {
-    Ok,
-    NoContent,
-    PartialContent,
-    MovedPermanently,
-    NotModified,
-    BadRequest,
-    Forbidden,
-    NotFound,
-    MethodNotAllowed,
-    RequestTimeout,
-    PreconditionFailed,
-    ContentTooLarge,
-    UriTooLong,
-    RangeNotSatisfiable,
-    ExpectationFailed,
-    RequestHeaderFieldsTooLarge,
-    InternalServerError,
-    NotImplemented,
-    ServiceUnavailable,
-    HttpVersionNotSupported,
-}
-
-impl Status {
-    /// The first digit of the code.
-    pub(crate) const fn class(self) -> u8 {
-        self.line().as_bytes()[0] - b'0'
-    }
-
-    /// Code and reason phrase.
-    pub(crate) const fn line(self) -> &'static str {
-        match self {
-            Self::Ok => "200 OK",
-            Self::NoContent => "204 No Content",
-            Self::PartialContent => "206 Partial Content",
-            Self::MovedPermanently => "301 Moved Permanently",
-            Self::NotModified => "304 Not Modified",
-            Self::BadRequest => "400 Bad Request",
-            Self::Forbidden => "403 Forbidden",
-            Self::NotFound => "404 Not Found",
-            Self::MethodNotAllowed => "405 Method Not Allowed",
-            Self::RequestTimeout => "408 Request Timeout",
-            Self::PreconditionFailed => "412 Precondition Failed",
-            Self::ContentTooLarge => "413 Content Too Large",
-            Self::UriTooLong => "414 URI Too Long",
-            Self::RangeNotSatisfiable => "416 Range Not Satisfiable",
-            Self::ExpectationFailed => "417 Expectation Failed",
-            Self::RequestHeaderFieldsTooLarge => "431 Request Header Fields Too Large",
-            Self::InternalServerError => "500 Internal Server Error",
-            Self::NotImplemented => "501 Not Implemented",
-            Self::ServiceUnavailable => "503 Service Unavailable",
-            Self::HttpVersionNotSupported => "505 HTTP Version Not Supported",
-        }
-    }
-}
-
 /// A whole file in memory, with its head before it: what a cached answer is copied from.
 #[derive(Clone, Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedFile {
     /// Head, empty line and body.
     pub(crate) memory: Arc<[u8]>,
     /// Where the body begins.
     pub(crate) body_at: usize,
 }
 
-impl Prepared {
+impl PreparedFile {
     /// The answer 200 with all of `body`.
     pub(crate) fn new(representation: &Representation, body: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(512 + body.len());
-        let mut head = Head::new(&mut bytes, Status::Ok, &date::format(0));
+        let mut head = ResponseHead::new(&mut bytes, HttpStatus::Ok, &date::format(0));
         head.describe(representation);
         head.end(Persistence::Implied);
         let body_at = bytes.len();
@@ -134,13 +77,13 @@ impl Prepared {
 }
 
 /// A head that is being written.
-pub(crate) struct Head<'o> {
+pub(crate) struct ResponseHead<'o> {
     out: &'o mut Vec<u8>,
 }
 
-impl<'o> Head<'o> {
+impl<'o> ResponseHead<'o> {
     /// Status line and the fields that every response has.
-    pub(crate) fn new(out: &'o mut Vec<u8>, status: Status, date: &[u8; DATE_BYTES]) -> Self {
+    pub(crate) fn new(out: &'o mut Vec<u8>, status: HttpStatus, date: &[u8; DATE_BYTES]) -> Self {
         out.extend_from_slice(b"HTTP/1.1 ");
         out.extend_from_slice(status.line().as_bytes());
         out.extend_from_slice(b"\r\nServer: megapipe\r\nDate: ");
@@ -160,7 +103,7 @@ impl<'o> Head<'o> {
         let _ = write!(self.out, "Content-Length: {len}\r\n");
     }
 
-    /// Everything about a file that a whole answer says (200, and HEAD of it).
+    /// All header fields of a whole response (200, and HEAD of it).
     pub(crate) fn describe(&mut self, representation: &Representation) {
         self.field("Content-Type", representation.media_type.as_bytes());
         self.content_length(representation.len());
@@ -187,7 +130,7 @@ impl<'o> Head<'o> {
     }
 }
 
-/// RFC 9112 §9.3 and §9.6: said when the peer cannot know it.
+/// RFC 9112 §9.3 and §9.6: sent if the peer cannot infer it.
 fn connection_field(persistence: Persistence) -> &'static str {
     match persistence {
         Persistence::Implied => "",
@@ -239,7 +182,7 @@ impl Multipart {
 }
 
 /// The body of an answer that is about the request and not a file.
-pub(crate) fn message(status: Status) -> String {
+pub(crate) fn message(status: HttpStatus) -> String {
     format!("{}\n", status.line())
 }
 
@@ -253,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_prepared_answer_differs_only_in_date_and_connection() {
-        let prepared = Prepared::new(&representation(5, MODIFIED_S), b"hello");
+        let prepared = PreparedFile::new(&representation(5, MODIFIED_S), b"hello");
         let date = b"Mon, 07 Nov 1994 00:00:00 GMT";
         let text = |persistence, inline_len| {
             let mut out = b"before".to_vec();

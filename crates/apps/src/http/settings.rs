@@ -2,7 +2,7 @@
 
 /// Limits and time-outs of every connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct HttpSettings {
     /// Bytes of a request head.
     pub(crate) head_bytes_max: usize,
     /// Bytes of request content that are read and thrown away.

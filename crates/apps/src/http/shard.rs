@@ -6,7 +6,7 @@
 //!
 //! Invariants
 //! - At most one read is outstanding per connection, and at most one per streamed file.
-//! - Everything that a connection says in one turn leaves in one write, unless it shares memory.
+//! - All responses of one poll leave in one write, unless they share memory.
 //! - A connection leaves the table in one place, [`HttpShard::close`], and its file with it.
 
 use std::os::fd::OwnedFd;
@@ -18,15 +18,16 @@ use megapipe::{
 use rustix::time::{ClockId, clock_gettime};
 use slab::Slab;
 
-use super::connection::{CloseReason, Connection, Now, Turn};
-use super::date;
-use super::files::Files;
+use super::connection::{HttpCloseReason, HttpConnection};
+use super::date::{self, Now};
+use super::files::ServedFiles;
+use super::handler::InputContext;
 use super::limits::{READ_BYTES, SWEEP_MS};
-use super::outbox::{Outbox, Piece};
-use super::settings::Settings;
+use super::outbox::{HttpOutbox, OutboxPiece};
+use super::settings::HttpSettings;
 use crate::serve::{FRAME_COOKIES, Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
 
-/// What tells a file's cookie from its connection's.
+/// Distinguishes a file's cookie from its connection's.
 const FILE_COOKIE: u64 = 1 << 62;
 
 const _: () = assert!(FILE_COOKIE < FRAME_COOKIES);
@@ -34,27 +35,27 @@ const _: () = assert!(FILE_COOKIE < FRAME_COOKIES);
 /// One channel's part of the server.
 #[derive(Debug)]
 pub(super) struct HttpShard {
-    peers: Slab<Peer>,
+    peers: Slab<HttpPeer>,
     listeners: Listeners,
     read_len: usize,
     draining: bool,
     swept_ms: u64,
-    shared: Shared,
+    shared: HttpShared,
 }
 
 /// What every connection's turn uses.
 #[derive(Debug)]
-struct Shared {
+struct HttpShared {
     now: Now,
-    settings: Settings,
-    files: Files,
-    out: Outbox,
+    settings: HttpSettings,
+    files: ServedFiles,
+    out: HttpOutbox,
     tally: Tally,
 }
 
 #[derive(Debug)]
-struct Peer {
-    connection: Connection,
+struct HttpPeer {
+    connection: HttpConnection,
     handle: Handle,
     /// The file being streamed, and whether a read of it is outstanding.
     file: Option<Handle>,
@@ -62,25 +63,25 @@ struct Peer {
     listener: u8,
 }
 
-/// What an idle connection costs here, beside the channel's own state of it.
-const _: () = assert!(size_of::<Peer>() <= 256);
+/// Memory of an idle connection here, in addition to the channel's.
+const _: () = assert!(size_of::<HttpPeer>() <= 256);
 
 impl HttpShard {
     pub(super) fn new(
         setup: ShardSetup<'_>,
-        settings: Settings,
-        files: Files,
+        settings: HttpSettings,
+        files: ServedFiles,
     ) -> Result<Self, ServeError> {
         let ShardSetup { index, channel, mut listeners, buffer_len, now, .. } = setup;
         let read_len = READ_BYTES.min(buffer_len);
         let accept = Accept::lwsocket(u32::MAX).first_read(read_len);
         listeners.start(channel, accept).map_err(|source| ServeError::SetUp { index, source })?;
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), index);
-        let shared = Shared {
+        let shared = HttpShared {
             now: read_clock(now),
             settings,
             files,
-            out: Outbox::new(seed),
+            out: HttpOutbox::new(seed),
             tally: Tally::default(),
         };
         Ok(Self {
@@ -98,16 +99,16 @@ impl HttpShard {
         // The accepts ask for lwsockets; a descriptor would be closed by dropping it.
         let AcceptedAs::Lwsocket(handle) = accepted.connection else { return };
         self.shared.tally.accepted += 1;
-        let mut connection = Connection::new(&self.shared.now, &self.shared.settings);
+        let mut connection = HttpConnection::new(&self.shared.now, &self.shared.settings);
         if self.draining {
             connection.answer_once();
         }
         let listener = listener as u8;
         // The first read was asked for with the accept.
-        let peer = Peer { connection, handle, file: None, reading: true, listener };
+        let peer = HttpPeer { connection, handle, file: None, reading: true, listener };
         let key = self.peers.insert(peer);
         if channel.set_cookie(handle, key as u64).is_err() {
-            self.close(channel, key, CloseReason::Reset);
+            self.close(channel, key, HttpCloseReason::Reset);
         }
     }
 
@@ -134,7 +135,7 @@ impl HttpShard {
             Ok(data) if !data.is_empty() => {
                 let len = data.len();
                 if channel.write(peer.handle, data).is_err() {
-                    return self.close(channel, key, CloseReason::Reset);
+                    return self.close(channel, key, HttpCloseReason::Reset);
                 }
                 len
             }
@@ -149,26 +150,28 @@ impl HttpShard {
         &mut self,
         channel: &mut Channel,
         key: usize,
-        input: impl FnOnce(&mut Connection, &mut Turn<'_, Files>),
+        input: impl FnOnce(&mut HttpConnection, &mut InputContext<'_, ServedFiles>),
     ) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         let carried_out = peer.turn(channel, key, &mut self.shared, self.read_len, input);
         self.shared.out.clear();
-        if let Some(reason) = carried_out.unwrap_or(Some(CloseReason::Reset)) {
+        if let Some(reason) = carried_out.unwrap_or(Some(HttpCloseReason::Reset)) {
             self.close(channel, key, reason);
         }
     }
 
-    fn close(&mut self, channel: &mut Channel, key: usize, reason: CloseReason) {
+    fn close(&mut self, channel: &mut Channel, key: usize, reason: HttpCloseReason) {
         let Some(peer) = self.peers.try_remove(key) else { return };
         self.shared.tally.closed += 1;
         let cut_off = match reason {
-            CloseReason::PeerClosed | CloseReason::Finished | CloseReason::Idle => false,
-            CloseReason::Reset => !peer.connection.is_idle(),
-            CloseReason::TooSlow | CloseReason::FileChanged => true,
+            HttpCloseReason::PeerClosed | HttpCloseReason::Finished | HttpCloseReason::Idle => {
+                false
+            }
+            HttpCloseReason::Reset => !peer.connection.is_idle(),
+            HttpCloseReason::TooSlow | HttpCloseReason::FileChanged => true,
         };
         self.shared.tally.failed += u64::from(cut_off);
-        if cut_off && reason != CloseReason::Reset {
+        if cut_off && reason != HttpCloseReason::Reset {
             // What was promised does not come: a reset says so, and frees the unsent at once.
             let _ = channel.disconnect(peer.handle, Disconnect::Reset);
         }
@@ -183,7 +186,7 @@ impl HttpShard {
     /// Deadlines are looked at now and then, all of them: that is less work than keeping them in
     /// order with every request.
     fn sweep(&mut self, channel: &mut Channel) {
-        let Shared { now, settings, .. } = &self.shared;
+        let HttpShared { now, settings, .. } = &self.shared;
         if now.ms < self.swept_ms + SWEEP_MS {
             return;
         }
@@ -205,21 +208,21 @@ impl HttpShard {
     }
 }
 
-impl Peer {
+impl HttpPeer {
     /// One input and its consequences; the outer error means that the handle is of no more use,
     /// the inner value why the connection is over, if it is.
     fn turn(
         &mut self,
         channel: &mut Channel,
         key: usize,
-        shared: &mut Shared,
+        shared: &mut HttpShared,
         read_len: usize,
-        input: impl FnOnce(&mut Connection, &mut Turn<'_, Files>),
-    ) -> Result<Option<CloseReason>, SubmitError> {
-        let mut turn = Turn {
+        input: impl FnOnce(&mut HttpConnection, &mut InputContext<'_, ServedFiles>),
+    ) -> Result<Option<HttpCloseReason>, SubmitError> {
+        let mut turn = InputContext {
             now: &shared.now,
             settings: &shared.settings,
-            site: &mut shared.files,
+            document_root: &mut shared.files,
             out: &mut shared.out,
             tally: &mut shared.tally,
             opened: None,
@@ -259,7 +262,7 @@ impl Peer {
     }
 
     /// Writes the outbox and empties it.
-    fn say(&self, channel: &mut Channel, out: &mut Outbox) -> Result<(), SubmitError> {
+    fn say(&self, channel: &mut Channel, out: &mut HttpOutbox) -> Result<(), SubmitError> {
         if out.is_copied() {
             if out.bytes.is_empty() {
                 return Ok(());
@@ -268,8 +271,8 @@ impl Peer {
         } else {
             for piece in out.pieces() {
                 match piece {
-                    Piece::Copied(bytes) => self.copy(channel, bytes)?,
-                    Piece::Shared(memory, range) => {
+                    OutboxPiece::Copied(bytes) => self.copy(channel, bytes)?,
+                    OutboxPiece::Shared(memory, range) => {
                         channel.write(self.handle, Payload::shared(memory, range))?;
                     }
                 }
@@ -290,7 +293,7 @@ impl Peer {
         channel: &mut Channel,
         key: usize,
         fd: OwnedFd,
-        turn: &mut Turn<'_, Files>,
+        turn: &mut InputContext<'_, ServedFiles>,
     ) {
         if let Some(before) = self.file.take() {
             let _ = channel.unregister(before);
@@ -326,7 +329,7 @@ impl Shard for HttpShard {
             }
             Event::Read(Err(_)) | Event::Write(Err(_)) | Event::Disconnect(Err(_)) => {
                 // Mostly because the peer reset the connection.
-                self.close(channel, key, CloseReason::Reset);
+                self.close(channel, key, HttpCloseReason::Reset);
             }
             _ => {}
         }

@@ -13,12 +13,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::limits::CHUNK_BYTES;
-use super::outbox::Outbox;
-use super::response::Prepared;
+use super::outbox::HttpOutbox;
+use super::response::PreparedFile;
 
 /// One part of a body.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum BodyPart {
     /// Text of a multipart body.
     Bytes(Vec<u8>),
     /// A range of the file.
@@ -34,21 +34,21 @@ pub(crate) struct FileRead {
 
 /// The parts that are left.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    parts: VecDeque<Part>,
+pub(crate) struct BodyStream {
+    parts: VecDeque<BodyPart>,
     /// Where the file's bytes are, if they are in memory.
-    held: Option<Prepared>,
+    held: Option<PreparedFile>,
     reading: bool,
 }
 
-impl Stream {
+impl BodyStream {
     /// A body of `parts`, in order, of an open file. Empty ranges must not be among them.
-    pub(crate) fn of_file(parts: Vec<Part>) -> Self {
+    pub(crate) fn of_file(parts: Vec<BodyPart>) -> Self {
         Self { parts: parts.into(), held: None, reading: false }
     }
 
     /// The same of a file in memory.
-    pub(crate) fn of_memory(parts: Vec<Part>, held: &Prepared) -> Self {
+    pub(crate) fn of_memory(parts: Vec<BodyPart>, held: &PreparedFile) -> Self {
         Self { parts: parts.into(), held: Some(held.clone()), reading: false }
     }
 
@@ -57,15 +57,15 @@ impl Stream {
     pub(crate) fn poll_read(
         &mut self,
         unwritten_bytes: usize,
-        out: &mut Outbox,
+        out: &mut HttpOutbox,
     ) -> Option<FileRead> {
         while !self.reading && unwritten_bytes + out.len() <= CHUNK_BYTES {
             match self.parts.front_mut()? {
-                Part::Bytes(bytes) => {
+                BodyPart::Bytes(bytes) => {
                     out.bytes.append(bytes);
                     self.parts.pop_front();
                 }
-                Part::File(range) => {
+                BodyPart::File(range) => {
                     let len = (range.end - range.start).min(CHUNK_BYTES as u64) as usize;
                     let Some(held) = &self.held else {
                         self.reading = true;
@@ -87,7 +87,7 @@ impl Stream {
     }
 
     fn consume(&mut self, len: usize) -> bool {
-        let Some(Part::File(range)) = self.parts.front_mut() else { return false };
+        let Some(BodyPart::File(range)) = self.parts.front_mut() else { return false };
         if len == 0 || len as u64 > range.end - range.start {
             return false;
         }
@@ -98,7 +98,7 @@ impl Stream {
         true
     }
 
-    /// Whether all of it was handed out.
+    /// Whether all of it was passed on.
     pub(crate) fn is_done(&self) -> bool {
         self.parts.is_empty()
     }
@@ -111,15 +111,15 @@ mod tests {
 
     #[test]
     fn parts_come_in_order_one_read_at_a_time() {
-        let mut out = Outbox::new(0);
+        let mut out = HttpOutbox::new(0);
         let long = CHUNK_BYTES as u64 + 10;
-        let mut stream = Stream::of_file(vec![
-            Part::Bytes(b"a".to_vec()),
-            Part::File(5..5 + long),
-            Part::Bytes(b"b".to_vec()),
-            Part::Bytes(b"c".to_vec()),
-            Part::File(0..1),
-            Part::Bytes(b"end".to_vec()),
+        let mut stream = BodyStream::of_file(vec![
+            BodyPart::Bytes(b"a".to_vec()),
+            BodyPart::File(5..5 + long),
+            BodyPart::Bytes(b"b".to_vec()),
+            BodyPart::Bytes(b"c".to_vec()),
+            BodyPart::File(0..1),
+            BodyPart::Bytes(b"end".to_vec()),
         ]);
         assert_eq!(stream.poll_read(CHUNK_BYTES + 1, &mut out), None, "too much is unwritten");
         let first = stream.poll_read(0, &mut out);
@@ -140,22 +140,22 @@ mod tests {
 
     #[test]
     fn a_file_that_ends_too_soon_is_noticed() {
-        let mut stream = Stream::of_file(vec![Part::File(0..10)]);
-        stream.poll_read(0, &mut Outbox::new(0));
+        let mut stream = BodyStream::of_file(vec![BodyPart::File(0..10)]);
+        stream.poll_read(0, &mut HttpOutbox::new(0));
         assert!(!stream.on_file_bytes(0));
-        let mut stream = Stream::of_file(vec![Part::File(0..10)]);
-        stream.poll_read(0, &mut Outbox::new(0));
-        assert!(!stream.on_file_bytes(11), "and so is a read longer than asked for");
+        let mut stream = BodyStream::of_file(vec![BodyPart::File(0..10)]);
+        stream.poll_read(0, &mut HttpOutbox::new(0));
+        assert!(!stream.on_file_bytes(11), "and so is a read longer than requested");
     }
 
     #[test]
     fn a_body_in_memory_leaves_in_chunks() {
         let len = 3 * CHUNK_BYTES;
         let body: Vec<u8> = (0..len).map(|at| (at % 253) as u8).collect();
-        let prepared = Prepared::new(&representation(len as u64, 1), &body);
-        let parts = vec![Part::Bytes(b"head".to_vec()), Part::File(1..len as u64)];
-        let mut stream = Stream::of_memory(parts, &prepared);
-        let (mut out, mut sent, mut turns) = (Outbox::new(0), Vec::new(), 0);
+        let prepared = PreparedFile::new(&representation(len as u64, 1), &body);
+        let parts = vec![BodyPart::Bytes(b"head".to_vec()), BodyPart::File(1..len as u64)];
+        let mut stream = BodyStream::of_memory(parts, &prepared);
+        let (mut out, mut sent, mut turns) = (HttpOutbox::new(0), Vec::new(), 0);
         while !stream.is_done() {
             assert_eq!(stream.poll_read(0, &mut out), None);
             assert!(out.len() <= 2 * CHUNK_BYTES);

@@ -4,7 +4,11 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::limits::{MEMORY_BYTES_DEFAULT, STALL_TIMEOUT_S_DEFAULT, TIMEOUT_S_MAX};
+use super::limits::{
+    MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, STALL_TIMEOUT_S_DEFAULT,
+    TIMEOUT_S_MAX,
+};
+use crate::number::within;
 use crate::serve::ServeArgs;
 
 /// The options of `megapipe serve kv`.
@@ -15,19 +19,19 @@ pub struct KvArgs {
     pub serve: ServeArgs,
 
     /// Memory for items, hash table included; k, m and g are powers of 1024
-    #[arg(long, short, value_name = "SIZE", default_value_t = Memory(MEMORY_BYTES_DEFAULT))]
-    pub memory: Memory,
+    #[arg(long, short, value_name = "SIZE", default_value_t = MemorySize(MEMORY_BYTES_DEFAULT))]
+    pub memory: MemorySize,
 
     /// Close connections that ask for nothing for so many seconds; 0 is never
     #[arg(help_heading = "Limits", long, value_name = "SECONDS", default_value_t = 0,
-          value_parser = clap::value_parser!(u32).range(..=i64::from(TIMEOUT_S_MAX)))]
+          value_parser = within(0..=TIMEOUT_S_MAX))]
     pub idle_timeout: u32,
 
     /// Close connections whose command takes longer than so many seconds to arrive, or that read
     /// none of their responses for so long; 0 is never
     #[arg(help_heading = "Limits",
           long, value_name = "SECONDS", default_value_t = STALL_TIMEOUT_S_DEFAULT,
-          value_parser = clap::value_parser!(u32).range(..=i64::from(TIMEOUT_S_MAX)))]
+          value_parser = within(0..=TIMEOUT_S_MAX))]
     pub stall_timeout: u32,
 }
 
@@ -37,7 +41,7 @@ impl KvArgs {
     pub const fn new(serve: ServeArgs) -> Self {
         Self {
             serve,
-            memory: Memory(MEMORY_BYTES_DEFAULT),
+            memory: MemorySize(MEMORY_BYTES_DEFAULT),
             idle_timeout: 0,
             stall_timeout: STALL_TIMEOUT_S_DEFAULT,
         }
@@ -46,14 +50,17 @@ impl KvArgs {
 
 /// An amount of memory in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Memory(pub usize);
+pub struct MemorySize(pub usize);
 
 /// A size that is no number with at most one of the letters k, m and g behind it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("expected a number of bytes, with k, m or g behind it for powers of 1024")]
+#[error(
+    "expected {MEMORY_BYTES_MIN} to {MEMORY_BYTES_MAX} bytes, with k, m or g behind the number for \
+     powers of 1024"
+)]
 pub struct MemoryError;
 
-impl FromStr for Memory {
+impl FromStr for MemorySize {
     type Err = MemoryError;
 
     fn from_str(text: &str) -> Result<Self, MemoryError> {
@@ -69,7 +76,7 @@ impl FromStr for Memory {
     }
 }
 
-impl std::fmt::Display for Memory {
+impl std::fmt::Display for MemorySize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (shift, letter) in [(30, "g"), (20, "m"), (10, "k")] {
             if self.0 > 0 && self.0.is_multiple_of(1 << shift) {
@@ -88,12 +95,12 @@ mod tests {
     fn sizes_are_read_and_written_alike() {
         for (text, bytes) in [("64m", 64 << 20), ("1g", 1 << 30), ("9k", 9 << 10), ("12345", 12345)]
         {
-            assert_eq!(text.parse(), Ok(Memory(bytes)));
-            assert_eq!(Memory(bytes).to_string(), text);
+            assert_eq!(text.parse(), Ok(MemorySize(bytes)));
+            assert_eq!(MemorySize(bytes).to_string(), text);
         }
-        assert_eq!("64M".parse(), Ok(Memory(64 << 20)));
+        assert_eq!("64M".parse(), Ok(MemorySize(64 << 20)));
         for text in ["", "m", "1.5g", "-1", "1t", "99999999999g", "1é"] {
-            assert_eq!(text.parse::<Memory>(), Err(MemoryError), "{text}");
+            assert_eq!(text.parse::<MemorySize>(), Err(MemoryError), "{text}");
         }
     }
 }

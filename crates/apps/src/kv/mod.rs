@@ -27,11 +27,11 @@ mod timeouts;
 
 use std::sync::Arc;
 
-pub use args::{KvArgs, Memory, MemoryError};
+pub use args::{KvArgs, MemoryError, MemorySize};
 
 use crate::serve::{Running, ServeArgs, ServeError, Server, ShardSetup};
-use numbers::{Constants, Numbers};
-use server::{KvShard, Shared};
+use numbers::{Constants, ServerNumbers};
+use server::{KvShard, KvShared};
 use store::{Store, StoreError};
 use timeouts::Timeouts;
 
@@ -89,9 +89,9 @@ fn factory(
 ) -> Result<impl Fn(ShardSetup<'_>) -> Result<KvShard, ServeError> + Send + Sync + 'static, KvError>
 {
     let constants = constants(&args.serve, args.idle_timeout)?;
-    let shared = Shared {
+    let shared = KvShared {
         store: Arc::new(Store::new(args.memory.0)?),
-        numbers: Arc::new(Numbers::new(constants)),
+        numbers: Arc::new(ServerNumbers::new(constants)),
         timeouts: Timeouts {
             idle_ms: u64::from(args.idle_timeout) * 1_000,
             stall_ms: u64::from(args.stall_timeout) * 1_000,

@@ -23,17 +23,17 @@ pub(super) struct Constants {
 
 /// The numbers of all channels.
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct ServerNumbers {
     constants: Constants,
     started: Instant,
-    rows: Vec<Row>,
+    rows: Vec<CounterRow>,
     /// What `stats reset` takes away from total connections, bytes read and bytes written.
     forgotten: [AtomicU64; 3],
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Row {
+struct CounterRow {
     accepted: AtomicU64,
     closed: AtomicU64,
     bytes_read: AtomicU64,
@@ -41,9 +41,9 @@ struct Row {
     idle_kicks: AtomicU64,
 }
 
-impl Numbers {
+impl ServerNumbers {
     pub(super) fn new(constants: Constants) -> Self {
-        let rows = (0..constants.channels).map(|_| Row::default()).collect();
+        let rows = (0..constants.channels).map(|_| CounterRow::default()).collect();
         Self { constants, started: Instant::now(), rows, forgotten: Default::default() }
     }
 
@@ -58,7 +58,7 @@ impl Numbers {
         row.idle_kicks.store(idle_kicks, Ordering::Relaxed);
     }
 
-    fn sum(&self, field: impl Fn(&Row) -> &AtomicU64) -> u64 {
+    fn sum(&self, field: impl Fn(&CounterRow) -> &AtomicU64) -> u64 {
         self.rows.iter().map(|row| field(row).load(Ordering::Relaxed)).sum()
     }
 
@@ -72,7 +72,7 @@ impl Numbers {
     }
 }
 
-impl ServerView for Numbers {
+impl ServerView for ServerNumbers {
     fn snapshot(&self) -> ServerSnapshot {
         let mut totals = self.totals();
         let open = totals[0].saturating_sub(self.sum(|row| &row.closed));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn channels_add_up_and_a_reset_begins_anew() {
-        let numbers = Numbers::new(Constants {
+        let numbers = ServerNumbers::new(Constants {
             address: "127.0.0.1:1".to_owned(),
             connections_max: 9,
             idle_timeout_s: 0,

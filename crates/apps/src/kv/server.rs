@@ -26,14 +26,14 @@ use megapipe::{
 use rustix::time::{ClockId, clock_gettime};
 use slab::Slab;
 
-use super::connection::{Connection, Context, Flow, Output};
+use super::connection::{KvConnection, KvContext, NextStep, ResponseBuffer};
 use super::limits::{OUTPUT_BYTES_MAX, RESPONSE_BYTES, SWEEP_MS};
-use super::numbers::Numbers;
+use super::numbers::ServerNumbers;
 use super::store::Store;
-use super::timeouts::{Awaited, Stopwatch, Timeouts};
+use super::timeouts::{AwaitedInput, Stopwatch, Timeouts};
 use crate::serve::{Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
 
-impl Output for WriteBuf {
+impl ResponseBuffer for WriteBuf {
     fn extend_from_slice(&mut self, bytes: &[u8]) {
         Self::extend_from_slice(self, bytes);
     }
@@ -45,15 +45,15 @@ impl Output for WriteBuf {
 
 /// What all channels of one server share.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct KvShared {
     pub(super) store: Arc<Store>,
-    pub(super) numbers: Arc<Numbers>,
+    pub(super) numbers: Arc<ServerNumbers>,
     pub(super) timeouts: Timeouts,
 }
 
 /// How far a connection is on its way to the end.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Life {
+enum ConnectionLife {
     /// Commands are carried out.
     Open,
     /// The peer sends no more; it still gets the responses that it is owed.
@@ -63,55 +63,55 @@ enum Life {
     Lingering,
 }
 
-struct Peer {
+struct KvPeer {
     handle: Handle,
-    connection: Connection,
+    connection: KvConnection,
     /// What a paused connection has not taken.
     untaken: Option<ReadBuf>,
     /// Bytes handed to the channel whose writes have not completed.
     unsent_bytes: usize,
     watch: Stopwatch,
     reading: bool,
-    life: Life,
+    life: ConnectionLife,
     listener: u8,
 }
 
-impl Peer {
+impl KvPeer {
     /// What the connection waits for.
-    fn awaited(&self) -> Awaited {
+    fn awaited(&self) -> AwaitedInput {
         let is_full = self.untaken.is_some() || self.unsent_bytes >= OUTPUT_BYTES_MAX;
         match self.life {
-            Life::Lingering => Awaited::End,
-            Life::PeerDone => Awaited::Room,
-            Life::Open if is_full => Awaited::Room,
-            Life::Open if self.connection.is_midway() => Awaited::Rest,
-            Life::Open => Awaited::Command,
+            ConnectionLife::Lingering => AwaitedInput::End,
+            ConnectionLife::PeerDone => AwaitedInput::Room,
+            ConnectionLife::Open if is_full => AwaitedInput::Room,
+            ConnectionLife::Open if self.connection.is_midway() => AwaitedInput::Rest,
+            ConnectionLife::Open => AwaitedInput::Command,
         }
     }
 }
 
 /// One channel's part of the server.
 pub(super) struct KvShard {
-    shared: Shared,
+    shared: KvShared,
     index: usize,
     read_len: usize,
     listeners: Listeners,
-    peers: Slab<Peer>,
+    peers: Slab<KvPeer>,
     draining: bool,
     tally: Tally,
     idle_kicks: u64,
-    clock: Clock,
+    clock: UnixClock,
     /// Unix seconds as of the last tick.
     now_s: u32,
     swept: Ticks,
 }
 
 impl KvShard {
-    pub(super) fn new(setup: ShardSetup<'_>, shared: Shared) -> Result<Self, ServeError> {
+    pub(super) fn new(setup: ShardSetup<'_>, shared: KvShared) -> Result<Self, ServeError> {
         let ShardSetup { index, channel, mut listeners, buffer_len, now, .. } = setup;
         let accept = Accept::lwsocket(u32::MAX).first_read(buffer_len);
         listeners.start(channel, accept).map_err(|source| ServeError::SetUp { index, source })?;
-        let clock = Clock::new(now);
+        let clock = UnixClock::new(now);
         Ok(Self {
             shared,
             index,
@@ -138,14 +138,14 @@ impl KvShard {
         // The accepts ask for lwsockets; a descriptor would be closed by dropping it.
         let Accepting::Lwsocket(handle) = accepted.connection else { return };
         self.tally.accepted += 1;
-        let key = self.peers.insert(Peer {
+        let key = self.peers.insert(KvPeer {
             handle,
-            connection: Connection::new(),
+            connection: KvConnection::new(),
             untaken: None,
             unsent_bytes: 0,
             watch: Stopwatch::new(now),
             reading: true,
-            life: Life::Open,
+            life: ConnectionLife::Open,
             listener: listener as u8,
         });
         self.publish();
@@ -160,13 +160,13 @@ impl KvShard {
         let Some(peer) = self.peers.get_mut(key) else { return };
         peer.reading = false;
         if data.is_empty() {
-            if peer.unsent_bytes == 0 || peer.life == Life::Lingering {
+            if peer.unsent_bytes == 0 || peer.life == ConnectionLife::Lingering {
                 return self.close(channel, key);
             }
-            peer.life = Life::PeerDone;
+            peer.life = ConnectionLife::PeerDone;
             return;
         }
-        if peer.life == Life::Lingering {
+        if peer.life == ConnectionLife::Lingering {
             return self.read_on(channel, key, now);
         }
         self.tally.bytes_in += data.len() as u64;
@@ -180,7 +180,7 @@ impl KvShard {
     fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         let context =
-            Context { store: &self.shared.store, now: self.now_s, server: &*self.shared.numbers };
+            KvContext { store: &self.shared.store, now: self.now_s, server: &*self.shared.numbers };
         let mut responses = channel.alloc(RESPONSE_BYTES);
         let progress = peer.connection.on_bytes(&data, &context, &mut responses);
         if progress.command_ended {
@@ -199,17 +199,17 @@ impl KvShard {
             }
         }
         match progress.flow {
-            Flow::ReadOn => {
+            NextStep::ReadOn => {
                 self.read_on(channel, key, now);
                 if self.draining {
                     self.linger_if_at_rest(channel, key, now);
                 }
             }
-            Flow::Paused => {
+            NextStep::Paused => {
                 data.split_to(progress.consumed);
                 peer.untaken = Some(data);
             }
-            Flow::Close => self.linger(channel, key, now),
+            NextStep::Close => self.linger(channel, key, now),
         }
     }
 
@@ -217,7 +217,7 @@ impl KvShard {
     /// taken, then with the next read, unless one is outstanding.
     fn read_on(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
-        if peer.life == Life::Open {
+        if peer.life == ConnectionLife::Open {
             if peer.unsent_bytes >= OUTPUT_BYTES_MAX {
                 return;
             }
@@ -225,7 +225,7 @@ impl KvShard {
                 return self.answer(channel, key, data, now);
             }
         }
-        if peer.reading || peer.life == Life::PeerDone {
+        if peer.reading || peer.life == ConnectionLife::PeerDone {
             return;
         }
         peer.reading = true;
@@ -237,17 +237,17 @@ impl KvShard {
     fn on_written(&mut self, channel: &mut Channel, key: usize, len: usize, now: Ticks) {
         self.tally.bytes_out += len as u64;
         let Some(peer) = self.peers.get_mut(key) else { return };
-        if peer.awaited() == Awaited::Room {
+        if peer.awaited() == AwaitedInput::Room {
             // The rest of a command has its time from when it is read.
             peer.watch.restart_input(now);
         }
         peer.unsent_bytes = peer.unsent_bytes.saturating_sub(len);
         peer.watch.restart_output(now);
         match peer.life {
-            Life::PeerDone if peer.unsent_bytes == 0 && peer.untaken.is_none() => {
+            ConnectionLife::PeerDone if peer.unsent_bytes == 0 && peer.untaken.is_none() => {
                 return self.close(channel, key);
             }
-            Life::Open if peer.reading && peer.untaken.is_none() => {}
+            ConnectionLife::Open if peer.reading && peer.untaken.is_none() => {}
             _ => self.read_on(channel, key, now),
         }
         if self.draining {
@@ -260,7 +260,7 @@ impl KvShard {
     fn on_failure(&mut self, channel: &mut Channel, key: usize) {
         let Some(peer) = self.peers.get(key) else { return };
         let owed = peer.unsent_bytes > 0 || peer.connection.is_midway();
-        self.tally.failed += u64::from(owed && peer.life != Life::Lingering);
+        self.tally.failed += u64::from(owed && peer.life != ConnectionLife::Lingering);
         self.close(channel, key);
     }
 
@@ -276,14 +276,14 @@ impl KvShard {
     /// Ends our side of a connection after what waits to be sent.
     fn linger(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
-        if peer.life == Life::PeerDone {
+        if peer.life == ConnectionLife::PeerDone {
             peer.untaken = None;
             if peer.unsent_bytes == 0 {
                 self.close(channel, key);
             }
             return;
         }
-        peer.life = Life::Lingering;
+        peer.life = ConnectionLife::Lingering;
         peer.watch.restart_input(now);
         if channel.disconnect(peer.handle, Disconnect::Write).is_err() {
             return self.close(channel, key);
@@ -295,7 +295,7 @@ impl KvShard {
     fn linger_if_at_rest(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get(key) else { return };
         let owed = peer.unsent_bytes > 0 || peer.untaken.is_some() || peer.connection.is_midway();
-        if peer.life == Life::Open && !owed {
+        if peer.life == ConnectionLife::Open && !owed {
             self.linger(channel, key, now);
         }
     }
@@ -303,7 +303,7 @@ impl KvShard {
     /// Closes connections whose peers take too long.
     fn sweep(&mut self, channel: &mut Channel, now: Ticks) {
         let timeouts = self.shared.timeouts;
-        let overdue: Vec<(usize, Life)> = self
+        let overdue: Vec<(usize, ConnectionLife)> = self
             .peers
             .iter()
             .filter(|(_, peer)| {
@@ -313,7 +313,7 @@ impl KvShard {
             .map(|(key, peer)| (key, peer.life))
             .collect();
         for (key, life) in overdue {
-            self.idle_kicks += u64::from(life != Life::Lingering);
+            self.idle_kicks += u64::from(life != ConnectionLife::Lingering);
             self.close(channel, key);
         }
     }
@@ -391,12 +391,12 @@ impl Drop for KvShard {
 
 /// Unix seconds from coarse ticks: the real-time clock is read once, so that setting it later
 /// expires nothing.
-struct Clock {
+struct UnixClock {
     started: Ticks,
     started_unix_ms: u64,
 }
 
-impl Clock {
+impl UnixClock {
     fn new(now: Ticks) -> Self {
         let real = clock_gettime(ClockId::Realtime);
         let seconds = u64::try_from(real.tv_sec).unwrap_or(0);

@@ -17,7 +17,7 @@ pub(super) struct Timeouts {
 
 /// What a connection waits for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Awaited {
+pub(super) enum AwaitedInput {
     /// The next command.
     Command,
     /// The rest of a command.
@@ -55,7 +55,7 @@ impl Stopwatch {
     /// Whether the peer has taken too long. `is_unsent`: responses wait to be sent.
     pub(super) fn is_overdue(
         &self,
-        awaited: Awaited,
+        awaited: AwaitedInput,
         is_unsent: bool,
         timeouts: Timeouts,
         now: Ticks,
@@ -68,10 +68,10 @@ impl Stopwatch {
             return true;
         }
         match awaited {
-            Awaited::Room => false,
-            Awaited::Rest => is_over(self.input, stall_ms),
-            Awaited::Command => !is_unsent && is_over(self.input.max(self.output), idle_ms),
-            Awaited::End => {
+            AwaitedInput::Room => false,
+            AwaitedInput::Rest => is_over(self.input, stall_ms),
+            AwaitedInput::Command => !is_unsent && is_over(self.input.max(self.output), idle_ms),
+            AwaitedInput::End => {
                 let linger_ms = if stall_ms > 0 { LINGER_MS.min(stall_ms) } else { LINGER_MS };
                 !is_unsent && is_over(self.input.max(self.output), linger_ms)
             }
@@ -91,7 +91,7 @@ mod tests {
 
     fn overdue_from(
         watch: Stopwatch,
-        awaited: Awaited,
+        awaited: AwaitedInput,
         is_unsent: bool,
         timeouts: Timeouts,
     ) -> u64 {
@@ -103,24 +103,24 @@ mod tests {
     fn each_wait_has_its_own_limit() {
         let mut watch = Stopwatch::new(at(0));
         watch.restart_input(at(1_000));
-        assert_eq!(overdue_from(watch, Awaited::Rest, false, TIMEOUTS), 3_000);
-        assert_eq!(overdue_from(watch, Awaited::Command, false, TIMEOUTS), 10_000);
-        assert_eq!(overdue_from(watch, Awaited::End, false, TIMEOUTS), 3_000);
-        assert_eq!(overdue_from(watch, Awaited::Room, true, TIMEOUTS), 2_000);
+        assert_eq!(overdue_from(watch, AwaitedInput::Rest, false, TIMEOUTS), 3_000);
+        assert_eq!(overdue_from(watch, AwaitedInput::Command, false, TIMEOUTS), 10_000);
+        assert_eq!(overdue_from(watch, AwaitedInput::End, false, TIMEOUTS), 3_000);
+        assert_eq!(overdue_from(watch, AwaitedInput::Room, true, TIMEOUTS), 2_000);
         watch.restart_output(at(4_000));
-        assert_eq!(overdue_from(watch, Awaited::Room, true, TIMEOUTS), 6_000);
-        assert_eq!(overdue_from(watch, Awaited::Command, false, TIMEOUTS), 13_000);
-        assert_eq!(overdue_from(watch, Awaited::Rest, true, TIMEOUTS), 3_000, "both hold");
+        assert_eq!(overdue_from(watch, AwaitedInput::Room, true, TIMEOUTS), 6_000);
+        assert_eq!(overdue_from(watch, AwaitedInput::Command, false, TIMEOUTS), 13_000);
+        assert_eq!(overdue_from(watch, AwaitedInput::Rest, true, TIMEOUTS), 3_000, "both hold");
     }
 
     #[test]
     fn without_timeouts_only_lingering_ends() {
         let watch = Stopwatch::new(at(0));
         let never = Timeouts { idle_ms: 0, stall_ms: 0 };
-        for awaited in [Awaited::Rest, Awaited::Command, Awaited::Room] {
+        for awaited in [AwaitedInput::Rest, AwaitedInput::Command, AwaitedInput::Room] {
             assert_eq!(overdue_from(watch, awaited, true, never), u64::MAX);
         }
-        assert_eq!(overdue_from(watch, Awaited::End, false, never), LINGER_MS);
-        assert_eq!(overdue_from(watch, Awaited::End, true, never), u64::MAX, "a write is due");
+        assert_eq!(overdue_from(watch, AwaitedInput::End, false, never), LINGER_MS);
+        assert_eq!(overdue_from(watch, AwaitedInput::End, true, never), u64::MAX, "a write is due");
     }
 }

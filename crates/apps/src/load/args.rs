@@ -11,6 +11,7 @@ use super::distribution::{Distribution, DistributionError};
 use super::file_set::FileSet;
 use crate::backend::BackendArgs;
 use crate::limits::load::{CONNECTIONS_MAX, KEYS_MAX, THREADS_MAX};
+use crate::number::within;
 use crate::serve::{CpuList, DriverName};
 
 /// How many transactions a connection lives for.
@@ -28,7 +29,10 @@ impl FromStr for Transactions {
     fn from_str(text: &str) -> Result<Self, DistributionError> {
         match text {
             "inf" => Ok(Self::Endless),
-            _ => text.parse().map(Self::PerConnection),
+            _ => match text.parse::<Distribution>()? {
+                none if none.max() == 0 => Err(DistributionError::Zero),
+                count => Ok(Self::PerConnection(count)),
+            },
         }
     }
 }
@@ -71,21 +75,21 @@ pub struct LoadArgs {
 
     /// Connections held open, all threads together
     #[arg(long, short, value_name = "N", default_value_t = 256,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(CONNECTIONS_MAX)))]
+          value_parser = within(1..=CONNECTIONS_MAX))]
     pub connections: u32,
 
     /// Threads, each with a channel of its own
     ///
     /// Default: one, or one for each processor that --cpus names.
     #[arg(help_heading = "Channels", long, short, visible_alias = "channels", value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(THREADS_MAX)))]
+          value_parser = within(1..=THREADS_MAX))]
     pub threads: Option<u32>,
 
     /// Processors to pin the threads to, in order, such as 1,4-7
     #[arg(help_heading = "Channels", long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
 
-    /// Who does TCP.
+    /// Back end.
     #[command(flatten)]
     pub backend: BackendArgs,
 
@@ -96,7 +100,7 @@ pub struct LoadArgs {
     /// Operations gathered before they go to the kernel together; 1 switches batching off
     #[arg(help_heading = "Channels",
           long, value_name = "N", default_value_t = Config::default().batch,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
+          value_parser = within(1..=BATCH_MAX))]
     pub batch: u32,
 
     /// Transactions per connection: a number, a distribution such as yahoo-requests, or inf
@@ -123,7 +127,7 @@ pub struct LoadArgs {
     pub warmup: f64,
 
     /// Stop after so many transactions instead (measured from the first on, without warm-up)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = within(1..=u64::MAX))]
     pub total: Option<u64>,
 
     /// Seconds after which a connection or an answer that has not come counts as a fault
@@ -133,7 +137,7 @@ pub struct LoadArgs {
 
     /// Handshakes under way at once, per thread
     #[arg(help_heading = "Connections", long, value_name = "N", default_value_t = 128,
-          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+          value_parser = within(1..=65_536_u32))]
     pub connecting: u32,
 
     /// Count the time to connect into the latency of a connection's first transaction
@@ -149,11 +153,11 @@ pub struct LoadArgs {
 
     /// Check the content of every so many responses (the length of all is checked)
     #[arg(long, value_name = "N", default_value_t = 64,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = within(1..=u32::MAX))]
     pub verify: u32,
 
     /// What the random lengths and keys follow from
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(0..=u64::MAX))]
     pub seed: u64,
 
     /// Write the result as JSON to a file, or to standard output with -
@@ -196,7 +200,7 @@ pub struct HttpLoadArgs {
     #[command(flatten)]
     pub load: LoadArgs,
 
-    /// A path to ask for; may be given several times
+    /// A path to request; may be given several times
     #[arg(long = "path", value_name = "PATH")]
     pub paths: Vec<String>,
 
@@ -223,7 +227,7 @@ pub struct HttpLoadArgs {
     pub no_keep_alive: bool,
 
     /// The status that responses must have
-    #[arg(long, value_name = "CODE", default_value_t = 200)]
+    #[arg(long, value_name = "CODE", default_value_t = 200, value_parser = within(100..=999_u16))]
     pub status: u16,
 }
 
@@ -236,12 +240,12 @@ pub struct KvLoadArgs {
 
     /// Keys in all
     #[arg(long, value_name = "N", default_value_t = 10_000,
-          value_parser = clap::value_parser!(u64).range(1..=KEYS_MAX))]
+          value_parser = within(1..=KEYS_MAX))]
     pub keys: u64,
 
     /// Bytes of a key
     #[arg(long, value_name = "BYTES", default_value_t = 64,
-          value_parser = clap::value_parser!(u16).range(12..=250))]
+          value_parser = within(12..=250_u16))]
     pub key_bytes: u16,
 
     /// Bytes of a value: a number or a distribution
@@ -332,9 +336,9 @@ impl KvLoadArgs {
     }
 }
 
-/// The longest run, warm-up or time-out that can be asked for.
+/// The longest run, warm-up or timeout.
 const SECONDS_MAX: f64 = 1e6;
-/// The highest rate that can be asked for, a second.
+/// The highest rate per second.
 const RATE_MAX: f64 = 1e9;
 
 fn between(text: &str, low: f64, high: f64) -> Result<f64, String> {

@@ -1,4 +1,4 @@
-//! What the threads of a load and the one that conducts them tell each other.
+//! State that the threads of a load share with the coordinator.
 //!
 //! The conductor says when the load begins and which window counts; the threads say whether they
 //! are ready and what they have counted so far. Everything is a number of its own, read on ticks.
@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::window::Count;
 
@@ -16,16 +17,19 @@ const UNSET: u64 = u64::MAX;
 
 /// Shared by the threads of one load.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct LoadControl {
     go_ns: AtomicU64,
     from_ns: AtomicU64,
     until_ns: AtomicU64,
-    threads: Vec<Thread>,
+    /// Whether all threads have been started.
+    all_started: Mutex<bool>,
+    started: Condvar,
+    threads: Vec<ThreadProgress>,
 }
 
 /// What one thread shows while it runs.
 #[derive(Debug)]
-struct Thread {
+struct ThreadProgress {
     ready: AtomicBool,
     answered: AtomicU64,
     connected: AtomicU64,
@@ -35,9 +39,9 @@ struct Thread {
     rejected: AtomicBool,
 }
 
-/// How a thread's transactions have gone so far.
+/// Results of a thread's transactions so far.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct ThreadOutcome {
     /// One was answered as it had to be, also before the window.
     pub(crate) succeeded: bool,
     /// The server has answered, and not as it had to; or it refuses every connection.
@@ -46,7 +50,7 @@ pub(crate) struct Outcome {
 
 /// What all threads together have counted so far.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct LoadProgress {
     pub(crate) answered: u64,
     pub(crate) connected: u64,
     pub(crate) faults: u64,
@@ -54,9 +58,9 @@ pub(crate) struct Progress {
 
 // Relaxed, with one exception: each value stands for itself, and readers look again at their next
 // tick.
-impl Control {
+impl LoadControl {
     pub(crate) fn new(threads: usize) -> Self {
-        let thread = |_| Thread {
+        let thread = |_| ThreadProgress {
             ready: AtomicBool::new(false),
             answered: AtomicU64::new(0),
             connected: AtomicU64::new(0),
@@ -69,15 +73,32 @@ impl Control {
             go_ns: AtomicU64::new(UNSET),
             from_ns: AtomicU64::new(UNSET),
             until_ns: AtomicU64::new(UNSET),
+            all_started: Mutex::new(false),
+            started: Condvar::new(),
             threads: (0..threads).map(thread).collect(),
         }
+    }
+
+    /// Releases the threads that [`LoadControl::wait_for_others`] blocks.
+    pub(crate) fn set_all_started(&self) {
+        *self.all_started.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.started.notify_all();
+    }
+
+    /// Blocks until all threads have been started. A thread that is being started takes large
+    /// pieces of memory and returns an error where there are none; the others allocate nothing
+    /// meanwhile, because a small allocation that fails ends the process.
+    pub(crate) fn wait_for_others(&self) {
+        let all_started = self.all_started.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.started.wait_while(all_started, |all_started| !*all_started);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The load begins at `go_ns`, and what counts at `from_ns`.
     pub(crate) fn begin(&self, go_ns: u64, window: Range<u64>) {
         self.until_ns.store(window.end, Ordering::Relaxed);
         self.from_ns.store(window.start, Ordering::Relaxed);
-        // Release: whoever sees the beginning (`go_ns`) sees the window that belongs to it.
+        // Release: a thread that sees the start (`go_ns`) also sees its window.
         self.go_ns.store(go_ns, Ordering::Release);
     }
 
@@ -98,7 +119,7 @@ impl Control {
     }
 
     /// Shows what the thread with this index has counted.
-    pub(crate) fn publish(&self, index: usize, count: &Count, ready: bool, outcome: Outcome) {
+    pub(crate) fn publish(&self, index: usize, count: &Count, ready: bool, outcome: ThreadOutcome) {
         let Some(thread) = self.threads.get(index) else { return };
         thread.answered.store(count.answered, Ordering::Relaxed);
         thread.connected.store(count.connected, Ordering::Relaxed);
@@ -109,15 +130,15 @@ impl Control {
         thread.rejected.store(outcome.rejected, Ordering::Relaxed);
     }
 
-    /// Whether the server has said no to some thread, and yes to none.
+    /// Whether the server has rejected some thread's connections, and accepted none.
     pub(crate) fn is_only_rejected(&self) -> bool {
-        let any = |flag: fn(&Thread) -> &AtomicBool| {
+        let any = |flag: fn(&ThreadProgress) -> &AtomicBool| {
             self.threads.iter().any(|thread| flag(thread).load(Ordering::Relaxed))
         };
         any(|thread| &thread.rejected) && !any(|thread| &thread.succeeded)
     }
 
-    /// The thread with this index has done all that it was asked for; the last of it at `done_ns`.
+    /// The thread with this index has finished all its transactions; the last of them at `done_ns`.
     pub(crate) fn spent(&self, index: usize, done_ns: u64) {
         if let Some(thread) = self.threads.get(index) {
             thread.spent_ns.store(done_ns, Ordering::Relaxed);
@@ -129,15 +150,15 @@ impl Control {
         self.threads.iter().all(|thread| thread.ready.load(Ordering::Relaxed))
     }
 
-    /// When the last thread had done all that it was asked for, once all have.
+    /// When the last thread finished all its transactions, once all have.
     pub(crate) fn all_spent_ns(&self) -> Option<u64> {
         let times = self.threads.iter().map(|thread| thread.spent_ns.load(Ordering::Relaxed));
         times.max().filter(|&last| last != UNSET)
     }
 
     /// What all threads have counted so far.
-    pub(crate) fn progress(&self) -> Progress {
-        self.threads.iter().fold(Progress::default(), |sum, thread| Progress {
+    pub(crate) fn progress(&self) -> LoadProgress {
+        self.threads.iter().fold(LoadProgress::default(), |sum, thread| LoadProgress {
             answered: sum.answered + thread.answered.load(Ordering::Relaxed),
             connected: sum.connected + thread.connected.load(Ordering::Relaxed),
             faults: sum.faults + thread.faults.load(Ordering::Relaxed),
@@ -151,7 +172,7 @@ mod tests {
 
     #[test]
     fn nothing_is_known_before_it_is_said() {
-        let control = Control::new(2);
+        let control = LoadControl::new(2);
         assert_eq!(
             (control.go_ns(), control.all_ready(), control.all_spent_ns()),
             (None, false, None)
@@ -167,13 +188,13 @@ mod tests {
 
     #[test]
     fn all_means_every_thread() {
-        let control = Control::new(2);
+        let control = LoadControl::new(2);
         let count = Count { answered: 3, ..Count::default() };
-        control.publish(0, &count, true, Outcome::default());
+        control.publish(0, &count, true, ThreadOutcome::default());
         control.spent(0, 7);
         assert!(!control.all_ready());
         assert_eq!(control.all_spent_ns(), None);
-        control.publish(1, &count, true, Outcome::default());
+        control.publish(1, &count, true, ThreadOutcome::default());
         control.spent(1, 9);
         assert!(control.all_ready());
         assert_eq!(control.all_spent_ns(), Some(9));
@@ -182,12 +203,12 @@ mod tests {
 
     #[test]
     fn one_success_of_any_thread_is_enough_to_go_on() {
-        let control = Control::new(2);
+        let control = LoadControl::new(2);
         let count = Count::default();
         assert!(!control.is_only_rejected());
-        control.publish(0, &count, true, Outcome { rejected: true, succeeded: false });
+        control.publish(0, &count, true, ThreadOutcome { rejected: true, succeeded: false });
         assert!(control.is_only_rejected());
-        control.publish(1, &count, true, Outcome { rejected: false, succeeded: true });
+        control.publish(1, &count, true, ThreadOutcome { rejected: false, succeeded: true });
         assert!(!control.is_only_rejected());
     }
 }

@@ -1,4 +1,4 @@
-//! How busy processors are, as `/proc/stat` tells: with interrupts and everything that ran there.
+//! CPU utilization by `/proc/stat`, with interrupts and all other work on the processors.
 //!
 //! A thread's own processor time leaves out what the kernel did for it in interrupts, and on
 //! loopback that is half of the network. So for pinned threads the processor is looked at as well.

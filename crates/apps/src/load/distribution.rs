@@ -17,11 +17,13 @@
 //! Invariants
 //! - What is drawn lies within [`Distribution::min`] and [`Distribution::max`].
 
+use std::collections::TryReserveError;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use super::rng::Rng;
+use crate::memory::reserved;
 
 /// The most values that a Zipf distribution may range over: it keeps a table of them.
 const ZIPF_MAX: u64 = 1 << 20;
@@ -32,11 +34,11 @@ pub struct Distribution {
     text: String,
     min: u64,
     max: u64,
-    shape: Shape,
+    shape: DistributionShape,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Shape {
+enum DistributionShape {
     Fixed,
     Uniform,
     /// The chance of a value up to `min + index`.
@@ -62,6 +64,9 @@ pub enum DistributionError {
     /// A number in it cannot be read.
     #[error("`{0}` is not a number, with or without K or M")]
     Number(String),
+    /// Nothing but 0 would be drawn.
+    #[error("expected at least 1")]
+    Zero,
     /// Its range is empty or too large.
     #[error("the range {0}-{1} is empty or too large")]
     Range(u64, u64),
@@ -72,7 +77,7 @@ pub enum DistributionError {
         min: u64,
         /// The largest value.
         max: u64,
-        /// What was asked for.
+        /// The requested value.
         mean: String,
     },
 }
@@ -81,7 +86,7 @@ impl Distribution {
     /// Always `value`.
     #[must_use]
     pub fn fixed(value: u64) -> Self {
-        Self { text: value.to_string(), min: value, max: value, shape: Shape::Fixed }
+        Self { text: value.to_string(), min: value, max: value, shape: DistributionShape::Fixed }
     }
 
     /// The smallest number that can be drawn.
@@ -100,18 +105,18 @@ impl Distribution {
     pub fn sample(&self, rng: &mut Rng) -> u64 {
         let (min, max) = (self.min as f64, self.max as f64);
         match &self.shape {
-            Shape::Fixed => self.min,
-            Shape::Uniform => self.min + rng.below(self.max - self.min + 1),
-            Shape::Zipf(chances) => {
+            DistributionShape::Fixed => self.min,
+            DistributionShape::Uniform => self.min + rng.below(self.max - self.min + 1),
+            DistributionShape::Zipf(chances) => {
                 let point = rng.unit();
                 let index = chances.partition_point(|&chance| chance <= point);
                 (self.min + index as u64).min(self.max)
             }
-            Shape::Pareto(exponent) => {
+            DistributionShape::Pareto(exponent) => {
                 let value = pareto_quantile(min, max, *exponent, rng.unit());
                 (value.round() as u64).clamp(self.min, self.max)
             }
-            Shape::Lognormal { mu, sigma } => {
+            DistributionShape::Lognormal { mu, sigma } => {
                 let value = (mu + sigma * rng.normal()).exp();
                 (value.round() as u64).clamp(self.min, self.max)
             }
@@ -120,22 +125,33 @@ impl Distribution {
 
     /// `count` numbers that represent the distribution better than as many draws: many draws, in
     /// order of size, averaged in groups. Always the same for the same distribution.
-    #[must_use]
-    pub fn representatives(&self, count: usize) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// There is no memory for the draws.
+    pub fn representatives(&self, count: usize) -> Result<Vec<u64>, TryReserveError> {
         const DRAWS_EACH: usize = 64;
         let mut rng = Rng::new(count as u64);
-        let mut draws: Vec<u64> = (0..count * DRAWS_EACH).map(|_| self.sample(&mut rng)).collect();
+        let draw_count = count.saturating_mul(DRAWS_EACH);
+        let mut draws = reserved(draw_count)?;
+        draws.extend((0..draw_count).map(|_| self.sample(&mut rng)));
         draws.sort_unstable();
         let mean = |group: &[u64]| {
             let sum: u128 = group.iter().map(|&draw| u128::from(draw)).sum();
             (sum / group.len() as u128) as u64
         };
-        draws.chunks(DRAWS_EACH).map(mean).collect()
+        let mut means = reserved(count)?;
+        means.extend(draws.chunks(DRAWS_EACH).map(mean));
+        Ok(means)
     }
 
     fn uniform(min: u64, max: u64) -> Result<Self, DistributionError> {
         check_range(min, max, u64::MAX - 1)?;
-        Ok(Self { text: format!("uniform:{min}-{max}"), min, max, shape: Shape::Uniform })
+        Ok(Self {
+            text: format!("uniform:{min}-{max}"),
+            min,
+            max,
+            shape: DistributionShape::Uniform,
+        })
     }
 
     /// Zipf over `1..=max`: the chance of k falls with k to the power of an exponent, which is
@@ -151,7 +167,12 @@ impl Distribution {
             })
             .collect();
         let chances = weights.iter().map(|weight| weight / sum).collect();
-        Ok(Self { text: format!("zipf:{max}:{mean}"), min: 1, max, shape: Shape::Zipf(chances) })
+        Ok(Self {
+            text: format!("zipf:{max}:{mean}"),
+            min: 1,
+            max,
+            shape: DistributionShape::Zipf(chances),
+        })
     }
 
     /// Pareto, cut to a range, with the exponent that gives the mean.
@@ -160,7 +181,7 @@ impl Distribution {
         let exponent =
             solve(min, max, mean, |exponent| pareto_mean(min as f64, max as f64, exponent))?;
         let text = format!("pareto:{min}-{max}:{mean}");
-        Ok(Self { text, min, max, shape: Shape::Pareto(exponent) })
+        Ok(Self { text, min, max, shape: DistributionShape::Pareto(exponent) })
     }
 
     /// Log-normal with a mean and the standard deviation `sigma` of its logarithm; what falls
@@ -173,7 +194,7 @@ impl Distribution {
         }
         let text = format!("lognormal:{min}-{max}:{mean}:{sigma}");
         let mu = mean.ln() - sigma * sigma / 2.0;
-        Ok(Self { text, min, max, shape: Shape::Lognormal { mu, sigma } })
+        Ok(Self { text, min, max, shape: DistributionShape::Lognormal { mu, sigma } })
     }
 
     fn named(mut self, name: &str) -> Self {

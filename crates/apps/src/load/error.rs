@@ -2,6 +2,7 @@
 //! the summary.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use megapipe::{AddressError, CreateError, DispatchError, SubmitError};
@@ -16,13 +17,19 @@ pub enum LoadError {
     /// The server's address is no address.
     #[error("the server's address: {0}")]
     Server(#[from] AddressError),
+    /// The server's port is 0.
+    #[error("the server's address: {server} has port 0, where nothing listens")]
+    NoPort {
+        /// The address.
+        server: SocketAddr,
+    },
     /// A message length is beyond what the rpc protocol allows.
     #[error("--request-bytes or --response-bytes: {0}")]
     Length(#[from] LengthError),
     /// A value is longer than a cache takes.
     #[error("--value-bytes: {len} bytes are more than a cache takes ({max})")]
     ValueBytes {
-        /// The longest value asked for.
+        /// The longest requested value.
         len: u64,
         /// The longest possible.
         max: u64,
@@ -45,7 +52,7 @@ pub enum LoadError {
         cpu: usize,
     },
     /// More paths than a list may have.
-    #[error("{count} paths: a list has at most {max}")]
+    #[error("--path and --path-list: {count} paths, and a list has at most {max}")]
     Paths {
         /// How many there are.
         count: usize,
@@ -53,8 +60,13 @@ pub enum LoadError {
         max: usize,
     },
     /// A path that cannot stand in a request.
-    #[error("`{path}` is no path: it has to begin with / and hold neither blanks nor controls")]
+    #[error(
+        "{option}: `{}` is no path: it has to begin with / and hold neither blanks nor controls",
+        shown(path)
+    )]
     Path {
+        /// The option that names the path, or the file with it.
+        option: String,
         /// The path.
         path: String,
     },
@@ -74,6 +86,9 @@ pub enum LoadError {
         /// Why.
         source: CreateError,
     },
+    /// There is no memory to run all threads.
+    #[error("memory for all threads: {0}")]
+    Start(#[source] io::Error),
     /// There is no memory for a thread's connections.
     #[error("thread {index}: memory for its connections: {source}")]
     Memory {
@@ -82,6 +97,9 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
+    /// There is no memory for the requests of a set of files.
+    #[error("memory for the requests of --files: {0}")]
+    Targets(io::Error),
     /// The channel refused one of the load's own first calls.
     #[error("thread {index}: the channel refused to be set up: {source}")]
     SetUp {
@@ -118,6 +136,7 @@ impl LoadError {
     pub const fn is_usage(&self) -> bool {
         match self {
             Self::Server(_)
+            | Self::NoPort { .. }
             | Self::Length(_)
             | Self::ValueBytes { .. }
             | Self::Threads { .. }
@@ -130,4 +149,15 @@ impl LoadError {
             _ => false,
         }
     }
+}
+
+/// The first characters of a path, without controls: it may be as long as a file.
+fn shown(path: &str) -> String {
+    const CHARS_MAX: usize = 80;
+    let mut shown: String =
+        path.chars().take(CHARS_MAX).collect::<String>().escape_debug().collect();
+    if path.chars().nth(CHARS_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
 }

@@ -29,7 +29,7 @@ impl Shares {
         self.sum_of_squares += other.sum_of_squares;
     }
 
-    /// Jain's index; none if nobody received anything.
+    /// Returns Jain's index; `None` if no connection received anything.
     pub(crate) fn jain(&self) -> Option<f64> {
         let spread = self.count as f64 * self.sum_of_squares;
         (spread > 0.0).then(|| self.sum * self.sum / spread)

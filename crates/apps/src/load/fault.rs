@@ -5,8 +5,8 @@ use serde::Serialize;
 
 /// Why a connection or a transaction failed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Nobody listens there.
+pub enum TransactionFault {
+    /// No process listens on the port.
     Refused,
     /// The server reset the connection.
     Reset,
@@ -16,9 +16,9 @@ pub enum Fault {
     TimedOut,
     /// No local port, descriptor or memory was free: the load's own machine is at its limit.
     Exhausted(Exhausted),
-    /// The answer was not the one that was asked for.
+    /// The response was wrong.
     WrongResponse,
-    /// There is no way to the server: no route, or nobody answered for its address.
+    /// The server is unreachable: no route, or its address was not resolved.
     Unreachable,
     /// Anything else that the kernel reported.
     Other,
@@ -35,7 +35,7 @@ pub enum Exhausted {
     Memory,
 }
 
-impl From<OpError> for Fault {
+impl From<OpError> for TransactionFault {
     fn from(error: OpError) -> Self {
         match error {
             OpError::Refused => Self::Refused,
@@ -54,8 +54,8 @@ impl From<OpError> for Fault {
 
 /// How often each kind of fault happened.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Faults {
-    /// Connections that nobody wanted.
+pub struct FaultCounts {
+    /// Connections refused by the server.
     pub refused: u64,
     /// Connections reset by the server.
     pub reset: u64,
@@ -69,7 +69,7 @@ pub struct Faults {
     pub no_descriptors: u64,
     /// Operations that found no memory free.
     pub no_memory: u64,
-    /// Answers that were not what was asked for.
+    /// Wrong responses.
     pub wrong_response: u64,
     /// Everything else.
     pub other: u64,
@@ -77,20 +77,20 @@ pub struct Faults {
     pub unreachable: u64,
 }
 
-impl Faults {
+impl FaultCounts {
     /// Counts one.
-    pub const fn count(&mut self, fault: Fault) {
+    pub const fn count(&mut self, fault: TransactionFault) {
         let counter = match fault {
-            Fault::Refused => &mut self.refused,
-            Fault::Reset => &mut self.reset,
-            Fault::Closed => &mut self.closed,
-            Fault::TimedOut => &mut self.timed_out,
-            Fault::Exhausted(Exhausted::Ports) => &mut self.no_ports,
-            Fault::Exhausted(Exhausted::Descriptors) => &mut self.no_descriptors,
-            Fault::Exhausted(Exhausted::Memory) => &mut self.no_memory,
-            Fault::WrongResponse => &mut self.wrong_response,
-            Fault::Unreachable => &mut self.unreachable,
-            Fault::Other => &mut self.other,
+            TransactionFault::Refused => &mut self.refused,
+            TransactionFault::Reset => &mut self.reset,
+            TransactionFault::Closed => &mut self.closed,
+            TransactionFault::TimedOut => &mut self.timed_out,
+            TransactionFault::Exhausted(Exhausted::Ports) => &mut self.no_ports,
+            TransactionFault::Exhausted(Exhausted::Descriptors) => &mut self.no_descriptors,
+            TransactionFault::Exhausted(Exhausted::Memory) => &mut self.no_memory,
+            TransactionFault::WrongResponse => &mut self.wrong_response,
+            TransactionFault::Unreachable => &mut self.unreachable,
+            TransactionFault::Other => &mut self.other,
         };
         *counter += 1;
     }
@@ -137,23 +137,23 @@ impl Faults {
 mod tests {
     use super::*;
 
-    const ALL: [Fault; 10] = [
-        Fault::Refused,
-        Fault::Reset,
-        Fault::Closed,
-        Fault::TimedOut,
-        Fault::Exhausted(Exhausted::Ports),
-        Fault::Exhausted(Exhausted::Descriptors),
-        Fault::Exhausted(Exhausted::Memory),
-        Fault::WrongResponse,
-        Fault::Unreachable,
-        Fault::Other,
+    const ALL: [TransactionFault; 10] = [
+        TransactionFault::Refused,
+        TransactionFault::Reset,
+        TransactionFault::Closed,
+        TransactionFault::TimedOut,
+        TransactionFault::Exhausted(Exhausted::Ports),
+        TransactionFault::Exhausted(Exhausted::Descriptors),
+        TransactionFault::Exhausted(Exhausted::Memory),
+        TransactionFault::WrongResponse,
+        TransactionFault::Unreachable,
+        TransactionFault::Other,
     ];
 
     #[test]
     fn every_kind_has_a_counter_of_its_own_under_the_same_place() {
         for (place, &fault) in ALL.iter().enumerate() {
-            let mut faults = Faults::default();
+            let mut faults = FaultCounts::default();
             faults.count(fault);
             assert_eq!(faults.named()[place].1, 1, "{fault:?}");
             assert_eq!(faults.total(), 1);
@@ -164,11 +164,17 @@ mod tests {
 
     #[test]
     fn the_kernels_errors_are_told_apart() {
-        assert_eq!(Fault::from(OpError::Refused), Fault::Refused);
-        assert_eq!(Fault::from(OpError::BrokenPipe), Fault::Reset);
-        assert_eq!(Fault::from(OpError::AddressNotAvailable), Fault::Exhausted(Exhausted::Ports));
-        assert_eq!(Fault::from(OpError::HostUnreachable), Fault::Unreachable);
-        assert_eq!(Fault::from(OpError::NetworkUnreachable), Fault::Unreachable);
-        assert_eq!(Fault::from(OpError::Os(99)), Fault::Other);
+        assert_eq!(TransactionFault::from(OpError::Refused), TransactionFault::Refused);
+        assert_eq!(TransactionFault::from(OpError::BrokenPipe), TransactionFault::Reset);
+        assert_eq!(
+            TransactionFault::from(OpError::AddressNotAvailable),
+            TransactionFault::Exhausted(Exhausted::Ports)
+        );
+        assert_eq!(TransactionFault::from(OpError::HostUnreachable), TransactionFault::Unreachable);
+        assert_eq!(
+            TransactionFault::from(OpError::NetworkUnreachable),
+            TransactionFault::Unreachable
+        );
+        assert_eq!(TransactionFault::from(OpError::Os(99)), TransactionFault::Other);
     }
 }

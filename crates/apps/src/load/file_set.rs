@@ -36,18 +36,21 @@ pub enum FileSetError {
     /// The number of files is out of range.
     #[error("a set has 1 to {PATHS_MAX} files")]
     Count,
+    /// There is no memory for the sizes of so many files.
+    #[error("memory for the sizes of {0} files: Cannot allocate memory")]
+    NoMemory(usize),
 }
 
 impl FileSet {
     /// `count` files whose sizes represent a distribution.
     ///
     /// # Errors
-    /// A count of zero or beyond the limit.
+    /// A count of zero or beyond the limit; no memory for the sizes of so many files.
     pub fn new(sizes: Distribution, count: usize) -> Result<Self, FileSetError> {
         if count == 0 || count > PATHS_MAX {
             return Err(FileSetError::Count);
         }
-        let lens = sizes.representatives(count);
+        let lens = sizes.representatives(count).map_err(|_| FileSetError::NoMemory(count))?;
         Ok(Self { sizes, lens })
     }
 

@@ -8,28 +8,32 @@
 //!   nothing else was asked for.
 //! - A header section is at most [`HEADER_LEN_MAX`] bytes long.
 
-use crate::limits::load::HEADER_LEN_MAX;
+use std::io;
+use std::sync::Arc;
 
-use super::dialogue::{Answer, Dialogue, Request};
+use crate::limits::load::{HEADER_LEN_MAX, REQUEST_BYTES_RESERVED};
+use crate::memory::{require, reserved};
+
+use super::client_protocol::{ClientProtocol, RequestBuilder, ResponseProgress};
 use super::file_set::FileSet;
 use super::rng::Rng;
 
 /// The most header fields of a response.
 const FIELDS_MAX: usize = 64;
 
-/// One thing to ask for.
+/// One target of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    /// The request in full.
-    request: Vec<u8>,
+pub(crate) struct RequestTarget {
+    /// The request in full, which all threads share.
+    request: Arc<[u8]>,
     /// How long the response's content has to be; unknown until it was seen once.
     len: Option<u64>,
-    /// The number of the file in a set, whose content is known.
+    /// The number of the file in a set, with known content.
     file: Option<usize>,
 }
 
-impl Target {
-    /// A path whose content is not known beforehand: its first length is expected ever after.
+impl RequestTarget {
+    /// A path with unknown content: later responses must have the length of the first.
     pub(crate) fn path(path: &str, host: &str, keep_alive: bool) -> Self {
         Self { request: get(path, host, keep_alive), len: None, file: None }
     }
@@ -41,26 +45,44 @@ impl Target {
     }
 
     /// All files of a set.
-    pub(crate) fn files(set: &FileSet, host: &str, keep_alive: bool) -> Vec<Self> {
+    ///
+    /// # Errors
+    /// There is no memory for so many.
+    pub(crate) fn files(set: &FileSet, host: &str, keep_alive: bool) -> io::Result<Vec<Self>> {
+        let each = REQUEST_BYTES_RESERVED + host.len();
+        require(set.lens().len().saturating_mul(each))?;
         let target = |(file, &len)| Self {
             request: get(&FileSet::path(file), host, keep_alive),
             len: Some(len),
             file: Some(file),
         };
-        set.lens().iter().enumerate().map(target).collect()
+        let mut targets = reserved(set.lens().len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        targets.extend(set.lens().iter().enumerate().map(target));
+        Ok(targets)
+    }
+
+    /// The targets for one more thread.
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub(crate) fn copies(targets: &[Self]) -> io::Result<Vec<Self>> {
+        let mut copies = reserved(targets.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        copies.extend_from_slice(targets);
+        Ok(copies)
     }
 }
 
-fn get(path: &str, host: &str, keep_alive: bool) -> Vec<u8> {
+fn get(path: &str, host: &str, keep_alive: bool) -> Arc<[u8]> {
     let close = if keep_alive { "" } else { "Connection: close\r\n" };
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: megapipe-load\r\n{close}\r\n")
+        .into_bytes()
         .into()
 }
 
-/// What a thread asks for.
+/// The requests of a thread.
 #[derive(Debug)]
-pub(crate) struct HttpDialogue {
-    targets: Vec<Target>,
+pub(crate) struct HttpClient {
+    targets: Vec<RequestTarget>,
     rng: Rng,
     status: u16,
     verify_every: u32,
@@ -77,25 +99,25 @@ pub(crate) struct HttpExchange {
     verified: bool,
     /// The header section as far as it has come; empty once it is read.
     header: Vec<u8>,
-    body: Body,
+    body: RemainingBody,
     reusable: bool,
     content_len: u64,
 }
 
 /// How much of the content is still to come.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-enum Body {
+enum RemainingBody {
     /// The header section is not complete.
     #[default]
     Unknown,
     Length(u64),
     UntilEnd,
-    Chunks(Chunk),
+    Chunks(ChunkState),
 }
 
 /// Where in a chunked content the stream is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Chunk {
+enum ChunkState {
     /// In a chunk's size line; the line itself is gathered in `header`.
     Size,
     Data(u64),
@@ -105,16 +127,21 @@ enum Chunk {
     Trailer,
 }
 
-impl HttpDialogue {
+impl HttpClient {
     /// Asks for the targets at random; each response has to have this status.
-    pub(crate) fn new(targets: Vec<Target>, status: u16, verify_every: u32, rng: Rng) -> Self {
+    pub(crate) fn new(
+        targets: Vec<RequestTarget>,
+        status: u16,
+        verify_every: u32,
+        rng: Rng,
+    ) -> Self {
         let verify_every = verify_every.max(1);
         let (requests, content_bytes, unexpected) = (0, 0, None);
         Self { targets, rng, status, verify_every, requests, content_bytes, unexpected }
     }
 
-    /// Reads the header section. What it says about the body, or None if it is wrong.
-    fn read_header(&mut self, exchange: &mut HttpExchange) -> Option<Body> {
+    /// Parses the header section. Returns the framing of the body, or None if it is wrong.
+    fn read_header(&mut self, exchange: &mut HttpExchange) -> Option<RemainingBody> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut response = httparse::Response::new(&mut fields);
         if !response.parse(&exchange.header).ok()?.is_complete() {
@@ -128,24 +155,26 @@ impl HttpDialogue {
             return None;
         }
         exchange.reusable = response.version? >= 1;
-        let mut body = Body::UntilEnd;
+        let mut body = RemainingBody::UntilEnd;
         for field in response.headers.iter() {
             let value = field.value;
             if field.name.eq_ignore_ascii_case("content-length") {
                 body = match body {
-                    Body::Chunks(_) => body,
-                    _ => Body::Length(std::str::from_utf8(value).ok()?.trim().parse().ok()?),
+                    RemainingBody::Chunks(_) => body,
+                    _ => {
+                        RemainingBody::Length(std::str::from_utf8(value).ok()?.trim().parse().ok()?)
+                    }
                 };
             } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
                 if !value.eq_ignore_ascii_case(b"chunked") {
                     return None;
                 }
-                body = Body::Chunks(Chunk::Size);
+                body = RemainingBody::Chunks(ChunkState::Size);
             } else if field.name.eq_ignore_ascii_case("connection") {
                 exchange.reusable &= !value.eq_ignore_ascii_case(b"close");
             }
         }
-        exchange.reusable &= body != Body::UntilEnd;
+        exchange.reusable &= body != RemainingBody::UntilEnd;
         Some(body)
     }
 
@@ -169,12 +198,12 @@ impl HttpDialogue {
     }
 
     /// The response is complete: was it as long as it has to be?
-    fn done(&mut self, exchange: &HttpExchange) -> Answer {
+    fn done(&mut self, exchange: &HttpExchange) -> ResponseProgress {
         let expected = self.targets[exchange.target].len.get_or_insert(exchange.content_len);
         if *expected != exchange.content_len {
-            return Answer::Wrong;
+            return ResponseProgress::Wrong;
         }
-        Answer::Done { reusable: exchange.reusable }
+        ResponseProgress::Done { reusable: exchange.reusable }
     }
 
     /// Takes what belongs to the header section. What is left, or None if it is wrong.
@@ -201,30 +230,30 @@ impl HttpDialogue {
     fn take_chunks<'a>(
         &mut self,
         exchange: &mut HttpExchange,
-        chunk: Chunk,
+        chunk: ChunkState,
         bytes: &'a [u8],
     ) -> Option<(&'a [u8], bool)> {
         match chunk {
-            Chunk::Data(len) => {
+            ChunkState::Data(len) => {
                 let (data, rest) = bytes.split_at(len.min(bytes.len() as u64) as usize);
                 if !self.content(exchange, data) {
                     return None;
                 }
                 let left = len - data.len() as u64;
-                let next = if left == 0 { Chunk::End(2) } else { Chunk::Data(left) };
-                exchange.body = Body::Chunks(next);
+                let next = if left == 0 { ChunkState::End(2) } else { ChunkState::Data(left) };
+                exchange.body = RemainingBody::Chunks(next);
                 Some((rest, false))
             }
-            Chunk::End(left) => {
+            ChunkState::End(left) => {
                 let (&byte, rest) = bytes.split_first()?;
                 if byte != b"\r\n"[usize::from(2 - left)] {
                     return None;
                 }
-                let next = if left == 1 { Chunk::Size } else { Chunk::End(1) };
-                exchange.body = Body::Chunks(next);
+                let next = if left == 1 { ChunkState::Size } else { ChunkState::End(1) };
+                exchange.body = RemainingBody::Chunks(next);
                 Some((rest, false))
             }
-            Chunk::Size | Chunk::Trailer => {
+            ChunkState::Size | ChunkState::Trailer => {
                 let end = bytes.iter().position(|&byte| byte == b'\n');
                 let len = end.map_or(bytes.len(), |end| end + 1);
                 exchange.header.extend_from_slice(&bytes[..len]);
@@ -239,79 +268,84 @@ impl HttpDialogue {
 }
 
 /// Reads a whole line of a chunked body's framing. Whether it ends the response.
-fn chunk_line(exchange: &mut HttpExchange, chunk: Chunk) -> Option<bool> {
+fn chunk_line(exchange: &mut HttpExchange, chunk: ChunkState) -> Option<bool> {
     let line = std::mem::take(&mut exchange.header);
-    if chunk == Chunk::Trailer {
+    if chunk == ChunkState::Trailer {
         return Some(line == b"\r\n");
     }
     let Ok(httparse::Status::Complete((_, size))) = httparse::parse_chunk_size(&line) else {
         return None;
     };
-    exchange.body = Body::Chunks(if size == 0 { Chunk::Trailer } else { Chunk::Data(size) });
+    exchange.body =
+        RemainingBody::Chunks(if size == 0 { ChunkState::Trailer } else { ChunkState::Data(size) });
     Some(false)
 }
 
-impl Dialogue for HttpDialogue {
+impl ClientProtocol for HttpClient {
     type Exchange = HttpExchange;
 
-    fn request(&mut self, exchange: &mut HttpExchange, request: &mut Request<'_>) {
+    fn request(&mut self, exchange: &mut HttpExchange, request: &mut RequestBuilder<'_>) {
         self.requests = self.requests.wrapping_add(1);
         exchange.header.clear();
         exchange.target = self.rng.below(self.targets.len() as u64) as usize;
         exchange.verified = self.requests.is_multiple_of(self.verify_every);
-        exchange.body = Body::Unknown;
+        exchange.body = RemainingBody::Unknown;
         exchange.content_len = 0;
         request.head.append(&self.targets[exchange.target].request);
     }
 
-    fn response(&mut self, exchange: &mut HttpExchange, mut bytes: &[u8]) -> Answer {
+    fn response(&mut self, exchange: &mut HttpExchange, mut bytes: &[u8]) -> ResponseProgress {
         loop {
             let ended = match exchange.body {
-                Body::Unknown => match self.take_header(exchange, bytes) {
+                RemainingBody::Unknown => match self.take_header(exchange, bytes) {
                     Some(rest) => {
                         bytes = rest;
                         false
                     }
-                    None => return Answer::Wrong,
+                    None => return ResponseProgress::Wrong,
                 },
-                Body::Length(len) => {
+                RemainingBody::Length(len) => {
                     let (data, rest) = bytes.split_at(len.min(bytes.len() as u64) as usize);
                     if !self.content(exchange, data) {
-                        return Answer::Wrong;
+                        return ResponseProgress::Wrong;
                     }
                     let left = len - data.len() as u64;
-                    (exchange.body, bytes) = (Body::Length(left), rest);
+                    (exchange.body, bytes) = (RemainingBody::Length(left), rest);
                     left == 0
                 }
-                Body::UntilEnd => {
+                RemainingBody::UntilEnd => {
                     if !self.content(exchange, bytes) {
-                        return Answer::Wrong;
+                        return ResponseProgress::Wrong;
                     }
-                    return Answer::More;
+                    return ResponseProgress::More;
                 }
-                Body::Chunks(chunk) => match self.take_chunks(exchange, chunk, bytes) {
+                RemainingBody::Chunks(chunk) => match self.take_chunks(exchange, chunk, bytes) {
                     Some((rest, ended)) => {
                         bytes = rest;
                         ended
                     }
-                    None if bytes.is_empty() => return Answer::More,
-                    None => return Answer::Wrong,
+                    None if bytes.is_empty() => return ResponseProgress::More,
+                    None => return ResponseProgress::Wrong,
                 },
             };
             if ended {
-                return if bytes.is_empty() { self.done(exchange) } else { Answer::Wrong };
+                return if bytes.is_empty() {
+                    self.done(exchange)
+                } else {
+                    ResponseProgress::Wrong
+                };
             }
             // An empty body is complete without a byte; everything else waits for more.
-            if bytes.is_empty() && exchange.body != Body::Length(0) {
-                return Answer::More;
+            if bytes.is_empty() && exchange.body != RemainingBody::Length(0) {
+                return ResponseProgress::More;
             }
         }
     }
 
-    fn end_of_stream(&mut self, exchange: &mut HttpExchange) -> Answer {
+    fn end_of_stream(&mut self, exchange: &mut HttpExchange) -> ResponseProgress {
         match exchange.body {
-            Body::UntilEnd => self.done(exchange),
-            _ => Answer::Wrong,
+            RemainingBody::UntilEnd => self.done(exchange),
+            _ => ResponseProgress::Wrong,
         }
     }
 

@@ -14,7 +14,7 @@
 use crate::limits::load::HEADER_LEN_MAX;
 use crate::rpc::protocol::{PATTERN, PATTERN_LEN};
 
-use super::dialogue::{Answer, Dialogue, Request};
+use super::client_protocol::{ClientProtocol, RequestBuilder, ResponseProgress};
 use super::distribution::Distribution;
 use super::rng::Rng;
 
@@ -22,12 +22,12 @@ use super::rng::Rng;
 pub(crate) const KEY_LEN_MIN: usize = 12;
 /// The longest key that memcached takes.
 pub(crate) const KEY_LEN_MAX: usize = 250;
-/// The largest value that is asked for: memcached's usual limit on an item.
+/// The largest value of a request: memcached's usual limit on an item.
 pub(crate) const VALUE_LEN_MAX: u64 = 1 << 20;
 /// Values up to this many bytes are copied into one piece of memory with their command.
 const COPY_LEN_MAX: usize = 2_048;
 
-/// What a thread asks for.
+/// The requests of a thread.
 #[derive(Clone, Debug)]
 pub(crate) struct KvPlan {
     /// Keys in the whole space.
@@ -43,10 +43,10 @@ pub(crate) struct KvPlan {
 
 /// The client's half of the text protocol.
 #[derive(Debug)]
-pub(crate) struct KvDialogue {
+pub(crate) struct KvClient {
     plan: KvPlan,
     rng: Rng,
-    /// Keys whose first set has not been answered, sent or not.
+    /// Keys whose first set has no response yet, sent or not.
     unfilled: u64,
     /// Keys of a set that was lost with its connection.
     lost: Vec<u64>,
@@ -82,7 +82,7 @@ enum Expect {
     End,
 }
 
-impl KvDialogue {
+impl KvClient {
     pub(crate) fn new(plan: KvPlan, rng: Rng) -> Self {
         let unfilled = plan.fill.end.saturating_sub(plan.fill.start);
         let counts = (0, 0, 0);
@@ -95,7 +95,7 @@ impl KvDialogue {
         self.lost.pop().or_else(|| self.plan.fill.next())
     }
 
-    fn set(&mut self, key: u64, request: &mut Request<'_>) {
+    fn set(&mut self, key: u64, request: &mut RequestBuilder<'_>) {
         let len = self.plan.value_bytes.sample(&mut self.rng).min(VALUE_LEN_MAX) as usize;
         request.head.append(b"set ");
         append_key(key, self.plan.key_len, request);
@@ -118,47 +118,47 @@ impl KvDialogue {
         }
     }
 
-    fn stored(&mut self, exchange: &KvExchange) -> Answer {
+    fn stored(&mut self, exchange: &KvExchange) -> ResponseProgress {
         if exchange.filling {
             self.unfilled = self.unfilled.saturating_sub(1);
         }
         self.sets += 1;
-        Answer::Done { reusable: true }
+        ResponseProgress::Done { reusable: true }
     }
 
     /// Takes a whole line of the response.
-    fn on_line(&mut self, exchange: &mut KvExchange) -> Answer {
+    fn on_line(&mut self, exchange: &mut KvExchange) -> ResponseProgress {
         match (exchange.expect, exchange.line.as_slice()) {
             (Expect::Stored, b"STORED") => self.stored(exchange),
             (Expect::Value, b"END") => {
                 self.misses += 1;
-                Answer::Done { reusable: true }
+                ResponseProgress::Done { reusable: true }
             }
             (Expect::End, b"END") => {
                 self.hits += 1;
-                Answer::Done { reusable: true }
+                ResponseProgress::Done { reusable: true }
             }
             (Expect::Value, line) => {
                 let Some((key, len)) = value_line(line, self.plan.key_len) else {
-                    return Answer::Wrong;
+                    return ResponseProgress::Wrong;
                 };
                 let possible = self.plan.value_bytes.min()..=self.plan.value_bytes.max();
                 if key != exchange.key || !possible.contains(&len) {
-                    return Answer::Wrong;
+                    return ResponseProgress::Wrong;
                 }
                 exchange.value_len = len;
                 exchange.expect = Expect::Data(0);
-                Answer::More
+                ResponseProgress::More
             }
-            _ => Answer::Wrong,
+            _ => ResponseProgress::Wrong,
         }
     }
 }
 
-impl Dialogue for KvDialogue {
+impl ClientProtocol for KvClient {
     type Exchange = KvExchange;
 
-    fn request(&mut self, exchange: &mut KvExchange, request: &mut Request<'_>) {
+    fn request(&mut self, exchange: &mut KvExchange, request: &mut RequestBuilder<'_>) {
         self.requests = self.requests.wrapping_add(1);
         let fill = self.next_to_fill();
         let key = fill.unwrap_or_else(|| self.rng.below(self.plan.keys));
@@ -178,34 +178,36 @@ impl Dialogue for KvDialogue {
         }
     }
 
-    fn response(&mut self, exchange: &mut KvExchange, mut bytes: &[u8]) -> Answer {
+    fn response(&mut self, exchange: &mut KvExchange, mut bytes: &[u8]) -> ResponseProgress {
         while !bytes.is_empty() {
             if let Expect::Data(offset) = exchange.expect {
                 match data(exchange, offset, bytes) {
                     Some(rest) => bytes = rest,
-                    None => return Answer::Wrong,
+                    None => return ResponseProgress::Wrong,
                 }
                 continue;
             }
             let Some(len) = bytes.iter().position(|&byte| byte == b'\n') else {
                 exchange.line.extend_from_slice(bytes);
                 return match exchange.line.len() {
-                    0..=HEADER_LEN_MAX => Answer::More,
-                    _ => Answer::Wrong,
+                    0..=HEADER_LEN_MAX => ResponseProgress::More,
+                    _ => ResponseProgress::Wrong,
                 };
             };
             exchange.line.extend_from_slice(&bytes[..len]);
             bytes = &bytes[len + 1..];
             if exchange.line.pop() != Some(b'\r') {
-                return Answer::Wrong;
+                return ResponseProgress::Wrong;
             }
             match self.on_line(exchange) {
-                Answer::More => exchange.line.clear(),
-                Answer::Done { .. } if !bytes.is_empty() => return Answer::Wrong,
+                ResponseProgress::More => exchange.line.clear(),
+                ResponseProgress::Done { .. } if !bytes.is_empty() => {
+                    return ResponseProgress::Wrong;
+                }
                 answer => return answer,
             }
         }
-        Answer::More
+        ResponseProgress::More
     }
 
     fn abandoned(&mut self, exchange: &mut KvExchange) {
@@ -256,7 +258,7 @@ fn value_line(line: &[u8], key_len: usize) -> Option<(u64, u64)> {
 }
 
 /// A key: `k` and its number, with zeros in front up to the length of keys.
-fn append_key(key: u64, key_len: usize, request: &mut Request<'_>) {
+fn append_key(key: u64, key_len: usize, request: &mut RequestBuilder<'_>) {
     let mut text = [b'0'; KEY_LEN_MAX];
     text[0] = b'k';
     let (mut rest, mut at) = (key, key_len.clamp(KEY_LEN_MIN, KEY_LEN_MAX));
@@ -269,7 +271,7 @@ fn append_key(key: u64, key_len: usize, request: &mut Request<'_>) {
     request.head.append(&text[..end]);
 }
 
-fn append_number(value: u64, request: &mut Request<'_>) {
+fn append_number(value: u64, request: &mut RequestBuilder<'_>) {
     let mut digits = [0; 20];
     let (mut rest, mut at) = (value, digits.len());
     while at == digits.len() || rest > 0 {

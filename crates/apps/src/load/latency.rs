@@ -4,7 +4,7 @@
 //! out what the load itself waited for ("coordinated omission"), and is kept for comparison. In a
 //! closed loop the two are the same, because there is no plan to be late against.
 //!
-//! Pure: times are nanoseconds, handed in.
+//! Pure: times are nanoseconds and passed in.
 //!
 //! Invariants
 //! - What is recorded is within [`LATENCY_NS_MAX`]; longer counts as that long.
@@ -13,7 +13,7 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// The longest latency that is told apart: one hour.
+/// Largest recorded latency: one hour.
 pub const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Significant decimal digits of a recorded value.
@@ -108,7 +108,7 @@ pub struct Quantiles {
 pub struct Times {
     /// The intended start: by the schedule with a fixed rate, else the start itself.
     pub intended_ns: u64,
-    /// The request was handed to the channel.
+    /// The request was submitted to the channel.
     pub sent_ns: u64,
     /// The last byte of the response was seen.
     pub done_ns: u64,

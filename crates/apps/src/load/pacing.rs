@@ -5,7 +5,7 @@
 //! omission"). The n-th time is computed from n, never from the time before it, so that rounding
 //! does not add up and a late one delays no other.
 //!
-//! Pure: times are nanoseconds on any clock, handed in.
+//! Pure: times are nanoseconds on any clock and passed in.
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 

@@ -1,43 +1,32 @@
 //! Reproducible randomness: the same seed gives the same load, on any machine.
-//!
-//! SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014):
-//! one addition and a mixing function. Good enough to draw lengths and keys; nothing here is
-//! secret.
 
 /// A seeded generator.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+pub struct Rng(fastrand::Rng);
 
 impl Rng {
     /// A generator whose whole future follows from `seed`.
     #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
+    pub fn new(seed: u64) -> Self {
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     /// The generator of stream `index`: streams of one seed do not repeat each other.
     #[must_use]
-    pub const fn stream(seed: u64, index: u64) -> Self {
-        let mut parent = Self(seed ^ mix(index.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)));
-        Self(parent.next_u64())
+    pub fn stream(seed: u64, index: u64) -> Self {
+        // Nearby seeds would give overlapping sequences: the stream's seed is drawn.
+        let spread = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self(fastrand::Rng::with_seed(seed ^ spread).fork())
     }
 
-    /// 64 random bits.
-    pub const fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
-        mix(self.0)
-    }
-
-    /// A number in `0..bound`; 0 if `bound` is 0. The bias is below `bound / 2^64`.
-    pub const fn below(&mut self, bound: u64) -> u64 {
-        ((self.next_u64() as u128 * bound as u128) >> 64) as u64
+    /// A number in `0..bound`; 0 if `bound` is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0.u64(..bound.max(1))
     }
 
     /// A number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.f64()
     }
 
     /// A number from the normal distribution with mean 0 and variance 1 (Box and Muller).
@@ -47,24 +36,18 @@ impl Rng {
     }
 }
 
-const fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_first_numbers_are_those_of_the_published_generator() {
-        let mut rng = Rng::new(1_234_567);
-        let first: Vec<u64> = (0..3).map(|_| rng.next_u64()).collect();
-        assert_eq!(
-            first,
-            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
-        );
+    fn equal_seeds_give_equal_numbers() {
+        let first = |seed| {
+            let mut rng = Rng::new(seed);
+            [(); 3].map(|()| rng.below(u64::MAX))
+        };
+        assert_eq!(first(1_234_567), first(1_234_567));
+        assert_ne!(first(1_234_567), first(1_234_568));
     }
 
     #[test]
@@ -89,7 +72,8 @@ mod tests {
 
     #[test]
     fn streams_differ() {
-        let firsts: Vec<u64> = (0..100).map(|index| Rng::stream(1, index).next_u64()).collect();
+        let firsts: Vec<u64> =
+            (0..100).map(|index| Rng::stream(1, index).below(u64::MAX)).collect();
         let mut unique = firsts.clone();
         unique.sort_unstable();
         unique.dedup();

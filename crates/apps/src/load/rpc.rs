@@ -8,16 +8,16 @@ use crate::rpc::protocol::{
     matches_response,
 };
 
-use super::dialogue::{Answer, Dialogue, Request};
+use super::client_protocol::{ClientProtocol, RequestBuilder, ResponseProgress};
 use super::distribution::Distribution;
 use super::rng::Rng;
 
 /// Requests up to this many bytes are copied into one piece of memory.
 const COPY_LEN_MAX: usize = 1_024;
 
-/// What is asked of the server.
+/// The requests of the load.
 #[derive(Debug)]
-pub(crate) struct RpcDialogue {
+pub(crate) struct RpcClient {
     request_bytes: Distribution,
     response_bytes: Distribution,
     verify_every: u32,
@@ -34,7 +34,7 @@ pub(crate) struct RpcExchange {
     verified: bool,
 }
 
-impl RpcDialogue {
+impl RpcClient {
     /// Messages of these lengths; every `verify_every`-th response is checked byte by byte, the
     /// others by their length.
     ///
@@ -57,11 +57,11 @@ impl RpcDialogue {
     }
 }
 
-impl Dialogue for RpcDialogue {
+impl ClientProtocol for RpcClient {
     type Exchange = RpcExchange;
 
-    fn request(&mut self, exchange: &mut RpcExchange, request: &mut Request<'_>) {
-        // The bounds were checked when the dialogue was made.
+    fn request(&mut self, exchange: &mut RpcExchange, request: &mut RequestBuilder<'_>) {
+        // The bounds were checked when the protocol was made.
         let clamp = |len: u64| len.min(u64::from(MESSAGE_LEN_MAX)) as u32;
         let lengths = Lengths {
             request: clamp(self.request_bytes.sample(&mut self.rng)),
@@ -87,11 +87,11 @@ impl Dialogue for RpcDialogue {
         }
     }
 
-    fn response(&mut self, exchange: &mut RpcExchange, bytes: &[u8]) -> Answer {
+    fn response(&mut self, exchange: &mut RpcExchange, bytes: &[u8]) -> ResponseProgress {
         let offset = exchange.received_len as usize;
         let left_len = (exchange.response_len - exchange.received_len) as usize;
         if bytes.len() > left_len {
-            return Answer::Wrong;
+            return ResponseProgress::Wrong;
         }
         // The header's tag is in the first bytes: a response to another request is noticed even
         // when the rest is not looked at.
@@ -99,10 +99,14 @@ impl Dialogue for RpcDialogue {
             if exchange.verified { bytes.len() } else { HEADER_LEN.saturating_sub(offset) };
         let front = &bytes[..looked_at.min(bytes.len())];
         if !matches_response(&exchange.header, offset, front) {
-            return Answer::Wrong;
+            return ResponseProgress::Wrong;
         }
         exchange.received_len += bytes.len() as u32;
-        if bytes.len() < left_len { Answer::More } else { Answer::Done { reusable: true } }
+        if bytes.len() < left_len {
+            ResponseProgress::More
+        } else {
+            ResponseProgress::Done { reusable: true }
+        }
     }
 }
 
@@ -111,17 +115,17 @@ mod tests {
     use super::*;
     use crate::rpc::protocol::{Framer, Lengths};
 
-    fn dialogue(request: &str, response: &str, verify_every: u32) -> RpcDialogue {
+    fn protocol(request: &str, response: &str, verify_every: u32) -> RpcClient {
         let parse = |text: &str| text.parse::<Distribution>().expect(text);
-        RpcDialogue::new(parse(request), parse(response), verify_every, Rng::new(1))
+        RpcClient::new(parse(request), parse(response), verify_every, Rng::new(1))
             .expect("lengths within the limits")
     }
 
     /// One request and the server's response to it.
-    fn exchange(dialogue: &mut RpcDialogue) -> (RpcExchange, Vec<u8>) {
+    fn exchange(protocol: &mut RpcClient) -> (RpcExchange, Vec<u8>) {
         let (mut head, mut tail) = (Vec::new(), Vec::new());
         let mut exchange = RpcExchange::default();
-        dialogue.request(&mut exchange, &mut Request { head: &mut head, tail: &mut tail });
+        protocol.request(&mut exchange, &mut RequestBuilder { head: &mut head, tail: &mut tail });
         let sent = [head, tail.concat()].concat();
         let mut response = Vec::new();
         let reply = Framer::default().next(&mut &sent[..], Lengths::default());
@@ -135,38 +139,47 @@ mod tests {
         for (request, response) in
             [("64", "64"), ("16", "1"), ("uniform:16-3K", "uniform:1-200K"), ("1M", "1M")]
         {
-            let mut dialogue = dialogue(request, response, 1);
+            let mut protocol = protocol(request, response, 1);
             for piece_len in [1 << 21, 4_096, 1_000, 7] {
-                let (mut exchange, response) = exchange(&mut dialogue);
-                let mut answers: Vec<Answer> = response
+                let (mut exchange, response) = exchange(&mut protocol);
+                let mut answers: Vec<ResponseProgress> = response
                     .chunks(piece_len)
-                    .map(|piece| dialogue.response(&mut exchange, piece))
+                    .map(|piece| protocol.response(&mut exchange, piece))
                     .collect();
-                assert_eq!(answers.pop(), Some(Answer::Done { reusable: true }));
-                assert!(answers.iter().all(|answer| *answer == Answer::More));
+                assert_eq!(answers.pop(), Some(ResponseProgress::Done { reusable: true }));
+                assert!(answers.iter().all(|answer| *answer == ResponseProgress::More));
             }
         }
     }
 
     #[test]
     fn a_response_that_is_too_long_or_someone_elses_is_wrong() {
-        let mut dialogue = dialogue("64", "100", 1_000);
-        let (mut first, mut response) = exchange(&mut dialogue);
-        let (mut second, _) = exchange(&mut dialogue);
-        assert_eq!(dialogue.response(&mut second, &response), Answer::Wrong, "another tag");
+        let mut protocol = protocol("64", "100", 1_000);
+        let (mut first, mut response) = exchange(&mut protocol);
+        let (mut second, _) = exchange(&mut protocol);
+        assert_eq!(
+            protocol.response(&mut second, &response),
+            ResponseProgress::Wrong,
+            "another tag"
+        );
         response.push(0);
-        assert_eq!(dialogue.response(&mut first, &response), Answer::Wrong, "a byte too many");
+        assert_eq!(
+            protocol.response(&mut first, &response),
+            ResponseProgress::Wrong,
+            "a byte too many"
+        );
     }
 
     #[test]
     fn a_damaged_response_is_noticed_when_it_is_verified() {
-        let (mut all, mut some) = (dialogue("64", "5000", 1), dialogue("64", "5000", 1_000));
-        for (dialogue, expected) in
-            [(&mut all, Answer::Wrong), (&mut some, Answer::Done { reusable: true })]
-        {
-            let (mut exchange, mut response) = exchange(dialogue);
+        let (mut all, mut some) = (protocol("64", "5000", 1), protocol("64", "5000", 1_000));
+        for (protocol, expected) in [
+            (&mut all, ResponseProgress::Wrong),
+            (&mut some, ResponseProgress::Done { reusable: true }),
+        ] {
+            let (mut exchange, mut response) = exchange(protocol);
             response[4_000] ^= 0x10;
-            assert_eq!(dialogue.response(&mut exchange, &response), expected);
+            assert_eq!(protocol.response(&mut exchange, &response), expected);
         }
     }
 
@@ -174,7 +187,7 @@ mod tests {
     fn lengths_beyond_the_protocol_are_refused() {
         let parse = |text: &str| text.parse::<Distribution>().expect(text);
         for (request, response) in [("15", "64"), ("64", "0"), ("64", "yahoo"), ("2M", "64")] {
-            let refused = RpcDialogue::new(parse(request), parse(response), 1, Rng::new(1));
+            let refused = RpcClient::new(parse(request), parse(response), 1, Rng::new(1));
             assert!(refused.is_err(), "{request} {response}");
         }
     }

@@ -7,10 +7,11 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::fault::Faults;
+use super::fault::FaultCounts;
 use super::latency::Quantiles;
 use super::window::Count;
 use crate::limits::load::{BUSY_SHARE_MAX, LATENESS_US_MAX};
+use crate::terminal::{COLUMNS, wrap};
 
 /// The result of one load run.
 #[derive(Clone, Debug, Serialize)]
@@ -29,7 +30,7 @@ pub struct Summary {
     pub transactions_per_connection: String,
     /// `rst` or `fin`.
     pub close: &'static str,
-    /// The fixed rate asked for; null in a closed loop.
+    /// The fixed rate of requests; null in a closed loop.
     pub rate_per_s: Option<f64>,
     /// What the random lengths and keys followed from.
     pub seed: u64,
@@ -57,9 +58,9 @@ pub struct Summary {
     /// Those of them that were still open, or not even begun, at the end.
     pub unfinished: u64,
     /// Faults from the beginning of the window on.
-    pub errors: Faults,
+    pub errors: FaultCounts,
     /// Faults before, while connecting and warming up.
-    pub errors_before: Faults,
+    pub errors_before: FaultCounts,
     /// From the time a transaction was meant to start to its end, in microseconds. Includes those
     /// that were unfinished, with the time they had taken.
     pub latency_us: Quantiles,
@@ -85,7 +86,7 @@ pub struct Summary {
     pub details: std::collections::BTreeMap<&'static str, u64>,
 }
 
-/// What was asked for, as the summary repeats it.
+/// The options of the load, repeated in the summary.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) load: &'static str,
@@ -200,9 +201,9 @@ impl Summary {
         let unreachable = self.errors.unreachable + self.errors_before.unreachable;
         if unreachable > 0 {
             self.remarks.push(format!(
-                "There was no way to {}, {unreachable} times: no route, or nobody answered for its \
-                 address or the gateway's (ARP, neighbour discovery). Such connections were tried \
-                 again.",
+                "{} was unreachable {unreachable} times: no route, or its address or the \
+                 gateway's was not resolved (ARP, neighbour discovery). Such connections were \
+                 retried.",
                 self.server
             ));
         }
@@ -211,7 +212,7 @@ impl Summary {
         }
     }
 
-    /// The summary as a table for people.
+    /// The summary as a table for people, at most [`COLUMNS`] wide.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = String::new();
@@ -221,23 +222,7 @@ impl Summary {
     }
 
     fn write_table(&self, out: &mut String) -> std::fmt::Result {
-        let plural =
-            |count: u32, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
-        let mode = match self.rate_per_s {
-            Some(rate) => format!("{rate} a second"),
-            None => "closed loop".to_owned(),
-        };
-        writeln!(
-            out,
-            "{} load on {}: {}, {}, {} per connection, {}, driver {}",
-            self.load,
-            self.server,
-            plural(self.threads, "thread"),
-            plural(self.connections, "connection"),
-            self.transactions_per_connection,
-            mode,
-            self.driver,
-        )?;
+        write_wrapped(out, "", &self.heading())?;
         writeln!(
             out,
             "  {:<16}{:>14.0} /s  {:>12} in {:.2} s",
@@ -260,6 +245,34 @@ impl Summary {
         if let Some(fairness) = self.fairness {
             writeln!(out, "  {:<16}{fairness:>14.4} Jain's index of bytes in", "fairness")?;
         }
+        for (name, values) in self.lists() {
+            write_wrapped(out, &format!("  {name:<16}"), &values)?;
+        }
+        self.remarks.iter().try_for_each(|remark| write_wrapped(out, "  ! ", remark))
+    }
+
+    /// The options of the load, in one sentence.
+    fn heading(&self) -> String {
+        let plural =
+            |count: u32, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let mode = match self.rate_per_s {
+            Some(rate) => format!("{rate} a second"),
+            None => "closed loop".to_owned(),
+        };
+        format!(
+            "{} load on {}: {}, {}, {} per connection, {}, driver {}",
+            self.load,
+            self.server,
+            plural(self.threads, "thread"),
+            plural(self.connections, "connection"),
+            self.transactions_per_connection,
+            mode,
+            self.driver,
+        )
+    }
+
+    /// The rows with many values: each row's name, and its values with blanks between.
+    fn lists(&self) -> Vec<(&'static str, String)> {
         let errors: Vec<String> = self
             .errors
             .named()
@@ -268,22 +281,22 @@ impl Summary {
             .map(|(name, count)| format!("{count} {name}"))
             .collect();
         let errors = if errors.is_empty() { "none".to_owned() } else { errors.join(", ") };
-        writeln!(out, "  {:<16}{errors}", "errors")?;
         let details: Vec<String> =
             self.details.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        if !details.is_empty() {
-            writeln!(out, "  {:<16}{}", "protocol", details.join(", "))?;
-        }
         let shares = |shares: &[f64]| {
             let shares: Vec<String> =
                 shares.iter().map(|share| format!("{:.0} %", share * 100.0)).collect();
             shares.join(" ")
         };
-        writeln!(out, "  {:<16}{}", "threads busy", shares(&self.threads_busy))?;
-        if !self.cores_busy.is_empty() {
-            writeln!(out, "  {:<16}{}", "cores busy", shares(&self.cores_busy))?;
+        let mut lists = vec![("errors", errors)];
+        if !details.is_empty() {
+            lists.push(("protocol", details.join(", ")));
         }
-        self.remarks.iter().try_for_each(|remark| writeln!(out, "  ! {remark}"))
+        lists.push(("threads busy", shares(&self.threads_busy)));
+        if !self.cores_busy.is_empty() {
+            lists.push(("cores busy", shares(&self.cores_busy)));
+        }
+        lists
     }
 
     fn write_latencies(&self, out: &mut String) -> std::fmt::Result {
@@ -311,11 +324,15 @@ impl Summary {
     }
 }
 
+fn write_wrapped(out: &mut String, head: &str, text: &str) -> std::fmt::Result {
+    wrap(head, text, COLUMNS).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::fault::Fault;
+    use super::super::fault::TransactionFault;
     use super::super::latency::Times;
-    use super::super::window::Window;
+    use super::super::window::MeasuredWindow;
     use super::*;
 
     fn asked(rate: Option<f64>) -> Asked {
@@ -333,7 +350,7 @@ mod tests {
     }
 
     fn count() -> Count {
-        let mut window = Window::unset();
+        let mut window = MeasuredWindow::unset();
         window.set(0..1_000_000_000);
         for index in 0..100 {
             window.on_start(index, index, 64);
@@ -384,12 +401,38 @@ mod tests {
     #[test]
     fn a_server_that_there_was_no_way_to_is_named() {
         let mut count = count();
-        count.faults_before.count(Fault::Unreachable);
-        count.faults.count(Fault::Unreachable);
+        count.faults_before.count(TransactionFault::Unreachable);
+        count.faults.count(TransactionFault::Unreachable);
         let summary = Summary::new(asked(None), &count, 1.0, busy(0.2), []);
-        let remark = "There was no way to 127.0.0.1:7000, 2 times";
+        let remark = "127.0.0.1:7000 was unreachable 2 times";
         assert!(summary.remarks[0].starts_with(remark), "{:?}", summary.remarks);
         assert!(summary.table().contains("1 unreachable"), "{}", summary.table());
+    }
+
+    #[test]
+    fn table_fits_the_columns_of_a_terminal() {
+        let mut asked = asked(Some(123_456.5));
+        asked.server = "[2001:db8:1111:2222:3333:4444:5555:6666]:65535".into();
+        let busy = Busy { threads: vec![0.97; 64], cores: vec![0.97; 64] };
+        let mut count = count();
+        [
+            TransactionFault::Refused,
+            TransactionFault::Reset,
+            TransactionFault::Closed,
+            TransactionFault::TimedOut,
+            TransactionFault::WrongResponse,
+            TransactionFault::Unreachable,
+            TransactionFault::Other,
+        ]
+        .into_iter()
+        .for_each(|fault| count.faults.count(fault));
+        let details = ["gets", "hits", "misses", "sets", "stored", "rejected"].map(|it| (it, 1));
+        let summary = Summary::new(asked, &count, 0.5, busy, details);
+        assert!(!summary.remarks.is_empty());
+        let table = summary.table();
+        for line in table.lines() {
+            assert!(line.chars().count() <= COLUMNS, "{line}\n{table}");
+        }
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Which transactions count: those of a window between the warm-up and the end.
 //!
-//! Pure: times are nanoseconds, handed in.
+//! Pure: times are nanoseconds and passed in.
 //!
 //! Invariants
 //! - Of the transactions meant to start in the window, each is counted as completed, failed or
 //!   unfinished in the end: `started = completed + failed + unfinished`.
-//! - The rate counts the responses that came in the window, whenever they were asked for.
+//! - The rate counts the responses received in the window, whenever they were requested.
 
 use std::ops::Range;
 
 use super::fairness::Shares;
-use super::fault::{Fault, Faults};
+use super::fault::{FaultCounts, TransactionFault};
 use super::latency::{Latencies, Times, TransactionLatencies};
 
 /// What one thread counted.
@@ -30,12 +30,12 @@ pub(crate) struct Count {
     pub(crate) connected: u64,
     /// Payload bytes received in the window.
     pub(crate) bytes_in: u64,
-    /// Payload bytes handed to the channel in the window.
+    /// Payload bytes submitted to the channel in the window.
     pub(crate) bytes_out: u64,
     /// Faults from the window's beginning on.
-    pub(crate) faults: Faults,
+    pub(crate) faults: FaultCounts,
     /// Faults before.
-    pub(crate) faults_before: Faults,
+    pub(crate) faults_before: FaultCounts,
     /// How long the transactions of the window took.
     pub(crate) latencies: TransactionLatencies,
     /// How long it took to connect, in the window.
@@ -68,12 +68,12 @@ impl Count {
 
 /// A thread's counts and the window that they belong to.
 #[derive(Clone, Debug)]
-pub(crate) struct Window {
+pub(crate) struct MeasuredWindow {
     range: Range<u64>,
     pub(crate) count: Count,
 }
 
-impl Window {
+impl MeasuredWindow {
     /// A window that has not been set yet: nothing counts.
     pub(crate) fn unset() -> Self {
         Self { range: u64::MAX..u64::MAX, count: Count::default() }
@@ -129,7 +129,12 @@ impl Window {
     }
 
     /// A fault; `intended_ns` is that of the transaction that it ended, if any.
-    pub(crate) fn on_fault(&mut self, fault: Fault, intended_ns: Option<u64>, now_ns: u64) {
+    pub(crate) fn on_fault(
+        &mut self,
+        fault: TransactionFault,
+        intended_ns: Option<u64>,
+        now_ns: u64,
+    ) {
         let faults = match self.begun(now_ns) {
             true => &mut self.count.faults,
             false => &mut self.count.faults_before,
@@ -153,8 +158,8 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn window() -> Window {
-        let mut window = Window::unset();
+    fn window() -> MeasuredWindow {
+        let mut window = MeasuredWindow::unset();
         window.set(100..200);
         window
     }
@@ -165,7 +170,7 @@ mod tests {
         for intended_ns in (50..250).step_by(10) {
             window.on_start(intended_ns, intended_ns, 1);
             match intended_ns % 40 {
-                0 => window.on_fault(Fault::Reset, Some(intended_ns), intended_ns + 5),
+                0 => window.on_fault(TransactionFault::Reset, Some(intended_ns), intended_ns + 5),
                 10 => window.on_unfinished(intended_ns, 260, true),
                 _ => window.on_done(Times {
                     intended_ns,
@@ -193,16 +198,16 @@ mod tests {
     #[test]
     fn faults_of_the_warm_up_are_kept_apart() {
         let mut window = window();
-        window.on_fault(Fault::Refused, None, 99);
-        window.on_fault(Fault::Refused, None, 100);
-        window.on_fault(Fault::Refused, None, 300);
+        window.on_fault(TransactionFault::Refused, None, 99);
+        window.on_fault(TransactionFault::Refused, None, 100);
+        window.on_fault(TransactionFault::Refused, None, 300);
         assert_eq!((window.count.faults_before.refused, window.count.faults.refused), (1, 2));
         assert_eq!(window.count.failed, 0, "no transaction was under way");
     }
 
     #[test]
     fn nothing_counts_before_there_is_a_window() {
-        let mut window = Window::unset();
+        let mut window = MeasuredWindow::unset();
         window.on_start(5, 5, 1);
         window.on_connected(1, 5);
         window.on_unfinished(5, 9, false);

@@ -1,6 +1,6 @@
-//! One thread of a load: a channel, its connections, and a dialogue on each of them.
+//! One thread of a load: a channel, its connections, and a protocol on each of them.
 //!
-//! Read first: `dialogue.rs` (what is said), `opening.rs` (when to connect), `pacing.rs` (when to
+//! Read first: `client_protocol.rs` (requests), `ramp_up.rs` (connecting), `pacing.rs` (when to
 //! start), `window.rs` (what counts). This file puts them on a channel and reads the clock.
 //!
 //! Invariants
@@ -19,15 +19,15 @@ use megapipe::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::LoadError;
-use super::control::{Control, Outcome};
-use super::dialogue::{Answer, Dialogue, Request};
+use super::client_protocol::{ClientProtocol, RequestBuilder, ResponseProgress};
+use super::control::{LoadControl, ThreadOutcome};
 use super::distribution::Distribution;
-use super::fault::Fault;
+use super::fault::TransactionFault;
 use super::latency::Times;
-use super::opening::Opening;
 use super::pacing::Pacer;
+use super::ramp_up::RampUp;
 use super::rng::Rng;
-use super::window::{Count, Window};
+use super::window::{Count, MeasuredWindow};
 use crate::limits::load::{DRAIN_NS_MAX, TICK};
 
 const TICK_COOKIE: u64 = u64::MAX;
@@ -60,7 +60,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) total: Option<u64>,
     pub(crate) read_len: usize,
     pub(crate) rng: Rng,
-    pub(crate) control: Arc<Control>,
+    pub(crate) control: Arc<LoadControl>,
 }
 
 /// What a thread brings home.
@@ -68,7 +68,7 @@ pub(crate) struct WorkerPlan {
 pub(crate) struct WorkerResult {
     pub(crate) count: Count,
     pub(crate) details: Vec<(&'static str, u64)>,
-    /// The first answer that was not the one that was asked for.
+    /// The first wrong response.
     pub(crate) unexpected: Option<String>,
     /// The share of the window in which the thread was on a processor.
     pub(crate) busy: f64,
@@ -89,8 +89,8 @@ fn nanos(time: rustix::time::Timespec) -> u64 {
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum State {
-    /// No socket; `opening` knows when to open one.
+enum SlotState {
+    /// No socket; `ramp_up` knows when to open one.
     Closed,
     Connecting,
     /// Open, with nothing under way.
@@ -100,9 +100,9 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Slot<E> {
+struct ConnectionSlot<E> {
     handle: Handle,
-    state: State,
+    state: SlotState,
     /// Whether the first attempt to connect is still to end.
     untried: bool,
     /// Transactions that this connection may still start.
@@ -118,14 +118,14 @@ struct Slot<E> {
 }
 
 /// A thread at work.
-pub(crate) struct Worker<D: Dialogue> {
+pub(crate) struct Worker<D: ClientProtocol> {
     plan: WorkerPlan,
-    dialogue: D,
-    slots: Vec<Slot<D::Exchange>>,
-    opening: Opening,
+    protocol: D,
+    slots: Vec<ConnectionSlot<D::Exchange>>,
+    ramp_up: RampUp,
     free: VecDeque<u32>,
     pacer: Option<Pacer>,
-    window: Window,
+    window: MeasuredWindow,
     started_total: u64,
     under_way: u32,
     opened: usize,
@@ -155,11 +155,11 @@ impl CpuShare {
     }
 }
 
-impl<D: Dialogue> Worker<D> {
-    pub(crate) fn new(plan: WorkerPlan, dialogue: D) -> Self {
-        let slot = |_| Slot {
+impl<D: ClientProtocol> Worker<D> {
+    pub(crate) fn new(plan: WorkerPlan, protocol: D) -> Self {
+        let slot = |_| ConnectionSlot {
             handle: Handle::NONE,
-            state: State::Closed,
+            state: SlotState::Closed,
             untried: true,
             left: 0,
             intended_ns: 0,
@@ -170,10 +170,10 @@ impl<D: Dialogue> Worker<D> {
         };
         Self {
             slots: (0..plan.connections).map(slot).collect(),
-            opening: Opening::new(plan.connections, plan.connecting_max),
+            ramp_up: RampUp::new(plan.connections, plan.connecting_max),
             free: VecDeque::with_capacity(plan.connections as usize),
             pacer: None,
-            window: Window::unset(),
+            window: MeasuredWindow::unset(),
             started_total: 0,
             under_way: 0,
             opened: 0,
@@ -184,7 +184,7 @@ impl<D: Dialogue> Worker<D> {
             now_ns: now_ns(),
             tail: Vec::new(),
             cpu: CpuShare::default(),
-            dialogue,
+            protocol,
             plan,
         }
     }
@@ -245,14 +245,14 @@ impl<D: Dialogue> Worker<D> {
         possible.then_some(due_ns)
     }
 
-    /// Whether every transaction that was asked for has been started.
+    /// Whether all transactions have been started.
     fn spent(&self) -> bool {
         self.plan.total.is_some_and(|total| self.started_total >= total)
     }
 
     /// Opens connections as far as that is allowed now.
     fn pump(&mut self, channel: &mut Channel) {
-        while let Some(slot) = self.opening.next(self.now_ns) {
+        while let Some(slot) = self.ramp_up.next(self.now_ns) {
             let mut options = ConnectOptions::default()
                 .timeout(self.plan.timeout)
                 .reset_on_close(self.plan.reset);
@@ -264,10 +264,10 @@ impl<D: Dialogue> Worker<D> {
             let entry = &mut self.slots[slot as usize];
             entry.intended_ns = self.now_ns;
             match channel.connect(&self.plan.server, &options, u64::from(slot)) {
-                Ok(handle) => (entry.handle, entry.state) = (handle, State::Connecting),
+                Ok(handle) => (entry.handle, entry.state) = (handle, SlotState::Connecting),
                 Err(error) => {
                     let first = std::mem::take(&mut entry.untried);
-                    self.opening.failed(slot, first, self.now_ns);
+                    self.ramp_up.failed(slot, first, self.now_ns);
                     self.window.on_fault(fault_of(&error), None, self.now_ns);
                 }
             }
@@ -279,7 +279,7 @@ impl<D: Dialogue> Worker<D> {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
         let first = std::mem::take(&mut entry.untried);
         self.connected = true;
-        self.opening.opened(slot, first);
+        self.ramp_up.opened(slot, first);
         self.window.on_connected(entry.intended_ns, self.now_ns);
         // A connection that was opened beforehand has waited for the load to begin.
         let counts = self.plan.with_connect && self.gone;
@@ -288,9 +288,9 @@ impl<D: Dialogue> Worker<D> {
             Some(transactions) => transactions.sample(&mut self.plan.rng).max(1),
             None => u64::MAX,
         };
-        entry.state = State::Free;
+        entry.state = SlotState::Free;
         if channel.read(entry.handle, read_len).is_err() {
-            return self.on_fault(channel, slot, Fault::Other);
+            return self.on_fault(channel, slot, TransactionFault::Other);
         }
         self.go_on(channel, slot);
         self.pump(channel);
@@ -299,10 +299,10 @@ impl<D: Dialogue> Worker<D> {
     fn on_connect_failed(&mut self, channel: &mut Channel, slot: u32, error: OpError) {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
         let first = std::mem::take(&mut entry.untried);
-        entry.state = State::Closed;
+        entry.state = SlotState::Closed;
         // Only to give the handle back; it has no connection.
         let _ = channel.unregister(entry.handle);
-        self.opening.failed(slot, first, self.now_ns);
+        self.ramp_up.failed(slot, first, self.now_ns);
         self.window.on_fault(error.into(), None, self.now_ns);
         self.pump(channel);
     }
@@ -311,7 +311,7 @@ impl<D: Dialogue> Worker<D> {
     fn go_on(&mut self, channel: &mut Channel, slot: u32) {
         let now = match self.gone {
             // What has to be in place beforehand is put there as fast as possible.
-            false => self.dialogue.preparing(),
+            false => self.protocol.preparing(),
             true => self.pacer.is_none() && !self.spent() && !self.window.over(self.now_ns),
         };
         match now {
@@ -350,10 +350,10 @@ impl<D: Dialogue> Worker<D> {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
         let mut head = channel.alloc(super::REQUEST_HEAD_LEN);
         self.tail.clear();
-        let mut request = Request { head: &mut head, tail: &mut self.tail };
-        self.dialogue.request(&mut entry.exchange, &mut request);
+        let mut request = RequestBuilder { head: &mut head, tail: &mut self.tail };
+        self.protocol.request(&mut entry.exchange, &mut request);
         let len = head.len() + self.tail.iter().map(|piece| piece.len()).sum::<usize>();
-        entry.state = State::Busy;
+        entry.state = SlotState::Busy;
         entry.left -= 1;
         let intended_ns = entry.connecting_ns.take().unwrap_or(intended_ns);
         (entry.intended_ns, entry.sent_ns) = (intended_ns, self.now_ns);
@@ -367,81 +367,83 @@ impl<D: Dialogue> Worker<D> {
             channel.writev(entry.handle, std::iter::once(Payload::from(head)).chain(tail))
         };
         if sent.is_err() {
-            self.on_fault(channel, slot, Fault::Other);
+            self.on_fault(channel, slot, TransactionFault::Other);
         }
     }
 
     fn on_read(&mut self, channel: &mut Channel, slot: u32, data: &ReadBuf) {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
         let answer = match (entry.state, data.is_empty()) {
-            (State::Busy, false) => self.dialogue.response(&mut entry.exchange, data),
-            (State::Busy, true) => match self.dialogue.end_of_stream(&mut entry.exchange) {
-                Answer::Done { .. } => Answer::Done { reusable: false },
-                _ => return self.on_fault(channel, slot, Fault::Closed),
+            (SlotState::Busy, false) => self.protocol.response(&mut entry.exchange, data),
+            (SlotState::Busy, true) => match self.protocol.end_of_stream(&mut entry.exchange) {
+                ResponseProgress::Done { .. } => ResponseProgress::Done { reusable: false },
+                _ => return self.on_fault(channel, slot, TransactionFault::Closed),
             },
             // The server may end a connection that it has nothing to answer on.
             (_, true) => {
                 self.free.retain(|&free| free != slot);
                 self.close(channel, slot);
-                self.opening.again(slot);
+                self.ramp_up.again(slot);
                 return self.pump(channel);
             }
-            (_, false) => Answer::Wrong,
+            (_, false) => ResponseProgress::Wrong,
         };
         if self.window.contains(self.now_ns) {
             entry.received += data.len() as u64;
         }
         self.window.on_bytes(self.now_ns, data.len());
         match answer {
-            Answer::More => self.read_on(channel, slot),
-            Answer::Done { reusable } => self.on_done(channel, slot, reusable),
-            Answer::Wrong => self.on_fault(channel, slot, Fault::WrongResponse),
+            ResponseProgress::More => self.read_on(channel, slot),
+            ResponseProgress::Done { reusable } => self.on_done(channel, slot, reusable),
+            ResponseProgress::Wrong => {
+                self.on_fault(channel, slot, TransactionFault::WrongResponse)
+            }
         }
     }
 
     fn on_done(&mut self, channel: &mut Channel, slot: u32, reusable: bool) {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
-        let Slot { intended_ns, sent_ns, .. } = *entry;
+        let ConnectionSlot { intended_ns, sent_ns, .. } = *entry;
         self.window.on_done(Times { intended_ns, sent_ns, done_ns: self.now_ns });
-        entry.state = State::Free;
+        entry.state = SlotState::Free;
         self.under_way -= 1;
         self.last_done_ns = self.now_ns;
         if entry.left == 0 || !reusable {
             self.close(channel, slot);
-            self.opening.again(slot);
+            self.ramp_up.again(slot);
             return self.pump(channel);
         }
         self.read_on(channel, slot);
-        if self.slots[slot as usize].state == State::Free {
+        if self.slots[slot as usize].state == SlotState::Free {
             self.go_on(channel, slot);
         }
     }
 
     fn read_on(&mut self, channel: &mut Channel, slot: u32) {
         if channel.read(self.slots[slot as usize].handle, self.plan.read_len).is_err() {
-            self.on_fault(channel, slot, Fault::Other);
+            self.on_fault(channel, slot, TransactionFault::Other);
         }
     }
 
     /// A connection is of no more use: what it was busy with has failed.
-    fn on_fault(&mut self, channel: &mut Channel, slot: u32, fault: Fault) {
+    fn on_fault(&mut self, channel: &mut Channel, slot: u32, fault: TransactionFault) {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
-        let lost = (entry.state == State::Busy).then_some(entry.intended_ns);
+        let lost = (entry.state == SlotState::Busy).then_some(entry.intended_ns);
         if lost.is_some() {
             self.under_way -= 1;
-            self.dialogue.abandoned(&mut entry.exchange);
+            self.protocol.abandoned(&mut entry.exchange);
         } else {
             self.free.retain(|&free| free != slot);
         }
         self.window.on_fault(fault, lost, self.now_ns);
         self.close(channel, slot);
-        self.opening.broke(slot, self.now_ns);
+        self.ramp_up.broke(slot, self.now_ns);
         self.pump(channel);
     }
 
     fn close(&mut self, channel: &mut Channel, slot: u32) {
         let entry = &mut self.slots[slot as usize];
-        entry.state = State::Closed;
+        entry.state = SlotState::Closed;
         // A handle that is gone already is what was wanted.
         let _ = channel.unregister(entry.handle);
     }
@@ -454,7 +456,7 @@ impl<D: Dialogue> Worker<D> {
         }
         self.pump(channel);
         let control = Arc::clone(&self.plan.control);
-        let ready = self.opening.all_tried() && self.dialogue.prepared();
+        let ready = self.ramp_up.all_tried() && self.protocol.prepared();
         control.publish(self.plan.index, &self.window.count, ready, self.outcome());
         let go_ns = control.go_ns();
         self.window.set(control.window());
@@ -481,12 +483,12 @@ impl<D: Dialogue> Worker<D> {
         !owed || self.now_ns >= self.drain_end_ns()
     }
 
-    /// How it has gone so far.
-    fn outcome(&self) -> Outcome {
+    /// Results so far.
+    fn outcome(&self) -> ThreadOutcome {
         let Count { faults, faults_before, .. } = &self.window.count;
         let wrong = faults.wrong_response + faults_before.wrong_response;
         let refused = faults.refused + faults_before.refused;
-        Outcome {
+        ThreadOutcome {
             succeeded: self.last_done_ns > 0,
             rejected: wrong > 0 || refused > 0 && !self.connected,
         }
@@ -504,20 +506,20 @@ impl<D: Dialogue> Worker<D> {
         for slot in 0..self.plan.connections {
             let entry = &self.slots[slot as usize];
             let age_ns = self.now_ns.saturating_sub(entry.sent_ns);
-            if entry.state == State::Busy && age_ns > timeout_ns {
-                self.on_fault(channel, slot, Fault::TimedOut);
+            if entry.state == SlotState::Busy && age_ns > timeout_ns {
+                self.on_fault(channel, slot, TransactionFault::TimedOut);
             }
         }
     }
 
-    /// Accounts for what is still open and hands over the counts.
+    /// Accounts for open transactions and returns the counts.
     fn finish(mut self) -> WorkerResult {
         let kept = self.plan.transactions.is_none();
         for slot in &self.slots {
             if kept {
                 self.window.count.shares.record(slot.received);
             }
-            if slot.state == State::Busy {
+            if slot.state == SlotState::Busy {
                 self.window.on_unfinished(slot.intended_ns, self.now_ns, true);
             }
         }
@@ -532,19 +534,19 @@ impl<D: Dialogue> Worker<D> {
             self.window.on_unfinished(intended_ns, self.now_ns, false);
         }
         WorkerResult {
-            details: self.dialogue.details(),
-            unexpected: self.dialogue.unexpected().map(str::to_owned),
+            details: self.protocol.details(),
+            unexpected: self.protocol.unexpected().map(str::to_owned),
             busy: self.cpu.share(),
             count: self.window.count,
         }
     }
 }
 
-fn fault_of(error: &ConnectError) -> Fault {
+fn fault_of(error: &ConnectError) -> TransactionFault {
     match error {
         ConnectError::Kernel { source, .. } => source
             .raw_os_error()
-            .map_or(Fault::Other, |errno| OpError::from_raw_os_error(errno).into()),
-        _ => Fault::Other,
+            .map_or(TransactionFault::Other, |errno| OpError::from_raw_os_error(errno).into()),
+        _ => TransactionFault::Other,
     }
 }

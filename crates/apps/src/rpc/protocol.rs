@@ -68,7 +68,7 @@ impl Default for Lengths {
     }
 }
 
-/// A request asks for lengths that the protocol does not allow.
+/// A request has lengths that the protocol does not allow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of {len} bytes is outside {HEADER_LEN}..={MESSAGE_LEN_MAX}")]
 pub struct LengthError {
@@ -92,7 +92,7 @@ impl Lengths {
         Ok(self)
     }
 
-    /// Reads what a request says about itself in its first bytes.
+    /// Parses the header at the beginning of a request.
     fn read(header: [u8; HEADER_LEN], defaults: Self) -> Result<Self, LengthError> {
         let word = |at: usize| {
             u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
@@ -257,7 +257,7 @@ impl Framer {
     /// owed for it, or None if all bytes were taken and the request goes on.
     ///
     /// # Errors
-    /// A request that asks for lengths beyond the limits. The stream is of no use after that.
+    /// A request with lengths beyond the limits. The stream cannot be used after that.
     pub fn next(
         &mut self,
         bytes: &mut &[u8],

@@ -8,11 +8,12 @@
 //! - An echo that arrived whole is sent from the memory it was received into: no copy. A longer
 //!   response copies up to [`COPY_LEN_MAX`] bytes; the rest is sent from static memory.
 //! - No allocation per request. A connection keeps one request's prefix, whatever its length, and
-//!   that only while a part of the request has come: what rests costs 16 bytes.
+//!   that only while a part of the request has come: an idle connection costs 24 bytes.
 //! - Responses are written quietly: nothing is to be done when one has gone out. Only a peer that
 //!   leaves more than [`UNSENT_BYTES_MAX`] bytes unsent is written to with a completion, and is not
 //!   read from again before that.
 //! - At most one read is outstanding per connection.
+//! - Every wait for a peer that others may have to wait for is bounded (`timeouts.rs`).
 //! - A connection leaves the table in one place, [`RpcShard::close`].
 
 use std::num::NonZeroU32;
@@ -24,7 +25,8 @@ use megapipe::{
 use slab::Slab;
 
 use super::protocol::{Framer, Lengths, Reply, echoes};
-use crate::limits::rpc::{COPY_LEN_MAX, GATHER_LEN, UNSENT_BYTES_MAX};
+use super::timeouts::{AwaitedStep, Overdue, WaitClock};
+use crate::limits::rpc::{COPY_LEN_MAX, GATHER_LEN, SWEEP_MS, UNSENT_BYTES_MAX};
 use crate::serve::{Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
 
 /// How far a connection is on its way to the end.
@@ -41,20 +43,21 @@ enum Life {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct RpcPeer {
     handle: Handle,
-    /// Where the beginning of a request is kept whose end has not come.
+    wait: WaitClock,
+    /// The beginning of an incomplete request.
     begun: Option<NonZeroU32>,
-    /// The peer does not take its responses: a write whose completion is waited for comes last.
+    /// The peer does not read its responses: the last write has a completion.
     blocked: bool,
     reading: bool,
     life: Life,
     listener: u8,
 }
 
-const _: () = assert!(size_of::<Peer>() == 16);
+const _: () = assert!(size_of::<RpcPeer>() == 24);
 
-impl Peer {
+impl RpcPeer {
     /// No request is half read.
     const fn at_boundary(&self) -> bool {
         self.begun.is_none()
@@ -64,6 +67,17 @@ impl Peer {
     #[inline]
     fn is_at_ease(&self) -> bool {
         self.life == Life::Open && self.at_boundary() && !self.blocked
+    }
+
+    /// What the server waits for, with `unsent_bytes` of responses in the channel.
+    const fn awaited(&self, unsent_bytes: usize) -> AwaitedStep {
+        match self.life {
+            Life::Lingering if unsent_bytes == 0 => AwaitedStep::End,
+            Life::PeerDone | Life::Lingering => AwaitedStep::Room,
+            Life::Open if self.blocked => AwaitedStep::Room,
+            Life::Open if self.at_boundary() => AwaitedStep::Request,
+            Life::Open => AwaitedStep::Rest,
+        }
     }
 
     /// Sends a short response: quietly, unless the peer leaves too many unsent.
@@ -100,38 +114,53 @@ impl Peer {
 #[derive(Debug)]
 pub(super) struct RpcShard {
     lengths: Lengths,
+    stall_ms: u32,
     read_len: usize,
     listeners: Listeners,
-    peers: Slab<Peer>,
+    peers: Slab<RpcPeer>,
     /// The beginnings of requests that came in parts.
     begun: Slab<Framer>,
     draining: bool,
+    swept: Ticks,
     tally: Tally,
 }
 
 impl RpcShard {
-    pub(super) fn new(setup: ShardSetup<'_>, lengths: Lengths) -> Result<Self, ServeError> {
-        let ShardSetup { index, channel, mut listeners, buffer_len, .. } = setup;
+    pub(super) fn new(
+        setup: ShardSetup<'_>,
+        lengths: Lengths,
+        stall_ms: u32,
+    ) -> Result<Self, ServeError> {
+        let ShardSetup { index, channel, mut listeners, buffer_len, now, .. } = setup;
         let accept = Accept::lwsocket(u32::MAX).first_read(buffer_len);
         listeners.start(channel, accept).map_err(|source| ServeError::SetUp { index, source })?;
         Ok(Self {
             lengths,
+            stall_ms,
             read_len: buffer_len,
             listeners,
             peers: Slab::new(),
             begun: Slab::new(),
             draining: false,
+            swept: now,
             tally: Tally::default(),
         })
     }
 
-    fn on_accept(&mut self, channel: &mut Channel, accepted: Accepted, listener: usize) {
+    fn on_accept(
+        &mut self,
+        channel: &mut Channel,
+        accepted: Accepted,
+        listener: usize,
+        now: Ticks,
+    ) {
         self.listeners.on_accept(channel, listener);
         // The accepts ask for lwsockets; a descriptor would be closed by dropping it.
         let Connection::Lwsocket(handle) = accepted.connection else { return };
         self.tally.accepted += 1;
-        let key = self.peers.insert(Peer {
+        let key = self.peers.insert(RpcPeer {
             handle,
+            wait: WaitClock::new(now),
             begun: None,
             blocked: false,
             reading: true,
@@ -141,14 +170,20 @@ impl RpcShard {
         if channel.set_cookie(handle, key as u64).is_err() {
             self.close(channel, key);
         } else if self.draining {
-            self.linger_if_idle(channel, key);
+            self.linger_if_idle(channel, key, now);
         }
     }
 
     /// By far the most frequent case: whole requests whose responses are their echoes, from a peer
     /// that takes them. Anything else is given back.
     #[inline(always)]
-    fn echo(&mut self, channel: &mut Channel, key: usize, data: ReadBuf) -> Option<ReadBuf> {
+    fn echo(
+        &mut self,
+        channel: &mut Channel,
+        key: usize,
+        data: ReadBuf,
+        now: Ticks,
+    ) -> Option<ReadBuf> {
         let Some(peer) = self.peers.get_mut(key) else { return Some(data) };
         if !peer.is_at_ease() || self.draining {
             return Some(data);
@@ -157,6 +192,7 @@ impl RpcShard {
         if whole.count == 0 || whole.len != data.len() {
             return Some(data);
         }
+        peer.wait.restart(now);
         self.tally.requests += whole.count;
         self.tally.bytes_in += whole.len as u64;
         self.tally.bytes_out += whole.len as u64;
@@ -172,28 +208,29 @@ impl RpcShard {
     }
 
     #[inline(never)]
-    fn on_bytes(&mut self, channel: &mut Channel, key: usize, data: ReadBuf) {
+    fn on_bytes(&mut self, channel: &mut Channel, key: usize, data: ReadBuf, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         peer.reading = false;
         if data.is_empty() {
-            return self.on_end_of_stream(channel, key);
+            return self.on_end_of_stream(channel, key, now);
         }
         if peer.life == Life::Open {
             self.tally.bytes_in += data.len() as u64;
-            if !self.answer(channel, key, data) {
+            if !self.answer(channel, key, data, now) {
                 return self.close(channel, key);
             }
         }
         self.read_on(channel, key);
         if self.draining {
-            self.linger_if_idle(channel, key);
+            self.linger_if_idle(channel, key, now);
         }
     }
 
     /// Answers the requests in `data`. False if the connection is of no more use.
-    fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf) -> bool {
+    fn answer(&mut self, channel: &mut Channel, key: usize, mut data: ReadBuf, now: Ticks) -> bool {
         let Some(peer) = self.peers.get_mut(key) else { return false };
         if peer.at_boundary() {
+            peer.wait.restart(now);
             let whole = echoes(&data, self.lengths);
             self.tally.requests += whole.count;
             self.tally.bytes_out += whole.len as u64;
@@ -215,6 +252,7 @@ impl RpcShard {
             let sent = match framer.next(&mut rest, self.lengths) {
                 Ok(None) => break,
                 Ok(Some(reply)) => {
+                    peer.wait.restart(now);
                     self.tally.requests += 1;
                     outbox.reply(channel, peer, &reply)
                 }
@@ -253,30 +291,32 @@ impl RpcShard {
         }
     }
 
-    fn on_end_of_stream(&mut self, channel: &mut Channel, key: usize) {
+    fn on_end_of_stream(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         let owed = channel.unsent_bytes(peer.handle).is_ok_and(|bytes| bytes > 0);
         if !owed || peer.life == Life::Lingering {
             return self.close(channel, key);
         }
         peer.life = Life::PeerDone;
+        peer.wait.restart(now);
         // Completes behind the responses.
         if channel.disconnect(peer.handle, Disconnect::Write).is_err() {
             self.close(channel, key);
         }
     }
 
-    /// A write whose completion was asked for is done: the peer may have caught up.
-    fn on_written(&mut self, channel: &mut Channel, key: usize) {
+    /// A write with a completion is done: the peer may have caught up.
+    fn on_written(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         let unsent_bytes = channel.unsent_bytes(peer.handle).unwrap_or(0);
         if !peer.blocked || unsent_bytes > UNSENT_BYTES_MAX {
             return;
         }
         peer.blocked = false;
+        peer.wait.restart(now);
         self.read_on(channel, key);
         if self.draining {
-            self.linger_if_idle(channel, key);
+            self.linger_if_idle(channel, key, now);
         }
     }
 
@@ -299,16 +339,47 @@ impl RpcShard {
 
     /// While draining: ends our side of a connection, behind its last response, if no request is
     /// half read.
-    fn linger_if_idle(&mut self, channel: &mut Channel, key: usize) {
+    fn linger_if_idle(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.life != Life::Open || !peer.at_boundary() {
             return;
         }
         peer.life = Life::Lingering;
+        peer.wait.restart(now);
         if channel.disconnect(peer.handle, Disconnect::Write).is_err() {
             return self.close(channel, key);
         }
         self.read_on(channel, key);
+    }
+
+    /// Ends connections whose peers take too long, and idle ones that others need the room of.
+    fn sweep(&mut self, channel: &mut Channel, now: Ticks) {
+        let Self { peers, listeners, stall_ms, .. } = self;
+        let overdue = |(key, peer): (usize, &mut RpcPeer)| {
+            let is_request = peer.life == Life::Open && !peer.blocked;
+            let unsent_bytes =
+                if is_request { 0 } else { channel.unsent_bytes(peer.handle).unwrap_or(0) };
+            peer.wait.note_unsent(unsent_bytes, now);
+            let is_full = listeners.is_full(usize::from(peer.listener));
+            let awaited = peer.awaited(unsent_bytes);
+            peer.wait.overdue(awaited, *stall_ms, is_full, now).map(|overdue| (key, overdue))
+        };
+        let overdue: Vec<(usize, Overdue)> = peers.iter_mut().filter_map(overdue).collect();
+        for (key, overdue) in overdue {
+            match overdue {
+                Overdue::TooSlow => self.cut_off(channel, key),
+                Overdue::GivesWay | Overdue::Lingers => self.close(channel, key),
+            }
+        }
+    }
+
+    /// Resets a connection in the middle of a request or of a response.
+    fn cut_off(&mut self, channel: &mut Channel, key: usize) {
+        let Some(peer) = self.peers.get(key) else { return };
+        self.tally.failed += u64::from(peer.life != Life::Lingering);
+        // Fails only for a connection that is over.
+        let _ = channel.disconnect(peer.handle, Disconnect::Reset);
+        self.close(channel, key);
     }
 
     fn close(&mut self, channel: &mut Channel, key: usize) {
@@ -330,22 +401,22 @@ impl Shard for RpcShard {
         channel: &mut Channel,
         (_, cookie): (Handle, u64),
         data: ReadBuf,
-        _now: Ticks,
+        now: Ticks,
     ) {
         let key = cookie as usize;
-        if let Some(data) = self.echo(channel, key, data) {
-            self.on_bytes(channel, key, data);
+        if let Some(data) = self.echo(channel, key, data, now) {
+            self.on_bytes(channel, key, data, now);
         }
     }
 
     #[inline]
-    fn on_completion(&mut self, channel: &mut Channel, done: Completion, _now: Ticks) {
+    fn on_completion(&mut self, channel: &mut Channel, done: Completion, now: Ticks) {
         let key = done.cookie as usize;
         match done.event {
-            Event::Read(Ok(data)) => self.on_bytes(channel, key, data),
-            Event::Write(Ok(_)) => self.on_written(channel, key),
+            Event::Read(Ok(data)) => self.on_bytes(channel, key, data, now),
+            Event::Write(Ok(_)) => self.on_written(channel, key, now),
             Event::Accept(accepted) => match (accepted, self.listeners.index_of(done.cookie)) {
-                (Ok(accepted), Some(listener)) => self.on_accept(channel, accepted, listener),
+                (Ok(accepted), Some(listener)) => self.on_accept(channel, accepted, listener, now),
                 (Err(_), Some(listener)) => self.listeners.on_accept_error(listener),
                 (_, None) => {}
             },
@@ -359,16 +430,20 @@ impl Shard for RpcShard {
         }
     }
 
-    fn on_tick(&mut self, channel: &mut Channel, _now: Ticks) {
+    fn on_tick(&mut self, channel: &mut Channel, now: Ticks) {
         self.listeners.on_tick(channel);
+        if now.since(self.swept).as_millis() >= u128::from(SWEEP_MS) {
+            self.swept = now;
+            self.sweep(channel, now);
+        }
     }
 
-    fn drain(&mut self, channel: &mut Channel, _now: Ticks) {
+    fn drain(&mut self, channel: &mut Channel, now: Ticks) {
         self.draining = true;
         self.listeners.close(channel);
         let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
         for key in keys {
-            self.linger_if_idle(channel, key);
+            self.linger_if_idle(channel, key, now);
         }
     }
 
@@ -407,7 +482,7 @@ impl Outbox {
     fn reply(
         &mut self,
         channel: &mut Channel,
-        peer: &mut Peer,
+        peer: &mut RpcPeer,
         reply: &Reply,
     ) -> Result<(), SubmitError> {
         let len = reply.response_len as usize;
@@ -429,7 +504,7 @@ impl Outbox {
         Ok(())
     }
 
-    fn flush(&mut self, channel: &mut Channel, peer: &mut Peer) -> Result<(), SubmitError> {
+    fn flush(&mut self, channel: &mut Channel, peer: &mut RpcPeer) -> Result<(), SubmitError> {
         let Some(buffer) = self.gathered.take() else { return Ok(()) };
         self.submitted += buffer.len();
         peer.write(channel, buffer)

@@ -11,6 +11,7 @@
 //! - While a response is not sent whole, nothing more is read from its connection: a peer that
 //!   takes nothing holds what one read has asked for.
 //! - An echo is sent from where it was read to; nothing else of a request is kept but its prefix.
+//! - Every wait for a peer that others may have to wait for is bounded (`timeouts.rs`).
 //! - A connection leaves the table in one place, [`SocketShard::close`].
 
 use std::collections::VecDeque;
@@ -20,16 +21,17 @@ use std::sync::Arc;
 
 use megapipe::Address;
 use megapipe_sockets::{
-    Attempt, Bsd, Config, Context, EpollEvent, EpollOp, Error, Events, Fd, OpenFlags, Run,
+    Attempt, Bsd, CallRunner, Config, Context, EpollEvent, EpollOp, Error, Events, Fd, OpenFlags,
     Shutdown, Sockets,
 };
 use slab::Slab;
 
 use super::protocol::{Framer, Lengths, Reply, echoes};
-use crate::limits::rpc::{EVENTS, PIECES};
+use super::timeouts::{AwaitedStep, Overdue, WaitClock};
+use crate::limits::rpc::{EVENTS, PIECES, SWEEP_MS};
 use crate::limits::{QUIET_TICKS, REST_TICK, TICK};
 use crate::serve::{
-    Control, Endpoint, Phase, Ready, ReadySender, ServeError, ShardPlan, driver_of,
+    ChannelReady, Endpoint, Phase, ReadySender, ServeError, ServerControl, ShardPlan, driver_of,
 };
 use crate::serve::{FRAME_COOKIES, Tally, Ticks};
 
@@ -37,7 +39,7 @@ use crate::serve::{FRAME_COOKIES, Tally, Ticks};
 const EDGES: Events = Events::IN.union(Events::RDHUP).union(Events::EDGE);
 /// After one of these there may be no other edge: everything is read.
 const LAST: Events = Events::RDHUP.union(Events::HUP).union(Events::ERR);
-/// Descriptors beside those of connections and listeners: the set, and one to refuse with.
+/// Descriptors in addition to connections and listeners: the epoll set, and one to reject with.
 const DESCRIPTORS_BESIDE: u32 = 4;
 
 /// A response, or what is left of it.
@@ -54,22 +56,24 @@ impl Owed {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct SocketPeer {
     fd: Fd,
+    wait: WaitClock,
     framer: Framer,
     /// Responses that the socket did not take yet, oldest first.
     owed: VecDeque<Owed>,
-    /// The set tells when there is room to send.
+    /// The epoll set reports when sending is possible.
     waits_for_room: bool,
     /// Our side has sent its end of stream; what still arrives is thrown away until the peer's
     /// comes.
     lingers: bool,
 }
 
-impl Peer {
-    fn new(fd: Fd) -> Self {
+impl SocketPeer {
+    fn new(fd: Fd, now: Ticks) -> Self {
         Self {
             fd,
+            wait: WaitClock::new(now),
             framer: Framer::default(),
             owed: VecDeque::new(),
             waits_for_room: false,
@@ -80,6 +84,18 @@ impl Peer {
     /// No request is half read, and no response half sent.
     fn rests(&self) -> bool {
         self.framer.at_boundary() && self.owed.is_empty()
+    }
+
+    fn awaited(&self) -> AwaitedStep {
+        if self.lingers {
+            AwaitedStep::End
+        } else if !self.owed.is_empty() {
+            AwaitedStep::Room
+        } else if self.framer.at_boundary() {
+            AwaitedStep::Request
+        } else {
+            AwaitedStep::Rest
+        }
     }
 
     /// Sends what is owed until all is sent or the socket takes no more. How many bytes it took.
@@ -119,21 +135,21 @@ impl Peer {
 enum Ended {
     /// The peer has sent its last byte.
     Peer,
-    /// It asked for lengths that the protocol does not allow.
+    /// It requested lengths that the protocol does not allow.
     Rejected,
     /// The socket failed, mostly because the peer reset it.
     Failed,
 }
 
-/// Sockets whose wait ends when the server is to go on to its next phase.
+/// Sockets whose wait ends when the server enters its next phase.
 struct Interruptible {
     context: Context,
-    control: Arc<Control>,
+    control: Arc<ServerControl>,
     /// The phase that the loop knows of.
     phase: Phase,
 }
 
-impl Run for Interruptible {
+impl CallRunner for Interruptible {
     #[inline]
     fn run<T>(
         &mut self,
@@ -155,12 +171,17 @@ struct SocketShard {
     epoll: Fd,
     /// Those that are open; none any more while draining.
     listeners: Vec<Fd>,
-    /// The listeners are watched: there is room for connections, and the last accept succeeded.
+    /// The listeners are registered: connections are below the limit, and the last accept
+    /// succeeded.
     accepts: bool,
     connections_max: usize,
     lengths: Lengths,
-    peers: Slab<Peer>,
+    peers: Slab<SocketPeer>,
     buffer: Box<[u8]>,
+    stall_ms: u32,
+    /// The time as of the last event or tick.
+    now: Ticks,
+    swept: Ticks,
     draining: bool,
     tally: Tally,
 }
@@ -169,12 +190,13 @@ struct SocketShard {
 pub(super) fn serve(
     plan: &ShardPlan,
     lengths: Lengths,
+    stall_ms: u32,
     ready: &ReadySender,
 ) -> Result<(), ServeError> {
-    let (mut shard, report) = match SocketShard::set_up(plan, lengths) {
+    let (mut shard, report) = match SocketShard::set_up(plan, lengths, stall_ms) {
         Ok(parts) => parts,
         Err(error) => {
-            // Nobody listens only if the server is being given up already.
+            // The receiver is gone only if the server is already ending.
             let _ = ready.send(Err(error));
             return Ok(());
         }
@@ -189,7 +211,11 @@ pub(super) fn serve(
 
 /// From nothing to the last connection.
 impl SocketShard {
-    fn set_up(plan: &ShardPlan, lengths: Lengths) -> Result<(Self, Ready), ServeError> {
+    fn set_up(
+        plan: &ShardPlan,
+        lengths: Lengths,
+        stall_ms: u32,
+    ) -> Result<(Self, ChannelReady), ServeError> {
         let index = plan.index;
         let beside = plan.endpoints.len() as u32 + DESCRIPTORS_BESIDE;
         let config = Config::default()
@@ -213,6 +239,9 @@ impl SocketShard {
             lengths,
             peers: Slab::new(),
             buffer: vec![0; plan.config.buffer_len].into(),
+            stall_ms,
+            now: Ticks::now(),
+            swept: Ticks::now(),
             draining: false,
             tally: Tally::default(),
         };
@@ -221,7 +250,7 @@ impl SocketShard {
             .iter()
             .map(|endpoint| shard.listen(endpoint, plan.backlog).map(Address::Inet))
             .collect();
-        Ok((shard, Ready { waker, addresses: addresses?, driver, why }))
+        Ok((shard, ChannelReady { waker, addresses: addresses?, driver, why }))
     }
 
     fn listen(&mut self, endpoint: &Endpoint, backlog: u32) -> Result<SocketAddr, ServeError> {
@@ -258,29 +287,30 @@ impl SocketShard {
 
     fn run(&mut self, plan: &ShardPlan) -> Result<(), Error> {
         let mut events = [EpollEvent::default(); EVENTS];
-        let mut now = Ticks::now();
-        let mut ticked = now;
+        let mut ticked = self.now;
         let mut deadline = None;
         // Ticks since the last event: after many of them there are fewer.
         let mut quiet = 0_u32;
         loop {
             let rests = quiet >= QUIET_TICKS && self.accepts && deadline.is_none();
             let tick = if rests { REST_TICK } else { TICK };
-            let wait = tick.saturating_sub(now.since(ticked));
+            let wait = tick.saturating_sub(self.now.since(ticked));
             let count = match self.sockets.epoll_wait(self.epoll, &mut events, Some(wait)) {
                 Ok(count) => count,
                 Err(Error::Interrupted) => 0,
                 Err(error) => return Err(error),
             };
+            self.now = Ticks::now();
             events[..count].iter().for_each(|event| self.on_event(*event));
             if count > 0 {
                 quiet = 0;
             }
-            now = Ticks::now();
+            let now = self.now;
             if now.since(ticked) >= TICK {
                 ticked = now;
                 quiet = quiet.saturating_add(1);
                 self.watch_listeners();
+                self.sweep();
                 self.publish(plan);
             }
             self.sockets.phase = plan.control.phase();
@@ -300,7 +330,7 @@ impl SocketShard {
         }
     }
 
-    /// Nobody is owed anything: connections that were closed have sent their last bytes.
+    /// Whether all closed connections have sent their last bytes.
     fn is_drained(&self) -> bool {
         self.peers.is_empty() && self.sockets.context.closing() == 0
     }
@@ -351,7 +381,7 @@ impl SocketShard {
 
     fn admit(&mut self, fd: Fd) {
         self.tally.accepted += 1;
-        let key = self.peers.insert(Peer::new(fd));
+        let key = self.peers.insert(SocketPeer::new(fd, self.now));
         let event = EpollEvent { events: EDGES, data: key as u64 };
         if self.sockets.epoll_ctl(self.epoll, EpollOp::Add(event), fd).is_err() {
             self.close(key);
@@ -367,7 +397,7 @@ impl SocketShard {
         }
     }
 
-    /// Tells of listeners again, if there is room.
+    /// Registers listeners again, if connections are below the limit.
     fn watch_listeners(&mut self) {
         if !self.accepts && self.peers.len() < self.connections_max {
             self.accepts = true;
@@ -414,9 +444,41 @@ impl SocketShard {
             return;
         }
         peer.lingers = true;
+        peer.wait.restart(self.now);
         if self.sockets.shutdown(peer.fd, Shutdown::Write).is_err() {
             self.close(key);
         }
+    }
+
+    /// Ends connections whose peers take too long, and idle ones that others need the room of.
+    fn sweep(&mut self) {
+        let Self { peers, stall_ms, now, .. } = self;
+        if now.since(self.swept).as_millis() < u128::from(SWEEP_MS) {
+            return;
+        }
+        self.swept = *now;
+        let is_full = peers.len() >= self.connections_max;
+        let overdue = |(key, peer): (usize, &SocketPeer)| {
+            let overdue = peer.wait.overdue(peer.awaited(), *stall_ms, is_full, *now);
+            overdue.map(|overdue| (key, overdue))
+        };
+        let overdue: Vec<(usize, Overdue)> = peers.iter().filter_map(overdue).collect();
+        for (key, overdue) in overdue {
+            match overdue {
+                Overdue::TooSlow => self.cut_off(key),
+                Overdue::GivesWay | Overdue::Lingers => self.close(key),
+            }
+        }
+    }
+
+    /// Resets a connection in the middle of a request or of a response.
+    fn cut_off(&mut self, key: usize) {
+        let Some(peer) = self.peers.get(key) else { return };
+        self.tally.failed += 1;
+        let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
+        // Without it the connection ends in order, later.
+        let _ = self.sockets.setsockopt(peer.fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        self.close(key);
     }
 
     fn close(&mut self, key: usize) {
@@ -432,11 +494,15 @@ impl SocketShard {
 impl SocketShard {
     /// Sends what is owed, then reads and answers until there is no more to read or to send.
     fn exchange(&mut self, key: usize, events: Events) -> Result<(), Ended> {
-        let Self { sockets, peers, buffer, tally, lengths, epoll, .. } = self;
+        let Self { sockets, peers, buffer, tally, lengths, epoll, now, .. } = self;
         let Some(peer) = peers.get_mut(key) else { return Ok(()) };
         let mut is_last = events.intersects(LAST);
         if peer.waits_for_room {
-            tally.bytes_out += peer.send_owed(sockets).map_err(|_| Ended::Failed)? as u64;
+            let sent = peer.send_owed(sockets).map_err(|_| Ended::Failed)?;
+            tally.bytes_out += sent as u64;
+            if sent > 0 {
+                peer.wait.restart(*now);
+            }
             // Edges that came while nothing was read are spent.
             is_last = true;
         }
@@ -448,7 +514,12 @@ impl SocketShard {
                 Err(_) => return Err(Ended::Failed),
             };
             if !peer.lingers {
+                let requests = tally.requests;
+                let is_new = peer.framer.at_boundary();
                 answer(sockets, peer, &buffer[..len], *lengths, tally)?;
+                if is_new || tally.requests > requests {
+                    peer.wait.restart(*now);
+                }
             }
             if len < buffer.len() && !is_last {
                 break;
@@ -469,7 +540,7 @@ impl SocketShard {
 #[inline]
 fn answer(
     sockets: &mut impl Bsd,
-    peer: &mut Peer,
+    peer: &mut SocketPeer,
     mut data: &[u8],
     lengths: Lengths,
     tally: &mut Tally,
@@ -501,7 +572,7 @@ fn answer(
 }
 
 /// Finds the requests in `data`: their responses are owed. How many they are.
-fn frame(peer: &mut Peer, mut data: &[u8], lengths: Lengths) -> Result<u64, Ended> {
+fn frame(peer: &mut SocketPeer, mut data: &[u8], lengths: Lengths) -> Result<u64, Ended> {
     let mut count = 0;
     while !data.is_empty() {
         match peer.framer.next(&mut data, lengths) {

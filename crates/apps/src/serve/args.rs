@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use megapipe::limits::{
     BATCH_MAX, BUFFER_COUNT_MAX, BUFFER_COUNT_MIN, BUFFER_LEN_MAX, BUFFER_LEN_MIN, HANDLES_MAX,
@@ -16,6 +15,7 @@ use super::error::ServeError;
 use super::layout::CpuList;
 use crate::backend::{BackendArgs, BackendName};
 use crate::limits;
+use crate::number::within;
 
 /// A driver by the name that the command line uses.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -23,7 +23,7 @@ pub enum DriverName {
     /// io_uring where a trial of it works, else epoll
     #[default]
     Auto,
-    /// io_uring, or an error that says why not
+    /// io_uring, or an error with the reason
     Uring,
     /// epoll, for sandboxes that forbid io_uring and for comparison
     Epoll,
@@ -65,8 +65,7 @@ pub struct ServeArgs {
     ///
     /// Without this option and without --cpus there is one channel, and its thread is not pinned.
     #[arg(help_heading = "Channels", long, value_name = "N",
-          value_parser = RangedU64ValueParser::<usize>::new()
-              .range(1..=limits::CHANNELS_MAX as u64))]
+          value_parser = within(1..=limits::CHANNELS_MAX))]
     pub channels: Option<usize>,
 
     /// Processors to pin the channels to, in order, such as 0,2-5
@@ -75,7 +74,7 @@ pub struct ServeArgs {
     #[arg(help_heading = "Channels", long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
 
-    /// Who does TCP.
+    /// Back end.
     #[command(flatten)]
     pub backend: BackendArgs,
 
@@ -86,7 +85,7 @@ pub struct ServeArgs {
     /// Operations gathered before they go to the kernel together; 1 switches batching off
     #[arg(help_heading = "Channels",
           long, value_name = "N", default_value_t = Config::default().batch,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
+          value_parser = within(1..=BATCH_MAX))]
     pub batch: u32,
 
     /// Give accepted connections ordinary descriptors instead of lwsockets
@@ -100,25 +99,22 @@ pub struct ServeArgs {
     /// Bytes of one receive buffer
     #[arg(help_heading = "Channels",
           long, value_name = "BYTES", default_value_t = Config::default().buffer_len,
-          value_parser = RangedU64ValueParser::<usize>::new()
-              .range(BUFFER_LEN_MIN as u64..=BUFFER_LEN_MAX as u64))]
+          value_parser = within(BUFFER_LEN_MIN..=BUFFER_LEN_MAX))]
     pub buffer_len: usize,
 
     /// Receive buffers of each channel
     #[arg(help_heading = "Channels",
           long, value_name = "N", default_value_t = Config::default().buffer_count,
-          value_parser = clap::value_parser!(u16)
-              .range(i64::from(BUFFER_COUNT_MIN)..=i64::from(BUFFER_COUNT_MAX)))]
+          value_parser = within(BUFFER_COUNT_MIN..=BUFFER_COUNT_MAX))]
     pub buffer_count: u16,
 
     /// Connections held at once, all channels together; more wait in the listeners' backlogs
     ///
-    /// Fewer where the limit on open descriptors (ulimit -n) leaves no room for them and for the
-    /// files that they ask for.
+    /// Fewer if the limit on open descriptors (ulimit -n) is too low for them and their files.
     #[arg(help_heading = "Limits", long,
         value_name = "N",
         default_value_t = limits::CONNECTIONS_DEFAULT,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::CONNECTIONS_MAX))
+        value_parser = within(1..=limits::CONNECTIONS_MAX)
     )]
     pub max_connections: u32,
 
@@ -126,13 +122,14 @@ pub struct ServeArgs {
     #[arg(help_heading = "Limits", long,
         value_name = "N",
         default_value_t = limits::BACKLOG_DEFAULT,
-        value_parser = clap::value_parser!(u32).range(1..=65_535)
+        value_parser = within(1..=65_535_u32)
     )]
     pub backlog: u32,
 
     /// Seconds in which connections may end cleanly after SIGINT or SIGTERM
     #[arg(help_heading = "Limits",
-          long, value_name = "SECONDS", default_value_t = limits::DRAIN_SECONDS_DEFAULT)]
+          long, value_name = "SECONDS", default_value_t = limits::DRAIN_SECONDS_DEFAULT,
+          value_parser = within(0..=limits::DRAIN_SECONDS_MAX))]
     pub drain: u32,
 
     /// Say when the server is ready which driver it has and why
@@ -144,7 +141,7 @@ pub struct ServeArgs {
     /// On a terminal the table is rewritten in place, elsewhere it is one line each time.
     #[arg(help_heading = "Output",
           long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
-          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+          value_parser = within(1..=86_400_u32))]
     pub stats: Option<u32>,
 
     /// Write what each channel has done to this file as JSON when the server ends
@@ -154,7 +151,8 @@ pub struct ServeArgs {
     pub json: Option<PathBuf>,
 
     /// Write a newline to this descriptor (a pipe or a file) when the server is ready
-    #[arg(help_heading = "Output", long, value_name = "FD")]
+    #[arg(help_heading = "Output", long, value_name = "FD",
+          value_parser = within(0..=i32::MAX.cast_unsigned()))]
     pub ready_fd: Option<u32>,
 }
 
@@ -184,7 +182,7 @@ impl ServeArgs {
         }
     }
 
-    /// Where to listen: what was asked for, or the server's own default.
+    /// Addresses to listen on: those of the options, or the server's default.
     pub(crate) fn addresses(&self, server: Server) -> Vec<Address> {
         if !self.listen.is_empty() {
             return self.listen.clone();
@@ -231,6 +229,8 @@ impl ServeArgs {
             .partition(!self.no_partition)
             .buffer_len(self.buffer_len)
             .buffer_count(self.buffer_count)
+            // Each server stops reading from a peer that leaves too much unsent.
+            .unsent_bytes_max(usize::MAX)
             .max_lwsockets(share.saturating_add(limits::SLOTS_BESIDE_CONNECTIONS).min(HANDLES_MAX));
         config.core = core;
         config

@@ -1,4 +1,4 @@
-//! How many connections the limit on open descriptors (RLIMIT_NOFILE) leaves room for.
+//! Number of connections that the limit on open descriptors (RLIMIT_NOFILE) allows.
 //!
 //! Without this bound a server accepts until no descriptor is left, and then cannot open the files
 //! that its peers ask for. Connections beyond the bound wait in the listeners' backlogs.
@@ -24,7 +24,7 @@ impl Budget {
         Self(limit.saturating_sub(fixed) / channels)
     }
 
-    /// At most `asked` connections, each of which takes up to `of_each` descriptors.
+    /// At most `asked` connections, each of which needs up to `of_each` descriptors.
     pub(crate) fn connections(self, asked: u32, of_each: u64) -> u32 {
         match self.0.checked_div(of_each) {
             Some(room) => asked.min(u32::try_from(room).unwrap_or(u32::MAX)).max(1),

@@ -13,7 +13,7 @@ pub enum ServeError {
     /// More channels than a server may have, or none.
     #[error("--channels {asked}: a server has 1 to {max} channels")]
     Channels {
-        /// What was asked for.
+        /// The requested number.
         asked: usize,
         /// The most that is possible.
         max: usize,
@@ -21,7 +21,7 @@ pub enum ServeError {
     /// More listening addresses than a server may have.
     #[error("{asked} addresses to listen on: a server has at most {max}")]
     Listeners {
-        /// What was asked for.
+        /// The requested number.
         asked: usize,
         /// The most that is possible.
         max: usize,
@@ -87,7 +87,7 @@ pub enum ServeError {
     },
     /// A channel that was only to be looked at could not be created.
     #[error("channel {index}: {why}")]
-    Survey {
+    Plan {
         /// Which channel.
         index: usize,
         /// Why.
@@ -152,7 +152,7 @@ impl ServeError {
             | Self::Argument { .. } => true,
             Self::Backend(error) => error.is_usage(),
             Self::Create { source, .. } => source.is_configuration(),
-            Self::Survey { is_usage, .. } => *is_usage,
+            Self::Plan { is_usage, .. } => *is_usage,
             _ => false,
         }
     }

@@ -1,9 +1,9 @@
-//! Which channel runs on which processor, and which connections it takes.
+//! Assigns channels to processors, and connections to channels by CPU masks.
 //!
 //! Pure: the processors that this process may use come in as an argument. MegaPipe partitions a
 //! listener by core [MegaPipe 3.4.1]: a channel takes the connections whose packets its own core
-//! handles. Every processor must belong to some channel, or its connections would find nobody;
-//! processors without a channel are dealt to the channels in turn.
+//! handles. Every processor must belong to some channel, or its connections would have no
+//! listener; processors without a channel are assigned to the channels in turn.
 //!
 //! Invariants
 //! - Masks are disjoint, and together they hold every processor that is online.

@@ -48,7 +48,7 @@ impl Endpoint {
             Address::Unix(unix) => bind_unix(unix, backlog),
         };
         match shared {
-            Ok(Bound { resolved, path, socket }) => {
+            Ok(BoundListener { resolved, path, socket }) => {
                 let address = resolved.map_or(address, Address::Inet);
                 Ok(Self::Shared { address, _path: path, socket })
             }
@@ -56,7 +56,7 @@ impl Endpoint {
         }
     }
 
-    /// Where that is; before the first channel listens, as it was asked for.
+    /// The address; before the first channel listens, as in the options.
     pub(crate) const fn address(&self) -> &Address {
         match self {
             Self::Partitioned(address) | Self::Shared { address, .. } => address,
@@ -99,14 +99,14 @@ impl Endpoint {
 }
 
 /// A listening socket that channels share.
-struct Bound {
+struct BoundListener {
     /// Its Internet address, with the port that the kernel chose.
     resolved: Option<SocketAddr>,
     path: Option<BoundPath>,
     socket: OwnedFd,
 }
 
-/// A socket that may have an address beside connections that are over, and beside no listener.
+/// A socket that may bind an address with connections in TIME-WAIT, but not one with a listener.
 fn unbound(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -115,18 +115,18 @@ fn unbound(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn bind_inet(address: SocketAddr, backlog: u32) -> io::Result<Bound> {
+fn bind_inet(address: SocketAddr, backlog: u32) -> io::Result<BoundListener> {
     let socket = unbound(address)?;
     // Accepted connections inherit it; nothing is saved by waiting to send.
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     let resolved = rustix::net::getsockname(&socket)?;
-    Ok(Bound { resolved: SocketAddr::try_from(resolved).ok(), path: None, socket })
+    Ok(BoundListener { resolved: SocketAddr::try_from(resolved).ok(), path: None, socket })
 }
 
 /// Binds a UNIX stream socket; [`BoundPath`] defines what happens to a path that exists.
-fn bind_unix(unix: &UnixAddress, backlog: u32) -> io::Result<Bound> {
+fn bind_unix(unix: &UnixAddress, backlog: u32) -> io::Result<BoundListener> {
     let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -139,23 +139,23 @@ fn bind_unix(unix: &UnixAddress, backlog: u32) -> io::Result<Bound> {
         }
         UnixAddress::Unnamed => return Err(io::ErrorKind::AddrNotAvailable.into()),
     };
-    Ok(Bound { resolved: None, path, socket })
+    Ok(BoundListener { resolved: None, path, socket })
 }
 
 /// The listeners of one channel, and how many connections each may still bring.
 ///
-/// A shard keeps this, starts it, and tells it about each connection's beginning and end:
+/// A shard owns this, starts it, and reports each connection's start and end:
 /// [`Listeners::start`] once, [`Listeners::on_accept`] or [`Listeners::on_accept_error`] for each
 /// `Accept` completion, [`Listeners::on_close`] for each connection that is unregistered,
-/// [`Listeners::on_tick`] on each tick, [`Listeners::close`] when it is told to drain.
+/// [`Listeners::on_tick`] on each tick, [`Listeners::close`] to drain.
 #[derive(Debug)]
 pub struct Listeners {
-    listeners: Vec<Listener>,
+    listeners: Vec<ChannelListener>,
     accept: Option<Accept>,
 }
 
 #[derive(Debug)]
-struct Listener {
+struct ChannelListener {
     handle: Handle,
     books: Admission,
 }
@@ -165,12 +165,13 @@ impl Listeners {
     pub(crate) fn new(handles: Vec<Handle>, limit: u32) -> Self {
         let share = (limit / u32::try_from(handles.len()).unwrap_or(u32::MAX).max(1)).max(1);
         let listeners = handles.into_iter();
-        let listeners =
-            listeners.map(|handle| Listener { handle, books: Admission::new(share) }).collect();
+        let listeners = listeners
+            .map(|handle| ChannelListener { handle, books: Admission::new(share) })
+            .collect();
         Self { listeners, accept: None }
     }
 
-    /// Begins to accept; `accept` says how (its count is replaced by what is allowed).
+    /// Begins to accept; `accept` has the options (its count is replaced by the allowed number).
     ///
     /// # Errors
     /// As [`Channel::accept`].
@@ -184,7 +185,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// The listener (its index) whose completion carries this cookie; none for a connection's.
+    /// The listener (its index) whose completion carries this cookie; `None` for a connection's.
     #[must_use]
     pub fn index_of(&self, cookie: u64) -> Option<usize> {
         let index = usize::try_from(cookie.checked_sub(FRAME_COOKIES)?).ok()?;
@@ -199,7 +200,7 @@ impl Listeners {
         }
     }
 
-    /// A connection that the listener with this index accepted is gone.
+    /// A connection that the listener with this index accepted was closed.
     pub fn on_close(&mut self, channel: &mut Channel, index: usize) {
         if let Some(listener) = self.listeners.get_mut(index) {
             let credit = listener.books.closed();

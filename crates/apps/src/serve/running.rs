@@ -3,12 +3,17 @@
 //! Invariants
 //! - Every thread that was started is joined, on success, on failure and on drop.
 
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use megapipe::{Address, CpuMask, Waker};
+use megapipe::{Address, CpuMask, UnixAddress, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::args::ServeArgs;
@@ -16,27 +21,30 @@ use super::descriptors::Budget;
 use super::error::ServeError;
 use super::layout::{self, CpuList};
 use super::listening::Endpoint;
-use super::shard_loop::{self, Control, Phase, Ready, ReadySender, ShardPlan};
+use super::shard_loop::{self, ChannelReady, Phase, ReadySender, ServerControl, ShardPlan};
 use super::signals::Notices;
 use super::stats::{self, Columns, Published, Tally};
 use super::{Server, Shard, ShardSetup};
 use crate::backend::PlacementName;
 use crate::limits;
 use crate::result_file;
+use crate::threads;
 
-/// A server whose channels all listen. Dropping it stops it at once.
+/// A server whose channels all listen. Dropping it stops it immediately.
 #[derive(Debug)]
 pub struct Running {
     addresses: Vec<Address>,
     driver: String,
     why: String,
     columns: Columns,
-    control: Arc<Control>,
+    control: Arc<ServerControl>,
     published: Vec<Arc<Published>>,
     wakers: Vec<Waker>,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
     endpoints: Vec<Arc<Endpoint>>,
     pub(crate) notices: Notices,
+    /// What `--ready-fd` names.
+    pub(crate) ready_file: Option<File>,
 }
 
 /// Starts a server and returns as soon as every channel listens.
@@ -69,8 +77,11 @@ pub(crate) fn start_threads<L>(
 where
     L: Fn(&ShardPlan, &ReadySender) -> Result<(), ServeError> + Send + Sync + 'static,
 {
+    // Before the server opens anything, so that the number is not a descriptor of its own.
+    let ready_file = args.ready_fd.map(open_ready_file).transpose()?;
     let addresses = args.addresses(server);
     let count = check_counts(args, addresses.len())?;
+    addresses.iter().try_for_each(check_listen_address)?;
     if let Some(path) = &args.json {
         let failed = |source| ServeError::argument(format!("--json {}", path.display()), source);
         result_file::check(path).map_err(failed)?;
@@ -100,6 +111,7 @@ where
         threads: Vec::with_capacity(count),
         endpoints,
         notices,
+        ready_file,
     };
     let life = Arc::new(life);
     for (index, core) in cores.into_iter().enumerate() {
@@ -199,21 +211,19 @@ impl Running {
         server: Server,
         plan: ShardPlan,
         life: Arc<L>,
-    ) -> Result<Receiver<Result<Ready, ServeError>>, ServeError>
+    ) -> Result<Receiver<Result<ChannelReady, ServeError>>, ServeError>
     where
         L: Fn(&ShardPlan, &ReadySender) -> Result<(), ServeError> + Send + Sync + 'static,
     {
         let (sender, receiver) = mpsc::channel();
         let thread = |source| ServeError::resource("a thread for a channel", source);
         let end_notice = self.notices.end_notice().map_err(thread)?;
-        let spawned = thread::Builder::new()
-            .name(format!("{}-{}", server.name, plan.index))
-            .spawn(move || {
-                let _end_notice = end_notice;
-                life(&plan, &sender)
-            })
-            .map_err(thread)?;
-        self.threads.push(spawned);
+        let name = format!("{}-{}", server.name, plan.index);
+        let body = move || {
+            let _end_notice = end_notice;
+            life(&plan, &sender)
+        };
+        self.threads.push(threads::spawn(name, body).map_err(thread)?);
         Ok(receiver)
     }
 
@@ -222,7 +232,7 @@ impl Running {
     fn admit(
         &mut self,
         index: usize,
-        ready: &Receiver<Result<Ready, ServeError>>,
+        ready: &Receiver<Result<ChannelReady, ServeError>>,
     ) -> Result<(), ServeError> {
         let ready = match ready.recv_timeout(limits::START_DEADLINE) {
             Ok(ready) => ready?,
@@ -254,6 +264,50 @@ impl Drop for Running {
     }
 }
 
+/// Opens what `--ready-fd` names a second time, by its number: the descriptor stays its owner's.
+fn open_ready_file(fd: u32) -> Result<File, ServeError> {
+    let opened = OpenOptions::new().append(true).open(format!("/proc/self/fd/{fd}"));
+    opened.map_err(|source| {
+        let why = format!("no descriptor of a pipe or file that can be written: {source}");
+        ServeError::argument(format!("--ready-fd {fd}"), io::Error::new(source.kind(), why))
+    })
+}
+
+/// Refuses addresses that no server can listen on.
+fn check_listen_address(address: &Address) -> Result<(), ServeError> {
+    let refused = |kind, why: &str| {
+        let source = io::Error::new(kind, why);
+        Err(ServeError::argument(format!("--listen {address}"), source))
+    };
+    match address {
+        Address::Inet(inet) if is_group(inet.ip()) => refused(
+            io::ErrorKind::InvalidInput,
+            "a multicast or broadcast address has no listeners",
+        ),
+        Address::Unix(UnixAddress::Path(path)) => match path.symlink_metadata() {
+            Ok(found) if !found.file_type().is_socket() => {
+                let why = "the file exists and is not a socket; it is left as it is";
+                refused(io::ErrorKind::AlreadyExists, why)
+            }
+            Err(_) if !parent(path).is_dir() => {
+                refused(io::ErrorKind::NotFound, "the directory of the socket does not exist")
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Whether no single host has this address.
+fn is_group(ip: IpAddr) -> bool {
+    ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
+/// The directory of a file.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
 pub(super) fn check_counts(args: &ServeArgs, listeners: usize) -> Result<usize, ServeError> {
     let count = args.channel_count()?;
     if listeners > limits::LISTENERS_MAX {
@@ -276,7 +330,7 @@ pub(super) fn cores(args: &ServeArgs, count: usize) -> Result<Vec<Option<usize>>
     Ok(layout::place(count, wanted))
 }
 
-/// The processors whose connections each channel takes, if that is a matter of processors.
+/// The processors whose connections each channel accepts, if connections are assigned by processor.
 pub(super) fn masks(args: &ServeArgs, cores: &[Option<usize>]) -> Option<Vec<CpuMask>> {
     if args.no_partition || cores.len() < 2 {
         return None;
@@ -292,7 +346,8 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
-/// The processors of this machine; those that this process may use, if the machine does not say.
+/// The processors of this machine; those that this process may use, if the machine does not list
+/// them.
 fn online_cpus() -> Vec<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     text.trim().parse::<CpuList>().map_or_else(|_| allowed_cpus(), |list| list.as_slice().to_vec())
@@ -311,7 +366,7 @@ fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// As many as it has; none if `/proc` does not say.
+/// The number of its threads; `None` if `/proc` does not show it.
 fn open_descriptors() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
 }

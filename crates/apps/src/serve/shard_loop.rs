@@ -39,9 +39,9 @@ pub(crate) enum Phase {
 
 /// What the supervising thread and the shards share.
 #[derive(Debug, Default)]
-pub(crate) struct Control(AtomicU8);
+pub(crate) struct ServerControl(AtomicU8);
 
-impl Control {
+impl ServerControl {
     /// Goes on to `phase`. The caller wakes the channels afterwards.
     pub(crate) fn advance(&self, phase: Phase) {
         // Relaxed: the value is all that is passed on; the wake-up that follows it goes through
@@ -72,13 +72,13 @@ pub(crate) struct ShardPlan {
     pub(crate) budget: Budget,
     pub(crate) drain: Duration,
     pub(crate) endpoints: Vec<Arc<Endpoint>>,
-    pub(crate) control: Arc<Control>,
+    pub(crate) control: Arc<ServerControl>,
     pub(crate) published: Arc<Published>,
 }
 
-/// What a channel's thread says once it listens.
+/// Message of a channel's thread once it listens.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ChannelReady {
     pub(crate) waker: Waker,
     pub(crate) addresses: Vec<Address>,
     pub(crate) driver: String,
@@ -92,8 +92,8 @@ pub(crate) fn driver_of(report: &DriverReport) -> (String, String) {
     (driver, report.reason.clone())
 }
 
-/// Where a channel's thread says, once, that it is ready or why it is not.
-pub(crate) type ReadySender = Sender<Result<Ready, ServeError>>;
+/// Sends, once, that a channel's thread is ready, or why it is not.
+pub(crate) type ReadySender = Sender<Result<ChannelReady, ServeError>>;
 
 /// The whole life of one channel: create, listen, serve, drain.
 pub(crate) fn run<S: Shard>(
@@ -104,7 +104,7 @@ pub(crate) fn run<S: Shard>(
     let (mut channel, mut shard, pulse, report) = match set_up(plan, factory) {
         Ok(parts) => parts,
         Err(error) => {
-            // Nobody listens only if the server is being given up already.
+            // The receiver is gone only if the server is already ending.
             let _ = ready.send(Err(error));
             return Ok(());
         }
@@ -120,7 +120,7 @@ pub(crate) fn run<S: Shard>(
 fn set_up<S: Shard>(
     plan: &ShardPlan,
     factory: &(dyn Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync),
-) -> Result<(Channel, S, Pulse, Ready), ServeError> {
+) -> Result<(Channel, S, Pulse, ChannelReady), ServeError> {
     let index = plan.index;
     let create = |source| ServeError::Create { index, source };
     let misuse = |source| ServeError::SetUp { index, source };
@@ -157,7 +157,7 @@ fn set_up<S: Shard>(
     channel.flush().map_err(|source| ServeError::Dispatch { index, source })?;
     let report = channel.report();
     let (driver, why) = driver_of(report);
-    let ready = Ready { waker: channel.waker(), addresses, driver, why };
+    let ready = ChannelReady { waker: channel.waker(), addresses, driver, why };
     Ok((channel, shard, pulse, ready))
 }
 

@@ -15,7 +15,7 @@ use signal_hook::low_level::pipe;
 
 /// What the supervisor learns.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub(crate) enum SupervisorNotice {
     /// SIGINT or SIGTERM came.
     Signal,
     /// A thread that held an [`EndNotice`] has ended, for whatever reason.
@@ -32,7 +32,7 @@ pub(crate) struct Notices {
     writer: UnixStream,
 }
 
-/// The writing end of a thread: says that it ended when dropped, also by a panic.
+/// The writing end of a thread: reports its end when dropped, also after a panic.
 #[derive(Debug)]
 pub(crate) struct EndNotice(UnixStream);
 
@@ -66,7 +66,7 @@ impl Notices {
     }
 
     /// Waits for notices, at most `timeout`; none means that the time is over.
-    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Vec<Notice>> {
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Vec<SupervisorNotice>> {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut [PollFd::new(&self.reader, PollFlags::IN)], timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -82,10 +82,10 @@ impl Notices {
     }
 }
 
-const fn notice(byte: u8) -> Notice {
+const fn notice(byte: u8) -> SupervisorNotice {
     match byte {
-        ENDED => Notice::ThreadEnded,
-        _ => Notice::Signal,
+        ENDED => SupervisorNotice::ThreadEnded,
+        _ => SupervisorNotice::Signal,
     }
 }
 
@@ -100,6 +100,6 @@ mod tests {
         let quiet = notices.wait(Some(Duration::from_millis(1))).expect("poll");
         assert_eq!(quiet, []);
         std::thread::spawn(move || drop(end)).join().expect("the thread");
-        assert_eq!(notices.wait(None).expect("poll"), [Notice::ThreadEnded]);
+        assert_eq!(notices.wait(None).expect("poll"), [SupervisorNotice::ThreadEnded]);
     }
 }

@@ -36,7 +36,7 @@ pub struct Tally {
     pub bytes_in: u64,
     /// Payload bytes of completed writes.
     pub bytes_out: u64,
-    /// Events that a stack on a thread of its own has told; 0 with placement `inline`.
+    /// Events that a stack on its own thread has sent; 0 with placement `inline`.
     pub server_events: u64,
     /// Times that they woke the channel's thread: what `server_events` is divided by.
     pub server_wakeups: u64,
@@ -46,7 +46,7 @@ pub struct Tally {
 const FIELDS: usize = 11;
 
 impl Tally {
-    /// With what the channel beneath counted about its stack's thread.
+    /// With the channel's counters of its stack's thread.
     #[must_use]
     pub(crate) const fn with_wakeups(self, counters: Counters) -> Self {
         let Counters { server_events, server_wakeups, .. } = counters;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_counted_per_wake_up_where_there_is_somebody_to_wake() {
+    fn stats_count_events_per_wake_up_except_inline() {
         assert_eq!(Tally::default().events_per_wakeup(), None);
         let woken = Tally { server_events: 4_340, server_wakeups: 2, ..Tally::default() };
         assert_eq!(woken.events_per_wakeup(), Some(2_170.0));

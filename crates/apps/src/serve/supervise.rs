@@ -1,14 +1,16 @@
-//! The main thread of a server: says that it is ready, shows what it does, ends it on a signal.
+//! The main thread of a server: prints that it is ready, shows statistics, ends it on a signal.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::result_file;
+
 use super::args::ServeArgs;
 use super::error::ServeError;
 use super::running::{Running, start};
 use super::shard_loop::Phase;
-use super::signals::Notice;
+use super::signals::SupervisorNotice;
 use super::stats::{self, Columns, Tally};
 use super::{Server, Shard, ShardSetup};
 
@@ -17,7 +19,7 @@ use super::{Server, Shard, ShardSetup};
 /// When every channel listens it prints one line to standard output, for people and for scripts
 /// that wait for it:
 /// `listening on ADDRESS[ and ADDRESS…], back end NAME, driver NAME, N channel[s]`.
-/// With `--verbose` a line on standard error says why this driver.
+/// With `--verbose` a line on standard error states the reason for this driver.
 ///
 /// # Errors
 /// As [`start`], and the first error of a channel while serving.
@@ -38,21 +40,21 @@ pub(crate) fn supervise(mut running: Running, args: &ServeArgs) -> Result<(), Se
         .notices
         .catch_signals()
         .map_err(|source| ServeError::resource("handlers for SIGINT and SIGTERM", source))?;
-    announce(&running, args)?;
+    announce(&mut running, args)?;
     let interval = args.stats.map(|seconds| Duration::from_secs(seconds.into()));
-    let mut view = interval.map(|interval| View::new(interval, &running));
+    let mut view = interval.map(|interval| LiveView::new(interval, &running));
     let mut ended = 0;
     loop {
-        let wait = view.as_ref().map(View::until_next);
+        let wait = view.as_ref().map(LiveView::until_next);
         let notices = running
             .notices
             .wait(wait)
             .map_err(|source| ServeError::resource("waiting for signals", source))?;
         for notice in notices {
             match notice {
-                Notice::Signal => running.on_signal(),
+                SupervisorNotice::Signal => running.on_signal(),
                 // A channel that ended unasked takes the server down, in order.
-                Notice::ThreadEnded => {
+                SupervisorNotice::ThreadEnded => {
                     ended += 1;
                     running.begin(Phase::Drain);
                 }
@@ -69,21 +71,21 @@ pub(crate) fn supervise(mut running: Running, args: &ServeArgs) -> Result<(), Se
     }
 }
 
-/// What each channel has done, as JSON, where `--json` says.
+/// The counters of each channel, as JSON, to the file of `--json`.
 fn report(tallies: &[Tally], path: Option<&Path>) -> Result<(), ServeError> {
     let Some(path) = path else { return Ok(()) };
     let failed = |source| ServeError::resource(format!("--json {}", path.display()), source);
     let mut json = serde_json::to_string_pretty(tallies).map_err(|error| failed(error.into()))?;
     json.push('\n');
     if path == Path::new("-") {
-        // Whoever stopped reading has seen enough.
+        // A closed pipe is no error.
         let _ = io::stdout().write_all(json.as_bytes());
         return Ok(());
     }
-    std::fs::write(path, json).map_err(failed)
+    result_file::write(path, &json).map_err(failed)
 }
 
-fn announce(running: &Running, args: &ServeArgs) -> Result<(), ServeError> {
+fn announce(running: &mut Running, args: &ServeArgs) -> Result<(), ServeError> {
     let addresses: Vec<String> = running.addresses().iter().map(ToString::to_string).collect();
     let plural = if running.channels() == 1 { "" } else { "s" };
     let line = format!(
@@ -97,19 +99,16 @@ fn announce(running: &Running, args: &ServeArgs) -> Result<(), ServeError> {
         let _ = writeln!(io::stderr(), "{}: {}", running.driver(), running.why());
     }
     let mut stdout = io::stdout();
-    // Nobody may be reading standard output; the server serves all the same.
+    // A closed standard output does not stop the server.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
-    let Some(fd) = args.ready_fd else { return Ok(()) };
-    // The descriptor is opened a second time by its number: it stays its owner's.
-    let path = format!("/proc/self/fd/{fd}");
-    let opened = std::fs::OpenOptions::new().append(true).open(&path);
-    opened
-        .and_then(|mut file| file.write_all(b"\n"))
-        .map_err(|source| ServeError::resource(format!("--ready-fd {fd}"), source))
+    let (Some(fd), Some(mut file)) = (args.ready_fd, running.ready_file.take()) else {
+        return Ok(());
+    };
+    file.write_all(b"\n").map_err(|source| ServeError::resource(format!("--ready-fd {fd}"), source))
 }
 
 /// The live counters.
-struct View {
+struct LiveView {
     interval: Duration,
     shown_at: Instant,
     shown: Vec<Tally>,
@@ -122,7 +121,7 @@ struct View {
 /// How many lines a view that is no terminal prints between headings.
 const ROWS_PER_HEADING: u64 = 20;
 
-impl View {
+impl LiveView {
     fn new(interval: Duration, running: &Running) -> Self {
         Self {
             interval,
@@ -161,7 +160,7 @@ impl View {
                 }
             }
         };
-        // A view that nobody can see any more is no reason to stop serving.
+        // A closed standard error does not stop the server.
         let _ = io::stderr().write_all(text.as_bytes());
         (self.shown, self.shown_at) = (tallies, Instant::now());
     }

@@ -1,4 +1,4 @@
-//! Coarse time for servers: read a few times a second, handed to everything that needs `now`.
+//! Coarse time for servers: read a few times a second, passed to all users of `now`.
 //!
 //! A server asks what time it is for idle timeouts, expiry and dates; a tenth of a second is
 //! plenty there, and a clock read per message would be paid by every message. So the loop of a

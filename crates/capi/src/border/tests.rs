@@ -1,7 +1,7 @@
 //! Tests of calls while no memory is left, and of calls from inside malloc(3).
 //!
-//! The allocator of the test program refuses what the running thread asks it to refuse. Code that
-//! expects memory ends the process then, and with it the test.
+//! The allocator of the test program fails on demand of the running thread. Code that expects
+//! memory then ends the process, and with it the test.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use libc::{iovec, sockaddr, sockaddr_in};
 
-use crate::abi::{mp_channel_t, mp_cmd, mp_driver, mp_event, mp_handle_t};
+use crate::abi::{mp_cmd, mp_driver, mp_event, mp_handle_t};
 use crate::calls::completions::mp_dispatch;
 use crate::calls::inspection::mp_last_error;
 use crate::calls::lifecycle::{defaults, mp_create, mp_destroy};
 use crate::calls::membership::{mp_register, mp_unregister};
 use crate::calls::operations::{mp_read, mp_sendto, mp_write, mp_write_quiet, mp_writev};
+use crate::object::mp_channel_t;
 
 /// More than a buffer of the channel's pool holds.
 const LARGE: usize = 5000;
@@ -33,17 +34,17 @@ struct Allocator;
 static ALLOCATOR: Allocator = Allocator;
 
 thread_local! {
-    /// No memory is given.
+    /// Whether allocations fail.
     static REFUSING: Cell<bool> = const { Cell::new(false) };
-    /// Requests for memory, and returns of memory, since it was set to 0.
+    /// Allocations and deallocations since it was set to 0.
     static CALLS: Cell<usize> = const { Cell::new(0) };
-    /// The next request for memory is interrupted by a write to this handle.
+    /// The next allocation is interrupted by a write to this handle.
     static INTERRUPTED: Cell<mp_handle_t> = const { Cell::new(0) };
-    /// What that write returned, and its errno.
+    /// The result of that write, and its errno.
     static ANSWER: Cell<(c_int, c_int)> = const { Cell::new((0, 0)) };
 }
 
-// SAFETY: memory comes from the system's allocator, or is refused with a null pointer.
+// SAFETY: memory comes from the system's allocator, or the allocation fails with a null pointer.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
@@ -65,7 +66,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// What a signal handler does that interrupts a call while it allocates.
+/// A signal handler that interrupts a call while it allocates.
 fn write_inside_malloc(handle: mp_handle_t) {
     CALLS.set(0);
     // SAFETY: the byte is readable.
@@ -140,7 +141,7 @@ fn pair(scene: &Scene) -> (mp_handle_t, UnixStream) {
     (scene.register(ours), theirs)
 }
 
-/// Makes each call once while there is memory, so that the tables have their size.
+/// Makes each call once while memory is available, so that the tables have their size.
 fn warm_up(scene: &Scene, handle: mp_handle_t, peer: &mut UnixStream) {
     let bytes = [1_u8; LARGE];
     for _ in 0..8 {
@@ -176,7 +177,7 @@ fn write_without_memory_returns_enomem() {
             let written = without_memory(|| unsafe { mp_writev(handle, [part; 2].as_ptr(), 2) });
             expect_no_memory("mp_writev", written);
         }
-        // What fits into the channel's own memory goes out all the same, and alone.
+        // Bytes that fit into the channel's own memory are still sent, and nothing else.
         // SAFETY: the bytes are readable.
         assert_eq!(without_memory(|| unsafe { mp_write(handle, at, 100) }), 0);
         assert_eq!(scene.next().size, 100);
@@ -224,7 +225,7 @@ fn read_without_memory_completes_with_enomem() {
         let mut room = vec![0_u8; 1 << 20];
         let at = room.as_mut_ptr().cast::<c_void>();
         let read = |writer: &mut dyn Write| {
-            writer.write_all(b"hello").expect("a pipe takes it");
+            writer.write_all(b"hello").expect("a write to the pipe");
             // SAFETY: the memory is writable until the event.
             unsafe { mp_read(handle, at, 1 << 20) }
         };
@@ -259,15 +260,15 @@ fn error_answers_do_not_allocate() {
     on_each_driver(|scene| {
         let (handle, _peer) = pair(scene);
         let (stale, _other) = pair(scene);
-        // SAFETY: the handle is not used any more, but to see that it is stale.
+        // SAFETY: the handle is not used any more, except to check that it is stale.
         assert_eq!(unsafe { mp_unregister(stale, ptr::null_mut()) }, 0);
         let x = b"x".as_ptr().cast();
         CALLS.set(0);
-        // SAFETY: the byte is readable, and what names other bytes is refused.
+        // SAFETY: the byte is readable, and invalid memory is rejected.
         let write = |handle, at, size| unsafe { mp_write(handle, at, size) };
-        // SAFETY: null is refused.
+        // SAFETY: null is rejected.
         let writev = || unsafe { mp_writev(handle, ptr::null(), 3) };
-        // SAFETY: the channel is live, and null is refused.
+        // SAFETY: the channel is live, and null is rejected.
         let dispatch = || unsafe { mp_dispatch(scene.0, ptr::null_mut(), 0) };
         let answers = without_memory(|| {
             [

@@ -1,4 +1,4 @@
-//! Making sockets, giving them addresses and ends: the calls that move no bytes.
+//! Calls that create, address and close sockets: those that transfer no bytes.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -7,13 +7,15 @@ use channel::Address;
 use libc::{sockaddr, socklen_t};
 use sockets::{Bsd, Error, OpenFlags, Shutdown};
 
-use super::context::{Inside, Refusal, answer, in_order, is_ours, status, with_fd, with_sockets};
+use super::context::{in_order, with_fd, with_sockets};
+use super::outcome::{SocketCallError, answer, status};
+use super::thread::{ThreadState, is_ours};
 use crate::address;
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 use crate::memory::memory;
 use crate::pending::Sender;
 
-/// socket(2). AF_INET and AF_INET6 are ours; other families are the kernel's.
+/// socket(2). AF_INET and AF_INET6 are the library's sockets; other families are the kernel's.
 #[unsafe(no_mangle)]
 pub extern "C" fn mps_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain != libc::AF_INET && domain != libc::AF_INET6 {
@@ -36,7 +38,7 @@ pub unsafe extern "C" fn mps_bind(fd: c_int, addr: *const sockaddr, addrlen: soc
     let bind = |to: Option<SocketAddr>| {
         with_fd(fd, |sockets| sockets.bind(fd, to.ok_or(Error::FamilyNotSupported)?))
     };
-    status("mps_bind", in_order(fd, to.map_err(Refusal::from).and_then(bind)))
+    status("mps_bind", in_order(fd, to.map_err(SocketCallError::from).and_then(bind)))
 }
 
 /// listen(2).
@@ -60,7 +62,7 @@ pub unsafe extern "C" fn mps_accept(
         // SAFETY: the program promises what accept(2) asks for.
         return unsafe { libc::accept(fd, addr, addrlen) };
     }
-    // SAFETY: the program promises room for an address, as large as it says, or null.
+    // SAFETY: the program promises a buffer for an address with its size, or null.
     answer("mps_accept", in_order(fd, unsafe { accepted(fd, addr, addrlen, 0) }))
 }
 
@@ -76,7 +78,7 @@ pub unsafe extern "C" fn mps_accept4(
         // SAFETY: the program promises what accept4(2) asks for.
         return unsafe { libc::accept4(fd, addr, addrlen, flags) };
     }
-    // SAFETY: the program promises room for an address, as large as it says, or null.
+    // SAFETY: the program promises a buffer for an address with its size, or null.
     answer("mps_accept4", in_order(fd, unsafe { accepted(fd, addr, addrlen, flags) }))
 }
 
@@ -87,7 +89,7 @@ unsafe fn accepted(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
     flags: c_int,
-) -> Result<c_int, Refusal> {
+) -> Result<c_int, SocketCallError> {
     // SOCK_NONBLOCK and SOCK_CLOEXEC are O_NONBLOCK and O_CLOEXEC.
     let flags = OpenFlags::from_bits(flags).ok_or(CallError::Argument("flags"))?;
     if !addr.is_null() {
@@ -96,7 +98,7 @@ unsafe fn accepted(
     }
     let (accepted, peer) = with_fd(fd, |sockets| {
         let accepted = sockets.accept4(fd, flags)?;
-        // One that is over already has no peer to name any more.
+        // A connection that has already ended has no peer address.
         let peer = if addr.is_null() { None } else { sockets.getpeername(accepted).ok() };
         Ok((accepted, peer))
     })?;
@@ -121,7 +123,7 @@ pub unsafe extern "C" fn mps_connect(
     // SAFETY: the program promises an address of that size, or null.
     let to = unsafe { read_address(addr, addrlen) };
     let connect = |to: Option<SocketAddr>| with_fd(fd, |sockets| sockets.connect(fd, to));
-    status("mps_connect", in_order(fd, to.map_err(Refusal::from).and_then(connect)))
+    status("mps_connect", in_order(fd, to.map_err(SocketCallError::from).and_then(connect)))
 }
 
 /// shutdown(2).
@@ -140,7 +142,7 @@ pub extern "C" fn mps_shutdown(fd: c_int, how: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn mps_close(fd: c_int) -> c_int {
     if !is_ours(fd) {
-        // SAFETY: takes an integer; whose descriptor it is, is the program's affair.
+        // SAFETY: takes an integer; the program owns the descriptor.
         return unsafe { libc::close(fd) };
     }
     status("mps_close", with_fd(fd, |sockets| sockets.close(fd)))
@@ -157,7 +159,7 @@ pub unsafe extern "C" fn mps_getsockname(
         // SAFETY: the program promises what getsockname(2) asks for.
         return unsafe { libc::getsockname(fd, addr, addrlen) };
     }
-    // SAFETY: the program promises room for an address, as large as it says.
+    // SAFETY: the program promises a buffer for an address with its size.
     status("mps_getsockname", unsafe { named(fd, addr, addrlen, |it| it.getsockname(fd)) })
 }
 
@@ -172,7 +174,7 @@ pub unsafe extern "C" fn mps_getpeername(
         // SAFETY: the program promises what getpeername(2) asks for.
         return unsafe { libc::getpeername(fd, addr, addrlen) };
     }
-    // SAFETY: the program promises room for an address, as large as it says.
+    // SAFETY: the program promises a buffer for an address with its size.
     status("mps_getpeername", unsafe { named(fd, addr, addrlen, |it| it.getpeername(fd)) })
 }
 
@@ -182,8 +184,8 @@ unsafe fn named(
     fd: c_int,
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
-    name: impl FnOnce(&mut Inside) -> Result<SocketAddr, Error>,
-) -> Result<(), Refusal> {
+    name: impl FnOnce(&mut ThreadState) -> Result<SocketAddr, Error>,
+) -> Result<(), SocketCallError> {
     let address = with_fd(fd, name)?;
     // SAFETY: the caller keeps the contract.
     unsafe { check_room(addrlen) }?;
@@ -195,14 +197,14 @@ unsafe fn named(
     Ok(())
 }
 
-/// An internet address of the program's; none: AF_UNSPEC.
+/// Reads an internet address of the program; `None`: AF_UNSPEC.
 ///
 /// # Safety
 /// `at` is null or points to `size` readable bytes.
 pub(super) unsafe fn read_address(
     at: *const sockaddr,
     size: socklen_t,
-) -> Result<Option<SocketAddr>, Failure> {
+) -> Result<Option<SocketAddr>, CallFailure> {
     if size as usize > channel::SOCKADDR_BYTES {
         return Err(CallError::Argument("addrlen").into());
     }
@@ -219,11 +221,11 @@ pub(super) unsafe fn read_address(
     }
 }
 
-/// Whether there is a size that an address can be cut to.
+/// Checks that the size of an address buffer is present and valid.
 ///
 /// # Safety
 /// `size` is null or points to a size.
-pub(super) unsafe fn check_room(size: *const socklen_t) -> Result<(), Failure> {
+pub(super) unsafe fn check_room(size: *const socklen_t) -> Result<(), CallFailure> {
     if size.is_null() {
         return Err(CallError::Null("addrlen").into());
     }

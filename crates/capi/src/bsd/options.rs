@@ -1,8 +1,8 @@
-//! Options and modes of descriptors, and more names for them.
+//! Options and modes of descriptors, and duplication.
 //!
-//! `fcntl` and `ioctl` take an argument of any type. On the machines that we know, an argument of a
-//! word's size after `...` lies where it would lie without, so here it is a word; where the program
-//! gives none, whatever is there is not looked at.
+//! `fcntl` and `ioctl` take an argument of any type. On the supported machines, a word-sized
+//! argument after `...` is passed as an ordinary one, so here it is a word; it is ignored where the
+//! program passes none.
 
 use std::ffi::{c_int, c_ulong, c_void};
 
@@ -10,7 +10,9 @@ use libc::socklen_t;
 use sockets::{Bsd, OpenFlags};
 
 use super::calls::check_room;
-use super::context::{answer, in_order, is_ours, status, with_fd};
+use super::context::{in_order, with_fd};
+use super::outcome::{answer, status};
+use super::thread::is_ours;
 use crate::error::CallError;
 use crate::memory::{memory, memory_mut};
 
@@ -35,7 +37,7 @@ pub unsafe extern "C" fn mps_getsockopt(
         unsafe { check_room(size) }?;
         // SAFETY: the same.
         let room = unsafe { size.read() } as usize;
-        // SAFETY: it promises as many writable bytes.
+        // SAFETY: it promises that many writable bytes.
         let room = unsafe { memory_mut(value, room, "optval") }?;
         let told = with_fd(fd, |sockets| sockets.getsockopt(fd, level, name, room))?;
         // SAFETY: it promises a writable size.
@@ -61,7 +63,7 @@ pub unsafe extern "C" fn mps_setsockopt(
     let set = || {
         let size = usize::try_from(size.cast_signed());
         let size = size.map_err(|_| CallError::Argument("optlen"))?;
-        // SAFETY: the program promises as many readable bytes.
+        // SAFETY: the program promises that many readable bytes.
         let value = unsafe { memory(value, size, "optval") }?;
         with_fd(fd, |sockets| sockets.setsockopt(fd, level, name, value))
     };
@@ -79,7 +81,7 @@ pub unsafe extern "C" fn mps_ioctl(fd: c_int, request: c_ulong, argument: *mut c
         let (has_value, is_answered) = match request {
             libc::FIONBIO => (true, false),
             libc::FIONREAD | libc::TIOCOUTQ | SIOCATMARK => (false, true),
-            // Where there is one, it may be anything.
+            // An ignored argument may have any value.
             _ => (false, false),
         };
         if (has_value || is_answered) && argument.is_null() {
@@ -105,7 +107,7 @@ pub unsafe extern "C" fn mps_fcntl(fd: c_int, command: c_int, argument: usize) -
         // SAFETY: the program promises what fcntl(2) asks for.
         return unsafe { libc::fcntl(fd, command, argument) };
     }
-    // An int was handed over; what lies above it in the register means nothing.
+    // The argument is an int; the upper half of the register is undefined.
     let argument = argument as c_int;
     answer("mps_fcntl", with_fd(fd, |sockets| sockets.fcntl(fd, command, argument)))
 }
@@ -120,7 +122,7 @@ pub extern "C" fn mps_dup(fd: c_int) -> c_int {
     answer("mps_dup", with_fd(fd, |sockets| sockets.fcntl(fd, libc::F_DUPFD, 0)))
 }
 
-/// dup2(2). A number of ours cannot become one of the process's, nor the other way round: EBADF.
+/// dup2(2). A descriptor of the library cannot become one of the process, nor the reverse: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn mps_dup2(old: c_int, new: c_int) -> c_int {
     if !is_ours(old) {

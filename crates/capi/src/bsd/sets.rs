@@ -1,9 +1,9 @@
-//! Many descriptors at once: epoll, poll and select, of ours and of the process's in one call.
+//! epoll, poll and select, for descriptors of the library and of the process in one call.
 //!
 //! Read first: epoll(7), poll(2), select(2); decision 0024.
 //!
-//! A call that names only descriptors of the process goes to the C library where the thread has no
-//! sockets; where it has some, they are driven while it waits.
+//! A call that names only descriptors of the process goes to the C library if the thread has no
+//! sockets; otherwise the sockets are driven while it waits.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use sockets::{Bsd, EpollEvent, EpollOp, Events, FdSet, OpenFlags, PollFd, SignalMask};
 
-use super::context::{
-    Refusal, answer, count, has_sockets, in_order, is_ours, status, with_fd, with_sockets,
-};
-use crate::error::{CallError, Failure};
+use super::context::{in_order, with_fd, with_sockets};
+use super::outcome::{SocketCallError, answer, count, status};
+use super::thread::{has_sockets, is_ours};
+use crate::error::{CallError, CallFailure};
 use crate::limits::{BSD_EVENTS_MAX, BSD_POLL_MAX};
 
 /// Descriptors of an fd_set.
@@ -40,7 +40,7 @@ pub extern "C" fn mps_epoll_create1(flags: c_int) -> c_int {
     answer("mps_epoll_create1", flags.and_then(create))
 }
 
-/// epoll_ctl(2). Members may be of the process.
+/// epoll_ctl(2). Members may be descriptors of the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mps_epoll_ctl(
     epoll: c_int,
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn mps_epoll_wait(
         // SAFETY: the program promises what epoll_wait(2) asks for.
         return unsafe { libc::epoll_wait(epoll, events, max, timeout) };
     }
-    // SAFETY: the program promises room for `max` events.
+    // SAFETY: the program promises memory for `max` events.
     let told = unsafe { wait(epoll, (events, max), milliseconds(timeout), None) };
     count("mps_epoll_wait", in_order(epoll, told))
 }
@@ -104,19 +104,19 @@ pub unsafe extern "C" fn mps_epoll_pwait(
     }
     // SAFETY: the program promises a mask, or null.
     let mask = unsafe { mask_of(mask) };
-    // SAFETY: the program promises room for `max` events.
+    // SAFETY: the program promises memory for `max` events.
     let told = unsafe { wait(epoll, (events, max), milliseconds(timeout), mask) };
     count("mps_epoll_pwait", in_order(epoll, told))
 }
 
 /// # Safety
-/// `events` is null or points to room for `max` events.
+/// `events` is null or points to memory for `max` events.
 unsafe fn wait(
     epoll: c_int,
     (events, max): (*mut epoll_event, c_int),
     timeout: Option<Duration>,
     mask: Option<SignalMask>,
-) -> Result<usize, Refusal> {
+) -> Result<usize, SocketCallError> {
     let max = usize::try_from(max).ok().filter(|&max| max > 0);
     let max = max.ok_or(CallError::Argument("maxevents"))?.min(BSD_EVENTS_MAX);
     if events.is_null() {
@@ -130,7 +130,7 @@ unsafe fn wait(
         let told = sockets.epoll_pwait(epoll, &mut found[..max], timeout, mask);
         for (index, event) in found[..*told.as_ref().unwrap_or(&0)].iter().enumerate() {
             let event = epoll_event { events: event.events.bits(), u64: event.data };
-            // SAFETY: the caller promises room for as many, and events are packed.
+            // SAFETY: the caller promises the memory, and events are packed.
             unsafe { events.wrapping_add(index).write_unaligned(event) };
         }
         sockets.events = found;
@@ -141,14 +141,14 @@ unsafe fn wait(
 /// poll(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mps_poll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: the program promises as many entries.
+    // SAFETY: the program promises `nfds` entries.
     match unsafe { entries(fds, nfds) } {
         Ok(entries) if is_kernels(entries) => {
             // SAFETY: the program promises what poll(2) asks for.
             unsafe { libc::poll(fds, nfds, timeout) }
         }
         entries => {
-            let polled = entries.map_err(Refusal::from);
+            let polled = entries.map_err(SocketCallError::from);
             let polled = polled.and_then(|it| polled_of(it, milliseconds(timeout), None));
             count("mps_poll", polled)
         }
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn mps_ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the program promises as many entries.
+    // SAFETY: the program promises `nfds` entries.
     match unsafe { entries(fds, nfds) } {
         Ok(entries) if is_kernels(entries) => {
             // SAFETY: the program promises what ppoll(2) asks for.
@@ -181,8 +181,8 @@ pub unsafe extern "C" fn mps_ppoll(
 }
 
 /// # Safety
-/// `fds` is null or points to as many entries, which nobody else uses as long as `'a` lasts.
-unsafe fn entries<'a>(fds: *mut pollfd, nfds: nfds_t) -> Result<&'a mut [pollfd], Failure> {
+/// `fds` is null or points to `nfds` entries that nothing else uses for `'a`.
+unsafe fn entries<'a>(fds: *mut pollfd, nfds: nfds_t) -> Result<&'a mut [pollfd], CallFailure> {
     let len = usize::try_from(nfds).ok().filter(|&len| len <= BSD_POLL_MAX);
     let len = len.ok_or(CallError::Argument("nfds"))?;
     match (fds.is_null(), len) {
@@ -193,7 +193,7 @@ unsafe fn entries<'a>(fds: *mut pollfd, nfds: nfds_t) -> Result<&'a mut [pollfd]
     }
 }
 
-/// There is nothing of ours in it, and nothing of ours to be driven meanwhile.
+/// Whether no entry is the library's, and the thread has no sockets to drive meanwhile.
 fn is_kernels(entries: &[pollfd]) -> bool {
     !entries.iter().any(|entry| is_ours(entry.fd)) && !has_sockets()
 }
@@ -202,7 +202,7 @@ fn polled_of(
     entries: &mut [pollfd],
     timeout: Option<Duration>,
     mask: Option<SignalMask>,
-) -> Result<usize, Refusal> {
+) -> Result<usize, SocketCallError> {
     with_sockets(|sockets| {
         let mut asked = std::mem::take(&mut sockets.entries);
         asked.extend(entries.iter().map(|entry| {
@@ -221,7 +221,7 @@ fn polled_of(
     })
 }
 
-/// select(2). As in Linux, `timeout` holds afterwards what is left of it.
+/// select(2). As in Linux, `timeout` is set to the time that remains.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mps_select(
     nfds: c_int,
@@ -287,12 +287,12 @@ unsafe fn selected(
     sets: [*mut fd_set; 3],
     timeout: Option<Duration>,
     mask: Option<SignalMask>,
-) -> Result<usize, Refusal> {
+) -> Result<usize, SocketCallError> {
     let nfds = usize::try_from(nfds).map_err(|_| CallError::Argument("nfds"))?.min(SELECT_MAX);
     let mut asked: [FdSet; 3] = std::array::from_fn(|_| vec![0; nfds.div_ceil(64)]);
     for (set, words) in sets.iter().zip(&mut asked) {
         if !set.is_null() {
-            // SAFETY: the caller promises a set, which is as many words.
+            // SAFETY: the caller promises a set, which has that many words.
             let bits = unsafe { set.cast::<[u64; SELECT_WORDS]>().read() };
             words.copy_from_slice(&bits[..nfds.div_ceil(64)]);
         }
@@ -302,13 +302,13 @@ unsafe fn selected(
     }
     let ready = with_sockets(|sockets| sockets.pselect(&mut asked, timeout, mask))?;
     for (set, words) in sets.iter().zip(&asked).filter(|(set, _)| !set.is_null()) {
-        // SAFETY: as above; the words that were asked about are the first of the set.
+        // SAFETY: as above; the first words of the set are the requested ones.
         unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), set.cast(), words.len()) };
     }
     Ok(ready)
 }
 
-/// A time-out in milliseconds; below zero: for ever.
+/// A timeout in milliseconds; negative: none.
 fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
@@ -317,7 +317,7 @@ fn milliseconds(timeout: c_int) -> Option<Duration> {
 ///
 /// # Safety
 /// `time` is null or points to a time.
-pub(super) unsafe fn duration(time: *const timespec) -> Result<Option<Duration>, Failure> {
+pub(super) unsafe fn duration(time: *const timespec) -> Result<Option<Duration>, CallFailure> {
     // SAFETY: the caller promises a time, or null.
     match unsafe { time.as_ref() } {
         None => Ok(None),
@@ -330,8 +330,8 @@ pub(super) fn timespec_of(time: Duration) -> timespec {
     timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Seconds and parts of them, of so many nanoseconds each.
-fn checked(seconds: i64, parts: i64, part_ns: u64) -> Result<Duration, Failure> {
+/// Seconds and parts of them, of `part_ns` nanoseconds each.
+fn checked(seconds: i64, parts: i64, part_ns: u64) -> Result<Duration, CallFailure> {
     let seconds = u64::try_from(seconds).ok().map(Duration::from_secs);
     let parts = u64::try_from(parts).ok().and_then(|parts| parts.checked_mul(part_ns));
     let time = seconds.zip(parts.map(Duration::from_nanos));
@@ -339,7 +339,7 @@ fn checked(seconds: i64, parts: i64, part_ns: u64) -> Result<Duration, Failure> 
     time.ok_or_else(|| CallError::Argument("timeout").into())
 }
 
-/// The signals of a mask, of which the kernel's are the first word; null is none.
+/// The signals of a mask, of which the kernel uses the first word; null is none.
 ///
 /// # Safety
 /// `mask` is null or points to a mask.
@@ -356,15 +356,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_what_they_say_or_wrong() {
+    fn invalid_times_are_rejected() {
         assert_eq!(checked(1, 500_000, 1_000).unwrap(), Duration::from_millis(1500));
         for (seconds, parts) in [(-1, 0), (0, -1)] {
             assert_eq!(checked(seconds, parts, 1).unwrap_err().why().errno(), libc::EINVAL);
         }
         let late = timespec { tv_sec: 0, tv_nsec: 1_000_000_000 };
-        // SAFETY: the time is ours.
+        // SAFETY: the time is a local.
         assert!(unsafe { duration(&raw const late) }.is_err());
-        // SAFETY: there is none.
+        // SAFETY: null is allowed.
         assert_eq!(unsafe { duration(std::ptr::null()) }.unwrap(), None);
         assert_eq!(timespec_of(Duration::from_millis(1500)).tv_nsec, 500_000_000);
         assert_eq!((milliseconds(-1), milliseconds(5)), (None, Some(Duration::from_millis(5))));

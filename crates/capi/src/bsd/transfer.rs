@@ -1,4 +1,4 @@
-//! Bytes and messages, in and out.
+//! Receives and sends bytes and messages.
 //!
 //! Read first: read(2), write(2), recv(2), send(2).
 
@@ -10,9 +10,11 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 use sockets::{Bsd, Error, MsgFlags};
 
 use super::calls::{check_room, read_address, write_address};
-use super::context::{Refusal, answer, count, in_order, is_ours, with_fd};
+use super::context::{in_order, with_fd};
+use super::outcome::{SocketCallError, answer, count};
 use super::sets::{duration, timespec_of};
-use crate::error::{CallError, Failure};
+use super::thread::is_ours;
+use crate::error::{CallError, CallFailure};
 use crate::limits::PARTS_MAX;
 use crate::memory::{memory, memory_mut, with_parts, with_parts_mut};
 
@@ -89,7 +91,7 @@ pub unsafe extern "C" fn mps_recvfrom(
         let mut parts = [IoSliceMut::new(to)];
         let received = with_fd(fd, |sockets| sockets.recvfrom(fd, &mut parts, flags))?;
         if !addr.is_null() {
-            // SAFETY: it promises room for an address, as large as it says.
+            // SAFETY: it promises a buffer for an address with its size.
             unsafe { write_address(addr, addrlen, received.from) };
         }
         Ok(received.len)
@@ -109,9 +111,13 @@ pub unsafe extern "C" fn mps_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) 
 }
 
 /// # Safety
-/// `msg` is null or points to a header that may be written, with pieces of writable memory and room
-/// for an address and control data, where these are not null.
-unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Result<usize, Refusal> {
+/// `msg` is null or points to a writable header, with pieces of writable memory and buffers for an
+/// address and control data, where these are not null.
+unsafe fn receive_message(
+    fd: c_int,
+    msg: *mut msghdr,
+    flags: c_int,
+) -> Result<usize, SocketCallError> {
     // SAFETY: the caller promises a header, or null.
     let header = unsafe { msg.as_mut() }.ok_or(CallError::Null("msg"))?;
     check_parts(header)?;
@@ -124,7 +130,7 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Result<u
     let received = unsafe { with_parts_mut(header.msg_iov, Some(header.msg_iovlen), receive) }?;
     if !header.msg_name.is_null() {
         let size = &raw mut header.msg_namelen;
-        // SAFETY: the caller promises room for an address, as large as it says.
+        // SAFETY: the caller promises a buffer for an address with its size.
         unsafe { write_address(header.msg_name.cast(), size, received.from) };
     }
     header.msg_controllen = received.control_len;
@@ -132,10 +138,10 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Result<u
     Ok(received.len)
 }
 
-/// Room for control data: none where the pointer is null, as in Linux.
+/// The buffer for control data: empty if the pointer is null, as in Linux.
 ///
 /// # Safety
-/// `msg_control` is null or points to `msg_controllen` bytes that nobody else uses.
+/// `msg_control` is null or points to `msg_controllen` bytes that nothing else uses.
 unsafe fn control_of<'a>(header: &msghdr) -> &'a mut [u8] {
     // SAFETY: the caller keeps the contract.
     let control = unsafe { memory_mut(header.msg_control, header.msg_controllen, "msg_control") };
@@ -201,16 +207,16 @@ pub unsafe extern "C" fn mps_sendmmsg(
     count("mps_sendmmsg", in_order(fd, piped(fd, flags, sent)))
 }
 
-/// Moves messages one after the other, until `one` says that it is the last. An error counts only
-/// if it comes with the first.
+/// Transfers messages one after the other, until `one` reports the last. An error is returned only
+/// for the first.
 ///
 /// # Safety
-/// `messages` is null or points to `len` messages, of which each is as `one` needs it.
+/// `messages` is null or points to `len` messages, each valid for `one`.
 unsafe fn each_message(
     messages: *mut mmsghdr,
     len: c_uint,
-    mut one: impl FnMut(&mut msghdr) -> Result<(usize, bool), Refusal>,
-) -> Result<usize, Refusal> {
+    mut one: impl FnMut(&mut msghdr) -> Result<(usize, bool), SocketCallError>,
+) -> Result<usize, SocketCallError> {
     let len = (len as usize).min(PARTS_MAX);
     if messages.is_null() && len > 0 {
         return Err(CallError::Null("msgvec").into());
@@ -324,7 +330,11 @@ pub unsafe extern "C" fn mps_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int
 /// # Safety
 /// `msg` is null or points to a header with pieces of readable memory, an address and control data,
 /// where these are not null.
-unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Result<usize, Refusal> {
+unsafe fn send_message(
+    fd: c_int,
+    msg: *const msghdr,
+    flags: c_int,
+) -> Result<usize, SocketCallError> {
     // SAFETY: the caller promises a header, or null.
     let header = unsafe { msg.as_ref() }.ok_or(CallError::Null("msg"))?;
     check_parts(header)?;
@@ -335,19 +345,18 @@ unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Result<us
     };
     let flags = MsgFlags::from_bits_retain(flags);
     let control_len = header.msg_controllen;
-    // SAFETY: the caller promises as many readable bytes, or null.
+    // SAFETY: the caller promises that many readable bytes, or null.
     let control = unsafe { memory(header.msg_control, control_len, "msg_control") }?;
-    let send = |from: &[IoSlice<'_>]| {
-        with_fd(fd, |sockets| sockets.sendmsg(fd, from, (to, control), flags))
-    };
+    let send =
+        |from: &[IoSlice<'_>]| with_fd(fd, |sockets| sockets.sendmsg(fd, from, to, control, flags));
     // SAFETY: the caller promises that the pieces are readable memory.
     unsafe { with_parts(header.msg_iov, Some(header.msg_iovlen), send) }
 }
 
-/// A message of more pieces than there may be is too long, and not wrong.
-fn check_parts(header: &msghdr) -> Result<(), Refusal> {
+/// A message with too many pieces is too long (EMSGSIZE), not invalid.
+fn check_parts(header: &msghdr) -> Result<(), SocketCallError> {
     match header.msg_iovlen > PARTS_MAX {
-        true => Err(Failure::from(Error::MessageTooLong).into()),
+        true => Err(CallFailure::from(Error::MessageTooLong).into()),
         false => Ok(()),
     }
 }
@@ -360,8 +369,14 @@ fn len(len: usize) -> ssize_t {
 
 /// Raises SIGPIPE where Linux does: for a stream whose sending direction is closed.
 #[inline]
-fn piped<T>(fd: c_int, flags: c_int, sent: Result<T, Refusal>) -> Result<T, Refusal> {
-    if matches!(sent, Err(Refusal::Socket(Error::BrokenPipe))) && flags & libc::MSG_NOSIGNAL == 0 {
+fn piped<T>(
+    fd: c_int,
+    flags: c_int,
+    sent: Result<T, SocketCallError>,
+) -> Result<T, SocketCallError> {
+    if matches!(sent, Err(SocketCallError::Socket(Error::BrokenPipe)))
+        && flags & libc::MSG_NOSIGNAL == 0
+    {
         raise_pipe(fd);
     }
     sent
@@ -372,7 +387,7 @@ fn raise_pipe(fd: c_int) {
     let mut kind = [0; size_of::<c_int>()];
     let asked = with_fd(fd, |it| it.getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, &mut kind));
     if asked.is_ok() && c_int::from_ne_bytes(kind) == libc::SOCK_STREAM {
-        // SAFETY: takes an integer. What the signal does is the program's to say; no call of ours
+        // SAFETY: takes an integer. The program chooses the signal's action; no call of the library
         // is inside.
         unsafe { libc::raise(libc::SIGPIPE) };
     }

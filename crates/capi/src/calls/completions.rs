@@ -1,4 +1,4 @@
-//! What comes out of the channel.
+//! Calls that return completions.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -6,45 +6,45 @@ use std::os::fd::AsRawFd;
 use std::slice;
 use std::time::Duration;
 
-use channel::Rest;
+use channel::Park;
 
-use crate::abi::{MP_FOREVER, MP_LENT, mp_channel_t, mp_event};
+use crate::abi::{MP_FOREVER, MP_LENT, mp_event};
 use crate::border::{finish, status};
 use crate::calls::non_null;
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 use crate::lent::LentKey;
 use crate::limits::DISPATCH_MANY_MAX;
-use crate::object::{self, Inner, with_channel, with_handle};
+use crate::object::{self, ChannelInner, mp_channel_t, with_channel, with_handle};
 
-/// Hands what is queued to the kernel now.
+/// Submits queued operations to the kernel now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_flush(channel: *mut mp_channel_t) -> c_int {
     // SAFETY: the program promises a channel that it has not destroyed.
     status("mp_flush", unsafe { with_channel(channel, |inner| Ok(inner.channel.flush()?)) })
 }
 
-/// The next completion: 1 and the event, 0 if there was none in `timeout_ns` nanoseconds
-/// (MP_FOREVER: wait until there is one), -1 on failure.
+/// Returns 1 and the next completion, 0 if there was none within `timeout_ns` nanoseconds
+/// (MP_FOREVER: no limit), -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_dispatch(
     channel: *mut mp_channel_t,
     event: *mut mp_event,
     timeout_ns: i64,
 ) -> c_int {
-    let dispatch = |inner: &mut Inner| {
+    let dispatch = |inner: &mut ChannelInner| {
         non_null(event, "event")?;
         let timeout = timeout(timeout_ns)?;
-        let Inner { channel, events, .. } = inner;
-        // SAFETY: the program promises that `event` is writable, and nobody else looks at it.
+        let ChannelInner { channel, events, .. } = inner;
+        // SAFETY: the program promises that `event` is writable, and not used elsewhere.
         let event = unsafe { &mut *event.cast::<MaybeUninit<mp_event>>() };
         if let Some(refused) = events.refused.pop_front() {
             event.write(refused);
             return Ok(1);
         }
-        // No `?`: it would move the completion before it is looked at.
+        // No `?`: it would move the completion before it is converted.
         match channel.dispatch(timeout) {
             Ok(Some(completion)) => {
-                // SAFETY: the program keeps what it gave to reads valid until their events.
+                // SAFETY: the program keeps the buffers of reads valid until their events.
                 unsafe { events.convert(channel, completion, event) };
                 Ok(1)
             }
@@ -56,8 +56,8 @@ pub unsafe extern "C" fn mp_dispatch(
     finish("mp_dispatch", unsafe { with_channel(channel, dispatch) })
 }
 
-/// Up to `events_count` completions: how many, 0 if there was none in time, -1 on failure. Waits
-/// for the first one only.
+/// Returns up to `events_count` completions and their number, 0 if there was none in time, -1 on
+/// failure. Waits only for the first one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_dispatch_many(
     channel: *mut mp_channel_t,
@@ -65,14 +65,14 @@ pub unsafe extern "C" fn mp_dispatch_many(
     events_count: c_int,
     timeout_ns: i64,
 ) -> c_int {
-    let dispatch = |inner: &mut Inner| {
+    let dispatch = |inner: &mut ChannelInner| {
         non_null(events, "events")?;
         let max = usize::try_from(events_count).unwrap_or(0).min(DISPATCH_MANY_MAX);
         if max == 0 {
             return Err(CallError::Argument("events_count").into());
         }
         let timeout = timeout(timeout_ns)?;
-        let Inner { channel, events: border, batch } = inner;
+        let ChannelInner { channel, events: border, batch } = inner;
         if border.refused.is_empty() {
             channel.dispatch_many(batch, max, timeout)?;
         }
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn mp_dispatch_many(
             count += 1;
         }
         for (completion, event) in batch.drain(..).zip(&mut events) {
-            // SAFETY: the program keeps what it gave to reads valid until their events.
+            // SAFETY: the program keeps the buffers of reads valid until their events.
             unsafe { border.convert(channel, completion, event) };
             count += 1;
         }
@@ -97,21 +97,21 @@ pub unsafe extern "C" fn mp_dispatch_many(
     finish("mp_dispatch_many", unsafe { with_channel(channel, dispatch) })
 }
 
-/// Prepares the channel for a wait outside of the library: 1 if there may be an event to dispatch
-/// now; 0 if there is none before one of mp_descriptors() is readable or `*timeout_ns` nanoseconds
-/// have passed (MP_FOREVER: no limit); -1 on failure. Does not wait.
+/// Prepares the channel for a wait outside the library. Returns 1 if there may be an event to
+/// dispatch now; 0 if there is none before one of mp_descriptors() is readable or `*timeout_ns`
+/// nanoseconds have passed (MP_FOREVER: no limit); -1 on failure. Does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_park(channel: *mut mp_channel_t, timeout_ns: *mut i64) -> c_int {
-    let park = |inner: &mut Inner| {
+    let park = |inner: &mut ChannelInner| {
         non_null(timeout_ns, "timeout_ns")?;
         let rest = match inner.events.refused.is_empty() {
-            true => inner.channel.rest()?,
-            false => Rest::Work,
+            true => inner.channel.park()?,
+            false => Park::Work,
         };
         let (has_work, wait_ns) = match rest {
-            Rest::Work => (1, 0),
-            Rest::Until(None) => (0, MP_FOREVER),
-            Rest::Until(Some(wait)) => (0, i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX)),
+            Park::Work => (1, 0),
+            Park::Until(None) => (0, MP_FOREVER),
+            Park::Until(Some(wait)) => (0, i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX)),
         };
         // SAFETY: the program promises that `timeout_ns` is writable.
         unsafe { timeout_ns.write(wait_ns) };
@@ -122,21 +122,21 @@ pub unsafe extern "C" fn mp_park(channel: *mut mp_channel_t, timeout_ns: *mut i6
 }
 
 /// The descriptors to poll for reading after mp_park() has returned 0: writes up to `fds_count` of
-/// them and returns how many there are. They stay the channel's, and the same until mp_destroy().
+/// them and returns their number. The channel owns them, and they do not change until mp_destroy().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_descriptors(
     channel: *mut mp_channel_t,
     fds: *mut c_int,
     fds_count: c_int,
 ) -> c_int {
-    let descriptors = |inner: &mut Inner| {
+    let descriptors = |inner: &mut ChannelInner| {
         let room = usize::try_from(fds_count).map_err(|_| CallError::Argument("fds_count"))?;
         if room > 0 {
             non_null(fds, "fds")?;
         }
         let descriptors = inner.channel.descriptors();
         for (index, descriptor) in descriptors.iter().take(room).enumerate() {
-            // SAFETY: the index is below `fds_count`, and the program promises as much room.
+            // SAFETY: the index is below `fds_count`, and the program promises that many elements.
             let place = unsafe { fds.add(index) };
             // SAFETY: the same.
             unsafe { place.write(descriptor.as_raw_fd()) };
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn mp_descriptors(
     finish("mp_descriptors", unsafe { with_channel(channel, descriptors) })
 }
 
-/// Gives the buffer back that an event lends; the event then lends none.
+/// Returns the buffer that an event lends; the event then lends none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_release(event: *mut mp_event) -> c_int {
     let release = || {
@@ -171,16 +171,16 @@ pub unsafe extern "C" fn mp_release(event: *mut mp_event) -> c_int {
     status("mp_release", release())
 }
 
-/// Lets mp_dispatch() of the channel return with MP_WAKE. Any thread and any signal handler may
-/// call this.
+/// Makes mp_dispatch() of the channel return MP_WAKE. May be called by any thread and any signal
+/// handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_wake(channel: *mut mp_channel_t) -> c_int {
-    // SAFETY: the program promises a channel that nobody destroys meanwhile.
+    // SAFETY: the program promises a channel that is not destroyed during the call.
     status("mp_wake", unsafe { object::wake(channel) })
 }
 
-/// `None` waits for ever.
-fn timeout(timeout_ns: i64) -> Result<Option<Duration>, Failure> {
+/// `None` is no limit.
+fn timeout(timeout_ns: i64) -> Result<Option<Duration>, CallFailure> {
     match u64::try_from(timeout_ns) {
         Ok(timeout_ns) => Ok(Some(Duration::from_nanos(timeout_ns))),
         Err(_) if timeout_ns == MP_FOREVER => Ok(None),

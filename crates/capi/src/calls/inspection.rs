@@ -1,4 +1,4 @@
-//! Looking in: what a channel does and why.
+//! Inspection: the state of a channel and the causes of its choices.
 
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use libc::{sockaddr, socklen_t, ssize_t};
 
 use crate::abi::{
     MP_CONN_ECN, MP_CONN_SACK, MP_CONN_SOFT_ERROR, MP_CONN_TIMESTAMPS, MP_CONN_WINDOW_SCALE,
-    mp_channel_t, mp_conn_info, mp_counters, mp_handle_t,
+    mp_conn_info, mp_counters, mp_handle_t,
 };
 use crate::address;
 use crate::border::{finish, status};
 use crate::calls::{non_null, write_sized};
-use crate::error::{self, Failure};
-use crate::object::{Inner, with_channel, with_handle};
+use crate::error::{self, CallFailure};
+use crate::object::{ChannelInner, mp_channel_t, with_channel, with_handle};
 use crate::pending::Sender;
 use crate::text;
 
@@ -24,21 +24,21 @@ pub extern "C" fn mp_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What this thread's last failed call was and why, in words; empty if none has failed. Valid
+/// The last failed call of this thread and its cause, as text; empty if none has failed. Valid
 /// until the next failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_last_error() -> *const c_char {
     error::last()
 }
 
-/// Which driver serves the channel, why, and what was tried, as text: written like snprintf(3).
+/// The channel's driver, the reason for it, and what was tried, as text: written like snprintf(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_report(
     channel: *mut mp_channel_t,
     text: *mut c_char,
     size: usize,
 ) -> ssize_t {
-    let report = |inner: &mut Inner| {
+    let report = |inner: &mut ChannelInner| {
         check_room(text, size)?;
         // SAFETY: the program promises `size` writable bytes.
         Ok(unsafe { text::write(text, size, inner.channel.report()) } as ssize_t)
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn mp_report(
     finish("mp_report", unsafe { with_channel(channel, report) })
 }
 
-/// Which path a handle takes and why, as text: written like snprintf(3).
+/// The path of a handle and the reason for it, as text: written like snprintf(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_explain(
     handle: mp_handle_t,
@@ -63,14 +63,14 @@ pub unsafe extern "C" fn mp_explain(
     finish("mp_explain", result)
 }
 
-/// What the channel counted. `size` is sizeof(struct mp_counters).
+/// The counters of the channel. `size` is sizeof(struct mp_counters).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_counters(
     channel: *mut mp_channel_t,
     counters: *mut mp_counters,
     size: usize,
 ) -> c_int {
-    let count = |inner: &mut Inner| {
+    let count = |inner: &mut ChannelInner| {
         let counted = translate(&inner.channel.counters());
         // SAFETY: the program promises `size` writable bytes, or null.
         unsafe { write_sized(counters, size, &counted, "counters") }
@@ -95,11 +95,12 @@ pub unsafe extern "C" fn mp_conn_info(
     status("mp_conn_info", result)
 }
 
-/// How many bytes of the handle's writes are not known to be with the kernel; -1 on failure.
+/// The number of bytes of the handle's writes that are not known to be with the kernel; -1 on
+/// failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_unsent_bytes(handle: mp_handle_t) -> ssize_t {
     let result = with_handle(handle, |inner, handle| {
-        // The sign is free: `limits` holds the most that can be queued against it.
+        // Never negative: `limits` bounds what can be queued.
         Ok(inner.channel.unsent_bytes(handle)? as ssize_t)
     });
     finish("mp_unsent_bytes", result)
@@ -113,7 +114,7 @@ pub unsafe extern "C" fn mp_local_address(
     address_size: *mut socklen_t,
 ) -> c_int {
     let place = Sender { address, size: address_size };
-    // SAFETY: the program promises room as `place` says.
+    // SAFETY: the program promises a buffer as in `place`.
     status("mp_local_address", unsafe { tell(handle, place, Channel::local_address) })
 }
 
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn mp_peer_address(
     address_size: *mut socklen_t,
 ) -> c_int {
     let place = Sender { address, size: address_size };
-    // SAFETY: the program promises room as `place` says.
+    // SAFETY: the program promises a buffer as in `place`.
     status("mp_peer_address", unsafe { tell(handle, place, Channel::peer_address) })
 }
 
@@ -135,7 +136,7 @@ unsafe fn tell(
     handle: mp_handle_t,
     place: Sender,
     ask: impl FnOnce(&mut Channel, Handle) -> Result<Address, OpError>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     with_handle(handle, |inner, handle| {
         non_null(place.address, "address")?;
         non_null(place.size, "address_size")?;
@@ -146,7 +147,7 @@ unsafe fn tell(
     })
 }
 
-fn check_room(text: *const c_char, size: usize) -> Result<(), Failure> {
+fn check_room(text: *const c_char, size: usize) -> Result<(), CallFailure> {
     if size > 0 { non_null(text, "text") } else { Ok(()) }
 }
 
@@ -158,6 +159,7 @@ fn translate(counters: &Counters) -> mp_counters {
         kernel_requests: counters.kernel_requests,
         kernel_answers: counters.kernel_answers,
         accepted: counters.accepted,
+        writes_refused: counters.writes_refused,
         reads_at_once: counters.reads_at_once,
         buffers_exhausted: counters.buffers_exhausted,
         spilled_bytes: counters.spilled_bytes,
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_counter_of_the_channel_is_missing() {
+    fn every_counter_of_the_channel_is_exported() {
         let counters = Counters::default();
         assert_eq!(size_of::<mp_counters>(), counters.iter().count() * size_of::<u64>());
     }

@@ -1,4 +1,4 @@
-//! Making and ending a channel.
+//! Creates and destroys channels.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -6,14 +6,14 @@ use std::ptr;
 use channel::{Channel, Config, DriverChoice};
 
 use crate::abi::{
-    MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_channel_t, mp_config, mp_driver, mp_placement,
+    MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_config, mp_driver, mp_placement,
 };
 use crate::border::{caught, finish, status};
 use crate::calls::{read_sized, write_sized};
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 use crate::limits::CHANNEL_TAGS;
 use crate::network;
-use crate::object::mp_channel;
+use crate::object::{mp_channel, mp_channel_t};
 
 /// Fills a configuration with the defaults. `size` is sizeof(struct mp_config).
 #[unsafe(no_mangle)]
@@ -23,15 +23,15 @@ pub unsafe extern "C" fn mp_config_init(config: *mut mp_config, size: usize) -> 
     status("mp_config_init", result)
 }
 
-/// Makes a channel for the calling thread. A null `config` means the defaults. Null on failure.
+/// Creates a channel for the calling thread. A null `config` means the defaults. Null on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_t {
     let create = || {
         let record = if config.is_null() {
             defaults(size_of::<mp_config>())
         } else {
-            // SAFETY: the program promises a record that begins with its size; it holds nothing
-            // but integers and pointers.
+            // SAFETY: the program promises a record that begins with its size; it holds only
+            // integers and pointers.
             unsafe { read_sized(config, "config") }?
         };
         let config = translate(&record)?;
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_
             Some(_) => config.placement(network::placement(&record)?),
             None => config,
         };
-        // A tag may still belong to a channel made long ago; the next channel has the next tag.
+        // A tag may still be in use by an old channel; the next channel has the next tag.
         for _ in 1..CHANNEL_TAGS {
             let channel = match &wanted {
                 None => Channel::create(config.clone())?,
@@ -59,8 +59,8 @@ pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_
     finish("mp_create", caught(create))
 }
 
-/// Ends a channel. Its handles are gone, operations under way are cancelled, lent buffers are
-/// invalid; descriptors that were registered stay open.
+/// Destroys a channel. Its handles are invalid, operations in progress are cancelled, lent buffers
+/// are invalid; registered descriptors stay open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_destroy(channel: *mut mp_channel_t) -> c_int {
     // SAFETY: the program promises a channel that it has not destroyed.
@@ -90,12 +90,13 @@ pub(crate) fn defaults(size: usize) -> mp_config {
         channels: 0,
         placement: mp_placement::MP_PLACEMENT_DEFAULT as u32,
         server_core: -1,
+        unsent_bytes_max: config.unsent_bytes_max as u64,
     }
 }
 
 const DRIVERS: &str = "must be MP_DRIVER_AUTO, MP_DRIVER_URING or MP_DRIVER_EPOLL";
 
-pub(crate) fn translate(config: &mp_config) -> Result<Config, Failure> {
+pub(crate) fn translate(config: &mp_config) -> Result<Config, CallFailure> {
     let driver = match config.driver {
         driver if driver == mp_driver::MP_DRIVER_AUTO as u32 => DriverChoice::Auto,
         driver if driver == mp_driver::MP_DRIVER_URING as u32 => DriverChoice::Uring,
@@ -121,6 +122,7 @@ pub(crate) fn translate(config: &mp_config) -> Result<Config, Failure> {
         .max_lwsockets(config.max_lwsockets)
         .buffer_len(config.buffer_len as usize)
         .buffer_count(buffer_count)
+        .unsent_bytes_max(unsent_bytes_max(config))
         .lwsockets(config.flags & MP_NO_LWSOCKETS == 0)
         .partition(config.flags & MP_NO_PARTITION == 0);
     match config.core {
@@ -135,18 +137,26 @@ pub(crate) fn translate(config: &mp_config) -> Result<Config, Failure> {
     }
 }
 
+/// 0 means the default: a program compiled with an older header has 0.
+fn unsent_bytes_max(config: &mp_config) -> usize {
+    match config.unsent_bytes_max {
+        0 => Config::default().unsent_bytes_max,
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_those_of_the_channel() {
+    fn defaults_match_those_of_the_channel() {
         let config = defaults(size_of::<mp_config>());
         assert_eq!(translate(&config).unwrap(), Config::default());
     }
 
     #[test]
-    fn each_field_reaches_the_channel() {
+    fn each_field_is_translated() {
         let config = mp_config {
             driver: mp_driver::MP_DRIVER_EPOLL as u32,
             batch: 1,
@@ -157,6 +167,7 @@ mod tests {
             buffer_count: 6,
             core: 7,
             flags: MP_NO_LWSOCKETS | MP_NO_PARTITION,
+            unsent_bytes_max: 8,
             ..defaults(size_of::<mp_config>())
         };
         let expected = Config::default()
@@ -168,13 +179,22 @@ mod tests {
             .buffer_len(5)
             .buffer_count(6)
             .core(7)
+            .unsent_bytes_max(8)
             .lwsockets(false)
             .partition(false);
         assert_eq!(translate(&config).unwrap(), expected);
     }
 
     #[test]
-    fn values_that_the_channel_cannot_hold_are_refused() {
+    fn limit_of_zero_means_the_default() {
+        let config = mp_config { unsent_bytes_max: 0, ..defaults(size_of::<mp_config>()) };
+        assert_eq!(translate(&config).unwrap(), Config::default());
+        let config = mp_config { unsent_bytes_max: u64::MAX, ..config };
+        assert_eq!(translate(&config).unwrap().unsent_bytes_max, usize::MAX);
+    }
+
+    #[test]
+    fn out_of_range_values_are_rejected() {
         let good = defaults(size_of::<mp_config>());
         for wrong in [
             mp_config { driver: 3, ..good },

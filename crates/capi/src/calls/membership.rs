@@ -1,4 +1,4 @@
-//! In and out of the channel: descriptors that the program has already.
+//! Registers and unregisters descriptors.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -6,15 +6,15 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use channel::{CpuMask, Misuse, RegisterError};
 
-use crate::abi::{MP_FIRST_LWSOCKET, mp_channel_t, mp_event, mp_handle_t};
+use crate::abi::{MP_FIRST_LWSOCKET, mp_event, mp_handle_t};
 use crate::border::{handle as returned, status};
 use crate::calls::non_null;
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 use crate::limits::MASK_WORDS_MAX;
-use crate::object::{Inner, with_channel, with_handle};
+use crate::object::{ChannelInner, mp_channel_t, with_channel, with_handle};
 
-/// Makes a handle in the channel for a file descriptor, or gives an lwsocket of the channel its
-/// cookie. Bit n of `cpu_mask` stands for core n; 0 is no mask. MP_NO_HANDLE on failure.
+/// Registers a file descriptor and returns its handle, or sets the cookie of an lwsocket. Bit n of
+/// `cpu_mask` stands for core n; 0 is no mask. MP_NO_HANDLE on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_register(
     channel: *mut mp_channel_t,
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn mp_register(
     cookie: *mut c_void,
     cpu_mask: u64,
 ) -> mp_handle_t {
-    let register = |inner: &mut Inner| {
+    let register = |inner: &mut ChannelInner| {
         if fd >= MP_FIRST_LWSOCKET {
             return register_lwsocket(inner, fd as u32, cookie, cpu_mask);
         }
@@ -33,27 +33,27 @@ pub unsafe extern "C" fn mp_register(
     returned("mp_register", unsafe { with_channel(channel, register) })
 }
 
-/// Takes an established TCP connection of the kernel's over into the channel's own stack, in the
-/// middle of whatever it does; the handle is an lwsocket's. `fd` is no connection any more then,
-/// and the program's to close. MP_NO_HANDLE on failure: nothing has changed.
+/// Moves an established TCP connection from the kernel to the channel's own stack, in any state of
+/// its transfer; the handle is that of an lwsocket. `fd` is no longer connected, and the program
+/// closes it. On failure (MP_NO_HANDLE) nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_take_over(
     channel: *mut mp_channel_t,
     fd: c_int,
     cookie: *mut c_void,
 ) -> mp_handle_t {
-    let take_over = |inner: &mut Inner| {
+    let take_over = |inner: &mut ChannelInner| {
         let taken = inner.channel.take_over(duplicate(fd)?, cookie as u64);
-        // The program has its own descriptor of a socket that stays.
+        // A socket that stays with the kernel is still open in the program.
         Ok(taken.map_err(|refused| refused.why)?)
     };
     // SAFETY: the program promises a channel that it has not destroyed.
     returned("mp_take_over", unsafe { with_channel(channel, take_over) })
 }
 
-/// Takes a handle out of its channel; none of its completions is seen any more. An lwsocket is
-/// closed; a descriptor of the program stays open. `rest` may be null; else it tells the bytes
-/// that had arrived and were not read, lent until mp_release().
+/// Unregisters a handle; its completions are no longer dispatched. An lwsocket is closed; a
+/// descriptor of the program stays open. `rest` may be null; otherwise it is filled with the
+/// received bytes that were not read, lent until mp_release().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_unregister(handle: mp_handle_t, rest: *mut mp_event) -> c_int {
     let result = with_handle(handle, |inner, handle| {
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn mp_unregister(handle: mp_handle_t, rest: *mut mp_event)
             // SAFETY: the program promises that `rest` is writable.
             unsafe { rest.write(event) };
         }
-        // The channel's own descriptor closes here. The program's, if there is one, stays.
+        // Closes the channel's own descriptor. The program's, if there is one, stays open.
         Ok(())
     });
     status("mp_unregister", result)
@@ -78,7 +78,7 @@ pub extern "C" fn mp_set_cookie(handle: mp_handle_t, cookie: *mut c_void) -> c_i
     status("mp_set_cookie", result)
 }
 
-/// Replaces the cores whose connections a listening handle takes. Bit n of word w stands for core
+/// Replaces the cores whose connections a listening handle accepts. Bit n of word w stands for core
 /// 64 * w + n.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_set_cpu_mask(
@@ -95,11 +95,11 @@ pub unsafe extern "C" fn mp_set_cpu_mask(
     status("mp_set_cpu_mask", result)
 }
 
-/// The cores that an array of words names.
+/// Reads a CPU mask from an array of words.
 ///
 /// # Safety
 /// `cpu_mask` points to `words` readable words.
-pub(crate) unsafe fn read_mask(cpu_mask: *const u64, words: usize) -> Result<CpuMask, Failure> {
+pub(crate) unsafe fn read_mask(cpu_mask: *const u64, words: usize) -> Result<CpuMask, CallFailure> {
     if words == 0 || words > MASK_WORDS_MAX {
         return Err(CallError::Argument("the number of words in the mask").into());
     }
@@ -109,13 +109,13 @@ pub(crate) unsafe fn read_mask(cpu_mask: *const u64, words: usize) -> Result<Cpu
     Ok(CpuMask::cpus(cores))
 }
 
-/// An lwsocket that was accepted as such is in the channel already; what it can get is a cookie.
+/// An accepted lwsocket is registered already; only its cookie can be set.
 fn register_lwsocket(
-    inner: &mut Inner,
+    inner: &mut ChannelInner,
     number: u32,
     cookie: *mut c_void,
     cpu_mask: u64,
-) -> Result<channel::Handle, Failure> {
+) -> Result<channel::Handle, CallFailure> {
     if cpu_mask != 0 {
         return Err(RegisterError::MaskNotPossible.into());
     }
@@ -124,14 +124,14 @@ fn register_lwsocket(
     Ok(handle)
 }
 
-/// A descriptor of the channel's own for the same file. The program's stays the program's: it may
-/// be registered in other channels too, and be closed whenever the program likes.
-fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
+/// Duplicates a descriptor for the channel. The program keeps its own: it may register it in other
+/// channels too, and close it at any time.
+fn duplicate(fd: c_int) -> Result<OwnedFd, CallFailure> {
     // SAFETY: fcntl takes any integer for a descriptor.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(io::Error::last_os_error().into());
     }
-    // SAFETY: the descriptor is new, so nobody else owns it.
+    // SAFETY: the descriptor is new, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }

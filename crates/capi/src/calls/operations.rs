@@ -1,5 +1,5 @@
-//! Operations on a handle: queued, handed to the kernel in batches, each answered by one event.
-//! Only a quiet write that succeeds is answered by none.
+//! Operations on a handle: queued, submitted in batches, each completed by one event. A quiet write
+//! that succeeds has none.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,13 +11,13 @@ use crate::abi::{mp_accept_options, mp_as, mp_handle_t, mp_how};
 use crate::address;
 use crate::border::status;
 use crate::calls::{non_null, read_sized};
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 use crate::limits::PARTS_MAX;
-use crate::object::{Inner, with_handle};
-use crate::pending::{Pending, Place, Request, Sender};
+use crate::object::{ChannelInner, with_handle};
+use crate::pending::{PendingOp, QueuedRead, ReadDestination, Sender};
 
-/// Asks a listening handle for `count` connections (MP_ALWAYS: all that come), each an event of
-/// its own. `kind` is an enum mp_as: MP_AS_LWSOCKET or MP_AS_FD.
+/// Accepts `count` connections (MP_ALWAYS: no limit) on a listening handle, each with an event.
+/// `kind` is an enum mp_as: MP_AS_LWSOCKET or MP_AS_FD.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_accept(handle: mp_handle_t, count: u32, kind: u32) -> c_int {
     let result = with_handle(handle, |inner, listener| {
@@ -26,16 +26,16 @@ pub extern "C" fn mp_accept(handle: mp_handle_t, count: u32, kind: u32) -> c_int
     status("mp_accept", result)
 }
 
-/// The same with a cookie and a first read for the new lwsockets, so that data which follows the
-/// handshake is delivered without another call.
+/// As mp_accept(), with a cookie and a first read for the new lwsockets, so that data right after
+/// the handshake is delivered without another call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_accept_with(
     handle: mp_handle_t,
     options: *const mp_accept_options,
 ) -> c_int {
     let result = with_handle(handle, |inner, listener| {
-        // SAFETY: the program promises a record that begins with its size; it holds nothing but
-        // integers and a pointer that is only passed on.
+        // SAFETY: the program promises a record that begins with its size; it holds only integers
+        // and a pointer that is passed on.
         let options = unsafe { read_sized(options, "options") }?;
         let mut wanted = accept_kind(options.count, options.kind, "options->kind")?
             .cookie(options.cookie as u64);
@@ -47,18 +47,17 @@ pub unsafe extern "C" fn mp_accept_with(
     status("mp_accept_with", result)
 }
 
-/// Reads up to `size` bytes into `buf`, which must stay valid until the event. A null `buf` lends
-/// the channel's own buffer by the event, until mp_release().
+/// Reads up to `size` bytes into `buf`, which must stay valid until the event. If `buf` is null,
+/// the event lends a buffer of the channel, until mp_release().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_read(handle: mp_handle_t, buf: *mut c_void, size: usize) -> c_int {
     let result = with_handle(handle, |inner, handle| {
-        read(inner, handle, place(buf, size), Request { len: size, offset: None })
+        read(inner, handle, place(buf, size), QueuedRead { len: size, offset: None })
     });
     status("mp_read", result)
 }
 
-/// Reads into several parts, one after the other. The array and its parts must stay valid until
-/// the event.
+/// Reads into several parts in order. The array and its parts must stay valid until the event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_readv(
     handle: mp_handle_t,
@@ -68,7 +67,12 @@ pub unsafe extern "C" fn mp_readv(
     let result = with_handle(handle, |inner, handle| {
         // SAFETY: the program promises `parts_count` parts.
         let (count, len) = unsafe { measure(parts, parts_count) }?;
-        read(inner, handle, Place::Scatter(parts, count), Request { len, offset: None })
+        read(
+            inner,
+            handle,
+            ReadDestination::Scatter(parts, count),
+            QueuedRead { len, offset: None },
+        )
     });
     status("mp_readv", result)
 }
@@ -82,13 +86,13 @@ pub unsafe extern "C" fn mp_read_at(
     offset: u64,
 ) -> c_int {
     let result = with_handle(handle, |inner, handle| {
-        let request = Request { len: size, offset: Some(offset) };
+        let request = QueuedRead { len: size, offset: Some(offset) };
         read(inner, handle, place(buf, size), request)
     });
     status("mp_read_at", result)
 }
 
-/// Writes all `size` bytes or fails. The bytes are copied: `buf` is the program's again when the
+/// Writes all `size` bytes or fails. The bytes are copied: the program may reuse `buf` when the
 /// call returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_write(handle: mp_handle_t, buf: *const c_void, size: usize) -> c_int {
@@ -100,8 +104,8 @@ pub unsafe extern "C" fn mp_write(handle: mp_handle_t, buf: *const c_void, size:
     status("mp_write", result)
 }
 
-/// Writes as mp_write() does, but gives an event only if the write fails. The bytes are copied all
-/// the same; mp_unsent_bytes() tells how many are still with the channel.
+/// As mp_write(), with an event only if the write fails. The bytes are copied as well;
+/// mp_unsent_bytes() returns how many are still with the channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_write_quiet(
     handle: mp_handle_t,
@@ -165,7 +169,7 @@ pub unsafe extern "C" fn mp_recvfrom(
         }
         inner.channel.recvfrom(handle, size)?;
         let sender = Sender { address: from, size: from_size };
-        push(inner, handle, Pending::Message(place(buf, size), sender));
+        push(inner, handle, PendingOp::Message(place(buf, size), sender));
         Ok(())
     });
     status("mp_recvfrom", result)
@@ -190,7 +194,7 @@ pub unsafe extern "C" fn mp_sendto(
     status("mp_sendto", result)
 }
 
-/// Brings a disk file's data to its device.
+/// Writes a disk file's data to its device.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_fsync(handle: mp_handle_t) -> c_int {
     let result = with_handle(handle, |inner, handle| Ok(inner.channel.fsync(handle)?));
@@ -213,30 +217,30 @@ pub extern "C" fn mp_disconnect(handle: mp_handle_t, how: u32) -> c_int {
     status("mp_disconnect", result)
 }
 
-/// Asks for an event when a connection has ended in both directions, in order or by a reset.
+/// Requests an event when a connection has ended in both directions, by close or reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_await_end(handle: mp_handle_t) -> c_int {
     let result = with_handle(handle, |inner, handle| Ok(inner.channel.await_end(handle)?));
     status("mp_await_end", result)
 }
 
-/// Asks for an event when the peer has acknowledged all bytes that were written to a connection of
-/// the library's own stack, and its end if the sending direction was closed.
+/// Requests an event when the peer has acknowledged all bytes written to a connection of the
+/// library's own stack, and the FIN if the sending direction was closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_await_delivery(handle: mp_handle_t) -> c_int {
     let result = with_handle(handle, |inner, handle| Ok(inner.channel.await_delivery(handle)?));
     status("mp_await_delivery", result)
 }
 
-/// Turns an lwsocket into a file descriptor; MP_TO_FD carries it, and the bytes that had arrived
-/// and were not read.
+/// Turns an lwsocket into a file descriptor; MP_TO_FD carries it, with the received bytes that were
+/// not read.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_to_fd(handle: mp_handle_t) -> c_int {
     let result = with_handle(handle, |inner, handle| Ok(inner.channel.to_fd(handle)?));
     status("mp_to_fd", result)
 }
 
-fn accept_kind(count: u32, kind: u32, name: &'static str) -> Result<Accept, Failure> {
+fn accept_kind(count: u32, kind: u32, name: &'static str) -> Result<Accept, CallFailure> {
     match kind {
         kind if kind == mp_as::MP_AS_FD as u32 => Ok(Accept::fd(count)),
         kind if kind == mp_as::MP_AS_LWSOCKET as u32 => Ok(Accept::lwsocket(count)),
@@ -244,42 +248,47 @@ fn accept_kind(count: u32, kind: u32, name: &'static str) -> Result<Accept, Fail
     }
 }
 
-fn accept(inner: &mut Inner, listener: Handle, accept: Accept) -> Result<(), Failure> {
+fn accept(inner: &mut ChannelInner, listener: Handle, accept: Accept) -> Result<(), CallFailure> {
     inner.channel.accept(listener, accept)?;
     let first_read = accept.first_read.is_some();
-    push(inner, listener, Pending::Accept { remaining: accept.count, first_read });
+    push(inner, listener, PendingOp::Accept { remaining: accept.count, first_read });
     Ok(())
 }
 
-/// Remembers an operation that the channel has accepted.
-fn push(inner: &mut Inner, handle: Handle, pending: Pending) {
+/// Records an operation that the channel has accepted.
+fn push(inner: &mut ChannelInner, handle: Handle, pending: PendingOp) {
     let queue = inner.events.pending.enter(handle);
     inner.events.pending.push(queue, pending);
 }
 
-fn place(buf: *mut c_void, size: usize) -> Place {
-    if buf.is_null() { Place::Lend } else { Place::Copy(buf, size) }
+fn place(buf: *mut c_void, size: usize) -> ReadDestination {
+    if buf.is_null() { ReadDestination::Lend } else { ReadDestination::Copy(buf, size) }
 }
 
-/// Asks the channel for a read now, or when those before it have been answered.
-// Inlined, so that what `mp_read` knows of its place and request stays in registers.
+/// Submits a read to the channel now, or when the reads before it have completed.
+// Inlined, so that the destination and request of `mp_read` stay in registers.
 #[inline(always)]
-fn read(inner: &mut Inner, handle: Handle, place: Place, request: Request) -> Result<(), Failure> {
-    let Inner { channel, events, .. } = inner;
-    let Request { len, offset } = request;
+fn read(
+    inner: &mut ChannelInner,
+    handle: Handle,
+    place: ReadDestination,
+    request: QueuedRead,
+) -> Result<(), CallFailure> {
+    let ChannelInner { channel, events, .. } = inner;
+    let QueuedRead { len, offset } = request;
     let queue = events.pending.find(handle);
     if queue.is_some_and(|queue| events.pending.must_wait(queue, offset.is_some())) {
-        // What cannot be asked for at all is refused now, not when its turn comes.
+        // An invalid read is rejected now, not when it is submitted.
         if len == 0 || len > READ_LEN_MAX {
             return Err(Misuse::InvalidLength { len, max: READ_LEN_MAX }.into());
         }
-        push(inner, handle, Pending::Waiting(place, request));
+        push(inner, handle, PendingOp::Waiting(place, request));
         return Ok(());
     }
     match offset {
         Some(offset) => {
             channel.read_at(handle, offset, len)?;
-            push(inner, handle, Pending::ReadAt(place));
+            push(inner, handle, PendingOp::ReadAt(place));
         }
         None => {
             channel.read(handle, len)?;
@@ -290,11 +299,11 @@ fn read(inner: &mut Inner, handle: Handle, place: Place, request: Request) -> Re
     Ok(())
 }
 
-/// The number of parts and the length of all of them together.
+/// Counts the parts and their total length.
 ///
 /// # Safety
 /// `parts` is null or points to `count` parts.
-unsafe fn measure(parts: *const iovec, count: c_int) -> Result<(usize, usize), Failure> {
+unsafe fn measure(parts: *const iovec, count: c_int) -> Result<(usize, usize), CallFailure> {
     non_null(parts, "parts")?;
     let count = usize::try_from(count).unwrap_or(0);
     if count == 0 || count > PARTS_MAX {
@@ -314,29 +323,33 @@ unsafe fn measure(parts: *const iovec, count: c_int) -> Result<(usize, usize), F
     Ok((count, total))
 }
 
-/// A copy of the program's bytes that the channel can keep.
+/// Copies the program's bytes into memory of the channel.
 ///
 /// # Safety
 /// `buf` is null or points to `size` readable bytes.
-unsafe fn copy_in(inner: &mut Inner, buf: *const c_void, size: usize) -> Result<Payload, Failure> {
+unsafe fn copy_in(
+    inner: &mut ChannelInner,
+    buf: *const c_void,
+    size: usize,
+) -> Result<Payload, CallFailure> {
     if size > 0 {
         non_null(buf, "buf")?;
     }
     let part = iovec { iov_base: buf.cast_mut(), iov_len: size };
-    // SAFETY: the part is what the caller promises.
+    // SAFETY: the caller promises the part.
     unsafe { gather(inner, &raw const part, 1, size) }
 }
 
-/// A copy of all the parts in one piece: in a buffer of the channel if they fit into one.
+/// Copies all parts into one piece: in a buffer of the channel if they fit into one.
 ///
 /// # Safety
 /// `parts` points to `count` parts that have `len` readable bytes together.
 unsafe fn gather(
-    inner: &mut Inner,
+    inner: &mut ChannelInner,
     parts: *const iovec,
     count: usize,
     len: usize,
-) -> Result<Payload, Failure> {
+) -> Result<Payload, CallFailure> {
     let max = WRITE_LEN_MAX;
     if len > max {
         return Err(Misuse::InvalidLength { len, max }.into());
@@ -347,7 +360,7 @@ unsafe fn gather(
     Ok(Payload::from(buffer))
 }
 
-/// Shows the bytes of each part that has some.
+/// Calls `show` with the bytes of each part that is not empty.
 ///
 /// # Safety
 /// `parts` points to `count` parts of readable bytes.
@@ -359,7 +372,7 @@ unsafe fn each_part(parts: *const iovec, count: usize, mut show: impl FnMut(&[u8
         let part = unsafe { part.read() };
         if part.iov_len > 0 {
             let base = part.iov_base.cast::<u8>().cast_const();
-            // SAFETY: the caller promises the part's bytes, which nobody writes meanwhile.
+            // SAFETY: the caller promises the part's bytes, which nothing writes meanwhile.
             show(unsafe { std::slice::from_raw_parts(base, part.iov_len) });
         }
     }

@@ -1,4 +1,4 @@
-//! Without a descriptor first: listening, connecting, datagram sockets, files and timers.
+//! Calls that create handles: listening, connecting, datagram sockets, files and timers.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -12,17 +12,17 @@ use libc::{
 };
 
 use crate::abi::{
-    MP_EXCLUSIVE, MP_GATHER, MP_ONLY_V6, MP_RESET_ON_CLOSE, mp_channel_t, mp_connect_options,
+    MP_EXCLUSIVE, MP_FAST_OPEN, MP_GATHER, MP_ONLY_V6, MP_RESET_ON_CLOSE, mp_connect_options,
     mp_handle_t, mp_listen_options,
 };
 use crate::address;
 use crate::border::handle as returned;
 use crate::calls::membership::read_mask;
 use crate::calls::{non_null, read_sized};
-use crate::error::{CallError, Failure};
-use crate::object::{Inner, with_channel};
+use crate::error::{CallError, CallFailure};
+use crate::object::{ChannelInner, mp_channel_t, with_channel};
 
-/// Makes a listening socket. `options` may be null. MP_NO_HANDLE on failure.
+/// Creates a listening socket. `options` may be null. MP_NO_HANDLE on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_listen(
     channel: *mut mp_channel_t,
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn mp_listen(
     options: *const mp_listen_options,
     cookie: *mut c_void,
 ) -> mp_handle_t {
-    let listen = |inner: &mut Inner| {
+    let listen = |inner: &mut ChannelInner| {
         // SAFETY: the program promises an address of that size, or null.
         let address = unsafe { address::read(address, address_size, "address") }?;
         // SAFETY: the program promises a record that begins with its size, or null.
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn mp_listen(
     returned("mp_listen", unsafe { with_channel(channel, listen) })
 }
 
-/// Starts a connection; MP_CONNECT tells how it went. `options` may be null. MP_NO_HANDLE on
+/// Starts a connection; MP_CONNECT reports the result. `options` may be null. MP_NO_HANDLE on
 /// failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_connect(
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn mp_connect(
     options: *const mp_connect_options,
     cookie: *mut c_void,
 ) -> mp_handle_t {
-    let connect = |inner: &mut Inner| {
+    let connect = |inner: &mut ChannelInner| {
         // SAFETY: the program promises an address of that size, or null.
         let address = unsafe { address::read(address, address_size, "address") }?;
         // SAFETY: the program promises a record that begins with its size, or null.
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn mp_connect(
     returned("mp_connect", unsafe { with_channel(channel, connect) })
 }
 
-/// Makes a datagram socket: AF_INET, AF_INET6 or AF_UNIX. `address` is where it is bound, or
+/// Creates a datagram socket: AF_INET, AF_INET6 or AF_UNIX. `address` is the address to bind, or
 /// null. MP_NO_HANDLE on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_socket(
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn mp_socket(
     address_size: socklen_t,
     cookie: *mut c_void,
 ) -> mp_handle_t {
-    let socket = |inner: &mut Inner| {
+    let socket = |inner: &mut ChannelInner| {
         let kind = match family {
             AF_INET => SocketKind::Udp4,
             AF_INET6 => SocketKind::Udp6,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn mp_socket(
     returned("mp_socket", unsafe { with_channel(channel, socket) })
 }
 
-/// Opens a disk file with the flags of open(2); MP_OPEN tells how it went. MP_NO_HANDLE on
+/// Opens a disk file with the flags of open(2); MP_OPEN reports the result. MP_NO_HANDLE on
 /// failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_open(
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn mp_open(
     flags: c_int,
     cookie: *mut c_void,
 ) -> mp_handle_t {
-    let open = |inner: &mut Inner| {
+    let open = |inner: &mut ChannelInner| {
         non_null(path, "path")?;
         let options = open_options(flags)?;
         // SAFETY: the program promises text that ends with a NUL.
@@ -113,8 +113,8 @@ pub unsafe extern "C" fn mp_open(
     returned("mp_open", unsafe { with_channel(channel, open) })
 }
 
-/// Sets a timer: MP_TIMER after so many nanoseconds, and then in each period if that is not 0.
-/// mp_unregister() cancels it. MP_NO_HANDLE on failure.
+/// Starts a timer: MP_TIMER after `after_ns` nanoseconds, and then every `period_ns` if that is not
+/// 0. mp_unregister() cancels it. MP_NO_HANDLE on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_timer(
     channel: *mut mp_channel_t,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn mp_timer(
     period_ns: u64,
     cookie: *mut c_void,
 ) -> mp_handle_t {
-    let timer = |inner: &mut Inner| {
+    let timer = |inner: &mut ChannelInner| {
         let after = Duration::from_nanos(after_ns);
         let period = (period_ns != 0).then(|| Duration::from_nanos(period_ns));
         Ok(inner.channel.timer(after, period, cookie as u64)?)
@@ -133,8 +133,8 @@ pub unsafe extern "C" fn mp_timer(
 
 /// # Safety
 /// `options` is null or points to a record that begins with its size; `cpu_mask` in it is null or
-/// points to as many words as it says.
-unsafe fn listen_options(options: *const mp_listen_options) -> Result<ListenOptions, Failure> {
+/// points to `cpu_mask_words` words.
+unsafe fn listen_options(options: *const mp_listen_options) -> Result<ListenOptions, CallFailure> {
     let mut listen = ListenOptions::default();
     if options.is_null() {
         return Ok(listen);
@@ -155,21 +155,29 @@ unsafe fn listen_options(options: *const mp_listen_options) -> Result<ListenOpti
     if options.flags & MP_EXCLUSIVE != 0 {
         listen = listen.share(false);
     }
-    Ok(listen.only_v6(options.flags & MP_ONLY_V6 != 0))
+    Ok(listen
+        .only_v6(options.flags & MP_ONLY_V6 != 0)
+        .fast_open(options.fast_open)
+        .notsent_lowat(options.notsent_lowat))
 }
 
 /// # Safety
 /// `options` is null or points to a record that begins with its size; `bind` in it is null or
-/// points to as many bytes as it says.
-unsafe fn connect_options(options: *const mp_connect_options) -> Result<ConnectOptions, Failure> {
+/// points to `bind_size` bytes.
+unsafe fn connect_options(
+    options: *const mp_connect_options,
+) -> Result<ConnectOptions, CallFailure> {
     let mut connect = ConnectOptions::default();
     if options.is_null() {
         return Ok(connect);
     }
     // SAFETY: the caller keeps the contract; any bytes are a valid record of integers and pointers.
     let options: mp_connect_options = unsafe { read_sized(options, "options") }?;
-    if options.flags & !(MP_GATHER | MP_RESET_ON_CLOSE) != 0 {
+    if options.flags & !(MP_GATHER | MP_RESET_ON_CLOSE | MP_FAST_OPEN) != 0 {
         return Err(CallError::Argument("options->flags").into());
+    }
+    if options.reserved != 0 {
+        return Err(CallError::Argument("options->reserved").into());
     }
     if options.timeout_ns != 0 {
         connect = connect.timeout(Duration::from_nanos(options.timeout_ns));
@@ -181,11 +189,13 @@ unsafe fn connect_options(options: *const mp_connect_options) -> Result<ConnectO
     }
     Ok(connect
         .nodelay(options.flags & MP_GATHER == 0)
-        .reset_on_close(options.flags & MP_RESET_ON_CLOSE != 0))
+        .reset_on_close(options.flags & MP_RESET_ON_CLOSE != 0)
+        .fast_open(options.flags & MP_FAST_OPEN != 0)
+        .notsent_lowat(options.notsent_lowat))
 }
 
-/// The flags of open(2) that a channel can obey.
-fn open_options(flags: c_int) -> Result<OpenOptions, Failure> {
+/// Translates the flags of open(2) that a channel supports.
+fn open_options(flags: c_int) -> Result<OpenOptions, CallFailure> {
     const KNOWN: c_int =
         O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_CLOEXEC | O_LARGEFILE;
     if flags & !KNOWN != 0 {
@@ -210,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flags_of_open_mean_what_they_mean() {
+    fn open_flags_are_translated() {
         let options = open_options(O_RDONLY | O_CLOEXEC).unwrap();
         assert_eq!(options, OpenOptions::read());
         let options = open_options(O_RDWR | O_CREAT).unwrap();

@@ -1,4 +1,4 @@
-//! The socket calls of `mtcp_api.h`, as their namesakes of section 2, in a context.
+//! The socket calls of `mtcp_api.h`: like the system calls of the same names, in a context.
 
 use std::ffi::{c_char, c_int};
 use std::io::{IoSlice, IoSliceMut};
@@ -8,23 +8,23 @@ use channel::Address;
 use libc::{iovec, sockaddr, socklen_t, ssize_t};
 use sockets::{Bsd, MsgFlags, OpenFlags, Shutdown};
 
-use super::context::{Waiting, mctx_t, with_context};
+use super::context::{BlockingSockets, mctx_t, with_context};
 use super::ports;
 use crate::address;
 use crate::border::{finish, status};
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 use crate::memory::{memory, memory_mut, with_parts, with_parts_mut};
 use crate::pending::Sender;
 
-/// Makes a socket: AF_INET or AF_INET6, SOCK_STREAM (or MTCP_SOCK_STREAM, which is the same).
+/// Creates a socket: AF_INET or AF_INET6, SOCK_STREAM (or MTCP_SOCK_STREAM, which is the same).
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_socket(mctx: mctx_t, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let socket = with_context(mctx, |waiting| Ok(waiting.socket(domain, kind, protocol)?));
     finish("mtcp_socket", socket)
 }
 
-/// Binds a socket to an address of ours. Sockets of other contexts may be bound to the same, and
-/// listen there.
+/// Binds a socket to a local address. Sockets of other contexts may be bound to the same address,
+/// and listen there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_bind(
     mctx: mctx_t,
@@ -52,12 +52,12 @@ pub unsafe extern "C" fn mtcp_accept(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> c_int {
-    let accept = |waiting: &mut Waiting| {
+    let accept = |waiting: &mut BlockingSockets| {
         let accepted = waiting.accept4(sockid, OpenFlags::empty())?;
         if !addr.is_null() {
-            // One that is over already has no peer to name any more.
+            // A connection that has already ended has no peer address.
             let peer = waiting.getpeername(accepted).ok().map(Address::from);
-            // SAFETY: the program promises room for an address, as large as it says.
+            // SAFETY: the program promises a buffer for an address with its size.
             unsafe { address::write(Sender { address: addr, size: addrlen }, peer.as_ref()) };
         }
         Ok(accepted)
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn mtcp_connect(
 /// Closes a descriptor.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_close(mctx: mctx_t, sockid: c_int) -> c_int {
-    let close = |waiting: &mut Waiting| {
+    let close = |waiting: &mut BlockingSockets| {
         let closed = waiting.close(sockid);
         waiting.claimed.release(sockid);
         Ok(closed?)
@@ -102,8 +102,8 @@ pub extern "C" fn mtcp_close(mctx: mctx_t, sockid: c_int) -> c_int {
 /// Ends one direction of a connection, or both.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_shutdown(mctx: mctx_t, sockid: c_int, how: c_int) -> c_int {
-    let shutdown = |waiting: &mut Waiting| {
-        // Whose it is comes first, as in Linux.
+    let shutdown = |waiting: &mut BlockingSockets| {
+        // An invalid descriptor is reported first, as in Linux.
         waiting.getsockopt(
             sockid,
             libc::SOL_SOCKET,
@@ -124,8 +124,8 @@ pub unsafe extern "C" fn mtcp_getsockname(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> c_int {
-    let name = |waiting: &mut Waiting| Ok(waiting.getsockname(sock)?);
-    // SAFETY: the program promises room for an address, as large as it says.
+    let name = |waiting: &mut BlockingSockets| Ok(waiting.getsockname(sock)?);
+    // SAFETY: the program promises a buffer for an address with its size.
     status("mtcp_getsockname", unsafe { named(mctx, addr, addrlen, name) })
 }
 
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn mtcp_getpeername(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> c_int {
-    let name = |waiting: &mut Waiting| Ok(waiting.getpeername(sock)?);
-    // SAFETY: the program promises room for an address, as large as it says.
+    let name = |waiting: &mut BlockingSockets| Ok(waiting.getpeername(sock)?);
+    // SAFETY: the program promises a buffer for an address with its size.
     status("mtcp_getpeername", unsafe { named(mctx, addr, addrlen, name) })
 }
 
@@ -215,13 +215,13 @@ pub unsafe extern "C" fn mtcp_writev(
     finish("mtcp_writev", unsafe { with_parts(iov, usize::try_from(num_iov).ok(), write) })
 }
 
-/// An internet address of the program's.
+/// Reads an internet address of the program.
 ///
 /// # Safety
 /// `addr` is null or points to `addrlen` readable bytes.
-unsafe fn inet(addr: *const sockaddr, addrlen: socklen_t) -> Result<SocketAddr, Failure> {
+unsafe fn inet(addr: *const sockaddr, addrlen: socklen_t) -> Result<SocketAddr, CallFailure> {
     if !addr.is_null() && (addrlen as usize) < size_of::<libc::sockaddr_in>() {
-        // Whatever its family says, Linux asks for that much.
+        // Linux requires this size for every family.
         return Err(CallError::Argument("addrlen").into());
     }
     // SAFETY: the caller keeps the contract.
@@ -231,7 +231,7 @@ unsafe fn inet(addr: *const sockaddr, addrlen: socklen_t) -> Result<SocketAddr, 
     }
 }
 
-/// Writes the address that `name` gives.
+/// Writes the address that `name` returns.
 ///
 /// # Safety
 /// As [`address::write`].
@@ -239,8 +239,8 @@ unsafe fn named(
     mctx: mctx_t,
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
-    name: impl FnOnce(&mut Waiting) -> Result<SocketAddr, Failure>,
-) -> Result<(), Failure> {
+    name: impl FnOnce(&mut BlockingSockets) -> Result<SocketAddr, CallFailure>,
+) -> Result<(), CallFailure> {
     if addr.is_null() || addrlen.is_null() {
         return Err(CallError::Null("addr or addrlen").into());
     }
@@ -250,7 +250,7 @@ unsafe fn named(
     Ok(())
 }
 
-/// Reads, which any descriptor can, or receives, which a socket can.
+/// Reads, which any descriptor supports, or receives, which a socket supports.
 ///
 /// # Safety
 /// `buf` is null or points to `len` writable bytes.
@@ -260,7 +260,7 @@ unsafe fn received(
     buf: *mut c_char,
     len: usize,
     flags: Option<c_int>,
-) -> Result<ssize_t, Failure> {
+) -> Result<ssize_t, CallFailure> {
     // SAFETY: the caller promises `len` writable bytes.
     let to = unsafe { memory_mut(buf.cast(), len, "buf") }?;
     let flags = flags.map(MsgFlags::from_bits_retain);

@@ -2,8 +2,8 @@
 //!
 //! Read first: `man/mtcp.7`, which lists the keys. Pure: text in, a configuration and warnings out.
 //!
-//! Invariant: each line either has its effect, or is named in a warning that says what happens
-//! instead, or is an error that names the line. Nothing is passed over in silence.
+//! Invariant: each line either takes effect, or is named in a warning that states what happens
+//! instead, or is an error with its line number. No line is ignored silently.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use thiserror::Error;
 
 use crate::network::placement_named;
 
-/// What a program may ask and change by `mtcp_getconf()` and `mtcp_setconf()`; the fields of
-/// `struct mtcp_conf`.
+/// Values that a program may read and change by `mtcp_getconf()` and `mtcp_setconf()`; the fields
+/// of `struct mtcp_conf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct ConfValues {
     pub(crate) num_cores: i32,
     pub(crate) max_concurrency: i32,
     pub(crate) max_num_buffers: i32,
@@ -24,50 +24,50 @@ pub(crate) struct Numbers {
     pub(crate) sndbuf_bytes: i32,
     /// Seconds in TIME-WAIT.
     pub(crate) tcp_timewait_s: i32,
-    /// Seconds until a silent peer is given up; -1: never.
+    /// Seconds until a silent peer's connection is dropped; -1: never.
     pub(crate) tcp_timeout_s: i32,
 }
 
 /// A whole configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Conf {
-    pub(crate) numbers: Numbers,
-    /// Where frames come from; none: nothing said so.
+    pub(crate) numbers: ConfValues,
+    /// Origin of frames; `None`: not set.
     pub(crate) io: Option<Io>,
-    /// The devices, as `port` names them.
+    /// The devices of `port`.
     pub(crate) ports: Vec<String>,
-    /// Our addresses with the bits of their prefix, where the link does not bring its own.
+    /// Local addresses with their prefix length, if the link does not provide them.
     pub(crate) addresses: Vec<(IpAddr, u8)>,
     pub(crate) gateways: Vec<IpAddr>,
     pub(crate) mtu: Option<u16>,
-    /// Where our own stack runs; none: nothing said so.
+    /// Placement of the library's own stack; `None`: not set.
     pub(crate) placement: Option<Placement>,
-    /// Ports whose contexts tell what they counted when they end.
+    /// Ports whose contexts print their counters when they end.
     pub(crate) told_ports: Vec<String>,
-    /// What to tell the user.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Which driver carries the frames, or who else does TCP.
+/// The driver that carries the frames, or the kernel's TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Io {
     /// Linux does TCP.
     Kernel,
-    /// A driver of ours, by its name in link descriptions.
+    /// A driver of the library, by its name in link descriptions.
     Link(&'static str),
 }
 
-/// A line that cannot be obeyed.
+/// A line that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {fault}")]
 pub(crate) struct ConfError {
     pub(crate) line: usize,
-    pub(crate) fault: Fault,
+    pub(crate) fault: ConfFault,
 }
 
-/// What is wrong with a line.
+/// The error of a line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum Fault {
+pub(crate) enum ConfFault {
     #[error("{0} has no value")]
     NoValue(String),
     #[error("{key} = {value} is not a number from {min} to {max}")]
@@ -76,31 +76,31 @@ pub(crate) enum Fault {
     Address(String),
     #[error("{0:?} is not an address")]
     Gateway(String),
-    #[error("placement = {0}: there are inline, thread and core")]
+    #[error("placement = {0}: must be inline, thread or core")]
     Placement(String),
-    #[error("io = {0}: there are xdp, packet, tap, memif and kernel")]
+    #[error("io = {0}: must be xdp, packet, tap, memif or kernel")]
     Io(String),
     #[error("there is no key {0:?}")]
     Key(String),
 }
 
-/// mTCP's I/O modules, none of which is here.
+/// mTCP's I/O modules, none of which is supported.
 const FOREIGN_IO: [&str; 5] = ["psio", "dpdk", "netmap", "onvm", "ixgbe"];
 const LINKS: [&str; 4] = ["xdp", "packet", "tap", "memif"];
-/// Keys of mTCP that have nothing to say here, and why.
-const MEANINGLESS: [(&str, &str); 6] = [
+/// Keys of mTCP without effect, and why.
+const WITHOUT_EFFECT: [(&str, &str); 6] = [
     ("num_mem_ch", "memory channels are DPDK's"),
-    ("core_mask", "a context is pinned where it is made"),
-    ("onvm_serv", "there is no ONVM here"),
-    ("onvm_inst", "there is no ONVM here"),
-    ("onvm_dest", "there is no ONVM here"),
+    ("core_mask", "a context is pinned when it is created"),
+    ("onvm_serv", "ONVM is not supported"),
+    ("onvm_inst", "ONVM is not supported"),
+    ("onvm_dest", "ONVM is not supported"),
     ("cc", "congestion control is CUBIC"),
 ];
 
 impl Conf {
-    /// mTCP's defaults, on a machine with so many cores.
+    /// mTCP's defaults, on a machine with this number of cores.
     pub(crate) const fn new(cores: i32) -> Self {
-        let numbers = Numbers {
+        let numbers = ConfValues {
             num_cores: cores,
             max_concurrency: 100_000,
             max_num_buffers: 100_000,
@@ -122,7 +122,7 @@ impl Conf {
         }
     }
 
-    /// Reads the text of a file over what is there.
+    /// Reads the text of a file into this configuration.
     pub(crate) fn read(&mut self, text: &str) -> Result<(), ConfError> {
         let (mut receive, mut send) = (None, None);
         for (index, line) in text.lines().enumerate() {
@@ -144,12 +144,11 @@ impl Conf {
         for told in std::mem::take(&mut self.told_ports) {
             match self.has_port(&told) {
                 true => self.told_ports.push(told),
-                false => self.warn(format_args!(
-                    "stat_print = {told} has no meaning here: no port has that name"
-                )),
+                false => self
+                    .warn(format_args!("stat_print = {told} has no effect: no port has this name")),
             }
         }
-        // One that is not set is as large as the other.
+        // If only one is set, the other has the same size.
         if let Some(bytes) = receive.or(send) {
             self.numbers.rcvbuf_bytes = bytes;
             self.numbers.sndbuf_bytes = send.unwrap_or(bytes);
@@ -157,14 +156,14 @@ impl Conf {
         Ok(())
     }
 
-    /// A port is known by what it is called, with what is said about it or without.
+    /// Whether there is a port of this name, with or without the rest of its description.
     pub(super) fn has_port(&self, name: &str) -> bool {
         let own_name = |port: &String| port.split(',').next() == Some(name);
         self.ports.iter().any(|port| port == name || own_name(port))
     }
 
-    fn line(&mut self, key: &str, value: &[&str]) -> Result<(), Fault> {
-        let first = *value.first().ok_or_else(|| Fault::NoValue(key.to_owned()))?;
+    fn line(&mut self, key: &str, value: &[&str]) -> Result<(), ConfFault> {
+        let first = *value.first().ok_or_else(|| ConfFault::NoValue(key.to_owned()))?;
         let numbers = &mut self.numbers;
         match key {
             "num_cores" => numbers.num_cores = number("num_cores", value, 1, CORES_MAX)?,
@@ -183,47 +182,49 @@ impl Conf {
             "io" => self.io(first)?,
             "port" => self.ports.extend(value.iter().map(|&port| port.to_owned())),
             "address" => {
-                let (ip, bits) = prefixed(first).ok_or_else(|| Fault::Address(first.to_owned()))?;
+                let (ip, bits) =
+                    prefixed(first).ok_or_else(|| ConfFault::Address(first.to_owned()))?;
                 self.addresses.push((ip, bits));
             }
             "gateway" => {
-                let ip = first.parse().map_err(|_| Fault::Gateway(first.to_owned()))?;
+                let ip = first.parse().map_err(|_| ConfFault::Gateway(first.to_owned()))?;
                 self.gateways.push(ip);
             }
             "mtu" => self.mtu = Some(number("mtu", value, 576, 65_535)? as u16),
             "num_ip" => {
                 self.warn(format_args!(
-                    "num_ip = {first} has no meaning here: mtcp_init_rss() says how many"
+                    "num_ip = {first} has no effect: mtcp_init_rss() says how many"
                 ));
             }
             "placement" => {
                 let placement = placement_named(first);
-                self.placement = Some(placement.ok_or_else(|| Fault::Placement(first.to_owned()))?);
+                self.placement =
+                    Some(placement.ok_or_else(|| ConfFault::Placement(first.to_owned()))?);
             }
             "stat_print" => self.told_ports.extend(value.iter().map(|&port| port.to_owned())),
             "multiprocess" => {
                 self.warn(format_args!(
-                    "multiprocess = {first} has no meaning here: give each process a port"
+                    "multiprocess = {first} has no effect: give each process a port"
                 ));
             }
-            _ => match MEANINGLESS.iter().find(|(name, _)| *name == key) {
-                Some((name, why)) => self.warn(format_args!("{name} has no meaning here: {why}")),
-                None => return Err(Fault::Key(key.to_owned())),
+            _ => match WITHOUT_EFFECT.iter().find(|(name, _)| *name == key) {
+                Some((name, why)) => self.warn(format_args!("{name} has no effect: {why}")),
+                None => return Err(ConfFault::Key(key.to_owned())),
             },
         }
         Ok(())
     }
 
-    fn io(&mut self, name: &str) -> Result<(), Fault> {
+    fn io(&mut self, name: &str) -> Result<(), ConfFault> {
         self.io = if let Some(link) = LINKS.iter().find(|link| **link == name) {
             Some(Io::Link(link))
         } else if name == "kernel" {
             Some(Io::Kernel)
         } else if FOREIGN_IO.contains(&name) {
-            self.warn(format_args!("io = {name} is not here: xdp (AF_XDP) takes its place"));
+            self.warn(format_args!("io = {name} is not supported: xdp (AF_XDP) is used"));
             Some(Io::Link("xdp"))
         } else {
-            return Err(Fault::Io(name.to_owned()));
+            return Err(ConfFault::Io(name.to_owned()));
         };
         Ok(())
     }
@@ -238,7 +239,7 @@ const CONCURRENCY_MAX: i32 = 1 << 20;
 pub(super) const BUFFER_BYTES_MAX: i32 = 1 << 30;
 const SECONDS_MAX: i32 = 86_400;
 
-/// What stands in a line before its comment: the key, and the words of its value.
+/// Splits a line before its comment: the key, and the words of its value.
 fn words(line: &str) -> Vec<&str> {
     let text = line.split_once('#').map_or(line, |(text, _)| text);
     // Only the first `=` divides: a device may have one in its description.
@@ -246,9 +247,9 @@ fn words(line: &str) -> Vec<&str> {
     key.split_whitespace().chain(value.split_whitespace()).collect()
 }
 
-fn number(key: &'static str, value: &[&str], min: i32, max: i32) -> Result<i32, Fault> {
-    let text = *value.first().ok_or_else(|| Fault::NoValue(key.to_owned()))?;
-    let wrong = || Fault::Number { key, value: text.to_owned(), min, max };
+fn number(key: &'static str, value: &[&str], min: i32, max: i32) -> Result<i32, ConfFault> {
+    let text = *value.first().ok_or_else(|| ConfFault::NoValue(key.to_owned()))?;
+    let wrong = || ConfFault::Number { key, value: text.to_owned(), min, max };
     let number = text.parse().map_err(|_| wrong())?;
     if (min..=max).contains(&number) { Ok(number) } else { Err(wrong()) }
 }
@@ -269,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_as_mtcp_programs_have_it_is_read_and_what_is_foreign_is_named() {
+    fn mtcp_file_is_read_with_warnings_for_unsupported_keys() {
         let conf = read(
             "# a server\n\nio = dpdk\nnum_cores = 2 # two\n  num_mem_ch=4\nport = dpdk0\n\
              max_concurrency = 10000\nmax_num_buffers = 20000\nrcvbuf = 4096\ntcp_timeout = -1\n\
              tcp_timewait = 1\nstat_print = dpdk0\nmultiprocess = 0 master\n",
         )
         .unwrap();
-        let numbers = Numbers {
+        let numbers = ConfValues {
             num_cores: 2,
             max_concurrency: 10_000,
             max_num_buffers: 20_000,
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_ours_are_described_whole() {
+    fn full_link_description_is_read() {
         let conf = read(
             "io = memif\nport = /run/memif.sock,role=server\naddress = 10.0.0.2/24\n\
              address = fd00::2/64\ngateway = 10.0.0.1\nmtu = 9000\n",
@@ -310,25 +311,25 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_told_of_ports_that_there_are_wherever_the_line_stands() {
+    fn stat_print_names_a_port_in_any_order() {
         let conf = read("stat_print = /run/m.sock eth9\nport = /run/m.sock,role=server").unwrap();
         assert_eq!(conf.told_ports, ["/run/m.sock"]);
-        assert_eq!(conf.warnings, ["stat_print = eth9 has no meaning here: no port has that name"]);
+        assert_eq!(conf.warnings, ["stat_print = eth9 has no effect: no port has this name"]);
     }
 
     #[test]
-    fn a_placement_has_a_name() {
+    fn placement_is_read_by_name() {
         let placed = |text: &str| read(text).unwrap().placement;
         assert_eq!(placed(""), None);
         assert_eq!(placed("placement = inline"), Some(Placement::Inline));
         assert_eq!(placed("placement = thread # mTCP's own"), Some(Placement::Thread));
         assert_eq!(placed("placement = core"), Some(Placement::Core(None)));
         let fault = read("\nplacement = elsewhere").unwrap_err();
-        assert_eq!((fault.line, fault.fault), (2, Fault::Placement("elsewhere".to_owned())));
+        assert_eq!((fault.line, fault.fault), (2, ConfFault::Placement("elsewhere".to_owned())));
     }
 
     #[test]
-    fn buffers_are_as_large_as_each_other_unless_both_are_given() {
+    fn buffer_sizes_are_equal_unless_both_are_set() {
         let buffers = |text: &str| {
             let numbers = read(text).unwrap().numbers;
             (numbers.rcvbuf_bytes, numbers.sndbuf_bytes)
@@ -340,22 +341,26 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_obeyed_names_its_line() {
+    fn invalid_lines_are_rejected_with_their_number() {
         let fault = |text: &str| {
             let error = read(text).unwrap_err();
             (error.line, error.fault)
         };
-        let wrong =
-            |key, value: &str, min, max| Fault::Number { key, value: value.to_owned(), min, max };
+        let wrong = |key, value: &str, min, max| ConfFault::Number {
+            key,
+            value: value.to_owned(),
+            min,
+            max,
+        };
         assert_eq!(fault("\nnum_cores = 0"), (2, wrong("num_cores", "0", 1, CORES_MAX)));
         assert_eq!(fault("rcvbuf = 63"), (1, wrong("rcvbuf", "63", 64, BUFFER_BYTES_MAX)));
         assert_eq!(fault("mtu = many"), (1, wrong("mtu", "many", 576, 65_535)));
-        assert_eq!(fault("port ="), (1, Fault::NoValue("port".to_owned())));
-        assert_eq!(fault("rcvbuf"), (1, Fault::NoValue("rcvbuf".to_owned())));
-        assert_eq!(fault("io = carrier-pigeon"), (1, Fault::Io("carrier-pigeon".to_owned())));
-        assert_eq!(fault("address = 10.0.0.1"), (1, Fault::Address("10.0.0.1".to_owned())));
-        assert_eq!(fault("gateway = x"), (1, Fault::Gateway("x".to_owned())));
-        assert_eq!(fault("turbo = on"), (1, Fault::Key("turbo".to_owned())));
+        assert_eq!(fault("port ="), (1, ConfFault::NoValue("port".to_owned())));
+        assert_eq!(fault("rcvbuf"), (1, ConfFault::NoValue("rcvbuf".to_owned())));
+        assert_eq!(fault("io = carrier-pigeon"), (1, ConfFault::Io("carrier-pigeon".to_owned())));
+        assert_eq!(fault("address = 10.0.0.1"), (1, ConfFault::Address("10.0.0.1".to_owned())));
+        assert_eq!(fault("gateway = x"), (1, ConfFault::Gateway("x".to_owned())));
+        assert_eq!(fault("turbo = on"), (1, ConfFault::Key("turbo".to_owned())));
         assert!(read("address = 10.0.0.1/33").is_err());
     }
 }

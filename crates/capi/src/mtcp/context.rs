@@ -1,13 +1,13 @@
-//! `mctx_t`: which contexts there are, whose they are, and the only way to what is inside them.
+//! `mctx_t`: the table of contexts, their owner threads, and the only access to their state.
 //!
-//! Contexts lie in a static table, one place for each core, as mTCP has them. What a program holds
-//! points into the table, so a pointer is checked by its number alone: a null one, one of nobody's,
-//! one of a context that is gone or of another thread gives errno, and is not followed.
+//! Contexts lie in a static table, one entry for each core, as in mTCP. A program's pointer points
+//! into the table, so it is checked by its index alone: a null, free or stale pointer, or one of
+//! another thread, gives errno and is not followed.
 //!
 //! Invariants
-//! - Only the thread in `owner` changes an entry or looks into `inner`; others read `owner`, and
-//!   set `interrupted` and ring `waker` from signal handlers.
-//! - `waker` points to a bell as long as a handler may ring it: see [`Entry::take_waker`].
+//! - Only the thread in `owner` changes an entry or uses `inner`; other threads read `owner`, and
+//!   set `interrupted` and write to `waker` in signal handlers.
+//! - `waker` is valid as long as a handler may use it: see [`ContextEntry::take_waker`].
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -16,21 +16,21 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use channel::{Counters, Waker};
-use sockets::{Attempt, Context, EpollEvent, Error, Run, Sockets};
+use sockets::{Attempt, CallRunner, Context, EpollEvent, Error, Sockets};
 
-use super::ports::Claimed;
-use crate::error::{CallError, Errno, Failure};
+use super::claims::Claimed;
+use crate::error::{CallError, CallFailure, Errno};
 use crate::fork::ProcessMark;
-use crate::guarded::Guarded;
+use crate::guarded::GuardedCell;
 use crate::limits::MTCP_CONTEXTS_MAX;
 use crate::registry::ThreadNumber;
 
-/// What a program sees of a context.
+/// The public part of a context.
 #[allow(non_camel_case_types, reason = "the name in C")]
 #[derive(Debug)]
 #[repr(C)]
 pub struct mtcp_context {
-    /// The core it was made for.
+    /// The core that the context was created for.
     cpu: AtomicI32,
 }
 
@@ -38,20 +38,20 @@ pub struct mtcp_context {
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub type mctx_t = *mut mtcp_context;
 
-/// A place of the table. What the program sees comes first: its address is the entry's.
+/// An entry of the table. The public part is first: its address is the entry's.
 #[repr(C)]
-struct Entry {
+struct ContextEntry {
     public: mtcp_context,
-    /// A signal came since the last wait that it ended.
+    /// A signal arrived since the last wait that was interrupted.
     interrupted: AtomicBool,
-    /// The number of the thread whose context this is; 0: nobody's.
+    /// The number of the owner thread; 0: free.
     owner: AtomicU64,
-    inner: AtomicPtr<Inner>,
+    inner: AtomicPtr<ContextInner>,
     waker: AtomicPtr<Waker>,
 }
 
-static ENTRIES: [Entry; MTCP_CONTEXTS_MAX] = [const {
-    Entry {
+static ENTRIES: [ContextEntry; MTCP_CONTEXTS_MAX] = [const {
+    ContextEntry {
         public: mtcp_context { cpu: AtomicI32::new(-1) },
         interrupted: AtomicBool::new(false),
         owner: AtomicU64::new(0),
@@ -60,35 +60,35 @@ static ENTRIES: [Entry; MTCP_CONTEXTS_MAX] = [const {
     }
 }; MTCP_CONTEXTS_MAX];
 
-/// Handlers that are looking through the table now.
-static RINGING: AtomicUsize = AtomicUsize::new(0);
+/// Signal handlers that are scanning the table now.
+static HANDLERS_RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-struct Inner {
+struct ContextInner {
     process: ProcessMark,
-    waiting: Guarded<Waiting>,
+    waiting: GuardedCell<BlockingSockets>,
 }
 
-/// A context's sockets, whose calls wait until they are done, or a signal comes.
-pub(crate) struct Waiting {
+/// A context's sockets, whose calls block until they are complete or a signal arrives.
+pub(crate) struct BlockingSockets {
     context: Context,
-    entry: &'static Entry,
-    /// Where connections come from, if `mtcp_init_rss()` said so.
+    entry: &'static ContextEntry,
+    /// Source addresses of connections, after `mtcp_init_rss()`.
     pub(super) sources: Option<Sources>,
-    /// Addresses that others of the process may share.
+    /// Addresses that may be shared with other contexts of the process.
     pub(super) claimed: Claimed,
-    /// What carries the context, in words, if its counters are to be told when it ends.
+    /// Description of the context's carrier, if its counters are to be printed when it ends.
     pub(super) told_as: Option<String>,
-    /// Room for the events of a wait, kept so that no wait allocates.
+    /// Buffer for the events of a wait, kept so that no wait allocates.
     events: Vec<EpollEvent>,
 }
 
-impl Waiting {
-    /// The core that the context was made for, and what it has counted.
+impl BlockingSockets {
+    /// The context's core and its counters.
     pub(super) fn counted(&self) -> (c_int, Counters) {
         (self.entry.public.cpu.load(Ordering::Relaxed), self.context.counters())
     }
 
-    /// Room for at least `count` events; give it back with [`Self::put_events`].
+    /// Takes the buffer, for at least `count` events; return it with [`Self::put_events`].
     pub(super) fn take_events(&mut self, count: usize) -> Vec<EpollEvent> {
         let mut events = std::mem::take(&mut self.events);
         if events.len() < count {
@@ -102,7 +102,7 @@ impl Waiting {
     }
 }
 
-/// Addresses that connections to one server come from, in turn.
+/// Source addresses of connections to one server, used in turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sources {
     pub(super) to: SocketAddr,
@@ -112,7 +112,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// The address for the next connection to `to`, with port 0; none: any will do.
+    /// The address for the next connection to `to`, with port 0; `None`: any address.
     pub(super) fn next(&mut self, to: SocketAddr) -> Option<SocketAddr> {
         if to != self.to {
             return None;
@@ -123,13 +123,13 @@ impl Sources {
     }
 }
 
-impl Run for Waiting {
+impl CallRunner for BlockingSockets {
     #[inline]
     fn run<T>(
         &mut self,
         attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
     ) -> Result<T, Error> {
-        // Acquire pairs with the Release in `interrupt_all`: what the handler did is seen.
+        // Acquire pairs with the Release in `interrupt_all`: the handler's stores are visible.
         let interrupted = || self.entry.interrupted.swap(false, Ordering::Acquire);
         self.context.run_unless(interrupted, attempt)
     }
@@ -140,19 +140,19 @@ impl Run for Waiting {
     }
 }
 
-impl Entry {
-    /// Takes the bell away from handlers that come later, and waits for those that are there.
+impl ContextEntry {
+    /// Hides the waker from later handlers, and waits for those that are running.
     fn take_waker(&self) {
-        // SeqCst, as in `interrupt_all`: either the handler's look at `waker` comes after this and
-        // sees null, or its count is seen below.
+        // SeqCst, as in `interrupt_all`: either the handler reads `waker` after this store and gets
+        // null, or its count is seen below.
         let waker = self.waker.swap(ptr::null_mut(), Ordering::SeqCst);
-        while RINGING.load(Ordering::SeqCst) > 0 {
-            // A handler only rings bells; it does not wait for anything.
+        while HANDLERS_RUNNING.load(Ordering::SeqCst) > 0 {
+            // A handler only writes to eventfds; it never waits.
             std::hint::spin_loop();
         }
         if !waker.is_null() {
             // SAFETY: the pointer came from `Box::into_raw` in `create`, was taken out of the table
-            // once, here, and no handler that could have seen it is at work any more.
+            // once, here, and no handler that could have read it is still running.
             drop(unsafe { Box::from_raw(waker) });
         }
     }
@@ -162,12 +162,12 @@ impl Entry {
     }
 }
 
-/// Makes the context of a core for the calling thread, one of several or the only one.
+/// Creates the context of a core for the calling thread, one of several or the only one.
 pub(super) fn create(
     core: usize,
     has_siblings: bool,
-    make: impl FnOnce() -> Result<Context, Failure>,
-) -> Result<mctx_t, Failure> {
+    make: impl FnOnce() -> Result<Context, CallFailure>,
+) -> Result<mctx_t, CallFailure> {
     let entry = ENTRIES.get(core).ok_or(CallError::Argument("cpu"))?;
     let owner = ThreadNumber::current().number();
     // Acquire pairs with the Release in `destroy`: the stores below come after its stores.
@@ -176,7 +176,7 @@ pub(super) fn create(
     let made = ProcessMark::current().and_then(|process| Ok((process, make()?)));
     let (process, context) = made.inspect_err(|_| entry.owner.store(0, Ordering::Release))?;
     let waker = Box::into_raw(Box::new(context.waker()));
-    let waiting = Guarded::new(Waiting {
+    let waiting = GuardedCell::new(BlockingSockets {
         context,
         entry,
         sources: None,
@@ -184,17 +184,17 @@ pub(super) fn create(
         told_as: None,
         events: Vec::new(),
     });
-    let inner = Box::new(Inner { process, waiting });
+    let inner = Box::new(ContextInner { process, waiting });
     entry.public.cpu.store(core as c_int, Ordering::Relaxed);
     entry.interrupted.store(false, Ordering::Relaxed);
     entry.inner.store(Box::into_raw(inner), Ordering::Relaxed);
-    // Release: a handler that sees the bell sees what it is made of.
+    // Release: a handler that reads the pointer sees the initialised waker.
     entry.waker.store(waker, Ordering::Release);
     Ok(entry.name())
 }
 
 /// Ends a context of the calling thread: its connections are closed.
-pub(super) fn destroy(context: mctx_t) -> Result<(), Failure> {
+pub(super) fn destroy(context: mctx_t) -> Result<(), CallFailure> {
     let entry = owned(context)?;
     let inner = entry.inner.load(Ordering::Relaxed);
     // SAFETY: the calling thread owns the entry, so `inner` is its own live context.
@@ -206,7 +206,7 @@ pub(super) fn destroy(context: mctx_t) -> Result<(), Failure> {
     entry.inner.store(ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: the pointer came from `Box::into_raw` in `create`, and nothing else has it any more.
     let inner = unsafe { Box::from_raw(inner) };
-    // A context that panics on its way out is left to the process's end.
+    // A context that panics while it is dropped is leaked.
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(inner)));
     // Release pairs with the Acquire in `create`.
     entry.owner.store(0, Ordering::Release);
@@ -218,8 +218,8 @@ pub(super) fn destroy(context: mctx_t) -> Result<(), Failure> {
 #[inline]
 pub(super) fn with_context<T>(
     context: mctx_t,
-    work: impl FnOnce(&mut Waiting) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    work: impl FnOnce(&mut BlockingSockets) -> Result<T, CallFailure>,
+) -> Result<T, CallFailure> {
     let entry = owned(context)?;
     // SAFETY: the calling thread owns the entry, and only it ends the context.
     let inner = unsafe { &*entry.inner.load(Ordering::Relaxed) };
@@ -227,19 +227,20 @@ pub(super) fn with_context<T>(
     inner.waiting.enter(work)
 }
 
-/// The entry that a pointer of the program's names, if it is the calling thread's context.
+/// The entry that a program's pointer names, if it is the calling thread's context.
 #[inline]
-fn owned(context: mctx_t) -> Result<&'static Entry, Failure> {
+fn owned(context: mctx_t) -> Result<&'static ContextEntry, CallFailure> {
     if context.is_null() {
         return Err(CallError::Null("mctx").into());
     }
     let offset = context.addr().wrapping_sub(ENTRIES.as_ptr().addr());
     let entry = offset
-        .is_multiple_of(size_of::<Entry>())
-        .then(|| ENTRIES.get(offset / size_of::<Entry>()))
+        .is_multiple_of(size_of::<ContextEntry>())
+        .then(|| ENTRIES.get(offset / size_of::<ContextEntry>()))
         .flatten()
         .ok_or(CallError::NoContext)?;
-    // Relaxed: a thread sees its own stores in order, and looks no further into others' entries.
+    // Relaxed: a thread sees its own stores in order, and reads nothing else of other threads'
+    // entries.
     match entry.owner.load(Ordering::Relaxed) {
         0 => Err(CallError::NoContext.into()),
         owner if owner == ThreadNumber::current().number() => Ok(entry),
@@ -247,37 +248,37 @@ fn owned(context: mctx_t) -> Result<&'static Entry, Failure> {
     }
 }
 
-/// Ends the wait of every context, or its next one. May be called from a signal handler.
+/// Interrupts the current or next wait of every context. May be called from a signal handler.
 pub(super) fn interrupt_all() {
     // SeqCst: see `take_waker`.
-    RINGING.fetch_add(1, Ordering::SeqCst);
+    HANDLERS_RUNNING.fetch_add(1, Ordering::SeqCst);
     for entry in &ENTRIES {
         let waker = entry.waker.load(Ordering::SeqCst);
         if !waker.is_null() {
             // Release pairs with the Acquire in `run`.
             entry.interrupted.store(true, Ordering::Release);
-            // SAFETY: whoever takes the bell out of the table waits until `RINGING` is 0 again
-            // before it is freed; writing to an eventfd is safe in a handler.
+            // SAFETY: `take_waker` waits until `HANDLERS_RUNNING` is 0 before the waker is freed;
+            // writing to an eventfd is async-signal-safe.
             unsafe { &*waker }.wake();
         }
     }
-    RINGING.fetch_sub(1, Ordering::SeqCst);
+    HANDLERS_RUNNING.fetch_sub(1, Ordering::SeqCst);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn errno_of<T>(result: Result<T, Failure>) -> c_int {
+    fn errno_of<T>(result: Result<T, CallFailure>) -> c_int {
         result.err().map_or(0, |failure| failure.why().errno())
     }
 
-    fn make() -> Result<Context, Failure> {
+    fn make() -> Result<Context, CallFailure> {
         Ok(Context::create(sockets::Config::default())?)
     }
 
     #[test]
-    fn only_its_own_thread_gets_into_a_context_and_only_while_it_lives() {
+    fn context_is_usable_only_by_its_thread_until_destroyed() {
         let core = MTCP_CONTEXTS_MAX - 1;
         let context = create(core, false, make).unwrap();
         let enter = |context: mctx_t| errno_of(with_context(context, |_| Ok(())));
@@ -292,8 +293,8 @@ mod tests {
         };
         assert_eq!(std::thread::spawn(foreign).join().unwrap(), (libc::EPERM, libc::EPERM));
         assert_eq!(enter(ptr::null_mut()), libc::EFAULT);
-        for nobodys in [context.wrapping_byte_add(1), context.wrapping_add(1_000_000)] {
-            assert_eq!(enter(nobodys), libc::EBADF);
+        for unowned in [context.wrapping_byte_add(1), context.wrapping_add(1_000_000)] {
+            assert_eq!(enter(unowned), libc::EBADF);
         }
         assert_eq!(errno_of(destroy(context)), 0);
         assert_eq!((enter(context), errno_of(destroy(context))), (libc::EBADF, libc::EBADF));
@@ -301,10 +302,11 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_breaks_its_context_and_leaves_the_place_free_in_the_end() {
+    fn panic_breaks_the_context_and_destroy_frees_its_entry() {
         let core = MTCP_CONTEXTS_MAX - 2;
         let context = create(core, false, make).unwrap();
-        let panicked = with_context(context, |_| -> Result<(), Failure> { panic!("on purpose") });
+        let panicked =
+            with_context(context, |_| -> Result<(), CallFailure> { panic!("on purpose") });
         assert_eq!(errno_of(panicked), libc::ENOTRECOVERABLE);
         assert_eq!(errno_of(with_context(context, |_| Ok(()))), libc::ENOTRECOVERABLE);
         assert_eq!(errno_of(destroy(context)), 0);
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_used_in_turn_and_only_for_their_server() {
+    fn sources_are_used_in_turn_for_their_server_only() {
         let to: SocketAddr = "10.0.0.9:80".parse().unwrap();
         let first = u32::from_be_bytes([10, 0, 0, 1]);
         let mut sources = Sources { to, first, count: 2, next: 0 };

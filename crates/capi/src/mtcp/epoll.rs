@@ -1,4 +1,4 @@
-//! `mtcp_epoll.h`: sets of sockets, as epoll(7) has them.
+//! `mtcp_epoll.h`: epoll sets, as in epoll(7).
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -8,15 +8,15 @@ use sockets::{Bsd, EpollEvent, EpollOp, Events, OpenFlags};
 
 use super::context::{mctx_t, with_context};
 use crate::border::{finish, status};
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 use crate::limits::MTCP_EVENTS_MAX;
 
-/// An event of a socket, or how it is watched.
+/// An event of a socket, or the events that it is registered for.
 #[allow(non_camel_case_types, reason = "the name in C")]
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct mtcp_epoll_event {
-    /// Bits of MTCP_EPOLL.
+    /// Bits of `enum mtcp_epoll_type`.
     pub events: u32,
     /// The program's: `union mtcp_epoll_data`.
     pub data: u64,
@@ -29,7 +29,7 @@ const CTL_ADD: c_int = 1;
 const CTL_DEL: c_int = 2;
 const CTL_MOD: c_int = 3;
 
-/// Makes a set; `size` has to be over 0, and has no other meaning.
+/// Creates a set; `size` must be positive and has no other meaning.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_epoll_create(mctx: mctx_t, size: c_int) -> c_int {
     finish(
@@ -41,13 +41,13 @@ pub unsafe extern "C" fn mtcp_epoll_create(mctx: mctx_t, size: c_int) -> c_int {
     )
 }
 
-/// Makes a set; `flags` as in epoll_create1(2).
+/// Creates a set; `flags` as in epoll_create1(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_epoll_create1(mctx: mctx_t, flags: c_int) -> c_int {
     finish("mtcp_epoll_create1", create(mctx, flags))
 }
 
-fn create(mctx: mctx_t, flags: c_int) -> Result<c_int, Failure> {
+fn create(mctx: mctx_t, flags: c_int) -> Result<c_int, CallFailure> {
     let flags = OpenFlags::from_bits(flags).filter(|flags| OpenFlags::CLOEXEC.contains(*flags));
     let flags = flags.ok_or(CallError::Argument("flags"))?;
     with_context(mctx, |waiting| Ok(waiting.epoll_create1(flags)?))
@@ -82,8 +82,8 @@ pub unsafe extern "C" fn mtcp_epoll_ctl(
     status("mtcp_epoll_ctl", control())
 }
 
-/// Waits for events of a set, at most `timeout` milliseconds (-1: for ever); a signal ends it. How
-/// many there are.
+/// Waits for events of a set, at most `timeout` milliseconds (-1: no limit) or until a signal.
+/// Returns their number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_epoll_wait(
     mctx: mctx_t,
@@ -104,7 +104,8 @@ pub unsafe extern "C" fn mtcp_epoll_wait(
             let count = waiting.epoll_wait(epid, &mut found[..max], patience);
             for (index, event) in found[..*count.as_ref().unwrap_or(&0)].iter().enumerate() {
                 let event = mtcp_epoll_event { events: event.events.bits(), data: event.data };
-                // SAFETY: the program promises room for `maxevents` events, and `max` is not more.
+                // SAFETY: the program promises memory for `maxevents` events, and `max` is not
+                // more.
                 unsafe { events.wrapping_add(index).write(event) };
             }
             waiting.put_events(found);
@@ -114,8 +115,7 @@ pub unsafe extern "C" fn mtcp_epoll_wait(
     finish("mtcp_epoll_wait", wait())
 }
 
-/// As mTCP's own writes them. It has a name for the first seven only, and ends the process for
-/// another.
+/// mTCP's own names. mTCP has one for the first seven only, and ends the process for another.
 const NAMES: [(u32, &CStr); 14] = [
     (0x000, c"NONE"),
     (0x001, c"IN"),
@@ -133,7 +133,7 @@ const NAMES: [(u32, &CStr); 14] = [
     (1 << 31, c"ET"),
 ];
 
-/// The name of one event; null for what is none, or several. Not to be freed or changed.
+/// The name of one event; null for no event, or several. The caller must not free or change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn EventToString(event: u32) -> *mut c_char {
     let name = NAMES.iter().find(|(bits, _)| *bits == event);
@@ -145,10 +145,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_have_mtcps_names() {
+    fn event_names_match_mtcp() {
         let name = |event: u32| {
             let name = EventToString(event);
-            // SAFETY: a name that is not null is text of ours with a NUL.
+            // SAFETY: a name that is not null is a static string with a NUL.
             (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_str().unwrap())
         };
         assert_eq!(name(Events::IN.bits()), Some("IN"));

@@ -1,4 +1,4 @@
-//! Options and modes of a socket, resets and pipes: the calls of `mtcp_api.h` that are not about
+//! Options and modes of a socket, resets and pipes: the calls of `mtcp_api.h` that transfer no
 //! bytes.
 
 use std::ffi::{c_int, c_void};
@@ -6,14 +6,14 @@ use std::ffi::{c_int, c_void};
 use libc::socklen_t;
 use sockets::{Bsd, OpenFlags};
 
-use super::context::{Waiting, mctx_t, with_context};
+use super::context::{BlockingSockets, mctx_t, with_context};
 use crate::border::status;
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, CallFailure};
 
-/// The largest value of an option that is looked at.
+/// The largest value of an option that is read.
 const VALUE_BYTES_MAX: usize = 512;
 
-/// Tells an option, as getsockopt(2).
+/// Reads an option, as getsockopt(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_getsockopt(
     mctx: mctx_t,
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn mtcp_getsockopt(
 ) -> c_int {
     let get = || {
         if optval.is_null() || optlen.is_null() {
-            return Err(Failure::from(CallError::Null("optval or optlen")));
+            return Err(CallFailure::from(CallError::Null("optval or optlen")));
         }
         // SAFETY: the program promises a readable size.
         let room = (unsafe { optlen.read() } as usize).min(VALUE_BYTES_MAX);
@@ -34,8 +34,8 @@ pub unsafe extern "C" fn mtcp_getsockopt(
             Ok(waiting.getsockopt(sockid, level, optname, &mut value[..room])?)
         })?;
         let len = len.min(room);
-        // SAFETY: the program promises as many writable bytes as its size says, and `len` is not
-        // more; the two do not overlap, since `value` is ours.
+        // SAFETY: the program promises `*optlen` writable bytes, and `len` is not more; `value` is
+        // a local and does not overlap.
         unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), optval.cast(), len) };
         // SAFETY: the program promises a writable size.
         unsafe { optlen.write(len as socklen_t) };
@@ -56,14 +56,15 @@ pub unsafe extern "C" fn mtcp_setsockopt(
 ) -> c_int {
     let set = || {
         if optval.is_null() && optlen > 0 {
-            return Err(Failure::from(CallError::Null("optval")));
+            return Err(CallFailure::from(CallError::Null("optval")));
         }
         let len = optlen as usize;
         if len > VALUE_BYTES_MAX {
             return Err(CallError::Argument("optlen").into());
         }
         let mut value = [0; VALUE_BYTES_MAX];
-        // SAFETY: the program promises `optlen` readable bytes; `value` is ours and has room.
+        // SAFETY: the program promises `optlen` readable bytes; `value` is a local that is large
+        // enough.
         unsafe { std::ptr::copy_nonoverlapping(optval.cast(), value.as_mut_ptr(), len) };
         with_context(mctx, |waiting| {
             Ok(waiting.setsockopt(sockid, level, optname, &value[..len])?)
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn mtcp_setsockopt(
     status("mtcp_setsockopt", set())
 }
 
-/// Calls on the socket no longer wait.
+/// Makes calls on the socket nonblocking.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_setsock_nonblock(mctx: mctx_t, sockid: c_int) -> c_int {
     let set = with_context(mctx, |waiting| {
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn mtcp_socket_ioctl(
 ) -> c_int {
     let control = || {
         if argp.is_null() {
-            return Err(Failure::from(CallError::Null("argp")));
+            return Err(CallFailure::from(CallError::Null("argp")));
         }
         let place = argp.cast::<c_int>();
         // SAFETY: the program promises an int.
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn mtcp_socket_ioctl(
 /// Closes with a reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_abort(mctx: mctx_t, sockid: c_int) -> c_int {
-    let abort = |waiting: &mut Waiting| {
+    let abort = |waiting: &mut BlockingSockets| {
         let aborted = waiting.abort(sockid);
         waiting.claimed.release(sockid);
         Ok(aborted?)
@@ -119,15 +120,15 @@ pub extern "C" fn mtcp_abort(mctx: mctx_t, sockid: c_int) -> c_int {
     status("mtcp_abort", with_context(mctx, abort))
 }
 
-/// A pipe whose ends are descriptors of the context: the one to read from, the one to write to.
+/// Creates a pipe whose ends are descriptors of the context: the read end, then the write end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_pipe(mctx: mctx_t, pipeid: *mut c_int) -> c_int {
     let pipe = || {
         if pipeid.is_null() {
-            return Err(Failure::from(CallError::Null("pipeid")));
+            return Err(CallFailure::from(CallError::Null("pipeid")));
         }
         let ends = with_context(mctx, |waiting| Ok(waiting.pipe2(OpenFlags::empty())?))?;
-        // SAFETY: the program promises room for two descriptors.
+        // SAFETY: the program promises memory for two descriptors.
         unsafe { pipeid.cast::<[c_int; 2]>().write(ends) };
         Ok(())
     };

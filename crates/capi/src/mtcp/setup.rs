@@ -1,8 +1,8 @@
-//! From a configuration to a network: `mtcp_init` and what is about the whole process, and the
-//! making of contexts.
+//! Creates a network from a configuration: `mtcp_init`, the other calls about the whole process,
+//! and contexts.
 //!
-//! A file is read and checked by `mtcp_init`; the link is opened with the first context, because
-//! programs of mTCP's kind change numbers in between (`mtcp_setconf`).
+//! `mtcp_init` reads and checks a file; the link is opened with the first context, because programs
+//! for mTCP change values in between (`mtcp_setconf`).
 //!
 //! Invariant: contexts of one configuration share one link, with a shard for each of `num_cores`;
 //! `crate::network` keeps it.
@@ -21,24 +21,24 @@ use channel::{Backend, Counters, Placement, ServerConfig};
 use libc::in_addr_t;
 use sockets::Context;
 
-use super::conf::{BUFFER_BYTES_MAX, Conf, Io, Numbers};
+use super::conf::{BUFFER_BYTES_MAX, Conf, ConfValues, Io};
 use super::context::{self, Sources, mctx_t, with_context};
 use super::tables;
 use crate::border::{caught, finish, status};
-use crate::error::{CallError, Failure, WithCauses, print, set_last};
+use crate::error::{CallError, CallFailure, WithCauses, print, set_last};
 use crate::limits::{
     MTCP_BUFFERS_MAX, MTCP_BUFFERS_MIN, MTCP_DESCRIPTORS_BESIDE, MTCP_FILE_BYTES_MAX,
 };
-use crate::network::{self, Wanted};
+use crate::network::{self, NetworkOptions};
 
-/// Where mTCP looks for its tables, from the directory that the program runs in.
+/// Paths of mTCP's tables, relative to the program's working directory.
 const ROUTE_FILE: &str = "config/route.conf";
 const ARP_FILE: &str = "config/arp.conf";
 
-/// In the environment: every context tells what it counted when it ends.
+/// Variable of the environment: every context prints its counters when it ends.
 const STATS_VARIABLE: &str = "MEGAPIPE_STATS";
 
-/// Numbers that a program may ask for and change.
+/// Values that a program may read and change.
 #[allow(non_camel_case_types, reason = "the name in C")]
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -55,38 +55,38 @@ pub struct mtcp_conf {
     pub sndbuf_size: c_int,
     /// Seconds in TIME-WAIT.
     pub tcp_timewait: c_int,
-    /// Seconds until a silent peer is given up; -1: never.
+    /// Seconds until a silent peer's connection is dropped; -1: never.
     pub tcp_timeout: c_int,
 }
 
-/// What the process was told.
-struct Setup {
+/// The process's configuration.
+struct MtcpSetup {
     conf: Option<Conf>,
     is_initialised: bool,
-    /// Who does TCP, since the first context.
-    carrier: Option<Carrier>,
+    /// The TCP implementation, since the first context.
+    carrier: Option<TcpProvider>,
 }
 
-/// Who does TCP for contexts.
+/// The TCP implementation of contexts.
 #[derive(Debug, Clone)]
-enum Carrier {
+enum TcpProvider {
     Kernel,
-    Stack(Box<Wanted>),
+    Stack(Box<NetworkOptions>),
 }
 
-static SETUP: Mutex<Setup> = Mutex::new(Setup::NEW);
+static SETUP: Mutex<MtcpSetup> = Mutex::new(MtcpSetup::NEW);
 
-fn setup() -> MutexGuard<'static, Setup> {
-    // What a panicking thread left is whole: each field is replaced at once.
+fn setup() -> MutexGuard<'static, MtcpSetup> {
+    // A panicking thread leaves it complete: each field is replaced by one store.
     SETUP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Setup {
+impl MtcpSetup {
     const NEW: Self = Self { conf: None, is_initialised: false, carrier: None };
 
-    /// The network of earlier contexts is for nobody else.
+    /// Removes the network of earlier contexts from the table of networks.
     fn forget_network(&mut self) {
-        if let Some(Carrier::Stack(wanted)) = self.carrier.take() {
+        if let Some(TcpProvider::Stack(wanted)) = self.carrier.take() {
             network::forget(&wanted);
         }
     }
@@ -103,8 +103,8 @@ fn cores() -> c_int {
     c_int::try_from(count).unwrap_or(1).max(1)
 }
 
-/// Reads the configuration file. Warnings go to standard error, as mTCP's own do: nobody else
-/// hears them in a program that was written for it.
+/// Reads the configuration file. Warnings go to standard error, as mTCP's own do: a program that
+/// was written for mTCP has no other way to see them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_init(config_file: *const c_char) -> c_int {
     let init = || {
@@ -122,9 +122,9 @@ pub unsafe extern "C" fn mtcp_init(config_file: *const c_char) -> c_int {
     status("mtcp_init", result)
 }
 
-fn init_from(path: &Path) -> Result<(), Failure> {
+fn init_from(path: &Path) -> Result<(), CallFailure> {
     let mut setup = setup();
-    // Of an earlier file nothing counts but numbers, which the program may have changed since.
+    // Of an earlier file only the values count, which the program may have changed since.
     let mut conf = Conf { numbers: setup.conf().numbers, ..Conf::new(cores()) };
     let failed = |reason: String| CallError::File { path: path.display().to_string(), reason };
     let text = text_of(path).map_err(|error| failed(error.to_string()))?;
@@ -135,7 +135,7 @@ fn init_from(path: &Path) -> Result<(), Failure> {
         print(format_args!("{}: {warning}", path.display()));
     }
     setup.forget_network();
-    *setup = Setup { conf: Some(conf), is_initialised: true, carrier: None };
+    *setup = MtcpSetup { conf: Some(conf), is_initialised: true, carrier: None };
     Ok(())
 }
 
@@ -149,15 +149,14 @@ fn text_of(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Routes to our only device are what the address's prefix and the gateway say anyway, and mTCP's
-/// way to name a gateway; neighbours are found by ARP. So the tables are read, checked, and told
-/// apart from what they would mean.
-fn read_tables(conf: &mut Conf) -> Result<(), Failure> {
+/// Routes to the only device follow from the address's prefix and the gateway, and neighbours are
+/// found by ARP. So the tables are read and checked, and entries without effect are warned of.
+fn read_tables(conf: &mut Conf) -> Result<(), CallFailure> {
     let failed = |path: &str, reason: String| CallError::File { path: path.to_owned(), reason };
     if let Ok(text) = text_of(Path::new(ROUTE_FILE)) {
         let table = tables::routes(&text).map_err(|why| failed(ROUTE_FILE, why.to_string()))?;
         warn_of_count(conf, ROUTE_FILE, (table.stated, table.found));
-        // Gateways first: they say what else is reached.
+        // Gateways first: they determine what else is reached.
         let (gateways, others): (Vec<_>, Vec<_>) =
             table.entries.into_iter().partition(|route| route.prefix.1 == 0);
         for route in gateways.into_iter().chain(others) {
@@ -171,7 +170,7 @@ fn read_tables(conf: &mut Conf) -> Result<(), Failure> {
             let ((prefix, bits), mac) = (neighbour.prefix, neighbour.mac);
             let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
             conf.warnings.push(format!(
-                "{ARP_FILE}: {prefix}/{bits} at {mac} has no meaning here: neighbours are asked \
+                "{ARP_FILE}: {prefix}/{bits} at {mac} has no effect: neighbours are asked \
                  for their address"
             ));
         }
@@ -187,13 +186,13 @@ fn warn_of_count(conf: &mut Conf, path: &str, (stated, found): (usize, usize)) {
     }
 }
 
-/// `GATEWAY/0 PORT` names the next hop of what is not on the link, if nothing else did. A route to
-/// what is on the link says nothing new.
-fn take_route(conf: &mut Conf, route: &tables::Route) {
+/// `GATEWAY/0 PORT` sets the gateway, if it is not set. A route to a prefix on the link has no
+/// effect.
+fn take_route(conf: &mut Conf, route: &tables::RouteEntry) {
     let (prefix, bits) = route.prefix;
     let device = &route.device;
     let why = if !conf.has_port(device) {
-        "no port has that name"
+        "no port has this name"
     } else if bits == 0 && !prefix.is_unspecified() {
         let same_family = |gateway: &IpAddr| gateway.is_ipv4() == prefix.is_ipv4();
         match conf.gateways.iter().find(|gateway| same_family(gateway)) {
@@ -206,11 +205,11 @@ fn take_route(conf: &mut Conf, route: &tables::Route) {
     } else {
         "the address and the gateway say what is reached"
     };
-    conf.warn(format_args!("{ROUTE_FILE}: {prefix}/{bits} by {device} has no meaning here: {why}"));
+    conf.warn(format_args!("{ROUTE_FILE}: {prefix}/{bits} by {device} has no effect: {why}"));
 }
 
-/// A prefix is on the link by one of our addresses, or reached by a gateway. The links that share
-/// an interface with Linux bring their own of both.
+/// Whether a prefix is on the link by a local address, or reached by a gateway. Links that share an
+/// interface with Linux provide both.
 fn is_known_way(conf: &Conf, (prefix, bits): (IpAddr, u8)) -> bool {
     let is_within = |&(address, length): &(IpAddr, u8)| {
         let (one, other, width) = match (address, prefix) {
@@ -227,15 +226,15 @@ fn is_known_way(conf: &Conf, (prefix, bits): (IpAddr, u8)) -> bool {
     conf.addresses.is_empty() || by_gateway || conf.addresses.iter().any(is_within)
 }
 
-/// Forgets the configuration. Contexts are to be destroyed before, each by its thread.
+/// Forgets the configuration. Contexts must be destroyed before, each by its thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy() {
     let mut setup = setup();
     setup.forget_network();
-    *setup = Setup::NEW;
+    *setup = MtcpSetup::NEW;
 }
 
-/// Tells the numbers that hold now.
+/// Reads the current values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_getconf(conf: *mut mtcp_conf) -> c_int {
     let get = || {
@@ -259,9 +258,8 @@ pub unsafe extern "C" fn mtcp_getconf(conf: *mut mtcp_conf) -> c_int {
     status("mtcp_getconf", caught(get))
 }
 
-/// Changes the numbers, for contexts to come; fields that are 0 stay as they are. What a file says
-/// in `mtcp_init` counts more than what was set before it. The link's numbers are those of the
-/// first context.
+/// Changes the values for later contexts; fields that are 0 stay unchanged. Values of a file read
+/// by `mtcp_init` override those set before. The link's values are those of the first context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_setconf(conf: *const mtcp_conf) -> c_int {
     let set = || {
@@ -278,16 +276,16 @@ pub unsafe extern "C" fn mtcp_setconf(conf: *const mtcp_conf) -> c_int {
     status("mtcp_setconf", caught(set))
 }
 
-fn changed(numbers: Numbers, given: &mtcp_conf) -> Result<Numbers, Failure> {
+fn changed(numbers: ConfValues, given: &mtcp_conf) -> Result<ConfValues, CallFailure> {
     let change = |now: i32, given: c_int, least: i32, name| match given {
         0 => Ok(now),
         given if given >= least => Ok(given),
         _ => {
             let why = format!("{name} = {given}: must be 0, for no change, or at least {least}");
-            Err(Failure::from(CallError::Unusable(why)))
+            Err(CallFailure::from(CallError::Unusable(why)))
         }
     };
-    Ok(Numbers {
+    Ok(ConfValues {
         num_cores: change(numbers.num_cores, given.num_cores, 1, "num_cores")?,
         max_concurrency: change(
             numbers.max_concurrency,
@@ -318,7 +316,7 @@ pub extern "C" fn mtcp_core_affinitize(cpu: c_int) -> c_int {
         let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
         // SAFETY: the number is within the set.
         unsafe { libc::CPU_SET(cpu, &mut set) };
-        // SAFETY: the set is ours and as large as is said.
+        // SAFETY: the set is a local of this size.
         match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error().into()),
@@ -327,11 +325,11 @@ pub extern "C" fn mtcp_core_affinitize(cpu: c_int) -> c_int {
     status("mtcp_core_affinitize", caught(pin))
 }
 
-/// Makes the context of a core, for the calling thread; null on failure. Where the stack is our
-/// own it takes one of the link's shards, of which there are `num_cores`.
+/// Creates the context of a core for the calling thread; null on failure. With the library's own
+/// stack it uses one of the link's `num_cores` shards.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
-    let create = || -> Result<mctx_t, Failure> {
+    let create = || -> Result<mctx_t, CallFailure> {
         let (conf, carrier) = {
             let mut setup = setup();
             if !setup.is_initialised {
@@ -351,8 +349,8 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
         let config = |backend| context_config(&conf, backend, placement);
         let has_siblings = conf.numbers.num_cores > 1;
         let context = context::create(core, has_siblings, || match &carrier {
-            Carrier::Kernel => Ok(Context::create(config(Backend::Kernel))?),
-            Carrier::Stack(wanted) => {
+            TcpProvider::Kernel => Ok(Context::create(config(Backend::Kernel))?),
+            TcpProvider::Stack(wanted) => {
                 network::on(wanted, |backend| Context::create(config(backend)))
             }
         })?;
@@ -372,11 +370,11 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
     finish("mtcp_create_context", result)
 }
 
-/// Ends a context: its connections are closed, its descriptors are gone. What it counted is told
-/// on standard error if `stat_print` or MEGAPIPE_STATS asked for it.
+/// Ends a context: its connections and descriptors are closed. Its counters are printed on standard
+/// error if `stat_print` or MEGAPIPE_STATS requests it.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy_context(mctx: mctx_t) {
-    // One in which something went wrong has nothing to tell, and is ended all the same.
+    // A broken context has no counters, and is ended all the same.
     let told = with_context(mctx, |waiting| {
         Ok(waiting.told_as.take().map(|told_as| (told_as, waiting.counted())))
     });
@@ -388,15 +386,15 @@ pub extern "C" fn mtcp_destroy_context(mctx: mctx_t) {
     }
 }
 
-/// Counters with their names.
+/// Formats counters with their names.
 fn listed(counters: &Counters) -> String {
     let parts: Vec<String> =
         counters.iter().map(|(name, count)| format!("{name} {count}")).collect();
     parts.join(", ")
 }
 
-/// Lets connections to one server come from `num_addr` addresses in turn, the first of which is
-/// `saddr_base` (INADDR_ANY: the first of ours). Addresses and port in network order.
+/// Makes connections to one server use `num_addr` source addresses in turn, the first of which is
+/// `saddr_base` (INADDR_ANY: the first local address). Addresses and port in network order.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_init_rss(
     mctx: mctx_t,
@@ -416,7 +414,7 @@ pub extern "C" fn mtcp_init_rss(
             first => Some(first),
         };
         let sources = match (first, count) {
-            // The network chooses.
+            // The network chooses the address.
             (_, 1) if saddr_base == 0 => None,
             (Some(first), count) => Some(Sources { to, first, count, next: 0 }),
             (None, _) => return Err(CallError::Argument("saddr_base").into()),
@@ -429,7 +427,7 @@ pub extern "C" fn mtcp_init_rss(
     status("mtcp_init_rss", caught(init))
 }
 
-/// Our first address, where the configuration says it.
+/// The first local address, if the configuration has one.
 fn first_address() -> Option<u32> {
     let mut setup = setup();
     setup.conf().addresses.iter().find_map(|(ip, _)| match ip {
@@ -438,8 +436,8 @@ fn first_address() -> Option<u32> {
     })
 }
 
-/// The link in the words of link descriptions; none: Linux does TCP.
-fn description(conf: &Conf) -> Result<Option<String>, Failure> {
+/// The link's description; `None`: Linux does TCP.
+fn description(conf: &Conf) -> Result<Option<String>, CallFailure> {
     let unusable = |why: &str| CallError::Unusable(why.to_owned());
     let driver = match (conf.io, conf.ports.is_empty()) {
         (Some(Io::Kernel), _) if conf.placement.unwrap_or_default() != Placement::Inline => {
@@ -463,8 +461,8 @@ fn description(conf: &Conf) -> Result<Option<String>, Failure> {
     }
 }
 
-impl Carrier {
-    /// In words, for who reads counters.
+impl TcpProvider {
+    /// Description for readers of the counters.
     fn told_as(&self, placement: Placement) -> String {
         match self {
             Self::Kernel => "TCP by Linux".to_owned(),
@@ -475,10 +473,10 @@ impl Carrier {
     }
 }
 
-/// Where the stacks of contexts run.
-fn placement(conf: &Conf) -> Result<Placement, Failure> {
+/// The placement of contexts' stacks.
+fn placement(conf: &Conf) -> Result<Placement, CallFailure> {
     if conf.io == Some(Io::Kernel) {
-        // What the environment says is about our own stack.
+        // The environment's value concerns only the library's own stack.
         return Ok(Placement::Inline);
     }
     match conf.placement {
@@ -487,12 +485,16 @@ fn placement(conf: &Conf) -> Result<Placement, Failure> {
     }
 }
 
-fn carrier(conf: &Conf) -> Result<Carrier, Failure> {
+fn carrier(conf: &Conf) -> Result<TcpProvider, CallFailure> {
     Ok(match description(conf)? {
-        None => Carrier::Kernel,
+        None => TcpProvider::Kernel,
         Some(link) => {
             let settings = server_config(conf);
-            Carrier::Stack(Box::new(Wanted { link, link_named_by: "io, port", settings }))
+            TcpProvider::Stack(Box::new(NetworkOptions {
+                link,
+                link_named_by: "io, port",
+                settings,
+            }))
         }
     })
 }
@@ -508,18 +510,19 @@ fn server_config(conf: &Conf) -> ServerConfig {
         ..ServerConfig::default()
     };
     let tcp = &mut config.tcp;
-    // Buffers are as large as the program says, and do not grow.
+    // Buffers have the size that the program sets, and do not grow.
     tcp.receive_buffer = numbers.rcvbuf_bytes as u32;
     tcp.receive_buffer_max = tcp.receive_buffer;
-    // Twice as many, as SO_SNDBUF has it in Linux: what is written stays until the last byte of the
-    // write is acknowledged, and a program that writes as much as mTCP's buffer holds would have
+    // Twice the size, as SO_SNDBUF in Linux: a write stays in the buffer until its last byte is
+    // acknowledged, and a program that writes as much as mTCP's buffer holds would otherwise have
     // nothing to send until then.
     let send_buffer = numbers.sndbuf_bytes.saturating_mul(2).min(BUFFER_BYTES_MAX);
     tcp.send_buffer = send_buffer as u32;
     tcp.send_buffer_max = tcp.send_buffer;
     // TIME-WAIT lasts two segment lifetimes (RFC 9293 §3.6.1).
     tcp.msl = Duration::from_secs(numbers.tcp_timewait_s as u64) / 2;
-    // A peer that is silent for so long is asked, and given up if it does not answer.
+    // Keepalive: a peer that is silent this long is probed, and its connection dropped without an
+    // answer.
     let timeout = u64::try_from(numbers.tcp_timeout_s).ok().map(Duration::from_secs);
     let timeout = timeout.filter(|timeout| !timeout.is_zero());
     tcp.user_timeout = timeout;
@@ -527,8 +530,8 @@ fn server_config(conf: &Conf) -> ServerConfig {
     config
 }
 
-/// Connections and what else has a number, as many as there can be.
-fn descriptors(numbers: &Numbers) -> u32 {
+/// Most descriptors: connections, listeners, sets and pipes.
+fn descriptors(numbers: &ConfValues) -> u32 {
     let wanted = (numbers.max_concurrency as u32).saturating_add(MTCP_DESCRIPTORS_BESIDE);
     wanted.min(sockets::limits::DESCRIPTORS_MAX)
 }
@@ -543,8 +546,8 @@ fn context_config(conf: &Conf, backend: Backend, placement: Placement) -> socket
         .placement(placement)
         .max_lwsockets(connections)
         .buffer_count(1 << buffers.ilog2());
-    // Some programs take 0 for no descriptor. In mTCP a number that was closed comes last, and
-    // programs reckon with numbers below `max_concurrency`.
+    // Some programs take 0 for no descriptor. mTCP reuses closed descriptors last, and programs
+    // expect descriptors below `max_concurrency`.
     sockets::Config::default()
         .channel(channel)
         .descriptors(connections)
@@ -557,17 +560,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_change_only_where_they_are_given_and_possible() {
+    fn setconf_changes_only_valid_nonzero_fields() {
         let before = Conf::new(4).numbers;
         let given = mtcp_conf { num_cores: 2, tcp_timeout: -1, ..mtcp_conf::default() };
         let after = changed(before, &given).unwrap();
-        assert_eq!(after, Numbers { num_cores: 2, tcp_timeout_s: -1, ..before });
+        assert_eq!(after, ConfValues { num_cores: 2, tcp_timeout_s: -1, ..before });
         let small = mtcp_conf { rcvbuf_size: 63, ..mtcp_conf::default() };
         assert_eq!(changed(before, &small).unwrap_err().why().errno(), libc::EINVAL);
     }
 
     #[test]
-    fn a_route_is_a_gateway_or_says_nothing_new_or_is_warned_of() {
+    fn route_sets_a_gateway_or_is_warned_of() {
         let with = |text: &str, routes: &str| {
             let mut conf = Conf::new(1);
             conf.read(text).unwrap();
@@ -584,21 +587,19 @@ mod tests {
         assert_eq!(told(with(&own, "ROUTES 1\n10.0.0.9/0 tap0\n")), "");
         assert_eq!(told(with(&own, "ROUTES 2\n10.9.0.0/16 tap0\n0.0.0.0/0 tap0\n")), "");
         let other = told(with(&own, "ROUTES 1\n10.0.0.10/0 tap0\n"));
-        assert!(
-            other.ends_with("10.0.0.10/0 by tap0 has no meaning here: the gateway is another one")
-        );
+        assert!(other.ends_with("10.0.0.10/0 by tap0 has no effect: the gateway is another one"));
         for beyond in ["10.0.1.1/24", "10.0.0.0/16", "0.0.0.0/0", "fd00::/64"] {
             let warned = told(with(tap, &format!("ROUTES 1\n{beyond} tap0\n")));
             assert!(warned.contains("the address and the gateway say what is reached"), "{beyond}");
         }
         assert_eq!(told(with("port = eth0", "ROUTES 1\n10.0.1.1/24 eth0\n")), "");
-        assert!(told(with(tap, "ROUTES 1\n10.0.0.1/24 dpdk0\n")).contains("no port has that name"));
+        assert!(told(with(tap, "ROUTES 1\n10.0.0.1/24 dpdk0\n")).contains("no port has this name"));
         let memif = "io = memif\nport = /tmp/s,role=client\naddress = 10.0.0.2/24\n";
         assert_eq!(told(with(memif, "ROUTES 1\n10.0.0.0/25 /tmp/s\n")), "");
     }
 
     #[test]
-    fn a_link_is_its_driver_and_its_port() {
+    fn link_description_is_driver_and_port() {
         let with = |text: &str| {
             let mut conf = Conf::new(1);
             conf.read(text).unwrap();
@@ -617,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stack_gets_the_programs_numbers() {
+    fn stack_uses_the_programs_values() {
         let mut conf = Conf::new(2);
         conf.read("rcvbuf = 4096\nsndbuf = 2048\ntcp_timewait = 3\ntcp_timeout = -1").unwrap();
         let config = server_config(&conf);

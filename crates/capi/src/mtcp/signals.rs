@@ -1,9 +1,9 @@
-//! `mtcp_register_signal`: a handler of the program's, and an end to whatever waits.
+//! `mtcp_register_signal`: runs the program's handler, and interrupts waits.
 //!
 //! Read first: `signal(7)`, `signal-safety(7)`.
 //!
-//! Ours stands around the program's: it calls that, on the thread that got the signal, and then
-//! lets every context's wait end with EINTR.
+//! The library's handler wraps the program's: it calls that on the thread that got the signal, and
+//! then interrupts the wait of every context with EINTR.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{SIG_DFL, SIG_ERR, SIG_IGN, sighandler_t};
 
 use super::context;
-use crate::error::{CallError, Errno, Failure, set_last};
+use crate::error::{CallError, CallFailure, Errno, set_last};
 
 /// Signals have numbers below this.
 const SIGNALS: usize = 65;
@@ -21,8 +21,8 @@ const SIGNALS: usize = 65;
 /// The program's handlers, by signal; [`SIG_DFL`]: none was registered.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(SIG_DFL) }; SIGNALS];
 
-/// Registers a handler for a signal; SIG_IGN and SIG_DFL as with signal(2). A signal ends waits of
-/// all contexts with EINTR. The handler before, or SIG_ERR.
+/// Registers a handler for a signal; SIG_IGN and SIG_DFL as with signal(2). A signal interrupts
+/// waits of all contexts with EINTR. Returns the previous handler, or SIG_ERR.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_register_signal(
     signum: c_int,
@@ -37,14 +37,14 @@ pub unsafe extern "C" fn mtcp_register_signal(
     }
 }
 
-fn register(signum: c_int, handler: sighandler_t) -> Result<sighandler_t, Failure> {
+fn register(signum: c_int, handler: sighandler_t) -> Result<sighandler_t, CallFailure> {
     let entry = usize::try_from(signum).ok().filter(|&signum| signum != 0);
     let entry = entry.and_then(|signum| HANDLERS.get(signum));
     let entry = entry.ok_or(CallError::Argument("signum"))?;
     if handler == SIG_ERR {
         return Err(CallError::Argument("handler").into());
     }
-    // Before the action is set: a signal that comes in between finds the new handler.
+    // Before the action is set: a signal that arrives in between runs the new handler.
     let before = entry.swap(handler, Ordering::SeqCst);
     let ours: extern "C" fn(c_int) = on_signal;
     let action = match handler {
@@ -55,12 +55,12 @@ fn register(signum: c_int, handler: sighandler_t) -> Result<sighandler_t, Failur
     Ok(before)
 }
 
-fn set_action(signum: c_int, handler: sighandler_t) -> Result<(), Failure> {
+fn set_action(signum: c_int, handler: sighandler_t) -> Result<(), CallFailure> {
     // SAFETY: a sigaction of zeros is one: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    // No SA_RESTART: a wait in the kernel ends too.
+    // No SA_RESTART: a wait in the kernel is interrupted too.
     action.sa_sigaction = handler;
-    // SAFETY: the record is ours, and the handler is one that may run at any time.
+    // SAFETY: the record is a local, and the handler is async-signal-safe.
     match unsafe { libc::sigaction(signum, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error().into()),
@@ -76,7 +76,7 @@ extern "C" fn on_signal(signum: c_int) {
         let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
         handler(signum);
     }
-    // After the program's: whoever comes back from a wait sees what it has done.
+    // After the program's handler, so that an interrupted wait returns after its effects.
     context::interrupt_all();
     errno.put_back();
 }

@@ -1,4 +1,4 @@
-//! mTCP's route and ARP files, `config/route.conf` and `config/arp.conf` where the program runs.
+//! mTCP's route and ARP files: `config/route.conf` and `config/arp.conf` in the working directory.
 //!
 //! A file has a line with the number of entries and then the entries:
 //!
@@ -7,10 +7,9 @@
 //! 10.0.1.0/24 dpdk0            10.0.0.1/32 90:e2:ba:25:10:c0
 //! ```
 //!
-//! Pure: text in, entries or an error with its line out. What the entries mean here is decided in
-//! `setup.rs`.
+//! Pure: text in, entries or an error with its line out. `setup.rs` applies the entries.
 //!
-//! As in mTCP, lines after the stated number of entries are left out.
+//! As in mTCP, lines after the stated number of entries are ignored.
 
 use std::net::IpAddr;
 
@@ -18,24 +17,24 @@ use thiserror::Error;
 
 use super::conf::prefixed;
 
-/// Packets for a prefix leave by a device.
+/// A route: packets for a prefix leave by a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Route {
+pub(super) struct RouteEntry {
     pub(super) prefix: (IpAddr, u8),
     pub(super) device: String,
 }
 
-/// Hosts of a prefix are reached at a hardware address.
+/// A static ARP entry: hosts of a prefix have a hardware address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Neighbour {
+pub(super) struct ArpEntry {
     pub(super) prefix: (IpAddr, u8),
     pub(super) mac: [u8; 6],
 }
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Table<T> {
-    /// As many as are stated, or as there are.
+pub(super) struct StatedTable<T> {
+    /// At most the stated number.
     pub(super) entries: Vec<T>,
     pub(super) stated: usize,
     pub(super) found: usize,
@@ -53,15 +52,15 @@ pub(crate) struct TableError {
 const ROUTE_SHAPE: &str = "PREFIX/BITS DEVICE";
 const NEIGHBOUR_SHAPE: &str = "PREFIX/BITS MAC";
 
-pub(super) fn routes(text: &str) -> Result<Table<Route>, TableError> {
+pub(super) fn routes(text: &str) -> Result<StatedTable<RouteEntry>, TableError> {
     entries(text, "ROUTES", ROUTE_SHAPE, |prefix, device| {
-        Some(Route { prefix: prefixed(prefix)?, device: device.to_owned() })
+        Some(RouteEntry { prefix: prefixed(prefix)?, device: device.to_owned() })
     })
 }
 
-pub(super) fn neighbours(text: &str) -> Result<Table<Neighbour>, TableError> {
+pub(super) fn neighbours(text: &str) -> Result<StatedTable<ArpEntry>, TableError> {
     entries(text, "ARP_ENTRY", NEIGHBOUR_SHAPE, |prefix, mac| {
-        Some(Neighbour { prefix: prefixed(prefix)?, mac: parsed_mac(mac)? })
+        Some(ArpEntry { prefix: prefixed(prefix)?, mac: parsed_mac(mac)? })
     })
 }
 
@@ -70,7 +69,7 @@ fn entries<T>(
     heading: &str,
     shape: &'static str,
     parse: impl Fn(&str, &str) -> Option<T>,
-) -> Result<Table<T>, TableError> {
+) -> Result<StatedTable<T>, TableError> {
     let mut stated = 0;
     let mut entries = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -90,7 +89,7 @@ fn entries<T>(
     }
     let found = entries.len();
     entries.truncate(stated);
-    Ok(Table { entries, stated, found })
+    Ok(StatedTable { entries, stated, found })
 }
 
 fn parsed_mac(text: &str) -> Option<[u8; 6]> {
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_read_with_their_comments() {
+    fn tables_with_comments_are_read() {
         let text = "# where to\nROUTES 2\n10.0.1.0/24 dpdk0 # east\n\n0.0.0.0/0 dpdk1\n";
         let routes = routes(text).unwrap().entries;
         assert_eq!(routes.len(), 2);
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_after_the_stated_number_are_left_out_and_counted() {
+    fn entries_after_the_stated_number_are_ignored_and_counted() {
         let counts = |text: &str| {
             let table = routes(text).unwrap();
             (table.entries.len(), table.stated, table.found)
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_lines_are_rejected_with_their_text() {
         for (text, line) in [("ROUTES 1\n10.0.1.0 a", 2), ("ROUTES x", 1), ("a b c d", 1)] {
             let error = routes(text).unwrap_err();
             assert_eq!(error.line, line, "{error}");

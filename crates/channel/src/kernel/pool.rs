@@ -3,51 +3,60 @@
 //! Read first: `buffer.rs` for what users see of these buffers.
 //!
 //! Invariants
-//! - A buffer is free (its index on the free list), in the kernel's hands (taken by `lend_free`),
-//!   or owned by one or more [`PoolBuf`]s and [`Span`]s; never two of these at once.
+//! - A buffer is free (its index on the free list), lent to the kernel (taken by `lend_free`), held
+//!   by one [`Held`] token, or owned by one or more [`PoolBuf`]s and [`Span`]s; never two of these
+//!   at once.
 //! - A buffer that more than one of them owns is only read. Only a `PoolBuf` that is the only owner
 //!   hands out mutable bytes.
-//! - An owner may be a mere number ([`Span::surrender`]): whoever has the number owns the buffer.
+//! - An owner may be a mere number ([`Span::surrender`]): the holder of the number owns the buffer.
 //! - A [`Span`] is an owner too, of a part of a buffer, or of a part of heap memory that stands in
 //!   for one where no buffer was to be had or is large enough.
 //! - The mapping lives as long as the channel or any owner.
+//! - Owners are counted, and buffers taken, by the thread that is bound ([`ThreadBinding`]) and by
+//!   no other, without locked instructions. What other threads drop, the bound one releases later
+//!   (`returns.rs`).
 
-use std::cell::Cell;
 use std::io;
+use std::ops::Deref;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+
+use megapipe_shm::ThreadBinding;
 
 #[cfg(feature = "local")]
 use buffers::SURRENDERED;
-use buffers::{HELD, Owners};
+use buffers::{HELD, LENT};
 
-use crate::limits::{BUFFER_COUNT_MAX, BUFFER_LEN_MAX};
+use returns::Returns;
 
 mod buffers;
+mod held;
+mod returns;
+mod span;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use buffers::Buffers;
+pub(crate) use held::{Held, HeldTable};
+pub(crate) use span::{PoolBuf, Span};
 
 /// A fixed number of buffers of one size.
 pub(crate) struct Pool {
     buffers: Buffers,
     free: FreeList,
+    binding: ThreadBinding,
+    returns: Returns,
     /// Instead of a mapping: all bytes of a pool that was made of them.
     heap: Vec<u8>,
 }
 
 impl Pool {
-    /// Maps the memory; the kernel gives it zeroed and only when it is touched.
-    pub(crate) fn new(buffer_len: usize, buffer_count: u16) -> io::Result<Rc<Self>> {
-        let buffers = Buffers::map(buffer_len, buffer_count)?;
-        // Popped from the end: the lowest index first.
-        let free = FreeList::of((0..buffer_count).rev());
-        Ok(Rc::new(Self { buffers, free, heap: Vec::new() }))
-    }
-
     /// A pool without buffers, for spans of `heap`.
-    fn of_bytes(heap: Vec<u8>) -> Rc<Self> {
+    fn of_bytes(heap: Vec<u8>) -> Arc<Self> {
         let free = FreeList::of(std::iter::empty());
-        Rc::new(Self { buffers: Buffers::none(), free, heap })
+        let (binding, returns) = (ThreadBinding::default(), Returns::default());
+        Arc::new(Self { buffers: Buffers::none(), free, binding, returns, heap })
     }
 
     /// The memory, for a stack on a thread beside.
@@ -64,74 +73,108 @@ impl Pool {
         self.buffers.count()
     }
 
-    /// Buffers that nobody owns.
+    /// Buffers without an owner.
     pub(crate) fn free_count(&self) -> usize {
-        self.free.count.get()
+        self.release_returned();
+        self.free.count()
+    }
+
+    /// Takes a free buffer. `None`: all are in use, or another thread is bound.
+    #[inline(always)]
+    fn pop(&self) -> Option<u16> {
+        if !self.binding.is_bound() {
+            return None;
+        }
+        self.free.pop().or_else(|| self.pop_returned())
+    }
+
+    /// As `pop`, where no buffer is free except those that other threads have dropped.
+    #[cold]
+    fn pop_returned(&self) -> Option<u16> {
+        self.release_returned();
+        self.free.pop()
     }
 
     /// A buffer for a writer, or `None` when all are in use.
     #[inline]
-    pub(crate) fn take(self: &Rc<Self>) -> Option<PoolBuf> {
-        let index = self.free.pop()?;
+    pub(crate) fn take(self: &Arc<Self>) -> Option<PoolBuf> {
+        let index = self.pop()?;
         self.buffers.owners(index).set(1);
-        Some(PoolBuf { pool: Rc::clone(self), index })
+        Some(PoolBuf::new(self, index))
     }
 
-    /// A buffer for the stack to fill; adopting it makes an owner.
+    /// Takes a buffer for the stack to fill, and puts its token into `table`, which is one of this
+    /// pool's; the number that it has there.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn take_held(&self) -> Option<Held> {
-        let index = self.free.pop()?;
+    pub(crate) fn take_held(&self, table: &mut HeldTable) -> Option<u16> {
+        if !table.is_of(self.buffers.id()) {
+            return None;
+        }
+        let index = self.pop()?;
         self.buffers.owners(index).set(HELD);
-        Some(Held(index))
+        table.put(self.buffers.token(index))
     }
 
-    /// Moves free buffers into the kernel's hands, each by its index and address, until `each`
-    /// has seen all of them.
+    /// A table for tokens of this pool's buffers.
+    pub(crate) fn held_table(&self) -> HeldTable {
+        HeldTable::new(self.buffers.id(), self.buffer_count())
+    }
+
+    /// Lends all free buffers to the kernel, each by its index and address.
     pub(crate) fn lend_free(&self, mut each: impl FnMut(u16, NonNull<u8>)) {
-        for place in &self.free.places[..self.free.count.replace(0)] {
-            let index = place.get();
+        if !self.binding.is_bound() {
+            return;
+        }
+        self.release_returned();
+        for index in self.free.take_all() {
+            self.buffers.owners(index).set(LENT);
             each(index, self.buffers.address(index));
         }
     }
 
     /// Takes a buffer back from the kernel, which has filled it.
     ///
-    /// `None` if the index is not one that the kernel could hold: the caller counts that.
+    /// `None` if the kernel does not have the buffer of this index: the caller counts that. `None`
+    /// also on a thread that is not bound.
     #[inline]
     pub(crate) fn hold(&self, index: u16) -> Option<Held> {
-        let owners = self.buffers.owners_of(index)?;
-        if owners.get() != 0 {
-            return None;
-        }
-        owners.set(HELD);
-        Some(Held(index))
+        self.take_lent(index, HELD)?;
+        Some(self.buffers.token(index))
     }
 
     /// [`Pool::hold`] and [`Pool::adopt`] in one: an owner of the first `len` bytes of a buffer
     /// that the kernel has filled.
     #[inline(always)]
-    pub(crate) fn receive(self: &Rc<Self>, index: u16, len: u32) -> Option<Span> {
-        let owners = self.buffers.owners_of(index)?;
-        if owners.get() != 0 {
-            return None;
-        }
-        owners.set(1);
+    pub(crate) fn receive(self: &Arc<Self>, index: u16, len: u32) -> Option<Span> {
+        self.take_lent(index, 1)?;
         let len = len.min(self.buffer_len() as u32);
-        Some(Span { pool: Some(Rc::clone(self)), place: Place::in_pool(index, 0, len) })
+        Some(Span::in_pool(self, index, (0, len)))
     }
 
-    /// Makes an owner of the first `len` bytes of what was held; `None` if it is not, or not any
-    /// more.
-    #[inline]
-    pub(crate) fn adopt(self: &Rc<Self>, held: Held, len: u32) -> Option<Span> {
-        let owners = self.buffers.owners_of(held.0)?;
-        if owners.get() != HELD {
+    /// The only place where an index that the kernel names becomes a buffer: it must be lent, and
+    /// is `owners` afterwards.
+    #[inline(always)]
+    fn take_lent(&self, index: u16, owners: u64) -> Option<()> {
+        let cell = self.buffers.owners_of(index)?;
+        if cell.get() != LENT || !self.binding.is_bound() {
             return None;
         }
-        owners.set(1);
+        cell.set(owners);
+        Some(())
+    }
+
+    /// Makes an owner of the first `len` bytes of a held buffer. `None` if the token is of another
+    /// pool or another thread is bound: the buffer stays taken.
+    #[inline]
+    pub(crate) fn adopt(self: &Arc<Self>, held: Held, len: u32) -> Option<Span> {
+        let index = self.buffers.index_of(&held)?;
+        if !self.binding.is_bound() {
+            return None;
+        }
+        self.buffers.owners(index).set(1);
         let len = len.min(self.buffer_len() as u32);
-        Some(Span { pool: Some(Rc::clone(self)), place: Place::in_pool(held.0, 0, len) })
+        Some(Span::in_pool(self, index, (0, len)))
     }
 
     /// A copy of `bytes` in a buffer, with one surrendered owner; `None`: no buffer is free, or
@@ -142,12 +185,12 @@ impl Pool {
         if bytes.len() > self.buffer_len() {
             return None;
         }
-        let index = self.free.pop()?;
+        let index = self.pop()?;
         self.buffers.owners(index).set(SURRENDERED);
         let to = self.buffers.address(index);
         // SAFETY: `to` is valid for `buffer_len` bytes, of which `bytes` has no more, as checked
-        // above, which the kernel zeroed at first touch; the buffer was free, so nobody else has a
-        // reference into it, and this one ends here.
+        // above, which the kernel zeroed at first touch; the buffer was free, so no other owner has
+        // a reference into it, and this one ends here.
         let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), bytes.len()) };
         to.copy_from_slice(bytes);
         Some(index)
@@ -159,8 +202,8 @@ impl Pool {
     pub(crate) fn give_up(&self, index: u16) {
         let Some(cell) = self.buffers.owners_of(index) else { return };
         let owners = cell.get();
-        debug_assert!(owners >= SURRENDERED && owners != HELD, "given up twice");
-        if owners < SURRENDERED || owners == HELD {
+        debug_assert!(buffers::is_surrendered(owners), "given up twice");
+        if !buffers::is_surrendered(owners) || !self.binding.is_bound() {
             return;
         }
         cell.set(owners - SURRENDERED);
@@ -171,35 +214,50 @@ impl Pool {
 
     /// A surrendered owner is a span again, of `len` bytes from `start` on.
     #[cfg(feature = "local")]
-    pub(crate) fn reclaim(self: &Rc<Self>, index: u16, start: u32, len: u32) -> Option<Span> {
+    pub(crate) fn reclaim(self: &Arc<Self>, index: u16, start: u32, len: u32) -> Option<Span> {
         let cell = self.buffers.owners_of(index)?;
         let end = start.checked_add(len)? as usize;
-        if cell.get() < SURRENDERED || cell.get() == HELD || end > self.buffer_len() {
+        let is_there = buffers::is_surrendered(cell.get()) && end <= self.buffer_len();
+        if !is_there || !self.binding.is_bound() {
             return None;
         }
         cell.set(cell.get() - SURRENDERED + 1);
-        Some(Span { pool: Some(Rc::clone(self)), place: Place::in_pool(index, start, len) })
+        Some(Span::in_pool(self, index, (start, len)))
     }
 
-    /// A held buffer that nobody will adopt is free again.
+    /// Frees a held buffer. Where the token is of another pool, or another thread is bound, the
+    /// buffer stays taken.
     #[cfg(feature = "local")]
     #[inline]
     pub(crate) fn put_back(&self, held: Held) {
-        let Some(owners) = self.buffers.owners_of(held.0) else { return };
-        if owners.get() == HELD {
-            owners.set(0);
-            self.free.push(held.0);
+        let Some(index) = self.buffers.index_of(&held) else { return };
+        if !self.binding.is_bound() {
+            return;
         }
+        self.buffers.owners(index).set(0);
+        self.free.push(index);
     }
 
-    /// One owner more.
-    #[inline]
-    fn share(&self, index: u16) {
+    /// One of a buffer's owners is a surrendered one from now on. On the bound thread.
+    #[cfg(feature = "local")]
+    #[inline(always)]
+    fn surrender_owner(&self, index: u16) {
         let owners = self.buffers.owners(index);
-        owners.set(owners.get() + 1);
+        owners.set(owners.get() - 1 + SURRENDERED);
     }
 
-    /// One owner less; the last one frees the buffer.
+    /// One owner more. `false`: another thread is bound, and nothing was counted.
+    #[inline]
+    fn share(&self, index: u16) -> bool {
+        let is_bound = self.binding.is_bound();
+        if is_bound {
+            let owners = self.buffers.owners(index);
+            owners.set(owners.get() + 1);
+        }
+        is_bound
+    }
+
+    /// One owner less; the last one frees the buffer. On the bound thread.
     #[inline(always)]
     fn release(&self, index: u16) {
         let cell = self.buffers.owners(index);
@@ -211,349 +269,100 @@ impl Pool {
     }
 }
 
-/// The buffers that nobody owns: a stack, so that the one freed last is used next. As long as the
-/// pool has buffers; each of them is in it once at most.
-struct FreeList {
-    places: Box<[Cell<u16>]>,
-    count: Cell<usize>,
+/// An owner is dropped on a thread that is not bound; the pool may end with it.
+#[cold]
+fn release_unbound(pool: span::PoolRef, index: u16) {
+    returns::release_elsewhere(pool, index);
 }
 
+/// A channel's handle to a pool. Without it no buffer is taken any more; owners keep the memory.
+pub(crate) struct PoolOwner {
+    pool: Arc<Pool>,
+}
+
+impl PoolOwner {
+    /// Maps the memory; the kernel gives it zeroed and only when it is touched. The calling thread
+    /// is bound.
+    pub(crate) fn new(buffer_len: usize, buffer_count: u16) -> io::Result<Self> {
+        let buffers = Buffers::map(buffer_len, buffer_count)?;
+        // Popped from the end: the lowest index first.
+        let free = FreeList::of((0..buffer_count).rev());
+        let binding = ThreadBinding::to_caller();
+        let (returns, heap) = (Returns::default(), Vec::new());
+        Ok(Self { pool: Arc::new(Pool { buffers, free, binding, returns, heap }) })
+    }
+
+    /// Binds the calling thread. `false`: another thread is bound.
+    pub(crate) fn bind_thread(&self) -> bool {
+        self.pool.binding.bind()
+    }
+
+    /// Ends the binding of the calling thread, if it is bound, so that another one can be.
+    pub(crate) fn unbind_thread(&self) {
+        self.pool.binding.unbind();
+    }
+}
+
+impl Deref for PoolOwner {
+    type Target = Arc<Pool>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+}
+
+impl Drop for PoolOwner {
+    fn drop(&mut self) {
+        self.pool.orphan();
+    }
+}
+
+/// The buffers without an owner: a stack, so that the one freed last is used next. As long as the
+/// pool has buffers; each of them is in it once at most.
+///
+/// Atomics, so that the pool can be shared by threads; but one thread at a time writes, the bound
+/// one or, once there is no [`PoolOwner`], none.
+struct FreeList {
+    places: Box<[AtomicU16]>,
+    count: AtomicUsize,
+}
+
+// Relaxed, all: the binding orders one thread's accesses before the next one's.
 impl FreeList {
     /// Of all of the pool's buffers, the last one to be taken first.
     fn of(buffers: impl Iterator<Item = u16>) -> Self {
-        let places: Box<[Cell<u16>]> = buffers.map(Cell::new).collect();
-        let count = Cell::new(places.len());
+        let places: Box<[AtomicU16]> = buffers.map(AtomicU16::new).collect();
+        let count = AtomicUsize::new(places.len());
         Self { places, count }
+    }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 
     #[inline]
     fn pop(&self) -> Option<u16> {
-        let count = self.count.get().checked_sub(1)?;
-        self.count.set(count);
-        self.places.get(count).map(Cell::get)
+        let count = self.count().checked_sub(1)?;
+        self.count.store(count, Ordering::Relaxed);
+        self.places.get(count).map(|place| place.load(Ordering::Relaxed))
+    }
+
+    /// Takes all, the first one freed first.
+    fn take_all(&self) -> impl Iterator<Item = u16> {
+        let count = self.count();
+        self.count.store(0, Ordering::Relaxed);
+        self.places.iter().take(count).map(|place| place.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
     fn push(&self, index: u16) {
-        let count = self.count.get();
+        let count = self.count();
         debug_assert!(count < self.places.len(), "freed twice");
         if let Some(place) = self.places.get(count) {
-            place.set(index);
-            self.count.set(count + 1);
+            place.store(index, Ordering::Relaxed);
+            self.count.store(count + 1, Ordering::Relaxed);
         }
-    }
-}
-
-/// Names a filled buffer that has no owner yet; never adopted, it stays taken for ever.
-#[derive(Clone, Copy)]
-pub(crate) struct Held(u16);
-
-impl Held {
-    #[inline]
-    pub(crate) const fn index(self) -> u16 {
-        self.0
-    }
-
-    /// Any index may be named; whether it is held is seen when it is adopted.
-    #[inline]
-    pub(crate) const fn at(index: u16) -> Self {
-        Self(index)
-    }
-}
-
-/// One owner of a buffer. Cloning adds an owner; the last one to drop frees the buffer.
-pub(crate) struct PoolBuf {
-    pool: Rc<Pool>,
-    index: u16,
-}
-
-impl PoolBuf {
-    /// All bytes of the buffer, whether meaningful or not.
-    #[inline]
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.pool.buffers.buffer(self.index)
-    }
-
-    /// The first `len` bytes, which may have several owners from now on.
-    pub(crate) fn into_span(self, len: u32) -> Span {
-        let len = len.min(self.pool.buffer_len() as u32);
-        // One owner more, for the span, before `self` is dropped and there is one less.
-        self.pool.share(self.index);
-        Span { pool: Some(Rc::clone(&self.pool)), place: Place::in_pool(self.index, 0, len) }
-    }
-
-    /// All bytes, for writing; `None` if the buffer has other owners.
-    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        if self.owners().get() != 1 {
-            return None;
-        }
-        let address = self.pool.buffers.address(self.index);
-        // SAFETY: as in `Pool::buffer`, and this is the only owner, borrowed mutably.
-        Some(unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), self.pool.buffer_len()) })
-    }
-
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.pool.buffer_len()
-    }
-
-    #[inline]
-    fn owners(&self) -> &Owners {
-        self.pool.buffers.owners(self.index)
-    }
-}
-
-impl Drop for PoolBuf {
-    #[inline]
-    fn drop(&mut self) {
-        self.pool.release(self.index);
-    }
-}
-
-/// Some bytes that were received, to be read only: one owner of a buffer, or of heap memory.
-///
-/// Two words, so that it is handed from call to call in registers: what is copied about in memory
-/// in larger pieces than it was written in makes the processor wait.
-pub(crate) struct Span {
-    pool: Option<Rc<Pool>>,
-    place: Place,
-}
-
-const _: () = assert!(size_of::<Span>() == 16);
-
-/// Where the bytes of a span lie, in one word. In heap memory (bit 63 set): start (31 bits) and
-/// length (32). In a buffer: index (15), start (24) and length (24).
-#[derive(Clone, Copy)]
-struct Place(u64);
-
-const IN_HEAP: u64 = 1 << 63;
-const POOL_BITS: u32 = 24;
-const POOL_MASK: u64 = (1 << POOL_BITS) - 1;
-
-const _: () = assert!((BUFFER_LEN_MAX as u64) <= POOL_MASK && BUFFER_COUNT_MAX <= 1 << 15);
-
-impl Place {
-    #[inline]
-    const fn in_pool(index: u16, start: u32, len: u32) -> Self {
-        Self((index as u64) << (2 * POOL_BITS) | (start as u64) << POOL_BITS | len as u64)
-    }
-
-    const fn in_heap(start: u32, len: u32) -> Self {
-        Self(IN_HEAP | (start as u64) << 32 | len as u64)
-    }
-
-    #[inline]
-    const fn is_in_heap(self) -> bool {
-        self.0 & IN_HEAP != 0
-    }
-
-    #[inline]
-    const fn index(self) -> u16 {
-        (self.0 >> (2 * POOL_BITS)) as u16
-    }
-
-    #[inline]
-    const fn range(self) -> (usize, usize) {
-        let (start, len) = if self.is_in_heap() {
-            ((self.0 & !IN_HEAP) >> 32, self.0 & u32::MAX as u64)
-        } else {
-            (self.0 >> POOL_BITS & POOL_MASK, self.0 & POOL_MASK)
-        };
-        (start as usize, len as usize)
-    }
-
-    /// `len` bytes from `skip` on.
-    const fn part(self, skip: usize, len: usize) -> Self {
-        let (start, _) = self.range();
-        let (start, len) = ((start + skip) as u32, len as u32);
-        if self.is_in_heap() {
-            Self::in_heap(start, len)
-        } else {
-            Self::in_pool(self.index(), start, len)
-        }
-    }
-}
-
-impl Span {
-    /// No bytes.
-    pub(crate) const EMPTY: Self = Self { pool: None, place: Place::in_heap(0, 0) };
-
-    /// All of `bytes`, which are at most 4 GiB.
-    pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
-        let place = Place::in_heap(0, bytes.len() as u32);
-        Self { pool: Some(Pool::of_bytes(bytes)), place }
-    }
-
-    /// How many bytes there are; no look at the memory.
-    #[inline]
-    pub(crate) const fn len(&self) -> usize {
-        self.place.range().1
-    }
-
-    #[inline(always)]
-    pub(crate) fn bytes(&self) -> &[u8] {
-        let Some(pool) = &self.pool else { return &[] };
-        let (start, len) = self.place.range();
-        let all = if self.place.is_in_heap() {
-            &pool.heap
-        } else {
-            pool.buffers.buffer(self.place.index())
-        };
-        &all[start..start + len]
-    }
-
-    /// Becomes an owner without a name: the buffer's index in `pool`, where the bytes start and how
-    /// many there are. For whoever has room for numbers only; [`Pool::give_up`] ends it. A span of
-    /// other memory stays what it is.
-    #[cfg(feature = "local")]
-    #[inline]
-    pub(crate) fn surrender(mut self, pool: &Rc<Pool>) -> Result<(u16, u32, u32), Self> {
-        let is_there = self.pool.as_ref().is_some_and(|mine| Rc::ptr_eq(mine, pool));
-        if !is_there || self.place.is_in_heap() {
-            return Err(self);
-        }
-        // Without its pool it drops nothing: it is one owner still, of the other kind.
-        self.pool = None;
-        let index = self.place.index();
-        let (start, len) = self.place.range();
-        let owners = pool.buffers.owners(index);
-        owners.set(owners.get() - 1 + SURRENDERED);
-        Ok((index, start as u32, len as u32))
-    }
-
-    /// The first `len` bytes, at most all; `self` keeps the rest. Both own the memory.
-    pub(crate) fn split_to(&mut self, len: usize) -> Self {
-        let all = self.len();
-        let len = len.min(all);
-        if let Some(pool) = &self.pool
-            && !self.place.is_in_heap()
-        {
-            pool.share(self.place.index());
-        }
-        let front = Self { pool: self.pool.clone(), place: self.place.part(0, len) };
-        self.place = self.place.part(len, all - len);
-        front
-    }
-
-    /// Whether a buffer of a pool is held.
-    pub(crate) fn holds_pool_buffer(&self) -> bool {
-        self.pool.is_some() && !self.place.is_in_heap()
-    }
-}
-
-impl Drop for Span {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(pool) = &self.pool
-            && !self.place.is_in_heap()
-        {
-            pool.release(self.place.index());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_owner_frees_the_buffer() {
-        let pool = Pool::new(128, 4).unwrap();
-        let mut first = pool.take().unwrap();
-        first.bytes_mut().unwrap()[..5].copy_from_slice(b"abcde");
-        let mut all = first.into_span(5);
-        let front = all.split_to(3);
-        assert_eq!(pool.free_count(), 3);
-        assert_eq!((front.bytes(), all.bytes()), (&b"abc"[..], &b"de"[..]));
-        drop(all);
-        assert_eq!((front.bytes(), pool.free_count()), (&b"abc"[..], 3));
-        drop(front);
-        assert_eq!(pool.free_count(), 4);
-    }
-
-    #[test]
-    fn spans_say_where_their_bytes_are() {
-        for (index, start, len) in [(0, 0, 0), (BUFFER_COUNT_MAX - 1, 1 << 20, 1 << 20)] {
-            let place = Place::in_pool(index, start, len);
-            assert_eq!((place.index(), place.is_in_heap()), (index, false));
-            assert_eq!(place.range(), (start as usize, len as usize));
-        }
-        let place = Place::in_heap(i32::MAX as u32, u32::MAX).part(0, 7);
-        assert!(place.is_in_heap() && place.range() == (i32::MAX as usize, 7));
-        let mut heap = Span::from_vec(b"0123456789".to_vec());
-        let front = heap.split_to(4);
-        drop(heap.split_to(2));
-        assert_eq!((front.bytes(), heap.bytes()), (&b"0123"[..], &b"6789"[..]));
-        assert!(heap.split_to(100).len() == 4 && heap.len() == 0);
-        assert!(Span::EMPTY.bytes().is_empty() && !Span::EMPTY.holds_pool_buffer());
-    }
-
-    #[test]
-    fn an_empty_pool_says_so() {
-        let pool = Pool::new(64, 4).unwrap();
-        let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-        assert_eq!(all.len(), 4);
-        assert!(pool.take().is_none());
-    }
-
-    #[test]
-    fn the_kernel_cannot_give_back_what_it_does_not_hold() {
-        let pool = Pool::new(64, 4).unwrap();
-        let mut lent = Vec::new();
-        pool.lend_free(|index, _| lent.push(index));
-        assert_eq!(lent.len(), 4);
-        let filled = pool.adopt(pool.hold(2).unwrap(), 1000).unwrap();
-        assert_eq!(filled.len(), 64, "no more than there is");
-        assert!(pool.adopt(Held::at(2), 1).is_none(), "it is adopted once");
-        assert!(pool.hold(2).is_none(), "it is owned already");
-        assert!(pool.hold(4).is_none(), "there is no such buffer");
-        drop(filled);
-        assert_eq!(pool.free_count(), 1);
-    }
-
-    #[cfg(feature = "local")]
-    #[test]
-    fn a_surrendered_owner_is_an_owner() {
-        let (pool, other) = (Pool::new(64, 4).unwrap(), Pool::new(64, 4).unwrap());
-        let mut first = pool.take().unwrap();
-        first.bytes_mut().unwrap()[..5].copy_from_slice(b"abcde");
-        let mut all = first.into_span(5);
-        let front = all.split_to(2);
-        let Err(all) = all.surrender(&other) else { panic!("it is of another pool") };
-        let Ok((index, 2, 3)) = all.surrender(&pool) else { panic!("it is of this one") };
-        assert_eq!(&pool.buffers.surrendered(index)[2..5], b"cde");
-        drop(front);
-        assert_eq!(pool.free_count(), 3, "one owner is left");
-        let again = pool.reclaim(index, 2, 3).unwrap();
-        assert_eq!((again.bytes(), pool.buffers.surrendered(index)), (&b"cde"[..], &[][..]));
-        assert!(pool.reclaim(index, 2, 3).is_none(), "it is a span already");
-        let Ok((index, ..)) = again.surrender(&pool) else { panic!("it is of this one") };
-        pool.give_up(index);
-        assert_eq!(pool.free_count(), 4);
-        assert!(Span::from_vec(vec![1]).surrender(&pool).is_err());
-    }
-
-    #[cfg(feature = "local")]
-    #[test]
-    fn a_copy_is_owned_without_a_name_from_the_start() {
-        let pool = Pool::new(64, 2).unwrap();
-        assert_eq!(pool.surrender_copy(&[7; 65]), None, "no buffer is so long");
-        let copies = [&b"abc"[..], &[9; 64]].map(|bytes| pool.surrender_copy(bytes).unwrap());
-        assert_eq!(pool.surrender_copy(b"d"), None, "none is free");
-        assert_eq!(&pool.buffers.surrendered(copies[0])[..3], b"abc");
-        assert_eq!(pool.buffers.surrendered(copies[1]), &[9; 64]);
-        pool.give_up(copies[0]);
-        let span = pool.reclaim(copies[1], 0, 64).unwrap();
-        assert_eq!((pool.free_count(), span.bytes()), (1, &[9; 64][..]));
-        drop(span);
-        assert_eq!(pool.free_count(), 2);
-    }
-
-    #[test]
-    fn a_buffer_outlives_the_handle_to_its_pool() {
-        let pool = Pool::new(64, 4).unwrap();
-        let buffer = pool.take().unwrap();
-        drop(pool);
-        assert_eq!(buffer.bytes().len(), 64);
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! Pure: members in, instructions out; the interpreter in the tests runs what was written.
 
+use std::collections::TryReserveError;
+
 use libc::sock_filter;
 
 use crate::cpu_mask::CpuMask;
@@ -22,6 +24,9 @@ const RETURN_A: u16 = 0x16; // BPF_RET | BPF_A
 const ANCILLARY: u32 = 0xffff_f000; // SKF_AD_OFF
 const CURRENT_CPU: u32 = ANCILLARY + 36; // SKF_AD_CPU
 const RANDOM: u32 = ANCILLARY + 56; // SKF_AD_RANDOM
+
+/// Instructions of a program that belong to no core and no member.
+const LOADS_MAX: usize = 8;
 
 /// The longest program that the kernel takes.
 pub(crate) const INSTRUCTIONS_MAX: usize = 4096;
@@ -44,13 +49,22 @@ const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
 /// The program for a group, or `None` if the kernel's own hash does the same.
 ///
 /// Cores in a mask go to their member. The rest is spread at random over the `Rest` members, or,
-/// if there are none, over all members with a mask, so that no connection waits where nobody
+/// if there are none, over all members with a mask, so that no connection waits where no channel
 /// accepts.
-pub(crate) fn program(members: &[Member]) -> Option<Vec<sock_filter>> {
+///
+/// # Errors
+/// There is no memory for it.
+pub(crate) fn program(members: &[Member]) -> Result<Option<Vec<sock_filter>>, TryReserveError> {
     if members.iter().all(|member| *member == Member::Rest) {
-        return None;
+        return Ok(None);
     }
-    let mut code = vec![instruction(LOAD_ABSOLUTE, 0, 0, CURRENT_CPU)];
+    let cores = members.iter().map(|member| match member {
+        Member::Cores(mask) => mask.iter().count(),
+        Member::Rest | Member::Idle => 0,
+    });
+    let mut code = Vec::new();
+    code.try_reserve_exact(LOADS_MAX + 2 * (cores.sum::<usize>() + members.len()))?;
+    code.push(instruction(LOAD_ABSOLUTE, 0, 0, CURRENT_CPU));
     for (index, member) in members.iter().enumerate() {
         let Member::Cores(mask) = member else { continue };
         for cpu in mask.iter() {
@@ -58,16 +72,18 @@ pub(crate) fn program(members: &[Member]) -> Option<Vec<sock_filter>> {
             code.push(instruction(RETURN, 0, 0, index as u32));
         }
     }
-    let indices_of = |wanted: fn(&Member) -> bool| -> Vec<u32> {
+    let mut takers = Vec::new();
+    takers.try_reserve_exact(members.len())?;
+    let mut take = |wanted: fn(&Member) -> bool| {
         let indexed = (0u32..).zip(members);
-        indexed.filter(|(_, member)| wanted(member)).map(|(index, _)| index).collect()
+        takers.extend(indexed.filter(|(_, member)| wanted(member)).map(|(index, _)| index));
+        takers.is_empty()
     };
-    let mut takers = indices_of(|member| *member == Member::Rest);
-    if takers.is_empty() {
-        takers = indices_of(|member| matches!(member, Member::Cores(_)));
+    if take(|member| *member == Member::Rest) {
+        take(|member| matches!(member, Member::Cores(_)));
     }
     spread(&mut code, &takers);
-    (code.len() <= INSTRUCTIONS_MAX).then_some(code)
+    Ok((code.len() <= INSTRUCTIONS_MAX).then_some(code))
 }
 
 /// One of `takers` at random.
@@ -96,6 +112,10 @@ fn spread(code: &mut Vec<sock_filter>, takers: &[u32]) {
 mod tests {
     use super::*;
 
+    fn steered(members: &[Member]) -> Vec<sock_filter> {
+        program(members).expect("memory").expect("not the kernel's own hash")
+    }
+
     /// Runs a program as the kernel would.
     fn run(code: &[sock_filter], cpu: u32, random: u32) -> u32 {
         let (mut at, mut a) = (0, 0u32);
@@ -120,7 +140,7 @@ mod tests {
     fn each_core_goes_to_the_member_whose_mask_has_it() {
         let members =
             [Member::Cores(CpuMask::cpu(3)), Member::Cores(CpuMask::cpus([0, 1])), Member::Rest];
-        let code = program(&members).unwrap();
+        let code = steered(&members);
         assert_eq!([0, 1, 2, 3, 9].map(|cpu| run(&code, cpu, 5)), [1, 1, 2, 0, 2]);
     }
 
@@ -128,24 +148,24 @@ mod tests {
     fn without_a_rest_other_cores_are_spread_over_those_with_a_mask() {
         let members =
             [Member::Cores(CpuMask::cpu(0)), Member::Idle, Member::Cores(CpuMask::cpu(1))];
-        let code = program(&members).unwrap();
+        let code = steered(&members);
         assert_eq!([0, 1, 2, 3].map(|random| run(&code, 7, random)), [0, 2, 0, 2]);
     }
 
     #[test]
     fn several_rest_members_share_what_is_left() {
         let members = [Member::Cores(CpuMask::cpu(0)), Member::Rest, Member::Rest];
-        let code = program(&members).unwrap();
+        let code = steered(&members);
         assert_eq!([0, 1, 2, 3].map(|random| run(&code, 4, random)), [1, 2, 1, 2]);
         assert_eq!(run(&code, 0, 1), 0);
     }
 
     #[test]
     fn no_masks_need_no_program_and_leavers_get_nothing() {
-        assert!(program(&[Member::Rest, Member::Rest]).is_none());
-        let code = program(&[Member::Rest, Member::Idle, Member::Rest]).unwrap();
+        assert_eq!(program(&[Member::Rest, Member::Rest]).map(|code| code.is_some()), Ok(false));
+        let code = steered(&[Member::Rest, Member::Idle, Member::Rest]);
         assert!((0..20).all(|random| run(&code, 0, random) != 1));
-        let code = program(&[Member::Idle]).unwrap();
+        let code = steered(&[Member::Idle]);
         assert_eq!(run(&code, 0, 0), u32::MAX);
     }
 }

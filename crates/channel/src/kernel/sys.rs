@@ -10,10 +10,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::address::Address;
 use crate::address::sockaddr::RawAddress;
-use crate::error::{ConnectError, ListenError, OpError};
+use crate::error::{ConnectError, Limit, ListenError, OpError};
+use crate::kind::Kind;
 use crate::limits;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions};
-use crate::slot::Kind;
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -212,6 +212,28 @@ pub(crate) fn raise_descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Checks that the small allocations of a channel's start will succeed.
+///
+/// # Errors
+/// ENOMEM if less than [`limits::SMALL_ALLOCATIONS_BYTES`] can be allocated now.
+pub(crate) fn require_small_allocations() -> io::Result<()> {
+    let reserved = Vec::<u8>::new().try_reserve_exact(limits::SMALL_ALLOCATIONS_BYTES);
+    reserved.map_err(|_| Errno::NOMEM.into())
+}
+
+/// A value in memory of its own.
+///
+/// # Errors
+/// [`Limit::Memory`]: there is none for it.
+pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, Limit> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(1).map_err(|_| Limit::Memory)?;
+    memory.push(value);
+    let one = Box::into_raw(memory.into_boxed_slice());
+    // SAFETY: the slice has one element, pushed above, so its memory is that of a box of a `T`.
+    Ok(unsafe { Box::from_raw(one.cast::<T>()) })
+}
+
 /// open(2)'s flags.
 pub(crate) fn open_flags(options: &OpenOptions) -> i32 {
     let access = match (options.read, options.write || options.append) {
@@ -228,6 +250,32 @@ pub(crate) fn open_flags(options: &OpenOptions) -> i32 {
         | choose(options.append, libc::O_APPEND)
 }
 
+/// Sets what a listening TCP socket has and its connections inherit.
+pub(crate) fn set_listening_options(
+    socket: BorrowedFd<'_>,
+    options: &ListenOptions,
+) -> io::Result<()> {
+    if options.only_v6 {
+        sockopt::set_ipv6_v6only(socket, true)?;
+    }
+    if options.fast_open > 0 {
+        let pending_max = i32::try_from(options.fast_open).unwrap_or(i32::MAX);
+        set_option(socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, &pending_max)?;
+    }
+    set_notsent_lowat(socket, options.notsent_lowat)?;
+    // Small answers must not wait for acknowledgements.
+    Ok(sockopt::set_tcp_nodelay(socket, true)?)
+}
+
+fn set_notsent_lowat(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    // Unsigned in the kernel.
+    let bytes = bytes.cast_signed();
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &bytes)
+}
+
 /// A listening socket that belongs to no group.
 pub(crate) fn listening_socket(
     address: &Address,
@@ -239,10 +287,7 @@ pub(crate) fn listening_socket(
     if address.as_inet().is_some() {
         let set = || -> io::Result<()> {
             sockopt::set_socket_reuseaddr(&socket, true)?;
-            if options.only_v6 {
-                sockopt::set_ipv6_v6only(&socket, true)?;
-            }
-            Ok(sockopt::set_tcp_nodelay(&socket, true)?)
+            set_listening_options(socket.as_fd(), options)
         };
         set().map_err(kernel("set the socket's options"))?;
     }
@@ -267,6 +312,12 @@ pub(crate) fn connecting_socket(
         if options.reset_on_close {
             set_reset_on_close(socket.as_fd())?;
         }
+        if address.as_inet().is_some() && options.fast_open {
+            set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, &1_i32)?;
+        }
+        if address.as_inet().is_some() {
+            set_notsent_lowat(socket.as_fd(), options.notsent_lowat)?;
+        }
         Ok(())
     };
     set().map_err(kernel("set the socket's options"))?;
@@ -276,7 +327,7 @@ pub(crate) fn connecting_socket(
     Ok(socket)
 }
 
-/// O_NONBLOCK, for everybody who shares the open file. Returns whether this changed it.
+/// O_NONBLOCK, for all that share the open file. Returns whether this changed it.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<bool> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     let mut wanted = flags;
@@ -298,7 +349,7 @@ pub(crate) fn accept_waiting(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 pub(crate) fn end_of(fd: BorrowedFd<'_>) -> Option<Result<(), OpError>> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
-    // It fails for no reason that concerns the connection; whoever asks hears later then.
+    // It fails for no reason that concerns the connection; the error is found later then.
     poll(&mut polled, Some(&Timespec::default())).ok()?;
     if !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
         return None;

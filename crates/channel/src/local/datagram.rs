@@ -12,27 +12,18 @@ use megapipe_stack::{
     self as stack, BindError, Chunk, DatagramId, DatagramSharing, OperationError,
 };
 
-use super::memory::Received;
-use super::{Local, NOBODY, Owner};
+use super::{Local, NO_OWNER, Owner, StackHandle};
 use crate::address::Address;
-use crate::buffer::{Payload, ReadBuf};
+use crate::buffer::Payload;
 use crate::completion::{Arrival, Datagram, Event, Notice, Undelivered};
 use crate::error::OpError;
-use crate::slot::{Body, Extra, Target};
+use crate::slot::{Body, Extra, Target, WaitingDatagram};
 use crate::state::State;
-
-/// A datagram that waits for a read.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    from: SocketAddr,
-    data: ReadBuf,
-    arrival: Option<Arrival>,
-}
 
 /// Datagrams that wait for a read at most.
 const WAITING_MAX: usize = 256;
 
-impl Local {
+impl<H: StackHandle + ?Sized> Local<H> {
     /// Binds an endpoint on behalf of a slot; port 0, or no address, takes any port.
     pub(crate) fn bind(
         &mut self,
@@ -43,16 +34,16 @@ impl Local {
         let endpoint = self.server.bind(local, sharing)?;
         let index = endpoint.index as usize;
         if self.endpoints.len() <= index {
-            self.endpoints.resize(index + 1, NOBODY);
+            self.endpoints.resize(index + 1, NO_OWNER);
         }
-        self.endpoints[index] = Owner { slot, generation: endpoint.generation, ..NOBODY };
+        self.endpoints[index] = Owner { slot, generation: endpoint.generation, ..NO_OWNER };
         let entry = state.slot(slot);
         entry.target = Target::Stack(endpoint.index);
         entry.extra = Some(Box::new(Extra::Datagrams(std::collections::VecDeque::new())));
         Ok(())
     }
 
-    /// An endpoint hears one peer from now on; `None`: everybody. Where it is then.
+    /// Restricts an endpoint to one peer; `None`: to none. Returns its address.
     pub(super) fn connect_datagram(
         &mut self,
         state: &State,
@@ -73,7 +64,9 @@ impl Local {
             let Some(Extra::Datagrams(waiting)) = state.slot(slot).extra.as_deref_mut() else {
                 return state.answer_message(slot, read.with_sender, Err(OpError::BadDescriptor));
             };
-            let Some(Waiting { from, mut data, arrival }) = waiting.pop_front() else { return };
+            let Some(WaitingDatagram { from, mut data, arrival }) = waiting.pop_front() else {
+                return;
+            };
             let truncated = data.len() > read.len as usize;
             if truncated {
                 data = data.split_to(read.len as usize);
@@ -92,22 +85,19 @@ impl Local {
         from: SocketAddr,
         chunk: Chunk,
     ) {
-        let arrival = self.server.last_arrival();
-        let buffer = match self.server.received(chunk) {
-            Received::Pool(held) => state.adopt(held, chunk.len),
-            Received::Heap(bytes) => Some(bytes),
-        };
-        let Some(buffer) = buffer else { return };
+        let arrival = self.server.last_arrival().map(arrival_of);
+        let received = self.server.received(chunk);
+        let Some(buffer) = received.and_then(|it| it.into_bytes(state, chunk.len)) else { return };
         let Some(slot) = self.slot_of_endpoint(endpoint) else { return };
         let Some(Extra::Datagrams(waiting)) = state.slot(slot).extra.as_deref_mut() else { return };
         if waiting.len() == WAITING_MAX {
             state.counters.datagrams_dropped += 1;
             return;
         }
-        // A datagram that nobody reads must not hold a buffer that connections need.
+        // An unread datagram must not hold a buffer that connections need.
         let crowded = waiting.len() >= WAITING_MAX / 8;
         let data = if crowded { buffer.detached() } else { buffer };
-        waiting.push_back(Waiting { from, data, arrival });
+        waiting.push_back(WaitingDatagram { from, data, arrival });
         self.read_datagrams(state, slot);
     }
 
@@ -124,11 +114,9 @@ impl Local {
             return;
         };
         // Out of the buffer, which others need.
-        let quote = quote.map(|chunk| match self.server.received(chunk) {
-            Received::Pool(held) => state.adopt(held, chunk.len),
-            Received::Heap(bytes) => Some(bytes),
-        });
-        let quote = quote.flatten().map_or_else(Box::default, |bytes| Box::from(&*bytes));
+        let quote =
+            quote.and_then(|chunk| self.server.received(chunk)?.into_bytes(state, chunk.len));
+        let quote = quote.map_or_else(Box::default, |bytes| Box::from(&*bytes));
         let Some(slot) = self.slot_of_endpoint(endpoint).filter(|_| state.config.asides) else {
             return;
         };
@@ -137,9 +125,7 @@ impl Local {
             IpAddr::V6(_) => told_as_v6(kind, code),
         };
         let error = OpError::from_raw_os_error(errno);
-        let stack::Arrival { to: ours, hop_limit, traffic_class } = arrival;
-        let arrival = Arrival { to: ours, hop_limit, traffic_class };
-        let notice = Notice { by, kind, code, info, arrival, quote };
+        let notice = Notice { by, kind, code, info, arrival: arrival_of(arrival), quote };
         let undelivered = Undelivered { to: Address::Inet(to), error, is_final, notice };
         state.complete(slot, Event::Undelivered(Box::new(undelivered)));
     }
@@ -221,9 +207,15 @@ impl Local {
     pub(super) fn leave_endpoint(&mut self, state: &mut State, slot: u32) {
         let Some(endpoint) = self.endpoint(state, slot) else { return };
         self.server.close_datagram(endpoint);
-        self.endpoints[endpoint.index as usize] = NOBODY;
+        self.endpoints[endpoint.index as usize] = NO_OWNER;
         state.slot(slot).target = Target::None;
     }
+}
+
+/// Arrival metadata in the form of completions.
+const fn arrival_of(arrival: stack::Arrival) -> Arrival {
+    let stack::Arrival { to, hop_limit, traffic_class } = arrival;
+    Arrival { to, hop_limit, traffic_class }
 }
 
 const fn not_sent(error: OperationError) -> OpError {

@@ -12,7 +12,8 @@ use megapipe_service::steering::{BindingError, Takes};
 use megapipe_service::{AcceptorId, Offer, PortError, Sharing};
 use megapipe_stack::{ConnId, ListenError, ListenerId};
 
-use super::{Local, NO_SLOT, NOBODY, Owner};
+use super::migration::HAS_MOVED;
+use super::{Local, NO_OWNER, NO_SLOT, Owner, StackHandle};
 use crate::cpu_mask::CpuMask;
 use crate::error::RegisterError;
 use crate::options::{AcceptAs, ListenOptions};
@@ -22,7 +23,7 @@ use crate::state::State;
 /// Credit that the server holds for a listener at most.
 pub(super) const CREDIT_MAX: u32 = 1024;
 
-/// Ports that another program may have before a listener without a port is told so.
+/// Ports in use by other programs before a listener without a port fails.
 const HOST_PORTS_TRIED: u32 = 16;
 
 /// A listener of the stack.
@@ -35,10 +36,12 @@ pub(super) struct Listening {
     pub(super) address: Option<SocketAddr>,
     /// The cores whose connections are its own.
     pub(super) mask: Option<CpuMask>,
+    /// Of its connections.
+    notsent_lowat: u32,
 }
 
 const NOT_LISTENING: Listening =
-    Listening { owner: NOBODY, outstanding: 0, address: None, mask: None };
+    Listening { owner: NO_OWNER, outstanding: 0, address: None, mask: None, notsent_lowat: 0 };
 
 /// How a listener shares its address with other shards.
 pub(super) fn sharing(options: &ListenOptions) -> Sharing {
@@ -55,7 +58,7 @@ fn taken(mask: &CpuMask) -> Takes {
     Takes::Cores(mask.iter().filter_map(|core| u32::try_from(core).ok()).collect())
 }
 
-impl Local {
+impl<H: StackHandle + ?Sized> Local<H> {
     /// Listens on behalf of a slot; port 0 takes any port that is free.
     pub(crate) fn listen(
         &mut self,
@@ -74,14 +77,19 @@ impl Local {
         if self.listeners.len() <= index {
             self.listeners.resize(index + 1, NOT_LISTENING);
         }
-        let owner = Owner { slot, generation: listener.generation, ..NOBODY };
-        let mask = options.cpu_mask;
-        self.listeners[index] = Listening { owner, outstanding: 0, address: Some(address), mask };
+        let owner = Owner { slot, generation: listener.generation, ..NO_OWNER };
+        self.listeners[index] = Listening {
+            owner,
+            address: Some(address),
+            mask: options.cpu_mask,
+            notsent_lowat: options.notsent_lowat,
+            ..NOT_LISTENING
+        };
         state.slot(slot).target = Target::Stack(listener.index);
         Ok(())
     }
 
-    /// Listens on a port that nobody else has, beginning somewhere in the ephemeral range.
+    /// Listens on a free port, beginning somewhere in the ephemeral range.
     fn listen_anywhere(
         &mut self,
         mut address: SocketAddr,
@@ -164,7 +172,7 @@ impl Local {
         let listening = &mut self.listeners[listener.index as usize];
         let wanted = state.accept_credit(slot).min(CREDIT_MAX);
         let more = wanted.saturating_sub(listening.outstanding).min(room);
-        // Told in batches: an accept without end tops up when half is used.
+        // Credit is published in batches: an unlimited accept is renewed when half of it is used.
         if more == 0 || (more < wanted && listening.outstanding > CREDIT_MAX / 2) {
             return;
         }
@@ -209,14 +217,15 @@ impl Local {
                 self.credit_out = self.credit_out.saturating_sub(1);
                 let has_plenty = listening.outstanding > CREDIT_MAX / 2;
                 self.hand_over(state, slot, Arrived::Stack(conn.index, conn.generation));
-                // Credit is told of in batches: for most connections nothing is to be done.
+                // Credit is published in batches: for most connections nothing is to be done.
                 if !has_plenty || state.accept_wanted(slot) == Some(AcceptAs::Fd) {
                     self.accept(state, slot);
                 }
             }
             _ => {
                 if !self.on_incoming_beside(state, listener, conn, offer) {
-                    self.server.abort(self.now, conn);
+                    // It was on its way here when its listener left.
+                    self.server.hand_over_offered(self.now, conn);
                 }
             }
         }
@@ -232,6 +241,10 @@ impl Local {
             Handed::To(slot) => {
                 self.lwsockets_open += 1;
                 self.own(conn, slot);
+                if let Some(listener) = self.listener(state, listener) {
+                    let bytes = self.listeners[listener.index as usize].notsent_lowat;
+                    self.set_notsent_lowat(state, conn, bytes);
+                }
                 if state.wants_data(slot) {
                     self.receive(state, slot);
                 }
@@ -252,18 +265,54 @@ impl Local {
         }
     }
 
-    /// The listener leaves: what it holds is reset, as are those in the stack's backlog.
+    /// The listener leaves: what it holds, and what the stack has for it, goes to the shards that
+    /// go on listening at its address. Where none does, it is reset.
     pub(super) fn leave_listener(&mut self, state: &mut State, slot: u32) {
-        while let Some(held) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
-            if let Arrived::Stack(index, generation) = held {
-                self.server.abort(self.now, ConnId { index, generation });
+        let held = state.slot(slot).listener().map(|it| std::mem::take(&mut it.held));
+        if let Some(listener) = self.listener(state, slot) {
+            self.server.unlisten(self.now, listener);
+            let left = self.listeners[listener.index as usize].outstanding;
+            self.credit_out = self.credit_out.saturating_sub(left);
+            self.listeners[listener.index as usize] = NOT_LISTENING;
+            state.slot(slot).target = Target::None;
+            self.settle_events(state);
+        }
+        for arrived in held.into_iter().flatten() {
+            if let Arrived::Stack(index, generation) = arrived {
+                self.server.hand_over_offered(self.now, ConnId { index, generation });
             }
         }
-        let Some(listener) = self.listener(state, slot) else { return };
-        self.server.unlisten(self.now, listener);
-        let left = self.listeners[listener.index as usize].outstanding;
-        self.credit_out = self.credit_out.saturating_sub(left);
-        self.listeners[listener.index as usize] = NOT_LISTENING;
+    }
+
+    /// A connection that was accepted, and that the program has not heard of, goes to whatever
+    /// listens at its address, with the bytes that came for it. The slot is empty then; it stays as
+    /// it was if the connection is over.
+    pub(crate) fn hand_over_unseen(&mut self, state: &mut State, slot: u32) {
+        let Some(conn) = self.conn(state, slot) else { return };
+        self.now = self.clock.now();
+        if !self.server.take_out(self.now, conn) {
+            return;
+        }
+        self.settle_events(state);
+        self.server.forget_moved(conn);
+        self.disown(conn);
+        self.lwsockets_open = self.lwsockets_open.saturating_sub(1);
+        let handle = state.handle(slot);
+        let mut unread = state.take_unseen_reads(handle);
+        unread.append(&mut state.take_unread(slot));
+        let bytes: Vec<u8> = unread.iter().flat_map(|bytes| bytes.iter().copied()).collect();
         state.slot(slot).target = Target::None;
+        state.slot(slot).end = HAS_MOVED;
+        self.server.hand_over_taken(self.now, conn, &bytes);
+    }
+
+    /// Takes the events that lie on their way between two threads, where there are two: what a call
+    /// has changed since then is seen after them.
+    fn settle_events(&mut self, state: &mut State) {
+        while self.server.has_events_in_transit()
+            && let Some(told) = self.server.next_event()
+        {
+            self.on_told(state, told);
+        }
     }
 }

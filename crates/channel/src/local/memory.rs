@@ -1,7 +1,8 @@
 //! The memory that the stack works on: the channel's receive buffers, and what writes handed over.
 //!
 //! Read first: `megapipe_stack::Memory`; `buffer.rs` and `kernel/pool.rs` for who owns what;
-//! `numbers.rs` for how the stack names it, `heap.rs` for what lies elsewhere than in buffers.
+//! `buffer_ids.rs` for how the stack names it, `overflow_buffers.rs` for what lies elsewhere than
+//! in buffers.
 //!
 //! Received bytes are copied once, from the frame into a receive buffer, which a completion lends
 //! to the program. What is written is not copied at all before it goes into a frame. Where it lies
@@ -11,36 +12,48 @@
 //!
 //! What has arrived and is not asked for lies in receive buffers too. When all are taken, heap
 //! memory of the same size stands in for more, up to `limits::RESERVE_BYTES_MAX`: it is what the
-//! kernel's socket buffers are to its drivers, and keeps handles that nobody reads from starving
+//! kernel's socket buffers are to its drivers, and keeps unread handles from starving
 //! the others.
 //!
 //! Invariants
-//! - A receive buffer that the stack holds is out of the pool's free list and has no owner; the
-//!   completion that carries it makes the owner.
+//! - A receive buffer that the stack holds has its token in `held`, until the stack frees it or it
+//!   is taken for a completion, which makes an owner of it.
 //! - What is written is on the heap, or a surrendered owner of a buffer, from the write until the
 //!   stack frees it.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
-use super::heap::{Heap, copy_out};
-use super::numbers::{FILLED, HELD, KIND, RECEIVED, RESERVE, held};
+use super::buffer_ids::{self, FILLED, HELD, KIND, RECEIVED, RESERVE};
+use super::overflow_buffers::{Heap, copy_out};
 use crate::buffer::{Payload, ReadBuf};
-use crate::kernel::pool::{Held, Pool};
+use crate::kernel::pool::{Held, HeldTable, Pool};
+use crate::state::State;
 
 /// Where received bytes lie.
-pub(super) enum Received {
+pub(crate) enum Received {
     /// In a receive buffer.
     Pool(Held),
     /// In memory of their own.
     Heap(ReadBuf),
 }
 
+impl Received {
+    /// Its first `len` bytes.
+    #[inline]
+    pub(super) fn into_bytes(self, state: &State, len: u32) -> Option<ReadBuf> {
+        match self {
+            Self::Pool(held) => state.adopt(held, len),
+            Self::Heap(bytes) => Some(bytes),
+        }
+    }
+}
+
 /// The channel's buffers, and the stack's numbers for them.
 pub(super) struct Pools {
-    pub(super) receive: Rc<Pool>,
-    pub(super) send: Rc<Pool>,
+    pub(super) receive: Arc<Pool>,
+    pub(super) send: Arc<Pool>,
 }
 
 impl Pools {
@@ -81,11 +94,19 @@ impl Pools {
         pool.reclaim(chunk.buf.0 as u16, chunk.offset, chunk.len).map(ReadBuf::new)
     }
 
-    /// The stack has let go of a buffer.
-    #[inline]
-    pub(super) fn free(&self, buf: BufId) {
+    /// Without it taken for a completion, which is seldom.
+    #[cold]
+    fn free_held(&self, held: &mut HeldTable, number: u16) {
+        if let Some(held) = held.take(number) {
+            self.receive.put_back(held);
+        }
+    }
+
+    /// The stack has let go of a buffer. The token of a held one is in `held`.
+    #[inline(always)]
+    pub(super) fn free(&self, held: &mut HeldTable, buf: BufId) {
         match buf.0 & KIND {
-            HELD => self.receive.put_back(Held::at(buf.0 as u16)),
+            HELD => self.free_held(held, buf.0 as u16),
             RECEIVED => self.receive.give_up(buf.0 as u16),
             FILLED => self.send.give_up(buf.0 as u16),
             _ => {}
@@ -95,13 +116,20 @@ impl Pools {
 
 pub(crate) struct ChannelMemory {
     pools: Pools,
+    held: HeldTable,
     heap: Heap<Payload>,
 }
 
 impl ChannelMemory {
-    pub(crate) fn new(receive: Rc<Pool>, send: Rc<Pool>) -> Self {
+    /// Memory over a channel's buffers.
+    pub(super) fn of(state: &State) -> Self {
+        Self::new(Arc::clone(&state.receive_pool), Arc::clone(&state.send_pool))
+    }
+
+    fn new(receive: Arc<Pool>, send: Arc<Pool>) -> Self {
+        let held = receive.held_table();
         let pools = Pools { receive, send };
-        Self { pools, heap: Heap::new() }
+        Self { pools, held, heap: Heap::new() }
     }
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
@@ -134,13 +162,19 @@ impl ChannelMemory {
         self.heap.give_back(chunk).or_else(|| bytes(&self.pools))
     }
 
-    /// A received chunk, as what a completion carries.
+    /// A received chunk, as what a completion carries; `None`: it was taken already.
     #[inline]
-    pub(super) fn received(&mut self, chunk: Chunk) -> Received {
-        match held(chunk) {
-            Some(held) => Received::Pool(held),
-            None => Received::Heap(self.heap.received(chunk)),
+    pub(super) fn received(&mut self, chunk: Chunk) -> Option<Received> {
+        match buffer_ids::held(chunk.buf) {
+            Some(number) => self.take_held(number).map(Received::Pool),
+            None => Some(Received::Heap(self.heap.received(chunk))),
         }
+    }
+
+    /// The held buffer of this number; `None`: it was taken already.
+    #[inline]
+    pub(super) fn take_held(&mut self, number: u16) -> Option<Held> {
+        self.held.take(number)
     }
 
     /// Takes received bytes that lie elsewhere to a receive buffer, or to memory that stands in for
@@ -148,10 +182,11 @@ impl ChannelMemory {
     #[inline]
     pub(super) fn take_in(&mut self, len: u32, copy: impl FnOnce(&mut [u8])) -> Chunk {
         let len = len.min(self.pools.receive.buffer_len() as u32);
-        let buf = match self.pools.receive.take_held() {
-            Some(held) => {
-                self.pools.receive.buffers().fill_held_by(held, len as usize, copy);
-                BufId(u32::from(held.index()) | HELD)
+        let buf = match self.pools.receive.take_held(&mut self.held) {
+            Some(number) => {
+                let buffers = self.pools.receive.buffers();
+                buffers.fill_held_by((&mut self.held, number), len as usize, copy);
+                BufId(u32::from(number) | HELD)
             }
             None => self.take_in_reserve(len, copy),
         };
@@ -171,7 +206,7 @@ impl ChannelMemory {
         match buf.0 & KIND {
             RECEIVED => self.pools.receive.buffers().surrendered(buf.0 as u16),
             FILLED => self.pools.send.buffers().surrendered(buf.0 as u16),
-            _ => self.heap.sent(buf),
+            _ => self.heap.bytes(buf),
         }
     }
 }
@@ -179,8 +214,8 @@ impl ChannelMemory {
 impl Memory for ChannelMemory {
     #[inline]
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
-        match self.pools.receive.take_held() {
-            Some(held) => Some(BufId(held.index().into())),
+        match self.pools.receive.take_held(&mut self.held) {
+            Some(number) => Some(BufId(u32::from(number) | HELD)),
             None => self.heap.alloc(self.pools.receive.buffer_len()),
         }
     }
@@ -188,7 +223,7 @@ impl Memory for ChannelMemory {
     #[inline]
     fn free(&mut self, buf: BufId) {
         if !self.heap.free(buf) {
-            self.pools.free(buf);
+            self.pools.free(&mut self.held, buf);
         }
     }
 
@@ -201,18 +236,19 @@ impl Memory for ChannelMemory {
 
     #[inline]
     fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
-        if buf.0 & KIND == HELD {
-            return self.pools.receive.buffers().fill_held(
-                Held::at(buf.0 as u16),
-                offset as usize,
-                from,
-            );
+        if let Some(number) = buffer_ids::held(buf) {
+            let buffers = self.pools.receive.buffers();
+            return buffers.fill_held((&mut self.held, number), offset as usize, from);
         }
         self.heap.copy_in(buf, offset, from)
     }
 
     #[inline]
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
+        if let Some(number) = buffer_ids::held(chunk.buf) {
+            let buffers = self.pools.receive.buffers();
+            return buffers.copy_held((&self.held, number), chunk.offset as usize, to);
+        }
         copy_out(self.sent(chunk.buf), chunk.offset, to)
     }
 }
@@ -220,9 +256,13 @@ impl Memory for ChannelMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::pool::PoolOwner;
 
-    fn memory() -> ChannelMemory {
-        ChannelMemory::new(Pool::new(64, 4).unwrap(), Pool::new(64, 4).unwrap())
+    /// The memory, and what a channel has of its pools.
+    fn memory() -> (ChannelMemory, [PoolOwner; 2]) {
+        let owners = [(); 2].map(|()| PoolOwner::new(64, 4).unwrap());
+        let [receive, send] = [0, 1].map(|pool: usize| Arc::clone(&owners[pool]));
+        (ChannelMemory::new(receive, send), owners)
     }
 
     fn out(memory: &ChannelMemory, chunk: Chunk) -> Vec<u8> {
@@ -233,11 +273,12 @@ mod tests {
 
     #[test]
     fn what_was_received_is_sent_from_where_it_lies() {
-        let mut memory = memory();
+        let (mut memory, _owners) = memory();
         let buf = memory.alloc(PoolId::default()).unwrap();
         let sum = memory.copy_in(buf, 0, b"hello world");
         let all = Chunk { buf, offset: 0, len: 11 };
-        let Received::Pool(held) = memory.received(all) else { panic!("there was a buffer") };
+        let Some(Received::Pool(held)) = memory.received(all) else { panic!("it has a buffer") };
+        assert!(memory.received(all).is_none(), "it was taken");
         let mut bytes = ReadBuf::new(memory.pools.receive.adopt(held, 11).unwrap());
         let front = memory.keep_read(bytes.split_to(6));
         let rest = memory.keep(bytes.into());
@@ -253,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_the_stack_does_not_take_comes_back_as_it_was() {
-        let mut memory = memory();
+        let (mut memory, _owners) = memory();
         let mut buffer = crate::buffer::WriteBuf::with_capacity(&memory.pools.send, 10);
         buffer.extend_from_slice(b"filled");
         for payload in [Payload::from(buffer), Payload::from(&b"static"[..])] {
@@ -270,11 +311,13 @@ mod tests {
 
     #[test]
     fn heap_memory_stands_in_when_the_buffers_are_taken() {
-        let mut memory = memory();
+        let (mut memory, _owners) = memory();
         let bufs: Vec<_> = (0..5).map_while(|_| memory.alloc(PoolId::default())).collect();
         memory.copy_in(bufs[4], 0, b"late");
         let chunk = |buf| Chunk { buf, offset: 0, len: 4 };
-        let Received::Heap(bytes) = memory.received(chunk(bufs[4])) else { panic!("no buffer") };
+        let Some(Received::Heap(bytes)) = memory.received(chunk(bufs[4])) else {
+            panic!("no buffer")
+        };
         assert_eq!(&*bytes, b"late");
         let kept = memory.keep_read(bytes);
         assert_eq!((memory.heap.payload_count(), out(&memory, kept)), (1, b"late".into()));

@@ -1,13 +1,14 @@
 //! The `local` back end: our own TCP/IP stack in this process, over a link of its own.
 //!
-//! [`Local`] is a [`Driver`] around another one. What is TCP or UDP goes to the stack; files,
-//! pipes, UNIX sockets, signals and timers go on to the kernel's driver, and one wait covers both.
-//! The stack runs inside `dispatch` (placement `inline`): [`megapipe_service::Server`] is turned
-//! when no completion is left to hand out.
+//! [`Local`] is a driver ([`crate::driver::Driver`]) around another one. TCP and UDP go to the
+//! stack; files, pipes, UNIX sockets, signals and timers go to the kernel's driver, and one wait
+//! covers both. The stack runs where the placement has it: `Local` is generic over
+//! [`StackHandle`], with an implementation per placement in `inline.rs`, `shared_thread.rs` and
+//! `remote.rs`.
 //!
-//! Read first: `kernel/mod.rs` for what a driver owes, `megapipe_service::Server` for a turn. Then
-//! `turn.rs` (waiting), `stream.rs`, `listener.rs`, `datagram.rs`, `memory.rs`, `repair.rs`,
-//! `ports.rs`.
+//! Read first: `driver.rs` for what a driver owes, `stack_handle.rs` for what a stack does. Then
+//! `driver.rs` (the calls), `poll.rs` (waiting), `stream.rs`, `listener.rs`, `datagram.rs`,
+//! `memory.rs`, `migration.rs`, `ports.rs`.
 //!
 //! Invariants
 //! - The kernel's driver is epoll: the ring of io_uring would take all receive buffers for itself.
@@ -17,51 +18,54 @@
 //!   `Closed`, or the slot leaves, the entry is cleared.
 //! - Payload that the stack has not let go of is in `Memory`, never in a slot.
 
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::os::fd::OwnedFd;
 
 use megapipe_service::Clock;
 use megapipe_stack::{ConnId, DatagramId, Instant, ListenerId};
 
-use crate::buffer::ReadBuf;
 use crate::config::{Config, DriverChoice};
-use crate::error::{CreateError, DispatchError, OpError};
+use crate::error::CreateError;
 use crate::handle::Handle;
+use crate::kernel::create_epoll;
 use crate::kernel::epoll::Epoll;
-use crate::kernel::{Driver, Rest, create_epoll};
-use crate::options::OpenOptions;
-use crate::ready::Whose;
 use crate::report::DriverReport;
-use crate::slot::{End, FileJob, Kind, Phase, Receiving, Slot, Target};
+use crate::slot::{Kind, Receiving, Slot, Target};
 use crate::state::State;
 
-mod beside;
-pub(crate) mod datagram;
-mod heap;
-mod lent;
+mod buffer_ids;
+mod cores;
+mod datagram;
+mod driver;
+mod inline;
 mod listener;
 mod memory;
+mod migration;
 mod network;
-mod numbers;
 mod open;
 mod options;
-mod placed;
-mod placement;
+mod overflow_buffers;
+mod pieces;
+mod poll;
 mod ports;
 mod prefixed;
-mod repair;
+mod remote;
+mod shared_pool_view;
+mod shared_thread;
+mod stack_handle;
 mod stream;
-mod turn;
 
+use cores::{on_core, own_core};
+pub(crate) use inline::Inline;
 pub use network::{LocalNetwork, NetworkError};
-use placed::Placed;
 pub use prefixed::{Prefixed, PrefixedError};
+pub(crate) use remote::Remote;
+pub(crate) use shared_thread::SharedThread;
+use stack_handle::ServerParts;
+pub(crate) use stack_handle::StackHandle;
 
 const NO_SLOT: u32 = u32::MAX;
 
-/// Whose a connection, listener or endpoint of the stack is.
+/// The owner of a connection, listener or endpoint of the stack.
 #[derive(Debug, Clone, Copy)]
 struct Owner {
     slot: u32,
@@ -70,20 +74,29 @@ struct Owner {
     resets_on_close: bool,
     /// The program waits until the peer of a connection has everything.
     awaits_delivery: bool,
+    /// The program waits until fewer bytes than this are unsent; 0: it does not.
+    awaits_unsent_below: u32,
+    /// Unsent bytes from which on writes wait; 0: they do not.
+    notsent_lowat: u32,
 }
 
-const NOBODY: Owner =
-    Owner { slot: NO_SLOT, generation: 0, resets_on_close: false, awaits_delivery: false };
+const NO_OWNER: Owner = Owner {
+    slot: NO_SLOT,
+    generation: 0,
+    resets_on_close: false,
+    awaits_delivery: false,
+    awaits_unsent_below: 0,
+    notsent_lowat: 0,
+};
 
-/// The driver: a stack beside the kernel.
-pub(crate) struct Local {
+/// The driver: our own stack, with the kernel for files and other sockets.
+pub(crate) struct Local<H: StackHandle + ?Sized> {
     /// What is not the stack's.
     kernel: Epoll,
-    server: Placed,
     /// Where it runs, in words.
     place: String,
     clock: Clock,
-    /// The time of the turn.
+    /// The time of the poll.
     now: Instant,
     /// The same moment by the clock of the channel's timers and by the stack's.
     began: (std::time::Instant, Instant),
@@ -105,34 +118,12 @@ pub(crate) struct Local {
     registered_ports: Vec<ports::RegisteredPort>,
     /// The last connection that was to become the kernel's and did not, and why.
     refused_move: Option<(Handle, String)>,
+    /// Last, so that a driver of any placement is also a `Local<dyn StackHandle>`.
+    server: H,
 }
 
-/// Makes the driver: the stack on the network's next queue, and epoll for what is the kernel's.
-///
-/// # Errors
-/// [`CreateError`]: io_uring was forced, no queue is left, or a setting does not fit the link.
-pub(crate) fn create(
-    network: &LocalNetwork,
-    config: &Config,
-    state: &mut State,
-    wake: &OwnedFd,
-) -> Result<(Local, DriverReport), CreateError> {
-    if config.driver == DriverChoice::Uring {
-        let reason = "the local back end serves what is the kernel's by epoll".to_owned();
-        return Err(CreateError::DriverUnavailable { driver: "uring", reason });
-    }
-    let (kernel, report) = create_epoll(state, wake)?;
-    let frames = network.take().ok_or(CreateError::NoQueue)?;
-    let mut settings = network.settings().clone();
-    settings.tcp.nagle = config.nagle;
-    let clock = settings.clock.clone();
-    let (server, place) = placement::place(frames, settings, config, (state, kernel.descriptor()))?;
-    let network = network.description();
-    let reason = format!("TCP and UDP by our own stack on {network}; it runs {place}");
-    let ours = Some(place.clone());
-    let report = DriverReport { backend: "local", place: ours, ..report.chosen(&reason) };
-    Ok((Local::new(kernel, server, place, clock), report))
-}
+/// A driver of any placement, for calls that are not on the path of a message.
+pub(crate) type AnyLocal = Local<dyn StackHandle>;
 
 /// The slot is the stack's.
 pub(crate) const fn is_stacks(slot: &Slot) -> bool {
@@ -145,12 +136,52 @@ pub(crate) const fn is_stacks(slot: &Slot) -> bool {
     }
 }
 
-impl Local {
-    fn new(kernel: Epoll, server: Placed, place: String, clock: Clock) -> Self {
+impl<H: StackHandle> Local<H> {
+    /// Makes the driver: the stack on the network's next queue, with its server on `server_core` if
+    /// the placement has a thread for it, and epoll for what is the kernel's.
+    ///
+    /// # Errors
+    /// [`CreateError`]: io_uring was forced, no queue is left, or a setting does not fit the link.
+    pub(crate) fn create(
+        network: &LocalNetwork,
+        config: &Config,
+        server_core: Option<usize>,
+        state: &mut State,
+        wake: &OwnedFd,
+    ) -> Result<(Self, DriverReport), CreateError> {
+        if config.driver == DriverChoice::Uring {
+            let reason = "the local back end serves what is the kernel's by epoll".to_owned();
+            return Err(CreateError::DriverUnavailable { driver: "uring", reason });
+        }
+        let (kernel, report) = create_epoll(state, wake)?;
+        let frames = network.take().ok_or(CreateError::NoQueue)?;
+        let mut settings = network.settings().clone();
+        settings.tcp.nagle = config.nagle;
+        let own_core = own_core();
+        let (mut server, mut place) = H::start(ServerParts {
+            frames,
+            settings: &settings,
+            config,
+            state,
+            kernel: kernel.descriptor(),
+            own_core,
+            server_core,
+        })?;
+        if let Some((shard, shards)) = server.shard() {
+            server.set_core(own_core.and_then(|core| u32::try_from(core).ok()));
+            place = format!("{place}; shard {shard} of {shards} {}", on_core(own_core));
+        }
+        let network = network.description();
+        let reason = format!("TCP and UDP by our own stack on {network}; it runs {place}");
+        let ours = Some(place.clone());
+        let report = DriverReport { backend: "local", place: ours, ..report.chosen(&reason) };
+        Ok((Self::new(kernel, server, place, settings.clock), report))
+    }
+
+    fn new(kernel: Epoll, server: H, place: String, clock: Clock) -> Self {
         let now = clock.now();
         Self {
             kernel,
-            server,
             place,
             clock,
             now,
@@ -165,10 +196,13 @@ impl Local {
             kernel_given: false,
             registered_ports: Vec::new(),
             refused_move: None,
+            server,
         }
     }
+}
 
-    /// The time of the turn by the clock of the channel's timers.
+impl<H: StackHandle + ?Sized> Local<H> {
+    /// The time of the poll by the clock of the channel's timers.
     fn instant(&self) -> std::time::Instant {
         let (timers, stack) = self.began;
         timers + self.now.since(stack)
@@ -202,7 +236,7 @@ impl Local {
             .then_some(ListenerId { index, generation: listening.owner.generation })
     }
 
-    /// The slot of a connection, if somebody still has it.
+    /// The slot of a connection, if it still has one.
     fn slot_of(&self, conn: ConnId) -> Option<u32> {
         let owner = self.conns.get(conn.index as usize)?;
         (owner.slot != NO_SLOT && owner.generation == conn.generation).then_some(owner.slot)
@@ -211,14 +245,14 @@ impl Local {
     fn own(&mut self, conn: ConnId, slot: u32) {
         let index = conn.index as usize;
         if self.conns.len() <= index {
-            self.conns.resize(index + 1, NOBODY);
+            self.conns.resize(index + 1, NO_OWNER);
         }
-        self.conns[index] = Owner { slot, generation: conn.generation, ..NOBODY };
+        self.conns[index] = Owner { slot, generation: conn.generation, ..NO_OWNER };
     }
 
     fn disown(&mut self, conn: ConnId) {
         if self.slot_of(conn).is_some() {
-            self.conns[conn.index as usize] = NOBODY;
+            self.conns[conn.index as usize] = NO_OWNER;
         }
     }
 
@@ -227,7 +261,7 @@ impl Local {
         self.gathered += 1;
         if self.gathered >= state.config.batch {
             self.gathered = 0;
-            // An error of the link is told by the next wait, which meets it too.
+            // An error of the link is returned by the next wait, which meets it too.
             let _ = self.server.transmit(self.now);
         }
     }
@@ -235,197 +269,6 @@ impl Local {
     fn kernels(&mut self) -> &mut Epoll {
         self.kernel_given = true;
         &mut self.kernel
-    }
-}
-
-impl Driver for Local {
-    fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
-        if is_stacks(state.peek(slot)) {
-            return Ok(());
-        }
-        self.kernels().attach(state, slot)
-    }
-
-    fn start_receive(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            return self.kernels().start_receive(state, slot);
-        }
-        self.receive(state, slot);
-    }
-
-    fn start_read(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            return self.kernels().start_read(state, slot);
-        }
-        self.read_datagrams(state, slot);
-    }
-
-    fn start_write(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            return self.kernels().start_write(state, slot);
-        }
-        if state.peek(slot).kind == Kind::Udp {
-            self.write_datagrams(state, slot);
-        } else {
-            self.write(state, slot);
-        }
-        self.ask(state);
-    }
-
-    #[inline]
-    fn sends_silently(&self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn send_silently(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
-        self.send_at_once(state, slot, bytes);
-    }
-
-    #[inline]
-    fn send_copied(&mut self, state: &mut State, slot: u32, bytes: &[u8]) -> bool {
-        self.send_copy_at_once(state, slot, bytes)
-    }
-
-    #[inline]
-    fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
-        self.next_received(state)
-    }
-
-    fn start_connect(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            return self.kernels().start_connect(state, slot);
-        }
-        // Our own connections are begun by `Channel::connect_on_stack`, with their options.
-        debug_assert!(false, "a connection of the stack has no second start");
-    }
-
-    fn abandon_connect(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            return self.kernels().abandon_connect(state, slot);
-        }
-        if state.peek(slot).phase == Phase::Starting {
-            self.abort(state, slot);
-            self.connected(state, slot, Err(OpError::TimedOut));
-        }
-    }
-
-    fn start_open(&mut self, state: &mut State, slot: u32, path: PathBuf, options: OpenOptions) {
-        self.kernels().start_open(state, slot, path, options);
-    }
-
-    fn start_job(&mut self, state: &mut State, slot: u32, job: FileJob) {
-        self.kernels().start_job(state, slot, job);
-    }
-
-    fn start_accept(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            self.kernels().start_accept(state, slot);
-            return self.accept_beside(state, slot);
-        }
-        self.accept(state, slot);
-    }
-
-    fn start_reset(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            return self.kernels().start_reset(state, slot);
-        }
-        self.reset(state, slot);
-        self.ask(state);
-    }
-
-    fn watch_end(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            return self.kernels().watch_end(state, slot);
-        }
-        // One that the stack does not know any more has ended.
-        if self.conn(state, slot).is_none() && state.peek(slot).phase != Phase::Starting {
-            let ended = match state.peek(slot).end {
-                End::Failed(error) => Err(error),
-                End::Not | End::Eof => Ok(()),
-            };
-            state.on_end(slot, ended);
-        }
-    }
-
-    fn detach(&mut self, state: &mut State, slot: u32) {
-        if !is_stacks(state.peek(slot)) {
-            self.leave_port(state, slot);
-            return self.kernels().detach(state, slot);
-        }
-        self.leave(state, slot);
-        state.release(slot);
-        self.accept_with_room(state);
-        self.ask(state);
-    }
-
-    fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd> {
-        if !is_stacks(state.peek(slot)) {
-            self.leave_port(state, slot);
-            return self.kernels().withdraw(state, slot);
-        }
-        self.leave(state, slot);
-        None
-    }
-
-    fn flush(&mut self, state: &mut State) -> Result<(), DispatchError> {
-        self.gathered = 0;
-        self.now = self.clock.now();
-        self.server.transmit(self.now).map_err(turn::link_failed)?;
-        self.kernel.flush(state)
-    }
-
-    fn harvest(&mut self, state: &mut State) {
-        self.take_events(state);
-        self.kernel.harvest(state);
-    }
-
-    /// The stack has been asked already, and has nothing more to say.
-    fn harvest_rest(&mut self, state: &mut State) {
-        self.kernel.harvest(state);
-    }
-
-    fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
-        self.turn_until_ready(state, timeout)
-    }
-
-    #[inline]
-    fn turned_at(&self) -> Option<Duration> {
-        Some(Duration::from_nanos(self.now.as_nanos()))
-    }
-
-    fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
-        self.turn_until_idle(state)
-    }
-
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let mut all = vec![self.server.wait_fd()];
-        all.extend(self.server.host_fd());
-        all.extend(self.kernel.descriptors());
-        all
-    }
-
-    fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {
-        self.kernel.install(state, direct)
-    }
-
-    fn discard(&mut self, state: &mut State, direct: u32) {
-        self.kernel.discard(state, direct);
-    }
-
-    fn abandon(&mut self) {
-        self.server.abandon();
-        self.kernel.abandon();
-    }
-
-    fn shut_down(&mut self, state: &mut State) {
-        let mine: Vec<u32> =
-            state.used_slots().filter(|slot| is_stacks(state.peek(*slot))).collect();
-        for slot in mine {
-            self.leave(state, slot);
-        }
-        self.say_goodbye();
-        self.kernel.shut_down(state);
     }
 }
 

@@ -2,7 +2,7 @@
 //! back end.
 //!
 //! One shard on one queue has the queue to itself. Any other number shares all queues through a
-//! switch, which steers each flow to its shard (`megapipe_service::switch`).
+//! switch, which steers each flow to its shard (`megapipe_service::rx_mux`).
 //!
 //! Invariant: a shard is given to one channel and never comes back.
 
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use megapipe_link::{Capture, Link, LinkError, LinkSpec, Pcap};
-use megapipe_service::{Frames, ServerConfig, SwitchError, switch};
+use megapipe_service::{Frames, RxMuxError, ServerConfig, ServerError, switch};
 
 /// Why a network was not opened.
 #[derive(thiserror::Error)]
@@ -20,12 +20,15 @@ pub enum NetworkError {
     /// The description of the link cannot be understood.
     #[error(transparent)]
     Description(#[from] megapipe_link::SpecError),
+    /// A setting is out of range, whatever the link.
+    #[error(transparent)]
+    Settings(#[from] ServerError),
     /// The link cannot be had.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The queues cannot be shared by so many shards.
     #[error(transparent)]
-    Switch(#[from] SwitchError),
+    Switch(#[from] RxMuxError),
     /// The kernel gave no random bytes for the key of the shards' hash.
     #[error("no random bytes for the key that flows are steered by: {0}")]
     NoRandomness(std::io::Error),
@@ -34,10 +37,13 @@ pub enum NetworkError {
 crate::error_chain::debug_with_causes!(NetworkError);
 
 impl NetworkError {
-    /// Whether the description of the link is at fault, and not this machine.
+    /// Whether the description of the link or the settings are at fault, and not this machine.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
-        matches!(self, Self::Description(_) | Self::Link(LinkError::Setting { .. }))
+        matches!(
+            self,
+            Self::Description(_) | Self::Settings(_) | Self::Link(LinkError::Setting { .. })
+        )
     }
 
     /// The kernel's number that is nearest.
@@ -48,7 +54,9 @@ impl NetworkError {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
             Self::Link(LinkError::Unavailable { .. } | LinkError::Gone { .. }) => libc::ENODEV,
-            Self::Description(_) | Self::Link(LinkError::Setting { .. }) => libc::EINVAL,
+            Self::Description(_) | Self::Settings(_) | Self::Link(LinkError::Setting { .. }) => {
+                libc::EINVAL
+            }
             Self::Switch(_) => libc::ENOMEM,
         }
     }
@@ -96,12 +104,28 @@ impl LocalNetwork {
         let spec: LinkSpec = link.parse()?;
         let interface = settings.interface.clone().or_else(|| shared_interface(&spec));
         let settings = ServerConfig { interface, ..settings };
+        settings.check()?;
         let queues = megapipe_link::open(&spec, notice)?;
         let queues = match Capture::from_environment()? {
             Some(capture) => captured(queues, &capture),
             None => queues,
         };
         Self::over(queues, settings)
+    }
+
+    /// Checks, without opening anything, that the device of a link exists. Opening makes a TAP or
+    /// TUN device that does not.
+    ///
+    /// # Errors
+    /// [`NetworkError::Description`], [`NetworkError::Link`].
+    pub fn check_device(link: &str) -> Result<(), NetworkError> {
+        match link.parse::<LinkSpec>()?.missing_device() {
+            None => Ok(()),
+            Some(device) => {
+                let why = format!("there is no interface {device:?}; a server would make it");
+                Err(LinkError::Setting { setting: "interface", why }.into())
+            }
+        }
     }
 
     /// Over queues that are open already, with as many shards as the settings say: one for each
@@ -163,7 +187,7 @@ impl LocalNetwork {
         &self.0.settings
     }
 
-    /// Somebody else has a name for it: a channel that uses it, or a configuration.
+    /// Whether it has another owner: a channel that uses it, or a configuration.
     #[must_use]
     pub fn is_named_elsewhere(&self) -> bool {
         Arc::strong_count(&self.0) > 1

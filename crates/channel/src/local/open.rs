@@ -11,7 +11,7 @@ use megapipe_service::PortError;
 use megapipe_service::steering::BindingError;
 use megapipe_stack::{self as stack, DatagramSharing};
 
-use super::{Local, is_stacks};
+use super::{Local, StackHandle, is_stacks};
 use crate::address::Address;
 use crate::channel::Channel;
 use crate::cpu_mask::CpuMask;
@@ -108,11 +108,14 @@ impl Channel {
 }
 
 /// The local address, and the peer's where there is one.
-type Ends = (Address, Option<Address>);
+type AddressPair = (Address, Option<Address>);
 
 impl Channel {
     /// The addresses of what is the stack's; `None`: it is the kernel's.
-    pub(crate) fn addresses_on_stack(&mut self, handle: Handle) -> Result<Option<Ends>, OpError> {
+    pub(crate) fn addresses_on_stack(
+        &mut self,
+        handle: Handle,
+    ) -> Result<Option<AddressPair>, OpError> {
         self.check_fork().map_err(|_| OpError::BadDescriptor)?;
         let index = self.state.find(handle).map_err(|_| OpError::BadDescriptor)?;
         if !is_stacks(self.state.peek(index)) {
@@ -163,7 +166,7 @@ impl Channel {
     }
 }
 
-impl Local {
+impl<H: StackHandle + ?Sized> Local<H> {
     /// Where the stack runs, for whom it is not the kernel's.
     pub(crate) fn place(&self) -> &str {
         &self.place
@@ -187,7 +190,7 @@ impl Local {
         format!("our own stack on {driver}, connection {}: {agreed}", conn.index)
     }
 
-    fn ends(&mut self, state: &State, slot: u32) -> Option<Ends> {
+    fn ends(&mut self, state: &State, slot: u32) -> Option<AddressPair> {
         let inet = Address::Inet;
         if let Some(conn) = self.conn(state, slot) {
             let (local, remote) = self.server.addresses(conn)?;

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use megapipe_stack::{ConnInfo, ConnOption, Departure, Holder, OperationError};
 
+use super::AnyLocal;
 use crate::buffer::Payload;
 use crate::channel::Channel;
 use crate::error::OpError;
@@ -50,6 +51,32 @@ impl Channel {
         let conn = self.on_conn(handle, |_, conn| Ok(conn))?;
         let Self { driver, state, .. } = self;
         driver.local().ok_or(OpError::NotSupported)?.watch_delivery(state, conn);
+        Ok(())
+    }
+
+    /// Asks to be told when fewer than `bytes` bytes of a connection on our own stack are written
+    /// and have not left yet: [`crate::Event::UnsentBelow`], also if that is so already. One at a
+    /// time; a second one takes the place of the first. Nothing comes after the connection's end,
+    /// which has completions of its own.
+    ///
+    /// # Errors
+    /// [`OpError::InvalidInput`] for 0 bytes; else as for [`Channel::set_conn_option`].
+    ///
+    /// # Examples
+    /// ```
+    /// # fn example(channel: &mut megapipe::Channel, conn: megapipe::Handle) {
+    /// // Produce the next frame of a video as late as possible.
+    /// let awaited = channel.await_unsent_below(conn, 16 << 10);
+    /// # let _ = awaited;
+    /// # }
+    /// ```
+    pub fn await_unsent_below(&mut self, handle: Handle, bytes: u32) -> Result<(), OpError> {
+        if bytes == 0 {
+            return Err(OpError::InvalidInput);
+        }
+        let conn = self.on_conn(handle, |_, conn| Ok(conn))?;
+        let Self { driver, state, .. } = self;
+        driver.local().ok_or(OpError::NotSupported)?.await_unsent(state, conn, bytes);
         Ok(())
     }
 
@@ -99,7 +126,7 @@ impl Channel {
     fn on_endpoint(
         &mut self,
         handle: Handle,
-        send: impl FnOnce(&mut super::Local, &State, u32) -> Result<(), OpError>,
+        send: impl FnOnce(&mut AnyLocal, &State, u32) -> Result<(), OpError>,
     ) -> Result<(), OpError> {
         let (local, state, index) = self.on_stack(handle)?;
         // Counted, so that who looks at what was asked for hands it over.
@@ -109,8 +136,8 @@ impl Channel {
         sent
     }
 
-    /// From now on what is told of messages that did not get there ([`crate::Event::Undelivered`])
-    /// comes with what the notice quotes of them, or without, as at first.
+    /// Decides whether reports of undelivered messages ([`crate::Event::Undelivered`])
+    /// carry what the ICMP message quotes of them. Default: they do not.
     ///
     /// # Errors
     /// [`OpError::NotSupported`] for what is the kernel's, [`OpError::BadDescriptor`] for a stale
@@ -128,8 +155,8 @@ impl Channel {
         self.driver.local()?.server.packet_bytes_max(to)
     }
 
-    /// A datagram socket on our own stack hears one peer from now on, and goes before the others
-    /// that share its address; `None`: everybody again. Where it is then: at one of all addresses
+    /// Restricts a datagram socket on our own stack to one peer; it goes before the others
+    /// that share its address; `None`: to none. Returns its address: one of all addresses
     /// while it has a peer.
     ///
     /// # Errors
@@ -174,10 +201,7 @@ impl Channel {
     }
 
     /// A handle of our own stack's, and where it is.
-    fn on_stack(
-        &mut self,
-        handle: Handle,
-    ) -> Result<(&mut super::Local, &mut State, u32), OpError> {
+    fn on_stack(&mut self, handle: Handle) -> Result<(&mut AnyLocal, &mut State, u32), OpError> {
         self.check_fork().map_err(|_| OpError::BadDescriptor)?;
         let index = self.state.find(handle).map_err(|_| OpError::BadDescriptor)?;
         let Self { driver, state, .. } = self;
@@ -191,7 +215,7 @@ impl Channel {
     fn on_conn<T>(
         &mut self,
         handle: Handle,
-        call: impl FnOnce(&mut super::Local, megapipe_stack::ConnId) -> Result<T, OperationError>,
+        call: impl FnOnce(&mut AnyLocal, megapipe_stack::ConnId) -> Result<T, OperationError>,
     ) -> Result<T, OpError> {
         let (local, state, index) = self.on_stack(handle)?;
         let conn = local.conn(state, index).ok_or(OpError::NotConnected)?;

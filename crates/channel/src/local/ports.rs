@@ -9,14 +9,14 @@
 //!      +-- link has an address of its own:  our stack listens at the same port of that address
 //! ```
 //!
-//! Either way the accepts of the one handle are answered by whoever has a connection first; what
-//! comes over other interfaces, loopback for one, is the kernel's.
+//! Either way the accepts of the one handle are completed by the side that has a connection first;
+//! what comes over other interfaces, loopback for one, is the kernel's.
 //!
 //! Read first: `listener.rs`, `megapipe_link::deafen_on`, `megapipe_service`'s `moving.rs`.
 //!
 //! Invariants
 //! - The port is silent before the link takes its frames, and until it does not any more.
-//! - A connection that our stack was given credit for and nobody wants any more is held here, for
+//! - A connection that our stack had credit for, and whose accept is gone, is held here, for
 //!   the next accept.
 
 use std::collections::VecDeque;
@@ -30,8 +30,8 @@ use megapipe_service::{AcceptorId, Offer, PortError};
 use megapipe_stack::{ConnId, ListenError, ListenerId};
 use rustix::net::sockopt;
 
-use super::Local;
 use super::listener::{CREDIT_MAX, sharing};
+use super::{Local, StackHandle};
 use crate::address::Address;
 use crate::channel::Channel;
 use crate::cpu_mask::CpuMask;
@@ -91,7 +91,7 @@ impl Channel {
     }
 }
 
-impl Local {
+impl<H: StackHandle + ?Sized> Local<H> {
     fn listen_beside(
         &mut self,
         state: &State,
@@ -109,7 +109,11 @@ impl Local {
         let Some(Address::Inet(bound)) = bound else { return Ok(()) };
         let is_dual = bound.is_ipv6() && !sockopt::ipv6_v6only(fd).unwrap_or(true);
         let shared = self.server.caps().shares_host_address;
-        let silent = if shared { self.server.covered(bound, is_dual) } else { Vec::new() };
+        let silent = match self.server.migration_server() {
+            Ok(server) if shared => server.covered(bound, is_dual),
+            // A server that another thread polls takes over no port of the host.
+            Ok(_) | Err(_) => Vec::new(),
+        };
         let is_everywhere = bound.ip().is_unspecified() && !silent.is_empty();
         let wanted =
             if !shared || is_everywhere { everywhere(bound, is_dual) } else { silent.clone() };
@@ -153,7 +157,8 @@ impl Local {
                 other => other?,
             }
         }
-        self.server.hold_elsewhere(ports).map_err(io::Error::other)
+        let server = self.server.migration_server().map_err(|_| ErrorKind::NotFound)?;
+        server.hold_elsewhere(ports).map_err(io::Error::other)
     }
 
     /// A registered socket leaves: its port is the kernel's again.
@@ -167,8 +172,10 @@ impl Local {
 
     fn give_port_back(&mut self, port: RegisteredPort, sockets: &[BorrowedFd<'_>]) {
         for listener in port.listeners {
-            listener.held.into_iter().for_each(|conn| self.server.abort(self.now, conn));
             self.server.unlisten(self.now, listener.id);
+            for conn in listener.held {
+                self.server.hand_over_offered(self.now, conn);
+            }
             self.credit_out = self.credit_out.saturating_sub(listener.outstanding);
         }
         // Another channel may go on with the same socket.
@@ -176,7 +183,8 @@ impl Local {
             return;
         }
         // If the link does not let go of the port, the kernel stays silent there.
-        if self.server.give_back(self.now, &port.silent).is_ok() {
+        let Ok(server) = self.server.migration_server() else { return };
+        if server.give_back(self.now, &port.silent).is_ok() {
             for socket in sockets {
                 let _ = undeafen(*socket);
             }

@@ -10,32 +10,27 @@
 
 use std::net::SocketAddr;
 
-use megapipe_service::{PortError, Server};
+use megapipe_service::{Begin, PortError};
 use megapipe_stack::{
-    Chunk, CloseReason, ConnId, ConnInfo, ConnectError, Instant, OperationError, TcpState,
+    Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError, TcpState,
 };
 
-use super::memory::{ChannelMemory, Received};
-use super::numbers;
-use super::placed::Placed;
-use super::repair::HAS_MOVED;
-use super::{Local, set_receiving};
+use super::buffer_ids;
+use super::memory::Received;
+use super::migration::HAS_MOVED;
+use super::pieces::PIECES_FROM;
+use super::stack_handle::NoBuffer;
+use super::{Local, Owner, StackHandle, set_receiving};
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
 use crate::completion::Event;
+use crate::completion_queue::Whose;
+use crate::driver::Driver;
 use crate::error::OpError;
-use crate::kernel::Driver;
 use crate::options::{ConnectOptions, Disconnect};
-use crate::ready::Whose;
-use crate::slot::{Body, End, Phase, Receiving, Target, WriteOp};
+use crate::slot::{Body, End, Extra, Phase, Receiving, Target, WriteOp};
 use crate::state::State;
 use crate::timers::Due;
-
-/// Bytes of a write from which on it is handed over in pieces, as the send queue has room for
-/// them: its memory is let go of piece by piece, and it is not complete before the last.
-pub(super) const PIECES_FROM: usize = 64 << 10;
-/// Room in the send queue that is not worth a piece.
-const ROOM_MIN: usize = 16 << 10;
 
 /// How far the head of the writes got, and how many bytes were handed over just now.
 enum Sent {
@@ -47,7 +42,7 @@ enum Sent {
     Refused(OpError),
 }
 
-impl Local {
+impl<H: StackHandle + ?Sized> Local<H> {
     /// Begins to connect, and lets the SYN go with the batch.
     ///
     /// # Errors
@@ -59,7 +54,7 @@ impl Local {
         (remote, options): (SocketAddr, &ConnectOptions),
     ) -> Result<(), PortError<ConnectError>> {
         if self.gathered == 0 {
-            // Nothing was asked for since the last turn, which may be long ago.
+            // Nothing was asked for since the last poll, which may be long ago.
             self.now = self.clock.now();
         }
         let begun = self.connect(state, slot, (remote, options));
@@ -76,7 +71,7 @@ impl Local {
     /// Begins to connect.
     ///
     /// # Errors
-    /// The local address that was asked for cannot be had. What else is wrong is told by the
+    /// The local address that was asked for cannot be had. Other errors are in the
     /// completion.
     pub(super) fn connect(
         &mut self,
@@ -88,11 +83,16 @@ impl Local {
         let now = self.now;
         // Only what is not as it is for all is set.
         let is_other = options.nodelay == state.config.nagle;
-        let nodelay = is_other.then_some(options.nodelay);
-        match self.server.connect(now, remote, local, nodelay) {
+        let begin =
+            Begin { nodelay: is_other.then_some(options.nodelay), fast_open: options.fast_open };
+        match self.server.connect(now, remote, local, begin) {
             Ok(conn) => {
                 self.own(conn, slot);
+                if options.fast_open {
+                    state.slot(slot).extra = Some(Box::new(Extra::SendsEarly));
+                }
                 self.conns[conn.index as usize].resets_on_close = options.reset_on_close;
+                self.set_notsent_lowat(state, conn, options.notsent_lowat);
                 state.slot(slot).target = Target::Stack(conn.index);
             }
             Err(PortError::Stack(error)) if !is_about_local(error, local.is_some()) => {
@@ -136,6 +136,8 @@ impl Local {
             let entry = state.peek(slot);
             let Some(head) = state.writes.front(entry.writes) else { break };
             match &head.body {
+                // Behind data that our SYN may carry: when the handshake is complete.
+                Body::Disconnect(_) | Body::ToFd if entry.phase == Phase::Starting => break,
                 Body::Disconnect(how) => {
                     let how = *how;
                     self.disconnect(state, slot, how);
@@ -168,30 +170,7 @@ impl Local {
             return self.write_quietly(state, slot, bytes.into());
         };
         let now = self.now;
-        let refused = match &mut self.server {
-            Placed::Inline(server) => {
-                let (stack, memory) = server.parts();
-                let chunk = memory.keep_read(bytes);
-                match stack.send(now, conn, chunk, memory) {
-                    Ok(()) => None,
-                    Err(_) => memory.give_back(chunk),
-                }
-            }
-            Placed::Beside(beside) => match beside.send_read(now, conn, bytes) {
-                Ok(()) => None,
-                Err((_, refused)) => refused,
-            },
-            Placed::Apart(apart) => {
-                if apart.send_short(conn, &bytes) {
-                    None
-                } else {
-                    let mut payload = Payload::Read(bytes);
-                    // What is left of it, after an error all, waits its turn.
-                    let _ = apart.send_front(conn, &mut payload);
-                    (!payload.is_empty()).then_some(payload)
-                }
-            }
-        };
+        let refused = self.server.send_read(now, conn, bytes);
         match refused {
             None => self.ask(state),
             Some(refused) => self.write_quietly(state, slot, refused),
@@ -207,25 +186,9 @@ impl Local {
         }
         let Some(conn) = self.conn(state, slot) else { return false };
         let now = self.now;
-        let refused = match &mut self.server {
-            Placed::Inline(server) => {
-                let (stack, memory) = server.parts();
-                let Some(chunk) = memory.keep_copy(bytes) else { return false };
-                match stack.send(now, conn, chunk, memory) {
-                    Ok(()) => None,
-                    Err(_) => memory.give_back(chunk),
-                }
-            }
-            Placed::Beside(beside) => match beside.send_copy(now, conn, bytes) {
-                None => return false,
-                Some(Ok(())) => None,
-                Some(Err((_, refused))) => refused,
-            },
-            // Its own copy is on the way to the server; one before it would be one too many.
-            Placed::Apart(apart) => match apart.send_copy(conn, bytes) {
-                [] => None,
-                rest => Some(Payload::Vec(rest.to_vec())),
-            },
+        let refused = match self.server.send_copy(now, conn, bytes) {
+            Ok(refused) => refused,
+            Err(NoBuffer) => return false,
         };
         match refused {
             None => self.ask(state),
@@ -262,9 +225,15 @@ impl Local {
         // A part that was handed over leaves nothing behind; it is skipped when the rest follows.
         for part in parts {
             while !part.is_empty() {
-                match self.send_front(conn, part) {
+                let room_bytes = self.room_below_mark(conn);
+                if room_bytes == 0 {
+                    return self.await_mark(conn, bytes);
+                }
+                match self.send_at_most(conn, part, room_bytes) {
                     Ok(sent) => bytes += sent,
                     Err(OperationError::QueueFull) => return self.await_room(conn, bytes),
+                    // Both ends connect at once: when the handshake is complete.
+                    Err(OperationError::NotConnected) => return Sent::NoRoom(bytes),
                     Err(_) => return Sent::Refused(OpError::BrokenPipe),
                 }
             }
@@ -272,35 +241,60 @@ impl Local {
         Sent::Whole(bytes)
     }
 
-    /// Hands over a payload, or as much of a long one as there is room for. How many bytes.
-    fn send_front(&mut self, conn: ConnId, part: &mut Payload) -> Result<usize, OperationError> {
-        let now = self.now;
-        let server = match &mut self.server {
-            Placed::Inline(server) => server,
-            Placed::Beside(beside) => return beside.send_front(now, conn, part),
-            Placed::Apart(apart) => return apart.send_front(conn, part),
-        };
-        let mut len = part.len();
-        if len <= PIECES_FROM {
-            let payload = std::mem::replace(part, Payload::Static(&[]));
-            return match send_part(server, (now, conn), payload) {
-                Ok(()) => Ok(len),
-                Err((error, payload)) => {
-                    *part = payload.unwrap_or(Payload::Static(&[]));
-                    Err(error)
-                }
-            };
+    /// Writes of a connection wait from now on while so many bytes are unsent; 0: they do not.
+    pub(super) fn set_notsent_lowat(&mut self, state: &mut State, conn: ConnId, bytes: u32) {
+        if bytes > 0
+            && let Some(slot) = self.slot_of(conn)
+        {
+            self.conns[conn.index as usize].notsent_lowat = bytes;
+            state.slot(slot).flags.congested = true;
         }
-        let room = room_for_a_piece(&server.stack().info(conn)?)?;
-        len = len.min(room);
-        let front = part.split_to(len);
-        send_part(server, (now, conn), front).map(|()| len).map_err(|(error, front)| {
-            // No place in the queue in spite of the room: both parts are joined again.
-            if let Some(front) = front {
-                *part = Payload::Vec([front.as_slice(), part.as_slice()].concat());
-            }
-            error
-        })
+    }
+
+    /// Bytes that a connection may take by its mark.
+    #[inline]
+    fn room_below_mark(&mut self, conn: ConnId) -> usize {
+        match self.conns[conn.index as usize].notsent_lowat {
+            0 => usize::MAX,
+            // A connection that is over is found out by sending.
+            mark => self.server.info(conn).map_or(1, |info| info.room_below(mark) as usize),
+        }
+    }
+
+    fn await_mark(&mut self, conn: ConnId, sent_bytes: usize) -> Sent {
+        let below = self.conns[conn.index as usize].notsent_lowat.div_ceil(2);
+        match self.server.set_option(self.now, conn, ConnOption::ReportUnsentBelow(below)) {
+            Ok(()) => Sent::NoRoom(sent_bytes),
+            Err(_) => Sent::Refused(OpError::BrokenPipe),
+        }
+    }
+
+    /// As `send_front`, of at most `max` bytes.
+    fn send_at_most(
+        &mut self,
+        conn: ConnId,
+        part: &mut Payload,
+        max: usize,
+    ) -> Result<usize, OperationError> {
+        if part.len() <= max {
+            return self.server.send_front(self.now, conn, part);
+        }
+        let mut front = part.split_to(max);
+        let sent = self.server.send_front(self.now, conn, &mut front);
+        if !front.is_empty() {
+            *part = Payload::Vec([front.as_slice(), part.as_slice()].concat());
+        }
+        sent
+    }
+
+    /// Few enough bytes are unsent for what waits for that.
+    pub(super) fn on_unsent_below(&mut self, state: &mut State, conn: ConnId) {
+        if let Some(slot) = self.slot_of(conn)
+            && state.peek(slot).flags.writing
+        {
+            self.write(state, slot);
+        }
+        self.watch_unsent(state, conn);
     }
 
     fn await_room(&mut self, conn: ConnId, sent_bytes: usize) -> Sent {
@@ -317,7 +311,7 @@ impl Local {
         state.pop_control(slot);
         state.complete_disconnect(slot);
         if how != Disconnect::Write {
-            // Reads that wait, and later ones, see the end; what arrives from now on is nobody's.
+            // Reads that wait, and later ones, see the end; what arrives from now on is dropped.
             state.on_receive_end(slot, End::Eof);
         }
     }
@@ -377,7 +371,9 @@ impl Local {
         chunk: Chunk,
     ) -> Option<(Whose, ReadBuf)> {
         let slot = self.slot_of(conn)?;
-        let answered = state.on_held_for_one(slot, numbers::held(chunk)?, chunk.len)?;
+        let number = buffer_ids::held(chunk.buf)?;
+        let take = || self.server.take_held(number);
+        let answered = state.on_held_for_one(slot, take, chunk.len)?;
         state.slot(slot).receiving = Receiving::No;
         Some(answered)
     }
@@ -401,11 +397,12 @@ impl Local {
             return self.server.free_received(chunk);
         };
         match self.server.received(chunk) {
-            Received::Pool(held) => state.on_received_held(slot, held, chunk.len),
-            Received::Heap(bytes) => {
+            Some(Received::Pool(held)) => state.on_received_held(slot, held, chunk.len),
+            Some(Received::Heap(bytes)) => {
                 state.counters.spilled_bytes += u64::from(chunk.len);
                 state.on_received(slot, bytes)
             }
+            None => false,
         };
         if state.wants_data(slot) {
             self.receive(state, slot);
@@ -435,8 +432,12 @@ impl Local {
         if state.peek(slot).flags.writing {
             self.write(state, slot);
         }
-        if self.conns[conn.index as usize].awaits_delivery {
+        let Owner { awaits_delivery, awaits_unsent_below, .. } = self.conns[conn.index as usize];
+        if awaits_delivery {
             self.watch_delivery(state, conn);
+        }
+        if awaits_unsent_below > 0 {
+            self.watch_unsent(state, conn);
         }
     }
 
@@ -445,7 +446,7 @@ impl Local {
     pub(super) fn watch_delivery(&mut self, state: &mut State, conn: ConnId) {
         let Some(slot) = self.slot_of(conn) else { return };
         self.conns[conn.index as usize].awaits_delivery = true;
-        // Asked for before it is looked at: what comes in between is told, too.
+        // Requested before it is looked at: what comes in between is reported, too.
         let is_over = self.server.await_delivery(conn).is_err();
         let info = self.server.info(conn);
         let owes = info.is_some_and(|info| {
@@ -463,6 +464,28 @@ impl Local {
         if std::mem::take(&mut owner.awaits_delivery) {
             state.complete(owner.slot, Event::Delivered(result));
         }
+    }
+
+    /// The program asks for `Event::UnsentBelow`.
+    pub(super) fn await_unsent(&mut self, state: &mut State, conn: ConnId, below: u32) {
+        self.conns[conn.index as usize].awaits_unsent_below = below;
+        self.watch_unsent(state, conn);
+    }
+
+    /// Says when few enough bytes are unsent: now, or when the stack reports it.
+    pub(super) fn watch_unsent(&mut self, state: &mut State, conn: ConnId) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        let below = self.conns[conn.index as usize].awaits_unsent_below;
+        let Some(info) = self.server.info(conn).filter(|_| below > 0) else { return };
+        let waiting = state.unsent_bytes(slot);
+        if info.unsent_bytes >= below {
+            // A connection that is over tells so itself.
+            let _ = self.server.set_option(self.now, conn, ConnOption::ReportUnsentBelow(below));
+        } else if waiting == 0 || info.unsent_bytes as usize + waiting < below as usize {
+            self.conns[conn.index as usize].awaits_unsent_below = 0;
+            state.complete(slot, Event::UnsentBelow);
+        }
+        // Else bytes wait here for acknowledgments, after which this looks again.
     }
 
     /// The connection was not even begun.
@@ -492,30 +515,7 @@ impl Local {
     }
 }
 
-/// How many bytes of a long payload the send queue takes now.
-///
-/// # Errors
-/// [`OperationError::QueueFull`]: so few that it is not worth it.
-pub(super) fn room_for_a_piece(info: &ConnInfo) -> Result<usize, OperationError> {
-    let room = info.send_buffer_bytes.saturating_sub(info.queued_bytes) as usize;
-    if room < ROOM_MIN && info.queued_bytes > 0 {
-        return Err(OperationError::QueueFull);
-    }
-    Ok(room.max(ROOM_MIN))
-}
-
-#[inline]
-fn send_part(
-    server: &mut Server<ChannelMemory>,
-    (now, conn): (Instant, ConnId),
-    payload: Payload,
-) -> Result<(), (OperationError, Option<Payload>)> {
-    let (stack, memory) = server.parts();
-    let chunk = memory.keep(payload);
-    stack.send(now, conn, chunk, memory).map_err(|error| (error, memory.give_back(chunk)))
-}
-
-/// What the program is told of how a connection ended; `None`: in order.
+/// The error of a connection's end; `None`: in order.
 const fn closed_because(reason: CloseReason) -> Option<OpError> {
     match reason {
         CloseReason::Finished => None,

@@ -120,7 +120,8 @@ impl State {
         let whose = (self.handle(listener), listener);
         self.ready.push_accepted(whose, self.handle(index), pending);
         if let Some(len) = accept.first_read {
-            self.queue_read(index, ReadOp { len: len as u32, with_sender: false });
+            // The connection has no other read.
+            let _ = self.queue_read(index, ReadOp { len: len as u32, with_sender: false });
             self.answer_reads(index);
         }
         Handed::To(index)

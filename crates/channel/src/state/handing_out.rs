@@ -7,9 +7,10 @@
 use super::State;
 use crate::buffer::ReadBuf;
 use crate::completion::{Accepted, Completion, Connection, Event};
+use crate::completion_queue::{Common, Whose};
 use crate::handle::Handle;
+#[cfg(feature = "local")]
 use crate::kernel::pool::Held;
-use crate::ready::{Common, Whose};
 
 /// A set of slots, which costs what is in it to clear.
 #[derive(Default)]
@@ -59,7 +60,15 @@ impl State {
         Some((common, slot.cookie))
     }
 
-    /// The bytes of a common completion that is a read.
+    /// The bytes of a common completion that is a read, once.
+    #[inline(always)]
+    pub(crate) fn take_read(&mut self, number: u16, len: u32) -> Option<ReadBuf> {
+        let held = self.ready.take_held(number)?;
+        Some(ReadBuf::new(self.receive_pool.adopt(held, len)?))
+    }
+
+    /// The first bytes of a held buffer.
+    #[cfg(feature = "local")]
     #[inline(always)]
     pub(crate) fn adopt(&self, buffer: Held, len: u32) -> Option<ReadBuf> {
         Some(ReadBuf::new(self.receive_pool.adopt(buffer, len)?))
@@ -72,6 +81,9 @@ impl State {
             // A wake-up is no handle's.
             let cookie = self.slots.get(index as usize).map_or(0, |slot| slot.cookie);
             let Some(event) = self.ready.pop(&self.receive_pool) else { continue };
+            if matches!(event, Event::Drained) && !self.confirm_drained(index) {
+                continue;
+            }
             if matches!(event, Event::ToFd(Ok(_))) {
                 self.release(index);
             }

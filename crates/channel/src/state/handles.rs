@@ -44,6 +44,12 @@ impl Descriptors {
         self.0.get(number as usize).map_or(NO_SLOT, |entry| entry.slot)
     }
 
+    /// Makes room for the entry of a number; `false` if there is no memory.
+    fn reserve(&mut self, number: u32) -> bool {
+        let missing = (number as usize + 1).saturating_sub(self.0.len());
+        self.0.try_reserve(missing).is_ok()
+    }
+
     fn entry(&mut self, number: u32) -> &mut Descriptor {
         const UNUSED: Descriptor = Descriptor { slot: NO_SLOT, generation: 0, displaced: 0 };
         let index = number as usize;
@@ -99,6 +105,11 @@ impl State {
         self.slots[index as usize].handle
     }
 
+    /// Memory for the number of a descriptor, so that [`State::number_by_fd`] cannot fail.
+    pub(crate) fn reserve_number(&mut self, fd: RawFd) -> Result<(), Limit> {
+        if self.descriptors.reserve(fd as u32) { Ok(()) } else { Err(Limit::Memory) }
+    }
+
     /// A slot for something new, open and without a descriptor.
     pub(crate) fn allocate(&mut self, kind: Kind, cookie: u64) -> Result<u32, Limit> {
         let index = match self.free.pop() {
@@ -107,6 +118,10 @@ impl State {
                 return Err(Limit::Handles);
             }
             None => {
+                self.slots.try_reserve(1).map_err(|_| Limit::Memory)?;
+                // The release of a slot has room for its number, and must not fail.
+                let missing = self.slots.capacity() - self.free.len();
+                self.free.try_reserve(missing).map_err(|_| Limit::Memory)?;
                 self.slots.push(Slot::free(0));
                 (self.slots.len() - 1) as u32
             }

@@ -158,7 +158,7 @@ struct Log {
     peer_end: Option<&'static str>,
 }
 
-/// Bytes that are told by their count and a sum when printed.
+/// Bytes that print as their count and a sum.
 #[derive(Default, PartialEq, Eq)]
 struct Bytes(Vec<u8>);
 
@@ -409,7 +409,7 @@ impl Run {
         let link = &mut self.links[at];
         let Some(left) = link.left.as_mut() else { return };
         left.set_nonblocking(true).expect("a socket");
-        // Whether it ends there, by a reset or not, is told by the peer's own log.
+        // Whether it ends there, by a reset or not, is in the peer's own log.
         let mut bytes = Vec::new();
         let _ = left.read_to_end(&mut bytes);
         link.take_in(&bytes);
@@ -544,7 +544,7 @@ fn both_drivers_complete_random_programs_alike() {
 
 /// What only the kernel's sockets can do is left out: a move to a descriptor. So is what ends in a
 /// reset by the peer, which closing does when more is sent to it: a reset flushes bytes and the end
-/// of the stream that nobody has read yet in our own stack (RFC 9293 §3.10.7.4), and not in Linux.
+/// of the stream that are still unread in our own stack (RFC 9293 §3.10.7.4), and not in Linux.
 #[cfg(feature = "local")]
 #[test]
 fn our_own_stack_completes_random_programs_as_the_kernel_does() {

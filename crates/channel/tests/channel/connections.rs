@@ -25,7 +25,7 @@ on_each_driver![
     a_listener_that_was_registered_accepts,
     a_unix_listener_in_the_abstract_name_space_accepts,
     connections_that_were_reset_in_the_queue_do_no_harm,
-    connect_to_nobody_is_refused,
+    connect_without_listener_is_refused,
     connect_to_a_missing_unix_path_is_not_found,
     connect_times_out_when_asked_to,
     a_reset_ends_an_attempt_to_connect,
@@ -38,6 +38,7 @@ on_each_driver![
     both_ends_name_their_addresses,
     a_connection_in_time_outlives_its_time_out,
     connect_binds_the_local_address,
+    fast_open_is_asked_of_the_kernels_socket,
     listening_twice_shares_or_refuses_as_asked,
 ];
 
@@ -219,7 +220,7 @@ fn both_ends_name_their_addresses(case: &Case) {
     assert_eq!(scene.local_address(timer), Err(OpError::BadDescriptor));
 }
 
-fn connect_to_nobody_is_refused(case: &Case) {
+fn connect_without_listener_is_refused(case: &Case) {
     let mut scene = case.scene();
     let handle = scene.connect(&deserted().into(), &ConnectOptions::default(), 8).unwrap();
     let done = scene.next();
@@ -234,7 +235,7 @@ fn connect_to_nobody_is_refused(case: &Case) {
 fn connect_to_a_missing_unix_path_is_not_found(case: &Case) {
     let mut scene = case.scene();
     let folder = Folder::new();
-    let nowhere = Address::unix(folder.path("nobody")).unwrap();
+    let nowhere = Address::unix(folder.path("no-listener")).unwrap();
     let handle = scene.connect(&nowhere, &ConnectOptions::default(), 0).unwrap();
     let Event::Connect(Err(OpError::NotFound)) = scene.next_of(handle) else { panic!() };
     let path = folder.path("deserted");
@@ -342,6 +343,30 @@ fn connect_binds_the_local_address(case: &Case) {
     let seen = scene.peer_address(server).unwrap().as_inet().unwrap();
     assert_eq!(seen.ip(), ours.ip());
     assert_eq!(scene.local_address(client).unwrap().as_inet(), Some(seen));
+}
+
+fn fast_open_is_asked_of_the_kernels_socket(case: &Case) {
+    let mut scene = case.scene();
+    let (_listener, address) = scene.listening("127.0.0.1:0");
+    for asked in [false, true] {
+        let options = ConnectOptions::default().fast_open(asked);
+        let client = scene.connect(&address, &options, 0).unwrap();
+        let Event::Connect(Ok(())) = scene.next_of(client) else { panic!() };
+        let socket = scene.channel.descriptor(client).unwrap().unwrap();
+        let mut told = 0_i32;
+        let mut len = size_of::<i32>() as libc::socklen_t;
+        // SAFETY: `told` and `len` outlive the call, and `len` is the size of `told`.
+        let answer = unsafe {
+            libc::getsockopt(
+                std::os::fd::AsRawFd::as_raw_fd(&socket),
+                libc::IPPROTO_TCP,
+                libc::TCP_FASTOPEN_CONNECT,
+                (&raw mut told).cast(),
+                &raw mut len,
+            )
+        };
+        assert_eq!((answer, told), (0, i32::from(asked)));
+    }
 }
 
 fn binding_to_an_address_in_use_fails_at_once(case: &Case) {

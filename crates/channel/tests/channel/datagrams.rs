@@ -99,13 +99,13 @@ fn unix_datagrams_go_both_ways_with_their_addresses(case: &Case) {
     let mut back = [0; 100];
     let (len, from) = peer.recv_from(&mut back).unwrap();
     assert_eq!((&back[..len], from.as_pathname()), (&b"answer"[..], Some(&*ours)));
-    // Who has no name is not named.
+    // A sender without a name is not named.
     UnixDatagram::unbound().unwrap().send_to(b"anonymous", &ours).unwrap();
     let from = scene.receive_from(handle, 100).from;
     assert!(matches!(from, None | Some(Address::Unix(UnixAddress::Unnamed))), "{from:?}");
-    // Nobody is there.
-    let nobody = Address::unix(folder.path("nobody")).unwrap();
-    scene.sendto(handle, "lost", &nobody).unwrap();
+    // No socket is there.
+    let absent = Address::unix(folder.path("absent")).unwrap();
+    scene.sendto(handle, "lost", &absent).unwrap();
     let Event::SendTo(Err(OpError::NotFound)) = scene.next_of(handle) else { panic!() };
 }
 
@@ -173,7 +173,7 @@ fn the_end_of_sequenced_packets_is_an_empty_read(case: &Case) {
     drop(theirs);
     assert_eq!(&*scene.read_once(handle, 100).unwrap(), b"last");
     assert!(scene.read_once(handle, 100).unwrap().is_empty());
-    scene.write(handle, "nobody").unwrap();
+    scene.write(handle, "unread").unwrap();
     match scene.next_of(handle) {
         Event::Write(Err(OpError::BrokenPipe | OpError::Reset)) => {}
         other => panic!("{other:?}"),
@@ -265,7 +265,7 @@ fn a_message_beyond_what_udp_carries_is_too_long(case: &Case) {
 fn a_refused_message_is_told_to_a_connected_socket(case: &Case) {
     let mut scene = case.scene();
     let ours = udp("127.0.0.1:0");
-    // Nobody else gets its port, and it hears somebody else only.
+    // No other socket gets its port, and it receives from the other peer only.
     let deaf = udp("127.0.0.1:0");
     deaf.connect("127.0.0.1:9").unwrap();
     ours.connect(deaf.local_addr().unwrap()).unwrap();
@@ -288,7 +288,7 @@ fn sending_to_an_address_of_another_family_fails(case: &Case) {
     let mut scene = case.scene();
     let handle = scene.socket(SocketKind::Udp4, None, 0).unwrap();
     match scene.sendto(handle, "x", &"[::1]:9".parse().unwrap()) {
-        // Refused at once or by the kernel; either way it is told and nothing is sent.
+        // Refused at once or by the kernel; either way it is reported and nothing is sent.
         Err(_) => {}
         Ok(()) => match scene.next_of(handle) {
             Event::SendTo(Err(_)) => {}

@@ -283,7 +283,7 @@ fn the_report_names_the_driver_and_why(case: &Case) {
     let reason = match (case.is_local, case.placement) {
         (false, _) => "forced by configuration".to_owned(),
         (true, Placement::Inline) => stack("inside dispatch"),
-        (true, Placement::Thread) => stack("on a thread beside, on no core in particular"),
+        (true, Placement::Thread) => stack("on a second thread, on no core in particular"),
         (true, _) => stack("on a core of its own, on no core in particular"),
     };
     assert_eq!(report.reason, reason);
@@ -322,7 +322,7 @@ fn explain_tells_the_path_and_what_waits(case: &Case) {
     assert!(text.contains("2 reads, 0 writes, 0 bytes unread"), "{text}");
     assert!(text.contains(&explain.path));
     let fd_backed = explain.path.starts_with("file descriptor");
-    assert_eq!(fd_backed, !explain.remarks.is_empty(), "what is not as wished is told: {text}");
+    assert_eq!(fd_backed, !explain.remarks.is_empty(), "an unmet wish is reported: {text}");
     scene.send(&mut client, &pattern(1, 100));
     let Event::Read(Ok(_)) = scene.next_of(server) else { panic!() };
     let folder = Folder::new();
@@ -404,7 +404,7 @@ fn a_channel_pins_its_thread(case: &Case) {
     .unwrap();
 }
 
-/// Whoever spins, sleeps, or has just fallen asleep; with placement `thread` both threads are on
+/// Threads spin, sleep, or have just fallen asleep; with placement `thread` both threads are on
 /// the core.
 fn answers_come_on_one_core_however_long_the_last_is_ago(case: &Case) {
     let core = rustix::thread::sched_getcpu();

@@ -203,7 +203,7 @@ fn a_reset_by_the_peer_fails_later_reads_and_writes(case: &Case) {
         reset(peer);
         let Err(OpError::Reset) = scene.read_once(handle, 10) else { panic!("{kind:?}") };
         let Err(OpError::Reset) = scene.read_once(handle, 10) else { panic!("{kind:?}") };
-        scene.write(handle, "nobody").unwrap();
+        scene.write(handle, "unread").unwrap();
         match scene.next_of(handle) {
             Event::Write(Err(OpError::BrokenPipe | OpError::Reset)) => {}
             other => panic!("{kind:?} {other:?}"),
@@ -226,7 +226,7 @@ fn a_reset_that_a_write_was_told_of_is_no_orderly_end(case: &Case) {
             }
         }
         // The kernel tells of a reset once, and here the write is the first to ask.
-        scene.write(handle, "nobody").unwrap();
+        scene.write(handle, "unread").unwrap();
         match scene.next_of(handle) {
             Event::Write(Err(OpError::Reset)) => {}
             other => panic!("{kind:?} {other:?}"),
@@ -242,7 +242,7 @@ fn a_reset_that_a_write_was_told_of_is_no_orderly_end(case: &Case) {
 }
 
 fn a_reset_in_mid_write_fails_that_write_and_those_behind_it(case: &Case) {
-    let mut scene = case.scene();
+    let mut scene = case.scene_without_limit();
     for kind in Stream::TCP {
         let (handle, mut peer) = scene.stream(kind);
         for _ in 0..3 {
@@ -263,7 +263,7 @@ fn a_reset_in_mid_write_fails_that_write_and_those_behind_it(case: &Case) {
 }
 
 fn a_reset_by_the_channel_cancels_queued_writes(case: &Case) {
-    let mut scene = case.scene();
+    let mut scene = case.scene_without_limit();
     for kind in Stream::TCP {
         let (handle, mut peer) = scene.stream(kind);
         for _ in 0..3 {
@@ -303,7 +303,7 @@ fn unregister_with_unread_bytes_resets(case: &Case) {
     let mut scene = case.scene();
     for kind in [Stream::Accepted4, Stream::Accepted6, Stream::Connected4] {
         let (handle, mut peer) = scene.stream(kind);
-        // Nobody asked for these bytes, so they are in the kernel when the socket is closed.
+        // No read took these bytes, so they are in the kernel when the socket is closed.
         scene.send(&mut peer, b"never read");
         scene.catch_up();
         scene.unregister(handle).unwrap();
@@ -355,7 +355,7 @@ fn the_end_of_a_connection_is_told_to_who_awaits_it(case: &Case) {
     let Event::Read(Ok(end)) = scene.next_of(handle) else { panic!() };
     assert!(end.is_empty());
     scene.disconnect(handle, Disconnect::Write).unwrap();
-    // Which is told first is the driver's choice.
+    // The driver chooses which completes first.
     let told = [scene.next_of(handle), scene.next_of(handle)];
     assert!(told.iter().any(|event| matches!(event, Event::End(Ok(())))), "{told:?}");
     assert!(told.iter().any(|event| matches!(event, Event::Disconnect(Ok(())))), "{told:?}");
@@ -367,11 +367,11 @@ fn the_end_of_a_connection_is_told_to_who_awaits_it(case: &Case) {
     let Event::Read(Ok(end)) = scene.next_of(handle) else { panic!() };
     assert!(end.is_empty());
     scene.await_end(handle).unwrap();
-    scene.write(handle, "nobody hears it").unwrap();
-    scene.expect_written(handle, 15);
+    scene.write(handle, "it is dropped").unwrap();
+    scene.expect_written(handle, 13);
     let Event::End(Err(error)) = scene.next_of(handle) else { panic!() };
     assert!(matches!(error, OpError::Reset | OpError::BrokenPipe), "{error:?}");
-    // Asked of one that leaves: nothing is told, and nothing is left with the kernel.
+    // Requested of a handle that leaves: no completion comes, and nothing is left with the kernel.
     let (handle, _peer) = scene.stream(Stream::Connected4);
     scene.await_end(handle).unwrap();
     scene.unregister(handle).unwrap();

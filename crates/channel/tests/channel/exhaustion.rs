@@ -18,7 +18,8 @@ use crate::scene::{
 on_each_driver![
     a_full_table_of_lwsockets_loses_no_connection,
     without_receive_buffers_reading_waits_until_some_come_back,
-    handles_that_nobody_reads_do_not_starve_the_others,
+    buffers_dropped_on_another_thread_wake_the_channel,
+    unread_handles_do_not_starve_the_others,
     more_answers_than_the_completion_queue_holds_are_all_seen,
     a_peer_that_never_reads_costs_bounded_memory_and_can_be_left,
     unregister_with_everything_outstanding_is_clean,
@@ -49,7 +50,7 @@ fn no_connection_is_lost(case: &Case, accept: Accept) {
     let mut waiting: Vec<Handle> = Vec::new();
     while served < CLIENTS {
         // Those that were answered are closed only when no more come: the table stays full. Before
-        // it is half full, more come as soon as somebody had the processor.
+        // it is half full, more come as soon as another thread had the processor.
         let wait = match waiting.len() {
             0 => PATIENCE,
             few if few < TABLE / 2 => Duration::from_millis(500),
@@ -124,7 +125,37 @@ fn without_receive_buffers_reading_waits_until_some_come_back(case: &Case) {
     }
 }
 
-fn handles_that_nobody_reads_do_not_starve_the_others(case: &Case) {
+fn buffers_dropped_on_another_thread_wake_the_channel(case: &Case) {
+    let mut scene = case.scene_with(case.config().buffer_count(4).buffer_len(128));
+    let mut streams: Vec<_> = (0..12).map(|_| scene.stream(Stream::Accepted4)).collect();
+    for (turn, (handle, peer)) in streams.iter_mut().enumerate() {
+        scene.send(peer, &pattern(turn, 100));
+        scene.read(*handle, 100).unwrap();
+    }
+    let (other, received) = std::sync::mpsc::channel::<Vec<ReadBuf>>();
+    let dropping = std::thread::spawn(move || {
+        let mut bytes = 0;
+        for held in received {
+            // The channel waits for buffers meanwhile, or does soon.
+            std::thread::sleep(Duration::from_millis(20));
+            bytes += held.iter().map(|bytes| bytes.len()).sum::<usize>();
+        }
+        bytes
+    });
+    let mut held = Vec::new();
+    for _ in 0..streams.len() {
+        let done = scene.next();
+        let Event::Read(Ok(bytes)) = done.event else { panic!("{:?}", done.event) };
+        held.push(bytes);
+        if held.len() == 4 {
+            other.send(std::mem::take(&mut held)).unwrap();
+        }
+    }
+    drop(other);
+    assert_eq!(dropping.join().unwrap(), 1200);
+}
+
+fn unread_handles_do_not_starve_the_others(case: &Case) {
     let mut scene = case.scene_with(case.config().buffer_count(8).buffer_len(256));
     let mut idle: Vec<_> = (0..10).map(|_| scene.stream(Stream::Accepted4)).collect();
     for (turn, (handle, peer)) in idle.iter_mut().enumerate() {
@@ -183,7 +214,7 @@ fn more_answers_than_the_completion_queue_holds_are_all_seen(case: &Case) {
 }
 
 fn a_peer_that_never_reads_costs_bounded_memory_and_can_be_left(case: &Case) {
-    let mut scene = case.scene();
+    let mut scene = case.scene_without_limit();
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
         scene.write(handle, vec![3; 64 << 20]).unwrap();
@@ -278,7 +309,7 @@ fn everything(scene: &mut Scene, folder: &Folder) -> (Vec<Handle>, Vec<Peer>) {
 fn unregister_with_everything_outstanding_is_clean(case: &Case) {
     for turn in 0..3 {
         let folder = Folder::new();
-        let mut scene = case.scene();
+        let mut scene = case.scene_without_limit();
         let (mut handles, peers) = everything(&mut scene, &folder);
         // Once nothing has been handed over, once all has, once some has completed.
         match turn {
@@ -298,7 +329,7 @@ fn unregister_with_everything_outstanding_is_clean(case: &Case) {
                 Err(other) => panic!("{other}"),
             }
         }
-        // Only connections that were accepted and are nobody's yet could still complete: none.
+        // Only accepted connections without an owner could still complete: none.
         let start = Instant::now();
         while let Some(done) = scene.dispatch(Some(Duration::from_millis(30))).unwrap() {
             assert!(start.elapsed() < PATIENCE, "{done:?}");

@@ -305,7 +305,7 @@ fn registered_listeners_that_leave_under_load_lose_no_connection(case: &Case) {
 fn connections_waiting_in_a_leaving_listeners_queue_go_to_a_sibling(case: &Case) {
     let (mut first, mut second) = (case.scene(), case.scene());
     let (leaver, address) = first.listening("127.0.0.1:0");
-    // Nobody accepts: all of these wait in the kernel's queue of the only listener.
+    // Without an accept, all of these wait in the kernel's queue of the only listener.
     let mut clients: Vec<_> =
         (0..20).map(|_| TcpStream::connect(address.as_inet().unwrap()).unwrap()).collect();
     for (turn, client) in (0u8..).zip(&mut clients) {
@@ -492,10 +492,10 @@ fn the_last_listener_to_leave_frees_the_address(case: &Case) {
     TcpStream::connect(address.as_inet().unwrap()).expect("the second still listens");
     second.unregister(two).unwrap();
     second.expect_silence();
-    // The socket of the first may be drained for a moment more; then nobody listens.
+    // The socket of the first may be drained for a moment more; then there is no listener.
     let start = Instant::now();
     while TcpStream::connect(address.as_inet().unwrap()).is_ok() {
-        assert!(start.elapsed() < PATIENCE, "somebody still listens");
+        assert!(start.elapsed() < PATIENCE, "a listener is still there");
         first.dispatch(Some(Duration::from_millis(10))).unwrap();
         second.dispatch(Some(Duration::from_millis(10))).unwrap();
     }

@@ -19,11 +19,11 @@ mod listeners;
 #[cfg(feature = "local")]
 mod local;
 mod misuse;
+mod park;
 mod place;
 mod plain;
 mod processes;
 mod quiet;
-mod rest;
 mod scene;
 #[cfg(feature = "local")]
 mod shards;
@@ -31,3 +31,4 @@ mod shards;
 mod shared;
 mod streams;
 mod timers;
+mod unsent;

@@ -93,7 +93,7 @@ fn writing_to_a_pipe_without_a_reader_is_a_broken_pipe(case: &Case) {
     drop(reader);
     let start = Instant::now();
     let error = loop {
-        scene.write(writer, "nobody").unwrap();
+        scene.write(writer, "unread").unwrap();
         match scene.next_of(writer) {
             Event::Write(Err(error)) => break error,
             // The child of another test's fork has its copy of the reader until it executes.
@@ -266,7 +266,7 @@ fn a_signalfd_tells_the_signal(case: &Case) {
     // SAFETY: the pointer is to an initialised set, which the kernel only reads.
     let raw = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
     assert!(raw >= 0);
-    // SAFETY: the kernel has just made this descriptor; nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor; it has no other owner.
     let signals = unsafe { OwnedFd::from_raw_fd(raw) };
     let handle = put(&mut scene, signals);
     scene.read(handle, 128).unwrap();

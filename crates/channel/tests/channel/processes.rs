@@ -55,7 +55,7 @@ fn a_dropped_channel_leaves_no_descriptor_behind(case: &Case) {
     case.alone(|| {
         let mut counts = Vec::new();
         for turn in 0..8 {
-            let mut scene = case.scene();
+            let mut scene = case.scene_without_limit();
             let peers = busy(&mut scene);
             if turn % 2 == 0 {
                 scene.flush().unwrap();

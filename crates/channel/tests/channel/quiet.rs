@@ -102,7 +102,7 @@ fn more_than_the_socket_takes_arrives_whole_and_quietly(case: &Case) {
 
 fn a_quiet_write_without_room_is_followed_by_others_in_order(case: &Case) {
     const LEN: usize = 6 << 20;
-    let mut scene = case.scene();
+    let mut scene = case.scene_without_limit();
     let (handle, mut peer) = scene.stream(Stream::Accepted4);
     // The first is cut by a full socket; those behind it must wait for all of it.
     scene.write_quiet(handle, pattern(1, LEN)).unwrap();
@@ -191,7 +191,7 @@ fn a_reset_while_the_socket_is_full_fails_what_was_left(case: &Case) {
 
 fn unsent_bytes_rise_and_fall(case: &Case) {
     const LEN: usize = 4 << 20;
-    let mut scene = case.scene();
+    let mut scene = case.scene_without_limit();
     let (handle, mut peer) = scene.stream(Stream::AcceptedUnix);
     assert_eq!(scene.unsent_bytes(handle), Ok(0));
     scene.write_quiet(handle, pattern(3, LEN)).unwrap();

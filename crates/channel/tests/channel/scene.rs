@@ -109,7 +109,7 @@ static STARTING: RwLock<()> = RwLock::new(());
 
 /// Starts a program.
 pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
-    let _nobody_minds = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+    let _starting = STARTING.write().unwrap_or_else(PoisonError::into_inner);
     command.spawn()
 }
 
@@ -174,6 +174,11 @@ impl Case {
 
     pub(crate) fn scene(&self) -> Scene {
         self.scene_with(self.config())
+    }
+
+    /// For facts about more unsent bytes than a handle may have by default.
+    pub(crate) fn scene_without_limit(&self) -> Scene {
+        self.scene_with(self.config().unsent_bytes_max(usize::MAX))
     }
 
     pub(crate) fn scene_with(&self, config: Config) -> Scene {
@@ -342,7 +347,7 @@ impl Scene {
         self.unregister(handle).expect("registered just now");
     }
 
-    /// What the peer receives until the end, or how it is told of a reset. The channel goes on
+    /// What the peer receives until the end, or the reset that it gets. The channel goes on
     /// meanwhile, because closing may take it several turns, and completes nothing.
     #[track_caller]
     pub(crate) fn end_of(&mut self, peer: &mut Peer) -> std::io::Result<Vec<u8>> {
@@ -362,9 +367,13 @@ impl Scene {
 
     /// Listens on an address; returns where.
     pub(crate) fn listening(&mut self, address: &str) -> (Handle, Address) {
+        self.listening_with(address, &ListenOptions::default())
+    }
+
+    fn listening_with(&mut self, address: &str, options: &ListenOptions) -> (Handle, Address) {
         place::set(self.place);
         let address = here(address);
-        let listener = self.listen(&address, &ListenOptions::default(), 0).expect("listens");
+        let listener = self.listen(&address, options, 0).expect("listens");
         let bound = self.local_address(listener).expect("a listener has an address");
         (listener, bound)
     }
@@ -424,7 +433,17 @@ impl Scene {
     }
 
     fn accepted_tcp(&mut self, address: &str) -> (Handle, Peer) {
-        let (listener, bound) = self.listening(address);
+        self.accepted_with(address, &ListenOptions::default())
+    }
+
+    /// A connection that a listener with these options accepts.
+    #[track_caller]
+    pub(crate) fn accepted_with(
+        &mut self,
+        address: &str,
+        options: &ListenOptions,
+    ) -> (Handle, Peer) {
+        let (listener, bound) = self.listening_with(address, options);
         let client = self.dial(bound.as_inet().expect("TCP")).expect("connects");
         client.set_nodelay(true).expect("TCP");
         let handle = self.accept_one(listener);
@@ -433,15 +452,31 @@ impl Scene {
     }
 
     fn connected_tcp(&mut self, address: &str) -> (Handle, Peer) {
+        self.connected_with(address, &ConnectOptions::default())
+    }
+
+    /// A connection that the channel makes with these options.
+    #[track_caller]
+    pub(crate) fn connected_with(
+        &mut self,
+        address: &str,
+        options: &ConnectOptions,
+    ) -> (Handle, Peer) {
         place::set(self.place);
         let listener = TcpListener::bind(there(address)).expect("binds");
-        let handle = self.connected(&listener.local_addr().expect("bound").into());
+        let address = listener.local_addr().expect("bound").into();
+        let handle = self.connected_by(&address, options);
         (handle, self.admit(&listener))
     }
 
     #[track_caller]
     pub(crate) fn connected(&mut self, address: &Address) -> Handle {
-        let handle = self.connect(address, &ConnectOptions::default(), 0).expect("starts");
+        self.connected_by(address, &ConnectOptions::default())
+    }
+
+    #[track_caller]
+    fn connected_by(&mut self, address: &Address, options: &ConnectOptions) -> Handle {
+        let handle = self.connect(address, options, 0).expect("starts");
         match self.next_of(handle) {
             Event::Connect(Ok(())) => handle,
             other => panic!("{other:?}"),
@@ -537,9 +572,12 @@ impl Scene {
         let mut got = 0;
         while got < len {
             self.until(peer, PollFlags::IN);
-            match peer.read(&mut bytes[got..]).expect("the peer receives") {
-                0 => panic!("end after {got} of {len} bytes"),
-                more => got += more,
+            match peer.read(&mut bytes[got..]) {
+                Ok(0) => panic!("end after {got} of {len} bytes"),
+                Ok(more) => got += more,
+                // What the ring has to do for this thread interrupts a call that waits.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("the peer receives: {error}"),
             }
         }
         bytes
@@ -612,7 +650,7 @@ impl Scene {
         thread.join().expect("the peer is content")
     }
 
-    /// The kernel gave no answer that nobody waited for.
+    /// The kernel gave no unexpected answer.
     #[track_caller]
     pub(crate) fn expect_no_strays(&self) {
         assert_eq!(self.counters().stray_answers, 0);
@@ -659,7 +697,7 @@ pub(crate) fn send(peer: &mut impl Write, bytes: &[u8]) {
     peer.write_all(bytes).expect("the peer can send");
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 pub(crate) fn deserted() -> SocketAddr {
     let listener = TcpListener::bind(there("127.0.0.1:0")).expect("binds");
     listener.local_addr().expect("bound")

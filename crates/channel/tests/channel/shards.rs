@@ -1,7 +1,7 @@
 //! Many shards of our own stack in one process, over one queue of a link: who gets a connection,
 //! and who refuses it.
 //!
-//! Read first: `megapipe_service::switch`, `steering/bindings.rs` there.
+//! Read first: `megapipe_service::rx_mux`, `steering/bindings.rs` there.
 //!
 //! Both ends are channels of this process, on the two ends of a pair. A thread that turns them all
 //! in turn stands for as many cores.
@@ -62,6 +62,8 @@ on_each_placement![
     every_shard_serves_its_share_and_every_byte_finds_its_way,
     a_listener_of_one_shard_accepts_for_all,
     connections_go_on_where_they_are_when_listeners_come_and_go,
+    connections_survive_when_all_shards_listened_and_one_leaves,
+    unseen_connections_go_to_a_sibling_when_their_channel_ends,
     masks_partition_a_listener_and_cores_outside_of_them_refuse,
     a_datagram_reaches_the_shard_that_has_the_port_and_ports_are_had_once,
     datagrams_to_an_address_of_several_shards_are_spread_over_them,
@@ -71,7 +73,7 @@ on_each_placement![
 struct Hosts {
     clients: Vec<Channel>,
     servers: Vec<Channel>,
-    /// Completions of all channels that nobody has asked for yet.
+    /// Completions of all channels that no step has taken yet.
     done: Vec<(Side, usize, Completion)>,
 }
 
@@ -252,6 +254,107 @@ fn connections_go_on_where_they_are_when_listeners_come_and_go(placement: Placem
     }
 }
 
+/// While all shards listen no packet is looked up, and none is when connections began.
+fn connections_survive_when_all_shards_listened_and_one_leaves(placement: Placement) {
+    let mut hosts = Hosts::new(1, 2, placement);
+    let listeners = [0, 1].map(|server| hosts.listen(server, &ListenOptions::default()));
+    let address = SERVER.parse().unwrap();
+    let mut open = Vec::new();
+    for _ in 0..20 {
+        let handle = hosts.clients[0].connect(&address, &ConnectOptions::default(), 0).unwrap();
+        let Event::Connect(Ok(())) = hosts.next(Side::Client, handle) else { panic!() };
+        let accepted = hosts.until("accepting", |done| {
+            let is_it = |it: &(Side, usize, Completion)| matches!(it.2.event, Event::Accept(Ok(_)));
+            let place = done.iter().position(is_it)?;
+            let (_, server, done) = done.remove(place);
+            match done.event {
+                Event::Accept(Ok(accepted)) => Some((server, accepted.connection)),
+                _ => None,
+            }
+        });
+        let (server, Connection::Lwsocket(accepted)) = accepted else { panic!() };
+        open.push((handle, server, accepted));
+    }
+    assert!(open.iter().any(|it| it.1 == 0) && open.iter().any(|it| it.1 == 1));
+    hosts.servers[0].unregister(listeners[0]).unwrap();
+    for (client, server, accepted) in open {
+        hosts.servers[server].read(accepted, 10).unwrap();
+        hosts.clients[0].write(client, "still here").unwrap();
+        let bytes = hosts.until("bytes", |done| {
+            let is_it = |it: &(Side, usize, Completion)| {
+                (it.0, it.1, it.2.handle) == (Side::Server, server, accepted)
+            };
+            let place = done.iter().position(is_it)?;
+            Some(done.remove(place).2.event)
+        });
+        let Event::Read(Ok(bytes)) = bytes else { panic!("{bytes:?}") };
+        assert_eq!(*bytes, *b"still here");
+    }
+}
+
+/// Accepted and not handed out, held, or in the stack's queue: with the bytes that came, in order.
+fn unseen_connections_go_to_a_sibling_when_their_channel_ends(placement: Placement) {
+    let mut hosts = Hosts::new(1, 2, placement);
+    let address: Address = SERVER.parse().unwrap();
+    for channel in &mut hosts.servers {
+        let listener = channel.listen(&address, &ListenOptions::default(), 0).unwrap();
+        channel.accept(listener, Accept::lwsocket(30).first_read(100)).unwrap();
+    }
+    for number in 0..MANY as u64 {
+        let channel = &mut hosts.clients[0];
+        let handle = channel.connect(&address, &ConnectOptions::default(), number).unwrap();
+        channel.write(handle, vec![number as u8; 3000]).unwrap();
+    }
+    let (mut connected, mut seen, start) = (0, 0, Instant::now());
+    while connected < MANY {
+        assert!(start.elapsed() < PATIENCE, "{connected} of {MANY} connected");
+        while let Some(done) = hosts.clients[0].dispatch(Some(Duration::ZERO)).unwrap() {
+            connected += usize::from(matches!(done.event, Event::Connect(Ok(()))));
+        }
+        // Few completions are looked at for many connections that come. A stack on a thread of its
+        // own needs no dispatch.
+        if placement != Placement::Inline && seen >= MANY / 8 {
+            continue;
+        }
+        for server in &mut hosts.servers {
+            let done = server.dispatch(Some(Duration::ZERO)).unwrap();
+            let is_accept = done.is_some_and(|done| matches!(done.event, Event::Accept(Ok(_))));
+            seen += usize::from(is_accept);
+        }
+    }
+    assert!(seen < MANY / 2, "{seen} of {MANY} were seen");
+    let first = hosts.servers.remove(0);
+    drop(first);
+    let (mut whole, mut unread) = (0, HashMap::new());
+    while whole + seen < MANY {
+        assert!(start.elapsed() < 2 * PATIENCE, "{whole} and {seen} of {MANY}: {unread:?}");
+        let channel = &mut hosts.servers[0];
+        while let Some(done) = channel.dispatch(Some(Duration::ZERO)).unwrap() {
+            match done.event {
+                Event::Accept(Ok(accepted)) => {
+                    let Connection::Lwsocket(handle) = accepted.connection else { panic!() };
+                    unread.insert(handle, Vec::new());
+                    channel.accept(done.handle, Accept::lwsocket(1).first_read(100)).unwrap();
+                }
+                Event::Read(Ok(bytes)) => {
+                    let Some(all) = unread.get_mut(&done.handle) else { continue };
+                    all.extend_from_slice(&bytes);
+                    if all.len() < 3000 {
+                        channel.read(done.handle, 100).unwrap();
+                        continue;
+                    }
+                    let first = all[0];
+                    assert!(all.len() == 3000 && all.iter().all(|byte| *byte == first));
+                    whole += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        while hosts.clients[0].dispatch(Some(Duration::ZERO)).unwrap().is_some() {}
+    }
+    assert_eq!(whole + seen, MANY);
+}
+
 /// Two shards on cores that the test chooses, if this machine has them.
 fn two_cores() -> Option<[usize; 2]> {
     let set = rustix::thread::sched_getaffinity(None).ok()?;
@@ -366,7 +469,7 @@ fn datagrams_to_an_address_of_several_shards_are_spread_over_them(placement: Pla
         endpoints.iter().position(|it| *it == (shard, endpoint)).unwrap()
     };
     let mut counts = [0; 3];
-    // So many that a fair choice leaves nobody with so few, but once in the age of the universe.
+    // So many that a fair choice leaves no shard with so few, but once in the age of the universe.
     for _ in 0..160 {
         let sender = hosts.clients[0].socket(SocketKind::Udp4, None, 0).unwrap();
         let chosen = hears(&mut hosts, sender);

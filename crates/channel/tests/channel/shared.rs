@@ -155,7 +155,7 @@ fn connections_and_datagrams_leave_from_it(scene: &mut Scene, far: &Far) {
         let socket = UdpSocket::bind(at(FAR[1], 0)).expect("binds");
         socket.set_read_timeout(Some(PATIENCE)).expect("UDP");
         let here = (listener.local_addr(), socket.local_addr());
-        tell.send((here.0.expect("bound"), here.1.expect("bound"))).expect("somebody asks");
+        tell.send((here.0.expect("bound"), here.1.expect("bound"))).expect("the receiver waits");
         let (mut stream, from) = listener.accept().expect("accepts");
         stream.write_all(b"welcome").expect("sends");
         let (len, sender) = socket.recv_from(&mut [0; 100]).expect("receives");

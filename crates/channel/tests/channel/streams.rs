@@ -230,7 +230,7 @@ fn a_vector_may_have_empty_parts(case: &Case) {
 
 fn eight_mib_to_a_slow_reader_are_written_whole(case: &Case) {
     const LEN: usize = 8 << 20;
-    let mut scene = case.scene();
+    let mut scene = case.scene_without_limit();
     for kind in [Stream::Accepted4, Stream::RegisteredUnix] {
         let (handle, mut peer) = scene.stream(kind);
         let bytes: Arc<[u8]> = pattern(1, LEN).into();
@@ -365,7 +365,11 @@ fn to_fd_carries_unread_bytes_and_queued_writes(case: &Case) {
         scene.send(&mut ours, b"and back");
         assert_eq!(scene.receive(&mut theirs, 8), b"and back", "{kind:?}");
         drop(ours);
-        assert_eq!(scene.end_of(&mut theirs).unwrap(), b"", "nobody else has the socket: {kind:?}");
+        assert_eq!(
+            scene.end_of(&mut theirs).unwrap(),
+            b"",
+            "the socket has no other owner: {kind:?}"
+        );
     }
     scene.expect_no_strays();
 }
@@ -416,7 +420,7 @@ fn to_fd_leaves_nothing_with_the_kernel_that_awaited_the_end(case: &Case) {
         scene.flush().unwrap();
         scene.to_fd(handle).unwrap();
         let Event::ToFd(Ok(moved)) = scene.next_of(handle) else { panic!("{kind:?}") };
-        // Who comes next has the slot; what becomes of the one before is nothing to it.
+        // The next connection has the slot; the end of the one before does not concern it.
         let (next, mut its) = scene.stream(kind);
         scene.send(&mut peer(moved.fd), b"moved");
         assert_eq!(scene.receive(&mut theirs, 5), b"moved", "{kind:?}");
@@ -499,7 +503,7 @@ fn unregister_with_a_read_waiting_loses_no_byte(case: &Case) {
 }
 
 fn a_spilled_read_buffer_keeps_its_bytes(case: &Case) {
-    // Four buffers, and a handle that nobody reads takes them all: the others go on.
+    // Four buffers, and an unread handle takes them all: the others go on.
     let config = case.config().buffer_count(4).buffer_len(256);
     let mut scene = case.scene_with(config);
     let (idle, mut idle_peer) = scene.stream(Stream::Accepted4);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use megapipe::{Event, Misuse};
 
-use crate::scene::{Case, Scene, on_each_driver};
+use crate::scene::{Case, Scene, Stream, on_each_driver};
 
 on_each_driver![
     a_one_shot_timer_comes_once_and_not_early,
@@ -17,6 +17,7 @@ on_each_driver![
     a_timer_cuts_a_longer_wait_short_and_a_shorter_one_not,
     wrong_times_are_refused,
     a_timer_in_a_busy_channel_comes_in_time,
+    a_timer_comes_although_each_dispatch_finds_a_completion,
     many_timers_each_earlier_than_the_one_before_come_in_time,
     a_timer_that_passed_before_the_first_dispatch_comes_without_waiting,
     a_timer_set_after_many_were_cancelled_comes_in_time,
@@ -57,7 +58,7 @@ fn a_periodic_timer_keeps_its_rhythm(case: &Case) {
     while expired < 5 {
         let Event::Timer { expirations } = scene.next_of(timer) else { panic!() };
         expired += expirations;
-        // The n-th deadline is at 5 + 10 (n - 1) ms, however late the ones before were told.
+        // The n-th deadline is at 5 + 10 (n - 1) ms, however late the earlier ones completed.
         assert!(start.elapsed() >= 5 * MS + 10 * MS * (expired as u32 - 1));
     }
     scene.unregister(timer).unwrap();
@@ -142,7 +143,7 @@ fn wrong_times_are_refused(case: &Case) {
 }
 
 fn a_timer_in_a_busy_channel_comes_in_time(case: &Case) {
-    use crate::scene::{Stream, send};
+    use crate::scene::send;
     let mut scene = case.scene();
     let (handle, mut peer) = scene.stream(Stream::Accepted4);
     let mut echo = peer.try_clone().unwrap();
@@ -172,6 +173,25 @@ fn a_timer_in_a_busy_channel_comes_in_time(case: &Case) {
     }
     drop(scene);
     looping.join().unwrap();
+}
+
+/// Reads of bytes that were received before complete without a poll.
+fn a_timer_comes_although_each_dispatch_finds_a_completion(case: &Case) {
+    let mut scene = case.scene_with(case.config().buffer_len(1 << 16));
+    let (handle, mut peer) = scene.stream(Stream::Accepted4);
+    scene.send(&mut peer, &[7; 40_000]);
+    assert_eq!(scene.read_once(handle, 1).unwrap().len(), 1);
+    scene.timer(MS, None, 1).unwrap();
+    thread::sleep(5 * MS);
+    for _ in 0..20_000 {
+        scene.read(handle, 1).unwrap();
+        match scene.next().event {
+            Event::Timer { .. } => return,
+            Event::Read(Ok(byte)) => assert_eq!(*byte, [7]),
+            event => panic!("{event:?}"),
+        }
+    }
+    panic!("the timer never comes");
 }
 
 fn many_timers_each_earlier_than_the_one_before_come_in_time(case: &Case) {

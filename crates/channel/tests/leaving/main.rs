@@ -1,9 +1,12 @@
 //! A listener that leaves its group under load, again and again: not one connection is lost,
 //! whichever drivers serve the channel that leaves and the one that stays.
 //!
-//! Here on loopback, where a handshake takes no time; `rolling.rs` has a wire with delay.
+//! Here on loopback, where a handshake takes no time; `rolling.rs` has a wire with delay, and
+//! `local.rs` the shards of our own stack.
 
 mod clients;
+#[cfg(feature = "local")]
+mod local;
 mod rolling;
 mod wire;
 
@@ -34,7 +37,10 @@ struct Server {
 
 impl Server {
     fn new(driver: DriverChoice) -> Self {
-        let channel = Channel::create(Config::default().driver(driver)).unwrap();
+        Self::of(Channel::create(Config::default().driver(driver)).unwrap())
+    }
+
+    fn of(channel: Channel) -> Self {
         Self { channel, listener: None, accepted: 0, open: 0 }
     }
 
@@ -50,12 +56,12 @@ impl Server {
         assert!(left.connections.is_empty(), "a sibling takes them");
     }
 
-    /// For so long at least, and until somebody came.
+    /// For so long at least, and until a connection came.
     fn serve_one_for(&mut self, time: Duration) {
         let (start, accepted) = (Instant::now(), self.accepted);
         self.serve_for(time);
         while self.accepted == accepted {
-            assert!(start.elapsed() < PATIENCE, "nobody comes");
+            assert!(start.elapsed() < PATIENCE, "no connection comes");
             self.serve_for(time);
         }
     }
@@ -185,7 +191,7 @@ fn epoll_leaves_uring() {
 
 /// A socket that came from an epoll channel is non-blocking: waiting on it must not spin.
 #[test]
-fn a_non_blocking_listener_costs_nothing_while_nobody_comes() {
+fn a_non_blocking_listener_costs_nothing_while_idle() {
     for driver in [DriverChoice::Uring, DriverChoice::Epoll].into_iter().filter(|it| works(*it)) {
         let mut channel = Channel::create(Config::default().driver(driver)).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

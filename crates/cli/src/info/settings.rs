@@ -1,33 +1,34 @@
-//! The settings of a machine that bound a server, and what each means for it.
+//! The settings of a machine that limit a server, and the consequence of each.
 //!
 //! Pure: the text of files comes in through a function.
 
+use megapipe_apps::terminal::{COLUMNS, wrap};
 use serde::Serialize;
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Setting {
     name: String,
-    /// As the machine writes it; null where it does not have it.
+    /// The value as the machine shows it; null if it has no such setting.
     value: Option<String>,
-    /// What follows.
+    /// The consequence.
     meaning: String,
 }
 
-/// What a value means for a server.
+/// The consequence of a value for a server.
 type Meaning = fn(&str) -> String;
 
-/// The fewest descriptors with which a large server can be run.
+/// The fewest descriptors that a large server needs.
 const DESCRIPTORS_ENOUGH: u64 = 65_536;
 /// The shortest accept queue that bursts of connections fit into.
 const SOMAXCONN_ENOUGH: u64 = 1_024;
 
-/// All of them. `read` gives a file's text, `interfaces` are the network interfaces' names.
+/// All settings. `read` returns a file's text, `interfaces` are the network interfaces' names.
 pub(super) fn all(read: &dyn Fn(&str) -> Option<String>, interfaces: &[String]) -> Vec<Setting> {
     let sysctl = |name: &str| read(&format!("/proc/sys/{}", name.replace('.', "/")));
     let mut settings = vec![
         setting("processors online", read("/sys/devices/system/cpu/online"), |online| {
-            format!("one channel for each is the most that pays (now {online})")
+            format!("more channels than one for each do not help (now {online})")
         }),
         setting("processors allowed", status(read, "Cpus_allowed_list"), |allowed| {
             format!("this process may use {allowed}")
@@ -55,14 +56,16 @@ pub(super) fn all(read: &dyn Fn(&str) -> Option<String>, interfaces: &[String]) 
     settings
 }
 
-/// The settings as aligned lines.
+/// The settings as lines: names and values aligned, each consequence below.
 pub(super) fn lines(settings: &[Setting]) -> Vec<String> {
     let name = settings.iter().map(|setting| setting.name.len()).max().unwrap_or(0);
-    let value = settings.iter().map(|setting| setting.shown().len()).max().unwrap_or(0);
-    let line = |setting: &Setting| {
-        format!("{:<name$}  {:<value$}  {}", setting.name, setting.shown(), setting.meaning)
+    let lines = |setting: &Setting| {
+        let head = format!("{:<name$}  ", setting.name);
+        let mut lines = wrap(&head, setting.shown(), COLUMNS);
+        lines.extend(wrap("  ", &setting.meaning, COLUMNS));
+        lines
     };
-    settings.iter().map(line).collect()
+    settings.iter().flat_map(lines).collect()
 }
 
 impl Setting {
@@ -74,7 +77,7 @@ impl Setting {
 fn setting(name: &str, value: Option<String>, meaning: impl Fn(&str) -> String) -> Setting {
     let meaning = match &value {
         Some(value) => meaning(value),
-        None => "not on this machine, or not to be read".to_owned(),
+        None => "not on this machine, or not readable".to_owned(),
     };
     Setting { name: name.to_owned(), value, meaning }
 }
@@ -105,7 +108,7 @@ fn descriptors(limit: &str) -> String {
 
 fn io_uring_disabled(value: &str) -> String {
     match value {
-        "0" => "io_uring is open to everybody",
+        "0" => "io_uring is allowed for every user",
         "1" => "io_uring only with CAP_SYS_ADMIN or for the group kernel.io_uring_group",
         _ => "io_uring is forbidden: channels use epoll",
     }
@@ -142,9 +145,9 @@ fn port_range(value: &str) -> String {
 
 fn tcp_tw_reuse(value: &str) -> String {
     match value {
-        "0" => "ports in TIME-WAIT stay taken for a minute",
-        "1" => "ports in TIME-WAIT are used again after a second",
-        _ => "ports in TIME-WAIT are used again after a second, over loopback only",
+        "0" => "ports in TIME-WAIT stay in use for a minute",
+        "1" => "ports in TIME-WAIT are reused after a second",
+        _ => "ports in TIME-WAIT are reused after a second, over loopback only",
     }
     .to_owned()
 }
@@ -161,8 +164,8 @@ fn tcp_syncookies(value: &str) -> String {
 fn rps(value: &str) -> String {
     let off = value.chars().all(|digit| matches!(digit, '0' | ','));
     match off {
-        true => "packets are handled on the processor that the interrupt came to",
-        false => "packets are spread over these processors (mask)",
+        true => "packets are processed on the processor that gets the interrupt",
+        false => "packets are distributed over these processors (mask)",
     }
     .to_owned()
 }
@@ -197,13 +200,13 @@ mod tests {
     #[test]
     fn settings_are_read_and_judged() {
         for (name, value, meaning) in [
-            ("processors online", "0-7", "one channel for each"),
+            ("processors online", "0-7", "more channels than one for each"),
             ("processors allowed", "2-3", "may use 2-3"),
             ("RLIMIT_NOFILE", "1024 of 4096", "at most 4096 connections"),
             ("kernel.io_uring_disabled", "2", "forbidden"),
             ("net.core.somaxconn", "128", "short"),
             ("net.ipv4.ip_local_port_range", "32768\t60999", "28232 connections"),
-            ("RPS of lo", "00,00000003", "spread"),
+            ("RPS of lo", "00,00000003", "distributed"),
         ] {
             let setting = found(name);
             assert_eq!(setting.value.as_deref(), Some(value));
@@ -212,22 +215,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said_to_be_missing() {
+    fn missing_setting_is_reported() {
         let setting = found("net.ipv4.tcp_migrate_req");
         assert_eq!((setting.value, setting.meaning.contains("not on this machine")), (None, true));
     }
 
     #[test]
     fn lines_are_aligned() {
-        let lines = lines(&all(&machine, &[]));
-        let columns: Vec<_> = lines.iter().filter_map(|line| line.find("one channel")).collect();
-        assert_eq!((lines.len(), columns.len()), (10, 1));
-        let missing: Vec<_> = lines.iter().filter_map(|line| line.find("not on this")).collect();
-        assert!(missing.iter().all(|&column| column == columns[0]), "{lines:#?}");
+        let lines = lines(&all(&machine, &["lo".to_owned()]));
+        let value = |name: &str| lines.iter().find(|line| line.starts_with(name)).expect(name);
+        let column = value("RLIMIT_NOFILE").find("1024").expect("its value");
+        assert_eq!(value("net.core.somaxconn").find("128"), Some(column));
+        assert_eq!(value("net.ipv4.tcp_migrate_req").find('-'), Some(column));
+        assert!(lines.iter().all(|line| line.len() <= COLUMNS), "{lines:#?}");
     }
 
     #[test]
-    fn limits_that_do_not_bind_are_not_called_low() {
+    fn sufficient_limits_are_not_called_low() {
         assert!(descriptors("1024 of unlimited").starts_with("servers raise"));
         assert!(descriptors("1024 of 1048576").starts_with("servers raise"));
         assert!(rps("0,00000000").contains("interrupt"));

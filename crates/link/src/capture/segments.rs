@@ -53,8 +53,8 @@ pub(super) fn each(
     out(whole);
 }
 
-/// A received frame whose checksum somebody vouched for without writing it: with the right one.
-/// Anything but whole TCP and UDP packets is answered as it is.
+/// Fills in the checksum of a received frame that is marked as verified but carries none.
+/// Returns anything but whole TCP and UDP packets unchanged.
 pub(super) fn completed<'a>(medium: Medium, frame: &'a [u8], scratch: &'a mut [u8]) -> &'a [u8] {
     let Some((start, field, pseudo, end)) = transport(medium, frame) else {
         return frame;

@@ -213,7 +213,7 @@ fn a_file_that_cannot_be_written_costs_only_the_capture() {
         send(&mut link, &[0; 1_000], plain);
         assert_eq!(there.rx_burst(9, &mut |_, _| ()).unwrap(), 1);
     }
-    let (written, lost) = capture.frames();
+    let CaptureCounts { frames: written, lost, .. } = capture.counts();
     assert_eq!(written + lost, 500);
     assert!(lost > 0, "{written} written");
     assert_eq!(told.try_iter().count(), 2, "after the first failure nothing is tried");
@@ -238,6 +238,41 @@ fn links_share_a_file_and_a_frame_is_there_once_the_link_sleeps() {
 fn the_variable_names_a_file() {
     assert_eq!(asked_path("".into(), 7), None);
     assert_eq!(asked_path("/tmp/a-{pid}.pcapng".into(), 7), Some("/tmp/a-7.pcapng".into()));
+}
+
+#[test]
+fn a_full_capture_ends_with_whole_blocks_and_one_report() {
+    let (mut here, there) = pair(&PairConfig::default()).unwrap();
+    let file = Shared::default();
+    let (reported, reports) = mpsc::channel();
+    let report = move |why: &str| reported.send(why.to_owned()).unwrap();
+    let capture = Capture::new(Box::new(file.clone())).unwrap().bounded(4_096, Box::new(report));
+    let mut link = Pcap::new(there, capture.clone());
+    let (frame, _) = packet(false, 6, &[7; 200]);
+    for _ in 0..100 {
+        send(&mut here, &frame, Transmit { len: frame.len(), ..Transmit::default() });
+        let received = link.rx_burst(1, &mut |_, _| ()).unwrap();
+        assert_eq!(received, 1, "the link goes on");
+    }
+    capture.flush();
+    let CaptureCounts { frames, beyond_limit, lost } = capture.counts();
+    assert!(frames > 5 && frames + beyond_limit == 100 && lost == 0, "{capture:?}");
+    assert!((3_500..=4_096).contains(&file.bytes().len()), "{}", file.bytes().len());
+    assert_eq!(all(&file.bytes()).len() as u64, frames);
+    assert_eq!(theirs(&file.bytes()).len() as u64, frames);
+    assert_eq!(reports.try_iter().collect::<Vec<_>>(), ["has reached its limit and ends here"]);
+}
+
+#[test]
+fn capture_limits_are_numbers_of_bytes() {
+    let of = |text: &str| asked_bytes_max(Some(text.into()));
+    assert_eq!(asked_bytes_max(None).unwrap(), CAPTURE_BYTES_MAX_DEFAULT);
+    assert_eq!(of("").unwrap(), CAPTURE_BYTES_MAX_DEFAULT);
+    assert_eq!(of("4096").unwrap(), 4_096);
+    for text in ["4095", "-1", "1M", "many"] {
+        let error = of(text).unwrap_err().to_string();
+        assert!(error.starts_with(BYTES_MAX_VARIABLE) && error.contains(text), "{error}");
+    }
 }
 
 proptest! {

@@ -70,7 +70,7 @@ fn a_seed_decides() {
 }
 
 #[test]
-fn one_bit_is_turned_over_and_nobody_vouches_for_it() {
+fn corruption_flips_one_bit_and_clears_verification() {
     let faults = Faults { corruption_ppm: 1_000_000, ..Faults::default() };
     let (got, counters) = fates(1, faults);
     assert_eq!((counters.corrupted, got.len()), (200, 200));

@@ -27,13 +27,13 @@ const REASON_BYTES: usize = 96;
 const RING_TO_SERVER: u16 = 1;
 
 /// A name: printable, at most 31 bytes.
-pub(super) type Name = Text<NAME_BYTES>;
+pub(super) type Name = FixedText<NAME_BYTES>;
 
 /// A text in a field of `N` bytes, ended by a zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Text<const N: usize>([u8; N]);
+pub(super) struct FixedText<const N: usize>([u8; N]);
 
-impl<const N: usize> Text<N> {
+impl<const N: usize> FixedText<N> {
     /// As much of `text` as fits before the zero.
     pub(super) fn new(text: &str) -> Self {
         let mut bytes = [0; N];
@@ -52,7 +52,7 @@ impl<const N: usize> Text<N> {
 /// What the server can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Whoever serves.
+    /// Name of the server.
     pub(super) name: Name,
     /// The lowest version.
     pub(super) version_min: u16,
@@ -79,7 +79,7 @@ pub(super) struct Init {
     pub(super) mode: u8,
     /// What the server asks for before it talks.
     pub(super) secret: [u8; SECRET_BYTES],
-    /// Whoever connects.
+    /// Name of the client.
     pub(super) name: Name,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct AddRing {
 
 /// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum MemifMessage {
     /// The last message was taken.
     Ack,
     /// Server to client, first of all.
@@ -133,7 +133,7 @@ pub(super) enum Message {
         /// A number for machines.
         code: u32,
         /// Words for people.
-        reason: Text<REASON_BYTES>,
+        reason: FixedText<REASON_BYTES>,
     },
 }
 
@@ -148,10 +148,10 @@ pub(super) enum NoMessage {
     Type,
 }
 
-impl Message {
+impl MemifMessage {
     /// The bytes to send.
     pub(super) fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let mut out = Writer { bytes: [0; MESSAGE_BYTES], at: 0 };
+        let mut out = FieldWriter { bytes: [0; MESSAGE_BYTES], at: 0 };
         match self {
             Self::Ack => out.put(1u16.to_ne_bytes()),
             Self::Hello(hello) => {
@@ -206,16 +206,16 @@ impl Message {
     /// What was received.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, NoMessage> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().map_err(|_| NoMessage::Length)?;
-        let mut from = Reader { bytes, at: 0 };
+        let mut from = FieldReader { bytes, at: 0 };
         Ok(match from.u16() {
             1 => Self::Ack,
             2 => Self::Hello(from.hello()),
             3 => Self::Init(from.init()),
             4 => Self::AddRegion { index: from.u16(), bytes: u64::from_ne_bytes(from.take()) },
             5 => Self::AddRing(from.add_ring()),
-            6 => Self::Connect { name: Text(from.take()) },
-            7 => Self::Connected { name: Text(from.take()) },
-            8 => Self::Disconnect { code: from.u32(), reason: Text(from.take()) },
+            6 => Self::Connect { name: FixedText(from.take()) },
+            7 => Self::Connected { name: FixedText(from.take()) },
+            8 => Self::Disconnect { code: from.u32(), reason: FixedText(from.take()) },
             _ => return Err(NoMessage::Type),
         })
     }
@@ -223,25 +223,25 @@ impl Message {
 
 /// Puts fields one behind another. The longest message is shorter than the record, so nothing that
 /// `encode` puts can run over its end.
-struct Writer {
+struct FieldWriter {
     bytes: [u8; MESSAGE_BYTES],
     at: usize,
 }
 
-impl Writer {
+impl FieldWriter {
     fn put<const N: usize>(&mut self, field: [u8; N]) {
         self.bytes[self.at..self.at + N].copy_from_slice(&field);
         self.at += N;
     }
 }
 
-/// Takes fields one behind another; the same bound as [`Writer`]'s.
-struct Reader<'a> {
+/// Takes fields one behind another; the same bound as [`FieldWriter`]'s.
+struct FieldReader<'a> {
     bytes: &'a [u8; MESSAGE_BYTES],
     at: usize,
 }
 
-impl Reader<'_> {
+impl FieldReader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         let mut field = [0; N];
         field.copy_from_slice(&self.bytes[self.at..self.at + N]);
@@ -264,7 +264,7 @@ impl Reader<'_> {
 
     fn hello(&mut self) -> Hello {
         Hello {
-            name: Text(self.take()),
+            name: FixedText(self.take()),
             version_min: self.u16(),
             version_max: self.u16(),
             region_index_max: self.u16(),
@@ -280,7 +280,7 @@ impl Reader<'_> {
             id: self.u32(),
             mode: self.u8(),
             secret: self.take(),
-            name: Text(self.take()),
+            name: FixedText(self.take()),
         }
     }
 

@@ -1,14 +1,14 @@
 //! Copies between private memory and memory that another process writes at will.
 //!
-//! Rust's memory model has no word for a plain copy of bytes that somebody else is writing: it is
-//! a data race. So no plain copy is made here. On x86-64 the loads and stores on the shared side
+//! In Rust's memory model a plain copy of bytes that another process is writing is a data race. So
+//! no plain copy is made here. On x86-64 the loads and stores on the shared side
 //! are inline assembly, which the compiler can neither see into nor repeat: each shared byte is
 //! loaded or stored once, and a race means only that the bytes are old, new or mixed. Elsewhere
 //! the same is done by relaxed atomic bytes.
 //!
 //! Invariants
 //! - Each shared byte is touched once by a copy, none outside the range given.
-//! - What arrives may be any bytes; whoever reads them checks them afterwards, in private.
+//! - The copied bytes are arbitrary; the caller checks the private copy.
 
 /// Copies `private.len()` bytes from shared memory.
 ///

@@ -20,7 +20,8 @@
 //! - The descriptors that come with messages are opaque here (`F`), so the rules are tested
 //!   without any.
 
-use super::control::{AddRing, Hello, Init, Message, Name, SECRET_BYTES, Text, VERSION};
+use super::control::{AddRing, FixedText, Hello, Init, MemifMessage, Name, SECRET_BYTES, VERSION};
+use super::refusal::MemifRefusal;
 use super::ring::{RING_ALIGNMENT, ring_bytes};
 use crate::limits::{
     MEMIF_HANDSHAKE_MESSAGES_MAX, MEMIF_QUEUE_COUNT_MAX, MEMIF_REGION_BYTES_MAX,
@@ -36,7 +37,7 @@ pub(super) struct Terms {
     pub(super) mode: u8,
     /// Zeros: none is asked for.
     pub(super) secret: [u8; SECRET_BYTES],
-    /// Whoever we are.
+    /// Our own name.
     pub(super) name: Name,
     /// Rings in each direction: wanted by the client, at most taken by the server.
     pub(super) queue_count: u16,
@@ -45,11 +46,6 @@ pub(super) struct Terms {
     /// Ring size, as a power of two: wanted by the client, at most taken by the server.
     pub(super) ring_size_log2: u8,
 }
-
-/// Why a peer is sent away. The text goes to it in a DISCONNECT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Refusal(pub(super) &'static str);
 
 /// A region that a client offers.
 #[derive(Debug)]
@@ -71,7 +67,7 @@ pub(super) struct RingOffer<F> {
 
 /// What the server says next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum ServerReply {
     /// ACK, and go on.
     Ack,
     /// Everything is there: map it, then CONNECTED.
@@ -108,10 +104,10 @@ impl<F> ServerHandshake<F> {
     }
 
     /// The first message.
-    pub(super) fn hello(&self) -> Message {
+    pub(super) fn hello(&self) -> MemifMessage {
         // The queue count is at least 1: `Settings` were checked.
         let ring_index_max = self.terms.queue_count.saturating_sub(1);
-        Message::Hello(Hello {
+        MemifMessage::Hello(Hello {
             name: self.terms.name,
             version_min: VERSION,
             version_max: VERSION,
@@ -124,7 +120,7 @@ impl<F> ServerHandshake<F> {
 
     /// The client's name; empty until it said one.
     pub(super) fn peer(&self) -> Name {
-        self.peer.unwrap_or_else(|| Text::new(""))
+        self.peer.unwrap_or_else(|| FixedText::new(""))
     }
 
     /// What we call ourselves.
@@ -133,85 +129,94 @@ impl<F> ServerHandshake<F> {
     }
 
     /// Takes the client's next message and says what to answer.
-    pub(super) fn on_message(&mut self, message: Message, fd: Option<F>) -> Result<Reply, Refusal> {
+    pub(super) fn on_message(
+        &mut self,
+        message: MemifMessage,
+        fd: Option<F>,
+    ) -> Result<ServerReply, MemifRefusal> {
         self.message_count += 1;
         if self.message_count > MEMIF_HANDSHAKE_MESSAGES_MAX {
-            return Err(Refusal("too many messages"));
+            return Err(MemifRefusal("too many messages"));
         }
         match message {
-            Message::Ack => Ok(Reply::Ack),
-            Message::Init(init) if self.peer.is_none() => self.on_init(&init),
-            _ if self.peer.is_none() => Err(Refusal("INIT comes first")),
-            Message::AddRegion { index, bytes } => self.on_region(index, bytes, fd),
-            Message::AddRing(ring) => self.on_ring(ring, fd),
-            Message::Connect { .. } => self.on_connect(),
-            Message::Disconnect { .. } => Err(Refusal("the client disconnected")),
-            Message::Init(_) | Message::Hello(_) | Message::Connected { .. } => {
-                Err(Refusal("unexpected message"))
+            MemifMessage::Ack => Ok(ServerReply::Ack),
+            MemifMessage::Init(init) if self.peer.is_none() => self.on_init(&init),
+            _ if self.peer.is_none() => Err(MemifRefusal("INIT comes first")),
+            MemifMessage::AddRegion { index, bytes } => self.on_region(index, bytes, fd),
+            MemifMessage::AddRing(ring) => self.on_ring(ring, fd),
+            MemifMessage::Connect { .. } => self.on_connect(),
+            MemifMessage::Disconnect { .. } => Err(MemifRefusal("the client disconnected")),
+            MemifMessage::Init(_) | MemifMessage::Hello(_) | MemifMessage::Connected { .. } => {
+                Err(MemifRefusal("unexpected message"))
             }
         }
     }
 
-    fn on_init(&mut self, init: &Init) -> Result<Reply, Refusal> {
+    fn on_init(&mut self, init: &Init) -> Result<ServerReply, MemifRefusal> {
         if init.version != VERSION {
-            return Err(Refusal("incompatible version: 2.0 is spoken here"));
+            return Err(MemifRefusal("incompatible version: 2.0 is spoken here"));
         }
         if init.id != self.terms.id {
-            return Err(Refusal("no interface with that id"));
+            return Err(MemifRefusal("no interface with that id"));
         }
         if init.mode != self.terms.mode {
-            return Err(Refusal("another mode is spoken here"));
+            return Err(MemifRefusal("another mode is spoken here"));
         }
         if !same_secret(&init.secret, &self.terms.secret) {
-            return Err(Refusal("wrong secret"));
+            return Err(MemifRefusal("wrong secret"));
         }
         self.peer = Some(init.name);
-        Ok(Reply::Ack)
+        Ok(ServerReply::Ack)
     }
 
-    fn on_region(&mut self, index: u16, bytes: u64, fd: Option<F>) -> Result<Reply, Refusal> {
-        let fd = fd.ok_or(Refusal("ADD_REGION without a descriptor"))?;
+    fn on_region(
+        &mut self,
+        index: u16,
+        bytes: u64,
+        fd: Option<F>,
+    ) -> Result<ServerReply, MemifRefusal> {
+        let fd = fd.ok_or(MemifRefusal("ADD_REGION without a descriptor"))?;
         if usize::from(index) != self.regions.len() || self.regions.len() == MEMIF_REGION_COUNT_MAX
         {
-            return Err(Refusal("invalid region index"));
+            return Err(MemifRefusal("invalid region index"));
         }
         if bytes == 0 || bytes > MEMIF_REGION_BYTES_MAX {
-            return Err(Refusal("invalid region size"));
+            return Err(MemifRefusal("invalid region size"));
         }
         self.regions.push(RegionOffer { bytes, fd });
-        Ok(Reply::Ack)
+        Ok(ServerReply::Ack)
     }
 
-    fn on_ring(&mut self, ring: AddRing, fd: Option<F>) -> Result<Reply, Refusal> {
-        let fd = fd.ok_or(Refusal("ADD_RING without a descriptor"))?;
+    fn on_ring(&mut self, ring: AddRing, fd: Option<F>) -> Result<ServerReply, MemifRefusal> {
+        let fd = fd.ok_or(MemifRefusal("ADD_RING without a descriptor"))?;
         if !(MEMIF_RING_SIZE_LOG2_MIN..=self.terms.ring_size_log2).contains(&ring.size_log2) {
-            return Err(Refusal("invalid ring size"));
+            return Err(MemifRefusal("invalid ring size"));
         }
         if ring.private_header_bytes != 0 {
-            return Err(Refusal("no private headers are spoken here"));
+            return Err(MemifRefusal("no private headers are spoken here"));
         }
         let region = self.regions.get(usize::from(ring.region));
-        let region = region.ok_or(Refusal("a ring in no region"))?;
+        let region = region.ok_or(MemifRefusal("a ring in no region"))?;
         let end = u64::from(ring.offset) + ring_bytes(ring.size_log2) as u64;
         if end > region.bytes || !(ring.offset as usize).is_multiple_of(RING_ALIGNMENT) {
-            return Err(Refusal("a ring outside of its region, or misaligned"));
+            return Err(MemifRefusal("a ring outside of its region, or misaligned"));
         }
         let rings = if ring.to_server { &mut self.to_server } else { &mut self.to_client };
         if usize::from(ring.index) != rings.len() || ring.index >= self.terms.queue_count {
-            return Err(Refusal("invalid ring index"));
+            return Err(MemifRefusal("invalid ring index"));
         }
         rings.push(RingOffer { ring, fd });
-        Ok(Reply::Ack)
+        Ok(ServerReply::Ack)
     }
 
-    fn on_connect(&self) -> Result<Reply, Refusal> {
+    fn on_connect(&self) -> Result<ServerReply, MemifRefusal> {
         if self.to_server.is_empty() || self.to_server.len() != self.to_client.len() {
-            return Err(Refusal("as many rings are wanted one way as the other"));
+            return Err(MemifRefusal("as many rings are wanted one way as the other"));
         }
         if self.terms.all_queues && self.to_server.len() != usize::from(self.terms.queue_count) {
-            return Err(Refusal("as many queues are wanted as there were before"));
+            return Err(MemifRefusal("as many queues are wanted as there were before"));
         }
-        Ok(Reply::Connected)
+        Ok(ServerReply::Connected)
     }
 }
 
@@ -222,7 +227,7 @@ fn same_secret(one: &[u8; SECRET_BYTES], other: &[u8; SECRET_BYTES]) -> bool {
 
 /// What a client may use of what it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Agreed {
+pub(super) struct AgreedMemory {
     /// Rings in each direction.
     pub(super) queue_count: u16,
     /// Ring size, as a power of two.
@@ -230,22 +235,22 @@ pub(super) struct Agreed {
 }
 
 /// The client's side of HELLO: the smaller of what it wants and what the server takes.
-pub(super) fn agree(terms: &Terms, hello: &Hello) -> Result<Agreed, Refusal> {
+pub(super) fn agree(terms: &Terms, hello: &Hello) -> Result<AgreedMemory, MemifRefusal> {
     if hello.version_min > VERSION || hello.version_max < VERSION {
-        return Err(Refusal("incompatible version: 2.0 is spoken here"));
+        return Err(MemifRefusal("incompatible version: 2.0 is spoken here"));
     }
     let index_max = hello.to_client_index_max.min(hello.to_server_index_max);
     let queue_count = terms.queue_count.min(index_max.saturating_add(1)).min(MEMIF_QUEUE_COUNT_MAX);
     let ring_size_log2 = terms.ring_size_log2.min(hello.ring_size_log2_max);
     if !(MEMIF_RING_SIZE_LOG2_MIN..=MEMIF_RING_SIZE_LOG2_MAX).contains(&ring_size_log2) {
-        return Err(Refusal("the server's largest ring is too small"));
+        return Err(MemifRefusal("the server's largest ring is too small"));
     }
-    Ok(Agreed { queue_count, ring_size_log2 })
+    Ok(AgreedMemory { queue_count, ring_size_log2 })
 }
 
 /// The client's answer to HELLO.
-pub(super) fn init(terms: &Terms) -> Message {
-    Message::Init(Init {
+pub(super) fn init(terms: &Terms) -> MemifMessage {
+    MemifMessage::Init(Init {
         version: VERSION,
         id: terms.id,
         mode: terms.mode,
@@ -255,8 +260,8 @@ pub(super) fn init(terms: &Terms) -> Message {
 }
 
 /// What is said when a side leaves.
-pub(super) fn disconnect(reason: &str) -> Message {
-    Message::Disconnect { code: 0, reason: Text::new(reason) }
+pub(super) fn disconnect(reason: &str) -> MemifMessage {
+    MemifMessage::Disconnect { code: 0, reason: FixedText::new(reason) }
 }
 
 #[cfg(test)]

@@ -2,12 +2,11 @@
 //!
 //! Read first: `eventfd(2)`, `io_submit(2)`; decision 0031 for what else was tried.
 //!
-//! Both sides have one open file description. So `O_NONBLOCK` is the peer's to take away at any
-//! moment, and a counter that it has filled makes a write(2) wait until somebody reads it. What
-//! never waits is the kernel itself: when an asynchronous operation is done, it adds one to the
-//! event descriptor that was named with it, and adds nothing where there is no room. So each
-//! interrupt is an operation that is done before its call returns: a look whether a descriptor of
-//! our own is readable, which it always is.
+//! Both sides share one open file description. The peer can clear `O_NONBLOCK` at any time and fill
+//! the counter, so that a write(2) blocks until the counter is read. The kernel itself never
+//! blocks: when an asynchronous operation completes, it adds one to the event descriptor named with
+//! it, or nothing if the counter is full. So each interrupt is an operation that completes before
+//! its call returns: a poll of our own, always readable descriptor.
 //!
 //! Invariant: whatever the peer does to what it shares with us, [`Interrupts::raise`] makes three
 //! system calls at most, none of which waits.
@@ -19,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// A look whether a descriptor is readable or writable (`IOCB_CMD_POLL`).
 const POLL: u16 = 5;
-/// The operation's end is told through `event_fd` (`IOCB_FLAG_RESFD`).
+/// The operation's completion is signalled through `event_fd` (`IOCB_FLAG_RESFD`).
 const TELLS_EVENT_FD: u32 = 1;
 /// Ends of operations that are thrown away at once.
 const ENDS: usize = 64;
@@ -27,7 +26,7 @@ const ENDS: usize = 64;
 /// `struct iocb` of linux/aio_abi.h.
 #[repr(C)]
 #[derive(Default)]
-struct Operation {
+struct IoControlBlock {
     cookie: u64,
     /// Two fields of 32 bits, whose order is the machine's; the kernel writes into one of them.
     key_and_flags: u64,
@@ -43,7 +42,7 @@ struct Operation {
     event_fd: u32,
 }
 
-const _: () = assert!(size_of::<Operation>() == 64 && align_of::<Operation>() == 8);
+const _: () = assert!(size_of::<IoControlBlock>() == 64 && align_of::<IoControlBlock>() == 8);
 
 /// `struct io_event` of the same header.
 type End = [u64; 4];
@@ -85,13 +84,13 @@ impl Interrupts {
     }
 
     fn submit(&mut self, peer: BorrowedFd<'_>) -> bool {
-        let mut operation = Operation {
+        let mut operation = IoControlBlock {
             code: POLL,
             fd: self.ready.as_raw_fd().cast_unsigned(),
             buffer: libc::POLLIN as u64,
             flags: TELLS_EVENT_FD,
             event_fd: peer.as_raw_fd().cast_unsigned(),
-            ..Operation::default()
+            ..IoControlBlock::default()
         };
         let mut operations = [&raw mut operation];
         let (one, all): (libc::c_long, _) = (1, operations.as_mut_ptr());
@@ -101,7 +100,7 @@ impl Interrupts {
         count == 1
     }
 
-    /// Nobody asks how the operations went.
+    /// Discards the results of the operations.
     #[cold]
     fn forget_ends(&mut self) {
         let mut ends: [End; ENDS] = [[0; 4]; ENDS];
@@ -124,7 +123,7 @@ impl Interrupts {
 
 impl Drop for Interrupts {
     fn drop(&mut self) {
-        // SAFETY: the context is nobody else's, and no operation outlives its call.
+        // SAFETY: `self` owns the context exclusively, and no operation outlives its call.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }
@@ -164,9 +163,9 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_is_full_makes_nobody_wait() {
+    fn full_eventfd_counter_does_not_block_interrupt() {
         let (mut interrupts, peer) = interrupts();
-        fcntl_setfl(&peer, OFlags::empty()).expect("a flag of everybody's");
+        fcntl_setfl(&peer, OFlags::empty()).expect("clears the shared flag");
         rustix::io::write(&peer, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
         for _ in 0..5_000 {
             interrupts.raise(peer.as_fd());

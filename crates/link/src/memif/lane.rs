@@ -14,8 +14,8 @@
 
 use std::sync::Arc;
 
-use super::region::Region;
-use super::ring::{Index, Ring, Slot};
+use super::region::MemifRegion;
+use super::ring::{DescriptorFields, Index, MemifRing};
 
 /// How many slots ahead of the frame in hand bytes are asked for.
 const LOOK_AHEAD_SLOTS: u16 = 3;
@@ -33,11 +33,11 @@ const OUTSIDE: Nonsense = Nonsense("a buffer outside of its region");
 
 /// Where the buffers are.
 #[derive(Debug, Clone)]
-pub(super) enum Buffers {
+pub(super) enum LaneBuffers {
     /// We are the client: slot by slot, one behind another.
     Ours {
         /// The memory.
-        region: Arc<Region>,
+        region: Arc<MemifRegion>,
         /// The first slot's buffer.
         first_offset: u32,
         /// Bytes in each.
@@ -46,28 +46,33 @@ pub(super) enum Buffers {
     /// We are the server: where the descriptors say.
     Theirs {
         /// The regions that the client added.
-        regions: Arc<[Arc<Region>]>,
+        regions: Arc<[Arc<MemifRegion>]>,
     },
 }
 
 /// A buffer: where, and how many bytes it holds at most.
-struct Place<'a> {
-    region: &'a Region,
+struct BufferPlace<'a> {
+    region: &'a MemifRegion,
     offset: usize,
     capacity: usize,
 }
 
-impl Buffers {
+impl LaneBuffers {
     /// The buffer of a filled slot; `None`: the descriptor names a region that does not exist.
     #[inline(always)]
-    fn place(&self, ring: &Ring, index: u16, slot: &Slot) -> Option<Place<'_>> {
+    fn place(
+        &self,
+        ring: &MemifRing,
+        index: u16,
+        slot: &DescriptorFields,
+    ) -> Option<BufferPlace<'_>> {
         Some(match self {
             Self::Ours { region, .. } => {
                 let ours = self.empty(ring, index);
                 let (offset, capacity) = (ours.offset as usize, ours.len as usize);
-                Place { region, offset, capacity }
+                BufferPlace { region, offset, capacity }
             }
-            Self::Theirs { regions } => Place {
+            Self::Theirs { regions } => BufferPlace {
                 region: regions.get(usize::from(slot.region))?,
                 offset: slot.offset as usize,
                 capacity: slot.len as usize,
@@ -75,10 +80,10 @@ impl Buffers {
         })
     }
 
-    /// Where the buffer of a slot lies that [`Buffers::empty`] told of. `None`: the descriptor
+    /// Where the buffer of a slot lies that [`LaneBuffers::empty`] told of. `None`: the descriptor
     /// names a region that does not exist.
     #[inline(always)]
-    fn region(&self, empty: &Slot) -> Option<&Region> {
+    fn region(&self, empty: &DescriptorFields) -> Option<&MemifRegion> {
         match self {
             Self::Ours { region, .. } => Some(region),
             Self::Theirs { regions } => {
@@ -89,12 +94,12 @@ impl Buffers {
 
     /// What a slot's descriptor says while it is empty: the client keeps the places itself.
     #[inline(always)]
-    fn empty(&self, ring: &Ring, index: u16) -> Slot {
+    fn empty(&self, ring: &MemifRing, index: u16) -> DescriptorFields {
         match *self {
             Self::Ours { first_offset, buffer_bytes, .. } => {
                 let slot = u32::from(index & (ring.size() - 1));
                 let offset = first_offset + slot * buffer_bytes;
-                Slot { more: false, region: 0, offset, len: buffer_bytes }
+                DescriptorFields { more: false, region: 0, offset, len: buffer_bytes }
             }
             Self::Theirs { .. } => ring.read(index),
         }
@@ -117,7 +122,7 @@ impl Buffers {
 
 /// What the front of a receiving ring holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gathered {
+pub(super) enum GatheredFrame {
     /// A frame, now private.
     Frame {
         /// Its bytes.
@@ -141,19 +146,19 @@ pub(super) enum Gathered {
 
 /// Frames from the peer.
 #[derive(Debug)]
-pub(super) struct Receiving {
+pub(super) struct ReceiveLane {
     /// Where its interrupts are masked.
-    pub(super) ring: Ring,
-    buffers: Buffers,
+    pub(super) ring: MemifRing,
+    buffers: LaneBuffers,
     /// The oldest slot not yet taken.
     next: u16,
     /// The oldest slot not yet given back.
     held: u16,
 }
 
-impl Receiving {
+impl ReceiveLane {
     /// A ring that nothing went through yet. The client gives all its buffers to the server now.
-    pub(super) fn new(ring: Ring, buffers: Buffers) -> Self {
+    pub(super) fn new(ring: MemifRing, buffers: LaneBuffers) -> Self {
         let size = ring.size();
         if buffers.are_ours() {
             for index in 0..size {
@@ -189,7 +194,7 @@ impl Receiving {
     }
 
     /// Copies the oldest frame out, of at most `waiting` slots, and takes its slots.
-    pub(super) fn gather(&mut self, waiting: u16, frame: &mut [u8]) -> Gathered {
+    pub(super) fn gather(&mut self, waiting: u16, frame: &mut [u8]) -> GatheredFrame {
         self.look_ahead(waiting);
         let slot = self.ring.read(self.next);
         if waiting == 0 || slot.more {
@@ -198,14 +203,14 @@ impl Receiving {
         let copied = self.copy_out(self.next, &slot, frame);
         self.take(1);
         match copied {
-            Ok(0) | Err(NotCopied::Malformed) => Gathered::Malformed { slots: 1 },
-            Ok(len) => Gathered::Frame { len, slots: 1 },
-            Err(NotCopied::TooLong) => Gathered::TooLong { slots: 1 },
+            Ok(0) | Err(NotCopied::Malformed) => GatheredFrame::Malformed { slots: 1 },
+            Ok(len) => GatheredFrame::Frame { len, slots: 1 },
+            Err(NotCopied::TooLong) => GatheredFrame::TooLong { slots: 1 },
         }
     }
 
     /// As `gather`, for a frame of more than one slot.
-    fn gather_chain(&mut self, waiting: u16, frame: &mut [u8]) -> Gathered {
+    fn gather_chain(&mut self, waiting: u16, frame: &mut [u8]) -> GatheredFrame {
         let mut len = 0;
         let mut dropped = None;
         for taken in 0..waiting {
@@ -223,18 +228,18 @@ impl Receiving {
             let slots = taken + 1;
             self.take(slots);
             return match dropped {
-                Some(NotCopied::TooLong) => Gathered::TooLong { slots },
-                Some(NotCopied::Malformed) => Gathered::Malformed { slots },
-                None if len == 0 => Gathered::Malformed { slots },
-                None => Gathered::Frame { len, slots },
+                Some(NotCopied::TooLong) => GatheredFrame::TooLong { slots },
+                Some(NotCopied::Malformed) => GatheredFrame::Malformed { slots },
+                None if len == 0 => GatheredFrame::Malformed { slots },
+                None => GatheredFrame::Frame { len, slots },
             };
         }
         if waiting < self.ring.size() {
-            return Gathered::Incomplete;
+            return GatheredFrame::Incomplete;
         }
         // The whole ring is one frame without an end: it will not get one.
         self.take(waiting);
-        Gathered::Malformed { slots: waiting }
+        GatheredFrame::Malformed { slots: waiting }
     }
 
     /// Takes slots whose frame was copied out or given up.
@@ -244,13 +249,18 @@ impl Receiving {
             // chain would stay so: we clear it while the slot is ours.
             for taken in 0..slots - 1 {
                 let index = self.next.wrapping_add(taken);
-                self.ring.write(index, Slot { more: false, ..self.ring.read(index) });
+                self.ring.write(index, DescriptorFields { more: false, ..self.ring.read(index) });
             }
         }
         self.next = self.next.wrapping_add(slots);
     }
 
-    fn copy_out(&self, index: u16, slot: &Slot, free: &mut [u8]) -> Result<usize, NotCopied> {
+    fn copy_out(
+        &self,
+        index: u16,
+        slot: &DescriptorFields,
+        free: &mut [u8],
+    ) -> Result<usize, NotCopied> {
         let place = self.buffers.place(&self.ring, index, slot).ok_or(NotCopied::Malformed)?;
         let len = slot.len as usize;
         if len > place.capacity {
@@ -289,25 +299,25 @@ enum NotCopied {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reserved {
     /// One slot, as its descriptor was read: it is not read again.
-    Slot(Slot),
+    Slot(DescriptorFields),
     /// Several.
     Chain,
 }
 
 /// Frames to the peer.
 #[derive(Debug)]
-pub(super) struct Sending {
-    ring: Ring,
-    buffers: Buffers,
+pub(super) struct SendLane {
+    ring: MemifRing,
+    buffers: LaneBuffers,
     /// The oldest slot not yet filled.
     next: u16,
     /// The oldest slot not yet handed over.
     held: u16,
 }
 
-impl Sending {
+impl SendLane {
     /// A ring that nothing went through yet.
-    pub(super) fn new(ring: Ring, buffers: Buffers) -> Self {
+    pub(super) fn new(ring: MemifRing, buffers: LaneBuffers) -> Self {
         Self { ring, buffers, next: 0, held: 0 }
     }
 
@@ -373,7 +383,8 @@ impl Sending {
         if !region.is_some_and(|region| region.write(slot.offset as usize, frame)) {
             return Err(OUTSIDE);
         }
-        self.ring.write(self.next, Slot { more: false, len: frame.len() as u32, ..slot });
+        self.ring
+            .write(self.next, DescriptorFields { more: false, len: frame.len() as u32, ..slot });
         self.next = self.next.wrapping_add(1);
         Ok(1)
     }
@@ -392,7 +403,7 @@ impl Sending {
             let more = !later.is_empty();
             // The place stays as it was: a client of ours rewrites what it knows, a server what it
             // has just read.
-            self.ring.write(index, Slot { more, len: now.len() as u32, ..empty });
+            self.ring.write(index, DescriptorFields { more, len: now.len() as u32, ..empty });
             rest = later;
             if !more {
                 self.next = index.wrapping_add(1);
@@ -405,7 +416,7 @@ impl Sending {
 
     /// An empty slot with its buffer, which has to be one: nothing can be sent around it.
     #[inline(always)]
-    fn checked(&self, index: u16) -> Result<Slot, Nonsense> {
+    fn checked(&self, index: u16) -> Result<DescriptorFields, Nonsense> {
         let slot = self.buffers.empty(&self.ring, index);
         let region = self.buffers.region(&slot).ok_or(Nonsense("a buffer in no region"))?;
         if slot.len == 0 || region.locate(slot.offset as usize, slot.len as usize).is_none() {

@@ -10,6 +10,7 @@
 //! - One client at a time: the next one waits in the socket's queue until the session is over.
 //! - A client that takes too long over its handshake is sent away, so that the next gets its turn.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use rustix::event::epoll;
 use super::handshake::Terms;
 use super::session::{self, Joined, Joining, Lanes, NoSession, Session};
 use super::{Memif, NOTICE_AFTER, Role, Settings, links, socket, unavailable};
+use crate::held_signals::HeldSignals;
 use crate::limits::MEMIF_CLIENTS_PER_LOOK;
 use crate::{BoundPath, LinkError};
 
@@ -33,6 +35,17 @@ pub struct Listener {
     last_refusal: Option<String>,
 }
 
+/// Why no socket listens: a path that no server can have is the setting's fault.
+fn no_listener(source: io::Error) -> LinkError {
+    use io::ErrorKind::{AlreadyExists, InvalidFilename, NotADirectory, NotFound};
+    match source.kind() {
+        AlreadyExists | InvalidFilename | NotADirectory | NotFound => {
+            LinkError::Setting { setting: "socket", why: source.to_string() }
+        }
+        _ => LinkError::Io { what: "listening for a memif", source },
+    }
+}
+
 impl Listener {
     /// Listens. A socket file without a listener is replaced; any other file is an error. The
     /// socket file is removed when the listener is dropped. Access is by the file's permissions
@@ -42,8 +55,7 @@ impl Listener {
     /// [`LinkError::Setting`] or [`LinkError::Io`].
     pub fn bind(settings: &Settings) -> Result<Self, LinkError> {
         settings.check()?;
-        let (path, listener) = socket::listen(&settings.socket)
-            .map_err(|source| LinkError::Io { what: "listening for a memif", source })?;
+        let (path, listener) = socket::listen(&settings.socket).map_err(no_listener)?;
         let settings = settings.clone();
         Ok(Self { settings, _path: path, listener, refused_count: 0, last_refusal: None })
     }
@@ -54,14 +66,18 @@ impl Listener {
     /// # Errors
     /// [`LinkError::Unavailable`] when none came in time; [`LinkError::Io`].
     pub fn accept(&mut self, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
-        let (session, lanes) = self.next_client(Instant::now() + timeout)?;
+        let (session, lanes) = self.next_client(Instant::now() + timeout, None)?;
         links(Role::Server, &self.settings, &session, lanes)
     }
 
-    fn next_client(&mut self, deadline: Instant) -> Result<Joined, LinkError> {
+    fn next_client(
+        &mut self,
+        deadline: Instant,
+        held: Option<&HeldSignals>,
+    ) -> Result<Joined, LinkError> {
         let terms = self.settings.terms();
         loop {
-            let channel = socket::accept(&self.listener, Some(deadline))
+            let channel = socket::accept(&self.listener, Some(deadline), held)
                 .map_err(|source| LinkError::Io { what: "accepting a memif client", source })?;
             let Some(channel) = channel else {
                 return Err(unavailable(match &self.last_refusal {
@@ -71,7 +87,7 @@ impl Listener {
                     None => "no client has come".to_owned(),
                 }));
             };
-            match session::serve(channel, &terms, deadline) {
+            match session::serve(channel, &terms, deadline, held) {
                 Ok(joined) => return Ok(joined),
                 Err(why) => self.note_refusal(why),
             }
@@ -97,18 +113,19 @@ impl Listener {
     /// with the reason, if there is none after a second.
     ///
     /// # Errors
-    /// As [`Listener::accept`].
+    /// As [`Listener::accept`]; a held signal.
     pub(super) fn serve(
         mut self,
         timeout: Duration,
+        held: &HeldSignals,
         waits: &mut dyn FnMut(&str),
     ) -> Result<Vec<Memif>, LinkError> {
         let start = Instant::now();
-        let first = self.next_client(start + timeout.min(NOTICE_AFTER));
+        let first = self.next_client(start + timeout.min(NOTICE_AFTER), Some(held));
         let (session, lanes) = match first {
             Err(LinkError::Unavailable { why, .. }) if timeout > NOTICE_AFTER => {
                 waits(&why);
-                self.next_client(start + timeout)?
+                self.next_client(start + timeout, Some(held))?
             }
             other => other?,
         };
@@ -116,7 +133,7 @@ impl Listener {
         let mut links = links(Role::Server, &self.settings, &session, lanes)?;
         let serving = Arc::new(Serving::new(self, session, queue_count)?);
         for (queue, link) in links.iter_mut().enumerate() {
-            link.goes_on(Place { serving: Arc::clone(&serving), queue, sessions: 1 });
+            link.goes_on(ListenerPlace { serving: Arc::clone(&serving), queue, sessions: 1 });
         }
         Ok(links)
     }
@@ -131,7 +148,7 @@ impl Listener {
 }
 
 /// A link's place in a server that goes on.
-pub(super) struct Place {
+pub(super) struct ListenerPlace {
     serving: Arc<Serving>,
     /// Which queue it is.
     queue: usize,
@@ -139,7 +156,7 @@ pub(super) struct Place {
     sessions: u64,
 }
 
-impl Place {
+impl ListenerPlace {
     /// The rings of the next client, if there is one; asks the socket. Does not block.
     pub(super) fn next_lanes(&mut self, now: Instant) -> Option<(Arc<Session>, Lanes)> {
         let mut door = self.serving.door();
@@ -154,8 +171,8 @@ impl Place {
         Some((Arc::clone(&door.session), lanes))
     }
 
-    /// Becomes readable when [`Place::next_lanes`] has something to do; only of meaning while the
-    /// link has no client.
+    /// Becomes readable when [`ListenerPlace::next_lanes`] has something to do; only of meaning
+    /// while the link has no client.
     pub(super) fn wait_fd(&self) -> BorrowedFd<'_> {
         self.serving.epoll.as_fd()
     }
@@ -168,7 +185,7 @@ impl Place {
 
 /// What the links of a server that goes on have in common.
 struct Serving {
-    door: Mutex<Door>,
+    door: Mutex<ClientDoor>,
     /// Readable when a client wants to be let in, or the one on its way in has said something.
     epoll: OwnedFd,
 }
@@ -193,18 +210,19 @@ impl Serving {
             ..listener.settings.terms()
         };
         let lanes = Vec::new();
-        let door = Door { listener, terms, joining: None, session, sessions: 1, lanes, watched };
+        let door =
+            ClientDoor { listener, terms, joining: None, session, sessions: 1, lanes, watched };
         Ok(Self { door: Mutex::new(door), epoll })
     }
 
     /// A poisoned door is as good: each step leaves it whole.
-    fn door(&self) -> MutexGuard<'_, Door> {
+    fn door(&self) -> MutexGuard<'_, ClientDoor> {
         self.door.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Where the next client comes in.
-struct Door {
+struct ClientDoor {
     listener: Listener,
     terms: Terms,
     joining: Option<Joining>,
@@ -218,7 +236,7 @@ struct Door {
     watched: OwnedFd,
 }
 
-impl Door {
+impl ClientDoor {
     /// Goes on with the client on its way in, or lets the next one in.
     fn look(&mut self, now: Instant) {
         if !self.session.is_gone() {
@@ -248,7 +266,7 @@ impl Door {
     }
 
     fn next_client(&mut self, now: Instant) -> Option<Joining> {
-        let begun = match socket::accept(&self.listener.listener, Some(now)) {
+        let begun = match socket::accept(&self.listener.listener, Some(now), None) {
             Ok(None) => return None,
             Ok(Some(channel)) => Joining::begin(channel, &self.terms, now),
             Err(error) => Err(NoSession::Io("accepting a memif client", error)),

@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::copy;
-use super::handshake::Refusal;
+use super::refusal::MemifRefusal;
 
 /// `f_type` of hugetlbfs (`linux/magic.h`): a page of it that was punched out faults when the pool
 /// is empty, so a client's huge pages can not be trusted to stay.
@@ -27,18 +27,18 @@ const CACHE_LINE_BYTES: usize = 64;
 
 /// One mapping.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct MemifRegion {
     base: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: a region is an address and a length. The mapping belongs to the process and not to a
 // thread, and every access to it is an atomic or an opaque copy, whichever thread makes it.
-unsafe impl Send for Region {}
+unsafe impl Send for MemifRegion {}
 // SAFETY: as above: through a shared reference only atomics and opaque copies are reached.
-unsafe impl Sync for Region {}
+unsafe impl Sync for MemifRegion {}
 
-impl Region {
+impl MemifRegion {
     /// Makes memory of our own, to be offered to a server; zeros.
     pub(super) fn create(bytes: usize) -> io::Result<(Self, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -49,22 +49,23 @@ impl Region {
     }
 
     /// Maps memory that a client offers, if it can not take it away again.
-    pub(super) fn adopt(fd: &OwnedFd, bytes: u64) -> Result<Self, Refusal> {
+    pub(super) fn adopt(fd: &OwnedFd, bytes: u64) -> Result<Self, MemifRefusal> {
         let seals = rustix::fs::fcntl_get_seals(fd);
-        let seals = seals.map_err(|_| Refusal("a region must be a memfd"))?;
+        let seals = seals.map_err(|_| MemifRefusal("a region must be a memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
-            return Err(Refusal("a region must be sealed against shrinking"));
+            return Err(MemifRefusal("a region must be sealed against shrinking"));
         }
-        let stat = rustix::fs::fstat(fd).map_err(|_| Refusal("a region without a size"))?;
+        let stat = rustix::fs::fstat(fd).map_err(|_| MemifRefusal("a region without a size"))?;
         if u64::try_from(stat.st_size).is_ok_and(|size| size < bytes) {
-            return Err(Refusal("a region is shorter than announced"));
+            return Err(MemifRefusal("a region is shorter than announced"));
         }
-        let system = rustix::fs::fstatfs(fd).map_err(|_| Refusal("a region must be a memfd"))?;
+        let system =
+            rustix::fs::fstatfs(fd).map_err(|_| MemifRefusal("a region must be a memfd"))?;
         if system.f_type as u64 == HUGETLBFS_MAGIC {
-            return Err(Refusal("a region must not be of huge pages"));
+            return Err(MemifRefusal("a region must not be of huge pages"));
         }
-        let bytes = usize::try_from(bytes).map_err(|_| Refusal("invalid region size"))?;
-        Self::map(fd, bytes).map_err(|_| Refusal("a region can not be mapped"))
+        let bytes = usize::try_from(bytes).map_err(|_| MemifRefusal("invalid region size"))?;
+        Self::map(fd, bytes).map_err(|_| MemifRefusal("a region can not be mapped"))
     }
 
     fn map(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
@@ -84,7 +85,7 @@ impl Region {
     pub(super) fn read(&self, offset: usize, private: &mut [u8]) -> bool {
         let Some(from) = self.locate(offset, private.len()) else { return false };
         // SAFETY: `locate` found the range inside the mapping, which lives as long as `self`;
-        // `private` is memory of its own, since nobody makes a slice of a region.
+        // `private` does not overlap it: a slice never points into a region.
         unsafe { copy::from_shared(private, from.as_ptr()) };
         true
     }
@@ -95,7 +96,7 @@ impl Region {
     pub(super) fn write(&self, offset: usize, private: &[u8]) -> bool {
         let Some(to) = self.locate(offset, private.len()) else { return false };
         // SAFETY: `locate` found the range inside the mapping, which lives as long as `self` and is
-        // writable; `private` is memory of its own, since nobody makes a slice of a region.
+        // writable; `private` does not overlap it: a slice never points into a region.
         unsafe { copy::to_shared(to.as_ptr(), private) };
         true
     }
@@ -132,10 +133,10 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for MemifRegion {
     fn drop(&mut self) {
-        // SAFETY: `base` and `bytes` are those of `map`, which nobody unmapped before, and whoever
-        // holds an address into the region holds the region too (`Ring`).
+        // SAFETY: `base` and `bytes` are those of `map`, still mapped: only `drop` unmaps them.
+        // Holders of an address into the region also hold the region (`MemifRing`).
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "a whole mapping can be unmapped");
     }

@@ -25,7 +25,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use super::region::Region;
+use super::region::MemifRegion;
 
 /// What the first word of a ring holds.
 const COOKIE: u32 = 0x03E3_1F20;
@@ -37,7 +37,7 @@ const MASK_INTERRUPT: u16 = 1;
 const NEXT: u16 = 1;
 
 /// Alignment that a ring needs in its region; regions start on a page.
-pub(super) const RING_ALIGNMENT: usize = align_of::<Descriptor>();
+pub(super) const RING_ALIGNMENT: usize = align_of::<RingDescriptor>();
 
 #[repr(C)]
 struct Header {
@@ -51,22 +51,22 @@ struct Header {
 
 /// 16 bytes, read and written as two words.
 #[repr(C)]
-struct Descriptor([AtomicU64; 2]);
+struct RingDescriptor([AtomicU64; 2]);
 
 const _: () = assert!(size_of::<Header>() == 128);
-const _: () = assert!(size_of::<Descriptor>() == 16);
+const _: () = assert!(size_of::<RingDescriptor>() == 16);
 const _: () = assert!(std::mem::offset_of!(Header, head) == 6);
 const _: () = assert!(std::mem::offset_of!(Header, tail) == 64);
-const _: () = assert!(align_of::<Header>() <= align_of::<Descriptor>());
+const _: () = assert!(align_of::<Header>() <= align_of::<RingDescriptor>());
 
 /// Bytes that a ring of 2^`size_log2` descriptors takes.
 pub(super) const fn ring_bytes(size_log2: u8) -> usize {
-    size_of::<Header>() + (size_of::<Descriptor>() << size_log2)
+    size_of::<Header>() + (size_of::<RingDescriptor>() << size_log2)
 }
 
 /// What a descriptor says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct DescriptorFields {
     /// The frame goes on in the next one.
     pub(super) more: bool,
     /// The region of the buffer.
@@ -87,21 +87,21 @@ pub(super) enum Index {
 }
 
 /// A ring, from either side.
-pub(super) struct Ring {
+pub(super) struct MemifRing {
     header: NonNull<Header>,
-    descriptors: NonNull<[Descriptor]>,
+    descriptors: NonNull<[RingDescriptor]>,
     /// Keeps what both point into.
-    _region: Arc<Region>,
+    _region: Arc<MemifRegion>,
 }
 
 // SAFETY: the pointers lead into the region, which any thread may use (see there) and which the
 // ring keeps; what they point at is atomics only.
-unsafe impl Send for Ring {}
+unsafe impl Send for MemifRing {}
 
-impl Ring {
+impl MemifRing {
     /// The ring of 2^`size_log2` descriptors at `offset`; `None`: it is not inside the region, or
     /// not aligned.
-    pub(super) fn at(region: &Arc<Region>, offset: usize, size_log2: u8) -> Option<Self> {
+    pub(super) fn at(region: &Arc<MemifRegion>, offset: usize, size_log2: u8) -> Option<Self> {
         if !offset.is_multiple_of(RING_ALIGNMENT) {
             return None;
         }
@@ -120,7 +120,7 @@ impl Ring {
         unsafe { self.header.as_ref() }
     }
 
-    fn descriptors(&self) -> &[Descriptor] {
+    fn descriptors(&self) -> &[RingDescriptor] {
         // SAFETY: as for the header: `at` found all of them inside; 128 bytes behind a multiple of
         // 8 is one too; they are atomics only.
         unsafe { self.descriptors.as_ref() }
@@ -142,7 +142,7 @@ impl Ring {
         header.cookie.store(COOKIE, Ordering::Relaxed);
     }
 
-    /// Whether somebody made this a ring.
+    /// Whether the peer has initialised this ring.
     pub(super) fn has_cookie(&self) -> bool {
         self.header().cookie.load(Ordering::Relaxed) == COOKIE
     }
@@ -155,13 +155,13 @@ impl Ring {
     }
 
     /// Reads the peer's index. Acquire: pairs with the peer's release store of it
-    /// ([`Ring::store`]), so that descriptors and bytes written before it are seen.
+    /// ([`MemifRing::store`]), so that descriptors and bytes written before it are seen.
     pub(super) fn load(&self, index: Index) -> u16 {
         self.index(index).load(Ordering::Acquire)
     }
 
-    /// Writes our index. Release: pairs with the peer's acquire load of it ([`Ring::load`]), so
-    /// that descriptors and bytes written before are seen, and reads made before are over.
+    /// Writes our index. Release: pairs with the peer's acquire load of it ([`MemifRing::load`]),
+    /// so that descriptors and bytes written before are seen, and reads made before are over.
     pub(super) fn store(&self, index: Index, value: u16) {
         self.index(index).store(value, Ordering::Release);
     }
@@ -169,11 +169,11 @@ impl Ring {
     /// Reads the descriptor of the slot that `index` falls on. Relaxed: its order is that of the
     /// indices.
     #[inline(always)]
-    pub(super) fn read(&self, index: u16) -> Slot {
+    pub(super) fn read(&self, index: u16) -> DescriptorFields {
         let [first, second] = &self.descriptor(index).0;
         let [f0, f1, r0, r1, l0, l1, l2, l3] = first.load(Ordering::Relaxed).to_ne_bytes();
         let [o0, o1, o2, o3, ..] = second.load(Ordering::Relaxed).to_ne_bytes();
-        Slot {
+        DescriptorFields {
             more: u16::from_ne_bytes([f0, f1]) & NEXT != 0,
             region: u16::from_ne_bytes([r0, r1]),
             len: u32::from_ne_bytes([l0, l1, l2, l3]),
@@ -181,11 +181,11 @@ impl Ring {
         }
     }
 
-    /// Writes the descriptor of the slot that `index` falls on. Relaxed: see [`Ring::read`]. Always
-    /// inlined, so that the fields go from registers into the two words: through memory the
+    /// Writes the descriptor of the slot that `index` falls on. Relaxed: see [`MemifRing::read`].
+    /// Always inlined, so that the fields go from registers into the two words: through memory the
     /// processor would have to wait for each.
     #[inline(always)]
-    pub(super) fn write(&self, index: u16, slot: Slot) {
+    pub(super) fn write(&self, index: u16, slot: DescriptorFields) {
         let [first, second] = &self.descriptor(index).0;
         let [f0, f1] = if slot.more { NEXT } else { 0 }.to_ne_bytes();
         let [r0, r1] = slot.region.to_ne_bytes();
@@ -196,7 +196,7 @@ impl Ring {
     }
 
     #[inline(always)]
-    fn descriptor(&self, index: u16) -> &Descriptor {
+    fn descriptor(&self, index: u16) -> &RingDescriptor {
         // The size is a power of two, so the remainder is inside whatever `index` is.
         let descriptors = self.descriptors();
         &descriptors[usize::from(index) & (descriptors.len() - 1)]
@@ -209,23 +209,23 @@ impl Ring {
     }
 
     /// Says whether the producer need not wake us. The fence pairs with the one in
-    /// [`Ring::wants_interrupt`]: either the producer sees that we want to be woken, or our next
-    /// [`Ring::load`] sees its index.
+    /// [`MemifRing::wants_interrupt`]: either the producer sees that we want to be woken, or our
+    /// next [`MemifRing::load`] sees its index.
     pub(super) fn mask_interrupt(&self, mask: bool) {
         let flags = if mask { MASK_INTERRUPT } else { 0 };
         self.header().flags.store(flags, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the consumer wants to be woken, asked after [`Ring::store`]. The fence pairs with
-    /// the one in [`Ring::mask_interrupt`].
+    /// Whether the consumer wants to be woken, asked after [`MemifRing::store`]. The fence pairs
+    /// with the one in [`MemifRing::mask_interrupt`].
     pub(super) fn wants_interrupt(&self) -> bool {
         fence(Ordering::SeqCst);
         self.header().flags.load(Ordering::Relaxed) & MASK_INTERRUPT == 0
     }
 }
 
-impl std::fmt::Debug for Ring {
+impl std::fmt::Debug for MemifRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (head, tail) = (self.load(Index::Head), self.load(Index::Tail));
         write!(f, "Ring {{ size: {}, head: {head}, tail: {tail} }}", self.size())

@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
 
-use super::control::{AddRing, Message};
-use super::handshake::{self, Agreed, Refusal, Reply, RingOffer, ServerHandshake, Terms};
-use super::lane::{Buffers, Receiving, Sending};
-use super::region::Region;
-use super::ring::{Ring, ring_bytes};
-use super::socket::{self, Arrival};
+use super::control::{AddRing, MemifMessage};
+use super::handshake::{self, AgreedMemory, RingOffer, ServerHandshake, ServerReply, Terms};
+use super::lane::{LaneBuffers, ReceiveLane, SendLane};
+use super::refusal::MemifRefusal;
+use super::region::MemifRegion;
+use super::ring::{MemifRing, ring_bytes};
+use super::socket::{self, SocketArrival};
+use crate::held_signals::HeldSignals;
 use crate::limits::{MEMIF_MESSAGE_TIMEOUT_MS, MEMIF_REGION_BYTES_MAX};
 
 /// How long a peer may take over one message.
@@ -26,8 +28,8 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_millis(MEMIF_MESSAGE_TIMEOUT_MS
 
 /// Both rings of one queue, and what wakes their consumers.
 pub(super) struct Lanes {
-    pub(super) receiving: Receiving,
-    pub(super) sending: Sending,
+    pub(super) receiving: ReceiveLane,
+    pub(super) sending: SendLane,
     /// Readable when the peer has sent.
     pub(super) wakes_us: OwnedFd,
     /// To be raised when we have sent (`interrupt.rs`).
@@ -45,8 +47,8 @@ pub(super) enum NoSession {
     SentAway(String),
 }
 
-impl From<Refusal> for NoSession {
-    fn from(refusal: Refusal) -> Self {
+impl From<MemifRefusal> for NoSession {
+    fn from(refusal: MemifRefusal) -> Self {
         Self::Refused(refusal.to_string())
     }
 }
@@ -93,13 +95,13 @@ impl Session {
             return;
         }
         match socket::receive(self.channel(), Instant::now()) {
-            Ok(Arrival::Nothing | Arrival::Message(Message::Ack, _)) => {}
-            Ok(Arrival::Message(Message::Disconnect { reason, .. }, _)) => {
+            Ok(SocketArrival::Nothing | SocketArrival::Message(MemifMessage::Ack, _)) => {}
+            Ok(SocketArrival::Message(MemifMessage::Disconnect { reason, .. }, _)) => {
                 self.over(&format!("the peer disconnected: {}", reason.to_text()));
             }
-            Ok(Arrival::Closed) => self.over("the peer closed the control channel"),
-            Ok(Arrival::Message(..)) => self.disconnect("unexpected message"),
-            Ok(Arrival::Nonsense(nonsense)) => self.disconnect(&nonsense.to_string()),
+            Ok(SocketArrival::Closed) => self.over("the peer closed the control channel"),
+            Ok(SocketArrival::Message(..)) => self.disconnect("unexpected message"),
+            Ok(SocketArrival::Nonsense(nonsense)) => self.disconnect(&nonsense.to_string()),
             Err(error) => self.over(&format!("the control channel failed: {error}")),
         }
     }
@@ -126,13 +128,20 @@ impl Drop for Session {
 }
 
 /// Sends one message, and names what it was if it fails.
-fn say(session: &Session, message: &Message, fd: Option<BorrowedFd<'_>>) -> Result<(), NoSession> {
+fn say(
+    session: &Session,
+    message: &MemifMessage,
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<(), NoSession> {
     let sent = socket::send(session.channel(), message, fd);
     sent.map_err(|error| NoSession::Io("sending on the control channel", error))
 }
 
 /// The next message that is due, or why there is none.
-fn hear(session: &Session, deadline: Instant) -> Result<(Message, Option<OwnedFd>), NoSession> {
+fn hear(
+    session: &Session,
+    deadline: Instant,
+) -> Result<(MemifMessage, Option<OwnedFd>), NoSession> {
     // The whole handshake has a deadline, and each message has one of its own.
     let deadline = deadline.min(Instant::now() + MESSAGE_TIMEOUT);
     heard(session, deadline)?.ok_or_else(too_late)
@@ -142,17 +151,17 @@ fn hear(session: &Session, deadline: Instant) -> Result<(Message, Option<OwnedFd
 fn heard(
     session: &Session,
     deadline: Instant,
-) -> Result<Option<(Message, Option<OwnedFd>)>, NoSession> {
+) -> Result<Option<(MemifMessage, Option<OwnedFd>)>, NoSession> {
     match socket::receive(session.channel(), deadline) {
-        Ok(Arrival::Message(Message::Disconnect { reason, .. }, _)) => {
+        Ok(SocketArrival::Message(MemifMessage::Disconnect { reason, .. }, _)) => {
             Err(NoSession::SentAway(format!("the peer disconnected: {}", reason.to_text())))
         }
-        Ok(Arrival::Message(message, fd)) => Ok(Some((message, fd))),
-        Ok(Arrival::Nonsense(nonsense)) => Err(NoSession::Refused(nonsense.to_string())),
-        Ok(Arrival::Closed) => {
+        Ok(SocketArrival::Message(message, fd)) => Ok(Some((message, fd))),
+        Ok(SocketArrival::Nonsense(nonsense)) => Err(NoSession::Refused(nonsense.to_string())),
+        Ok(SocketArrival::Closed) => {
             Err(NoSession::SentAway("the peer closed the control channel".to_owned()))
         }
-        Ok(Arrival::Nothing) => Ok(None),
+        Ok(SocketArrival::Nothing) => Ok(None),
         Err(error) => Err(NoSession::Io("receiving on the control channel", error)),
     }
 }
@@ -195,8 +204,8 @@ impl Joining {
         while let Some((message, fd)) = heard(&self.session, now)? {
             self.due = now + MESSAGE_TIMEOUT;
             match self.handshake.on_message(message, fd)? {
-                Reply::Ack => say(&self.session, &Message::Ack, None)?,
-                Reply::Connected => return self.connected().map(Some),
+                ServerReply::Ack => say(&self.session, &MemifMessage::Ack, None)?,
+                ServerReply::Connected => return self.connected().map(Some),
             }
         }
         if now >= self.due { Err(too_late()) } else { Ok(None) }
@@ -206,7 +215,7 @@ impl Joining {
         let _ = self.session.peer.set(self.handshake.peer().to_text());
         let name = self.handshake.name();
         let lanes = adopt(&mut self.handshake)?;
-        say(&self.session, &Message::Connected { name }, None)?;
+        say(&self.session, &MemifMessage::Connected { name }, None)?;
         Ok(lanes)
     }
 
@@ -226,11 +235,12 @@ impl Joining {
     }
 }
 
-/// Serves one client that has just connected. Blocks until `deadline` at most.
+/// Serves one client that has just connected. Blocks until `deadline` or a held signal at most.
 pub(super) fn serve(
     channel: OwnedFd,
     terms: &Terms,
     deadline: Instant,
+    held: Option<&HeldSignals>,
 ) -> Result<Joined, NoSession> {
     let mut joining = Joining::begin(channel, terms, Instant::now())?;
     loop {
@@ -238,7 +248,7 @@ pub(super) fn serve(
             return Ok((joining.into_session(), lanes));
         }
         let until = deadline.min(joining.due());
-        let is_heard = socket::readable(joining.channel(), Some(until))
+        let is_heard = socket::readable(joining.channel(), Some(until), held)
             .map_err(|error| NoSession::Io("waiting on the control channel", error))?;
         if !is_heard && Instant::now() >= deadline {
             return Err(too_late());
@@ -250,43 +260,44 @@ pub(super) fn serve(
 fn adopt(offer: &mut ServerHandshake<OwnedFd>) -> Result<Vec<Lanes>, NoSession> {
     let mut regions = Vec::with_capacity(offer.regions.len());
     for region in &offer.regions {
-        regions.push(Arc::new(Region::adopt(&region.fd, region.bytes)?));
+        regions.push(Arc::new(MemifRegion::adopt(&region.fd, region.bytes)?));
     }
-    let regions: Arc<[Arc<Region>]> = regions.into();
-    let adopt_ring = |offer: RingOffer<OwnedFd>| -> Result<(Ring, OwnedFd), Refusal> {
+    let regions: Arc<[Arc<MemifRegion>]> = regions.into();
+    let adopt_ring = |offer: RingOffer<OwnedFd>| -> Result<(MemifRing, OwnedFd), MemifRefusal> {
         let AddRing { region, offset, size_log2, .. } = offer.ring;
-        let region = regions.get(usize::from(region)).ok_or(Refusal("a ring in no region"))?;
-        let ring = Ring::at(region, offset as usize, size_log2);
-        let ring = ring.filter(Ring::has_cookie).ok_or(Refusal("a ring without its cookie"))?;
+        let region = regions.get(usize::from(region)).ok_or(MemifRefusal("a ring in no region"))?;
+        let ring = MemifRing::at(region, offset as usize, size_log2);
+        let ring =
+            ring.filter(MemifRing::has_cookie).ok_or(MemifRefusal("a ring without its cookie"))?;
         check_eventfd(&offer.fd)?;
         Ok((ring, offer.fd))
     };
     let (to_server, to_client) = (take(&mut offer.to_server), take(&mut offer.to_client));
     let mut lanes = Vec::with_capacity(to_server.len());
     for (to_us, to_client) in to_server.into_iter().zip(to_client) {
-        let buffers = Buffers::Theirs { regions: Arc::clone(&regions) };
+        let buffers = LaneBuffers::Theirs { regions: Arc::clone(&regions) };
         let (ring, wakes_us) = adopt_ring(to_us)?;
         ring.mask_interrupt(true);
-        let receiving = Receiving::new(ring, buffers.clone());
+        let receiving = ReceiveLane::new(ring, buffers.clone());
         let (ring, wakes_peer) = adopt_ring(to_client)?;
-        let sending = Sending::new(ring, buffers);
+        let sending = SendLane::new(ring, buffers);
         lanes.push(Lanes { receiving, sending, wakes_us, wakes_peer });
     }
     Ok(lanes)
 }
 
 /// Lets only an event descriptor pass: nothing else can be raised.
-fn check_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
+fn check_eventfd(fd: &OwnedFd) -> Result<(), MemifRefusal> {
     use std::os::fd::AsRawFd;
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     match std::fs::read_link(link) {
         Ok(to) if to.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
-        _ => Err(Refusal("a ring's descriptor must be an eventfd")),
+        _ => Err(MemifRefusal("a ring's descriptor must be an eventfd")),
     }
 }
 
 /// What a client wants of memory.
-pub(super) struct Wanted {
+pub(super) struct WantedMemory {
     /// What both sides have to agree about.
     pub(super) terms: Terms,
     /// Bytes of one buffer.
@@ -296,7 +307,7 @@ pub(super) struct Wanted {
 /// Connects as a client, on a channel to a server.
 pub(super) fn join(
     channel: OwnedFd,
-    wanted: &Wanted,
+    wanted: &WantedMemory,
     deadline: Instant,
 ) -> Result<(Arc<Session>, Vec<Lanes>), NoSession> {
     let session = Session::new(channel);
@@ -309,57 +320,59 @@ pub(super) fn join(
 
 fn join_server(
     session: &Session,
-    wanted: &Wanted,
+    wanted: &WantedMemory,
     deadline: Instant,
 ) -> Result<Vec<Lanes>, NoSession> {
     let (message, _) = hear(session, deadline)?;
-    let Message::Hello(hello) = message else { return Err(Refusal("HELLO comes first").into()) };
+    let MemifMessage::Hello(hello) = message else {
+        return Err(MemifRefusal("HELLO comes first").into());
+    };
     let _ = session.peer.set(hello.name.to_text());
     let agreed = handshake::agree(&wanted.terms, &hello)?;
-    let offer = Offer::make(agreed, wanted.buffer_bytes)?;
-    let ask = |message: &Message, fd: Option<BorrowedFd<'_>>| -> Result<(), NoSession> {
+    let offer = MemoryOffer::make(agreed, wanted.buffer_bytes)?;
+    let ask = |message: &MemifMessage, fd: Option<BorrowedFd<'_>>| -> Result<(), NoSession> {
         say(session, message, fd)?;
         match hear(session, deadline)? {
-            (Message::Ack, _) => Ok(()),
-            _ => Err(Refusal("ACK was due").into()),
+            (MemifMessage::Ack, _) => Ok(()),
+            _ => Err(MemifRefusal("ACK was due").into()),
         }
     };
     ask(&handshake::init(&wanted.terms), None)?;
     let bytes = offer.bytes as u64;
-    ask(&Message::AddRegion { index: 0, bytes }, Some(offer.memory.as_fd()))?;
+    ask(&MemifMessage::AddRegion { index: 0, bytes }, Some(offer.memory.as_fd()))?;
     for to_server in [true, false] {
         for queue in 0..agreed.queue_count {
             let (ring, wakes) = offer.ring(to_server, queue);
-            ask(&Message::AddRing(ring), Some(wakes.as_fd()))?;
+            ask(&MemifMessage::AddRing(ring), Some(wakes.as_fd()))?;
         }
     }
-    say(session, &Message::Connect { name: wanted.terms.name }, None)?;
+    say(session, &MemifMessage::Connect { name: wanted.terms.name }, None)?;
     match hear(session, deadline)? {
-        (Message::Connected { .. }, _) => offer.into_lanes(),
-        _ => Err(Refusal("CONNECTED was due").into()),
+        (MemifMessage::Connected { .. }, _) => offer.into_lanes(),
+        _ => Err(MemifRefusal("CONNECTED was due").into()),
     }
 }
 
 /// The client's memory: one region with all rings, then all buffers.
-struct Offer {
-    agreed: Agreed,
+struct MemoryOffer {
+    agreed: AgreedMemory,
     buffer_bytes: u32,
-    region: Arc<Region>,
+    region: Arc<MemifRegion>,
     memory: OwnedFd,
     bytes: usize,
     /// One per ring: those to the server first.
     wakes: Vec<OwnedFd>,
 }
 
-impl Offer {
-    fn make(agreed: Agreed, buffer_bytes: u32) -> Result<Self, NoSession> {
+impl MemoryOffer {
+    fn make(agreed: AgreedMemory, buffer_bytes: u32) -> Result<Self, NoSession> {
         let ring_count = 2 * usize::from(agreed.queue_count);
         let buffers_bytes = (buffer_bytes as usize) << agreed.ring_size_log2;
         let bytes = ring_count * (ring_bytes(agreed.ring_size_log2) + buffers_bytes);
         if bytes as u64 > MEMIF_REGION_BYTES_MAX {
-            return Err(Refusal("rings and buffers take more than a region holds").into());
+            return Err(MemifRefusal("rings and buffers take more than a region holds").into());
         }
-        let created = Region::create(bytes);
+        let created = MemifRegion::create(bytes);
         let (region, memory) =
             created.map_err(|error| NoSession::Io("making shared memory", error))?;
         let mut wakes = Vec::with_capacity(ring_count);
@@ -376,9 +389,9 @@ impl Offer {
     }
 
     /// The `index`th ring, those to the server first.
-    fn open_ring(&self, index: usize) -> Result<Ring, Refusal> {
-        let ring = Ring::at(&self.region, self.ring_offset(index), self.agreed.ring_size_log2);
-        ring.ok_or(Refusal("a ring outside of its region, or misaligned"))
+    fn open_ring(&self, index: usize) -> Result<MemifRing, MemifRefusal> {
+        let ring = MemifRing::at(&self.region, self.ring_offset(index), self.agreed.ring_size_log2);
+        ring.ok_or(MemifRefusal("a ring outside of its region, or misaligned"))
     }
 
     fn ring_offset(&self, index: usize) -> usize {
@@ -403,10 +416,10 @@ impl Offer {
         (ring, &self.wakes[index])
     }
 
-    fn buffers(&self, index: usize) -> Buffers {
+    fn buffers(&self, index: usize) -> LaneBuffers {
         let rings = self.wakes.len() * ring_bytes(self.agreed.ring_size_log2);
         let each = (self.buffer_bytes as usize) << self.agreed.ring_size_log2;
-        Buffers::Ours {
+        LaneBuffers::Ours {
             region: Arc::clone(&self.region),
             first_offset: (rings + index * each) as u32,
             buffer_bytes: self.buffer_bytes,
@@ -419,8 +432,8 @@ impl Offer {
         let mut lanes = Vec::with_capacity(queue_count);
         for queue in 0..queue_count {
             let to_us = queue_count + queue;
-            let receiving = Receiving::new(self.open_ring(to_us)?, self.buffers(to_us));
-            let sending = Sending::new(self.open_ring(queue)?, self.buffers(queue));
+            let receiving = ReceiveLane::new(self.open_ring(to_us)?, self.buffers(to_us));
+            let sending = SendLane::new(self.open_ring(queue)?, self.buffers(queue));
             lanes.push((receiving, sending));
         }
         let wakes_us = self.wakes.split_off(queue_count);

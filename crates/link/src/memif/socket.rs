@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - No call blocks past its deadline.
-//! - A descriptor that a peer sent is owned from the moment it arrived, and closed if nobody wants
-//!   it; so a peer cannot leave descriptors behind in us.
+//! - A received descriptor is owned at once, and closed if it is not used, so that a peer cannot
+//!   exhaust our descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,16 +18,17 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::control::{MESSAGE_BYTES, Message, NoMessage};
+use super::control::{MESSAGE_BYTES, MemifMessage, NoMessage};
 use crate::BoundPath;
+use crate::held_signals::HeldSignals;
 
 /// Clients that may wait while one is served.
 const BACKLOG: i32 = 8;
 
 /// What arrived.
-pub(super) enum Arrival {
+pub(super) enum SocketArrival {
     /// A message, with the descriptor that came along.
-    Message(Message, Option<OwnedFd>),
+    Message(MemifMessage, Option<OwnedFd>),
     /// Bytes that are no message.
     Nonsense(NoMessage),
     /// The peer closed the channel.
@@ -73,8 +74,15 @@ pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Takes the next client; `None`: none until the deadline.
-pub(super) fn accept(listener: &OwnedFd, deadline: Option<Instant>) -> io::Result<Option<OwnedFd>> {
-    if !readable(listener.as_fd(), deadline)? {
+///
+/// # Errors
+/// Interrupted by one of the held signals; what the kernel answers.
+pub(super) fn accept(
+    listener: &OwnedFd,
+    deadline: Option<Instant>,
+    held: Option<&HeldSignals>,
+) -> io::Result<Option<OwnedFd>> {
+    if !readable(listener.as_fd(), deadline, held)? {
         return Ok(None);
     }
     Ok(Some(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?))
@@ -84,7 +92,7 @@ pub(super) fn accept(listener: &OwnedFd, deadline: Option<Instant>) -> io::Resul
 /// that is full is an error and not waited for.
 pub(super) fn send(
     channel: BorrowedFd<'_>,
-    message: &Message,
+    message: &MemifMessage,
     fd: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let bytes = message.encode();
@@ -101,9 +109,9 @@ pub(super) fn send(
 }
 
 /// Receives one message, waiting until `deadline` (in the past: not at all).
-pub(super) fn receive(channel: BorrowedFd<'_>, deadline: Instant) -> io::Result<Arrival> {
-    if !readable(channel, Some(deadline))? {
-        return Ok(Arrival::Nothing);
+pub(super) fn receive(channel: BorrowedFd<'_>, deadline: Instant) -> io::Result<SocketArrival> {
+    if !readable(channel, Some(deadline), None)? {
+        return Ok(SocketArrival::Nothing);
     }
     let mut bytes = [0; MESSAGE_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -112,8 +120,8 @@ pub(super) fn receive(channel: BorrowedFd<'_>, deadline: Instant) -> io::Result<
     let parts = &mut [IoSliceMut::new(&mut bytes)];
     let received = match rustix::net::recvmsg(channel, parts, &mut control, flags) {
         Ok(received) => received.bytes,
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(Arrival::Nothing),
-        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Arrival::Closed),
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(SocketArrival::Nothing),
+        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(SocketArrival::Closed),
         Err(other) => return Err(other.into()),
     };
     let fd = control.drain().find_map(|message| match message {
@@ -121,22 +129,35 @@ pub(super) fn receive(channel: BorrowedFd<'_>, deadline: Instant) -> io::Result<
         _ => None,
     });
     if received == 0 {
-        return Ok(Arrival::Closed);
+        return Ok(SocketArrival::Closed);
     }
-    Ok(match Message::decode(&bytes[..received]) {
-        Ok(message) => Arrival::Message(message, fd),
-        Err(nonsense) => Arrival::Nonsense(nonsense),
+    Ok(match MemifMessage::decode(&bytes[..received]) {
+        Ok(message) => SocketArrival::Message(message, fd),
+        Err(nonsense) => SocketArrival::Nonsense(nonsense),
     })
 }
 
 /// Waits until `fd` is readable (or at its end); `false`: not until the deadline.
-pub(super) fn readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+///
+/// # Errors
+/// Interrupted by one of the held signals; what the kernel answers.
+pub(super) fn readable(
+    fd: BorrowedFd<'_>,
+    deadline: Option<Instant>,
+    held: Option<&HeldSignals>,
+) -> io::Result<bool> {
     loop {
         let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // A time too long for the kernel's type is as good as for ever.
         let timeout = rest.and_then(|rest| Timespec::try_from(rest).ok());
-        match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {
+        // Without held signals the same descriptor stands there twice.
+        let signals = held.map_or(fd, AsFd::as_fd);
+        let mut polled = [&fd, &signals].map(|fd| PollFd::new(fd, PollFlags::IN));
+        match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(0) => return Ok(false),
+            Ok(_) if held.is_some() && !polled[1].revents().is_empty() => {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             Ok(_) => return Ok(true),
             Err(Errno::INTR) => {}
             Err(other) => return Err(other.into()),

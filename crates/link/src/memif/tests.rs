@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use super::control::{Init, Message};
+use super::control::{Init, MemifMessage};
 use super::*;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -153,13 +153,13 @@ fn a_client_that_does_not_agree_is_told_so() {
 }
 
 #[test]
-fn nobody_there_is_an_error_in_time() {
-    let nobody = settings("nobody");
+fn missing_peer_is_an_error_before_the_deadline() {
+    let absent = settings("absent");
     let start = Instant::now();
-    let error = connect(&nobody, Duration::from_millis(50)).expect_err("nobody").to_string();
+    let error = connect(&absent, Duration::from_millis(50)).expect_err("no server").to_string();
     assert!(error.contains("no server is listening"), "{error}");
-    let mut listener = Listener::bind(&nobody).expect("listener");
-    let error = listener.accept(Duration::from_millis(50)).expect_err("nobody").to_string();
+    let mut listener = Listener::bind(&absent).expect("listener");
+    let error = listener.accept(Duration::from_millis(50)).expect_err("no client").to_string();
     assert!(error.contains("no client has come"), "{error}");
     assert!(start.elapsed() < SOON);
 }
@@ -169,9 +169,9 @@ fn a_socket_file_left_behind_is_replaced_and_a_live_one_is_not() {
     let path = std::env::temp_dir().join(format!("mp-memif-{}.sock", std::process::id()));
     let on_file = Settings { socket: path.clone(), ..settings("file") };
     let abandoned = socket::listen(&path).expect("a socket");
-    assert!(Listener::bind(&on_file).is_err(), "somebody listens");
+    assert!(Listener::bind(&on_file).is_err(), "another server listens");
     drop(abandoned);
-    drop(Listener::bind(&on_file).expect("nobody listens any more"));
+    drop(Listener::bind(&on_file).expect("the other server is gone"));
     assert!(!path.exists());
 }
 
@@ -222,21 +222,21 @@ fn hostile_client(wanted: &Settings, seed: u64) {
     };
     let channel = socket::connect(&wanted.socket).expect("a server");
     let honest_init = handshake::init(&wanted.terms());
-    let (_region, memory) = region::Region::create(4096).expect("memory");
+    let (_region, memory) = region::MemifRegion::create(4096).expect("memory");
     for step in 0..4 + next(6) {
         let message = match next(8) {
             _ if step == 0 && !seed.is_multiple_of(4) => honest_init,
-            0 => Message::AddRegion { index: next(3) as u16, bytes: 1 << next(40) },
-            1 => Message::AddRegion { index: 0, bytes: 4096 },
-            2 => Message::Connect { name: Text::new("x") },
-            3 => Message::Init(Init {
+            0 => MemifMessage::AddRegion { index: next(3) as u16, bytes: 1 << next(40) },
+            1 => MemifMessage::AddRegion { index: 0, bytes: 4096 },
+            2 => MemifMessage::Connect { name: FixedText::new("x") },
+            3 => MemifMessage::Init(Init {
                 version: next(4) as u16,
                 id: next(2) as u32,
                 mode: next(3) as u8,
                 secret: [0; SECRET_BYTES],
-                name: Text::new(""),
+                name: FixedText::new(""),
             }),
-            _ => Message::AddRing(control::AddRing {
+            _ => MemifMessage::AddRing(control::AddRing {
                 to_server: next(2) == 0,
                 index: next(2) as u16,
                 region: next(2) as u16,
@@ -259,14 +259,14 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
     let of_client = wanted.clone();
     let client = thread::spawn(move || {
         let channel = socket::connect(&of_client.socket).expect("a server");
-        let (region, memory) = region::Region::create(4096).expect("memory");
+        let (region, memory) = region::MemifRegion::create(4096).expect("memory");
         let region = Arc::new(region);
         for offset in [0, 1024] {
-            ring::Ring::at(&region, offset, 3).expect("ring").clear();
+            ring::MemifRing::at(&region, offset, 3).expect("ring").clear();
         }
         let (_reader, writer) = io::pipe().expect("a pipe");
         let ring = |to_server, offset| {
-            Message::AddRing(control::AddRing {
+            MemifMessage::AddRing(control::AddRing {
                 to_server,
                 index: 0,
                 region: 0,
@@ -277,10 +277,10 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
         };
         let steps = [
             (handshake::init(&of_client.terms()), None),
-            (Message::AddRegion { index: 0, bytes: 4096 }, Some(memory.as_fd())),
+            (MemifMessage::AddRegion { index: 0, bytes: 4096 }, Some(memory.as_fd())),
             (ring(true, 0), Some(writer.as_fd())),
             (ring(false, 1024), Some(writer.as_fd())),
-            (Message::Connect { name: Text::new("pipe") }, None),
+            (MemifMessage::Connect { name: FixedText::new("pipe") }, None),
         ];
         for (message, fd) in steps {
             socket::send(channel.as_fd(), &message, fd).expect("sent");
@@ -288,7 +288,7 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
         // HELLO, four ACKs, and the word that ends it.
         let deadline = Instant::now() + SOON;
         let mut last = None;
-        while let Ok(socket::Arrival::Message(message, _)) =
+        while let Ok(socket::SocketArrival::Message(message, _)) =
             socket::receive(channel.as_fd(), deadline)
         {
             last = Some(message);
@@ -302,14 +302,14 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
     assert_eq!(last, Some(handshake::disconnect("a ring's descriptor must be an eventfd")));
 }
 
-/// Runs `acts` with two links of one cable, after somebody who has their event descriptors has
-/// taken `O_NONBLOCK` away, and has written `fill`.
+/// Runs `acts` with two connected links, after a holder of their event descriptors has cleared
+/// `O_NONBLOCK` and written `fill`.
 fn at_a_peers_mercy(name: &str, fill: Option<u64>, acts: fn(&mut Memif, &mut Memif)) {
     let (mut one, mut other) = joined(&settings(name));
     let (mut one, mut other) = (one.remove(0), other.remove(0));
     // Those of the other are the same.
     for fd in [&one.lanes.wakes_us, &one.lanes.wakes_peer] {
-        rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::empty()).expect("a flag of everybody's");
+        rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::empty()).expect("clears the shared flag");
         if let Some(fill) = fill {
             rustix::io::write(fd, &fill.to_ne_bytes()).expect("there is room");
         }
@@ -325,7 +325,7 @@ fn at_a_peers_mercy(name: &str, fill: Option<u64>, acts: fn(&mut Memif, &mut Mem
 }
 
 #[test]
-fn a_peer_that_fills_what_wakes_it_blocks_nobody() {
+fn peer_filling_its_eventfd_does_not_block_us() {
     at_a_peers_mercy("full", Some(u64::MAX - 1), |one, other| {
         for round in 0..100_u8 {
             // The peer wants to be woken, and is; it never reads the counter.
@@ -337,7 +337,7 @@ fn a_peer_that_fills_what_wakes_it_blocks_nobody() {
 }
 
 #[test]
-fn a_peer_that_lets_reads_block_blocks_nobody() {
+fn peer_clearing_nonblock_does_not_block_our_reads() {
     at_a_peers_mercy("empty", None, |one, other| {
         for round in 0..100_u8 {
             assert!(other.arm().expect("armed"), "there is nothing yet");

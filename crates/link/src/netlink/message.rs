@@ -49,7 +49,7 @@ pub enum Fact {
     Address(Address),
     /// A way to somewhere.
     Route(Route),
-    /// Who is reached over an interface, and where.
+    /// A neighbour on an interface and its link-layer address.
     Neighbour(Neighbour),
 }
 
@@ -66,7 +66,7 @@ pub struct Interface {
     pub mtu: u32,
     /// Switched on.
     pub is_up: bool,
-    /// There is somebody at the other end of the wire.
+    /// Whether the interface has a carrier.
     pub has_carrier: bool,
     /// The host talking to itself.
     pub is_loopback: bool,
@@ -92,7 +92,7 @@ pub enum RouteKind {
     Unicast,
     /// They are for this host.
     Local,
-    /// They are for everybody on the network.
+    /// Broadcast packets of the network.
     Broadcast,
     /// They are for a group.
     Multicast,
@@ -109,7 +109,7 @@ pub struct Route {
     pub destination: IpAddr,
     /// Bits of `destination` that have to be the same.
     pub prefix_len: u8,
-    /// Who takes it on; `None`: the destination is on the network.
+    /// Next hop; `None` if the destination is on the network.
     pub gateway: Option<IpAddr>,
     /// The interface's number.
     pub interface: Option<u32>,
@@ -138,7 +138,7 @@ pub struct Neighbour {
 
 /// What a message says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum MessageBody {
     Is(Fact),
     Gone(Fact),
     /// The end of a list.
@@ -150,12 +150,12 @@ pub(super) enum Body {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct NetlinkMessage {
     /// Which request it answers; 0: none.
     pub(super) sequence: u32,
     /// The list changed while it was written.
     pub(super) is_interrupted: bool,
-    pub(super) body: Body,
+    pub(super) body: MessageBody,
 }
 
 /// A request for a list of all families.
@@ -170,7 +170,7 @@ pub(super) fn list_request(kind: u16, sequence: u32) -> [u8; HEADER_BYTES + FIXE
 }
 
 /// The messages of one datagram.
-pub(super) struct Messages<'a> {
+pub(super) struct NetlinkMessages<'a> {
     rest: &'a [u8],
     /// Next hops of a route that were not told yet.
     hops: Option<Hops<'a>>,
@@ -185,12 +185,12 @@ struct Hops<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Messages<'a> {
+impl<'a> NetlinkMessages<'a> {
     pub(super) fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram, hops: None }
     }
 
-    fn next_hop(&mut self) -> Option<Message> {
+    fn next_hop(&mut self) -> Option<NetlinkMessage> {
         let hops = self.hops.as_mut()?;
         let Some((hop, attributes)) = split_hop(&mut hops.rest) else {
             self.hops = None;
@@ -202,15 +202,15 @@ impl<'a> Messages<'a> {
         let route = Route { interface, gateway, ..hops.route.clone() };
         let (sequence, is_interrupted) = (hops.sequence, hops.is_interrupted);
         let fact = Fact::Route(route);
-        let body = if hops.is_gone { Body::Gone(fact) } else { Body::Is(fact) };
-        Some(Message { sequence, is_interrupted, body })
+        let body = if hops.is_gone { MessageBody::Gone(fact) } else { MessageBody::Is(fact) };
+        Some(NetlinkMessage { sequence, is_interrupted, body })
     }
 }
 
-impl Iterator for Messages<'_> {
-    type Item = Message;
+impl Iterator for NetlinkMessages<'_> {
+    type Item = NetlinkMessage;
 
-    fn next(&mut self) -> Option<Message> {
+    fn next(&mut self) -> Option<NetlinkMessage> {
         loop {
             if let Some(message) = self.next_hop() {
                 return Some(message);
@@ -232,25 +232,25 @@ impl Iterator for Messages<'_> {
                 self.hops = Some(Hops { sequence, is_interrupted, is_gone, route, rest });
                 continue;
             }
-            let body = body(kind, payload).unwrap_or(Body::Other);
-            return Some(Message { sequence, is_interrupted, body });
+            let body = body(kind, payload).unwrap_or(MessageBody::Other);
+            return Some(NetlinkMessage { sequence, is_interrupted, body });
         }
     }
 }
 
 /// `None`: it cannot be read, or is of no kind that we read.
-fn body(kind: u16, payload: &[u8]) -> Option<Body> {
+fn body(kind: u16, payload: &[u8]) -> Option<MessageBody> {
     Some(match kind {
-        ERROR => Body::Error((word(payload, 0)? as i32).checked_neg()?),
-        DONE => Body::Done,
-        NEW_LINK => Body::Is(Fact::Interface(interface(payload)?)),
-        DEL_LINK => Body::Gone(Fact::Interface(interface(payload)?)),
-        NEW_ADDRESS => Body::Is(Fact::Address(address(payload)?)),
-        DEL_ADDRESS => Body::Gone(Fact::Address(address(payload)?)),
-        NEW_ROUTE => Body::Is(Fact::Route(route(payload)?.0)),
-        DEL_ROUTE => Body::Gone(Fact::Route(route(payload)?.0)),
-        NEW_NEIGHBOUR => Body::Is(Fact::Neighbour(neighbour(payload)?)),
-        DEL_NEIGHBOUR => Body::Gone(Fact::Neighbour(neighbour(payload)?)),
+        ERROR => MessageBody::Error((word(payload, 0)? as i32).checked_neg()?),
+        DONE => MessageBody::Done,
+        NEW_LINK => MessageBody::Is(Fact::Interface(interface(payload)?)),
+        DEL_LINK => MessageBody::Gone(Fact::Interface(interface(payload)?)),
+        NEW_ADDRESS => MessageBody::Is(Fact::Address(address(payload)?)),
+        DEL_ADDRESS => MessageBody::Gone(Fact::Address(address(payload)?)),
+        NEW_ROUTE => MessageBody::Is(Fact::Route(route(payload)?.0)),
+        DEL_ROUTE => MessageBody::Gone(Fact::Route(route(payload)?.0)),
+        NEW_NEIGHBOUR => MessageBody::Is(Fact::Neighbour(neighbour(payload)?)),
+        DEL_NEIGHBOUR => MessageBody::Gone(Fact::Neighbour(neighbour(payload)?)),
         _ => return None,
     })
 }

@@ -102,7 +102,7 @@ fn a_released_flow_is_the_kernels_and_a_taken_one_ours() {
 }
 
 #[test]
-fn an_error_belongs_to_whoever_sent_what_it_quotes() {
+fn icmp_error_belongs_to_sender_of_quoted_packet() {
     let ours = sharing();
     let error = |port, kind| {
         let quoted = packet(6, HERE, THERE, &ports(port, 5));

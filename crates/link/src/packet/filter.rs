@@ -18,7 +18,7 @@ use crate::{Flow, LinkError, Medium, Ownership, Transport};
 
 /// One instruction, laid out as the kernel's `sock_filter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Instruction {
+pub(super) struct FilterInstruction {
     pub(super) code: u16,
     pub(super) jump_true: u8,
     pub(super) jump_false: u8,
@@ -72,8 +72,8 @@ const FRAGMENT_HEADER: u32 = 44;
 pub(super) fn compile(
     medium: Medium,
     ownership: &Ownership,
-) -> Result<Vec<Instruction>, LinkError> {
-    let mut program = Program { ownership, code: Vec::new(), jumps: Vec::new(), labels: 0 };
+) -> Result<Vec<FilterInstruction>, LinkError> {
+    let mut program = FilterProgram { ownership, code: Vec::new(), jumps: Vec::new(), labels: 0 };
     program.frame(medium);
     let code = program.linked();
     if code.len() > PACKET_FILTER_INSTRUCTIONS_MAX {
@@ -85,18 +85,18 @@ pub(super) fn compile(
 
 /// A place in the program that is not known yet.
 #[derive(Clone, Copy, PartialEq)]
-struct Label(usize);
+struct FilterLabel(usize);
 
-struct Program<'a> {
+struct FilterProgram<'a> {
     ownership: &'a Ownership,
-    code: Vec<Instruction>,
+    code: Vec<FilterInstruction>,
     /// Jumps whose value is still the number of a label, and the places of labels.
-    jumps: Vec<(Label, Place)>,
+    jumps: Vec<(FilterLabel, FilterEnd)>,
     labels: usize,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum FilterEnd {
     From(usize),
     To(usize),
 }
@@ -128,36 +128,36 @@ impl Family {
     }
 }
 
-impl Program<'_> {
+impl FilterProgram<'_> {
     fn put(&mut self, code: u16, value: u32) {
         self.branch(code, value, 0, 0);
     }
 
     fn branch(&mut self, code: u16, value: u32, jump_true: u8, jump_false: u8) {
-        self.code.push(Instruction { code, jump_true, jump_false, value });
+        self.code.push(FilterInstruction { code, jump_true, jump_false, value });
     }
 
-    fn label(&mut self) -> Label {
+    fn label(&mut self) -> FilterLabel {
         self.labels += 1;
-        Label(self.labels)
+        FilterLabel(self.labels)
     }
 
-    fn here(&mut self, label: Label) {
-        self.jumps.push((label, Place::To(self.code.len())));
+    fn here(&mut self, label: FilterLabel) {
+        self.jumps.push((label, FilterEnd::To(self.code.len())));
     }
 
-    fn jump(&mut self, label: Label) {
-        self.jumps.push((label, Place::From(self.code.len())));
+    fn jump(&mut self, label: FilterLabel) {
+        self.jumps.push((label, FilterEnd::From(self.code.len())));
         self.put(JUMP, 0);
     }
 
     /// If A is `value`, goes to `label`.
-    fn jump_if(&mut self, value: u32, label: Label) {
+    fn jump_if(&mut self, value: u32, label: FilterLabel) {
         self.branch(JUMP_EQUAL, value, 0, 1);
         self.jump(label);
     }
 
-    fn jump_unless(&mut self, value: u32, label: Label) {
+    fn jump_unless(&mut self, value: u32, label: FilterLabel) {
         self.branch(JUMP_EQUAL, value, 1, 0);
         self.jump(label);
     }
@@ -166,11 +166,11 @@ impl Program<'_> {
         self.put(RETURN, if is_ours { TAKE } else { LEAVE });
     }
 
-    fn linked(mut self) -> Vec<Instruction> {
+    fn linked(mut self) -> Vec<FilterInstruction> {
         for &(label, place) in &self.jumps {
-            let Place::From(from) = place else { continue };
-            let find = |&(other, place): &(Label, Place)| match place {
-                Place::To(to) if other == label => Some(to),
+            let FilterEnd::From(from) = place else { continue };
+            let find = |&(other, place): &(FilterLabel, FilterEnd)| match place {
+                FilterEnd::To(to) if other == label => Some(to),
                 _ => None,
             };
             let to = self.jumps.iter().find_map(find).expect("every label is set by `frame`");
@@ -263,7 +263,7 @@ impl Program<'_> {
     }
 
     /// Goes to `label` if the local address in memory is one of ours.
-    fn jump_if_ours(&mut self, family: Family, label: Label) {
+    fn jump_if_ours(&mut self, family: Family, label: FilterLabel) {
         let ownership = self.ownership;
         let same_family = |address: &&IpAddr| address.is_ipv4() == family.is_ipv4;
         for address in ownership.addresses().iter().filter(same_family) {
@@ -280,7 +280,7 @@ impl Program<'_> {
     }
 
     /// TCP and UDP, by their ports. Other protocols: ICMP to `icmp`, the rest by the address.
-    fn transports(&mut self, family: Family, start: u32, is_ours: bool, icmp: Option<Label>) {
+    fn transports(&mut self, family: Family, start: u32, is_ours: bool, icmp: Option<FilterLabel>) {
         let (tcp, udp) = (self.label(), self.label());
         self.put(LOAD_BYTE, start + family.protocol);
         self.jump_if(u32::from(Transport::Tcp.number()), tcp);
@@ -350,7 +350,7 @@ impl Program<'_> {
         self.finish(is_ours);
     }
 
-    /// ICMP to one of our addresses: an error belongs to whoever sent the packet that it quotes.
+    /// ICMP to one of our addresses: an error belongs to the sender of the quoted packet.
     fn icmp(&mut self, family: Family, start: u32) {
         let error = self.label();
         let (load, at) =

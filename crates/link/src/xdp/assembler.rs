@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// One instruction as the kernel takes it (RFC 9669 section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Instruction {
+pub(super) struct BpfInstruction {
     opcode: u8,
     /// Destination in the low half, source in the high half.
     registers: u8,
@@ -20,7 +20,7 @@ pub(super) struct Instruction {
     immediate: i32,
 }
 
-const _: () = assert!(size_of::<Instruction>() == 8);
+const _: () = assert!(size_of::<BpfInstruction>() == 8);
 
 /// A register: `R0` holds results, `R1` to `R5` arguments, which a call destroys; `R6` to `R9`
 /// survive calls; `R10` is the end of the stack.
@@ -50,7 +50,7 @@ pub(super) enum Width {
 
 /// When a jump is taken; numbers are without sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum JumpCondition {
     Equal = 0x10,
     Greater = 0x20,
     GreaterOrEqual = 0x30,
@@ -71,7 +71,7 @@ pub(super) enum Arithmetic {
 
 /// A place in the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Label(usize);
+pub(super) struct BpfLabel(usize);
 
 /// Why there is no program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -104,9 +104,9 @@ const PSEUDO_MAP_FD: u8 = 1;
 /// A program under construction.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
-    code: Vec<Instruction>,
+    code: Vec<BpfInstruction>,
     labels: Vec<Option<usize>>,
-    jumps: Vec<(usize, Label)>,
+    jumps: Vec<(usize, BpfLabel)>,
 }
 
 impl Assembler {
@@ -116,19 +116,19 @@ impl Assembler {
     }
 
     /// A label that is still to be placed.
-    pub(super) fn label(&mut self) -> Label {
+    pub(super) fn label(&mut self) -> BpfLabel {
         self.labels.push(None);
-        Label(self.labels.len() - 1)
+        BpfLabel(self.labels.len() - 1)
     }
 
     /// The next instruction is where `label` is.
-    pub(super) fn place(&mut self, label: Label) {
+    pub(super) fn place(&mut self, label: BpfLabel) {
         self.labels[label.0] = Some(self.code.len());
     }
 
     fn emit(&mut self, opcode: u8, to: Register, from: u8, offset: i16, immediate: i32) {
         let registers = to as u8 | from << 4;
-        self.code.push(Instruction { opcode, registers, offset, immediate });
+        self.code.push(BpfInstruction { opcode, registers, offset, immediate });
     }
 
     /// `to = to op from`.
@@ -189,26 +189,38 @@ impl Assembler {
     }
 
     /// Goes on at `to`.
-    pub(super) fn jump(&mut self, to: Label) {
+    pub(super) fn jump(&mut self, to: BpfLabel) {
         self.jumps.push((self.code.len(), to));
         self.emit(JUMP, Register::R0, 0, 0, 0);
     }
 
     /// Goes on at `to` if the two registers are so.
-    pub(super) fn jump_if(&mut self, one: Register, when: When, other: Register, to: Label) {
+    pub(super) fn jump_if(
+        &mut self,
+        one: Register,
+        when: JumpCondition,
+        other: Register,
+        to: BpfLabel,
+    ) {
         self.jumps.push((self.code.len(), to));
         self.emit(JUMP | SOURCE_REGISTER | when as u8, one, other as u8, 0, 0);
     }
 
     /// Goes on at `to` if register and number are so.
-    pub(super) fn jump_if_number(&mut self, one: Register, when: When, number: i32, to: Label) {
+    pub(super) fn jump_if_number(
+        &mut self,
+        one: Register,
+        when: JumpCondition,
+        number: i32,
+        to: BpfLabel,
+    ) {
         self.jumps.push((self.code.len(), to));
         self.emit(JUMP | when as u8, one, 0, 0, number);
     }
 
     /// The program, its jumps filled in.
-    pub(super) fn finish(mut self) -> Result<Vec<Instruction>, AssemblyError> {
-        for &(at, Label(label)) in &self.jumps {
+    pub(super) fn finish(mut self) -> Result<Vec<BpfInstruction>, AssemblyError> {
+        for &(at, BpfLabel(label)) in &self.jumps {
             let target = self.labels[label].ok_or(AssemblyError::NotPlaced)?;
             // An offset counts from the instruction behind the jump.
             let distance = target.checked_sub(at + 1).ok_or(AssemblyError::Backwards)?;

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use super::assembler::Instruction;
+use super::assembler::BpfInstruction;
 use crate::spec::XdpMode;
 
 // `enum bpf_cmd`.
@@ -94,7 +94,7 @@ struct ProgramLoad {
 
 /// Of both OBJECT_PIN and OBJECT_GET.
 #[repr(C)]
-struct Object {
+struct PinnedObject {
     path: u64,
     fd: u32,
     flags: u32,
@@ -156,7 +156,7 @@ unsafe fn bpf<T>(command: libc::c_int, attribute: &mut T) -> io::Result<libc::c_
 /// The descriptor that a command answered with.
 fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     let fd = i32::try_from(fd).map_err(|_| io::ErrorKind::InvalidData)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -207,7 +207,7 @@ impl Map {
         Ok(Self { fd: owned(fd)?, key_bytes, value_bytes })
     }
 
-    /// A map of sockets that somebody else made. Another kind of map is refused.
+    /// Adopts an XSKMAP of another program. Other kinds of maps are refused.
     pub(super) fn adopt_sockets(fd: OwnedFd) -> io::Result<Self> {
         let mut info = MapInfo::default();
         let mut attribute = InfoByFd {
@@ -223,10 +223,10 @@ impl Map {
         Ok(Self { fd, key_bytes: 4, value_bytes: 4 })
     }
 
-    /// A map of sockets that somebody else pinned in a BPF file system.
+    /// Opens an XSKMAP that another program pinned in a BPF file system.
     pub(super) fn pinned_sockets(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_encoded_bytes())?;
-        let mut attribute = Object { path: address(path.as_ptr()), fd: 0, flags: 0 };
+        let mut attribute = PinnedObject { path: address(path.as_ptr()), fd: 0, flags: 0 };
         // SAFETY: OBJ_GET's struct; `path` is a C string and alive.
         let fd = unsafe { bpf(OBJECT_GET, &mut attribute) }?;
         Self::adopt_sockets(owned(fd)?)
@@ -236,7 +236,7 @@ impl Map {
     pub(super) fn pin(&self, path: &Path) -> io::Result<()> {
         let path = CString::new(path.as_os_str().as_encoded_bytes())?;
         let fd = raw(self.fd.as_fd());
-        let mut attribute = Object { path: address(path.as_ptr()), fd, flags: 0 };
+        let mut attribute = PinnedObject { path: address(path.as_ptr()), fd, flags: 0 };
         // SAFETY: OBJ_PIN's struct; `path` is a C string and alive.
         unsafe { bpf(OBJECT_PIN, &mut attribute) }.map(drop)
     }
@@ -280,15 +280,19 @@ impl AsFd for Map {
 
 /// A loaded XDP program.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct XdpProgram {
     fd: OwnedFd,
 }
 
-impl Program {
+impl XdpProgram {
     /// Has the kernel verify and load `code`. An error of the verifier's comes with the end of its
     /// log.
     /// `has_pieces`: it is run for frames of several buffers, too.
-    pub(super) fn load(code: &[Instruction], called: &str, has_pieces: bool) -> io::Result<Self> {
+    pub(super) fn load(
+        code: &[BpfInstruction],
+        called: &str,
+        has_pieces: bool,
+    ) -> io::Result<Self> {
         let flags = if has_pieces { PROGRAM_HAS_PIECES } else { 0 };
         let outcome = Self::try_load(code, (called, flags), &mut []);
         let Err(error) = &outcome else { return outcome };
@@ -305,7 +309,7 @@ impl Program {
     }
 
     fn try_load(
-        code: &[Instruction],
+        code: &[BpfInstruction],
         (called, flags): (&str, u32),
         log: &mut [u8],
     ) -> io::Result<Self> {

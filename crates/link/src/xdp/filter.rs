@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::bpf::{Map, MapKind, Program};
+use super::bpf::{Map, MapKind, XdpProgram};
 use super::busy::{is_busy, while_busy};
 use super::program::{
     self, ADDRESS_KEY_BYTES, ADDRESS_SHARED, ADDRESS_WHOLE, FLOW_KEY_BYTES, FLOW_RELEASED,
@@ -60,7 +60,7 @@ pub(super) struct Filter {
     addresses: Map,
     flows: Map,
     ports: Map,
-    program: Program,
+    program: XdpProgram,
     contents: Contents,
     /// The program runs as long as this is open.
     attachment: Option<OwnedFd>,
@@ -85,13 +85,13 @@ impl Filter {
             ports: ports.as_fd(),
         };
         let code = program::program(&maps).map_err(io::Error::other)?;
-        let program = Program::load(&code, "mp_ownership", has_pieces)?;
+        let program = XdpProgram::load(&code, "mp_ownership", has_pieces)?;
         let contents = Contents::of(&Ownership::new());
         Ok(Self { sockets, addresses, flows, ports, program, contents, attachment: None })
     }
 
-    /// Runs the program at an interface: where it is told, or else in the driver if it can and in
-    /// the general path if not; the driver's refusal comes along then.
+    /// Attaches the program to an interface: in the given mode, or else in native mode if supported
+    /// and in generic mode otherwise; then the driver's error is returned too.
     pub(super) fn attach(
         &mut self,
         interface: u32,
@@ -103,7 +103,7 @@ impl Filter {
                 self.attachment = Some(attachment);
                 return Ok((first, None));
             }
-            // Somebody else's program is there: the general path would not be free either.
+            // Another program is attached: generic mode would not be free either.
             Err(error) if mode.is_some() || is_busy(&error) => {
                 return Err(error);
             }

@@ -8,20 +8,20 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// One mapping, readable and writable.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(super) struct RingMapping {
     base: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: a mapping is an address and a length; it belongs to the process and not to a thread.
 // What may be done with the memory is the holder's to say.
-unsafe impl Send for Mapping {}
+unsafe impl Send for RingMapping {}
 
-// SAFETY: a shared reference tells the address and the length and nothing else; whoever reads or
-// writes at such an address says why no other thread does.
-unsafe impl Sync for Mapping {}
+// SAFETY: a shared reference gives only address and length; each access through the address has its
+// own argument why no other thread accesses the same bytes.
+unsafe impl Sync for RingMapping {}
 
-impl Mapping {
+impl RingMapping {
     /// Memory of this process alone, zeros.
     pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -62,10 +62,10 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for RingMapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `bytes` are those of the call that mapped it, and nobody unmapped it
-        // before; whoever holds an address into it holds the mapping too.
+        // SAFETY: `base` and `bytes` are those of the call that mapped it; only `drop` unmaps.
+        // Holders of an address into the mapping also hold the mapping.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "a whole mapping can be unmapped");
     }

@@ -1,8 +1,8 @@
-//! Frames that come in several buffers (multi-buffer, `XDP_PKT_CONTD`), put together.
+//! Reassembly of frames in several buffers (multi-buffer, `XDP_PKT_CONTD`).
 //!
 //! Pure: pieces in, a frame out.
 //!
-//! Invariant: nothing grows; a frame that is too long, or of which a piece was bad, is nobody's.
+//! Invariant: nothing grows; a frame that is too long or has an invalid piece is dropped.
 
 /// A frame on its way to being whole.
 #[derive(Debug)]

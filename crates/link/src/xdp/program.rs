@@ -10,8 +10,8 @@
 //!   veth the sender has to write them into the frame: `txvlan off` there.)
 //! - IPv6 packets with extension headers before the transport: the program walks no chain of
 //!   unknown length, and TCP and UDP of this kind are rare.
-//! - Later fragments to an address that is shared: they carry no ports. Nobody gets all fragments
-//!   of a packet to our ports, so the kernel never answers one.
+//! - Later fragments to a shared address: they carry no ports. The kernel never gets all fragments
+//!   of a packet for our ports, so it never answers one.
 //!
 //! A frame of ours on a queue without a socket is dropped: the kernel must not answer it.
 //!
@@ -25,7 +25,9 @@ use std::os::fd::BorrowedFd;
 
 use super::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use super::assembler::Width::{Byte, Double, Half, Word};
-use super::assembler::{Arithmetic, Assembler, AssemblyError, Instruction, Label, Register, When};
+use super::assembler::{
+    Arithmetic, Assembler, AssemblyError, BpfInstruction, BpfLabel, JumpCondition, Register,
+};
 use crate::{Flow, Transport};
 
 /// Bytes in the key of the map of addresses: an IPv6 address, IPv4 mapped (RFC 4291 2.5.5.2).
@@ -57,7 +59,7 @@ pub(super) struct Maps<'a> {
     pub(super) sockets: BorrowedFd<'a>,
     /// Address to what is ours of it.
     pub(super) addresses: BorrowedFd<'a>,
-    /// Flow to whose it is.
+    /// Map from flow to owner.
     pub(super) flows: BorrowedFd<'a>,
     /// Bits of ports that are ours.
     pub(super) ports: BorrowedFd<'a>,
@@ -110,22 +112,22 @@ const ICMPV6: i32 = 58;
 
 /// Where the parts of the program begin.
 struct Labels {
-    pass: Label,
-    redirect: Label,
+    pass: BpfLabel,
+    redirect: BpfLabel,
     /// The key is whole: decide by flow, address and port.
-    flow: Label,
+    flow: BpfLabel,
     /// No ports: only a whole address is ours.
-    portless: Label,
+    portless: BpfLabel,
     /// R2 is at a transport header with ports.
-    ports: Label,
+    ports: BpfLabel,
     /// R2 is at an ICMP error; R9 knows its destination.
-    error_ipv4: Label,
+    error_ipv4: BpfLabel,
     /// The same for ICMPv6.
-    error_ipv6: Label,
+    error_ipv6: BpfLabel,
 }
 
 /// The instructions.
-pub(super) fn program(maps: &Maps<'_>) -> Result<Vec<Instruction>, AssemblyError> {
+pub(super) fn program(maps: &Maps<'_>) -> Result<Vec<BpfInstruction>, AssemblyError> {
     let mut a = Assembler::new();
     let labels = Labels {
         pass: a.label(),
@@ -143,8 +145,8 @@ pub(super) fn program(maps: &Maps<'_>) -> Result<Vec<Instruction>, AssemblyError
     clear_key(&mut a);
     need(&mut a, R7, ETHERNET_BYTES, &labels);
     a.load(Half, R3, R7, 12);
-    a.jump_if_number(R3, When::Equal, network(0x0800), ipv4);
-    a.jump_if_number(R3, When::Equal, network(0x86dd), ipv6);
+    a.jump_if_number(R3, JumpCondition::Equal, network(0x0800), ipv4);
+    a.jump_if_number(R3, JumpCondition::Equal, network(0x86dd), ipv6);
     a.jump(labels.pass);
 
     a.place(ipv4);
@@ -157,7 +159,7 @@ pub(super) fn program(maps: &Maps<'_>) -> Result<Vec<Instruction>, AssemblyError
     a.place(labels.flow);
     from_flow(&mut a, maps, &labels);
     a.place(labels.portless);
-    a.jump_if_number(R9, When::Equal, ADDRESS_WHOLE as i32, labels.redirect);
+    a.jump_if_number(R9, JumpCondition::Equal, ADDRESS_WHOLE as i32, labels.redirect);
     a.place(labels.pass);
     a.set_number(R0, PASS as i32);
     a.exit();
@@ -179,7 +181,7 @@ fn network(number: u16) -> i32 {
 fn need(a: &mut Assembler, from: Register, bytes: i32, labels: &Labels) {
     a.set(R3, from);
     a.alu_number(Arithmetic::Add, R3, bytes);
-    a.jump_if(R3, When::Greater, R8, labels.pass);
+    a.jump_if(R3, JumpCondition::Greater, R8, labels.pass);
 }
 
 fn clear_key(a: &mut Assembler) {
@@ -217,7 +219,7 @@ fn look_up_destination(a: &mut Assembler, maps: &Maps<'_>) {
     let unknown = a.label();
     look_up(a, maps.addresses, LOCAL);
     a.set_number(R9, 0);
-    a.jump_if_number(R0, When::Equal, 0, unknown);
+    a.jump_if_number(R0, JumpCondition::Equal, 0, unknown);
     a.load(Word, R9, R0, 0);
     a.place(unknown);
 }
@@ -231,7 +233,7 @@ fn from_ipv4(a: &mut Assembler, maps: &Maps<'_>, labels: &Labels) {
     look_up_destination(a, maps);
     // A fragment offset other than 0 (RFC 791): no ports.
     a.load(Half, R3, R7, at + 6);
-    a.jump_if_number(R3, When::Overlaps, network(0x1fff), labels.portless);
+    a.jump_if_number(R3, JumpCondition::Overlaps, network(0x1fff), labels.portless);
     // R2 = R7 + Ethernet's header + four times the header length.
     a.load(Byte, R2, R7, at);
     a.alu_number(Arithmetic::And, R2, 15);
@@ -240,14 +242,14 @@ fn from_ipv4(a: &mut Assembler, maps: &Maps<'_>, labels: &Labels) {
     a.alu_number(Arithmetic::Add, R2, ETHERNET_BYTES);
     a.load(Byte, R4, R7, at + 9);
     a.store(Byte, R10, PROTOCOL, R4);
-    a.jump_if_number(R4, When::Equal, TCP, labels.ports);
-    a.jump_if_number(R4, When::Equal, UDP, labels.ports);
-    a.jump_if_number(R4, When::NotEqual, ICMP, labels.portless);
+    a.jump_if_number(R4, JumpCondition::Equal, TCP, labels.ports);
+    a.jump_if_number(R4, JumpCondition::Equal, UDP, labels.ports);
+    a.jump_if_number(R4, JumpCondition::NotEqual, ICMP, labels.portless);
     need(a, R2, 1, labels);
     a.load(Byte, R5, R2, 0);
     // Destination unreachable, time exceeded, parameter problem (RFC 792).
     for kind in [3, 11, 12] {
-        a.jump_if_number(R5, When::Equal, kind, labels.error_ipv4);
+        a.jump_if_number(R5, JumpCondition::Equal, kind, labels.error_ipv4);
     }
     a.jump(labels.portless);
 }
@@ -264,22 +266,22 @@ fn from_ipv6(a: &mut Assembler, maps: &Maps<'_>, labels: &Labels) {
     a.alu_number(Arithmetic::Add, R2, ETHERNET_BYTES + 40);
     a.load(Byte, R4, R7, at + 6);
     a.store(Byte, R10, PROTOCOL, R4);
-    a.jump_if_number(R4, When::Equal, TCP, labels.ports);
-    a.jump_if_number(R4, When::Equal, UDP, labels.ports);
-    a.jump_if_number(R4, When::Equal, ICMPV6, icmp);
+    a.jump_if_number(R4, JumpCondition::Equal, TCP, labels.ports);
+    a.jump_if_number(R4, JumpCondition::Equal, UDP, labels.ports);
+    a.jump_if_number(R4, JumpCondition::Equal, ICMPV6, icmp);
     // Fragments and other extension headers too.
     a.jump(labels.portless);
     a.place(icmp);
     need(a, R2, 1, labels);
     a.load(Byte, R5, R2, 0);
-    // Router and neighbour discovery, redirects (RFC 4861): the kernel's, whoever has the address.
+    // Router and neighbour discovery, redirects (RFC 4861): always the kernel's.
     let not_discovery = a.label();
-    a.jump_if_number(R5, When::Greater, 137, not_discovery);
-    a.jump_if_number(R5, When::GreaterOrEqual, 133, labels.pass);
+    a.jump_if_number(R5, JumpCondition::Greater, 137, not_discovery);
+    a.jump_if_number(R5, JumpCondition::GreaterOrEqual, 133, labels.pass);
     a.place(not_discovery);
     // Errors (RFC 4443 section 3).
     for kind in 1..=4 {
-        a.jump_if_number(R5, When::Equal, kind, labels.error_ipv6);
+        a.jump_if_number(R5, JumpCondition::Equal, kind, labels.error_ipv6);
     }
     a.jump(labels.portless);
 }
@@ -305,8 +307,8 @@ fn from_error(a: &mut Assembler, labels: &Labels) {
     a.alu_number(Arithmetic::Add, R2, 40);
     a.place(quoted_ports);
     a.store(Byte, R10, PROTOCOL, R4);
-    a.jump_if_number(R4, When::Equal, TCP, has_ports);
-    a.jump_if_number(R4, When::NotEqual, UDP, labels.pass);
+    a.jump_if_number(R4, JumpCondition::Equal, TCP, has_ports);
+    a.jump_if_number(R4, JumpCondition::NotEqual, UDP, labels.pass);
     a.place(has_ports);
     need(a, R2, 4, labels);
     a.load(Half, R3, R2, 0);
@@ -319,15 +321,15 @@ fn from_error(a: &mut Assembler, labels: &Labels) {
 /// Moves R2 from an ICMP error to the packet that it quotes, of which `bytes` have to be there,
 /// and loads the first into R5.
 fn quoted(a: &mut Assembler, version: i32, bytes: i32, labels: &Labels) {
-    a.jump_if_number(R9, When::Equal, 0, labels.pass);
+    a.jump_if_number(R9, JumpCondition::Equal, 0, labels.pass);
     need(a, R2, 9, labels);
-    a.jump_if_number(R9, When::Equal, ADDRESS_WHOLE as i32, labels.redirect);
+    a.jump_if_number(R9, JumpCondition::Equal, ADDRESS_WHOLE as i32, labels.redirect);
     a.alu_number(Arithmetic::Add, R2, 8);
     need(a, R2, bytes, labels);
     a.load(Byte, R5, R2, 0);
     a.set(R4, R5);
     a.alu_number(Arithmetic::ShiftRight, R4, 4);
-    a.jump_if_number(R4, When::NotEqual, version, labels.pass);
+    a.jump_if_number(R4, JumpCondition::NotEqual, version, labels.pass);
 }
 
 /// R2 is at a received transport header: the source is remote.
@@ -343,15 +345,15 @@ fn from_ports(a: &mut Assembler, labels: &Labels) {
 fn from_flow(a: &mut Assembler, maps: &Maps<'_>, labels: &Labels) {
     let (by_port, is_tcp) = (a.label(), a.label());
     look_up(a, maps.flows, KEY);
-    a.jump_if_number(R0, When::Equal, 0, by_port);
+    a.jump_if_number(R0, JumpCondition::Equal, 0, by_port);
     a.load(Word, R3, R0, 0);
-    a.jump_if_number(R3, When::Equal, FLOW_RELEASED as i32, labels.pass);
+    a.jump_if_number(R3, JumpCondition::Equal, FLOW_RELEASED as i32, labels.pass);
     a.jump(labels.redirect);
     a.place(by_port);
     look_up(a, maps.addresses, LOCAL);
-    a.jump_if_number(R0, When::Equal, 0, labels.pass);
+    a.jump_if_number(R0, JumpCondition::Equal, 0, labels.pass);
     a.load(Word, R3, R0, 0);
-    a.jump_if_number(R3, When::Equal, ADDRESS_WHOLE as i32, labels.redirect);
+    a.jump_if_number(R3, JumpCondition::Equal, ADDRESS_WHOLE as i32, labels.redirect);
     a.load(Half, R3, R10, LOCAL_PORT);
     a.swap_network_16(R3);
     // R9 is free now: the bit in the word.
@@ -359,15 +361,15 @@ fn from_flow(a: &mut Assembler, maps: &Maps<'_>, labels: &Labels) {
     a.alu_number(Arithmetic::And, R9, PORTS_PER_WORD as i32 - 1);
     a.alu_number(Arithmetic::ShiftRight, R3, PORTS_PER_WORD.ilog2() as i32);
     a.load(Byte, R4, R10, PROTOCOL);
-    a.jump_if_number(R4, When::Equal, TCP, is_tcp);
+    a.jump_if_number(R4, JumpCondition::Equal, TCP, is_tcp);
     a.alu_number(Arithmetic::Add, R3, WORDS_PER_TRANSPORT as i32);
     a.place(is_tcp);
     a.store(Word, R10, WORD_INDEX, R3);
     look_up(a, maps.ports, WORD_INDEX);
-    a.jump_if_number(R0, When::Equal, 0, labels.pass);
+    a.jump_if_number(R0, JumpCondition::Equal, 0, labels.pass);
     a.load(Double, R3, R0, 0);
     a.alu(Arithmetic::ShiftRight, R3, R9);
-    a.jump_if_number(R3, When::Overlaps, 1, labels.redirect);
+    a.jump_if_number(R3, JumpCondition::Overlaps, 1, labels.redirect);
     a.jump(labels.pass);
 }
 

@@ -4,7 +4,8 @@ use std::io;
 use std::ops::RangeInclusive;
 
 use super::busy::is_busy;
-use super::socket::{Copying, Shape, Socket};
+use super::shape::SocketShape;
+use super::socket::{Copying, Socket};
 use super::{XdpConfig, failed};
 use crate::LinkError;
 
@@ -23,7 +24,7 @@ pub(super) struct Opened {
 /// Opens a socket on each of `queues`.
 pub(super) fn open(
     config: &XdpConfig,
-    shape: Shape,
+    shape: SocketShape,
     index: u32,
     queues: RangeInclusive<u32>,
 ) -> Result<Opened, LinkError> {
@@ -31,7 +32,7 @@ pub(super) fn open(
     let count = queues.clone().count() as u32;
     let shares = config.shares_memory && count > 1;
     let first_queue = *queues.start();
-    let mut bench = Bench { config, shape, index };
+    let mut bench = QueueSetup { config, shape, index };
     let parts = if shares { count } else { 1 };
     let (first, copying, note) = bench.alone(first_queue, parts)?;
     // A driver that reads our memory itself may know nothing of metadata, and would send frames
@@ -84,13 +85,13 @@ pub(super) fn open(
 const BIND: &str = "bind an AF_XDP socket";
 
 /// What is the same for all queues.
-struct Bench<'a> {
+struct QueueSetup<'a> {
     config: &'a XdpConfig,
-    shape: Shape,
+    shape: SocketShape,
     index: u32,
 }
 
-impl Bench<'_> {
+impl QueueSetup<'_> {
     /// A socket with memory of its own, for `parts` sockets.
     fn alone(&self, queue: u32, parts: u32) -> Result<(Socket, Copying, String), LinkError> {
         let socket = Socket::new(self.shape, parts);
@@ -137,8 +138,8 @@ fn checksums(config: &XdpConfig, first: &Socket, copying: Copying) -> String {
         Err(Some(why)) => {
             format!("transport checksums are made here; the kernel refused metadata: {why}")
         }
-        Err(None) if copying == Copying::None => "transport checksums are made here: nobody says \
-            whether the driver knows metadata"
+        Err(None) if copying == Copying::None => "transport checksums are made here: the driver \
+            does not report whether it supports metadata"
             .to_owned(),
         Err(None) => {
             "transport checksums are made here: frames of several buffers have no metadata"

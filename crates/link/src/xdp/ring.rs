@@ -21,15 +21,15 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::mapping::Mapping;
+use super::mapping::RingMapping;
 
 /// What the kernel says about a ring's layout (`struct xdp_ring_offset`).
 pub(super) type Layout = libc::xdp_ring_offset;
 
 /// A ring of `T`.
 #[derive(Debug)]
-struct Ring<T> {
-    _mapping: Mapping,
+struct XdpRing<T> {
+    _mapping: RingMapping,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
@@ -40,11 +40,11 @@ struct Ring<T> {
 
 // SAFETY: the pointers lead into the mapping that the ring holds; indices are atomics, and entries
 // are touched only by the end that owns them, which is one thread at a time (`&mut`).
-unsafe impl<T: Send> Send for Ring<T> {}
+unsafe impl<T: Send> Send for XdpRing<T> {}
 
-impl<T: Copy> Ring<T> {
+impl<T: Copy> XdpRing<T> {
     /// The ring of `size` entries in a mapping that the kernel laid out.
-    fn new(mapping: Mapping, layout: &Layout, size: u32) -> io::Result<Self> {
+    fn new(mapping: RingMapping, layout: &Layout, size: u32) -> io::Result<Self> {
         let bad = || io::Error::from(io::ErrorKind::InvalidData);
         let index = |offset: u64| -> io::Result<NonNull<AtomicU32>> {
             let offset = usize::try_from(offset).map_err(|_| bad())?;
@@ -89,18 +89,18 @@ impl<T: Copy> Ring<T> {
 
 /// Our end of a ring that the kernel fills.
 #[derive(Debug)]
-pub(super) struct Consumer<T> {
-    ring: Ring<T>,
+pub(super) struct XdpConsumer<T> {
+    ring: XdpRing<T>,
     /// The oldest entry not yet taken.
     next: u32,
     /// One past the newest entry that was seen.
     seen: u32,
 }
 
-impl<T: Copy> Consumer<T> {
+impl<T: Copy> XdpConsumer<T> {
     /// A ring that nothing went through yet.
-    pub(super) fn new(mapping: Mapping, layout: &Layout, size: u32) -> io::Result<Self> {
-        Ok(Self { ring: Ring::new(mapping, layout, size)?, next: 0, seen: 0 })
+    pub(super) fn new(mapping: RingMapping, layout: &Layout, size: u32) -> io::Result<Self> {
+        Ok(Self { ring: XdpRing::new(mapping, layout, size)?, next: 0, seen: 0 })
     }
 
     /// How many entries wait.
@@ -135,18 +135,18 @@ impl<T: Copy> Consumer<T> {
 
 /// Our end of a ring that the kernel empties.
 #[derive(Debug)]
-pub(super) struct Producer<T> {
-    ring: Ring<T>,
+pub(super) struct XdpProducer<T> {
+    ring: XdpRing<T>,
     /// The entry to be filled next.
     next: u32,
     /// One past the last entry that may be filled, as far as was seen.
     limit: u32,
 }
 
-impl<T: Copy> Producer<T> {
+impl<T: Copy> XdpProducer<T> {
     /// A ring that nothing went through yet.
-    pub(super) fn new(mapping: Mapping, layout: &Layout, size: u32) -> io::Result<Self> {
-        Ok(Self { ring: Ring::new(mapping, layout, size)?, next: 0, limit: size })
+    pub(super) fn new(mapping: RingMapping, layout: &Layout, size: u32) -> io::Result<Self> {
+        Ok(Self { ring: XdpRing::new(mapping, layout, size)?, next: 0, limit: size })
     }
 
     /// How many entries may be filled; asks the kernel only if fewer than `wanted` are known of.

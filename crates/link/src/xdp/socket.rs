@@ -18,47 +18,21 @@ use std::sync::Arc;
 use libc::{xdp_desc, xdp_mmap_offsets};
 
 use super::busy::{is_busy, while_busy};
-use super::mapping::Mapping;
+use super::mapping::RingMapping;
 use super::pieces::Pieces;
-use super::ring::{Consumer, Layout, Producer};
+use super::ring::{Layout, XdpConsumer, XdpProducer};
+use super::shape::SocketShape;
 use super::umem::{Umem, ask_for_checksum};
-use crate::socket_option::{OptionValue, option, set_option};
+use crate::socket_option::{SocketOptionValue, option, set_option};
 
 // SAFETY: 64-bit integers.
-unsafe impl OptionValue for libc::xdp_statistics {}
+unsafe impl SocketOptionValue for libc::xdp_statistics {}
 // SAFETY: 64-bit integers.
-unsafe impl OptionValue for xdp_mmap_offsets {}
-
-/// How a socket is laid out.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    /// Bytes of one chunk: of a frame, unless it comes in pieces.
-    pub(super) frame_bytes: u32,
-    /// Entries of each ring, and chunks in each direction.
-    pub(super) ring_size: u32,
-    /// The longest frame, if it may come in pieces.
-    pub(super) pieces_bytes: Option<usize>,
-    /// Checksums are to be left to the kernel.
-    pub(super) wants_metadata: bool,
-}
-
-impl Shape {
-    /// Chunks of one socket.
-    pub(super) const fn chunk_count(&self) -> u32 {
-        2 * self.ring_size
-    }
-
-    /// Chunks of a frame that is sent.
-    pub(super) fn pieces(&self) -> u32 {
-        let bytes = self.pieces_bytes.unwrap_or(1);
-        // At most `XDP_PIECES_MAX`, which `open` checks.
-        bytes.div_ceil(self.frame_bytes as usize) as u32
-    }
-}
+unsafe impl SocketOptionValue for xdp_mmap_offsets {}
 
 /// What became of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum TakenFrame {
     /// It was lent.
     Lent,
     /// The kernel named memory that is not a frame's.
@@ -69,7 +43,7 @@ pub(super) enum Taken {
 
 /// A frame that was filled.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Outgoing {
+pub(super) struct FilledFrame {
     /// Its length in bytes, above zero.
     pub(super) len: u32,
     /// Where its transport checksum begins and, from there, where the field is, if the kernel is to
@@ -91,12 +65,12 @@ pub(super) enum Copying {
 pub(super) struct Socket {
     // Dropped first: the kernel lets go of the memory below.
     fd: OwnedFd,
-    receive: Consumer<xdp_desc>,
-    fill: Producer<u64>,
-    transmit: Producer<xdp_desc>,
-    completion: Consumer<u64>,
+    receive: XdpConsumer<xdp_desc>,
+    fill: XdpProducer<u64>,
+    transmit: XdpProducer<xdp_desc>,
+    completion: XdpConsumer<u64>,
     umem: Arc<Umem>,
-    shape: Shape,
+    shape: SocketShape,
     /// Frames for sending that are with us, by their first chunk.
     free: Vec<u64>,
     /// Where those frames begin, and pieces of each that are with the kernel.
@@ -108,7 +82,7 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Makes a socket with its rings and with memory for `parts` sockets; not bound yet.
-    pub(super) fn new(shape: Shape, parts: u32) -> io::Result<Self> {
+    pub(super) fn new(shape: SocketShape, parts: u32) -> io::Result<Self> {
         let fd = socket()?;
         let umem = Umem::register(&fd, shape, parts)?;
         Self::with_memory(fd, shape, Arc::new(umem), 0)
@@ -119,8 +93,13 @@ impl Socket {
         Self::with_memory(socket()?, self.shape, Arc::clone(&self.umem), part)
     }
 
-    fn with_memory(fd: OwnedFd, shape: Shape, umem: Arc<Umem>, part: u32) -> io::Result<Self> {
-        let Shape { frame_bytes, ring_size, .. } = shape;
+    fn with_memory(
+        fd: OwnedFd,
+        shape: SocketShape,
+        umem: Arc<Umem>,
+        part: u32,
+    ) -> io::Result<Self> {
+        let SocketShape { frame_bytes, ring_size, .. } = shape;
         // The kernel shows a received frame before it shows that its entry in the fill ring is
         // free, so a frame may come back while its old entry still counts: twice the entries.
         let fill_size = 2 * ring_size;
@@ -142,10 +121,10 @@ impl Socket {
         let frames = 0..ring_size / shape.pieces();
         let mut socket = Self {
             fd,
-            receive: Consumer::new(receive, &layouts.rx, ring_size)?,
-            fill: Producer::new(fill, &layouts.fr, fill_size)?,
-            transmit: Producer::new(transmit, &layouts.tx, ring_size)?,
-            completion: Consumer::new(completion, &layouts.cr, ring_size)?,
+            receive: XdpConsumer::new(receive, &layouts.rx, ring_size)?,
+            fill: XdpProducer::new(fill, &layouts.fr, fill_size)?,
+            transmit: XdpProducer::new(transmit, &layouts.tx, ring_size)?,
+            completion: XdpConsumer::new(completion, &layouts.cr, ring_size)?,
             umem,
             shape,
             sending_from: chunk(ring_size),
@@ -226,7 +205,7 @@ impl Socket {
     }
 
     /// Lends the oldest received frame; `None`: none is whole.
-    pub(super) fn receive(&mut self, each: impl FnOnce(&[u8])) -> Option<Taken> {
+    pub(super) fn receive(&mut self, each: impl FnOnce(&[u8])) -> Option<TakenFrame> {
         loop {
             let descriptor = self.receive.take()?;
             let len = descriptor.len as usize;
@@ -245,10 +224,10 @@ impl Socket {
                 Some(bytes) if is_last && !self.pieces.is_open() => {
                     each(bytes);
                     self.return_chunk(start);
-                    return Some(Taken::Lent);
+                    return Some(TakenFrame::Lent);
                 }
                 // A chunk that is none is lost: it cannot be given back.
-                None if is_last && !self.pieces.is_open() => return Some(Taken::Malformed),
+                None if is_last && !self.pieces.is_open() => return Some(TakenFrame::Malformed),
                 bytes => {
                     self.pieces.add(bytes);
                     bytes.is_some()
@@ -259,7 +238,7 @@ impl Socket {
             }
             if is_last {
                 let whole = self.pieces.end().map(each);
-                return Some(if whole.is_some() { Taken::Lent } else { Taken::TooLong });
+                return Some(if whole.is_some() { TakenFrame::Lent } else { TakenFrame::TooLong });
             }
         }
     }
@@ -301,7 +280,7 @@ impl Socket {
     /// free. Answers `None` if there is no frame or no room.
     pub(super) fn send<R>(
         &mut self,
-        fill: impl FnOnce(&mut [u8]) -> (Option<Outgoing>, R),
+        fill: impl FnOnce(&mut [u8]) -> (Option<FilledFrame>, R),
     ) -> Option<R> {
         let pieces = self.shape.pieces();
         if self.transmit.room(pieces) < pieces {
@@ -313,12 +292,12 @@ impl Socket {
         let place = self.umem.memory.locate(at, bytes_max)?;
         // SAFETY: the bytes are inside of the UMEM, which is private to this process and not
         // otherwise referred to. The frame is in `free`: the kernel has completed it or never had
-        // it, and no other socket has it, so nobody else touches it before `publish`; `&mut self`
-        // makes it the only slice.
+        // it, and no other socket has it, so there is no other access before `publish`; `&mut
+        // self` makes it the only slice.
         let bytes = unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), bytes_max) };
         let (metadata, room) = bytes.split_at_mut(self.umem.metadata_bytes as usize);
         let (outgoing, answer) = fill(room);
-        if let Some(Outgoing { len, checksum }) = outgoing {
+        if let Some(FilledFrame { len, checksum }) = outgoing {
             let len = len.min(room.len() as u32);
             let asked = checksum.filter(|_| !metadata.is_empty());
             if let Some(checksum) = asked {
@@ -421,7 +400,7 @@ fn socket() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -435,7 +414,7 @@ fn map(
     offset: u64,
     ring_size: u32,
     entry_bytes: usize,
-) -> io::Result<Mapping> {
+) -> io::Result<RingMapping> {
     let bytes = layout.desc as usize + ring_size as usize * entry_bytes;
-    Mapping::shared(fd, offset, bytes)
+    RingMapping::shared(fd, offset, bytes)
 }

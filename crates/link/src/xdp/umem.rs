@@ -13,8 +13,8 @@ use std::os::fd::OwnedFd;
 
 use libc::xdp_umem_reg;
 
-use super::mapping::Mapping;
-use super::socket::Shape;
+use super::mapping::RingMapping;
+use super::shape::SocketShape;
 use crate::socket_option::set_option_with_memory;
 
 /// Bytes before a frame that tell the driver what is left to it: those of `struct xsk_tx_metadata`,
@@ -25,7 +25,7 @@ const _: () = assert!(METADATA_BYTES as usize >= size_of::<libc::xsk_tx_metadata
 /// Registered memory.
 #[derive(Debug)]
 pub(super) struct Umem {
-    pub(super) memory: Mapping,
+    pub(super) memory: RingMapping,
     /// Bytes before each frame that is sent; 0: the kernel knows no such metadata, or none is
     /// wanted.
     pub(super) metadata_bytes: u32,
@@ -35,9 +35,9 @@ pub(super) struct Umem {
 
 impl Umem {
     /// Memory for `parts` sockets, which `fd` registers.
-    pub(super) fn register(fd: &OwnedFd, shape: Shape, parts: u32) -> io::Result<Self> {
+    pub(super) fn register(fd: &OwnedFd, shape: SocketShape, parts: u32) -> io::Result<Self> {
         let chunk_count = parts as usize * shape.chunk_count() as usize;
-        let memory = Mapping::anonymous(chunk_count * shape.frame_bytes as usize)?;
+        let memory = RingMapping::anonymous(chunk_count * shape.frame_bytes as usize)?;
         let base = memory.locate(0, memory.bytes()).ok_or(io::ErrorKind::InvalidData)?;
         let plain = xdp_umem_reg {
             addr: base.as_ptr().expose_provenance() as u64,

@@ -59,7 +59,7 @@ pub(crate) fn knock(elsewhere: &Elsewhere, to: SocketAddr) -> Result<(), ErrorKi
     knock_for(PATIENCE, elsewhere, to)
 }
 
-/// Nobody answers a kernel elsewhere that connects.
+/// No host answers connection attempts of the other kernel.
 pub(crate) fn is_silent(elsewhere: &Elsewhere, to: SocketAddr) -> bool {
     match knock_for(QUICK, elsewhere, to) {
         Err(ErrorKind::TimedOut) => true,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use megapipe_link::conformance::{self, Bench, Opened, OtherEnd};
+use megapipe_link::conformance::{self, Opened, OtherEnd, TestedLink};
 use megapipe_link::memif::{self, Listener, Role, Settings};
 
 use super::counting::allocations;
@@ -15,7 +15,7 @@ struct Cable {
     mtu: usize,
 }
 
-impl Bench for Cable {
+impl TestedLink for Cable {
     fn open(&self) -> Result<Opened, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -73,7 +73,7 @@ impl Peer {
         let mut segments = Vec::new();
         for (frame, received) in frames {
             let Some(segment) = self.parse(&frame) else { continue };
-            assert_eq!(received.checksums, Checksums::Verified, "nobody sums on one machine");
+            assert_eq!(received.checksums, Checksums::Verified, "no checksums within one machine");
             self.largest = self.largest.max(segment.payload.len());
             self.merged += usize::from(received.segment_bytes > 0);
             segments.push(segment);

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
-use megapipe_link::conformance::{self, Bench, Opened};
+use megapipe_link::conformance::{self, Opened, TestedLink};
 use megapipe_link::packet::{self, PacketConfig};
 use megapipe_link::{Link, LinkError};
 
@@ -17,7 +17,7 @@ use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 
 struct Veth(PacketConfig);
 
-impl Bench for Veth {
+impl TestedLink for Veth {
     fn open(&self) -> Result<Opened, String> {
         veth()?;
         let mut link = packet::open(&self.0).map_err(|error| error.to_string())?;

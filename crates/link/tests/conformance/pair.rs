@@ -1,13 +1,13 @@
 //! `pair`, with each medium, plain and with offloads.
 
-use megapipe_link::conformance::{self, Bench, Opened, OtherEnd};
+use megapipe_link::conformance::{self, Opened, OtherEnd, TestedLink};
 use megapipe_link::{Medium, PairConfig, pair};
 
 use crate::counting::allocations;
 
 struct Memory(PairConfig);
 
-impl Bench for Memory {
+impl TestedLink for Memory {
     fn open(&self) -> Result<Opened, String> {
         let (here, there) = pair(&self.0).map_err(|error| error.to_string())?;
         Ok((Box::new(here), Box::new(OtherEnd(there))))

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use megapipe_link::conformance::{self, Bench, Opened, Outside};
+use megapipe_link::conformance::{self, FarEnd, Opened, TestedLink};
 use megapipe_link::tap::{self, TapConfig};
 use megapipe_link::{Link, LinkError, LinkSpec, Medium, Transmit};
 
@@ -11,7 +11,7 @@ use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 
 struct Device(TapConfig);
 
-impl Bench for Device {
+impl TestedLink for Device {
     fn open(&self) -> Result<Opened, String> {
         let mut queues = tap::open(&self.0).map_err(|error| error.to_string())?;
         let link = queues.pop().expect("a queue");

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use megapipe_link::conformance::Outside;
+use megapipe_link::conformance::FarEnd;
 
 /// Moves the calling thread, and those it starts, into a network namespace of its own, which goes
 /// with them. Only IPv4 is on, so that nothing comes unasked.
@@ -62,14 +62,14 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Listens on `interface`; `removal` is what `ip` is told when this end goes.
+    /// Listens on `interface`; `removal` has the arguments of `ip` when this end is dropped.
     pub(crate) fn open(interface: &str, removal: &str) -> Result<Self, String> {
         let all = (libc::ETH_P_ALL as u16).to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: `socket` takes no pointer.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         let fd = checked(fd, "packet socket")?;
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let one = 1;
         for (level, option, value) in [
@@ -97,7 +97,7 @@ impl Wire {
     }
 }
 
-impl Outside for Wire {
+impl FarEnd for Wire {
     fn inject(&mut self, frame: &[u8]) -> bool {
         let sent = rustix::net::send(&self.socket, frame, rustix::net::SendFlags::empty());
         sent.is_ok_and(|bytes| bytes == frame.len())

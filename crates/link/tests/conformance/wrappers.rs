@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use megapipe_link::capture::Capture;
-use megapipe_link::conformance::{self, Bench, Opened, OtherEnd};
+use megapipe_link::conformance::{self, Opened, OtherEnd, TestedLink};
 use megapipe_link::fault::Faults;
 use megapipe_link::pace::Rate;
 use megapipe_link::{Fault, Link, Pace, PairConfig, Pcap, pair};
@@ -15,7 +15,7 @@ type Wrap = fn(Box<dyn Link>) -> Box<dyn Link>;
 /// The wrapper, and whether a full link below makes it full.
 struct Wrapped(Wrap, bool);
 
-impl Bench for Wrapped {
+impl TestedLink for Wrapped {
     fn open(&self) -> Result<Opened, String> {
         let config = PairConfig { frames: 64, ..PairConfig::default() };
         let (here, there) = pair(&config).map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use megapipe_link::conformance::{self, Bench, Opened, Outside};
+use megapipe_link::conformance::{self, FarEnd, Opened, TestedLink};
 use megapipe_link::spec::XdpMode;
 use megapipe_link::xdp::{self, SocketMap, Xdp, XdpConfig};
 use megapipe_link::{Checksums, Link, LinkError, Received, Transmit, set_transmit_checksums};
@@ -23,7 +23,7 @@ use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 /// On a veth with this MTU.
 struct Veth(XdpConfig, u32);
 
-impl Bench for Veth {
+impl TestedLink for Veth {
     fn open(&self) -> Result<Opened, String> {
         veth()?;
         for interface in ["mp-near", "mp-far"] {
@@ -166,8 +166,8 @@ fn opened() -> Xdp {
     xdp::open(&XdpConfig::new("mp-near")).expect("root, and no other program").remove(0)
 }
 
-/// Bytes to and fro over the kernel's TCP, a datagram and its answer, and an echo request: what
-/// SSH, DNS and ping do.
+/// Bytes in both directions over the kernel's TCP, a datagram and its answer, and an echo request:
+/// what SSH, DNS and ping do.
 fn the_kernel_serves(elsewhere: &crate::wire::Elsewhere, address: &'static str) {
     let listener = TcpListener::bind(at(address, KERNELS)).expect("the kernel's port");
     let resolver = UdpSocket::bind(at(address, KERNELS)).expect("the kernel's port");
@@ -414,11 +414,11 @@ fn each_queue_is_a_link_of_its_own() {
 }
 
 #[test]
-fn a_map_that_somebody_else_made_brings_frames() {
+fn foreign_xskmap_receives_frames() {
     let mut far = match two_queues() {
         Ok(far) => far,
         Err(why) => {
-            return println!("skipped: xdp::a_map_that_somebody_else_made_brings_frames: {why}");
+            return println!("skipped: xdp::foreign_xskmap_receives_frames: {why}");
         }
     };
     let mut first = xdp::open(&first_queue()).expect("a link").remove(0);
@@ -430,7 +430,7 @@ fn a_map_that_somebody_else_made_brings_frames() {
         ..XdpConfig::new("mp-near")
     };
     let mut given = xdp::open(&second).expect("no program is needed").remove(0);
-    assert!(given.caps().notes.iter().any(|note| note.contains("somebody else's XDP program")));
+    assert!(given.caps().notes.iter().any(|note| note.contains("another XDP program")));
     send(&mut far[1], 7);
     assert_eq!(mark(&mut given), Some(7));
     drop(given);

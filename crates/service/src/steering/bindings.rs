@@ -11,20 +11,22 @@
 //!   shard listens for other cores.
 //!
 //! When a listener comes, goes, or changes its mask, connections go on where they are: a [`Table`]
-//! remembers where packets of an address went before, and a shard that does not know a flow passes
-//! its packets on to the shard that had the home then ([`Table::before`]).
+//! remembers which shards had a home before, and a shard that does not know a flow passes its
+//! packets on to those ([`Table::before`]).
 //!
 //! Invariants
 //! - Of the masks of one address no two have a core in common.
 //! - A table is never changed: a new one takes its place.
+//! - Former shards of a home keep their order: a packet that has asked some of them asks the others
+//!   next, also after a change.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use megapipe_stack::wire::Protocol;
 
-use super::hash::Ends;
-use crate::limits::{BOUND_ADDRESSES_MAX, FORMER_ROWS_MAX};
+use super::hash::FlowKey;
+use crate::limits::{BOUND_ADDRESSES_MAX, FORMER_SHARDS_MAX};
 
 /// Whose ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,13 +102,49 @@ pub struct Served {
     pub refuses: bool,
 }
 
-/// The rows of one address, that of today and those of before, the latest first.
+/// The row of one address, and where its connections may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rows {
     now: Row,
-    before: Vec<Row>,
-    /// A connection has begun by `now`, elsewhere than at its home.
-    is_used: bool,
+    /// Shards that had each home while connections may have begun there, the first first.
+    former: Box<[Vec<u16>]>,
+    /// By home: connections may have begun where `now` has it.
+    used: Box<[bool]>,
+}
+
+impl Rows {
+    fn new(now: Row) -> Self {
+        let former = now.iter().map(|_| Vec::new()).collect();
+        let used = now.iter().map(|_| false).collect();
+        Self { now, former, used }
+    }
+
+    /// Homes are served by others from now on.
+    fn change(&mut self, now: Row) {
+        for (home, (old, new)) in self.now.iter().zip(&now).enumerate() {
+            let former = &mut self.former[home];
+            if old.shard == new.shard || !std::mem::take(&mut self.used[home]) {
+                continue;
+            }
+            if !former.contains(&old.shard) {
+                if former.len() == FORMER_SHARDS_MAX {
+                    former.remove(0);
+                }
+                former.push(old.shard);
+            }
+        }
+        self.now = now;
+    }
+
+    /// Nothing of the shard's is left.
+    fn forget(&mut self, shard: u16) {
+        self.former.iter_mut().for_each(|former| former.retain(|other| *other != shard));
+    }
+
+    /// No packet goes by the row: each home serves itself, and always has.
+    fn is_plain(&self) -> bool {
+        is_identity(&self.now) && self.former.iter().all(Vec::is_empty)
+    }
 }
 
 /// Who listens where: what a change is made in. [`Bindings::table`] is what packets go by.
@@ -119,7 +157,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Nobody listens anywhere.
+    /// No bindings.
     #[must_use]
     pub fn new(shards: u16) -> Self {
         Self { cores: vec![None; shards.into()], members: BTreeMap::new(), rows: BTreeMap::new() }
@@ -188,6 +226,10 @@ impl Bindings {
                 self.members.remove(&key);
             }
             self.settle(key);
+            if self.members.contains_key(&key) {
+                // What the shard hands over goes on where the row says.
+                self.set_used(key);
+            }
         }
     }
 
@@ -198,15 +240,33 @@ impl Bindings {
             self.unbind((transport, address), shard);
         }
         self.set_core(shard, None);
+        self.rows.values_mut().for_each(|rows| rows.forget(shard));
+    }
+
+    /// Chooses the shard to which a connection goes on that its shard hands over: the one that
+    /// takes packets of the flow, which has this home. `None`: none listens there, or all masks
+    /// leave the home's core out.
+    pub fn heir(&mut self, transport: Transport, local: SocketAddr, home: u16) -> Option<u16> {
+        let any = SocketAddr::new(unspecified(local.ip()), local.port());
+        let mut keys = [local, any].into_iter().map(|address| (transport, address));
+        let key = keys.find(|key| self.members.contains_key(key))?;
+        let served = *self.rows.get(&key)?.now.get(usize::from(home))?;
+        // It begins there as others do by their first packet.
+        self.set_used(key);
+        (!served.refuses).then_some(served.shard)
     }
 
     /// Connections have begun by the table's row of this number: they are remembered when the row
     /// changes.
     pub fn mark_used(&mut self, table: &Table, row: usize) {
-        if let Some((transport, address, _)) = table.rows.get(row)
-            && let Some(rows) = self.rows.get_mut(&(*transport, *address))
-        {
-            rows.is_used = true;
+        if let Some((transport, address, _)) = table.rows.get(row) {
+            self.set_used((*transport, *address));
+        }
+    }
+
+    fn set_used(&mut self, key: Key) {
+        if let Some(rows) = self.rows.get_mut(&key) {
+            rows.used.fill(true);
         }
     }
 
@@ -222,8 +282,7 @@ impl Bindings {
         let shards = self.cores.len() as u16;
         let mut table = Table::new(shards);
         for ((transport, address), rows) in &self.rows {
-            let is_home = is_identity(&rows.now) && rows.before.is_empty();
-            if !is_home {
+            if !rows.is_plain() {
                 table.add(*transport, *address, rows.clone());
             }
         }
@@ -233,27 +292,32 @@ impl Bindings {
     /// Works out who gets what of an address, and remembers who did.
     fn settle(&mut self, key: Key) {
         let members = self.members.get(&key).map_or(&[][..], Vec::as_slice);
-        let now = row(members, &self.cores);
-        let Some(rows) = self.rows.get_mut(&key) else {
-            self.rows.insert(key, Rows { now, before: Vec::new(), is_used: false });
-            return;
-        };
-        if rows.now == now {
-            return;
+        let (now, has_members) = (row(members, &self.cores), !members.is_empty());
+        let rows = self.rows.entry(key).or_insert_with(|| Rows::new(now.clone()));
+        if rows.now != now {
+            rows.change(now);
         }
-        let old = std::mem::replace(&mut rows.now, now);
-        // Datagrams belong to whoever is bound now; only connections have a life of their own.
-        if std::mem::take(&mut rows.is_used) && key.0 == Transport::Tcp {
-            rows.before.retain(|row| *row != rows.now && *row != old);
-            rows.before.insert(0, old);
-            rows.before.truncate(FORMER_ROWS_MAX);
+        if key.0 == Transport::Udp {
+            // Datagrams belong to the socket that is bound now; only connections outlive a binding.
+            *rows = Rows::new(rows.now.clone());
+        } else if has_members && rows.is_plain() {
+            // Packets do not go by such a row, and so mark nothing.
+            rows.used.fill(true);
         }
     }
 
-    /// Makes room: an address that nobody listens at any more, with what was remembered of it.
+    /// Forgets an address without a listener, with its former bindings, to free a row.
     fn forget_one(&mut self) -> bool {
         let unused = self.rows.keys().find(|key| !self.members.contains_key(key)).copied();
         unused.is_some_and(|key| self.rows.remove(&key).is_some())
+    }
+}
+
+/// Any address of the same family.
+const fn unspecified(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     }
 }
 
@@ -273,7 +337,7 @@ fn check_mask(members: &[Member], shard: u16, takes: &Takes) -> Result<(), Bindi
     Ok(())
 }
 
-/// Who takes each home.
+/// The shard that takes each default shard's flows.
 fn row(members: &[Member], cores: &[Option<u32>]) -> Row {
     let takes_core = |member: &&Member, core: u32| match &member.takes {
         Takes::Cores(mask) => mask.contains(&core),
@@ -333,17 +397,17 @@ impl Table {
         self.rows.insert(place, (transport, address, rows));
     }
 
-    /// Whose a flow with this home is.
+    /// The shard of a flow with this default shard.
     #[must_use]
     #[inline]
-    pub fn shard_of(&self, transport: Transport, ends: &Ends, home: u16) -> u16 {
+    pub fn shard_of(&self, transport: Transport, ends: &FlowKey, home: u16) -> u16 {
         self.row_of(transport, ends).map_or(home, |row| self.taker(row, home).shard)
     }
 
     /// The number of the row that a flow goes by; `None`: it belongs to its home.
     #[must_use]
     #[inline]
-    pub fn row_of(&self, transport: Transport, ends: &Ends) -> Option<usize> {
+    pub fn row_of(&self, transport: Transport, ends: &FlowKey) -> Option<usize> {
         self.has_rows(transport, ends.dst.port()).then(|| self.look_up(transport, ends.dst))?
     }
 
@@ -368,33 +432,36 @@ impl Table {
         self.rows.len()
     }
 
-    /// Whose it was `back` changes ago, 0 being the last; `None`: there were not so many.
+    /// The shard of this number, from 0, among those that had a home before; `None`: there are no
+    /// more.
     #[must_use]
-    pub fn before(&self, transport: Transport, ends: &Ends, home: u16, back: usize) -> Option<u16> {
-        let rows = self.rows_of(transport, ends)?;
-        rows.before.get(back).map(|row| row[usize::from(home)].shard)
+    pub fn before(
+        &self,
+        transport: Transport,
+        ends: &FlowKey,
+        home: u16,
+        back: usize,
+    ) -> Option<u16> {
+        self.rows_of(transport, ends)?.former.get(usize::from(home))?.get(back).copied()
     }
 
     /// Whether flows of a home may be elsewhere than where they would begin today.
     #[must_use]
     #[inline]
     pub fn has_past(&self, row: usize, home: u16) -> bool {
-        let Rows { now, before, .. } = &self.rows[row].2;
+        let Rows { now, former, .. } = &self.rows[row].2;
         let home = usize::from(home);
-        before.iter().any(|row| row[home].shard != now[home].shard)
+        former[home].iter().any(|shard| *shard != now[home].shard)
     }
 
-    fn rows_of(&self, transport: Transport, ends: &Ends) -> Option<&Rows> {
+    fn rows_of(&self, transport: Transport, ends: &FlowKey) -> Option<&Rows> {
         self.row_of(transport, ends).map(|row| &self.rows[row].2)
     }
 
     fn look_up(&self, transport: Transport, local: SocketAddr) -> Option<usize> {
         let from =
             self.rows.partition_point(|(it, at, _)| (*it, at.port()) < (transport, local.port()));
-        let any: IpAddr = match local.ip() {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
+        let any = unspecified(local.ip());
         (from..self.rows.len())
             .take_while(|row| {
                 let (it, at, _) = &self.rows[*row];

@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use megapipe_stack::{Instant, Received};
 
-use super::reading::Datagram;
+use super::classify::Datagram;
 use crate::limits::{FRAGMENTED_MAX, FRAGMENTS_HELD_MAX};
 
 /// How long a datagram is remembered after its first fragment was seen: as long as reassembly
 /// waits for the rest.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// What becomes of a fragment without ports.
+/// Decision about a fragment without ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Later {
     /// To the shard that got the first one.

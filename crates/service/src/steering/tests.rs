@@ -25,9 +25,9 @@ fn any_end(v6: bool) -> impl Strategy<Value = SocketAddr> {
     })
 }
 
-fn any_ends() -> impl Strategy<Value = Ends> {
+fn any_ends() -> impl Strategy<Value = FlowKey> {
     any::<bool>()
-        .prop_flat_map(|v6| (any_end(v6), any_end(v6)).prop_map(|(src, dst)| Ends { src, dst }))
+        .prop_flat_map(|v6| (any_end(v6), any_end(v6)).prop_map(|(src, dst)| FlowKey { src, dst }))
 }
 
 /// What happens to the listener of a shard: bound without or with a mask, changed, unbound.
@@ -41,7 +41,7 @@ proptest! {
         key: [u8; 16], ends in any_ends(), shards in 1..64_u16,
     ) {
         let hash = FlowHash::new(&key);
-        let back = Ends { src: ends.dst, dst: ends.src };
+        let back = FlowKey { src: ends.dst, dst: ends.src };
         prop_assert_eq!(hash.of(&ends), hash.of(&back));
         prop_assert!(hash.shard_of(&ends, shards) < shards);
     }
@@ -68,8 +68,8 @@ proptest! {
         both_ways_agree(&packet);
     }
 
-    /// Whatever listeners come, change and go: a home that somebody takes has one taker, which
-    /// listens, and all homes of one table are shards.
+    /// Whatever listeners come, change and go: a default shard's flows that are taken have one
+    /// taker, which listens, and all homes of one table are shards.
     #[test]
     fn homes_are_taken_by_those_who_listen(
         steps in prop::collection::vec(any_step(), 1..40)
@@ -120,7 +120,7 @@ fn both_ways_agree(packet: &[u8]) {
         (Medium::Ethernet([2; 6]), &frame),
     ] {
         let full = read(medium, frame);
-        if let Some(usual) = read_usual(medium, frame) {
+        if let Some(usual) = fast_parse(medium, frame) {
             assert_eq!(usual.reading(), full);
         }
     }
@@ -134,17 +134,17 @@ fn most_frames_are_read_the_short_way() {
         let packet = v4(protocol, 0, false, &ports(9, 80, 0x12));
         let frame = [&[2; 12], &ethernet::IPV4.to_be_bytes()[..], &packet].concat();
         for (medium, frame) in [(Medium::Ip, &packet), (Medium::Ethernet([2; 6]), &frame)] {
-            let usual = read_usual(medium, frame).unwrap();
+            let usual = fast_parse(medium, frame).unwrap();
             let home = steering.home_of_usual(&bindings.table(), usual);
             assert_eq!(home, Some(steering.shard_of(&bindings.table(), transport, &ends(9))));
         }
-        assert_eq!(read_usual(Medium::Ip, &v4(protocol, 0, true, &ports(9, 80, 0))), None);
-        assert_eq!(read_usual(Medium::Ip, &v4(protocol, 8, false, &ports(9, 80, 0))), None);
+        assert_eq!(fast_parse(Medium::Ip, &v4(protocol, 0, true, &ports(9, 80, 0))), None);
+        assert_eq!(fast_parse(Medium::Ip, &v4(protocol, 8, false, &ports(9, 80, 0))), None);
     }
-    assert_eq!(read_usual(Medium::Ip, &v6(TCP, &ports(9, 80, 0))), None);
-    // Where somebody listens for others, the table is asked.
+    assert_eq!(fast_parse(Medium::Ip, &v6(TCP, &ports(9, 80, 0))), None);
+    // Where a shard listens for others, the table decides.
     bindings.bind(HTTP, 3, Takes::Rest, false).unwrap();
-    let usual = read_usual(Medium::Ip, &v4(TCP, 0, false, &ports(9, 80, 0x12))).unwrap();
+    let usual = fast_parse(Medium::Ip, &v4(TCP, 0, false, &ports(9, 80, 0x12))).unwrap();
     assert_eq!(steering.home_of_usual(&bindings.table(), usual), None);
 }
 
@@ -159,7 +159,7 @@ fn the_hash_is_siphash_of_the_ends_in_order() {
     let ips = [THEIRS6, OURS6].map(|ip| ip.to_bits().to_le_bytes());
     let six = [&ips[0][..], &ips[1], &80_u16.to_le_bytes(), &9_u16.to_le_bytes()].concat();
     let at = |ip: Ipv6Addr, port| SocketAddr::new(ip.into(), port);
-    let ends = Ends::from_peer(at(THEIRS6, 9), at(OURS6, 80));
+    let ends = FlowKey::from_peer(at(THEIRS6, 9), at(OURS6, 80));
     assert_eq!(hash.of(&ends), hasher.hash(&six) as u32);
 }
 
@@ -183,9 +183,9 @@ fn flows_are_spread_evenly_and_by_the_key() {
 }
 
 /// What the peer sends from a port to our port 80.
-fn ends(port: u16) -> Ends {
+fn ends(port: u16) -> FlowKey {
     let remote = SocketAddr::new(THEIRS.into(), port);
-    Ends::from_peer(remote, SocketAddr::new(OURS.into(), 80))
+    FlowKey::from_peer(remote, SocketAddr::new(OURS.into(), 80))
 }
 
 fn v4(protocol: u8, offset: usize, more: bool, payload: &[u8]) -> Vec<u8> {
@@ -238,7 +238,7 @@ const UDP: u8 = Protocol::Udp as u8;
 
 #[test]
 fn a_packet_is_of_its_flow_and_an_error_of_the_flow_that_it_quotes() {
-    let flow = |transport, begins| Reading::Flow { transport, ends: ends(9), begins };
+    let flow = |transport, begins| Classified::Flow { transport, ends: ends(9), begins };
     let read = |packet: &[u8]| read(Medium::Ip, packet);
     assert_eq!(read(&v4(TCP, 0, false, &ports(9, 80, 0x02))), flow(Transport::Tcp, true));
     assert_eq!(read(&v4(TCP, 0, false, &ports(9, 80, 0x12))), flow(Transport::Tcp, false));
@@ -257,15 +257,15 @@ fn a_packet_is_of_its_flow_and_an_error_of_the_flow_that_it_quotes() {
     for kind in [3, 11, 12] {
         assert_eq!(read(&error(kind)), flow(Transport::Tcp, false));
     }
-    assert_eq!(read(&error(8)), Reading::Anyone, "an echo is no error");
+    assert_eq!(read(&error(8)), Classified::Anyone, "an echo is no error");
 
-    let Reading::Flow { ends: of_six, .. } = read(&v6(TCP, &ports(9, 80, 0))) else { panic!() };
+    let Classified::Flow { ends: of_six, .. } = read(&v6(TCP, &ports(9, 80, 0))) else { panic!() };
     let mut sent = v6(TCP, &ports(80, 9, 0x10));
     sent[8..24].copy_from_slice(&OURS6.octets());
     sent[24..40].copy_from_slice(&THEIRS6.octets());
     let too_big = [&[2, 0, 0, 0, 0, 0, 5, 0], &sent[..]].concat();
     let quoted = read(&v6(Protocol::Icmp6 as u8, &too_big));
-    assert_eq!(quoted, Reading::Flow { transport: Transport::Tcp, ends: of_six, begins: false });
+    assert_eq!(quoted, Classified::Flow { transport: Transport::Tcp, ends: of_six, begins: false });
 }
 
 #[test]
@@ -283,32 +283,32 @@ fn questions_are_anyones_and_answers_everyones() {
         repr.emit(&mut frame[14..]);
         read(Medium::Ethernet([2; 6]), &frame)
     };
-    assert_eq!(asked(arp::Operation::Request, THEIRS), Reading::Anyone);
-    assert_eq!(asked(arp::Operation::Reply, THEIRS), Reading::Everyone);
-    assert_eq!(asked(arp::Operation::Request, OURS), Reading::Everyone, "an announcement");
+    assert_eq!(asked(arp::Operation::Request, THEIRS), Classified::Anyone);
+    assert_eq!(asked(arp::Operation::Reply, THEIRS), Classified::Everyone);
+    assert_eq!(asked(arp::Operation::Request, OURS), Classified::Everyone, "an announcement");
     let icmp6 = |kind: u8| {
         let mut message = [0; 24];
         message[0] = kind;
         read(Medium::Ip, &v6(Protocol::Icmp6 as u8, &message))
     };
-    assert_eq!((icmp6(135), icmp6(136)), (Reading::Anyone, Reading::Everyone));
-    assert_eq!(icmp6(128), Reading::Anyone);
+    assert_eq!((icmp6(135), icmp6(136)), (Classified::Anyone, Classified::Everyone));
+    assert_eq!(icmp6(128), Classified::Anyone);
 }
 
 #[test]
 fn fragments_say_whose_they_are_or_that_they_do_not_know() {
     let read = |packet: &[u8]| read(Medium::Ip, packet);
-    let Reading::First(first, Transport::Udp, of) = read(&v4(UDP, 0, true, &ports(9, 80, 0)))
+    let Classified::First(first, Transport::Udp, of) = read(&v4(UDP, 0, true, &ports(9, 80, 0)))
     else {
         panic!()
     };
     assert_eq!(of, ends(9));
-    assert_eq!(read(&v4(UDP, 64, false, &[0; 30])), Reading::Later(first));
+    assert_eq!(read(&v4(UDP, 64, false, &[0; 30])), Classified::Later(first));
     let other = v4(TCP, 64, false, &[0; 30]);
-    assert_ne!(read(&other), Reading::Later(first), "another protocol is another datagram");
+    assert_ne!(read(&other), Classified::Later(first), "another protocol is another datagram");
     // A large echo has no ports: the hosts say where it goes, all of it.
     let echo = [read(&v4(1, 0, true, &[8; 32])), read(&v4(1, 32, false, &[0; 32]))];
-    assert!(matches!(echo[0], Reading::Hosts(_)) && echo[0] == echo[1]);
+    assert!(matches!(echo[0], Classified::Hosts(_)) && echo[0] == echo[1]);
 
     let six = |offset, more, payload: &[u8]| {
         let header = extension::Fragment { next_header: UDP, offset, more, identification: 5 };
@@ -317,8 +317,8 @@ fn fragments_say_whose_they_are_or_that_they_do_not_know() {
         bytes.extend_from_slice(payload);
         super::read(Medium::Ip, &v6(extension::FRAGMENT, &bytes))
     };
-    let Reading::First(first, ..) = six(0, true, &ports(9, 80, 0)) else { panic!() };
-    assert_eq!(six(24, false, &[1; 8]), Reading::Later(first));
+    let Classified::First(first, ..) = six(0, true, &ports(9, 80, 0)) else { panic!() };
+    assert_eq!(six(24, false, &[1; 8]), Classified::Later(first));
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn fragments_are_held_in_bounds_and_forgotten_in_time() {
         let mut packet = v4(UDP, 64, false, &[0; 30]);
         packet[4..6].copy_from_slice(&number.to_be_bytes());
         match read(Medium::Ip, &packet) {
-            Reading::Later(datagram) => datagram,
+            Classified::Later(datagram) => datagram,
             other => panic!("{other:?}"),
         }
     };
@@ -371,7 +371,7 @@ fn masks_partition_a_listener_and_may_change() {
     assert_eq!(takers(&bindings), [0, 1, 2, 3]);
     let cores = |cores: &[u32]| Takes::Cores(cores.to_vec());
     bindings.bind(HTTP, 0, cores(&[0, 1]), false).unwrap();
-    // Nobody listens for cores 2 and 3: they are refused where they arrive.
+    // No shard listens for cores 2 and 3: they are refused where they arrive.
     assert_eq!(takers(&bindings), [0, 0, 2, 3]);
     let overlap = bindings.bind(HTTP, 2, cores(&[1, 2]), false);
     assert_eq!(overlap, Err(BindingError::Overlap { core: 1 }));
@@ -415,13 +415,13 @@ fn an_address_goes_before_all_addresses_and_protocols_do_not_meet() {
     bindings.bind(exact, 1, Takes::Rest, false).unwrap();
     bindings.bind(udp, 2, Takes::Rest, true).unwrap();
     let table = bindings.table();
-    let elsewhere = Ends { dst: SocketAddr::new([10, 0, 0, 9].into(), 80), ..ends(1) };
+    let elsewhere = FlowKey { dst: SocketAddr::new([10, 0, 0, 9].into(), 80), ..ends(1) };
     assert_eq!(table.shard_of(Transport::Tcp, &ends(1), 3), 1);
     assert_eq!(table.shard_of(Transport::Tcp, &elsewhere, 3), 0);
     assert_eq!(table.shard_of(Transport::Udp, &ends(1), 3), 2);
     assert_eq!(table.shard_of(Transport::Udp, &elsewhere, 3), 3);
     let six =
-        Ends { src: SocketAddr::new(THEIRS6.into(), 1), dst: SocketAddr::new(OURS6.into(), 80) };
+        FlowKey { src: SocketAddr::new(THEIRS6.into(), 1), dst: SocketAddr::new(OURS6.into(), 80) };
     assert_eq!(table.shard_of(Transport::Tcp, &six, 3), 3, "0.0.0.0 is not IPv6");
 }
 
@@ -447,4 +447,65 @@ fn a_table_remembers_where_connections_began() {
         assert_eq!(before, Some(0), "home {home}");
         assert_eq!(table.before(Transport::Tcp, &ends(1), home, 1), None);
     }
+}
+
+/// The row of port 80, which has to be looked up.
+fn row_of(table: &Table) -> usize {
+    table.row_of(Transport::Tcp, &ends(1)).expect("a row")
+}
+
+#[test]
+fn row_of_listeners_everywhere_is_remembered_without_marks() {
+    let mut bindings = four();
+    (0..4).for_each(|shard| bindings.bind(HTTP, shard, Takes::Rest, false).unwrap());
+    assert_eq!(bindings.table().rows(), 0, "no packet is looked up");
+    bindings.unbind(HTTP, 0);
+    let table = bindings.table();
+    let past: Vec<u16> = (0..4).filter(|home| table.has_past(row_of(&table), *home)).collect();
+    assert_eq!(past, [0]);
+    assert_eq!(table.before(Transport::Tcp, &ends(1), 0, 0), Some(0));
+}
+
+#[test]
+fn former_shards_survive_any_number_of_changes() {
+    let mut bindings = four();
+    (0..3).for_each(|shard| bindings.bind(HTTP, shard, Takes::Rest, false).unwrap());
+    for round in 0..100 {
+        bindings.bind(HTTP, (round + 3) % 4, Takes::Rest, false).unwrap();
+        bindings.unbind(HTTP, round % 4);
+    }
+    let table = bindings.table();
+    for home in 0..4 {
+        let former = |back| table.before(Transport::Tcp, &ends(1), home, back);
+        let mut former: Vec<u16> = (0..).map_while(former).collect();
+        former.push(table.taker(row_of(&table), home).shard);
+        assert!(former.contains(&home), "what began at home: {former:?}");
+    }
+    bindings.leave(1);
+    let table = bindings.table();
+    let mut all = (0..4).flat_map(|home| {
+        let former = |back| table.before(Transport::Tcp, &ends(1), home, back);
+        (0..).map_while(former).collect::<Vec<_>>()
+    });
+    assert!(all.all(|shard| shard != 1), "nothing of a shard that is gone is left");
+}
+
+#[test]
+fn heir_is_the_shard_that_takes_the_flow_from_now_on() {
+    let mut bindings = four();
+    let local = ends(1).dst;
+    assert_eq!(bindings.heir(Transport::Tcp, local, 0), None, "there is no listener");
+    bindings.bind(HTTP, 0, Takes::Rest, false).unwrap();
+    bindings.bind(HTTP, 2, Takes::Rest, false).unwrap();
+    assert_eq!(bindings.heir(Transport::Tcp, local, 0), Some(0));
+    bindings.unbind(HTTP, 0);
+    assert_eq!(bindings.heir(Transport::Tcp, local, 0), Some(2));
+    // What it was given is looked for there later.
+    bindings.bind(HTTP, 0, Takes::Rest, false).unwrap();
+    let table = bindings.table();
+    assert_eq!(table.before(Transport::Tcp, &ends(1), 0, 1), Some(2));
+    bindings.unbind(HTTP, 0);
+    bindings.change(HTTP, 2, Takes::Cores(vec![2])).unwrap();
+    assert_eq!(bindings.heir(Transport::Tcp, local, 0), None, "its core is left out");
+    assert_eq!(bindings.heir(Transport::Udp, local, 2), None);
 }

@@ -20,7 +20,7 @@ impl<const ENTRIES: usize> Shared<ENTRIES> {
     }
 
     fn write(&self, slot: u32, value: u32) {
-        // SAFETY: loom checks that nobody else has the slot meanwhile; that is what is tested.
+        // SAFETY: loom checks that no other thread has the slot meanwhile; that is what is tested.
         self.slots[slot as usize].with_mut(|place| unsafe { *place = value });
     }
 

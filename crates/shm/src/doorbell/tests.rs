@@ -3,21 +3,25 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::ring::{RingLayout, ring};
+use crate::region::Region;
+use crate::ring::ring;
 
-const FLAG: usize = 0;
 const LONG: Option<Duration> = Some(Duration::from_secs(30));
 
-fn region() -> Arc<Region> {
-    Arc::new(Region::heap(1 << 14).expect("memory"))
+fn parts() -> RegionParts {
+    Region::heap(1 << 14).expect("memory").into_parts()
 }
 
-fn over_sockets(region: &Arc<Region>) -> (Sleeper, Ringer, [Arc<OwnedFd>; 2]) {
+/// Ends as two processes have them, with one flag.
+fn over_sockets() -> (Sleeper, Ringer, [Arc<OwnedFd>; 2]) {
     let (near, far) = bell_sockets().expect("a socket pair");
     let (near, far) = (Arc::new(near), Arc::new(far));
-    let sleeper = Sleeper::over_socket(Arc::clone(region), FLAG, Arc::clone(&near));
-    let ringer = Ringer::over_socket(Arc::clone(region), FLAG, Arc::clone(&far));
-    (sleeper.expect("in bounds"), ringer.expect("in bounds"), [near, far])
+    let region = Region::memfd("mp-test", 4096).expect("a memfd");
+    let fd = region.fd().expect("has one").try_clone_to_owned().expect("a copy");
+    let mut theirs = Region::from_fd(fd, 4096).expect("sealed as agreed").into_parts();
+    let sleeper = Sleeper::over_socket(&mut region.into_parts(), Arc::clone(&near));
+    let ringer = Ringer::over_socket(&mut theirs, Arc::clone(&far));
+    (sleeper.expect("it fits"), ringer.expect("it fits"), [near, far])
 }
 
 fn nothing() -> Result<bool, DoorbellError> {
@@ -32,9 +36,8 @@ fn readable(sleeper: &Sleeper) -> bool {
 
 #[test]
 fn only_a_sleeper_is_rung_and_only_once() {
-    let region = region();
-    let (sleeper, ringer) = doorbell(&region, FLAG).expect("a doorbell");
-    let (other, other_ringer, _ends) = over_sockets(&self::region());
+    let (sleeper, ringer) = doorbell(&mut parts()).expect("a doorbell");
+    let (other, other_ringer, _ends) = over_sockets();
     for (sleeper, ringer) in [(&sleeper, &ringer), (&other, &other_ringer)] {
         assert_eq!(ringer.ring(), Ok(false));
         assert!(!readable(sleeper));
@@ -52,8 +55,8 @@ fn only_a_sleeper_is_rung_and_only_once() {
 }
 
 #[test]
-fn whoever_has_work_does_not_sleep() {
-    let (sleeper, ringer) = doorbell(&region(), FLAG).expect("a doorbell");
+fn an_end_with_work_does_not_sleep() {
+    let (sleeper, ringer) = doorbell(&mut parts()).expect("a doorbell");
     assert_eq!(sleeper.sleep(None, || Ok::<_, DoorbellError>(true)), Ok(true));
     let fault = DoorbellError::Gone;
     assert_eq!(sleeper.sleep(None, || Err::<bool, _>(fault)), Err(fault));
@@ -63,12 +66,11 @@ fn whoever_has_work_does_not_sleep() {
 #[test]
 fn two_threads_that_sleep_whenever_they_can_pass_everything_on() {
     const COUNT: u64 = 5_000;
-    let region = region();
-    let layout = |offset| RingLayout { offset, entries: 2 };
-    let (mut out, mut far_in) = ring::<u64>(&region, layout(1024)).expect("it fits");
-    let (mut far_out, mut back) = ring::<u64>(&region, layout(2048)).expect("it fits");
-    let (far_sleeper, ringer) = doorbell(&region, 0).expect("a doorbell");
-    let (sleeper, far_ringer) = doorbell(&region, 256).expect("a doorbell");
+    let mut parts = parts();
+    let (mut out, mut far_in) = ring::<u64>(&mut parts, 2).expect("it fits");
+    let (mut far_out, mut back) = ring::<u64>(&mut parts, 2).expect("it fits");
+    let (far_sleeper, ringer) = doorbell(&mut parts).expect("a doorbell");
+    let (sleeper, far_ringer) = doorbell(&mut parts).expect("a doorbell");
     let echo = std::thread::spawn(move || {
         let mut next = 0;
         while next < COUNT {
@@ -99,14 +101,12 @@ fn two_threads_that_sleep_whenever_they_can_pass_everything_on() {
 
 #[test]
 fn ringing_a_process_that_never_reads_does_not_block() {
-    let region = region();
-    let (sleeper, ringer, [near, _far]) = over_sockets(&region);
+    let (sleeper, ringer, [near, _far]) = over_sockets();
     // What a hostile process can do to its own end does nothing to ours.
     let blocking = rustix::fs::fcntl_getfl(&near).expect("flags") - rustix::fs::OFlags::NONBLOCK;
     rustix::fs::fcntl_setfl(&near, blocking).expect("flags");
-    let flag = region.atomic_u32(FLAG).expect("in bounds");
     for value in 1..20_000 {
-        flag.store(value, Ordering::Relaxed);
+        sleeper.flag.atomic().store(value, Ordering::Relaxed);
         assert_eq!(ringer.ring(), Ok(true));
     }
     assert_eq!(sleeper.sleep(LONG, nothing), Ok(true));
@@ -114,12 +114,11 @@ fn ringing_a_process_that_never_reads_does_not_block() {
 
 #[test]
 fn a_process_that_is_gone_is_an_error_and_no_signal() {
-    let region = region();
-    let (sleeper, ringer, [near, far]) = over_sockets(&region);
+    let (sleeper, ringer, [near, far]) = over_sockets();
     drop((ringer, far));
     assert_eq!(sleeper.sleep(LONG, nothing), Err(DoorbellError::Gone));
     drop((sleeper, near));
-    let (sleeper, ringer, [near, _far]) = over_sockets(&region);
+    let (sleeper, ringer, [near, _far]) = over_sockets();
     sleeper.arm();
     drop((sleeper, near));
     assert_eq!(ringer.ring(), Err(DoorbellError::Gone));
@@ -127,6 +126,24 @@ fn a_process_that_is_gone_is_an_error_and_no_signal() {
 
 #[test]
 fn a_flag_outside_the_region_is_refused() {
-    let refused = doorbell(&region(), 1 << 14).map(|_| ()).expect_err("refused");
+    let mut parts = parts();
+    parts.take(parts.bytes_left()).expect("all of it");
+    let refused = doorbell(&mut parts).map(|_| ()).expect_err("refused");
     assert!(matches!(refused, DoorbellError::Region(_)));
+}
+
+#[test]
+fn an_end_that_has_ended_stays_so_and_is_not_rung() {
+    let (sleeper, ringer) = doorbell(&mut parts()).expect("a doorbell");
+    let (other, other_ringer, _ends) = over_sockets();
+    for (sleeper, ringer) in [(&sleeper, &ringer), (&other, &other_ringer)] {
+        sleeper.arm();
+        assert!(!ringer.has_ended());
+        sleeper.end();
+        for _ in 0..2 {
+            assert!(ringer.has_ended());
+            assert_eq!(ringer.ring(), Ok(false));
+        }
+        assert!(!readable(sleeper));
+    }
 }

@@ -1,7 +1,7 @@
 //! References to the bytes of a pool's buffers, for programs that read and write in place.
 //!
 //! They exist only for a pool that is alone in a region that no other process can map
-//! ([`Pool::owning`]): Rust allows no reference to bytes that somebody else may change.
+//! ([`Pool::owning`]): Rust allows no reference to bytes that another process may change.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -31,7 +31,7 @@ impl Pool {
     /// Lends bytes of a buffer. A use of the buffer that the caller has goes into the result.
     ///
     /// From now until the buffer is free again, [`Pool::copy_in`] refuses all bytes up to the end
-    /// of this range; those behind it can still be written by whoever has another use.
+    /// of this range; those behind it can still be written by the holder of another use.
     ///
     /// # Errors
     /// [`BufError`]; the use is still the caller's.
@@ -64,8 +64,8 @@ impl Pool {
         }
         let buf = self.alloc()?;
         let index = buf.index() as usize;
-        // SAFETY: the buffer's start, within what `Pool::with` found to lie in the region.
-        let start = unsafe { self.first.add(index * self.stride_bytes) };
+        // SAFETY: the start of a buffer that `alloc` has given.
+        let start = unsafe { self.area.address(buf.index(), 0) };
         self.states[index].lent_bytes.set(WITH_WRITER);
         Some(Writer { pool: Rc::clone(self), buf, start })
     }
@@ -77,10 +77,10 @@ impl Deref for Lent {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the range lies in the buffer (`Pool::lend`), and the pool keeps the region. Its
-        // memory was zeroed at first, so it is initialised. Nobody writes it while this exists: the
-        // region is private and the pool's alone; the buffer's count of lends, which only `Drop`
-        // lowers, keeps it from being given out again; and below `lent_bytes`, `copy_in` refuses to
-        // write.
+        // memory was zeroed at first, so it is initialised. It is not written while this exists:
+        // the region is private and the pool's alone; the buffer's count of lends, which only
+        // `Drop` lowers, keeps it from being given out again; and below `lent_bytes`, `copy_in`
+        // refuses to write.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

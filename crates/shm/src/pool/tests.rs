@@ -1,4 +1,4 @@
-//! Pools: who has which buffer, what is refused, and a model of the whole.
+//! Pools: owners of buffers, refusals, and a model of the whole.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::*;
 const PAGE: usize = limits::PAGE_BYTES;
 
 fn layout(count: u32) -> PoolLayout {
-    PoolLayout { offset: 0, buf_bytes: 256, count, tag: 5 }
+    PoolLayout { buf_bytes: 256, count, tag: 5 }
 }
 
 fn pool(count: u32) -> Pool {
@@ -150,15 +150,16 @@ fn a_writer_has_its_buffer_to_itself() {
 
 #[test]
 fn nothing_is_lent_of_a_region_that_others_have() {
-    let region = Arc::new(Region::heap(PAGE).expect("a page"));
-    let pool = Rc::new(Pool::new(Arc::clone(&region), layout(2)).expect("it fits"));
+    let mut parts = Region::heap(PAGE).expect("a page").into_parts();
+    let area = BufferArea::new(&mut parts, layout(2)).expect("it fits");
+    let pool = Rc::new(Pool::new(area.clone()));
     let buf = pool.alloc().expect("free");
     assert_eq!(pool.lend(buf, 0, 1).map(|_| ()), Err(BufError::SharedRegion));
     assert!(pool.writer().is_none());
     // Others see what is copied in, and what they write is copied out.
     pool.copy_in(buf, 8, b"seen").expect("in bounds");
     let mut bytes = [0; 4];
-    region.read(8, &mut bytes).expect("in bounds");
+    area.read(buf.index(), 8, &mut bytes).expect("in bounds");
     assert_eq!(&bytes, b"seen");
 }
 
@@ -170,14 +171,12 @@ fn settings_out_of_range_are_named() {
         Pool::owning(Region::heap(PAGE).expect("a page"), layout).map(|_| ())
     };
     let setting = |setting| Err(PoolError::Setting { setting });
-    assert_eq!(refused(|layout| layout.offset = 8), setting("offset"));
     assert_eq!(refused(|layout| layout.buf_bytes = 63), setting("buf_bytes"));
     assert_eq!(refused(|layout| layout.buf_bytes = usize::MAX), setting("buf_bytes"));
     assert_eq!(refused(|layout| layout.count = 0), setting("count"));
     assert_eq!(refused(|layout| layout.count = u32::MAX), setting("count"));
     assert_eq!(refused(|layout| layout.tag = limits::POOL_TAGS_MAX), setting("tag"));
     assert!(matches!(refused(|layout| layout.count = 1000), Err(PoolError::Region(_))));
-    assert!(matches!(refused(|layout| layout.offset = PAGE), Err(PoolError::Region(_))));
 }
 
 #[derive(Debug, Clone)]

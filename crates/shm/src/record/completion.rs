@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::answer::ServerAnswer;
+use super::code::{CloseCode, Refusal, UndeliveredCode};
 use super::{
     Bufs, Chunk, Id, Letter, Record, RecordFault, Transfer, family_of, mapped, octets, unmapped,
 };
@@ -16,31 +18,11 @@ pub struct Completion {
     pub event: Event,
 }
 
-/// What happened. The first six are answers to ops, one each.
+/// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It was done.
-    Done,
-    /// A listener was made.
-    Listening {
-        /// Its name.
-        listener: Id,
-    },
-    /// A connection is being opened; [`Event::Connected`] or [`Event::Closed`] follows.
-    Connecting {
-        /// Its name.
-        conn: Id,
-    },
-    /// An endpoint for datagrams was made.
-    Bound {
-        /// Its name.
-        endpoint: Id,
-    },
-    /// It was not done.
-    Refused {
-        /// Why.
-        refusal: Refusal,
-    },
+    /// The answer to an op.
+    Answer(ServerAnswer),
     /// A connection arrived; uses up one credit of the listener.
     Incoming {
         /// Where it arrived.
@@ -79,6 +61,11 @@ pub enum Event {
         conn: Id,
         /// Bytes from the next one to be received to the end of the urgent ones.
         bytes: u32,
+    },
+    /// Fewer bytes are unsent than the application asked to hear of.
+    UnsentBelow {
+        /// On which connection.
+        conn: Id,
     },
     /// The peer sends no more.
     PeerClosed {
@@ -130,6 +117,13 @@ pub enum Event {
         /// Why.
         why: UndeliveredCode,
     },
+    /// The stack did not take a datagram.
+    DatagramFailed {
+        /// From where.
+        endpoint: Id,
+        /// Why.
+        refusal: Refusal,
+    },
     /// Sent buffers are the application's again.
     Returned {
         /// Which.
@@ -151,113 +145,8 @@ pub struct Arrival {
 // What is said of bytes of connections pays for what is said of datagrams.
 const _: () = assert!(size_of::<Completion>() <= 64);
 
-/// An enum whose values have numbers that never change.
-macro_rules! codes {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        pub enum $name { $($(#[$doc])* $variant = $code,)* }
-
-        impl $name {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
-
-            fn from_code(code: u32) -> Result<Self, RecordFault> {
-                match code {
-                    $($code => Ok(Self::$variant),)*
-                    _ => Err(RecordFault::Code { code }),
-                }
-            }
-        }
-    };
-}
-
-codes! {
-    /// Why an op was not done.
-    Refusal {
-        /// The id is stale or never was.
-        Unknown = 1,
-        /// Not an address of this host.
-        BadLocalAddress = 2,
-        /// Not an address to connect or send to.
-        BadRemoteAddress = 3,
-        /// Port 0.
-        BadPort = 4,
-        /// The address and port are in use.
-        InUse = 5,
-        /// No route leads there.
-        NoRoute = 6,
-        /// Every usable port is in use.
-        NoPort = 7,
-        /// A table of the server is full.
-        TooMany = 8,
-        /// The connection is not established.
-        NotConnected = 9,
-        /// The direction was closed before.
-        Closing = 10,
-        /// The chunk is not within a buffer of the application's.
-        BadChunk = 11,
-        /// The send queue is full.
-        QueueFull = 12,
-        /// The datagram does not fit into the largest packet.
-        TooLong = 13,
-        /// The server's policy does not let this application.
-        NotPermitted = 14,
-    }
-}
-
-codes! {
-    /// Why a connection ended.
-    CloseCode {
-        /// Both sides closed.
-        Finished = 1,
-        /// The peer reset it.
-        ResetByPeer = 2,
-        /// The peer refused it.
-        Refused = 3,
-        /// It was reset here.
-        Aborted = 4,
-        /// The peer stopped answering.
-        TimedOut = 5,
-        /// Keepalives got no answer.
-        KeepaliveTimedOut = 6,
-        /// The network says that the peer is unreachable.
-        Unreachable = 7,
-        /// Nobody on the link answers for the next hop.
-        HostUnreachable = 8,
-    }
-}
-
-codes! {
-    /// Why a datagram did not get there.
-    UndeliveredCode {
-        /// There is no route to its network.
-        NetworkUnreachable = 1,
-        /// Its host does not answer.
-        HostUnreachable = 2,
-        /// Its host does not speak UDP.
-        ProtocolUnreachable = 3,
-        /// Nobody has the port.
-        PortUnreachable = 4,
-        /// An administrator forbids it.
-        Prohibited = 5,
-        /// It was larger than the path takes.
-        TooLong = 6,
-        /// It ran out of hops, or its fragments did not all arrive.
-        TimeExceeded = 7,
-        /// Somebody did not understand its header.
-        ParameterProblem = 8,
-    }
-}
-
 /// The kinds of completions: 0x200 on.
 mod kind {
-    pub(super) const DONE: u16 = 0x201;
-    pub(super) const LISTENING: u16 = 0x202;
-    pub(super) const CONNECTING: u16 = 0x203;
-    pub(super) const BOUND: u16 = 0x204;
-    pub(super) const REFUSED: u16 = 0x205;
     pub(super) const INCOMING: u16 = 0x206;
     pub(super) const CONNECTED: u16 = 0x207;
     pub(super) const RECEIVED: u16 = 0x208;
@@ -269,6 +158,8 @@ mod kind {
     pub(super) const DATAGRAM_REFUSED: u16 = 0x20e;
     pub(super) const RETURNED: u16 = 0x20f;
     pub(super) const NOTICE: u16 = 0x210;
+    pub(super) const UNSENT_BELOW: u16 = 0x211;
+    pub(super) const DATAGRAM_FAILED: u16 = 0x212;
 }
 
 impl Completion {
@@ -278,11 +169,7 @@ impl Completion {
         let record = |kind| Record::new(kind, self.cookie);
         let transfer = Transfer::default();
         match self.event {
-            Event::Done => record(kind::DONE),
-            Event::Listening { listener } => record(kind::LISTENING).with_id(listener),
-            Event::Connecting { conn } => record(kind::CONNECTING).with_id(conn),
-            Event::Bound { endpoint } => record(kind::BOUND).with_id(endpoint),
-            Event::Refused { refusal } => record(kind::REFUSED).with_count(refusal as u32),
+            Event::Answer(answer) => answer.record(self.cookie),
             Event::Incoming { listener, conn, remote, waiting } => record(kind::INCOMING)
                 .with_id(conn)
                 .with_count(waiting)
@@ -296,6 +183,7 @@ impl Completion {
                 record(kind::ACKED).with_id(conn).with_count(chunks).with_transfer(&transfer)
             }
             Event::Urgent { conn, bytes } => record(kind::URGENT).with_id(conn).with_count(bytes),
+            Event::UnsentBelow { conn } => record(kind::UNSENT_BELOW).with_id(conn),
             Event::PeerClosed { conn } => record(kind::PEER_CLOSED).with_id(conn),
             Event::Closed { conn, reason } => {
                 record(kind::CLOSED).with_id(conn).with_count(reason as u32)
@@ -320,6 +208,9 @@ impl Completion {
                 .with_id(endpoint)
                 .with_count(why as u32)
                 .with_transfer(&transfer.with_address(to)),
+            Event::DatagramFailed { endpoint, refusal } => {
+                record(kind::DATAGRAM_FAILED).with_id(endpoint).with_count(refusal as u32)
+            }
             Event::Returned { bufs } => bufs.put(record(kind::RETURNED)),
         }
     }
@@ -332,7 +223,7 @@ impl Completion {
         Record::new(kind::RECEIVED, 0).with_id(conn).with_transfer(&transfer)
     }
 
-    /// The completion that a record says.
+    /// Parses the completion of a record.
     ///
     /// # Errors
     /// [`RecordFault`]: the server's fault.
@@ -350,11 +241,6 @@ impl Completion {
     fn parse_rare(record: &Record) -> Result<Self, RecordFault> {
         let (id, count, transfer) = (record.id, record.count, record.transfer());
         let event = match record.kind {
-            kind::DONE => Event::Done,
-            kind::LISTENING => Event::Listening { listener: id },
-            kind::CONNECTING => Event::Connecting { conn: id },
-            kind::BOUND => Event::Bound { endpoint: id },
-            kind::REFUSED => Event::Refused { refusal: Refusal::from_code(count)? },
             kind::INCOMING => {
                 let (listener, remote) = (transfer.other, transfer.address()?);
                 Event::Incoming { listener, conn: id, remote, waiting: count }
@@ -362,6 +248,7 @@ impl Completion {
             kind::CONNECTED => Event::Connected { conn: id },
             kind::ACKED => Event::Acked { conn: id, chunks: count, queued_bytes: transfer.len },
             kind::URGENT => Event::Urgent { conn: id, bytes: count },
+            kind::UNSENT_BELOW => Event::UnsentBelow { conn: id },
             kind::PEER_CLOSED => Event::PeerClosed { conn: id },
             kind::CLOSED => Event::Closed { conn: id, reason: CloseCode::from_code(count)? },
             kind::DATAGRAM => {
@@ -388,7 +275,10 @@ impl Completion {
                 let (to, why) = (transfer.address()?, UndeliveredCode::from_code(count)?);
                 Event::DatagramRefused { endpoint: id, to, why }
             }
-            kind => return Err(RecordFault::Kind { kind }),
+            kind::DATAGRAM_FAILED => {
+                Event::DatagramFailed { endpoint: id, refusal: Refusal::from_code(count)? }
+            }
+            _ => Event::Answer(ServerAnswer::parse(record)?),
         };
         record.canonical(Self { cookie: record.cookie, event }, Self::record)
     }

@@ -1,4 +1,4 @@
-//! What servers and applications tell each other about whose a new connection is.
+//! Messages between servers and applications about the owner of a new connection.
 //!
 //! Read first: Pika, sections 3.2 (the speculative three-way hand-over) and 3.3 (balancing). The
 //! names of the messages are the paper's.
@@ -38,7 +38,7 @@ pub enum Message {
     ClaimConfirmed {
         /// The connection.
         conn: Id,
-        /// Whose it is.
+        /// Its owner.
         acceptor: Id,
     },
     /// The claim came too late: the connection went to another, and the application is no acceptor
@@ -65,7 +65,7 @@ pub enum Message {
 pub struct Offer {
     /// For connections of which listener.
     pub listener: Id,
-    /// Who takes them.
+    /// The application that takes them.
     pub acceptor: Id,
     /// Moving median of the time from a connection's offer to its close, in nanoseconds.
     pub service_time_ns: u64,
@@ -117,7 +117,7 @@ impl Message {
         }
     }
 
-    /// The message that a record says.
+    /// Parses the message of a record.
     ///
     /// # Errors
     /// [`RecordFault`]: the other end's fault.

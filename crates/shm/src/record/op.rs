@@ -1,13 +1,15 @@
 //! What an application asks of a server.
 //!
-//! An op that makes something (a listener, a connection, an endpoint) is answered by one completion
-//! with its cookie, of a kind that `Event` names under "answers". The others are answered by what
-//! they bring about: bytes for `Receive`, the buffer for `Send`, the end of a connection; and by
-//! nothing where the connection is over, whose end was told or was asked for.
+//! A call ([`SessionCall`]) and `Connect` are answered by one completion with their cookie. The
+//! others are answered by what they bring about: bytes for `Receive`, the buffer for `Send` and
+//! `SendDatagram`, the end of a connection; and by nothing where the connection is over, which the
+//! application knows or has asked for.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use super::{Bufs, Chunk, Id, Ids, Pair, Record, RecordFault, Transfer};
+use super::call::SessionCall;
+use super::{Bufs, Chunk, Id, Ids, Letter, Pair, Record, RecordFault, Transfer};
+use crate::pool::BufId;
 
 /// One op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,24 +23,12 @@ pub struct Op {
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Accept connections at `local` (an unspecified address: any of the host's).
-    Listen {
-        /// Where.
-        local: SocketAddr,
-        /// Most connections that wait to be accepted.
-        backlog: u32,
-    },
     /// So many more connections of a listener may be announced.
     Accept {
         /// The listener.
         listener: Id,
         /// How many.
         credit: u32,
-    },
-    /// No more connections; those that wait are reset.
-    Unlisten {
-        /// The listener.
-        listener: Id,
     },
     /// Open a connection.
     Connect {
@@ -84,32 +74,31 @@ pub enum Command {
         /// The buffers.
         bufs: Bufs,
     },
-    /// Receive datagrams at `local`.
-    BindDatagram {
-        /// Where.
-        local: SocketAddr,
-    },
-    /// Send a datagram. The buffer is the server's until it comes back.
+    /// Send a datagram: bytes of a buffer from its start. The buffer is the server's until it comes
+    /// back.
     SendDatagram {
         /// From which endpoint.
         endpoint: Id,
         /// To whom.
         to: SocketAddr,
-        /// Its bytes.
-        chunk: Chunk,
+        /// From which address, if not the endpoint's; of the receiver's family.
+        from: Option<IpAddr>,
+        /// Hops that it may go; 0: as many as usual.
+        hop_limit: u8,
+        /// Its traffic class.
+        traffic_class: u8,
+        /// The buffer.
+        buf: BufId,
+        /// How many bytes.
+        len: u16,
     },
-    /// No more datagrams.
-    CloseDatagram {
-        /// The endpoint.
-        endpoint: Id,
-    },
+    /// A call.
+    Call(SessionCall),
 }
 
 /// The kinds of ops: 0x100 on.
 mod kind {
-    pub(super) const LISTEN: u16 = 0x101;
     pub(super) const ACCEPT: u16 = 0x102;
-    pub(super) const UNLISTEN: u16 = 0x103;
     pub(super) const CONNECT: u16 = 0x104;
     pub(super) const RECEIVE: u16 = 0x105;
     pub(super) const SEND: u16 = 0x106;
@@ -118,9 +107,7 @@ mod kind {
     pub(super) const CLOSE: u16 = 0x109;
     pub(super) const ABORT: u16 = 0x10a;
     pub(super) const RETURN: u16 = 0x10b;
-    pub(super) const BIND_DATAGRAM: u16 = 0x10c;
     pub(super) const SEND_DATAGRAM: u16 = 0x10d;
-    pub(super) const CLOSE_DATAGRAM: u16 = 0x10e;
 }
 
 impl Op {
@@ -130,13 +117,9 @@ impl Op {
         let record = |kind| Record::new(kind, self.cookie);
         let pair = Pair::default();
         match self.command {
-            Command::Listen { local, backlog } => {
-                record(kind::LISTEN).with_count(backlog).with_pair(&pair.with_local(local))
-            }
             Command::Accept { listener, credit } => {
                 record(kind::ACCEPT).with_id(listener).with_count(credit)
             }
-            Command::Unlisten { listener } => record(kind::UNLISTEN).with_id(listener),
             Command::Connect { remote, local } => {
                 let pair = pair.with_remote(remote);
                 let pair = local.map_or(pair, |local| pair.with_local(local));
@@ -151,14 +134,14 @@ impl Op {
             Command::Close { conn } => record(kind::CLOSE).with_id(conn),
             Command::Abort { conn } => record(kind::ABORT).with_id(conn),
             Command::Return { bufs } => bufs.put(record(kind::RETURN)),
-            Command::BindDatagram { local } => {
-                record(kind::BIND_DATAGRAM).with_pair(&pair.with_local(local))
+            Command::SendDatagram { endpoint, to, from, hop_limit, traffic_class, buf, len } => {
+                let (letter, families) = Letter::to(to, from);
+                let letter = Letter { buf: buf.bits(), len, ..letter };
+                let record = record(kind::SEND_DATAGRAM).with_id(endpoint).with_count(families);
+                let flags = u16::from_le_bytes([hop_limit, traffic_class]);
+                Record { flags, ..record.with_letter(&letter) }
             }
-            Command::SendDatagram { endpoint, to, chunk } => {
-                let transfer = Transfer::default().with_chunk(chunk).with_address(to);
-                record(kind::SEND_DATAGRAM).with_id(endpoint).with_transfer(&transfer)
-            }
-            Command::CloseDatagram { endpoint } => record(kind::CLOSE_DATAGRAM).with_id(endpoint),
+            Command::Call(call) => call.record(self.cookie),
         }
     }
 
@@ -170,7 +153,7 @@ impl Op {
         Record::new(kind::SEND, 0).with_id(conn).with_transfer(&transfer)
     }
 
-    /// The op that a record says.
+    /// Parses the op of a record.
     ///
     /// # Errors
     /// [`RecordFault`]: the application's fault.
@@ -189,11 +172,7 @@ impl Op {
     fn parse_rare(record: &Record) -> Result<Self, RecordFault> {
         let id = record.id;
         let command = match record.kind {
-            kind::LISTEN => {
-                Command::Listen { local: record.pair().local()?, backlog: record.count }
-            }
             kind::ACCEPT => Command::Accept { listener: id, credit: record.count },
-            kind::UNLISTEN => Command::Unlisten { listener: id },
             kind::CONNECT => {
                 let pair = record.pair();
                 Command::Connect { remote: pair.remote()?, local: pair.local_if_any()? }
@@ -202,14 +181,14 @@ impl Op {
             kind::SHUTDOWN => Command::Shutdown { conn: id },
             kind::CLOSE => Command::Close { conn: id },
             kind::ABORT => Command::Abort { conn: id },
-            kind::BIND_DATAGRAM => Command::BindDatagram { local: record.pair().local()? },
             kind::SEND_DATAGRAM => {
-                let transfer = record.transfer();
-                let (to, chunk) = (transfer.address()?, transfer.datagram()?);
-                Command::SendDatagram { endpoint: id, to, chunk }
+                let letter = record.letter();
+                let (to, from) = letter.way(record.count)?;
+                let [hop_limit, traffic_class] = record.flags.to_le_bytes();
+                let (buf, len) = (BufId::from_bits(letter.buf), letter.len);
+                Command::SendDatagram { endpoint: id, to, from, hop_limit, traffic_class, buf, len }
             }
-            kind::CLOSE_DATAGRAM => Command::CloseDatagram { endpoint: id },
-            kind => return Err(RecordFault::Kind { kind }),
+            _ => Command::Call(SessionCall::parse(record)?),
         };
         record.canonical(Self { cookie: record.cookie, command }, Self::record)
     }

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::bytes;
-use crate::region::Region;
 
 fn id() -> impl Strategy<Value = Id> {
     any::<(u32, u32)>().prop_map(|(index, generation)| Id { index, generation })
@@ -44,12 +43,88 @@ fn chunk() -> impl Strategy<Value = Chunk> {
     (buf(), 0u32..1 << 23, 1u32..1 << 23).prop_map(|(buf, offset, len)| Chunk { buf, offset, len })
 }
 
+/// A receiver, and perhaps a source address of its family.
+fn way() -> impl Strategy<Value = (SocketAddr, Option<IpAddr>)> {
+    (address(), proptest::option::of(address())).prop_map(|(to, from)| {
+        let from = from.map(|from| if from.is_ipv4() == to.is_ipv4() { from } else { to });
+        (to, from.map(|from| from.ip()))
+    })
+}
+
+fn sharing() -> impl Strategy<Value = ListenSharing> {
+    let no_bytes =
+        (1..=u32::MAX).prop_map(|buf| Chunk { buf: BufId::from_bits(buf), offset: 0, len: 0 });
+    let cores = prop_oneof![chunk(), no_bytes];
+    (0u16..16, any::<u32>(), proptest::option::of(cores))
+        .prop_map(|(flags, fast_open, cores)| ListenSharing { flags, fast_open, cores })
+}
+
+fn listener_call() -> impl Strategy<Value = SessionCall> {
+    use SessionCall::*;
+    prop_oneof![
+        Just(Sync),
+        proptest::option::of(any::<u32>()).prop_map(|core| SetCore { core }),
+        (address(), any::<u32>(), sharing()).prop_map(|(local, backlog, sharing)| Listen {
+            local,
+            backlog,
+            sharing
+        }),
+        (id(), sharing()).prop_map(|(listener, sharing)| Share { listener, sharing }),
+        (id(), any::<u32>())
+            .prop_map(|(listener, pending_max)| SetFastOpen { listener, pending_max }),
+        address().prop_map(|local| IsListening { local }),
+        id().prop_map(|listener| Unlisten { listener }),
+        id().prop_map(|conn| TakeOut { conn }),
+        (id(), chunk()).prop_map(|(conn, chunk)| PrependUnread { conn, chunk }),
+        prop_oneof![
+            id().prop_map(|conn| HandOver { conn }),
+            id().prop_map(|conn| HandOverOffered { conn }),
+        ],
+    ]
+}
+
+fn connection_call() -> impl Strategy<Value = SessionCall> {
+    use SessionCall::*;
+    prop_oneof![
+        (address(), proptest::option::of(address()), 0u16..8)
+            .prop_map(|(remote, local, flags)| Connect { remote, local, flags }),
+        id().prop_map(|conn| Info { conn }),
+        id().prop_map(|conn| Addresses { conn }),
+        (id(), any::<u32>(), any::<u64>()).prop_map(|(conn, option, value)| SetOption {
+            conn,
+            option,
+            value
+        }),
+        (id(), chunk()).prop_map(|(conn, chunk)| SendCopy { conn, chunk }),
+        any::<(u16, u16)>().prop_map(|ports| Holders { ports }),
+        any::<((u16, u16), u16)>().prop_map(|(ports, from)| FreePort { ports, from }),
+    ]
+}
+
+fn datagram_call() -> impl Strategy<Value = SessionCall> {
+    use SessionCall::*;
+    prop_oneof![
+        (address(), 0u16..8).prop_map(|(local, flags)| Bind { local, flags }),
+        (id(), proptest::option::of(address()))
+            .prop_map(|(endpoint, peer)| ConnectDatagram { endpoint, peer }),
+        id().prop_map(|endpoint| CloseDatagram { endpoint }),
+        (id(), any::<bool>()).prop_map(|(endpoint, on)| QuoteErrors { endpoint, on }),
+        address().prop_map(|to| PacketBytesMax { to: to.ip() }),
+        id().prop_map(|endpoint| DatagramAddress { endpoint }),
+        (id(), way(), any::<(u16, u16)>()).prop_map(|(endpoint, (to, from), (len, count))| {
+            CheckDatagrams { endpoint, to, from, len, count }
+        }),
+    ]
+}
+
+fn call() -> impl Strategy<Value = SessionCall> {
+    prop_oneof![listener_call(), connection_call(), datagram_call()]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     use Command::*;
     let command = prop_oneof![
-        (address(), any::<u32>()).prop_map(|(local, backlog)| Listen { local, backlog }),
         (id(), any::<u32>()).prop_map(|(listener, credit)| Accept { listener, credit }),
-        id().prop_map(|listener| Unlisten { listener }),
         (address(), proptest::option::of(address()))
             .prop_map(|(remote, local)| Connect { remote, local }),
         ids().prop_map(|conns| Receive { conns }),
@@ -61,28 +136,40 @@ fn op() -> impl Strategy<Value = Op> {
             id().prop_map(|conn| Abort { conn }),
         ],
         bufs().prop_map(|bufs| Return { bufs }),
-        prop_oneof![
-            address().prop_map(|local| BindDatagram { local }),
-            (id(), address(), chunk()).prop_map(|(endpoint, to, chunk)| SendDatagram {
-                endpoint,
-                to,
-                chunk
-            }),
-            id().prop_map(|endpoint| CloseDatagram { endpoint }),
-        ],
+        (id(), way(), any::<(u8, u8, u16)>(), buf()).prop_map(
+            |(endpoint, (to, from), (hop_limit, traffic_class, len), buf)| {
+                SendDatagram { endpoint, to, from, hop_limit, traffic_class, buf, len }
+            }
+        ),
+        call().prop_map(Call),
     ];
     (any::<u64>(), command).prop_map(|(cookie, command)| Op { cookie, command })
+}
+
+fn answer() -> impl Strategy<Value = ServerAnswer> {
+    use ServerAnswer::*;
+    let empty = buf().prop_map(|buf| Chunk { buf, offset: 0, len: 0 });
+    prop_oneof![
+        Just(Done),
+        id().prop_map(|listener| Listening { listener }),
+        id().prop_map(|conn| Connecting { conn }),
+        id().prop_map(|endpoint| Bound { endpoint }),
+        any::<u64>().prop_map(|value| Value { value }),
+        (address(), proptest::option::of(address()))
+            .prop_map(|(local, remote)| ServerAnswer::addresses(local, remote)),
+        prop_oneof![chunk(), empty].prop_map(|chunk| Written { chunk }),
+        (proptest::sample::select(Refusal::ALL), any::<u32>(), proptest::option::of(chunk()))
+            .prop_map(|(refusal, detail, text)| Refused { refusal, detail, text }),
+    ]
 }
 
 fn completion() -> impl Strategy<Value = Completion> {
     use Event::*;
     let answer = prop_oneof![
-        Just(Done),
-        id().prop_map(|listener| Listening { listener }),
-        id().prop_map(|conn| Connecting { conn }),
-        id().prop_map(|endpoint| Bound { endpoint }),
-        proptest::sample::select(Refusal::ALL).prop_map(|refusal| Refused { refusal }),
+        answer().prop_map(Answer),
         bufs().prop_map(|bufs| Returned { bufs }),
+        (id(), proptest::sample::select(Refusal::ALL))
+            .prop_map(|(endpoint, refusal)| DatagramFailed { endpoint, refusal }),
     ];
     let stream = prop_oneof![
         (id(), id(), address(), any::<u32>()).prop_map(|(listener, conn, remote, waiting)| {
@@ -97,6 +184,7 @@ fn completion() -> impl Strategy<Value = Completion> {
         }),
         (id(), any::<u32>()).prop_map(|(conn, bytes)| Urgent { conn, bytes }),
         id().prop_map(|conn| PeerClosed { conn }),
+        id().prop_map(|conn| UnsentBelow { conn }),
         (id(), proptest::sample::select(CloseCode::ALL))
             .prop_map(|(conn, reason)| Closed { conn, reason }),
     ];
@@ -221,8 +309,19 @@ fn what_a_kind_does_not_use_must_be_zero() {
     let local = "10.1.2.3:80".parse().expect("an address");
     let mut pair = Pair::default().with_local(local);
     pair.local[4] = 1;
-    let record = Record::new(0x10c, 0).with_pair(&pair);
-    assert_eq!(Op::parse(&record), Err(RecordFault::Bits { kind: 0x10c }));
+    let record = Record::new(0x145, 0).with_pair(&pair);
+    assert_eq!(Op::parse(&record), Err(RecordFault::Bits { kind: 0x145 }));
+    // Flags beyond those that a call has, of listeners, connections and endpoints.
+    let pair = Pair::default().with_local(local).with_remote(local);
+    for (kind, flags) in [(0x142, 16), (0x14b, 8), (0x152, 8)] {
+        let record = Record { flags, ..Record::new(kind, 0).with_pair(&pair) };
+        let transfer = Transfer::default().with_address(local);
+        let record = if kind == 0x142 { record.with_transfer(&transfer) } else { record };
+        assert_eq!(Op::parse(&record), Err(RecordFault::Bits { kind }));
+    }
+    // A truth value is 0 or 1.
+    let record = Record::new(0x155, 0).with_count(2);
+    assert_eq!(Op::parse(&record), Err(RecordFault::Bits { kind: 0x155 }));
 }
 
 #[test]
@@ -256,12 +355,12 @@ fn lists_are_as_long_as_they_say_and_never_longer_than_a_record() {
 
 #[test]
 fn families_codes_and_chunks_that_are_none_are_named() {
-    let record = Record::new(0x10c, 0).with_pair(&Pair { local_family: 5, ..Pair::default() });
+    let record = Record::new(0x145, 0).with_pair(&Pair { local_family: 5, ..Pair::default() });
     assert_eq!(Op::parse(&record), Err(RecordFault::Family { family: 5 }));
     let record = Record::new(0x104, 0).with_pair(&Pair::default());
     assert_eq!(Op::parse(&record), Err(RecordFault::Family { family: 0 }));
-    for code in [0, 15, u32::MAX] {
-        let record = Record::new(0x205, 0).with_count(code);
+    for code in [0, 21, u32::MAX] {
+        let record = Record::new(0x247, 0).with_count(code);
         assert_eq!(Completion::parse(&record), Err(RecordFault::Code { code }));
     }
     let max = limits::BUF_BYTES_MAX as u32;
@@ -277,11 +376,14 @@ fn records_lie_in_memory_as_the_picture_says() {
     let conn = Id { index: 0x0102_0304, generation: 0x0506_0708 };
     let chunk = Chunk { buf: BufId::from_bits(0x1112_1314), offset: 0x21, len: 0x31 };
     let op = Op { cookie: 0x4142_4344_4546_4748, command: Command::Send { conn, chunk } };
-    let region = Region::heap(limits::PAGE_BYTES).expect("a page");
-    region.store(64, &op.record()).expect("in bounds");
     assert_eq!(bytes::words_of::<Record>(), 8);
+    let words: [std::sync::atomic::AtomicU64; 8] = Default::default();
+    // SAFETY: as many words as the record has, and no others access them.
+    unsafe { bytes::store(words.as_ptr(), &op.record()) };
     let mut found = [0; 64];
-    region.read(64, &mut found).expect("in bounds");
+    for (to, word) in found.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.into_inner().to_ne_bytes());
+    }
     let mut expected = [0; 64];
     expected[..2].copy_from_slice(&0x106u16.to_ne_bytes());
     expected[8..16].copy_from_slice(&op.cookie.to_ne_bytes());

@@ -90,11 +90,11 @@ pub(super) fn hugest(bytes: usize) -> Result<(Mapping, Backing), RegionError> {
 /// What keeps the size as it is, and the set of seals too.
 const NEEDED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A memfd of `bytes`, zeroed, whose size nobody can change.
+/// A memfd of `bytes`, zeroed, whose size is sealed.
 pub(super) fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
     let system = |call| move |errno| RegionError::System { call, errno };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Linux 6.3 wants to be told that nobody will execute the file; before, it knows no such flag.
+    // Linux 6.3 expects a flag that the file is not executed; before, it knows no such flag.
     let fd = fd_calls::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| fd_calls::memfd_create(name, flags))
         .map_err(system("memfd_create"))?;

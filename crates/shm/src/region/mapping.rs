@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{self, MapFlags, ProtFlags};
+use rustix::process::{Pid, getpid};
 
 use super::RegionError;
 
@@ -15,6 +16,8 @@ use super::RegionError;
 pub(super) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// The process that has the mapping, where children of a fork do not inherit it.
+    owner: Option<Pid>,
 }
 
 // SAFETY: a mapping belongs to the process and not to a thread; what is done through its address is
@@ -37,7 +40,7 @@ impl Mapping {
         // SAFETY: `bytes` is not 0, as every caller has checked.
         let base = unsafe { std::alloc::alloc_zeroed(layout(bytes)) };
         let base = NonNull::new(base).expect("an interpreter has memory");
-        Ok(Self { base, bytes })
+        Ok(Self { base, bytes, owner: None })
     }
 
     /// Private zeroed pages, with more flags.
@@ -61,7 +64,7 @@ impl Mapping {
 
     fn at(base: *mut libc::c_void, bytes: usize) -> rustix::io::Result<Self> {
         let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Self { base, bytes })
+        Ok(Self { base, bytes, owner: None })
     }
 
     #[inline]
@@ -82,10 +85,25 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Children of a fork do not inherit the mapping.
+    pub(super) fn keep_from_children(&mut self) -> rustix::io::Result<()> {
+        let advice = mm::Advice::LinuxDontFork;
+        // SAFETY: the advice covers exactly this mapping and changes no content.
+        unsafe { mm::madvise(self.base.as_ptr().cast(), self.bytes, advice) }?;
+        self.owner = Some(getpid());
+        Ok(())
+    }
+}
+
 impl Drop for Mapping {
     #[cfg(not(miri))]
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and whoever used its address borrowed or owned this
+        // A child has no mapping there, or one of its own.
+        if self.owner.is_some_and(|owner| owner != getpid()) {
+            return;
+        }
+        // SAFETY: the mapping is ours alone, and every use of its address borrowed or owned this
         // value. The kernel refuses only what is no mapping, which this is.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }

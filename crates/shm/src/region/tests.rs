@@ -1,47 +1,65 @@
 //! Regions: what they are made of, their bounds, and descriptors from others.
 
 use super::*;
+use crate::area::{BufferArea, PoolLayout};
 
 const PAGE: usize = limits::PAGE_BYTES;
+
+/// All of a region as buffers of a line, which lie behind one another.
+pub(crate) fn lines(parts: &mut RegionParts) -> BufferArea {
+    let (buf_bytes, count) = (limits::LINE_BYTES, parts.bytes_left() / limits::LINE_BYTES);
+    let layout = PoolLayout { buf_bytes, count: count as u32, tag: 0 };
+    BufferArea::new(parts, layout).expect("all that is left")
+}
+
+fn span(part: &Part) -> std::ops::Range<usize> {
+    let start = part.start().as_ptr() as usize;
+    start..start + part.bytes()
+}
 
 #[test]
 fn fresh_memory_is_zero_and_keeps_what_is_written() {
     let region = Region::heap(PAGE + 1).expect("two pages");
     assert_eq!((region.bytes(), region.backing()), (2 * PAGE, Backing::Heap));
+    let area = lines(&mut region.into_parts());
     let mut bytes = [7; 16];
-    region.read(2 * PAGE - 16, &mut bytes).expect("in bounds");
+    area.read(127, 48, &mut bytes).expect("in bounds");
     assert_eq!(bytes, [0; 16]);
-    region.write(3, b"some bytes").expect("in bounds");
-    region.read(2, &mut bytes).expect("in bounds");
+    area.write(0, 3, b"some bytes").expect("in bounds");
+    area.read(0, 2, &mut bytes).expect("in bounds");
     assert_eq!(&bytes, b"\0some bytes\0\0\0\0\0");
 }
 
 #[test]
-fn values_and_atomics_share_the_bytes() {
-    let region = Region::heap(PAGE).expect("a page");
-    region.store(64, &[0x0807_0605_0403_0201u64.to_le(), 9]).expect("in bounds");
-    let mut bytes = [0; 8];
-    region.read(64, &mut bytes).expect("in bounds");
-    assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8]);
-    let order = std::sync::atomic::Ordering::Relaxed;
-    region.atomic_u64(72).expect("in bounds").store(11, order);
-    assert_eq!(region.load::<[u64; 2]>(64).expect("in bounds")[1], 11);
-    region.atomic_u32(128).expect("in bounds").store(5, order);
-    assert_eq!(region.atomic_u32(128).expect("in bounds").load(order), 5);
+fn parts_do_not_overlap_and_end_with_the_region() {
+    let mut parts = Region::heap(PAGE).expect("a page").into_parts();
+    let start = span(&parts.take(0).expect("nothing")).start;
+    let mut end = start;
+    for bytes in [1, 128, 129, 64, 3000, 1] {
+        let part = parts.take(bytes).expect("it fits");
+        assert_eq!((span(&part).start, part.bytes()), (end, bytes.next_multiple_of(128)));
+        end = span(&part).end;
+    }
+    assert_eq!(parts.bytes_left(), start + PAGE - end);
+    let left = parts.bytes_left();
+    for bytes in [left + 1, usize::MAX, usize::MAX - 126] {
+        let refused = OutOfRegion { offset: PAGE - left, len: bytes, bytes: PAGE };
+        assert_eq!(parts.take(bytes).expect_err("too much"), refused);
+    }
+    assert_eq!(span(&parts.take(left).expect("the rest")).end, start + PAGE);
+    assert!(parts.take(1).is_err() && parts.bytes_left() == 0);
 }
 
 #[test]
-fn what_is_out_of_bounds_or_not_aligned_is_an_error() {
-    let region = Region::heap(PAGE).expect("a page");
-    let outside = |offset, len| OutOfRegion { offset, len, bytes: PAGE };
-    assert_eq!(region.write(PAGE - 1, b"ab"), Err(outside(PAGE - 1, 2)));
-    assert_eq!(region.write(PAGE, b""), Ok(()));
-    assert_eq!(region.read(usize::MAX, &mut [0; 2]), Err(outside(usize::MAX, 2)));
-    assert_eq!(region.load::<u64>(PAGE - 4), Err(outside(PAGE - 4, 8)));
-    assert_eq!(region.load::<u64>(4), Err(outside(4, 8)));
-    assert_eq!(region.store(12, &1u64), Err(outside(12, 8)));
-    assert!(region.atomic_u32(2).is_err() && region.atomic_u32(PAGE).is_err());
-    assert!(region.atomic_u64(4).is_err() && region.atomic_u64(usize::MAX - 7).is_err());
+fn two_ends_find_each_part_at_the_same_place() {
+    let place = |count| {
+        let mut parts = Region::heap(PAGE).expect("a page").into_parts();
+        let first = span(&parts.take(0).expect("nothing")).start;
+        let _ring = crate::ring::ring::<u64>(&mut parts, count).expect("it fits");
+        span(&parts.take(64).expect("it fits")).start - first
+    };
+    assert_eq!(place(16), crate::ring::ring_bytes::<u64>(16));
+    assert_eq!(place(16), place(16));
 }
 
 #[test]
@@ -66,8 +84,9 @@ mod system {
         assert_eq!(region.bytes(), limits::HUGE_PAGE_BYTES);
         let said = region.backing().to_string();
         assert!(said.contains("huge page"), "{said}");
-        region.write(limits::HUGE_PAGE_BYTES - 4, b"last").expect("in bounds");
         assert!(region.fd().is_none());
+        let area = lines(&mut region.into_parts());
+        area.write(area.layout().count - 1, 60, b"last").expect("in bounds");
     }
 
     #[test]
@@ -75,11 +94,37 @@ mod system {
         let ours = Region::memfd("mp-test", 3 * PAGE).expect("a memfd");
         let fd = ours.fd().expect("has one").try_clone_to_owned().expect("a copy");
         let theirs = Region::from_fd(fd, 3 * PAGE).expect("sealed as agreed");
-        ours.write(2 * PAGE, b"hello").expect("in bounds");
-        let mut bytes = [0; 5];
-        theirs.read(2 * PAGE, &mut bytes).expect("in bounds");
-        assert_eq!(&bytes, b"hello");
         assert_eq!(theirs.backing(), Backing::Memfd);
+        let [ours, theirs] = [ours, theirs].map(|region| lines(&mut region.into_parts()));
+        ours.write(128, 7, b"hello").expect("in bounds");
+        let mut bytes = [0; 5];
+        theirs.read(128, 7, &mut bytes).expect("in bounds");
+        assert_eq!(&bytes, b"hello");
+    }
+
+    /// The flags of the mapping that contains `address` (proc_pid_smaps(5)).
+    fn mapping_flags(address: usize) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+        let mut is_in = false;
+        for line in smaps.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let bound = |text| usize::from_str_radix(text, 16);
+            if let Some((Ok(from), Ok(to))) = range.map(|(from, to)| (bound(from), bound(to))) {
+                is_in = (from..to).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_in) {
+                return flags.to_owned();
+            }
+        }
+        panic!("no mapping at {address:#x}")
+    }
+
+    #[test]
+    fn region_kept_from_children_is_not_copied_by_fork() {
+        let mut region = Region::memfd("mp-test", PAGE).expect("a memfd");
+        let address = region.mapping.base().as_ptr() as usize;
+        assert!(!mapping_flags(address).contains(" dc"));
+        region.keep_from_children().expect("Linux 2.6.16");
+        assert!(mapping_flags(address).contains(" dc"), "{}", mapping_flags(address));
     }
 
     fn raw_memfd(flags: MemfdFlags, bytes: u64, seals: SealFlags) -> OwnedFd {
@@ -113,7 +158,7 @@ mod system {
         assert_eq!(from(file.into()), Err(RegionError::NotMemfd));
         let (pipe, _writer) = std::io::pipe().expect("a pipe");
         assert_eq!(from(pipe.into()), Err(RegionError::NotMemfd));
-        // Its pages can be written by nobody, so it cannot be mapped for writing.
+        // No process can write its pages, so it cannot be mapped for writing.
         let read_only = raw_memfd(sealable, page, all | SealFlags::WRITE);
         let found = from(read_only);
         assert!(matches!(found, Err(RegionError::System { call: "mmap", .. })), "{found:?}");
@@ -134,31 +179,20 @@ mod system {
     }
 
     #[test]
-    fn nobody_can_change_the_size_of_ours() {
+    fn the_size_of_ours_is_sealed() {
         let region = Region::memfd("mp-test", PAGE).expect("a memfd");
         let fd = region.fd().expect("has one");
         assert!(rustix::fs::ftruncate(fd, 0).is_err());
         assert!(rustix::fs::ftruncate(fd, 2 * PAGE as u64).is_err());
         assert!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE).is_err());
         // A hole is not a change of size: the memory reads as zeros and nothing faults.
-        region.write(0, b"gone").expect("in bounds");
+        let again = Region::from_fd(fd.try_clone_to_owned().expect("a copy"), PAGE);
+        let area = lines(&mut again.expect("sealed as agreed").into_parts());
+        area.write(0, 0, b"gone").expect("in bounds");
         let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(fd, punch, 0, PAGE as u64).expect("a hole");
         let mut bytes = [1; 4];
-        region.read(0, &mut bytes).expect("in bounds");
+        area.read(0, 0, &mut bytes).expect("in bounds");
         assert_eq!(bytes, [0; 4]);
     }
-}
-
-#[test]
-fn what_is_expected_stays_as_it_is_and_may_lie_anywhere() {
-    let region = Region::heap(4096).unwrap();
-    region.write(4000, &[7; 96]).unwrap();
-    for (offset, len) in [(0, 4096), (4000, 96), (4095, 2), (usize::MAX, 8), (8, usize::MAX)] {
-        region.expect(offset, len);
-        region.expect_to_write(offset, len);
-    }
-    let mut bytes = [0; 96];
-    region.read(4000, &mut bytes).unwrap();
-    assert_eq!(bytes, [7; 96]);
 }

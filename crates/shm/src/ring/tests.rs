@@ -6,22 +6,30 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::*;
+use crate::region::Region;
 
 type Record = [u64; 2];
 
-fn region() -> Arc<Region> {
-    Arc::new(Region::heap(limits::PAGE_BYTES).expect("a page"))
+/// What is before the ring in its region, and the ring's entries.
+const BEFORE: usize = 128;
+const ENTRIES: u32 = 4;
+
+type Ends = (Producer<Record>, Consumer<Record>);
+
+fn ends() -> Ends {
+    with_region().0
 }
 
-const LAYOUT: RingLayout = RingLayout { offset: 128, entries: 4 };
-
-fn ends(region: &Arc<Region>) -> (Producer<Record>, Consumer<Record>) {
-    ring(region, LAYOUT).expect("it fits")
+/// The ends of a ring, and all of its region as another process sees it.
+fn with_region() -> (Ends, Arc<Region>) {
+    let mut parts = Region::heap(limits::PAGE_BYTES).expect("a page").into_parts();
+    parts.take(BEFORE).expect("it fits");
+    (ring(&mut parts, ENTRIES).expect("it fits"), parts.region())
 }
 
 #[test]
 fn a_record_is_seen_after_its_commit_and_its_slot_after_its_release() {
-    let (mut producer, mut consumer) = ends(&region());
+    let (mut producer, mut consumer) = ends();
     assert_eq!(producer.reserve(9), Ok(4));
     for number in 0..4 {
         producer.put(&[number, !number]).expect("four fit");
@@ -45,7 +53,7 @@ fn a_record_is_seen_after_its_commit_and_its_slot_after_its_release() {
 
 #[test]
 fn the_oldest_is_what_was_put_first_of_what_is_not_released() {
-    let (mut producer, mut consumer) = ends(&region());
+    let (mut producer, mut consumer) = ends();
     assert_eq!(producer.oldest(), None);
     for number in 0..9 {
         producer.put(&[number, 0]).expect("one fits");
@@ -53,7 +61,7 @@ fn the_oldest_is_what_was_put_first_of_what_is_not_released() {
         producer.commit();
         assert_eq!((consumer.peek(1), consumer.take()), (Ok(1), Some([number, 0])));
         consumer.release();
-        assert_eq!(producer.oldest(), Some([number, 0]), "nobody has looked");
+        assert_eq!(producer.oldest(), Some([number, 0]), "the consumer has not looked");
         assert_eq!(producer.reserve(4), Ok(4));
         assert_eq!(producer.oldest(), None);
     }
@@ -61,7 +69,7 @@ fn the_oldest_is_what_was_put_first_of_what_is_not_released() {
 
 #[test]
 fn all_are_taken_that_are_known_and_have_a_place() {
-    let (mut producer, mut consumer) = ends(&region());
+    let (mut producer, mut consumer) = ends();
     assert_eq!(producer.send(&[[0; 2], [1; 2], [2; 2]]), Ok(3));
     let mut out = [[9; 2]; 2];
     assert_eq!(consumer.take_all(&mut out), 0, "none is known without a look");
@@ -77,7 +85,7 @@ fn all_are_taken_that_are_known_and_have_a_place() {
 
 #[test]
 fn slices_go_as_far_as_they_fit() {
-    let (mut producer, mut consumer) = ends(&region());
+    let (mut producer, mut consumer) = ends();
     let records: Vec<Record> = (0..6).map(|number| [number, 0]).collect();
     assert_eq!(producer.send(&records), Ok(4));
     let mut out = [[0; 2]; 3];
@@ -92,42 +100,38 @@ fn slices_go_as_far_as_they_fit() {
 
 #[test]
 fn rings_that_cannot_be_are_refused() {
-    let refused = |offset, entries| {
-        ring::<Record>(&region(), RingLayout { offset, entries }).map(|_| ()).expect_err("refused")
-    };
+    let mut parts = Region::heap(limits::PAGE_BYTES).expect("a page").into_parts();
+    let mut refused = |entries| ring::<Record>(&mut parts, entries).map(|_| ()).expect_err("no");
     for entries in [0, 1, 3, limits::RING_ENTRIES_MAX * 2, u32::MAX] {
-        assert_eq!(refused(0, entries), RingError::Entries { entries });
+        assert_eq!(refused(entries), RingError::Entries { entries });
     }
-    assert!(matches!(refused(0, 1024), RingError::Region(_)));
-    assert!(matches!(refused(64, 4), RingError::Region(_)));
-    assert!(matches!(refused(limits::PAGE_BYTES - 128, 4), RingError::Region(_)));
+    assert!(matches!(refused(1024), RingError::Region(_)));
+    assert_eq!(parts.bytes_left(), limits::PAGE_BYTES, "nothing was taken");
 }
 
 #[test]
-fn a_ring_stays_within_the_bytes_that_it_says() {
-    let region = region();
-    let end = LAYOUT.offset + RingLayout::bytes::<Record>(LAYOUT.entries);
-    region.write(0, &[0xaa; 128]).expect("in bounds");
-    region.write(end, &[0xaa; 128]).expect("in bounds");
-    let (mut producer, mut consumer) = ends(&region);
+fn ring_stays_within_the_bytes_that_it_takes() {
+    let ((mut producer, mut consumer), region) = with_region();
+    let end = BEFORE + ring_bytes::<Record>(ENTRIES);
+    let around = || (0..BEFORE / 8).flat_map(|word| [word * 8, end + word * 8]);
+    for offset in around() {
+        region.raw::<AtomicU64>(offset).store(0xaa, Ordering::Relaxed);
+    }
     for _ in 0..9 {
         producer.send(&[[u64::MAX; 2]; 4]).expect("honest");
         consumer.receive(&mut [[0; 2]; 4]).expect("honest");
     }
-    for offset in [0, end] {
-        let mut around = [0; 128];
-        region.read(offset, &mut around).expect("in bounds");
-        assert_eq!(around, [0xaa; 128]);
+    for offset in around() {
+        assert_eq!(region.raw::<AtomicU64>(offset).load(Ordering::Relaxed), 0xaa);
     }
 }
 
 #[test]
 fn an_end_that_lies_ends_the_ring_and_nothing_else() {
-    let region = region();
-    let (mut producer, mut consumer) = ends(&region);
+    let ((mut producer, mut consumer), region) = with_region();
     producer.send(&[[1, 2]]).expect("honest");
-    let head = region.atomic_u32(LAYOUT.offset + HEAD_OFFSET).expect("in bounds");
-    let tail = region.atomic_u32(LAYOUT.offset + TAIL_OFFSET).expect("in bounds");
+    let head = region.raw::<AtomicU32>(BEFORE + HEAD_OFFSET);
+    let tail = region.raw::<AtomicU32>(BEFORE + TAIL_OFFSET);
     head.store(7, Ordering::Relaxed);
     let fault = RingFault::Head { value: 7, last: 0, end: 1 };
     assert_eq!(producer.reserve(4), Err(fault));
@@ -144,7 +148,7 @@ fn an_end_that_lies_ends_the_ring_and_nothing_else() {
 #[test]
 fn two_threads_pass_every_record_once_and_in_order() {
     let count: u64 = if cfg!(miri) { 200 } else { 100_000 };
-    let (mut producer, mut consumer) = ends(&region());
+    let (mut producer, mut consumer) = ends();
     let sender = std::thread::spawn(move || {
         let mut next = 0;
         while next < count {
@@ -179,10 +183,9 @@ fn scribbling_into_a_ring_gives_records_of_nonsense_or_a_fault() {
     let seed = 0x5eed_0001u64;
     let rounds = if cfg!(miri) { 2 } else { 300 };
     for round in 0..rounds {
-        let region = region();
-        let end = LAYOUT.offset + RingLayout::bytes::<Record>(LAYOUT.entries);
-        region.write(end, &[0x55; 64]).expect("in bounds");
-        let (mut producer, mut consumer) = ends(&region);
+        let ((mut producer, mut consumer), region) = with_region();
+        let end = BEFORE + ring_bytes::<Record>(ENTRIES);
+        region.raw::<AtomicU64>(end).store(0x55, Ordering::Relaxed);
         let scribbled = Arc::clone(&region);
         let mut state = seed.wrapping_mul(round * 2 + 1);
         let scribbler = std::thread::spawn(move || {
@@ -194,17 +197,16 @@ fn scribbling_into_a_ring_gives_records_of_nonsense_or_a_fault() {
                 state ^= state << 17;
                 let value = if state & 4 == 0 { (state >> 40) % 8 } else { state };
                 let index = match state % 3 {
-                    0 => LAYOUT.offset + HEAD_OFFSET,
-                    1 => LAYOUT.offset + TAIL_OFFSET,
+                    0 => BEFORE + HEAD_OFFSET,
+                    1 => BEFORE + TAIL_OFFSET,
                     _ => {
                         let word = (state >> 8) as usize % 8;
-                        let place = LAYOUT.offset + RECORDS_OFFSET + word * 8;
-                        scribbled.store(place, &value).expect("in it");
+                        let place = BEFORE + RECORDS_OFFSET + word * 8;
+                        scribbled.raw::<AtomicU64>(place).store(value, Ordering::Relaxed);
                         continue;
                     }
                 };
-                let index = scribbled.atomic_u32(index).expect("in it");
-                index.store(value as u32, Ordering::Relaxed);
+                scribbled.raw::<AtomicU32>(index).store(value as u32, Ordering::Relaxed);
             }
         });
         let mut faults = (None, None);
@@ -219,9 +221,8 @@ fn scribbling_into_a_ring_gives_records_of_nonsense_or_a_fault() {
             }
         }
         scribbler.join().expect("it only writes");
-        let mut around = [0; 64];
-        region.read(end, &mut around).expect("in bounds");
-        assert_eq!(around, [0x55; 64], "seed {seed:#x}, round {round}");
+        let after = region.raw::<AtomicU64>(end).load(Ordering::Relaxed);
+        assert_eq!(after, 0x55, "seed {seed:#x}, round {round}");
     }
 }
 
@@ -301,7 +302,7 @@ proptest! {
 
     #[test]
     fn a_ring_does_what_queues_do(steps in proptest::collection::vec(step(), 0..STEPS)) {
-        let (mut producer, mut consumer) = ends(&region());
+        let (mut producer, mut consumer) = ends();
         let mut model = Model { known_room: 4, ..Model::default() };
         for step in steps {
             match step {

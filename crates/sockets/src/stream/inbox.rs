@@ -18,7 +18,7 @@ use megapipe::ReadBuf;
 use crate::limits::INBOX_BUFFERS_MAX;
 
 /// Received bytes, oldest first.
-pub(crate) struct Inbox {
+pub(crate) struct StreamInbox {
     front: Option<ReadBuf>,
     unread: usize,
     more: Option<Box<More>>,
@@ -37,7 +37,7 @@ impl More {
     }
 }
 
-impl Inbox {
+impl StreamInbox {
     pub(crate) const fn new() -> Self {
         Self { front: None, unread: 0, more: None }
     }

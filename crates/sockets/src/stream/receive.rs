@@ -1,23 +1,21 @@
-//! Reads from a connection: recv(2) and its kin, and how much is taken ahead of them.
+//! Reads from a stream: recv(2) and its kin, and how much is taken ahead of them.
 //!
 //! Read first: `stream.rs`, `inbox.rs`; recv(2) on MSG_PEEK and MSG_WAITALL, socket(7) on
 //! SO_RCVLOWAT.
 //!
 //! Invariant: a call returns all that has arrived as far as the caller has room for it, also what
-//! waits in the channel because the program has fallen behind.
+//! waits in the channel because the program has fallen behind ([`StreamSocket::take_here`]).
 
-use std::time::Duration;
-
-use super::Stream;
+use super::StreamSocket;
+use super::urgent::UrgentMark;
+use crate::control_data::{ControlKinds, write_unread};
 use crate::error::Error;
 use crate::flags::MsgFlags;
-use crate::gather::Scatter;
-use crate::limits::FETCH_ROUNDS;
-use crate::readiness::Shut;
-use crate::sockets::{Attempt, Kind, Sockets, Wait};
-use crate::sockopt::unread_beneath;
+use crate::gather::{ReceivePieces, ReceivedMessage};
+use crate::readiness::{ConnectProgress, Shut};
+use crate::transport::{ObjectTransport, StreamTransport};
 
-impl Stream {
+impl StreamSocket {
     /// Bytes that have to be here at once: a low-water mark, or MSG_PEEK, may be above the usual
     /// limit.
     #[cold]
@@ -27,7 +25,7 @@ impl Stream {
 
     /// The program has fallen behind: more may wait in the channel than is here.
     #[inline]
-    const fn is_behind(&self) -> bool {
+    pub(crate) const fn is_behind(&self) -> bool {
         !self.reading
     }
 
@@ -38,7 +36,7 @@ impl Stream {
     }
 
     /// So many bytes wait in the channel and beneath it: they come, if slowly.
-    const fn expect(&mut self, beneath: usize) {
+    pub(crate) const fn expect(&mut self, beneath: usize) {
         if self.counted == usize::MAX {
             self.counted = 0;
         }
@@ -64,150 +62,220 @@ impl Stream {
     pub(crate) const fn note_counted(&mut self, beneath: usize) {
         self.counted = if beneath > 0 { self.unread() + beneath } else { 0 };
     }
+
+    /// Whether more bytes are known to wait below than the `here` that are here.
+    pub(crate) const fn expects_more_than(&self, here: usize) -> bool {
+        self.counted > here
+    }
+
+    /// Nothing more is known to wait below.
+    pub(crate) const fn expect_nothing(&mut self) {
+        self.counted = 0;
+    }
+
+    /// Bytes that have arrived and are not here yet: in the channel, and below it.
+    pub(crate) fn unread_below<T: StreamTransport>(&self, transport: &mut T) -> usize {
+        let in_channel = transport.unread_in_channel(self.handle);
+        match self.progress {
+            ConnectProgress::Closed => in_channel,
+            _ => in_channel + transport.unread_in_stack(self.handle),
+        }
+    }
 }
 
-impl Sockets {
-    /// `got` is what earlier attempts of the same call have copied.
+/// Steps of a call that reads.
+impl StreamSocket {
+    /// A call looks for bytes that stay here (MSG_PEEK). Returns whether they have to be fetched.
+    #[cold]
+    pub(crate) fn look_for(&mut self, wanted: usize) -> bool {
+        if self.unread() >= wanted {
+            return false;
+        }
+        self.looks_for = wanted;
+        self.may_be_behind()
+    }
+
+    /// Takes what is here. Returns how many bytes more the call can use, if those that wait below
+    /// have to be fetched for that and the call then goes on.
     #[inline]
-    pub(crate) fn recv_stream(
+    pub(crate) fn take_here<T: StreamTransport>(
         &mut self,
-        object: u32,
-        to: &mut Scatter<'_, '_>,
+        to: &mut ReceivePieces<'_, '_>,
         flags: MsgFlags,
-        is_over: bool,
-    ) -> Attempt<usize> {
-        if flags.contains(MsgFlags::OOB) {
-            return Attempt::Done(self.recv_urgent(object, to, flags));
-        }
-        let mut looked_again = false;
-        loop {
-            self.take_all(object, to, flags);
-            let turns = self.turns();
-            let Self { objects, channel, epolls, .. } = self;
-            let Some(entry) = objects.get_mut(object as usize) else {
-                return Attempt::Done(Err(Error::BadDescriptor));
-            };
-            let Kind::Stream(stream) = &mut entry.kind else {
-                return Attempt::Done(Err(Error::NotConnected));
-            };
-            let wanted = to.filled() + to.left();
-            if wanted == 0 && stream.unread() > 0 {
-                return Attempt::Done(Ok(0));
-            }
-            let target = match flags.contains(MsgFlags::WAITALL) {
-                true => wanted,
-                false => wanted.min(stream.options.low_water()).max(1),
-            };
-            epolls.settle(entry.watchers, stream.readiness());
-            let filled = to.filled();
-            let is_enough = to.left() == 0 || filled >= target;
-            if filled > 0 && (is_enough || stream.why_short()) {
-                entry.served_in = turns;
-                return Attempt::Done(Ok(filled));
-            }
-            if stream.shut == Shut::BOTH {
-                stream.look_for_error(channel);
-            }
-            if filled == 0
-                && let Some(answer) = stream.why_empty()
-            {
-                return Attempt::Done(answer);
-            }
-            let waits = !entry.nonblocking && !flags.contains(MsgFlags::DONTWAIT) && !is_over;
-            if waits {
-                let timeout = stream.options.receive_timeout;
-                return Attempt::Wait(Wait::on(object, timeout).with_part(filled > 0));
-            }
-            if filled > 0 {
-                return Attempt::Done(Ok(filled));
-            }
-            if looked_again || !self.refreshed(object) {
-                return Attempt::Done(Err(Error::WouldBlock));
-            }
-            looked_again = true;
-        }
-    }
-
-    /// Takes what is here, and what waits beneath because the program has fallen behind.
-    #[inline]
-    fn take_all(&mut self, object: u32, to: &mut Scatter<'_, '_>, flags: MsgFlags) {
+        transport: &mut T,
+    ) -> Option<usize> {
         let (peeks, discards) = (flags.contains(MsgFlags::PEEK), flags.contains(MsgFlags::TRUNC));
+        let wanted = to.left();
+        if wanted == 0 || self.unread() == 0 && self.counted == 0 {
+            return None;
+        }
+        if self.unread() == 0 {
+            return Some(wanted);
+        }
+        let (before, may_be_behind) = (self.unread(), self.may_be_behind());
+        match self.mark {
+            None => self.take(wanted, peeks, |bytes| to.put(bytes, discards)),
+            Some(mark) => self.take_near_mark(mark, to, flags),
+        }
+        if !peeks {
+            self.looks_for = 0;
+            self.count_off(before, may_be_behind);
+        }
+        self.post_read(transport);
+        (!peeks && may_be_behind && self.mark.is_none()).then(|| to.left())
+    }
+
+    /// Bytes that a call with so much room waits for.
+    #[inline]
+    fn target(&self, wanted: usize, flags: MsgFlags) -> usize {
+        match flags.contains(MsgFlags::WAITALL) {
+            true => wanted,
+            false => wanted.min(self.options.low_water()).max(1),
+        }
+    }
+
+    /// The answer of a call that has taken what there is; `None`: it has to wait for more.
+    #[inline]
+    pub(crate) fn read_result<T: StreamTransport>(
+        &mut self,
+        to: &ReceivePieces<'_, '_>,
+        flags: MsgFlags,
+        transport: &T,
+    ) -> Option<Result<usize, Error>> {
+        let (filled, room) = (to.filled(), to.filled() + to.left());
+        if room == 0 && self.unread() > 0 {
+            return Some(Ok(0));
+        }
+        let is_enough = to.left() == 0 || filled >= self.target(room, flags);
+        if filled > 0 && (is_enough || self.is_cut_short()) {
+            return Some(Ok(filled));
+        }
+        if self.shut == Shut::BOTH {
+            self.look_for_error(transport);
+        }
+        if filled == 0 { self.reason_for_nothing() } else { None }
+    }
+
+    /// Whether a call that has some bytes and could take more gets no more.
+    fn is_cut_short(&self) -> bool {
+        self.ended
+            || self.mark.is_some_and(|mark| mark.ahead == 0)
+            || self.error.is_some()
+            || self.shut.receive
+            || matches!(self.progress, ConnectProgress::Closed)
+    }
+
+    /// Why there is nothing to be read; `None`: there will be.
+    fn reason_for_nothing(&mut self) -> Option<Result<usize, Error>> {
+        if self.ended {
+            return Some(Ok(0));
+        }
+        if self.has_rest && self.reading {
+            return None;
+        }
+        if let Some(error) = self.error.take() {
+            return Some(Err(error));
+        }
+        if self.shut.receive {
+            return Some(Ok(0));
+        }
+        matches!(self.progress, ConnectProgress::Closed).then_some(Err(Error::NotConnected))
+    }
+
+    /// The kernel reports nothing of a connection that we have shut in both directions, even if it
+    /// is reset then: a call has to look.
+    #[cold]
+    pub(super) fn look_for_error<T: ObjectTransport>(&mut self, transport: &T) {
+        if self.error.is_none()
+            && self.shut == Shut::BOTH
+            && let Some(socket) = transport.kernel_socket(self.handle)
+            && let Ok(Err(errno)) = rustix::net::sockopt::socket_error(socket)
+        {
+            self.error = Some(errno.into());
+        }
+    }
+
+    /// Whether each recvmsg(2) returns how much is left to read (TCP_INQ).
+    #[inline]
+    pub(crate) const fn reports_unread(&self) -> bool {
+        self.options.control_kinds.contains(ControlKinds::UNREAD)
+    }
+
+    /// The answer of a call that has read `len` bytes, with how many are left. The peer's end
+    /// counts as one more, as in Linux.
+    #[cold]
+    pub(crate) fn received_with_unread<T: StreamTransport>(
+        &mut self,
+        len: usize,
+        control: &mut [u8],
+        transport: &mut T,
+    ) -> ReceivedMessage {
+        let below = self.unread_below(transport);
+        self.note_counted(below);
+        let left = self.readable(below) + usize::from(self.ended);
+        let left = i32::try_from(left).unwrap_or(i32::MAX);
+        let (control_len, is_cut) = write_unread(left, control);
+        let flags = if is_cut { MsgFlags::CTRUNC } else { MsgFlags::empty() };
+        ReceivedMessage { len, flags, control_len, ..ReceivedMessage::NOTHING }
+    }
+}
+
+/// Taking bytes out of the inbox.
+impl StreamSocket {
+    /// Takes up to `len` bytes out of the inbox (leaves them there, if `peeks`).
+    #[inline]
+    fn take(&mut self, len: usize, peeks: bool, mut each: impl FnMut(&[u8])) {
+        // By far the most often, all that came is one buffer, and there is room for it.
+        if self.unread() <= len
+            && !peeks
+            && let Some(bytes) = self.inbox.take_only()
+        {
+            each(&bytes);
+            return;
+        }
+        self.take_parts(len, peeks, &mut each);
+    }
+
+    fn take_parts(&mut self, len: usize, peeks: bool, each: &mut dyn FnMut(&[u8])) {
         if peeks {
-            to.rewind();
-            self.look_for(object, to.left());
-        }
-        loop {
-            let Some((stream, channel)) = self.stream_mut(object) else { return };
-            let wanted = to.left();
-            if wanted == 0 || stream.unread() == 0 && stream.counted == 0 {
-                return;
-            }
-            if stream.unread() == 0 {
-                if !self.fetch(object, wanted) {
-                    return;
-                }
-                continue;
-            }
-            let (before, may_be_behind) = (stream.unread(), stream.may_be_behind());
-            match stream.mark {
-                None => stream.take(wanted, peeks, |bytes| to.put(bytes, discards)),
-                Some(mark) => stream.take_near_mark(mark, (wanted, peeks), to, discards),
-            }
-            if !peeks {
-                stream.looks_for = 0;
-                stream.count_off(before, may_be_behind);
-            }
-            stream.ask(channel);
-            if peeks || !may_be_behind || stream.mark.is_some() || !self.fetch(object, to.left()) {
-                return;
-            }
+            self.inbox.peek(len, each);
+        } else {
+            self.inbox.take(len, each);
         }
     }
 
-    /// A call looks for bytes that stay here (MSG_PEEK).
+    /// Throws bytes away.
     #[cold]
-    fn look_for(&mut self, object: u32, wanted: usize) {
-        let Some((stream, _)) = self.stream_mut(object) else { return };
-        if stream.unread() < wanted {
-            stream.looks_for = wanted;
-            if stream.may_be_behind() {
-                self.fetch(object, wanted);
-            }
-        }
+    pub(crate) fn skip(&mut self, len: usize) {
+        self.take_parts(len, false, &mut |_| ());
     }
 
-    /// Takes from the channel what waits there for a stream of which the program has read too
-    /// little, until `wanted` bytes are here or no more can be had without waiting. Whether bytes
-    /// are here.
+    /// As `take`, where the peer has marked a byte.
     #[cold]
-    fn fetch(&mut self, object: u32, wanted: usize) -> bool {
-        let mut rounds = 0;
-        while let Some((stream, channel)) = self.stream_mut(object) {
-            stream.ask(channel);
-            let before = stream.unread();
-            if before >= wanted || stream.is_behind() || rounds == FETCH_ROUNDS {
-                return before > 0;
-            }
-            while let Some(completion) = self.channel.dispatch_ready() {
-                self.on_completion(completion);
-            }
-            let Some((stream, channel)) = self.stream_mut(object) else { return false };
-            if stream.unread() > before {
-                continue;
-            }
-            // The kernel, or a stack on another thread, has to be asked for it. What that has
-            // handed over is not counted there any more, and comes with this turn or a later one.
-            let beneath = unread_beneath(channel, stream);
-            stream.expect(beneath);
-            let is_turned = self.turn_channel(Some(Duration::ZERO)).is_ok();
-            let Some((stream, _)) = self.stream_mut(object) else { return false };
-            let has_come = stream.unread() > before;
-            if !is_turned || (!has_come && stream.counted <= before) {
-                stream.counted = 0;
-                return before > 0;
-            }
-            rounds = if has_come { 0 } else { rounds + 1 };
+    fn take_near_mark(
+        &mut self,
+        mark: UrgentMark,
+        to: &mut ReceivePieces<'_, '_>,
+        flags: MsgFlags,
+    ) {
+        let (peeks, discards) = (flags.contains(MsgFlags::PEEK), flags.contains(MsgFlags::TRUNC));
+        let step = mark.step(to.filled(), to.left(), self.unread(), self.is_inline());
+        if peeks {
+            let mut skip = step.skip;
+            return self.take_parts(step.most + step.skip, true, &mut |bytes| {
+                let rest = &bytes[skip.min(bytes.len())..];
+                skip -= bytes.len() - rest.len();
+                to.put(rest, discards);
+            });
         }
-        false
+        if step.passes {
+            self.mark = None;
+        }
+        self.skip(step.skip);
+        let before = self.unread();
+        self.take_parts(step.most, false, &mut |bytes| to.put(bytes, discards));
+        if let Some(mark) = &mut self.mark {
+            mark.ahead -= before - self.inbox.unread();
+        }
     }
 }

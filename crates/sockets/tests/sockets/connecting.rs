@@ -53,7 +53,7 @@ fn binding_and_listening_in_the_wrong_order_or_twice() {
         let answer = world.host(Server).listen(fd, 6);
         world.note("listen again", &answer);
         let answer = world.host(Server).accept4(fd, 0);
-        world.note("nobody there", &answer);
+        world.note("no listener there", &answer);
         let answer = world.host(Server).connect(fd, Some(name));
         world.note("connect a listener", &answer);
         let answer = world.host(Server).getpeername(fd);
@@ -97,7 +97,7 @@ fn what_is_no_socket_or_not_open_is_told_apart() {
 #[test]
 fn a_connection_that_is_refused_is_told_once_and_can_be_tried_again() {
     compare(|world| {
-        // Taken and free again: nobody listens there.
+        // Taken and free again: no listener there.
         let (listener, address) = world.listener(Server, 1);
         world.host(Server).close(listener).unwrap();
         let fd = world.tcp(Client);
@@ -122,7 +122,7 @@ fn a_connection_that_is_refused_is_told_once_and_can_be_tried_again() {
         world.note("connect has nothing to tell", &answer);
         let (_listener, address) = world.listener(Server, 1);
         let answer = world.host(Client).connect(fd, Some(address));
-        world.note("somebody listens now", &answer);
+        world.note("a listener is there now", &answer);
         world.settle();
         let answer = world.host(Client).connect(fd, Some(address));
         world.note("done", &answer);
@@ -157,7 +157,7 @@ fn connecting_goes_from_in_progress_to_connected() {
         let own = world.host(Client).getsockname(fd).unwrap();
         world.note("they know each other", &(peer == own));
         let answer = world.host(Server).accept4(listener, 0);
-        world.note("nobody else", &answer);
+        world.note("no other", &answer);
     });
 }
 
@@ -183,7 +183,7 @@ fn connections_wait_in_the_queue_with_their_data_and_their_end() {
     compare(|world| {
         let (listener, address) = world.listener(Server, 8);
         let epoll = world.watch(Server, listener, libc::EPOLLIN);
-        world.note_events("nobody", Server, epoll);
+        world.note_events("no connection", Server, epoll);
         let mut clients = Vec::new();
         for number in 0..3_u8 {
             let fd = world.host(Client).socket(libc::AF_INET, TCP, 0).unwrap();

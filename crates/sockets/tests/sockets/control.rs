@@ -86,7 +86,7 @@ fn a_datagram_tells_how_it_came_to_who_asks() {
         let client = world.host(Client).socket(libc::AF_INET, UDP, 0).unwrap();
         set(world, Client, client, (IP, libc::IP_TTL), 33);
         set(world, Client, client, (IP, libc::IP_TOS), 0xb9);
-        world.host(Client).sendto(client, b"nobody asks", 0, to).unwrap();
+        world.host(Client).sendto(client, b"not wanted", 0, to).unwrap();
         note_message(world, Server, server, (100, 200));
         for name in [libc::IP_PKTINFO, libc::IP_RECVTTL, libc::IP_RECVTOS] {
             set(world, Server, server, (IP, name), 1);

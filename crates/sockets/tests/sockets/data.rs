@@ -52,7 +52,7 @@ fn bytes_are_thrown_away_if_asked() {
 }
 
 #[test]
-fn large_transfers_lose_nothing_and_stop_when_nobody_reads() {
+fn large_transfers_lose_nothing_and_stop_without_a_reader() {
     compare(|world| {
         let (server, client) = world.connection();
         let epoll = world.watch(Client, client, libc::EPOLLOUT);

@@ -57,7 +57,7 @@ fn a_connected_socket_hears_its_peer_alone() {
         let (server, name) = bound(world, Server);
         let (client, sender) = bound(world, Client);
         let (stranger, _) = bound(world, Client);
-        world.note_send("to nobody", Server, server, b"x", 0);
+        world.note_send("without receiver", Server, server, b"x", 0);
         let peer = world.host(Server).getpeername(server);
         world.note("no peer", &peer);
         let connected = world.host(Server).connect(server, Some(sender));
@@ -72,7 +72,7 @@ fn a_connected_socket_hears_its_peer_alone() {
         world.note_recv("recv", Client, client, 100, 0);
         let apart = world.host(Server).connect(server, None);
         world.note("apart", &apart);
-        world.note_send("to nobody", Server, server, b"x", 0);
+        world.note_send("without receiver", Server, server, b"x", 0);
         world.host(Client).sendto(stranger, b"again", 0, name).unwrap();
         world.settle();
         let heard = world.host(Server).recvfrom(server, 100, 0).map(|answer| answer.2);
@@ -109,17 +109,17 @@ fn note_error(world: &mut World, fd: Fd) {
 }
 
 #[test]
-fn a_port_that_nobody_has_refuses_who_is_connected_to_it() {
+fn a_free_port_refuses_sockets_connected_to_it() {
     compare(|world| {
         for domain in [libc::AF_INET, libc::AF_INET6] {
-            let nobody = world.host(Server).socket(domain, UDP, 0).unwrap();
+            let closed = world.host(Server).socket(domain, UDP, 0).unwrap();
             let place = match domain {
                 libc::AF_INET => world.address(Server, 0),
                 _ => world.address6(Server, 0),
             };
-            world.host(Server).bind(nobody, place).unwrap();
-            let name = world.host(Server).getsockname(nobody).unwrap();
-            world.host(Server).close(nobody).unwrap();
+            world.host(Server).bind(closed, place).unwrap();
+            let name = world.host(Server).getsockname(closed).unwrap();
+            world.host(Server).close(closed).unwrap();
             world.settle();
             let client = world.host(Client).socket(domain, UDP, 0).unwrap();
             let events = libc::EPOLLIN | libc::EPOLLOUT;
@@ -133,7 +133,7 @@ fn a_port_that_nobody_has_refuses_who_is_connected_to_it() {
             world.note_send("connected", Client, client, b"x", 0);
             world.note_events("an error", Client, epoll);
             note_error(world, client);
-            world.note_events("it was told", Client, epoll);
+            world.note_events("it was reported", Client, epoll);
             note_error(world, client);
             world.note_send("again", Client, client, b"x", 0);
             world.note_send("refused", Client, client, b"x", 0);

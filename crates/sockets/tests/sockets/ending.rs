@@ -1,4 +1,4 @@
-//! How connections end: in order, in one direction, by a reset; and what each side is told.
+//! How connections end: in order, in one direction, by a reset; and what each side gets.
 
 use megapipe::DriverChoice;
 
@@ -31,7 +31,7 @@ fn a_peer_that_closes_is_heard_after_its_last_byte() {
         world.note_recv("the end", Server, server, 2, 0);
         world.note_recv("the end, still", Server, server, 2, 0);
         world.note_events("nothing left", Server, epoll);
-        world.note_send("nobody hears it", Server, server, b"x", 0);
+        world.note_send("it is dropped", Server, server, b"x", 0);
         world.note_events("reset", Server, epoll);
         note_rest(world, Server, server);
     });
@@ -121,7 +121,7 @@ fn who_says_no_more_hears_a_long_answer_to_its_end() {
     });
 }
 
-/// More came than is read ahead of the program, and then a reset: writers are told at once, readers
+/// More came than is read ahead of the program, and then a reset: writers get it at once, readers
 /// behind the last byte. How much the kernel had is its own affair. (Our own stack lets go of it.)
 #[test]
 fn a_long_transfer_before_a_reset_is_still_read() {

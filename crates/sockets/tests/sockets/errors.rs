@@ -33,8 +33,8 @@ impl Family {
         world.host(side).socket(self.domain, UDP, 0).unwrap()
     }
 
-    /// A place where nobody is.
-    fn nobody(self, world: &mut World) -> SocketAddr {
+    /// An address without a socket.
+    fn unused(self, world: &mut World) -> SocketAddr {
         let fd = self.socket(world, Server);
         let place = match (self.domain, self.is_mapped) {
             (libc::AF_INET, _) => world.address(Server, 0),
@@ -74,7 +74,7 @@ fn words(world: &World, control: &[u8]) -> Vec<String> {
                 let (errno, facts, info) = (int(data), &data[4..8], int(&data[8..]));
                 let info = if facts[0] == 1 { i32::from(info > 0) } else { info };
                 let offender: IpAddr = match (level, int(&data[16..])) {
-                    (_, 0) => return vec![format!("{errno} {facts:?} {info} by nobody")],
+                    (_, 0) => return vec![format!("{errno} {facts:?} {info} by no host")],
                     (IP, _) => <[u8; 4]>::try_from(&data[20..24]).unwrap().into(),
                     _ => <[u8; 16]>::try_from(&data[24..40]).unwrap().into(),
                 };
@@ -117,7 +117,7 @@ fn send(world: &mut World, fd: Fd, bytes: &[u8], to: SocketAddr) {
 fn errors_wait_in_a_queue_for_who_asks() {
     compare(|world| {
         for family in FAMILIES {
-            let to = family.nobody(world);
+            let to = family.unused(world);
             let fd = family.socket(world, Client);
             let epoll = world.watch(Client, fd, libc::EPOLLIN | libc::EPOLLOUT);
             set(world, fd, family.option, 1);
@@ -137,7 +137,7 @@ fn errors_wait_in_a_queue_for_who_asks() {
             note_error(world, fd);
             world.note_events("two in the queue", Client, epoll);
             note_failure(world, fd, (0, 200));
-            world.note_recv("the next one is told", Client, fd, 9, 0);
+            world.note_recv("the next one is reported", Client, fd, 9, 0);
             note_failure(world, fd, (100, 0));
             note_error(world, fd);
             world.note_events("none", Client, epoll);
@@ -160,7 +160,7 @@ fn errors_wait_in_a_queue_for_who_asks() {
 fn the_queue_is_for_one_family_and_goes_with_the_option() {
     compare(|world| {
         for family in FAMILIES {
-            let to = family.nobody(world);
+            let to = family.unused(world);
             let fd = family.socket(world, Client);
             let epoll = world.watch(Client, fd, libc::EPOLLIN | libc::EPOLLOUT);
             // Each in turn, and the one that is not of the address's family.
@@ -176,7 +176,7 @@ fn the_queue_is_for_one_family_and_goes_with_the_option() {
                 note_error(world, fd);
                 world.note_events("and the error", Client, epoll);
             }
-            // Nobody asks, and nobody is connected.
+            // The option is off, and no socket is connected.
             send(world, fd, b"x", to);
             world.note_events("nothing", Client, epoll);
         }
@@ -187,7 +187,7 @@ fn the_queue_is_for_one_family_and_goes_with_the_option() {
 fn a_connected_socket_queues_and_tells() {
     compare(|world| {
         for family in FAMILIES {
-            let (to, elsewhere) = (family.nobody(world), family.nobody(world));
+            let (to, elsewhere) = (family.unused(world), family.unused(world));
             let fd = family.socket(world, Client);
             world.host(Client).connect(fd, Some(to)).unwrap();
             set(world, fd, family.option, 1);
@@ -200,7 +200,7 @@ fn a_connected_socket_queues_and_tells() {
             world.note_send("sent", Client, fd, b"three", 0);
             world.note_events("another error", Client, epoll);
             note_failure(world, fd, (100, 200));
-            world.note_events("the next is told", Client, epoll);
+            world.note_events("the next is reported", Client, epoll);
             note_error(world, fd);
             note_failure(world, fd, (100, 200));
             note_failure(world, fd, (100, 200));
@@ -216,7 +216,7 @@ fn a_connected_socket_queues_and_tells() {
 fn control_data_tells_how_the_error_came() {
     compare(|world| {
         for family in FAMILIES {
-            let to = family.nobody(world);
+            let to = family.unused(world);
             let fd = family.socket(world, Client);
             set(world, fd, family.option, 1);
             let asked = match (family.domain, family.is_mapped) {
@@ -239,12 +239,12 @@ fn control_data_tells_how_the_error_came() {
 fn what_is_too_long_is_an_error_of_the_host() {
     compare(|world| {
         for family in FAMILIES {
-            let to = family.nobody(world);
+            let to = family.unused(world);
             let fd = family.socket(world, Client);
             let epoll = world.watch(Client, fd, libc::EPOLLIN | libc::EPOLLOUT);
             let long = vec![0; if to.is_ipv4() || family.is_mapped { 65_510 } else { 65_530 }];
             send(world, fd, &long, to);
-            world.note_events("nobody asks", Client, epoll);
+            world.note_events("option off", Client, epoll);
             set(world, fd, family.option, 1);
             send(world, fd, &long, to);
             world.note_events("queued", Client, epoll);
@@ -277,7 +277,7 @@ fn the_queue_is_bounded() {
     for placement in crate::world::PLACEMENTS {
         let mut world = crate::world::on_stack(placement);
         let world = &mut world;
-        let to = FAMILIES[0].nobody(world);
+        let to = FAMILIES[0].unused(world);
         let fd = FAMILIES[0].socket(world, Client);
         set(world, fd, FAMILIES[0].option, 1);
         let long = vec![0; 65_510];

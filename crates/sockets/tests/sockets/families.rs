@@ -49,7 +49,7 @@ fn dial(world: &mut World, listener: Fd, (domain, to): (i32, SocketAddr)) {
     let events = world.host(Client).poll(&[(client, libc::POLLOUT)]);
     world.note("then", &events);
     let Ok(server) = world.host(Server).accept4(listener, libc::SOCK_NONBLOCK) else {
-        world.note("accept", &"nobody");
+        world.note("accept", &"no connection");
         world.host(Client).close(client).unwrap();
         return;
     };
@@ -220,7 +220,7 @@ fn note_pair(world: &mut World, kind: i32, pair: [(i32, SocketAddr, bool); 2], r
         }
         fd
     });
-    // A port that nobody has in either family.
+    // A port that is free in both families.
     let both = socket(world, Server, libc::AF_INET6, kind);
     world.host(Server).bind(both, any(libc::AF_INET6, 0)).unwrap();
     let port = port_of(world, Server, both);

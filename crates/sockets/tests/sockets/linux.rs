@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// A number that no process has.
-const NOBODYS: Fd = i32::MAX;
+const NOT_OPEN: Fd = i32::MAX;
 
 impl Drop for Linux {
     fn drop(&mut self) {
@@ -55,10 +55,10 @@ impl Linux {
 
     /// What the kernel is to be asked about, where it is asked by number. The tests of a process
     /// are many programs, and what one has closed another one may have opened under the same
-    /// number: to this program it is nobody's.
+    /// number: to this program it is not open.
     fn number(&self, fd: Fd) -> Fd {
         let is_others = self.closed.contains(&fd) && !OPEN.with_borrow(|open| open.contains(&fd));
-        if is_others { NOBODYS } else { fd }
+        if is_others { NOT_OPEN } else { fd }
     }
 }
 

@@ -55,7 +55,7 @@ fn members_of_both_kinds_tell_side_by_side() {
             world.note_recv("rest", Server, server, 10, 0);
             world.note_events("nothing is left", Server, epoll);
             world.process.close(writer).unwrap();
-            world.note_events("nobody writes", Server, epoll);
+            world.note_events("no writer", Server, epoll);
             control(world, "gone", epoll, Ctl::Delete, reader, (0, 0));
             control(world, "gone already", epoll, Ctl::Delete, reader, (0, 0));
             world.note_events("none", Server, epoll);
@@ -95,7 +95,7 @@ fn of_every_kind(process: &mut crate::linux::Linux) -> Vec<(&'static str, Fd)> {
         ("inotify", process.keep(watch)),
         ("tty", process.keep(open("/dev/ptmx"))),
         ("a set of the kernel's", process.keep(inner)),
-        ("a pipe that nobody reads", process.keep(writer)),
+        ("a pipe without reader", process.keep(writer)),
         ("a disk file", process.keep(open("/proc/self/exe"))),
         ("a folder", process.keep(open("/"))),
         ("/dev/null", process.keep(open("/dev/null"))),
@@ -120,7 +120,7 @@ fn whatever_the_kernels_sets_take_ours_take() {
             control(world, what, epoll, Ctl::Delete, fd, (0, 0));
             control(world, "alone", epoll, Ctl::Add, fd, (IN | EXCLUSIVE, data));
             control(world, "alone", epoll, Ctl::Delete, fd, (0, 0));
-            // Where the set is none, what is wrong with the member is told first.
+            // Where the set is none, the member's error is returned first.
             control(world, "no set", server, Ctl::Add, fd, (IN, data));
             control(world, "no descriptor", 999_999, Ctl::Add, fd, (IN, data));
             let asked = [(fd, libc::POLLIN | libc::POLLOUT), (server, libc::POLLOUT), (fd, 0)];
@@ -271,7 +271,7 @@ fn of_the_kernels_sets_one_level_less_fits_because_of_the_one_that_sleeps() {
 }
 
 #[test]
-fn where_there_is_little_room_everybody_gets_a_turn() {
+fn a_small_array_serves_every_item_in_turn() {
     for room in [1, 2, 3, 5] {
         compare(|world| {
             let epoll = set(world);
@@ -333,6 +333,6 @@ fn poll_and_select_take_both_kinds() {
         note(world, "the socket");
         world.process.close(reader).unwrap();
         let told = world.host(Server).poll(&[(writer, libc::POLLOUT)]);
-        world.note("nobody reads", &told);
+        world.note("no reader", &told);
     });
 }

@@ -1,8 +1,8 @@
 //! A loopback interface of a test's own.
 //!
-//! The kernel gives a port to whoever asks first, and the tests of a machine ask all the time: a
-//! program that binds a second address to the port of its first one would now and then find
-//! somebody else's socket there, and one that looks for nobody would find somebody.
+//! The kernel gives a port to the first that binds it, and the tests of a machine bind all the
+//! time: a program that binds a second address to the port of its first one would now and then find
+//! another test's socket there, and one that expects none would find one.
 
 use std::cell::Cell;
 use std::io;
@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 thread_local! {
     static HAS_ENTERED: Cell<bool> = const { Cell::new(false) };
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Moves the calling thread, and those it starts, into a network namespace of its own, which goes
@@ -23,7 +24,15 @@ pub(crate) fn enter_own() {
     // SAFETY: `unshare` takes no pointer. The network namespace is the calling thread's alone.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
         switch_loopback_on();
+        IS_OWN.set(true);
     }
+}
+
+/// Lets servers of this thread's namespace, too, use TCP Fast Open. `false`: the namespace is not
+/// the thread's own, or its settings cannot be changed.
+pub(crate) fn allow_fast_open() -> bool {
+    enter_own();
+    IS_OWN.get() && std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", "3").is_ok()
 }
 
 fn switch_loopback_on() {

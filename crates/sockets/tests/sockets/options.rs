@@ -1,4 +1,4 @@
-//! Socket options, ioctl and fcntl: what is set is told, what is wrong is refused alike.
+//! Socket options, ioctl and fcntl: values read as set, wrong ones are refused alike.
 
 use crate::host::{Answer, Fd};
 use crate::world::{Client, Server, Side, World, compare};
@@ -6,6 +6,7 @@ use crate::world::{Client, Server, Side, World, compare};
 const SOCKET: i32 = libc::SOL_SOCKET;
 const TCP: i32 = libc::IPPROTO_TCP;
 const IP: i32 = libc::IPPROTO_IP;
+const TCP_INQ: i32 = 36;
 
 fn note_int(world: &mut World, side: Side, fd: Fd, (level, name): (i32, i32)) {
     let answer: Answer<Vec<u8>> = world.host(side).getsockopt(fd, level, name, 4);
@@ -48,6 +49,12 @@ const OFTEN_SET: &[(i32, i32, i32)] = &[
     (TCP, libc::TCP_KEEPCNT, 200),
     (TCP, libc::TCP_USER_TIMEOUT, 3000),
     (TCP, libc::TCP_USER_TIMEOUT, -3),
+    (TCP, TCP_INQ, 1),
+    (TCP, TCP_INQ, 2),
+    (TCP, TCP_INQ, 0),
+    (TCP, libc::TCP_NOTSENT_LOWAT, -1),
+    (TCP, libc::TCP_NOTSENT_LOWAT, 16_384),
+    (TCP, libc::TCP_NOTSENT_LOWAT, 0),
     (IP, libc::IP_TOS, 0x10),
     (IP, libc::IP_TTL, 5),
     (IP, libc::IP_TTL, 0),
@@ -195,6 +202,7 @@ fn a_connection_has_what_its_listener_was_given() {
             (TCP, libc::TCP_NODELAY, 1),
             (SOCKET, libc::SO_KEEPALIVE, 1),
             (TCP, libc::TCP_KEEPIDLE, 33),
+            (TCP, libc::TCP_NOTSENT_LOWAT, 5000),
             (SOCKET, libc::SO_RCVLOWAT, 3),
             (IP, libc::IP_TTL, 9),
         ] {
@@ -208,6 +216,7 @@ fn a_connection_has_what_its_listener_was_given() {
             (TCP, libc::TCP_NODELAY),
             (SOCKET, libc::SO_KEEPALIVE),
             (TCP, libc::TCP_KEEPIDLE),
+            (TCP, libc::TCP_NOTSENT_LOWAT),
             (SOCKET, libc::SO_RCVLOWAT),
             (IP, libc::IP_TTL),
         ] {
@@ -222,6 +231,34 @@ fn a_connection_has_what_its_listener_was_given() {
 }
 
 #[test]
+fn tcp_inq_tells_with_each_read_what_is_left() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        note_set(world, Server, server, (TCP, TCP_INQ), 1);
+        world.note_send("ten", Client, client, b"0123456789", 0);
+        let read = |world: &mut World, what: &str, len: usize, room: usize, flags: i32| {
+            world.settle();
+            let answer = world.host(Server).recvmsg(server, len, room, flags);
+            let answer = answer.map(|(bytes, control, flags)| {
+                let told = control.get(8..).map(<[u8]>::to_vec);
+                (bytes, told, flags & libc::MSG_CTRUNC)
+            });
+            world.note(what, &answer);
+        };
+        read(world, "none yet", 0, 64, 0);
+        read(world, "a look", 3, 64, libc::MSG_PEEK);
+        read(world, "three", 3, 64, 0);
+        read(world, "one, no room for a header", 1, 10, 0);
+        read(world, "one, no room for the number", 1, 18, 0);
+        read(world, "one, no control data", 1, 0, 0);
+        world.host(Client).shutdown(client, libc::SHUT_WR).unwrap();
+        read(world, "two, and there is an end", 2, 64, 0);
+        read(world, "the last two", 2, 64, 0);
+        read(world, "the end", 2, 64, 0);
+    });
+}
+
+#[test]
 fn a_linger_time_of_zero_makes_closing_a_reset() {
     compare(|world| {
         let (server, client) = world.connection();
@@ -232,6 +269,23 @@ fn a_linger_time_of_zero_makes_closing_a_reset() {
         world.note_recv("recv", Client, client, 100, 0);
         world.host(Server).close(server).unwrap();
         world.note_recv("reset", Client, client, 100, 0);
+    });
+}
+
+/// More than a connection takes ahead of the program's reads, so that some wait below.
+#[test]
+fn siocoutq_does_not_count_bytes_to_read() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        for _ in 0..8 {
+            // It may be full.
+            let _ = world.host(Server).send(server, &[7; 32 << 10], libc::MSG_DONTWAIT);
+            world.settle();
+        }
+        let unread = world.host(Client).ioctl(client, libc::FIONREAD, 0).unwrap();
+        assert!(unread > 64 << 10, "{unread}");
+        let unsent = world.host(Client).ioctl(client, libc::TIOCOUTQ, 0);
+        world.note("unsent", &unsent);
     });
 }
 

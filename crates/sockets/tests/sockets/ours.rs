@@ -100,7 +100,7 @@ impl Host for Context {
 
     fn sendmsg(&mut self, fd: Fd, bytes: &[u8], to: SocketAddr, control: &[u8]) -> Answer<usize> {
         let pieces = [IoSlice::new(bytes)];
-        told(Bsd::sendmsg(self, fd, &pieces, (Some(to), control), MsgFlags::empty()))
+        told(Bsd::sendmsg(self, fd, &pieces, Some(to), control, MsgFlags::empty()))
     }
 
     fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()> {

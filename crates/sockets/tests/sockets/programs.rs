@@ -1,5 +1,5 @@
 //! Whole programs as they are written for Linux: an echo server by edge-triggered epoll, a proxy by
-//! select, a chat by poll. How much one call moves is each system's own affair; what everybody has
+//! select, a chat by poll. How much one call moves differs between systems; what each end has
 //! in the end is not.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -59,7 +59,7 @@ fn text(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|index| (index * 31 % 251) as u8 ^ seed).collect()
 }
 
-/// Somebody who says all at once, ends, and listens until the other end does.
+/// A client that sends all at once, ends, and reads until the other end does.
 struct Talker {
     fd: Fd,
     said: Vec<u8>,
@@ -106,7 +106,7 @@ fn talk(world: &mut World, talkers: &mut [Talker], mut step: impl FnMut(&mut Wor
     }
 }
 
-/// Events come once for each change: whoever stops before EAGAIN hears nothing more.
+/// Events come once for each change: a program that stops before EAGAIN gets no more.
 struct EchoServer {
     listener: Fd,
     epoll: Fd,
@@ -133,8 +133,8 @@ impl EchoServer {
             }
             let fd = data as Fd;
             let Some(echo) = self.echoes.get_mut(&fd) else { continue };
-            echo.fill(world, (Server, fd)).expect("nobody resets");
-            echo.drain(world, (Server, fd)).expect("nobody resets");
+            echo.fill(world, (Server, fd)).expect("no reset");
+            echo.drain(world, (Server, fd)).expect("no reset");
             if echo.is_done {
                 self.echoes.remove(&fd);
                 world.host(Server).close(fd).expect("it is open");
@@ -160,7 +160,7 @@ impl EchoServer {
 }
 
 #[test]
-fn an_echo_server_by_edges_answers_everybody_to_the_end() {
+fn an_echo_server_by_edges_answers_every_client_to_the_end() {
     compare(|world| {
         let (mut server, address) = EchoServer::new(world);
         let lens = [0, 1, 4096, 100_000, 5, 300_000, 8192, 70_000, 2, 40_960];
@@ -171,7 +171,7 @@ fn an_echo_server_by_edges_answers_everybody_to_the_end() {
     });
 }
 
-/// Two connections that are one for who is at their ends.
+/// Two connections that are one for the programs at their ends.
 struct Relay {
     ends: [(Side, Fd); 2],
     flows: [Flow; 2],
@@ -238,9 +238,9 @@ fn a_proxy_by_select_hands_on_bytes_and_each_direction_s_end() {
         talk(world, &mut [talker], |world| {
             relay.turn(world);
             // What was dialed answers only when it has heard all.
-            echo.fill(world, (Client, origin)).expect("nobody resets");
+            echo.fill(world, (Client, origin)).expect("no reset");
             if echo.has_ended {
-                echo.drain(world, (Client, origin)).expect("nobody resets");
+                echo.drain(world, (Client, origin)).expect("no reset");
             }
         });
         world.note("both ways ended", &relay.flows.each_ref().map(|flow| flow.is_done));
@@ -255,7 +255,7 @@ fn a_proxy_by_select_hands_on_a_reset() {
         for _ in 0..ROUNDS_MAX {
             talker.go_on(world);
             relay.turn(world);
-            heard.fill(world, (Client, origin)).expect("nobody has reset yet");
+            heard.fill(world, (Client, origin)).expect("no reset yet");
             if heard.has_ended {
                 break;
             }
@@ -274,7 +274,7 @@ fn a_proxy_by_select_hands_on_a_reset() {
     });
 }
 
-/// Who listens is told what all others say; who does not keep up is shown out.
+/// Each client gets what all others send; a client that does not keep up is closed.
 #[derive(Default)]
 struct Chat {
     /// Each with what it has still to be told.
@@ -337,7 +337,7 @@ impl Chat {
 }
 
 #[test]
-fn a_chat_by_poll_tells_everybody_and_shows_out_who_is_deaf() {
+fn a_chat_by_poll_reaches_all_and_closes_slow_readers() {
     compare(|world| {
         let (listener, address) = world.listener(Server, 8);
         let mut chat = Chat::default();

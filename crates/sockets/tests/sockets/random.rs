@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (side(), 0u8..40).prop_map(|(side, len)| Step::Send { side, len }),
         4 => (side(), 0u8..40, 0u8..4)
             .prop_map(|(side, len, flags)| Step::Recv { side, len, flags }),
-        // Not both directions at once: a reset that comes after that is told by calls alone.
+        // Not both directions at once: a reset that comes after that is returned by calls alone.
         1 => (side(), 0u8..2).prop_map(|(side, how)| Step::Shutdown { side, how }),
         1 => side().prop_map(|side| Step::Close { side }),
         2 => (side(), 0u8..16).prop_map(|(side, events)| Step::Watch { side, events }),
@@ -113,9 +113,9 @@ fn take(world: &mut World, ends: &mut [End; 2], step: Step) {
         }
         Step::Reconnect { side } => {
             let end = &ends[usize::from(side)];
-            let nobody = world.address(Server, 1);
+            let unused = world.address(Server, 1);
             if side {
-                let answer = world.host(end.side).connect(end.fd, Some(nobody));
+                let answer = world.host(end.side).connect(end.fd, Some(unused));
                 world.note("connect", &answer);
             }
         }

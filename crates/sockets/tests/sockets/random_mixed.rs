@@ -83,7 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Who has a descriptor, and so whose calls are made on it.
+/// The owner of a descriptor, whose calls are made on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// The context's, or Linux's in its place.

@@ -100,7 +100,7 @@ fn control_data_says_it_of_one_call() {
                     ("long", message(LEVEL, libc::UDP_SEGMENT, &100_i32.to_ne_bytes())),
                     ("none", message(LEVEL, libc::UDP_SEGMENT, &[])),
                     ("too many", segment(1)),
-                    ("what is told", message(LEVEL, libc::UDP_GRO, &1_i32.to_ne_bytes())),
+                    ("what is reported", message(LEVEL, libc::UDP_GRO, &1_i32.to_ne_bytes())),
                 ] {
                     let sent = world.host(Client).sendmsg(client, &bytes(250), to, &control);
                     world.note(what, &sent);

@@ -200,7 +200,7 @@ fn serve(context: &mut SharedContext, epoll: OurFd, left: &AtomicUsize) {
         let wait = Some(Duration::from_millis(20));
         let count = context.epoll_wait(epoll, &mut events, wait).unwrap();
         for event in &events[..count] {
-            // Somebody else may have been quicker: the set is level triggered.
+            // Another thread may have been quicker: the set is level triggered.
             match context.read(event.data as OurFd, &mut bytes) {
                 Ok(len) => drop(left.fetch_sub(len, SeqCst)),
                 Err(error) => assert_eq!(error, Error::WouldBlock),
@@ -240,7 +240,7 @@ fn two_threads_that_read_what_one_set_tells_miss_nothing() {
                         assert_eq!(dialer.write(*fd, MESSAGE), Ok(MESSAGE.len()));
                     }
                 }
-                // What is lost has to be sent again, and nobody else drives this side.
+                // What is lost has to be sent again, and nothing else drives this side.
                 let start = Instant::now();
                 while left.load(SeqCst) > 0 && start.elapsed() < FOR_EVER {
                     dialer.drive(Some(Duration::from_millis(5))).unwrap();

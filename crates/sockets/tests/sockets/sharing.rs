@@ -53,7 +53,7 @@ fn who_may_bind_and_listen_beside_whom() {
                             host.listen(second, 4),
                         ];
                         host.close(first).unwrap();
-                        // Whoever was in the way is gone.
+                        // The socket in the way is gone.
                         let again = host.listen(second, 4);
                         host.close(second).unwrap();
                         let (are_any, both) = ([first_is_any, second_is_any], [one, other]);
@@ -77,7 +77,7 @@ fn connect(world: &mut World, to: SocketAddr, count: usize) -> Vec<Fd> {
         .collect()
 }
 
-/// Accepts until there is nobody left.
+/// Accepts until no connection is left.
 fn accept_all(world: &mut World, listener: Fd) -> Vec<Fd> {
     world.settle();
     std::iter::from_fn(|| world.host(Server).accept4(listener, libc::SOCK_NONBLOCK).ok()).collect()
@@ -96,7 +96,7 @@ fn listeners_at_one_port_share_its_connections() {
         let sets = [first, second].map(|fd| world.watch(Server, fd, libc::EPOLLIN));
         connect(world, at, 40);
         for set in sets {
-            world.note_events("somebody came", Server, set);
+            world.note_events("a connection came", Server, set);
         }
         let taken = [first, second].map(|fd| accept_all(world, fd).len());
         world.note("together", &taken.iter().sum::<usize>());
@@ -117,6 +117,6 @@ fn listeners_at_one_port_share_its_connections() {
         world.host(Server).close(second).unwrap();
         let late = connect(world, at, 1)[0];
         let refused = world.host(Client).recv(late, 1, 0);
-        world.note("nobody is left", &refused);
+        world.note("no listener is left", &refused);
     });
 }

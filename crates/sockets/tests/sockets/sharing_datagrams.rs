@@ -96,7 +96,7 @@ fn who_may_bind_beside_whom() {
                         let beside = second.socket(world, other);
                         let answer = bind(world, beside, second, port);
                         world.host(Server).close(fd).unwrap();
-                        // Whoever was in the way is gone.
+                        // The socket in the way is gone.
                         let again = bind(world, beside, second, port);
                         world.host(Server).close(beside).unwrap();
                         let what = format!("{first:?} {one:?}, {second:?} {other:?}");
@@ -253,7 +253,7 @@ fn run_random(world: &mut World, seed: u64) {
                     world.address6(Server, port)
                 };
                 let text = format!("from {which} by {family}");
-                // Who was told that nobody is there hears of it once.
+                // A sender gets the refusal once.
                 let _ = world.host(Client).sendto(*fd, text.as_bytes(), 0, to);
             }
         }
@@ -328,7 +328,7 @@ fn sockets_with_reuseport_share_what_comes_and_a_peer_stays_at_one() {
             let count: usize = before.iter().map(Vec::len).sum();
             world.note(&format!("{place:?}"), &(count, before == after));
             world.note("each has some", &before.iter().all(|texts| !texts.is_empty()));
-            // The peer of one of them, and nobody else, is heard by that one.
+            // That one receives from its own peer alone.
             let chosen = after[1].first().map_or(0, |text| text.parse::<usize>().unwrap());
             let connected =
                 world.host(Server).connect(sockets[0], Some(as_seen(place, callers[chosen].1)));

@@ -152,7 +152,7 @@ fn run_on<C: Bsd>(
         ready(address);
         return told(context.accept4(fd, OpenFlags::empty()).map(|_| 0));
     }
-    // Whoever brings the event connects first, and sends its byte later.
+    // The thread that brings the event connects first, and sends its byte later.
     ready(address);
     let fd = context.accept4(fd, OpenFlags::empty()).unwrap();
     match call {
@@ -350,7 +350,7 @@ impl Place for OnLinux {
         // SAFETY: no address is asked for.
         let accepted = unsafe { libc::accept(listener.as_raw_fd(), nowhere, nowhere.cast()) };
         let accepted = checked(accepted as libc::ssize_t)?;
-        // SAFETY: the descriptor was made just now, and is nobody else's.
+        // SAFETY: the descriptor was made just now, and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(accepted as i32) };
         if call == Call::Accept {
             return Ok(0);
@@ -406,7 +406,7 @@ impl Place for OnKernel {
     }
 }
 
-/// A context that threads share, on the kernel; with somebody who waits already, or not.
+/// A context that threads share, on the kernel; with a thread that waits already, or not.
 struct Shared(Peers, SharedContext);
 
 impl Shared {
@@ -462,7 +462,8 @@ impl Place for OnStack {
                 let fd = context.socket(libc::AF_INET, kind, 0).unwrap();
                 let begun = context.connect(fd, Some(address));
                 assert_eq!(begun, Err(Error::InProgress));
-                // Nobody else drives this side, and who would answer may be late, or gone.
+                // Nothing else drives this side, and the thread that would answer may be late, or
+                // gone.
                 let mut room = [PollFd::new(fd, Events::OUT)];
                 let mut poll = || context.poll(&mut room, Some(Duration::from_millis(20)));
                 while poll() == Ok(0) && !is_over() {}
@@ -518,7 +519,7 @@ fn a_handler_with_sa_restart_ends_those_calls_that_linux_does_not_restart() {
 
 /// While another thread leads, who follows it sleeps on a futex of its own.
 #[test]
-fn who_follows_is_interrupted_as_who_leads_and_nobody_else_is() {
+fn followers_and_leaders_are_interrupted_and_no_other() {
     for (flags, goes_on) in [(0, false), (libc::SA_RESTART, true)] {
         with_handlers(flags, || {
             let place = Shared::new();

@@ -154,7 +154,7 @@ fn who_sleeps_beside_threads_that_turn_is_woken() {
     PLACEMENTS.into_iter().map(on_stack).for_each(echo_beside_turns);
 }
 
-/// A write of more than fits blocks until somebody has read it.
+/// A write of more than fits blocks until the peer has read it.
 fn a_long_write(place: Place) {
     const LEN: usize = 20 << 20;
     let Place { mut server, mut client, ip } = place;
@@ -305,7 +305,7 @@ pub(crate) fn is_asleep(thread: rustix::thread::Pid) -> bool {
 }
 
 #[test]
-fn in_virtual_time_a_call_sleeps_until_whoever_drives_brings_its_event_or_its_time() {
+fn in_virtual_time_a_call_sleeps_until_its_event_or_its_time() {
     let clock = Clock::by_hand();
     let [mut server, mut client] = stack_configs(&clock, Placement::Inline)
         .map(|config| SharedContext::create(config, Driving::Outside).unwrap());
@@ -336,7 +336,7 @@ fn in_virtual_time_a_call_sleeps_until_whoever_drives_brings_its_event_or_its_ti
             }
         };
         wait_for_sleep();
-        assert!(answers.try_recv().is_err(), "nobody has connected");
+        assert!(answers.try_recv().is_err(), "no connection came");
         let fd = client.socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0).unwrap();
         assert_eq!(client.connect(fd, Some(address)), Err(Error::InProgress));
         turn_both(&server, &client);
@@ -403,7 +403,8 @@ fn what_a_call_asks_for_goes_out_also_if_another_thread_sleeps_in_the_kernel() {
     PLACEMENTS.into_iter().for_each(|placement| connect_beside_a_sleeper(on_stack(placement)));
 }
 
-/// A thread drives for a while and goes; who fell asleep beside it waits for nobody else to come.
+/// A thread drives for a while and goes; a thread that fell asleep beside it needs no other to
+/// come.
 fn wait_beside_a_driver(place: Place) {
     const LONG: Duration = Duration::from_secs(20);
     let Place { mut server, mut client, ip } = place;
@@ -437,7 +438,7 @@ fn wait_beside_a_driver(place: Place) {
         assert_eq!(client.write(fd, b"x"), Ok(1));
         let (answer, took) = reading.join().unwrap();
         assert_eq!(answer, Ok(1));
-        assert!(took < LONG / 2, "nobody led: {took:?}");
+        assert!(took < LONG / 2, "no thread led: {took:?}");
     });
 }
 
@@ -447,7 +448,7 @@ fn who_sleeps_beside_a_driver_leads_when_it_has_gone() {
     PLACEMENTS.into_iter().for_each(|placement| wait_beside_a_driver(on_stack(placement)));
 }
 
-/// Everything is closed at once: what was written arrives, and what is closed is nobody's.
+/// Everything is closed at once: what was written arrives, and what is closed has no owner.
 fn close_all_at(place: Place) {
     const BYTES: usize = 300_000;
     let Place { mut server, mut client, ip } = place;

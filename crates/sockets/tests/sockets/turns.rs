@@ -1,4 +1,4 @@
-//! Has everybody who was to run had the processor? On a busy machine that takes its time.
+//! Has every runnable thread had the processor? On a busy machine that takes time.
 //!
 //! What is on its way between two hosts is carried by threads: the stacks' own in two of the three
 //! placements, and on Linux the kernel's that delivers what a sender could not deliver itself
@@ -31,14 +31,14 @@ fn tied_to(cpu: usize) -> Asks {
         only.set(cpu);
         sched_setaffinity(None, &only).expect("the process may use it");
         for whom in asked {
-            // Who does not wait any more needs no answer.
+            // A thread that does not wait any more needs no answer.
             let _ = whom.send(());
         }
     });
     asks
 }
 
-/// Waits until every processor has served somebody who became runnable now.
+/// Waits until every processor has run a thread that became runnable now.
 pub(crate) fn let_all_have_one() {
     let (told, heard) = mpsc::channel();
     for asks in threads() {

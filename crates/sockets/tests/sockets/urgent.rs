@@ -136,3 +136,48 @@ fn who_has_no_connection_has_nothing_urgent() {
         world.note("marks", &marks);
     });
 }
+
+#[test]
+fn oob_send_that_would_block_marks_no_byte() {
+    let program = |world: &mut World| {
+        let (server, client) = world.connection();
+        let bytes = 16_384_i32.to_ne_bytes();
+        for (side, fd, option) in
+            [(Server, server, libc::SO_RCVBUF), (Client, client, libc::SO_SNDBUF)]
+        {
+            world.host(side).setsockopt(fd, libc::SOL_SOCKET, option, &bytes).unwrap();
+        }
+        let (nonblocking, mut sent, mut before) = (libc::MSG_DONTWAIT, 0, None);
+        // Until both buffers are full.
+        while before != Some(sent) {
+            before = Some(sent);
+            while let Ok(bytes) = world.host(Client).send(client, &[b'a'; 3_000], nonblocking) {
+                sent += bytes;
+            }
+            world.settle();
+        }
+        let refused = world.host(Client).send(client, b"!", OOB | nonblocking);
+        world.note("refused", &refused);
+        world.settle();
+        let (mut received, mut idle, mut urgent_bytes, mut other_bytes) = (0, 0, 0, 0);
+        while received < sent && idle < 100 {
+            let urgent = world.host(Server).recv(server, 1, OOB | nonblocking);
+            urgent_bytes += usize::from(urgent.is_ok());
+            match world.host(Server).recv(server, 5_000, nonblocking) {
+                Ok(read) => {
+                    let count = read.iter().filter(|byte| **byte == b'a').count();
+                    (received, other_bytes) = (received + count, other_bytes + read.len() - count);
+                    idle = 0;
+                }
+                Err(_) => {
+                    world.settle();
+                    idle += 1;
+                }
+            }
+        }
+        world.note("urgent bytes", &urgent_bytes);
+        world.note("other bytes", &other_bytes);
+        world.note("missing", &(sent - received));
+    };
+    compare_in(&[], &[Placement::Inline, Placement::Thread, Placement::Core(None)], program);
+}

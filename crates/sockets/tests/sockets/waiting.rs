@@ -87,7 +87,7 @@ fn connect(server: &mut Context, client: &mut Context, ip: IpAddr) -> (Fd, Fd) {
 }
 
 #[test]
-fn whoever_waits_is_woken_by_either_kind() {
+fn waiters_are_woken_by_either_kind() {
     each_pair(|[here, there], ip| {
         let mut server = Context::create(here).unwrap();
         let mut client = Context::create(there).unwrap();
@@ -171,7 +171,7 @@ fn processor_time() -> Duration {
 }
 
 #[test]
-fn what_nobody_asks_for_keeps_nobody_awake() {
+fn unwatched_events_wake_no_thread() {
     each_pair(|[here, there], ip| {
         let mut server = Context::create(here).unwrap();
         let mut client = Context::create(there).unwrap();
@@ -246,7 +246,7 @@ impl Crowd {
     }
 }
 
-/// Everybody writes at once; the crowd reads each byte once.
+/// All write at once; the crowd reads each byte once.
 fn a_crowd_waits(configs: [Config; 2], ip: IpAddr, how: Events) {
     const EACH: usize = 6;
     const ROUNDS: usize = 60;
@@ -297,7 +297,7 @@ fn a_crowd_waits(configs: [Config; 2], ip: IpAddr, how: Events) {
                 assert_eq!(client.write(*fd, b"x"), Ok(1));
             }
         }
-        // Small segments wait for acknowledgments, which somebody has to take.
+        // Small segments wait for acknowledgments, which a call has to process.
         let start = Instant::now();
         while crowd.total() < expected && start.elapsed() < FOR_EVER {
             client.drive(Some(PAUSE)).unwrap();
@@ -313,7 +313,7 @@ fn write_one(fd: &OwnedFd) {
 
 #[test]
 fn many_threads_wait_for_one_set_of_both_kinds() {
-    // Each source has one reader at a time, or whoever comes first.
+    // Each source has one reader at a time, or the first that comes.
     for how in [Events::IN | Events::ONE_SHOT, Events::IN, Events::IN | Events::EXCLUSIVE] {
         a_crowd_waits([Config::default(), Config::default()], [127, 0, 0, 1].into(), how);
         for placement in PLACEMENTS {
@@ -349,7 +349,7 @@ fn a_thread_that_sleeps_hears_of_what_another_adds() {
 }
 
 #[test]
-fn in_virtual_time_the_kernels_descriptors_wake_whoever_waits_when_the_driver_turns() {
+fn in_virtual_time_kernel_descriptors_wake_waiters_at_a_poll() {
     let clock = Clock::by_hand();
     let [config, peer] = stack_configs(&clock, megapipe::Placement::Inline);
     let _peer = SharedContext::create(peer, Driving::Outside).unwrap();

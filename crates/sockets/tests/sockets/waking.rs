@@ -28,15 +28,14 @@ fn who_waits_for_both_kinds_wakes_for_either() {
         context.epoll_ctl(set, watch(2), &reader).unwrap();
         std::thread::scope(|scope| {
             let pause = || std::thread::sleep(Duration::from_millis(20));
-            scope.spawn(move || {
+            // Its result, the peer of the connection, stays open until it is joined.
+            let peer = scope.spawn(move || {
                 pause();
                 let mut stream = std::net::TcpStream::connect(address).unwrap();
                 pause();
                 stream.write_all(b"x").unwrap();
                 pause();
                 rustix::io::write(&writer, b"x").unwrap();
-                pause();
-                // Kept open until all was heard.
                 stream
             });
             let mut events = [EpollEvent::default(); 4];
@@ -53,6 +52,7 @@ fn who_waits_for_both_kinds_wakes_for_either() {
             assert_eq!(wait(&mut context, "bytes"), 3);
             assert_eq!(context.read(stream, &mut [0; 8]), Ok(1));
             assert_eq!(wait(&mut context, "the pipe"), 2);
+            drop(peer.join());
         });
     }
 }

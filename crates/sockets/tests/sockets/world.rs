@@ -21,7 +21,7 @@ const ROUNDS: usize = 6;
 const SETTLES_MAX: usize = 1000;
 /// How much longer than usual a world settles, one try after the other: what is still on its way
 /// after a short while depends on who else has the processor, and answers must not. From the second
-/// try on it also waits until everybody has had the processor, however long that takes.
+/// try on it also waits until every thread has had the processor, however long that takes.
 const PATIENCES: [u32; 3] = [1, 5, 40];
 /// Where our own stack runs.
 pub(crate) const PLACEMENTS: [Placement; 3] =
@@ -267,7 +267,7 @@ pub(crate) fn on_stack(placement: Placement) -> World {
     World { hosts, ips, ips6, ..on_linux() }
 }
 
-/// A world on our own stack that is compared with nothing: nobody tries again, so it is patient.
+/// A world on our own stack that is compared with nothing: no second try follows, so it is patient.
 pub(crate) fn alone(placement: Placement) -> World {
     World { patience: PATIENCES[PATIENCES.len() - 1], ..on_stack(placement) }
 }

@@ -1,4 +1,4 @@
-//! Who we are: our addresses, their prefixes, and the address to send from.
+//! Local addresses: prefixes, broadcast, and source address selection.
 //!
 //! Read first: RFC 1122 §3.2.1.3 (IPv4 addresses), RFC 4291 §2 (IPv6 addresses), RFC 6724 §5
 //! (which source address).
@@ -7,8 +7,8 @@
 //! - At most [`ADDRESSES_MAX`] of them; the list is short, and is walked.
 //! - On Ethernet a host that speaks IPv6 has a link-local address (RFC 4291 §2.8): where none is
 //!   given, it is made of the link's (RFC 2464 §5).
-//! - Addresses are those we were given: we do not ask whether somebody else has them (RFC 4862
-//!   §5.4), but count who says so.
+//! - Addresses are configured. There is no duplicate address detection (RFC 4862 §5.4), but
+//!   conflicting claims are counted.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
@@ -80,8 +80,8 @@ impl Addresses {
         self.own.iter().map(|own| own.ip)
     }
 
-    /// Everybody on the link, or in one of our prefixes (RFC 1122 §3.2.1.3; the old form with
-    /// zeroes too).
+    /// Whether `ip` is a broadcast address of the link or of one of our prefixes (RFC 1122
+    /// §3.2.1.3; also in the old form with zeroes).
     pub(crate) fn is_broadcast(&self, ip: IpAddr) -> bool {
         let IpAddr::V4(ip) = ip else { return false };
         if ip.is_broadcast() {
@@ -147,7 +147,7 @@ pub(crate) const fn shared_bits(a: IpAddr, b: IpAddr) -> Option<u8> {
     }
 }
 
-/// One host somewhere: not a group, not everybody, not nobody, not this host itself. A source
+/// Whether `ip` is a unicast address: not multicast, broadcast, unspecified or loopback. A source
 /// must be one (RFC 1122 §3.2.1.3, RFC 4291 §2.5, §2.7).
 pub(crate) const fn is_unicast(ip: IpAddr) -> bool {
     match ip {

@@ -5,15 +5,14 @@
 //! Read first: `outbox.rs`, where a message waits until its last part is gone.
 //!
 //! Invariants
-//! - All parts of a message have one identification, which nobody outside can foretell (RFC 7739
-//!   §4).
+//! - All parts of a message have one identification, which attackers cannot predict (RFC 7739 §4).
 //! - Each part but the last holds a multiple of eight bytes, and a part fits the path's MTU.
 
 use core::net::IpAddr;
 
 use super::outbox::Next;
 use super::{Departing, Hop, Ip, Service, ip_header_bytes};
-use crate::sip::Sip;
+use crate::siphash::Sip;
 use crate::wire::extension::{self, Fragment};
 use crate::wire::{Ecn, ipv4, ipv6};
 

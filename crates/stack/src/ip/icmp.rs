@@ -12,7 +12,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use super::input::Inbound;
+use super::inbound::{Inbound, Original};
 use super::link::Discovery;
 use super::outbox::Message;
 use super::{IcmpError, IcmpErrorKind, Ip, Said, Unreachable, address, path_mtu};
@@ -27,7 +27,7 @@ use crate::wire::{Protocol, checksum, extension, icmp4, icmp6, ipv4, ipv6, mld, 
 /// What is wrong with a packet that cannot be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// Nobody has that port.
+    /// Port unreachable.
     Port,
     /// We do not speak that transport; for IPv6 the byte of the packet that names it.
     Transport {
@@ -43,15 +43,6 @@ pub(crate) enum Complaint {
         /// The byte, counted from the IPv6 header.
         pointer: usize,
     },
-}
-
-/// A packet that a complaint is about.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Original<'a> {
-    /// From the IP header on.
-    pub packet: &'a [u8],
-    /// It went to a group or to everybody, on the link or in IP.
-    pub to_group: bool,
 }
 
 /// An ICMP message, and what came with it.
@@ -98,7 +89,7 @@ impl Ip {
             return Ok(Inbound::Handled);
         }
         if !message.is_error() {
-            // Echo replies too: we ask nobody. And redirects.
+            // Echo replies (we send no requests) and redirects.
             return Err(Drop::IgnoredMessage);
         }
         let quote = Quote::v4(view.payload())?;
@@ -161,7 +152,7 @@ impl Ip {
             }
             icmp6::Repr::TimeExceeded { .. } => IcmpErrorKind::TimeExceeded,
             icmp6::Repr::ParameterProblem { .. } => IcmpErrorKind::ParameterProblem,
-            // Routers' messages, redirects, reports, and what nobody has defined yet.
+            // Router messages, redirects, reports, and undefined types.
             _ => return Err(Drop::IgnoredMessage),
         };
         self.error_about(incoming, &Quote::v6(view.payload())?, kind)
@@ -307,7 +298,7 @@ impl Ip {
         let packet = original.packet;
         let Ok(view) = ipv6::View::new(packet) else { return Ok(()) };
         let to = IpAddr::V6(view.src());
-        // Where the headers cannot be followed, nobody can say what the packet is.
+        // If the headers cannot be parsed, the packet's kind is unknown.
         let is_error =
             extension::walk(view.next_header(), view.payload(), true).is_ok_and(|chain| {
                 let kind = view.payload().get(chain.offset);

@@ -1,4 +1,4 @@
-//! A frame on its way in: from the link's header to the transport that it is for.
+//! Input path of a frame: from the link header to the transport.
 //!
 //! Read first: RFC 1122 §3.2.1 (what a host checks), RFC 8200 §4 (the order of headers).
 //!
@@ -10,40 +10,20 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::icmp::{Complaint, Incoming, Original};
+use super::icmp::{Complaint, Incoming};
+use super::inbound::{Inbound, Original};
 use super::reassembly::{Key, Piece, Reassembly};
-use super::{Arrived, Hop, IcmpError, Ip, Said, address};
+use super::{Arrived, Hop, Ip, address};
 use crate::counters::{Counters, Drop};
 use crate::frame::{Checksums, Medium, Received};
 use crate::time::Instant;
 use crate::wire::{Ecn, Protocol, ethernet, extension, ipv4, ipv6};
 
-/// What became of a frame.
-pub(crate) enum Inbound<'a> {
-    /// A segment.
-    Tcp(Arrived<'a>),
-    /// A datagram, and the packet to quote if nobody wants it.
-    Udp(Arrived<'a>, Original<'a>),
-    /// Either of them, put together from fragments at an address that the host's kernel has, too.
-    /// Fragments tell no ports, so both of us get them: only whoever is asked for may answer.
-    Shared(Protocol, Arrived<'a>),
-    /// An error about something that a transport sent.
-    Icmp(IcmpError, Said<'a>),
-    /// It was for this layer, or waits for other fragments.
-    Handled,
-}
-
-/// A packet that the link says to be of one version; it may be of another.
-pub(crate) enum UsualPacket<'a> {
-    V4(&'a [u8]),
-    V6(&'a [u8]),
-}
-
 /// What the link says about a packet.
 #[derive(Clone, Copy)]
 struct Envelope {
     src_mac: [u8; 6],
-    /// It went to a group's or everybody's link address.
+    /// Sent to a multicast or broadcast link address.
     to_group: bool,
     received: Received,
 }
@@ -96,39 +76,36 @@ impl Ip {
         }
     }
 
-    /// What may be a packet of IPv4 in `frame`, if the link's header is the usual one of such.
+    /// The link's header is the usual one: ours to read, from one host, without a VLAN. Who sent it
+    /// is not asked here, but of [`Ip::may_come_from`]. `false` says nothing about the frame:
+    /// [`Ip::on_frame`] does.
     #[inline(always)]
-    pub(crate) fn usual_ipv4<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        let Medium::Ethernet(_) = self.medium else { return Some(frame) };
-        match self.usual_packet(frame) {
-            Some(UsualPacket::V4(packet)) => Some(packet),
-            _ => None,
-        }
+    pub(crate) fn has_usual_link(&self, frame: &[u8]) -> bool {
+        let Medium::Ethernet(mac) = self.medium else { return true };
+        let Some(head) = frame.first_chunk::<{ ethernet::HEADER_BYTES }>() else { return false };
+        head.starts_with(&mac)
+            && !ethernet::is_group([head[6], head[7], head[8], head[9], head[10], head[11]])
+            && self.vlan.is_none()
     }
 
-    /// The packet in `frame`, if the link's header is the usual one. Who sent it is not asked here,
-    /// but of [`Ip::may_come_from`]. `None` says nothing about the frame: [`Ip::on_frame`] does.
+    /// What may be a packet of IPv4 in a frame with such a header.
     #[inline(always)]
-    pub(crate) fn usual_packet<'a>(&self, frame: &'a [u8]) -> Option<UsualPacket<'a>> {
-        match self.medium {
-            Medium::Ip if frame.first()? >> 4 == 4 => Some(UsualPacket::V4(frame)),
-            Medium::Ip => Some(UsualPacket::V6(frame)),
-            Medium::Ethernet(mac) => {
-                let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
-                let is_usual = head.starts_with(&mac)
-                    && !ethernet::is_group([
-                        head[6], head[7], head[8], head[9], head[10], head[11],
-                    ])
-                    && self.vlan.is_none();
-                if !is_usual {
-                    return None;
-                }
-                match u16::from_be_bytes([head[12], head[13]]) {
-                    ethernet::IPV4 => Some(UsualPacket::V4(packet)),
-                    ethernet::IPV6 => Some(UsualPacket::V6(packet)),
-                    _ => None,
-                }
-            }
+    pub(crate) fn ipv4_in<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let Medium::Ethernet(_) = self.medium else { return Some(frame) };
+        let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
+        (u16::from_be_bytes([head[12], head[13]]) == ethernet::IPV4).then_some(packet)
+    }
+
+    /// What may be a packet of either version in a frame with such a header.
+    #[inline(always)]
+    pub(crate) fn packet_in<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let Medium::Ethernet(_) = self.medium else { return Some(frame) };
+        let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
+        // A packet of another version than the link says is for the slow path to drop.
+        let version = packet.first()? >> 4;
+        match (u16::from_be_bytes([head[12], head[13]]), version) {
+            (ethernet::IPV4, 4) | (ethernet::IPV6, 6) => Some(packet),
+            _ => None,
         }
     }
 
@@ -215,7 +192,7 @@ impl Ip {
         if !self.is_ours(dst.into()) {
             return Err(Drop::OtherAddress);
         }
-        // One of our addresses in a frame to everybody (RFC 1122 §3.3.6).
+        // One of our addresses in a broadcast frame (RFC 1122 §3.3.6).
         if envelope.to_group {
             return Err(Drop::OtherLinkAddress);
         }
@@ -293,9 +270,9 @@ impl Ip {
         if envelope.to_group && !to_group {
             return Err(Drop::OtherLinkAddress);
         }
-        // Nobody's address is for those that are looking for one (RFC 4861 §4.3), to a group.
-        let is_nobody = src.is_unspecified() && to_group;
-        if !is_nobody && !self.is_peer(src.into()) {
+        // The unspecified source is for duplicate address detection (RFC 4861 §4.3), to a group.
+        let is_unspecified = src.is_unspecified() && to_group;
+        if !is_unspecified && !self.is_peer(src.into()) {
             return Err(Drop::BadSource);
         }
         Ok(to_group)
@@ -338,7 +315,7 @@ impl Ip {
             None
         };
         if let Some(pointer) = field_at {
-            // RFC 8200 §4.5: both are told to the sender.
+            // RFC 8200 §4.5: both are reported to the sender.
             let original = Original { packet: view.bytes(), to_group: false };
             let complaint = Complaint::Header { code: extension::CODE_FIELD, pointer };
             self.complain(now, &original, complaint, counters);

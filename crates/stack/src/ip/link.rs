@@ -1,4 +1,4 @@
-//! Talking with the link: ARP, neighbour discovery and group membership, in and out.
+//! Link layer messages: ARP, neighbour discovery and multicast group membership.
 //!
 //! Read first: RFC 826 and RFC 5227 (ARP), RFC 4861 §7.1 and §7.2, then `neighbour.rs`, which
 //! decides what is believed.
@@ -22,11 +22,11 @@ use crate::limits::ANSWERS_MAX;
 use crate::time::Instant;
 use crate::wire::{Protocol, arp, checksum, ethernet, extension, ipv6, mld, ndp};
 
-/// Everybody that speaks IPv6.
+/// The all-nodes group.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// A hop-by-hop options header before ICMPv6: the router alert that says "MLD" (RFC 2711), padded.
 const ROUTER_ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
-/// Nobody knows it yet.
+/// An unknown link address.
 const NO_MAC: [u8; 6] = [0; 6];
 
 /// An answer that is to be sent: where an address of ours is.
@@ -34,7 +34,7 @@ const NO_MAC: [u8; 6] = [0; 6];
 pub(super) struct Answer {
     /// Which address of ours.
     ours: IpAddr,
-    /// Who asked; `None`: everybody is told.
+    /// Sender of the request; `None`: the answer is multicast.
     asker: Option<(IpAddr, [u8; 6])>,
 }
 
@@ -67,7 +67,7 @@ impl Ip {
         }
     }
 
-    /// Somebody asks which groups we hear (RFC 3810 §6.2).
+    /// Processes a multicast listener query (RFC 3810 §6.2).
     pub(super) fn on_query(&mut self, now: Instant, asked: &Discovery<'_>) -> Result<(), Drop> {
         // From the link itself, or it is not believed.
         if asked.hop_limit != mld::HOP_LIMIT || !asked.src.is_unicast_link_local() {
@@ -77,7 +77,7 @@ impl Ip {
         if self.external_neighbours || self.medium == Medium::Ip {
             return Err(Drop::IgnoredMessage);
         }
-        // All nodes is a group that nobody reports (§6).
+        // The all-nodes group is never reported (§6).
         let is_ours = query.group != ALL_NODES && self.is_group_of_ours(query.group);
         if query.group.is_unspecified() || is_ours {
             self.membership.on_query(now, query.within);
@@ -95,7 +95,7 @@ impl Ip {
         let target = IpAddr::V4(message.target_ip);
         let is_probe = message.sender_ip.is_unspecified();
         if !is_probe && (!is_unicast(sender) || self.is_ours(sender)) {
-            // Somebody claims an address of ours: we keep it, and count it (RFC 5227 §2.4).
+            // Another host claims our address: we keep it and count the claim (RFC 5227 §2.4).
             return Err(Drop::BadNeighbourMessage);
         }
         let is_reply = message.operation == arp::Operation::Reply;
@@ -143,7 +143,7 @@ impl Ip {
         }
     }
 
-    /// Somebody looks for `target` (RFC 4861 §7.2.3).
+    /// Processes a solicitation for `target` (RFC 4861 §7.2.3).
     fn on_solicitation(
         &mut self,
         now: Instant,
@@ -153,7 +153,7 @@ impl Ip {
     ) -> Result<(), Drop> {
         let src = discovery.src;
         if src.is_unspecified() {
-            // Duplicate address detection (§7.1.1, RFC 4862 §5.4.3): everybody is told.
+            // Duplicate address detection (§7.1.1, RFC 4862 §5.4.3): the answer is multicast.
             if discovery.dst != solicited_node(target) || source_mac.is_some() {
                 return Err(Drop::BadNeighbourMessage);
             }
@@ -207,7 +207,7 @@ impl Ip {
                 });
                 let (operation, target_ip, target_mac, dst) = match told {
                     Some((ip, mac)) => (arp::Operation::Reply, ip, mac, mac),
-                    // An announcement is a question that nobody answers (RFC 5227 §2.3).
+                    // An announcement is a request without an answer (RFC 5227 §2.3).
                     None => (arp::Operation::Request, ours, NO_MAC, ethernet::BROADCAST),
                 };
                 let message = arp::Repr {
@@ -341,7 +341,7 @@ impl Ip {
         header.header_bytes()
     }
 
-    /// A frame to `dst` is for us: our address, everybody's, or a group's that we are in.
+    /// Whether a frame to `dst` is for us: our address, broadcast, or a group that we joined.
     #[inline]
     pub(super) fn takes_link_address(&self, dst: [u8; 6]) -> bool {
         match self.medium {

@@ -1,4 +1,4 @@
-//! When we say which groups of IPv6 we hear: those that are asked for our addresses.
+//! Multicast listener reports: schedule for the solicited-node groups of our addresses.
 //!
 //! Read first: RFC 3810 §6 (a listener's behaviour), RFC 4861 §7.2.1 (which groups).
 //!
@@ -46,7 +46,7 @@ impl Membership {
         self.at = Some(now);
     }
 
-    /// Somebody asked, and gives us so long to answer.
+    /// Schedules a report in answer to a query, within the given time.
     pub(super) fn on_query(&mut self, now: Instant, within: Duration) {
         // SplitMix64's step and the upper half of a multiplication: even, and cheap.
         self.spread = self.spread.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,12 +1,12 @@
-//! What carries segments and datagrams: our addresses, where packets go next, who is there.
+//! IP layer: local addresses, routes, neighbours, fragments, ICMP.
 //!
-//! Read first: RFC 1122 §3, RFC 8200, RFC 8504. `address.rs` says who we are, `route.rs` where a
-//! packet goes next, `neighbour.rs` which link address that is, `path_mtu.rs` how large it may
-//! be. Fragments are put together in `reassembly.rs`, ICMP is in `icmp.rs`.
+//! Read first: RFC 1122 §3, RFC 8200, RFC 8504. `address.rs` has the local addresses, `route.rs`
+//! the next hop, `neighbour.rs` its link address, `path_mtu.rs` the packet size, `reassembly.rs`
+//! fragments, `icmp.rs` ICMP.
 //!
 //! Invariants
 //! - We are a host: nothing is forwarded, and redirects and router advertisements are ignored.
-//!   Routes come from the configuration or from whoever calls [`crate::Stack::set_routes`].
+//!   Routes come from the configuration or from the caller of [`crate::Stack::set_routes`].
 //! - Every table has a ceiling in `limits.rs`; what is over it is dropped and counted.
 //! - A [`Hop`] may be kept, and is worth nothing after the routes or its neighbour changed:
 //!   [`Ip::hop_is_fresh`] says so.
@@ -14,6 +14,7 @@
 pub(crate) mod address;
 mod fragment;
 pub(crate) mod icmp;
+pub(crate) mod inbound;
 pub(crate) mod input;
 mod link;
 mod membership;
@@ -105,8 +106,8 @@ pub(crate) struct Departing {
     pub dont_fragment: bool,
 }
 
-/// An ICMP error about a packet that says it is ours. Whoever sent it has seen the packet, or
-/// guessed: the transport believes it only as far as the quoted numbers fit (RFC 5927 §4).
+/// An ICMP error that quotes a packet of ours. It may be forged: the transport accepts it only if
+/// the quoted sequence numbers match (RFC 5927 §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IcmpError {
     /// TCP or UDP.
@@ -150,7 +151,7 @@ pub(crate) enum IcmpErrorKind {
     },
     /// It ran out of hops, or its fragments did not all arrive.
     TimeExceeded,
-    /// Somebody did not understand its header.
+    /// The header was invalid for the receiver.
     ParameterProblem,
 }
 
@@ -164,7 +165,7 @@ pub(crate) enum Unreachable {
     Host,
     /// The host does not speak the transport.
     Protocol,
-    /// Nobody listens.
+    /// Port unreachable.
     Port,
     /// An administrator forbids it.
     Prohibited,
@@ -350,7 +351,7 @@ impl Ip {
     fn find_way(&mut self, now: Instant, dst: IpAddr) -> NextHop {
         let Some(via) = self.via(dst) else { return NextHop::NoRoute };
         let place = match self.medium {
-            Medium::Ip => Some(self.neighbours.everybody()),
+            Medium::Ip => Some(self.neighbours.without_address()),
             Medium::Ethernet(_) => self.neighbours.find(now, via, true),
         };
         let Some(place) = place else { return NextHop::Waiting };
@@ -473,7 +474,7 @@ impl Ip {
         }
     }
 
-    /// A packet that nobody may cut needs no number of its own (RFC 6864 §4.1).
+    /// A packet that must not be fragmented needs no unique identification (RFC 6864 §4.1).
     fn identification_for(&mut self, dont_fragment: bool) -> u16 {
         if dont_fragment {
             return 0;
@@ -551,12 +552,12 @@ impl Ip {
     }
 
     /// There is nothing to send, and nothing to ask: asked for every frame of a transport.
-    #[inline]
-    fn is_silent(&self, now: Instant) -> bool {
+    #[inline(always)]
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
         let link_is_silent = matches!(self.medium, Medium::Ip)
             || (self.answers.is_empty()
                 && self.membership.poll_timeout().is_none_or(|at| now < at)
-                && self.neighbours.asks_nobody());
+                && self.neighbours.has_no_request());
         link_is_silent && self.outbox.is_silent()
     }
 
@@ -576,6 +577,21 @@ impl Ip {
         timers.into_iter().flatten().min()
     }
 
+    /// [`Ip::poll_timeout`] is not after `now`.
+    #[inline(always)]
+    pub(crate) fn has_timer_due(&self, now: Instant) -> bool {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        is_due(self.neighbours.poll_timeout())
+            || is_due(self.path_mtus.poll_timeout())
+            || is_due(self.membership.poll_timeout())
+    }
+
+    /// [`Ip::poll_neighbour`] has an answer.
+    #[inline(always)]
+    pub(crate) fn has_decided_neighbour(&self) -> bool {
+        self.neighbours.has_decided()
+    }
+
     /// The next neighbour that was found, or given up: who, and which of both.
     #[inline(always)]
     pub(crate) fn poll_neighbour(&mut self, counters: &mut Counters) -> Option<(IpAddr, bool)> {
@@ -593,8 +609,8 @@ impl Ip {
         (0..dropped).for_each(|_| counters.drop(Drop::NextHopUnresolved));
     }
 
-    /// With `external_neighbours`: the next neighbour that somebody waits for, to be given to
-    /// [`Ip::set_neighbour`].
+    /// With `external_neighbours`: returns the next unresolved neighbour, which the caller passes
+    /// to [`Ip::set_neighbour`].
     pub(crate) fn poll_wanted(&mut self, now: Instant) -> Option<IpAddr> {
         if !self.external_neighbours {
             return None;

@@ -1,11 +1,11 @@
-//! Who is on the link, and at which link address: one cache for ARP and neighbour discovery.
+//! Neighbour cache: link addresses of hosts, for ARP and neighbour discovery.
 //!
 //! Read first: RFC 4861 §7.2 and §7.3 (the states, followed for IPv4 as well, which RFC 1122
 //! §2.3.2.1 allows), RFC 826, RFC 6583 (what a flood does to such a cache).
 //!
 //! ```text
 //!             asked            answered                 30 s, next use
-//!   (nobody) -----> INCOMPLETE ------> REACHABLE <--------------------> STALE
+//!   (absent) -----> INCOMPLETE ------> REACHABLE <--------------------> STALE
 //!                    |  3 questions       ^   confirmed by an answer      | used
 //!                    v                    |   or by a transport           v
 //!                  FAILED <------------ PROBE <------------------------ DELAY
@@ -13,14 +13,14 @@
 //! ```
 //!
 //! Invariants
-//! - Nothing is learnt that was not asked for: a message changes an entry that is there, and
-//!   makes none. Whoever floods the link with answers fills nothing.
-//! - At most [`NEIGHBOURS_MAX`] entries; of these [`UNANSWERED_MAX`] wait for a first answer, the
-//!   oldest of which makes room for the next. Where the table is full, one that failed goes
-//!   first, then the one that was used the longest ago. A permanent one never goes.
+//! - Unsolicited messages change existing entries and create none, so floods of answers do not fill
+//!   the cache.
+//! - At most [`NEIGHBOURS_MAX`] entries, of which [`UNANSWERED_MAX`] may be unresolved; the oldest
+//!   unresolved one is evicted first. If the table is full, failed entries are evicted first, then
+//!   the least recently used one, never a permanent one.
 //! - A neighbour is asked at most once a second (RFC 1122 §2.3.2.1), and all of them together at
 //!   most [`SOLICITATIONS_PER_S`] times.
-//! - Whoever waits for a neighbour is told once: [`Neighbours::poll_decided`].
+//! - The result of a resolution is reported once: [`Neighbours::poll_decided`].
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -78,12 +78,12 @@ struct Entry {
     asked_at: Option<Instant>,
     /// When it last answered.
     answered_at: Option<Instant>,
-    /// When somebody last sent to it.
+    /// Time of the last use.
     used_at: Instant,
 }
 
-/// The slot of an entry that is nobody's: the way out where the medium has no addresses.
-const EVERYBODY: u16 = 0;
+/// Slot of the entry for media without link addresses.
+const WITHOUT_ADDRESS: u16 = 0;
 
 impl Entry {
     const fn new(now: Instant, ip: IpAddr) -> Self {
@@ -103,7 +103,7 @@ impl Entry {
 }
 
 /// The generation after `generation`. After 65,535 of them a place may seem fresh again that was
-/// kept all the while; what is sent there finds nobody, and the next retransmission asks anew.
+/// kept all the while; a packet sent there is lost, and the next retransmission resolves it again.
 const fn next(generation: NonZeroU16) -> NonZeroU16 {
     match generation.checked_add(1) {
         Some(next) => next,
@@ -114,16 +114,16 @@ const fn next(generation: NonZeroU16) -> NonZeroU16 {
 /// A question that is to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Question {
-    /// Who is looked for.
+    /// Address to resolve.
     pub ip: IpAddr,
-    /// Where it was last seen; `None`: everybody is asked.
+    /// Last known link address; `None`: the request is broadcast.
     pub mac: Option<[u8; 6]>,
 }
 
-/// What somebody says about an address on the link.
+/// A claim about an address on the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Whose it is.
+    /// The claimed address.
     pub ip: IpAddr,
     /// The link address; `None`: the same as ever.
     pub mac: Option<[u8; 6]>,
@@ -138,7 +138,7 @@ pub(crate) struct Claim {
 pub(crate) enum Heard {
     /// It told us something.
     Used,
-    /// It is about nobody that we know, or contradicts what was just said.
+    /// It concerns no existing entry, or contradicts a recent claim.
     Ignored,
 }
 
@@ -173,8 +173,8 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     pub(crate) fn new(now: Instant) -> Self {
         let mut entries = Vec::with_capacity(NEIGHBOURS_MAX + 1);
-        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        entries.push(Entry { state: State::Permanent, ..Entry::new(now, nobody) });
+        let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        entries.push(Entry { state: State::Permanent, ..Entry::new(now, unspecified) });
         Self {
             entries,
             order: Vec::with_capacity(NEIGHBOURS_MAX),
@@ -187,9 +187,12 @@ impl Neighbours {
         }
     }
 
-    /// Where everybody is on a medium without addresses.
-    pub(crate) fn everybody(&self) -> Place {
-        Place { slot: EVERYBODY, generation: self.entries[usize::from(EVERYBODY)].generation }
+    /// Returns the entry for media without link addresses.
+    pub(crate) fn without_address(&self) -> Place {
+        Place {
+            slot: WITHOUT_ADDRESS,
+            generation: self.entries[usize::from(WITHOUT_ADDRESS)].generation,
+        }
     }
 
     /// Other routes lead to other neighbours: no place that was given out is fresh any more.
@@ -266,7 +269,7 @@ impl Neighbours {
         self.entries.get(usize::from(place.slot)).map_or([0; 6], |entry| entry.mac)
     }
 
-    /// Somebody says where an address is (RFC 4861 §7.2.5; RFC 826).
+    /// Processes a claim of a link address (RFC 4861 §7.2.5; RFC 826).
     pub(crate) fn on_claim(&mut self, now: Instant, claim: Claim) -> Heard {
         let Some(slot) = self.slot_of(claim.ip) else { return Heard::Ignored };
         let entry = &mut self.entries[usize::from(slot)];
@@ -307,7 +310,7 @@ impl Neighbours {
     pub(crate) fn set(&mut self, now: Instant, ip: IpAddr, mac: [u8; 6]) -> bool {
         let slot = self.slot_of(ip).or_else(|| self.make(now, ip));
         let Some(slot) = slot else { return false };
-        self.settle(slot);
+        self.schedule(slot);
         let entry = &mut self.entries[usize::from(slot)];
         entry.mac = mac;
         entry.state = State::Permanent;
@@ -353,7 +356,7 @@ impl Neighbours {
 
     /// There is no question to send.
     #[inline]
-    pub(crate) fn asks_nobody(&self) -> bool {
+    pub(crate) fn has_no_request(&self) -> bool {
         self.questions.is_empty()
     }
 
@@ -377,6 +380,12 @@ impl Neighbours {
         Some(Question { ip, mac })
     }
 
+    /// A neighbour was found or given up, and not reported.
+    #[inline(always)]
+    pub(crate) fn has_decided(&self) -> bool {
+        !self.decided.is_empty()
+    }
+
     /// Who was found, or given up.
     #[inline(always)]
     pub(crate) fn poll_decided(&mut self) -> Option<(IpAddr, bool)> {
@@ -395,15 +404,15 @@ impl Neighbours {
             _ if entry.asked < QUESTIONS => self.ask(now, slot),
             State::Incomplete => {
                 let ip = entry.ip;
-                self.settle(slot);
+                self.schedule(slot);
                 self.decide(ip, false);
             }
-            // Whoever still wants it finds it failed, and asks everybody again.
+            // Later users find it failed, and broadcast a new request.
             _ => entry.state = State::Failed,
         }
     }
 
-    /// Begins to ask everybody for the neighbour in `slot`.
+    /// Starts the resolution of the neighbour in `slot` by broadcast.
     fn begin(&mut self, now: Instant, slot: u16) {
         if self.unanswered.len() == UNANSWERED_MAX
             && let Some(oldest) = self.unanswered.front().copied()
@@ -486,7 +495,7 @@ impl Neighbours {
             .copied()
     }
 
-    /// Takes the entry in `slot` out of the table; whoever waited for it is told.
+    /// Removes the entry in `slot` from the table, and reports this to waiting connections.
     fn release(&mut self, slot: u16) {
         let (ip, state) = {
             let entry = &self.entries[usize::from(slot)];
@@ -497,7 +506,7 @@ impl Neighbours {
         if let Ok(at) = found {
             self.order.remove(at);
         }
-        self.settle(slot);
+        self.schedule(slot);
         let entry = &mut self.entries[usize::from(slot)];
         entry.generation = next(entry.generation);
         self.free.push(slot);
@@ -506,8 +515,8 @@ impl Neighbours {
         }
     }
 
-    /// Ends the asking for the entry in `slot`, as failed if nobody says otherwise.
-    fn settle(&mut self, slot: u16) {
+    /// Ends the resolution of the entry in `slot`, as failed unless it was answered.
+    fn schedule(&mut self, slot: u16) {
         let entry = &mut self.entries[usize::from(slot)];
         if entry.state == State::Incomplete {
             self.unanswered.retain(|other| *other != slot);
@@ -521,7 +530,7 @@ impl Neighbours {
 
     /// The neighbour in `slot` answered a question, or said where it is without being asked.
     fn answer(&mut self, now: Instant, slot: u16, solicited: bool) {
-        self.settle(slot);
+        self.schedule(slot);
         let entry = &mut self.entries[usize::from(slot)];
         entry.state = if solicited && entry.asked > 0 { State::Reachable } else { State::Stale };
         entry.asked = 0;

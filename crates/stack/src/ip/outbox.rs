@@ -1,11 +1,11 @@
-//! Messages of ICMP that wait to be sent: answers to echoes, and errors.
+//! ICMP send queue: echo replies and errors.
 //!
 //! Invariants
 //! - At most [`OUTBOX_MESSAGES`] of them, each of at most [`OUTBOX_MESSAGE_BYTES`]; the oldest goes
 //!   first, and if in parts, then one part after the other.
-//! - One whose next hop is not known yet is parked, and lets the others pass. Where there is no
-//!   room, the oldest parked one goes: whoever makes us answer to hosts that do not exist crowds
-//!   out nobody but himself.
+//! - A message whose next hop is unresolved is parked and does not block others. If the queue is
+//!   full, the oldest parked one is dropped, so that messages to hosts that do not exist only
+//!   displace each other.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! How large a packet may be that reaches a destination whole (RFC 1191, RFC 8201).
+//! Path MTU cache (RFC 1191, RFC 8201).
 //!
 //! Invariants
 //! - Only what is smaller than our own link's MTU is remembered, and never what is below the

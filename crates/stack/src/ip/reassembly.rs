@@ -1,4 +1,4 @@
-//! Puts packets together from their fragments (RFC 791 §3.2, RFC 815, RFC 8200 §4.5).
+//! Fragment reassembly (RFC 791 §3.2, RFC 815, RFC 8200 §4.5).
 //!
 //! ```text
 //! a slot:  | .... headers of the first fragment | fragmented part, up to 65,535 bytes |
@@ -105,10 +105,10 @@ pub(crate) struct Reassembly {
 
 impl Reassembly {
     pub(crate) fn new() -> Self {
-        let nobody = Key { src: NOBODY, dst: NOBODY, protocol: 0, identification: 0 };
+        let unused = Key { src: UNSPECIFIED, dst: UNSPECIFIED, protocol: 0, identification: 0 };
         let slot = || Slot {
             state: State::Free,
-            key: nobody,
+            key: unused,
             until: Instant::ZERO,
             ranges: [(0, 0); FRAGMENTS_MAX],
             count: 0,
@@ -175,7 +175,7 @@ impl Reassembly {
             if slot.state == State::Free || now < slot.until {
                 continue;
             }
-            // One that was refused was counted then, and its sender is told nothing.
+            // A refused packet was already counted, and its sender gets no error.
             if slot.state == State::Filling {
                 given_up += 1;
                 let at = index * SLOT_BYTES + HEADER_ROOM;
@@ -224,7 +224,7 @@ impl Reassembly {
     }
 }
 
-const NOBODY: IpAddr = IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED);
+const UNSPECIFIED: IpAddr = IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED);
 
 impl Slot {
     /// Puts a fragment where it belongs. An error refuses the whole packet.

@@ -1,4 +1,4 @@
-//! Where a packet goes next: the longest prefix that fits (RFC 1122 §3.3.1, RFC 4861 §5.2).
+//! Routing table: longest prefix match (RFC 1122 §3.3.1, RFC 4861 §5.2).
 //!
 //! Invariants
 //! - The prefixes of our own addresses are routes to the link itself.

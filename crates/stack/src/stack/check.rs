@@ -1,4 +1,4 @@
-//! Which configurations are refused, and why.
+//! Validation of configurations.
 //!
 //! Invariant: addresses and routes are checked where they are read; everything else is here.
 

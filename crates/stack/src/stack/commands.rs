@@ -13,7 +13,7 @@ use crate::error::{ConnectError, ListenError, OperationError};
 use crate::id::{ConnId, ListenerId, PoolId};
 use crate::memory::Memory;
 use crate::table_memory::{TABLES, TableMemory};
-use crate::tcp::{ConnInfo, ConnOption, Holder, Reuse, Snapshot, TcpUsage};
+use crate::tcp::{ConnInfo, ConnOption, Handover, Holder, Reuse, Snapshot, TcpUsage};
 use crate::time::Instant;
 
 impl Stack {
@@ -64,10 +64,9 @@ impl Stack {
         self.tcp.set_listener_fast_open(listener, pending_max)
     }
 
-    /// The connections at some local ports, also those of nobody and in TIME-WAIT; of several that
-    /// are alike, one. The stack itself lets anybody listen there: this is for who is stricter, as
-    /// bind(2) is. Looks at every connection, if there is one at such a port: not for the way of a
-    /// frame.
+    /// Returns the connections at some local ports, including orphans and those in TIME-WAIT,
+    /// without duplicates. The stack itself allows listening there; this is for the stricter rules
+    /// of bind(2). Searches all connections if one uses such a port, so do not call it per frame.
     #[must_use]
     pub fn holders(&self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
         self.tcp.holders(ports)
@@ -101,14 +100,7 @@ impl Stack {
         memory: &mut M,
     ) -> Result<(), OperationError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.unlisten(cx, listener))
-    }
-
-    /// Drops SYNs to `local` for a second once its listener is gone, instead of refusing them: for
-    /// an address at which other stacks go on listening, which the peers' next SYNs reach.
-    pub fn drop_late_syns(&mut self, now: Instant, local: SocketAddr) {
-        self.tick(now);
-        self.tcp.drop_late_syns(local, now);
+        self.with(memory, |tcp, context| tcp.unlisten(context, listener))
     }
 
     /// Begins a connection to `remote`, from `local` or from an address and a port that the stack
@@ -143,7 +135,7 @@ impl Stack {
         fits: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<ConnId, ConnectError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.connect(cx, remote, local, pool, fits))
+        self.with(memory, |tcp, context| tcp.connect(context, remote, local, pool, fits))
     }
 
     /// Asks for the next bytes: one [`crate::Event::Received`], or
@@ -171,7 +163,7 @@ impl Stack {
         memory: &mut M,
     ) -> Result<(), OperationError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.send(cx, conn, chunk))
+        self.with(memory, |tcp, context| tcp.send(context, conn, chunk))
     }
 
     /// Asks for one [`crate::Event::Acked`].
@@ -195,7 +187,7 @@ impl Stack {
         memory: &mut M,
     ) -> Result<(), OperationError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.shutdown(cx, conn))
+        self.with(memory, |tcp, context| tcp.shutdown(context, conn))
     }
 
     /// The application is gone: what is queued is sent, then FIN. Bytes that it has not read, or
@@ -211,7 +203,7 @@ impl Stack {
         memory: &mut M,
     ) -> Result<(), OperationError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.close(cx, conn))
+        self.with(memory, |tcp, context| tcp.close(context, conn))
     }
 
     /// RST. The id is stale.
@@ -226,7 +218,7 @@ impl Stack {
         memory: &mut M,
     ) -> Result<(), OperationError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.abort(cx, conn))
+        self.with(memory, |tcp, context| tcp.abort(context, conn))
     }
 
     /// Sets something.
@@ -243,7 +235,7 @@ impl Stack {
         memory: &mut M,
     ) -> Result<(), OperationError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.set_option(cx, conn, option))
+        self.with(memory, |tcp, context| tcp.set_option(context, conn, option))
     }
 
     /// What is known about a connection.
@@ -314,7 +306,7 @@ impl Stack {
         memory: &mut M,
     ) -> Result<Snapshot, OperationError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.export(cx, conn))
+        self.with(memory, |tcp, context| tcp.export(context, conn))
     }
 
     /// Takes a connection in that was established elsewhere. Its chunks are the stack's from now
@@ -332,6 +324,61 @@ impl Stack {
         (pool, memory): (PoolId, &mut M),
     ) -> Result<ConnId, ConnectError> {
         self.tick(now);
-        self.with(memory, |tcp, cx| tcp.import(cx, snapshot, pool))
+        self.with(memory, |tcp, context| tcp.import(context, snapshot, pool))
+    }
+
+    /// Takes the next handshake or unreported connection out of a listener that is about to leave,
+    /// for another stack that listens at its address ([`Stack::take_over`]). Nothing is sent, and
+    /// its buffers are free. `None`: there is none left that could move; [`Stack::unlisten`] resets
+    /// what is left.
+    pub fn hand_over_next<M: Memory>(
+        &mut self,
+        now: Instant,
+        listener: ListenerId,
+        memory: &mut M,
+    ) -> Option<Handover> {
+        self.tick(now);
+        self.with(memory, |tcp, context| tcp.hand_over_next(context, listener))
+    }
+
+    /// Takes out a connection that was reported by [`crate::Event::Incoming`], and that no
+    /// application has used yet. The id is stale then. `None`: it is over, or something was sent on
+    /// it or asked for that cannot move; nothing has changed.
+    pub fn hand_over_reported<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        memory: &mut M,
+    ) -> Option<Handover> {
+        self.tick(now);
+        self.with(memory, |tcp, context| tcp.hand_over_reported(context, conn))
+    }
+
+    /// Takes over what another stack handed over. A handshake goes on where it was; a connection
+    /// waits to be reported, also beyond the backlog.
+    ///
+    /// # Errors
+    ///
+    /// The handover, if no listener has its address here, or a table or the memory is full.
+    pub fn take_over<M: Memory>(
+        &mut self,
+        now: Instant,
+        handover: Handover,
+        memory: &mut M,
+    ) -> Result<(), Handover> {
+        self.tick(now);
+        self.with(memory, |tcp, context| tcp.take_over(context, handover))
+    }
+
+    /// Ends a handover that no stack takes over: with a RST for a connection. A handshake is
+    /// forgotten, and the peer's next segment gets the RST.
+    pub fn refuse_handover<M: Memory>(
+        &mut self,
+        now: Instant,
+        handover: &Handover,
+        memory: &mut M,
+    ) {
+        self.tick(now);
+        self.with(memory, |tcp, context| tcp.refuse_handover(context, handover));
     }
 }

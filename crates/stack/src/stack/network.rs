@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::Stack;
 use crate::chunk::Chunk;
 use crate::config::Route;
-use crate::cx::Cx;
+use crate::context::Context;
 use crate::error::{BindError, ConfigError, OperationError};
 use crate::event::{Arrival, Departure, Notice};
 use crate::id::{DatagramId, PoolId};
@@ -61,9 +61,10 @@ impl Stack {
         self.udp.bind(&self.ip, (local, sharing), pool, fits)
     }
 
-    /// An endpoint hears one peer alone from now on, before all that share its address; `None`:
-    /// everybody again. One at all addresses has that one meanwhile from which it reaches the peer;
-    /// with a peer of the other family it hears nothing. Where it is then.
+    /// Sets the peer of an endpoint, which then receives from it only, with precedence over
+    /// endpoints that share its address; `None` removes the peer. A wildcard endpoint gets the
+    /// source address for that peer; with a peer of the other family it receives nothing. Returns
+    /// its local address.
     ///
     /// # Errors
     ///
@@ -103,8 +104,8 @@ impl Stack {
     ) -> Result<(), OperationError> {
         self.tick(now);
         let Self { ip, udp, config, counters, now, .. } = self;
-        let mut cx = Cx { now: *now, memory, ip, config, counters };
-        udp.send(&mut cx, id, (to, chunk), &Departure::default())
+        let mut context = Context { now: *now, memory, ip, config, counters };
+        udp.send(&mut context, id, (to, chunk), &Departure::default())
     }
 
     /// As [`Stack::send_datagram`], from an address, with a hop limit and a traffic class of its
@@ -122,8 +123,23 @@ impl Stack {
     ) -> Result<(), OperationError> {
         self.tick(now);
         let Self { ip, udp, config, counters, now, .. } = self;
-        let mut cx = Cx { now: *now, memory, ip, config, counters };
-        udp.send(&mut cx, id, (to, chunk), departure)
+        let mut context = Context { now: *now, memory, ip, config, counters };
+        udp.send(&mut context, id, (to, chunk), departure)
+    }
+
+    /// Whether [`Stack::send_datagram_as`] would take `count` datagrams of at most `len` bytes now.
+    /// Returns the bytes of the longest that it would take.
+    ///
+    /// # Errors
+    ///
+    /// Those of sending them.
+    pub fn check_datagrams(
+        &self,
+        id: DatagramId,
+        (to, departure): (SocketAddr, &Departure),
+        (len, count): (usize, usize),
+    ) -> Result<usize, OperationError> {
+        self.udp.check((&self.ip, &self.config), id, to, departure, (len, count))
     }
 
     /// How many more datagrams an endpoint may send now, before one is written to a frame.
@@ -141,8 +157,8 @@ impl Stack {
         self.udp.last_arrival()
     }
 
-    /// What said so, if [`Stack::poll_event`] told last of a datagram that did not get there, once.
-    /// Who has asked for quotes takes each, and gets a buffer with it.
+    /// Takes the notice of the last event of [`Stack::poll_event`], if it was an undelivered
+    /// datagram. Callers that enabled quotes must take each notice, which owns a buffer.
     pub const fn take_notice(&mut self) -> Option<Notice> {
         self.udp.take_notice()
     }
@@ -186,7 +202,7 @@ impl Stack {
     ) -> bool {
         self.tick(now);
         let is_set = self.ip.set_neighbour(self.now, ip, mac);
-        self.settle_neighbours(memory);
+        self.report_neighbours(memory);
         is_set
     }
 

@@ -1,10 +1,10 @@
-//! A stack on a link of Ethernet, and a hand that writes and reads its frames.
+//! A stack on an Ethernet link, and a peer that builds and parses its frames.
 
 mod check;
 mod datagram_sharing;
 mod datagrams;
 mod errors;
-mod expected;
+mod fast_path;
 mod fragments;
 mod garbage;
 mod handshakes;

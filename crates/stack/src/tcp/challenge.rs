@@ -1,4 +1,4 @@
-//! How many challenge ACKs a shard sends in a second.
+//! Rate limit of challenge ACKs per shard (RFC 5961 §7).
 //!
 //! Read first: RFC 5961 §7. A limit that is the same at all times tells an attacker who counts
 //! (CVE-2016-5696), so each second has its own, between half and one and a half of what was

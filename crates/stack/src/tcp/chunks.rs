@@ -1,4 +1,4 @@
-//! Nodes of the queues of chunks: one pool for all connections of a shard.
+//! Pool of chunk queue nodes, shared by the connections of a shard.
 //!
 //! Invariants
 //! - A node is on one list, or free. Lists are chained by index plus one; 0 ends them.
@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::receive_queue::Apart;
+use super::out_of_order::OutOfOrderList;
 use crate::chunk::Chunk;
 use crate::id::BufId;
 use crate::seq::SeqNum;
@@ -37,7 +37,7 @@ pub(crate) struct ChunkNodes {
     free: u32,
     len: u32,
     /// What only queues with a gap have.
-    pub(crate) aparts: Spares<Apart>,
+    pub(crate) aparts: Spares<OutOfOrderList>,
 }
 
 impl ChunkNodes {

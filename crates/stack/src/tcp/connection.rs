@@ -11,26 +11,25 @@
 //! Invariants
 //! - What every segment touches comes first, in two cache lines; the third is recovery's.
 //! - What few connections need is not here but in a [`Rare`].
-//! - `snd_una` ≤ `snd_nxt` ≤ `snd_una` + queued bytes + one for a FIN or a SYN.
-//! - `rcv_adv` never moves back (SHLD-14), and `rcv_nxt` ≤ `rcv_adv`.
-//! - The send queue starts at `snd_una`, once the SYN is acknowledged.
+//! - `send.una` ≤ `send.nxt` ≤ `send.una` + queued bytes + one for a FIN or a SYN.
+//! - `receive.adv` never moves back (SHLD-14), and `receive.nxt` ≤ `receive.adv`.
+//! - The send queue starts at `send.una`, once the SYN is acknowledged.
 
 use core::mem::offset_of;
 use core::time::Duration;
 
 use super::deadline::{CoarseStamp, Deadline, Stamp};
-use super::ends::Ends;
-use super::facts::Facts;
-use super::fast_open::Role;
+use super::flags::ConnFlags;
+use super::flow_key::FlowKey;
 use super::handshake::{Offer, TIMESTAMPS_BYTES};
-use super::path_search::Search;
+use super::mss_search::Search;
 use super::receive_queue::ReceiveQueue;
 use super::recovery::{Opening, Records, Recovery};
 use super::send_queue::SendQueue;
 use super::state::{Closed, State};
 use crate::config::TcpConfig;
 use crate::error::CloseReason;
-use crate::id::PoolId;
+use crate::id::{ListenerId, PoolId};
 use crate::ip::{Hop, Service};
 use crate::seq::{SeqNum, SeqRange};
 use crate::slab::{Spare, Spares};
@@ -40,29 +39,16 @@ use crate::time::Instant;
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Connection {
-    pub(crate) ends: Ends,
+    pub(crate) ends: FlowKey,
     /// Shift of windows that the peer announces.
     pub(crate) snd_scale: u8,
     /// Largest payload of a segment that carries the usual options, in bytes.
     pub(crate) mss: u16,
     /// Of its flow, in the flow table.
     pub(crate) hash: u32,
-    pub(crate) facts: Facts,
-    pub(crate) snd_una: SeqNum,
-    pub(crate) snd_nxt: SeqNum,
-    pub(crate) snd_wnd: u32,
-    /// SEG.SEQ of the last window update. SND.WL2 is not kept: an ACK below `snd_una` updates no
-    /// window, and no SND.WL2 lies above it.
-    pub(crate) snd_wl1: SeqNum,
-    pub(crate) rcv_nxt: SeqNum,
-    /// The right edge of the window that we announced last.
-    pub(crate) rcv_adv: SeqNum,
-    /// TS.Recent (RFC 7323 §4.3).
-    pub(crate) ts_recent: u32,
-    /// Last.ACK.sent (RFC 7323 §4.3).
-    pub(crate) last_ack_sent: SeqNum,
-    pub(crate) send: SendQueue,
-    pub(crate) receive: ReceiveQueue,
+    pub(crate) flags: ConnFlags,
+    pub(crate) send: SendHalf,
+    pub(crate) receive: ReceiveHalf,
     pub(crate) state: State,
     /// Shift of windows that we announce.
     pub(crate) rcv_scale: u8,
@@ -71,7 +57,38 @@ pub(crate) struct Connection {
     pub(crate) cold: Cold,
 }
 
-/// What fewer segments touch, the more of them the earlier it comes.
+/// The sending half: send sequence space and queue.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct SendHalf {
+    /// SND.UNA.
+    pub(crate) una: SeqNum,
+    /// SND.NXT.
+    pub(crate) nxt: SeqNum,
+    /// SND.WND, scaled.
+    pub(crate) wnd: u32,
+    /// SEG.SEQ of the last window update. SND.WL2 is not kept: an ACK below `una` updates no
+    /// window, and no SND.WL2 lies above it.
+    pub(crate) wl1: SeqNum,
+    pub(crate) queue: SendQueue,
+}
+
+/// The receiving half: receive sequence space and queue.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct ReceiveHalf {
+    /// RCV.NXT.
+    pub(crate) nxt: SeqNum,
+    /// The right edge of the window that we announced last.
+    pub(crate) adv: SeqNum,
+    /// TS.Recent (RFC 7323 §4.3).
+    pub(crate) ts_recent: u32,
+    /// Last.ACK.sent (RFC 7323 §4.3).
+    pub(crate) last_ack_sent: SeqNum,
+    pub(crate) queue: ReceiveQueue,
+}
+
+/// Fields that fewer segments use, the most used ones first.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cold {
@@ -99,10 +116,10 @@ pub(crate) struct Cold {
     pub(crate) taken_bytes: u32,
     pub(crate) tune_at: Stamp,
     /// The receiver's guess of the round trip, in microseconds; 0: none yet. Before our SYN is
-    /// acknowledged: when it was sent first, in microseconds that wrap; 0: nobody knows.
+    /// acknowledged: when it was sent first, in microseconds that wrap; 0: unknown.
     pub(crate) rtt_or_syn_at_us: u32,
     /// SYN, window probe, keepalive's answer, or the end of an orphan: what it is hangs on state
-    /// and facts.
+    /// and flags.
     pub(crate) attend_at: Deadline,
     /// Chunks acknowledged and not reported.
     pub(crate) acked_chunks: u32,
@@ -126,9 +143,9 @@ pub(crate) struct Rare {
     pub(crate) progress_at: Stamp,
     /// One past the last urgent byte to send.
     pub(crate) snd_up: SeqNum,
-    /// One past the last urgent byte received, with `Facts::RCV_URGENT`.
+    /// One past the last urgent byte received, with `ConnFlags::RCV_URGENT`.
     pub(crate) rcv_up: SeqNum,
-    /// Where the peer's FIN is, with `Facts::RCV_FIN`.
+    /// Where the peer's FIN is, with `ConnFlags::RCV_FIN`.
     pub(crate) rcv_fin: SeqNum,
     /// What came twice: goes as D-SACK with the next ACK (RFC 2883).
     /// Empty: nothing did.
@@ -142,9 +159,31 @@ pub(crate) struct Rare {
     pub(crate) full_timeouts: u8,
     /// ICMP told of trouble that may pass.
     pub(crate) soft_error: bool,
+    /// `Urgent` is to be reported.
+    pub(crate) urgent_moved: bool,
+    /// `UnsentBelow` is to be reported.
+    pub(crate) is_unsent_low: bool,
+    /// `UnsentBelow` is due when fewer bytes are unsent; 0: never.
+    pub(crate) report_unsent_below: u32,
     /// For larger segments, where they were made smaller.
     pub(crate) search: Search,
     pub(crate) fast_open: Role,
+}
+
+/// What Fast Open is to a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Nothing.
+    None,
+    /// It began with a SYN to this listener, whose data was taken.
+    Server(ListenerId),
+    /// The application asked for it, and the SYN waits for its data, of which it has `room` for so
+    /// many bytes.
+    Held { room: u16 },
+    /// The application asked for it. `sent`: bytes in the first SYN.
+    Client { sent: u16 },
+    /// Data went with a SYN, and was acknowledged with it.
+    Arrived,
 }
 
 /// What few connections need, of a shard.
@@ -174,7 +213,7 @@ impl Rares {
 
     /// What `conn` has from now on.
     pub(crate) fn of(&mut self, conn: &mut Connection, now: Instant) -> &mut Rare {
-        let (options, snd_una) = (self.options, conn.snd_una);
+        let (options, snd_una) = (self.options, conn.send.una);
         self.spares.get_or_take(&mut conn.cold.rare, || Rare {
             options,
             progress_at: Stamp::of(now),
@@ -187,6 +226,9 @@ impl Rares {
             probes: 0,
             full_timeouts: 0,
             soft_error: false,
+            urgent_moved: false,
+            is_unsent_low: false,
+            report_unsent_below: 0,
             search: Search::NONE,
             fast_open: Role::None,
         })
@@ -232,7 +274,7 @@ pub(crate) struct Options {
     pub(crate) corked: bool,
     /// The same, until an ACK comes.
     pub(crate) held: bool,
-    /// The end of the queue is not the end of what the application has to say: no PSH.
+    /// More data will follow the queued data (MSG_MORE): no PSH.
     pub(crate) unpushed: bool,
     /// The application ends records: segments do not reach across their ends.
     pub(crate) has_records: bool,
@@ -273,7 +315,7 @@ impl ByteCount {
 /// Where a connection begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Begin {
-    pub(crate) ends: Ends,
+    pub(crate) ends: FlowKey,
     pub(crate) hash: u32,
     pub(crate) state: State,
     pub(crate) iss: SeqNum,
@@ -308,22 +350,14 @@ impl Options {
 impl Connection {
     /// What all new connections have in common.
     pub(crate) fn blank(config: &TcpConfig, records: &Records, now: Instant) -> Self {
-        let mut facts = Facts::default();
-        facts.put(Facts::NO_DELAY, !config.nagle);
+        let mut flags = ConnFlags::default();
+        flags.put(ConnFlags::NO_DELAY, !config.nagle);
         Self {
-            ends: Ends::NOBODY,
+            ends: FlowKey::NONE,
             hash: 0,
-            facts,
-            snd_una: SeqNum(0),
-            snd_nxt: SeqNum(0),
-            snd_wnd: 0,
-            snd_wl1: SeqNum(0),
-            rcv_nxt: SeqNum(0),
-            rcv_adv: SeqNum(0),
-            ts_recent: 0,
-            last_ack_sent: SeqNum(0),
-            send: SendQueue::default(),
-            receive: ReceiveQueue::default(),
+            flags,
+            send: SendHalf::default(),
+            receive: ReceiveHalf::default(),
             mss: 0,
             state: State::Closed(Closed { reason: CloseReason::Aborted }),
             snd_scale: 0,
@@ -343,9 +377,9 @@ impl Connection {
     /// The same in the place of one that is over.
     #[inline]
     pub(crate) fn renew(&mut self, blank: &Self, begin: &Begin, now: Instant) {
-        let touched = self.facts.has(Facts::TOUCHED);
+        let touched = self.flags.has(ConnFlags::DIRTY);
         *self = *blank;
-        self.facts.put(Facts::TOUCHED, touched);
+        self.flags.put(ConnFlags::DIRTY, touched);
         self.number(begin, now);
     }
 
@@ -357,8 +391,8 @@ impl Connection {
         self.ends = ends;
         self.hash = hash;
         self.state = state;
-        self.snd_una = iss;
-        self.snd_nxt = iss + 1;
+        self.send.una = iss;
+        self.send.nxt = iss + 1;
         self.mss = mss;
         let cold = &mut self.cold;
         cold.ts_offset = ts_offset;
@@ -375,10 +409,10 @@ impl Connection {
     /// Takes over what the SYNs agreed on; `room` is the largest payload that a packet to the
     /// peer holds, without options.
     pub(crate) fn agree(&mut self, config: &TcpConfig, offer: &Offer, room: u16) {
-        self.facts.put(Facts::TIMESTAMPS, offer.timestamps);
-        self.facts.put(Facts::SACK, offer.sack);
-        self.facts.put(Facts::ECN, offer.ecn);
-        self.facts.put(Facts::WINDOW_SCALE, offer.window_scale.is_some());
+        self.flags.put(ConnFlags::TIMESTAMPS, offer.timestamps);
+        self.flags.put(ConnFlags::SACK, offer.sack);
+        self.flags.put(ConnFlags::ECN, offer.ecn);
+        self.flags.put(ConnFlags::WINDOW_SCALE, offer.window_scale.is_some());
         if let Some(shift) = offer.window_scale {
             self.snd_scale = shift;
             self.rcv_scale = super::handshake::announced_scale(config);
@@ -399,7 +433,7 @@ impl Connection {
     ) {
         let opening = Opening {
             mss: u32::from(self.mss),
-            sack: self.facts.has(Facts::SACK),
+            sack: self.flags.has(ConnFlags::SACK),
             syn_retransmissions: self.attempts,
             rtt,
         };
@@ -409,57 +443,77 @@ impl Connection {
     /// The payload of a full segment where a packet has room for `room` bytes of payload and
     /// options.
     pub(crate) fn mss_within(&self, room: u16) -> u16 {
-        let options = if self.facts.has(Facts::TIMESTAMPS) { TIMESTAMPS_BYTES } else { 0 };
+        let options = if self.flags.has(ConnFlags::TIMESTAMPS) { TIMESTAMPS_BYTES } else { 0 };
         self.cold.peer_mss.min(room).saturating_sub(options).max(1)
     }
 
     /// Our FIN's sequence number, if it has its place: nothing is queued behind it.
     pub(crate) fn fin_seq(&self) -> SeqNum {
-        self.snd_una + self.send.bytes()
-    }
-
-    /// Sequence numbers in flight, a SYN's and a FIN's too.
-    pub(crate) fn flight(&self) -> u32 {
-        self.snd_nxt.since(self.snd_una)
+        self.send.una + self.send.queue.bytes()
     }
 
     /// Bytes that were never sent.
     pub(crate) fn unsent(&self) -> u32 {
-        let sent =
-            self.flight() - u32::from(self.facts.has(Facts::FIN_SENT) && self.state.owes_fin());
-        self.send.bytes().saturating_sub(sent)
+        let sent = self.send.flight()
+            - u32::from(self.flags.has(ConnFlags::FIN_SENT) && self.state.owes_fin());
+        self.send.queue.bytes().saturating_sub(sent)
     }
 
     /// A FIN waits behind the queue.
     pub(crate) fn fin_waits(&self) -> bool {
-        self.state.owes_fin() && !self.facts.has(Facts::FIN_SENT)
+        self.state.owes_fin() && !self.flags.has(ConnFlags::FIN_SENT)
+    }
+
+    /// There is nothing in flight and nothing to send, as long as neither the peer nor the
+    /// application says something; and no timer runs that would have to be stopped for that.
+    #[inline]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.send.queue.bytes() == 0
+            && self.send.flight() == 0
+            && self.state.may_send()
+            && !self.flags.any(ConnFlags::PERSIST.or(ConnFlags::TAIL_PROBE_DUE))
+    }
+
+    /// The connection is closed, and the peer's whole stream arrived before that: unread bytes and
+    /// the end of file are still reported.
+    pub(crate) fn is_closed_whole(&self) -> bool {
+        let finished = State::Closed(Closed { reason: CloseReason::Finished });
+        self.state.is_closed() && (self.flags.has(ConnFlags::RCV_FIN) || self.state == finished)
+    }
+
+    /// The first byte that the application has not taken.
+    pub(crate) fn unread_seq(&self) -> SeqNum {
+        let has_fin = self.state.peer_has_closed() || self.is_closed_whole();
+        self.receive.nxt - self.receive.queue.ready_bytes() - u32::from(has_fin)
+    }
+
+    /// Urgent are bytes until they are read, not until they arrive (RFC 9293 §3.8.5, MUST-33).
+    pub(crate) fn pass_urgent(&mut self, rares: &Rares) {
+        if self.flags.has(ConnFlags::RCV_URGENT)
+            && rares.get(self).is_none_or(|rare| rare.rcv_up.at_or_before(self.unread_seq()))
+        {
+            self.flags.clear(ConnFlags::RCV_URGENT);
+        }
+    }
+}
+
+impl SendHalf {
+    /// Sequence numbers in flight, a SYN's and a FIN's too.
+    pub(crate) fn flight(&self) -> u32 {
+        self.nxt.since(self.una)
     }
 
     /// Sequence numbers that the peer's window lets us send. RFC 9293 §3.8.6: a window that
     /// shrank (MUST-34) leaves none.
     pub(crate) fn window_room(&self) -> u32 {
-        self.snd_wnd.saturating_sub(self.flight())
+        self.wnd.saturating_sub(self.flight())
     }
+}
 
-    /// The first byte that the application has not taken.
-    pub(crate) fn unread_seq(&self) -> SeqNum {
-        let finished = State::Closed(Closed { reason: CloseReason::Finished });
-        let has_fin = self.state.peer_has_closed() || self.state == finished;
-        self.rcv_nxt - self.receive.ready_bytes() - u32::from(has_fin)
-    }
-
-    /// Urgent are bytes until they are read, not until they arrive (RFC 9293 §3.8.5, MUST-33).
-    pub(crate) fn pass_urgent(&mut self, rares: &Rares) {
-        if self.facts.has(Facts::RCV_URGENT)
-            && rares.get(self).is_none_or(|rare| rare.rcv_up.at_or_before(self.unread_seq()))
-        {
-            self.facts.clear(Facts::RCV_URGENT);
-        }
-    }
-
+impl ReceiveHalf {
     /// The window that the peer may use now, in bytes.
-    pub(crate) const fn rcv_wnd(&self) -> u32 {
-        self.rcv_adv.since(self.rcv_nxt)
+    pub(crate) const fn wnd(&self) -> u32 {
+        self.adv.since(self.nxt)
     }
 }
 

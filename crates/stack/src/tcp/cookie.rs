@@ -1,4 +1,4 @@
-//! SYN cookies: a handshake of which nothing is kept.
+//! SYN cookies: stateless handshakes (RFC 4987 §3.6).
 //!
 //! Read first: RFC 4987 §3.6 and appendix A.
 //!

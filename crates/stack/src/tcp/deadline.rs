@@ -1,8 +1,8 @@
-//! Moments in four bytes: milliseconds that wrap after 49 days.
+//! Deadlines in four bytes: milliseconds that wrap after 49 days.
 //!
-//! Invariant: what is compared lies less than [`WAIT_MAX`] apart. A moment further in the past may
-//! count as later; who asks about such (a timestamp's age, a peer's silence) is wrong once in 49
-//! days, and says why that does no harm.
+//! Invariant: what is compared lies less than [`WAIT_MAX`] apart. An older moment may count
+//! as later; callers that compare such (a timestamp's age, a peer's silence) are wrong once in 49
+//! days, and document why that is harmless.
 
 use core::time::Duration;
 

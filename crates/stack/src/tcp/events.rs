@@ -1,15 +1,16 @@
-//! What the application is told, and when.
+//! Events for the application, and their order.
 //!
 //! Invariants
 //! - Bytes are handed over against credit, one buffer for each; connections against a listener's.
-//! - `Closed` is the last event of a connection, and frees its place. If both sides finished it
-//!   waits until every byte was taken; otherwise nothing that came before matters any more.
+//! - `Closed` is the last event of a connection, and frees its place. If the peer's whole stream
+//!   arrived before both sides had closed, `Closed` follows the last byte and `PeerClosed`;
+//!   otherwise unread bytes are dropped and no other event precedes it.
 
 use core::net::SocketAddr;
 
 use super::connection::Connection;
-use super::facts::Facts;
-use super::settle::touch;
+use super::dirty_list::mark_dirty;
+use super::flags::ConnFlags;
 use super::state::State;
 use super::window;
 use super::{Shard, Tcp};
@@ -22,44 +23,44 @@ use crate::time::Instant;
 /// The reason, if it is over and all that may be read was.
 fn closed(conn: &Connection) -> Option<CloseReason> {
     let State::Closed(closed) = conn.state else { return None };
-    let drained = conn.receive.ready_bytes() == 0;
-    (drained || closed.reason != CloseReason::Finished).then_some(closed.reason)
+    let drained = conn.receive.queue.ready_bytes() == 0;
+    (drained || !conn.is_closed_whole()).then_some(closed.reason)
 }
 
 fn may_report_end(conn: &Connection) -> bool {
-    if conn.receive.ready_bytes() > 0 || conn.facts.has(Facts::END_REPORTED) {
+    if conn.receive.queue.ready_bytes() > 0 || conn.flags.has(ConnFlags::END_REPORTED) {
         return false;
     }
     match closed(conn) {
-        Some(reason) => reason == CloseReason::Finished,
-        None => conn.state.peer_has_closed() && conn.facts.has(Facts::CREDIT),
+        Some(_) => conn.is_closed_whole(),
+        None => conn.state.peer_has_closed() && conn.flags.has(ConnFlags::CREDIT),
     }
 }
 
 /// There is something to report.
 pub(super) fn has_news(conn: &Connection) -> bool {
-    let facts = conn.facts;
-    if facts.any(Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT)) {
+    let flags = conn.flags;
+    if flags.any(ConnFlags::ORPHAN.or(ConnFlags::WAITS_FOR_ACCEPT)) {
         return false;
     }
-    facts.any(Facts::CONNECTED.or(Facts::URGENT))
-        || (facts.has(Facts::CREDIT) && conn.receive.ready_bytes() > 0)
-        || (facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
+    flags.any(ConnFlags::CONNECTED.or(ConnFlags::RARE_NEWS))
+        || (flags.has(ConnFlags::CREDIT) && conn.receive.queue.ready_bytes() > 0)
+        || (flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
         || may_report_end(conn)
         || closed(conn).is_some()
 }
 
 /// The same of an established connection that has an application: acknowledgments or bytes came.
 pub(super) const fn has_news_of_text(conn: &Connection) -> bool {
-    (conn.facts.has(Facts::CREDIT) && conn.receive.ready_bytes() > 0)
-        || (conn.facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
-        || conn.facts.any(Facts::CONNECTED.or(Facts::URGENT))
+    (conn.flags.has(ConnFlags::CREDIT) && conn.receive.queue.ready_bytes() > 0)
+        || (conn.flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
+        || conn.flags.any(ConnFlags::CONNECTED.or(ConnFlags::RARE_NEWS))
 }
 
 /// Something happened to a connection that was touched before in this turn: if it was asked what it
 /// has to report since then, or may have been, it has its turn again.
 pub(super) fn announce_again(conn: &Connection, shard: &mut Shard, index: u32) {
-    if shard.touched.told() > 0 && has_news(conn) {
+    if shard.dirty.asked() > 0 && has_news(conn) {
         shard.events.put(index);
     }
 }
@@ -67,55 +68,86 @@ pub(super) fn announce_again(conn: &Connection, shard: &mut Shard, index: u32) {
 /// Nothing but bytes can be reported, and nothing follows from that.
 #[inline(always)]
 fn has_bytes_alone(conn: &Connection) -> bool {
-    let other = Facts::CONNECTED
-        .or(Facts::URGENT)
-        .or(Facts::AWAIT_ACKS)
-        .or(Facts::ORPHAN)
-        .or(Facts::WAITS_FOR_ACCEPT)
-        .or(Facts::RCV_URGENT);
+    let other = ConnFlags::CONNECTED
+        .or(ConnFlags::RARE_NEWS)
+        .or(ConnFlags::AWAIT_ACKS)
+        .or(ConnFlags::ORPHAN)
+        .or(ConnFlags::WAITS_FOR_ACCEPT)
+        .or(ConnFlags::RCV_URGENT);
     matches!(conn.state, State::Established(_))
-        && conn.facts.has(Facts::CREDIT)
-        && !conn.facts.any(other)
-        && window::is_wide(conn, conn.receive.ready_bytes())
+        && conn.flags.has(ConnFlags::CREDIT)
+        && !conn.flags.any(other)
+        && window::is_wide(conn, bytes_taken_then(conn))
+}
+
+/// Bytes that the application has taken since `tune_at`, with those that wait: both are at most a
+/// receive buffer, far from 32 bits.
+#[inline(always)]
+const fn bytes_taken_then(conn: &Connection) -> u32 {
+    conn.cold.taken_bytes.wrapping_add(conn.receive.queue.ready_bytes())
 }
 
 /// The next bytes, against credit.
 fn take_bytes(conn: &mut Connection, shard: &mut Shard) -> Option<Chunk> {
-    let chunk = conn.receive.pop(&mut shard.nodes)?;
-    conn.facts.clear(Facts::CREDIT);
+    let chunk = conn.receive.queue.pop(&mut shard.nodes)?;
+    conn.flags.clear(ConnFlags::CREDIT);
     conn.pass_urgent(&shard.rares);
     window::on_taken(conn, shard.now, chunk.len, shard.receive_buffer_max);
     Some(chunk)
+}
+
+/// The next event of those that few connections have.
+#[cold]
+fn next_rare(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
+    let rare = shard.rares.get_mut(conn)?;
+    if core::mem::take(&mut rare.urgent_moved) {
+        let bytes = rare.rcv_up.since(conn.unread_seq());
+        conn.flags.put(ConnFlags::RARE_NEWS, rare.is_unsent_low);
+        return Some(Event::Urgent { conn: id, bytes });
+    }
+    conn.flags.clear(ConnFlags::RARE_NEWS);
+    core::mem::take(&mut rare.is_unsent_low).then_some(Event::UnsentBelow { conn: id })
+}
+
+/// Unsent bytes became fewer: reports it if the application waits for it.
+#[cold]
+pub(super) fn note_unsent(conn: &mut Connection, shard: &mut Shard) {
+    let unsent = conn.unsent();
+    if let Some(rare) = shard.rares.get_mut(conn)
+        && unsent < rare.report_unsent_below
+    {
+        (rare.report_unsent_below, rare.is_unsent_low) = (0, true);
+        conn.flags.set(ConnFlags::RARE_NEWS);
+    }
 }
 
 /// The next event of a connection.
 #[inline(always)]
 fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
     let conn_id = id;
-    let over = closed(conn).filter(|reason| *reason != CloseReason::Finished);
-    if over.is_none() {
-        if conn.facts.take(Facts::CONNECTED) {
+    if closed(conn).is_none() || conn.is_closed_whole() {
+        if conn.flags.take(ConnFlags::CONNECTED) {
             return Some(Event::Connected { conn: conn_id });
         }
-        if conn.facts.take(Facts::URGENT) {
-            let end = shard.rares.get(conn).map(|rare| rare.rcv_up);
-            let bytes = end.map_or(0, |end| end.since(conn.unread_seq()));
-            return Some(Event::Urgent { conn: conn_id, bytes });
+        if conn.flags.has(ConnFlags::RARE_NEWS)
+            && let Some(event) = next_rare(conn, conn_id, shard)
+        {
+            return Some(event);
         }
-        if conn.facts.has(Facts::CREDIT)
+        if conn.flags.has(ConnFlags::CREDIT)
             && let Some(chunk) = take_bytes(conn, shard)
         {
             return Some(Event::Received { conn: conn_id, chunk });
         }
-        if conn.facts.has(Facts::AWAIT_ACKS) && conn.cold.acked_chunks > 0 {
-            conn.facts.clear(Facts::AWAIT_ACKS);
+        if conn.flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.acked_chunks > 0 {
+            conn.flags.clear(ConnFlags::AWAIT_ACKS);
             let chunks = core::mem::take(&mut conn.cold.acked_chunks);
-            let queued_bytes = conn.send.bytes();
+            let queued_bytes = conn.send.queue.bytes();
             return Some(Event::Acked { conn: conn_id, chunks, queued_bytes });
         }
         if may_report_end(conn) {
-            conn.facts.set(Facts::END_REPORTED);
-            conn.facts.clear(Facts::CREDIT);
+            conn.flags.set(ConnFlags::END_REPORTED);
+            conn.flags.clear(ConnFlags::CREDIT);
             return Some(Event::PeerClosed { conn: conn_id });
         }
     }
@@ -123,33 +155,40 @@ fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
 }
 
 impl Tcp {
-    /// The next event if it is the most usual one: bytes, in one buffer, came for a connection that
-    /// was touched in this turn, and nobody has waited longer. `None` says nothing:
-    /// [`Tcp::poll_event`] does.
+    /// Fast path for the most frequent event: bytes in one buffer for a connection that became
+    /// dirty in this poll, with no older event pending. `None` means that [`Tcp::poll_event`] must
+    /// decide.
     #[inline(always)]
     pub(crate) fn poll_bytes(&mut self) -> Option<Event> {
         let Self { connections, shard, places, .. } = self;
         if !shard.events.is_empty() {
             return None;
         }
-        let index = shard.touched.untold()?;
+        let index = shard.dirty.next_unasked()?;
         let conn = connections.get_mut(index as usize)?;
         if !has_bytes_alone(conn) {
             return None;
         }
-        let chunk = conn.receive.pop_only()?;
-        shard.touched.pass();
-        conn.facts.clear(Facts::CREDIT);
-        conn.cold.taken_bytes += chunk.len;
+        let taken_bytes = bytes_taken_then(conn);
+        let chunk = conn.receive.queue.pop_only()?;
+        shard.dirty.pass();
+        conn.flags.clear(ConnFlags::CREDIT);
+        conn.cold.taken_bytes = taken_bytes;
         let conn = ConnId { index, generation: places.generation(index) };
         Some(Event::Received { conn, chunk })
+    }
+
+    /// There is no event. `false` says nothing.
+    #[inline(always)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.shard.events.is_empty() && self.shard.dirty.next_unasked().is_none()
     }
 
     /// The next event, of whichever connection or listener has waited longest.
     pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
         self.shard.now = now;
-        while let Some(entry) = self.next_to_ask() {
-            let event = match entry.checked_sub(self.embryos_from) {
+        while let Some(entry) = self.next_reporter() {
+            let event = match entry.checked_sub(self.half_open_from) {
                 Some(listener) => self.next_incoming(listener),
                 None => match self.next_bytes(entry) {
                     None => self.next_of_connection(entry),
@@ -170,26 +209,26 @@ impl Tcp {
         if !shard.events.is_empty() {
             return true;
         }
-        while let Some(index) = shard.touched.untold() {
+        while let Some(index) = shard.dirty.next_unasked() {
             let conn = &connections[index as usize];
-            if !conn.facts.has(Facts::RELEASED) && has_news(conn) {
+            if !conn.flags.has(ConnFlags::RELEASED) && has_news(conn) {
                 return true;
             }
-            shard.touched.pass();
+            shard.dirty.pass();
         }
         false
     }
 
     /// Whose turn it is: first who was announced, then who was touched in this turn.
-    fn next_to_ask(&mut self) -> Option<u32> {
+    fn next_reporter(&mut self) -> Option<u32> {
         let Self { connections, shard, .. } = self;
         if let Some(entry) = shard.events.pop() {
             return Some(entry);
         }
-        while let Some(index) = shard.touched.untold() {
-            shard.touched.pass();
+        while let Some(index) = shard.dirty.next_unasked() {
+            shard.dirty.pass();
             // Those that are over were announced.
-            if !connections[index as usize].facts.has(Facts::RELEASED) {
+            if !connections[index as usize].flags.has(ConnFlags::RELEASED) {
                 return Some(index);
             }
         }
@@ -202,11 +241,11 @@ impl Tcp {
         if !has_bytes_alone(conn) {
             return None;
         }
-        let chunk = conn.receive.pop(&mut self.shard.nodes)?;
-        conn.facts.clear(Facts::CREDIT);
+        let chunk = conn.receive.queue.pop(&mut self.shard.nodes)?;
+        conn.flags.clear(ConnFlags::CREDIT);
         conn.cold.taken_bytes += chunk.len;
-        if conn.facts.has(Facts::ACK_NOW) {
-            touch(conn, &mut self.shard, index);
+        if conn.flags.has(ConnFlags::ACK_NOW) {
+            mark_dirty(conn, &mut self.shard, index);
         }
         Some(Event::Received { conn: self.id(index), chunk })
     }
@@ -215,7 +254,7 @@ impl Tcp {
     fn next_of_connection(&mut self, index: u32) -> Option<Event> {
         let id = self.id(index);
         let conn = &mut self.connections[index as usize];
-        if conn.facts.any(Facts::ORPHAN.or(Facts::WAITS_FOR_ACCEPT)) {
+        if conn.flags.any(ConnFlags::ORPHAN.or(ConnFlags::WAITS_FOR_ACCEPT)) {
             return None;
         }
         let event = next(conn, id, &mut self.shard)?;
@@ -225,8 +264,8 @@ impl Tcp {
                 return Some(event);
             }
             // The window may have opened.
-            Event::Received { .. } if conn.facts.has(Facts::ACK_NOW) => {
-                touch(conn, &mut self.shard, index);
+            Event::Received { .. } if conn.flags.has(ConnFlags::ACK_NOW) => {
+                mark_dirty(conn, &mut self.shard, index);
             }
             _ => {}
         }
@@ -246,10 +285,10 @@ impl Tcp {
         listener.credit -= 1;
         let waiting = listener.waiting.len() as u32;
         if listener.credit > 0 && waiting > 0 {
-            self.shard.events.put(self.embryos_from + index);
+            self.shard.events.put(self.half_open_from + index);
         }
         let record = &mut self.connections[conn as usize];
-        record.facts.clear(Facts::WAITS_FOR_ACCEPT);
+        record.flags.clear(ConnFlags::WAITS_FOR_ACCEPT);
         let remote = SocketAddr::new(record.ends.remote(), record.ends.remote_port());
         self.announce(conn);
         Some(Event::Incoming { listener: id, conn: self.id(conn), remote, waiting })
@@ -272,7 +311,7 @@ impl Tcp {
             listener.credit > 0 && !listener.waiting.is_empty()
         };
         if self.listeners.get(index).is_some_and(ready) {
-            self.shard.events.put(self.embryos_from + index);
+            self.shard.events.put(self.half_open_from + index);
         }
     }
 
@@ -284,10 +323,12 @@ impl Tcp {
         // A connection that is over may still have bytes to read.
         let conn = self
             .by_id(id)
-            .filter(|conn| !conn.facts.has(Facts::ORPHAN))
+            .filter(|conn| !conn.flags.has(ConnFlags::ORPHAN))
             .ok_or(OperationError::Unknown)?;
-        conn.facts.set(Facts::CREDIT);
-        self.announce(id.index);
+        conn.flags.set(ConnFlags::CREDIT);
+        if conn.receive.queue.ready_bytes() > 0 || !matches!(conn.state, State::Established(_)) {
+            self.announce(id.index);
+        }
         Ok(())
     }
 
@@ -296,7 +337,7 @@ impl Tcp {
     /// # Errors
     /// The id is stale, or the connection is over.
     pub(crate) fn await_acks(&mut self, id: ConnId) -> Result<(), OperationError> {
-        self.open(id)?.facts.set(Facts::AWAIT_ACKS);
+        self.open(id)?.flags.set(ConnFlags::AWAIT_ACKS);
         self.announce(id.index);
         Ok(())
     }

@@ -5,8 +5,10 @@
 //!
 //! A listener that allows it ([`Pending`]) takes the data of a SYN with a valid cookie, and may
 //! answer it, before the handshake is complete. A client ([`Role::Client`]) sends queued data with
-//! its SYN if it knows the peer's cookie ([`Peers`]), and requests a cookie otherwise. A SYN that
-//! is sent again carries neither (§4.1.3), so a path that drops such SYNs costs one timeout.
+//! its SYN if it knows the peer's cookie ([`Peers`]), and requests a cookie otherwise. With a
+//! cookie the SYN is held ([`Role::Held`]) until the application queues its first data, as Linux
+//! holds it (TCP_FASTOPEN_CONNECT in tcp(7)). A SYN that is sent again carries neither cookie nor
+//! data (§4.1.3), so a path that drops such SYNs costs one timeout.
 //!
 //! Until our SYN is acknowledged, its data counts as queued and not as in flight: the SYN-ACK says
 //! how much of it arrived, and the rest is sent as if it were new.
@@ -20,31 +22,23 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::connection::Connection;
+use super::connection::{Connection, Role};
+use super::deadline::Deadline;
 use super::isn::{Secret, Use};
-use super::{Shard, facts::Facts};
+use super::state::State;
+use super::{Shard, flags::ConnFlags, handshake};
+use crate::context::Context;
 use crate::flow_table::Flow;
 use crate::id::ListenerId;
 use crate::limits::{
     FAST_OPEN_BLOCKED, FAST_OPEN_COOKIE_PERIOD, FAST_OPEN_PEERS_MAX, FAST_OPEN_RESET_PENDING,
 };
-use crate::sip::Sip;
+use crate::siphash::Sip;
 use crate::time::Instant;
-use crate::wire::tcp::Cookie;
+use crate::wire::tcp::{Cookie, OPTIONS_BYTES_MAX};
 
 #[cfg(doc)]
 use crate::limits::FAST_OPEN_RESET_PENDING as RESET_PENDING;
-
-/// What Fast Open is to a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Nothing.
-    None,
-    /// It began with a SYN to this listener, whose data was taken.
-    Server(ListenerId),
-    /// The application asked for it. `sent`: bytes in the first SYN.
-    Client { sent: u16 },
-}
 
 /// Where a server's cookies come from.
 #[derive(Debug, Clone, Copy)]
@@ -158,6 +152,13 @@ impl Pending {
         may
     }
 
+    /// Counts one more that began elsewhere, also beyond what is allowed.
+    pub(crate) fn begin_beyond(&mut self, id: ListenerId) {
+        if let Some(place) = self.of_mut(id) {
+            place.pending += 1;
+        }
+    }
+
     /// The room that [`Pending::begin`] took is not needed.
     pub(crate) fn give_back(&mut self, id: ListenerId) {
         if let Some(place) = self.of_mut(id) {
@@ -204,7 +205,7 @@ pub(super) fn leave(conn: &Connection, shard: &mut Shard, now: Instant, was_rese
     if let Some(rare) = shard.rares.get_mut(conn)
         && let Role::Server(listener) = rare.fast_open
     {
-        rare.fast_open = Role::None;
+        rare.fast_open = Role::Arrived;
         shard.fast_open.end(listener, now, was_reset);
     }
 }
@@ -266,6 +267,45 @@ impl Peers {
     }
 }
 
+/// Holds the SYN of a new connection if the peer's cookie is known; otherwise it leaves at once.
+/// Asked for again, a SYN that is held leaves without data. To be called by commands only.
+pub(super) fn request<M>(conn: &mut Connection, shard: &mut Shard, context: &Context<'_, M>) {
+    let is_new = matches!(conn.state, State::SynSent(_))
+        && conn.flags.has(ConnFlags::SYN_DUE)
+        && conn.attempts == 0;
+    if !is_new {
+        return release_syn(conn, shard, context.now);
+    }
+    shard.peers.want();
+    let remote = conn.ends.remote();
+    let role = match shard.peers.cookie(remote, context.now) {
+        Some((cookie, mss)) if !cookie.is_request() => {
+            conn.flags.clear(ConnFlags::SYN_DUE);
+            conn.cold.attend_at = Deadline::NEVER;
+            Role::Held { room: syn_room(mss, context.ip.path_mtu(&remote), remote) }
+        }
+        _ => Role::Client { sent: 0 },
+    };
+    shard.rares.of(conn, context.now).fast_open = role;
+}
+
+/// Lets a SYN that is held leave, with what is queued.
+pub(super) fn release_syn(conn: &mut Connection, shard: &mut Shard, now: Instant) {
+    let Some(rare) = shard.rares.get_mut(conn) else { return };
+    let Role::Held { .. } = rare.fast_open else { return };
+    rare.fast_open = Role::Client { sent: 0 };
+    if matches!(conn.state, State::SynSent(_)) {
+        conn.flags.set(ConnFlags::SYN_DUE);
+        conn.cold.attend_at = Deadline::after_ms(now, shard.syn_wait_ms);
+    }
+}
+
+/// Bytes that our SYN may carry with a cookie, if the peer announced `mss` before.
+pub(super) fn syn_room(mss: u16, path_mtu: u16, remote: IpAddr) -> u16 {
+    // Without the room of all options, for what may be added on the way.
+    mss.min(handshake::mss_of_mtu(path_mtu, remote)).saturating_sub(OPTIONS_BYTES_MAX as u16)
+}
+
 /// Bytes of data that our SYN carried; the SYN-ACK may acknowledge some of them.
 pub(super) fn sent_with_syn(conn: &Connection, shard: &Shard) -> u32 {
     match shard.rares.get(conn).map(|rare| rare.fast_open) {
@@ -286,7 +326,7 @@ pub(super) fn on_syn_ack(
     let remote = conn.ends.remote();
     let Some(rare) = shard.rares.get_mut(conn) else { return };
     let Role::Client { sent } = rare.fast_open else { return };
-    rare.fast_open = Role::None;
+    rare.fast_open = if acknowledged > 0 { Role::Arrived } else { Role::None };
     if let (Some(cookie), mss) = offered {
         shard.peers.learn(remote, cookie, mss);
     }
@@ -300,8 +340,8 @@ pub(super) fn on_syn_ack(
 pub(super) fn repeats_syn(conn: &Connection, seq: crate::seq::SeqNum) -> bool {
     // Nothing but the SYN's data has come: everything else acknowledges our SYN.
     conn.state.is_fast_open()
-        && !conn.facts.has(Facts::RCV_FIN)
-        && seq + 1 + conn.cold.tally.bytes_in.get() as u32 == conn.rcv_nxt
+        && !conn.flags.has(ConnFlags::RCV_FIN)
+        && seq + 1 + conn.cold.tally.bytes_in.get() as u32 == conn.receive.nxt
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the two SYNs agree on: MSS, window scale, timestamps, SACK, ECN.
+//! Negotiated options of a connection: MSS, window scale, timestamps, SACK, ECN.
 //!
 //! Read first: RFC 9293 §3.7.1 (MSS), RFC 7323 §2.2 and §3.2, RFC 2018 §2, RFC 3168 §6.1.1.
 //!

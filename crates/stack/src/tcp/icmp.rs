@@ -5,11 +5,11 @@
 
 use super::connection::Connection;
 use super::handshake::mss_of_mtu;
-use super::path_search::AGAIN_AFTER;
+use super::mss_search::AGAIN_AFTER;
 use super::state::{Input, State};
 use super::{Found, Shard, Tcp};
+use crate::context::Context;
 use crate::counters::Drop;
-use crate::cx::Cx;
 use crate::error::CloseReason;
 use crate::flow_table::Flow;
 use crate::ip::{IcmpError, IcmpErrorKind, Unreachable};
@@ -17,7 +17,11 @@ use crate::memory::Memory;
 
 impl Tcp {
     /// An ICMP error about a segment.
-    pub(crate) fn on_icmp_error<M: Memory>(&mut self, cx: &mut Cx<'_, M>, error: &IcmpError) {
+    pub(crate) fn on_icmp_error<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        error: &IcmpError,
+    ) {
         let flow = Flow {
             local: error.local.ip(),
             remote: error.remote.ip(),
@@ -27,16 +31,16 @@ impl Tcp {
         match self.find(self.shard.flows.hash(&flow), &flow) {
             Some(Found::Connection(index)) => {
                 let conn = &mut self.connections[index as usize];
-                on_error(conn, &mut self.shard, cx, error);
-                self.settle(cx, index);
+                on_error(conn, &mut self.shard, context, error);
+                self.schedule(context, index);
             }
-            Some(Found::Embryo(index)) => {
+            Some(Found::HalfOpen(index)) => {
                 // MUST-54: the SYN-ACK is all that can be the matter. Its retries decide.
-                if self.embryos.get(index).iss != error.seq {
-                    cx.counters.drop(Drop::BadIcmpError);
+                if self.half_open.get(index).iss != error.seq {
+                    context.counters.drop(Drop::BadIcmpError);
                 }
             }
-            Some(Found::TimeWait(_)) | None => cx.counters.drop(Drop::BadIcmpError),
+            Some(Found::TimeWait(_)) | None => context.counters.drop(Drop::BadIcmpError),
         }
     }
 }
@@ -44,42 +48,42 @@ impl Tcp {
 fn on_error<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     error: &IcmpError,
 ) {
     // MUST-54: the quoted segment is in flight.
-    if !error.seq.within(conn.snd_una, conn.flight()) {
-        return cx.counters.drop(Drop::BadIcmpError);
+    if !error.seq.within(conn.send.una, conn.send.flight()) {
+        return context.counters.drop(Drop::BadIcmpError);
     }
     match error.kind {
-        IcmpErrorKind::FragmentationNeeded { mtu } => on_too_big(conn, shard, cx, mtu),
+        IcmpErrorKind::FragmentationNeeded { mtu } => on_too_big(conn, shard, context, mtu),
         // SHLD-26, but RFC 5461 §4.1: once data flowed, a forged error is likelier than a port
         // that vanished; retransmissions decide.
         IcmpErrorKind::Unreachable(Unreachable::Protocol | Unreachable::Port) => {
             if let State::SynSent(_) | State::SynReceived(_) = conn.state {
-                super::close::apply(conn, shard, cx, Input::GiveUp(CloseReason::Refused));
+                super::close::apply(conn, shard, context, Input::GiveUp(CloseReason::Refused));
             }
         }
-        // MUST-56, SHLD-25: soft errors. While a SYN is unanswered they are told (RFC 5461 §4.2
-        // would give up; Linux and we try on).
+        // MUST-56, SHLD-25: soft errors. While a SYN is unanswered they are reported (RFC 5461
+        // §4.2 would give up; Linux and this stack retry).
         IcmpErrorKind::Unreachable(_)
         | IcmpErrorKind::TimeExceeded
-        | IcmpErrorKind::ParameterProblem => shard.rares.of(conn, cx.now).soft_error = true,
+        | IcmpErrorKind::ParameterProblem => shard.rares.of(conn, context.now).soft_error = true,
     }
 }
 
 /// RFC 1191 §6.4, RFC 8201 §5.2: smaller segments from now on, and those in flight again.
-fn on_too_big<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, mtu: u16) {
-    if !cx.config.tcp.path_mtu_discovery {
-        return cx.counters.drop(Drop::BadIcmpError);
+fn on_too_big<M>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>, mtu: u16) {
+    if !context.config.tcp.path_mtu_discovery {
+        return context.counters.drop(Drop::BadIcmpError);
     }
     // Other connections to the same host need not find out for themselves.
-    cx.ip.learn_path_mtu(cx.now, conn.ends.remote(), mtu);
+    context.ip.learn_path_mtu(context.now, conn.ends.remote(), mtu);
     let mss = conn.mss_within(mss_of_mtu(mtu, conn.ends.remote()));
     if mss >= conn.mss || !conn.state.is_synchronized() {
         return;
     }
     conn.mss = mss;
-    shard.rares.of(conn, cx.now).search.begin(cx.now, AGAIN_AFTER);
-    conn.cold.recovery.on_packet_too_big(&mut shard.records, cx.now, u32::from(mss));
+    shard.rares.of(conn, context.now).search.begin(context.now, AGAIN_AFTER);
+    conn.cold.recovery.on_packet_too_big(&mut shard.records, context.now, u32::from(mss));
 }

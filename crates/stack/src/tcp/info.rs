@@ -1,16 +1,16 @@
-//! What can be known about a connection, and set: a TCP_INFO of our own.
+//! Connection information and options, similar to TCP_INFO.
 
 use core::time::Duration;
 
-use super::connection::{Connection, Options};
-use super::facts::Facts;
-use super::fast_open::Role;
-use super::holding::Reuse;
+use super::connection::{Connection, Options, Role};
+use super::dirty_list::DirtyList;
+use super::fast_open;
+use super::flags::ConnFlags;
 use super::lists::Lists;
+use super::send_hold::Reuse;
 use super::state::{State, SynReceived};
-use super::turns::Turns;
-use super::{LISTS, Tcp, window};
-use crate::cx::Cx;
+use super::{LISTS, Tcp, events, window};
+use crate::context::Context;
 use crate::error::OperationError;
 use crate::id::ConnId;
 use crate::memory::Memory;
@@ -19,9 +19,10 @@ use crate::wheel::Wheel;
 
 /// The state of a connection (RFC 9293 §3.3.2). TIME-WAIT is not among them: by then the connection
 /// is closed, as far as an application can tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TcpState {
     /// Over.
+    #[default]
     Closed,
     /// Sent a SYN.
     SynSent,
@@ -60,7 +61,7 @@ impl TcpState {
 }
 
 /// What is known about a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ConnInfo {
     /// Its state.
@@ -79,6 +80,8 @@ pub struct ConnInfo {
     pub ssthresh: Option<u32>,
     /// The peer's window in bytes.
     pub snd_wnd: u32,
+    /// Largest window that the peer announced.
+    pub snd_wnd_max: u32,
     /// Our window in bytes, as the peer knows it.
     pub rcv_wnd: u32,
     /// Largest payload of a segment that we send, in bytes.
@@ -125,6 +128,14 @@ pub struct ConnInfo {
     pub urgent_bytes: u32,
     /// ICMP said that something is wrong, but not for good (SHLD-25).
     pub soft_error: bool,
+    /// Bytes that the SYN may carry, if it waits for them ([`ConnOption::FastOpen`]); `None`: no
+    /// SYN waits.
+    pub syn_room: Option<u32>,
+    /// Data went with a SYN and was acknowledged with it (Fast Open, RFC 7413): ours, or the
+    /// peer's.
+    pub syn_data: bool,
+    /// Bytes queued and not sent yet.
+    pub unsent_bytes: u32,
 }
 
 /// How much of its tables a stack uses. When all applications are gone and everything waited for
@@ -181,6 +192,10 @@ pub enum ConnOption {
     HopLimit(u8),
     /// Differentiated services code point of segments (MUST-48), below 64.
     Dscp(u8),
+    /// Report once when fewer bytes than this are queued and not sent
+    /// ([`crate::Event::UnsentBelow`]): at once if it is so now. Of several such, the largest
+    /// number counts until it is reported.
+    ReportUnsentBelow(u32),
     /// What was queued so far is urgent (MUST-30).
     Urgent,
     /// What was queued so far ends a record: no segment holds bytes of it and of what comes after,
@@ -191,11 +206,39 @@ pub enum ConnOption {
     QuickAck(bool),
     /// What is said of others at its local address ([`crate::Stack::holders`]).
     Reuse(Reuse),
-    /// Fast Open as a client (RFC 7413): the SYN carries what is queued until it leaves, if the
-    /// peer's cookie is known, else it requests one. Data may be queued from then on; what the SYN
-    /// does not carry leaves when the handshake is complete. Without effect once the SYN has left.
-    /// If the network repeats the SYN, the peer's application may see its data twice.
+    /// Fast Open as a client (RFC 7413). If the peer's cookie is known, the SYN waits for the first
+    /// data that is queued, and carries as much of it as fits ([`ConnInfo::syn_room`]); without any
+    /// it never leaves, and no timer runs. Otherwise the SYN leaves at once and requests a cookie.
+    /// Data may be queued from then on; what the SYN does not carry leaves when the handshake is
+    /// complete. Asked for again, a SYN that waits leaves without data; once the SYN has left it is
+    /// without effect. If the network repeats the SYN, the peer's application may see its data
+    /// twice.
     FastOpen,
+}
+
+impl ConnInfo {
+    /// Bytes that may be queued now under a limit of unsent bytes (TCP_NOTSENT_LOWAT). As in Linux,
+    /// the limit counts when a packet buffer of half the peer's largest window is begun: what was
+    /// begun may be filled.
+    ///
+    /// ```
+    /// # use megapipe_stack::ConnInfo;
+    /// fn may_queue(info: &ConnInfo) -> bool {
+    ///     info.room_below(128 << 10) > 0
+    /// }
+    /// ```
+    #[must_use]
+    pub fn room_below(&self, limit: u32) -> u32 {
+        /// The longest packet buffer, as Linux has it without BIG TCP.
+        const PACKET_BUFFER_MAX: u32 = 0xffff;
+        let mss = u32::from(self.mss).max(1);
+        let half = (self.snd_wnd_max / 2).min(PACKET_BUFFER_MAX);
+        let buffer = (half - half % mss).max(mss);
+        match self.unsent_bytes % buffer {
+            0 if self.unsent_bytes >= limit => 0,
+            begun => buffer - begun,
+        }
+    }
 }
 
 fn state(state: State) -> TcpState {
@@ -241,7 +284,7 @@ impl Tcp {
     pub(crate) const fn usage(&self) -> TcpUsage {
         TcpUsage {
             connections: self.places.len(),
-            embryonic: self.embryos.len(),
+            embryonic: self.half_open.len(),
             time_waits: self.time_waits.len(),
             flows: self.shard.flows.len(),
             chunks: self.shard.nodes.len(),
@@ -255,13 +298,13 @@ impl Tcp {
     /// What the tables cost.
     pub(crate) fn memory(&self) -> [TableMemory; TABLES] {
         let shard = &self.shard;
-        let connections = self.embryos_from as usize;
+        let connections = self.half_open_from as usize;
         let entries = self.time_waits_from as usize;
         let used = self.connections.len();
         let lists = Lists::<LISTS>::ENTRY_BYTES;
         let lists = (
-            entries * lists + connections * Turns::ENTRY_BYTES,
-            used * (lists + Turns::ENTRY_BYTES),
+            entries * lists + connections * DirtyList::ENTRY_BYTES,
+            used * (lists + DirtyList::ENTRY_BYTES),
         );
         let flows = shard.flows.memory_bytes();
         let of = |table, (reserved_bytes, touched_bytes)| TableMemory {
@@ -276,7 +319,7 @@ impl Tcp {
             of(Table::Lists, lists),
             of(Table::Wheel, (entries * Wheel::ENTRY_BYTES, used * Wheel::ENTRY_BYTES)),
             of(Table::Flows, (flows, if used > 0 { flows } else { 0 })),
-            of(Table::Embryos, self.embryos.memory_bytes()),
+            of(Table::HalfOpen, self.half_open.memory_bytes()),
             of(Table::TimeWaits, self.time_waits.memory_bytes()),
             of(Table::Chunks, shard.nodes.memory_bytes()),
             of(Table::Records, shard.records.memory_bytes()),
@@ -294,7 +337,7 @@ impl Tcp {
         }
         let conn = self.connection(id.index);
         let (cold, tally, rare) = (&conn.cold, &conn.cold.tally, self.shard.rares.get(conn));
-        let urgent = conn.facts.has(Facts::RCV_URGENT);
+        let urgent = conn.flags.has(ConnFlags::RCV_URGENT);
         Ok(ConnInfo {
             state: state(conn.state),
             srtt: cold.recovery.srtt(),
@@ -303,16 +346,17 @@ impl Tcp {
             min_rtt: cold.recovery.min_rtt(),
             cwnd: cold.recovery.cwnd(),
             ssthresh: cold.recovery.ssthresh(),
-            snd_wnd: conn.snd_wnd,
-            rcv_wnd: conn.rcv_wnd(),
+            snd_wnd: conn.send.wnd,
+            snd_wnd_max: cold.snd_wnd_max,
+            rcv_wnd: conn.receive.wnd(),
             mss: conn.mss,
-            flight_bytes: conn.flight(),
-            queued_bytes: conn.send.bytes(),
-            queued_chunks: conn.send.chunks(),
+            flight_bytes: conn.send.flight(),
+            queued_bytes: conn.send.queue.bytes(),
+            queued_chunks: conn.send.queue.chunks(),
             lost_bytes: cold.recovery.lost_bytes(&self.shard.records),
             sacked_bytes: cold.recovery.sacked_bytes(&self.shard.records),
-            out_of_order_bytes: conn.receive.apart_bytes(&self.shard.nodes),
-            unread_bytes: conn.receive.ready_bytes(),
+            out_of_order_bytes: conn.receive.queue.apart_bytes(&self.shard.nodes),
+            unread_bytes: conn.receive.queue.ready_bytes(),
             receive_buffer_bytes: cold.receive_buffer,
             send_buffer_bytes: cold.send_buffer,
             bytes_in: tally.bytes_in.get(),
@@ -322,16 +366,23 @@ impl Tcp {
             segments_retransmitted: rare.map_or(0, |rare| rare.segments_retransmitted),
             timeouts: cold.recovery.retransmissions(),
             window_scale: conn
-                .facts
-                .has(Facts::WINDOW_SCALE)
+                .flags
+                .has(ConnFlags::WINDOW_SCALE)
                 .then_some((conn.snd_scale, conn.rcv_scale)),
-            timestamps: conn.facts.has(Facts::TIMESTAMPS),
-            sack: conn.facts.has(Facts::SACK),
-            ecn: conn.facts.has(Facts::ECN),
+            timestamps: conn.flags.has(ConnFlags::TIMESTAMPS),
+            sack: conn.flags.has(ConnFlags::SACK),
+            ecn: conn.flags.has(ConnFlags::ECN),
             urgent_bytes: rare
                 .filter(|_| urgent)
                 .map_or(0, |rare| rare.rcv_up.since(conn.unread_seq())),
             soft_error: rare.is_some_and(|rare| rare.soft_error),
+            syn_room: rare.and_then(|rare| match rare.fast_open {
+                Role::Held { room } => Some(room.into()),
+                _ => None,
+            }),
+            syn_data: rare
+                .is_some_and(|rare| matches!(rare.fast_open, Role::Server(_) | Role::Arrived)),
+            unsent_bytes: conn.unsent(),
         })
     }
 
@@ -340,22 +391,22 @@ impl Tcp {
     /// be sent.
     pub(crate) fn set_option<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         id: ConnId,
         option: ConnOption,
     ) -> Result<(), OperationError> {
         match option {
-            ConnOption::Urgent => return self.mark_urgent(cx, id),
-            ConnOption::EndOfRecord => return self.end_record(cx, id),
+            ConnOption::Urgent => return self.mark_urgent(context, id),
+            ConnOption::EndOfRecord => return self.end_record(context, id),
             _ => {}
         }
         self.open(id)?;
         let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
         match option {
             ConnOption::NoDelay(on) => {
-                conn.facts.put(Facts::NO_DELAY, on);
+                conn.flags.put(ConnFlags::NO_DELAY, on);
                 if on && conn.unsent() > 0 {
-                    conn.facts.set(Facts::OVERRIDE);
+                    conn.flags.set(ConnFlags::OVERRIDE);
                 }
             }
             ConnOption::Cork(_)
@@ -364,39 +415,36 @@ impl Tcp {
             | ConnOption::KeepaliveInterval(_)
             | ConnOption::KeepaliveProbes(_)
             | ConnOption::UserTimeout(_) => {
-                set_few(&mut shard.rares.of(conn, cx.now).options, option);
+                set_few(&mut shard.rares.of(conn, context.now).options, option);
             }
             ConnOption::ReceiveBuffer(bytes) => {
                 let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);
                 conn.cold.receive_buffer = bytes;
-                conn.facts.set(Facts::FIXED_RECEIVE_BUFFER);
+                conn.flags.set(ConnFlags::FIXED_RECEIVE_BUFFER);
                 window::widen(conn);
             }
             ConnOption::SendBuffer(bytes) => {
                 let bytes = bytes.min(crate::limits::BUFFER_BYTES_MAX);
                 conn.cold.send_buffer = bytes;
-                conn.facts.set(Facts::FIXED_SEND_BUFFER);
+                conn.flags.set(ConnFlags::FIXED_SEND_BUFFER);
             }
             ConnOption::HopLimit(hops) => conn.cold.service.hop_limit = hops.max(1),
             ConnOption::Dscp(dscp) => conn.cold.service.dscp = dscp & 0x3f,
             ConnOption::Reuse(reuse) => shard.locals.set_reuse(&mut conn.ends, reuse),
-            ConnOption::QuickAck(false) => conn.facts.set(Facts::INTERACTIVE),
+            ConnOption::QuickAck(false) => conn.flags.set(ConnFlags::INTERACTIVE),
             ConnOption::QuickAck(true) => {
-                conn.facts.clear(Facts::INTERACTIVE);
-                conn.facts.put(Facts::ACK_NOW, conn.last_ack_sent != conn.rcv_nxt);
+                conn.flags.clear(ConnFlags::INTERACTIVE);
+                conn.flags.put(ConnFlags::ACK_NOW, conn.receive.last_ack_sent != conn.receive.nxt);
             }
-            ConnOption::FastOpen => {
-                let is_new = matches!(conn.state, State::SynSent(_))
-                    && conn.facts.has(Facts::SYN_DUE)
-                    && conn.attempts == 0;
-                if is_new {
-                    shard.peers.want();
-                    shard.rares.of(conn, cx.now).fast_open = Role::Client { sent: 0 };
-                }
+            ConnOption::FastOpen => fast_open::request(conn, shard, context),
+            ConnOption::ReportUnsentBelow(bytes) => {
+                let rare = shard.rares.of(conn, context.now);
+                rare.report_unsent_below = rare.report_unsent_below.max(bytes);
+                events::note_unsent(conn, shard);
             }
             ConnOption::Urgent | ConnOption::EndOfRecord => {}
         }
-        self.settle(cx, id.index);
+        self.schedule(context, id.index);
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
-//! What holds between two calls, said as a program: for tests, simulations and fuzzing.
+//! Invariants between two calls, as executable checks for tests, simulations and fuzzing.
 
 use alloc::collections::BTreeMap;
 
 use super::connection::Connection;
-use super::facts::Facts;
-use super::fast_open::Role;
+use super::connection::Role;
+use super::flags::ConnFlags;
 use super::state::State;
 use super::{Shard, Tcp, timers};
 #[cfg(test)]
@@ -35,7 +35,7 @@ impl Tcp {
     #[cfg(test)]
     pub(crate) fn numbers(&self, conn: ConnId) -> (crate::SeqNum, crate::SeqRange) {
         let conn = self.connection(conn.index);
-        (conn.rcv_nxt, crate::SeqRange { start: conn.snd_una, end: conn.snd_nxt })
+        (conn.receive.nxt, crate::SeqRange { start: conn.send.una, end: conn.send.nxt })
     }
 
     /// Checks every connection, and that the tables agree about who exists.
@@ -46,7 +46,7 @@ impl Tcp {
         let mut found = 0;
         for index in self.places.iter() {
             let conn = &self.connections[index as usize];
-            if conn.facts.has(Facts::RELEASED) {
+            if conn.flags.has(ConnFlags::RELEASED) {
                 continue;
             }
             found += 1;
@@ -68,36 +68,47 @@ impl Tcp {
         });
         self.shard.fast_open.check(roles);
         self.shard.locals.check(self.places.iter().map(|at| self.connections[at as usize].ends));
-        let flows = found + self.embryos.len() + self.time_waits.len();
+        let flows = found + self.half_open.len() + self.time_waits.len();
         assert_eq!(self.shard.flows.len(), flows, "the flow table knows who exists");
     }
 
-    /// Who is neither to be looked at before frames leave nor has any to send is woken in time.
+    /// A connection that is neither dirty nor has a frame to send has an armed timer if it needs
+    /// one.
     fn check_timer(&self, index: u32) {
         let (conn, shard) = (&self.connections[index as usize], &self.shard);
-        let is_settled = !conn.facts.has(Facts::TOUCHED) && shard.transmit.on(index).is_none();
+        let is_settled = !conn.flags.has(ConnFlags::DIRTY) && shard.transmit.on(index).is_none();
         if let Some(at) = timers::earliest(conn, shard)
             && is_settled
         {
-            assert!(shard.wheel.is_armed_by(index, at), "nobody wakes it at {at:?}: {conn:?}");
+            assert!(shard.wheel.is_armed_by(index, at), "no timer at {at:?}: {conn:?}");
         }
     }
 }
 
 fn check(conn: &Connection, shard: &Shard) {
-    let queued = conn.send.bytes();
+    let queued = conn.send.queue.bytes();
     let syn = u32::from(!conn.state.is_synchronized());
-    let fin = u32::from(conn.facts.has(Facts::FIN_SENT));
-    assert!(conn.snd_una.at_or_before(conn.snd_nxt), "snd.una <= snd.nxt: {conn:?}");
-    assert!(conn.flight() <= queued + syn + fin, "nothing in flight but what is queued: {conn:?}");
-    assert!(conn.rcv_nxt.at_or_before(conn.rcv_adv), "rcv.nxt <= rcv.adv: {conn:?}");
-    assert!(conn.last_ack_sent.at_or_before(conn.rcv_nxt), "no ACK of what never came: {conn:?}");
+    let fin = u32::from(conn.flags.has(ConnFlags::FIN_SENT));
+    assert!(conn.send.una.at_or_before(conn.send.nxt), "snd.una <= snd.nxt: {conn:?}");
+    assert!(
+        conn.send.flight() <= queued + syn + fin,
+        "nothing in flight but what is queued: {conn:?}"
+    );
+    assert!(conn.receive.nxt.at_or_before(conn.receive.adv), "rcv.nxt <= rcv.adv: {conn:?}");
+    assert!(
+        conn.receive.last_ack_sent.at_or_before(conn.receive.nxt),
+        "no ACK of what never came: {conn:?}"
+    );
     if let State::FinWait2(_) = conn.state {
-        assert_eq!((queued, conn.flight()), (0, 0), "FIN-WAIT-2 owes nothing: {conn:?}");
+        assert_eq!((queued, conn.send.flight()), (0, 0), "FIN-WAIT-2 owes nothing: {conn:?}");
     }
     let role = shard.rares.get(conn).map(|rare| rare.fast_open);
     let is_pending = matches!(role, Some(Role::Server(_)));
     assert_eq!(conn.state.is_fast_open(), is_pending, "pending until our SYN is acknowledged");
-    let apart = conn.receive.apart_bytes(&shard.nodes);
-    assert_eq!(conn.receive.has_gap(), apart > 0, "what is apart lies behind a gap: {conn:?}");
+    let apart = conn.receive.queue.apart_bytes(&shard.nodes);
+    assert_eq!(
+        conn.receive.queue.has_gap(),
+        apart > 0,
+        "what is apart lies behind a gap: {conn:?}"
+    );
 }

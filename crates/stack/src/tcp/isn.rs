@@ -1,5 +1,4 @@
-//! Numbers that nobody outside can guess: initial sequence numbers, timestamp offsets, cookies'
-//! keys.
+//! Unpredictable numbers: initial sequence numbers, timestamp offsets, cookie keys.
 //!
 //! Read first: RFC 6528 §3 (ISN = M + F(flow, secret)), RFC 7323 §5.4 (timestamps start
 //! anywhere), RFC 6056 §3.3.4.
@@ -8,7 +7,7 @@ use core::net::IpAddr;
 
 use crate::flow_table::Flow;
 use crate::seq::SeqNum;
-use crate::sip::Sip;
+use crate::siphash::Sip;
 use crate::time::Instant;
 
 /// What a hash is for: no two uses share values.
@@ -32,8 +31,8 @@ pub(crate) struct Secret {
     last: Option<Hosts>,
 }
 
-/// Both addresses of a flow, and what hangs on them alone. Who has to do with one peer often asks
-/// for it again and again.
+/// Both addresses of a flow and the values derived from them, cached for repeated use with one
+/// peer.
 #[derive(Debug, Clone, Copy)]
 struct Hosts {
     addresses: (IpAddr, IpAddr),
@@ -152,7 +151,7 @@ mod tests {
         assert_ne!(first, Secret::new(&[2; 16]).isn(&flow(1), Instant::ZERO));
         let other = Flow { remote: Ipv4Addr::new(10, 0, 0, 3).into(), ..flow(1) };
         assert_ne!(first, secret.isn(&other, Instant::ZERO));
-        assert_eq!(first, secret.isn(&flow(1), Instant::ZERO), "whoever was asked for between");
+        assert_eq!(first, secret.isn(&flow(1), Instant::ZERO), "independent of other flows");
     }
 
     #[test]

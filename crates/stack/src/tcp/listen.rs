@@ -1,32 +1,32 @@
 //! LISTEN and SYN-RECEIVED: from a SYN to a connection.
 //!
-//! Read first: RFC 9293 §3.10.7.2, §3.10.7.4; RFC 4987 (SYN floods), `embryo.rs`, `cookie.rs`.
+//! Read first: RFC 9293 §3.10.7.2, §3.10.7.4; RFC 4987 (SYN floods), `syn_queue.rs`, `cookie.rs`.
 //!
 //! A SYN costs one small record; the connection is made when the peer has answered our SYN-ACK, and
 //! so has shown that it is where it says. If there is no record left, a cookie in the sequence
 //! number costs nothing. A SYN for a listener with a full backlog is dropped, as in Linux, also
 //! where it would get a cookie: it would be answered in vain.
 
-use super::connection::Begin;
+use super::connection::{Begin, Role};
+use super::control_queue::Reply;
 use super::cookie::{self, Cookie};
 use super::deadline::Deadline;
-use super::embryo::Embryo;
-use super::ends::Ends;
-use super::facts::Facts;
-use super::fast_open::{Baker, Role};
+use super::fast_open::Baker;
+use super::flags::ConnFlags;
+use super::flow_key::FlowKey;
 use super::handshake::{self, Offer, announced_scale};
-use super::holding::Reuse;
 use super::isn::{microseconds, timestamp};
 use super::listeners::Listener;
-use super::replies::Reply;
 use super::segment::Segment;
 use super::segment_arrives::{self, queue_reset, reset_sender};
+use super::send_hold::Reuse;
 use super::state::{Closed, Input, Listen, State, SynReceived, transition};
+use super::syn_queue::HalfOpen;
 use super::time_wait::Verdict;
-use super::{CONTROL, PARKED, Tcp, output, timers, window};
+use super::{CONTROL, PARKED, Tcp, Unknown, output, timers, window};
 use crate::config::SynCookies;
+use crate::context::Context;
 use crate::counters::Drop;
-use crate::cx::Cx;
 use crate::error::{CloseReason, ListenError, OperationError};
 use crate::flow_table::Flow;
 use crate::frame::Transmit;
@@ -89,32 +89,32 @@ impl Tcp {
         Ok(())
     }
 
-    /// Whether segments are answered as if nobody listened.
-    pub(crate) const fn set_refusing(&mut self, is_refusing: bool) {
-        self.is_refusing = is_refusing;
+    /// How segments are answered from now on that no connection has.
+    pub(crate) const fn set_unknown(&mut self, unknown: Unknown) {
+        self.unknown = unknown;
     }
 
-    /// Takes no more; connections that nobody accepted are reset.
+    /// Takes no more; connections that were not accepted are reset.
     ///
     /// # Errors
     /// The id is stale.
     pub(crate) fn unlisten<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         id: ListenerId,
     ) -> Result<(), OperationError> {
         self.listeners.by_id(id).ok_or(OperationError::Unknown)?;
         while let Some(conn) =
             self.listeners.get_mut(id.index).and_then(|listener| listener.waiting.pop_front())
         {
-            self.connections[conn as usize].facts.clear(Facts::WAITS_FOR_ACCEPT);
-            self.connections[conn as usize].facts.set(Facts::ORPHAN);
-            self.end(cx, conn, Input::Abort);
+            self.connections[conn as usize].flags.clear(ConnFlags::WAITS_FOR_ACCEPT);
+            self.connections[conn as usize].flags.set(ConnFlags::ORPHAN);
+            self.end(context, conn, Input::Abort);
         }
-        while let Some(embryo) = self.embryos.of(id.index) {
-            self.forget_embryo(embryo);
+        while let Some(half_open) = self.half_open.of(id.index) {
+            self.forget_half_open(half_open);
         }
-        self.shard.events.take_off(self.embryos_from + id.index);
+        self.shard.events.take_off(self.half_open_from + id.index);
         self.listeners.remove(id.index);
         Ok(())
     }
@@ -122,34 +122,33 @@ impl Tcp {
     /// RFC 9293 §3.10.7.1 and §3.10.7.2: no connection has this flow.
     pub(super) fn on_segment_without_connection<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         hash: u32,
         segment: &Segment<'_>,
     ) {
-        if self.shard.departed.holds(&segment.flow, cx.now) {
-            return cx.counters.drop(Drop::DepartedConnection);
+        if self.shard.departed.holds(&segment.flow, context.now) {
+            return context.counters.drop(Drop::DepartedConnection);
         }
         let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
-        let Some(listener) = listener.filter(|_| !self.is_refusing) else {
-            let begins = segment.has(Flags::SYN) && !segment.has(Flags::ACK) && !self.is_refusing;
-            if begins && self.shard.departed.holds_address(&segment.flow, cx.now) {
-                return cx.counters.drop(Drop::DepartedConnection);
+        let Some(listener) = listener.filter(|_| self.unknown != Unknown::Refused) else {
+            if self.unknown == Unknown::Stray {
+                return context.counters.drop(Drop::DepartedConnection);
             }
-            return reset_sender(&mut self.shard, cx, segment);
+            return reset_sender(&mut self.shard, context, segment);
         };
         // First: a RST is of no use here.
         if segment.has(Flags::RST) {
-            return cx.counters.drop(Drop::NoConnection);
+            return context.counters.drop(Drop::NoConnection);
         }
         // Second: an ACK, unless it brings back a cookie.
         if segment.has(Flags::ACK) {
-            return self.on_cookie(cx, (hash, listener), segment);
+            return self.on_cookie(context, (hash, listener), segment);
         }
         // Third.
         if let Err(reason) = self.may_begin(listener, segment) {
-            return cx.counters.drop(reason);
+            return context.counters.drop(reason);
         }
-        self.on_syn(cx, (hash, listener), segment, None);
+        self.on_syn(context, (hash, listener), segment, None);
     }
 
     /// Checks that `segment`, which is no RST and no ACK, begins a connection of `listener`.
@@ -167,32 +166,32 @@ impl Tcp {
     /// end there.
     fn on_syn<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         (hash, listener): (u32, u32),
         segment: &Segment<'_>,
         after: Option<SeqNum>,
     ) {
         debug_assert!(transition(State::Listen(Listen), Input::Syn).is_some());
-        let config = &cx.config.tcp;
+        let config = &context.config.tcp;
         let flow = segment.flow;
         let mut offer = Offer::of(config, &segment.options, flow.remote);
         // A peer that asks for ECN gets it, whatever we ask for ourselves.
         offer.ecn = handshake::is_ecn_setup_syn(segment.flags);
-        let waiting = self.listeners.get(listener).map_or(0, |listener| listener.embryos);
+        let waiting = self.listeners.get(listener).map_or(0, |listener| listener.half_open);
         let full = waiting >= config.syn_backlog;
         if config.syn_cookies == SynCookies::Always
             || (full && config.syn_cookies == SynCookies::WhenFull)
         {
-            return self.send_cookie(cx, segment, &offer);
+            return self.send_cookie(context, segment, &offer);
         }
-        let mut iss = self.shard.secret.isn(&flow, cx.now);
+        let mut iss = self.shard.secret.isn(&flow, context.now);
         if let Some(after) = after
             && iss.at_or_before(after)
         {
             // RFC 9293 §3.6.1 (MAY-2): beyond what the old connection used.
             iss = after + 1;
         }
-        let mut embryo = Embryo {
+        let mut half_open = HalfOpen {
             flow,
             hash,
             listener,
@@ -204,308 +203,329 @@ impl Tcp {
             sent_at_us: 0,
             sent: 0,
             wants_cookie: false,
-            again_at: Deadline::after_ms(cx.now, self.shard.syn_wait_ms),
+            again_at: Deadline::after_ms(context.now, self.shard.syn_wait_ms),
         };
         if let Some(cookie) = segment.options.fast_open
             && !full
             && self.shard.fast_open.is_on(self.listeners.id(listener))
         {
-            let key = cx.config.tcp.fast_open_key.as_ref();
-            let baker = Baker { secret: &self.shard.secret, key, now: cx.now };
-            embryo.wants_cookie = !baker.is_valid(&flow, &cookie);
-            if !embryo.wants_cookie && self.open_fast(cx, &embryo, segment) {
+            let key = context.config.tcp.fast_open_key.as_ref();
+            let baker = Baker { secret: &self.shard.secret, key, now: context.now };
+            half_open.wants_cookie = !baker.is_valid(&flow, &cookie);
+            if !half_open.wants_cookie && self.open_fast(context, &half_open, segment) {
                 return;
             }
         }
-        let place = if full { None } else { self.embryos.insert(embryo) };
+        let place = if full { None } else { self.keep_half_open(half_open) };
         let Some(index) = place else {
             if config.syn_cookies == SynCookies::WhenFull {
-                return self.send_cookie(cx, segment, &offer);
+                return self.send_cookie(context, segment, &offer);
             }
-            return cx.counters.drop(Drop::QueueFull);
+            return context.counters.drop(Drop::QueueFull);
         };
-        let entry = self.embryos_from + index;
-        let inserted = self.shard.flows.insert(hash, entry);
-        debug_assert!(inserted.is_ok(), "the flow table has room for every embryo");
-        if let Some(listener) = self.listeners.get_mut(listener) {
-            listener.embryos += 1;
+        self.shard.transmit.put(CONTROL, self.half_open_from + index);
+    }
+
+    /// Keeps an embryonic connection of a listener, and wakes it when its SYN-ACK is to be sent
+    /// again. `None`: there is no room.
+    pub(super) fn keep_half_open(&mut self, half_open: HalfOpen) -> Option<u32> {
+        let index = self.half_open.insert(half_open)?;
+        let inserted = self.shard.flows.insert(half_open.hash, self.half_open_from + index);
+        debug_assert!(inserted.is_ok(), "the flow table has room for every half-open connection");
+        if let Some(listener) = self.listeners.get_mut(half_open.listener) {
+            listener.half_open += 1;
         }
-        self.shard.transmit.put(CONTROL, entry);
-        self.arm_embryo(index);
+        self.arm_half_open(index);
+        Some(index)
     }
 
     /// RFC 7413 §4.2.2: a SYN with a valid cookie makes a connection, which takes its data at once.
     /// `false`: there is no room for that, and the handshake goes on as any other.
     fn open_fast<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
-        embryo: &Embryo,
+        context: &mut Context<'_, M>,
+        half_open: &HalfOpen,
         segment: &Segment<'_>,
     ) -> bool {
-        let id = self.listeners.id(embryo.listener);
-        let Some(listener) = self.listeners.get(embryo.listener) else { return false };
+        let id = self.listeners.id(half_open.listener);
+        let Some(listener) = self.listeners.get(half_open.listener) else { return false };
         let (pool, reuse) = (listener.pool, listener.reuse);
-        if !self.shard.fast_open.begin(id, cx.now) {
+        if !self.shard.fast_open.begin(id, context.now) {
             return false;
         }
-        let Some((place, ends)) = self.take_room(&embryo.flow, reuse) else {
+        let Some((place, ends)) = self.take_room(&half_open.flow, reuse) else {
             self.shard.fast_open.give_back(id);
             return false;
         };
-        self.grow_up(cx, (None, embryo), (place, ends, pool));
+        self.grow_up(context, (None, half_open), (place, ends, pool));
         let (conn, shard) = (&mut self.connections[place as usize], &mut self.shard);
-        segment_arrives::on_syn_with_cookie(conn, shard, cx, segment);
-        shard.rares.of(conn, cx.now).fast_open = Role::Server(id);
-        conn.cold.attend_at = Deadline::after_ms(cx.now, shard.syn_wait_ms);
-        cx.counters.totals.fast_opens += 1;
-        self.hand_over(cx, place, embryo.listener);
+        segment_arrives::on_syn_with_cookie(conn, shard, context, segment);
+        shard.rares.of(conn, context.now).fast_open = Role::Server(id);
+        conn.cold.attend_at = Deadline::after_ms(context.now, shard.syn_wait_ms);
+        context.counters.totals.fast_opens += 1;
+        self.hand_over(context, place, half_open.listener);
         true
     }
 
     /// A new connection waits to be accepted.
-    fn hand_over<M: Memory>(&mut self, cx: &mut Cx<'_, M>, place: u32, listener: u32) {
-        cx.counters.totals.accepts += 1;
-        self.connections[place as usize].facts.set(Facts::WAITS_FOR_ACCEPT);
+    pub(super) fn hand_over<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        place: u32,
+        listener: u32,
+    ) {
+        context.counters.totals.accepts += 1;
+        self.connections[place as usize].flags.set(ConnFlags::WAITS_FOR_ACCEPT);
         if let Some(listener) = self.listeners.get_mut(listener) {
             listener.waiting.push_back(place);
         }
         self.announce_incoming(listener);
-        self.settle_new(cx, place);
+        self.schedule_new(context, place);
     }
 
-    fn arm_embryo(&mut self, index: u32) {
-        if let Some(at) = self.embryos.get(index).again_at.get(self.shard.now) {
-            self.shard.wheel.arm(self.embryos_from + index, at);
+    fn arm_half_open(&mut self, index: u32) {
+        if let Some(at) = self.half_open.get(index).again_at.get(self.shard.now) {
+            self.shard.wheel.arm(self.half_open_from + index, at);
         }
     }
 
-    /// The SYN-ACK is sent again, or nobody waits any more (RFC 4987 §3.3).
-    pub(super) fn on_embryo_timeout<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
-        let config = &cx.config.tcp;
-        let embryo = self.embryos.get_mut(index);
-        if !embryo.again_at.has_come(cx.now) {
-            return self.arm_embryo(index);
+    /// The SYN-ACK is sent again, or given up (RFC 4987 §3.3).
+    pub(super) fn on_half_open_timeout<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        index: u32,
+    ) {
+        let config = &context.config.tcp;
+        let half_open = self.half_open.get_mut(index);
+        if !half_open.again_at.has_come(context.now) {
+            return self.arm_half_open(index);
         }
-        if embryo.sent > config.synack_retries {
-            self.forget_embryo(index);
+        if half_open.sent > config.synack_retries {
+            self.forget_half_open(index);
             return;
         }
-        let wait = timers::back_off(config.rto_initial, embryo.sent, config.rto_max);
-        embryo.again_at = Deadline::after(cx.now, wait);
-        self.shard.transmit.put(CONTROL, self.embryos_from + index);
-        self.arm_embryo(index);
-        cx.counters.totals.segments_retransmitted += 1;
+        let wait = timers::back_off(config.rto_initial, half_open.sent, config.rto_max);
+        half_open.again_at = Deadline::after(context.now, wait);
+        self.shard.transmit.put(CONTROL, self.half_open_from + index);
+        self.arm_half_open(index);
+        context.counters.totals.segments_retransmitted += 1;
     }
 
     /// Writes the SYN-ACK of an embryonic connection.
     pub(super) fn send_syn_ack<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         index: u32,
         frame: &mut [u8],
     ) -> Option<Transmit> {
-        let embryo = self.embryos.get_mut(index);
-        let NextHop::Ready(hop) = cx.ip.next_hop(cx.now, embryo.flow.remote) else {
-            self.shard.transmit.put(PARKED, self.embryos_from + index);
+        let half_open = self.half_open.get_mut(index);
+        let NextHop::Ready(hop) = context.ip.next_hop(context.now, half_open.flow.remote) else {
+            self.shard.transmit.put(PARKED, self.half_open_from + index);
             return None;
         };
-        embryo.sent = embryo.sent.saturating_add(1);
-        if embryo.sent == 1 {
-            embryo.sent_at_us = microseconds(cx.now);
+        half_open.sent = half_open.sent.saturating_add(1);
+        if half_open.sent == 1 {
+            half_open.sent_at_us = microseconds(context.now);
         }
-        let control = syn_ack(cx, embryo);
-        if embryo.wants_cookie {
+        let control = syn_ack(context, half_open);
+        if half_open.wants_cookie {
             let mut head = control.repr();
-            let key = cx.config.tcp.fast_open_key.as_ref();
-            let baker = Baker { secret: &self.shard.secret, key, now: cx.now };
-            head.options.fast_open = Some(baker.make(&embryo.flow));
-            let what = (&embryo.flow, &head, Service::default());
-            return Some(output::write_reply(cx, what, hop, frame));
+            let key = context.config.tcp.fast_open_key.as_ref();
+            let baker = Baker { secret: &self.shard.secret, key, now: context.now };
+            head.options.fast_open = Some(baker.make(&half_open.flow));
+            let what = (&half_open.flow, &head, Service::default());
+            return Some(output::write_reply(context, what, hop, frame));
         }
-        let hosts = (embryo.flow.local, embryo.flow.remote);
-        Some(output::write_control(cx, (hosts, Service::default()), control, hop, frame))
+        let hosts = (half_open.flow.local, half_open.flow.remote);
+        Some(output::write_control(context, (hosts, Service::default()), control, hop, frame))
     }
 
-    pub(super) fn forget_embryo(&mut self, index: u32) {
-        let hash = self.embryos.get(index).hash;
-        self.shard.flows.remove(hash, self.embryos_from + index);
-        self.remove_embryo(index);
+    pub(super) fn forget_half_open(&mut self, index: u32) {
+        let hash = self.half_open.get(index).hash;
+        self.shard.flows.remove(hash, self.half_open_from + index);
+        self.remove_half_open(index);
     }
 
     /// It is not in the flow table any more, and goes.
-    fn remove_embryo(&mut self, index: u32) {
-        let listener = self.embryos.get(index).listener;
-        self.embryos.remove(index);
-        let entry = self.embryos_from + index;
+    fn remove_half_open(&mut self, index: u32) {
+        let listener = self.half_open.get(index).listener;
+        self.half_open.remove(index);
+        let entry = self.half_open_from + index;
         self.shard.wheel.cancel(entry);
         self.shard.transmit.take_off(entry);
         if let Some(listener) = self.listeners.get_mut(listener) {
-            listener.embryos = listener.embryos.saturating_sub(1);
+            listener.half_open = listener.half_open.saturating_sub(1);
         }
     }
 
     /// §3.10.7.4 for SYN-RECEIVED from LISTEN.
-    pub(super) fn on_segment_for_embryo<M: Memory>(
+    pub(super) fn on_segment_for_half_open<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         index: u32,
         segment: &Segment<'_>,
     ) {
-        let embryo = *self.embryos.get(index);
-        let rcv_nxt = embryo.irs + 1;
-        let wnd = window::first(cx.config.tcp.receive_buffer);
-        if segment.has(Flags::SYN) && !segment.has(Flags::ACK) && segment.seq == embryo.irs {
+        let half_open = *self.half_open.get(index);
+        let rcv_nxt = half_open.irs + 1;
+        let wnd = window::first(context.config.tcp.receive_buffer);
+        if segment.has(Flags::SYN) && !segment.has(Flags::ACK) && segment.seq == half_open.irs {
             // The peer did not see our SYN-ACK.
-            return self.shard.transmit.put(CONTROL, self.embryos_from + index);
+            return self.shard.transmit.put(CONTROL, self.half_open_from + index);
         }
         let acceptable = segment.seq.within(rcv_nxt, wnd.max(1));
         if segment.has(Flags::RST) {
-            return self.on_reset_for_embryo(cx, index, segment);
+            return self.on_reset_for_half_open(context, index, segment);
         }
-        let is_old = embryo.offer.timestamps
-            && cx.config.tcp.paws
+        let is_old = half_open.offer.timestamps
+            && context.config.tcp.paws
             && segment
                 .options
                 .timestamps
-                .is_some_and(|times| (times.value.wrapping_sub(embryo.ts_recent) as i32) < 0);
+                .is_some_and(|times| (times.value.wrapping_sub(half_open.ts_recent) as i32) < 0);
         if is_old {
             // RFC 7323 §5.3.
-            cx.counters.drop(Drop::OldTimestamp);
-            return self.challenge_embryo(cx, &embryo);
+            context.counters.drop(Drop::OldTimestamp);
+            return self.challenge_half_open(context, &half_open);
         }
         if !acceptable || segment.has(Flags::SYN) {
             let reason = if acceptable { Drop::SynInConnection } else { Drop::OutsideWindow };
-            cx.counters.drop(reason);
-            return self.challenge_embryo(cx, &embryo);
+            context.counters.drop(reason);
+            return self.challenge_half_open(context, &half_open);
         }
         if !segment.has(Flags::ACK) {
-            return cx.counters.drop(Drop::UnexpectedSegment);
+            return context.counters.drop(Drop::UnexpectedSegment);
         }
-        if segment.ack != embryo.iss + 1 {
-            cx.counters.drop(Drop::BadAck);
+        if segment.ack != half_open.iss + 1 {
+            context.counters.drop(Drop::BadAck);
             if let Some(reply) = Reply::reset(segment) {
-                queue_reset(&mut self.shard, cx, reply);
+                queue_reset(&mut self.shard, context, reply);
             }
             return;
         }
         let is_bare = segment.payload.is_empty() && !segment.has(Flags::FIN);
         if is_bare && segment.seq != rcv_nxt {
-            // Somebody who has sent more than a SYN sends it again, since we have acknowledged none
+            // A peer that has sent more than a SYN sends it again, since we have acknowledged none
             // of it; the handshake is complete then. Who only ever says this is at the end of an
             // older connection, in TIME-WAIT: a late copy of its SYN brought us here, and by chance
             // our old numbers ended where the new ones begin.
-            return cx.counters.drop(Drop::UnexpectedSegment);
+            return context.counters.drop(Drop::UnexpectedSegment);
         }
-        self.promote(cx, Some(index), &embryo, segment);
+        self.promote(context, Some(index), &half_open, segment);
     }
 
-    fn on_reset_for_embryo<M: Memory>(
+    fn on_reset_for_half_open<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         index: u32,
         segment: &Segment<'_>,
     ) {
-        let embryo = *self.embryos.get(index);
-        let rcv_nxt = embryo.irs + 1;
-        let wnd = window::first(cx.config.tcp.receive_buffer);
+        let half_open = *self.half_open.get(index);
+        let rcv_nxt = half_open.irs + 1;
+        let wnd = window::first(context.config.tcp.receive_buffer);
         if segment.seq == rcv_nxt {
-            cx.counters.totals.resets_in += 1;
-            self.forget_embryo(index);
+            context.counters.totals.resets_in += 1;
+            self.forget_half_open(index);
         } else if segment.seq.within(rcv_nxt, wnd) {
-            cx.counters.drop(Drop::UnexactReset);
-            self.challenge_embryo(cx, &embryo);
+            context.counters.drop(Drop::UnexactReset);
+            self.challenge_half_open(context, &half_open);
         } else {
-            cx.counters.drop(Drop::OutsideWindow);
+            context.counters.drop(Drop::OutsideWindow);
         }
     }
 
     /// An ACK that says what we expect.
-    fn challenge_embryo<M>(&mut self, cx: &mut Cx<'_, M>, embryo: &Embryo) {
-        if !self.shard.challenges.may_send(cx.now, &self.shard.secret, &embryo.flow) {
+    fn challenge_half_open<M>(&mut self, context: &mut Context<'_, M>, half_open: &HalfOpen) {
+        if !self.shard.challenges.may_send(context.now, &self.shard.secret, &half_open.flow) {
             return;
         }
-        cx.counters.totals.challenge_acks += 1;
-        let value = timestamp(cx.now, embryo.ts_offset);
-        let times = Timestamps { value, echo: embryo.ts_recent };
-        let timestamps = embryo.offer.timestamps.then_some(times);
+        context.counters.totals.challenge_acks += 1;
+        let value = timestamp(context.now, half_open.ts_offset);
+        let times = Timestamps { value, echo: half_open.ts_recent };
+        let timestamps = half_open.offer.timestamps.then_some(times);
         let options = Options { timestamps, ..Options::default() };
-        let scale = embryo.offer.window_scale.map_or(0, |_| announced_scale(&cx.config.tcp));
-        let window = (window::first(cx.config.tcp.receive_buffer) >> scale) as u16;
-        let numbers = (embryo.iss + 1, embryo.irs + 1);
-        let reply = Reply::ack(embryo.flow, numbers, window, options);
-        if !self.shard.replies.push(reply) {
-            cx.counters.drop(Drop::RateLimited);
+        let scale =
+            half_open.offer.window_scale.map_or(0, |_| announced_scale(&context.config.tcp));
+        let window = (window::first(context.config.tcp.receive_buffer) >> scale) as u16;
+        let numbers = (half_open.iss + 1, half_open.irs + 1);
+        let reply = Reply::ack(half_open.flow, numbers, window, options);
+        if !self.shard.control_queue.push(reply) {
+            context.counters.drop(Drop::RateLimited);
         }
     }
 
     /// The handshake is complete: the record becomes a connection, which sees `segment`.
     fn promote<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         index: Option<u32>,
-        embryo: &Embryo,
+        half_open: &HalfOpen,
         segment: &Segment<'_>,
     ) {
-        let Some(listener) = self.listeners.get(embryo.listener) else {
-            return cx.counters.drop(Drop::NoConnection);
+        let Some(listener) = self.listeners.get(half_open.listener) else {
+            return context.counters.drop(Drop::NoConnection);
         };
         if listener.is_full() {
             // The SYN came while there was room. The SYN-ACK is sent again, and the peer answers
             // again.
-            return cx.counters.drop(Drop::BacklogFull);
+            return context.counters.drop(Drop::BacklogFull);
         }
         let (pool, reuse) = (listener.pool, listener.reuse);
-        let Some((place, ends)) = self.take_room(&embryo.flow, reuse) else {
-            return cx.counters.drop(Drop::NoConnectionRoom);
+        let Some((place, ends)) = self.take_room(&half_open.flow, reuse) else {
+            return context.counters.drop(Drop::NoConnectionRoom);
         };
-        self.grow_up(cx, (index, embryo), (place, ends, pool));
+        self.grow_up(context, (index, half_open), (place, ends, pool));
         let conn = &mut self.connections[place as usize];
-        segment_arrives::on_last_of_handshake(conn, &mut self.shard, cx, segment);
+        segment_arrives::on_last_of_handshake(conn, &mut self.shard, context, segment);
         debug_assert!(conn.state.is_synchronized(), "what it was made of was checked");
-        self.hand_over(cx, place, embryo.listener);
+        self.hand_over(context, place, half_open.listener);
     }
 
     /// Makes a connection of an embryonic one, which is gone then if it was kept.
     fn grow_up<M>(
         &mut self,
-        cx: &Cx<'_, M>,
-        (index, embryo): (Option<u32>, &Embryo),
-        (place, ends, pool): (u32, Ends, PoolId),
+        context: &Context<'_, M>,
+        (index, half_open): (Option<u32>, &HalfOpen),
+        (place, ends, pool): (u32, FlowKey, PoolId),
     ) {
-        let config = &cx.config.tcp;
+        let config = &context.config.tcp;
         let begin = Begin {
             ends,
-            hash: embryo.hash,
+            hash: half_open.hash,
             state: State::SynReceived(SynReceived { passive: true }),
-            iss: embryo.iss,
-            ts_offset: embryo.ts_offset,
+            iss: half_open.iss,
+            ts_offset: half_open.ts_offset,
             pool,
         };
-        self.make(cx.now, place, &begin, index.map(|index| self.embryos_from + index));
+        self.make(context.now, place, &begin, index.map(|index| self.half_open_from + index));
         if let Some(index) = index {
-            self.remove_embryo(index);
+            self.remove_half_open(index);
         }
         let conn = &mut self.connections[place as usize];
-        let mtu = cx.ip.path_mtu(&embryo.flow.remote);
-        conn.agree(config, &embryo.offer, handshake::mss_of_mtu(mtu, embryo.flow.remote));
-        conn.rcv_nxt = embryo.irs + 1;
-        conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
-        conn.last_ack_sent = conn.rcv_nxt;
-        conn.ts_recent = embryo.ts_recent;
-        conn.attempts = embryo.sent.saturating_sub(1);
-        conn.cold.rtt_or_syn_at_us = embryo.sent_at_us;
-        conn.cold.listener = embryo.listener as u16;
+        let mtu = context.ip.path_mtu(&half_open.flow.remote);
+        conn.agree(config, &half_open.offer, handshake::mss_of_mtu(mtu, half_open.flow.remote));
+        conn.receive.nxt = half_open.irs + 1;
+        conn.receive.adv = conn.receive.nxt + window::first(conn.cold.receive_buffer);
+        conn.receive.last_ack_sent = conn.receive.nxt;
+        conn.receive.ts_recent = half_open.ts_recent;
+        conn.attempts = half_open.sent.saturating_sub(1);
+        conn.cold.rtt_or_syn_at_us = half_open.sent_at_us;
+        conn.cold.listener = half_open.listener as u16;
     }
 
-    fn send_cookie<M>(&mut self, cx: &mut Cx<'_, M>, segment: &Segment<'_>, offer: &Offer) {
-        let config = &cx.config.tcp;
+    fn send_cookie<M>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        segment: &Segment<'_>,
+        offer: &Offer,
+    ) {
+        let config = &context.config.tcp;
         let flow = segment.flow;
-        let iss = cookie::make(&self.shard.secret, &flow, segment.seq, cx.now, offer.mss);
-        let clock = timestamp(cx.now, self.shard.secret.timestamp_offset(&flow));
+        let iss = cookie::make(&self.shard.secret, &flow, segment.seq, context.now, offer.mss);
+        let clock = timestamp(context.now, self.shard.secret.timestamp_offset(&flow));
         let value = cookie::stamp(clock, offer);
         let echo = segment.options.timestamps.map_or(0, |times| times.value);
         let offer = cookie::kept(offer);
-        let mss = handshake::announced_mss(config, cx.ip.path_mtu(&flow.remote), flow.remote);
+        let mss = handshake::announced_mss(config, context.ip.path_mtu(&flow.remote), flow.remote);
         let times = Timestamps { value, echo };
         let mut flags = Flags::SYN | Flags::ACK;
         if offer.ecn {
@@ -521,36 +541,39 @@ impl Tcp {
             options: offers.and(times),
             service: Service::default(),
         };
-        if self.shard.replies.push(reply) {
-            cx.counters.totals.cookies_sent += 1;
+        if self.shard.control_queue.push(reply) {
+            context.counters.totals.cookies_sent += 1;
         } else {
-            cx.counters.drop(Drop::RateLimited);
+            context.counters.drop(Drop::RateLimited);
         }
     }
 
     /// An ACK for a listener: the last one of a handshake that we kept nothing of, or nonsense.
     fn on_cookie<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         (hash, listener): (u32, u32),
         segment: &Segment<'_>,
     ) {
         let flow = segment.flow;
         let irs = segment.seq - 1;
         let iss = segment.ack - 1;
-        let allowed = cx.config.tcp.syn_cookies != SynCookies::Never && !segment.has(Flags::SYN);
-        let mss = match cookie::check(&self.shard.secret, &flow, irs, cx.now, iss) {
+        let allowed =
+            context.config.tcp.syn_cookies != SynCookies::Never && !segment.has(Flags::SYN);
+        let mss = match cookie::check(&self.shard.secret, &flow, irs, context.now, iss) {
             Some(Cookie { mss }) if allowed => mss,
             _ => {
-                cx.counters.drop(Drop::BadCookie);
-                if let Some(reply) = Reply::reset(segment) {
-                    queue_reset(&mut self.shard, cx, reply);
+                context.counters.drop(Drop::BadCookie);
+                if let Some(reply) = Reply::reset(segment)
+                    && self.unknown != Unknown::Stray
+                {
+                    queue_reset(&mut self.shard, context, reply);
                 }
                 return;
             }
         };
         let ts_offset = self.shard.secret.timestamp_offset(&flow);
-        let embryo = Embryo {
+        let half_open = HalfOpen {
             flow,
             hash,
             listener,
@@ -564,41 +587,41 @@ impl Tcp {
             wants_cookie: false,
             again_at: Deadline::NEVER,
         };
-        cx.counters.totals.cookies_accepted += 1;
-        self.promote(cx, None, &embryo, segment);
+        context.counters.totals.cookies_accepted += 1;
+        self.promote(context, None, &half_open, segment);
     }
 
     /// §3.10.7.4 for TIME-WAIT.
     pub(super) fn on_segment_in_time_wait<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         (hash, index): (u32, u32),
         segment: &Segment<'_>,
     ) {
         let (record, timestamps) = self.time_waits.get(index);
         let record = *record;
         match record.judge(segment, timestamps) {
-            Verdict::Drop => cx.counters.drop(Drop::UnexpectedSegment),
+            Verdict::Drop => context.counters.drop(Drop::UnexpectedSegment),
             Verdict::Acknowledge => {
-                cx.counters.drop(Drop::UnexpectedSegment);
-                self.acknowledge_in_time_wait(cx, &record, timestamps);
+                context.counters.drop(Drop::UnexpectedSegment);
+                self.acknowledge_in_time_wait(context, &record, timestamps);
             }
             Verdict::Restart => {
-                self.time_waits.restart(cx.now, index);
-                self.acknowledge_in_time_wait(cx, &record, timestamps);
+                self.time_waits.restart(context.now, index);
+                self.acknowledge_in_time_wait(context, &record, timestamps);
             }
             Verdict::Reopen { after } => {
                 let flow = segment.flow;
                 let Some(listener) = self.listeners.find(flow.local, flow.local_port) else {
-                    cx.counters.drop(Drop::UnexpectedSegment);
-                    return self.acknowledge_in_time_wait(cx, &record, timestamps);
+                    context.counters.drop(Drop::UnexpectedSegment);
+                    return self.acknowledge_in_time_wait(context, &record, timestamps);
                 };
                 if let Err(reason) = self.may_begin(listener, segment) {
                     // What is dropped ends nothing.
-                    return cx.counters.drop(reason);
+                    return context.counters.drop(reason);
                 }
                 self.end_time_wait(index);
-                self.on_syn(cx, (hash, listener), segment, Some(after));
+                self.on_syn(context, (hash, listener), segment, Some(after));
             }
         }
     }
@@ -606,23 +629,23 @@ impl Tcp {
 
 /// The SYN-ACK that answers a SYN.
 #[inline]
-fn syn_ack<M>(cx: &Cx<'_, M>, embryo: &Embryo) -> Control {
-    let config = &cx.config.tcp;
-    let Flow { remote, local_port: src_port, remote_port: dst_port, .. } = embryo.flow;
-    let mss = handshake::announced_mss(config, cx.ip.path_mtu(&remote), remote);
-    let value = timestamp(cx.now, embryo.ts_offset);
-    let times = Timestamps { value, echo: embryo.ts_recent };
-    let (offers, times) = handshake::syn_ack_options(config, &embryo.offer, mss, times);
+fn syn_ack<M>(context: &Context<'_, M>, half_open: &HalfOpen) -> Control {
+    let config = &context.config.tcp;
+    let Flow { remote, local_port: src_port, remote_port: dst_port, .. } = half_open.flow;
+    let mss = handshake::announced_mss(config, context.ip.path_mtu(&remote), remote);
+    let value = timestamp(context.now, half_open.ts_offset);
+    let times = Timestamps { value, echo: half_open.ts_recent };
+    let (offers, times) = handshake::syn_ack_options(config, &half_open.offer, mss, times);
     let mut flags = Flags::SYN | Flags::ACK;
     // RFC 3168 §6.1.1; the packet itself carries no mark that a router could drop it for.
-    if embryo.offer.ecn {
+    if half_open.offer.ecn {
         flags = flags | Flags::ECE;
     }
     Control {
         src_port,
         dst_port,
-        seq: embryo.iss,
-        ack: embryo.irs + 1,
+        seq: half_open.iss,
+        ack: half_open.irs + 1,
         flags,
         window: window::first(config.receive_buffer) as u16,
         times,

@@ -1,4 +1,4 @@
-//! Who listens, and who waits to be accepted.
+//! Listeners, and connections that wait to be accepted.
 //!
 //! Read first: RFC 9293 §3.10.1 (passive OPEN), MUST-41 and MUST-42.
 //!
@@ -11,7 +11,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::holding::Reuse;
+use super::send_hold::Reuse;
 use crate::error::ListenError;
 use crate::id::{ListenerId, PoolId};
 use crate::slab::Places;
@@ -29,7 +29,7 @@ pub(crate) struct Listener {
     /// Connections, by index, that are established and not reported.
     pub(crate) waiting: VecDeque<u32>,
     /// How many embryonic connections it has.
-    pub(crate) embryos: u32,
+    pub(crate) half_open: u32,
 }
 
 /// All of a shard.
@@ -51,7 +51,7 @@ impl Listeners {
     }
 
     /// # Errors
-    /// The port is 0, somebody has the same pair of address and port, or the table is full.
+    /// The port is 0, another listener has the same pair of address and port, or the table is full.
     pub(crate) fn insert(
         &mut self,
         local: SocketAddr,
@@ -68,7 +68,7 @@ impl Listeners {
         let backlog = backlog.min(crate::limits::BACKLOG_MAX);
         let waiting = VecDeque::with_capacity(backlog as usize + 1);
         let reuse = Reuse::default();
-        let listener = Listener { local, pool, reuse, credit: 0, backlog, waiting, embryos: 0 };
+        let listener = Listener { local, pool, reuse, credit: 0, backlog, waiting, half_open: 0 };
         match self.slots.get_mut(index as usize) {
             Some(slot) => *slot = Some(listener),
             None => self.slots.push(Some(listener)),

@@ -90,6 +90,12 @@ impl<const N: usize> Lists<N> {
         self.first[list].checked_sub(1)
     }
 
+    /// Whether no entry is on any of `lists`.
+    #[inline(always)]
+    pub(crate) fn are_empty<const M: usize>(&self, lists: [usize; M]) -> bool {
+        lists.into_iter().fold(0, |any, list| any | self.first[list]) == 0
+    }
+
     /// Takes the first entry of `list` off it.
     #[inline]
     pub(crate) fn pop(&mut self, list: usize) -> Option<u32> {

@@ -1,14 +1,13 @@
-//! Moving an established connection to another stack, or to the kernel and back.
+//! Migration of an established connection to another stack, or to the kernel and back.
 //!
 //! Read first: tcp(7) on TCP_REPAIR. What moves is what RFC 9293 §3.3.1 calls the connection's
 //! variables, what both SYNs agreed on, and the bytes that are queued on both sides.
 //!
 //! Invariants
-//! - A connection that left is gone without a segment: its peer notices nothing. Whoever moves it
-//!   keeps its segments away from this stack; those that were on their way to it are not answered
-//!   for [`DEPARTED_LASTS`], as if they had been lost.
-//! - Buffers go with the snapshot: each chunk is whoever holds the snapshot's to free, or the
-//!   stack's again after an import that succeeded.
+//! - An exported connection ends without a segment. The caller keeps its later segments away from
+//!   this stack; those in flight are dropped without an answer for [`DEPARTED_LASTS`].
+//! - Buffers move with the snapshot: its holder frees each chunk, unless an import succeeds, which
+//!   gives them back to the stack.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -18,20 +17,20 @@ use core::time::Duration;
 use super::Tcp;
 use super::connection::{Begin, Connection};
 use super::deadline::CoarseStamp;
-use super::ends::Ends;
-use super::facts::Facts;
+use super::flags::ConnFlags;
+use super::flow_key::FlowKey;
 use super::handshake::{Offer, mss_of_mtu};
-use super::holding::Reuse;
 use super::isn::timestamp;
 use super::recovery::Sent;
 use super::segment_arrives::TS_RECENT_AGE_MAX;
+use super::send_hold::Reuse;
 use super::state::{Established, State};
 use crate::chunk::Chunk;
-use crate::cx::Cx;
+use crate::context::Context;
 use crate::error::{ConnectError, OperationError};
 use crate::flow_table::Flow;
 use crate::id::{ConnId, PoolId};
-use crate::limits::{DEPARTED_ADDRESSES_MAX, DEPARTED_LASTS, DEPARTED_MAX};
+use crate::limits::{DEPARTED_LASTS, DEPARTED_MAX};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
 use crate::time::Instant;
@@ -41,7 +40,7 @@ use crate::time::Instant;
 pub struct Clocks {
     /// What we would send now, in milliseconds.
     pub value: u32,
-    /// What the peer sent last; `None`: nobody knows, and its next segment tells.
+    /// Last timestamp of the peer; `None`: unknown until its next segment.
     pub recent: Option<u32>,
 }
 
@@ -86,15 +85,12 @@ pub struct Snapshot {
     pub unread: Vec<Chunk>,
 }
 
-/// Flows of connections that have left, and addresses of listeners that have: segments that were on
-/// their way to them are dropped, as the peer of a connection that lives elsewhere must not get a
-/// RST from here.
+/// Flows of connections that have left: segments that were on their way to them are dropped, as the
+/// peer of a connection that lives elsewhere must not get a RST from here.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     /// With the time until which it counts, the oldest first. At most [`DEPARTED_MAX`].
     flows: VecDeque<(Flow, Instant)>,
-    /// The same for addresses at which others go on listening. At most [`DEPARTED_ADDRESSES_MAX`].
-    addresses: VecDeque<(SocketAddr, Instant)>,
 }
 
 impl Departed {
@@ -105,22 +101,6 @@ impl Departed {
             self.flows.pop_front();
         }
         self.flows.push_back((flow, now + DEPARTED_LASTS));
-    }
-
-    pub(super) fn add_address(&mut self, local: SocketAddr, now: Instant) {
-        self.addresses.retain(|(other, until)| *other != local && now < *until);
-        if self.addresses.len() >= DEPARTED_ADDRESSES_MAX {
-            self.addresses.pop_front();
-        }
-        self.addresses.push_back((local, now + DEPARTED_LASTS));
-    }
-
-    /// A listener at the flow's local address left a moment ago.
-    pub(super) fn holds_address(&self, flow: &Flow, now: Instant) -> bool {
-        self.addresses.iter().any(|(local, until)| {
-            let is_at = local.ip() == flow.local || local.ip().is_unspecified();
-            is_at && local.port() == flow.local_port && now < *until
-        })
     }
 
     pub(super) fn remove(&mut self, flow: &Flow) {
@@ -134,11 +114,6 @@ impl Departed {
 }
 
 impl Tcp {
-    /// Drops SYNs to an address for a while once its listener is gone, instead of refusing them.
-    pub(crate) fn drop_late_syns(&mut self, local: SocketAddr, now: Instant) {
-        self.shard.departed.add_address(local, now);
-    }
-
     /// There is a connection of this flow, be it in TIME-WAIT.
     pub(crate) fn knows(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let flow = flow_of(local, remote);
@@ -164,7 +139,7 @@ impl Tcp {
     /// ESTABLISHED.
     pub(crate) fn export<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         id: ConnId,
     ) -> Result<Snapshot, OperationError> {
         let conn = self.open(id)?;
@@ -173,37 +148,47 @@ impl Tcp {
             State::SynSent(_) | State::SynReceived(_) => return Err(OperationError::NotConnected),
             _ => return Err(OperationError::Closing),
         }
-        let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
-        let has = |facts| conn.facts.has(facts);
+        let snapshot = self.snapshot(context, id.index);
+        self.shard.departed.add(flow_of(snapshot.local, snapshot.remote), context.now);
+        self.vanish(id.index);
+        Ok(snapshot)
+    }
+
+    /// All of a connection that is about to leave. Its queues are empty then.
+    pub(super) fn snapshot<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        index: u32,
+    ) -> Snapshot {
+        let (conn, shard) = (&mut self.connections[index as usize], &mut self.shard);
+        let has = |flags| conn.flags.has(flags);
         let flow = shard.locals.flow(&conn.ends);
         let snapshot = Snapshot {
             local: SocketAddr::new(flow.local, flow.local_port),
             remote: SocketAddr::new(flow.remote, flow.remote_port),
-            snd_una: conn.snd_una,
-            snd_nxt: conn.snd_nxt,
-            snd_wnd: conn.snd_wnd,
-            snd_wl1: conn.snd_wl1,
+            snd_una: conn.send.una,
+            snd_nxt: conn.send.nxt,
+            snd_wnd: conn.send.wnd,
+            snd_wl1: conn.send.wl1,
             snd_wnd_max: conn.cold.snd_wnd_max,
-            rcv_nxt: conn.rcv_nxt,
-            rcv_wnd: conn.rcv_wnd(),
+            rcv_nxt: conn.receive.nxt,
+            rcv_wnd: conn.receive.wnd(),
             peer_mss: conn.cold.peer_mss,
-            window_scale: has(Facts::WINDOW_SCALE).then_some((conn.snd_scale, conn.rcv_scale)),
-            clocks: has(Facts::TIMESTAMPS).then(|| Clocks {
-                value: timestamp(cx.now, conn.cold.ts_offset),
-                recent: Some(conn.ts_recent),
+            window_scale: has(ConnFlags::WINDOW_SCALE).then_some((conn.snd_scale, conn.rcv_scale)),
+            clocks: has(ConnFlags::TIMESTAMPS).then(|| Clocks {
+                value: timestamp(context.now, conn.cold.ts_offset),
+                recent: Some(conn.receive.ts_recent),
             }),
-            sack: has(Facts::SACK),
-            ecn: has(Facts::ECN),
-            no_delay: has(Facts::NO_DELAY),
+            sack: has(ConnFlags::SACK),
+            ecn: has(ConnFlags::ECN),
+            no_delay: has(ConnFlags::NO_DELAY),
             srtt: conn.cold.recovery.srtt(),
-            unacked: conn.send.release(&mut shard.nodes),
-            unread: core::iter::from_fn(|| conn.receive.pop(&mut shard.nodes)).collect(),
+            unacked: conn.send.queue.release(&mut shard.nodes),
+            unread: core::iter::from_fn(|| conn.receive.queue.pop(&mut shard.nodes)).collect(),
         };
         conn.cold.recovery.clear(&mut shard.records);
-        conn.receive.clear(&mut shard.nodes, cx.memory);
-        shard.departed.add(flow, cx.now);
-        self.vanish(id.index);
-        Ok(snapshot)
+        conn.receive.queue.clear(&mut shard.nodes, context.memory);
+        snapshot
     }
 
     /// Takes a connection in. Its chunks are the stack's from now on, if that succeeds.
@@ -214,13 +199,13 @@ impl Tcp {
     /// [`ConnectError::TooManyConnections`]; nothing was taken.
     pub(crate) fn import<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         snapshot: &Snapshot,
         pool: PoolId,
     ) -> Result<ConnId, ConnectError> {
         let (local, remote) = (snapshot.local, snapshot.remote);
         let flow = flow_of(local, remote);
-        if local.is_ipv4() != remote.is_ipv4() || !cx.ip.is_ours(flow.local) {
+        if local.is_ipv4() != remote.is_ipv4() || !context.ip.is_ours(flow.local) {
             return Err(ConnectError::BadLocalAddress);
         }
         let hash = self.shard.flows.hash(&flow);
@@ -228,38 +213,38 @@ impl Tcp {
             return Err(ConnectError::InUse);
         }
         // A host does not talk to itself.
-        if cx.ip.is_ours(flow.remote) {
+        if context.ip.is_ours(flow.remote) {
             return Err(ConnectError::BadRemoteAddress);
         }
-        if cx.ip.via(flow.remote).is_none() {
+        if context.ip.via(flow.remote).is_none() {
             return Err(ConnectError::NoRoute);
         }
         let (index, ends) =
             self.take_room(&flow, Reuse::default()).ok_or(ConnectError::TooManyConnections)?;
-        let mut conn = self.rebuilt(cx, snapshot, (ends, hash), pool);
-        if !self.refill(cx, &mut conn, snapshot) {
+        let mut conn = self.rebuilt(context, snapshot, (ends, hash), pool);
+        if !self.refill(context, &mut conn, snapshot) {
             self.give_room_back((index, ends));
             return Err(ConnectError::TooManyConnections);
         }
-        self.place(cx.now, index, conn);
+        self.place(context.now, index, conn);
         self.shard.departed.remove(&flow);
-        self.settle(cx, index);
+        self.schedule(context, index);
         Ok(self.id(index))
     }
 
-    fn rebuilt<M: Memory>(
+    pub(super) fn rebuilt<M: Memory>(
         &self,
-        cx: &Cx<'_, M>,
+        context: &Context<'_, M>,
         snapshot: &Snapshot,
-        (ends, hash): (Ends, u32),
+        (ends, hash): (FlowKey, u32),
         pool: PoolId,
     ) -> Connection {
-        let config = &cx.config.tcp;
-        let now_ms = cx.now.as_millis() as u32;
+        let config = &context.config.tcp;
+        let now_ms = context.now.as_millis() as u32;
         let ts_offset = snapshot.clocks.map_or(0, |clocks| clocks.value.wrapping_sub(now_ms));
         let state = State::Established(Established);
         let begin = Begin { ends, hash, state, iss: snapshot.snd_una, ts_offset, pool };
-        let mut conn = Connection::new(&self.shard.blank, &begin, cx.now);
+        let mut conn = Connection::new(&self.shard.blank, &begin, context.now);
         let offer = Offer {
             mss: snapshot.peer_mss,
             window_scale: snapshot.window_scale.map(|(theirs, _)| theirs),
@@ -267,69 +252,70 @@ impl Tcp {
             sack: snapshot.sack,
             ecn: snapshot.ecn,
         };
-        conn.agree(config, &offer, mss_of_mtu(cx.ip.path_mtu(&ends.remote()), ends.remote()));
+        conn.agree(config, &offer, mss_of_mtu(context.ip.path_mtu(&ends.remote()), ends.remote()));
         if let Some((_, ours)) = snapshot.window_scale {
             conn.rcv_scale = ours.min(crate::limits::WINDOW_SCALE_MAX);
         }
-        conn.begin_recovery(&self.shard.records, cx.now, snapshot.srtt);
-        conn.facts.put(Facts::NO_DELAY, snapshot.no_delay);
-        conn.snd_una = snapshot.snd_una;
-        conn.snd_nxt = snapshot.snd_una;
-        conn.snd_wnd = snapshot.snd_wnd;
-        conn.snd_wl1 = snapshot.snd_wl1;
+        conn.begin_recovery(&self.shard.records, context.now, snapshot.srtt);
+        conn.flags.put(ConnFlags::NO_DELAY, snapshot.no_delay);
+        conn.send.una = snapshot.snd_una;
+        conn.send.nxt = snapshot.snd_una;
+        conn.send.wnd = snapshot.snd_wnd;
+        conn.send.wl1 = snapshot.snd_wl1;
         conn.cold.snd_wnd_max = snapshot.snd_wnd_max.max(snapshot.snd_wnd);
         conn.cold.small_end = snapshot.snd_una;
-        conn.rcv_nxt = snapshot.rcv_nxt;
-        conn.rcv_adv = snapshot.rcv_nxt + snapshot.rcv_wnd.min(crate::limits::BUFFER_BYTES_MAX);
-        conn.last_ack_sent = snapshot.rcv_nxt;
+        conn.receive.nxt = snapshot.rcv_nxt;
+        conn.receive.adv = snapshot.rcv_nxt + snapshot.rcv_wnd.min(crate::limits::BUFFER_BYTES_MAX);
+        conn.receive.last_ack_sent = snapshot.rcv_nxt;
         let recent = snapshot.clocks.and_then(|clocks| clocks.recent);
-        conn.ts_recent = recent.unwrap_or(0);
-        // What nobody knows is too old to compare with (RFC 7323 §5.5).
+        conn.receive.ts_recent = recent.unwrap_or(0);
+        // An unknown timestamp counts as too old to compare (RFC 7323 §5.5).
         conn.cold.ts_recent_at = match recent {
-            Some(_) => CoarseStamp::of(cx.now),
-            None => CoarseStamp::more_than(TS_RECENT_AGE_MAX, cx.now),
+            Some(_) => CoarseStamp::of(context.now),
+            None => CoarseStamp::more_than(TS_RECENT_AGE_MAX, context.now),
         };
         // The peer hears where its bytes go now. What it said meanwhile may be lost: a probe makes
         // it say again what it has and what it takes.
-        conn.facts.set(Facts::ACK_NOW.or(Facts::PROBE_DUE));
+        conn.flags.set(ConnFlags::ACK_NOW.or(ConnFlags::PROBE_DUE));
         conn
     }
 
     /// Fills both queues again. `false`: there is no room, and nothing was taken.
     fn refill<M: Memory>(
         &mut self,
-        cx: &Cx<'_, M>,
+        context: &Context<'_, M>,
         conn: &mut Connection,
         snapshot: &Snapshot,
     ) -> bool {
         let Self { shard, .. } = self;
-        let unread = |chunk: &Chunk| conn.receive.adopt(&mut shard.nodes, *chunk);
+        let unread = |chunk: &Chunk| conn.receive.queue.adopt(&mut shard.nodes, *chunk);
         let mut whole = snapshot.unread.iter().all(unread);
-        let unacked = |chunk: &Chunk| conn.send.push(&mut shard.nodes, *chunk).is_ok();
+        let unacked = |chunk: &Chunk| conn.send.queue.push(&mut shard.nodes, *chunk).is_ok();
         whole = whole && snapshot.unacked.iter().all(unacked);
-        let sent = snapshot.snd_nxt.since(snapshot.snd_una).min(conn.send.bytes());
+        let sent = snapshot.snd_nxt.since(snapshot.snd_una).min(conn.send.queue.bytes());
         if whole && sent > 0 {
             let range = SeqRange::new(snapshot.snd_una, sent);
-            let kept = conn.cold.recovery.on_sent(&mut shard.records, cx.now, range, Sent::New);
+            let kept =
+                conn.cold.recovery.on_sent(&mut shard.records, context.now, range, Sent::New);
             whole = kept.is_ok();
-            conn.snd_nxt = range.end;
+            conn.send.nxt = range.end;
         }
         if !whole {
-            conn.send.release(&mut shard.nodes);
-            while conn.receive.pop(&mut shard.nodes).is_some() {}
+            conn.send.queue.release(&mut shard.nodes);
+            while conn.receive.queue.pop(&mut shard.nodes).is_some() {}
             conn.cold.recovery.clear(&mut shard.records);
         }
         whole
     }
 
     /// The connection goes without a word to anybody.
-    fn vanish(&mut self, index: u32) {
+    pub(super) fn vanish(&mut self, index: u32) {
         self.release(index);
         self.free(index);
     }
 }
 
-const fn flow_of(local: SocketAddr, remote: SocketAddr) -> Flow {
+pub(super) const fn flow_of(local: SocketAddr, remote: SocketAddr) -> Flow {
     Flow {
         local: local.ip(),
         remote: remote.ip(),

@@ -5,13 +5,13 @@
 //!
 //! ```text
 //!   on_segment ──> flow table ──> connection ──> segment_arrives ──┐
-//!   on_icmp_error ───────────────────┤                             ├──> settle ──> lists, wheel,
+//!   on_icmp_error ───────────────────┤                             ├──> schedule ──> lists, wheel,
 //!   on_timeout ──> wheel ────────────┤                             │               events
 //!   commands ────────────────────────┴─────────────────────────────┘
 //!   poll_transmit <── control, ACK and data lists [mTCP 3.2.3]     poll_event <── event list
 //! ```
 //!
-//! Everything that happens to a connection changes its record, then [`Tcp::settle`] looks at the
+//! Everything that happens to a connection changes its record, then [`Tcp::schedule`] looks at the
 //! record: has it something to report, is it over; and, once in a turn, before frames leave: what
 //! does it want to send, when does it want to be woken. No other place decides that.
 //!
@@ -19,25 +19,26 @@
 //! connections after them. The flow table knows a third kind after these, TIME-WAIT records.
 //!
 //! Invariants
-//! - After every call each connection is settled, or among those that `Shard::touched` names.
+//! - After every call each connection is scheduled, or among those that `Shard::dirty` names.
 //! - A connection is in the flow table until it is over; TIME-WAIT records take its place there.
-//! - A place of a connection that is over is free as soon as its end was reported, or at once if
-//!   nobody is there to hear of it.
+//! - The slot of an ended connection is freed when its end was reported, or at once if there is no
+//!   application.
 
 mod challenge;
 mod chunks;
 mod close;
 mod congestion;
 mod connection;
+mod control_queue;
 mod cookie;
 mod deadline;
-mod embryo;
-mod ends;
+mod dirty_list;
 mod events;
-mod facts;
 mod fast_open;
+mod flags;
+mod flow_key;
+mod handover;
 mod handshake;
-mod holding;
 mod icmp;
 mod info;
 #[cfg(any(test, feature = "invariants"))]
@@ -47,21 +48,23 @@ mod listen;
 mod listeners;
 mod lists;
 mod migrate;
+mod mss_search;
 mod open;
+mod out_of_order;
 mod output;
-mod path_search;
+mod plpmtud;
 mod ports;
 mod receive_queue;
 mod recovery;
-mod replies;
+mod schedule;
 mod segment;
 mod segment_arrives;
+mod send_hold;
 mod send_queue;
-mod settle;
 mod state;
+mod syn_queue;
 mod time_wait;
 mod timers;
-mod turns;
 mod window;
 
 use alloc::vec::Vec;
@@ -69,11 +72,12 @@ use alloc::vec::Vec;
 use challenge::Challenges;
 use chunks::ChunkNodes;
 use connection::{Begin, Connection, Rares};
-use embryo::Embryos;
-use ends::{Ends, Locals};
-use facts::Facts;
+use control_queue::ControlQueue;
+use dirty_list::{DirtyConnections, DirtyList};
 use fast_open::{Peers, Pending};
-pub use holding::{Holder, Reuse};
+use flags::ConnFlags;
+use flow_key::{FlowKey, Locals};
+pub use handover::Handover;
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
 use listeners::Listeners;
@@ -82,12 +86,12 @@ use migrate::Departed;
 pub use migrate::{Clocks, Snapshot};
 use ports::PortCounters;
 use recovery::Records;
-use replies::Replies;
+pub use send_hold::{Holder, Reuse};
+use syn_queue::SynQueue;
 use time_wait::TimeWaits;
-use turns::{Touched, Turns};
 
 use crate::config::Config;
-use crate::cx::Cx;
+use crate::context::Context;
 use crate::flow_table::{Flow, FlowTable};
 use crate::id::ConnId;
 use crate::ip::Arrived;
@@ -98,7 +102,7 @@ use crate::memory::Memory;
 use crate::slab::Places;
 use crate::time::Instant;
 use crate::wheel::Wheel;
-use crate::wire::usual::template::Template;
+use crate::wire::fast_path::template::Template;
 pub(crate) use segment::Segment;
 
 /// SYN, RST, probes.
@@ -107,7 +111,7 @@ const CONTROL: usize = 0;
 const ACK: usize = 1;
 /// Segments with payload, and FINs.
 const DATA: usize = 2;
-/// Something to send, and nobody knows the next hop's address yet.
+/// Data to send, with an unresolved next hop.
 const PARKED: usize = 3;
 const LISTS: usize = 4;
 
@@ -115,7 +119,7 @@ const LISTS: usize = 4;
 pub(crate) const IDLE_CONNECTION_BYTES: usize = size_of::<Connection>()
     + Places::ENTRY_BYTES
     + Lists::<LISTS>::ENTRY_BYTES
-    + Turns::ENTRY_BYTES
+    + DirtyList::ENTRY_BYTES
     + Wheel::ENTRY_BYTES
     + FlowTable::FLOW_BYTES_MAX;
 
@@ -130,12 +134,12 @@ pub(crate) struct Shard {
     wheel: Wheel,
     transmit: Lists<LISTS>,
     /// Connections that something happened to since frames left last.
-    touched: Touched,
+    dirty: DirtyConnections,
     /// Connections, then listeners, with something to report.
-    events: Turns,
+    events: DirtyList,
     flows: FlowTable,
     secret: Secret,
-    replies: Replies,
+    control_queue: ControlQueue,
     challenges: Challenges,
     /// Connections that began with a SYN's data.
     fast_open: Pending,
@@ -158,35 +162,46 @@ pub(crate) struct Shard {
     now: Instant,
     /// Nothing leaves by the way of usual segments.
     #[cfg(test)]
-    sends_full_way: bool,
+    sends_by_slow_path: bool,
 }
 
 /// All connections of a shard.
 pub(crate) struct Tcp {
     connections: Vec<Connection>,
     places: Places,
-    embryos: Embryos,
+    half_open: SynQueue,
     time_waits: TimeWaits,
     listeners: Listeners,
     shard: Shard,
-    /// The connection that the last expected segment was of: its flow is looked at first.
+    /// The connection that began last, or that the last expected segment was of: its flow is
+    /// compared first.
     last: u32,
     train: Train,
     /// First entry of embryonic connections: how many connections there may be.
-    embryos_from: u32,
+    half_open_from: u32,
     /// First number of TIME-WAIT records in the flow table.
     time_waits_from: u32,
-    /// Segments are answered as if nobody listened.
-    is_refusing: bool,
+    unknown: Unknown,
+}
+
+/// How a segment is answered that no connection has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// By the listener at its address, or with a RST.
+    Answered,
+    /// With a RST, as if there were no listener.
+    Refused,
+    /// By a listener, if it begins a connection or ends a handshake, and not with a RST.
+    Stray,
 }
 
 /// Segments come in trains (Jain and Routhier, 1986): the connection that the last expected segment
-/// over IPv4 was of, and what the next will begin with.
+/// was of, and what the next will begin with.
 #[derive(Debug)]
 struct Train {
     template: Template,
-    /// Not released; nobody's, if there is no such connection. Both addresses are good under the
-    /// addresses and routes of now.
+    /// Index of a connection that is not released, or an unused index. Both addresses are valid
+    /// under the current addresses and routes.
     index: u32,
 }
 
@@ -194,11 +209,19 @@ impl Train {
     const NONE: Self = Self { template: Template::NONE, index: u32::MAX };
 }
 
+/// What was found of a flow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lookup {
+    /// Of the flow, in the flow table.
+    hash: u32,
+    found: Option<Found>,
+}
+
 /// What an entry of the flow table is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     Connection(u32),
-    Embryo(u32),
+    HalfOpen(u32),
     TimeWait(u32),
 }
 
@@ -209,9 +232,10 @@ impl Tcp {
         let connections = config.connections;
         // Not many more than can become connections: each makes the flow table larger, and slower.
         let embryos_max = connections.clamp(EMBRYOS_MIN, EMBRYOS_MAX);
-        let embryos = config.tcp.syn_backlog.saturating_mul(config.listeners).clamp(1, embryos_max);
+        let half_open =
+            config.tcp.syn_backlog.saturating_mul(config.listeners).clamp(1, embryos_max);
         let time_waits = config.time_waits.max(1);
-        let entries = connections + embryos;
+        let entries = connections + half_open;
         let records = Records::new(
             connections.saturating_mul(RECORDS_PER_CONNECTION).max(NODES_MIN),
             connections,
@@ -220,9 +244,9 @@ impl Tcp {
         Self {
             connections: Vec::with_capacity(connections as usize),
             places: Places::new(connections),
-            embryos: Embryos::new(embryos),
+            half_open: SynQueue::new(half_open),
             time_waits: TimeWaits::new(time_waits, config.tcp.msl.saturating_mul(2)),
-            is_refusing: false,
+            unknown: Unknown::Answered,
             listeners: Listeners::new(config.listeners),
             shard: Shard {
                 nodes: ChunkNodes::new(
@@ -235,11 +259,11 @@ impl Tcp {
                 locals: Locals::new(),
                 wheel: Wheel::new(entries, now),
                 transmit: Lists::new(entries),
-                touched: Touched::new(connections),
-                events: Turns::new(connections + config.listeners),
+                dirty: DirtyConnections::new(connections),
+                events: DirtyList::new(connections + config.listeners),
                 flows: FlowTable::new(entries + time_waits, &hash_key),
                 secret: Secret::new(&secret_key),
-                replies: Replies::new(connections),
+                control_queue: ControlQueue::new(connections),
                 challenges: Challenges::new(config.tcp.challenge_acks_per_s),
                 fast_open: Pending::new(config.listeners),
                 peers: Peers::default(),
@@ -252,19 +276,19 @@ impl Tcp {
                 epoch: 0,
                 now,
                 #[cfg(test)]
-                sends_full_way: false,
+                sends_by_slow_path: false,
             },
             last: 0,
             train: Train::NONE,
-            embryos_from: connections,
+            half_open_from: connections,
             time_waits_from: entries,
         }
     }
 
     /// Lets nothing leave by the way of usual segments, or what it can.
     #[cfg(test)]
-    pub(crate) const fn send_full_way(&mut self, on: bool) {
-        self.shard.sends_full_way = on;
+    pub(crate) const fn send_by_slow_path(&mut self, on: bool) {
+        self.shard.sends_by_slow_path = on;
     }
 
     /// Addresses or routes are about to change: what is known under those of now is forgotten.
@@ -273,54 +297,79 @@ impl Tcp {
     }
 
     /// A segment for one of our addresses.
-    pub(crate) fn on_segment<M: Memory>(&mut self, cx: &mut Cx<'_, M>, arrived: &Arrived<'_>) {
-        cx.counters.totals.segments_in += 1;
+    pub(crate) fn on_segment<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        arrived: &Arrived<'_>,
+    ) {
+        context.counters.totals.segments_in += 1;
         let segment = match Segment::parse(arrived) {
             Ok(segment) => segment,
-            Err(reason) => return cx.counters.drop(reason),
+            Err(reason) => return context.counters.drop(reason),
         };
-        self.on_parsed(cx, &segment, None);
+        self.on_parsed(context, &segment, None);
     }
 
-    /// The same of a segment that was read already, and whose checksum is right. `hash`: of its
-    /// flow, if that is known.
+    /// The same of a segment that was read already, and whose checksum is right. `lookup`: of its
+    /// flow, if that was looked up.
     #[inline]
     pub(crate) fn on_read<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         segment: &Segment<'_>,
-        hash: Option<u32>,
+        lookup: Option<Lookup>,
     ) {
-        cx.counters.totals.segments_in += 1;
-        self.on_parsed(cx, segment, hash);
+        context.counters.totals.segments_in += 1;
+        self.on_parsed(context, segment, lookup);
     }
 
     fn on_parsed<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         segment: &Segment<'_>,
-        hash: Option<u32>,
+        lookup: Option<Lookup>,
     ) {
-        let hash = hash.unwrap_or_else(|| self.shard.flows.hash(&segment.flow));
-        match self.find(hash, &segment.flow) {
+        // The next is often of the same flow.
+        if lookup.is_none() && self.is_of_last(&segment.flow) {
+            return self.on_segment_of_connection(context, self.last, segment);
+        }
+        let Lookup { hash, found } = lookup.unwrap_or_else(|| self.look_up(&segment.flow));
+        match found {
             Some(Found::Connection(index)) => {
-                let conn = &mut self.connections[index as usize];
-                segment_arrives::on_segment(conn, &mut self.shard, cx, segment);
-                self.settle(cx, index);
+                self.on_segment_of_connection(context, index, segment);
             }
-            Some(Found::Embryo(index)) => self.on_segment_for_embryo(cx, index, segment),
+            Some(Found::HalfOpen(index)) => self.on_segment_for_half_open(context, index, segment),
             Some(Found::TimeWait(index)) => {
-                self.on_segment_in_time_wait(cx, (hash, index), segment)
+                self.on_segment_in_time_wait(context, (hash, index), segment)
             }
-            None => self.on_segment_without_connection(cx, hash, segment),
+            None => self.on_segment_without_connection(context, hash, segment),
         }
     }
 
-    /// A connection or a listener of ours is who this segment is for.
+    fn on_segment_of_connection<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        index: u32,
+        segment: &Segment<'_>,
+    ) {
+        let conn = &mut self.connections[index as usize];
+        segment_arrives::on_segment(conn, &mut self.shard, context, segment);
+        self.schedule(context, index);
+    }
+
+    /// `flow` is that of the connection that is looked at first.
+    #[inline(always)]
+    fn is_of_last(&self, flow: &Flow) -> bool {
+        self.connections.get(self.last as usize).is_some_and(|last| {
+            self.shard.locals.is(&last.ends, flow) && !last.flags.has(ConnFlags::RELEASED)
+        })
+    }
+
+    /// The segment is for a connection or a listener of ours.
     pub(crate) fn is_asked_for(&self, arrived: &Arrived<'_>) -> bool {
         Segment::parse(arrived).is_ok_and(|segment| {
             let flow = &segment.flow;
-            self.find(self.shard.flows.hash(flow), flow).is_some()
+            self.look_up(flow).found.is_some()
                 || self.listeners.find(flow.local, flow.local_port).is_some()
         })
     }
@@ -330,24 +379,38 @@ impl Tcp {
         Some(self.found(entry))
     }
 
-    /// The flow of `entry` is `flow`. Apart: most searches end before they come to that, and should
-    /// not get ready for it.
-    #[inline(never)]
+    /// Looks `flow` up.
+    #[inline]
+    fn look_up(&self, flow: &Flow) -> Lookup {
+        let hash = self.shard.flows.hash(flow);
+        Lookup { hash, found: self.find(hash, flow) }
+    }
+
+    /// The flow of `entry` is `flow`.
+    #[inline]
     fn is_of(&self, entry: u32, flow: &Flow) -> bool {
+        match self.connections.get(entry as usize) {
+            Some(conn) => self.shard.locals.is(&conn.ends, flow),
+            None => self.is_of_other(entry, flow),
+        }
+    }
+
+    /// The same of one that is no connection. Apart: most searches end before they come to that,
+    /// and should not get ready for it.
+    #[inline(never)]
+    fn is_of_other(&self, entry: u32, flow: &Flow) -> bool {
         match self.found(entry) {
-            Found::Connection(index) => {
-                self.shard.locals.is(&self.connections[index as usize].ends, flow)
-            }
-            Found::Embryo(index) => self.embryos.get(index).flow == *flow,
+            Found::Connection(_) => false,
+            Found::HalfOpen(index) => self.half_open.get(index).flow == *flow,
             Found::TimeWait(index) => self.time_waits.get(index).0.flow == *flow,
         }
     }
 
     const fn found(&self, entry: u32) -> Found {
-        if entry < self.embryos_from {
+        if entry < self.half_open_from {
             Found::Connection(entry)
         } else if entry < self.time_waits_from {
-            Found::Embryo(entry - self.embryos_from)
+            Found::HalfOpen(entry - self.half_open_from)
         } else {
             Found::TimeWait(entry - self.time_waits_from)
         }
@@ -367,7 +430,7 @@ impl Tcp {
 
     /// A place for a connection, and its ends. `None`: there is no room for one of the two, and
     /// neither is taken.
-    fn take_room(&mut self, flow: &Flow, reuse: Reuse) -> Option<(u32, Ends)> {
+    fn take_room(&mut self, flow: &Flow, reuse: Reuse) -> Option<(u32, FlowKey)> {
         let (index, _) = self.places.take()?;
         let ends = self.shard.locals.take(flow, reuse);
         if ends.is_none() {
@@ -377,7 +440,7 @@ impl Tcp {
     }
 
     /// What `take_room` gave is not needed after all.
-    fn give_room_back(&mut self, (index, ends): (u32, Ends)) {
+    fn give_room_back(&mut self, (index, ends): (u32, FlowKey)) {
         self.shard.locals.give_back(&ends);
         self.places.give_back(index);
     }
@@ -387,7 +450,7 @@ impl Tcp {
         self.enter(connection.hash, index);
         match self.connections.get_mut(index as usize) {
             Some(place) => {
-                connection.facts.put(Facts::TOUCHED, place.facts.has(Facts::TOUCHED));
+                connection.flags.put(ConnFlags::DIRTY, place.flags.has(ConnFlags::DIRTY));
                 *place = connection;
             }
             None => self.connections.push(connection),
@@ -397,9 +460,9 @@ impl Tcp {
 
     /// Makes a new connection in its place; the flow table gets an entry, or that of the embryonic
     /// connection which it was.
-    fn make(&mut self, now: Instant, index: u32, begin: &Begin, embryo: Option<u32>) {
-        match embryo {
-            Some(embryo) => self.shard.flows.replace(begin.hash, embryo, index),
+    fn make(&mut self, now: Instant, index: u32, begin: &Begin, half_open: Option<u32>) {
+        match half_open {
+            Some(half_open) => self.shard.flows.replace(begin.hash, half_open, index),
             None => self.enter(begin.hash, index),
         }
         let blank = &self.shard.blank;
@@ -407,6 +470,7 @@ impl Tcp {
             Some(place) => place.renew(blank, begin, now),
             None => self.connections.push(Connection::new(blank, begin, now)),
         }
+        self.last = index;
         self.prepare(now, index);
     }
 

@@ -4,16 +4,16 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use super::connection::{Begin, Connection};
+use super::connection::{Begin, Connection, Role};
 use super::deadline::Deadline;
-use super::facts::Facts;
-use super::fast_open::Role;
-use super::holding::Reuse;
-use super::settle::touch;
+use super::dirty_list::mark_dirty;
+use super::fast_open;
+use super::flags::ConnFlags;
+use super::send_hold::Reuse;
 use super::state::{Closed, Input, State, SynSent, transition};
-use super::{Found, Tcp};
+use super::{Found, Lookup, Tcp};
 use crate::chunk::Chunk;
-use crate::cx::Cx;
+use crate::context::Context;
 use crate::error::{CloseReason, ConnectError, OperationError};
 use crate::flow_table::Flow;
 use crate::id::{ConnId, PoolId};
@@ -41,15 +41,15 @@ impl Tcp {
     /// See [`ConnectError`].
     pub(crate) fn connect<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         remote: SocketAddr,
         local: Option<SocketAddr>,
         pool: PoolId,
         fits: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<ConnId, ConnectError> {
-        let Chosen { flow, hash, time_wait } = self.choose_flow(cx, remote, local, fits)?;
+        let Chosen { flow, hash, time_wait } = self.choose_flow(context, remote, local, fits)?;
         let ts_offset = self.shard.secret.timestamp_offset(&flow);
-        let mut iss = self.shard.secret.isn(&flow, cx.now);
+        let mut iss = self.shard.secret.isn(&flow, context.now);
         // Before the older connection's wait is over: without room it goes on.
         let (index, ends) =
             self.take_room(&flow, Reuse::default()).ok_or(ConnectError::TooManyConnections)?;
@@ -61,18 +61,18 @@ impl Tcp {
         let state = State::SynSent(SynSent);
         debug_assert!(transition(CLOSED, Input::OpenActive).is_some_and(|(to, _)| to == state));
         let begin = Begin { ends, hash, state, iss, ts_offset, pool };
-        self.make(cx.now, index, &begin, None);
+        self.make(context.now, index, &begin, None);
         let conn = &mut self.connections[index as usize];
-        conn.facts.set(Facts::SYN_DUE);
-        conn.cold.attend_at = Deadline::after_ms(cx.now, self.shard.syn_wait_ms);
-        cx.counters.totals.connects += 1;
-        self.settle_begun(cx, index);
+        conn.flags.set(ConnFlags::SYN_DUE);
+        conn.cold.attend_at = Deadline::after_ms(context.now, self.shard.syn_wait_ms);
+        context.counters.totals.connects += 1;
+        self.schedule_begun(context, index);
         Ok(self.id(index))
     }
 
     fn choose_flow<M>(
         &mut self,
-        cx: &Cx<'_, M>,
+        context: &Context<'_, M>,
         remote: SocketAddr,
         local: Option<SocketAddr>,
         fits: &dyn Fn(SocketAddr) -> bool,
@@ -84,29 +84,31 @@ impl Tcp {
         let wanted = local.filter(|local| !local.ip().is_unspecified());
         let ip = match wanted {
             // MUST-43.
-            Some(local) if local.is_ipv4() != remote.is_ipv4() || !cx.ip.is_ours(local.ip()) => {
+            Some(local)
+                if local.is_ipv4() != remote.is_ipv4() || !context.ip.is_ours(local.ip()) =>
+            {
                 return Err(ConnectError::BadLocalAddress);
             }
             // MUST-46: nor one host of many, nor where no route leads.
-            Some(_) if cx.ip.via(remote.ip()).is_none() => return Err(ConnectError::NoRoute),
+            Some(_) if context.ip.via(remote.ip()).is_none() => return Err(ConnectError::NoRoute),
             Some(local) => local.ip(),
             // MUST-44.
-            None => cx.ip.source_for(remote.ip()).ok_or(ConnectError::NoRoute)?,
+            None => context.ip.source_for(remote.ip()).ok_or(ConnectError::NoRoute)?,
         };
         let port = local.map_or(0, |local| local.port());
         let flow =
             Flow { local: ip, remote: remote.ip(), local_port: port, remote_port: remote.port() };
         if port != 0 {
             let is_ours = fits(SocketAddr::new(ip, port));
-            let free = if is_ours { self.look_up_free(flow, cx.now) } else { None };
+            let free = if is_ours { self.look_up_free(flow, context.now) } else { None };
             return free.ok_or(ConnectError::InUse);
         }
-        let range = cx.config.ephemeral_ports;
+        let range = context.config.ephemeral_ports;
         let mut candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
         let mut found = None;
         for local_port in candidates.by_ref() {
             if fits(SocketAddr::new(ip, local_port)) {
-                found = self.look_up_free(Flow { local_port, ..flow }, cx.now);
+                found = self.look_up_free(Flow { local_port, ..flow }, context.now);
             }
             if found.is_some() {
                 break;
@@ -116,12 +118,12 @@ impl Tcp {
         found.ok_or(ConnectError::NoPort)
     }
 
-    /// Looks `flow` up. `None`: somebody uses it, and not only what waits for old segments that
-    /// timestamps tell apart.
+    /// Looks `flow` up. Returns `None` if it is in use, except by a TIME-WAIT record that
+    /// timestamps allow to reuse.
     #[inline]
     fn look_up_free(&self, flow: Flow, now: Instant) -> Option<Chosen> {
-        let hash = self.shard.flows.hash(&flow);
-        let time_wait = match self.find(hash, &flow) {
+        let Lookup { hash, found } = self.look_up(&flow);
+        let time_wait = match found {
             None => None,
             Some(Found::TimeWait(index)) => {
                 let (record, timestamps) = self.time_waits.get(index);
@@ -135,7 +137,7 @@ impl Tcp {
         Some(Chosen { flow, hash, time_wait })
     }
 
-    /// Ends the wait of an older connection; our numbers went up to there.
+    /// Ends the wait of an older connection; returns the last sequence number that it used.
     fn take_over_time_wait(&mut self, index: u32) -> SeqNum {
         let after = self.time_waits.get(index).0.snd_nxt;
         self.end_time_wait(index);
@@ -148,7 +150,7 @@ impl Tcp {
     /// Nothing was taken, and why.
     pub(crate) fn send<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         id: ConnId,
         chunk: Chunk,
     ) -> Result<(), OperationError> {
@@ -156,20 +158,23 @@ impl Tcp {
         if chunk.len == 0 {
             return Err(OperationError::BadChunk);
         }
-        let queued = conn.send.bytes();
+        let queued = conn.send.queue.bytes();
         let fits = queued.checked_add(chunk.len).is_some_and(|all| all <= conn.cold.send_buffer);
-        // Nobody may hold more chunks than are left for the others.
-        let greedy = conn.send.chunks() > shard.nodes.free();
+        // No connection may hold more chunks than are left for the others.
+        let greedy = conn.send.queue.chunks() > shard.nodes.free();
         if queued > 0 && (!fits || greedy) {
             return Err(OperationError::QueueFull);
         }
         if chunk.len > crate::limits::BUFFER_BYTES_MAX {
             return Err(OperationError::BadChunk);
         }
-        conn.send.push(&mut shard.nodes, chunk).map_err(|_| OperationError::QueueFull)?;
+        conn.send.queue.push(&mut shard.nodes, chunk).map_err(|_| OperationError::QueueFull)?;
+        if matches!(conn.state, State::SynSent(_)) {
+            fast_open::release_syn(conn, shard, context.now);
+        }
         // Nothing to tell comes of it.
-        shard.now = cx.now;
-        touch(conn, shard, id.index);
+        shard.now = context.now;
+        mark_dirty(conn, shard, id.index);
         Ok(())
     }
 
@@ -179,14 +184,14 @@ impl Tcp {
     /// The id is stale, or nothing can be sent.
     pub(crate) fn mark_urgent<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         id: ConnId,
     ) -> Result<(), OperationError> {
         let (conn, shard) = self.sender(id, false)?;
         // MUST-62: the byte after the last urgent one.
         let end = conn.fin_seq();
-        shard.rares.of(conn, cx.now).snd_up = end;
-        self.settle(cx, id.index);
+        shard.rares.of(conn, context.now).snd_up = end;
+        self.schedule(context, id.index);
         Ok(())
     }
 
@@ -196,13 +201,13 @@ impl Tcp {
     /// The id is stale, or nothing can be sent; [`OperationError::QueueFull`].
     pub(crate) fn end_record<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         id: ConnId,
     ) -> Result<(), OperationError> {
         let (conn, shard) = self.sender(id, false)?;
-        conn.send.end_record(&mut shard.nodes).map_err(|_| OperationError::QueueFull)?;
-        shard.rares.of(conn, cx.now).options.has_records = true;
-        self.settle(cx, id.index);
+        conn.send.queue.end_record(&mut shard.nodes).map_err(|_| OperationError::QueueFull)?;
+        shard.rares.of(conn, context.now).options.has_records = true;
+        self.schedule(context, id.index);
         Ok(())
     }
 
@@ -228,8 +233,12 @@ impl Tcp {
         let conn = self.connection(id.index);
         let role = self.shard.rares.get(conn).map(|rare| rare.fast_open);
         match conn.state {
-            State::FastOpen(_) if !conn.facts.has(Facts::CLOSE_LATER) => Ok(()),
-            State::SynSent(_) if early && matches!(role, Some(Role::Client { .. })) => Ok(()),
+            State::FastOpen(_) if !conn.flags.has(ConnFlags::CLOSE_LATER) => Ok(()),
+            State::SynSent(_)
+                if early && matches!(role, Some(Role::Client { .. } | Role::Held { .. })) =>
+            {
+                Ok(())
+            }
             state if state.is_synchronized() => Err(OperationError::Closing),
             _ => Err(OperationError::NotConnected),
         }

@@ -1,4 +1,4 @@
-//! What leaves, when, and how it looks.
+//! Output: selects, builds and sends segments.
 //!
 //! Read first: RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows, the sender's side), §3.8.6.1
 //! (zero windows); [mTCP 3.2.3] for the order of the lists.
@@ -14,18 +14,18 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use super::connection::Connection;
+use super::connection::{Connection, Role};
+use super::control_queue::{ControlQueue, Parked, Reply, Reset};
 use super::deadline::{Deadline, Stamp};
-use super::facts::Facts;
-use super::fast_open::Role;
+use super::dirty_list::mark_dirty;
+use super::flags::ConnFlags;
 use super::isn::{microseconds, timestamp};
 use super::recovery::Sent;
-use super::replies::{Parked, Replies, Reply, Reset};
-use super::settle::{is_silent, touch};
+use super::send_queue::Data;
 use super::state::{Input, State};
-use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, handshake, path_search, window};
+use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, events, handshake, plpmtud, window};
+use crate::context::Context;
 use crate::counters::Drop;
-use crate::cx::Cx;
 use crate::error::CloseReason;
 use crate::flow_table::Flow;
 use crate::frame::Transmit;
@@ -40,11 +40,11 @@ use crate::wire::tcp::{
 use crate::wire::{Ecn, Protocol, checksum};
 
 pub(super) use control::{times, write as write_control};
-pub(super) use usual::has_usual;
+pub(super) use fast_path::has_usual;
 
 mod control;
+mod fast_path;
 mod syn;
-mod usual;
 
 /// Largest payload of one frame where the link cuts it: what an IP packet holds.
 const TSO_BYTES_MAX: u32 = 65_535 - 60 - 60;
@@ -52,32 +52,16 @@ const TSO_BYTES_MAX: u32 = 65_535 - 60 - 60;
 /// R2 of data at least (SHLD-11).
 const R2_MIN: Duration = Duration::from_secs(100);
 
-/// Data to be sent in one frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Data {
-    /// Its sequence numbers, a FIN's included.
-    pub(super) range: SeqRange,
-    pub(super) kind: Sent,
-    /// The last of `range` is our FIN.
-    pub(super) fin: bool,
-}
-
-impl Data {
-    pub(super) fn is_new(&self) -> bool {
-        self.kind == Sent::New
-    }
-}
-
 /// The list that a connection belongs on.
 pub(super) fn wants(conn: &Connection, has_data: bool) -> Option<usize> {
     if conn.state.is_closed() {
         return None;
     }
-    if conn.facts.any(Facts::SYN_DUE.or(Facts::PROBE_DUE)) {
+    if conn.flags.any(ConnFlags::SYN_DUE.or(ConnFlags::PROBE_DUE)) {
         return Some(CONTROL);
     }
     let has_ack = conn.state.is_synchronized() || matches!(conn.state, State::SynReceived(_));
-    if has_ack && conn.facts.has(Facts::PURE_ACK) {
+    if has_ack && conn.flags.has(ConnFlags::PURE_ACK) {
         return Some(ACK);
     }
     if !conn.state.is_synchronized() {
@@ -86,7 +70,7 @@ pub(super) fn wants(conn: &Connection, has_data: bool) -> Option<usize> {
     if has_data {
         return Some(DATA);
     }
-    conn.facts.has(Facts::ACK_NOW).then_some(ACK)
+    conn.flags.has(ConnFlags::ACK_NOW).then_some(ACK)
 }
 
 /// What data may be sent now. Retransmissions first, then a tail loss probe, then new data.
@@ -96,16 +80,16 @@ pub(super) fn next_data(conn: &Connection, shard: &Shard) -> Option<Data> {
         let len = within_record(conn, shard, range).unwrap_or(range.len());
         return Some(data(conn, SeqRange::new(range.start, len), Sent::Retransmission));
     }
-    if conn.facts.has(Facts::TAIL_PROBE_DUE) {
+    if conn.flags.has(ConnFlags::TAIL_PROBE_DUE) {
         return tail_probe(conn, shard);
     }
     let idle = conn.unsent() == 0 && !conn.fin_waits();
-    if idle || conn.facts.has(Facts::STARVED) {
+    if idle || conn.flags.has(ConnFlags::STARVED) {
         return None;
     }
     let allowance = recovery.allowance(&shard.records);
     let len = new_len(conn, shard, allowance)?;
-    Some(data(conn, SeqRange::new(conn.snd_nxt, len), Sent::New))
+    Some(data(conn, SeqRange::new(conn.send.nxt, len), Sent::New))
 }
 
 /// How much of `range` belongs to the record that it begins in; `None`: all of it does, and the
@@ -114,7 +98,7 @@ fn within_record(conn: &Connection, shard: &Shard, range: SeqRange) -> Option<u3
     if !shard.rares.options(conn).has_records {
         return None;
     }
-    let bytes = conn.send.record_bytes(&shard.nodes, range.start.since(conn.snd_una))?;
+    let bytes = conn.send.queue.record_bytes(&shard.nodes, range.start.since(conn.send.una))?;
     (conn.fin_seq().after(range.start + bytes)).then(|| bytes.min(range.len()))
 }
 
@@ -126,11 +110,11 @@ fn data(conn: &Connection, range: SeqRange, kind: Sent) -> Data {
 /// RFC 8985 §7.3: new data if there is some, else the last segment again.
 fn tail_probe(conn: &Connection, shard: &Shard) -> Option<Data> {
     let waiting = conn.unsent() + u32::from(conn.fin_waits());
-    let len = waiting.min(u32::from(conn.mss)).min(conn.window_room());
-    let new = SeqRange::new(conn.snd_nxt, len);
+    let len = waiting.min(u32::from(conn.mss)).min(conn.send.window_room());
+    let new = SeqRange::new(conn.send.nxt, len);
     let len = within_record(conn, shard, new).unwrap_or(len);
     if len > 0 {
-        return Some(data(conn, SeqRange::new(conn.snd_nxt, len), Sent::New));
+        return Some(data(conn, SeqRange::new(conn.send.nxt, len), Sent::New));
     }
     let range = conn.cold.recovery.probe(&shard.records)?;
     Some(data(conn, range, Sent::Probe))
@@ -143,23 +127,23 @@ fn new_len(conn: &Connection, shard: &Shard, allowance: u32) -> Option<u32> {
     if waiting == 0 {
         return None;
     }
-    let record = within_record(conn, shard, SeqRange::new(conn.snd_nxt, waiting));
+    let record = within_record(conn, shard, SeqRange::new(conn.send.nxt, waiting));
     if record.is_none() {
-        match path_search::next(conn, shard, allowance) {
-            path_search::Next::AsAlways => {}
-            path_search::Next::Probe(len) => return Some(len),
-            path_search::Next::Wait => return None,
+        match plpmtud::next(conn, shard, allowance) {
+            plpmtud::Next::AsAlways => {}
+            plpmtud::Next::Probe(len) => return Some(len),
+            plpmtud::Next::Wait => return None,
         }
     }
     let waiting = record.unwrap_or(waiting);
     // A FIN alone is no data: RFC 5681 §2 limits by cwnd how much data is in flight.
     let allowance = if conn.unsent() == 0 { allowance.max(1) } else { allowance };
-    let usable = waiting.min(conn.window_room()).min(allowance);
+    let usable = waiting.min(conn.send.window_room()).min(allowance);
     let mss = u32::from(conn.mss);
-    let small_in_flight = conn.cold.small_end.after(conn.snd_una);
+    let small_in_flight = conn.cold.small_end.after(conn.send.una);
     let options = shard.rares.options(conn);
     let nagle =
-        (small_in_flight && !conn.facts.has(Facts::NO_DELAY)) | options.corked | options.held;
+        (small_in_flight && !conn.flags.has(ConnFlags::NO_DELAY)) | options.corked | options.held;
     // More follows what ends a record: nothing is gained by waiting.
     let nagle = nagle && !conn.fin_waits() && record.is_none();
     if usable >= mss {
@@ -177,7 +161,7 @@ fn new_len(conn: &Connection, shard: &Shard, allowance: u32) -> Option<u32> {
     // (3) A good part of the largest window that the peer ever had.
     let part = usable >= conn.cold.snd_wnd_max / 2 && usable < allowance;
     // (4) The override timeout, and no sooner: `timers.rs` sets the fact.
-    let overdue = conn.facts.has(Facts::OVERRIDE);
+    let overdue = conn.flags.has(ConnFlags::OVERRIDE);
     ((part && !nagle) || overdue).then_some(usable)
 }
 
@@ -185,7 +169,7 @@ fn new_len(conn: &Connection, shard: &Shard, allowance: u32) -> Option<u32> {
 /// can go on (MUST-36, and the override timeout of §3.8.6.2.1).
 pub(super) fn is_stuck(conn: &Connection, has_data: bool) -> bool {
     !has_data
-        && conn.flight() == 0
+        && conn.send.flight() == 0
         && conn.state.is_synchronized()
         // The SYN-ACK's timer goes on.
         && !conn.state.is_fast_open()
@@ -203,7 +187,7 @@ struct Draft {
 
 impl Draft {
     /// A segment that no connection stands behind.
-    fn of_nobody(flow: Flow, head: Repr) -> Self {
+    fn without_connection(flow: Flow, head: Repr) -> Self {
         Self { flow, head, service: Service::default(), ecn: Ecn::NotEct, dont_fragment: true }
     }
 }
@@ -212,37 +196,68 @@ impl Tcp {
     /// Writes the next frame into `frame`.
     pub(crate) fn poll_transmit<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         frame: &mut [u8],
     ) -> Option<Transmit> {
-        self.shard.now = cx.now;
-        if self.shard.epoch != cx.ip.epoch() {
-            self.shard.epoch = cx.ip.epoch();
-            self.unpark(cx);
+        self.shard.now = context.now;
+        if self.shard.epoch != context.ip.epoch() {
+            self.shard.epoch = context.ip.epoch();
+            self.unpark(context);
         }
-        self.settle_touched();
-        while let Some(reply) = self.shard.replies.pop() {
-            if let Some(transmit) = send_reply(&mut self.shard.replies, cx, &reply, frame) {
-                return Some(transmit);
-            }
+        if let Some(sent) = self.send_direct(context, frame) {
+            return Some(sent);
         }
-        while let Some(reset) = self.shard.replies.pop_reset() {
-            let sent = control::send_reset(&mut self.shard.replies, cx, &reset, frame);
-            if sent.is_some() {
-                return sent;
-            }
+        self.schedule_dirty();
+        if !self.shard.control_queue.is_empty()
+            && let Some(sent) = control::send_queued(&mut self.shard.control_queue, context, frame)
+        {
+            return Some(sent);
         }
         while let Some(entry) = self.next_sender() {
-            let sent = match entry.checked_sub(self.embryos_from) {
-                Some(embryo) => self.send_syn_ack(cx, embryo, frame),
-                None => self.send_segment(cx, entry, frame),
+            let sent = match entry.checked_sub(self.half_open_from) {
+                Some(half_open) => self.send_syn_ack(context, half_open, frame),
+                None => self.send_segment(context, entry, frame),
             };
             if sent.is_some() {
                 return sent;
             }
-            self.settle_touched();
+            self.schedule_dirty();
         }
         None
+    }
+
+    /// Nothing can leave under the addresses and routes of `epoch`, and nothing is to be decided.
+    #[inline(always)]
+    pub(crate) fn is_silent(&self, epoch: u32) -> bool {
+        let shard = &self.shard;
+        shard.dirty.is_empty()
+            && shard.transmit.are_empty([CONTROL, ACK, DATA])
+            && shard.control_queue.is_empty()
+            && shard.epoch == epoch
+    }
+
+    /// Sends for the only dirty connection if nothing else waits to leave: it would be put on the
+    /// data list and taken off again. `None`: nothing happened.
+    #[inline(always)]
+    fn send_direct<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let Self { connections, shard, .. } = self;
+        let index = shard.dirty.only()?;
+        if !shard.control_queue.is_empty() || !shard.transmit.are_empty([CONTROL, ACK, DATA]) {
+            return None;
+        }
+        let conn = connections.get_mut(index as usize)?;
+        if conn.send.queue.bytes() == 0 || conn.flags.has(ConnFlags::PARKED) {
+            return None;
+        }
+        let hop = hop(context, conn)?;
+        let sent = fast_path::send(conn, shard, context, (hop, index), frame)?;
+        conn.flags.clear(ConnFlags::DIRTY);
+        shard.dirty.clear();
+        Some(sent)
     }
 
     /// Who sends next: control segments before ACKs before data [mTCP 3.2.3].
@@ -252,160 +267,135 @@ impl Tcp {
 
     fn send_segment<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         index: u32,
         frame: &mut [u8],
     ) -> Option<Transmit> {
         let conn = &mut self.connections[index as usize];
         let shard = &mut self.shard;
-        let Some(hop) = hop(cx, conn) else {
-            self.park(cx, index);
+        let Some(hop) = hop(context, conn) else {
+            self.park(context, index);
             return None;
         };
-        if conn.send.bytes() > 0
-            && let Some(usual) = usual::send(conn, shard, cx, (hop, index), frame)
+        if conn.send.queue.bytes() > 0
+            && let Some(usual) = fast_path::send(conn, shard, context, (hop, index), frame)
         {
             return Some(usual);
         }
-        let transmit = if conn.facts.has(Facts::SYN_DUE) {
-            Some(syn::send(conn, shard, cx, (hop, frame)))
-        } else if conn.facts.has(Facts::PROBE_DUE) {
-            conn.facts.clear(Facts::PROBE_DUE);
-            Some(send_ack(conn, shard, cx, (hop, conn.snd_una - 1), frame))
-        } else if conn.facts.has(Facts::PURE_ACK) {
-            Some(send_ack(conn, shard, cx, (hop, conn.snd_nxt), frame))
-        } else if !is_silent(conn)
+        let transmit = if conn.flags.has(ConnFlags::SYN_DUE) {
+            Some(syn::send(conn, shard, context, (hop, frame)))
+        } else if conn.flags.has(ConnFlags::PROBE_DUE) {
+            conn.flags.clear(ConnFlags::PROBE_DUE);
+            Some(send_ack(conn, shard, context, (hop, conn.send.una - 1), frame))
+        } else if conn.flags.has(ConnFlags::PURE_ACK) {
+            Some(send_ack(conn, shard, context, (hop, conn.send.nxt), frame))
+        } else if !conn.is_silent()
             && let Some(data) = next_data(conn, shard)
         {
-            send_data(conn, shard, cx, (hop, data), frame)
-        } else if conn.facts.has(Facts::ACK_NOW) {
-            Some(send_ack(conn, shard, cx, (hop, conn.snd_nxt), frame))
+            send_data(conn, shard, context, (hop, data), frame)
+        } else if conn.flags.has(ConnFlags::ACK_NOW) {
+            Some(send_ack(conn, shard, context, (hop, conn.send.nxt), frame))
         } else {
             None
         };
         if transmit.is_some() {
             conn.cold.tally.segments_out = conn.cold.tally.segments_out.wrapping_add(1);
         }
-        self.settle_sent(cx, index);
+        self.schedule_sent(context, index);
         transmit
     }
 
-    /// Nobody knows the next hop's address yet, or there is no way at all.
-    fn park<M: Memory>(&mut self, cx: &mut Cx<'_, M>, index: u32) {
-        self.connections[index as usize].facts.set(Facts::PARKED);
-        self.settle(cx, index);
+    /// Parks a connection whose next hop is unresolved, or that has no route.
+    fn park<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
+        self.connections[index as usize].flags.set(ConnFlags::PARKED);
+        self.schedule(context, index);
     }
 
     /// Routes changed: all that wait for a next hop try again.
-    fn unpark<M>(&mut self, cx: &mut Cx<'_, M>) {
-        self.unpark_replies(cx, |_| Parked::Goes);
+    fn unpark<M>(&mut self, context: &mut Context<'_, M>) {
+        self.unpark_replies(context, |_| Parked::Goes);
         while let Some(entry) = self.shard.transmit.pop(PARKED) {
-            if entry < self.embryos_from {
+            if entry < self.half_open_from {
                 let conn = &mut self.connections[entry as usize];
-                conn.facts.clear(Facts::PARKED);
-                touch(conn, &mut self.shard, entry);
+                conn.flags.clear(ConnFlags::PARKED);
+                mark_dirty(conn, &mut self.shard, entry);
             } else {
                 self.shard.transmit.put(CONTROL, entry);
             }
         }
     }
 
-    fn unpark_replies<M>(&mut self, cx: &mut Cx<'_, M>, becomes: impl FnMut(&Reply) -> Parked) {
-        let lost = self.shard.replies.unpark(becomes);
-        (0..lost).for_each(|_| cx.counters.drop(Drop::NextHopUnresolved));
+    fn unpark_replies<M>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        becomes: impl FnMut(&Reply) -> Parked,
+    ) {
+        let lost = self.shard.control_queue.unpark(becomes);
+        (0..lost).for_each(|_| context.counters.drop(Drop::NextHopUnresolved));
     }
 
-    /// A next hop was found, or nobody is there: all that wait try again, and those that wait for
-    /// another one wait again.
+    /// Retries all parked connections after a next hop was resolved or failed; those that wait for
+    /// another next hop are parked again.
     pub(crate) fn on_neighbour<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         neighbour: IpAddr,
         resolved: bool,
     ) {
-        let ip = &*cx.ip;
-        let lost = self.shard.replies.unpark(|reply| {
+        let ip = &*context.ip;
+        let lost = self.shard.control_queue.unpark(|reply| {
             match (ip.via(reply.flow.remote) == Some(neighbour), resolved) {
                 (true, true) => Parked::Goes,
                 (true, false) => Parked::Lost,
                 (false, _) => Parked::Waits,
             }
         });
-        (0..lost).for_each(|_| cx.counters.drop(Drop::NextHopUnresolved));
+        (0..lost).for_each(|_| context.counters.drop(Drop::NextHopUnresolved));
         while let Some(entry) = self.shard.transmit.pop(PARKED) {
-            let lost = |dst| !resolved && cx.ip.via(dst) == Some(neighbour);
-            if let Some(embryo) = entry.checked_sub(self.embryos_from) {
-                if lost(self.embryos.get(embryo).flow.remote) {
-                    self.forget_embryo(embryo);
+            let lost = |dst| !resolved && context.ip.via(dst) == Some(neighbour);
+            if let Some(half_open) = entry.checked_sub(self.half_open_from) {
+                if lost(self.half_open.get(half_open).flow.remote) {
+                    self.forget_half_open(half_open);
                 } else {
                     self.shard.transmit.put(CONTROL, entry);
                 }
                 continue;
             }
             let conn = &mut self.connections[entry as usize];
-            conn.facts.clear(Facts::PARKED);
+            conn.flags.clear(ConnFlags::PARKED);
             // Who spoke to us a while ago may come back (SHLD-11); who never did is not there.
-            let silent = conn.cold.heard_at.age(cx.now) > R2_MIN;
+            let silent = conn.cold.heard_at.age(context.now) > R2_MIN;
             if lost(conn.ends.remote()) && (silent || !conn.state.is_synchronized()) {
-                self.end(cx, entry, Input::GiveUp(CloseReason::HostUnreachable));
+                self.end(context, entry, Input::GiveUp(CloseReason::HostUnreachable));
             } else {
-                self.settle(cx, entry);
+                self.schedule(context, entry);
             }
         }
     }
 }
 
 /// The way to the peer: the one used last, or a new one.
-fn hop<M>(cx: &mut Cx<'_, M>, conn: &mut Connection) -> Option<Hop> {
+fn hop<M>(context: &mut Context<'_, M>, conn: &mut Connection) -> Option<Hop> {
     if let Some(hop) = conn.cold.hop
-        && cx.ip.hop_is_fresh(cx.now, hop)
+        && context.ip.hop_is_fresh(context.now, hop)
     {
         return Some(hop);
     }
-    conn.cold.hop = match cx.ip.next_hop(cx.now, conn.ends.remote()) {
+    conn.cold.hop = match context.ip.next_hop(context.now, conn.ends.remote()) {
         NextHop::Ready(hop) => Some(hop),
         NextHop::Waiting | NextHop::NoRoute => None,
     };
     conn.cold.hop
 }
 
-fn send_reply<M>(
-    replies: &mut Replies,
-    cx: &mut Cx<'_, M>,
-    reply: &Reply,
-    frame: &mut [u8],
-) -> Option<Transmit> {
-    let hop = match cx.ip.next_hop(cx.now, reply.flow.remote) {
-        NextHop::Ready(hop) => hop,
-        // RFC 1122 §2.3.2.2: saved, rather than discarded.
-        NextHop::Waiting => {
-            if replies.park(*reply) {
-                cx.counters.drop(Drop::NextHopUnresolved);
-            }
-            return None;
-        }
-        NextHop::NoRoute => {
-            cx.counters.drop(Drop::NextHopUnresolved);
-            return None;
-        }
-    };
-    let head = Repr {
-        src_port: reply.flow.local_port,
-        dst_port: reply.flow.remote_port,
-        seq: reply.seq,
-        ack: reply.ack,
-        flags: reply.flags,
-        window: reply.window,
-        urgent: 0,
-        options: reply.options,
-    };
-    Some(write_reply(cx, (&reply.flow, &head, reply.service), hop, frame))
-}
-
 /// The ACK that is due now, with everything as it is before the next segment changes it.
-pub(super) fn ack_as_it_is<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M>) -> Reply {
-    let seq = conn.snd_nxt;
-    let Repr { seq, ack, flags, window, options, .. } = head(conn, shard, cx, seq, Flags::ACK);
+pub(super) fn ack_as_it_is<M>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    context: &Context<'_, M>,
+) -> Reply {
+    let seq = conn.send.nxt;
+    let Repr { seq, ack, flags, window, options, .. } = head(conn, shard, context, seq, Flags::ACK);
     let (flow, service) = (shard.locals.flow(&conn.ends), conn.cold.service);
     Reply { flow, seq, ack, flags, window, options, service }
 }
@@ -414,26 +404,26 @@ pub(super) fn ack_as_it_is<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<
 fn send_ack<M>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     at: (Hop, SeqNum),
     frame: &mut [u8],
 ) -> Transmit {
-    if let Some(transmit) = control::send_ack(conn, shard, cx, at, frame) {
+    if let Some(transmit) = control::send_ack(conn, shard, context, at, frame) {
         return transmit;
     }
-    let head = head(conn, shard, cx, at.1, Flags::ACK);
-    write_empty(cx, &draft(conn, shard, cx, (head, false)), at.0, frame)
+    let head = head(conn, shard, context, at.1, Flags::ACK);
+    write_empty(context, &draft(conn, shard, context, (head, false)), at.0, frame)
 }
 
 fn draft<M>(
     conn: &Connection,
     shard: &Shard,
-    cx: &Cx<'_, M>,
+    context: &Context<'_, M>,
     (head, is_new_data): (Repr, bool),
 ) -> Draft {
     // RFC 3168 §6.1.4 and §6.1.5: neither pure ACKs nor retransmissions.
-    let ecn = if is_new_data && conn.facts.has(Facts::ECN) { Ecn::Ect0 } else { Ecn::NotEct };
-    let dont_fragment = cx.config.tcp.path_mtu_discovery;
+    let ecn = if is_new_data && conn.flags.has(ConnFlags::ECN) { Ecn::Ect0 } else { Ecn::NotEct };
+    let dont_fragment = context.config.tcp.path_mtu_discovery;
     let flow = shard.locals.flow(&conn.ends);
     Draft { flow, head, service: conn.cold.service, ecn, dont_fragment }
 }
@@ -442,26 +432,26 @@ fn draft<M>(
 fn head<M>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &Cx<'_, M>,
+    context: &Context<'_, M>,
     seq: SeqNum,
     flags: Flags,
 ) -> Repr {
     let mut options = Options::default();
-    if conn.facts.has(Facts::TIMESTAMPS) {
-        let value = timestamp(cx.now, conn.cold.ts_offset);
-        options.timestamps = Some(Timestamps { value, echo: conn.ts_recent });
+    if conn.flags.has(ConnFlags::TIMESTAMPS) {
+        let value = timestamp(context.now, conn.cold.ts_offset);
+        options.timestamps = Some(Timestamps { value, echo: conn.receive.ts_recent });
     }
     put_sack(conn, shard, &mut options);
     let window = window::announce(conn);
-    conn.last_ack_sent = conn.rcv_nxt;
+    conn.receive.last_ack_sent = conn.receive.nxt;
     conn.cold.ack_at = Deadline::NEVER;
-    conn.facts.clear(Facts::ACK_NOW.or(Facts::PURE_ACK));
-    let echo = if conn.facts.has(Facts::ECE_DUE) { Flags::ECE } else { Flags::NONE };
+    conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
+    let echo = if conn.flags.has(ConnFlags::ECE_DUE) { Flags::ECE } else { Flags::NONE };
     Repr {
         src_port: conn.ends.local_port(),
         dst_port: conn.ends.remote_port(),
         seq,
-        ack: conn.rcv_nxt,
+        ack: conn.receive.nxt,
         flags: flags | echo,
         window,
         urgent: 0,
@@ -472,16 +462,16 @@ fn head<M>(
 /// SACK blocks, a duplicate first (RFC 2018 §4, RFC 2883 §4).
 fn put_sack(conn: &Connection, shard: &mut Shard, options: &mut Options) {
     let rare = shard.rares.get_mut(conn);
-    let has_fin = conn.facts.has(Facts::RCV_FIN);
+    let has_fin = conn.flags.has(ConnFlags::RCV_FIN);
     let fin = rare.as_ref().filter(|_| has_fin).map(|rare| rare.rcv_fin);
     let duplicate =
         rare.map_or_else(SeqRange::default, |rare| core::mem::take(&mut rare.duplicate));
-    if !conn.facts.has(Facts::SACK) || (duplicate.is_empty() && !conn.receive.has_gap()) {
+    if !conn.flags.has(ConnFlags::SACK) || (duplicate.is_empty() && !conn.receive.queue.has_gap()) {
         return;
     }
     let mut blocks = [SackBlock::default(); SACK_BLOCKS_MAX];
     let mut count = 0;
-    let (ranges, len) = conn.receive.sack_blocks(&shard.nodes);
+    let (ranges, len) = conn.receive.queue.sack_blocks(&shard.nodes);
     let duplicate = Some(duplicate).filter(|range| !range.is_empty());
     for range in duplicate.iter().chain(&ranges[..len]) {
         if count < blocks.len() {
@@ -495,13 +485,20 @@ fn put_sack(conn: &Connection, shard: &mut Shard, options: &mut Options) {
 }
 
 /// Cuts `data` to what fits beside the options, and into the frame.
-fn fit<M>(conn: &Connection, cx: &Cx<'_, M>, data: Data, options: &Options, frame: usize) -> Data {
-    let usual = if conn.facts.has(Facts::TIMESTAMPS) { handshake::TIMESTAMPS_BYTES } else { 0 };
+fn fit<M>(
+    conn: &Connection,
+    context: &Context<'_, M>,
+    data: Data,
+    options: &Options,
+    frame: usize,
+) -> Data {
+    let usual = if conn.flags.has(ConnFlags::TIMESTAMPS) { handshake::TIMESTAMPS_BYTES } else { 0 };
     let room = u32::from(conn.mss) + u32::from(usual);
     let one = room.saturating_sub(options.bytes() as u32).max(1);
-    let headers = cx.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
+    let headers =
+        context.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
     let frame = (frame.saturating_sub(headers) as u32).min(TSO_BYTES_MAX);
-    let most = if cx.config.tso && data.kind == Sent::New {
+    let most = if context.config.tso && data.kind == Sent::New {
         (frame - frame % one).max(one.min(frame))
     } else {
         one.min(frame)
@@ -511,7 +508,7 @@ fn fit<M>(conn: &Connection, cx: &Cx<'_, M>, data: Data, options: &Options, fram
         return data;
     }
     if data.kind == Sent::Probe {
-        // It is the end that nobody has acknowledged which matters.
+        // The unacknowledged end of the data matters.
         let start = data.range.end - most - u32::from(data.fin);
         return Data { range: SeqRange { start, ..data.range }, ..data };
     }
@@ -521,64 +518,65 @@ fn fit<M>(conn: &Connection, cx: &Cx<'_, M>, data: Data, options: &Options, fram
 /// A segment that is larger than others: the frame holds it, and no option takes room from it.
 fn fits_whole<M>(
     conn: &Connection,
-    cx: &Cx<'_, M>,
+    context: &Context<'_, M>,
     data: Data,
     options: &Options,
     frame: usize,
 ) -> bool {
-    let headers = cx.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
+    let headers =
+        context.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
     options.bytes() as u32 == usual_bytes(conn) && headers + data.range.len() as usize <= frame
 }
 
 fn send_data<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     what: (Hop, Data),
     frame: &mut [u8],
 ) -> Option<Transmit> {
     let (hop, data) = what;
-    let was_idle = conn.flight() == 0;
+    let was_idle = conn.send.flight() == 0;
     if was_idle {
-        conn.cold.recovery.restart_after_idle(&mut shard.records, cx.now);
+        conn.cold.recovery.restart_after_idle(&mut shard.records, context.now);
     }
-    let mut head = head(conn, shard, cx, data.range.start, Flags::ACK);
-    let is_probe = path_search::is_probe(conn, shard, &data)
-        && fits_whole(conn, cx, data, &head.options, frame.len());
-    let data = if is_probe { data } else { fit(conn, cx, data, &head.options, frame.len()) };
+    let mut head = head(conn, shard, context, data.range.start, Flags::ACK);
+    let is_probe = plpmtud::is_probe(conn, shard, &data)
+        && fits_whole(conn, context, data, &head.options, frame.len());
+    let data = if is_probe { data } else { fit(conn, context, data, &head.options, frame.len()) };
     head.seq = data.range.start;
-    let sent = conn.cold.recovery.on_sent(&mut shard.records, cx.now, data.range, data.kind);
+    let sent = conn.cold.recovery.on_sent(&mut shard.records, context.now, data.range, data.kind);
     if sent.is_err() {
         // No record is free. The ACK goes anyway; a timer tries again.
-        conn.facts.set(Facts::STARVED);
-        let draft = draft(conn, shard, cx, (head, false));
-        return Some(write_empty(cx, &draft, hop, frame));
+        conn.flags.set(ConnFlags::STARVED);
+        let draft = draft(conn, shard, context, (head, false));
+        return Some(write_empty(context, &draft, hop, frame));
     }
     let payload = data.range.len() - u32::from(data.fin);
-    let offset = data.range.start.since(conn.snd_una);
+    let offset = data.range.start.since(conn.send.una);
     head.flags = head.flags | data_flags(conn, shard, &data);
     point_at_urgent(conn, shard, &mut head);
-    note_sent(conn, shard, cx, (&data, was_idle));
-    let draft = draft(conn, shard, cx, (head, data.kind == Sent::New));
-    let text_at = cx.ip.header_bytes(&draft.flow.remote) + draft.head.header_bytes();
+    note_sent(conn, shard, context, (&data, was_idle));
+    let draft = draft(conn, shard, context, (head, data.kind == Sent::New));
+    let text_at = context.ip.header_bytes(&draft.flow.remote) + draft.head.header_bytes();
     let text = &mut frame[text_at..text_at + payload as usize];
-    let sum = conn.send.copy_out(&shard.nodes, cx.memory, offset, text);
-    let mut transmit = write(cx, &draft, hop, (payload as usize, sum), frame);
+    let sum = conn.send.queue.copy_out(&shard.nodes, context.memory, offset, text);
+    let mut transmit = write(context, &draft, hop, (payload as usize, sum), frame);
     let one = u32::from(conn.mss) + usual_bytes(conn) - draft.head.options.bytes() as u32;
     if payload > one && !is_probe {
         transmit.segment_bytes = one as u16;
         transmit.header_bytes = text_at as u16;
     }
     if is_probe {
-        path_search::note_probe(conn, shard, data.range);
+        plpmtud::note_probe(conn, shard, data.range);
     } else if data.is_new() {
-        path_search::look(conn, shard, cx);
+        plpmtud::look(conn, shard, context);
     }
     Some(transmit)
 }
 
 fn usual_bytes(conn: &Connection) -> u32 {
-    if conn.facts.has(Facts::TIMESTAMPS) { u32::from(handshake::TIMESTAMPS_BYTES) } else { 0 }
+    if conn.flags.has(ConnFlags::TIMESTAMPS) { u32::from(handshake::TIMESTAMPS_BYTES) } else { 0 }
 }
 
 /// FIN, PSH with the last byte of the queue (MUST-61), CWR with new data (RFC 3168 §6.1.2).
@@ -594,7 +592,7 @@ fn data_flags(conn: &mut Connection, shard: &Shard, data: &Data) -> Flags {
     if has_text && (is_end && !options.unpushed || ends_record) {
         flags = flags | Flags::PSH;
     }
-    if data.kind == Sent::New && conn.facts.take(Facts::CWR_DUE) {
+    if data.kind == Sent::New && conn.flags.take(ConnFlags::CWR_DUE) {
         flags = flags | Flags::CWR;
     }
     flags
@@ -603,8 +601,9 @@ fn data_flags(conn: &mut Connection, shard: &Shard, data: &Data) -> Flags {
 /// The last byte of `data` is the last of a record.
 fn ends_record(conn: &Connection, shard: &Shard, data: &Data) -> bool {
     let last = data.range.end - u32::from(data.fin) - 1;
-    let offset = last.since(conn.snd_una);
-    offset < conn.send.bytes() && conn.send.record_bytes(&shard.nodes, offset) == Some(1)
+    let offset = last.since(conn.send.una);
+    offset < conn.send.queue.bytes()
+        && conn.send.queue.record_bytes(&shard.nodes, offset) == Some(1)
 }
 
 /// §3.8.5: every segment before the urgent pointer carries it.
@@ -621,29 +620,32 @@ fn point_at_urgent(conn: &Connection, shard: &Shard, head: &mut Repr) {
 fn note_sent<M>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     (data, was_idle): (&Data, bool),
 ) {
     let payload = data.range.len() - u32::from(data.fin);
     conn.cold.tally.bytes_out.add(payload);
-    cx.counters.totals.bytes_out += u64::from(payload);
-    conn.facts.clear(Facts::TAIL_PROBE_DUE.or(Facts::OVERRIDE).or(Facts::STARVED));
+    context.counters.totals.bytes_out += u64::from(payload);
+    conn.flags.clear(ConnFlags::TAIL_PROBE_DUE.or(ConnFlags::OVERRIDE).or(ConnFlags::STARVED));
     if data.fin {
-        conn.facts.set(Facts::FIN_SENT);
+        conn.flags.set(ConnFlags::FIN_SENT);
     }
     if data.kind != Sent::New {
-        cx.counters.totals.segments_retransmitted += 1;
-        let rare = shard.rares.of(conn, cx.now);
+        context.counters.totals.segments_retransmitted += 1;
+        let rare = shard.rares.of(conn, context.now);
         rare.segments_retransmitted = rare.segments_retransmitted.wrapping_add(1);
         rare.search.note_sent_again(data.range);
         return;
     }
     if was_idle && let Some(rare) = shard.rares.get_mut(conn) {
-        rare.progress_at = Stamp::of(cx.now);
+        rare.progress_at = Stamp::of(context.now);
     }
-    conn.snd_nxt = data.range.end;
+    conn.send.nxt = data.range.end;
+    if conn.cold.rare.is_some() {
+        events::note_unsent(conn, shard);
+    }
     if payload > 0 && conn.cold.tally.bytes_in.get() > 0 {
-        conn.facts.set(Facts::INTERACTIVE);
+        conn.flags.set(ConnFlags::INTERACTIVE);
     }
     if payload > 0 && !payload.is_multiple_of(u32::from(conn.mss)) {
         conn.cold.small_end = data.range.end;
@@ -660,47 +662,52 @@ struct Parts {
 
 /// A whole frame without payload that does not change a connection.
 pub(super) fn write_reply<M>(
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     (flow, head, service): (&Flow, &Repr, Service),
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
-    if let Some(transmit) = usual::write_reply(cx, (flow, head, service), hop, frame) {
+    if let Some(transmit) = fast_path::write_reply(context, (flow, head, service), hop, frame) {
         return transmit;
     }
-    let draft = Draft { service, ..Draft::of_nobody(*flow, *head) };
-    write_empty(cx, &draft, hop, frame)
+    let draft = Draft { service, ..Draft::without_connection(*flow, *head) };
+    write_empty(context, &draft, hop, frame)
 }
 
 /// A whole frame without payload.
-fn write_empty<M>(cx: &mut Cx<'_, M>, draft: &Draft, hop: Hop, frame: &mut [u8]) -> Transmit {
-    write(cx, draft, hop, (0, 0), frame)
+fn write_empty<M>(
+    context: &mut Context<'_, M>,
+    draft: &Draft,
+    hop: Hop,
+    frame: &mut [u8],
+) -> Transmit {
+    write(context, draft, hop, (0, 0), frame)
 }
 
 /// Writes the headers before a text of so many bytes, which is there and sums to so much.
 fn write<M>(
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     draft: &Draft,
     hop: Hop,
     text: (usize, u16),
     frame: &mut [u8],
 ) -> Transmit {
-    if let Some(transmit) = usual::write(cx, draft, hop, text, frame) {
+    if let Some(transmit) = fast_path::write(context, draft, hop, text, frame) {
         return transmit;
     }
-    let parts = start_frame(cx, draft, hop, text.0, frame);
-    finish_frame(cx, draft, &parts, text.1, frame)
+    let parts = start_frame(context, draft, hop, text.0, frame);
+    finish_frame(context, draft, &parts, text.1, frame)
 }
 
 /// Writes the headers.
 fn start_frame<M>(
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     draft: &Draft,
     hop: Hop,
     payload: usize,
     frame: &mut [u8],
 ) -> Parts {
-    let transport = cx.ip.header_bytes(&draft.flow.remote);
+    let transport = context.ip.header_bytes(&draft.flow.remote);
     let header_bytes = draft.head.header_bytes();
     let departing = Departing {
         src: draft.flow.local,
@@ -711,14 +718,14 @@ fn start_frame<M>(
         payload_bytes: header_bytes + payload,
         dont_fragment: draft.dont_fragment,
     };
-    cx.ip.write_headers(frame, hop, &departing);
+    context.ip.write_headers(frame, hop, &departing);
     let header_sum = draft.head.emit(&mut frame[transport..]);
     Parts { transport, text: transport + header_bytes, header_sum, payload }
 }
 
 /// Writes the checksum (MUST-2), or leaves it to the link.
 fn finish_frame<M>(
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     draft: &Draft,
     parts: &Parts,
     text_sum: u16,
@@ -728,8 +735,8 @@ fn finish_frame<M>(
     let segment = &mut frame[parts.transport..len];
     let Flow { local, remote, .. } = draft.flow;
     let pseudo = checksum::pseudo_header(local, remote, Protocol::Tcp.number(), segment.len());
-    cx.counters.totals.segments_out += 1;
-    if cx.config.tx_checksum {
+    context.counters.totals.segments_out += 1;
+    if context.config.tx_checksum {
         wire::write_partial_checksum(segment, pseudo);
         return Transmit {
             len,

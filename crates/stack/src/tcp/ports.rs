@@ -1,4 +1,4 @@
-//! Which port a connection leaves from.
+//! Ephemeral port selection (RFC 6056).
 //!
 //! Read first: RFC 6056 §3.3.4 (algorithm 4, double hash-based): ports to one peer follow one
 //! another from a secret place, and what one peer sees says little about another's.
@@ -53,7 +53,7 @@ impl PortCounters {
         Candidates { group, first, count, offset: offset.wrapping_add(counter), tried: 0 }
     }
 
-    /// Who calls one peer often asks for the same again and again.
+    /// Returns the hashes for a flow, cached for repeated connections to one peer.
     fn hashes(&mut self, secret: &Secret, flow: &Flow) -> Hashes {
         match self.last {
             Some((last, hashes)) if last == *flow => hashes,

@@ -1,4 +1,4 @@
-//! Receive queue: bytes that have arrived and that the application has not taken.
+//! Receive queue: received bytes that the application has not taken.
 //!
 //! Read first: RFC 9293 §3.10.7.4 (seventh), RFC 2018 §4 for the order of SACK blocks, RFC 2883
 //! for duplicates.
@@ -21,11 +21,12 @@
 //!   sorted.
 //! - Each chunk has a buffer of its own, and the bytes from its end to the buffer's are free.
 //! - A buffer that waits without a node is the only one of its queue: there is no gap.
-//! - A queue has an [`Apart`] exactly while it has a gap: most connections never do.
+//! - A queue has an [`OutOfOrderList`] exactly while it has a gap: most connections never do.
 
 use core::fmt;
 
 use super::chunks::ChunkNodes;
+use super::out_of_order::{OutOfOrderList, RECENT};
 use crate::chunk::Chunk;
 use crate::id::{BufId, PoolId};
 use crate::limits::{OUT_OF_ORDER_CHUNKS_MAX, SPARSE_CHUNK_BYTES_MIN, SPARSE_CHUNKS_MAX};
@@ -36,10 +37,6 @@ use crate::wire::checksum;
 
 /// In `ready_tail`.
 const NO_NODE: u32 = u32::MAX;
-
-/// How many ranges are remembered as the most recent ones: as many SACK blocks as fit beside no
-/// other option (RFC 2018 §3).
-const RECENT: usize = 4;
 
 /// What became of a segment's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,18 +74,6 @@ impl fmt::Debug for ReceiveQueue {
     }
 }
 
-/// What a connection has behind gaps.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Apart {
-    head: u32,
-    tail: u32,
-    chunks: u32,
-    bytes: u32,
-    /// A number inside each of the ranges that grew last, the latest first.
-    recent: [SeqNum; RECENT],
-    recent_count: u8,
-}
-
 /// Bytes that were copied to behind what is ready, and are not part of it yet.
 pub(crate) struct Staged {
     /// How many lie in the last buffer.
@@ -119,6 +104,12 @@ impl ReceiveQueue {
         self.ready_bytes
     }
 
+    /// Nothing waits, in order or behind a gap.
+    #[inline(always)]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.ready_tail == 0 && !self.apart.is_some()
+    }
+
     /// Bytes behind gaps.
     pub(crate) fn apart_bytes(&self, nodes: &ChunkNodes) -> u32 {
         self.apart(nodes).map_or(0, |apart| apart.bytes)
@@ -129,7 +120,7 @@ impl ReceiveQueue {
         self.apart.is_some()
     }
 
-    fn apart<'a>(&self, nodes: &'a ChunkNodes) -> Option<&'a Apart> {
+    fn apart<'a>(&self, nodes: &'a ChunkNodes) -> Option<&'a OutOfOrderList> {
         nodes.aparts.get(self.apart)
     }
 
@@ -340,7 +331,7 @@ impl ReceiveQueue {
     }
 
     #[cfg(test)]
-    /// The chunks in order, for whoever moves the connection elsewhere.
+    /// Returns the chunks in order, for migration.
     pub(crate) fn iter<'a>(&self, nodes: &'a ChunkNodes) -> impl Iterator<Item = Chunk> + use<'a> {
         let mut only = self.only();
         let mut link = if only.is_some() { 0 } else { self.ready_head };
@@ -458,9 +449,9 @@ impl ReceiveQueue {
             inserted.no_room = true;
             return;
         }
-        let mut apart = *store.nodes.aparts.get_or_take(&mut self.apart, Apart::default);
+        let mut apart = *store.nodes.aparts.get_or_take(&mut self.apart, OutOfOrderList::default);
         apart.keep(store, seq, payload, inserted);
-        apart.touch(store.nodes, seq);
+        apart.mark_dirty(store.nodes, seq);
         if apart.head == 0 {
             store.nodes.aparts.give_back(&mut self.apart);
         } else if let Some(kept) = store.nodes.aparts.get_mut(self.apart) {
@@ -469,7 +460,7 @@ impl ReceiveQueue {
     }
 }
 
-impl Apart {
+impl OutOfOrderList {
     fn keep<M: Memory>(
         &mut self,
         store: &mut Store<'_, M>,
@@ -592,7 +583,7 @@ impl Apart {
     }
 
     /// The range around `seq` grew: it is the most recent one now.
-    fn touch(&mut self, nodes: &ChunkNodes, seq: SeqNum) {
+    fn mark_dirty(&mut self, nodes: &ChunkNodes, seq: SeqNum) {
         let Some(range) = self.range_around(nodes, seq) else { return };
         let mut recent = [seq; RECENT];
         let mut count = 1;

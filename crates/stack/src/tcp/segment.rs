@@ -1,12 +1,12 @@
-//! A segment that arrived, with what the packet around it says.
+//! A received segment with metadata of its packet.
 
 use crate::counters::Drop;
 use crate::flow_table::Flow;
 use crate::frame::{Checksums, Received};
 use crate::ip::Arrived;
 use crate::seq::SeqNum;
+use crate::wire::fast_path::{FastSegment, Other};
 use crate::wire::tcp::{Flags, Options, View};
-use crate::wire::usual::{Other, Usual};
 use crate::wire::{Ecn, Protocol, checksum};
 
 /// A segment.
@@ -64,7 +64,7 @@ impl<'a> Segment<'a> {
 
     /// The same of headers that were read already, without a mark of congestion; the checksum was
     /// checked.
-    pub(crate) fn of_usual(usual: &Usual<'a>, received: Received) -> Self {
+    pub(crate) fn of_usual(usual: &FastSegment<'a>, received: Received) -> Self {
         Self {
             flow: Flow {
                 local: usual.dst,

@@ -27,13 +27,30 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::chunks::{ChunkNodes, Full, Node};
+use super::recovery::Sent;
 use crate::chunk::Chunk;
 use crate::id::BufId;
 use crate::memory::Memory;
-use crate::seq::SeqNum;
+use crate::seq::{SeqNum, SeqRange};
 
 /// In `tail`.
 const NO_NODE: u32 = u32::MAX;
+
+/// Data to be sent in one frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Data {
+    /// Its sequence numbers, a FIN's included.
+    pub(super) range: SeqRange,
+    pub(super) kind: Sent,
+    /// The last of `range` is our FIN.
+    pub(super) fin: bool,
+}
+
+impl Data {
+    pub(super) fn is_new(&self) -> bool {
+        self.kind == Sent::New
+    }
+}
 
 /// The send queue of one connection.
 #[derive(Clone, Copy, Default)]

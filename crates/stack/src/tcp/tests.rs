@@ -15,6 +15,7 @@ use crate::wire::{Protocol, ipv4};
 mod anything;
 mod exchange;
 mod fast_open;
+mod handover;
 mod holding;
 mod peer;
 mod requirements;
@@ -51,15 +52,15 @@ impl Host {
     pub(super) fn with<R>(
         &mut self,
         now: Instant,
-        f: impl FnOnce(&mut Tcp, &mut Cx<'_, HeapMemory>) -> R,
+        f: impl FnOnce(&mut Tcp, &mut Context<'_, HeapMemory>) -> R,
     ) -> R {
         let Self { tcp, ip, config, counters, memory, .. } = self;
-        f(tcp, &mut Cx { now, memory, ip, config, counters })
+        f(tcp, &mut Context { now, memory, ip, config, counters })
     }
 
     pub(super) fn frame(&mut self, now: Instant) -> Option<(Vec<u8>, Transmit)> {
         let mut frame = vec![0; self.config.tx_frame_bytes as usize];
-        let transmit = self.with(now, |tcp, cx| tcp.poll_transmit(cx, &mut frame))?;
+        let transmit = self.with(now, |tcp, context| tcp.poll_transmit(context, &mut frame))?;
         frame.truncate(transmit.len);
         Some((frame, transmit))
     }
@@ -78,7 +79,7 @@ impl Host {
             checksums: crate::frame::Checksums::Unverified,
             segment_bytes: 0,
         };
-        self.with(now, |tcp, cx| tcp.on_segment(cx, &arrived));
+        self.with(now, |tcp, context| tcp.on_segment(context, &arrived));
     }
 
     /// Takes all events; bytes are kept and asked for again.
@@ -95,7 +96,7 @@ impl Host {
 
     pub(super) fn send(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> bool {
         let Some(chunk) = self.memory.chunk_of(bytes) else { return false };
-        let sent = self.with(now, |tcp, cx| tcp.send(cx, conn, chunk));
+        let sent = self.with(now, |tcp, context| tcp.send(context, conn, chunk));
         if sent.is_err() {
             self.memory.free(chunk.buf);
         }
@@ -140,7 +141,10 @@ impl Pair {
 
     pub(super) fn listen(&mut self) -> ListenerId {
         let local = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), PORT);
-        let id = self.b.with(self.now, |tcp, cx| tcp.listen(cx.ip, local, 8, PoolId(0))).unwrap();
+        let id = self
+            .b
+            .with(self.now, |tcp, context| tcp.listen(context.ip, local, 8, PoolId(0)))
+            .unwrap();
         self.b.tcp.accept(id, 100).unwrap();
         id
     }
@@ -148,7 +152,7 @@ impl Pair {
     pub(super) fn connect(&mut self) -> ConnId {
         let remote = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), PORT);
         self.a
-            .with(self.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+            .with(self.now, |tcp, context| tcp.connect(context, remote, None, PoolId(0), &|_| true))
             .unwrap()
     }
 
@@ -191,8 +195,8 @@ impl Pair {
             let next = timers.iter().flatten().copied().chain(frame).min();
             let Some(next) = next.filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
-            self.a.with(self.now, |tcp, cx| tcp.on_timeout(cx));
-            self.b.with(self.now, |tcp, cx| tcp.on_timeout(cx));
+            self.a.with(self.now, |tcp, context| tcp.on_timeout(context));
+            self.b.with(self.now, |tcp, context| tcp.on_timeout(context));
             let wire = core::mem::take(&mut self.wire);
             for (at, to_b, frame) in wire {
                 if at > self.now {

@@ -1,4 +1,4 @@
-//! Connections that are over, and wait for their old segments to die.
+//! TIME-WAIT: compact records of closed connections.
 //!
 //! Read first: RFC 9293 §3.4.2, §3.6.1, §3.10.7.4; RFC 1337; RFC 6191.
 //!
@@ -14,9 +14,9 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::deadline::Stamp;
-use super::holding::Reuse;
 use super::lists::Lists;
 use super::segment::Segment;
+use super::send_hold::Reuse;
 use crate::flow_table::Flow;
 use crate::seq::SeqNum;
 use crate::slab::Places;

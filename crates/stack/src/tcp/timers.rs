@@ -1,4 +1,4 @@
-//! What happens because time has passed.
+//! Timer expiry of connections.
 //!
 //! Read first: RFC 9293 §3.8.1 (retransmission), §3.8.3 (R1 and R2), §3.8.4 (keepalive), §3.8.6.1
 //! (zero windows), §3.8.6.3 (delayed ACKs), §3.10.8; RFC 5482; RFC 4821 §4.3 for black holes.
@@ -10,11 +10,11 @@ use core::time::Duration;
 
 use super::connection::{Connection, Options, Rare};
 use super::deadline::{Deadline, Stamp, WAIT_MAX};
-use super::facts::Facts;
+use super::flags::ConnFlags;
 use super::recovery::Timeout;
 use super::state::{Input, State, TimeWait, transition};
 use super::{Shard, Tcp, close, output};
-use crate::cx::Cx;
+use crate::context::Context;
 use crate::error::CloseReason;
 use crate::limits::{BLACK_HOLE_MSS, MSS_DEFAULT, MSS_DEFAULT_V6};
 use crate::memory::Memory;
@@ -56,10 +56,10 @@ pub(super) fn earliest(conn: &Connection, shard: &Shard) -> Option<Instant> {
 
 /// When the next keepalive is due (MUST-24 to MUST-28).
 fn keepalive_at(conn: &Connection, options: &Options) -> Deadline {
-    if options.keepalive_idle_ms == 0 || !conn.state.is_synchronized() || conn.flight() > 0 {
+    if options.keepalive_idle_ms == 0 || !conn.state.is_synchronized() || conn.send.flight() > 0 {
         return Deadline::NEVER;
     }
-    if conn.facts.has(Facts::PERSIST) {
+    if conn.flags.has(ConnFlags::PERSIST) {
         return Deadline::NEVER;
     }
     let idle = u64::from(options.keepalive_idle_ms);
@@ -70,7 +70,7 @@ fn keepalive_at(conn: &Connection, options: &Options) -> Deadline {
 /// When the peer has been silent for too long (MUST-21, RFC 5482).
 fn user_timeout_at(conn: &Connection, rare: &Rare) -> Deadline {
     let timeout = rare.options.user_timeout_ms;
-    let waits = conn.flight() > 0 || conn.facts.has(Facts::PERSIST);
+    let waits = conn.send.flight() > 0 || conn.flags.has(ConnFlags::PERSIST);
     if timeout == 0 || !waits {
         return Deadline::NEVER;
     }
@@ -80,19 +80,19 @@ fn user_timeout_at(conn: &Connection, rare: &Rare) -> Deadline {
 /// Starts or stops the timer that only a connection that cannot send needs.
 pub(super) fn attend(conn: &mut Connection, shard: &mut Shard, has_data: bool) {
     let stuck = output::is_stuck(conn, has_data);
-    if stuck && !conn.facts.has(Facts::PERSIST) {
+    if stuck && !conn.flags.has(ConnFlags::PERSIST) {
         // SHLD-29: the first probe after one RTO.
         let wait = conn.cold.recovery.rto(&shard.records);
-        let wait = if conn.facts.has(Facts::STARVED) { STARVED_WAIT } else { wait };
-        conn.facts.set(Facts::PERSIST);
+        let wait = if conn.flags.has(ConnFlags::STARVED) { STARVED_WAIT } else { wait };
+        conn.flags.set(ConnFlags::PERSIST);
         conn.attempts = 0;
         if let Some(rare) = shard.rares.get_mut(conn) {
             rare.probes = 0;
             rare.progress_at = Stamp::of(shard.now);
         }
         conn.cold.attend_at = Deadline::after(shard.now, wait);
-    } else if !stuck && conn.facts.has(Facts::PERSIST) {
-        conn.facts.clear(Facts::PERSIST.or(Facts::STARVED));
+    } else if !stuck && conn.flags.has(ConnFlags::PERSIST) {
+        conn.flags.clear(ConnFlags::PERSIST.or(ConnFlags::STARVED));
         conn.attempts = 0;
         conn.cold.attend_at = Deadline::NEVER;
     }
@@ -111,36 +111,42 @@ pub(super) fn back_off(base: Duration, times: u8, most: Duration) -> Duration {
 
 impl Tcp {
     /// Looks after everything whose time has come.
-    pub(crate) fn on_timeout<M: Memory>(&mut self, cx: &mut Cx<'_, M>) {
-        self.shard.now = cx.now;
-        self.settle_touched();
-        while let Some(entry) = self.shard.wheel.expire(cx.now) {
-            match entry.checked_sub(self.embryos_from) {
-                Some(embryo) => self.on_embryo_timeout(cx, embryo),
+    pub(crate) fn on_timeout<M: Memory>(&mut self, context: &mut Context<'_, M>) {
+        self.shard.now = context.now;
+        self.schedule_dirty();
+        while let Some(entry) = self.shard.wheel.expire(context.now) {
+            match entry.checked_sub(self.half_open_from) {
+                Some(half_open) => self.on_half_open_timeout(context, half_open),
                 None => {
                     let conn = &mut self.connections[entry as usize];
                     if !conn.state.is_closed() {
-                        on_connection_timeout(conn, &mut self.shard, cx);
+                        on_connection_timeout(conn, &mut self.shard, context);
                     }
-                    if !self.connections[entry as usize].facts.has(Facts::RELEASED) {
-                        self.settle(cx, entry);
+                    if !self.connections[entry as usize].flags.has(ConnFlags::RELEASED) {
+                        self.schedule(context, entry);
                     }
                 }
             }
         }
-        while self.time_waits.next(cx.now).is_some_and(|at| at <= cx.now)
+        while self.time_waits.next(context.now).is_some_and(|at| at <= context.now)
             && let Some(oldest) = self.time_waits.oldest()
         {
             debug_assert!(transition(State::TimeWait(TimeWait), Input::TwoMsl).is_some());
             self.end_time_wait(oldest);
         }
-        self.settle_touched();
+        self.schedule_dirty();
     }
 
     /// No later than this `on_timeout` has something to do: at once, while it is not decided what
     /// those wait for that were touched since frames left last.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        if self.shard.touched.is_empty() { self.next_timer() } else { Some(self.shard.now) }
+        if self.shard.dirty.is_empty() { self.next_timer() } else { Some(self.shard.now) }
+    }
+
+    /// [`Tcp::next_timer`] is not after `now`.
+    #[inline(always)]
+    pub(crate) fn has_timer_due(&self, now: Instant) -> bool {
+        self.shard.wheel.is_due(now) || self.time_waits.next(now).is_some_and(|at| at <= now)
     }
 
     /// When the next timer is due that is armed already.
@@ -152,45 +158,53 @@ impl Tcp {
     }
 }
 
-fn on_connection_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    if conn.cold.ack_at.has_come(cx.now) {
+fn on_connection_timeout<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    context: &mut Context<'_, M>,
+) {
+    if conn.cold.ack_at.has_come(context.now) {
         conn.cold.ack_at = Deadline::NEVER;
-        conn.facts.set(Facts::ACK_NOW);
+        conn.flags.set(ConnFlags::ACK_NOW);
     }
-    if conn.cold.recovery.deadline().is_some_and(|at| at <= cx.now) {
-        on_recovery_timeout(conn, shard, cx);
+    if conn.cold.recovery.deadline().is_some_and(|at| at <= context.now) {
+        on_recovery_timeout(conn, shard, context);
     }
-    if conn.cold.attend_at.has_come(cx.now) {
+    if conn.cold.attend_at.has_come(context.now) {
         conn.cold.attend_at = Deadline::NEVER;
-        on_attention(conn, shard, cx);
+        on_attention(conn, shard, context);
     }
     let Some(rare) = shard.rares.get(conn).copied() else { return };
-    if keepalive_at(conn, &rare.options).has_come(cx.now) {
-        on_keepalive(conn, shard, cx);
+    if keepalive_at(conn, &rare.options).has_come(context.now) {
+        on_keepalive(conn, shard, context);
     }
-    if user_timeout_at(conn, &rare).has_come(cx.now) {
-        close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+    if user_timeout_at(conn, &rare).has_come(context.now) {
+        close::apply(conn, shard, context, Input::GiveUp(CloseReason::TimedOut));
     }
 }
 
-fn on_recovery_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    match conn.cold.recovery.on_timeout(&mut shard.records, cx.now, conn.snd_nxt) {
+fn on_recovery_timeout<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    context: &mut Context<'_, M>,
+) {
+    match conn.cold.recovery.on_timeout(&mut shard.records, context.now, conn.send.nxt) {
         Timeout::Nothing => {}
         Timeout::Probe => {
-            cx.counters.totals.tail_loss_probes += 1;
-            conn.facts.set(Facts::TAIL_PROBE_DUE);
+            context.counters.totals.tail_loss_probes += 1;
+            conn.flags.set(ConnFlags::TAIL_PROBE_DUE);
         }
         Timeout::Retransmit { count } => {
-            cx.counters.totals.retransmission_timeouts += 1;
-            conn.facts.clear(Facts::TAIL_PROBE_DUE);
-            if conn.facts.has(Facts::ECN) {
-                conn.facts.set(Facts::CWR_DUE);
+            context.counters.totals.retransmission_timeouts += 1;
+            conn.flags.clear(ConnFlags::TAIL_PROBE_DUE);
+            if conn.flags.has(ConnFlags::ECN) {
+                conn.flags.set(ConnFlags::CWR_DUE);
             }
             // Another way may be open (RFC 9293 §3.8.3, R1).
             conn.cold.hop = None;
-            suspect_black_hole(conn, shard, cx);
-            if count > cx.config.tcp.retries && has_no_answer(conn, shard, cx) {
-                close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+            suspect_black_hole(conn, shard, context);
+            if count > context.config.tcp.retries && has_no_answer(conn, shard, context) {
+                close::apply(conn, shard, context, Input::GiveUp(CloseReason::TimedOut));
             }
         }
     }
@@ -198,24 +212,26 @@ fn on_recovery_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: 
 
 /// R2, unless the user timeout decides. A peer whose window is closed and who answers is alive
 /// (MUST-37), whatever is in flight beyond its window.
-fn has_no_answer<M>(conn: &Connection, shard: &Shard, cx: &Cx<'_, M>) -> bool {
-    let answers = conn.cold.heard_at.age(cx.now) < conn.cold.recovery.rto(&shard.records) * 2;
-    shard.rares.options(conn).user_timeout_ms == 0 && !(conn.snd_wnd == 0 && answers)
+fn has_no_answer<M>(conn: &Connection, shard: &Shard, context: &Context<'_, M>) -> bool {
+    let answers = conn.cold.heard_at.age(context.now) < conn.cold.recovery.rto(&shard.records) * 2;
+    shard.rares.options(conn).user_timeout_ms == 0 && !(conn.send.wnd == 0 && answers)
 }
 
 /// RFC 4821 §7.7: large segments vanish, and no ICMP says why. Smaller ones may pass. A segment
 /// need not be full for that: the last one of a message may be too large as well. An outage looks
-/// the same, so larger ones are tried again later (`path_search.rs`).
-fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M>) {
-    let config = &cx.config.tcp;
+/// the same, so larger ones are tried again later (`plpmtud.rs`).
+fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, context: &Context<'_, M>) {
+    let config = &context.config.tcp;
     let floor = if conn.ends.remote().is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 };
+    // Options take part of a segment: what every path takes holds less with timestamps.
+    let always_fits = u32::from(conn.mss_within(floor));
     if !config.path_mtu_discovery
         || !config.black_hole_detection
-        || conn.flight() <= u32::from(floor)
+        || conn.send.flight() <= always_fits
     {
         return;
     }
-    let rare = shard.rares.of(conn, cx.now);
+    let rare = shard.rares.of(conn, context.now);
     rare.full_timeouts = rare.full_timeouts.saturating_add(1);
     if rare.full_timeouts < BLACK_HOLE_TIMEOUTS {
         return;
@@ -224,53 +240,57 @@ fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, cx: &Cx<'_, M
     let mss = conn.mss_within(next);
     if mss < conn.mss {
         conn.mss = mss;
-        let rare = shard.rares.of(conn, cx.now);
+        let rare = shard.rares.of(conn, context.now);
         rare.full_timeouts = 0;
-        rare.search.begin_after_silence(cx.now);
-        conn.cold.recovery.on_packet_too_big(&mut shard.records, cx.now, u32::from(mss));
+        rare.search.begin_after_silence(context.now);
+        conn.cold.recovery.on_packet_too_big(&mut shard.records, context.now, u32::from(mss));
     }
 }
 
 /// The one timer that is for whatever the state needs.
-fn on_attention<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+fn on_attention<M: Memory>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>) {
     match conn.state {
         State::SynSent(_) | State::SynReceived(_) | State::FastOpen(_) => {
-            on_syn_timeout(conn, shard, cx);
+            on_syn_timeout(conn, shard, context);
         }
-        _ if conn.facts.has(Facts::PERSIST) => on_persist(conn, shard, cx),
-        State::FinWait2(_) if conn.facts.has(Facts::ORPHAN) => {
-            close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+        _ if conn.flags.has(ConnFlags::PERSIST) => on_persist(conn, shard, context),
+        State::FinWait2(_) if conn.flags.has(ConnFlags::ORPHAN) => {
+            close::apply(conn, shard, context, Input::GiveUp(CloseReason::TimedOut));
         }
         _ => {}
     }
 }
 
 /// MUST-22, MUST-23: a SYN is sent again as data would be.
-fn on_syn_timeout<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    let config = &cx.config.tcp;
+fn on_syn_timeout<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    context: &mut Context<'_, M>,
+) {
+    let config = &context.config.tcp;
     let most = match conn.state {
         State::SynSent(_) => config.syn_retries,
         _ => config.synack_retries,
     };
     if conn.attempts >= most {
-        return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+        return close::apply(conn, shard, context, Input::GiveUp(CloseReason::TimedOut));
     }
     conn.attempts += 1;
     let wait = back_off(config.rto_initial, conn.attempts, config.rto_max);
-    conn.cold.attend_at = Deadline::after(cx.now, wait);
+    conn.cold.attend_at = Deadline::after(context.now, wait);
     conn.cold.hop = None;
-    conn.facts.set(Facts::SYN_DUE);
-    cx.counters.totals.segments_retransmitted += 1;
+    conn.flags.set(ConnFlags::SYN_DUE);
+    context.counters.totals.segments_retransmitted += 1;
 }
 
 /// The window is closed, or so small that we did not want to use it (§3.8.6.1, §3.8.6.2.1).
-fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    if conn.facts.take(Facts::STARVED) {
-        conn.facts.clear(Facts::PERSIST);
+fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>) {
+    if conn.flags.take(ConnFlags::STARVED) {
+        conn.flags.clear(ConnFlags::PERSIST);
         return;
     }
-    if conn.window_room() > 0 {
-        conn.facts.set(Facts::OVERRIDE);
+    if conn.send.window_room() > 0 {
+        conn.flags.set(ConnFlags::OVERRIDE);
         if let Some(rare) = shard.rares.get_mut(conn) {
             rare.options.unpushed = false;
         }
@@ -278,12 +298,12 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'
     }
     // MUST-37: answers set `attempts` back, and then this goes on for ever; but not for an
     // application that is gone (RFC 6429 §3).
-    let config = &cx.config.tcp;
-    let rare = shard.rares.of(conn, cx.now);
+    let config = &context.config.tcp;
+    let rare = shard.rares.of(conn, context.now);
     let silent = conn.attempts >= config.retries && rare.options.user_timeout_ms == 0;
-    let orphan = conn.facts.has(Facts::ORPHAN) && rare.probes >= config.retries;
+    let orphan = conn.flags.has(ConnFlags::ORPHAN) && rare.probes >= config.retries;
     if silent || orphan {
-        return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::TimedOut));
+        return close::apply(conn, shard, context, Input::GiveUp(CloseReason::TimedOut));
     }
     conn.attempts += 1;
     rare.probes = rare.probes.saturating_add(1);
@@ -291,19 +311,19 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'
     // SHLD-30.
     let base = conn.cold.recovery.rto(&shard.records);
     let wait = back_off(base, probes, config.rto_max);
-    conn.cold.attend_at = Deadline::after(cx.now, wait);
-    conn.facts.set(Facts::PROBE_DUE);
-    cx.counters.totals.window_probes += 1;
+    conn.cold.attend_at = Deadline::after(context.now, wait);
+    conn.flags.set(ConnFlags::PROBE_DUE);
+    context.counters.totals.window_probes += 1;
 }
 
-fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>) {
     // MUST-29: one that is not answered is no reason to give up. A peer that could not answer
     // learns of it by a RST.
     if conn.attempts >= shard.rares.options(conn).keepalive_probes {
-        close::send_reset(conn, shard, cx);
-        return close::apply(conn, shard, cx, Input::GiveUp(CloseReason::KeepaliveTimedOut));
+        close::send_reset(conn, shard, context);
+        return close::apply(conn, shard, context, Input::GiveUp(CloseReason::KeepaliveTimedOut));
     }
     conn.attempts += 1;
-    conn.facts.set(Facts::PROBE_DUE);
-    cx.counters.totals.keepalives += 1;
+    conn.flags.set(ConnFlags::PROBE_DUE);
+    context.counters.totals.keepalives += 1;
 }

@@ -1,4 +1,4 @@
-//! How much the peer may send, when it is told, and how both buffers grow.
+//! Receive window, its announcement, and automatic tuning of both buffers.
 //!
 //! Read first: RFC 9293 §3.8.6.2.2 (silly windows, the receiver's side), §3.8.6.3 (delayed ACKs);
 //! RFC 7323 §2.4 (a scaled window seems to shrink); Fisk and Feng, "Dynamic Right-Sizing", 2001.
@@ -15,11 +15,11 @@ use super::Shard;
 use super::congestion::CWND_MAX;
 use super::connection::{Cold, Connection};
 use super::deadline::{Deadline, Stamp};
-use super::facts::Facts;
+use super::flags::ConnFlags;
 use super::isn::timestamp;
 use super::segment::Segment;
 use crate::config::TcpConfig;
-use crate::cx::Cx;
+use crate::context::Context;
 use crate::limits::DELAYED_ACK_MS_MAX;
 use crate::time::Instant;
 use crate::wire::tcp::Timestamps;
@@ -35,27 +35,27 @@ pub(crate) fn first(receive_buffer: u32) -> u32 {
 /// The window field of a segment that leaves now; moves `rcv_adv`.
 pub(crate) fn announce(conn: &mut Connection) -> u16 {
     let room = free(conn);
-    let edge = conn.rcv_nxt + sayable(conn, room);
+    let edge = conn.receive.nxt + sayable(conn, room);
     // Where the field is what limits the window, every edge is as far as can be said.
     let is_open = room > u32::from(u16::MAX) << conn.rcv_scale;
-    let is_worth_it = is_open || edge.since(conn.rcv_adv) >= smallest_step(conn);
-    if edge.after(conn.rcv_adv) && is_worth_it {
-        conn.rcv_adv = edge;
+    let is_worth_it = is_open || edge.since(conn.receive.adv) >= smallest_step(conn);
+    if edge.after(conn.receive.adv) && is_worth_it {
+        conn.receive.adv = edge;
     }
-    let window = conn.rcv_wnd() >> conn.rcv_scale;
+    let window = conn.receive.wnd() >> conn.rcv_scale;
     window.min(u32::from(u16::MAX)) as u16
 }
 
 /// The application chose a larger buffer: that much is said, be it less than a segment.
 pub(crate) fn widen(conn: &mut Connection) {
     if conn.state.is_synchronized() {
-        conn.rcv_adv = conn.rcv_adv.later(conn.rcv_nxt + sayable(conn, free(conn)));
+        conn.receive.adv = conn.receive.adv.later(conn.receive.nxt + sayable(conn, free(conn)));
     }
 }
 
 /// Room in the buffer, in bytes.
 fn free(conn: &Connection) -> u32 {
-    conn.cold.receive_buffer.saturating_sub(conn.receive.ready_bytes())
+    conn.cold.receive_buffer.saturating_sub(conn.receive.queue.ready_bytes())
 }
 
 /// What of `bytes` a window field can say.
@@ -89,25 +89,30 @@ impl Text {
 
 /// New text came: when is it acknowledged (SHLD-18, SHLD-19, MUST-40)?
 #[inline(always)]
-pub(crate) fn on_received<M>(conn: &mut Connection, cx: &Cx<'_, M>, text: &Text, advanced: u32) {
+pub(crate) fn on_received<M>(
+    conn: &mut Connection,
+    context: &Context<'_, M>,
+    text: &Text,
+    advanced: u32,
+) {
     let size = match text.segment_bytes {
         0 => text.bytes,
         bytes => u32::from(bytes),
     };
     let mut rcv_mss = u32::from(conn.cold.rcv_mss);
     if size >= rcv_mss {
-        // Only one who has more to send than fits sends full segments: a small one may be late
-        // because there was nothing to say.
+        // Only full segments show that the sender had more data; the gap before a small one may be
+        // idle time of the application.
         rcv_mss = size;
         conn.cold.rcv_mss = size as u16;
-        measure_round_trip(conn, cx, text.times);
+        measure_round_trip(conn, context, text.times);
     }
     if advanced == 0 {
         return;
     }
-    let unacked = conn.rcv_nxt.since(conn.last_ack_sent);
-    if unacked > rcv_mss || is_young(conn, cx) {
-        conn.facts.set(Facts::ACK_NOW);
+    let unacked = conn.receive.nxt.since(conn.receive.last_ack_sent);
+    if unacked > rcv_mss || is_young(conn, context) {
+        conn.flags.set(ConnFlags::ACK_NOW);
     } else {
         acknowledge_late(conn);
     }
@@ -130,7 +135,7 @@ pub(crate) fn date_ack(conn: &mut Connection, shard: &Shard) {
     }
     if shard.delayed_ack_ms == 0 {
         conn.cold.ack_at = Deadline::NEVER;
-        conn.facts.set(Facts::ACK_NOW);
+        conn.flags.set(ConnFlags::ACK_NOW);
     } else {
         conn.cold.ack_at = Deadline::after_ms(shard.now, shard.delayed_ack_ms);
     }
@@ -144,21 +149,25 @@ pub(crate) fn delayed_ack_ms(config: &TcpConfig) -> u32 {
 
 /// A peer that begins to send waits for each ACK: the first segments get theirs at once, as from
 /// Linux, unless there is data to carry it.
-fn is_young<M>(conn: &Connection, cx: &Cx<'_, M>) -> bool {
+fn is_young<M>(conn: &Connection, context: &Context<'_, M>) -> bool {
     // The handshake brought one segment.
-    let young = 1 + u32::from(cx.config.tcp.quick_acks);
-    !conn.facts.has(Facts::INTERACTIVE) && conn.cold.tally.segments_in <= young
+    let young = 1 + u32::from(context.config.tcp.quick_acks);
+    !conn.flags.has(ConnFlags::INTERACTIVE) && conn.cold.tally.segments_in <= young
 }
 
 /// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes. It
 /// is too long rather than too short.
 #[inline(never)]
-fn measure_round_trip<M>(conn: &mut Connection, cx: &Cx<'_, M>, times: Option<Timestamps>) {
-    if !conn.facts.has(Facts::TIMESTAMPS) {
+fn measure_round_trip<M>(
+    conn: &mut Connection,
+    context: &Context<'_, M>,
+    times: Option<Timestamps>,
+) {
+    if !conn.flags.has(ConnFlags::TIMESTAMPS) {
         return;
     }
     let Some(times) = times else { return };
-    let age = timestamp(cx.now, conn.cold.ts_offset).wrapping_sub(times.echo);
+    let age = timestamp(context.now, conn.cold.ts_offset).wrapping_sub(times.echo);
     if age < ECHO_AGE_MS_MAX {
         keep_round_trip(conn, age.max(1) * 1000);
     }
@@ -171,34 +180,33 @@ fn keep_round_trip(conn: &mut Connection, sample_us: u32) {
         if is_first_or_less { sample_us } else { old - old / 8 + sample_us / 8 };
 }
 
-/// Nothing follows when the application takes `bytes` but that they are counted: neither has it
-/// taken half of the buffer, nor is less than half of the window left.
+/// Nothing follows when the application has taken `taken` bytes but that they are counted: neither
+/// is that half of the buffer, nor is less than half of the window left.
 #[inline(always)]
-pub(crate) fn is_wide(conn: &Connection, bytes: u32) -> bool {
+pub(crate) const fn is_wide(conn: &Connection, taken: u32) -> bool {
     let half = conn.cold.receive_buffer / 2;
-    let taken = u64::from(conn.cold.taken_bytes) + u64::from(bytes);
-    taken <= half.into() && conn.rcv_wnd() > half
+    taken <= half && conn.receive.wnd() > half
 }
 
 /// The application took `bytes`: the buffer grows, up to `most` bytes, if it takes more in a round
-/// trip than half of it; the peer is told if the window grew much.
+/// trip than half of it; a window update is sent if the window grew much.
 pub(crate) fn on_taken(conn: &mut Connection, now: Instant, bytes: u32, most: u32) {
     conn.cold.taken_bytes = conn.cold.taken_bytes.saturating_add(bytes);
     if conn.cold.taken_bytes > conn.cold.receive_buffer / 2 {
-        if !conn.facts.has(Facts::FIXED_RECEIVE_BUFFER) {
+        if !conn.flags.has(ConnFlags::FIXED_RECEIVE_BUFFER) {
             tune_receive_buffer(&mut conn.cold, now, most);
         } else {
             conn.cold.taken_bytes = 0;
         }
     }
     let half = conn.cold.receive_buffer / 2;
-    if !conn.state.may_receive() || conn.rcv_wnd() > half {
+    if !conn.state.may_receive() || conn.receive.wnd() > half {
         return;
     }
-    let gain = (conn.rcv_nxt + sayable(conn, free(conn))).since(conn.rcv_adv) as i32;
+    let gain = (conn.receive.nxt + sayable(conn, free(conn))).since(conn.receive.adv) as i32;
     let worth = (2 * u32::from(conn.cold.rcv_mss)).min(half).max(1);
     if gain >= worth as i32 {
-        conn.facts.set(Facts::ACK_NOW);
+        conn.flags.set(ConnFlags::ACK_NOW);
     }
 }
 
@@ -227,7 +235,7 @@ fn tune_receive_buffer(cold: &mut Cold, now: Instant, most: u32) {
 pub(crate) fn grow_send_buffer(conn: &mut Connection, most: u32) {
     let cold = &mut conn.cold;
     let wanted = 2 * cold.recovery.cwnd();
-    if wanted > cold.send_buffer && !conn.facts.has(Facts::FIXED_SEND_BUFFER) {
+    if wanted > cold.send_buffer && !conn.flags.has(ConnFlags::FIXED_SEND_BUFFER) {
         cold.send_buffer = cold.send_buffer.max(wanted.min(most));
     }
 }

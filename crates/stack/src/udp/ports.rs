@@ -1,4 +1,4 @@
-//! Which endpoints have which port, and which port is next.
+//! Port table of UDP endpoints, and ephemeral ports.
 //!
 //! Invariant: ports that we choose begin at an unpredictable one (RFC 6056 §3.3.1), so that a
 //! blind forger has to guess.

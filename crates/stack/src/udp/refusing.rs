@@ -1,4 +1,4 @@
-//! Datagrams that did not get there, as ICMP or the way to the next hop says.
+//! Undelivered datagrams: ICMP errors and unresolved next hops.
 //!
 //! Read first: RFC 1122 §4.1.3.3, RFC 5927 §4 (what a forged error can do); `ip/icmp.rs`.
 //!
@@ -13,8 +13,8 @@ use super::Udp;
 use super::sending::Outgoing;
 use crate::chunk::Chunk;
 use crate::config::Config;
+use crate::context::Context;
 use crate::counters::Drop;
-use crate::cx::Cx;
 use crate::error::OperationError;
 use crate::event::{Arrival, Event, Notice, Undelivered};
 use crate::id::DatagramId;
@@ -30,7 +30,7 @@ use core::net::{IpAddr, SocketAddr};
 #[derive(Debug)]
 pub(super) struct Refusals {
     waiting: VecDeque<(DatagramId, Notice)>,
-    /// Of the event that was told last.
+    /// Notice of the last event.
     last: Option<Notice>,
     capacity: usize,
 }
@@ -85,19 +85,19 @@ impl Udp {
     /// [`Drop::BadIcmpError`]: no endpoint of the port sent there lately.
     pub(crate) fn on_icmp_error<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         error: &IcmpError,
         said: &Said<'_>,
     ) -> Result<(), Drop> {
-        // As in Linux it is for whoever would get an answer, and of those that share an address not
-        // always for the one that sent.
+        // As in Linux, the endpoint that would get a reply receives it; with shared addresses this
+        // is not always the sender.
         let index = self.find(error.remote, error.local).ok_or(Drop::BadIcmpError)?;
         if !self.has_sent(error.local.port(), error.remote) {
             return Err(Drop::BadIcmpError);
         }
         let why = match error.kind {
             IcmpErrorKind::FragmentationNeeded { mtu } if error.remote.is_ipv6() => {
-                cx.ip.learn_path_mtu(cx.now, error.remote.ip(), mtu);
+                context.ip.learn_path_mtu(context.now, error.remote.ip(), mtu);
                 Undelivered::TooLong
             }
             // We never forbid routers to cut a datagram of IPv4.
@@ -117,7 +117,7 @@ impl Udp {
             return Ok(());
         }
         let quoted = said.quoted.get(udp::HEADER_BYTES..).unwrap_or_default();
-        let quote = self.keep_quote(cx.memory, id, quoted);
+        let quote = self.keep_quote(context.memory, id, quoted);
         let Said { by, kind, code, info, arrival, .. } = *said;
         self.refuse(id, (error.remote, why), Notice { by, kind, code, info, arrival, quote });
         Ok(())

@@ -1,4 +1,4 @@
-//! Datagrams on their way out.
+//! UDP output.
 //!
 //! Invariants
 //! - A datagram's buffer is ours from `send` until it is written to a frame, or dropped; then it
@@ -10,13 +10,14 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::Udp;
 use crate::chunk::Chunk;
+use crate::config::Config;
+use crate::context::Context;
 use crate::counters::Drop;
-use crate::cx::Cx;
 use crate::error::OperationError;
 use crate::event::{Departure, Undelivered};
 use crate::frame::Transmit;
 use crate::id::DatagramId;
-use crate::ip::{Departing, Hop, NextHop, Service, ip_header_bytes};
+use crate::ip::{Departing, Hop, Ip, NextHop, Service, ip_header_bytes};
 use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, HOP_LIMIT};
 use crate::memory::Memory;
 use crate::wire::{Ecn, Protocol, checksum, udp};
@@ -63,31 +64,17 @@ impl Udp {
     /// Takes a datagram to send: the bytes of `chunk`, which may be none.
     pub(crate) fn send<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         id: DatagramId,
         (to, chunk): (SocketAddr, Chunk),
         departure: &Departure,
     ) -> Result<(), OperationError> {
-        let local = self.local(id)?;
-        if to.port() == 0 || to.is_ipv4() != local.is_ipv4() {
-            return Err(OperationError::BadAddress);
-        }
+        let src = self.source(context.ip, id, to, departure)?;
         let end = chunk.offset.checked_add(chunk.len);
-        if end.is_none_or(|end| end > cx.memory.buf_bytes(chunk.buf)) {
+        if end.is_none_or(|end| end > context.memory.buf_bytes(chunk.buf)) {
             return Err(OperationError::BadChunk);
         }
-        let routed = cx.ip.source_for(to.ip()).ok_or(OperationError::BadAddress)?;
-        let src = match departure.from {
-            Some(from) if from.is_ipv4() != to.is_ipv4() || !cx.ip.is_ours(from) => {
-                return Err(OperationError::BadAddress);
-            }
-            Some(from) => from,
-            None if local.ip().is_unspecified() => routed,
-            None => local.ip(),
-        };
-        let packet = ip_header_bytes(&to.ip()) + udp::HEADER_BYTES + chunk.len as usize;
-        let room = self.packet_bytes_max(cx.ip, cx.config, to.ip());
-        if packet > usize::from(room) {
+        if chunk.len as usize > self.payload_bytes_max(context.ip, context.config, to) {
             return Err(OperationError::TooLong);
         }
         let Some(Some(endpoint)) = self.endpoints.get_mut(id.index as usize) else {
@@ -102,7 +89,6 @@ impl Udp {
             endpoint.peers[usize::from(endpoint.next_peer)] = Some(to);
             endpoint.next_peer = (endpoint.next_peer + 1) % DATAGRAM_PEERS as u8;
         }
-        let src = SocketAddr::new(src, local.port());
         self.sending.waiting.push_back(Outgoing {
             endpoint: id,
             src,
@@ -118,33 +104,90 @@ impl Udp {
         Ok(())
     }
 
+    /// The source of a datagram to `to`.
+    fn source(
+        &self,
+        ip: &Ip,
+        id: DatagramId,
+        to: SocketAddr,
+        departure: &Departure,
+    ) -> Result<SocketAddr, OperationError> {
+        let local = self.local(id)?;
+        if to.port() == 0 || to.is_ipv4() != local.is_ipv4() {
+            return Err(OperationError::BadAddress);
+        }
+        let routed = ip.source_for(to.ip()).ok_or(OperationError::BadAddress)?;
+        let src = match departure.from {
+            Some(from) if from.is_ipv4() != to.is_ipv4() || !ip.is_ours(from) => {
+                return Err(OperationError::BadAddress);
+            }
+            Some(from) => from,
+            None if local.ip().is_unspecified() => routed,
+            None => local.ip(),
+        };
+        Ok(SocketAddr::new(src, local.port()))
+    }
+
+    /// Bytes of the longest datagram to `to`.
+    fn payload_bytes_max(&self, ip: &Ip, config: &Config, to: SocketAddr) -> usize {
+        let headers = ip_header_bytes(&to.ip()) + udp::HEADER_BYTES;
+        usize::from(self.packet_bytes_max(ip, config, to.ip())).saturating_sub(headers)
+    }
+
+    /// As `send`, of `count` datagrams of at most `len` bytes, without sending them. Returns the
+    /// bytes of the longest that could be sent.
+    pub(crate) fn check(
+        &self,
+        (ip, config): (&Ip, &Config),
+        id: DatagramId,
+        to: SocketAddr,
+        departure: &Departure,
+        (len, count): (usize, usize),
+    ) -> Result<usize, OperationError> {
+        self.source(ip, id, to, departure)?;
+        let max = self.payload_bytes_max(ip, config, to);
+        if len > max {
+            return Err(OperationError::TooLong);
+        }
+        if self.room(id)? < count {
+            return Err(OperationError::QueueFull);
+        }
+        Ok(max)
+    }
+
     /// How many more datagrams an endpoint may send.
     pub(crate) fn room(&self, id: DatagramId) -> Result<usize, OperationError> {
         let own = DATAGRAMS_PER_ENDPOINT_MAX.saturating_sub(self.endpoint(id)?.sending);
         Ok(self.sending.capacity.saturating_sub(self.sending.waiting.len()).min(own as usize))
     }
 
+    /// No datagram can leave now.
+    #[inline(always)]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.sending.waiting.len() <= self.sending.parked
+    }
+
     /// Writes the next datagram.
     pub(crate) fn poll_transmit<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         frame: &mut [u8],
     ) -> Option<Transmit> {
-        while self.sending.waiting.len() > self.sending.parked {
+        while !self.is_silent() {
             let at = self.sending.waiting.iter().position(|outgoing| !outgoing.parked)?;
             let outgoing = self.sending.waiting[at];
-            match cx.ip.next_hop(cx.now, outgoing.dst.ip()) {
+            match context.ip.next_hop(context.now, outgoing.dst.ip()) {
                 NextHop::Ready(hop) => {
                     self.finish(at);
-                    let transmit = write(cx, frame, hop, &outgoing);
-                    cx.memory.free(outgoing.chunk.buf);
+                    let transmit = write(context, frame, hop, &outgoing);
+                    context.memory.free(outgoing.chunk.buf);
                     return Some(transmit);
                 }
                 NextHop::Waiting => {
                     self.sending.waiting[at].parked = true;
                     self.sending.parked += 1;
                 }
-                NextHop::NoRoute => self.give_up(cx, at, Undelivered::NetworkUnreachable),
+                NextHop::NoRoute => self.give_up(context, at, Undelivered::NetworkUnreachable),
             }
         }
         None
@@ -153,7 +196,7 @@ impl Udp {
     /// A neighbour was found, or given up.
     pub(crate) fn on_neighbour<M: Memory>(
         &mut self,
-        cx: &mut Cx<'_, M>,
+        context: &mut Context<'_, M>,
         neighbour: IpAddr,
         resolved: bool,
     ) {
@@ -162,7 +205,7 @@ impl Udp {
         }
         let mut at = 0;
         while let Some(outgoing) = self.sending.waiting.get_mut(at) {
-            if !outgoing.parked || cx.ip.via(outgoing.dst.ip()) != Some(neighbour) {
+            if !outgoing.parked || context.ip.via(outgoing.dst.ip()) != Some(neighbour) {
                 at += 1;
                 continue;
             }
@@ -171,18 +214,18 @@ impl Udp {
             if resolved {
                 at += 1;
             } else {
-                self.give_up(cx, at, Undelivered::HostUnreachable);
+                self.give_up(context, at, Undelivered::HostUnreachable);
             }
         }
     }
 
     /// Drops a datagram that has no way out, and says so.
-    fn give_up<M: Memory>(&mut self, cx: &mut Cx<'_, M>, at: usize, why: Undelivered) {
+    fn give_up<M: Memory>(&mut self, context: &mut Context<'_, M>, at: usize, why: Undelivered) {
         let outgoing = self.sending.waiting[at];
         self.finish(at);
-        cx.counters.drop(Drop::NextHopUnresolved);
-        self.refuse_here(cx.memory, &outgoing, why);
-        cx.memory.free(outgoing.chunk.buf);
+        context.counters.drop(Drop::NextHopUnresolved);
+        self.refuse_here(context.memory, &outgoing, why);
+        context.memory.free(outgoing.chunk.buf);
     }
 
     /// Takes a datagram that is not parked out of the queue.
@@ -196,7 +239,7 @@ impl Udp {
 }
 
 fn write<M: Memory>(
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     frame: &mut [u8],
     hop: Hop,
     outgoing: &Outgoing,
@@ -213,17 +256,17 @@ fn write<M: Memory>(
         payload_bytes: len,
         dont_fragment: false,
     };
-    let at = cx.ip.header_bytes(&dst);
-    cx.ip.write_headers(frame, hop, &departing);
+    let at = context.ip.header_bytes(&dst);
+    context.ip.write_headers(frame, hop, &departing);
     let datagram = &mut frame[at..at + len];
     let header =
         udp::Repr { src_port: outgoing.src.port(), dst_port: outgoing.dst.port(), payload_bytes };
     let header_sum = header.emit(datagram);
-    let payload_sum = cx.memory.copy_out(outgoing.chunk, &mut datagram[udp::HEADER_BYTES..]);
+    let payload_sum = context.memory.copy_out(outgoing.chunk, &mut datagram[udp::HEADER_BYTES..]);
     let pseudo_header = checksum::pseudo_header(src, dst, Protocol::Udp.number(), len);
-    cx.counters.totals.datagrams_out += 1;
+    context.counters.totals.datagrams_out += 1;
     let mut transmit = Transmit { len: at + len, ..Transmit::default() };
-    if cx.config.tx_checksum {
+    if context.config.tx_checksum {
         udp::write_partial_checksum(datagram, pseudo_header);
         transmit.checksum_start = at as u16;
         transmit.checksum_field = udp::CHECKSUM_OFFSET as u16;

@@ -1,17 +1,17 @@
-//! Endpoints that share a port: who may, and who of them gets what.
+//! UDP endpoints that share a port: permission, and selection of the receiver.
 //!
 //! Read first: socket(7) on SO_REUSEADDR and SO_REUSEPORT. RFC 768 and RFC 1122 know one endpoint
 //! at an address; what follows is what Linux does (`udp4_lib_lookup`), decision 0029.
 //!
-//! A datagram goes to the endpoint that fits it best: one with that very peer before one for
-//! everybody, one at that very address before one at all addresses, one of its own family of
+//! A datagram goes to the best matching endpoint: one with this peer before one without a peer,
+//! one at this address before one at all addresses, one of its own family of
 //! sockets before an IPv6 socket with IPv4 in it, and then the newest at the address. If that one
 //! spreads what comes, a hash of both ends chooses among those of its address that do. (Linux also
 //! looks at the CPU that a socket which has, or had, a peer got its last datagram on.)
 //!
-//! Invariant: an endpoint with a peer hears nobody else; if it had all addresses, it has one of
-//! them meanwhile, or, if the peer is of the other family, hears nothing. Such a one is not among
-//! those over which is spread any more, also without a peer again, as in Linux.
+//! Invariant: an endpoint with a peer receives from that peer only. A wildcard endpoint then has
+//! one local address, or receives nothing if the peer is of the other family. It leaves its
+//! SO_REUSEPORT group for good, also after the peer is removed, as in Linux.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::error::OperationError;
 use crate::id::DatagramId;
 use crate::ip::Ip;
-use crate::sip::Sip;
+use crate::siphash::Sip;
 
 /// Begins the words that the choice hangs on, so that it says nothing of other hashes.
 const DOMAIN: u64 = u64::from_le_bytes(*b"datagram");
@@ -77,7 +77,7 @@ impl Endpoint {
     }
 }
 
-/// Chooses among endpoints so that nobody outside can know which.
+/// Selects among endpoints by a keyed hash, so that senders cannot predict the choice.
 #[derive(Debug)]
 pub(super) struct Spread {
     hasher: Sip<1, 3>,
@@ -106,8 +106,8 @@ impl Spread {
 }
 
 impl Udp {
-    /// An endpoint hears one peer from now on, at one address of ours; `None`: everybody again.
-    /// Where it is then.
+    /// Sets the peer of an endpoint and its local address; `None` removes the peer. Returns the
+    /// endpoint's local address.
     pub(crate) fn connect(
         &mut self,
         ip: &Ip,

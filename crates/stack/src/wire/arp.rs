@@ -74,7 +74,7 @@ impl<'a> View<'a> {
 /// What an ARP message wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target's IP address?
+    /// Request for the link address of the target.
     Request,
     /// The sender has it.
     Reply,

@@ -1,4 +1,4 @@
-//! Control segments, which have no text: SYN, SYN-ACK, ACK and RST, all headers written at once.
+//! Builder of control segments (SYN, SYN-ACK, ACK, RST): all headers at fixed offsets.
 //!
 //! Read first: `headers.rs`, which writes any segment with the usual headers; RFC 9293 §3.1, RFC
 //! 791 §3.1, RFC 7323 appendix A.

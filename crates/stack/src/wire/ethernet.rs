@@ -7,7 +7,7 @@
 //! Invariants
 //! - A frame check sequence is not part of what we see.
 //! - VLAN 0 says nothing but a priority: such a frame counts as untagged.
-//! - A length in place of an EtherType (802.3 with LLC) is an EtherType that nobody knows.
+//! - A length in place of an EtherType (802.3 with LLC) is an unknown EtherType.
 
 use super::field::{array_at, put_u16, rest, u16_at};
 use crate::counters::Drop;
@@ -16,7 +16,7 @@ use crate::counters::Drop;
 pub const HEADER_BYTES: usize = 14;
 /// Bytes of a VLAN tag.
 pub const TAG_BYTES: usize = 4;
-/// Everybody on the link.
+/// The broadcast address.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 /// EtherType of IPv4.
 pub const IPV4: u16 = 0x0800;
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
         Ok(Self { bytes, tagged })
     }
 
-    /// Who is to take it.
+    /// Destination address.
     #[must_use]
     #[inline]
     pub fn dst(&self) -> [u8; 6] {
@@ -92,7 +92,7 @@ impl<'a> View<'a> {
 /// A header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repr {
-    /// Who is to take it.
+    /// Destination address.
     pub dst: [u8; 6],
     /// Who sends it.
     pub src: [u8; 6],
@@ -135,7 +135,7 @@ impl Repr {
     }
 }
 
-/// A group's address, and so nobody's own (IEEE 802 §8.2.2). The broadcast address is one.
+/// Whether `mac` is a group address (IEEE 802 §8.2.2). The broadcast address is one.
 #[must_use]
 #[inline]
 pub const fn is_group(address: [u8; 6]) -> bool {

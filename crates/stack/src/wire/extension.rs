@@ -96,7 +96,7 @@ pub struct Chain {
 pub struct Problem {
     /// What it is counted as.
     pub drop: Drop,
-    /// What the sender is told.
+    /// Error to report to the sender.
     pub report: Option<Report>,
 }
 
@@ -127,7 +127,7 @@ impl Problem {
 ///
 /// # Errors
 ///
-/// What is wrong with them, and what the sender is told.
+/// The problem, and the error to report to the sender.
 pub fn walk(first: u8, bytes: &[u8], directly: bool) -> Result<Chain, Problem> {
     let mut chain = Chain { protocol: first, offset: 0, named_at: None };
     for count in 0..=HEADERS_MAX {

@@ -1,7 +1,7 @@
-//! The headers of a segment in the layout that nearly all have, written at once.
+//! Builder of the common header layout of a segment, all headers at once.
 //!
 //! Read first: RFC 9293 §3.1, RFC 791 §3.1, RFC 8200 §3; RFC 7323 appendix A for the timestamps'
-//! place; RFC 1071 §2 for sums. `usual.rs` reads the same layout.
+//! place; RFC 1071 §2 for sums. `fast_path.rs` reads the same layout.
 //!
 //! ```text
 //!  [Ethernet]   IPv4, may not be cut, or IPv6   TCP without options, or NOP NOP timestamps;
@@ -183,7 +183,7 @@ impl Headers {
                 let (header, segment) = packet.split_first_chunk_mut::<{ ipv4::HEADER_BYTES }>()?;
                 let (src, dst) = (src.to_bits(), dst.to_bits());
                 let first = 0x4500_0000 | class << 16 | (20 + segment_bytes) & 0xffff;
-                // RFC 6864 §4.1: a packet that nobody may cut needs no number of its own.
+                // RFC 6864 §4.1: a packet with DF needs no unique identification.
                 let second = 0x4000;
                 let third = u32::from(self.hop_limit) << 24 | TCP << 16;
                 let addresses = u64::from(src) + u64::from(dst);

@@ -4,8 +4,8 @@
 //! type (1) | code (1) | checksum (2) | by type (4) | payload: echoed bytes, or the quoted packet
 //! ```
 //!
-//! Invariant: redirects, timestamps and everything else are [`Repr::Other`]: a host that is told
-//! its routes needs none of them (RFC 1812 §4.3.3.8; RFC 6633 for source quench).
+//! Invariant: redirects, timestamps and everything else are [`Repr::Other`]: a host with configured
+//! routes needs none of them (RFC 1812 §4.3.3.8; RFC 6633 for source quench).
 
 use super::checksum;
 use super::field::{put_u16, rest, u8_at, u16_at};
@@ -32,7 +32,7 @@ const ECHO_REPLY: u8 = 0;
 pub const UNREACHABLE: u8 = 3;
 const ECHO: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
-/// Type of errors: somebody did not understand the header.
+/// Type of errors: parameter problem.
 pub const PARAMETER_PROBLEM: u8 = 12;
 
 /// A message whose length was checked.

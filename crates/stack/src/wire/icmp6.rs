@@ -150,7 +150,7 @@ impl Repr {
             (ECHO, code) => Self::Echo { code, identifier: high, sequence: low },
             (ECHO_REPLY, code) => Self::EchoReply { code, identifier: high, sequence: low },
             (UNREACHABLE, code) => Self::Unreachable { code },
-            // The code is set by nobody and read by nobody (RFC 4443 §3.2).
+            // The code is unused (RFC 4443 §3.2).
             (PACKET_TOO_BIG, _) => Self::PacketTooBig { mtu: u32_at(view.bytes, 4) },
             (TIME_EXCEEDED, code) => Self::TimeExceeded { code },
             (PARAMETER_PROBLEM, code) => {

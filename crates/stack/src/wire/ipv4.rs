@@ -141,7 +141,7 @@ impl<'a> View<'a> {
         Ipv4Addr::from_octets(array_at(self.bytes, 12).unwrap_or_default())
     }
 
-    /// Who is to get it.
+    /// Destination address.
     #[must_use]
     #[inline]
     pub fn dst(&self) -> Ipv4Addr {
@@ -194,7 +194,7 @@ fn check_options(mut options: &[u8]) -> Result<(), Drop> {
 pub struct Repr {
     /// Who sends it.
     pub src: Ipv4Addr,
-    /// Who is to get it.
+    /// Destination address.
     pub dst: Ipv4Addr,
     /// What the payload is.
     pub protocol: u8,
@@ -204,7 +204,7 @@ pub struct Repr {
     pub dscp: u8,
     /// Congestion marks.
     pub ecn: Ecn,
-    /// Which datagram; zero is allowed where nobody may cut it (RFC 6864 §4.1).
+    /// Identification; zero is allowed with DF (RFC 6864 §4.1).
     pub identification: u16,
     /// Routers may not cut it.
     pub dont_fragment: bool,

@@ -90,7 +90,7 @@ impl<'a> View<'a> {
         Ipv6Addr::from_octets(array_at(self.bytes, 8).unwrap_or_default())
     }
 
-    /// Who is to get it.
+    /// Destination address.
     #[must_use]
     #[inline]
     pub fn dst(&self) -> Ipv6Addr {
@@ -110,7 +110,7 @@ impl<'a> View<'a> {
 pub struct Repr {
     /// Who sends it.
     pub src: Ipv6Addr,
-    /// Who is to get it.
+    /// Destination address.
     pub dst: Ipv6Addr,
     /// What the payload begins with.
     pub next_header: u8,

@@ -9,7 +9,7 @@
 //!
 //! Invariants
 //! - A query of the first version reads the same as far as we look (§5.1, §8.1).
-//! - Our records name no sources: we hear a group from everybody.
+//! - Our records have no source filters: we receive a group from all sources.
 
 use core::net::Ipv6Addr;
 use core::time::Duration;
@@ -22,7 +22,7 @@ use crate::counters::Drop;
 pub const QUERY: u8 = 130;
 /// Type of a report.
 pub const REPORT: u8 = 143;
-/// Everybody who wants reports (§5.2.14).
+/// Destination of reports (§5.2.14).
 pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// Hop limit of every message.
 pub const HOP_LIMIT: u8 = 1;
@@ -35,7 +35,7 @@ const QUERY_BYTES: usize = 24;
 const MODE_IS_EXCLUDE: u8 = 2;
 const CHANGE_TO_EXCLUDE: u8 = 4;
 
-/// Somebody wants to know who hears what.
+/// A multicast listener query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Query {
     /// Which group; unspecified: all.
@@ -70,7 +70,7 @@ impl Query {
 pub enum Reason {
     /// A group was joined.
     Joined,
-    /// Somebody asked.
+    /// In answer to a query.
     Asked,
 }
 

@@ -1,4 +1,4 @@
-//! The formats: what the bytes of a frame mean.
+//! Wire formats: parsers and builders of headers.
 //!
 //! Each format has two types. A `View` is a slice whose lengths were checked once; a `Repr` is
 //! the parsed form, in host order, with what the stack has no use for left out.
@@ -19,6 +19,7 @@ pub mod checksum;
 pub(crate) mod control;
 pub mod ethernet;
 pub mod extension;
+pub(crate) mod fast_path;
 mod field;
 pub(crate) mod headers;
 pub mod icmp4;
@@ -30,7 +31,6 @@ pub mod ndp;
 pub mod quote;
 pub mod tcp;
 pub mod udp;
-pub(crate) mod usual;
 
 /// What follows an IP header, by its number in the IANA registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -101,7 +101,7 @@ impl<'a> View<'a> {
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repr {
-    /// Who has `target`?
+    /// Request for the link address of `target`.
     Solicitation {
         /// Whose address is asked for.
         target: Ipv6Addr,
@@ -116,7 +116,7 @@ pub enum Repr {
         target_mac: Option<[u8; 6]>,
         /// The sender is a router.
         router: bool,
-        /// Somebody asked.
+        /// Sent in answer to a solicitation.
         solicited: bool,
         /// It replaces what is known.
         replaces: bool,

@@ -1,4 +1,4 @@
-//! What the formats promise: no panic, round trips, and the same reading as two other parsers.
+//! Formats: no panic, round trips, and equality with two other parsers.
 
 mod differential;
 mod garbage;

@@ -18,29 +18,29 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use rustix::time::Timespec;
 
 use crate::linux::sys;
-use crate::system::{Call, Fd, Form, Output, Returned};
+use crate::system::{Call, CallOutput, Fd, Form, Returned};
 
 /// SOCK_NONBLOCK and SOCK_CLOEXEC.
 const SOCKET_FLAGS: i32 = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
-/// What holds unless a script says otherwise: the default of the kernel may be one that paces.
+/// The default of scripts: the default of the kernel may be one that paces.
 const CONGESTION_CONTROL: &str = "cubic";
 
 /// What the program has open.
-pub(super) struct Files {
+pub(super) struct ProgramFiles {
     /// By the kernel's number.
     open: BTreeMap<Fd, Arc<OwnedFd>>,
     /// Of TCP sockets that are opened from now on.
     pub(super) congestion_control: String,
 }
 
-impl Default for Files {
+impl Default for ProgramFiles {
     fn default() -> Self {
         Self { open: BTreeMap::new(), congestion_control: CONGESTION_CONTROL.to_owned() }
     }
 }
 
-impl Files {
+impl ProgramFiles {
     fn keep(&mut self, file: OwnedFd) -> i64 {
         let fd = file.as_raw_fd();
         self.open.insert(fd, Arc::new(file));
@@ -51,10 +51,10 @@ impl Files {
         self.open.get(&fd).cloned().ok_or(Errno::BADF)
     }
 
-    /// Ends all connections, so that whoever waits for one is woken.
+    /// Ends all connections, so that blocked calls return.
     pub(super) fn shut_down(&mut self) {
         for file in self.open.values() {
-            // What is no socket, or not connected, has nobody waiting.
+            // A descriptor that is not a connected socket has no blocked call.
             let _ = rustix::net::shutdown(file, Shutdown::Both);
         }
     }
@@ -63,15 +63,15 @@ impl Files {
 type Made = Result<Returned, Errno>;
 
 /// Makes a call. Blocks as the call does.
-pub(super) fn make(call: Call, files: &Mutex<Files>) -> Returned {
+pub(super) fn make(call: Call, files: &Mutex<ProgramFiles>) -> Returned {
     made(call, files).unwrap_or_else(|error| Returned::failure(error.raw_os_error()))
 }
 
-fn lock(files: &Mutex<Files>) -> MutexGuard<'_, Files> {
+fn lock(files: &Mutex<ProgramFiles>) -> MutexGuard<'_, ProgramFiles> {
     files.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn made(call: Call, files: &Mutex<Files>) -> Made {
+fn made(call: Call, files: &Mutex<ProgramFiles>) -> Made {
     // Taken out first: the lock is never held across a call that may block.
     let file = |fd: Fd| lock(files).get(fd);
     let done = |()| Returned::success(0);
@@ -111,19 +111,19 @@ fn made(call: Call, files: &Mutex<Files>) -> Made {
             let mut value = vec![0; bytes];
             let len = sys::get_option(file(fd)?, level, name, &mut value).map_err(errno)?;
             value.truncate(len);
-            Ok(Returned { output: Output::Bytes(value), ..Returned::success(0) })
+            Ok(Returned { output: CallOutput::Bytes(value), ..Returned::success(0) })
         }
         Call::Fcntl { fd, command, argument } => fcntl(&*file(fd)?, command, argument),
         Call::Ioctl { fd, request, argument } => {
             let value = sys::ioctl_int(file(fd)?, request, argument).map_err(errno)?;
-            let output = Output::Integer(i64::from(value));
+            let output = CallOutput::Integer(i64::from(value));
             Ok(Returned { output, ..Returned::success(0) })
         }
         other => wait_or_pipe(other, files),
     }
 }
 
-fn wait_or_pipe(call: Call, files: &Mutex<Files>) -> Made {
+fn wait_or_pipe(call: Call, files: &Mutex<ProgramFiles>) -> Made {
     let file = |fd: Fd| lock(files).get(fd);
     match call {
         Call::Poll { fds, timeout_ms } => poll_all(&fds, timeout_ms, files),
@@ -152,12 +152,12 @@ fn wait_or_pipe(call: Call, files: &Mutex<Files>) -> Made {
             let count = epoll::wait(file(fd)?, &mut events[..], timespec(timeout_ms).as_ref())?;
             let ready = events[..count].iter().map(|it| event(*it)).collect();
             let result = i64::try_from(count).unwrap_or(i64::MAX);
-            Ok(Returned { output: Output::Events(ready), ..Returned::success(result) })
+            Ok(Returned { output: CallOutput::Events(ready), ..Returned::success(result) })
         }
         Call::Pipe { flags } => {
             let flags = PipeFlags::from_bits_retain(flags.cast_unsigned());
             let (read, write) = rustix::pipe::pipe_with(flags)?;
-            let output = Output::Pair(read.as_raw_fd(), write.as_raw_fd());
+            let output = CallOutput::Pair(read.as_raw_fd(), write.as_raw_fd());
             let mut files = lock(files);
             files.keep(read);
             files.keep(write);
@@ -171,7 +171,7 @@ fn wait_or_pipe(call: Call, files: &Mutex<Files>) -> Made {
     }
 }
 
-fn socket(domain: i32, kind: i32, protocol: i32, files: &Mutex<Files>) -> Made {
+fn socket(domain: i32, kind: i32, protocol: i32, files: &Mutex<ProgramFiles>) -> Made {
     let family = u16::try_from(domain).map_err(|_| Errno::AFNOSUPPORT)?;
     let flags = SocketFlags::from_bits_retain((kind & SOCKET_FLAGS).cast_unsigned());
     let kind = SocketType::from_raw((kind & !SOCKET_FLAGS).cast_unsigned());
@@ -202,8 +202,8 @@ fn receive(file: &OwnedFd, sizes: &[usize], flags: i32, form: Form) -> Made {
     let mut received = buffers.concat();
     received.truncate(len);
     let output = match message {
-        Some((flags, control)) => Output::Message { bytes: received, flags, control },
-        None => Output::Bytes(received),
+        Some((flags, control)) => CallOutput::Message { bytes: received, flags, control },
+        None => CallOutput::Bytes(received),
     };
     Ok(Returned { output, ..Returned::success(i64::try_from(len).unwrap_or(i64::MAX)) })
 }
@@ -248,7 +248,7 @@ fn fcntl(file: &OwnedFd, command: i32, argument: i32) -> Made {
     Ok(Returned::success(i64::from(result)))
 }
 
-fn poll_all(fds: &[(Fd, i16)], timeout_ms: i32, files: &Mutex<Files>) -> Made {
+fn poll_all(fds: &[(Fd, i16)], timeout_ms: i32, files: &Mutex<ProgramFiles>) -> Made {
     let open: Vec<Arc<OwnedFd>> =
         fds.iter().map(|&(fd, _)| lock(files).get(fd)).collect::<Result<_, _>>()?;
     let mut entries: Vec<PollFd<'_>> = open
@@ -261,10 +261,10 @@ fn poll_all(fds: &[(Fd, i16)], timeout_ms: i32, files: &Mutex<Files>) -> Made {
     let count = poll(&mut entries, timespec(timeout_ms).as_ref())?;
     let ready = entries.iter().map(|entry| entry.revents().bits().cast_signed()).collect();
     let result = i64::try_from(count).unwrap_or(i64::MAX);
-    Ok(Returned { output: Output::Ready(ready), ..Returned::success(result) })
+    Ok(Returned { output: CallOutput::Ready(ready), ..Returned::success(result) })
 }
 
-/// None, which waits for ever, for a negative timeout.
+/// `None`, which is no limit, for a negative timeout.
 fn timespec(timeout_ms: i32) -> Option<Timespec> {
     let ms = i64::from(timeout_ms);
     (ms >= 0).then(|| Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 })

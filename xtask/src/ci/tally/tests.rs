@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn tally(output: &str) -> (Counts, Vec<String>) {
-    let mut tally = Tally::default();
+fn tally(output: &str) -> (TestCounts, Vec<String>) {
+    let mut tally = TestTally::default();
     output.lines().for_each(|line| tally.line(line));
     let failures = tally.output();
     (tally.finish(), failures)
@@ -31,7 +31,7 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 #[test]
 fn passes_of_several_binaries_add_up() {
     let (counts, failures) = tally(&PASSING.repeat(3));
-    assert_eq!(counts, Counts { passed: 6, failures: vec![], skips: vec![] });
+    assert_eq!(counts, TestCounts { passed: 6, failures: vec![], skips: vec![] });
     assert!(failures.is_empty());
 }
 
@@ -110,7 +110,7 @@ fn failures_are_counted_and_shown_with_their_binary() {
 #[test]
 fn text_that_only_looks_similar_counts_nothing() {
     let (counts, _) = tally("we skipped: lunch\ntest results: 3 passed\n");
-    assert_eq!(counts, Counts::default());
+    assert_eq!(counts, TestCounts::default());
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_program_that_is_stopped_tells_which_tests_had_not_ended() {
                   test a::three has been running for over 60 seconds\n\
                   test two ... ok\n";
     let stopped = |output: &str| {
-        let mut tally = Tally::of("link tests/pair.rs");
+        let mut tally = TestTally::of("link tests/pair.rs");
         output.lines().for_each(|line| tally.line(line));
         tally.break_off("silent for 180 s")
     };

@@ -5,20 +5,22 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 
-use super::super::cache::Entry;
+use super::super::cache::CachedFile;
 use super::super::date;
+use super::super::document_root::PathLookup;
 use super::super::limits::CHUNK_BYTES;
+use super::super::outbox::HttpOutbox;
 use super::super::representation::tests::representation;
-use super::super::response::Prepared;
-use super::super::site::Found;
+use super::super::response::PreparedFile;
 use super::*;
+use crate::serve::Tally;
 
 const UNIX_S: i64 = 1_000_000_000;
 const LARGE_LEN: usize = 3 * CHUNK_BYTES + 17;
 
 /// Files by path; those in `large` are streamed.
 struct Table {
-    held: HashMap<&'static [u8], Rc<Entry>>,
+    held: HashMap<&'static [u8], Rc<CachedFile>>,
 }
 
 impl Table {
@@ -27,24 +29,24 @@ impl Table {
         let files = [(&b"/a"[..], 5), (b"/b", 10), (b"/big", 40_000), (b"/empty", 0)];
         for (path, len) in files {
             let representation = representation(len as u64, 784_111_777);
-            let prepared = Prepared::new(&representation, &content(len));
-            held.insert(path, Rc::new(Entry { representation, prepared }));
+            let prepared = PreparedFile::new(&representation, &content(len));
+            held.insert(path, Rc::new(CachedFile { representation, prepared }));
         }
         Self { held }
     }
 }
 
-impl Site for Table {
+impl DocumentRoot for Table {
     type File = ();
 
-    fn find(&mut self, raw: &[u8], _now: &Now) -> Found<()> {
+    fn find(&mut self, raw: &[u8], _now: &Now) -> PathLookup<()> {
         match (self.held.get(raw), raw) {
-            (Some(entry), _) => Found::Held(entry.clone()),
+            (Some(entry), _) => PathLookup::Held(entry.clone()),
             (None, b"/large") => {
-                Found::Open(Box::new(representation(LARGE_LEN as u64, 784_111_777)), ())
+                PathLookup::Open(Box::new(representation(LARGE_LEN as u64, 784_111_777)), ())
             }
-            (None, b"/dir") => Found::Directory(b"/dir/".to_vec()),
-            _ => Found::Missing,
+            (None, b"/dir") => PathLookup::Directory(b"/dir/".to_vec()),
+            _ => PathLookup::Missing,
         }
     }
 }
@@ -55,11 +57,11 @@ fn content(len: usize) -> Vec<u8> {
 
 /// The peer and the shell in one: gives inputs and does what the connection asks for.
 struct Bench {
-    connection: Connection,
-    site: Table,
-    settings: Settings,
+    connection: HttpConnection,
+    document_root: Table,
+    settings: HttpSettings,
     now: Now,
-    out: Outbox,
+    out: HttpOutbox,
     tally: Tally,
     /// What the peer has got.
     received: Vec<u8>,
@@ -74,7 +76,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let settings = Settings {
+        let settings = HttpSettings {
             head_bytes_max: 2000,
             content_bytes_max: 100,
             requests_max: None,
@@ -86,11 +88,11 @@ impl Bench {
         };
         let now = Now { ms: 1_000_000, unix_s: UNIX_S, date: date::format(UNIX_S) };
         Self {
-            connection: Connection::new(&now, &settings),
-            site: Table::new(),
+            connection: HttpConnection::new(&now, &settings),
+            document_root: Table::new(),
             settings,
             now,
-            out: Outbox::new(1),
+            out: HttpOutbox::new(1),
             tally: Tally::default(),
             received: Vec::new(),
             unwritten: 0,
@@ -102,7 +104,10 @@ impl Bench {
     }
 
     /// One input; what it says arrives and, if the peer reads, is reported as written.
-    fn input<T>(&mut self, input: impl FnOnce(&mut Connection, &mut Turn<'_, Table>) -> T) -> T {
+    fn input<T>(
+        &mut self,
+        input: impl FnOnce(&mut HttpConnection, &mut InputContext<'_, Table>) -> T,
+    ) -> T {
         let result = self.turn(input);
         let mut said = self.deliver();
         while said > 0 && self.reading {
@@ -115,11 +120,14 @@ impl Bench {
         result
     }
 
-    fn turn<T>(&mut self, input: impl FnOnce(&mut Connection, &mut Turn<'_, Table>) -> T) -> T {
-        let mut turn = Turn {
+    fn turn<T>(
+        &mut self,
+        input: impl FnOnce(&mut HttpConnection, &mut InputContext<'_, Table>) -> T,
+    ) -> T {
+        let mut turn = InputContext {
             now: &self.now,
             settings: &self.settings,
-            site: &mut self.site,
+            document_root: &mut self.document_root,
             out: &mut self.out,
             tally: &mut self.tally,
             opened: None,
@@ -225,7 +233,7 @@ impl Bench {
         statuses
     }
 
-    fn closed(&self) -> Option<CloseReason> {
+    fn closed(&self) -> Option<HttpCloseReason> {
         self.connection.closed()
     }
 }
@@ -286,7 +294,7 @@ fn a_file_that_shrinks_while_it_is_sent_ends_the_connection() {
     bench.input(|connection, turn| connection.on_bytes(&get("/large"), turn));
     assert!(bench.input(|connection, turn| connection.poll_file(turn)).is_some());
     bench.input(|connection, turn| connection.on_file_bytes(0, turn));
-    assert_eq!(bench.closed(), Some(CloseReason::FileChanged));
+    assert_eq!(bench.closed(), Some(HttpCloseReason::FileChanged));
     assert!(!bench.connection.is_streaming());
 }
 
@@ -346,7 +354,7 @@ fn refused_requests_are_answered_and_the_connection_lingers() {
         bench.send(&get("/a"));
         assert_eq!(bench.statuses(), [status], "nothing more is answered");
         bench.end();
-        assert_eq!(bench.closed(), Some(CloseReason::Finished));
+        assert_eq!(bench.closed(), Some(HttpCloseReason::Finished));
     }
 }
 
@@ -478,7 +486,7 @@ fn a_peer_that_never_reads_is_cut_off() {
     bench.wait(39_999);
     assert_eq!(bench.closed(), None);
     bench.wait(1);
-    assert_eq!(bench.closed(), Some(CloseReason::TooSlow));
+    assert_eq!(bench.closed(), Some(HttpCloseReason::TooSlow));
 }
 
 #[test]
@@ -508,7 +516,7 @@ fn a_head_has_its_time_and_no_more() {
     assert!(bench.half_closed, "bytes of the head do not move its deadline");
     let mut bench = Bench::new();
     bench.wait(10_000);
-    assert_eq!((bench.closed(), bench.received.len()), (Some(CloseReason::Idle), 0));
+    assert_eq!((bench.closed(), bench.received.len()), (Some(HttpCloseReason::Idle), 0));
 }
 
 #[test]
@@ -523,7 +531,7 @@ fn empty_lines_before_a_request_are_skipped_and_win_no_time() {
         assert_eq!(bench.closed(), None);
     }
     bench.wait(1_000);
-    assert_eq!(bench.closed(), Some(CloseReason::Idle));
+    assert_eq!(bench.closed(), Some(HttpCloseReason::Idle));
     assert_eq!(bench.statuses(), [200, 200]);
 }
 
@@ -540,7 +548,7 @@ fn waiting_between_requests_has_its_own_time() {
     let mut bench = Bench::new();
     bench.send(&get("/a"));
     bench.wait(30_000);
-    assert_eq!(bench.closed(), Some(CloseReason::Idle));
+    assert_eq!(bench.closed(), Some(HttpCloseReason::Idle));
 }
 
 #[test]
@@ -553,7 +561,7 @@ fn content_has_its_time() {
     }
     assert_eq!(bench.closed(), None);
     bench.wait(1_000);
-    assert_eq!(bench.closed(), Some(CloseReason::TooSlow));
+    assert_eq!(bench.closed(), Some(HttpCloseReason::TooSlow));
 }
 
 #[test]
@@ -563,7 +571,7 @@ fn lingering_is_bounded_in_time_and_bytes() {
     bench.wait(1_999);
     assert_eq!(bench.closed(), None);
     bench.wait(1);
-    assert_eq!(bench.closed(), Some(CloseReason::Finished));
+    assert_eq!(bench.closed(), Some(HttpCloseReason::Finished));
     let mut bench = Bench::new();
     bench.send(b"GET /a HTTP/1.0\r\n\r\n");
     let mut sent = 0;
@@ -583,11 +591,11 @@ fn a_peer_that_has_closed_its_side_gets_all_answers() {
     assert_eq!(bench.closed(), None);
     bench.read_all();
     assert_eq!(bench.statuses(), [200, 200, 200, 200]);
-    assert_eq!(bench.closed(), Some(CloseReason::PeerClosed));
+    assert_eq!(bench.closed(), Some(HttpCloseReason::PeerClosed));
     let mut bench = Bench::new();
     bench.send(b"GET / HT");
     bench.end();
-    assert_eq!((bench.closed(), bench.received.len()), (Some(CloseReason::PeerClosed), 0));
+    assert_eq!((bench.closed(), bench.received.len()), (Some(HttpCloseReason::PeerClosed), 0));
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Tree {
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s)).unwrap();
     }
 
-    fn files(&self, resolution: Resolution) -> Files {
+    fn files(&self, resolution: Resolution) -> ServedFiles {
         let index_names = ["index.html".to_owned(), "index.htm".to_owned()];
         let root = self.top.join("site");
         let options = FilesOptions {
@@ -67,7 +67,7 @@ impl Tree {
             held_bytes_max: 1000,
             max_age_s: None,
         };
-        let mut files = Files::new(&options, Cache::new(1 << 20, 100)).unwrap();
+        let mut files = ServedFiles::new(&options, Cache::new(1 << 20, 100)).unwrap();
         files.resolution = resolution;
         files
     }
@@ -84,23 +84,23 @@ fn now(unix_s: i64) -> Now {
 }
 
 /// What was found, in a word, with the body of what is held.
-fn found(files: &mut Files, raw: &str) -> String {
+fn found(files: &mut ServedFiles, raw: &str) -> String {
     found_at(files, raw, NOW_S)
 }
 
-fn found_at(files: &mut Files, raw: &str, unix_s: i64) -> String {
+fn found_at(files: &mut ServedFiles, raw: &str, unix_s: i64) -> String {
     match files.find(raw.as_bytes(), &now(unix_s)) {
-        Found::Held(entry) => {
+        PathLookup::Held(entry) => {
             let body = &entry.prepared.memory[entry.prepared.body_at..];
             format!("held {}", String::from_utf8_lossy(body))
         }
-        Found::Open(representation, _) => format!("open {}", representation.len()),
-        Found::Directory(path) => format!("directory {}", String::from_utf8_lossy(&path)),
-        Found::Missing => "missing".into(),
-        Found::Forbidden => "forbidden".into(),
-        Found::Malformed => "malformed".into(),
-        Found::Exhausted => "exhausted".into(),
-        Found::Failed => "failed".into(),
+        PathLookup::Open(representation, _) => format!("open {}", representation.len()),
+        PathLookup::Directory(path) => format!("directory {}", String::from_utf8_lossy(&path)),
+        PathLookup::Missing => "missing".into(),
+        PathLookup::Forbidden => "forbidden".into(),
+        PathLookup::Malformed => "malformed".into(),
+        PathLookup::Exhausted => "exhausted".into(),
+        PathLookup::Failed => "failed".into(),
     }
 }
 
@@ -172,7 +172,7 @@ fn this_kernel_resolves_beneath_by_itself_or_says_so() {
             held_bytes_max: 0,
             max_age_s: None,
         };
-        Files::new(&options, Cache::new(0, 0)).map(|files| files.resolution())
+        ServedFiles::new(&options, Cache::new(0, 0)).map(|files| files.resolution())
     };
     assert!(matches!(open("site"), Ok(Resolution::Openat2 | Resolution::Stepwise)));
     assert_eq!(open("none"), Err(Errno::NOENT));

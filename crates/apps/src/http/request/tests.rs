@@ -5,12 +5,15 @@ use proptest::prelude::*;
 use super::*;
 
 /// Parses and hands what is borrowed to `look`.
-fn look<T>(text: &[u8], look: impl FnOnce(Request<'_, '_>) -> T) -> Result<Option<T>, Refusal> {
+fn look<T>(
+    text: &[u8],
+    look: impl FnOnce(HttpRequest<'_, '_>) -> T,
+) -> Result<Option<T>, HeadRefusal> {
     let mut storage = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     parse(text, &mut storage).map(|request| request.map(look))
 }
 
-fn refusal(text: &str) -> Option<Refusal> {
+fn refusal(text: &str) -> Option<HeadRefusal> {
     look(text.as_bytes(), |_| ()).err()
 }
 
@@ -23,7 +26,7 @@ fn a_plain_request_is_read() {
     let text = b"GET /a/b?c=d HTTP/1.1\r\nHost: example.com:80\r\nAccept: */*\r\n\r\nGET ";
     let seen = look(text, |request| {
         assert_eq!(request.method, Method::Get);
-        assert_eq!(request.target, Target::Path { path: b"/a/b", query: b"?c=d" });
+        assert_eq!(request.target, HttpTarget::Path { path: b"/a/b", query: b"?c=d" });
         assert_eq!(request.framing, Framing::Length(0));
         assert_eq!(request.persistence, Persistence::Implied);
         assert!(!request.expects_continue && !request.preconditions.any && !request.ranged);
@@ -63,7 +66,7 @@ fn methods_are_told_apart() {
 
 #[test]
 fn targets_have_four_forms() {
-    let path = |path: &'static [u8], query: &'static [u8]| Some(Target::Path { path, query });
+    let path = |path: &'static [u8], query: &'static [u8]| Some(HttpTarget::Path { path, query });
     for (line, target) in [
         ("GET /", path(b"/", b"")),
         ("GET /?", path(b"/", b"?")),
@@ -71,9 +74,9 @@ fn targets_have_four_forms() {
         ("GET http://a/b", path(b"/b", b"")),
         ("GET HTTP://a:80", path(b"/", b"")),
         ("GET https://a?b", path(b"/", b"?b")),
-        ("OPTIONS *", Some(Target::Server)),
-        ("OPTIONS http://a", Some(Target::Server)),
-        ("CONNECT a:80", Some(Target::Server)),
+        ("OPTIONS *", Some(HttpTarget::Server)),
+        ("OPTIONS http://a", Some(HttpTarget::Server)),
+        ("CONNECT a:80", Some(HttpTarget::Server)),
         ("GET *", None),
         ("GET a", None),
         ("GET a:80", None),
@@ -87,7 +90,7 @@ fn targets_have_four_forms() {
             look(text.as_bytes(), |request| assert_eq!(Some(request.target), target, "{line}"));
         match target {
             Some(_) => assert_eq!(seen, Ok(Some(())), "{line}"),
-            None => assert_eq!(seen, Err(Refusal::Target), "{line}"),
+            None => assert_eq!(seen, Err(HeadRefusal::Target), "{line}"),
         }
     }
 }
@@ -111,7 +114,7 @@ fn bad_syntax_is_refused() {
         "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n",
     ] {
-        assert_eq!(refusal(text), Some(Refusal::Syntax), "{text:?}");
+        assert_eq!(refusal(text), Some(HeadRefusal::Syntax), "{text:?}");
     }
 }
 
@@ -123,7 +126,7 @@ fn lines_end_in_both_characters() {
         "GET / HTTP/1.1\r\nHost: a\r\n\n",
         "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
     ] {
-        assert_eq!(refusal(text), Some(Refusal::BareLineFeed), "{text:?}");
+        assert_eq!(refusal(text), Some(HeadRefusal::BareLineFeed), "{text:?}");
         assert!(may_be_complete(text.as_bytes(), 0), "{text:?}");
     }
 }
@@ -131,34 +134,34 @@ fn lines_end_in_both_characters() {
 #[test]
 fn versions_other_than_one_are_refused() {
     for (version, expected) in [
-        ("HTTP/2.0", Refusal::Version),
-        ("HTTP/0.9", Refusal::Version),
-        ("HTTP/9.9", Refusal::Version),
-        ("HTTP/2", Refusal::Syntax),
-        ("HTTP/11.1", Refusal::Syntax),
-        ("HTTP/1.1x", Refusal::Syntax),
-        ("SPDY/1.1", Refusal::Syntax),
+        ("HTTP/2.0", HeadRefusal::Version),
+        ("HTTP/0.9", HeadRefusal::Version),
+        ("HTTP/9.9", HeadRefusal::Version),
+        ("HTTP/2", HeadRefusal::Syntax),
+        ("HTTP/11.1", HeadRefusal::Syntax),
+        ("HTTP/1.1x", HeadRefusal::Syntax),
+        ("SPDY/1.1", HeadRefusal::Syntax),
     ] {
         let text = format!("GET / {version}\r\nHost: a\r\n\r\n");
         assert_eq!(refusal(&text), Some(expected), "{version}");
     }
-    assert_eq!(refusal("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Some(Refusal::Version));
+    assert_eq!(refusal("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Some(HeadRefusal::Version));
 }
 
 #[test]
 fn hosts_are_exactly_one() {
-    assert_eq!(refusal("GET / HTTP/1.1\r\n\r\n"), Some(Refusal::Host));
+    assert_eq!(refusal("GET / HTTP/1.1\r\n\r\n"), Some(HeadRefusal::Host));
     assert_eq!(refusal("GET / HTTP/1.0\r\n\r\n"), None);
-    assert_eq!(refusal("GET / HTTP/1.1\r\nHost:\r\n\r\n"), Some(Refusal::Host));
-    assert_eq!(refusal("GET / HTTP/1.0\r\nHost: \t\r\n\r\n"), Some(Refusal::Host));
+    assert_eq!(refusal("GET / HTTP/1.1\r\nHost:\r\n\r\n"), Some(HeadRefusal::Host));
+    assert_eq!(refusal("GET / HTTP/1.0\r\nHost: \t\r\n\r\n"), Some(HeadRefusal::Host));
     assert_eq!(refusal("GET / HTTP/1.0\r\n\r\n"), None);
     assert_eq!(refusal("GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n"), None);
     for fields in ["Host: a\r\n", "hOST: b\r\n"] {
-        assert_eq!(refusal(&with_fields(fields)), Some(Refusal::Host), "{fields}");
+        assert_eq!(refusal(&with_fields(fields)), Some(HeadRefusal::Host), "{fields}");
     }
     for value in ["a b", "a/b", "u@a", "a,b c", "\"a\""] {
         let text = format!("GET / HTTP/1.1\r\nHost: {value}\r\n\r\n");
-        assert_eq!(refusal(&text), Some(Refusal::Host), "{value}");
+        assert_eq!(refusal(&text), Some(HeadRefusal::Host), "{value}");
     }
 }
 
@@ -190,7 +193,7 @@ fn framing_has_one_reading_or_none() {
         "Transfer-Encoding: chunked, gzip\r\n",
         "Transfer-Encoding: chunked,\r\n",
     ] {
-        assert_eq!(framing(fields), Err(Refusal::Framing), "{fields}");
+        assert_eq!(framing(fields), Err(HeadRefusal::Framing), "{fields}");
     }
     for fields in [
         "Transfer-Encoding: gzip\r\n",
@@ -204,12 +207,12 @@ fn framing_has_one_reading_or_none() {
     ] {
         let refused = framing(fields);
         assert!(
-            matches!(refused, Err(Refusal::TransferCoding | Refusal::Syntax)),
+            matches!(refused, Err(HeadRefusal::TransferCoding | HeadRefusal::Syntax)),
             "{fields:?}: {refused:?}"
         );
     }
     let old = "GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
-    assert_eq!(refusal(old), Some(Refusal::Framing), "HTTP/1.0 has no transfer codings");
+    assert_eq!(refusal(old), Some(HeadRefusal::Framing), "HTTP/1.0 has no transfer codings");
 }
 
 #[test]
@@ -236,7 +239,7 @@ fn persistence_follows_version_and_options() {
 fn expectations_are_understood_or_refused() {
     let expects = |text: &str| look(text.as_bytes(), |request| request.expects_continue);
     assert_eq!(expects(&with_fields("Expect: 100-Continue\r\n")), Ok(Some(true)));
-    assert_eq!(refusal(&with_fields("Expect: tea\r\n")), Some(Refusal::Expectation));
+    assert_eq!(refusal(&with_fields("Expect: tea\r\n")), Some(HeadRefusal::Expectation));
     assert_eq!(expects("GET / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n"), Ok(Some(false)));
     assert_eq!(expects("GET / HTTP/1.0\r\nExpect: tea\r\n\r\n"), Ok(Some(false)));
 }
@@ -244,12 +247,12 @@ fn expectations_are_understood_or_refused() {
 #[test]
 fn what_is_too_large_is_said_apart() {
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(TARGET_BYTES_MAX));
-    assert_eq!(refusal(&long), Some(Refusal::TargetTooLong));
+    assert_eq!(refusal(&long), Some(HeadRefusal::TargetTooLong));
     let many = with_fields(&"X: y\r\n".repeat(FIELDS_MAX));
-    assert_eq!(refusal(&many), Some(Refusal::HeadTooLarge));
+    assert_eq!(refusal(&many), Some(HeadRefusal::HeadTooLarge));
     assert_eq!(refusal(&with_fields(&"X: y\r\n".repeat(FIELDS_MAX - 1))), None);
-    assert_eq!(too_large(b"GET / HTTP/1.1\r\nX: xxxx"), Refusal::HeadTooLarge);
-    assert_eq!(too_large(b"GET /xxxxxxxxx"), Refusal::TargetTooLong);
+    assert_eq!(too_large(b"GET / HTTP/1.1\r\nX: xxxx"), HeadRefusal::HeadTooLarge);
+    assert_eq!(too_large(b"GET /xxxxxxxxx"), HeadRefusal::TargetTooLong);
 }
 
 proptest! {

@@ -6,39 +6,43 @@
 //! place in that order, as in memcached: `t T30` tells the time left before, `T30 t` after.
 
 use super::line::Line;
-use super::text::{refuse_block, store_fault, tell, whole_block};
-use super::{Afterwards, Connection, Context, Output, StoreReply};
-use crate::kv::protocol::Fault;
-use crate::kv::protocol::meta::{Command, Verb, key_scratch};
+use super::responses::{push_fault, store_fault};
+use super::text::{refuse_block, whole_block};
+use super::{Afterwards, KvConnection, KvContext, ResponseBuffer, StoreReply};
+use crate::kv::protocol::CommandFault;
+use crate::kv::protocol::meta::{MetaCommand, MetaVerb, key_scratch};
 use crate::kv::protocol::text::StoreVerb;
-use crate::kv::store::{Arithmetic, Change, Digits, Item, Outcome, Removal, Sum, Write, expiry};
+use crate::kv::store::{
+    ArithmeticOutcome, Digits, ItemChange, NumberChange, Removal, StoreOutcome, StoredItem, Write,
+    expiry,
+};
 
-impl Connection {
+impl KvConnection {
     /// Answers a meta command; returns how many bytes of the data block behind it were taken.
     pub(super) fn carry_out_meta(
         &mut self,
-        command: &Command<'_>,
+        command: &MetaCommand<'_>,
         block: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) -> usize {
         match command.verb {
-            Verb::Get => get(command, context, out),
-            Verb::Set => return self.set(command, block, context, out),
-            Verb::Delete => delete(command, context, out),
-            Verb::Arithmetic => add(command, context, out),
-            Verb::Debug => debug(command, context, out),
-            Verb::Noop => out.extend_from_slice(b"MN\r\n"),
+            MetaVerb::Get => get(command, context, out),
+            MetaVerb::Set => return self.set(command, block, context, out),
+            MetaVerb::Delete => delete(command, context, out),
+            MetaVerb::Arithmetic => add(command, context, out),
+            MetaVerb::Debug => debug(command, context, out),
+            MetaVerb::Noop => out.extend_from_slice(b"MN\r\n"),
         }
         0
     }
 
     fn set(
         &mut self,
-        command: &Command<'_>,
+        command: &MetaCommand<'_>,
         block: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) -> usize {
         if let Some(fault) = command.refused {
             self.skip(command.value_len as u64 + 2, Afterwards::Tell(fault), out);
@@ -75,7 +79,7 @@ impl Connection {
     }
 
     /// Keeps key and flags as one line until the block has arrived.
-    fn hold(&mut self, command: &Command<'_>) {
+    fn hold(&mut self, command: &MetaCommand<'_>) {
         self.held.clear();
         self.held.extend_from_slice(command.key_text);
         self.held.push(b' ');
@@ -84,25 +88,27 @@ impl Connection {
 }
 
 /// The response to a set whose block has come in pieces.
-pub(super) fn answer_held_store(outcome: Outcome, held: &[u8], out: &mut impl Output) {
+pub(super) fn answer_held_store(outcome: StoreOutcome, held: &[u8], out: &mut impl ResponseBuffer) {
     let mut words = crate::kv::protocol::words(held);
     let key = words.next().unwrap_or_default();
     answer_set(outcome, key, words, out);
 }
 
 fn answer_set<'a>(
-    outcome: Outcome,
+    outcome: StoreOutcome,
     key: &[u8],
     flags: impl Iterator<Item = &'a [u8]> + Clone,
-    out: &mut impl Output,
+    out: &mut impl ResponseBuffer,
 ) {
     let (code, cas) = match outcome {
-        Outcome::Stored(_) if flags.clone().any(|flag| flag[0] == b'q') => return,
-        Outcome::Stored(cas) => (b"HD", cas),
-        Outcome::NotStored => (b"NS", 0),
-        Outcome::Exists => (b"EX", 0),
-        Outcome::NotFound => (b"NF", 0),
-        Outcome::TooLarge | Outcome::OutOfMemory => return tell(store_fault(outcome), out),
+        StoreOutcome::Stored(_) if flags.clone().any(|flag| flag[0] == b'q') => return,
+        StoreOutcome::Stored(cas) => (b"HD", cas),
+        StoreOutcome::NotStored => (b"NS", 0),
+        StoreOutcome::Exists => (b"EX", 0),
+        StoreOutcome::NotFound => (b"NF", 0),
+        StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => {
+            return push_fault(store_fault(outcome), out);
+        }
     };
     let base64 = flags.clone().any(|flag| flag[0] == b'b');
     let mut line = Line::new();
@@ -137,13 +143,13 @@ fn repeat_flag(flag: &[u8], key_text: &[u8], base64: bool, line: &mut Line) {
     }
 }
 
-fn repeat_flags(command: &Command<'_>, line: &mut Line) {
+fn repeat_flags(command: &MetaCommand<'_>, line: &mut Line) {
     for flag in command.flags() {
         repeat_flag(flag, command.key_text, command.is_base64(), line);
     }
 }
 
-fn get(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
+fn get(command: &MetaCommand<'_>, context: &KvContext<'_>, out: &mut impl ResponseBuffer) {
     let now = context.now;
     let vivify = command.options.vivify.map(|exptime| expiry(exptime, now));
     context.store.visit(command.key(&mut key_scratch()), vivify, now, |item| {
@@ -151,13 +157,13 @@ fn get(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
             if !command.options.quiet {
                 answer_miss(command, out);
             }
-            return ((), Change::default());
+            return ((), ItemChange::default());
         };
         ((), answer_hit(command, item, now, out))
     });
 }
 
-fn answer_miss(command: &Command<'_>, out: &mut impl Output) {
+fn answer_miss(command: &MetaCommand<'_>, out: &mut impl ResponseBuffer) {
     let mut line = Line::new();
     line.push(b"EN");
     repeat_flags(command, &mut line);
@@ -165,7 +171,12 @@ fn answer_miss(command: &Command<'_>, out: &mut impl Output) {
     out.extend_from_slice(line.bytes());
 }
 
-fn answer_hit(command: &Command<'_>, item: &Item<'_>, now: u32, out: &mut impl Output) -> Change {
+fn answer_hit(
+    command: &MetaCommand<'_>,
+    item: &StoredItem<'_>,
+    now: u32,
+    out: &mut impl ResponseBuffer,
+) -> ItemChange {
     let options = &command.options;
     let mut line = Line::new();
     if options.value {
@@ -174,7 +185,8 @@ fn answer_hit(command: &Command<'_>, item: &Item<'_>, now: u32, out: &mut impl O
     } else {
         line.push(b"HD");
     }
-    let mut change = Change { no_bump: options.no_bump, win: item.created, ..Change::default() };
+    let mut change =
+        ItemChange { no_bump: options.no_bump, win: item.created, ..ItemChange::default() };
     let mut expires = item.expires;
     for flag in command.flags() {
         match flag[0] {
@@ -210,8 +222,8 @@ fn answer_hit(command: &Command<'_>, item: &Item<'_>, now: u32, out: &mut impl O
 
 fn answer_item_flag(
     flag: &[u8],
-    command: &Command<'_>,
-    item: &Item<'_>,
+    command: &MetaCommand<'_>,
+    item: &StoredItem<'_>,
     (expires, now): (u32, u32),
     line: &mut Line,
 ) {
@@ -233,7 +245,7 @@ fn answer_item_flag(
     line.push_number(number);
 }
 
-fn delete(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
+fn delete(command: &MetaCommand<'_>, context: &KvContext<'_>, out: &mut impl ResponseBuffer) {
     let options = &command.options;
     let mut scratch = key_scratch();
     let (key, now) = (command.key(&mut scratch), context.now);
@@ -256,10 +268,10 @@ fn delete(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
     out.extend_from_slice(line.bytes());
 }
 
-fn add(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
+fn add(command: &MetaCommand<'_>, context: &KvContext<'_>, out: &mut impl ResponseBuffer) {
     let options = &command.options;
     let now = context.now;
-    let change = Arithmetic {
+    let change = NumberChange {
         delta: options.delta.unwrap_or(1),
         down: command.down(),
         cas: options.cas,
@@ -270,8 +282,8 @@ fn add(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
     let sum = context.store.add(command.key(&mut key_scratch()), &change, now);
     match sum {
         // What memcached creates, it tells of in any case.
-        Sum::Value { created: false, .. } if options.quiet => return,
-        Sum::Value { number, cas, expires, .. } => {
+        ArithmeticOutcome::Value { created: false, .. } if options.quiet => return,
+        ArithmeticOutcome::Value { number, cas, expires, .. } => {
             let digits = Digits::new(number);
             if options.value {
                 line.push(b"VA ");
@@ -297,23 +309,23 @@ fn add(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
                 line.push(&digits);
             }
         }
-        Sum::NotFound => {
+        ArithmeticOutcome::NotFound => {
             line.push(b"NF");
             repeat_flags(command, &mut line);
         }
-        Sum::Exists => {
+        ArithmeticOutcome::Exists => {
             line.push(b"EX");
             repeat_flags(command, &mut line);
         }
-        Sum::NonNumeric => return tell(Fault::NonNumeric, out),
-        Sum::OutOfMemory => return tell(Fault::OutOfMemory, out),
+        ArithmeticOutcome::NonNumeric => return push_fault(CommandFault::NonNumeric, out),
+        ArithmeticOutcome::OutOfMemory => return push_fault(CommandFault::OutOfMemory, out),
     }
     line.push(b"\r\n");
     out.extend_from_slice(line.bytes());
 }
 
 /// What is known of an item besides its value. The class is always 1: there is one log, no slabs.
-fn debug(command: &Command<'_>, context: &Context<'_>, out: &mut impl Output) {
+fn debug(command: &MetaCommand<'_>, context: &KvContext<'_>, out: &mut impl ResponseBuffer) {
     let now = context.now;
     let mut line = Line::new();
     let found = context.store.peek(command.key(&mut key_scratch()), now, |item| {

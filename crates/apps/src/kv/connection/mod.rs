@@ -2,9 +2,9 @@
 //!
 //! Read first: [`super::protocol`], [`super::store`].
 //!
-//! Input: [`Connection::on_bytes`] with what has arrived, `now`, the store and somewhere to put
-//! responses. Output: the responses, how many bytes were taken, and what to do next ([`Flow`]).
-//! When the client goes, [`Connection::abandon`].
+//! Input: [`KvConnection::on_bytes`] with what has arrived, `now`, the store and somewhere to put
+//! responses. Output: the responses, how many bytes were taken, and what to do next ([`NextStep`]).
+//! When the client goes, [`KvConnection::abandon`].
 //!
 //! ```text
 //!             get a b            set k 0 0 9999
@@ -26,6 +26,7 @@ mod binary;
 mod line;
 mod meta;
 mod resp;
+mod responses;
 mod stats;
 mod text;
 
@@ -39,7 +40,7 @@ use super::store::{Reservation, Store, Write};
 pub use stats::{ServerSnapshot, ServerView};
 
 /// Where responses go.
-pub trait Output {
+pub trait ResponseBuffer {
     /// Appends.
     fn extend_from_slice(&mut self, bytes: &[u8]);
     /// Bytes that wait.
@@ -50,7 +51,7 @@ pub trait Output {
     }
 }
 
-impl Output for Vec<u8> {
+impl ResponseBuffer for Vec<u8> {
     fn extend_from_slice(&mut self, bytes: &[u8]) {
         Self::extend_from_slice(self, bytes);
     }
@@ -62,7 +63,7 @@ impl Output for Vec<u8> {
 
 /// What a connection needs besides bytes.
 #[derive(Clone, Copy)]
-pub struct Context<'a> {
+pub struct KvContext<'a> {
     /// The items.
     pub store: &'a Store,
     /// Unix seconds.
@@ -71,9 +72,9 @@ pub struct Context<'a> {
     pub server: &'a dyn ServerView,
 }
 
-/// What to do after [`Connection::on_bytes`].
+/// What to do after [`KvConnection::on_bytes`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Flow {
+pub enum NextStep {
     /// All bytes were taken; read more.
     ReadOn,
     /// Write the responses, then call again with what was not taken.
@@ -82,22 +83,22 @@ pub enum Flow {
     Close,
 }
 
-/// The result of [`Connection::on_bytes`].
+/// The result of [`KvConnection::on_bytes`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Progress {
-    /// Bytes taken. All of them unless the connection is [`Flow::Paused`].
+pub struct InputProgress {
+    /// Bytes taken. All of them unless the connection is [`NextStep::Paused`].
     pub consumed: usize,
     /// What to do next.
-    pub flow: Flow,
+    pub flow: NextStep,
     /// Whether a command ended in these bytes.
     pub command_ended: bool,
 }
 
 /// A client's conversation.
 #[derive(Debug, Default)]
-pub struct Connection {
-    state: State,
-    protocol: Protocol,
+pub struct KvConnection {
+    state: ConnectionState,
+    protocol: KvProtocol,
     /// The beginning of a command that has not arrived as a whole.
     partial: Vec<u8>,
     /// Key and flags of a meta set whose block is arriving, or the key of a value in RESP.
@@ -105,7 +106,7 @@ pub struct Connection {
     commands: Commands,
 }
 
-/// How many commands there were since [`Connection::take_commands`] was last asked.
+/// How many commands there were since [`KvConnection::take_commands`] was last asked.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Commands {
     /// Well formed, so carried out; a line of many keys is one.
@@ -115,7 +116,7 @@ pub struct Commands {
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Protocol {
+enum KvProtocol {
     #[default]
     Unknown,
     Text,
@@ -126,29 +127,29 @@ enum Protocol {
 /// What a connection speaks that begins with `input`: binary if its `first` byte is 0x80, RESP if
 /// it is `*`, or if its first word is a command of Redis's and not one of memcached's, which are in
 /// lower case; else text. `None`: more bytes are needed.
-fn protocol_of(first: u8, input: &[u8]) -> Option<Protocol> {
+fn protocol_of(first: u8, input: &[u8]) -> Option<KvProtocol> {
     match first {
-        MAGIC_REQUEST => return Some(Protocol::Binary),
-        ARRAY => return Some(Protocol::Resp),
+        MAGIC_REQUEST => return Some(KvProtocol::Binary),
+        ARRAY => return Some(KvProtocol::Resp),
         _ => {}
     }
     let start = &input[..input.len().min(COMMAND_BYTES_MAX + 1)];
     let word = match start.iter().position(u8::is_ascii_whitespace) {
         Some(len) => &start[..len],
-        None if start.len() > COMMAND_BYTES_MAX => return Some(Protocol::Text),
+        None if start.len() > COMMAND_BYTES_MAX => return Some(KvProtocol::Text),
         None => return None,
     };
     let is_resp = find(word).is_some() && !is_command(word);
-    Some(if is_resp { Protocol::Resp } else { Protocol::Text })
+    Some(if is_resp { KvProtocol::Resp } else { KvProtocol::Text })
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ConnectionState {
     #[default]
     Command,
     Keys(Keys),
     SkipLine,
-    Value(Arriving),
+    Value(IncomingValue),
     Skip {
         left: u64,
         then: Afterwards,
@@ -169,7 +170,7 @@ struct Keys {
 
 /// A data block on its way into the store.
 #[derive(Debug)]
-struct Arriving {
+struct IncomingValue {
     reservation: Reservation,
     write: Write,
     value_len: usize,
@@ -193,7 +194,7 @@ enum StoreReply {
         quiet: bool,
     },
     /// The key is in `held`.
-    Resp(resp::Arrival),
+    Resp(resp::PendingValue),
 }
 
 impl StoreReply {
@@ -210,12 +211,12 @@ impl StoreReply {
 #[derive(Clone, Copy, Debug)]
 enum Afterwards {
     Nothing,
-    Tell(super::protocol::Fault),
-    Status { status: super::protocol::binary::Status, opcode: u8, opaque: u32 },
+    Tell(super::protocol::CommandFault),
+    Status { status: super::protocol::binary::BinaryStatus, opcode: u8, opaque: u32 },
 }
 
 /// What a step did with the bytes before it.
-enum Step {
+enum ParseStep {
     /// It took this many; there may be more to do.
     Took(usize),
     /// It needs more bytes than there are.
@@ -226,7 +227,7 @@ enum Step {
 const PARTIAL_BYTES_MAX: usize = LINE_BYTES_MAX;
 const _: () = assert!(PARTIAL_BYTES_MAX >= FRAME_BYTES_MAX);
 
-impl Connection {
+impl KvConnection {
     /// A connection that has said nothing yet.
     #[must_use]
     pub fn new() -> Self {
@@ -237,18 +238,18 @@ impl Connection {
     pub fn on_bytes(
         &mut self,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Progress {
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> InputProgress {
         let mut at = 0;
         let mut command_ended = false;
         loop {
-            let progress = |consumed, flow| Progress { consumed, flow, command_ended };
-            if matches!(self.state, State::Ended) {
-                return progress(input.len(), Flow::Close);
+            let progress = |consumed, flow| InputProgress { consumed, flow, command_ended };
+            if matches!(self.state, ConnectionState::Ended) {
+                return progress(input.len(), NextStep::Close);
             }
             if out.len() >= OUTPUT_BYTES_MAX {
-                return progress(at, Flow::Paused);
+                return progress(at, NextStep::Paused);
             }
             let rest = &input[at..];
             let taken = if self.partial.is_empty() {
@@ -257,16 +258,16 @@ impl Connection {
                 self.step_from_partial(rest, context, out)
             };
             match taken {
-                Step::Took(count) => {
+                ParseStep::Took(count) => {
                     at += count;
                     command_ended |= !self.is_midway();
                 }
-                Step::NeedMore => {
+                ParseStep::NeedMore => {
                     // A step that starts from the partial has added what it can use itself.
                     if self.partial.is_empty() {
                         self.partial.extend_from_slice(rest);
                     }
-                    return progress(input.len(), Flow::ReadOn);
+                    return progress(input.len(), NextStep::ReadOn);
                 }
             }
         }
@@ -274,9 +275,9 @@ impl Connection {
 
     /// Gives back what the connection holds in the store. To be called once, when it ends.
     pub fn abandon(&mut self, store: &Store) {
-        match mem::replace(&mut self.state, State::Ended) {
-            State::Value(arriving) => store.abandon(arriving.reservation),
-            State::Resp(midway) => resp::abandon(midway, store),
+        match mem::replace(&mut self.state, ConnectionState::Ended) {
+            ConnectionState::Value(arriving) => store.abandon(arriving.reservation),
+            ConnectionState::Resp(midway) => resp::abandon(midway, store),
             _ => {}
         }
     }
@@ -289,69 +290,74 @@ impl Connection {
     /// Whether the client owes the rest of a command or of a data block.
     #[must_use]
     pub fn is_midway(&self) -> bool {
-        !self.partial.is_empty() || !matches!(self.state, State::Command)
+        !self.partial.is_empty() || !matches!(self.state, ConnectionState::Command)
     }
 
     /// Steps over the partial command with as much of `input` behind it as may belong to it.
     fn step_from_partial(
         &mut self,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         let mut partial = mem::take(&mut self.partial);
         let old_len = partial.len();
         let added = input.len().min(PARTIAL_BYTES_MAX.saturating_sub(old_len));
         partial.extend_from_slice(&input[..added]);
         match self.step(&partial, context, out) {
-            Step::Took(count) if count >= old_len => Step::Took(count - old_len),
-            Step::Took(count) => {
+            ParseStep::Took(count) if count >= old_len => ParseStep::Took(count - old_len),
+            ParseStep::Took(count) => {
                 partial.truncate(old_len);
                 partial.drain(..count);
                 self.partial = partial;
-                Step::Took(0)
+                ParseStep::Took(0)
             }
-            Step::NeedMore => {
+            ParseStep::NeedMore => {
                 debug_assert!(added == input.len(), "a full partial command is refused");
                 self.partial = partial;
-                Step::NeedMore
+                ParseStep::NeedMore
             }
         }
     }
 
-    fn step(&mut self, input: &[u8], context: &Context<'_>, out: &mut impl Output) -> Step {
+    fn step(
+        &mut self,
+        input: &[u8],
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         let Some(&first) = input.first() else {
-            return Step::NeedMore;
+            return ParseStep::NeedMore;
         };
         match self.state {
-            State::Command => match self.protocol {
-                Protocol::Text => self.step_text(input, context, out),
-                Protocol::Binary => self.step_binary(input, context, out),
-                Protocol::Resp => self.step_resp(input, context, out),
-                Protocol::Unknown => match protocol_of(first, input) {
+            ConnectionState::Command => match self.protocol {
+                KvProtocol::Text => self.step_text(input, context, out),
+                KvProtocol::Binary => self.step_binary(input, context, out),
+                KvProtocol::Resp => self.step_resp(input, context, out),
+                KvProtocol::Unknown => match protocol_of(first, input) {
                     Some(protocol) => {
                         self.protocol = protocol;
-                        Step::Took(0)
+                        ParseStep::Took(0)
                     }
-                    None => Step::NeedMore,
+                    None => ParseStep::NeedMore,
                 },
             },
-            State::Keys(keys) => self.step_keys(keys, input, context, out),
-            State::SkipLine => self.step_skip_line(input),
-            State::Value(_) => self.step_value(input, context, out),
-            State::Resp(_) => self.step_midway(input, context, out),
-            State::Skip { left, then } => self.step_skip(left, then, input, out),
-            State::Ended => Step::Took(input.len()),
+            ConnectionState::Keys(keys) => self.step_keys(keys, input, context, out),
+            ConnectionState::SkipLine => self.step_skip_line(input),
+            ConnectionState::Value(_) => self.step_value(input, context, out),
+            ConnectionState::Resp(_) => self.step_midway(input, context, out),
+            ConnectionState::Skip { left, then } => self.step_skip(left, then, input, out),
+            ConnectionState::Ended => ParseStep::Took(input.len()),
         }
     }
 
-    fn step_skip_line(&mut self, input: &[u8]) -> Step {
+    fn step_skip_line(&mut self, input: &[u8]) -> ParseStep {
         match memchr::memchr(b'\n', input) {
             Some(end) => {
-                self.state = State::Command;
-                Step::Took(end + 1)
+                self.state = ConnectionState::Command;
+                ParseStep::Took(end + 1)
             }
-            None => Step::Took(input.len()),
+            None => ParseStep::Took(input.len()),
         }
     }
 
@@ -360,33 +366,38 @@ impl Connection {
         left: u64,
         then: Afterwards,
         input: &[u8],
-        out: &mut impl Output,
-    ) -> Step {
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         let count = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
         self.skip(left - count as u64, then, out);
-        Step::Took(count)
+        ParseStep::Took(count)
     }
 
     /// Passes over the next `left` bytes and then says `then`.
-    fn skip(&mut self, left: u64, then: Afterwards, out: &mut impl Output) {
+    fn skip(&mut self, left: u64, then: Afterwards, out: &mut impl ResponseBuffer) {
         if left > 0 {
-            self.state = State::Skip { left, then };
+            self.state = ConnectionState::Skip { left, then };
             return;
         }
-        self.state = State::Command;
+        self.state = ConnectionState::Command;
         match then {
             Afterwards::Nothing => {}
-            Afterwards::Tell(fault) => text::tell(fault, out),
+            Afterwards::Tell(fault) => responses::push_fault(fault, out),
             Afterwards::Status { status, opcode, opaque } => {
-                binary::answer_status(status, opcode, opaque, out);
+                responses::answer_status(status, opcode, opaque, out);
             }
         }
     }
 
     /// A piece of a data block.
-    fn step_value(&mut self, input: &[u8], context: &Context<'_>, out: &mut impl Output) -> Step {
-        let State::Value(arriving) = &mut self.state else {
-            return Step::Took(0);
+    fn step_value(
+        &mut self,
+        input: &[u8],
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
+        let ConnectionState::Value(arriving) = &mut self.state else {
+            return ParseStep::Took(0);
         };
         let ending_len = arriving.reply.ending_len();
         let whole = arriving.value_len + ending_len;
@@ -401,18 +412,23 @@ impl Connection {
         }
         arriving.received += count;
         if arriving.received == whole
-            && let State::Value(arriving) = mem::take(&mut self.state)
+            && let ConnectionState::Value(arriving) = mem::take(&mut self.state)
         {
             self.finish_value(arriving, context, out);
         }
-        Step::Took(count)
+        ParseStep::Took(count)
     }
 
-    fn finish_value(&mut self, arriving: Arriving, context: &Context<'_>, out: &mut impl Output) {
+    fn finish_value(
+        &mut self,
+        arriving: IncomingValue,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) {
         if let StoreReply::Resp(arrival) = arriving.reply {
             return self.finish_arrival(arriving, arrival, context, out);
         }
-        let Arriving { reservation, write, ending, reply, .. } = arriving;
+        let IncomingValue { reservation, write, ending, reply, .. } = arriving;
         let held = mem::take(&mut self.held);
         if reply.ending_len() > 0 && ending != *b"\r\n" {
             context.store.abandon(reservation);

@@ -22,14 +22,17 @@
 
 mod commands;
 
-use super::{Arriving, Connection, Context, Output, State, Step, StoreReply};
+use super::{
+    ConnectionState, IncomingValue, KvConnection, KvContext, ParseStep, ResponseBuffer, StoreReply,
+};
 use crate::kv::limits::{KEY_BYTES_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX, RESP_HEADER_BYTES_MAX};
 use crate::kv::protocol::is_http;
 use crate::kv::protocol::resp::{
-    self, ARRAY, Arguments, Bulk, Command, Fault, Malformed, Piece, SetOptions, Verb,
+    self, ARRAY, Bulk, Malformed, RespArguments, RespCommand, RespFault, RespPiece, RespVerb,
+    SetOptions,
 };
 use crate::kv::store::{Reservation, Store, Write};
-use commands::{Source, nil, tell};
+use commands::{ArgumentSource, nil, tell};
 
 /// Bytes that a command's name may have, with its length.
 const NAME_BYTES_MAX: usize = 256;
@@ -41,31 +44,31 @@ const ARGUMENTS_BYTES_MAX: usize = LINE_BYTES_MAX - NAME_BYTES_MAX - RESP_HEADER
 #[derive(Debug)]
 pub(super) enum Midway {
     Many(Many),
-    Tail(Tail),
+    Tail(PendingOptions),
     Skip(Skip),
 }
 
 /// Inside a command of many keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Many {
-    verb: Verb,
+    verb: RespVerb,
     /// Arguments to come.
     left: u32,
     /// Keys that there were.
     count: u64,
     /// What was wrong with the first value that could not be stored.
-    fault: Option<Fault>,
+    fault: Option<RespFault>,
 }
 
 /// A value is here, and its options are not.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct PendingOptions {
     reservation: Reservation,
     /// Arguments to come.
     left: u32,
 }
 
-/// Arguments that nobody wants.
+/// Discarded arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Skip {
     /// Of the one that has begun.
@@ -76,10 +79,10 @@ pub(super) struct Skip {
     then: Option<Many>,
 }
 
-/// What becomes of a value that comes in pieces; its key is in `held`.
+/// Treatment of a value that arrives in pieces; its key is in `held`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival {
-    verb: Verb,
+pub(super) struct PendingValue {
+    verb: RespVerb,
     /// For the verbs that have their options in front of the value.
     options: SetOptions,
     /// Arguments behind the value.
@@ -99,13 +102,13 @@ impl Midway {
 }
 
 /// The arguments of a command, as far as they are here.
-enum Gathered<'a> {
+enum GatheredArguments<'a> {
     NeedMore,
     Malformed(Malformed),
     /// All, in so many bytes.
-    Whole(Arguments<'a>, usize),
+    Whole(RespArguments<'a>, usize),
     /// The next is longer than what is kept; the bytes before it.
-    TooLong(Arguments<'a>, usize),
+    TooLong(RespArguments<'a>, usize),
 }
 
 /// `count` more arguments from `at` on. All but a value have to be near each other, however the
@@ -113,9 +116,9 @@ enum Gathered<'a> {
 fn gather<'a>(
     input: &'a [u8],
     mut at: usize,
-    mut arguments: Arguments<'a>,
+    mut arguments: RespArguments<'a>,
     (count, value_index): (u32, Option<usize>),
-) -> Gathered<'a> {
+) -> GatheredArguments<'a> {
     let mut near = at;
     let mut value_at = at;
     for _ in 0..count {
@@ -124,7 +127,7 @@ fn gather<'a>(
         let len = match next {
             Bulk::Whole(_, consumed) => consumed,
             Bulk::NeedMore(len) => len.unwrap_or(RESP_HEADER_BYTES_MAX),
-            Bulk::Malformed(why) => return Gathered::Malformed(why),
+            Bulk::Malformed(why) => return GatheredArguments::Malformed(why),
         };
         let is_far = at - near + len > ARGUMENTS_BYTES_MAX;
         match next {
@@ -136,39 +139,41 @@ fn gather<'a>(
                 at += consumed;
             }
             Bulk::NeedMore(_) if at + len <= LINE_BYTES_MAX && !is_far => {
-                return Gathered::NeedMore;
+                return GatheredArguments::NeedMore;
             }
             // With its value, all of it would be too much to keep.
             Bulk::NeedMore(_) if value_at < near && !is_far => {
                 arguments.truncate(value_index.unwrap_or_default());
-                return Gathered::TooLong(arguments, value_at);
+                return GatheredArguments::TooLong(arguments, value_at);
             }
-            _ => return Gathered::TooLong(arguments, at),
+            _ => return GatheredArguments::TooLong(arguments, at),
         }
     }
-    Gathered::Whole(arguments, at)
+    GatheredArguments::Whole(arguments, at)
 }
 
-impl Connection {
+impl KvConnection {
     /// The command at the front of `input`.
     pub(super) fn step_resp(
         &mut self,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         if input[0] != ARRAY {
             return self.step_resp_line(input, context, out);
         }
         let (count, at) = match resp::array(input) {
-            Piece::Whole(0, consumed) => return Step::Took(consumed),
-            Piece::Whole(count, consumed) => (count, consumed),
-            Piece::NeedMore => return Step::NeedMore,
-            Piece::Malformed(why) => return self.hang_up(why, input, out),
+            RespPiece::Whole(0, consumed) => return ParseStep::Took(consumed),
+            RespPiece::Whole(count, consumed) => (count, consumed),
+            RespPiece::NeedMore => return ParseStep::NeedMore,
+            RespPiece::Malformed(why) => return self.hang_up(why, input, out),
         };
         let (name, at) = match resp::bulk(&input[at..]) {
             Bulk::Whole(name, consumed) if consumed <= NAME_BYTES_MAX => (name, at + consumed),
-            Bulk::NeedMore(len) if len.unwrap_or(0) <= NAME_BYTES_MAX => return Step::NeedMore,
+            Bulk::NeedMore(len) if len.unwrap_or(0) <= NAME_BYTES_MAX => {
+                return ParseStep::NeedMore;
+            }
             // Too long for a name: it is passed over with the rest.
             Bulk::Whole(..) | Bulk::NeedMore(_) => {
                 commands::tell_unknown(b"", out);
@@ -181,7 +186,7 @@ impl Connection {
             return self.refuse(at, count - 1);
         };
         if !command.takes(count) {
-            tell(Fault::Arity(command.name), out);
+            tell(RespFault::Arity(command.name), out);
             return self.refuse(at, count - 1);
         }
         if command.verb.is_of_many() {
@@ -193,116 +198,121 @@ impl Connection {
     /// The arguments of a command that has a few.
     fn step_arguments(
         &mut self,
-        command: &Command,
+        command: &RespCommand,
         (name, count): (&[u8], u32),
         (input, at): (&[u8], usize),
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         if count as usize > resp::ARGUMENTS_KEPT_MAX {
-            tell(Fault::Syntax, out);
+            tell(RespFault::Syntax, out);
             return self.refuse(at, count - 1);
         }
-        let mut arguments = Arguments::new();
+        let mut arguments = RespArguments::new();
         arguments.push(name);
         match gather(input, at, arguments, (count - 1, command.verb.value_index())) {
-            Gathered::NeedMore => Step::NeedMore,
-            Gathered::Malformed(why) => self.hang_up(why, input, out),
-            Gathered::Whole(arguments, consumed) => {
+            GatheredArguments::NeedMore => ParseStep::NeedMore,
+            GatheredArguments::Malformed(why) => self.hang_up(why, input, out),
+            GatheredArguments::Whole(arguments, consumed) => {
                 self.execute(command, arguments.as_slice(), context, out);
-                Step::Took(consumed)
+                ParseStep::Took(consumed)
             }
-            Gathered::TooLong(arguments, at) => {
+            GatheredArguments::TooLong(arguments, at) => {
                 let arguments = arguments.as_slice();
                 let left = count - arguments.len() as u32;
                 if command.verb.value_index() == Some(arguments.len())
-                    && let Piece::Whole(value_len, consumed) = resp::bulk_header(&input[at..])
+                    && let RespPiece::Whole(value_len, consumed) = resp::bulk_header(&input[at..])
                 {
                     let place = (value_len, left - 1);
                     self.begin_value(command, arguments, place, context, out);
-                    return Step::Took(at + consumed);
+                    return ParseStep::Took(at + consumed);
                 }
                 // What is wrong in front of the value is wrong however it comes.
                 let fault = match command.verb.value_index().and_then(|at| arguments.get(at)) {
                     Some(value) => commands::check_value(command, arguments, value, context.now),
                     None => Ok(()),
                 };
-                tell(fault.err().unwrap_or(Fault::ArgumentTooLong), out);
+                tell(fault.err().unwrap_or(RespFault::ArgumentTooLong), out);
                 self.refuse(at, left)
             }
         }
     }
 
-    /// A command that somebody types: words in a line.
+    /// Parses an inline command: words in a line.
     fn step_resp_line(
         &mut self,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         let (line, consumed) = match resp::line(input, LINE_BYTES_MAX) {
-            Piece::Whole(line, consumed) => (line, consumed),
-            Piece::NeedMore => return Step::NeedMore,
-            Piece::Malformed(why) => return self.hang_up(why, input, out),
+            RespPiece::Whole(line, consumed) => (line, consumed),
+            RespPiece::NeedMore => return ParseStep::NeedMore,
+            RespPiece::Malformed(why) => return self.hang_up(why, input, out),
         };
         let mut room = [0; LINE_BYTES_MAX];
         let arguments = match resp::split_line(line, &mut room) {
             Ok(arguments) => arguments,
             Err(why) => return self.hang_up(why, input, out),
         };
-        let words = arguments.as_ref().map(Arguments::as_slice);
+        let words = arguments.as_ref().map(RespArguments::as_slice);
         let command = words.and_then(|words| resp::find(words.first()?));
         match (words, command) {
-            (Some([]), _) => return Step::Took(consumed),
+            (Some([]), _) => return ParseStep::Took(consumed),
             (Some(words), Some(command)) if command.takes(words.len() as u32) => {
                 self.execute_line(command, words, context, out);
-                return Step::Took(consumed);
+                return ParseStep::Took(consumed);
             }
             // No answer: an HTTP client does not read RESP.
-            _ if is_http(line) => self.state = State::Ended,
-            (_, Some(command)) => tell(Fault::Arity(command.name), out),
+            _ if is_http(line) => self.state = ConnectionState::Ended,
+            (_, Some(command)) => tell(RespFault::Arity(command.name), out),
             (Some([name, ..]), None) => commands::tell_unknown(name, out),
-            (None, None) => tell(Fault::Syntax, out),
+            (None, None) => tell(RespFault::Syntax, out),
         }
         self.commands.refused += 1;
-        Step::Took(consumed)
+        ParseStep::Took(consumed)
     }
 
     /// What is no RESP ends the conversation, as with Redis.
-    fn hang_up(&mut self, why: Malformed, input: &[u8], out: &mut impl Output) -> Step {
+    fn hang_up(
+        &mut self,
+        why: Malformed,
+        input: &[u8],
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         self.commands.refused += 1;
         commands::tell_malformed(why, out);
-        self.state = State::Ended;
-        Step::Took(input.len())
+        self.state = ConnectionState::Ended;
+        ParseStep::Took(input.len())
     }
 
     /// Passes over the arguments that are left of a command that was answered.
-    fn refuse(&mut self, at: usize, left: u32) -> Step {
+    fn refuse(&mut self, at: usize, left: u32) -> ParseStep {
         self.commands.refused += 1;
         self.skip_arguments(0, left);
-        Step::Took(at)
+        ParseStep::Took(at)
     }
 
     /// Passes over the rest of an argument and those behind it.
     fn skip_arguments(&mut self, bytes: usize, left: u32) {
         self.state = if bytes == 0 && left == 0 {
-            State::Command
+            ConnectionState::Command
         } else {
-            State::Resp(Midway::Skip(Skip { bytes, left, then: None }))
+            ConnectionState::Resp(Midway::Skip(Skip { bytes, left, then: None }))
         };
     }
 
     /// Likewise inside a command of many keys; there is at least one such byte or argument.
     const fn skip_inside(&mut self, bytes: usize, left: u32, many: Many) {
-        self.state = State::Resp(Midway::Skip(Skip { bytes, left, then: Some(many) }));
+        self.state = ConnectionState::Resp(Midway::Skip(Skip { bytes, left, then: Some(many) }));
     }
 
     /// Goes on with a command of many keys, or answers it if that was all.
-    fn go_on(&mut self, many: Many, out: &mut impl Output) {
+    fn go_on(&mut self, many: Many, out: &mut impl ResponseBuffer) {
         if many.left > 0 {
-            self.state = State::Resp(Midway::Many(many));
+            self.state = ConnectionState::Resp(Midway::Many(many));
         } else {
-            self.state = State::Command;
+            self.state = ConnectionState::Command;
             commands::answer_many(many.verb, many.count, many.fault, out);
         }
     }
@@ -311,11 +321,11 @@ impl Connection {
     pub(super) fn step_midway(
         &mut self,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
-        let State::Resp(midway) = std::mem::take(&mut self.state) else {
-            return Step::Took(0);
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
+        let ConnectionState::Resp(midway) = std::mem::take(&mut self.state) else {
+            return ParseStep::Took(0);
         };
         match midway {
             Midway::Many(many) => self.step_many(many, input, context, out),
@@ -324,19 +334,24 @@ impl Connection {
         }
     }
 
-    fn step_skip_arguments(&mut self, mut skip: Skip, input: &[u8], out: &mut impl Output) -> Step {
+    fn step_skip_arguments(
+        &mut self,
+        mut skip: Skip,
+        input: &[u8],
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         let mut at = input.len().min(skip.bytes);
         skip.bytes -= at;
         while skip.bytes == 0 {
             if skip.left == 0 {
-                self.state = State::Command;
+                self.state = ConnectionState::Command;
                 if let Some(many) = skip.then {
                     self.go_on(many, out);
                 }
-                return Step::Took(at);
+                return ParseStep::Took(at);
             }
             match resp::bulk_header(&input[at..]) {
-                Piece::Whole(len, consumed) => {
+                RespPiece::Whole(len, consumed) => {
                     at += consumed;
                     skip.left -= 1;
                     skip.bytes = len + 2;
@@ -344,40 +359,47 @@ impl Connection {
                     at += there;
                     skip.bytes -= there;
                 }
-                Piece::NeedMore => break,
-                Piece::Malformed(why) => return self.hang_up(why, input, out),
+                RespPiece::NeedMore => break,
+                RespPiece::Malformed(why) => return self.hang_up(why, input, out),
             }
         }
-        self.state = State::Resp(Midway::Skip(skip));
-        if at == 0 { Step::NeedMore } else { Step::Took(at) }
+        self.state = ConnectionState::Resp(Midway::Skip(skip));
+        if at == 0 { ParseStep::NeedMore } else { ParseStep::Took(at) }
     }
 }
 
 /// Commands of many keys.
-impl Connection {
-    fn begin_many(&mut self, verb: Verb, at: usize, left: u32, out: &mut impl Output) -> Step {
+impl KvConnection {
+    fn begin_many(
+        &mut self,
+        verb: RespVerb,
+        at: usize,
+        left: u32,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         self.commands.accepted += 1;
-        if verb == Verb::MGet {
+        if verb == RespVerb::MGet {
             commands::array(left, out);
         }
-        self.state = State::Resp(Midway::Many(Many { verb, left, count: 0, fault: None }));
-        Step::Took(at)
+        self.state =
+            ConnectionState::Resp(Midway::Many(Many { verb, left, count: 0, fault: None }));
+        ParseStep::Took(at)
     }
 
     fn step_many(
         &mut self,
         mut many: Many,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         let mut at = 0;
         while many.left > 0 {
             if out.len() >= OUTPUT_BYTES_MAX {
                 break;
             }
             let key = match resp::bulk(&input[at..]) {
-                Bulk::Whole(key, consumed) if many.verb != Verb::MSet => {
+                Bulk::Whole(key, consumed) if many.verb != RespVerb::MSet => {
                     at += consumed;
                     many.left -= 1;
                     commands::of_many(many.verb, key, &mut many.count, context, out);
@@ -391,32 +413,37 @@ impl Connection {
                 Bulk::Malformed(why) => return self.hang_up(why, input, out),
             };
             match self.step_pair(many, key.0, (input, key.1), context) {
-                Pair::Stored(next, consumed) => (many, at) = (next, consumed),
-                Pair::Underway(consumed) => return Step::Took(consumed),
-                Pair::NeedMore => break,
-                Pair::Malformed(why) => return self.hang_up(why, input, out),
+                PairOutcome::Stored(next, consumed) => (many, at) = (next, consumed),
+                PairOutcome::Underway(consumed) => return ParseStep::Took(consumed),
+                PairOutcome::NeedMore => break,
+                PairOutcome::Malformed(why) => return self.hang_up(why, input, out),
             }
         }
         let is_paused = out.len() >= OUTPUT_BYTES_MAX;
         let is_over = many.left == 0;
         self.go_on(many, out);
-        if at == 0 && !is_paused && !is_over { Step::NeedMore } else { Step::Took(at) }
+        if at == 0 && !is_paused && !is_over { ParseStep::NeedMore } else { ParseStep::Took(at) }
     }
 
     /// A key that no item has, since it is too long.
-    fn pass_over_key(&mut self, mut many: Many, at: usize, out: &mut impl Output) -> Step {
+    fn pass_over_key(
+        &mut self,
+        mut many: Many,
+        at: usize,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         let mut count = 1;
         match many.verb {
-            Verb::MGet => nil(out),
-            Verb::MSet => {
+            RespVerb::MGet => nil(out),
+            RespVerb::MSet => {
                 count = 2;
-                many.fault.get_or_insert(Fault::KeyTooLong);
+                many.fault.get_or_insert(RespFault::KeyTooLong);
             }
             _ => {}
         }
         many.left -= count;
         self.skip_inside(0, count, many);
-        Step::Took(at)
+        ParseStep::Took(at)
     }
 
     /// A key of `MSET`, whose value begins at `at`.
@@ -425,23 +452,23 @@ impl Connection {
         mut many: Many,
         key: &[u8],
         (input, at): (&[u8], usize),
-        context: &Context<'_>,
-    ) -> Pair {
+        context: &KvContext<'_>,
+    ) -> PairOutcome {
         many.left -= 2;
         match resp::bulk(&input[at..]) {
             Bulk::Whole(value, consumed) => {
                 let fault = commands::set_plainly(key, value, context).err();
                 many.fault = many.fault.or(fault);
-                Pair::Stored(many, at + consumed)
+                PairOutcome::Stored(many, at + consumed)
             }
-            Bulk::Malformed(why) => Pair::Malformed(why),
-            Bulk::NeedMore(None) => Pair::NeedMore,
+            Bulk::Malformed(why) => PairOutcome::Malformed(why),
+            Bulk::NeedMore(None) => PairOutcome::NeedMore,
             Bulk::NeedMore(Some(_)) => {
-                let Piece::Whole(value_len, consumed) = resp::bulk_header(&input[at..]) else {
-                    return Pair::NeedMore;
+                let RespPiece::Whole(value_len, consumed) = resp::bulk_header(&input[at..]) else {
+                    return PairOutcome::NeedMore;
                 };
-                let arrival = Arrival {
-                    verb: Verb::MSet,
+                let arrival = PendingValue {
+                    verb: RespVerb::MSet,
                     options: SetOptions::default(),
                     left: 0,
                     of: Some(many),
@@ -453,14 +480,14 @@ impl Connection {
                         self.skip_inside(value_len + 2, 0, many);
                     }
                 }
-                Pair::Underway(at + consumed)
+                PairOutcome::Underway(at + consumed)
             }
         }
     }
 }
 
 /// What became of a key and its value.
-enum Pair {
+enum PairOutcome {
     Stored(Many, usize),
     /// The value comes in pieces; what is before it was taken.
     Underway(usize),
@@ -469,15 +496,15 @@ enum Pair {
 }
 
 /// Values that come in pieces.
-impl Connection {
+impl KvConnection {
     /// A value of `value_len` bytes, with `left` arguments behind it.
     fn begin_value(
         &mut self,
-        command: &Command,
+        command: &RespCommand,
         arguments: &[&[u8]],
         (value_len, left): (usize, u32),
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) {
         let key = arguments[1];
         let options = commands::options_before_value(command, arguments, context.now);
@@ -490,7 +517,7 @@ impl Connection {
                 self.commands.accepted += 1;
                 self.held.clear();
                 self.held.extend_from_slice(key);
-                let arrival = Arrival { verb: command.verb, options, left, of: None };
+                let arrival = PendingValue { verb: command.verb, options, left, of: None };
                 self.await_value(reservation, value_len, arrival);
             }
             Err(fault) => {
@@ -501,8 +528,13 @@ impl Connection {
         }
     }
 
-    const fn await_value(&mut self, reservation: Reservation, value_len: usize, arrival: Arrival) {
-        self.state = State::Value(Arriving {
+    const fn await_value(
+        &mut self,
+        reservation: Reservation,
+        value_len: usize,
+        arrival: PendingValue,
+    ) {
+        self.state = ConnectionState::Value(IncomingValue {
             reservation,
             write: Write::PLAIN,
             value_len,
@@ -515,12 +547,12 @@ impl Connection {
     /// All pieces are here.
     pub(super) fn finish_arrival(
         &mut self,
-        arriving: Arriving,
-        arrival: Arrival,
-        context: &Context<'_>,
-        out: &mut impl Output,
+        arriving: IncomingValue,
+        arrival: PendingValue,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) {
-        let Arriving { reservation, write, ending, .. } = arriving;
+        let IncomingValue { reservation, write, ending, .. } = arriving;
         if ending != *b"\r\n" {
             context.store.abandon(reservation);
             self.hang_up(Malformed::BulkEnding, b"", out);
@@ -530,7 +562,10 @@ impl Connection {
             many.fault = many.fault.or(fault);
             self.go_on(many, out);
         } else if arrival.left > 0 {
-            self.state = State::Resp(Midway::Tail(Tail { reservation, left: arrival.left }));
+            self.state = ConnectionState::Resp(Midway::Tail(PendingOptions {
+                reservation,
+                left: arrival.left,
+            }));
         } else {
             self.store_arrived(arrival.verb, reservation, arrival.options, context, out);
         }
@@ -538,42 +573,42 @@ impl Connection {
 
     fn store_arrived(
         &mut self,
-        verb: Verb,
+        verb: RespVerb,
         reservation: Reservation,
         options: SetOptions,
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) {
         let key = std::mem::take(&mut self.held);
-        let source = Source::Arrived(reservation);
+        let source = ArgumentSource::Arrived(reservation);
         commands::store_value(verb, &key, source, options, context, out);
     }
 
     /// The options behind a value of `SET`.
     fn step_tail(
         &mut self,
-        tail: Tail,
+        tail: PendingOptions,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
-        let options = match gather(input, 0, Arguments::new(), (tail.left, None)) {
-            Gathered::NeedMore => {
-                self.state = State::Resp(Midway::Tail(tail));
-                return Step::NeedMore;
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
+        let options = match gather(input, 0, RespArguments::new(), (tail.left, None)) {
+            GatheredArguments::NeedMore => {
+                self.state = ConnectionState::Resp(Midway::Tail(tail));
+                return ParseStep::NeedMore;
             }
-            Gathered::Malformed(why) => {
+            GatheredArguments::Malformed(why) => {
                 context.store.abandon(tail.reservation);
                 return self.hang_up(why, input, out);
             }
-            Gathered::TooLong(arguments, at) => {
+            GatheredArguments::TooLong(arguments, at) => {
                 context.store.abandon(tail.reservation);
-                tell(Fault::ArgumentTooLong, out);
+                tell(RespFault::ArgumentTooLong, out);
                 let left = tail.left - arguments.as_slice().len() as u32;
                 self.skip_arguments(0, left);
-                return Step::Took(at);
+                return ParseStep::Took(at);
             }
-            Gathered::Whole(arguments, consumed) => {
+            GatheredArguments::Whole(arguments, consumed) => {
                 let options = resp::set_options(arguments.as_slice(), context.now);
                 options.map(|options| (options, consumed)).map_err(|fault| (fault, consumed))
             }
@@ -581,14 +616,14 @@ impl Connection {
         let (Ok((_, consumed)) | Err((_, consumed))) = options;
         match options {
             Ok((options, _)) => {
-                self.store_arrived(Verb::Set, tail.reservation, options, context, out);
+                self.store_arrived(RespVerb::Set, tail.reservation, options, context, out);
             }
             Err((fault, _)) => {
                 context.store.abandon(tail.reservation);
                 tell(fault, out);
             }
         }
-        Step::Took(consumed)
+        ParseStep::Took(consumed)
     }
 }
 

@@ -4,14 +4,13 @@
 //!
 //! There is one kind of memory here, so items and slabs speak of one class, number 1.
 
-use super::binary::header_of;
-use super::text::tell;
-use super::{Context, Output};
+use super::responses::{header_of, push_fault};
+use super::{KvContext, ResponseBuffer};
 use crate::kv::VERSION;
 use crate::kv::limits::{ITEM_BYTES_MAX, UNIT_BYTES};
-use crate::kv::protocol::binary::{Frame, ResponseHeader};
-use crate::kv::protocol::{Fault, words};
-use crate::kv::store::Counters;
+use crate::kv::protocol::binary::{RequestFrame, ResponseHeader};
+use crate::kv::protocol::{CommandFault, words};
+use crate::kv::store::StoreCounters;
 
 /// What `stats` tells of the server around the store.
 pub trait ServerView {
@@ -53,18 +52,22 @@ pub struct ServerSnapshot {
 }
 
 /// Answers a `stats` line; `arguments` is what follows the word.
-pub(super) fn answer_text(arguments: &[u8], context: &Context<'_>, out: &mut impl Output) {
+pub(super) fn answer_text(
+    arguments: &[u8],
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
+) {
     let kind = words(arguments).next().unwrap_or_default();
     match kind {
         b"reset" => {
             reset(context);
             return out.extend_from_slice(b"RESET\r\n");
         }
-        b"cachedump" => return tell(Fault::DumpDisabled, out),
+        b"cachedump" => return push_fault(CommandFault::DumpDisabled, out),
         _ => {}
     }
     let Some(list) = list(kind, context) else {
-        return tell(Fault::UnknownCommand, out);
+        return push_fault(CommandFault::UnknownCommand, out);
     };
     for (name, value) in &list.lines {
         for part in ["STAT ", name, " ", value, "\r\n"] {
@@ -77,9 +80,9 @@ pub(super) fn answer_text(arguments: &[u8], context: &Context<'_>, out: &mut imp
 /// Answers a stat request: one response per name, then an empty one. Returns whether there is
 /// such a list.
 pub(super) fn answer_binary(
-    frame: &Frame<'_>,
-    context: &Context<'_>,
-    out: &mut impl Output,
+    frame: &RequestFrame<'_>,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
 ) -> bool {
     let list = if frame.key == b"reset" {
         reset(context);
@@ -103,7 +106,7 @@ pub(super) fn answer_binary(
     true
 }
 
-fn reset(context: &Context<'_>) {
+fn reset(context: &KvContext<'_>) {
     context.store.reset_counters();
     context.server.reset();
 }
@@ -120,7 +123,7 @@ impl List {
     }
 }
 
-fn list(kind: &[u8], context: &Context<'_>) -> Option<List> {
+fn list(kind: &[u8], context: &KvContext<'_>) -> Option<List> {
     let mut list = List::default();
     let counters = context.store.counters();
     match kind {
@@ -152,7 +155,7 @@ fn list_server(server: &ServerSnapshot, now: u32, list: &mut List) {
     list.push("connection_structures", server.connections);
 }
 
-fn list_commands(counters: &Counters, context: &Context<'_>, list: &mut List) {
+fn list_commands(counters: &StoreCounters, context: &KvContext<'_>, list: &mut List) {
     list.push("cmd_get", counters.get_hits + counters.get_misses);
     list.push("cmd_set", counters.cmd_set);
     list.push("cmd_flush", context.store.flush_count());
@@ -199,7 +202,7 @@ fn list_commands(counters: &Counters, context: &Context<'_>, list: &mut List) {
     list.push("log_bytes_reserved", counters.reserved_bytes);
 }
 
-fn list_settings(server: &ServerSnapshot, context: &Context<'_>, list: &mut List) {
+fn list_settings(server: &ServerSnapshot, context: &KvContext<'_>, list: &mut List) {
     list.push("maxbytes", context.store.memory_bytes());
     list.push("maxconns", server.connections_max);
     let (address, port) = server.address.rsplit_once(':').unwrap_or((&server.address, "0"));
@@ -223,7 +226,7 @@ fn list_settings(server: &ServerSnapshot, context: &Context<'_>, list: &mut List
     list.push("idle_timeout", server.idle_timeout_s);
 }
 
-fn list_items(counters: &Counters, list: &mut List) {
+fn list_items(counters: &StoreCounters, list: &mut List) {
     if counters.items == 0 {
         return;
     }
@@ -240,7 +243,7 @@ fn list_items(counters: &Counters, list: &mut List) {
 }
 
 /// A chunk is one unit of the logs.
-fn list_slabs(counters: &Counters, list: &mut List) {
+fn list_slabs(counters: &StoreCounters, list: &mut List) {
     let unit = UNIT_BYTES as u64;
     for (name, value) in [
         ("1:chunk_size", unit),

@@ -30,24 +30,24 @@ fn store() -> Store {
 
 /// A connection and the store it talks to.
 pub(super) struct Talk {
-    pub(super) connection: Connection,
+    pub(super) connection: KvConnection,
     pub(super) store: Store,
     now: u32,
 }
 
 impl Talk {
     pub(super) fn new() -> Self {
-        Self { connection: Connection::new(), store: store(), now: NOW }
+        Self { connection: KvConnection::new(), store: store(), now: NOW }
     }
 
-    pub(super) fn context(&self) -> Context<'_> {
-        Context { store: &self.store, now: self.now, server: &Alone }
+    pub(super) fn context(&self) -> KvContext<'_> {
+        KvContext { store: &self.store, now: self.now, server: &Alone }
     }
 
     /// Sends `input` in pieces of `piece` bytes; returns the responses and whether the connection
     /// is to be closed. Plays the shell: writes whatever waits whenever it must.
     pub(super) fn send_in_pieces(&mut self, input: &[u8], piece: usize) -> (Vec<u8>, bool) {
-        let context = Context { store: &self.store, now: self.now, server: &Alone };
+        let context = KvContext { store: &self.store, now: self.now, server: &Alone };
         let mut written = Vec::new();
         for mut bytes in input.chunks(piece.max(1)) {
             loop {
@@ -57,9 +57,9 @@ impl Talk {
                 assert!(self.connection.partial.len() <= LINE_BYTES_MAX);
                 written.append(&mut out);
                 match progress.flow {
-                    Flow::Close => return (written, true),
-                    Flow::Paused => bytes = &bytes[progress.consumed..],
-                    Flow::ReadOn => {
+                    NextStep::Close => return (written, true),
+                    NextStep::Paused => bytes = &bytes[progress.consumed..],
+                    NextStep::ReadOn => {
                         assert_eq!(progress.consumed, bytes.len());
                         break;
                     }
@@ -146,14 +146,14 @@ fn a_client_that_never_reads_stops_being_served() {
     let value = vec![7; ITEM_BYTES_MAX - 100];
     let head = format!("set big 0 0 {}\r\n", value.len());
     assert_eq!(talk.send(&[head.as_bytes(), &value, b"\r\n"].concat()), b"STORED\r\n");
-    let context = Context { store: &talk.store, now: NOW, server: &Alone };
+    let context = KvContext { store: &talk.store, now: NOW, server: &Alone };
     let line = b"get big big big big\r\n".repeat(100);
     let mut out = Vec::new();
     let progress = talk.connection.on_bytes(&line, &context, &mut out);
-    assert_eq!(progress.flow, Flow::Paused);
+    assert_eq!(progress.flow, NextStep::Paused);
     assert!(progress.consumed < 10 && out.len() < ITEM_BYTES_MAX + 100);
     let again = talk.connection.on_bytes(&line[progress.consumed..], &context, &mut out);
-    assert_eq!((again.flow, again.consumed), (Flow::Paused, 0));
+    assert_eq!((again.flow, again.consumed), (NextStep::Paused, 0));
     let (rest, closed) = talk.send_in_pieces(&line[progress.consumed..], usize::MAX);
     assert!(!closed);
     let item = format!("VALUE big 0 {}\r\n", value.len()).len() + value.len() + 2;
@@ -195,8 +195,8 @@ fn a_value_too_large_is_passed_over_and_the_old_one_is_gone() {
 #[test]
 fn too_many_values_in_arrival_are_told_so() {
     let talk = Talk::new();
-    let context = Context { store: &talk.store, now: NOW, server: &Alone };
-    let mut connections: Vec<_> = (0..8).map(|_| Connection::new()).collect();
+    let context = KvContext { store: &talk.store, now: NOW, server: &Alone };
+    let mut connections: Vec<_> = (0..8).map(|_| KvConnection::new()).collect();
     let mut refused = 0;
     for (index, connection) in connections.iter_mut().enumerate() {
         let mut out = Vec::new();
@@ -207,7 +207,7 @@ fn too_many_values_in_arrival_are_told_so() {
         connection.on_bytes(&block, &context, &mut out);
         connection.on_bytes(b"\r", &context, &mut out);
         assert!(out.is_empty(), "the block has not ended");
-        refused += u32::from(matches!(connection.state, State::Skip { .. }));
+        refused += u32::from(matches!(connection.state, ConnectionState::Skip { .. }));
     }
     assert_eq!(refused, 4, "a shard of 8 MiB lends half of it");
     for connection in &mut connections {

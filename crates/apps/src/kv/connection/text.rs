@@ -3,53 +3,59 @@
 //! Read first: [`super`], [`crate::kv::protocol::text`].
 
 use super::line::Line;
+use super::responses::{flush_time, push_fault, refusal, store_fault};
 use super::stats;
-use super::{Afterwards, Arriving, Connection, Context, Keys, Output, State, Step, StoreReply};
+use super::{
+    ConnectionState, IncomingValue, Keys, KvConnection, KvContext, ParseStep, ResponseBuffer,
+    StoreReply,
+};
 use crate::kv::VERSION;
 use crate::kv::limits::OUTPUT_BYTES_MAX;
-use crate::kv::protocol::Fault;
-use crate::kv::protocol::text::{self, NextKey, Parsed, Request, StoreLine};
-use crate::kv::store::{Arithmetic, Digits, Item, Outcome, Removal, Sum, Write, expiry};
+use crate::kv::protocol::CommandFault;
+use crate::kv::protocol::text::{self, NextKey, ParsedLine, StoreLine, TextRequest};
+use crate::kv::store::{
+    ArithmeticOutcome, Digits, NumberChange, Removal, StoreOutcome, StoredItem, Write, expiry,
+};
 
-impl Connection {
+impl KvConnection {
     /// The command at the front of `input`.
     pub(super) fn step_text(
         &mut self,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         match text::parse(input) {
-            Parsed::NeedMore => Step::NeedMore,
-            Parsed::LineTooLong | Parsed::Http => {
+            ParsedLine::NeedMore => ParseStep::NeedMore,
+            ParsedLine::LineTooLong | ParsedLine::Http => {
                 self.commands.refused += 1;
-                self.state = State::Ended;
-                Step::Took(input.len())
+                self.state = ConnectionState::Ended;
+                ParseStep::Took(input.len())
             }
-            Parsed::Retrieve { retrieval, consumed } => {
+            ParsedLine::Retrieve { retrieval, consumed } => {
                 self.commands.accepted += 1;
                 let touch = retrieval.touch.map(|exptime| expiry(exptime, context.now));
                 let keys = Keys { with_cas: retrieval.with_cas, touch, any: touch.is_some() };
-                self.state = State::Keys(keys);
+                self.state = ConnectionState::Keys(keys);
                 match self.step_keys(keys, &input[consumed..], context, out) {
-                    Step::Took(count) => Step::Took(consumed + count),
-                    Step::NeedMore => Step::Took(consumed),
+                    ParseStep::Took(count) => ParseStep::Took(consumed + count),
+                    ParseStep::NeedMore => ParseStep::Took(consumed),
                 }
             }
-            Parsed::Request { request, consumed } => {
+            ParsedLine::Request { request, consumed } => {
                 self.commands.accepted += 1;
                 let block = &input[consumed..];
-                Step::Took(consumed + self.carry_out(&request, block, context, out))
+                ParseStep::Took(consumed + self.carry_out(&request, block, context, out))
             }
-            Parsed::Fault { fault, noreply, consumed, line_ended } => {
+            ParsedLine::Fault { fault, noreply, consumed, line_ended } => {
                 self.commands.refused += 1;
                 if !noreply {
-                    tell(fault, out);
+                    push_fault(fault, out);
                 }
                 if !line_ended {
-                    self.state = State::SkipLine;
+                    self.state = ConnectionState::SkipLine;
                 }
-                Step::Took(consumed)
+                ParseStep::Took(consumed)
             }
         }
     }
@@ -59,9 +65,9 @@ impl Connection {
         &mut self,
         mut keys: Keys,
         input: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
-    ) -> Step {
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
+    ) -> ParseStep {
         let mut at = 0;
         while out.len() < OUTPUT_BYTES_MAX {
             match text::next_key(&input[at..]) {
@@ -73,66 +79,68 @@ impl Connection {
                     });
                 }
                 NextKey::End { consumed } => {
-                    self.state = State::Command;
+                    self.state = ConnectionState::Command;
                     if keys.any {
                         out.extend_from_slice(b"END\r\n");
                     } else {
-                        tell(Fault::UnknownCommand, out);
+                        push_fault(CommandFault::UnknownCommand, out);
                     }
-                    return Step::Took(at + consumed);
+                    return ParseStep::Took(at + consumed);
                 }
                 NextKey::TooLong { consumed } => {
-                    self.state = State::SkipLine;
-                    tell(Fault::BadLine, out);
-                    return Step::Took(at + consumed);
+                    self.state = ConnectionState::SkipLine;
+                    push_fault(CommandFault::BadLine, out);
+                    return ParseStep::Took(at + consumed);
                 }
                 NextKey::NeedMore { consumed } => {
-                    self.state = State::Keys(keys);
+                    self.state = ConnectionState::Keys(keys);
                     at += consumed;
-                    return if at == 0 { Step::NeedMore } else { Step::Took(at) };
+                    return if at == 0 { ParseStep::NeedMore } else { ParseStep::Took(at) };
                 }
             }
         }
-        self.state = State::Keys(keys);
-        Step::Took(at)
+        self.state = ConnectionState::Keys(keys);
+        ParseStep::Took(at)
     }
 
     /// Answers a whole line; returns how many bytes of the data block behind it were taken.
     fn carry_out(
         &mut self,
-        request: &Request<'_>,
+        request: &TextRequest<'_>,
         block: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) -> usize {
         let (store, now) = (context.store, context.now);
         match *request {
-            Request::Store(ref line) => return self.store_text(line, block, context, out),
-            Request::Meta(ref command) => return self.carry_out_meta(command, block, context, out),
-            Request::Arithmetic { key, delta, down, noreply } => {
-                let change = Arithmetic { delta, down, cas: None, create: None, expires: None };
+            TextRequest::Store(ref line) => return self.store_text(line, block, context, out),
+            TextRequest::Meta(ref command) => {
+                return self.carry_out_meta(command, block, context, out);
+            }
+            TextRequest::Arithmetic { key, delta, down, noreply } => {
+                let change = NumberChange { delta, down, cas: None, create: None, expires: None };
                 answer_sum(store.add(key, &change, now), noreply, out);
             }
-            Request::Delete { key, noreply } => {
+            TextRequest::Delete { key, noreply } => {
                 let done = store.delete(key, None, now) == Removal::Done;
                 answer(if done { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }, noreply, out);
             }
-            Request::Touch { key, exptime, noreply } => {
+            TextRequest::Touch { key, exptime, noreply } => {
                 let touched = store.touch(key, expiry(exptime, now), now).is_some();
                 answer(if touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" }, noreply, out);
             }
-            Request::FlushAll { delay, noreply } => {
+            TextRequest::FlushAll { delay, noreply } => {
                 store.flush(flush_time(delay, now), now);
                 answer(b"OK\r\n", noreply, out);
             }
-            Request::Stats(arguments) => stats::answer_text(arguments, context, out),
-            Request::Version => {
+            TextRequest::Stats(arguments) => stats::answer_text(arguments, context, out),
+            TextRequest::Version => {
                 out.extend_from_slice(b"VERSION ");
                 out.extend_from_slice(VERSION.as_bytes());
                 out.extend_from_slice(b"\r\n");
             }
-            Request::Verbosity { noreply } => answer(b"OK\r\n", noreply, out),
-            Request::Quit => self.state = State::Ended,
+            TextRequest::Verbosity { noreply } => answer(b"OK\r\n", noreply, out),
+            TextRequest::Quit => self.state = ConnectionState::Ended,
         }
         0
     }
@@ -141,8 +149,8 @@ impl Connection {
         &mut self,
         line: &StoreLine<'_>,
         block: &[u8],
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) -> usize {
         let write = Write {
             verb: line.verb,
@@ -171,12 +179,12 @@ impl Connection {
         (key, value_len): (&[u8], usize),
         write: Write,
         reply: StoreReply,
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) {
         match context.store.reserve(key, &write, value_len, context.now) {
             Ok(reservation) => {
-                self.state = State::Value(Arriving {
+                self.state = ConnectionState::Value(IncomingValue {
                     reservation,
                     write,
                     value_len,
@@ -193,46 +201,27 @@ impl Connection {
     }
 }
 
-/// What a client is told after a block for which there is no memory.
-fn refusal(outcome: Outcome, reply: StoreReply) -> Afterwards {
-    match reply {
-        StoreReply::Text { noreply: true } | StoreReply::Resp(_) => Afterwards::Nothing,
-        StoreReply::Text { noreply: false } | StoreReply::Meta => {
-            Afterwards::Tell(store_fault(outcome))
-        }
-        StoreReply::Binary { opcode, opaque, .. } => {
-            let status = super::binary::store_status(outcome);
-            Afterwards::Status { status, opcode, opaque }
-        }
-    }
-}
-
 /// The value and its ending, if all of it is here.
 pub(super) fn whole_block(block: &[u8], value_len: usize) -> Option<(&[u8], &[u8])> {
     block.get(..value_len + 2).map(|block| block.split_at(value_len))
 }
 
 /// A data block that does not end as it must.
-pub(super) fn refuse_block(reply: StoreReply, out: &mut impl Output) {
+pub(super) fn refuse_block(reply: StoreReply, out: &mut impl ResponseBuffer) {
     if !matches!(reply, StoreReply::Text { noreply: true }) {
-        tell(Fault::BadDataChunk, out);
+        push_fault(CommandFault::BadDataChunk, out);
     }
 }
 
-pub(super) fn tell(fault: Fault, out: &mut impl Output) {
-    out.extend_from_slice(fault.line().as_bytes());
-    out.extend_from_slice(b"\r\n");
-}
-
-pub(super) fn answer_store(outcome: Outcome, noreply: bool, out: &mut impl Output) {
+pub(super) fn answer_store(outcome: StoreOutcome, noreply: bool, out: &mut impl ResponseBuffer) {
     let response: &[u8] = match outcome {
-        Outcome::Stored(_) => b"STORED\r\n",
-        Outcome::NotStored => b"NOT_STORED\r\n",
-        Outcome::Exists => b"EXISTS\r\n",
-        Outcome::NotFound => b"NOT_FOUND\r\n",
-        Outcome::TooLarge | Outcome::OutOfMemory => {
+        StoreOutcome::Stored(_) => b"STORED\r\n",
+        StoreOutcome::NotStored => b"NOT_STORED\r\n",
+        StoreOutcome::Exists => b"EXISTS\r\n",
+        StoreOutcome::NotFound => b"NOT_FOUND\r\n",
+        StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => {
             if !noreply {
-                tell(store_fault(outcome), out);
+                push_fault(store_fault(outcome), out);
             }
             return;
         }
@@ -240,40 +229,27 @@ pub(super) fn answer_store(outcome: Outcome, noreply: bool, out: &mut impl Outpu
     answer(response, noreply, out);
 }
 
-/// The line for an item that cannot be stored.
-pub(super) const fn store_fault(outcome: Outcome) -> Fault {
-    match outcome {
-        Outcome::TooLarge => Fault::TooLarge,
-        _ => Fault::OutOfMemory,
-    }
-}
-
-/// A flush at once, or at a second to come.
-pub(super) fn flush_time(delay: i64, now: u32) -> u32 {
-    if delay <= 0 { now } else { expiry(delay, now) }
-}
-
-fn answer(response: &[u8], noreply: bool, out: &mut impl Output) {
+fn answer(response: &[u8], noreply: bool, out: &mut impl ResponseBuffer) {
     if !noreply {
         out.extend_from_slice(response);
     }
 }
 
-fn answer_sum(sum: Sum, noreply: bool, out: &mut impl Output) {
+fn answer_sum(sum: ArithmeticOutcome, noreply: bool, out: &mut impl ResponseBuffer) {
     match sum {
         _ if noreply => {}
-        Sum::Value { number, .. } => {
+        ArithmeticOutcome::Value { number, .. } => {
             out.extend_from_slice(&Digits::new(number));
             out.extend_from_slice(b"\r\n");
         }
-        Sum::NotFound => out.extend_from_slice(b"NOT_FOUND\r\n"),
-        Sum::Exists => out.extend_from_slice(b"EXISTS\r\n"),
-        Sum::NonNumeric => tell(Fault::NonNumeric, out),
-        Sum::OutOfMemory => tell(Fault::OutOfMemoryInIncr, out),
+        ArithmeticOutcome::NotFound => out.extend_from_slice(b"NOT_FOUND\r\n"),
+        ArithmeticOutcome::Exists => out.extend_from_slice(b"EXISTS\r\n"),
+        ArithmeticOutcome::NonNumeric => push_fault(CommandFault::NonNumeric, out),
+        ArithmeticOutcome::OutOfMemory => push_fault(CommandFault::OutOfMemoryInIncr, out),
     }
 }
 
-fn answer_item(key: &[u8], item: &Item<'_>, with_cas: bool, out: &mut impl Output) {
+fn answer_item(key: &[u8], item: &StoredItem<'_>, with_cas: bool, out: &mut impl ResponseBuffer) {
     let mut line = Line::new();
     line.push(b"VALUE ");
     line.push(key);

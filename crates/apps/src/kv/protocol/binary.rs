@@ -28,7 +28,7 @@ pub const FRAME_BYTES_MAX: usize = HEADER_BYTES + EXTRAS_BYTES_MAX + KEY_BYTES_M
 /// How a request went.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u16)]
-pub enum Status {
+pub enum BinaryStatus {
     /// As asked.
     Success = 0x00,
     /// No such item.
@@ -49,7 +49,7 @@ pub enum Status {
     OutOfMemory = 0x82,
 }
 
-impl Status {
+impl BinaryStatus {
     /// The text that a response with this status carries as its value.
     #[must_use]
     pub const fn text(self) -> &'static str {
@@ -67,9 +67,9 @@ impl Status {
     }
 }
 
-/// What a request asks for. Quiet and plain opcodes are one operation; see [`Frame::quiet`].
+/// What a request asks for. Quiet and plain opcodes are one operation; see [`RequestFrame::quiet`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Operation {
+pub enum BinaryOperation {
     /// Get; with the key in the response (getk) or not.
     Get {
         /// The response carries the key.
@@ -121,11 +121,11 @@ pub enum StoreKind {
 
 /// A request up to its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Frame<'a> {
+pub struct RequestFrame<'a> {
     /// As sent; responses repeat it.
     pub opcode: u8,
     /// What it asks for.
-    pub operation: Operation,
+    pub operation: BinaryOperation,
     /// Whether the nominal response is left out.
     pub quiet: bool,
     /// As sent; responses repeat it.
@@ -142,7 +142,7 @@ pub struct Frame<'a> {
 
 /// What stands at the front of the stream.
 #[derive(Debug, PartialEq)]
-pub enum Parsed<'a> {
+pub enum ParsedFrame<'a> {
     /// Nothing can be said yet; nothing was consumed.
     NeedMore,
     /// Not a request: the stream cannot be followed any further.
@@ -150,14 +150,14 @@ pub enum Parsed<'a> {
     /// A request; its value, if any, follows.
     Frame {
         /// The request.
-        frame: Frame<'a>,
+        frame: RequestFrame<'a>,
         /// Its bytes before the value.
         consumed: usize,
     },
     /// A request that cannot be carried out. Its body is `skip` bytes after the header.
     Fault {
         /// Why.
-        status: Status,
+        status: BinaryStatus,
         /// As sent.
         opcode: u8,
         /// As sent.
@@ -171,45 +171,46 @@ pub enum Parsed<'a> {
 
 /// The request at the front of `buffer`.
 #[must_use]
-pub fn parse(buffer: &[u8]) -> Parsed<'_> {
+pub fn parse(buffer: &[u8]) -> ParsedFrame<'_> {
     let Some((header, rest)) = buffer.split_first_chunk::<HEADER_BYTES>() else {
         return match buffer.first() {
-            Some(&magic) if magic != MAGIC_REQUEST => Parsed::NotARequest,
-            _ => Parsed::NeedMore,
+            Some(&magic) if magic != MAGIC_REQUEST => ParsedFrame::NotARequest,
+            _ => ParsedFrame::NeedMore,
         };
     };
     if header[0] != MAGIC_REQUEST {
-        return Parsed::NotARequest;
+        return ParsedFrame::NotARequest;
     }
     let opcode = header[1];
     let key_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let extras_len = usize::from(header[4]);
     let body_len = u32_at(header, 8) as usize;
     let opaque = u32_at(header, 12);
-    let fault = |status, close| Parsed::Fault { status, opcode, opaque, skip: body_len, close };
+    let fault =
+        |status, close| ParsedFrame::Fault { status, opcode, opaque, skip: body_len, close };
     let Some(value_len) = body_len.checked_sub(key_len + extras_len) else {
-        return fault(Status::UnknownCommand, true);
+        return fault(BinaryStatus::UnknownCommand, true);
     };
     let Some((operation, quiet)) = operation(opcode) else {
-        return fault(Status::UnknownCommand, false);
+        return fault(BinaryStatus::UnknownCommand, false);
     };
     let shape = shape(operation);
     let fits = shape.extras.contains(&extras_len)
         && shape.key.contains(&key_len)
         && (shape.value || value_len == 0);
     if !fits {
-        return fault(Status::InvalidArguments, true);
+        return fault(BinaryStatus::InvalidArguments, true);
     }
     let Some(parts) = rest.get(..extras_len + key_len) else {
-        return Parsed::NeedMore;
+        return ParsedFrame::NeedMore;
     };
     let (extras, key) = parts.split_at(extras_len);
     let cas = u64::from(u32_at(header, 16)) << 32 | u64::from(u32_at(header, 20));
-    let frame = Frame { opcode, operation, quiet, opaque, cas, extras, key, value_len };
-    Parsed::Frame { frame, consumed: HEADER_BYTES + parts.len() }
+    let frame = RequestFrame { opcode, operation, quiet, opaque, cas, extras, key, value_len };
+    ParsedFrame::Frame { frame, consumed: HEADER_BYTES + parts.len() }
 }
 
-impl Frame<'_> {
+impl RequestFrame<'_> {
     /// The 32-bit number at `at` in the extras, 0 if they are shorter.
     #[must_use]
     pub fn extra_u32(&self, at: usize) -> u32 {
@@ -233,7 +234,7 @@ pub struct ResponseHeader {
     pub opcode: u8,
     /// Of the request.
     pub opaque: u32,
-    /// A [`Status`] as a number.
+    /// A [`BinaryStatus`] as a number.
     pub status: u16,
     /// The item's cas unique, or 0.
     pub cas: u64,
@@ -264,66 +265,68 @@ impl ResponseHeader {
 }
 
 /// How long a request's parts may be.
-struct Shape {
+struct FrameShape {
     extras: &'static [usize],
     key: std::ops::RangeInclusive<usize>,
     value: bool,
 }
 
-fn shape(operation: Operation) -> Shape {
+fn shape(operation: BinaryOperation) -> FrameShape {
     let (extras, key_required, value): (&[usize], Option<bool>, bool) = match operation {
-        Operation::Get { .. } | Operation::Delete => (&[0], Some(true), false),
-        Operation::GetAndTouch { .. } | Operation::Touch => (&[4], Some(true), false),
-        Operation::Store(_) => (&[8], Some(true), true),
-        Operation::Concatenate { .. } => (&[0], Some(true), true),
-        Operation::Arithmetic { .. } => (&[20], Some(true), false),
-        Operation::Quit | Operation::Noop | Operation::Version => (&[0], None, false),
-        Operation::Flush => (&[0, 4], None, false),
-        Operation::Stat => (&[0], Some(false), false),
+        BinaryOperation::Get { .. } | BinaryOperation::Delete => (&[0], Some(true), false),
+        BinaryOperation::GetAndTouch { .. } | BinaryOperation::Touch => (&[4], Some(true), false),
+        BinaryOperation::Store(_) => (&[8], Some(true), true),
+        BinaryOperation::Concatenate { .. } => (&[0], Some(true), true),
+        BinaryOperation::Arithmetic { .. } => (&[20], Some(true), false),
+        BinaryOperation::Quit | BinaryOperation::Noop | BinaryOperation::Version => {
+            (&[0], None, false)
+        }
+        BinaryOperation::Flush => (&[0, 4], None, false),
+        BinaryOperation::Stat => (&[0], Some(false), false),
     };
     let key = match key_required {
         Some(true) => 1..=KEY_BYTES_MAX,
         Some(false) => 0..=KEY_BYTES_MAX,
         None => 0..=0,
     };
-    Shape { extras, key, value }
+    FrameShape { extras, key, value }
 }
 
 /// What an opcode asks for, and whether it is quiet.
-const fn operation(opcode: u8) -> Option<(Operation, bool)> {
+const fn operation(opcode: u8) -> Option<(BinaryOperation, bool)> {
     Some(match opcode {
-        0x00 => (Operation::Get { with_key: false }, false),
-        0x09 => (Operation::Get { with_key: false }, true),
-        0x0c => (Operation::Get { with_key: true }, false),
-        0x0d => (Operation::Get { with_key: true }, true),
-        0x01 => (Operation::Store(StoreKind::Set), false),
-        0x11 => (Operation::Store(StoreKind::Set), true),
-        0x02 => (Operation::Store(StoreKind::Add), false),
-        0x12 => (Operation::Store(StoreKind::Add), true),
-        0x03 => (Operation::Store(StoreKind::Replace), false),
-        0x13 => (Operation::Store(StoreKind::Replace), true),
-        0x04 => (Operation::Delete, false),
-        0x14 => (Operation::Delete, true),
-        0x05 => (Operation::Arithmetic { down: false }, false),
-        0x15 => (Operation::Arithmetic { down: false }, true),
-        0x06 => (Operation::Arithmetic { down: true }, false),
-        0x16 => (Operation::Arithmetic { down: true }, true),
-        0x07 => (Operation::Quit, false),
-        0x17 => (Operation::Quit, true),
-        0x08 => (Operation::Flush, false),
-        0x18 => (Operation::Flush, true),
-        0x0a => (Operation::Noop, false),
-        0x0b => (Operation::Version, false),
-        0x0e => (Operation::Concatenate { front: false }, false),
-        0x19 => (Operation::Concatenate { front: false }, true),
-        0x0f => (Operation::Concatenate { front: true }, false),
-        0x1a => (Operation::Concatenate { front: true }, true),
-        0x10 => (Operation::Stat, false),
-        0x1c => (Operation::Touch, false),
-        0x1d => (Operation::GetAndTouch { with_key: false }, false),
-        0x1e => (Operation::GetAndTouch { with_key: false }, true),
-        0x23 => (Operation::GetAndTouch { with_key: true }, false),
-        0x24 => (Operation::GetAndTouch { with_key: true }, true),
+        0x00 => (BinaryOperation::Get { with_key: false }, false),
+        0x09 => (BinaryOperation::Get { with_key: false }, true),
+        0x0c => (BinaryOperation::Get { with_key: true }, false),
+        0x0d => (BinaryOperation::Get { with_key: true }, true),
+        0x01 => (BinaryOperation::Store(StoreKind::Set), false),
+        0x11 => (BinaryOperation::Store(StoreKind::Set), true),
+        0x02 => (BinaryOperation::Store(StoreKind::Add), false),
+        0x12 => (BinaryOperation::Store(StoreKind::Add), true),
+        0x03 => (BinaryOperation::Store(StoreKind::Replace), false),
+        0x13 => (BinaryOperation::Store(StoreKind::Replace), true),
+        0x04 => (BinaryOperation::Delete, false),
+        0x14 => (BinaryOperation::Delete, true),
+        0x05 => (BinaryOperation::Arithmetic { down: false }, false),
+        0x15 => (BinaryOperation::Arithmetic { down: false }, true),
+        0x06 => (BinaryOperation::Arithmetic { down: true }, false),
+        0x16 => (BinaryOperation::Arithmetic { down: true }, true),
+        0x07 => (BinaryOperation::Quit, false),
+        0x17 => (BinaryOperation::Quit, true),
+        0x08 => (BinaryOperation::Flush, false),
+        0x18 => (BinaryOperation::Flush, true),
+        0x0a => (BinaryOperation::Noop, false),
+        0x0b => (BinaryOperation::Version, false),
+        0x0e => (BinaryOperation::Concatenate { front: false }, false),
+        0x19 => (BinaryOperation::Concatenate { front: false }, true),
+        0x0f => (BinaryOperation::Concatenate { front: true }, false),
+        0x1a => (BinaryOperation::Concatenate { front: true }, true),
+        0x10 => (BinaryOperation::Stat, false),
+        0x1c => (BinaryOperation::Touch, false),
+        0x1d => (BinaryOperation::GetAndTouch { with_key: false }, false),
+        0x1e => (BinaryOperation::GetAndTouch { with_key: false }, true),
+        0x23 => (BinaryOperation::GetAndTouch { with_key: true }, false),
+        0x24 => (BinaryOperation::GetAndTouch { with_key: true }, true),
         _ => return None,
     })
 }

@@ -8,19 +8,19 @@
 //! ```
 //!
 //! Flags are checked once, here. Those that a response repeats or answers are walked a second time
-//! when the response is written, in the client's order: [`Command::flags`].
+//! when the response is written, in the client's order: [`MetaCommand::flags`].
 //!
 //! Invariants
 //! - A command that came out of [`parse`] has a key of 1 to 250 bytes and flags that are known,
 //!   at most one of each, whose tokens are well formed.
 
-use super::text::{StoreVerb, parse_value_len};
-use super::{Fault, parse_flags, parse_i64, parse_u64, words};
+use super::store_verb::StoreVerb;
+use super::{CommandFault, parse_flags, parse_i64, parse_u64, parse_value_len, words};
 use crate::kv::limits::{KEY_BYTES_MAX, META_WORDS_MAX, OPAQUE_BYTES_MAX};
 
 /// Which meta command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verb {
+pub enum MetaVerb {
     /// `mg`
     Get,
     /// `ms`
@@ -37,9 +37,9 @@ pub enum Verb {
 
 /// A meta command's line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Command<'a> {
+pub struct MetaCommand<'a> {
     /// Which.
-    pub verb: Verb,
+    pub verb: MetaVerb,
     /// The key as it was sent; responses repeat it so.
     pub key_text: &'a [u8],
     /// Whether the text is base64, and known to be well formed.
@@ -47,16 +47,16 @@ pub struct Command<'a> {
     /// The flags as they were sent.
     flags: &'a [u8],
     /// What they say.
-    pub options: Options,
+    pub options: MetaOptions,
     /// Bytes of the data block without its CR LF (`ms`).
     pub value_len: usize,
     /// Why the command must be refused after its data block has passed (`ms`).
-    pub refused: Option<Fault>,
+    pub refused: Option<CommandFault>,
 }
 
 /// What the flags of a meta command say. Expiry times are as sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Options {
+pub struct MetaOptions {
     /// `v`: the value is wanted.
     pub value: bool,
     /// `q`: no nominal response is wanted.
@@ -83,7 +83,7 @@ pub struct Options {
     pub delta: Option<u64>,
 }
 
-impl<'a> Command<'a> {
+impl<'a> MetaCommand<'a> {
     /// The item's key; `scratch` is where a base64 key is decoded.
     #[must_use]
     pub fn key<'k>(&self, scratch: &'k mut KeyScratch) -> &'k [u8]
@@ -130,54 +130,55 @@ impl<'a> Command<'a> {
 ///
 /// # Errors
 /// The line cannot be carried out, and its data block, if one follows, is not recognised as one.
-pub fn parse<'a>(name: &[u8], arguments: &'a [u8]) -> Result<Command<'a>, Fault> {
+pub fn parse<'a>(name: &[u8], arguments: &'a [u8]) -> Result<MetaCommand<'a>, CommandFault> {
     let verb = match name {
-        b"mg" => Verb::Get,
-        b"ms" => Verb::Set,
-        b"md" => Verb::Delete,
-        b"ma" => Verb::Arithmetic,
-        b"me" => Verb::Debug,
-        b"mn" => Verb::Noop,
-        _ => return Err(Fault::UnknownCommand),
+        b"mg" => MetaVerb::Get,
+        b"ms" => MetaVerb::Set,
+        b"md" => MetaVerb::Delete,
+        b"ma" => MetaVerb::Arithmetic,
+        b"me" => MetaVerb::Debug,
+        b"mn" => MetaVerb::Noop,
+        _ => return Err(CommandFault::UnknownCommand),
     };
-    let mut command = Command {
+    let mut command = MetaCommand {
         verb,
         key_text: &[],
         base64: false,
         flags: &[],
-        options: Options::default(),
+        options: MetaOptions::default(),
         value_len: 0,
         refused: None,
     };
-    if verb == Verb::Noop {
+    if verb == MetaVerb::Noop {
         return Ok(command);
     }
-    let missing = if verb == Verb::Debug { Fault::BadLine } else { Fault::UnknownCommand };
+    let missing =
+        if verb == MetaVerb::Debug { CommandFault::BadLine } else { CommandFault::UnknownCommand };
     let (key, rest) = split_word(arguments).ok_or(missing)?;
     if key.len() > KEY_BYTES_MAX {
-        return Err(Fault::BadLine);
+        return Err(CommandFault::BadLine);
     }
     command.key_text = key;
     command.flags = rest;
     let mut words_before_flags = 2;
-    if verb == Verb::Set {
-        let (len, rest) = split_word(rest).ok_or(Fault::BadLine)?;
-        command.value_len = parse_value_len(len).ok_or(Fault::BadLine)?;
+    if verb == MetaVerb::Set {
+        let (len, rest) = split_word(rest).ok_or(CommandFault::BadLine)?;
+        command.value_len = parse_value_len(len).ok_or(CommandFault::BadLine)?;
         command.flags = rest;
         words_before_flags = 3;
     }
     if words(command.flags).count() + words_before_flags > META_WORDS_MAX {
-        let set = verb == Verb::Set;
-        return Err(if set { Fault::TooManySetFlags } else { Fault::TooManyFlags });
+        let set = verb == MetaVerb::Set;
+        return Err(if set { CommandFault::TooManySetFlags } else { CommandFault::TooManyFlags });
     }
     match (verb, parse_flags_of(&mut command)) {
         (_, Ok(())) => Ok(command),
         // me looks for one flag and overlooks all others.
-        (Verb::Debug, Err(Fault::BadBase64Key)) => Err(Fault::BadLine),
-        (Verb::Debug, Err(_)) => Ok(command),
-        (Verb::Delete | Verb::Arithmetic, Err(fault)) => Err(match fault {
-            Fault::InvalidArithmeticMode => fault,
-            _ => Fault::InvalidOrDuplicateFlag,
+        (MetaVerb::Debug, Err(CommandFault::BadBase64Key)) => Err(CommandFault::BadLine),
+        (MetaVerb::Debug, Err(_)) => Ok(command),
+        (MetaVerb::Delete | MetaVerb::Arithmetic, Err(fault)) => Err(match fault {
+            CommandFault::InvalidArithmeticMode => fault,
+            _ => CommandFault::InvalidOrDuplicateFlag,
         }),
         (_, Err(fault)) => refuse(command, fault),
     }
@@ -192,86 +193,90 @@ fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// A set is refused after its data block, so that the block is not taken for commands.
-fn refuse(mut command: Command<'_>, fault: Fault) -> Result<Command<'_>, Fault> {
-    if command.verb != Verb::Set {
+fn refuse(
+    mut command: MetaCommand<'_>,
+    fault: CommandFault,
+) -> Result<MetaCommand<'_>, CommandFault> {
+    if command.verb != MetaVerb::Set {
         return Err(fault);
     }
     command.refused = Some(fault);
     Ok(command)
 }
 
-/// Reads the flags into the options. Of several faults the last is told, as memcached does,
+/// Reads the flags into the options. Of several faults the last is reported, as in memcached,
 /// except that an unknown or repeated flag ends the search.
-fn parse_flags_of(command: &mut Command<'_>) -> Result<(), Fault> {
+fn parse_flags_of(command: &mut MetaCommand<'_>) -> Result<(), CommandFault> {
     let mut seen = 0u128;
     let mut result = Ok(());
     for flag in words(command.flags) {
         let (letter, token) = (flag[0], &flag[1..]);
         let bit = 1u128.checked_shl(u32::from(letter)).unwrap_or(0);
         if bit == 0 || seen & bit != 0 {
-            return Err(Fault::DuplicateFlag);
+            return Err(CommandFault::DuplicateFlag);
         }
         seen |= bit;
         match parse_flag(command, letter, token) {
             Ok(()) => {}
-            Err(Fault::InvalidFlag) => return Err(Fault::InvalidFlag),
+            Err(CommandFault::InvalidFlag) => return Err(CommandFault::InvalidFlag),
             Err(fault) => result = Err(fault),
         }
     }
     result?;
     match command.verb {
-        Verb::Set => store_verb(command.options.mode).map(drop),
-        Verb::Arithmetic => arithmetic_down(command.options.mode).map(drop),
+        MetaVerb::Set => store_verb(command.options.mode).map(drop),
+        MetaVerb::Arithmetic => arithmetic_down(command.options.mode).map(drop),
         _ => Ok(()),
     }
 }
 
-fn parse_flag(command: &mut Command<'_>, letter: u8, token: &[u8]) -> Result<(), Fault> {
+fn parse_flag(command: &mut MetaCommand<'_>, letter: u8, token: &[u8]) -> Result<(), CommandFault> {
     let options = &mut command.options;
     match letter {
         b'b' => {
-            decode_base64(command.key_text, &mut key_scratch()).ok_or(Fault::BadBase64Key)?;
+            decode_base64(command.key_text, &mut key_scratch())
+                .ok_or(CommandFault::BadBase64Key)?;
             command.base64 = true;
         }
         b'v' => options.value = true,
         b'q' => options.quiet = true,
         b'u' => options.no_bump = true,
         b'I' => options.invalidate = true,
-        b'N' => options.vivify = Some(parse_i64(token).ok_or(Fault::BadToken)?),
-        b'T' => options.touch = Some(parse_i64(token).ok_or(Fault::BadToken)?),
-        b'R' => options.recache = Some(parse_i64(token).ok_or(Fault::BadToken)?),
-        b'C' => options.cas = Some(parse_u64(token).ok_or(Fault::BadToken)?),
-        b'F' => options.client_flags = parse_flags(token).ok_or(Fault::BadLine)?,
-        b'J' => options.initial = parse_u64(token).ok_or(Fault::InvalidInitial)?,
-        b'D' => options.delta = Some(parse_u64(token).ok_or(Fault::InvalidDeltaToken)?),
+        b'N' => options.vivify = Some(parse_i64(token).ok_or(CommandFault::BadToken)?),
+        b'T' => options.touch = Some(parse_i64(token).ok_or(CommandFault::BadToken)?),
+        b'R' => options.recache = Some(parse_i64(token).ok_or(CommandFault::BadToken)?),
+        b'C' => options.cas = Some(parse_u64(token).ok_or(CommandFault::BadToken)?),
+        b'F' => options.client_flags = parse_flags(token).ok_or(CommandFault::BadLine)?,
+        b'J' => options.initial = parse_u64(token).ok_or(CommandFault::InvalidInitial)?,
+        b'D' => options.delta = Some(parse_u64(token).ok_or(CommandFault::InvalidDeltaToken)?),
         b'M' => match token {
             [mode] => options.mode = Some(*mode),
-            _ => return Err(Fault::ModeLength),
+            _ => return Err(CommandFault::ModeLength),
         },
-        b'O' if token.len() >= OPAQUE_BYTES_MAX => return Err(Fault::OpaqueTooLong),
+        b'O' if token.len() >= OPAQUE_BYTES_MAX => return Err(CommandFault::OpaqueTooLong),
         // Answered when the response is written, or hints for a proxy.
         b'O' | b'k' | b's' | b't' | b'c' | b'f' | b'h' | b'l' | b'P' | b'L' => {}
-        _ => return Err(Fault::InvalidFlag),
+        _ => return Err(CommandFault::InvalidFlag),
     }
     Ok(())
 }
 
-fn store_verb(mode: Option<u8>) -> Result<StoreVerb, Fault> {
+fn store_verb(mode: Option<u8>) -> Result<StoreVerb, CommandFault> {
     match mode {
         None | Some(b'S') => Ok(StoreVerb::Set),
         Some(b'E') => Ok(StoreVerb::Add),
         Some(b'A') => Ok(StoreVerb::Append),
         Some(b'P') => Ok(StoreVerb::Prepend),
         Some(b'R') => Ok(StoreVerb::Replace),
-        Some(_) => Err(Fault::InvalidSetMode),
+        Some(_) => Err(CommandFault::InvalidSetMode),
     }
 }
 
-fn arithmetic_down(mode: Option<u8>) -> Result<bool, Fault> {
+fn arithmetic_down(mode: Option<u8>) -> Result<bool, CommandFault> {
     match mode {
         None | Some(b'I' | b'+') => Ok(false),
         Some(b'D' | b'-') => Ok(true),
-        Some(_) => Err(Fault::InvalidArithmeticMode),
+        Some(_) => Err(CommandFault::InvalidArithmeticMode),
     }
 }
 

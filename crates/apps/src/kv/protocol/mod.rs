@@ -4,8 +4,8 @@
 //! Read first: memcached's `protocol.txt`; for the binary protocol its wiki page
 //! `BinaryProtocolRevamped`; for RESP the head of [`resp`].
 //! Input: the bytes at the front of a connection's stream. Output: a command whose keys and
-//! arguments borrow those bytes, or a [`Fault`]. Nothing here allocates, and nothing here knows
-//! the store.
+//! arguments borrow those bytes, or a [`CommandFault`]. Nothing here allocates, and nothing here
+//! knows the store.
 //!
 //! Invariants
 //! - A parser that lacks bytes says so and has consumed nothing.
@@ -14,12 +14,13 @@
 pub mod binary;
 pub mod meta;
 pub mod resp;
+mod store_verb;
 pub mod text;
 
-/// A command that cannot be carried out, as the client is told. Always the client's fault, except
-/// the last three, which are the server's limits.
+/// An error response to a command. The client's fault, except the last three, which are limits of
+/// the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Fault {
+pub enum CommandFault {
     /// No such command, or the wrong number of arguments for it.
     UnknownCommand,
     /// A key too long, or a number that is none.
@@ -72,7 +73,7 @@ pub enum Fault {
     OutOfMemoryInIncr,
 }
 
-impl Fault {
+impl CommandFault {
     /// The line that tells the client, without its CR LF.
     #[must_use]
     pub const fn line(self) -> &'static str {
@@ -108,13 +109,13 @@ impl Fault {
     }
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for CommandFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.line())
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for CommandFault {}
 
 /// The words of a line: what stands between spaces, and only spaces.
 pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
@@ -154,4 +155,10 @@ pub(crate) fn parse_i64(word: &[u8]) -> Option<i64> {
 /// Client flags: 32 bits of whatever number is sent, as memcached takes them.
 pub(crate) fn parse_flags(word: &[u8]) -> Option<u32> {
     parse_u64(word).map(|number| (number & u64::from(u32::MAX)) as u32)
+}
+
+/// The length of a data block: what a 32-bit signed number with the CR LF added can hold.
+fn parse_value_len(word: &[u8]) -> Option<usize> {
+    let len = parse_u64(word)?;
+    if len > (i32::MAX - 2) as u64 { None } else { usize::try_from(len).ok() }
 }

@@ -41,7 +41,7 @@ pub enum Malformed {
 /// A command that cannot be carried out, in Redis's words. The client's fault, but the last two,
 /// which are the server's limits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Fault {
+pub enum RespFault {
     /// Options that do not go together, or that there are not.
     #[error("ERR syntax error")]
     Syntax,
@@ -94,7 +94,7 @@ pub enum Fault {
 
 /// What stands at the front of a stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Piece<T> {
+pub enum RespPiece<T> {
     /// More bytes are needed.
     NeedMore,
     /// No RESP.
@@ -105,31 +105,31 @@ pub enum Piece<T> {
 
 /// How many arguments follow: `*<count> CR LF`. A negative count is none, as for Redis.
 #[must_use]
-pub fn array(buffer: &[u8]) -> Piece<u32> {
+pub fn array(buffer: &[u8]) -> RespPiece<u32> {
     match header(buffer, Malformed::ArrayLength) {
-        Piece::Whole(count, consumed) => match u32::try_from(count.max(0)) {
-            Ok(count) if count <= RESP_ARGUMENTS_MAX => Piece::Whole(count, consumed),
-            _ => Piece::Malformed(Malformed::ArrayLength),
+        RespPiece::Whole(count, consumed) => match u32::try_from(count.max(0)) {
+            Ok(count) if count <= RESP_ARGUMENTS_MAX => RespPiece::Whole(count, consumed),
+            _ => RespPiece::Malformed(Malformed::ArrayLength),
         },
-        Piece::NeedMore => Piece::NeedMore,
-        Piece::Malformed(why) => Piece::Malformed(why),
+        RespPiece::NeedMore => RespPiece::NeedMore,
+        RespPiece::Malformed(why) => RespPiece::Malformed(why),
     }
 }
 
 /// How many bytes follow: `$<length> CR LF`, behind which stand as many bytes and CR LF.
 #[must_use]
-pub fn bulk_header(buffer: &[u8]) -> Piece<usize> {
+pub fn bulk_header(buffer: &[u8]) -> RespPiece<usize> {
     match buffer.first() {
-        Some(&first) if first != b'$' => return Piece::Malformed(Malformed::NotABulk(first)),
+        Some(&first) if first != b'$' => return RespPiece::Malformed(Malformed::NotABulk(first)),
         _ => {}
     }
     match header(buffer, Malformed::BulkLength) {
-        Piece::Whole(len, consumed) => match usize::try_from(len) {
-            Ok(len) if len <= RESP_BULK_BYTES_MAX => Piece::Whole(len, consumed),
-            _ => Piece::Malformed(Malformed::BulkLength),
+        RespPiece::Whole(len, consumed) => match usize::try_from(len) {
+            Ok(len) if len <= RESP_BULK_BYTES_MAX => RespPiece::Whole(len, consumed),
+            _ => RespPiece::Malformed(Malformed::BulkLength),
         },
-        Piece::NeedMore => Piece::NeedMore,
-        Piece::Malformed(why) => Piece::Malformed(why),
+        RespPiece::NeedMore => RespPiece::NeedMore,
+        RespPiece::Malformed(why) => RespPiece::Malformed(why),
     }
 }
 
@@ -148,9 +148,9 @@ pub enum Bulk<'a> {
 #[must_use]
 pub fn bulk(buffer: &[u8]) -> Bulk<'_> {
     let (len, at) = match bulk_header(buffer) {
-        Piece::Whole(len, at) => (len, at),
-        Piece::NeedMore => return Bulk::NeedMore(None),
-        Piece::Malformed(why) => return Bulk::Malformed(why),
+        RespPiece::Whole(len, at) => (len, at),
+        RespPiece::NeedMore => return Bulk::NeedMore(None),
+        RespPiece::Malformed(why) => return Bulk::Malformed(why),
     };
     match buffer.get(at..at + len + 2) {
         Some(block) if block[len..] == *b"\r\n" => Bulk::Whole(&block[..len], at + len + 2),
@@ -160,26 +160,26 @@ pub fn bulk(buffer: &[u8]) -> Bulk<'_> {
 }
 
 /// The number behind the first byte, up to CR LF.
-fn header(buffer: &[u8], malformed: Malformed) -> Piece<i64> {
+fn header(buffer: &[u8], malformed: Malformed) -> RespPiece<i64> {
     let window = &buffer[..buffer.len().min(RESP_HEADER_BYTES_MAX)];
     let Some(end) = memchr::memchr(b'\n', window) else {
         let is_too_long = window.len() == RESP_HEADER_BYTES_MAX;
-        return if is_too_long { Piece::Malformed(malformed) } else { Piece::NeedMore };
+        return if is_too_long { RespPiece::Malformed(malformed) } else { RespPiece::NeedMore };
     };
     let line = window.get(1..end).and_then(|line| line.strip_suffix(b"\r"));
     match line.and_then(integer) {
-        Some(number) => Piece::Whole(number, end + 1),
-        None => Piece::Malformed(malformed),
+        Some(number) => RespPiece::Whole(number, end + 1),
+        None => RespPiece::Malformed(malformed),
     }
 }
 
-/// The words of a line, as somebody types them.
+/// Splits a line into words, with quotes as in redis-cli.
 #[must_use]
-pub fn line(buffer: &[u8], len_max: usize) -> Piece<&[u8]> {
+pub fn line(buffer: &[u8], len_max: usize) -> RespPiece<&[u8]> {
     match memchr::memchr(b'\n', &buffer[..buffer.len().min(len_max)]) {
-        Some(end) => Piece::Whole(buffer[..end].trim_ascii_end(), end + 1),
-        None if buffer.len() >= len_max => Piece::Malformed(Malformed::LineTooLong),
-        None => Piece::NeedMore,
+        Some(end) => RespPiece::Whole(buffer[..end].trim_ascii_end(), end + 1),
+        None if buffer.len() >= len_max => RespPiece::Malformed(Malformed::LineTooLong),
+        None => RespPiece::NeedMore,
     }
 }
 
@@ -197,7 +197,7 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 
 /// What a command does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verb {
+pub enum RespVerb {
     /// A value.
     Get,
     /// A new value; options may follow it.
@@ -250,7 +250,7 @@ pub enum Verb {
     Flush,
     /// How many items there are.
     DbSize,
-    /// Is somebody there.
+    /// PING: checks the connection.
     Ping,
     /// Says it again.
     Echo,
@@ -292,7 +292,7 @@ pub enum Epoch {
     Unix,
 }
 
-impl Verb {
+impl RespVerb {
     /// Which argument is a value that may arrive in pieces; the name is argument 0.
     #[must_use]
     pub const fn value_index(self) -> Option<usize> {
@@ -312,7 +312,7 @@ impl Verb {
 
 /// A command by its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Command {
+pub struct RespCommand {
     /// In lower case.
     pub name: &'static str,
     /// Arguments, the name among them.
@@ -320,78 +320,119 @@ pub struct Command {
     /// Likewise.
     pub count_max: u32,
     /// What it does.
-    pub verb: Verb,
+    pub verb: RespVerb,
 }
 
-impl Command {
+impl RespCommand {
     /// Whether it can be given so many arguments, its name among them. MSET takes pairs.
     #[must_use]
     pub fn takes(&self, count: u32) -> bool {
         let is_odd = count % 2 == 1;
-        (self.count_min..=self.count_max).contains(&count) && (self.verb != Verb::MSet || is_odd)
+        (self.count_min..=self.count_max).contains(&count)
+            && (self.verb != RespVerb::MSet || is_odd)
     }
 }
 
-const fn command(name: &'static str, counts: (u32, u32), verb: Verb) -> Command {
-    Command { name, count_min: counts.0, count_max: counts.1, verb }
+const fn command(name: &'static str, counts: (u32, u32), verb: RespVerb) -> RespCommand {
+    RespCommand { name, count_min: counts.0, count_max: counts.1, verb }
 }
 
 const ANY: u32 = u32::MAX;
 
 /// All commands; those that come often first.
-pub const COMMANDS: &[Command] = &[
-    command("get", (2, 2), Verb::Get),
-    command("set", (3, ANY), Verb::Set),
-    command("incr", (2, 2), Verb::Step { down: false }),
-    command("mget", (2, ANY), Verb::MGet),
-    command("mset", (3, ANY), Verb::MSet),
-    command("del", (2, ANY), Verb::Del),
-    command("exists", (2, ANY), Verb::Exists),
-    command("expire", (3, 3), Verb::Expire(Unit::Seconds, Epoch::Now)),
-    command("ping", (1, 2), Verb::Ping),
-    command("setnx", (3, 3), Verb::SetNx),
-    command("setex", (4, 4), Verb::SetEx(Unit::Seconds)),
-    command("psetex", (4, 4), Verb::SetEx(Unit::Milliseconds)),
-    command("getset", (3, 3), Verb::GetSet),
-    command("getdel", (2, 2), Verb::GetDel),
-    command("getex", (2, 4), Verb::GetEx),
-    command("append", (3, 3), Verb::Append),
-    command("strlen", (2, 2), Verb::StrLen),
-    command("getrange", (4, 4), Verb::GetRange),
-    command("substr", (4, 4), Verb::GetRange),
-    command("decr", (2, 2), Verb::Step { down: true }),
-    command("incrby", (3, 3), Verb::StepBy { down: false }),
-    command("decrby", (3, 3), Verb::StepBy { down: true }),
-    command("pexpire", (3, 3), Verb::Expire(Unit::Milliseconds, Epoch::Now)),
-    command("expireat", (3, 3), Verb::Expire(Unit::Seconds, Epoch::Unix)),
-    command("pexpireat", (3, 3), Verb::Expire(Unit::Milliseconds, Epoch::Unix)),
-    command("ttl", (2, 2), Verb::TimeLeft(Unit::Seconds, Epoch::Now)),
-    command("pttl", (2, 2), Verb::TimeLeft(Unit::Milliseconds, Epoch::Now)),
-    command("expiretime", (2, 2), Verb::TimeLeft(Unit::Seconds, Epoch::Unix)),
-    command("pexpiretime", (2, 2), Verb::TimeLeft(Unit::Milliseconds, Epoch::Unix)),
-    command("persist", (2, 2), Verb::Persist),
-    command("type", (2, 2), Verb::Type),
-    command("unlink", (2, ANY), Verb::Del),
-    command("touch", (2, ANY), Verb::Touch),
-    command("flushall", (1, 2), Verb::Flush),
-    command("flushdb", (1, 2), Verb::Flush),
-    command("dbsize", (1, 1), Verb::DbSize),
-    command("echo", (2, 2), Verb::Echo),
-    command("select", (2, 2), Verb::Select),
-    command("hello", (1, ANY), Verb::Hello),
-    command("auth", (2, 3), Verb::Auth),
-    command("client", (2, ANY), Verb::Client),
-    command("command", (1, ANY), Verb::Command),
-    command("config", (2, ANY), Verb::Config),
-    command("info", (1, ANY), Verb::Info),
-    command("time", (1, 1), Verb::Time),
-    command("quit", (1, ANY), Verb::Quit),
+pub const COMMANDS: &[RespCommand] = &[
+    command("get", (2, 2), RespVerb::Get),
+    command("set", (3, ANY), RespVerb::Set),
+    command("incr", (2, 2), RespVerb::Step { down: false }),
+    command("mget", (2, ANY), RespVerb::MGet),
+    command("mset", (3, ANY), RespVerb::MSet),
+    command("del", (2, ANY), RespVerb::Del),
+    command("exists", (2, ANY), RespVerb::Exists),
+    command("expire", (3, 3), RespVerb::Expire(Unit::Seconds, Epoch::Now)),
+    command("ping", (1, 2), RespVerb::Ping),
+    command("setnx", (3, 3), RespVerb::SetNx),
+    command("setex", (4, 4), RespVerb::SetEx(Unit::Seconds)),
+    command("psetex", (4, 4), RespVerb::SetEx(Unit::Milliseconds)),
+    command("getset", (3, 3), RespVerb::GetSet),
+    command("getdel", (2, 2), RespVerb::GetDel),
+    command("getex", (2, 4), RespVerb::GetEx),
+    command("append", (3, 3), RespVerb::Append),
+    command("strlen", (2, 2), RespVerb::StrLen),
+    command("getrange", (4, 4), RespVerb::GetRange),
+    command("substr", (4, 4), RespVerb::GetRange),
+    command("decr", (2, 2), RespVerb::Step { down: true }),
+    command("incrby", (3, 3), RespVerb::StepBy { down: false }),
+    command("decrby", (3, 3), RespVerb::StepBy { down: true }),
+    command("pexpire", (3, 3), RespVerb::Expire(Unit::Milliseconds, Epoch::Now)),
+    command("expireat", (3, 3), RespVerb::Expire(Unit::Seconds, Epoch::Unix)),
+    command("pexpireat", (3, 3), RespVerb::Expire(Unit::Milliseconds, Epoch::Unix)),
+    command("ttl", (2, 2), RespVerb::TimeLeft(Unit::Seconds, Epoch::Now)),
+    command("pttl", (2, 2), RespVerb::TimeLeft(Unit::Milliseconds, Epoch::Now)),
+    command("expiretime", (2, 2), RespVerb::TimeLeft(Unit::Seconds, Epoch::Unix)),
+    command("pexpiretime", (2, 2), RespVerb::TimeLeft(Unit::Milliseconds, Epoch::Unix)),
+    command("persist", (2, 2), RespVerb::Persist),
+    command("type", (2, 2), RespVerb::Type),
+    command("unlink", (2, ANY), RespVerb::Del),
+    command("touch", (2, ANY), RespVerb::Touch),
+    command("flushall", (1, 2), RespVerb::Flush),
+    command("flushdb", (1, 2), RespVerb::Flush),
+    command("dbsize", (1, 1), RespVerb::DbSize),
+    command("echo", (2, 2), RespVerb::Echo),
+    command("select", (2, 2), RespVerb::Select),
+    command("hello", (1, ANY), RespVerb::Hello),
+    command("auth", (2, 3), RespVerb::Auth),
+    command("client", (2, ANY), RespVerb::Client),
+    command("command", (1, ANY), RespVerb::Command),
+    command("config", (2, ANY), RespVerb::Config),
+    command("info", (1, ANY), RespVerb::Info),
+    command("time", (1, 1), RespVerb::Time),
+    command("quit", (1, ANY), RespVerb::Quit),
 ];
 
 /// The command of a name in whatever case.
 #[must_use]
-pub fn find(name: &[u8]) -> Option<&'static Command> {
+pub fn find(name: &[u8]) -> Option<&'static RespCommand> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// Redis's commands for types that this server does not have, by type.
+const OTHER_TYPES: [(&str, &str); 5] = [
+    (
+        "lists",
+        "BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH LINDEX LINSERT LLEN LMOVE LMPOP LPOP LPOS \
+         LPUSH LPUSHX LRANGE LREM LSET LTRIM RPOP RPOPLPUSH RPUSH RPUSHX",
+    ),
+    (
+        "sets",
+        "SADD SCARD SDIFF SDIFFSTORE SINTER SINTERCARD SINTERSTORE SISMEMBER SMEMBERS \
+         SMISMEMBER SMOVE SPOP SRANDMEMBER SREM SSCAN SUNION SUNIONSTORE",
+    ),
+    (
+        "hashes",
+        "HDEL HEXISTS HGET HGETALL HINCRBY HINCRBYFLOAT HKEYS HLEN HMGET HMSET HRANDFIELD \
+         HSCAN HSET HSETNX HSTRLEN HVALS",
+    ),
+    (
+        "sorted sets",
+        "BZMPOP BZPOPMAX BZPOPMIN ZADD ZCARD ZCOUNT ZDIFF ZDIFFSTORE ZINCRBY ZINTER \
+         ZINTERCARD ZINTERSTORE ZLEXCOUNT ZMPOP ZMSCORE ZPOPMAX ZPOPMIN ZRANDMEMBER ZRANGE \
+         ZRANGEBYLEX ZRANGEBYSCORE ZRANGESTORE ZRANK ZREM ZREMRANGEBYLEX ZREMRANGEBYRANK \
+         ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYLEX ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE \
+         ZUNION ZUNIONSTORE",
+    ),
+    (
+        "streams",
+        "XACK XADD XAUTOCLAIM XCLAIM XDEL XGROUP XINFO XLEN XPENDING XRANGE XREAD \
+         XREADGROUP XREVRANGE XSETID XTRIM",
+    ),
+];
+
+/// Returns the type that Redis's command of this name, in any case, works on, if it is one that
+/// the server does not have.
+pub(crate) fn other_type(name: &[u8]) -> Option<&'static str> {
+    let is_it = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
+    let found = OTHER_TYPES.iter().find(|(_, names)| names.split(' ').any(is_it));
+    found.map(|(kind, _)| *kind)
 }
 
 /// Whether there must be a value before, for a new one.
@@ -408,7 +449,7 @@ pub enum Condition {
 
 /// How long a value is to live.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Life {
+pub enum ValueLifetime {
     /// For ever.
     #[default]
     Endless,
@@ -424,7 +465,7 @@ pub struct SetOptions {
     /// NX or XX.
     pub condition: Condition,
     /// EX, PX, EXAT, PXAT or KEEPTTL.
-    pub life: Life,
+    pub life: ValueLifetime,
     /// GET: the answer is the value before.
     pub get: bool,
 }
@@ -432,8 +473,8 @@ pub struct SetOptions {
 /// The options of `SET`, at the Unix second `now`.
 ///
 /// # Errors
-/// [`Fault::Syntax`], [`Fault::NotAnInteger`], [`Fault::InvalidExpire`].
-pub fn set_options(mut arguments: &[&[u8]], now: u32) -> Result<SetOptions, Fault> {
+/// [`RespFault::Syntax`], [`RespFault::NotAnInteger`], [`RespFault::InvalidExpire`].
+pub fn set_options(mut arguments: &[&[u8]], now: u32) -> Result<SetOptions, RespFault> {
     let mut options = SetOptions::default();
     while let [word, rest @ ..] = arguments {
         arguments = rest;
@@ -443,15 +484,15 @@ pub fn set_options(mut arguments: &[&[u8]], now: u32) -> Result<SetOptions, Faul
             options.condition = Condition::Present;
         } else if word.eq_ignore_ascii_case(b"get") {
             options.get = true;
-        } else if options.life != Life::Endless {
-            return Err(Fault::Syntax);
+        } else if options.life != ValueLifetime::Endless {
+            return Err(RespFault::Syntax);
         } else if word.eq_ignore_ascii_case(b"keepttl") {
-            options.life = Life::Kept;
+            options.life = ValueLifetime::Kept;
         } else {
-            let (unit, epoch) = time_option(word).ok_or(Fault::Syntax)?;
-            let [time, rest @ ..] = arguments else { return Err(Fault::Syntax) };
+            let (unit, epoch) = time_option(word).ok_or(RespFault::Syntax)?;
+            let [time, rest @ ..] = arguments else { return Err(RespFault::Syntax) };
             arguments = rest;
-            options.life = Life::Until(end_of_life(time, (unit, epoch), now, "set")?);
+            options.life = ValueLifetime::Until(end_of_life(time, (unit, epoch), now, "set")?);
         }
     }
     Ok(options)
@@ -461,15 +502,15 @@ pub fn set_options(mut arguments: &[&[u8]], now: u32) -> Result<SetOptions, Faul
 ///
 /// # Errors
 /// As [`set_options`].
-pub fn getex_options(arguments: &[&[u8]], now: u32) -> Result<Option<u32>, Fault> {
+pub fn getex_options(arguments: &[&[u8]], now: u32) -> Result<Option<u32>, RespFault> {
     match arguments {
         [] => Ok(None),
         [word] if word.eq_ignore_ascii_case(b"persist") => Ok(Some(0)),
         [word, time] => {
-            let times = time_option(word).ok_or(Fault::Syntax)?;
+            let times = time_option(word).ok_or(RespFault::Syntax)?;
             end_of_life(time, times, now, "getex").map(Some)
         }
-        _ => Err(Fault::Syntax),
+        _ => Err(RespFault::Syntax),
     }
 }
 
@@ -487,18 +528,18 @@ fn time_option(word: &[u8]) -> Option<(Unit, Epoch)> {
 /// The Unix second at which a value's life ends that is given a positive time.
 ///
 /// # Errors
-/// [`Fault::NotAnInteger`], [`Fault::InvalidExpire`].
+/// [`RespFault::NotAnInteger`], [`RespFault::InvalidExpire`].
 pub fn end_of_life(
     time: &[u8],
     times: (Unit, Epoch),
     now: u32,
     command: &'static str,
-) -> Result<u32, Fault> {
-    let time = integer(time).ok_or(Fault::NotAnInteger)?;
+) -> Result<u32, RespFault> {
+    let time = integer(time).ok_or(RespFault::NotAnInteger)?;
     if time <= 0 {
-        return Err(Fault::InvalidExpire(command));
+        return Err(RespFault::InvalidExpire(command));
     }
-    unix_second(time, times, now).ok_or(Fault::InvalidExpire(command))
+    unix_second(time, times, now).ok_or(RespFault::InvalidExpire(command))
 }
 
 /// The Unix second that a time stands for, rounded up; 1 for one that has long passed. `None`: that
@@ -532,12 +573,12 @@ pub const ARGUMENTS_KEPT_MAX: usize = 16;
 
 /// Arguments of one command, on the stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Arguments<'a> {
+pub struct RespArguments<'a> {
     all: [&'a [u8]; ARGUMENTS_KEPT_MAX],
     count: usize,
 }
 
-impl<'a> Arguments<'a> {
+impl<'a> RespArguments<'a> {
     /// None yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -570,7 +611,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-impl Default for Arguments<'_> {
+impl Default for RespArguments<'_> {
     fn default() -> Self {
         Self::new()
     }
@@ -584,8 +625,8 @@ impl Default for Arguments<'_> {
 pub fn split_line<'a>(
     mut line: &[u8],
     mut room: &'a mut [u8],
-) -> Result<Option<Arguments<'a>>, Malformed> {
-    let mut arguments = Arguments::new();
+) -> Result<Option<RespArguments<'a>>, Malformed> {
+    let mut arguments = RespArguments::new();
     loop {
         line = line.trim_ascii_start();
         if line.is_empty() {

@@ -15,12 +15,15 @@
 //! - A line ends with a line feed; one carriage return before it belongs to it. Only spaces
 //!   separate words, so a key may hold any other byte.
 
-use super::{Fault, is_http, meta, parse_flags, parse_i64, parse_u64, words};
+pub use super::store_verb::StoreVerb;
+use super::{
+    CommandFault, is_http, meta, parse_flags, parse_i64, parse_u64, parse_value_len, words,
+};
 use crate::kv::limits::{KEY_BYTES_MAX, LINE_BYTES_MAX};
 
 /// What stands at the front of the stream.
 #[derive(Debug, PartialEq)]
-pub enum Parsed<'a> {
+pub enum ParsedLine<'a> {
     /// Nothing can be said yet; nothing was consumed.
     NeedMore,
     /// A line that is too long. There is no way to find the next command.
@@ -37,14 +40,14 @@ pub enum Parsed<'a> {
     /// A whole line, without its data block if it has one.
     Request {
         /// What is asked for.
-        request: Request<'a>,
+        request: TextRequest<'a>,
         /// Bytes of the line with its end.
         consumed: usize,
     },
     /// A line that cannot be carried out.
     Fault {
         /// Why.
-        fault: Fault,
+        fault: CommandFault,
         /// Whether the client asked not to be told.
         noreply: bool,
         /// Bytes to pass over.
@@ -65,7 +68,7 @@ pub struct Retrieval {
 
 /// A command line that is complete.
 #[derive(Debug, PartialEq)]
-pub enum Request<'a> {
+pub enum TextRequest<'a> {
     /// A storage command; a data block follows.
     Store(StoreLine<'a>),
     /// `incr` and `decr`.
@@ -114,22 +117,7 @@ pub enum Request<'a> {
     /// `quit`.
     Quit,
     /// One of the meta commands.
-    Meta(meta::Command<'a>),
-}
-
-/// The storage commands.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum StoreVerb {
-    /// Whether or not there is an item.
-    Set,
-    /// Only if there is none.
-    Add,
-    /// Only if there is one.
-    Replace,
-    /// After the value of the item.
-    Append,
-    /// Before the value of the item.
-    Prepend,
+    Meta(meta::MetaCommand<'a>),
 }
 
 /// The line of a storage command.
@@ -180,17 +168,17 @@ pub enum NextKey<'a> {
 
 /// The command at the front of `buffer`.
 #[must_use]
-pub fn parse(buffer: &[u8]) -> Parsed<'_> {
+pub fn parse(buffer: &[u8]) -> ParsedLine<'_> {
     if buffer.starts_with(b"get ") {
         let retrieval = Retrieval { with_cas: false, touch: None };
-        return Parsed::Retrieve { retrieval, consumed: 4 };
+        return ParsedLine::Retrieve { retrieval, consumed: 4 };
     }
     let indent = buffer.iter().take(LINE_BYTES_MAX).take_while(|&&byte| byte == b' ').count();
     let trimmed = &buffer[indent..];
     for (name, with_cas) in [(&b"get "[..], false), (&b"gets "[..], true)] {
         if trimmed.starts_with(name) {
             let retrieval = Retrieval { with_cas, touch: None };
-            return Parsed::Retrieve { retrieval, consumed: indent + name.len() };
+            return ParsedLine::Retrieve { retrieval, consumed: indent + name.len() };
         }
     }
     for (name, with_cas) in [(&b"gat "[..], false), (&b"gats "[..], true)] {
@@ -201,15 +189,15 @@ pub fn parse(buffer: &[u8]) -> Parsed<'_> {
     let searched = &buffer[..buffer.len().min(LINE_BYTES_MAX)];
     let Some(end) = memchr::memchr(b'\n', searched) else {
         let full = searched.len() == LINE_BYTES_MAX;
-        return if full { Parsed::LineTooLong } else { Parsed::NeedMore };
+        return if full { ParsedLine::LineTooLong } else { ParsedLine::NeedMore };
     };
     let line = buffer[..end].strip_suffix(b"\r").unwrap_or(&buffer[..end]);
     let consumed = end + 1;
     let name = words(line).next().unwrap_or_default();
     match parse_line(line) {
-        Ok(request) => Parsed::Request { request, consumed },
-        Err(_) if !is_command(name) && is_http(line) => Parsed::Http,
-        Err((fault, noreply)) => Parsed::Fault { fault, noreply, consumed, line_ended: true },
+        Ok(request) => ParsedLine::Request { request, consumed },
+        Err(_) if !is_command(name) && is_http(line) => ParsedLine::Http,
+        Err((fault, noreply)) => ParsedLine::Fault { fault, noreply, consumed, line_ended: true },
     }
 }
 
@@ -241,39 +229,39 @@ pub fn next_key(buffer: &[u8]) -> NextKey<'_> {
 }
 
 /// `gat` and `gats`: `at` is where the expiry time may begin.
-fn parse_get_and_touch(buffer: &[u8], at: usize, with_cas: bool) -> Parsed<'_> {
+fn parse_get_and_touch(buffer: &[u8], at: usize, with_cas: bool) -> ParsedLine<'_> {
     let start = at + buffer[at..].iter().take_while(|&&byte| byte == b' ').count();
     let Some(len) = memchr::memchr2(b' ', b'\n', &buffer[start..]) else {
         let full = buffer.len() >= LINE_BYTES_MAX;
-        return if full { Parsed::LineTooLong } else { Parsed::NeedMore };
+        return if full { ParsedLine::LineTooLong } else { ParsedLine::NeedMore };
     };
     let mut word = &buffer[start..start + len];
     if buffer[start + len] == b'\n' {
         word = word.strip_suffix(b"\r").unwrap_or(word);
         if word.is_empty() {
             let consumed = start + len + 1;
-            let fault = Fault::UnknownCommand;
-            return Parsed::Fault { fault, noreply: false, consumed, line_ended: true };
+            let fault = CommandFault::UnknownCommand;
+            return ParsedLine::Fault { fault, noreply: false, consumed, line_ended: true };
         }
     }
     let consumed = start + word.len();
     match parse_i64(word) {
         Some(exptime) => {
             let retrieval = Retrieval { with_cas, touch: Some(exptime) };
-            Parsed::Retrieve { retrieval, consumed }
+            ParsedLine::Retrieve { retrieval, consumed }
         }
         None => {
-            let fault = Fault::InvalidExptime;
-            Parsed::Fault { fault, noreply: false, consumed, line_ended: false }
+            let fault = CommandFault::InvalidExptime;
+            ParsedLine::Fault { fault, noreply: false, consumed, line_ended: false }
         }
     }
 }
 
 /// Why a line cannot be carried out, and whether the client asked not to be told.
-type Refusal = (Fault, bool);
+type Refusal = (CommandFault, bool);
 
 /// The commands by what their lines have in common.
-enum Verb {
+enum TextVerb {
     Store {
         verb: StoreVerb,
         with_cas: bool,
@@ -294,27 +282,27 @@ enum Verb {
     Retrieve,
 }
 
-fn verb_of(name: &[u8]) -> Option<Verb> {
-    let store = |verb| Verb::Store { verb, with_cas: false };
+fn verb_of(name: &[u8]) -> Option<TextVerb> {
+    let store = |verb| TextVerb::Store { verb, with_cas: false };
     Some(match name {
         b"set" => store(StoreVerb::Set),
         b"add" => store(StoreVerb::Add),
         b"replace" => store(StoreVerb::Replace),
         b"append" => store(StoreVerb::Append),
         b"prepend" => store(StoreVerb::Prepend),
-        b"cas" => Verb::Store { verb: StoreVerb::Set, with_cas: true },
-        b"incr" => Verb::Arithmetic { down: false },
-        b"decr" => Verb::Arithmetic { down: true },
-        b"delete" => Verb::Delete,
-        b"touch" => Verb::Touch,
-        b"flush_all" => Verb::FlushAll,
-        b"verbosity" => Verb::Verbosity,
-        b"version" => Verb::Version,
-        b"quit" => Verb::Quit,
-        b"shutdown" => Verb::Shutdown,
-        b"stats" => Verb::Stats,
-        b"get" | b"gets" | b"gat" | b"gats" => Verb::Retrieve,
-        [b'm', _] => Verb::Meta,
+        b"cas" => TextVerb::Store { verb: StoreVerb::Set, with_cas: true },
+        b"incr" => TextVerb::Arithmetic { down: false },
+        b"decr" => TextVerb::Arithmetic { down: true },
+        b"delete" => TextVerb::Delete,
+        b"touch" => TextVerb::Touch,
+        b"flush_all" => TextVerb::FlushAll,
+        b"verbosity" => TextVerb::Verbosity,
+        b"version" => TextVerb::Version,
+        b"quit" => TextVerb::Quit,
+        b"shutdown" => TextVerb::Shutdown,
+        b"stats" => TextVerb::Stats,
+        b"get" | b"gets" | b"gat" | b"gats" => TextVerb::Retrieve,
+        [b'm', _] => TextVerb::Meta,
         _ => return None,
     })
 }
@@ -325,26 +313,26 @@ pub fn is_command(name: &[u8]) -> bool {
     verb_of(name).is_some()
 }
 
-fn parse_line(line: &[u8]) -> Result<Request<'_>, Refusal> {
-    let unknown = (Fault::UnknownCommand, false);
+fn parse_line(line: &[u8]) -> Result<TextRequest<'_>, Refusal> {
+    let unknown = (CommandFault::UnknownCommand, false);
     let mut rest = words(line);
     let name = rest.next().ok_or(unknown)?;
-    let arguments = Arguments::new(rest);
+    let arguments = TextArguments::new(rest);
     match verb_of(name).ok_or(unknown)? {
-        Verb::Store { verb, with_cas } => parse_store(verb, with_cas, &arguments),
-        Verb::Arithmetic { down } => parse_arithmetic(down, &arguments),
-        Verb::Delete => parse_delete(&arguments),
-        Verb::Touch => parse_touch(&arguments),
-        Verb::FlushAll => parse_flush(&arguments),
-        Verb::Verbosity => parse_verbosity(&arguments),
-        Verb::Version => Ok(Request::Version),
-        Verb::Quit => Ok(Request::Quit),
-        Verb::Shutdown => Err((Fault::ShutdownDisabled, false)),
-        Verb::Stats => Ok(Request::Stats(arguments_of(line, name))),
-        Verb::Meta => meta::parse(name, arguments_of(line, name))
-            .map(Request::Meta)
+        TextVerb::Store { verb, with_cas } => parse_store(verb, with_cas, &arguments),
+        TextVerb::Arithmetic { down } => parse_arithmetic(down, &arguments),
+        TextVerb::Delete => parse_delete(&arguments),
+        TextVerb::Touch => parse_touch(&arguments),
+        TextVerb::FlushAll => parse_flush(&arguments),
+        TextVerb::Verbosity => parse_verbosity(&arguments),
+        TextVerb::Version => Ok(TextRequest::Version),
+        TextVerb::Quit => Ok(TextRequest::Quit),
+        TextVerb::Shutdown => Err((CommandFault::ShutdownDisabled, false)),
+        TextVerb::Stats => Ok(TextRequest::Stats(arguments_of(line, name))),
+        TextVerb::Meta => meta::parse(name, arguments_of(line, name))
+            .map(TextRequest::Meta)
             .map_err(|fault| (fault, false)),
-        Verb::Retrieve => Err(unknown),
+        TextVerb::Retrieve => Err(unknown),
     }
 }
 
@@ -358,13 +346,13 @@ fn arguments_of<'a>(line: &'a [u8], name: &[u8]) -> &'a [u8] {
 const ARGUMENTS_MAX: usize = 6;
 
 /// The words after the command's name, as many as any command takes.
-struct Arguments<'a> {
+struct TextArguments<'a> {
     words: [&'a [u8]; ARGUMENTS_MAX],
     /// One more than [`ARGUMENTS_MAX`] stands for "too many".
     count: usize,
 }
 
-impl<'a> Arguments<'a> {
+impl<'a> TextArguments<'a> {
     fn new(rest: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut words: [&[u8]; ARGUMENTS_MAX] = [&[]; ARGUMENTS_MAX];
         let mut count = 0;
@@ -382,7 +370,7 @@ impl<'a> Arguments<'a> {
         if (least..=most).contains(&self.count) {
             Ok(&self.words[..self.count])
         } else {
-            Err((Fault::UnknownCommand, false))
+            Err((CommandFault::UnknownCommand, false))
         }
     }
 
@@ -393,41 +381,38 @@ impl<'a> Arguments<'a> {
 }
 
 fn checked_key(key: &[u8], noreply: bool) -> Result<&[u8], Refusal> {
-    if key.len() > KEY_BYTES_MAX { Err((Fault::BadLine, noreply)) } else { Ok(key) }
+    if key.len() > KEY_BYTES_MAX { Err((CommandFault::BadLine, noreply)) } else { Ok(key) }
 }
 
 fn parse_store<'a>(
     verb: StoreVerb,
     with_cas: bool,
-    arguments: &Arguments<'a>,
-) -> Result<Request<'a>, Refusal> {
+    arguments: &TextArguments<'a>,
+) -> Result<TextRequest<'a>, Refusal> {
     let least = if with_cas { 5 } else { 4 };
     let words = arguments.between(least, least + 1)?;
     let noreply = arguments.noreply();
-    let refusal = (Fault::BadLine, noreply);
+    let refusal = (CommandFault::BadLine, noreply);
     let key = checked_key(words[0], noreply)?;
     let flags = parse_flags(words[1]).ok_or(refusal)?;
     let exptime = parse_i64(words[2]).ok_or(refusal)?;
     let value_len = parse_value_len(words[3]).ok_or(refusal)?;
     let cas = if with_cas { Some(parse_u64(words[4]).ok_or(refusal)?) } else { None };
-    Ok(Request::Store(StoreLine { verb, key, flags, exptime, value_len, cas, noreply }))
+    Ok(TextRequest::Store(StoreLine { verb, key, flags, exptime, value_len, cas, noreply }))
 }
 
-/// The length of a data block: what a 32-bit signed number with the CR LF added can hold.
-pub(super) fn parse_value_len(word: &[u8]) -> Option<usize> {
-    let len = parse_u64(word)?;
-    if len > (i32::MAX - 2) as u64 { None } else { usize::try_from(len).ok() }
-}
-
-fn parse_arithmetic<'a>(down: bool, arguments: &Arguments<'a>) -> Result<Request<'a>, Refusal> {
+fn parse_arithmetic<'a>(
+    down: bool,
+    arguments: &TextArguments<'a>,
+) -> Result<TextRequest<'a>, Refusal> {
     let words = arguments.between(2, 3)?;
     let noreply = arguments.noreply();
     let key = checked_key(words[0], noreply)?;
-    let delta = parse_u64(words[1]).ok_or((Fault::InvalidDelta, noreply))?;
-    Ok(Request::Arithmetic { key, delta, down, noreply })
+    let delta = parse_u64(words[1]).ok_or((CommandFault::InvalidDelta, noreply))?;
+    Ok(TextRequest::Arithmetic { key, delta, down, noreply })
 }
 
-fn parse_delete<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Refusal> {
+fn parse_delete<'a>(arguments: &TextArguments<'a>) -> Result<TextRequest<'a>, Refusal> {
     let words = arguments.between(1, 3)?;
     let noreply = arguments.noreply();
     // An old form had a time here; nought is still allowed.
@@ -438,36 +423,36 @@ fn parse_delete<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Refusal> {
         _ => false,
     };
     if !known {
-        return Err((Fault::DeleteUsage, noreply));
+        return Err((CommandFault::DeleteUsage, noreply));
     }
-    Ok(Request::Delete { key: checked_key(words[0], noreply)?, noreply })
+    Ok(TextRequest::Delete { key: checked_key(words[0], noreply)?, noreply })
 }
 
-fn parse_touch<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Refusal> {
+fn parse_touch<'a>(arguments: &TextArguments<'a>) -> Result<TextRequest<'a>, Refusal> {
     let words = arguments.between(2, 3)?;
     let noreply = arguments.noreply();
     let key = checked_key(words[0], noreply)?;
-    let exptime = parse_i64(words[1]).ok_or((Fault::InvalidExptime, noreply))?;
-    Ok(Request::Touch { key, exptime, noreply })
+    let exptime = parse_i64(words[1]).ok_or((CommandFault::InvalidExptime, noreply))?;
+    Ok(TextRequest::Touch { key, exptime, noreply })
 }
 
-fn parse_flush<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Refusal> {
+fn parse_flush<'a>(arguments: &TextArguments<'a>) -> Result<TextRequest<'a>, Refusal> {
     let words = arguments.between(0, 2)?;
     let noreply = arguments.noreply();
     let delay = match words {
         [] => 0,
         [_] if noreply => 0,
-        [word, ..] => parse_i64(word).ok_or((Fault::InvalidExptime, noreply))?,
+        [word, ..] => parse_i64(word).ok_or((CommandFault::InvalidExptime, noreply))?,
     };
-    Ok(Request::FlushAll { delay, noreply })
+    Ok(TextRequest::FlushAll { delay, noreply })
 }
 
-fn parse_verbosity<'a>(arguments: &Arguments<'a>) -> Result<Request<'a>, Refusal> {
+fn parse_verbosity<'a>(arguments: &TextArguments<'a>) -> Result<TextRequest<'a>, Refusal> {
     let words = arguments.between(1, 2)?;
     let noreply = arguments.noreply();
     let level = parse_u64(words[0]).filter(|&level| level <= u64::from(u32::MAX));
-    level.ok_or((Fault::BadLine, noreply))?;
-    Ok(Request::Verbosity { noreply })
+    level.ok_or((CommandFault::BadLine, noreply))?;
+    Ok(TextRequest::Verbosity { noreply })
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// Counters of one shard, or of all.
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-        pub struct Counters {
+        pub struct StoreCounters {
             $($(#[doc = $doc])* pub $name: u64,)*
         }
 
-        impl Counters {
+        impl StoreCounters {
             /// Adds another shard's counters.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*

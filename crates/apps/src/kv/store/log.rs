@@ -29,9 +29,9 @@ pub(super) const RECORD_HEADER_BYTES: usize = 40;
 
 /// Where a record begins, in units from the ring's start, plus one; 0 is nowhere.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Place(pub(super) u32);
+pub(super) struct LogPosition(pub(super) u32);
 
-impl Place {
+impl LogPosition {
     pub(super) const NOWHERE: Self = Self(0);
 
     const fn at(offset: usize) -> Self {
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// What a record is; bits of [`Record::attributes`].
+/// What a record is; bits of [`LogRecord::attributes`].
 pub(super) mod attribute {
     /// In the hash table.
     pub(in super::super) const LIVE: u8 = 1;
@@ -59,7 +59,7 @@ pub(super) mod attribute {
     pub(in super::super) const FETCHED: u8 = 1 << 3;
     /// Marked as stale by `md` or `ms`.
     pub(in super::super) const STALE: u8 = 1 << 4;
-    /// A client was told to refresh it.
+    /// A client received the win token to refresh it.
     pub(in super::super) const WON: u8 = 1 << 5;
     /// Being read by the operation that holds the lock: not to be evicted.
     pub(in super::super) const PINNED: u8 = 1 << 6;
@@ -67,7 +67,7 @@ pub(super) mod attribute {
 
 /// A record's header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(super) struct LogRecord {
     /// Bytes from this record to the next.
     pub(super) capacity: u32,
     /// Bits of [`attribute`]; none of LIVE and RESERVED: dead.
@@ -85,7 +85,7 @@ pub(super) struct Record {
     pub(super) accessed: u32,
 }
 
-impl Record {
+impl LogRecord {
     pub(super) const fn has(&self, attribute: u8) -> bool {
         self.attributes & attribute != 0
     }
@@ -142,7 +142,7 @@ pub(super) enum Oldest {
     /// Rest of the ring before its end.
     Filler,
     /// A record, dead or not.
-    Record(Place, Record),
+    Record(LogPosition, LogRecord),
 }
 
 /// The ring.
@@ -183,14 +183,14 @@ impl Log {
 
     /// Writes a new record at the head if there is room before the tail. Its capacity is the
     /// smallest that holds `key` and `record.value_len` bytes.
-    pub(super) fn append(&mut self, record: &Record, key: &[u8]) -> Option<Place> {
-        let len = Record::bytes_for(key.len(), record.value_len as usize);
+    pub(super) fn append(&mut self, record: &LogRecord, key: &[u8]) -> Option<LogPosition> {
+        let len = LogRecord::bytes_for(key.len(), record.value_len as usize);
         let offset = self.room(len)?;
         self.head = offset + len;
         self.used += len;
-        let place = Place::at(offset);
+        let place = LogPosition::at(offset);
         let key_len = key.len() as u8;
-        self.set_record(place, Record { capacity: len as u32, key_len, ..*record });
+        self.set_record(place, LogRecord { capacity: len as u32, key_len, ..*record });
         let start = offset + RECORD_HEADER_BYTES;
         self.bytes[start..start + key.len()].copy_from_slice(key);
         Some(place)
@@ -203,7 +203,7 @@ impl Log {
         if self.bytes[self.tail + 4] == FILLER {
             return Oldest::Filler;
         }
-        let place = Place::at(self.tail);
+        let place = LogPosition::at(self.tail);
         Oldest::Record(place, self.record(place))
     }
 
@@ -217,7 +217,7 @@ impl Log {
 
     /// Carries the record at the tail to the head. Only directly after [`Log::append`] found no
     /// room: then head and tail are such that the record fits.
-    pub(super) fn carry_oldest(&mut self) -> Place {
+    pub(super) fn carry_oldest(&mut self) -> LogPosition {
         let capacity = self.capacity_at(self.tail);
         let (from, to) = (self.tail, self.head);
         debug_assert!(to <= from, "append without room leaves the head at or before the tail");
@@ -226,7 +226,7 @@ impl Log {
         }
         self.head = to + capacity;
         self.tail = self.wrapped(from + capacity);
-        Place::at(to)
+        LogPosition::at(to)
     }
 
     /// Counts a record's bytes as dead. The caller has cleared LIVE and RESERVED.
@@ -234,34 +234,39 @@ impl Log {
         self.dead += capacity as usize;
     }
 
-    pub(super) fn record(&self, place: Place) -> Record {
+    pub(super) fn record(&self, place: LogPosition) -> LogRecord {
         let offset = place.offset();
         let bytes = self.bytes[offset..].first_chunk().expect("a place has a header behind it");
-        Record::from_bytes(bytes)
+        LogRecord::from_bytes(bytes)
     }
 
-    pub(super) fn set_record(&mut self, place: Place, record: Record) {
+    pub(super) fn set_record(&mut self, place: LogPosition, record: LogRecord) {
         let offset = place.offset();
         self.bytes[offset..offset + RECORD_HEADER_BYTES].copy_from_slice(&record.to_bytes());
     }
 
-    pub(super) fn key(&self, place: Place, record: &Record) -> &[u8] {
+    pub(super) fn key(&self, place: LogPosition, record: &LogRecord) -> &[u8] {
         let start = place.offset() + RECORD_HEADER_BYTES;
         &self.bytes[start..start + usize::from(record.key_len)]
     }
 
-    pub(super) fn value(&self, place: Place, record: &Record) -> &[u8] {
+    pub(super) fn value(&self, place: LogPosition, record: &LogRecord) -> &[u8] {
         let start = place.offset() + RECORD_HEADER_BYTES + usize::from(record.key_len);
         &self.bytes[start..start + record.value_len as usize]
     }
 
-    pub(super) fn value_mut(&mut self, place: Place, record: &Record) -> &mut [u8] {
+    pub(super) fn value_mut(&mut self, place: LogPosition, record: &LogRecord) -> &mut [u8] {
         let start = place.offset() + RECORD_HEADER_BYTES + usize::from(record.key_len);
         &mut self.bytes[start..start + record.value_len as usize]
     }
 
     /// Copies the whole value of `from` to byte `at` of the value of `to`.
-    pub(super) fn copy_value(&mut self, from: (Place, &Record), to: (Place, &Record), at: usize) {
+    pub(super) fn copy_value(
+        &mut self,
+        from: (LogPosition, &LogRecord),
+        to: (LogPosition, &LogRecord),
+        at: usize,
+    ) {
         let (place, record) = from;
         let start = place.offset() + RECORD_HEADER_BYTES + usize::from(record.key_len);
         let end = start + record.value_len as usize;
@@ -272,7 +277,7 @@ impl Log {
 
     /// The places and headers of all records, oldest first.
     #[cfg(test)]
-    pub(super) fn records(&self) -> impl Iterator<Item = (Place, Record)> {
+    pub(super) fn records(&self) -> impl Iterator<Item = (LogPosition, LogRecord)> {
         let mut offset = self.tail;
         let mut left = self.used;
         std::iter::from_fn(move || {
@@ -282,7 +287,7 @@ impl Log {
                 left -= capacity;
                 offset = self.wrapped(here + capacity);
                 if self.bytes[here + 4] != FILLER {
-                    let place = Place::at(here);
+                    let place = LogPosition::at(here);
                     return Some((place, self.record(place)));
                 }
             }

@@ -34,9 +34,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use siphasher::sip::SipHasher13;
 
-pub use counters::Counters;
+pub use counters::StoreCounters;
 pub(crate) use number::Digits;
-use shard::Shard;
+use shard::StoreShard;
 
 use super::limits::{
     ITEM_BYTES_MAX, ITEM_FIXED_BYTES, ITEM_FLAGS_BYTES, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN,
@@ -46,7 +46,7 @@ use super::protocol::text::StoreVerb;
 
 /// The store.
 pub struct Store {
-    shards: Box<[Slot]>,
+    shards: Box<[PaddedShard]>,
     secret: (u64, u64),
     memory_bytes: usize,
     flush_count: AtomicU64,
@@ -54,16 +54,16 @@ pub struct Store {
 
 /// A shard in cache lines of its own.
 #[repr(align(128))]
-struct Slot(Mutex<Shard>);
+struct PaddedShard(Mutex<StoreShard>);
 
 /// Why a store cannot be made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum StoreError {
     /// Less memory than one shard needs.
-    #[error("memory limit of {0} bytes is below the least, {MEMORY_BYTES_MIN}")]
+    #[error("--memory: {0} bytes are below the least, {MEMORY_BYTES_MIN}")]
     TooLittleMemory(usize),
     /// More memory than the shards can address.
-    #[error("memory limit of {0} bytes is above the most, {MEMORY_BYTES_MAX}")]
+    #[error("--memory: {0} bytes are above the most, {MEMORY_BYTES_MAX}")]
     TooMuchMemory(usize),
     /// The system does not give so much.
     #[error("--memory: {0} bytes are not to be had: Cannot allocate memory")]
@@ -72,7 +72,7 @@ pub enum StoreError {
 
 /// An item as it lies in the store, lent while its shard is locked.
 #[derive(Clone, Copy, Debug)]
-pub struct Item<'a> {
+pub struct StoredItem<'a> {
     /// Its value.
     pub value: &'a [u8],
     /// Client flags.
@@ -87,7 +87,7 @@ pub struct Item<'a> {
     pub fetched: bool,
     /// Whether it is marked as stale.
     pub stale: bool,
-    /// Whether a client was told to refresh it.
+    /// Whether a client received the win token to refresh it.
     pub won: bool,
     /// Whether this very call created it.
     pub created: bool,
@@ -97,10 +97,10 @@ pub struct Item<'a> {
 
 /// What a visitor of an item wants changed; see [`Store::visit`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Change {
+pub struct ItemChange {
     /// New expiry time.
     pub expires: Option<u32>,
-    /// A client was told to refresh the item.
+    /// This client received the win token to refresh the item.
     pub win: bool,
     /// Neither the item's age nor its place in the eviction order change.
     pub no_bump: bool,
@@ -124,7 +124,7 @@ pub struct Write {
 
 /// What became of a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Outcome {
+pub enum StoreOutcome {
     /// Done; the item's new cas unique.
     Stored(u64),
     /// The verb's condition does not hold.
@@ -150,7 +150,7 @@ pub struct Reservation {
 
 /// How a number is to be changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Arithmetic {
+pub struct NumberChange {
     /// By how much.
     pub delta: u64,
     /// Down, and not below 0; up wraps at 2^64.
@@ -165,7 +165,7 @@ pub struct Arithmetic {
 
 /// What became of a change of a number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sum {
+pub enum ArithmeticOutcome {
     /// The number now.
     Value {
         /// The number.
@@ -214,8 +214,8 @@ impl Store {
         let count = (1usize << fitting.ilog2()).min(SHARDS_MAX);
         let bytes = (memory_bytes / count).min(SHARD_BYTES_MAX);
         let shard = |index| {
-            let shard = Shard::new(index as u64, count as u64, bytes);
-            shard.map(|shard| Slot(Mutex::new(shard)))
+            let shard = StoreShard::new(index as u64, count as u64, bytes);
+            shard.map(|shard| PaddedShard(Mutex::new(shard)))
         };
         let shards: Result<_, _> = (0..count).map(shard).collect();
         let shards = shards.map_err(|_| StoreError::NoMemory(memory_bytes))?;
@@ -242,7 +242,7 @@ impl Store {
         key: &[u8],
         touch: Option<u32>,
         now: u32,
-        read: impl FnOnce(&Item<'_>) -> R,
+        read: impl FnOnce(&StoredItem<'_>) -> R,
     ) -> Option<R> {
         let (mut shard, hash) = self.shard_of(key);
         shard.get((hash, key), touch, now, read)
@@ -255,24 +255,29 @@ impl Store {
         key: &[u8],
         vivify: Option<u32>,
         now: u32,
-        visit: impl FnOnce(Option<&Item<'_>>) -> (R, Change),
+        visit: impl FnOnce(Option<&StoredItem<'_>>) -> (R, ItemChange),
     ) -> R {
         let (mut shard, hash) = self.shard_of(key);
         shard.visit((hash, key), vivify, now, visit)
     }
 
     /// Lends the item of `key` to `read` and changes nothing at all, not even counters.
-    pub fn peek<R>(&self, key: &[u8], now: u32, read: impl FnOnce(&Item<'_>) -> R) -> Option<R> {
+    pub fn peek<R>(
+        &self,
+        key: &[u8],
+        now: u32,
+        read: impl FnOnce(&StoredItem<'_>) -> R,
+    ) -> Option<R> {
         let (mut shard, hash) = self.shard_of(key);
         shard.peek((hash, key), now, read)
     }
 
     /// Stores a value that is here as a whole.
-    pub fn store(&self, key: &[u8], write: &Write, value: &[u8], now: u32) -> Outcome {
+    pub fn store(&self, key: &[u8], write: &Write, value: &[u8], now: u32) -> StoreOutcome {
         let (mut shard, hash) = self.shard_of(key);
         if !item_fits(key.len(), value.len(), write.flags) {
             shard.refuse_too_large((hash, key), write, now);
-            return Outcome::TooLarge;
+            return StoreOutcome::TooLarge;
         }
         shard.store((hash, key), write, value, now)
     }
@@ -280,20 +285,20 @@ impl Store {
     /// Takes memory for a value of `value_len` bytes that arrives in pieces.
     ///
     /// # Errors
-    /// [`Outcome::TooLarge`] or [`Outcome::OutOfMemory`]; the item that `write` would have replaced
-    /// is gone then, so that nobody reads an old value after a failed set.
+    /// [`StoreOutcome::TooLarge`] or [`StoreOutcome::OutOfMemory`]; the item that `write` would
+    /// have replaced is deleted then, so that no client reads an old value after a failed set.
     pub fn reserve(
         &self,
         key: &[u8],
         write: &Write,
         value_len: usize,
         now: u32,
-    ) -> Result<Reservation, Outcome> {
+    ) -> Result<Reservation, StoreOutcome> {
         let (shard_index, hash) = self.place_of(key);
         let mut shard = self.lock(shard_index);
         if !item_fits(key.len(), value_len, write.flags) {
             shard.refuse_too_large((hash, key), write, now);
-            return Err(Outcome::TooLarge);
+            return Err(StoreOutcome::TooLarge);
         }
         let index = shard.reserve((hash, key), write, value_len, now)?;
         Ok(Reservation { shard: shard_index as u32, index })
@@ -306,7 +311,7 @@ impl Store {
     }
 
     /// Stores the value that has arrived.
-    pub fn commit(&self, reservation: Reservation, write: &Write, now: u32) -> Outcome {
+    pub fn commit(&self, reservation: Reservation, write: &Write, now: u32) -> StoreOutcome {
         self.lock(reservation.shard as usize).commit(reservation.index, write, now)
     }
 
@@ -318,7 +323,7 @@ impl Store {
 
     /// Stores the value that has arrived, if what `write` asks for holds; the memory goes back only
     /// then.
-    pub fn try_commit(&self, reservation: &Reservation, write: &Write, now: u32) -> Outcome {
+    pub fn try_commit(&self, reservation: &Reservation, write: &Write, now: u32) -> StoreOutcome {
         self.lock(reservation.shard as usize).try_commit(reservation.index, write, now)
     }
 
@@ -328,7 +333,7 @@ impl Store {
     }
 
     /// Changes a number.
-    pub fn add(&self, key: &[u8], arithmetic: &Arithmetic, now: u32) -> Sum {
+    pub fn add(&self, key: &[u8], arithmetic: &NumberChange, now: u32) -> ArithmeticOutcome {
         let (mut shard, hash) = self.shard_of(key);
         shard.add((hash, key), arithmetic, now)
     }
@@ -375,8 +380,8 @@ impl Store {
     /// The sum of all shards' counters. Each shard is looked at in turn, so the sum is of no one
     /// moment while others store.
     #[must_use]
-    pub fn counters(&self) -> Counters {
-        let mut sum = Counters::default();
+    pub fn counters(&self) -> StoreCounters {
+        let mut sum = StoreCounters::default();
         for index in 0..self.shards.len() {
             sum.add(&self.lock(index).counters());
         }
@@ -390,7 +395,7 @@ impl Store {
         }
     }
 
-    fn shard_of(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, u32) {
+    fn shard_of(&self, key: &[u8]) -> (MutexGuard<'_, StoreShard>, u32) {
         let (shard, hash) = self.place_of(key);
         (self.lock(shard), hash)
     }
@@ -401,7 +406,7 @@ impl Store {
     }
 
     /// A panic while a shard is locked cannot leave it worse than a lost item; go on.
-    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+    fn lock(&self, index: usize) -> MutexGuard<'_, StoreShard> {
         self.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

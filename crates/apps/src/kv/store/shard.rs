@@ -21,8 +21,11 @@ mod room;
 
 use std::collections::TryReserveError;
 
-use super::log::{Log, Place, RECORD_HEADER_BYTES, Record, attribute};
-use super::{Arithmetic, Change, Counters, Item, Outcome, Removal, Sum, Write, item_fits, number};
+use super::log::{Log, LogPosition, LogRecord, RECORD_HEADER_BYTES, attribute};
+use super::{
+    ArithmeticOutcome, ItemChange, NumberChange, Removal, StoreCounters, StoreOutcome, StoredItem,
+    Write, item_fits, number,
+};
 use crate::kv::limits::{
     BYTES_PER_HEAD, KEY_BYTES_MAX, RESERVATIONS_PER_SHARD_MAX, RESERVED_SHARE,
 };
@@ -32,12 +35,12 @@ use crate::memory::{reserved, zeroed};
 /// A key with its hash.
 pub(super) type Probe<'a> = (u32, &'a [u8]);
 
-pub(super) struct Shard {
+pub(super) struct StoreShard {
     log: Log,
     /// First record of each chain.
     heads: Vec<u32>,
-    /// Places of values in arrival; `Place::NOWHERE` where free.
-    reservations: Vec<Place>,
+    /// Places of values in arrival; `LogPosition::NOWHERE` where free.
+    reservations: Vec<LogPosition>,
     free_reservations: Vec<u32>,
     reserved_bytes: usize,
     /// Live records of after the last flush, and their bytes.
@@ -50,7 +53,7 @@ pub(super) struct Shard {
     flushed_cas: u64,
     /// Second at which all items then here are to be dropped; 0 is none.
     flush_at: u32,
-    counters: Counters,
+    counters: StoreCounters,
 }
 
 /// Why a lookup found nothing.
@@ -61,26 +64,26 @@ enum Absence {
     Flushed,
 }
 
-const _: () = assert!(Place::NOWHERE.0 == 0, "a table of zeros is empty");
+const _: () = assert!(LogPosition::NOWHERE.0 == 0, "a table of zeros is empty");
 
 /// What to do with a store.
-enum Decision {
-    Refuse(Outcome),
+enum StoreDecision {
+    Refuse(StoreOutcome),
     Put { stale: bool },
     Concatenate { front: bool },
 }
 
 /// Where a value to be stored lies.
 #[derive(Clone, Copy)]
-enum Source<'a> {
+enum ValueSource<'a> {
     Bytes(&'a [u8]),
     /// In the record of this reservation.
     Arrived(u32),
 }
 
-type Found = (Place, Record);
+type Found = (LogPosition, LogRecord);
 
-impl Shard {
+impl StoreShard {
     /// Shard `index` of `count`, in `memory_bytes` with everything that it will ever hold.
     ///
     /// # Errors
@@ -106,7 +109,7 @@ impl Shard {
             cas_step: count,
             flushed_cas: 0,
             flush_at: 0,
-            counters: Counters::default(),
+            counters: StoreCounters::default(),
         })
     }
 
@@ -115,7 +118,7 @@ impl Shard {
         probe: Probe<'_>,
         touch: Option<u32>,
         now: u32,
-        read: impl FnOnce(&Item<'_>) -> R,
+        read: impl FnOnce(&StoredItem<'_>) -> R,
     ) -> Option<R> {
         self.counters.cmd_touch += u64::from(touch.is_some());
         let (place, mut record) = match self.find(probe, now) {
@@ -145,7 +148,7 @@ impl Shard {
         probe: Probe<'_>,
         vivify: Option<u32>,
         now: u32,
-        visit: impl FnOnce(Option<&Item<'_>>) -> (R, Change),
+        visit: impl FnOnce(Option<&StoredItem<'_>>) -> (R, ItemChange),
     ) -> R {
         let (found, created) = match (self.find(probe, now), vivify) {
             (Ok(found), _) => {
@@ -181,7 +184,7 @@ impl Shard {
         &mut self,
         probe: Probe<'_>,
         now: u32,
-        read: impl FnOnce(&Item<'_>) -> R,
+        read: impl FnOnce(&StoredItem<'_>) -> R,
     ) -> Option<R> {
         let (place, record) = self.find(probe, now).ok()?;
         Some(read(&self.item((place, &record), false)))
@@ -193,8 +196,8 @@ impl Shard {
         write: &Write,
         value: &[u8],
         now: u32,
-    ) -> Outcome {
-        self.store_from(probe, write, Source::Bytes(value), now)
+    ) -> StoreOutcome {
+        self.store_from(probe, write, ValueSource::Bytes(value), now)
     }
 
     /// A set that cannot be done must not leave the old value for others to read.
@@ -209,22 +212,22 @@ impl Shard {
         write: &Write,
         value_len: usize,
         now: u32,
-    ) -> Result<u32, Outcome> {
+    ) -> Result<u32, StoreOutcome> {
         let (hash, key) = probe;
-        let len = Record::bytes_for(key.len(), value_len);
+        let len = LogRecord::bytes_for(key.len(), value_len);
         let index = self.free_reservations.pop().or_else(|| {
             let index = self.reservations.len();
             (index < RESERVATIONS_PER_SHARD_MAX).then(|| {
-                self.reservations.push(Place::NOWHERE);
+                self.reservations.push(LogPosition::NOWHERE);
                 index as u32
             })
         });
         let fits = self.reserved_bytes + len <= self.log.capacity() / RESERVED_SHARE;
-        let record = Record {
+        let record = LogRecord {
             attributes: attribute::RESERVED,
             next: index.unwrap_or(0),
             value_len: value_len as u32,
-            ..Record::new(hash, now)
+            ..LogRecord::new(hash, now)
         };
         let place = match index {
             Some(_) if fits => self.allocate(&record, key, now),
@@ -234,7 +237,7 @@ impl Shard {
             self.free_reservations.extend(index);
             self.counters.out_of_memory += 1;
             self.drop_replaced(probe, write, now);
-            return Err(Outcome::OutOfMemory);
+            return Err(StoreOutcome::OutOfMemory);
         };
         self.reserved_bytes += len;
         self.reservations[index as usize] = place;
@@ -254,24 +257,24 @@ impl Shard {
         self.arrived(index).1.value_len as usize
     }
 
-    pub(super) fn commit(&mut self, index: u32, write: &Write, now: u32) -> Outcome {
+    pub(super) fn commit(&mut self, index: u32, write: &Write, now: u32) -> StoreOutcome {
         let outcome = self.try_commit(index, write, now);
-        if !matches!(outcome, Outcome::Stored(_)) {
+        if !matches!(outcome, StoreOutcome::Stored(_)) {
             self.abandon(index);
         }
         outcome
     }
 
-    /// As [`Shard::commit`], but a value that is not stored stays reserved.
-    pub(super) fn try_commit(&mut self, index: u32, write: &Write, now: u32) -> Outcome {
+    /// As [`StoreShard::commit`], but a value that is not stored stays reserved.
+    pub(super) fn try_commit(&mut self, index: u32, write: &Write, now: u32) -> StoreOutcome {
         let place = self.reservations[index as usize];
         let record = self.log.record(place);
         let mut key = [0; KEY_BYTES_MAX];
         let key = &mut key[..usize::from(record.key_len)];
         key.copy_from_slice(self.log.key(place, &record));
-        let outcome = self.store_from((record.hash, key), write, Source::Arrived(index), now);
+        let outcome = self.store_from((record.hash, key), write, ValueSource::Arrived(index), now);
         let was_copied = !self.reservations[index as usize].is_nowhere();
-        if was_copied && matches!(outcome, Outcome::Stored(_)) {
+        if was_copied && matches!(outcome, StoreOutcome::Stored(_)) {
             self.abandon(index);
         }
         outcome
@@ -282,7 +285,12 @@ impl Shard {
         self.kill(place, record);
     }
 
-    pub(super) fn add(&mut self, probe: Probe<'_>, change: &Arithmetic, now: u32) -> Sum {
+    pub(super) fn add(
+        &mut self,
+        probe: Probe<'_>,
+        change: &NumberChange,
+        now: u32,
+    ) -> ArithmeticOutcome {
         let found = self.find(probe, now);
         let (hits, misses) = if change.down {
             (&mut self.counters.decr_hits, &mut self.counters.decr_misses)
@@ -294,10 +302,10 @@ impl Shard {
             return self.add_to_nothing(probe, change, now);
         };
         if change.cas.is_some_and(|cas| cas != record.cas) {
-            return Sum::Exists;
+            return ArithmeticOutcome::Exists;
         }
         let Some(old) = number::parse_value(self.log.value(place, &record)) else {
-            return Sum::NonNumeric;
+            return ArithmeticOutcome::NonNumeric;
         };
         *hits += 1;
         let number = if change.down {
@@ -315,13 +323,13 @@ impl Shard {
             let value = self.log.value_mut(place, &record);
             value[..digits.len()].copy_from_slice(&digits);
             value[digits.len()..].fill(b' ');
-            return Sum::Value { number, cas: record.cas, expires, created: false };
+            return ArithmeticOutcome::Value { number, cas: record.cas, expires, created: false };
         }
         let flags = record.flags;
         let fields = Write { flags, expires, ..Write::PLAIN };
         match self.put((place, record), probe, &fields, &digits, now) {
-            Some(cas) => Sum::Value { number, cas, expires, created: false },
-            None => Sum::OutOfMemory,
+            Some(cas) => ArithmeticOutcome::Value { number, cas, expires, created: false },
+            None => ArithmeticOutcome::OutOfMemory,
         }
     }
 
@@ -380,8 +388,8 @@ impl Shard {
         self.flush_if_due(now);
     }
 
-    pub(super) fn counters(&self) -> Counters {
-        Counters {
+    pub(super) fn counters(&self) -> StoreCounters {
+        StoreCounters {
             items: self.items,
             item_bytes: self.item_bytes as u64,
             used_bytes: self.log.used() as u64,
@@ -395,11 +403,11 @@ impl Shard {
 
     pub(super) fn reset_counters(&mut self) {
         let total_items = self.counters.total_items;
-        self.counters = Counters { total_items, ..Counters::default() };
+        self.counters = StoreCounters { total_items, ..StoreCounters::default() };
     }
 
-    fn item(&self, (place, record): (Place, &Record), created: bool) -> Item<'_> {
-        Item {
+    fn item(&self, (place, record): (LogPosition, &LogRecord), created: bool) -> StoredItem<'_> {
+        StoredItem {
             value: self.log.value(place, record),
             flags: record.flags,
             cas: record.cas,
@@ -427,7 +435,7 @@ impl Shard {
     /// The live record of a key. One that has expired or was flushed is dropped on the way.
     fn find(&mut self, (hash, key): Probe<'_>, now: u32) -> Result<Found, Absence> {
         self.flush_if_due(now);
-        let mut place = Place(self.heads[self.chain(hash)]);
+        let mut place = LogPosition(self.heads[self.chain(hash)]);
         while !place.is_nowhere() {
             let record = self.log.record(place);
             if record.hash == hash && self.log.key(place, &record) == key {
@@ -438,13 +446,13 @@ impl Shard {
                 self.remove(place, record);
                 return Err(absence);
             }
-            place = Place(record.next);
+            place = LogPosition(record.next);
         }
         Err(Absence::Unknown)
     }
 
     /// Whether a record that is still in its chain counts as gone.
-    const fn absence(&self, record: &Record, now: u32) -> Option<Absence> {
+    const fn absence(&self, record: &LogRecord, now: u32) -> Option<Absence> {
         if record.cas <= self.flushed_cas {
             Some(Absence::Flushed)
         } else if record.expires != 0 && record.expires <= now {
@@ -474,26 +482,26 @@ impl Shard {
     }
 
     /// What memcached does for each verb, with and without an item and a cas unique.
-    fn decide(&self, write: &Write, old: Option<&Record>) -> Decision {
+    fn decide(&self, write: &Write, old: Option<&LogRecord>) -> StoreDecision {
         let Some(old) = old else {
             return match (write.verb, write.cas) {
-                (StoreVerb::Set, Some(_)) => Decision::Refuse(Outcome::NotFound),
-                (StoreVerb::Set | StoreVerb::Add, _) => Decision::Put { stale: false },
-                _ => Decision::Refuse(Outcome::NotStored),
+                (StoreVerb::Set, Some(_)) => StoreDecision::Refuse(StoreOutcome::NotFound),
+                (StoreVerb::Set | StoreVerb::Add, _) => StoreDecision::Put { stale: false },
+                _ => StoreDecision::Refuse(StoreOutcome::NotStored),
             };
         };
         match (write.verb, write.cas) {
-            (StoreVerb::Add, _) => Decision::Refuse(Outcome::NotStored),
+            (StoreVerb::Add, _) => StoreDecision::Refuse(StoreOutcome::NotStored),
             (StoreVerb::Set, Some(cas)) if cas != old.cas => {
                 if write.stale_if_older && cas != 0 && cas < old.cas {
-                    Decision::Put { stale: true }
+                    StoreDecision::Put { stale: true }
                 } else {
-                    Decision::Refuse(Outcome::Exists)
+                    StoreDecision::Refuse(StoreOutcome::Exists)
                 }
             }
-            (StoreVerb::Set | StoreVerb::Replace, _) => Decision::Put { stale: false },
-            (_, Some(cas)) if cas != old.cas => Decision::Refuse(Outcome::Exists),
-            (verb, _) => Decision::Concatenate { front: verb == StoreVerb::Prepend },
+            (StoreVerb::Set | StoreVerb::Replace, _) => StoreDecision::Put { stale: false },
+            (_, Some(cas)) if cas != old.cas => StoreDecision::Refuse(StoreOutcome::Exists),
+            (verb, _) => StoreDecision::Concatenate { front: verb == StoreVerb::Prepend },
         }
     }
 
@@ -501,25 +509,25 @@ impl Shard {
         &mut self,
         probe: Probe<'_>,
         write: &Write,
-        source: Source<'_>,
+        source: ValueSource<'_>,
         now: u32,
-    ) -> Outcome {
+    ) -> StoreOutcome {
         self.counters.cmd_set += 1;
         let old = self.find(probe, now).ok();
         let decision = self.decide(write, old.as_ref().map(|(_, record)| record));
         self.count_cas(write, &decision);
         match (decision, old) {
-            (Decision::Refuse(outcome), old) => {
+            (StoreDecision::Refuse(outcome), old) => {
                 if let Some((place, mut record)) = old {
                     record.attributes |= attribute::REFERENCED;
                     self.log.set_record(place, record);
                 }
                 outcome
             }
-            (Decision::Concatenate { front }, Some(old)) => {
+            (StoreDecision::Concatenate { front }, Some(old)) => {
                 self.concatenate(old, probe, source, front, now)
             }
-            (Decision::Put { stale }, old) => {
+            (StoreDecision::Put { stale }, old) => {
                 // An older value does not refresh the item: it stays as stale as it was.
                 let (write, kept) = match old {
                     Some((_, old)) if stale => {
@@ -529,11 +537,13 @@ impl Shard {
                     _ => (write, 0),
                 };
                 let cas = match (source, old) {
-                    (Source::Bytes(value), Some(old)) => self.put(old, probe, write, value, now),
-                    (Source::Bytes(value), None) => self
+                    (ValueSource::Bytes(value), Some(old)) => {
+                        self.put(old, probe, write, value, now)
+                    }
+                    (ValueSource::Bytes(value), None) => self
                         .insert(probe, write.flags, write.expires, value, now)
                         .map(|(_, record)| record.cas),
-                    (Source::Arrived(index), old) => {
+                    (ValueSource::Arrived(index), old) => {
                         if let Some((place, record)) = old {
                             self.remove(place, record);
                         }
@@ -543,21 +553,23 @@ impl Shard {
                 if kept != 0 {
                     self.mark(probe, kept, now);
                 }
-                cas.map_or(Outcome::OutOfMemory, Outcome::Stored)
+                cas.map_or(StoreOutcome::OutOfMemory, StoreOutcome::Stored)
             }
-            (Decision::Concatenate { .. }, None) => Outcome::NotStored,
+            (StoreDecision::Concatenate { .. }, None) => StoreOutcome::NotStored,
         }
     }
 
-    fn count_cas(&mut self, write: &Write, decision: &Decision) {
+    fn count_cas(&mut self, write: &Write, decision: &StoreDecision) {
         if write.cas.is_none() {
             return;
         }
         match decision {
-            Decision::Refuse(Outcome::NotFound) => self.counters.cas_misses += 1,
-            Decision::Refuse(Outcome::Exists) => self.counters.cas_badval += 1,
-            Decision::Refuse(_) => {}
-            Decision::Put { .. } | Decision::Concatenate { .. } => self.counters.cas_hits += 1,
+            StoreDecision::Refuse(StoreOutcome::NotFound) => self.counters.cas_misses += 1,
+            StoreDecision::Refuse(StoreOutcome::Exists) => self.counters.cas_badval += 1,
+            StoreDecision::Refuse(_) => {}
+            StoreDecision::Put { .. } | StoreDecision::Concatenate { .. } => {
+                self.counters.cas_hits += 1
+            }
         }
     }
 
@@ -577,7 +589,7 @@ impl Shard {
         value: &[u8],
         now: u32,
     ) -> Option<u64> {
-        let len = Record::bytes_for(probe.1.len(), value.len());
+        let len = LogRecord::bytes_for(probe.1.len(), value.len());
         let capacity = old.capacity as usize;
         if len > capacity || len < capacity / 2 {
             self.remove(place, old);
@@ -585,7 +597,7 @@ impl Shard {
             return inserted.map(|(_, record)| record.cas);
         }
         self.counters.total_items += 1;
-        let record = Record {
+        let record = LogRecord {
             attributes: attribute::LIVE | attribute::REFERENCED,
             cas: self.next_cas(),
             value_len: value.len() as u32,
@@ -609,13 +621,13 @@ impl Shard {
         now: u32,
     ) -> Option<Found> {
         let (hash, key) = probe;
-        let fields = Record {
+        let fields = LogRecord {
             attributes: attribute::LIVE,
             cas: self.next_cas(),
             value_len: value.len() as u32,
             flags,
             expires,
-            ..Record::new(hash, now)
+            ..LogRecord::new(hash, now)
         };
         let Some(place) = self.allocate(&fields, key, now) else {
             self.counters.out_of_memory += 1;
@@ -638,7 +650,7 @@ impl Shard {
     }
 
     /// Puts a live record at the front of its chain.
-    fn link(&mut self, place: Place) -> Record {
+    fn link(&mut self, place: LogPosition) -> LogRecord {
         let mut record = self.log.record(place);
         let chain = self.chain(record.hash);
         record.next = self.heads[chain];
@@ -650,15 +662,22 @@ impl Shard {
         record
     }
 
-    fn add_to_nothing(&mut self, probe: Probe<'_>, change: &Arithmetic, now: u32) -> Sum {
+    fn add_to_nothing(
+        &mut self,
+        probe: Probe<'_>,
+        change: &NumberChange,
+        now: u32,
+    ) -> ArithmeticOutcome {
         let Some((number, expires)) = change.create else {
-            return Sum::NotFound;
+            return ArithmeticOutcome::NotFound;
         };
         let expires = change.expires.unwrap_or(expires);
         let digits = number::Digits::new(number);
         match self.insert(probe, 0, expires, &digits, now) {
-            Some((_, record)) => Sum::Value { number, cas: record.cas, expires, created: true },
-            None => Sum::OutOfMemory,
+            Some((_, record)) => {
+                ArithmeticOutcome::Value { number, cas: record.cas, expires, created: true }
+            }
+            None => ArithmeticOutcome::OutOfMemory,
         }
     }
 
@@ -667,29 +686,29 @@ impl Shard {
         &mut self,
         (place, mut old): Found,
         probe: Probe<'_>,
-        source: Source<'_>,
+        source: ValueSource<'_>,
         front: bool,
         now: u32,
-    ) -> Outcome {
+    ) -> StoreOutcome {
         let old_len = old.value_len as usize;
         let piece_len = match source {
-            Source::Bytes(piece) => piece.len(),
-            Source::Arrived(index) => self.arrived(index).1.value_len as usize,
+            ValueSource::Bytes(piece) => piece.len(),
+            ValueSource::Arrived(index) => self.arrived(index).1.value_len as usize,
         };
         let value_len = old_len + piece_len;
         if !item_fits(probe.1.len(), value_len, old.flags) {
             self.counters.too_large += 1;
-            return Outcome::TooLarge;
+            return StoreOutcome::TooLarge;
         }
         old.attributes |= attribute::PINNED;
         self.log.set_record(place, old);
-        let fields = Record {
+        let fields = LogRecord {
             attributes: attribute::LIVE,
             cas: self.next_cas(),
             value_len: value_len as u32,
             flags: old.flags,
             expires: old.expires,
-            ..Record::new(probe.0, now)
+            ..LogRecord::new(probe.0, now)
         };
         let new = self.allocate(&fields, probe.1, now);
         // Making room may have carried the old record elsewhere, but not away.
@@ -699,35 +718,35 @@ impl Shard {
         let Some(new) = new else {
             self.log.set_record(place, old);
             self.counters.out_of_memory += 1;
-            return Outcome::OutOfMemory;
+            return StoreOutcome::OutOfMemory;
         };
         let record = self.log.record(new);
         let (old_at, piece_at) = if front { (piece_len, 0) } else { (0, old_len) };
         self.log.copy_value((place, &old), (new, &record), old_at);
         match source {
-            Source::Bytes(piece) => {
+            ValueSource::Bytes(piece) => {
                 self.log.value_mut(new, &record)[piece_at..piece_at + piece_len]
                     .copy_from_slice(piece);
             }
-            Source::Arrived(index) => {
+            ValueSource::Arrived(index) => {
                 let (from, arrived) = self.arrived(index);
                 self.log.copy_value((from, &arrived), (new, &record), piece_at);
             }
         }
         self.remove(place, old);
-        Outcome::Stored(self.link(new).cas)
+        StoreOutcome::Stored(self.link(new).cas)
     }
 
     /// The record of a key that is pinned, and therefore still in its chain.
     fn find_pinned(&self, (hash, key): Probe<'_>) -> Found {
-        let mut place = Place(self.heads[self.chain(hash)]);
+        let mut place = LogPosition(self.heads[self.chain(hash)]);
         loop {
             assert!(!place.is_nowhere(), "a pinned record is not evicted");
             let record = self.log.record(place);
             if record.hash == hash && self.log.key(place, &record) == key {
                 return (place, record);
             }
-            place = Place(record.next);
+            place = LogPosition(record.next);
         }
     }
 
@@ -738,7 +757,7 @@ impl Shard {
 
     fn take_reservation(&mut self, index: u32) -> Found {
         let (place, record) = self.arrived(index);
-        self.reservations[index as usize] = Place::NOWHERE;
+        self.reservations[index as usize] = LogPosition::NOWHERE;
         self.free_reservations.push(index);
         self.reserved_bytes -= record.capacity as usize;
         (place, record)
@@ -753,14 +772,14 @@ impl Shard {
     }
 }
 
-impl Record {
+impl LogRecord {
     /// A record with nothing in it yet.
     const fn new(hash: u32, now: u32) -> Self {
         Self {
             capacity: 0,
             attributes: 0,
             key_len: 0,
-            next: Place::NOWHERE.0,
+            next: LogPosition::NOWHERE.0,
             hash,
             cas: 0,
             value_len: 0,

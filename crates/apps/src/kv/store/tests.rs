@@ -48,11 +48,14 @@ fn the_largest_item_fits_and_one_byte_more_does_not() {
     let key = [b'k'; KEY_BYTES_MAX];
     let len = ITEM_BYTES_MAX - ITEM_FIXED_BYTES - key.len();
     let value = vec![5; len + 1];
-    assert!(matches!(store.store(&key, &Write::PLAIN, &value[1..], NOW), Outcome::Stored(_)));
+    assert!(matches!(store.store(&key, &Write::PLAIN, &value[1..], NOW), StoreOutcome::Stored(_)));
     assert_eq!(store.get(&key, None, NOW, |item| item.value.len()), Some(len));
-    assert_eq!(store.store(&key, &Write::PLAIN, &value, NOW), Outcome::TooLarge);
+    assert_eq!(store.store(&key, &Write::PLAIN, &value, NOW), StoreOutcome::TooLarge);
     assert_eq!(store.get(&key, None, NOW, |_| ()), None, "the old value must not be read again");
-    assert_eq!(store.reserve(&key, &Write::PLAIN, len + 1, NOW).err(), Some(Outcome::TooLarge));
+    assert_eq!(
+        store.reserve(&key, &Write::PLAIN, len + 1, NOW).err(),
+        Some(StoreOutcome::TooLarge)
+    );
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn counters_of_all_shards_add_up_and_reset_leaves_the_items() {
 
 /// Each value names its key and is filled with one byte, so that a torn or foreign read shows.
 #[test]
-fn many_threads_never_see_a_value_that_nobody_stored() {
+fn concurrent_readers_see_only_stored_values() {
     let store = store();
     let stop = AtomicBool::new(false);
     let value = |key: u32, byte: u8, len: usize| {
@@ -172,12 +175,15 @@ fn many_threads_never_see_a_value_that_nobody_stored() {
 fn increments_of_many_threads_all_count() {
     let store = store();
     store.store(b"n", &Write::PLAIN, b"0", NOW);
-    let change = Arithmetic { delta: 1, down: false, cas: None, create: None, expires: None };
+    let change = NumberChange { delta: 1, down: false, cas: None, create: None, expires: None };
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..5_000 {
-                    assert!(matches!(store.add(b"n", &change, NOW), Sum::Value { .. }));
+                    assert!(matches!(
+                        store.add(b"n", &change, NOW),
+                        ArithmeticOutcome::Value { .. }
+                    ));
                 }
             });
         }

@@ -2,35 +2,35 @@
 
 use super::*;
 
-const DONE: Answer = Answer::Done { reusable: true };
-const LAST: Answer = Answer::Done { reusable: false };
+const DONE: ResponseProgress = ResponseProgress::Done { reusable: true };
+const LAST: ResponseProgress = ResponseProgress::Done { reusable: false };
 
-fn dialogue() -> HttpDialogue {
-    HttpDialogue::new(vec![Target::path("/a", "host", true)], 200, 1, Rng::new(1))
+fn protocol() -> HttpClient {
+    HttpClient::new(vec![RequestTarget::path("/a", "host", true)], 200, 1, Rng::new(1))
 }
 
-fn request(dialogue: &mut HttpDialogue, exchange: &mut HttpExchange) -> String {
+fn request(protocol: &mut HttpClient, exchange: &mut HttpExchange) -> String {
     let (mut head, mut tail) = (Vec::new(), Vec::new());
-    dialogue.request(exchange, &mut Request { head: &mut head, tail: &mut tail });
+    protocol.request(exchange, &mut RequestBuilder { head: &mut head, tail: &mut tail });
     String::from_utf8(head).expect("ASCII")
 }
 
 /// The last answer to a response that comes in pieces, however it is cut.
-fn answer(response: &str) -> Answer {
+fn answer(response: &str) -> ResponseProgress {
     let mut all = Vec::new();
     for piece_len in [response.len().max(1), 1, 2, 3, 5, 17] {
-        let (mut dialogue, mut exchange) = (dialogue(), HttpExchange::default());
-        request(&mut dialogue, &mut exchange);
-        let mut last = Answer::More;
+        let (mut protocol, mut exchange) = (protocol(), HttpExchange::default());
+        request(&mut protocol, &mut exchange);
+        let mut last = ResponseProgress::More;
         for piece in response.as_bytes().chunks(piece_len) {
             assert_ne!(last, DONE, "complete too early: {response:?}");
-            last = dialogue.response(&mut exchange, piece);
-            if last == Answer::Wrong {
+            last = protocol.response(&mut exchange, piece);
+            if last == ResponseProgress::Wrong {
                 break;
             }
         }
-        if last == Answer::More {
-            last = dialogue.end_of_stream(&mut exchange);
+        if last == ResponseProgress::More {
+            last = protocol.end_of_stream(&mut exchange);
         }
         all.push(last);
     }
@@ -40,11 +40,11 @@ fn answer(response: &str) -> Answer {
 
 #[test]
 fn requests_are_what_a_server_expects() {
-    let (mut dialogue, mut exchange) = (dialogue(), HttpExchange::default());
-    let text = request(&mut dialogue, &mut exchange);
+    let (mut protocol, mut exchange) = (protocol(), HttpExchange::default());
+    let text = request(&mut protocol, &mut exchange);
     assert!(text.starts_with("GET /a HTTP/1.1\r\nHost: host\r\n") && text.ends_with("\r\n\r\n"));
     assert!(!text.contains("Connection"));
-    let last = Target::path("/", "h", false);
+    let last = RequestTarget::path("/", "h", false);
     assert!(String::from_utf8_lossy(&last.request).contains("\r\nConnection: close\r\n"));
 }
 
@@ -79,39 +79,39 @@ fn what_is_wrong_is_called_wrong() {
         "SSH-2.0-OpenSSH\r\n\r\n",
         "HTTP/1.1 200 OK\r\n",
     ] {
-        assert_eq!(answer(response), Answer::Wrong, "{response:?}");
+        assert_eq!(answer(response), ResponseProgress::Wrong, "{response:?}");
     }
-    let (mut dialogue, mut exchange) = (dialogue(), HttpExchange::default());
-    request(&mut dialogue, &mut exchange);
+    let (mut protocol, mut exchange) = (protocol(), HttpExchange::default());
+    request(&mut protocol, &mut exchange);
     let more = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab";
-    assert_eq!(dialogue.response(&mut exchange, more), Answer::Wrong, "a byte too many");
+    assert_eq!(protocol.response(&mut exchange, more), ResponseProgress::Wrong, "a byte too many");
     let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HEADER_LEN_MAX));
-    request(&mut dialogue, &mut exchange);
-    assert_eq!(dialogue.response(&mut exchange, endless.as_bytes()), Answer::Wrong);
+    request(&mut protocol, &mut exchange);
+    assert_eq!(protocol.response(&mut exchange, endless.as_bytes()), ResponseProgress::Wrong);
 }
 
 #[test]
 fn a_page_keeps_its_length() {
-    let (mut dialogue, mut exchange) = (dialogue(), HttpExchange::default());
+    let (mut protocol, mut exchange) = (protocol(), HttpExchange::default());
     for (response, expected) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", DONE),
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabd", DONE),
-        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab", Answer::Wrong),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab", ResponseProgress::Wrong),
     ] {
-        request(&mut dialogue, &mut exchange);
-        assert_eq!(dialogue.response(&mut exchange, response.as_bytes()), expected);
+        request(&mut protocol, &mut exchange);
+        assert_eq!(protocol.response(&mut exchange, response.as_bytes()), expected);
     }
-    assert_eq!(dialogue.details(), [("content_bytes", 8)]);
+    assert_eq!(protocol.details(), [("content_bytes", 8)]);
 }
 
 #[test]
 fn files_of_a_set_are_checked_byte_by_byte() {
     let set: FileSet = "uniform:1-9000@20".parse().expect("a set");
-    let targets = Target::files(&set, "host", true);
-    let mut dialogue = HttpDialogue::new(targets, 200, 1, Rng::new(9));
+    let targets = RequestTarget::files(&set, "host", true).expect("memory");
+    let mut protocol = HttpClient::new(targets, 200, 1, Rng::new(9));
     let mut exchange = HttpExchange::default();
     for round in 0..100 {
-        let text = request(&mut dialogue, &mut exchange);
+        let text = request(&mut protocol, &mut exchange);
         let digits = text.strip_prefix("GET /set/").and_then(|rest| rest.get(..6));
         let file: usize = digits.expect(&text).parse().expect(&text);
         let len = set.lens()[file];
@@ -120,9 +120,9 @@ fn files_of_a_set_are_checked_byte_by_byte() {
         if round % 5 == 4 {
             let last = response.len() - 1;
             response[last] ^= 1;
-            assert_eq!(dialogue.response(&mut exchange, &response), Answer::Wrong);
+            assert_eq!(protocol.response(&mut exchange, &response), ResponseProgress::Wrong);
         } else {
-            assert_eq!(dialogue.response(&mut exchange, &response), DONE);
+            assert_eq!(protocol.response(&mut exchange, &response), DONE);
         }
     }
 }

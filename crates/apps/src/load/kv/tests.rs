@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::*;
 
-const DONE: Answer = Answer::Done { reusable: true };
+const DONE: ResponseProgress = ResponseProgress::Done { reusable: true };
 
-fn dialogue(keys: u64, fill: bool, gets: f64, values: &str) -> KvDialogue {
+fn protocol(keys: u64, fill: bool, gets: f64, values: &str) -> KvClient {
     let plan = KvPlan {
         keys,
         key_len: 64,
@@ -15,12 +15,12 @@ fn dialogue(keys: u64, fill: bool, gets: f64, values: &str) -> KvDialogue {
         fill: if fill { 0..keys } else { 0..0 },
         verify_every: 1,
     };
-    KvDialogue::new(plan, Rng::new(5))
+    KvClient::new(plan, Rng::new(5))
 }
 
-fn request(dialogue: &mut KvDialogue, exchange: &mut KvExchange) -> Vec<u8> {
+fn request(protocol: &mut KvClient, exchange: &mut KvExchange) -> Vec<u8> {
     let (mut head, mut tail) = (Vec::new(), Vec::new());
-    dialogue.request(exchange, &mut Request { head: &mut head, tail: &mut tail });
+    protocol.request(exchange, &mut RequestBuilder { head: &mut head, tail: &mut tail });
     [head, tail.concat()].concat()
 }
 
@@ -55,22 +55,22 @@ impl Cache {
 #[test]
 fn the_key_space_is_filled_once_and_then_every_get_hits() {
     let (mut cache, mut exchange) = (Cache::default(), KvExchange::default());
-    let mut dialogue = dialogue(50, true, 0.9, "1K");
+    let mut protocol = protocol(50, true, 0.9, "1K");
     for _ in 0..50 {
-        assert!(dialogue.preparing() && !dialogue.prepared());
-        let command = request(&mut dialogue, &mut exchange);
+        assert!(protocol.preparing() && !protocol.prepared());
+        let command = request(&mut protocol, &mut exchange);
         assert!(command.starts_with(b"set k000"));
-        assert_eq!(dialogue.response(&mut exchange, &cache.answer(&command)), DONE);
+        assert_eq!(protocol.response(&mut exchange, &cache.answer(&command)), DONE);
     }
-    assert!(dialogue.prepared() && !dialogue.preparing());
+    assert!(protocol.prepared() && !protocol.preparing());
     assert_eq!(cache.0.len(), 50);
     assert!(cache.0.iter().all(|(key, value)| key.len() == 64 && value.len() == 1_024));
     for _ in 0..5_000 {
-        let command = request(&mut dialogue, &mut exchange);
-        assert_eq!(dialogue.response(&mut exchange, &cache.answer(&command)), DONE);
+        let command = request(&mut protocol, &mut exchange);
+        assert_eq!(protocol.response(&mut exchange, &cache.answer(&command)), DONE);
     }
-    let [("hits", hits), ("misses", 0), ("sets", sets)] = dialogue.details()[..] else {
-        panic!("{:?}", dialogue.details());
+    let [("hits", hits), ("misses", 0), ("sets", sets)] = protocol.details()[..] else {
+        panic!("{:?}", protocol.details());
     };
     assert_eq!(hits + sets, 5_050);
     assert!((4_400..4_600).contains(&hits), "nine in ten are gets: {hits}");
@@ -80,25 +80,25 @@ fn the_key_space_is_filled_once_and_then_every_get_hits() {
 fn responses_may_come_in_any_pieces() {
     for piece_len in [1, 2, 3, 7, 64, 1_000] {
         let (mut cache, mut exchange) = (Cache::default(), KvExchange::default());
-        let mut dialogue = dialogue(3, true, 0.7, "uniform:0-5000");
+        let mut protocol = protocol(3, true, 0.7, "uniform:0-5000");
         for round in 0..60 {
-            let command = request(&mut dialogue, &mut exchange);
+            let command = request(&mut protocol, &mut exchange);
             let response = cache.answer(&command);
-            let mut answers: Vec<Answer> = response
+            let mut answers: Vec<ResponseProgress> = response
                 .chunks(piece_len)
-                .map(|piece| dialogue.response(&mut exchange, piece))
+                .map(|piece| protocol.response(&mut exchange, piece))
                 .collect();
             assert_eq!(answers.pop(), Some(DONE), "round {round}, pieces of {piece_len}");
-            assert!(answers.iter().all(|answer| *answer == Answer::More));
+            assert!(answers.iter().all(|answer| *answer == ResponseProgress::More));
         }
     }
 }
 
 #[test]
 fn wrong_answers_are_noticed() {
-    let mut dialogue = dialogue(10, false, 1.0, "8");
+    let mut protocol = protocol(10, false, 1.0, "8");
     let mut exchange = KvExchange::default();
-    let get = request(&mut dialogue, &mut exchange);
+    let get = request(&mut protocol, &mut exchange);
     let key = exchange.key;
     let name = &get[4..68];
     let value: Vec<u8> = value_at(key, 0, 8).to_vec();
@@ -122,25 +122,25 @@ fn wrong_answers_are_noticed() {
     ] {
         let mut exchange = KvExchange { expect: Expect::Value, key, ..KvExchange::default() };
         exchange.verified = true;
-        assert_eq!(dialogue.response(&mut exchange, &wrong), Answer::Wrong, "{why}");
+        assert_eq!(protocol.response(&mut exchange, &wrong), ResponseProgress::Wrong, "{why}");
     }
     let right = response(name, "8", &value, "\r\nEND\r\n");
-    assert_eq!(dialogue.response(&mut exchange, &right), DONE);
+    assert_eq!(protocol.response(&mut exchange, &right), DONE);
 }
 
 #[test]
 fn a_key_lost_while_filling_is_set_again() {
     let (mut cache, mut exchange) = (Cache::default(), KvExchange::default());
-    let mut dialogue = dialogue(2, true, 1.0, "100");
-    let lost = request(&mut dialogue, &mut exchange);
-    dialogue.abandoned(&mut exchange);
+    let mut protocol = protocol(2, true, 1.0, "100");
+    let lost = request(&mut protocol, &mut exchange);
+    protocol.abandoned(&mut exchange);
     for _ in 0..2 {
-        assert!(dialogue.preparing());
-        let command = request(&mut dialogue, &mut exchange);
-        assert_eq!(dialogue.response(&mut exchange, &cache.answer(&command)), DONE);
+        assert!(protocol.preparing());
+        let command = request(&mut protocol, &mut exchange);
+        assert_eq!(protocol.response(&mut exchange, &cache.answer(&command)), DONE);
     }
-    assert!(dialogue.prepared() && cache.0.contains_key(&lost[4..68]));
-    request(&mut dialogue, &mut exchange);
-    dialogue.abandoned(&mut exchange);
-    assert!(dialogue.prepared(), "a lost get changes nothing");
+    assert!(protocol.prepared() && cache.0.contains_key(&lost[4..68]));
+    request(&mut protocol, &mut exchange);
+    protocol.abandoned(&mut exchange);
+    assert!(protocol.prepared(), "a lost get changes nothing");
 }

@@ -1,4 +1,4 @@
-//! Headers read back as written; nonsense is told from a request; responses have their length.
+//! Headers round-trip; invalid requests are rejected; responses have their length.
 
 use super::*;
 

@@ -1,6 +1,7 @@
 //! Accepting: as many connections as there is credit for, and what a listener that leaves does.
 //!
-//! Read first: accept(2), listen(2); `leave.rs` for gifts between channels; decision 0006.
+//! Read first: accept(2), listen(2); `listener_handover.rs` for gifts between channels; decision
+//! 0006.
 //!
 //! Invariants
 //! - Nothing is accepted ahead of the credit: connections wait in the kernel's queue, where a

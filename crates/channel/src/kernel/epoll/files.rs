@@ -5,7 +5,7 @@
 //! come back through another, with an eventfd in the epoll set that says so.
 //!
 //! Invariants
-//! - A job owns its memory; all that it shares is a descriptor's number. Whoever submits a job
+//! - A job owns its memory; all that it shares is a descriptor's number. The submitter of a job
 //!   keeps that descriptor open until the outcome was taken or `stop` has returned.
 //! - `Queue::working` counts the threads that use such a descriptor now; `stop` waits for them.
 //!   A thread that is opening a file uses none and is not waited for: opening may last for ever.
@@ -132,7 +132,7 @@ impl Files {
     /// Hands a job to a thread.
     ///
     /// # Errors
-    /// The work, and why nobody can do it: no thread could be started, or too much waits.
+    /// The work, and why it cannot be done: no thread could be started, or too much waits.
     pub(super) fn submit(&mut self, set: &Set, job: Job) -> Result<(), (Work, OpError)> {
         let shared = match self.shared(set) {
             Ok(shared) => Arc::clone(shared),

@@ -1,6 +1,6 @@
 //! The epoll driver: for where io_uring is forbidden, and to compare with.
 //!
-//! Read first: epoll(7), and `kernel/mod.rs` for what a driver owes. Then `stream.rs`,
+//! Read first: epoll(7), and `driver.rs` for what a driver owes. Then `stream.rs`,
 //! `message.rs`, `plain.rs`, `accept.rs` (how each kind is tried), `jobs.rs` and `files.rs` (disk
 //! files).
 //!
@@ -28,13 +28,14 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
+use crate::driver::{Driver, Park};
 use crate::error::{DispatchError, OpError};
 use crate::handle::Handle;
-use crate::kernel::{Driver, Refusal, Rest, sys};
+use crate::kernel::{Refusal, sys};
 use crate::limits::{EVENTS_MAX, RETRY_PAUSE_MS, TURNS_PER_FETCH};
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
-use crate::slot::{FileJob, Kind, Phase, Receiving, Watch};
+use crate::slot::{Awaited, FileJob, Kind, Phase, Receiving, Watch};
 use crate::state::State;
 
 mod accept;
@@ -116,6 +117,7 @@ impl Epoll {
 
     /// Does what is left to do without asking the kernel; `true`: nothing is left, and whatever
     /// comes makes the descriptor readable, but what is tried again in [`Epoll::next_retry`].
+    #[cfg(feature = "local")]
     pub(crate) fn run_queued(&mut self, state: &mut State) -> bool {
         self.run(state);
         self.queue.is_empty()
@@ -123,11 +125,13 @@ impl Epoll {
 
     /// Another thread may see at the descriptor what this one would. Not where it stands for a
     /// signalfd(2), which is readable to a thread for the signals of that thread and the process.
+    #[cfg(feature = "local")]
     pub(crate) const fn may_be_watched(&self) -> bool {
         !self.shows_by_thread
     }
 
     /// How long until something is tried again that could not be done.
+    #[cfg(feature = "local")]
     pub(crate) fn next_retry(&self) -> Option<Duration> {
         self.retry_at.map(|at| at.saturating_duration_since(Instant::now()))
     }
@@ -163,7 +167,7 @@ impl Epoll {
     fn try_slot(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
         if !std::mem::take(&mut entry.flags.queued) {
-            // The slot was released since; whoever has it now asked for nothing yet.
+            // The slot was released since; its new owner has requested nothing yet.
             return;
         }
         match (entry.phase, entry.kind) {
@@ -233,7 +237,7 @@ impl Epoll {
         flags.readable |= happened.intersects(EventFlags::IN | ended);
         flags.draining |= happened.intersects(ended);
         flags.writable |= happened.intersects(EventFlags::OUT | broken);
-        if entry.flags.end_awaited && happened.intersects(broken) {
+        if entry.flags.awaited.has(Awaited::END) && happened.intersects(broken) {
             self.tell_end(state, slot);
         }
         let entry = state.slot(slot);
@@ -274,7 +278,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// The set forgets the descriptor. Closing it would do only if nobody shared it.
+    /// Removes the descriptor from the set. Closing it is enough only if it is not shared.
     fn unwatch(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
         let watch = std::mem::take(&mut entry.flags.watch);
@@ -353,6 +357,8 @@ impl Epoll {
 
 impl Driver for Epoll {
     fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
+        // Each slot can be queued, so that submitting an operation needs no memory for it.
+        self.queue.try_reserve(state.slot_count()).map_err(|_| Errno::NOMEM)?;
         match state.slot(slot).kind {
             Kind::Listener => self.attach_listener(state, slot),
             kind if kind.is_plain() => self.attach_plain(state, slot),
@@ -411,7 +417,7 @@ impl Driver for Epoll {
         if let Err(error) = self.watch(state, slot, false) {
             return state.on_end(slot, Err(error));
         }
-        // What has happened before was told before, and will not be again.
+        // Earlier events were reported before, and will not be again.
         self.tell_end(state, slot);
     }
 
@@ -420,7 +426,7 @@ impl Driver for Epoll {
         if state.slot(slot).kind == Kind::Listener {
             self.empty_listener(state, slot);
         } else if !state.slot(slot).flags.lwsocket {
-            // Somebody else may have the descriptor too: closing ours would leave it watched.
+            // Another process may have the descriptor too: closing ours would leave it watched.
             self.unwatch(state, slot);
         }
         self.finish_closing(state, slot);
@@ -445,9 +451,6 @@ impl Driver for Epoll {
         Ok(())
     }
 
-    /// Nothing is fetched and not looked at.
-    fn harvest(&mut self, _state: &mut State) {}
-
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
         self.run(state);
         self.turns += 1;
@@ -460,12 +463,12 @@ impl Driver for Epoll {
         Ok(())
     }
 
-    fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
+    fn park(&mut self, state: &mut State) -> Result<Park, DispatchError> {
         self.wait(state, Some(Duration::ZERO))?;
         if state.has_ready() || !self.queue.is_empty() {
-            return Ok(Rest::Work);
+            return Ok(Park::Work);
         }
-        Ok(Rest::Until(self.patience(state, None)))
+        Ok(Park::Until(self.patience(state, None)))
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {

@@ -19,6 +19,10 @@ pub(super) struct Set {
     precise: bool,
 }
 
+// SAFETY: what is not `Send` is a variant of the data of an event, a pointer. All data are numbers
+// (`add`, `modify`), and no pointer is read from them. An epoll set may be used from any thread.
+unsafe impl Send for Set {}
+
 /// `struct __kernel_timespec`.
 #[repr(C)]
 struct KernelTimespec {

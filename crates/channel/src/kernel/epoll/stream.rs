@@ -71,7 +71,7 @@ pub(super) fn fill(
 ) -> Result<ReadBuf, Errno> {
     if want <= state.config.buffer_len {
         if let Some(mut buffer) = state.receive_pool.take() {
-            let room = buffer.bytes_mut().and_then(|all| all.get_mut(..want));
+            let room = buffer.bytes_mut().get_mut(..want);
             let count = fill(state, room.unwrap_or_default())?;
             return Ok(ReadBuf::from_pool(buffer, count));
         }
@@ -182,7 +182,8 @@ impl Epoll {
                 state.on_sent(slot, count);
                 Sent::Bytes(count)
             }
-            Err(Errno::AGAIN) => {
+            // EINPROGRESS: Fast Open has no cookie any more, and the bytes wait for the handshake.
+            Err(Errno::AGAIN | Errno::INPROGRESS) => {
                 state.slot(slot).flags.writable = false;
                 Sent::NoRoom
             }
@@ -322,7 +323,7 @@ impl Epoll {
             return;
         }
         if let Some(fd) = &entry.fd {
-            // Otherwise it might still be established, with nobody to know.
+            // Otherwise it might still be established, unknown to the program.
             let _ = sys::connect(fd.as_fd(), &RawAddress::UNSPECIFIED);
         }
         self.connected(state, slot, Err(OpError::TimedOut));

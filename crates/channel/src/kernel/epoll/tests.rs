@@ -20,7 +20,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn channel() -> Channel {
-    Channel::create(Config::default().driver(DriverChoice::Epoll)).unwrap()
+    let config = Config::default().driver(DriverChoice::Epoll).unsent_bytes_max(usize::MAX);
+    Channel::create(config).unwrap()
 }
 
 fn next(channel: &mut Channel) -> Completion {
@@ -138,7 +139,7 @@ fn blocking_pipes_are_read_and_written_without_blocking() {
 }
 
 #[test]
-fn a_fifo_knows_no_nowait_and_still_blocks_nobody() {
+fn a_fifo_without_nowait_blocks_no_other_file() {
     let path = scratch("fifo");
     make_fifo(&path);
     let mut channel = channel();
@@ -149,7 +150,7 @@ fn a_fifo_knows_no_nowait_and_still_blocks_nobody() {
     nothing(&mut channel);
     peer.write_all(b"abc").unwrap();
     assert_eq!(next_read(&mut channel), Ok(b"abc".to_vec()));
-    // More than the FIFO holds: the rest goes out when somebody reads.
+    // More than the FIFO holds: the rest goes out when a reader reads.
     channel.write(handle, vec![1; 200_000]).unwrap();
     nothing(&mut channel);
     let mut seen = vec![0; 200_000];
@@ -279,7 +280,7 @@ fn a_channel_ends_while_an_open_hangs() {
     let path = scratch("hang");
     make_fifo(&path);
     let mut hanging = channel();
-    // Nobody writes: open(2) of the FIFO does not return.
+    // There is no writer: open(2) of the FIFO does not return.
     let file = hanging.open(&path, &OpenOptions::read(), 0).unwrap();
     nothing(&mut hanging);
     hanging.unregister(file).unwrap();
@@ -392,7 +393,7 @@ fn a_write_larger_than_the_socket_holds_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn an_empty_pool_of_buffers_stops_nobody() {
+fn an_empty_buffer_pool_stops_no_handle() {
     let config = Config::default().driver(DriverChoice::Epoll).buffer_len(64).buffer_count(4);
     let mut channel = Channel::create(config).unwrap();
     let (handle, mut client) = pair(&mut channel);
@@ -441,7 +442,7 @@ fn a_first_read_is_for_messages_too() {
 }
 
 #[test]
-fn an_event_for_a_descriptor_that_left_reaches_nobody() {
+fn an_event_for_a_descriptor_that_left_is_dropped() {
     let mut channel = channel();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let copy = ours.try_clone().unwrap();

@@ -3,14 +3,15 @@
 //! Read first: `pool.rs` for what an owner is.
 //!
 //! A pool hands out buffers on one thread. Where a stack on a thread beside fills them and sends
-//! from them, it has the same memory by a clone of [`Buffers`], and knows by number which it may
-//! touch.
+//! from them, it has the same memory by a clone of [`Buffers`], and tokens ([`Held`]) of those that
+//! it may fill.
 //!
 //! Invariants
-//! - A buffer that is held ([`HELD`]) is written by whoever holds its number, and read by nobody.
+//! - A buffer that is held ([`HELD`]) has one token. It is written only while a [`HeldTable`] that
+//!   has the token is borrowed mutably, and no reference into it exists otherwise.
 //! - A buffer with owners is only read, except by its only owner.
-//! - Owners are counted on the pool's thread. Others look, at buffers whose count can only change
-//!   in ways that they do not look at.
+//! - Owners are counted by the thread that the pool is bound to. Others look, at buffers whose
+//!   count can only change in ways that they do not look at.
 //! - The mapping lives as long as any clone.
 
 use std::io;
@@ -20,17 +21,41 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-#[cfg(feature = "local")]
 use super::Held;
+#[cfg(feature = "local")]
+use super::HeldTable;
+use super::held::PoolId;
+use crate::kernel::sys::require_small_allocations;
 
 const CACHE_LINE_BYTES: usize = 64;
 
-/// In place of the number of owners: filled, and not adopted yet.
+/// In place of the number of owners: a [`Held`] names it.
 pub(super) const HELD: u64 = u64::MAX;
+
+/// In place of the number of owners: the kernel may write it.
+pub(super) const LENT: u64 = u64::MAX - 1;
 
 /// A surrendered owner counts as so many: whether there is one is seen in the high half.
 #[cfg(feature = "local")]
 pub(super) const SURRENDERED: u64 = 1 << 32;
+
+/// One of a buffer's owners is surrendered.
+#[cfg(feature = "local")]
+#[inline(always)]
+pub(super) const fn is_surrendered(owners: u64) -> bool {
+    // Neither none in the high half, nor all its bits, as in `HELD` and `LENT`.
+    ((owners >> 32) as u32).wrapping_add(1) > 1
+}
+
+/// There is an owner that is not surrendered.
+const fn is_owned(owners: u64) -> bool {
+    owners != HELD && owners != LENT && owners as u32 > 0
+}
+
+#[cfg(feature = "local")]
+const _: () = assert!(is_surrendered(SURRENDERED) && is_surrendered(SURRENDERED + 1));
+#[cfg(feature = "local")]
+const _: () = assert!(!is_surrendered(1) && !is_surrendered(LENT) && !is_surrendered(HELD));
 
 /// How many owners a buffer has.
 pub(super) struct Owners(AtomicU64);
@@ -63,7 +88,7 @@ unsafe impl Sync for Mapping {}
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping was made in `Buffers::map` with this length; no buffer is in use,
-        // because whoever uses one has a clone of the `Buffers` that keep this, and the driver has
+        // because each user has a clone of the `Buffers` that keep this, and the driver has
         // taken the kernel's hands off it before it let go of its own.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
@@ -78,13 +103,18 @@ pub(crate) struct Buffers {
     /// From one buffer's start to the next one's.
     stride_bytes: usize,
     owners: Arc<[Owners]>,
-    /// Keeps the memory mapped; nobody's where there are no buffers.
+    id: PoolId,
+    /// Keeps the memory mapped; `None` where there are no buffers.
     _mapping: Option<Arc<Mapping>>,
 }
 
-// SAFETY: `base` points into the mapping, which is kept; which thread may touch which buffer is
-// told by numbers (see the invariants), and their counts are atomic.
+// SAFETY: `base` points into the mapping, which is kept; another thread writes only buffers whose
+// token it has, and reads only those that have a surrendered owner, which no thread writes (see the
+// invariants); the counts are atomic.
 unsafe impl Send for Buffers {}
+// SAFETY: as above. Methods that write take a `HeldTable` with the buffer's token mutably, and the
+// pool's counts and tokens are changed by one thread at a time (`ThreadBinding`).
+unsafe impl Sync for Buffers {}
 
 impl Buffers {
     /// Maps the memory; the kernel gives it zeroed and only when it is touched.
@@ -108,12 +138,15 @@ impl Buffers {
         // without transparent huge pages refuses it, and small pages do as well.
         let _ = unsafe { madvise(base, bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping { base, bytes };
+        require_small_allocations()?;
         Ok(Self {
             base,
             buffer_len,
             stride_bytes,
             owners: (0..count).map(|_| Owners(AtomicU64::new(0))).collect(),
-            _mapping: Some(Arc::new(Mapping { base, bytes })),
+            id: PoolId::next()?,
+            _mapping: Some(Arc::new(mapping)),
         })
     }
 
@@ -121,7 +154,8 @@ impl Buffers {
     pub(super) fn none() -> Self {
         let owners = Arc::new([]);
         let base = NonNull::dangling();
-        Self { base, buffer_len: 0, stride_bytes: 0, owners, _mapping: None }
+        let id = PoolId::OF_NO_BUFFERS;
+        Self { base, buffer_len: 0, stride_bytes: 0, owners, id, _mapping: None }
     }
 
     #[inline]
@@ -134,6 +168,23 @@ impl Buffers {
         self.owners.len() as u16
     }
 
+    pub(super) const fn id(&self) -> PoolId {
+        self.id
+    }
+
+    /// The token of a buffer whose state the caller, which is the pool, has just set to [`HELD`].
+    #[inline(always)]
+    pub(super) fn token(&self, index: u16) -> Held {
+        debug_assert_eq!(self.owners(index).get(), HELD, "one token");
+        Held::new(self.id, index)
+    }
+
+    /// Which buffer a token is of; `None`: one of another pool.
+    #[inline(always)]
+    pub(super) fn index_of(&self, held: &Held) -> Option<u16> {
+        held.index_in(self.id)
+    }
+
     /// The owners of a buffer that there is.
     #[inline(always)]
     pub(super) fn owners(&self, index: u16) -> &Owners {
@@ -144,6 +195,18 @@ impl Buffers {
     #[inline(always)]
     pub(super) fn owners_of(&self, index: u16) -> Option<&Owners> {
         self.owners.get(usize::from(index))
+    }
+
+    /// Buffers that have owners, apart from surrendered ones.
+    pub(super) fn owned_count(&self) -> usize {
+        self.owners.iter().filter(|owners| is_owned(owners.get())).count()
+    }
+
+    /// One owner less; whether it was the last one, apart from surrendered ones.
+    pub(super) fn release(&self, index: u16) -> bool {
+        let cell = self.owners(index);
+        cell.set(cell.get() - 1);
+        !is_owned(cell.get())
     }
 
     #[inline(always)]
@@ -159,43 +222,72 @@ impl Buffers {
     pub(super) fn buffer(&self, index: u16) -> &[u8] {
         let address = self.address(index);
         // SAFETY: the range lies inside the mapping; the memory was zeroed by the kernel at
-        // first touch, so it is initialised; nobody writes while the buffer has an owner, except
+        // first touch, so it is initialised; no thread writes while the buffer has an owner, except
         // through `bytes_mut`, which borrows the only owner mutably.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), self.buffer_len) }
     }
 
-    /// Copies into a buffer that is held and has no owner yet, and sums what was copied; what lies
-    /// past its end is left out.
+    /// Copies into a held buffer whose token is in `table`, and sums what was copied; what lies
+    /// past its end is left out. Without a token of this pool nothing is copied.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn fill_held(&self, held: Held, offset: usize, from: &[u8]) -> u16 {
-        if self.owners_of(held.index()).is_none_or(|owners| owners.get() != HELD) {
+    pub(crate) fn fill_held(
+        &self,
+        (table, index): (&mut HeldTable, u16),
+        offset: usize,
+        from: &[u8],
+    ) -> u16 {
+        if !table.has(self.id, index) {
             return 0;
         }
         let len = from.len().min(self.buffer_len.saturating_sub(offset));
         // SAFETY: `len` is 0, or `offset + len` is at most `buffer_len`, so the place lies inside
-        // the buffer, whose index was checked above.
-        let to = unsafe { self.address(held.index()).add(offset.min(self.buffer_len)) };
+        // the buffer, which exists because there is a token of it.
+        let to = unsafe { self.address(index).add(offset.min(self.buffer_len)) };
         // SAFETY: `to` is valid for `len` bytes as shown above, which the kernel zeroed at first
-        // touch; nobody else has a reference into a buffer that is held, and this one ends here.
+        // touch. No other owner has a reference into a held buffer, and the table that has its only
+        // token is borrowed mutably until this reference ends, which is in this function.
         let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), len) };
         megapipe_stack::wire::checksum::copy(from, to)
     }
 
-    /// Lets `fill` write the first `len` bytes of a buffer that is held and has no owner yet. Of
-    /// one that is not, and past its end, nothing is written.
+    /// Lets `fill` write the first `len` bytes, at most all, of a held buffer whose token is in
+    /// `table`. Without a token of this pool nothing is written.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn fill_held_by(&self, held: Held, len: usize, fill: impl FnOnce(&mut [u8])) {
-        if self.owners_of(held.index()).is_none_or(|owners| owners.get() != HELD) {
+    pub(crate) fn fill_held_by(
+        &self,
+        (table, index): (&mut HeldTable, u16),
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        if !table.has(self.id, index) {
             return;
         }
-        let to = self.address(held.index());
-        // SAFETY: at most `buffer_len` bytes from the start of the buffer, whose index was checked
-        // above, which the kernel zeroed at first touch; nobody else has a reference into a buffer
-        // that is held, and this one ends with the call.
+        let to = self.address(index);
+        // SAFETY: at most `buffer_len` bytes from the start of a buffer that exists, because there
+        // is a token of it, which the kernel zeroed at first touch. No other owner has a reference
+        // into a held buffer, and the table that has its only token is borrowed mutably for the
+        // call, with which this reference ends.
         let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), len.min(self.buffer_len)) };
         fill(to);
+    }
+
+    /// Copies bytes of a held buffer whose token is in `table`, from `offset` on, and sums what was
+    /// copied. What lies past its end is zeros, and so is everything without a token of this pool.
+    #[cfg(feature = "local")]
+    pub(crate) fn copy_held(
+        &self,
+        (table, index): (&HeldTable, u16),
+        offset: usize,
+        to: &mut [u8],
+    ) -> u16 {
+        // The buffer is written only while the table is borrowed mutably.
+        let from = if table.has(self.id, index) { self.buffer(index) } else { &[] };
+        let from = from.get(offset..).unwrap_or_default();
+        let len = from.len().min(to.len());
+        to[len..].fill(0);
+        megapipe_stack::wire::checksum::copy(from, to)
     }
 
     /// Bytes of a buffer of which there is a surrendered owner; of any other none.
@@ -203,9 +295,8 @@ impl Buffers {
     #[inline]
     pub(crate) fn surrendered(&self, index: u16) -> &[u8] {
         match self.owners_of(index).map(Owners::get) {
-            Some(HELD) | None => &[],
-            Some(owners) if owners < SURRENDERED => &[],
-            Some(_) => self.buffer(index),
+            Some(owners) if is_surrendered(owners) => self.buffer(index),
+            _ => &[],
         }
     }
 }

@@ -158,7 +158,7 @@ impl Uring {
         if result < 0 {
             state.counters.connections_dropped += 1;
         } else {
-            // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+            // SAFETY: the kernel has just made this descriptor for us; it has no other owner.
             let fd = unsafe { OwnedFd::from_raw_fd(result) };
             let arrived = Arrived::Fd(fd, Vec::new());
             match state.slot(listener).phase {
@@ -179,8 +179,8 @@ impl Uring {
                     Armed::Multi { direct: true } | Armed::Singly { direct: true } => {
                         Arrived::Direct(result as u32)
                     }
-                    // SAFETY: the kernel has just made this descriptor for us; nobody else
-                    // knows it.
+                    // SAFETY: the kernel has just made this descriptor for us; it has no
+                    // other owner.
                     _ => Arrived::Fd(unsafe { OwnedFd::from_raw_fd(result) }, Vec::new()),
                 });
             }

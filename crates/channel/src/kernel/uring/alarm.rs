@@ -4,7 +4,7 @@
 //! kernel set and cancel a timer of its own for each. Here the ring holds one request
 //! (IORING_OP_TIMEOUT) for the next deadline, and a wait is like one without timers.
 //!
-//! Read first: io_uring_prep_timeout(3); docs/decisions/0023-the-ring-keeps-the-time.md.
+//! Read first: io_uring_prep_timeout(3); docs/decisions/0023-ring-timeout.md.
 //!
 //! Invariants
 //! - While `set_alarm` says so, a request for the earliest deadline, or for an earlier moment, is
@@ -29,13 +29,14 @@ pub(super) struct Alarms {
     /// Where the kernel finds the time when a request is submitted, and never again. If another
     /// request is queued before that, both come at its time, which is the earlier one.
     time: Box<types::Timespec>,
-    /// The kernel refused a request: whoever waits looks after the timers.
+    /// The kernel refused a request: the waiting call looks after the timers.
     refused: bool,
 }
 
 impl Alarms {
     pub(super) fn new() -> Self {
-        Self { moments: Vec::new(), time: Box::new(types::Timespec::new()), refused: false }
+        let moments = Vec::with_capacity(ALARMS_MAX);
+        Self { moments, time: Box::new(types::Timespec::new()), refused: false }
     }
 }
 

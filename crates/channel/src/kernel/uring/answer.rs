@@ -12,7 +12,7 @@ use io_uring::cqueue;
 use super::{Tag, Uring};
 use crate::error::OpError;
 use crate::kernel::sys;
-use crate::slot::{End, Phase, Receiving};
+use crate::slot::{Awaited, End, Phase, Receiving};
 use crate::state::State;
 
 impl Uring {
@@ -64,7 +64,7 @@ impl Uring {
             state.slot(slot).receiving = Receiving::No;
         }
         if state.slot(slot).phase == Phase::Closing {
-            // Nobody wants it: back to the pool.
+            // Not wanted any more: back to the pool.
             drop(buffer.and_then(|buffer| state.receive_pool.adopt(buffer, 0)));
         } else {
             match (result, buffer) {
@@ -113,12 +113,18 @@ impl Uring {
         // room, says when that is over.
         let broken = std::mem::take(&mut entry.flags.broken_silence);
         entry.flags.congested = broken || (entry.flags.congested && result < 0);
+        let waits = entry.kind.is_stream() && !broken;
         if !self.count_down(state, slot) {
             return;
         }
         match result {
+            // A send that waits for room is only cut short by the connection's end.
+            0.. if waits => state.on_sent_waiting(slot, result as usize),
             0.. => state.on_sent(slot, result as usize),
-            _ if result == -libc::EAGAIN && Self::must_poll(state, slot) => {
+            // EINPROGRESS: Fast Open has no cookie any more, and the bytes wait for the handshake.
+            _ if result == -libc::EINPROGRESS
+                || (result == -libc::EAGAIN && Self::must_poll(state, slot)) =>
+            {
                 return self.ask_poll(state, slot, false);
             }
             _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {}
@@ -136,8 +142,8 @@ impl Uring {
         if !more && (!self.count_down(state, slot) || self.moves_on(state, slot)) {
             return;
         }
-        // To look takes the error away from whoever asks the socket for it later.
-        if !state.peek(slot).is_live() || !state.peek(slot).flags.end_awaited {
+        // Reading the error takes it away from a later reader of the socket.
+        if !state.peek(slot).is_live() || !state.peek(slot).flags.awaited.has(Awaited::END) {
             return;
         }
         let fd = state.peek(slot).fd.as_ref();
@@ -147,7 +153,7 @@ impl Uring {
             (..0, _) => Some(Err(OpError::from_raw_os_error(-result))),
             (events, _) if events & broken == 0 => None,
             (_, Some(fd)) => sys::end_of(fd.as_fd()),
-            // A direct descriptor has nobody to ask why. What breaks a connection whose handshake
+            // A direct descriptor's error cannot be read. What breaks a connection whose handshake
             // is over is a reset, or silence, which ends as one does.
             (events, None) if events & failed != 0 => Some(Err(OpError::Reset)),
             (_, None) => Some(Ok(())),
@@ -160,8 +166,8 @@ impl Uring {
     }
 
     fn on_rare(&mut self, state: &mut State, tag: Tag, slot: u32, result: i32) {
-        // A descriptor that nobody waits for any more is closed by this.
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        // Closes a descriptor that is not waited for any more.
+        // SAFETY: the kernel has just made this descriptor for us; it has no other owner.
         let installed =
             (tag == Tag::Install && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
         if tag == Tag::Disconnect && state.slot(slot).phase == Phase::Closing {

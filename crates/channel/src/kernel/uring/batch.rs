@@ -1,6 +1,6 @@
 //! When a full batch goes to the kernel, and when it is let grow.
 //!
-//! Read first: docs/decisions/0012-a-batch-grows-while-it-is-young.md; [MP 3.4.3].
+//! Read first: docs/decisions/0012-growing-batches.md; [MP 3.4.3].
 //!
 //! Invariants
 //! - A batch of one (batching switched off) goes at once.
@@ -91,7 +91,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn no_clock() -> Instant {
-        unreachable!("nobody asked how quick the program is")
+        unreachable!("the program's speed is not measured here")
     }
 
     fn handed_out(taken: u64) -> InHand {

@@ -32,11 +32,13 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::{cqueue, opcode, types};
 
 use crate::buffer::ReadBuf;
+use crate::completion_queue::Whose;
+use crate::driver::{Driver, Park};
 use crate::error::{DispatchError, OpError};
-use crate::kernel::{Driver, Refusal, Rest};
+use crate::kernel::Refusal;
+use crate::kernel::sys::require_small_allocations;
 use crate::limits::RETRY_PAUSE_MS;
 use crate::options::OpenOptions;
-use crate::ready::Whose;
 use crate::report::{DriverKind, DriverReport};
 use crate::slot::{FileJob, Kind, Phase, Receiving, Target};
 use crate::state::State;
@@ -45,6 +47,7 @@ mod accept;
 mod alarm;
 mod answer;
 mod batch;
+mod capabilities;
 mod probe;
 mod request;
 mod ring;
@@ -52,7 +55,7 @@ mod stream;
 
 use alarm::Alarms;
 use batch::{Batch, InHand, Left};
-use probe::Capabilities;
+use capabilities::Capabilities;
 use ring::Ring;
 use stream::{Gather, SilentSends};
 
@@ -79,7 +82,7 @@ pub(super) use on_target;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
-    /// The answer matters to nobody.
+    /// The answer is ignored.
     Ignore = 0,
     Receive = 1,
     Send = 2,
@@ -166,10 +169,15 @@ impl Uring {
         let mut ring = Ring::new(&state.config, capabilities)
             .map_err(|error| Refusal::of("a ring of io_uring", error))?;
         ring.lend_buffers(&state.receive_pool);
+        let mut answers = Vec::new();
+        answers
+            .try_reserve_exact(state.config.completion_entries as usize)
+            .map_err(|_| Refusal::of("memory for answers of io_uring", rustix::io::Errno::NOMEM))?;
+        require_small_allocations().map_err(|error| Refusal::of("memory", error))?;
         let mut driver = Self {
             ring: ManuallyDrop::new(ring),
             capabilities,
-            answers: Vec::with_capacity(state.config.completion_entries as usize),
+            answers,
             next_answer: 0,
             queued: 0,
             batch: Batch::new(state.config.batch),
@@ -468,8 +476,12 @@ impl Driver for Uring {
     }
 
     #[inline(always)]
-    fn next_read(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
-        self.take_read(state)
+    fn next_answer(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
+        let read = self.take_read(state);
+        if read.is_none() {
+            self.harvest(state);
+        }
+        read
     }
 
     fn start_connect(&mut self, state: &mut State, slot: u32) {
@@ -568,16 +580,16 @@ impl Driver for Uring {
         self.ask_end(state, slot);
     }
 
-    fn rest(&mut self, state: &mut State) -> Result<Rest, DispatchError> {
+    fn park(&mut self, state: &mut State) -> Result<Park, DispatchError> {
         self.wait(state, Some(Duration::ZERO))?;
         self.harvest(state);
-        // An answer may have led to a request, which nobody submits while the channel sleeps.
+        // An answer may have led to a request, which is not submitted while the channel sleeps.
         let is_quiet = self.ring.hush() && !self.ring.has_unsubmitted();
         // What waits for a send that is not answered is looked at from time to time.
         let pause = Duration::from_millis(RETRY_PAUSE_MS);
         Ok(match state.has_ready() || !is_quiet {
-            true => Rest::Work,
-            false => Rest::Until(state.silence_awaited.then_some(pause)),
+            true => Park::Work,
+            false => Park::Until(state.silence_awaited.then_some(pause)),
         })
     }
 
@@ -599,7 +611,7 @@ impl Driver for Uring {
             self.harvest_all(state);
         }
         match self.asked.take() {
-            // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+            // SAFETY: the kernel has just made this descriptor for us; it has no other owner.
             Some(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             Some(error) => Err(OpError::from_raw_os_error(-error)),
             None => Err(OpError::InputOutput),
@@ -635,13 +647,13 @@ impl Driver for Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.abandoned {
-            // The child has none of the ring's memory; unmapping it could hit somebody else's.
+            // The child has none of the ring's memory; unmapping it could hit another mapping.
             return;
         }
         // SAFETY: dropped once, here; the field is not used again.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         // Requests that could not be ended keep their memory for ever rather than risk a write
-        // into memory that somebody else got.
+        // into memory that was allocated again.
         if !self.requests.is_empty() {
             std::mem::forget(std::mem::replace(&mut self.requests, request::Table::new()));
         }

@@ -1,7 +1,7 @@
 //! What io_uring can do on this kernel, in this sandbox, found out by doing it.
 //!
 //! Versions lie (back-ports, seccomp filters, `io_uring_disabled`), so each thing that the driver
-//! relies on is tried once per process, on a small ring of its own and sockets that nobody else
+//! relies on is tried once per process, on a small ring of its own and sockets that no other thread
 //! sees. Takes well under a millisecond; needs no privilege and no network.
 
 use std::io;
@@ -14,82 +14,12 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
-use super::ring::{self, TaskWork};
+use super::capabilities::{Capabilities, TaskWork};
+use super::ring;
 use crate::config::Config;
-use crate::kernel::pool::Pool;
+use crate::kernel::pool::PoolOwner;
 use crate::kernel::sys;
 use crate::kernel::{Refusal, found_once, has_worked, is_exhausted};
-use crate::report::Feature;
-
-/// What works.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Capabilities {
-    pub(super) task_work: TaskWork,
-    pub(super) direct_accept: bool,
-    pub(super) fd_install: bool,
-    /// A send can be over when it is submitted, and answered only if not all of it went out.
-    pub(super) silent_send: bool,
-}
-
-impl Capabilities {
-    pub(super) fn features(&self) -> Vec<Feature> {
-        let feature = |name, available, consequence| Feature { name, available, consequence };
-        let direct = self.task_work == TaskWork::DeferredDirect;
-        let deferred = direct || self.task_work == TaskWork::Deferred;
-        let quiet = self.task_work != TaskWork::Interrupting;
-        vec![
-            feature("ring with EXT_ARG", true, "waiting takes a time-out"),
-            feature(
-                "SINGLE_ISSUER + DEFER_TASKRUN",
-                deferred,
-                if deferred {
-                    "answers are made in batches"
-                } else {
-                    "answers interrupt the thread"
-                },
-            ),
-            feature(
-                "NO_SQARRAY",
-                direct,
-                if direct { "one indirection less" } else { "one indirection more" },
-            ),
-            feature(
-                "COOP_TASKRUN + TASKRUN_FLAG",
-                quiet,
-                if quiet { "no interrupts between cores" } else { "interrupts between cores" },
-            ),
-            feature("multishot receive, buffer ring", true, "one request for a connection's life"),
-            feature("cancel by descriptor", true, "unregister ends every request at once"),
-            feature(
-                "multishot accept, direct",
-                self.direct_accept,
-                if self.direct_accept {
-                    "lwsockets have no file descriptor"
-                } else {
-                    "lwsockets have a file descriptor"
-                },
-            ),
-            feature(
-                "FIXED_FD_INSTALL",
-                self.fd_install,
-                if self.fd_install {
-                    "to_fd works on direct lwsockets"
-                } else {
-                    "so that to_fd works, lwsockets have a file descriptor"
-                },
-            ),
-            feature(
-                "MSG_DONTWAIT with CQE_SKIP_SUCCESS",
-                self.silent_send,
-                if self.silent_send {
-                    "quiet writes cost no answer"
-                } else {
-                    "quiet writes are answered like others"
-                },
-            ),
-        ]
-    }
-}
 
 /// The answer for this process; tried at the first call.
 ///
@@ -180,7 +110,7 @@ impl Trial {
     /// that request by cancelling its descriptor.
     fn multishot_receive(&mut self) -> io::Result<()> {
         let config = Config::default().buffer_len(64).buffer_count(4);
-        let pool = Pool::new(config.buffer_len, config.buffer_count)?;
+        let pool = PoolOwner::new(config.buffer_len, config.buffer_count)?;
         let mut buffers = ring::trial_buffers(&self.ring, &config)?;
         buffers.lend(&pool);
         let (ours, theirs) = rustix::net::socketpair(
@@ -266,7 +196,7 @@ impl Trial {
         if answer.result() < 0 {
             return Err(unexpected(&answer));
         }
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for us; it has no other owner.
         drop(unsafe { OwnedFd::from_raw_fd(answer.result()) });
         Ok(())
     }

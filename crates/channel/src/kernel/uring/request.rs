@@ -13,7 +13,6 @@ use std::path::PathBuf;
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 
-use super::stream::Gather;
 use super::{Tag, Uring, on_target};
 use crate::address::sockaddr::RawAddress;
 use crate::buffer::{Payload, ReadBuf};
@@ -72,6 +71,11 @@ pub(super) struct Message {
     sender: RawAddress,
     control: [u64; CONTROL_WORDS],
 }
+
+// SAFETY: its pointers are for the kernel, which writes through them until its answer; here nothing
+// goes through them. They point into `self`, behind a box, and to the buffer that its request
+// keeps, which moves with it.
+unsafe impl Send for Message {}
 
 impl Message {
     /// Control data is asked for of UDP alone: of UNIX sockets it would be descriptors.
@@ -192,8 +196,11 @@ impl Uring {
     pub(super) fn ask_write(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
         let (queue, target, kind) = (entry.writes, entry.target, entry.kind);
+        // Without memory for a vector it is tried again when the descriptor can be written to.
+        let Some(mut gather) = self.take_gather() else {
+            return self.ask_poll(state, slot, false);
+        };
         let Some(write) = state.writes.front(queue) else { return };
-        let mut gather = self.free_gathers.pop().unwrap_or_else(Gather::new);
         gather.fill(std::iter::once(write));
         gather.address(write.receiver());
         let (header, parts) = (gather.header(), gather.parts());
@@ -309,7 +316,7 @@ impl Uring {
         if let What::Open { .. } = what
             && result >= 0
         {
-            // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+            // SAFETY: the kernel has just made this descriptor for us; it has no other owner.
             let fd = unsafe { OwnedFd::from_raw_fd(result) };
             state.slot(slot).set_fd(fd);
         }

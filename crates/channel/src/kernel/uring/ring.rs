@@ -13,7 +13,6 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::probe::Capabilities;
+use super::capabilities::{Capabilities, TaskWork};
 use crate::config::Config;
 use crate::kernel::pool::Pool;
 
@@ -38,22 +37,18 @@ pub(super) struct Ring {
     owner: NonNull<IoUring>,
     descriptor: RawFd,
     buffers: BufferRing,
-    /// Rings when there is something to do, once somebody wants to sleep on it.
+    /// Rings when there is something to do, once a thread is to sleep on it.
     bell: OnceCell<OwnedFd>,
 }
 
-/// Which set-up flags work together on this kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TaskWork {
-    /// As `Deferred`, and without the array between queue and entries (NO_SQARRAY, Linux 6.6).
-    DeferredDirect,
-    /// SINGLE_ISSUER, DEFER_TASKRUN, TASKRUN_FLAG (Linux 6.1).
-    Deferred,
-    /// COOP_TASKRUN, TASKRUN_FLAG (Linux 5.19).
-    Cooperative,
-    /// None of these.
-    Interrupting,
-}
+// SAFETY: what is not `Send` are pointers into the ring's mappings and to `*owner`. Both belong to
+// this value, which is not cloned, and are used through `&mut self`, or through `&self` for system
+// calls (the type is not `Sync`), so one thread at a time uses them; memory mapped by a process is
+// the same on all of its threads. Of a thread that did not make the ring the kernel takes no entry
+// (SINGLE_ISSUER, EEXIST), or takes it as any other where that flag is not set. The number of a
+// registered ring means nothing or another ring on another thread: the kernel then takes entries
+// that were published to that one, whose memory is kept from that moment on (see `push`).
+unsafe impl Send for Ring {}
 
 /// A ring with as many of the flags as `task_work` says.
 pub(super) fn set_up(
@@ -214,7 +209,7 @@ impl Ring {
     }
 
     /// Gives the kernel the receive buffers that are free.
-    pub(super) fn lend_buffers(&mut self, pool: &Rc<Pool>) {
+    pub(super) fn lend_buffers(&mut self, pool: &Pool) {
         if pool.free_count() > 0 {
             self.buffers.lend(pool);
         }
@@ -254,6 +249,10 @@ pub(super) struct BufferRing {
     buffer_len: u32,
 }
 
+// SAFETY: `entries` points to a mapping that belongs to this value, which is not cloned and writes
+// it through `&mut self`; it means the same on every thread.
+unsafe impl Send for BufferRing {}
+
 /// Where the tail lies in the first entry: after address (8), length (4) and id (2).
 const TAIL_OFFSET_BYTES: usize = 14;
 
@@ -284,7 +283,7 @@ impl BufferRing {
         unsafe { ring.submitter().register_buf_ring_with_flags(address, count, BUFFER_GROUP, 0) }
     }
 
-    pub(super) fn lend(&mut self, pool: &Rc<Pool>) {
+    pub(super) fn lend(&mut self, pool: &Pool) {
         let mut tail = self.tail;
         pool.lend_free(|index, address| {
             // SAFETY: the masked position is inside the mapping.

@@ -13,9 +13,10 @@ use crate::address::sockaddr::RawAddress;
 use crate::buffer::ReadBuf;
 use crate::completion::Event;
 use crate::error::OpError;
+use crate::kernel::sys;
 use crate::limits::GATHER_PARTS_MAX;
 use crate::options::Disconnect;
-use crate::slot::{Body, Extra, Kind, Phase, Receiving, Target, WriteOp};
+use crate::slot::{Awaited, Body, Extra, Kind, Phase, Receiving, Target, WriteOp};
 use crate::state::State;
 
 /// Sends that are answered only if not all of their bytes went out, oldest first.
@@ -87,11 +88,17 @@ pub(super) struct Gather {
     address: RawAddress,
 }
 
+// SAFETY: its pointers are numbers for the kernel, which reads them at a submission; here nothing
+// goes through them. What they point to is the channel's and moves with it (`WriteOp`, `Payload`),
+// or is in `self`, behind a box.
+unsafe impl Send for Gather {}
+
 impl Gather {
-    pub(super) fn new() -> Box<Self> {
+    /// `None`: there is no memory for it.
+    pub(super) fn new() -> Option<Box<Self>> {
         // SAFETY: msghdr and iovec are plain data for which all zeros (null pointers, length 0)
         // are valid.
-        Box::new(unsafe { std::mem::zeroed() })
+        sys::try_box(unsafe { std::mem::zeroed() }).ok()
     }
 
     /// Takes what is unsent of `writes`, as far as there is room. Returns the bytes.
@@ -194,19 +201,35 @@ impl Uring {
                 let (pointer, len) = (rest.as_ptr(), rest.len() as u32);
                 on_target!(target, fd => opcode::Send::new(fd, pointer, len).flags(FLAGS).build())
             }
-            _ => {
-                let mut gather = self.free_gathers.pop().unwrap_or_else(Gather::new);
-                gather.fill(state.writes.iter(queue));
-                let header = gather.header();
-                self.used_gathers.push(gather);
-                on_target!(target, fd => {
-                    opcode::SendMsg::new(fd, header).flags(FLAGS as u32).build()
-                })
-            }
+            _ => match self.take_gather() {
+                Some(mut gather) => {
+                    gather.fill(state.writes.iter(queue));
+                    let header = gather.header();
+                    self.used_gathers.push(gather);
+                    on_target!(target, fd => {
+                        opcode::SendMsg::new(fd, header).flags(FLAGS as u32).build()
+                    })
+                }
+                // Without memory for a vector the first part goes alone.
+                None => {
+                    let Some(rest) = first.and_then(|head| head.unsent().next()) else { return };
+                    let (pointer, len) = (rest.as_ptr(), rest.len() as u32);
+                    on_target!(target, fd => {
+                        opcode::Send::new(fd, pointer, len).flags(FLAGS).build()
+                    })
+                }
+            },
         };
         let Some(entry) = entry else { return };
         state.slot(slot).flags.writing = true;
         self.ask(state, slot, entry.user_data(Tag::Send.on(slot)));
+    }
+
+    /// A vector, with room for it in both lists that it will be in. `None`: there is no memory.
+    pub(super) fn take_gather(&mut self) -> Option<Box<Gather>> {
+        self.used_gathers.try_reserve(1).ok()?;
+        self.free_gathers.try_reserve(self.used_gathers.len() + 1).ok()?;
+        self.free_gathers.pop().or_else(Gather::new)
     }
 
     /// Queues a send that is over when it is submitted: it does not wait for room, and gives an
@@ -246,7 +269,8 @@ impl Uring {
             let entry = state.slot(slot);
             entry.silent_bytes = 0;
             entry.flags.writing = false;
-            if entry.phase == Phase::Open && entry.writes.is_empty() && entry.kernel_requests > 0 {
+            let is_awaited = !entry.writes.is_empty() || entry.flags.awaited.has(Awaited::DRAINED);
+            if entry.phase == Phase::Open && !is_awaited && entry.kernel_requests > 0 {
                 // Nearly always: nothing waited for it.
                 entry.kernel_requests -= 1;
             } else {
@@ -258,6 +282,7 @@ impl Uring {
 
     #[inline(never)]
     fn go_on_after_silence(&mut self, state: &mut State, slot: u32) {
+        state.tell_drained(slot);
         if self.count_down(state, slot) && !state.slot(slot).writes.is_empty() {
             self.next_write(state, slot);
         }
@@ -356,7 +381,7 @@ impl Uring {
         let entry = state.slot(slot);
         if entry.kernel_requests > 0 {
             // A message read, a look for the end or a reset is still with the kernel, and would
-            // be answered to whoever has the slot next. The last answer brings us back here.
+            // be answered to the slot's next owner. The last answer brings us back here.
             self.cancel_all(state, slot);
             return;
         }
@@ -385,7 +410,7 @@ impl Uring {
                 self.arm_receive(state, slot);
             }
             self.next_write(state, slot);
-            if state.peek(slot).flags.end_awaited {
+            if state.peek(slot).flags.awaited.has(Awaited::END) {
                 self.ask_end(state, slot);
             }
         }

@@ -7,7 +7,7 @@ fn terms() -> Terms {
         id: 3,
         mode: 0,
         secret: [0; SECRET_BYTES],
-        name: Text::new("test"),
+        name: FixedText::new("test"),
         queue_count: 2,
         all_queues: false,
         ring_size_log2: 4,
@@ -20,13 +20,17 @@ fn ring(to_server: bool, index: u16) -> AddRing {
 
 fn started() -> ServerHandshake<u32> {
     let mut server = ServerHandshake::new(terms());
-    assert_eq!(server.on_message(init(&terms()), None), Ok(Reply::Ack));
-    let region = Message::AddRegion { index: 0, bytes: 4096 };
-    assert_eq!(server.on_message(region, Some(1)), Ok(Reply::Ack));
+    assert_eq!(server.on_message(init(&terms()), None), Ok(ServerReply::Ack));
+    let region = MemifMessage::AddRegion { index: 0, bytes: 4096 };
+    assert_eq!(server.on_message(region, Some(1)), Ok(ServerReply::Ack));
     server
 }
 
-fn refused(server: &mut ServerHandshake<u32>, message: Message, fd: Option<u32>) -> &'static str {
+fn refused(
+    server: &mut ServerHandshake<u32>,
+    message: MemifMessage,
+    fd: Option<u32>,
+) -> &'static str {
     server.on_message(message, fd).expect_err("it must be refused").0
 }
 
@@ -34,11 +38,11 @@ fn refused(server: &mut ServerHandshake<u32>, message: Message, fd: Option<u32>)
 fn a_whole_handshake_connects() {
     let mut server = started();
     for to_server in [true, false] {
-        let message = Message::AddRing(ring(to_server, 0));
-        assert_eq!(server.on_message(message, Some(2)), Ok(Reply::Ack));
+        let message = MemifMessage::AddRing(ring(to_server, 0));
+        assert_eq!(server.on_message(message, Some(2)), Ok(ServerReply::Ack));
     }
-    let connect = Message::Connect { name: Text::new("port") };
-    assert_eq!(server.on_message(connect, None), Ok(Reply::Connected));
+    let connect = MemifMessage::Connect { name: FixedText::new("port") };
+    assert_eq!(server.on_message(connect, None), Ok(ServerReply::Connected));
     assert_eq!(server.regions.len(), 1);
     assert_eq!(server.to_client.len(), 1);
 }
@@ -46,9 +50,9 @@ fn a_whole_handshake_connects() {
 #[test]
 fn a_client_comes_to_an_end() {
     let mut server = started();
-    let answered = (0..10_000).take_while(|_| server.on_message(Message::Ack, None).is_ok());
+    let answered = (0..10_000).take_while(|_| server.on_message(MemifMessage::Ack, None).is_ok());
     assert!(answered.count() < 300);
-    let connect = Message::Connect { name: Text::new("port") };
+    let connect = MemifMessage::Connect { name: FixedText::new("port") };
     assert_eq!(refused(&mut server, connect, None), "too many messages");
 }
 
@@ -57,27 +61,27 @@ fn a_client_comes_to_an_end() {
 fn all_regions_and_rings_may_be_named() {
     let terms = Terms { queue_count: MEMIF_QUEUE_COUNT_MAX, ..terms() };
     let mut server = ServerHandshake::new(terms.clone());
-    assert_eq!(server.on_message(init(&terms), None), Ok(Reply::Ack));
+    assert_eq!(server.on_message(init(&terms), None), Ok(ServerReply::Ack));
     for index in 0..MEMIF_REGION_COUNT_MAX as u16 {
-        let region = Message::AddRegion { index, bytes: 4096 };
-        assert_eq!(server.on_message(region, Some(1)), Ok(Reply::Ack));
+        let region = MemifMessage::AddRegion { index, bytes: 4096 };
+        assert_eq!(server.on_message(region, Some(1)), Ok(ServerReply::Ack));
     }
     for to_server in [true, false] {
         for index in 0..MEMIF_QUEUE_COUNT_MAX {
-            let message = Message::AddRing(ring(to_server, index));
-            assert_eq!(server.on_message(message, Some(2)), Ok(Reply::Ack));
+            let message = MemifMessage::AddRing(ring(to_server, index));
+            assert_eq!(server.on_message(message, Some(2)), Ok(ServerReply::Ack));
         }
     }
-    let connect = Message::Connect { name: Text::new("port") };
-    assert_eq!(server.on_message(connect, None), Ok(Reply::Connected));
+    let connect = MemifMessage::Connect { name: FixedText::new("port") };
+    assert_eq!(server.on_message(connect, None), Ok(ServerReply::Connected));
 }
 
 #[test]
 fn nothing_comes_before_init() {
     let mut server = ServerHandshake::new(terms());
-    let region = Message::AddRegion { index: 0, bytes: 4096 };
+    let region = MemifMessage::AddRegion { index: 0, bytes: 4096 };
     assert_eq!(refused(&mut server, region, Some(1)), "INIT comes first");
-    let connect = Message::Connect { name: Text::new("port") };
+    let connect = MemifMessage::Connect { name: FixedText::new("port") };
     assert_eq!(refused(&mut server, connect, None), "INIT comes first");
 }
 
@@ -99,14 +103,14 @@ fn init_must_agree() {
 #[test]
 fn regions_come_in_order_with_memory_and_within_limits() {
     let mut server = started();
-    let add = |index, bytes| Message::AddRegion { index, bytes };
+    let add = |index, bytes| MemifMessage::AddRegion { index, bytes };
     assert_eq!(refused(&mut server, add(1, 64), None), "ADD_REGION without a descriptor");
     assert_eq!(refused(&mut server, add(0, 64), Some(1)), "invalid region index");
     assert_eq!(refused(&mut server, add(2, 64), Some(1)), "invalid region index");
     assert_eq!(refused(&mut server, add(1, 0), Some(1)), "invalid region size");
     assert_eq!(refused(&mut server, add(1, u64::MAX), Some(1)), "invalid region size");
     for index in 1..MEMIF_REGION_COUNT_MAX as u16 {
-        assert_eq!(server.on_message(add(index, 64), Some(1)), Ok(Reply::Ack));
+        assert_eq!(server.on_message(add(index, 64), Some(1)), Ok(ServerReply::Ack));
     }
     let one_more = add(MEMIF_REGION_COUNT_MAX as u16, 64);
     assert_eq!(refused(&mut server, one_more, Some(1)), "invalid region index");
@@ -132,21 +136,21 @@ fn rings_lie_inside_their_region() {
     ];
     for (ring, reason) in cases {
         let mut server = started();
-        assert_eq!(refused(&mut server, Message::AddRing(ring), Some(1)), reason);
+        assert_eq!(refused(&mut server, MemifMessage::AddRing(ring), Some(1)), reason);
     }
     let mut server = started();
-    let message = Message::AddRing(ring(true, 0));
+    let message = MemifMessage::AddRing(ring(true, 0));
     assert_eq!(refused(&mut server, message, None), "ADD_RING without a descriptor");
 }
 
 #[test]
 fn a_connection_has_as_many_rings_each_way() {
     let mut server = started();
-    let connect = Message::Connect { name: Text::new("port") };
+    let connect = MemifMessage::Connect { name: FixedText::new("port") };
     let reason = "as many rings are wanted one way as the other";
     assert_eq!(refused(&mut server, connect, None), reason);
-    let message = Message::AddRing(ring(true, 0));
-    assert_eq!(server.on_message(message, Some(1)), Ok(Reply::Ack));
+    let message = MemifMessage::AddRing(ring(true, 0));
+    assert_eq!(server.on_message(message, Some(1)), Ok(ServerReply::Ack));
     assert_eq!(refused(&mut server, connect, None), reason);
 }
 
@@ -154,8 +158,8 @@ fn a_connection_has_as_many_rings_each_way() {
 fn a_client_takes_the_smaller_of_both() {
     let server: ServerHandshake<u32> =
         ServerHandshake::new(Terms { queue_count: 1, ring_size_log2: 3, ..terms() });
-    let Message::Hello(hello) = server.hello() else { panic!("no HELLO") };
-    let agreed = Agreed { queue_count: 1, ring_size_log2: 3 };
+    let MemifMessage::Hello(hello) = server.hello() else { panic!("no HELLO") };
+    let agreed = AgreedMemory { queue_count: 1, ring_size_log2: 3 };
     assert_eq!(agree(&terms(), &hello), Ok(agreed));
     let old = Hello { version_max: VERSION - 1, version_min: 0, ..hello };
     assert!(agree(&terms(), &old).is_err());

@@ -9,26 +9,26 @@ const BUFFER_BYTES: u32 = 128;
 
 /// One ring with its buffers behind it, and a second mapping of the ring for the peer's hand.
 struct Cable {
-    region: Arc<Region>,
-    ring: Ring,
+    region: Arc<MemifRegion>,
+    ring: MemifRing,
 }
 
 impl Cable {
     fn new() -> Self {
         let bytes = ring_bytes(SIZE_LOG2) + ((BUFFER_BYTES as usize) << SIZE_LOG2);
-        let (region, _fd) = Region::create(bytes).expect("region");
+        let (region, _fd) = MemifRegion::create(bytes).expect("region");
         let region = Arc::new(region);
         let cable = Self { ring: Self::open(&region), region };
         cable.ring.clear();
         cable
     }
 
-    fn open(region: &Arc<Region>) -> Ring {
-        Ring::at(region, 0, SIZE_LOG2).expect("ring")
+    fn open(region: &Arc<MemifRegion>) -> MemifRing {
+        MemifRing::at(region, 0, SIZE_LOG2).expect("ring")
     }
 
-    fn ours(&self) -> (Ring, Buffers) {
-        let buffers = Buffers::Ours {
+    fn ours(&self) -> (MemifRing, LaneBuffers) {
+        let buffers = LaneBuffers::Ours {
             region: Arc::clone(&self.region),
             first_offset: ring_bytes(SIZE_LOG2) as u32,
             buffer_bytes: BUFFER_BYTES,
@@ -36,17 +36,17 @@ impl Cable {
         (Self::open(&self.region), buffers)
     }
 
-    fn theirs(&self) -> (Ring, Buffers) {
-        let buffers = Buffers::Theirs { regions: [Arc::clone(&self.region)].into() };
+    fn theirs(&self) -> (MemifRing, LaneBuffers) {
+        let buffers = LaneBuffers::Theirs { regions: [Arc::clone(&self.region)].into() };
         (Self::open(&self.region), buffers)
     }
 
     /// Both ends: client to server, or the other way.
-    fn ends(&self, to_server: bool) -> (Sending, Receiving) {
+    fn ends(&self, to_server: bool) -> (SendLane, ReceiveLane) {
         let (client, server) = (self.ours(), self.theirs());
         let (from, to) = if to_server { (client, server) } else { (server, client) };
-        let receiving = Receiving::new(to.0, to.1);
-        (Sending::new(from.0, from.1), receiving)
+        let receiving = ReceiveLane::new(to.0, to.1);
+        (SendLane::new(from.0, from.1), receiving)
     }
 }
 
@@ -54,7 +54,7 @@ fn frame(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(3).wrapping_add(seed)).collect()
 }
 
-fn send(sending: &mut Sending, frame: &[u8]) -> Result<u16, Nonsense> {
+fn send(sending: &mut SendLane, frame: &[u8]) -> Result<u16, Nonsense> {
     let room = sending.room()?;
     let place = sending.reserve(room, frame.len())?.unwrap_or(Reserved::Chain);
     let slots = sending.put((room, place), frame)?;
@@ -62,7 +62,7 @@ fn send(sending: &mut Sending, frame: &[u8]) -> Result<u16, Nonsense> {
     Ok(slots)
 }
 
-fn fits(sending: &Sending, room: u16, bytes: usize) -> Result<bool, Nonsense> {
+fn fits(sending: &SendLane, room: u16, bytes: usize) -> Result<bool, Nonsense> {
     sending.reserve(room, bytes).map(|place| place.is_some())
 }
 
@@ -81,7 +81,7 @@ fn frames_pass_both_ways_through_many_turns_of_the_indices() {
             assert_eq!(sending.room(), Ok(SIZE - slots));
             assert_eq!(receiving.waiting(), Ok(slots));
             let gathered = receiving.gather(slots, &mut private);
-            assert_eq!(gathered, Gathered::Frame { len: sent.len(), slots });
+            assert_eq!(gathered, GatheredFrame::Frame { len: sent.len(), slots });
             assert_eq!(private[..sent.len()], sent);
             receiving.give_back();
         }
@@ -99,7 +99,10 @@ fn a_full_ring_has_no_room_until_slots_come_back() {
         assert_eq!(sending.room(), Ok(0));
         assert_eq!(fits(&sending, 0, 60), Ok(false));
         let mut private = [0; 128];
-        assert_eq!(receiving.gather(SIZE, &mut private), Gathered::Frame { len: 60, slots: 1 });
+        assert_eq!(
+            receiving.gather(SIZE, &mut private),
+            GatheredFrame::Frame { len: 60, slots: 1 }
+        );
         assert_eq!(sending.room(), Ok(0), "the slot was not given back yet");
         receiving.give_back();
         assert_eq!(sending.room(), Ok(1));
@@ -130,26 +133,26 @@ fn a_descriptor_out_of_range_costs_its_frame_only() {
     let cable = Cable::new();
     let (_, mut receiving) = cable.ends(true);
     let at = ring_bytes(SIZE_LOG2) as u32;
-    let good = Slot { more: false, region: 0, offset: at, len: 60 };
+    let good = DescriptorFields { more: false, region: 0, offset: at, len: 60 };
     let bad = [
-        Slot { region: 1, ..good },
-        Slot { region: u16::MAX, ..good },
-        Slot { offset: u32::MAX, ..good },
-        Slot { offset: at + (BUFFER_BYTES << SIZE_LOG2) - 59, ..good },
-        Slot { len: 0, ..good },
+        DescriptorFields { region: 1, ..good },
+        DescriptorFields { region: u16::MAX, ..good },
+        DescriptorFields { offset: u32::MAX, ..good },
+        DescriptorFields { offset: at + (BUFFER_BYTES << SIZE_LOG2) - 59, ..good },
+        DescriptorFields { len: 0, ..good },
     ];
     for (index, slot) in (0..).zip(bad) {
         cable.ring.write(index, slot);
     }
-    cable.ring.write(5, Slot { len: u32::MAX, ..good });
+    cable.ring.write(5, DescriptorFields { len: u32::MAX, ..good });
     cable.ring.write(6, good);
     cable.ring.store(Index::Head, 7);
     let mut private = [0; 256];
     for left in (3..=7).rev() {
-        assert_eq!(receiving.gather(left, &mut private), Gathered::Malformed { slots: 1 });
+        assert_eq!(receiving.gather(left, &mut private), GatheredFrame::Malformed { slots: 1 });
     }
-    assert_eq!(receiving.gather(2, &mut private), Gathered::TooLong { slots: 1 });
-    assert_eq!(receiving.gather(1, &mut private), Gathered::Frame { len: 60, slots: 1 });
+    assert_eq!(receiving.gather(2, &mut private), GatheredFrame::TooLong { slots: 1 });
+    assert_eq!(receiving.gather(1, &mut private), GatheredFrame::Frame { len: 60, slots: 1 });
 }
 
 #[test]
@@ -157,20 +160,20 @@ fn a_chain_that_is_too_long_or_has_no_end_is_dropped_whole() {
     let cable = Cable::new();
     let (_, mut receiving) = cable.ends(true);
     let at = ring_bytes(SIZE_LOG2) as u32;
-    let part = Slot { more: true, region: 0, offset: at, len: 100 };
+    let part = DescriptorFields { more: true, region: 0, offset: at, len: 100 };
     for index in 0..SIZE {
         cable.ring.write(index, part);
     }
     let mut private = [0; 256];
-    assert_eq!(receiving.gather(3, &mut private), Gathered::Incomplete);
-    cable.ring.write(3, Slot { more: false, ..part });
-    assert_eq!(receiving.gather(5, &mut private), Gathered::TooLong { slots: 4 });
+    assert_eq!(receiving.gather(3, &mut private), GatheredFrame::Incomplete);
+    cable.ring.write(3, DescriptorFields { more: false, ..part });
+    assert_eq!(receiving.gather(5, &mut private), GatheredFrame::TooLong { slots: 4 });
     receiving.give_back();
     assert!((0..4).all(|index| !cable.ring.read(index).more), "the chain is undone");
     for index in 0..SIZE {
         cable.ring.write(index, part);
     }
-    assert_eq!(receiving.gather(SIZE, &mut private), Gathered::Malformed { slots: SIZE });
+    assert_eq!(receiving.gather(SIZE, &mut private), GatheredFrame::Malformed { slots: SIZE });
 }
 
 #[test]
@@ -179,27 +182,27 @@ fn a_client_never_believes_where_its_own_buffers_are() {
     let (mut sending, mut receiving) = cable.ends(false);
     assert_eq!(send(&mut sending, &frame(60, 1)), Ok(1));
     let slot = cable.ring.read(0);
-    cable.ring.write(0, Slot { region: 77, offset: u32::MAX, ..slot });
+    cable.ring.write(0, DescriptorFields { region: 77, offset: u32::MAX, ..slot });
     let mut private = [0; 256];
-    assert_eq!(receiving.gather(1, &mut private), Gathered::Frame { len: 60, slots: 1 });
+    assert_eq!(receiving.gather(1, &mut private), GatheredFrame::Frame { len: 60, slots: 1 });
     assert_eq!(private[..60], frame(60, 1));
     receiving.give_back();
     assert_eq!(cable.ring.read(8).offset, ring_bytes(SIZE_LOG2) as u32);
-    // More bytes than its buffer has are nobody's frame.
+    // A descriptor longer than its buffer is dropped.
     assert_eq!(send(&mut sending, &frame(60, 1)), Ok(1));
     let slot = cable.ring.read(1);
-    cable.ring.write(1, Slot { len: BUFFER_BYTES + 1, ..slot });
-    assert_eq!(receiving.gather(1, &mut private), Gathered::Malformed { slots: 1 });
+    cable.ring.write(1, DescriptorFields { len: BUFFER_BYTES + 1, ..slot });
+    assert_eq!(receiving.gather(1, &mut private), GatheredFrame::Malformed { slots: 1 });
 }
 
 #[test]
 fn a_server_sends_into_no_buffer_that_is_none() {
-    let good = Slot { more: false, region: 0, offset: 4096, len: 64 };
+    let good = DescriptorFields { more: false, region: 0, offset: 4096, len: 64 };
     let bad = [
-        Slot { region: 9, ..good },
-        Slot { len: 0, ..good },
-        Slot { offset: u32::MAX, ..good },
-        Slot { len: u32::MAX, ..good },
+        DescriptorFields { region: 9, ..good },
+        DescriptorFields { len: 0, ..good },
+        DescriptorFields { offset: u32::MAX, ..good },
+        DescriptorFields { len: u32::MAX, ..good },
     ];
     for slot in bad {
         let cable = Cable::new();
@@ -237,12 +240,14 @@ fn scribbling_is_survived() {
                 };
                 let mut private = [0; 300];
                 match receiving.gather(waiting, &mut private) {
-                    Gathered::Frame { len, slots } => {
+                    GatheredFrame::Frame { len, slots } => {
                         assert!(len <= 300 && slots <= waiting);
                         outcomes[1] += 1;
                     }
-                    Gathered::TooLong { .. } | Gathered::Malformed { .. } => outcomes[2] += 1,
-                    Gathered::Incomplete => {}
+                    GatheredFrame::TooLong { .. } | GatheredFrame::Malformed { .. } => {
+                        outcomes[2] += 1
+                    }
+                    GatheredFrame::Incomplete => {}
                 }
                 receiving.give_back();
                 scribble(&cable, &mut next);

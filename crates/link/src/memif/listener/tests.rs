@@ -103,7 +103,7 @@ fn without_a_client_frames_are_lost_and_counted() {
     assert_eq!(server[0].counters().tx_dropped_refused, 100);
     let start = Instant::now();
     assert!(!server[0].wait(Some(Duration::from_millis(50))).expect("a link that stays"));
-    assert!(start.elapsed() >= Duration::from_millis(50), "it sleeps while nobody is there");
+    assert!(start.elapsed() >= Duration::from_millis(50), "it sleeps while no client connects");
 }
 
 #[test]

@@ -12,8 +12,8 @@ fn sealed(bytes: u64, seals: SealFlags) -> OwnedFd {
 
 #[test]
 fn what_one_mapping_writes_the_other_reads() {
-    let (ours, fd) = Region::create(8192).expect("region");
-    let theirs = Region::adopt(&fd, 8192).expect("adopted");
+    let (ours, fd) = MemifRegion::create(8192).expect("region");
+    let theirs = MemifRegion::adopt(&fd, 8192).expect("adopted");
     assert!(ours.write(8000, &[7; 192]));
     let mut read = [0; 192];
     assert!(theirs.read(8000, &mut read));
@@ -22,7 +22,7 @@ fn what_one_mapping_writes_the_other_reads() {
 
 #[test]
 fn nothing_outside_is_touched() {
-    let (region, _fd) = Region::create(4096).expect("region");
+    let (region, _fd) = MemifRegion::create(4096).expect("region");
     let mut bytes = [0; 16];
     for offset in [4081, 4096, 4097, usize::MAX - 3, usize::MAX] {
         assert!(!region.read(offset, &mut bytes));
@@ -34,12 +34,12 @@ fn nothing_outside_is_touched() {
 
 #[test]
 fn only_memory_that_stays_is_adopted() {
-    let refused = |fd: &OwnedFd, bytes| Region::adopt(fd, bytes).expect_err("refused").0;
+    let refused = |fd: &OwnedFd, bytes| MemifRegion::adopt(fd, bytes).expect_err("refused").0;
     let shrinkable = sealed(4096, SealFlags::GROW);
     assert_eq!(refused(&shrinkable, 4096), "a region must be sealed against shrinking");
     let short = sealed(4096, SealFlags::SHRINK);
     assert_eq!(refused(&short, 8192), "a region is shorter than announced");
     let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").expect("a file"));
     assert_eq!(refused(&file, 16), "a region must be a memfd");
-    assert!(Region::adopt(&short, 4096).is_ok());
+    assert!(MemifRegion::adopt(&short, 4096).is_ok());
 }

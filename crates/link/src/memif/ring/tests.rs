@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn ring(size_log2: u8) -> (Arc<Region>, Ring) {
-    let (region, _fd) = Region::create(ring_bytes(size_log2) + 64).expect("region");
+fn ring(size_log2: u8) -> (Arc<MemifRegion>, MemifRing) {
+    let (region, _fd) = MemifRegion::create(ring_bytes(size_log2) + 64).expect("region");
     let region = Arc::new(region);
-    let ring = Ring::at(&region, 64, size_log2).expect("ring");
+    let ring = MemifRing::at(&region, 64, size_log2).expect("ring");
     (region, ring)
 }
 
@@ -16,7 +16,8 @@ fn fields_lie_where_the_protocol_puts_them() {
     assert!(ring.has_cookie());
     ring.store(Index::Head, 0x1234);
     ring.store(Index::Tail, 0x5678);
-    let slot = Slot { more: true, region: 0x0102, len: 0x0304_0506, offset: 0x0708_090a };
+    let slot =
+        DescriptorFields { more: true, region: 0x0102, len: 0x0304_0506, offset: 0x0708_090a };
     ring.write(1, slot);
     let mut bytes = vec![0; ring_bytes(3)];
     assert!(region.read(64, &mut bytes));
@@ -35,7 +36,7 @@ fn fields_lie_where_the_protocol_puts_them() {
 fn any_index_falls_on_a_slot() {
     let (_region, ring) = ring(3);
     for index in 0..=u16::MAX {
-        let slot = Slot { more: false, region: 0, len: u32::from(index), offset: 1 };
+        let slot = DescriptorFields { more: false, region: 0, len: u32::from(index), offset: 1 };
         ring.write(index, slot);
         assert_eq!(ring.read(index.wrapping_add(8)), slot);
     }
@@ -43,12 +44,12 @@ fn any_index_falls_on_a_slot() {
 
 #[test]
 fn a_ring_is_not_made_outside_or_askew() {
-    let (region, _fd) = Region::create(4096).expect("region");
+    let (region, _fd) = MemifRegion::create(4096).expect("region");
     let region = Arc::new(region);
-    assert!(Ring::at(&region, 4096 - ring_bytes(3), 3).is_some());
-    assert!(Ring::at(&region, 4096 - ring_bytes(3) + 8, 3).is_none());
-    assert!(Ring::at(&region, 4, 3).is_none());
-    assert!(Ring::at(&region, usize::MAX - 7, 3).is_none());
+    assert!(MemifRing::at(&region, 4096 - ring_bytes(3), 3).is_some());
+    assert!(MemifRing::at(&region, 4096 - ring_bytes(3) + 8, 3).is_none());
+    assert!(MemifRing::at(&region, 4, 3).is_none());
+    assert!(MemifRing::at(&region, usize::MAX - 7, 3).is_none());
 }
 
 #[test]

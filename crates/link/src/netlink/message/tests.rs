@@ -23,8 +23,8 @@ fn message(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn only(bytes: &[u8]) -> Body {
-    let mut all: Vec<_> = Messages::new(bytes).collect();
+fn only(bytes: &[u8]) -> MessageBody {
+    let mut all: Vec<_> = NetlinkMessages::new(bytes).collect();
     assert_eq!(all.len(), 1);
     all.remove(0).body
 }
@@ -49,10 +49,10 @@ fn an_interface() {
         is_loopback: false,
     };
     let fact = Fact::Interface(expected);
-    assert_eq!(only(&message(NEW_LINK, 0, &payload)), Body::Is(fact.clone()));
-    assert_eq!(only(&message(DEL_LINK, 0, &payload)), Body::Gone(fact));
+    assert_eq!(only(&message(NEW_LINK, 0, &payload)), MessageBody::Is(fact.clone()));
+    assert_eq!(only(&message(DEL_LINK, 0, &payload)), MessageBody::Gone(fact));
     payload[0] = 7;
-    assert_eq!(only(&message(DEL_LINK, 0, &payload)), Body::Other, "a bridge's word");
+    assert_eq!(only(&message(DEL_LINK, 0, &payload)), MessageBody::Other, "a bridge's word");
 }
 
 #[test]
@@ -69,12 +69,12 @@ fn a_route_with_several_next_hops_is_several_routes() {
     payload.extend(attribute(6, &20_u32.to_ne_bytes()));
     payload.extend(attribute(9, &[hop(3, 1), hop(4, 2)].concat()));
     let bytes = [message(NEW_ROUTE, 0x10, &payload), message(DONE, 0, &[0; 4])].concat();
-    let all: Vec<_> = Messages::new(&bytes).collect();
+    let all: Vec<_> = NetlinkMessages::new(&bytes).collect();
     assert_eq!((all.len(), all[0].is_interrupted, all[2].is_interrupted), (3, true, false));
     let hops: Vec<_> = all[..2]
         .iter()
         .map(|message| match &message.body {
-            Body::Is(Fact::Route(route)) => {
+            MessageBody::Is(Fact::Route(route)) => {
                 assert_eq!((route.prefix_len, route.metric, route.table), (8, 20, 254));
                 (route.interface.unwrap(), route.gateway.unwrap().to_string())
             }
@@ -82,7 +82,7 @@ fn a_route_with_several_next_hops_is_several_routes() {
         })
         .collect();
     assert_eq!(hops, [(3, "10.0.0.1".to_owned()), (4, "10.0.0.2".to_owned())]);
-    assert_eq!(all[2].body, Body::Done);
+    assert_eq!(all[2].body, MessageBody::Done);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_gateway_of_the_other_family() {
     let mut payload = vec![2, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
     let via = [&10_u16.to_ne_bytes()[..], &[0xfe, 0x80], &[0; 13], &[1]].concat();
     payload.extend(attribute(18, &via));
-    let Body::Is(Fact::Route(route)) = only(&message(NEW_ROUTE, 0, &payload)) else {
+    let MessageBody::Is(Fact::Route(route)) = only(&message(NEW_ROUTE, 0, &payload)) else {
         panic!("a route");
     };
     assert_eq!(route.gateway, Some("fe80::1".parse().unwrap()));
@@ -100,22 +100,22 @@ fn a_gateway_of_the_other_family() {
 #[test]
 fn an_error_carries_its_number() {
     let body = only(&message(ERROR, 0, &(-libc::EPERM).to_ne_bytes()));
-    assert_eq!(body, Body::Error(libc::EPERM));
-    assert_eq!(only(&message(ERROR, 0, &i32::MIN.to_ne_bytes())), Body::Other);
+    assert_eq!(body, MessageBody::Error(libc::EPERM));
+    assert_eq!(only(&message(ERROR, 0, &i32::MIN.to_ne_bytes())), MessageBody::Other);
 }
 
 #[test]
 fn lengths_that_lie_end_the_reading() {
     let short = [12_u32.to_ne_bytes(), [0; 4]].concat();
-    assert_eq!(Messages::new(&short).count(), 0);
+    assert_eq!(NetlinkMessages::new(&short).count(), 0);
     let beyond = [99_u32.to_ne_bytes(), [0; 4]].concat();
-    assert_eq!(Messages::new(&beyond).count(), 0);
+    assert_eq!(NetlinkMessages::new(&beyond).count(), 0);
     let mut payload = vec![2, 24, 0, 0, 3, 0, 0, 0];
     payload.extend([200, 0, 1, 0, 10, 0, 0, 1]);
-    assert_eq!(only(&message(NEW_ADDRESS, 0, &payload)), Body::Other);
+    assert_eq!(only(&message(NEW_ADDRESS, 0, &payload)), MessageBody::Other);
     payload.truncate(8);
     payload.extend([0, 0, 1, 0, 10, 0, 0, 1]);
-    assert_eq!(only(&message(NEW_ADDRESS, 0, &payload)), Body::Other);
+    assert_eq!(only(&message(NEW_ADDRESS, 0, &payload)), MessageBody::Other);
 }
 
 proptest! {
@@ -131,6 +131,6 @@ proptest! {
         bytes.extend(message(DONE, 0, &[]));
         bytes.truncate(cut);
         // Every message takes sixteen bytes, every next hop eight.
-        prop_assert!(Messages::new(&bytes).count() <= bytes.len() / 8);
+        prop_assert!(NetlinkMessages::new(&bytes).count() <= bytes.len() / 8);
     }
 }

@@ -8,14 +8,14 @@ use super::*;
 use crate::{Owner, PortRanges};
 
 /// Runs a program as the kernel does. The VLAN tag is absent.
-fn run(program: &[Instruction], frame: &[u8]) -> u32 {
+fn run(program: &[FilterInstruction], frame: &[u8]) -> u32 {
     let (mut a, mut x, mut memory, mut at) = (0_u32, 0_u32, [0_u32; 16], 0);
     let load = |offset: u32, count: usize| -> Option<u32> {
         let bytes = frame.get(offset as usize..)?.get(..count)?;
         Some(bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
     };
     loop {
-        let Instruction { code, jump_true, jump_false, value } = program[at];
+        let FilterInstruction { code, jump_true, jump_false, value } = program[at];
         at += 1;
         let is_true = match code {
             JUMP_EQUAL => a == value,

@@ -52,8 +52,8 @@ fn each_instruction_has_its_opcode() {
 fn jumps_count_from_the_instruction_behind_them() {
     let mut a = Assembler::new();
     let (near, far) = (a.label(), a.label());
-    a.jump_if(R1, When::Greater, R2, far);
-    a.jump_if_number(R1, When::Equal, 7, near);
+    a.jump_if(R1, JumpCondition::Greater, R2, far);
+    a.jump_if_number(R1, JumpCondition::Equal, 7, near);
     a.jump(near);
     a.place(near);
     a.exit();

@@ -8,8 +8,8 @@ fn layout() -> Layout {
     Layout { producer: 0, consumer: 64, flags: 128, desc: 192 }
 }
 
-fn mapping() -> Mapping {
-    Mapping::anonymous(4096).expect("memory")
+fn mapping() -> RingMapping {
+    RingMapping::anonymous(4096).expect("memory")
 }
 
 #[test]
@@ -21,15 +21,15 @@ fn a_layout_outside_of_the_mapping_is_refused() {
         Layout { desc: u64::MAX, ..layout() },
     ];
     for layout in bad {
-        assert!(Producer::<u64>::new(mapping(), &layout, SIZE).is_err());
+        assert!(XdpProducer::<u64>::new(mapping(), &layout, SIZE).is_err());
     }
-    assert!(Producer::<u64>::new(mapping(), &layout(), 3).is_err(), "no power of two");
-    assert!(Producer::<u64>::new(mapping(), &layout(), SIZE).is_ok());
+    assert!(XdpProducer::<u64>::new(mapping(), &layout(), 3).is_err(), "no power of two");
+    assert!(XdpProducer::<u64>::new(mapping(), &layout(), SIZE).is_ok());
 }
 
 #[test]
 fn a_producer_stops_when_the_ring_is_full_and_goes_on_when_it_is_not() {
-    let mut producer = Producer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
+    let mut producer = XdpProducer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
     for round in 0..1000u32 {
         for number in 0..SIZE {
             assert!(producer.put(u64::from(round * SIZE + number)));
@@ -44,12 +44,12 @@ fn a_producer_stops_when_the_ring_is_full_and_goes_on_when_it_is_not() {
 
 #[test]
 fn a_consumer_takes_what_was_produced_and_no_more() {
-    let mut consumer = Consumer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
+    let mut consumer = XdpConsumer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
     assert_eq!(consumer.take(), None);
     let mut produced = 0u32;
     for round in 0..1000u32 {
         for _ in 0..round % (SIZE + 1) {
-            // SAFETY: the entry is inside, and nobody else is at this ring.
+            // SAFETY: the entry is in bounds, and only this thread accesses the ring.
             unsafe { consumer.ring.entry(produced).write(u64::from(produced)) };
             produced += 1;
         }
@@ -67,14 +67,14 @@ fn a_consumer_takes_what_was_produced_and_no_more() {
 
 #[test]
 fn an_index_that_ran_past_the_ring_leads_nowhere_outside() {
-    let mut consumer = Consumer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
+    let mut consumer = XdpConsumer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
     consumer.ring.producer().store(u32::MAX, Ordering::Release);
     assert_eq!(consumer.waiting(), SIZE);
 }
 
 #[test]
 fn the_kernel_asks_for_a_wakeup_by_a_flag() {
-    let producer = Producer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
+    let producer = XdpProducer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
     assert!(!producer.needs_wakeup());
     producer.ring.flags().store(libc::XDP_RING_NEED_WAKEUP, Ordering::Relaxed);
     assert!(producer.needs_wakeup());

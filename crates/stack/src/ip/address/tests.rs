@@ -1,4 +1,4 @@
-//! Our addresses: prefixes, broadcast, which to send from.
+//! Local addresses: prefixes, broadcast, source address selection.
 
 use super::*;
 use core::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! The cache of neighbours, in virtual time: states, rates, floods.
+//! Neighbour cache in virtual time: states, rates, floods.
 
 use super::*;
 use core::net::Ipv4Addr;
@@ -63,7 +63,7 @@ fn three_questions_a_second_apart_and_then_failure() {
     cache.on_timeout(s(3));
     assert_eq!(decided(&mut cache), [(ip(1), false)]);
     assert_eq!(cache.poll_timeout(), None);
-    assert_eq!(cache.on_claim(s(4), answer(1, MAC)), Heard::Ignored, "nobody asks any more");
+    assert_eq!(cache.on_claim(s(4), answer(1, MAC)), Heard::Ignored, "no request is pending");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_stale_neighbour_is_used_and_then_probed() {
     }
     cache.on_timeout(s(39));
     assert!(!cache.is_fresh(s(39), place));
-    assert_eq!(cache.find(s(40), ip(1), true), None, "everybody is asked");
+    assert_eq!(cache.find(s(40), ip(1), true), None, "the request is broadcast");
     assert_eq!(cache.poll_question(s(40)), Some(Question { ip: ip(1), mac: None }));
 }
 
@@ -124,7 +124,7 @@ fn a_probe_that_is_answered_ends_the_probing() {
 }
 
 #[test]
-fn nothing_is_learnt_that_nobody_asked_for() {
+fn neighbour_cache_ignores_unsolicited_claims() {
     let mut cache = Neighbours::new(s(0));
     for n in 0..5000 {
         assert_eq!(cache.on_claim(s(0), answer(n, MAC)), Heard::Ignored);
@@ -154,7 +154,7 @@ fn a_claim_that_does_not_replace_only_raises_doubt() {
 }
 
 #[test]
-fn an_answer_nobody_waits_for_does_not_make_a_stale_one_reachable() {
+fn unsolicited_answer_does_not_refresh_stale_neighbour() {
     let (mut cache, place) = known();
     assert!(cache.is_fresh(s(31), place));
     cache.on_claim(s(31), answer(1, MAC));
@@ -173,7 +173,7 @@ fn a_flood_of_destinations_keeps_those_that_answered() {
         assert!(cache.questions.len() <= UNANSWERED_MAX);
         cache.poll_decided();
     }
-    assert!(cache.is_fresh(s(1), place), "who answered is not forgotten for who does not");
+    assert!(cache.is_fresh(s(1), place), "resolved entries are not evicted for unresolved ones");
     assert!(questions <= SOLICITATIONS_PER_S as usize);
     let of_neighbours = cache.entries.len() - 1;
     assert!(of_neighbours <= UNANSWERED_MAX + 2);
@@ -200,12 +200,12 @@ fn a_full_table_forgets_the_one_unused_for_longest() {
 fn other_routes_make_every_place_stale_and_leave_the_neighbours_known() {
     let mut cache = Neighbours::new(s(0));
     assert!(cache.set(s(0), ip(1), MAC));
-    let (place, everybody) = (cache.find(s(0), ip(1), false).unwrap(), cache.everybody());
-    assert!(cache.is_fresh(s(0), place) && cache.is_fresh(s(0), everybody));
+    let (place, shared) = (cache.find(s(0), ip(1), false).unwrap(), cache.without_address());
+    assert!(cache.is_fresh(s(0), place) && cache.is_fresh(s(0), shared));
     cache.outdate();
-    assert!(!cache.is_fresh(s(0), place) && !cache.is_fresh(s(0), everybody));
+    assert!(!cache.is_fresh(s(0), place) && !cache.is_fresh(s(0), shared));
     let again = cache.find(s(0), ip(1), false).unwrap();
-    assert!(cache.is_fresh(s(0), again) && cache.is_fresh(s(0), cache.everybody()));
+    assert!(cache.is_fresh(s(0), again) && cache.is_fresh(s(0), cache.without_address()));
     assert_eq!(cache.mac(again), MAC);
 }
 
@@ -217,11 +217,11 @@ fn a_place_is_worth_nothing_after_its_neighbour_was_removed() {
     cache.find(s(1), ip(2), true);
     cache.poll_question(s(1));
     cache.on_claim(s(1), answer(2, OTHER_MAC));
-    assert!(!cache.is_fresh(s(1), place), "somebody else has it");
+    assert!(!cache.is_fresh(s(1), place), "its slot was reused");
 }
 
 #[test]
-fn a_permanent_neighbour_stays_and_listens_to_nobody() {
+fn permanent_neighbour_ignores_claims() {
     let mut cache = Neighbours::new(s(0));
     cache.find(s(0), ip(1), true);
     assert!(cache.set(s(0), ip(1), MAC));

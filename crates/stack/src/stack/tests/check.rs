@@ -1,4 +1,4 @@
-//! Every setting is refused by its own name.
+//! Invalid settings are rejected with their names.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Endpoints that share an address: who gets what comes.
+//! UDP endpoints that share an address: selection of the receiver.
 
 use super::*;
 use crate::error::{BindError, OperationError};
@@ -15,7 +15,7 @@ impl Host {
         self.stack.bind_datagram_beside(local, sharing, PoolId(0)).unwrap()
     }
 
-    /// Who hears a datagram from a port of the peer; `None`: nobody.
+    /// Returns the endpoint that receives a datagram from a port of the peer.
     fn who_hears(&mut self, src_port: u16) -> Option<DatagramId> {
         let bytes = datagram(PEER.into(), OURS.into(), (src_port, 53), b"x");
         self.give(&frame4(Protocol::Udp, &bytes));
@@ -101,7 +101,7 @@ fn what_is_spread_stays_where_it_went_and_reaches_all() {
 }
 
 #[test]
-fn who_has_a_peer_hears_it_first_and_nobody_else() {
+fn connected_endpoint_receives_only_from_its_peer() {
     let mut host = Host::new();
     let one = host.bind_beside(ANY, SPREAD);
     let other = host.bind_beside(ANY, SPREAD);
@@ -128,18 +128,18 @@ fn who_has_a_peer_hears_it_first_and_nobody_else() {
 }
 
 #[test]
-fn nobody_is_there_for_whom_all_peers_are_others() {
+fn datagram_for_connected_endpoints_of_other_peers_is_refused() {
     let mut host = Host::new();
     host.meet(PEER.into());
     let id = host.bind_beside(ANY, ALONE);
     host.stack.connect_datagram(id, Some(SocketAddr::new(PEER.into(), 5001))).unwrap();
     let frames = host.reply(&frame4(Protocol::Udp, &datagram4(53, b"x")));
-    assert_eq!(frames.len(), 1, "the sender is told that the port is closed");
+    assert_eq!(frames.len(), 1, "the sender gets port unreachable");
     assert_eq!(host.dropped(Drop::NoEndpoint), 1);
 }
 
 #[test]
-fn an_icmp_error_is_for_whoever_would_hear_the_peer() {
+fn icmp_error_goes_to_endpoint_that_receives_from_peer() {
     let mut host = Host::new();
     host.meet(PEER.into());
     let with_peer = host.bind_beside(ONE, SHARED);

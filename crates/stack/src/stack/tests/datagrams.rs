@@ -142,7 +142,7 @@ fn what_cannot_be_sent_is_refused() {
 }
 
 #[test]
-fn what_nobody_takes_is_bounded() {
+fn untaken_datagrams_are_bounded() {
     let mut host = Host::new();
     host.memory = HeapMemory::new(1000, 64);
     let id = host.bind(53);

@@ -56,7 +56,7 @@ fn echo_with_any_code_is_answered_with_that_code() {
 }
 
 #[test]
-fn an_echo_waits_for_the_link_and_crowds_out_nobody() {
+fn echo_reply_waits_for_neighbour_without_displacing_others() {
     let mut host = Host::new();
     let echo = icmp4::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
     let message = message4(echo, b"ping");
@@ -75,7 +75,7 @@ fn an_echo_waits_for_the_link_and_crowds_out_nobody() {
 }
 
 #[test]
-fn echoes_that_are_wrong_or_to_everybody_are_not_answered() {
+fn invalid_and_broadcast_echoes_are_not_answered() {
     let mut host = Host::new();
     let echo = icmp4::Repr::Echo { code: 0, identifier: 3, sequence: 9 };
     let mut message = message4(echo, b"ping");
@@ -228,7 +228,7 @@ fn an_error_reaches_the_endpoint_that_sent() {
 }
 
 #[test]
-fn a_smaller_path_is_learnt_from_who_can_know() {
+fn path_mtu_is_learnt_from_matching_quotes() {
     let mut host = Host::new();
     let id = host.bind6(53);
     host.meet(PEER6.into());
@@ -253,7 +253,7 @@ fn a_smaller_path_is_learnt_from_who_can_know() {
     host.send(id, peer6(), &[0; 1452]).unwrap();
 }
 
-/// The notice of what was told last, and the bytes that it quotes, whose buffer goes back.
+/// Returns the notice of the last event and its quoted bytes; frees the buffer.
 fn notice(host: &mut Host) -> Option<(Notice, Vec<u8>)> {
     let mut notice = host.stack.take_notice()?;
     let quote = notice.quote.take().map(|chunk| {
@@ -284,7 +284,7 @@ fn a_notice_says_who_complains_and_quotes_for_who_asks() {
         assert_eq!(quote, quoted);
         assert_eq!(host.stack.take_notice(), None, "once");
     }
-    // A quote that nobody takes goes with the endpoint.
+    // An untaken quote is freed with the endpoint.
     host.give(&unreachable((53, 5000), 3));
     assert_eq!(host.memory.in_use(), 1);
     host.stack.close_datagram(id, &mut host.memory).unwrap();

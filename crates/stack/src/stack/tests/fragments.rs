@@ -316,8 +316,8 @@ fn two_answers_in_parts_do_not_share_an_identification() {
     assert_ne!(identification(&one[0]).identification, identification(&other[0]).identification);
 }
 
-/// Nobody can tell from fragments whether they are the kernel's, so both stacks get them. What is
-/// not asked for here is answered there.
+/// Fragments do not show whether they are the kernel's, so both stacks get them. Packets for ports
+/// unused here are answered by the kernel.
 #[test]
 fn what_comes_in_fragments_to_a_shared_address_is_left_to_the_kernel() {
     let mut host = Host::with(|config| config.external_neighbours = true);
@@ -329,7 +329,7 @@ fn what_comes_in_fragments_to_a_shared_address_is_left_to_the_kernel() {
         host.give(&frame);
     }
     assert_eq!(host.receive(), Some((peer(), vec![1; 3000])), "a port of ours");
-    // Ports of nobody here, and what the kernel answers for the host.
+    // Ports unused here, and packets that the kernel answers for the host.
     let mut frames = cut4(2, Protocol::Udp, &datagram4(54, &[1; 3000]), 1480);
     frames.extend(cut6(2, &datagram6(54, &[1; 3000]), 1232, &[]));
     let syn = [0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 4, 0, 0, 0, 0, 0, 1, 2, 3, 4];

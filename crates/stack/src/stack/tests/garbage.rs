@@ -1,4 +1,4 @@
-//! Whatever arrives, nothing panics, every frame is counted, and nothing leaks.
+//! Random frames: no panic, every frame counted, no leak.
 
 use proptest::prelude::*;
 
@@ -99,7 +99,7 @@ proptest! {
         let mut host = Host::new();
         host.bind(53);
         run(&mut host, &frames, false);
-        // Noise is for nobody: each frame was dropped, for one reason.
+// Each frame was dropped, for one reason.
         let drops: u64 = host.stack.counters().drops().map(|(_, count)| count).sum();
         prop_assert_eq!(drops, frames.len() as u64);
     }

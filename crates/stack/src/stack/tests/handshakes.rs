@@ -1,8 +1,8 @@
-//! Connections that begin and end, by the way of usual headers and by the full way: two stacks of
+//! Connections that begin and end, by the way of usual headers and by the slow path: two stacks of
 //! one secret, of which only one reads headers at once, get the same frames, commands and times.
 //! Whatever they send, tell and count is equal after every step.
 //!
-//! `expected.rs` does the same with what happens in between.
+//! `fast_path.rs` does the same with what happens in between.
 
 use proptest::prelude::*;
 
@@ -50,7 +50,7 @@ enum Harm {
     /// A byte of the TCP header changes on the way.
     Byte(u8),
     Cut,
-    /// It comes from nobody's address.
+    /// The source address is invalid.
     Source,
 }
 
@@ -147,7 +147,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Who calls, and is called.
+/// Both ends of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Caller {
     ours: IpAddr,
@@ -233,8 +233,8 @@ impl Twins {
                     config.tcp.syn_cookies = crate::config::SynCookies::Always;
                 }
             });
-            host.stack.goes_full_way = full;
-            host.stack.tcp.send_full_way(full);
+            host.stack.takes_slow_path = full;
+            host.stack.tcp.send_by_slow_path(full);
             host.meet(PEER.into());
             host.meet(PEER6.into());
             listeners = [IpAddr::V4(OURS), IpAddr::V6(OURS6)]
@@ -411,7 +411,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn both_ways_are_one(
+    fn fast_path_equals_slow_path(
         cookies in prop::bool::weighted(0.2),
         steps in prop::collection::vec(step(), 1..150),
     ) {

@@ -1,4 +1,4 @@
-//! ARP, neighbour discovery, VLANs: who is answered, and what is believed.
+//! ARP, neighbour discovery, VLANs: replies, and accepted or ignored claims.
 
 use super::*;
 use crate::wire::{extension, mld};
@@ -50,14 +50,14 @@ fn questions_for_us_are_answered_and_others_ignored() {
     assert_eq!((answer.sender_mac, answer.sender_ip), (OUR_MAC, OURS));
     assert_eq!((answer.target_mac, answer.target_ip), (PEER_MAC, PEER));
     assert!(host.reply(&arp(Request, PEER, ROUTER)).is_empty());
-    // Somebody asks before he takes an address (RFC 5227).
+    // A probe before another host uses an address (RFC 5227).
     let frames = host.reply(&arp(Request, Ipv4Addr::UNSPECIFIED, OURS));
     assert_eq!(open_arp(&frames[0]).1.sender_ip, OURS);
     assert_eq!(host.stack.counters().drops().map(|(_, count)| count).sum::<u64>(), 0);
 }
 
 #[test]
-fn what_nobody_asked_for_is_counted_and_not_believed() {
+fn unsolicited_link_messages_are_counted_and_ignored() {
     let mut host = Host::new();
     host.drops(&arp(Reply, PEER, OURS), Drop::BadNeighbourMessage);
     host.drops(&arp(Request, OURS, OURS), Drop::BadNeighbourMessage);
@@ -156,11 +156,11 @@ fn solicitations_for_us_are_answered() {
         };
         assert_eq!((target, target_mac, solicited), (OURS6, Some(OUR_MAC), true));
     }
-    // Somebody tries whether the address is free.
-    let nobody = Ipv6Addr::UNSPECIFIED;
-    let frames = host.reply(&discovery((nobody, GROUP), question(None)));
+    // Duplicate address detection by another host.
+    let unspecified = Ipv6Addr::UNSPECIFIED;
+    let frames = host.reply(&discovery((unspecified, GROUP), question(None)));
     assert_eq!(open6(&frames[0]).1.dst.to_string(), "ff02::1");
-    let contradiction = discovery((nobody, GROUP), question(Some(PEER_MAC)));
+    let contradiction = discovery((unspecified, GROUP), question(Some(PEER_MAC)));
     host.drops(&contradiction, Drop::BadNeighbourMessage);
     let other = ndp::Repr::Solicitation { target: PEER6, source_mac: None };
     assert!(host.reply(&discovery((PEER6, GROUP), other)).is_empty());
@@ -251,7 +251,7 @@ fn a_vlan_is_worn_and_asked_for() {
 }
 
 #[test]
-fn with_external_neighbours_somebody_else_is_asked() {
+fn external_neighbours_are_requested_from_caller() {
     let mut host = Host::with(|config| config.external_neighbours = true);
     let id = host.bind(53);
     host.send(id, peer(), b"hello").unwrap();
@@ -370,7 +370,7 @@ fn a_refusal_waits_until_it_is_known_where_the_host_is() {
     assert_eq!(tcp::Repr::parse(&tcp::View::new(segment).unwrap()).flags.0, 0x14, "RST and ACK");
     assert_eq!(host.dropped(Drop::NextHopUnresolved), 0);
 
-    // Those who never say where they are get no answer, and keep nobody else's for ever.
+    // Unresolved hosts get no answer, and do not block the answers of others.
     let mut host = Host::new();
     for last in 100..200 {
         host.give(&from_host(last));
@@ -395,7 +395,7 @@ fn a_refusal_goes_another_way_when_routes_change() {
 }
 
 #[test]
-fn a_syn_to_everybody_or_from_nobody_is_not_answered() {
+fn syn_with_broadcast_or_invalid_address_is_not_answered() {
     let mut host = Host::new();
     host.meet(PEER.into());
     for any in ["0.0.0.0:80", "[::]:80"] {

@@ -1,4 +1,4 @@
-//! How much may be in flight: slow start, and what decides after it.
+//! Congestion control: slow start and congestion avoidance.
 //!
 //! Read first: RFC 5681 §3.1 (slow start and congestion avoidance), RFC 3465 (byte counting), RFC
 //! 9406 (when to leave slow start), then `new_reno.rs` and `cubic.rs`.
@@ -104,7 +104,7 @@ impl Algorithm {
             let bytes = if let Self::Start(start) = self { start.paced(bytes) } else { bytes };
             window.grow(bytes.min(window.ssthresh - window.cwnd));
         } else {
-            self.settle(kind).avoid(window, growth);
+            self.end_slow_start(kind).avoid(window, growth);
         }
     }
 
@@ -122,18 +122,18 @@ impl Algorithm {
         {
             // RFC 9406 §4.2: the delay has grown for good, the window is large enough.
             window.ssthresh = window.cwnd;
-            self.settle(kind);
+            self.end_slow_start(kind);
         }
     }
 
     /// There is congestion: the new threshold in bytes.
     pub(crate) fn reduce(&mut self, kind: Kind, window: &Window, flight: u32, mss: u32) -> u32 {
-        self.settle(kind).reduce(window, flight, mss)
+        self.end_slow_start(kind).reduce(window, flight, mss)
     }
 
     /// See [`Congestion::undo`].
     pub(crate) fn undo(&mut self, kind: Kind, cwnd: u32) {
-        self.settle(kind).undo(cwnd);
+        self.end_slow_start(kind).undo(cwnd);
     }
 
     /// See [`Congestion::pause`].
@@ -145,8 +145,8 @@ impl Algorithm {
         }
     }
 
-    /// Ends the first slow start.
-    fn settle(&mut self, kind: Kind) -> &mut dyn Congestion {
+    /// Ends the first slow start; returns the algorithm that follows it.
+    fn end_slow_start(&mut self, kind: Kind) -> &mut dyn Congestion {
         if let Self::Start(_) = self {
             *self = match kind {
                 Kind::NewReno => Self::NewReno(NewReno::default()),

@@ -1,4 +1,4 @@
-//! The way out of control segments, which have no text: SYN, SYN-ACK, ACK and RST.
+//! Output of control segments without text: SYN, SYN-ACK, ACK and RST.
 //!
 //! Read first: `output.rs`; `wire/control.rs` for how they are written.
 //!
@@ -11,28 +11,28 @@ use crate::wire::control::Way;
 /// Writes a control segment from the first of two hosts to the second.
 #[inline(always)]
 pub(in crate::tcp) fn write<M>(
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     (hosts, service): ((IpAddr, IpAddr), Service),
     control: Control,
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
     if let (IpAddr::V4(src), IpAddr::V4(dst)) = hosts
-        && !cx.config.tx_checksum
-        && let Some(Some(link)) = cx.ip.usual_link(hop)
+        && !context.config.tx_checksum
+        && let Some(Some(link)) = context.ip.usual_link(hop)
     {
         let Service { dscp, hop_limit } = service;
         if let Some(len) = control.emit(&Way { link, src, dst, dscp, hop_limit }, frame) {
-            cx.counters.totals.segments_out += 1;
+            context.counters.totals.segments_out += 1;
             return Transmit { len, ..Transmit::default() };
         }
     }
-    write_any(cx, (hosts, service), control, hop, frame)
+    write_any(context, (hosts, service), control, hop, frame)
 }
 
 #[inline(never)]
 fn write_any<M>(
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     ((local, remote), service): ((IpAddr, IpAddr), Service),
     control: Control,
     hop: Hop,
@@ -41,26 +41,26 @@ fn write_any<M>(
     let head = control.repr();
     let (local_port, remote_port) = (head.src_port, head.dst_port);
     let flow = Flow { local, remote, local_port, remote_port };
-    write_reply(cx, (&flow, &head, service), hop, frame)
+    write_reply(context, (&flow, &head, service), hop, frame)
 }
 
 /// Writes an acknowledgment at `seq` with nothing else in it. `None`: there may be more to say, and
-/// it has to go the full way; nothing happened.
+/// it has to go the slow path; nothing happened.
 #[inline(always)]
 pub(super) fn send_ack<M>(
     conn: &mut Connection,
     shard: &Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     (hop, seq): (Hop, SeqNum),
     frame: &mut [u8],
 ) -> Option<Transmit> {
     #[cfg(test)]
-    if shard.sends_full_way {
+    if shard.sends_by_slow_path {
         return None;
     }
-    let is_plain = cx.config.tcp.path_mtu_discovery
-        && !conn.facts.has(Facts::ECE_DUE)
-        && !conn.receive.has_gap()
+    let is_plain = context.config.tcp.path_mtu_discovery
+        && !conn.flags.has(ConnFlags::ECE_DUE)
+        && !conn.receive.queue.has_gap()
         && shard.rares.get(conn).is_none();
     if !is_plain {
         return None;
@@ -69,17 +69,17 @@ pub(super) fn send_ack<M>(
         src_port: conn.ends.local_port(),
         dst_port: conn.ends.remote_port(),
         seq,
-        ack: conn.rcv_nxt,
+        ack: conn.receive.nxt,
         flags: Flags::ACK,
         window: window::announce(conn),
-        times: times(conn, cx.now),
+        times: times(conn, context.now),
         offers: None,
     };
     let hosts = (shard.locals.local(&conn.ends), conn.ends.remote());
-    let transmit = write(cx, (hosts, conn.cold.service), control, hop, frame);
-    conn.last_ack_sent = conn.rcv_nxt;
+    let transmit = write(context, (hosts, conn.cold.service), control, hop, frame);
+    conn.receive.last_ack_sent = conn.receive.nxt;
     conn.cold.ack_at = Deadline::NEVER;
-    conn.facts.clear(Facts::ACK_NOW.or(Facts::PURE_ACK));
+    conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
     Some(transmit)
 }
 
@@ -87,22 +87,22 @@ pub(super) fn send_ack<M>(
 #[inline(always)]
 pub(in crate::tcp) fn times(conn: &Connection, now: Instant) -> Option<Timestamps> {
     let value = timestamp(now, conn.cold.ts_offset);
-    let times = Timestamps { value, echo: conn.ts_recent };
-    conn.facts.has(Facts::TIMESTAMPS).then_some(times)
+    let times = Timestamps { value, echo: conn.receive.ts_recent };
+    conn.flags.has(ConnFlags::TIMESTAMPS).then_some(times)
 }
 
 /// Writes the RST of a connection that we ended. `None`: it waits for its next hop, or has none.
 #[inline(never)]
-pub(super) fn send_reset<M>(
-    replies: &mut Replies,
-    cx: &mut Cx<'_, M>,
+fn send_reset<M>(
+    control_queue: &mut ControlQueue,
+    context: &mut Context<'_, M>,
     reset: &Reset,
     frame: &mut [u8],
 ) -> Option<Transmit> {
     let Reset { flow, seq, ack, times, service } = *reset;
-    let NextHop::Ready(hop) = cx.ip.next_hop(cx.now, flow.remote) else {
+    let NextHop::Ready(hop) = context.ip.next_hop(context.now, flow.remote) else {
         // It waits like any other, or is lost like any other.
-        return send_reply(replies, cx, &reset.reply(), frame);
+        return send_reply(control_queue, context, &reset.reply(), frame);
     };
     let control = Control {
         src_port: flow.local_port,
@@ -114,5 +114,58 @@ pub(super) fn send_reset<M>(
         times,
         offers: None,
     };
-    Some(write(cx, ((flow.local, flow.remote), service), control, hop, frame))
+    Some(write(context, ((flow.local, flow.remote), service), control, hop, frame))
+}
+
+/// Sends the next of the queued segments.
+#[inline(never)]
+pub(super) fn send_queued<M>(
+    control_queue: &mut ControlQueue,
+    context: &mut Context<'_, M>,
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    while let Some(reply) = control_queue.pop() {
+        if let Some(transmit) = send_reply(control_queue, context, &reply, frame) {
+            return Some(transmit);
+        }
+    }
+    while let Some(reset) = control_queue.pop_reset() {
+        if let Some(transmit) = send_reset(control_queue, context, &reset, frame) {
+            return Some(transmit);
+        }
+    }
+    None
+}
+
+fn send_reply<M>(
+    control_queue: &mut ControlQueue,
+    context: &mut Context<'_, M>,
+    reply: &Reply,
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    let hop = match context.ip.next_hop(context.now, reply.flow.remote) {
+        NextHop::Ready(hop) => hop,
+        // RFC 1122 §2.3.2.2: saved, rather than discarded.
+        NextHop::Waiting => {
+            if control_queue.park(*reply) {
+                context.counters.drop(Drop::NextHopUnresolved);
+            }
+            return None;
+        }
+        NextHop::NoRoute => {
+            context.counters.drop(Drop::NextHopUnresolved);
+            return None;
+        }
+    };
+    let head = Repr {
+        src_port: reply.flow.local_port,
+        dst_port: reply.flow.remote_port,
+        seq: reply.seq,
+        ack: reply.ack,
+        flags: reply.flags,
+        window: reply.window,
+        urgent: 0,
+        options: reply.options,
+    };
+    Some(write_reply(context, (&reply.flow, &head, reply.service), hop, frame))
 }

@@ -1,4 +1,4 @@
-//! The receive queue against a stream whose every byte is known.
+//! The receive queue against a reference stream.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What an acknowledgment does, from the cheapest case to all of it.
+//! Processing of acknowledgments, from the cheapest case to full recovery.
 //!
 //! Read first: RFC 5681 §2 (what a duplicate ACK is), RFC 8985 §6.2 (the steps on an ACK), RFC
 //! 9937 §6 (how much may leave in recovery).

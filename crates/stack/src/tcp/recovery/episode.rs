@@ -1,4 +1,4 @@
-//! Episodes: how a reduction of the window begins and ends, and how it is taken back.
+//! Recovery episodes: window reduction, its end, and its undo.
 //!
 //! Read first: RFC 6675 §5 and RFC 6582 §3.2 (fast recovery), RFC 3168 §6.1.2 (marks), RFC 5682
 //! §2.1 and §3.1 (F-RTO), RFC 3522 §3 and RFC 4015 §3.2 (Eifel: timestamps), RFC 3708 §3

@@ -1,4 +1,4 @@
-//! What was sent, what became of it, what must be sent again, and how much may be in flight.
+//! Loss recovery: sent ranges, loss detection, retransmission, data in flight.
 //!
 //! Read first: RFC 6298 (the timer), RFC 5681 §3 (congestion control), RFC 8985 (RACK-TLP), RFC
 //! 9937 (how recovery is paced), then RFC 6582 (recovery without SACK) and RFC 3522 / RFC 5682
@@ -44,7 +44,8 @@
 
 mod acknowledge;
 mod episode;
-mod first;
+mod fast_path;
+mod policy;
 mod rack;
 mod records;
 mod rtt;
@@ -56,8 +57,9 @@ mod timer;
 use core::time::Duration;
 
 pub(crate) use acknowledge::Cover;
+use policy::Policy;
 pub(crate) use records::Records;
-use records::{ALONE, NIL, Policy, Ring, State};
+use records::{ALONE, NIL, Ring, State};
 use rtt::{Rtt, micros, stamp};
 
 use super::congestion::{Algorithm, Window};

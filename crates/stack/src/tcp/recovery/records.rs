@@ -1,4 +1,4 @@
-//! Transmission records: what was sent, when, and what became of it.
+//! Transmission records: sent range, time, and state.
 //!
 //! Read first: RFC 8985 §5.2 (what RACK keeps per segment), RFC 6675 §3 (the scoreboard).
 //!
@@ -17,7 +17,7 @@
 //! Invariants
 //! - Records of a connection lie end to end and in order: no gap, no overlap.
 //! - The ring of sent order is sorted by `sent_us`.
-//! - Whoever reserved a record gets one: those reserved count as in use.
+//! - A reserved record is always available: reserved ones count as in use.
 //! - Nothing allocates after [`Records::new`]. As the pool runs dry, first new data joins the
 //!   newest record ([`Records::is_short`]), then SACK blocks that would need a split are left
 //!   alone ([`Records::may_split`]): both lose precision and no correctness.
@@ -25,8 +25,9 @@
 use alloc::vec::Vec;
 
 use super::Stress;
+use super::policy::Policy;
 use super::rtt::micros;
-use crate::config::{Congestion, TcpConfig};
+use crate::config::TcpConfig;
 use crate::seq::{SeqNum, SeqRange};
 use crate::slab::Spares;
 
@@ -90,23 +91,6 @@ impl Record {
     pub(super) const fn is_alone(&self, index: u32) -> bool {
         self.links[Ring::Sequence as usize].next == index
     }
-}
-
-/// What all connections of a shard have in common, in the units used here.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Policy {
-    pub(super) rto_initial_us: u32,
-    pub(super) rto_min_us: u32,
-    pub(super) rto_max_us: u32,
-    /// No RTO is less.
-    pub(super) rto_least_us: u32,
-    pub(super) initial_window: u32,
-    pub(super) congestion: Congestion,
-    pub(super) rack: bool,
-    pub(super) tail_loss_probes: bool,
-    pub(super) frto: bool,
-    pub(super) slow_start_after_idle: bool,
-    pub(super) slow_start_limits: bool,
 }
 
 /// The shard's pool of transmission records, and the policy of its connections.
@@ -263,7 +247,7 @@ impl Records {
         if record.range.end != end || !record.is_alone(index) || is_other != 0 {
             return None;
         }
-        // It was alone in both rings, and whoever takes it next puts it into others.
+        // It was alone in both rings; its next user inserts it into others.
         record.links[0].next = self.free;
         let what = (record.len(), record.sent_us);
         self.free = index;

@@ -10,7 +10,7 @@
 
 use core::time::Duration;
 
-use super::records::Policy;
+use super::policy::Policy;
 use crate::time::Instant;
 
 /// After so many units of 2^26 µs (five and a half minutes) the smallest RTT is looked for anew

@@ -1,4 +1,4 @@
-//! What the peer has beyond SND.UNA, and what follows from it without RACK.
+//! SACK scoreboard: data above SND.UNA that the peer has, and loss detection without RACK.
 //!
 //! Read first: RFC 2018 §4–§5 and §8, RFC 2883 §4 (D-SACK), RFC 6675 §4 (`IsLost`).
 //!

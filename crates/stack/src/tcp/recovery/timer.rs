@@ -1,4 +1,4 @@
-//! One timer, three uses: retransmission, tail loss probe, reordering.
+//! The recovery timer: retransmission, tail loss probe, reordering.
 //!
 //! Read first: RFC 6298 §5, RFC 8985 §7.2 (the probe's timeout) and §8 (one timer is enough).
 //!
@@ -7,7 +7,8 @@
 
 use core::time::Duration;
 
-use super::records::{NIL, Policy, Records, State};
+use super::policy::Policy;
+use super::records::{NIL, Records, State};
 use super::rtt::{back_off, stamp};
 use super::{Phase, RTO_AFTER_SYN_US, Recovery, Stress, Timeout, Timer, Whole, flag};
 use crate::seq::SeqNum;

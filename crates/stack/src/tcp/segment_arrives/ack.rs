@@ -1,4 +1,4 @@
-//! The ACK field (RFC 9293 §3.10.7.4 fifth): what the peer has, and how much more it takes.
+//! Processing of the ACK field (RFC 9293 §3.10.7.4 fifth): acknowledged data and send window.
 //!
 //! Read first: RFC 5961 §5 for which ACKs are believed, RFC 5681 and 6675 through `recovery`.
 
@@ -14,36 +14,36 @@ use crate::wire::tcp::{SACK_BLOCKS_MAX, SackBlock, Timestamps};
 pub(super) fn is_believable<M>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) -> bool {
     if let State::SynReceived(_) = conn.state {
         // A segment that acknowledges anything else is of another connection.
-        if segment.ack == conn.snd_nxt {
+        if segment.ack == conn.send.nxt {
             return true;
         }
-        cx.counters.drop(Drop::BadAck);
+        context.counters.drop(Drop::BadAck);
         if let Some(reply) = Reply::reset(segment) {
-            queue_reset(shard, cx, reply);
+            queue_reset(shard, context, reply);
         }
         return false;
     }
     if conn.state.is_fast_open() {
         // RFC 7413 §4.2.2: our SYN at least, and nothing that was never sent.
-        if segment.ack.at_or_after(conn.snd_una) && segment.ack.at_or_before(conn.snd_nxt) {
+        if segment.ack.at_or_after(conn.send.una) && segment.ack.at_or_before(conn.send.nxt) {
             return true;
         }
-        cx.counters.drop(Drop::BadAck);
+        context.counters.drop(Drop::BadAck);
         if let Some(reply) = Reply::reset(segment) {
-            queue_reset(shard, cx, reply);
+            queue_reset(shard, context, reply);
         }
         return false;
     }
     // RFC 5961 §5.2: not of what was never sent, and not older than any window.
-    let oldest = conn.snd_una - conn.cold.snd_wnd_max;
-    if segment.ack.after(conn.snd_nxt) || segment.ack.before(oldest) {
-        cx.counters.drop(Drop::BadAck);
-        challenge(conn, shard, cx);
+    let oldest = conn.send.una - conn.cold.snd_wnd_max;
+    if segment.ack.after(conn.send.nxt) || segment.ack.before(oldest) {
+        context.counters.drop(Drop::BadAck);
+        challenge(conn, shard, context);
         return false;
     }
     true
@@ -53,20 +53,20 @@ pub(super) fn is_believable<M>(
 pub(super) fn on_ack<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) -> bool {
     if let State::SynReceived(SynReceived { passive }) = conn.state {
-        on_established(conn, shard, cx, segment);
+        on_established(conn, shard, context, segment);
         close::establish(conn, Input::AckOfSyn);
         if !passive {
-            conn.facts.set(Facts::CONNECTED);
+            conn.flags.set(ConnFlags::CONNECTED);
         }
     }
     if conn.state.is_fast_open() {
-        on_fast_open_established(conn, shard, cx, segment);
+        on_fast_open_established(conn, shard, context, segment);
     }
-    if segment.ack.before(conn.snd_una) {
+    if segment.ack.before(conn.send.una) {
         // Old, but of this connection: its text counts.
         return true;
     }
@@ -79,9 +79,9 @@ pub(super) fn on_ack<M: Memory>(
         has_payload: segment.len() > 0,
     };
     // With nothing in flight there is nothing to slow down for.
-    let is_silent = said.sack.is_empty() && (!said.ece || conn.flight() == 0);
-    if !is_silent || !acknowledge_plainly(conn, shard, cx, said.ack) {
-        acknowledge_any(conn, shard, cx, &said, window_changed);
+    let is_silent = said.sack.is_empty() && (!said.ece || conn.send.flight() == 0);
+    if !is_silent || !acknowledge_plainly(conn, shard, context, said.ack) {
+        acknowledge_any(conn, shard, context, &said, window_changed);
     }
     !conn.state.is_closed()
 }
@@ -100,26 +100,26 @@ pub(in crate::tcp) struct Said<'a> {
 pub(super) fn on_established<M>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    conn.snd_una = conn.snd_nxt;
-    conn.facts.clear(Facts::SYN_DUE);
-    conn.cold.small_end = conn.snd_una;
-    let sample = handshake_sample(conn, cx, segment);
-    conn.begin_recovery(&shard.records, cx.now, sample);
+    conn.send.una = conn.send.nxt;
+    conn.flags.clear(ConnFlags::SYN_DUE);
+    conn.cold.small_end = conn.send.una;
+    let sample = handshake_sample(conn, context, segment);
+    conn.begin_recovery(&shard.records, context.now, sample);
     conn.attempts = 0;
     conn.cold.rtt_or_syn_at_us = 0;
     conn.cold.attend_at = Deadline::NEVER;
     if let Some(rare) = shard.rares.get_mut(conn) {
-        rare.progress_at = Stamp::of(cx.now);
-        rare.snd_up = conn.snd_una;
+        rare.progress_at = Stamp::of(context.now);
+        rare.snd_up = conn.send.una;
     }
     // §3.10.7.4: SND.WND, SND.WL1. A SYN-ACK's window is not scaled.
     let shift = if segment.has(Flags::SYN) { 0 } else { conn.snd_scale };
-    conn.snd_wnd = u32::from(segment.window) << shift;
-    conn.snd_wl1 = segment.seq;
-    conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(conn.snd_wnd);
+    conn.send.wnd = u32::from(segment.window) << shift;
+    conn.send.wl1 = segment.seq;
+    conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(conn.send.wnd);
 }
 
 /// The SYN-ACK acknowledged `bytes` of data that our SYN carried; the rest of it was not sent.
@@ -127,12 +127,12 @@ pub(super) fn on_established<M>(
 pub(super) fn on_data_of_syn<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     bytes: u32,
 ) {
-    let to = conn.snd_una + bytes;
-    conn.snd_nxt = to;
-    advance_by(conn, shard, cx, to, bytes);
+    let to = conn.send.una + bytes;
+    conn.send.nxt = to;
+    advance_by(conn, shard, context, to, bytes);
 }
 
 /// The peer acknowledged the SYN of a connection that takes and sends data since the peer's SYN.
@@ -140,15 +140,15 @@ pub(super) fn on_data_of_syn<M: Memory>(
 fn on_fast_open_established<M>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    fast_open::leave(conn, shard, cx.now, false);
-    conn.facts.clear(Facts::SYN_DUE);
-    if conn.flight() == 0 {
+    fast_open::leave(conn, shard, context.now, false);
+    conn.flags.clear(ConnFlags::SYN_DUE);
+    if conn.send.flight() == 0 {
         // Nothing was sent: the handshake is the first sample, as without Fast Open.
-        let sample = handshake_sample(conn, cx, segment);
-        conn.begin_recovery(&shard.records, cx.now, sample);
+        let sample = handshake_sample(conn, context, segment);
+        conn.begin_recovery(&shard.records, context.now, sample);
     }
     conn.attempts = 0;
     conn.cold.rtt_or_syn_at_us = 0;
@@ -163,16 +163,16 @@ fn on_fast_open_established<M>(
 #[inline]
 fn handshake_sample<M>(
     conn: &Connection,
-    cx: &Cx<'_, M>,
+    context: &Context<'_, M>,
     segment: &Segment<'_>,
 ) -> Option<Duration> {
-    let exact = since_syn(conn, cx).filter(|_| conn.attempts == 0);
-    exact.or_else(|| echo_age(conn, cx, segment.options.timestamps))
+    let exact = since_syn(conn, context).filter(|_| conn.attempts == 0);
+    exact.or_else(|| echo_age(conn, context, segment.options.timestamps))
 }
 
 /// How long ago our SYN was sent first.
-fn since_syn<M>(conn: &Connection, cx: &Cx<'_, M>) -> Option<Duration> {
-    let age_us = microseconds(cx.now).wrapping_sub(conn.cold.rtt_or_syn_at_us);
+fn since_syn<M>(conn: &Connection, context: &Context<'_, M>) -> Option<Duration> {
+    let age_us = microseconds(context.now).wrapping_sub(conn.cold.rtt_or_syn_at_us);
     (conn.cold.rtt_or_syn_at_us != 0).then(|| Duration::from_micros(u64::from(age_us)))
 }
 
@@ -186,24 +186,24 @@ pub(in crate::tcp) fn update_window(
 ) -> bool {
     // An ACK that advances brings a window of its own even on an old segment, a retransmission: the
     // window that we know is counted from where the old ACK was.
-    if seq.before(conn.snd_wl1) && ack.at_or_before(conn.snd_una) {
+    if seq.before(conn.send.wl1) && ack.at_or_before(conn.send.una) {
         return false;
     }
-    let seq = conn.snd_wl1.later(seq);
+    let seq = conn.send.wl1.later(seq);
     set_window(conn, seq, window)
 }
 
 /// The same of a segment that is not older than the last that did.
 #[inline(always)]
 pub(in crate::tcp) fn set_window(conn: &mut Connection, seq: SeqNum, window: u16) -> bool {
-    conn.snd_wl1 = seq;
+    conn.send.wl1 = seq;
     let wnd = u32::from(window) << conn.snd_scale;
-    let changed = wnd != conn.snd_wnd;
+    let changed = wnd != conn.send.wnd;
     if changed {
-        conn.snd_wnd = wnd;
+        conn.send.wnd = wnd;
         // What did not change is not over the largest.
         conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(wnd);
-        if conn.flight() == 0 {
+        if conn.send.flight() == 0 {
             answer_probe(conn);
         }
     }
@@ -213,8 +213,8 @@ pub(in crate::tcp) fn set_window(conn: &mut Connection, seq: SeqNum, window: u16
 /// Nothing is in flight, and the window changed: if it is open, nothing has to be probed for.
 #[inline(never)]
 const fn answer_probe(conn: &mut Connection) {
-    if conn.snd_wnd > 0 {
-        conn.facts.clear(Facts::PERSIST);
+    if conn.send.wnd > 0 {
+        conn.flags.clear(ConnFlags::PERSIST);
         conn.cold.attend_at = Deadline::NEVER;
     }
 }
@@ -226,19 +226,19 @@ const fn answer_probe(conn: &mut Connection) {
 pub(in crate::tcp) fn acknowledge_plainly<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     ack: SeqNum,
 ) -> bool {
     // Whatever it says, it answers our probes (MUST-37).
     conn.attempts = 0;
-    if conn.flight() == 0 {
+    if conn.send.flight() == 0 {
         return true;
     }
-    let cover = Cover { now: cx.now, ack, nxt: conn.snd_nxt };
+    let cover = Cover { now: context.now, ack, nxt: conn.send.nxt };
     if conn.cold.recovery.on_plain_ack(&mut shard.records, cover).is_none() {
         return false;
     }
-    advance(conn, shard, cx, ack);
+    advance(conn, shard, context, ack);
     true
 }
 
@@ -246,10 +246,10 @@ pub(in crate::tcp) fn acknowledge_plainly<M: Memory>(
 /// asked apart whether it is that, so that nothing that could follow has to be thought of here.
 #[inline(always)]
 pub(super) fn is_of_answer(conn: &Connection, ack: SeqNum) -> bool {
-    let bytes = ack.since(conn.snd_una);
+    let bytes = ack.since(conn.send.una);
     conn.cold.recovery.is_ended_by(ack, bytes)
         && !conn.cold.rare.is_some()
-        && conn.send.is_only(bytes)
+        && conn.send.queue.is_only(bytes)
 }
 
 /// One more chunk is acknowledged, whole.
@@ -269,13 +269,15 @@ pub(super) fn acknowledge_answer<M: Memory>(
     now: Instant,
     ack: SeqNum,
 ) {
-    debug_assert!(!conn.facts.any(Facts::FIN_SENT.or(Facts::PERSIST).or(Facts::TAIL_PROBE_DUE)));
-    debug_assert!(ack == conn.snd_nxt && conn.cold.small_end.at_or_before(ack), "all in flight");
-    conn.snd_una = ack;
+    debug_assert!(
+        !conn.flags.any(ConnFlags::FIN_SENT.or(ConnFlags::PERSIST).or(ConnFlags::TAIL_PROBE_DUE))
+    );
+    debug_assert!(ack == conn.send.nxt && conn.cold.small_end.at_or_before(ack), "all in flight");
+    conn.send.una = ack;
     conn.cold.small_end = ack;
     window::grow_send_buffer(conn, shard.send_buffer_max);
     conn.cold.recovery.on_ended(&mut shard.records, now);
-    memory.free(conn.send.take_only());
+    memory.free(conn.send.queue.take_only());
 }
 
 /// Takes in an acknowledgment without SACK or ECE, where something is in flight.
@@ -283,12 +285,12 @@ pub(super) fn acknowledge_answer<M: Memory>(
 pub(super) fn acknowledge_more<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     said: &Said<'_>,
     window_changed: bool,
 ) {
-    if !acknowledge_plainly(conn, shard, cx, said.ack) {
-        acknowledge_any(conn, shard, cx, said, window_changed);
+    if !acknowledge_plainly(conn, shard, context, said.ack) {
+        acknowledge_any(conn, shard, context, said, window_changed);
     }
 }
 
@@ -297,32 +299,32 @@ pub(super) fn acknowledge_more<M: Memory>(
 pub(in crate::tcp) fn acknowledge_any<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     said: &Said<'_>,
     window_changed: bool,
 ) {
-    let una = conn.snd_una;
+    let una = conn.send.una;
     let advanced = said.ack.since(una);
     let (blocks, count) = sack_ranges(conn, said.sack);
     let acked = conn.cold.recovery.on_ack(
         &mut shard.records,
         &Ack {
-            now: cx.now,
+            now: context.now,
             ack: said.ack,
             una,
-            nxt: conn.snd_nxt,
+            nxt: conn.send.nxt,
             sack: &blocks[..count],
-            echo_rtt: if advanced > 0 { echo_age(conn, cx, said.times) } else { None },
-            ece: said.ece && conn.facts.has(Facts::ECN),
+            echo_rtt: if advanced > 0 { echo_age(conn, context, said.times) } else { None },
+            ece: said.ece && conn.flags.has(ConnFlags::ECN),
             window_changed,
             has_payload: said.has_payload,
-            unsent: conn.unsent() > 0 && conn.window_room() > 0,
+            unsent: conn.unsent() > 0 && conn.send.window_room() > 0,
         },
     );
-    note(conn, cx, &acked);
+    note(conn, context, &acked);
     conn.attempts = 0;
     if advanced > 0 {
-        advance(conn, shard, cx, said.ack);
+        advance(conn, shard, context, said.ack);
     }
 }
 
@@ -330,7 +332,7 @@ pub(in crate::tcp) fn acknowledge_any<M: Memory>(
 #[inline]
 fn sack_ranges(conn: &Connection, blocks: &[SackBlock]) -> ([SeqRange; SACK_BLOCKS_MAX], usize) {
     let mut ranges = [SeqRange::default(); SACK_BLOCKS_MAX];
-    if !conn.facts.has(Facts::SACK) {
+    if !conn.flags.has(ConnFlags::SACK) {
         return (ranges, 0);
     }
     for (range, block) in ranges.iter_mut().zip(blocks) {
@@ -340,22 +342,27 @@ fn sack_ranges(conn: &Connection, blocks: &[SackBlock]) -> ([SeqRange; SACK_BLOC
 }
 
 /// Counts what an acknowledgment did, and remembers to tell the peer of a smaller window.
-fn note<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, acked: &Acked) {
-    cx.counters.totals.recoveries += u64::from(acked.entered);
-    cx.counters.totals.spurious_retransmissions += u64::from(acked.dsack || acked.undone);
-    if acked.cwr && conn.facts.has(Facts::ECN) {
-        conn.facts.set(Facts::CWR_DUE);
+fn note<M>(conn: &mut Connection, context: &mut Context<'_, M>, acked: &Acked) {
+    context.counters.totals.recoveries += u64::from(acked.entered);
+    context.counters.totals.spurious_retransmissions += u64::from(acked.dsack || acked.undone);
+    if acked.cwr && conn.flags.has(ConnFlags::ECN) {
+        conn.flags.set(ConnFlags::CWR_DUE);
     }
 }
 
 /// `snd.una` moves to `to`.
 #[inline(always)]
-fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>, to: SeqNum) {
-    if conn.facts.any(Facts::FIN_SENT.or(Facts::PERSIST).or(Facts::TAIL_PROBE_DUE)) {
-        return advance_from_trouble(conn, shard, &mut cx.again(), to);
+fn advance<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    context: &mut Context<'_, M>,
+    to: SeqNum,
+) {
+    if conn.flags.any(ConnFlags::FIN_SENT.or(ConnFlags::PERSIST).or(ConnFlags::TAIL_PROBE_DUE)) {
+        return advance_from_trouble(conn, shard, &mut context.again(), to);
     }
-    let bytes = to.since(conn.snd_una);
-    advance_by(conn, shard, cx, to, bytes);
+    let bytes = to.since(conn.send.una);
+    advance_by(conn, shard, context, to, bytes);
 }
 
 /// The same where our FIN may be among what is acknowledged, or a timer waited for it.
@@ -363,19 +370,19 @@ fn advance<M: Memory>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, 
 fn advance_from_trouble<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     to: SeqNum,
 ) {
     // An ACK calls a tail loss probe off (RFC 8985 §7.2).
-    conn.facts.clear(Facts::PERSIST.or(Facts::TAIL_PROBE_DUE));
+    conn.flags.clear(ConnFlags::PERSIST.or(ConnFlags::TAIL_PROBE_DUE));
     let fin_acked =
-        conn.facts.has(Facts::FIN_SENT) && conn.state.owes_fin() && to.after(conn.fin_seq());
-    let bytes = to.since(conn.snd_una) - u32::from(fin_acked);
-    advance_by(conn, shard, cx, to, bytes);
+        conn.flags.has(ConnFlags::FIN_SENT) && conn.state.owes_fin() && to.after(conn.fin_seq());
+    let bytes = to.since(conn.send.una) - u32::from(fin_acked);
+    advance_by(conn, shard, context, to, bytes);
     if fin_acked {
-        // To who waits for acknowledgments the FIN is one chunk more.
+        // For `await_acks` the FIN counts as one more chunk.
         conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(1);
-        close::apply(conn, shard, cx, Input::AckOfFin);
+        close::apply(conn, shard, context, Input::AckOfFin);
     }
 }
 
@@ -384,20 +391,20 @@ fn advance_from_trouble<M: Memory>(
 fn advance_by<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     to: SeqNum,
     bytes: u32,
 ) {
-    conn.snd_una = to;
+    conn.send.una = to;
     if conn.cold.small_end.before(to) {
         conn.cold.small_end = to;
     }
     if conn.cold.rare.is_some() {
-        note_progress(conn, shard, cx.now);
+        note_progress(conn, shard, context.now);
     }
-    cx.ip.confirm(cx.now, conn.cold.hop);
+    context.ip.confirm(context.now, conn.cold.hop);
     window::grow_send_buffer(conn, shard.send_buffer_max);
-    let chunks = conn.send.acknowledge(&mut shard.nodes, cx.memory, bytes);
+    let chunks = conn.send.queue.acknowledge(&mut shard.nodes, context.memory, bytes);
     conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
 }
 
@@ -407,7 +414,7 @@ fn note_progress(conn: &Connection, shard: &mut Shard, now: Instant) {
     if let Some(rare) = shard.rares.get_mut(conn) {
         rare.progress_at = Stamp::of(now);
         rare.full_timeouts = 0;
-        rare.snd_up = rare.snd_up.later(conn.snd_una);
+        rare.snd_up = rare.snd_up.later(conn.send.una);
         rare.options.held = false;
     }
 }

@@ -1,32 +1,32 @@
-//! What a segment does to its connection (RFC 9293 §3.10.7).
+//! SEGMENT ARRIVES: processing of a received segment (RFC 9293 §3.10.7).
 //!
 //! Read first: RFC 9293 §3.10.7.3 and §3.10.7.4, whose order of checks this follows; RFC 5961 for
 //! what blind attackers may not do; RFC 7323 §5.3 for PAWS. SYN-SENT is in `syn_sent.rs`, the
 //! ACK's side in `ack.rs`, the text's and the FIN's in `text.rs`. Most segments of a connection go
-//! by `expected.rs`, which says the same in fewer words.
+//! by `fast_path.rs`, which says the same in fewer words.
 //!
-//! Nothing here sends: it changes the record, and says by `Facts::ACK_NOW` that an ACK is wanted.
-//! So all segments of a burst are seen before one ACK answers them (MUST-58, MUST-59), as long as
-//! they come in order. Where they do not, each has its own ACK (RFC 5681 §4.2), which says how
-//! things were when it came: [`answer_earlier`].
+//! Nothing here sends: it changes the record, and says by `ConnFlags::ACK_NOW` that an ACK is
+//! wanted. So all segments of a burst are seen before one ACK answers them (MUST-58, MUST-59), as
+//! long as they come in order. Where they do not, each has its own ACK (RFC 5681 §4.2), which says
+//! how things were when it came: [`answer_earlier`].
 
 pub(super) mod ack;
-mod expected;
+mod fast_path;
 mod syn_sent;
 pub(super) mod text;
 
 use core::time::Duration;
 
 use super::connection::Connection;
+use super::control_queue::Reply;
 use super::deadline::{CoarseStamp, Deadline, Stamp};
-use super::facts::Facts;
+use super::flags::ConnFlags;
 use super::isn::timestamp;
-use super::replies::Reply;
 use super::segment::Segment;
 use super::state::{FastOpen, Input, Listen, State, SynReceived, transition};
 use super::{Shard, close, fast_open, output, window};
+use crate::context::Context;
 use crate::counters::Drop;
-use crate::cx::Cx;
 use crate::error::CloseReason;
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
@@ -43,15 +43,15 @@ const REFUSALS_APART_MS: u32 = 100;
 pub(crate) fn on_segment<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
     conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
     match conn.state {
-        State::SynSent(_) => syn_sent::on_segment(conn, shard, cx, segment),
+        State::SynSent(_) => syn_sent::on_segment(conn, shard, context, segment),
         // It is over, and the application has not been told yet. §3.10.7.1.
-        State::Closed(_) => reset_sender(shard, cx, segment),
-        _ => synchronized(conn, shard, cx, segment),
+        State::Closed(_) => reset_sender(shard, context, segment),
+        _ => synchronized(conn, shard, context, segment),
     }
 }
 
@@ -59,43 +59,43 @@ pub(crate) fn on_segment<M: Memory>(
 fn synchronized<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    if let Err(reason) = passes_paws(conn, cx, segment) {
-        return refuse(conn, shard, cx, (segment, reason));
+    if let Err(reason) = passes_paws(conn, context, segment) {
+        return refuse(conn, shard, context, (segment, reason));
     }
     if crosses(conn, segment) {
-        return on_crossing(conn, shard, cx, segment);
+        return on_crossing(conn, shard, context, segment);
     }
     if segment.has(Flags::SYN)
         && !segment.flags.intersects(Flags::ACK | Flags::RST)
         && fast_open::repeats_syn(conn, segment.seq)
     {
-        return conn.facts.set(Facts::SYN_DUE);
+        return conn.flags.set(ConnFlags::SYN_DUE);
     }
     if !is_acceptable(conn, segment) {
-        return refuse(conn, shard, cx, (segment, Drop::OutsideWindow));
+        return refuse(conn, shard, context, (segment, Drop::OutsideWindow));
     }
     if segment.has(Flags::RST) {
-        return on_reset(conn, shard, cx, segment);
+        return on_reset(conn, shard, context, segment);
     }
     if segment.has(Flags::SYN) {
         // RFC 5961 §4.2: whatever its number. A peer that restarted answers the challenge with a
         // RST that fits.
-        cx.counters.drop(Drop::SynInConnection);
-        return challenge(conn, shard, cx);
+        context.counters.drop(Drop::SynInConnection);
+        return challenge(conn, shard, context);
     }
     if !segment.has(Flags::ACK) {
-        return cx.counters.drop(Drop::UnexpectedSegment);
+        return context.counters.drop(Drop::UnexpectedSegment);
     }
-    if !ack::is_believable(conn, shard, cx, segment) {
+    if !ack::is_believable(conn, shard, context, segment) {
         return;
     }
     if segment.len() > 0 {
-        answer_earlier(conn, shard, cx);
+        answer_earlier(conn, shard, context);
     }
-    take(conn, shard, cx, segment);
+    take(conn, shard, context, segment);
 }
 
 /// A SYN with a valid Fast Open cookie, for a connection that was made of it (RFC 7413 §4.2.2): its
@@ -104,7 +104,7 @@ fn synchronized<M: Memory>(
 pub(super) fn on_syn_with_cookie<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
     let state = State::FastOpen(FastOpen);
@@ -113,18 +113,18 @@ pub(super) fn on_syn_with_cookie<M: Memory>(
     );
     conn.state = state;
     conn.cold.tally.segments_in = 1;
-    conn.snd_una = conn.snd_nxt;
-    conn.cold.small_end = conn.snd_una;
-    conn.begin_recovery(&shard.records, cx.now, None);
+    conn.send.una = conn.send.nxt;
+    conn.cold.small_end = conn.send.una;
+    conn.begin_recovery(&shard.records, context.now, None);
     // The window in a SYN is never scaled (RFC 7323 §2.2).
-    conn.snd_wnd = u32::from(segment.window);
-    conn.snd_wl1 = segment.seq;
-    conn.cold.snd_wnd_max = conn.snd_wnd;
-    text::on_text(conn, shard, cx, segment);
+    conn.send.wnd = u32::from(segment.window);
+    conn.send.wl1 = segment.seq;
+    conn.cold.snd_wnd_max = conn.send.wnd;
+    text::on_text(conn, shard, context, segment);
     // The SYN-ACK acknowledges it.
     conn.cold.ack_at = Deadline::NEVER;
-    conn.facts.clear(Facts::ACK_NOW.or(Facts::PURE_ACK));
-    conn.facts.set(Facts::SYN_DUE);
+    conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
+    conn.flags.set(ConnFlags::SYN_DUE);
 }
 
 /// The ACK of our SYN-ACK, with what came with it. Its numbers were checked against what was kept
@@ -132,42 +132,42 @@ pub(super) fn on_syn_with_cookie<M: Memory>(
 pub(super) fn on_last_of_handshake<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
     conn.cold.tally.segments_in = 1;
-    debug_assert!(passes_paws(conn, cx, segment).is_ok() && is_acceptable(conn, segment));
+    debug_assert!(passes_paws(conn, context, segment).is_ok() && is_acceptable(conn, segment));
     debug_assert!(!segment.flags.intersects(Flags::SYN | Flags::RST));
-    debug_assert!(segment.has(Flags::ACK) && segment.ack == conn.snd_nxt);
-    let says_more = !segment.payload.is_empty()
-        || segment.flags.intersects(Flags::FIN | Flags::URG)
-        || !segment.options.sack().is_empty();
+    debug_assert!(segment.has(Flags::ACK) && segment.ack == conn.send.nxt);
+    let says_more =
+        segment.flags.intersects(Flags::FIN | Flags::URG) || !segment.options.sack().is_empty();
     if says_more {
-        return take(conn, shard, cx, segment);
+        return take(conn, shard, context, segment);
     }
     // What `take` does with it: nothing is in flight, and its window is the first.
-    heard(conn, cx, segment);
-    ack::on_established(conn, shard, cx, segment);
+    heard(conn, context, segment);
+    ack::on_established(conn, shard, context, segment);
     close::establish(conn, Input::AckOfSyn);
+    text::on_text(conn, shard, context, segment);
 }
 
 /// §3.10.7.4 fifth to eighth, of a segment that passed what comes before.
 fn take<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    heard(conn, cx, segment);
-    if !ack::on_ack(conn, shard, cx, segment) {
+    heard(conn, context, segment);
+    if !ack::on_ack(conn, shard, context, segment) {
         return;
     }
-    text::on_urgent(conn, shard, cx, segment);
-    text::on_text(conn, shard, cx, segment);
+    text::on_urgent(conn, shard, context, segment);
+    text::on_text(conn, shard, context, segment);
     if conn.state.is_closed() {
         return;
     }
-    text::on_fin(conn, shard, cx, segment);
+    text::on_fin(conn, shard, context, segment);
 }
 
 /// The SYN-ACK of a peer that opened at the same time (§3.5, figure 8): its SYN is known, and its
@@ -177,8 +177,8 @@ fn crosses(conn: &Connection, segment: &Segment<'_>) -> bool {
         && segment.has(Flags::SYN)
         && segment.has(Flags::ACK)
         && !segment.has(Flags::RST)
-        && segment.seq + 1 == conn.rcv_nxt
-        && segment.ack == conn.snd_nxt
+        && segment.seq + 1 == conn.receive.nxt
+        && segment.ack == conn.send.nxt
 }
 
 /// It establishes the connection; our ACK says so, in case that our SYN-ACK is lost. There is
@@ -187,29 +187,34 @@ fn crosses(conn: &Connection, segment: &Segment<'_>) -> bool {
 fn on_crossing<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    heard(conn, cx, segment);
-    ack::on_established(conn, shard, cx, segment);
-    close::apply(conn, shard, cx, Input::AckOfSyn);
+    heard(conn, context, segment);
+    ack::on_established(conn, shard, context, segment);
+    close::apply(conn, shard, context, Input::AckOfSyn);
     if !conn.state.is_closed() {
-        conn.facts.set(Facts::CONNECTED);
-        conn.facts.set(Facts::ACK_NOW);
+        conn.flags.set(ConnFlags::CONNECTED);
+        conn.flags.set(ConnFlags::ACK_NOW);
     }
 }
 
 /// RFC 7323 §5.3 R1. Timestamps from the past are of old segments, and so are segments without
 /// any, where every one should have them (§3.2).
-fn passes_paws<M>(conn: &Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) -> Result<(), Drop> {
-    if !conn.facts.has(Facts::TIMESTAMPS) || segment.has(Flags::RST) || !cx.config.tcp.paws {
+fn passes_paws<M>(
+    conn: &Connection,
+    context: &Context<'_, M>,
+    segment: &Segment<'_>,
+) -> Result<(), Drop> {
+    if !conn.flags.has(ConnFlags::TIMESTAMPS) || segment.has(Flags::RST) || !context.config.tcp.paws
+    {
         return Ok(());
     }
     let Some(times) = segment.options.timestamps else { return Ok(()) };
-    if (times.value.wrapping_sub(conn.ts_recent) as i32) >= 0 {
+    if (times.value.wrapping_sub(conn.receive.ts_recent) as i32) >= 0 {
         return Ok(());
     }
-    let age = conn.cold.ts_recent_at.age(cx.now);
+    let age = conn.cold.ts_recent_at.age(context.now);
     if age > TS_RECENT_AGE_MAX { Ok(()) } else { Err(Drop::OldTimestamp) }
 }
 
@@ -220,153 +225,161 @@ fn passes_paws<M>(conn: &Connection, cx: &Cx<'_, M>, segment: &Segment<'_>) -> R
 /// there it stands when the peer has filled the window and what filled it was lost. Two ends to
 /// which that happens at once would not hear one another any more.
 fn is_acceptable(conn: &Connection, segment: &Segment<'_>) -> bool {
-    let (seq, len, wnd) = (segment.seq, segment.len(), conn.rcv_wnd());
-    if seq == conn.rcv_nxt {
+    let (seq, len, wnd) = (segment.seq, segment.len(), conn.receive.wnd());
+    if seq == conn.receive.nxt {
         return true;
     }
     if len == 0 {
         let edge = u32::from(!segment.has(Flags::RST));
-        return seq.within(conn.rcv_nxt, wnd + edge);
+        return seq.within(conn.receive.nxt, wnd + edge);
     }
     let last = segment.end() - 1;
-    seq.within(conn.rcv_nxt, wnd)
-        || last.within(conn.rcv_nxt, wnd)
-        || (seq.before(conn.rcv_nxt) && last.at_or_after(conn.rcv_nxt))
+    seq.within(conn.receive.nxt, wnd)
+        || last.within(conn.receive.nxt, wnd)
+        || (seq.before(conn.receive.nxt) && last.at_or_after(conn.receive.nxt))
 }
 
 /// §3.10.7.4 first: what is not acceptable is answered by an ACK, unless it is a RST.
 fn refuse<M>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     (segment, reason): (&Segment<'_>, Drop),
 ) {
-    cx.counters.drop(reason);
+    context.counters.drop(reason);
     if segment.has(Flags::RST) {
         return;
     }
     if let State::SynReceived(_) = conn.state
         && segment.has(Flags::SYN)
-        && segment.seq + 1 == conn.rcv_nxt
+        && segment.seq + 1 == conn.receive.nxt
     {
         // The peer did not see our SYN-ACK.
-        conn.facts.set(Facts::SYN_DUE);
+        conn.flags.set(ConnFlags::SYN_DUE);
         return;
     }
-    conn.cold.heard_at = Stamp::of(cx.now);
+    conn.cold.heard_at = Stamp::of(context.now);
     if segment.len() > 0 {
-        answer_earlier(conn, shard, cx);
+        answer_earlier(conn, shard, context);
     } else {
         // Two that disagree about their windows must not answer one another for ever.
-        let now_ms = cx.now.as_millis() as u32;
-        let rare = shard.rares.of(conn, cx.now);
+        let now_ms = context.now.as_millis() as u32;
+        let rare = shard.rares.of(conn, context.now);
         if now_ms.wrapping_sub(rare.refused_at_ms) < REFUSALS_APART_MS {
             return;
         }
         rare.refused_at_ms = now_ms;
     }
     let text = SeqRange::new(segment.payload_seq(), segment.payload.len() as u32);
-    if !segment.payload.is_empty() && text.end.at_or_before(conn.rcv_nxt) {
-        cx.counters.totals.segments_duplicate += 1;
-        if conn.facts.has(Facts::SACK) {
-            shard.rares.of(conn, cx.now).duplicate = text;
+    if !segment.payload.is_empty() && text.end.at_or_before(conn.receive.nxt) {
+        context.counters.totals.segments_duplicate += 1;
+        if conn.flags.has(ConnFlags::SACK) {
+            shard.rares.of(conn, context.now).duplicate = text;
         }
     }
-    conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
+    conn.flags.set(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
 }
 
 /// A segment out of order, or one that is a duplicate, has an ACK of its own: if one is due that
 /// has not left when the next segment comes, it is queued as it is. Where the queue is full, one
 /// ACK answers both.
-fn answer_earlier<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
-    if !conn.facts.has(Facts::PURE_ACK) || !shard.replies.takes_acks() {
+fn answer_earlier<M>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>) {
+    if !conn.flags.has(ConnFlags::PURE_ACK) || !shard.control_queue.takes_acks() {
         return;
     }
-    let reply = output::ack_as_it_is(conn, shard, cx);
+    let reply = output::ack_as_it_is(conn, shard, context);
     conn.cold.tally.segments_out = conn.cold.tally.segments_out.wrapping_add(1);
-    let queued = shard.replies.push(reply);
+    let queued = shard.control_queue.push(reply);
     debug_assert!(queued, "there was room");
 }
 
 /// §3.10.7.4 second, with RFC 5961 §3.2: only a RST that hits `rcv.nxt` counts. It may carry text
-/// (SHLD-2), which nobody reads.
+/// (SHLD-2), which is ignored.
 fn on_reset<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    if segment.seq != conn.rcv_nxt {
-        cx.counters.drop(Drop::UnexactReset);
-        return challenge(conn, shard, cx);
+    if segment.seq != conn.receive.nxt {
+        context.counters.drop(Drop::UnexactReset);
+        return challenge(conn, shard, context);
     }
-    cx.counters.totals.resets_in += 1;
-    close::apply(conn, shard, cx, Input::Reset);
+    context.counters.totals.resets_in += 1;
+    close::apply(conn, shard, context, Input::Reset);
 }
 
 /// RFC 5961 §7: an ACK, of which there are only so many.
-pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, cx: &mut Cx<'_, M>) {
+pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>) {
     let Shard { challenges, secret, locals, .. } = shard;
-    if challenges.may_send(cx.now, secret, &locals.flow(&conn.ends)) {
-        cx.counters.totals.challenge_acks += 1;
-        conn.facts.set(Facts::ACK_NOW.or(Facts::PURE_ACK));
+    if challenges.may_send(context.now, secret, &locals.flow(&conn.ends)) {
+        context.counters.totals.challenge_acks += 1;
+        conn.flags.set(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
     }
 }
 
 /// A segment that stands in the window, and is no attack that we can see: the peer lives, its
 /// timestamp is the next to echo (RFC 7323 §4.3), and so are its marks (RFC 3168 §6.1.3).
-fn heard<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
-    conn.cold.heard_at = Stamp::of(cx.now);
-    if conn.flight() == 0 {
+fn heard<M>(conn: &mut Connection, context: &mut Context<'_, M>, segment: &Segment<'_>) {
+    conn.cold.heard_at = Stamp::of(context.now);
+    if conn.send.flight() == 0 {
         // It answers our probes, if there were any.
         conn.attempts = 0;
     }
     if let Some(times) = segment.options.timestamps
-        && conn.facts.has(Facts::TIMESTAMPS)
-        && segment.seq.at_or_before(conn.last_ack_sent)
-        && (times.value.wrapping_sub(conn.ts_recent) as i32 >= 0
-            || conn.cold.ts_recent_at.age(cx.now) > TS_RECENT_AGE_MAX)
+        && conn.flags.has(ConnFlags::TIMESTAMPS)
+        && segment.seq.at_or_before(conn.receive.last_ack_sent)
+        && (times.value.wrapping_sub(conn.receive.ts_recent) as i32 >= 0
+            || conn.cold.ts_recent_at.age(context.now) > TS_RECENT_AGE_MAX)
     {
-        conn.ts_recent = times.value;
-        conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
+        conn.receive.ts_recent = times.value;
+        conn.cold.ts_recent_at = CoarseStamp::of(context.now);
     }
     if segment.ecn == Ecn::Ce {
-        cx.counters.totals.congestion_marks_in += 1;
+        context.counters.totals.congestion_marks_in += 1;
     }
-    if conn.facts.has(Facts::ECN) && !segment.payload.is_empty() {
+    if conn.flags.has(ConnFlags::ECN) && !segment.payload.is_empty() {
         if segment.has(Flags::CWR) {
-            conn.facts.clear(Facts::ECE_DUE);
+            conn.flags.clear(ConnFlags::ECE_DUE);
         }
-        if segment.ecn == Ecn::Ce && !conn.facts.has(Facts::ECE_DUE) {
-            conn.facts.set(Facts::ECE_DUE.or(Facts::ACK_NOW));
+        if segment.ecn == Ecn::Ce && !conn.flags.has(ConnFlags::ECE_DUE) {
+            conn.flags.set(ConnFlags::ECE_DUE.or(ConnFlags::ACK_NOW));
         }
     }
 }
 
 /// §3.10.7.1: there is no connection (any more).
-pub(super) fn reset_sender<M>(shard: &mut Shard, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
-    cx.counters.drop(Drop::NoConnection);
+pub(super) fn reset_sender<M>(
+    shard: &mut Shard,
+    context: &mut Context<'_, M>,
+    segment: &Segment<'_>,
+) {
+    context.counters.drop(Drop::NoConnection);
     if let Some(reply) = Reply::reset(segment) {
-        queue_reset(shard, cx, reply);
+        queue_reset(shard, context, reply);
     }
 }
 
 /// Queues a RST, and counts it.
-pub(super) fn queue_reset<M>(shard: &mut Shard, cx: &mut Cx<'_, M>, reply: Reply) {
-    if shard.replies.push(reply) {
-        cx.counters.totals.resets_out += 1;
+pub(super) fn queue_reset<M>(shard: &mut Shard, context: &mut Context<'_, M>, reply: Reply) {
+    if shard.control_queue.push(reply) {
+        context.counters.totals.resets_out += 1;
     } else {
-        cx.counters.drop(Drop::RateLimited);
+        context.counters.drop(Drop::RateLimited);
     }
 }
 
 /// The milliseconds since our timestamp was sent that a segment with `times` echoes.
 #[inline]
-fn echo_age<M>(conn: &Connection, cx: &Cx<'_, M>, times: Option<Timestamps>) -> Option<Duration> {
-    if !conn.facts.has(Facts::TIMESTAMPS) {
+fn echo_age<M>(
+    conn: &Connection,
+    context: &Context<'_, M>,
+    times: Option<Timestamps>,
+) -> Option<Duration> {
+    if !conn.flags.has(ConnFlags::TIMESTAMPS) {
         return None;
     }
     let echo = times?.echo;
-    let age = timestamp(cx.now, conn.cold.ts_offset).wrapping_sub(echo);
+    let age = timestamp(context.now, conn.cold.ts_offset).wrapping_sub(echo);
     (echo != 0 && age < 1 << 30).then(|| Duration::from_millis(u64::from(age)))
 }

@@ -1,4 +1,4 @@
-//! SYN-SENT: what answers our SYN (RFC 9293 §3.10.7.3).
+//! SYN-SENT: answers to our SYN (RFC 9293 §3.10.7.3).
 
 use super::*;
 use crate::ip::Hop;
@@ -8,67 +8,67 @@ use crate::tcp::handshake::{Offer, is_ecn_setup_syn, is_ecn_setup_syn_ack, mss_o
 pub(super) fn on_segment<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
     let has_ack = segment.has(Flags::ACK);
     // First: an ACK of anything but our SYN.
     if has_ack && !acknowledges_syn(conn, shard, segment) {
-        cx.counters.drop(Drop::BadAck);
+        context.counters.drop(Drop::BadAck);
         if let Some(reply) = Reply::reset(segment) {
-            queue_reset(shard, cx, reply);
+            queue_reset(shard, context, reply);
         }
         return;
     }
     // Second: a RST counts only with an acceptable ACK.
     if segment.has(Flags::RST) {
         if !has_ack {
-            return cx.counters.drop(Drop::UnexactReset);
+            return context.counters.drop(Drop::UnexactReset);
         }
-        cx.counters.totals.resets_in += 1;
-        return close::apply(conn, shard, cx, Input::Reset);
+        context.counters.totals.resets_in += 1;
+        return close::apply(conn, shard, context, Input::Reset);
     }
     // Fourth.
     if !segment.has(Flags::SYN) {
-        return cx.counters.drop(Drop::UnexpectedSegment);
+        return context.counters.drop(Drop::UnexpectedSegment);
     }
-    take_syn(conn, cx, segment);
+    take_syn(conn, context, segment);
     if has_ack {
-        on_syn_ack(conn, shard, cx, segment);
+        on_syn_ack(conn, shard, context, segment);
     } else {
-        on_syn(conn, cx, segment);
+        on_syn(conn, context, segment);
     }
 }
 
 /// It acknowledges our SYN, and with it at most the data that it carried (RFC 7413 §4.2.1).
 fn acknowledges_syn(conn: &Connection, shard: &Shard, segment: &Segment<'_>) -> bool {
-    segment.ack == conn.snd_nxt
-        || segment.ack.within(conn.snd_nxt, fast_open::sent_with_syn(conn, shard) + 1)
+    segment.ack == conn.send.nxt
+        || segment.ack.within(conn.send.nxt, fast_open::sent_with_syn(conn, shard) + 1)
 }
 
 /// What the peer's SYN says about itself.
-fn take_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>) {
-    let config = &cx.config.tcp;
+fn take_syn<M>(conn: &mut Connection, context: &mut Context<'_, M>, segment: &Segment<'_>) {
+    let config = &context.config.tcp;
     let mut offer = Offer::of(config, &segment.options, conn.ends.remote());
     offer.ecn = if segment.has(Flags::ACK) {
         config.ecn && is_ecn_setup_syn_ack(segment.flags)
     } else {
         is_ecn_setup_syn(segment.flags)
     };
-    let room = mss_of_mtu(cx.ip.path_mtu(&conn.ends.remote()), conn.ends.remote());
+    let room = mss_of_mtu(context.ip.path_mtu(&conn.ends.remote()), conn.ends.remote());
     let max = conn.cold.snd_wnd_max;
     conn.agree(config, &offer, room);
     conn.cold.snd_wnd_max = max.max(u32::from(segment.window));
-    conn.rcv_nxt = segment.seq + 1;
-    conn.rcv_adv = conn.rcv_nxt + window::first(conn.cold.receive_buffer);
-    conn.last_ack_sent = conn.rcv_nxt;
+    conn.receive.nxt = segment.seq + 1;
+    conn.receive.adv = conn.receive.nxt + window::first(conn.cold.receive_buffer);
+    conn.receive.last_ack_sent = conn.receive.nxt;
     // The window in a SYN is never scaled (RFC 7323 §2.2).
-    conn.snd_wnd = u32::from(segment.window);
-    conn.snd_wl1 = segment.seq;
-    conn.cold.heard_at = Stamp::of(cx.now);
+    conn.send.wnd = u32::from(segment.window);
+    conn.send.wl1 = segment.seq;
+    conn.cold.heard_at = Stamp::of(context.now);
     if let Some(times) = segment.options.timestamps {
-        conn.ts_recent = times.value;
-        conn.cold.ts_recent_at = CoarseStamp::of(cx.now);
+        conn.receive.ts_recent = times.value;
+        conn.cold.ts_recent_at = CoarseStamp::of(context.now);
     }
 }
 
@@ -76,43 +76,43 @@ fn take_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, segment: &Segment<'_>)
 fn on_syn_ack<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
-    cx: &mut Cx<'_, M>,
+    context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
     if let Some(hop) = conn.cold.hop {
-        confirm(cx, hop);
+        confirm(context, hop);
     }
-    let data_bytes = segment.ack.since(conn.snd_nxt);
+    let data_bytes = segment.ack.since(conn.send.nxt);
     if conn.cold.rare.is_some() {
         let offered = (segment.options.fast_open, conn.cold.peer_mss);
-        fast_open::on_syn_ack(conn, shard, cx.now, offered, data_bytes);
+        fast_open::on_syn_ack(conn, shard, context.now, offered, data_bytes);
     }
-    ack::on_established(conn, shard, cx, segment);
+    ack::on_established(conn, shard, context, segment);
     if data_bytes > 0 {
-        ack::on_data_of_syn(conn, shard, cx, data_bytes);
+        ack::on_data_of_syn(conn, shard, context, data_bytes);
     }
     close::establish(conn, Input::SynAck);
-    conn.facts.set(Facts::ACK_NOW.or(Facts::CONNECTED));
+    conn.flags.set(ConnFlags::ACK_NOW.or(ConnFlags::CONNECTED));
     if segment.payload.is_empty() && !segment.has(Flags::FIN) {
         return;
     }
-    text::on_text(conn, shard, cx, segment);
+    text::on_text(conn, shard, context, segment);
     if !conn.state.is_closed() {
-        text::on_fin(conn, shard, cx, segment);
+        text::on_fin(conn, shard, context, segment);
     }
 }
 
-fn confirm<M>(cx: &mut Cx<'_, M>, hop: Hop) {
-    cx.ip.confirm(cx.now, Some(hop));
+fn confirm<M>(context: &mut Context<'_, M>, hop: Hop) {
+    context.ip.confirm(context.now, Some(hop));
 }
 
 /// Simultaneous open (§3.5, MUST-10): answer with a SYN-ACK. Text waits until the peer sends it
 /// again.
-fn on_syn<M>(conn: &mut Connection, cx: &mut Cx<'_, M>, _segment: &Segment<'_>) {
+fn on_syn<M>(conn: &mut Connection, context: &mut Context<'_, M>, _segment: &Segment<'_>) {
     if let Some((state, _)) = transition(conn.state, Input::Syn) {
         conn.state = state;
     }
     conn.attempts = 0;
-    conn.cold.attend_at = Deadline::after(cx.now, cx.config.tcp.rto_initial);
-    conn.facts.set(Facts::SYN_DUE);
+    conn.cold.attend_at = Deadline::after(context.now, context.config.tcp.rto_initial);
+    conn.flags.set(ConnFlags::SYN_DUE);
 }

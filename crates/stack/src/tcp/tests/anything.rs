@@ -48,7 +48,7 @@ fn begin(beginning: Beginning, syn: Options) -> (Peer, ConnId) {
         Beginning::SentWithSyn => {
             let (mut peer, _, first) = fast_open::client_with_cookie();
             peer.host.config.tcp.retries = 3;
-            peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, first)).unwrap();
+            peer.host.with(peer.now, |tcp, context| tcp.abort(context, first)).unwrap();
             let (conn, _) = fast_open::client(&mut peer, &[1; 2_000]);
             (peer, conn)
         }
@@ -109,16 +109,16 @@ fn take(peer: &mut Peer, conn: ConnId, step: &Step) {
             let _ = peer.host.tcp.receive(conn);
         }
         Step::Shutdown => {
-            let _ = peer.host.with(now, |tcp, cx| tcp.shutdown(cx, conn));
+            let _ = peer.host.with(now, |tcp, context| tcp.shutdown(context, conn));
         }
         Step::Wait(ms) => {
             peer.wait(ms);
         }
         Step::Close => {
-            let _ = peer.host.with(now, |tcp, cx| tcp.close(cx, conn));
+            let _ = peer.host.with(now, |tcp, context| tcp.close(context, conn));
         }
         Step::Abort => {
-            let _ = peer.host.with(now, |tcp, cx| tcp.abort(cx, conn));
+            let _ = peer.host.with(now, |tcp, context| tcp.abort(context, conn));
         }
     }
 }
@@ -129,7 +129,7 @@ fn place(peer: &Peer, conn: ConnId) -> (u32, u32) {
         return (1, 1);
     }
     let record = peer.host.conn(conn);
-    (record.rcv_nxt.since(SeqNum(4_000_000_000)), record.snd_una.since(peer.iss))
+    (record.receive.nxt.since(SeqNum(4_000_000_000)), record.send.una.since(peer.iss))
 }
 
 /// Frees what came, and wants no other connection.
@@ -138,7 +138,7 @@ fn answer(peer: &mut Peer) {
         match event {
             Event::Received { chunk, .. } => peer.host.memory.free(chunk.buf),
             Event::Incoming { conn, .. } => {
-                peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, conn)).unwrap();
+                peer.host.with(peer.now, |tcp, context| tcp.abort(context, conn)).unwrap();
             }
             _ => {}
         }
@@ -171,7 +171,7 @@ proptest! {
             answer(&mut peer);
             peer.host.tcp.check_invariants();
         }
-        let _ = peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, conn));
+        let _ = peer.host.with(peer.now, |tcp, context| tcp.abort(context, conn));
         peer.wait(2_000_000);
         answer(&mut peer);
         peer.out();

@@ -1,4 +1,4 @@
-//! Connections that go well, and some that do not.
+//! Whole connections, with and without faults.
 
 use super::*;
 use crate::error::CloseReason;
@@ -13,7 +13,7 @@ fn assert_quiet(pair: &Pair) {
     assert_eq!(pair.b.memory.in_use(), 0, "buffers of b");
     for host in [&pair.a, &pair.b] {
         assert_eq!(host.tcp.places.len(), 0);
-        assert_eq!(host.tcp.embryos.len(), 0);
+        assert_eq!(host.tcp.half_open.len(), 0);
         assert_eq!(host.tcp.shard.nodes.len(), 0);
         let usage = host.tcp.usage();
         assert_eq!((usage.gaps, usage.stresses, usage.rares), (0, 0, 0));
@@ -43,11 +43,11 @@ fn bytes_go_both_ways_and_both_sides_close() {
     assert!(pair.b.send(pair.now, b, b"answer"));
     pair.run(100);
     assert_eq!(pair.a.received, b"answer");
-    pair.a.with(pair.now, |tcp, cx| tcp.shutdown(cx, a)).unwrap();
+    pair.a.with(pair.now, |tcp, context| tcp.shutdown(context, a)).unwrap();
     pair.run(100);
     assert!(pair.b.events.contains(&Event::PeerClosed { conn: b }));
     assert!(pair.b.send(pair.now, b, b"more"));
-    pair.b.with(pair.now, |tcp, cx| tcp.shutdown(cx, b)).unwrap();
+    pair.b.with(pair.now, |tcp, context| tcp.shutdown(context, b)).unwrap();
     pair.run(100);
     assert_eq!(pair.a.received, b"answermore");
     let finished = |conn| Event::Closed { conn, reason: CloseReason::Finished };
@@ -70,16 +70,18 @@ fn a_connection_holds_its_local_port_until_old_segments_are_gone() {
     let holders = |host: &Host| Vec::from_iter(host.tcp.holders(0..=u16::MAX));
     assert_eq!(holders(&pair.a), [holder(local, Reuse::default())]);
     assert_eq!(holders(&pair.b), [holder(remote, Reuse::default())]);
-    pair.a.with(pair.now, |tcp, cx| tcp.set_option(cx, a, ConnOption::Reuse(shared))).unwrap();
+    pair.a
+        .with(pair.now, |tcp, context| tcp.set_option(context, a, ConnOption::Reuse(shared)))
+        .unwrap();
     assert_eq!(holders(&pair.a), [holder(local, shared)]);
     let port = local.port();
     assert!(pair.a.tcp.holders(0..=port - 1).is_empty());
     let next = |host: &Host, from| host.tcp.port_without_connections(port..=port + 1, from);
     assert_eq!((next(&pair.a, port), next(&pair.a, port + 1)), (Some(port + 1), Some(port + 1)));
     assert_eq!(pair.a.tcp.port_without_connections(port..=port, port), None);
-    pair.a.with(pair.now, |tcp, cx| tcp.close(cx, a)).unwrap();
+    pair.a.with(pair.now, |tcp, context| tcp.close(context, a)).unwrap();
     pair.run(100);
-    pair.b.with(pair.now, |tcp, cx| tcp.close(cx, b)).unwrap();
+    pair.b.with(pair.now, |tcp, context| tcp.close(context, b)).unwrap();
     pair.run(100);
     assert_eq!(pair.a.tcp.time_waits.len(), 1);
     assert_eq!(holders(&pair.a), [holder(local, shared)]);
@@ -103,13 +105,13 @@ fn a_stream_arrives_whole() {
             pair.run(1);
         }
     }
-    pair.a.with(pair.now, |tcp, cx| tcp.close(cx, a)).unwrap();
+    pair.a.with(pair.now, |tcp, context| tcp.close(context, a)).unwrap();
     pair.run(3000);
     assert_eq!(pair.b.received.len(), stream.len());
     assert!(pair.b.received == stream);
     assert!(pair.b.events.contains(&Event::PeerClosed { conn: b }));
     assert_eq!(pair.a.counters.totals.segments_retransmitted, 0);
-    pair.b.with(pair.now, |tcp, cx| tcp.close(cx, b)).unwrap();
+    pair.b.with(pair.now, |tcp, context| tcp.close(context, b)).unwrap();
     pair.run(1000);
     assert_quiet(&pair);
 }
@@ -134,7 +136,7 @@ fn a_stream_survives_loss() {
                 pair.run(10);
             }
         }
-        pair.a.with(pair.now, |tcp, cx| tcp.close(cx, a)).unwrap();
+        pair.a.with(pair.now, |tcp, context| tcp.close(context, a)).unwrap();
         pair.run(200_000);
         assert_eq!(pair.b.received.len(), stream.len(), "{percent} %");
         assert!(pair.b.received == stream);
@@ -156,7 +158,7 @@ fn a_port_without_listener_refuses() {
 fn an_abort_resets_the_peer() {
     let mut pair = Pair::new(|_| {});
     let (a, b) = pair.establish();
-    pair.a.with(pair.now, |tcp, cx| tcp.abort(cx, a)).unwrap();
+    pair.a.with(pair.now, |tcp, context| tcp.abort(context, a)).unwrap();
     pair.run(100);
     let reset = Event::Closed { conn: b, reason: CloseReason::ResetByPeer };
     assert_eq!(pair.b.events.last(), Some(&reset));
@@ -168,8 +170,8 @@ fn an_abort_resets_the_peer() {
 fn both_sides_may_close_at_once() {
     let mut pair = Pair::new(|_| {});
     let (a, b) = pair.establish();
-    pair.a.with(pair.now, |tcp, cx| tcp.shutdown(cx, a)).unwrap();
-    pair.b.with(pair.now, |tcp, cx| tcp.shutdown(cx, b)).unwrap();
+    pair.a.with(pair.now, |tcp, context| tcp.shutdown(context, a)).unwrap();
+    pair.b.with(pair.now, |tcp, context| tcp.shutdown(context, b)).unwrap();
     pair.run(1000);
     let finished = |conn| Event::Closed { conn, reason: CloseReason::Finished };
     assert_eq!(pair.a.events.last(), Some(&finished(a)));
@@ -185,16 +187,16 @@ fn a_closed_window_is_probed_and_opens() {
         config.tcp.receive_buffer_max = 4096;
     });
     let (a, b) = pair.establish();
-    // The reader stops: nobody collects its events.
+    // The reader stops taking events.
     let stream = bytes(20_000);
     for part in stream.chunks(1000) {
         assert!(pair.a.send(pair.now, a, part));
     }
     pair.run_without_readers(2000);
-    assert_eq!(pair.a.conn(a).snd_wnd, 0);
-    assert!(pair.a.conn(a).facts.has(Facts::PERSIST));
+    assert_eq!(pair.a.conn(a).send.wnd, 0);
+    assert!(pair.a.conn(a).flags.has(ConnFlags::PERSIST));
     assert!(pair.a.counters.totals.window_probes > 0);
-    assert_eq!(pair.b.conn(b).receive.ready_bytes(), 4096);
+    assert_eq!(pair.b.conn(b).receive.queue.ready_bytes(), 4096);
     pair.run(60_000);
     assert!(pair.b.received == stream);
 }
@@ -210,7 +212,7 @@ fn late_segments_for_a_connection_that_left_are_not_answered() {
     };
     let (local, remote) = ends(&flow);
     assert!(pair.b.tcp.knows(local, remote) && !pair.b.tcp.knows(remote, local));
-    let snapshot = pair.b.with(now, |tcp, cx| tcp.export(cx, b)).unwrap();
+    let snapshot = pair.b.with(now, |tcp, context| tcp.export(context, b)).unwrap();
     assert!(!pair.b.tcp.knows(local, remote));
     assert!(pair.a.send(now, a, b"on its way"));
     let (frame, _) = pair.a.frame(now).unwrap();
@@ -218,13 +220,13 @@ fn late_segments_for_a_connection_that_left_are_not_answered() {
     assert_eq!(pair.b.frame(now), None, "no RST, and no connection to acknowledge it");
     assert_eq!(pair.b.counters.dropped(crate::Drop::DepartedConnection), 1);
     // It comes back: what was dropped is sent again.
-    let b = pair.b.with(now, |tcp, cx| tcp.import(cx, &snapshot, PoolId(0))).unwrap();
+    let b = pair.b.with(now, |tcp, context| tcp.import(context, &snapshot, PoolId(0))).unwrap();
     pair.b.tcp.receive(b).unwrap();
     pair.run(2000);
     assert_eq!(pair.b.received, b"on its way");
-    // A while after it has left for good, the flow is nobody's.
+    // Some time after the export, the flow is unknown.
     let now = pair.now;
-    pair.b.with(now, |tcp, cx| tcp.export(cx, b)).unwrap();
+    pair.b.with(now, |tcp, context| tcp.export(context, b)).unwrap();
     let later = now + crate::limits::DEPARTED_LASTS;
     pair.b.take(later, &frame);
     assert_eq!(pair.b.counters.dropped(crate::Drop::DepartedConnection), 1);
@@ -251,19 +253,19 @@ fn no_more_connections_are_remembered_than_there_is_room_for() {
 }
 
 #[test]
-fn a_timestamp_that_nobody_knows_is_learned_from_the_next_segment() {
+fn import_without_timestamp_learns_it_from_next_segment() {
     let mut pair = Pair::new(|_| {});
     let (a, b) = pair.establish();
     let now = pair.now;
-    let mut snapshot = pair.b.with(now, |tcp, cx| tcp.export(cx, b)).unwrap();
+    let mut snapshot = pair.b.with(now, |tcp, context| tcp.export(context, b)).unwrap();
     let clocks = snapshot.clocks.as_mut().unwrap();
     clocks.recent = None;
-    let b = pair.b.with(now, |tcp, cx| tcp.import(cx, &snapshot, PoolId(0))).unwrap();
+    let b = pair.b.with(now, |tcp, context| tcp.import(context, &snapshot, PoolId(0))).unwrap();
     pair.b.tcp.receive(b).unwrap();
     assert!(pair.a.send(now, a, b"later than nothing"));
     pair.run(1000);
     assert_eq!(pair.b.received, b"later than nothing");
-    assert_ne!(pair.b.conn(b).ts_recent, 0);
+    assert_ne!(pair.b.conn(b).receive.ts_recent, 0);
     assert_eq!(pair.b.counters.dropped(crate::Drop::OldTimestamp), 0);
 }
 
@@ -280,10 +282,11 @@ fn a_connection_moves_in_the_middle_of_a_transfer() {
         // Half of it is on its way when both ends move.
         pair.run_without_readers(12);
         let moves = |host: &mut Host, now, id| {
-            let snapshot = host.with(now, |tcp, cx| tcp.export(cx, id)).unwrap();
+            let snapshot = host.with(now, |tcp, context| tcp.export(context, id)).unwrap();
             assert_eq!(host.tcp.info(id), Err(crate::OperationError::Unknown));
             host.tcp.check_invariants();
-            let id = host.with(now, |tcp, cx| tcp.import(cx, &snapshot, PoolId(0))).unwrap();
+            let id =
+                host.with(now, |tcp, context| tcp.import(context, &snapshot, PoolId(0))).unwrap();
             host.tcp.receive(id).unwrap();
             id
         };
@@ -292,8 +295,8 @@ fn a_connection_moves_in_the_middle_of_a_transfer() {
         pair.run(5000);
         assert!(pair.b.received == stream);
         assert_eq!(pair.a.received, b"not read yet");
-        pair.a.with(pair.now, |tcp, cx| tcp.close(cx, a)).unwrap();
-        pair.b.with(pair.now, |tcp, cx| tcp.close(cx, b)).unwrap();
+        pair.a.with(pair.now, |tcp, context| tcp.close(context, a)).unwrap();
+        pair.b.with(pair.now, |tcp, context| tcp.close(context, b)).unwrap();
         pair.run(5000);
         assert_quiet(&pair);
     }
@@ -314,11 +317,11 @@ fn every_connection_may_need_what_few_do_and_none_keeps_it() {
     let now = pair.now;
     for a in &conns {
         let idle = ConnOption::KeepaliveIdle(Some(Duration::from_secs(3600)));
-        pair.a.with(now, |tcp, cx| tcp.set_option(cx, *a, idle)).unwrap();
+        pair.a.with(now, |tcp, context| tcp.set_option(context, *a, idle)).unwrap();
     }
     assert_eq!(pair.a.tcp.usage().rares, 4);
     for a in &conns {
-        pair.a.with(now, |tcp, cx| tcp.abort(cx, *a)).unwrap();
+        pair.a.with(now, |tcp, context| tcp.abort(context, *a)).unwrap();
     }
     assert_eq!(pair.a.tcp.usage().rares, 0);
     for memory in pair.a.tcp.memory() {
@@ -344,33 +347,9 @@ fn an_answer_of_the_same_turn_carries_the_acknowledgment() {
         let packet = ipv4::View::new(&answer).unwrap();
         let segment = crate::wire::tcp::View::new(packet.payload()).unwrap();
         assert_eq!(segment.payload(), [turn; 50]);
-        assert_eq!(segment.ack(), pair.a.conn(a).snd_nxt, "nothing is left to acknowledge");
+        assert_eq!(segment.ack(), pair.a.conn(a).send.nxt, "nothing is left to acknowledge");
         assert_eq!(pair.b.frame(now), None, "and nothing goes for its own sake");
         pair.a.take(now, &answer);
         pair.now += Duration::from_millis(1);
     }
-}
-
-#[test]
-fn late_syn_is_dropped_where_others_go_on_listening() {
-    let mut departed = Departed::default();
-    let local = |port| SocketAddr::from(([10, 0, 0, 2], port));
-    let flow = |port| Flow {
-        local: local(port).ip(),
-        remote: [10, 0, 0, 1].into(),
-        local_port: port,
-        remote_port: 1000,
-    };
-    departed.add_address(local(80), Instant::ZERO);
-    departed.add_address(SocketAddr::from(([0, 0, 0, 0], 81)), Instant::ZERO);
-    assert!(departed.holds_address(&flow(80), Instant::ZERO));
-    assert!(departed.holds_address(&flow(81), Instant::ZERO));
-    assert!(!departed.holds_address(&flow(82), Instant::ZERO));
-    let later = Instant::ZERO + crate::limits::DEPARTED_LASTS;
-    assert!(!departed.holds_address(&flow(80), later));
-    for port in 1000..1000 + crate::limits::DEPARTED_ADDRESSES_MAX as u16 {
-        departed.add_address(local(port), Instant::ZERO);
-    }
-    assert!(!departed.holds_address(&flow(80), Instant::ZERO), "the oldest went");
-    assert!(departed.holds_address(&flow(1000), Instant::ZERO));
 }

@@ -204,9 +204,9 @@ fn fast_open_connection_ends_before_its_handshake() {
     syn(&mut peer, with(cookie), b"data");
     let conn = incoming(&mut peer).expect("incoming");
     peer.send(conn, b"answer");
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     assert!(!peer.host.send(peer.now, conn, b"x"), "it is closed");
-    assert!(peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).is_err());
+    assert!(peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).is_err());
     assert_eq!(peer.cores(), [(SA, 0, 5, 0), (PA, 1, 5, 6)]);
     peer.inject(A, 5, 7, &[]);
     assert_eq!(peer.cores(), [(FA, 7, 5, 0)]);
@@ -223,13 +223,13 @@ fn fast_open_connection_ends_before_its_handshake() {
     syn(&mut peer, with(cookie), b"data");
     let conn = incoming(&mut peer).expect("incoming");
     peer.out();
-    peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.abort(context, conn)).unwrap();
     assert_eq!(peer.cores(), [(RA, 1, 5, 0)]);
     // A connection that was not accepted ends with its listener.
     syn(&mut peer, with(cookie), b"data");
     peer.out();
     let id = peer.host.tcp.listeners.id(0);
-    peer.host.with(peer.now, |tcp, cx| tcp.unlisten(cx, id)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.unlisten(context, id)).unwrap();
     let core = (RA, 1, 5, 0);
     assert!(peer.cores().contains(&core) || peer.host.events.len() > 3);
     assert_eq!(peer.host.tcp.set_listener_fast_open(id, 1), Err(crate::OperationError::Unknown));
@@ -247,9 +247,9 @@ fn fast_open_without_a_buffer_acknowledges_the_syn_alone() {
 /// A connection that asks for Fast Open, with `data` queued.
 pub(super) fn client(peer: &mut Peer, data: &[u8]) -> (ConnId, Out) {
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
-    let conn = peer.host.with(peer.now, |tcp, cx| {
-        let conn = tcp.connect(cx, remote, None, PoolId(0), &|_| true).unwrap();
-        tcp.set_option(cx, conn, ConnOption::FastOpen).unwrap();
+    let conn = peer.host.with(peer.now, |tcp, context| {
+        let conn = tcp.connect(context, remote, None, PoolId(0), &|_| true).unwrap();
+        tcp.set_option(context, conn, ConnOption::FastOpen).unwrap();
         conn
     });
     for part in data.chunks(2000) {
@@ -353,17 +353,19 @@ fn fast_open_client_that_ends_gives_its_data_back() {
     peer.inject(R | A, 0, 1, &[]);
     assert_eq!(peer.last_event(), closed(conn, CloseReason::Refused));
     let (conn, _) = client(&mut peer, b"question");
-    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.close(context, conn)).unwrap();
     assert_eq!(peer.host.memory.in_use(), held);
     // Once the SYN has left it is too late for the option, and data has to wait for the handshake.
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
     let now = peer.now;
-    let connect = |tcp: &mut Tcp, cx: &mut Cx<'_, HeapMemory>| {
-        tcp.connect(cx, remote, None, PoolId(0), &|_| true)
+    let connect = |tcp: &mut Tcp, context: &mut Context<'_, HeapMemory>| {
+        tcp.connect(context, remote, None, PoolId(0), &|_| true)
     };
     let conn = peer.host.with(now, connect).unwrap();
     peer.out();
-    peer.host.with(now, |tcp, cx| tcp.set_option(cx, conn, ConnOption::FastOpen)).unwrap();
+    peer.host
+        .with(now, |tcp, context| tcp.set_option(context, conn, ConnOption::FastOpen))
+        .unwrap();
     assert!(!peer.host.send(now, conn, b"x"));
 }
 
@@ -394,7 +396,9 @@ fn fast_open_moves_every_byte_under_loss() {
             expected += question.len();
             let a = pair.connect();
             let now = pair.now;
-            pair.a.with(now, |tcp, cx| tcp.set_option(cx, a, ConnOption::FastOpen)).unwrap();
+            pair.a
+                .with(now, |tcp, context| tcp.set_option(context, a, ConnOption::FastOpen))
+                .unwrap();
             for part in question.chunks(1000) {
                 assert!(pair.a.send(now, a, part));
             }
@@ -414,7 +418,7 @@ fn fast_open_moves_every_byte_under_loss() {
             assert_eq!(pair.b.received.len(), expected, "seed {seed} round {round}");
             assert_eq!(pair.a.received.len(), 6 * (round + 1), "seed {seed} round {round}");
             for (host, conn) in [(&mut pair.a, a), (&mut pair.b, b)] {
-                host.with(pair.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+                host.with(pair.now, |tcp, context| tcp.close(context, conn)).unwrap();
                 host.events.clear();
             }
             pair.lose = Box::new(|_, _| false);
@@ -425,4 +429,42 @@ fn fast_open_moves_every_byte_under_loss() {
         assert_eq!((pair.a.tcp.places.len(), pair.b.tcp.places.len()), (0, 0), "seed {seed}");
     }
     assert!(fast_opens > 40, "{fast_opens} of 120");
+}
+
+#[test]
+fn fast_open_client_holds_its_syn_until_data_comes() {
+    let (mut peer, cookie, _) = client_with_cookie();
+    let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
+    let held = |peer: &mut Peer| {
+        peer.host.with(peer.now, |tcp, context| {
+            let conn = tcp.connect(context, remote, None, PoolId(0), &|_| true).unwrap();
+            tcp.set_option(context, conn, ConnOption::FastOpen).unwrap();
+            conn
+        })
+    };
+    let conn = held(&mut peer);
+    // Neither at once nor by any timer; there is room for the MSS of before less that of options.
+    let is_syn = |out: &Out| out.flags.contains(S);
+    assert!(!peer.out().iter().any(is_syn) && !peer.wait(600_000).iter().any(is_syn));
+    let info = peer.host.tcp.info(conn).unwrap();
+    assert_eq!((info.state, info.syn_room), (TcpState::SynSent, Some(960)));
+    peer.send(conn, b"question");
+    assert_eq!(peer.host.tcp.info(conn).unwrap().syn_room, None);
+    let syn = the_syn(peer.out());
+    assert_eq!((syn.core(), syn.options.fast_open), ((SYN, 0, 0, 8), Some(cookie)));
+    peer.options = plain();
+    peer.inject(S | A, 0, 9, &[]);
+    peer.options = Options::default();
+    let info = peer.host.tcp.info(conn).unwrap();
+    assert_eq!((info.state, info.syn_data), (TcpState::Established, true));
+    // Asked for once more, it leaves without data; closed before, it never does.
+    let conn = held(&mut peer);
+    peer.host
+        .with(peer.now, |tcp, context| tcp.set_option(context, conn, ConnOption::FastOpen))
+        .unwrap();
+    let syn = the_syn(peer.out());
+    assert_eq!((syn.core(), syn.options.fast_open), ((SYN, 0, 0, 0), Some(cookie)));
+    let conn = held(&mut peer);
+    peer.host.with(peer.now, |tcp, context| tcp.close(context, conn)).unwrap();
+    assert!(peer.out().iter().all(|out| !out.flags.contains(S)));
 }

@@ -1,12 +1,12 @@
-//! Who holds places, ports and addresses of ours: connections that there are, and nobody else.
+//! Slots, ports and addresses are held by existing connections only.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::error::ConnectError;
 use crate::limits::{LOCALS_MAX, NODES_MIN};
-use crate::tcp::holding::Reuse;
 use crate::tcp::migrate::Snapshot;
+use crate::tcp::send_hold::Reuse;
 
 /// So many connections there can be.
 const PLACES: u32 = 3;
@@ -21,8 +21,8 @@ const fn ip(last: u8) -> IpAddr {
 fn without_room_for_its_address_a_connection_leaves_time_wait_alone() {
     let mut pair = Pair::new(|_| {});
     let (a, b) = pair.establish();
-    pair.a.with(pair.now, |tcp, cx| tcp.shutdown(cx, a)).unwrap();
-    pair.b.with(pair.now, |tcp, cx| tcp.shutdown(cx, b)).unwrap();
+    pair.a.with(pair.now, |tcp, context| tcp.shutdown(context, a)).unwrap();
+    pair.b.with(pair.now, |tcp, context| tcp.shutdown(context, b)).unwrap();
     pair.run(5_000);
     let Host { tcp, .. } = &mut pair.a;
     let (record, _) = tcp.time_waits.iter().next().unwrap();
@@ -34,11 +34,11 @@ fn without_room_for_its_address_a_connection_leaves_time_wait_alone() {
         .map(|n| Flow { local: Ipv4Addr::from_bits(n).into(), ..record.flow })
         .map(|flow| tcp.shard.locals.take(&flow, Reuse::default()).unwrap())
         .collect();
-    let begin = |tcp: &mut Tcp, cx: &mut Cx<'_, HeapMemory>| {
-        tcp.connect(cx, remote, Some(local), PoolId(0), &|_| true)
+    let begin = |tcp: &mut Tcp, context: &mut Context<'_, HeapMemory>| {
+        tcp.connect(context, remote, Some(local), PoolId(0), &|_| true)
     };
     assert_eq!(pair.a.with(pair.now, begin), Err(ConnectError::TooManyConnections));
-    assert_eq!(pair.a.tcp.time_waits.len(), 1, "what is under way to the old one is told apart");
+    assert_eq!(pair.a.tcp.time_waits.len(), 1, "segments to the old one are distinguished");
     for ends in others {
         pair.a.tcp.shard.locals.give_back(&ends);
     }
@@ -111,7 +111,7 @@ impl Crowd {
     fn new() -> Self {
         let mut pair = Pair::new(|_| {});
         let (a, _) = pair.establish();
-        let snapshot = pair.a.with(pair.now, |tcp, cx| tcp.export(cx, a)).unwrap();
+        let snapshot = pair.a.with(pair.now, |tcp, context| tcp.export(context, a)).unwrap();
         let host = Host::new(1, |config| {
             config.connections = PLACES;
             config.tcp.retries = 2;
@@ -129,8 +129,8 @@ impl Crowd {
         match *step {
             Step::Connect { last, port } => {
                 let (remote, local) = (SocketAddr::new(ip(2), 80), SocketAddr::new(ip(last), port));
-                let begun = host.with(now, |tcp, cx| {
-                    tcp.connect(cx, remote, Some(local), PoolId(0), &|_| true)
+                let begun = host.with(now, |tcp, context| {
+                    tcp.connect(context, remote, Some(local), PoolId(0), &|_| true)
                 });
                 self.conns.extend(begun);
             }
@@ -141,7 +141,8 @@ impl Crowd {
                     let chunk = host.memory.chunk_of(b"one of too many").unwrap();
                     snapshot.unacked = vec![chunk; NODES_MIN as usize + 1];
                 }
-                let moved = host.with(now, |tcp, cx| tcp.import(cx, &snapshot, PoolId(0)));
+                let moved =
+                    host.with(now, |tcp, context| tcp.import(context, &snapshot, PoolId(0)));
                 assert!(whole || moved.is_err(), "there is no room for all that");
                 if let Some(chunk) = snapshot.unacked.first() {
                     host.memory.free(chunk.buf);
@@ -150,24 +151,24 @@ impl Crowd {
             }
             Step::Export(which) => {
                 let conn = conn(which);
-                let _ = host.with(now, |tcp, cx| tcp.export(cx, conn));
+                let _ = host.with(now, |tcp, context| tcp.export(context, conn));
             }
             Step::Shutdown(which) => {
                 let conn = conn(which);
-                let _ = host.with(now, |tcp, cx| tcp.shutdown(cx, conn));
+                let _ = host.with(now, |tcp, context| tcp.shutdown(context, conn));
             }
             Step::Close(which) => {
                 let conn = conn(which);
-                let _ = host.with(now, |tcp, cx| tcp.close(cx, conn));
+                let _ = host.with(now, |tcp, context| tcp.close(context, conn));
             }
             Step::Abort(which) => {
                 let conn = conn(which);
-                let _ = host.with(now, |tcp, cx| tcp.abort(cx, conn));
+                let _ = host.with(now, |tcp, context| tcp.abort(context, conn));
             }
             Step::Reuse(which, bits) => {
                 let option = ConnOption::Reuse(Reuse::from_bits(bits));
                 let conn = conn(which);
-                let _ = host.with(now, |tcp, cx| tcp.set_option(cx, conn, option));
+                let _ = host.with(now, |tcp, context| tcp.set_option(context, conn, option));
             }
             Step::Addresses(count) => {
                 let addresses: Vec<_> =
@@ -187,7 +188,7 @@ impl Crowd {
             let next = self.host.tcp.poll_timeout();
             let Some(next) = next.filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
-            self.host.with(self.now, |tcp, cx| tcp.on_timeout(cx));
+            self.host.with(self.now, |tcp, context| tcp.on_timeout(context));
         }
         self.now = end;
     }
@@ -204,7 +205,7 @@ proptest! {
             crowd.host.tcp.check_invariants();
         }
         for conn in core::mem::take(&mut crowd.conns) {
-            let _ = crowd.host.with(crowd.now, |tcp, cx| tcp.abort(cx, conn));
+            let _ = crowd.host.with(crowd.now, |tcp, context| tcp.abort(context, conn));
         }
         crowd.wait(1_000_000);
         crowd.host.tcp.check_invariants();

@@ -1,4 +1,4 @@
-//! A host, and a peer of which the test makes every segment.
+//! A host, and a scripted peer.
 //!
 //! Numbers are relative, as in packet scripts: the peer's count from its SYN, the host's from its
 //! own.
@@ -89,8 +89,9 @@ impl Peer {
 
     pub(super) fn listen(&mut self) -> ListenerId {
         let local = SocketAddr::new(self.local.0, self.local.1);
-        let listen =
-            |tcp: &mut Tcp, cx: &mut Cx<'_, HeapMemory>| tcp.listen(cx.ip, local, 4, PoolId(0));
+        let listen = |tcp: &mut Tcp, context: &mut Context<'_, HeapMemory>| {
+            tcp.listen(context.ip, local, 4, PoolId(0))
+        };
         let id = self.host.with(self.now, listen).unwrap();
         self.host.tcp.accept(id, 100).unwrap();
         id
@@ -161,7 +162,7 @@ impl Peer {
             checksums: crate::frame::Checksums::Unverified,
             segment_bytes: 0,
         };
-        self.host.with(self.now, |tcp, cx| tcp.on_segment(cx, &arrived));
+        self.host.with(self.now, |tcp, context| tcp.on_segment(context, &arrived));
         self.host.tcp.check_invariants();
     }
 
@@ -216,7 +217,7 @@ impl Peer {
         while let Some(at) = self.host.tcp.poll_timeout().filter(|at| *at <= end) {
             self.now = self.now.max(at);
             self.clock_on(self.now);
-            self.host.with(self.now, |tcp, cx| tcp.on_timeout(cx));
+            self.host.with(self.now, |tcp, context| tcp.on_timeout(context));
             all.extend(self.out());
         }
         self.now = end;

@@ -59,9 +59,9 @@ fn must_10_windows_of_a_simultaneous_open_are_not_scaled() {
     peer.options = Options::default();
     assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
     assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
-    assert_eq!(peer.host.conn(conn).snd_wnd, 3000);
+    assert_eq!(peer.host.conn(conn).send.wnd, 3000);
     peer.inject(A, 1, 1, &[]);
-    assert_eq!(peer.host.conn(conn).snd_wnd, 3000 << 7);
+    assert_eq!(peer.host.conn(conn).send.wnd, 3000 << 7);
 }
 
 #[test]
@@ -100,7 +100,9 @@ fn must_31_urgent_data_may_be_longer_than_the_pointer_reaches() {
     for _ in 0..35 {
         peer.send(conn, &[0; 2000]);
     }
-    peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, ConnOption::Urgent)).unwrap();
+    peer.host
+        .with(peer.now, |tcp, context| tcp.set_option(context, conn, ConnOption::Urgent))
+        .unwrap();
     let out = peer.out();
     assert!(out.iter().all(|out| out.flags.contains(U)), "{out:?}");
     assert_eq!(out[0].urgent, u16::MAX);
@@ -135,8 +137,8 @@ fn must_41_listening_changes_no_connection() {
     let mut peer = Peer::new(|_| {});
     let local = SocketAddr::new(peer.local.0, peer.local.1);
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
-    let connect = |tcp: &mut Tcp, cx: &mut Cx<'_, HeapMemory>| {
-        tcp.connect(cx, remote, Some(local), PoolId(0), &|_| true)
+    let connect = |tcp: &mut Tcp, context: &mut Context<'_, HeapMemory>| {
+        tcp.connect(context, remote, Some(local), PoolId(0), &|_| true)
     };
     let conn = peer.host.with(peer.now, connect).unwrap();
     let iss = peer.out().remove(0).seq;
@@ -150,7 +152,8 @@ fn must_41_listening_changes_no_connection() {
     (peer.remote.1, peer.iss) = (remote.port(), iss);
     peer.inject(S | A, 0, 1, &[]);
     assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
-    let again = peer.host.with(peer.now, |tcp, cx| tcp.listen(cx.ip, local, 4, PoolId(0)));
+    let again =
+        peer.host.with(peer.now, |tcp, context| tcp.listen(context.ip, local, 4, PoolId(0)));
     assert_eq!(again, Err(ListenError::InUse));
     assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
     peer.send(conn, b"still here");
@@ -163,8 +166,8 @@ fn must_45_a_connection_keeps_the_address_that_it_began_with() {
     for wanted in [None, Some(SocketAddr::new(second, 0))] {
         let mut peer = Peer::new(|config| config.addresses.push((second, 24)));
         let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
-        let connect = |tcp: &mut Tcp, cx: &mut Cx<'_, HeapMemory>| {
-            tcp.connect(cx, remote, wanted, PoolId(0), &|_| true)
+        let connect = |tcp: &mut Tcp, context: &mut Context<'_, HeapMemory>| {
+            tcp.connect(context, remote, wanted, PoolId(0), &|_| true)
         };
         let conn = peer.host.with(peer.now, connect).unwrap();
         let src = peer.out()[0].src;
@@ -184,9 +187,9 @@ fn must_46_a_broadcast_address_cannot_be_called() {
     let mut peer = Peer::new(|_| {});
     let remote = "10.0.0.255:80".parse().unwrap();
     for local in [None, Some("10.0.0.1:0".parse().unwrap())] {
-        let called = peer
-            .host
-            .with(peer.now, |tcp, cx| tcp.connect(cx, remote, local, PoolId(0), &|_| true));
+        let called = peer.host.with(peer.now, |tcp, context| {
+            tcp.connect(context, remote, local, PoolId(0), &|_| true)
+        });
         assert_eq!(called, Err(ConnectError::NoRoute));
     }
     assert_eq!(peer.out(), []);
@@ -202,7 +205,7 @@ fn must_56_soft_errors_end_nothing_and_are_told() {
         peer.out();
         assert!(!peer.host.tcp.info(conn).unwrap().soft_error);
         let error = icmp(&peer, 1, kind);
-        peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &error));
+        peer.host.with(peer.now, |tcp, context| tcp.on_icmp_error(context, &error));
         let info = peer.host.tcp.info(conn).unwrap();
         assert_eq!((info.state, info.soft_error), (TcpState::Established, true), "{kind:?}");
     }
@@ -228,7 +231,7 @@ fn must_65_an_mss_is_said_in_a_syn_only() {
     peer.send(conn, b"data");
     out.extend(peer.out());
     peer.inject(A, 1, 5, b"data");
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     out.extend(peer.out());
     assert!(out.len() == 3 && out.iter().all(|out| out.options.mss.is_none()), "{out:?}");
 }

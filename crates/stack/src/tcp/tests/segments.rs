@@ -1,4 +1,4 @@
-//! What single segments do: RFC 9293 §3.10.7 and the RFCs beside it.
+//! Single segments: RFC 9293 §3.10.7 and related RFCs.
 
 use core::ops::RangeInclusive;
 
@@ -75,7 +75,7 @@ fn a_syn_ack_is_sent_again_and_given_up() {
     assert_eq!(peer.cores(), [(SA, 0, 1, 0)]);
     let again = peer.wait(60_000);
     assert_eq!(again.len(), 1, "two were sent before");
-    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    assert_eq!(peer.host.tcp.half_open.len(), 0);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_wrong_ack_of_a_syn_ack_is_reset() {
     peer.inject(R, 2, 0, &[]);
     assert_eq!(peer.cores(), [(ACK, 1, 1, 0)], "RFC 5961: a challenge");
     peer.inject(R, 1, 0, &[]);
-    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    assert_eq!(peer.host.tcp.half_open.len(), 0);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_connect_is_retried_and_given_up() {
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
     let conn = peer
         .host
-        .with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        .with(peer.now, |tcp, context| tcp.connect(context, remote, None, PoolId(0), &|_| true))
         .unwrap();
     let first = peer.out();
     assert_eq!(first[0].core(), (2, 0, 0, 0));
@@ -115,7 +115,7 @@ pub(super) fn connecting(change: impl FnOnce(&mut Config)) -> (Peer, ConnId, Out
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
     let conn = peer
         .host
-        .with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        .with(peer.now, |tcp, context| tcp.connect(context, remote, None, PoolId(0), &|_| true))
         .unwrap();
     let syn = peer.out().remove(0);
     (peer, conn, syn)
@@ -193,13 +193,13 @@ fn syn_with_fin_is_dropped_by_a_listener() {
     peer.inject(S | F | P, 0, 0, b"x");
     assert_eq!(peer.cores(), []);
     assert_eq!(peer.dropped(Drop::UnexpectedSegment), 2);
-    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    assert_eq!(peer.host.tcp.half_open.len(), 0);
 }
 
 #[test]
 fn syn_with_fin_does_not_end_time_wait() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     peer.out();
     peer.inject(F | A, 1, 2, &[]);
     peer.out();
@@ -230,7 +230,7 @@ fn acks_of_the_future_and_of_long_ago_are_not_believed() {
     peer.inject(A, 1, 0u32.wrapping_sub(100_000), b"x");
     assert_eq!(peer.cores(), [(ACK, 1, 1, 0)]);
     assert_eq!(peer.dropped(Drop::BadAck), 2);
-    assert_eq!(peer.host.conn(conn).receive.ready_bytes(), 0);
+    assert_eq!(peer.host.conn(conn).receive.queue.ready_bytes(), 0);
     // An old one is no reason not to take the text.
     peer.inject(A, 1, 0, b"x");
     peer.host.collect(peer.now);
@@ -340,7 +340,7 @@ fn nagle_holds_back_the_second_small_segment() {
     peer.send(conn, &[0; 100]);
     assert_eq!(peer.cores(), []);
     let no_delay = ConnOption::NoDelay(true);
-    peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, no_delay)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.set_option(context, conn, no_delay)).unwrap();
     assert_eq!(peer.cores(), [(PA, 201, 1, 100)]);
 }
 
@@ -350,9 +350,9 @@ fn a_fin_does_not_wait_for_nagle() {
     peer.send(conn, &[0; 100]);
     peer.out();
     peer.send(conn, &[0; 100]);
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     assert_eq!(peer.cores(), [(PA | FA, 101, 1, 100)]);
-    let again = peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn));
+    let again = peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn));
     assert_eq!(again, Err(OperationError::Closing));
 }
 
@@ -379,7 +379,7 @@ fn nothing_is_sent_beyond_the_peers_window_and_shrinking_it_does_no_harm() {
     peer.window = 500;
     peer.inject(A, 1, 1001, &[]);
     assert_eq!(peer.cores(), []);
-    assert_eq!(peer.host.conn(conn).window_room(), 0);
+    assert_eq!(peer.host.conn(conn).send.window_room(), 0);
     peer.window = 60_000;
     peer.inject(A, 1, 2001, &[]);
     assert_eq!(peer.cores(), [(ACK, 2001, 1, 1000), (PA, 3001, 1, 1000)]);
@@ -389,7 +389,7 @@ fn nothing_is_sent_beyond_the_peers_window_and_shrinking_it_does_no_harm() {
 #[test]
 fn an_ack_at_the_edge_of_the_window_counts_and_a_reset_there_does_not() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
-    let edge = 1 + peer.host.conn(conn).rcv_wnd();
+    let edge = 1 + peer.host.conn(conn).receive.wnd();
     peer.send(conn, &[0; 1000]);
     peer.out();
     peer.inject(A, edge, 1001, &[]);
@@ -421,7 +421,7 @@ fn a_zero_window_is_probed_for_ever_while_probes_are_answered() {
 }
 
 #[test]
-fn probes_that_nobody_answers_end_the_connection() {
+fn unanswered_zero_window_probes_end_the_connection() {
     let (mut peer, conn) = Peer::accepted(|config| config.tcp.retries = 3, plain());
     peer.window = 0;
     peer.inject(A, 1, 1, &[]);
@@ -453,7 +453,7 @@ fn our_window_opens_in_good_steps() {
     let id = conn;
     peer.inject(A, 1, 1, b"one credit");
     peer.host.collect(peer.now);
-    peer.host.tcp.by_id(id).unwrap().facts.clear(Facts::CREDIT);
+    peer.host.tcp.by_id(id).unwrap().flags.clear(ConnFlags::CREDIT);
     for index in 0..4 {
         peer.inject(A, 11 + index * 1000, 1, &[0; 1000]);
     }
@@ -488,7 +488,7 @@ fn keepalives_are_sent_when_idle_and_given_up() {
 fn the_user_timeout_ends_what_is_not_acknowledged() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     let timeout = ConnOption::UserTimeout(Some(Duration::from_secs(5)));
-    peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, timeout)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.set_option(context, conn, timeout)).unwrap();
     assert!(peer.wait(60_000).is_empty(), "nothing is in flight");
     peer.send(conn, b"x");
     peer.out();
@@ -512,7 +512,7 @@ fn retransmissions_back_off_and_end() {
 #[test]
 fn data_for_an_application_that_closed_is_reset() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
-    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.close(context, conn)).unwrap();
     assert_eq!(peer.cores(), [(FA, 1, 1, 0)]);
     peer.inject(A, 1, 2, b"late");
     assert_eq!(peer.cores(), [(RST, 2, 0, 0)]);
@@ -524,9 +524,9 @@ fn closing_with_unread_data_resets() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     peer.inject(A, 1, 1, b"read");
     peer.host.collect(peer.now);
-    peer.host.tcp.by_id(conn).unwrap().facts.clear(Facts::CREDIT);
+    peer.host.tcp.by_id(conn).unwrap().flags.clear(ConnFlags::CREDIT);
     peer.inject(A, 5, 1, b"unread");
-    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.close(context, conn)).unwrap();
     let out = peer.cores();
     assert_eq!(out.last(), Some(&(RA, 1, 11, 0)), "{out:?}");
     assert_eq!(peer.host.memory.in_use(), 0);
@@ -535,7 +535,7 @@ fn closing_with_unread_data_resets() {
 #[test]
 fn an_orphan_in_fin_wait_2_has_an_end() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
-    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.close(context, conn)).unwrap();
     peer.out();
     peer.inject(A, 1, 2, &[]);
     assert_eq!(peer.host.tcp.places.len(), 1);
@@ -546,7 +546,7 @@ fn an_orphan_in_fin_wait_2_has_an_end() {
 #[test]
 fn the_peers_last_fin_is_acknowledged_again_in_time_wait() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     peer.out();
     peer.inject(F | A, 1, 2, &[]);
     let out = peer.out();
@@ -568,7 +568,7 @@ fn the_peers_last_fin_is_acknowledged_again_in_time_wait() {
 #[test]
 fn a_new_syn_reopens_what_waits() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     peer.out();
     peer.inject(F | A, 1, 2, &[]);
     peer.out();
@@ -591,7 +591,7 @@ fn cookies_keep_nothing_and_bring_everything_back() {
     peer.clock = Some(500);
     peer.options = full();
     peer.inject(S, 0, 0, &[]);
-    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    assert_eq!(peer.host.tcp.half_open.len(), 0);
     let out = peer.out();
     assert_eq!((out[0].flags.0, out[0].ack), (SA, 1));
     peer.options = Options::default();
@@ -606,7 +606,7 @@ fn cookies_keep_nothing_and_bring_everything_back() {
 }
 
 #[test]
-fn a_flood_of_syns_leaves_room_for_who_means_it() {
+fn syn_flood_leaves_room_for_real_clients() {
     let few = |config: &mut Config| config.tcp.syn_backlog = 4;
     let mut peer = Peer::new(few);
     peer.listen();
@@ -615,14 +615,14 @@ fn a_flood_of_syns_leaves_room_for_who_means_it() {
         peer.inject(S, 0, 0, &[]);
     }
     peer.out();
-    assert_eq!(peer.host.tcp.embryos.len(), 4);
+    assert_eq!(peer.host.tcp.half_open.len(), 4);
     assert_eq!(peer.host.counters.totals.cookies_sent, 95);
     peer.remote.1 = 5555;
     peer.open(plain());
     assert!(peer.incoming().is_some());
 }
 
-/// A listener with a backlog of four of which nobody accepts.
+/// A listener with a backlog of four and no accepts.
 fn unattended(change: impl FnOnce(&mut Config)) -> (Peer, ListenerId) {
     let mut peer = Peer::new(change);
     let listener = peer.listen();
@@ -650,9 +650,9 @@ fn a_full_accept_queue_lets_the_peer_try_again() {
         peer.remote.1 = port;
         peer.inject(S, 0, 0, &[]);
     }
-    assert_eq!(peer.cores(), [], "nobody believes to be connected");
+    assert_eq!(peer.cores(), [], "no peer is connected");
     assert_eq!(peer.dropped(Drop::BacklogFull), 4);
-    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    assert_eq!(peer.host.tcp.half_open.len(), 0);
     assert_eq!(peer.host.tcp.places.len(), 5);
     peer.host.tcp.accept(listener, 1).unwrap();
     assert_eq!(arrivals(&mut peer), 1);
@@ -684,12 +684,12 @@ fn go_on(peer: &mut Peer, callers: &[(u16, SeqNum)], flags: Flags, text: &[u8]) 
 }
 
 #[test]
-fn who_called_before_the_accept_queue_was_full_gets_in_when_there_is_room() {
+fn handshake_before_full_accept_queue_completes_when_room() {
     let (mut peer, listener) = unattended(|config| config.tcp.synack_retries = 3);
     let callers = call(&mut peer, 1..=8);
     go_on(&mut peer, &callers, A, b"");
     assert_eq!(peer.dropped(Drop::BacklogFull), 3);
-    assert_eq!(peer.host.tcp.embryos.len(), 3);
+    assert_eq!(peer.host.tcp.half_open.len(), 3);
     assert_eq!(peer.cores(), [], "no RST");
     // Our SYN-ACK comes again, and its answer is too early.
     assert_eq!(peer.wait(1_100).len(), 3);
@@ -705,9 +705,9 @@ fn who_called_before_the_accept_queue_was_full_gets_in_when_there_is_room() {
     assert_eq!(again.iter().filter(|out| out.flags == S | A).count(), 2);
     go_on(&mut peer, &callers[6..7], A, b"");
     assert_eq!(peer.host.tcp.listeners.by_id(listener).unwrap().waiting.len(), 1);
-    // Who does not answer is forgotten as ever.
+    // Unanswered handshakes still time out.
     peer.wait(60_000);
-    assert_eq!(peer.host.tcp.embryos.len(), 0);
+    assert_eq!(peer.host.tcp.half_open.len(), 0);
     peer.host.tcp.check_invariants();
 }
 
@@ -733,7 +733,7 @@ fn a_full_accept_queue_is_no_reason_for_a_cookie() {
 #[test]
 fn a_syn_that_finds_no_room_leaves_time_wait_alone() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     peer.out();
     peer.inject(F | A, 1, 2, &[]);
     peer.out();
@@ -757,7 +757,7 @@ fn a_syn_that_finds_no_room_leaves_time_wait_alone() {
 fn a_backlog_of_nothing_lets_one_wait() {
     let mut peer = Peer::new(|_| {});
     let local = SocketAddr::new(peer.local.0, peer.local.1);
-    peer.host.with(peer.now, |tcp, cx| tcp.listen(cx.ip, local, 0, PoolId(0))).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.listen(context.ip, local, 0, PoolId(0))).unwrap();
     peer.open(plain());
     peer.remote.1 += 1;
     peer.inject(S, 0, 0, &[]);
@@ -769,7 +769,7 @@ fn a_backlog_of_nothing_lets_one_wait() {
 fn who_may_be_reported_at_once_does_not_fill_the_accept_queue() {
     let (mut peer, listener) = unattended(|_| {});
     peer.host.tcp.accept(listener, 6).unwrap();
-    // A burst: nobody takes events meanwhile. Six are reported, five wait.
+    // A burst without taking events. Six are reported, five wait.
     for port in 1..=11 {
         peer.remote.1 = port;
         peer.open(plain());
@@ -794,8 +794,8 @@ fn an_old_connections_last_word_opens_no_new_one() {
     peer.inject(A, 20, 1, &[]);
     assert!(peer.incoming().is_none());
     assert_eq!(peer.dropped(Drop::UnexpectedSegment), 1);
-    assert_eq!(peer.host.tcp.embryos.len(), 1);
-    // Whoever has sent text, and lost it, sends it again; what came before its time is kept.
+    assert_eq!(peer.host.tcp.half_open.len(), 1);
+    // Lost text is retransmitted; text received early is kept.
     peer.inject(A | P, 4, 1, b"def");
     assert!(peer.incoming().is_some());
     peer.inject(A | P, 1, 1, b"abc");
@@ -804,12 +804,12 @@ fn an_old_connections_last_word_opens_no_new_one() {
 }
 
 #[test]
-fn who_nobody_accepted_is_reset_when_the_listener_goes() {
+fn unaccepted_connections_are_reset_with_their_listener() {
     let mut peer = Peer::new(|_| {});
     let listener = peer.listen();
     peer.host.tcp.listeners.by_id(listener).unwrap().credit = 0;
     peer.open(plain());
-    peer.host.with(peer.now, |tcp, cx| tcp.unlisten(cx, listener)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.unlisten(context, listener)).unwrap();
     assert_eq!(peer.cores(), [(RA, 1, 1, 0)]);
     assert_eq!(peer.host.tcp.places.len(), 0);
     peer.host.tcp.check_invariants();
@@ -857,10 +857,64 @@ fn the_urgent_pointer_is_told_and_sent() {
     peer.host.collect(peer.now);
     assert!(peer.host.events.contains(&Event::Urgent { conn, bytes: 3 }));
     peer.send(conn, b"0123456789");
-    peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, ConnOption::Urgent)).unwrap();
+    peer.host
+        .with(peer.now, |tcp, context| tcp.set_option(context, conn, ConnOption::Urgent))
+        .unwrap();
     let out = peer.out();
     assert!(out[0].flags.contains(U));
     assert_eq!(out[0].urgent, 10, "the byte after the last urgent one");
+}
+
+#[test]
+fn unsent_below_is_reported_once_when_bytes_leave() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    let ask = |peer: &mut Peer, bytes| {
+        let option = ConnOption::ReportUnsentBelow(bytes);
+        peer.host.with(peer.now, |tcp, context| tcp.set_option(context, conn, option)).unwrap();
+    };
+    let is_reported = |peer: &mut Peer| {
+        let event = peer.host.tcp.poll_event(peer.now);
+        assert!(event.is_none() || event == Some(Event::UnsentBelow { conn }), "{event:?}");
+        event.is_some()
+    };
+    ask(&mut peer, 1);
+    assert!(is_reported(&mut peer), "at once");
+    peer.window = 2000;
+    peer.inject(A, 1, 1, &[]);
+    for _ in 0..5 {
+        peer.send(conn, &[0; 1000]);
+    }
+    peer.out();
+    assert_eq!(peer.host.tcp.info(conn).unwrap().unsent_bytes, 3000);
+    ask(&mut peer, 2500);
+    ask(&mut peer, 100);
+    assert!(!is_reported(&mut peer));
+    // The window grows, and nothing is acknowledged, which no `Acked` would tell.
+    peer.window = 3000;
+    peer.inject(A, 1, 1, &[]);
+    peer.out();
+    assert!(is_reported(&mut peer));
+    peer.window = 8000;
+    peer.inject(A, 1, 1001, &[]);
+    peer.out();
+    assert!(!is_reported(&mut peer), "asked for once");
+}
+
+#[test]
+fn room_below_a_limit_fills_what_was_begun() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.window = 0;
+    let room = |peer: &Peer| peer.host.tcp.info(conn).unwrap().room_below(3000);
+    let info = peer.host.tcp.info(conn).unwrap();
+    let half = info.snd_wnd_max / 2;
+    let buffer = half - half % u32::from(info.mss);
+    peer.inject(A, 1, 1, &[]);
+    assert_eq!(room(&peer), buffer);
+    for left in (0..buffer / 1000).rev() {
+        peer.send(conn, &[0; 1000]);
+        peer.out();
+        assert_eq!(room(&peer), left * 1000);
+    }
 }
 
 #[test]
@@ -875,7 +929,9 @@ fn no_frame_holds_bytes_of_two_records() {
             peer.send(conn, &vec![7; len]);
             if ends {
                 let end = ConnOption::EndOfRecord;
-                peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, end)).unwrap();
+                peer.host
+                    .with(peer.now, |tcp, context| tcp.set_option(context, conn, end))
+                    .unwrap();
             }
         }
         let pushed = |out: &Out| (out.seq, out.len, out.flags.contains(Flags::PSH));
@@ -901,7 +957,7 @@ fn a_fin_alone_is_not_kept_back_by_a_full_congestion_window() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     (0..6).for_each(|_| peer.send(conn, &[0; 2000]));
     assert_eq!(peer.out().len(), 10);
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     assert_eq!(peer.cores(), [], "two segments of data come first");
     peer.inject(A, 1, 2001, &[]);
     let fin = A.0 | Flags::PSH.0 | Flags::FIN.0;
@@ -909,7 +965,7 @@ fn a_fin_alone_is_not_kept_back_by_a_full_congestion_window() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     (0..5).for_each(|_| peer.send(conn, &[0; 2000]));
     assert_eq!(peer.out().len(), 10);
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     assert_eq!(peer.cores(), [(A.0 | Flags::FIN.0, 10_001, 1, 0)]);
 }
 
@@ -932,11 +988,11 @@ fn a_smaller_path_mtu_is_believed_for_what_is_in_flight() {
     assert_eq!(peer.cores().len(), 2);
     let too_big = IcmpErrorKind::FragmentationNeeded { mtu: 1040 };
     let forged = icmp(&peer, 5000, too_big);
-    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &forged));
+    peer.host.with(peer.now, |tcp, context| tcp.on_icmp_error(context, &forged));
     assert_eq!(peer.cores(), []);
     assert_eq!(peer.dropped(Drop::BadIcmpError), 1);
     let real = icmp(&peer, 1, too_big);
-    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &real));
+    peer.host.with(peer.now, |tcp, context| tcp.on_icmp_error(context, &real));
     let again = peer.out();
     assert!(again.iter().all(|out| out.len <= 1000), "{again:?}");
     assert_eq!(again[0].seq, 1);
@@ -947,16 +1003,16 @@ fn a_smaller_path_mtu_is_believed_for_what_is_in_flight() {
 fn icmp_errors_are_hard_for_a_syn_and_soft_for_a_connection() {
     let (mut peer, conn, _) = connecting(|_| {});
     let host = icmp(&peer, 0, IcmpErrorKind::Unreachable(Unreachable::Host));
-    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &host));
+    peer.host.with(peer.now, |tcp, context| tcp.on_icmp_error(context, &host));
     assert!(peer.host.tcp.info(conn).unwrap().soft_error);
     let port = icmp(&peer, 0, IcmpErrorKind::Unreachable(Unreachable::Port));
-    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &port));
+    peer.host.with(peer.now, |tcp, context| tcp.on_icmp_error(context, &port));
     assert_eq!(peer.last_event(), closed(conn, CloseReason::Refused));
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     peer.send(conn, b"x");
     peer.out();
     let port = icmp(&peer, 1, IcmpErrorKind::Unreachable(Unreachable::Port));
-    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &port));
+    peer.host.with(peer.now, |tcp, context| tcp.on_icmp_error(context, &port));
     assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
 }
 
@@ -979,6 +1035,17 @@ fn a_message_in_one_segment_gets_through_a_black_hole() {
     assert_eq!(peer.out().len(), 1);
     let again = peer.wait(60_000);
     assert!(again.iter().any(|out| out.len == 536), "{:?}", again.last());
+}
+
+#[test]
+fn black_hole_detection_counts_the_timestamps_option() {
+    let mut pair = Pair::new(|_| {});
+    let (conn, _) = pair.establish();
+    // With 12 bytes of options, a packet of 578 bytes.
+    narrow(&mut pair, 576);
+    assert!(pair.a.send(pair.now, conn, &[7; 526]));
+    pair.run(60_000);
+    assert_eq!(pair.a.tcp.info(conn).unwrap().flight_bytes, 0);
 }
 
 /// Loses what is larger than a path takes, as long as it is so.
@@ -1120,7 +1187,7 @@ fn the_send_queue_has_a_limit() {
     peer.inject(A, 1, 1001, &[]);
     assert!(peer.host.send(peer.now, conn, &[0; 2000]));
     let empty = crate::Chunk { buf: crate::BufId(0), offset: 0, len: 0 };
-    let sent = peer.host.with(peer.now, |tcp, cx| tcp.send(cx, conn, empty));
+    let sent = peer.host.with(peer.now, |tcp, context| tcp.send(context, conn, empty));
     assert_eq!(sent, Err(OperationError::BadChunk));
 }
 
@@ -1131,15 +1198,15 @@ fn ports_run_out_and_come_back() {
     let remote = SocketAddr::new(peer.remote.0, peer.remote.1);
     let mut connect = || {
         let now = peer.now;
-        peer.host.with(now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        peer.host.with(now, |tcp, context| tcp.connect(context, remote, None, PoolId(0), &|_| true))
     };
     let first = connect().unwrap();
     connect().unwrap();
     connect().unwrap();
     assert_eq!(connect(), Err(crate::ConnectError::NoPort));
-    peer.host.with(peer.now, |tcp, cx| tcp.abort(cx, first)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.abort(context, first)).unwrap();
     peer.host
-        .with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        .with(peer.now, |tcp, context| tcp.connect(context, remote, None, PoolId(0), &|_| true))
         .unwrap();
 }
 
@@ -1151,7 +1218,9 @@ fn addresses_that_cannot_be_called_are_refused() {
         let local = local.map(|text| text.parse().unwrap());
         let remote = remote.parse().unwrap();
         let now = peer.now;
-        peer.host.with(now, |tcp, cx| tcp.connect(cx, remote, local, PoolId(0), &|_| true)).err()
+        peer.host
+            .with(now, |tcp, context| tcp.connect(context, remote, local, PoolId(0), &|_| true))
+            .err()
     };
     assert_eq!(connect("10.0.0.2:0", None), Some(BadRemoteAddress));
     assert_eq!(connect("224.0.0.1:80", None), Some(BadRemoteAddress));
@@ -1175,7 +1244,7 @@ fn the_handshakes_round_trip_is_measured_without_timestamps() {
     let conn = peer.incoming().unwrap();
     assert_eq!(peer.host.tcp.info(conn).unwrap().srtt, Some(Duration::from_millis(30)));
     assert_eq!(peer.host.conn(conn).cold.recovery.deadline(), None);
-    assert_eq!(SeqNum(1), peer.host.conn(conn).snd_una - peer.iss.0);
+    assert_eq!(SeqNum(1), peer.host.conn(conn).send.una - peer.iss.0);
 }
 
 #[test]
@@ -1257,7 +1326,7 @@ fn reading_from_a_peer_without_window_scaling_needs_no_update() {
 #[test]
 fn the_ack_of_our_fin_in_closing_wants_no_answer() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
-    peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     assert_eq!(peer.cores(), [(FA, 1, 1, 0)]);
     peer.inject(F | A, 1, 1, &[]);
     assert_eq!(peer.cores(), [(ACK, 2, 2, 0)]);
@@ -1273,7 +1342,7 @@ fn a_learnt_path_mtu_is_for_every_connection_to_that_host() {
     peer.send(conn, &[0; 1460]);
     peer.out();
     let too_big = icmp(&peer, 1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
-    peer.host.with(peer.now, |tcp, cx| tcp.on_icmp_error(cx, &too_big));
+    peer.host.with(peer.now, |tcp, context| tcp.on_icmp_error(context, &too_big));
     peer.out();
     peer.remote.1 += 1;
     peer.host.events.clear();
@@ -1291,7 +1360,7 @@ fn the_oldest_in_time_wait_makes_room() {
         peer.host.events.clear();
         peer.open(plain());
         let conn = peer.incoming().unwrap();
-        peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+        peer.host.with(peer.now, |tcp, context| tcp.close(context, conn)).unwrap();
         peer.out();
         peer.inject(F | A, 1, 2, &[]);
         assert_eq!(peer.cores(), [(ACK, 2, 2, 0)]);
@@ -1332,7 +1401,7 @@ fn a_partial_ack_without_sack_sends_the_next_hole() {
 fn an_application_chooses_hops_and_service() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     for option in [ConnOption::HopLimit(7), ConnOption::Dscp(46)] {
-        peer.host.with(peer.now, |tcp, cx| tcp.set_option(cx, conn, option)).unwrap();
+        peer.host.with(peer.now, |tcp, context| tcp.set_option(context, conn, option)).unwrap();
     }
     peer.send(conn, b"x");
     let (frame, _) = peer.host.frame(peer.now).unwrap();
@@ -1346,7 +1415,7 @@ fn a_closed_window_does_not_hold_what_an_application_left() {
     peer.window = 0;
     peer.inject(A, 1, 1, &[]);
     peer.send(conn, &[0; 100]);
-    peer.host.with(peer.now, |tcp, cx| tcp.close(cx, conn)).unwrap();
+    peer.host.with(peer.now, |tcp, context| tcp.close(context, conn)).unwrap();
     for _ in 0..200 {
         for _ in peer.wait(100) {
             peer.inject(A, 1, 1, &[]);
@@ -1363,7 +1432,7 @@ fn a_route_that_comes_back_lets_a_connection_go_on() {
     let mut peer = Peer::new(|config| config.routes = vec![route]);
     let remote = SocketAddr::new(Ipv4Addr::new(192, 168, 1, 1).into(), 80);
     peer.host
-        .with(peer.now, |tcp, cx| tcp.connect(cx, remote, None, PoolId(0), &|_| true))
+        .with(peer.now, |tcp, context| tcp.connect(context, remote, None, PoolId(0), &|_| true))
         .unwrap();
     peer.host.ip.set_routes(&[]).unwrap();
     assert_eq!(peer.cores(), []);
@@ -1374,7 +1443,7 @@ fn a_route_that_comes_back_lets_a_connection_go_on() {
 #[test]
 fn what_lies_behind_a_gap_makes_room_for_what_closes_it() {
     let (mut peer, _) = Peer::accepted(|_| {}, with_sack());
-    // All buffers but those that the next segments will take are somebody else's.
+    // All buffers except those for the next segments are in use.
     let mut others = Vec::new();
     while let Some(buf) = peer.host.memory.alloc(PoolId(0)) {
         others.push(buf);
@@ -1420,7 +1489,7 @@ fn reset_before_the_last_acknowledgment_is_reported() {
             peer.inject(F | A, 1, 1, &[]);
         }
         peer.send(conn, b"abc");
-        peer.host.with(peer.now, |tcp, cx| tcp.shutdown(cx, conn)).unwrap();
+        peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
         peer.out();
         if crosses {
             peer.inject(F | A, 1, 1, &[]);
@@ -1428,4 +1497,38 @@ fn reset_before_the_last_acknowledgment_is_reported() {
         peer.inject(R | A, 2, 1, &[]);
         assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer), "{crosses}");
     }
+}
+
+#[test]
+fn reset_after_both_sides_closed_keeps_unread_bytes() {
+    for crosses in [false, true] {
+        let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+        peer.inject(A | P, 1, 1, &[7; 100]);
+        if !crosses {
+            peer.inject(F | A, 101, 1, &[]);
+        }
+        peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
+        peer.out();
+        if crosses {
+            peer.inject(F | A, 101, 1, &[]);
+        }
+        peer.inject(R | A, 102, 1, &[]);
+        assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer), "{crosses}");
+        assert_eq!(peer.host.received, [7; 100]);
+        assert!(peer.host.events.contains(&Event::PeerClosed { conn }), "{crosses}");
+    }
+}
+
+#[test]
+fn reset_before_both_sides_closed_drops_unread_bytes() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    peer.inject(A | P, 1, 1, &[7; 100]);
+    // Out of order: the stream is not whole.
+    peer.inject(F | A, 201, 1, &[]);
+    peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
+    peer.out();
+    peer.inject(R | A, 101, 1, &[]);
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer));
+    assert!(peer.host.received.is_empty());
+    assert_eq!(peer.host.memory.in_use(), 0);
 }

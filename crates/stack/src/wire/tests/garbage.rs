@@ -1,4 +1,4 @@
-//! Whatever the bytes, nothing panics: every accessor is asked.
+//! Random bytes: no accessor panics.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What was written is read back, whatever it is.
+//! Random values round-trip through builders and parsers.
 
 use proptest::prelude::*;
 

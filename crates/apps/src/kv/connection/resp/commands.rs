@@ -2,31 +2,32 @@
 //!
 //! Read first: [`super`], [`crate::kv::protocol::resp`], [`crate::kv::store`].
 //!
-//! A command that depends on the value before it (`INCR`, `APPEND`, `SET ... GET`) looks, decides,
-//! and stores under the condition that nothing changed (cas); if something did, it begins again.
-//! Somebody else got on then, so all together always get on.
+//! A command that depends on the value before it (`INCR`, `APPEND`, `SET ... GET`) reads, computes,
+//! and stores under the condition that nothing changed (cas); otherwise it retries. A retry means
+//! that another command made progress, so the server as a whole makes progress (lock-free).
 
 use crate::kv::VERSION;
-use crate::kv::connection::{Connection, Context, Output, State};
+use crate::kv::connection::{ConnectionState, KvConnection, KvContext, ResponseBuffer};
 use crate::kv::limits::KEY_BYTES_MAX;
 use crate::kv::protocol::resp::{
-    self, COMMANDS, Command, Condition, Epoch, Fault, Life, Malformed, SetOptions, Unit, Verb,
+    self, COMMANDS, Condition, Epoch, Malformed, RespCommand, RespFault, RespVerb, SetOptions,
+    Unit, ValueLifetime,
 };
 use crate::kv::protocol::text::StoreVerb;
-use crate::kv::store::{Digits, Item, Outcome, Removal, Reservation, Write, item_fits};
+use crate::kv::store::{Digits, Removal, Reservation, StoreOutcome, StoredItem, Write, item_fits};
 
 /// Most of an unknown command's name that is said back.
 const NAME_BYTES_MAX: usize = 128;
 
 /// Where a value to be stored lies.
-pub(super) enum Source<'a> {
+pub(super) enum ArgumentSource<'a> {
     Here(&'a [u8]),
     /// It came in pieces.
     Arrived(Reservation),
 }
 
-impl Source<'_> {
-    fn put(&self, key: &[u8], write: &Write, context: &Context<'_>) -> Outcome {
+impl ArgumentSource<'_> {
+    fn put(&self, key: &[u8], write: &Write, context: &KvContext<'_>) -> StoreOutcome {
         match self {
             Self::Here(value) => context.store.store(key, write, value, context.now),
             Self::Arrived(reservation) => context.store.try_commit(reservation, write, context.now),
@@ -34,22 +35,22 @@ impl Source<'_> {
     }
 
     /// It was not stored, and is not going to be.
-    fn discard(self, context: &Context<'_>) {
+    fn discard(self, context: &KvContext<'_>) {
         if let Self::Arrived(reservation) = self {
             context.store.abandon(reservation);
         }
     }
 }
 
-impl Connection {
+impl KvConnection {
     /// Carries out a command that is here as a whole, as a line; commands of many keys too. It
     /// takes as many arguments as there are.
     pub(super) fn execute_line(
         &mut self,
-        command: &Command,
+        command: &RespCommand,
         arguments: &[&[u8]],
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) {
         let count = arguments.len() as u32;
         if !command.verb.is_of_many() {
@@ -58,14 +59,14 @@ impl Connection {
         self.commands.accepted += 1;
         let (mut keys, mut fault) = (0, None);
         match command.verb {
-            Verb::MSet => {
+            RespVerb::MSet => {
                 for pair in arguments[1..].chunks_exact(2) {
                     let done = set_plainly(pair[0], pair[1], context);
                     fault = fault.or_else(|| done.err());
                 }
             }
             verb => {
-                if verb == Verb::MGet {
+                if verb == RespVerb::MGet {
                     array(count - 1, out);
                 }
                 for key in &arguments[1..] {
@@ -79,14 +80,14 @@ impl Connection {
     /// Carries out a command that is here as a whole.
     pub(super) fn execute(
         &mut self,
-        command: &Command,
+        command: &RespCommand,
         arguments: &[&[u8]],
-        context: &Context<'_>,
-        out: &mut impl Output,
+        context: &KvContext<'_>,
+        out: &mut impl ResponseBuffer,
     ) {
         let done = match command.verb {
-            Verb::Quit => {
-                self.state = State::Ended;
+            RespVerb::Quit => {
+                self.state = ConnectionState::Ended;
                 ok(out);
                 Ok(())
             }
@@ -104,71 +105,71 @@ impl Connection {
 }
 
 /// Its first argument is a key.
-const fn is_of_keys(verb: Verb) -> bool {
+const fn is_of_keys(verb: RespVerb) -> bool {
     !matches!(
         verb,
-        Verb::Flush
-            | Verb::DbSize
-            | Verb::Ping
-            | Verb::Echo
-            | Verb::Select
-            | Verb::Hello
-            | Verb::Auth
-            | Verb::Client
-            | Verb::Command
-            | Verb::Config
-            | Verb::Info
-            | Verb::Time
-            | Verb::Quit
+        RespVerb::Flush
+            | RespVerb::DbSize
+            | RespVerb::Ping
+            | RespVerb::Echo
+            | RespVerb::Select
+            | RespVerb::Hello
+            | RespVerb::Auth
+            | RespVerb::Client
+            | RespVerb::Command
+            | RespVerb::Config
+            | RespVerb::Info
+            | RespVerb::Time
+            | RespVerb::Quit
     )
 }
 
 fn of_key(
-    command: &Command,
+    command: &RespCommand,
     arguments: &[&[u8]],
-    context: &Context<'_>,
-    out: &mut impl Output,
-) -> Result<(), Fault> {
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
+) -> Result<(), RespFault> {
     let (store, now) = (context.store, context.now);
     let key = arguments[1];
     match command.verb {
-        Verb::Get => value_or_nil(key, None, context, out),
-        Verb::GetEx => {
+        RespVerb::Get => value_or_nil(key, None, context, out),
+        RespVerb::GetEx => {
             let touch = resp::getex_options(&arguments[2..], now)?;
             value_or_nil(key, touch, context, out);
         }
-        Verb::GetDel => get_and_delete(key, context, out),
-        Verb::StrLen => {
+        RespVerb::GetDel => get_and_delete(key, context, out),
+        RespVerb::StrLen => {
             let len = store.get(key, None, now, |item| item.value.len());
             integer(len.unwrap_or(0) as i64, out);
         }
-        Verb::GetRange => {
-            let start = resp::integer(arguments[2]).ok_or(Fault::NotAnInteger)?;
-            let end = resp::integer(arguments[3]).ok_or(Fault::NotAnInteger)?;
+        RespVerb::GetRange => {
+            let start = resp::integer(arguments[2]).ok_or(RespFault::NotAnInteger)?;
+            let end = resp::integer(arguments[3]).ok_or(RespFault::NotAnInteger)?;
             let found = store.get(key, None, now, |item| {
                 bulk(&item.value[resp::range(item.value.len(), start, end)], out);
             });
             found.unwrap_or_else(|| bulk(b"", out));
         }
-        Verb::Step { down } => add(key, if down { -1 } else { 1 }, context, out)?,
-        Verb::StepBy { down } => {
-            let by = resp::integer(arguments[2]).ok_or(Fault::NotAnInteger)?;
-            let by = if down { by.checked_neg().ok_or(Fault::DecrementOverflow)? } else { by };
+        RespVerb::Step { down } => add(key, if down { -1 } else { 1 }, context, out)?,
+        RespVerb::StepBy { down } => {
+            let by = resp::integer(arguments[2]).ok_or(RespFault::NotAnInteger)?;
+            let by = if down { by.checked_neg().ok_or(RespFault::DecrementOverflow)? } else { by };
             add(key, by, context, out)?;
         }
-        Verb::Expire(unit, epoch) => {
-            let time = resp::integer(arguments[2]).ok_or(Fault::NotAnInteger)?;
+        RespVerb::Expire(unit, epoch) => {
+            let time = resp::integer(arguments[2]).ok_or(RespFault::NotAnInteger)?;
             let second = resp::unix_second(time, (unit, epoch), now);
-            let second = second.ok_or(Fault::InvalidExpire(command.name))?;
+            let second = second.ok_or(RespFault::InvalidExpire(command.name))?;
             integer(i64::from(store.touch(key, second, now).is_some()), out);
         }
-        Verb::TimeLeft(unit, epoch) => time_left(key, (unit, epoch), context, out),
-        Verb::Persist => {
+        RespVerb::TimeLeft(unit, epoch) => time_left(key, (unit, epoch), context, out),
+        RespVerb::Persist => {
             let expires = store.peek(key, now, |item| item.expires).unwrap_or(0);
             let done = expires != 0 && store.touch(key, 0, now).is_some();
             integer(i64::from(done), out);
         }
-        Verb::Type => {
+        RespVerb::Type => {
             let found = store.peek(key, now, |_| ()).is_some();
             out.extend_from_slice(if found { b"+string\r\n" } else { b"+none\r\n" });
         }
@@ -177,10 +178,10 @@ fn of_key(
             let mut options = options_before_value(command, arguments, now)?;
             let value = arguments[value_at];
             check_size(key, value.len())?;
-            if command.verb == Verb::Set {
+            if command.verb == RespVerb::Set {
                 options = resp::set_options(&arguments[3..], now)?;
             }
-            store_value(command.verb, key, Source::Here(value), options, context, out);
+            store_value(command.verb, key, ArgumentSource::Here(value), options, context, out);
         }
     }
     Ok(())
@@ -188,49 +189,54 @@ fn of_key(
 
 /// One key of many, except for `MSET`.
 pub(super) fn of_many(
-    verb: Verb,
+    verb: RespVerb,
     key: &[u8],
     count: &mut u64,
-    context: &Context<'_>,
-    out: &mut impl Output,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
 ) {
     let (store, now) = (context.store, context.now);
     let counts = match verb {
-        Verb::MGet => {
+        RespVerb::MGet => {
             value_or_nil(key, None, context, out);
             false
         }
-        Verb::Del => store.delete(key, None, now) == Removal::Done,
-        Verb::Touch => store.get(key, None, now, |_| ()).is_some(),
+        RespVerb::Del => store.delete(key, None, now) == Removal::Done,
+        RespVerb::Touch => store.get(key, None, now, |_| ()).is_some(),
         _ => store.peek(key, now, |_| ()).is_some(),
     };
     *count += u64::from(counts);
 }
 
 /// The end of a command of many keys.
-pub(super) fn answer_many(verb: Verb, count: u64, fault: Option<Fault>, out: &mut impl Output) {
+pub(super) fn answer_many(
+    verb: RespVerb,
+    count: u64,
+    fault: Option<RespFault>,
+    out: &mut impl ResponseBuffer,
+) {
     match (verb, fault) {
         (_, Some(fault)) => tell(fault, out),
-        (Verb::MGet, None) => {}
-        (Verb::MSet, None) => ok(out),
+        (RespVerb::MGet, None) => {}
+        (RespVerb::MSet, None) => ok(out),
         _ => integer(count as i64, out),
     }
 }
 
 /// The options of the verbs that have them in front of the value; those of `SET` come behind it.
 pub(super) fn options_before_value(
-    command: &Command,
+    command: &RespCommand,
     arguments: &[&[u8]],
     now: u32,
-) -> Result<SetOptions, Fault> {
+) -> Result<SetOptions, RespFault> {
     let mut options = SetOptions::default();
     match command.verb {
-        Verb::SetNx => options.condition = Condition::Absent,
-        Verb::GetSet => options.get = true,
-        Verb::SetEx(unit) => {
+        RespVerb::SetNx => options.condition = Condition::Absent,
+        RespVerb::GetSet => options.get = true,
+        RespVerb::SetEx(unit) => {
             let time = (unit, Epoch::Now);
             let until = resp::end_of_life(arguments[2], time, now, command.name)?;
-            options.life = Life::Until(until);
+            options.life = ValueLifetime::Until(until);
         }
         _ => {}
     }
@@ -239,20 +245,20 @@ pub(super) fn options_before_value(
 
 /// A value could be stored, as far as one can tell without what follows it.
 pub(super) fn check_value(
-    command: &Command,
+    command: &RespCommand,
     arguments: &[&[u8]],
     value: &[u8],
     now: u32,
-) -> Result<(), Fault> {
+) -> Result<(), RespFault> {
     options_before_value(command, arguments, now)?;
     check_size(arguments[1], value.len())
 }
 
-fn check_size(key: &[u8], value_len: usize) -> Result<(), Fault> {
+fn check_size(key: &[u8], value_len: usize) -> Result<(), RespFault> {
     if key.len() > KEY_BYTES_MAX {
-        Err(Fault::KeyTooLong)
+        Err(RespFault::KeyTooLong)
     } else if !item_fits(key.len(), value_len, 0) {
-        Err(Fault::TooLarge)
+        Err(RespFault::TooLarge)
     } else {
         Ok(())
     }
@@ -262,16 +268,20 @@ fn check_size(key: &[u8], value_len: usize) -> Result<(), Fault> {
 pub(super) fn reserve(
     key: &[u8],
     value_len: usize,
-    context: &Context<'_>,
-) -> Result<Reservation, Fault> {
+    context: &KvContext<'_>,
+) -> Result<Reservation, RespFault> {
     check_size(key, value_len)?;
     let write = Write { verb: StoreVerb::Add, ..Write::PLAIN };
     let reserved = context.store.reserve(key, &write, value_len, context.now);
-    reserved.map_err(|outcome| store_fault(outcome).unwrap_or(Fault::OutOfMemory))
+    reserved.map_err(|outcome| store_fault(outcome).unwrap_or(RespFault::OutOfMemory))
 }
 
 /// `MSET`'s part for one key.
-pub(super) fn set_plainly(key: &[u8], value: &[u8], context: &Context<'_>) -> Result<(), Fault> {
+pub(super) fn set_plainly(
+    key: &[u8],
+    value: &[u8],
+    context: &KvContext<'_>,
+) -> Result<(), RespFault> {
     check_size(key, value.len())?;
     let outcome = context.store.store(key, &Write::PLAIN, value, context.now);
     store_fault(outcome).map_or(Ok(()), Err)
@@ -279,20 +289,20 @@ pub(super) fn set_plainly(key: &[u8], value: &[u8], context: &Context<'_>) -> Re
 
 /// Stores a value and answers, whatever the verb.
 pub(super) fn store_value(
-    verb: Verb,
+    verb: RespVerb,
     key: &[u8],
-    source: Source<'_>,
+    source: ArgumentSource<'_>,
     options: SetOptions,
-    context: &Context<'_>,
-    out: &mut impl Output,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
 ) {
     match verb {
-        Verb::Append => append(key, source, context, out),
-        Verb::SetNx => {
+        RespVerb::Append => append(key, source, context, out),
+        RespVerb::SetNx => {
             let write = Write { verb: StoreVerb::Add, ..Write::PLAIN };
             let outcome = source.put(key, &write, context);
             match outcome {
-                Outcome::Stored(_) => return integer(1, out),
+                StoreOutcome::Stored(_) => return integer(1, out),
                 outcome => match store_fault(outcome) {
                     Some(fault) => tell(fault, out),
                     None => integer(0, out),
@@ -300,7 +310,7 @@ pub(super) fn store_value(
             }
             source.discard(context);
         }
-        _ if options.get || options.life == Life::Kept => {
+        _ if options.get || options.life == ValueLifetime::Kept => {
             set_after_look(key, source, options, context, out);
         }
         _ => set(key, source, options, context, out),
@@ -310,19 +320,19 @@ pub(super) fn store_value(
 /// `SET` that need not know what was before.
 fn set(
     key: &[u8],
-    source: Source<'_>,
+    source: ArgumentSource<'_>,
     options: SetOptions,
-    context: &Context<'_>,
-    out: &mut impl Output,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
 ) {
     let verb = match options.condition {
         Condition::Any => StoreVerb::Set,
         Condition::Absent => StoreVerb::Add,
         Condition::Present => StoreVerb::Replace,
     };
-    let expires = if let Life::Until(second) = options.life { second } else { 0 };
+    let expires = if let ValueLifetime::Until(second) = options.life { second } else { 0 };
     match source.put(key, &Write { verb, expires, ..Write::PLAIN }, context) {
-        Outcome::Stored(_) => return ok(out),
+        StoreOutcome::Stored(_) => return ok(out),
         outcome => match store_fault(outcome) {
             Some(fault) => tell(fault, out),
             None => nil(out),
@@ -334,30 +344,31 @@ fn set(
 /// `SET` that answers with the value before, or keeps its end of life.
 fn set_after_look(
     key: &[u8],
-    source: Source<'_>,
+    source: ArgumentSource<'_>,
     options: SetOptions,
-    context: &Context<'_>,
-    out: &mut impl Output,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
 ) {
     loop {
-        let look =
-            |item: &Item<'_>| (item.cas, item.expires, options.get.then(|| item.value.to_vec()));
+        let look = |item: &StoredItem<'_>| {
+            (item.cas, item.expires, options.get.then(|| item.value.to_vec()))
+        };
         let before = context.store.get(key, None, context.now, look);
         let stored = match (options.condition, &before) {
             (Condition::Absent, Some(_)) | (Condition::Present, None) => Ok(false),
             _ => {
                 let (cas, kept) = before.as_ref().map_or((None, 0), |it| (Some(it.0), it.1));
                 let expires = match options.life {
-                    Life::Endless => 0,
-                    Life::Kept => kept,
-                    Life::Until(second) => second,
+                    ValueLifetime::Endless => 0,
+                    ValueLifetime::Kept => kept,
+                    ValueLifetime::Until(second) => second,
                 };
                 let verb = if cas.is_some() { StoreVerb::Set } else { StoreVerb::Add };
                 match source.put(key, &Write { verb, cas, expires, ..Write::PLAIN }, context) {
-                    Outcome::Stored(_) => Ok(true),
+                    StoreOutcome::Stored(_) => Ok(true),
                     outcome => match store_fault(outcome) {
                         Some(fault) => Err(fault),
-                        // Somebody was faster.
+                        // Another thread changed the item first.
                         None => continue,
                     },
                 }
@@ -376,20 +387,25 @@ fn set_after_look(
     }
 }
 
-fn append(key: &[u8], source: Source<'_>, context: &Context<'_>, out: &mut impl Output) {
+fn append(
+    key: &[u8],
+    source: ArgumentSource<'_>,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
+) {
     let piece_len = match &source {
-        Source::Here(value) => value.len(),
-        Source::Arrived(reservation) => context.store.reserved_len(reservation),
+        ArgumentSource::Here(value) => value.len(),
+        ArgumentSource::Arrived(reservation) => context.store.reserved_len(reservation),
     };
     loop {
-        let look = |item: &Item<'_>| (item.cas, item.value.len());
+        let look = |item: &StoredItem<'_>| (item.cas, item.value.len());
         let before = context.store.peek(key, context.now, look);
         let (verb, cas, old_len) = match before {
             Some((cas, len)) => (StoreVerb::Append, Some(cas), len),
             None => (StoreVerb::Add, None, 0),
         };
         match source.put(key, &Write { verb, cas, ..Write::PLAIN }, context) {
-            Outcome::Stored(_) => return integer((old_len + piece_len) as i64, out),
+            StoreOutcome::Stored(_) => return integer((old_len + piece_len) as i64, out),
             outcome => {
                 if let Some(fault) = store_fault(outcome) {
                     tell(fault, out);
@@ -400,9 +416,9 @@ fn append(key: &[u8], source: Source<'_>, context: &Context<'_>, out: &mut impl 
     }
 }
 
-fn get_and_delete(key: &[u8], context: &Context<'_>, out: &mut impl Output) {
+fn get_and_delete(key: &[u8], context: &KvContext<'_>, out: &mut impl ResponseBuffer) {
     loop {
-        let look = |item: &Item<'_>| (item.cas, item.value.to_vec());
+        let look = |item: &StoredItem<'_>| (item.cas, item.value.to_vec());
         let Some((cas, value)) = context.store.get(key, None, context.now, look) else {
             return nil(out);
         };
@@ -412,22 +428,28 @@ fn get_and_delete(key: &[u8], context: &Context<'_>, out: &mut impl Output) {
     }
 }
 
-fn add(key: &[u8], by: i64, context: &Context<'_>, out: &mut impl Output) -> Result<(), Fault> {
+fn add(
+    key: &[u8],
+    by: i64,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
+) -> Result<(), RespFault> {
     if key.len() > KEY_BYTES_MAX {
-        return Err(Fault::KeyTooLong);
+        return Err(RespFault::KeyTooLong);
     }
     loop {
-        let look = |item: &Item<'_>| {
+        let look = |item: &StoredItem<'_>| {
             let number = resp::integer(item.value);
             (Some(item.cas), number, item.expires, item.flags)
         };
         let before = context.store.peek(key, context.now, look);
         let (cas, number, expires, flags) = before.unwrap_or((None, Some(0), 0, 0));
-        let sum = number.ok_or(Fault::NotAnInteger)?.checked_add(by).ok_or(Fault::Overflow)?;
+        let sum =
+            number.ok_or(RespFault::NotAnInteger)?.checked_add(by).ok_or(RespFault::Overflow)?;
         let verb = if cas.is_some() { StoreVerb::Set } else { StoreVerb::Add };
         let write = Write { verb, cas, expires, flags, ..Write::PLAIN };
         let outcome = context.store.store(key, &write, Signed::new(sum).bytes(), context.now);
-        if let Outcome::Stored(_) = outcome {
+        if let StoreOutcome::Stored(_) = outcome {
             integer(sum, out);
             return Ok(());
         }
@@ -440,8 +462,8 @@ fn add(key: &[u8], by: i64, context: &Context<'_>, out: &mut impl Output) -> Res
 fn time_left(
     key: &[u8],
     (unit, epoch): (Unit, Epoch),
-    context: &Context<'_>,
-    out: &mut impl Output,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
 ) {
     let expires = context.store.peek(key, context.now, |item| item.expires);
     let seconds = match (expires, epoch) {
@@ -455,45 +477,45 @@ fn time_left(
 }
 
 fn of_server(
-    command: &Command,
+    command: &RespCommand,
     arguments: &[&[u8]],
-    context: &Context<'_>,
-    out: &mut impl Output,
-) -> Result<(), Fault> {
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
+) -> Result<(), RespFault> {
     match command.verb {
-        Verb::Flush => {
+        RespVerb::Flush => {
             let words: [&[u8]; 2] = [b"async", b"sync"];
             let is_word = |word: &[u8]| words.iter().any(|it| it.eq_ignore_ascii_case(word));
             if arguments.get(1).is_some_and(|word| !is_word(word)) {
-                return Err(Fault::Syntax);
+                return Err(RespFault::Syntax);
             }
             context.store.flush(context.now, context.now);
             ok(out);
         }
-        Verb::DbSize => integer(context.store.counters().items as i64, out),
-        Verb::Ping => match arguments.get(1) {
+        RespVerb::DbSize => integer(context.store.counters().items as i64, out),
+        RespVerb::Ping => match arguments.get(1) {
             Some(message) => bulk(message, out),
             None => out.extend_from_slice(b"+PONG\r\n"),
         },
-        Verb::Echo => bulk(arguments[1], out),
-        Verb::Select => match resp::integer(arguments[1]) {
+        RespVerb::Echo => bulk(arguments[1], out),
+        RespVerb::Select => match resp::integer(arguments[1]) {
             Some(0) => ok(out),
-            Some(_) => return Err(Fault::DbIndex),
-            None => return Err(Fault::NotAnInteger),
+            Some(_) => return Err(RespFault::DbIndex),
+            None => return Err(RespFault::NotAnInteger),
         },
-        Verb::Hello => return hello(&arguments[1..], out),
-        Verb::Auth => return Err(Fault::NoPassword),
-        Verb::Client => return client(arguments[1], out),
-        Verb::Command => match arguments.get(1) {
+        RespVerb::Hello => return hello(&arguments[1..], out),
+        RespVerb::Auth => return Err(RespFault::NoPassword),
+        RespVerb::Client => return client(arguments[1], out),
+        RespVerb::Command => match arguments.get(1) {
             Some(word) if word.eq_ignore_ascii_case(b"count") => {
                 integer(COMMANDS.len() as i64, out);
             }
             None => array(0, out),
             Some(word) if word.eq_ignore_ascii_case(b"docs") => array(0, out),
-            Some(_) => return Err(Fault::Subcommand("COMMAND")),
+            Some(_) => return Err(RespFault::Subcommand("COMMAND")),
         },
-        Verb::Config => return config(arguments, context, out),
-        Verb::Info => bulk(info(context).as_bytes(), out),
+        RespVerb::Config => return config(arguments, context, out),
+        RespVerb::Info => bulk(info(context).as_bytes(), out),
         _ => {
             array(2, out);
             bulk(&Digits::new(u64::from(context.now)), out);
@@ -503,14 +525,14 @@ fn of_server(
     Ok(())
 }
 
-fn hello(arguments: &[&[u8]], out: &mut impl Output) -> Result<(), Fault> {
+fn hello(arguments: &[&[u8]], out: &mut impl ResponseBuffer) -> Result<(), RespFault> {
     match arguments.first().map(|version| resp::integer(version)) {
         None | Some(Some(2)) => {}
-        Some(Some(_)) => return Err(Fault::NoProtocol),
-        Some(None) => return Err(Fault::NotAVersion),
+        Some(Some(_)) => return Err(RespFault::NoProtocol),
+        Some(None) => return Err(RespFault::NotAVersion),
     }
     if arguments.iter().any(|word| word.eq_ignore_ascii_case(b"auth")) {
-        return Err(Fault::NoPassword);
+        return Err(RespFault::NoPassword);
     }
     array(14, out);
     for (name, value) in [
@@ -532,7 +554,7 @@ fn hello(arguments: &[&[u8]], out: &mut impl Output) -> Result<(), Fault> {
     Ok(())
 }
 
-fn client(word: &[u8], out: &mut impl Output) -> Result<(), Fault> {
+fn client(word: &[u8], out: &mut impl ResponseBuffer) -> Result<(), RespFault> {
     let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
     if ["setname", "setinfo", "no-evict", "no-touch"].into_iter().any(is) {
         ok(out);
@@ -541,12 +563,16 @@ fn client(word: &[u8], out: &mut impl Output) -> Result<(), Fault> {
     } else if is("id") {
         integer(0, out);
     } else {
-        return Err(Fault::Subcommand("CLIENT"));
+        return Err(RespFault::Subcommand("CLIENT"));
     }
     Ok(())
 }
 
-fn config(arguments: &[&[u8]], context: &Context<'_>, out: &mut impl Output) -> Result<(), Fault> {
+fn config(
+    arguments: &[&[u8]],
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
+) -> Result<(), RespFault> {
     if arguments[1].eq_ignore_ascii_case(b"resetstat") && arguments.len() == 2 {
         context.store.reset_counters();
         context.server.reset();
@@ -554,7 +580,7 @@ fn config(arguments: &[&[u8]], context: &Context<'_>, out: &mut impl Output) -> 
         return Ok(());
     }
     if !arguments[1].eq_ignore_ascii_case(b"get") || arguments.len() < 3 {
-        return Err(Fault::Subcommand("CONFIG"));
+        return Err(RespFault::Subcommand("CONFIG"));
     }
     let maxmemory = context.store.memory_bytes().to_string();
     let settings = [
@@ -577,7 +603,7 @@ fn config(arguments: &[&[u8]], context: &Context<'_>, out: &mut impl Output) -> 
 }
 
 /// All sections, whichever were asked for.
-fn info(context: &Context<'_>) -> String {
+fn info(context: &KvContext<'_>) -> String {
     let (server, counters) = (context.server.snapshot(), context.store.counters());
     let seconds = |us: u64| us as f64 / 1e6;
     let port = server.address.rsplit_once(':').map_or("0", |(_, port)| port);
@@ -610,16 +636,24 @@ fn info(context: &Context<'_>) -> String {
     )
 }
 
-/// What a client is told of a store that failed; `None`: it did not, or a condition did not hold.
-pub(super) const fn store_fault(outcome: Outcome) -> Option<Fault> {
+/// Returns the error for a failed store; `None` if it succeeded or a condition did not hold.
+pub(super) const fn store_fault(outcome: StoreOutcome) -> Option<RespFault> {
     match outcome {
-        Outcome::TooLarge => Some(Fault::TooLarge),
-        Outcome::OutOfMemory => Some(Fault::OutOfMemory),
-        Outcome::Stored(_) | Outcome::NotStored | Outcome::Exists | Outcome::NotFound => None,
+        StoreOutcome::TooLarge => Some(RespFault::TooLarge),
+        StoreOutcome::OutOfMemory => Some(RespFault::OutOfMemory),
+        StoreOutcome::Stored(_)
+        | StoreOutcome::NotStored
+        | StoreOutcome::Exists
+        | StoreOutcome::NotFound => None,
     }
 }
 
-fn value_or_nil(key: &[u8], touch: Option<u32>, context: &Context<'_>, out: &mut impl Output) {
+fn value_or_nil(
+    key: &[u8],
+    touch: Option<u32>,
+    context: &KvContext<'_>,
+    out: &mut impl ResponseBuffer,
+) {
     let found = context.store.get(key, touch, context.now, |item| bulk(item.value, out));
     if found.is_none() {
         nil(out);
@@ -646,15 +680,15 @@ impl Signed {
     }
 }
 
-fn ok(out: &mut impl Output) {
+fn ok(out: &mut impl ResponseBuffer) {
     out.extend_from_slice(b"+OK\r\n");
 }
 
-pub(super) fn nil(out: &mut impl Output) {
+pub(super) fn nil(out: &mut impl ResponseBuffer) {
     out.extend_from_slice(b"$-1\r\n");
 }
 
-fn header(first: u8, number: i64, out: &mut impl Output) {
+fn header(first: u8, number: i64, out: &mut impl ResponseBuffer) {
     let number = Signed::new(number);
     let mut line = [first; 24];
     let end = 1 + number.bytes().len();
@@ -663,31 +697,34 @@ fn header(first: u8, number: i64, out: &mut impl Output) {
     out.extend_from_slice(&line[..end + 2]);
 }
 
-fn integer(number: i64, out: &mut impl Output) {
+fn integer(number: i64, out: &mut impl ResponseBuffer) {
     header(b':', number, out);
 }
 
 /// So many answers follow.
-pub(super) fn array(count: u32, out: &mut impl Output) {
+pub(super) fn array(count: u32, out: &mut impl ResponseBuffer) {
     header(b'*', i64::from(count), out);
 }
 
-fn bulk(bytes: &[u8], out: &mut impl Output) {
+fn bulk(bytes: &[u8], out: &mut impl ResponseBuffer) {
     header(b'$', bytes.len() as i64, out);
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
 
-pub(super) fn tell(fault: Fault, out: &mut impl Output) {
+pub(super) fn tell(fault: RespFault, out: &mut impl ResponseBuffer) {
     out.extend_from_slice(format!("-{fault}\r\n").as_bytes());
 }
 
-pub(super) fn tell_malformed(why: Malformed, out: &mut impl Output) {
+pub(super) fn tell_malformed(why: Malformed, out: &mut impl ResponseBuffer) {
     out.extend_from_slice(format!("-ERR {why}\r\n").as_bytes());
 }
 
 /// An answer is one line, whatever the name has in it.
-pub(super) fn tell_unknown(name: &[u8], out: &mut impl Output) {
+pub(super) fn tell_unknown(name: &[u8], out: &mut impl ResponseBuffer) {
+    let why = resp::other_type(name).map_or_else(String::new, |kind| {
+        format!(": this server stores strings only, {kind} are not supported")
+    });
     let name = name[..name.len().min(NAME_BYTES_MAX)].escape_ascii();
-    out.extend_from_slice(format!("-ERR unknown command '{name}'\r\n").as_bytes());
+    out.extend_from_slice(format!("-ERR unknown command '{name}'{why}\r\n").as_bytes());
 }

@@ -70,7 +70,7 @@ fn what_is_too_large_is_passed_over_and_the_old_one_stays() {
 }
 
 #[test]
-fn keys_too_long_are_nobodys() {
+fn resp_rejects_keys_that_are_too_long() {
     let key = vec![b'k'; 5_000];
     let too_long = b"-ERR key is longer than 250 bytes\r\n";
     for (piece, len) in [(64, 251), (64, 5_000), (usize::MAX, 251), (usize::MAX, 5_000)] {
@@ -159,7 +159,7 @@ fn memory_that_is_lent_out_is_told() {
     let mut out = Vec::new();
     while out.is_empty() {
         assert!(lent.len() < RESERVATIONS_PER_SHARD_MAX, "half of a shard is lent at most");
-        let mut connection = Connection::new();
+        let mut connection = KvConnection::new();
         let context = talk.context();
         connection.on_bytes(head, &context, &mut out);
         lent.push(connection);
@@ -191,4 +191,23 @@ fn what_the_server_says_of_itself_is_well_formed() {
     );
     assert_eq!(talk.send(&resp(&[b"CONFIG", b"GET", b"save"])), b"*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
     assert!(talk.send(&resp(&[b"TIME"])).starts_with(b"*2\r\n$10\r\n1700000000"));
+}
+
+#[test]
+fn commands_of_other_types_name_the_type_that_is_missing() {
+    let mut talk = Talk::new();
+    for (name, kind) in [
+        ("LPUSH", "lists"),
+        ("rpop", "lists"),
+        ("SADD", "sets"),
+        ("HSET", "hashes"),
+        ("ZPOPMIN", "sorted sets"),
+        ("XADD", "streams"),
+    ] {
+        let said = talk.send_in_pieces(&resp(&[name.as_bytes(), b"key", b"value"]), 7).0;
+        let only = format!("this server stores strings only, {kind} are not supported");
+        let expected = format!("-ERR unknown command '{name}': {only}\r\n");
+        assert_eq!(String::from_utf8_lossy(&said), expected);
+        assert_eq!(talk.send_in_pieces(&resp(&[b"PING"]), 7).0, b"+PONG\r\n");
+    }
 }

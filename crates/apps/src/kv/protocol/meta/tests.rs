@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn command(line: &str) -> Result<Command<'_>, Fault> {
+fn command(line: &str) -> Result<MetaCommand<'_>, CommandFault> {
     let (name, rest) = line.split_at(2);
     parse(name.as_bytes(), rest.as_bytes())
 }
@@ -11,7 +11,7 @@ fn command(line: &str) -> Result<Command<'_>, Fault> {
 fn flags_become_options_and_keep_their_order() {
     let command = command("mg key t T-5 Oab v C7 N0 R30 q u").expect("all are known");
     assert_eq!(command.key(&mut key_scratch()), b"key");
-    let options = Options {
+    let options = MetaOptions {
         value: true,
         quiet: true,
         no_bump: true,
@@ -19,7 +19,7 @@ fn flags_become_options_and_keep_their_order() {
         touch: Some(-5),
         recache: Some(30),
         cas: Some(7),
-        ..Options::default()
+        ..MetaOptions::default()
     };
     assert_eq!(command.options, options);
     let flags: Vec<_> = command.flags().collect();
@@ -49,10 +49,10 @@ fn modes_choose_the_verb() {
 #[test]
 fn a_set_is_refused_only_after_its_block() {
     let refused = command("ms key 5 Tx").expect("the block can be passed over");
-    assert_eq!((refused.refused, refused.value_len), (Some(Fault::BadToken), 5));
-    assert_eq!(command("mg key Tx"), Err(Fault::BadToken));
-    assert_eq!(command("md key Tx"), Err(Fault::InvalidOrDuplicateFlag));
-    assert_eq!(command("ms key x"), Err(Fault::BadLine));
+    assert_eq!((refused.refused, refused.value_len), (Some(CommandFault::BadToken), 5));
+    assert_eq!(command("mg key Tx"), Err(CommandFault::BadToken));
+    assert_eq!(command("md key Tx"), Err(CommandFault::InvalidOrDuplicateFlag));
+    assert_eq!(command("ms key x"), Err(CommandFault::BadLine));
 }
 
 #[test]
@@ -68,12 +68,12 @@ fn base64_keys_are_decoded_strictly() {
     let longest = "A".repeat(KEY_BYTES_MAX - KEY_BYTES_MAX % 4);
     assert_eq!(decoded(&longest), Ok(vec![0; longest.len() / 4 * 3]));
     for bad in ["YQ=", "YQ", "Y", "====", "Y===", "YQ==YQ==", "Y=Q=", "YQ=x", "!!!!"] {
-        assert_eq!(decoded(bad), Err(Fault::BadBase64Key), "{bad}");
+        assert_eq!(decoded(bad), Err(CommandFault::BadBase64Key), "{bad}");
     }
 }
 
 #[test]
 fn a_letter_beyond_ascii_is_no_flag() {
-    assert_eq!(parse(b"mg", b" key \xff"), Err(Fault::DuplicateFlag));
-    assert_eq!(parse(b"mg", b" key \x7f"), Err(Fault::InvalidFlag));
+    assert_eq!(parse(b"mg", b" key \xff"), Err(CommandFault::DuplicateFlag));
+    assert_eq!(parse(b"mg", b" key \x7f"), Err(CommandFault::InvalidFlag));
 }

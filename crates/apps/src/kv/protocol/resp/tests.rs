@@ -6,24 +6,24 @@ const NOW: u32 = 1_700_000_000;
 
 #[test]
 fn headers_are_whole_or_wanted_or_wrong() {
-    assert_eq!(array(b"*3\r\n$1"), Piece::Whole(3, 4));
-    assert_eq!(array(b"*-1\r\n"), Piece::Whole(0, 5));
-    assert_eq!(array(b"*1048576\r\n"), Piece::Whole(1 << 20, 10));
-    assert_eq!(array(b"*1048577\r\n"), Piece::Malformed(Malformed::ArrayLength));
+    assert_eq!(array(b"*3\r\n$1"), RespPiece::Whole(3, 4));
+    assert_eq!(array(b"*-1\r\n"), RespPiece::Whole(0, 5));
+    assert_eq!(array(b"*1048576\r\n"), RespPiece::Whole(1 << 20, 10));
+    assert_eq!(array(b"*1048577\r\n"), RespPiece::Malformed(Malformed::ArrayLength));
     for short in ["", "*", "*3", "*3\r"] {
-        assert_eq!(array(short.as_bytes()), Piece::NeedMore, "{short:?}");
+        assert_eq!(array(short.as_bytes()), RespPiece::NeedMore, "{short:?}");
     }
     for wrong in ["*\r\n", "*x\r\n", "*1\n", "*01\r\n", "*+1\r\n", "* 1\r\n"] {
-        let malformed = Piece::Malformed(Malformed::ArrayLength);
+        let malformed = RespPiece::Malformed(Malformed::ArrayLength);
         assert_eq!(array(wrong.as_bytes()), malformed, "{wrong:?}");
     }
-    assert_eq!(array(&[b'1'; 40]), Piece::Malformed(Malformed::ArrayLength));
-    assert_eq!(bulk_header(b"$536870912\r\n"), Piece::Whole(512 << 20, 12));
+    assert_eq!(array(&[b'1'; 40]), RespPiece::Malformed(Malformed::ArrayLength));
+    assert_eq!(bulk_header(b"$536870912\r\n"), RespPiece::Whole(512 << 20, 12));
     for wrong in ["$536870913\r\n", "$-1\r\n", "$9223372036854775808\r\n"] {
-        let malformed = Piece::Malformed(Malformed::BulkLength);
+        let malformed = RespPiece::Malformed(Malformed::BulkLength);
         assert_eq!(bulk_header(wrong.as_bytes()), malformed, "{wrong:?}");
     }
-    assert_eq!(bulk_header(b"+OK\r\n"), Piece::Malformed(Malformed::NotABulk(b'+')));
+    assert_eq!(bulk_header(b"+OK\r\n"), RespPiece::Malformed(Malformed::NotABulk(b'+')));
 }
 
 #[test]
@@ -64,16 +64,20 @@ fn options_of_set_go_together_or_not() {
         let words: Vec<&[u8]> = words.split_whitespace().map(str::as_bytes).collect();
         set_options(&words, NOW)
     };
-    let all = SetOptions { condition: Condition::Present, life: Life::Until(NOW + 9), get: true };
+    let all = SetOptions {
+        condition: Condition::Present,
+        life: ValueLifetime::Until(NOW + 9),
+        get: true,
+    };
     assert_eq!(options("GET xx ex 9"), Ok(all));
     assert_eq!(options(""), Ok(SetOptions::default()));
-    assert_eq!(options("keepttl").map(|options| options.life), Ok(Life::Kept));
+    assert_eq!(options("keepttl").map(|options| options.life), Ok(ValueLifetime::Kept));
     for wrong in ["nx xx", "ex", "ex 1 px 1", "keepttl ex 1", "ex 1 keepttl", "what"] {
-        assert_eq!(options(wrong), Err(Fault::Syntax), "{wrong}");
+        assert_eq!(options(wrong), Err(RespFault::Syntax), "{wrong}");
     }
-    assert_eq!(options("ex 1x"), Err(Fault::NotAnInteger));
-    assert_eq!(options("px 0"), Err(Fault::InvalidExpire("set")));
-    assert_eq!(options("exat 4294967296"), Err(Fault::InvalidExpire("set")));
+    assert_eq!(options("ex 1x"), Err(RespFault::NotAnInteger));
+    assert_eq!(options("px 0"), Err(RespFault::InvalidExpire("set")));
+    assert_eq!(options("exat 4294967296"), Err(RespFault::InvalidExpire("set")));
 }
 
 #[test]

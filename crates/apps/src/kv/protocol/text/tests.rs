@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn request(line: &str) -> Request<'_> {
+fn request(line: &str) -> TextRequest<'_> {
     match parse(line.as_bytes()) {
-        Parsed::Request { request, consumed } => {
+        ParsedLine::Request { request, consumed } => {
             assert_eq!(consumed, line.len());
             request
         }
@@ -23,9 +23,9 @@ fn a_storage_line_is_read_whole() {
         cas: None,
         noreply: true,
     };
-    assert_eq!(request("append key 7 -3 12 noreply\r\n"), Request::Store(line));
+    assert_eq!(request("append key 7 -3 12 noreply\r\n"), TextRequest::Store(line));
     let cas = StoreLine { verb: StoreVerb::Set, cas: Some(9), noreply: false, ..line };
-    assert_eq!(request(" cas  key 7 -3 12 9\n"), Request::Store(cas));
+    assert_eq!(request(" cas  key 7 -3 12 9\n"), TextRequest::Store(cas));
 }
 
 #[test]
@@ -42,21 +42,21 @@ fn every_line_cut_short_needs_more_and_none_is_misread() {
         "  touch key 5\r\n",
     ] {
         for len in 0..line.len() {
-            assert_eq!(parse(&line.as_bytes()[..len]), Parsed::NeedMore, "{}", &line[..len]);
+            assert_eq!(parse(&line.as_bytes()[..len]), ParsedLine::NeedMore, "{}", &line[..len]);
         }
-        assert_ne!(parse(line.as_bytes()), Parsed::NeedMore);
+        assert_ne!(parse(line.as_bytes()), ParsedLine::NeedMore);
     }
 }
 
 #[test]
 fn a_retrieval_needs_only_its_head() {
     let plain = Retrieval { with_cas: false, touch: None };
-    assert_eq!(parse(b"get k"), Parsed::Retrieve { retrieval: plain, consumed: 4 });
+    assert_eq!(parse(b"get k"), ParsedLine::Retrieve { retrieval: plain, consumed: 4 });
     let with_cas = Retrieval { with_cas: true, touch: None };
-    assert_eq!(parse(b"  gets k"), Parsed::Retrieve { retrieval: with_cas, consumed: 7 });
+    assert_eq!(parse(b"  gets k"), ParsedLine::Retrieve { retrieval: with_cas, consumed: 7 });
     let touching = Retrieval { with_cas: true, touch: Some(-5) };
-    assert_eq!(parse(b"gats  -5 k"), Parsed::Retrieve { retrieval: touching, consumed: 8 });
-    assert_eq!(parse(b"gats  -5"), Parsed::NeedMore);
+    assert_eq!(parse(b"gats  -5 k"), ParsedLine::Retrieve { retrieval: touching, consumed: 8 });
+    assert_eq!(parse(b"gats  -5"), ParsedLine::NeedMore);
 }
 
 #[test]
@@ -80,27 +80,27 @@ fn keys_are_taken_one_by_one() {
 #[test]
 fn a_line_ends_within_its_limit_or_is_refused() {
     let mut line = vec![b'x'; LINE_BYTES_MAX - 1];
-    assert_eq!(parse(&line), Parsed::NeedMore);
+    assert_eq!(parse(&line), ParsedLine::NeedMore);
     line.push(b'\n');
-    assert!(matches!(parse(&line), Parsed::Fault { fault: Fault::UnknownCommand, .. }));
+    assert!(matches!(parse(&line), ParsedLine::Fault { fault: CommandFault::UnknownCommand, .. }));
     line[LINE_BYTES_MAX - 1] = b'x';
-    assert_eq!(parse(&line), Parsed::LineTooLong);
+    assert_eq!(parse(&line), ParsedLine::LineTooLong);
     let digits = [&b"gat "[..], &[b'1'; LINE_BYTES_MAX]].concat();
-    assert_eq!(parse(&digits), Parsed::LineTooLong);
+    assert_eq!(parse(&digits), ParsedLine::LineTooLong);
     let spaces = vec![b' '; LINE_BYTES_MAX + 100];
-    assert_eq!(parse(&spaces), Parsed::LineTooLong);
+    assert_eq!(parse(&spaces), ParsedLine::LineTooLong);
 }
 
 #[test]
 fn the_last_word_silences_even_a_fault() {
     for (line, fault) in [
-        ("set k x 0 1 noreply\r\n", Fault::BadLine),
-        ("incr k x noreply\r\n", Fault::InvalidDelta),
-        ("touch k x noreply\r\n", Fault::InvalidExptime),
-        ("verbosity noreply\r\n", Fault::BadLine),
+        ("set k x 0 1 noreply\r\n", CommandFault::BadLine),
+        ("incr k x noreply\r\n", CommandFault::InvalidDelta),
+        ("touch k x noreply\r\n", CommandFault::InvalidExptime),
+        ("verbosity noreply\r\n", CommandFault::BadLine),
     ] {
         let consumed = line.len();
-        let expected = Parsed::Fault { fault, noreply: true, consumed, line_ended: true };
+        let expected = ParsedLine::Fault { fault, noreply: true, consumed, line_ended: true };
         assert_eq!(parse(line.as_bytes()), expected, "{line}");
     }
 }

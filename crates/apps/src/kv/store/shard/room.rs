@@ -2,13 +2,13 @@
 //!
 //! Read first: [`super`], whose invariants these functions keep, and `log.rs`.
 
-use super::super::log::{Oldest, Place, Record, attribute};
-use super::Shard;
+use super::super::log::{LogPosition, LogRecord, Oldest, attribute};
+use super::StoreShard;
 use crate::kv::limits::{DEAD_SHARE, MOVED_BYTES_PER_STORE_MAX, MOVES_PER_STORE_MAX};
 
-impl Shard {
+impl StoreShard {
     /// Takes a live record out of its chain and leaves it dead.
-    pub(super) fn remove(&mut self, place: Place, record: Record) {
+    pub(super) fn remove(&mut self, place: LogPosition, record: LogRecord) {
         self.repoint(place, &record, record.next);
         if record.cas > self.flushed_cas {
             self.items -= 1;
@@ -17,15 +17,15 @@ impl Shard {
         self.kill(place, record);
     }
 
-    pub(super) fn kill(&mut self, place: Place, record: Record) {
-        self.log.set_record(place, Record { attributes: 0, ..record });
+    pub(super) fn kill(&mut self, place: LogPosition, record: LogRecord) {
+        self.log.set_record(place, LogRecord { attributes: 0, ..record });
         self.log.add_dead(record.capacity);
     }
 
     /// Makes what points to `place` in its chain point to `target`.
-    fn repoint(&mut self, place: Place, record: &Record, target: u32) {
+    fn repoint(&mut self, place: LogPosition, record: &LogRecord, target: u32) {
         let chain = self.chain(record.hash);
-        let mut at = Place(self.heads[chain]);
+        let mut at = LogPosition(self.heads[chain]);
         if at == place {
             self.heads[chain] = target;
             return;
@@ -37,14 +37,19 @@ impl Shard {
                 self.log.set_record(at, before);
                 return;
             }
-            at = Place(before.next);
+            at = LogPosition(before.next);
         }
         debug_assert!(false, "a live record is in its chain");
     }
 
     /// Room for a record at the log's head, with `fields` and `key` written there.
-    pub(super) fn allocate(&mut self, fields: &Record, key: &[u8], now: u32) -> Option<Place> {
-        let len = Record::bytes_for(key.len(), fields.value_len as usize);
+    pub(super) fn allocate(
+        &mut self,
+        fields: &LogRecord,
+        key: &[u8],
+        now: u32,
+    ) -> Option<LogPosition> {
+        let len = LogRecord::bytes_for(key.len(), fields.value_len as usize);
         let mut moves_left = MOVES_PER_STORE_MAX;
         let mut moved_left = len + MOVED_BYTES_PER_STORE_MAX;
         // Two rounds over the ring meet every record; if that was not enough, nothing is.
@@ -83,12 +88,12 @@ impl Shard {
         }
     }
 
-    fn is_worth_keeping(&self, record: &Record) -> bool {
+    fn is_worth_keeping(&self, record: &LogRecord) -> bool {
         record.has(attribute::REFERENCED) || self.log.dead() > self.log.capacity() / DEAD_SHARE
     }
 
     /// Carries the record at the tail to the head and tells whatever points to it.
-    fn carry_oldest(&mut self, from: Place, record: &Record) {
+    fn carry_oldest(&mut self, from: LogPosition, record: &LogRecord) {
         self.counters.carried += 1;
         let to = self.log.carry_oldest();
         let mut carried = *record;
@@ -104,9 +109,9 @@ impl Shard {
     }
 
     /// As [`Self::repoint`], where the record itself has moved.
-    fn repoint_carried(&mut self, from: Place, to: Place, record: &Record) {
+    fn repoint_carried(&mut self, from: LogPosition, to: LogPosition, record: &LogRecord) {
         let chain = self.chain(record.hash);
-        let mut at = Place(self.heads[chain]);
+        let mut at = LogPosition(self.heads[chain]);
         if at == from {
             self.heads[chain] = to.0;
             return;
@@ -118,7 +123,7 @@ impl Shard {
                 self.log.set_record(at, before);
                 return;
             }
-            at = Place(before.next);
+            at = LogPosition(before.next);
         }
         debug_assert!(false, "a live record is in its chain");
     }

@@ -11,8 +11,8 @@ use crate::kv::store::expiry;
 const SMALL_BYTES: usize = 160 << 10;
 const NOW: u32 = 1_000_000;
 
-fn shard() -> Shard {
-    Shard::new(0, 1, SMALL_BYTES).expect("memory")
+fn shard() -> StoreShard {
+    StoreShard::new(0, 1, SMALL_BYTES).expect("memory")
 }
 
 fn hash(key: &[u8]) -> u32 {
@@ -24,15 +24,15 @@ fn probe(key: &[u8]) -> Probe<'_> {
     (hash(key), key)
 }
 
-fn set(shard: &mut Shard, key: &[u8], value: &[u8], now: u32) -> Outcome {
+fn set(shard: &mut StoreShard, key: &[u8], value: &[u8], now: u32) -> StoreOutcome {
     shard.store(probe(key), &Write::PLAIN, value, now)
 }
 
-fn value_of(shard: &mut Shard, key: &[u8], now: u32) -> Option<Vec<u8>> {
+fn value_of(shard: &mut StoreShard, key: &[u8], now: u32) -> Option<Vec<u8>> {
     shard.get(probe(key), None, now, |item| item.value.to_vec())
 }
 
-impl Shard {
+impl StoreShard {
     /// Checks every invariant that the files' heads state.
     fn check(&self) {
         let (mut live, mut live_bytes, mut reserved_bytes, mut dead_bytes) = (0, 0, 0, 0);
@@ -41,7 +41,8 @@ impl Shard {
             let capacity = record.capacity as usize;
             record_bytes += capacity;
             assert!(!record.has(attribute::PINNED));
-            let needed = Record::bytes_for(usize::from(record.key_len), record.value_len as usize);
+            let needed =
+                LogRecord::bytes_for(usize::from(record.key_len), record.value_len as usize);
             assert!(needed <= capacity);
             if record.has(attribute::LIVE) {
                 live += 1;
@@ -60,10 +61,10 @@ impl Shard {
             .iter()
             .map(|&head| {
                 let mut count = 0;
-                let mut place = Place(head);
+                let mut place = LogPosition(head);
                 while !place.is_nowhere() {
                     count += 1;
-                    place = Place(self.log.record(place).next);
+                    place = LogPosition(self.log.record(place).next);
                 }
                 count
             })
@@ -86,7 +87,7 @@ impl Shard {
 #[test]
 fn what_was_stored_is_read_back() {
     let mut shard = shard();
-    assert!(matches!(set(&mut shard, b"a", b"one", NOW), Outcome::Stored(_)));
+    assert!(matches!(set(&mut shard, b"a", b"one", NOW), StoreOutcome::Stored(_)));
     assert_eq!(value_of(&mut shard, b"a", NOW).as_deref(), Some(&b"one"[..]));
     assert_eq!(value_of(&mut shard, b"b", NOW), None);
     set(&mut shard, b"a", b"a longer value than before", NOW);
@@ -165,7 +166,7 @@ fn a_value_in_arrival_is_not_evicted_and_holds_at_most_its_share() {
     // Beyond the end: cut off.
     shard.fill(index, 2_990, &[8; 1_500]);
     assert!(value_of(&mut shard, b"slow", NOW).is_none());
-    assert!(matches!(shard.commit(index, &Write::PLAIN, NOW), Outcome::Stored(_)));
+    assert!(matches!(shard.commit(index, &Write::PLAIN, NOW), StoreOutcome::Stored(_)));
     let value = value_of(&mut shard, b"slow", NOW).expect("committed");
     assert_eq!((value[0], value[2_999], value.len()), (9, 8, 3_000));
     let mut held = Vec::new();
@@ -175,7 +176,7 @@ fn a_value_in_arrival_is_not_evicted_and_holds_at_most_its_share() {
     let reserved = shard.counters().reserved_bytes as usize;
     assert!(reserved <= shard.log.capacity() / RESERVED_SHARE);
     assert!(reserved + 6_100 > shard.log.capacity() / RESERVED_SHARE);
-    assert!(matches!(set(&mut shard, b"others", &[3; 3_000], NOW), Outcome::Stored(_)));
+    assert!(matches!(set(&mut shard, b"others", &[3; 3_000], NOW), StoreOutcome::Stored(_)));
     shard.check();
     held.into_iter().for_each(|index| shard.abandon(index));
     assert_eq!(shard.counters().reserved_bytes, 0);
@@ -185,11 +186,11 @@ fn a_value_in_arrival_is_not_evicted_and_holds_at_most_its_share() {
 #[test]
 fn cas_numbers_of_different_shards_differ() {
     let mut shards: Vec<_> =
-        (0..4).map(|index| Shard::new(index, 4, SMALL_BYTES).expect("memory")).collect();
+        (0..4).map(|index| StoreShard::new(index, 4, SMALL_BYTES).expect("memory")).collect();
     let mut seen = std::collections::HashSet::new();
     for round in 0..100 {
         for shard in &mut shards {
-            let Outcome::Stored(cas) = set(shard, b"k", &[round], NOW) else {
+            let StoreOutcome::Stored(cas) = set(shard, b"k", &[round], NOW) else {
                 panic!("a small value is stored");
             };
             assert!(cas > 0 && seen.insert(cas));
@@ -270,7 +271,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 /// Shard and oracle side by side.
 struct Pair {
-    shard: Shard,
+    shard: StoreShard,
     known: HashMap<u8, Known>,
     now: u32,
     flush_at: Option<u32>,
@@ -346,12 +347,12 @@ impl Pair {
         };
         let expected = self.expect(key, write, value);
         match (outcome, expected) {
-            (Outcome::Stored(cas), Some(known)) => {
+            (StoreOutcome::Stored(cas), Some(known)) => {
                 self.known.insert(key, Known { cas, ..known });
             }
             // Two large values and their sum may not fit beside each other.
-            (Outcome::OutOfMemory, _) => self.forget_unless_there(key),
-            (Outcome::Stored(_), None) => panic!("stored against {write:?}"),
+            (StoreOutcome::OutOfMemory, _) => self.forget_unless_there(key),
+            (StoreOutcome::Stored(_), None) => panic!("stored against {write:?}"),
             (refusal, Some(_)) => panic!("{refusal:?} for {write:?}"),
             (_, None) => {}
         }
@@ -394,20 +395,20 @@ impl Pair {
     fn add(&mut self, key: u8, delta: u64, down: bool, create: bool) {
         self.agree(key);
         let create = create.then_some((3, 0));
-        let change = Arithmetic { delta, down, cas: None, create, expires: None };
+        let change = NumberChange { delta, down, cas: None, create, expires: None };
         let sum = self.shard.add(probe(&[key]), &change, self.now);
         let old = self.known.get(&key).cloned();
         // What is a number is `number`'s to say, which has tests of its own.
         let number = old.as_ref().and_then(|old| number::parse_value(&old.value));
         match (sum, old, number) {
-            (Sum::NotFound, None, _) => assert!(create.is_none()),
-            (Sum::Value { number: 3, cas, expires: 0, created: true }, None, _) => {
+            (ArithmeticOutcome::NotFound, None, _) => assert!(create.is_none()),
+            (ArithmeticOutcome::Value { number: 3, cas, expires: 0, created: true }, None, _) => {
                 assert!(create.is_some());
                 let value = b"3".to_vec();
                 self.known.insert(key, Known { value, flags: 0, expires: 0, cas, stale: false });
             }
-            (Sum::NonNumeric, Some(_), None) => {}
-            (Sum::Value { number: sum, cas, .. }, Some(old), Some(number)) => {
+            (ArithmeticOutcome::NonNumeric, Some(_), None) => {}
+            (ArithmeticOutcome::Value { number: sum, cas, .. }, Some(old), Some(number)) => {
                 let right =
                     if down { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
                 assert_eq!(sum, right);
@@ -417,7 +418,7 @@ impl Pair {
                 let stale = old.stale && !grown;
                 self.known.insert(key, Known { value, cas, stale, ..old });
             }
-            (Sum::OutOfMemory, ..) => self.forget_unless_there(key),
+            (ArithmeticOutcome::OutOfMemory, ..) => self.forget_unless_there(key),
             other => panic!("{other:?}"),
         }
     }
@@ -505,7 +506,7 @@ impl Pair {
         let expires = expiry(exptime, self.now);
         let (created, cas) = self.shard.visit(probe(&[key]), Some(expires), self.now, |item| {
             let item = item.expect("there is always room for an empty item");
-            ((item.created, item.cas), Change::default())
+            ((item.created, item.cas), ItemChange::default())
         });
         assert_eq!(created, !self.known.contains_key(&key));
         if created {

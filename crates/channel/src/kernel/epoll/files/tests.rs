@@ -81,7 +81,7 @@ fn the_set_is_told_of_an_outcome() {
 }
 
 #[test]
-fn jobs_that_nobody_has_begun_can_be_taken_back() {
+fn jobs_that_were_not_begun_can_be_taken_back() {
     let (mut files, set) = (Files::default(), set());
     let (reader, mut writer) = std::io::pipe().unwrap();
     // Every thread is busy with a pipe that says nothing.
@@ -105,7 +105,7 @@ fn jobs_that_nobody_has_begun_can_be_taken_back() {
 }
 
 #[test]
-fn stopping_waits_for_whoever_uses_a_descriptor() {
+fn stopping_waits_for_users_of_a_descriptor() {
     let (mut files, set) = (Files::default(), set());
     let (reader, mut writer) = std::io::pipe().unwrap();
     submit(&mut files, &set, 1, Some(reader.as_raw_fd()), read_work(1));

@@ -1,4 +1,4 @@
-//! A sender for tests: SND.UNA, SND.NXT and a clock around a [`Recovery`].
+//! A test sender: SND.UNA, SND.NXT and a clock around a [`Recovery`].
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One test for each thing that an RFC says.
+//! One test per rule of the RFCs.
 
 use core::time::Duration;
 

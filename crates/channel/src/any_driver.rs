@@ -1,0 +1,274 @@
+//! The driver of a channel: which one is chosen, and calls to whichever it is.
+//!
+//! No other module knows all drivers.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::buffer::ReadBuf;
+use crate::completion_queue::Whose;
+use crate::config::{Backend, Config, DriverChoice, Placement};
+use crate::driver::{Driver, Park};
+use crate::error::{CreateError, DispatchError, OpError};
+use crate::kernel::epoll::Epoll;
+use crate::kernel::uring::Uring;
+use crate::kernel::{Refusal, create_epoll};
+#[cfg(feature = "local")]
+use crate::local::{AnyLocal, Inline, Local, LocalNetwork, Remote, SharedThread};
+use crate::options::OpenOptions;
+use crate::report::{DriverKind, DriverReport};
+use crate::slot::FileJob;
+use crate::state::State;
+
+/// Makes the driver that the configuration's back end asks for.
+///
+/// # Errors
+/// [`CreateError`] says what is missing.
+pub(crate) fn create(
+    config: &Config,
+    state: &mut State,
+    wake: &OwnedFd,
+) -> Result<(AnyDriver, DriverReport), CreateError> {
+    match &config.backend {
+        Backend::Kernel if config.placement != Placement::Inline => {
+            Err(CreateError::Placement { placement: config.placement.name() })
+        }
+        Backend::Kernel => create_kernel(config, state, wake),
+        #[cfg(feature = "local")]
+        Backend::Local(network) => create_local(network, config, state, wake),
+    }
+}
+
+/// Makes the driver over our own stack, with its server where the configuration places it.
+///
+/// # Errors
+/// As [`Local::create`].
+#[cfg(feature = "local")]
+fn create_local(
+    network: &LocalNetwork,
+    config: &Config,
+    state: &mut State,
+    wake: &OwnedFd,
+) -> Result<(AnyDriver, DriverReport), CreateError> {
+    match config.placement {
+        Placement::Inline => {
+            let (driver, report) = Local::create(network, config, None, state, wake)?;
+            Ok((AnyDriver::Inline(Box::new(driver)), report))
+        }
+        Placement::Thread => {
+            let (driver, report) = Local::create(network, config, None, state, wake)?;
+            Ok((AnyDriver::SharedThread(Box::new(driver)), report))
+        }
+        Placement::Core(core) => {
+            let (driver, report) = Local::create(network, config, core, state, wake)?;
+            Ok((AnyDriver::Remote(Box::new(driver)), report))
+        }
+    }
+}
+
+/// Chooses and makes the driver: what was asked for, or the first that a trial shows to work.
+///
+/// `wake` is the descriptor that [`crate::Waker`] writes to.
+///
+/// # Errors
+/// [`CreateError::DriverUnavailable`] if a driver was forced and does not work here;
+/// [`CreateError::Kernel`] if there is no memory or no descriptor for it now.
+fn create_kernel(
+    config: &Config,
+    state: &mut State,
+    wake: &OwnedFd,
+) -> Result<(AnyDriver, DriverReport), CreateError> {
+    match config.driver {
+        DriverChoice::Uring => {
+            let (driver, report) =
+                Uring::create(state, wake).map_err(|it| it.of_driver("uring"))?;
+            Ok((AnyDriver::Uring(Box::new(driver)), report.chosen("forced by configuration")))
+        }
+        DriverChoice::Epoll => {
+            let (driver, report) = create_epoll(state, wake)?;
+            Ok((AnyDriver::Epoll(Box::new(driver)), report.chosen("forced by configuration")))
+        }
+        DriverChoice::Auto => match Uring::create(state, wake) {
+            Ok((driver, report)) => {
+                let driver = AnyDriver::Uring(Box::new(driver));
+                Ok((driver, report.chosen("io_uring works on this kernel")))
+            }
+            Err(refusal) => {
+                let (driver, report) = create_epoll(state, wake)?;
+                let why = match refusal {
+                    Refusal::Missing(reason) => format!("io_uring does not work here: {reason}"),
+                    Refusal::Exhausted { what, source } => {
+                        format!("io_uring could not be had: {what}: {source}")
+                    }
+                };
+                let driver = AnyDriver::Epoll(Box::new(driver));
+                Ok((driver, report.fallen_back(DriverKind::Uring, &why)))
+            }
+        },
+    }
+}
+
+/// The driver of a channel. Not `dyn`: the calls on the way of every message are short, and are
+/// made in place.
+pub(crate) enum AnyDriver {
+    Uring(Box<Uring>),
+    Epoll(Box<Epoll>),
+    #[cfg(feature = "local")]
+    Inline(Box<Local<Inline>>),
+    #[cfg(feature = "local")]
+    SharedThread(Box<Local<SharedThread>>),
+    #[cfg(feature = "local")]
+    Remote(Box<Local<Remote>>),
+}
+
+#[cfg(feature = "local")]
+impl AnyDriver {
+    /// The stack beside the kernel, if there is one.
+    pub(crate) fn local(&mut self) -> Option<&mut AnyLocal> {
+        match self {
+            Self::Inline(local) => Some(&mut **local),
+            Self::SharedThread(local) => Some(&mut **local),
+            Self::Remote(local) => Some(&mut **local),
+            Self::Uring(_) | Self::Epoll(_) => None,
+        }
+    }
+}
+
+/// The same call on whichever driver it is.
+macro_rules! on_driver {
+    ($self:ident, $driver:ident => $call:expr) => {
+        match $self {
+            Self::Uring($driver) => $call,
+            Self::Epoll($driver) => $call,
+            #[cfg(feature = "local")]
+            Self::Inline($driver) => $call,
+            #[cfg(feature = "local")]
+            Self::SharedThread($driver) => $call,
+            #[cfg(feature = "local")]
+            Self::Remote($driver) => $call,
+        }
+    };
+}
+
+impl Driver for AnyDriver {
+    fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
+        on_driver!(self, driver => driver.attach(state, slot))
+    }
+
+    fn start_receive(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_receive(state, slot))
+    }
+
+    fn start_read(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_read(state, slot))
+    }
+
+    fn start_write(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_write(state, slot))
+    }
+
+    #[inline]
+    fn sends_silently(&self) -> bool {
+        on_driver!(self, driver => driver.sends_silently())
+    }
+
+    #[inline(always)]
+    fn send_silently(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
+        on_driver!(self, driver => driver.send_silently(state, slot, bytes))
+    }
+
+    #[inline(always)]
+    fn send_copied(&mut self, state: &mut State, slot: u32, bytes: &[u8]) -> bool {
+        on_driver!(self, driver => driver.send_copied(state, slot, bytes))
+    }
+
+    #[inline(always)]
+    fn next_answer(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
+        on_driver!(self, driver => driver.next_answer(state))
+    }
+
+    fn start_connect(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_connect(state, slot))
+    }
+
+    fn abandon_connect(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.abandon_connect(state, slot))
+    }
+
+    fn start_open(&mut self, state: &mut State, slot: u32, path: PathBuf, options: OpenOptions) {
+        on_driver!(self, driver => driver.start_open(state, slot, path, options))
+    }
+
+    fn start_job(&mut self, state: &mut State, slot: u32, job: FileJob) {
+        on_driver!(self, driver => driver.start_job(state, slot, job))
+    }
+
+    fn start_accept(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_accept(state, slot))
+    }
+
+    fn start_reset(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.start_reset(state, slot))
+    }
+
+    fn watch_end(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.watch_end(state, slot))
+    }
+
+    fn detach(&mut self, state: &mut State, slot: u32) {
+        on_driver!(self, driver => driver.detach(state, slot))
+    }
+
+    fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd> {
+        on_driver!(self, driver => driver.withdraw(state, slot))
+    }
+
+    fn flush(&mut self, state: &mut State) -> Result<(), DispatchError> {
+        on_driver!(self, driver => driver.flush(state))
+    }
+
+    #[inline]
+    fn harvest(&mut self, state: &mut State) {
+        on_driver!(self, driver => driver.harvest(state))
+    }
+
+    #[inline]
+    fn watches_timers(&mut self, state: &mut State) -> bool {
+        on_driver!(self, driver => driver.watches_timers(state))
+    }
+
+    fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
+        on_driver!(self, driver => driver.wait(state, timeout))
+    }
+
+    #[inline]
+    fn polled_at(&self) -> Option<Duration> {
+        on_driver!(self, driver => driver.polled_at())
+    }
+
+    fn park(&mut self, state: &mut State) -> Result<Park, DispatchError> {
+        on_driver!(self, driver => driver.park(state))
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        on_driver!(self, driver => driver.descriptors())
+    }
+
+    fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {
+        on_driver!(self, driver => driver.install(state, direct))
+    }
+
+    fn discard(&mut self, state: &mut State, direct: u32) {
+        on_driver!(self, driver => driver.discard(state, direct))
+    }
+
+    fn abandon(&mut self) {
+        on_driver!(self, driver => driver.abandon())
+    }
+
+    fn shut_down(&mut self, state: &mut State) {
+        on_driver!(self, driver => driver.shut_down(state))
+    }
+}

@@ -1,0 +1,373 @@
+//! Placement `core`: the server runs on a core of its own, behind rings of records.
+//!
+//! Read first: `megapipe_service`'s `remote.rs`, for the records.
+//!
+//! Invariant: received payload is copied once, out of the server's receive buffers into the
+//! channel's, when its event is returned; sent payload is copied into the server's send buffers.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use megapipe_link::{Caps, LinkError};
+use megapipe_service::{
+    AcceptorId, AdaptiveSpin, Begin, Next, PortError, RemoteClient, RemoteConfig, RemoteCounters,
+    RemoteEvent, Sharing, start_remote,
+};
+use megapipe_stack::{
+    Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
+    DatagramSharing, Departure, Event, Holder, Instant, ListenError, ListenerId, Memory, Notice,
+    OperationError,
+};
+
+use super::cores::{on_core, other_core};
+use super::memory::{ChannelMemory, Received};
+use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
+use crate::buffer::{Payload, ReadBuf};
+use crate::config::Config;
+use crate::error::CreateError;
+use crate::kernel::pool::Held;
+use crate::limits::RESERVE_BYTES_MAX;
+
+/// The application's end of a server on another core, and the channel's buffers.
+pub(crate) struct Remote {
+    client: RemoteClient,
+    memory: ChannelMemory,
+    adaptive_spin: AdaptiveSpin,
+}
+
+impl Remote {
+    /// Copies a received chunk into the channel's memory.
+    #[inline]
+    fn take_in(&mut self, chunk: Chunk) -> Chunk {
+        let Self { client, memory, .. } = self;
+        memory.take_in(chunk.len, |to| client.take_bytes(chunk, to))
+    }
+}
+
+/// As many receive buffers as the channel has, and as many as it would keep unread bytes in.
+fn configuration(config: &Config, core: Option<usize>) -> RemoteConfig {
+    let reserve = (RESERVE_BYTES_MAX / config.buffer_len) as u32;
+    RemoteConfig {
+        core,
+        receive_bytes: config.buffer_len,
+        receive_buffers: u32::from(config.buffer_count) + reserve,
+    }
+}
+
+impl StackHandle for Remote {
+    fn start(parts: ServerParts<'_>) -> Result<(Self, String), CreateError> {
+        let ServerParts { frames, settings, config, state, own_core, server_core, .. } = parts;
+        let core = server_core.or_else(|| other_core(own_core));
+        let client = start_remote(frames, settings, &configuration(config, core))
+            .map_err(|source| not_started(config, source))?;
+        // On one and the same core, polling would keep the server from running.
+        let is_other = core.is_some() && core != own_core;
+        let spin = if is_other { settings.waits.spin } else { Duration::ZERO };
+        let (memory, adaptive_spin) = (ChannelMemory::of(state), AdaptiveSpin::new(spin));
+        let place = format!("on a core of its own, {}", on_core(core));
+        Ok((Self { client, memory, adaptive_spin }, place))
+    }
+
+    fn poll(&mut self, _now: Instant) -> Result<Polled, LinkError> {
+        self.client.wake_up();
+        self.client.flush();
+        self.client.check()?;
+        Ok(Polled { has_worked: false, has_event: self.client.has_event() })
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Result<usize, LinkError> {
+        self.client.flush();
+        Ok(0)
+    }
+
+    #[inline]
+    fn next_event(&mut self) -> Option<RemoteEvent> {
+        let event = self.client.event()?;
+        Some(match event {
+            RemoteEvent::Event(Event::Received { conn, chunk }, offer) => {
+                RemoteEvent::Event(Event::Received { conn, chunk: self.take_in(chunk) }, offer)
+            }
+            RemoteEvent::Event(Event::Datagram { endpoint, from, chunk }, offer) => {
+                let chunk = self.take_in(chunk);
+                RemoteEvent::Event(Event::Datagram { endpoint, from, chunk }, offer)
+            }
+            event => event,
+        })
+    }
+
+    fn after_poll(&mut self, has_worked: bool, now: Instant) -> Next {
+        self.adaptive_spin.after_poll(has_worked, now, || None)
+    }
+
+    fn arm(&mut self, _now: Instant) -> Result<bool, LinkError> {
+        self.adaptive_spin.slept();
+        Ok(self.client.arm())
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.client.wait_fd()
+    }
+
+    fn abandon(&mut self) {
+        self.client.abandon();
+    }
+
+    fn caps(&self) -> &Caps {
+        self.client.caps()
+    }
+
+    fn shard(&self) -> Option<(u16, u16)> {
+        self.client.shard()
+    }
+
+    fn set_core(&mut self, core: Option<u32>) {
+        self.client.set_core(core);
+    }
+
+    fn counters(&self) -> RemoteCounters {
+        self.client.counters()
+    }
+
+    #[inline]
+    fn received(&mut self, chunk: Chunk) -> Option<Received> {
+        self.memory.received(chunk)
+    }
+
+    #[inline]
+    fn take_held(&mut self, number: u16) -> Option<Held> {
+        self.memory.take_held(number)
+    }
+
+    fn free_received(&mut self, chunk: Chunk) {
+        self.memory.free(chunk.buf);
+    }
+
+    fn connect(
+        &mut self,
+        _now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        begin: Begin,
+    ) -> Result<ConnId, PortError<ConnectError>> {
+        self.client.connect_as(remote, local, begin)
+    }
+
+    #[inline]
+    fn receive(&mut self, _now: Instant, conn: ConnId) -> Result<(), OperationError> {
+        self.client.receive(conn)
+    }
+
+    #[inline]
+    fn send_read(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Option<Payload> {
+        if self.client.send_short(conn, &bytes) {
+            return None;
+        }
+        let mut payload = Payload::Read(bytes);
+        // What is left of it, after an error all, waits in the queue of writes.
+        let _ = self.send_front(now, conn, &mut payload);
+        (!payload.is_empty()).then_some(payload)
+    }
+
+    /// The client's copy is the only one.
+    #[inline]
+    fn send_copy(
+        &mut self,
+        _now: Instant,
+        conn: ConnId,
+        bytes: &[u8],
+    ) -> Result<Option<Payload>, NoBuffer> {
+        let sent = self.client.send(conn, bytes).unwrap_or(0);
+        Ok(match bytes.get(sent..) {
+            None | Some([]) => None,
+            Some(rest) => Some(Payload::Vec(rest.to_vec())),
+        })
+    }
+
+    fn send_front(
+        &mut self,
+        _now: Instant,
+        conn: ConnId,
+        payload: &mut Payload,
+    ) -> Result<usize, OperationError> {
+        let sent = self.client.send(conn, payload.as_slice())?;
+        if sent == payload.len() {
+            *payload = Payload::Static(&[]);
+        } else {
+            drop(payload.split_to(sent));
+        }
+        Ok(sent)
+    }
+
+    fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        self.client.await_acks(conn)
+    }
+
+    fn await_delivery(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        self.client.await_delivery(conn)
+    }
+
+    fn set_option(
+        &mut self,
+        _now: Instant,
+        conn: ConnId,
+        option: ConnOption,
+    ) -> Result<(), OperationError> {
+        self.client.set_option(conn, option)
+    }
+
+    fn shutdown(&mut self, _now: Instant, conn: ConnId) {
+        self.client.shutdown(conn);
+    }
+
+    fn close(&mut self, _now: Instant, conn: ConnId) {
+        self.client.close(conn);
+    }
+
+    fn abort(&mut self, _now: Instant, conn: ConnId) {
+        self.client.abort(conn);
+    }
+
+    fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {
+        self.client.info(conn)
+    }
+
+    fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
+        self.client.addresses(conn)
+    }
+
+    fn listen(
+        &mut self,
+        _now: Instant,
+        local: SocketAddr,
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
+        self.client.listen(local, backlog, sharing)
+    }
+
+    fn share(
+        &mut self,
+        listener: ListenerId,
+        sharing: Sharing,
+    ) -> Result<(), PortError<ListenError>> {
+        self.client.share(listener, sharing)
+    }
+
+    fn set_fast_open(
+        &mut self,
+        listener: ListenerId,
+        pending_max: u32,
+    ) -> Result<(), OperationError> {
+        self.client.set_fast_open(listener, pending_max)
+    }
+
+    fn is_listening(&mut self, local: SocketAddr) -> bool {
+        self.client.is_listening(local)
+    }
+
+    fn accept(
+        &mut self,
+        listener: ListenerId,
+        acceptor: AcceptorId,
+        count: u32,
+    ) -> Result<(), OperationError> {
+        self.client.accept(listener, acceptor, count);
+        Ok(())
+    }
+
+    fn unlisten(&mut self, _now: Instant, listener: ListenerId) {
+        self.client.unlisten(listener);
+    }
+
+    fn take_out(&mut self, _now: Instant, conn: ConnId) -> bool {
+        self.client.take_out(conn)
+    }
+
+    fn forget_moved(&mut self, conn: ConnId) {
+        self.client.forget_moved(conn);
+    }
+
+    fn hand_over_taken(&mut self, _now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.client.hand_over_taken(conn, bytes);
+    }
+
+    fn hand_over_offered(&mut self, _now: Instant, conn: ConnId) {
+        self.client.hand_over_offered(conn);
+    }
+
+    fn has_events_in_transit(&self) -> bool {
+        true
+    }
+
+    fn bind(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+    ) -> Result<DatagramId, PortError<BindError>> {
+        self.client.bind(local, sharing)
+    }
+
+    fn connect_datagram(
+        &mut self,
+        endpoint: DatagramId,
+        peer: Option<SocketAddr>,
+    ) -> Result<SocketAddr, OperationError> {
+        self.client.connect_datagram(endpoint, peer)
+    }
+
+    fn close_datagram(&mut self, endpoint: DatagramId) {
+        self.client.close_datagram(endpoint);
+    }
+
+    fn send_datagram(
+        &mut self,
+        _now: Instant,
+        endpoint: DatagramId,
+        destination: (SocketAddr, &Departure),
+        payload: Payload,
+    ) -> Result<(), OperationError> {
+        self.client.send_datagram(endpoint, destination, payload.as_slice())
+    }
+
+    fn send_datagrams(
+        &mut self,
+        _now: Instant,
+        endpoint: DatagramId,
+        destination: (SocketAddr, &Departure),
+        (payload, segment_len): (Payload, usize),
+    ) -> Result<(), OperationError> {
+        self.client.send_datagrams(endpoint, destination, (payload.as_slice(), segment_len))
+    }
+
+    fn last_arrival(&mut self) -> Option<Arrival> {
+        self.client.last_arrival()
+    }
+
+    fn take_notice(&mut self) -> Option<Notice> {
+        let notice = self.client.take_notice()?;
+        Some(Notice { quote: notice.quote.map(|chunk| self.take_in(chunk)), ..notice })
+    }
+
+    fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError> {
+        self.client.quote_errors(endpoint, on)
+    }
+
+    fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16> {
+        self.client.packet_bytes_max(to)
+    }
+
+    fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
+        self.client.datagram_address(endpoint)
+    }
+
+    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
+        self.client.holders(ports)
+    }
+
+    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
+        self.client.port_without_connections(ports, from)
+    }
+}

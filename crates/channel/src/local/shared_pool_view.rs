@@ -1,0 +1,185 @@
+//! The memory of a stack on a thread beside the channel's: the same buffers, by their numbers.
+//!
+//! Read first: `memory.rs` and `buffer_ids.rs` for what the numbers count, and `megapipe_service`'s
+//! `shared_thread.rs` for which thread is inside the stack when. What only the channel's thread may
+//! touch, which counts owners without atomics, stays there ([`Pools`]).
+//!
+//! Receive buffers are exchanged in batches: the channel stocks up free ones, and takes back what
+//! the stack has let go of, each time that it looks for events. When the stock is out, heap memory
+//! stands in, as it does inside `dispatch`.
+//!
+//! Invariants
+//! - The token of a buffer in `stock`, or that the stack uses or has freed, is in `held`.
+//! - What `freed` names the stack does not use any more, and the channel has not taken back.
+//! - `freed` is never longer than there are chunks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use megapipe_stack::{BufId, Chunk, Memory, PoolId};
+
+use super::buffer_ids::{self, FILLED, HELD, KIND, RECEIVED, RESERVE};
+use super::memory::{Pools, Received};
+use super::overflow_buffers::{Heap, copy_out};
+use crate::buffer::Payload;
+use crate::kernel::pool::{Buffers, Held, HeldTable};
+
+/// A payload that may go from thread to thread.
+pub(super) enum Kept {
+    Vec(Vec<u8>),
+    Static(&'static [u8]),
+    Shared(Arc<[u8]>, Range<usize>),
+    Owner(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
+}
+
+impl Kept {
+    /// Bytes of a channel's own are copied.
+    pub(super) fn new(payload: Payload) -> Self {
+        match payload {
+            Payload::Write(buffer) => Self::Vec(buffer.to_vec()),
+            Payload::Read(bytes) => Self::Vec(bytes.to_vec()),
+            Payload::Vec(bytes) => Self::Vec(bytes),
+            Payload::Static(bytes) => Self::Static(bytes),
+            Payload::Shared(bytes, range) => Self::Shared(bytes, range),
+            Payload::Owner(owner, range) => Self::Owner(owner, range),
+        }
+    }
+
+    fn into_payload(self) -> Payload {
+        match self {
+            Self::Vec(bytes) => Payload::Vec(bytes),
+            Self::Static(bytes) => Payload::Static(bytes),
+            Self::Shared(bytes, range) => Payload::Shared(bytes, range),
+            Self::Owner(owner, range) => Payload::Owner(owner, range),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Vec(bytes) => bytes,
+            Self::Static(bytes) => bytes,
+            Self::Shared(bytes, range) => bytes.get(range.clone()).unwrap_or_default(),
+            Self::Owner(owner, range) => (**owner).as_ref().get(range.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// What the stack on the other thread works on.
+pub(super) struct LentMemory {
+    receive: Buffers,
+    send: Buffers,
+    held: HeldTable,
+    stock: Vec<u16>,
+    freed: Vec<BufId>,
+    heap: Heap<Kept>,
+}
+
+impl LentMemory {
+    pub(super) fn new(pools: &Pools) -> Self {
+        let mut memory = Self {
+            receive: pools.receive.buffers().clone(),
+            send: pools.send.buffers().clone(),
+            held: pools.receive.held_table(),
+            stock: Vec::with_capacity(pools.receive.buffer_count().into()),
+            freed: Vec::new(),
+            heap: Heap::new(),
+        };
+        memory.exchange(pools);
+        memory
+    }
+
+    /// Takes back what the stack has let go of, and stocks up. On the channel's thread.
+    #[inline]
+    pub(super) fn exchange(&mut self, pools: &Pools) {
+        while let Some(buf) = self.freed.pop() {
+            pools.free(&mut self.held, buf);
+        }
+        // The kernel's driver, for files and pipes, has the rest.
+        let most = usize::from(pools.receive.buffer_count()) / 4 * 3;
+        while self.stock.len() < most
+            && let Some(number) = pools.receive.take_held(&mut self.held)
+        {
+            self.stock.push(number);
+        }
+    }
+
+    /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
+    pub(super) fn keep(&mut self, kept: Kept) -> Chunk {
+        self.heap.keep(kept)
+    }
+
+    /// The stack did not take a payload: gives it back.
+    pub(super) fn give_back(&mut self, chunk: Chunk) -> Option<Payload> {
+        self.heap.give_back(chunk).map(Kept::into_payload)
+    }
+
+    /// A received chunk, as what a completion carries; `None`: it was taken already.
+    #[inline]
+    pub(super) fn received(&mut self, chunk: Chunk) -> Option<Received> {
+        match buffer_ids::held(chunk.buf) {
+            Some(number) => self.take_held(number).map(Received::Pool),
+            None => Some(Received::Heap(self.heap.received(chunk))),
+        }
+    }
+
+    /// The held buffer of this number; `None`: it was taken already.
+    #[inline]
+    pub(super) fn take_held(&mut self, number: u16) -> Option<Held> {
+        self.held.take(number)
+    }
+
+    #[inline]
+    fn sent(&self, buf: BufId) -> &[u8] {
+        match buf.0 & KIND {
+            RECEIVED => self.receive.surrendered(buf.0 as u16),
+            FILLED => self.send.surrendered(buf.0 as u16),
+            _ => self.heap.bytes(buf),
+        }
+    }
+}
+
+impl Memory for LentMemory {
+    #[inline]
+    fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
+        match self.stock.pop() {
+            Some(number) => Some(BufId(u32::from(number) | HELD)),
+            None => self.heap.alloc(self.receive.buffer_len()),
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, buf: BufId) {
+        if !self.heap.free(buf) {
+            self.freed.push(buf);
+        }
+    }
+
+    fn buf_bytes(&self, buf: BufId) -> u32 {
+        match buf.0 & KIND {
+            HELD | RESERVE => self.receive.buffer_len() as u32,
+            _ => self.sent(buf).len() as u32,
+        }
+    }
+
+    #[inline]
+    fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
+        if let Some(number) = buffer_ids::held(buf) {
+            return self.receive.fill_held((&mut self.held, number), offset as usize, from);
+        }
+        self.heap.copy_in(buf, offset, from)
+    }
+
+    #[inline]
+    fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
+        if let Some(number) = buffer_ids::held(chunk.buf) {
+            let buffers = &self.receive;
+            return buffers.copy_held((&self.held, number), chunk.offset as usize, to);
+        }
+        copy_out(self.sent(chunk.buf), chunk.offset, to)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,495 @@
+//! Placement `thread`: a second thread of the same core polls the server too, and both use it in
+//! place under a biased lock.
+//!
+//! Read first: `megapipe_service`'s `shared_thread.rs`, for the thread that holds the lock;
+//! `shared_pool_view.rs`, for the owners of memory.
+//!
+//! Invariant: owner counts without atomics are accessed by the channel's thread only.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use megapipe_link::{Caps, LinkError};
+use megapipe_service::{
+    AcceptorId, AdaptiveSpin, Begin, Next, PortError, RemoteCounters, RemoteError, RemoteEvent,
+    Server, SharedThread as End, Sharing, Slept, start_shared_thread,
+};
+use megapipe_stack::{
+    Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
+    DatagramSharing, Departure, Holder, Instant, ListenError, ListenerId, Memory, Notice,
+    OperationError, Stack,
+};
+
+use super::cores::on_core;
+use super::memory::{Pools, Received};
+use super::pieces::{PIECES_FROM, put_back, take_front};
+use super::shared_pool_view::{Kept, LentMemory};
+use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
+use crate::buffer::{Payload, ReadBuf};
+use crate::error::CreateError;
+use crate::kernel::pool::Held;
+
+/// Attempts to send several datagrams together.
+const SEND_ATTEMPTS: usize = 4;
+
+/// The application's end of a server that two threads use, and the channel's buffers.
+pub(crate) struct SharedThread {
+    end: End<LentMemory>,
+    pools: Pools,
+    adaptive_spin: AdaptiveSpin,
+    /// This thread is to sleep because the server's does, whatever is left of its spin.
+    follows: bool,
+}
+
+/// Result of sending a chunk; the payload comes back if the stack does not take it.
+type Sent = Result<(), (OperationError, Option<Payload>)>;
+
+impl SharedThread {
+    /// Calls the server, at `now` or at the server's own time if that is later. The server's thread
+    /// executes what the call queues.
+    #[inline]
+    fn at<R>(
+        &mut self,
+        now: Instant,
+        call: impl FnOnce(&mut Server<LentMemory>, Instant) -> R,
+    ) -> R {
+        let mut shared = self.end.enter();
+        let now = shared.not_before(now);
+        call(&mut shared.server, now)
+    }
+
+    /// As `at`, for calls that need no time.
+    #[inline]
+    fn enter<R>(&mut self, call: impl FnOnce(&mut Server<LentMemory>) -> R) -> R {
+        call(&mut self.end.enter().server)
+    }
+
+    /// As `enter`, for the stack.
+    #[inline]
+    fn stack<R>(&mut self, call: impl FnOnce(&mut Stack) -> R) -> R {
+        self.enter(|server| call(server.parts().0))
+    }
+
+    /// Uses the memory; nothing for the server's thread follows from it.
+    #[inline]
+    fn memory<R>(&mut self, call: impl FnOnce(&mut LentMemory) -> R) -> R {
+        call(self.end.look().server.parts().1)
+    }
+
+    /// Reports a spin in vain to the policy.
+    fn slept(&mut self) {
+        if !std::mem::take(&mut self.follows) {
+            self.adaptive_spin.slept();
+        }
+    }
+
+    #[inline]
+    fn send_chunk(&mut self, now: Instant, conn: ConnId, chunk: Chunk) -> Sent {
+        let sent = self.at(now, |server, now| {
+            let (stack, memory) = server.parts();
+            stack.send(now, conn, chunk, memory)
+        });
+        sent.map_err(|error| (error, self.pools.reclaim(chunk).map(Payload::from)))
+    }
+
+    #[inline]
+    fn send_bytes(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Sent {
+        match self.pools.surrender(bytes) {
+            Ok(chunk) => self.send_chunk(now, conn, chunk),
+            Err(bytes) => self.send_kept(now, conn, bytes.into()),
+        }
+    }
+
+    fn send(&mut self, now: Instant, conn: ConnId, payload: Payload) -> Sent {
+        match payload.into_read() {
+            Ok(bytes) => self.send_bytes(now, conn, bytes),
+            Err(payload) => self.send_kept(now, conn, payload),
+        }
+    }
+
+    /// Sends a payload with memory of its own.
+    #[cold]
+    fn send_kept(&mut self, now: Instant, conn: ConnId, payload: Payload) -> Sent {
+        self.at(now, |server, now| {
+            let (stack, memory) = server.parts();
+            let chunk = memory.keep(Kept::new(payload));
+            stack.send(now, conn, chunk, memory).map_err(|error| (error, memory.give_back(chunk)))
+        })
+    }
+
+    /// Keeps the payload of a datagram until the stack frees it.
+    fn keep(&mut self, payload: Payload) -> Chunk {
+        let payload = match payload.into_read().map(|bytes| self.pools.surrender(bytes)) {
+            Ok(Ok(chunk)) => return chunk,
+            Ok(Err(bytes)) => bytes.into(),
+            Err(payload) => payload,
+        };
+        self.memory(|memory| memory.keep(Kept::new(payload)))
+    }
+
+    /// Frees a payload that the stack did not take.
+    fn discard(&mut self, chunk: Chunk) {
+        drop(self.pools.reclaim(chunk));
+        drop(self.memory(|memory| memory.give_back(chunk)));
+    }
+
+    /// Sends chunks as datagrams, all or none. Where there is no room, the server's thread gets the
+    /// core, to send what waits.
+    fn send_chunks(
+        &mut self,
+        now: Instant,
+        endpoint: DatagramId,
+        destination: (SocketAddr, &Departure),
+        chunks: &[Chunk],
+    ) -> Result<(), OperationError> {
+        let mut attempts = SEND_ATTEMPTS;
+        loop {
+            let sent = self
+                .at(now, |server, now| server.send_datagrams(now, endpoint, destination, chunks));
+            attempts -= 1;
+            match sent {
+                Err(OperationError::QueueFull) if attempts > 0 => {
+                    self.end.flush();
+                    std::thread::yield_now();
+                }
+                sent => return sent,
+            }
+        }
+    }
+}
+
+impl StackHandle for SharedThread {
+    fn start(parts: ServerParts<'_>) -> Result<(Self, String), CreateError> {
+        let ServerParts { frames, settings, config, state, kernel, own_core, .. } = parts;
+        let (receive, send) = (Arc::clone(&state.receive_pool), Arc::clone(&state.send_pool));
+        let pools = Pools { receive, send };
+        let failed = |source| not_started(config, source);
+        let watched =
+            kernel.try_clone_to_owned().map_err(|error| failed(RemoteError::Thread(error)))?;
+        let memory = LentMemory::new(&pools);
+        let end =
+            start_shared_thread(frames, settings, memory, own_core, watched).map_err(failed)?;
+        // Where they are not pinned to one core, the server's thread may run at the same time.
+        let spin = if own_core.is_some() { settings.waits.spin } else { Duration::ZERO };
+        let adaptive_spin = AdaptiveSpin::new(spin);
+        let place = format!("on a second thread, {}", on_core(own_core));
+        Ok((Self { end, pools, adaptive_spin, follows: false }, place))
+    }
+
+    /// Exchanges buffers; operations run here or on the server's thread.
+    fn poll(&mut self, now: Instant) -> Result<Polled, LinkError> {
+        self.end.wake_up();
+        self.end.look().server.parts().1.exchange(&self.pools);
+        let has_worked = self.end.poll(now)?.worked();
+        self.end.flush();
+        self.end.check()?;
+        Ok(Polled { has_worked, has_event: self.end.has_event() })
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Result<usize, LinkError> {
+        self.end.flush();
+        Ok(0)
+    }
+
+    #[inline]
+    fn next_event(&mut self) -> Option<RemoteEvent> {
+        self.end.event().map(|(event, offer)| RemoteEvent::Event(event, offer))
+    }
+
+    fn after_poll(&mut self, has_worked: bool, now: Instant) -> Next {
+        let next = self.adaptive_spin.after_poll(has_worked, now, || None);
+        // A sleeping server's thread does not poll: a spin would find nothing.
+        self.follows = next == Next::Poll && !has_worked && self.end.is_server_asleep();
+        if self.follows { Next::Sleep } else { next }
+    }
+
+    fn arm(&mut self, _now: Instant) -> Result<bool, LinkError> {
+        self.slept();
+        Ok(self.end.arm())
+    }
+
+    fn sleep_unarmed(&mut self, timeout: Option<Duration>) -> Option<Slept> {
+        let slept = self.end.sleep(timeout);
+        if slept == Slept::Polls {
+            return None;
+        }
+        self.slept();
+        Some(slept)
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.end.wait_fd()
+    }
+
+    fn abandon(&mut self) {
+        self.end.abandon();
+    }
+
+    fn caps(&self) -> &Caps {
+        self.end.caps()
+    }
+
+    fn shard(&self) -> Option<(u16, u16)> {
+        self.end.attachment().map(|place| (place.shard(), place.shards()))
+    }
+
+    fn set_core(&mut self, core: Option<u32>) {
+        if let Some(place) = self.end.attachment() {
+            place.set_core(core);
+        }
+    }
+
+    fn counters(&self) -> RemoteCounters {
+        self.end.counters()
+    }
+
+    #[inline]
+    fn received(&mut self, chunk: Chunk) -> Option<Received> {
+        self.memory(|memory| memory.received(chunk))
+    }
+
+    #[inline]
+    fn take_held(&mut self, number: u16) -> Option<Held> {
+        self.memory(|memory| memory.take_held(number))
+    }
+
+    fn free_received(&mut self, chunk: Chunk) {
+        self.enter(|server| server.parts().1.free(chunk.buf));
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        begin: Begin,
+    ) -> Result<ConnId, PortError<ConnectError>> {
+        self.at(now, |server, now| server.connect_as(now, (remote, local), begin))
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Instant, conn: ConnId) -> Result<(), OperationError> {
+        self.at(now, |server, now| server.parts().0.receive(now, conn))
+    }
+
+    #[inline]
+    fn send_read(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Option<Payload> {
+        self.send_bytes(now, conn, bytes).err()?.1
+    }
+
+    #[inline]
+    fn send_copy(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        bytes: &[u8],
+    ) -> Result<Option<Payload>, NoBuffer> {
+        let chunk = self.pools.copy(bytes).ok_or(NoBuffer)?;
+        Ok(self.send_chunk(now, conn, chunk).err().and_then(|(_, refused)| refused))
+    }
+
+    fn send_front(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        payload: &mut Payload,
+    ) -> Result<usize, OperationError> {
+        if payload.len() > PIECES_FROM
+            && let Payload::Vec(bytes) = payload
+        {
+            // Its pieces go to another thread without copies.
+            let (len, bytes) = (bytes.len(), std::mem::take(bytes));
+            *payload = Payload::owner(Arc::new(bytes), 0..len);
+        }
+        let front = take_front(payload, || self.enter(|server| server.stack().info(conn)))?;
+        let len = front.len();
+        self.send(now, conn, front).map(|()| len).map_err(|(error, front)| {
+            put_back(payload, front);
+            error
+        })
+    }
+
+    fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        self.stack(|stack| stack.await_acks(conn))
+    }
+
+    fn set_option(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        option: ConnOption,
+    ) -> Result<(), OperationError> {
+        self.at(now, |server, now| {
+            let (stack, memory) = server.parts();
+            stack.set_option(now, conn, option, memory)
+        })
+    }
+
+    fn shutdown(&mut self, now: Instant, conn: ConnId) {
+        self.at(now, |server, now| {
+            let (stack, memory) = server.parts();
+            // Closed by us before, or by the peer meanwhile.
+            let _ = stack.shutdown(now, conn, memory);
+        });
+    }
+
+    fn close(&mut self, now: Instant, conn: ConnId) {
+        self.at(now, |server, now| {
+            let (stack, memory) = server.parts();
+            // A connection that is over needs no end.
+            let _ = stack.close(now, conn, memory);
+        });
+    }
+
+    fn abort(&mut self, now: Instant, conn: ConnId) {
+        self.at(now, |server, now| server.refuse(now, conn));
+    }
+
+    fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {
+        self.stack(|stack| stack.info(conn).ok())
+    }
+
+    fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
+        self.stack(|stack| stack.addresses(conn).ok())
+    }
+
+    fn listen(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
+        self.at(now, |server, now| server.listen(now, local, backlog, sharing))
+    }
+
+    fn share(
+        &mut self,
+        listener: ListenerId,
+        sharing: Sharing,
+    ) -> Result<(), PortError<ListenError>> {
+        self.enter(|server| server.share(listener, sharing))
+    }
+
+    fn set_fast_open(
+        &mut self,
+        listener: ListenerId,
+        pending_max: u32,
+    ) -> Result<(), OperationError> {
+        self.stack(|stack| stack.set_listener_fast_open(listener, pending_max))
+    }
+
+    fn is_listening(&mut self, local: SocketAddr) -> bool {
+        self.enter(|server| server.is_listening(local))
+    }
+
+    fn accept(
+        &mut self,
+        listener: ListenerId,
+        acceptor: AcceptorId,
+        count: u32,
+    ) -> Result<(), OperationError> {
+        self.enter(|server| server.accept(listener, acceptor, count))
+    }
+
+    fn unlisten(&mut self, now: Instant, listener: ListenerId) {
+        self.at(now, |server, now| server.unlisten(now, listener));
+    }
+
+    fn take_out(&mut self, now: Instant, conn: ConnId) -> bool {
+        self.at(now, |server, now| server.take_out(now, conn))
+    }
+
+    fn hand_over_taken(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.at(now, |server, now| {
+            server.prepend_unread(conn, bytes);
+            server.hand_over_taken(now, conn);
+        });
+    }
+
+    fn hand_over_offered(&mut self, now: Instant, conn: ConnId) {
+        self.at(now, |server, now| server.hand_over_offered(now, conn));
+    }
+
+    fn bind(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+    ) -> Result<DatagramId, PortError<BindError>> {
+        self.enter(|server| server.bind(local, sharing))
+    }
+
+    fn connect_datagram(
+        &mut self,
+        endpoint: DatagramId,
+        peer: Option<SocketAddr>,
+    ) -> Result<SocketAddr, OperationError> {
+        self.stack(|stack| stack.connect_datagram(endpoint, peer))
+    }
+
+    fn close_datagram(&mut self, endpoint: DatagramId) {
+        self.enter(|server| server.close_datagram(endpoint));
+    }
+
+    fn send_datagram(
+        &mut self,
+        now: Instant,
+        endpoint: DatagramId,
+        (to, departure): (SocketAddr, &Departure),
+        payload: Payload,
+    ) -> Result<(), OperationError> {
+        let chunk = self.keep(payload);
+        let sent = self.at(now, |server, now| {
+            let (stack, memory) = server.parts();
+            stack.send_datagram_as(now, endpoint, (to, chunk, departure), memory)
+        });
+        sent.inspect_err(|_| self.discard(chunk))
+    }
+
+    fn send_datagrams(
+        &mut self,
+        now: Instant,
+        endpoint: DatagramId,
+        destination: (SocketAddr, &Departure),
+        (mut payload, segment_len): (Payload, usize),
+    ) -> Result<(), OperationError> {
+        let mut chunks = Vec::with_capacity(payload.len().div_ceil(segment_len.max(1)));
+        while !payload.is_empty() {
+            chunks.push(self.keep(payload.split_to(segment_len)));
+        }
+        let sent = self.send_chunks(now, endpoint, destination, &chunks);
+        sent.inspect_err(|_| chunks.into_iter().for_each(|chunk| self.discard(chunk)))
+    }
+
+    fn last_arrival(&mut self) -> Option<Arrival> {
+        self.stack(|stack| Some(stack.last_arrival()))
+    }
+
+    fn take_notice(&mut self) -> Option<Notice> {
+        self.stack(Stack::take_notice)
+    }
+
+    fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError> {
+        self.stack(|stack| stack.quote_errors(endpoint, on))
+    }
+
+    fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16> {
+        self.stack(|stack| Some(stack.packet_bytes_max(to)))
+    }
+
+    fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
+        self.stack(|stack| stack.datagram_address(endpoint).ok())
+    }
+
+    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
+        self.stack(|stack| stack.holders(ports))
+    }
+
+    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
+        self.stack(|stack| stack.port_without_connections(ports, from))
+    }
+}

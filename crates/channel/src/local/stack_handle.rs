@@ -1,0 +1,445 @@
+//! What a channel asks of a stack, wherever it runs: [`StackHandle`].
+//!
+//! Each placement implements it in a file of its own:
+//!
+//! - `inline.rs`: the server is polled inside `dispatch` and called in place.
+//! - `shared_thread.rs`: a second thread of the same core polls the server too, and both use it in
+//!   place under a biased lock.
+//! - `remote.rs`: the server runs on a core of its own, behind rings of records.
+//!
+//! [`Local`](super::Local) is generic over the trait, so a call on the path of a message costs what
+//! a call of the placement's own function costs. Rare calls of a channel go through
+//! `Local<dyn StackHandle>`.
+//!
+//! Invariants
+//! - Results do not depend on the placement: names of connections, chunks in the channel's own
+//!   memory, the same errors at the same calls. A method whose answer depends on the placement
+//!   documents each answer.
+//! - `now` is the time of the channel's last poll. A server that another thread polls may be ahead
+//!   of it, and then uses its own time.
+//!
+//! Read first: `megapipe_service::Server`, for the meaning of each call.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use megapipe_link::{Caps, LinkError};
+use megapipe_service::{
+    AcceptorId, Begin, Clock, Frames, Next, NotShared, PortError, RemoteCounters, RemoteError,
+    RemoteEvent, Server, ServerConfig, Sharing, Slept,
+};
+use megapipe_stack::{
+    Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
+    DatagramSharing, Departure, Holder, Instant, ListenError, ListenerId, Notice, OperationError,
+};
+
+use super::memory::{ChannelMemory, Received};
+use crate::buffer::{Payload, ReadBuf};
+use crate::config::Config;
+use crate::error::CreateError;
+use crate::kernel::pool::Held;
+use crate::state::State;
+
+/// Result of a poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Polled {
+    /// Frames moved, a timer expired, or connections were handed over.
+    pub(crate) has_worked: bool,
+    /// [`StackHandle::next_event`] has an event to return.
+    pub(crate) has_event: bool,
+}
+
+/// No buffer is free for a copy; nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoBuffer;
+
+/// What a server is made from.
+pub(crate) struct ServerParts<'a> {
+    pub(super) frames: Frames,
+    pub(super) settings: &'a ServerConfig,
+    pub(super) config: &'a Config,
+    pub(super) state: &'a State,
+    /// Descriptor of the kernel's driver, which a sleep watches together with the link.
+    pub(super) kernel: BorrowedFd<'a>,
+    /// Core that the calling thread is pinned to, if it is pinned to one.
+    pub(super) own_core: Option<usize>,
+    /// Core that the configuration names for the server.
+    pub(super) server_core: Option<usize>,
+}
+
+/// The error of a channel whose server's thread did not start.
+pub(super) fn not_started(config: &Config, source: RemoteError) -> CreateError {
+    match source {
+        RemoteError::Server(error) => CreateError::Local(error),
+        source => CreateError::StackThread { placement: config.placement.name(), source },
+    }
+}
+
+/// A channel's stack.
+pub(crate) trait StackHandle {
+    /// Starts a server. Returns its handle, and its location in words for reports.
+    ///
+    /// # Errors
+    /// [`CreateError`] names the resource that is missing.
+    fn start(parts: ServerParts<'_>) -> Result<(Self, String), CreateError>
+    where
+        Self: Sized;
+
+    // -- polling
+
+    /// Polls the link and the timers if this thread does so, submits queued operations, and
+    /// reports whether there are events. Does not block.
+    ///
+    /// # Errors
+    /// The link or the server's thread failed.
+    fn poll(&mut self, now: Instant) -> Result<Polled, LinkError>;
+
+    /// Submits queued operations without receiving. Returns the number of frames sent by this
+    /// thread.
+    ///
+    /// # Errors
+    /// As [`StackHandle::poll`].
+    fn transmit(&mut self, now: Instant) -> Result<usize, LinkError>;
+
+    /// Returns the next event; `None`: there is none.
+    fn next_event(&mut self) -> Option<RemoteEvent>;
+
+    /// Decides between another poll and sleep, after a poll with or without work.
+    fn after_poll(&mut self, has_worked: bool, now: Instant) -> Next;
+
+    // -- sleeping
+
+    /// Prepares for sleep on [`StackHandle::wait_fd`] and [`StackHandle::host_fd`]. Returns `false`
+    /// if there is work already.
+    ///
+    /// # Errors
+    /// As [`StackHandle::poll`].
+    fn arm(&mut self, now: Instant) -> Result<bool, LinkError>;
+
+    /// Sleeps without descriptors of this thread, until an event, readiness of the kernel driver's
+    /// descriptor or `timeout`. `None`, the default: the placement sleeps on descriptors only. On
+    /// `thread` the server's thread watches the descriptors while it is awake.
+    fn sleep_unarmed(&mut self, _timeout: Option<Duration>) -> Option<Slept> {
+        None
+    }
+
+    /// Time until the stack's next timer, if this thread runs the timers; `None`, the default: no
+    /// timer ends this thread's sleep.
+    fn patience(&self, _now: Instant) -> Option<Duration> {
+        None
+    }
+
+    /// Descriptor that becomes readable after [`StackHandle::arm`] when there is work.
+    fn wait_fd(&self) -> BorrowedFd<'_>;
+
+    /// Descriptor of the host's address changes, if this thread follows them; `None`, the default:
+    /// another thread does, or the link has an address of its own.
+    fn host_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Ends in order: sends FINs, RSTs and queued data once. On `thread` and `core`, the default,
+    /// submits what is queued; the server's thread does the rest when the handle is dropped, which
+    /// waits for it.
+    ///
+    /// # Errors
+    /// As [`StackHandle::poll`].
+    fn shut_down(&mut self, clock: &Clock) -> Result<(), LinkError> {
+        self.poll(clock.now()).map(|_| ())
+    }
+
+    /// Marks the handle as a forked child's copy: the parent's thread and rings stay untouched.
+    /// Without such, the default, nothing is to be done.
+    fn abandon(&mut self) {}
+
+    // -- description
+
+    /// Capabilities of the link.
+    fn caps(&self) -> &Caps;
+
+    /// The shard, and of how many; `None`: the shard has the link to itself.
+    fn shard(&self) -> Option<(u16, u16)>;
+
+    /// Names the core that the application runs on from now on, where shards share a link.
+    fn set_core(&mut self, core: Option<u32>);
+
+    /// Events and wake-ups between two threads; zeros, the default: there is one thread.
+    fn counters(&self) -> RemoteCounters {
+        RemoteCounters::default()
+    }
+
+    // -- received payload
+
+    /// Returns a received chunk in the form of a completion; `None`: it was taken already.
+    fn received(&mut self, chunk: Chunk) -> Option<Received>;
+
+    /// Returns the held buffer of this number; `None`: it was taken already.
+    fn take_held(&mut self, number: u16) -> Option<Held>;
+
+    /// Frees a received chunk.
+    fn free_received(&mut self, chunk: Chunk);
+
+    // -- connections
+
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// As [`Server::connect`]. On `core`, errors of a connection with default options follow as
+    /// [`RemoteEvent::NotBegun`].
+    fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        begin: Begin,
+    ) -> Result<ConnId, PortError<ConnectError>>;
+
+    /// Requests the next received bytes of a connection.
+    ///
+    /// # Errors
+    /// [`OperationError`]: the connection is over.
+    fn receive(&mut self, now: Instant, conn: ConnId) -> Result<(), OperationError>;
+
+    /// Sends bytes that nearly always lie in a buffer of the channel. Returns what was not sent.
+    fn send_read(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Option<Payload>;
+
+    /// Sends a copy of `bytes`. Returns what was not sent.
+    ///
+    /// # Errors
+    /// [`NoBuffer`].
+    fn send_copy(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        bytes: &[u8],
+    ) -> Result<Option<Payload>, NoBuffer>;
+
+    /// Sends a payload, or the front of a long one that the send queue has room for, and removes
+    /// that from `payload`. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`OperationError::QueueFull`]: nothing was sent; others: the connection takes no more.
+    fn send_front(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        payload: &mut Payload,
+    ) -> Result<usize, OperationError>;
+
+    /// Requests an event for the next acknowledgment, to send what waits for room.
+    ///
+    /// # Errors
+    /// [`OperationError`]: the connection is over.
+    fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError>;
+
+    /// Requests an event for the next acknowledgment. On `core` it follows even if there is room in
+    /// the send queue; elsewhere the default is the same as `await_acks`.
+    ///
+    /// # Errors
+    /// [`OperationError`]: the connection is over.
+    fn await_delivery(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        self.await_acks(conn)
+    }
+
+    /// Sets an option, after all operations that were queued before.
+    ///
+    /// # Errors
+    /// [`OperationError`]: the connection is over.
+    fn set_option(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        option: ConnOption,
+    ) -> Result<(), OperationError>;
+
+    /// Closes the sending direction, unless it is closed.
+    fn shutdown(&mut self, now: Instant, conn: ConnId);
+
+    /// Closes a connection in order, unless it is over.
+    fn close(&mut self, now: Instant, conn: ConnId);
+
+    /// Resets a connection, unless it is over.
+    fn abort(&mut self, now: Instant, conn: ConnId);
+
+    /// State and options of a connection; `None`: it is over.
+    fn info(&mut self, conn: ConnId) -> Option<ConnInfo>;
+
+    /// Local and remote address of a connection; `None`: it is over.
+    fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)>;
+
+    // -- listeners
+
+    /// Listens, without credit to accept.
+    ///
+    /// # Errors
+    /// As [`Server::listen`].
+    fn listen(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>>;
+
+    /// Changes which connections belong to a listener whose address shards share.
+    ///
+    /// # Errors
+    /// As [`Server::share`].
+    fn share(
+        &mut self,
+        listener: ListenerId,
+        sharing: Sharing,
+    ) -> Result<(), PortError<ListenError>>;
+
+    /// Sets how many connections of a listener may begin with the data of a SYN.
+    ///
+    /// # Errors
+    /// [`OperationError::Unknown`]: no such listener.
+    fn set_fast_open(
+        &mut self,
+        listener: ListenerId,
+        pending_max: u32,
+    ) -> Result<(), OperationError>;
+
+    /// Whether a shard listens at an address.
+    fn is_listening(&mut self, local: SocketAddr) -> bool;
+
+    /// Gives a listener credit for `count` more connections.
+    ///
+    /// # Errors
+    /// [`OperationError`]: no such listener, or too many acceptors.
+    fn accept(
+        &mut self,
+        listener: ListenerId,
+        acceptor: AcceptorId,
+        count: u32,
+    ) -> Result<(), OperationError>;
+
+    /// Stops listening. The address is free on return.
+    fn unlisten(&mut self, now: Instant, listener: ListenerId);
+
+    // -- handover to siblings
+
+    /// As [`Server::take_out`]. Events of the connection that are in transit follow until
+    /// [`StackHandle::forget_moved`].
+    fn take_out(&mut self, now: Instant, conn: ConnId) -> bool;
+
+    /// Drops the name of a connection that was taken out. Nothing to do, the default, where no
+    /// event can be in transit.
+    fn forget_moved(&mut self, _conn: ConnId) {}
+
+    /// As [`Server::hand_over_taken`], with bytes that were received already and go before the
+    /// unread ones.
+    fn hand_over_taken(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
+
+    /// As [`Server::hand_over_offered`].
+    fn hand_over_offered(&mut self, now: Instant, conn: ConnId);
+
+    /// Whether events can be in transit between two threads. Where they can, a call may take effect
+    /// before an older event is seen. Default: they cannot.
+    fn has_events_in_transit(&self) -> bool {
+        false
+    }
+
+    // -- datagrams
+
+    /// Binds an endpoint; port 0 takes any.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    fn bind(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+    ) -> Result<DatagramId, PortError<BindError>>;
+
+    /// Restricts an endpoint to one peer; `None`: to none. Returns its address.
+    ///
+    /// # Errors
+    /// [`OperationError::BadAddress`]: no route to the peer; others: no such endpoint.
+    fn connect_datagram(
+        &mut self,
+        endpoint: DatagramId,
+        peer: Option<SocketAddr>,
+    ) -> Result<SocketAddr, OperationError>;
+
+    /// Closes an endpoint. The address is free on return.
+    fn close_datagram(&mut self, endpoint: DatagramId);
+
+    /// Sends a datagram.
+    ///
+    /// # Errors
+    /// As [`megapipe_stack::Stack::send_datagram_as`].
+    fn send_datagram(
+        &mut self,
+        now: Instant,
+        endpoint: DatagramId,
+        destination: (SocketAddr, &Departure),
+        payload: Payload,
+    ) -> Result<(), OperationError>;
+
+    /// Sends each `segment_len` bytes of a payload as a datagram, the last one perhaps shorter: all
+    /// or none.
+    ///
+    /// # Errors
+    /// As [`StackHandle::send_datagram`].
+    fn send_datagrams(
+        &mut self,
+        now: Instant,
+        endpoint: DatagramId,
+        destination: (SocketAddr, &Departure),
+        segments: (Payload, usize),
+    ) -> Result<(), OperationError>;
+
+    /// Arrival metadata of the datagram of the last event.
+    fn last_arrival(&mut self) -> Option<Arrival>;
+
+    /// Takes the notice of the last event, if that was an undelivered datagram.
+    fn take_notice(&mut self) -> Option<Notice>;
+
+    /// Sets whether notices of an endpoint quote the datagram.
+    ///
+    /// # Errors
+    /// [`OperationError`]: no such endpoint.
+    fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError>;
+
+    /// Bytes of the longest packet of a datagram to `to`; `None`: the server is gone.
+    fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16>;
+
+    /// Address of an endpoint; `None`: no such endpoint.
+    fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr>;
+
+    // -- ports
+
+    /// As [`megapipe_stack::Stack::holders`].
+    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder>;
+
+    /// As [`megapipe_stack::Stack::port_without_connections`].
+    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16>;
+
+    // -- the host's address
+
+    /// Returns the server if no other thread uses it: for connections that migrate between stack
+    /// and kernel, and for ports of the host.
+    ///
+    /// # Errors
+    /// [`NotShared::OtherThread`], the default, on `thread` and `core`.
+    fn migration_server(&mut self) -> Result<&mut Server<ChannelMemory>, NotShared> {
+        Err(NotShared::OtherThread)
+    }
+
+    /// Index of the interface whose address the link shares with the kernel.
+    ///
+    /// # Errors
+    /// No connection can move. On `thread` and `core`: [`NotShared::OtherThread`], or
+    /// [`NotShared::OwnAddress`] where that is the link's.
+    fn shared_interface(&self) -> Result<u32, NotShared> {
+        match self.caps().shares_host_address {
+            true => Err(NotShared::OtherThread),
+            false => Err(NotShared::OwnAddress),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Calls that submit operations, set up handles and dispatch, with each of their allocations
+//! refused in turn.
+//!
+//! The allocator of this test program refuses the Nth request for memory inside [`submitting`].
+//! Every N runs in a process of its own, because an allocation that expects memory ends the
+//! process: the failure then names N.
+//!
+//! Expected: the call returns [`Limit::Memory`] (or ENOMEM, or goes on without the memory, as
+//! `dispatch` may), the same call succeeds when it is repeated, and every byte that was accepted
+//! arrives once, in order.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+use megapipe::{
+    Accept, Address, Channel, Config, ConnectError, ConnectOptions, Disconnect, DispatchError,
+    DriverChoice, Event, Handle, Limit, ListenError, ListenOptions, OpError, Payload,
+    RegisterError, SubmitError,
+};
+
+/// Which request is refused, in a process that runs one scenario.
+const REFUSED: &str = "MEGAPIPE_TEST_REFUSED_ALLOCATION";
+/// Printed where all requests were granted.
+const ALL_GRANTED: &str = "every allocation was granted";
+/// More than the tables of a new channel have room for.
+const OPERATIONS: usize = 240;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Allocator;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
+thread_local! {
+    /// Requests inside [`submitting`] that are granted before one is refused.
+    static GRANTED: Cell<Option<usize>> = const { Cell::new(None) };
+    static SUBMITTING: Cell<bool> = const { Cell::new(false) };
+    /// The refused request was one of `dispatch`.
+    static REFUSED_IN_DISPATCH: Cell<bool> = const { Cell::new(false) };
+}
+
+// SAFETY: memory comes from the system's allocator, or is refused with a null pointer.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if SUBMITTING.get() {
+            match GRANTED.get() {
+                Some(0) => {
+                    GRANTED.set(None);
+                    return std::ptr::null_mut();
+                }
+                granted => GRANTED.set(granted.map(|count| count - 1)),
+            }
+        }
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the memory came from `System` by `alloc`.
+        unsafe { System.dealloc(memory, layout) };
+    }
+}
+
+fn submitting<T>(call: impl FnOnce() -> T) -> T {
+    SUBMITTING.set(true);
+    let result = call();
+    SUBMITTING.set(false);
+    result
+}
+
+/// Submits; once more if there was no memory. Says how often there was none.
+fn submit(mut call: impl FnMut() -> Result<(), SubmitError>) -> usize {
+    match submitting(&mut call) {
+        Ok(()) => 0,
+        Err(SubmitError::Limit(Limit::Memory)) => {
+            assert_eq!(submitting(call), Ok(()), "the second try has memory");
+            1
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn is_no_memory(error: &RegisterError) -> bool {
+    match error {
+        RegisterError::Limit(limit) => *limit == Limit::Memory,
+        RegisterError::Kernel { source, .. } => {
+            source.raw_os_error() == Some(rustix::io::Errno::NOMEM.raw_os_error())
+        }
+        _ => false,
+    }
+}
+
+fn register(channel: &mut Channel) -> (Handle, UnixStream, usize) {
+    let (ours, peer) = UnixStream::pair().expect("a socket pair");
+    let again = ours.try_clone().expect("a descriptor");
+    match submitting(|| channel.register(OwnedFd::from(ours), 0, None)) {
+        Ok(handle) => (handle, peer, 0),
+        Err(error) if is_no_memory(&error) => {
+            let handle = channel.register(OwnedFd::from(again), 0, None).expect("memory again");
+            (handle, peer, 1)
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Reads and writes in every shape on one connection, with its tables growing meanwhile.
+fn stream(driver: DriverChoice) -> usize {
+    let mut channel = Channel::create(Config::default().driver(driver)).expect("a channel");
+    let (handle, mut peer, mut refused) = register(&mut channel);
+    let piece = |round: usize| [round as u8; 10];
+    for round in 0..OPERATIONS {
+        refused += submit(|| channel.read(handle, 10));
+        refused += match round % 3 {
+            0 => submit(|| channel.write(handle, Payload::Static(b"0123456789"))),
+            1 => submit(|| channel.write_copied(handle, &piece(round)).map(drop)),
+            _ => submit(|| channel.writev(handle, ["01234".into(), "01234".into()])),
+        };
+    }
+    refused += submit(|| channel.disconnect(handle, Disconnect::Write));
+    for _ in 0..OPERATIONS / 2 {
+        use std::io::Write;
+        peer.write_all(b"abcdefghij").expect("room in the socket");
+    }
+    refused + drop_writes(&mut channel, &mut peer)
+}
+
+/// The next completion; how often there was no memory for it.
+fn next(channel: &mut Channel, refused: &mut usize) -> Event {
+    loop {
+        let before = GRANTED.get();
+        let done = submitting(|| channel.dispatch(Some(PATIENCE)));
+        if before.is_some() && GRANTED.get().is_none() {
+            REFUSED_IN_DISPATCH.set(true);
+        }
+        match done {
+            Ok(done) => return done.expect("in time").event,
+            Err(DispatchError::Kernel(source)) if no_memory(&source) => *refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn drop_writes(channel: &mut Channel, peer: &mut UnixStream) -> usize {
+    let (mut reads, mut ended, mut refused) = (0, false, 0);
+    while reads < OPERATIONS / 2 || !ended {
+        match next(channel, &mut refused) {
+            Event::Read(Ok(bytes)) => reads += usize::from(bytes.len() == 10),
+            Event::Disconnect(Ok(())) => ended = true,
+            Event::Write(Ok(10)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut bytes = Vec::new();
+    peer.read_to_end(&mut bytes).expect("the peer reads");
+    assert_eq!(bytes.len(), OPERATIONS * 10);
+    for (round, piece) in bytes.chunks(10).enumerate() {
+        match round % 3 {
+            0 => assert_eq!(piece, b"0123456789"),
+            1 => assert_eq!(piece, [round as u8; 10]),
+            _ => assert_eq!(piece, b"0123401234"),
+        }
+    }
+    refused
+}
+
+fn no_memory(source: &std::io::Error) -> bool {
+    source.raw_os_error() == Some(rustix::io::Errno::NOMEM.raw_os_error())
+}
+
+/// Listens, connects to it and sets timers, many times: what was refused works when it is repeated,
+/// and nothing is left of it.
+fn setup(driver: DriverChoice) -> usize {
+    let mut channel = Channel::create(Config::default().driver(driver)).expect("a channel");
+    let (mut refused, mut timers) = (0, 0);
+    let connect_options = ConnectOptions::default().timeout(PATIENCE);
+    for round in 0..OPERATIONS / 4 {
+        let mut address: Address = "127.0.0.1:0".parse().expect("an address");
+        if round % 4 == 0 {
+            let (listener, failed) = listen(&mut channel, &address);
+            refused += failed;
+            address = channel.local_address(listener).expect("a listener has one");
+            refused += submit(|| channel.accept(listener, Accept::lwsocket(2)));
+            // Were a socket of the refused call left in the group, half of these would be its own.
+            for _ in 0..2 {
+                refused += connect(&mut channel, &address, &connect_options);
+            }
+            refused += meet(&mut channel, 2);
+        }
+        let after = Duration::from_micros(10 * round as u64);
+        match submitting(|| channel.timer(after, None, TIMER)) {
+            Ok(_) => timers += 1,
+            Err(SubmitError::Limit(Limit::Memory)) => {
+                refused += 1;
+                channel.timer(after, None, TIMER).expect("memory again");
+                timers += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    while timers > 0 {
+        match next(&mut channel, &mut refused) {
+            Event::Timer { .. } => timers -= 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    refused
+}
+
+const TIMER: u64 = 7;
+
+fn listen(channel: &mut Channel, address: &Address) -> (Handle, usize) {
+    let options = ListenOptions::default();
+    match submitting(|| channel.listen(address, &options, 0)) {
+        Ok(handle) => (handle, 0),
+        Err(
+            ListenError::Limit(Limit::Memory)
+            | ListenError::Register(RegisterError::Limit(Limit::Memory)),
+        ) => (channel.listen(address, &options, 0).expect("memory again"), 1),
+        Err(ListenError::Kernel { source, .. }) if no_memory(&source) => {
+            (channel.listen(address, &options, 0).expect("memory again"), 1)
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn connect(channel: &mut Channel, address: &Address, options: &ConnectOptions) -> usize {
+    match submitting(|| channel.connect(address, options, 0)) {
+        Ok(_) => 0,
+        Err(ConnectError::Limit(Limit::Memory)) => {
+            channel.connect(address, options, 0).expect("memory again");
+            1
+        }
+        Err(ConnectError::Kernel { source, .. }) if no_memory(&source) => {
+            channel.connect(address, options, 0).expect("memory again");
+            1
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// So many connections are made and accepted.
+fn meet(channel: &mut Channel, count: usize) -> usize {
+    let (mut connected, mut accepted) = (0, 0);
+    let (mut early, mut refused) = (0, 0);
+    while connected < count || accepted < count {
+        match next(channel, &mut refused) {
+            Event::Connect(Ok(())) => connected += 1,
+            Event::Accept(Ok(_)) => accepted += 1,
+            // Without memory for its record a connection is closed, and the program knows.
+            Event::Accept(Err(OpError::TableFull)) => {
+                refused += 1;
+                accepted += 1;
+            }
+            Event::Timer { .. } => early += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    // They are counted by the caller, too.
+    for _ in 0..early {
+        channel.timer(Duration::ZERO, None, TIMER).expect("memory");
+    }
+    refused
+}
+
+/// Runs `scenario` in processes of its own until no allocation is refused.
+fn each_refused(name: &str, scenario: fn() -> usize) {
+    if let Some(number) = std::env::var_os(REFUSED) {
+        let number = number.to_str().and_then(|it| it.parse().ok()).expect("a number");
+        GRANTED.set(Some(number));
+        let refused = scenario();
+        if GRANTED.get().is_some() {
+            println!("{ALL_GRANTED}");
+        } else {
+            // `dispatch` has ways without the memory, such as one buffer instead of a vector.
+            assert!(
+                refused == 1 || (refused == 0 && REFUSED_IN_DISPATCH.get()),
+                "the call whose allocation was refused reports it: {refused}"
+            );
+        }
+        return;
+    }
+    let this = std::env::current_exe().expect("a test has a path");
+    for number in 0..1_000 {
+        let mut command = Command::new(&this);
+        command.args(["--exact", name, "--nocapture"]).env(REFUSED, number.to_string());
+        let output = command.output().expect("a test can run itself");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "allocation {number}: {}\n{text}", output.status);
+        if text.contains(ALL_GRANTED) {
+            assert!(number > 3, "the scenario allocates");
+            return;
+        }
+    }
+    panic!("{name}: more allocations than operations");
+}
+
+#[test]
+fn epoll_operations_survive_each_failed_allocation() {
+    each_refused("epoll_operations_survive_each_failed_allocation", || stream(DriverChoice::Epoll));
+}
+
+#[test]
+fn uring_operations_survive_each_failed_allocation() {
+    if let Err(error) = Channel::create(Config::default().driver(DriverChoice::Uring)) {
+        return println!("skipped: uring_operations_survive_each_failed_allocation: {error}");
+    }
+    each_refused("uring_operations_survive_each_failed_allocation", || stream(DriverChoice::Uring));
+}
+
+#[test]
+fn epoll_setup_calls_survive_each_failed_allocation() {
+    each_refused("epoll_setup_calls_survive_each_failed_allocation", || setup(DriverChoice::Epoll));
+}
+
+#[test]
+fn uring_setup_calls_survive_each_failed_allocation() {
+    if let Err(error) = Channel::create(Config::default().driver(DriverChoice::Uring)) {
+        return println!("skipped: uring_setup_calls_survive_each_failed_allocation: {error}");
+    }
+    each_refused("uring_setup_calls_survive_each_failed_allocation", || setup(DriverChoice::Uring));
+}

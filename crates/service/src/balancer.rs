@@ -1,0 +1,438 @@
+//! Load balancer of a listener: selects the acceptor of each new connection by measured service
+//! times.
+//!
+//! Read first: [PIKA 3.3]. Each connection manager has one balancer for each listener. It knows its
+//! own acceptors with their service times, and of the other managers' acceptors the names
+//! (membership) and the fastest one (the manager's offer). `balancer/config.rs` has the settings,
+//! `estimator.rs` the service times, `selection.rs` the draw, `peers.rs` what other managers sent.
+//!
+//! A pick has three rounds with the default scheme: the offers that beat the local acceptors by the
+//! tariff; the local acceptors; the two winners. Every round is a random draw, weighted by inverse
+//! service time, so that equal acceptors get equal shares and slow ones are sampled.
+//!
+//! Pure: input, time and a random number in, decisions out. It knows no clock and no thread.
+//!
+//! Invariants
+//! - An acceptor without credit is not picked by its own manager.
+//! - Except with the scheme `naive`, a connection gets an acceptor if another manager has any.
+//! - Offers leave at most once an interval; membership changes leave at once.
+
+mod config;
+mod estimator;
+mod peers;
+mod selection;
+
+use megapipe_stack::Instant;
+
+use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
+use crate::limits::{ACCEPTORS_MAX, PROBE_CONNECTIONS_MAX};
+pub(crate) use config::check_duration;
+pub use config::{
+    BalancerConfig, BalancerError, LoadMeasure, OfferRule, Scheme, Statistic, Tariff,
+};
+pub use estimator::Estimator;
+use peers::PeerManagers;
+pub(crate) use selection::RandomSequence;
+use selection::{beats, below, select, taxed_weight, weight};
+
+use std::time::Duration;
+
+/// A manager's fastest acceptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ServiceOffer {
+    /// The acceptor, which other managers assign connections to directly.
+    pub acceptor: AcceptorName,
+    /// Its service time in nanoseconds.
+    pub service_time: u64,
+}
+
+/// The acceptor of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    /// The acceptor.
+    pub acceptor: AcceptorName,
+    /// Whether it is the only one of all managers, so that it needs no claim.
+    pub is_final: bool,
+    /// Why it was picked.
+    pub reason: PickReason,
+}
+
+/// What decided a pick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PickReason {
+    /// A local acceptor won.
+    Local,
+    /// An offer won.
+    Offer,
+    /// No local acceptor had credit, and no offer counted: any member.
+    Member,
+    /// The flow's hash.
+    Hash,
+}
+
+/// An acceptor of this manager.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct LocalAcceptor {
+    name: AcceptorName,
+    credit: u32,
+    /// Connections that were assigned to it and are not finished.
+    open: u32,
+    estimator: Estimator,
+}
+
+/// A local acceptor that may get a connection, with its service time in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    index: usize,
+    service_time: u64,
+}
+
+/// The last offer that left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct SentOffer {
+    offer: ServiceOffer,
+    at: Instant,
+}
+
+/// One manager's balancer for one listener.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Balancer {
+    config: BalancerConfig,
+    manager: ManagerId,
+    /// In the order of enlistment.
+    local: Vec<LocalAcceptor>,
+    enlistments: u32,
+    peers: PeerManagers,
+    sent: Option<SentOffer>,
+}
+
+impl Balancer {
+    /// Creates a balancer without acceptors.
+    ///
+    /// # Errors
+    /// [`BalancerError`]: a setting out of range.
+    pub fn new(manager: ManagerId, config: BalancerConfig) -> Result<Self, BalancerError> {
+        config.check()?;
+        Ok(Self {
+            config,
+            manager,
+            local: Vec::new(),
+            enlistments: 0,
+            peers: PeerManagers::default(),
+            sent: None,
+        })
+    }
+
+    /// Returns the settings.
+    #[must_use]
+    pub const fn config(&self) -> &BalancerConfig {
+        &self.config
+    }
+
+    /// Returns the manager whose balancer this is.
+    #[must_use]
+    pub const fn manager(&self) -> ManagerId {
+        self.manager
+    }
+
+    /// Adds credit to an acceptor. An unknown one becomes an acceptor, without service times.
+    /// Returns its name and whether it is new; `None` if the listener has the most there may be.
+    pub fn enlist(&mut self, id: AcceptorId, credit: u32) -> Option<(AcceptorName, bool)> {
+        if let Some(known) = self.local.iter_mut().find(|known| known.name.id == id) {
+            known.credit = known.credit.saturating_add(credit);
+            return Some((known.name, false));
+        }
+        if self.local.len() >= ACCEPTORS_MAX {
+            return None;
+        }
+        let name = AcceptorName { manager: self.manager, id, enlistment: self.enlistments };
+        self.enlistments = self.enlistments.wrapping_add(1);
+        let estimator = Estimator::new(&self.config);
+        self.local.push(LocalAcceptor { name, credit, open: 0, estimator });
+        Some((name, true))
+    }
+
+    /// Removes an acceptor of this manager's. Returns its credit, or `None` if this enlistment is
+    /// over.
+    pub fn remove(&mut self, name: AcceptorName) -> Option<u32> {
+        let place = self.local.iter().position(|known| known.name == name)?;
+        Some(self.local.remove(place).credit)
+    }
+
+    /// Removes all acceptors of this manager's. Returns their names.
+    pub fn remove_all(&mut self) -> Vec<AcceptorName> {
+        self.local.drain(..).map(|known| known.name).collect()
+    }
+
+    /// Returns the name of a local acceptor's current enlistment.
+    #[must_use]
+    pub fn name_of(&self, id: AcceptorId) -> Option<AcceptorName> {
+        self.local.iter().find(|known| known.name.id == id).map(|known| known.name)
+    }
+
+    /// Counts a connection that another manager assigned to an acceptor of this one.
+    pub fn on_assigned(&mut self, name: AcceptorName) {
+        if let Some(known) = self.local_mut(name) {
+            known.credit = known.credit.saturating_sub(1);
+            known.open = known.open.saturating_add(1);
+        }
+    }
+
+    /// Returns the credit of an offer that was withdrawn: its connection was reset.
+    pub fn on_withdrawn(&mut self, name: AcceptorName) {
+        if let Some(known) = self.local_mut(name) {
+            known.credit = known.credit.saturating_add(1);
+            known.open = known.open.saturating_sub(1);
+        }
+    }
+
+    /// Counts a connection of an acceptor as finished.
+    pub fn on_finished(&mut self, name: AcceptorName) {
+        if let Some(known) = self.local_mut(name) {
+            known.open = known.open.saturating_sub(1);
+        }
+    }
+
+    /// Adds a service time of one of this manager's acceptors.
+    pub fn on_service_time(&mut self, now: Instant, name: AcceptorName, service_time: Duration) {
+        if let Some(known) = self.local_mut(name) {
+            known.estimator.add(now, service_time);
+        }
+    }
+
+    /// Adds an acceptor of another manager. Returns whether it is new.
+    pub fn on_joined(&mut self, name: AcceptorName) -> bool {
+        name.manager != self.manager && self.peers.join(name)
+    }
+
+    /// Removes an acceptor of another manager, with the offer that names it.
+    pub fn on_left(&mut self, name: AcceptorName) -> bool {
+        self.peers.leave(name)
+    }
+
+    /// Takes another manager's offer. Returns `false` if its acceptor is not known, which is no
+    /// error: the message that it left may have come before.
+    pub fn on_offer(&mut self, now: Instant, offer: ServiceOffer) -> bool {
+        self.peers.receive(now, offer)
+    }
+
+    /// Returns the number of acceptors of all managers.
+    #[must_use]
+    pub const fn acceptors(&self) -> usize {
+        self.local.len() + self.peers.len()
+    }
+
+    /// Returns the service time of a local acceptor, in nanoseconds: measured, or, before its first
+    /// answer, that of the best local one.
+    #[must_use]
+    pub fn service_time(&self, id: AcceptorId) -> Option<u64> {
+        let known = self.local.iter().find(|known| known.name.id == id)?;
+        self.measured(known).or_else(|| self.best_measured())
+    }
+
+    fn local_mut(&mut self, name: AcceptorName) -> Option<&mut LocalAcceptor> {
+        self.local.iter_mut().find(|known| known.name == name)
+    }
+
+    /// Takes the samples of all local acceptors that are due.
+    fn advance_estimates(&mut self, now: Instant) {
+        for known in &mut self.local {
+            known.estimator.advance(now);
+        }
+    }
+
+    fn measured(&self, known: &LocalAcceptor) -> Option<u64> {
+        match self.config.measure {
+            // A scale of its own: a microsecond for each connection, the next one included.
+            LoadMeasure::Connections => Some((u64::from(known.open) + 1) * 1_000),
+            LoadMeasure::Closed | LoadMeasure::FirstAnswer => known.estimator.estimate(),
+        }
+    }
+
+    fn best_measured(&self) -> Option<u64> {
+        self.local.iter().filter_map(|known| self.measured(known)).min()
+    }
+
+    /// The local acceptors that may get a connection. New ones count as the best that has answered,
+    /// and hold few connections until they have answered too.
+    fn candidates(&self) -> Vec<Candidate> {
+        let best = self.best_measured();
+        let fallback = best.or_else(|| self.peers.offers(false).map(|it| it.service_time).min());
+        let has_answers = fallback.is_some();
+        let candidate = |(index, known): (usize, &LocalAcceptor)| {
+            let measured = self.measured(known);
+            let may_probe = !has_answers || known.open < PROBE_CONNECTIONS_MAX;
+            let is_ready = known.credit > 0 && (measured.is_some() || may_probe);
+            let service_time = measured.or(fallback).unwrap_or(1_000);
+            is_ready.then_some(Candidate { index, service_time })
+        };
+        self.local.iter().enumerate().filter_map(candidate).collect()
+    }
+
+    /// Selects the acceptor of a new connection, and uses one of its credit. `None`: the connection
+    /// waits until an acceptor enlists, or an offer arrives.
+    pub fn pick(&mut self, now: Instant, flow_hash: u32, random: u64) -> Option<Pick> {
+        let is_final = self.acceptors() == 1;
+        let (acceptor, reason) = match self.config.scheme {
+            Scheme::Hash => (self.pick_by_hash(flow_hash)?, PickReason::Hash),
+            scheme => self.pick_by_time(now, scheme, &mut RandomSequence::new(random))?,
+        };
+        self.on_assigned(acceptor);
+        Some(Pick { acceptor, is_final, reason })
+    }
+
+    /// As Linux: the hash scaled to the number of sockets. The order is the same at each manager.
+    /// If the acceptor is local and has no credit, the next local one gets the connection, or else
+    /// the hash selects among the others'.
+    fn pick_by_hash(&self, flow_hash: u32) -> Option<AcceptorName> {
+        let scaled = |count: usize| ((u64::from(flow_hash) * count as u64) >> 32) as usize;
+        let mut local: Vec<AcceptorName> = self.local.iter().map(|known| known.name).collect();
+        local.sort_unstable();
+        let before = self.peers.acceptors().take_while(|it| it.manager < self.manager);
+        let after = self.peers.acceptors().skip_while(|it| it.manager < self.manager);
+        let hashed = before.chain(local.clone()).chain(after).nth(scaled(self.acceptors()))?;
+        if hashed.manager != self.manager || self.can_serve(hashed) {
+            return Some(hashed);
+        }
+        let mut later = local.iter().filter(|&&it| it > hashed).chain(&local);
+        let next = later.find(|&&it| self.can_serve(it)).copied();
+        next.or_else(|| self.peers.acceptors().nth(scaled(self.peers.len())))
+    }
+
+    fn pick_by_time(
+        &mut self,
+        now: Instant,
+        scheme: Scheme,
+        random: &mut RandomSequence,
+    ) -> Option<(AcceptorName, PickReason)> {
+        self.advance_estimates(now);
+        let local = self.candidates();
+        let best = local.iter().map(|it| it.service_time).min();
+        self.admit(now, scheme, best);
+        if scheme == Scheme::Naive && !self.local.is_empty() {
+            return self.pick_local(&local, random.next());
+        }
+        let Some(tariff) = scheme.tariff().filter(|_| best.is_some()) else {
+            // Nothing local competes: the offers, then any member.
+            let offers = self.peers.offers(false);
+            return Self::pick_offer(offers, random.next()).or_else(|| self.pick_member(random));
+        };
+        match scheme {
+            Scheme::Tournament(_) => self.pick_by_tournament(&local, tariff, random),
+            _ => {
+                let offers = self.peers.offers(matches!(scheme, Scheme::Filtered(_)));
+                self.pick_in_one_round(&local, offers, tariff, random.next())
+            }
+        }
+    }
+
+    /// Updates which offers pass the filter. Water marks belong to the tournament.
+    fn admit(&mut self, now: Instant, scheme: Scheme, best_local: Option<u64>) {
+        let low = self.config.low_water_percent;
+        self.peers.admit(now, self.config.expiry, |offer, was_admitted| {
+            match (scheme, best_local) {
+                (Scheme::Filtered(tariff), Some(local)) => {
+                    beats(offer.service_time, local, tariff, 100)
+                }
+                (Scheme::Tournament(tariff), Some(local)) => {
+                    let mark = if was_admitted { low } else { 100 };
+                    beats(offer.service_time, local, tariff, mark)
+                }
+                _ => was_admitted,
+            }
+        });
+    }
+
+    fn pick_local(&self, local: &[Candidate], random: u64) -> Option<(AcceptorName, PickReason)> {
+        let index = select(local.iter().map(|it| weight(it.service_time)), random)?;
+        Some((self.local[local[index].index].name, PickReason::Local))
+    }
+
+    fn pick_offer(
+        mut offers: impl Iterator<Item = ServiceOffer> + Clone,
+        random: u64,
+    ) -> Option<(AcceptorName, PickReason)> {
+        let index = select(offers.clone().map(|it| weight(it.service_time)), random)?;
+        Some((offers.nth(index)?.acceptor, PickReason::Offer))
+    }
+
+    /// Any manager with acceptors, with equal weight, and any of its acceptors.
+    fn pick_member(&self, random: &mut RandomSequence) -> Option<(AcceptorName, PickReason)> {
+        let manager = below(random.next(), self.peers.managers());
+        let acceptors = self.peers.acceptors_of(manager);
+        let acceptor = acceptors.get(below(random.next(), acceptors.len()))?;
+        Some((*acceptor, PickReason::Member))
+    }
+
+    fn pick_in_one_round(
+        &self,
+        local: &[Candidate],
+        mut offers: impl Iterator<Item = ServiceOffer> + Clone,
+        tariff: Tariff,
+        random: u64,
+    ) -> Option<(AcceptorName, PickReason)> {
+        let taxed = offers.clone().map(|it| taxed_weight(it.service_time, tariff));
+        let own = local.iter().map(|it| weight(it.service_time));
+        let index = select(own.chain(taxed), random)?;
+        match local.get(index) {
+            Some(candidate) => Some((self.local[candidate.index].name, PickReason::Local)),
+            None => Some((offers.nth(index - local.len())?.acceptor, PickReason::Offer)),
+        }
+    }
+
+    fn pick_by_tournament(
+        &self,
+        local: &[Candidate],
+        tariff: Tariff,
+        random: &mut RandomSequence,
+    ) -> Option<(AcceptorName, PickReason)> {
+        let mut offers = self.peers.offers(true);
+        let first = select(offers.clone().map(|it| weight(it.service_time)), random.next());
+        let offer = first.and_then(|index| offers.nth(index));
+        let second = select(local.iter().map(|it| weight(it.service_time)), random.next())?;
+        let own = local[second];
+        let winner = (self.local[own.index].name, PickReason::Local);
+        let Some(offer) = offer else { return Some(winner) };
+        let weights = [weight(own.service_time), taxed_weight(offer.service_time, tariff)];
+        match select(weights.into_iter(), random.next())? {
+            0 => Some(winner),
+            _ => Some((offer.acceptor, PickReason::Offer)),
+        }
+    }
+
+    /// Returns the offer for the other managers if one is due. To be called while the manager is
+    /// awake anyway; an offer never wakes it.
+    pub fn offer(&mut self, now: Instant) -> Option<ServiceOffer> {
+        let is_early = |sent: &SentOffer| now.since(sent.at) < self.config.offer_interval;
+        if self.sent.as_ref().is_some_and(is_early) {
+            return None;
+        }
+        self.advance_estimates(now);
+        let ready = self.local.iter().filter(|known| known.credit > 0);
+        let measured = ready.filter_map(|known| Some((self.measured(known)?, known.name)));
+        let (service_time, acceptor) = measured.min()?;
+        let offer = ServiceOffer { acceptor, service_time };
+        let is_due = match (self.sent, self.config.offer_rule) {
+            (None, _) | (_, OfferRule::Always) => true,
+            (Some(sent), OfferRule::Changed { percent, refresh }) => {
+                let change = sent.offer.service_time.abs_diff(service_time);
+                let limit = u128::from(sent.offer.service_time) * u128::from(percent);
+                now.since(sent.at) >= refresh
+                    || u128::from(change) * 100 >= limit.max(1)
+                    || !self.can_serve(sent.offer.acceptor)
+            }
+        };
+        is_due.then(|| {
+            self.sent = Some(SentOffer { offer, at: now });
+            offer
+        })
+    }
+
+    /// Whether a local acceptor is there with credit.
+    fn can_serve(&self, name: AcceptorName) -> bool {
+        self.local.iter().any(|known| known.name == name && known.credit > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,437 @@
+//! The connection manager's half of a hand-over: acceptors, and connections that wait for one.
+//!
+//! Read first: `hand_over.rs`; `balancer.rs` on which acceptor is picked.
+//!
+//! Pure: reports, messages, time and random numbers in, assignments and messages out.
+//!
+//! Invariants
+//! - Waiting connections are assigned in the order in which they came; one that was taken back is
+//!   assigned before them.
+//! - No connection waits while an acceptor of this manager's has credit, unless the scheme `hash`
+//!   or the balancer's limit for new acceptors prevents it.
+//! - An acceptor that did not claim in time is dropped once, by its own manager.
+
+use std::collections::VecDeque;
+
+use megapipe_stack::Instant;
+
+use super::{
+    AcceptorReport, Assignment, ConnectionName, HandOverConfig, HandOverError, ManagerMessage,
+    ManagerOutput, TransportReport,
+};
+use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
+use crate::balancer::{Balancer, BalancerConfig, LoadMeasure, RandomSequence};
+use crate::limits::ACCEPTORS_MAX;
+
+/// Why an acceptor could not enlist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EnlistError {
+    /// The listener has the most acceptors there may be.
+    #[error("the listener has {ACCEPTORS_MAX} acceptors already")]
+    Full,
+}
+
+/// Counters of an accept queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct QueueCounters {
+    /// Assignments to local acceptors.
+    pub local: u64,
+    /// Assignments to acceptors of other managers.
+    pub remote: u64,
+    /// Connections that had to wait for an acceptor.
+    pub waits: u64,
+    /// Connections for which the queue had no room.
+    pub refused: u64,
+    /// Acceptors that were dropped because they did not claim in time.
+    pub dropped: u64,
+    /// Offers that were sent to the other managers.
+    pub offers_sent: u64,
+    /// Offers that other managers sent.
+    pub offers_received: u64,
+}
+
+/// One connection manager's accept queue of one listener.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AcceptQueue {
+    balancer: Balancer,
+    waiting: VecDeque<ConnectionName>,
+    waiting_max: usize,
+    counters: QueueCounters,
+}
+
+impl AcceptQueue {
+    /// Creates a queue without acceptors.
+    ///
+    /// # Errors
+    /// [`HandOverError`]: a setting out of range.
+    pub fn new(
+        manager: ManagerId,
+        config: &HandOverConfig,
+        balancer: BalancerConfig,
+    ) -> Result<Self, HandOverError> {
+        config.check()?;
+        let balancer = Balancer::new(manager, balancer)?;
+        Ok(Self {
+            balancer,
+            waiting: VecDeque::new(),
+            waiting_max: config.waiting,
+            counters: QueueCounters::default(),
+        })
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub const fn counters(&self) -> QueueCounters {
+        self.counters
+    }
+
+    /// Returns the balancer, for inspection.
+    #[must_use]
+    pub const fn balancer(&self) -> &Balancer {
+        &self.balancer
+    }
+
+    /// Returns the connections that wait, the next one first.
+    pub fn waiting(&self) -> impl Iterator<Item = ConnectionName> {
+        self.waiting.iter().copied()
+    }
+
+    /// ACCEPT-CONNECTION: adds credit to an acceptor of this manager's, which becomes one if it was
+    /// none. Returns the name of its enlistment.
+    ///
+    /// # Errors
+    /// [`EnlistError::Full`].
+    pub fn enlist(
+        &mut self,
+        now: Instant,
+        id: AcceptorId,
+        credit: u32,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) -> Result<AcceptorName, EnlistError> {
+        let (name, is_new) = self.balancer.enlist(id, credit).ok_or(EnlistError::Full)?;
+        if is_new {
+            out.push(ManagerOutput::Publish(ManagerMessage::Joined(name)));
+        }
+        self.assign_waiting(now, random, out);
+        Ok(name)
+    }
+
+    /// ACCEPT-CONNECTION after a late claim: ends the enlistment that the claim names, if it lasts,
+    /// and begins another one. The time-out of that claim may still be on its way from
+    /// another manager, and must not end the new enlistment.
+    ///
+    /// # Errors
+    /// [`EnlistError::Full`].
+    pub fn enlist_again(
+        &mut self,
+        now: Instant,
+        lost: AcceptorName,
+        credit: u32,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) -> Result<AcceptorName, EnlistError> {
+        self.on_time_out(lost, out);
+        self.enlist(now, lost.id, credit, random, out)
+    }
+
+    /// Removes an acceptor that accepts no more, or died. Returns the credit that it had left.
+    /// Offers that are out to it end at the transport servers.
+    pub fn remove(&mut self, id: AcceptorId, out: &mut Vec<ManagerOutput>) -> u32 {
+        let Some(name) = self.balancer.name_of(id) else { return 0 };
+        self.drop_local(name, out).unwrap_or(0)
+    }
+
+    fn drop_local(&mut self, name: AcceptorName, out: &mut Vec<ManagerOutput>) -> Option<u32> {
+        let credit = self.balancer.remove(name)?;
+        out.push(ManagerOutput::Publish(ManagerMessage::Left(name)));
+        Some(credit)
+    }
+
+    /// Takes a report of a transport server about one of its connections.
+    pub fn on_transport(
+        &mut self,
+        now: Instant,
+        report: TransportReport,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        let (conn, is_taken_back) = match report {
+            TransportReport::Unassigned(conn) => (conn, false),
+            TransportReport::TakenBack { conn, acceptor } => {
+                if acceptor.manager == self.manager() {
+                    self.on_time_out(acceptor, out);
+                } else if self.balancer.on_left(acceptor) {
+                    let message = ManagerMessage::TimedOut(acceptor);
+                    out.push(ManagerOutput::Send(message));
+                }
+                (conn, true)
+            }
+            TransportReport::Reset(conn) => {
+                self.waiting.retain(|&other| other != conn);
+                return;
+            }
+        };
+        if is_taken_back {
+            self.waiting.push_front(conn);
+        } else if !self.enqueue(conn, out) {
+            return;
+        }
+        self.assign_waiting(now, random, out);
+        let end = if is_taken_back { self.waiting.front() } else { self.waiting.back() };
+        self.counters.waits += u64::from(end == Some(&conn));
+    }
+
+    fn manager(&self) -> ManagerId {
+        self.balancer.manager()
+    }
+
+    fn on_time_out(&mut self, acceptor: AcceptorName, out: &mut Vec<ManagerOutput>) {
+        let is_dropped = self.drop_local(acceptor, out).is_some();
+        self.counters.dropped += u64::from(is_dropped);
+    }
+
+    /// Adds a new connection to the queue. Returns whether there was room.
+    fn enqueue(&mut self, conn: ConnectionName, out: &mut Vec<ManagerOutput>) -> bool {
+        let has_room = self.waiting.len() < self.waiting_max;
+        if has_room {
+            self.waiting.push_back(conn);
+        } else {
+            self.counters.refused += 1;
+            out.push(ManagerOutput::Refuse(conn));
+        }
+        has_room
+    }
+
+    /// Takes a report about an acceptor of this manager's.
+    pub fn on_acceptor(
+        &mut self,
+        now: Instant,
+        report: AcceptorReport,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        let measure = self.balancer.config().measure;
+        match report {
+            AcceptorReport::Withdrawn(name) => self.balancer.on_withdrawn(name),
+            AcceptorReport::Answered { acceptor, service_time } => {
+                if measure == LoadMeasure::FirstAnswer {
+                    self.balancer.on_service_time(now, acceptor, service_time);
+                }
+            }
+            AcceptorReport::Closed { acceptor, service_time } => {
+                self.balancer.on_finished(acceptor);
+                if measure == LoadMeasure::Closed {
+                    self.balancer.on_service_time(now, acceptor, service_time);
+                }
+            }
+        }
+        self.assign_waiting(now, random, out);
+    }
+
+    /// Takes a message of another manager.
+    pub fn on_message(
+        &mut self,
+        now: Instant,
+        message: ManagerMessage,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        match message {
+            ManagerMessage::Joined(name) => {
+                self.balancer.on_joined(name);
+            }
+            ManagerMessage::Left(name) => {
+                self.balancer.on_left(name);
+            }
+            ManagerMessage::Offer(offer) => {
+                self.counters.offers_received += 1;
+                self.balancer.on_offer(now, offer);
+            }
+            ManagerMessage::Assigned(name) => self.balancer.on_assigned(name),
+            ManagerMessage::TimedOut(name) => self.on_time_out(name, out),
+        }
+        self.assign_waiting(now, random, out);
+    }
+
+    /// Publishes the offer if one is due. To be called in each poll of a manager that is awake.
+    pub fn publish_offer(&mut self, now: Instant, out: &mut Vec<ManagerOutput>) {
+        if let Some(offer) = self.balancer.offer(now) {
+            self.counters.offers_sent += 1;
+            out.push(ManagerOutput::Publish(ManagerMessage::Offer(offer)));
+        }
+    }
+
+    fn assign_waiting(&mut self, now: Instant, random: u64, out: &mut Vec<ManagerOutput>) {
+        let mut random = RandomSequence::new(random);
+        while let Some(&conn) = self.waiting.front() {
+            let Some(pick) = self.balancer.pick(now, conn.flow_hash, random.next()) else { break };
+            self.waiting.pop_front();
+            let acceptor = pick.acceptor;
+            if acceptor.manager == self.manager() {
+                self.counters.local += 1;
+            } else {
+                self.counters.remote += 1;
+                out.push(ManagerOutput::Send(ManagerMessage::Assigned(acceptor)));
+            }
+            let assignment = Assignment { conn, acceptor, is_final: pick.is_final };
+            out.push(ManagerOutput::Assign(assignment));
+        }
+    }
+
+    /// Ends the listener. The connections that wait end at their transport servers.
+    pub fn close_listener(&mut self, out: &mut Vec<ManagerOutput>) {
+        self.waiting.clear();
+        for name in self.balancer.remove_all() {
+            out.push(ManagerOutput::Publish(ManagerMessage::Left(name)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::balancer::ServiceOffer;
+    use std::time::Duration;
+
+    fn queue(waiting: usize) -> AcceptQueue {
+        let config = HandOverConfig { waiting, ..HandOverConfig::default() };
+        AcceptQueue::new(ManagerId(0), &config, BalancerConfig::default()).unwrap()
+    }
+
+    const fn conn(id: u64) -> ConnectionName {
+        ConnectionName { transport: 0, id, flow_hash: 0 }
+    }
+
+    const fn remote(id: u64) -> AcceptorName {
+        AcceptorName { manager: ManagerId(1), id: AcceptorId(id), enlistment: 0 }
+    }
+
+    fn at(us: u64) -> Instant {
+        Instant::from_micros(us)
+    }
+
+    /// What a call sends.
+    fn sent(call: impl FnOnce(&mut Vec<ManagerOutput>)) -> Vec<ManagerOutput> {
+        let mut out = Vec::new();
+        call(&mut out);
+        out
+    }
+
+    fn assigned(conn: ConnectionName, acceptor: AcceptorName, is_final: bool) -> ManagerOutput {
+        ManagerOutput::Assign(Assignment { conn, acceptor, is_final })
+    }
+
+    #[test]
+    fn waiting_connections_are_assigned_in_order_up_to_the_credit() {
+        let mut queue = queue(10);
+        for id in 1..=3 {
+            let report = TransportReport::Unassigned(conn(id));
+            assert_eq!(sent(|out| queue.on_transport(at(0), report, 0, out)), []);
+        }
+        assert_eq!(queue.counters().waits, 3);
+        let mut out = Vec::new();
+        let name = queue.enlist(at(0), AcceptorId(9), 2, 0, &mut out).unwrap();
+        let joined = ManagerOutput::Publish(ManagerMessage::Joined(name));
+        assert_eq!(out, [joined, assigned(conn(1), name, true), assigned(conn(2), name, true)]);
+        assert_eq!(queue.waiting().collect::<Vec<_>>(), [conn(3)]);
+        let report = AcceptorReport::Withdrawn(name);
+        let out = sent(|out| queue.on_acceptor(at(0), report, 0, out));
+        assert_eq!(out, [assigned(conn(3), name, true)], "the credit came back");
+    }
+
+    #[test]
+    fn full_queue_refuses_new_connections_and_keeps_taken_back_ones() {
+        let mut queue = queue(1);
+        let mut out = Vec::new();
+        let name = queue.enlist(at(0), AcceptorId(9), 1, 0, &mut out).unwrap();
+        queue.on_message(at(0), ManagerMessage::Joined(remote(1)), 0, &mut out);
+        queue.on_message(at(0), ManagerMessage::Left(remote(1)), 0, &mut out);
+        queue.on_transport(at(0), TransportReport::Unassigned(conn(1)), 0, &mut out);
+        queue.on_transport(at(0), TransportReport::Unassigned(conn(2)), 0, &mut out);
+        let report = TransportReport::Unassigned(conn(3));
+        let out = sent(|out| queue.on_transport(at(0), report, 0, out));
+        assert_eq!(out, [ManagerOutput::Refuse(conn(3))]);
+        let report = TransportReport::TakenBack { conn: conn(1), acceptor: name };
+        let out = sent(|out| queue.on_transport(at(0), report, 0, out));
+        assert_eq!(out, [ManagerOutput::Publish(ManagerMessage::Left(name))]);
+        assert_eq!(queue.waiting().collect::<Vec<_>>(), [conn(1), conn(2)]);
+        let QueueCounters { waits, refused, dropped, .. } = queue.counters();
+        assert_eq!((waits, refused, dropped), (2, 1, 1));
+        let report = TransportReport::Reset(conn(2));
+        assert_eq!(sent(|out| queue.on_transport(at(0), report, 0, out)), []);
+        assert_eq!(queue.waiting().collect::<Vec<_>>(), [conn(1)]);
+    }
+
+    #[test]
+    fn taken_back_connection_goes_to_another_acceptor() {
+        let mut queue = queue(10);
+        let mut out = Vec::new();
+        let names = [1, 2].map(|id| queue.enlist(at(0), AcceptorId(id), 9, 0, &mut out).unwrap());
+        let report = TransportReport::TakenBack { conn: conn(1), acceptor: names[0] };
+        let out = sent(|out| queue.on_transport(at(0), report, 0, out));
+        let left = ManagerOutput::Publish(ManagerMessage::Left(names[0]));
+        assert_eq!(out, [left, assigned(conn(1), names[1], true)]);
+        // A second time-out of the same enlistment drops nothing, nor does one of a later one.
+        let mut out = Vec::new();
+        let again = queue.enlist(at(0), AcceptorId(1), 9, 0, &mut out).unwrap();
+        assert_ne!(again, names[0]);
+        let report = TransportReport::TakenBack { conn: conn(2), acceptor: names[0] };
+        queue.on_transport(at(0), report, 0, &mut out);
+        assert_eq!((queue.counters().dropped, queue.balancer().acceptors()), (1, 2));
+    }
+
+    #[test]
+    fn assignment_to_remote_acceptor_reaches_its_manager() {
+        let mut queue = queue(10);
+        let mut out = Vec::new();
+        queue.on_message(at(0), ManagerMessage::Joined(remote(1)), 0, &mut out);
+        let offer = ServiceOffer { acceptor: remote(1), service_time: 1_000 };
+        queue.on_message(at(0), ManagerMessage::Offer(offer), 0, &mut out);
+        let report = TransportReport::Unassigned(conn(1));
+        let out = sent(|out| queue.on_transport(at(0), report, 0, out));
+        let notice = ManagerOutput::Send(ManagerMessage::Assigned(remote(1)));
+        assert_eq!(out, [notice, assigned(conn(1), remote(1), true)]);
+        let report = TransportReport::TakenBack { conn: conn(1), acceptor: remote(1) };
+        let out = sent(|out| queue.on_transport(at(0), report, 0, out));
+        assert_eq!(out, [ManagerOutput::Send(ManagerMessage::TimedOut(remote(1)))]);
+        let report = TransportReport::TakenBack { conn: conn(2), acceptor: remote(1) };
+        assert_eq!(sent(|out| queue.on_transport(at(0), report, 0, out)), []);
+        let QueueCounters { remote: to_others, local, offers_received, .. } = queue.counters();
+        assert_eq!((to_others, local, offers_received), (1, 0, 1));
+    }
+
+    #[test]
+    fn first_answers_count_only_where_they_are_the_measure() {
+        for (measure, expected) in
+            [(LoadMeasure::FirstAnswer, Some(1_000)), (LoadMeasure::Closed, Some(9_000))]
+        {
+            let balancer = BalancerConfig { measure, ..BalancerConfig::default() };
+            let config = HandOverConfig::default();
+            let mut queue = AcceptQueue::new(ManagerId(0), &config, balancer).unwrap();
+            let mut out = Vec::new();
+            let acceptor = queue.enlist(at(0), AcceptorId(1), 9, 0, &mut out).unwrap();
+            let service_time = Duration::from_micros(1);
+            let answered = AcceptorReport::Answered { acceptor, service_time };
+            queue.on_acceptor(at(0), answered, 0, &mut out);
+            let service_time = Duration::from_micros(9);
+            let closed = AcceptorReport::Closed { acceptor, service_time };
+            queue.on_acceptor(at(0), closed, 0, &mut out);
+            assert_eq!(queue.balancer().service_time(AcceptorId(1)), expected);
+            let out = sent(|out| queue.publish_offer(at(0), out));
+            assert_eq!((out.len(), queue.counters().offers_sent), (1, 1));
+        }
+    }
+
+    #[test]
+    fn closed_listener_publishes_that_its_acceptors_left() {
+        let mut queue = queue(10);
+        let mut out = Vec::new();
+        let name = queue.enlist(at(0), AcceptorId(1), 0, 0, &mut out).unwrap();
+        queue.on_transport(at(0), TransportReport::Unassigned(conn(1)), 0, &mut out);
+        let out = sent(|out| queue.close_listener(out));
+        assert_eq!(out, [ManagerOutput::Publish(ManagerMessage::Left(name))]);
+        assert_eq!((queue.waiting().count(), queue.balancer().acceptors()), (0, 0));
+        assert_eq!(queue.remove(AcceptorId(1), &mut Vec::new()), 0);
+    }
+}

@@ -1,0 +1,74 @@
+//! Whether the connections that moved are still there: an exception to what is ours lasts no longer
+//! than its connection, or the next one between the same ends would go to the wrong side.
+//!
+//! Read first: `migration.rs`.
+//!
+//! Invariant: where the kernel does not tell what it has, exceptions stay.
+
+use std::net::SocketAddr;
+
+use megapipe_link::Flow;
+use megapipe_link::netlink::Sockets;
+use megapipe_stack::{Instant, Stack};
+
+use super::Host;
+use crate::limits::{MOVED_LOOK_PERIOD, MOVED_LOOKS};
+use crate::link_server::LinkServer;
+
+/// When they were looked at, and how far that got.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    /// Opened when it is needed first; `None` after that: the kernel does not tell.
+    sockets: Option<Sockets>,
+    was_opened: bool,
+    looked_at: Option<Instant>,
+    /// Where the next look begins among the released flows.
+    next: usize,
+}
+
+impl Moved {
+    /// The kernel has no such connection any more.
+    fn is_gone_from_kernel(&mut self, flow: &Flow) -> bool {
+        if !self.was_opened {
+            self.was_opened = true;
+            self.sockets = Sockets::open().ok();
+        }
+        let Some(sockets) = &mut self.sockets else { return false };
+        sockets.has(flow).is_ok_and(|has| !has)
+    }
+}
+
+impl Host {
+    /// When the connections that moved are looked after next; `None`: there is none.
+    pub(crate) fn next_look_after_moved(&self) -> Option<Instant> {
+        let is_any = !self.ownership.taken().is_empty() || !self.ownership.released().is_empty();
+        is_any.then(|| self.moved.looked_at.map_or(Instant::ZERO, |at| at + MOVED_LOOK_PERIOD))
+    }
+
+    /// Forgets those that have ended, if it is time to look.
+    pub(crate) fn look_after_moved(&mut self, now: Instant, link: &mut LinkServer, stack: &Stack) {
+        if self.next_look_after_moved().is_none_or(|at| now < at) {
+            return;
+        }
+        self.moved.looked_at = Some(now);
+        let Self { ownership, moved, .. } = self;
+        let ended_here = ownership.taken().iter().filter(|flow| {
+            let local = SocketAddr::new(flow.local, flow.local_port);
+            !stack.knows(local, SocketAddr::new(flow.remote, flow.remote_port))
+        });
+        let mut ended: Vec<Flow> = ended_here.copied().collect();
+        let released = ownership.released();
+        let from = if moved.next < released.len() { moved.next } else { 0 };
+        let looked_at = &released[from..released.len().min(from + MOVED_LOOKS)];
+        moved.next = from + looked_at.len();
+        ended.extend(looked_at.iter().filter(|flow| moved.is_gone_from_kernel(flow)));
+        if ended.is_empty() {
+            return;
+        }
+        // If the link refuses, the next look tries again.
+        let _ = self.change(link, |ownership| {
+            ended.iter().for_each(|flow| ownership.forget(flow));
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,179 @@
+//! Flows that change hands between this server and the host's kernel.
+//!
+//! Read first: `megapipe_link::Ownership`, which says what a taken and a released flow are;
+//! `megapipe_link::migration`, by which a connection moves.
+//!
+//! A port is ours as a whole or the kernel's; a connection that moves makes its flow an exception.
+//! An exception lasts as long as its connection: [`Server::poll`] looks from time to time whether
+//! the kernel still has those that were released, and the stack those that were taken.
+//!
+//! Invariant: what the link takes and what it leaves changes at once, and only by these calls.
+
+use std::net::{IpAddr, SocketAddr};
+
+use megapipe_link::{Flow, LinkError, Transport};
+use megapipe_stack::{Instant, Memory};
+
+use crate::host::Host;
+use crate::limits::DRAIN_SHARES_MAX;
+use crate::server::Server;
+
+/// Why a connection of this server's cannot become the kernel's, nor the other way round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotShared {
+    /// The link has an address of its own, which the kernel does not have.
+    OwnAddress,
+    /// The link shares an address, but no interface is configured.
+    NoInterface,
+    /// The server runs on a thread of its own, and a connection moves within one.
+    OtherThread,
+    /// The connection's frames come to another shard of the network.
+    OtherShard,
+}
+
+/// The flow between two addresses, seen from this host.
+#[must_use]
+pub const fn tcp_flow(local: SocketAddr, remote: SocketAddr) -> Flow {
+    Flow {
+        transport: Transport::Tcp,
+        local: local.ip(),
+        local_port: local.port(),
+        remote: remote.ip(),
+        remote_port: remote.port(),
+    }
+}
+
+impl<M: Memory> Server<M> {
+    /// The index of the interface whose address the link shares with the kernel.
+    ///
+    /// # Errors
+    /// [`NotShared`]: no connection can move.
+    pub fn shared_interface(&self) -> Result<u32, NotShared> {
+        if !self.caps().shares_host_address {
+            return Err(NotShared::OwnAddress);
+        }
+        self.host.as_ref().and_then(|host| host.interface()).ok_or(NotShared::NoInterface)
+    }
+
+    /// The same, for a connection that is to come here.
+    ///
+    /// # Errors
+    /// [`NotShared`]: it cannot come here.
+    pub fn interface_of(&self, local: SocketAddr, remote: SocketAddr) -> Result<u32, NotShared> {
+        let interface = self.shared_interface()?;
+        let is_home = self.link.attachment().is_none_or(|place| place.is_home(local, remote));
+        if is_home { Ok(interface) } else { Err(NotShared::OtherShard) }
+    }
+
+    /// Whether there is room to release a flow, before anything changes ([`Server::release`]).
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn check_release(&self, flow: Flow) -> Result<(), LinkError> {
+        let Some(host) = &self.host else { return Ok(()) };
+        host.check(&self.link, |ownership| ownership.release(flow))
+    }
+
+    /// Takes all frames that have arrived, in several polls' shares, so that none of a connection
+    /// that is about to leave is lost.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub fn drain(&mut self, now: Instant) -> Result<(), LinkError> {
+        for _ in 0..DRAIN_SHARES_MAX {
+            if self.receive(now)? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on the flow is the kernel's: the link does not take its frames any more. A
+    /// component has to be there for them, or the kernel answers with resets.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub fn release(&mut self, flow: Flow) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change(&mut self.link, |ownership| ownership.release(flow))
+    }
+
+    /// From now on the flow is ours: the link takes its frames, and the kernel is silent.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub fn take(&mut self, flow: Flow) -> Result<(), LinkError> {
+        let local = SocketAddr::new(flow.local, flow.local_port);
+        let remote = SocketAddr::new(flow.remote, flow.remote_port);
+        if !self.link.arrives_here(local, remote) {
+            let why = "its segments arrive at another shard".to_owned();
+            return Err(LinkError::Setting { setting: "flow", why });
+        }
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change(&mut self.link, |ownership| ownership.take(flow))
+    }
+
+    /// The flow is no exception any more: its port decides.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub fn forget(&mut self, flow: &Flow) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change(&mut self.link, |ownership| {
+            ownership.forget(flow);
+            Ok(())
+        })
+    }
+
+    /// The addresses of the host that its listening socket at `bound` stands for: that one, or all
+    /// of the family. `is_dual`: an IPv6 socket that stands for IPv4 as well. Empty: none of ours.
+    #[must_use]
+    pub fn covered(&self, bound: SocketAddr, is_dual: bool) -> Vec<SocketAddr> {
+        let addresses = self.host.as_ref().map_or(&[][..], Host::shared_addresses);
+        let covers = |address: &&IpAddr| match bound.ip() {
+            ip if !ip.is_unspecified() => **address == ip,
+            ip => address.is_ipv4() == ip.is_ipv4() || is_dual,
+        };
+        addresses.iter().filter(covers).map(|ip| SocketAddr::new(*ip, bound.port())).collect()
+    }
+
+    /// From now on TCP ports of the host are kept silent by a socket of the program's own, which is
+    /// deaf to the link's interface: [`Server::listen`] may take them.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub fn hold_elsewhere(&mut self, ports: &[SocketAddr]) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.change(&mut self.link, |ownership| {
+            ports.iter().try_for_each(|port| ownership.hold_elsewhere(*port))
+        })
+    }
+
+    /// Gives such ports back, after [`Server::unlisten`]. Connections on them stay, each by its own
+    /// flow, as far as there is room for single flows; those beyond it are reset. How many.
+    ///
+    /// # Errors
+    /// What the link says; the ports stay ours then.
+    pub fn give_back(&mut self, now: Instant, ports: &[SocketAddr]) -> Result<usize, LinkError> {
+        let Some(host) = &mut self.host else { return Ok(0) };
+        let Some(port) = ports.first().map(|port| port.port()) else { return Ok(0) };
+        let (stack, memory) = self.transport.parts();
+        let staying = stack.connections_at(port);
+        let mut beyond = Vec::new();
+        host.change(&mut self.link, |ownership| {
+            ports.iter().for_each(|port| ownership.hold_again(*port));
+            ownership.tcp_ports.remove(port..=port)?;
+            for (conn, local, remote) in staying {
+                if ownership.take(tcp_flow(local, remote)).is_err() {
+                    beyond.push(conn);
+                }
+            }
+            Ok(())
+        })?;
+        for conn in &beyond {
+            // It was there a moment ago.
+            let _ = stack.abort(now, *conn, memory);
+        }
+        Ok(beyond.len())
+    }
+}

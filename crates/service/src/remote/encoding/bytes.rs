@@ -1,0 +1,127 @@
+//! Values in the call buffer: written one after the other, native-endian, without padding.
+//!
+//! Invariant: reading accepts exactly what writing makes. Truth values are 0 or 1, and a reader
+//! that has not reached the end has not read its value.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Writes values.
+#[derive(Debug, Default)]
+pub(super) struct ValueWriter(Vec<u8>);
+
+/// Reads what a [`ValueWriter`] wrote. Each method returns `None` if the bytes are no such value.
+#[derive(Debug)]
+pub(super) struct ValueReader<'bytes>(&'bytes [u8]);
+
+macro_rules! integers {
+    ($($name:ident)*) => {
+        impl ValueWriter {
+            $(pub(super) fn $name(&mut self, value: $name) {
+                self.0.extend(value.to_ne_bytes());
+            })*
+        }
+
+        impl ValueReader<'_> {
+            $(pub(super) fn $name(&mut self) -> Option<$name> {
+                let (value, rest) = self.0.split_first_chunk()?;
+                self.0 = rest;
+                Some($name::from_ne_bytes(*value))
+            })*
+        }
+    };
+}
+
+integers!(u8 u16 u32 u64);
+
+impl ValueWriter {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    pub(super) fn bool(&mut self, value: bool) {
+        self.u8(value.into());
+    }
+
+    pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        self.bool(value.is_some());
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    /// Durations of more than 584 years are that long.
+    pub(super) fn duration(&mut self, value: Duration) {
+        self.u64(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn ip(&mut self, value: IpAddr) {
+        self.bool(value.is_ipv6());
+        match value {
+            IpAddr::V4(ip) => self.0.extend(ip.octets()),
+            IpAddr::V6(ip) => self.0.extend(ip.octets()),
+        }
+    }
+
+    /// At most 65,535 bytes of a text.
+    pub(super) fn text(&mut self, value: &str) {
+        let end = value.floor_char_boundary(u16::MAX.into());
+        self.u16(end as u16);
+        self.0.extend(&value.as_bytes()[..end]);
+    }
+}
+
+impl<'bytes> ValueReader<'bytes> {
+    pub(super) const fn new(bytes: &'bytes [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) const fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value, if it was all there is.
+    pub(super) fn end<T>(self, value: T) -> Option<T> {
+        self.is_at_end().then_some(value)
+    }
+
+    pub(super) fn bool(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    pub(super) fn option<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<Option<T>> {
+        Some(if self.bool()? { Some(read(self)?) } else { None })
+    }
+
+    pub(super) fn duration(&mut self) -> Option<Duration> {
+        self.u64().map(Duration::from_nanos)
+    }
+
+    pub(super) fn ip(&mut self) -> Option<IpAddr> {
+        Some(if self.bool()? {
+            IpAddr::from(self.octets::<16>()?)
+        } else {
+            IpAddr::from(self.octets::<4>()?)
+        })
+    }
+
+    pub(super) fn octets<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (octets, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*octets)
+    }
+
+    pub(super) fn text(&mut self) -> Option<String> {
+        let len = usize::from(self.u16()?);
+        let (text, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+}

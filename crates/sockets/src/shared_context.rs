@@ -1,0 +1,593 @@
+//! A context that threads share: calls from any of them, and waiting without the lock.
+//!
+//! Read first: decision 0015. Schmidt et al., "Leader/Followers" for the pattern.
+//!
+//! One mutex lies around the sockets. A call takes it for one attempt. A thread that has to wait
+//! becomes a *sleeper*, and gives the lock back before sleeping. Of the sleepers one *leads*: it
+//! sleeps in the kernel, on the context's lookout (`foreign_fds.rs`), and when there is something
+//! it takes the lock, polls the channel and wakes those whose sockets something happened to. The
+//! others sleep on a futex each ([`SleeperBell`]). When the leader has what it waited for, the next
+//! one leads.
+//!
+//! Where a driver works from outside ([`Driving::Outside`]), in virtual time for instance, no
+//! sleeper leads: all sleep until a turn of the driver wakes them.
+//!
+//! Invariants
+//! - `leader` is set while the lock is free exactly if that sleeper sleeps in the kernel.
+//! - With [`Driving::Callers`], while any thread sleeps and the lock is free, one leads, or
+//!   one was woken that will.
+//! - What a call asked of the channel is handed over before the call returns, or sleeps.
+//! - A signal ends the call of the thread on which its handler ran, and no other's.
+
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use megapipe::{DriverChoice, Park};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use rustix::thread::futex;
+use slab::Slab;
+
+use crate::attempt::{Attempt, OnSignal, Wait};
+use crate::calls::CallRunner;
+use crate::config::{Config, CreateError};
+use crate::context::interrupted;
+use crate::error::Error;
+use crate::kernel;
+use crate::signal::SignalMask;
+use crate::table::Sockets;
+
+/// The driver of a shared context's channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Driving {
+    /// The threads that wait, one of them at a time.
+    #[default]
+    Callers,
+    /// Another thread, by [`SharedContext::turn`] or [`SharedContext::drive`]: calls that wait only
+    /// sleep. With a clock that is set by hand it has to be this.
+    Outside,
+}
+
+/// BSD sockets and epoll for many threads ([`crate::Bsd`]). A clone is another name for the same
+/// context; give one to each thread.
+///
+/// Calls that wait sleep on a futex or in the kernel, without the lock. Between calls nothing
+/// drives the sockets, unless a thread waits in one or drives from outside.
+#[derive(Clone)]
+pub struct SharedContext {
+    shared: Arc<SharedState>,
+}
+
+struct SharedState {
+    inside: Mutex<LockedContext>,
+    driving: Driving,
+    recall: Recall,
+    /// The context's lookout, so that the leader can sleep on it without the lock.
+    lookout: OwnedFd,
+}
+
+/// Brings the leader back from the kernel. The leader alone polls it: what the lookout shows may be
+/// taken by a turn of another thread before the leader has seen it, and then poll(2) sleeps on.
+struct Recall {
+    counter: OwnedFd,
+    is_rung: AtomicBool,
+}
+
+impl Recall {
+    fn new() -> Result<Self, Errno> {
+        let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { counter, is_rung: AtomicBool::new(false) })
+    }
+
+    /// Under the lock, while a thread leads.
+    fn ring(&self) {
+        // The lock orders it.
+        if !self.is_rung.swap(true, Ordering::Relaxed) {
+            // It fails only where it is readable already.
+            let _ = rustix::io::write(&self.counter, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// By the leader, under the lock: it is back.
+    fn clear(&self) {
+        if self.is_rung.swap(false, Ordering::Relaxed) {
+            // It does not fail: the bell was rung.
+            let _ = rustix::io::read(&self.counter, &mut [0; 8]);
+        }
+    }
+}
+
+/// The leader when no waiting call leads.
+const DRIVER: usize = usize::MAX;
+
+struct LockedContext {
+    sockets: Sockets,
+    sleepers: Slab<WaitingCall>,
+    leader: Option<usize>,
+    /// Until when the leader sleeps, if nothing happens; `None`: for ever.
+    leads_until: Option<Duration>,
+}
+
+/// The lock, with the thread that has it bound to the channel.
+struct Locked<'lock>(MutexGuard<'lock, LockedContext>);
+
+impl Deref for Locked<'_> {
+    type Target = LockedContext;
+
+    fn deref(&self) -> &LockedContext {
+        &self.0
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut LockedContext {
+        &mut self.0
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.0.sockets.channel.unbind_thread();
+    }
+}
+
+/// A call that waits.
+struct WaitingCall {
+    on: Option<u32>,
+    /// On the context's clock.
+    deadline: Option<Duration>,
+    is_woken: bool,
+    on_signal: OnSignal,
+    mask: Option<SignalMask>,
+    /// A signal has ended its sleep, and ends the call.
+    is_interrupted: bool,
+    bell: Arc<SleeperBell>,
+}
+
+/// What one sleeper sleeps on: a condition variable that a signal interrupts.
+struct SleeperBell {
+    rings: AtomicU32,
+    /// What a sleeper with a mask sleeps on, because futex(2) takes none: readable after a ring.
+    counter: Option<OwnedFd>,
+}
+
+/// Longer than anybody sleeps. The kernel restarts a futex(2) without a time-out after a handler
+/// with SA_RESTART, and none that has one (signal(7)).
+const FAR: Duration = Duration::from_secs(1 << 30);
+
+impl SleeperBell {
+    fn new(mask: Option<SignalMask>) -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let counter = mask.map(|_| eventfd(0, flags)).transpose()?;
+        Ok(Self { rings: AtomicU32::new(0), counter })
+    }
+
+    fn ring(&self) {
+        // Under the lock, which orders it: a reader of the count has seen what happened before.
+        self.rings.fetch_add(1, Ordering::Relaxed);
+        match &self.counter {
+            // It fails only where it is readable already.
+            Some(counter) => drop(rustix::io::write(counter, &1_u64.to_ne_bytes())),
+            // It fails only for wrong arguments.
+            None => drop(futex::wake(&self.rings, futex::Flags::PRIVATE, 1)),
+        }
+    }
+
+    /// As [`SleeperBell::sleep`], with other signals blocked meanwhile.
+    fn sleep_with_mask<'lock>(
+        &self,
+        shared: &'lock SharedState,
+        inside: Locked<'lock>,
+        patience: Option<Duration>,
+        mask: SignalMask,
+    ) -> (Locked<'lock>, bool) {
+        let Some(counter) = &self.counter else { return (inside, false) };
+        drop(inside);
+        // It fails only for wrong arguments.
+        let has_signal = kernel::sleep([counter.as_fd()], patience, Some(mask));
+        // Rings that were heard are counted once.
+        let _ = rustix::io::read(counter, &mut [0; 8]);
+        (shared.lock(), has_signal.unwrap_or(false))
+    }
+
+    /// Sleeps without the lock until the bell rings, at most `patience`. Whether a signal ended it.
+    fn sleep<'lock>(
+        &self,
+        shared: &'lock SharedState,
+        inside: Locked<'lock>,
+        patience: Option<Duration>,
+    ) -> (Locked<'lock>, bool) {
+        let rings = self.rings.load(Ordering::Relaxed);
+        drop(inside);
+        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let slept = futex::wait(&self.rings, futex::Flags::PRIVATE, rings, timeout.as_ref());
+        (shared.lock(), slept == Err(Errno::INTR))
+    }
+}
+
+impl SharedContext {
+    /// Makes a context for many threads. What is the kernel's is served by the epoll driver.
+    ///
+    /// # Errors
+    /// [`CreateError`], also where another driver or a core is asked for.
+    pub fn create(config: Config, driving: Driving) -> Result<Self, CreateError> {
+        let mut config = config.checked()?;
+        if config.channel.driver == DriverChoice::Uring {
+            return Err(CreateError::NotShared { what: "the uring driver" });
+        }
+        if config.channel.core.is_some() {
+            return Err(CreateError::NotShared { what: "a core" });
+        }
+        config.channel.driver = DriverChoice::Epoll;
+        let by_hand = config.clock.is_by_hand();
+        if by_hand && driving == Driving::Callers {
+            return Err(CreateError::NoDriver);
+        }
+        let mut sockets = Sockets::create(config)?;
+        let lookout = sockets.lookout().map_err(std::io::Error::from);
+        let lookout = lookout.and_then(|fd| fd.try_clone_to_owned()).map_err(|source| {
+            CreateError::Channel(megapipe::CreateError::Kernel { what: "an epoll set", source })
+        })?;
+        // Each call binds its thread.
+        sockets.channel.unbind_thread();
+        let recall = Recall::new().map_err(|errno| {
+            CreateError::Channel(megapipe::CreateError::Kernel {
+                what: "an eventfd",
+                source: errno.into(),
+            })
+        })?;
+        let inside =
+            LockedContext { sockets, sleepers: Slab::new(), leader: None, leads_until: None };
+        let inside = Mutex::new(inside);
+        Ok(Self { shared: Arc::new(SharedState { inside, driving, recall, lookout }) })
+    }
+
+    /// Does everything that can be done now, and wakes who waited for it. How long until there is
+    /// something to do even if nothing happens; `None`: for ever. Does not wait.
+    ///
+    /// # Errors
+    /// [`Error::NetworkDown`]: the link is gone.
+    pub fn turn(&self) -> Result<Option<Duration>, Error> {
+        self.turn_all(self.lock()).map(|(_, until)| until)
+    }
+
+    /// As [`SharedContext::turn`], after waiting for something to do, at most `timeout`: for a
+    /// thread that does nothing else. On a clock that is set by hand it does not wait for time.
+    ///
+    /// # Errors
+    /// [`Error::NetworkDown`]: the link is gone.
+    pub fn drive(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let (inside, until) = self.turn_all(self.lock())?;
+        let patience = [until, timeout].into_iter().flatten().min();
+        if inside.leader.is_some() {
+            // A thread sleeps in the kernel already, and does what is to be done.
+            return Ok(());
+        }
+        let slept = self.sleep_in_kernel(inside, DRIVER, patience);
+        let driven = slept.and_then(|(inside, _)| self.turn_all(inside).map(drop));
+        // A thread that fell asleep meanwhile depends on a leader.
+        self.leave(self.lock());
+        driven
+    }
+
+    /// How many calls sleep now and were not woken: what they wait for has not happened.
+    #[must_use]
+    pub fn sleeping(&self) -> usize {
+        let inside = self.lock();
+        inside.sleepers.iter().filter(|(_, sleeper)| !sleeper.is_woken).count()
+    }
+
+    fn turn_all<'lock>(
+        &'lock self,
+        mut inside: Locked<'lock>,
+    ) -> Result<(Locked<'lock>, Option<Duration>), Error> {
+        inside.sockets.look_out()?;
+        let until = inside.turn(None, &self.shared.recall)?;
+        let now = inside.sockets.now();
+        let deadlines = inside.sleepers.iter().filter_map(|(_, sleeper)| sleeper.deadline);
+        let first = deadlines.min().map(|at| at.saturating_sub(now));
+        inside.wake_late(now);
+        Ok((inside, [until, first].into_iter().flatten().min()))
+    }
+
+    fn lock(&self) -> Locked<'_> {
+        self.shared.lock()
+    }
+
+    /// Ends a call: its requests go out, the threads that it woke are notified, and one leads.
+    fn leave(&self, mut inside: Locked<'_>) {
+        let inside = &mut *inside;
+        // No thread sleeps in the kernel for the channel, so the calls themselves drive it.
+        if self.shared.driving == Driving::Callers && inside.leader.is_none() {
+            let sockets = &mut inside.sockets;
+            if sockets.channel.count_call() {
+                sockets.channel.note_uncounted();
+            }
+        }
+        inside.hand_over(None, &self.shared.recall);
+        if self.shared.driving == Driving::Callers && inside.leader.is_none() {
+            inside.appoint();
+        }
+    }
+
+    /// Sleeps until the sleeper is woken or its time is over. Leads, if no other does.
+    fn sleep<'lock>(
+        &'lock self,
+        mut inside: Locked<'lock>,
+        me: usize,
+    ) -> Result<Locked<'lock>, Error> {
+        while !inside.is_due(me) {
+            let is_led = inside.leader.is_some_and(|leader| leader != me);
+            if is_led || self.shared.driving == Driving::Outside {
+                inside = self.follow(inside, me);
+                continue;
+            }
+            inside = self.lead(inside, me)?;
+        }
+        inside.sleepers[me].is_woken = false;
+        Ok(inside)
+    }
+
+    fn follow<'lock>(&'lock self, mut inside: Locked<'lock>, me: usize) -> Locked<'lock> {
+        // The leader sleeps, and is not woken otherwise.
+        inside.hand_over(Some(me), &self.shared.recall);
+        if inside.is_due(me) {
+            return inside;
+        }
+        let WaitingCall { bell, on_signal, mask, .. } = &inside.sleepers[me];
+        let (bell, on_signal, mask) = (Arc::clone(bell), *on_signal, *mask);
+        let patience = match self.shared.driving {
+            Driving::Callers => inside.left(me),
+            // The driver ends the wait when the time is over.
+            Driving::Outside => None,
+        };
+        let far = (on_signal != OnSignal::MayRestart).then_some(FAR);
+        let (mut inside, is_interrupted) = match mask {
+            None => bell.sleep(&self.shared, inside, patience.or(far)),
+            Some(mask) => bell.sleep_with_mask(&self.shared, inside, patience, mask),
+        };
+        inside.sleepers[me].is_interrupted = is_interrupted;
+        inside
+    }
+
+    /// One sleep in the kernel, and the turn after it.
+    fn lead<'lock>(
+        &'lock self,
+        mut inside: Locked<'lock>,
+        me: usize,
+    ) -> Result<Locked<'lock>, Error> {
+        let until = inside.turn(Some(me), &self.shared.recall)?;
+        if inside.is_due(me) {
+            return Ok(inside);
+        }
+        let patience = [until, inside.left(me)].into_iter().flatten().min();
+        let (mut inside, has_signal) = self.sleep_in_kernel(inside, me, patience)?;
+        inside.turn(Some(me), &self.shared.recall)?;
+        let sleeper = &mut inside.sleepers[me];
+        sleeper.is_interrupted = has_signal && sleeper.on_signal.ends_call();
+        Ok(inside)
+    }
+
+    /// Whether a signal ended it, too.
+    fn sleep_in_kernel<'lock>(
+        &'lock self,
+        mut inside: Locked<'lock>,
+        leader: usize,
+        patience: Option<Duration>,
+    ) -> Result<(Locked<'lock>, bool), Error> {
+        inside.leader = Some(leader);
+        inside.leads_until = patience.map(|patience| inside.sockets.now() + patience);
+        let mask = inside.sleepers.get(leader).and_then(|sleeper| sleeper.mask);
+        drop(inside);
+        let has_signal = self.shared.poll(patience, mask);
+        let mut inside = self.lock();
+        inside.leader = None;
+        self.shared.recall.clear();
+        inside.sockets.look_out()?;
+        Ok((inside, has_signal))
+    }
+}
+
+impl SharedState {
+    fn lock(&self) -> Locked<'_> {
+        // A call that panicked left its socket as it was; the others go on.
+        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        // All that lock it unbind themselves.
+        let is_bound = inside.sockets.channel.bind_thread();
+        debug_assert!(is_bound, "a thread that does not have the lock is bound");
+        Locked(inside)
+    }
+
+    /// Sleeps until there is something to do. Whether a signal ended it.
+    fn poll(&self, patience: Option<Duration>, mask: Option<SignalMask>) -> bool {
+        // It fails only for wrong arguments; the caller looks for itself at what has happened.
+        let fds = [self.lookout.as_fd(), self.recall.counter.as_fd()];
+        kernel::sleep(fds, patience, mask).unwrap_or(false)
+    }
+}
+
+impl LockedContext {
+    /// Everything that can be done now. How long the channel has nothing to do after it.
+    fn turn(&mut self, me: Option<usize>, recall: &Recall) -> Result<Option<Duration>, Error> {
+        let sockets = &mut self.sockets;
+        let until = loop {
+            match sockets.channel.prepare_sleep()? {
+                Park::Work => sockets.drive(Some(Duration::ZERO))?,
+                Park::Until(until) => break until,
+            }
+        };
+        self.deliver(me, recall);
+        Ok(until)
+    }
+
+    /// Sends a call's requests, and notifies the threads that it woke.
+    fn hand_over(&mut self, me: Option<usize>, recall: &Recall) {
+        // First of all: the places of objects that are gone must not be taken by others meanwhile.
+        self.deliver(me, recall);
+        if self.sockets.channel.is_restless() {
+            // The link reports to waiting calls that it is gone; this call is done.
+            let until = self.turn(me, recall).unwrap_or(Some(Duration::ZERO));
+            self.recall_leader(until, recall);
+        }
+    }
+
+    /// Wakes the sleepers that something happened for; `first` before others, because it is awake.
+    ///
+    /// All who wait for a socket try again. Of those who wait for a set, one for each event: that
+    /// one takes what is there, and wakes the next if it leaves something.
+    fn deliver(&mut self, first: Option<usize>, recall: &Recall) {
+        let Self { sockets, sleepers, leader, .. } = self;
+        let anything = std::mem::take(&mut sockets.happened);
+        if sockets.wakes.is_empty() && !anything {
+            return;
+        }
+        let mut wakes = std::mem::take(&mut sockets.wakes);
+        let others = (0..sleepers.capacity()).filter(|index| Some(*index) != first);
+        for index in first.into_iter().chain(others) {
+            let Some(sleeper) = sleepers.get_mut(index) else { continue };
+            let place = wakes.iter().position(|object| sleeper.on == Some(*object));
+            if sleeper.is_woken || (place.is_none() && !(anything && sleeper.on.is_none())) {
+                continue;
+            }
+            if let Some(place) = place
+                && sockets.is_set(wakes[place])
+            {
+                wakes.swap_remove(place);
+            }
+            // An object that is gone will be another's place.
+            sleeper.on = sleeper.on.filter(|object| sockets.object(*object).is_some());
+            sleeper.is_woken = true;
+            if *leader == Some(index) {
+                recall.ring();
+            } else {
+                sleeper.bell.ring();
+            }
+        }
+        wakes.clear();
+        sockets.wakes = wakes;
+    }
+
+    /// Wakes the sleepers whose time is over, which only a driver from outside tells them.
+    fn wake_late(&mut self, now: Duration) {
+        for (_, sleeper) in &mut self.sleepers {
+            if sleeper.deadline.is_some_and(|at| at <= now) {
+                sleeper.is_woken = true;
+                sleeper.bell.ring();
+            }
+        }
+    }
+
+    /// The leader sleeps longer than the channel can wait by now: it has to look again.
+    fn recall_leader(&mut self, until: Option<Duration>, recall: &Recall) {
+        let Some(until) = until else { return };
+        let at = self.sockets.now() + until;
+        if self.leader.is_some() && self.leads_until.is_none_or(|leads| leads > at) {
+            self.leads_until = Some(at);
+            recall.ring();
+        }
+    }
+
+    /// Wakes a sleeper, to lead.
+    fn appoint(&mut self) {
+        if let Some((_, next)) = self.sleepers.iter_mut().find(|(_, it)| !it.is_woken) {
+            next.bell.ring();
+        }
+    }
+
+    fn is_due(&self, me: usize) -> bool {
+        let sleeper = &self.sleepers[me];
+        sleeper.is_woken || sleeper.is_interrupted || self.left(me) == Some(Duration::ZERO)
+    }
+
+    /// How long a sleeper may still sleep.
+    fn left(&self, me: usize) -> Option<Duration> {
+        let deadline = self.sleepers[me].deadline?;
+        Some(deadline.saturating_sub(self.sockets.now()))
+    }
+
+    /// A call begins to wait, for at most `timeout` from now on.
+    fn fall_asleep(&mut self, wait: Wait) -> Result<usize, Error> {
+        let Wait { on, timeout, on_signal, mask } = wait;
+        let bell = Arc::new(SleeperBell::new(mask)?);
+        let deadline = timeout.and_then(|timeout| self.sockets.now().checked_add(timeout));
+        self.sockets.count_sleeper(on, true);
+        let (is_woken, is_interrupted) = (false, false);
+        let sleeper = WaitingCall { on, deadline, is_woken, on_signal, mask, is_interrupted, bell };
+        Ok(self.sleepers.insert(sleeper))
+    }
+
+    /// It waits on, perhaps for something else.
+    fn change_wait(&mut self, me: usize, Wait { on, on_signal, .. }: Wait) {
+        self.sleepers[me].on_signal = on_signal;
+        let before = std::mem::replace(&mut self.sleepers[me].on, on);
+        if before != on {
+            self.sockets.count_sleeper(before, false);
+            self.sockets.count_sleeper(on, true);
+        }
+    }
+
+    fn wake_up(&mut self, me: usize) {
+        let sleeper = self.sleepers.remove(me);
+        self.sockets.count_sleeper(sleeper.on, false);
+        if self.leader == Some(me) {
+            self.leader = None;
+        }
+    }
+}
+
+impl CallRunner for SharedContext {
+    fn run<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+    ) -> Result<T, Error> {
+        let mut inside = self.lock();
+        let wait = match attempt(&mut inside.sockets, false) {
+            Attempt::Done(result) => {
+                self.leave(inside);
+                return result;
+            }
+            Attempt::Wait(wait) => wait,
+        };
+        let me = match inside.fall_asleep(wait) {
+            Ok(me) => me,
+            Err(error) => {
+                self.leave(inside);
+                return Err(error);
+            }
+        };
+        if self.shared.driving == Driving::Outside {
+            let left = inside.left(me);
+            inside.recall_leader(left, &self.shared.recall);
+        }
+        let result = loop {
+            inside = match self.sleep(inside, me) {
+                Ok(inside) => inside,
+                Err(error) => {
+                    inside = self.lock();
+                    break Err(error);
+                }
+            };
+            let is_over = inside.left(me) == Some(Duration::ZERO);
+            match attempt(&mut inside.sockets, is_over) {
+                Attempt::Done(result) => break result,
+                Attempt::Wait(wait) if inside.sleepers[me].is_interrupted => {
+                    break interrupted(&mut inside.sockets, wait, &mut attempt);
+                }
+                Attempt::Wait(wait) => inside.change_wait(me, wait),
+            }
+        };
+        inside.wake_up(me);
+        self.leave(inside);
+        result
+    }
+
+    fn once<T>(&mut self, call: impl FnOnce(&mut Sockets) -> Result<T, Error>) -> Result<T, Error> {
+        let mut inside = self.lock();
+        let result = call(&mut inside.sockets);
+        self.leave(inside);
+        result
+    }
+}

@@ -1,0 +1,133 @@
+//! Addresses of a stream: bind(2), getsockname(2), getpeername(2), and what listen(2) takes over.
+//!
+//! Read first: ip(7), ipv6(7); `ports.rs`, `dual_stack.rs`.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use megapipe::Handle;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::{Blank, Connecting, StreamSocket};
+use crate::dual_stack;
+use crate::error::Error;
+use crate::ports::{BoundPort, LocalPorts, PortSpace};
+use crate::readiness::ConnectProgress;
+use crate::transport::StreamTransport;
+
+impl StreamSocket {
+    /// A fresh socket in the kernel, or one that our own stack knows nothing of yet.
+    ///
+    /// # Errors
+    /// As socket(2).
+    pub(crate) fn open(is_v6: bool, is_local: bool) -> Result<Self, Error> {
+        if is_local {
+            return Ok(Self::new(Blank::Local, is_v6));
+        }
+        let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        Ok(Self::new(Blank::Kernel(fd), is_v6))
+    }
+
+    /// bind(2).
+    ///
+    /// # Errors
+    /// As bind(2).
+    pub(crate) fn bind<T: StreamTransport>(
+        &mut self,
+        address: SocketAddr,
+        ports: &mut LocalPorts,
+        transport: &mut T,
+    ) -> Result<(), Error> {
+        let sharing = self.options.sharing;
+        let plain = dual_stack::to_bind(self.is_v6, sharing.v6_only, address)?;
+        match &self.blank {
+            Blank::Kernel(fd) => {
+                rustix::net::bind(fd, &address)?;
+                self.asked = Some(plain);
+            }
+            Blank::Local if self.bound.is_none() => {
+                ports.check_local(plain.ip())?;
+                self.bound = Some(ports.bind(PortSpace::Tcp, plain, sharing, transport)?);
+            }
+            Blank::Local | Blank::Used => return Err(Error::InvalidArgument),
+        }
+        self.options.sharing.v6_only |= dual_stack::is_one_of_v6(plain);
+        Ok(())
+    }
+
+    /// The local address on our own stack; a free port of all addresses, if there was none.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`].
+    pub(crate) fn bind_if_unbound<T: StreamTransport>(
+        &mut self,
+        ports: &mut LocalPorts,
+        transport: &mut T,
+    ) -> Result<BoundPort, Error> {
+        if let Some(bound) = self.bound {
+            return Ok(bound);
+        }
+        let any = dual_stack::unbound(self.is_v6);
+        let bound = ports.bind(PortSpace::Tcp, any, self.options.sharing, transport)?;
+        Ok(*self.bound.insert(bound))
+    }
+
+    /// Whether the socket has not been connected, so that it may listen.
+    pub(crate) const fn may_listen(&self) -> bool {
+        matches!(self.progress, ConnectProgress::Closed)
+            && matches!(self.connecting, Connecting::Not)
+    }
+
+    /// listen(2) on the kernel's socket, which leaves the stream.
+    ///
+    /// # Errors
+    /// As listen(2).
+    pub(crate) fn listen_in_kernel(&mut self, backlog: i32) -> Result<OwnedFd, Error> {
+        let Blank::Kernel(fd) = &self.blank else { return Err(Error::InvalidArgument) };
+        rustix::net::listen(fd, backlog)?;
+        match std::mem::replace(&mut self.blank, Blank::Used) {
+            Blank::Kernel(fd) => Ok(fd),
+            Blank::Local | Blank::Used => Err(Error::InvalidArgument),
+        }
+    }
+
+    /// getsockname(2).
+    ///
+    /// # Errors
+    /// As getsockname(2).
+    pub(crate) fn local_name<T: StreamTransport>(
+        &self,
+        transport: &mut T,
+    ) -> Result<SocketAddr, Error> {
+        if let Blank::Kernel(fd) = &self.blank {
+            let name = rustix::net::getsockname(fd)?;
+            return SocketAddr::try_from(name).map_err(|_| Error::InvalidArgument);
+        }
+        let known = self.name.or_else(|| match self.handle {
+            Handle::NONE => None,
+            handle => transport.local_address(handle),
+        });
+        let name = known.or_else(|| self.bound.map(|bound| bound.address));
+        Ok(dual_stack::program_address(
+            self.is_v6,
+            name.unwrap_or_else(|| dual_stack::unbound(self.is_v6)),
+        ))
+    }
+
+    /// getpeername(2).
+    ///
+    /// # Errors
+    /// As getpeername(2).
+    pub(crate) fn peer_name<T: StreamTransport>(
+        &self,
+        transport: &mut T,
+    ) -> Result<SocketAddr, Error> {
+        if !matches!(self.progress, ConnectProgress::Connected) {
+            return Err(Error::NotConnected);
+        }
+        let peer = transport.peer_address(self.handle)?.ok_or(Error::NotConnected)?;
+        Ok(dual_stack::program_address(self.is_v6, peer))
+    }
+}

@@ -1,0 +1,284 @@
+//! Scheduling after a change of a connection: lists, timer wheel, events, the end.
+//!
+//! In two steps. What an application may ask for next follows at once: an event, the end, the place
+//! that is free again. What can wait until frames leave waits until then: which list a connection
+//! is on, and when its timer runs. It is *dirty* meanwhile: however many segments and commands
+//! change it in a poll, that is decided once.
+//!
+//! Invariants
+//! - This is the only place that puts a connection on a list or arms its timer, and the only one
+//!   that frees its place.
+//! - A connection is in `dirty` once, exactly if it has [`ConnFlags::DIRTY`]; so has what takes
+//!   its place.
+
+use super::connection::Connection;
+use super::control_queue::Reply;
+use super::deadline::Deadline;
+use super::dirty_list::{mark_dirty, mark_dirty_with_news};
+use super::flags::ConnFlags;
+use super::isn::timestamp;
+use super::send_hold::Reuse;
+use super::state::{Closed, State};
+use super::time_wait::Record;
+use super::{Shard, Tcp, Train, events, output, timers, window};
+use crate::context::Context;
+use crate::error::CloseReason;
+use crate::memory::Memory;
+use crate::wire::tcp::{Options, Timestamps};
+
+impl Tcp {
+    /// Looks at a connection after a segment of it has left.
+    pub(super) fn schedule_sent<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
+        let conn = &self.connections[index as usize];
+        let waits = matches!(conn.state, State::SynSent(_)) || conn.is_silent();
+        if waits && !conn.flags.any(DUE) {
+            // Its timer runs since it was put on the list that it was sent from.
+            self.shard.now = context.now;
+        } else {
+            self.schedule(context, index);
+        }
+    }
+
+    /// Looks at a connection after something happened to it.
+    pub(super) fn schedule<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
+        self.shard.now = context.now;
+        let conn = &mut self.connections[index as usize];
+        if let State::TimeWait(_) = conn.state {
+            self.leave_for_time_wait(context, index);
+        } else if conn.state.is_closed() {
+            self.release(index);
+        } else {
+            if conn.flags.has(ConnFlags::DIRTY) {
+                events::announce_again(conn, &mut self.shard, index);
+            } else if events::has_news(conn) {
+                mark_dirty_with_news(conn, &mut self.shard, index);
+            } else {
+                mark_dirty(conn, &mut self.shard, index);
+            }
+            return;
+        }
+        if !self.connections[index as usize].flags.has(ConnFlags::ORPHAN) {
+            self.announce(index);
+            return;
+        }
+        let shard = &mut self.shard;
+        self.connections[index as usize].receive.queue.clear(&mut shard.nodes, context.memory);
+        self.free(index);
+    }
+
+    /// The same for a connection that was created in this call and is not yet reported.
+    pub(super) fn schedule_new<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
+        let conn = &self.connections[index as usize];
+        let is_calm = matches!(conn.state, State::Established(_))
+            && !conn.flags.any(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK))
+            && !conn.cold.ack_at.is_set()
+            && !conn.cold.rare.is_some();
+        if is_calm {
+            // It has nothing to send or to wait for: lists and wheel do not know it yet.
+            self.shard.now = context.now;
+        } else {
+            self.schedule(context, index);
+        }
+    }
+
+    /// The same of a connection that begins with our SYN.
+    pub(super) fn schedule_begun<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
+        let (conn, shard) = (&self.connections[index as usize], &mut self.shard);
+        shard.now = context.now;
+        match conn.cold.attend_at.get(context.now) {
+            Some(at) if !conn.cold.rare.is_some() => {
+                shard.transmit.put(super::CONTROL, index);
+                shard.wheel.arm(index, at);
+            }
+            _ => self.schedule(context, index),
+        }
+    }
+
+    /// Tells, in its turn, what there is to tell of a connection.
+    pub(super) fn announce(&mut self, index: u32) {
+        let conn = &self.connections[index as usize];
+        // A connection without awaited events reports only its end.
+        if conn.flags.any(AWAITED) || conn.state.is_closed() {
+            self.announce_any(index);
+        }
+    }
+
+    fn announce_any(&mut self, index: u32) {
+        if events::has_news(&self.connections[index as usize]) {
+            self.shard.events.put(index);
+        }
+    }
+
+    /// Decides for all that were touched what they want to send, and when to look at them again.
+    #[inline]
+    pub(super) fn schedule_dirty(&mut self) {
+        if !self.shard.dirty.is_empty() {
+            self.relist_dirty();
+        }
+    }
+
+    fn relist_dirty(&mut self) {
+        for at in 0..self.shard.dirty.len() {
+            let index = self.shard.dirty.at(at);
+            let flags = &mut self.connections[index as usize].flags;
+            flags.clear(ConnFlags::DIRTY);
+            if !flags.has(ConnFlags::RELEASED) {
+                self.relist(index);
+                if at >= self.shard.dirty.asked() {
+                    self.announce(index);
+                }
+            }
+        }
+        self.shard.dirty.clear();
+    }
+
+    /// Puts a connection on the list that it belongs on now, and arms its timer.
+    fn relist(&mut self, index: u32) {
+        let conn = &mut self.connections[index as usize];
+        let shard = &mut self.shard;
+        if output::has_usual(conn, shard) {
+            // What it waits for is known when that has left.
+            return shard.transmit.put(super::DATA, index);
+        }
+        let has_data = if conn.is_silent() {
+            false
+        } else {
+            let has_data = conn.state.is_synchronized() && output::next_data(conn, shard).is_some();
+            timers::attend(conn, shard, has_data);
+            has_data
+        };
+        if !has_data {
+            window::date_ack(conn, shard);
+        }
+        match output::wants(conn, has_data) {
+            Some(super::DATA) if !conn.flags.has(ConnFlags::PARKED) => {
+                return shard.transmit.put(super::DATA, index);
+            }
+            Some(list) if !conn.flags.has(ConnFlags::PARKED) => shard.transmit.put(list, index),
+            Some(_) => shard.transmit.put(super::PARKED, index),
+            None => shard.transmit.take_off(index),
+        }
+        wake_in_time(conn, shard, index);
+    }
+
+    /// It is over: nothing is sent, and nothing is found any more.
+    pub(super) fn release(&mut self, index: u32) {
+        let conn = &mut self.connections[index as usize];
+        if conn.flags.has(ConnFlags::RELEASED) {
+            return;
+        }
+        conn.flags.set(ConnFlags::RELEASED);
+        if self.train.index == index {
+            self.train = Train::NONE;
+        }
+        conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::SYN_DUE));
+        conn.cold.ack_at = Deadline::NEVER;
+        conn.cold.attend_at = Deadline::NEVER;
+        self.shard.flows.remove(conn.hash, index);
+        self.shard.wheel.cancel(index);
+        self.shard.transmit.take_off(index);
+        if conn.flags.take(ConnFlags::WAITS_FOR_ACCEPT) {
+            conn.flags.set(ConnFlags::ORPHAN);
+            let listener = u32::from(conn.cold.listener);
+            if let Some(listener) = self.listeners.get_mut(listener) {
+                listener.waiting.retain(|other| *other != index);
+            }
+        }
+    }
+
+    /// Gives the place back: its id is stale from now on.
+    pub(super) fn free(&mut self, index: u32) {
+        let conn = &mut self.connections[index as usize];
+        self.shard.rares.give_back(conn);
+        self.shard.locals.give_back(&conn.ends);
+        self.shard.events.take_off(index);
+        self.places.give_back(index);
+    }
+
+    /// The wait for old segments needs no connection, but its numbers.
+    fn leave_for_time_wait<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
+        let conn = &mut self.connections[index as usize];
+        let window = window::announce(conn);
+        let record = Record {
+            window,
+            ts_recent: conn.receive.ts_recent,
+            ts_offset: conn.cold.ts_offset,
+            hash: conn.hash,
+            ..Record::new(self.shard.locals.flow(&conn.ends), conn.send.nxt, conn.receive.nxt)
+        };
+        let timestamps = conn.flags.has(ConnFlags::TIMESTAMPS);
+        let (_, reuse) = self.shard.locals.local_and_reuse(&conn.ends);
+        let owes_ack = conn.flags.has(ConnFlags::ACK_NOW);
+        conn.state = State::Closed(Closed { reason: CloseReason::Finished });
+        conn.send.queue.clear(&mut self.shard.nodes, context.memory);
+        conn.cold.recovery.clear(&mut self.shard.records);
+        conn.receive.queue.forget_apart(&mut self.shard.nodes, context.memory);
+        self.release(index);
+        self.start_time_wait(context, record, (timestamps, reuse));
+        if owes_ack {
+            self.acknowledge_in_time_wait(context, &record, timestamps);
+        }
+    }
+
+    fn start_time_wait<M>(
+        &mut self,
+        context: &Context<'_, M>,
+        record: Record,
+        (timestamps, reuse): (bool, Reuse),
+    ) {
+        if self.time_waits.is_full()
+            && let Some(oldest) = self.time_waits.oldest()
+        {
+            self.end_time_wait(oldest);
+        }
+        let inserted = self.time_waits.insert(context.now, record, (timestamps, reuse));
+        let Some(place) = inserted else { return };
+        self.shard.locals.hold(record.flow.local_port);
+        let inserted = self.shard.flows.insert(record.hash, self.time_waits_from + place);
+        debug_assert!(inserted.is_ok(), "the flow table has room for every record");
+    }
+
+    /// The wait is over, or a new connection takes its place.
+    pub(super) fn end_time_wait(&mut self, place: u32) {
+        let record = self.time_waits.remove(place);
+        self.shard.locals.let_go(record.flow.local_port);
+        self.shard.flows.remove(record.hash, self.time_waits_from + place);
+    }
+
+    /// §3.10.7.4: in TIME-WAIT nothing is sent but ACKs.
+    pub(super) fn acknowledge_in_time_wait<M>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        record: &Record,
+        timestamps: bool,
+    ) {
+        let times =
+            Timestamps { value: timestamp(context.now, record.ts_offset), echo: record.ts_recent };
+        let options = Options { timestamps: timestamps.then_some(times), ..Options::default() };
+        let reply =
+            Reply::ack(record.flow, (record.snd_nxt, record.rcv_nxt), record.window, options);
+        if !self.shard.control_queue.push(reply) {
+            context.counters.drop(crate::counters::Drop::RateLimited);
+        }
+    }
+
+    pub(super) fn connection(&self, index: u32) -> &Connection {
+        &self.connections[index as usize]
+    }
+}
+
+/// Flags of awaited events.
+const AWAITED: ConnFlags =
+    ConnFlags::CREDIT.or(ConnFlags::AWAIT_ACKS).or(ConnFlags::CONNECTED).or(ConnFlags::RARE_NEWS);
+
+/// What makes a connection send without bytes in its queue.
+const DUE: ConnFlags =
+    ConnFlags::SYN_DUE.or(ConnFlags::PROBE_DUE).or(ConnFlags::ACK_NOW).or(ConnFlags::PURE_ACK);
+
+/// Arms the timer of a connection.
+#[inline(always)]
+fn wake_in_time(conn: &Connection, shard: &mut Shard, index: u32) {
+    if let Some(at) = timers::earliest(conn, shard) {
+        shard.wheel.arm(index, at);
+    }
+}
