@@ -73,11 +73,21 @@ fn refusals_say_what_is_wrong() {
     assert!(matches!(foreign, Err(PortGuardError::NotLocal { .. })));
 }
 
+/// A TCP socket that shares its port with others that do not listen.
+fn reusing() -> OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    socket
+}
+
 #[test]
 fn one_flow_of_a_port_that_the_kernel_has_is_silent() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let local = listener.local_addr().unwrap();
-    let peer = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Bound as long as the test runs, so that no other program gets the port.
+    let reserved = reusing();
+    bind(&reserved, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let peer = TcpListener::from(reserved.try_clone().unwrap()).local_addr().unwrap();
     let flow = Flow {
         transport: Transport::Tcp,
         local: local.ip(),
@@ -93,7 +103,7 @@ fn one_flow_of_a_port_that_the_kernel_has_is_silent() {
         other => other.unwrap(),
     };
     let knock = |time| {
-        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let socket = reusing();
         bind(&socket, &peer).unwrap();
         let stream = TcpStream::from(socket);
         rustix::net::sockopt::set_socket_timeout(
