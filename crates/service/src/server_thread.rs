@@ -13,7 +13,7 @@ use crate::error::RemoteError;
 /// delivered to it: they are the application's.
 ///
 /// # Errors
-/// [`RemoteError::Thread`], [`RemoteError::Pin`].
+/// [`RemoteError::Thread`], [`RemoteError::Pin`]; then `run` has been dropped.
 pub(crate) fn spawn(
     run: impl FnOnce() -> Result<(), LinkError> + Send + 'static,
     core: Option<usize>,
@@ -29,7 +29,11 @@ pub(crate) fn spawn(
     let builder = std::thread::Builder::new().name("mp-server".to_owned());
     let thread = without_signals(|| builder.spawn(body)).map_err(RemoteError::Thread)?;
     match (told.recv(), core) {
-        (Ok(Err(source)), Some(core)) => Err(RemoteError::Pin { core, source }),
+        (Ok(Err(source)), Some(core)) => {
+            // What `run` holds is free again when the caller learns of it, such as its link.
+            let _ = thread.join();
+            Err(RemoteError::Pin { core, source })
+        }
         _ => Ok(thread),
     }
 }
@@ -59,6 +63,10 @@ fn pin(core: usize) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
     use super::*;
 
     /// Numbers of SIGHUP, SIGINT, SIGUSR1, SIGALRM, SIGTERM and SIGCHLD.
@@ -86,5 +94,26 @@ mod tests {
         }
         assert!(status.contains("Name:\tmp-server"), "{status}");
         thread.join().expect("it only looks").expect("no link was asked");
+    }
+
+    #[test]
+    fn a_failed_start_leaves_nothing_behind() {
+        /// What takes its time to close, as a link may.
+        struct Slow(Arc<AtomicBool>);
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                std::thread::sleep(Duration::from_millis(50));
+                self.0.store(true, Ordering::Release);
+            }
+        }
+        let closed = Arc::new(AtomicBool::new(false));
+        let link = Slow(Arc::clone(&closed));
+        let run = move || {
+            drop(link);
+            Ok(())
+        };
+        let failed = spawn(run, Some(rustix::thread::CpuSet::MAX_CPU)).expect_err("no such core");
+        assert!(matches!(failed, RemoteError::Pin { .. }), "{failed}");
+        assert!(closed.load(Ordering::Acquire), "it is closed before the caller goes on");
     }
 }
