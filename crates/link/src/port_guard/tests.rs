@@ -76,7 +76,7 @@ fn refusals_say_what_is_wrong() {
 /// A TCP socket that shares its port with others that do not listen.
 fn reusing() -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    set_socket_reuseaddr(&socket, true).unwrap();
     socket
 }
 
