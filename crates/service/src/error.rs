@@ -4,6 +4,7 @@ use megapipe_link::LinkError;
 use megapipe_shm::{DoorbellError, PoolError, RegionError, RingError};
 use megapipe_stack::ConfigError;
 
+use crate::session_sizes::SizeOutOfRange;
 use crate::steering::BindingError;
 
 /// Why a server was not made.
@@ -77,6 +78,9 @@ pub enum RemoteError {
     /// The server and its application do not speak the same protocol.
     #[error("the server's description of itself is invalid")]
     Description,
+    /// A size of the session is out of range.
+    #[error(transparent)]
+    Size(#[from] SizeOutOfRange),
     /// No thread.
     #[error("no thread for a server: {0}")]
     Thread(std::io::Error),

@@ -40,6 +40,7 @@ mod remote;
 mod rx_mux;
 mod server;
 mod server_thread;
+mod session_sizes;
 mod shared_thread;
 mod sharing;
 mod sleep;
@@ -56,10 +57,12 @@ pub use error::{PortError, RemoteError, ServerError};
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use migration::{NotShared, tcp_flow};
 pub use remote::{
-    RemoteClient, RemoteConfig, RemoteCounters, RemoteEvent, SharedMemory, start as start_remote,
+    RemoteClient, RemoteConfig, RemoteCounters, RemoteEvent, SessionFds, SharedMemory,
+    start as start_remote,
 };
 pub use rx_mux::{Attachment, FrameSink, RxMuxError, ShardLink, SteeringCounters, switch};
 pub use server::{PollCounts, Server};
+pub use session_sizes::{SessionSizes, SizeOutOfRange};
 pub use shared_thread::{
     Shared as SharedServer, SharedThread, Slept, start as start_shared_thread,
 };

@@ -105,6 +105,12 @@ pub const PREPENDED_BYTES_MAX: usize = 64 << 20;
 pub const CHECKED_WAYS_MAX: usize = 1 << 8;
 /// Most receive buffers of one session.
 pub const RECEIVE_BUFFERS_MAX: u32 = 1 << 20;
+/// Records of a session's ring of ops, least and most.
+pub const SESSION_OPS: (u32, u32) = (OPS_MAX, OPS_MAX);
+/// Records of its ring of events, least and most.
+pub const SESSION_EVENTS: (u32, u32) = (COMPLETIONS_MAX, COMPLETIONS_MAX);
+/// Most bytes of a session's region.
+pub const SESSION_BYTES_MAX: usize = 1 << 34;
 
 const _: () = assert!(OPS_PER_POLL <= COMPLETIONS_MAX / 2, "each op may have an answer");
 const _: () = assert!(LARGE_SEND_BYTES <= CALL_BYTES, "a copy goes over in one call");

@@ -15,15 +15,15 @@
 //! `megapipe_shm`'s `record.rs` for the records; the decision on the records of a session in
 //! `docs/decisions`; `client.rs` and `server.rs` for the two ends.
 //!
-//! The placement `core` is this. The two ends share a sealed memfd, which each maps by itself, and
-//! a pair of sockets that carries the bells. Nothing else is common to them, so a border between
-//! processes can lie there. Here they are two threads.
+//! The two ends share a sealed memfd, which each maps by itself, and a pair of sockets that carries
+//! the bells (`session_region.rs`). Nothing else is common to them. In the placement `core` they
+//! are two threads of a process, in the back end `service` two processes.
 //!
 //! Invariants
 //! - Neither end trusts what the other one writes. A record that no correct other end writes ends
 //!   the session: with an error, without a panic, and without harm to other sessions.
-//! - Both ends compute where everything lies from the sizes that were agreed on ([`Layout`]); none
-//!   is read from the region.
+//! - Both ends compute where everything lies from the sizes that were agreed on
+//!   ([`SessionSizes`]); none is read from the region.
 //! - Neither end waits for the other on the way of a message: a full ring of ops makes the
 //!   application yield until the server, which never waits, has taken some; a full ring of events
 //!   leaves events in the stack. A thread that yields or waits for an answer makes room in the
@@ -41,38 +41,25 @@ mod encoding;
 mod memory;
 mod send_buffers;
 mod server;
+mod session_region;
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
-use megapipe_shm::limits::{BELL_BYTES, POOL_BUFS_MAX};
-use megapipe_shm::record::Record;
-use megapipe_shm::{
-    BufId, BufferArea, Consumer, Pool, PoolLayout, Producer, Region, RegionError, RegionParts,
-    Ringer, Sleeper, bell_sockets, ring_bytes,
-};
+use megapipe_shm::BufId;
+use megapipe_shm::limits::POOL_BUFS_MAX;
 
 use crate::config::ServerConfig;
 use crate::error::{RemoteError, ServerError};
-use crate::limits::{
-    CALL_BYTES, COMPLETIONS_MAX, LARGE_SEND_BYTES, LARGE_SENDS, OPS_MAX, RECEIVE_BUFFERS_MAX,
-    SMALL_SEND_BYTES, SMALL_SENDS,
-};
 use crate::link_server::Frames;
 use crate::server::Server;
 use crate::server_thread;
-use crate::sleep::{ServerThread, SleepingEnd};
+use crate::session_sizes::{CALLS, LARGE, RECEIVES, SMALL, SessionSizes};
 
 use encoding::Description;
+use session_region::ServerHalf;
 
 pub use client::{RemoteClient, RemoteCounters, RemoteEvent};
 pub use memory::SharedMemory;
+pub use session_region::SessionFds;
 
-/// Tags of the pools in a session's region.
-const RECEIVES: u16 = 0;
-const SMALL: u16 = 1;
-const LARGE: u16 = 2;
-const CALLS: u16 = 3;
 /// Tag of what lies in the server's own memory.
 const COPIES: u16 = 4;
 /// The call buffer.
@@ -89,102 +76,6 @@ pub struct RemoteConfig {
     pub receive_buffers: u32,
 }
 
-/// What a session's region holds, in this order: the ring of ops, that of events, the server's bell
-/// and the application's, receive buffers, small send buffers, large ones, the call buffer.
-#[derive(Debug, Clone, Copy)]
-struct Layout {
-    receives: PoolLayout,
-    small: PoolLayout,
-    large: PoolLayout,
-    calls: PoolLayout,
-}
-
-/// The buffers of a session, as one end has them mapped.
-struct SessionBuffers {
-    receives: BufferArea,
-    small: BufferArea,
-    large: BufferArea,
-    calls: BufferArea,
-}
-
-impl Layout {
-    const fn of(config: &RemoteConfig) -> Self {
-        let count = if config.receive_buffers < RECEIVE_BUFFERS_MAX {
-            config.receive_buffers
-        } else {
-            RECEIVE_BUFFERS_MAX
-        };
-        Self {
-            receives: PoolLayout { buf_bytes: config.receive_bytes, count, tag: RECEIVES },
-            small: PoolLayout { buf_bytes: SMALL_SEND_BYTES, count: SMALL_SENDS, tag: SMALL },
-            large: PoolLayout { buf_bytes: LARGE_SEND_BYTES, count: LARGE_SENDS, tag: LARGE },
-            calls: PoolLayout { buf_bytes: CALL_BYTES, count: 1, tag: CALLS },
-        }
-    }
-
-    /// What the region needs.
-    const fn bytes(&self) -> usize {
-        let rings = ring_bytes::<Record>(OPS_MAX) + ring_bytes::<Record>(COMPLETIONS_MAX);
-        let sends = self.small.bytes() + self.large.bytes();
-        rings + 2 * BELL_BYTES + self.receives.bytes() + sends + self.calls.bytes()
-    }
-
-    fn buffers(&self, parts: &mut RegionParts) -> Result<SessionBuffers, RemoteError> {
-        Ok(SessionBuffers {
-            receives: BufferArea::new(parts, self.receives)?,
-            small: BufferArea::new(parts, self.small)?,
-            large: BufferArea::new(parts, self.large)?,
-            calls: BufferArea::new(parts, self.calls)?,
-        })
-    }
-
-    /// The server's ends in its mapping of the region.
-    fn server(
-        &self,
-        region: Region,
-        bell: OwnedFd,
-    ) -> Result<(server::RingEnds, SharedMemory), RemoteError> {
-        let (mut parts, bell) = (region.into_parts(), Arc::new(bell));
-        let ops = Consumer::new(&mut parts, OPS_MAX)?;
-        let events = Producer::new(&mut parts, COMPLETIONS_MAX)?;
-        let sleeper = Sleeper::over_socket(&mut parts, Arc::clone(&bell))?;
-        let sleep = SleepingEnd::new(sleeper, Ringer::over_socket(&mut parts, bell)?);
-        let SessionBuffers { receives, small, large, calls } = self.buffers(&mut parts)?;
-        let memory = SharedMemory::new(Pool::new(receives), small, large);
-        Ok((server::RingEnds { ops, events, sleep, calls }, memory))
-    }
-
-    /// The application's ends in its mapping.
-    fn client(
-        &self,
-        region: Region,
-        bell: OwnedFd,
-    ) -> Result<(client::RingEnds, SleepingEnd, SessionBuffers), RemoteError> {
-        let (mut parts, bell) = (region.into_parts(), Arc::new(bell));
-        let ops = Producer::new(&mut parts, OPS_MAX)?;
-        let events = Consumer::new(&mut parts, COMPLETIONS_MAX)?;
-        let ringer = Ringer::over_socket(&mut parts, Arc::clone(&bell))?;
-        let sleep = SleepingEnd::new(Sleeper::over_socket(&mut parts, bell)?, ringer);
-        Ok((client::RingEnds { ops, events }, sleep, self.buffers(&mut parts)?))
-    }
-}
-
-/// The region of a session, mapped twice: by the server, which makes it, and by the application.
-/// Children of a fork inherit neither mapping.
-fn regions(bytes: usize) -> Result<(Region, Region), RegionError> {
-    let mut servers = Region::memfd("megapipe-session", bytes)?;
-    servers.keep_from_children()?;
-    let fd = servers.fd().map(|fd| fd.try_clone_to_owned()).transpose();
-    let failed = |error: std::io::Error| RegionError::System {
-        call: "fcntl(F_DUPFD_CLOEXEC)",
-        errno: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE),
-    };
-    let fd = fd.map_err(failed)?.ok_or(RegionError::NotMemfd)?;
-    let mut applications = Region::from_fd(fd, bytes)?;
-    applications.keep_from_children()?;
-    Ok((servers, applications))
-}
-
 /// Starts a server on a thread of its own, and returns its application's end.
 ///
 /// # Errors
@@ -198,17 +89,17 @@ pub fn start(
         let why = "a server on a thread of its own has the machine's".to_owned();
         return Err(ServerError::Setting { setting: "clock", why }.into());
     }
-    let layout = Layout::of(remote);
-    let (servers, applications) = regions(layout.bytes())?;
-    let (servers_bell, applications_bell) = bell_sockets()?;
-    let (ends, memory) = layout.server(servers, servers_bell)?;
-    let (client_ends, sleep, buffers) = layout.client(applications, applications_bell)?;
+    let sizes = SessionSizes::of(remote.receive_bytes, remote.receive_buffers);
+    let (ServerHalf { ends, memory, seal }, fds) = sizes.create()?;
+    let client = sizes.client(fds)?;
+    seal.apply()?;
     let server = Server::new(frames, config, memory, config.clock.now())?;
-    let description = Description::new(&server, config);
-    let mut worker = server::RemoteServer::new(server, ends);
-    worker.describe(&description)?;
+    // In bytes, as another process gets it.
+    let description = Description::decode(&Description::new(&server, config).encode());
+    let description = description.ok_or(RemoteError::Description)?;
+    let worker = server::RemoteServer::new(server, ends);
     let thread = server_thread::spawn(move || worker.run(), remote.core)?;
-    RemoteClient::new(client_ends, buffers, ServerThread::new(sleep, thread))
+    Ok(RemoteClient::new(client, description, Some(thread)))
 }
 
 #[cfg(test)]

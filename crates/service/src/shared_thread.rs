@@ -46,7 +46,7 @@ use crate::remote::RemoteCounters;
 use crate::rx_mux::Attachment;
 use crate::server::{PollCounts, Server};
 use crate::server_thread;
-use crate::sleep::{ServerThread, SleepingEnd};
+use crate::sleep::{ServerPeer, SleepingEnd};
 
 /// The server, and what goes with it from thread to thread.
 pub struct Shared<M> {
@@ -95,7 +95,7 @@ pub enum Slept {
 /// An application's end of a server that two threads use. For one thread.
 pub struct SharedThread<M> {
     /// First, so that the thread has ended before its server is dropped.
-    thread: ServerThread,
+    thread: ServerPeer,
     shared: Owner<Shared<M>>,
     /// The application's own descriptor was readable.
     is_readable: Arc<AtomicBool>,
@@ -135,7 +135,7 @@ pub fn start<M: Memory + Send + 'static>(
         poller::Poller::new(revoker, waits, Arc::clone(&is_readable), config.clock.clone());
     let thread = server_thread::spawn(move || poller.run(), core)?;
     Ok(SharedThread {
-        thread: ServerThread::new(end, thread),
+        thread: ServerPeer::new(end, Some(thread)),
         shared: owner,
         is_readable,
         caps,
@@ -302,7 +302,7 @@ impl<M: Memory> SharedThread<M> {
 
 impl<M> Drop for SharedThread<M> {
     fn drop(&mut self) {
-        if self.thread.has_thread() {
+        if !self.thread.is_abandoned() {
             self.shared.leave();
         }
     }

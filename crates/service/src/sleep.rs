@@ -143,19 +143,29 @@ impl SleepingEnd {
     }
 }
 
-/// The application's end of a server on a thread of its own.
-pub(crate) struct ServerThread {
+/// The application's end of a server on a thread of its own, or in another process.
+pub(crate) struct ServerPeer {
     end: SleepingEnd,
-    /// `None`: joined, or the parent's after a fork.
+    /// `None`: joined, the parent's after a fork, or in another process.
     thread: Option<JoinHandle<Result<(), LinkError>>>,
+    /// The server is in another process.
+    is_elsewhere: bool,
+    /// This is a forked child's copy.
+    is_abandoned: bool,
     is_armed: bool,
     /// The server broke the protocol, or its doorbell is gone.
     has_failed: bool,
 }
 
-impl ServerThread {
-    pub(crate) const fn new(end: SleepingEnd, thread: JoinHandle<Result<(), LinkError>>) -> Self {
-        Self { end, thread: Some(thread), is_armed: false, has_failed: false }
+impl ServerPeer {
+    /// The end of a server: on this thread, or in another process if there is none.
+    pub(crate) const fn new(
+        end: SleepingEnd,
+        thread: Option<JoinHandle<Result<(), LinkError>>>,
+    ) -> Self {
+        let is_elsewhere = thread.is_none();
+        let (is_abandoned, is_armed, has_failed) = (false, false, false);
+        Self { end, thread, is_elsewhere, is_abandoned, is_armed, has_failed }
     }
 
     /// The end itself.
@@ -186,6 +196,9 @@ impl ServerThread {
     fn stop(&mut self) -> Result<(), LinkError> {
         self.end.end();
         self.has_failed = true;
+        if self.is_elsewhere {
+            return Err(LinkError::Gone { driver: "the service" });
+        }
         server_thread::join(&mut self.thread)
     }
 
@@ -206,7 +219,7 @@ impl ServerThread {
         self.has_failed |= self.end.wake() == Err(DoorbellError::Gone);
     }
 
-    /// Requests to be woken at [`ServerThread::wait_fd`]. Look for work afterwards.
+    /// Requests to be woken at [`ServerPeer::wait_fd`]. Look for work afterwards.
     pub(crate) fn arm(&mut self) {
         self.end.arm();
         self.is_armed = true;
@@ -234,23 +247,27 @@ impl ServerThread {
         self.end.fd()
     }
 
-    /// Whether the thread is to be joined.
-    pub(crate) const fn has_thread(&self) -> bool {
-        self.thread.is_some()
+    /// Whether this is a forked child's copy.
+    pub(crate) const fn is_abandoned(&self) -> bool {
+        self.is_abandoned
     }
 
-    /// Marks this as a forked child's copy: the thread is the parent's, and stays untouched.
+    /// Marks this as a forked child's copy: the server is the parent's, and stays untouched.
     pub(crate) fn abandon(&mut self) {
+        self.is_abandoned = true;
         // Neither to be joined nor to be detached.
         std::mem::forget(self.thread.take());
     }
 }
 
 /// Ends the server and waits for it.
-impl Drop for ServerThread {
+impl Drop for ServerPeer {
     fn drop(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
+        self.end.end();
         if let Some(thread) = self.thread.take() {
-            self.end.end();
             // A panic of the server was printed; nothing else is left to do.
             let _ = thread.join();
         }

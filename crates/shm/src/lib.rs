@@ -68,7 +68,9 @@ pub use doorbell::{DoorbellError, Ringer, Sleeper, bell_sockets, doorbell};
 #[cfg(not(loom))]
 pub use pool::{BufError, BufId, Lent, Pool, PoolCounters, Writer};
 #[cfg(not(loom))]
-pub use region::{Backing, OutOfRegion, Region, RegionError, RegionParts, TransparentRefusal};
+pub use region::{
+    Backing, OutOfRegion, Region, RegionError, RegionParts, TransparentRefusal, seal_region,
+};
 #[cfg(not(loom))]
 pub use ring::{Consumer, Full, Producer, RingError, ring, ring_bytes};
 #[cfg(not(loom))]

@@ -8,6 +8,7 @@
 //!  Region::memfd(name, bytes)                Region::from_fd(fd, bytes)
 //!    memfd_create, ftruncate, seal, mmap       seals? size? file system? then mmap
 //!    fd() ---------- SCM_RIGHTS ------------>
+//!    seal_region(fd) <-------------------------  mapped
 //! ```
 //!
 //! Invariants
@@ -195,6 +196,15 @@ impl Region {
     pub(crate) fn is_private(&self) -> bool {
         self.fd.is_none()
     }
+}
+
+/// Seals the memfd of a region that all ends have mapped: it cannot be mapped for writing again,
+/// and holes can no longer be punched into it. The mappings that exist stay writable.
+///
+/// # Errors
+/// [`RegionError::System`].
+pub fn seal_region(fd: BorrowedFd<'_>) -> Result<(), RegionError> {
+    backing::seal_last(fd)
 }
 
 /// A size that can be mapped.

@@ -18,6 +18,7 @@ mod sending;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::thread::JoinHandle;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_shm::record::{Bufs, Command, Id, Ids, Op, Record, RecordFault};
@@ -26,12 +27,11 @@ use megapipe_stack::{
     Arrival, Chunk, ConnId, ConnectError, Event, ListenerId, Notice, OperationError,
 };
 
-use super::SessionBuffers;
 use super::encoding::{Description, id_of, id_of_listener};
 use super::send_buffers::{Held, Sends};
+use super::session_region::{ClientHalf, SessionBuffers};
 use crate::connection_manager::{AcceptorId, Offer};
-use crate::error::RemoteError;
-use crate::sleep::ServerThread;
+use crate::sleep::ServerPeer;
 use datagrams::Datagrams;
 
 /// The application's ends of what it shares with its server.
@@ -138,25 +138,22 @@ pub struct RemoteClient {
     last_call: u64,
     /// The connection that was taken out: its name here, and the server's.
     taken_out: Option<(ConnId, ConnId)>,
-    server: ServerThread,
+    server: ServerPeer,
     counters: RemoteCounters,
 }
 
 impl RemoteClient {
-    /// The application's end of a server that has described itself.
-    ///
-    /// # Errors
-    /// [`RemoteError::Description`].
+    /// The application's end of a server that has described itself. The server's thread is in this
+    /// process, or there is none and the server is in another one.
     pub(super) fn new(
-        mut ends: RingEnds,
-        buffers: SessionBuffers,
-        server: ServerThread,
-    ) -> Result<Self, RemoteError> {
+        half: ClientHalf,
+        description: Description,
+        thread: Option<JoinHandle<Result<(), LinkError>>>,
+    ) -> Self {
+        let ClientHalf { ops, events, sleep, buffers } = half;
         let SessionBuffers { receives, small, large, calls } = buffers;
-        let description = calls::description(&mut ends.events, &calls);
-        let description = description.ok_or(RemoteError::Description)?;
-        Ok(Self {
-            ends,
+        Self {
+            ends: RingEnds { ops, events },
             sends: Sends::new(small, large, description.send_buffer_bytes),
             receives,
             calls,
@@ -174,9 +171,9 @@ impl RemoteClient {
             back: Bufs::default(),
             last_call: calls::FIRST_COOKIE,
             taken_out: None,
-            server,
+            server: ServerPeer::new(sleep, thread),
             counters: RemoteCounters::default(),
-        })
+        }
     }
 
     /// What the link can do; without how its device spreads frames.
@@ -394,8 +391,8 @@ impl RemoteClient {
 
 /// After a fork.
 impl RemoteClient {
-    /// This is the child of a fork, where the server's thread is not: nothing is asked for or
-    /// waited for any more.
+    /// This is the child of a fork: the session is the parent's, and nothing is asked for or waited
+    /// for any more.
     pub fn abandon(&mut self) {
         self.server.abandon();
     }
@@ -404,7 +401,7 @@ impl RemoteClient {
 impl Drop for RemoteClient {
     /// Submits the last ops. The server does them before it ends.
     fn drop(&mut self) {
-        if self.server.has_thread() {
+        if !self.server.is_abandoned() {
             self.flush();
         }
     }

@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use megapipe_link::{LinkError, Pair, PairConfig, pair};
-use megapipe_shm::BufId;
 use megapipe_shm::record::{
     Bufs, Chunk, Command, Completion, Event as Says, Id, ListenSharing, Op, Record, ServerAnswer,
     SessionCall,
 };
+use megapipe_shm::{BufId, Producer, Region, Sleeper};
 use megapipe_stack::{
     CloseReason, ConnId, ConnInfo, ConnectError, Event, ListenError, OperationError,
 };
@@ -18,6 +19,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::*;
 use crate::config::Waits;
 use crate::connection_manager::AcceptorId;
+use crate::limits::{
+    CALL_BYTES, COMPLETIONS_MAX, LARGE_SEND_BYTES, LARGE_SENDS, OPS_MAX, SMALL_SEND_BYTES,
+    SMALL_SENDS,
+};
 use crate::sharing::Sharing;
 use crate::steering::Takes;
 
@@ -483,15 +488,14 @@ fn invalid_index_of_read_events_ends_the_session() {
         ..ServerConfig::default()
     };
     let remote = RemoteConfig { core: None, receive_bytes: 2_048, receive_buffers: 4 };
-    let layout = Layout::of(&remote);
-    let (servers, applications) = regions(layout.bytes()).expect("memory");
-    let (servers_bell, bell) = bell_sockets().expect("descriptors");
-    let (ends, memory) = layout.server(servers, servers_bell).expect("it fits");
+    let sizes = SessionSizes::of(remote.receive_bytes, remote.receive_buffers);
+    let (ServerHalf { ends, memory, .. }, fds) = sizes.create().expect("memory");
     let frames = Frames::Queue(Box::new(link));
     let server = Server::new(frames, &config, memory, config.clock.now()).expect("a server");
     let worker = server::RemoteServer::new(server, ends);
     let thread = std::thread::spawn(move || worker.run());
-    let (mut parts, bell) = (applications.into_parts(), Arc::new(bell));
+    let region = Region::from_fd(fds.region, sizes.bytes()).expect("as agreed");
+    let (mut parts, bell) = (region.into_parts(), Arc::new(fds.bell));
     let mut ops = Producer::new(&mut parts, OPS_MAX).expect("it fits");
     // Its flag lies where the index of read events does.
     let index = Sleeper::over_socket(&mut parts, Arc::clone(&bell)).expect("it fits");

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{self as fd_calls, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -87,8 +87,11 @@ pub(super) fn hugest(bytes: usize) -> Result<(Mapping, Backing), RegionError> {
     Ok((mapping, Backing::SmallInsteadOfHuge { pool, transparent }))
 }
 
-/// What keeps the size as it is, and the set of seals too.
-const NEEDED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// What keeps the size as it is. No seal can be taken back.
+const NEEDED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// What is added when all ends have mapped the memory: no new writable mapping, no write(2), no
+/// hole, and no further seal.
+const LAST_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 /// A memfd of `bytes`, zeroed, whose size is sealed.
 pub(super) fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
@@ -101,6 +104,12 @@ pub(super) fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionEr
     fd_calls::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
     fd_calls::fcntl_add_seals(&fd, NEEDED_SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
     Ok(fd)
+}
+
+/// Adds the last seals to a memfd that all ends have mapped.
+pub(super) fn seal_last(fd: BorrowedFd<'_>) -> Result<(), RegionError> {
+    let system = |errno| RegionError::System { call: "fcntl(F_ADD_SEALS)", errno };
+    fd_calls::fcntl_add_seals(fd, LAST_SEALS).map_err(system)
 }
 
 /// `TMPFS_MAGIC`: where memfds in small pages live.

@@ -143,7 +143,7 @@ mod system {
         let from = |fd| Region::from_fd(fd, PAGE).map(|_| ());
         let sealable = MemfdFlags::ALLOW_SEALING;
         assert_eq!(from(raw_memfd(sealable, page, all)), Ok(()));
-        for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+        for missing in [SealFlags::SHRINK, SealFlags::GROW] {
             let found = from(raw_memfd(sealable, page, all - missing));
             assert!(matches!(found, Err(RegionError::NotSealed { .. })), "{found:?}");
         }
@@ -185,7 +185,8 @@ mod system {
         assert!(rustix::fs::ftruncate(fd, 0).is_err());
         assert!(rustix::fs::ftruncate(fd, 2 * PAGE as u64).is_err());
         assert!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE).is_err());
-        // A hole is not a change of size: the memory reads as zeros and nothing faults.
+        // Before the last seals a hole is possible. It is not a change of size: the memory reads as
+        // zeros and nothing faults.
         let again = Region::from_fd(fd.try_clone_to_owned().expect("a copy"), PAGE);
         let area = lines(&mut again.expect("sealed as agreed").into_parts());
         area.write(0, 0, b"gone").expect("in bounds");
@@ -194,5 +195,18 @@ mod system {
         let mut bytes = [1; 4];
         area.read(0, 0, &mut bytes).expect("in bounds");
         assert_eq!(bytes, [0; 4]);
+    }
+    #[test]
+    fn sealed_region_has_no_holes_and_no_new_writers() {
+        let region = Region::memfd("mp-test", PAGE).expect("a memfd");
+        let fd = region.fd().expect("has one").try_clone_to_owned().expect("a copy");
+        seal_region(fd.as_fd()).expect("Linux 5.1");
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        let refused = rustix::fs::fallocate(&fd, punch, 0, PAGE as u64);
+        assert_eq!(refused, Err(rustix::io::Errno::PERM));
+        assert!(rustix::io::write(&fd, b"text").is_err());
+        assert!(matches!(Region::from_fd(fd, PAGE), Err(RegionError::System { call: "mmap", .. })));
+        let area = lines(&mut region.into_parts());
+        area.write(0, 0, b"kept").expect("the first mapping is as it was");
     }
 }

@@ -12,11 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use megapipe_link::LinkError;
-use megapipe_shm::record::{
-    Chunk, Command, Completion, Event as Says, ListenSharing, Record, Refusal, ServerAnswer,
-    SessionCall,
-};
-use megapipe_shm::{BufferArea, Consumer};
+use megapipe_shm::BufferArea;
+use megapipe_shm::record::{Chunk, Command, ListenSharing, Refusal, ServerAnswer, SessionCall};
 use megapipe_stack::{
     BindError, ConnId, ConnInfo, ConnectError, DatagramId, DatagramSharing, Holder, ListenError,
     ListenerId, OperationError,
@@ -28,8 +25,8 @@ use crate::error::PortError;
 use crate::limits::CALL_BYTES;
 use crate::remote::CALL_BUFFER;
 use crate::remote::encoding::{
-    Coded, Description, conn_id, decode_holders, decode_info, decode_port_error, encode_begin,
-    encode_bind, encode_sharing, endpoint_id, id_of, id_of_endpoint, id_of_listener, listener_id,
+    Coded, conn_id, decode_holders, decode_info, decode_port_error, encode_begin, encode_bind,
+    encode_sharing, endpoint_id, id_of, id_of_endpoint, id_of_listener, listener_id,
 };
 use crate::sharing::Sharing;
 use crate::sleep::wait_readable;
@@ -40,18 +37,6 @@ pub(super) const FIRST_COOKIE: u64 = 1 << 63;
 /// What a server that is gone answers.
 const fn gone() -> LinkError {
     LinkError::Gone { driver: "the server" }
-}
-
-/// What the server has published first; `None` if it is no description.
-pub(super) fn description(
-    events: &mut Consumer<Record>,
-    calls: &BufferArea,
-) -> Option<Description> {
-    events.peek(1).ok()?;
-    let completion = Completion::parse(&events.take()?).ok()?;
-    events.release();
-    let Says::Answer(ServerAnswer::Written { chunk }) = completion.event else { return None };
-    Description::decode(&written(calls, chunk).ok()?)
 }
 
 /// A copy of what the server has written into the call buffer.

@@ -13,13 +13,13 @@ use megapipe_shm::record::{
 use megapipe_stack::{ConnId, Departure, Holder, Instant, Memory, OperationError};
 
 use super::{RemoteServer, gone};
-use crate::error::{PortError, RemoteError};
+use crate::error::PortError;
 use crate::limits::{CALL_BYTES, PREPENDED_BYTES_MAX};
 use crate::remote::CALL_BUFFER;
 use crate::remote::encoding::{
-    Coded, Description, conn_id, decode_begin, decode_bind, decode_option, decode_sharing,
-    encode_holders, encode_info, encode_port_error, endpoint_id, id_of, id_of_endpoint,
-    id_of_listener, listener_id,
+    Coded, conn_id, decode_begin, decode_bind, decode_option, decode_sharing, encode_holders,
+    encode_info, encode_port_error, endpoint_id, id_of, id_of_endpoint, id_of_listener,
+    listener_id,
 };
 use crate::sharing::Sharing;
 
@@ -32,22 +32,6 @@ fn done<T>(result: Result<T, OperationError>) -> ServerAnswer {
 }
 
 impl RemoteServer {
-    /// Publishes what does not change while the session lasts: the first record of all.
-    ///
-    /// # Errors
-    /// [`RemoteError::Description`]: it does not fit.
-    pub(in crate::remote) fn describe(
-        &mut self,
-        description: &Description,
-    ) -> Result<(), RemoteError> {
-        match self.written(&description.encode()) {
-            answer @ ServerAnswer::Written { .. } => self.publish(0, Says::Answer(answer)),
-            _ => return Err(RemoteError::Description),
-        }
-        self.ends.events.commit();
-        Ok(())
-    }
-
     /// Answers a call, after the ops before it and their events: so bytes that the stack no longer
     /// counts as unread can be taken.
     ///

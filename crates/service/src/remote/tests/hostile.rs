@@ -32,20 +32,11 @@ fn description() -> Description {
 
 /// The ends of a session whose server is the test.
 fn session_of_test() -> (RemoteClient, server::RingEnds) {
-    let config =
-        RemoteConfig { core: None, receive_bytes: RECEIVE_BYTES, receive_buffers: RECEIVE_BUFFERS };
-    let layout = Layout::of(&config);
-    let (servers, applications) = regions(layout.bytes()).expect("memory");
-    let (servers_bell, applications_bell) = bell_sockets().expect("descriptors");
-    let (mut ends, _) = layout.server(servers, servers_bell).expect("it fits");
-    let bytes = description().encode();
-    ends.calls.write(0, 0, &bytes).expect("it fits");
-    let chunk = Chunk { buf: CALL_BUFFER, offset: 0, len: bytes.len() as u32 };
-    publish(&mut ends, 0, Says::Answer(ServerAnswer::Written { chunk }));
-    let (client_ends, sleep, buffers) =
-        layout.client(applications, applications_bell).expect("it fits");
-    let thread = ServerThread::new(sleep, std::thread::spawn(|| Ok(())));
-    (RemoteClient::new(client_ends, buffers, thread).expect("it is described"), ends)
+    let sizes = SessionSizes::of(RECEIVE_BYTES, RECEIVE_BUFFERS);
+    let (half, fds) = sizes.create().expect("memory");
+    let client = sizes.client(fds).expect("it fits");
+    let thread = std::thread::spawn(|| Ok(()));
+    (RemoteClient::new(client, description(), Some(thread)), half.ends)
 }
 
 fn publish(ends: &mut server::RingEnds, cookie: u64, event: Says) {
@@ -212,21 +203,6 @@ fn written_range_outside_the_call_buffer_ends_the_session() {
         assert!(holders.is_empty());
         client.check().expect_err("the server broke the protocol");
     }
-}
-
-#[test]
-fn session_without_a_description_does_not_begin() {
-    let config = RemoteConfig { core: None, receive_bytes: 64, receive_buffers: 1 };
-    let layout = Layout::of(&config);
-    let (servers, applications) = regions(layout.bytes()).expect("memory");
-    let (servers_bell, applications_bell) = bell_sockets().expect("descriptors");
-    let (mut ends, _) = layout.server(servers, servers_bell).expect("it fits");
-    publish(&mut ends, 0, Says::Answer(ServerAnswer::Done));
-    let (client_ends, sleep, buffers) =
-        layout.client(applications, applications_bell).expect("it fits");
-    let thread = ServerThread::new(sleep, std::thread::spawn(|| Ok(())));
-    let refused = RemoteClient::new(client_ends, buffers, thread).err();
-    assert!(matches!(refused, Some(RemoteError::Description)), "{refused:?}");
 }
 
 #[test]

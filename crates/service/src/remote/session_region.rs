@@ -1,0 +1,180 @@
+//! The region and the bells of a session: sizes that both ends agree on, and each end's half.
+//!
+//! ```text
+//!  region | ring of ops | ring of events | bell of the server | bell of the application |
+//!         | receive buffers | small send buffers | large ones | call buffer |
+//! ```
+//!
+//! The server creates the memfd ([`SessionSizes::create`]) and passes it, with one end of a pair of
+//! sockets that carries the bells, to the application ([`SessionSizes::client`]): as values within
+//! a process, by SCM_RIGHTS between two (`attach/`). Nothing else is common to the two halves.
+//!
+//! Read first: `megapipe_shm`'s `region.rs` and `region/parts.rs`; decisions 0010 and 0042.
+//!
+//! Invariants
+//! - Both ends compute every offset from the sizes; none is read from the region.
+//! - Sizes that another process sends are checked ([`SessionSizes::check`]) before memory of that
+//!   size is allocated or mapped.
+//! - Once both ends have mapped the region it is sealed against new writable mappings, so neither
+//!   end can punch holes into it ([`RegionSeal`]).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use megapipe_shm::record::Record;
+use megapipe_shm::{
+    BufferArea, Consumer, Pool, Producer, Region, RegionError, RegionParts, Ringer, Sleeper,
+    bell_sockets, seal_region,
+};
+
+use super::{SharedMemory, server};
+use crate::error::RemoteError;
+use crate::session_sizes::SessionSizes;
+use crate::sleep::SleepingEnd;
+
+/// What the application needs of a session's memory: the memfd, and its end of the bells.
+#[derive(Debug)]
+pub struct SessionFds {
+    /// The region.
+    pub region: OwnedFd,
+    /// The application's end of the sockets that carry the bells.
+    pub bell: OwnedFd,
+}
+
+/// The right to seal a region: at its creator.
+#[derive(Debug)]
+pub(super) struct RegionSeal(OwnedFd);
+
+impl RegionSeal {
+    /// Seals the region against writable mappings other than those that exist, and so against
+    /// holes. Call it once both ends have mapped it.
+    ///
+    /// # Errors
+    /// [`RegionError::System`].
+    pub(super) fn apply(self) -> Result<(), RegionError> {
+        seal_region(self.0.as_fd())
+    }
+}
+
+/// The server's half of a session.
+pub(super) struct ServerHalf {
+    pub(super) ends: server::RingEnds,
+    pub(super) memory: SharedMemory,
+    pub(super) seal: RegionSeal,
+}
+
+/// The application's half, without a description of its server.
+pub(super) struct ClientHalf {
+    pub(super) ops: Producer<Record>,
+    pub(super) events: Consumer<Record>,
+    pub(super) sleep: SleepingEnd,
+    pub(super) buffers: SessionBuffers,
+}
+
+/// The buffers of a session, as one end has them mapped.
+pub(super) struct SessionBuffers {
+    pub(super) receives: BufferArea,
+    pub(super) small: BufferArea,
+    pub(super) large: BufferArea,
+    pub(super) calls: BufferArea,
+}
+
+impl SessionSizes {
+    fn buffers(&self, parts: &mut RegionParts) -> Result<SessionBuffers, RemoteError> {
+        Ok(SessionBuffers {
+            receives: BufferArea::new(parts, self.receives())?,
+            small: BufferArea::new(parts, self.small())?,
+            large: BufferArea::new(parts, self.large())?,
+            calls: BufferArea::new(parts, Self::calls())?,
+        })
+    }
+
+    /// Creates the region and the bells, and maps the server's half. Children of a fork inherit no
+    /// mapping.
+    ///
+    /// # Errors
+    /// [`RemoteError`]: a size is out of range, or there is no memory or descriptor.
+    pub(super) fn create(&self) -> Result<(ServerHalf, SessionFds), RemoteError> {
+        self.check()?;
+        let mut region = Region::memfd("megapipe-session", self.bytes())?;
+        region.keep_from_children()?;
+        let (seal, fd) = (RegionSeal(copy_of_fd(&region)?), copy_of_fd(&region)?);
+        let (own_bell, bell) = bell_sockets()?;
+        let (mut parts, own_bell) = (region.into_parts(), Arc::new(own_bell));
+        let ops = Consumer::new(&mut parts, self.ops)?;
+        let events = Producer::new(&mut parts, self.events)?;
+        let sleeper = Sleeper::over_socket(&mut parts, Arc::clone(&own_bell))?;
+        let sleep = SleepingEnd::new(sleeper, Ringer::over_socket(&mut parts, own_bell)?);
+        let SessionBuffers { receives, small, large, calls } = self.buffers(&mut parts)?;
+        let memory = SharedMemory::new(Pool::new(receives), small, large);
+        let ends = server::RingEnds { ops, events, sleep, calls };
+        Ok((ServerHalf { ends, memory, seal }, SessionFds { region: fd, bell }))
+    }
+
+    /// Maps the application's half of what the server has created.
+    ///
+    /// # Errors
+    /// [`RemoteError`]: the region is not what was agreed on, or cannot be mapped.
+    pub(super) fn client(&self, fds: SessionFds) -> Result<ClientHalf, RemoteError> {
+        self.check()?;
+        let mut region = Region::from_fd(fds.region, self.bytes())?;
+        region.keep_from_children()?;
+        let (mut parts, bell) = (region.into_parts(), Arc::new(fds.bell));
+        let ops = Producer::new(&mut parts, self.ops)?;
+        let events = Consumer::new(&mut parts, self.events)?;
+        let ringer = Ringer::over_socket(&mut parts, Arc::clone(&bell))?;
+        let sleep = SleepingEnd::new(Sleeper::over_socket(&mut parts, bell)?, ringer);
+        Ok(ClientHalf { ops, events, sleep, buffers: self.buffers(&mut parts)? })
+    }
+}
+
+fn copy_of_fd(region: &Region) -> Result<OwnedFd, RegionError> {
+    let fd = region.fd().ok_or(RegionError::NotMemfd)?;
+    fd.try_clone_to_owned().map_err(|error| RegionError::System {
+        call: "fcntl(F_DUPFD_CLOEXEC)",
+        errno: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{SESSION_EVENTS, SESSION_OPS};
+
+    const SMALLEST: SessionSizes = SessionSizes {
+        ops: SESSION_OPS.0,
+        events: SESSION_EVENTS.0,
+        receive_bytes: 64,
+        receive_buffers: 1,
+        small_sends: 1,
+        large_sends: 1,
+    };
+
+    #[test]
+    fn region_of_other_size_is_refused() {
+        let (_half, fds) = SMALLEST.create().expect("memory");
+        let other = SessionSizes { receive_buffers: 100, ..SMALLEST };
+        let refused = other.client(fds).err();
+        assert!(
+            matches!(refused, Some(RemoteError::Region(RegionError::OtherSize { .. }))),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn sealed_region_refuses_holes_and_writable_mappings() {
+        let (half, fds) = SMALLEST.create().expect("memory");
+        let copy = fds.region.try_clone().expect("a descriptor");
+        let client = SMALLEST.client(fds).expect("it fits");
+        half.seal.apply().expect("Linux 5.1");
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        let refused = rustix::fs::fallocate(&copy, punch, 0, 4096);
+        assert_eq!(refused, Err(rustix::io::Errno::PERM));
+        assert!(Region::from_fd(copy, SMALLEST.bytes()).is_err());
+        // The mappings that exist work.
+        client.buffers.calls.write(0, 0, b"text").expect("in bounds");
+        let mut bytes = [0; 4];
+        half.ends.calls.read(0, 0, &mut bytes).expect("in bounds");
+        assert_eq!(&bytes, b"text");
+    }
+}
