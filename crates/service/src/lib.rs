@@ -22,6 +22,7 @@
 
 mod acceptor;
 mod adaptive_spin;
+pub mod attach;
 pub mod balancer;
 mod begin;
 mod client_ports;

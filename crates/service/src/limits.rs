@@ -109,6 +109,27 @@ pub const RECEIVE_BUFFERS_MAX: u32 = 1 << 20;
 pub const SESSION_OPS: (u32, u32) = (OPS_MAX, OPS_MAX);
 /// Records of its ring of events, least and most.
 pub const SESSION_EVENTS: (u32, u32) = (COMPLETIONS_MAX, COMPLETIONS_MAX);
+/// Most connections of a session.
+pub const CONNECTIONS_OF_SESSION_MAX: u32 = 1 << 20;
+/// Longest message of a handshake in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// Longest time of a handshake.
+pub const HANDSHAKE_TIME: Duration = Duration::from_secs(1);
+/// Most handshakes in progress.
+pub const HANDSHAKES_MAX: usize = 64;
+/// Most of them of one user.
+pub const HANDSHAKES_OF_USER_MAX: usize = 16;
+/// Longest time in which a client attaches. Longer than a handshake: the first attempt may be
+/// refused because there are too many.
+pub const ATTACH_TIME: Duration = Duration::from_millis(1_500);
+/// Time between two attempts of a client.
+pub const ATTACH_RETRY: Duration = Duration::from_millis(20);
+/// Clients that wait to be accepted by a daemon.
+pub const CONTROL_BACKLOG: i32 = 256;
+/// Clients that a daemon accepts before it looks at the others.
+pub const ACCEPTS_PER_WAIT: usize = 64;
+/// How long a daemon accepts no client after its descriptors have run out.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Most bytes of a session's region.
 pub const SESSION_BYTES_MAX: usize = 1 << 34;
 

@@ -43,21 +43,26 @@ mod send_buffers;
 mod server;
 mod session_region;
 
+use std::os::fd::OwnedFd;
+
 use megapipe_shm::BufId;
 use megapipe_shm::limits::POOL_BUFS_MAX;
+use megapipe_stack::Memory;
 
 use crate::config::ServerConfig;
 use crate::error::{RemoteError, ServerError};
+use crate::limits::CONNECTIONS_OF_SESSION_MAX;
 use crate::link_server::Frames;
 use crate::server::Server;
 use crate::server_thread;
 use crate::session_sizes::{CALLS, LARGE, RECEIVES, SMALL, SessionSizes};
+use crate::sleep::ServerLocation;
 
 use encoding::Description;
-use session_region::ServerHalf;
 
 pub use client::{RemoteClient, RemoteCounters, RemoteEvent};
 pub use memory::SharedMemory;
+pub(crate) use session_region::ServerHalf;
 pub use session_region::SessionFds;
 
 /// Tag of what lies in the server's own memory.
@@ -94,12 +99,34 @@ pub fn start(
     let client = sizes.client(fds)?;
     seal.apply()?;
     let server = Server::new(frames, config, memory, config.clock.now())?;
-    // In bytes, as another process gets it.
-    let description = Description::decode(&Description::new(&server, config).encode());
+    let description = Description::decode(&describe_server(&server, config));
     let description = description.ok_or(RemoteError::Description)?;
     let worker = server::RemoteServer::new(server, ends);
     let thread = server_thread::spawn(move || worker.run(), remote.core)?;
-    Ok(RemoteClient::new(client, description, Some(thread)))
+    Ok(RemoteClient::new(client, description, ServerLocation::Thread(thread)))
+}
+
+/// The description of a server, in bytes, as another process gets it.
+pub(crate) fn describe_server<M: Memory>(server: &Server<M>, config: &ServerConfig) -> Vec<u8> {
+    Description::new(server, config).encode()
+}
+
+/// The application's end of a session with a server in another process. Closing `control` ends the
+/// session.
+///
+/// # Errors
+/// [`RemoteError`]: the region is not what was agreed on, or the description is invalid.
+pub(crate) fn attach_client(
+    sizes: &SessionSizes,
+    fds: SessionFds,
+    description: &[u8],
+    control: OwnedFd,
+) -> Result<RemoteClient, RemoteError> {
+    let description = Description::decode(description).ok_or(RemoteError::Description)?;
+    if description.connections > CONNECTIONS_OF_SESSION_MAX {
+        return Err(RemoteError::Description);
+    }
+    Ok(RemoteClient::new(sizes.client(fds)?, description, ServerLocation::Process(control)))
 }
 
 #[cfg(test)]

@@ -51,6 +51,16 @@ pub struct SizeOutOfRange {
 }
 
 impl SessionSizes {
+    /// The least of everything.
+    pub const LEAST: Self = Self {
+        ops: SESSION_OPS.0,
+        events: SESSION_EVENTS.0,
+        receive_bytes: BUF_BYTES_MIN as u32,
+        receive_buffers: 1,
+        small_sends: 1,
+        large_sends: 1,
+    };
+
     /// Those of a session between two threads: the most of everything but receive buffers.
     #[must_use]
     pub const fn of(receive_bytes: usize, receive_buffers: u32) -> Self {
@@ -126,19 +136,10 @@ impl SessionSizes {
 mod tests {
     use super::*;
 
-    const SMALLEST: SessionSizes = SessionSizes {
-        ops: SESSION_OPS.0,
-        events: SESSION_EVENTS.0,
-        receive_bytes: 64,
-        receive_buffers: 1,
-        small_sends: 1,
-        large_sends: 1,
-    };
-
     #[test]
     fn sizes_out_of_range_are_named() {
-        assert_eq!(SMALLEST.check(), Ok(()));
-        let good = SMALLEST;
+        assert_eq!(SessionSizes::LEAST.check(), Ok(()));
+        let good = SessionSizes::LEAST;
         for (sizes, name) in [
             (SessionSizes { ops: 0, ..good }, "ops"),
             (SessionSizes { ops: SESSION_OPS.1 - 1, ..good }, "ops"),

@@ -46,7 +46,7 @@ use crate::remote::RemoteCounters;
 use crate::rx_mux::Attachment;
 use crate::server::{PollCounts, Server};
 use crate::server_thread;
-use crate::sleep::{ServerPeer, SleepingEnd};
+use crate::sleep::{ServerLocation, ServerPeer, SleepingEnd};
 
 /// The server, and what goes with it from thread to thread.
 pub struct Shared<M> {
@@ -135,7 +135,7 @@ pub fn start<M: Memory + Send + 'static>(
         poller::Poller::new(revoker, waits, Arc::clone(&is_readable), config.clock.clone());
     let thread = server_thread::spawn(move || poller.run(), core)?;
     Ok(SharedThread {
-        thread: ServerPeer::new(end, Some(thread)),
+        thread: ServerPeer::new(end, ServerLocation::Thread(thread)),
         shared: owner,
         is_readable,
         caps,

@@ -10,7 +10,7 @@
 //!
 //! An end that ends marks itself, and wakes the other one.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -143,13 +143,21 @@ impl SleepingEnd {
     }
 }
 
+/// Where the server of an application runs.
+pub(crate) enum ServerLocation {
+    /// On a thread of this process.
+    Thread(JoinHandle<Result<(), LinkError>>),
+    /// In another process. The session lasts while the control socket is open.
+    Process(OwnedFd),
+}
+
 /// The application's end of a server on a thread of its own, or in another process.
 pub(crate) struct ServerPeer {
     end: SleepingEnd,
-    /// `None`: joined, the parent's after a fork, or in another process.
+    /// `None`: in another process, joined, or the parent's after a fork.
     thread: Option<JoinHandle<Result<(), LinkError>>>,
-    /// The server is in another process.
-    is_elsewhere: bool,
+    /// The control socket of a server in another process.
+    control: Option<OwnedFd>,
     /// This is a forked child's copy.
     is_abandoned: bool,
     is_armed: bool,
@@ -158,14 +166,19 @@ pub(crate) struct ServerPeer {
 }
 
 impl ServerPeer {
-    /// The end of a server: on this thread, or in another process if there is none.
-    pub(crate) const fn new(
-        end: SleepingEnd,
-        thread: Option<JoinHandle<Result<(), LinkError>>>,
-    ) -> Self {
-        let is_elsewhere = thread.is_none();
+    /// The end of a server.
+    pub(crate) fn new(end: SleepingEnd, location: ServerLocation) -> Self {
+        let (thread, control) = match location {
+            ServerLocation::Thread(thread) => (Some(thread), None),
+            ServerLocation::Process(control) => (None, Some(control)),
+        };
         let (is_abandoned, is_armed, has_failed) = (false, false, false);
-        Self { end, thread, is_elsewhere, is_abandoned, is_armed, has_failed }
+        Self { end, thread, control, is_abandoned, is_armed, has_failed }
+    }
+
+    /// Whether the server is in another process.
+    pub(crate) const fn is_in_other_process(&self) -> bool {
+        self.control.is_some()
     }
 
     /// The end itself.
@@ -196,7 +209,7 @@ impl ServerPeer {
     fn stop(&mut self) -> Result<(), LinkError> {
         self.end.end();
         self.has_failed = true;
-        if self.is_elsewhere {
+        if self.is_in_other_process() {
             return Err(LinkError::Gone { driver: "the service" });
         }
         server_thread::join(&mut self.thread)

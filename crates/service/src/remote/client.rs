@@ -18,7 +18,6 @@ mod sending;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::thread::JoinHandle;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_shm::record::{Bufs, Command, Id, Ids, Op, Record, RecordFault};
@@ -31,7 +30,7 @@ use super::encoding::{Description, id_of, id_of_listener};
 use super::send_buffers::{Held, Sends};
 use super::session_region::{ClientHalf, SessionBuffers};
 use crate::connection_manager::{AcceptorId, Offer};
-use crate::sleep::ServerPeer;
+use crate::sleep::{ServerLocation, ServerPeer};
 use datagrams::Datagrams;
 
 /// The application's ends of what it shares with its server.
@@ -143,12 +142,11 @@ pub struct RemoteClient {
 }
 
 impl RemoteClient {
-    /// The application's end of a server that has described itself. The server's thread is in this
-    /// process, or there is none and the server is in another one.
+    /// The application's end of a server that has described itself.
     pub(super) fn new(
         half: ClientHalf,
         description: Description,
-        thread: Option<JoinHandle<Result<(), LinkError>>>,
+        location: ServerLocation,
     ) -> Self {
         let ClientHalf { ops, events, sleep, buffers } = half;
         let SessionBuffers { receives, small, large, calls } = buffers;
@@ -171,7 +169,7 @@ impl RemoteClient {
             back: Bufs::default(),
             last_call: calls::FIRST_COOKIE,
             taken_out: None,
-            server: ServerPeer::new(sleep, thread),
+            server: ServerPeer::new(sleep, location),
             counters: RemoteCounters::default(),
         }
     }

@@ -28,7 +28,7 @@ use crate::server::Server;
 use crate::sleep::{SleepingEnd, wait_readable};
 
 /// The server's ends of what it shares with its application.
-pub(super) struct RingEnds {
+pub(crate) struct RingEnds {
     pub(super) ops: Consumer<Record>,
     pub(super) events: Producer<Record>,
     pub(super) sleep: SleepingEnd,

@@ -43,7 +43,7 @@ pub struct SessionFds {
 
 /// The right to seal a region: at its creator.
 #[derive(Debug)]
-pub(super) struct RegionSeal(OwnedFd);
+pub(crate) struct RegionSeal(OwnedFd);
 
 impl RegionSeal {
     /// Seals the region against writable mappings other than those that exist, and so against
@@ -51,16 +51,16 @@ impl RegionSeal {
     ///
     /// # Errors
     /// [`RegionError::System`].
-    pub(super) fn apply(self) -> Result<(), RegionError> {
+    pub(crate) fn apply(self) -> Result<(), RegionError> {
         seal_region(self.0.as_fd())
     }
 }
 
 /// The server's half of a session.
-pub(super) struct ServerHalf {
-    pub(super) ends: server::RingEnds,
-    pub(super) memory: SharedMemory,
-    pub(super) seal: RegionSeal,
+pub(crate) struct ServerHalf {
+    pub(crate) ends: server::RingEnds,
+    pub(crate) memory: SharedMemory,
+    pub(crate) seal: RegionSeal,
 }
 
 /// The application's half, without a description of its server.
@@ -94,7 +94,7 @@ impl SessionSizes {
     ///
     /// # Errors
     /// [`RemoteError`]: a size is out of range, or there is no memory or descriptor.
-    pub(super) fn create(&self) -> Result<(ServerHalf, SessionFds), RemoteError> {
+    pub(crate) fn create(&self) -> Result<(ServerHalf, SessionFds), RemoteError> {
         self.check()?;
         let mut region = Region::memfd("megapipe-session", self.bytes())?;
         region.keep_from_children()?;
@@ -139,21 +139,11 @@ fn copy_of_fd(region: &Region) -> Result<OwnedFd, RegionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{SESSION_EVENTS, SESSION_OPS};
-
-    const SMALLEST: SessionSizes = SessionSizes {
-        ops: SESSION_OPS.0,
-        events: SESSION_EVENTS.0,
-        receive_bytes: 64,
-        receive_buffers: 1,
-        small_sends: 1,
-        large_sends: 1,
-    };
 
     #[test]
     fn region_of_other_size_is_refused() {
-        let (_half, fds) = SMALLEST.create().expect("memory");
-        let other = SessionSizes { receive_buffers: 100, ..SMALLEST };
+        let (_half, fds) = SessionSizes::LEAST.create().expect("memory");
+        let other = SessionSizes { receive_buffers: 100, ..SessionSizes::LEAST };
         let refused = other.client(fds).err();
         assert!(
             matches!(refused, Some(RemoteError::Region(RegionError::OtherSize { .. }))),
@@ -163,14 +153,14 @@ mod tests {
 
     #[test]
     fn sealed_region_refuses_holes_and_writable_mappings() {
-        let (half, fds) = SMALLEST.create().expect("memory");
+        let (half, fds) = SessionSizes::LEAST.create().expect("memory");
         let copy = fds.region.try_clone().expect("a descriptor");
-        let client = SMALLEST.client(fds).expect("it fits");
+        let client = SessionSizes::LEAST.client(fds).expect("it fits");
         half.seal.apply().expect("Linux 5.1");
         let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let refused = rustix::fs::fallocate(&copy, punch, 0, 4096);
         assert_eq!(refused, Err(rustix::io::Errno::PERM));
-        assert!(Region::from_fd(copy, SMALLEST.bytes()).is_err());
+        assert!(Region::from_fd(copy, SessionSizes::LEAST.bytes()).is_err());
         // The mappings that exist work.
         client.buffers.calls.write(0, 0, b"text").expect("in bounds");
         let mut bytes = [0; 4];

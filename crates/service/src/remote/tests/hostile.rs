@@ -36,7 +36,7 @@ fn session_of_test() -> (RemoteClient, server::RingEnds) {
     let (half, fds) = sizes.create().expect("memory");
     let client = sizes.client(fds).expect("it fits");
     let thread = std::thread::spawn(|| Ok(()));
-    (RemoteClient::new(client, description(), Some(thread)), half.ends)
+    (RemoteClient::new(client, description(), ServerLocation::Thread(thread)), half.ends)
 }
 
 fn publish(ends: &mut server::RingEnds, cookie: u64, event: Says) {

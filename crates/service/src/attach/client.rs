@@ -1,0 +1,188 @@
+//! The client's side of the handshake: connects to a daemon and maps the region of a session.
+//!
+//! Invariants
+//! - The whole handshake takes at most [`ATTACH_TIME`]; each answer is checked before anything is
+//!   allocated or mapped.
+//! - After a failure no descriptor and no mapping is left.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::message::{AttachHello, HelloAnswer, MessageFault, RefusalCode, Welcome, encode_ready};
+use super::message_socket::{MessageWithFds, Reception, receive, send};
+use crate::error::RemoteError;
+use crate::limits::{ATTACH_RETRY, ATTACH_TIME};
+use crate::remote::{RemoteClient, SessionFds, attach_client};
+use crate::session_sizes::SessionSizes;
+use crate::sleep::wait_readable;
+
+/// Why no session was had.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// No daemon listens there, or its socket must not be used.
+    #[error("no service at {}: {source}", path.display())]
+    Connect {
+        /// The path.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The daemon has refused.
+    #[error("the service at {} refused: {sentence}", path.display())]
+    Refused {
+        /// The path.
+        path: PathBuf,
+        /// The class of the refusal.
+        code: RefusalCode,
+        /// The daemon's sentence.
+        sentence: String,
+    },
+    /// The daemon did not answer in time.
+    #[error("the service at {} did not answer within {:?}", path.display(), ATTACH_TIME)]
+    Silent {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The answer is none of a correct daemon's.
+    #[error("the service at {} broke the protocol: {fault}", path.display())]
+    Protocol {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong.
+        fault: MessageFault,
+    },
+    /// The region cannot be mapped, or is not what was agreed on.
+    #[error("the memory of the service at {}: {source}", path.display())]
+    Session {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong.
+        source: RemoteError,
+    },
+}
+
+impl AttachError {
+    /// The number of the kernel's that is nearest.
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        let errno = match self {
+            Self::Connect { source, .. } => {
+                return source.raw_os_error().unwrap_or_else(|| Errno::CONNREFUSED.raw_os_error());
+            }
+            Self::Refused { code: RefusalCode::Policy, .. } => Errno::ACCESS,
+            Self::Refused { code: RefusalCode::Busy | RefusalCode::Sessions, .. } => Errno::AGAIN,
+            Self::Refused { code: RefusalCode::Resources, .. } => Errno::NOMEM,
+            Self::Refused { .. } | Self::Protocol { .. } => Errno::PROTO,
+            Self::Silent { .. } => Errno::TIMEDOUT,
+            Self::Session { .. } => Errno::NOMEM,
+        };
+        errno.raw_os_error()
+    }
+}
+
+/// A failure without its path.
+enum Failure {
+    Connect(io::Error),
+    Refused(RefusalCode, String),
+    Silent,
+    Protocol(MessageFault),
+    Session(RemoteError),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Connect(error)
+    }
+}
+
+impl From<MessageFault> for Failure {
+    fn from(fault: MessageFault) -> Self {
+        Self::Protocol(fault)
+    }
+}
+
+/// Attaches to the daemon that listens at `path`: a session of `wanted` sizes at most, for the
+/// calling thread's channel. Waits while too many handshakes are in progress there.
+///
+/// # Errors
+/// [`AttachError`].
+pub fn attach(path: &Path, name: &str, wanted: &SessionSizes) -> Result<RemoteClient, AttachError> {
+    let deadline = Instant::now() + ATTACH_TIME;
+    loop {
+        let failure = match attempt(path, &AttachHello::new(name, *wanted), deadline) {
+            Ok(client) => return Ok(client),
+            Err(failure) => failure,
+        };
+        let is_busy = match &failure {
+            Failure::Refused(code, _) => *code == RefusalCode::Busy,
+            // The queue of the listening socket is full.
+            Failure::Connect(source) => source.kind() == io::ErrorKind::WouldBlock,
+            _ => false,
+        };
+        if is_busy && Instant::now() + ATTACH_RETRY < deadline {
+            std::thread::sleep(ATTACH_RETRY);
+            continue;
+        }
+        let path = path.to_owned();
+        return Err(match failure {
+            Failure::Connect(source) => AttachError::Connect { path, source },
+            Failure::Refused(code, sentence) => AttachError::Refused { path, code, sentence },
+            Failure::Silent => AttachError::Silent { path },
+            Failure::Protocol(fault) => AttachError::Protocol { path, fault },
+            Failure::Session(source) => AttachError::Session { path, source },
+        });
+    }
+}
+
+fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<RemoteClient, Failure> {
+    let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.map_err(io::Error::from)?;
+    connect(&socket, &address).map_err(io::Error::from)?;
+    send(socket.as_fd(), &hello.encode(), &[])?;
+    let MessageWithFds { bytes, fds } = answer(&socket, deadline)?;
+    let welcome = match HelloAnswer::decode(&bytes)? {
+        HelloAnswer::Welcome(welcome) => welcome,
+        HelloAnswer::Refused(refused) => {
+            return Err(Failure::Refused(refused.code, refused.sentence));
+        }
+    };
+    welcome.check(hello)?;
+    let Ok([region, bell]) = <[OwnedFd; 2]>::try_from(fds) else {
+        return Err(MessageFault::Value("the number of descriptors").into());
+    };
+    let Welcome { version, sizes, description, .. } = welcome;
+    let ready = encode_ready(version);
+    let control = socket.try_clone().map_err(Failure::Connect)?;
+    let client = attach_client(&sizes, SessionFds { region, bell }, &description, control);
+    let client = client.map_err(Failure::Session)?;
+    send(socket.as_fd(), &ready, &[])?;
+    Ok(client)
+}
+
+/// The next message.
+fn answer(socket: &OwnedFd, deadline: Instant) -> Result<MessageWithFds, Failure> {
+    loop {
+        match receive(socket.as_fd())? {
+            Reception::Message(message) => return Ok(message),
+            Reception::Nothing => {}
+            // It closes the socket of a client that it refuses after a full second.
+            Reception::Closed => return Err(Failure::Silent),
+            Reception::Oversized => return Err(MessageFault::Length.into()),
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left == Duration::ZERO {
+            return Err(Failure::Silent);
+        }
+        match wait_readable([Some(socket.as_fd())], Some(left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Failure::Connect(errno.into())),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The daemon's control socket: accepts clients, does handshakes, and notices the end of sessions.
+//!
+//! A thin layer: messages are in `message.rs`, bounds in `handshakes.rs`, and what a session is in
+//! the daemon is behind [`SessionHost`].
+//!
+//! Read first: epoll(7), unix(7), pidfd_open(2).
+//!
+//! Invariants
+//! - No call but the wait blocks, and a wait ends when the oldest handshake expires.
+//! - What a client sends ends at worst its own handshake or session.
+//! - A session ends when its control socket is closed or when its process has ended, whichever is
+//!   first: a forked child may hold a copy of the socket, and a process may live on without its
+//!   channel.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use megapipe_link::{BoundPath, PeerProcess};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socket_with};
+
+use super::handshakes::Handshakes;
+use super::message::{
+    AgreedLimits, AttachHello, RECORD_BYTES, RefusalCode, Refused, Welcome, decode_ready,
+};
+use super::message_socket::{MessageWithFds, Reception, receive, send};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_WAIT, CONTROL_BACKLOG};
+use crate::remote::SessionFds;
+use crate::session_sizes::SessionSizes;
+
+/// The client that a session is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// Its process.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Name of the program, as it names itself.
+    pub name: String,
+}
+
+/// A session that was created for a client.
+#[derive(Debug)]
+pub struct OpenedSession {
+    /// Agreed sizes: at most the wanted ones, with receive buffers as large as wanted.
+    pub sizes: SessionSizes,
+    /// Limits.
+    pub limits: AgreedLimits,
+    /// Description of its server.
+    pub description: Vec<u8>,
+    /// The client's descriptors.
+    pub fds: SessionFds,
+}
+
+/// What owns the sessions of a daemon. A session is named by a key of the control server's.
+pub trait SessionHost {
+    /// Creates a session, which does not begin yet.
+    ///
+    /// # Errors
+    /// A refusal that names the rule.
+    fn open(
+        &mut self,
+        key: u64,
+        client: &ClientIdentity,
+        wanted: &SessionSizes,
+    ) -> Result<OpenedSession, Refused>;
+
+    /// The client has mapped the region: the session begins.
+    fn begin(&mut self, key: u64);
+
+    /// The client is gone, or breaks the protocol. Not called after [`SessionHost::next_ended`]
+    /// has returned the session.
+    fn end(&mut self, key: u64);
+
+    /// Readable when sessions may have ended by themselves.
+    fn ended_fd(&self) -> BorrowedFd<'_>;
+
+    /// A session that has ended by itself, and why.
+    fn next_ended(&mut self) -> Option<(u64, String)>;
+
+    /// Shows a line to the administrator.
+    fn notice(&mut self, line: &str);
+}
+
+enum ClientState {
+    AwaitsHello,
+    AwaitsReady { version: u16 },
+    InSession,
+}
+
+struct ClientEntry {
+    socket: OwnedFd,
+    process: PeerProcess,
+    name: String,
+    state: ClientState,
+}
+
+/// The control socket with its clients.
+pub struct ControlServer<H> {
+    listener: OwnedFd,
+    _path: BoundPath,
+    epoll: OwnedFd,
+    clients: HashMap<u64, ClientEntry>,
+    handshakes: Handshakes,
+    next_key: u64,
+    /// No client is accepted until then: descriptors had run out.
+    paused_until: Option<Instant>,
+    host: H,
+}
+
+/// Keys of what is no client.
+const LISTENER: u64 = 0;
+const ENDED: u64 = 1;
+const STOP: u64 = 2;
+const FIRST_CLIENT: u64 = 3;
+/// Events that a wait returns at once.
+const EVENTS_PER_WAIT: usize = 64;
+
+/// A client's socket, and its process, in the data of an event.
+const fn socket_of(key: u64) -> epoll::EventData {
+    epoll::EventData::new_u64(key * 2)
+}
+
+const fn process_of(key: u64) -> epoll::EventData {
+    epoll::EventData::new_u64(key * 2 + 1)
+}
+
+impl<H: SessionHost> ControlServer<H> {
+    /// Listens at `path`, which any user may connect to; who gets a session is the host's decision.
+    /// The socket of a dead daemon is replaced.
+    ///
+    /// # Errors
+    /// As [`BoundPath::listen`]; what the kernel says.
+    pub fn listen(path: &Path, host: H) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let bound = BoundPath::listen(listener.as_fd(), path, CONTROL_BACKLOG)?;
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, socket_of(LISTENER), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, host.ended_fd(), socket_of(ENDED), epoll::EventFlags::IN)?;
+        Ok(Self {
+            listener,
+            _path: bound,
+            epoll,
+            clients: HashMap::new(),
+            handshakes: Handshakes::default(),
+            next_key: FIRST_CLIENT,
+            paused_until: None,
+            host,
+        })
+    }
+
+    /// Serves clients until `stop` is readable.
+    ///
+    /// # Errors
+    /// What the kernel says to epoll_wait(2).
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        epoll::add(&self.epoll, stop, socket_of(STOP), epoll::EventFlags::IN)?;
+        loop {
+            let timeout = self.patience().and_then(|it| Timespec::try_from(it).ok());
+            let mut events = Vec::with_capacity(EVENTS_PER_WAIT);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            for event in &events {
+                let data = event.data.u64();
+                match data / 2 {
+                    STOP => return Ok(()),
+                    LISTENER => self.accept_clients(),
+                    ENDED => self.drop_ended(),
+                    key if data % 2 == 0 => self.on_socket(key),
+                    key => self.drop_client(key, None),
+                }
+            }
+            self.on_time(Instant::now());
+        }
+    }
+
+    /// Time until a deadline.
+    fn patience(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let pause = self.paused_until.map(|until| until.saturating_duration_since(now));
+        self.handshakes.patience(now).into_iter().chain(pause).min()
+    }
+
+    fn on_time(&mut self, now: Instant) {
+        while let Some(key) = self.handshakes.next_expired(now) {
+            self.drop_client(key, Some("its handshake took longer than a second"));
+        }
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+            let (epoll, listener) = (&self.epoll, &self.listener);
+            // It was added before, with the same flags.
+            let _ = epoll::add(epoll, listener, socket_of(LISTENER), epoll::EventFlags::IN);
+        }
+    }
+
+    fn accept_clients(&mut self) {
+        for _ in 0..ACCEPTS_PER_WAIT {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.begin_handshake(socket),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => {
+                    // No descriptor or memory is left: the clients wait in the backlog.
+                    self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+                    let _ = epoll::delete(&self.epoll, &self.listener);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn begin_handshake(&mut self, socket: OwnedFd) {
+        // A client that has ended meanwhile needs no answer.
+        let Ok(process) = PeerProcess::of(socket.as_fd()) else { return };
+        let key = self.next_key;
+        if let Err(limit) = self.handshakes.begin(key, process.uid, Instant::now()) {
+            refuse(&socket, &Refused::new(RefusalCode::Busy, &limit.to_string()));
+            return;
+        }
+        self.next_key += 1;
+        let flags = epoll::EventFlags::IN;
+        let added = epoll::add(&self.epoll, &socket, socket_of(key), flags)
+            .and_then(|()| epoll::add(&self.epoll, &process.pidfd, process_of(key), flags));
+        if added.is_err() {
+            self.handshakes.end(key);
+            return;
+        }
+        let (name, state) = (String::new(), ClientState::AwaitsHello);
+        self.clients.insert(key, ClientEntry { socket, process, name, state });
+    }
+
+    fn on_socket(&mut self, key: u64) {
+        let Some(client) = self.clients.get(&key) else { return };
+        let message = match receive(client.socket.as_fd()) {
+            Ok(Reception::Nothing) => return,
+            Ok(Reception::Message(message)) => message,
+            Ok(Reception::Closed) => return self.drop_client(key, None),
+            Ok(Reception::Oversized) => {
+                return self.drop_client(key, Some("a message or its descriptors were too many"));
+            }
+            Err(_) => return self.drop_client(key, None),
+        };
+        // Descriptors that no message of a client has are closed here.
+        let MessageWithFds { bytes, fds: _ } = message;
+        match client.state {
+            ClientState::AwaitsHello => self.on_hello(key, &bytes),
+            ClientState::AwaitsReady { version } => match decode_ready(&bytes, version) {
+                Ok(()) => self.begin_session(key),
+                Err(fault) => self.drop_client(key, Some(&fault.to_string())),
+            },
+            // This version has no messages within a session.
+            ClientState::InSession => self.drop_client(key, Some("it sent an unknown message")),
+        }
+    }
+
+    fn on_hello(&mut self, key: u64, bytes: &[u8]) {
+        match self.open_session(key, bytes) {
+            Ok(()) => {}
+            Err(refused) => {
+                if let Some(client) = self.clients.get(&key) {
+                    refuse(&client.socket, &refused);
+                }
+                let why = refused.sentence;
+                self.drop_client(key, Some(&why));
+            }
+        }
+    }
+
+    /// Creates the session that a HELLO asks for, and sends the WELCOME.
+    fn open_session(&mut self, key: u64, bytes: &[u8]) -> Result<(), Refused> {
+        let Some(client) = self.clients.get_mut(&key) else { return Ok(()) };
+        let hello = AttachHello::decode(bytes);
+        let hello = hello.map_err(|it| Refused::new(RefusalCode::Hello, &it.to_string()))?;
+        let version = hello.negotiate()?;
+        client.name.clone_from(&hello.name);
+        let PeerProcess { pid, uid, gid, .. } = client.process;
+        let identity = ClientIdentity { pid, uid, gid, name: hello.name };
+        let opened = self.host.open(key, &identity, &hello.sizes)?;
+        client.state = ClientState::AwaitsReady { version };
+        let OpenedSession { sizes, limits, description, fds } = opened;
+        let record_bytes = RECORD_BYTES;
+        let welcome = Welcome { version, record_bytes, sizes, limits, description };
+        let sent =
+            send(client.socket.as_fd(), &welcome.encode(), &[fds.region.as_fd(), fds.bell.as_fd()]);
+        if sent.is_err() {
+            self.drop_client(key, None);
+        }
+        Ok(())
+    }
+
+    fn begin_session(&mut self, key: u64) {
+        self.handshakes.end(key);
+        if let Some(client) = self.clients.get_mut(&key) {
+            client.state = ClientState::InSession;
+            self.host.begin(key);
+        }
+    }
+
+    /// The client's handshake or session is over.
+    fn drop_client(&mut self, key: u64, why: Option<&str>) {
+        let Some(client) = self.remove(key) else { return };
+        if !matches!(client.state, ClientState::AwaitsHello) {
+            self.host.end(key);
+        }
+        if let Some(why) = why {
+            let PeerProcess { pid, uid, .. } = client.process;
+            let name = client.name;
+            self.host.notice(&format!("process {pid} ({name}) of user {uid} was refused: {why}"));
+        }
+    }
+
+    fn remove(&mut self, key: u64) -> Option<ClientEntry> {
+        let client = self.clients.remove(&key)?;
+        self.handshakes.end(key);
+        // Both were added; closing them would do as well, but for copies in other processes.
+        let _ = epoll::delete(&self.epoll, &client.socket);
+        let _ = epoll::delete(&self.epoll, &client.process.pidfd);
+        Some(client)
+    }
+
+    /// Removes sessions that the shards have ended.
+    fn drop_ended(&mut self) {
+        while let Some((key, why)) = self.host.next_ended() {
+            let Some(client) = self.remove(key) else { continue };
+            let (PeerProcess { pid, uid, .. }, name) = (client.process, client.name);
+            let line = format!("the session of process {pid} ({name}) of user {uid} ended: {why}");
+            self.host.notice(&line);
+        }
+    }
+
+    /// Number of clients, those in a handshake included.
+    #[must_use]
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// The owner of the sessions.
+    pub const fn host(&mut self) -> &mut H {
+        &mut self.host
+    }
+}
+
+/// Sends a refusal. A client that does not read it gets none.
+fn refuse(socket: &OwnedFd, refused: &Refused) {
+    match send(socket.as_fd(), &refused.encode(), &[]) {
+        Err(error) if error.kind() != ErrorKind::WouldBlock => {}
+        _ => {}
+    }
+}

@@ -1,0 +1,359 @@
+//! Handshakes over real sockets: an honest client, and each way to break the protocol.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use megapipe_link::{PairConfig, pair};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::message_socket::{Reception, receive, send};
+use super::*;
+use crate::limits::{HANDSHAKE_TIME, HANDSHAKES_OF_USER_MAX};
+use crate::link_server::Frames;
+use crate::remote::{RemoteClient, ServerHalf, describe_server};
+use crate::server::Server;
+use crate::session_sizes::SessionSizes;
+use crate::sleep::wait_readable;
+use crate::{RemoteConfig, ServerConfig};
+
+/// Longer than any wait here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the host was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Asked {
+    Opened(ClientIdentity),
+    Begun,
+    Ended,
+    Notice(String),
+}
+
+/// A host whose sessions have no server.
+struct EmptyHost {
+    asked: Sender<Asked>,
+    halves: HashMap<u64, ServerHalf>,
+    ended: OwnedFd,
+    description: Vec<u8>,
+}
+
+impl SessionHost for EmptyHost {
+    fn open(
+        &mut self,
+        key: u64,
+        client: &ClientIdentity,
+        wanted: &SessionSizes,
+    ) -> Result<OpenedSession, Refused> {
+        let _ = self.asked.send(Asked::Opened(client.clone()));
+        if client.name == "unwelcome" {
+            return Err(Refused::new(RefusalCode::Sessions, "no shard is free (limit 0)"));
+        }
+        let (half, fds) = wanted.create().expect("memory");
+        self.halves.insert(key, half);
+        let limits = AgreedLimits { connections: 8, connecting: 8, listeners: 8, endpoints: 8 };
+        let description = self.description.clone();
+        Ok(OpenedSession { sizes: *wanted, limits, description, fds })
+    }
+
+    fn begin(&mut self, _key: u64) {
+        let _ = self.asked.send(Asked::Begun);
+    }
+
+    fn end(&mut self, key: u64) {
+        self.halves.remove(&key);
+        let _ = self.asked.send(Asked::Ended);
+    }
+
+    fn ended_fd(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
+    }
+
+    fn next_ended(&mut self) -> Option<(u64, String)> {
+        None
+    }
+
+    fn notice(&mut self, line: &str) {
+        let _ = self.asked.send(Asked::Notice(line.to_owned()));
+    }
+}
+
+/// A control server on a thread, at a path of its own.
+struct Daemon {
+    folder: PathBuf,
+    asked: Receiver<Asked>,
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("mp-attach-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (asked, asking) = channel();
+        let event = || eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+        let (halves, ended) = (HashMap::new(), event());
+        let host = EmptyHost { asked, halves, ended, description: description() };
+        let mut server = ControlServer::listen(&folder.join("socket"), host).expect("it is free");
+        let stop = event();
+        let stopped = stop.try_clone().expect("a descriptor");
+        let run = move || server.run(stopped.as_fd()).expect("epoll works");
+        let thread = Some(std::thread::spawn(run));
+        Self { folder, asked: asking, stop, thread }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("socket")
+    }
+
+    fn next(&self) -> Asked {
+        self.asked.recv_timeout(PATIENCE).expect("the host is asked for something")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        let _ = self.thread.take().map(JoinHandle::join);
+        assert!(!self.path().exists(), "it removes its socket");
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+/// The description of a server that is gone.
+fn description() -> Vec<u8> {
+    let (link, _other) = pair(&PairConfig::default()).expect("a pair");
+    let config = ServerConfig {
+        addresses: vec![(IpAddr::from([10, 0, 0, 1]), 24)],
+        ..ServerConfig::default()
+    };
+    let (half, _fds) = SessionSizes::LEAST.create().expect("memory");
+    let frames = Frames::Queue(Box::new(link));
+    let server = Server::new(frames, &config, half.memory, config.clock.now()).expect("a server");
+    describe_server(&server, &config)
+}
+
+fn attach_to(path: &Path, name: &str) -> Result<RemoteClient, AttachError> {
+    attach(path, name, &SessionSizes::LEAST)
+}
+
+fn connected(path: &Path) -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.expect("a socket");
+    connect(&socket, &SocketAddrUnix::new(path).expect("a short path")).expect("it listens");
+    socket
+}
+
+/// What the daemon sends next. `None`: it has closed the connection.
+fn answer(socket: &OwnedFd) -> Option<Vec<u8>> {
+    wait_readable([Some(socket.as_fd())], Some(PATIENCE)).expect("no signal");
+    match receive(socket.as_fd()).expect("it can be read") {
+        Reception::Message(message) => Some(message.bytes),
+        Reception::Closed => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hello() -> Vec<u8> {
+    AttachHello::new("test", SessionSizes::LEAST).encode()
+}
+
+#[test]
+fn session_begins_with_ready_and_ends_with_its_client() {
+    let daemon = Daemon::start("session");
+    let mut client = attach_to(&daemon.path(), "test").expect("it is welcome");
+    let pid = std::process::id();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let identity = ClientIdentity { pid, uid, gid, name: "test".to_owned() };
+    assert_eq!(daemon.next(), Asked::Opened(identity));
+    assert_eq!(daemon.next(), Asked::Begun);
+    assert_eq!(client.caps().driver, "pair");
+    client.check().expect("it lives");
+    drop(client);
+    assert_eq!(daemon.next(), Asked::Ended);
+}
+
+#[test]
+fn end_of_the_daemon_ends_the_session() {
+    let daemon = Daemon::start("gone");
+    let mut client = attach_to(&daemon.path(), "test").expect("it is welcome");
+    let path = daemon.path();
+    drop(daemon);
+    // Nothing in the region says that the server has ended: its process is gone.
+    let start = Instant::now();
+    while client.arm() {
+        assert!(start.elapsed() < PATIENCE, "the bell's other end is closed");
+        wait_readable([Some(client.wait_fd())], Some(PATIENCE)).expect("no signal");
+        client.wake_up();
+    }
+    assert!(client.check().is_err());
+    let error = attach_to(&path, "test").err().expect("there is no daemon");
+    assert!(matches!(error, AttachError::Connect { .. }), "{error}");
+    assert!(error.to_string().contains(path.to_str().expect("text")), "{error}");
+    assert_eq!(error.raw_os_error(), rustix::io::Errno::NOENT.raw_os_error());
+}
+
+#[test]
+fn refusal_reaches_the_client_with_its_sentence() {
+    let daemon = Daemon::start("refusal");
+    let error = attach_to(&daemon.path(), "unwelcome").err().expect("it is refused");
+    let AttachError::Refused { code, sentence, .. } = &error else { panic!("{error}") };
+    assert_eq!((*code, &**sentence), (RefusalCode::Sessions, "no shard is free (limit 0)"));
+    assert_eq!(error.raw_os_error(), rustix::io::Errno::AGAIN.raw_os_error());
+}
+
+#[test]
+fn invalid_hello_is_refused_and_closed() {
+    let daemon = Daemon::start("hello");
+    let hello = hello();
+    let mut wrong_magic = hello.clone();
+    wrong_magic[0] = b'x';
+    let future =
+        AttachHello { versions: (7, 9), ..AttachHello::new("test", SessionSizes::LEAST) }.encode();
+    for (bytes, code) in [
+        (&hello[..hello.len() - 1], RefusalCode::Hello),
+        (&hello[..3], RefusalCode::Hello),
+        (&wrong_magic, RefusalCode::Hello),
+        (&encode_ready(1), RefusalCode::Hello),
+        (&future, RefusalCode::Version),
+    ] {
+        let socket = connected(&daemon.path());
+        send(socket.as_fd(), bytes, &[]).expect("it is sent");
+        let refused = HelloAnswer::decode(&answer(&socket).expect("an answer"));
+        let Ok(HelloAnswer::Refused(refused)) = refused else { panic!("{refused:?}") };
+        assert_eq!(refused.code, code, "{}", refused.sentence);
+        assert_eq!(answer(&socket), None, "it is closed");
+        let Asked::Notice(line) = daemon.next() else { panic!("no session was opened") };
+        assert!(line.contains("refused"), "{line}");
+    }
+    attach_to(&daemon.path(), "test").expect("others attach");
+}
+
+#[test]
+fn message_that_is_not_due_ends_handshake_and_session() {
+    let daemon = Daemon::start("due");
+    for begins in [false, true] {
+        let socket = connected(&daemon.path());
+        send(socket.as_fd(), &hello(), &[]).expect("it is sent");
+        answer(&socket).expect("a welcome");
+        assert!(matches!(daemon.next(), Asked::Opened(_)));
+        if begins {
+            send(socket.as_fd(), &encode_ready(1), &[]).expect("it is sent");
+            assert_eq!(daemon.next(), Asked::Begun);
+        }
+        // The second HELLO.
+        send(socket.as_fd(), &hello(), &[]).expect("it is sent");
+        assert_eq!(answer(&socket), None);
+        assert_eq!(daemon.next(), Asked::Ended);
+        assert!(matches!(daemon.next(), Asked::Notice(_)));
+    }
+    let socket = connected(&daemon.path());
+    send(socket.as_fd(), &hello(), &[]).expect("it is sent");
+    answer(&socket).expect("a welcome");
+    send(socket.as_fd(), &encode_ready(2), &[]).expect("it is sent");
+    assert_eq!(answer(&socket), None, "another version than was agreed on");
+}
+
+#[test]
+fn unexpected_descriptors_are_closed() {
+    let daemon = Daemon::start("descriptors");
+    let socket = connected(&daemon.path());
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    send(socket.as_fd(), &hello(), &[writer.as_fd()]).expect("it is sent");
+    answer(&socket).expect("a welcome: they were not asked for, and are ignored");
+    drop(writer);
+    assert_eq!(reader.read(&mut [0]).expect("a pipe"), 0, "the daemon holds no copy");
+}
+
+#[test]
+fn oversized_message_ends_the_handshake() {
+    let daemon = Daemon::start("oversized");
+    let socket = connected(&daemon.path());
+    send(socket.as_fd(), &[0; 20_000], &[]).expect("it is sent");
+    assert_eq!(answer(&socket), None);
+    assert!(matches!(daemon.next(), Asked::Notice(_)));
+}
+
+#[test]
+fn half_handshakes_are_bounded_and_expire() {
+    let daemon = Daemon::start("half");
+    let half: Vec<_> = (0..HANDSHAKES_OF_USER_MAX).map(|_| connected(&daemon.path())).collect();
+    let more = connected(&daemon.path());
+    let refused = HelloAnswer::decode(&answer(&more).expect("an answer"));
+    let Ok(HelloAnswer::Refused(refused)) = refused else { panic!("{refused:?}") };
+    assert_eq!(refused.code, RefusalCode::Busy);
+    // An honest client tries again until there is room: within two times of a handshake.
+    let start = Instant::now();
+    attach_to(&daemon.path(), "test").expect("it gets in");
+    assert!(start.elapsed() >= HANDSHAKE_TIME / 4, "they were in the way");
+    for socket in &half {
+        assert_eq!(answer(socket), None, "it is closed without an answer");
+    }
+}
+
+#[test]
+fn daemon_of_another_protocol_is_an_error() {
+    let folder = std::env::temp_dir().join(format!("mp-attach-{}-liar", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("socket");
+    let flags = SocketFlags::CLOEXEC;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let listener = listener.expect("a socket");
+    let bound = megapipe_link::BoundPath::listen(listener.as_fd(), &path, 8).expect("it is free");
+    let sizes = SessionSizes::LEAST;
+    let limits = AgreedLimits { connections: 1, connecting: 1, listeners: 1, endpoints: 1 };
+    let welcome = Welcome {
+        version: 1,
+        record_bytes: RECORD_BYTES,
+        sizes,
+        limits,
+        description: description(),
+    };
+    let (_half, fds) = sizes.create().expect("memory");
+    let larger = SessionSizes { receive_buffers: 9, ..sizes };
+    let other_region = SessionSizes { small_sends: 900, ..sizes }.create().expect("memory").1;
+    let both = [fds.region.as_fd(), fds.bell.as_fd()];
+    let answers: [(Vec<u8>, &[BorrowedFd<'_>]); 7] = [
+        (b"nonsense".to_vec(), &[]),
+        (hello(), &[]),
+        (welcome.encode(), &[]),
+        (welcome.encode(), &both[..1]),
+        (Welcome { sizes: larger, ..welcome.clone() }.encode(), &both),
+        (Welcome { description: vec![1], ..welcome.clone() }.encode(), &both),
+        (welcome.encode(), &[other_region.region.as_fd(), fds.bell.as_fd()]),
+    ];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (bytes, fds) in &answers {
+                let client = rustix::net::accept(&listener).expect("a client comes");
+                send(client.as_fd(), bytes, fds).expect("it is sent");
+                // Until the client has read it.
+                let _ = wait_readable([Some(client.as_fd())], Some(PATIENCE));
+                let _ = receive(client.as_fd());
+                let _ = wait_readable([Some(client.as_fd())], Some(PATIENCE));
+            }
+        });
+        for number in 0..answers.len() {
+            let error = attach_to(&path, "test").err().expect("no correct daemon answers so");
+            let is_expected =
+                matches!(error, AttachError::Protocol { .. } | AttachError::Session { .. });
+            assert!(is_expected, "{number}: {error}");
+        }
+    });
+    drop(bound);
+    let _ = std::fs::remove_dir(&folder);
+}
+
+/// The sizes of a session between threads are in range.
+#[test]
+fn sizes_of_threads_are_in_range() {
+    let config = RemoteConfig { core: None, receive_bytes: 4_096, receive_buffers: 1 << 20 };
+    let sizes = SessionSizes::of(config.receive_bytes, config.receive_buffers);
+    assert_eq!(sizes.check(), Ok(()));
+}

@@ -1,0 +1,25 @@
+//! Messages of the handshake with a daemon: whatever is accepted is written back as the same bytes,
+//! and no length leads to a large allocation.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use megapipe_service::attach::{AttachHello, HelloAnswer, VERSIONS, decode_ready, encode_ready};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(hello) = AttachHello::decode(bytes) {
+        // What a newer client adds is not kept.
+        if hello.versions.1 <= VERSIONS.1 {
+            assert_eq!(hello.encode(), bytes);
+        }
+        let _ = hello.negotiate();
+    }
+    match HelloAnswer::decode(bytes) {
+        Ok(HelloAnswer::Welcome(welcome)) => assert_eq!(welcome.encode(), bytes),
+        // A code of a newer daemon is not kept.
+        Ok(HelloAnswer::Refused(refused)) => assert_eq!(refused.encode().len(), bytes.len()),
+        Err(_) => {}
+    }
+    if decode_ready(bytes, 1).is_ok() {
+        assert_eq!(encode_ready(1), bytes);
+    }
+});
