@@ -37,7 +37,7 @@ fn upload(host: &Host, loss: Loss, address: &str) {
     drop(stream);
     let verdict = server.finish();
     verdict.expect_no_reset(loss);
-    assert!(verdict.segments > 10, "{verdict:?}");
+    verdict.expect_segments_above(10);
     assert_eq!(host.sha256(&arrived), host.sha256(&sent));
 }
 
@@ -60,6 +60,6 @@ pub(crate) fn what_we_send_arrives_whole(host: &Host) {
             std::fs::write(&arrived, &answer[head + 4..]).expect("a file");
             assert_eq!(host.sha256(&arrived), host.sha256(&sent));
         }
-        assert!(server.stop().segments > len(loss) / 1_448);
+        server.stop().expect_segments_above(len(loss) / 1_448);
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct Sender {
 /// What was seen.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
+    /// tshark has read the capture; without it nothing was seen, and nothing is expected.
+    pub(crate) was_read: bool,
     /// Frames that we sent.
     pub(crate) frames: usize,
     /// TCP segments among them.
@@ -80,6 +82,16 @@ impl Verdict {
     /// program before.
     pub(crate) fn expect_no_reset(&self, loss: Loss) {
         assert!(self.resets == 0 || loss != Loss(0), "{self:?}");
+    }
+
+    /// We sent more than `count` segments.
+    pub(crate) fn expect_segments_above(&self, count: usize) {
+        assert!(self.segments > count || !self.was_read, "more than {count}: {self:?}");
+    }
+
+    /// We reset something.
+    pub(crate) fn expect_reset(&self) {
+        assert!(self.resets > 0 || !self.was_read, "{self:?}");
     }
 }
 
@@ -217,7 +229,7 @@ fn wrong_in_itself(row: &[&str]) -> Option<&'static str> {
 
 /// Goes through what tshark printed; what is wrong, with the row.
 fn examine(mac: &str, rows: &str) -> Result<Verdict, String> {
-    let mut verdict = Verdict::default();
+    let mut verdict = Verdict { was_read: true, ..Verdict::default() };
     let mut streams: HashMap<u32, Stream> = HashMap::new();
     for line in rows.lines() {
         let row: Vec<&str> = line.split('\t').collect();

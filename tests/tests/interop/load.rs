@@ -65,7 +65,7 @@ pub(crate) fn our_load_gets_files_from_nginx(host: &Host) {
                 ],
             );
             let verdict = load.finish();
-            assert!(verdict.segments > 300, "{verdict:?}");
+            verdict.expect_segments_above(300);
             let text = fs::read_to_string(&json).expect("a result");
             let result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             assert!(result["completed"].as_u64() >= Some(300), "{text}");

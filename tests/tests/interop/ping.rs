@@ -16,7 +16,7 @@ pub(crate) fn linux_is_answered(host: &Host) {
         return;
     }
     let verdict = server.stop();
-    assert!(verdict.segments == 0 && verdict.frames >= 24, "{verdict:?}");
+    assert!(verdict.segments == 0 && (verdict.frames >= 24 || !verdict.was_read), "{verdict:?}");
 }
 
 /// Two pings, which have to be answered whole. ping compares what comes back with what it sent.
