@@ -13,7 +13,8 @@
 //! One trial gives one sample: the logarithm of the cost of spinning over the cost of sleeping. A
 //! trial is dropped if the load changed meanwhile, that is if the costs before and after differ
 //! much. The mean of the last samples and its standard error decide; near a tie spinning is kept,
-//! because it answers sooner.
+//! because it answers sooner. Where the server does more work per second while it spins, the tie is
+//! wider: sleeping has to save more than throughput is worth ([`RATE_WORTH`]).
 //!
 //! Trials are paid from a credit of time in the other way, which grows by a fiftieth of the time
 //! that passes. A new comparison spends it at once, until its samples are decisive. Later, one
@@ -70,6 +71,9 @@ const SAMPLE_MAX: f64 = 1.0;
 const SLEEP_ABOVE: f64 = 0.02;
 /// Spinning is chosen again if it costs less than so much more.
 const SPIN_BELOW: f64 = 0.0;
+/// What a gain in work per second is worth at most, as a logarithm of costs. Together with
+/// [`SLEEP_ABOVE`] it bounds what spinning may cost more than sleeping.
+const RATE_WORTH: f64 = 0.03;
 /// Costs in the same way that differ by more, as a logarithm, are of different loads: a factor of
 /// 1.5.
 const SAME_LOAD: f64 = 0.4;
@@ -81,19 +85,19 @@ enum Phase {
     Pause,
     MeasureBefore(Point),
     SettleOther {
-        before: f64,
+        before: WaitCost,
     },
     MeasureOther {
-        before: f64,
+        before: WaitCost,
         start: Point,
     },
     SettleOwn {
-        before: f64,
-        other: f64,
+        before: WaitCost,
+        other: WaitCost,
     },
     MeasureAfter {
-        before: f64,
-        other: f64,
+        before: WaitCost,
+        other: WaitCost,
         start: Point,
     },
 }
@@ -105,9 +109,31 @@ struct Point {
     usage: Usage,
 }
 
+/// What a measurement found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct WaitCost {
+    /// CPU time per unit of work, in nanoseconds.
+    cost: f64,
+    /// Units of work per nanosecond.
+    rate: f64,
+}
+
+impl WaitCost {
+    fn between(one: Self, other: Self) -> Self {
+        let cost = f64::midpoint(one.cost, other.cost);
+        Self { cost, rate: f64::midpoint(one.rate, other.rate) }
+    }
+
+    /// How much dearer this way is than `sleep`, as a logarithm, less what its gain in work per
+    /// second is worth.
+    fn excess_over(self, sleep: Self) -> f64 {
+        (self.cost / sleep.cost).ln() - (self.rate / sleep.rate).ln().clamp(0.0, RATE_WORTH)
+    }
+}
+
 /// How a measurement stands.
 enum Measured {
-    Cost(f64),
+    Done(WaitCost),
     /// Too little work so far.
     NotYet,
     /// Too little work for too long.
@@ -115,15 +141,16 @@ enum Measured {
 }
 
 impl Point {
-    /// The CPU time per unit of work since this point, in nanoseconds.
-    fn cost(self, now: Instant, usage: Usage) -> Measured {
+    /// What was used and done since this point.
+    fn measured(self, now: Instant, usage: Usage) -> Measured {
         let work = usage.work.saturating_sub(self.usage.work);
         let busy = usage.busy.saturating_sub(self.usage.busy);
-        if work < WORK_MIN || busy.is_zero() {
-            let is_over = now.since(self.at) >= MEASURE_MAX;
-            return if is_over { Measured::Never } else { Measured::NotYet };
+        let time = now.since(self.at);
+        if work < WORK_MIN || busy.is_zero() || time.is_zero() {
+            return if time >= MEASURE_MAX { Measured::Never } else { Measured::NotYet };
         }
-        Measured::Cost(busy.as_nanos() as f64 / work as f64)
+        let (busy, work, time) = (busy.as_nanos() as f64, work as f64, time.as_nanos() as f64);
+        Measured::Done(WaitCost { cost: busy / work, rate: work / time })
     }
 }
 
@@ -238,33 +265,33 @@ impl Comparison {
         let start = Point { at: now, usage };
         match self.phase {
             Phase::Pause => self.enter(now, Phase::MeasureBefore(start), MEASURE),
-            Phase::MeasureBefore(before) => match before.cost(now, usage) {
-                Measured::Cost(before) => {
-                    self.look_at_load(before);
+            Phase::MeasureBefore(before) => match before.measured(now, usage) {
+                Measured::Done(before) => {
+                    self.look_at_load(before.cost);
                     self.other_since = Some(now);
                     self.enter(now, Phase::SettleOther { before }, SETTLE);
                 }
-                cost => self.wait_for_work(now, &cost),
+                other => self.wait_for_work(now, &other),
             },
             Phase::SettleOther { before } => {
                 self.enter(now, Phase::MeasureOther { before, start }, MEASURE);
             }
-            Phase::MeasureOther { before, start } => match start.cost(now, usage) {
-                Measured::Cost(other) => {
+            Phase::MeasureOther { before, start } => match start.measured(now, usage) {
+                Measured::Done(other) => {
                     self.leave_other(now);
                     self.enter(now, Phase::SettleOwn { before, other }, SETTLE);
                 }
-                cost => self.wait_for_work(now, &cost),
+                other => self.wait_for_work(now, &other),
             },
             Phase::SettleOwn { before, other } => {
                 self.enter(now, Phase::MeasureAfter { before, other, start }, MEASURE);
             }
-            Phase::MeasureAfter { before, other, start } => match start.cost(now, usage) {
-                Measured::Cost(after) => {
+            Phase::MeasureAfter { before, other, start } => match start.measured(now, usage) {
+                Measured::Done(after) => {
                     self.judge(before, other, after);
                     self.pause(now);
                 }
-                cost => self.wait_for_work(now, &cost),
+                other => self.wait_for_work(now, &other),
             },
         }
     }
@@ -275,8 +302,8 @@ impl Comparison {
     }
 
     /// A measurement goes on, or is given up.
-    fn wait_for_work(&mut self, now: Instant, cost: &Measured) {
-        if matches!(cost, Measured::NotYet) {
+    fn wait_for_work(&mut self, now: Instant, measured: &Measured) {
+        if matches!(measured, Measured::NotYet) {
             self.until = now + MEASURE;
             return;
         }
@@ -314,13 +341,13 @@ impl Comparison {
     }
 
     /// Takes the sample of a trial, and chooses.
-    fn judge(&mut self, before: f64, other: f64, after: f64) {
-        if !is_alike(before, after) {
+    fn judge(&mut self, before: WaitCost, other: WaitCost, after: WaitCost) {
+        if !is_alike(before.cost, after.cost) {
             return;
         }
-        let own = f64::midpoint(before, after);
+        let own = WaitCost::between(before, after);
         let (spin, sleep) = if self.is_spinning { (own, other) } else { (other, own) };
-        self.samples.put((spin / sleep).ln());
+        self.samples.put(spin.excess_over(sleep));
         let Some((mean, error)) = self.samples.mean() else { return };
         let is_spinning =
             if self.is_spinning { mean - error <= SLEEP_ABOVE } else { mean + error < SPIN_BELOW };
@@ -365,15 +392,25 @@ mod tests {
         }
 
         /// Polls for a time; how long it spun of it. `cost`: CPU time per work, in nanoseconds.
-        fn run(&mut self, time: Duration, mut cost: impl FnMut(bool) -> u64) -> Duration {
+        fn run(&mut self, time: Duration, cost: impl FnMut(bool) -> u64) -> Duration {
+            self.run_at(time, |_| WORK, cost)
+        }
+
+        /// The same, with so much work per poll.
+        fn run_at(
+            &mut self,
+            time: Duration,
+            work: impl Fn(bool) -> u64,
+            mut cost: impl FnMut(bool) -> u64,
+        ) -> Duration {
             let (end, mut spun) = (self.now + time, Duration::ZERO);
             let poll = Duration::from_micros(100);
             while self.now < end {
                 let spins = self.comparison.spins();
                 spun += if spins { poll } else { Duration::ZERO };
                 self.now += poll;
-                self.usage.work += WORK;
-                self.usage.busy += Duration::from_nanos(cost(spins) * WORK);
+                self.usage.work += work(spins);
+                self.usage.busy += Duration::from_nanos(cost(spins) * work(spins));
                 if self.comparison.is_due(self.now) {
                     self.comparison.advance(self.now, Some(self.usage));
                 }
@@ -397,6 +434,21 @@ mod tests {
         let mut busy = Busy::new();
         let spun = busy.run(Duration::from_secs(60), |_| 20);
         assert!(busy.comparison.is_spinning && spun > Duration::from_secs(59), "{spun:?}");
+    }
+
+    #[test]
+    fn comparison_keeps_spinning_where_sleeping_loses_more_throughput_than_it_saves() {
+        let per_poll = |spins| if spins { 1_000 } else { 900 };
+        let half_a_second = Duration::from_millis(500);
+        let mut busy = Busy::new();
+        busy.run_at(half_a_second, per_poll, |spins| if spins { 104 } else { 100 });
+        assert!(busy.comparison.is_spinning, "a twentieth dearer, and a tenth more work");
+        let mut busy = Busy::new();
+        busy.run_at(half_a_second, |_| WORK, |spins| if spins { 104 } else { 100 });
+        assert!(!busy.comparison.is_spinning, "dearer, and no more work");
+        let mut busy = Busy::new();
+        busy.run_at(half_a_second, per_poll, |spins| if spins { 110 } else { 100 });
+        assert!(!busy.comparison.is_spinning, "much dearer");
     }
 
     #[test]
