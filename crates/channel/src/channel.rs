@@ -12,15 +12,10 @@
 use std::collections::TryReserveError;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{AddressFamily, SocketType};
 
-use crate::address::Address;
-use crate::address::sockaddr::RawAddress;
 use crate::any_driver::{self, AnyDriver};
 use crate::buffer::WriteBuf;
 use crate::completion::Unregistered;
@@ -30,19 +25,15 @@ use crate::cpu_mask::CpuMask;
 use crate::driver::Driver;
 #[cfg(not(feature = "local"))]
 use crate::error::MoveError;
-use crate::error::{
-    ConnectError, CreateError, ListenError, Misuse, NotTaken, RegisterError, SubmitError,
-};
+use crate::error::{CreateError, Misuse, NotTaken, RegisterError};
 use crate::handle::Handle;
 use crate::kernel::fork::ForkMark;
 use crate::kernel::sys;
 use crate::limits;
-use crate::options::{ConnectOptions, ListenOptions, OpenOptions, SocketKind};
 use crate::partition::{self, Inbox};
 use crate::report::{DriverKind, DriverReport};
 use crate::slot::{Extra, Kind, Listener, Phase};
 use crate::state::State;
-use crate::timers::Due;
 use crate::waker::Waker;
 
 /// Asynchronous operations in, completions out, for one thread.
@@ -230,7 +221,7 @@ impl Channel {
         self.listen_on_stack_too(index, Some(mask))
     }
 
-    fn attach(&mut self, index: u32) -> std::io::Result<()> {
+    pub(crate) fn attach(&mut self, index: u32) -> std::io::Result<()> {
         let attached = self.driver.attach(&mut self.state, index);
         if attached.is_err() {
             self.state.retire(index);
@@ -375,216 +366,6 @@ impl Channel {
         }
         let _ = before;
         Ok(())
-    }
-
-    /// Listens on an address. TCP with `share` (the default): the channel gets an accept queue of
-    /// its own, and other channels may listen on the same address. The handle is an lwsocket's:
-    /// `unregister` closes the socket.
-    ///
-    /// # Errors
-    /// [`ListenError`] names the step that the kernel refused.
-    pub fn listen(
-        &mut self,
-        address: &Address,
-        options: &ListenOptions,
-        cookie: u64,
-    ) -> Result<Handle, ListenError> {
-        self.check_fork()?;
-        #[cfg(feature = "local")]
-        if let Some(address) = self.stack_address(address) {
-            return self.listen_on_stack(address, options, cookie);
-        }
-        let is_inet = address.as_inet().is_some();
-        let connection = if is_inet { Kind::Tcp } else { Kind::UnixStream };
-        // Memory first: a socket that listens takes connections.
-        let extra =
-            sys::try_box(Extra::Listener(Listener::new(connection, options.backlog, None)))?;
-        let index = self.state.allocate(Kind::Listener, cookie)?;
-        let slot = self.state.slot(index);
-        slot.extra = Some(extra);
-        let listening = self.start_listening(index, address, options);
-        if listening.is_err() {
-            self.state.retire(index);
-            self.state.release(index);
-        }
-        listening.map(|()| self.state.handle(index))
-    }
-
-    /// Makes the socket of a listener's slot.
-    fn start_listening(
-        &mut self,
-        index: u32,
-        address: &Address,
-        options: &ListenOptions,
-    ) -> Result<(), ListenError> {
-        let nonblocking = self.report.driver == DriverKind::Epoll;
-        let is_shared = address.as_inet().is_some() && options.share && self.state.config.partition;
-        let (socket, membership) = if is_shared {
-            let (fd, membership) = partition::listen(address, options, &self.inbox, nonblocking)?;
-            (fd, Some(membership))
-        } else {
-            (sys::listening_socket(address, options, nonblocking)?, None)
-        };
-        let slot = self.state.slot(index);
-        slot.set_fd(socket);
-        if let Some(listener) = slot.listener() {
-            listener.membership = membership;
-        }
-        let watched = self.driver.attach(&mut self.state, index);
-        if let (Err(_), true, Some(socket)) = (&watched, is_shared, &self.state.slot(index).fd) {
-            partition::close(socket);
-        }
-        watched.map_err(|source| ListenError::Kernel { what: "watch", source })
-    }
-
-    /// Connects to an address; `Event::Connect` says when or why not. Writes and reads may be
-    /// queued before that.
-    ///
-    /// # Errors
-    /// [`ConnectError`] if the attempt could not even start.
-    pub fn connect(
-        &mut self,
-        address: &Address,
-        options: &ConnectOptions,
-        cookie: u64,
-    ) -> Result<Handle, ConnectError> {
-        self.check_fork()?;
-        self.state.admit()?;
-        #[cfg(feature = "local")]
-        if let Some(remote) = self.stack_address(address) {
-            return self.connect_on_stack(remote, options, cookie);
-        }
-        let nonblocking = self.report.driver == DriverKind::Epoll;
-        let socket = sys::connecting_socket(address, options, nonblocking)?;
-        self.start_connect(socket, address, options.timeout, cookie)
-    }
-
-    /// Connects a stream socket of the kernel that the program has made, bound and set up itself;
-    /// otherwise as [`Channel::connect`]. The socket is the channel's from now on, and its handle
-    /// an lwsocket's: `unregister` closes it.
-    ///
-    /// # Errors
-    /// [`ConnectError`] if the attempt could not even start; the socket is closed then.
-    pub fn connect_socket(
-        &mut self,
-        socket: OwnedFd,
-        address: &Address,
-        cookie: u64,
-    ) -> Result<Handle, ConnectError> {
-        self.check_fork()?;
-        self.state.admit()?;
-        if self.report.driver == DriverKind::Epoll {
-            sys::set_nonblocking(socket.as_fd(), true)
-                .map_err(|source| ConnectError::Kernel { what: "set O_NONBLOCK", source })?;
-        }
-        self.start_connect(socket, address, None, cookie)
-    }
-
-    fn start_connect(
-        &mut self,
-        socket: OwnedFd,
-        address: &Address,
-        timeout: Option<Duration>,
-        cookie: u64,
-    ) -> Result<Handle, ConnectError> {
-        let kind = if address.as_inet().is_some() { Kind::Tcp } else { Kind::UnixStream };
-        let connecting = Extra::Connecting { raw: RawAddress::new(address), abandoned: false };
-        let extra = sys::try_box(connecting)?;
-        self.state.reserve_deadline()?;
-        let index = self.state.allocate(kind, cookie)?;
-        let slot = self.state.slot(index);
-        slot.set_fd(socket);
-        slot.phase = Phase::Starting;
-        slot.extra = Some(extra);
-        self.attach(index).map_err(|source| ConnectError::Kernel { what: "watch", source })?;
-        if let Some(timeout) = timeout {
-            self.state.set_deadline(index, Instant::now().checked_add(timeout), Due::Connect);
-        }
-        self.driver.start_connect(&mut self.state, index);
-        Ok(self.state.handle(index))
-    }
-
-    /// Makes a datagram socket, bound if an address is given.
-    ///
-    /// # Errors
-    /// [`ListenError`] names the step that the kernel refused.
-    pub fn socket(
-        &mut self,
-        kind: SocketKind,
-        bind: Option<&Address>,
-        cookie: u64,
-    ) -> Result<Handle, ListenError> {
-        self.check_fork()?;
-        let (family, kind) = match kind {
-            SocketKind::Udp4 => (AddressFamily::INET, Kind::Udp),
-            SocketKind::Udp6 => (AddressFamily::INET6, Kind::Udp),
-            SocketKind::UnixDatagram => (AddressFamily::UNIX, Kind::UnixDatagram),
-        };
-        #[cfg(feature = "local")]
-        if kind == Kind::Udp && self.driver.local().is_some() {
-            return self.bind_on_stack(family == AddressFamily::INET6, bind, cookie);
-        }
-        let kernel = |what| move |source| ListenError::Kernel { what, source };
-        let nonblocking = self.report.driver == DriverKind::Epoll;
-        let socket =
-            sys::socket(family, SocketType::DGRAM, nonblocking).map_err(kernel("make a socket"))?;
-        if let Some(address) = bind {
-            sys::bind(socket.as_fd(), address).map_err(kernel("bind"))?;
-        }
-        let index = self.state.allocate(kind, cookie)?;
-        self.state.slot(index).set_fd(socket);
-        self.attach(index).map_err(kernel("watch"))?;
-        Ok(self.state.handle(index))
-    }
-
-    /// Opens a disk file; `Event::Open` says when or why not. Reads and writes may be queued
-    /// after that completion. The handle is an lwsocket's: `unregister` closes the file.
-    ///
-    /// # Errors
-    /// [`Misuse::InvalidPath`] for a path with a NUL byte.
-    pub fn open(
-        &mut self,
-        path: &Path,
-        options: &OpenOptions,
-        cookie: u64,
-    ) -> Result<Handle, SubmitError> {
-        use std::os::unix::ffi::OsStrExt;
-        self.check_fork()?;
-        let bytes = path.as_os_str().as_bytes();
-        if bytes.contains(&0) || bytes.len() >= libc::PATH_MAX as usize {
-            return Err(Misuse::InvalidPath.into());
-        }
-        self.state.admit()?;
-        let index = self.state.allocate(Kind::File, cookie)?;
-        self.state.slot(index).phase = Phase::Starting;
-        self.driver.start_open(&mut self.state, index, path.to_owned(), *options);
-        Ok(self.state.handle(index))
-    }
-
-    /// Sets a timer: first after `after`, then each `period` if one is given. `unregister`
-    /// cancels it; a one-shot timer's handle too has to be unregistered.
-    ///
-    /// # Errors
-    /// [`Misuse::InvalidDuration`] for a period of zero or a time beyond a thousand years.
-    pub fn timer(
-        &mut self,
-        after: Duration,
-        period: Option<Duration>,
-        cookie: u64,
-    ) -> Result<Handle, SubmitError> {
-        const LONGEST: Duration = Duration::from_secs(1000 * 366 * 86_400);
-        self.check_fork()?;
-        if after > LONGEST || period.is_some_and(|period| period.is_zero() || period > LONGEST) {
-            return Err(Misuse::InvalidDuration.into());
-        }
-        let at = Instant::now().checked_add(after).ok_or(Misuse::InvalidDuration)?;
-        self.state.reserve_deadline()?;
-        let extra = sys::try_box(Extra::Timer { period })?;
-        self.state.admit()?;
-        let index = self.state.allocate(Kind::Timer, cookie)?;
-        self.state.slot(index).extra = Some(extra);
-        self.state.set_deadline(index, Some(at), Due::Timer);
-        Ok(self.state.handle(index))
     }
 }
 

@@ -34,7 +34,7 @@
 //! of another channel, use after `fork` are errors by name ([`Misuse`]), apart from limits that a
 //! slow peer can reach ([`Limit`]); use from another thread does not compile.
 //!
-//! **Where to start reading**: `channel.rs`, `operations.rs` and `dispatch.rs` (the calls),
+//! **Where to start reading**: `channel.rs`, `endpoints.rs`, `operations.rs`, `dispatch.rs` (calls),
 //! `state.rs` (what an operation means), `driver.rs` (what a driver does), `any_driver.rs` (which
 //! one is chosen), `kernel/uring/` and `kernel/epoll/` (how each does it).
 //!
@@ -56,6 +56,7 @@ mod counters;
 mod cpu_mask;
 mod dispatch;
 mod driver;
+mod endpoints;
 mod error;
 mod error_chain;
 mod handle;
