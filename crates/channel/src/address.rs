@@ -18,6 +18,17 @@ use thiserror::Error;
 pub(crate) const UNIX_NAME_MAX: usize = 107;
 
 /// A socket's address.
+///
+/// # Examples
+/// ```
+/// use megapipe::Address;
+///
+/// let http: Address = "127.0.0.1:80".parse()?;
+/// assert_eq!(http.as_inet().map(|inet| inet.port()), Some(80));
+/// let local: Address = "unix:/run/megapipe.sock".parse()?;
+/// assert_eq!(local, Address::unix("/run/megapipe.sock")?);
+/// # Ok::<(), megapipe::AddressError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// IPv4 or IPv6 address and port.

@@ -16,9 +16,19 @@ use std::sync::Arc;
 
 use crate::kernel::pool::{Pool, PoolBuf, Span};
 
-/// Received bytes. Dereferences to a slice; empty means end of file. Dropping it returns the
-/// memory to the channel, so holding on to many of them starves receiving. It may be sent to
-/// another thread: dropped there, it returns the memory and wakes the channel.
+/// Received bytes. Dereferences to a slice; empty means end of file. Dropping it returns the memory
+/// to the channel: a program that keeps many of them leaves no memory for receiving. It may be sent
+/// to another thread: dropped there, it returns the memory and wakes the channel.
+///
+/// # Examples
+/// ```
+/// use megapipe::ReadBuf;
+///
+/// // Tests create one from bytes of their own; a program gets them from `Event::Read`.
+/// let mut body = ReadBuf::from(b"GET / HTTP/1.1\r\n\r\nbody".to_vec());
+/// let head = body.split_to(18);
+/// assert_eq!((&*head, &*body), (&b"GET / HTTP/1.1\r\n\r\n"[..], &b"body"[..]));
+/// ```
 pub struct ReadBuf(Span);
 
 impl ReadBuf {
@@ -61,9 +71,8 @@ impl ReadBuf {
         self.0.len() == 0
     }
 
-    /// A second view of the first `len` bytes; `self` keeps the rest.
-    ///
-    /// The two share the memory, which is free when both are gone.
+    /// Returns the first `len` bytes (or all) as a buffer of its own; `self` keeps the rest. Both
+    /// share the memory, which is free when both are dropped.
     pub fn split_to(&mut self, len: usize) -> Self {
         Self(self.0.split_to(len))
     }
@@ -114,8 +123,24 @@ impl fmt::Debug for ReadBuf {
     }
 }
 
-/// Memory to be filled and submitted. Starts empty and grows by appending; small ones come from
-/// the channel's pool, and what does not fit there moves to the heap.
+/// Memory to fill and submit. It starts empty and grows by appending. Small buffers come from the
+/// channel's pool; a buffer that outgrows it moves to the heap.
+///
+/// # Examples
+/// ```
+/// use megapipe::{Channel, Config};
+/// use std::io::Write;
+///
+/// let mut channel = Channel::create(Config::default())?;
+/// let mut buffer = channel.alloc(16);
+/// buffer.extend_from_slice(b"length: ");
+/// write!(buffer, "{}", 42)?;
+/// assert_eq!(&*buffer, b"length: 42");
+/// buffer.as_mut_slice()[0] = b'L';
+/// buffer.resize(6);
+/// assert_eq!(&*buffer, b"Length");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct WriteBuf {
     memory: WriteMemory,
 }
@@ -182,7 +207,7 @@ impl WriteBuf {
         self.len() == 0
     }
 
-    /// Bytes that fit before the memory has to move.
+    /// Returns the bytes that fit before the memory has to move.
     #[must_use]
     pub fn capacity(&self) -> usize {
         match &self.memory {
@@ -191,7 +216,7 @@ impl WriteBuf {
         }
     }
 
-    /// Appends. What is beyond the capacity moves the content to a larger piece of memory.
+    /// Appends bytes. Beyond the capacity, the content moves to a larger piece of memory.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         if let WriteMemory::Pool { buffer, len } = &mut self.memory {
             let room = buffer.bytes_mut().get_mut(*len..*len + bytes.len());
@@ -209,7 +234,7 @@ impl WriteBuf {
         }
     }
 
-    /// Lengthens (with zeros) or shortens to `len` bytes.
+    /// Extends with zeros, or shortens, to `len` bytes.
     pub fn resize(&mut self, len: usize) {
         if let WriteMemory::Pool { buffer, len: old } = &mut self.memory
             && len <= buffer.len()
@@ -229,7 +254,7 @@ impl WriteBuf {
         }
     }
 
-    /// The bytes appended so far, to be changed in place.
+    /// Returns the bytes appended so far, to change in place.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.memory {
             WriteMemory::Pool { buffer, len } => &mut buffer.bytes_mut()[..*len],
@@ -266,20 +291,32 @@ impl fmt::Debug for WriteBuf {
     }
 }
 
-/// What a write sends. The channel owns it from submission to completion.
+/// The bytes of a write. The channel owns it from submission to completion.
+///
+/// # Examples
+/// ```
+/// use megapipe::Payload;
+/// use std::sync::Arc;
+///
+/// let file: Arc<[u8]> = vec![b'x'; 1 << 20].into();
+/// // No copy: each of these shares the memory of `file`.
+/// let halves = [Payload::shared(file.clone(), 0..1 << 19), Payload::shared(file, 1 << 19..1 << 20)];
+/// assert_eq!(halves.map(|half| half.len()), [1 << 19; 2]);
+/// assert_eq!(Payload::from("text").as_slice(), b"text");
+/// ```
 #[non_exhaustive]
 pub enum Payload {
     /// Memory of the channel, filled by the program.
     Write(WriteBuf),
     /// Received bytes, sent on without a copy.
     Read(ReadBuf),
-    /// Memory handed over.
+    /// Memory of the program, passed by value.
     Vec(Vec<u8>),
     /// Constant bytes.
     Static(&'static [u8]),
-    /// A part of shared memory: sent without a copy, and to many peers at once if wished.
+    /// A part of shared memory: sent without a copy, possibly to many peers at once.
     Shared(Arc<[u8]>, Range<usize>),
-    /// A part of whatever owns bytes.
+    /// A part of the bytes of any owner.
     Owner(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
 }
 
@@ -297,7 +334,7 @@ impl Payload {
         Self::Shared(bytes, range)
     }
 
-    /// A part of what an owner holds. A range beyond the end is cut at the end.
+    /// A part of the bytes of an owner. A range beyond the end is cut at the end.
     #[must_use]
     pub fn owner(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Self {
         let range = clamp(range, (*owner).as_ref().len());

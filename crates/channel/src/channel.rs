@@ -38,12 +38,41 @@ use crate::waker::Waker;
 
 /// Asynchronous operations in, completions out, for one thread.
 ///
-/// Make it on the thread that uses it: it is neither `Send` nor `Sync` ([`crate::MovableChannel`]
-/// is for threads that take turns). After `fork`, every call
-/// in the child gives an error by name; make a new one there.
+/// Create it on the thread that uses it: it is neither `Send` nor `Sync`. [`crate::MovableChannel`]
+/// is for threads that use one channel in turn. After `fork`, every call in the child returns an
+/// error; the child creates a channel of its own.
 ///
-/// Dropping a channel closes its lwsockets and its registered descriptors, and hands what its
-/// partitioned listeners hold to their siblings.
+/// Dropping a channel closes its lwsockets and its registered descriptors. Connections that wait at
+/// its partitioned listeners go to the sibling listeners at the same address.
+///
+/// # Examples
+/// A connection is a handle. An operation on it returns at once, and `dispatch` returns its
+/// completion:
+/// ```
+/// use megapipe::{Accept, Channel, Config, Connection, Event, ListenOptions};
+/// use std::io::{Read, Write};
+///
+/// let mut channel = Channel::create(Config::default())?;
+/// let listener = channel.listen(&"127.0.0.1:0".parse()?, &ListenOptions::default(), 0)?;
+/// channel.accept(listener, Accept::lwsocket(1).first_read(4096))?;
+///
+/// let address = channel.local_address(listener)?.as_inet().expect("a TCP address");
+/// let mut client = std::net::TcpStream::connect(address)?;
+/// client.write_all(b"hello")?;
+/// loop {
+///     let done = channel.dispatch(None)?.expect("there is no time-out");
+///     match done.event {
+///         Event::Accept(accepted) => drop(accepted?),
+///         Event::Read(data) => channel.write(done.handle, data?)?,
+///         Event::Write(bytes) => break assert_eq!(bytes?, 5),
+///         other => panic!("unexpected: {other:?}"),
+///     }
+/// }
+/// let mut answer = [0; 5];
+/// client.read_exact(&mut answer)?;
+/// assert_eq!(&answer, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Channel {
     // Before `state`: the driver takes the kernel's hands off the buffers first.
     pub(crate) driver: AnyDriver,
@@ -58,11 +87,27 @@ pub struct Channel {
 
 /// Membership: what is in the channel.
 impl Channel {
-    /// Makes a channel for the calling thread. Tries what the kernel offers; does not block.
+    /// Creates a channel for the calling thread.
+    ///
+    /// Probes the kernel for io_uring unless [`Config::driver`] names a driver, pins the thread if
+    /// [`Config::core`] is set, and raises the process's soft limit of descriptors to its hard
+    /// limit. Does not block.
     ///
     /// # Errors
-    /// [`CreateError`] names the configuration's field that is wrong, the driver that was forced
-    /// and does not work here, or what the kernel refused.
+    /// [`CreateError`] names the field of the configuration that is out of range, the driver that
+    /// does not work here, or the resource that the kernel refused.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, CreateError, DriverChoice};
+    ///
+    /// let channel = Channel::create(Config::default().driver(DriverChoice::Epoll))?;
+    /// assert_eq!(channel.report().driver.name(), "epoll");
+    ///
+    /// let refused = Channel::create(Config::default().batch(0)).err().expect("a batch has a member");
+    /// assert!(matches!(refused, CreateError::Config { field: "batch", value: 0, .. }));
+    /// # Ok::<(), CreateError>(())
+    /// ```
     pub fn create(config: Config) -> Result<Self, CreateError> {
         let mut config = config.validated()?;
         if let Some(core) = config.core {
@@ -95,23 +140,39 @@ impl Channel {
         })
     }
 
-    /// Puts a descriptor of any kind into the channel: TCP, UDP or UNIX socket, listening or
-    /// connected, pipe, FIFO, terminal, signalfd, timerfd, eventfd, disk file.
+    /// Registers a descriptor of any kind: TCP, UDP or UNIX socket, listening or connected, pipe,
+    /// FIFO, terminal, signalfd, timerfd, eventfd, disk file. Does not block.
     ///
-    /// The channel owns the descriptor until `unregister` gives it back. With a `cpu_mask`, a
-    /// listening socket gets an accept queue of its own for connections that arrive on those
-    /// cores; the descriptor stays as the address's reservation.
+    /// The channel owns the descriptor until `unregister` returns it. With a `cpu_mask`, a
+    /// listening socket gets an accept queue of its own for connections that arrive on those cores;
+    /// the descriptor keeps the address reserved.
     ///
-    /// On the `local` back end our own stack listens at the port of a listening TCP socket: where
-    /// the link shares the host's address it takes the port over for what comes over its interface
-    /// (needs CAP_NET_ADMIN), elsewhere it listens at the same port of its own address. What else
-    /// reaches the socket is accepted from the kernel, by the same handle; a mask is about the
-    /// stack's shards as well. `unregister` gives the port back: connections on it stay, as far as
-    /// single flows can be told apart (256), and are reset beyond that. [`Channel::explain`] says
-    /// what is so.
+    /// On the `local` back end our own stack listens at the port of a registered listening TCP
+    /// socket, too. If the link shares the host's address, the stack takes over the port for the
+    /// link's interface (needs CAP_NET_ADMIN); otherwise it listens at the same port of its own
+    /// address. Connections over other interfaces are accepted from the kernel, by the same handle.
+    /// A mask applies to the stack's shards as well. `unregister` returns the port to the kernel:
+    /// up to 256 connections on it continue, further ones are reset. [`Channel::explain`] reports
+    /// which case applies.
     ///
     /// # Errors
     /// [`RegisterError`]; the descriptor is closed then.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::{io::Write, os::unix::net::UnixStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, mut peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 7, None)?;
+    /// channel.read(handle, 4096)?;
+    /// peer.write_all(b"hello")?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert_eq!((done.handle, done.cookie), (handle, 7));
+    /// assert!(matches!(done.event, Event::Read(Ok(data)) if *data == *b"hello"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn register(
         &mut self,
         fd: OwnedFd,
@@ -170,18 +231,33 @@ impl Channel {
         Ok(self.state.handle(index))
     }
 
-    /// Takes an established TCP connection of the kernel's over into the channel's own stack, in
-    /// the middle of whatever it does: what was not read yet, not sent and not acknowledged comes
-    /// along, and its peer notices nothing. The kernel's socket is gone then, without a segment,
-    /// even if others have a descriptor of it; the handle is an lwsocket's. [`Channel::to_fd`] goes
-    /// the other way.
+    /// Moves an established TCP connection from the kernel into the channel's own stack. Unread,
+    /// unsent and unacknowledged bytes move along, and the peer does not notice. [`Channel::to_fd`]
+    /// is the other direction.
     ///
-    /// Only on the `local` back end, on a link that shares the host's address (`packet`, `xdp`),
-    /// for a connection whose peer is reached over that link. Needs CAP_NET_ADMIN. Blocks for some
-    /// thirty system calls.
+    /// The kernel's socket is gone afterwards, without a segment, even if other descriptors refer
+    /// to it; the handle is an lwsocket. Needs the `local` back end on a link that shares the
+    /// host's address (`packet`, `xdp`), a peer that is reached over that link, and CAP_NET_ADMIN.
+    /// Blocks for about thirty system calls.
     ///
     /// # Errors
-    /// [`NotTaken`] gives the socket back as it was, and says why.
+    /// [`NotTaken`] returns the socket unchanged, with the reason.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, MoveError};
+    /// use std::net::{TcpListener, TcpStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let socket = TcpStream::connect(listener.local_addr()?)?;
+    /// // This channel is on the kernel back end: it has no stack.
+    /// let refused = channel.take_over(socket.into(), 0).err().expect("it has no stack");
+    /// assert!(matches!(refused.why, MoveError::NoStack));
+    /// let socket = TcpStream::from(refused.fd);
+    /// assert_eq!(socket.peer_addr()?, listener.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn take_over(&mut self, fd: OwnedFd, cookie: u64) -> Result<Handle, NotTaken> {
         let taken = match self.check_fork() {
             Err(misuse) => Err((fd, misuse.into())),
@@ -230,21 +306,35 @@ impl Channel {
         attached
     }
 
-    /// Takes a handle out of the channel. Its operations that have not completed are cancelled,
-    /// and completions not yet handed out are never seen.
+    /// Removes a handle from the channel. Cancels its operations; they and completions that were
+    /// not dispatched yet produce no completion.
     ///
-    /// An lwsocket is closed: with FIN after what was sent, or with RST if the peer's data was
-    /// not read (as close(2) does). A registered descriptor is given back, together with bytes
-    /// that the channel had received ahead; for this it waits until the kernel has let go, which
-    /// does not depend on the peer.
+    /// An lwsocket is closed: with FIN after the bytes written, or with RST if received bytes were
+    /// not read, as close(2) does. A registered descriptor is returned, with the bytes that the
+    /// channel received ahead. For a registered descriptor the call blocks until the kernel has
+    /// released it, which does not depend on the peer.
     ///
-    /// A listener leaves its group without losing a connection, if a sibling channel of this
-    /// process listens at its address: handshakes under way, and connections whose `Accept` was not
-    /// handed out, go on there. On our own stack, those of cores that all remaining masks leave out
-    /// are reset; the last listener resets its own, as close(2) does.
+    /// A listener leaves its group without losing a connection if a sibling channel of this process
+    /// listens at its address: handshakes, and connections whose `Accept` was not dispatched,
+    /// continue at the sibling. On our own stack, connections of cores that no remaining mask names
+    /// are reset. The last listener resets its own, as close(2) does.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, _peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// let left = channel.unregister(handle)?;
+    /// assert!(left.fd.is_some() && left.unread.is_empty());
+    /// assert!(channel.unregister(handle).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     // Inlined for lwsockets: they leave nothing behind to search for.
     #[inline]
     pub fn unregister(&mut self, handle: Handle) -> Result<Unregistered, Misuse> {
@@ -313,36 +403,84 @@ impl Channel {
         }
     }
 
-    /// Gives a handle another cookie; completions handed out from now on carry it. A batch of
-    /// [`Channel::dispatch_many`] is handed out at once: set in its `Accept`, a cookie is in all
-    /// completions of the connection.
+    /// Sets a handle's cookie, which all completions dispatched from now on carry.
+    ///
+    /// [`Channel::dispatch_many`] dispatches a batch at once. A cookie that is set in response to a
+    /// connection's `Accept` is nevertheless in all completions of that connection.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let timer = channel.timer(Duration::from_millis(1), None, 1)?;
+    /// channel.set_cookie(timer, 2)?;
+    /// assert_eq!(channel.dispatch(None)?.expect("there is no time-out").cookie, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_cookie(&mut self, handle: Handle, cookie: u64) -> Result<(), Misuse> {
         let index = self.state.find(handle)?;
         self.state.slot(index).cookie = cookie;
         Ok(())
     }
 
-    /// What all handles of this channel carry ([`Handle::channel_tag`]); never 0.
+    /// Returns the tag that all handles of this channel carry ([`Handle::channel_tag`]); never 0.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let timer = channel.timer(Duration::from_secs(1), None, 0)?;
+    /// assert_eq!(timer.channel_tag(), channel.tag());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn tag(&self) -> u16 {
         self.state.tag.value()
     }
 
-    /// The lwsocket that has a number (from 2^30 up), for interfaces that pass numbers.
+    /// Returns the handle of the lwsocket with a number (2^30 or more), for interfaces that pass
+    /// numbers.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, SocketKind};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let socket = channel.socket(SocketKind::Udp4, None, 0)?;
+    /// assert_eq!(channel.lwsocket(socket.number()), Some(socket));
+    /// assert_eq!(channel.lwsocket(3), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn lwsocket(&self, number: u32) -> Option<Handle> {
         self.state.lwsocket(number)
     }
 
-    /// Changes which cores' connections a partitioned listener takes; connections that are in
-    /// its queue stay. (The paper left this open [MP 3.4.1].)
+    /// Sets the cores whose connections a partitioned listener accepts. Connections that are in its
+    /// queue already stay there. (The paper left this open [MP 3.4.1].)
     ///
     /// # Errors
-    /// `MaskNotPossible` without a partitioned listener or with an empty mask, `MaskOverlaps` if
-    /// a sibling has one of the cores; nothing has changed then.
+    /// [`RegisterError::MaskNotPossible`] if the listener is not partitioned or the mask is empty,
+    /// [`RegisterError::MaskOverlaps`] if a sibling has one of the cores. Nothing has changed then.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, CpuMask, ListenOptions};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let options = ListenOptions::default().cpu_mask(CpuMask::cpu(0));
+    /// let listener = channel.listen(&"127.0.0.1:0".parse()?, &options, 0)?;
+    /// channel.set_cpu_mask(listener, CpuMask::cpus([0, 1]))?;
+    /// assert_eq!(channel.explain(listener)?.cpu_mask, Some(CpuMask::from_bits(0b11)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_cpu_mask(&mut self, listener: Handle, mask: CpuMask) -> Result<(), RegisterError> {
         self.check_fork()?;
         let index = self.state.find(listener)?;
@@ -371,39 +509,110 @@ impl Channel {
 
 /// Memory, and looking in.
 impl Channel {
-    /// Memory to be filled and written: empty, with room for `capacity` bytes.
+    /// Returns an empty buffer with room for `capacity` bytes, from the channel's pool if it fits
+    /// there, else from the heap.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::{io::Write, os::unix::net::UnixStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, _peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// let mut buffer = channel.alloc(64);
+    /// write!(buffer, "{} bytes", 42)?;
+    /// channel.write(handle, buffer)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(done.event, Event::Write(Ok(8))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn alloc(&mut self, capacity: usize) -> WriteBuf {
         WriteBuf::with_capacity(&self.state.send_pool, capacity)
     }
 
-    /// Memory as [`Channel::alloc`] gives it, for a program that goes on where there is none.
+    /// Returns a buffer as [`Channel::alloc`] does, or an error where that would abort the process.
     ///
     /// # Errors
     /// `TryReserveError` if neither the channel's pool nor the heap has the memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// assert!(channel.try_alloc(64)?.capacity() >= 64);
+    /// assert!(channel.try_alloc(usize::MAX).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_alloc(&mut self, capacity: usize) -> Result<WriteBuf, TryReserveError> {
         WriteBuf::try_with_capacity(&self.state.send_pool, capacity)
     }
 
-    /// Wakes this channel's `dispatch` from other threads.
+    /// Returns a waker, with which other threads end this channel's `dispatch`.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let waker = channel.waker();
+    /// let worker = std::thread::spawn(move || waker.wake());
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(done.event, Event::Wake));
+    /// worker.join().expect("it does not panic");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Which driver serves the channel, why, and what it found on this kernel.
+    /// Returns which driver serves the channel, why, and which features were found on this kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let channel = Channel::create(Config::default())?;
+    /// println!("{}", channel.report());
+    /// assert_eq!(channel.report().backend, "kernel");
+    /// # Ok::<(), megapipe::CreateError>(())
+    /// ```
     #[must_use]
     pub const fn report(&self) -> &DriverReport {
         &self.report
     }
 
-    /// What was counted since the channel was made.
+    /// Returns the totals since the channel was created.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// channel.timer(Duration::ZERO, None, 0)?;
+    /// channel.dispatch(None)?;
+    /// assert_eq!((channel.counters().operations, channel.counters().completions), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.state.counters
     }
 
-    /// Bytes of user-space memory behind the handles and their queues, without the buffers.
+    /// Returns the bytes of user-space memory of the handles and their queues, without the buffers.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let channel = Channel::create(Config::default())?;
+    /// println!("{} KiB", channel.memory_bytes() / 1024);
+    /// # Ok::<(), megapipe::CreateError>(())
+    /// ```
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.state.memory_bytes()

@@ -9,27 +9,57 @@ use crate::error::OpError;
 use crate::handle::Handle;
 
 /// One finished operation.
+///
+/// # Examples
+/// ```
+/// use megapipe::{Channel, Completion, Config, Event};
+/// use std::time::Duration;
+///
+/// let mut channel = Channel::create(Config::default())?;
+/// let timer = channel.timer(Duration::ZERO, None, 7)?;
+/// let Completion { handle, cookie, event } = channel.dispatch(None)?.expect("no time-out");
+/// assert_eq!((handle, cookie), (timer, 7));
+/// assert!(matches!(event, Event::Timer { expirations: 1 }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Completion {
-    /// Whose operation it was.
+    /// The handle of the operation.
     pub handle: Handle,
-    /// The handle's cookie when the completion was handed out.
+    /// The handle's cookie when the completion was dispatched.
     pub cookie: u64,
-    /// What finished, and how.
+    /// The operation and its result.
     pub event: Event,
 }
 
 // Completions are moved several times on their way.
 const _: () = assert!(size_of::<Completion>() <= 56);
 
-/// What finished. Every variant but `Timer`, `Wake`, `Drained`, `Urgent` and `Undelivered` answers
-/// one call of the same name.
+/// An operation and its result. Every variant but `Timer`, `Wake`, `Drained`, `Urgent` and
+/// `Undelivered` completes one call of the same name.
+///
+/// # Examples
+/// ```
+/// use megapipe::{Event, OpError};
+///
+/// fn describe(event: &Event) -> String {
+///     match event {
+///         Event::Read(Ok(data)) if data.is_empty() => "the end of the stream".into(),
+///         Event::Read(Ok(data)) => format!("{} bytes", data.len()),
+///         Event::Read(Err(OpError::Reset)) => "the peer reset the connection".into(),
+///         Event::Read(Err(error)) => error.to_string(),
+///         Event::Write(Ok(bytes)) => format!("{bytes} bytes written"),
+///         _ => "another operation".into(),
+///     }
+/// }
+/// assert_eq!(describe(&Event::Write(Ok(5))), "5 bytes written");
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// A connection arrived.
     Accept(Result<Accepted, OpError>),
-    /// The connection is established, or is not going to be.
+    /// The connection is established, or the attempt has failed.
     Connect(Result<(), OpError>),
     /// The file is open.
     Open(Result<(), OpError>),
@@ -45,7 +75,7 @@ pub enum Event {
     Fsync(Result<(), OpError>),
     /// The connection's direction or directions are closed, or it was reset.
     Disconnect(Result<(), OpError>),
-    /// The connection is over in both directions: in order, or why not (for `await_end`).
+    /// The connection is over in both directions, in order or with an error (for `await_end`).
     End(Result<(), OpError>),
     /// The peer has acknowledged all that was written, and the end of it if the sending direction
     /// was closed (for `await_delivery`).
@@ -57,24 +87,22 @@ pub enum Event {
     },
     /// The handle left the channel as a descriptor.
     ToFd(Result<ToFd, OpError>),
-    /// The handle takes writes again: one was refused with [`crate::Limit::UnsentBytes`], and since
-    /// then the unsent bytes have fallen to half of [`crate::Config::unsent_bytes_max`] or less.
-    /// If they were below half at the refusal, because the write was long, the next bytes that go
-    /// out bring it. Comes once, however many writes were refused; never after a
-    /// [`crate::Channel::disconnect`] or the end of the connection, which has a completion of its
-    /// own.
+    /// The handle accepts writes again: one was refused with [`crate::Limit::UnsentBytes`], and
+    /// since then the unsent bytes have fallen to half of [`crate::Config::unsent_bytes_max`] or
+    /// less. If they were below half at the refusal, because the write was long, the next bytes
+    /// that are sent produce the event. It comes once, however many writes were refused, and never
+    /// after a [`crate::Channel::disconnect`] or the end of the connection, which has a completion
+    /// of its own.
     Drained,
-    /// Fewer bytes of the connection are unsent than was named
-    /// ([`crate::Channel::await_unsent_below`]).
+    /// The connection has fewer unsent bytes than [`crate::Channel::await_unsent_below`] named.
     UnsentBelow,
-    /// The peer has marked bytes of a stream as urgent (RFC 6093), if that is to be told
-    /// ([`crate::Config::asides`]). They come in line.
+    /// The peer has marked bytes of a stream as urgent (RFC 6093). Only with
+    /// [`crate::Config::asides`]. The bytes come in line.
     Urgent {
-        /// Bytes from the next one that a read gives to the end of the urgent ones.
+        /// Bytes from the next unread byte to the end of the urgent ones.
         bytes: u32,
     },
-    /// A message that was sent did not get there, if that is to be told
-    /// ([`crate::Config::asides`]).
+    /// A sent message was not delivered. Only with [`crate::Config::asides`].
     Undelivered(Box<Undelivered>),
     /// A thread called [`crate::Waker::wake`]; several calls may give one completion.
     Wake,
@@ -83,9 +111,9 @@ pub enum Event {
 /// A new connection.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The connection, in the form that was asked for.
+    /// The connection, in the form that the accept requested.
     pub connection: Connection,
-    /// Connections known to be waiting behind this one in the channel's accept queue.
+    /// Connections known to wait behind this one in the channel's accept queue.
     pub pending: u32,
 }
 
@@ -105,54 +133,55 @@ pub struct Datagram {
     pub data: ReadBuf,
     /// The sender, if it has an address.
     pub from: Option<Address>,
-    /// Whether the message was longer than asked for; the rest is lost, as with `recvfrom(2)`.
+    /// The message was longer than the read; the rest is lost, as with `recvfrom(2)`.
     pub truncated: bool,
     /// UDP on our own stack: how it arrived.
     pub arrival: Option<Arrival>,
-    /// UDP on the kernel: the control data that the socket's options ask for, as of recvmsg(2).
+    /// UDP on the kernel: the control data that the socket's options request, in recvmsg(2)'s
+    /// format.
     pub control: Box<[u8]>,
 }
 
 /// How a datagram arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// Which of our addresses it was sent to.
+    /// The address of ours that it was sent to.
     pub to: IpAddr,
-    /// Hops that were left to it.
+    /// The remaining hop limit (TTL).
     pub hop_limit: u8,
     /// Its traffic class: DSCP and ECN.
     pub traffic_class: u8,
 }
 
-/// A message that did not get there.
+/// A message that was not delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undelivered {
-    /// Where it was sent to.
+    /// The destination.
     pub to: Address,
-    /// What the network says, as an error of the kernel's.
+    /// The network's answer, as an error of the kernel's.
     pub error: OpError,
-    /// The next one will not get there either (RFC 1122 §4.2.3.9 calls it a hard error).
+    /// The next message will not be delivered either (RFC 1122 §4.2.3.9: a hard error).
     pub is_final: bool,
-    /// What says so.
+    /// The ICMP message.
     pub notice: Notice,
 }
 
-/// An ICMP message about a message that did not get there. Where no host answers for the next hop,
-/// it is what a router of ours would have sent.
+/// An ICMP message about an undelivered message. If no host answers for the next hop, it is the
+/// message that a router would have sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// Who says so; the type and the code are those of ICMP for its version of IP.
+    /// The sender of the ICMP message. Type and code are those of ICMP for its version of IP.
     pub by: IpAddr,
     /// The message's type.
     pub kind: u8,
     /// The message's code.
     pub code: u8,
-    /// The MTU or the place of which it speaks, else 0.
+    /// The MTU or pointer of the message, else 0.
     pub info: u32,
     /// How it arrived.
     pub arrival: Arrival,
-    /// The beginning of the message that did not get there, as much as is quoted, if that is asked
-    /// for ([`crate::Channel::quote_errors`]).
+    /// The beginning of the undelivered message, as far as it is quoted, if requested
+    /// ([`crate::Channel::quote_errors`]).
     pub quote: Box<[u8]>,
 }
 
@@ -165,7 +194,7 @@ pub struct ToFd {
     pub unread: Vec<ReadBuf>,
 }
 
-/// What is left when a handle was unregistered.
+/// The remains of an unregistered handle.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Unregistered {
@@ -174,6 +203,6 @@ pub struct Unregistered {
     /// Bytes that the channel had received and the program had not read, oldest first. Empty for an
     /// lwsocket.
     pub unread: Vec<ReadBuf>,
-    /// Of a listener without siblings: connections that were accepted and never handed out.
+    /// Of a listener without siblings: connections that were accepted and not dispatched.
     pub connections: Vec<ToFd>,
 }

@@ -46,12 +46,11 @@ pub enum Placement {
     /// Inside `dispatch`, on the channel's own thread.
     #[default]
     Inline,
-    /// On a thread beside the channel's, on the same core: it gathers what happens, and wakes the
-    /// channel once for all of it [mTCP 3.2]. A channel that has nothing to do takes its turns
-    /// before it sleeps.
+    /// On a second thread of the same core: it gathers events, and wakes the channel once for all
+    /// of them [mTCP 3.2]. An idle channel runs the server itself before it sleeps.
     Thread,
-    /// On a core of its own, the one named or another one than the channel's: it polls while there
-    /// is work, and sleeps when there is none [ETA 4.2].
+    /// On a core of its own, the named one or any other than the channel's: it polls while there is
+    /// work, and sleeps when there is none [ETA 4.2].
     Core(Option<usize>),
 }
 
@@ -68,6 +67,16 @@ impl Placement {
 }
 
 /// A channel's configuration. Start from `Config::default()` and change what matters.
+///
+/// # Examples
+/// ```
+/// use megapipe::{Channel, Config, DriverChoice};
+///
+/// let config = Config::default().driver(DriverChoice::Epoll).batch(64).max_lwsockets(1000);
+/// let channel = Channel::create(config)?;
+/// assert_eq!(channel.report().driver.name(), "epoll");
+/// # Ok::<(), megapipe::CreateError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
@@ -77,16 +86,17 @@ pub struct Config {
     pub driver: DriverChoice,
     /// Where our own stack runs, with [`Backend::Local`]. Default: [`Placement::Inline`].
     pub placement: Placement,
-    /// Operations gathered before they go to the kernel (1 = no batching). Default 32 [MP 3.4.3].
-    /// With io_uring a batch may grow past it while completions that were fetched together are
-    /// still being handed out and the program is quick: 100 µs for this many operations.
+    /// Operations that are gathered before they are submitted (1: no batching). Default 32 [MP
+    /// 3.4.3]. With io_uring a batch may grow beyond it while completions that were fetched
+    /// together are still being dispatched and the program is quick: 100 µs for this many
+    /// operations.
     pub batch: u32,
     /// Entries of the submission queue, rounded up to a power of two. Default 1,024.
     pub submission_entries: u32,
     /// Entries of the completion queue, rounded up to a power of two. Default 8,192.
     pub completion_entries: u32,
-    /// lwsockets that may be open at once. Default 65,536, lowered to RLIMIT_NOFILE's hard limit
-    /// on the kernel's back end.
+    /// lwsockets that may be open at once. Default 65,536; on the kernel back end at most
+    /// RLIMIT_NOFILE's hard limit.
     pub max_lwsockets: u32,
     /// Bytes of one receive buffer, so of one `Read` completion at most. Default 4,096.
     pub buffer_len: usize,
@@ -94,26 +104,27 @@ pub struct Config {
     pub buffer_count: u16,
     /// Unsent bytes ([`crate::Channel::unsent_bytes`]) that one handle may have. A write that would
     /// exceed them is refused with [`crate::Limit::UnsentBytes`], and [`crate::Event::Drained`]
-    /// follows when half of them are free. A single write may be longer than the limit: it is
-    /// taken when the handle has nothing unsent. The limit counts bytes of data; each write that
-    /// waits takes about 100 bytes of memory beside them. Default 1 MiB, on every back end;
-    /// `usize::MAX` for no limit.
+    /// follows when half of them are free. A single longer write is accepted if the handle has no
+    /// unsent bytes. The limit counts bytes of data; each queued write takes about 100 bytes of
+    /// memory in addition. Default 1 MiB, on every back end; `usize::MAX` for no limit.
     pub unsent_bytes_max: usize,
     /// Pin the calling thread to this core. Default: leave it where it is.
     pub core: Option<usize>,
-    /// Accept lwsockets as such. Off: they are backed by an ordinary descriptor [MP 5.1, -L].
+    /// Accept lwsockets without a file descriptor. Off: each has an ordinary descriptor [MP 5.1,
+    /// -L].
     pub lwsockets: bool,
     /// Give each channel its own accept queue. Off: all share the listener's [MP 5.1, -P].
     pub partition: bool,
-    /// Our own stack: connections start with Nagle's algorithm (RFC 9293 §3.7.4), as sockets do; a
-    /// [`crate::ConnectOptions::nodelay`] has the last word. Default: off, as the kernel's drivers
-    /// have it. On the kernel it changes nothing.
+    /// Our own stack: connections start with Nagle's algorithm (RFC 9293 §3.7.4), as sockets do,
+    /// unless [`crate::ConnectOptions::nodelay`] overrides it. Default: off, as with the kernel's
+    /// drivers. No effect on the kernel.
     pub nagle: bool,
-    /// A signal handler that runs while `dispatch` waits ends the wait, as of a call of section 2:
-    /// `Ok(None)`, and [`crate::Channel::take_interrupted`] says why. Default: off, it waits on.
+    /// A signal handler that runs while `dispatch` waits ends the wait with `Ok(None)`, as EINTR
+    /// does, and [`crate::Channel::take_interrupted`] returns `true`. Default: off, `dispatch`
+    /// waits on.
     pub interruptible: bool,
-    /// Our own stack: tell also of what no operation asks for, [`crate::Event::Urgent`] and
-    /// [`crate::Event::Undelivered`]. Default: off. On the kernel it changes nothing.
+    /// Our own stack: report [`crate::Event::Urgent`] and [`crate::Event::Undelivered`], which
+    /// complete no operation. Default: off. No effect on the kernel.
     pub asides: bool,
 }
 

@@ -6,7 +6,17 @@ use crate::limits::CPUS_MAX;
 
 const WORDS: usize = CPUS_MAX / 64;
 
-/// A set of CPU numbers, 0..1024.
+/// A set of CPU numbers, 0 to 1,023.
+///
+/// # Examples
+/// ```
+/// use megapipe::CpuMask;
+///
+/// let mask = CpuMask::cpus(0..4).with(8);
+/// assert!(mask.contains(8) && !mask.contains(4));
+/// assert_eq!(mask.to_string(), "0,1,2,3,8");
+/// assert_eq!(mask, CpuMask::from_bits(0b1_0000_1111));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuMask([u64; WORDS]);
 

@@ -24,36 +24,89 @@ use crate::timers::Due;
 
 /// Completions.
 impl Channel {
-    /// Hands over what is queued now, without waiting for anything.
+    /// Submits the queued operations. Does not block.
     ///
     /// # Errors
-    /// [`DispatchError`] if the kernel refused; what was queued stays queued.
+    /// [`DispatchError`] if the kernel refused; the operations stay queued.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::{io::Read, os::unix::net::UnixStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, mut peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// channel.write_quiet(handle, "hello")?;
+    /// channel.flush()?;
+    /// peer.read_exact(&mut [0; 5])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn flush(&mut self) -> Result<(), DispatchError> {
         self.check_fork().map_err(|_| DispatchError::Forked)?;
         self.driver.flush(&mut self.state)
     }
 
-    /// Whether a signal handler ran while a `dispatch` waited, since this was last asked. With
-    /// [`crate::Config::interruptible`] that ended the wait.
+    /// Returns whether a signal handler ran during a `dispatch` that waited, since the last call of
+    /// this function. With [`crate::Config::interruptible`] the signal ended the wait.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default().interruptible(true))?;
+    /// while channel.dispatch(Some(Duration::from_millis(1)))?.is_none() {
+    ///     if !channel.take_interrupted() {
+    ///         break; // The time-out passed.
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn take_interrupted(&mut self) -> bool {
         std::mem::replace(&mut self.state.interrupted, false)
     }
 
-    /// When the last poll of our own stack began, on the clock of its server
-    /// ([`crate::ServerConfig::clock`]): for a program that would otherwise ask the clock after
-    /// each `dispatch`. `None` on the kernel.
+    /// Returns the time at which the last poll of our own stack began, on its server's clock
+    /// ([`crate::ServerConfig::clock`]); `None` on the kernel back end. It saves a program one
+    /// reading of the clock after each `dispatch`.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let channel = Channel::create(Config::default())?;
+    /// assert_eq!(channel.polled_at(), None);
+    /// # Ok::<(), megapipe::CreateError>(())
+    /// ```
     #[inline]
     pub fn polled_at(&self) -> Option<Duration> {
         self.driver.polled_at()
     }
 
-    /// The next completion. When none is left, hands over what is queued and waits, at most
-    /// `timeout` (`None`: for ever; zero: not at all). `Ok(None)` says that the time is over,
-    /// or that a signal ended it ([`crate::Config::interruptible`]).
+    /// Returns the next completion. If none is left, submits the queued operations and blocks for
+    /// at most `timeout` (`None`: no limit; zero: does not block).
+    ///
+    /// Returns `Ok(None)` when the time-out has passed, or when a signal handler ran
+    /// ([`crate::Config::interruptible`]).
     ///
     /// # Errors
-    /// [`DispatchError`] if the kernel refused; with ENOMEM if there is no memory for completions:
-    /// nothing is lost, and a later call goes on.
+    /// [`DispatchError`] if the kernel refused; with ENOMEM if there is no memory for completions.
+    /// No completion is lost: a later call continues.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// assert!(channel.dispatch(Some(Duration::ZERO))?.is_none());
+    /// channel.timer(Duration::from_millis(1), None, 7)?;
+    /// let done = channel.dispatch(Some(Duration::from_secs(10)))?.expect("the timer expires first");
+    /// assert_eq!(done.cookie, 7);
+    /// assert!(matches!(done.event, Event::Timer { expirations: 1 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     // Always inlined: the completion is then taken apart where it was made, not copied first.
     #[inline(always)]
     pub fn dispatch(
@@ -68,9 +121,24 @@ impl Channel {
         }
     }
 
-    /// The next completion, if it is there already: hands nothing over, fetches nothing and does
-    /// not wait. For a program that does something once for all that came together, such as
-    /// looking at the clock; only [`Channel::dispatch`] brings more.
+    /// Returns the next completion if one is queued. Submits nothing, polls nothing and does not
+    /// block. For programs that do something once for all completions that arrived together, such
+    /// as reading the clock; only [`Channel::dispatch`] fetches more.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// channel.timer(Duration::ZERO, None, 0)?;
+    /// let mut next = channel.dispatch(None)?;
+    /// while let Some(done) = next {
+    ///     println!("{done:?}");
+    ///     next = channel.dispatch_ready();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn dispatch_ready(&mut self) -> Option<Completion> {
         if self.check_fork().is_err() {
@@ -182,16 +250,32 @@ impl Channel {
         }
     }
 
-    /// Appends up to `max` completions to `out`; waits only for the first, as `dispatch` does.
-    /// Returns how many.
+    /// Appends up to `max` completions to `out` and returns their number. Blocks only for the
+    /// first, as [`Channel::dispatch`] does.
     ///
     /// Each completion carries the cookie that its handle has at the time of this call. The batch
-    /// ends before the second completion of a connection that was accepted or established in it, so
-    /// that a cookie that is set when a connection begins ([`Channel::set_cookie`]) is in all of
+    /// ends before the second completion of a connection that was accepted or established in it. A
+    /// cookie that is set when a connection begins ([`Channel::set_cookie`]) is therefore in all of
     /// its completions, on all back ends.
     ///
     /// # Errors
     /// [`DispatchError`] if the kernel refused.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// for cookie in 0..10 {
+    ///     channel.timer(Duration::from_millis(1), None, cookie)?;
+    /// }
+    /// let mut completions = Vec::new();
+    /// while completions.len() < 10 {
+    ///     channel.dispatch_many(&mut completions, 64, None)?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dispatch_many(
         &mut self,
         out: &mut Vec<Completion>,

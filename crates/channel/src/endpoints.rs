@@ -25,12 +25,30 @@ use crate::timers::Due;
 
 /// New handles.
 impl Channel {
-    /// Listens on an address. TCP with `share` (the default): the channel gets an accept queue of
-    /// its own, and other channels may listen on the same address. The handle is an lwsocket's:
-    /// `unregister` closes the socket.
+    /// Listens on an address. The handle is an lwsocket: `unregister` closes the socket. Does not
+    /// block.
+    ///
+    /// For TCP with [`ListenOptions::share`] (the default) the channel gets an accept queue of its
+    /// own, and other channels may listen on the same address.
     ///
     /// # Errors
-    /// [`ListenError`] names the step that the kernel refused.
+    /// [`ListenError`] names the step that failed and the kernel's reason.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Accept, Channel, Config, Connection, Event, ListenOptions};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let listener = channel.listen(&"127.0.0.1:0".parse()?, &ListenOptions::default(), 0)?;
+    /// channel.accept(listener, Accept::lwsocket(1))?;
+    /// let address = channel.local_address(listener)?.as_inet().expect("a TCP address");
+    /// let client = std::net::TcpStream::connect(address)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// let Event::Accept(accepted) = done.event else { panic!("unexpected: {done:?}") };
+    /// let Connection::Lwsocket(connection) = accepted?.connection else { panic!("no handle") };
+    /// assert_eq!(channel.peer_address(connection)?, client.local_addr()?.into());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn listen(
         &mut self,
         address: &Address,
@@ -85,11 +103,27 @@ impl Channel {
         watched.map_err(|source| ListenError::Kernel { what: "watch", source })
     }
 
-    /// Connects to an address; `Event::Connect` says when or why not. Writes and reads may be
-    /// queued before that.
+    /// Connects to an address. Completes with [`crate::Event::Connect`]; writes and reads may be
+    /// queued before that. Does not block.
     ///
     /// # Errors
-    /// [`ConnectError`] if the attempt could not even start.
+    /// [`ConnectError`] if the attempt could not start. A refused or timed-out attempt is in the
+    /// completion.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, ConnectOptions, Event};
+    /// use std::{net::TcpListener, time::Duration};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let options = ConnectOptions::default().timeout(Duration::from_secs(5));
+    /// let connection = channel.connect(&listener.local_addr()?.into(), &options, 0)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert_eq!(done.handle, connection);
+    /// assert!(matches!(done.event, Event::Connect(Ok(()))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn connect(
         &mut self,
         address: &Address,
@@ -107,12 +141,27 @@ impl Channel {
         self.start_connect(socket, address, options.timeout, cookie)
     }
 
-    /// Connects a stream socket of the kernel that the program has made, bound and set up itself;
-    /// otherwise as [`Channel::connect`]. The socket is the channel's from now on, and its handle
-    /// an lwsocket's: `unregister` closes it.
+    /// Connects a stream socket of the kernel that the program has created, bound and configured,
+    /// as [`Channel::connect`] does. The channel owns the socket from now on; its handle is an
+    /// lwsocket, and `unregister` closes it.
     ///
     /// # Errors
-    /// [`ConnectError`] if the attempt could not even start; the socket is closed then.
+    /// [`ConnectError`] if the attempt could not start; the socket is closed then.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use rustix::net::{AddressFamily, SocketType, socket, sockopt};
+    ///
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    /// sockopt::set_socket_send_buffer_size(&socket, 1 << 20)?;
+    /// let mut channel = Channel::create(Config::default())?;
+    /// channel.connect_socket(socket, &listener.local_addr()?.into(), 0)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(done.event, Event::Connect(Ok(()))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn connect_socket(
         &mut self,
         socket: OwnedFd,
@@ -152,10 +201,30 @@ impl Channel {
         Ok(self.state.handle(index))
     }
 
-    /// Makes a datagram socket, bound if an address is given.
+    /// Creates a datagram socket, bound to an address if one is given. The handle is an lwsocket:
+    /// `unregister` closes the socket. Does not block.
     ///
     /// # Errors
-    /// [`ListenError`] names the step that the kernel refused.
+    /// [`ListenError`] names the step that failed and the kernel's reason.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event, SocketKind};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let socket = channel.socket(SocketKind::Udp4, Some(&"127.0.0.1:0".parse()?), 0)?;
+    /// let address = channel.local_address(socket)?;
+    /// channel.recvfrom(socket, 1500)?;
+    /// channel.sendto(socket, "hello", &address)?;
+    /// loop {
+    ///     match channel.dispatch(None)?.expect("there is no time-out").event {
+    ///         Event::RecvFrom(datagram) => break assert_eq!(*datagram?.data, *b"hello"),
+    ///         Event::SendTo(bytes) => assert_eq!(bytes?, 5),
+    ///         other => panic!("unexpected: {other:?}"),
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn socket(
         &mut self,
         kind: SocketKind,
@@ -185,11 +254,25 @@ impl Channel {
         Ok(self.state.handle(index))
     }
 
-    /// Opens a disk file; `Event::Open` says when or why not. Reads and writes may be queued
-    /// after that completion. The handle is an lwsocket's: `unregister` closes the file.
+    /// Opens a disk file. Completes with [`crate::Event::Open`]; reads and writes are accepted
+    /// after it. The handle is an lwsocket: `unregister` closes the file. Does not block.
     ///
     /// # Errors
-    /// [`Misuse::InvalidPath`] for a path with a NUL byte.
+    /// [`Misuse::InvalidPath`] for a path that contains a NUL byte or is too long.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event, OpenOptions};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let file = channel.open("/proc/self/comm".as_ref(), &OpenOptions::read(), 0)?;
+    /// let opened = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(opened.event, Event::Open(Ok(()))));
+    /// channel.read(file, 64)?;
+    /// let read = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(read.event, Event::Read(Ok(data)) if data.ends_with(b"\n")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(
         &mut self,
         path: &Path,
@@ -209,11 +292,25 @@ impl Channel {
         Ok(self.state.handle(index))
     }
 
-    /// Sets a timer: first after `after`, then each `period` if one is given. `unregister`
-    /// cancels it; a one-shot timer's handle too has to be unregistered.
+    /// Sets a timer: it expires after `after`, then each `period` if one is given. Completes with
+    /// [`crate::Event::Timer`]. `unregister` cancels it; the handle of an expired one-shot timer
+    /// has to be unregistered as well.
     ///
     /// # Errors
-    /// [`Misuse::InvalidDuration`] for a period of zero or a time beyond a thousand years.
+    /// [`Misuse::InvalidDuration`] for a period of zero or a duration beyond a thousand years.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let timer = channel.timer(Duration::ZERO, Some(Duration::from_millis(1)), 0)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(done.event, Event::Timer { expirations: 1.. }));
+    /// channel.unregister(timer)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn timer(
         &mut self,
         after: Duration,

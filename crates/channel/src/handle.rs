@@ -22,8 +22,22 @@ pub(crate) const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 
 const _: () = assert!(TAG_BITS + GENERATION_BITS + 31 == 64);
 
-/// Names one socket, file, timer or pipe inside one channel. Plain data: copy it, store it,
-/// compare it. Using it after `unregister`, or in another channel, is an error by name.
+/// Identifies one socket, file, timer or pipe inside one channel. Plain data: copy it, store it,
+/// compare it. Using it after `unregister`, or in another channel, returns an error.
+///
+/// # Examples
+/// ```
+/// use megapipe::{Channel, Config, Handle, Misuse};
+/// use std::time::Duration;
+///
+/// let mut channel = Channel::create(Config::default())?;
+/// let timer = channel.timer(Duration::from_secs(1), None, 0)?;
+/// assert_eq!(Handle::from_bits(timer.to_bits()), timer);
+/// channel.unregister(timer)?;
+/// assert_eq!(channel.set_cookie(timer, 1), Err(Misuse::StaleHandle));
+/// assert_eq!(channel.set_cookie(Handle::NONE, 1), Err(Misuse::StaleHandle));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(u64);
 
@@ -54,27 +68,28 @@ impl Handle {
         Self(others | (generation as u64) << TAG_BITS)
     }
 
-    /// The handle's number: from 2^30 up for an lwsocket, the descriptor's number otherwise.
+    /// Returns the handle's number: 2^30 or more for an lwsocket, the descriptor's number
+    /// otherwise.
     #[must_use]
     #[inline]
     pub const fn number(self) -> u32 {
         (self.0 >> (TAG_BITS + GENERATION_BITS)) as u32
     }
 
-    /// Whether this is an lwsocket, which exists only inside its channel.
+    /// Returns whether this is an lwsocket, which exists only inside its channel.
     #[must_use]
     #[inline]
     pub const fn is_lwsocket(self) -> bool {
         self.number() >= FIRST_LWSOCKET
     }
 
-    /// The bits, for a foreign interface or a table.
+    /// Returns the bits, for foreign interfaces and tables.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// A handle from its bits. Any value is safe: a wrong one is a [`crate::Misuse`] when used.
+    /// Returns the handle of bits. Any value is safe: a wrong one is a [`crate::Misuse`] when used.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -98,7 +113,7 @@ impl Handle {
         Self(in_channel << TAG_BITS | tag.0 as u64)
     }
 
-    /// Tells the channels of a process apart; 0 for [`Handle::NONE`] only.
+    /// Returns the tag that distinguishes the channels of a process; 0 for [`Handle::NONE`] only.
     #[must_use]
     #[inline]
     pub const fn channel_tag(self) -> u16 {

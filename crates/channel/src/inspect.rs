@@ -12,12 +12,23 @@ use crate::report::{DriverKind, Explain};
 use crate::slot::{Kind, Target};
 
 impl Channel {
-    /// The local address of a socket. A system call; for an lwsocket several, because a direct
-    /// descriptor has to become a file descriptor for it: not for the hot path.
+    /// Returns the local address of a socket. Costs one system call, and several for an lwsocket
+    /// without a descriptor: not for the hot path.
     ///
     /// # Errors
-    /// [`OpError::BadDescriptor`] for a stale handle or one that is no socket, or what the kernel
-    /// said.
+    /// [`OpError::BadDescriptor`] for a stale handle or one that is no socket, else the kernel's
+    /// error.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, ListenOptions};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let listener = channel.listen(&"127.0.0.1:0".parse()?, &ListenOptions::default(), 0)?;
+    /// let address = channel.local_address(listener)?.as_inet().expect("a TCP address");
+    /// assert_ne!(address.port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn local_address(&mut self, handle: Handle) -> Result<Address, OpError> {
         #[cfg(feature = "local")]
         if let Some((local, _)) = self.addresses_on_stack(handle)? {
@@ -26,10 +37,23 @@ impl Channel {
         self.with_descriptor(handle, sys::local_address)
     }
 
-    /// The peer's address of a connected socket. Costs as [`Channel::local_address`] does.
+    /// Returns the peer's address of a connected socket. Costs as [`Channel::local_address`] does.
     ///
     /// # Errors
-    /// As [`Channel::local_address`].
+    /// [`OpError::NotConnected`] if there is no peer; else as [`Channel::local_address`].
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, ConnectOptions};
+    ///
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?.into();
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let connection = channel.connect(&address, &ConnectOptions::default(), 0)?;
+    /// channel.dispatch(None)?;
+    /// assert_eq!(channel.peer_address(connection)?, address);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn peer_address(&mut self, handle: Handle) -> Result<Address, OpError> {
         #[cfg(feature = "local")]
         if let Some((_, peer)) = self.addresses_on_stack(handle)? {
@@ -55,11 +79,25 @@ impl Channel {
         asked.map_err(|error| OpError::from_io(&error))?.ok_or(OpError::NotConnected)
     }
 
-    /// The kernel's descriptor of a handle, for options that only the kernel knows; `None` for
-    /// what has none: a direct descriptor, a connection of our own stack. It stays the channel's.
+    /// Returns the kernel's descriptor of a handle, for socket options. `None` if it has none: a
+    /// direct descriptor of io_uring, a connection of our own stack. The channel keeps owning it.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use rustix::net::sockopt;
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, _peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// let fd = channel.descriptor(handle)?.expect("it was registered as a descriptor");
+    /// sockopt::set_socket_send_buffer_size(fd, 1 << 20)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn descriptor(&self, handle: Handle) -> Result<Option<BorrowedFd<'_>>, Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
@@ -95,10 +133,23 @@ impl Channel {
         }
     }
 
-    /// Which path a handle takes, and why; what waits on it.
+    /// Describes a handle: the driver and descriptor it uses and why, its addresses, its queued
+    /// operations.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, ListenOptions};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let listener = channel.listen(&"127.0.0.1:0".parse()?, &ListenOptions::default(), 0)?;
+    /// let explain = channel.explain(listener)?;
+    /// println!("{explain}");
+    /// assert_eq!((explain.backend, explain.reads, explain.writes), ("kernel", 0, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn explain(&mut self, handle: Handle) -> Result<Explain, Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;

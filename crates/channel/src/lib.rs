@@ -59,6 +59,7 @@ mod driver;
 mod endpoints;
 mod error;
 mod error_chain;
+mod file_operations;
 mod handle;
 mod inspect;
 mod kernel;

@@ -16,19 +16,35 @@ use crate::error::{Limit, Misuse, OpError, SubmitError};
 use crate::handle::Handle;
 use crate::limits;
 use crate::options::{Accept, AcceptAs, Disconnect};
-use crate::slot::{Awaited, Body, End, FileJob, Kind, Phase, ReadOp, Receiver, Receiving, WriteOp};
+use crate::slot::{Awaited, Body, End, Kind, Phase, ReadOp, Receiver, Receiving, WriteOp};
 
 /// What a file is before `Event::Open`, and after one that failed.
-const UNOPENED: &str = "file that is not open";
+pub(crate) const UNOPENED: &str = "file that is not open";
 
 /// Operations. Each is queued, goes to the kernel in a batch, and gives one completion.
 impl Channel {
-    /// Asks for `count` connections: one `Event::Accept` each.
+    /// Accepts `count` connections: one [`Event::Accept`] each. Does not block.
     ///
     /// # Errors
-    /// [`Misuse`]: a wrong handle, a count of 0, a first read of no or too many bytes;
-    /// [`Misuse::CannotMove`] for descriptors of our own stack's connections where those cannot be
-    /// had ([`Channel::to_fd`]).
+    /// [`Misuse`]: a handle that is no listener, a count of 0, a first read of 0 or too many bytes;
+    /// [`Misuse::CannotMove`] if descriptors are requested of connections that our own stack cannot
+    /// move to the kernel ([`Channel::to_fd`]). [`Limit`]: too many accepts are queued.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Accept, Channel, Config, Connection, Event, ListenOptions};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let listener = channel.listen(&"127.0.0.1:0".parse()?, &ListenOptions::default(), 0)?;
+    /// // As file descriptors, for a thread that does not use this channel.
+    /// channel.accept(listener, Accept::fd(1))?;
+    /// let address = channel.local_address(listener)?.as_inet().expect("a TCP address");
+    /// let _client = std::net::TcpStream::connect(address)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// let Event::Accept(accepted) = done.event else { panic!("unexpected: {done:?}") };
+    /// assert!(matches!(accepted?.connection, Connection::Fd(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn accept(&mut self, listener: Handle, accept: Accept) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(listener)?;
@@ -53,11 +69,37 @@ impl Channel {
         Ok(())
     }
 
-    /// Asks for up to `len` bytes: `Event::Read` with at least one, or none at the end. On
-    /// message sockets: one message, cut at `len`.
+    /// Reads up to `len` bytes: [`Event::Read`] with at least one byte, or with none at the end of
+    /// the stream or file. On message sockets it reads one message and cuts it at `len`. Does not
+    /// block.
     ///
     /// # Errors
-    /// [`Misuse`]: a wrong handle, a listener or timer, a length of no or too many bytes.
+    /// [`Misuse`]: a listener or timer, a length of 0 or too many bytes. [`Limit`]: too many
+    /// operations are queued.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::{io::Write, os::unix::net::UnixStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, mut peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// peer.write_all(b"hello")?;
+    /// drop(peer);
+    /// let mut received = Vec::new();
+    /// loop {
+    ///     channel.read(handle, 4096)?;
+    ///     let done = channel.dispatch(None)?.expect("there is no time-out");
+    ///     let Event::Read(data) = done.event else { panic!("unexpected: {done:?}") };
+    ///     match data? {
+    ///         end if end.is_empty() => break,
+    ///         data => received.extend_from_slice(&data),
+    ///     }
+    /// }
+    /// assert_eq!(received, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn read(&mut self, handle: Handle, len: usize) -> Result<(), SubmitError> {
         self.check_fork()?;
@@ -72,10 +114,31 @@ impl Channel {
         self.queue_read(index, read, "read")
     }
 
-    /// Asks for one message and its sender: `Event::RecvFrom`.
+    /// Receives one message of up to `len` bytes with its sender: [`Event::RecvFrom`]. Does not
+    /// block.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no message socket, a length of no or too many bytes.
+    /// [`Misuse`]: a handle that is no message socket, a length of 0 or too many bytes. [`Limit`]:
+    /// too many operations are queued.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event, SocketKind};
+    /// use std::net::UdpSocket;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let socket = channel.socket(SocketKind::Udp4, Some(&"127.0.0.1:0".parse()?), 0)?;
+    /// channel.recvfrom(socket, 1500)?;
+    /// let peer = UdpSocket::bind("127.0.0.1:0")?;
+    /// let address = channel.local_address(socket)?.as_inet().expect("a UDP address");
+    /// peer.send_to(b"hello", address)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// let Event::RecvFrom(datagram) = done.event else { panic!("unexpected: {done:?}") };
+    /// let datagram = datagram?;
+    /// assert_eq!(*datagram.data, *b"hello");
+    /// assert_eq!(datagram.from, Some(peer.local_addr()?.into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn recvfrom(&mut self, handle: Handle, len: usize) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
@@ -121,67 +184,34 @@ impl Channel {
         Ok(())
     }
 
-    /// Asks for up to `len` bytes at an offset of a disk file: `Event::Read`.
-    ///
-    /// Work at offsets may complete in any order, and a completion does not name its offset: ask
-    /// for one at a time where that matters, or open the file more than once.
+    /// Sends bytes: [`Event::Write`] when the kernel or our own stack has taken all of them, or
+    /// with an error; never for a part. Writes of one handle are sent in order. Does not block.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no open file, a length of no or too many bytes.
-    pub fn read_at(&mut self, handle: Handle, offset: u64, len: usize) -> Result<(), SubmitError> {
-        check_len(len, limits::READ_LEN_MAX)?;
-        self.file_job(handle, "read_at", FileJob::ReadAt { offset, len })
-    }
-
-    /// Writes at an offset of a disk file: `Event::Write`.
+    /// [`Misuse`]: a listener or timer, 0 or too many bytes. [`Limit::UnsentBytes`]: with these
+    /// bytes the handle would have more than [`crate::Config::unsent_bytes_max`] unsent;
+    /// [`Event::Drained`] follows when there is room. The same holds for all calls that write,
+    /// except at offsets of disk files.
     ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no open file, no or too many bytes.
-    pub fn write_at(
-        &mut self,
-        handle: Handle,
-        offset: u64,
-        data: impl Into<Payload>,
-    ) -> Result<(), SubmitError> {
-        let data = data.into();
-        check_len(data.len(), limits::WRITE_LEN_MAX)?;
-        self.file_job(handle, "write_at", FileJob::WriteAt { offset, data })
-    }
-
-    /// Asks for a file's data to be on the device: `Event::Fsync`. Covers writes that have
-    /// completed, not those that are under way.
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::{io::Read, os::unix::net::UnixStream};
     ///
-    /// # Errors
-    /// [`Misuse`]: a handle that is no open file.
-    pub fn fsync(&mut self, handle: Handle) -> Result<(), SubmitError> {
-        self.file_job(handle, "fsync", FileJob::Fsync)
-    }
-
-    fn file_job(
-        &mut self,
-        handle: Handle,
-        call: &'static str,
-        job: FileJob,
-    ) -> Result<(), SubmitError> {
-        self.check_fork()?;
-        let index = self.state.find(handle)?;
-        self.require(index, call, |kind| kind == Kind::File)?;
-        if self.state.slot(index).is_unopened_file() {
-            return Err(Misuse::WrongKind { call, kind: UNOPENED }.into());
-        }
-        self.state.admit()?;
-        self.driver.start_job(&mut self.state, index, job);
-        Ok(())
-    }
-
-    /// Sends bytes: `Event::Write` when the kernel has all of them, or an error; never a part.
-    /// Writes of one handle go out in order.
-    ///
-    /// # Errors
-    /// [`Misuse`]: a wrong handle, a listener or timer, no or too many bytes.
-    /// [`Limit::UnsentBytes`]: earlier bytes of the handle are unsent, and together with these they
-    /// would be more than [`crate::Config::unsent_bytes_max`]. `Event::Drained` tells when there is
-    /// room. The same holds for all calls that write, except at offsets of disk files.
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, mut peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// channel.write(handle, "hello, ")?;
+    /// channel.write(handle, vec![b'y', b'o', b'u'])?;
+    /// for bytes in [7, 3] {
+    ///     let done = channel.dispatch(None)?.expect("there is no time-out");
+    ///     assert!(matches!(done.event, Event::Write(Ok(written)) if written == bytes));
+    /// }
+    /// let mut received = [0; 10];
+    /// peer.read_exact(&mut received)?;
+    /// assert_eq!(&received, b"hello, you");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn write(&mut self, handle: Handle, data: impl Into<Payload>) -> Result<(), SubmitError> {
         let data = data.into();
@@ -189,16 +219,32 @@ impl Channel {
         self.queue_data(handle, WriteOp::new(Body::One(data), len), "write")
     }
 
-    /// Sends bytes as `write` does, but gives no completion when all of them went out: only
-    /// `Event::Write` with an error. For a program that has nothing to do when a write is done;
-    /// whatever is queued behind the write (a `write`, a `disconnect`) completes after it.
+    /// Sends bytes as [`Channel::write`] does, but completes only if it fails. For programs that do
+    /// nothing when a write is done. Operations queued behind it complete after it.
     ///
-    /// Returns how many bytes of earlier writes it waits behind ([`Channel::unsent_bytes`]), which
-    /// tells whether the peer falls behind: then [`Channel::report_last_write`] asks for a
+    /// Returns the unsent bytes of earlier writes of the handle ([`Channel::unsent_bytes`]), which
+    /// show whether the peer falls behind. [`Channel::report_last_write`] then requests a
     /// completion after all.
     ///
     /// # Errors
-    /// [`Misuse`] and [`Limit`] as for `write`.
+    /// [`Misuse`] and [`Limit`] as for [`Channel::write`].
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::{io::Read, os::unix::net::UnixStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, mut peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// let bytes_before = channel.write_quiet(handle, "hello")?;
+    /// assert_eq!(bytes_before, 0);
+    /// channel.flush()?;
+    /// let mut received = [0; 5];
+    /// peer.read_exact(&mut received)?;
+    /// assert_eq!(&received, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn write_quiet(
         &mut self,
@@ -211,12 +257,28 @@ impl Channel {
         }
     }
 
-    /// Sends a copy of bytes as `write_quiet` does. Answers what [`Channel::unsent_bytes`] would
-    /// afterwards: for a program that does not keep its bytes in the channel's memory, and looks
-    /// after each write whether its peer falls behind.
+    /// Sends a copy of bytes as [`Channel::write_quiet`] does. Returns the handle's unsent bytes,
+    /// these included. For programs that keep their bytes outside the channel's memory.
     ///
     /// # Errors
-    /// [`Misuse`] and [`Limit`] as for `write`.
+    /// [`Misuse`] and [`Limit`] as for [`Channel::write`].
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::{io::Read, os::unix::net::UnixStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, mut peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// let text = String::from("hello");
+    /// assert!(channel.write_copied(handle, text.as_bytes())? <= text.len());
+    /// channel.flush()?;
+    /// let mut received = [0; 5];
+    /// peer.read_exact(&mut received)?;
+    /// assert_eq!(&received, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn write_copied(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, SubmitError> {
         self.check_fork()?;
@@ -268,10 +330,24 @@ impl Channel {
         Ok(unsent_bytes)
     }
 
-    /// Bytes of a handle's writes that the kernel is not known to have taken.
+    /// Returns the bytes of a handle's writes that the kernel, or our own stack, has not taken yet.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, _peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// channel.write(handle, "hello")?;
+    /// channel.dispatch(None)?;
+    /// assert_eq!(channel.unsent_bytes(handle)?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn unsent_bytes(&self, handle: Handle) -> Result<usize, Misuse> {
         self.check_fork()?;
@@ -279,22 +355,55 @@ impl Channel {
         Ok(self.state.unsent_bytes(index))
     }
 
-    /// Bytes that have arrived on a stream and that no read has taken yet. What still lies in the
-    /// kernel, or in our own stack, is not counted.
+    /// Returns the bytes that the channel has received on a stream and that no read has taken yet.
+    /// Bytes that lie in the kernel, or in our own stack, are not counted.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    /// use std::{io::Write, os::unix::net::UnixStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, mut peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// peer.write_all(b"hello")?;
+    /// channel.read(handle, 1)?;
+    /// channel.dispatch(None)?;
+    /// // The driver decides how far ahead it receives.
+    /// assert!(channel.unread_bytes(handle)? <= 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn unread_bytes(&self, handle: Handle) -> Result<usize, Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         Ok(self.state.peek(index).unread_bytes as usize)
     }
 
-    /// Asks for a completion of the last write that waits, if it is a quiet one: for a program that
-    /// finds too much unsent and wants to hear when there is room. `false`: no write waits.
+    /// Requests a completion of the handle's last queued write, if that is a quiet one: a program
+    /// that finds too many bytes unsent learns when there is room. Returns `false` if no write is
+    /// queued.
     ///
     /// # Errors
     /// [`Misuse`] for a stale or foreign handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, _peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// channel.write_quiet(handle, "hello")?;
+    /// if channel.report_last_write(handle)? {
+    ///     let done = channel.dispatch(None)?.expect("there is no time-out");
+    ///     assert!(matches!(done.event, Event::Write(Ok(5))));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn report_last_write(&mut self, handle: Handle) -> Result<bool, Misuse> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
@@ -305,10 +414,24 @@ impl Channel {
     }
 
     /// Sends several pieces of memory as one write, without joining them. (Only a message of more
-    /// than 64 pieces is joined, because it has to go out in one go.)
+    /// than 64 pieces is joined, because it has to be sent in one call.)
     ///
     /// # Errors
-    /// [`Misuse`] and [`Limit`] as for `write`; also more than 1,024 pieces.
+    /// [`Misuse`] and [`Limit`] as for [`Channel::write`]; also more than 1,024 pieces.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, _peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// channel.writev(handle, ["HTTP/1.1 200 OK\r\n".into(), "\r\n".into(), vec![b'x'; 100].into()])?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(done.event, Event::Write(Ok(119))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn writev(
         &mut self,
         handle: Handle,
@@ -331,11 +454,28 @@ impl Channel {
         self.queue_data(handle, WriteOp::new(body, len), "writev")
     }
 
-    /// Sends one message to an address: `Event::SendTo`, with [`OpError::NoMemory`] if the address
-    /// cannot be kept for want of memory.
+    /// Sends one message to an address: [`Event::SendTo`]. Completes with [`OpError::NoMemory`] if
+    /// there is no memory to keep the address. Does not block.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no message socket, too many bytes. [`Limit`] as for `write`.
+    /// [`Misuse`]: a handle that is no message socket, too many bytes. [`Limit`] as for
+    /// [`Channel::write`].
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event, SocketKind};
+    /// use std::net::UdpSocket;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let peer = UdpSocket::bind("127.0.0.1:0")?;
+    /// let socket = channel.socket(SocketKind::Udp4, None, 0)?;
+    /// channel.sendto(socket, "hello", &peer.local_addr()?.into())?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(done.event, Event::SendTo(Ok(5))));
+    /// let mut received = [0; 16];
+    /// assert_eq!(peer.recv(&mut received)?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sendto(
         &mut self,
         handle: Handle,
@@ -403,10 +543,30 @@ impl Channel {
         Ok(())
     }
 
-    /// Ends a connection: `Event::Disconnect`. The handle stays registered until `unregister`.
+    /// Closes one or both directions of a connection, or resets it: [`Event::Disconnect`]. The
+    /// handle stays registered until `unregister`. Does not block.
     ///
     /// # Errors
     /// [`Misuse`]: a handle that is no connection.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Disconnect, Event};
+    /// use std::{io::Read, os::unix::net::UnixStream};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, mut peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// channel.write_quiet(handle, "goodbye")?;
+    /// // After what was written; reading goes on.
+    /// channel.disconnect(handle, Disconnect::Write)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(done.event, Event::Disconnect(Ok(()))));
+    /// let mut received = String::new();
+    /// peer.read_to_string(&mut received)?;
+    /// assert_eq!(received, "goodbye");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn disconnect(&mut self, handle: Handle, how: Disconnect) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
@@ -427,12 +587,27 @@ impl Channel {
         self.queue_admitted(index, WriteOp::new(Body::Disconnect(how), 0))
     }
 
-    /// Asks to be told when a connection is over in both directions: `Event::End`. For a program
-    /// that has read to the end, goes on writing or waiting, and wants to hear of a reset all the
-    /// same.
+    /// Completes when a connection is over in both directions: [`Event::End`]. For programs that
+    /// have read to the end and write or wait on, but must notice a reset. Does not block.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no connection, or one whose end is awaited already.
+    /// [`Misuse`]: a handle that is no connection. [`Limit::Operations`]: its end is awaited
+    /// already.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Event};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (ours, peer) = UnixStream::pair()?;
+    /// let handle = channel.register(ours.into(), 0, None)?;
+    /// channel.await_end(handle)?;
+    /// drop(peer);
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// assert!(matches!(done.event, Event::End(Ok(()))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn await_end(&mut self, handle: Handle) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
@@ -449,19 +624,39 @@ impl Channel {
         Ok(())
     }
 
-    /// Turns a handle into a descriptor of the process, after the writes that are queued:
-    /// `Event::ToFd` with the descriptor and what was received ahead; the handle is gone then.
-    /// Reads that wait complete as cancelled.
+    /// Converts a handle into a descriptor of the process, after the writes that are queued:
+    /// [`Event::ToFd`] with the descriptor and the bytes received ahead. The handle is gone then.
+    /// Queued reads complete as cancelled. Does not block.
     ///
-    /// A connection of our own stack moves into a socket of the kernel's, unread and unsent bytes
-    /// and all, without its peer's notice; [`Channel::take_over`] goes the other way. It has to be
-    /// established, with neither side closed ([`OpError::NotConnected`] otherwise), and the process
-    /// needs CAP_NET_ADMIN ([`OpError::PermissionDenied`]). If it does not move it goes on where it
-    /// is, and [`Channel::explain`] says why.
+    /// A connection of our own stack moves into a socket of the kernel, with its unread and unsent
+    /// bytes, and the peer does not notice; [`Channel::take_over`] is the other direction. It has
+    /// to be established, with neither side closed ([`OpError::NotConnected`] otherwise), and the
+    /// process needs CAP_NET_ADMIN ([`OpError::PermissionDenied`]). If it does not move, it
+    /// continues on the stack, and [`Channel::explain`] gives the reason.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no connection; [`Misuse::CannotMove`] for what is our own
-    /// stack's on a link with an address of its own, and for its datagrams.
+    /// [`Misuse`]: a handle that is no connection; [`Misuse::CannotMove`] for connections of our
+    /// own stack on a link with an address of its own, and for its datagram sockets.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Accept, Channel, Config, Connection, Event, ListenOptions};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let listener = channel.listen(&"127.0.0.1:0".parse()?, &ListenOptions::default(), 0)?;
+    /// channel.accept(listener, Accept::lwsocket(1))?;
+    /// let address = channel.local_address(listener)?.as_inet().expect("a TCP address");
+    /// let client = std::net::TcpStream::connect(address)?;
+    /// let accepted = channel.dispatch(None)?.expect("there is no time-out");
+    /// let Event::Accept(accepted) = accepted.event else { panic!("unexpected: {accepted:?}") };
+    /// let Connection::Lwsocket(handle) = accepted?.connection else { panic!("no handle") };
+    /// channel.to_fd(handle)?;
+    /// let done = channel.dispatch(None)?.expect("there is no time-out");
+    /// let Event::ToFd(moved) = done.event else { panic!("unexpected: {done:?}") };
+    /// let stream = std::net::TcpStream::from(moved?.fd);
+    /// assert_eq!(stream.peer_addr()?, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn to_fd(&mut self, handle: Handle) -> Result<(), SubmitError> {
         self.check_fork()?;
         let index = self.state.find(handle)?;
@@ -489,7 +684,7 @@ impl Channel {
         }
     }
 
-    fn require(
+    pub(crate) fn require(
         &mut self,
         index: u32,
         call: &'static str,
@@ -528,6 +723,6 @@ fn receiver(to: &Address) -> Option<Receiver> {
     memory.into_boxed_slice().try_into().ok()
 }
 
-fn check_len(len: usize, max: usize) -> Result<(), Misuse> {
+pub(crate) fn check_len(len: usize, max: usize) -> Result<(), Misuse> {
     if (1..=max).contains(&len) { Ok(()) } else { Err(Misuse::InvalidLength { len, max }) }
 }

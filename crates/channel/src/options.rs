@@ -6,7 +6,7 @@ use crate::address::Address;
 use crate::cpu_mask::CpuMask;
 use crate::limits;
 
-/// In which form accepted connections are handed over.
+/// The form of accepted connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptAs {
     /// A handle of this channel without a file descriptor [MP 3.4.2].
@@ -15,22 +15,31 @@ pub enum AcceptAs {
     Fd,
 }
 
-/// What `accept` asks for. Start from [`Accept::lwsocket`] or [`Accept::fd`].
+/// The arguments of an accept. Start from [`Accept::lwsocket`] or [`Accept::fd`].
+///
+/// # Examples
+/// ```
+/// use megapipe::Accept;
+///
+/// // All connections, each with a first read of up to 4 KiB.
+/// let all = Accept::lwsocket(u32::MAX).first_read(4096).cookie(1);
+/// assert_eq!((all.first_read, all.cookie), (Some(4096), 1));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Accept {
-    /// Connections asked for; `u32::MAX` asks for ever.
+    /// Number of connections; `u32::MAX`: no limit.
     pub count: u32,
-    /// In which form.
+    /// Form of the connections.
     pub kind: AcceptAs,
-    /// The cookie that new lwsockets start with.
+    /// The initial cookie of new lwsockets.
     pub cookie: u64,
-    /// Post a read of so many bytes on each new lwsocket at once, so that data which follows the
-    /// handshake is delivered without another call.
+    /// Queue a read of so many bytes on each new lwsocket, so that data which follows the handshake
+    /// is delivered without another call.
     pub first_read: Option<usize>,
-    /// Take no connection from the kernel's queue that was not asked for. Default: off, and with
-    /// io_uring some are taken ahead, beside those that the backlog lets wait. Costs a request for
-    /// each connection there; it is always so with epoll and on our own stack.
+    /// Accept no connection from the kernel's queue beyond `count`. Default: off: with io_uring
+    /// some are accepted ahead, in addition to those in the backlog. On, it costs a request for
+    /// each connection there; epoll and our own stack never accept ahead.
     pub exactly: bool,
 }
 
@@ -80,39 +89,49 @@ pub enum Disconnect {
     Reset,
 }
 
-/// How to listen.
+/// The options of a listener.
+///
+/// # Examples
+/// ```
+/// use megapipe::{Channel, Config, CpuMask, ListenOptions};
+///
+/// let mut channel = Channel::create(Config::default())?;
+/// // Connections that arrive on cores 0 and 1, with a short queue.
+/// let options = ListenOptions::default().backlog(16).cpu_mask(CpuMask::cpus([0, 1]));
+/// channel.listen(&"127.0.0.1:0".parse()?, &options, 0)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenOptions {
-    /// Connections that may wait in the kernel's accept queue (capped by `somaxconn`), or in our
-    /// own stack's beside those that were asked for; one more does. While it is full, SYNs are
-    /// dropped, and who connects tries again.
+    /// Connections that may wait in the kernel's accept queue (at most `somaxconn`), or in our own
+    /// stack's in addition to those that accepts wait for; one more does. While the queue is full,
+    /// SYNs are dropped, and the client retransmits them.
     pub backlog: u32,
-    /// The cores whose connections this channel takes; `None`: those that no mask names.
+    /// The cores whose connections this channel accepts; `None`: those of cores that no mask names.
     pub cpu_mask: Option<CpuMask>,
-    /// Several channels, threads or processes may listen on the address. Default: on; without
-    /// partitioning in the configuration it is off.
+    /// Several channels, threads or processes may listen on the address. Default: on; off if the
+    /// configuration disables partitioning.
     pub share: bool,
     /// Only channels of this process listen on the address: if a socket of another process does,
     /// the call fails. Of two processes that call at the same moment one fails. Default: off; our
     /// own stack's addresses are never shared with other processes.
     pub only_this_process: bool,
-    /// An IPv6 socket takes IPv6 only. Default: off, as in the kernel.
+    /// An IPv6 socket accepts IPv6 only. Default: off, as in the kernel.
     pub only_v6: bool,
-    /// On our own stack, what connections say of others at their local address
-    /// ([`crate::Channel::holders`]). Default: nothing.
+    /// On our own stack, the address-sharing option of the listener's connections
+    /// ([`crate::Channel::holders`]). Default: none.
     #[cfg(feature = "local")]
     pub reuse: megapipe_stack::Reuse,
-    /// How many connections may begin with the data of a SYN and not be established yet (TCP Fast
-    /// Open, RFC 7413), TCP only. They are accepted before the peer has shown that it is where it
-    /// says, and if the network repeats a SYN, its data comes twice: this is for requests that do
-    /// no harm when they do. Default: 0, no Fast Open. On the kernel this is TCP_FASTOPEN, which
-    /// `net.ipv4.tcp_fastopen` may forbid.
+    /// Connections that may begin with the data of a SYN and not be established yet (TCP Fast Open,
+    /// RFC 7413), TCP only. They are accepted before the peer has proved its address, and their
+    /// data arrives twice if the network duplicates the SYN: use it for idempotent requests.
+    /// Default: 0, no Fast Open. On the kernel this is TCP_FASTOPEN, which `net.ipv4.tcp_fastopen`
+    /// may forbid.
     pub fast_open: u32,
-    /// Bytes that connections take and have not sent yet, at most, before writes wait
-    /// (TCP_NOTSENT_LOWAT), TCP only; what was begun, up to 64 KiB, is taken all the same. Without
-    /// it writes are taken up to the send buffer. For programs that decide late what to send.
-    /// Default: 0, no limit.
+    /// Limit of the unsent bytes of a connection, beyond which writes wait (TCP_NOTSENT_LOWAT), TCP
+    /// only; up to 64 KiB of a write that has begun are accepted in any case. For programs that
+    /// decide late what to send. Default: 0, the send buffer is the limit.
     pub notsent_lowat: u32,
 }
 
@@ -191,29 +210,43 @@ impl ListenOptions {
     }
 }
 
-/// How to connect.
+/// The options of a connection attempt.
+///
+/// # Examples
+/// ```
+/// use megapipe::ConnectOptions;
+/// use std::time::Duration;
+///
+/// let options = ConnectOptions::default()
+///     .timeout(Duration::from_secs(5))
+///     .bind("127.0.0.1:0".parse()?)
+///     .nodelay(false);
+/// assert_eq!(options.timeout, Some(Duration::from_secs(5)));
+/// # Ok::<(), megapipe::AddressError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// Give up after so long with `OpError::TimedOut`. `None`: when the kernel does (minutes).
+    /// The attempt fails after this time with `OpError::TimedOut`. `None`: the kernel's time-out
+    /// (minutes).
     pub timeout: Option<Duration>,
     /// The local address. `None`: the kernel chooses.
     pub bind: Option<Address>,
     /// Send small segments at once (TCP_NODELAY). Default: on.
     pub nodelay: bool,
     /// `unregister` resets the connection instead of closing it in order (SO_LINGER 0). For load
-    /// generators, which would otherwise run out of ports in TIME-WAIT.
+    /// generators, which otherwise exhaust the ports with connections in TIME-WAIT.
     pub reset_on_close: bool,
-    /// TCP Fast Open as a client (RFC 7413), TCP only: if the peer has handed out a cookie before,
-    /// the SYN waits for the first write and carries its first bytes; otherwise the handshake is
-    /// as usual, and requests a cookie. Write without waiting for `Event::Connect`: on the kernel
-    /// it comes before the SYN has left, on our own stack when the handshake is complete, and
-    /// without a write no SYN leaves. If the network repeats the SYN, the peer's application may
-    /// see its data twice: this is for requests that do no harm when they do. Default: off. On the
-    /// kernel this is TCP_FASTOPEN_CONNECT, which `net.ipv4.tcp_fastopen` may forbid.
+    /// TCP Fast Open as a client (RFC 7413), TCP only: with a cookie of the peer, the SYN waits for
+    /// the first write and carries its first bytes; without one, the handshake is the usual one and
+    /// requests a cookie. Write without waiting for `Event::Connect`: on the kernel it comes before
+    /// the SYN is sent, on our own stack when the handshake is complete, and no SYN is sent before
+    /// a write. The data arrives twice if the network duplicates the SYN: use it for idempotent
+    /// requests. Default: off. On the kernel this is TCP_FASTOPEN_CONNECT, which
+    /// `net.ipv4.tcp_fastopen` may forbid.
     pub fast_open: bool,
-    /// Bytes that the connection takes and has not sent yet, at most, before writes wait: as
-    /// [`ListenOptions::notsent_lowat`]. Default: 0, no limit.
+    /// Limit of the unsent bytes, beyond which writes wait: as [`ListenOptions::notsent_lowat`].
+    /// Default: 0, no limit.
     pub notsent_lowat: u32,
 }
 
@@ -285,7 +318,15 @@ pub enum SocketKind {
     UnixDatagram,
 }
 
-/// How to open a file.
+/// The options of opening a file. Start from [`OpenOptions::read`] or [`OpenOptions::write`].
+///
+/// # Examples
+/// ```
+/// use megapipe::OpenOptions;
+///
+/// let log = OpenOptions::write().append(true);
+/// assert!(log.create && !log.truncate);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {

@@ -63,6 +63,24 @@ impl Channel {
     /// Returns the descriptors that become readable when there is something to dispatch, after a
     /// [`Channel::park`]. They are the same for the life of the channel. A [`crate::Waker`] makes
     /// one of them readable, too.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, Park};
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    /// use std::time::Duration;
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// channel.waker().wake();
+    /// if channel.park()? == Park::Until(None) {
+    ///     // A program adds its own descriptors here.
+    ///     let fds = channel.descriptors();
+    ///     let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    ///     poll(&mut polled, None)?;
+    /// }
+    /// assert!(channel.dispatch(Some(Duration::ZERO))?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.driver.descriptors()

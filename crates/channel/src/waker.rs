@@ -4,8 +4,27 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes the channel's `dispatch` return `Event::Wake`. May be cloned and sent to any thread;
-/// does nothing once the channel is gone.
+/// Makes the channel's `dispatch` return [`crate::Event::Wake`]. May be cloned and sent to any
+/// thread; has no effect once the channel is gone.
+///
+/// # Examples
+/// ```
+/// use megapipe::{Channel, Config, Event};
+/// use std::sync::mpsc;
+///
+/// let mut channel = Channel::create(Config::default())?;
+/// let (requests, queue) = mpsc::channel();
+/// let waker = channel.waker();
+/// let worker = std::thread::spawn(move || {
+///     requests.send("work").expect("the receiver waits");
+///     waker.wake();
+/// });
+/// let done = channel.dispatch(None)?.expect("there is no time-out");
+/// assert!(matches!(done.event, Event::Wake));
+/// assert_eq!(queue.try_recv(), Ok("work"));
+/// worker.join().expect("it does not panic");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Waker {
     bell: Arc<Bell>,

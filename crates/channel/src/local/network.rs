@@ -62,8 +62,42 @@ impl NetworkError {
     }
 }
 
-/// A link and the addresses we have on it. Cloning gives another name for the same network; give
-/// one to the configuration of each channel that shall use it.
+/// A link with our addresses on it. A clone refers to the same network; each channel that uses it
+/// gets one in its configuration.
+///
+/// # Examples
+/// Two hosts in one process, on the two ends of a link in memory:
+/// ```
+/// use megapipe::{
+///     Accept, Backend, Channel, Config, ConnectOptions, Event, ListenOptions, LocalNetwork,
+///     ServerConfig,
+/// };
+/// use megapipe_link::{Link, PairConfig, pair};
+/// use std::time::Duration;
+///
+/// fn host(link: impl Link + 'static, last: u8) -> Result<Channel, Box<dyn std::error::Error>> {
+///     let addresses = vec![([10, 0, 0, last].into(), 24)];
+///     let settings = ServerConfig { addresses, ..ServerConfig::default() };
+///     let network = LocalNetwork::over(vec![Box::new(link)], settings)?;
+///     Ok(Channel::create(Config::default().backend(Backend::Local(network)))?)
+/// }
+///
+/// let (one, other) = pair(&PairConfig::default())?;
+/// let (mut client, mut server) = (host(one, 1)?, host(other, 2)?);
+/// let address = "10.0.0.2:80".parse()?;
+/// let listener = server.listen(&address, &ListenOptions::default(), 0)?;
+/// server.accept(listener, Accept::lwsocket(1))?;
+/// client.connect(&address, &ConnectOptions::default(), 0)?;
+/// // One thread runs both hosts, so neither may block.
+/// let done = loop {
+///     client.dispatch(Some(Duration::ZERO))?;
+///     if let Some(done) = server.dispatch(Some(Duration::ZERO))? {
+///         break done;
+///     }
+/// };
+/// assert!(matches!(done.event, Event::Accept(Ok(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct LocalNetwork(Arc<Shared>);
 
@@ -78,12 +112,13 @@ struct Shared {
 }
 
 impl LocalNetwork {
-    /// Opens a link by its text form, as in `--link tap:tap0` ([`megapipe_link::LinkSpec`]).
+    /// Opens a link by its text form, as in `--link tap:tap0` ([`megapipe_link::LinkSpec`]). A
+    /// memif blocks until its peer is there.
     ///
-    /// If the environment asks for a capture ([`megapipe_link::capture::VARIABLE`]), all queues
-    /// write into it what the stack sends and what reaches it. Faults that the text asks for lie
-    /// beneath: a frame that they take from us was sent, and one that they take from the peer
-    /// never came.
+    /// If the environment requests a capture ([`megapipe_link::capture::VARIABLE`]), all queues
+    /// record the frames that the stack sends and receives. Faults in the text apply below the
+    /// capture: a frame that is lost on the way out is recorded as sent, and one that is lost on
+    /// the way in is not recorded.
     ///
     /// # Errors
     /// [`NetworkError`] says what is missing on this machine, or which part of the text is wrong.
@@ -91,8 +126,9 @@ impl LocalNetwork {
         Self::open_noting(link, settings, &mut |_| ())
     }
 
-    /// As [`LocalNetwork::open`]. `notice` receives lines for a person: what is waited for, if
-    /// that takes a second, and what the other end of a new device lacks, each with the remedy.
+    /// Opens a link as [`LocalNetwork::open`] does. `notice` receives lines for a person: what the
+    /// call waits for, if that takes a second, and what the other end of a new device lacks, each
+    /// with the remedy.
     ///
     /// # Errors
     /// As [`LocalNetwork::open`].
@@ -128,8 +164,8 @@ impl LocalNetwork {
         }
     }
 
-    /// Over queues that are open already, with as many shards as the settings say: one for each
-    /// channel to come.
+    /// Creates a network over open queues, with [`ServerConfig::shards`] shards: one for each
+    /// channel.
     ///
     /// # Errors
     /// [`NetworkError::Switch`], [`NetworkError::NoRandomness`].
@@ -170,43 +206,44 @@ impl LocalNetwork {
         })))
     }
 
-    /// Our addresses on it.
+    /// Returns our addresses on the link.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.0.settings.addresses.iter().map(|(address, _)| *address)
     }
 
-    /// The link, in words.
+    /// Returns a description of the link for people.
     #[must_use]
     pub fn description(&self) -> &str {
         &self.0.description
     }
 
-    /// What each channel's stack starts with.
+    /// Returns the configuration of each channel's stack.
     #[must_use]
     pub fn settings(&self) -> &ServerConfig {
         &self.0.settings
     }
 
-    /// Whether it has another owner: a channel that uses it, or a configuration.
+    /// Returns whether a channel or another configuration uses the network, too.
     #[must_use]
     pub fn is_named_elsewhere(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// How many queues the link has. Where that is one, and there is one shard, the shard has the
-    /// queue to itself; else each flow has its place by a hash.
+    /// Returns the number of the link's queues. With one queue and one shard, the shard owns the
+    /// queue; otherwise a hash assigns each flow to a shard.
     #[must_use]
     pub fn queues(&self) -> usize {
         self.0.queues
     }
 
-    /// The hash is the device's, because it says how it spreads flows over its queues; else ours.
+    /// Returns whether flows are assigned to shards by the device's hash (RSS), because the device
+    /// publishes it, and not by ours.
     #[must_use]
     pub fn is_spread_by_device(&self) -> bool {
         self.0.is_spread_by_device
     }
 
-    /// How many channels can use it.
+    /// Returns the number of channels that can use the network.
     #[must_use]
     pub fn shards(&self) -> u16 {
         self.0.shards

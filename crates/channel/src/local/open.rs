@@ -84,10 +84,22 @@ impl Channel {
         self.bind_datagram(local, DatagramSharing::default(), cookie)
     }
 
-    /// Makes a datagram socket on our own stack, at an address that others may have as well.
+    /// Creates a datagram socket on our own stack, at an address that others may have as well. Does
+    /// not block.
     ///
     /// # Errors
     /// [`ListenError`] says what is wrong with the address, or that the channel has no stack.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, DatagramSharing, Handle, ListenError};
+    ///
+    /// /// One of several sockets at port 53, each in a channel of its own.
+    /// fn bind_dns(channel: &mut Channel) -> Result<Handle, ListenError> {
+    ///     let sharing = DatagramSharing { is_shared: true, spreads: true, is_mapped: false };
+    ///     channel.bind_datagram(([0, 0, 0, 0], 53).into(), sharing, 0)
+    /// }
+    /// ```
     pub fn bind_datagram(
         &mut self,
         local: SocketAddr,

@@ -19,8 +19,19 @@ impl Channel {
     /// Sets an option of a connection on our own stack.
     ///
     /// # Errors
-    /// [`OpError::NotSupported`] for what is the kernel's, [`OpError::NotConnected`] for a
+    /// [`OpError::NotSupported`] for connections of the kernel, [`OpError::NotConnected`] for a
     /// connection that is over, [`OpError::BadDescriptor`] for a stale handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, ConnOption, Handle, OpError};
+    /// use std::time::Duration;
+    ///
+    /// fn keep_alive(channel: &mut Channel, connection: Handle) -> Result<(), OpError> {
+    ///     let idle = Some(Duration::from_secs(60));
+    ///     channel.set_conn_option(connection, ConnOption::KeepaliveIdle(idle))
+    /// }
+    /// ```
     pub fn set_conn_option(&mut self, handle: Handle, option: ConnOption) -> Result<(), OpError> {
         self.on_conn(handle, |local, conn| {
             let now = local.now;
@@ -32,8 +43,17 @@ impl Channel {
     /// and not be established yet, as [`crate::ListenOptions::fast_open`] does; 0: none.
     ///
     /// # Errors
-    /// [`OpError::NotSupported`] for what is the kernel's or no listener,
+    /// [`OpError::NotSupported`] for handles of the kernel or that are no listener,
     /// [`OpError::BadDescriptor`] for a stale handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Handle, OpError};
+    ///
+    /// fn stop_fast_open(channel: &mut Channel, listener: Handle) -> Result<(), OpError> {
+    ///     channel.set_fast_open(listener, 0)
+    /// }
+    /// ```
     pub fn set_fast_open(&mut self, handle: Handle, pending_max: u32) -> Result<(), OpError> {
         let (local, state, index) = self.on_stack(handle)?;
         let listener = local.listener(state, index).ok_or(OpError::NotSupported)?;
@@ -41,12 +61,23 @@ impl Channel {
         Ok(())
     }
 
-    /// Asks to be told when the peer has acknowledged all that was written to a connection on our
-    /// own stack, and our FIN if the sending direction was closed: `Event::Delivered`. One at a
-    /// time; a second one is the first.
+    /// Completes when the peer has acknowledged all bytes written to a connection on our own stack,
+    /// and our FIN if the sending direction was closed: [`crate::Event::Delivered`]. One at a time:
+    /// a second call changes nothing. Does not block.
     ///
     /// # Errors
     /// As for [`Channel::set_conn_option`].
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Disconnect, Handle};
+    ///
+    /// /// Closes a connection and learns whether the peer received everything.
+    /// fn close(channel: &mut Channel, connection: Handle) -> Result<(), Box<dyn std::error::Error>> {
+    ///     channel.disconnect(connection, Disconnect::Write)?;
+    ///     Ok(channel.await_delivery(connection)?)
+    /// }
+    /// ```
     pub fn await_delivery(&mut self, handle: Handle) -> Result<(), OpError> {
         let conn = self.on_conn(handle, |_, conn| Ok(conn))?;
         let Self { driver, state, .. } = self;
@@ -54,21 +85,22 @@ impl Channel {
         Ok(())
     }
 
-    /// Asks to be told when fewer than `bytes` bytes of a connection on our own stack are written
-    /// and have not left yet: [`crate::Event::UnsentBelow`], also if that is so already. One at a
-    /// time; a second one takes the place of the first. Nothing comes after the connection's end,
-    /// which has completions of its own.
+    /// Reports when a connection on our own stack has fewer than `bytes` bytes written and not
+    /// sent: [`crate::Event::UnsentBelow`], also if that is the case already. One at a time: a
+    /// second call replaces the first. No event comes after the end of the connection, which has
+    /// completions of its own. Does not block.
     ///
     /// # Errors
     /// [`OpError::InvalidInput`] for 0 bytes; else as for [`Channel::set_conn_option`].
     ///
     /// # Examples
     /// ```
-    /// # fn example(channel: &mut megapipe::Channel, conn: megapipe::Handle) {
-    /// // Produce the next frame of a video as late as possible.
-    /// let awaited = channel.await_unsent_below(conn, 16 << 10);
-    /// # let _ = awaited;
-    /// # }
+    /// use megapipe::{Channel, Handle, OpError};
+    ///
+    /// /// Produces the next frame of a video as late as possible.
+    /// fn next_frame(channel: &mut Channel, connection: Handle) -> Result<(), OpError> {
+    ///     channel.await_unsent_below(connection, 16 << 10)
+    /// }
     /// ```
     pub fn await_unsent_below(&mut self, handle: Handle, bytes: u32) -> Result<(), OpError> {
         if bytes == 0 {
@@ -80,12 +112,22 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends a datagram from an endpoint on our own stack at once, without a completion.
+    /// Sends a datagram from a socket on our own stack, without a completion. Does not block.
     ///
     /// # Errors
-    /// [`OpError::MessageTooLong`], [`OpError::NetworkUnreachable`] (also for a source that is not
-    /// ours), [`OpError::NoBuffers`]; [`OpError::NotSupported`] for what is the kernel's,
+    /// [`OpError::MessageTooLong`], [`OpError::NetworkUnreachable`] (also for a source address that
+    /// is not ours), [`OpError::NoBuffers`]; [`OpError::NotSupported`] for sockets of the kernel,
     /// [`OpError::BadDescriptor`] for a stale handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Departure, Handle, OpError};
+    ///
+    /// fn ping(channel: &mut Channel, socket: Handle) -> Result<(), OpError> {
+    ///     let departure = Departure { hop_limit: Some(1), ..Departure::default() };
+    ///     channel.send_datagram(socket, "ping", ([10, 0, 0, 2], 7).into(), &departure)
+    /// }
+    /// ```
     pub fn send_datagram(
         &mut self,
         handle: Handle,
@@ -98,12 +140,22 @@ impl Channel {
         })
     }
 
-    /// As [`Channel::send_datagram`], a datagram for each `segment_len` bytes, of which the last
-    /// one may have fewer: all of them, or none.
+    /// Sends one datagram for each `segment_len` bytes, the last one possibly shorter, as
+    /// [`Channel::send_datagram`] does: all of them or none.
     ///
     /// # Errors
-    /// As there; [`OpError::InvalidInput`] for segments without a byte, for more than 128
-    /// of them, and for none.
+    /// As there; [`OpError::InvalidInput`] for a segment length of 0, no bytes, or more than 128
+    /// segments.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Departure, Handle, OpError};
+    ///
+    /// fn send_media(channel: &mut Channel, socket: Handle, media: Vec<u8>) -> Result<(), OpError> {
+    ///     let to = ([10, 0, 0, 2], 5004).into();
+    ///     channel.send_datagrams(socket, (media, 1200), to, &Departure::default())
+    /// }
+    /// ```
     pub fn send_datagrams(
         &mut self,
         handle: Handle,
@@ -136,32 +188,60 @@ impl Channel {
         sent
     }
 
-    /// Decides whether reports of undelivered messages ([`crate::Event::Undelivered`])
-    /// carry what the ICMP message quotes of them. Default: they do not.
+    /// Sets whether reports of undelivered messages ([`crate::Event::Undelivered`]) of a socket on
+    /// our own stack carry the part of the message that the ICMP message quotes. Default: off.
     ///
     /// # Errors
-    /// [`OpError::NotSupported`] for what is the kernel's, [`OpError::BadDescriptor`] for a stale
+    /// [`OpError::NotSupported`] for sockets of the kernel, [`OpError::BadDescriptor`] for a stale
     /// handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Handle, OpError};
+    ///
+    /// fn trace_route(channel: &mut Channel, socket: Handle) -> Result<(), OpError> {
+    ///     channel.quote_errors(socket, true)
+    /// }
+    /// ```
     pub fn quote_errors(&mut self, handle: Handle, on: bool) -> Result<(), OpError> {
         let (local, state, index) = self.on_stack(handle)?;
         let endpoint = local.endpoint(state, index).ok_or(OpError::NotSupported)?;
         local.server.quote_errors(endpoint, on).map_err(|_| OpError::BadDescriptor)
     }
 
-    /// Bytes of the longest packet in which our own stack sends a datagram to `to`, as far as it
-    /// knows; `None`: the datagrams are the kernel's.
+    /// Returns the bytes of the longest packet in which our own stack sends a datagram to `to`, as
+    /// far as it knows the path; `None` if the kernel sends the datagrams.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// assert_eq!(channel.packet_bytes_max([127, 0, 0, 1].into()), None);
+    /// # Ok::<(), megapipe::CreateError>(())
+    /// ```
     pub fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16> {
         self.check_fork().ok()?;
         self.driver.local()?.server.packet_bytes_max(to)
     }
 
-    /// Restricts a datagram socket on our own stack to one peer; it goes before the others
-    /// that share its address; `None`: to none. Returns its address: one of all addresses
-    /// while it has a peer.
+    /// Restricts a datagram socket on our own stack to one peer, or to none with `None`. With a
+    /// peer it takes precedence over other sockets at its address. Returns its local address: a
+    /// specific one while it has a peer.
     ///
     /// # Errors
-    /// [`OpError::NetworkUnreachable`]: there is no way to the peer; [`OpError::NotSupported`] for
-    /// what is the kernel's, [`OpError::BadDescriptor`] for a stale handle.
+    /// [`OpError::NetworkUnreachable`] if there is no route to the peer; [`OpError::NotSupported`]
+    /// for sockets of the kernel, [`OpError::BadDescriptor`] for a stale handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Handle, OpError};
+    /// use std::net::SocketAddr;
+    ///
+    /// fn to_resolver(channel: &mut Channel, socket: Handle) -> Result<SocketAddr, OpError> {
+    ///     channel.connect_datagram(socket, Some(([10, 0, 0, 2], 53).into()))
+    /// }
+    /// ```
     pub fn connect_datagram(
         &mut self,
         handle: Handle,
@@ -171,18 +251,37 @@ impl Channel {
         local.connect_datagram(state, index, peer)
     }
 
-    /// The connections that our own stack has at some local ports, also those that no handle stands
-    /// for any more, and in TIME-WAIT, with what was said of others at their local addresses
-    /// ([`ConnOption::Reuse`], [`crate::ListenOptions::reuse`]). Of several that are alike, one;
-    /// without a stack, none. Listening there is not refused: this is for who refuses it, as
-    /// bind(2) does.
+    /// Returns the connections of our own stack at local ports, also those without a handle and in
+    /// TIME-WAIT, with their address-sharing options ([`ConnOption::Reuse`],
+    /// [`crate::ListenOptions::reuse`]). Equal ones are returned once; without a stack there is
+    /// none. A `listen` at such a port is not refused: this is for layers that implement bind(2)'s
+    /// rules.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// assert!(channel.holders(1..=1023).is_empty());
+    /// # Ok::<(), megapipe::CreateError>(())
+    /// ```
     pub fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
         let local = self.check_fork().ok().and_then(|()| self.driver.local());
         local.map(|local| local.server.holders(ports)).unwrap_or_default()
     }
 
-    /// The first port at which our own stack has no connection, from `from` on and then from the
-    /// range's beginning; `None`: each has one, or there is no stack.
+    /// Returns the first port at which our own stack has no connection, from `from` on and then
+    /// from the beginning of the range; `None` if each has one, or if there is no stack.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// // The kernel's ports are not known here.
+    /// assert_eq!(channel.port_without_connections(49_152..=65_535, 50_000), None);
+    /// # Ok::<(), megapipe::CreateError>(())
+    /// ```
     pub fn port_without_connections(
         &mut self,
         ports: RangeInclusive<u16>,
@@ -192,10 +291,21 @@ impl Channel {
         self.driver.local()?.server.port_without_connections(ports, from)
     }
 
-    /// What our own stack knows of a connection.
+    /// Returns the state of a connection on our own stack: round-trip time, windows, counters.
     ///
     /// # Errors
     /// As for [`Channel::set_conn_option`].
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Handle, OpError};
+    ///
+    /// fn print_rtt(channel: &mut Channel, connection: Handle) -> Result<(), OpError> {
+    ///     let info = channel.conn_info(connection)?;
+    ///     println!("{:?}, window of {} bytes", info.srtt, info.cwnd);
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn conn_info(&mut self, handle: Handle) -> Result<ConnInfo, OpError> {
         self.on_conn(handle, |local, conn| local.server.info(conn).ok_or(OperationError::Unknown))
     }

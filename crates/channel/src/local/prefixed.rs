@@ -4,6 +4,15 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 /// An address with the length of its prefix: `10.0.0.2/24`, `fd00::2/64`.
+///
+/// # Examples
+/// ```
+/// use megapipe::Prefixed;
+///
+/// let address: Prefixed = "10.0.0.2/24".parse()?;
+/// assert_eq!((address.address, address.prefix_bits), ([10, 0, 0, 2].into(), 24));
+/// # Ok::<(), megapipe::PrefixedError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefixed {
     /// The address.
