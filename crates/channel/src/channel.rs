@@ -104,7 +104,7 @@ impl Channel {
     /// let channel = Channel::create(Config::default().driver(DriverChoice::Epoll))?;
     /// assert_eq!(channel.report().driver.name(), "epoll");
     ///
-    /// let refused = Channel::create(Config::default().batch(0)).err().expect("a batch has a member");
+    /// let refused = Channel::create(Config::default().batch(0)).err().expect("out of range");
     /// assert!(matches!(refused, CreateError::Config { field: "batch", value: 0, .. }));
     /// # Ok::<(), CreateError>(())
     /// ```

@@ -102,7 +102,7 @@ impl Channel {
     /// let mut channel = Channel::create(Config::default())?;
     /// assert!(channel.dispatch(Some(Duration::ZERO))?.is_none());
     /// channel.timer(Duration::from_millis(1), None, 7)?;
-    /// let done = channel.dispatch(Some(Duration::from_secs(10)))?.expect("the timer expires first");
+    /// let done = channel.dispatch(Some(Duration::from_secs(10)))?.expect("a completion");
     /// assert_eq!(done.cookie, 7);
     /// assert!(matches!(done.event, Event::Timer { expirations: 1 }));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -13,14 +13,14 @@ use crate::slot::{FileJob, Kind};
 
 /// Operations at offsets of disk files. `read` and `write` continue where the last one ended.
 impl Channel {
-    /// Reads up to `len` bytes at an offset of a disk file: [`Event::Read`]. Does not block.
+    /// Reads up to `len` bytes at an offset of a disk file: [`crate::Event::Read`]. Does not block.
     ///
     /// Operations at offsets complete in any order, and a completion does not name its offset.
     /// Queue one at a time if that matters, or open the file more than once.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no open file, a length of 0 or too many bytes. [`Limit`]: too
-    /// many operations are queued.
+    /// [`Misuse`]: a handle that is no open file, a length of 0 or too many bytes. [`crate::Limit`]:
+    /// too many operations are queued.
     ///
     /// # Examples
     /// ```
@@ -39,11 +39,11 @@ impl Channel {
         self.file_job(handle, "read_at", FileJob::ReadAt { offset, len })
     }
 
-    /// Writes at an offset of a disk file: [`Event::Write`]. Does not block. Completions come in
-    /// any order, as for [`Channel::read_at`].
+    /// Writes at an offset of a disk file: [`crate::Event::Write`]. Does not block. Completions
+    /// come in any order, as for [`Channel::read_at`].
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no open file, 0 or too many bytes. [`Limit`]: too many
+    /// [`Misuse`]: a handle that is no open file, 0 or too many bytes. [`crate::Limit`]: too many
     /// operations are queued.
     ///
     /// # Examples
@@ -71,11 +71,11 @@ impl Channel {
         self.file_job(handle, "write_at", FileJob::WriteAt { offset, data })
     }
 
-    /// Flushes a file's data to the device: [`Event::Fsync`]. Covers the writes that have
+    /// Flushes a file's data to the device: [`crate::Event::Fsync`]. Covers the writes that have
     /// completed, not those in progress. Does not block.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no open file. [`Limit`]: too many operations are queued.
+    /// [`Misuse`]: a handle that is no open file. [`crate::Limit`]: too many operations are queued.
     ///
     /// # Examples
     /// ```

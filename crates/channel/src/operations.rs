@@ -427,7 +427,7 @@ impl Channel {
     /// let mut channel = Channel::create(Config::default())?;
     /// let (ours, _peer) = UnixStream::pair()?;
     /// let handle = channel.register(ours.into(), 0, None)?;
-    /// channel.writev(handle, ["HTTP/1.1 200 OK\r\n".into(), "\r\n".into(), vec![b'x'; 100].into()])?;
+    /// channel.writev(handle, ["HTTP/1.1 200 OK\r\n\r\n".into(), vec![b'x'; 100].into()])?;
     /// let done = channel.dispatch(None)?.expect("there is no time-out");
     /// assert!(matches!(done.event, Event::Write(Ok(119))));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
