@@ -97,12 +97,12 @@ pub enum Event {
     /// The connection has fewer unsent bytes than [`crate::Channel::await_unsent_below`] named.
     UnsentBelow,
     /// The peer has marked bytes of a stream as urgent (RFC 6093). Only with
-    /// [`crate::Config::asides`]. The bytes come in line.
+    /// [`crate::Config::unsolicited_events`]. The bytes come in line.
     Urgent {
         /// Bytes from the next unread byte to the end of the urgent ones.
         bytes: u32,
     },
-    /// A sent message was not delivered. Only with [`crate::Config::asides`].
+    /// A sent message was not delivered. Only with [`crate::Config::unsolicited_events`].
     Undelivered(Box<Undelivered>),
     /// A thread called [`crate::Waker::wake`]; several calls may give one completion.
     Wake,

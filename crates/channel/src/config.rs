@@ -125,7 +125,7 @@ pub struct Config {
     pub interruptible: bool,
     /// Our own stack: report [`crate::Event::Urgent`] and [`crate::Event::Undelivered`], which
     /// complete no operation. Default: off. No effect on the kernel.
-    pub asides: bool,
+    pub unsolicited_events: bool,
 }
 
 impl Default for Config {
@@ -146,7 +146,7 @@ impl Default for Config {
             partition: true,
             nagle: false,
             interruptible: false,
-            asides: false,
+            unsolicited_events: false,
         }
     }
 }
@@ -192,8 +192,8 @@ impl Config {
         nagle: bool;
         /// Sets [`Config::interruptible`].
         interruptible: bool;
-        /// Sets [`Config::asides`].
-        asides: bool;
+        /// Sets [`Config::unsolicited_events`].
+        unsolicited_events: bool;
     }
 
     /// Sets [`Config::core`].

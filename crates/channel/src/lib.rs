@@ -34,9 +34,9 @@
 //! of another channel, use after `fork` are errors by name ([`Misuse`]), apart from limits that a
 //! slow peer can reach ([`Limit`]); use from another thread does not compile.
 //!
-//! **Where to start reading**: `channel.rs`, `endpoints.rs`, `operations.rs`, `dispatch.rs`
-//! (calls), `state.rs` (what an operation means), `driver.rs` (what a driver does), `any_driver.rs` (which
-//! one is chosen), `kernel/uring/` and `kernel/epoll/` (how each does it).
+//! **Where to start reading**: `channel.rs`, `endpoints.rs`, `operations.rs`, `dispatch.rs` (the
+//! calls), `state.rs` (what an operation means), `driver.rs` (what a driver does), `any_driver.rs`
+//! (which one is chosen), `kernel/uring/` and `kernel/epoll/` (how each does it).
 //!
 //! \[MP\]: Han, Marshall, Chun, Ratnasamy, "MegaPipe: A New Programming Interface for Scalable
 //! Network I/O".

@@ -147,8 +147,12 @@ impl Sockets {
         let Config { freshness, clock, rest_below, .. } = config;
         // With descriptors behind them, the kernel's sockets take any option of the kernel's. What
         // may be unsent is SO_SNDBUF's to say, and bounded here.
-        let channel =
-            channel.lwsockets(false).partition(false).nagle(true).interruptible(true).asides(true);
+        let channel = channel
+            .lwsockets(false)
+            .partition(false)
+            .nagle(true)
+            .interruptible(true)
+            .unsolicited_events(true);
         let channel = channel.unsent_bytes_max(usize::MAX);
         let (addresses, defaults) = match &channel.backend {
             Backend::Local(network) => {

@@ -117,7 +117,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let quote =
             quote.and_then(|chunk| self.server.received(chunk)?.into_bytes(state, chunk.len));
         let quote = quote.map_or_else(Box::default, |bytes| Box::from(&*bytes));
-        let Some(slot) = self.slot_of_endpoint(endpoint).filter(|_| state.config.asides) else {
+        let Some(slot) =
+            self.slot_of_endpoint(endpoint).filter(|_| state.config.unsolicited_events)
+        else {
             return;
         };
         let (errno, is_final) = match by {

@@ -421,7 +421,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
 
     /// The peer has marked bytes as urgent, so many from the next one of the stack's on.
     pub(super) fn on_urgent(&mut self, state: &mut State, conn: ConnId, bytes: u32) {
-        let Some(slot) = self.slot_of(conn).filter(|_| state.config.asides) else { return };
+        let Some(slot) = self.slot_of(conn).filter(|_| state.config.unsolicited_events) else {
+            return;
+        };
         let bytes = state.peek(slot).unread_bytes + bytes;
         state.complete(slot, Event::Urgent { bytes });
     }
