@@ -183,7 +183,7 @@ impl System for OurStack {
         }
         let RunningStack { world, program, .. } = self.running()?;
         program.start_call(world, call)?;
-        world.turn().map(drop).map_err(gone)
+        world.advance().map(drop).map_err(gone)
     }
 
     fn await_call(&mut self, until_us: i64) -> Result<Option<(Returned, i64)>, SystemError> {

@@ -155,7 +155,7 @@ impl ScriptWorld {
     /// [`Error::NoBuffers`]: too many packets wait; [`Error::NetworkDown`].
     pub fn send(&self, packet: &[u8], segment_bytes: u16) -> Result<(), Error> {
         let is_taken = self.far.send(packet, segment_bytes);
-        self.turn()?;
+        self.advance()?;
         if is_taken { Ok(()) } else { Err(Error::NoBuffers) }
     }
 
@@ -183,7 +183,7 @@ impl ScriptWorld {
         mut found: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Error> {
         loop {
-            let until = self.turn()?;
+            let until = self.advance()?;
             if let Some(found) = found() {
                 return Ok(Some(found));
             }
@@ -224,10 +224,10 @@ impl ScriptWorld {
     ///
     /// # Errors
     /// [`Error::NetworkDown`].
-    pub fn turn(&self) -> Result<Option<Duration>, Error> {
+    pub fn advance(&self) -> Result<Option<Duration>, Error> {
         self.await_return();
         loop {
-            let until = self.context.turn()?;
+            let until = self.context.poll_channel()?;
             if !self.await_return() {
                 return Ok(until);
             }
@@ -271,7 +271,7 @@ impl ScriptWorld {
         }
         let began = Instant::now();
         while self.is_inside() && began.elapsed() < END_TIME {
-            if self.context.turn().is_err() {
+            if self.context.poll_channel().is_err() {
                 return;
             }
             thread::sleep(LOOK_TIME);

@@ -172,7 +172,7 @@ impl SimNode for SocketsHost {
         loop {
             self.pace.await_rest(&self.context);
             let steps = self.pace.steps();
-            let until = self.context.turn().map_err(|error| Violation::Call {
+            let until = self.context.poll_channel().map_err(|error| Violation::Call {
                 host: self.index,
                 call: "turn",
                 what: error.to_string(),

@@ -149,8 +149,8 @@ impl ChannelTag {
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Relaxed: the counter orders nothing but itself.
-        let turn = NEXT.fetch_add(1, Ordering::Relaxed) % (TAG_MASK as u32);
-        Self(turn as u16 + 1)
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % (TAG_MASK as u32);
+        Self(number as u16 + 1)
     }
 
     pub(crate) const fn value(self) -> u16 {

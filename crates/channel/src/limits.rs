@@ -107,12 +107,12 @@ pub const PLAIN_READ_BYTES_MAX: usize = 1 << 20;
 
 /// Events that the epoll driver fetches with one call.
 pub const EVENTS_MAX: usize = 512;
-/// Bytes that the epoll driver moves for one handle and direction before others have their turn.
-pub const TURN_BYTES_MAX: usize = 256 << 10;
-/// Connections that the epoll driver accepts from one listener before others have their turn.
-pub const TURN_ACCEPTS_MAX: usize = 64;
-/// Turns of the epoll driver that made completions before it must look for events all the same.
-pub const TURNS_PER_FETCH: u32 = 8;
+/// Bytes that the epoll driver moves for one handle and direction in one poll.
+pub const POLL_BYTES_MAX: usize = 256 << 10;
+/// Connections that the epoll driver accepts from one listener in one poll.
+pub const POLL_ACCEPTS_MAX: usize = 64;
+/// Polls of the epoll driver with completions before it fetches events in any case.
+pub const POLLS_PER_FETCH: u32 = 8;
 /// How long the epoll driver waits before it tries again what the kernel gives no event for, in
 /// milliseconds: a UNIX socket whose peer's queue is full.
 pub const RETRY_PAUSE_MS: u64 = 2;

@@ -112,7 +112,7 @@ impl Running {
     fn settle(&self) {
         let world = self.record.world();
         while self.is_calling && self.ended.lock().expect("no panic").is_none() {
-            world.turn().expect("the wire stays");
+            world.advance().expect("the wire stays");
             if world.is_inside() {
                 return;
             }
@@ -212,7 +212,7 @@ impl System for PlugIn {
         let calls = running.calls.as_ref().expect("the thread runs");
         calls.send(call).expect("the thread runs");
         running.settle();
-        running.record.world().turn().expect("the wire stays");
+        running.record.world().advance().expect("the wire stays");
         Ok(())
     }
 

@@ -37,11 +37,11 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::NetworkDown`]: the link is gone.
-    pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+    pub fn drive(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.sockets.drive(timeout)
     }
 
-    /// Ends a [`Context::turn`], or the wait of a call, from any thread: the call is tried again,
+    /// Ends a [`Context::drive`], or the wait of a call, from any thread: the call is tried again,
     /// and waits on if nothing came of it. May be used in a signal handler.
     #[must_use]
     pub fn waker(&self) -> megapipe::Waker {
@@ -99,7 +99,7 @@ impl Context {
     }
 
     /// Connections that were closed and still have bytes to send. Those go out as the context is
-    /// driven, by its calls or by [`Context::turn`], and are lost when it is dropped.
+    /// driven, by its calls or by [`Context::drive`], and are lost when it is dropped.
     #[must_use]
     pub const fn closing(&self) -> usize {
         self.sockets.closing

@@ -26,7 +26,7 @@ use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::flags::{EpollEvent, EpollOp, Events};
 use crate::kernel;
-use crate::limits::{KERNEL_EVENTS_MAX, LOOKOUT_EVENTS, LOOKOUT_PERIOD, LOOKOUT_TURNS};
+use crate::limits::{KERNEL_EVENTS_MAX, LOOKOUT_EVENTS, LOOKOUT_PERIOD, LOOKOUT_POLLS};
 
 /// What a call that watches descriptors takes: one of the context's, or one of the process's.
 ///
@@ -79,7 +79,7 @@ pub(crate) struct Lookout {
     fd: Option<OwnedFd>,
     /// Something of the kernel's is in it, or was.
     is_used: bool,
-    /// When it was last asked, by the clock and by turns.
+    /// When it was last asked, by the clock and by polls.
     asked_at: Duration,
     asked_in: u32,
 }
@@ -150,8 +150,8 @@ impl Lookout {
     }
 
     /// It is time to ask the kernel, however much there is to do beside it.
-    pub(crate) fn is_due(&self, now: Duration, turns: u32) -> bool {
-        turns.wrapping_sub(self.asked_in) >= LOOKOUT_TURNS
+    pub(crate) fn is_due(&self, now: Duration, polls: u32) -> bool {
+        polls.wrapping_sub(self.asked_in) >= LOOKOUT_POLLS
             || now.saturating_sub(self.asked_at) >= LOOKOUT_PERIOD
     }
 }
@@ -221,7 +221,7 @@ impl KernelSet {
 
 /// How many of `room` places are the kernel's to fill first, where `own` items of ours may have
 /// something to tell as well: those that ours cannot fill, and no less than half. A single place is
-/// filled in turns.
+/// filled alternately.
 fn share(room: usize, own: usize, had_only_place: bool) -> usize {
     match (room, own) {
         (1, 1..) => usize::from(!had_only_place),

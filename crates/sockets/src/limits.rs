@@ -67,23 +67,23 @@ pub(crate) const KERNEL_EVENTS_MAX: usize = 256;
 /// Events that are taken from a context's lookout at once.
 pub(crate) const LOOKOUT_EVENTS: usize = 32;
 /// However busy its own sockets are, a context asks after the kernel's descriptors that it watches
-/// once in so long, or in so many turns.
+/// once in so long, or in so many polls.
 pub(crate) const LOOKOUT_PERIOD: Duration = Duration::from_micros(50);
-pub(crate) const LOOKOUT_TURNS: u32 = 16;
+pub(crate) const LOOKOUT_POLLS: u32 = 16;
 /// Events that one call of `epoll_wait` gives at most (`EP_MAX_EVENTS`).
 pub(crate) const EVENTS_MAX: usize = i32::MAX as usize / 12;
 
-/// Calls that return without waiting: one in so many checks how old the last turn of the channel
+/// Calls that return without waiting: one in so many checks how old the last poll of the channel
 /// is. Reading the clock for each message would cost more than the check is worth.
 pub(crate) const CALLS_PER_CHECK: u32 = 16;
 /// The first check comes after so many calls: a program that makes few calls at long intervals is
 /// served by one of its next calls.
 pub(crate) const CALLS_TO_FIRST_CHECK: u32 = 4;
-/// Checks after which the channel is turned in any case: more calls than most programs make for
+/// Checks after which the channel is polled in any case: more calls than most programs make for
 /// one batch of events.
-pub(crate) const CHECKS_PER_TURN: u32 = 64;
-/// A check that finds the last turn older than this turns the channel.
-pub(crate) const TURN_AGE_MAX: Duration = Duration::from_millis(1);
+pub(crate) const CHECKS_PER_POLL: u32 = 64;
+/// A check that finds the last poll older than this polls the channel.
+pub(crate) const POLL_AGE_MAX: Duration = Duration::from_millis(1);
 
 const _: () = assert!(CALLS_TO_FIRST_CHECK <= CALLS_PER_CHECK);
 const _: () = assert!(CALLS_PER_CHECK.is_power_of_two());

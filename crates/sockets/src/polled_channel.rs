@@ -23,8 +23,8 @@ use crate::error::Error;
 use crate::gather::SendPieces;
 use crate::kernel;
 use crate::limits::{
-    CALLS_PER_CHECK, CALLS_TO_FIRST_CHECK, CHECKS_PER_TURN, DATAGRAM_BYTES_MAX, READ_BYTES,
-    TURN_AGE_MAX,
+    CALLS_PER_CHECK, CALLS_TO_FIRST_CHECK, CHECKS_PER_POLL, DATAGRAM_BYTES_MAX, POLL_AGE_MAX,
+    READ_BYTES,
 };
 use crate::ports::Beneath;
 use crate::transport::{
@@ -156,8 +156,8 @@ impl PolledChannel {
 
     #[cold]
     fn is_poll_due(&self) -> bool {
-        self.calls >= CHECKS_PER_TURN * CALLS_PER_CHECK
-            || self.now().saturating_sub(self.polled_at) >= TURN_AGE_MAX
+        self.calls >= CHECKS_PER_POLL * CALLS_PER_CHECK
+            || self.now().saturating_sub(self.polled_at) >= POLL_AGE_MAX
     }
 
     /// Whether "would block" may be answered from the last poll, for an object from which bytes

@@ -10,7 +10,7 @@
 //! one leads.
 //!
 //! Where a driver works from outside ([`Driving::Outside`]), in virtual time for instance, no
-//! sleeper leads: all sleep until a turn of the driver wakes them.
+//! sleeper leads: all sleep until a poll of the channel wakes them.
 //!
 //! Invariants
 //! - `leader` is set while the lock is free exactly if that sleeper sleeps in the kernel.
@@ -46,7 +46,7 @@ pub enum Driving {
     /// The threads that wait, one of them at a time.
     #[default]
     Callers,
-    /// Another thread, by [`SharedContext::turn`] or [`SharedContext::drive`]: calls that wait only
+    /// Another thread, by [`SharedContext::poll_channel`] or [`SharedContext::drive`]: calls that wait only
     /// sleep. With a clock that is set by hand it has to be this.
     Outside,
 }
@@ -70,7 +70,7 @@ struct SharedState {
 }
 
 /// Brings the leader back from the kernel. The leader alone polls it: what the lookout shows may be
-/// taken by a turn of another thread before the leader has seen it, and then poll(2) sleeps on.
+/// taken by a poll of another thread before the leader has seen it, and then poll(2) sleeps on.
 struct Recall {
     counter: OwnedFd,
     is_rung: AtomicBool,
@@ -250,11 +250,11 @@ impl SharedContext {
     ///
     /// # Errors
     /// [`Error::NetworkDown`]: the link is gone.
-    pub fn turn(&self) -> Result<Option<Duration>, Error> {
+    pub fn poll_channel(&self) -> Result<Option<Duration>, Error> {
         self.turn_all(self.lock()).map(|(_, until)| until)
     }
 
-    /// As [`SharedContext::turn`], after waiting for something to do, at most `timeout`: for a
+    /// As [`SharedContext::poll_channel`], after waiting for something to do, at most `timeout`: for a
     /// thread that does nothing else. On a clock that is set by hand it does not wait for time.
     ///
     /// # Errors
@@ -285,7 +285,7 @@ impl SharedContext {
         mut inside: Locked<'lock>,
     ) -> Result<(Locked<'lock>, Option<Duration>), Error> {
         inside.sockets.look_out()?;
-        let until = inside.turn(None, &self.shared.recall)?;
+        let until = inside.poll_channel(None, &self.shared.recall)?;
         let now = inside.sockets.now();
         let deadlines = inside.sleepers.iter().filter_map(|(_, sleeper)| sleeper.deadline);
         let first = deadlines.min().map(|at| at.saturating_sub(now));
@@ -353,19 +353,19 @@ impl SharedContext {
         inside
     }
 
-    /// One sleep in the kernel, and the turn after it.
+    /// One sleep in the kernel, and the poll after it.
     fn lead<'lock>(
         &'lock self,
         mut inside: Locked<'lock>,
         me: usize,
     ) -> Result<Locked<'lock>, Error> {
-        let until = inside.turn(Some(me), &self.shared.recall)?;
+        let until = inside.poll_channel(Some(me), &self.shared.recall)?;
         if inside.is_due(me) {
             return Ok(inside);
         }
         let patience = [until, inside.left(me)].into_iter().flatten().min();
         let (mut inside, has_signal) = self.sleep_in_kernel(inside, me, patience)?;
-        inside.turn(Some(me), &self.shared.recall)?;
+        inside.poll_channel(Some(me), &self.shared.recall)?;
         let sleeper = &mut inside.sleepers[me];
         sleeper.is_interrupted = has_signal && sleeper.on_signal.ends_call();
         Ok(inside)
@@ -411,7 +411,11 @@ impl SharedState {
 
 impl LockedContext {
     /// Everything that can be done now. How long the channel has nothing to do after it.
-    fn turn(&mut self, me: Option<usize>, recall: &Recall) -> Result<Option<Duration>, Error> {
+    fn poll_channel(
+        &mut self,
+        me: Option<usize>,
+        recall: &Recall,
+    ) -> Result<Option<Duration>, Error> {
         let sockets = &mut self.sockets;
         let until = loop {
             match sockets.channel.prepare_sleep()? {
@@ -429,7 +433,7 @@ impl LockedContext {
         self.deliver(me, recall);
         if self.sockets.channel.is_restless() {
             // The link reports to waiting calls that it is gone; this call is done.
-            let until = self.turn(me, recall).unwrap_or(Some(Duration::ZERO));
+            let until = self.poll_channel(me, recall).unwrap_or(Some(Duration::ZERO));
             self.recall_leader(until, recall);
         }
     }

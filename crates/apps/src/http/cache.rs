@@ -136,7 +136,7 @@ impl Cache {
         }
     }
 
-    /// One turn of the hand, or two at most: the first clears every mark it passes. Only called
+    /// One round of the hand, or two at most: the first clears every mark it passes. Only called
     /// while there is an entry.
     fn evict_one(&mut self) {
         for _ in 0..2 * self.slots.len() {

@@ -5,9 +5,9 @@
 //! Inputs are [`on_bytes`](HttpConnection::on_bytes), [`on_end`](HttpConnection::on_end),
 //! [`on_written`](HttpConnection::on_written), [`on_file_bytes`](HttpConnection::on_file_bytes),
 //! [`on_timeout`](HttpConnection::on_timeout) and [`on_stop`](HttpConnection::on_stop). Each leaves
-//! what is to be sent in the turn's outbox. After each the shell
+//! what is to be sent in the outbox of the [`InputContext`]. After each the shell
 //!  1. writes the outbox, in order, empties it, and reports every write with `on_written`;
-//!  2. takes an opened file out of the turn if there is one, and keeps it until
+//!  2. takes an opened file out of the context if there is one, and keeps it until
 //!     [`is_streaming`](HttpConnection::is_streaming) turns false;
 //!  3. asks [`poll_file`](HttpConnection::poll_file) and writes the outbox again, then
 //!     [`closed`](HttpConnection::closed), [`poll_half_close`](HttpConnection::poll_half_close) and
@@ -133,45 +133,45 @@ impl HttpConnection {
     pub(crate) fn on_bytes<S: DocumentRoot>(
         &mut self,
         bytes: &[u8],
-        turn: &mut InputContext<'_, S>,
+        context: &mut InputContext<'_, S>,
     ) {
         if self.inbox.is_empty() {
-            let consumed = self.advance(bytes, turn);
+            let consumed = self.advance(bytes, context);
             self.inbox.extend_from_slice(&bytes[consumed..]);
         } else {
             self.inbox.extend_from_slice(bytes);
-            self.advance_inbox(turn);
+            self.advance_inbox(context);
         }
-        self.settle(turn);
+        self.finish_input(context);
     }
 
     /// The peer will send nothing more.
-    pub(crate) fn on_end<S: DocumentRoot>(&mut self, turn: &mut InputContext<'_, S>) {
+    pub(crate) fn on_end<S: DocumentRoot>(&mut self, context: &mut InputContext<'_, S>) {
         self.peer_ended = true;
-        self.settle(turn);
+        self.finish_input(context);
     }
 
     /// A write was completed, of so many bytes.
     pub(crate) fn on_written<S: DocumentRoot>(
         &mut self,
         len: usize,
-        turn: &mut InputContext<'_, S>,
+        context: &mut InputContext<'_, S>,
     ) {
         self.unwritten_bytes -= len.min(self.unwritten_bytes);
         self.output_deadline_ms = if self.unwritten_bytes == 0 {
             NEVER
         } else {
-            turn.now.ms + turn.settings.write_timeout_ms
+            context.now.ms + context.settings.write_timeout_ms
         };
         if self.held && self.unwritten_bytes < UNWRITTEN_BYTES_HIGH {
-            self.advance_inbox(turn);
+            self.advance_inbox(context);
         } else if self.unwritten_bytes == 0 && self.inbox.is_empty() {
             // The wait for the next request begins when the peer has the answer, not before.
             if let ConnectionPhase::Head = self.phase {
-                self.input_deadline_ms = turn.now.ms + turn.settings.idle_timeout_ms;
+                self.input_deadline_ms = context.now.ms + context.settings.idle_timeout_ms;
             }
         }
-        self.settle(turn);
+        self.finish_input(context);
     }
 
     /// The bytes that [`Self::poll_file`] asked for were read and handed to a write; `len` of them,
@@ -179,24 +179,24 @@ impl HttpConnection {
     pub(crate) fn on_file_bytes<S: DocumentRoot>(
         &mut self,
         len: usize,
-        turn: &mut InputContext<'_, S>,
+        context: &mut InputContext<'_, S>,
     ) {
         let ConnectionPhase::Stream(stream, _) = &mut self.phase else { return };
         if !stream.on_file_bytes(len) {
             self.phase = ConnectionPhase::Closed(HttpCloseReason::FileChanged);
             return;
         }
-        self.note_unwritten(len, turn);
-        self.leave_stream_if_done(turn);
-        self.settle(turn);
+        self.note_unwritten(len, context);
+        self.leave_stream_if_done(context);
+        self.finish_input(context);
     }
 
     /// The time of [`Self::deadline_ms`] has come.
-    pub(crate) fn on_timeout<S: DocumentRoot>(&mut self, turn: &mut InputContext<'_, S>) {
-        if turn.now.ms >= self.output_deadline_ms {
+    pub(crate) fn on_timeout<S: DocumentRoot>(&mut self, context: &mut InputContext<'_, S>) {
+        if context.now.ms >= self.output_deadline_ms {
             self.phase = ConnectionPhase::Closed(HttpCloseReason::TooSlow);
         }
-        if turn.now.ms < self.input_deadline_ms {
+        if context.now.ms < self.input_deadline_ms {
             return;
         }
         match self.phase {
@@ -209,10 +209,10 @@ impl HttpConnection {
             }
             ConnectionPhase::Head if self.held => self.input_deadline_ms = NEVER,
             ConnectionPhase::Head => {
-                self.refuse(HttpStatus::RequestTimeout, turn);
+                self.refuse(HttpStatus::RequestTimeout, context);
             }
             ConnectionPhase::Content(_) => {
-                turn.tally.rejected += 1;
+                context.tally.rejected += 1;
                 self.phase = ConnectionPhase::Closed(HttpCloseReason::TooSlow);
             }
             ConnectionPhase::Linger { .. } => {
@@ -222,11 +222,11 @@ impl HttpConnection {
                 self.input_deadline_ms = NEVER
             }
         }
-        self.settle(turn);
+        self.finish_input(context);
     }
 
     /// The server stops: pending requests are answered, later ones are not read.
-    pub(crate) fn on_stop<S: DocumentRoot>(&mut self, turn: &mut InputContext<'_, S>) {
+    pub(crate) fn on_stop<S: DocumentRoot>(&mut self, context: &mut InputContext<'_, S>) {
         self.stopping = true;
         match &mut self.phase {
             // Requests that came are answered; the first answer says that it is the last.
@@ -239,7 +239,7 @@ impl HttpConnection {
             | ConnectionPhase::Linger { .. }
             | ConnectionPhase::Closed(_) => {}
         }
-        self.settle(turn);
+        self.finish_input(context);
     }
 
     // -- outputs
@@ -247,18 +247,18 @@ impl HttpConnection {
     /// The next read of the streamed file, if one is due. What comes before it goes to the outbox.
     pub(crate) fn poll_file<S: DocumentRoot>(
         &mut self,
-        turn: &mut InputContext<'_, S>,
+        context: &mut InputContext<'_, S>,
     ) -> Option<FileRead> {
         let ConnectionPhase::Stream(stream, _) = &mut self.phase else { return None };
-        let read = stream.poll_read(self.unwritten_bytes, turn.out);
+        let read = stream.poll_read(self.unwritten_bytes, context.out);
         if read.is_none() {
-            self.leave_stream_if_done(turn);
+            self.leave_stream_if_done(context);
         }
-        self.settle(turn);
+        self.finish_input(context);
         read
     }
 
-    /// Whether the shell must still hold the file that it took from a turn.
+    /// Whether the shell must still hold the file that it took from an [`InputContext`].
     pub(crate) fn is_streaming(&self) -> bool {
         matches!(self.phase, ConnectionPhase::Stream(..))
     }
@@ -317,9 +317,9 @@ impl HttpConnection {
 
     // -- inside
 
-    fn advance_inbox<S: DocumentRoot>(&mut self, turn: &mut InputContext<'_, S>) {
+    fn advance_inbox<S: DocumentRoot>(&mut self, context: &mut InputContext<'_, S>) {
         let mut inbox = std::mem::take(&mut self.inbox);
-        let consumed = self.advance(&inbox, turn);
+        let consumed = self.advance(&inbox, context);
         if consumed < inbox.len() {
             inbox.drain(..consumed);
             self.inbox = inbox;
@@ -327,7 +327,11 @@ impl HttpConnection {
     }
 
     /// Consumes what can be consumed of `bytes`, which begin with what the inbox held.
-    fn advance<S: DocumentRoot>(&mut self, bytes: &[u8], turn: &mut InputContext<'_, S>) -> usize {
+    fn advance<S: DocumentRoot>(
+        &mut self,
+        bytes: &[u8],
+        context: &mut InputContext<'_, S>,
+    ) -> usize {
         let mut consumed = 0;
         self.held = false;
         loop {
@@ -341,12 +345,12 @@ impl HttpConnection {
                     self.searched = 0;
                 }
                 ConnectionPhase::Head
-                    if self.unwritten_bytes + turn.out.len() >= UNWRITTEN_BYTES_HIGH =>
+                    if self.unwritten_bytes + context.out.len() >= UNWRITTEN_BYTES_HIGH =>
                 {
                     self.held = true;
                     break;
                 }
-                ConnectionPhase::Head => match self.on_head(rest, turn) {
+                ConnectionPhase::Head => match self.on_head(rest, context) {
                     Some(len) => consumed += len,
                     None => break,
                 },
@@ -354,7 +358,7 @@ impl HttpConnection {
                     ContentProgress::Incomplete => return bytes.len(),
                     ContentProgress::Complete(len) => {
                         consumed += len;
-                        self.await_request(turn);
+                        self.await_request(context);
                     }
                     // The answer is on its way; what follows cannot be told apart any more.
                     ContentProgress::TooLarge | ContentProgress::Malformed => {
@@ -379,7 +383,7 @@ impl HttpConnection {
     fn on_head<S: DocumentRoot>(
         &mut self,
         rest: &[u8],
-        turn: &mut InputContext<'_, S>,
+        context: &mut InputContext<'_, S>,
     ) -> Option<usize> {
         let searched = std::mem::replace(&mut self.searched, 0);
         let mut refusal = None;
@@ -387,8 +391,8 @@ impl HttpConnection {
         if searched == 0 || request::may_be_complete(rest, searched) {
             let mut storage: FieldStorage<'_> = [const { std::mem::MaybeUninit::uninit() }; _];
             match request::parse(rest, &mut storage) {
-                Ok(Some(request)) if request.head_len <= turn.settings.head_bytes_max => {
-                    return Some(self.on_request(&request, rest, turn));
+                Ok(Some(request)) if request.head_len <= context.settings.head_bytes_max => {
+                    return Some(self.on_request(&request, rest, context));
                 }
                 Ok(Some(_)) => refusal = Some(HeadRefusal::HeadTooLarge),
                 Ok(None) => {}
@@ -396,10 +400,10 @@ impl HttpConnection {
             }
         }
         let refusal = match refusal {
-            None if rest.len() < turn.settings.head_bytes_max => {
+            None if rest.len() < context.settings.head_bytes_max => {
                 // The first head has had its time since the accept.
                 if searched == 0 && self.requests > 0 {
-                    self.input_deadline_ms = turn.now.ms + turn.settings.head_timeout_ms;
+                    self.input_deadline_ms = context.now.ms + context.settings.head_timeout_ms;
                 }
                 self.searched = rest.len();
                 return None;
@@ -407,7 +411,7 @@ impl HttpConnection {
             None => request::too_large(rest),
             Some(fault) => fault,
         };
-        self.refuse(refusal.status(), turn);
+        self.refuse(refusal.status(), context);
         Some(rest.len())
     }
 
@@ -416,19 +420,20 @@ impl HttpConnection {
         &mut self,
         request: &HttpRequest<'_, '_>,
         rest: &[u8],
-        turn: &mut InputContext<'_, S>,
+        context: &mut InputContext<'_, S>,
     ) -> usize {
         let behind = &rest[request.head_len..];
-        let mut content = DiscardedContent::new(request.framing, turn.settings.content_bytes_max);
+        let mut content =
+            DiscardedContent::new(request.framing, context.settings.content_bytes_max);
         let (content_len, complete) = match content.on_bytes(behind) {
             ContentProgress::Complete(len) => (len, true),
             ContentProgress::Incomplete => (behind.len(), false),
             ContentProgress::TooLarge => {
-                self.refuse(HttpStatus::ContentTooLarge, turn);
+                self.refuse(HttpStatus::ContentTooLarge, context);
                 return rest.len();
             }
             ContentProgress::Malformed => {
-                self.refuse(HttpStatus::BadRequest, turn);
+                self.refuse(HttpStatus::BadRequest, context);
                 return rest.len();
             }
         };
@@ -436,7 +441,7 @@ impl HttpConnection {
         // A peer that waits for 100 gets the final answer at once, and then may or may not send the
         // content: only closing tells its next request from that (RFC 9110 §10.1.1).
         let unsure = request.expects_continue && !complete && behind.is_empty();
-        let last = turn.settings.requests_max.is_some_and(|max| self.requests >= max);
+        let last = context.settings.requests_max.is_some_and(|max| self.requests >= max);
         let persistence = match request.persistence {
             _ if unsure || last || self.stopping => Persistence::Close,
             asked => asked,
@@ -446,56 +451,56 @@ impl HttpConnection {
             _ if !complete => After::Content(content),
             _ => After::NextRequest,
         };
-        match handler::answer(request, persistence, turn) {
+        match handler::answer(request, persistence, context) {
             Some(stream) => self.phase = ConnectionPhase::Stream(Box::new(stream), after),
-            None => self.enter(after, turn),
+            None => self.enter(after, context),
         }
         request.head_len + content_len
     }
 
     /// Answers with an error and closes.
-    fn refuse<S: DocumentRoot>(&mut self, status: HttpStatus, turn: &mut InputContext<'_, S>) {
-        turn.tally.rejected += 1;
-        handler::refuse(status, turn);
+    fn refuse<S: DocumentRoot>(&mut self, status: HttpStatus, context: &mut InputContext<'_, S>) {
+        context.tally.rejected += 1;
+        handler::refuse(status, context);
         self.phase = ConnectionPhase::Flush;
     }
 
-    fn enter<S: DocumentRoot>(&mut self, after: After, turn: &InputContext<'_, S>) {
+    fn enter<S: DocumentRoot>(&mut self, after: After, context: &InputContext<'_, S>) {
         match after {
-            After::NextRequest => self.await_request(turn),
+            After::NextRequest => self.await_request(context),
             After::Content(content) => {
                 self.phase = ConnectionPhase::Content(content);
-                self.input_deadline_ms = turn.now.ms + turn.settings.content_timeout_ms;
+                self.input_deadline_ms = context.now.ms + context.settings.content_timeout_ms;
             }
             After::Close => self.phase = ConnectionPhase::Flush,
         }
     }
 
-    fn await_request<S: DocumentRoot>(&mut self, turn: &InputContext<'_, S>) {
+    fn await_request<S: DocumentRoot>(&mut self, context: &InputContext<'_, S>) {
         self.phase = ConnectionPhase::Head;
         self.searched = 0;
-        self.input_deadline_ms = turn.now.ms + turn.settings.idle_timeout_ms;
+        self.input_deadline_ms = context.now.ms + context.settings.idle_timeout_ms;
     }
 
-    fn leave_stream_if_done<S: DocumentRoot>(&mut self, turn: &mut InputContext<'_, S>) {
+    fn leave_stream_if_done<S: DocumentRoot>(&mut self, context: &mut InputContext<'_, S>) {
         let ConnectionPhase::Stream(stream, after) = &mut self.phase else { return };
         if stream.is_done() {
             let after = std::mem::replace(after, After::Close);
-            self.enter(after, turn);
-            self.advance_inbox(turn);
+            self.enter(after, context);
+            self.advance_inbox(context);
         }
     }
 
-    fn note_unwritten<S: DocumentRoot>(&mut self, len: usize, turn: &InputContext<'_, S>) {
+    fn note_unwritten<S: DocumentRoot>(&mut self, len: usize, context: &InputContext<'_, S>) {
         if self.unwritten_bytes == 0 && len > 0 {
-            self.output_deadline_ms = turn.now.ms + turn.settings.write_timeout_ms;
+            self.output_deadline_ms = context.now.ms + context.settings.write_timeout_ms;
         }
         self.unwritten_bytes += len;
     }
 
-    /// Counts what the turn says, and moves on where nothing is left to wait for.
-    fn settle<S: DocumentRoot>(&mut self, turn: &mut InputContext<'_, S>) {
-        self.note_unwritten(turn.out.len(), turn);
+    /// Counts the bytes that the input produced, and enters the next phase if nothing is awaited.
+    fn finish_input<S: DocumentRoot>(&mut self, context: &mut InputContext<'_, S>) {
+        self.note_unwritten(context.out.len(), context);
         match self.phase {
             ConnectionPhase::Head if self.peer_ended && !self.held => {
                 self.phase = ConnectionPhase::Flush
@@ -515,10 +520,10 @@ impl HttpConnection {
             } else {
                 self.phase = ConnectionPhase::Linger { left_bytes: LINGER_BYTES_MAX };
                 self.half_close = true;
-                self.input_deadline_ms = turn.now.ms + turn.settings.linger_timeout_ms;
+                self.input_deadline_ms = context.now.ms + context.settings.linger_timeout_ms;
             }
         }
-        debug_assert!(self.inbox.len() <= turn.settings.head_bytes_max + 2 * READ_BYTES);
+        debug_assert!(self.inbox.len() <= context.settings.head_bytes_max + 2 * READ_BYTES);
     }
 }
 

@@ -55,16 +55,16 @@ struct Manner<'n> {
 }
 
 /// Answers `request`. What is left of a long body is returned; if it is not in memory, its file is
-/// in `turn.opened`.
+/// in `context.opened`.
 pub(crate) fn answer<S: DocumentRoot>(
     request: &HttpRequest<'_, '_>,
     persistence: Persistence,
-    turn: &mut InputContext<'_, S>,
+    context: &mut InputContext<'_, S>,
 ) -> Option<BodyStream> {
-    turn.tally.requests += 1;
+    context.tally.requests += 1;
     let head_only = request.method == Method::Head;
-    let manner = Manner { date: &turn.now.date, persistence, head_only };
-    let out = &mut *turn.out;
+    let manner = Manner { date: &context.now.date, persistence, head_only };
+    let out = &mut *context.out;
     let (path, query) = match (request.method, request.target) {
         (Method::Get | Method::Head, HttpTarget::Path { path, query }) => (path, query),
         (Method::Get | Method::Head, HttpTarget::Server) => {
@@ -86,18 +86,18 @@ pub(crate) fn answer<S: DocumentRoot>(
             return None;
         }
     };
-    match turn.document_root.find(path, turn.now) {
+    match context.document_root.find(path, context.now) {
         PathLookup::Held(entry) => {
             let file = &entry.representation;
-            return match decide(request, file, turn.now.unix_s) {
+            return match decide(request, file, context.now.unix_s) {
                 ResponseDecision::Whole => manner.whole(out, &entry.prepared),
                 decision => manner.held(out, file, &entry.prepared, &decision),
             };
         }
         PathLookup::Open(file, opened) => {
-            let decision = decide(request, &file, turn.now.unix_s);
+            let decision = decide(request, &file, context.now.unix_s);
             let stream = manner.opened(out, &file, &decision);
-            turn.opened = stream.is_some().then_some(opened);
+            context.opened = stream.is_some().then_some(opened);
             return stream;
         }
         PathLookup::Directory(with_slash) => {
@@ -118,10 +118,10 @@ pub(crate) fn answer<S: DocumentRoot>(
 }
 
 /// Answers what is no request, or one that is refused whole; the connection closes.
-pub(crate) fn refuse<S: DocumentRoot>(status: HttpStatus, turn: &mut InputContext<'_, S>) {
-    let date = &turn.now.date;
+pub(crate) fn refuse<S: DocumentRoot>(status: HttpStatus, context: &mut InputContext<'_, S>) {
+    let date = &context.now.date;
     let manner = Manner { date, persistence: Persistence::Close, head_only: false };
-    manner.message(turn.out, status, &[]);
+    manner.message(context.out, status, &[]);
 }
 
 fn decide(request: &HttpRequest<'_, '_>, file: &Representation, now_s: i64) -> ResponseDecision {

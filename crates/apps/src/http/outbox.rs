@@ -98,7 +98,7 @@ impl HttpOutbox {
             .filter(|piece| !matches!(piece, OutboxPiece::Copied([])))
     }
 
-    /// Empties it for the next turn.
+    /// Empties it for the next input.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.shared.clear();

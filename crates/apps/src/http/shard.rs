@@ -43,7 +43,7 @@ pub(super) struct HttpShard {
     shared: HttpShared,
 }
 
-/// What every connection's turn uses.
+/// State that all connections share.
 #[derive(Debug)]
 struct HttpShared {
     now: Now,
@@ -117,15 +117,15 @@ impl HttpShard {
             peer.reading = false;
         }
         self.shared.tally.bytes_in += data.len() as u64;
-        self.turn(channel, key, |connection, turn| match data.len() {
-            0 => connection.on_end(turn),
-            _ => connection.on_bytes(data, turn),
+        self.process(channel, key, |connection, context| match data.len() {
+            0 => connection.on_end(context),
+            _ => connection.on_bytes(data, context),
         });
     }
 
     fn on_written(&mut self, channel: &mut Channel, key: usize, len: usize) {
         self.shared.tally.bytes_out += len as u64;
-        self.turn(channel, key, |connection, turn| connection.on_written(len, turn));
+        self.process(channel, key, |connection, context| connection.on_written(len, context));
     }
 
     /// Bytes of a file go on to the peer from the memory they were read into.
@@ -142,18 +142,18 @@ impl HttpShard {
             // The end of the file came too soon, or it cannot be read any more.
             Ok(_) | Err(_) => 0,
         };
-        self.turn(channel, key, |connection, turn| connection.on_file_bytes(len, turn));
+        self.process(channel, key, |connection, context| connection.on_file_bytes(len, context));
     }
 
     /// Gives a connection one input and carries out what follows from it.
-    fn turn(
+    fn process(
         &mut self,
         channel: &mut Channel,
         key: usize,
         input: impl FnOnce(&mut HttpConnection, &mut InputContext<'_, ServedFiles>),
     ) {
         let Some(peer) = self.peers.get_mut(key) else { return };
-        let carried_out = peer.turn(channel, key, &mut self.shared, self.read_len, input);
+        let carried_out = peer.process(channel, key, &mut self.shared, self.read_len, input);
         self.shared.out.clear();
         if let Some(reason) = carried_out.unwrap_or(Some(HttpCloseReason::Reset)) {
             self.close(channel, key, reason);
@@ -201,8 +201,8 @@ impl HttpShard {
             })
             .collect();
         for (key, gives_way) in due {
-            self.turn(channel, key, |connection, turn| {
-                if gives_way { connection.give_way() } else { connection.on_timeout(turn) }
+            self.process(channel, key, |connection, context| {
+                if gives_way { connection.give_way() } else { connection.on_timeout(context) }
             });
         }
     }
@@ -211,7 +211,7 @@ impl HttpShard {
 impl HttpPeer {
     /// One input and its consequences; the outer error means that the handle is of no more use,
     /// the inner value why the connection is over, if it is.
-    fn turn(
+    fn process(
         &mut self,
         channel: &mut Channel,
         key: usize,
@@ -219,7 +219,7 @@ impl HttpPeer {
         read_len: usize,
         input: impl FnOnce(&mut HttpConnection, &mut InputContext<'_, ServedFiles>),
     ) -> Result<Option<HttpCloseReason>, SubmitError> {
-        let mut turn = InputContext {
+        let mut context = InputContext {
             now: &shared.now,
             settings: &shared.settings,
             document_root: &mut shared.files,
@@ -227,19 +227,19 @@ impl HttpPeer {
             tally: &mut shared.tally,
             opened: None,
         };
-        input(&mut self.connection, &mut turn);
-        self.say(channel, turn.out)?;
+        input(&mut self.connection, &mut context);
+        self.write_out(channel, context.out)?;
         loop {
-            if let Some(fd) = turn.opened.take() {
-                self.take_file(channel, key, fd, &mut turn);
+            if let Some(fd) = context.opened.take() {
+                self.take_file(channel, key, fd, &mut context);
             }
-            let read = self.connection.poll_file(&mut turn);
-            self.say(channel, turn.out)?;
+            let read = self.connection.poll_file(&mut context);
+            self.write_out(channel, context.out)?;
             if let (Some(read), Some(file)) = (read, self.file) {
                 channel.read_at(file, read.offset, read.len)?;
             }
             // The end of one streamed file may be the start of the next, asked for behind it.
-            if turn.opened.is_none() {
+            if context.opened.is_none() {
                 break;
             }
         }
@@ -262,7 +262,7 @@ impl HttpPeer {
     }
 
     /// Writes the outbox and empties it.
-    fn say(&self, channel: &mut Channel, out: &mut HttpOutbox) -> Result<(), SubmitError> {
+    fn write_out(&self, channel: &mut Channel, out: &mut HttpOutbox) -> Result<(), SubmitError> {
         if out.is_copied() {
             if out.bytes.is_empty() {
                 return Ok(());
@@ -293,7 +293,7 @@ impl HttpPeer {
         channel: &mut Channel,
         key: usize,
         fd: OwnedFd,
-        turn: &mut InputContext<'_, ServedFiles>,
+        context: &mut InputContext<'_, ServedFiles>,
     ) {
         if let Some(before) = self.file.take() {
             let _ = channel.unregister(before);
@@ -301,7 +301,7 @@ impl HttpPeer {
         match channel.register(fd, key as u64 | FILE_COOKIE, None) {
             Ok(file) => self.file = Some(file),
             // No room for another handle, and the head is on its way: as if the file had ended.
-            Err(_) => self.connection.on_file_bytes(0, turn),
+            Err(_) => self.connection.on_file_bytes(0, context),
         }
     }
 }
@@ -325,7 +325,7 @@ impl Shard for HttpShard {
                 if let Some(peer) = self.peers.get_mut(key) {
                     peer.reading = false;
                 }
-                self.turn(channel, key, |_, _| {});
+                self.process(channel, key, |_, _| {});
             }
             Event::Read(Err(_)) | Event::Write(Err(_)) | Event::Disconnect(Err(_)) => {
                 // Mostly because the peer reset the connection.
@@ -346,7 +346,7 @@ impl Shard for HttpShard {
         self.listeners.close(channel);
         let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
         for key in keys {
-            self.turn(channel, key, |connection, turn| connection.on_stop(turn));
+            self.process(channel, key, |connection, context| connection.on_stop(context));
         }
     }
 

@@ -325,7 +325,7 @@ impl SocketShard {
             }
             if deadline.is_some_and(|deadline| self.is_drained() || now >= deadline) {
                 // What was closed last leaves with this.
-                return self.sockets.context.turn(Some(std::time::Duration::ZERO));
+                return self.sockets.context.drive(Some(std::time::Duration::ZERO));
             }
         }
     }

@@ -114,8 +114,8 @@ pub(crate) fn partition(cores: &[usize], online: &[usize]) -> Option<Vec<Vec<usi
     }
     let mut masks: Vec<Vec<usize>> = cores.iter().map(|&core| vec![core]).collect();
     let without_channel = online.iter().filter(|cpu| !cores.contains(cpu));
-    for (turn, &cpu) in without_channel.enumerate() {
-        masks[turn % cores.len()].push(cpu);
+    for (number, &cpu) in without_channel.enumerate() {
+        masks[number % cores.len()].push(cpu);
     }
     Some(masks)
 }

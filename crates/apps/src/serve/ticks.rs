@@ -6,7 +6,7 @@
 //!
 //! Invariants
 //! - Never goes backwards (CLOCK_MONOTONIC_COARSE).
-//! - At most [`TICK`](crate::limits::TICK) and one turn of the loop behind the clock, whenever
+//! - At most [`TICK`](crate::limits::TICK) and one poll of the loop behind the clock, whenever
 //!   something happens.
 
 use std::time::Duration;

@@ -99,8 +99,8 @@ fn spread(code: &mut Vec<sock_filter>, takers: &[u32]) {
                 code.push(instruction(RETURN_A, 0, 0, 0));
                 return;
             }
-            for (turn, taker) in (0u32..).zip(takers) {
-                code.push(instruction(JUMP_GREATER, 1, 0, turn));
+            for (place, taker) in (0u32..).zip(takers) {
+                code.push(instruction(JUMP_GREATER, 1, 0, place));
                 code.push(instruction(RETURN, 0, 0, *taker));
             }
             code.push(instruction(RETURN, 0, 0, *last));

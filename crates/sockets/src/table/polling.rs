@@ -19,7 +19,7 @@ use crate::signal::SignalMask;
 impl Sockets {
     /// A call on an object found nothing, and must not wait. Whether it is worth another look,
     /// because the channel was driven meanwhile: that is done for a program that asks again and
-    /// again, or asks late; one that goes by its sets has the answer from its last turn.
+    /// again, or asks late; one that goes by its sets has the answer from its last poll.
     pub(crate) fn refreshed(&mut self, object: u32) -> bool {
         let polls = self.channel.polls();
         let Some(entry) = self.object_mut(object) else { return false };
@@ -45,14 +45,14 @@ impl Sockets {
         }
     }
 
-    /// The call is done, whatever the turn brings. A link that is gone is reported by the next
+    /// The call is done, whatever the poll returns. A link that is gone is reported by the next
     /// call that waits.
     #[cold]
     fn drive_overdue(&mut self) {
         let _ = self.drive(Some(Duration::ZERO));
     }
 
-    /// Drives the channel: hands over what is queued, and takes the completions of one turn. Waits
+    /// Drives the channel: hands over what is queued, and takes the completions of one poll. Waits
     /// at most `patience` for the first, or for something that happens to a descriptor of the
     /// process that is watched.
     ///
@@ -74,7 +74,7 @@ impl Sockets {
         }
     }
 
-    /// A turn that does not wait, for a call that is about to say that there is nothing.
+    /// A poll that does not wait, for a call that is about to say that there is nothing.
     pub(crate) fn drive_and_look_out(&mut self) -> Result<(), Error> {
         self.poll_channel(Some(Duration::ZERO))?;
         self.look_out()
@@ -177,7 +177,7 @@ impl Sockets {
         self.drive_with_kernel(patience, Some(mask))
     }
 
-    /// A turn that knows nothing of descriptors of the process.
+    /// A poll without descriptors of the process.
     pub(crate) fn poll_channel(&mut self, patience: Option<Duration>) -> Result<(), Error> {
         let mut next = self.channel.begin_poll(patience)?;
         while let Some(completion) = next {
@@ -195,7 +195,7 @@ impl Sockets {
         }
     }
 
-    /// A signal ended the wait of the last turn, and a call that found nothing ends with it.
+    /// A signal ended the wait of the last poll, and a call that found nothing ends with it.
     #[inline]
     pub(crate) fn is_ended_by_signal(&self, wait: Wait) -> bool {
         self.channel.is_interrupted && wait.on_signal.ends_call()

@@ -288,7 +288,7 @@ fn serve_three(config: Config, listening: &Sender<SocketAddr>, read: &Sender<Vec
         read.send(all).unwrap();
     }
     // Refuses until the client is gone.
-    while context.turn(Some(Duration::from_millis(1))).is_ok()
+    while context.drive(Some(Duration::from_millis(1))).is_ok()
         && listening.send((STACK_IPS[0], 0).into()).is_ok()
     {}
 }
@@ -296,7 +296,7 @@ fn serve_three(config: Config, listening: &Sender<SocketAddr>, read: &Sender<Vec
 /// What the server has read next, by a client that takes turns meanwhile.
 fn heard(context: &mut Context, read: &Receiver<Vec<u8>>) -> Vec<u8> {
     loop {
-        context.turn(Some(Duration::from_millis(1))).unwrap();
+        context.drive(Some(Duration::from_millis(1))).unwrap();
         match read.try_recv() {
             Err(TryRecvError::Empty) => {}
             heard => return heard.expect("the server goes on"),

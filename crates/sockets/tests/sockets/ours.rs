@@ -210,7 +210,7 @@ impl Host for Context {
     }
 
     fn settle(&mut self, patience: u32) {
-        self.turn(Some(Duration::from_micros(200) * patience)).expect("the link is there");
+        self.drive(Some(Duration::from_micros(200) * patience)).expect("the link is there");
     }
 }
 

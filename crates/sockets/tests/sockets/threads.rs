@@ -119,8 +119,8 @@ fn echo_beside_turns(place: Place) {
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     // Twice: the second takes what the first has left for the sleeper.
-                    busy.turn().unwrap();
-                    busy.turn().unwrap();
+                    busy.poll_channel().unwrap();
+                    busy.poll_channel().unwrap();
                     std::thread::yield_now();
                 }
             });
@@ -312,8 +312,8 @@ fn in_virtual_time_a_call_sleeps_until_its_event_or_its_time() {
     let start = Instant::now();
     let turn_both = |server: &SharedContext, client: &SharedContext| {
         for _ in 0..8 {
-            server.turn().unwrap();
-            client.turn().unwrap();
+            server.poll_channel().unwrap();
+            client.poll_channel().unwrap();
         }
     };
     let (listener, address) = listen(&mut server, STACK_IPS[0].into(), 4);
@@ -355,7 +355,7 @@ fn in_virtual_time_a_call_sleeps_until_its_event_or_its_time() {
 
 /// When a context thinks its next turn is due: for the log of a failed test.
 fn clock_of(context: &SharedContext) -> Option<Duration> {
-    context.turn().unwrap()
+    context.poll_channel().unwrap()
 }
 
 #[test]

@@ -76,13 +76,13 @@ fn connect(server: &mut Context, client: &mut Context, ip: IpAddr) -> (Fd, Fd) {
     let fd = client.socket(libc::AF_INET, kind, 0).unwrap();
     client.connect(fd, Some(address)).unwrap_err();
     let accepted = loop {
-        client.turn(Some(Duration::from_millis(1))).unwrap();
-        server.turn(Some(Duration::from_millis(1))).unwrap();
+        client.drive(Some(Duration::from_millis(1))).unwrap();
+        server.drive(Some(Duration::from_millis(1))).unwrap();
         if let Ok(accepted) = server.accept4(listener, OpenFlags::NONBLOCK) {
             break accepted;
         }
     };
-    client.turn(Some(Duration::from_millis(1))).unwrap();
+    client.drive(Some(Duration::from_millis(1))).unwrap();
     (accepted, fd)
 }
 
@@ -130,7 +130,7 @@ fn waiters_are_woken_by_either_kind() {
 
         // And by a socket of ours, while the pipe is silent.
         client.send(peer, b"y", megapipe_sockets::MsgFlags::empty()).unwrap();
-        client.turn(Some(Duration::ZERO)).unwrap();
+        client.drive(Some(Duration::ZERO)).unwrap();
         assert_eq!(wait(&mut server, inner), [2]);
         assert_eq!(server.read(socket, &mut [0; 8]), Ok(1));
         let mut events = [EpollEvent::default(); 4];
@@ -363,10 +363,10 @@ fn in_virtual_time_kernel_descriptors_wake_waiters_at_a_poll() {
         while context.sleeping() == 0 {
             std::thread::yield_now();
         }
-        context.turn().unwrap();
+        context.poll_channel().unwrap();
         assert_eq!(context.sleeping(), 1, "nothing has happened");
         write_one(&writer);
-        context.turn().unwrap();
+        context.poll_channel().unwrap();
         assert_eq!(sleeper.join().unwrap(), [5]);
     });
 }

@@ -70,7 +70,7 @@ struct Bench {
     reading: bool,
     half_closed: bool,
     streaming: bool,
-    /// The last turn handed out a file.
+    /// The last input opened a file.
     opened: bool,
 }
 
@@ -108,10 +108,10 @@ impl Bench {
         &mut self,
         input: impl FnOnce(&mut HttpConnection, &mut InputContext<'_, Table>) -> T,
     ) -> T {
-        let result = self.turn(input);
+        let result = self.process(input);
         let mut said = self.deliver();
         while said > 0 && self.reading {
-            self.turn(|connection, turn| connection.on_written(said, turn));
+            self.process(|connection, context| connection.on_written(said, context));
             said = self.deliver();
         }
         if !self.reading {
@@ -120,11 +120,11 @@ impl Bench {
         result
     }
 
-    fn turn<T>(
+    fn process<T>(
         &mut self,
         input: impl FnOnce(&mut HttpConnection, &mut InputContext<'_, Table>) -> T,
     ) -> T {
-        let mut turn = InputContext {
+        let mut context = InputContext {
             now: &self.now,
             settings: &self.settings,
             document_root: &mut self.document_root,
@@ -132,8 +132,8 @@ impl Bench {
             tally: &mut self.tally,
             opened: None,
         };
-        let result = input(&mut self.connection, &mut turn);
-        self.opened |= turn.opened.is_some();
+        let result = input(&mut self.connection, &mut context);
+        self.opened |= context.opened.is_some();
         self.streaming |= self.opened;
         result
     }
@@ -149,13 +149,13 @@ impl Bench {
     fn settle(&mut self) {
         loop {
             self.opened = false;
-            if let Some(read) = self.input(|connection, turn| connection.poll_file(turn)) {
+            if let Some(read) = self.input(|connection, context| connection.poll_file(context)) {
                 assert!(self.streaming, "reads only of a file that was handed out");
                 let offset = read.offset as usize;
                 self.received.extend(&content(LARGE_LEN)[offset..offset + read.len]);
-                self.input(|connection, turn| connection.on_file_bytes(read.len, turn));
+                self.input(|connection, context| connection.on_file_bytes(read.len, context));
                 if self.reading {
-                    self.input(|connection, turn| connection.on_written(read.len, turn));
+                    self.input(|connection, context| connection.on_written(read.len, context));
                 } else {
                     self.unwritten += read.len;
                 }
@@ -168,17 +168,17 @@ impl Bench {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        self.input(|connection, turn| connection.on_bytes(bytes, turn));
+        self.input(|connection, context| connection.on_bytes(bytes, context));
         self.settle();
     }
 
     fn end(&mut self) {
-        self.input(|connection, turn| connection.on_end(turn));
+        self.input(|connection, context| connection.on_end(context));
         self.settle();
     }
 
     fn stop(&mut self) {
-        self.input(|connection, turn| connection.on_stop(turn));
+        self.input(|connection, context| connection.on_stop(context));
         self.settle();
     }
 
@@ -187,7 +187,7 @@ impl Bench {
         self.reading = true;
         while self.unwritten > 0 {
             let len = std::mem::take(&mut self.unwritten);
-            self.input(|connection, turn| connection.on_written(len, turn));
+            self.input(|connection, context| connection.on_written(len, context));
             self.settle();
         }
     }
@@ -196,7 +196,7 @@ impl Bench {
     fn wait(&mut self, ms: u64) {
         self.now.ms += ms;
         if self.connection.deadline_ms() <= self.now.ms {
-            self.input(|connection, turn| connection.on_timeout(turn));
+            self.input(|connection, context| connection.on_timeout(context));
             self.settle();
         }
     }
@@ -291,9 +291,9 @@ fn a_large_file_arrives_whole_and_ranges_of_it_too() {
 fn a_file_that_shrinks_while_it_is_sent_ends_the_connection() {
     let mut bench = Bench::new();
     bench.reading = false;
-    bench.input(|connection, turn| connection.on_bytes(&get("/large"), turn));
-    assert!(bench.input(|connection, turn| connection.poll_file(turn)).is_some());
-    bench.input(|connection, turn| connection.on_file_bytes(0, turn));
+    bench.input(|connection, context| connection.on_bytes(&get("/large"), context));
+    assert!(bench.input(|connection, context| connection.poll_file(context)).is_some());
+    bench.input(|connection, context| connection.on_file_bytes(0, context));
     assert_eq!(bench.closed(), Some(HttpCloseReason::FileChanged));
     assert!(!bench.connection.is_streaming());
 }
@@ -497,7 +497,7 @@ fn progress_moves_the_write_deadline() {
     for _ in 0..3 {
         bench.wait(39_000);
         bench.unwritten -= 1000;
-        bench.input(|connection, turn| connection.on_written(1000, turn));
+        bench.input(|connection, context| connection.on_written(1000, context));
         assert_eq!(bench.closed(), None);
     }
 }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use super::Epoll;
-use crate::limits::TURN_ACCEPTS_MAX;
+use crate::limits::POLL_ACCEPTS_MAX;
 use crate::options::AcceptAs;
 use crate::slot::{Arrived, Handed, Receiving};
 use crate::state::State;
@@ -58,7 +58,7 @@ impl Epoll {
         while let Some((arrived, _)) = state.next_held(slot) {
             self.hand_over(state, slot, arrived);
         }
-        let mut budget = TURN_ACCEPTS_MAX;
+        let mut budget = POLL_ACCEPTS_MAX;
         while let Some(kind) = state.accept_wanted(slot) {
             if state.slot(slot).listener().is_none_or(|it| it.exhausted) {
                 return;
@@ -89,7 +89,7 @@ impl Epoll {
     fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
         let Handed::To(slot) = state.on_accepted(listener, arrived) else { return };
         self.attach_socket(state, slot);
-        // A first read is tried in the next turn: by then the request is often there, and the
+        // A first read is tried in the next poll: by then the request is often there, and the
         // connection needs no watching for it.
         let entry = state.slot(slot);
         if !entry.kind.is_stream() {

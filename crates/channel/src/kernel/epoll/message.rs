@@ -16,17 +16,17 @@ use super::stream::{SEND_FLAGS, Sent, fill, gather, no_parts};
 use crate::address::{Address, UnixAddress};
 use crate::completion::Datagram;
 use crate::kernel::sys;
-use crate::limits::TURN_BYTES_MAX;
+use crate::limits::POLL_BYTES_MAX;
 use crate::slot::{Kind, Phase, Slot, WriteOp};
 use crate::state::State;
 
-/// What a message counts for, at least, when turns are shared out.
+/// Bytes that a message counts for at least in the share of a poll.
 const MESSAGE_BYTES_MIN: usize = 512;
 
 impl Epoll {
     /// Receives for the reads that wait, a message each.
     pub(super) fn read_messages(&mut self, state: &mut State, slot: u32) {
-        let mut budget = TURN_BYTES_MAX;
+        let mut budget = POLL_BYTES_MAX;
         loop {
             let entry = state.peek(slot);
             let Some(read) = entry.first_read else { break };

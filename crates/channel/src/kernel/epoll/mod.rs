@@ -32,7 +32,7 @@ use crate::driver::{Driver, Park};
 use crate::error::{DispatchError, OpError};
 use crate::handle::Handle;
 use crate::kernel::{Refusal, sys};
-use crate::limits::{EVENTS_MAX, RETRY_PAUSE_MS, TURNS_PER_FETCH};
+use crate::limits::{EVENTS_MAX, POLLS_PER_FETCH, RETRY_PAUSE_MS};
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
 use crate::slot::{Awaited, FileJob, Kind, Phase, Receiving, Watch};
@@ -68,7 +68,7 @@ pub(crate) struct Epoll {
     /// Operations asked for since the queue was last run.
     gathered: u32,
     /// Runs of the queue since events were last fetched.
-    turns: u32,
+    polls: u32,
     /// Slots to be tried again later, for which the kernel gives no event; and when.
     retries: BTreeSet<u32>,
     retry_at: Option<Instant>,
@@ -97,7 +97,7 @@ impl Epoll {
             set,
             queue: VecDeque::new(),
             gathered: 0,
-            turns: 0,
+            polls: 0,
             retries: BTreeSet::new(),
             retry_at: None,
             adopted: Vec::new(),
@@ -200,7 +200,7 @@ impl Epoll {
         state: &mut State,
         patience: Option<Duration>,
     ) -> Result<(), DispatchError> {
-        self.turns = 0;
+        self.polls = 0;
         state.counters.system_calls += 1;
         let count = match self.set.wait(patience) {
             Ok(count) => count,
@@ -453,8 +453,8 @@ impl Driver for Epoll {
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
         self.run(state);
-        self.turns += 1;
-        if state.has_ready() && self.turns < TURNS_PER_FETCH {
+        self.polls += 1;
+        if state.has_ready() && self.polls < POLLS_PER_FETCH {
             return Ok(());
         }
         let patience = self.patience(state, timeout);

@@ -24,7 +24,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use super::Epoll;
 use super::stream::{Sent, fill, gather, no_parts};
 use crate::error::OpError;
-use crate::limits::{PLAIN_READ_BYTES_MAX, TURN_BYTES_MAX};
+use crate::limits::{PLAIN_READ_BYTES_MAX, POLL_BYTES_MAX};
 use crate::slot::{Kind, Phase, Slot, Watch, WriteOp};
 use crate::state::State;
 
@@ -58,7 +58,7 @@ impl Epoll {
 
     /// Reads for the reads that wait.
     pub(super) fn read_plain(&mut self, state: &mut State, slot: u32) {
-        let mut budget = TURN_BYTES_MAX;
+        let mut budget = POLL_BYTES_MAX;
         loop {
             let entry = state.peek(slot);
             let Some(waiting) = entry.first_read else { break };

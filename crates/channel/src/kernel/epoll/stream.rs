@@ -23,7 +23,7 @@ use crate::buffer::ReadBuf;
 use crate::completion::Event;
 use crate::error::OpError;
 use crate::kernel::sys;
-use crate::limits::{GATHER_PARTS_MAX, TURN_BYTES_MAX};
+use crate::limits::{GATHER_PARTS_MAX, POLL_BYTES_MAX};
 use crate::options::Disconnect;
 use crate::slot::{Body, End, Extra, Kind, Phase, Receiving, Slot, Watch, WriteOp};
 use crate::state::State;
@@ -104,7 +104,7 @@ impl Epoll {
 
     /// Receives for the reads that wait.
     pub(super) fn receive(&mut self, state: &mut State, slot: u32) {
-        let mut budget = TURN_BYTES_MAX;
+        let mut budget = POLL_BYTES_MAX;
         while state.wants_data(slot) {
             if budget == 0 {
                 return self.enqueue(state, slot);
@@ -123,7 +123,7 @@ impl Epoll {
 
     /// Does what is at the head of the slot's writes, and what follows, as far as it goes.
     pub(super) fn next_write(&mut self, state: &mut State, slot: u32) {
-        let mut budget = TURN_BYTES_MAX;
+        let mut budget = POLL_BYTES_MAX;
         loop {
             let entry = state.peek(slot);
             let Some(head) = state.writes.front(entry.writes) else { break };
@@ -159,7 +159,7 @@ impl Epoll {
     /// Nothing can be sent now: the set shall tell when.
     fn await_room(&mut self, state: &mut State, slot: u32) {
         if state.peek(slot).kind.is_plain() {
-            // Asked for at the end of the turn (`arm`), or the answer of a helper thread comes.
+            // Asked for at the end of the poll (`arm`), or the answer of a helper thread comes.
             return;
         }
         if let Err(error) = self.watch(state, slot, true) {
