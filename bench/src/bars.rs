@@ -9,7 +9,7 @@ use crate::{
     c_overhead,
     error::BenchError,
     experiments::rpc,
-    files::FileSet,
+    files::ServedFileSet,
     idle_memory,
     layout::LayoutError,
     load::{LoadPlan, Workload},
@@ -23,7 +23,7 @@ use crate::{
     run_args::RunArgs,
     server::{ForcedDriver, ServiceKind, TestedServer},
     table::TextTable,
-    trial::{Effort, Trial},
+    trial::{BenchTrial, Effort},
     wakes,
 };
 use std::{io, process::ExitCode, time::Duration};
@@ -132,7 +132,7 @@ fn situation(index: usize) -> (&'static str, ServiceKind, LoadPlan) {
         0 => ("fig2.1a", ServiceKind::Rpc, rpc(1, 64)),
         1 => ("fig2.1a", ServiceKind::Rpc, rpc(128, 64)),
         2 => {
-            let files = FileSet::OneKibibyte;
+            let files = ServedFileSet::OneKibibyte;
             ("http-1k", ServiceKind::Http(files), kept(Workload::Http(files)))
         }
         _ => ("fig5.3", ServiceKind::Kv, kept(Workload::Kv)),
@@ -243,8 +243,9 @@ fn ratio_bars(
         }
     }
     let servers = servers.into_iter();
-    let trials: Vec<Trial> =
-        servers.map(|server| Trial { experiment, server, service, load: load.clone() }).collect();
+    let trials: Vec<BenchTrial> = servers
+        .map(|server| BenchTrial { experiment, server, service, load: load.clone() })
+        .collect();
     let mut progress = PlanProgress::new(bench.steps(&trials));
     let results = bench.compare(&trials, 1, &mut progress)?;
     progress.finish();

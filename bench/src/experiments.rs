@@ -9,11 +9,11 @@
 
 use crate::{
     baseline::Baseline,
-    files::FileSet,
+    files::ServedFileSet,
     limits,
     load::{LoadPlan, Workload},
     server::{Ablation, ForcedDriver, ServiceKind, TestedServer},
-    trial::{Effort, Trial},
+    trial::{BenchTrial, Effort},
 };
 use std::time::Duration;
 
@@ -398,7 +398,7 @@ const IO_URING: TestedServer = TestedServer::Baseline(Baseline::IoUring);
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TrialGroup {
     pub(crate) server_cores: usize,
-    pub(crate) trials: Vec<Trial>,
+    pub(crate) trials: Vec<BenchTrial>,
 }
 
 impl Experiment {
@@ -440,7 +440,8 @@ impl Experiment {
         load: &LoadPlan,
         of: &[TestedServer],
     ) -> TrialGroup {
-        let trial = |&server| Trial { experiment: self.name, server, service, load: load.clone() };
+        let trial =
+            |&server| BenchTrial { experiment: self.name, server, service, load: load.clone() };
         TrialGroup { server_cores, trials: of.iter().map(trial).collect() }
     }
 
@@ -545,10 +546,10 @@ impl Experiment {
     fn http_workloads(&self, cores_max: usize) -> Vec<TrialGroup> {
         let servers = &[URING, EPOLL, TestedServer::Nginx];
         let mut groups = Vec::new();
-        for files in [FileSet::SpecWeb, FileSet::Yahoo, FileSet::YahooHalf] {
+        for files in [ServedFileSet::SpecWeb, ServedFileSet::Yahoo, ServedFileSet::YahooHalf] {
             for cores in 1..=cores_max {
                 // The other workloads draw how long each connection lives.
-                let transactions_per_connection = (files == FileSet::SpecWeb).then_some(6);
+                let transactions_per_connection = (files == ServedFileSet::SpecWeb).then_some(6);
                 let load = http(files, CONNECTIONS, transactions_per_connection);
                 groups.push(self.group(cores, ServiceKind::Http(files), &load, servers));
             }
@@ -559,8 +560,8 @@ impl Experiment {
     fn http_one_file(&self, quick: bool) -> Vec<TrialGroup> {
         let servers = &[URING, EPOLL, TestedServer::Nginx];
         let counts = if quick { &[256][..] } else { &[64, 256, 1024] };
-        let load = |&connections| http(FileSet::OneKibibyte, connections, None);
-        let service = ServiceKind::Http(FileSet::OneKibibyte);
+        let load = |&connections| http(ServedFileSet::OneKibibyte, connections, None);
+        let service = ServiceKind::Http(ServedFileSet::OneKibibyte);
         counts.iter().map(|count| self.group(1, service, &load(count), servers)).collect()
     }
 }
@@ -582,7 +583,7 @@ const fn accept_reset() -> LoadPlan {
 
 /// A web server's load.
 const fn http(
-    files: FileSet,
+    files: ServedFileSet,
     connections: u64,
     transactions_per_connection: Option<u64>,
 ) -> LoadPlan {
@@ -602,12 +603,12 @@ pub(crate) const fn effort(quick: bool) -> Effort {
 #[cfg(test)]
 mod tests {
     use super::{EXPERIMENTS, Experiment, Suite, effort};
-    use crate::{limits, trial::Trial};
+    use crate::{limits, trial::BenchTrial};
     use std::time::Duration;
 
     /// As long as the plan takes at least: each distinct trial once per run.
     fn duration(suite: Suite, quick: bool) -> Duration {
-        let mut trials: Vec<Trial> = Vec::new();
+        let mut trials: Vec<BenchTrial> = Vec::new();
         for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.suite == suite) {
             for group in experiment.groups(quick, 1) {
                 for trial in group.trials {

@@ -9,7 +9,7 @@ use std::{
 
 /// A set of files and how often each is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum FileSet {
+pub(crate) enum ServedFileSet {
     /// One file of 1 KiB.
     OneKibibyte,
     /// Six requests per connection, 30 to 5,670 B, 704 B on average.
@@ -22,7 +22,7 @@ pub(crate) enum FileSet {
     Sized(u64),
 }
 
-impl FileSet {
+impl ServedFileSet {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::OneKibibyte => "http-1k",
@@ -78,11 +78,11 @@ impl FileSet {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileSet, file_set};
+    use super::{ServedFileSet, file_set};
 
     #[test]
     fn the_sets_are_what_the_paper_says() {
-        use FileSet::{OneKibibyte, Sized, SpecWeb, Yahoo, YahooHalf};
+        use ServedFileSet::{OneKibibyte, Sized, SpecWeb, Yahoo, YahooHalf};
         for set in [OneKibibyte, SpecWeb, Yahoo, YahooHalf, Sized(64), Sized(8192)] {
             let files: file_set::FileSet = set.argument().parse().unwrap();
             let sum: u64 = files.lens().iter().sum();

@@ -2,7 +2,7 @@
 
 use crate::{
     cpu_time::CoreTimes,
-    files::FileSet,
+    files::ServedFileSet,
     layout::BenchLayout,
     limits,
     point::Latency,
@@ -22,7 +22,7 @@ pub(crate) enum Workload {
     },
     /// 90 % get, 64 B keys, 1 KiB values [MP 5.2].
     Kv,
-    Http(FileSet),
+    Http(ServedFileSet),
     /// Connections that are opened and reset by the server.
     AcceptReset,
 }
@@ -202,7 +202,9 @@ impl LoadPlan {
 
     fn transactions_text(&self) -> String {
         match (self.transactions_per_connection, self.workload) {
-            (_, Workload::Http(FileSet::Yahoo | FileSet::YahooHalf)) => "yahoo-requests".to_owned(),
+            (_, Workload::Http(ServedFileSet::Yahoo | ServedFileSet::YahooHalf)) => {
+                "yahoo-requests".to_owned()
+            }
             (Some(transactions), _) => transactions.to_string(),
             (None, _) => "inf".to_owned(),
         }
@@ -260,7 +262,7 @@ fn read_report(json: &[u8]) -> Result<LoadReport, LoadFailure> {
 #[cfg(test)]
 mod tests {
     use super::{LoadPlan, Workload, read_report};
-    use crate::files::FileSet;
+    use crate::files::ServedFileSet;
 
     #[test]
     fn reports_are_read_and_faults_summed() {
@@ -287,7 +289,7 @@ mod tests {
         };
         assert_eq!(text(Workload::Kv, None), "inf");
         assert_eq!(text(Workload::Kv, Some(8)), "8");
-        assert_eq!(text(Workload::Http(FileSet::SpecWeb), Some(6)), "6");
-        assert_eq!(text(Workload::Http(FileSet::Yahoo), None), "yahoo-requests");
+        assert_eq!(text(Workload::Http(ServedFileSet::SpecWeb), Some(6)), "6");
+        assert_eq!(text(Workload::Http(ServedFileSet::Yahoo), None), "yahoo-requests");
     }
 }

@@ -17,11 +17,11 @@ use crate::{
     process,
     profile::Profile,
     server::{RunningServer, ServerStartError, ServiceKind},
-    trial::Trial,
+    trial::BenchTrial,
 };
 use std::{io, path::Path, time::Duration};
 
-impl Trial {
+impl BenchTrial {
     /// Whether measuring one is measuring the other, whatever experiments they belong to.
     pub(crate) fn is_same_run(&self, other: &Self) -> bool {
         self.server.is_same_process(other.server)
@@ -97,7 +97,7 @@ pub(crate) enum MeasureError {
 
 /// Measures one run. Blocks for about the window and a second.
 pub(crate) fn sample(
-    trial: &Trial,
+    trial: &BenchTrial,
     window: Duration,
     layout: &BenchLayout,
     scratch: &Path,
@@ -195,7 +195,7 @@ pub(crate) fn range(values: impl IntoIterator<Item = f64>) -> [f64; 2] {
 }
 
 /// The point that several runs of a trial make.
-pub(crate) fn summarise(trial: &Trial, samples: &[Sample], layout: &BenchLayout) -> Point {
+pub(crate) fn summarise(trial: &BenchTrial, samples: &[Sample], layout: &BenchLayout) -> Point {
     let each = |field: fn(&Sample) -> f64| samples.iter().map(field);
     let server_idle_share = median(each(|sample| sample.server_idle_share));
     let load_idle_share = median(each(|sample| sample.load_idle_share));

@@ -16,7 +16,7 @@ use crate::{
     scratch::Scratch,
     server::{ServiceKind, TestedServer},
     stack_link::{StackLink, StackPlacement},
-    trial::{Effort, Trial},
+    trial::{BenchTrial, Effort},
 };
 use megapipe_apps::{rpc::Api, serve::CpuList};
 use std::{io, path::PathBuf, thread};
@@ -73,14 +73,14 @@ impl ServerSelection {
         let Some(first) = group.trials.first().cloned() else { return group };
         let is_ablation = group.trials.iter().any(|it| !it.server.variant().is_empty());
         let service = first.service;
-        let on = |server| Trial { server, ..first.clone() };
+        let on = |server| BenchTrial { server, ..first.clone() };
         if !self.kernel {
             group.trials.clear();
         } else if !is_ablation {
             let sockets = group.trials.iter().filter_map(|trial| trial.server.on_sockets());
-            let sockets: Vec<Trial> = sockets.map(on).collect();
+            let sockets: Vec<BenchTrial> = sockets.map(on).collect();
             let has = |api| self.programs.of(service).any(|it| it == api);
-            let is_channel = |trial: &Trial| matches!(trial.server, TestedServer::Channel(..));
+            let is_channel = |trial: &BenchTrial| matches!(trial.server, TestedServer::Channel(..));
             group.trials.retain(|trial| has(Api::Channel) || !is_channel(trial));
             group.trials.extend(sockets.into_iter().filter(|_| has(Api::Sockets)));
         }
@@ -211,7 +211,7 @@ impl Bench {
             }
         }
         let mut progress = PlanProgress::new(self.steps_of_groups(&groups));
-        let mut done: Vec<(usize, Trial, Point)> = Vec::new();
+        let mut done: Vec<(usize, BenchTrial, Point)> = Vec::new();
         let mut points = Vec::new();
         for group in groups {
             for point in self.run_group(&group, &mut done, &mut progress)? {
@@ -225,15 +225,15 @@ impl Bench {
     fn run_group(
         &mut self,
         group: &TrialGroup,
-        done: &mut Vec<(usize, Trial, Point)>,
+        done: &mut Vec<(usize, BenchTrial, Point)>,
         progress: &mut PlanProgress,
     ) -> Result<Vec<Point>, LayoutError> {
         let cores = group.server_cores;
-        let earlier = |trial: &Trial, done: &[(usize, Trial, Point)]| {
-            let same = |it: &&(usize, Trial, Point)| it.0 == cores && it.1.is_same_run(trial);
+        let earlier = |trial: &BenchTrial, done: &[(usize, BenchTrial, Point)]| {
+            let same = |it: &&(usize, BenchTrial, Point)| it.0 == cores && it.1.is_same_run(trial);
             done.iter().find(same).map(|it| it.2.clone())
         };
-        let new: Vec<Trial> =
+        let new: Vec<BenchTrial> =
             group.trials.iter().filter(|it| earlier(it, done).is_none()).cloned().collect();
         for (trial, samples) in self.compare(&new, cores, progress)? {
             let point = measure::summarise(&trial, &samples, self.layout(cores)?);
@@ -249,35 +249,36 @@ impl Bench {
     }
 
     /// Number of runs that `compare` makes of these trials: none of a server that is missing.
-    pub(crate) fn steps(&self, trials: &[Trial]) -> usize {
+    pub(crate) fn steps(&self, trials: &[BenchTrial]) -> usize {
         let present = trials.iter().filter(|trial| trial.server.missing().is_none());
         present.count() * self.effort.runs
     }
 
     /// Number of runs of all groups; a trial that belongs to several groups runs once.
     fn steps_of_groups(&self, groups: &[TrialGroup]) -> usize {
-        let mut distinct: Vec<(usize, Trial)> = Vec::new();
+        let mut distinct: Vec<(usize, BenchTrial)> = Vec::new();
         for group in groups {
             for trial in &group.trials {
-                let is_known =
-                    |it: &(usize, Trial)| it.0 == group.server_cores && it.1.is_same_run(trial);
+                let is_known = |it: &(usize, BenchTrial)| {
+                    it.0 == group.server_cores && it.1.is_same_run(trial)
+                };
                 if !distinct.iter().any(is_known) {
                     distinct.push((group.server_cores, trial.clone()));
                 }
             }
         }
-        let trials: Vec<Trial> = distinct.into_iter().map(|(_, trial)| trial).collect();
+        let trials: Vec<BenchTrial> = distinct.into_iter().map(|(_, trial)| trial).collect();
         self.steps(&trials)
     }
 
     /// The samples of each trial that worked, measured in turn and back.
     pub(crate) fn compare(
         &mut self,
-        trials: &[Trial],
+        trials: &[BenchTrial],
         server_cores: usize,
         progress: &mut PlanProgress,
-    ) -> Result<Vec<(Trial, Vec<Sample>)>, LayoutError> {
-        let mut results: Vec<(Trial, Vec<Sample>)> = Vec::new();
+    ) -> Result<Vec<(BenchTrial, Vec<Sample>)>, LayoutError> {
+        let mut results: Vec<(BenchTrial, Vec<Sample>)> = Vec::new();
         for trial in trials {
             match trial.server.missing() {
                 Some(why) => {
@@ -310,7 +311,7 @@ impl Bench {
     /// One run of a trial.
     pub(crate) fn sample(
         &mut self,
-        trial: &Trial,
+        trial: &BenchTrial,
         server_cores: usize,
     ) -> Result<Result<Sample, MeasureError>, LayoutError> {
         let window = self.effort.window;
@@ -331,7 +332,7 @@ fn round(run: usize, trials: usize) -> Vec<usize> {
     order
 }
 
-fn describe(trial: &Trial, run: usize, runs: usize) -> String {
+fn describe(trial: &BenchTrial, run: usize, runs: usize) -> String {
     let load = &trial.load;
     let length = match load.transactions_per_connection {
         Some(transactions) => format!("{transactions} per connection"),

@@ -27,7 +27,7 @@ use crate::{
     run::Bench,
     server::{ServiceKind, TestedServer},
     stack_link::{LinkSide, StackLink},
-    trial::Trial,
+    trial::BenchTrial,
 };
 use costs::{CostError, Extent};
 use model::{Costs, FrameCosts, QueueCount, ScalingModel, SimulationOutcome};
@@ -72,13 +72,18 @@ impl ScalingSituation {
     /// Parameters of an experiment's first group; `None` if it has none.
     pub(crate) fn of(experiment: &Experiment) -> Option<Self> {
         let trials = experiment.groups(true, 1).into_iter().flat_map(|group| group.trials);
-        let Trial { experiment, service, load, .. } = { trials }.next()?;
+        let BenchTrial { experiment, service, load, .. } = { trials }.next()?;
         Some(Self { experiment, service, load })
     }
 
-    fn trials(&self) -> [Trial; 3] {
+    fn trials(&self) -> [BenchTrial; 3] {
         let Self { experiment, service, load } = self;
-        MEASURED.map(|server| Trial { experiment, server, service: *service, load: load.clone() })
+        MEASURED.map(|server| BenchTrial {
+            experiment,
+            server,
+            service: *service,
+            load: load.clone(),
+        })
     }
 
     /// Measures costs, one core on each side. `None` if that failed, with a note.

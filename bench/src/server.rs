@@ -2,7 +2,7 @@
 
 use crate::{
     baseline::Baseline,
-    files::FileSet,
+    files::ServedFileSet,
     layout::{BenchLayout, MeasuredLink},
     limits,
     process::{self, ChildProcess},
@@ -201,7 +201,7 @@ impl TestedServer {
 pub(crate) enum ServiceKind {
     Rpc,
     Kv,
-    Http(FileSet),
+    Http(ServedFileSet),
     /// Connections that are accepted and reset.
     AcceptReset,
     /// Rpc, with enough connection slots.
@@ -545,7 +545,7 @@ fn memcached_args(address: SocketAddr, layout: &BenchLayout) -> Vec<String> {
 /// Small files are read and sent in one piece with their header: sendfile would send two segments
 /// with two calls, or three with `tcp_nopush`, and takes 1.2 to 1.4 times the CPU time for 1 KiB.
 fn nginx_config(
-    files: FileSet,
+    files: ServedFileSet,
     address: SocketAddr,
     layout: &BenchLayout,
     scratch: &Path,
@@ -558,8 +558,10 @@ fn nginx_config(
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let connections = limits::COMPARED_CONNECTIONS_MAX;
     let sending = match files {
-        FileSet::OneKibibyte | FileSet::Sized(_) => "sendfile off;",
-        FileSet::SpecWeb | FileSet::Yahoo | FileSet::YahooHalf => "sendfile on; tcp_nopush on;",
+        ServedFileSet::OneKibibyte | ServedFileSet::Sized(_) => "sendfile off;",
+        ServedFileSet::SpecWeb | ServedFileSet::Yahoo | ServedFileSet::YahooHalf => {
+            "sendfile on; tcp_nopush on;"
+        }
     };
     let config = format!(
         "daemon off;\nmaster_process {master};\nworker_processes {workers};\n{user}\n\

@@ -29,7 +29,7 @@ use crate::{
     server::{ServiceKind, TestedServer},
     shard_idle::{self, Idle},
     stack_link::{LinkSide, StackLink, StackPlacement},
-    trial::Trial,
+    trial::BenchTrial,
 };
 use std::process::ExitCode;
 
@@ -162,9 +162,9 @@ fn situation(name: &'static str) -> ScalingSituation {
     situation.expect("each experiment that is named here has a trial")
 }
 
-fn trial(situation: &ScalingSituation, server: TestedServer) -> Trial {
+fn trial(situation: &ScalingSituation, server: TestedServer) -> BenchTrial {
     let ScalingSituation { experiment, service, load } = situation;
-    Trial { experiment, server, service: *service, load: load.clone() }
+    BenchTrial { experiment, server, service: *service, load: load.clone() }
 }
 
 /// Measures servers in turn: the samples of each, in their order, and their points.
@@ -173,7 +173,7 @@ fn compare(
     situation: &ScalingSituation,
     servers: &[TestedServer],
 ) -> Result<(Vec<Vec<Sample>>, Vec<Point>), LayoutError> {
-    let trials: Vec<Trial> = servers.iter().map(|&server| trial(situation, server)).collect();
+    let trials: Vec<BenchTrial> = servers.iter().map(|&server| trial(situation, server)).collect();
     let mut progress = PlanProgress::new(bench.steps(&trials));
     let results = bench.compare(&trials, 1, &mut progress)?;
     progress.finish();

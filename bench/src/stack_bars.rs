@@ -23,7 +23,7 @@ use crate::{
     server::{ForcedDriver, ServiceKind, TestedServer},
     stack_idle,
     stack_link::StackLink,
-    trial::Trial,
+    trial::BenchTrial,
 };
 use std::process::ExitCode;
 
@@ -223,9 +223,9 @@ fn situation_bars(
 ) -> Result<(Vec<BarResult>, Vec<Point>), LayoutError> {
     let (experiment, service, load, kernel) = situation.parts();
     let ours = rows.iter().map(|row| TestedServer::Local(row.link));
-    let trials: Vec<Trial> = ours
+    let trials: Vec<BenchTrial> = ours
         .chain(kernel.iter().copied())
-        .map(|server| Trial { experiment, server, service, load: load.clone() })
+        .map(|server| BenchTrial { experiment, server, service, load: load.clone() })
         .collect();
     let mut progress = PlanProgress::new(bench.steps(&trials));
     let results = bench.compare(&trials, 1, &mut progress)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// One server under one load: what becomes a point.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Trial {
+pub(crate) struct BenchTrial {
     pub(crate) experiment: &'static str,
     pub(crate) server: TestedServer,
     pub(crate) service: ServiceKind,

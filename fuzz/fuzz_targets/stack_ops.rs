@@ -31,11 +31,11 @@ struct Setup {
     few_buffers: bool,
     keepalive: bool,
     cookies: bool,
-    ops: Vec<Op>,
+    ops: Vec<StackOp>,
 }
 
 #[derive(Debug, Arbitrary)]
-enum Op {
+enum StackOp {
     Connect,
     Accept(u8),
     Send {
@@ -328,21 +328,21 @@ impl World {
         panic!("timers without end");
     }
 
-    fn command(&mut self, op: &Op) {
+    fn command(&mut self, op: &StackOp) {
         let now = self.now;
         let server_address = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), PORT);
         for side in [&mut self.client, &mut self.server] {
             match op {
-                Op::Connect if side.listener.is_none() => {
+                StackOp::Connect if side.listener.is_none() => {
                     let pool = (PoolId(0), &mut side.memory);
                     let _ = side.stack.connect(now, server_address, None, pool);
                 }
-                Op::Accept(credit) => {
+                StackOp::Accept(credit) => {
                     if let Some(listener) = side.listener {
                         let _ = side.stack.accept(listener, (*credit).into());
                     }
                 }
-                Op::Send { conn, bytes } => {
+                StackOp::Send { conn, bytes } => {
                     let Some(conn) = side.conn(*conn) else { continue };
                     let bytes = vec![b'a'; usize::from(*bytes % 2048).max(1)];
                     let Some(chunk) = side.memory.chunk_of(&bytes) else { continue };
@@ -350,24 +350,24 @@ impl World {
                         side.memory.free(chunk.buf);
                     }
                 }
-                Op::Receive { conn } => {
+                StackOp::Receive { conn } => {
                     let Some(conn) = side.conn(*conn) else { continue };
                     let _ = side.stack.receive(now, conn);
                 }
-                Op::AwaitAcks { conn } => {
+                StackOp::AwaitAcks { conn } => {
                     let Some(conn) = side.conn(*conn) else { continue };
                     let _ = side.stack.await_acks(conn);
                 }
-                Op::Shutdown { conn } => {
+                StackOp::Shutdown { conn } => {
                     let Some(conn) = side.conn(*conn) else { continue };
                     let _ = side.stack.shutdown(now, conn, &mut side.memory);
                 }
-                Op::Close { conn } => {
+                StackOp::Close { conn } => {
                     let Some(conn) = side.conn(*conn) else { continue };
                     let _ = side.stack.close(now, conn, &mut side.memory);
                     side.conns.retain(|other| *other != conn);
                 }
-                Op::Abort { conn } => {
+                StackOp::Abort { conn } => {
                     let Some(conn) = side.conn(*conn) else { continue };
                     let _ = side.stack.abort(now, conn, &mut side.memory);
                     side.conns.retain(|other| *other != conn);
@@ -378,26 +378,26 @@ impl World {
         }
     }
 
-    fn step(&mut self, op: Op) {
+    fn step(&mut self, op: StackOp) {
         match op {
-            Op::Deliver { from_server, count } => self.deliver(from_server, count.into()),
-            Op::Lose { from_server, at } => {
+            StackOp::Deliver { from_server, count } => self.deliver(from_server, count.into()),
+            StackOp::Lose { from_server, at } => {
                 if let Some(at) = self.place(from_server, at) {
                     self.side(from_server).0.wire.remove(at);
                 }
             }
-            Op::Double { from_server, at } => {
+            StackOp::Double { from_server, at } => {
                 if let Some(at) = self.place(from_server, at) {
                     let frame = self.side(from_server).0.wire[at].clone();
                     self.give(!from_server, &frame);
                 }
             }
-            Op::Swap { from_server, at } => {
+            StackOp::Swap { from_server, at } => {
                 if let Some(at) = self.place(from_server, at) {
                     self.side(from_server).0.wire.swap(0, at);
                 }
             }
-            Op::Corrupt { from_server, at, offset, byte } => {
+            StackOp::Corrupt { from_server, at, offset, byte } => {
                 if let Some(at) = self.place(from_server, at) {
                     let mut frame = self.side(from_server).0.wire.remove(at);
                     let offset = usize::from(offset) % frame.len();
@@ -405,7 +405,7 @@ impl World {
                     self.give(!from_server, &frame);
                 }
             }
-            Op::Forge { from_server, at, forgery } => {
+            StackOp::Forge { from_server, at, forgery } => {
                 if let Some(at) = self.place(from_server, at) {
                     let seen = self.side(from_server).0.wire[at].clone();
                     if let Some(frame) = forge(&seen, &forgery) {
@@ -413,11 +413,11 @@ impl World {
                     }
                 }
             }
-            Op::Raw { to_server, bytes } => {
+            StackOp::Raw { to_server, bytes } => {
                 self.side(to_server).0.has_known_senders = false;
                 self.give(to_server, &bytes);
             }
-            Op::Complain { from_server, at, kind, code, mtu } => {
+            StackOp::Complain { from_server, at, kind, code, mtu } => {
                 if let Some(at) = self.place(from_server, at) {
                     let seen = self.side(from_server).0.wire[at].clone();
                     if let Some(frame) = complain(&seen, kind, code, mtu) {
@@ -425,8 +425,8 @@ impl World {
                     }
                 }
             }
-            Op::Pass { ms } => self.pass(Duration::from_millis(ms.into())),
-            Op::Rest { s } => self.pass(Duration::from_secs(s.into())),
+            StackOp::Pass { ms } => self.pass(Duration::from_millis(ms.into())),
+            StackOp::Rest { s } => self.pass(Duration::from_secs(s.into())),
             command => self.command(&command),
         }
     }
@@ -478,7 +478,7 @@ fuzz_target!(|setup: Setup| {
     world.server.stack.accept(listener, 1).expect("it was just made");
     world.server.listener = Some(listener);
     // One connection to begin with.
-    world.step(Op::Connect);
+    world.step(StackOp::Connect);
     world.deliver(false, 1);
     world.deliver(true, 1);
     world.deliver(false, 1);

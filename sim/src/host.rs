@@ -10,8 +10,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use megapipe_service::steering::{
-    self, Bindings, Classified, Destination, FlowKey, Fragments, Later, NOTHING, Note, PAST,
-    REFUSED, Steering, Table, Takes, Transport,
+    self, BindingTable, Bindings, Classified, Destination, Fragments, Later, NOTHING, Note, PAST,
+    REFUSED, Steering, SteeringKey, Takes, Transport,
 };
 use megapipe_stack::{Config, ConnInfo, Drop, HeapMemory, Instant, Medium, Received, Stack};
 
@@ -39,7 +39,7 @@ pub(crate) struct SimHost {
     /// Dispatches frames to shards, as in a process with many shards.
     steering: Steering,
     bindings: Bindings,
-    table: Table,
+    table: BindingTable,
     used: Vec<bool>,
     fragments: Fragments,
     medium: Medium,
@@ -104,7 +104,7 @@ impl SimHost {
             shards,
             steering: Steering::new(&key, count),
             bindings: Bindings::new(count),
-            table: Table::new(count),
+            table: BindingTable::new(count),
             used: Vec::new(),
             fragments: Fragments::new(),
             medium: medium(scenario, index),
@@ -185,7 +185,7 @@ impl SimHost {
         let Self { steering, table, shards, .. } = self;
         let HostShard { stack, memory, program, .. } = &mut shards[shard];
         let arrives = |local, remote| {
-            let ends = FlowKey::from_peer(remote, local);
+            let ends = SteeringKey::from_peer(remote, local);
             usize::from(steering.shard_of(table, Transport::Tcp, &ends)) == shard
         };
         let mut hands = Hands { now, stack, memory, arrives: &arrives };

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use megapipe::{Backend, Clock, LocalNetwork, ServerConfig};
-use megapipe_link::{Link, PairConfig, Transmit, pair};
+use megapipe_link::{Link, PairConfig, TxMetadata, pair};
 use megapipe_sockets::{Config, Driving, SharedContext};
 use megapipe_stack::Instant;
 
@@ -92,9 +92,9 @@ impl SocketsHost {
         let clock = Clock::by_hand();
         clock.advance(now.since(clock.now()));
         let medium = if scenario.ethernet {
-            megapipe_link::Medium::Ethernet
+            megapipe_link::LinkMedium::Ethernet
         } else {
-            megapipe_link::Medium::Ip
+            megapipe_link::LinkMedium::Ip
         };
         let link = PairConfig {
             medium,
@@ -162,7 +162,7 @@ impl SimNode for SocketsHost {
         let sent = self.far.tx_burst(1, &mut |room| {
             let frame = frame.take()?;
             room.get_mut(..frame.len())?.copy_from_slice(frame);
-            Some(Transmit { len: frame.len(), ..Transmit::default() })
+            Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
         });
         sent.expect("the stack's end lives");
     }

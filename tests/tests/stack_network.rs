@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use megapipe_link::capture::{Capture, Pcap};
 use megapipe_link::tap::{self, Tap, TapConfig};
-use megapipe_link::{Checksums, Link, Medium, Transmit};
+use megapipe_link::{Link, LinkMedium, RxChecksum, TxMetadata};
 use megapipe_stack as stack;
 use stack::{Config, Event, HeapMemory, Memory, PoolId, Stack};
 
@@ -69,7 +69,7 @@ impl Host {
     fn new(test: &str, offloads: bool) -> Result<Self, String> {
         let namespace = Namespace::new()?;
         let name = format!("mpip{}", std::process::id());
-        let config = TapConfig { offloads, ..TapConfig::new(&name, Medium::Ethernet) };
+        let config = TapConfig { offloads, ..TapConfig::new(&name, LinkMedium::Ethernet) };
         let tap = tap::open(&config).map_err(|error| error.to_string())?.pop().expect("a queue");
         let inside = namespace.0.clone();
         ip(&["link", "set", "dev", &name, "netns", &inside])?;
@@ -101,8 +101,8 @@ impl Host {
         let Self { link, stack, memory, events, .. } = self;
         link.rx_burst(64, &mut |frame, received| {
             let checksums = match received.checksums {
-                Checksums::Verified => stack::Checksums::Verified,
-                Checksums::Unverified => stack::Checksums::Unverified,
+                RxChecksum::Verified => stack::Checksums::Verified,
+                RxChecksum::Unverified => stack::Checksums::Unverified,
             };
             let segment_bytes = received.segment_bytes;
             let received = stack::Received { checksums, segment_bytes };
@@ -113,7 +113,7 @@ impl Host {
         events.extend(std::iter::from_fn(|| stack.poll_event()));
         link.tx_burst(64, &mut |room| {
             let sent = stack.poll_transmit(now, room, memory)?;
-            Some(Transmit {
+            Some(TxMetadata {
                 len: sent.len,
                 checksum_start: sent.checksum_start,
                 checksum_field: sent.checksum_field,

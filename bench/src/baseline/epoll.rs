@@ -16,7 +16,7 @@ use super::{
     socket,
 };
 use crate::limits;
-use megapipe_apps::rpc::protocol::{Lengths, Reply};
+use megapipe_apps::rpc::protocol::{Lengths, RpcReply};
 use rustix::{
     buffer::spare_capacity,
     event::epoll::{self, CreateFlags, EventData, EventFlags},
@@ -51,7 +51,7 @@ struct EpollConnection {
 }
 
 struct Unsent {
-    reply: Reply,
+    reply: RpcReply,
     sent_bytes: usize,
 }
 

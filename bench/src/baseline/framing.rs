@@ -8,14 +8,14 @@
 
 use crate::limits;
 use megapipe_apps::rpc::protocol::{
-    Framer, Lengths, MESSAGE_LEN_MAX, PATTERN_LEN, PREFIX_LEN, Reply, echoes,
+    Framer, Lengths, MESSAGE_LEN_MAX, PATTERN_LEN, PREFIX_LEN, RpcReply, echoes,
 };
 
 /// The most pieces a reply has: its prefix, and the pattern, which begins in the middle.
 pub(crate) const PIECES_MAX: usize = MESSAGE_LEN_MAX as usize / PATTERN_LEN + 2;
 
 /// The pieces of a reply from its byte `skip` on, and how many there are.
-pub(crate) fn pieces(reply: &Reply, mut skip: usize) -> ([&[u8]; PIECES_MAX], usize) {
+pub(crate) fn pieces(reply: &RpcReply, mut skip: usize) -> ([&[u8]; PIECES_MAX], usize) {
     let mut pieces: [&[u8]; PIECES_MAX] = [&[]; PIECES_MAX];
     let mut count = 0;
     let mut pattern = reply.rest();
@@ -60,7 +60,7 @@ impl Requests {
         &mut self,
         mut bytes: &[u8],
         defaults: Lengths,
-    ) -> Result<Option<Reply>, ProtocolViolation> {
+    ) -> Result<Option<RpcReply>, ProtocolViolation> {
         if !self.ahead.is_empty() {
             self.hold(bytes)?;
             return self.next(defaults);
@@ -80,7 +80,10 @@ impl Requests {
     }
 
     /// The next reply owed for bytes that were kept. To be called when a reply has been sent.
-    pub(crate) fn next(&mut self, defaults: Lengths) -> Result<Option<Reply>, ProtocolViolation> {
+    pub(crate) fn next(
+        &mut self,
+        defaults: Lengths,
+    ) -> Result<Option<RpcReply>, ProtocolViolation> {
         if self.ahead.is_empty() {
             return Ok(None);
         }

@@ -30,7 +30,7 @@ use io_uring::{
     IoUring, SubmissionQueue, Submitter, cqueue, opcode, squeue,
     types::{CancelBuilder, Fd, Fixed, Timespec},
 };
-use megapipe_apps::rpc::protocol::{Lengths, PREFIX_LEN, Reply};
+use megapipe_apps::rpc::protocol::{Lengths, PREFIX_LEN, RpcReply};
 use std::{
     io, mem,
     os::fd::{AsRawFd, OwnedFd},
@@ -119,7 +119,7 @@ impl UringConnection {
 
 /// A reply in pieces, as `sendmsg` takes it. Boxed, because the kernel holds its address.
 struct ReplyMessage {
-    reply: Reply,
+    reply: RpcReply,
     pieces: [libc::iovec; PIECES_MAX],
     header: libc::msghdr,
 }
@@ -327,7 +327,7 @@ impl UringServer<'_> {
         Ok(())
     }
 
-    fn send(&mut self, tag: UserData, reply: Reply) {
+    fn send(&mut self, tag: UserData, reply: RpcReply) {
         let connection = &mut self.connections[tag.slot as usize];
         connection.sending = true;
         let message = connection.message.insert(ReplyMessage::new(reply));
@@ -419,7 +419,7 @@ impl UringServer<'_> {
 }
 
 impl ReplyMessage {
-    fn new(reply: Reply) -> Box<Self> {
+    fn new(reply: RpcReply) -> Box<Self> {
         let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         // SAFETY: a msghdr is numbers and pointers, for which zero is a value: no name, no
         // control data, no pieces.

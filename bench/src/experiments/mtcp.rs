@@ -9,22 +9,24 @@ use super::{
     Experiment, IO_URING, MESSAGE_BYTES, PROCESSES, REUSEPORT, SHARED, TrialGroup, URING,
     accept_reset, http, rpc,
 };
-use crate::{files::FileSet, limits, load::LoadPlan, server::ServiceKind, server::TestedServer};
+use crate::{
+    files::ServedFileSet, limits, load::LoadPlan, server::ServiceKind, server::TestedServer,
+};
 
 impl Experiment {
     /// The groups of an experiment of this suite.
     pub(super) fn mtcp_groups(&self, quick: bool, cores_max: usize) -> Vec<TrialGroup> {
         match self.name {
-            "mt-fig1" => vec![self.web(1, FileSet::Sized(MESSAGE_BYTES), Some(1))],
+            "mt-fig1" => vec![self.web(1, ServedFileSet::Sized(MESSAGE_BYTES), Some(1))],
             "mt-fig7a" => self.messages_over_cores(cores_max),
             "mt-fig7b" => self.messages_per_connection(quick),
             "mt-fig7c" => self.message_sizes(quick),
             "mt-fig8" => self.accepts_over_cores(cores_max),
             "mt-table2" => vec![self.crowd()],
             "mt-fairness" => vec![self.bulk_connections()],
-            "mt-fig9" => {
-                (1..=cores_max).map(|cores| self.web(cores, FileSet::SpecWeb, Some(6))).collect()
-            }
+            "mt-fig9" => (1..=cores_max)
+                .map(|cores| self.web(cores, ServedFileSet::SpecWeb, Some(6)))
+                .collect(),
             "mt-fig10" => self.load_over_cores(cores_max),
             "mt-placement" => vec![self.kept(super::CONNECTIONS, MESSAGE_BYTES)],
             _ => self.load_over_sizes(quick, cores_max),
@@ -71,14 +73,14 @@ impl Experiment {
         self.rpc(1, &load, &[SHARED, REUSEPORT, URING])
     }
 
-    fn web(&self, cores: usize, files: FileSet, length: Option<u64>) -> TrialGroup {
+    fn web(&self, cores: usize, files: ServedFileSet, length: Option<u64>) -> TrialGroup {
         let load = http(files, super::CONNECTIONS, length);
         self.group(cores, ServiceKind::Http(files), &load, &[TestedServer::Nginx, URING])
     }
 
     /// What is not the server's is the load's.
     fn load_over_cores(&self, cores_max: usize) -> Vec<TrialGroup> {
-        let files = FileSet::Sized(MESSAGE_BYTES);
+        let files = ServedFileSet::Sized(MESSAGE_BYTES);
         let load = http(files, super::CONNECTIONS, Some(1));
         let group = |cores| self.group(cores, ServiceKind::Http(files), &load, &[URING]);
         (1..=cores_max).rev().map(group).collect()
@@ -87,7 +89,7 @@ impl Experiment {
     fn load_over_sizes(&self, quick: bool, cores_max: usize) -> Vec<TrialGroup> {
         let sizes = if quick { &[64, 1024, 8192][..] } else { &[64, 256, 1024, 2048, 4096, 8192] };
         let group = |&size: &u64| {
-            let files = FileSet::Sized(size);
+            let files = ServedFileSet::Sized(size);
             let load = http(files, super::CONNECTIONS, Some(1));
             self.group(cores_max, ServiceKind::Http(files), &load, &[URING])
         };

@@ -19,11 +19,12 @@ use megapipe::{
 };
 use megapipe_apps::{serve::CpuList, threads};
 use megapipe_link::{
-    Caps, Counters, Link, LinkError, Medium, Ownership, Pair, PairConfig, Received, Transmit, pair,
+    Caps, FrameCounters, Link, LinkError, LinkMedium, Ownership, Pair, PairConfig, RxMetadata,
+    TxMetadata, pair,
 };
 use megapipe_service::{
     FrameSink, RxMuxError, ShardLink,
-    steering::{FlowHash, FlowKey},
+    steering::{FlowHash, SteeringKey},
     switch,
 };
 use megapipe_shm::{RegionError, RingError};
@@ -82,7 +83,7 @@ impl ByteSum {
 }
 
 impl FrameSink for ByteSum {
-    fn knows(&self, _: &FlowKey) -> bool {
+    fn knows(&self, _: &SteeringKey) -> bool {
         true
     }
 
@@ -117,7 +118,7 @@ fn segment(port: u16) -> Vec<u8> {
 fn segments() -> Result<[Vec<u8>; 2], CostError> {
     let hash = FlowHash::new(&KEY);
     let at = |ip: Ipv4Addr, port| SocketAddr::new(IpAddr::V4(ip), port);
-    let home = |port| hash.shard_of(&FlowKey::from_peer(at(THEIRS, port), at(OURS, PORT)), 2);
+    let home = |port| hash.shard_of(&SteeringKey::from_peer(at(THEIRS, port), at(OURS, PORT)), 2);
     let of = |shard| (1..u16::MAX).find(|port| home(*port) == shard).map(segment);
     let (Some(first), Some(second)) = (of(0), of(1)) else {
         return Err(CostError::Lost("no port belongs to one of two shards"));
@@ -126,14 +127,14 @@ fn segments() -> Result<[Vec<u8>; 2], CostError> {
 }
 
 fn frames() -> Result<(Pair, Pair), LinkError> {
-    pair(&PairConfig { medium: Medium::Ip, ..PairConfig::default() })
+    pair(&PairConfig { medium: LinkMedium::Ip, ..PairConfig::default() })
 }
 
 /// Fills the peer's queue with a burst of one frame.
 fn send(peer: &mut Pair, frame: &[u8]) -> Result<(), CostError> {
     let sent = peer.tx_burst(limits::STEERED_BURST, &mut |room| {
         room[..frame.len()].copy_from_slice(frame);
-        Some(Transmit { len: frame.len(), ..Transmit::default() })
+        Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
     })?;
     if sent == limits::STEERED_BURST { Ok(()) } else { Err(CostError::Lost("not all were sent")) }
 }
@@ -367,7 +368,7 @@ impl Link for Metered {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         let start = Instant::now();
         let count = self.link.rx_burst(max, each)?;
@@ -383,7 +384,7 @@ impl Link for Metered {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         let start = Instant::now();
         let count = self.link.tx_burst(max, fill)?;
@@ -408,7 +409,7 @@ impl Link for Metered {
         self.link.slept();
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.link.counters()
     }
 

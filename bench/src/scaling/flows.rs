@@ -3,14 +3,14 @@
 //! Pure.
 
 use crate::limits;
-use megapipe_service::steering::{FlowKey, Steering, Table, Transport};
+use megapipe_service::steering::{BindingTable, Steering, SteeringKey, Transport};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Opens flows: each has the next port.
 #[derive(Debug)]
 pub(crate) struct Flows {
     steering: Steering,
-    table: Table,
+    table: BindingTable,
     opened: u64,
     /// Number of shards that take flows in turn; none: the hash selects.
     in_turn: Option<u16>,
@@ -25,7 +25,7 @@ impl Flows {
     pub(crate) fn new(shards: u16) -> Self {
         Self {
             steering: Steering::new(&limits::SIMULATED_STEERING_KEY, shards),
-            table: Table::new(shards),
+            table: BindingTable::new(shards),
             opened: 0,
             in_turn: None,
         }
@@ -42,7 +42,7 @@ impl Flows {
             return (self.opened % u64::from(shards)) as u16;
         }
         let src = SocketAddr::new(IpAddr::V4(host), port);
-        let ends = FlowKey { src, dst: limits::SIMULATED_SERVER };
+        let ends = SteeringKey { src, dst: limits::SIMULATED_SERVER };
         self.steering.shard_of(&self.table, Transport::Tcp, &ends)
     }
 }

@@ -43,14 +43,14 @@ mod status;
 mod stream;
 
 use crate::number::within;
-use crate::serve::{Running, ServeArgs, ServeError, Server, ShardSetup};
+use crate::serve::{Running, ServeArgs, ServeError, ServerProperties, ShardSetup};
 use cache::Cache;
 use files::{FilesOptions, ServedFiles};
 use settings::HttpSettings;
 use shard::HttpShard;
 
 /// What the frame has to know about this server.
-pub const SERVER: Server = Server {
+pub const SERVER: ServerProperties = ServerProperties {
     name: "http",
     listen_default: "127.0.0.1:8000",
     files_per_connection: 1,

@@ -20,12 +20,12 @@ mod timeouts;
 
 use crate::limits::rpc::{STALL_TIMEOUT_S_DEFAULT, STALL_TIMEOUT_S_MAX};
 use crate::number::within;
-use crate::serve::{Running, ServeArgs, ServeError, Server, ShardSetup};
+use crate::serve::{Running, ServeArgs, ServeError, ServerProperties, ShardSetup};
 use protocol::{LengthError, Lengths, MESSAGE_LEN_DEFAULT};
 use shard::RpcShard;
 
 /// What the frame has to know about this server.
-pub const SERVER: Server = Server {
+pub const SERVER: ServerProperties = ServerProperties {
     name: "rpc",
     listen_default: "127.0.0.1:7000",
     files_per_connection: 0,

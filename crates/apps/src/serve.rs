@@ -1,11 +1,11 @@
 //! Framework of all servers: threads and channels, pinning, listeners, shutdown, live counters.
 //!
-//! In: [`ServeArgs`] (the options that every server has), a [`Server`] (its name and where it
-//! listens unless told otherwise), and a factory that makes one [`Shard`] for each channel, on
-//! that channel's own thread. Out: a server that runs until SIGINT or SIGTERM ([`serve`]), or one
-//! that a test starts and stops in its own process ([`start`]).
+//! In: [`ServeArgs`] (the options that every server has), a [`ServerProperties`] (its name and
+//! where it listens unless told otherwise), and a factory that makes one [`ServerShard`] for each
+//! channel, on that channel's own thread. Out: a server that runs until SIGINT or SIGTERM
+//! ([`serve`]), or one that a test starts and stops in its own process ([`start`]).
 //!
-//! Read first: [`Shard`], the whole contract between a server and this frame; then
+//! Read first: [`ServerShard`], the whole contract between a server and this frame; then
 //! `serve/shard_loop.rs`, which calls it.
 //!
 //! Invariants
@@ -34,23 +34,23 @@ use megapipe::{Channel, Completion, Event, Handle, ReadBuf};
 pub use args::{DriverName, ServeArgs};
 pub use error::ServeError;
 pub use layout::{CpuList, CpuListError};
-pub(crate) use listening::Endpoint;
-pub use listening::{FRAME_COOKIES, Listeners};
+pub(crate) use listening::ServerEndpoint;
+pub use listening::{FRAME_COOKIES, ServerListeners};
 pub use plan::{ChannelPlan, Reasoned, ServerPlan, plan_server};
 pub use running::{Running, start};
 pub(crate) use running::{allowed_cpus, raise_descriptor_limit, start_threads};
 pub(crate) use shard_loop::{
-    ChannelReady, Phase, ReadySender, ServerControl, ShardPlan, driver_of,
+    ChannelReady, ReadySender, ServerControl, ServerPhase, ShardPlan, driver_of,
 };
 pub(crate) use signals::{Notices, SupervisorNotice};
-pub use stats::Tally;
+pub use stats::ServerTally;
 pub use supervise::serve;
 pub(crate) use supervise::supervise;
 pub use ticks::Ticks;
 
 /// Properties of a server that are known before it runs.
 #[derive(Copy, Clone, Debug)]
-pub struct Server {
+pub struct ServerProperties {
     /// Its name, as in `megapipe serve NAME`.
     pub name: &'static str,
     /// Where it listens if no `--listen` is given: an address as [`megapipe::Address`] reads it.
@@ -66,9 +66,9 @@ pub struct Server {
 ///
 /// Order of calls: the factory, then any number of `on_completion` and `on_tick`, then `drain`
 /// once, then more of both until `drained` says true or the time for draining is over.
-pub trait Shard {
+pub trait ServerShard {
     /// An operation has completed: one that the shard asked for, or an accept of one of its
-    /// [`Listeners`] (then [`Listeners::index_of`] knows the cookie). Must not block.
+    /// [`ServerListeners`] (then [`ServerListeners::index_of`] knows the cookie). Must not block.
     fn on_completion(&mut self, channel: &mut Channel, done: Completion, now: Ticks);
 
     /// Bytes were read: the most frequent completion, in parts, so that it need not be put
@@ -85,8 +85,8 @@ pub trait Shard {
     /// while nothing happens: time for timeouts and other rounds.
     fn on_tick(&mut self, _channel: &mut Channel, _now: Ticks) {}
 
-    /// The server is to end: call [`Listeners::close`], finish what is owed to the peers, close
-    /// idle connections.
+    /// The server is to end: call [`ServerListeners::close`], finish what is owed to the peers,
+    /// close idle connections.
     fn drain(&mut self, channel: &mut Channel, now: Ticks);
 
     /// Whether nothing is owed any more, so that the channel may be dropped. Asked after each
@@ -94,7 +94,7 @@ pub trait Shard {
     fn drained(&self) -> bool;
 
     /// What the shard has done so far. Asked once per tick and at the end.
-    fn tally(&self) -> Tally;
+    fn tally(&self) -> ServerTally;
 }
 
 /// What a factory gets to make a shard from.
@@ -105,8 +105,8 @@ pub struct ShardSetup<'a> {
     pub count: usize,
     /// The channel, which listens but does not accept yet.
     pub channel: &'a mut Channel,
-    /// Its listeners, to be kept by the shard. [`Listeners::start`] begins accepting.
-    pub listeners: Listeners,
+    /// Its listeners, to be kept by the shard. [`ServerListeners::start`] begins accepting.
+    pub listeners: ServerListeners,
     /// Bytes of one receive buffer: the longest read that completes in one piece.
     pub buffer_len: usize,
     /// The time.

@@ -49,10 +49,11 @@ fn boxed<L: Link + 'static>(here: L, there: L) -> Ends {
 /// A memif's server and its client.
 fn cable() -> Outcome<Ends> {
     let socket = format!("@megapipe-message-cost-{}", std::process::id());
-    let [here, there] = [1, 2].map(|last| memif::Settings::new(&socket, [2, 0, 0, 0, 0, last]));
+    let [here, there] =
+        [1, 2].map(|last| memif::MemifSettings::new(&socket, [2, 0, 0, 0, 0, last]));
     let timeout = Duration::from_secs(5);
     let connecting = std::thread::spawn(move || memif::connect(&there, timeout));
-    let here = memif::open(memif::Role::Server, &here, timeout, &mut |_| ())?;
+    let here = memif::open(memif::MemifRole::Server, &here, timeout, &mut |_| ())?;
     let there = connecting.join().map_err(|_| "the client's thread panicked")??;
     let mut ends = here.into_iter().zip(there).map(|(here, there)| boxed(here, there));
     Ok(ends.next().ok_or("a memif without a queue")?)

@@ -14,12 +14,12 @@ const NIL: u32 = u32::MAX;
 
 /// A first-in first-out queue whose elements lie in an [`Arena`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Queue {
+pub(crate) struct ListQueue {
     head: u32,
     tail: u32,
 }
 
-impl Queue {
+impl ListQueue {
     pub(crate) const EMPTY: Self = Self { head: NIL, tail: NIL };
 
     #[inline]
@@ -28,14 +28,14 @@ impl Queue {
     }
 }
 
-struct Node<T> {
+struct ArenaNode<T> {
     next: u32,
     value: Option<T>,
 }
 
 /// The memory of all queues of one element type.
 pub(crate) struct Arena<T> {
-    nodes: Vec<Node<T>>,
+    nodes: Vec<ArenaNode<T>>,
     free: u32,
     len: usize,
 }
@@ -52,12 +52,12 @@ impl<T> Arena<T> {
 
     /// Bytes held, used or not.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node<T>>()
+        self.nodes.capacity() * size_of::<ArenaNode<T>>()
     }
 
     /// Appends an element. The caller bounds the number of elements (`limits::OPERATIONS_MAX`).
     #[inline(always)]
-    pub(crate) fn push_back(&mut self, queue: &mut Queue, value: T) {
+    pub(crate) fn push_back(&mut self, queue: &mut ListQueue, value: T) {
         let index = self.take_node(value);
         if queue.tail == NIL {
             queue.head = index;
@@ -80,7 +80,7 @@ impl<T> Arena<T> {
     }
 
     /// Puts an element before the oldest.
-    pub(crate) fn push_front(&mut self, queue: &mut Queue, value: T) {
+    pub(crate) fn push_front(&mut self, queue: &mut ListQueue, value: T) {
         let index = self.take_node(value);
         self.nodes[index as usize].next = queue.head;
         if queue.tail == NIL {
@@ -91,7 +91,7 @@ impl<T> Arena<T> {
 
     /// Removes the oldest element.
     #[inline]
-    pub(crate) fn pop_front(&mut self, queue: &mut Queue) -> Option<T> {
+    pub(crate) fn pop_front(&mut self, queue: &mut ListQueue) -> Option<T> {
         if queue.head == NIL {
             return None;
         }
@@ -110,7 +110,7 @@ impl<T> Arena<T> {
 
     /// Drops the oldest element where it lies.
     #[inline]
-    pub(crate) fn drop_front(&mut self, queue: &mut Queue) {
+    pub(crate) fn drop_front(&mut self, queue: &mut ListQueue) {
         let Some(node) = self.nodes.get_mut(queue.head as usize) else { return };
         node.value = None;
         let index = queue.head;
@@ -125,24 +125,24 @@ impl<T> Arena<T> {
 
     /// The oldest element.
     #[inline]
-    pub(crate) fn front(&self, queue: Queue) -> Option<&T> {
+    pub(crate) fn front(&self, queue: ListQueue) -> Option<&T> {
         self.nodes.get(queue.head as usize).and_then(|node| node.value.as_ref())
     }
 
     /// The oldest element, to be changed in place.
     #[inline]
-    pub(crate) fn front_mut(&mut self, queue: Queue) -> Option<&mut T> {
+    pub(crate) fn front_mut(&mut self, queue: ListQueue) -> Option<&mut T> {
         self.nodes.get_mut(queue.head as usize).and_then(|node| node.value.as_mut())
     }
 
     /// The youngest element.
     #[inline]
-    pub(crate) fn back(&self, queue: Queue) -> Option<&T> {
+    pub(crate) fn back(&self, queue: ListQueue) -> Option<&T> {
         self.nodes.get(queue.tail as usize).and_then(|node| node.value.as_ref())
     }
 
     /// The youngest element, to be changed in place.
-    pub(crate) fn back_mut(&mut self, queue: Queue) -> Option<&mut T> {
+    pub(crate) fn back_mut(&mut self, queue: ListQueue) -> Option<&mut T> {
         if queue.head == NIL {
             return None;
         }
@@ -150,7 +150,7 @@ impl<T> Arena<T> {
     }
 
     /// The elements of a queue, oldest first.
-    pub(crate) fn iter(&self, queue: Queue) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self, queue: ListQueue) -> impl Iterator<Item = &T> {
         let mut at = queue.head;
         std::iter::from_fn(move || {
             let node = self.nodes.get(at as usize)?;
@@ -160,7 +160,7 @@ impl<T> Arena<T> {
     }
 
     /// Empties a queue, oldest first.
-    pub(crate) fn drain(&mut self, queue: &mut Queue, mut each: impl FnMut(T)) {
+    pub(crate) fn drain(&mut self, queue: &mut ListQueue, mut each: impl FnMut(T)) {
         while let Some(value) = self.pop_front(queue) {
             each(value);
         }
@@ -170,13 +170,13 @@ impl<T> Arena<T> {
     fn take_node(&mut self, value: T) -> u32 {
         self.len += 1;
         if self.free == NIL {
-            self.nodes.push(Node { next: NIL, value: Some(value) });
+            self.nodes.push(ArenaNode { next: NIL, value: Some(value) });
             return (self.nodes.len() - 1) as u32;
         }
         let index = self.free;
         let node = &mut self.nodes[index as usize];
         self.free = node.next;
-        *node = Node { next: NIL, value: Some(value) };
+        *node = ArenaNode { next: NIL, value: Some(value) };
         index
     }
 }
@@ -195,7 +195,7 @@ mod tests {
             steps in prop::collection::vec((0usize..4, 0u8..5), 0..400),
         ) {
             let mut arena = Arena::new();
-            let mut queues = [Queue::EMPTY; 4];
+            let mut queues = [ListQueue::EMPTY; 4];
             let mut oracle: [VecDeque<usize>; 4] = Default::default();
             for (value, (which, what)) in steps.into_iter().enumerate() {
                 match what {
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn memory_is_reused_instead_of_grown() {
         let mut arena = Arena::new();
-        let mut queue = Queue::EMPTY;
+        let mut queue = ListQueue::EMPTY;
         for round in 0..1000 {
             arena.push_back(&mut queue, round);
             assert_eq!(arena.pop_front(&mut queue), Some(round));

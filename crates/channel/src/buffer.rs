@@ -300,7 +300,8 @@ impl fmt::Debug for WriteBuf {
 ///
 /// let file: Arc<[u8]> = vec![b'x'; 1 << 20].into();
 /// // No copy: each of these shares the memory of `file`.
-/// let (first, second) = (Payload::shared(file.clone(), 0..1000), Payload::shared(file, 1000..1500));
+/// let first = Payload::shared(file.clone(), 0..1000);
+/// let second = Payload::shared(file, 1000..1500);
 /// assert_eq!((first.len(), second.len()), (1000, 500));
 /// assert_eq!(Payload::from("text").as_slice(), b"text");
 /// ```

@@ -30,9 +30,9 @@ use crate::handle::Handle;
 use crate::kernel::fork::ForkMark;
 use crate::kernel::sys;
 use crate::limits;
-use crate::partition::{self, Inbox};
+use crate::partition::{self, ConnectionInbox};
 use crate::report::{DriverKind, DriverReport};
-use crate::slot::{Extra, Kind, Listener, Phase};
+use crate::slot::{Extra, Kind, Listener, SlotPhase};
 use crate::state::State;
 use crate::waker::Waker;
 
@@ -79,7 +79,7 @@ pub struct Channel {
     pub(crate) state: State,
     pub(crate) report: DriverReport,
     pub(crate) waker: Waker,
-    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) inbox: Arc<ConnectionInbox>,
     pub(crate) fork: ForkMark,
     pub(crate) orphans: Vec<Handle>,
     pub(crate) not_send: PhantomData<*const ()>,
@@ -132,7 +132,7 @@ impl Channel {
             driver,
             state,
             report,
-            inbox: Inbox::new(waker.clone()),
+            inbox: ConnectionInbox::new(waker.clone()),
             waker,
             fork: ForkMark::get(),
             orphans: Vec::new(),
@@ -376,7 +376,7 @@ impl Channel {
         let handle = self.state.handle(index);
         let mut unread = self.state.take_unseen_reads(handle);
         self.state.retire(index);
-        self.state.slot(index).phase = Phase::Leaving;
+        self.state.slot(index).phase = SlotPhase::Leaving;
         let fd = self.driver.withdraw(&mut self.state, index);
         unread.append(&mut self.state.take_unread(index));
         let connections = self.take_held(index);

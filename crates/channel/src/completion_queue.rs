@@ -17,12 +17,12 @@ use crate::buffer::ReadBuf;
 use crate::completion::{Accepted, Connection, Event};
 use crate::error::OpError;
 use crate::handle::Handle;
-use crate::kernel::pool::{Held, HeldTable, Pool};
+use crate::kernel::pool::{HeldBuffer, HeldTable, Pool};
 
 /// Three words, written and read as words: a processor hands a store on to a load that follows
 /// it closely only if the load is no wider.
 #[derive(Clone, Copy)]
-struct Entry {
+struct QueuedEntry {
     handle: Handle,
     /// Slot (low half) and length (high half).
     slot_and_len: u64,
@@ -57,12 +57,12 @@ pub(crate) struct Whose {
 pub(crate) struct Common {
     pub(crate) handle: Handle,
     pub(crate) slot: u32,
-    pub(crate) what: What,
+    pub(crate) what: CommonEvent,
 }
 
 /// What happened, of the common kinds.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum CommonEvent {
     /// Bytes arrived in a buffer: its number, for [`Ready::take_held`], and how many.
     Read(u16, u32),
     /// So many bytes went out.
@@ -79,7 +79,7 @@ pub(crate) enum What {
 
 /// The queue.
 pub(crate) struct Ready {
-    entries: Vec<Entry>,
+    entries: Vec<QueuedEntry>,
     /// Entries before this one were taken.
     first: usize,
     others: VecDeque<Event>,
@@ -105,16 +105,16 @@ impl Ready {
 
     /// The first `len` bytes of a receive buffer arrived.
     #[inline(always)]
-    pub(crate) fn push_read(&mut self, handle: Handle, slot: u32, buffer: Held, len: u32) {
+    pub(crate) fn push_read(&mut self, handle: Handle, slot: u32, buffer: HeldBuffer, len: u32) {
         let Some(number) = self.held.put(buffer) else { return };
         let what = READ | u64::from(number) << WHAT_BITS;
-        self.entries.push(Entry { handle, slot_and_len: pair(slot, len), what });
+        self.entries.push(QueuedEntry { handle, slot_and_len: pair(slot, len), what });
     }
 
     /// A write of `len` bytes is done.
     #[inline(always)]
     pub(crate) fn push_written(&mut self, handle: Handle, slot: u32, len: u32) {
-        self.entries.push(Entry { handle, slot_and_len: pair(slot, len), what: WRITTEN });
+        self.entries.push(QueuedEntry { handle, slot_and_len: pair(slot, len), what: WRITTEN });
     }
 
     /// A listener's connection is there, and `pending` more wait. Both are of the same channel.
@@ -126,20 +126,24 @@ impl Ready {
         pending: u32,
     ) {
         let what = ACCEPTED | connection.in_channel() << WHAT_BITS;
-        self.entries.push(Entry { handle: listener, slot_and_len: pair(slot, pending), what });
+        self.entries.push(QueuedEntry {
+            handle: listener,
+            slot_and_len: pair(slot, pending),
+            what,
+        });
     }
 
     /// A connection is established.
     #[inline(always)]
     pub(crate) fn push_connected(&mut self, handle: Handle, slot: u32) {
-        self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what: CONNECTED });
+        self.entries.push(QueuedEntry { handle, slot_and_len: pair(slot, 0), what: CONNECTED });
     }
 
     /// A connection is ended, as it was asked for.
     #[inline(always)]
     #[cfg(feature = "local")]
     pub(crate) fn push_disconnected(&mut self, handle: Handle, slot: u32) {
-        self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what: DISCONNECTED });
+        self.entries.push(QueuedEntry { handle, slot_and_len: pair(slot, 0), what: DISCONNECTED });
     }
 
     /// A connection is over in both directions, whose end was awaited.
@@ -150,13 +154,13 @@ impl Ready {
             Err(OpError::Reset) => RESET,
             Err(_) => return self.push(handle, slot, Event::End(result)),
         };
-        self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what });
+        self.entries.push(QueuedEntry { handle, slot_and_len: pair(slot, 0), what });
     }
 
     /// Anything.
     pub(crate) fn push(&mut self, handle: Handle, slot: u32, event: Event) {
         self.others.push_back(event);
-        self.entries.push(Entry { handle, slot_and_len: pair(slot, 0), what: OTHER });
+        self.entries.push(QueuedEntry { handle, slot_and_len: pair(slot, 0), what: OTHER });
     }
 
     /// Whose the oldest completion is.
@@ -169,16 +173,16 @@ impl Ready {
     /// The oldest completion, if it is of one of the common kinds.
     #[inline(always)]
     pub(crate) fn common(&self) -> Option<Common> {
-        let Entry { handle, slot_and_len, what } = *self.entries.get(self.first)?;
+        let QueuedEntry { handle, slot_and_len, what } = *self.entries.get(self.first)?;
         let (slot, len) = (slot_and_len as u32, (slot_and_len >> 32) as u32);
         let what = match what & WHAT_MASK {
-            READ => What::Read((what >> WHAT_BITS) as u16, len),
-            WRITTEN => What::Written(len),
-            ACCEPTED => What::Accepted(Handle::beside(handle, what >> WHAT_BITS), len),
-            CONNECTED => What::Connected,
-            DISCONNECTED => What::Disconnected,
-            OVER => What::Over(Ok(())),
-            RESET => What::Over(Err(OpError::Reset)),
+            READ => CommonEvent::Read((what >> WHAT_BITS) as u16, len),
+            WRITTEN => CommonEvent::Written(len),
+            ACCEPTED => CommonEvent::Accepted(Handle::beside(handle, what >> WHAT_BITS), len),
+            CONNECTED => CommonEvent::Connected,
+            DISCONNECTED => CommonEvent::Disconnected,
+            OVER => CommonEvent::Over(Ok(())),
+            RESET => CommonEvent::Over(Err(OpError::Reset)),
             _ => return None,
         };
         Some(Common { handle, slot, what })
@@ -199,13 +203,13 @@ impl Ready {
 
     /// The held buffer that a common completion names, once.
     #[inline(always)]
-    pub(crate) fn take_held(&mut self, number: u16) -> Option<Held> {
+    pub(crate) fn take_held(&mut self, number: u16) -> Option<HeldBuffer> {
         self.held.take(number)
     }
 
     /// Takes the oldest completion. `pool` is the one that held buffers come from.
     pub(crate) fn pop(&mut self, pool: &Arc<Pool>) -> Option<Event> {
-        let Entry { handle, slot_and_len, what } = *self.entries.get(self.first)?;
+        let QueuedEntry { handle, slot_and_len, what } = *self.entries.get(self.first)?;
         self.advance();
         let len = (slot_and_len >> 32) as usize;
         match what & WHAT_MASK {
@@ -294,7 +298,8 @@ mod tests {
         for number in [crate::handle::FIRST_LWSOCKET, i32::MAX as u32] {
             let connection = Handle::new(number, crate::handle::GENERATION_MASK, tag);
             ready.push_accepted((listener, 3), connection, u32::MAX);
-            let Some(Common { what: What::Accepted(seen, pending), slot: 3, .. }) = ready.common()
+            let Some(Common { what: CommonEvent::Accepted(seen, pending), slot: 3, .. }) =
+                ready.common()
             else {
                 panic!("it is a common kind")
             };
@@ -314,7 +319,7 @@ mod tests {
         {
             ready.push_over(Handle::NONE, 7, result);
             let told = ready.common().map(|common| match common.what {
-                What::Over(told) => told,
+                CommonEvent::Over(told) => told,
                 _ => panic!("it is an end"),
             });
             assert_eq!(told, is_common.then_some(result));

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::completion::{Completion, Event};
-use crate::completion_queue::{Common, What, Whose, accepted};
+use crate::completion_queue::{Common, CommonEvent, Whose, accepted};
 use crate::driver::Driver;
 use crate::error::DispatchError;
 use crate::limits::DISPATCHES_PER_POLL;
@@ -182,12 +182,12 @@ impl Channel {
         }
         if let Some((Common { handle, what, .. }, cookie)) = self.state.take_common() {
             let event = match what {
-                What::Written(len) => Some(Event::Write(Ok(len as usize))),
-                What::Accepted(connection, pending) => Some(accepted(connection, pending)),
-                What::Connected => Some(Event::Connect(Ok(()))),
-                What::Disconnected => Some(Event::Disconnect(Ok(()))),
-                What::Over(result) => Some(Event::End(result)),
-                What::Read(number, len) => {
+                CommonEvent::Written(len) => Some(Event::Write(Ok(len as usize))),
+                CommonEvent::Accepted(connection, pending) => Some(accepted(connection, pending)),
+                CommonEvent::Connected => Some(Event::Connect(Ok(()))),
+                CommonEvent::Disconnected => Some(Event::Disconnect(Ok(()))),
+                CommonEvent::Over(result) => Some(Event::End(result)),
+                CommonEvent::Read(number, len) => {
                     self.state.take_read(number, len).map(|data| Event::Read(Ok(data)))
                 }
             };

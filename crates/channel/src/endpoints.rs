@@ -20,7 +20,7 @@ use crate::kernel::sys;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions, SocketKind};
 use crate::partition;
 use crate::report::DriverKind;
-use crate::slot::{Extra, Kind, Listener, Phase};
+use crate::slot::{Extra, Kind, Listener, SlotPhase};
 use crate::timers::Due;
 
 /// New handles.
@@ -191,7 +191,7 @@ impl Channel {
         let index = self.state.allocate(kind, cookie)?;
         let slot = self.state.slot(index);
         slot.set_fd(socket);
-        slot.phase = Phase::Starting;
+        slot.phase = SlotPhase::Starting;
         slot.extra = Some(extra);
         self.attach(index).map_err(|source| ConnectError::Kernel { what: "watch", source })?;
         if let Some(timeout) = timeout {
@@ -287,7 +287,7 @@ impl Channel {
         }
         self.state.admit()?;
         let index = self.state.allocate(Kind::File, cookie)?;
-        self.state.slot(index).phase = Phase::Starting;
+        self.state.slot(index).phase = SlotPhase::Starting;
         self.driver.start_open(&mut self.state, index, path.to_owned(), *options);
         Ok(self.state.handle(index))
     }

@@ -19,8 +19,8 @@ impl Channel {
     /// Queue one at a time if that matters, or open the file more than once.
     ///
     /// # Errors
-    /// [`Misuse`]: a handle that is no open file, a length of 0 or too many bytes. [`crate::Limit`]:
-    /// too many operations are queued.
+    /// [`Misuse`]: a handle that is no open file, a length of 0 or too many bytes.
+    /// [`crate::Limit`]: too many operations are queued.
     ///
     /// # Examples
     /// ```

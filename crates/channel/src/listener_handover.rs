@@ -13,7 +13,7 @@ use crate::completion::{Connection, ToFd};
 use crate::driver::Driver;
 use crate::handle::Handle;
 use crate::partition::Given;
-use crate::slot::{Arrived, Extra, Handed, Kind, Listener, Phase, Target};
+use crate::slot::{Extra, Handed, Kind, Listener, NewConnection, SlotPhase, Target};
 use crate::timers::Due;
 
 impl Channel {
@@ -48,7 +48,7 @@ impl Channel {
 
     fn adopt_connection(&mut self, listener: u32, fd: OwnedFd, unread: Vec<u8>) {
         self.state.counters.connections_passed += 1;
-        if let Handed::To(slot) = self.state.on_accepted(listener, Arrived::Fd(fd, unread)) {
+        if let Handed::To(slot) = self.state.on_accepted(listener, NewConnection::Fd(fd, unread)) {
             // A connection that arrives as a descriptor has to be made known to the driver.
             if self.driver.attach(&mut self.state, slot).is_ok() && self.state.wants_data(slot) {
                 self.driver.start_receive(&mut self.state, slot);
@@ -103,7 +103,7 @@ impl Channel {
         let index = self.state.find(handle).ok()?;
         let mut unread = self.state.take_unseen_reads(handle);
         self.state.retire(index);
-        self.state.slot(index).phase = Phase::Leaving;
+        self.state.slot(index).phase = SlotPhase::Leaving;
         let fd = self.driver.withdraw(&mut self.state, index);
         let fd = match (fd, self.state.slot(index).target) {
             (None, Target::Direct(direct)) => self.take_direct(direct),
@@ -131,10 +131,10 @@ impl Channel {
             self.state.slot(listener).listener().and_then(|it| it.held.pop_front())
         {
             let (fd, unread) = match held {
-                Arrived::Fd(fd, unread) => (Some(fd), unread),
-                Arrived::Direct(direct) => (self.take_direct(direct), Vec::new()),
+                NewConnection::Fd(fd, unread) => (Some(fd), unread),
+                NewConnection::Direct(direct) => (self.take_direct(direct), Vec::new()),
                 // It stays with the stack, which resets it when its listener goes.
-                Arrived::Stack(..) => continue,
+                NewConnection::Stack(..) => continue,
             };
             let unread = if unread.is_empty() { vec![] } else { vec![ReadBuf::from_vec(unread)] };
             taken.extend(fd.map(|fd| ToFd { fd, unread }));

@@ -16,7 +16,9 @@ use crate::error::{Limit, Misuse, OpError, SubmitError};
 use crate::handle::Handle;
 use crate::limits;
 use crate::options::{Accept, AcceptAs, Disconnect};
-use crate::slot::{Awaited, Body, End, Kind, Phase, ReadOp, Receiver, Receiving, WriteOp};
+use crate::slot::{
+    Awaited, Body, Kind, ReadOp, Receiver, Receiving, SlotPhase, StreamEnd, WriteOp,
+};
 
 /// What a file is before `Event::Open`, and after one that failed.
 pub(crate) const UNOPENED: &str = "file that is not open";
@@ -156,7 +158,7 @@ impl Channel {
     ) -> Result<(), SubmitError> {
         let state = &mut self.state;
         let slot = state.slot(index);
-        if slot.phase == Phase::Moving {
+        if slot.phase == SlotPhase::Moving {
             return Err(Misuse::Closing.into());
         }
         if slot.is_unopened_file() {
@@ -172,13 +174,13 @@ impl Channel {
         }
         let slot = state.slot(index);
         if kind.is_stream() {
-            if !slot.unread.is_empty() || slot.end != End::Not {
+            if !slot.unread.is_empty() || slot.end != StreamEnd::Not {
                 state.counters.reads_at_once += 1;
                 state.answer_reads(index);
-            } else if slot.receiving == Receiving::No && slot.phase == Phase::Open {
+            } else if slot.receiving == Receiving::No && slot.phase == SlotPhase::Open {
                 self.driver.start_receive(state, index);
             }
-        } else if !slot.flags.reading && slot.phase == Phase::Open {
+        } else if !slot.flags.reading && slot.phase == SlotPhase::Open {
             self.driver.start_read(state, index);
         }
         Ok(())
@@ -510,7 +512,7 @@ impl Channel {
         if !(kind.is_socket() || kind.is_plain()) {
             return Err(Misuse::WrongKind { call, kind: kind.name() }.into());
         }
-        if slot.phase == Phase::Moving {
+        if slot.phase == SlotPhase::Moving {
             return Err(Misuse::Closing.into());
         }
         if slot.is_unopened_file() {
@@ -571,7 +573,7 @@ impl Channel {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         self.require(index, "disconnect", Kind::is_socket)?;
-        if self.state.slot(index).phase == Phase::Moving {
+        if self.state.slot(index).phase == SlotPhase::Moving {
             return Err(Misuse::Closing.into());
         }
         self.state.admit()?;
@@ -612,7 +614,7 @@ impl Channel {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         self.require(index, "await_end", Kind::is_stream)?;
-        if self.state.slot(index).phase == Phase::Moving {
+        if self.state.slot(index).phase == SlotPhase::Moving {
             return Err(Misuse::Closing.into());
         }
         if self.state.slot(index).flags.awaited.has(Awaited::END) {
@@ -661,14 +663,14 @@ impl Channel {
         self.check_fork()?;
         let index = self.state.find(handle)?;
         self.require(index, "to_fd", Kind::is_socket)?;
-        if self.state.slot(index).phase != Phase::Open {
+        if self.state.slot(index).phase != SlotPhase::Open {
             return Err(Misuse::Closing.into());
         }
         self.check_movable(index)?;
-        self.state.slot(index).phase = Phase::Moving;
+        self.state.slot(index).phase = SlotPhase::Moving;
         let queued = self.queue_write(index, WriteOp::new(Body::ToFd, 0));
         if queued.is_err() {
-            self.state.slot(index).phase = Phase::Open;
+            self.state.slot(index).phase = SlotPhase::Open;
         }
         queued
     }

@@ -16,10 +16,10 @@
 //!
 //! A channel that leaves loses nothing: new connections are steered away from its socket first;
 //! then what was accepted, and the socket itself with whatever is still in its queue, go to a
-//! sibling channel of the group through its [`Inbox`]. The sibling accepts from that socket until
-//! `LEAVE_GRACE_MS` after the leave, so that handshakes under way complete, and closes it. A
-//! sibling that leaves meanwhile passes the socket on. Gifts go to the member that joined last,
-//! which in a rolling restart is the last to leave.
+//! sibling channel of the group through its [`ConnectionInbox`]. The sibling accepts from that
+//! socket until `LEAVE_GRACE_MS` after the leave, so that handshakes under way complete, and closes
+//! it. A sibling that leaves meanwhile passes the socket on. Gifts go to the member that joined
+//! last, which in a rolling restart is the last to leave.
 
 use std::collections::HashMap;
 use std::io;
@@ -34,7 +34,7 @@ use rustix::net::{SocketFlags, sockopt};
 use crate::address::Address;
 use crate::cpu_mask::CpuMask;
 use crate::error::{Limit, ListenError, RegisterError};
-use crate::kernel::steering::{self, Member};
+use crate::kernel::steering::{self, GroupShare};
 use crate::kernel::sys;
 use crate::limits::LEAVE_GRACE_MS;
 use crate::options::ListenOptions;
@@ -44,25 +44,25 @@ use crate::waker::Waker;
 type GroupKey = (u64, Address);
 
 /// The groups of this process. Locked on control paths only: listen, leave, change of a mask.
-static GROUPS: LazyLock<Mutex<HashMap<GroupKey, Vec<Entry>>>> = LazyLock::new(Mutex::default);
+static GROUPS: LazyLock<Mutex<HashMap<GroupKey, Vec<GroupMember>>>> = LazyLock::new(Mutex::default);
 
-struct Entry {
+struct GroupMember {
     id: u64,
     socket: OwnedFd,
-    takes: Member,
+    takes: GroupShare,
     /// The program's own socket, which was listening before the group was made.
     original: bool,
     /// The original could block before it was drained here.
     was_blocking: bool,
     /// Where gifts for the channel go; `None` for a socket that no channel accepts from.
-    inbox: Option<Arc<Inbox>>,
+    inbox: Option<Arc<ConnectionInbox>>,
     /// Drained to the end: to be removed.
     is_over: bool,
 }
 
 /// A channel's place in a group.
 #[derive(Debug)]
-pub(crate) struct Membership {
+pub(crate) struct GroupMembership {
     key: GroupKey,
     id: u64,
 }
@@ -86,12 +86,12 @@ pub(crate) enum Given {
 
 /// Where a channel finds what others give it.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct ConnectionInbox {
     gifts: Mutex<Vec<Gift>>,
     waker: Waker,
 }
 
-impl Inbox {
+impl ConnectionInbox {
     pub(crate) fn new(waker: Waker) -> Arc<Self> {
         Arc::new(Self { gifts: Mutex::default(), waker })
     }
@@ -112,7 +112,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Membership {
+impl GroupMembership {
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
@@ -120,8 +120,8 @@ impl Membership {
     /// Which cores' connections the member takes; `None`: those that no mask names.
     pub(crate) fn mask(&self) -> Option<CpuMask> {
         match lock(&GROUPS).get(&self.key)?.iter().find(|entry| entry.id == self.id)?.takes {
-            Member::Cores(mask) => Some(mask),
-            Member::Rest | Member::Idle => None,
+            GroupShare::Cores(mask) => Some(mask),
+            GroupShare::Rest | GroupShare::Idle => None,
         }
     }
 
@@ -135,7 +135,7 @@ impl Membership {
         check_mask(members, Some(&mask), self.id)?;
         let entry = members.iter_mut().find(|entry| entry.id == self.id);
         let entry = entry.ok_or(RegisterError::MaskNotPossible)?;
-        let before = std::mem::replace(&mut entry.takes, Member::Cores(mask));
+        let before = std::mem::replace(&mut entry.takes, GroupShare::Cores(mask));
         if let Err(source) = attach(members) {
             if let Some(entry) = members.iter_mut().find(|entry| entry.id == self.id) {
                 entry.takes = before;
@@ -150,7 +150,7 @@ impl Membership {
         let mut groups = lock(&GROUPS);
         let Some(members) = groups.get_mut(&self.key) else { return };
         if let Some(entry) = members.iter_mut().find(|entry| entry.id == self.id) {
-            entry.takes = Member::Idle;
+            entry.takes = GroupShare::Idle;
             entry.inbox = None;
         }
         // A refusal leaves the old program: connections still arrive, and are still drained.
@@ -159,8 +159,8 @@ impl Membership {
 }
 
 /// The member that gifts go to: the one that joined last.
-fn taker(members: &[Entry]) -> Option<(u64, Arc<Inbox>)> {
-    let ready = members.iter().filter(|entry| entry.takes != Member::Idle);
+fn taker(members: &[GroupMember]) -> Option<(u64, Arc<ConnectionInbox>)> {
+    let ready = members.iter().filter(|entry| entry.takes != GroupShare::Idle);
     let ready = ready.filter_map(|entry| Some((entry.id, entry.inbox.as_ref()?)));
     ready.max_by_key(|(id, _)| *id).map(|(id, inbox)| (id, Arc::clone(inbox)))
 }
@@ -200,14 +200,15 @@ pub(crate) fn close(socket: &OwnedFd) {
     let (Ok(key), Ok(wanted)) = (key_of(socket.as_fd()), inode(socket.as_fd())) else { return };
     let mut groups = lock(&GROUPS);
     let Some(members) = groups.get_mut(&key) else { return };
-    let is_it = |entry: &Entry| inode(entry.socket.as_fd()).is_ok_and(|other| other == wanted);
+    let is_it =
+        |entry: &GroupMember| inode(entry.socket.as_fd()).is_ok_and(|other| other == wanted);
     if let Some(index) = members.iter().position(is_it) {
         if members[index].original {
             // The program's own socket was only drained: it goes on listening.
             return;
         }
         members[index].is_over = true;
-        members[index].takes = Member::Idle;
+        members[index].takes = GroupShare::Idle;
         members[index].inbox = None;
         remove_those_over(members);
         drain_original(members);
@@ -225,18 +226,18 @@ pub(crate) fn close(socket: &OwnedFd) {
 /// Removes the members that were drained to the end, as far as no connection goes astray by it:
 /// the kernel moves the last member into the hole, so meanwhile the program must be able to name
 /// another. Those for which it cannot stay, idle, until another member joins.
-fn remove_those_over(members: &mut Vec<Entry>) {
+fn remove_those_over(members: &mut Vec<GroupMember>) {
     if !members.iter().any(|entry| entry.is_over) {
         return;
     }
     while let Some(index) = members.iter().rposition(|entry| entry.is_over) {
         let last = members.len() - 1;
-        let takes_any = |entry: &Entry| entry.takes != Member::Idle;
+        let takes_any = |entry: &GroupMember| entry.takes != GroupShare::Idle;
         let needs_last = takes_any(&members[last]) && !members[..last].iter().any(takes_any);
         if index != last && needs_last {
             break;
         }
-        let takes = std::mem::replace(&mut members[last].takes, Member::Idle);
+        let takes = std::mem::replace(&mut members[last].takes, GroupShare::Idle);
         let named = attach(members);
         members[last].takes = takes;
         if named.is_err() {
@@ -258,9 +259,9 @@ fn remove_those_over(members: &mut Vec<Entry>) {
 pub(crate) fn listen(
     address: &Address,
     options: &ListenOptions,
-    inbox: &Arc<Inbox>,
+    inbox: &Arc<ConnectionInbox>,
     nonblocking: bool,
-) -> Result<(OwnedFd, Membership), ListenError> {
+) -> Result<(OwnedFd, GroupMembership), ListenError> {
     let kernel = |what| move |source: io::Error| ListenError::Kernel { what, source };
     let socket = sys::stream_socket(address, nonblocking).map_err(kernel("make a socket"))?;
     let mut groups = lock(&GROUPS);
@@ -271,18 +272,18 @@ pub(crate) fn listen(
     let key = key_of(socket.as_fd()).map_err(kernel("read the socket's address"))?;
     let members = members_of(&mut groups, &key)?;
     check_mask(members, options.cpu_mask.as_ref(), 0)?;
-    let takes = options.cpu_mask.map_or(Member::Rest, Member::Cores);
+    let takes = options.cpu_mask.map_or(GroupShare::Rest, GroupShare::Cores);
     let joined = join(members, &socket, takes, Some(inbox), (options.backlog, claims));
     let id = joined.map_err(|source| ListenError::Kernel { what: "listen", source })?;
-    Ok((socket, Membership { key, id }))
+    Ok((socket, GroupMembership { key, id }))
 }
 
 /// The members of a group, which is made if it is not there, with room for the program's own
 /// socket and for a channel's.
 fn members_of<'a>(
-    groups: &'a mut HashMap<GroupKey, Vec<Entry>>,
+    groups: &'a mut HashMap<GroupKey, Vec<GroupMember>>,
     key: &GroupKey,
-) -> Result<&'a mut Vec<Entry>, Limit> {
+) -> Result<&'a mut Vec<GroupMember>, Limit> {
     groups.try_reserve(1).map_err(|_| Limit::Memory)?;
     let members = groups.entry(key.clone()).or_default();
     members.try_reserve(2).map_err(|_| Limit::Memory)?;
@@ -296,9 +297,9 @@ fn members_of<'a>(
 pub(crate) fn split(
     original: BorrowedFd<'_>,
     mask: CpuMask,
-    inbox: &Arc<Inbox>,
+    inbox: &Arc<ConnectionInbox>,
     nonblocking: bool,
-) -> Result<(OwnedFd, Membership), RegisterError> {
+) -> Result<(OwnedFd, GroupMembership), RegisterError> {
     let kernel = |what| move |source: io::Error| RegisterError::Kernel { what, source };
     let key = key_of(original).map_err(kernel("cannot read the socket's address"))?;
     if key.1.as_inet().is_none() {
@@ -315,10 +316,10 @@ pub(crate) fn split(
         // Members drain it, one after another: none may be held up in accept(2) by another.
         let was_blocking = sys::set_nonblocking(original, true)
             .map_err(kernel("cannot set the socket's flags"))?;
-        members.push(Entry {
+        members.push(GroupMember {
             id: next_id(),
             socket,
-            takes: Member::Idle,
+            takes: GroupShare::Idle,
             original: true,
             was_blocking,
             inbox: None,
@@ -329,16 +330,16 @@ pub(crate) fn split(
     let options = ListenOptions::default();
     prepare(socket.as_fd(), &options, true).map_err(kernel("cannot set the socket's options"))?;
     sys::bind(socket.as_fd(), &key.1).map_err(kernel("cannot bind"))?;
-    let takes = Member::Cores(mask);
+    let takes = GroupShare::Cores(mask);
     let id = join(members, &socket, takes, Some(inbox), (options.backlog, false))
         .map_err(kernel("cannot listen"))?;
     drain_original(members);
-    Ok((socket, Membership { key, id }))
+    Ok((socket, GroupMembership { key, id }))
 }
 
 /// Gives away what is still in the queue of a socket that ends. It was drained, but between the
 /// end of another member and the program that follows, the kernel may have sent it one more.
-fn rescue(socket: &OwnedFd, members: &[Entry]) {
+fn rescue(socket: &OwnedFd, members: &[GroupMember]) {
     let Some((member, inbox)) = taker(members) else { return };
     let Ok(group) = key_of(socket.as_fd()) else { return };
     if sys::set_nonblocking(socket.as_fd(), true).is_err() {
@@ -353,7 +354,7 @@ fn rescue(socket: &OwnedFd, members: &[Entry]) {
 /// The program's own socket is given nothing, but it may hold connections: from before the group
 /// was made, or from the moment between a member's end and the new program. A member drains it,
 /// as it does for a sibling that leaves.
-fn drain_original(members: &[Entry]) {
+fn drain_original(members: &[GroupMember]) {
     for entry in members.iter().filter(|entry| entry.original) {
         let (Some((member, inbox)), Ok(socket)) = (taker(members), sys::duplicate(&entry.socket))
         else {
@@ -377,14 +378,14 @@ fn prepare(socket: BorrowedFd<'_>, options: &ListenOptions, joins_a_group: bool)
 }
 
 fn join(
-    members: &mut Vec<Entry>,
+    members: &mut Vec<GroupMember>,
     socket: &OwnedFd,
-    takes: Member,
-    inbox: Option<&Arc<Inbox>>,
+    takes: GroupShare,
+    inbox: Option<&Arc<ConnectionInbox>>,
     (backlog, claims): (u32, bool),
 ) -> io::Result<u64> {
     let id = next_id();
-    let entry = Entry {
+    let entry = GroupMember {
         id,
         socket: sys::duplicate(socket)?,
         takes,
@@ -410,7 +411,7 @@ fn join(
 }
 
 /// Attaches the program that follows from the members; the group shares one.
-fn attach(members: &[Entry]) -> io::Result<()> {
+fn attach(members: &[GroupMember]) -> io::Result<()> {
     let Some(first) = members.first() else { return Ok(()) };
     let no_memory = |_| io::Error::from(Errno::NOMEM);
     let mut takes = Vec::new();
@@ -435,14 +436,18 @@ fn attach(members: &[Entry]) -> io::Result<()> {
     }
 }
 
-fn check_mask(members: &[Entry], mask: Option<&CpuMask>, except: u64) -> Result<(), RegisterError> {
+fn check_mask(
+    members: &[GroupMember],
+    mask: Option<&CpuMask>,
+    except: u64,
+) -> Result<(), RegisterError> {
     let Some(mask) = mask else { return Ok(()) };
     if mask.is_empty() {
         return Err(RegisterError::MaskNotPossible);
     }
     for entry in members {
         if entry.id != except
-            && let Member::Cores(other) = &entry.takes
+            && let GroupShare::Cores(other) = &entry.takes
             && let Some(core) = mask.first_common(other)
         {
             return Err(RegisterError::MaskOverlaps { core });

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::address::Address;
 use crate::address::sockaddr::RawAddress;
-use crate::arena::Queue;
+use crate::arena::ListQueue;
 use crate::buffer::Payload;
 #[cfg(feature = "local")]
 use crate::buffer::ReadBuf;
@@ -25,11 +25,11 @@ use crate::error::OpError;
 use crate::handle::Handle;
 pub(crate) use crate::kind::Kind;
 use crate::options::{Accept, Disconnect};
-use crate::partition::Membership;
+use crate::partition::GroupMembership;
 
 /// Where a slot is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum SlotPhase {
     /// On the free list.
     Free,
     /// `connect` or `open` has not completed; writes wait.
@@ -57,7 +57,7 @@ pub(crate) enum Receiving {
 
 /// How the receiving direction ended; later reads complete alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum StreamEnd {
     Not,
     Eof,
     Failed(OpError),
@@ -203,7 +203,7 @@ pub(crate) struct Listener {
     /// What was asked for and not yet given, oldest first.
     pub(crate) credits: VecDeque<Accept>,
     /// Connections accepted ahead of the credit.
-    pub(crate) held: VecDeque<Arrived>,
+    pub(crate) held: VecDeque<NewConnection>,
     /// What accepts in the kernel.
     pub(crate) armed: Armed,
     /// Requests to accept that are with the kernel.
@@ -216,7 +216,7 @@ pub(crate) struct Listener {
     /// What its connections are.
     pub(crate) connection: Kind,
     /// The channel's place in the listener's group.
-    pub(crate) membership: Option<Membership>,
+    pub(crate) membership: Option<GroupMembership>,
     /// What a descriptor that was registered with a mask is kept for: the address's reservation.
     pub(crate) reserved: Option<OwnedFd>,
     /// The socket was a sibling's that left: what it accepts goes to this listener's slot.
@@ -228,7 +228,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn new(connection: Kind, backlog: u32, membership: Option<Membership>) -> Self {
+    pub(crate) fn new(connection: Kind, backlog: u32, membership: Option<GroupMembership>) -> Self {
         Self {
             credits: VecDeque::new(),
             held: VecDeque::new(),
@@ -262,7 +262,7 @@ impl Listener {
 
 /// A connection as the kernel gave it.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum NewConnection {
     Direct(u32),
     /// With bytes that a sibling channel had received already.
     Fd(OwnedFd, Vec<u8>),
@@ -293,9 +293,9 @@ pub(crate) struct Slot {
     /// The oldest read that waits. Nearly always the only one, so it needs no place in an arena.
     pub(crate) first_read: Option<ReadOp>,
     /// The reads behind it.
-    pub(crate) more_reads: Queue,
-    pub(crate) unread: Queue,
-    pub(crate) writes: Queue,
+    pub(crate) more_reads: ListQueue,
+    pub(crate) unread: ListQueue,
+    pub(crate) writes: ListQueue,
     pub(crate) unread_bytes: u32,
     /// io_uring: bytes of the send that is with the kernel, if that is answered only when not all
     /// of it went out; else 0.
@@ -307,16 +307,16 @@ pub(crate) struct Slot {
     pub(crate) handle: Handle,
     pub(crate) target: Target,
     pub(crate) fd: Option<OwnedFd>,
-    pub(crate) end: End,
+    pub(crate) end: StreamEnd,
     pub(crate) kind: Kind,
-    pub(crate) phase: Phase,
+    pub(crate) phase: SlotPhase,
     pub(crate) receiving: Receiving,
-    pub(crate) flags: Flags,
+    pub(crate) flags: SlotFlags,
 }
 
 /// Small facts about a slot.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Flags {
+pub(crate) struct SlotFlags {
     /// The handle's number is an lwsocket's.
     pub(crate) lwsocket: bool,
     /// A read request (plain or message kinds) is with the kernel.
@@ -343,7 +343,7 @@ pub(crate) struct Flags {
     /// What the program waits for beside the completions of its operations.
     pub(crate) awaited: Awaited,
     /// epoll: what the epoll set was asked to tell.
-    pub(crate) watch: Watch,
+    pub(crate) watch: WatchedEvents,
 }
 
 /// Events that the program waits for beside the completions of its operations, a bit each: a slot
@@ -379,7 +379,7 @@ impl Awaited {
 
 /// epoll: what the epoll set was asked to tell about a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Watch {
+pub(crate) enum WatchedEvents {
     /// Nothing yet.
     #[default]
     No,
@@ -403,20 +403,20 @@ impl Slot {
             extra: None,
             deadline: None,
             first_read: None,
-            more_reads: Queue::EMPTY,
-            unread: Queue::EMPTY,
-            writes: Queue::EMPTY,
+            more_reads: ListQueue::EMPTY,
+            unread: ListQueue::EMPTY,
+            writes: ListQueue::EMPTY,
             unread_bytes: 0,
             silent_bytes: 0,
             kernel_requests: 0,
             handle: Handle::free(generation),
             target: Target::None,
             fd: None,
-            end: End::Not,
+            end: StreamEnd::Not,
             kind: Kind::Tcp,
-            phase: Phase::Free,
+            phase: SlotPhase::Free,
             receiving: Receiving::No,
-            flags: Flags {
+            flags: SlotFlags {
                 lwsocket: false,
                 reading: false,
                 writing: false,
@@ -429,7 +429,7 @@ impl Slot {
                 congested: false,
                 queued: false,
                 awaited: Awaited(0),
-                watch: Watch::No,
+                watch: WatchedEvents::No,
             },
         }
     }
@@ -456,9 +456,9 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn only_needs_a_read(&self) -> bool {
         self.kind.is_stream()
-            && self.phase == Phase::Open
+            && self.phase == SlotPhase::Open
             && self.receiving == Receiving::Yes
-            && self.end == End::Not
+            && self.end == StreamEnd::Not
             && self.first_read.is_none()
             && self.unread.is_empty()
     }
@@ -468,7 +468,7 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn can_send_at_once(&self) -> bool {
         self.kind.is_stream()
-            && self.phase == Phase::Open
+            && self.phase == SlotPhase::Open
             && !self.flags.writing
             && !self.flags.congested
             && self.writes.is_empty()
@@ -478,7 +478,7 @@ impl Slot {
     /// Writes may be started: the connection is made, or its SYN may carry data.
     #[inline(always)]
     pub(crate) fn may_write(&self) -> bool {
-        self.phase != Phase::Starting || self.sends_early()
+        self.phase != SlotPhase::Starting || self.sends_early()
     }
 
     #[cold]
@@ -492,6 +492,6 @@ impl Slot {
     /// Operations may be started.
     #[inline(always)]
     pub(crate) const fn is_live(&self) -> bool {
-        matches!(self.phase, Phase::Starting | Phase::Open | Phase::Moving)
+        matches!(self.phase, SlotPhase::Starting | SlotPhase::Open | SlotPhase::Moving)
     }
 }

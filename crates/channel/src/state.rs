@@ -23,10 +23,10 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Limit, OpError};
 use crate::handle::{ChannelTag, Handle};
-use crate::kernel::pool::{Held, PoolOwner};
+use crate::kernel::pool::{HeldBuffer, PoolOwner};
 use crate::limits;
 use crate::slot::{
-    Awaited, Body, End, Extra, Kind, Phase, ReadOp, Receiving, Slot, Target, WriteOp,
+    Awaited, Body, Extra, Kind, ReadOp, Receiving, Slot, SlotPhase, StreamEnd, Target, WriteOp,
 };
 use crate::timers::{Due, Timers};
 
@@ -140,7 +140,7 @@ impl State {
     /// The slots that are not free.
     pub(crate) fn used_slots(&self) -> impl Iterator<Item = u32> {
         let indexed = (0u32..).zip(&self.slots);
-        indexed.filter(|(_, slot)| slot.phase != Phase::Free).map(|(index, _)| index)
+        indexed.filter(|(_, slot)| slot.phase != SlotPhase::Free).map(|(index, _)| index)
     }
 
     /// Bytes of user-space memory behind the handles, used or not.
@@ -290,9 +290,9 @@ impl State {
             let Some(read) = slot.first_read else { return };
             if slot.unread.is_empty() {
                 match slot.end {
-                    End::Not => return,
-                    End::Eof => self.answer_one(index, Ok(ReadBuf::END)),
-                    End::Failed(error) => self.answer_one(index, Err(error)),
+                    StreamEnd::Not => return,
+                    StreamEnd::Eof => self.answer_one(index, Ok(ReadBuf::END)),
+                    StreamEnd::Failed(error) => self.answer_one(index, Err(error)),
                 }
                 continue;
             }
@@ -340,7 +340,7 @@ impl State {
     pub(crate) fn on_held_for_one(
         &mut self,
         index: u32,
-        take: impl FnOnce() -> Option<Held>,
+        take: impl FnOnce() -> Option<HeldBuffer>,
         len: u32,
     ) -> Option<(Whose, ReadBuf)> {
         if !self.has_sole_read(index, len) {
@@ -355,7 +355,7 @@ impl State {
     fn has_sole_read(&self, index: u32, len: u32) -> bool {
         self.slots.get(index as usize).is_some_and(|slot| {
             slot.first_read.is_some_and(|read| read.len >= len)
-                && slot.phase == Phase::Open
+                && slot.phase == SlotPhase::Open
                 && slot.unread.is_empty()
                 && slot.more_reads.is_empty()
         })
@@ -374,18 +374,18 @@ impl State {
     /// queue of completions; else nothing has changed.
     #[cfg(feature = "local")]
     pub(crate) fn on_end_for_one(&mut self, index: u32) -> Option<(Whose, ReadBuf)> {
-        let is_first = self.slots.get(index as usize)?.end == End::Not;
+        let is_first = self.slots.get(index as usize)?.end == StreamEnd::Not;
         if !is_first || !self.has_sole_read(index, 0) || self.slot(index).flags.reset {
             return None;
         }
-        self.slot(index).end = End::Eof;
+        self.slot(index).end = StreamEnd::Eof;
         Some((self.take_sole_read(index), ReadBuf::END))
     }
 
     /// `len` bytes arrived on a stream, in a receive buffer. Says whether receiving should pause,
     /// because too much is unread.
     #[inline(always)]
-    pub(crate) fn on_received_held(&mut self, index: u32, buffer: Held, len: u32) -> bool {
+    pub(crate) fn on_received_held(&mut self, index: u32, buffer: HeldBuffer, len: u32) -> bool {
         let slot = &mut self.slots[index as usize];
         // The common case: one read waits and takes all of it.
         if slot.unread.is_empty()
@@ -404,7 +404,7 @@ impl State {
     /// Bytes arrived on a stream. Says whether receiving should pause, because too much is unread.
     pub(crate) fn on_received(&mut self, index: u32, buffer: ReadBuf) -> bool {
         let slot = &mut self.slots[index as usize];
-        if slot.phase == Phase::Closing {
+        if slot.phase == SlotPhase::Closing {
             return false;
         }
         slot.unread_bytes += buffer.len() as u32;
@@ -420,12 +420,12 @@ impl State {
 
     /// Ends the receiving direction: completes waiting reads, and later ones.
     #[inline]
-    pub(crate) fn on_receive_end(&mut self, index: u32, end: End) {
+    pub(crate) fn on_receive_end(&mut self, index: u32, end: StreamEnd) {
         let slot = self.slot(index);
-        if slot.end == End::Not {
+        if slot.end == StreamEnd::Not {
             // A reset ends both directions, but the kernel tells only the first that asks.
-            let unheard = end == End::Eof && slot.flags.reset;
-            slot.end = if unheard { End::Failed(OpError::Reset) } else { end };
+            let unheard = end == StreamEnd::Eof && slot.flags.reset;
+            slot.end = if unheard { StreamEnd::Failed(OpError::Reset) } else { end };
         }
         if slot.is_live() && slot.first_read.is_some() {
             self.answer_reads(index);
@@ -444,10 +444,10 @@ impl State {
     /// A stream has reads that only the network can answer.
     pub(crate) fn wants_data(&mut self, index: u32) -> bool {
         let slot = self.slot(index);
-        matches!(slot.phase, Phase::Open)
+        matches!(slot.phase, SlotPhase::Open)
             && slot.first_read.is_some()
             && slot.unread.is_empty()
-            && slot.end == End::Not
+            && slot.end == StreamEnd::Not
     }
 
     /// Moves unread bytes out of pool buffers until about `wanted` buffers are free, so that
@@ -588,16 +588,16 @@ impl State {
     pub(crate) fn on_connected(&mut self, index: u32, result: Result<(), OpError>) {
         self.cancel_deadline(index);
         let slot = self.slot(index);
-        if slot.phase != Phase::Starting {
+        if slot.phase != SlotPhase::Starting {
             return;
         }
-        slot.phase = Phase::Open;
+        slot.phase = SlotPhase::Open;
         slot.extra = None;
         let Err(error) = result else {
             let handle = self.handle(index);
             return self.ready.push_connected(handle, index);
         };
-        slot.end = End::Failed(error);
+        slot.end = StreamEnd::Failed(error);
         self.complete(index, Event::Connect(Err(error)));
         self.on_send_failed(index, error);
         self.answer_reads(index);
@@ -622,7 +622,7 @@ impl State {
                 self.complete(index, Event::ToFd(Ok(ToFd { fd, unread })));
             }
             Err(error) => {
-                self.slot(index).phase = Phase::Open;
+                self.slot(index).phase = SlotPhase::Open;
                 self.complete(index, Event::ToFd(Err(error)));
             }
         }
@@ -630,7 +630,7 @@ impl State {
 
     /// The file is open, or is not going to be.
     pub(crate) fn on_opened(&mut self, index: u32, result: Result<(), OpError>) {
-        self.slot(index).phase = Phase::Open;
+        self.slot(index).phase = SlotPhase::Open;
         self.complete(index, Event::Open(result));
     }
 

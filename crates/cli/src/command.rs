@@ -21,13 +21,13 @@ use crate::manual::{self, ManualError};
 /// use two shells: `megapipe serve rpc` in one, `megapipe load rpc` in the other.
 #[derive(Debug, Parser)]
 #[command(name = "megapipe", version, propagate_version = true, max_term_width = 100)]
-pub(crate) struct Command {
+pub(crate) struct CliArguments {
     #[command(subcommand)]
-    action: Action,
+    action: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum CliCommand {
     /// Run a server until SIGINT or SIGTERM
     ///
     /// When the server is ready it prints one line that begins with `listening on`. The first
@@ -122,24 +122,24 @@ impl CommandError {
     }
 }
 
-impl Command {
+impl CliArguments {
     /// Runs the command. Blocks until it is done.
     pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         match self.action {
-            Action::Serve(serve) => run_server(&serve),
-            Action::Load(load) => run_load(&load),
-            Action::Bench(args) => Ok(bench(&args)?),
-            Action::Demo(args) => Ok(demo(&args)?),
-            Action::Script(args) => Ok(script::run(&args)?),
-            Action::Info(args) => {
+            CliCommand::Serve(serve) => run_server(&serve),
+            CliCommand::Load(load) => run_load(&load),
+            CliCommand::Bench(args) => Ok(bench(&args)?),
+            CliCommand::Demo(args) => Ok(demo(&args)?),
+            CliCommand::Script(args) => Ok(script::run(&args)?),
+            CliCommand::Info(args) => {
                 info::print(&args)?;
                 Ok(ExitCode::SUCCESS)
             }
-            Action::Manual(ManualArgs { folder }) => {
+            CliCommand::Manual(ManualArgs { folder }) => {
                 manual::write(Self::command(), &folder)?;
                 Ok(ExitCode::SUCCESS)
             }
-            Action::Completions(CompletionsArgs { shell }) => {
+            CliCommand::Completions(CompletionsArgs { shell }) => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "megapipe", &mut script);
                 info::write_to_stdout(&script)?;
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Command::command().debug_assert();
+        CliArguments::command().debug_assert();
     }
 
     #[test]
@@ -181,16 +181,16 @@ mod tests {
         let line = "megapipe load rpc 127.0.0.1:7000 --connections 256 --transactions 8 \
                     --close rst --warmup 1 --duration 3 --cpus 1 --request-bytes 64 \
                     --response-bytes 64 --json - --quiet";
-        assert!(Command::try_parse_from(line.split_whitespace()).is_ok());
+        assert!(CliArguments::try_parse_from(line.split_whitespace()).is_ok());
         let line = "megapipe load http 127.0.0.1:80 --transactions yahoo-requests --files specweb";
-        assert!(Command::try_parse_from(line.split_whitespace()).is_ok());
+        assert!(CliArguments::try_parse_from(line.split_whitespace()).is_ok());
     }
 
     #[test]
     fn load_has_channel_and_placement_options() {
         let line = "megapipe load kv --channels 3 --backend local --link tap:x --placement core";
-        let command = Command::try_parse_from(line.split_whitespace()).unwrap();
-        let Action::Load(load) = command.action else { panic!("another command") };
+        let command = CliArguments::try_parse_from(line.split_whitespace()).unwrap();
+        let CliCommand::Load(load) = command.action else { panic!("another command") };
         let Load::Kv(args) = *load else { panic!("another program") };
         assert_eq!(args.load.threads, Some(3));
     }
@@ -207,7 +207,7 @@ mod tests {
             ("megapipe load kv --gets 2", "outside 0..=1"),
             ("megapipe load http --prepare x", "--files"),
         ] {
-            let error = Command::try_parse_from(line.split_whitespace()).expect_err(line);
+            let error = CliArguments::try_parse_from(line.split_whitespace()).expect_err(line);
             assert!(error.to_string().contains(named), "{line}: {error}");
         }
     }

@@ -19,7 +19,7 @@ use clap::Parser;
 use megapipe_apps::reason::{exit_code, reason};
 
 fn main() -> ExitCode {
-    match command::Command::parse().run() {
+    match command::CliArguments::parse().run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("megapipe: {}", reason(&error));

@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 use crate::limits::{
     CAPTURE_BUFFER_BYTES, CAPTURE_BYTES_MAX_DEFAULT, CAPTURE_BYTES_MAX_MIN, OFFLOAD_FRAME_BYTES,
 };
-use crate::{Caps, Checksums, Counters, Link, LinkError, Ownership, Received, Transmit};
+use crate::{Caps, FrameCounters, Link, LinkError, Ownership, RxChecksum, RxMetadata, TxMetadata};
 
 mod pcapng;
 mod reader;
@@ -313,7 +313,7 @@ impl<L: Link> Link for Pcap<L> {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         let Self { link, capture, interface, clock, scratch } = self;
         let medium = link.caps().medium;
@@ -321,8 +321,8 @@ impl<L: Link> Link for Pcap<L> {
             let sink = capture.lock();
             let mut recorder = Recorder { sink, interface: *interface, timestamp: clock() };
             let whole = match received.checksums {
-                Checksums::Unverified => frame,
-                Checksums::Verified => segments::completed(medium, frame, scratch),
+                RxChecksum::Unverified => frame,
+                RxChecksum::Verified => segments::completed(medium, frame, scratch),
             };
             recorder.add(Direction::Inward, whole);
             drop(recorder);
@@ -333,7 +333,7 @@ impl<L: Link> Link for Pcap<L> {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         let Self { link, capture, interface, clock, scratch } = self;
         let medium = link.caps().medium;
@@ -367,7 +367,7 @@ impl<L: Link> Link for Pcap<L> {
         self.link.wait(timeout)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.link.counters()
     }
 

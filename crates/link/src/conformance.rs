@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{Link, LinkError, Medium, Received, Transmit};
+use crate::{Link, LinkError, LinkMedium, RxMetadata, TxMetadata};
 
 /// What stands at the other end of the link under test.
 pub trait FarEnd: Send {
@@ -36,7 +36,7 @@ pub trait TestedLink {
     fn open(&self) -> Result<Opened, String>;
 
     /// The Ethernet header of frames to the link, and of frames from it; not read for
-    /// [`Medium::Ip`].
+    /// [`LinkMedium::Ip`].
     fn ethernet_headers(&self, link: &dyn Link) -> [[u8; 14]; 2] {
         let mac = link.caps().mac;
         let other = [2, 0, 0, 0, 0xff, 1];
@@ -126,7 +126,7 @@ enum FrameWay {
 impl SuiteFrames {
     fn new(bench: &dyn TestedLink, link: &dyn Link) -> Self {
         let caps = link.caps();
-        let is_ethernet = caps.medium == Medium::Ethernet;
+        let is_ethernet = caps.medium == LinkMedium::Ethernet;
         let headers = is_ethernet.then(|| bench.ethernet_headers(link));
         let header_bytes = if is_ethernet { 14 } else { 0 };
         Self {
@@ -197,7 +197,7 @@ impl Tested {
     fn receive(&mut self, max: usize, into: &mut Vec<Vec<u8>>) -> usize {
         let (frames, rx) = (&self.frames, &mut self.rx);
         let mut lent = 0;
-        let count = self.link.rx_burst(max, &mut |frame, _: Received| {
+        let count = self.link.rx_burst(max, &mut |frame, _: RxMetadata| {
             lent += 1;
             rx.0 += 1;
             rx.1 += frame.len() as u64;
@@ -233,7 +233,7 @@ impl Tested {
             room[..frame.len()].copy_from_slice(frame);
             tx.0 += 1;
             tx.1 += frame.len() as u64;
-            Some(Transmit { len: frame.len(), ..Transmit::default() })
+            Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
         });
         let count = count.expect("tx_burst");
         assert_eq!(frames.len() - next.len(), count, "{}: one call a frame", self.driver());
@@ -347,7 +347,7 @@ fn a_refused_frame_is_counted(bench: &dyn TestedLink, (link, mut outside): Opene
         let mut offered = false;
         let count = tested.link.tx_burst(1, &mut |_| {
             let is_first = !std::mem::replace(&mut offered, true);
-            is_first.then_some(Transmit { len, ..Transmit::default() })
+            is_first.then_some(TxMetadata { len, ..TxMetadata::default() })
         });
         assert_eq!(count.expect("tx_burst"), 1, "{}: it was filled", tested.driver());
     }
@@ -474,7 +474,7 @@ fn nothing_is_allocated(bench: &dyn TestedLink, (link, mut outside): Opened) {
                 return None;
             }
             room[..frame.len()].copy_from_slice(&frame);
-            Some(Transmit { len: frame.len(), ..Transmit::default() })
+            Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
         });
         tested.link.wait(Some(Duration::ZERO)).expect("wait");
         assert_eq!(sent.expect("tx_burst"), 1, "{}", tested.driver());
@@ -506,7 +506,7 @@ fn the_other_end_gone(bench: &dyn TestedLink, (link, outside): Opened) {
     let frame = tested.frames.make(FrameWay::Out, 1, 100);
     let sent = tested.link.tx_burst(1, &mut |room| {
         room[..frame.len()].copy_from_slice(&frame);
-        Some(Transmit { len: frame.len(), ..Transmit::default() })
+        Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
     });
     assert!(
         matches!(sent, Err(LinkError::Gone { .. })),
@@ -522,7 +522,7 @@ impl<L: Link> FarEnd for OtherEnd<L> {
     fn inject(&mut self, frame: &[u8]) -> bool {
         let sent = self.0.tx_burst(1, &mut |room| {
             room[..frame.len()].copy_from_slice(frame);
-            Some(Transmit { len: frame.len(), ..Transmit::default() })
+            Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
         });
         sent.expect("the link under test is open") == 1
     }

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::limits::{FAULT_DELAYED_FRAMES, OFFLOAD_FRAME_BYTES};
-use crate::{Caps, Checksums, Counters, Link, LinkError, Ownership, Received, Transmit};
+use crate::{Caps, FrameCounters, Link, LinkError, Ownership, RxChecksum, RxMetadata, TxMetadata};
 
 mod alarm;
 
@@ -76,9 +76,9 @@ pub struct Fault<L> {
     clock: Clock,
     /// Wakes for delayed frames, where the clock is the kernel's.
     alarm: Option<Alarm>,
-    inward: Path<Received>,
-    outward: Path<Transmit>,
-    counters: Counters,
+    inward: Path<RxMetadata>,
+    outward: Path<TxMetadata>,
+    counters: FrameCounters,
     /// The last `tx_burst` ended because too many frames are delayed.
     was_full: bool,
     /// Where `fill` writes.
@@ -96,7 +96,7 @@ impl<L: Link> Fault<L> {
             inward: Path::new(inward, seed, rx_bytes),
             // Another start of the same generator.
             outward: Path::new(outward, seed ^ 0x9e37_79b9_7f4a_7c15, bytes),
-            counters: Counters::default(),
+            counters: FrameCounters::default(),
             was_full: false,
             scratch: vec![0; bytes].into(),
             link,
@@ -163,7 +163,7 @@ impl<L: Link> Fault<L> {
                     return None;
                 }
                 room[..bytes.len()].copy_from_slice(bytes);
-                Some(Transmit { len: bytes.len(), ..transmit })
+                Some(TxMetadata { len: bytes.len(), ..transmit })
             })?;
             if count == 0 {
                 break;
@@ -182,7 +182,7 @@ impl<L: Link> Link for Fault<L> {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         let now = (self.clock)();
         self.send_due(now)?;
@@ -205,7 +205,7 @@ impl<L: Link> Link for Fault<L> {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         let now = (self.clock)();
         let mut count = 0;
@@ -269,10 +269,10 @@ impl<L: Link> Link for Fault<L> {
         Ok(self.link.wait(timeout)? || is_due_first)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         let below = self.link.counters();
         let own = self.counters;
-        Counters {
+        FrameCounters {
             rx_frames: own.rx_frames,
             rx_bytes: own.rx_bytes,
             tx_frames: own.tx_frames,
@@ -310,17 +310,17 @@ trait Meta: Copy + Default {
     fn distrusted(self) -> Self;
 }
 
-impl Meta for Received {
+impl Meta for RxMetadata {
     fn hides_damage(self) -> bool {
         self.segment_bytes != 0
     }
 
     fn distrusted(self) -> Self {
-        Self { checksums: Checksums::Unverified, ..self }
+        Self { checksums: RxChecksum::Unverified, ..self }
     }
 }
 
-impl Meta for Transmit {
+impl Meta for TxMetadata {
     fn hides_damage(self) -> bool {
         self.checksum_start != 0 || self.segment_bytes != 0
     }

@@ -4,14 +4,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{LinkError, Medium, Ownership, Rss, sleep};
+use crate::{LinkError, LinkMedium, Ownership, Rss, sleep};
 
 /// An IEEE 802 address.
 pub type MacAddress = [u8; 6];
 
 /// What is known about the transport checksum of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Checksums {
+pub enum RxChecksum {
     /// No verification: the reader verifies the frame.
     #[default]
     Unverified,
@@ -22,16 +22,16 @@ pub enum Checksums {
 
 /// What came with a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Received {
+pub struct RxMetadata {
     /// The state of the transport checksum.
-    pub checksums: Checksums,
+    pub checksums: RxChecksum,
     /// Payload bytes of each segment that was merged into this frame (GRO); 0: not merged.
     pub segment_bytes: u16,
 }
 
 /// What is to be done to a frame on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Transmit {
+pub struct TxMetadata {
     /// Length of the frame in bytes, from the start of the slice that was lent.
     pub len: usize,
     /// Offset of the transport header from the frame's start, if the link is to fill in the
@@ -51,8 +51,8 @@ pub struct Caps {
     /// The driver's name, as in `--link tap:…`.
     pub driver: &'static str,
     /// What a frame starts with.
-    pub medium: Medium,
-    /// Our address on it; zero for [`Medium::Ip`].
+    pub medium: LinkMedium,
+    /// Our address on it; zero for [`LinkMedium::Ip`].
     pub mac: MacAddress,
     /// The largest IP packet in bytes.
     pub mtu: usize,
@@ -75,7 +75,7 @@ pub struct Caps {
 
 /// What a link counts. Frames that were lost say why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct FrameCounters {
     /// Frames lent to the receiver.
     pub rx_frames: u64,
     /// Their bytes.
@@ -114,7 +114,7 @@ pub trait Link: Send {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError>;
 
     /// Lends room for frames to `fill`, one after another, until it answers `None`, `max` frames
@@ -126,7 +126,7 @@ pub trait Link: Send {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError>;
 
     /// Prepares for sleep: asks the outside to make [`Link::wait_fd`] readable when a frame comes
@@ -159,7 +159,7 @@ pub trait Link: Send {
     fn slept(&mut self) {}
 
     /// What was counted since the link was opened.
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> FrameCounters;
 
     /// Says which frames are ours, where the host's address is shared
     /// ([`Caps::shares_host_address`]). Such a link starts with nothing. Any other link takes all
@@ -193,7 +193,7 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         (**self).rx_burst(max, each)
     }
@@ -201,7 +201,7 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         (**self).tx_burst(max, fill)
     }
@@ -222,7 +222,7 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).slept();
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         (**self).counters()
     }
 

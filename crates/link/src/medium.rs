@@ -2,7 +2,7 @@
 
 /// What a frame starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Medium {
+pub enum LinkMedium {
     /// An Ethernet header, VLAN tags included, no frame check sequence.
     Ethernet,
     /// An IPv4 or IPv6 header.

@@ -31,7 +31,10 @@ use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::held_signals::HeldSignals;
-use crate::{Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit};
+use crate::{
+    Caps, FrameCounters, Link, LinkError, LinkMedium, MacAddress, RxChecksum, RxMetadata,
+    TxMetadata,
+};
 
 mod control;
 mod copy;
@@ -74,7 +77,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(1);
 
 /// Which end of the cable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum MemifRole {
     /// Listens; the *master* of older documents.
     Server,
     /// Connects and owns the memory; the *slave* of older documents.
@@ -83,7 +86,7 @@ pub enum Role {
 
 /// How a memif is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct MemifSettings {
     /// Where the server listens: a path, or `@name` for a name without a file.
     pub socket: PathBuf,
     /// Which interface on that socket. Both ends say the same.
@@ -91,8 +94,8 @@ pub struct Settings {
     /// At most 24 bytes that a client has to know; empty: none. Both ends say the same.
     pub secret: String,
     /// What a frame starts with. Both ends say the same.
-    pub medium: Medium,
-    /// Our address, for [`Medium::Ethernet`].
+    pub medium: LinkMedium,
+    /// Our address, for [`LinkMedium::Ethernet`].
     pub mac: MacAddress,
     /// The largest IP packet in bytes.
     pub mtu: usize,
@@ -106,7 +109,7 @@ pub struct Settings {
     pub name: String,
 }
 
-impl Settings {
+impl MemifSettings {
     /// DPDK's defaults for everything but `socket` and `mac`: 1 queue, 1024 slots of 2048 bytes,
     /// an MTU of 1500.
     #[must_use]
@@ -115,7 +118,7 @@ impl Settings {
             socket: socket.into(),
             id: 0,
             secret: String::new(),
-            medium: Medium::Ethernet,
+            medium: LinkMedium::Ethernet,
             mac,
             mtu: 1500,
             queue_count: 1,
@@ -156,8 +159,8 @@ impl Settings {
     /// The largest frame in bytes.
     fn frame_bytes(&self) -> usize {
         match self.medium {
-            Medium::Ethernet => self.mtu + ETHERNET_HEADER_BYTES,
-            Medium::Ip => self.mtu,
+            LinkMedium::Ethernet => self.mtu + ETHERNET_HEADER_BYTES,
+            LinkMedium::Ip => self.mtu,
         }
     }
 
@@ -169,8 +172,8 @@ impl Settings {
         Terms {
             id: self.id,
             mode: match self.medium {
-                Medium::Ethernet => 0,
-                Medium::Ip => 1,
+                LinkMedium::Ethernet => 0,
+                LinkMedium::Ip => 1,
             },
             secret,
             name: FixedText::new(&self.name),
@@ -192,20 +195,20 @@ impl Settings {
 /// [`LinkError::Setting`]; [`LinkError::Unavailable`] when no peer came in time or it could not be
 /// agreed with; [`LinkError::Io`], for a server also when a signal came that ends a process.
 pub fn open(
-    role: Role,
-    settings: &Settings,
+    role: MemifRole,
+    settings: &MemifSettings,
     timeout: Duration,
     waits: &mut dyn FnMut(&str),
 ) -> Result<Vec<Memif>, LinkError> {
     match role {
-        Role::Server => {
+        MemifRole::Server => {
             // Until the listener is dropped, and its socket's file removed with it, no signal ends
             // the process.
             let held =
                 HeldSignals::hold().map_err(|source| LinkError::Io { what: "signalfd", source })?;
             Listener::bind(settings)?.serve(timeout, &held, waits)
         }
-        Role::Client => connect_noting(settings, timeout, waits),
+        MemifRole::Client => connect_noting(settings, timeout, waits),
     }
 }
 
@@ -214,12 +217,12 @@ pub fn open(
 ///
 /// # Errors
 /// As [`open`].
-pub fn connect(settings: &Settings, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
+pub fn connect(settings: &MemifSettings, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
     connect_noting(settings, timeout, &mut |_| ())
 }
 
 fn connect_noting(
-    settings: &Settings,
+    settings: &MemifSettings,
     timeout: Duration,
     waits: &mut dyn FnMut(&str),
 ) -> Result<Vec<Memif>, LinkError> {
@@ -232,7 +235,7 @@ fn connect_noting(
         // A server that is busy with another client lets us wait in its queue.
         let until = notice_at.map_or(deadline, |at| at.min(deadline));
         let not_yet = match try_connect(settings, until) {
-            Ok((session, lanes)) => return links(Role::Client, settings, &session, lanes),
+            Ok((session, lanes)) => return links(MemifRole::Client, settings, &session, lanes),
             Err(NoSession::Io(_, error)) if is_not_there_yet(&error) => {
                 "no server is listening on the socket".to_owned()
             }
@@ -258,7 +261,7 @@ fn connect_noting(
 }
 
 fn try_connect(
-    settings: &Settings,
+    settings: &MemifSettings,
     deadline: Instant,
 ) -> Result<(Arc<Session>, Vec<Lanes>), NoSession> {
     let channel = socket::connect(&settings.socket)
@@ -284,8 +287,8 @@ fn failed(why: NoSession) -> LinkError {
 }
 
 fn links(
-    role: Role,
-    settings: &Settings,
+    role: MemifRole,
+    settings: &MemifSettings,
     session: &Arc<Session>,
     lanes: Vec<Lanes>,
 ) -> Result<Vec<Memif>, LinkError> {
@@ -296,7 +299,7 @@ fn links(
 /// One queue of a memif.
 pub struct Memif {
     caps: Caps,
-    counters: Counters,
+    counters: FrameCounters,
     session: Arc<Session>,
     lanes: Lanes,
     /// Where a received frame is while it is lent.
@@ -331,8 +334,8 @@ impl std::fmt::Debug for Memif {
 
 impl Memif {
     fn new(
-        role: Role,
-        settings: &Settings,
+        role: MemifRole,
+        settings: &MemifSettings,
         session: Arc<Session>,
         lanes: Lanes,
     ) -> Result<Self, LinkError> {
@@ -352,7 +355,7 @@ impl Memif {
         let caps = Caps {
             driver: DRIVER,
             medium: settings.medium,
-            mac: if settings.medium == Medium::Ethernet { settings.mac } else { [0; 6] },
+            mac: if settings.medium == LinkMedium::Ethernet { settings.mac } else { [0; 6] },
             mtu: settings.mtu,
             tx_frame_bytes: frame_bytes,
             tx_checksum: false,
@@ -363,7 +366,7 @@ impl Memif {
         };
         Ok(Self {
             caps,
-            counters: Counters::default(),
+            counters: FrameCounters::default(),
             session,
             lanes,
             rx_frame: vec![0; frame_bytes].into(),
@@ -438,7 +441,7 @@ impl Memif {
 
     /// Without a client frames go nowhere.
     #[cold]
-    fn lose(&mut self, max: usize, fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>) -> usize {
+    fn lose(&mut self, max: usize, fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>) -> usize {
         let lost = (0..max).take_while(|_| fill(&mut self.tx_frame).is_some()).count();
         self.counters.tx_dropped_refused += lost as u64;
         lost
@@ -477,7 +480,7 @@ impl Memif {
         &mut self,
         max: usize,
         mut waiting: u16,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> usize {
         let mut lent = 0;
         while lent < max && waiting > 0 {
@@ -488,7 +491,7 @@ impl Memif {
                     lent += 1;
                     // The peer's checksums are believed as little as the peer is.
                     let received =
-                        Received { checksums: Checksums::Unverified, ..Received::default() };
+                        RxMetadata { checksums: RxChecksum::Unverified, ..RxMetadata::default() };
                     each(&self.rx_frame[..len], received);
                     slots
                 }
@@ -511,7 +514,7 @@ impl Memif {
     fn fill(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, Nonsense> {
         let mut room = self.lanes.sending.room()?;
         let mut filled = 0;
@@ -631,11 +634,11 @@ fn watch_interrupts(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError
         .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
 }
 
-fn notes(role: Role, peer: &str, lanes: &Lanes) -> Vec<String> {
+fn notes(role: MemifRole, peer: &str, lanes: &Lanes) -> Vec<String> {
     let size = lanes.receiving.ring.size();
     let role = match role {
-        Role::Server => "server (master): the memory is the peer's",
-        Role::Client => "client (slave): the memory is ours",
+        MemifRole::Server => "server (master): the memory is the peer's",
+        MemifRole::Client => "client (slave): the memory is ours",
     };
     vec![
         format!("{role}; rings of {size} slots; the peer is {peer:?}"),
@@ -655,7 +658,7 @@ impl Link for Memif {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         self.disarm();
         if self.is_unplugged {
@@ -681,7 +684,7 @@ impl Link for Memif {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         if !self.has_peer()? {
             return Ok(self.lose(max, fill));
@@ -732,7 +735,7 @@ impl Link for Memif {
         self.disarm();
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.counters
     }
 }

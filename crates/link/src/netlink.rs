@@ -28,9 +28,9 @@ use crate::{LinkError, sleep};
 mod message;
 mod sockets;
 
-pub use message::{Address, Fact, Interface, Neighbour, Route, RouteKind};
+pub use message::{Fact, Interface, KernelRoute, LinkAddress, Neighbour, RouteKind};
 
-pub use sockets::Sockets;
+pub use sockets::SocketDiag;
 
 use message::{MessageBody, NetlinkMessages};
 

@@ -88,9 +88,9 @@ fn open_memif(
     spec: &MemifSpec,
     notice: &mut dyn FnMut(&str),
 ) -> Result<Vec<memif::Memif>, LinkError> {
-    let role = if spec.is_server { memif::Role::Server } else { memif::Role::Client };
+    let role = if spec.is_server { memif::MemifRole::Server } else { memif::MemifRole::Client };
     let mut settings =
-        memif::Settings::new(&spec.socket, spec.mac.unwrap_or_else(|| memif_mac(spec)));
+        memif::MemifSettings::new(&spec.socket, spec.mac.unwrap_or_else(|| memif_mac(spec)));
     settings.id = spec.id;
     settings.secret.clone_from(&spec.secret);
     settings.mtu = spec.mtu;
@@ -102,8 +102,8 @@ fn open_memif(
     let path = spec.socket.display();
     memif::open(role, &settings, timeout, &mut |why| {
         let (waits_for, remedy) = match role {
-            memif::Role::Server => ("a client", format!("start one with --link memif:{path}")),
-            memif::Role::Client => {
+            memif::MemifRole::Server => ("a client", format!("start one with --link memif:{path}")),
+            memif::MemifRole::Client => {
                 ("the server", format!("start one with --link memif:{path},role=server"))
             }
         };
@@ -124,7 +124,7 @@ fn memif_mac(spec: &MemifSpec) -> MacAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Transmit;
+    use crate::TxMetadata;
 
     fn opened(spec: &LinkSpec) -> Result<Vec<Box<dyn Link>>, LinkError> {
         open(spec, &mut |_| ())
@@ -134,7 +134,7 @@ mod tests {
     fn a_pair_has_two_ends() {
         let mut links = opened(&"pair".parse().expect("a description")).expect("memory");
         let [here, there] = links.as_mut_slice() else { panic!("two ends") };
-        let plain = Transmit { len: 60, ..Transmit::default() };
+        let plain = TxMetadata { len: 60, ..TxMetadata::default() };
         here.tx_burst(1, &mut |_| Some(plain)).expect("sent");
         assert_eq!(there.rx_burst(9, &mut |_, _| ()).expect("received"), 1);
     }
@@ -144,7 +144,7 @@ mod tests {
         let spec = "pair:loss=50%,seed=1".parse().expect("a description");
         let mut links = opened(&spec).expect("memory");
         let [here, there] = links.as_mut_slice() else { panic!("two ends") };
-        let plain = Transmit { len: 60, ..Transmit::default() };
+        let plain = TxMetadata { len: 60, ..TxMetadata::default() };
         // In turns, so that no ring is full: what is lost is lost to chance.
         let mut arrived = 0;
         for _ in 0..400 {

@@ -15,7 +15,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use crate::Medium;
+use crate::LinkMedium;
 use crate::limits::{OWNED_ADDRESSES_MAX, OWNED_FLOWS_MAX, OWNED_PORT_RANGES_MAX};
 
 /// A transport protocol that has ports.
@@ -48,7 +48,7 @@ impl Transport {
 
 /// One flow, seen from this host. Both addresses are of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Flow {
+pub struct FlowTuple {
     /// TCP or UDP.
     pub transport: Transport,
     /// This host's address.
@@ -184,8 +184,8 @@ pub enum Owner {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ownership {
     addresses: Vec<IpAddr>,
-    taken: Vec<Flow>,
-    released: Vec<Flow>,
+    taken: Vec<FlowTuple>,
+    released: Vec<FlowTuple>,
     /// Ports of TCP that a socket of the program's own keeps the kernel silent on.
     held_elsewhere: Vec<SocketAddr>,
     /// TCP ports at each of the addresses that are ours.
@@ -221,7 +221,7 @@ impl Ownership {
     ///
     /// # Errors
     /// [`OwnershipError::Full`], [`OwnershipError::MixedFamilies`].
-    pub fn take(&mut self, flow: Flow) -> Result<(), OwnershipError> {
+    pub fn take(&mut self, flow: FlowTuple) -> Result<(), OwnershipError> {
         if flow.local.is_ipv4() != flow.remote.is_ipv4() {
             return Err(OwnershipError::MixedFamilies);
         }
@@ -236,7 +236,7 @@ impl Ownership {
     ///
     /// # Errors
     /// [`OwnershipError::Full`], [`OwnershipError::MixedFamilies`].
-    pub fn release(&mut self, flow: Flow) -> Result<(), OwnershipError> {
+    pub fn release(&mut self, flow: FlowTuple) -> Result<(), OwnershipError> {
         if flow.local.is_ipv4() != flow.remote.is_ipv4() {
             return Err(OwnershipError::MixedFamilies);
         }
@@ -248,7 +248,7 @@ impl Ownership {
     }
 
     /// Forgets a flow: it ended, and its port decides again.
-    pub fn forget(&mut self, flow: &Flow) {
+    pub fn forget(&mut self, flow: &FlowTuple) {
         self.taken.retain(|other| other != flow);
         self.released.retain(|other| other != flow);
     }
@@ -290,13 +290,13 @@ impl Ownership {
 
     /// Flows that are ours although their ports are not, in order.
     #[must_use]
-    pub fn taken(&self) -> &[Flow] {
+    pub fn taken(&self) -> &[FlowTuple] {
         &self.taken
     }
 
     /// Flows that are the kernel's although their ports are ours, in order.
     #[must_use]
-    pub fn released(&self) -> &[Flow] {
+    pub fn released(&self) -> &[FlowTuple] {
         &self.released
     }
 
@@ -311,7 +311,7 @@ impl Ownership {
 
     /// Whose is this received frame? Any bytes are allowed; what cannot be read is the kernel's.
     #[must_use]
-    pub fn owner_of(&self, medium: Medium, frame: &[u8]) -> Owner {
+    pub fn owner_of(&self, medium: LinkMedium, frame: &[u8]) -> Owner {
         self.find_owner(medium, frame).unwrap_or(Owner::Kernel)
     }
 
@@ -320,7 +320,7 @@ impl Ownership {
             && (self.whole_address || self.ports(transport).contains(port))
     }
 
-    fn flow_is_ours(&self, flow: &Flow) -> bool {
+    fn flow_is_ours(&self, flow: &FlowTuple) -> bool {
         if self.released.contains(flow) {
             return false;
         }
@@ -328,11 +328,11 @@ impl Ownership {
     }
 
     /// `None`: too short for what it says it is.
-    fn find_owner(&self, medium: Medium, frame: &[u8]) -> Option<Owner> {
+    fn find_owner(&self, medium: LinkMedium, frame: &[u8]) -> Option<Owner> {
         let (kind, packet) = match medium {
-            Medium::Ethernet => (half(frame, 12)?, frame.get(14..)?),
-            Medium::Ip if frame.first()? >> 4 == 4 => (IPV4, frame),
-            Medium::Ip => (IPV6, frame),
+            LinkMedium::Ethernet => (half(frame, 12)?, frame.get(14..)?),
+            LinkMedium::Ip if frame.first()? >> 4 == 4 => (IPV4, frame),
+            LinkMedium::Ip => (IPV6, frame),
         };
         match kind {
             ARP if self.neighbours => Some(Owner::Neighbour),
@@ -396,7 +396,7 @@ impl Ownership {
         let payload = packet.get(header_bytes..)?;
         let transport = Transport::from_number(protocol)?;
         let (remote_port, local_port) = (half(payload, 0)?, half(payload, 2)?);
-        let flow = Flow { transport, local, local_port, remote, remote_port };
+        let flow = FlowTuple { transport, local, local_port, remote, remote_port };
         self.taken.contains(&flow).then_some(Owner::Ours)
     }
 
@@ -411,7 +411,7 @@ impl Ownership {
             return self.whole_address.then_some(Owner::Ours);
         };
         let (remote_port, local_port) = (half(payload, 0)?, half(payload, 2)?);
-        let flow = Flow { transport, local, local_port, remote, remote_port };
+        let flow = FlowTuple { transport, local, local_port, remote, remote_port };
         self.flow_is_ours(&flow).then_some(Owner::Ours)
     }
 
@@ -436,7 +436,7 @@ impl Ownership {
         };
         let transport = Transport::from_number(protocol)?;
         let (local_port, remote_port) = (half(ports, 0)?, half(ports, 2)?);
-        let flow = Flow { transport, local, local_port, remote, remote_port };
+        let flow = FlowTuple { transport, local, local_port, remote, remote_port };
         self.flow_is_ours(&flow).then_some(Owner::IcmpError)
     }
 }

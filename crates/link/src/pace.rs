@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::fault::Clock;
-use crate::{Caps, Counters, Link, LinkError, Ownership, Received, Transmit};
+use crate::{Caps, FrameCounters, Link, LinkError, Ownership, RxMetadata, TxMetadata};
 
 /// How fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl<L: Link> Link for Pace<L> {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         self.link.rx_burst(max, each)
     }
@@ -114,7 +114,7 @@ impl<L: Link> Link for Pace<L> {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         let Self { link, clock, bucket, is_held, held_count } = self;
         bucket.fill(clock());
@@ -164,9 +164,9 @@ impl<L: Link> Link for Pace<L> {
         Ok(self.link.wait(timeout)? || is_room_first)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         let below = self.link.counters();
-        Counters { tx_full: below.tx_full + self.held_count, ..below }
+        FrameCounters { tx_full: below.tx_full + self.held_count, ..below }
     }
 
     fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
@@ -208,7 +208,7 @@ mod tests {
         let start = std::time::Instant::now();
         let rate = Rate { bytes_per_second: 100_000, burst_bytes: 1_000 };
         let mut link = Pace::new(here, rate, Box::new(move || start.elapsed())).expect("a rate");
-        let plain = Transmit { len: 1_000, ..Transmit::default() };
+        let plain = TxMetadata { len: 1_000, ..TxMetadata::default() };
         let mut sent = 0;
         while sent < 5 {
             sent += link.tx_burst(9, &mut |_| Some(plain)).expect("sent");

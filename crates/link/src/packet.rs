@@ -26,7 +26,7 @@ use crate::port_table::PortTable;
 use crate::socket_option::{attach_filter, set_option};
 use crate::virtio::{self, HEADER_BYTES};
 use crate::watch::Watch;
-use crate::{Caps, Counters, Link, LinkError, Medium, Ownership, Received, Transmit};
+use crate::{Caps, FrameCounters, Link, LinkError, LinkMedium, Ownership, RxMetadata, TxMetadata};
 
 mod filter;
 
@@ -56,7 +56,7 @@ impl PacketConfig {
 #[derive(Debug)]
 pub struct Packet {
     caps: Caps,
-    counters: Counters,
+    counters: FrameCounters,
     socket: OwnedFd,
     port_table: PortTable,
     /// [`PACKET_BATCH_MAX`] buffers of `slot_bytes`: a virtio header, then a frame.
@@ -89,8 +89,8 @@ pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
     let (index, mtu) = (interface.index()?, interface.mtu()?);
     let (kind, mac) = interface.hardware()?;
     let medium = match kind {
-        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Medium::Ethernet,
-        libc::ARPHRD_NONE => Medium::Ip,
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LinkMedium::Ethernet,
+        libc::ARPHRD_NONE => LinkMedium::Ip,
         other => {
             let why = format!("{:?} is of hardware type {other}", config.interface);
             return Err(LinkError::Setting { setting: "interface", why });
@@ -99,14 +99,14 @@ pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
     let socket = packet_socket(config)?;
     attach(&socket, medium, &Ownership::new())?;
     bind_to(&socket, index)?;
-    let header_bytes = if medium == Medium::Ethernet { ETHERNET_HEADER_BYTES } else { 0 };
+    let header_bytes = if medium == LinkMedium::Ethernet { ETHERNET_HEADER_BYTES } else { 0 };
     let plain = mtu + header_bytes;
     let frame_bytes = plain.max(OFFLOAD_FRAME_BYTES);
     let slot_bytes = (HEADER_BYTES + frame_bytes).next_multiple_of(64);
     let caps = Caps {
         driver: DRIVER,
         medium,
-        mac: if medium == Medium::Ethernet { mac } else { [0; 6] },
+        mac: if medium == LinkMedium::Ethernet { mac } else { [0; 6] },
         mtu,
         tx_frame_bytes: if config.offloads { OFFLOAD_FRAME_BYTES } else { plain },
         tx_checksum: config.offloads,
@@ -118,7 +118,7 @@ pub fn open(config: &PacketConfig) -> Result<Packet, LinkError> {
     let watch = Watch::new(socket.as_fd(), false).map_err(io_error("watch an interface"))?;
     Ok(Packet {
         caps,
-        counters: Counters::default(),
+        counters: FrameCounters::default(),
         watch,
         socket,
         port_table: PortTable::new(index.unsigned_abs()),
@@ -172,7 +172,7 @@ fn packet_socket(config: &PacketConfig) -> Result<OwnedFd, LinkError> {
 }
 
 /// Compiles and attaches the filter.
-fn attach(socket: &OwnedFd, medium: Medium, ownership: &Ownership) -> Result<(), LinkError> {
+fn attach(socket: &OwnedFd, medium: LinkMedium, ownership: &Ownership) -> Result<(), LinkError> {
     let program = filter::compile(medium, ownership)?;
     let to_kernel = |instruction: filter::FilterInstruction| libc::sock_filter {
         code: instruction.code,
@@ -362,7 +362,7 @@ impl Link for Packet {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         let mut count = 0;
         while count < max {
@@ -418,7 +418,7 @@ impl Link for Packet {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         if self.is_gone {
             return Err(self.gone());
@@ -476,7 +476,7 @@ impl Link for Packet {
         self.counters.system_calls += 1;
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.counters
     }
 

@@ -16,7 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::limits::{ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, PAIR_FRAMES_MAX};
-use crate::{Caps, Checksums, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit};
+use crate::{
+    Caps, FrameCounters, Link, LinkError, LinkMedium, MacAddress, RxChecksum, RxMetadata,
+    TxMetadata,
+};
 
 mod ring;
 
@@ -28,7 +31,7 @@ const DRIVER: &str = "pair";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairConfig {
     /// What frames start with.
-    pub medium: Medium,
+    pub medium: LinkMedium,
     /// The largest IP packet in bytes.
     pub mtu: usize,
     /// Frames that wait in each direction; a power of two.
@@ -43,7 +46,7 @@ pub struct PairConfig {
 impl Default for PairConfig {
     fn default() -> Self {
         Self {
-            medium: Medium::Ethernet,
+            medium: LinkMedium::Ethernet,
             mtu: 1500,
             frames: 512,
             offloads: false,
@@ -67,14 +70,14 @@ impl PairConfig {
 
     fn caps(&self, mac: MacAddress) -> Caps {
         let header_bytes = match self.medium {
-            Medium::Ethernet => ETHERNET_HEADER_BYTES,
-            Medium::Ip => 0,
+            LinkMedium::Ethernet => ETHERNET_HEADER_BYTES,
+            LinkMedium::Ip => 0,
         };
         let plain = self.mtu + header_bytes;
         Caps {
             driver: DRIVER,
             medium: self.medium,
-            mac: if self.medium == Medium::Ethernet { mac } else { [0; 6] },
+            mac: if self.medium == LinkMedium::Ethernet { mac } else { [0; 6] },
             mtu: self.mtu,
             tx_frame_bytes: if self.offloads { plain.max(OFFLOAD_FRAME_BYTES) } else { plain },
             tx_checksum: self.offloads,
@@ -99,7 +102,7 @@ pub fn pair(config: &PairConfig) -> Result<(Pair, Pair), LinkError> {
     let (here_out, there_in) = ring::ring(config.frames, frame_bytes);
     let end = |which: usize, outgoing, incoming| Pair {
         caps: config.caps(config.macs[which]),
-        counters: Counters::default(),
+        counters: FrameCounters::default(),
         outgoing,
         incoming,
         bells: Arc::clone(&bells),
@@ -153,7 +156,7 @@ impl PairBell {
 #[derive(Debug)]
 pub struct Pair {
     caps: Caps,
-    counters: Counters,
+    counters: FrameCounters,
     outgoing: PairProducer,
     incoming: PairConsumer,
     bells: Arc<[PairBell; 2]>,
@@ -186,10 +189,10 @@ impl Pair {
 }
 
 /// Adjusts what is known about a frame as it passes from a sender to a receiver.
-fn received(transmit: Transmit) -> Received {
+fn received(transmit: TxMetadata) -> RxMetadata {
     let is_vouched = transmit.checksum_start != 0 || transmit.segment_bytes != 0;
-    Received {
-        checksums: if is_vouched { Checksums::Verified } else { Checksums::Unverified },
+    RxMetadata {
+        checksums: if is_vouched { RxChecksum::Verified } else { RxChecksum::Unverified },
         segment_bytes: transmit.segment_bytes,
     }
 }
@@ -202,7 +205,7 @@ impl Link for Pair {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         self.disarm();
         let counters = &mut self.counters;
@@ -223,7 +226,7 @@ impl Link for Pair {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         self.disarm();
         if self.outgoing.is_abandoned() {
@@ -279,7 +282,7 @@ impl Link for Pair {
         self.disarm();
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.counters
     }
 }

@@ -19,7 +19,7 @@ use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
 use crate::socket_option::{attach_filter, bind_to_interface, has_filter, set_option};
-use crate::{Flow, Transport};
+use crate::{FlowTuple, Transport};
 
 /// A port, or a flow, that the kernel leaves to us.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ impl PortGuard {
     ///
     /// # Errors
     /// See [`PortGuardError`].
-    pub fn flow(flow: &Flow, interface: u32) -> Result<Self, PortGuardError> {
+    pub fn flow(flow: &FlowTuple, interface: u32) -> Result<Self, PortGuardError> {
         let local = scoped(SocketAddr::new(flow.local, flow.local_port), interface);
         let remote = scoped(SocketAddr::new(flow.remote, flow.remote_port), interface);
         let socket = deaf_socket(flow.transport, local, false)?;

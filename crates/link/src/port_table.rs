@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::limits::RESERVATIONS_MAX;
 use crate::port_guard::{Families, PortGuard, PortGuardError, scoped};
-use crate::{Flow, LinkError, Ownership, Transport};
+use crate::{FlowTuple, LinkError, Ownership, Transport};
 
 /// What one deaf socket holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ enum HeldPorts {
     Port(Transport, IpAddr, u16),
     /// A port at all addresses of the link's interface.
     InterfacePort(Transport, Families, u16),
-    Flow(Flow),
+    Flow(FlowTuple),
 }
 
 /// What is held.

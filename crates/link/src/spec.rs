@@ -26,7 +26,7 @@ use std::str::FromStr;
 use crate::limits::{MEMIF_RING_SIZE_LOG2_MAX, TAP_QUEUES_MAX, XDP_QUEUES_MAX};
 use crate::packet::PacketConfig;
 use crate::tap::{self, TapConfig};
-use crate::{MacAddress, Medium};
+use crate::{LinkMedium, MacAddress};
 
 /// A link, described.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,8 +175,8 @@ impl FromStr for LinkSpec {
                 Settings::parse("pair", ["", rest].join(","), "it takes none")?.end()?;
                 Ok(Self::Pair)
             }
-            "tap" => tap("tap", Medium::Ethernet, rest).map(Self::Tap),
-            "tun" => tap("tun", Medium::Ip, rest).map(Self::Tap),
+            "tap" => tap("tap", LinkMedium::Ethernet, rest).map(Self::Tap),
+            "tun" => tap("tun", LinkMedium::Ip, rest).map(Self::Tap),
             "packet" => packet(rest).map(Self::Packet),
             "xdp" => xdp(rest).map(Self::Xdp),
             "memif" => memif(rest).map(Self::Memif),
@@ -211,10 +211,10 @@ fn faults(text: &str) -> Result<(String, Option<FaultSpec>), SpecError> {
     Ok((left.join(","), Some(spec)))
 }
 
-fn tap(driver: &'static str, medium: Medium, rest: &str) -> Result<TapConfig, SpecError> {
+fn tap(driver: &'static str, medium: LinkMedium, rest: &str) -> Result<TapConfig, SpecError> {
     let known = match medium {
-        Medium::Ethernet => "queues, mtu, mac, offload",
-        Medium::Ip => "queues, mtu, offload",
+        LinkMedium::Ethernet => "queues, mtu, mac, offload",
+        LinkMedium::Ip => "queues, mtu, offload",
     };
     let mut settings = Settings::parse(driver, rest.to_owned(), known)?;
     let name = settings.interface(if driver == "tap" { "tap:mp0" } else { "tun:mp0" })?;
@@ -223,7 +223,7 @@ fn tap(driver: &'static str, medium: Medium, rest: &str) -> Result<TapConfig, Sp
     config.queues = settings.number("queues", 1..=TAP_QUEUES_MAX, queues)?.unwrap_or(1);
     config.mtu = settings.number("mtu", 68..=65_535, MTU)?;
     config.offloads = settings.switch("offload")?.unwrap_or(true);
-    if medium == Medium::Ethernet {
+    if medium == LinkMedium::Ethernet {
         config.mac = settings.mac()?;
     }
     settings.end()?;
@@ -455,7 +455,7 @@ fn write_mac(f: &mut fmt::Formatter<'_>, mac: Option<MacAddress>) -> fmt::Result
 }
 
 fn write_tap(f: &mut fmt::Formatter<'_>, config: &TapConfig) -> fmt::Result {
-    let driver = if config.medium == Medium::Ethernet { "tap" } else { "tun" };
+    let driver = if config.medium == LinkMedium::Ethernet { "tap" } else { "tun" };
     write!(f, "{driver}:{}", config.name)?;
     write_unless(f, config.queues == 1, &format!(",queues={}", config.queues))?;
     if let Some(mtu) = config.mtu {

@@ -21,15 +21,15 @@ use rustix::io::Errno;
 use crate::interface::{self, InterfaceQuery};
 use crate::limits::{ETHERNET_HEADER_BYTES, OFFLOAD_FRAME_BYTES, TAP_QUEUES_MAX};
 use crate::virtio::{self, HEADER_BYTES};
-use crate::{Caps, Counters, Link, LinkError, MacAddress, Medium, Received, Transmit};
+use crate::{Caps, FrameCounters, Link, LinkError, LinkMedium, MacAddress, RxMetadata, TxMetadata};
 
 /// What the device is and how it is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapConfig {
     /// The interface's name. It is made if it does not exist, and then lives as long as the link.
     pub name: String,
-    /// [`Medium::Ethernet`] makes a TAP device, [`Medium::Ip`] a TUN device.
-    pub medium: Medium,
+    /// [`LinkMedium::Ethernet`] makes a TAP device, [`LinkMedium::Ip`] a TUN device.
+    pub medium: LinkMedium,
     /// Queues to open; the kernel spreads flows over them.
     pub queues: usize,
     /// Checksums, TCP segmentation and merged frames, both ways.
@@ -43,15 +43,15 @@ pub struct TapConfig {
 impl TapConfig {
     /// A TAP device (or a TUN device) with one queue and offloads.
     #[must_use]
-    pub fn new(name: &str, medium: Medium) -> Self {
+    pub fn new(name: &str, medium: LinkMedium) -> Self {
         let name = name.to_owned();
         Self { name, medium, queues: 1, offloads: true, mtu: None, mac: None }
     }
 
     fn driver(&self) -> &'static str {
         match self.medium {
-            Medium::Ethernet => "tap",
-            Medium::Ip => "tun",
+            LinkMedium::Ethernet => "tap",
+            LinkMedium::Ip => "tun",
         }
     }
 }
@@ -60,7 +60,7 @@ impl TapConfig {
 #[derive(Debug)]
 pub struct Tap {
     caps: Caps,
-    counters: Counters,
+    counters: FrameCounters,
     device: File,
     rx: Box<[u8]>,
     tx: Box<[u8]>,
@@ -96,7 +96,7 @@ pub fn open(config: &TapConfig) -> Result<Vec<Tap>, LinkError> {
     let frame_bytes = caps.tx_frame_bytes.max(OFFLOAD_FRAME_BYTES);
     let queue = |device| Tap {
         caps: caps.clone(),
-        counters: Counters::default(),
+        counters: FrameCounters::default(),
         device,
         rx: vec![0; HEADER_BYTES + frame_bytes].into(),
         tx: vec![0; HEADER_BYTES + frame_bytes].into(),
@@ -113,11 +113,11 @@ fn caps(
 ) -> Result<Caps, LinkError> {
     let mtu = interface.mtu()?;
     let (mac, header_bytes) = match config.medium {
-        Medium::Ethernet => {
+        LinkMedium::Ethernet => {
             let (_, [a, b, c, d, e, last]) = interface.hardware()?;
             (config.mac.unwrap_or([a | 2, b, c, d, e, last ^ 1]), ETHERNET_HEADER_BYTES)
         }
-        Medium::Ip => ([0; 6], 0),
+        LinkMedium::Ip => ([0; 6], 0),
     };
     let plain = mtu + header_bytes;
     Ok(Caps {
@@ -136,8 +136,8 @@ fn caps(
 
 fn open_queues(config: &TapConfig) -> Result<Vec<File>, LinkError> {
     let kind = match config.medium {
-        Medium::Ethernet => libc::IFF_TAP,
-        Medium::Ip => libc::IFF_TUN,
+        LinkMedium::Ethernet => libc::IFF_TAP,
+        LinkMedium::Ip => libc::IFF_TUN,
     };
     let base = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     let multi = base | libc::IFF_MULTI_QUEUE;
@@ -284,7 +284,7 @@ impl Link for Tap {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         let mut count = 0;
         while count < max {
@@ -315,7 +315,7 @@ impl Link for Tap {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         let mut count = 0;
         if max > 0 && !self.write_waiting()? {
@@ -358,7 +358,7 @@ impl Link for Tap {
         self.counters.system_calls += 1;
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.counters
     }
 }

@@ -9,7 +9,7 @@
 //! Invariants
 //! - A header that contradicts its frame is refused on both ways, never handed on.
 
-use crate::{Checksums, Medium, Received, Transmit};
+use crate::{LinkMedium, RxChecksum, RxMetadata, TxMetadata};
 
 /// Length of the header in bytes.
 pub(crate) const HEADER_BYTES: usize = 10;
@@ -26,10 +26,10 @@ const TCP_FLAGS: usize = 13;
 const TCP_CWR: u8 = 0x80;
 
 /// Where the IP header of a frame starts, VLAN tags skipped, and its version. `None`: not IP.
-pub(crate) fn ip_header(medium: Medium, frame: &[u8]) -> Option<(usize, u8)> {
+pub(crate) fn ip_header(medium: LinkMedium, frame: &[u8]) -> Option<(usize, u8)> {
     let start = match medium {
-        Medium::Ip => 0,
-        Medium::Ethernet => {
+        LinkMedium::Ip => 0,
+        LinkMedium::Ethernet => {
             let mut kind = 12;
             while let [0x81 | 0x88, 0x00 | 0xa8] = frame.get(kind..kind + 2)? {
                 kind += 4;
@@ -45,7 +45,7 @@ pub(crate) fn ip_header(medium: Medium, frame: &[u8]) -> Option<(usize, u8)> {
 }
 
 /// The header for a frame on its way out. `None`: what is asked for does not fit the frame.
-pub(crate) fn encode(medium: Medium, frame: &[u8], transmit: Transmit) -> Option<[u8; 10]> {
+pub(crate) fn encode(medium: LinkMedium, frame: &[u8], transmit: TxMetadata) -> Option<[u8; 10]> {
     let mut header = [0; HEADER_BYTES];
     if transmit.checksum_start == 0 {
         // Segments need checksums of their own.
@@ -80,16 +80,16 @@ pub(crate) fn encode(medium: Medium, frame: &[u8], transmit: Transmit) -> Option
 }
 
 /// What came with a received frame. `None`: the header is of no kind that we asked for.
-pub(crate) fn decode(header: [u8; HEADER_BYTES]) -> Option<Received> {
+pub(crate) fn decode(header: [u8; HEADER_BYTES]) -> Option<RxMetadata> {
     let [flags, kind, ..] = header;
     let is_vouched = flags & (NEEDS_CHECKSUM | DATA_VALID) != 0;
-    let checksums = if is_vouched { Checksums::Verified } else { Checksums::Unverified };
+    let checksums = if is_vouched { RxChecksum::Verified } else { RxChecksum::Unverified };
     let segment_bytes = match kind & !SEGMENTS_ECN {
         SEGMENTS_NONE => 0,
         SEGMENTS_TCP_IPV4 | SEGMENTS_TCP_IPV6 => u16::from_ne_bytes([header[4], header[5]]),
         _ => return None,
     };
-    Some(Received { checksums, segment_bytes })
+    Some(RxMetadata { checksums, segment_bytes })
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
         frame
     }
 
-    const CUT: Transmit = Transmit {
+    const CUT: TxMetadata = TxMetadata {
         len: 4_054,
         checksum_start: 34,
         checksum_field: 16,
@@ -114,37 +114,37 @@ mod tests {
 
     #[test]
     fn a_complete_frame_needs_nothing() {
-        let plain = Transmit { len: 60, ..Transmit::default() };
-        assert_eq!(encode(Medium::Ethernet, &tcp_frame(60, 0), plain), Some([0; 10]));
-        assert_eq!(decode([0; 10]), Some(Received::default()));
+        let plain = TxMetadata { len: 60, ..TxMetadata::default() };
+        assert_eq!(encode(LinkMedium::Ethernet, &tcp_frame(60, 0), plain), Some([0; 10]));
+        assert_eq!(decode([0; 10]), Some(RxMetadata::default()));
     }
 
     #[test]
     fn segments_are_described_and_read_back() {
-        let header = encode(Medium::Ethernet, &tcp_frame(4_054, TCP_CWR), CUT).expect("fits");
+        let header = encode(LinkMedium::Ethernet, &tcp_frame(4_054, TCP_CWR), CUT).expect("fits");
         let le = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         assert_eq!(header[..2], [NEEDS_CHECKSUM, SEGMENTS_TCP_IPV4 | SEGMENTS_ECN]);
         assert_eq!([le(2), le(4), le(6), le(8)], [54, 1_000, 34, 16]);
         let received = decode(header).expect("our own");
-        assert_eq!((received.checksums, received.segment_bytes), (Checksums::Verified, 1_000));
+        assert_eq!((received.checksums, received.segment_bytes), (RxChecksum::Verified, 1_000));
     }
 
     #[test]
     fn one_segment_is_only_a_checksum() {
-        let header = encode(Medium::Ethernet, &tcp_frame(1_054, 0), CUT).expect("fits");
+        let header = encode(LinkMedium::Ethernet, &tcp_frame(1_054, 0), CUT).expect("fits");
         assert_eq!((header[0], header[1], header[4]), (NEEDS_CHECKSUM, SEGMENTS_NONE, 0));
     }
 
     #[test]
     fn contradictions_are_refused() {
         let frame = tcp_frame(4_054, 0);
-        let no_checksum = Transmit { checksum_start: 0, ..CUT };
-        assert_eq!(encode(Medium::Ethernet, &frame, no_checksum), None);
-        let beyond = Transmit { checksum_start: 4_050, ..CUT };
-        assert_eq!(encode(Medium::Ethernet, &frame, beyond), None);
-        let short_headers = Transmit { header_bytes: 40, ..CUT };
-        assert_eq!(encode(Medium::Ethernet, &frame, short_headers), None);
-        assert_eq!(encode(Medium::Ip, &frame, CUT), None, "no IP version");
+        let no_checksum = TxMetadata { checksum_start: 0, ..CUT };
+        assert_eq!(encode(LinkMedium::Ethernet, &frame, no_checksum), None);
+        let beyond = TxMetadata { checksum_start: 4_050, ..CUT };
+        assert_eq!(encode(LinkMedium::Ethernet, &frame, beyond), None);
+        let short_headers = TxMetadata { header_bytes: 40, ..CUT };
+        assert_eq!(encode(LinkMedium::Ethernet, &frame, short_headers), None);
+        assert_eq!(encode(LinkMedium::Ip, &frame, CUT), None, "no IP version");
         assert_eq!(decode([1, 3, 0, 0, 0, 0, 0, 0, 0, 0]), None, "UDP fragments");
     }
 
@@ -152,8 +152,8 @@ mod tests {
     fn vlan_tags_are_skipped() {
         let mut frame = vec![0; 12];
         frame.extend([0x88, 0xa8, 0, 1, 0x81, 0, 0, 2, 0x86, 0xdd, 0x60]);
-        assert_eq!(ip_header(Medium::Ethernet, &frame), Some((22, 6)));
-        assert_eq!(ip_header(Medium::Ethernet, &frame[..20]), None);
-        assert_eq!(ip_header(Medium::Ip, &[0x45]), Some((0, 4)));
+        assert_eq!(ip_header(LinkMedium::Ethernet, &frame), Some((22, 6)));
+        assert_eq!(ip_header(LinkMedium::Ethernet, &frame[..20]), None);
+        assert_eq!(ip_header(LinkMedium::Ip, &[0x45]), Some((0, 4)));
     }
 }

@@ -43,7 +43,8 @@ use crate::port_table::PortTable;
 use crate::spec::XdpMode;
 use crate::watch::Watch;
 use crate::{
-    Caps, Checksums, Counters, Link, LinkError, Medium, Ownership, Received, Rss, Transmit,
+    Caps, FrameCounters, Link, LinkError, LinkMedium, Ownership, Rss, RxChecksum, RxMetadata,
+    TxMetadata,
 };
 
 mod assembler;
@@ -203,7 +204,7 @@ pub fn open(config: &XdpConfig) -> Result<Vec<Xdp>, LinkError> {
     let steering = Arc::new(Mutex::new(steering));
     let caps = |queue_note: String| Caps {
         driver: DRIVER,
-        medium: Medium::Ethernet,
+        medium: LinkMedium::Ethernet,
         mac,
         mtu,
         tx_frame_bytes: mtu + ETHERNET_HEADER_BYTES,
@@ -354,7 +355,7 @@ pub struct Xdp {
     steering: Arc<Mutex<XdpSteering>>,
     socket: Socket,
     caps: Caps,
-    counters: Counters,
+    counters: FrameCounters,
     watch: Watch,
     /// What sends to the interface is on this machine, and may leave checksums to the veth.
     is_veth: bool,
@@ -373,7 +374,7 @@ impl Xdp {
     ) -> Result<Self, LinkError> {
         let watch = Watch::new(socket.as_fd(), true)
             .map_err(|source| LinkError::Io { what: "watch an interface", source })?;
-        let counters = Counters::default();
+        let counters = FrameCounters::default();
         Ok(Self {
             steering,
             socket,
@@ -471,7 +472,7 @@ impl Xdp {
     fn fill(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> (usize, usize) {
         let (mut filled, mut queued) = (0, 0);
         let (frame_bytes, fills_checksums) = (self.caps.tx_frame_bytes, self.caps.tx_checksum);
@@ -506,8 +507,12 @@ impl Xdp {
 }
 
 /// What the caps do not offer cannot be done: the frame would arrive wrong.
-fn outgoing(transmit: Transmit, frame_bytes: usize, fills_checksums: bool) -> Option<FilledFrame> {
-    let Transmit { len, checksum_start, checksum_field, segment_bytes, .. } = transmit;
+fn outgoing(
+    transmit: TxMetadata,
+    frame_bytes: usize,
+    fills_checksums: bool,
+) -> Option<FilledFrame> {
+    let TxMetadata { len, checksum_start, checksum_field, segment_bytes, .. } = transmit;
     let checksum = (checksum_start > 0).then_some((checksum_start, checksum_field));
     let field_end = usize::from(checksum_start) + usize::from(checksum_field) + 2;
     let can_be_filled = checksum.is_none() || (fills_checksums && field_end <= len);
@@ -524,7 +529,7 @@ impl Link for Xdp {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         if self.socket.waiting() == 0 {
             self.check_gone()?;
@@ -538,8 +543,8 @@ impl Link for Xdp {
                 bytes = frame.len() as u64;
                 let is_partial = is_veth && partial::has_partial_checksum(frame);
                 let checksums =
-                    if is_partial { Checksums::Verified } else { Checksums::Unverified };
-                each(frame, Received { checksums, ..Received::default() });
+                    if is_partial { RxChecksum::Verified } else { RxChecksum::Unverified };
+                each(frame, RxMetadata { checksums, ..RxMetadata::default() });
             });
             match received {
                 None => break,
@@ -559,7 +564,7 @@ impl Link for Xdp {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         self.check_gone()?;
         let (filled, queued) = self.fill(max, fill);
@@ -597,10 +602,10 @@ impl Link for Xdp {
     }
 
     /// Asks the kernel for what it dropped: one system call.
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         let dropped = self.socket.statistics();
         let dropped = dropped.map_or(0, |counted| counted.rx_dropped + counted.rx_ring_full);
-        Counters { rx_dropped_overrun: dropped, ..self.counters }
+        FrameCounters { rx_dropped_overrun: dropped, ..self.counters }
     }
 
     /// Changes the ownership for all links that were opened together. Frames that stay ours never

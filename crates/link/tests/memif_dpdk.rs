@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use megapipe_link::memif::{self, Memif, Role, Settings};
-use megapipe_link::{Link, LinkError, Transmit};
+use megapipe_link::memif::{self, Memif, MemifRole, MemifSettings};
+use megapipe_link::{Link, LinkError, TxMetadata};
 
 /// How long nothing may happen. All of it takes as long as it takes: DPDK takes long to begin, and
 /// its threads spin on a core that others may want as well.
@@ -89,21 +89,26 @@ fn is_possible() -> bool {
     has_testpmd
 }
 
-fn settings(name: &str, queue_count: u16) -> Settings {
+fn settings(name: &str, queue_count: u16) -> MemifSettings {
     let socket = std::env::temp_dir().join(format!("mp-memif-{}-{name}", std::process::id()));
-    Settings { id: 3, queue_count, ..Settings::new(socket, [2, 0, 0, 0, 0, 1]) }
+    MemifSettings { id: 3, queue_count, ..MemifSettings::new(socket, [2, 0, 0, 0, 0, 1]) }
 }
 
 /// Opens our end in `role`, with DPDK in the other.
-fn joined(role: Role, settings: &Settings, device: &str, app: &[&str]) -> (Testpmd, Vec<Memif>) {
+fn joined(
+    role: MemifRole,
+    settings: &MemifSettings,
+    device: &str,
+    app: &[&str],
+) -> (Testpmd, Vec<Memif>) {
     let socket = settings.socket.clone();
     match role {
-        Role::Client => {
+        MemifRole::Client => {
             let testpmd = Testpmd::start("server", socket, device, app);
             let links = memif::connect(settings, PATIENCE).expect("DPDK listens");
             (testpmd, links)
         }
-        Role::Server => {
+        MemifRole::Server => {
             let mut listener = memif::Listener::bind(settings).expect("listener");
             let testpmd = Testpmd::start("client", socket, device, app);
             (testpmd, listener.accept(PATIENCE).expect("DPDK connects"))
@@ -136,7 +141,7 @@ fn echo(link: &mut Memif, count: u32, check: &dyn Fn(u32, &[u8])) {
             let frame = frame(sent, length(sent));
             room[..frame.len()].copy_from_slice(&frame);
             sent += 1;
-            Some(Transmit { len: frame.len(), ..Transmit::default() })
+            Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
         });
         filled.expect("tx_burst");
         let lent = link.rx_burst(64, &mut |frame, _| {
@@ -177,7 +182,7 @@ fn dpdk_gives_back_what_it_got_in_both_roles() {
     if !is_possible() {
         return;
     }
-    for (role, name) in [(Role::Client, "io-client"), (Role::Server, "io-server")] {
+    for (role, name) in [(MemifRole::Client, "io-client"), (MemifRole::Server, "io-server")] {
         let settings = settings(name, 1);
         let app = ["--forward-mode=io"];
         let (testpmd, mut links) = joined(role, &settings, "rsize=9", &app);
@@ -198,8 +203,8 @@ fn chains_pass_both_ways() {
     if !is_possible() {
         return;
     }
-    for (role, name) in [(Role::Client, "chain-client"), (Role::Server, "chain-server")] {
-        let settings = Settings { buffer_bytes: 256, ..settings(name, 1) };
+    for (role, name) in [(MemifRole::Client, "chain-client"), (MemifRole::Server, "chain-server")] {
+        let settings = MemifSettings { buffer_bytes: 256, ..settings(name, 1) };
         let app = ["--forward-mode=macswap"];
         let (_testpmd, mut links) = joined(role, &settings, "bsize=256,rsize=9", &app);
         echo(&mut links[0], 5_000, &|number, got| {
@@ -216,7 +221,7 @@ fn two_queues_are_two_links() {
     if !is_possible() {
         return;
     }
-    for (role, name) in [(Role::Client, "two-client"), (Role::Server, "two-server")] {
+    for (role, name) in [(MemifRole::Client, "two-client"), (MemifRole::Server, "two-server")] {
         let settings = settings(name, 2);
         let app = ["--forward-mode=io", "--rxq=2", "--txq=2"];
         let (_testpmd, mut links) = joined(role, &settings, "rsize=8", &app);
@@ -235,7 +240,7 @@ fn a_flood_from_dpdk_arrives_whole() {
     if !is_possible() {
         return;
     }
-    for (role, name) in [(Role::Client, "tx-client"), (Role::Server, "tx-server")] {
+    for (role, name) in [(MemifRole::Client, "tx-client"), (MemifRole::Server, "tx-server")] {
         let settings = settings(name, 1);
         let app = ["--forward-mode=txonly", "--txpkts=64"];
         let (_testpmd, mut links) = joined(role, &settings, "rsize=10", &app);
@@ -264,7 +269,7 @@ fn dpdk_counts_every_frame_that_we_sent() {
     if !is_possible() {
         return;
     }
-    for (role, name) in [(Role::Client, "rx-client"), (Role::Server, "rx-server")] {
+    for (role, name) in [(MemifRole::Client, "rx-client"), (MemifRole::Server, "rx-server")] {
         let settings = settings(name, 1);
         let (testpmd, mut links) = joined(role, &settings, "rsize=10", &["--forward-mode=rxonly"]);
         let (mut sent, mut moved) = (0, Instant::now());
@@ -274,7 +279,7 @@ fn dpdk_counts_every_frame_that_we_sent() {
             let filled = links[0]
                 .tx_burst(burst, &mut |room| {
                     room[..60].copy_from_slice(&frame(1, 60));
-                    Some(Transmit { len: 60, ..Transmit::default() })
+                    Some(TxMetadata { len: 60, ..TxMetadata::default() })
                 })
                 .expect("tx_burst") as u64;
             if filled > 0 {

@@ -5,14 +5,14 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use megapipe_link::memif::{self, Listener, Memif, Settings};
-use megapipe_link::{Link, LinkError, Transmit};
+use megapipe_link::memif::{self, Listener, Memif, MemifSettings};
+use megapipe_link::{Link, LinkError, TxMetadata};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const SOCKET: &str = "MEGAPIPE_TEST_MEMIF_SOCKET";
 
-fn settings(socket: &str) -> Settings {
-    Settings { ring_size_log2: 7, ..Settings::new(socket, [2, 0, 0, 0, 0, 9]) }
+fn settings(socket: &str) -> MemifSettings {
+    MemifSettings { ring_size_log2: 7, ..MemifSettings::new(socket, [2, 0, 0, 0, 0, 9]) }
 }
 
 /// Not a test of its own: the other process, which echoes frames until its peer is gone.
@@ -39,7 +39,7 @@ fn echo_client() {
         let sent = link.tx_burst(128, &mut |room| {
             let frame = frames.pop_front()?;
             room[..frame.len()].copy_from_slice(&frame);
-            Some(Transmit { len: frame.len(), ..Transmit::default() })
+            Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
         });
         match sent {
             Ok(_) => {}
@@ -86,7 +86,7 @@ fn frames_pass_between_processes_and_back() {
             room[..len].fill(sent as u8);
             room[..4].copy_from_slice(&sent.to_be_bytes());
             sent += 1;
-            Some(Transmit { len, ..Transmit::default() })
+            Some(TxMetadata { len, ..TxMetadata::default() })
         });
         filled.expect("tx_burst");
         let lent = link.rx_burst(64, &mut |frame, _| {

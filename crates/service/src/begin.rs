@@ -9,7 +9,7 @@ use crate::server::Server;
 
 /// What holds of a connection from its first segment on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Begin {
+pub struct ConnectStart {
     /// Whether small segments go at once, if not as the configuration has it.
     pub nodelay: Option<bool>,
     /// The SYN may carry data ([`ConnOption::FastOpen`]).
@@ -25,7 +25,7 @@ impl<M: Memory> Server<M> {
         &mut self,
         now: Instant,
         (remote, local): (SocketAddr, Option<SocketAddr>),
-        begin: Begin,
+        begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
         let conn = self.connect(now, remote, local)?;
         let options = [

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use megapipe_link::{Caps, Medium};
+use megapipe_link::{Caps, LinkMedium};
 use megapipe_stack as stack;
 
 use crate::client_ports::client_ports;
@@ -109,8 +109,8 @@ impl ServerConfig {
         let routes = self.gateways.iter().map(|via| default_route(*via)).collect();
         Ok(stack::Config {
             medium: match caps.medium {
-                Medium::Ethernet => stack::Medium::Ethernet(caps.mac),
-                Medium::Ip => stack::Medium::Ip,
+                LinkMedium::Ethernet => stack::Medium::Ethernet(caps.mac),
+                LinkMedium::Ip => stack::Medium::Ip,
             },
             mtu,
             tx_frame_bytes: u32::try_from(caps.tx_frame_bytes).unwrap_or(u32::MAX),
@@ -212,7 +212,7 @@ mod tests {
     fn caps() -> Caps {
         Caps {
             driver: "pair",
-            medium: Medium::Ip,
+            medium: LinkMedium::Ip,
             mac: [0; 6],
             mtu: 1500,
             tx_frame_bytes: 1514,

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use megapipe_link::netlink::{Change, Fact, Neighbour, Netlink, Route, RouteKind};
+use megapipe_link::netlink::{Change, Fact, KernelRoute, Neighbour, Netlink, RouteKind};
 use megapipe_link::{LinkError, MacAddress, Ownership, OwnershipError, Transport};
 use megapipe_stack as stack;
 use stack::{Instant, Memory};
@@ -41,7 +41,7 @@ struct Picture {
     name: String,
     index: Option<u32>,
     addresses: Vec<(IpAddr, u8)>,
-    routes: Vec<Route>,
+    routes: Vec<KernelRoute>,
     /// Neighbours that changed, and where they are now.
     moved: VecDeque<(IpAddr, Option<MacAddress>)>,
     routes_changed: bool,
@@ -85,12 +85,12 @@ impl Picture {
         interface.is_some() && interface == self.index
     }
 
-    fn is_way(&self, route: &Route) -> bool {
+    fn is_way(&self, route: &KernelRoute) -> bool {
         let main = route.table == MAIN_TABLE && route.kind == RouteKind::Unicast;
         main && self.is_mine(route.interface) && !route.destination.is_multicast()
     }
 
-    fn forget_route(&mut self, gone: &Route) {
+    fn forget_route(&mut self, gone: &KernelRoute) {
         let before = self.routes.len();
         self.routes.retain(|route| {
             (route.destination, route.prefix_len, route.gateway, route.metric)
@@ -101,9 +101,9 @@ impl Picture {
 
     /// The best route to each destination, for the stack.
     fn stack_routes(&self) -> Vec<stack::Route> {
-        let mut best: Vec<&Route> = Vec::new();
+        let mut best: Vec<&KernelRoute> = Vec::new();
         for route in &self.routes {
-            let same = |it: &&Route| {
+            let same = |it: &&KernelRoute| {
                 (it.destination, it.prefix_len) == (route.destination, route.prefix_len)
             };
             match best.iter().position(same) {
@@ -112,7 +112,7 @@ impl Picture {
                 None => best.push(route),
             }
         }
-        let way = |route: &&Route| stack::Route {
+        let way = |route: &&KernelRoute| stack::Route {
             prefix: route.destination,
             prefix_bits: route.prefix_len,
             via: route.gateway,

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use megapipe_link::{Caps, Checksums, Counters, Link, LinkError, Ownership, Transport};
+use megapipe_link::{Caps, FrameCounters, Link, LinkError, Ownership, RxChecksum, Transport};
 use megapipe_stack as stack;
 
 use crate::limits::{RX_FRAMES_PER_POLL, TX_FRAMES_PER_POLL};
@@ -54,8 +54,8 @@ impl LinkServer {
         let frames = match &mut self.frames {
             Frames::Queue(link) => link.rx_burst(RX_FRAMES_PER_POLL, &mut |frame, received| {
                 let checksums = match received.checksums {
-                    Checksums::Unverified => stack::Checksums::Unverified,
-                    Checksums::Verified => stack::Checksums::Verified,
+                    RxChecksum::Unverified => stack::Checksums::Unverified,
+                    RxChecksum::Verified => stack::Checksums::Verified,
                 };
                 let segment_bytes = received.segment_bytes;
                 taker.on_frame(frame, stack::Received { checksums, segment_bytes });
@@ -91,7 +91,7 @@ impl LinkServer {
     ) -> Result<usize, LinkError> {
         let mut fill = |room: &mut [u8]| {
             let transmit = fill(room)?;
-            Some(megapipe_link::Transmit {
+            Some(megapipe_link::TxMetadata {
                 len: transmit.len,
                 checksum_start: transmit.checksum_start,
                 checksum_field: transmit.checksum_field,
@@ -185,7 +185,7 @@ impl LinkServer {
 
     /// What the link counted.
     #[must_use]
-    pub fn link_counters(&self) -> Counters {
+    pub fn link_counters(&self) -> FrameCounters {
         match &self.frames {
             Frames::Queue(link) => link.counters(),
             Frames::Shared(link) => link.counters(),

@@ -11,7 +11,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use megapipe_link::{Flow, LinkError, Transport};
+use megapipe_link::{FlowTuple, LinkError, Transport};
 use megapipe_stack::{Instant, Memory};
 
 use crate::host::Host;
@@ -33,8 +33,8 @@ pub enum NotShared {
 
 /// The flow between two addresses, seen from this host.
 #[must_use]
-pub const fn tcp_flow(local: SocketAddr, remote: SocketAddr) -> Flow {
-    Flow {
+pub const fn tcp_flow(local: SocketAddr, remote: SocketAddr) -> FlowTuple {
+    FlowTuple {
         transport: Transport::Tcp,
         local: local.ip(),
         local_port: local.port(),
@@ -69,7 +69,7 @@ impl<M: Memory> Server<M> {
     ///
     /// # Errors
     /// What the link says.
-    pub fn check_release(&self, flow: Flow) -> Result<(), LinkError> {
+    pub fn check_release(&self, flow: FlowTuple) -> Result<(), LinkError> {
         let Some(host) = &self.host else { return Ok(()) };
         host.check(&self.link, |ownership| ownership.release(flow))
     }
@@ -93,7 +93,7 @@ impl<M: Memory> Server<M> {
     ///
     /// # Errors
     /// What the link says; nothing has changed then.
-    pub fn release(&mut self, flow: Flow) -> Result<(), LinkError> {
+    pub fn release(&mut self, flow: FlowTuple) -> Result<(), LinkError> {
         let Some(host) = &mut self.host else { return Ok(()) };
         host.change(&mut self.link, |ownership| ownership.release(flow))
     }
@@ -102,7 +102,7 @@ impl<M: Memory> Server<M> {
     ///
     /// # Errors
     /// What the link says; nothing has changed then.
-    pub fn take(&mut self, flow: Flow) -> Result<(), LinkError> {
+    pub fn take(&mut self, flow: FlowTuple) -> Result<(), LinkError> {
         let local = SocketAddr::new(flow.local, flow.local_port);
         let remote = SocketAddr::new(flow.remote, flow.remote_port);
         if !self.link.arrives_here(local, remote) {
@@ -117,7 +117,7 @@ impl<M: Memory> Server<M> {
     ///
     /// # Errors
     /// What the link says; nothing has changed then.
-    pub fn forget(&mut self, flow: &Flow) -> Result<(), LinkError> {
+    pub fn forget(&mut self, flow: &FlowTuple) -> Result<(), LinkError> {
         let Some(host) = &mut self.host else { return Ok(()) };
         host.change(&mut self.link, |ownership| {
             ownership.forget(flow);

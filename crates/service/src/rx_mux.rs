@@ -36,7 +36,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use megapipe_link::{Caps, Link, LinkError, Medium, Ownership};
+use megapipe_link::{Caps, Link, LinkError, LinkMedium, Ownership};
 use megapipe_shm::limits::BELL_BYTES;
 use megapipe_shm::{BipError, DoorbellError, Region, RegionError, Ringer, Sleeper, doorbell};
 use megapipe_stack as stack;
@@ -48,8 +48,8 @@ use crate::limits::{
     HANDOVER_LASTS, SHARDS_MAX, STEERED_BYTES, STEERED_FRAMES_MAX, STEERED_MERGED_BYTES,
 };
 use crate::steering::{
-    self, Bindings, Classified, Destination, FlowKey, Fragments, Later, NOTHING, Note, PAST,
-    REFUSED, Steering, Table,
+    self, BindingTable, Bindings, Classified, Destination, Fragments, Later, NOTHING, Note, PAST,
+    REFUSED, Steering, SteeringKey,
 };
 
 pub use attachment::Attachment;
@@ -115,7 +115,7 @@ impl SteeringCounters {
 /// Takes frames: a shard's stack.
 pub trait FrameSink {
     /// The shard has this flow: as a connection, one that begins, or one that has just ended.
-    fn knows(&self, ends: &FlowKey) -> bool;
+    fn knows(&self, ends: &SteeringKey) -> bool;
     /// A frame for it.
     fn on_frame(&mut self, frame: &[u8], received: Received);
     /// A frame that no shard knows, and whose connection may be on its way from one to another: it
@@ -135,10 +135,10 @@ struct Feed {
 }
 
 /// A queue, and whom it feeds. Under its lock.
-struct Queue {
+struct MuxQueue {
     link: Box<dyn Link>,
     feeds: Box<[Feed]>,
-    table: Arc<Table>,
+    table: Arc<BindingTable>,
     /// By the table's rows: a connection has begun by it.
     used: Vec<bool>,
     /// By shard: it sleeps.
@@ -149,8 +149,8 @@ struct Queue {
 }
 
 /// What all shards of a network share.
-struct Shared {
-    queues: Box<[Mutex<Queue>]>,
+struct MuxShared {
+    queues: Box<[Mutex<MuxQueue>]>,
     /// By queue.
     visits: Box<[Visits]>,
     /// By shard: connections that others hand over to it.
@@ -161,7 +161,7 @@ struct Shared {
     medium: stack::Medium,
     steering: Steering,
     fragments: Mutex<Fragments>,
-    control: Mutex<Control>,
+    control: Mutex<MuxControl>,
     /// Set by the first shard to wake while all sleep, off while all sleep: wakes the others if
     /// that shard stays awake.
     alarm: OwnedFd,
@@ -172,9 +172,9 @@ struct Shared {
 #[repr(align(64))]
 struct Visits(AtomicU64);
 
-impl Shared {
+impl MuxShared {
     /// The shard has this flow, be it that another has just handed it over.
-    fn knows(&self, shard: u16, ends: &FlowKey, taker: &mut dyn FrameSink) -> bool {
+    fn knows(&self, shard: u16, ends: &SteeringKey, taker: &mut dyn FrameSink) -> bool {
         if taker.knows(ends) {
             return true;
         }
@@ -210,14 +210,14 @@ impl Shared {
         visits.store(visits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// How often that was. Relaxed: see [`Shared::visited`].
+    /// How often that was. Relaxed: see [`MuxShared::visited`].
     fn visits(&self, index: usize) -> u64 {
         self.visits[index].0.load(Ordering::Relaxed)
     }
 }
 
 /// What is changed by commands, not by frames.
-struct Control {
+struct MuxControl {
     bindings: Bindings,
     owned: Vec<Option<Ownership>>,
 }
@@ -264,7 +264,7 @@ pub fn switch(
     let merges = caps.tso;
     let area_bytes = if merges { STEERED_MERGED_BYTES } else { STEERED_BYTES };
     let frame_bytes = if merges { 1 << 17 } else { (caps.mtu + 64).next_multiple_of(64) };
-    let table = Arc::new(Table::new(shards));
+    let table = Arc::new(BindingTable::new(shards));
     let mut inboxes: Vec<Vec<Inbox>> = (0..shards).map(|_| Vec::new()).collect();
     let queue = |link| {
         let mut feeds = Vec::with_capacity(shards.into());
@@ -275,7 +275,7 @@ pub fn switch(
             feeds.push(Feed { frames: sender, bell: ringer });
             inboxes.push(Inbox { frames: receiver, bell: sleeper });
         }
-        Ok(Mutex::new(Queue {
+        Ok(Mutex::new(MuxQueue {
             link,
             feeds: feeds.into(),
             table: Arc::clone(&table),
@@ -286,14 +286,14 @@ pub fn switch(
         }))
     };
     let queues: Result<Box<[_]>, RxMuxError> = queues.into_iter().map(queue).collect();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(MuxShared {
         queues: queues?,
         visits: (0..queue_count).map(|_| Visits::default()).collect(),
         mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
         changed_at_ms: AtomicU64::new(0),
         medium: match caps.medium {
-            Medium::Ethernet => stack::Medium::Ethernet(caps.mac),
-            Medium::Ip => stack::Medium::Ip,
+            LinkMedium::Ethernet => stack::Medium::Ethernet(caps.mac),
+            LinkMedium::Ip => stack::Medium::Ip,
         },
         steering: match &caps.rss {
             Some(rss) => Steering::by_device(Arc::clone(rss), queue_count, shards),
@@ -301,7 +301,7 @@ pub fn switch(
         },
         caps,
         fragments: Mutex::new(Fragments::new()),
-        control: Mutex::new(Control {
+        control: Mutex::new(MuxControl {
             bindings: Bindings::new(shards),
             owned: vec![None; shards.into()],
         }),
@@ -311,12 +311,12 @@ pub fn switch(
     links.map(|(shard, inboxes)| ShardLink::new(&shared, shard, inboxes)).collect()
 }
 
-impl Queue {
+impl MuxQueue {
     /// Reads a burst: frames for `shard` go to `taker`, the others to their shards. How many frames
     /// were the taker's.
     fn run(
         &mut self,
-        shared: &Shared,
+        shared: &MuxShared,
         shard: u16,
         max: usize,
         taker: &mut dyn FrameSink,
@@ -334,7 +334,7 @@ impl Queue {
     /// The link, and what steers its frames.
     fn burst<'a>(
         &'a mut self,
-        (shared, shard): (&'a Shared, u16),
+        (shared, shard): (&'a MuxShared, u16),
         mine: &'a mut usize,
     ) -> (&'a mut dyn Link, Burst<'a>) {
         let Self { link, feeds, table, used, counters, .. } = self;
@@ -366,10 +366,10 @@ impl Queue {
 
 /// A burst that is being steered.
 struct Burst<'a> {
-    shared: &'a Shared,
+    shared: &'a MuxShared,
     shard: u16,
     feeds: &'a mut [Feed],
-    table: &'a Table,
+    table: &'a BindingTable,
     used: &'a mut [bool],
     counters: &'a mut SteeringCounters,
     mine: &'a mut usize,
@@ -510,11 +510,11 @@ fn send(
     }
 }
 
-fn stack_received(received: megapipe_link::Received) -> Received {
+fn stack_received(received: megapipe_link::RxMetadata) -> Received {
     Received {
         checksums: match received.checksums {
-            megapipe_link::Checksums::Unverified => stack::Checksums::Unverified,
-            megapipe_link::Checksums::Verified => stack::Checksums::Verified,
+            megapipe_link::RxChecksum::Unverified => stack::Checksums::Unverified,
+            megapipe_link::RxChecksum::Verified => stack::Checksums::Verified,
         },
         segment_bytes: received.segment_bytes,
     }

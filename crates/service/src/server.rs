@@ -35,8 +35,8 @@ use crate::host::Host;
 use crate::limits::{SHUTDOWN_POLLS_MAX, UNIT_WORK};
 use crate::link_server::{Frames, LinkServer};
 use crate::rx_mux::{Attachment, FrameSink};
-use crate::sharing::{Shared, Sharing};
-use crate::steering::FlowKey;
+use crate::sharing::{ShardBindings, Sharing};
+use crate::steering::SteeringKey;
 use crate::transport_server::TransportServer;
 
 /// What a poll did.
@@ -70,7 +70,7 @@ pub struct Server<M> {
     /// Where the link shares the host's address.
     pub(crate) host: Option<Host>,
     /// What it has bound, where other shards have the same addresses.
-    shared: Option<Shared>,
+    shared: Option<ShardBindings>,
     /// A connection that was taken out, on its way to another listener.
     taken_out: Option<(ConnId, Handover)>,
 }
@@ -84,7 +84,7 @@ struct Arriving<'a, M> {
 }
 
 impl<M: Memory> FrameSink for Arriving<'_, M> {
-    fn knows(&self, ends: &FlowKey) -> bool {
+    fn knows(&self, ends: &SteeringKey) -> bool {
         self.transport.stack().knows(ends.dst, ends.src)
     }
 
@@ -134,7 +134,7 @@ impl<M: Memory> Server<M> {
         let secret = config.secret.map_or_else(secret, Ok)?;
         let stack = config.stack(link.caps(), secret)?;
         let mut server = Self {
-            shared: link.attachment().map(Shared::new),
+            shared: link.attachment().map(ShardBindings::new),
             link,
             transport: TransportServer::new(stack, memory, now)?,
             manager: ConnectionManager::new(),

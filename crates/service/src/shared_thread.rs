@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_shm::limits::BELL_BYTES;
-use megapipe_shm::{Owned, Owner, Region, biased};
+use megapipe_shm::{BiasOwner, Owned, Region, biased};
 use megapipe_stack::{Event, Instant, Memory};
 
 use crate::config::ServerConfig;
@@ -96,7 +96,7 @@ pub enum Slept {
 pub struct SharedThread<M> {
     /// First, so that the thread has ended before its server is dropped.
     thread: ServerPeer,
-    shared: Owner<Shared<M>>,
+    shared: BiasOwner<Shared<M>>,
     /// The application's own descriptor was readable.
     is_readable: Arc<AtomicBool>,
     caps: Caps,

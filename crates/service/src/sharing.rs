@@ -36,14 +36,14 @@ impl Default for Sharing {
 }
 
 /// The bindings of one shard.
-pub(crate) struct Shared {
+pub(crate) struct ShardBindings {
     attachment: Attachment,
     /// By the stack's index.
     listeners: Vec<Option<SocketAddr>>,
     endpoints: Vec<Option<SocketAddr>>,
 }
 
-impl Shared {
+impl ShardBindings {
     pub(crate) const fn new(attachment: Attachment) -> Self {
         Self { attachment, listeners: Vec::new(), endpoints: Vec::new() }
     }

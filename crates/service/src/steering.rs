@@ -27,11 +27,11 @@ mod fast_parse;
 mod fragments;
 mod hash;
 
-pub use bindings::{BindingError, Bindings, Served, Table, Takes, Transport};
-pub use classify::{Classified, Datagram, read};
+pub use bindings::{BindingError, BindingTable, Bindings, Served, Takes, Transport};
+pub use classify::{Classified, FragmentedDatagram, read};
 pub use fast_parse::{FastParsed, fast_parse};
 pub use fragments::{Fragments, Later};
-pub use hash::{FlowHash, FlowKey};
+pub use hash::{FlowHash, SteeringKey};
 
 use std::sync::Arc;
 
@@ -92,13 +92,13 @@ impl Steering {
 
     /// Packets of a flow arrive at a queue that is open, as far as it is known where they arrive.
     #[must_use]
-    pub fn arrives(&self, transport: Transport, ends: &FlowKey) -> bool {
+    pub fn arrives(&self, transport: Transport, ends: &SteeringKey) -> bool {
         self.homes.arrives(transport, ends)
     }
 
     /// The shard of a flow's hash.
     #[inline]
-    pub(crate) fn home(&self, transport: Transport, ends: &FlowKey) -> u16 {
+    pub(crate) fn home(&self, transport: Transport, ends: &SteeringKey) -> u16 {
         self.homes.of(transport, ends, self.shards)
     }
 
@@ -111,7 +111,7 @@ impl Steering {
     /// The shard of a flow: that of its hash, unless its local port is bound elsewhere.
     #[must_use]
     #[inline]
-    pub fn shard_of(&self, table: &Table, transport: Transport, ends: &FlowKey) -> u16 {
+    pub fn shard_of(&self, table: &BindingTable, transport: Transport, ends: &SteeringKey) -> u16 {
         table.shard_of(transport, ends, self.home(transport, ends))
     }
 
@@ -119,7 +119,7 @@ impl Steering {
     /// shard.
     #[must_use]
     #[inline]
-    pub fn home_of_usual(&self, table: &Table, usual: FastParsed) -> Option<u16> {
+    pub fn home_of_usual(&self, table: &BindingTable, usual: FastParsed) -> Option<u16> {
         let has_rows = table.has_rows(usual.transport, usual.dst.port());
         (!has_rows).then(|| self.homes.of_usual(usual, self.shards))
     }
@@ -130,7 +130,7 @@ impl Steering {
     #[inline]
     pub fn destination(
         &self,
-        table: &Table,
+        table: &BindingTable,
         used: &mut [bool],
         reading: &Classified,
     ) -> (Destination, Note) {
@@ -157,8 +157,8 @@ impl Steering {
     #[must_use]
     pub fn former(
         &self,
-        table: &Table,
-        (transport, ends): (Transport, &FlowKey),
+        table: &BindingTable,
+        (transport, ends): (Transport, &SteeringKey),
         shard: u16,
         back: usize,
     ) -> Option<(u16, Note)> {
@@ -172,7 +172,7 @@ impl Steering {
 
 /// Where a row puts a packet of a home.
 fn by_row(
-    table: &Table,
+    table: &BindingTable,
     used: &mut [bool],
     (row, home, begins): (usize, u16, bool),
 ) -> (Destination, Note) {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use megapipe_link::{Medium, Pair, PairConfig, pair};
+use megapipe_link::{LinkMedium, Pair, PairConfig, pair};
 use megapipe_service::{AcceptorId, Frames, Server, ServerConfig, Sharing};
 use megapipe_stack::{ConnId, Event, HeapMemory, Instant};
 
@@ -176,7 +176,7 @@ struct Pace {
 /// Lets a crowd and who answers it take polls until all have been answered. At most
 /// `connecting_max` handshakes are under way at once.
 fn run(pace: Pace, connecting_max: usize) -> (Answering, Crowd) {
-    let config = PairConfig { medium: Medium::Ip, frames: 1_024, ..PairConfig::default() };
+    let config = PairConfig { medium: LinkMedium::Ip, frames: 1_024, ..PairConfig::default() };
     let (ours, theirs) = pair(&config).unwrap();
     let (mut answering, mut crowd) = (Answering::new(ours), Crowd::new(theirs, connecting_max));
     let mut now = Instant::ZERO;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use megapipe_link::rss::FieldsByKind;
 use megapipe_link::{
-    Caps, Counters, Link, LinkError, Medium, Pair, PairConfig, Received, Rss, Transmit, pair,
+    Caps, FrameCounters, Link, LinkError, LinkMedium, Pair, PairConfig, Rss, RxMetadata,
+    TxMetadata, pair,
 };
 use megapipe_service::steering::{self, Classified, Transport};
 use megapipe_service::{AcceptorId, Attachment, Frames, Server, ServerConfig, Sharing, switch};
@@ -48,7 +49,7 @@ impl Link for Queue {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         self.pair.rx_burst(max, each)
     }
@@ -56,7 +57,7 @@ impl Link for Queue {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         self.pair.tx_burst(max, fill)
     }
@@ -69,7 +70,7 @@ impl Link for Queue {
         self.pair.wait_fd()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.pair.counters()
     }
 }
@@ -91,7 +92,7 @@ impl Link for Wire {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         let mut count = 0;
         for queue in &mut self.queues {
@@ -103,7 +104,7 @@ impl Link for Wire {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         let mut count = 0;
         while count < max
@@ -137,7 +138,7 @@ impl Link for Wire {
         self.queues[0].wait_fd()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.queues[0].counters()
     }
 }
@@ -150,7 +151,7 @@ fn server(frames: Frames, addresses: &[IpAddr]) -> Server<HeapMemory> {
 
 /// The device's open queues, and the host at the wire's other end that listens.
 fn device(queues: u16, rss: &Arc<Rss>) -> (Vec<Box<dyn Link>>, Server<HeapMemory>) {
-    let config = PairConfig { medium: Medium::Ip, frames: 1_024, ..PairConfig::default() };
+    let config = PairConfig { medium: LinkMedium::Ip, frames: 1_024, ..PairConfig::default() };
     let (ours, theirs): (Vec<_>, Vec<_>) = (0..queues).map(|_| pair(&config).unwrap()).unzip();
     let queue = |pair: Pair| {
         let caps = Caps { rss: Some(Arc::clone(rss)), ..pair.caps().clone() };

@@ -52,7 +52,7 @@ struct Guarded<T> {
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 /// The end that comes often.
-pub struct Owner<T> {
+pub struct BiasOwner<T> {
     guarded: Arc<Guarded<T>>,
     barrier: Barrier,
     is_away: bool,
@@ -94,7 +94,7 @@ pub struct Revoked<'a, T> {
 }
 
 /// The two ends of a lock around `value`.
-pub fn biased<T: Send>(value: T) -> (Owner<T>, Revoker<T>) {
+pub fn biased<T: Send>(value: T) -> (BiasOwner<T>, Revoker<T>) {
     // Each process says once that it will want such barriers; again does no harm.
     let barrier = match membarrier(MembarrierCommand::RegisterPrivateExpedited) {
         Ok(()) => Barrier::Revokers,
@@ -103,13 +103,13 @@ pub fn biased<T: Send>(value: T) -> (Owner<T>, Revoker<T>) {
     ends(value, barrier)
 }
 
-fn ends<T: Send>(value: T, barrier: Barrier) -> (Owner<T>, Revoker<T>) {
+fn ends<T: Send>(value: T, barrier: Barrier) -> (BiasOwner<T>, Revoker<T>) {
     let guarded = Arc::new(Guarded { bias: BiasedLock::new(), value: UnsafeCell::new(value) });
     let revoker = Revoker { guarded: Arc::clone(&guarded), barrier };
-    (Owner { guarded, barrier, is_away: false }, revoker)
+    (BiasOwner { guarded, barrier, is_away: false }, revoker)
 }
 
-impl<T> Owner<T> {
+impl<T> BiasOwner<T> {
     /// Goes to the value; waits while the revoker is there.
     #[inline]
     pub fn enter(&mut self) -> Owned<'_, T> {

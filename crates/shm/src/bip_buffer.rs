@@ -76,13 +76,13 @@ impl From<OutOfRegion> for BipError {
 /// A string's place and tag in 64 bits: its length, the line that it begins at, and what the sender
 /// says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct StringPlace {
     line: usize,
     len: usize,
     tag: u32,
 }
 
-impl Place {
+impl StringPlace {
     #[inline]
     const fn pack(self) -> u64 {
         self.len as u64
@@ -251,7 +251,7 @@ impl BipProducer {
         // SAFETY: the lines that the string takes were clear: in the area, and the sender's (the
         // module's invariant), which is this; nothing refers to them.
         unsafe { copy_in(string, self.area.line(line)) };
-        let put = self.records.put(&Place { line, len: string.len(), tag }.pack());
+        let put = self.records.put(&StringPlace { line, len: string.len(), tag }.pack());
         debug_assert!(put.is_ok(), "`clear` says that there is one");
         Ok(true)
     }
@@ -262,7 +262,7 @@ impl BipProducer {
         // Should the ring be broken, nothing fits any more.
         self.space.clear = 0;
         let room = self.records.reserve(self.entries)?;
-        let oldest = self.records.oldest().map(|word| Place::unpack(word).line);
+        let oldest = self.records.oldest().map(|word| StringPlace::unpack(word).line);
         self.space.clear(oldest, lines, room);
         if lines > self.space.clear {
             return Ok(false);
@@ -310,7 +310,7 @@ impl BipConsumer {
                 if let Some(next) = places.get(index + LOOK_AHEAD) {
                     self.expect(*next);
                 }
-                let Place { line, len, tag } = Place::unpack(*place);
+                let StringPlace { line, len, tag } = StringPlace::unpack(*place);
                 // SAFETY: the sender wrote the record, and nothing else can (the module's first
                 // invariant): it names bytes of the area that it has filled. They were committed,
                 // and are released below, after the slice's last use, because `each` cannot keep
@@ -335,7 +335,7 @@ impl BipConsumer {
     /// They lie in the other core's cache, and come while the strings before are read.
     #[inline]
     fn expect(&self, place: u64) {
-        let Place { line, len, .. } = Place::unpack(place);
+        let StringPlace { line, len, .. } = StringPlace::unpack(place);
         self.area.expect(line, len, bytes::expect_line);
     }
 }

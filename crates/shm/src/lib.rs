@@ -8,7 +8,7 @@
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
 //! | [`Producer`], [`Consumer`] | the ends of a ring of records in a region |
 //! | [`BipProducer`], [`BipConsumer`] | the ends of a bip buffer: strings of bytes |
-//! | [`Owner`], [`Revoker`] | the ends of a lock that is cheap for one of two threads |
+//! | [`BiasOwner`], [`Revoker`] | the ends of a lock that is cheap for one of two threads |
 //! | [`ThreadBinding`] | the thread that changes data without locked instructions |
 //! | [`Sleeper`], [`Ringer`] | the ends of a doorbell, for when one of them has nothing to do |
 //! | [`record`] | what those records say, checked once at the border |
@@ -58,7 +58,7 @@ mod wakeup;
 #[cfg(not(loom))]
 pub use area::{BufferArea, PoolError, PoolLayout};
 #[cfg(not(loom))]
-pub use biased_cell::{Owned, Owner, Revoked, Revoker, biased};
+pub use biased_cell::{BiasOwner, Owned, Revoked, Revoker, biased};
 #[cfg(not(loom))]
 pub use bip_buffer::{BipConsumer, BipError, BipProducer, bip};
 pub use bytes::Plain;
@@ -72,7 +72,7 @@ pub use region::{
     Backing, OutOfRegion, Region, RegionError, RegionParts, TransparentRefusal, seal_region,
 };
 #[cfg(not(loom))]
-pub use ring::{Consumer, Full, Producer, RingError, ring, ring_bytes};
+pub use ring::{Consumer, Producer, RingError, RingFull, ring, ring_bytes};
 #[cfg(not(loom))]
 pub use signals::without_signals;
 pub use thread_binding::ThreadBinding;

@@ -130,7 +130,7 @@ pub enum RecordFault {
 /// A body with two addresses, each of which may be missing.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Pair {
+struct AddressPairRecord {
     local_family: u16,
     local_port: u16,
     remote_family: u16,
@@ -169,7 +169,7 @@ struct Letter {
 // fields), 64 bytes, aligned to 8.
 unsafe impl Plain for Record {}
 // SAFETY: as above; 40 bytes, aligned to 2.
-unsafe impl Plain for Pair {}
+unsafe impl Plain for AddressPairRecord {}
 // SAFETY: as above; 40 bytes, aligned to 4.
 unsafe impl Plain for Transfer {}
 // SAFETY: as above; 40 bytes, aligned to 4.
@@ -181,10 +181,17 @@ const _: () = assert!(offset_of!(Record, count) == 4 && offset_of!(Record, cooki
 const _: () = assert!(offset_of!(Record, id) == 16 && size_of::<Id>() == 8);
 const _: () = assert!(offset_of!(Id, index) == 0 && offset_of!(Id, generation) == 4);
 const _: () = assert!(offset_of!(Record, body) == 24 && size_of::<Body>() == 40);
-const _: () = assert!(size_of::<Pair>() == 40 && offset_of!(Pair, local_family) == 0);
-const _: () = assert!(offset_of!(Pair, local_port) == 2 && offset_of!(Pair, remote_family) == 4);
-const _: () = assert!(offset_of!(Pair, remote_port) == 6);
-const _: () = assert!(offset_of!(Pair, local) == 8 && offset_of!(Pair, remote) == 24);
+const _: () = assert!(
+    size_of::<AddressPairRecord>() == 40 && offset_of!(AddressPairRecord, local_family) == 0
+);
+const _: () = assert!(
+    offset_of!(AddressPairRecord, local_port) == 2
+        && offset_of!(AddressPairRecord, remote_family) == 4
+);
+const _: () = assert!(offset_of!(AddressPairRecord, remote_port) == 6);
+const _: () = assert!(
+    offset_of!(AddressPairRecord, local) == 8 && offset_of!(AddressPairRecord, remote) == 24
+);
 const _: () = assert!(size_of::<Transfer>() == 40 && offset_of!(Transfer, offset) == 4);
 const _: () = assert!(offset_of!(Transfer, len) == 8 && offset_of!(Transfer, family) == 12);
 const _: () = assert!(offset_of!(Transfer, port) == 14 && offset_of!(Transfer, address) == 16);
@@ -218,7 +225,7 @@ impl Record {
         Self { count, ..self }
     }
 
-    fn with_pair(self, pair: &Pair) -> Self {
+    fn with_pair(self, pair: &AddressPairRecord) -> Self {
         Self { body: cast(pair), ..self }
     }
 
@@ -235,7 +242,7 @@ impl Record {
         cast(&self.body)
     }
 
-    fn pair(&self) -> Pair {
+    fn pair(&self) -> AddressPairRecord {
         cast(&self.body)
     }
 
@@ -308,7 +315,7 @@ fn ip_of(family: u16, octets: [u8; 16]) -> Result<IpAddr, RecordFault> {
     }
 }
 
-impl Pair {
+impl AddressPairRecord {
     fn with_local(self, local: SocketAddr) -> Self {
         let (local_family, local_port) = (family_of(local.ip()), local.port());
         Self { local_family, local_port, local: octets(local.ip()), ..self }

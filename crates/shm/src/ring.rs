@@ -60,11 +60,11 @@ pub enum RingError {
 /// The ring is full, as far as is known: [`Producer::reserve`] says whether it still is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the ring is full")]
-pub struct Full;
+pub struct RingFull;
 
 /// The memory of a ring: a part of a region that holds it.
 #[derive(Debug)]
-struct Place<T> {
+struct RingPlace<T> {
     /// Keeps the memory mapped.
     part: Arc<Part>,
     head: NonNull<AtomicU32>,
@@ -76,9 +76,9 @@ struct Place<T> {
 
 // SAFETY: the pointers are into the part, which is `Send + Sync` and kept by the value; records
 // are `Send` (`Plain`), and are moved as words.
-unsafe impl<T> Send for Place<T> {}
+unsafe impl<T> Send for RingPlace<T> {}
 
-impl<T: Plain> Place<T> {
+impl<T: Plain> RingPlace<T> {
     const FITS: () = assert!(size_of::<T>() <= limits::RECORD_BYTES_MAX, "a record is too large");
 
     fn new(parts: &mut RegionParts, entries: u32) -> Result<Self, RingError> {
@@ -148,14 +148,14 @@ impl<T: Plain> Place<T> {
 /// The end that puts records in, one of a ring. For one thread at a time.
 #[derive(Debug)]
 pub struct Producer<T: Plain> {
-    place: Place<T>,
+    place: RingPlace<T>,
     cursor: ProducerCursor,
 }
 
 /// The end that takes records out, one of a ring. For one thread at a time.
 #[derive(Debug)]
 pub struct Consumer<T: Plain> {
-    place: Place<T>,
+    place: RingPlace<T>,
     cursor: ConsumerCursor,
 }
 
@@ -168,7 +168,7 @@ pub fn ring<T: Plain>(
     parts: &mut RegionParts,
     entries: u32,
 ) -> Result<(Producer<T>, Consumer<T>), RingError> {
-    let place = Place::new(parts, entries)?;
+    let place = RingPlace::new(parts, entries)?;
     let consumer = Consumer::at(place.other(), entries);
     Ok((Producer::at(place, entries), consumer))
 }
@@ -180,10 +180,10 @@ impl<T: Plain> Producer<T> {
     /// # Errors
     /// [`RingError`]; nothing was taken of the region.
     pub fn new(parts: &mut RegionParts, entries: u32) -> Result<Self, RingError> {
-        Ok(Self::at(Place::new(parts, entries)?, entries))
+        Ok(Self::at(RingPlace::new(parts, entries)?, entries))
     }
 
-    const fn at(place: Place<T>, entries: u32) -> Self {
+    const fn at(place: RingPlace<T>, entries: u32) -> Self {
         Self { place, cursor: ProducerCursor::new(entries) }
     }
 
@@ -200,10 +200,10 @@ impl<T: Plain> Producer<T> {
     /// Puts a record into the next slot. The consumer sees it after [`Producer::commit`].
     ///
     /// # Errors
-    /// [`Full`]: nothing was put.
+    /// [`RingFull`]: nothing was put.
     #[inline]
-    pub fn put(&mut self, record: &T) -> Result<(), Full> {
-        let slot = self.cursor.stage().ok_or(Full)?;
+    pub fn put(&mut self, record: &T) -> Result<(), RingFull> {
+        let slot = self.cursor.stage().ok_or(RingFull)?;
         self.place.store(slot, record);
         Ok(())
     }
@@ -254,10 +254,10 @@ impl<T: Plain> Consumer<T> {
     /// # Errors
     /// [`RingError`]; nothing was taken of the region.
     pub fn new(parts: &mut RegionParts, entries: u32) -> Result<Self, RingError> {
-        Ok(Self::at(Place::new(parts, entries)?, entries))
+        Ok(Self::at(RingPlace::new(parts, entries)?, entries))
     }
 
-    const fn at(place: Place<T>, entries: u32) -> Self {
+    const fn at(place: RingPlace<T>, entries: u32) -> Self {
         Self { place, cursor: ConsumerCursor::new(entries) }
     }
 

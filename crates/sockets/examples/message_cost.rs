@@ -42,7 +42,7 @@ fn config(link: Box<dyn Link>, last: u8) -> Outcome<megapipe::Config> {
 }
 
 /// A server that echoes.
-trait Server {
+trait EchoServer {
     /// All that it does until nothing is left to do.
     fn turn(&mut self) -> Outcome<()>;
 }
@@ -60,7 +60,7 @@ impl OnChannel {
     }
 }
 
-impl Server for OnChannel {
+impl EchoServer for OnChannel {
     fn turn(&mut self) -> Outcome<()> {
         while let Some(done) = self.0.dispatch(Some(Duration::ZERO))? {
             match done.event {
@@ -133,7 +133,7 @@ impl OnSockets {
     }
 }
 
-impl Server for OnSockets {
+impl EchoServer for OnSockets {
     fn turn(&mut self) -> Outcome<()> {
         loop {
             let mut events = std::mem::take(&mut self.events);
@@ -157,17 +157,17 @@ impl Server for OnSockets {
 
 /// What is counted.
 #[inline(never)]
-fn measured_turn(server: &mut dyn Server) -> Outcome<()> {
+fn measured_turn(server: &mut dyn EchoServer) -> Outcome<()> {
     server.turn()
 }
 
 /// The client: how many requests were answered.
-struct Client {
+struct EchoClient {
     channel: Channel,
     done: u32,
 }
 
-impl Client {
+impl EchoClient {
     fn ask(&mut self, handle: Handle) -> Outcome<()> {
         self.channel.write_quiet(handle, REQUEST)?;
         Ok(self.channel.read(handle, READ_BYTES)?)
@@ -196,13 +196,13 @@ fn main() -> Outcome<()> {
     let connections: u32 = arguments.next().map_or(Ok(32), |count| count.parse())?;
     let (here, there) = pair(&PairConfig::default())?;
     let here = config(Box::new(here), 1)?;
-    let mut server: Box<dyn Server> = match &*way {
+    let mut server: Box<dyn EchoServer> = match &*way {
         "sockets" => Box::new(OnSockets::new(here, false)?),
         "drain" => Box::new(OnSockets::new(here, true)?),
         "channel" => Box::new(OnChannel::new(here)?),
         other => return Err(format!("{other:?} is not sockets, drain or channel").into()),
     };
-    let mut client = Client { channel: Channel::create(config(Box::new(there), 2)?)?, done: 0 };
+    let mut client = EchoClient { channel: Channel::create(config(Box::new(there), 2)?)?, done: 0 };
     let address: Address = "10.0.0.1:80".parse()?;
     for _ in 0..connections {
         client.channel.connect(&address, &ConnectOptions::default(), 0)?;

@@ -46,8 +46,8 @@ pub enum Driving {
     /// The threads that wait, one of them at a time.
     #[default]
     Callers,
-    /// Another thread, by [`SharedContext::poll_channel`] or [`SharedContext::drive`]: calls that wait only
-    /// sleep. With a clock that is set by hand it has to be this.
+    /// Another thread, by [`SharedContext::poll_channel`] or [`SharedContext::drive`]: calls that
+    /// wait only sleep. With a clock that is set by hand it has to be this.
     Outside,
 }
 
@@ -254,8 +254,9 @@ impl SharedContext {
         self.turn_all(self.lock()).map(|(_, until)| until)
     }
 
-    /// As [`SharedContext::poll_channel`], after waiting for something to do, at most `timeout`: for a
-    /// thread that does nothing else. On a clock that is set by hand it does not wait for time.
+    /// As [`SharedContext::poll_channel`], after waiting for something to do, at most `timeout`:
+    /// for a thread that does nothing else. On a clock that is set by hand it does not wait for
+    /// time.
     ///
     /// # Errors
     /// [`Error::NetworkDown`]: the link is gone.

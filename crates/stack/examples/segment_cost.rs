@@ -65,7 +65,7 @@ impl Memory for Outside<'_> {
     }
 }
 
-struct Host {
+struct SegmentHost {
     stack: Stack,
     memory: Buffers,
 }
@@ -95,12 +95,12 @@ impl HeaderLayout {
         SocketAddr::new(self.address(2), 80)
     }
 
-    fn hosts(self) -> (Host, Host) {
-        (Host::new(self, 1), Host::new(self, 2))
+    fn hosts(self) -> (SegmentHost, SegmentHost) {
+        (SegmentHost::new(self, 1), SegmentHost::new(self, 2))
     }
 }
 
-impl Host {
+impl SegmentHost {
     fn new(layout: HeaderLayout, last: u8) -> Self {
         let mut config = Config::single(Ipv4Addr::LOCALHOST, 24, [last; 32]);
         config.addresses = vec![(layout.address(last), 24)];
@@ -111,7 +111,7 @@ impl Host {
 }
 
 /// All frames of `from` go to `to`.
-fn carry(now: Instant, from: &mut Host, to: &mut Host) {
+fn carry(now: Instant, from: &mut SegmentHost, to: &mut SegmentHost) {
     let mut frame = [0; 2048];
     while let Some(sent) = from.stack.poll_transmit(now, &mut frame, &mut from.memory) {
         to.stack.on_frame(now, &frame[..sent.len], Received::default(), &mut to.memory);
@@ -120,8 +120,8 @@ fn carry(now: Instant, from: &mut Host, to: &mut Host) {
 
 /// The part that is counted: one frame in, its event out.
 #[inline(never)]
-fn measured(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
-    let Host { stack, memory } = host;
+fn measured(host: &mut SegmentHost, now: Instant, frame: &[u8]) -> Option<Event> {
+    let SegmentHost { stack, memory } = host;
     stack.on_frame(now, frame, Received::default(), &mut Outside(memory));
     stack.poll_event()
 }
@@ -129,19 +129,19 @@ fn measured(host: &mut Host, now: Instant, frame: &[u8]) -> Option<Event> {
 /// The part that is counted of an answer: a command, and its frame; how long that is.
 #[inline(never)]
 fn measured_answer(
-    host: &mut Host,
+    host: &mut SegmentHost,
     now: Instant,
     (conn, chunk): (ConnId, Chunk),
     frame: &mut [u8],
 ) -> usize {
-    let Host { stack, memory } = host;
+    let SegmentHost { stack, memory } = host;
     stack.send(now, conn, chunk, &mut Outside(memory)).expect("send");
     stack.poll_transmit(now, frame, &mut Outside(memory)).expect("a frame").len
 }
 
 fn establish(
-    client: &mut Host,
-    server: &mut Host,
+    client: &mut SegmentHost,
+    server: &mut SegmentHost,
     now: Instant,
     local: SocketAddr,
 ) -> (ConnId, ConnId) {
@@ -162,7 +162,7 @@ fn establish(
 
 /// What a server does about a connection.
 #[derive(Clone, Copy)]
-enum Service {
+enum ServedRequest {
     /// Echoes one chunk, and closes.
     Echo,
     /// Resets it at once.
@@ -172,15 +172,22 @@ enum Service {
 /// The part that is counted for a whole connection: a turn of the server. Frames in, events and
 /// what the server does about them, frames out.
 #[inline(never)]
-fn measured_turn(host: &mut Host, now: Instant, wire: &mut Wire, service: Service) {
+fn measured_turn(
+    host: &mut SegmentHost,
+    now: Instant,
+    wire: &mut MeasuredWire,
+    service: ServedRequest,
+) {
     for frame in wire.to_server.frames() {
         host.stack.on_frame(now, frame, Received::default(), &mut host.memory);
     }
     while let Some(event) = host.stack.poll_event() {
         match event {
             Event::Incoming { conn, .. } => match service {
-                Service::Echo => host.stack.receive(now, conn).expect("receive"),
-                Service::Reset => host.stack.abort(now, conn, &mut host.memory).expect("abort"),
+                ServedRequest::Echo => host.stack.receive(now, conn).expect("receive"),
+                ServedRequest::Reset => {
+                    host.stack.abort(now, conn, &mut host.memory).expect("abort")
+                }
             },
             // The chunk is sent back as it came, and the connection closed.
             Event::Received { conn, chunk } => {
@@ -195,26 +202,26 @@ fn measured_turn(host: &mut Host, now: Instant, wire: &mut Wire, service: Servic
 
 /// Frames between the two.
 #[derive(Default)]
-struct Wire {
-    to_server: Burst,
-    to_client: Burst,
+struct MeasuredWire {
+    to_server: FrameBurst,
+    to_client: FrameBurst,
 }
 
 /// Frames that go one way, in memory that is there before.
-struct Burst {
+struct FrameBurst {
     frames: Box<[([u8; 2048], usize); 8]>,
     count: usize,
 }
 
-impl Default for Burst {
+impl Default for FrameBurst {
     fn default() -> Self {
         Self { frames: Box::new([([0; 2048], 0); 8]), count: 0 }
     }
 }
 
-impl Burst {
+impl FrameBurst {
     /// All that `host` wants to send.
-    fn fill(&mut self, now: Instant, host: &mut Host) {
+    fn fill(&mut self, now: Instant, host: &mut SegmentHost) {
         self.count = 0;
         for (frame, len) in self.frames.iter_mut() {
             let Some(sent) = host.stack.poll_transmit(now, frame, &mut host.memory) else { return };
@@ -231,11 +238,11 @@ impl Burst {
 
 /// One connection to `remote`, from SYN to the end.
 fn connection(
-    (client, server): (&mut Host, &mut Host),
+    (client, server): (&mut SegmentHost, &mut SegmentHost),
     remote: SocketAddr,
     now: &mut Instant,
-    wire: &mut Wire,
-    service: Service,
+    wire: &mut MeasuredWire,
+    service: ServedRequest,
 ) {
     let pool = (PoolId(0), &mut client.memory);
     let conn = client.stack.connect(*now, remote, None, pool).expect("connect");
@@ -268,13 +275,13 @@ fn connection(
     }
 }
 
-fn connections(service: Service) {
+fn connections(service: ServedRequest) {
     let mut now = Instant::from_millis(1);
     let layout = HeaderLayout::from_arguments();
     let ((mut client, mut server), local) = (layout.hosts(), layout.server());
     let listener = server.stack.listen(local, 16, PoolId(0)).expect("listen");
     server.stack.accept(listener, u32::MAX).expect("accept");
-    let mut wire = Wire::default();
+    let mut wire = MeasuredWire::default();
     for _ in 0..SEGMENTS {
         connection((&mut client, &mut server), local, &mut now, &mut wire, service);
     }
@@ -282,8 +289,8 @@ fn connections(service: Service) {
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
-        Some("connections") => connections(Service::Echo),
-        Some("resets") => connections(Service::Reset),
+        Some("connections") => connections(ServedRequest::Echo),
+        Some("resets") => connections(ServedRequest::Reset),
         Some("data") => data(),
         Some("acks") => acks(),
         Some("answers") => answers(),
@@ -296,8 +303,8 @@ fn main() {
 /// Both hosts and their connection.
 struct Scene {
     now: Instant,
-    client: Host,
-    server: Host,
+    client: SegmentHost,
+    server: SegmentHost,
     there: ConnId,
     here: ConnId,
 }

@@ -25,12 +25,12 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const BUF_BYTES: usize = 1 << 16;
 
 /// Buffers as plain as can be: what they cost is not the question here.
-struct Buffers {
+struct SendBuffers {
     bytes: Vec<u8>,
     free: Vec<u32>,
 }
 
-impl Buffers {
+impl SendBuffers {
     fn new(count: u32) -> Self {
         Self { bytes: vec![0; count as usize * BUF_BYTES], free: (0..count).collect() }
     }
@@ -42,7 +42,7 @@ impl Buffers {
     }
 }
 
-impl Memory for Buffers {
+impl Memory for SendBuffers {
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
         self.free.pop().map(BufId)
     }
@@ -68,12 +68,12 @@ impl Memory for Buffers {
     }
 }
 
-struct Host {
+struct SendingHost {
     stack: Stack,
-    memory: Buffers,
+    memory: SendBuffers,
 }
 
-impl Host {
+impl SendingHost {
     /// On Ethernet, next to `peer`.
     fn on_ethernet(ip: Ipv4Addr, peer: Ipv4Addr) -> Self {
         let mac = |ip: Ipv4Addr| [2, 0, 0, 0, 0, ip.octets()[3]];
@@ -82,21 +82,21 @@ impl Host {
         config.external_neighbours = true;
         let now = Instant::from_millis(1);
         let stack = Stack::new(config, now).expect("a good configuration");
-        let mut host = Self { stack, memory: Buffers::new(256) };
+        let mut host = Self { stack, memory: SendBuffers::new(256) };
         host.stack.set_neighbour(now, peer.into(), mac(peer), &mut host.memory);
         host
     }
 }
 
 /// All frames of `from` go to `to`.
-fn carry(now: Instant, from: &mut Host, to: &mut Host) {
+fn carry(now: Instant, from: &mut SendingHost, to: &mut SendingHost) {
     let mut frame = [0; 2048];
     while let Some(sent) = from.stack.poll_transmit(now, &mut frame, &mut from.memory) {
         to.stack.on_frame(now, &frame[..sent.len], Received::default(), &mut to.memory);
     }
 }
 
-fn establish(client: &mut Host, server: &mut Host, now: Instant) -> (ConnId, ConnId) {
+fn establish(client: &mut SendingHost, server: &mut SendingHost, now: Instant) -> (ConnId, ConnId) {
     let local = SocketAddr::new(SERVER.into(), 80);
     let listener = server.stack.listen(local, 16, PoolId(0)).expect("listen");
     server.stack.accept(listener, 1).expect("accept");
@@ -115,19 +115,24 @@ fn establish(client: &mut Host, server: &mut Host, now: Instant) -> (ConnId, Con
 
 /// The part that is counted of what leaves: a command, and the frames that it makes.
 #[inline(never)]
-fn measured_send(host: &mut Host, now: Instant, what: (ConnId, Chunk), wire: &mut Frames) {
+fn measured_send(
+    host: &mut SendingHost,
+    now: Instant,
+    what: (ConnId, Chunk),
+    wire: &mut SentFrames,
+) {
     host.stack.send(now, what.0, what.1, &mut host.memory).expect("send");
     transmit(host, now, wire);
 }
 
 /// The same without a command.
 #[inline(never)]
-fn measured_transmit(host: &mut Host, now: Instant, wire: &mut Frames) {
+fn measured_transmit(host: &mut SendingHost, now: Instant, wire: &mut SentFrames) {
     transmit(host, now, wire);
 }
 
 /// Not counted by itself: what is counted must not call what is counted.
-fn transmit(host: &mut Host, now: Instant, wire: &mut Frames) {
+fn transmit(host: &mut SendingHost, now: Instant, wire: &mut SentFrames) {
     loop {
         let frame = &mut wire.frames[wire.len];
         let Some(sent) = host.stack.poll_transmit(now, &mut frame.0, &mut host.memory) else {
@@ -139,17 +144,17 @@ fn transmit(host: &mut Host, now: Instant, wire: &mut Frames) {
 }
 
 /// Frames of one turn.
-struct Frames {
+struct SentFrames {
     frames: Vec<([u8; 2048], usize)>,
     len: usize,
 }
 
-impl Frames {
+impl SentFrames {
     fn new() -> Self {
         Self { frames: vec![([0; 2048], 0); 256], len: 0 }
     }
 
-    fn reach(&mut self, host: &mut Host, now: Instant) {
+    fn reach(&mut self, host: &mut SendingHost, now: Instant) {
         for (frame, len) in &self.frames[..self.len] {
             host.stack.on_frame(now, &frame[..*len], Received::default(), &mut host.memory);
         }
@@ -157,7 +162,7 @@ impl Frames {
     }
 }
 
-fn take(host: &mut Host, now: Instant) {
+fn take(host: &mut SendingHost, now: Instant) {
     while let Some(event) = host.stack.poll_event() {
         if let Event::Received { conn, chunk } = event {
             host.memory.free(chunk.buf);
@@ -170,12 +175,12 @@ fn take(host: &mut Host, now: Instant) {
 fn responses(len: usize) {
     let client_ip = Ipv4Addr::new(10, 0, 0, 1);
     let mut now = Instant::from_millis(1);
-    let mut client = Host::on_ethernet(client_ip, SERVER);
-    let mut server = Host::on_ethernet(SERVER, client_ip);
+    let mut client = SendingHost::on_ethernet(client_ip, SERVER);
+    let mut server = SendingHost::on_ethernet(SERVER, client_ip);
     let (there, here) = establish(&mut client, &mut server, now);
     client.stack.receive(now, there).expect("receive");
     server.stack.receive(now, here).expect("receive");
-    let mut wire = Frames::new();
+    let mut wire = SentFrames::new();
     for _ in 0..SEGMENTS {
         now += Duration::from_micros(50);
         let chunk = client.memory.chunk_of(&[7; 64]).expect("a buffer");
@@ -194,11 +199,11 @@ fn responses(len: usize) {
 fn bulk() {
     let client_ip = Ipv4Addr::new(10, 0, 0, 1);
     let mut now = Instant::from_millis(1);
-    let mut client = Host::on_ethernet(client_ip, SERVER);
-    let mut server = Host::on_ethernet(SERVER, client_ip);
+    let mut client = SendingHost::on_ethernet(client_ip, SERVER);
+    let mut server = SendingHost::on_ethernet(SERVER, client_ip);
     let (there, here) = establish(&mut client, &mut server, now);
     client.stack.receive(now, there).expect("receive");
-    let mut wire = Frames::new();
+    let mut wire = SentFrames::new();
     let mut segments = 0;
     while segments < 4 * SEGMENTS {
         now += Duration::from_micros(50);

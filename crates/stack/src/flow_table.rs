@@ -25,10 +25,10 @@ pub(crate) struct Flow {
 
 /// The table holds as many entries as it was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct TableFull;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Slot {
+struct FlowSlot {
     hash: u32,
     /// The connection's index plus one; 0: empty.
     index: u32,
@@ -37,7 +37,7 @@ struct Slot {
 /// The flow table of one shard.
 #[derive(Debug)]
 pub(crate) struct FlowTable {
-    slots: Vec<Slot>,
+    slots: Vec<FlowSlot>,
     mask: usize,
     len: u32,
     len_max: u32,
@@ -49,7 +49,7 @@ impl FlowTable {
     pub(crate) fn new(entries: u32, key: &[u8; 16]) -> Self {
         let slots = (entries as usize * 4 / 3 + 2).next_power_of_two();
         Self {
-            slots: alloc::vec![Slot::default(); slots],
+            slots: alloc::vec![FlowSlot::default(); slots],
             mask: slots - 1,
             len: 0,
             len_max: entries,
@@ -92,16 +92,16 @@ impl FlowTable {
     }
 
     /// Adds an entry; the caller knows that the flow is not there.
-    pub(crate) fn insert(&mut self, hash: u32, index: u32) -> Result<(), Full> {
+    pub(crate) fn insert(&mut self, hash: u32, index: u32) -> Result<(), TableFull> {
         if self.len == self.len_max {
-            return Err(Full);
+            return Err(TableFull);
         }
         self.len += 1;
         let mut place = hash as usize & self.mask;
         while self.slots[place].index != 0 {
             place = (place + 1) & self.mask;
         }
-        self.slots[place] = Slot { hash, index: index + 1 };
+        self.slots[place] = FlowSlot { hash, index: index + 1 };
         Ok(())
     }
 
@@ -141,16 +141,16 @@ impl FlowTable {
                 hole = place;
             }
         }
-        self.slots[hole] = Slot::default();
+        self.slots[hole] = FlowSlot::default();
     }
 
     /// Most bytes for each flow, in a full table: a third more slots than flows, and as many again
     /// where that is just over a power of two.
-    pub(crate) const FLOW_BYTES_MAX: usize = (2 * size_of::<Slot>() * 4).div_ceil(3);
+    pub(crate) const FLOW_BYTES_MAX: usize = (2 * size_of::<FlowSlot>() * 4).div_ceil(3);
 
     /// Bytes of the table. Flows lie anywhere in it, so that soon all of it is touched.
     pub(crate) const fn memory_bytes(&self) -> usize {
-        self.slots.len() * size_of::<Slot>()
+        self.slots.len() * size_of::<FlowSlot>()
     }
 
     /// How many flows there are.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use megapipe::Clock;
-use megapipe_link::{Caps, Counters, Link, LinkError, Medium, Received, Transmit};
+use megapipe_link::{Caps, FrameCounters, Link, LinkError, LinkMedium, RxMetadata, TxMetadata};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::limits::PACKETS_MAX;
@@ -29,7 +29,7 @@ struct Packets {
     /// Each with the payload of its segments, where it is a train of them.
     to_stack: VecDeque<(Vec<u8>, u16)>,
     from_stack: VecDeque<StackSent>,
-    counters: Counters,
+    counters: FrameCounters,
 }
 
 /// The stack's end.
@@ -53,7 +53,7 @@ impl StackWire {
         let packets = Arc::new(Mutex::new(Packets::default()));
         let caps = Caps {
             driver: "script",
-            medium: Medium::Ip,
+            medium: LinkMedium::Ip,
             mac: [0; 6],
             mtu: mtu.into(),
             tx_frame_bytes: mtu.into(),
@@ -106,7 +106,7 @@ impl Link for StackWire {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         let mut packets = lock(&self.packets);
         let count = packets.to_stack.len().min(max);
@@ -117,7 +117,7 @@ impl Link for StackWire {
         // Frames are taken without holding the lock.
         drop(packets);
         for (packet, segment_bytes) in &burst {
-            each(packet, Received { segment_bytes: *segment_bytes, ..Received::default() });
+            each(packet, RxMetadata { segment_bytes: *segment_bytes, ..RxMetadata::default() });
         }
         Ok(count)
     }
@@ -125,7 +125,7 @@ impl Link for StackWire {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         let at = self.clock.elapsed();
         let mut count = 0;
@@ -134,7 +134,7 @@ impl Link for StackWire {
                 lock(&self.packets).counters.tx_full += 1;
                 break;
             }
-            let Some(Transmit { len, .. }) = fill(&mut self.room) else { break };
+            let Some(TxMetadata { len, .. }) = fill(&mut self.room) else { break };
             let bytes = self.room[..len].to_vec();
             let mut packets = lock(&self.packets);
             packets.counters.tx_frames += 1;
@@ -158,7 +158,7 @@ impl Link for StackWire {
         Ok(!lock(&self.packets).to_stack.is_empty())
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         lock(&self.packets).counters
     }
 }
@@ -172,7 +172,7 @@ mod tests {
         let sent = wire.tx_burst(8, &mut |room| {
             let bytes = left.take()?;
             room[..bytes.len()].copy_from_slice(bytes);
-            Some(Transmit { len: bytes.len(), ..Transmit::default() })
+            Some(TxMetadata { len: bytes.len(), ..TxMetadata::default() })
         });
         sent.expect("it never fails")
     }

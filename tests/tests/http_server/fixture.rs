@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use megapipe::{Address, Channel, Config, DriverChoice};
 use megapipe_apps::http::{self, HttpArgs};
-use megapipe_apps::serve::{DriverName, Running, ServeArgs, Tally};
+use megapipe_apps::serve::{DriverName, Running, ServeArgs, ServerTally};
 
 /// When the files were last changed: Sunday, 9 September 2001.
 pub(crate) const MODIFIED_S: u64 = 1_000_000_000;
@@ -146,13 +146,13 @@ impl Server {
         client.response()
     }
 
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> ServerTally {
         let tallies = self.running.as_ref().unwrap().tallies();
-        tallies.into_iter().fold(Tally::default(), Tally::plus)
+        tallies.into_iter().fold(ServerTally::default(), ServerTally::plus)
     }
 
     /// Waits until the server's books satisfy `enough`.
-    pub(crate) fn wait_until(&self, what: &str, enough: impl Fn(Tally) -> bool) {
+    pub(crate) fn wait_until(&self, what: &str, enough: impl Fn(ServerTally) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !enough(self.tally()) {
             assert!(Instant::now() < deadline, "{what}: {:?}", self.tally());
@@ -160,7 +160,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn stop(&mut self) -> Tally {
+    pub(crate) fn stop(&mut self) -> ServerTally {
         self.running.take().unwrap().stop().unwrap()
     }
 }

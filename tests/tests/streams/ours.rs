@@ -150,7 +150,7 @@ impl Ours {
         let Self { stack, memory, link, .. } = self;
         let sent = link.tx_burst(BURST, &mut |room| {
             let Transmit { len, .. } = stack.poll_transmit(now, room, memory)?;
-            Some(megapipe_link::Transmit { len, ..megapipe_link::Transmit::default() })
+            Some(megapipe_link::TxMetadata { len, ..megapipe_link::TxMetadata::default() })
         });
         let sent = sent.expect("the pair's other end lives");
         Ok(received + sent > 0 || is_eventful)

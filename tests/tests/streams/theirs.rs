@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use megapipe_link::{Link, Pair, Transmit};
+use megapipe_link::{Link, Pair, TxMetadata};
 use megapipe_stack::Instant;
 use megapipe_tests::transfer::Pattern;
 use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
@@ -51,7 +51,7 @@ impl TxToken for Slot<'_> {
                 return None;
             }
             room[..len].copy_from_slice(&frame);
-            Some(Transmit { len, ..Transmit::default() })
+            Some(TxMetadata { len, ..TxMetadata::default() })
         });
         self.0.moved += sent.expect("our end lives") as u64;
         answer

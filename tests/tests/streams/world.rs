@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use megapipe_link::{Fault, Medium, PairConfig, pair};
+use megapipe_link::{Fault, LinkMedium, PairConfig, pair};
 use megapipe_stack::{CloseReason, ConnectError, Instant};
 
 use crate::ours::Ours;
@@ -121,7 +121,7 @@ impl Outcome {
 
 /// Runs a world to its end.
 pub(crate) fn run(scenario: &Scenario) -> Result<Outcome, Failure> {
-    let medium = if scenario.is_ethernet { Medium::Ethernet } else { Medium::Ip };
+    let medium = if scenario.is_ethernet { LinkMedium::Ethernet } else { LinkMedium::Ip };
     let mtu = scenario.mtu.into();
     let config = PairConfig { medium, mtu, macs: [OUR_MAC, THEIR_MAC], ..PairConfig::default() };
     let (near, far) = pair(&config).expect("memory");

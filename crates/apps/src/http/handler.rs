@@ -21,7 +21,7 @@ use super::response::{self, ALLOWED, Multipart, PreparedFile, ResponseHead};
 use super::settings::HttpSettings;
 use super::status::HttpStatus;
 use super::stream::{BodyPart, BodyStream};
-use crate::serve::Tally;
+use crate::serve::ServerTally;
 
 /// What an input may use and leave behind.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct InputContext<'t, S: DocumentRoot> {
     pub(crate) settings: &'t HttpSettings,
     pub(crate) document_root: &'t mut S,
     pub(crate) out: &'t mut HttpOutbox,
-    pub(crate) tally: &'t mut Tally,
+    pub(crate) tally: &'t mut ServerTally,
     /// The file that the connection has begun to stream.
     pub(crate) opened: Option<S::File>,
 }

@@ -25,7 +25,9 @@ use super::handler::InputContext;
 use super::limits::{READ_BYTES, SWEEP_MS};
 use super::outbox::{HttpOutbox, OutboxPiece};
 use super::settings::HttpSettings;
-use crate::serve::{FRAME_COOKIES, Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
+use crate::serve::{
+    FRAME_COOKIES, ServeError, ServerListeners, ServerShard, ServerTally, ShardSetup, Ticks,
+};
 
 /// Distinguishes a file's cookie from its connection's.
 const FILE_COOKIE: u64 = 1 << 62;
@@ -36,7 +38,7 @@ const _: () = assert!(FILE_COOKIE < FRAME_COOKIES);
 #[derive(Debug)]
 pub(super) struct HttpShard {
     peers: Slab<HttpPeer>,
-    listeners: Listeners,
+    listeners: ServerListeners,
     read_len: usize,
     draining: bool,
     swept_ms: u64,
@@ -50,7 +52,7 @@ struct HttpShared {
     settings: HttpSettings,
     files: ServedFiles,
     out: HttpOutbox,
-    tally: Tally,
+    tally: ServerTally,
 }
 
 #[derive(Debug)]
@@ -82,7 +84,7 @@ impl HttpShard {
             settings,
             files,
             out: HttpOutbox::new(seed),
-            tally: Tally::default(),
+            tally: ServerTally::default(),
         };
         Ok(Self {
             peers: Slab::new(),
@@ -306,7 +308,7 @@ impl HttpPeer {
     }
 }
 
-impl Shard for HttpShard {
+impl ServerShard for HttpShard {
     fn on_completion(&mut self, channel: &mut Channel, done: Completion, now: Ticks) {
         self.shared.now.ms = now.as_millis();
         let key = (done.cookie & !FILE_COOKIE) as usize;
@@ -354,9 +356,9 @@ impl Shard for HttpShard {
         self.peers.is_empty()
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> ServerTally {
         let (status_4xx, status_5xx) = self.shared.out.errors();
-        Tally { status_4xx, status_5xx, ..self.shared.tally }
+        ServerTally { status_4xx, status_5xx, ..self.shared.tally }
     }
 }
 

@@ -29,14 +29,14 @@ use std::sync::Arc;
 
 pub use args::{KvArgs, MemoryError, MemorySize};
 
-use crate::serve::{Running, ServeArgs, ServeError, Server, ShardSetup};
+use crate::serve::{Running, ServeArgs, ServeError, ServerProperties, ShardSetup};
 use numbers::{Constants, ServerNumbers};
 use server::{KvShard, KvShared};
-use store::{Store, StoreError};
+use store::{KvStore, StoreError};
 use timeouts::Timeouts;
 
 /// What the frame has to know about this server.
-pub const SERVER: Server = Server {
+pub const SERVER: ServerProperties = ServerProperties {
     name: "kv",
     listen_default: "127.0.0.1:11211",
     files_per_connection: 0,
@@ -90,7 +90,7 @@ fn factory(
 {
     let constants = constants(&args.serve, args.idle_timeout)?;
     let shared = KvShared {
-        store: Arc::new(Store::new(args.memory.0)?),
+        store: Arc::new(KvStore::new(args.memory.0)?),
         numbers: Arc::new(ServerNumbers::new(constants)),
         timeouts: Timeouts {
             idle_ms: u64::from(args.idle_timeout) * 1_000,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::connection::{ServerSnapshot, ServerView};
-use crate::serve::Tally;
+use crate::serve::ServerTally;
 
 /// What does not change while the server runs.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl ServerNumbers {
     }
 
     /// Makes a channel's numbers visible. Only that channel calls this.
-    pub(super) fn publish(&self, channel: usize, tally: &Tally, idle_kicks: u64) {
+    pub(super) fn publish(&self, channel: usize, tally: &ServerTally, idle_kicks: u64) {
         let Some(row) = self.rows.get(channel) else { return };
         // Relaxed, here and below: numbers for people, and nothing is ordered by them.
         row.accepted.store(tally.accepted, Ordering::Relaxed);
@@ -129,12 +129,12 @@ mod tests {
             idle_timeout_s: 0,
             channels: 2,
         });
-        let tally = |accepted, closed, bytes_in| Tally {
+        let tally = |accepted, closed, bytes_in| ServerTally {
             accepted,
             closed,
             bytes_in,
             bytes_out: 7,
-            ..Tally::default()
+            ..ServerTally::default()
         };
         numbers.publish(0, &tally(5, 2, 100), 1);
         numbers.publish(1, &tally(4, 4, 10), 2);

@@ -29,9 +29,9 @@ use slab::Slab;
 use super::connection::{KvConnection, KvContext, NextStep, ResponseBuffer};
 use super::limits::{OUTPUT_BYTES_MAX, RESPONSE_BYTES, SWEEP_MS};
 use super::numbers::ServerNumbers;
-use super::store::Store;
+use super::store::KvStore;
 use super::timeouts::{AwaitedInput, Stopwatch, Timeouts};
-use crate::serve::{Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
+use crate::serve::{ServeError, ServerListeners, ServerShard, ServerTally, ShardSetup, Ticks};
 
 impl ResponseBuffer for WriteBuf {
     fn extend_from_slice(&mut self, bytes: &[u8]) {
@@ -46,7 +46,7 @@ impl ResponseBuffer for WriteBuf {
 /// What all channels of one server share.
 #[derive(Clone)]
 pub(super) struct KvShared {
-    pub(super) store: Arc<Store>,
+    pub(super) store: Arc<KvStore>,
     pub(super) numbers: Arc<ServerNumbers>,
     pub(super) timeouts: Timeouts,
 }
@@ -95,10 +95,10 @@ pub(super) struct KvShard {
     shared: KvShared,
     index: usize,
     read_len: usize,
-    listeners: Listeners,
+    listeners: ServerListeners,
     peers: Slab<KvPeer>,
     draining: bool,
-    tally: Tally,
+    tally: ServerTally,
     idle_kicks: u64,
     clock: UnixClock,
     /// Unix seconds as of the last tick.
@@ -119,7 +119,7 @@ impl KvShard {
             listeners,
             peers: Slab::new(),
             draining: false,
-            tally: Tally::default(),
+            tally: ServerTally::default(),
             idle_kicks: 0,
             now_s: clock.unix_s(now),
             clock,
@@ -333,7 +333,7 @@ impl KvShard {
     }
 }
 
-impl Shard for KvShard {
+impl ServerShard for KvShard {
     fn on_completion(&mut self, channel: &mut Channel, done: Completion, now: Ticks) {
         let key = done.cookie as usize;
         match done.event {
@@ -375,7 +375,7 @@ impl Shard for KvShard {
         self.peers.is_empty()
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> ServerTally {
         self.tally
     }
 }

@@ -156,14 +156,14 @@ pub fn echoes(bytes: &[u8], defaults: Lengths) -> Echoes {
 
 /// What a server owes for one request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct RpcReply {
     prefix: [u8; PREFIX_LEN],
     prefix_len: u32,
     /// The response's length in bytes, prefix included.
     pub response_len: u32,
 }
 
-impl Reply {
+impl RpcReply {
     /// The bytes that the response begins with.
     #[must_use]
     pub fn prefix(&self) -> &[u8] {
@@ -262,7 +262,7 @@ impl Framer {
         &mut self,
         bytes: &mut &[u8],
         defaults: Lengths,
-    ) -> Result<Option<Reply>, LengthError> {
+    ) -> Result<Option<RpcReply>, LengthError> {
         if (self.have as usize) < HEADER_LEN {
             self.take(bytes, HEADER_LEN);
             if (self.have as usize) < HEADER_LEN {
@@ -277,7 +277,7 @@ impl Framer {
         }
         self.have = 0;
         let Lengths { request, response } = self.lengths;
-        Ok(Some(Reply {
+        Ok(Some(RpcReply {
             prefix: self.prefix,
             prefix_len: request.min(response).min(PREFIX_LEN as u32),
             response_len: response,

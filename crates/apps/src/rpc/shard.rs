@@ -24,10 +24,10 @@ use megapipe::{
 };
 use slab::Slab;
 
-use super::protocol::{Framer, Lengths, Reply, echoes};
+use super::protocol::{Framer, Lengths, RpcReply, echoes};
 use super::timeouts::{AwaitedStep, Overdue, WaitClock};
 use crate::limits::rpc::{COPY_LEN_MAX, GATHER_LEN, SWEEP_MS, UNSENT_BYTES_MAX};
-use crate::serve::{Listeners, ServeError, Shard, ShardSetup, Tally, Ticks};
+use crate::serve::{ServeError, ServerListeners, ServerShard, ServerTally, ShardSetup, Ticks};
 
 /// How far a connection is on its way to the end.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -116,13 +116,13 @@ pub(super) struct RpcShard {
     lengths: Lengths,
     stall_ms: u32,
     read_len: usize,
-    listeners: Listeners,
+    listeners: ServerListeners,
     peers: Slab<RpcPeer>,
     /// The beginnings of requests that came in parts.
     begun: Slab<Framer>,
     draining: bool,
     swept: Ticks,
-    tally: Tally,
+    tally: ServerTally,
 }
 
 impl RpcShard {
@@ -143,7 +143,7 @@ impl RpcShard {
             begun: Slab::new(),
             draining: false,
             swept: now,
-            tally: Tally::default(),
+            tally: ServerTally::default(),
         })
     }
 
@@ -247,7 +247,7 @@ impl RpcShard {
         let begun = peer.begun.take().map(place_of);
         let mut framer = begun.and_then(|at| self.begun.try_remove(at)).unwrap_or_default();
         let mut rest = &*data;
-        let mut outbox = Outbox { gathered: None, submitted: 0 };
+        let mut outbox = ReplyOutbox { gathered: None, submitted: 0 };
         while !rest.is_empty() {
             let sent = match framer.next(&mut rest, self.lengths) {
                 Ok(None) => break,
@@ -394,7 +394,7 @@ impl RpcShard {
     }
 }
 
-impl Shard for RpcShard {
+impl ServerShard for RpcShard {
     #[inline(always)]
     fn on_read(
         &mut self,
@@ -451,7 +451,7 @@ impl Shard for RpcShard {
         self.peers.is_empty()
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> ServerTally {
         self.tally
     }
 }
@@ -473,17 +473,17 @@ const fn place_of(begun: NonZeroU32) -> usize {
 }
 
 /// The responses to what came in one read: short ones gathered into one write.
-struct Outbox {
+struct ReplyOutbox {
     gathered: Option<WriteBuf>,
     submitted: usize,
 }
 
-impl Outbox {
+impl ReplyOutbox {
     fn reply(
         &mut self,
         channel: &mut Channel,
         peer: &mut RpcPeer,
-        reply: &Reply,
+        reply: &RpcReply,
     ) -> Result<(), SubmitError> {
         let len = reply.response_len as usize;
         let buffer = self.gathered.get_or_insert_with(|| channel.alloc(GATHER_LEN));

@@ -26,14 +26,15 @@ use megapipe_sockets::{
 };
 use slab::Slab;
 
-use super::protocol::{Framer, Lengths, Reply, echoes};
+use super::protocol::{Framer, Lengths, RpcReply, echoes};
 use super::timeouts::{AwaitedStep, Overdue, WaitClock};
 use crate::limits::rpc::{EVENTS, PIECES, SWEEP_MS};
 use crate::limits::{QUIET_TICKS, REST_TICK, TICK};
 use crate::serve::{
-    ChannelReady, Endpoint, Phase, ReadySender, ServeError, ServerControl, ShardPlan, driver_of,
+    ChannelReady, ReadySender, ServeError, ServerControl, ServerEndpoint, ServerPhase, ShardPlan,
+    driver_of,
 };
-use crate::serve::{FRAME_COOKIES, Tally, Ticks};
+use crate::serve::{FRAME_COOKIES, ServerTally, Ticks};
 
 /// What a connection is watched for, always.
 const EDGES: Events = Events::IN.union(Events::RDHUP).union(Events::EDGE);
@@ -45,7 +46,7 @@ const DESCRIPTORS_BESIDE: u32 = 4;
 /// A response, or what is left of it.
 #[derive(Debug)]
 struct Owed {
-    reply: Reply,
+    reply: RpcReply,
     sent_bytes: usize,
 }
 
@@ -146,7 +147,7 @@ struct Interruptible {
     context: Context,
     control: Arc<ServerControl>,
     /// The phase that the loop knows of.
-    phase: Phase,
+    phase: ServerPhase,
 }
 
 impl CallRunner for Interruptible {
@@ -183,7 +184,7 @@ struct SocketShard {
     now: Ticks,
     swept: Ticks,
     draining: bool,
-    tally: Tally,
+    tally: ServerTally,
 }
 
 /// The whole life of one thread: sockets, listeners, serving, draining.
@@ -227,7 +228,7 @@ impl SocketShard {
         let (driver, why) = driver_of(report);
         let waker = context.waker();
         let control = Arc::clone(&plan.control);
-        let mut sockets = Interruptible { context, control, phase: Phase::Serve };
+        let mut sockets = Interruptible { context, control, phase: ServerPhase::Serve };
         let broken = |source| ServeError::Sockets { index, source };
         let epoll = sockets.epoll_create1(OpenFlags::CLOEXEC).map_err(broken)?;
         let mut shard = Self {
@@ -243,7 +244,7 @@ impl SocketShard {
             now: Ticks::now(),
             swept: Ticks::now(),
             draining: false,
-            tally: Tally::default(),
+            tally: ServerTally::default(),
         };
         let addresses: Result<Vec<Address>, ServeError> = plan
             .endpoints
@@ -253,7 +254,11 @@ impl SocketShard {
         Ok((shard, ChannelReady { waker, addresses: addresses?, driver, why }))
     }
 
-    fn listen(&mut self, endpoint: &Endpoint, backlog: u32) -> Result<SocketAddr, ServeError> {
+    fn listen(
+        &mut self,
+        endpoint: &ServerEndpoint,
+        backlog: u32,
+    ) -> Result<SocketAddr, ServeError> {
         let address = endpoint.address();
         let failed = |source: Error| ServeError::Bind {
             address: address.clone(),
@@ -315,13 +320,13 @@ impl SocketShard {
             }
             self.sockets.phase = plan.control.phase();
             match self.sockets.phase {
-                Phase::Serve => {}
-                Phase::Drain if deadline.is_none() => {
+                ServerPhase::Serve => {}
+                ServerPhase::Drain if deadline.is_none() => {
                     deadline = Some(now.after(plan.drain));
                     self.drain();
                 }
-                Phase::Drain => {}
-                Phase::Stop => return Ok(()),
+                ServerPhase::Drain => {}
+                ServerPhase::Stop => return Ok(()),
             }
             if deadline.is_some_and(|deadline| self.is_drained() || now >= deadline) {
                 // What was closed last leaves with this.
@@ -543,7 +548,7 @@ fn answer(
     peer: &mut SocketPeer,
     mut data: &[u8],
     lengths: Lengths,
-    tally: &mut Tally,
+    tally: &mut ServerTally,
 ) -> Result<(), Ended> {
     tally.bytes_in += data.len() as u64;
     if peer.framer.at_boundary() {

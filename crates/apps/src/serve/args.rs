@@ -10,7 +10,7 @@ use megapipe::limits::{
 };
 use megapipe::{Address, Backend, Config, DriverChoice};
 
-use super::Server;
+use super::ServerProperties;
 use super::error::ServeError;
 use super::layout::CpuList;
 use crate::backend::{BackendArgs, BackendName};
@@ -183,7 +183,7 @@ impl ServeArgs {
     }
 
     /// Addresses to listen on: those of the options, or the server's default.
-    pub(crate) fn addresses(&self, server: Server) -> Vec<Address> {
+    pub(crate) fn addresses(&self, server: ServerProperties) -> Vec<Address> {
         if !self.listen.is_empty() {
             return self.listen.clone();
         }

@@ -27,7 +27,7 @@ pub const FRAME_COOKIES: u64 = 1 << 63;
 
 /// Where a server listens, before its channels exist.
 #[derive(Debug)]
-pub(crate) enum Endpoint {
+pub(crate) enum ServerEndpoint {
     /// Every channel makes its own socket on this address.
     Partitioned(Address),
     /// All channels share this socket.
@@ -39,7 +39,7 @@ pub(crate) enum Endpoint {
     },
 }
 
-impl Endpoint {
+impl ServerEndpoint {
     /// Decides between the cases above, and binds what is shared.
     pub(crate) fn new(address: Address, partition: bool, backlog: u32) -> Result<Self, ServeError> {
         let shared = match &address {
@@ -145,11 +145,12 @@ fn bind_unix(unix: &UnixAddress, backlog: u32) -> io::Result<BoundListener> {
 /// The listeners of one channel, and how many connections each may still bring.
 ///
 /// A shard owns this, starts it, and reports each connection's start and end:
-/// [`Listeners::start`] once, [`Listeners::on_accept`] or [`Listeners::on_accept_error`] for each
-/// `Accept` completion, [`Listeners::on_close`] for each connection that is unregistered,
-/// [`Listeners::on_tick`] on each tick, [`Listeners::close`] to drain.
+/// [`ServerListeners::start`] once, [`ServerListeners::on_accept`] or
+/// [`ServerListeners::on_accept_error`] for each `Accept` completion, [`ServerListeners::on_close`]
+/// for each connection that is unregistered, [`ServerListeners::on_tick`] on each tick,
+/// [`ServerListeners::close`] to drain.
 #[derive(Debug)]
-pub struct Listeners {
+pub struct ServerListeners {
     listeners: Vec<ChannelListener>,
     accept: Option<Accept>,
 }
@@ -160,7 +161,7 @@ struct ChannelListener {
     books: Admission,
 }
 
-impl Listeners {
+impl ServerListeners {
     /// `limit` connections, divided among the listeners with `handles`.
     pub(crate) fn new(handles: Vec<Handle>, limit: u32) -> Self {
         let share = (limit / u32::try_from(handles.len()).unwrap_or(u32::MAX).max(1)).max(1);

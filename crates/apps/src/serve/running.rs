@@ -20,11 +20,11 @@ use super::args::ServeArgs;
 use super::descriptors::Budget;
 use super::error::ServeError;
 use super::layout::{self, CpuList};
-use super::listening::Endpoint;
-use super::shard_loop::{self, ChannelReady, Phase, ReadySender, ServerControl, ShardPlan};
+use super::listening::ServerEndpoint;
+use super::shard_loop::{self, ChannelReady, ReadySender, ServerControl, ServerPhase, ShardPlan};
 use super::signals::Notices;
-use super::stats::{self, Columns, Published, Tally};
-use super::{Server, Shard, ShardSetup};
+use super::stats::{self, Columns, Published, ServerTally};
+use super::{ServerProperties, ServerShard, ShardSetup};
 use crate::backend::PlacementName;
 use crate::limits;
 use crate::result_file;
@@ -41,7 +41,7 @@ pub struct Running {
     published: Vec<Arc<Published>>,
     wakers: Vec<Waker>,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
-    endpoints: Vec<Arc<Endpoint>>,
+    endpoints: Vec<Arc<ServerEndpoint>>,
     pub(crate) notices: Notices,
     /// What `--ready-fd` names.
     pub(crate) ready_file: Option<File>,
@@ -54,9 +54,13 @@ pub struct Running {
 /// # Errors
 /// Whatever keeps a channel from being created, from listening, or its shard from being made;
 /// then nothing is left running.
-pub fn start<S, F>(args: &ServeArgs, server: Server, factory: F) -> Result<Running, ServeError>
+pub fn start<S, F>(
+    args: &ServeArgs,
+    server: ServerProperties,
+    factory: F,
+) -> Result<Running, ServeError>
 where
-    S: Shard + 'static,
+    S: ServerShard + 'static,
     F: Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync + 'static,
 {
     start_threads(args, server, move |plan: &ShardPlan, ready: &ReadySender| {
@@ -71,7 +75,7 @@ where
 /// As [`start`].
 pub(crate) fn start_threads<L>(
     args: &ServeArgs,
-    server: Server,
+    server: ServerProperties,
     life: L,
 ) -> Result<Running, ServeError>
 where
@@ -92,7 +96,7 @@ where
     let budget = Budget::new(descriptor_limit(), open_descriptors(), count, addresses.len());
     let endpoints: Result<Vec<_>, _> = addresses
         .into_iter()
-        .map(|address| Endpoint::new(address, !args.no_partition, args.backlog).map(Arc::new))
+        .map(|address| ServerEndpoint::new(address, !args.no_partition, args.backlog).map(Arc::new))
         .collect();
     let backend = args.backend.open(args.connections_of_each(count), count)?;
     let endpoints = endpoints?;
@@ -167,7 +171,7 @@ impl Running {
 
     /// What each channel has done, as of its last tick.
     #[must_use]
-    pub fn tallies(&self) -> Vec<Tally> {
+    pub fn tallies(&self) -> Vec<ServerTally> {
         self.published.iter().map(|published| published.load()).collect()
     }
 
@@ -175,14 +179,14 @@ impl Running {
     ///
     /// # Errors
     /// The first error of a channel, or that its thread panicked.
-    pub fn stop(mut self) -> Result<Tally, ServeError> {
-        self.begin(Phase::Drain);
+    pub fn stop(mut self) -> Result<ServerTally, ServeError> {
+        self.begin(ServerPhase::Drain);
         self.join()?;
         Ok(stats::sum(&self.tallies()))
     }
 
     /// Goes on to `phase` and returns at once.
-    pub(crate) fn begin(&self, phase: Phase) {
+    pub(crate) fn begin(&self, phase: ServerPhase) {
         self.control.advance(phase);
         self.wakers.iter().for_each(Waker::wake);
     }
@@ -190,8 +194,8 @@ impl Running {
     /// The first signal drains, the second stops.
     pub(crate) fn on_signal(&self) {
         match self.control.phase() {
-            Phase::Serve => self.begin(Phase::Drain),
-            Phase::Drain | Phase::Stop => self.begin(Phase::Stop),
+            ServerPhase::Serve => self.begin(ServerPhase::Drain),
+            ServerPhase::Drain | ServerPhase::Stop => self.begin(ServerPhase::Stop),
         }
     }
 
@@ -208,7 +212,7 @@ impl Running {
 
     fn spawn<L>(
         &mut self,
-        server: Server,
+        server: ServerProperties,
         plan: ShardPlan,
         life: Arc<L>,
     ) -> Result<Receiver<Result<ChannelReady, ServeError>>, ServeError>
@@ -244,8 +248,8 @@ impl Running {
         self.wakers.push(ready.waker);
         if index == 0 {
             for (endpoint, address) in self.endpoints.iter_mut().zip(&ready.addresses) {
-                if matches!(**endpoint, Endpoint::Partitioned(_)) {
-                    *endpoint = Arc::new(Endpoint::Partitioned(address.clone()));
+                if matches!(**endpoint, ServerEndpoint::Partitioned(_)) {
+                    *endpoint = Arc::new(ServerEndpoint::Partitioned(address.clone()));
                 }
             }
             self.addresses = ready.addresses;
@@ -258,7 +262,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.begin(Phase::Stop);
+        self.begin(ServerPhase::Stop);
         // An error here has no one to go to; `stop` is how to learn it.
         let _ = self.join();
     }

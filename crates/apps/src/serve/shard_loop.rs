@@ -16,10 +16,10 @@ use megapipe::{
 
 use super::descriptors::{Budget, of_each_connection};
 use super::error::ServeError;
-use super::listening::{Endpoint, FRAME_COOKIES, Listeners};
+use super::listening::{FRAME_COOKIES, ServerEndpoint, ServerListeners};
 use super::pulse::Pulse;
 use super::stats::Published;
-use super::{Shard, ShardSetup, Ticks};
+use super::{ServerShard, ShardSetup, Ticks};
 use crate::limits;
 use crate::memory::require;
 
@@ -28,7 +28,7 @@ const TICK_COOKIE: u64 = u64::MAX;
 
 /// How far a server is on its way to the end; only ever increases.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub(crate) enum ServerPhase {
     /// Serving.
     Serve = 0,
     /// No new connections; those that are open are brought to a clean end.
@@ -43,18 +43,18 @@ pub(crate) struct ServerControl(AtomicU8);
 
 impl ServerControl {
     /// Goes on to `phase`. The caller wakes the channels afterwards.
-    pub(crate) fn advance(&self, phase: Phase) {
+    pub(crate) fn advance(&self, phase: ServerPhase) {
         // Relaxed: the value is all that is passed on; the wake-up that follows it goes through
         // the kernel, which orders the two.
         self.0.fetch_max(phase as u8, Ordering::Relaxed);
     }
 
     /// The current phase.
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> ServerPhase {
         match self.0.load(Ordering::Relaxed) {
-            0 => Phase::Serve,
-            1 => Phase::Drain,
-            _ => Phase::Stop,
+            0 => ServerPhase::Serve,
+            1 => ServerPhase::Drain,
+            _ => ServerPhase::Stop,
         }
     }
 }
@@ -71,7 +71,7 @@ pub(crate) struct ShardPlan {
     pub(crate) files_per_connection: u32,
     pub(crate) budget: Budget,
     pub(crate) drain: Duration,
-    pub(crate) endpoints: Vec<Arc<Endpoint>>,
+    pub(crate) endpoints: Vec<Arc<ServerEndpoint>>,
     pub(crate) control: Arc<ServerControl>,
     pub(crate) published: Arc<Published>,
 }
@@ -96,7 +96,7 @@ pub(crate) fn driver_of(report: &DriverReport) -> (String, String) {
 pub(crate) type ReadySender = Sender<Result<ChannelReady, ServeError>>;
 
 /// The whole life of one channel: create, listen, serve, drain.
-pub(crate) fn run<S: Shard>(
+pub(crate) fn run<S: ServerShard>(
     plan: &ShardPlan,
     factory: &(dyn Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync),
     ready: &ReadySender,
@@ -117,7 +117,7 @@ pub(crate) fn run<S: Shard>(
     served.map_err(|source| ServeError::Dispatch { index: plan.index, source })
 }
 
-fn set_up<S: Shard>(
+fn set_up<S: ServerShard>(
     plan: &ShardPlan,
     factory: &(dyn Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync),
 ) -> Result<(Channel, S, Pulse, ChannelReady), ServeError> {
@@ -132,10 +132,10 @@ fn set_up<S: Shard>(
     for (endpoint, cookie) in plan.endpoints.iter().zip(FRAME_COOKIES..) {
         let handle = endpoint.listen(&mut channel, plan.mask, plan.backlog, cookie)?;
         let address = match &**endpoint {
-            Endpoint::Partitioned(asked) => {
+            ServerEndpoint::Partitioned(asked) => {
                 channel.local_address(handle).unwrap_or_else(|_| asked.clone())
             }
-            Endpoint::Shared { address, .. } => address.clone(),
+            ServerEndpoint::Shared { address, .. } => address.clone(),
         };
         handles.push(handle);
         addresses.push(address);
@@ -144,7 +144,7 @@ fn set_up<S: Shard>(
     let files = u64::from(plan.files_per_connection);
     let of_each = of_each_connection(channel.report(), plan.config.lwsockets, files);
     let connections_max = plan.budget.connections(plan.connections_max, of_each);
-    let listeners = Listeners::new(handles, connections_max);
+    let listeners = ServerListeners::new(handles, connections_max);
     let setup = ShardSetup {
         index,
         count: plan.count,
@@ -163,13 +163,13 @@ fn set_up<S: Shard>(
 
 /// The time after a rest, in which the shard saw none pass.
 #[cold]
-fn tick<S: Shard>(channel: &mut Channel, shard: &mut S) -> Ticks {
+fn tick<S: ServerShard>(channel: &mut Channel, shard: &mut S) -> Ticks {
     let now = Ticks::now();
     shard.on_tick(channel, now);
     now
 }
 
-fn serve<S: Shard>(
+fn serve<S: ServerShard>(
     channel: &mut Channel,
     shard: &mut S,
     mut pulse: Pulse,
@@ -196,13 +196,13 @@ fn serve<S: Shard>(
                     pulse.on_event(channel);
                 }
                 match plan.control.phase() {
-                    Phase::Serve => {}
-                    Phase::Drain if deadline.is_none() => {
+                    ServerPhase::Serve => {}
+                    ServerPhase::Drain if deadline.is_none() => {
                         deadline = Some(now.after(plan.drain));
                         shard.drain(channel, now);
                     }
-                    Phase::Drain => {}
-                    Phase::Stop => return Ok(()),
+                    ServerPhase::Drain => {}
+                    ServerPhase::Stop => return Ok(()),
                 }
             }
             Ok(Some(done)) => {

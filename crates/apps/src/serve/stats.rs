@@ -17,7 +17,7 @@ use serde::Serialize;
 
 /// What one shard, or all of them, have done since the start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Tally {
+pub struct ServerTally {
     /// Connections accepted.
     pub accepted: u64,
     /// Connections ended, by whichever side.
@@ -42,10 +42,10 @@ pub struct Tally {
     pub server_wakeups: u64,
 }
 
-/// How many numbers a [`Tally`] holds.
+/// How many numbers a [`ServerTally`] holds.
 const FIELDS: usize = 11;
 
-impl Tally {
+impl ServerTally {
     /// With the channel's counters of its stack's thread.
     #[must_use]
     pub(crate) const fn with_wakeups(self, counters: Counters) -> Self {
@@ -115,7 +115,7 @@ pub(crate) struct Published([AtomicU64; FIELDS]);
 
 impl Published {
     /// Makes `tally` visible. Only the shard's own thread calls this.
-    pub(crate) fn store(&self, tally: Tally) {
+    pub(crate) fn store(&self, tally: ServerTally) {
         for (cell, value) in self.0.iter().zip(tally.to_array()) {
             // Relaxed: each number stands for itself, nothing else is read on its strength.
             cell.store(value, Ordering::Relaxed);
@@ -123,9 +123,9 @@ impl Published {
     }
 
     /// The numbers as last stored.
-    pub(crate) fn load(&self) -> Tally {
+    pub(crate) fn load(&self) -> ServerTally {
         // Relaxed: pairs with nothing, see `store`.
-        Tally::from_array(std::array::from_fn(|field| self.0[field].load(Ordering::Relaxed)))
+        ServerTally::from_array(std::array::from_fn(|field| self.0[field].load(Ordering::Relaxed)))
     }
 }
 
@@ -141,13 +141,19 @@ pub(crate) struct Columns {
 impl Columns {
     /// The table's first line.
     pub(crate) fn heading(self) -> String {
-        let nothing = Tally::default();
+        let nothing = ServerTally::default();
         let cells = self.cells("chan", nothing, nothing, Duration::ZERO);
         cells.fold(String::new(), |line, (name, width, _)| format!("{line}{name:>width$}"))
     }
 
     /// One line: what `label` did between two tallies that lie `span` apart.
-    pub(crate) fn row(self, label: &str, before: Tally, after: Tally, span: Duration) -> String {
+    pub(crate) fn row(
+        self,
+        label: &str,
+        before: ServerTally,
+        after: ServerTally,
+        span: Duration,
+    ) -> String {
         let mut line = String::new();
         for (_, width, cell) in self.cells(label, before, after, span) {
             // Writing to a String cannot fail.
@@ -161,8 +167,8 @@ impl Columns {
     fn cells(
         self,
         label: &str,
-        before: Tally,
-        after: Tally,
+        before: ServerTally,
+        after: ServerTally,
         span: Duration,
     ) -> impl Iterator<Item = (&'static str, usize, String)> {
         let seconds = span.as_secs_f64().max(1e-3);
@@ -190,7 +196,12 @@ impl Columns {
     }
 
     /// The whole table: one row a channel, and their sum where there is more than one.
-    pub(crate) fn table(self, before: &[Tally], after: &[Tally], span: Duration) -> Vec<String> {
+    pub(crate) fn table(
+        self,
+        before: &[ServerTally],
+        after: &[ServerTally],
+        span: Duration,
+    ) -> Vec<String> {
         let mut lines = vec![self.heading()];
         for (index, (&before, &after)) in before.iter().zip(after).enumerate() {
             lines.push(self.row(&index.to_string(), before, after, span));
@@ -203,16 +214,16 @@ impl Columns {
 }
 
 /// The sum over all shards.
-pub(crate) fn sum(tallies: &[Tally]) -> Tally {
-    tallies.iter().fold(Tally::default(), |sum, &tally| sum.plus(tally))
+pub(crate) fn sum(tallies: &[ServerTally]) -> ServerTally {
+    tallies.iter().fold(ServerTally::default(), |sum, &tally| sum.plus(tally))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tally(base: u64) -> Tally {
-        Tally::from_array(std::array::from_fn(|field| base * (field as u64 + 1)))
+    fn tally(base: u64) -> ServerTally {
+        ServerTally::from_array(std::array::from_fn(|field| base * (field as u64 + 1)))
     }
 
     #[test]
@@ -225,19 +236,22 @@ mod tests {
 
     #[test]
     fn stats_count_events_per_wake_up_except_inline() {
-        assert_eq!(Tally::default().events_per_wakeup(), None);
-        let woken = Tally { server_events: 4_340, server_wakeups: 2, ..Tally::default() };
+        assert_eq!(ServerTally::default().events_per_wakeup(), None);
+        let woken =
+            ServerTally { server_events: 4_340, server_wakeups: 2, ..ServerTally::default() };
         assert_eq!(woken.events_per_wakeup(), Some(2_170.0));
         let second = Duration::from_secs(1);
         let columns = Columns { wakeups: true, ..Columns::default() };
-        assert!(columns.row("0", Tally::default(), woken, second).ends_with("2170"));
-        assert!(columns.row("0", woken, Tally::default(), second).ends_with('-'));
-        assert!(!Columns::default().row("0", Tally::default(), woken, second).contains("2170"));
+        assert!(columns.row("0", ServerTally::default(), woken, second).ends_with("2170"));
+        assert!(columns.row("0", woken, ServerTally::default(), second).ends_with('-'));
+        assert!(
+            !Columns::default().row("0", ServerTally::default(), woken, second).contains("2170")
+        );
     }
 
     #[test]
     fn the_table_has_a_sum_only_where_there_is_something_to_add() {
-        let (before, after) = ([Tally::default(); 2], [tally(100), tally(300)]);
+        let (before, after) = ([ServerTally::default(); 2], [tally(100), tally(300)]);
         let columns = Columns::default();
         let lines = columns.table(&before, &after, Duration::from_secs(2));
         assert_eq!(lines.len(), 4);

@@ -9,10 +9,10 @@ use crate::result_file;
 use super::args::ServeArgs;
 use super::error::ServeError;
 use super::running::{Running, start};
-use super::shard_loop::Phase;
+use super::shard_loop::ServerPhase;
 use super::signals::SupervisorNotice;
-use super::stats::{self, Columns, Tally};
-use super::{Server, Shard, ShardSetup};
+use super::stats::{self, Columns, ServerTally};
+use super::{ServerProperties, ServerShard, ShardSetup};
 
 /// Runs a server until SIGINT or SIGTERM, or until a channel fails. Blocks.
 ///
@@ -23,9 +23,9 @@ use super::{Server, Shard, ShardSetup};
 ///
 /// # Errors
 /// As [`start`], and the first error of a channel while serving.
-pub fn serve<S, F>(args: &ServeArgs, server: Server, factory: F) -> Result<(), ServeError>
+pub fn serve<S, F>(args: &ServeArgs, server: ServerProperties, factory: F) -> Result<(), ServeError>
 where
-    S: Shard + 'static,
+    S: ServerShard + 'static,
     F: Fn(ShardSetup<'_>) -> Result<S, ServeError> + Send + Sync + 'static,
 {
     supervise(start(args, server, factory)?, args)
@@ -56,7 +56,7 @@ pub(crate) fn supervise(mut running: Running, args: &ServeArgs) -> Result<(), Se
                 // A channel that ended unasked takes the server down, in order.
                 SupervisorNotice::ThreadEnded => {
                     ended += 1;
-                    running.begin(Phase::Drain);
+                    running.begin(ServerPhase::Drain);
                 }
             }
         }
@@ -72,7 +72,7 @@ pub(crate) fn supervise(mut running: Running, args: &ServeArgs) -> Result<(), Se
 }
 
 /// The counters of each channel, as JSON, to the file of `--json`.
-fn report(tallies: &[Tally], path: Option<&Path>) -> Result<(), ServeError> {
+fn report(tallies: &[ServerTally], path: Option<&Path>) -> Result<(), ServeError> {
     let Some(path) = path else { return Ok(()) };
     let failed = |source| ServeError::resource(format!("--json {}", path.display()), source);
     let mut json = serde_json::to_string_pretty(tallies).map_err(|error| failed(error.into()))?;
@@ -111,7 +111,7 @@ fn announce(running: &mut Running, args: &ServeArgs) -> Result<(), ServeError> {
 struct LiveView {
     interval: Duration,
     shown_at: Instant,
-    shown: Vec<Tally>,
+    shown: Vec<ServerTally>,
     /// Lines on the terminal that the next table replaces; none elsewhere.
     lines: Option<usize>,
     rows: u64,

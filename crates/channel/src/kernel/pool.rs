@@ -4,8 +4,8 @@
 //!
 //! Invariants
 //! - A buffer is free (its index on the free list), lent to the kernel (taken by `lend_free`), held
-//!   by one [`Held`] token, or owned by one or more [`PoolBuf`]s and [`Span`]s; never two of these
-//!   at once.
+//!   by one [`HeldBuffer`] token, or owned by one or more [`PoolBuf`]s and [`Span`]s; never two of
+//!   these at once.
 //! - A buffer that more than one of them owns is only read. Only a `PoolBuf` that is the only owner
 //!   hands out mutable bytes.
 //! - An owner may be a mere number ([`Span::surrender`]): the holder of the number owns the buffer.
@@ -37,13 +37,13 @@ mod span;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use buffers::Buffers;
-pub(crate) use held::{Held, HeldTable};
+pub(crate) use buffers::BufferMemory;
+pub(crate) use held::{HeldBuffer, HeldTable};
 pub(crate) use span::{PoolBuf, Span};
 
 /// A fixed number of buffers of one size.
 pub(crate) struct Pool {
-    buffers: Buffers,
+    buffers: BufferMemory,
     free: FreeList,
     binding: ThreadBinding,
     returns: Returns,
@@ -56,12 +56,12 @@ impl Pool {
     fn of_bytes(heap: Vec<u8>) -> Arc<Self> {
         let free = FreeList::of(std::iter::empty());
         let (binding, returns) = (ThreadBinding::default(), Returns::default());
-        Arc::new(Self { buffers: Buffers::none(), free, binding, returns, heap })
+        Arc::new(Self { buffers: BufferMemory::none(), free, binding, returns, heap })
     }
 
     /// The memory, for a stack on a thread beside.
     #[cfg(feature = "local")]
-    pub(crate) const fn buffers(&self) -> &Buffers {
+    pub(crate) const fn buffers(&self) -> &BufferMemory {
         &self.buffers
     }
 
@@ -138,7 +138,7 @@ impl Pool {
     /// `None` if the kernel does not have the buffer of this index: the caller counts that. `None`
     /// also on a thread that is not bound.
     #[inline]
-    pub(crate) fn hold(&self, index: u16) -> Option<Held> {
+    pub(crate) fn hold(&self, index: u16) -> Option<HeldBuffer> {
         self.take_lent(index, HELD)?;
         Some(self.buffers.token(index))
     }
@@ -167,7 +167,7 @@ impl Pool {
     /// Makes an owner of the first `len` bytes of a held buffer. `None` if the token is of another
     /// pool or another thread is bound: the buffer stays taken.
     #[inline]
-    pub(crate) fn adopt(self: &Arc<Self>, held: Held, len: u32) -> Option<Span> {
+    pub(crate) fn adopt(self: &Arc<Self>, held: HeldBuffer, len: u32) -> Option<Span> {
         let index = self.buffers.index_of(&held)?;
         if !self.binding.is_bound() {
             return None;
@@ -229,7 +229,7 @@ impl Pool {
     /// buffer stays taken.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn put_back(&self, held: Held) {
+    pub(crate) fn put_back(&self, held: HeldBuffer) {
         let Some(index) = self.buffers.index_of(&held) else { return };
         if !self.binding.is_bound() {
             return;
@@ -284,7 +284,7 @@ impl PoolOwner {
     /// Maps the memory; the kernel gives it zeroed and only when it is touched. The calling thread
     /// is bound.
     pub(crate) fn new(buffer_len: usize, buffer_count: u16) -> io::Result<Self> {
-        let buffers = Buffers::map(buffer_len, buffer_count)?;
+        let buffers = BufferMemory::map(buffer_len, buffer_count)?;
         // Popped from the end: the lowest index first.
         let free = FreeList::of((0..buffer_count).rev());
         let binding = ThreadBinding::to_caller();

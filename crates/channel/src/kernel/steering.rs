@@ -33,7 +33,7 @@ pub(crate) const INSTRUCTIONS_MAX: usize = 4096;
 
 /// One socket of the group, in the kernel's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Member {
+pub(crate) enum GroupShare {
     /// Takes the connections of these cores.
     Cores(CpuMask),
     /// Takes the connections of cores that no mask names.
@@ -54,19 +54,19 @@ const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
 ///
 /// # Errors
 /// There is no memory for it.
-pub(crate) fn program(members: &[Member]) -> Result<Option<Vec<sock_filter>>, TryReserveError> {
-    if members.iter().all(|member| *member == Member::Rest) {
+pub(crate) fn program(members: &[GroupShare]) -> Result<Option<Vec<sock_filter>>, TryReserveError> {
+    if members.iter().all(|member| *member == GroupShare::Rest) {
         return Ok(None);
     }
     let cores = members.iter().map(|member| match member {
-        Member::Cores(mask) => mask.iter().count(),
-        Member::Rest | Member::Idle => 0,
+        GroupShare::Cores(mask) => mask.iter().count(),
+        GroupShare::Rest | GroupShare::Idle => 0,
     });
     let mut code = Vec::new();
     code.try_reserve_exact(LOADS_MAX + 2 * (cores.sum::<usize>() + members.len()))?;
     code.push(instruction(LOAD_ABSOLUTE, 0, 0, CURRENT_CPU));
     for (index, member) in members.iter().enumerate() {
-        let Member::Cores(mask) = member else { continue };
+        let GroupShare::Cores(mask) = member else { continue };
         for cpu in mask.iter() {
             code.push(instruction(JUMP_EQUAL, 0, 1, cpu as u32));
             code.push(instruction(RETURN, 0, 0, index as u32));
@@ -74,13 +74,13 @@ pub(crate) fn program(members: &[Member]) -> Result<Option<Vec<sock_filter>>, Tr
     }
     let mut takers = Vec::new();
     takers.try_reserve_exact(members.len())?;
-    let mut take = |wanted: fn(&Member) -> bool| {
+    let mut take = |wanted: fn(&GroupShare) -> bool| {
         let indexed = (0u32..).zip(members);
         takers.extend(indexed.filter(|(_, member)| wanted(member)).map(|(index, _)| index));
         takers.is_empty()
     };
-    if take(|member| *member == Member::Rest) {
-        take(|member| matches!(member, Member::Cores(_)));
+    if take(|member| *member == GroupShare::Rest) {
+        take(|member| matches!(member, GroupShare::Cores(_)));
     }
     spread(&mut code, &takers);
     Ok((code.len() <= INSTRUCTIONS_MAX).then_some(code))
@@ -112,7 +112,7 @@ fn spread(code: &mut Vec<sock_filter>, takers: &[u32]) {
 mod tests {
     use super::*;
 
-    fn steered(members: &[Member]) -> Vec<sock_filter> {
+    fn steered(members: &[GroupShare]) -> Vec<sock_filter> {
         program(members).expect("memory").expect("not the kernel's own hash")
     }
 
@@ -138,23 +138,29 @@ mod tests {
 
     #[test]
     fn each_core_goes_to_the_member_whose_mask_has_it() {
-        let members =
-            [Member::Cores(CpuMask::cpu(3)), Member::Cores(CpuMask::cpus([0, 1])), Member::Rest];
+        let members = [
+            GroupShare::Cores(CpuMask::cpu(3)),
+            GroupShare::Cores(CpuMask::cpus([0, 1])),
+            GroupShare::Rest,
+        ];
         let code = steered(&members);
         assert_eq!([0, 1, 2, 3, 9].map(|cpu| run(&code, cpu, 5)), [1, 1, 2, 0, 2]);
     }
 
     #[test]
     fn without_a_rest_other_cores_are_spread_over_those_with_a_mask() {
-        let members =
-            [Member::Cores(CpuMask::cpu(0)), Member::Idle, Member::Cores(CpuMask::cpu(1))];
+        let members = [
+            GroupShare::Cores(CpuMask::cpu(0)),
+            GroupShare::Idle,
+            GroupShare::Cores(CpuMask::cpu(1)),
+        ];
         let code = steered(&members);
         assert_eq!([0, 1, 2, 3].map(|random| run(&code, 7, random)), [0, 2, 0, 2]);
     }
 
     #[test]
     fn several_rest_members_share_what_is_left() {
-        let members = [Member::Cores(CpuMask::cpu(0)), Member::Rest, Member::Rest];
+        let members = [GroupShare::Cores(CpuMask::cpu(0)), GroupShare::Rest, GroupShare::Rest];
         let code = steered(&members);
         assert_eq!([0, 1, 2, 3].map(|random| run(&code, 4, random)), [1, 2, 1, 2]);
         assert_eq!(run(&code, 0, 1), 0);
@@ -162,10 +168,13 @@ mod tests {
 
     #[test]
     fn no_masks_need_no_program_and_leavers_get_nothing() {
-        assert_eq!(program(&[Member::Rest, Member::Rest]).map(|code| code.is_some()), Ok(false));
-        let code = steered(&[Member::Rest, Member::Idle, Member::Rest]);
+        assert_eq!(
+            program(&[GroupShare::Rest, GroupShare::Rest]).map(|code| code.is_some()),
+            Ok(false)
+        );
+        let code = steered(&[GroupShare::Rest, GroupShare::Idle, GroupShare::Rest]);
         assert!((0..20).all(|random| run(&code, 0, random) != 1));
-        let code = steered(&[Member::Idle]);
+        let code = steered(&[GroupShare::Idle]);
         assert_eq!(run(&code, 0, 0), u32::MAX);
     }
 }

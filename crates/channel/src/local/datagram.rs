@@ -12,7 +12,7 @@ use megapipe_stack::{
     self as stack, BindError, Chunk, DatagramId, DatagramSharing, OperationError,
 };
 
-use super::{Local, NO_OWNER, Owner, StackHandle};
+use super::{Local, NO_OWNER, SlotOwner, StackHandle};
 use crate::address::Address;
 use crate::buffer::Payload;
 use crate::completion::{Arrival, Datagram, Event, Notice, Undelivered};
@@ -36,7 +36,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if self.endpoints.len() <= index {
             self.endpoints.resize(index + 1, NO_OWNER);
         }
-        self.endpoints[index] = Owner { slot, generation: endpoint.generation, ..NO_OWNER };
+        self.endpoints[index] = SlotOwner { slot, generation: endpoint.generation, ..NO_OWNER };
         let entry = state.slot(slot);
         entry.target = Target::Stack(endpoint.index);
         entry.extra = Some(Box::new(Extra::Datagrams(std::collections::VecDeque::new())));

@@ -16,7 +16,7 @@ use crate::completion_queue::Whose;
 use crate::driver::{Driver, Park};
 use crate::error::{DispatchError, OpError};
 use crate::options::OpenOptions;
-use crate::slot::{End, FileJob, Kind, Phase};
+use crate::slot::{FileJob, Kind, SlotPhase, StreamEnd};
 use crate::state::State;
 
 impl<H: StackHandle + ?Sized> Driver for Local<H> {
@@ -103,7 +103,7 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
         if !is_stacks(state.peek(slot)) {
             return self.kernels().abandon_connect(state, slot);
         }
-        if state.peek(slot).phase == Phase::Starting {
+        if state.peek(slot).phase == SlotPhase::Starting {
             self.abort(state, slot);
             self.connected(state, slot, Err(OpError::TimedOut));
         }
@@ -138,10 +138,10 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
             return self.kernels().watch_end(state, slot);
         }
         // One that the stack does not know any more has ended.
-        if self.conn(state, slot).is_none() && state.peek(slot).phase != Phase::Starting {
+        if self.conn(state, slot).is_none() && state.peek(slot).phase != SlotPhase::Starting {
             let ended = match state.peek(slot).end {
-                End::Failed(error) => Err(error),
-                End::Not | End::Eof => Ok(()),
+                StreamEnd::Failed(error) => Err(error),
+                StreamEnd::Not | StreamEnd::Eof => Ok(()),
             };
             state.on_end(slot, ended);
         }

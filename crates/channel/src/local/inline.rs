@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, Begin, Clock, Next, NotShared, PortError, RemoteEvent, Server, Sharing,
+    AcceptorId, Clock, ConnectStart, Next, NotShared, PortError, RemoteEvent, Server, Sharing,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -19,12 +19,12 @@ use megapipe_stack::{
     OperationError, Stack,
 };
 
-use super::memory::{ChannelMemory, Received};
+use super::memory::{ChannelMemory, ReceivedMemory};
 use super::pieces::{put_back, take_front};
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle};
 use crate::buffer::{Payload, ReadBuf};
 use crate::error::CreateError;
-use crate::kernel::pool::Held;
+use crate::kernel::pool::HeldBuffer;
 
 /// A server that this thread alone uses.
 pub(crate) struct Inline(Server<ChannelMemory>);
@@ -114,12 +114,12 @@ impl StackHandle for Inline {
     }
 
     #[inline]
-    fn received(&mut self, chunk: Chunk) -> Option<Received> {
+    fn received(&mut self, chunk: Chunk) -> Option<ReceivedMemory> {
         self.memory().received(chunk)
     }
 
     #[inline]
-    fn take_held(&mut self, number: u16) -> Option<Held> {
+    fn take_held(&mut self, number: u16) -> Option<HeldBuffer> {
         self.memory().take_held(number)
     }
 
@@ -132,7 +132,7 @@ impl StackHandle for Inline {
         now: Instant,
         remote: SocketAddr,
         local: Option<SocketAddr>,
-        begin: Begin,
+        begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
         self.0.connect_as(now, (remote, local), begin)
     }

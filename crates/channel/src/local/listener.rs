@@ -13,11 +13,11 @@ use megapipe_service::{AcceptorId, Offer, PortError, Sharing};
 use megapipe_stack::{ConnId, ListenError, ListenerId};
 
 use super::migration::HAS_MOVED;
-use super::{Local, NO_OWNER, NO_SLOT, Owner, StackHandle};
+use super::{Local, NO_OWNER, NO_SLOT, SlotOwner, StackHandle};
 use crate::cpu_mask::CpuMask;
 use crate::error::RegisterError;
 use crate::options::{AcceptAs, ListenOptions};
-use crate::slot::{Arrived, Handed, Target};
+use crate::slot::{Handed, NewConnection, Target};
 use crate::state::State;
 
 /// Credit that the server holds for a listener at most.
@@ -29,7 +29,7 @@ const HOST_PORTS_TRIED: u32 = 16;
 /// A listener of the stack.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Listening {
-    pub(super) owner: Owner,
+    pub(super) owner: SlotOwner,
     /// Credit that the server holds.
     outstanding: u32,
     /// Where it listens.
@@ -77,7 +77,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if self.listeners.len() <= index {
             self.listeners.resize(index + 1, NOT_LISTENING);
         }
-        let owner = Owner { slot, generation: listener.generation, ..NO_OWNER };
+        let owner = SlotOwner { slot, generation: listener.generation, ..NO_OWNER };
         self.listeners[index] = Listening {
             owner,
             address: Some(address),
@@ -216,7 +216,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 listening.outstanding = listening.outstanding.saturating_sub(1);
                 self.credit_out = self.credit_out.saturating_sub(1);
                 let has_plenty = listening.outstanding > CREDIT_MAX / 2;
-                self.hand_over(state, slot, Arrived::Stack(conn.index, conn.generation));
+                self.hand_over(state, slot, NewConnection::Stack(conn.index, conn.generation));
                 // Credit is published in batches: for most connections nothing is to be done.
                 if !has_plenty || state.accept_wanted(slot) == Some(AcceptAs::Fd) {
                     self.accept(state, slot);
@@ -231,8 +231,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
         }
     }
 
-    pub(super) fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
-        let Arrived::Stack(index, generation) = arrived else { return };
+    pub(super) fn hand_over(&mut self, state: &mut State, listener: u32, arrived: NewConnection) {
+        let NewConnection::Stack(index, generation) = arrived else { return };
         let conn = ConnId { index, generation };
         if state.accept_wanted(listener) == Some(AcceptAs::Fd) {
             return self.hand_over_descriptor(state, listener, conn);
@@ -258,7 +258,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     fn hand_over_descriptor(&mut self, state: &mut State, listener: u32, conn: ConnId) {
         match self.accepted_to_kernel(state, conn) {
             Ok(fd) => {
-                let handed = state.on_accepted(listener, Arrived::Fd(fd, Vec::new()));
+                let handed = state.on_accepted(listener, NewConnection::Fd(fd, Vec::new()));
                 debug_assert!(matches!(handed, Handed::Gone), "a descriptor was wanted");
             }
             Err(error) => state.on_accept_lost(listener, error),
@@ -278,7 +278,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             self.settle_events(state);
         }
         for arrived in held.into_iter().flatten() {
-            if let Arrived::Stack(index, generation) = arrived {
+            if let NewConnection::Stack(index, generation) = arrived {
                 self.server.hand_over_offered(self.now, ConnId { index, generation });
             }
         }

@@ -28,18 +28,18 @@ use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 use super::buffer_ids::{self, FILLED, HELD, KIND, RECEIVED, RESERVE};
 use super::overflow_buffers::{Heap, copy_out};
 use crate::buffer::{Payload, ReadBuf};
-use crate::kernel::pool::{Held, HeldTable, Pool};
+use crate::kernel::pool::{HeldBuffer, HeldTable, Pool};
 use crate::state::State;
 
 /// Where received bytes lie.
-pub(crate) enum Received {
+pub(crate) enum ReceivedMemory {
     /// In a receive buffer.
-    Pool(Held),
+    Pool(HeldBuffer),
     /// In memory of their own.
     Heap(ReadBuf),
 }
 
-impl Received {
+impl ReceivedMemory {
     /// Its first `len` bytes.
     #[inline]
     pub(super) fn into_bytes(self, state: &State, len: u32) -> Option<ReadBuf> {
@@ -164,16 +164,16 @@ impl ChannelMemory {
 
     /// A received chunk, as what a completion carries; `None`: it was taken already.
     #[inline]
-    pub(super) fn received(&mut self, chunk: Chunk) -> Option<Received> {
+    pub(super) fn received(&mut self, chunk: Chunk) -> Option<ReceivedMemory> {
         match buffer_ids::held(chunk.buf) {
-            Some(number) => self.take_held(number).map(Received::Pool),
-            None => Some(Received::Heap(self.heap.received(chunk))),
+            Some(number) => self.take_held(number).map(ReceivedMemory::Pool),
+            None => Some(ReceivedMemory::Heap(self.heap.received(chunk))),
         }
     }
 
     /// The held buffer of this number; `None`: it was taken already.
     #[inline]
-    pub(super) fn take_held(&mut self, number: u16) -> Option<Held> {
+    pub(super) fn take_held(&mut self, number: u16) -> Option<HeldBuffer> {
         self.held.take(number)
     }
 
@@ -277,7 +277,9 @@ mod tests {
         let buf = memory.alloc(PoolId::default()).unwrap();
         let sum = memory.copy_in(buf, 0, b"hello world");
         let all = Chunk { buf, offset: 0, len: 11 };
-        let Some(Received::Pool(held)) = memory.received(all) else { panic!("it has a buffer") };
+        let Some(ReceivedMemory::Pool(held)) = memory.received(all) else {
+            panic!("it has a buffer")
+        };
         assert!(memory.received(all).is_none(), "it was taken");
         let mut bytes = ReadBuf::new(memory.pools.receive.adopt(held, 11).unwrap());
         let front = memory.keep_read(bytes.split_to(6));
@@ -315,7 +317,7 @@ mod tests {
         let bufs: Vec<_> = (0..5).map_while(|_| memory.alloc(PoolId::default())).collect();
         memory.copy_in(bufs[4], 0, b"late");
         let chunk = |buf| Chunk { buf, offset: 0, len: 4 };
-        let Some(Received::Heap(bytes)) = memory.received(chunk(bufs[4])) else {
+        let Some(ReceivedMemory::Heap(bytes)) = memory.received(chunk(bufs[4])) else {
             panic!("no buffer")
         };
         assert_eq!(&*bytes, b"late");

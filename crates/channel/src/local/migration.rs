@@ -27,7 +27,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use megapipe_link::Flow;
+use megapipe_link::FlowTuple;
 use megapipe_link::migration::{
     Agreed, Checkpoint, Predecessor, RepairError, Successor, Windows, trial,
 };
@@ -40,7 +40,7 @@ use crate::buffer::{Payload, ReadBuf};
 use crate::channel::Channel;
 use crate::error::{Limit, Misuse, MoveError, OpError};
 use crate::handle::Handle;
-use crate::slot::{End, Kind, Target};
+use crate::slot::{Kind, StreamEnd, Target};
 use crate::state::State;
 
 /// Why nothing of a link can move that has an address of its own.
@@ -350,7 +350,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
 }
 
 /// How a slot ended whose connection has moved away.
-pub(super) const HAS_MOVED: End = End::Failed(OpError::Cancelled);
+pub(super) const HAS_MOVED: StreamEnd = StreamEnd::Failed(OpError::Cancelled);
 
 const fn in_state(state: &'static str) -> MoveError {
     MoveError::Repair(RepairError::WrongState(state))
@@ -375,7 +375,7 @@ const fn not_imported(error: ConnectError) -> MoveError {
     })
 }
 
-const fn flow_of(snapshot: &Snapshot) -> Flow {
+const fn flow_of(snapshot: &Snapshot) -> FlowTuple {
     tcp_flow(snapshot.local, snapshot.remote)
 }
 

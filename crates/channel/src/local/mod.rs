@@ -67,7 +67,7 @@ const NO_SLOT: u32 = u32::MAX;
 
 /// The owner of a connection, listener or endpoint of the stack.
 #[derive(Debug, Clone, Copy)]
-struct Owner {
+struct SlotOwner {
     slot: u32,
     generation: u32,
     /// A connection that ends with a RST when its handle leaves.
@@ -80,7 +80,7 @@ struct Owner {
     notsent_lowat: u32,
 }
 
-const NO_OWNER: Owner = Owner {
+const NO_OWNER: SlotOwner = SlotOwner {
     slot: NO_SLOT,
     generation: 0,
     resets_on_close: false,
@@ -101,9 +101,9 @@ pub(crate) struct Local<H: StackHandle + ?Sized> {
     /// The same moment by the clock of the channel's timers and by the stack's.
     began: (std::time::Instant, Instant),
     /// By the stack's index.
-    conns: Vec<Owner>,
+    conns: Vec<SlotOwner>,
     listeners: Vec<listener::Listening>,
-    endpoints: Vec<Owner>,
+    endpoints: Vec<SlotOwner>,
     /// Handles of connections, which are lwsockets all.
     lwsockets_open: u32,
     /// Connections that the server may still offer, for all listeners.
@@ -247,7 +247,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if self.conns.len() <= index {
             self.conns.resize(index + 1, NO_OWNER);
         }
-        self.conns[index] = Owner { slot, generation: conn.generation, ..NO_OWNER };
+        self.conns[index] = SlotOwner { slot, generation: conn.generation, ..NO_OWNER };
     }
 
     fn disown(&mut self, conn: ConnId) {

@@ -99,9 +99,9 @@ impl NetworkError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct LocalNetwork(Arc<Shared>);
+pub struct LocalNetwork(Arc<NetworkShared>);
 
-struct Shared {
+struct NetworkShared {
     settings: ServerConfig,
     description: String,
     queues: usize,
@@ -196,7 +196,7 @@ impl LocalNetwork {
         left.reverse();
         let left = Mutex::new(left);
         let queues = count;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(NetworkShared {
             settings,
             description,
             queues,

@@ -18,7 +18,7 @@ use crate::cpu_mask::CpuMask;
 use crate::error::{ConnectError, ListenError, OpError, RegisterError};
 use crate::handle::Handle;
 use crate::options::{ConnectOptions, ListenOptions};
-use crate::slot::{Extra, Kind, Listener, Phase};
+use crate::slot::{Extra, Kind, Listener, SlotPhase};
 use crate::state::State;
 
 impl Channel {
@@ -55,7 +55,7 @@ impl Channel {
         cookie: u64,
     ) -> Result<Handle, ConnectError> {
         let index = self.state.allocate(Kind::Tcp, cookie)?;
-        self.state.slot(index).phase = Phase::Starting;
+        self.state.slot(index).phase = SlotPhase::Starting;
         let Self { driver, state, .. } = self;
         let begun = driver.local().map_or(Ok(()), |it| it.begin(state, index, (remote, options)));
         if let Err(error) = begun {

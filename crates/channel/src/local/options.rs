@@ -73,9 +73,9 @@ impl Channel {
     /// use megapipe::{Channel, Disconnect, Handle};
     ///
     /// /// Closes a connection and learns whether the peer received everything.
-    /// fn close(channel: &mut Channel, connection: Handle) -> Result<(), Box<dyn std::error::Error>> {
-    ///     channel.disconnect(connection, Disconnect::Write)?;
-    ///     Ok(channel.await_delivery(connection)?)
+    /// fn close(channel: &mut Channel, socket: Handle) -> Result<(), Box<dyn std::error::Error>> {
+    ///     channel.disconnect(socket, Disconnect::Write)?;
+    ///     Ok(channel.await_delivery(socket)?)
     /// }
     /// ```
     pub fn await_delivery(&mut self, handle: Handle) -> Result<(), OpError> {
@@ -151,7 +151,7 @@ impl Channel {
     /// ```
     /// use megapipe::{Channel, Departure, Handle, OpError};
     ///
-    /// fn send_media(channel: &mut Channel, socket: Handle, media: Vec<u8>) -> Result<(), OpError> {
+    /// fn send(channel: &mut Channel, socket: Handle, media: Vec<u8>) -> Result<(), OpError> {
     ///     let to = ([10, 0, 0, 2], 5004).into();
     ///     channel.send_datagrams(socket, (media, 1200), to, &Departure::default())
     /// }

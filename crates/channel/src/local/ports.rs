@@ -39,7 +39,7 @@ use crate::error::RegisterError;
 use crate::kernel::sys;
 use crate::limits;
 use crate::options::ListenOptions;
-use crate::slot::{Arrived, Extra, Kind, Slot};
+use crate::slot::{Extra, Kind, NewConnection, Slot};
 use crate::state::State;
 
 /// What our stack does for one registered listening socket.
@@ -200,7 +200,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             while state.accept_wanted(slot).is_some()
                 && let Some(conn) = self.registered_ports[place].listeners[at].held.pop_front()
             {
-                self.hand_over(state, slot, Arrived::Stack(conn.index, conn.generation));
+                self.hand_over(state, slot, NewConnection::Stack(conn.index, conn.generation));
             }
             let taken = self.lwsockets_open.saturating_add(self.credit_out);
             let room = state.config.max_lwsockets.saturating_sub(taken);

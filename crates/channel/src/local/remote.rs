@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, AdaptiveSpin, Begin, Next, PortError, RemoteClient, RemoteConfig, RemoteCounters,
-    RemoteEvent, Sharing, start_remote,
+    AcceptorId, AdaptiveSpin, ConnectStart, Next, PortError, RemoteClient, RemoteConfig,
+    RemoteCounters, RemoteEvent, Sharing, start_remote,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -23,12 +23,12 @@ use megapipe_stack::{
 };
 
 use super::cores::{on_core, other_core};
-use super::memory::{ChannelMemory, Received};
+use super::memory::{ChannelMemory, ReceivedMemory};
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
 use crate::buffer::{Payload, ReadBuf};
 use crate::config::Config;
 use crate::error::CreateError;
-use crate::kernel::pool::Held;
+use crate::kernel::pool::HeldBuffer;
 use crate::limits::RESERVE_BYTES_MAX;
 
 /// The application's end of a server on another core, and the channel's buffers.
@@ -132,12 +132,12 @@ impl StackHandle for Remote {
     }
 
     #[inline]
-    fn received(&mut self, chunk: Chunk) -> Option<Received> {
+    fn received(&mut self, chunk: Chunk) -> Option<ReceivedMemory> {
         self.memory.received(chunk)
     }
 
     #[inline]
-    fn take_held(&mut self, number: u16) -> Option<Held> {
+    fn take_held(&mut self, number: u16) -> Option<HeldBuffer> {
         self.memory.take_held(number)
     }
 
@@ -150,7 +150,7 @@ impl StackHandle for Remote {
         _now: Instant,
         remote: SocketAddr,
         local: Option<SocketAddr>,
-        begin: Begin,
+        begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
         self.client.connect_as(remote, local, begin)
     }

@@ -19,10 +19,10 @@ use std::sync::Arc;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
 use super::buffer_ids::{self, FILLED, HELD, KIND, RECEIVED, RESERVE};
-use super::memory::{Pools, Received};
+use super::memory::{Pools, ReceivedMemory};
 use super::overflow_buffers::{Heap, copy_out};
 use crate::buffer::Payload;
-use crate::kernel::pool::{Buffers, Held, HeldTable};
+use crate::kernel::pool::{BufferMemory, HeldBuffer, HeldTable};
 
 /// A payload that may go from thread to thread.
 pub(super) enum Kept {
@@ -68,8 +68,8 @@ impl AsRef<[u8]> for Kept {
 
 /// What the stack on the other thread works on.
 pub(super) struct LentMemory {
-    receive: Buffers,
-    send: Buffers,
+    receive: BufferMemory,
+    send: BufferMemory,
     held: HeldTable,
     stock: Vec<u16>,
     freed: Vec<BufId>,
@@ -117,16 +117,16 @@ impl LentMemory {
 
     /// A received chunk, as what a completion carries; `None`: it was taken already.
     #[inline]
-    pub(super) fn received(&mut self, chunk: Chunk) -> Option<Received> {
+    pub(super) fn received(&mut self, chunk: Chunk) -> Option<ReceivedMemory> {
         match buffer_ids::held(chunk.buf) {
-            Some(number) => self.take_held(number).map(Received::Pool),
-            None => Some(Received::Heap(self.heap.received(chunk))),
+            Some(number) => self.take_held(number).map(ReceivedMemory::Pool),
+            None => Some(ReceivedMemory::Heap(self.heap.received(chunk))),
         }
     }
 
     /// The held buffer of this number; `None`: it was taken already.
     #[inline]
-    pub(super) fn take_held(&mut self, number: u16) -> Option<Held> {
+    pub(super) fn take_held(&mut self, number: u16) -> Option<HeldBuffer> {
         self.held.take(number)
     }
 

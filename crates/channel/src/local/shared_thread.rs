@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, AdaptiveSpin, Begin, Next, PortError, RemoteCounters, RemoteError, RemoteEvent,
-    Server, SharedThread as End, Sharing, Slept, start_shared_thread,
+    AcceptorId, AdaptiveSpin, ConnectStart, Next, PortError, RemoteCounters, RemoteError,
+    RemoteEvent, Server, SharedThread as StreamEnd, Sharing, Slept, start_shared_thread,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -25,20 +25,20 @@ use megapipe_stack::{
 };
 
 use super::cores::on_core;
-use super::memory::{Pools, Received};
+use super::memory::{Pools, ReceivedMemory};
 use super::pieces::{PIECES_FROM, put_back, take_front};
 use super::shared_pool_view::{Kept, LentMemory};
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
 use crate::buffer::{Payload, ReadBuf};
 use crate::error::CreateError;
-use crate::kernel::pool::Held;
+use crate::kernel::pool::HeldBuffer;
 
 /// Attempts to send several datagrams together.
 const SEND_ATTEMPTS: usize = 4;
 
 /// The application's end of a server that two threads use, and the channel's buffers.
 pub(crate) struct SharedThread {
-    end: End<LentMemory>,
+    end: StreamEnd<LentMemory>,
     pools: Pools,
     adaptive_spin: AdaptiveSpin,
     /// This thread is to sleep because the server's does, whatever is left of its spin.
@@ -248,12 +248,12 @@ impl StackHandle for SharedThread {
     }
 
     #[inline]
-    fn received(&mut self, chunk: Chunk) -> Option<Received> {
+    fn received(&mut self, chunk: Chunk) -> Option<ReceivedMemory> {
         self.memory(|memory| memory.received(chunk))
     }
 
     #[inline]
-    fn take_held(&mut self, number: u16) -> Option<Held> {
+    fn take_held(&mut self, number: u16) -> Option<HeldBuffer> {
         self.memory(|memory| memory.take_held(number))
     }
 
@@ -266,7 +266,7 @@ impl StackHandle for SharedThread {
         now: Instant,
         remote: SocketAddr,
         local: Option<SocketAddr>,
-        begin: Begin,
+        begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
         self.at(now, |server, now| server.connect_as(now, (remote, local), begin))
     }

@@ -28,19 +28,19 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, Begin, Clock, Frames, Next, NotShared, PortError, RemoteCounters, RemoteError,
-    RemoteEvent, Server, ServerConfig, Sharing, Slept,
+    AcceptorId, Clock, ConnectStart, Frames, Next, NotShared, PortError, RemoteCounters,
+    RemoteError, RemoteEvent, Server, ServerConfig, Sharing, Slept,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
     DatagramSharing, Departure, Holder, Instant, ListenError, ListenerId, Notice, OperationError,
 };
 
-use super::memory::{ChannelMemory, Received};
+use super::memory::{ChannelMemory, ReceivedMemory};
 use crate::buffer::{Payload, ReadBuf};
 use crate::config::Config;
 use crate::error::CreateError;
-use crate::kernel::pool::Held;
+use crate::kernel::pool::HeldBuffer;
 use crate::state::State;
 
 /// Result of a poll.
@@ -174,10 +174,10 @@ pub(crate) trait StackHandle {
     // -- received payload
 
     /// Returns a received chunk in the form of a completion; `None`: it was taken already.
-    fn received(&mut self, chunk: Chunk) -> Option<Received>;
+    fn received(&mut self, chunk: Chunk) -> Option<ReceivedMemory>;
 
     /// Returns the held buffer of this number; `None`: it was taken already.
-    fn take_held(&mut self, number: u16) -> Option<Held>;
+    fn take_held(&mut self, number: u16) -> Option<HeldBuffer>;
 
     /// Frees a received chunk.
     fn free_received(&mut self, chunk: Chunk);
@@ -194,7 +194,7 @@ pub(crate) trait StackHandle {
         now: Instant,
         remote: SocketAddr,
         local: Option<SocketAddr>,
-        begin: Begin,
+        begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>>;
 
     /// Requests the next received bytes of a connection.

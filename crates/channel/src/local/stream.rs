@@ -10,17 +10,17 @@
 
 use std::net::SocketAddr;
 
-use megapipe_service::{Begin, PortError};
+use megapipe_service::{ConnectStart, PortError};
 use megapipe_stack::{
     Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError, TcpState,
 };
 
 use super::buffer_ids;
-use super::memory::Received;
+use super::memory::ReceivedMemory;
 use super::migration::HAS_MOVED;
 use super::pieces::PIECES_FROM;
 use super::stack_handle::NoBuffer;
-use super::{Local, Owner, StackHandle, set_receiving};
+use super::{Local, SlotOwner, StackHandle, set_receiving};
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
 use crate::completion::Event;
@@ -28,12 +28,12 @@ use crate::completion_queue::Whose;
 use crate::driver::Driver;
 use crate::error::OpError;
 use crate::options::{ConnectOptions, Disconnect};
-use crate::slot::{Body, End, Extra, Phase, Receiving, Target, WriteOp};
+use crate::slot::{Body, Extra, Receiving, SlotPhase, StreamEnd, Target, WriteOp};
 use crate::state::State;
 use crate::timers::Due;
 
 /// How far the head of the writes got, and how many bytes were handed over just now.
-enum Sent {
+enum StreamProgress {
     /// All of it is the stack's.
     Whole(usize),
     /// The send queue is full.
@@ -59,7 +59,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         }
         let begun = self.connect(state, slot, (remote, options));
         if let Some(timeout) = options.timeout
-            && state.peek(slot).phase == Phase::Starting
+            && state.peek(slot).phase == SlotPhase::Starting
         {
             state.set_deadline(slot, self.instant().checked_add(timeout), Due::Connect);
         }
@@ -83,8 +83,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let now = self.now;
         // Only what is not as it is for all is set.
         let is_other = options.nodelay == state.config.nagle;
-        let begin =
-            Begin { nodelay: is_other.then_some(options.nodelay), fast_open: options.fast_open };
+        let begin = ConnectStart {
+            nodelay: is_other.then_some(options.nodelay),
+            fast_open: options.fast_open,
+        };
         match self.server.connect(now, remote, local, begin) {
             Ok(conn) => {
                 self.own(conn, slot);
@@ -137,22 +139,22 @@ impl<H: StackHandle + ?Sized> Local<H> {
             let Some(head) = state.writes.front(entry.writes) else { break };
             match &head.body {
                 // Behind data that our SYN may carry: when the handshake is complete.
-                Body::Disconnect(_) | Body::ToFd if entry.phase == Phase::Starting => break,
+                Body::Disconnect(_) | Body::ToFd if entry.phase == SlotPhase::Starting => break,
                 Body::Disconnect(how) => {
                     let how = *how;
                     self.disconnect(state, slot, how);
                 }
                 Body::ToFd => self.move_to_kernel(state, slot),
                 Body::One(_) | Body::Many(_) => match self.send(state, slot) {
-                    Sent::Whole(bytes) => state.on_sent(slot, bytes),
-                    Sent::NoRoom(bytes) => {
+                    StreamProgress::Whole(bytes) => state.on_sent(slot, bytes),
+                    StreamProgress::NoRoom(bytes) => {
                         if bytes > 0 {
                             state.on_sent(slot, bytes);
                         }
                         state.slot(slot).flags.writing = true;
                         return;
                     }
-                    Sent::Refused(error) => state.on_send_failed(slot, error),
+                    StreamProgress::Refused(error) => state.on_send_failed(slot, error),
                 },
             }
         }
@@ -206,20 +208,20 @@ impl<H: StackHandle + ?Sized> Local<H> {
     }
 
     /// Hands the parts of the head of the writes to the stack, as far as it takes them.
-    fn send(&mut self, state: &mut State, slot: u32) -> Sent {
+    fn send(&mut self, state: &mut State, slot: u32) -> StreamProgress {
         let Some(conn) = self.conn(state, slot) else {
             let failed = match state.peek(slot).end {
-                End::Failed(error) => error,
-                End::Not | End::Eof => OpError::BrokenPipe,
+                StreamEnd::Failed(error) => error,
+                StreamEnd::Not | StreamEnd::Eof => OpError::BrokenPipe,
             };
-            return Sent::Refused(failed);
+            return StreamProgress::Refused(failed);
         };
         let queue = state.peek(slot).writes;
-        let Some(head) = state.writes.front_mut(queue) else { return Sent::Whole(0) };
+        let Some(head) = state.writes.front_mut(queue) else { return StreamProgress::Whole(0) };
         let parts = match &mut head.body {
             Body::One(payload) => std::slice::from_mut(payload),
             Body::Many(payloads) => &mut payloads[..],
-            Body::Disconnect(_) | Body::ToFd => return Sent::Whole(0),
+            Body::Disconnect(_) | Body::ToFd => return StreamProgress::Whole(0),
         };
         let mut bytes = 0;
         // A part that was handed over leaves nothing behind; it is skipped when the rest follows.
@@ -233,12 +235,12 @@ impl<H: StackHandle + ?Sized> Local<H> {
                     Ok(sent) => bytes += sent,
                     Err(OperationError::QueueFull) => return self.await_room(conn, bytes),
                     // Both ends connect at once: when the handshake is complete.
-                    Err(OperationError::NotConnected) => return Sent::NoRoom(bytes),
-                    Err(_) => return Sent::Refused(OpError::BrokenPipe),
+                    Err(OperationError::NotConnected) => return StreamProgress::NoRoom(bytes),
+                    Err(_) => return StreamProgress::Refused(OpError::BrokenPipe),
                 }
             }
         }
-        Sent::Whole(bytes)
+        StreamProgress::Whole(bytes)
     }
 
     /// Writes of a connection wait from now on while so many bytes are unsent; 0: they do not.
@@ -261,11 +263,11 @@ impl<H: StackHandle + ?Sized> Local<H> {
         }
     }
 
-    fn await_mark(&mut self, conn: ConnId, sent_bytes: usize) -> Sent {
+    fn await_mark(&mut self, conn: ConnId, sent_bytes: usize) -> StreamProgress {
         let below = self.conns[conn.index as usize].notsent_lowat.div_ceil(2);
         match self.server.set_option(self.now, conn, ConnOption::ReportUnsentBelow(below)) {
-            Ok(()) => Sent::NoRoom(sent_bytes),
-            Err(_) => Sent::Refused(OpError::BrokenPipe),
+            Ok(()) => StreamProgress::NoRoom(sent_bytes),
+            Err(_) => StreamProgress::Refused(OpError::BrokenPipe),
         }
     }
 
@@ -297,10 +299,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
         self.watch_unsent(state, conn);
     }
 
-    fn await_room(&mut self, conn: ConnId, sent_bytes: usize) -> Sent {
+    fn await_room(&mut self, conn: ConnId, sent_bytes: usize) -> StreamProgress {
         match self.server.await_acks(conn) {
-            Ok(()) => Sent::NoRoom(sent_bytes),
-            Err(_) => Sent::Refused(OpError::BrokenPipe),
+            Ok(()) => StreamProgress::NoRoom(sent_bytes),
+            Err(_) => StreamProgress::Refused(OpError::BrokenPipe),
         }
     }
 
@@ -312,7 +314,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         state.complete_disconnect(slot);
         if how != Disconnect::Write {
             // Reads that wait, and later ones, see the end; what arrives from now on is dropped.
-            state.on_receive_end(slot, End::Eof);
+            state.on_receive_end(slot, StreamEnd::Eof);
         }
     }
 
@@ -323,10 +325,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
             state.on_send_failed(slot, OpError::Cancelled);
         }
         state.complete_disconnect(slot);
-        if state.peek(slot).phase == Phase::Starting {
+        if state.peek(slot).phase == SlotPhase::Starting {
             return self.connected(state, slot, Err(OpError::Aborted));
         }
-        state.on_receive_end(slot, End::Eof);
+        state.on_receive_end(slot, StreamEnd::Eof);
         if !state.peek(slot).writes.is_empty() {
             self.write(state, slot);
         }
@@ -349,7 +351,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         self.lwsockets_open = self.lwsockets_open.saturating_sub(1);
         let entry = state.peek(slot);
         let resets = self.conn(state, slot).is_some_and(|conn| self.resets_on_close(conn));
-        if entry.phase == Phase::Starting || entry.unread_bytes > 0 || resets {
+        if entry.phase == SlotPhase::Starting || entry.unread_bytes > 0 || resets {
             return self.abort(state, slot);
         }
         if !state.peek(slot).writes.is_empty() {
@@ -397,8 +399,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
             return self.server.free_received(chunk);
         };
         match self.server.received(chunk) {
-            Some(Received::Pool(held)) => state.on_received_held(slot, held, chunk.len),
-            Some(Received::Heap(bytes)) => {
+            Some(ReceivedMemory::Pool(held)) => state.on_received_held(slot, held, chunk.len),
+            Some(ReceivedMemory::Heap(bytes)) => {
                 state.counters.spilled_bytes += u64::from(chunk.len);
                 state.on_received(slot, bytes)
             }
@@ -415,7 +417,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     pub(super) fn on_peer_closed(&mut self, state: &mut State, conn: ConnId) {
         if let Some(slot) = self.slot_of(conn) {
             set_receiving(state, slot, false);
-            state.on_receive_end(slot, End::Eof);
+            state.on_receive_end(slot, StreamEnd::Eof);
         }
     }
 
@@ -434,7 +436,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if state.peek(slot).flags.writing {
             self.write(state, slot);
         }
-        let Owner { awaits_delivery, awaits_unsent_below, .. } = self.conns[conn.index as usize];
+        let SlotOwner { awaits_delivery, awaits_unsent_below, .. } =
+            self.conns[conn.index as usize];
         if awaits_delivery {
             self.watch_delivery(state, conn);
         }
@@ -506,10 +509,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
         self.disown(conn);
         state.slot(slot).target = Target::None;
         set_receiving(state, slot, false);
-        if state.peek(slot).phase == Phase::Starting {
+        if state.peek(slot).phase == SlotPhase::Starting {
             return self.connected(state, slot, Err(failed.unwrap_or(OpError::Aborted)));
         }
-        state.on_receive_end(slot, failed.map_or(End::Eof, End::Failed));
+        state.on_receive_end(slot, failed.map_or(StreamEnd::Eof, StreamEnd::Failed));
         state.on_end(slot, failed.map_or(Ok(()), Err));
         if !state.peek(slot).writes.is_empty() {
             self.write(state, slot);

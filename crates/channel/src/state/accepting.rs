@@ -14,7 +14,7 @@ use crate::handle::Handle;
 use crate::kernel::sys;
 use crate::options::{Accept, AcceptAs};
 use crate::partition::{self, Gift, Given};
-use crate::slot::{Arrived, Handed, Kind, ReadOp, Target};
+use crate::slot::{Handed, Kind, NewConnection, ReadOp, Target};
 use crate::timers::Due;
 
 /// How long accepting pauses after descriptors ran out.
@@ -58,14 +58,14 @@ impl State {
     }
 
     /// A connection that was accepted ahead and is wanted now, and in which form.
-    pub(crate) fn next_held(&mut self, listener: u32) -> Option<(Arrived, AcceptAs)> {
+    pub(crate) fn next_held(&mut self, listener: u32) -> Option<(NewConnection, AcceptAs)> {
         let queues = self.slot(listener).listener()?;
         let kind = queues.credits.front()?.kind;
         Some((queues.held.pop_front()?, kind))
     }
 
     /// A connection arrived: gives it to the accept that waits, or holds it.
-    pub(crate) fn on_accepted(&mut self, listener: u32, arrived: Arrived) -> Handed {
+    pub(crate) fn on_accepted(&mut self, listener: u32, arrived: NewConnection) -> Handed {
         let mut heir = listener;
         let mut queues = self.slots[listener as usize].listener();
         if let Some(other) = queues.as_deref().and_then(|queues| queues.heir) {
@@ -90,12 +90,12 @@ impl State {
     fn hand_out(
         &mut self,
         listener: u32,
-        arrived: Arrived,
+        arrived: NewConnection,
         accept: Accept,
         (pending, kind): (u32, Kind),
     ) -> Handed {
         let arrived = match (arrived, accept.kind) {
-            (Arrived::Fd(fd, unread), AcceptAs::Fd) if unread.is_empty() => {
+            (NewConnection::Fd(fd, unread), AcceptAs::Fd) if unread.is_empty() => {
                 let connection = Connection::Fd(fd);
                 self.complete(listener, Event::Accept(Ok(Accepted { connection, pending })));
                 return Handed::Gone;
@@ -108,9 +108,9 @@ impl State {
             return Handed::Refused;
         };
         match arrived {
-            Arrived::Direct(direct) => self.slot(index).target = Target::Direct(direct),
-            Arrived::Stack(conn, _) => self.slot(index).target = Target::Stack(conn),
-            Arrived::Fd(fd, unread) => {
+            NewConnection::Direct(direct) => self.slot(index).target = Target::Direct(direct),
+            NewConnection::Stack(conn, _) => self.slot(index).target = Target::Stack(conn),
+            NewConnection::Fd(fd, unread) => {
                 self.slot(index).set_fd(fd);
                 if !unread.is_empty() {
                     self.on_received(index, ReadBuf::from_vec(unread));
@@ -194,14 +194,14 @@ impl State {
         self.count_passed(passed.is_ok());
     }
 
-    pub(crate) fn pass_arrived(&mut self, listener: u32, arrived: Arrived) {
-        if let Arrived::Fd(fd, unread) = arrived {
+    pub(crate) fn pass_arrived(&mut self, listener: u32, arrived: NewConnection) {
+        if let NewConnection::Fd(fd, unread) = arrived {
             self.pass_on(listener, fd, unread);
         }
     }
 
     /// Keeps a connection of a listener that leaves until the driver has let go of it.
-    pub(crate) fn hold(&mut self, listener: u32, arrived: Arrived) {
+    pub(crate) fn hold(&mut self, listener: u32, arrived: NewConnection) {
         if let Some(queues) = self.slot(listener).listener() {
             queues.held.push_back(arrived);
         }

@@ -10,7 +10,7 @@ use crate::completion::{Accepted, Completion, Connection, Event};
 use crate::completion_queue::{Common, Whose};
 use crate::handle::Handle;
 #[cfg(feature = "local")]
-use crate::kernel::pool::Held;
+use crate::kernel::pool::HeldBuffer;
 
 /// A set of slots, which costs what is in it to clear.
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl State {
     /// The first bytes of a held buffer.
     #[cfg(feature = "local")]
     #[inline(always)]
-    pub(crate) fn adopt(&self, buffer: Held, len: u32) -> Option<ReadBuf> {
+    pub(crate) fn adopt(&self, buffer: HeldBuffer, len: u32) -> Option<ReadBuf> {
         Some(ReadBuf::new(self.receive_pool.adopt(buffer, len)?))
     }
 

@@ -18,7 +18,7 @@ use super::{NO_SLOT, State};
 use crate::error::{Limit, Misuse};
 use crate::handle::{FIRST_LWSOCKET, Handle};
 use crate::limits;
-use crate::slot::{Kind, Phase, Slot};
+use crate::slot::{Kind, Slot, SlotPhase};
 
 #[cfg(test)]
 mod tests;
@@ -130,7 +130,7 @@ impl State {
         let slot = self.slot(index);
         slot.kind = kind;
         slot.cookie = cookie;
-        slot.phase = Phase::Open;
+        slot.phase = SlotPhase::Open;
         slot.flags.lwsocket = true;
         slot.handle = Handle::new(FIRST_LWSOCKET + index, slot.handle.generation(), tag);
         Ok(index)
@@ -171,7 +171,7 @@ impl State {
         self.end_handle(index);
         let Self { slots, reads, first_reads, .. } = self;
         let slot = &mut slots[index as usize];
-        slot.phase = Phase::Closing;
+        slot.phase = SlotPhase::Closing;
         self.silence_awaited |= slot.silent_bytes > 0;
         *first_reads -= usize::from(slot.first_read.take().is_some());
         reads.drain(&mut slot.more_reads, drop);
@@ -187,7 +187,7 @@ impl State {
         let Self { slots, reads, first_reads, unread, writes, .. } = self;
         let slot = &mut slots[index as usize];
         debug_assert_eq!(slot.kernel_requests, 0);
-        debug_assert_ne!(slot.phase, Phase::Free);
+        debug_assert_ne!(slot.phase, SlotPhase::Free);
         *first_reads -= usize::from(slot.first_read.take().is_some());
         reads.drain(&mut slot.more_reads, drop);
         unread.drain(&mut slot.unread, drop);

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::Medium;
+use crate::LinkMedium;
 use crate::limits::{CAPTURE_BUFFER_BYTES, OFFLOAD_FRAME_BYTES};
 
 pub(super) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -89,11 +89,11 @@ pub(super) fn section_header(out: &mut Vec<u8>) {
 }
 
 /// Appends the description of the next interface.
-pub(super) fn interface(out: &mut Vec<u8>, medium: Medium, name: &str) {
+pub(super) fn interface(out: &mut Vec<u8>, medium: LinkMedium, name: &str) {
     block(out, INTERFACE, |out| {
         let link_type = match medium {
-            Medium::Ethernet => LINK_ETHERNET,
-            Medium::Ip => LINK_RAW,
+            LinkMedium::Ethernet => LINK_ETHERNET,
+            LinkMedium::Ip => LINK_RAW,
         };
         out.extend(link_type.to_ne_bytes());
         out.extend(0_u16.to_ne_bytes());

@@ -8,7 +8,7 @@
 //! - Nothing is allocated but a bounded table of interfaces; frames are borrowed from the file.
 //! - After an error there are no more frames.
 
-use crate::Medium;
+use crate::LinkMedium;
 use crate::limits::CAPTURE_INTERFACES_MAX;
 
 use super::pcapng::{
@@ -27,7 +27,7 @@ pub struct Captured<'a> {
     /// The interface's place in its section; 0 in classic files.
     pub interface: u32,
     /// What frames of that interface start with; `None`: something that we have no link for.
-    pub medium: Option<Medium>,
+    pub medium: Option<LinkMedium>,
     /// Nanoseconds since 1970; `None`: not recorded.
     pub timestamp_ns: Option<u64>,
     /// Which way it went, where that is recorded.
@@ -67,7 +67,7 @@ pub struct Reader<'a> {
     at: usize,
     is_big_endian: bool,
     format: Format,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<CapturedInterface>,
     is_over: bool,
 }
 
@@ -79,22 +79,22 @@ enum Format {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Interface {
-    medium: Option<Medium>,
+struct CapturedInterface {
+    medium: Option<LinkMedium>,
     snap_len: u32,
-    ticks: Ticks,
+    ticks: TicksPerSecond,
     /// Seconds to add to each time.
     offset_s: i64,
 }
 
 /// Ticks in a second, as a power (`if_tsresol`).
 #[derive(Debug, Clone, Copy)]
-enum Ticks {
+enum TicksPerSecond {
     PowerOf10(u32),
     PowerOf2(u32),
 }
 
-impl Ticks {
+impl TicksPerSecond {
     /// `None`: over what 64 bits hold.
     fn to_ns(self, ticks: u64) -> Option<u64> {
         let wide = u128::from(ticks) * 1_000_000_000;
@@ -126,8 +126,13 @@ impl<'a> Reader<'a> {
             let head = file.first_chunk::<24>().ok_or(ReadError::CutOff { at: 0 })?;
             let link_type = u32_in(is_big_endian, [head[20], head[21], head[22], head[23]]);
             let medium = medium_of((link_type & 0xffff) as u16);
-            let ticks_of = Ticks::PowerOf10(9);
-            interfaces.push(Interface { medium, snap_len: 0, ticks: ticks_of, offset_s: 0 });
+            let ticks_of = TicksPerSecond::PowerOf10(9);
+            interfaces.push(CapturedInterface {
+                medium,
+                snap_len: 0,
+                ticks: ticks_of,
+                offset_s: 0,
+            });
             (at, format) = (24, Format::Pcap(ticks));
         }
         Ok(Self { file, at, is_big_endian, format, interfaces, is_over: false })
@@ -204,10 +209,12 @@ impl<'a> Reader<'a> {
         }
         let link_type = self.u16_at(body, 0).ok_or("too short")?;
         let snap_len = self.u32_at(body, 4).ok_or("too short")?;
-        let (mut ticks, mut offset_s) = (Ticks::PowerOf10(6), 0);
+        let (mut ticks, mut offset_s) = (TicksPerSecond::PowerOf10(6), 0);
         self.options(&body[8..], |code, value| match (code, value) {
-            (IF_TSRESOL, &[power]) if power & 0x80 == 0 => ticks = Ticks::PowerOf10(power.into()),
-            (IF_TSRESOL, &[power]) => ticks = Ticks::PowerOf2((power & 0x7f).into()),
+            (IF_TSRESOL, &[power]) if power & 0x80 == 0 => {
+                ticks = TicksPerSecond::PowerOf10(power.into())
+            }
+            (IF_TSRESOL, &[power]) => ticks = TicksPerSecond::PowerOf2((power & 0x7f).into()),
             (IF_TSOFFSET, value) => {
                 let value: [u8; 8] = value.try_into().unwrap_or_default();
                 let order =
@@ -217,7 +224,7 @@ impl<'a> Reader<'a> {
             _ => {}
         })?;
         let medium = medium_of(link_type);
-        self.interfaces.push(Interface { medium, snap_len, ticks, offset_s });
+        self.interfaces.push(CapturedInterface { medium, snap_len, ticks, offset_s });
         Ok(())
     }
 
@@ -296,11 +303,11 @@ impl<'a> Iterator for Reader<'a> {
     }
 }
 
-fn medium_of(link_type: u16) -> Option<Medium> {
+fn medium_of(link_type: u16) -> Option<LinkMedium> {
     match link_type {
-        LINK_ETHERNET => Some(Medium::Ethernet),
-        LINK_RAW => Some(Medium::Ip),
-        other if LINK_RAW_OTHER.contains(&other) => Some(Medium::Ip),
+        LINK_ETHERNET => Some(LinkMedium::Ethernet),
+        LINK_RAW => Some(LinkMedium::Ip),
+        other if LINK_RAW_OTHER.contains(&other) => Some(LinkMedium::Ip),
         _ => None,
     }
 }

@@ -7,11 +7,11 @@
 //!
 //! Invariants
 //! - Segments are the frame's payload in order, nothing twice and nothing left out.
-//! - A frame that is not what its `Transmit` says is handed on as it is.
+//! - A frame that is not what its `TxMetadata` says is handed on as it is.
 
 use crate::checksum::{fold, sum};
 use crate::virtio::ip_header;
-use crate::{Medium, Transmit};
+use crate::{LinkMedium, TxMetadata};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -25,9 +25,9 @@ const CWR: u8 = 0x80;
 /// Calls `out` with each frame that a link makes of `frame`. `scratch` has to be as long as the
 /// frame.
 pub(super) fn each(
-    medium: Medium,
+    medium: LinkMedium,
     frame: &[u8],
-    transmit: Transmit,
+    transmit: TxMetadata,
     scratch: &mut [u8],
     out: &mut dyn FnMut(&[u8]),
 ) {
@@ -55,7 +55,11 @@ pub(super) fn each(
 
 /// Fills in the checksum of a received frame that is marked as verified but carries none.
 /// Returns anything but whole TCP and UDP packets unchanged.
-pub(super) fn completed<'a>(medium: Medium, frame: &'a [u8], scratch: &'a mut [u8]) -> &'a [u8] {
+pub(super) fn completed<'a>(
+    medium: LinkMedium,
+    frame: &'a [u8],
+    scratch: &'a mut [u8],
+) -> &'a [u8] {
     let Some((start, field, pseudo, end)) = transport(medium, frame) else {
         return frame;
     };
@@ -73,7 +77,7 @@ pub(super) fn completed<'a>(medium: Medium, frame: &'a [u8], scratch: &'a mut [u
 
 /// Where the transport header starts, where its checksum is, the sum of the pseudo header, and
 /// where the packet ends.
-fn transport(medium: Medium, frame: &[u8]) -> Option<(usize, usize, u32, usize)> {
+fn transport(medium: LinkMedium, frame: &[u8]) -> Option<(usize, usize, u32, usize)> {
     let (ip, version) = ip_header(medium, frame)?;
     let half = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
     let (start, end, protocol, addresses) = if version == 4 {
@@ -115,7 +119,7 @@ struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    fn new(medium: Medium, frame: &'a [u8], transmit: Transmit) -> Option<Self> {
+    fn new(medium: LinkMedium, frame: &'a [u8], transmit: TxMetadata) -> Option<Self> {
         let (headers, payload) = frame.split_at_checked(usize::from(transmit.header_bytes))?;
         let tcp = usize::from(transmit.checksum_start);
         let (ip, version) = ip_header(medium, frame)?;

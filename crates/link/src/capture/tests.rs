@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checksum::{fold, sum};
-use crate::{Medium, Pair, PairConfig, pair};
+use crate::{LinkMedium, Pair, PairConfig, pair};
 
 /// A writer whose bytes can be looked at.
 #[derive(Clone, Default)]
@@ -77,7 +77,7 @@ fn is_checksum_right(packet: &[u8]) -> bool {
     ip_is_right && fold(sum(pseudo, &packet[start..])) == 0xffff
 }
 
-fn captured_pair(medium: Medium) -> (Pcap<Pair>, Pair, Shared) {
+fn captured_pair(medium: LinkMedium) -> (Pcap<Pair>, Pair, Shared) {
     let config = PairConfig { medium, offloads: true, frames: 16, ..PairConfig::default() };
     let (here, there) = pair(&config).unwrap();
     let file = Shared::default();
@@ -90,7 +90,7 @@ fn captured_pair(medium: Medium) -> (Pcap<Pair>, Pair, Shared) {
     (Pcap::with_clock(here, capture, clock), there, file)
 }
 
-fn send(link: &mut dyn Link, frame: &[u8], transmit: Transmit) {
+fn send(link: &mut dyn Link, frame: &[u8], transmit: TxMetadata) {
     let sent = link.tx_burst(1, &mut |room| {
         room[..frame.len()].copy_from_slice(frame);
         Some(transmit)
@@ -107,8 +107,8 @@ fn a_large_frame_is_written_as_the_segments_that_go_out() {
     for is_ipv6 in [false, true] {
         let payload: Vec<u8> = (0..2_500_u16).map(|byte| byte as u8).collect();
         let (frame, start) = packet(is_ipv6, 6, &payload);
-        let (mut link, _there, file) = captured_pair(Medium::Ip);
-        let transmit = Transmit {
+        let (mut link, _there, file) = captured_pair(LinkMedium::Ip);
+        let transmit = TxMetadata {
             len: frame.len(),
             checksum_start: u16::try_from(start).unwrap(),
             checksum_field: 16,
@@ -145,12 +145,12 @@ fn checksums_left_to_the_link_are_written_right_on_both_ways() {
     {
         for payload in [&b""[..], b"odd", b"even"] {
             let (frame, start) = packet(is_ipv6, protocol, payload);
-            let (mut link, mut there, file) = captured_pair(Medium::Ip);
-            let transmit = Transmit {
+            let (mut link, mut there, file) = captured_pair(LinkMedium::Ip);
+            let transmit = TxMetadata {
                 len: frame.len(),
                 checksum_start: u16::try_from(start).unwrap(),
                 checksum_field: field,
-                ..Transmit::default()
+                ..TxMetadata::default()
             };
             send(&mut link, &frame, transmit);
             send(&mut there, &frame, transmit);
@@ -171,7 +171,7 @@ fn checksums_left_to_the_link_are_written_right_on_both_ways() {
 #[test]
 fn what_contradicts_itself_is_written_as_it_is() {
     let (frame, _) = packet(false, 6, b"payload");
-    let odd = Transmit {
+    let odd = TxMetadata {
         len: frame.len(),
         checksum_start: 20,
         checksum_field: 16,
@@ -180,15 +180,15 @@ fn what_contradicts_itself_is_written_as_it_is() {
     };
     let mut scratch = [0; 200];
     let mut out = Vec::new();
-    segments::each(Medium::Ip, &frame, odd, &mut scratch, &mut |f| out.push(f.to_vec()));
+    segments::each(LinkMedium::Ip, &frame, odd, &mut scratch, &mut |f| out.push(f.to_vec()));
     assert_eq!(out.len(), 1);
     assert!(is_checksum_right(&out[0]), "the checksum can be had, the cutting not");
-    let beyond = Transmit { checksum_start: 9_999, ..odd };
+    let beyond = TxMetadata { checksum_start: 9_999, ..odd };
     out.clear();
-    segments::each(Medium::Ip, &frame, beyond, &mut scratch, &mut |f| out.push(f.to_vec()));
+    segments::each(LinkMedium::Ip, &frame, beyond, &mut scratch, &mut |f| out.push(f.to_vec()));
     assert_eq!(out, std::slice::from_ref(&frame));
     let short = &frame[..30];
-    assert_eq!(segments::completed(Medium::Ip, short, &mut scratch), short);
+    assert_eq!(segments::completed(LinkMedium::Ip, short, &mut scratch), short);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_file_that_cannot_be_written_costs_only_the_capture() {
     let capture = Capture::new(Box::new(Full(tell, false))).unwrap();
     let (here, mut there) = pair(&PairConfig::default()).unwrap();
     let mut link = Pcap::new(here, capture.clone());
-    let plain = Transmit { len: 1_000, ..Transmit::default() };
+    let plain = TxMetadata { len: 1_000, ..TxMetadata::default() };
     for _ in 0..500 {
         send(&mut link, &[0; 1_000], plain);
         assert_eq!(there.rx_burst(9, &mut |_, _| ()).unwrap(), 1);
@@ -226,7 +226,7 @@ fn links_share_a_file_and_a_frame_is_there_once_the_link_sleeps() {
     let (here, there) = pair(&PairConfig::default()).unwrap();
     let mut here = Pcap::new(here, capture.clone());
     let mut there = Pcap::new(there, capture);
-    send(&mut here, &[1; 60], Transmit { len: 60, ..Transmit::default() });
+    send(&mut here, &[1; 60], TxMetadata { len: 60, ..TxMetadata::default() });
     there.rx_burst(9, &mut |_, _| ()).unwrap();
     assert!(here.arm().unwrap());
     let file = file.bytes();
@@ -250,7 +250,7 @@ fn a_full_capture_ends_with_whole_blocks_and_one_report() {
     let mut link = Pcap::new(there, capture.clone());
     let (frame, _) = packet(false, 6, &[7; 200]);
     for _ in 0..100 {
-        send(&mut here, &frame, Transmit { len: frame.len(), ..Transmit::default() });
+        send(&mut here, &frame, TxMetadata { len: frame.len(), ..TxMetadata::default() });
         let received = link.rx_burst(1, &mut |_, _| ()).unwrap();
         assert_eq!(received, 1, "the link goes on");
     }
@@ -284,8 +284,8 @@ proptest! {
     ) {
         let mut file = Vec::new();
         pcapng::section_header(&mut file);
-        pcapng::interface(&mut file, Medium::Ethernet, "first");
-        pcapng::interface(&mut file, Medium::Ip, "second");
+        pcapng::interface(&mut file, LinkMedium::Ethernet, "first");
+        pcapng::interface(&mut file, LinkMedium::Ip, "second");
         for (is_second, ns, bytes) in &frames {
             let timestamp = Duration::from_nanos(*ns);
             let direction = if *is_second { Direction::Inward } else { Direction::Outward };
@@ -298,7 +298,7 @@ proptest! {
             prop_assert_eq!(ours.timestamp_ns, Some(*ns));
             prop_assert_eq!(ours.bytes, bytes.as_slice());
             prop_assert_eq!(ours.interface, u32::from(*is_second));
-            let medium = if *is_second { Medium::Ip } else { Medium::Ethernet };
+            let medium = if *is_second { LinkMedium::Ip } else { LinkMedium::Ethernet };
             prop_assert_eq!(ours.medium, Some(medium));
         }
         let theirs = theirs(&file);

@@ -30,7 +30,7 @@ fn faulty(seed: u64, inward: Faults, outward: Faults) -> (Fault<Pair>, Pair, Han
 fn send(link: &mut dyn Link, number: u8) {
     let sent = link.tx_burst(1, &mut |room| {
         room[..60].fill(number);
-        Some(Transmit { len: 60, ..Transmit::default() })
+        Some(TxMetadata { len: 60, ..TxMetadata::default() })
     });
     assert_eq!(sent.expect("sent"), 1);
 }
@@ -78,8 +78,8 @@ fn corruption_flips_one_bit_and_clears_verification() {
         let bits: u32 = frame.iter().map(|byte| (byte ^ number as u8).count_ones()).sum();
         assert_eq!(bits, 1);
     }
-    let verified = Received { checksums: Checksums::Verified, segment_bytes: 0 };
-    assert_eq!(verified.distrusted(), Received::default());
+    let verified = RxMetadata { checksums: RxChecksum::Verified, segment_bytes: 0 };
+    assert_eq!(verified.distrusted(), RxMetadata::default());
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn what_finds_no_slot_waits_below_or_pushes_back() {
         send(&mut there, 1);
     }
     assert_eq!(receive(&mut link).len(), 0);
-    let plain = Transmit { len: 60, ..Transmit::default() };
+    let plain = TxMetadata { len: 60, ..TxMetadata::default() };
     let filled = link.tx_burst(9_999, &mut |_| Some(plain)).expect("sent");
     assert_eq!(filled, FAULT_DELAYED_FRAMES - 1, "a frame may be doubled");
     let (inward, outward) = link.fault_counters();

@@ -105,7 +105,7 @@ impl<F> ServerHandshake<F> {
 
     /// The first message.
     pub(super) fn hello(&self) -> MemifMessage {
-        // The queue count is at least 1: `Settings` were checked.
+        // The queue count is at least 1: `MemifSettings` were checked.
         let ring_index_max = self.terms.queue_count.saturating_sub(1);
         MemifMessage::Hello(Hello {
             name: self.terms.name,

@@ -19,7 +19,7 @@ use rustix::event::epoll;
 
 use super::handshake::Terms;
 use super::session::{self, Joined, Joining, Lanes, NoSession, Session};
-use super::{Memif, NOTICE_AFTER, Role, Settings, links, socket, unavailable};
+use super::{Memif, MemifRole, MemifSettings, NOTICE_AFTER, links, socket, unavailable};
 use crate::held_signals::HeldSignals;
 use crate::limits::MEMIF_CLIENTS_PER_LOOK;
 use crate::{BoundPath, LinkError};
@@ -27,7 +27,7 @@ use crate::{BoundPath, LinkError};
 /// A server's socket, where one client after another can be served.
 #[derive(Debug)]
 pub struct Listener {
-    settings: Settings,
+    settings: MemifSettings,
     /// The socket's file, if it has one. Removed before the socket closes.
     _path: Option<BoundPath>,
     listener: OwnedFd,
@@ -53,7 +53,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`LinkError::Setting`] or [`LinkError::Io`].
-    pub fn bind(settings: &Settings) -> Result<Self, LinkError> {
+    pub fn bind(settings: &MemifSettings) -> Result<Self, LinkError> {
         settings.check()?;
         let (path, listener) = socket::listen(&settings.socket).map_err(no_listener)?;
         let settings = settings.clone();
@@ -67,7 +67,7 @@ impl Listener {
     /// [`LinkError::Unavailable`] when none came in time; [`LinkError::Io`].
     pub fn accept(&mut self, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
         let (session, lanes) = self.next_client(Instant::now() + timeout, None)?;
-        links(Role::Server, &self.settings, &session, lanes)
+        links(MemifRole::Server, &self.settings, &session, lanes)
     }
 
     fn next_client(
@@ -130,7 +130,7 @@ impl Listener {
             other => other?,
         };
         let queue_count = lanes.len();
-        let mut links = links(Role::Server, &self.settings, &session, lanes)?;
+        let mut links = links(MemifRole::Server, &self.settings, &session, lanes)?;
         let serving = Arc::new(Serving::new(self, session, queue_count)?);
         for (queue, link) in links.iter_mut().enumerate() {
             link.goes_on(ListenerPlace { serving: Arc::clone(&serving), queue, sessions: 1 });

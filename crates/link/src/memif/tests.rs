@@ -10,12 +10,12 @@ const SOON: Duration = Duration::from_secs(10);
 const QUICK: Duration = Duration::from_millis(100);
 
 /// Settings on a socket of this test's own.
-fn settings(name: &str) -> Settings {
+fn settings(name: &str) -> MemifSettings {
     let socket = format!("@mp-memif-{}-{name}", std::process::id());
-    Settings { ring_size_log2: 6, ..Settings::new(socket, [2, 0, 0, 0, 0, 1]) }
+    MemifSettings { ring_size_log2: 6, ..MemifSettings::new(socket, [2, 0, 0, 0, 0, 1]) }
 }
 
-fn joined(settings: &Settings) -> (Vec<Memif>, Vec<Memif>) {
+fn joined(settings: &MemifSettings) -> (Vec<Memif>, Vec<Memif>) {
     let mut listener = Listener::bind(settings).expect("listener");
     let of_client = settings.clone();
     let client = thread::spawn(move || connect(&of_client, SOON));
@@ -30,7 +30,7 @@ fn send(link: &mut Memif, bytes: &[u8]) -> Result<usize, LinkError> {
             return None;
         }
         room[..bytes.len()].copy_from_slice(bytes);
-        Some(Transmit { len: bytes.len(), ..Transmit::default() })
+        Some(TxMetadata { len: bytes.len(), ..TxMetadata::default() })
     })
 }
 
@@ -44,15 +44,15 @@ fn received(link: &mut Memif) -> Vec<Vec<u8>> {
 fn settings_out_of_range_are_named() {
     let good = settings("range");
     for (bad, name) in [
-        (Settings { queue_count: 0, ..good.clone() }, "queue_count"),
-        (Settings { queue_count: 65, ..good.clone() }, "queue_count"),
-        (Settings { ring_size_log2: 15, ..good.clone() }, "ring_size_log2"),
-        (Settings { ring_size_log2: 0, ..good.clone() }, "ring_size_log2"),
-        (Settings { buffer_bytes: 63, ..good.clone() }, "buffer_bytes"),
-        (Settings { mtu: 67, ..good.clone() }, "mtu"),
-        (Settings { mtu: 65_536, ..good.clone() }, "mtu"),
-        (Settings { mtu: 9000, buffer_bytes: 64, ..good.clone() }, "mtu"),
-        (Settings { secret: "x".repeat(25), ..good.clone() }, "secret"),
+        (MemifSettings { queue_count: 0, ..good.clone() }, "queue_count"),
+        (MemifSettings { queue_count: 65, ..good.clone() }, "queue_count"),
+        (MemifSettings { ring_size_log2: 15, ..good.clone() }, "ring_size_log2"),
+        (MemifSettings { ring_size_log2: 0, ..good.clone() }, "ring_size_log2"),
+        (MemifSettings { buffer_bytes: 63, ..good.clone() }, "buffer_bytes"),
+        (MemifSettings { mtu: 67, ..good.clone() }, "mtu"),
+        (MemifSettings { mtu: 65_536, ..good.clone() }, "mtu"),
+        (MemifSettings { mtu: 9000, buffer_bytes: 64, ..good.clone() }, "mtu"),
+        (MemifSettings { secret: "x".repeat(25), ..good.clone() }, "secret"),
     ] {
         let Err(LinkError::Setting { setting, .. }) = Listener::bind(&bad) else {
             panic!("{bad:?} was taken");
@@ -64,7 +64,7 @@ fn settings_out_of_range_are_named() {
 
 #[test]
 fn each_queue_is_a_link_of_its_own() {
-    let wanted = Settings { queue_count: 3, ..settings("queues") };
+    let wanted = MemifSettings { queue_count: 3, ..settings("queues") };
     let (mut servers, mut clients) = joined(&wanted);
     assert_eq!((servers.len(), clients.len()), (3, 3));
     for (number, (server, client)) in servers.iter_mut().zip(&mut clients).enumerate() {
@@ -77,7 +77,7 @@ fn each_queue_is_a_link_of_its_own() {
 
 #[test]
 fn frames_longer_than_a_buffer_are_chained() {
-    let wanted = Settings { buffer_bytes: 512, mtu: 9000, ..settings("chains") };
+    let wanted = MemifSettings { buffer_bytes: 512, mtu: 9000, ..settings("chains") };
     let (mut servers, mut clients) = joined(&wanted);
     let frame: Vec<u8> = (0..9014u32).map(|at| at as u8).collect();
     assert_eq!(send(&mut servers[0], &frame).expect("sent"), 1);
@@ -122,7 +122,7 @@ fn one_server_serves_one_client_after_another() {
 }
 
 /// Connects until the server has had the processor to answer.
-fn told(settings: &Settings, patience: Duration) -> Result<Vec<Memif>, LinkError> {
+fn told(settings: &MemifSettings, patience: Duration) -> Result<Vec<Memif>, LinkError> {
     let start = Instant::now();
     loop {
         match connect(settings, patience) {
@@ -135,12 +135,12 @@ fn told(settings: &Settings, patience: Duration) -> Result<Vec<Memif>, LinkError
 
 #[test]
 fn a_client_that_does_not_agree_is_told_so() {
-    let wanted = Settings { secret: "sesame".to_owned(), ..settings("secret") };
+    let wanted = MemifSettings { secret: "sesame".to_owned(), ..settings("secret") };
     let mut listener = Listener::bind(&wanted).expect("listener");
     let thread = thread::spawn(move || {
         let outcomes =
             [("", QUICK), ("wrong", QUICK), ("sesame", SOON)].map(|(secret, patience)| {
-                let settings = Settings { secret: secret.to_owned(), ..wanted.clone() };
+                let settings = MemifSettings { secret: secret.to_owned(), ..wanted.clone() };
                 told(&settings, patience)
             });
         outcomes.map(|outcome| outcome.map(|links| links.len()).map_err(|error| error.to_string()))
@@ -167,7 +167,7 @@ fn missing_peer_is_an_error_before_the_deadline() {
 #[test]
 fn a_socket_file_left_behind_is_replaced_and_a_live_one_is_not() {
     let path = std::env::temp_dir().join(format!("mp-memif-{}.sock", std::process::id()));
-    let on_file = Settings { socket: path.clone(), ..settings("file") };
+    let on_file = MemifSettings { socket: path.clone(), ..settings("file") };
     let abandoned = socket::listen(&path).expect("a socket");
     assert!(Listener::bind(&on_file).is_err(), "another server listens");
     drop(abandoned);
@@ -179,9 +179,9 @@ fn a_socket_file_left_behind_is_replaced_and_a_live_one_is_not() {
 fn a_frame_that_asks_for_what_is_not_offered_is_refused() {
     let (mut servers, mut clients) = joined(&settings("offloads"));
     let wishes = [
-        Transmit { len: 60, checksum_start: 34, ..Transmit::default() },
-        Transmit { len: 60, segment_bytes: 20, ..Transmit::default() },
-        Transmit { len: 60, ..Transmit::default() },
+        TxMetadata { len: 60, checksum_start: 34, ..TxMetadata::default() },
+        TxMetadata { len: 60, segment_bytes: 20, ..TxMetadata::default() },
+        TxMetadata { len: 60, ..TxMetadata::default() },
     ];
     let mut wishes = wishes.into_iter();
     let filled = clients[0].tx_burst(9, &mut |_| wishes.next()).expect("sent");
@@ -212,7 +212,7 @@ fn a_server_outlives_every_client() {
     assert_eq!(received(&mut server[0]), [[5; 60]]);
 }
 
-fn hostile_client(wanted: &Settings, seed: u64) {
+fn hostile_client(wanted: &MemifSettings, seed: u64) {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = |below: u64| {
         random ^= random << 13;

@@ -46,9 +46,9 @@ pub enum Fact {
     /// A network interface.
     Interface(Interface),
     /// An address of this host.
-    Address(Address),
+    Address(LinkAddress),
     /// A way to somewhere.
-    Route(Route),
+    Route(KernelRoute),
     /// A neighbour on an interface and its link-layer address.
     Neighbour(Neighbour),
 }
@@ -74,7 +74,7 @@ pub struct Interface {
 
 /// An address of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct LinkAddress {
     /// The interface's number.
     pub interface: u32,
     /// The address.
@@ -104,7 +104,7 @@ pub enum RouteKind {
 
 /// A way to somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
+pub struct KernelRoute {
     /// Where to, with `prefix_len`.
     pub destination: IpAddr,
     /// Bits of `destination` that have to be the same.
@@ -181,7 +181,7 @@ struct Hops<'a> {
     sequence: u32,
     is_interrupted: bool,
     is_gone: bool,
-    route: Route,
+    route: KernelRoute,
     rest: &'a [u8],
 }
 
@@ -199,7 +199,7 @@ impl<'a> NetlinkMessages<'a> {
         let interface = Some(hop).filter(|index| *index != 0);
         let is_ipv4 = hops.route.destination.is_ipv4();
         let gateway = gateway(is_ipv4, &Attributes(attributes));
-        let route = Route { interface, gateway, ..hops.route.clone() };
+        let route = KernelRoute { interface, gateway, ..hops.route.clone() };
         let (sequence, is_interrupted) = (hops.sequence, hops.is_interrupted);
         let fact = Fact::Route(route);
         let body = if hops.is_gone { MessageBody::Gone(fact) } else { MessageBody::Is(fact) };
@@ -285,7 +285,7 @@ fn interface(payload: &[u8]) -> Option<Interface> {
 }
 
 /// `ifaddrmsg`: family, prefix length (1), flags (2), scope (3), index (4).
-fn address(payload: &[u8]) -> Option<Address> {
+fn address(payload: &[u8]) -> Option<LinkAddress> {
     const ADDRESS: u16 = 1;
     const LOCAL: u16 = 2;
     const FLAGS: u16 = 8;
@@ -297,7 +297,7 @@ fn address(payload: &[u8]) -> Option<Address> {
     let bytes = attributes.find(LOCAL).or_else(|| attributes.find(ADDRESS))?;
     let short = u32::from(payload[2]);
     let flags = attributes.find(FLAGS).and_then(|bytes| word(bytes, 0)).unwrap_or(short);
-    Some(Address {
+    Some(LinkAddress {
         interface: word(payload, 4)?,
         address: ip(is_ipv4, bytes)?,
         prefix_len: payload[1],
@@ -307,7 +307,7 @@ fn address(payload: &[u8]) -> Option<Address> {
 
 /// `rtmsg`: family, destination length (1), source length (2), service (3), table (4), protocol
 /// (5), scope (6), type (7), flags (8). With the next hops, if they are in a list.
-fn route(payload: &[u8]) -> Option<(Route, Option<&[u8]>)> {
+fn route(payload: &[u8]) -> Option<(KernelRoute, Option<&[u8]>)> {
     const DESTINATION: u16 = 1;
     const INTERFACE: u16 = 4;
     const METRIC: u16 = 6;
@@ -331,7 +331,7 @@ fn route(payload: &[u8]) -> Option<(Route, Option<&[u8]>)> {
         6..=8 => RouteKind::Unreachable,
         other => RouteKind::Other(other),
     };
-    let route = Route {
+    let route = KernelRoute {
         destination,
         prefix_len: payload[1],
         gateway: gateway(is_ipv4, &attributes),

@@ -15,7 +15,7 @@ use rustix::net::{
 };
 
 use crate::limits::NETLINK_TIMEOUT_MS;
-use crate::{Flow, LinkError, Transport, sleep};
+use crate::{FlowTuple, LinkError, Transport, sleep};
 
 const WHAT: &str = "ask the kernel about a connection";
 const BY_FAMILY: u16 = 20;
@@ -29,7 +29,7 @@ const LISTEN: u8 = 10;
 
 /// A socket to ask through. Needs no privilege.
 #[derive(Debug)]
-pub struct Sockets {
+pub struct SocketDiag {
     socket: OwnedFd,
     sequence: u32,
 }
@@ -39,7 +39,7 @@ fn failed(source: Errno) -> LinkError {
 }
 
 /// The question, for a connection of TCP.
-fn question(flow: &Flow, sequence: u32) -> [u8; REQUEST_BYTES] {
+fn question(flow: &FlowTuple, sequence: u32) -> [u8; REQUEST_BYTES] {
     let mut bytes = [0; REQUEST_BYTES];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0, &(REQUEST_BYTES as u32).to_ne_bytes());
@@ -80,7 +80,7 @@ fn answer(bytes: &[u8], sequence: u32) -> Option<Result<bool, Errno>> {
     }
 }
 
-impl Sockets {
+impl SocketDiag {
     /// Opens the socket, in the network namespace of the calling thread.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Sockets {
     ///
     /// # Errors
     /// [`LinkError::Io`]: the kernel cannot tell (it was built without `CONFIG_INET_TCP_DIAG`).
-    pub fn has(&mut self, flow: &Flow) -> Result<bool, LinkError> {
+    pub fn has(&mut self, flow: &FlowTuple) -> Result<bool, LinkError> {
         debug_assert_eq!(flow.transport, Transport::Tcp, "only TCP has connections");
         self.sequence = self.sequence.wrapping_add(1);
         let kernel = SocketAddrNetlink::new(0, 0);
@@ -136,18 +136,18 @@ mod tests {
     #[test]
     fn a_connection_is_there_until_it_is_over() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let mut sockets = Sockets::open().unwrap();
+            let mut sockets = SocketDiag::open().unwrap();
             let listener = TcpListener::bind(address).unwrap();
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (local, remote) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-            let flow = Flow {
+            let flow = FlowTuple {
                 transport: Transport::Tcp,
                 local: local.ip(),
                 local_port: local.port(),
                 remote: remote.ip(),
                 remote_port: remote.port(),
             };
-            let back = Flow {
+            let back = FlowTuple {
                 local: flow.remote,
                 local_port: flow.remote_port,
                 remote: flow.local,

@@ -47,7 +47,7 @@ fn sharing() -> Ownership {
 }
 
 fn owner(ownership: &Ownership, packet: &[u8]) -> Owner {
-    ownership.owner_of(Medium::Ip, packet)
+    ownership.owner_of(LinkMedium::Ip, packet)
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_whole_address_leaves_nothing_of_it_to_the_kernel() {
 #[test]
 fn a_released_flow_is_the_kernels_and_a_taken_one_ours() {
     let mut ours = sharing();
-    let mut flow = Flow {
+    let mut flow = FlowTuple {
         transport: Transport::Tcp,
         local: HERE,
         local_port: 80,
@@ -127,14 +127,14 @@ fn fragments_and_neighbours_are_named() {
     let mut arp = vec![0; 42];
     arp[12..14].copy_from_slice(&ARP.to_be_bytes());
     assert_eq!(owner(&ours, &solicitation), Owner::Neighbour);
-    assert_eq!(ours.owner_of(Medium::Ethernet, &arp), Owner::Neighbour);
+    assert_eq!(ours.owner_of(LinkMedium::Ethernet, &arp), Owner::Neighbour);
     ours.neighbours = false;
     assert_eq!(owner(&ours, &solicitation), Owner::Kernel);
-    assert_eq!(ours.owner_of(Medium::Ethernet, &arp), Owner::Kernel);
+    assert_eq!(ours.owner_of(LinkMedium::Ethernet, &arp), Owner::Kernel);
     let mut tagged = vec![0; 12];
     tagged.extend([0x81, 0, 0, 1, 8, 0]);
     tagged.extend(packet(6, THERE, HERE, &ports(9, 80)));
-    assert_eq!(ours.owner_of(Medium::Ethernet, &tagged), Owner::Kernel);
+    assert_eq!(ours.owner_of(LinkMedium::Ethernet, &tagged), Owner::Kernel);
 }
 
 #[test]
@@ -185,8 +185,8 @@ proptest! {
     #[test]
     fn noise_is_never_ours(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
         let ours = sharing();
-        prop_assert_ne!(ours.owner_of(Medium::Ethernet, &bytes), Owner::Ours);
-        prop_assert_ne!(ours.owner_of(Medium::Ip, &bytes), Owner::Ours);
+        prop_assert_ne!(ours.owner_of(LinkMedium::Ethernet, &bytes), Owner::Ours);
+        prop_assert_ne!(ours.owner_of(LinkMedium::Ip, &bytes), Owner::Ours);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 use std::net::IpAddr;
 
 use crate::limits::PACKET_FILTER_INSTRUCTIONS_MAX;
-use crate::{Flow, LinkError, Medium, Ownership, Transport};
+use crate::{FlowTuple, LinkError, LinkMedium, Ownership, Transport};
 
 /// One instruction, laid out as the kernel's `sock_filter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ const FRAGMENT_HEADER: u32 = 44;
 /// # Errors
 /// [`LinkError::Setting`]: the rules make more instructions than the kernel takes.
 pub(super) fn compile(
-    medium: Medium,
+    medium: LinkMedium,
     ownership: &Ownership,
 ) -> Result<Vec<FilterInstruction>, LinkError> {
     let mut program = FilterProgram { ownership, code: Vec::new(), jumps: Vec::new(), labels: 0 };
@@ -180,10 +180,10 @@ impl FilterProgram<'_> {
         self.code
     }
 
-    fn frame(&mut self, medium: Medium) {
+    fn frame(&mut self, medium: LinkMedium) {
         let (ipv4, ipv6) = (self.label(), self.label());
         let start = match medium {
-            Medium::Ethernet => {
+            LinkMedium::Ethernet => {
                 self.put(LOAD_WORD, VLAN_TAG_PRESENT);
                 self.branch(JUMP_EQUAL, 0, 1, 0);
                 self.finish(false);
@@ -195,7 +195,7 @@ impl FilterProgram<'_> {
                 self.finish(false);
                 14
             }
-            Medium::Ip => {
+            LinkMedium::Ip => {
                 self.put(LOAD_BYTE, 0);
                 self.put(SHIFT_RIGHT, 4);
                 self.jump_if(4, ipv4);
@@ -333,7 +333,13 @@ impl FilterProgram<'_> {
     }
 
     /// Ends the program if `flow` is what memory holds.
-    fn finish_flow(&mut self, family: Family, transport: Transport, flow: &Flow, is_ours: bool) {
+    fn finish_flow(
+        &mut self,
+        family: Family,
+        transport: Transport,
+        flow: &FlowTuple,
+        is_ours: bool,
+    ) {
         if flow.transport != transport || flow.local.is_ipv4() != family.is_ipv4 {
             return;
         }

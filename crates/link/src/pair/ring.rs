@@ -19,10 +19,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::Transmit;
+use crate::TxMetadata;
 
 struct PairSlot {
-    transmit: Transmit,
+    transmit: TxMetadata,
     bytes: Box<[u8]>,
 }
 
@@ -54,7 +54,7 @@ impl PairRing {
 /// Makes a queue of `slots` frames (a power of two) of at most `frame_bytes` each.
 pub(super) fn ring(slots: usize, frame_bytes: usize) -> (PairProducer, PairConsumer) {
     assert!(slots.is_power_of_two() && slots <= 1 << 20, "checked by PairConfig");
-    let slot = || PairSlot { transmit: Transmit::default(), bytes: vec![0; frame_bytes].into() };
+    let slot = || PairSlot { transmit: TxMetadata::default(), bytes: vec![0; frame_bytes].into() };
     let ring = Arc::new(PairRing {
         head: Alone(AtomicU32::new(0)),
         tail: Alone(AtomicU32::new(0)),
@@ -89,7 +89,7 @@ impl PairProducer {
     }
 
     /// Queues the frame that the last `room` was filled with. The caller checked its length.
-    pub(super) fn put(&mut self, transmit: Transmit) {
+    pub(super) fn put(&mut self, transmit: TxMetadata) {
         assert!(self.has_room(), "put follows room");
         let slot = self.ring.slot(self.head);
         // SAFETY: as in `room`: the slot at `head` is ours, and `&mut self` makes us the only one.
@@ -140,7 +140,7 @@ pub(super) struct PairConsumer {
 
 impl PairConsumer {
     /// Lends at most `max` frames, oldest first, then gives their slots back.
-    pub(super) fn take(&mut self, max: usize, each: &mut dyn FnMut(&[u8], Transmit)) -> usize {
+    pub(super) fn take(&mut self, max: usize, each: &mut dyn FnMut(&[u8], TxMetadata)) -> usize {
         let mut count = 0;
         while count < max && self.has_frame() {
             let slot = self.ring.slot(self.tail);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn send(link: &mut Pair, transmit: Transmit) -> Result<usize, LinkError> {
+fn send(link: &mut Pair, transmit: TxMetadata) -> Result<usize, LinkError> {
     link.tx_burst(1, &mut |room| {
         room[..60].fill(7);
         Some(transmit)
@@ -29,19 +29,19 @@ fn what_the_sender_vouches_for_is_verified() {
     let config = PairConfig { offloads: true, frames: 4, ..PairConfig::default() };
     let (mut here, mut there) = pair(&config).expect("a pair");
     assert!(here.caps().tso && here.caps().tx_frame_bytes >= 65_535);
-    send(&mut here, Transmit { len: 60, ..Transmit::default() }).expect("sent");
-    let cut = Transmit { len: 60, checksum_start: 34, segment_bytes: 3, ..Transmit::default() };
+    send(&mut here, TxMetadata { len: 60, ..TxMetadata::default() }).expect("sent");
+    let cut = TxMetadata { len: 60, checksum_start: 34, segment_bytes: 3, ..TxMetadata::default() };
     send(&mut here, cut).expect("sent");
     let mut got = Vec::new();
     there.rx_burst(9, &mut |_, received| got.push(received)).expect("received");
-    let whole = Received { checksums: Checksums::Verified, segment_bytes: 3 };
-    assert_eq!(got, [Received::default(), whole]);
+    let whole = RxMetadata { checksums: RxChecksum::Verified, segment_bytes: 3 };
+    assert_eq!(got, [RxMetadata::default(), whole]);
 }
 
 #[test]
 fn frames_of_an_end_that_left_are_still_received() {
     let (mut here, mut there) = pair(&PairConfig::default()).expect("a pair");
-    send(&mut here, Transmit { len: 60, ..Transmit::default() }).expect("sent");
+    send(&mut here, TxMetadata { len: 60, ..TxMetadata::default() }).expect("sent");
     drop(here);
     assert!(!there.arm().expect("armed"));
     assert_eq!(there.rx_burst(9, &mut |_, _| ()).expect("the last frame"), 1);
@@ -52,7 +52,7 @@ fn frames_of_an_end_that_left_are_still_received() {
 fn a_turn_without_sleep_makes_no_system_call() {
     let (mut here, mut there) = pair(&PairConfig::default()).expect("a pair");
     for _ in 0..1_000 {
-        send(&mut here, Transmit { len: 60, ..Transmit::default() }).expect("sent");
+        send(&mut here, TxMetadata { len: 60, ..TxMetadata::default() }).expect("sent");
         assert_eq!(there.rx_burst(9, &mut |_, _| ()).expect("received"), 1);
     }
     assert_eq!((here.counters().system_calls, there.counters().system_calls), (0, 0));
@@ -64,7 +64,7 @@ fn numbers_run_over() {
     for round in 0..20_u8 {
         for number in 0..4 {
             producer.room().expect("room")[0] = round ^ number;
-            producer.put(Transmit { len: 1, ..Transmit::default() });
+            producer.put(TxMetadata { len: 1, ..TxMetadata::default() });
         }
         assert!(producer.room().is_none());
         assert!(!consumer.has_frame(), "nothing was published");

@@ -88,7 +88,7 @@ fn one_flow_of_a_port_that_the_kernel_has_is_silent() {
     let reserved = reusing();
     bind(&reserved, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let peer = TcpListener::from(reserved.try_clone().unwrap()).local_addr().unwrap();
-    let flow = Flow {
+    let flow = FlowTuple {
         transport: Transport::Tcp,
         local: local.ip(),
         local_port: local.port(),

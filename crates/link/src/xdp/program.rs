@@ -28,7 +28,7 @@ use super::assembler::Width::{Byte, Double, Half, Word};
 use super::assembler::{
     Arithmetic, Assembler, AssemblyError, BpfInstruction, BpfLabel, JumpCondition, Register,
 };
-use crate::{Flow, Transport};
+use crate::{FlowTuple, Transport};
 
 /// Bytes in the key of the map of addresses: an IPv6 address, IPv4 mapped (RFC 4291 2.5.5.2).
 pub(super) const ADDRESS_KEY_BYTES: usize = 16;
@@ -75,7 +75,7 @@ pub(super) fn address_key(address: IpAddr) -> [u8; ADDRESS_KEY_BYTES] {
 
 /// A flow as a key: local address, remote address, local port, remote port (network order),
 /// protocol, zeros.
-pub(super) fn flow_key(flow: &Flow) -> [u8; FLOW_KEY_BYTES] {
+pub(super) fn flow_key(flow: &FlowTuple) -> [u8; FLOW_KEY_BYTES] {
     let mut key = [0; FLOW_KEY_BYTES];
     key[..16].copy_from_slice(&address_key(flow.local));
     key[16..32].copy_from_slice(&address_key(flow.remote));

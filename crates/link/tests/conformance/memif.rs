@@ -5,12 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use megapipe_link::conformance::{self, Opened, OtherEnd, TestedLink};
-use megapipe_link::memif::{self, Listener, Role, Settings};
+use megapipe_link::memif::{self, Listener, MemifRole, MemifSettings};
 
 use super::counting::allocations;
 
 struct Cable {
-    role: Role,
+    role: MemifRole,
     buffer_bytes: u32,
     mtu: usize,
 }
@@ -20,11 +20,11 @@ impl TestedLink for Cable {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let socket = format!("@mp-memif-conformance-{}-{number}", std::process::id());
-        let settings = Settings {
+        let settings = MemifSettings {
             ring_size_log2: 8,
             buffer_bytes: self.buffer_bytes,
             mtu: self.mtu,
-            ..Settings::new(socket, [2, 0, 0, 0, 0, 7])
+            ..MemifSettings::new(socket, [2, 0, 0, 0, 0, 7])
         };
         let patience = Duration::from_secs(5);
         let mut listener = Listener::bind(&settings).map_err(|error| error.to_string())?;
@@ -32,8 +32,8 @@ impl TestedLink for Cable {
         let server = listener.accept(patience).expect("a client").remove(0);
         let client = client.join().expect("no panic").expect("a server").remove(0);
         let (tested, other) = match self.role {
-            Role::Server => (server, client),
-            Role::Client => (client, server),
+            MemifRole::Server => (server, client),
+            MemifRole::Client => (client, server),
         };
         Ok((Box::new(tested), Box::new(OtherEnd(other))))
     }
@@ -54,19 +54,19 @@ impl TestedLink for Cable {
 
 #[test]
 fn the_server_passes() {
-    let cable = Cable { role: Role::Server, buffer_bytes: 2048, mtu: 1500 };
+    let cable = Cable { role: MemifRole::Server, buffer_bytes: 2048, mtu: 1500 };
     conformance::all(&cable).expect("memif needs nothing of the machine");
 }
 
 #[test]
 fn the_client_passes() {
-    let cable = Cable { role: Role::Client, buffer_bytes: 2048, mtu: 1500 };
+    let cable = Cable { role: MemifRole::Client, buffer_bytes: 2048, mtu: 1500 };
     conformance::all(&cable).expect("memif needs nothing of the machine");
 }
 
 #[test]
 fn both_pass_with_frames_in_chains() {
-    for role in [Role::Server, Role::Client] {
+    for role in [MemifRole::Server, MemifRole::Client] {
         let cable = Cable { role, buffer_bytes: 512, mtu: 4000 };
         conformance::all(&cable).expect("memif needs nothing of the machine");
     }

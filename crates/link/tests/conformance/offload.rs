@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use megapipe_link::capture::{Capture, Direction, Reader};
 use megapipe_link::tap::{self, Tap, TapConfig};
-use megapipe_link::{Checksums, Link, Medium, Pcap, Transmit};
+use megapipe_link::{Link, LinkMedium, Pcap, RxChecksum, TxMetadata};
 
 use crate::wire::{enter_own_namespace, ip, until_active};
 
@@ -73,7 +73,7 @@ impl Peer {
         let mut segments = Vec::new();
         for (frame, received) in frames {
             let Some(segment) = self.parse(&frame) else { continue };
-            assert_eq!(received.checksums, Checksums::Verified, "no checksums within one machine");
+            assert_eq!(received.checksums, RxChecksum::Verified, "no checksums within one machine");
             self.largest = self.largest.max(segment.payload.len());
             self.merged += usize::from(received.segment_bytes > 0);
             segments.push(segment);
@@ -123,7 +123,7 @@ impl Peer {
         frame.extend(options);
         frame.extend(payload);
         let is_large = payload.len() > usize::from(SEGMENT_BYTES);
-        let transmit = Transmit {
+        let transmit = TxMetadata {
             len: frame.len(),
             checksum_start: start as u16,
             checksum_field: 16,
@@ -184,7 +184,7 @@ fn folded(bytes: &[u8]) -> u16 {
 
 fn set_up(file: &Path) -> Result<Pcap<Tap>, String> {
     enter_own_namespace()?;
-    let mut queues = tap::open(&TapConfig::new("mp-tap", Medium::Ethernet))
+    let mut queues = tap::open(&TapConfig::new("mp-tap", LinkMedium::Ethernet))
         .map_err(|error| error.to_string())?;
     let link = queues.pop().expect("a queue");
     std::fs::write("/proc/sys/net/ipv6/conf/mp-tap/disable_ipv6", "0")

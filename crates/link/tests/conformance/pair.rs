@@ -1,7 +1,7 @@
 //! `pair`, with each medium, plain and with offloads.
 
 use megapipe_link::conformance::{self, Opened, OtherEnd, TestedLink};
-use megapipe_link::{Medium, PairConfig, pair};
+use megapipe_link::{LinkMedium, PairConfig, pair};
 
 use crate::counting::allocations;
 
@@ -33,7 +33,7 @@ fn pair_ethernet() {
 
 #[test]
 fn pair_ip() {
-    check(PairConfig { medium: Medium::Ip, frames: 64, ..PairConfig::default() });
+    check(PairConfig { medium: LinkMedium::Ip, frames: 64, ..PairConfig::default() });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use megapipe_link::conformance::{self, FarEnd, Opened, TestedLink};
 use megapipe_link::tap::{self, TapConfig};
-use megapipe_link::{Link, LinkError, LinkSpec, Medium, Transmit};
+use megapipe_link::{Link, LinkError, LinkMedium, LinkSpec, TxMetadata};
 
 use crate::counting::allocations;
 use crate::wire::{Wire, enter_own_namespace, ip, until_active};
@@ -39,18 +39,18 @@ fn check(test: &str, config: TapConfig) {
 
 #[test]
 fn tap_with_offloads() {
-    check("tap::tap_with_offloads", TapConfig::new("mp-tap", Medium::Ethernet));
+    check("tap::tap_with_offloads", TapConfig::new("mp-tap", LinkMedium::Ethernet));
 }
 
 #[test]
 fn tap_plain() {
-    let config = TapConfig::new("mp-tap", Medium::Ethernet);
+    let config = TapConfig::new("mp-tap", LinkMedium::Ethernet);
     check("tap::tap_plain", TapConfig { offloads: false, mtu: Some(9_000), ..config });
 }
 
 #[test]
 fn tun_with_offloads() {
-    check("tap::tun_with_offloads", TapConfig::new("mp-tun", Medium::Ip));
+    check("tap::tun_with_offloads", TapConfig::new("mp-tun", LinkMedium::Ip));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn queues_are_links_of_one_device_and_mistakes_are_named() {
     if let Err(why) = enter_own_namespace() {
         return println!("skipped: {NAME}: {why}");
     }
-    let config = TapConfig::new("mp-tap", Medium::Ethernet);
+    let config = TapConfig::new("mp-tap", LinkMedium::Ethernet);
     let several = TapConfig { queues: 3, mtu: Some(1_300), ..config.clone() };
     let mut queues = match tap::open(&several) {
         Err(error @ LinkError::Unavailable { .. }) => {
@@ -77,14 +77,14 @@ fn queues_are_links_of_one_device_and_mistakes_are_named() {
     for (number, queue) in (0..).zip(&mut queues) {
         let sent = queue.tx_burst(1, &mut |room| {
             room[..60].fill(number);
-            Some(Transmit { len: 60, ..Transmit::default() })
+            Some(TxMetadata { len: 60, ..TxMetadata::default() })
         });
         assert_eq!(sent.expect("sent"), 1);
         let deadline = Instant::now() + Duration::from_secs(5);
         assert_eq!(wire.capture(deadline).expect("a frame"), [number; 60]);
     }
 
-    let again = tap::open(&TapConfig { queues: 1, medium: Medium::Ip, ..config.clone() });
+    let again = tap::open(&TapConfig { queues: 1, medium: LinkMedium::Ip, ..config.clone() });
     let Err(LinkError::Setting { setting: "interface", why }) = again else { panic!("{again:?}") };
     assert_eq!(why, "\"mp-tap\" exists and is no tun device of this kind");
     drop(queues);

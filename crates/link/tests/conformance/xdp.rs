@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use megapipe_link::conformance::{self, FarEnd, Opened, TestedLink};
 use megapipe_link::spec::XdpMode;
 use megapipe_link::xdp::{self, SocketMap, Xdp, XdpConfig};
-use megapipe_link::{Checksums, Link, LinkError, Received, Transmit, set_transmit_checksums};
+use megapipe_link::{Link, LinkError, RxChecksum, RxMetadata, TxMetadata, set_transmit_checksums};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
@@ -114,7 +114,12 @@ fn send_unsummed(link: &mut Xdp, frame: &[u8]) -> u64 {
         }
         room[..frame.len()].copy_from_slice(frame);
         let (checksum_start, checksum_field) = (34, 6);
-        Some(Transmit { len: frame.len(), checksum_start, checksum_field, ..Transmit::default() })
+        Some(TxMetadata {
+            len: frame.len(),
+            checksum_start,
+            checksum_field,
+            ..TxMetadata::default()
+        })
     });
     assert_eq!(sent.expect("tx_burst"), 1);
     link.counters().tx_dropped_refused
@@ -367,7 +372,7 @@ fn send(link: &mut Xdp, mark: u8) {
         room[..60].fill(mark);
         room[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
         room[26..34].copy_from_slice(&[10, 99, 0, 2, 10, 99, 0, 1]);
-        Some(Transmit { len: 60, ..Transmit::default() })
+        Some(TxMetadata { len: 60, ..TxMetadata::default() })
     });
     assert_eq!(sent.expect("tx_burst"), 1);
 }
@@ -506,7 +511,7 @@ fn xdp_takes_checksums_that_a_veth_left_out() {
     with_two_hosts(name, |elsewhere| {
         let switch = |on| set_transmit_checksums("mp-far", on).map_err(|error| error.to_string());
         for (is_offloaded, checksums) in
-            [(true, Checksums::Verified), (false, Checksums::Unverified)]
+            [(true, RxChecksum::Verified), (false, RxChecksum::Unverified)]
         {
             elsewhere.run(move || switch(is_offloaded)).expect("the veth has the offload");
             let mut links = xdp::open(&XdpConfig::new("mp-near")).expect("AF_XDP on veth");
@@ -514,7 +519,7 @@ fn xdp_takes_checksums_that_a_veth_left_out() {
             for address in HERE {
                 assert!(is_silent(elsewhere, at(address, OURS)));
                 let mut seen = Vec::new();
-                let take = &mut |_: &[u8], received: Received| seen.push(received.checksums);
+                let take = &mut |_: &[u8], received: RxMetadata| seen.push(received.checksums);
                 links[0].wait(Some(QUICK)).expect("wait");
                 links[0].rx_burst(64, take).expect("rx_burst");
                 assert!(!seen.is_empty() && seen.iter().all(|it| *it == checksums), "{seen:?}");

@@ -80,16 +80,16 @@ const SAME_LOAD: f64 = 0.4;
 
 /// What goes on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Phase {
+enum ComparisonPhase {
     /// No trial.
     Pause,
-    MeasureBefore(Point),
+    MeasureBefore(CostSample),
     SettleOther {
         before: WaitCost,
     },
     MeasureOther {
         before: WaitCost,
-        start: Point,
+        start: CostSample,
     },
     SettleOwn {
         before: WaitCost,
@@ -98,13 +98,13 @@ enum Phase {
     MeasureAfter {
         before: WaitCost,
         other: WaitCost,
-        start: Point,
+        start: CostSample,
     },
 }
 
 /// Where a measurement began.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Point {
+struct CostSample {
     at: Instant,
     usage: Usage,
 }
@@ -140,7 +140,7 @@ enum Measured {
     Never,
 }
 
-impl Point {
+impl CostSample {
     /// What was used and done since this point.
     fn measured(self, now: Instant, usage: Usage) -> Measured {
         let work = usage.work.saturating_sub(self.usage.work);
@@ -215,7 +215,7 @@ impl Samples {
 pub(super) struct Comparison {
     /// The way that is chosen.
     is_spinning: bool,
-    phase: Phase,
+    phase: ComparisonPhase,
     /// When the phase may end.
     until: Instant,
     samples: Samples,
@@ -234,7 +234,7 @@ impl Comparison {
     pub(super) const fn new() -> Self {
         Self {
             is_spinning: true,
-            phase: Phase::Pause,
+            phase: ComparisonPhase::Pause,
             until: Instant::from_nanos(0),
             samples: Samples { last: [0.0; SAMPLES_MAX], taken: 0 },
             last_cost: None,
@@ -262,41 +262,45 @@ impl Comparison {
             self.until = now + RETRY;
             return;
         };
-        let start = Point { at: now, usage };
+        let start = CostSample { at: now, usage };
         match self.phase {
-            Phase::Pause => self.enter(now, Phase::MeasureBefore(start), MEASURE),
-            Phase::MeasureBefore(before) => match before.measured(now, usage) {
+            ComparisonPhase::Pause => {
+                self.enter(now, ComparisonPhase::MeasureBefore(start), MEASURE)
+            }
+            ComparisonPhase::MeasureBefore(before) => match before.measured(now, usage) {
                 Measured::Done(before) => {
                     self.look_at_load(before.cost);
                     self.other_since = Some(now);
-                    self.enter(now, Phase::SettleOther { before }, SETTLE);
+                    self.enter(now, ComparisonPhase::SettleOther { before }, SETTLE);
                 }
                 other => self.wait_for_work(now, &other),
             },
-            Phase::SettleOther { before } => {
-                self.enter(now, Phase::MeasureOther { before, start }, MEASURE);
+            ComparisonPhase::SettleOther { before } => {
+                self.enter(now, ComparisonPhase::MeasureOther { before, start }, MEASURE);
             }
-            Phase::MeasureOther { before, start } => match start.measured(now, usage) {
+            ComparisonPhase::MeasureOther { before, start } => match start.measured(now, usage) {
                 Measured::Done(other) => {
                     self.leave_other(now);
-                    self.enter(now, Phase::SettleOwn { before, other }, SETTLE);
+                    self.enter(now, ComparisonPhase::SettleOwn { before, other }, SETTLE);
                 }
                 other => self.wait_for_work(now, &other),
             },
-            Phase::SettleOwn { before, other } => {
-                self.enter(now, Phase::MeasureAfter { before, other, start }, MEASURE);
+            ComparisonPhase::SettleOwn { before, other } => {
+                self.enter(now, ComparisonPhase::MeasureAfter { before, other, start }, MEASURE);
             }
-            Phase::MeasureAfter { before, other, start } => match start.measured(now, usage) {
-                Measured::Done(after) => {
-                    self.judge(before, other, after);
-                    self.pause(now);
+            ComparisonPhase::MeasureAfter { before, other, start } => {
+                match start.measured(now, usage) {
+                    Measured::Done(after) => {
+                        self.judge(before, other, after);
+                        self.pause(now);
+                    }
+                    other => self.wait_for_work(now, &other),
                 }
-                other => self.wait_for_work(now, &other),
-            },
+            }
         }
     }
 
-    fn enter(&mut self, now: Instant, phase: Phase, time: Duration) {
+    fn enter(&mut self, now: Instant, phase: ComparisonPhase, time: Duration) {
         self.phase = phase;
         self.until = now + time;
     }
@@ -309,7 +313,7 @@ impl Comparison {
         }
         self.leave_other(now);
         self.count_credit(now);
-        self.enter(now, Phase::Pause, RETRY);
+        self.enter(now, ComparisonPhase::Pause, RETRY);
     }
 
     /// Back to the chosen way; the trial is paid.
@@ -367,7 +371,7 @@ impl Comparison {
         };
         // A trial that was long is paid first.
         let debt = self.credited.map_or(Duration::ZERO, |credited| credited.since(now));
-        self.enter(now, Phase::Pause, pause.max(debt).max(SETTLE));
+        self.enter(now, ComparisonPhase::Pause, pause.max(debt).max(SETTLE));
     }
 }
 

@@ -7,8 +7,8 @@
 
 use std::net::SocketAddr;
 
-use megapipe_link::Flow;
-use megapipe_link::netlink::Sockets;
+use megapipe_link::FlowTuple;
+use megapipe_link::netlink::SocketDiag;
 use megapipe_stack::{Instant, Stack};
 
 use super::Host;
@@ -19,7 +19,7 @@ use crate::link_server::LinkServer;
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     /// Opened when it is needed first; `None` after that: the kernel does not tell.
-    sockets: Option<Sockets>,
+    sockets: Option<SocketDiag>,
     was_opened: bool,
     looked_at: Option<Instant>,
     /// Where the next look begins among the released flows.
@@ -28,10 +28,10 @@ pub(super) struct Moved {
 
 impl Moved {
     /// The kernel has no such connection any more.
-    fn is_gone_from_kernel(&mut self, flow: &Flow) -> bool {
+    fn is_gone_from_kernel(&mut self, flow: &FlowTuple) -> bool {
         if !self.was_opened {
             self.was_opened = true;
-            self.sockets = Sockets::open().ok();
+            self.sockets = SocketDiag::open().ok();
         }
         let Some(sockets) = &mut self.sockets else { return false };
         sockets.has(flow).is_ok_and(|has| !has)
@@ -56,7 +56,7 @@ impl Host {
             let local = SocketAddr::new(flow.local, flow.local_port);
             !stack.knows(local, SocketAddr::new(flow.remote, flow.remote_port))
         });
-        let mut ended: Vec<Flow> = ended_here.copied().collect();
+        let mut ended: Vec<FlowTuple> = ended_here.copied().collect();
         let released = ownership.released();
         let from = if moved.next < released.len() { moved.next } else { 0 };
         let looked_at = &released[from..released.len().min(from + MOVED_LOOKS)];

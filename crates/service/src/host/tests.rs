@@ -1,7 +1,7 @@
 //! What is made of the kernel's words, without a kernel.
 
 use super::*;
-use megapipe_link::netlink::{Address, Interface};
+use megapipe_link::netlink::{Interface, LinkAddress};
 
 const MINE: u32 = 7;
 
@@ -23,11 +23,11 @@ fn picture() -> Picture {
 
 fn address(interface: u32, last: u8, is_tentative: bool) -> Change {
     let address = IpAddr::from([10, 0, 0, last]);
-    Change::Is(Fact::Address(Address { interface, address, prefix_len: 24, is_tentative }))
+    Change::Is(Fact::Address(LinkAddress { interface, address, prefix_len: 24, is_tentative }))
 }
 
-fn route(gateway: u8, metric: u32) -> Route {
-    Route {
+fn route(gateway: u8, metric: u32) -> KernelRoute {
+    KernelRoute {
         destination: IpAddr::from([0, 0, 0, 0]),
         prefix_len: 0,
         gateway: Some(IpAddr::from([10, 0, 0, gateway])),
@@ -58,9 +58,12 @@ fn the_route_with_the_lowest_metric_is_taken_until_it_goes() {
     let mut picture = picture();
     picture.apply(Change::Is(Fact::Route(route(1, 100))));
     picture.apply(Change::Is(Fact::Route(route(2, 50))));
-    picture.apply(Change::Is(Fact::Route(Route { interface: Some(3), ..route(9, 1) })));
-    picture.apply(Change::Is(Fact::Route(Route { table: 255, ..route(9, 1) })));
-    picture.apply(Change::Is(Fact::Route(Route { kind: RouteKind::Unreachable, ..route(9, 1) })));
+    picture.apply(Change::Is(Fact::Route(KernelRoute { interface: Some(3), ..route(9, 1) })));
+    picture.apply(Change::Is(Fact::Route(KernelRoute { table: 255, ..route(9, 1) })));
+    picture.apply(Change::Is(Fact::Route(KernelRoute {
+        kind: RouteKind::Unreachable,
+        ..route(9, 1)
+    })));
     assert_eq!(gateways(&picture), [Some(IpAddr::from([10, 0, 0, 2]))]);
     assert!(std::mem::take(&mut picture.routes_changed));
     picture.apply(Change::Gone(Fact::Route(route(2, 50))));

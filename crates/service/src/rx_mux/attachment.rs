@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use megapipe_stack::Handover;
 
-use super::{Control, Shared, SteeringCounters, lock};
-use crate::steering::{BindingError, FlowKey, Takes, Transport};
+use super::{MuxControl, MuxShared, SteeringCounters, lock};
+use crate::steering::{BindingError, SteeringKey, Takes, Transport};
 
 /// A shard's place among the others. Cloning gives another name for the same place.
 #[derive(Clone)]
 pub struct Attachment {
-    shared: Arc<Shared>,
+    shared: Arc<MuxShared>,
     shard: u16,
 }
 
 impl Attachment {
-    pub(super) fn new(shared: &Arc<Shared>, shard: u16) -> Self {
+    pub(super) fn new(shared: &Arc<MuxShared>, shard: u16) -> Self {
         Self { shared: Arc::clone(shared), shard }
     }
 
@@ -79,7 +79,7 @@ impl Attachment {
     /// bindings are now.
     #[must_use]
     pub fn is_home(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        let ends = FlowKey { src: remote, dst: local };
+        let ends = SteeringKey { src: remote, dst: local };
         let table = lock(&self.shared.control).bindings.table();
         self.shared.steering.shard_of(&table, Transport::Tcp, &ends) == self.shard
     }
@@ -89,7 +89,7 @@ impl Attachment {
     /// # Errors
     /// The handover, if no other shard listens at its address, or all masks leave its core out.
     pub fn hand_over(&self, handover: Handover) -> Result<(), Handover> {
-        let ends = FlowKey { src: handover.remote(), dst: handover.local() };
+        let ends = SteeringKey { src: handover.remote(), dst: handover.local() };
         let home = self.shared.steering.home(Transport::Tcp, &ends);
         // Until it is in the mailbox: a shard that stops listening looks there afterwards.
         let mut control = lock(&self.shared.control);
@@ -126,7 +126,7 @@ impl Attachment {
     }
 
     /// Changes something, and lets every queue go by it from its next burst on.
-    fn change<R>(&self, change: impl FnOnce(&mut Control) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut MuxControl) -> R) -> R {
         let mut control = lock(&self.shared.control);
         // All at once, so that no two queues go by different tables.
         let mut queues: Vec<_> = self.shared.queues.iter().map(lock).collect();

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use megapipe_link::{Caps, Counters, LinkError, Ownership, Transmit};
+use megapipe_link::{Caps, FrameCounters, LinkError, Ownership, TxMetadata};
 use megapipe_stack::{Handover, Received};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
@@ -25,10 +25,10 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::{Attachment, FrameSink, Inbox, Queue, RxMuxError, Shared, lock, try_lock, union};
+use super::{Attachment, FrameSink, Inbox, MuxQueue, MuxShared, RxMuxError, lock, try_lock, union};
 use crate::limits::{LOCK_TRIES, LOOKS_BEFORE_READING, WATCH_PERIOD, WATCH_PERIOD_MAX};
 use crate::steering::{
-    self, Classified, FlowKey, NOTHING, Note, PAST, REFUSED, RETURNED, Table, Transport,
+    self, BindingTable, Classified, NOTHING, Note, PAST, REFUSED, RETURNED, SteeringKey, Transport,
 };
 
 const DRIVER: &str = "switch";
@@ -60,7 +60,7 @@ fn owns(shard: u16, shards: usize, (index, queues): (usize, usize)) -> bool {
 
 /// One shard's view of a network that many share. It is the shard's alone: one thread at a time.
 pub struct ShardLink {
-    shared: Arc<Shared>,
+    shared: Arc<MuxShared>,
     shard: u16,
     caps: Caps,
     inboxes: Vec<Inbox>,
@@ -81,13 +81,13 @@ pub struct ShardLink {
     /// Where it begins to read its own queues.
     first: usize,
     /// What frames went by when this shard last read a queue: whose ports are whose.
-    table: Arc<Table>,
-    counters: Counters,
+    table: Arc<BindingTable>,
+    counters: FrameCounters,
 }
 
 impl ShardLink {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<MuxShared>,
         shard: u16,
         inboxes: Vec<Inbox>,
     ) -> Result<Self, RxMuxError> {
@@ -131,8 +131,8 @@ impl ShardLink {
             watch_period: WATCH_PERIOD,
             looks: looks.collect(),
             first: 0,
-            table: Arc::new(Table::new(shared.steering.shards())),
-            counters: Counters::default(),
+            table: Arc::new(BindingTable::new(shared.steering.shards())),
+            counters: FrameCounters::default(),
         })
     }
 
@@ -146,7 +146,7 @@ impl ShardLink {
     /// the bindings as they were when this shard last read a queue.
     #[must_use]
     pub fn arrives_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        let ends = FlowKey::from_peer(remote, local);
+        let ends = SteeringKey::from_peer(remote, local);
         let steering = &self.shared.steering;
         steering.shard_of(&self.table, Transport::Tcp, &ends) == self.shard
             && steering.arrives(Transport::Tcp, &ends)
@@ -273,7 +273,7 @@ impl ShardLink {
     pub fn transmit(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         let Self { shared, shard, counters, .. } = self;
         let index = usize::from(*shard) % shared.queues.len();
@@ -424,7 +424,7 @@ impl ShardLink {
 
     /// What this shard counted: frames that it was lent, and those that it sent.
     #[must_use]
-    pub const fn counters(&self) -> Counters {
+    pub const fn counters(&self) -> FrameCounters {
         self.counters
     }
 
@@ -494,7 +494,7 @@ impl Drop for ShardLink {
 /// before the shard stopped to listen somewhere.
 #[cold]
 fn take_or_pass_on(
-    at: (&Shared, u16, usize),
+    at: (&MuxShared, u16, usize),
     (frame, received, note): (&[u8], Received, Note),
     (is_stale, taker): (bool, &mut Counted<'_>),
 ) {
@@ -522,9 +522,9 @@ fn take_or_pass_on(
 /// Passes a frame of a flow that the shard does not know on to one that had it before, or after the
 /// last of them back to the one that has it now. `false`: that is this shard.
 fn pass_on(
-    (shared, shard, index): (&Shared, u16, usize),
+    (shared, shard, index): (&MuxShared, u16, usize),
     (frame, received, note): (&[u8], Received, Note),
-    ends: &FlowKey,
+    ends: &SteeringKey,
 ) -> bool {
     let mut queue = lock(&shared.queues[index]);
     let (table, back) = (Arc::clone(&queue.table), usize::from(note - PAST));
@@ -541,7 +541,7 @@ fn pass_on(
         return false;
     }
     queue.counters.passed_on += 1;
-    let Queue { feeds, counters, .. } = &mut *queue;
+    let MuxQueue { feeds, counters, .. } = &mut *queue;
     super::send(feeds, counters, to, (frame, received, note));
     queue.deliver();
     true
@@ -549,7 +549,7 @@ fn pass_on(
 
 /// Steers a frame by the listeners of now.
 fn steer_again(
-    (shared, shard, index): (&Shared, u16, usize),
+    (shared, shard, index): (&MuxShared, u16, usize),
     (frame, received): (&[u8], Received),
     taker: &mut Counted<'_>,
 ) {
@@ -567,11 +567,11 @@ fn broken() -> LinkError {
 /// Counts what a taker takes.
 struct Counted<'a> {
     taker: &'a mut dyn FrameSink,
-    counters: &'a mut Counters,
+    counters: &'a mut FrameCounters,
 }
 
 impl FrameSink for Counted<'_> {
-    fn knows(&self, ends: &FlowKey) -> bool {
+    fn knows(&self, ends: &SteeringKey) -> bool {
         self.taker.knows(ends)
     }
 

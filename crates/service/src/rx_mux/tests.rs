@@ -48,12 +48,12 @@ fn packet(protocol: Protocol, offset: usize, more: bool, payload: &[u8]) -> Vec<
 
 fn home(port: u16, shards: u16) -> u16 {
     let at = |ip: Ipv4Addr, port| SocketAddr::new(IpAddr::V4(ip), port);
-    FlowHash::new(&KEY).shard_of(&FlowKey::from_peer(at(THEIRS, port), at(OURS, 80)), shards)
+    FlowHash::new(&KEY).shard_of(&SteeringKey::from_peer(at(THEIRS, port), at(OURS, 80)), shards)
 }
 
 /// The peer's end, and a link for each shard.
 fn network(shards: u16) -> (Pair, Vec<ShardLink>) {
-    let config = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
+    let config = PairConfig { medium: LinkMedium::Ip, ..PairConfig::default() };
     let (ours, theirs) = pair(&config).unwrap();
     (theirs, switch(vec![Box::new(ours)], shards, &KEY).unwrap())
 }
@@ -63,7 +63,7 @@ fn send(peer: &mut Pair, frames: &[Vec<u8>]) {
     let sent = peer.tx_burst(usize::MAX, &mut |room| {
         let frame = frames.next()?;
         room[..frame.len()].copy_from_slice(frame);
-        Some(megapipe_link::Transmit { len: frame.len(), ..Default::default() })
+        Some(megapipe_link::TxMetadata { len: frame.len(), ..Default::default() })
     });
     sent.unwrap();
     assert!(frames.next().is_none(), "the pair has room");
@@ -79,7 +79,7 @@ struct Heap {
 }
 
 impl FrameSink for Heap {
-    fn knows(&self, ends: &FlowKey) -> bool {
+    fn knows(&self, ends: &SteeringKey) -> bool {
         self.flows.contains(&ends.src.port())
     }
 

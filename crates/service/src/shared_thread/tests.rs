@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Instant as Clocked;
 
-use megapipe_link::{Counters, Link, LinkError, Pair, PairConfig, Received, Transmit, pair};
+use megapipe_link::{
+    FrameCounters, Link, LinkError, Pair, PairConfig, RxMetadata, TxMetadata, pair,
+};
 use megapipe_stack::{
     Chunk, CloseReason, ConnId, DatagramSharing, HeapMemory, ListenerId, Route, Undelivered,
 };
@@ -359,7 +361,7 @@ impl Link for Faulty {
     fn rx_burst(
         &mut self,
         max: usize,
-        each: &mut dyn FnMut(&[u8], Received),
+        each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         let count = self.0.rx_burst(max, each)?;
         assert_eq!(count, 0, "this panic is part of a test");
@@ -369,7 +371,7 @@ impl Link for Faulty {
     fn tx_burst(
         &mut self,
         max: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, LinkError> {
         self.0.tx_burst(max, fill)
     }
@@ -382,7 +384,7 @@ impl Link for Faulty {
         self.0.wait_fd()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FrameCounters {
         self.0.counters()
     }
 }

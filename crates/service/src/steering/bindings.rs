@@ -10,9 +10,9 @@
 //! - if there are none of those, they stay where they are, and are refused there, even if that
 //!   shard listens for other cores.
 //!
-//! When a listener comes, goes, or changes its mask, connections go on where they are: a [`Table`]
-//! remembers which shards had a home before, and a shard that does not know a flow passes its
-//! packets on to those ([`Table::before`]).
+//! When a listener comes, goes, or changes its mask, connections go on where they are: a
+//! [`BindingTable`] remembers which shards had a home before, and a shard that does not know a flow
+//! passes its packets on to those ([`BindingTable::before`]).
 //!
 //! Invariants
 //! - Of the masks of one address no two have a core in common.
@@ -25,7 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use megapipe_stack::wire::Protocol;
 
-use super::hash::FlowKey;
+use super::hash::SteeringKey;
 use crate::limits::{BOUND_ADDRESSES_MAX, FORMER_SHARDS_MAX};
 
 /// Whose ports.
@@ -258,7 +258,7 @@ impl Bindings {
 
     /// Connections have begun by the table's row of this number: they are remembered when the row
     /// changes.
-    pub fn mark_used(&mut self, table: &Table, row: usize) {
+    pub fn mark_used(&mut self, table: &BindingTable, row: usize) {
         if let Some((transport, address, _)) = table.rows.get(row) {
             self.set_used((*transport, *address));
         }
@@ -278,9 +278,9 @@ impl Bindings {
 
     /// What packets go by from now on.
     #[must_use]
-    pub fn table(&self) -> Table {
+    pub fn table(&self) -> BindingTable {
         let shards = self.cores.len() as u16;
-        let mut table = Table::new(shards);
+        let mut table = BindingTable::new(shards);
         for ((transport, address), rows) in &self.rows {
             if !rows.is_plain() {
                 table.add(*transport, *address, rows.clone());
@@ -365,7 +365,7 @@ fn is_identity(row: &[Served]) -> bool {
 
 /// Where packets go whose homes do not all serve themselves.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct BindingTable {
     shards: u16,
     /// A bit for each port of each protocol that has rows.
     ports: Box<[[u64; 1024]; 2]>,
@@ -373,7 +373,7 @@ pub struct Table {
     rows: Vec<(Transport, SocketAddr, Rows)>,
 }
 
-impl Table {
+impl BindingTable {
     /// Every home serves itself.
     #[must_use]
     pub fn new(shards: u16) -> Self {
@@ -400,14 +400,14 @@ impl Table {
     /// The shard of a flow with this default shard.
     #[must_use]
     #[inline]
-    pub fn shard_of(&self, transport: Transport, ends: &FlowKey, home: u16) -> u16 {
+    pub fn shard_of(&self, transport: Transport, ends: &SteeringKey, home: u16) -> u16 {
         self.row_of(transport, ends).map_or(home, |row| self.taker(row, home).shard)
     }
 
     /// The number of the row that a flow goes by; `None`: it belongs to its home.
     #[must_use]
     #[inline]
-    pub fn row_of(&self, transport: Transport, ends: &FlowKey) -> Option<usize> {
+    pub fn row_of(&self, transport: Transport, ends: &SteeringKey) -> Option<usize> {
         self.has_rows(transport, ends.dst.port()).then(|| self.look_up(transport, ends.dst))?
     }
 
@@ -438,7 +438,7 @@ impl Table {
     pub fn before(
         &self,
         transport: Transport,
-        ends: &FlowKey,
+        ends: &SteeringKey,
         home: u16,
         back: usize,
     ) -> Option<u16> {
@@ -454,7 +454,7 @@ impl Table {
         former[home].iter().any(|shard| *shard != now[home].shard)
     }
 
-    fn rows_of(&self, transport: Transport, ends: &FlowKey) -> Option<&Rows> {
+    fn rows_of(&self, transport: Transport, ends: &SteeringKey) -> Option<&Rows> {
         self.row_of(transport, ends).map(|row| &self.rows[row].2)
     }
 

@@ -14,7 +14,7 @@ use megapipe_stack::wire::{
 };
 
 use super::bindings::Transport;
-use super::hash::FlowKey;
+use super::hash::SteeringKey;
 
 /// What a frame is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,16 +24,16 @@ pub enum Classified {
         /// Whose ports they are.
         transport: Transport,
         /// As a packet from the peer names them.
-        ends: FlowKey,
+        ends: SteeringKey,
         /// A SYN without ACK: it begins a connection.
         begins: bool,
     },
     /// A fragment with the ports in it.
-    First(Datagram, Transport, FlowKey),
+    First(FragmentedDatagram, Transport, SteeringKey),
     /// A fragment without ports, of a datagram that may have some.
-    Later(Datagram),
+    Later(FragmentedDatagram),
     /// A packet without ports, between these hosts (the ports are 0).
-    Hosts(FlowKey),
+    Hosts(SteeringKey),
     /// Every shard can answer it, or none wants it.
     Anyone,
     /// Every shard may wait for it.
@@ -42,7 +42,7 @@ pub enum Classified {
 
 /// Names a datagram that comes in fragments (RFC 791 §3.2, RFC 8200 §4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Datagram {
+pub struct FragmentedDatagram {
     src: IpAddr,
     dst: IpAddr,
     protocol: u8,
@@ -90,7 +90,7 @@ fn read_v4(packet: &[u8]) -> Option<Classified> {
     let protocol = view.protocol();
     if view.is_fragment() {
         let identification = view.identification().into();
-        let datagram = Datagram { src, dst, protocol, identification };
+        let datagram = FragmentedDatagram { src, dst, protocol, identification };
         let is_first = view.fragment_offset() == 0;
         return Some(read_fragment(datagram, protocol, is_first, view.payload()));
     }
@@ -116,7 +116,7 @@ fn read_v6(packet: &[u8]) -> Option<Classified> {
         let fragment = extension::Fragment::parse(rest)?;
         let payload = &rest[extension::FRAGMENT_BYTES..];
         let identification = fragment.identification;
-        let datagram = Datagram { src, dst, protocol: 0, identification };
+        let datagram = FragmentedDatagram { src, dst, protocol: 0, identification };
         let (is_first, protocol) = (fragment.offset == 0, fragment.next_header);
         return Some(read_fragment(datagram, protocol, is_first, payload));
     }
@@ -150,12 +150,18 @@ pub(super) fn begins(flags: Flags) -> bool {
     flags.contains(Flags::SYN) && !flags.contains(Flags::ACK)
 }
 
-fn read_fragment(datagram: Datagram, protocol: u8, is_first: bool, payload: &[u8]) -> Classified {
+fn read_fragment(
+    datagram: FragmentedDatagram,
+    protocol: u8,
+    is_first: bool,
+    payload: &[u8],
+) -> Classified {
     let hosts = (datagram.src, datagram.dst);
     let Some(transport) = Protocol::from_number(protocol).and_then(Transport::of) else {
         // Its fragments meet again at one shard all the same. In IPv6 only the first says what
         // the datagram is, and all of them may come here by their number.
-        let ends = FlowKey { src: SocketAddr::new(hosts.0, 0), dst: SocketAddr::new(hosts.1, 0) };
+        let ends =
+            SteeringKey { src: SocketAddr::new(hosts.0, 0), dst: SocketAddr::new(hosts.1, 0) };
         return Classified::Hosts(ends);
     };
     match ends_of(hosts, payload) {
@@ -171,13 +177,13 @@ fn of_quote(quoted: &quote::Quote<'_>) -> Classified {
     };
     let local = SocketAddr::new(quoted.src, quoted.src_port());
     let remote = SocketAddr::new(quoted.dst, quoted.dst_port());
-    Classified::Flow { transport, ends: FlowKey::from_peer(remote, local), begins: false }
+    Classified::Flow { transport, ends: SteeringKey::from_peer(remote, local), begins: false }
 }
 
 #[inline]
-fn ends_of((src, dst): (IpAddr, IpAddr), payload: &[u8]) -> Option<FlowKey> {
+fn ends_of((src, dst): (IpAddr, IpAddr), payload: &[u8]) -> Option<SteeringKey> {
     let &[a, b, c, d] = payload.first_chunk()?;
     let port = |high, low| u16::from_be_bytes([high, low]);
     let (src, dst) = (SocketAddr::new(src, port(a, b)), SocketAddr::new(dst, port(c, d)));
-    Some(FlowKey { src, dst })
+    Some(SteeringKey { src, dst })
 }

@@ -13,7 +13,7 @@ use megapipe_link::{Rss, Transport as LinkTransport};
 
 use super::bindings::Transport;
 use super::fast_parse::FastParsed;
-use super::hash::{End4, FlowHash, FlowKey, share_of};
+use super::hash::{End4, FlowHash, SteeringKey, share_of};
 
 /// What says where flows are at home.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub(super) enum Homes {
 impl Homes {
     /// The home of a flow, of `shards`.
     #[inline]
-    pub(super) fn of(&self, transport: Transport, ends: &FlowKey, shards: u16) -> u16 {
+    pub(super) fn of(&self, transport: Transport, ends: &SteeringKey, shards: u16) -> u16 {
         match self {
             Self::Ours(hash) => hash.shard_of(ends, shards),
             Self::Device(rss, queues) => {
@@ -49,11 +49,11 @@ impl Homes {
     /// The home of a flow of IPv4, out of the way of those that our own hash is for.
     #[inline(never)]
     fn of_v4(&self, transport: Transport, src: End4, dst: End4, shards: u16) -> u16 {
-        self.of(transport, &FlowKey::of_v4(src, dst), shards)
+        self.of(transport, &SteeringKey::of_v4(src, dst), shards)
     }
 
     /// Packets of a flow arrive at a queue that is open.
-    pub(super) fn arrives(&self, transport: Transport, ends: &FlowKey) -> bool {
+    pub(super) fn arrives(&self, transport: Transport, ends: &SteeringKey) -> bool {
         match self {
             Self::Ours(_) => true,
             Self::Device(rss, _) => rss.queue(device_hash(rss, transport, ends)).is_some(),
@@ -62,7 +62,7 @@ impl Homes {
 }
 
 #[inline]
-fn device_hash(rss: &Rss, transport: Transport, ends: &FlowKey) -> u32 {
+fn device_hash(rss: &Rss, transport: Transport, ends: &SteeringKey) -> u32 {
     let transport = match transport {
         Transport::Tcp => LinkTransport::Tcp,
         Transport::Udp => LinkTransport::Udp,

@@ -9,7 +9,7 @@ use megapipe_stack::wire::tcp::Flags;
 
 use super::bindings::Transport;
 use super::classify::{Classified, begins};
-use super::hash::{End4, FlowKey};
+use super::hash::{End4, SteeringKey};
 
 const ETHERNET_BYTES: usize = 14;
 /// An IPv4 header without options, and the part of a TCP header up to its flags.
@@ -67,7 +67,7 @@ impl FastParsed {
     /// What the full reading says about it.
     #[must_use]
     pub fn reading(&self) -> Classified {
-        let ends = FlowKey::of_v4(self.src, self.dst);
+        let ends = SteeringKey::of_v4(self.src, self.dst);
         Classified::Flow { transport: self.transport, ends, begins: begins(self.flags) }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use megapipe_stack::{Instant, Received};
 
-use super::classify::Datagram;
+use super::classify::FragmentedDatagram;
 use crate::limits::{FRAGMENTED_MAX, FRAGMENTS_HELD_MAX};
 
 /// How long a datagram is remembered after its first fragment was seen: as long as reassembly
@@ -35,14 +35,14 @@ pub enum Later {
 }
 
 #[derive(Debug)]
-struct Held {
-    datagram: Datagram,
+struct HeldFragment {
+    datagram: FragmentedDatagram,
     bytes: Vec<u8>,
     received: Received,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KnownFragments {
     /// `None`: the first fragment has not come.
     shard: Option<u16>,
     since: Instant,
@@ -51,10 +51,10 @@ struct Known {
 /// The datagrams whose fragments are under way.
 #[derive(Debug, Default)]
 pub struct Fragments {
-    known: HashMap<Datagram, Known>,
+    known: HashMap<FragmentedDatagram, KnownFragments>,
     /// Those known, the oldest first.
-    order: VecDeque<Datagram>,
-    held: Vec<Held>,
+    order: VecDeque<FragmentedDatagram>,
+    held: Vec<HeldFragment>,
     /// Memory of frames that are not held any more.
     spare: Vec<Vec<u8>>,
 }
@@ -76,7 +76,7 @@ impl Fragments {
     pub fn on_first(
         &mut self,
         now: Instant,
-        (datagram, shard): (Datagram, u16),
+        (datagram, shard): (FragmentedDatagram, u16),
         mut each: impl FnMut(&[u8], Received),
     ) {
         self.forget_old(now);
@@ -97,7 +97,7 @@ impl Fragments {
     pub fn on_later(
         &mut self,
         now: Instant,
-        datagram: Datagram,
+        datagram: FragmentedDatagram,
         (frame, received): (&[u8], Received),
     ) -> Later {
         self.forget_old(now);
@@ -110,18 +110,18 @@ impl Fragments {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(frame);
-        self.held.push(Held { datagram, bytes, received });
+        self.held.push(HeldFragment { datagram, bytes, received });
         Later::Held
     }
 
-    fn know(&mut self, now: Instant, datagram: Datagram) -> &mut Known {
+    fn know(&mut self, now: Instant, datagram: FragmentedDatagram) -> &mut KnownFragments {
         if !self.known.contains_key(&datagram) {
             if self.order.len() == FRAGMENTED_MAX {
                 self.forget_oldest();
             }
             self.order.push_back(datagram);
         }
-        self.known.entry(datagram).or_insert(Known { shard: None, since: now })
+        self.known.entry(datagram).or_insert(KnownFragments { shard: None, since: now })
     }
 
     fn forget_old(&mut self, now: Instant) {

@@ -10,14 +10,14 @@ use megapipe_stack::siphash::Sip;
 
 /// The two ends of a flow, as a received packet names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FlowKey {
+pub struct SteeringKey {
     /// The sender: of what is received, the peer.
     pub src: SocketAddr,
     /// The receiver: of what is received, we.
     pub dst: SocketAddr,
 }
 
-impl FlowKey {
+impl SteeringKey {
     /// What the peer sends to us.
     #[must_use]
     pub const fn from_peer(remote: SocketAddr, local: SocketAddr) -> Self {
@@ -46,8 +46,8 @@ impl FlowHash {
     /// The hash of a flow, the same for both directions.
     #[must_use]
     #[inline]
-    pub fn of(&self, ends: &FlowKey) -> u32 {
-        let FlowKey { src, dst } = ends;
+    pub fn of(&self, ends: &SteeringKey) -> u32 {
+        let SteeringKey { src, dst } = ends;
         match (src.ip(), dst.ip()) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
                 self.of_v4(End4::new(a, src.port()), End4::new(b, dst.port()))
@@ -75,7 +75,7 @@ impl FlowHash {
     /// The flow's shard, of `shards`.
     #[must_use]
     #[inline]
-    pub fn shard_of(&self, ends: &FlowKey, shards: u16) -> u16 {
+    pub fn shard_of(&self, ends: &SteeringKey, shards: u16) -> u16 {
         share_of(self.of(ends), shards)
     }
 }

@@ -25,9 +25,10 @@ fn any_end(v6: bool) -> impl Strategy<Value = SocketAddr> {
     })
 }
 
-fn any_ends() -> impl Strategy<Value = FlowKey> {
-    any::<bool>()
-        .prop_flat_map(|v6| (any_end(v6), any_end(v6)).prop_map(|(src, dst)| FlowKey { src, dst }))
+fn any_ends() -> impl Strategy<Value = SteeringKey> {
+    any::<bool>().prop_flat_map(|v6| {
+        (any_end(v6), any_end(v6)).prop_map(|(src, dst)| SteeringKey { src, dst })
+    })
 }
 
 /// What happens to the listener of a shard: bound without or with a mask, changed, unbound.
@@ -41,7 +42,7 @@ proptest! {
         key: [u8; 16], ends in any_ends(), shards in 1..64_u16,
     ) {
         let hash = FlowHash::new(&key);
-        let back = FlowKey { src: ends.dst, dst: ends.src };
+        let back = SteeringKey { src: ends.dst, dst: ends.src };
         prop_assert_eq!(hash.of(&ends), hash.of(&back));
         prop_assert!(hash.shard_of(&ends, shards) < shards);
     }
@@ -159,7 +160,7 @@ fn the_hash_is_siphash_of_the_ends_in_order() {
     let ips = [THEIRS6, OURS6].map(|ip| ip.to_bits().to_le_bytes());
     let six = [&ips[0][..], &ips[1], &80_u16.to_le_bytes(), &9_u16.to_le_bytes()].concat();
     let at = |ip: Ipv6Addr, port| SocketAddr::new(ip.into(), port);
-    let ends = FlowKey::from_peer(at(THEIRS6, 9), at(OURS6, 80));
+    let ends = SteeringKey::from_peer(at(THEIRS6, 9), at(OURS6, 80));
     assert_eq!(hash.of(&ends), hasher.hash(&six) as u32);
 }
 
@@ -183,9 +184,9 @@ fn flows_are_spread_evenly_and_by_the_key() {
 }
 
 /// What the peer sends from a port to our port 80.
-fn ends(port: u16) -> FlowKey {
+fn ends(port: u16) -> SteeringKey {
     let remote = SocketAddr::new(THEIRS.into(), port);
-    FlowKey::from_peer(remote, SocketAddr::new(OURS.into(), 80))
+    SteeringKey::from_peer(remote, SocketAddr::new(OURS.into(), 80))
 }
 
 fn v4(protocol: u8, offset: usize, more: bool, payload: &[u8]) -> Vec<u8> {
@@ -415,13 +416,15 @@ fn an_address_goes_before_all_addresses_and_protocols_do_not_meet() {
     bindings.bind(exact, 1, Takes::Rest, false).unwrap();
     bindings.bind(udp, 2, Takes::Rest, true).unwrap();
     let table = bindings.table();
-    let elsewhere = FlowKey { dst: SocketAddr::new([10, 0, 0, 9].into(), 80), ..ends(1) };
+    let elsewhere = SteeringKey { dst: SocketAddr::new([10, 0, 0, 9].into(), 80), ..ends(1) };
     assert_eq!(table.shard_of(Transport::Tcp, &ends(1), 3), 1);
     assert_eq!(table.shard_of(Transport::Tcp, &elsewhere, 3), 0);
     assert_eq!(table.shard_of(Transport::Udp, &ends(1), 3), 2);
     assert_eq!(table.shard_of(Transport::Udp, &elsewhere, 3), 3);
-    let six =
-        FlowKey { src: SocketAddr::new(THEIRS6.into(), 1), dst: SocketAddr::new(OURS6.into(), 80) };
+    let six = SteeringKey {
+        src: SocketAddr::new(THEIRS6.into(), 1),
+        dst: SocketAddr::new(OURS6.into(), 80),
+    };
     assert_eq!(table.shard_of(Transport::Tcp, &six, 3), 3, "0.0.0.0 is not IPv6");
 }
 
@@ -450,7 +453,7 @@ fn a_table_remembers_where_connections_began() {
 }
 
 /// The row of port 80, which has to be looked up.
-fn row_of(table: &Table) -> usize {
+fn row_of(table: &BindingTable) -> usize {
     table.row_of(Transport::Tcp, &ends(1)).expect("a row")
 }
 

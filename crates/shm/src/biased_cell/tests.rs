@@ -10,7 +10,7 @@ const BARRIERS: [Barrier; 2] = [Barrier::Own, Barrier::Revokers];
 /// How often the two come: Miri is a thousand times slower.
 const ROUNDS: u64 = if cfg!(miri) { 20 } else { 20_000 };
 
-fn made(barrier: Barrier) -> (Owner<[u64; 2]>, Revoker<[u64; 2]>) {
+fn made(barrier: Barrier) -> (BiasOwner<[u64; 2]>, Revoker<[u64; 2]>) {
     if barrier == Barrier::Revokers {
         return biased([0; 2]);
     }

@@ -6,7 +6,7 @@ use loom::thread;
 
 use super::*;
 
-struct Guarded {
+struct ModelGuarded {
     bias: BiasedLock,
     /// Loom fails a model in which two threads are at it at once, or one does not see the other's
     /// change.
@@ -14,9 +14,9 @@ struct Guarded {
 }
 
 // SAFETY: a thread that is inside is alone with the value, which is what the models check.
-unsafe impl Sync for Guarded {}
+unsafe impl Sync for ModelGuarded {}
 
-impl Guarded {
+impl ModelGuarded {
     fn new() -> Arc<Self> {
         Arc::new(Self { bias: BiasedLock::new(), value: UnsafeCell::new(0) })
     }
@@ -55,7 +55,7 @@ impl Guarded {
 #[test]
 fn an_owner_and_a_revoker_are_never_both_inside() {
     loom::model(|| {
-        let guarded = Guarded::new();
+        let guarded = ModelGuarded::new();
         let theirs = Arc::clone(&guarded);
         let revoker = thread::spawn(move || theirs.revoke());
         let entered = u32::from(guarded.own()) + u32::from(guarded.own());
@@ -68,7 +68,7 @@ fn an_owner_and_a_revoker_are_never_both_inside() {
 #[test]
 fn an_owner_that_was_away_comes_back_behind_the_revoker() {
     loom::model(|| {
-        let guarded = Guarded::new();
+        let guarded = ModelGuarded::new();
         guarded.bias.leave();
         let theirs = Arc::clone(&guarded);
         let revoker = thread::spawn(move || {

@@ -29,8 +29,8 @@ const fn often(times: u64) -> u64 {
 #[test]
 fn a_place_is_packed_whole() {
     for tag in [0, (1 << BIP_TAG_BITS) - 1] {
-        let place = Place { line: (1 << LINE_BITS) - 1, len: BIP_STRING_BYTES_MAX, tag };
-        assert_eq!(Place::unpack(place.pack()), place);
+        let place = StringPlace { line: (1 << LINE_BITS) - 1, len: BIP_STRING_BYTES_MAX, tag };
+        assert_eq!(StringPlace::unpack(place.pack()), place);
     }
 }
 

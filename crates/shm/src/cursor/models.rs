@@ -6,14 +6,14 @@ use loom::thread;
 
 use super::*;
 
-struct Shared<const ENTRIES: usize> {
+struct ModelRing<const ENTRIES: usize> {
     head: AtomicU32,
     tail: AtomicU32,
     /// Loom fails a model in which a slot is written while it is read.
     slots: [UnsafeCell<u32>; ENTRIES],
 }
 
-impl<const ENTRIES: usize> Shared<ENTRIES> {
+impl<const ENTRIES: usize> ModelRing<ENTRIES> {
     fn new() -> Arc<Self> {
         let slots = std::array::from_fn(|_| UnsafeCell::new(u32::MAX));
         Arc::new(Self { head: AtomicU32::new(0), tail: AtomicU32::new(0), slots })
@@ -31,7 +31,7 @@ impl<const ENTRIES: usize> Shared<ENTRIES> {
 }
 
 /// Puts `values` in batches of at most `batch`, yielding while the ring is full.
-fn produce<const N: usize>(shared: &Shared<N>, values: std::ops::Range<u32>, batch: u32) {
+fn produce<const N: usize>(shared: &ModelRing<N>, values: std::ops::Range<u32>, batch: u32) {
     let mut cursor = ProducerCursor::new(N as u32);
     let mut values = values.peekable();
     while values.peek().is_some() {
@@ -47,7 +47,7 @@ fn produce<const N: usize>(shared: &Shared<N>, values: std::ops::Range<u32>, bat
 }
 
 /// Takes `count` values and checks that they are 0, 1, 2, …
-fn consume<const N: usize>(shared: &Shared<N>, count: u32, batch: u32) {
+fn consume<const N: usize>(shared: &ModelRing<N>, count: u32, batch: u32) {
     let mut cursor = ConsumerCursor::new(N as u32);
     let mut next = 0;
     while next < count {
@@ -65,7 +65,7 @@ fn consume<const N: usize>(shared: &Shared<N>, count: u32, batch: u32) {
 
 fn model<const N: usize>(count: u32, producer_batch: u32, consumer_batch: u32) {
     loom::model(move || {
-        let shared = Shared::<N>::new();
+        let shared = ModelRing::<N>::new();
         let theirs = Arc::clone(&shared);
         let producer = thread::spawn(move || produce(&theirs, 0..count, producer_batch));
         consume(&shared, count, consumer_batch);

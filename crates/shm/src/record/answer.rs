@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::code::Refusal;
-use super::{Chunk, Id, Pair, Record, RecordFault, Transfer};
+use super::{AddressPairRecord, Chunk, Id, Record, RecordFault, Transfer};
 
 /// An answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl ServerAnswer {
             Self::Bound { endpoint } => record(kind::BOUND).with_id(endpoint),
             Self::Value { value } => Record { body: [value, 0, 0, 0, 0], ..record(kind::VALUE) },
             Self::Addresses { local, remote } => {
-                let pair = Pair::default().with_local(local.into());
+                let pair = AddressPairRecord::default().with_local(local.into());
                 let pair = remote.map_or(pair, |remote| pair.with_remote(remote.into()));
                 record(kind::ADDRESSES).with_pair(&pair)
             }

@@ -7,7 +7,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Chunk, Id, Letter, Pair, Record, RecordFault, Transfer, family_of, ip_of, octets};
+use super::{
+    AddressPairRecord, Chunk, Id, Letter, Record, RecordFault, Transfer, family_of, ip_of, octets,
+};
 
 /// A call, and the answer that it has if it is not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,7 +246,7 @@ impl SessionCall {
     /// The call as a record.
     pub(super) fn record(&self, cookie: u64) -> Record {
         let record = |kind| Record::new(kind, cookie);
-        let pair = Pair::default();
+        let pair = AddressPairRecord::default();
         match *self {
             Self::Sync => record(kind::SYNC),
             Self::SetCore { core } => {

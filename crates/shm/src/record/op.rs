@@ -8,7 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::call::SessionCall;
-use super::{Bufs, Chunk, Id, Ids, Letter, Pair, Record, RecordFault, Transfer};
+use super::{AddressPairRecord, Bufs, Chunk, Id, Ids, Letter, Record, RecordFault, Transfer};
 use crate::pool::BufId;
 
 /// One op.
@@ -115,7 +115,7 @@ impl Op {
     #[must_use]
     pub fn record(&self) -> Record {
         let record = |kind| Record::new(kind, self.cookie);
-        let pair = Pair::default();
+        let pair = AddressPairRecord::default();
         match self.command {
             Command::Accept { listener, credit } => {
                 record(kind::ACCEPT).with_id(listener).with_count(credit)

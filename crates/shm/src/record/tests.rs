@@ -307,12 +307,12 @@ fn what_a_kind_does_not_use_must_be_zero() {
     assert_eq!(Op::parse(&Record { body: [0, 0, 0, 0, 1], ..op.record() }), bits);
     // An address of IPv4 has nothing behind its four bytes.
     let local = "10.1.2.3:80".parse().expect("an address");
-    let mut pair = Pair::default().with_local(local);
+    let mut pair = AddressPairRecord::default().with_local(local);
     pair.local[4] = 1;
     let record = Record::new(0x145, 0).with_pair(&pair);
     assert_eq!(Op::parse(&record), Err(RecordFault::Bits { kind: 0x145 }));
     // Flags beyond those that a call has, of listeners, connections and endpoints.
-    let pair = Pair::default().with_local(local).with_remote(local);
+    let pair = AddressPairRecord::default().with_local(local).with_remote(local);
     for (kind, flags) in [(0x142, 16), (0x14b, 8), (0x152, 8)] {
         let record = Record { flags, ..Record::new(kind, 0).with_pair(&pair) };
         let transfer = Transfer::default().with_address(local);
@@ -355,9 +355,10 @@ fn lists_are_as_long_as_they_say_and_never_longer_than_a_record() {
 
 #[test]
 fn families_codes_and_chunks_that_are_none_are_named() {
-    let record = Record::new(0x145, 0).with_pair(&Pair { local_family: 5, ..Pair::default() });
+    let record = Record::new(0x145, 0)
+        .with_pair(&AddressPairRecord { local_family: 5, ..AddressPairRecord::default() });
     assert_eq!(Op::parse(&record), Err(RecordFault::Family { family: 5 }));
-    let record = Record::new(0x104, 0).with_pair(&Pair::default());
+    let record = Record::new(0x104, 0).with_pair(&AddressPairRecord::default());
     assert_eq!(Op::parse(&record), Err(RecordFault::Family { family: 0 }));
     for code in [0, 21, u32::MAX] {
         let record = Record::new(0x247, 0).with_count(code);

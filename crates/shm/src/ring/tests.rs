@@ -34,7 +34,7 @@ fn a_record_is_seen_after_its_commit_and_its_slot_after_its_release() {
     for number in 0..4 {
         producer.put(&[number, !number]).expect("four fit");
     }
-    assert_eq!(producer.put(&[0, 0]), Err(Full));
+    assert_eq!(producer.put(&[0, 0]), Err(RingFull));
     assert_eq!(consumer.peek(1), Ok(0));
     assert_eq!(consumer.take(), None);
     assert_eq!(producer.commit(), 4);
@@ -43,7 +43,7 @@ fn a_record_is_seen_after_its_commit_and_its_slot_after_its_release() {
     assert_eq!(consumer.take(), Some([1, !1]));
     assert_eq!(producer.reserve(1), Ok(0));
     assert_eq!(consumer.release(), 2);
-    assert_eq!(producer.put(&[4, 4]), Err(Full));
+    assert_eq!(producer.put(&[4, 4]), Err(RingFull));
     assert_eq!(producer.reserve(1), Ok(2));
     assert_eq!(producer.oldest(), Some([2, !2]));
     producer.put(&[4, 4]).expect("two fit");

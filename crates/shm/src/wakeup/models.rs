@@ -6,7 +6,7 @@ use loom::thread;
 use super::*;
 use crate::cursor::{ConsumerCursor, ProducerCursor};
 
-struct Shared {
+struct ModelShared {
     head: AtomicU32,
     tail: AtomicU32,
     flag: AtomicU32,
@@ -14,7 +14,7 @@ struct Shared {
     bell: Notify,
 }
 
-impl Shared {
+impl ModelShared {
     fn new() -> Arc<Self> {
         let zero = || AtomicU32::new(0);
         Arc::new(Self { head: zero(), tail: zero(), flag: zero(), bell: Notify::new() })
@@ -22,7 +22,7 @@ impl Shared {
 }
 
 /// Publishes `count` records one by one, ringing as the flag says.
-fn produce(shared: &Shared, count: u32) {
+fn produce(shared: &ModelShared, count: u32) {
     let mut cursor = ProducerCursor::new(4);
     for _ in 0..count {
         cursor.stage().expect("the ring is larger than what is sent");
@@ -34,7 +34,7 @@ fn produce(shared: &Shared, count: u32) {
 }
 
 /// Takes `count` records, sleeping whenever there is none.
-fn consume(shared: &Shared, count: u32) {
+fn consume(shared: &ModelShared, count: u32) {
     let mut cursor = ConsumerCursor::new(4);
     let mut taken = 0;
     while taken < count {
@@ -57,7 +57,7 @@ fn model(count: u32, preemptions: Option<usize>) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.check(move || {
-        let shared = Shared::new();
+        let shared = ModelShared::new();
         let theirs = Arc::clone(&shared);
         let producer = thread::spawn(move || produce(&theirs, count));
         consume(&shared, count);

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use megapipe::{Backend, Clock, CreateError, DriverChoice, LocalNetwork, Placement, ServerConfig};
-use megapipe_link::{Link, Medium, PairConfig, pair};
+use megapipe_link::{Link, LinkMedium, PairConfig, pair};
 use megapipe_sockets::{Config, Context};
 
 use crate::host::{Answer, Ctl, Fd, Host};
@@ -243,7 +243,7 @@ const STACK_IPS6: [Ipv6Addr; 2] =
 /// Two hosts with our own stack, on the two ends of a link.
 pub(crate) fn stack_configs(clock: &Clock, placement: Placement) -> [Config; 2] {
     // As loopback, without neighbours to be asked for first.
-    let link = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
+    let link = PairConfig { medium: LinkMedium::Ip, ..PairConfig::default() };
     let (one, other) = pair(&link).expect("a pair can be had");
     let host = |link: Box<dyn Link>, side: usize| {
         let addresses = vec![(STACK_IPS[side].into(), 24), (STACK_IPS6[side].into(), 64)];

@@ -58,7 +58,7 @@ fn a_full_table_says_so() {
     let mut table = FlowTable::new(2, &[0; 16]);
     assert_eq!(table.insert(7, 0), Ok(()));
     assert_eq!(table.insert(7, 1), Ok(()));
-    assert_eq!(table.insert(7, 2), Err(Full));
+    assert_eq!(table.insert(7, 2), Err(TableFull));
     table.remove(7, 5);
     assert_eq!(table.len(), 2);
 }

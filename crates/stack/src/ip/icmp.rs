@@ -15,7 +15,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::inbound::{Inbound, Original};
 use super::link::Discovery;
 use super::outbox::Message;
-use super::{IcmpError, IcmpErrorKind, Ip, Said, Unreachable, address, path_mtu};
+use super::{IcmpError, IcmpErrorKind, IcmpReport, Ip, Unreachable, address, path_mtu};
 use crate::counters::{Counters, Drop};
 use crate::event::Arrival;
 use crate::limits::{MTU_MIN, MTU_MIN_V6, OUTBOX_MESSAGE_BYTES};
@@ -61,7 +61,7 @@ pub(super) struct Incoming<'a> {
 
 impl<'a> Incoming<'a> {
     /// The error that it is, about a packet of whose transport `quoted` is the beginning.
-    fn said(&self, quoted: &'a [u8]) -> Said<'a> {
+    fn said(&self, quoted: &'a [u8]) -> IcmpReport<'a> {
         let Self { src, dst, hop_limit, traffic_class, message, .. } = *self;
         // It was parsed, and is as long.
         let [kind, code, _, _, a, b, c, d] = message.first_chunk().copied().unwrap_or_default();
@@ -74,7 +74,7 @@ impl<'a> Incoming<'a> {
             _ => 0,
         };
         let arrival = Arrival { to: dst, hop_limit, traffic_class };
-        Said { by: src, kind, code, info, arrival, quoted }
+        IcmpReport { by: src, kind, code, info, arrival, quoted }
     }
 }
 

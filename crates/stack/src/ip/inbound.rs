@@ -1,6 +1,6 @@
 //! Result of the input path: what a received frame is for the transports.
 
-use super::{Arrived, IcmpError, Said};
+use super::{Arrived, IcmpError, IcmpReport};
 use crate::wire::Protocol;
 
 /// What became of a frame.
@@ -13,7 +13,7 @@ pub(crate) enum Inbound<'a> {
     /// Fragments carry no ports, so both sides receive them; only the owner of the port may answer.
     Shared(Protocol, Arrived<'a>),
     /// An error about something that a transport sent.
-    Icmp(IcmpError, Said<'a>),
+    Icmp(IcmpError, IcmpReport<'a>),
     /// It was for this layer, or waits for other fragments.
     Handled,
 }

@@ -42,7 +42,7 @@ use address::Addresses;
 use fragment::Identifications;
 use link::Answer;
 use membership::Membership;
-use neighbour::{Neighbours, Place};
+use neighbour::{NeighbourPlace, Neighbours};
 use outbox::Outbox;
 use path_mtu::PathMtus;
 use route::Routes;
@@ -124,7 +124,7 @@ pub(crate) struct IcmpError {
 
 /// An ICMP error as it came.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Said<'a> {
+pub(crate) struct IcmpReport<'a> {
     /// Who says so.
     pub by: IpAddr,
     /// The message's type and code.
@@ -178,7 +178,7 @@ pub(crate) type LinkEnds = Option<([u8; 6], [u8; 6])>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hop {
     /// Which neighbour.
-    place: Place,
+    place: NeighbourPlace,
 }
 
 const _: () = assert!(size_of::<Option<Hop>>() == 4);
@@ -197,7 +197,7 @@ pub(crate) enum NextHop {
 /// A way that was found. It is worth something as long as `hop` is: a host to which there is a way
 /// is one host, and not we.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct CachedRoute {
     dst: IpAddr,
     /// The address of ours that packets there are best sent from.
     source: Option<IpAddr>,
@@ -224,7 +224,7 @@ pub(crate) struct Ip {
     /// Grows whenever `addresses` or `routes` change.
     epoch: u32,
     /// The way that was found last.
-    last_way: Option<Way>,
+    last_way: Option<CachedRoute>,
     /// The neighbour that was confirmed last, and when.
     confirmed: Option<(Instant, Hop)>,
     /// Identification of the next packet that may be cut.
@@ -356,13 +356,13 @@ impl Ip {
         };
         let Some(place) = place else { return NextHop::Waiting };
         let (hop, source) = (Hop { place }, self.addresses.source_for(dst, via));
-        self.last_way = Some(Way { dst, source, hop });
+        self.last_way = Some(CachedRoute { dst, source, hop });
         NextHop::Ready(hop)
     }
 
     /// The way to `dst`, if it was found last and still leads there.
     #[inline]
-    fn last_way_to(&self, dst: IpAddr) -> Option<&Way> {
+    fn last_way_to(&self, dst: IpAddr) -> Option<&CachedRoute> {
         self.last_way.as_ref().filter(|way| way.dst == dst && self.is_current(way.hop))
     }
 

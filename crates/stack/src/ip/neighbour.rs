@@ -45,7 +45,7 @@ const LOCKED: Duration = Duration::from_secs(1);
 
 /// What is known about a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum NeighbourState {
     /// Asked for the first time, and not answered.
     Incomplete,
     /// Answered, or confirmed, until `at`.
@@ -63,11 +63,11 @@ enum State {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct NeighbourEntry {
     ip: IpAddr,
     mac: [u8; 6],
     generation: NonZeroU16,
-    state: State,
+    state: NeighbourState,
     /// Questions asked since the last answer.
     asked: u8,
     /// It is in the list of questions to send.
@@ -85,13 +85,13 @@ struct Entry {
 /// Slot of the entry for media without link addresses.
 const WITHOUT_ADDRESS: u16 = 0;
 
-impl Entry {
+impl NeighbourEntry {
     const fn new(now: Instant, ip: IpAddr) -> Self {
         Self {
             ip,
             mac: [0; 6],
             generation: NonZeroU16::MIN,
-            state: State::Failed,
+            state: NeighbourState::Failed,
             asked: 0,
             to_ask: false,
             at: now,
@@ -144,7 +144,7 @@ pub(crate) enum Heard {
 
 /// A place in the table, and which of its neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct NeighbourPlace {
     /// Which entry.
     slot: u16,
     /// Which of those that ever were there, under which routes.
@@ -154,7 +154,7 @@ pub(crate) struct Place {
 /// The cache.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    entries: Vec<Entry>,
+    entries: Vec<NeighbourEntry>,
     /// Slots of `entries`, by address.
     order: Vec<u16>,
     /// Slots whose entry was removed.
@@ -174,7 +174,10 @@ impl Neighbours {
     pub(crate) fn new(now: Instant) -> Self {
         let mut entries = Vec::with_capacity(NEIGHBOURS_MAX + 1);
         let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        entries.push(Entry { state: State::Permanent, ..Entry::new(now, unspecified) });
+        entries.push(NeighbourEntry {
+            state: NeighbourState::Permanent,
+            ..NeighbourEntry::new(now, unspecified)
+        });
         Self {
             entries,
             order: Vec::with_capacity(NEIGHBOURS_MAX),
@@ -188,8 +191,8 @@ impl Neighbours {
     }
 
     /// Returns the entry for media without link addresses.
-    pub(crate) fn without_address(&self) -> Place {
-        Place {
+    pub(crate) fn without_address(&self) -> NeighbourPlace {
+        NeighbourPlace {
             slot: WITHOUT_ADDRESS,
             generation: self.entries[usize::from(WITHOUT_ADDRESS)].generation,
         }
@@ -204,13 +207,14 @@ impl Neighbours {
 
     /// Where `ip` is, if a frame can be sent there. Otherwise, with `ask`, asks for it; `None`: it
     /// is not known.
-    pub(crate) fn find(&mut self, now: Instant, ip: IpAddr, ask: bool) -> Option<Place> {
+    pub(crate) fn find(&mut self, now: Instant, ip: IpAddr, ask: bool) -> Option<NeighbourPlace> {
         if let Some(slot) = self.slot_of(ip) {
-            let place = Place { slot, generation: self.entries[usize::from(slot)].generation };
+            let place =
+                NeighbourPlace { slot, generation: self.entries[usize::from(slot)].generation };
             if self.is_fresh(now, place) {
                 return Some(place);
             }
-            if ask && self.entries[usize::from(slot)].state == State::Failed {
+            if ask && self.entries[usize::from(slot)].state == NeighbourState::Failed {
                 self.begin(now, slot);
             }
         } else if ask && let Some(slot) = self.make(now, ip) {
@@ -221,43 +225,47 @@ impl Neighbours {
 
     /// `place` was given out for the neighbour that is there, under the routes of now.
     #[inline]
-    pub(crate) fn is_current(&self, place: Place) -> bool {
+    pub(crate) fn is_current(&self, place: NeighbourPlace) -> bool {
         let entry = self.entries.get(usize::from(place.slot));
         entry.is_some_and(|entry| entry.generation == place.generation)
     }
 
     /// A frame can be sent to `place`, and is about to be.
     #[inline]
-    pub(crate) fn is_fresh(&mut self, now: Instant, place: Place) -> bool {
+    pub(crate) fn is_fresh(&mut self, now: Instant, place: NeighbourPlace) -> bool {
         let Some(entry) = self.entries.get_mut(usize::from(place.slot)) else { return false };
         if entry.generation != place.generation {
             return false;
         }
         entry.used_at = now;
         match entry.state {
-            State::Reachable if now < entry.at => true,
-            State::Reachable | State::Stale => {
+            NeighbourState::Reachable if now < entry.at => true,
+            NeighbourState::Reachable | NeighbourState::Stale => {
                 // The first packet to a stale neighbour begins the delay (RFC 4861 §7.3.3).
-                entry.state = State::Delay;
+                entry.state = NeighbourState::Delay;
                 entry.at = now + DELAY;
                 let at = entry.at;
                 self.arm(at);
                 true
             }
-            State::Delay | State::Probe | State::Permanent => true,
-            State::Incomplete | State::Failed => false,
+            NeighbourState::Delay | NeighbourState::Probe | NeighbourState::Permanent => true,
+            NeighbourState::Incomplete | NeighbourState::Failed => false,
         }
     }
 
     /// A transport heard from beyond `place` (RFC 4861 §7.3.1).
     #[inline]
-    pub(crate) fn confirm(&mut self, now: Instant, place: Place) {
+    pub(crate) fn confirm(&mut self, now: Instant, place: NeighbourPlace) {
         let Some(entry) = self.entries.get_mut(usize::from(place.slot)) else { return };
         if entry.generation != place.generation {
             return;
         }
-        if let State::Reachable | State::Stale | State::Delay | State::Probe = entry.state {
-            entry.state = State::Reachable;
+        if let NeighbourState::Reachable
+        | NeighbourState::Stale
+        | NeighbourState::Delay
+        | NeighbourState::Probe = entry.state
+        {
+            entry.state = NeighbourState::Reachable;
             entry.asked = 0;
             entry.at = now + REACHABLE;
         }
@@ -265,7 +273,7 @@ impl Neighbours {
 
     /// The link address of `place`, which is fresh.
     #[inline]
-    pub(crate) fn mac(&self, place: Place) -> [u8; 6] {
+    pub(crate) fn mac(&self, place: NeighbourPlace) -> [u8; 6] {
         self.entries.get(usize::from(place.slot)).map_or([0; 6], |entry| entry.mac)
     }
 
@@ -275,8 +283,9 @@ impl Neighbours {
         let entry = &mut self.entries[usize::from(slot)];
         let ip = entry.ip;
         match (entry.state, claim.mac) {
-            (State::Permanent | State::Failed, _) | (State::Incomplete, None) => Heard::Ignored,
-            (State::Incomplete, Some(mac)) => {
+            (NeighbourState::Permanent | NeighbourState::Failed, _)
+            | (NeighbourState::Incomplete, None) => Heard::Ignored,
+            (NeighbourState::Incomplete, Some(mac)) => {
                 entry.mac = mac;
                 self.answer(now, slot, claim.solicited);
                 self.decide(ip, true);
@@ -287,8 +296,8 @@ impl Neighbours {
                 if differs && !claim.replaces {
                     // "If the Override flag is clear and the address differs": believed no more,
                     // but not replaced.
-                    if entry.state == State::Reachable {
-                        entry.state = State::Stale;
+                    if entry.state == NeighbourState::Reachable {
+                        entry.state = NeighbourState::Stale;
                     }
                     return Heard::Ignored;
                 }
@@ -313,7 +322,7 @@ impl Neighbours {
         self.schedule(slot);
         let entry = &mut self.entries[usize::from(slot)];
         entry.mac = mac;
-        entry.state = State::Permanent;
+        entry.state = NeighbourState::Permanent;
         self.decide(ip, true);
         true
     }
@@ -335,8 +344,10 @@ impl Neighbours {
             let slot = self.order[at];
             let entry = &mut self.entries[usize::from(slot)];
             // A question that waits for its turn is armed when it has got it.
-            if !matches!(entry.state, State::Incomplete | State::Delay | State::Probe)
-                || entry.to_ask
+            if !matches!(
+                entry.state,
+                NeighbourState::Incomplete | NeighbourState::Delay | NeighbourState::Probe
+            ) || entry.to_ask
             {
                 continue;
             }
@@ -375,7 +386,7 @@ impl Neighbours {
         entry.asked_at = Some(now);
         entry.at = now + RETRANSMIT;
         let (ip, at) = (entry.ip, entry.at);
-        let mac = (entry.state == State::Probe).then_some(entry.mac);
+        let mac = (entry.state == NeighbourState::Probe).then_some(entry.mac);
         self.arm(at);
         Some(Question { ip, mac })
     }
@@ -396,19 +407,19 @@ impl Neighbours {
     fn expire(&mut self, now: Instant, slot: u16) {
         let entry = &mut self.entries[usize::from(slot)];
         match entry.state {
-            State::Delay => {
-                entry.state = State::Probe;
+            NeighbourState::Delay => {
+                entry.state = NeighbourState::Probe;
                 entry.asked = 0;
                 self.ask(now, slot);
             }
             _ if entry.asked < QUESTIONS => self.ask(now, slot),
-            State::Incomplete => {
+            NeighbourState::Incomplete => {
                 let ip = entry.ip;
                 self.schedule(slot);
                 self.decide(ip, false);
             }
             // Later users find it failed, and broadcast a new request.
-            _ => entry.state = State::Failed,
+            _ => entry.state = NeighbourState::Failed,
         }
     }
 
@@ -421,7 +432,7 @@ impl Neighbours {
         }
         self.unanswered.push_back(slot);
         let entry = &mut self.entries[usize::from(slot)];
-        entry.state = State::Incomplete;
+        entry.state = NeighbourState::Incomplete;
         entry.asked = 0;
         entry.used_at = now;
         // One that failed a moment ago is asked again when its second is over.
@@ -467,7 +478,7 @@ impl Neighbours {
             let victim = self.victim()?;
             self.release(victim);
         }
-        let mut entry = Entry::new(now, ip);
+        let mut entry = NeighbourEntry::new(now, ip);
         let slot = match self.free.pop() {
             Some(slot) => {
                 entry.generation = self.entries[usize::from(slot)].generation;
@@ -487,10 +498,10 @@ impl Neighbours {
 
     /// Whom to forget: one that failed, or else the one that was used the longest ago.
     fn victim(&self) -> Option<u16> {
-        let rank = |entry: &Entry| (entry.state != State::Failed, entry.used_at);
+        let rank = |entry: &NeighbourEntry| (entry.state != NeighbourState::Failed, entry.used_at);
         self.order
             .iter()
-            .filter(|slot| self.entries[usize::from(**slot)].state != State::Permanent)
+            .filter(|slot| self.entries[usize::from(**slot)].state != NeighbourState::Permanent)
             .min_by_key(|slot| rank(&self.entries[usize::from(**slot)]))
             .copied()
     }
@@ -510,7 +521,7 @@ impl Neighbours {
         let entry = &mut self.entries[usize::from(slot)];
         entry.generation = next(entry.generation);
         self.free.push(slot);
-        if state == State::Incomplete {
+        if state == NeighbourState::Incomplete {
             self.decide(ip, false);
         }
     }
@@ -518,10 +529,10 @@ impl Neighbours {
     /// Ends the resolution of the entry in `slot`, as failed unless it was answered.
     fn schedule(&mut self, slot: u16) {
         let entry = &mut self.entries[usize::from(slot)];
-        if entry.state == State::Incomplete {
+        if entry.state == NeighbourState::Incomplete {
             self.unanswered.retain(|other| *other != slot);
         }
-        entry.state = State::Failed;
+        entry.state = NeighbourState::Failed;
         if entry.to_ask {
             entry.to_ask = false;
             self.questions.retain(|other| *other != slot);
@@ -532,7 +543,11 @@ impl Neighbours {
     fn answer(&mut self, now: Instant, slot: u16, solicited: bool) {
         self.schedule(slot);
         let entry = &mut self.entries[usize::from(slot)];
-        entry.state = if solicited && entry.asked > 0 { State::Reachable } else { State::Stale };
+        entry.state = if solicited && entry.asked > 0 {
+            NeighbourState::Reachable
+        } else {
+            NeighbourState::Stale
+        };
         entry.asked = 0;
         entry.answered_at = Some(now);
         entry.at = now + REACHABLE;

@@ -40,7 +40,7 @@ pub(crate) struct Next {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct WaitingPackets {
     next: Next,
     slot: u8,
     parked: bool,
@@ -49,7 +49,7 @@ struct Waiting {
 /// The messages.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingPackets>,
     free: Vec<u8>,
     bytes: Vec<u8>,
     parked: usize,
@@ -85,7 +85,7 @@ impl Outbox {
         write(&mut self.bytes[start..start + message.len]);
         let next = Next { message, taken: 0, number: self.next_number };
         self.next_number = self.next_number.wrapping_add(1);
-        self.waiting.push_back(Waiting { next, slot, parked: false });
+        self.waiting.push_back(WaitingPackets { next, slot, parked: false });
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Outbox {
     /// goes.
     pub(crate) fn take(&mut self, to: &mut [u8]) {
         let Some(at) = self.waiting.iter().position(|waiting| !waiting.parked) else { return };
-        let Waiting { next, slot, .. } = &mut self.waiting[at];
+        let WaitingPackets { next, slot, .. } = &mut self.waiting[at];
         let start = usize::from(*slot) * OUTBOX_MESSAGE_BYTES + next.taken;
         let len = (next.message.len - next.taken).min(to.len());
         to[..len].copy_from_slice(&self.bytes[start..start + len]);

@@ -62,7 +62,7 @@ pub(crate) struct Piece<'a> {
 
 /// A packet of which everything arrived.
 #[derive(Debug)]
-pub(crate) struct Whole<'a> {
+pub(crate) struct ReassembledPacket<'a> {
     /// Headers of the first fragment, as they came, and then the fragmented part.
     pub packet: &'a mut [u8],
     /// Length of the headers in bytes.
@@ -72,7 +72,7 @@ pub(crate) struct Whole<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FragmentState {
     Free,
     Filling,
     /// Given up; what still comes of it is dropped.
@@ -80,8 +80,8 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Slot {
-    state: State,
+struct FragmentSlot {
+    state: FragmentState,
     key: Key,
     until: Instant,
     /// Where each fragment began and ended, in bytes of the fragmented part.
@@ -98,7 +98,7 @@ struct Slot {
 /// Fragments that wait for others.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
-    slots: Vec<Slot>,
+    slots: Vec<FragmentSlot>,
     bytes: Vec<u8>,
     next: Option<Instant>,
 }
@@ -106,8 +106,8 @@ pub(crate) struct Reassembly {
 impl Reassembly {
     pub(crate) fn new() -> Self {
         let unused = Key { src: UNSPECIFIED, dst: UNSPECIFIED, protocol: 0, identification: 0 };
-        let slot = || Slot {
-            state: State::Free,
+        let slot = || FragmentSlot {
+            state: FragmentState::Free,
             key: unused,
             until: Instant::ZERO,
             ranges: [(0, 0); FRAGMENTS_MAX],
@@ -135,7 +135,7 @@ impl Reassembly {
         &mut self,
         now: Instant,
         piece: &Piece<'_>,
-    ) -> Result<Option<Whole<'_>>, Drop> {
+    ) -> Result<Option<ReassembledPacket<'_>>, Drop> {
         let (index, made_room) = match self.find(&piece.key) {
             Some(index) => (index, false),
             None => self.begin(now, piece),
@@ -143,19 +143,19 @@ impl Reassembly {
         let start = index * SLOT_BYTES;
         let bytes = &mut self.bytes[start..start + SLOT_BYTES];
         let slot = &mut self.slots[index];
-        if slot.state == State::Refused {
+        if slot.state == FragmentState::Refused {
             return Err(Drop::BadFragment);
         }
         if let Err(reason) = slot.place(piece, bytes) {
-            slot.state = State::Refused;
+            slot.state = FragmentState::Refused;
             return Err(reason);
         }
         if let (Some(total), Some(header_bytes)) = (slot.total_bytes, slot.header_bytes)
             && slot.received_bytes == total
         {
-            slot.state = State::Free;
+            slot.state = FragmentState::Free;
             let packet = &mut bytes[HEADER_ROOM - header_bytes..HEADER_ROOM + total];
-            return Ok(Some(Whole { packet, header_bytes, ecn: slot.ecn }));
+            return Ok(Some(ReassembledPacket { packet, header_bytes, ecn: slot.ecn }));
         }
         if made_room { Err(Drop::ReassemblyFull) } else { Ok(None) }
     }
@@ -172,19 +172,19 @@ impl Reassembly {
         }
         let mut given_up = 0;
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.state == State::Free || now < slot.until {
+            if slot.state == FragmentState::Free || now < slot.until {
                 continue;
             }
             // A refused packet was already counted, and its sender gets no error.
-            if slot.state == State::Filling {
+            if slot.state == FragmentState::Filling {
                 given_up += 1;
                 let at = index * SLOT_BYTES + HEADER_ROOM;
                 let first = slot.first_fragment();
                 expired(first.map(|(header, part)| &self.bytes[at - header..at + part]));
             }
-            slot.state = State::Free;
+            slot.state = FragmentState::Free;
         }
-        let busy = self.slots.iter().filter(|slot| slot.state != State::Free);
+        let busy = self.slots.iter().filter(|slot| slot.state != FragmentState::Free);
         self.next = busy.map(|slot| slot.until).min();
         given_up
     }
@@ -195,21 +195,21 @@ impl Reassembly {
     }
 
     fn find(&self, key: &Key) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.state != State::Free && slot.key == *key)
+        self.slots.iter().position(|slot| slot.state != FragmentState::Free && slot.key == *key)
     }
 
     /// A slot for the packet of `piece`, and whether another packet was given up for it.
     fn begin(&mut self, now: Instant, piece: &Piece<'_>) -> (usize, bool) {
         // Free ones first, then those that are only remembered to refuse them, then the oldest.
-        let rank = |slot: &Slot| match slot.state {
-            State::Free => (0, Instant::ZERO),
-            State::Refused => (1, slot.until),
-            State::Filling => (2, slot.until),
+        let rank = |slot: &FragmentSlot| match slot.state {
+            FragmentState::Free => (0, Instant::ZERO),
+            FragmentState::Refused => (1, slot.until),
+            FragmentState::Filling => (2, slot.until),
         };
         let index = (0..self.slots.len()).min_by_key(|at| rank(&self.slots[*at])).unwrap_or(0);
         let slot = &mut self.slots[index];
-        let made_room = slot.state == State::Filling;
-        slot.state = State::Filling;
+        let made_room = slot.state == FragmentState::Filling;
+        slot.state = FragmentState::Filling;
         slot.key = piece.key;
         slot.until = now + KEPT;
         slot.count = 0;
@@ -226,7 +226,7 @@ impl Reassembly {
 
 const UNSPECIFIED: IpAddr = IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED);
 
-impl Slot {
+impl FragmentSlot {
     /// Puts a fragment where it belongs. An error refuses the whole packet.
     fn place(&mut self, piece: &Piece<'_>, bytes: &mut [u8]) -> Result<(), Drop> {
         let end = piece.offset + piece.payload.len();

@@ -18,7 +18,7 @@ use crate::counters::Drop;
 use crate::error::OperationError;
 use crate::event::{Arrival, Event, Notice, Undelivered};
 use crate::id::DatagramId;
-use crate::ip::{IcmpError, IcmpErrorKind, Ip, Said, Unreachable};
+use crate::ip::{IcmpError, IcmpErrorKind, IcmpReport, Ip, Unreachable};
 use crate::limits::{
     DATAGRAMS_PER_ENDPOINT_MAX, DATAGRAMS_WAITING_MAX, HOP_LIMIT, MTU_MIN, QUOTE_BYTES_MAX,
 };
@@ -87,7 +87,7 @@ impl Udp {
         &mut self,
         context: &mut Context<'_, M>,
         error: &IcmpError,
-        said: &Said<'_>,
+        said: &IcmpReport<'_>,
     ) -> Result<(), Drop> {
         // As in Linux, the endpoint that would get a reply receives it; with shared addresses this
         // is not always the sender.
@@ -118,7 +118,7 @@ impl Udp {
         }
         let quoted = said.quoted.get(udp::HEADER_BYTES..).unwrap_or_default();
         let quote = self.keep_quote(context.memory, id, quoted);
-        let Said { by, kind, code, info, arrival, .. } = *said;
+        let IcmpReport { by, kind, code, info, arrival, .. } = *said;
         self.refuse(id, (error.remote, why), Notice { by, kind, code, info, arrival, quote });
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::super::outbox::HttpOutbox;
 use super::super::representation::tests::representation;
 use super::super::response::PreparedFile;
 use super::*;
-use crate::serve::Tally;
+use crate::serve::ServerTally;
 
 const UNIX_S: i64 = 1_000_000_000;
 const LARGE_LEN: usize = 3 * CHUNK_BYTES + 17;
@@ -62,7 +62,7 @@ struct Bench {
     settings: HttpSettings,
     now: Now,
     out: HttpOutbox,
-    tally: Tally,
+    tally: ServerTally,
     /// What the peer has got.
     received: Vec<u8>,
     /// Writes that are not completed, if the peer does not read.
@@ -93,7 +93,7 @@ impl Bench {
             settings,
             now,
             out: HttpOutbox::new(1),
-            tally: Tally::default(),
+            tally: ServerTally::default(),
             received: Vec::new(),
             unwritten: 0,
             reading: true,

@@ -36,7 +36,7 @@ use super::limits::{COMMAND_BYTES_MAX, LINE_BYTES_MAX, OUTPUT_BYTES_MAX};
 use super::protocol::binary::{FRAME_BYTES_MAX, MAGIC_REQUEST};
 use super::protocol::resp::{ARRAY, find};
 use super::protocol::text::is_command;
-use super::store::{Reservation, Store, Write};
+use super::store::{KvStore, Reservation, Write};
 pub use stats::{ServerSnapshot, ServerView};
 
 /// Where responses go.
@@ -65,7 +65,7 @@ impl ResponseBuffer for Vec<u8> {
 #[derive(Clone, Copy)]
 pub struct KvContext<'a> {
     /// The items.
-    pub store: &'a Store,
+    pub store: &'a KvStore,
     /// Unix seconds.
     pub now: u32,
     /// For `stats`.
@@ -274,7 +274,7 @@ impl KvConnection {
     }
 
     /// Gives back what the connection holds in the store. To be called once, when it ends.
-    pub fn abandon(&mut self, store: &Store) {
+    pub fn abandon(&mut self, store: &KvStore) {
         match mem::replace(&mut self.state, ConnectionState::Ended) {
             ConnectionState::Value(arriving) => store.abandon(arriving.reservation),
             ConnectionState::Resp(midway) => resp::abandon(midway, store),

@@ -31,7 +31,7 @@ use crate::kv::protocol::resp::{
     self, ARRAY, Bulk, Malformed, RespArguments, RespCommand, RespFault, RespPiece, RespVerb,
     SetOptions,
 };
-use crate::kv::store::{Reservation, Store, Write};
+use crate::kv::store::{KvStore, Reservation, Write};
 use commands::{ArgumentSource, nil, tell};
 
 /// Bytes that a command's name may have, with its length.
@@ -628,7 +628,7 @@ impl KvConnection {
 }
 
 /// Gives up what a connection holds in the store.
-pub(super) fn abandon(midway: Midway, store: &Store) {
+pub(super) fn abandon(midway: Midway, store: &KvStore) {
     if let Some(reservation) = midway.into_reservation() {
         store.abandon(reservation);
     }

@@ -24,14 +24,14 @@ impl ServerView for Alone {
     fn reset(&self) {}
 }
 
-fn store() -> Store {
-    Store::new(MEMORY_BYTES_MIN).expect("the least memory is enough")
+fn store() -> KvStore {
+    KvStore::new(MEMORY_BYTES_MIN).expect("the least memory is enough")
 }
 
 /// A connection and the store it talks to.
 pub(super) struct Talk {
     pub(super) connection: KvConnection,
-    pub(super) store: Store,
+    pub(super) store: KvStore,
     now: u32,
 }
 

@@ -45,7 +45,7 @@ use super::limits::{
 use super::protocol::text::StoreVerb;
 
 /// The store.
-pub struct Store {
+pub struct KvStore {
     shards: Box<[PaddedShard]>,
     secret: (u64, u64),
     memory_bytes: usize,
@@ -95,7 +95,7 @@ pub struct StoredItem<'a> {
     pub record_bytes: usize,
 }
 
-/// What a visitor of an item wants changed; see [`Store::visit`].
+/// What a visitor of an item wants changed; see [`KvStore::visit`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ItemChange {
     /// New expiry time.
@@ -139,8 +139,8 @@ pub enum StoreOutcome {
     OutOfMemory,
 }
 
-/// Memory for a value that arrives in pieces. It must go back through [`Store::commit`] or
-/// [`Store::abandon`]; the store's owner sees to that when a connection ends.
+/// Memory for a value that arrives in pieces. It must go back through [`KvStore::commit`] or
+/// [`KvStore::abandon`]; the store's owner sees to that when a connection ends.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use = "its memory stays taken until it is committed or abandoned"]
 pub struct Reservation {
@@ -198,7 +198,7 @@ pub enum Removal {
     Exists,
 }
 
-impl Store {
+impl KvStore {
     /// A store in at most `memory_bytes` of memory.
     ///
     /// # Errors
@@ -371,7 +371,7 @@ impl Store {
         }
     }
 
-    /// How often [`Store::flush`] was called.
+    /// How often [`KvStore::flush`] was called.
     #[must_use]
     pub fn flush_count(&self) -> u64 {
         self.flush_count.load(Ordering::Relaxed)

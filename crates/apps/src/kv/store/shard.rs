@@ -1,4 +1,4 @@
-//! One shard: a hash table over a log, under one lock that [`super::Store`] holds for it.
+//! One shard: a hash table over a log, under one lock that [`super::KvStore`] holds for it.
 //!
 //! Read first: [`super::log`].
 //!

@@ -8,14 +8,14 @@ use crate::kv::limits::KEY_BYTES_MAX;
 
 const NOW: u32 = 1_000_000;
 
-fn store() -> Store {
-    Store::new(MEMORY_BYTES_MIN).expect("the least memory is enough")
+fn store() -> KvStore {
+    KvStore::new(MEMORY_BYTES_MIN).expect("the least memory is enough")
 }
 
 #[test]
 fn shards_are_a_power_of_two_of_at_least_their_least_size() {
     for (mebibytes, shards) in [(8, 1), (15, 1), (16, 2), (64, 8), (100, 8), (3000, 256)] {
-        let store = Store::new(mebibytes << 20).expect("within the limits");
+        let store = KvStore::new(mebibytes << 20).expect("within the limits");
         assert_eq!(store.shard_count(), shards, "{mebibytes} MiB");
         let counters = store.counters();
         let total = counters.log_bytes + counters.table_bytes;
@@ -23,15 +23,15 @@ fn shards_are_a_power_of_two_of_at_least_their_least_size() {
         assert!(total > (mebibytes << 20) as u64 * 9 / 10, "{total} of {mebibytes} MiB");
     }
     assert_eq!(
-        Store::new(MEMORY_BYTES_MIN - 1).err(),
+        KvStore::new(MEMORY_BYTES_MIN - 1).err(),
         Some(StoreError::TooLittleMemory(MEMORY_BYTES_MIN - 1))
     );
-    assert!(matches!(Store::new(usize::MAX), Err(StoreError::TooMuchMemory(_))));
+    assert!(matches!(KvStore::new(usize::MAX), Err(StoreError::TooMuchMemory(_))));
 }
 
 #[test]
 fn keys_spread_over_shards_and_differently_in_each_store() {
-    let stores = [64 << 20, 64 << 20].map(|bytes| Store::new(bytes).expect("within the limits"));
+    let stores = [64 << 20, 64 << 20].map(|bytes| KvStore::new(bytes).expect("within the limits"));
     let places = stores.each_ref().map(|store| {
         (0u32..4_000).map(|key| store.place_of(&key.to_be_bytes()).0).collect::<Vec<_>>()
     });
@@ -100,7 +100,7 @@ fn numbers_are_read_as_strtoull_reads_them() {
 
 #[test]
 fn counters_of_all_shards_add_up_and_reset_leaves_the_items() {
-    let store = Store::new(64 << 20).expect("within the limits");
+    let store = KvStore::new(64 << 20).expect("within the limits");
     for key in 0u32..1_000 {
         store.store(&key.to_be_bytes(), &Write::PLAIN, b"value", NOW);
     }

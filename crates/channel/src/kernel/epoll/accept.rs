@@ -22,7 +22,7 @@ use rustix::net::{SocketFlags, accept_with};
 use super::Epoll;
 use crate::limits::POLL_ACCEPTS_MAX;
 use crate::options::AcceptAs;
-use crate::slot::{Arrived, Handed, Receiving};
+use crate::slot::{Handed, NewConnection, Receiving};
 use crate::state::State;
 
 impl Epoll {
@@ -77,7 +77,7 @@ impl Epoll {
             }
             budget -= 1;
             match accept_one(state, slot) {
-                Ok(fd) => self.hand_over(state, slot, Arrived::Fd(fd, Vec::new())),
+                Ok(fd) => self.hand_over(state, slot, NewConnection::Fd(fd, Vec::new())),
                 Err(Errno::AGAIN) => state.slot(slot).flags.readable = false,
                 // A connection that died in the queue, or a signal.
                 Err(Errno::CONNABORTED | Errno::PROTO | Errno::INTR) => {}
@@ -86,7 +86,7 @@ impl Epoll {
         }
     }
 
-    fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
+    fn hand_over(&mut self, state: &mut State, listener: u32, arrived: NewConnection) {
         let Handed::To(slot) = state.on_accepted(listener, arrived) else { return };
         self.attach_socket(state, slot);
         // A first read is tried in the next poll: by then the request is often there, and the

@@ -7,7 +7,7 @@
 //! Invariants
 //! - A job owns its memory; all that it shares is a descriptor's number. The submitter of a job
 //!   keeps that descriptor open until the outcome was taken or `stop` has returned.
-//! - `Queue::working` counts the threads that use such a descriptor now; `stop` waits for them.
+//! - `JobQueue::working` counts the threads that use such a descriptor now; `stop` waits for them.
 //!   A thread that is opening a file uses none and is not waited for: opening may last for ever.
 //! - The threads block all signals: those are for the program's own threads.
 
@@ -104,11 +104,11 @@ impl Bytes {
 /// The threads of one channel; none until the first job.
 #[derive(Default)]
 pub(super) struct Files {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<JobsShared>>,
 }
 
-struct Shared {
-    queue: Mutex<Queue>,
+struct JobsShared {
+    queue: Mutex<JobQueue>,
     /// There is a job, or it is time to stop.
     wanted: Condvar,
     /// A job was finished.
@@ -117,7 +117,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     jobs: VecDeque<Job>,
     done: Vec<(u32, Outcome)>,
     threads: usize,
@@ -158,13 +158,13 @@ impl Files {
         Ok(())
     }
 
-    fn shared(&mut self, set: &Set) -> Result<&Arc<Shared>, Errno> {
+    fn shared(&mut self, set: &Set) -> Result<&Arc<JobsShared>, Errno> {
         if self.shared.is_none() {
             let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             // Edge-triggered: the counter need not be read.
             set.add(bell.as_fd(), FILES_DONE, EventFlags::IN | EventFlags::ET)?;
             let (queue, wanted, finished) = (Mutex::default(), Condvar::new(), Condvar::new());
-            self.shared = Some(Arc::new(Shared { queue, wanted, finished, bell }));
+            self.shared = Some(Arc::new(JobsShared { queue, wanted, finished, bell }));
         }
         self.shared.as_ref().ok_or(Errno::NOMEM)
     }
@@ -209,10 +209,10 @@ impl Files {
     }
 }
 
-impl Shared {
+impl JobsShared {
     /// A poisoned lock is taken all the same: each change under it is complete before the next
     /// step that could panic.
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -243,7 +243,7 @@ impl Shared {
     }
 }
 
-fn start_thread(shared: &Arc<Shared>) -> std::io::Result<()> {
+fn start_thread(shared: &Arc<JobsShared>) -> std::io::Result<()> {
     let shared = Arc::clone(shared);
     let builder = thread::Builder::new().name("megapipe-file".to_owned());
     without_signals(|| builder.spawn(move || shared.serve()).map(drop))
@@ -258,7 +258,7 @@ impl Job {
             };
         };
         // SAFETY: the submitter keeps the descriptor open until the outcome was taken or `stop`
-        // has returned, and `stop` waits for this job (`Queue::working`).
+        // has returned, and `stop` waits for this job (`JobQueue::working`).
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         match self.work {
             Work::Read { done, want, offset, to_end } => {

@@ -16,14 +16,14 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use super::Epoll;
 use super::files::{Bytes, Job, Outcome, Work};
 use super::plain::CURRENT_POSITION;
-use super::stream::{Sent, fill};
+use super::stream::{SendOutcome, fill};
 use crate::buffer::ReadBuf;
 use crate::completion::Event;
 use crate::error::OpError;
 use crate::kernel::sys;
 use crate::limits::CACHED_READ_BYTES_MAX;
 use crate::options::OpenOptions;
-use crate::slot::{Body, FileJob, Kind, Phase, WriteOp};
+use crate::slot::{Body, FileJob, Kind, SlotPhase, WriteOp};
 use crate::state::State;
 
 impl Epoll {
@@ -73,10 +73,10 @@ impl Epoll {
     }
 
     /// The write at the head, at the file's position.
-    pub(super) fn write_file(&mut self, state: &mut State, slot: u32) -> Sent {
+    pub(super) fn write_file(&mut self, state: &mut State, slot: u32) -> SendOutcome {
         let queue = state.peek(slot).writes;
         let Some(WriteOp { body, .. }) = state.writes.front_mut(queue) else {
-            return Sent::Bytes(0);
+            return SendOutcome::Bytes(0);
         };
         // The entry stays until the bytes are written; what it had is with the thread.
         let parts = match std::mem::replace(body, Body::Many(Box::default())) {
@@ -86,7 +86,7 @@ impl Epoll {
         };
         state.slot(slot).flags.writable = false;
         self.hand_over_job(state, slot, Work::Write { parts, offset: None });
-        Sent::NoRoom
+        SendOutcome::NoRoom
     }
 
     fn hand_over_job(&mut self, state: &mut State, slot: u32, work: Work) {
@@ -110,8 +110,8 @@ impl Epoll {
             let entry = state.slot(slot);
             entry.kernel_requests -= 1;
             match entry.phase {
-                Phase::Closing => self.finish_closing(state, slot),
-                Phase::Leaving => {}
+                SlotPhase::Closing => self.finish_closing(state, slot),
+                SlotPhase::Leaving => {}
                 _ => self.on_outcome(state, slot, outcome),
             }
         }

@@ -12,12 +12,12 @@ use rustix::net::{
 };
 
 use super::Epoll;
-use super::stream::{SEND_FLAGS, Sent, fill, gather, no_parts};
+use super::stream::{SEND_FLAGS, SendOutcome, fill, gather, no_parts};
 use crate::address::{Address, UnixAddress};
 use crate::completion::Datagram;
 use crate::kernel::sys;
 use crate::limits::POLL_BYTES_MAX;
-use crate::slot::{Kind, Phase, Slot, WriteOp};
+use crate::slot::{Kind, Slot, SlotPhase, WriteOp};
 use crate::state::State;
 
 /// Bytes that a message counts for at least in the share of a poll.
@@ -31,7 +31,7 @@ impl Epoll {
             let entry = state.peek(slot);
             let Some(read) = entry.first_read else { break };
             let (want, with_sender) = (read.len as usize, read.with_sender);
-            if entry.phase != Phase::Open {
+            if entry.phase != SlotPhase::Open {
                 // The handle moves away; its reads end with it.
                 break;
             }
@@ -61,11 +61,11 @@ impl Epoll {
     }
 
     /// Sends the message at the head of the slot's writes.
-    pub(super) fn send_message(&mut self, state: &mut State, slot: u32) -> Sent {
+    pub(super) fn send_message(&mut self, state: &mut State, slot: u32) -> SendOutcome {
         let entry = state.peek(slot);
-        let Some(write) = state.writes.front(entry.writes) else { return Sent::Bytes(0) };
+        let Some(write) = state.writes.front(entry.writes) else { return SendOutcome::Bytes(0) };
         if !write.is_data() {
-            return Sent::Bytes(0);
+            return SendOutcome::Bytes(0);
         }
         let to_anybody = write.to.is_some() && entry.kind == Kind::UnixDatagram;
         let (len, sent) = (write.len, send_whole(entry, write));
@@ -74,21 +74,21 @@ impl Epoll {
         match sent {
             Ok(()) => {
                 state.on_sent(slot, len);
-                Sent::Bytes(len.max(MESSAGE_BYTES_MIN))
+                SendOutcome::Bytes(len.max(MESSAGE_BYTES_MIN))
             }
-            Err(Errno::INTR) => Sent::Bytes(0),
+            Err(Errno::INTR) => SendOutcome::Bytes(0),
             // The receiver's queue is full. Events tell of the connected peer's only.
             Err(Errno::AGAIN) if to_anybody => {
                 state.slot(slot).flags.writable = false;
-                Sent::Later
+                SendOutcome::Later
             }
             Err(Errno::AGAIN) => {
                 state.slot(slot).flags.writable = false;
-                Sent::NoRoom
+                SendOutcome::NoRoom
             }
             Err(errno) => {
                 state.on_send_failed(slot, errno.into());
-                Sent::Bytes(0)
+                SendOutcome::Bytes(0)
             }
         }
     }

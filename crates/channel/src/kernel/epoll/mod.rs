@@ -35,7 +35,7 @@ use crate::kernel::{Refusal, sys};
 use crate::limits::{EVENTS_MAX, POLLS_PER_FETCH, RETRY_PAUSE_MS};
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
-use crate::slot::{Awaited, FileJob, Kind, Phase, Receiving, Watch};
+use crate::slot::{Awaited, FileJob, Kind, Receiving, SlotPhase, WatchedEvents};
 use crate::state::State;
 
 mod accept;
@@ -171,8 +171,8 @@ impl Epoll {
             return;
         }
         match (entry.phase, entry.kind) {
-            (Phase::Free | Phase::Leaving | Phase::Closing, _) | (_, Kind::Timer) => {}
-            (Phase::Starting, _) => self.try_connect(state, slot),
+            (SlotPhase::Free | SlotPhase::Leaving | SlotPhase::Closing, _) | (_, Kind::Timer) => {}
+            (SlotPhase::Starting, _) => self.try_connect(state, slot),
             (_, Kind::Listener) => self.try_accept(state, slot),
             (_, kind) if kind.is_stream() => {
                 if state.peek(slot).receiving == Receiving::Yes {
@@ -244,7 +244,7 @@ impl Epoll {
         let flags = &mut entry.flags;
         let wants_input = flags.reading
             || entry.receiving == Receiving::Yes
-            || entry.phase == Phase::Starting
+            || entry.phase == SlotPhase::Starting
             || entry.kind == Kind::Listener;
         if (flags.readable && wants_input) || (flags.writable && (flags.writing || wants_input)) {
             self.enqueue(state, slot);
@@ -263,18 +263,19 @@ impl Epoll {
     fn watch(&mut self, state: &mut State, slot: u32, output: bool) -> Result<(), OpError> {
         let entry = state.peek(slot);
         let before = entry.flags.watch;
-        if before == Watch::Both || (before == Watch::Input && !output) {
+        if before == WatchedEvents::Both || (before == WatchedEvents::Input && !output) {
             return Ok(());
         }
         let fd = entry.fd.as_ref().ok_or(OpError::BadDescriptor)?.as_fd();
         let data = entry.handle.in_channel();
         let events = if output { INPUT | EventFlags::OUT } else { INPUT };
         match before {
-            Watch::No => self.set.add(fd, data, events)?,
+            WatchedEvents::No => self.set.add(fd, data, events)?,
             _ => self.set.modify(fd, data, events)?,
         }
         state.counters.system_calls += 1;
-        state.slot(slot).flags.watch = if output { Watch::Both } else { Watch::Input };
+        state.slot(slot).flags.watch =
+            if output { WatchedEvents::Both } else { WatchedEvents::Input };
         Ok(())
     }
 
@@ -282,7 +283,9 @@ impl Epoll {
     fn unwatch(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
         let watch = std::mem::take(&mut entry.flags.watch);
-        if let (Watch::Input | Watch::Both | Watch::OneShot, Some(fd)) = (watch, &entry.fd) {
+        if let (WatchedEvents::Input | WatchedEvents::Both | WatchedEvents::OneShot, Some(fd)) =
+            (watch, &entry.fd)
+        {
             self.set.remove(fd.as_fd());
             state.counters.system_calls += 1;
         }
@@ -321,7 +324,7 @@ impl Epoll {
 
     /// The slot was retired: when no helper thread works for it, release it.
     fn finish_closing(&mut self, state: &mut State, slot: u32) {
-        debug_assert_eq!(state.slot(slot).phase, Phase::Closing);
+        debug_assert_eq!(state.slot(slot).phase, SlotPhase::Closing);
         if state.slot(slot).kernel_requests > 0 {
             return;
         }
@@ -373,7 +376,7 @@ impl Driver for Epoll {
         let entry = state.slot(slot);
         entry.receiving = Receiving::Yes;
         // What is watched and was empty at the last try is not tried before its event.
-        if entry.flags.readable || entry.flags.watch == Watch::No {
+        if entry.flags.readable || entry.flags.watch == WatchedEvents::No {
             self.ask(state, slot);
         }
     }

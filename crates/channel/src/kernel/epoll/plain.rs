@@ -22,10 +22,10 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 
 use super::Epoll;
-use super::stream::{Sent, fill, gather, no_parts};
+use super::stream::{SendOutcome, fill, gather, no_parts};
 use crate::error::OpError;
 use crate::limits::{PLAIN_READ_BYTES_MAX, POLL_BYTES_MAX};
-use crate::slot::{Kind, Phase, Slot, Watch, WriteOp};
+use crate::slot::{Kind, Slot, SlotPhase, WatchedEvents, WriteOp};
 use crate::state::State;
 
 /// The descriptor's own position, or none at all.
@@ -45,8 +45,8 @@ impl Epoll {
         let Some(fd) = entry.fd.as_ref() else { return Ok(()) };
         let data = entry.handle.in_channel();
         entry.flags.watch = match self.set.add(fd.as_fd(), data, EventFlags::ONESHOT) {
-            Ok(()) => Watch::OneShot,
-            Err(Errno::PERM) => Watch::Refused,
+            Ok(()) => WatchedEvents::OneShot,
+            Err(Errno::PERM) => WatchedEvents::Refused,
             Err(errno) => return Err(errno.into()),
         };
         // Of the kinds without a type in their mode (eventfd, timerfd, epoll and so on), a signalfd
@@ -69,7 +69,7 @@ impl Epoll {
             if budget == 0 {
                 return self.enqueue(state, slot);
             }
-            if entry.flags.watch == Watch::Refused {
+            if entry.flags.watch == WatchedEvents::Refused {
                 budget = budget.saturating_sub(self.read_file(state, slot, want));
                 continue;
             }
@@ -92,36 +92,36 @@ impl Epoll {
     }
 
     /// Writes from the head of the slot's writes.
-    pub(super) fn write_plain(&mut self, state: &mut State, slot: u32) -> Sent {
+    pub(super) fn write_plain(&mut self, state: &mut State, slot: u32) -> SendOutcome {
         let entry = state.peek(slot);
-        if entry.flags.watch == Watch::Refused {
+        if entry.flags.watch == WatchedEvents::Refused {
             return self.write_file(state, slot);
         }
-        let Some(head) = state.writes.front(entry.writes) else { return Sent::Bytes(0) };
+        let Some(head) = state.writes.front(entry.writes) else { return SendOutcome::Bytes(0) };
         let written = write_now(entry, head);
         state.counters.system_calls += 1;
         state.counters.kernel_requests += 1;
         match written {
             Ok(count @ 1..) => {
                 state.on_sent(slot, count);
-                return Sent::Bytes(count);
+                return SendOutcome::Bytes(count);
             }
             Ok(_) => state.on_send_failed(slot, OpError::NoSpace),
             Err(Errno::AGAIN) => {
                 state.slot(slot).flags.writable = false;
-                return Sent::NoRoom;
+                return SendOutcome::NoRoom;
             }
             Err(Errno::INTR) => {}
             Err(errno) => state.on_send_failed(slot, errno.into()),
         }
-        Sent::Bytes(0)
+        SendOutcome::Bytes(0)
     }
 
     /// Asks for one event, for what was tried in vain.
     pub(super) fn arm(&mut self, state: &mut State, slot: u32) {
         let entry = state.peek(slot);
         let flags = entry.flags;
-        if flags.watch != Watch::OneShot || entry.phase != Phase::Open {
+        if flags.watch != WatchedEvents::OneShot || entry.phase != SlotPhase::Open {
             return;
         }
         let mut events = EventFlags::empty();

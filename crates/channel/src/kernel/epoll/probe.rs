@@ -13,14 +13,14 @@ use crate::report::Feature;
 
 /// What works.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Capabilities {
+pub(super) struct EpollCapabilities {
     /// epoll_pwait2.
     pub(super) precise: bool,
     /// Reading a blocking pipe without blocking.
     nowait_pipe: bool,
 }
 
-impl Capabilities {
+impl EpollCapabilities {
     pub(super) fn features(&self) -> Vec<Feature> {
         let feature = |name, available, consequence| Feature { name, available, consequence };
         vec![
@@ -61,12 +61,12 @@ impl Capabilities {
 ///
 /// # Errors
 /// [`Refusal`] if there is no epoll, or no descriptor to try it with.
-pub(super) fn capabilities() -> Result<&'static Capabilities, Refusal> {
-    static FOUND: OnceLock<Result<Capabilities, String>> = OnceLock::new();
+pub(super) fn capabilities() -> Result<&'static EpollCapabilities, Refusal> {
+    static FOUND: OnceLock<Result<EpollCapabilities, String>> = OnceLock::new();
     found_once(&FOUND, || {
         let precise = set::waits_precisely().map_err(|error| Refusal::of("an epoll set", error))?;
         let nowait_pipe = has_worked("a pipe", nowait_pipe())?.unwrap_or(false);
-        Ok(Capabilities { precise, nowait_pipe })
+        Ok(EpollCapabilities { precise, nowait_pipe })
     })
 }
 

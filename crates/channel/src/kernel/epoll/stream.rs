@@ -25,13 +25,15 @@ use crate::error::OpError;
 use crate::kernel::sys;
 use crate::limits::{GATHER_PARTS_MAX, POLL_BYTES_MAX};
 use crate::options::Disconnect;
-use crate::slot::{Body, End, Extra, Kind, Phase, Receiving, Slot, Watch, WriteOp};
+use crate::slot::{
+    Body, Extra, Kind, Receiving, Slot, SlotPhase, StreamEnd, WatchedEvents, WriteOp,
+};
 use crate::state::State;
 
 pub(super) const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// How a send went.
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     /// So many bytes went out, or the write failed and was completed.
     Bytes(usize),
     /// No room; an event will tell when there is.
@@ -112,7 +114,7 @@ impl Epoll {
             if !state.peek(slot).flags.readable {
                 match self.watch(state, slot, false) {
                     Ok(()) => return,
-                    Err(error) => state.on_receive_end(slot, End::Failed(error)),
+                    Err(error) => state.on_receive_end(slot, StreamEnd::Failed(error)),
                 }
                 continue;
             }
@@ -148,9 +150,9 @@ impl Epoll {
                 _ => self.write_plain(state, slot),
             };
             match sent {
-                Sent::Bytes(count) => budget = budget.saturating_sub(count.max(1)),
-                Sent::NoRoom => {}
-                Sent::Later => return self.retry_later(slot),
+                SendOutcome::Bytes(count) => budget = budget.saturating_sub(count.max(1)),
+                SendOutcome::NoRoom => {}
+                SendOutcome::Later => return self.retry_later(slot),
             }
         }
         state.slot(slot).flags.writing = false;
@@ -171,7 +173,7 @@ impl Epoll {
     }
 
     /// Sends queued writes of a stream, many with one call.
-    pub(super) fn send_bytes(&mut self, state: &mut State, slot: u32) -> Sent {
+    pub(super) fn send_bytes(&mut self, state: &mut State, slot: u32) -> SendOutcome {
         state.counters.system_calls += 1;
         state.counters.kernel_requests += 1;
         match send_once(state, state.peek(slot)) {
@@ -180,18 +182,18 @@ impl Epoll {
                     state.slot(slot).flags.writable = false;
                 }
                 state.on_sent(slot, count);
-                Sent::Bytes(count)
+                SendOutcome::Bytes(count)
             }
             // EINPROGRESS: Fast Open has no cookie any more, and the bytes wait for the handshake.
             Err(Errno::AGAIN | Errno::INPROGRESS) => {
                 state.slot(slot).flags.writable = false;
-                Sent::NoRoom
+                SendOutcome::NoRoom
             }
-            Err(Errno::INTR) => Sent::Bytes(0),
+            Err(Errno::INTR) => SendOutcome::Bytes(0),
             Err(errno) => {
                 state.slot(slot).flags.reset |= errno == Errno::CONNRESET;
                 state.on_send_failed(slot, errno.into());
-                Sent::Bytes(0)
+                SendOutcome::Bytes(0)
             }
         }
     }
@@ -234,7 +236,7 @@ impl Epoll {
         // What was queued will never go out.
         state.on_send_failed(slot, OpError::Cancelled);
         state.complete(slot, Event::Disconnect(result));
-        if state.peek(slot).phase == Phase::Starting {
+        if state.peek(slot).phase == SlotPhase::Starting {
             // The attempt to connect ends with it; its own event says so.
             return;
         }
@@ -271,7 +273,7 @@ impl Epoll {
         else {
             return;
         };
-        if entry.flags.watch == Watch::Both {
+        if entry.flags.watch == WatchedEvents::Both {
             let error = sockopt::socket_error(fd);
             match error.unwrap_or_else(Err) {
                 Ok(()) if !state.peek(slot).flags.writable => {}
@@ -319,7 +321,7 @@ impl Epoll {
 
     pub(super) fn give_up_connect(&mut self, state: &mut State, slot: u32) {
         let entry = state.peek(slot);
-        if entry.phase != Phase::Starting {
+        if entry.phase != SlotPhase::Starting {
             return;
         }
         if let Some(fd) = &entry.fd {
@@ -349,8 +351,8 @@ fn receive_once(state: &mut State, slot: u32) -> usize {
     match received {
         Ok(bytes) if bytes.is_empty() => {
             // A reset ends both directions, but the kernel tells only the first that asks.
-            let failed = End::Failed(OpError::Reset);
-            let end = if entry.flags.reset { failed } else { End::Eof };
+            let failed = StreamEnd::Failed(OpError::Reset);
+            let end = if entry.flags.reset { failed } else { StreamEnd::Eof };
             state.on_receive_end(slot, end);
             0
         }
@@ -369,7 +371,7 @@ fn receive_once(state: &mut State, slot: u32) -> usize {
             0
         }
         Err(errno) => {
-            state.on_receive_end(slot, End::Failed(errno.into()));
+            state.on_receive_end(slot, StreamEnd::Failed(errno.into()));
             0
         }
     }

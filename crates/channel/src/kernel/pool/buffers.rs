@@ -3,8 +3,8 @@
 //! Read first: `pool.rs` for what an owner is.
 //!
 //! A pool hands out buffers on one thread. Where a stack on a thread beside fills them and sends
-//! from them, it has the same memory by a clone of [`Buffers`], and tokens ([`Held`]) of those that
-//! it may fill.
+//! from them, it has the same memory by a clone of [`BufferMemory`], and tokens ([`HeldBuffer`]) of
+//! those that it may fill.
 //!
 //! Invariants
 //! - A buffer that is held ([`HELD`]) has one token. It is written only while a [`HeldTable`] that
@@ -21,15 +21,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::Held;
+use super::HeldBuffer;
 #[cfg(feature = "local")]
 use super::HeldTable;
-use super::held::PoolId;
+use super::held::BufferPoolId;
 use crate::kernel::sys::require_small_allocations;
 
 const CACHE_LINE_BYTES: usize = 64;
 
-/// In place of the number of owners: a [`Held`] names it.
+/// In place of the number of owners: a [`HeldBuffer`] names it.
 pub(super) const HELD: u64 = u64::MAX;
 
 /// In place of the number of owners: the kernel may write it.
@@ -75,21 +75,21 @@ impl Owners {
 }
 
 /// One mapping.
-struct Mapping {
+struct BufferMapping {
     base: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: it is an address and a length, which mean the same on every thread.
-unsafe impl Send for Mapping {}
+unsafe impl Send for BufferMapping {}
 // SAFETY: as above; nothing of it changes.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for BufferMapping {}
 
-impl Drop for Mapping {
+impl Drop for BufferMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made in `Buffers::map` with this length; no buffer is in use,
-        // because each user has a clone of the `Buffers` that keep this, and the driver has
-        // taken the kernel's hands off it before it let go of its own.
+        // SAFETY: the mapping was made in `BufferMemory::map` with this length; no buffer is in
+        // use, because each user has a clone of the `BufferMemory` that keep this, and the driver
+        // has taken the kernel's hands off it before it let go of its own.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }
@@ -97,26 +97,26 @@ impl Drop for Mapping {
 
 /// The memory of a pool.
 #[derive(Clone)]
-pub(crate) struct Buffers {
+pub(crate) struct BufferMemory {
     base: NonNull<u8>,
     buffer_len: usize,
     /// From one buffer's start to the next one's.
     stride_bytes: usize,
     owners: Arc<[Owners]>,
-    id: PoolId,
+    id: BufferPoolId,
     /// Keeps the memory mapped; `None` where there are no buffers.
-    _mapping: Option<Arc<Mapping>>,
+    _mapping: Option<Arc<BufferMapping>>,
 }
 
 // SAFETY: `base` points into the mapping, which is kept; another thread writes only buffers whose
 // token it has, and reads only those that have a surrendered owner, which no thread writes (see the
 // invariants); the counts are atomic.
-unsafe impl Send for Buffers {}
+unsafe impl Send for BufferMemory {}
 // SAFETY: as above. Methods that write take a `HeldTable` with the buffer's token mutably, and the
 // pool's counts and tokens are changed by one thread at a time (`ThreadBinding`).
-unsafe impl Sync for Buffers {}
+unsafe impl Sync for BufferMemory {}
 
-impl Buffers {
+impl BufferMemory {
     /// Maps the memory; the kernel gives it zeroed and only when it is touched.
     pub(super) fn map(buffer_len: usize, count: u16) -> io::Result<Self> {
         // Buffers whose starts are a power of two apart fall into the same few sets of the cache,
@@ -138,14 +138,14 @@ impl Buffers {
         // without transparent huge pages refuses it, and small pages do as well.
         let _ = unsafe { madvise(base, bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping { base, bytes };
+        let mapping = BufferMapping { base, bytes };
         require_small_allocations()?;
         Ok(Self {
             base,
             buffer_len,
             stride_bytes,
             owners: (0..count).map(|_| Owners(AtomicU64::new(0))).collect(),
-            id: PoolId::next()?,
+            id: BufferPoolId::next()?,
             _mapping: Some(Arc::new(mapping)),
         })
     }
@@ -154,7 +154,7 @@ impl Buffers {
     pub(super) fn none() -> Self {
         let owners = Arc::new([]);
         let base = NonNull::dangling();
-        let id = PoolId::OF_NO_BUFFERS;
+        let id = BufferPoolId::OF_NO_BUFFERS;
         Self { base, buffer_len: 0, stride_bytes: 0, owners, id, _mapping: None }
     }
 
@@ -168,20 +168,20 @@ impl Buffers {
         self.owners.len() as u16
     }
 
-    pub(super) const fn id(&self) -> PoolId {
+    pub(super) const fn id(&self) -> BufferPoolId {
         self.id
     }
 
     /// The token of a buffer whose state the caller, which is the pool, has just set to [`HELD`].
     #[inline(always)]
-    pub(super) fn token(&self, index: u16) -> Held {
+    pub(super) fn token(&self, index: u16) -> HeldBuffer {
         debug_assert_eq!(self.owners(index).get(), HELD, "one token");
-        Held::new(self.id, index)
+        HeldBuffer::new(self.id, index)
     }
 
     /// Which buffer a token is of; `None`: one of another pool.
     #[inline(always)]
-    pub(super) fn index_of(&self, held: &Held) -> Option<u16> {
+    pub(super) fn index_of(&self, held: &HeldBuffer) -> Option<u16> {
         held.index_in(self.id)
     }
 

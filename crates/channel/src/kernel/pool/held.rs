@@ -5,8 +5,9 @@
 //! [`HeldTable`] and gets it back for the buffer's index.
 //!
 //! Invariants
-//! - A held buffer has exactly one [`Held`]. The pool alone makes one, for a buffer that was free
-//!   or that the kernel gave back; a table makes one for an index exactly if it took one in for it.
+//! - A held buffer has exactly one [`HeldBuffer`]. The pool alone makes one, for a buffer that was
+//!   free or that the kernel gave back; a table makes one for an index exactly if it took one in
+//!   for it.
 //! - A token is valid in the pool that made it and in no other: each checks.
 
 use std::io;
@@ -15,9 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Names a pool; no two pools of a process have the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PoolId(NonZeroU32);
+pub(super) struct BufferPoolId(NonZeroU32);
 
-impl PoolId {
+impl BufferPoolId {
     /// Of what has no buffers, and so no tokens.
     pub(super) const OF_NO_BUFFERS: Self = Self(NonZeroU32::MAX);
 
@@ -39,22 +40,22 @@ impl PoolId {
 /// free it. Neither copied nor cloned; dropped, the buffer stays taken as long as the pool lives.
 #[derive(Debug)]
 #[must_use = "the buffer stays taken otherwise"]
-pub(crate) struct Held {
-    pool: PoolId,
+pub(crate) struct HeldBuffer {
+    pool: BufferPoolId,
     index: u16,
 }
 
-impl Held {
-    /// For [`super::Buffers::token`] and [`HeldTable::take`], which see to it that it is the only
-    /// one.
+impl HeldBuffer {
+    /// Makes a token. Only [`super::BufferMemory::token`] and [`HeldTable::take`] call it, and
+    /// ensure that it is the only one of its buffer.
     #[inline(always)]
-    pub(super) const fn new(pool: PoolId, index: u16) -> Self {
+    pub(super) const fn new(pool: BufferPoolId, index: u16) -> Self {
         Self { pool, index }
     }
 
     /// The buffer's index, if the token is of this pool.
     #[inline(always)]
-    pub(super) fn index_in(&self, pool: PoolId) -> Option<u16> {
+    pub(super) fn index_in(&self, pool: BufferPoolId) -> Option<u16> {
         (self.pool == pool).then_some(self.index)
     }
 }
@@ -62,19 +63,19 @@ impl Held {
 /// Tokens of one pool's buffers, by index.
 #[derive(Debug)]
 pub(crate) struct HeldTable {
-    pool: PoolId,
+    pool: BufferPoolId,
     /// By index: the token is here.
     is_here: Box<[bool]>,
 }
 
 impl HeldTable {
-    pub(super) fn new(pool: PoolId, buffer_count: u16) -> Self {
+    pub(super) fn new(pool: BufferPoolId, buffer_count: u16) -> Self {
         Self { pool, is_here: vec![false; usize::from(buffer_count)].into() }
     }
 
     /// Takes a token in; the number that it is given out for. `None`: it is of another pool.
     #[inline(always)]
-    pub(crate) fn put(&mut self, held: Held) -> Option<u16> {
+    pub(crate) fn put(&mut self, held: HeldBuffer) -> Option<u16> {
         let index = held.index_in(self.pool)?;
         *self.is_here.get_mut(usize::from(index))? = true;
         Some(index)
@@ -82,23 +83,23 @@ impl HeldTable {
 
     /// Gives a token out. `None`: it is not here, or not any more.
     #[inline(always)]
-    pub(crate) fn take(&mut self, index: u16) -> Option<Held> {
+    pub(crate) fn take(&mut self, index: u16) -> Option<HeldBuffer> {
         let is_here = self.is_here.get_mut(usize::from(index)).filter(|is_here| **is_here)?;
         *is_here = false;
-        Some(Held::new(self.pool, index))
+        Some(HeldBuffer::new(self.pool, index))
     }
 
     /// It is for tokens of this pool.
     #[cfg(feature = "local")]
     #[inline(always)]
-    pub(super) fn is_of(&self, pool: PoolId) -> bool {
+    pub(super) fn is_of(&self, pool: BufferPoolId) -> bool {
         self.pool == pool
     }
 
     /// The token for `index` is here, and of a buffer of `pool`.
     #[cfg(feature = "local")]
     #[inline(always)]
-    pub(super) fn has(&self, pool: PoolId, index: u16) -> bool {
+    pub(super) fn has(&self, pool: BufferPoolId, index: u16) -> bool {
         self.is_of(pool) && self.is_here.get(usize::from(index)).is_some_and(|is_here| *is_here)
     }
 }
@@ -106,7 +107,7 @@ impl HeldTable {
 #[cfg(test)]
 mod tests {
     use super::super::PoolOwner;
-    use super::Held;
+    use super::HeldBuffer;
 
     /// Has one implementation for every type, and another one for what can be cloned.
     trait IsAmbiguousForClones<A> {
@@ -115,7 +116,7 @@ mod tests {
     impl<T> IsAmbiguousForClones<()> for T {}
     impl<T: Clone> IsAmbiguousForClones<u8> for T {}
     /// Does not compile if a token can be cloned: it is not known then which one is meant.
-    const _: fn() = <Held as IsAmbiguousForClones<_>>::is_named;
+    const _: fn() = <HeldBuffer as IsAmbiguousForClones<_>>::is_named;
 
     #[test]
     fn number_is_exchanged_for_its_token_once() {

@@ -84,15 +84,15 @@ impl PoolBuf {
         let len = len.min(self.len() as u32);
         // The span is the owner now.
         let buffer = ManuallyDrop::new(self);
-        Span { pool: Some(buffer.pool), place: Place::in_pool(buffer.index, 0, len) }
+        Span { pool: Some(buffer.pool), place: SpanPlace::in_pool(buffer.index, 0, len) }
     }
 
     /// All bytes, for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let pool = self.pool.get();
         let address = pool.buffers.address(self.index);
-        // SAFETY: as in `Buffers::buffer`, and this is the only owner, borrowed mutably: it has no
-        // `Clone`, and only `Pool::take` makes one, of a buffer that was free.
+        // SAFETY: as in `BufferMemory::buffer`, and this is the only owner, borrowed mutably: it
+        // has no `Clone`, and only `Pool::take` makes one, of a buffer that was free.
         unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), pool.buffer_len()) }
     }
 
@@ -120,7 +120,7 @@ impl Drop for PoolBuf {
 /// in larger pieces than it was written in makes the processor wait.
 pub(crate) struct Span {
     pool: Option<PoolRef>,
-    place: Place,
+    place: SpanPlace,
 }
 
 const _: () = assert!(size_of::<Span>() == 16);
@@ -128,7 +128,7 @@ const _: () = assert!(size_of::<Span>() == 16);
 /// Where the bytes of a span lie, in one word. In heap memory (bit 63 set): start (31 bits) and
 /// length (32). In a buffer: index (15), start (24) and length (24).
 #[derive(Clone, Copy)]
-pub(super) struct Place(u64);
+pub(super) struct SpanPlace(u64);
 
 const IN_HEAP: u64 = 1 << 63;
 const POOL_BITS: u32 = 24;
@@ -136,7 +136,7 @@ const POOL_MASK: u64 = (1 << POOL_BITS) - 1;
 
 const _: () = assert!((BUFFER_LEN_MAX as u64) <= POOL_MASK && BUFFER_COUNT_MAX <= 1 << 15);
 
-impl Place {
+impl SpanPlace {
     #[inline]
     pub(super) const fn in_pool(index: u16, start: u32, len: u32) -> Self {
         Self((index as u64) << (2 * POOL_BITS) | (start as u64) << POOL_BITS | len as u64)
@@ -180,17 +180,17 @@ impl Place {
 
 impl Span {
     /// No bytes.
-    pub(crate) const EMPTY: Self = Self { pool: None, place: Place::in_heap(0, 0) };
+    pub(crate) const EMPTY: Self = Self { pool: None, place: SpanPlace::in_heap(0, 0) };
 
     /// For the pool, which has just counted one more owner of the buffer.
     #[inline(always)]
     pub(super) fn in_pool(pool: &Arc<Pool>, index: u16, (start, len): (u32, u32)) -> Self {
-        Self { pool: Some(PoolRef::of(pool)), place: Place::in_pool(index, start, len) }
+        Self { pool: Some(PoolRef::of(pool)), place: SpanPlace::in_pool(index, start, len) }
     }
 
     /// All of `bytes`, which are at most 4 GiB.
     pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
-        let place = Place::in_heap(0, bytes.len() as u32);
+        let place = SpanPlace::in_heap(0, bytes.len() as u32);
         // The span has this share, until it is dropped.
         let pool = ManuallyDrop::new(Pool::of_bytes(bytes));
         Self { pool: Some(PoolRef::of(&pool)), place }

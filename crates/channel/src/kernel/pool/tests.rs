@@ -1,6 +1,6 @@
 //! Owners of buffers, tokens, and threads that drop owners.
 
-use super::span::Place;
+use super::span::SpanPlace;
 use super::*;
 use crate::limits::BUFFER_COUNT_MAX;
 
@@ -22,11 +22,11 @@ fn the_last_owner_frees_the_buffer() {
 #[test]
 fn spans_say_where_their_bytes_are() {
     for (index, start, len) in [(0, 0, 0), (BUFFER_COUNT_MAX - 1, 1 << 20, 1 << 20)] {
-        let place = Place::in_pool(index, start, len);
+        let place = SpanPlace::in_pool(index, start, len);
         assert_eq!((place.index(), place.is_in_heap()), (index, false));
         assert_eq!(place.range(), (start as usize, len as usize));
     }
-    let place = Place::in_heap(i32::MAX as u32, u32::MAX).part(0, 7);
+    let place = SpanPlace::in_heap(i32::MAX as u32, u32::MAX).part(0, 7);
     assert!(place.is_in_heap() && place.range() == (i32::MAX as usize, 7));
     let mut heap = Span::from_vec(b"0123456789".to_vec());
     let front = heap.split_to(4);

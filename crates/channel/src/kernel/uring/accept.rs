@@ -17,12 +17,12 @@ use io_uring::squeue::Flags;
 use io_uring::types::DestinationSlot;
 use io_uring::{cqueue, opcode, types};
 
-use super::request::What;
+use super::request::UringRequest;
 use super::{Tag, Uring, on_target};
 use crate::error::OpError;
 use crate::limits;
 use crate::options::AcceptAs;
-use crate::slot::{Armed, Arrived, Handed, Phase};
+use crate::slot::{Armed, Handed, NewConnection, SlotPhase};
 use crate::state::State;
 
 impl Uring {
@@ -111,16 +111,16 @@ impl Uring {
     fn serve_held(&mut self, state: &mut State, slot: u32) {
         while let Some((arrived, kind)) = state.next_held(slot) {
             match (arrived, kind) {
-                (Arrived::Direct(direct), AcceptAs::Fd) => self.convert(state, slot, direct),
+                (NewConnection::Direct(direct), AcceptAs::Fd) => self.convert(state, slot, direct),
                 (arrived, _) => self.hand_over(state, slot, arrived),
             }
         }
     }
 
-    fn hand_over(&mut self, state: &mut State, listener: u32, arrived: Arrived) {
+    fn hand_over(&mut self, state: &mut State, listener: u32, arrived: NewConnection) {
         let direct = match &arrived {
-            Arrived::Direct(direct) => Some(*direct),
-            Arrived::Fd(..) | Arrived::Stack(..) => None,
+            NewConnection::Direct(direct) => Some(*direct),
+            NewConnection::Fd(..) | NewConnection::Stack(..) => None,
         };
         // The multishot request goes on while the accepts behind it ask for descriptors.
         if let Some(direct) = direct
@@ -142,7 +142,7 @@ impl Uring {
     /// A direct descriptor becomes a file descriptor, for an accept that asks for those or for a
     /// sibling channel.
     fn convert(&mut self, state: &mut State, listener: u32, direct: u32) {
-        let what = What::Convert { direct };
+        let what = UringRequest::Convert { direct };
         let install = opcode::FixedFdInstall::new(types::Fixed(direct), 0).build();
         self.ask_request(state, listener, what, |_| Some(install));
     }
@@ -160,10 +160,10 @@ impl Uring {
         } else {
             // SAFETY: the kernel has just made this descriptor for us; it has no other owner.
             let fd = unsafe { OwnedFd::from_raw_fd(result) };
-            let arrived = Arrived::Fd(fd, Vec::new());
+            let arrived = NewConnection::Fd(fd, Vec::new());
             match state.slot(listener).phase {
-                Phase::Closing => state.pass_arrived(listener, arrived),
-                Phase::Leaving => state.hold(listener, arrived),
+                SlotPhase::Closing => state.pass_arrived(listener, arrived),
+                SlotPhase::Leaving => state.hold(listener, arrived),
                 _ => self.hand_over(state, listener, arrived),
             }
         }
@@ -177,11 +177,11 @@ impl Uring {
             if result >= 0 {
                 arrived = Some(match armed {
                     Armed::Multi { direct: true } | Armed::Singly { direct: true } => {
-                        Arrived::Direct(result as u32)
+                        NewConnection::Direct(result as u32)
                     }
                     // SAFETY: the kernel has just made this descriptor for us; it has no
                     // other owner.
-                    _ => Arrived::Fd(unsafe { OwnedFd::from_raw_fd(result) }, Vec::new()),
+                    _ => NewConnection::Fd(unsafe { OwnedFd::from_raw_fd(result) }, Vec::new()),
                 });
             }
             if armed == (Armed::Singly { direct: true }) {
@@ -195,14 +195,14 @@ impl Uring {
                 }
             }
         }
-        if let Some(Arrived::Direct(_)) = arrived {
+        if let Some(NewConnection::Direct(_)) = arrived {
             self.direct_open += 1;
         }
         if !state.slot(slot).is_live() {
             if let Some(arrived) = arrived {
                 state.hold(slot, arrived);
             }
-            if more && state.slot(slot).phase == Phase::Closing {
+            if more && state.slot(slot).phase == SlotPhase::Closing {
                 self.finish_closing(state, slot);
             }
             if !more {
@@ -259,11 +259,11 @@ impl Uring {
         let has_sibling = state.has_sibling(slot);
         while let Some(arrived) = state.slot(slot).listener().and_then(|it| it.held.pop_front()) {
             match arrived {
-                arrived @ (Arrived::Fd(..) | Arrived::Stack(..)) => {
+                arrived @ (NewConnection::Fd(..) | NewConnection::Stack(..)) => {
                     state.pass_arrived(slot, arrived)
                 }
-                Arrived::Direct(direct) if has_sibling => self.convert(state, slot, direct),
-                Arrived::Direct(direct) => {
+                NewConnection::Direct(direct) if has_sibling => self.convert(state, slot, direct),
+                NewConnection::Direct(direct) => {
                     state.counters.connections_dropped += 1;
                     self.close_direct(state, direct);
                 }

@@ -12,7 +12,7 @@ use io_uring::cqueue;
 use super::{Tag, Uring};
 use crate::error::OpError;
 use crate::kernel::sys;
-use crate::slot::{Awaited, End, Phase, Receiving};
+use crate::slot::{Awaited, Receiving, SlotPhase, StreamEnd};
 use crate::state::State;
 
 impl Uring {
@@ -49,11 +49,11 @@ impl Uring {
             return false;
         }
         entry.kernel_requests -= 1;
-        if entry.phase == Phase::Closing && entry.kernel_requests == 0 {
+        if entry.phase == SlotPhase::Closing && entry.kernel_requests == 0 {
             self.finish_closing(state, slot);
             return false;
         }
-        !matches!(entry.phase, Phase::Closing | Phase::Leaving)
+        !matches!(entry.phase, SlotPhase::Closing | SlotPhase::Leaving)
     }
 
     #[inline(always)]
@@ -63,7 +63,7 @@ impl Uring {
         if !more {
             state.slot(slot).receiving = Receiving::No;
         }
-        if state.slot(slot).phase == Phase::Closing {
+        if state.slot(slot).phase == SlotPhase::Closing {
             // Not wanted any more: back to the pool.
             drop(buffer.and_then(|buffer| state.receive_pool.adopt(buffer, 0)));
         } else {
@@ -76,7 +76,7 @@ impl Uring {
                 }
                 (0.., buffer) => {
                     drop(buffer.and_then(|buffer| state.receive_pool.adopt(buffer, 0)));
-                    state.on_receive_end(slot, End::Eof);
+                    state.on_receive_end(slot, StreamEnd::Eof);
                 }
                 (error, _) => self.on_receive_error(state, slot, -error),
             }
@@ -91,14 +91,14 @@ impl Uring {
             libc::ENOBUFS => self.note_starved(state, slot),
             // Stopped by us; or by a signal or a busy moment, and it simply starts again.
             libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
-            _ => state.on_receive_end(slot, End::Failed(OpError::from_raw_os_error(errno))),
+            _ => state.on_receive_end(slot, StreamEnd::Failed(OpError::from_raw_os_error(errno))),
         }
     }
 
     /// Receiving stopped: start again if reads wait, or go on with what waited for the stop.
     fn after_receive(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
-        if entry.phase == Phase::Moving {
+        if entry.phase == SlotPhase::Moving {
             self.moves_on(state, slot);
         } else if entry.receiving == Receiving::No && state.wants_data(slot) {
             self.arm_receive(state, slot);
@@ -170,7 +170,7 @@ impl Uring {
         // SAFETY: the kernel has just made this descriptor for us; it has no other owner.
         let installed =
             (tag == Tag::Install && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
-        if tag == Tag::Disconnect && state.slot(slot).phase == Phase::Closing {
+        if tag == Tag::Disconnect && state.slot(slot).phase == SlotPhase::Closing {
             state.slot(slot).flags.writing = false;
         }
         if !self.count_down(state, slot) {

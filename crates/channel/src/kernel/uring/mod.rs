@@ -40,7 +40,7 @@ use crate::kernel::sys::require_small_allocations;
 use crate::limits::RETRY_PAUSE_MS;
 use crate::options::OpenOptions;
 use crate::report::{DriverKind, DriverReport};
-use crate::slot::{FileJob, Kind, Phase, Receiving, Target};
+use crate::slot::{FileJob, Kind, Receiving, SlotPhase, Target};
 use crate::state::State;
 
 mod accept;
@@ -56,7 +56,7 @@ mod stream;
 use alarm::Alarms;
 use batch::{Batch, InHand, Left};
 use capabilities::Capabilities;
-use ring::Ring;
+use ring::KernelRing;
 use stream::{Gather, SilentSends};
 
 /// Makes a request on whichever kind of descriptor a slot has.
@@ -77,8 +77,8 @@ macro_rules! on_target {
 }
 pub(super) use on_target;
 
-/// What a request is for; the low byte of `user_data`. The high half is a slot's index, or an
-/// entry of `Uring::requests` for `Request`.
+/// What a request is for; the low byte of `user_data`. The high half is a slot's index, or
+/// an entry of `Uring::requests` for `Request`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
@@ -130,7 +130,7 @@ impl Tag {
 }
 
 pub(crate) struct Uring {
-    ring: ManuallyDrop<Ring>,
+    ring: ManuallyDrop<KernelRing>,
     capabilities: &'static Capabilities,
     /// Answers fetched and not yet looked at, from `next_answer` on.
     answers: Vec<cqueue::Entry>,
@@ -138,7 +138,7 @@ pub(crate) struct Uring {
     /// Requests put into the submission queue since the last submission.
     queued: u32,
     batch: Batch,
-    requests: request::Table,
+    requests: request::RequestTable,
     /// Vectors of sends: free ones, and those that must stay until the next submission.
     #[expect(clippy::vec_box, reason = "the kernel is given their addresses")]
     free_gathers: Vec<Box<Gather>>,
@@ -166,7 +166,7 @@ impl Uring {
         wake: &OwnedFd,
     ) -> Result<(Self, DriverReport), Refusal> {
         let capabilities = probe::capabilities()?;
-        let mut ring = Ring::new(&state.config, capabilities)
+        let mut ring = KernelRing::new(&state.config, capabilities)
             .map_err(|error| Refusal::of("a ring of io_uring", error))?;
         ring.lend_buffers(&state.receive_pool);
         let mut answers = Vec::new();
@@ -181,7 +181,7 @@ impl Uring {
             next_answer: 0,
             queued: 0,
             batch: Batch::new(state.config.batch),
-            requests: request::Table::new(),
+            requests: request::RequestTable::new(),
             free_gathers: Vec::new(),
             used_gathers: Vec::new(),
             silent_sends: SilentSends::default(),
@@ -424,7 +424,7 @@ impl Uring {
 
     /// The slot was retired: when nothing of it is with the kernel, close and release it.
     fn finish_closing(&mut self, state: &mut State, slot: u32) {
-        debug_assert_eq!(state.slot(slot).phase, Phase::Closing);
+        debug_assert_eq!(state.slot(slot).phase, SlotPhase::Closing);
         if state.slot(slot).kind == Kind::Listener && !self.empty_listener(state, slot) {
             return;
         }
@@ -655,7 +655,7 @@ impl Drop for Uring {
         // Requests that could not be ended keep their memory for ever rather than risk a write
         // into memory that was allocated again.
         if !self.requests.is_empty() {
-            std::mem::forget(std::mem::replace(&mut self.requests, request::Table::new()));
+            std::mem::forget(std::mem::replace(&mut self.requests, request::RequestTable::new()));
         }
     }
 }

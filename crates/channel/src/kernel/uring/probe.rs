@@ -42,7 +42,7 @@ fn find() -> Result<Capabilities, Refusal> {
     for task_work in flavours {
         let tried = ring::set_up(TRIAL_ENTRIES, 2 * TRIAL_ENTRIES, task_work);
         match tried {
-            Ok(ring) => return Trial { ring }.run(task_work),
+            Ok(ring) => return ProbeTrial { ring }.run(task_work),
             Err(source) if is_exhausted(&source) => {
                 return Err(Refusal::Exhausted { what: "a ring of io_uring", source });
             }
@@ -59,11 +59,11 @@ fn find() -> Result<Capabilities, Refusal> {
     Err(Refusal::Missing(refusal))
 }
 
-struct Trial {
+struct ProbeTrial {
     ring: IoUring,
 }
 
-impl Trial {
+impl ProbeTrial {
     fn run(mut self, task_work: TaskWork) -> Result<Capabilities, Refusal> {
         if !self.ring.params().is_feature_ext_arg() {
             let reason = "waiting takes no time-out (EXT_ARG, Linux 5.11)";

@@ -21,7 +21,7 @@ use crate::error::OpError;
 use crate::kernel::sys;
 use crate::limits::CONTROL_WORDS;
 use crate::options::OpenOptions;
-use crate::slot::{FileJob, Kind, Phase};
+use crate::slot::{FileJob, Kind, SlotPhase};
 use crate::state::State;
 
 /// The file's own position.
@@ -29,10 +29,10 @@ const CURRENT_POSITION: u64 = u64::MAX;
 
 pub(super) struct Request {
     slot: u32,
-    what: What,
+    what: UringRequest,
 }
 
-pub(super) enum What {
+pub(super) enum UringRequest {
     /// The head of the slot's reads, from a plain descriptor.
     Read {
         buffer: Vec<u8>,
@@ -103,12 +103,12 @@ impl Message {
 }
 
 /// The requests that are with the kernel.
-pub(super) struct Table {
+pub(super) struct RequestTable {
     entries: Vec<Option<Box<Request>>>,
     free: Vec<u32>,
 }
 
-impl Table {
+impl RequestTable {
     pub(super) const fn new() -> Self {
         Self { entries: Vec::new(), free: Vec::new() }
     }
@@ -157,8 +157,8 @@ impl Uring {
         &mut self,
         state: &mut State,
         slot: u32,
-        what: What,
-        build: impl FnOnce(&mut What) -> Option<Entry>,
+        what: UringRequest,
+        build: impl FnOnce(&mut UringRequest) -> Option<Entry>,
     ) {
         let mut request = Box::new(Request { slot, what });
         if let Some(entry) = build(&mut request.what) {
@@ -171,22 +171,22 @@ impl Uring {
     pub(super) fn ask_read(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
         let (target, kind) = (entry.target, entry.kind);
-        if entry.flags.reading || entry.phase != Phase::Open {
+        if entry.flags.reading || entry.phase != SlotPhase::Open {
             return;
         }
         let Some((mut buffer, with_sender)) = read_buffer(state, slot) else { return };
         state.slot(slot).flags.reading = true;
         if kind.is_message() {
             let message = Message::new(&mut buffer, kind == Kind::Udp);
-            let what = What::Message { message, buffer, with_sender };
+            let what = UringRequest::Message { message, buffer, with_sender };
             self.ask_request(state, slot, what, |what| {
-                let What::Message { message, .. } = what else { return None };
+                let UringRequest::Message { message, .. } = what else { return None };
                 let header = &raw mut message.header;
                 on_target!(target, fd => opcode::RecvMsg::new(fd, header).build())
             });
         } else {
-            self.ask_request(state, slot, What::Read { buffer }, |what| {
-                let What::Read { buffer } = what else { return None };
+            self.ask_request(state, slot, UringRequest::Read { buffer }, |what| {
+                let UringRequest::Read { buffer } = what else { return None };
                 read_entry(target, buffer, CURRENT_POSITION)
             });
         }
@@ -230,7 +230,7 @@ impl Uring {
         self.ask_request(
             state,
             slot,
-            What::Poll { for_read },
+            UringRequest::Poll { for_read },
             |_| on_target!(target, fd => opcode::PollAdd::new(fd, events).build()),
         );
     }
@@ -251,9 +251,9 @@ impl Uring {
                 let Ok(buffer) = sys::zeroed(len) else {
                     return state.complete(slot, Event::Read(Err(OpError::NoMemory)));
                 };
-                let what = What::ReadAt { buffer };
+                let what = UringRequest::ReadAt { buffer };
                 self.ask_request(state, slot, what, |what| {
-                    let What::ReadAt { buffer } = what else { return None };
+                    let UringRequest::ReadAt { buffer } = what else { return None };
                     read_entry(target, buffer, offset)
                 });
             }
@@ -261,7 +261,7 @@ impl Uring {
             FileJob::Fsync => self.ask_request(
                 state,
                 slot,
-                What::Fsync,
+                UringRequest::Fsync,
                 |_| on_target!(target, fd => opcode::Fsync::new(fd).build()),
             ),
         }
@@ -276,8 +276,8 @@ impl Uring {
         done: usize,
     ) {
         let target = state.slot(slot).target;
-        self.ask_request(state, slot, What::WriteAt { offset, data, done }, |what| {
-            let What::WriteAt { offset, data, done } = what else { return None };
+        self.ask_request(state, slot, UringRequest::WriteAt { offset, data, done }, |what| {
+            let UringRequest::WriteAt { offset, data, done } = what else { return None };
             let rest = &data.as_slice()[*done..];
             let (pointer, len, at) = (rest.as_ptr(), rest.len() as u32, *offset + *done as u64);
             on_target!(target, fd => opcode::Write::new(fd, pointer, len).offset(at).build())
@@ -294,8 +294,8 @@ impl Uring {
         // `Channel::open` has refused paths with NUL bytes.
         let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
         let flags = sys::open_flags(&options);
-        self.ask_request(state, slot, What::Open { path }, |what| {
-            let What::Open { path } = what else { return None };
+        self.ask_request(state, slot, UringRequest::Open { path }, |what| {
+            let UringRequest::Open { path } = what else { return None };
             let at = types::Fd(libc::AT_FDCWD);
             Some(opcode::OpenAt::new(at, path.as_ptr()).flags(flags).mode(0o666).build())
         });
@@ -308,12 +308,12 @@ impl Uring {
             return;
         };
         let Request { slot, what } = *request;
-        if let What::Convert { direct } = what {
+        if let UringRequest::Convert { direct } = what {
             self.on_converted(state, slot, direct, result);
             self.count_down(state, slot);
             return;
         }
-        if let What::Open { .. } = what
+        if let UringRequest::Open { .. } = what
             && result >= 0
         {
             // SAFETY: the kernel has just made this descriptor for us; it has no other owner.
@@ -325,42 +325,42 @@ impl Uring {
         }
         let error = OpError::from_raw_os_error(result.saturating_neg());
         match what {
-            What::Read { buffer } => self.on_read(state, slot, buffer, result),
-            What::Message { message, buffer, with_sender } => {
+            UringRequest::Read { buffer } => self.on_read(state, slot, buffer, result),
+            UringRequest::Message { message, buffer, with_sender } => {
                 let received = (message, buffer, with_sender);
                 self.on_message(state, slot, received, result);
             }
-            What::Poll { for_read: true } => {
+            UringRequest::Poll { for_read: true } => {
                 state.slot(slot).flags.reading = false;
                 self.read_on(state, slot);
             }
-            What::Poll { for_read: false } => {
+            UringRequest::Poll { for_read: false } => {
                 state.slot(slot).flags.writing = false;
                 self.next_write(state, slot);
             }
-            What::ReadAt { mut buffer } => {
+            UringRequest::ReadAt { mut buffer } => {
                 buffer.truncate(result.max(0) as usize);
                 let read = if result < 0 { Err(error) } else { Ok(ReadBuf::from_vec(buffer)) };
                 state.complete(slot, Event::Read(read));
             }
-            What::WriteAt { offset, data, done } => {
+            UringRequest::WriteAt { offset, data, done } => {
                 self.on_written_at(state, slot, (offset, data, done), result);
             }
-            What::Fsync => {
+            UringRequest::Fsync => {
                 let done = if result < 0 { Err(error) } else { Ok(()) };
                 state.complete(slot, Event::Fsync(done));
             }
-            What::Open { .. } => {
+            UringRequest::Open { .. } => {
                 state.on_opened(slot, if result < 0 { Err(error) } else { Ok(()) });
             }
-            What::Convert { .. } => {}
+            UringRequest::Convert { .. } => {}
         }
     }
 
     fn on_read(&mut self, state: &mut State, slot: u32, mut buffer: Vec<u8>, result: i32) {
         state.slot(slot).flags.reading = false;
         match -result {
-            libc::EAGAIN if state.slot(slot).phase != Phase::Moving => {
+            libc::EAGAIN if state.slot(slot).phase != SlotPhase::Moving => {
                 return self.ask_poll(state, slot, true);
             }
             libc::EAGAIN | libc::EINTR => {}
@@ -383,7 +383,7 @@ impl Uring {
         result: i32,
     ) {
         state.slot(slot).flags.reading = false;
-        let cancelled = result == -libc::ECANCELED && state.slot(slot).phase == Phase::Moving;
+        let cancelled = result == -libc::ECANCELED && state.slot(slot).phase == SlotPhase::Moving;
         if !cancelled && result != -libc::EINTR {
             let received = if result < 0 {
                 Err(OpError::from_raw_os_error(-result))
@@ -405,7 +405,7 @@ impl Uring {
 
     /// After a read: the next one, or the move that waited for it.
     fn read_on(&mut self, state: &mut State, slot: u32) {
-        if state.slot(slot).phase == Phase::Moving {
+        if state.slot(slot).phase == SlotPhase::Moving {
             self.moves_on(state, slot);
             return;
         }

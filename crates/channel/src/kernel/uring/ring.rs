@@ -29,7 +29,7 @@ use crate::kernel::pool::Pool;
 /// The one group of provided buffers.
 pub(super) const BUFFER_GROUP: u16 = 0;
 
-pub(super) struct Ring {
+pub(super) struct KernelRing {
     // The three parts borrow `*owner`, which outlives them: see `drop`.
     submitter: ManuallyDrop<Submitter<'static>>,
     submissions: ManuallyDrop<SubmissionQueue<'static>>,
@@ -48,7 +48,7 @@ pub(super) struct Ring {
 // (SINGLE_ISSUER, EEXIST), or takes it as any other where that flag is not set. The number of a
 // registered ring means nothing or another ring on another thread: the kernel then takes entries
 // that were published to that one, whose memory is kept from that moment on (see `push`).
-unsafe impl Send for Ring {}
+unsafe impl Send for KernelRing {}
 
 /// A ring with as many of the flags as `task_work` says.
 pub(super) fn set_up(
@@ -78,7 +78,7 @@ pub(super) fn set_up(
     builder.build(submission_entries)
 }
 
-impl Ring {
+impl KernelRing {
     pub(super) fn new(config: &Config, capabilities: &Capabilities) -> io::Result<Self> {
         let ring =
             set_up(config.submission_entries, config.completion_entries, capabilities.task_work)?;
@@ -106,7 +106,7 @@ impl Ring {
         })
     }
 
-    /// Readable when there are answers, or work that makes some, since [`Ring::hush`].
+    /// Readable when there are answers, or work that makes some, since [`KernelRing::hush`].
     ///
     /// Not the ring itself: who polls a ring with deferred work is not woken by the work, only by
     /// the answers that come of it, which are made when the ring is entered.
@@ -216,7 +216,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for KernelRing {
     fn drop(&mut self) {
         // The registration would keep the ring open until the thread ends.
         let _ = self.submitter.unregister_ring_fd();
@@ -279,7 +279,7 @@ impl BufferRing {
         let address = self.entries.as_ptr() as u64;
         let count = self.mask + 1;
         // SAFETY: the memory holds `count` zeroed entries, is page-aligned, and is unmapped only
-        // when the ring that uses it is gone (`Ring` drops `ring` first).
+        // when the ring that uses it is gone (`KernelRing` drops `ring` first).
         unsafe { ring.submitter().register_buf_ring_with_flags(address, count, BUFFER_GROUP, 0) }
     }
 

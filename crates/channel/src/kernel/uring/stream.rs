@@ -16,7 +16,7 @@ use crate::error::OpError;
 use crate::kernel::sys;
 use crate::limits::GATHER_PARTS_MAX;
 use crate::options::Disconnect;
-use crate::slot::{Awaited, Body, Extra, Kind, Phase, Receiving, Target, WriteOp};
+use crate::slot::{Awaited, Body, Extra, Kind, Receiving, SlotPhase, Target, WriteOp};
 use crate::state::State;
 
 /// Sends that are answered only if not all of their bytes went out, oldest first.
@@ -89,8 +89,8 @@ pub(super) struct Gather {
 }
 
 // SAFETY: its pointers are numbers for the kernel, which reads them at a submission; here nothing
-// goes through them. What they point to is the channel's and moves with it (`WriteOp`, `Payload`),
-// or is in `self`, behind a box.
+// goes through them. What they point to is the channel's and moves with it (`WriteOp`,
+// `Payload`), or is in `self`, behind a box.
 unsafe impl Send for Gather {}
 
 impl Gather {
@@ -171,7 +171,7 @@ impl Uring {
     /// Does what is at the head of the slot's writes.
     pub(super) fn next_write(&mut self, state: &mut State, slot: u32) {
         let entry = state.slot(slot);
-        if entry.flags.writing || entry.phase == Phase::Starting {
+        if entry.flags.writing || entry.phase == SlotPhase::Starting {
             return;
         }
         let (queue, kind) = (entry.writes, entry.kind);
@@ -270,7 +270,7 @@ impl Uring {
             entry.silent_bytes = 0;
             entry.flags.writing = false;
             let is_awaited = !entry.writes.is_empty() || entry.flags.awaited.has(Awaited::DRAINED);
-            if entry.phase == Phase::Open && !is_awaited && entry.kernel_requests > 0 {
+            if entry.phase == SlotPhase::Open && !is_awaited && entry.kernel_requests > 0 {
                 // Nearly always: nothing waited for it.
                 entry.kernel_requests -= 1;
             } else {
@@ -329,7 +329,7 @@ impl Uring {
             error => Err(OpError::from_raw_os_error(-error)),
         };
         let entry = state.slot(slot);
-        if entry.phase == Phase::Closing {
+        if entry.phase == SlotPhase::Closing {
             return;
         }
         let queue = entry.writes;
@@ -363,7 +363,8 @@ impl Uring {
     /// `to_fd` was begun, and waits for the last answer to what else is with the kernel.
     pub(super) fn is_move_waiting(state: &mut State, slot: u32) -> bool {
         let entry = state.slot(slot);
-        let (begun, queue) = (entry.phase == Phase::Moving && entry.flags.writing, entry.writes);
+        let (begun, queue) =
+            (entry.phase == SlotPhase::Moving && entry.flags.writing, entry.writes);
         begun && state.writes.front(queue).is_some_and(|head| matches!(head.body, Body::ToFd))
     }
 
@@ -438,7 +439,7 @@ impl Uring {
             error => Err(OpError::from_raw_os_error(-error)),
         };
         state.on_connected(slot, result);
-        if result.is_ok() && state.slot(slot).phase == Phase::Open {
+        if result.is_ok() && state.slot(slot).phase == SlotPhase::Open {
             if state.wants_data(slot) {
                 self.arm_receive(state, slot);
             }

@@ -25,7 +25,7 @@ fn buffers_go_to_and_fro_by_their_numbers() {
     let buf = memory.alloc(PoolId::default()).unwrap();
     let sum = memory.copy_in(buf, 0, b"hello world");
     let all = Chunk { buf, offset: 0, len: 11 };
-    let Some(Received::Pool(held)) = memory.received(all) else { panic!("it has a buffer") };
+    let Some(ReceivedMemory::Pool(held)) = memory.received(all) else { panic!("it has a buffer") };
     assert!(memory.received(all).is_none(), "it was taken");
     let mut bytes = ReadBuf::new(pools.receive.adopt(held, 11).unwrap());
     let front = pools.surrender(bytes.split_to(6)).map_err(drop).unwrap();
@@ -67,7 +67,9 @@ fn heap_memory_stands_in_when_the_stock_is_out() {
     assert_eq!(bufs.len(), 7);
     memory.copy_in(bufs[6], 0, b"late");
     let chunk = Chunk { buf: bufs[6], offset: 0, len: 4 };
-    let Some(Received::Heap(bytes)) = memory.received(chunk) else { panic!("it has no buffer") };
+    let Some(ReceivedMemory::Heap(bytes)) = memory.received(chunk) else {
+        panic!("it has no buffer")
+    };
     assert_eq!((&*bytes, memory.heap.reserve_count()), (&b"late"[..], 0));
     bufs[..6].iter().for_each(|buf| memory.free(*buf));
     let spare = memory.alloc(PoolId::default()).unwrap();

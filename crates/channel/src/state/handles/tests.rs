@@ -82,7 +82,7 @@ impl Model {
             Step::Release(_) => {}
             Step::Move(which) => {
                 let Some(index) = self.end(which) else { return };
-                state.slot(index).phase = Phase::Moving;
+                state.slot(index).phase = SlotPhase::Moving;
                 state.release(index);
             }
         }

@@ -98,10 +98,10 @@ fn pcapng_of_either_byte_order() {
         assert_eq!(
             short,
             [
-                (Some(Medium::Ethernet), Some(5_000_001_000), &b"abcde"[..]),
-                (Some(Medium::Ip), Some(1_500_000_000), b""),
+                (Some(LinkMedium::Ethernet), Some(5_000_001_000), &b"abcde"[..]),
+                (Some(LinkMedium::Ip), Some(1_500_000_000), b""),
                 (None, Some(7), b"x"),
-                (Some(Medium::Ethernet), None, b"abc"),
+                (Some(LinkMedium::Ethernet), None, b"abc"),
             ]
         );
         assert_eq!((frames[0].original_len, frames[3].original_len), (2_000, 9));
@@ -121,7 +121,7 @@ fn a_second_section_starts_anew() {
     let both = [file.bytes, other.bytes].concat();
     let frames = read(&both).expect("a good file");
     let media: Vec<_> = frames.iter().map(|f| f.medium).collect();
-    assert_eq!(media, [Some(Medium::Ethernet), Some(Medium::Ip)]);
+    assert_eq!(media, [Some(LinkMedium::Ethernet), Some(LinkMedium::Ip)]);
 }
 
 #[test]
@@ -141,7 +141,10 @@ fn classic_pcap_of_either_byte_order_and_resolution() {
             let frames = read(&file.bytes).expect("a good file");
             assert_eq!(frames.len(), 1);
             assert_eq!((frames[0].timestamp_ns, frames[0].bytes), (Some(ns), &b"hi"[..]));
-            assert_eq!((frames[0].original_len, frames[0].medium), (60, Some(Medium::Ethernet)));
+            assert_eq!(
+                (frames[0].original_len, frames[0].medium),
+                (60, Some(LinkMedium::Ethernet))
+            );
             let cut = &file.bytes[..file.bytes.len() - 1];
             assert_eq!(read(cut), Err(ReadError::CutOff { at: 24 }));
         }

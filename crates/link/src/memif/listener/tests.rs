@@ -4,23 +4,27 @@ use std::thread::{self, JoinHandle};
 
 use super::super::{connect, open};
 use super::*;
-use crate::{Link, Transmit};
+use crate::{Link, TxMetadata};
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn settings(name: &str, queue_count: u16) -> Settings {
+fn settings(name: &str, queue_count: u16) -> MemifSettings {
     let socket = format!("@mp-memif-{}-door-{name}", std::process::id());
-    Settings { ring_size_log2: 6, queue_count, ..Settings::new(socket, [2, 0, 0, 0, 0, 1]) }
+    MemifSettings {
+        ring_size_log2: 6,
+        queue_count,
+        ..MemifSettings::new(socket, [2, 0, 0, 0, 0, 1])
+    }
 }
 
-fn connecting(settings: &Settings) -> JoinHandle<Result<Vec<Memif>, LinkError>> {
+fn connecting(settings: &MemifSettings) -> JoinHandle<Result<Vec<Memif>, LinkError>> {
     let settings = settings.clone();
     thread::spawn(move || connect(&settings, SOON))
 }
 
-fn opened(settings: &Settings) -> (Vec<Memif>, Vec<Memif>) {
+fn opened(settings: &MemifSettings) -> (Vec<Memif>, Vec<Memif>) {
     let client = connecting(settings);
-    let server = open(Role::Server, settings, SOON, &mut |_| ()).expect("a client");
+    let server = open(MemifRole::Server, settings, SOON, &mut |_| ()).expect("a client");
     (server, client.join().expect("no panic").expect("a server"))
 }
 
@@ -30,7 +34,7 @@ fn send(link: &mut Memif, byte: u8) -> usize {
     let filled = link.tx_burst(2, &mut |room| {
         room[..60].fill(byte);
         (!std::mem::replace(&mut is_filled, true))
-            .then_some(Transmit { len: 60, ..Transmit::default() })
+            .then_some(TxMetadata { len: 60, ..TxMetadata::default() })
     });
     filled.expect("a link that stays")
 }
@@ -58,7 +62,7 @@ fn awaited(link: &mut Memif) -> Vec<u8> {
 fn memif_server_keeps_a_regular_file() {
     let path = std::env::temp_dir().join(format!("mp-memif-{}.txt", std::process::id()));
     std::fs::write(&path, "precious").expect("a file");
-    let settings = Settings::new(&path, [2, 0, 0, 0, 0, 1]);
+    let settings = MemifSettings::new(&path, [2, 0, 0, 0, 0, 1]);
     let error = Listener::bind(&settings).expect_err("the path is taken");
     assert!(error.to_string().contains("is not a socket"), "{error}");
     assert_eq!(std::fs::read(&path).expect("the file is there"), b"precious");
@@ -130,7 +134,7 @@ fn a_client_with_other_queues_is_sent_away() {
     let wanted = settings("fewer", 2);
     let (mut server, client) = opened(&wanted);
     drop(client);
-    let fewer = Settings { queue_count: 1, ..wanted.clone() };
+    let fewer = MemifSettings { queue_count: 1, ..wanted.clone() };
     let next = thread::spawn(move || {
         let start = Instant::now();
         let refused = loop {

@@ -63,9 +63,9 @@ fn address(is_ipv4: bool, last: u8) -> IpAddr {
     }
 }
 
-fn flow() -> impl Strategy<Value = Flow> {
+fn flow() -> impl Strategy<Value = FlowTuple> {
     (any::<bool>(), any::<bool>(), 0..3_u8, 0..3_u8, 1..8_u16, 1..8_u16).prop_map(
-        |(is_tcp, is_ipv4, local, remote, local_port, remote_port)| Flow {
+        |(is_tcp, is_ipv4, local, remote, local_port, remote_port)| FlowTuple {
             transport: if is_tcp { Transport::Tcp } else { Transport::Udp },
             local: address(is_ipv4, local),
             remote: address(is_ipv4, remote),
@@ -165,15 +165,15 @@ proptest! {
 
     #[test]
     fn the_program_decides_as_the_reference(ownership in ownership(), packet in any_packet()) {
-        let expected = ownership.owner_of(Medium::Ip, &packet) != Owner::Kernel;
-        let program = compile(Medium::Ip, &ownership).unwrap();
+        let expected = ownership.owner_of(LinkMedium::Ip, &packet) != Owner::Kernel;
+        let program = compile(LinkMedium::Ip, &ownership).unwrap();
         prop_assert_eq!(run(&program, &packet) == TAKE, expected);
 
         let is_ipv6 = packet.first().is_some_and(|byte| byte >> 4 == 6);
         let kind = if is_ipv6 { [0x86, 0xdd] } else { [0x08, 0x00] };
         let frame = [&[2; 12], &kind[..], &packet].concat();
-        let expected = ownership.owner_of(Medium::Ethernet, &frame) != Owner::Kernel;
-        let program = compile(Medium::Ethernet, &ownership).unwrap();
+        let expected = ownership.owner_of(LinkMedium::Ethernet, &frame) != Owner::Kernel;
+        let program = compile(LinkMedium::Ethernet, &ownership).unwrap();
         prop_assert_eq!(run(&program, &frame) == TAKE, expected);
     }
 }
@@ -184,7 +184,7 @@ fn neighbour_frames_go_where_they_are_wanted() {
     let arp = [&[2; 12][..], &[0x08, 0x06], &[0; 28]].concat();
     for neighbours in [false, true] {
         ownership.neighbours = neighbours;
-        let program = compile(Medium::Ethernet, &ownership).expect("short");
+        let program = compile(LinkMedium::Ethernet, &ownership).expect("short");
         assert_eq!(run(&program, &arp), if neighbours { TAKE } else { LEAVE });
     }
 }
@@ -193,7 +193,7 @@ fn neighbour_frames_go_where_they_are_wanted() {
 fn too_many_rules_are_refused() {
     let mut ownership = Ownership::new();
     for port in 1..=200 {
-        let flow = Flow {
+        let flow = FlowTuple {
             transport: Transport::Tcp,
             local: address(false, 1),
             remote: address(false, 2),
@@ -202,6 +202,6 @@ fn too_many_rules_are_refused() {
         };
         ownership.take(flow).expect("within the table");
     }
-    let refused = compile(Medium::Ethernet, &ownership);
+    let refused = compile(LinkMedium::Ethernet, &ownership);
     assert!(matches!(refused, Err(LinkError::Setting { setting: "ownership", .. })));
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::program::{DROP, PASS};
 use super::*;
-use crate::{Flow, Medium, Owner};
+use crate::{FlowTuple, LinkMedium, Owner};
 
 const OURS: [u8; 4] = [10, 1, 0, 1];
 const PEER: [u8; 4] = [10, 1, 0, 2];
@@ -30,8 +30,8 @@ fn ours(octets: [u8; 4], six: bool) -> IpAddr {
     if six { IpAddr::V6(four.to_ipv6_compatible()) } else { IpAddr::V4(four) }
 }
 
-fn flow(local: IpAddr, local_port: u16, remote: IpAddr, remote_port: u16) -> Flow {
-    Flow { transport: Transport::Tcp, local, local_port, remote, remote_port }
+fn flow(local: IpAddr, local_port: u16, remote: IpAddr, remote_port: u16) -> FlowTuple {
+    FlowTuple { transport: Transport::Tcp, local, local_port, remote, remote_port }
 }
 
 fn ownerships() -> Vec<Ownership> {
@@ -142,7 +142,7 @@ fn the_program_decides_as_the_reference_does() {
         let mut answers = [0; 2];
         for _ in 0..6_000 {
             let frame = generator.frame();
-            let owner = ownership.owner_of(Medium::Ethernet, &frame);
+            let owner = ownership.owner_of(LinkMedium::Ethernet, &frame);
             let is_ours = matches!(owner, Owner::Ours | Owner::IcmpError);
             // No socket is in the map, so a frame of ours is dropped.
             let wanted = if is_ours { DROP } else { PASS };
@@ -192,7 +192,7 @@ fn frames_of_several_buffers_are_decided_alike() {
     let mut answers = [0; 2];
     for _ in 0..6_000 {
         let mut frame = generator.frame();
-        let owner = ownership.owner_of(Medium::Ethernet, &frame);
+        let owner = ownership.owner_of(LinkMedium::Ethernet, &frame);
         // What was cut must stay so: made longer, its headers would be whole.
         let is_ours = matches!(owner, Owner::Ours | Owner::IcmpError);
         if is_ours {

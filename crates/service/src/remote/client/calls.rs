@@ -20,7 +20,7 @@ use megapipe_stack::{
 };
 
 use super::{ProtocolFault, RemoteClient};
-use crate::begin::Begin;
+use crate::begin::ConnectStart;
 use crate::error::PortError;
 use crate::limits::CALL_BYTES;
 use crate::remote::CALL_BUFFER;
@@ -329,9 +329,9 @@ impl RemoteClient {
         &mut self,
         remote: SocketAddr,
         local: Option<SocketAddr>,
-        begin: Begin,
+        begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
-        if local.is_none() && begin == Begin::default() {
+        if local.is_none() && begin == ConnectStart::default() {
             return Ok(self.connect(remote));
         }
         let call = SessionCall::Connect { remote, local, flags: encode_begin(begin) };

@@ -1,6 +1,6 @@
 //! What does not change while a session lasts, written once by the server when it begins.
 
-use megapipe_link::{Caps, Medium};
+use megapipe_link::{Caps, LinkMedium};
 use megapipe_stack::limits::CONNECTIONS_MAX;
 
 use super::bytes::{ValueReader, ValueWriter};
@@ -45,7 +45,7 @@ impl Description {
         let mut to = ValueWriter::default();
         let Caps { driver, medium, mac, mtu, tx_frame_bytes, .. } = &self.caps;
         to.text(driver);
-        to.bool(*medium == Medium::Ip);
+        to.bool(*medium == LinkMedium::Ip);
         mac.iter().for_each(|octet| to.u8(*octet));
         to.u32(*mtu as u32);
         to.u32(*tx_frame_bytes as u32);
@@ -70,7 +70,7 @@ impl Description {
         let name = from.text()?;
         let caps = Caps {
             driver: DRIVERS.into_iter().find(|driver| **driver == name).unwrap_or(OTHER_DRIVER),
-            medium: if from.bool()? { Medium::Ip } else { Medium::Ethernet },
+            medium: if from.bool()? { LinkMedium::Ip } else { LinkMedium::Ethernet },
             mac: from.octets()?,
             mtu: from.u32()? as usize,
             tx_frame_bytes: from.u32()? as usize,

@@ -9,7 +9,7 @@ use megapipe_shm::record::{
 };
 use megapipe_stack::{ConnOption, DatagramSharing, Reuse};
 
-use crate::begin::Begin;
+use crate::begin::ConnectStart;
 use crate::sharing::Sharing;
 use crate::steering::Takes;
 
@@ -135,16 +135,16 @@ pub(in crate::remote) fn decode_sharing(
 }
 
 /// The flags of a connection that begins.
-pub(in crate::remote) fn encode_begin(begin: Begin) -> u16 {
+pub(in crate::remote) fn encode_begin(begin: ConnectStart) -> u16 {
     flag(begin.nodelay.is_some(), CONNECT_HAS_NODELAY)
         | flag(begin.nodelay == Some(true), CONNECT_NODELAY)
         | flag(begin.fast_open, CONNECT_FAST_OPEN)
 }
 
 /// What [`encode_begin`] has encoded; `None` if it is something else.
-pub(in crate::remote) fn decode_begin(flags: u16) -> Option<Begin> {
+pub(in crate::remote) fn decode_begin(flags: u16) -> Option<ConnectStart> {
     let nodelay = (flags & CONNECT_HAS_NODELAY != 0).then_some(flags & CONNECT_NODELAY != 0);
-    let begin = Begin { nodelay, fast_open: flags & CONNECT_FAST_OPEN != 0 };
+    let begin = ConnectStart { nodelay, fast_open: flags & CONNECT_FAST_OPEN != 0 };
     (encode_begin(begin) == flags).then_some(begin)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use megapipe_link::{Caps, LinkError, Medium};
+use megapipe_link::{Caps, LinkError, LinkMedium};
 use megapipe_shm::record::Refusal;
 use megapipe_stack::{
     BindError, ConnInfo, ConnOption, ConnectError, DatagramSharing, Holder, ListenError,
@@ -13,7 +13,7 @@ use megapipe_stack::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::begin::Begin;
+use crate::begin::ConnectStart;
 use crate::error::PortError;
 use crate::sharing::Sharing;
 use crate::steering::{BindingError, Takes};
@@ -136,7 +136,7 @@ fn description() -> impl Strategy<Value = Description> {
     )
         .prop_map(|(driver, mac, [mtu, frame], [is_ip, sums, tso, shares], notes)| Caps {
             driver,
-            medium: if is_ip { Medium::Ip } else { Medium::Ethernet },
+            medium: if is_ip { LinkMedium::Ip } else { LinkMedium::Ethernet },
             mac,
             mtu: mtu as usize,
             tx_frame_bytes: frame as usize,
@@ -314,7 +314,7 @@ fn error_of_the_host_keeps_its_kind() {
 fn flags_of_connections_and_endpoints_come_through() {
     for nodelay in [None, Some(false), Some(true)] {
         for fast_open in [false, true] {
-            let begin = Begin { nodelay, fast_open };
+            let begin = ConnectStart { nodelay, fast_open };
             assert_eq!(decode_begin(encode_begin(begin)), Some(begin));
         }
     }

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use megapipe_link::{Caps, Medium};
+use megapipe_link::{Caps, LinkMedium};
 use megapipe_shm::record::{Arrival, CloseCode, Refusal};
 
 use super::*;
-use crate::begin::Begin;
+use crate::begin::ConnectStart;
 
 const CONNECTIONS: u32 = 8;
 const RECEIVE_BYTES: usize = 2_048;
@@ -17,7 +17,7 @@ const FIRST_CALL: u64 = 1 << 63 | 1;
 fn description() -> Description {
     let caps = Caps {
         driver: "pair",
-        medium: Medium::Ip,
+        medium: LinkMedium::Ip,
         mac: [0; 6],
         mtu: 1_500,
         tx_frame_bytes: 1_500,
@@ -224,7 +224,7 @@ fn connect_call_may_reuse_the_index_of_an_unread_end() {
     publish(&mut ends, FIRST_CALL, Says::Answer(connecting));
     publish(&mut ends, 0, Says::Connected { conn: next_id(3) });
     let local = SocketAddr::new(IpAddr::from([10, 0, 0, 1]), 0);
-    let new = client.connect_as(http(), Some(local), Begin::default()).expect("it is begun");
+    let new = client.connect_as(http(), Some(local), ConnectStart::default()).expect("it is begun");
     let event = |event| Some(RemoteEvent::Event(event, None));
     let reason = CloseReason::Finished;
     assert_eq!(client.event(), event(Event::Closed { conn: old, reason }));
@@ -236,7 +236,7 @@ fn connect_call_may_reuse_the_index_of_an_unread_end() {
     // Two answers of one connection are none of a correct server.
     let same = ServerAnswer::Connecting { conn: id(3) };
     publish(&mut ends, FIRST_CALL + 1, Says::Answer(same));
-    client.connect_as(http(), Some(local), Begin::default()).expect_err("it has a name");
+    client.connect_as(http(), Some(local), ConnectStart::default()).expect_err("it has a name");
     client.check().expect_err("the server broke the protocol");
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use megapipe_link::{Link, Medium, Pair, PairConfig, pair};
+use megapipe_link::{Link, LinkMedium, Pair, PairConfig, pair};
 use rustix::buffer::spare_capacity;
 
 use super::*;
@@ -13,7 +13,7 @@ const KEY: [u8; 16] = *b"a key for a test";
 struct NoStack;
 
 impl FrameSink for NoStack {
-    fn knows(&self, _: &FlowKey) -> bool {
+    fn knows(&self, _: &SteeringKey) -> bool {
         false
     }
 
@@ -34,7 +34,7 @@ fn network(queues: usize) -> (Vec<Pair>, [ShardLink; 2]) {
 
 /// The peer's end of each of `queues` queues, and the links of `shards` shards, which are awake.
 fn network_of(queues: usize, shards: u16) -> (Vec<Pair>, Vec<ShardLink>) {
-    let config = PairConfig { medium: Medium::Ip, ..PairConfig::default() };
+    let config = PairConfig { medium: LinkMedium::Ip, ..PairConfig::default() };
     let (ours, peers): (Vec<Box<dyn Link>>, Vec<Pair>) = (0..queues)
         .map(|_| {
             let (ours, peer) = pair(&config).unwrap();
@@ -56,7 +56,7 @@ fn send(peer: &mut Pair) {
     let sent = peer.tx_burst(1, &mut |room| {
         frames.next()?;
         room[..20].fill(0);
-        Some(Transmit { len: 20, ..Transmit::default() })
+        Some(TxMetadata { len: 20, ..TxMetadata::default() })
     });
     assert_eq!(sent.unwrap(), 1);
 }

@@ -18,12 +18,12 @@ fn answer(n: u16, mac: [u8; 6]) -> Claim {
     Claim { ip: ip(n), mac: Some(mac), solicited: true, replaces: true }
 }
 
-fn state(cache: &Neighbours, n: u16) -> State {
+fn state(cache: &Neighbours, n: u16) -> NeighbourState {
     cache.entries[usize::from(cache.slot_of(ip(n)).unwrap())].state
 }
 
 /// A cache that knows neighbour 1 since second 0.
-fn known() -> (Neighbours, Place) {
+fn known() -> (Neighbours, NeighbourPlace) {
     let mut cache = Neighbours::new(s(0));
     assert_eq!(cache.find(s(0), ip(1), true), None);
     assert_eq!(cache.poll_question(s(0)), Some(Question { ip: ip(1), mac: None }));
@@ -41,7 +41,7 @@ fn decided(cache: &mut Neighbours) -> Vec<(IpAddr, bool)> {
 #[test]
 fn an_answer_makes_a_neighbour_reachable() {
     let (mut cache, place) = known();
-    assert_eq!(state(&cache, 1), State::Reachable);
+    assert_eq!(state(&cache, 1), NeighbourState::Reachable);
     assert_eq!(cache.mac(place), MAC);
     assert!(cache.is_fresh(s(29), place));
     assert_eq!(cache.poll_question(s(29)), None);
@@ -78,14 +78,14 @@ fn one_that_failed_is_asked_again_a_second_later() {
     // The third question went out at second 2, so that one at 3 is allowed.
     assert_eq!(cache.find(s(3), ip(1), true), None);
     assert!(cache.poll_question(s(3)).is_some());
-    assert_eq!(state(&cache, 1), State::Incomplete);
+    assert_eq!(state(&cache, 1), NeighbourState::Incomplete);
 }
 
 #[test]
 fn a_stale_neighbour_is_used_and_then_probed() {
     let (mut cache, place) = known();
     assert!(cache.is_fresh(s(31), place), "used as it is");
-    assert_eq!(state(&cache, 1), State::Delay);
+    assert_eq!(state(&cache, 1), NeighbourState::Delay);
     cache.on_timeout(s(31));
     assert_eq!(cache.poll_timeout(), Some(s(36)));
     for second in 36..39 {
@@ -107,7 +107,7 @@ fn a_transport_that_makes_progress_spares_the_probes() {
     cache.confirm(s(32), place);
     cache.on_timeout(s(36));
     assert_eq!(cache.poll_question(s(36)), None);
-    assert_eq!(state(&cache, 1), State::Reachable);
+    assert_eq!(state(&cache, 1), NeighbourState::Reachable);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_probe_that_is_answered_ends_the_probing() {
     assert!(cache.poll_question(s(36)).is_some());
     let same = Claim { ip: ip(1), mac: None, solicited: true, replaces: false };
     assert_eq!(cache.on_claim(s(36), same), Heard::Used);
-    assert_eq!(state(&cache, 1), State::Reachable);
+    assert_eq!(state(&cache, 1), NeighbourState::Reachable);
     cache.on_timeout(s(37));
     assert_eq!(cache.poll_question(s(37)), None);
 }
@@ -140,7 +140,7 @@ fn a_second_answer_does_not_replace_the_first_at_once() {
     let moved = Claim { solicited: false, ..answer(1, OTHER_MAC) };
     assert_eq!(cache.on_claim(s(2), moved), Heard::Used, "a host that moved says so");
     assert_eq!(cache.mac(place), OTHER_MAC);
-    assert_eq!(state(&cache, 1), State::Stale, "and is checked");
+    assert_eq!(state(&cache, 1), NeighbourState::Stale, "and is checked");
     assert!(cache.is_fresh(s(2), place));
 }
 
@@ -150,7 +150,7 @@ fn a_claim_that_does_not_replace_only_raises_doubt() {
     let doubt = Claim { replaces: false, ..answer(1, OTHER_MAC) };
     assert_eq!(cache.on_claim(s(5), doubt), Heard::Ignored);
     assert_eq!(cache.mac(place), MAC);
-    assert_eq!(state(&cache, 1), State::Stale);
+    assert_eq!(state(&cache, 1), NeighbourState::Stale);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn unsolicited_answer_does_not_refresh_stale_neighbour() {
     let (mut cache, place) = known();
     assert!(cache.is_fresh(s(31), place));
     cache.on_claim(s(31), answer(1, MAC));
-    assert_eq!(state(&cache, 1), State::Delay);
+    assert_eq!(state(&cache, 1), NeighbourState::Delay);
 }
 
 #[test]
