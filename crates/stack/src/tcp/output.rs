@@ -39,7 +39,7 @@ use crate::wire::tcp::{
 };
 use crate::wire::{Ecn, Protocol, checksum};
 
-pub(super) use control::{times, write as write_control};
+pub(super) use control::{has_fin, times, write as write_control};
 pub(super) use fast_path::has_usual;
 
 mod control;
@@ -250,11 +250,16 @@ impl Tcp {
             return None;
         }
         let conn = connections.get_mut(index as usize)?;
-        if conn.send.queue.bytes() == 0 || conn.flags.has(ConnFlags::PARKED) {
+        let has_fin = conn.fin_waits();
+        if (conn.send.queue.bytes() == 0 && !has_fin) || conn.flags.has(ConnFlags::PARKED) {
             return None;
         }
         let hop = hop(context, conn)?;
-        let sent = fast_path::send(conn, shard, context, (hop, index), frame)?;
+        let sent = if has_fin {
+            control::send_fin(conn, shard, context, (hop, index), frame)?
+        } else {
+            fast_path::send(conn, shard, context, (hop, index), frame)?
+        };
         conn.flags.clear(ConnFlags::DIRTY);
         shard.dirty.clear();
         Some(sent)
@@ -281,6 +286,11 @@ impl Tcp {
             && let Some(usual) = fast_path::send(conn, shard, context, (hop, index), frame)
         {
             return Some(usual);
+        }
+        if conn.fin_waits()
+            && let Some(fin) = control::send_fin(conn, shard, context, (hop, index), frame)
+        {
+            return Some(fin);
         }
         let transmit = if conn.flags.has(ConnFlags::SYN_DUE) {
             Some(syn::send(conn, shard, context, (hop, frame)))

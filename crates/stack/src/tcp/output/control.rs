@@ -1,4 +1,4 @@
-//! Output of control segments without text: SYN, SYN-ACK, ACK and RST.
+//! Output of control segments without text: SYN, SYN-ACK, ACK, FIN and RST.
 //!
 //! Read first: `output.rs`; `wire/control.rs` for how they are written.
 //!
@@ -62,15 +62,82 @@ pub(super) fn send_ack<M>(
         && !conn.flags.has(ConnFlags::ECE_DUE)
         && !conn.receive.queue.has_gap()
         && shard.rares.get(conn).is_none();
-    if !is_plain {
+    is_plain.then(|| write_plain(conn, shard, context, (hop, seq, Flags::ACK), frame))
+}
+
+/// Flags of a connection whose FIN needs the slow path.
+const UNUSUAL_WITH_FIN: ConnFlags = ConnFlags::SYN_DUE
+    .or(ConnFlags::PROBE_DUE)
+    .or(ConnFlags::TAIL_PROBE_DUE)
+    .or(ConnFlags::PURE_ACK)
+    .or(ConnFlags::PERSIST)
+    .or(ConnFlags::STARVED)
+    .or(ConnFlags::OVERRIDE)
+    .or(ConnFlags::PARKED)
+    .or(ConnFlags::ECN)
+    .or(ConnFlags::CLOSE_LATER)
+    .or(ConnFlags::RELEASED);
+
+/// A FIN alone can leave: all before it was sent, and nothing else is due.
+#[inline]
+pub(in crate::tcp) fn has_fin(conn: &Connection, shard: &Shard) -> bool {
+    #[cfg(test)]
+    if shard.sends_by_slow_path {
+        return false;
+    }
+    conn.fin_waits()
+        && conn.send.flight() == conn.send.queue.bytes()
+        && conn.send.window_room() > 0
+        && !conn.flags.any(UNUSUAL_WITH_FIN)
+        && shard.rares.get(conn).is_none()
+        && !conn.receive.queue.has_gap()
+        && !conn.cold.recovery.has_lost(&shard.records)
+}
+
+/// Sends the FIN of connection `index` without text. `None`: it takes the slow path, nothing
+/// happened.
+#[inline(never)]
+pub(super) fn send_fin<M>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    context: &mut Context<'_, M>,
+    (hop, index): (Hop, u32),
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    if !has_fin(conn, shard) || !context.config.tcp.path_mtu_discovery {
         return None;
     }
+    if conn.send.flight() == 0 {
+        conn.cold.recovery.restart_after_idle(&mut shard.records, context.now);
+    }
+    let seq = conn.send.nxt;
+    let range = SeqRange::new(seq, 1);
+    conn.cold.recovery.on_sent(&mut shard.records, context.now, range, Sent::New).ok()?;
+    conn.send.nxt = range.end;
+    conn.flags.set(ConnFlags::FIN_SENT);
+    let tally = &mut conn.cold.tally;
+    tally.segments_out = tally.segments_out.wrapping_add(1);
+    if let Some(at) = conn.cold.recovery.deadline() {
+        shard.wheel.arm(index, at);
+    }
+    Some(write_plain(conn, shard, context, (hop, seq, Flags::ACK | Flags::FIN), frame))
+}
+
+/// Writes a segment that has nothing but an acknowledgment and `flags`.
+#[inline(always)]
+fn write_plain<M>(
+    conn: &mut Connection,
+    shard: &Shard,
+    context: &mut Context<'_, M>,
+    (hop, seq, flags): (Hop, SeqNum, Flags),
+    frame: &mut [u8],
+) -> Transmit {
     let control = Control {
         src_port: conn.ends.local_port(),
         dst_port: conn.ends.remote_port(),
         seq,
         ack: conn.receive.nxt,
-        flags: Flags::ACK,
+        flags,
         window: window::announce(conn),
         times: times(conn, context.now),
         offers: None,
@@ -80,7 +147,7 @@ pub(super) fn send_ack<M>(
     conn.receive.last_ack_sent = conn.receive.nxt;
     conn.cold.ack_at = Deadline::NEVER;
     conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
-    Some(transmit)
+    transmit
 }
 
 /// The timestamps of what leaves now, if the connection uses them.
@@ -157,15 +224,25 @@ fn send_reply<M>(
             return None;
         }
     };
-    let head = Repr {
-        src_port: reply.flow.local_port,
-        dst_port: reply.flow.remote_port,
-        seq: reply.seq,
-        ack: reply.ack,
-        flags: reply.flags,
-        window: reply.window,
-        urgent: 0,
-        options: reply.options,
-    };
-    Some(write_reply(context, (&reply.flow, &head, reply.service), hop, frame))
+    Some(write_answer(context, reply, hop, frame))
+}
+
+/// Writes an answer, by the way of control segments if it has no other options than they.
+fn write_answer<M>(
+    context: &mut Context<'_, M>,
+    reply: &Reply,
+    hop: Hop,
+    frame: &mut [u8],
+) -> Transmit {
+    let Reply { flow, seq, ack, flags, window, ref options, service } = *reply;
+    let (src_port, dst_port) = (flow.local_port, flow.remote_port);
+    if options.are_timestamps_alone() {
+        let times = options.timestamps;
+        let control =
+            Control { src_port, dst_port, seq, ack, flags, window, times, offers: None };
+        return write(context, ((flow.local, flow.remote), service), control, hop, frame);
+    }
+    let options = *options;
+    let head = Repr { src_port, dst_port, seq, ack, flags, window, urgent: 0, options };
+    write_reply(context, (&flow, &head, service), hop, frame)
 }

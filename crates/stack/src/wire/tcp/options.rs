@@ -125,6 +125,12 @@ impl Options {
         self.mss.is_some() || self.window_scale.is_some() || self.sack_permitted
     }
 
+    /// There are none but timestamps.
+    #[inline]
+    pub(crate) const fn are_timestamps_alone(&self) -> bool {
+        !self.are_of_syn() && self.sack_count == 0 && self.fast_open.is_none()
+    }
+
     /// Sets the SACK blocks: as many of `blocks` as there is room for, beside the timestamps if
     /// those are set already.
     #[inline]
