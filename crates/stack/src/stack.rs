@@ -376,24 +376,26 @@ impl Stack {
         memory: &mut M,
     ) -> Option<Transmit> {
         self.tick(now);
-        if self.is_silent() {
+        let ip_is_silent = self.ip.is_silent(self.now);
+        // No frame can leave, and nothing is to be decided before one could.
+        if ip_is_silent && self.tcp.is_silent(self.ip.epoch()) && self.udp.is_silent() {
             return None;
         }
-        let transmit = self.next_frame(frame, memory)?;
+        let transmit = self.next_frame(ip_is_silent, frame, memory)?;
         self.counters.totals.frames_out += 1;
         Some(transmit)
     }
 
-    /// No frame can leave, and nothing is to be decided before one could.
     #[inline(always)]
-    fn is_silent(&self) -> bool {
-        self.tcp.is_silent(self.ip.epoch()) && self.ip.is_silent(self.now) && self.udp.is_silent()
-    }
-
-    fn next_frame<M: Memory>(&mut self, frame: &mut [u8], memory: &mut M) -> Option<Transmit> {
+    fn next_frame<M: Memory>(
+        &mut self,
+        ip_is_silent: bool,
+        frame: &mut [u8],
+        memory: &mut M,
+    ) -> Option<Transmit> {
         let Self { ip, tcp, udp, config, counters, now, .. } = self;
         let now = *now;
-        if let Some(len) = ip.poll_transmit(now, frame, counters) {
+        if !ip_is_silent && let Some(len) = ip.poll_transmit(now, frame, counters) {
             return Some(Transmit { len, ..Transmit::default() });
         }
         let mut context = Context { now, memory, ip, config, counters };

@@ -11,13 +11,14 @@
 //!
 //! So is cancelling. Connections come and go much faster than their timers would, and a place that
 //! is free is taken again at once: an entry that is cancelled stays in its slot, said to be so. If
-//! it is armed again for a later tick only its tick changes, and it moves when its slot
-//! expires.
+//! it is armed again for a later tick it is as if it had not been cancelled: it stays there too.
 //!
 //! Invariants
 //! - `tick` is the first tick that has not been expired. Every entry's tick is at or after it.
-//! - An entry never expires before its deadline, and at most one tick after it, if asked.
-//! - An entry lies in the slot of its tick, or of an earlier one.
+//! - An entry expires at its tick, and at most one tick after its deadline, if asked. It may expire
+//!   before a deadline that it was armed for while it had an earlier tick.
+//! - An entry lies in the slot of its tick.
+//! - `soonest` is at or before the first tick of every slot that holds something.
 //! - `armed` counts the entries that were not cancelled.
 //! - Links are stored plus one, so that zeroed memory is an empty wheel: places that were never
 //!   used cost no memory.
@@ -52,6 +53,8 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Wheel {
     tick: u64,
+    /// No slot that holds something begins before this tick.
+    soonest: u64,
     entries: Vec<Entry>,
     armed: u32,
     /// First entry of each slot, plus one.
@@ -65,6 +68,7 @@ impl Wheel {
     pub(crate) fn new(entries: u32, now: Instant) -> Self {
         Self {
             tick: now.as_nanos() >> TICK_SHIFT,
+            soonest: u64::MAX,
             entries: alloc::vec![Entry::default(); entries as usize],
             armed: 0,
             slots: [[0; SLOTS]; LEVELS],
@@ -75,7 +79,7 @@ impl Wheel {
     /// Bytes of each entry.
     pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
 
-    /// Makes `entry` expire at `at`, or leaves it armed if it expires earlier already.
+    /// Makes `entry` expire at `at`, or earlier if it lies in the slot of an earlier tick.
     #[inline]
     pub(crate) fn arm(&mut self, entry: u32, at: Instant) {
         let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);
@@ -83,11 +87,8 @@ impl Wheel {
         let lies = &mut self.entries[entry as usize];
         let (is_linked, is_cancelled) = (lies.previous != 0, lies.is_cancelled());
         if is_linked && whole(self.tick, lies.tick) <= tick {
-            if is_cancelled {
-                // Its slot comes early enough, and is left for the right one then.
-                lies.tick = low(tick);
-                self.armed += 1;
-            }
+            lies.tick &= !IS_CANCELLED;
+            self.armed += u32::from(is_cancelled);
             return;
         }
         self.armed += u32::from(!is_linked || is_cancelled);
@@ -126,16 +127,13 @@ impl Wheel {
         if self.armed == 0 {
             return None;
         }
-        let tick = (0..LEVELS).filter_map(|level| self.next_slot(level)).min();
-        tick.map(|tick| Instant::from_nanos(tick << TICK_SHIFT))
+        self.next_tick().map(|tick| Instant::from_nanos(tick << TICK_SHIFT))
     }
 
     /// [`Wheel::next`] is not after `now`.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.armed > 0
-            && self.tick <= now.as_nanos() >> TICK_SHIFT
-            && self.next().is_some_and(|at| at <= now)
+        self.soonest <= now.as_nanos() >> TICK_SHIFT && self.next().is_some_and(|at| at <= now)
     }
 
     /// Takes one entry whose time has come by `now`.
@@ -148,25 +146,23 @@ impl Wheel {
                 continue;
             }
             let entry = head - 1;
-            let lies = self.unlink(entry);
-            let tick = whole(self.tick, lies.tick);
-            if lies.is_cancelled() {
-                continue;
-            }
-            if tick == self.tick {
+            if !self.unlink(entry).is_cancelled() {
                 self.armed -= 1;
                 return Some(entry);
             }
-            // It was cancelled meanwhile, and armed again for later.
-            self.link(entry, tick);
         }
+        self.soonest = self.next_tick().unwrap_or(u64::MAX);
         None
+    }
+
+    /// The first tick of the next slot that holds something.
+    fn next_tick(&self) -> Option<u64> {
+        (0..LEVELS).filter_map(|level| self.next_slot(level)).min()
     }
 
     /// Moves to the next tick at which a slot must be looked at, `now_tick + 1` at most.
     fn advance(&mut self, now_tick: u64) {
-        let next = (0..LEVELS).filter_map(|level| self.next_slot(level)).min();
-        self.tick = next.unwrap_or(u64::MAX).min(now_tick + 1).max(self.tick + 1);
+        self.tick = self.next_tick().unwrap_or(u64::MAX).min(now_tick + 1).max(self.tick + 1);
         for level in 1..LEVELS {
             if self.tick & ((1 << (SLOT_SHIFT * level as u32)) - 1) != 0 {
                 break;
@@ -215,6 +211,8 @@ impl Wheel {
         }
         self.slots[level][slot] = entry + 1;
         self.occupied[level] |= 1 << slot;
+        let shift = SLOT_SHIFT * level as u32;
+        self.soonest = self.soonest.min(tick >> shift << shift);
         let previous = IS_SLOT | (level * SLOTS + slot) as u32;
         self.entries[entry as usize] = Entry { next, previous, tick: low(tick) };
     }

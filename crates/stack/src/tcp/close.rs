@@ -90,7 +90,7 @@ fn apply_close(conn: &mut Connection) {
 }
 
 /// Drops unsent bytes, and unread bytes unless the peer's stream is whole.
-fn release_queues<M: Memory>(
+pub(super) fn release_queues<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
     context: &mut Context<'_, M>,

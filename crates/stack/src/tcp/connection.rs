@@ -422,20 +422,15 @@ impl Connection {
         self.mss = self.mss_within(room);
     }
 
-    /// Our SYN was acknowledged: what is sent from now on can be lost. `rtt` is the handshake's
-    /// round trip, if that is known for sure.
+    /// Our SYN was acknowledged: what is sent from now on can be lost. `rtt_us` is the handshake's
+    /// round trip in microseconds, if that is known for sure.
     #[inline]
-    pub(crate) fn begin_recovery(
-        &mut self,
-        records: &Records,
-        now: Instant,
-        rtt: Option<Duration>,
-    ) {
+    pub(crate) fn begin_recovery(&mut self, records: &Records, now: Instant, rtt_us: Option<u32>) {
         let opening = Opening {
             mss: u32::from(self.mss),
             sack: self.flags.has(ConnFlags::SACK),
             syn_retransmissions: self.attempts,
-            rtt,
+            rtt_us,
         };
         self.cold.recovery = Recovery::new(records, now, &opening);
     }
@@ -521,7 +516,7 @@ impl Cold {
     fn blank(config: &TcpConfig, records: &Records, now: Instant) -> Self {
         let mss = config.mss.unwrap_or(u16::MAX);
         let opening =
-            Opening { mss: u32::from(mss), sack: false, syn_retransmissions: 0, rtt: None };
+            Opening { mss: u32::from(mss), sack: false, syn_retransmissions: 0, rtt_us: None };
         Self {
             ts_offset: 0,
             hop: None,

@@ -33,8 +33,13 @@ impl Stamp {
 
     /// `wait` after that moment.
     pub(crate) fn plus(self, wait: Duration) -> Deadline {
-        let wait = wait.min(WAIT_MAX).as_millis() as u32;
-        Deadline::of(self.0.wrapping_add(wait))
+        self.plus_ms(wait.min(WAIT_MAX).as_millis() as u32)
+    }
+
+    /// The same for a wait of `wait_ms` milliseconds, at most [`WAIT_MAX`].
+    #[inline]
+    pub(crate) const fn plus_ms(self, wait_ms: u32) -> Deadline {
+        Deadline::of(self.0.wrapping_add(wait_ms))
     }
 }
 
@@ -83,7 +88,9 @@ impl Deadline {
     /// The same for a wait of `wait_ms` milliseconds, shorter than [`WAIT_MAX`].
     #[inline]
     pub(crate) const fn after_ms(now: Instant, wait_ms: u32) -> Self {
-        Self::of((now.as_nanos().div_ceil(1_000_000) as u32).wrapping_add(wait_ms))
+        // Rounded up, without a second division for the remainder.
+        let now_ms = now.as_nanos().saturating_add(999_999) / 1_000_000;
+        Self::of((now_ms as u32).wrapping_add(wait_ms))
     }
 
     pub(crate) fn is_set(self) -> bool {

@@ -77,16 +77,18 @@ impl Secret {
     /// The first sequence number of `flow` (RFC 6528 §3): one more every 4 µs (MUST-8), from a
     /// place that depends on the flow (SHLD-1) and on the secret (MUST-9). The message that is
     /// hashed is shorter than those with something extra, so that none stands for another.
+    ///
+    /// With it comes what is added to the millisecond clock for our timestamps to this peer. It
+    /// hangs on the addresses alone, so that the timestamps of one pair of ports used again go on
+    /// (RFC 6191).
     #[inline]
-    pub(crate) fn isn(&mut self, flow: &Flow, now: Instant) -> SeqNum {
-        let hasher = self.last_hosts(flow).hasher;
+    pub(crate) fn isn_and_timestamp_offset(&mut self, flow: &Flow, now: Instant) -> (SeqNum, u32) {
+        let Hosts { hasher, ts_offset, .. } = self.last_hosts(flow);
         let place = hasher.finish_with(ports_and(Use::Isn, flow), 5) as u32;
-        SeqNum(place.wrapping_add((now.as_micros() / 4) as u32))
+        (SeqNum(place.wrapping_add((now.as_nanos() / 4_000) as u32)), ts_offset)
     }
 
-    /// What is added to the millisecond clock for our timestamps to this peer. It hangs on the
-    /// addresses alone, so that the timestamps of one pair of ports used again go on (RFC 6191).
-    #[inline]
+    /// The second of both alone.
     pub(crate) fn timestamp_offset(&mut self, flow: &Flow) -> u32 {
         self.last_hosts(flow).ts_offset
     }
@@ -143,15 +145,15 @@ mod tests {
     #[test]
     fn the_isn_ticks_every_four_microseconds_and_hangs_on_flow_and_secret() {
         let mut secret = Secret::new(&[1; 16]);
-        let mut at = |us, port| secret.isn(&flow(port), Instant::from_micros(us));
+        let mut at = |us, port| secret.isn_and_timestamp_offset(&flow(port), Instant::from_micros(us)).0;
         let first = at(0, 1);
         assert_eq!(at(4, 1).since(first), 1);
         assert_eq!(at(4_000_000, 1).since(first), 1_000_000);
         assert_ne!(first, at(0, 2));
-        assert_ne!(first, Secret::new(&[2; 16]).isn(&flow(1), Instant::ZERO));
+        assert_ne!(first, Secret::new(&[2; 16]).isn_and_timestamp_offset(&flow(1), Instant::ZERO).0);
         let other = Flow { remote: Ipv4Addr::new(10, 0, 0, 3).into(), ..flow(1) };
-        assert_ne!(first, secret.isn(&other, Instant::ZERO));
-        assert_eq!(first, secret.isn(&flow(1), Instant::ZERO), "independent of other flows");
+        assert_ne!(first, secret.isn_and_timestamp_offset(&other, Instant::ZERO).0);
+        assert_eq!(first, secret.isn_and_timestamp_offset(&flow(1), Instant::ZERO).0, "independent of other flows");
     }
 
     #[test]
@@ -162,7 +164,7 @@ mod tests {
         let other = Flow { remote: Ipv4Addr::new(10, 0, 0, 3).into(), ..flow(1) };
         assert_ne!(offset, secret.timestamp_offset(&other));
         assert_eq!(offset, secret.timestamp_offset(&flow(1)));
-        let isn = secret.isn(&flow(1), Instant::ZERO).0;
+        let isn = secret.isn_and_timestamp_offset(&flow(1), Instant::ZERO).0.0;
         assert_ne!(isn, secret.hash(Use::Isn, &flow(1), 0) as u32);
         assert_ne!(secret.hash(Use::Isn, &flow(1), 0), secret.hash(Use::Cookie, &flow(1), 0));
         assert_ne!(secret.hash(Use::Cookie, &flow(1), 0), secret.hash(Use::Cookie, &flow(1), 1));

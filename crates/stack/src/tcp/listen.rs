@@ -184,7 +184,7 @@ impl Tcp {
         {
             return self.send_cookie(context, segment, &offer);
         }
-        let mut iss = self.shard.secret.isn(&flow, context.now);
+        let (mut iss, ts_offset) = self.shard.secret.isn_and_timestamp_offset(&flow, context.now);
         if let Some(after) = after
             && iss.at_or_before(after)
         {
@@ -198,7 +198,7 @@ impl Tcp {
             iss,
             irs: segment.seq,
             ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
-            ts_offset: self.shard.secret.timestamp_offset(&flow),
+            ts_offset,
             offer,
             sent_at_us: 0,
             sent: 0,

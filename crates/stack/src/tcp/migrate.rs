@@ -256,7 +256,8 @@ impl Tcp {
         if let Some((_, ours)) = snapshot.window_scale {
             conn.rcv_scale = ours.min(crate::limits::WINDOW_SCALE_MAX);
         }
-        conn.begin_recovery(&self.shard.records, context.now, snapshot.srtt);
+        let rtt_us = snapshot.srtt.map(|srtt| u32::try_from(srtt.as_micros()).unwrap_or(u32::MAX));
+        conn.begin_recovery(&self.shard.records, context.now, rtt_us);
         conn.flags.put(ConnFlags::NO_DELAY, snapshot.no_delay);
         conn.send.una = snapshot.snd_una;
         conn.send.nxt = snapshot.snd_una;

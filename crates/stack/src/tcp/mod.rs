@@ -102,6 +102,7 @@ use crate::memory::Memory;
 use crate::slab::Places;
 use crate::time::Instant;
 use crate::wheel::Wheel;
+use crate::wire::fast_path::FastSegment;
 use crate::wire::fast_path::template::Template;
 pub(crate) use segment::Segment;
 
@@ -195,18 +196,38 @@ pub(crate) enum Unknown {
     Stray,
 }
 
-/// Segments come in trains (Jain and Routhier, 1986): the connection that the last expected segment
-/// was of, and what the next will begin with.
+/// Segments come in trains (Jain and Routhier, 1986). A template is made of the second segment of a
+/// train: where each segment is of another connection, none would be read by it.
 #[derive(Debug)]
 struct Train {
     template: Template,
-    /// Index of a connection that is not released, or an unused index. Both addresses are valid
-    /// under the current addresses and routes.
+    /// Whose template it is: index of a connection that is not released, or an unused index. Both
+    /// addresses are valid under the current addresses and routes.
     index: u32,
+    /// The connection of the last segment of the fast path without a template, or an unused index.
+    last: u32,
 }
 
 impl Train {
-    const NONE: Self = Self { template: Template::NONE, index: u32::MAX };
+    const NONE: Self = Self { template: Template::NONE, index: u32::MAX, last: u32::MAX };
+
+    /// `segment`, of the connection with `index`, took the fast path, but no template read it.
+    #[inline(always)]
+    fn note(&mut self, segment: &FastSegment<'_>, index: u32) {
+        if self.last == index {
+            *self = Self { template: Template::of(segment), index, last: index };
+        } else {
+            self.last = index;
+        }
+    }
+
+    /// The connection with `index` is over.
+    #[inline]
+    fn forget(&mut self, index: u32) {
+        if self.index == index || self.last == index {
+            *self = Self::NONE;
+        }
+    }
 }
 
 /// What was found of a flow.
@@ -352,6 +373,9 @@ impl Tcp {
         index: u32,
         segment: &Segment<'_>,
     ) {
+        if self.on_last_segment(context, index, segment) {
+            return;
+        }
         let conn = &mut self.connections[index as usize];
         segment_arrives::on_segment(conn, &mut self.shard, context, segment);
         self.schedule(context, index);

@@ -48,8 +48,7 @@ impl Tcp {
         fits: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<ConnId, ConnectError> {
         let Chosen { flow, hash, time_wait } = self.choose_flow(context, remote, local, fits)?;
-        let ts_offset = self.shard.secret.timestamp_offset(&flow);
-        let mut iss = self.shard.secret.isn(&flow, context.now);
+        let (mut iss, ts_offset) = self.shard.secret.isn_and_timestamp_offset(&flow, context.now);
         // Before the older connection's wait is over: without room it goes on.
         let (index, ends) =
             self.take_room(&flow, Reuse::default()).ok_or(ConnectError::TooManyConnections)?;

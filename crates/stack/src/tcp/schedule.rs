@@ -20,7 +20,7 @@ use super::isn::timestamp;
 use super::send_hold::Reuse;
 use super::state::{Closed, State};
 use super::time_wait::Record;
-use super::{Shard, Tcp, Train, events, output, timers, window};
+use super::{Shard, Tcp, events, output, timers, window};
 use crate::context::Context;
 use crate::error::CloseReason;
 use crate::memory::Memory;
@@ -168,9 +168,7 @@ impl Tcp {
             return;
         }
         conn.flags.set(ConnFlags::RELEASED);
-        if self.train.index == index {
-            self.train = Train::NONE;
-        }
+        self.train.forget(index);
         conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::SYN_DUE));
         conn.cold.ack_at = Deadline::NEVER;
         conn.cold.attend_at = Deadline::NEVER;
@@ -196,7 +194,7 @@ impl Tcp {
     }
 
     /// The wait for old segments needs no connection, but its numbers.
-    fn leave_for_time_wait<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
+    pub(super) fn leave_for_time_wait<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
         let conn = &mut self.connections[index as usize];
         let window = window::announce(conn);
         let record = Record {

@@ -13,7 +13,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::deadline::Stamp;
+use super::deadline::{Stamp, WAIT_MAX};
 use super::lists::Lists;
 use super::segment::Segment;
 use super::send_hold::Reuse;
@@ -116,6 +116,11 @@ impl Note {
     }
 }
 
+/// A wait in milliseconds, at most what a deadline can name.
+fn whole_ms(wait: Duration) -> u32 {
+    wait.min(WAIT_MAX).as_millis() as u32
+}
+
 /// All of a shard.
 #[derive(Debug)]
 pub(crate) struct TimeWaits {
@@ -123,7 +128,7 @@ pub(crate) struct TimeWaits {
     notes: Vec<Note>,
     places: Places,
     queue: Lists<1>,
-    wait: Duration,
+    wait_ms: u32,
 }
 
 impl TimeWaits {
@@ -134,7 +139,7 @@ impl TimeWaits {
             notes: alloc::vec![Note::default(); capacity as usize],
             places: Places::new(capacity),
             queue: Lists::new(capacity),
-            wait,
+            wait_ms: whole_ms(wait),
         }
     }
 
@@ -182,7 +187,15 @@ impl TimeWaits {
     /// When the next one is over, as seen from `now`.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
         let begun = self.records[self.oldest()? as usize].begun;
-        begun.plus(self.wait).get(now)
+        begun.plus_ms(self.wait_ms).get(now)
+    }
+
+    /// [`TimeWaits::next`] is not after `now`.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.oldest().is_some_and(|oldest| {
+            self.records[oldest as usize].begun.plus_ms(self.wait_ms).has_come(now)
+        })
     }
 
     /// Frees a record; what it was.

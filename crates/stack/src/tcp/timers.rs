@@ -128,7 +128,7 @@ impl Tcp {
                 }
             }
         }
-        while self.time_waits.next(context.now).is_some_and(|at| at <= context.now)
+        while self.time_waits.is_due(context.now)
             && let Some(oldest) = self.time_waits.oldest()
         {
             debug_assert!(transition(State::TimeWait(TimeWait), Input::TwoMsl).is_some());
@@ -146,7 +146,7 @@ impl Tcp {
     /// [`Tcp::next_timer`] is not after `now`.
     #[inline(always)]
     pub(crate) fn has_timer_due(&self, now: Instant) -> bool {
-        self.shard.wheel.is_due(now) || self.time_waits.next(now).is_some_and(|at| at <= now)
+        self.shard.wheel.is_due(now) || self.time_waits.is_due(now)
     }
 
     /// When the next timer is due that is armed already.

@@ -42,7 +42,7 @@ fn a_later_arming_is_ignored_and_an_earlier_one_taken() {
 }
 
 #[test]
-fn what_was_cancelled_and_armed_again_for_later_is_not_early() {
+fn cancelled_entry_keeps_its_slot_until_that_expires() {
     let ms = Instant::from_millis;
     let mut wheel = Wheel::new(2, Instant::ZERO);
     for round in 0..1000 {
@@ -52,18 +52,23 @@ fn what_was_cancelled_and_armed_again_for_later_is_not_early() {
         assert_eq!(wheel.next(), None, "nothing waits");
         wheel.arm(0, ms(1000 + round));
         assert!(wheel.is_armed_by(0, ms(1000 + round)));
-        assert!(!wheel.is_armed_by(0, ms(999 + round)));
         wheel.cancel(0);
     }
     wheel.arm(0, ms(5000));
     wheel.arm(1, ms(1001));
-    assert_eq!(drain(&mut wheel, ms(4999)), [1]);
+    assert!(drain(&mut wheel, ms(999)).is_empty());
+    assert_eq!(drain(&mut wheel, ms(1002)), [0, 1], "the owner of 0 is asked early");
+    wheel.arm(0, ms(5000));
+    assert!(drain(&mut wheel, ms(4999)).is_empty());
     assert_eq!(drain(&mut wheel, ms(5001)), [0]);
     assert_eq!((wheel.next(), drain(&mut wheel, ms(100_000))), (None, vec![]));
     wheel.arm(0, ms(200_000));
     wheel.cancel(0);
     wheel.arm(0, ms(150_000));
     assert_eq!(drain(&mut wheel, ms(150_001)), [0], "an earlier one is taken");
+    wheel.arm(0, ms(200_000));
+    wheel.cancel(0);
+    assert!(drain(&mut wheel, ms(200_001)).is_empty(), "a cancelled one expires unseen");
 }
 
 #[test]
@@ -83,18 +88,21 @@ proptest! {
     ) {
         let mut wheel = Wheel::new(16, Instant::ZERO);
         let mut deadlines: [Option<Instant>; 16] = [None; 16];
+        // Deadlines before they were cancelled: an entry may still lie there.
+        let mut cancelled: [Option<Instant>; 16] = [None; 16];
         let mut now = Instant::ZERO;
         for (kind, entry, micros) in steps {
+            let held = &mut deadlines[entry as usize];
             match kind {
                 0 | 1 => {
                     let at = now + Duration::from_micros(micros);
                     wheel.arm(entry, at);
-                    let held = &mut deadlines[entry as usize];
                     *held = Some(held.map_or(at, |old| old.min(at)));
                 }
                 2 => {
                     wheel.cancel(entry);
-                    deadlines[entry as usize] = None;
+                    let lay = [held.take(), cancelled[entry as usize]].into_iter().flatten().min();
+                    cancelled[entry as usize] = lay;
                 }
                 _ => now += Duration::from_micros(micros / 64),
             }
@@ -102,9 +110,15 @@ proptest! {
                 prop_assert!(next <= *earliest + TICK);
             }
             prop_assert_eq!(wheel.next().is_some(), deadlines.iter().any(Option::is_some));
+            prop_assert_eq!(wheel.is_due(now), wheel.next().is_some_and(|at| at <= now));
             for expired in drain(&mut wheel, now) {
-                let at = deadlines[expired as usize].take();
-                prop_assert!(at.is_some_and(|at| at <= now));
+                let at = deadlines[expired as usize].take().expect("it is armed");
+                let lay = cancelled[expired as usize].take().unwrap_or(at);
+                prop_assert!(at.min(lay) <= now);
+                if at > now {
+                    wheel.arm(expired, at);
+                    deadlines[expired as usize] = Some(at);
+                }
             }
             for at in deadlines.iter().flatten() {
                 prop_assert!(*at + TICK > now, "overdue");

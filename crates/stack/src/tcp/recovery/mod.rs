@@ -60,7 +60,7 @@ pub(crate) use acknowledge::Cover;
 use policy::Policy;
 pub(crate) use records::Records;
 use records::{ALONE, NIL, Ring, State};
-use rtt::{Rtt, micros, stamp};
+use rtt::{Rtt, stamp};
 
 use super::congestion::{Algorithm, Window};
 use crate::seq::{SeqNum, SeqRange};
@@ -244,8 +244,8 @@ pub(crate) struct Opening {
     pub(crate) sack: bool,
     /// How often our SYN or SYN-ACK was sent again.
     pub(crate) syn_retransmissions: u8,
-    /// The handshake's round trip, where it is known for sure.
-    pub(crate) rtt: Option<Duration>,
+    /// The handshake's round trip in microseconds, where it is known for sure.
+    pub(crate) rtt_us: Option<u32>,
 }
 
 /// Why bytes are sent.
@@ -340,8 +340,8 @@ impl Recovery {
             flags |= flag::SYN_RESENT;
         }
         let mut rtt = Rtt::default();
-        if let Some(sample) = opening.rtt {
-            rtt.sample(now, micros(sample), 1);
+        if let Some(sample_us) = opening.rtt_us {
+            rtt.sample_first(now, sample_us);
         }
         // RFC 6928 §2: one lost SYN is no reason to start small, two are.
         let cwnd = match opening.syn_retransmissions {
@@ -652,7 +652,10 @@ impl Recovery {
 
     /// Gives all records back. The connection sends nothing any more.
     pub(crate) fn clear(&mut self, records: &mut Records) {
-        self.write_down(records);
+        if self.head == ALONE {
+            records.give_reserved();
+            self.head = NIL;
+        }
         while self.head != NIL {
             let index = self.head;
             records.unlink(Ring::Sequence, &mut self.head, index);

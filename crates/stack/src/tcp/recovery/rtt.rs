@@ -60,16 +60,21 @@ impl Rtt {
         if self.is_known() && expected == 1 {
             return self.sample_once(now, rtt_us);
         }
-        let rtt = rtt_us.clamp(1, RTT_US_MAX);
-        if self.srtt_8 == 0 {
-            // RFC 6298 §2.2.
-            self.srtt_8 = rtt << 3;
-            self.rttvar_4 = rtt << 1;
-            self.set_min(rtt, age_mark(now));
-        } else {
-            self.take_one_of(rtt, expected);
-            self.note_min(now, rtt);
+        if !self.is_known() {
+            return self.sample_first(now, rtt_us);
         }
+        let rtt = rtt_us.clamp(1, RTT_US_MAX);
+        self.take_one_of(rtt, expected);
+        self.note_min(now, rtt);
+    }
+
+    /// Takes the first (RFC 6298 §2.2).
+    #[inline(always)]
+    pub(super) fn sample_first(&mut self, now: Instant, rtt_us: u32) {
+        let rtt = rtt_us.clamp(1, RTT_US_MAX);
+        self.srtt_8 = rtt << 3;
+        self.rttvar_4 = rtt << 1;
+        self.set_min(rtt, age_mark(now));
     }
 
     /// There was a sample.

@@ -156,7 +156,7 @@ fn on_fast_open_established<M>(
     close::establish(conn, Input::AckOfSyn);
 }
 
-/// Returns the round-trip time that the handshake shows.
+/// Returns the round-trip time that the handshake shows, in microseconds.
 ///
 /// RFC 6298 §2.2, with Karn's rule (§3): only a SYN sent once is a sample, unless its timestamp
 /// says which one was answered. The first of the two is exact, an echo is good to a millisecond.
@@ -165,15 +165,13 @@ fn handshake_sample<M>(
     conn: &Connection,
     context: &Context<'_, M>,
     segment: &Segment<'_>,
-) -> Option<Duration> {
-    let exact = since_syn(conn, context).filter(|_| conn.attempts == 0);
-    exact.or_else(|| echo_age(conn, context, segment.options.timestamps))
-}
-
-/// How long ago our SYN was sent first.
-fn since_syn<M>(conn: &Connection, context: &Context<'_, M>) -> Option<Duration> {
-    let age_us = microseconds(context.now).wrapping_sub(conn.cold.rtt_or_syn_at_us);
-    (conn.cold.rtt_or_syn_at_us != 0).then(|| Duration::from_micros(u64::from(age_us)))
+) -> Option<u32> {
+    let syn_at_us = conn.cold.rtt_or_syn_at_us;
+    if syn_at_us != 0 && conn.attempts == 0 {
+        return Some(microseconds(context.now).wrapping_sub(syn_at_us));
+    }
+    let age = echo_age(conn, context, segment.options.timestamps)?;
+    Some(u32::try_from(age.as_micros()).unwrap_or(u32::MAX))
 }
 
 /// §3.10.7.4: a window counts if it is not older than the last that did.

@@ -27,9 +27,8 @@ use crate::frame::{Checksums, Received};
 use crate::tcp::dirty_list::{mark_dirty, mark_dirty_with_news};
 use crate::tcp::receive_queue::{ReceiveQueue, Store};
 use crate::tcp::segment_arrives::ack::Said;
-use crate::tcp::{Found, Lookup, Tcp, Train, events};
+use crate::tcp::{Found, Lookup, Tcp, events};
 use crate::time::Instant;
-use crate::wire::fast_path::template::Template;
 use crate::wire::fast_path::{Content, FastSegment, Sum};
 
 /// Flags of a connection whose segments need the slow path.
@@ -60,7 +59,7 @@ impl Tcp {
         let Self { connections, shard, train, .. } = self;
         let Some(content) = train.template.read::<HEADERS_BYTES>(packet) else { return false };
         let Some(conn) = connections.get_mut(train.index as usize) else { return false };
-        take(conn, (shard, train.index), context, &content, received).is_some()
+        take(conn, (shard, train.index), context, (&content, false), received).is_some()
     }
 
     /// Takes `segment`, if it is expected.
@@ -74,9 +73,6 @@ impl Tcp {
         segment: &FastSegment<'_>,
         received: Received,
     ) -> Result<(), Option<Lookup>> {
-        if segment.flags.contains(Flags::FIN) {
-            return Err(None);
-        }
         let flow = Flow {
             local: segment.dst,
             remote: segment.src,
@@ -97,8 +93,10 @@ impl Tcp {
         if !context.ip.may_come_from(segment.src, conn.cold.hop) {
             return Err(lookup);
         }
-        take(conn, (shard, index), context, &segment.content, received).ok_or(lookup)?;
-        *train = Train { template: Template::of(segment), index };
+        let has_fin = segment.flags.contains(Flags::FIN);
+        let content = &segment.content;
+        take(conn, (shard, index), context, (content, has_fin), received).ok_or(lookup)?;
+        train.note(segment, index);
         Ok(())
     }
 }
@@ -110,7 +108,7 @@ fn take<M: Memory>(
     conn: &mut Connection,
     (shard, index): (&mut Shard, u32),
     context: &mut Context<'_, M>,
-    content: &Content<'_>,
+    (content, has_fin): (&Content<'_>, bool),
     received: Received,
 ) -> Option<()> {
     if !is_next_in_order(conn, content) {
@@ -119,6 +117,9 @@ fn take<M: Memory>(
     let bytes = content.payload;
     if conn.receive.queue.ready_bytes() != 0 {
         core::hint::cold_path();
+        if has_fin {
+            return None;
+        }
         let Content { ack, window, times, sum, .. } = *content;
         let behind = Behind { text: (bytes, sum), head: (ack, window), times, received };
         return take_behind(conn, (shard, index), &mut context.again(), behind);
@@ -141,7 +142,11 @@ fn take<M: Memory>(
         conn.receive.queue.adopt_first(chunk);
         take_text(conn, context, chunk.len, &text_of(content, received));
     }
-    finish(conn, (shard, index), context, content, window_changed);
+    if has_fin {
+        finish_with_fin(conn, (shard, index), context, content, window_changed);
+    } else {
+        finish(conn, (shard, index), context, content, window_changed);
+    }
     Some(())
 }
 
@@ -279,6 +284,34 @@ fn finish<M: Memory>(
     ack::count_chunk(conn);
     look_after(conn, shard, (context.now, index), has_text);
     take_answered(conn, shard, context, content.ack);
+}
+
+/// The same of a segment with a FIN.
+#[inline(never)]
+fn finish_with_fin<M: Memory>(
+    conn: &mut Connection,
+    (shard, index): (&mut Shard, u32),
+    context: &mut Context<'_, M>,
+    content: &Content<'_>,
+    window_changed: bool,
+) {
+    if ack::is_of_answer(conn, content.ack) {
+        ack::count_chunk(conn);
+        take_answered(conn, shard, context, content.ack);
+    } else if conn.send.flight() > 0 {
+        let Content { ack, times, .. } = *content;
+        let said = Said { ack, times, sack: &[], ece: false, has_payload: true };
+        ack::acknowledge_more(conn, shard, context, &said, window_changed);
+    }
+    text::take_fin(conn, shard, context);
+    shard.now = context.now;
+    if conn.flags.has(ConnFlags::DIRTY) {
+        events::announce_again(conn, shard, index);
+    } else if events::has_news(conn) {
+        mark_dirty_with_news(conn, shard, index);
+    } else {
+        mark_dirty(conn, shard, index);
+    }
 }
 
 /// All that is in flight is acknowledged, one answer: what that does, but that it is counted.

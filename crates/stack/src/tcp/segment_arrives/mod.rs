@@ -11,6 +11,7 @@
 //! how things were when it came: [`answer_earlier`].
 
 pub(super) mod ack;
+mod end;
 mod fast_path;
 mod syn_sent;
 pub(super) mod text;

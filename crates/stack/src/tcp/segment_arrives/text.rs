@@ -152,6 +152,12 @@ pub(super) fn on_fin<M>(
         shard.rares.of(conn, context.now).rcv_fin = fin;
         return;
     }
+    take_fin(conn, shard, context);
+}
+
+/// The peer's FIN is at `rcv.nxt`.
+pub(super) fn take_fin<M>(conn: &mut Connection, shard: &mut Shard, context: &Context<'_, M>) {
+    let fin = conn.receive.nxt;
     let Some((state, _)) = transition(conn.state, Input::Fin) else { return };
     conn.state = state;
     conn.receive.nxt += 1;

@@ -201,7 +201,7 @@ impl World {
     }
 
     pub(super) fn add_flow(&mut self, config: &TcpConfig, bytes: u32) {
-        let opening = Opening { mss: MSS, sack: config.sack, syn_retransmissions: 0, rtt: None };
+        let opening = Opening { mss: MSS, sack: config.sack, syn_retransmissions: 0, rtt_us: None };
         let recovery = Recovery::new(&self.records, self.now, &opening);
         let start = SeqNum(self.rng.next() as u32);
         let receiver = Receiver { nxt: start, origin: start, ..Receiver::default() };

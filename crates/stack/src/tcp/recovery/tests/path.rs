@@ -35,7 +35,7 @@ impl Sender {
     pub(super) fn with_capacity(config: &TcpConfig, capacity: u32) -> Self {
         let records = Records::new(capacity, FLOWS_MAX, config);
         let now = Instant::from_millis(5_000_000);
-        let opening = Opening { mss: MSS, sack: config.sack, syn_retransmissions: 0, rtt: None };
+        let opening = Opening { mss: MSS, sack: config.sack, syn_retransmissions: 0, rtt_us: None };
         let recovery = Recovery::new(&records, now, &opening);
         let start = SeqNum(u32::MAX - 20_000);
         Self {

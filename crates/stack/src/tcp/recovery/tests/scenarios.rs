@@ -190,7 +190,8 @@ fn rfc6298_5_2_and_5_3_acknowledgments_restart_and_stop_the_timer() {
 
 fn opened(config: &TcpConfig, mss: u32, syn_retransmissions: u8, rtt: Option<Duration>) -> Sender {
     let mut sender = Sender::new(config);
-    let opening = Opening { mss, sack: config.sack, syn_retransmissions, rtt };
+    let rtt_us = rtt.map(rtt::micros);
+    let opening = Opening { mss, sack: config.sack, syn_retransmissions, rtt_us };
     sender.recovery = Recovery::new(&sender.records, sender.now, &opening);
     sender
 }
