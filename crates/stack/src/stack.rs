@@ -19,7 +19,7 @@ use crate::ip::icmp::Complaint;
 use crate::ip::inbound::Inbound;
 use crate::ip::reassembly::Reassembly;
 use crate::memory::Memory;
-use crate::tcp::{Lookup, Segment, Tcp, Unknown};
+use crate::tcp::{Lookup, Segment, Tcp, Unknown, announced_scale};
 use crate::time::Instant;
 use crate::udp::Udp;
 use crate::wire::Protocol;
@@ -65,8 +65,10 @@ impl Stack {
     /// # Errors
     ///
     /// Which setting is wrong, and why.
-    pub fn new(config: Config, now: Instant) -> Result<Self, ConfigError> {
+    pub fn new(mut config: Config, now: Instant) -> Result<Self, ConfigError> {
         check::check(&config)?;
+        // What follows from other settings is decided once, and not in every handshake.
+        config.tcp.window_scale = Some(announced_scale(&config.tcp));
         Ok(Self {
             ip: Ip::new(&config, now)?,
             reassembly: Reassembly::new(),
@@ -209,7 +211,7 @@ impl Stack {
     fn take_unexpected<M: Memory>(
         &mut self,
         segment: &FastSegment<'_>,
-        (received, lookup): (Received, Option<Lookup>),
+        (received, lookup): (Received, Lookup),
         memory: &mut M,
     ) -> bool {
         let content = &segment.content;
@@ -217,7 +219,7 @@ impl Stack {
             return false;
         }
         let segment = Segment::of_usual(segment, received);
-        self.with(memory, |tcp, context| tcp.on_read(context, &segment, lookup));
+        self.with(memory, |tcp, context| tcp.on_read(context, &segment, Some(lookup)));
         self.report_neighbours(memory);
         true
     }
@@ -340,18 +342,13 @@ impl Stack {
         if let Some(event) = self.tcp.poll_bytes() {
             return Some(event);
         }
-        self.poll_other_event()
-    }
-
-    /// Apart, so that it does not stand in the way of the most usual event.
-    #[inline(never)]
-    fn poll_other_event(&mut self) -> Option<Event> {
         if self.tcp.is_quiet() && !self.udp.has_event() {
             return None;
         }
         self.poll_any_event()
     }
 
+    /// Apart, so that it does not stand in the way of the most usual event.
     #[inline(never)]
     fn poll_any_event(&mut self) -> Option<Event> {
         match self.tcp.poll_event(self.now) {

@@ -63,6 +63,12 @@ impl Instant {
         Self(self.0.wrapping_sub(micros as u64 * 1_000))
     }
 
+    /// `millis` milliseconds on.
+    #[inline]
+    pub(crate) const fn millis_on(self, millis: u32) -> Self {
+        Self(self.0.saturating_add(millis as u64 * 1_000_000))
+    }
+
     /// How long ago `earlier` was; zero if it is later than `self`.
     #[must_use]
     #[inline]

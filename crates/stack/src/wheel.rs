@@ -139,6 +139,9 @@ impl Wheel {
     /// Takes one entry whose time has come by `now`.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<u32> {
         let now_tick = now.as_nanos() >> TICK_SHIFT;
+        if self.tick > now_tick {
+            return None;
+        }
         while self.tick <= now_tick {
             let head = self.slots[0][slot_of(self.tick, 0)];
             if head == 0 {

@@ -5,6 +5,7 @@
 use super::connection::Connection;
 use super::control_queue::Reset;
 use super::deadline::{Deadline, Stamp};
+use super::dirty_list::mark_dirty;
 use super::flags::ConnFlags;
 use super::state::{Action, Closed, Established, Input, State, transition};
 use super::{Shard, Tcp, fast_open, output};
@@ -82,6 +83,7 @@ pub(super) fn send_reset<M>(conn: &Connection, shard: &mut Shard, context: &mut 
     }
 }
 
+#[inline]
 fn apply_close(conn: &mut Connection) {
     if let Some((state, action)) = transition(conn.state, Input::Close) {
         conn.state = state;
@@ -155,7 +157,15 @@ impl Tcp {
         conn.flags.clear(ConnFlags::CREDIT.or(ConnFlags::AWAIT_ACKS));
         let input = if unread && !conn.state.is_closed() { Input::Abort } else { Input::Close };
         let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
-        conn.receive.queue.clear(&mut shard.nodes, context.memory);
+        if !conn.receive.queue.is_empty() {
+            conn.receive.queue.clear(&mut shard.nodes, context.memory);
+        } else if matches!(conn.state, State::Established(_) | State::CloseWait(_)) {
+            // A FIN follows what is queued, and nothing is reported any more.
+            apply_close(conn);
+            shard.now = context.now;
+            mark_dirty(conn, shard, id.index);
+            return Ok(());
+        }
         apply(conn, shard, context, input);
         limit_orphan(conn, context);
         self.schedule(context, id.index);

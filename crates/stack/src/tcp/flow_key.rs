@@ -28,9 +28,8 @@ const MAPPED: u128 = 0xffff;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowKey {
     remote: Ipv6Addr,
-    /// As they stand in a header that we send.
-    local_port: [u8; 2],
-    remote_port: [u8; 2],
+    /// Ours and the peer's, as they stand in a header that we send.
+    ports: [u8; 4],
     local: u8,
 }
 
@@ -38,8 +37,7 @@ const _: () = assert!(size_of::<FlowKey>() == 21 && align_of::<FlowKey>() == 1);
 
 impl FlowKey {
     /// Of no connection.
-    pub(crate) const NONE: Self =
-        Self { remote: Ipv6Addr::UNSPECIFIED, local_port: [0; 2], remote_port: [0; 2], local: 0 };
+    pub(crate) const NONE: Self = Self { remote: Ipv6Addr::UNSPECIFIED, ports: [0; 4], local: 0 };
 
     /// The peer's address.
     #[inline]
@@ -55,13 +53,15 @@ impl FlowKey {
     /// Our port.
     #[inline]
     pub(crate) const fn local_port(&self) -> u16 {
-        u16::from_be_bytes(self.local_port)
+        let [high, low, ..] = self.ports;
+        u16::from_be_bytes([high, low])
     }
 
     /// The peer's port.
     #[inline]
     pub(crate) const fn remote_port(&self) -> u16 {
-        u16::from_be_bytes(self.remote_port)
+        let [.., high, low] = self.ports;
+        u16::from_be_bytes([high, low])
     }
 }
 
@@ -95,9 +95,7 @@ impl Locals {
         self.addresses[local].connections += 1;
         self.hold(flow.local_port);
         let remote = Ipv6Addr::from_bits(mapped(flow.remote));
-        let (local_port, remote_port) =
-            (flow.local_port.to_be_bytes(), flow.remote_port.to_be_bytes());
-        Some(FlowKey { remote, local_port, remote_port, local: local as u8 })
+        Some(FlowKey { remote, ports: ports(flow), local: local as u8 })
     }
 
     /// The connection is over.
@@ -173,7 +171,7 @@ impl Locals {
     /// These are the ends of `flow`.
     #[inline(always)]
     pub(crate) fn is(&self, ends: &FlowKey, flow: &Flow) -> bool {
-        (ends.local_port(), ends.remote_port()) == (flow.local_port, flow.remote_port)
+        ends.ports == ports(flow)
             && ends.remote.to_bits() == mapped(flow.remote)
             && self.local(ends) == flow.local
     }
@@ -205,6 +203,12 @@ impl Locals {
         self.addresses[at] = new;
         Some(at)
     }
+}
+
+/// Both ports of a flow, ours first.
+#[inline(always)]
+const fn ports(flow: &Flow) -> [u8; 4] {
+    ((flow.local_port as u32) << 16 | flow.remote_port as u32).to_be_bytes()
 }
 
 /// The bits of an address; of IPv4, of its mapped form.

@@ -240,14 +240,15 @@ impl Tcp {
         let sent_at_us = age_us.map_or(0, |age| microseconds(context.now).wrapping_sub(age).max(1));
         let wait =
             timers::back_off(config.rto_initial, half_open.sent.saturating_sub(1), config.rto_max);
-        let index = self.keep_half_open(HalfOpen {
+        let half_open = HalfOpen {
             hash,
             listener,
             ts_offset: clock.wrapping_sub(timestamp(context.now, 0)),
             sent_at_us,
             again_at: Deadline::after(context.now, wait),
             ..*half_open
-        })?;
+        };
+        let index = self.keep_half_open(half_open, context.now + wait)?;
         if *owes_syn_ack {
             self.shard.transmit.put(CONTROL, self.half_open_from + index);
         }

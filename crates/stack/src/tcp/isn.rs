@@ -145,15 +145,23 @@ mod tests {
     #[test]
     fn the_isn_ticks_every_four_microseconds_and_hangs_on_flow_and_secret() {
         let mut secret = Secret::new(&[1; 16]);
-        let mut at = |us, port| secret.isn_and_timestamp_offset(&flow(port), Instant::from_micros(us)).0;
+        let mut at =
+            |us, port| secret.isn_and_timestamp_offset(&flow(port), Instant::from_micros(us)).0;
         let first = at(0, 1);
         assert_eq!(at(4, 1).since(first), 1);
         assert_eq!(at(4_000_000, 1).since(first), 1_000_000);
         assert_ne!(first, at(0, 2));
-        assert_ne!(first, Secret::new(&[2; 16]).isn_and_timestamp_offset(&flow(1), Instant::ZERO).0);
+        assert_ne!(
+            first,
+            Secret::new(&[2; 16]).isn_and_timestamp_offset(&flow(1), Instant::ZERO).0
+        );
         let other = Flow { remote: Ipv4Addr::new(10, 0, 0, 3).into(), ..flow(1) };
         assert_ne!(first, secret.isn_and_timestamp_offset(&other, Instant::ZERO).0);
-        assert_eq!(first, secret.isn_and_timestamp_offset(&flow(1), Instant::ZERO).0, "independent of other flows");
+        assert_eq!(
+            first,
+            secret.isn_and_timestamp_offset(&flow(1), Instant::ZERO).0,
+            "independent of other flows"
+        );
     }
 
     #[test]

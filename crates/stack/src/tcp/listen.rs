@@ -34,6 +34,7 @@ use crate::id::{ListenerId, PoolId};
 use crate::ip::{Ip, NextHop, Service};
 use crate::memory::Memory;
 use crate::seq::SeqNum;
+use crate::time::Instant;
 use crate::wire::control::Control;
 use crate::wire::tcp::{Flags, Options, Timestamps};
 use core::net::SocketAddr;
@@ -216,7 +217,8 @@ impl Tcp {
                 return;
             }
         }
-        let place = if full { None } else { self.keep_half_open(half_open) };
+        let wake_at = context.now.millis_on(self.shard.syn_wait_ms);
+        let place = if full { None } else { self.keep_half_open(half_open, wake_at) };
         let Some(index) = place else {
             if config.syn_cookies == SynCookies::WhenFull {
                 return self.send_cookie(context, segment, &offer);
@@ -226,16 +228,16 @@ impl Tcp {
         self.shard.transmit.put(CONTROL, self.half_open_from + index);
     }
 
-    /// Keeps an embryonic connection of a listener, and wakes it when its SYN-ACK is to be sent
-    /// again. `None`: there is no room.
-    pub(super) fn keep_half_open(&mut self, half_open: HalfOpen) -> Option<u32> {
+    /// Keeps an embryonic connection of a listener, and wakes it at `wake_at`, shortly before its
+    /// SYN-ACK is to be sent again. `None`: there is no room.
+    pub(super) fn keep_half_open(&mut self, half_open: HalfOpen, wake_at: Instant) -> Option<u32> {
         let index = self.half_open.insert(half_open)?;
         let inserted = self.shard.flows.insert(half_open.hash, self.half_open_from + index);
         debug_assert!(inserted.is_ok(), "the flow table has room for every half-open connection");
         if let Some(listener) = self.listeners.get_mut(half_open.listener) {
             listener.half_open += 1;
         }
-        self.arm_half_open(index);
+        self.shard.wheel.arm(self.half_open_from + index, wake_at);
         Some(index)
     }
 

@@ -100,7 +100,13 @@ impl<const N: usize> Lists<N> {
     #[inline]
     pub(crate) fn pop(&mut self, list: usize) -> Option<u32> {
         let entry = self.first(list)?;
-        self.take_off(entry);
+        self.on[entry as usize] = 0;
+        let Link { next, .. } = core::mem::take(&mut self.links[entry as usize]);
+        self.first[list] = next;
+        match next {
+            0 => self.last[list] = 0,
+            next => self.links[next as usize - 1].previous = 0,
+        }
         Some(entry)
     }
 }

@@ -78,6 +78,7 @@ use fast_open::{Peers, Pending};
 use flags::ConnFlags;
 use flow_key::{FlowKey, Locals};
 pub use handover::Handover;
+pub(crate) use handshake::announced_scale;
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
 use listeners::Listeners;

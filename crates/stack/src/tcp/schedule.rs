@@ -85,13 +85,12 @@ impl Tcp {
     pub(super) fn schedule_begun<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
         let (conn, shard) = (&self.connections[index as usize], &mut self.shard);
         shard.now = context.now;
-        match conn.cold.attend_at.get(context.now) {
-            Some(at) if !conn.cold.rare.is_some() => {
-                shard.transmit.put(super::CONTROL, index);
-                shard.wheel.arm(index, at);
-            }
-            _ => self.schedule(context, index),
+        if conn.cold.rare.is_some() {
+            return self.schedule(context, index);
         }
+        shard.transmit.put(super::CONTROL, index);
+        // `attend_at`, or less than a millisecond before it.
+        shard.wheel.arm(index, context.now.millis_on(shard.syn_wait_ms));
     }
 
     /// Tells, in its turn, what there is to tell of a connection.
@@ -163,6 +162,12 @@ impl Tcp {
 
     /// It is over: nothing is sent, and nothing is found any more.
     pub(super) fn release(&mut self, index: u32) {
+        self.release_to(index, None);
+    }
+
+    /// The same; the flow table's entry is that of `successor` from now on, if there is one.
+    #[inline]
+    fn release_to(&mut self, index: u32, successor: Option<u32>) {
         let conn = &mut self.connections[index as usize];
         if conn.flags.has(ConnFlags::RELEASED) {
             return;
@@ -172,7 +177,10 @@ impl Tcp {
         conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::SYN_DUE));
         conn.cold.ack_at = Deadline::NEVER;
         conn.cold.attend_at = Deadline::NEVER;
-        self.shard.flows.remove(conn.hash, index);
+        match successor {
+            Some(successor) => self.shard.flows.replace(conn.hash, index, successor),
+            None => self.shard.flows.remove(conn.hash, index),
+        }
         self.shard.wheel.cancel(index);
         self.shard.transmit.take_off(index);
         if conn.flags.take(ConnFlags::WAITS_FOR_ACCEPT) {
@@ -194,7 +202,11 @@ impl Tcp {
     }
 
     /// The wait for old segments needs no connection, but its numbers.
-    pub(super) fn leave_for_time_wait<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
+    pub(super) fn leave_for_time_wait<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        index: u32,
+    ) {
         let conn = &mut self.connections[index as usize];
         let window = window::announce(conn);
         let record = Record {
@@ -211,29 +223,28 @@ impl Tcp {
         conn.send.queue.clear(&mut self.shard.nodes, context.memory);
         conn.cold.recovery.clear(&mut self.shard.records);
         conn.receive.queue.forget_apart(&mut self.shard.nodes, context.memory);
-        self.release(index);
-        self.start_time_wait(context, record, (timestamps, reuse));
+        let place = self.start_time_wait(context, record, (timestamps, reuse));
+        self.release_to(index, place.map(|place| self.time_waits_from + place));
         if owes_ack {
             self.acknowledge_in_time_wait(context, &record, timestamps);
         }
     }
 
+    /// Keeps a record, which has no entry in the flow table yet; its place.
     fn start_time_wait<M>(
         &mut self,
         context: &Context<'_, M>,
         record: Record,
         (timestamps, reuse): (bool, Reuse),
-    ) {
+    ) -> Option<u32> {
         if self.time_waits.is_full()
             && let Some(oldest) = self.time_waits.oldest()
         {
             self.end_time_wait(oldest);
         }
-        let inserted = self.time_waits.insert(context.now, record, (timestamps, reuse));
-        let Some(place) = inserted else { return };
+        let place = self.time_waits.insert(context.now, record, (timestamps, reuse))?;
         self.shard.locals.hold(record.flow.local_port);
-        let inserted = self.shard.flows.insert(record.hash, self.time_waits_from + place);
-        debug_assert!(inserted.is_ok(), "the flow table has room for every record");
+        Some(place)
     }
 
     /// The wait is over, or a new connection takes its place.

@@ -45,11 +45,15 @@ const _: () = assert!(size_of::<HalfOpen>() <= 80, "a SYN costs little memory");
 pub(crate) struct SynQueue {
     records: Vec<HalfOpen>,
     places: Places,
+    /// The record that was inserted last, while it is there; else an index of none. The end of its
+    /// handshake is often the next segment that has to be looked up.
+    newest: u32,
 }
 
 impl SynQueue {
     pub(crate) fn new(capacity: u32) -> Self {
-        Self { records: Vec::with_capacity(capacity as usize), places: Places::new(capacity) }
+        let records = Vec::with_capacity(capacity as usize);
+        Self { records, places: Places::new(capacity), newest: u32::MAX }
     }
 
     pub(crate) fn insert(&mut self, half_open: HalfOpen) -> Option<u32> {
@@ -58,6 +62,7 @@ impl SynQueue {
             Some(place) => *place = half_open,
             None => self.records.push(half_open),
         }
+        self.newest = index;
         Some(index)
     }
 
@@ -69,7 +74,17 @@ impl SynQueue {
         &mut self.records[index as usize]
     }
 
+    /// The record that was inserted last, if it is of `flow`.
+    #[inline]
+    pub(crate) fn newest_of(&self, flow: &Flow) -> Option<u32> {
+        let newest = self.records.get(self.newest as usize)?;
+        (newest.flow.remote_port == flow.remote_port && newest.flow == *flow).then_some(self.newest)
+    }
+
     pub(crate) fn remove(&mut self, index: u32) {
+        if self.newest == index {
+            self.newest = u32::MAX;
+        }
         self.places.give_back(index);
     }
 

@@ -238,8 +238,7 @@ fn write_answer<M>(
     let (src_port, dst_port) = (flow.local_port, flow.remote_port);
     if options.are_timestamps_alone() {
         let times = options.timestamps;
-        let control =
-            Control { src_port, dst_port, seq, ack, flags, window, times, offers: None };
+        let control = Control { src_port, dst_port, seq, ack, flags, window, times, offers: None };
         return write(context, ((flow.local, flow.remote), service), control, hop, frame);
     }
     let options = *options;

@@ -72,7 +72,7 @@ impl Tcp {
         context: &mut Context<'_, M>,
         segment: &FastSegment<'_>,
         received: Received,
-    ) -> Result<(), Option<Lookup>> {
+    ) -> Result<(), Lookup> {
         let flow = Flow {
             local: segment.dst,
             remote: segment.src,
@@ -80,22 +80,28 @@ impl Tcp {
             remote_port: segment.src_port,
         };
         // The next is often of the same flow.
-        let mut lookup = None;
         if !self.is_of_last(&flow) {
-            let found = self.look_up(&flow);
-            lookup = Some(found);
-            let Some(Found::Connection(index)) = found.found else { return Err(lookup) };
+            // Or the end of the handshake that began last.
+            if let Some(index) = self.half_open.newest_of(&flow) {
+                let hash = self.half_open.get(index).hash;
+                return Err(Lookup { hash, found: Some(Found::HalfOpen(index)) });
+            }
+            let lookup = self.look_up(&flow);
+            let Some(Found::Connection(index)) = lookup.found else { return Err(lookup) };
             self.last = index;
         }
         let index = self.last;
         let Self { connections, shard, train, .. } = self;
-        let Some(conn) = connections.get_mut(index as usize) else { return Err(lookup) };
+        let conn = &mut connections[index as usize];
+        let found = Some(Found::Connection(index));
         if !context.ip.may_come_from(segment.src, conn.cold.hop) {
-            return Err(lookup);
+            return Err(Lookup { hash: conn.hash, found });
         }
         let has_fin = segment.flags.contains(Flags::FIN);
         let content = &segment.content;
-        take(conn, (shard, index), context, (content, has_fin), received).ok_or(lookup)?;
+        if take(conn, (shard, index), context, (content, has_fin), received).is_none() {
+            return Err(Lookup { hash: conn.hash, found });
+        }
         train.note(segment, index);
         Ok(())
     }
