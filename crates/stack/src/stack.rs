@@ -342,13 +342,18 @@ impl Stack {
         if let Some(event) = self.tcp.poll_bytes() {
             return Some(event);
         }
+        self.poll_other_event()
+    }
+
+    /// Apart, so that it does not stand in the way of the most usual event.
+    #[inline(never)]
+    fn poll_other_event(&mut self) -> Option<Event> {
         if self.tcp.is_quiet() && !self.udp.has_event() {
             return None;
         }
         self.poll_any_event()
     }
 
-    /// Apart, so that it does not stand in the way of the most usual event.
     #[inline(never)]
     fn poll_any_event(&mut self) -> Option<Event> {
         match self.tcp.poll_event(self.now) {
@@ -373,26 +378,24 @@ impl Stack {
         memory: &mut M,
     ) -> Option<Transmit> {
         self.tick(now);
-        let ip_is_silent = self.ip.is_silent(self.now);
-        // No frame can leave, and nothing is to be decided before one could.
-        if ip_is_silent && self.tcp.is_silent(self.ip.epoch()) && self.udp.is_silent() {
+        if self.is_silent() {
             return None;
         }
-        let transmit = self.next_frame(ip_is_silent, frame, memory)?;
+        let transmit = self.next_frame(frame, memory)?;
         self.counters.totals.frames_out += 1;
         Some(transmit)
     }
 
+    /// No frame can leave, and nothing is to be decided before one could.
     #[inline(always)]
-    fn next_frame<M: Memory>(
-        &mut self,
-        ip_is_silent: bool,
-        frame: &mut [u8],
-        memory: &mut M,
-    ) -> Option<Transmit> {
+    fn is_silent(&self) -> bool {
+        self.tcp.is_silent(self.ip.epoch()) && self.ip.is_silent(self.now) && self.udp.is_silent()
+    }
+
+    fn next_frame<M: Memory>(&mut self, frame: &mut [u8], memory: &mut M) -> Option<Transmit> {
         let Self { ip, tcp, udp, config, counters, now, .. } = self;
         let now = *now;
-        if !ip_is_silent && let Some(len) = ip.poll_transmit(now, frame, counters) {
+        if let Some(len) = ip.poll_transmit(now, frame, counters) {
             return Some(Transmit { len, ..Transmit::default() });
         }
         let mut context = Context { now, memory, ip, config, counters };

@@ -87,8 +87,10 @@ impl Wheel {
         let lies = &mut self.entries[entry as usize];
         let (is_linked, is_cancelled) = (lies.previous != 0, lies.is_cancelled());
         if is_linked && whole(self.tick, lies.tick) <= tick {
-            lies.tick &= !IS_CANCELLED;
-            self.armed += u32::from(is_cancelled);
+            if is_cancelled {
+                lies.tick &= !IS_CANCELLED;
+                self.armed += 1;
+            }
             return;
         }
         self.armed += u32::from(!is_linked || is_cancelled);

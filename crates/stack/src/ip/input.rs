@@ -19,6 +19,21 @@ use crate::frame::{Checksums, Medium, Received};
 use crate::time::Instant;
 use crate::wire::{Ecn, Protocol, ethernet, extension, ipv4, ipv6};
 
+/// Of the first eight bytes of a frame, the first in the lowest bits: its destination, and the bit
+/// of its source that says whether that is a group.
+const USUAL_LINK_MASK: u64 = 0x0001_ffff_ffff_ffff;
+
+/// What [`USUAL_LINK_MASK`] leaves of a frame with the usual header of a link: to us, from one
+/// host. With a VLAN no header is usual.
+pub(super) fn usual_link_of(medium: Medium, vlan: Option<u16>) -> u64 {
+    match (medium, vlan) {
+        (Medium::Ethernet([a, b, c, d, e, f]), None) => {
+            u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+        }
+        _ => u64::MAX,
+    }
+}
+
 /// What the link says about a packet.
 #[derive(Clone, Copy)]
 struct Envelope {
@@ -81,11 +96,10 @@ impl Ip {
     /// [`Ip::on_frame`] does.
     #[inline(always)]
     pub(crate) fn has_usual_link(&self, frame: &[u8]) -> bool {
-        let Medium::Ethernet(mac) = self.medium else { return true };
+        let Medium::Ethernet(_) = self.medium else { return true };
         let Some(head) = frame.first_chunk::<{ ethernet::HEADER_BYTES }>() else { return false };
-        head.starts_with(&mac)
-            && !ethernet::is_group([head[6], head[7], head[8], head[9], head[10], head[11]])
-            && self.vlan.is_none()
+        let Some(word) = head.first_chunk() else { return false };
+        u64::from_le_bytes(*word) & USUAL_LINK_MASK == self.usual_link
     }
 
     /// What may be a packet of IPv4 in a frame with such a header.

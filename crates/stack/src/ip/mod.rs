@@ -212,6 +212,8 @@ pub(crate) struct Ip {
     vlan: Option<u16>,
     external_neighbours: bool,
     addresses: Addresses,
+    /// [`input::usual_link_of`] medium and VLAN.
+    usual_link: u64,
     routes: Routes,
     neighbours: Neighbours,
     path_mtus: PathMtus,
@@ -243,6 +245,7 @@ impl Ip {
             medium: config.medium,
             mtu: config.mtu,
             vlan: config.vlan,
+            usual_link: input::usual_link_of(config.medium, config.vlan),
             external_neighbours: config.external_neighbours,
             routes: Routes::new(&config.routes)?,
             addresses,

@@ -250,16 +250,31 @@ impl Tcp {
             return None;
         }
         let conn = connections.get_mut(index as usize)?;
-        let has_fin = conn.fin_waits();
-        if (conn.send.queue.bytes() == 0 && !has_fin) || conn.flags.has(ConnFlags::PARKED) {
+        if conn.send.queue.bytes() == 0 || conn.flags.has(ConnFlags::PARKED) {
+            return self.send_fin_direct(context, index, frame);
+        }
+        let hop = hop(context, conn)?;
+        let sent = fast_path::send(conn, shard, context, (hop, index), frame)?;
+        conn.flags.clear(ConnFlags::DIRTY);
+        shard.dirty.clear();
+        Some(sent)
+    }
+
+    /// The same of a connection that has no text in its queue.
+    #[inline(never)]
+    fn send_fin_direct<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        index: u32,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let Self { connections, shard, .. } = self;
+        let conn = &mut connections[index as usize];
+        if !conn.fin_waits() || conn.flags.has(ConnFlags::PARKED) {
             return None;
         }
         let hop = hop(context, conn)?;
-        let sent = if has_fin {
-            control::send_fin(conn, shard, context, (hop, index), frame)?
-        } else {
-            fast_path::send(conn, shard, context, (hop, index), frame)?
-        };
+        let sent = control::send_fin(conn, shard, context, (hop, index), frame)?;
         conn.flags.clear(ConnFlags::DIRTY);
         shard.dirty.clear();
         Some(sent)
