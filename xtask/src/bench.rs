@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: the whole benchmark plan, one JSON file and one report per experiment.
 //!
-//! Read first: `docs/BENCHMARKING.md`. The measuring itself is `megapipe bench`.
+//! Read first: `docs/BENCHMARKING.md`. The measuring itself is `megapipe bench`, except for
+//! `instructions`, which counts what examples of the stack do, and prints a table.
+
+mod instructions;
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +14,7 @@ use clap::ValueEnum;
 use crate::error::ToolError;
 use crate::process;
 
-/// One experiment of `megapipe bench`.
+/// One experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BenchExperiment {
     /// 64-byte ping-pong: figures 2.1, 5.1, 5.2 and table 5.1 of the paper
@@ -24,16 +27,20 @@ pub(crate) enum BenchExperiment {
     Http,
     /// The numbers that the project promises
     Bars,
+    /// Instructions of the stack per connection and segment, beside smoltcp (needs valgrind)
+    Instructions,
 }
 
 impl BenchExperiment {
-    fn name(self) -> &'static str {
+    /// The experiment of `megapipe bench`; `None`: it is none of those.
+    fn name(self) -> Option<&'static str> {
         match self {
-            Self::Rpc => "rpc",
-            Self::Accept => "accept",
-            Self::Kv => "kv",
-            Self::Http => "http",
-            Self::Bars => "bars",
+            Self::Rpc => Some("rpc"),
+            Self::Accept => Some("accept"),
+            Self::Kv => Some("kv"),
+            Self::Http => Some("http"),
+            Self::Bars => Some("bars"),
+            Self::Instructions => None,
         }
     }
 }
@@ -44,6 +51,21 @@ pub(crate) fn run(
     experiments: &[BenchExperiment],
     quick: bool,
 ) -> Result<bool, ToolError> {
+    let chosen =
+        if experiments.is_empty() { BenchExperiment::value_variants() } else { experiments };
+    let mut fine = true;
+    if chosen.contains(&BenchExperiment::Instructions) {
+        fine &= instructions::run(root)?;
+    }
+    let named: Vec<&str> = chosen.iter().filter_map(|experiment| experiment.name()).collect();
+    Ok(fine & run_named(root, &named, quick)?)
+}
+
+/// Runs experiments of `megapipe bench`.
+fn run_named(root: &Path, names: &[&str], quick: bool) -> Result<bool, ToolError> {
+    if names.is_empty() {
+        return Ok(true);
+    }
     let folder = root.join("target/bench");
     fs::create_dir_all(&folder).map_err(ToolError::file(&folder))?;
     let mut build = process::cargo(root);
@@ -51,14 +73,12 @@ pub(crate) fn run(
     if !process::passes_through(&mut build)? {
         return Ok(false);
     }
-    let chosen =
-        if experiments.is_empty() { BenchExperiment::value_variants() } else { experiments };
     let mut fine = true;
-    for experiment in chosen {
+    for name in names {
         let mut command = Command::new(root.join("target/release/megapipe"));
-        command.current_dir(root).args(["bench", experiment.name()]);
-        command.arg("--json").arg(folder.join(experiment.name()).with_extension("json"));
-        command.arg("--report").arg(folder.join(experiment.name()).with_extension("html"));
+        command.current_dir(root).args(["bench", name]);
+        command.arg("--json").arg(folder.join(name).with_extension("json"));
+        command.arg("--report").arg(folder.join(name).with_extension("html"));
         if quick {
             command.arg("--quick");
         }

@@ -3,10 +3,11 @@
 //! `cargo run --release -p megapipe-stack --example short_connections` runs this program under
 //! callgrind (valgrind) once per row, and prints a table. `short_connections run STACK LOAD` is one
 //! such row without callgrind, to look at with another tool: STACK is `ours` or `smoltcp`, LOAD a
-//! name of the table.
+//! name of the table. `short_connections time LOAD` runs both in turn, and prints the nanoseconds
+//! of each.
 //!
-//! A connection is opened, carries 64 bytes in each direction, and ends by the client's RST or by
-//! the FINs of both. Both stacks run on Ethernet and IPv4, verify and write checksums, and exchange
+//! A connection is opened, carries 64 bytes in each direction, once or 128 times, and ends by the
+//! client's RST or by the FINs of both. Both stacks run on Ethernet and IPv4, verify and write checksums, and exchange
 //! frames through the same buffers; connections before the counted ones warm the tables. What the
 //! program does to drive a stack is counted with it.
 
@@ -17,11 +18,10 @@ mod theirs;
 mod wire;
 
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
-/// Connections that are counted; a multiple of every `ConnectionLoad::at_once`.
-const CONNECTIONS: u32 = 4096;
-/// Connections before those.
-const WARM_UP: u32 = 1024;
+/// Times that each stack is measured, in turn with the other.
+const TIMED_RUNS: usize = 15;
 const MESSAGE: [u8; 64] = [7; 64];
 const PORT: u16 = 80;
 
@@ -39,60 +39,107 @@ enum ConnectionEnd {
 struct ConnectionLoad {
     name: &'static str,
     title: &'static str,
+    /// Connections that are open at a time.
     at_once: u32,
+    /// Transactions on each.
+    transactions: u32,
     end: ConnectionEnd,
+    /// Connections that are counted; a multiple of `at_once`. A quarter of them go before.
+    connections: u32,
 }
 
-const LOADS: [ConnectionLoad; 3] = [
+impl ConnectionLoad {
+    /// What the result is divided by: connections with one transaction, or transactions.
+    const fn count(self) -> u32 {
+        self.connections * self.transactions
+    }
+}
+
+const LOADS: [ConnectionLoad; 4] = [
     ConnectionLoad {
         name: "reset",
         title: "RST, one at a time",
         at_once: 1,
+        transactions: 1,
         end: ConnectionEnd::Reset,
+        connections: 4096,
     },
     ConnectionLoad {
         name: "reset-256",
         title: "RST, 256 at once",
         at_once: 256,
+        transactions: 1,
         end: ConnectionEnd::Reset,
+        connections: 4096,
     },
     ConnectionLoad {
         name: "fin",
         title: "FIN, one at a time",
         at_once: 1,
+        transactions: 1,
         end: ConnectionEnd::Fin,
+        connections: 4096,
+    },
+    ConnectionLoad {
+        name: "transactions",
+        title: "a transaction, 16 connections with 128 each",
+        at_once: 16,
+        transactions: 128,
+        end: ConnectionEnd::Reset,
+        connections: 256,
     },
 ];
 
 /// Two stacks of a kind, a client and a server, with a wire between them.
 trait StackPair {
-    /// Opens `count` connections at once and carries them to their end.
-    fn round(&mut self, count: u32, end: ConnectionEnd);
+    /// Opens the connections that `load` has at once, and carries them to their end.
+    fn round(&mut self, load: ConnectionLoad);
 }
 
 /// The part that callgrind counts.
 #[inline(never)]
 fn measured(pair: &mut dyn StackPair, load: ConnectionLoad) {
-    for _ in 0..CONNECTIONS / load.at_once {
-        pair.round(load.at_once, load.end);
+    for _ in 0..load.connections / load.at_once {
+        pair.round(load);
     }
 }
 
-fn run(pair: &mut dyn StackPair, load: ConnectionLoad) {
-    for _ in 0..WARM_UP / load.at_once {
-        pair.round(load.at_once, load.end);
-    }
-    measured(pair, load);
-}
-
-fn run_named(stack: &str, load: &str) -> Option<()> {
-    let load = LOADS.into_iter().find(|known| known.name == load)?;
+fn pair_of(stack: &str, load: ConnectionLoad) -> Option<Box<dyn StackPair>> {
     match stack {
-        "ours" => run(&mut ours::Ours::new(), load),
-        "smoltcp" => run(&mut theirs::Smoltcp::new(load.at_once), load),
-        _ => return None,
+        "ours" => Some(Box::new(ours::Ours::new())),
+        "smoltcp" => Some(Box::new(theirs::Smoltcp::new(load.at_once))),
+        _ => None,
     }
-    Some(())
+}
+
+/// Runs a row; how long the counted part took.
+fn run(stack: &str, load: ConnectionLoad) -> Option<Duration> {
+    let mut pair = pair_of(stack, load)?;
+    for _ in 0..load.connections / 4 / load.at_once {
+        pair.round(load);
+    }
+    let begun = Instant::now();
+    measured(pair.as_mut(), load);
+    Some(begun.elapsed())
+}
+
+fn load_named(name: &str) -> Option<ConnectionLoad> {
+    LOADS.into_iter().find(|known| known.name == name)
+}
+
+/// Prints the median nanoseconds of both stacks, which run in turn, and their ratio.
+fn time(load: ConnectionLoad) {
+    let mut samples = [Vec::new(), Vec::new()];
+    for _ in 0..TIMED_RUNS {
+        for (stack, samples) in ["ours", "smoltcp"].into_iter().zip(&mut samples) {
+            samples.extend(run(stack, load));
+        }
+    }
+    let [ours, theirs] = samples.map(|mut samples| {
+        samples.sort_unstable();
+        samples[samples.len() / 2].as_nanos() as f64 / f64::from(load.count())
+    });
+    println!("{ours:.0} {theirs:.0} {:.3}", ours / theirs);
 }
 
 /// Runs a row under callgrind; its instructions per connection.
@@ -109,7 +156,7 @@ fn counted(stack: &str, load: ConnectionLoad) -> Result<u64, String> {
     let line = printed.lines().find(|line| line.contains("Collected :"));
     let count = line.and_then(|line| line.rsplit(':').next()?.trim().parse::<u64>().ok());
     match count.filter(|count| *count > 0 && output.status.success()) {
-        Some(count) => Ok(count / u64::from(CONNECTIONS)),
+        Some(count) => Ok(count / u64::from(load.count())),
         None => Err(format!("callgrind counted nothing:\n{printed}")),
     }
 }
@@ -118,10 +165,16 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {}
-        ["run", stack, load] if run_named(stack, load).is_some() => return ExitCode::SUCCESS,
+        ["run", stack, load] if load_named(load).is_some_and(|load| run(stack, load).is_some()) => {
+            return ExitCode::SUCCESS;
+        }
+        ["time", load] if load_named(load).is_some() => {
+            load_named(load).into_iter().for_each(time);
+            return ExitCode::SUCCESS;
+        }
         _ => {
             let loads = LOADS.map(|load| load.name).join("|");
-            eprintln!("usage: short_connections [run ours|smoltcp {loads}]");
+            eprintln!("usage: short_connections [run ours|smoltcp {loads} | time {loads}]");
             return ExitCode::from(2);
         }
     }

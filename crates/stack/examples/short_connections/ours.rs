@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use megapipe_stack::{Config, Event, Instant, Medium, Memory, PoolId, Received, Stack};
+use megapipe_stack::{Config, ConnId, Event, Instant, Medium, Memory, PoolId, Received, Stack};
 
 use crate::buffers::Buffers;
 use crate::wire::FrameQueue;
-use crate::{ConnectionEnd, MESSAGE, PORT, StackPair};
+use crate::{ConnectionEnd, ConnectionLoad, MESSAGE, PORT, StackPair};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -27,6 +27,8 @@ pub(crate) struct Ours {
 struct OurHost {
     stack: Stack,
     memory: Buffers,
+    /// By index of a connection: its answers so far.
+    answers: Vec<u32>,
 }
 
 impl OurHost {
@@ -37,7 +39,7 @@ impl OurHost {
         config.external_neighbours = true;
         config.tcp.msl = MSL;
         let stack = Stack::new(config, now).expect("a valid configuration");
-        let mut host = Self { stack, memory: Buffers::new(1024) };
+        let mut host = Self { stack, memory: Buffers::new(1024), answers: vec![0; 1024] };
         host.stack.set_neighbour(now, peer.into(), mac(peer), &mut host.memory);
         host
     }
@@ -75,22 +77,33 @@ impl OurHost {
         }
     }
 
-    /// Sends a message on each new connection, and ends it after the answer. Returns how many
-    /// ended.
-    fn request(&mut self, now: Instant, end: ConnectionEnd) -> u32 {
+    fn ask(&mut self, now: Instant, conn: ConnId) {
+        let chunk = self.memory.chunk_of(&MESSAGE).expect("a buffer");
+        self.stack.send(now, conn, chunk, &mut self.memory).expect("send");
+        self.stack.receive(now, conn).expect("receive");
+    }
+
+    /// Sends a message on each new connection, and the next after each answer but the last, which
+    /// ends it. Returns how many ended.
+    fn request(&mut self, now: Instant, load: ConnectionLoad) -> u32 {
         let mut ended = 0;
         while let Some(event) = self.stack.poll_event() {
             match event {
                 Event::Connected { conn } => {
-                    let chunk = self.memory.chunk_of(&MESSAGE).expect("a buffer");
-                    self.stack.send(now, conn, chunk, &mut self.memory).expect("send");
-                    self.stack.receive(now, conn).expect("receive");
+                    self.answers[conn.index as usize] = 0;
+                    self.ask(now, conn);
                 }
                 Event::Received { conn, chunk } => {
                     assert_eq!(chunk.len as usize, MESSAGE.len());
                     self.memory.free(chunk.buf);
+                    let answers = &mut self.answers[conn.index as usize];
+                    *answers += 1;
+                    if *answers < load.transactions {
+                        self.ask(now, conn);
+                        continue;
+                    }
                     ended += 1;
-                    match end {
+                    match load.end {
                         ConnectionEnd::Reset => self.stack.abort(now, conn, &mut self.memory),
                         ConnectionEnd::Fin => self.stack.close(now, conn, &mut self.memory),
                     }
@@ -116,14 +129,14 @@ impl Ours {
 }
 
 impl StackPair for Ours {
-    fn round(&mut self, count: u32, end: ConnectionEnd) {
+    fn round(&mut self, load: ConnectionLoad) {
         let Self { now, client, server, to_server, to_client } = self;
         let remote = SocketAddr::new(SERVER.into(), PORT);
-        for _ in 0..count {
+        for _ in 0..load.at_once {
             let pool = (PoolId(0), &mut client.memory);
             client.stack.connect(*now, remote, None, pool).expect("connect");
         }
-        let mut open = count;
+        let mut open = load.at_once;
         loop {
             *now += STEP;
             client.send_all(*now, to_server);
@@ -134,7 +147,7 @@ impl StackPair for Ours {
                 break;
             }
             client.receive_all(*now, to_client);
-            open -= client.request(*now, end);
+            open -= client.request(*now, load);
         }
     }
 }

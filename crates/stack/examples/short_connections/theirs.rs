@@ -7,7 +7,7 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr, IpEndpoint};
 
 use crate::wire::FrameQueue;
-use crate::{ConnectionEnd, MESSAGE, PORT, StackPair};
+use crate::{ConnectionEnd, ConnectionLoad, MESSAGE, PORT, StackPair};
 
 const CLIENT: IpAddress = IpAddress::v4(192, 0, 2, 1);
 const SERVER: IpAddress = IpAddress::v4(192, 0, 2, 2);
@@ -30,8 +30,8 @@ struct SmoltcpHost {
     interface: Interface,
     sockets: SocketSet<'static>,
     handles: Vec<SocketHandle>,
-    /// A connection's message was sent, by index.
-    answered: Vec<bool>,
+    /// By index: messages that a connection sent.
+    sent: Vec<u32>,
 }
 
 /// What one call of an interface reads and writes.
@@ -97,7 +97,7 @@ impl SmoltcpHost {
                 sockets.add(Socket::new(buffer(), buffer()))
             })
             .collect();
-        Self { interface, sockets, handles, answered: vec![false; count as usize] }
+        Self { interface, sockets, handles, sent: vec![0; count as usize] }
     }
 
     fn receive_all(&mut self, now: Instant, from: &mut FrameQueue, to: &mut FrameQueue) {
@@ -129,24 +129,29 @@ impl SmoltcpHost {
         }
     }
 
-    /// Sends a message on each new connection, and ends it after the answer. Returns how many
-    /// ended.
-    fn request(&mut self, end: ConnectionEnd) -> u32 {
+    /// Sends a message on each new connection, and the next after each answer but the last, which
+    /// ends it. Returns how many ended.
+    fn request(&mut self, load: ConnectionLoad) -> u32 {
         let mut ended = 0;
-        for (handle, sent) in self.handles.iter().zip(&mut self.answered) {
+        for (handle, sent) in self.handles.iter().zip(&mut self.sent) {
             let socket = self.sockets.get_mut::<Socket<'_>>(*handle);
             if socket.state() != State::Established {
                 continue;
             }
-            if !*sent {
-                *sent = true;
+            if *sent == 0 {
+                *sent = 1;
                 socket.send_slice(&MESSAGE).expect("room for a message");
             } else if socket.can_recv() {
                 let mut message = MESSAGE;
                 assert_eq!(socket.recv_slice(&mut message), Ok(MESSAGE.len()));
-                *sent = false;
+                if *sent < load.transactions {
+                    *sent += 1;
+                    socket.send_slice(&MESSAGE).expect("room for a message");
+                    continue;
+                }
+                *sent = 0;
                 ended += 1;
-                match end {
+                match load.end {
                     ConnectionEnd::Reset => socket.abort(),
                     ConnectionEnd::Fin => socket.close(),
                 }
@@ -178,16 +183,16 @@ impl Smoltcp {
 }
 
 impl StackPair for Smoltcp {
-    fn round(&mut self, count: u32, end: ConnectionEnd) {
+    fn round(&mut self, load: ConnectionLoad) {
         let Self { now, client, server, to_server, to_client, next_port } = self;
-        assert_eq!(count as usize, client.handles.len());
+        assert_eq!(load.at_once as usize, client.handles.len());
         let remote = IpEndpoint::new(SERVER, PORT);
         for handle in &client.handles {
             let socket = client.sockets.get_mut::<Socket<'_>>(*handle);
             socket.connect(client.interface.context(), remote, *next_port).expect("connect");
             *next_port = if *next_port == 60_999 { 32_768 } else { *next_port + 1 };
         }
-        let mut open = count;
+        let mut open = load.at_once;
         loop {
             *now += STEP;
             client.send_all(*now, to_client, to_server);
@@ -198,9 +203,9 @@ impl StackPair for Smoltcp {
                 break;
             }
             client.receive_all(*now, to_client, to_server);
-            open -= client.request(end);
+            open -= client.request(load);
         }
-        if end == ConnectionEnd::Fin {
+        if load.end == ConnectionEnd::Fin {
             *now += TIME_WAIT;
             client.send_all(*now, to_client, to_server);
         }
