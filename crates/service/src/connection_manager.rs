@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use megapipe_stack::ListenerId;
+use megapipe_stack::{ListenerId, PoolId};
 
 pub use crate::acceptor::AcceptorId;
 use crate::limits::ACCEPTORS_MAX;
@@ -29,7 +29,8 @@ pub struct Offer {
 
 #[derive(Debug)]
 struct Acceptor {
-    id: AcceptorId,
+    /// Its session, and its number there.
+    name: (PoolId, AcceptorId),
     credit: u32,
 }
 
@@ -71,46 +72,58 @@ impl ConnectionManager {
         }
     }
 
-    /// An acceptor is ready for `count` more connections. `false`: no such listener, or it has its
-    /// maximum of acceptors.
-    pub fn accept(&mut self, listener: ListenerId, acceptor: AcceptorId, count: u32) -> bool {
+    /// An acceptor of a session is ready for `count` more connections. `false`: no such listener,
+    /// or it has its maximum of acceptors.
+    pub fn accept(
+        &mut self,
+        listener: ListenerId,
+        acceptor: (PoolId, AcceptorId),
+        count: u32,
+    ) -> bool {
         let Some(queues) = self.listener(listener) else { return false };
-        let known = queues.acceptors.iter().position(|known| known.id == acceptor);
+        let known = queues.acceptors.iter().position(|known| known.name == acceptor);
         match known {
             Some(place) => {
                 let credit = &mut queues.acceptors[place].credit;
                 *credit = credit.saturating_add(count);
             }
             None if queues.acceptors.len() >= ACCEPTORS_MAX => return false,
-            None => queues.acceptors.push_back(Acceptor { id: acceptor, credit: count }),
+            None => queues.acceptors.push_back(Acceptor { name: acceptor, credit: count }),
         }
         true
     }
 
-    /// An acceptor takes no more; how much credit it had left.
-    pub fn withdraw(&mut self, listener: ListenerId, acceptor: AcceptorId) -> u32 {
+    /// The acceptors of a session take no more. Returns how much credit they had left.
+    pub fn withdraw_session(&mut self, listener: ListenerId, session: PoolId) -> u32 {
         let Some(queues) = self.listener(listener) else { return 0 };
-        let place = queues.acceptors.iter().position(|known| known.id == acceptor);
-        place.and_then(|place| queues.acceptors.remove(place)).map_or(0, |gone| gone.credit)
+        let mut credit = 0_u32;
+        queues.acceptors.retain(|acceptor| {
+            let is_its = acceptor.name.0 == session;
+            credit = credit.saturating_add(if is_its { acceptor.credit } else { 0 });
+            !is_its
+        });
+        credit
     }
 
-    /// Picks the acceptor of a connection that was established. `None`: none has credit.
-    pub fn on_incoming(&mut self, listener: ListenerId) -> Option<Offer> {
+    /// Picks the acceptor of a connection that was established. Returns it with its session;
+    /// `None`: none has credit.
+    pub fn on_incoming(&mut self, listener: ListenerId) -> Option<(PoolId, Offer)> {
         let acceptors = &mut self.listener(listener)?.acceptors;
         if acceptors.len() == 1 {
             // No other to alternate with.
             let only = acceptors.front_mut().filter(|only| only.credit > 0)?;
             only.credit -= 1;
-            return Some(Offer { acceptor: only.id, credit_left: only.credit });
+            let (session, acceptor) = only.name;
+            return Some((session, Offer { acceptor, credit_left: only.credit }));
         }
         for _ in 0..acceptors.len() {
             let mut front = acceptors.pop_front()?;
             let is_ready = front.credit > 0;
             front.credit -= u32::from(is_ready);
-            let offer = Offer { acceptor: front.id, credit_left: front.credit };
+            let ((session, acceptor), credit_left) = (front.name, front.credit);
             acceptors.push_back(front);
             if is_ready {
-                return Some(offer);
+                return Some((session, Offer { acceptor, credit_left }));
             }
         }
         None
@@ -128,27 +141,37 @@ mod tests {
 
     const HTTP: ListenerId = ListenerId { index: 3, generation: 1 };
 
+    const fn acceptor(number: u64) -> (PoolId, AcceptorId) {
+        (PoolId(1), AcceptorId(number))
+    }
+
     #[test]
     fn acceptors_take_polls_as_long_as_they_have_credit() {
         let mut manager = ConnectionManager::new();
         manager.add_listener(HTTP);
-        assert!(manager.accept(HTTP, AcceptorId(1), 1));
-        assert!(manager.accept(HTTP, AcceptorId(2), 2));
-        assert!(manager.accept(HTTP, AcceptorId(2), 1));
+        assert!(manager.accept(HTTP, acceptor(1), 1));
+        assert!(manager.accept(HTTP, acceptor(2), 2));
+        assert!(manager.accept(HTTP, acceptor(2), 1));
         let mut order = Vec::new();
-        while let Some(offer) = manager.on_incoming(HTTP) {
+        while let Some((_, offer)) = manager.on_incoming(HTTP) {
             order.push((offer.acceptor.0, offer.credit_left));
         }
         assert_eq!(order, [(1, 0), (2, 2), (2, 1), (2, 0)]);
     }
 
     #[test]
-    fn who_withdraws_is_offered_nothing() {
+    fn withdrawn_session_is_offered_nothing() {
         let mut manager = ConnectionManager::new();
         manager.add_listener(HTTP);
-        manager.accept(HTTP, AcceptorId(1), 5);
-        assert_eq!(manager.withdraw(HTTP, AcceptorId(1)), 5);
-        assert_eq!(manager.withdraw(HTTP, AcceptorId(1)), 0);
+        manager.accept(HTTP, acceptor(1), 5);
+        manager.accept(HTTP, acceptor(2), 2);
+        // The same number at another session is another acceptor.
+        let other = (PoolId(2), AcceptorId(1));
+        manager.accept(HTTP, other, 1);
+        assert_eq!(manager.withdraw_session(HTTP, PoolId(1)), 7);
+        assert_eq!(manager.withdraw_session(HTTP, PoolId(1)), 0);
+        let offer = Offer { acceptor: AcceptorId(1), credit_left: 0 };
+        assert_eq!(manager.on_incoming(HTTP), Some((PoolId(2), offer)));
         assert_eq!(manager.on_incoming(HTTP), None);
     }
 
@@ -157,12 +180,12 @@ mod tests {
         let mut manager = ConnectionManager::new();
         manager.add_listener(HTTP);
         let stale = ListenerId { generation: 0, ..HTTP };
-        assert!(!manager.accept(stale, AcceptorId(1), 1));
+        assert!(!manager.accept(stale, acceptor(1), 1));
         manager.remove_listener(stale);
-        assert!(manager.accept(HTTP, AcceptorId(1), 1));
+        assert!(manager.accept(HTTP, acceptor(1), 1));
         manager.remove_listener(HTTP);
         assert_eq!(manager.on_incoming(HTTP), None);
-        assert!(!manager.accept(ListenerId { index: 99, generation: 0 }, AcceptorId(1), 1));
+        assert!(!manager.accept(ListenerId { index: 99, generation: 0 }, acceptor(1), 1));
     }
 
     #[test]
@@ -170,9 +193,9 @@ mod tests {
         let mut manager = ConnectionManager::new();
         manager.add_listener(HTTP);
         for id in 0..ACCEPTORS_MAX as u64 {
-            assert!(manager.accept(HTTP, AcceptorId(id), 1));
+            assert!(manager.accept(HTTP, acceptor(id), 1));
         }
-        assert!(!manager.accept(HTTP, AcceptorId(u64::MAX), 1));
-        assert!(manager.accept(HTTP, AcceptorId(0), u32::MAX), "credit saturates");
+        assert!(!manager.accept(HTTP, acceptor(u64::MAX), 1));
+        assert!(manager.accept(HTTP, acceptor(0), u32::MAX), "credit saturates");
     }
 }

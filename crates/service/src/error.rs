@@ -57,6 +57,17 @@ pub enum PortError<E> {
     Shared(BindingError),
 }
 
+/// Why a shard did not take a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ShardAttachError {
+    /// It has as many sessions as it can.
+    #[error("the shard has {} sessions, as many as it can", crate::limits::SESSIONS_MAX - 1)]
+    Full,
+    /// Its thread has ended.
+    #[error("the shard has ended")]
+    Ended,
+}
+
 /// Why a server on a thread of its own was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {

@@ -54,12 +54,13 @@ pub use begin::ConnectStart;
 pub use clock::Clock;
 pub use config::{ServerConfig, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};
-pub use error::{PortError, RemoteError, ServerError};
+pub use error::{PortError, RemoteError, ServerError, ShardAttachError};
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use migration::{NotShared, tcp_flow};
 pub use remote::{
-    RemoteClient, RemoteConfig, RemoteCounters, RemoteEvent, SessionFds, SharedMemory,
-    start as start_remote,
+    OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters, RemoteEvent, ServerHalf,
+    SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId, SessionLimits, ShardConfig,
+    ShardHandle, ShardReport, SharedMemory, start as start_remote, start_shard,
 };
 pub use rx_mux::{Attachment, FrameSink, RxMuxError, ShardLink, SteeringCounters, switch};
 pub use server::{PollCounts, Server};

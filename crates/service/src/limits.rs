@@ -76,8 +76,33 @@ const _: () = assert!(WATCH_PERIOD_MAX.as_secs() == 0, "a timer's nanoseconds al
 pub const OPS_MAX: u32 = 1 << 12;
 /// Records of the ring of events back. Half of it is kept for answers.
 pub const COMPLETIONS_MAX: u32 = 1 << 14;
-/// Most ops that a remote server takes in a poll.
+/// Most ops that a shard takes in a poll, of all its sessions together.
 pub const OPS_PER_POLL: u32 = 1 << 12;
+/// As many of each session even if it has many.
+pub const OPS_SHARE_MIN: u32 = 1 << 4;
+/// So many sessions are active even if they submit nothing.
+pub const ACTIVE_ALWAYS: usize = 8;
+/// A shard that does not sleep looks at the doorbells of idle sessions once in so many polls.
+pub const LOOK_POLLS: u32 = 64;
+/// Most sessions of a shard, and one: the number 0 is the shard itself.
+pub const SESSIONS_MAX: usize = 1 << 11;
+/// Most copies of sends in the server's own memory that a session has at once.
+pub const COPIES_MAX: u32 = 1 << 16;
+/// Their bytes.
+pub const COPY_BYTES_MAX: usize = 64 << 20;
+/// Most connections that the acceptors of a session take in advance: the sum of all sessions of a
+/// listener fits 32 bits.
+pub const SESSION_CREDIT_MAX: u32 = 1 << 20;
+/// Most events that wait for a session that does not read: more than its connections can have.
+pub const PARKED_MAX: usize = 1 << 20;
+/// Datagrams among them.
+pub const DATAGRAMS_PARKED_MAX: usize = 1 << 9;
+/// Time in which the connections of a session that has ended send what was handed over.
+pub const DRAIN_TIME_DEFAULT: Duration = Duration::from_secs(60);
+/// Bytes that they may still have to send.
+pub const DRAIN_BYTES_DEFAULT: u64 = 64 << 20;
+
+const _: () = assert!(SESSION_CREDIT_MAX as u64 * (SESSIONS_MAX as u64) <= u32::MAX as u64);
 /// So many frames wake an application that shares the server's core, even if more come.
 pub const FRAMES_PER_WAKE: usize = 4_096;
 /// How often a busy server beside looks at the descriptor of an application that sleeps.
@@ -106,9 +131,9 @@ pub const CHECKED_WAYS_MAX: usize = 1 << 8;
 /// Most receive buffers of one session.
 pub const RECEIVE_BUFFERS_MAX: u32 = 1 << 20;
 /// Records of a session's ring of ops, least and most.
-pub const SESSION_OPS: (u32, u32) = (OPS_MAX, OPS_MAX);
+pub const SESSION_OPS: (u32, u32) = (1 << 6, OPS_MAX);
 /// Records of its ring of events, least and most.
-pub const SESSION_EVENTS: (u32, u32) = (COMPLETIONS_MAX, COMPLETIONS_MAX);
+pub const SESSION_EVENTS: (u32, u32) = (1 << 7, COMPLETIONS_MAX);
 /// Most connections of a session.
 pub const CONNECTIONS_OF_SESSION_MAX: u32 = 1 << 20;
 /// Longest message of a handshake in bytes.

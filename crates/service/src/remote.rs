@@ -35,13 +35,15 @@
 //! - Events of a poll are published together, and wake the application at most once.
 //! - However the server's thread ends, it wakes the application, which then sees that it has ended.
 
+mod buffer_names;
 mod client;
-mod deferred;
 mod encoding;
 mod memory;
 mod send_buffers;
 mod server;
+mod session_memory;
 mod session_region;
+mod shard;
 
 use std::os::fd::OwnedFd;
 
@@ -62,8 +64,9 @@ use encoding::Description;
 
 pub use client::{RemoteClient, RemoteCounters, RemoteEvent};
 pub use memory::SharedMemory;
-pub(crate) use session_region::ServerHalf;
-pub use session_region::SessionFds;
+pub use server::{OnSessionEnd, ShardHandle};
+pub use session_region::{ServerHalf, SessionFds};
+pub use shard::{SessionCounters, SessionEnd, SessionFault, SessionId, SessionLimits, ShardReport};
 
 /// Tag of what lies in the server's own memory.
 const COPIES: u16 = 4;
@@ -98,10 +101,12 @@ pub fn start(
     let (ServerHalf { ends, memory, seal }, fds) = sizes.create()?;
     let client = sizes.client(fds)?;
     seal.apply()?;
-    let server = Server::new(frames, config, memory, config.clock.now())?;
+    let shared = SharedMemory::new(remote.receive_bytes, 0)?;
+    let server = Server::new(frames, config, shared, config.clock.now())?;
     let description = Description::decode(&describe_server(&server, config));
     let description = description.ok_or(RemoteError::Description)?;
-    let worker = server::RemoteServer::new(server, ends);
+    let worker =
+        server::RemoteServer::for_session(server, ends, memory).map_err(ServerError::Link)?;
     let thread = server_thread::spawn(move || worker.run(), remote.core)?;
     Ok(RemoteClient::new(client, description, ServerLocation::Thread(thread)))
 }
@@ -127,6 +132,39 @@ pub(crate) fn attach_client(
         return Err(RemoteError::Description);
     }
     Ok(RemoteClient::new(sizes.client(fds)?, description, ServerLocation::Process(control)))
+}
+
+/// How a shard that many sessions share runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardConfig {
+    /// Pin its thread to this core; `None`: wherever the kernel likes.
+    pub core: Option<usize>,
+    /// Bytes of a buffer of the shard's own.
+    pub private_bytes: usize,
+    /// How many of them, at least 1: for bytes of connections that no session owns yet.
+    pub private_buffers: u32,
+}
+
+/// Starts a shard for many sessions on a thread of its own. Returns its handle, and what a session
+/// learns of it. `on_end` hears of each session that has ended, on that thread.
+///
+/// # Errors
+/// [`RemoteError`]; nothing is left running.
+pub fn start_shard(
+    frames: Frames,
+    config: &ServerConfig,
+    shard: &ShardConfig,
+    on_end: OnSessionEnd,
+) -> Result<(ShardHandle, Vec<u8>), RemoteError> {
+    if config.clock.is_by_hand() {
+        let why = "a server on a thread of its own has the machine's".to_owned();
+        return Err(ServerError::Setting { setting: "clock", why }.into());
+    }
+    let shared = SharedMemory::new(shard.private_bytes, shard.private_buffers.max(1))?;
+    let server = Server::new(frames, config, shared, config.clock.now())?;
+    let description = describe_server(&server, config);
+    let handle = server::RemoteServer::spawn(server, shard.core, on_end)?;
+    Ok((handle, description))
 }
 
 #[cfg(test)]

@@ -73,6 +73,8 @@ pub struct Server<M> {
     shared: Option<ShardBindings>,
     /// A connection that was taken out, on its way to another listener.
     taken_out: Option<(ConnId, Handover)>,
+    /// Pool of the received bytes of what is opened next.
+    pool: PoolId,
 }
 
 /// A poll's frames on their way into the stack.
@@ -142,6 +144,7 @@ impl<M: Memory> Server<M> {
             clock: config.clock,
             host,
             taken_out: None,
+            pool: PoolId::default(),
         };
         server.look_at_host(now, true)?;
         Ok(server)
@@ -195,6 +198,13 @@ impl<M: Memory> Server<M> {
     /// The next event. A new connection comes with the acceptor that it is offered to.
     #[inline]
     pub fn event(&mut self) -> Option<(Event, Option<Offer>)> {
+        let (event, offer) = self.offered_event()?;
+        Some((event, offer.map(|(_, offer)| offer)))
+    }
+
+    /// As [`Server::event`], with the session of that acceptor.
+    #[inline]
+    pub(crate) fn offered_event(&mut self) -> Option<(Event, Option<(PoolId, Offer)>)> {
         let event = self.transport.poll_event()?;
         let offer = match event {
             Event::Incoming { listener, .. } => self.manager.on_incoming(listener),
@@ -274,7 +284,7 @@ impl<M: Memory> Server<M> {
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
         let (stack, _) = self.transport.parts();
-        let listener = stack.listen(local, backlog, PoolId::default()).map_err(PortError::Stack)?;
+        let listener = stack.listen(local, backlog, self.pool).map_err(PortError::Stack)?;
         // It is there: it was made just now.
         let _ = stack.set_listener_reuse(listener, sharing.reuse);
         let _ = stack.set_listener_fast_open(listener, sharing.fast_open);
@@ -329,6 +339,11 @@ impl<M: Memory> Server<M> {
         }
     }
 
+    /// Received bytes of what is opened from now on go to this pool.
+    pub(crate) const fn set_pool(&mut self, pool: PoolId) {
+        self.pool = pool;
+    }
+
     /// An acceptor is ready for `count` more connections of a listener.
     ///
     /// # Errors
@@ -340,11 +355,34 @@ impl<M: Memory> Server<M> {
         acceptor: AcceptorId,
         count: u32,
     ) -> Result<(), OperationError> {
+        self.accept_for(listener, (PoolId::default(), acceptor), count)
+    }
+
+    /// As [`Server::accept`], of an acceptor of a session.
+    ///
+    /// # Errors
+    /// As [`Server::accept`].
+    pub(crate) fn accept_for(
+        &mut self,
+        listener: ListenerId,
+        acceptor: (PoolId, AcceptorId),
+        count: u32,
+    ) -> Result<(), OperationError> {
         if !self.manager.accept(listener, acceptor, count) {
             return Err(OperationError::QueueFull);
         }
         let (stack, _) = self.transport.parts();
         stack.accept(listener, count)
+    }
+
+    /// The acceptors of a session take no more connections of a listener. Returns the credit that
+    /// they had left.
+    pub(crate) fn withdraw(&mut self, listener: ListenerId, session: PoolId) -> u32 {
+        let credit = self.manager.withdraw_session(listener, session);
+        let (stack, _) = self.transport.parts();
+        // A listener that is gone has no credit.
+        let _ = stack.withdraw_credit(listener, credit);
+        credit
     }
 
     /// Begins to connect.
@@ -359,12 +397,12 @@ impl<M: Memory> Server<M> {
     ) -> Result<ConnId, PortError<ConnectError>> {
         self.claim_port(Transport::Tcp, local).map_err(PortError::Host)?;
         loop {
-            let Self { link, transport, host, .. } = self;
+            let Self { link, transport, host, pool, .. } = self;
             let (stack, memory) = transport.parts();
             let is_owned = |port| host.as_ref().is_none_or(|host| host.owns(Transport::Tcp, port));
             let fits =
                 |local: SocketAddr| is_owned(local.port()) && link.arrives_here(local, remote);
-            let memory = (PoolId::default(), memory);
+            let memory = (*pool, memory);
             match stack.connect_where(now, remote, local, memory, &fits) {
                 Err(ConnectError::NoPort) if self.claim_more_ports(Transport::Tcp)? => {}
                 done => return done.map_err(PortError::Stack),
@@ -398,11 +436,10 @@ impl<M: Memory> Server<M> {
         local: SocketAddr,
         sharing: DatagramSharing,
     ) -> Result<DatagramId, PortError<BindError>> {
-        let Self { transport, host, shared, .. } = self;
+        let Self { transport, host, shared, pool, .. } = self;
         let (stack, _) = transport.parts();
         let is_owned = |port| host.as_ref().is_none_or(|host| host.owns(Transport::Udp, port));
-        let mut bind =
-            |local| stack.bind_datagram_where(local, sharing, PoolId::default(), &is_owned);
+        let mut bind = |local| stack.bind_datagram_where(local, sharing, *pool, &is_owned);
         match shared {
             Some(shared) => {
                 let (first, last) = client_ports(host.is_some());
@@ -499,7 +536,7 @@ impl<M: Memory> Server<M> {
 
     /// Hands a connection over to whatever listens at its address: another shard, or this one.
     /// Where none does, or there is no room, it is reset.
-    fn hand_over(&mut self, now: Instant, handover: Handover) {
+    pub(crate) fn hand_over(&mut self, now: Instant, handover: Handover) {
         let handed = match &self.shared {
             Some(shared) => shared.hand_over(handover),
             None => Err(handover),
@@ -541,10 +578,15 @@ impl<M: Memory> Server<M> {
         if let Some((other, _)) = self.taken_out {
             self.hand_over_taken(now, other);
         }
-        let (stack, memory) = self.transport.parts();
-        self.taken_out =
-            stack.hand_over_reported(now, conn, memory).map(|handover| (conn, handover));
+        self.taken_out = self.take_out_of_stack(now, conn).map(|handover| (conn, handover));
         self.taken_out.is_some()
+    }
+
+    /// As [`Server::take_out`], for a caller that keeps the connection itself until
+    /// [`Server::hand_over`]. `None`: it is over.
+    pub(crate) fn take_out_of_stack(&mut self, now: Instant, conn: ConnId) -> Option<Handover> {
+        let (stack, memory) = self.transport.parts();
+        stack.hand_over_reported(now, conn, memory)
     }
 
     /// Puts bytes that the application had received already before the unread ones of the

@@ -67,6 +67,12 @@ impl ProducerCursor {
         Self { entries, staged: 0, published: 0, released: 0, fault: None }
     }
 
+    /// Slots of the ring.
+    #[inline]
+    pub(crate) const fn entries(&self) -> u32 {
+        self.entries
+    }
+
     /// Free slots: looks at the other end's index only if there are fewer than `want`.
     #[inline]
     pub(crate) fn room(&mut self, want: u32, head: &AtomicU32) -> Result<u32, RingFault> {
@@ -146,6 +152,12 @@ impl ConsumerCursor {
     /// An end of a fresh ring of `entries`, a power of two.
     pub(crate) const fn new(entries: u32) -> Self {
         Self { entries, taken: 0, released: 0, published: 0, fault: None }
+    }
+
+    /// Slots of the ring.
+    #[inline]
+    pub(crate) const fn entries(&self) -> u32 {
+        self.entries
     }
 
     /// Records to take: looks at the other end's index only if there are fewer than `want`.

@@ -197,6 +197,13 @@ impl<T: Plain> Producer<T> {
         self.cursor.room(want, self.place.head())
     }
 
+    /// Records that the ring has room for.
+    #[inline]
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.cursor.entries()
+    }
+
     /// Puts a record into the next slot. The consumer sees it after [`Producer::commit`].
     ///
     /// # Errors
@@ -259,6 +266,13 @@ impl<T: Plain> Consumer<T> {
 
     const fn at(place: RingPlace<T>, entries: u32) -> Self {
         Self { place, cursor: ConsumerCursor::new(entries) }
+    }
+
+    /// Records that the ring has room for.
+    #[inline]
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.cursor.entries()
     }
 
     /// How many records wait. Looks at the producer's index only if fewer than `want` are known;

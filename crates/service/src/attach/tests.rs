@@ -17,7 +17,7 @@ use super::message_socket::{Reception, receive, send};
 use super::*;
 use crate::limits::{HANDSHAKE_TIME, HANDSHAKES_OF_USER_MAX};
 use crate::link_server::Frames;
-use crate::remote::{RemoteClient, ServerHalf, describe_server};
+use crate::remote::{RemoteClient, ServerHalf, SharedMemory, describe_server};
 use crate::server::Server;
 use crate::session_sizes::SessionSizes;
 use crate::sleep::wait_readable;
@@ -132,9 +132,9 @@ fn description() -> Vec<u8> {
         addresses: vec![(IpAddr::from([10, 0, 0, 1]), 24)],
         ..ServerConfig::default()
     };
-    let (half, _fds) = SessionSizes::LEAST.create().expect("memory");
     let frames = Frames::Queue(Box::new(link));
-    let server = Server::new(frames, &config, half.memory, config.clock.now()).expect("a server");
+    let memory = SharedMemory::default();
+    let server = Server::new(frames, &config, memory, config.clock.now()).expect("a server");
     describe_server(&server, &config)
 }
 

@@ -17,6 +17,7 @@ use megapipe_stack::{
     Undelivered,
 };
 
+use super::buffer_names::in_record;
 pub(super) use description::Description;
 pub(super) use info::{decode_holders, decode_info, encode_holders, encode_info};
 pub(super) use options::{
@@ -53,9 +54,9 @@ pub(super) const fn chunk_of(chunk: record::Chunk) -> Chunk {
     Chunk { buf: BufId(chunk.buf.bits()), offset: chunk.offset, len: chunk.len }
 }
 
+/// Received bytes, as a record to their session names them.
 pub(super) const fn record_chunk(chunk: Chunk) -> record::Chunk {
-    let buf = megapipe_shm::BufId::from_bits(chunk.buf.0);
-    record::Chunk { buf, offset: chunk.offset, len: chunk.len }
+    record::Chunk { buf: in_record(chunk.buf), offset: chunk.offset, len: chunk.len }
 }
 
 /// The last event of the stack as a record has it; `None`: its datagram has a length that none has.

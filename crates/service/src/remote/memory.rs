@@ -1,182 +1,216 @@
-//! The memory that a remote server works on: buffers in the session's region.
+//! The memory of a shard: that of its sessions by their number, and its own.
 //!
-//! Read first: `megapipe_shm::Pool`. Receive buffers are the server's to give out; send buffers are
-//! the application's, and the server only reads them and returns them afterwards. Copies are the
-//! server's own: of datagrams, and of sends for which the application had no buffer.
+//! Read first: `buffer_names.rs`, `session_memory.rs`.
 //!
-//! Invariants
-//! - What a record of the application named is checked against its pool's layout before it gets
-//!   here ([`SharedMemory::holds`]); no record names a copy.
-//! - A copy lives until the stack frees it.
+//! The stack names a session's memory by the connection's pool: `PoolId` is the session's number,
+//! which is an index here. Pool 0 is memory of the shard's own that no application maps. Bytes of
+//! a connection that no session owns yet lie there.
+//!
+//! Invariant: a session's memory stays until the stack has no chunk of it (`shard/ending.rs`).
 
-use megapipe_shm::limits::POOL_BUFS_MAX;
-use megapipe_shm::record::Bufs;
-use megapipe_shm::{BufferArea, Pool};
+use megapipe_shm::{Pool, PoolLayout, Region};
 use megapipe_stack::wire::checksum;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
-use super::{COPIES, LARGE, RECEIVES, SMALL};
+use super::buffer_names::{NamedBuffer, place_of, receive_buffer, session_of};
+use super::session_memory::SessionMemory;
+use super::{COPIES, RECEIVES};
+use crate::error::RemoteError;
 
-/// SessionBuffers in a region that an application shares.
+/// Bytes that a move from the shard's memory to a session's copies at a time.
+const MOVED_AT_ONCE: usize = 512;
+
+/// The memory of a shard.
+#[derive(Default)]
 pub struct SharedMemory {
-    receives: Pool,
-    small: BufferArea,
-    large: BufferArea,
-    /// Send buffers that go back to the application; at most as many as there are.
-    returned: Vec<u32>,
-    /// More came back than there are: the application has sent some twice.
-    is_overdrawn: bool,
-    /// Copies by their index.
-    copies: Vec<Option<Box<[u8]>>>,
-    /// Indices without a copy.
-    free_copies: Vec<u32>,
+    /// By the session's number.
+    sessions: Vec<Option<Box<SessionMemory>>>,
+    /// Bytes of connections that no session owns yet.
+    private: Option<Pool>,
+    /// Sessions that send buffers are to go back to, each once.
+    returning: Vec<PoolId>,
 }
 
 impl SharedMemory {
-    pub(super) fn new(receives: Pool, small: BufferArea, large: BufferArea) -> Self {
-        let count = small.layout().count + large.layout().count;
-        let returned = Vec::with_capacity(count as usize);
-        let (copies, free_copies) = (Vec::new(), Vec::new());
-        let is_overdrawn = false;
-        Self { receives, small, large, returned, is_overdrawn, copies, free_copies }
-    }
-
-    /// Keeps bytes until the stack frees them.
-    pub fn keep(&mut self, bytes: Box<[u8]>) -> Chunk {
-        let index = self.free_copies.pop().unwrap_or_else(|| {
-            self.copies.push(None);
-            (self.copies.len() - 1) as u32
-        });
-        let len = bytes.len() as u32;
-        self.copies[index as usize] = Some(bytes);
-        Chunk { buf: BufId(u32::from(COPIES) * POOL_BUFS_MAX + index), offset: 0, len }
-    }
-
-    fn copy_of(&self, buf: BufId) -> Option<&[u8]> {
-        let id = megapipe_shm::BufId::from_bits(buf.0);
-        let copy = self.copies.get(id.index() as usize).filter(|_| id.tag() == COPIES);
-        copy?.as_deref()
-    }
-
-    /// A chunk lies in a send buffer.
-    pub(super) fn holds(&self, chunk: Chunk) -> bool {
-        self.sent(chunk.buf).is_some_and(|(area, _)| {
-            let end = u64::from(chunk.offset) + u64::from(chunk.len);
-            chunk.len > 0 && end <= area.layout().buf_bytes as u64
-        })
-    }
-
-    /// A datagram lies in a send buffer; it may have no bytes.
-    pub(super) fn holds_datagram(&self, chunk: Chunk) -> bool {
-        let area = self.sent(chunk.buf).map(|(area, _)| area);
-        area.is_some_and(|area| chunk.len as usize <= area.layout().buf_bytes)
-    }
-
-    /// A receive buffer comes back. One that the application did not have is refused and counted by
-    /// the pool, as is any other id.
-    #[inline]
-    pub(super) fn take_back(&self, buf: megapipe_shm::BufId) {
-        let _ = self.receives.free(buf);
-    }
-
-    /// How many send buffers there are: an honest application never sends more chunks at once.
-    pub(super) const fn send_count(&self) -> usize {
-        (self.small.layout().count + self.large.layout().count) as usize
-    }
-
-    /// The application has sent a buffer that it did not have.
-    pub(super) const fn is_overdrawn(&self) -> bool {
-        self.is_overdrawn
-    }
-
-    /// Send buffers that the application may have again, as many as a record names; `None`: there
-    /// are none.
-    pub(super) fn take_returned(&mut self) -> Option<Bufs> {
-        let mut bufs = Bufs::default();
-        while !bufs.is_full()
-            && let Some(buf) = self.returned.pop()
-        {
-            bufs.push(megapipe_shm::BufId::from_bits(buf));
-        }
-        (!bufs.is_empty()).then_some(bufs)
-    }
-
-    /// The area that a send buffer is in, and its index there.
-    #[inline]
-    fn sent(&self, buf: BufId) -> Option<(&BufferArea, u32)> {
-        let buf = megapipe_shm::BufId::from_bits(buf.0);
-        let area = match buf.tag() {
-            SMALL => &self.small,
-            LARGE => &self.large,
-            _ => return None,
+    /// No session yet, and `buffers` buffers of the shard's own; 0: received bytes go to the
+    /// session that listens.
+    ///
+    /// # Errors
+    /// [`RemoteError::Region`], [`RemoteError::Pool`].
+    pub(super) fn new(buf_bytes: usize, buffers: u32) -> Result<Self, RemoteError> {
+        let layout = PoolLayout { buf_bytes, count: buffers, tag: RECEIVES };
+        let private = match buffers {
+            0 => None,
+            _ => Some(Pool::owning(Region::heap(layout.bytes())?, layout)?),
         };
-        (buf.index() < area.layout().count).then_some((area, buf.index()))
+        Ok(Self { private, ..Self::default() })
+    }
+
+    /// Whether bytes of connections that no session owns yet have memory of their own.
+    pub(super) const fn has_private(&self) -> bool {
+        self.private.is_some()
+    }
+
+    /// A session begins.
+    pub(super) fn insert(&mut self, session: PoolId, memory: SessionMemory) {
+        let index = usize::from(session.0);
+        if self.sessions.len() <= index {
+            self.sessions.resize_with(index + 1, || None);
+        }
+        self.sessions[index] = Some(Box::new(memory));
+    }
+
+    /// It is over: its region is unmapped.
+    pub(super) fn remove(&mut self, session: PoolId) {
+        if let Some(memory) = self.sessions.get_mut(usize::from(session.0)) {
+            *memory = None;
+        }
+    }
+
+    #[inline]
+    pub(super) fn of(&self, session: PoolId) -> Option<&SessionMemory> {
+        self.sessions.get(usize::from(session.0))?.as_deref()
+    }
+
+    #[inline]
+    pub(super) fn of_mut(&mut self, session: PoolId) -> Option<&mut SessionMemory> {
+        self.sessions.get_mut(usize::from(session.0))?.as_deref_mut()
+    }
+
+    /// Sessions that send buffers are to go back to.
+    pub(super) fn returning(&self) -> &[PoolId] {
+        &self.returning
+    }
+
+    /// Nothing is to go back any more to the session at a place of that list.
+    pub(super) fn end_returning(&mut self, place: usize) {
+        self.returning.swap_remove(place);
+    }
+
+    /// The pool of received bytes, and the name of its buffers' session.
+    #[inline]
+    fn receives(&self, pool: PoolId) -> Option<&Pool> {
+        match self.of(pool) {
+            Some(memory) => Some(&memory.receives),
+            None => self.private.as_ref().filter(|_| pool.0 == 0),
+        }
+    }
+
+    /// Moves received bytes into a session's own memory. `None`: it has no buffer left.
+    pub(super) fn move_to(&mut self, session: PoolId, chunk: Chunk) -> Option<Chunk> {
+        let receives = &self.of(session)?.receives;
+        if chunk.len as usize > receives.buf_bytes() {
+            return None;
+        }
+        let buf = receives.alloc()?;
+        let mut piece = [0; MOVED_AT_ONCE];
+        for from in (0..chunk.len).step_by(MOVED_AT_ONCE) {
+            let len = (chunk.len - from).min(MOVED_AT_ONCE as u32);
+            let bytes = &mut piece[..len as usize];
+            self.copy_out(Chunk { offset: chunk.offset + from, len, ..chunk }, bytes);
+            // The buffer was allocated just now.
+            let _ = self.of(session)?.receives.copy_in(buf, from, bytes);
+        }
+        self.free(chunk.buf);
+        Some(Chunk { buf: receive_buffer(session, buf.index()), offset: 0, len: chunk.len })
     }
 }
 
+/// The name of a receive buffer in its pool.
+const fn in_pool(index: u32) -> megapipe_shm::BufId {
+    megapipe_shm::BufId::from_bits(index)
+}
+
 impl Memory for SharedMemory {
-    fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
-        self.receives.alloc().map(|buf| BufId(buf.bits()))
+    #[inline]
+    fn alloc(&mut self, pool: PoolId) -> Option<BufId> {
+        self.receives(pool)?.alloc().map(|buf| receive_buffer(pool, buf.index()))
     }
 
+    #[inline]
     fn free(&mut self, buf: BufId) {
-        let id = megapipe_shm::BufId::from_bits(buf.0);
-        match id.tag() {
-            // A buffer that the application returned twice is refused and counted by the pool.
-            RECEIVES => {
-                let _ = self.receives.free(id);
-            }
-            COPIES => {
-                let copy = self.copies.get_mut(id.index() as usize);
-                let is_freed = copy.is_some_and(|copy| copy.take().is_some());
-                debug_assert!(is_freed, "the stack frees a copy once");
-                if is_freed {
-                    self.free_copies.push(id.index());
+        match place_of(buf) {
+            NamedBuffer::Receive(index) => {
+                if let Some(receives) = self.receives(session_of(buf)) {
+                    // A buffer that the application returned twice is refused and counted.
+                    let _ = receives.free(in_pool(index));
                 }
             }
-            _ => {
-                self.is_overdrawn |= self.returned.len() >= self.send_count();
-                if !self.is_overdrawn {
-                    self.returned.push(buf.0);
+            NamedBuffer::Other(tag, index) => {
+                let session = session_of(buf);
+                if let Some(memory) = self.of_mut(session)
+                    && memory.free_other(tag, index)
+                {
+                    self.returning.push(session);
                 }
             }
         }
     }
 
     fn buf_bytes(&self, buf: BufId) -> u32 {
-        if let Some(copy) = self.copy_of(buf) {
-            return copy.len() as u32;
-        }
-        let send = self.sent(buf).map(|(area, _)| area.layout().buf_bytes);
-        send.unwrap_or_else(|| self.receives.buf_bytes()) as u32
+        let bytes = match place_of(buf) {
+            NamedBuffer::Receive(_) => self.receives(session_of(buf)).map(Pool::buf_bytes),
+            NamedBuffer::Other(COPIES, index) => {
+                self.of(session_of(buf)).and_then(|memory| memory.copy_of(index)).map(<[u8]>::len)
+            }
+            NamedBuffer::Other(tag, _) => self
+                .of(session_of(buf))
+                .and_then(|memory| memory.area(tag))
+                .map(|area| area.layout().buf_bytes),
+        };
+        bytes.unwrap_or(0) as u32
     }
 
     fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
-        let id = megapipe_shm::BufId::from_bits(buf.0);
-        // A buffer that is not ours any more takes nothing; the sum is of what arrived.
-        let _ = self.receives.copy_in(id, offset, from);
+        if let NamedBuffer::Receive(index) = place_of(buf)
+            && let Some(receives) = self.receives(session_of(buf))
+        {
+            // A buffer that is not ours any more takes nothing; the sum is of what arrived.
+            let _ = receives.copy_in(in_pool(index), offset, from);
+        }
         checksum::sum(from)
+    }
+
+    #[inline]
+    fn store(&mut self, pool: PoolId, bytes: &[u8]) -> Option<(BufId, u16)> {
+        let receives = self.receives(pool)?;
+        if bytes.len() > receives.buf_bytes() {
+            return None;
+        }
+        let buf = receives.alloc()?;
+        // The buffer was allocated just now.
+        let _ = receives.copy_in(buf, 0, bytes);
+        Some((receive_buffer(pool, buf.index()), checksum::sum(bytes)))
     }
 
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
         let len = to.len().min(chunk.len as usize);
         let (bytes, rest) = to.split_at_mut(len);
-        let offset = chunk.offset as usize;
-        let id = megapipe_shm::BufId::from_bits(chunk.buf.0);
-        let read = match self.sent(chunk.buf) {
-            _ if id.tag() == RECEIVES => self.receives.copy_out(id, chunk.offset, bytes).is_ok(),
-            Some((area, index)) => area.read(index, offset, bytes).is_ok(),
-            None => {
-                let copy = self.copy_of(chunk.buf).and_then(|copy| copy.get(offset..offset + len));
+        let (session, offset) = (session_of(chunk.buf), chunk.offset as usize);
+        let is_read = match place_of(chunk.buf) {
+            // An application that returns a buffer before its bytes were published harms itself.
+            NamedBuffer::Receive(index) => {
+                let receives = self.receives(session);
+                receives.is_some_and(|receives| {
+                    receives.copy_out(in_pool(index), chunk.offset, bytes).is_ok()
+                })
+            }
+            NamedBuffer::Other(COPIES, index) => {
+                let copy = self.of(session).and_then(|memory| memory.copy_of(index));
+                let copy = copy.and_then(|copy| copy.get(offset..offset + len));
                 copy.is_some_and(|copy| {
                     bytes.copy_from_slice(copy);
                     true
                 })
             }
+            NamedBuffer::Other(tag, index) => {
+                let area = self.of(session).and_then(|memory| memory.area(tag));
+                area.is_some_and(|area| area.read(index, offset, bytes).is_ok())
+            }
         };
-        // An application that returns a buffer before its bytes were published harms itself.
-        let is_received = id.tag() == RECEIVES;
-        debug_assert!(read || is_received, "what an op named was checked, and copies are kept");
+        if !is_read {
+            bytes.fill(0);
+        }
         rest.fill(0);
         checksum::sum(to)
     }

@@ -1,140 +1,303 @@
-//! The server's end: polls a server on a thread of its own, for one application.
+//! The thread of a shard: polls it, rings its applications, and sleeps on their doorbells.
 //!
-//! Everything that the application writes is checked here: a record that no correct application
-//! writes ends the session.
+//! Read first: `shard.rs` for what a poll does; `sleep.rs`; `server/bells.rs`.
+//!
+//! A session is *active* while its ring is read at each poll, and *idle* otherwise: then its
+//! doorbell is armed, and the epoll set reports it. Few sessions are active always
+//! ([`ACTIVE_ALWAYS`]), so that an application need not ring a server that is awake.
 //!
 //! Invariants
 //! - Before the thread sleeps, all events that there was room for are published, and the
-//!   application was woken if it sleeps.
-//! - A call is answered after the ops before it and their events. A poll answers one call at most:
-//!   an application that calls in a loop (FIONREAD, TCP_INFO) would otherwise keep the stack from
-//!   running.
+//!   applications that they are for were woken if they sleep.
+//! - An idle session is armed, and its ring was empty after that.
 
-mod calls;
-mod events;
-mod ops;
+mod bells;
+mod requests;
 
 use megapipe_link::LinkError;
-use megapipe_shm::record::Record;
-use megapipe_shm::{BufferArea, Consumer, DoorbellError, Producer};
-use megapipe_stack::Instant;
-use rustix::io::Errno;
+use megapipe_shm::DoorbellError;
+use megapipe_stack::{Instant, PoolId};
 
 use super::SharedMemory;
-use super::deferred::Deferred;
+use super::session_memory::SessionMemory;
+use super::session_region::{RingEnds, ServerHalf};
+use super::shard::{SessionEnd, SessionId, SessionLimits, SessionShard, ShardEnds};
 use crate::adaptive_spin::Next;
 use crate::clock::Clock;
+use crate::error::ShardAttachError;
+use crate::limits::{ACTIVE_ALWAYS, LOOK_POLLS};
 use crate::server::Server;
-use crate::sleep::{SleepingEnd, wait_readable};
+use crate::server_thread;
+use crate::sleep::SleepingEnd;
+use bells::Bells;
+use requests::{RequestQueue, ShardRequest};
 
-/// The server's ends of what it shares with its application.
-pub(crate) struct RingEnds {
-    pub(super) ops: Consumer<Record>,
-    pub(super) events: Producer<Record>,
-    pub(super) sleep: SleepingEnd,
-    /// The call buffer.
-    pub(super) calls: BufferArea,
+pub use requests::ShardHandle;
+
+/// Hears of sessions that have ended, on the shard's thread.
+pub type OnSessionEnd = Box<dyn FnMut(SessionEnd) + Send>;
+
+/// How long the thread runs.
+enum Lifetime {
+    /// As long as its only session.
+    OfSession,
+    /// Until it is stopped.
+    Requested(RequestQueue, OnSessionEnd),
 }
 
-/// A server, and its ends.
+/// A shard and its doorbells.
 pub(super) struct RemoteServer {
-    server: Server<SharedMemory>,
-    ends: RingEnds,
+    shard: SessionShard,
+    bells: Bells,
     clock: Clock,
-    /// Sends that the stack had no room for.
-    deferred: Deferred,
-    /// Events that the application was not woken for yet.
-    unsignalled: u32,
-    /// Bytes that the application has put before those of a connection that was taken out.
-    prepended_bytes: usize,
-    /// The application is gone.
-    is_over: bool,
+    lifetime: Lifetime,
+    /// Polls since the last look at the bells of idle sessions.
+    polls: u32,
+    is_stopped: bool,
 }
 
 impl RemoteServer {
-    pub(super) fn new(server: Server<SharedMemory>, ends: RingEnds) -> Self {
-        let (clock, deferred) = (Clock::new(), Deferred::default());
-        Self { server, ends, clock, deferred, unsignalled: 0, prepended_bytes: 0, is_over: false }
-    }
-
-    /// Polls until the application is gone, or the link.
+    /// A shard for one session, which has it to itself.
     ///
     /// # Errors
-    /// The link's error, or that the application broke the protocol.
+    /// [`LinkError::Io`].
+    pub(super) fn for_session(
+        server: Server<SharedMemory>,
+        ends: RingEnds,
+        memory: SessionMemory,
+    ) -> Result<Self, LinkError> {
+        let mut own = Self::new(server, Lifetime::OfSession)?;
+        own.attach(ends, memory, SessionLimits::WHOLE_SHARD)?;
+        Ok(own)
+    }
+
+    fn new(server: Server<SharedMemory>, lifetime: Lifetime) -> Result<Self, LinkError> {
+        let requests = match &lifetime {
+            Lifetime::OfSession => None,
+            Lifetime::Requested(requests, _) => Some(requests.fd()),
+        };
+        let bells = Bells::new(server.wait_fd(), server.host_fd(), requests)?;
+        let (shard, clock) = (SessionShard::new(server), Clock::new());
+        Ok(Self { shard, bells, clock, lifetime, polls: 0, is_stopped: false })
+    }
+
+    /// A shard that serves until its handle is dropped, on a thread of its own.
+    ///
+    /// # Errors
+    /// As [`server_thread::spawn`].
+    pub(super) fn spawn(
+        server: Server<SharedMemory>,
+        core: Option<usize>,
+        on_end: OnSessionEnd,
+    ) -> Result<ShardHandle, crate::error::RemoteError> {
+        let (sender, requests) = RequestQueue::new().map_err(crate::error::ServerError::Link)?;
+        let own = Self::new(server, Lifetime::Requested(requests, on_end))
+            .map_err(crate::error::ServerError::Link)?;
+        let thread = server_thread::spawn(move || own.run(), core)?;
+        Ok(ShardHandle::new(sender, thread))
+    }
+
+    fn attach(
+        &mut self,
+        ends: RingEnds,
+        memory: SessionMemory,
+        limits: SessionLimits,
+    ) -> Result<SessionId, LinkError> {
+        let RingEnds { ops, events, sleep, calls } = ends;
+        let ends = ShardEnds { ops, events, calls };
+        let id = self.shard.attach(ends, memory, limits).ok_or_else(gone)?;
+        if let Err(error) = self.bells.insert(PoolId(id.number), sleep) {
+            self.shard.detach(self.clock.now(), id);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Polls until the session is over, or the thread is stopped, or the link is gone.
+    ///
+    /// # Errors
+    /// The link's error, or that the only application broke the protocol.
     pub(super) fn run(mut self) -> Result<(), LinkError> {
         loop {
             let now = self.clock.now();
-            let ops = self.take_ops(now)?;
-            let poll = self.server.poll(now)?;
-            let published = self.publish_events(now);
-            if self.is_over || self.ends.sleep.has_other_ended() {
+            let has_worked = self.shard.poll(now)?;
+            self.signal(now);
+            self.end_gone(now);
+            if let Some(end) = self.report_ends()
+                && matches!(self.lifetime, Lifetime::OfSession)
+            {
+                self.shard.server.shut_down(&self.clock)?;
+                return end.fault.map_or(Ok(()), |_| Err(gone()));
+            }
+            if self.is_stopped {
                 return self.shut_down();
             }
-            let worked = ops > 0 || published > 0 || poll.worked();
-            self.wake()?;
-            if self.server.after_poll(worked, now) == Next::Sleep {
+            self.look_if_due(now)?;
+            if self.shard.server.after_poll(has_worked, now) == Next::Sleep {
                 self.sleep(now)?;
             }
         }
     }
 
-    fn has_ops(&mut self) -> Result<bool, LinkError> {
-        self.ends.ops.peek(1).map(|count| count > 0).map_err(|_| gone())
+    /// Wakes applications that sleep and have something to read.
+    #[inline]
+    fn signal(&mut self, now: Instant) {
+        while let Some(id) = self.shard.next_signal() {
+            let rung = self.bells.of(id).map(SleepingEnd::wake);
+            if let Some(Err(error)) = rung {
+                self.on_bell_error(now, id, error);
+            }
+        }
     }
 
-    /// Wakes the application, if it sleeps and there is something for it.
-    fn wake(&mut self) -> Result<(), LinkError> {
-        if self.unsignalled > 0 {
-            self.ends.events.commit();
-            self.unsignalled = 0;
-            let woken = self.ends.sleep.wake();
-            self.unless_gone(woken)?;
+    /// A doorbell without another end means that the application is gone. One that fails is of no
+    /// use to it.
+    #[cold]
+    fn on_bell_error(&mut self, now: Instant, id: PoolId, _: DoorbellError) {
+        self.shard.detach_number(now, id);
+    }
+
+    /// Ends sessions whose applications have ended.
+    #[inline]
+    fn end_gone(&mut self, now: Instant) {
+        for place in (0..self.shard.active().len()).rev() {
+            let Some(id) = self.shard.active().get(place).copied() else { continue };
+            if self.bells.of(id).is_some_and(SleepingEnd::has_other_ended) {
+                self.shard.detach_number(now, id);
+            }
+        }
+    }
+
+    /// Removes the bells of sessions that have ended. Returns the last of them.
+    fn report_ends(&mut self) -> Option<SessionEnd> {
+        let mut last = None;
+        while let Some(end) = self.shard.next_end() {
+            self.bells.remove(PoolId(end.session.number));
+            if let Lifetime::Requested(_, on_end) = &mut self.lifetime {
+                on_end(end);
+            }
+            last = Some(end);
+        }
+        last
+    }
+
+    /// Looks at the bells of idle sessions and at requests, once in a while: a shard that always
+    /// has work never sleeps on them.
+    #[inline]
+    fn look_if_due(&mut self, now: Instant) -> Result<(), LinkError> {
+        self.polls += 1;
+        if self.polls < LOOK_POLLS || matches!(self.lifetime, Lifetime::OfSession) {
+            return Ok(());
+        }
+        self.polls = 0;
+        self.bells.wait(Some(std::time::Duration::ZERO))?;
+        self.take_rings(now);
+        if self.shard.active().len() > ACTIVE_ALWAYS {
+            self.rest_quiet();
         }
         Ok(())
     }
 
-    /// A doorbell without another end means that the application is gone.
-    fn unless_gone(&mut self, result: Result<(), DoorbellError>) -> Result<(), LinkError> {
-        match result {
-            Err(DoorbellError::Gone) => self.is_over = true,
-            other => other.map_err(|_| gone())?,
+    /// Makes sessions idle that have submitted nothing since the last look.
+    fn rest_quiet(&mut self) {
+        for place in (0..self.shard.active().len()).rev() {
+            let id = self.shard.active()[place];
+            if self.shard.is_quiet(id)
+                && let Some(bell) = self.bells.of(id)
+            {
+                bell.arm();
+                if self.shard.has_ops(id) {
+                    bell.disarm();
+                } else {
+                    self.shard.rest(id);
+                }
+            }
         }
-        Ok(())
     }
 
-    /// Sleeps until there is an op, a frame, or a timer.
+    /// Makes sessions active that have rung.
+    fn take_rings(&mut self, now: Instant) {
+        if self.bells.has_requests() {
+            self.take_requests(now);
+        }
+        while let Some(id) = self.bells.next_rung() {
+            let Some(bell) = self.bells.of(id) else { continue };
+            bell.disarm();
+            match bell.clear() {
+                Ok(()) => self.shard.activate(id),
+                Err(error) => self.on_bell_error(now, id, error),
+            }
+        }
+    }
+
+    /// Sleeps until there is an operation, a frame, a timer or a request.
     fn sleep(&mut self, now: Instant) -> Result<(), LinkError> {
-        self.wake()?;
-        self.ends.sleep.arm();
-        let may_sleep = !self.has_ops()? && !self.is_over && !self.ends.sleep.has_other_ended();
-        if may_sleep && self.server.arm(now)? {
-            self.wait(now)?;
+        let arm = |id: &PoolId| {
+            self.bells.of(*id).is_some_and(|bell| {
+                bell.arm();
+                bell.has_other_ended()
+            })
+        };
+        let has_ended = self.shard.active().iter().filter(|id| arm(id)).count() > 0;
+        let may_sleep = !has_ended && !self.shard.has_ops_of_any();
+        self.polls = 0;
+        let sleeps = may_sleep && self.shard.server.arm(now)?;
+        if sleeps {
+            let patience = self.shard.patience(now);
+            self.bells.wait(patience)?;
         }
-        self.ends.sleep.disarm();
-        let cleared = self.ends.sleep.clear();
-        self.unless_gone(cleared)
+        if self.shard.active().len() > ACTIVE_ALWAYS {
+            self.rest_armed();
+        } else {
+            let active = self.shard.active().iter();
+            active.filter_map(|id| self.bells.of(*id)).for_each(SleepingEnd::disarm);
+        }
+        if sleeps {
+            self.take_rings(self.clock.now());
+        }
+        Ok(())
     }
 
-    fn wait(&self, now: Instant) -> Result<(), LinkError> {
-        let (doorbell, link) = (self.ends.sleep.fd(), self.server.wait_fd());
-        let fds = [Some(doorbell), Some(link), self.server.host_fd()];
-        match wait_readable(fds, self.server.patience(now)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(LinkError::Io { what: "poll", source: errno.into() }),
+    /// Makes all sessions idle that have no operations: they are armed.
+    fn rest_armed(&mut self) {
+        for place in (0..self.shard.active().len()).rev() {
+            let id = self.shard.active()[place];
+            if !self.shard.has_ops(id) {
+                self.shard.rest(id);
+            } else if let Some(bell) = self.bells.of(id) {
+                bell.disarm();
+            }
         }
     }
 
-    /// The application is gone: does its last ops, and sends FINs and RSTs.
+    fn take_requests(&mut self, now: Instant) {
+        if let Lifetime::Requested(requests, _) = &self.lifetime {
+            requests.clear();
+        }
+        loop {
+            let Lifetime::Requested(requests, _) = &self.lifetime else { return };
+            match requests.next() {
+                None => return,
+                Some(ShardRequest::Attach { half, limits, answer }) => {
+                    let ServerHalf { ends, memory, seal: _ } = *half;
+                    let attached = self.attach(ends, memory, limits);
+                    // A caller that is gone learns of the end of its session by its own means.
+                    let _ = answer.send(attached.map_err(|_| ShardAttachError::Full));
+                }
+                Some(ShardRequest::Detach(id)) => self.shard.detach(now, id),
+                Some(ShardRequest::Report(answer)) => {
+                    let _ = answer.send(self.shard.report());
+                }
+                Some(ShardRequest::Stop) => self.is_stopped = true,
+            }
+        }
+    }
+
+    /// Ends all sessions, and sends what fits a bounded number of polls.
     fn shut_down(&mut self) -> Result<(), LinkError> {
-        while self.take_ops(self.clock.now())? > 0 {}
-        self.server.shut_down(&self.clock)
-    }
-}
-
-/// Also after a panic: nothing else would wake an application that sleeps.
-impl Drop for RemoteServer {
-    fn drop(&mut self) {
-        self.ends.sleep.end();
+        self.shard.detach_all(self.clock.now());
+        self.report_ends();
+        self.shard.server.shut_down(&self.clock)
     }
 }
 

@@ -27,7 +27,7 @@ use megapipe_shm::{
     bell_sockets, seal_region,
 };
 
-use super::{SharedMemory, server};
+use super::session_memory::SessionMemory;
 use crate::error::RemoteError;
 use crate::session_sizes::SessionSizes;
 use crate::sleep::SleepingEnd;
@@ -56,10 +56,19 @@ impl RegionSeal {
     }
 }
 
+/// The server's ends of what it shares with its application.
+pub(crate) struct RingEnds {
+    pub(super) ops: Consumer<Record>,
+    pub(super) events: Producer<Record>,
+    pub(super) sleep: SleepingEnd,
+    /// The call buffer.
+    pub(super) calls: BufferArea,
+}
+
 /// The server's half of a session.
-pub(crate) struct ServerHalf {
-    pub(crate) ends: server::RingEnds,
-    pub(crate) memory: SharedMemory,
+pub struct ServerHalf {
+    pub(crate) ends: RingEnds,
+    pub(crate) memory: SessionMemory,
     pub(crate) seal: RegionSeal,
 }
 
@@ -106,8 +115,8 @@ impl SessionSizes {
         let sleeper = Sleeper::over_socket(&mut parts, Arc::clone(&own_bell))?;
         let sleep = SleepingEnd::new(sleeper, Ringer::over_socket(&mut parts, own_bell)?);
         let SessionBuffers { receives, small, large, calls } = self.buffers(&mut parts)?;
-        let memory = SharedMemory::new(Pool::new(receives), small, large);
-        let ends = server::RingEnds { ops, events, sleep, calls };
+        let memory = SessionMemory::new(Pool::new(receives), small, large);
+        let ends = RingEnds { ops, events, sleep, calls };
         Ok((ServerHalf { ends, memory, seal }, SessionFds { region: fd, bell }))
     }
 

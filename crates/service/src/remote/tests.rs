@@ -28,6 +28,7 @@ use crate::steering::Takes;
 
 mod datagrams;
 mod hostile;
+mod many_sessions;
 mod sending;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -491,8 +492,9 @@ fn invalid_index_of_read_events_ends_the_session() {
     let sizes = SessionSizes::of(remote.receive_bytes, remote.receive_buffers);
     let (ServerHalf { ends, memory, .. }, fds) = sizes.create().expect("memory");
     let frames = Frames::Queue(Box::new(link));
-    let server = Server::new(frames, &config, memory, config.clock.now()).expect("a server");
-    let worker = server::RemoteServer::new(server, ends);
+    let shared = SharedMemory::new(64, 0).expect("no memory");
+    let server = Server::new(frames, &config, shared, config.clock.now()).expect("a server");
+    let worker = server::RemoteServer::for_session(server, ends, memory).expect("a set");
     let thread = std::thread::spawn(move || worker.run());
     let region = Region::from_fd(fds.region, sizes.bytes()).expect("as agreed");
     let (mut parts, bell) = (region.into_parts(), Arc::new(fds.bell));
@@ -504,8 +506,9 @@ fn invalid_index_of_read_events_ends_the_session() {
     let command = Command::Connect { remote: nowhere, local: None };
     let connect = Op { cookie: 1, command }.record();
     let call = Op { cookie: 1, command: Command::Call(SessionCall::Sync) }.record();
-    // The server looks at the index when half of its ring is used: here between call and answer.
-    for records in [&vec![connect; COMPLETIONS_MAX as usize / 2][..], &[connect, call]] {
+    // The server looks at the index when its ring may have no room for the answers of a poll.
+    let half = vec![connect; COMPLETIONS_MAX as usize / 2];
+    for records in [&half[..], &half, &[call]] {
         let mut rest = records;
         let start = Instant::now();
         while !rest.is_empty() || ops.reserve(OPS_MAX) != Ok(OPS_MAX) {

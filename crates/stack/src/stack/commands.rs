@@ -88,6 +88,19 @@ impl Stack {
         self.tcp.accept(listener, credit)
     }
 
+    /// Takes back credit that was given by [`Stack::accept`], as far as it was not used.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn withdraw_credit(
+        &mut self,
+        listener: ListenerId,
+        credit: u32,
+    ) -> Result<(), OperationError> {
+        self.tcp.withdraw_credit(listener, credit)
+    }
+
     /// Takes no more connections. Those that were not reported yet are reset.
     ///
     /// # Errors

@@ -305,6 +305,18 @@ impl Tcp {
         Ok(())
     }
 
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn withdraw_credit(
+        &mut self,
+        id: ListenerId,
+        credit: u32,
+    ) -> Result<(), OperationError> {
+        let listener = self.listeners.by_id(id).ok_or(OperationError::Unknown)?;
+        listener.credit = listener.credit.saturating_sub(credit);
+        Ok(())
+    }
+
     /// A listener may have something to report.
     pub(super) fn announce_incoming(&mut self, index: u32) {
         let ready = |listener: &super::listeners::Listener| {

@@ -31,7 +31,7 @@ fn description() -> Description {
 }
 
 /// The ends of a session whose server is the test.
-fn session_of_test() -> (RemoteClient, server::RingEnds) {
+fn session_of_test() -> (RemoteClient, session_region::RingEnds) {
     let sizes = SessionSizes::of(RECEIVE_BYTES, RECEIVE_BUFFERS);
     let (half, fds) = sizes.create().expect("memory");
     let client = sizes.client(fds).expect("it fits");
@@ -39,7 +39,7 @@ fn session_of_test() -> (RemoteClient, server::RingEnds) {
     (RemoteClient::new(client, description(), ServerLocation::Thread(thread)), half.ends)
 }
 
-fn publish(ends: &mut server::RingEnds, cookie: u64, event: Says) {
+fn publish(ends: &mut session_region::RingEnds, cookie: u64, event: Says) {
     let record = Completion { cookie, event }.record();
     assert_eq!(ends.events.send(&[record]), Ok(1));
 }
@@ -58,7 +58,7 @@ const fn next_id(index: u32) -> Id {
 }
 
 /// A connection that the client has seen arrive.
-fn arrived(client: &mut RemoteClient, ends: &mut server::RingEnds, index: u32) -> ConnId {
+fn arrived(client: &mut RemoteClient, ends: &mut session_region::RingEnds, index: u32) -> ConnId {
     publish(ends, 0, incoming(index));
     let Some(RemoteEvent::Event(Event::Incoming { conn, .. }, _)) = client.event() else {
         panic!("it has arrived")

@@ -7,13 +7,16 @@
 //! - A connection has a queue here exactly while it has deferred chunks. It awaits acknowledgments,
 //!   which a connection that was refused room is owed.
 //! - What is asked of a connection after a deferred send is done after it.
-//! - `chunks` is the sum of the queues' lengths.
+//! - Deferred chunks count as in the stack ([`SessionMemory::in_stack`]), which bounds their
+//!   number.
+//!
+//! [`SessionMemory::in_stack`]: crate::remote::session_memory::SessionMemory::in_stack
 
 use std::collections::{HashMap, VecDeque};
 
 use megapipe_stack::{Chunk, ConnId, Instant, Memory, OperationError, Stack};
 
-use super::SharedMemory;
+use crate::remote::SharedMemory;
 
 /// A server's parts.
 type Parts<'server> = (&'server mut Stack, &'server mut SharedMemory);
@@ -35,15 +38,9 @@ struct Queue {
 #[derive(Default)]
 pub(super) struct Deferred {
     queues: HashMap<ConnId, Queue>,
-    chunks: usize,
 }
 
 impl Deferred {
-    /// Deferred chunks of all connections.
-    pub(super) const fn chunks(&self) -> usize {
-        self.chunks
-    }
-
     /// Queues a chunk with the stack, or defers it.
     #[inline]
     pub(super) fn send(
@@ -60,7 +57,6 @@ impl Deferred {
                 return memory.free(chunk.buf);
             }
             queue.chunks.push_back(chunk);
-            self.chunks += 1;
             return;
         }
         match stack.send(now, conn, chunk, memory) {
@@ -68,7 +64,6 @@ impl Deferred {
             Err(OperationError::QueueFull) => {
                 let chunks = VecDeque::from([chunk]);
                 self.queues.insert(conn, Queue { chunks, end: None });
-                self.chunks += 1;
                 let awaited = stack.await_acks(conn);
                 debug_assert!(awaited.is_ok(), "its queue is full");
             }
@@ -119,7 +114,6 @@ impl Deferred {
                 Err(_) => memory.free(chunk.buf),
             }
             queue.chunks.pop_front();
-            self.chunks -= 1;
         }
         let end = self.queues.remove(&conn).and_then(|queue| queue.end);
         if let Some(end) = end {
@@ -144,7 +138,6 @@ impl Deferred {
         if !self.queues.is_empty()
             && let Some(queue) = self.queues.remove(&conn)
         {
-            self.chunks -= queue.chunks.len();
             queue.chunks.iter().for_each(|chunk| memory.free(chunk.buf));
         }
     }

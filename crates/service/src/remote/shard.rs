@@ -1,0 +1,263 @@
+//! A shard: one server that many sessions share.
+//!
+//! ```text
+//!   poll(now):  operations of the active sessions, a share of each
+//!               -> frames and timers (`Server::poll`)
+//!               -> events, each to the session that owns its connection
+//!   after it:   next_signal(): sessions whose applications are to be woken
+//!               next_end(): sessions that are over
+//! ```
+//!
+//! What a shard does is a function of the records in its rings, the frames of its link, and `now`:
+//! it makes no system call of its own. Threads, doorbells and sockets are around it (`server.rs`).
+//! The placement `core` is a shard of one session.
+//!
+//! Read first: `shard_session.rs`, `owners.rs`; the decision on many sessions of a shard in
+//! `docs/decisions`.
+//!
+//! Invariants
+//! - A poll takes at most [`OPS_PER_POLL`] operations of all sessions together, or
+//!   [`OPS_SHARE_MIN`] of each; and it answers one call of each.
+//! - No session's ring is read unless the session is active ([`SessionShard::activate`]).
+//! - What one session writes ends at worst that session ([`SessionFault`]).
+
+mod calls;
+mod deferred;
+mod ending;
+mod events;
+mod ops;
+mod owners;
+mod session_limits;
+mod sessions;
+mod shard_session;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use megapipe_link::LinkError;
+use megapipe_stack::{Instant, PoolId};
+
+use super::SharedMemory;
+use super::session_memory::SessionMemory;
+use crate::limits::{OPS_PER_POLL, OPS_SHARE_MIN};
+use crate::server::Server;
+use owners::ObjectOwners;
+use sessions::Sessions;
+use shard_session::ShardSession;
+
+pub use session_limits::{SessionCounters, SessionFault, SessionLimits};
+pub use sessions::SessionId;
+pub(super) use shard_session::ShardEnds;
+
+/// A session is over: its rings are not used any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionEnd {
+    /// Which.
+    pub session: SessionId,
+    /// What no correct application does; `None`: its holder ended it.
+    pub fault: Option<SessionFault>,
+}
+
+/// A server and its sessions.
+pub(super) struct SessionShard {
+    pub(super) server: Server<SharedMemory>,
+    sessions: Sessions,
+    owners: ObjectOwners,
+    /// Sessions whose events wait for room, each once.
+    parked: Vec<PoolId>,
+    /// Sessions whose applications are to be woken.
+    signals: Vec<PoolId>,
+    ends: VecDeque<SessionEnd>,
+    /// The place of the active session that comes first at the next poll.
+    first: usize,
+}
+
+impl SessionShard {
+    /// A shard without sessions.
+    pub(super) fn new(server: Server<SharedMemory>) -> Self {
+        let owners = ObjectOwners::new(server.stack().config().connections);
+        Self {
+            server,
+            sessions: Sessions::new(),
+            owners,
+            parked: Vec::new(),
+            signals: Vec::new(),
+            ends: VecDeque::new(),
+            first: 0,
+        }
+    }
+
+    /// Adds a session, which is active. `None`: the shard has as many as it can.
+    pub(super) fn attach(
+        &mut self,
+        ends: ShardEnds,
+        memory: SessionMemory,
+        limits: SessionLimits,
+    ) -> Option<SessionId> {
+        let id = self.sessions.insert(ShardSession::new(ends, limits))?;
+        let (_, memories) = self.server.parts();
+        memories.insert(PoolId(id.number), memory);
+        Some(id)
+    }
+
+    /// One poll. Returns whether there was work.
+    ///
+    /// # Errors
+    /// What the link says; the sessions stay as they are.
+    #[inline]
+    pub(super) fn poll(&mut self, now: Instant) -> Result<bool, LinkError> {
+        let ops = self.take_ops(now);
+        let poll = self.server.poll(now)?;
+        let published = self.publish_events(now);
+        if !self.sessions.draining.is_empty() {
+            self.finish_draining(now);
+        }
+        Ok(ops > 0 || published > 0 || poll.worked())
+    }
+
+    /// Does operations of all active sessions, a share of each. Returns how many.
+    fn take_ops(&mut self, now: Instant) -> u32 {
+        let count = self.sessions.active.len();
+        if count == 0 {
+            return 0;
+        }
+        let share = (OPS_PER_POLL / count as u32).max(OPS_SHARE_MIN);
+        self.first = if self.first + 1 < count { self.first + 1 } else { 0 };
+        let (mut done, mut has_ended) = (0, false);
+        for step in 0..count {
+            let place = self.first + step;
+            let place = if place < count { place } else { place - count };
+            let id = self.sessions.active[place];
+            match self.take_ops_of(now, id, share) {
+                Ok(taken) => done += taken,
+                Err(fault) => {
+                    has_ended = true;
+                    self.end(now, id, Some(fault));
+                }
+            }
+        }
+        if has_ended {
+            self.forget_inactive();
+        }
+        done
+    }
+
+    fn take_ops_of(&mut self, now: Instant, id: PoolId, share: u32) -> Result<u32, SessionFault> {
+        let Some(session) = self.sessions.running(id) else { return Ok(0) };
+        if session.has_parked() {
+            return Ok(0);
+        }
+        let (mut done, mut call) = (0, session.postponed.take());
+        if call.is_none() {
+            // Each may have an answer, for which there has to be room.
+            let share = share.min(session.ends.events.capacity() / 2);
+            let room = session.ends.events.reserve(share).map_err(|_| SessionFault::Ring)?;
+            let taken = self.work(now, id, |work| work.take_ops(share.min(room)));
+            (done, call) = taken.unwrap_or(Ok((0, None)))?;
+        }
+        if let Some(call) = call {
+            self.publish_events(now);
+            self.answer(now, id, call)?;
+            done += 1;
+        }
+        Ok(done)
+    }
+
+    /// Answers a call; later, if events before the answer wait for room.
+    fn answer(
+        &mut self,
+        now: Instant,
+        id: PoolId,
+        call: ops::AskedCall,
+    ) -> Result<(), SessionFault> {
+        match self.sessions.running(id) {
+            Some(session) if session.has_parked() => {
+                session.postponed = Some(call);
+                Ok(())
+            }
+            _ => self.work(now, id, |work| work.answer_call(call)).unwrap_or(Ok(())),
+        }
+    }
+
+    /// A session whose application is to be woken, after its records were made visible.
+    #[inline]
+    pub(super) fn next_signal(&mut self) -> Option<PoolId> {
+        while let Some(id) = self.signals.pop() {
+            if self.sessions.running(id).is_some_and(ShardSession::commit) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// A session that is over.
+    pub(super) fn next_end(&mut self) -> Option<SessionEnd> {
+        self.ends.pop_front()
+    }
+
+    /// The sessions whose rings are read at each poll.
+    pub(super) fn active(&self) -> &[PoolId] {
+        &self.sessions.active
+    }
+
+    /// Reads a session's ring at each poll from now on.
+    pub(super) fn activate(&mut self, id: PoolId) {
+        if let Some(session) = self.sessions.running(id)
+            && !std::mem::replace(&mut session.is_active, true)
+        {
+            self.sessions.active.push(id);
+        }
+    }
+
+    /// Reads a session's ring no more, until it is activated. Its doorbell is armed.
+    pub(super) fn rest(&mut self, id: PoolId) {
+        if let Some(session) = self.sessions.running(id) {
+            session.is_active = false;
+        }
+        self.sessions.active.retain(|other| *other != id);
+    }
+
+    /// Whether a session has submitted nothing since it was asked last.
+    pub(super) fn is_quiet(&mut self, id: PoolId) -> bool {
+        self.sessions.running(id).is_some_and(ShardSession::is_quiet)
+    }
+
+    /// Whether a session has operations that can be taken. A broken ring counts: its next poll ends
+    /// the session.
+    pub(super) fn has_ops(&mut self, id: PoolId) -> bool {
+        let Some(session) = self.sessions.running(id) else { return false };
+        session.postponed.is_some() || session.ends.ops.peek(1) != Ok(0)
+    }
+
+    /// Whether an active session has operations.
+    pub(super) fn has_ops_of_any(&mut self) -> bool {
+        (0..self.sessions.active.len()).any(|place| self.has_ops(self.sessions.active[place]))
+    }
+
+    /// How long the shard may sleep at `now` for its own timers' sake.
+    pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
+        let drained = self.drained_at().map(|at| at.since(now));
+        self.server.patience(now).into_iter().chain(drained).min()
+    }
+
+    /// What is to be told of the shard.
+    pub(super) fn report(&self) -> ShardReport {
+        ShardReport {
+            sessions: self.sessions.counters().collect(),
+            draining: self.sessions.draining.len(),
+            active: self.sessions.active.len(),
+        }
+    }
+}
+
+/// What a shard tells of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShardReport {
+    /// Its sessions, and what was counted of each; also those that have ended and still have
+    /// bytes to send.
+    pub sessions: Vec<(SessionId, SessionCounters)>,
+    /// How many of them have ended.
+    pub draining: usize,
+    /// How many have their rings read at each poll.
+    pub active: usize,
+}

@@ -1,0 +1,426 @@
+//! Calls: each is done and answered before the next op.
+//!
+//! Read first: `megapipe_shm`'s `record/call.rs`. From a call to its answer the call buffer is the
+//! server's; it is copied out before it is looked at.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use megapipe_shm::record::{
+    Chunk, Event as Says, Id, ListenSharing, Refusal, ServerAnswer, SessionCall,
+};
+use megapipe_stack::{
+    BindError, ConnId, ConnectError, DatagramId, Departure, Holder, ListenError, ListenerId,
+    Memory, OperationError, PoolId,
+};
+
+use super::ops::{AskedCall, SessionWork};
+use super::session_limits::SessionFault;
+use crate::error::PortError;
+use crate::limits::{CALL_BYTES, PREPENDED_BYTES_MAX};
+use crate::remote::CALL_BUFFER;
+use crate::remote::encoding::{
+    Coded, conn_id, decode_begin, decode_bind, decode_option, decode_sharing, encode_holders,
+    encode_info, encode_port_error, endpoint_id, id_of, id_of_endpoint, id_of_listener,
+    listener_id,
+};
+use crate::sharing::Sharing;
+
+/// An answer; an error: no correct application makes this call.
+type Answered = Result<ServerAnswer, SessionFault>;
+
+/// The answer of an operation without a result.
+fn done<T>(result: Result<T, OperationError>) -> ServerAnswer {
+    result.map_or_else(|error| ServerAnswer::refused(error.refusal()), |_| ServerAnswer::Done)
+}
+
+impl SessionWork<'_> {
+    /// Answers a call, after the operations before it and their events: so bytes that the stack no
+    /// longer counts as unread can be taken.
+    ///
+    /// # Errors
+    /// No correct application makes this call.
+    pub(super) fn answer_call(&mut self, (cookie, call): AskedCall) -> Result<(), SessionFault> {
+        // A call that looks at a queue sees none that is empty while sends wait for it.
+        let (stack, memory) = self.server.parts();
+        self.session.deferred.retry_all(self.now, (stack, memory));
+        let answer = self.answer(call)?;
+        self.session.publish(cookie, Says::Answer(answer));
+        Ok(())
+    }
+
+    fn answer(&mut self, call: SessionCall) -> Answered {
+        Ok(match call {
+            SessionCall::Sync => ServerAnswer::Done,
+            SessionCall::SetCore { core } => {
+                self.set_core(core);
+                ServerAnswer::Done
+            }
+            SessionCall::Listen { local, backlog, sharing } => {
+                let sharing = self.sharing(sharing)?;
+                match self.listen(local, backlog, sharing) {
+                    Ok(listener) => ServerAnswer::Listening { listener: id_of_listener(listener) },
+                    Err(error) => self.refuse_port(&error),
+                }
+            }
+            SessionCall::Share { listener, sharing } => {
+                let sharing = self.sharing(sharing)?;
+                if !self.has_listener(listener_id(listener)) {
+                    return Ok(ServerAnswer::refused(Refusal::NotBound));
+                }
+                match self.server.share(listener_id(listener), sharing) {
+                    Ok(()) => ServerAnswer::Done,
+                    Err(error) => self.refuse_port(&error),
+                }
+            }
+            SessionCall::SetFastOpen { listener, pending_max } => {
+                if !self.has_listener(listener_id(listener)) {
+                    return Ok(ServerAnswer::refused(Refusal::Unknown));
+                }
+                let (stack, _) = self.server.parts();
+                done(stack.set_listener_fast_open(listener_id(listener), pending_max))
+            }
+            SessionCall::IsListening { local } => {
+                ServerAnswer::Value { value: self.server.is_listening(local).into() }
+            }
+            SessionCall::Unlisten { listener } => {
+                if self.has_listener(listener_id(listener)) {
+                    self.unlisten(listener_id(listener));
+                }
+                ServerAnswer::Done
+            }
+            SessionCall::TakeOut { .. }
+            | SessionCall::PrependUnread { .. }
+            | SessionCall::HandOver { .. }
+            | SessionCall::HandOverOffered { .. } => return self.answer_hand_over(call),
+            _ => return self.answer_connection(call),
+        })
+    }
+
+    /// As `answer`, of calls that hand connections over to other listeners. One connection of the
+    /// session is out at a time: another one that still is goes on first.
+    fn answer_hand_over(&mut self, call: SessionCall) -> Answered {
+        match call {
+            SessionCall::TakeOut { conn } => {
+                self.hand_over_taken();
+                let conn = conn_id(conn);
+                let handover = match self.has_conn(conn) {
+                    true => self.server.take_out_of_stack(self.now, conn),
+                    false => None,
+                };
+                let Some(handover) = handover else {
+                    return Ok(ServerAnswer::refused(Refusal::Unknown));
+                };
+                self.owners.remove_conn(conn);
+                self.session.taken_out = Some((conn, handover));
+            }
+            SessionCall::PrependUnread { conn, chunk } => {
+                let bytes = self.bytes(chunk)?;
+                self.session.prepended_bytes += bytes.len();
+                if self.session.prepended_bytes > PREPENDED_BYTES_MAX {
+                    return Err(SessionFault::Call);
+                }
+                if let Some((taken, handover)) = &mut self.session.taken_out
+                    && *taken == conn_id(conn)
+                {
+                    handover.prepend(&bytes);
+                }
+            }
+            SessionCall::HandOver { conn } => {
+                self.session.prepended_bytes = 0;
+                if self.session.taken_out.as_ref().is_some_and(|(it, _)| *it == conn_id(conn)) {
+                    self.hand_over_taken();
+                }
+            }
+            SessionCall::HandOverOffered { conn } => {
+                let conn = conn_id(conn);
+                if self.has_conn(conn) {
+                    self.owners.remove_conn(conn);
+                    self.server.hand_over_offered(self.now, conn);
+                }
+            }
+            // The other functions answer all others.
+            _ => return Err(SessionFault::Call),
+        }
+        self.grant_withheld();
+        Ok(ServerAnswer::Done)
+    }
+
+    /// Hands the connection that was taken out over to whatever listens at its address.
+    pub(super) fn hand_over_taken(&mut self) {
+        if let Some((_, handover)) = self.session.taken_out.take() {
+            self.server.hand_over(self.now, handover);
+        }
+    }
+
+    /// As `answer`, of calls about connections and ports.
+    fn answer_connection(&mut self, call: SessionCall) -> Answered {
+        let unknown = Ok(ServerAnswer::refused(Refusal::Unknown));
+        Ok(match call {
+            SessionCall::Connect { remote, local, flags } => {
+                let begin = decode_begin(flags).ok_or(SessionFault::Call)?;
+                let begun = match self.may_connect() {
+                    true => self.server.connect_as(self.now, (remote, local), begin),
+                    false => Err(PortError::Stack(ConnectError::TooManyConnections)),
+                };
+                match begun {
+                    Ok(conn) => {
+                        self.owners.add_conn(self.id, conn, true);
+                        ServerAnswer::Connecting { conn: id_of(conn) }
+                    }
+                    Err(error) => self.refuse_port(&error),
+                }
+            }
+            SessionCall::Info { conn } if !self.has_conn(conn_id(conn)) => return unknown,
+            SessionCall::Info { conn } => match self.server.stack().info(conn_id(conn)) {
+                Ok(info) => self.written(&encode_info(&info)),
+                Err(error) => ServerAnswer::refused(error.refusal()),
+            },
+            SessionCall::Addresses { conn } if !self.has_conn(conn_id(conn)) => return unknown,
+            SessionCall::Addresses { conn } => match self.server.stack().addresses(conn_id(conn)) {
+                Ok((local, remote)) => ServerAnswer::addresses(local, Some(remote)),
+                Err(error) => ServerAnswer::refused(error.refusal()),
+            },
+            SessionCall::SetOption { conn, option, value } => {
+                self.set_option(conn, option, value)?
+            }
+            SessionCall::SendCopy { conn, chunk } => {
+                let copy = self.bytes(chunk)?;
+                done(self.send_copy(conn_id(conn), copy))
+            }
+            SessionCall::Holders { ports: (first, last) } => {
+                let holders: BTreeSet<Holder> = self.server.stack().holders(first..=last);
+                self.written(&encode_holders(&holders))
+            }
+            SessionCall::FreePort { ports: (first, last), from } => {
+                let port = self.server.stack().port_without_connections(first..=last, from);
+                ServerAnswer::Value { value: port.unwrap_or(0).into() }
+            }
+            _ => return self.answer_datagram(call),
+        })
+    }
+
+    /// As `answer`, of calls about endpoints for datagrams.
+    fn answer_datagram(&mut self, call: SessionCall) -> Answered {
+        let named = match call {
+            SessionCall::ConnectDatagram { endpoint, .. }
+            | SessionCall::CloseDatagram { endpoint }
+            | SessionCall::QuoteErrors { endpoint, .. }
+            | SessionCall::DatagramAddress { endpoint }
+            | SessionCall::CheckDatagrams { endpoint, .. } => Some(endpoint_id(endpoint)),
+            _ => None,
+        };
+        if named.is_some_and(|endpoint| !self.has_endpoint(endpoint)) {
+            // A close has no other answer.
+            let is_close = matches!(call, SessionCall::CloseDatagram { .. });
+            let unknown = ServerAnswer::refused(Refusal::Unknown);
+            return Ok(if is_close { ServerAnswer::Done } else { unknown });
+        }
+        Ok(match call {
+            SessionCall::Bind { local, flags } => self.bind(local, flags),
+            SessionCall::ConnectDatagram { endpoint, peer } => {
+                let (stack, _) = self.server.parts();
+                match stack.connect_datagram(endpoint_id(endpoint), peer) {
+                    Ok(local) => ServerAnswer::addresses(local, None),
+                    Err(error) => ServerAnswer::refused(error.refusal()),
+                }
+            }
+            SessionCall::CloseDatagram { endpoint } => {
+                self.close_endpoint(endpoint_id(endpoint));
+                ServerAnswer::Done
+            }
+            SessionCall::QuoteErrors { endpoint, on } => {
+                let (stack, _) = self.server.parts();
+                done(stack.quote_errors(endpoint_id(endpoint), on))
+            }
+            SessionCall::PacketBytesMax { to } => {
+                ServerAnswer::Value { value: self.server.stack().packet_bytes_max(to).into() }
+            }
+            SessionCall::DatagramAddress { endpoint } => {
+                match self.server.stack().datagram_address(endpoint_id(endpoint)) {
+                    Ok(local) => ServerAnswer::addresses(local, None),
+                    Err(error) => ServerAnswer::refused(error.refusal()),
+                }
+            }
+            SessionCall::CheckDatagrams { endpoint, to, from, len, count } => {
+                self.check_datagrams(endpoint, (to, from), (len, count))
+            }
+            // The other functions answer all others.
+            _ => return Err(SessionFault::Call),
+        })
+    }
+
+    fn bind(&mut self, local: SocketAddr, flags: u16) -> ServerAnswer {
+        let may = self.session.endpoints < self.session.limits.endpoints;
+        let bound = match may {
+            true => self.server.bind(local, decode_bind(flags)),
+            false => Err(PortError::Stack(BindError::TooManyEndpoints)),
+        };
+        self.session.counters.refused += u64::from(!may);
+        match bound {
+            Ok(endpoint) => {
+                self.owners.add_endpoint(self.id, endpoint);
+                self.session.endpoints += 1;
+                ServerAnswer::Bound { endpoint: id_of_endpoint(endpoint) }
+            }
+            Err(error) => self.refuse_port(&error),
+        }
+    }
+
+    /// Closes an endpoint of the session.
+    pub(super) fn close_endpoint(&mut self, endpoint: DatagramId) {
+        self.server.close_datagram(endpoint);
+        self.owners.remove_endpoint(endpoint);
+        self.session.endpoints -= 1;
+    }
+
+    /// Whether datagrams can be sent now; makes room for several, as [`Server::send_datagrams`].
+    ///
+    /// [`Server::send_datagrams`]: crate::server::Server::send_datagrams
+    fn check_datagrams(
+        &mut self,
+        endpoint: Id,
+        (to, from): (SocketAddr, Option<IpAddr>),
+        (len, count): (u16, u16),
+    ) -> ServerAnswer {
+        let endpoint = endpoint_id(endpoint);
+        if count > 1 {
+            self.server.make_datagram_room(self.now, endpoint, count.into());
+        }
+        let way = (to, &Departure { from, ..Departure::default() });
+        let what = (usize::from(len), usize::from(count));
+        match self.server.stack().check_datagrams(endpoint, way, what) {
+            Ok(bytes_max) => ServerAnswer::Value { value: bytes_max as u64 },
+            Err(error) => ServerAnswer::refused(error.refusal()),
+        }
+    }
+
+    fn set_option(&mut self, conn: Id, option: u32, value: u64) -> Answered {
+        #[cfg(test)]
+        crate::remote::tests::panic_where_asked(option, value);
+        let option = decode_option(option, value).ok_or(SessionFault::Call)?;
+        let conn = conn_id(conn);
+        if !self.has_conn(conn) {
+            return Ok(ServerAnswer::refused(Refusal::Unknown));
+        }
+        let (stack, memory) = self.server.parts();
+        let set = stack.set_option(self.now, conn, option, memory);
+        Ok(match set.and_then(|()| stack.info(conn)) {
+            Ok(info) => ServerAnswer::Value { value: info.send_buffer_bytes.into() },
+            Err(error) => ServerAnswer::refused(error.refusal()),
+        })
+    }
+
+    /// Queues a copy in the server's own memory, and asks for its acknowledgment. A connection has
+    /// one copy at a time, and nothing else with the server: that bounds the memory, as does the
+    /// session's limit of copies.
+    fn send_copy(&mut self, conn: ConnId, copy: Box<[u8]>) -> Result<(), OperationError> {
+        if !self.has_conn(conn) {
+            return Err(OperationError::Unknown);
+        }
+        let (stack, memory) = self.server.parts();
+        let is_idle = stack.info(conn)?.queued_bytes == 0;
+        let its = memory.of_mut(self.id).filter(|_| is_idle);
+        let Some(chunk) = its.and_then(|its| its.keep(self.id, copy)) else {
+            return stack.await_acks(conn).and(Err(OperationError::QueueFull));
+        };
+        let sent = stack.send(self.now, conn, chunk, memory);
+        if sent.is_err() {
+            memory.free(chunk.buf);
+        }
+        stack.await_acks(conn).and(sent)
+    }
+
+    fn sharing(&self, sharing: ListenSharing) -> Result<Sharing, SessionFault> {
+        let ListenSharing { flags, fast_open, cores } = sharing;
+        let cores = cores.map(|chunk| self.bytes(chunk)).transpose()?;
+        decode_sharing(flags, fast_open, cores.as_deref()).ok_or(SessionFault::Call)
+    }
+
+    fn refuse_port<E: Coded>(&self, error: &PortError<E>) -> ServerAnswer {
+        let (refusal, detail, text) = encode_port_error(error);
+        let text = match self.written(&text) {
+            ServerAnswer::Written { chunk } if chunk.len > 0 => Some(chunk),
+            _ => None,
+        };
+        ServerAnswer::Refused { refusal, detail, text }
+    }
+
+    /// Writes what a record has no field for into the call buffer, if there is room.
+    fn written(&self, bytes: &[u8]) -> ServerAnswer {
+        match self.session.ends.calls.write(0, 0, bytes) {
+            Ok(()) => {
+                let chunk = Chunk { buf: CALL_BUFFER, offset: 0, len: bytes.len() as u32 };
+                ServerAnswer::Written { chunk }
+            }
+            Err(_) => ServerAnswer::refused(Refusal::TooLong),
+        }
+    }
+
+    /// A copy of bytes in the call buffer.
+    fn bytes(&self, chunk: Chunk) -> Result<Box<[u8]>, SessionFault> {
+        let Chunk { buf, offset, len } = chunk;
+        if buf != CALL_BUFFER || len as usize > CALL_BYTES {
+            return Err(SessionFault::Call);
+        }
+        let mut bytes = vec![0; len as usize];
+        let read = self.session.ends.calls.read(0, offset as usize, &mut bytes);
+        read.map(|()| bytes.into()).map_err(|_| SessionFault::Call)
+    }
+}
+
+/// Listeners.
+impl SessionWork<'_> {
+    /// Listens. Where another session listens at the address already and neither is exclusive
+    /// there, both are acceptors of one listener (SO_REUSEPORT, for the sessions of one user).
+    fn listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
+        if self.session.listeners >= self.session.limits.listeners {
+            self.session.counters.refused += 1;
+            return Err(PortError::Stack(ListenError::TooManyListeners));
+        }
+        let user = (!sharing.is_exclusive).then_some(self.session.limits.user);
+        let has_private = self.server.parts().1.has_private();
+        let known = match has_private {
+            true => self.owners.listener_at(self.id, local, user),
+            false => None,
+        };
+        let listener = match known {
+            Some(known) => known,
+            None => {
+                // Bytes of a connection that no session owns yet are in no session's memory.
+                self.server.set_pool(if has_private { PoolId(0) } else { self.id });
+                let listening = self.server.listen(self.now, local, backlog, sharing);
+                self.server.set_pool(self.id);
+                listening?
+            }
+        };
+        self.owners.add_listener(self.id, listener, (local, user));
+        self.session.listeners += 1;
+        Ok(listener)
+    }
+
+    /// The session leaves a listener. Connections that were not offered go to its other sessions,
+    /// or to other shards that listen at the address; where there are none, they are reset.
+    pub(super) fn unlisten(&mut self, listener: ListenerId) {
+        let credit = self.server.withdraw(listener, self.id);
+        self.session.credit = self.session.credit.saturating_sub(credit);
+        self.session.withheld.retain(|it| it.listener != listener);
+        self.session.listeners -= 1;
+        if !self.owners.remove_listener(self.id, listener) {
+            self.server.unlisten(self.now, listener);
+        }
+    }
+
+    /// Names the core that the application runs on, if the shard is its own.
+    fn set_core(&mut self, core: Option<u32>) {
+        let is_shared = self.server.parts().1.has_private();
+        if let Some(attachment) = self.server.attachment().filter(|_| !is_shared) {
+            attachment.set_core(core);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Events: what the stack reports, published to the session that it concerns.
+//!
+//! The stack has one stream of events. An event for whose session there is no room waits with that
+//! session ([`ShardSession::park`]); the stream goes on for the others.
+
+use megapipe_shm::record::{Completion, Event as Says, Record};
+use megapipe_stack::{Chunk, Event, Instant, Memory, PoolId};
+
+use super::SessionShard;
+use super::ops::SessionWork;
+use super::session_limits::SessionFault;
+use super::shard_session::ShardSession;
+use crate::connection_manager::Offer;
+use crate::remote::buffer_names::session_of;
+use crate::remote::encoding::{encode_event, encode_notice, id_of, record_chunk};
+
+impl SessionShard {
+    /// Publishes events, and send buffers that go back. Returns how many records.
+    pub(super) fn publish_events(&mut self, now: Instant) -> u32 {
+        let mut count = self.publish_parked(now);
+        while let Some((event, offer)) = self.server.offered_event() {
+            count += 1;
+            if let Event::Received { conn, chunk } = event
+                && let Some(id) = self.owners.of_conn(conn)
+                && session_of(chunk.buf) == id
+                && let Some(session) = self.sessions.running(id)
+                && session.stranded.is_empty()
+            {
+                // Nearly all of them.
+                let is_first = !session.is_unsignalled();
+                let record = Completion::received(id_of(conn), record_chunk(chunk));
+                if !session.put_event(&record) {
+                    let parked = session.park(record);
+                    self.after_park(now, id, parked);
+                } else if is_first {
+                    self.signals.push(id);
+                }
+                continue;
+            }
+            self.publish_other(now, event, offer);
+        }
+        // After the events: buffers that an end has freed are no sign of room.
+        count + self.publish_returned()
+    }
+
+    /// Publishes what there was no room for, as far as there is now.
+    fn publish_parked(&mut self, now: Instant) -> u32 {
+        let mut count = 0;
+        for place in (0..self.parked.len()).rev() {
+            let id = self.parked[place];
+            let Some(session) = self.sessions.running(id) else {
+                self.parked.swap_remove(place);
+                continue;
+            };
+            let is_first = !session.is_unsignalled();
+            match session.unpark() {
+                Ok(put) => {
+                    count += put;
+                    if is_first && put > 0 {
+                        self.signals.push(id);
+                    }
+                }
+                Err(fault) => self.end(now, id, Some(fault)),
+            }
+            count += self.publish_stranded(now, id);
+            let is_done =
+                |session: &mut ShardSession| !session.has_parked() && session.stranded.is_empty();
+            if self.sessions.running(id).is_none_or(is_done) {
+                self.parked.swap_remove(place);
+            }
+        }
+        count
+    }
+
+    /// Publishes events that waited for a receive buffer.
+    fn publish_stranded(&mut self, now: Instant, id: PoolId) -> u32 {
+        let mut stranded = match self.sessions.running(id) {
+            Some(session) => std::mem::take(&mut session.stranded),
+            None => return 0,
+        };
+        let before = stranded.len();
+        while let Some(event) = stranded.pop_front() {
+            if let Some(event) = self.publish_own(now, id, event) {
+                stranded.push_front(event);
+                break;
+            }
+        }
+        let count = before - stranded.len();
+        if let Some(session) = self.sessions.running(id) {
+            // Nothing was stranded meanwhile: each event was one of these.
+            session.stranded = stranded;
+        }
+        count as u32
+    }
+
+    fn publish_returned(&mut self) -> u32 {
+        let mut count = 0;
+        let Self { server, sessions, signals, .. } = self;
+        let (_, memory) = server.parts();
+        for place in (0..memory.returning().len()).rev() {
+            let id = memory.returning()[place];
+            let Some(session) = sessions.running(id) else {
+                memory.end_returning(place);
+                continue;
+            };
+            let is_first = !session.is_unsignalled();
+            let mut put = 0;
+            while session.has_room()
+                && let Some(bufs) = memory.of_mut(id).and_then(|memory| memory.take_returned())
+            {
+                session.publish(0, Says::Returned { bufs });
+                put += 1;
+            }
+            if is_first && put > 0 {
+                signals.push(id);
+            }
+            count += put;
+            if memory.of(id).is_none_or(|memory| !memory.has_returned()) {
+                memory.end_returning(place);
+            }
+        }
+        count
+    }
+
+    /// Publishes an event that is not just bytes in a buffer of its session.
+    fn publish_other(&mut self, now: Instant, event: Event, offer: Option<(PoolId, Offer)>) {
+        if let Event::Incoming { .. } = event {
+            return self.publish_incoming(now, event, offer);
+        }
+        let owner = match event {
+            Event::Datagram { endpoint, .. } | Event::DatagramRefused { endpoint, .. } => {
+                self.owners.of_endpoint(endpoint)
+            }
+            _ => conn_of(event).and_then(|conn| self.owners.of_conn(conn)),
+        };
+        let Some((id, session)) =
+            owner.and_then(|id| self.sessions.get_mut(id).map(|session| (id, session)))
+        else {
+            return self.drop_event(event);
+        };
+        let (stack, memory) = self.server.parts();
+        match event {
+            Event::Connected { conn } => self.owners.on_connected(conn),
+            Event::Acked { conn, .. } => session.deferred.retry(now, conn, (stack, memory)),
+            Event::Closed { conn, .. } => {
+                session.deferred.drop_of(conn, memory);
+                self.owners.remove_conn(conn);
+                self.work(now, id, |work| work.grant_withheld());
+            }
+            _ => {}
+        }
+        if self.sessions.running(id).is_none() {
+            return self.drop_event(event);
+        }
+        if let Some(event) = self.publish_own(now, id, event)
+            && let Some(session) = self.sessions.running(id)
+        {
+            session.stranded.push_back(event);
+            self.note_parked(id);
+        }
+    }
+
+    /// Publishes or parks an event of a session. Returns it if it has to wait for a buffer.
+    fn publish_own(&mut self, now: Instant, id: PoolId, event: Event) -> Option<Event> {
+        if self.is_stranded(id, event) {
+            return Some(event);
+        }
+        let event = match event {
+            Event::Received { conn, chunk } if session_of(chunk.buf) != id => {
+                // It came when no session owned the connection.
+                match self.server.parts().1.move_to(id, chunk) {
+                    Some(chunk) => Event::Received { conn, chunk },
+                    None => return Some(event),
+                }
+            }
+            event => event,
+        };
+        if let Event::DatagramRefused { .. } = event
+            && let Some(notice) = self.server.parts().0.take_notice()
+        {
+            let record = Completion { cookie: 0, event: encode_notice(&notice) }.record();
+            if !self.put(now, id, record, true) {
+                let quote = notice.quote;
+                quote.iter().for_each(|chunk| self.free(*chunk));
+                return None;
+            }
+        }
+        if let Some(says) = encode_event(event, self.server.stack()) {
+            let record = Completion { cookie: u64::MAX, event: says }.record();
+            let is_datagram = matches!(event, Event::Datagram { .. } | Event::Urgent { .. });
+            if !self.put(now, id, record, is_datagram)
+                && let Event::Datagram { chunk, .. } = event
+            {
+                self.free(chunk);
+            }
+        }
+        None
+    }
+
+    /// Whether an event follows one of its connection that waits for a buffer.
+    fn is_stranded(&mut self, id: PoolId, event: Event) -> bool {
+        let conn = conn_of(event);
+        let stranded = self.sessions.running(id).map(|session| &session.stranded);
+        conn.is_some() && stranded.is_some_and(|all| all.iter().any(|it| conn_of(*it) == conn))
+    }
+
+    /// Puts a record, or parks it. Returns `false` if it was dropped.
+    fn put(&mut self, now: Instant, id: PoolId, record: Record, may_drop: bool) -> bool {
+        let Some(session) = self.sessions.running(id) else { return false };
+        let is_first = !session.is_unsignalled();
+        if session.put_event(&record) {
+            if is_first {
+                self.signals.push(id);
+            }
+            return true;
+        }
+        if may_drop && !session.park_datagram(record) {
+            return false;
+        }
+        let parked = if may_drop { Ok(()) } else { session.park(record) };
+        self.after_park(now, id, parked);
+        true
+    }
+
+    #[cold]
+    fn after_park(&mut self, now: Instant, id: PoolId, parked: Result<(), SessionFault>) {
+        match parked {
+            Ok(()) => self.note_parked(id),
+            Err(fault) => self.end(now, id, Some(fault)),
+        }
+    }
+
+    /// A session has events that wait.
+    fn note_parked(&mut self, id: PoolId) {
+        if !self.parked.contains(&id) {
+            self.parked.push(id);
+        }
+    }
+
+    /// A new connection goes to the session whose acceptor it is offered to.
+    fn publish_incoming(&mut self, now: Instant, event: Event, offer: Option<(PoolId, Offer)>) {
+        let Event::Incoming { listener, conn, .. } = event else { return };
+        let (owner, acceptor) = match offer {
+            Some((id, offer)) => (Some(id), offer.acceptor.0),
+            None => (self.owners.only_of_listener(listener), u64::MAX),
+        };
+        let Some((id, session)) =
+            owner.and_then(|id| self.sessions.running(id).map(|session| (id, session)))
+        else {
+            return self.server.hand_over_offered(now, conn);
+        };
+        session.credit = session.credit.saturating_sub(1);
+        self.owners.add_conn(id, conn, false);
+        let (stack, _) = self.server.parts();
+        // It may be over, as its next event says.
+        let _ = stack.set_pool(conn, id);
+        if let Some(says) = encode_event(event, self.server.stack()) {
+            self.put(now, id, Completion { cookie: acceptor, event: says }.record(), false);
+        }
+    }
+
+    /// Frees what belongs to an event that has no session any more.
+    fn drop_event(&mut self, event: Event) {
+        match event {
+            Event::Received { chunk, .. } | Event::Datagram { chunk, .. } => self.free(chunk),
+            Event::DatagramRefused { .. } => {
+                let notice = self.server.parts().0.take_notice();
+                notice.and_then(|notice| notice.quote).iter().for_each(|chunk| self.free(*chunk));
+            }
+            _ => {}
+        }
+    }
+
+    fn free(&mut self, chunk: Chunk) {
+        self.server.parts().1.free(chunk.buf);
+    }
+
+    /// Does something with one session. Nothing if there is no such session.
+    pub(super) fn work<T>(
+        &mut self,
+        now: Instant,
+        id: PoolId,
+        what: impl FnOnce(&mut SessionWork<'_>) -> T,
+    ) -> Option<T> {
+        let Self { server, sessions, owners, signals, .. } = self;
+        let session = sessions.get_mut(id)?;
+        server.set_pool(id);
+        let is_first = !session.is_unsignalled();
+        let mut work = SessionWork { now, id, session, server, owners };
+        let done = what(&mut work);
+        if is_first && work.session.is_unsignalled() {
+            signals.push(id);
+        }
+        Some(done)
+    }
+}
+
+/// The connection that an event is of.
+const fn conn_of(event: Event) -> Option<megapipe_stack::ConnId> {
+    match event {
+        Event::Incoming { conn, .. }
+        | Event::Connected { conn }
+        | Event::Received { conn, .. }
+        | Event::Acked { conn, .. }
+        | Event::Urgent { conn, .. }
+        | Event::UnsentBelow { conn }
+        | Event::PeerClosed { conn }
+        | Event::Closed { conn, .. } => Some(conn),
+        Event::Datagram { .. } | Event::DatagramRefused { .. } => None,
+    }
+}

@@ -1,0 +1,328 @@
+//! Operations: what an application submits, done in order.
+//!
+//! Invariant: nothing is done with a name before it was found to be the session's own
+//! (`owners.rs`).
+
+use megapipe_shm::record;
+use megapipe_shm::record::{Bufs, Command, Event as Says, Id, Ids, Op, ServerAnswer, SessionCall};
+use megapipe_stack::{
+    ConnId, ConnectError, DatagramId, Departure, Instant, ListenerId, Memory, PoolId,
+};
+
+use super::deferred::End;
+use super::owners::ObjectOwners;
+use super::session_limits::SessionFault;
+use super::shard_session::{ShardSession, WithheldCredit};
+use crate::connection_manager::AcceptorId;
+use crate::error::PortError;
+use crate::limits::{ACCEPTORS_MAX, SESSION_CREDIT_MAX};
+use crate::remote::SharedMemory;
+use crate::remote::encoding::{Coded, conn_id, encode_port_error, endpoint_id, id_of, listener_id};
+use crate::server::Server;
+
+/// One session, and what its operations change.
+pub(super) struct SessionWork<'shard> {
+    pub(super) now: Instant,
+    pub(super) id: PoolId,
+    pub(super) session: &'shard mut ShardSession,
+    pub(super) server: &'shard mut Server<SharedMemory>,
+    pub(super) owners: &'shard mut ObjectOwners,
+}
+
+/// A call, and its cookie.
+pub(super) type AskedCall = (u64, SessionCall);
+
+impl SessionWork<'_> {
+    /// Does operations, `share` at most, up to the first call. Returns how many, and that call,
+    /// which is not done.
+    ///
+    /// # Errors
+    /// What no correct application submits.
+    #[inline]
+    pub(super) fn take_ops(
+        &mut self,
+        share: u32,
+    ) -> Result<(u32, Option<AskedCall>), SessionFault> {
+        let waiting = self.session.ends.ops.peek(share).map_err(|_| SessionFault::Ring)?;
+        if waiting == 0 {
+            return Ok((0, None));
+        }
+        let (mut done, mut call) = (0, None);
+        while done < waiting.min(share) {
+            let Some(record) = self.session.ends.ops.take() else { break };
+            let op = Op::parse(&record).map_err(|_| SessionFault::Record)?;
+            done += 1;
+            if let Command::Call(asked) = op.command {
+                call = Some((op.cookie, asked));
+                break;
+            }
+            self.execute(op)?;
+        }
+        self.session.ends.ops.release();
+        self.session.counters.ops += u64::from(done);
+        // A correct application has no more chunks under way than it has buffers.
+        let (_, memory) = self.server.parts();
+        if memory.of(self.id).is_some_and(|memory| memory.is_overdrawn()) {
+            return Err(SessionFault::Buffer);
+        }
+        Ok((done, call))
+    }
+
+    #[inline]
+    fn execute(&mut self, op: Op) -> Result<(), SessionFault> {
+        match op.command {
+            Command::Send { conn, chunk } => self.send(conn_id(conn), chunk),
+            Command::Receive { conns } => {
+                self.receive(conns);
+                Ok(())
+            }
+            Command::Return { bufs } => {
+                self.take_back(bufs);
+                Ok(())
+            }
+            _ => self.execute_rare(op),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, conn: ConnId, chunk: record::Chunk) -> Result<(), SessionFault> {
+        let (stack, memory) = self.server.parts();
+        let its = memory.of_mut(self.id).ok_or(SessionFault::Buffer)?;
+        let chunk = its.sent_chunk(self.id, chunk).ok_or(SessionFault::Buffer)?;
+        if self.owners.has_conn(self.id, conn) {
+            self.session.deferred.send(self.now, conn, chunk, (stack, memory));
+        } else {
+            // A connection that is over needs no answer: its end is on the way.
+            memory.free(chunk.buf);
+            self.note_name(conn);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self, conns: Ids) {
+        for conn in conns.iter().map(conn_id) {
+            if self.owners.has_conn(self.id, conn) {
+                // It may be over.
+                let _ = self.server.parts().0.receive(self.now, conn);
+            } else {
+                self.note_name(conn);
+            }
+        }
+    }
+
+    #[inline]
+    fn take_back(&mut self, bufs: Bufs) {
+        if let Some(memory) = self.server.parts().1.of(self.id) {
+            bufs.iter().for_each(|buf| memory.take_back(buf));
+        }
+    }
+
+    /// Counts a connection's name that is another session's.
+    #[cold]
+    fn note_name(&mut self, conn: ConnId) {
+        let is_foreign = self.owners.of_conn(conn).is_some();
+        self.session.counters.foreign_names += u64::from(is_foreign);
+    }
+
+    /// Whether the session has a connection; counts the name if another one does.
+    pub(super) fn has_conn(&mut self, conn: ConnId) -> bool {
+        let has = self.owners.has_conn(self.id, conn);
+        if !has {
+            self.note_name(conn);
+        }
+        has
+    }
+
+    /// The same of a listener.
+    pub(super) fn has_listener(&mut self, listener: ListenerId) -> bool {
+        let has = self.owners.has_listener(self.id, listener);
+        let is_foreign = !has && self.owners.is_listener(listener);
+        self.session.counters.foreign_names += u64::from(is_foreign);
+        has
+    }
+
+    /// The same of an endpoint.
+    pub(super) fn has_endpoint(&mut self, endpoint: DatagramId) -> bool {
+        let owner = self.owners.of_endpoint(endpoint);
+        let is_foreign = owner.is_some_and(|owner| owner != self.id);
+        self.session.counters.foreign_names += u64::from(is_foreign);
+        owner == Some(self.id)
+    }
+
+    /// As `execute`, of operations that do not come with each message.
+    fn execute_rare(&mut self, op: Op) -> Result<(), SessionFault> {
+        match op.command {
+            Command::Shutdown { conn } => self.end_conn(conn_id(conn), End::Shutdown),
+            Command::Close { conn } => self.end_conn(conn_id(conn), End::Close),
+            Command::Abort { conn } => self.abort(conn_id(conn)),
+            Command::AwaitAcks { conn } => {
+                if self.has_conn(conn_id(conn)) {
+                    // It may be over: its end is on the way then.
+                    let _ = self.server.parts().0.await_acks(conn_id(conn));
+                }
+            }
+            Command::Accept { listener, credit } => {
+                let listener = listener_id(listener);
+                if self.has_listener(listener) {
+                    self.accept(listener, AcceptorId(op.cookie), credit);
+                }
+            }
+            Command::Connect { remote, local } => {
+                let begun = match self.may_connect() {
+                    true => self.server.connect(self.now, remote, local),
+                    false => Err(PortError::Stack(ConnectError::TooManyConnections)),
+                };
+                let answer = match begun {
+                    Ok(conn) => {
+                        self.owners.add_conn(self.id, conn, true);
+                        ServerAnswer::Connecting { conn: id_of(conn) }
+                    }
+                    Err(error) => ServerAnswer::refused(encode_port_error(&error).0),
+                };
+                self.session.publish(op.cookie, Says::Answer(answer));
+            }
+            Command::SendDatagram { .. } => return self.send_datagram(op.command),
+            // Done elsewhere.
+            Command::Call(_)
+            | Command::Send { .. }
+            | Command::Receive { .. }
+            | Command::Return { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Ends a connection, or its sending direction, after what the application has sent.
+    pub(super) fn end_conn(&mut self, conn: ConnId, end: End) {
+        if !self.has_conn(conn) {
+            return;
+        }
+        let (stack, memory) = self.server.parts();
+        // One that is over needs no end.
+        let _ = self.session.deferred.end(self.now, conn, end, (stack, memory));
+        if end == End::Close {
+            self.let_go(conn);
+        }
+    }
+
+    /// Resets a connection.
+    pub(super) fn abort(&mut self, conn: ConnId) {
+        if self.has_conn(conn) {
+            let (stack, memory) = self.server.parts();
+            self.session.deferred.drop_of(conn, memory);
+            // One that is over needs no reset.
+            let _ = stack.abort(self.now, conn, memory);
+            self.let_go(conn);
+        }
+    }
+
+    /// The application has let go of a connection.
+    fn let_go(&mut self, conn: ConnId) {
+        self.owners.close_conn(conn);
+        self.grant_withheld();
+        self.forget_ended();
+    }
+
+    /// Forgets closed connections that the stack no longer has, where there are many: it reports no
+    /// end of a connection that its application has closed.
+    fn forget_ended(&mut self) {
+        let counts = self.owners.counts(self.id);
+        if counts.closed <= self.session.limits.connections / 4 {
+            return;
+        }
+        for _ in 0..CLOSED_LOOKS {
+            let Some(conn) = self.owners.first_conn(self.id, true) else { return };
+            if self.server.stack().addresses(conn).is_err() {
+                self.owners.remove_conn(conn);
+            } else {
+                // It becomes the last.
+                self.owners.close_conn(conn);
+            }
+        }
+    }
+
+    /// Whether the limits let the session begin a connection.
+    pub(super) fn may_connect(&mut self) -> bool {
+        let (counts, limits) = (self.owners.counts(self.id), &self.session.limits);
+        let held = counts.open.saturating_add(counts.closed);
+        let may = held < limits.connections && counts.connecting < limits.connecting;
+        self.session.counters.refused += u64::from(!may);
+        if !may {
+            self.forget_ended();
+        }
+        may
+    }
+
+    /// An acceptor takes so many more connections, as far as the limits let it. The rest is
+    /// withheld until connections of the session end.
+    fn accept(&mut self, listener: ListenerId, acceptor: AcceptorId, count: u32) {
+        let held = self.owners.counts(self.id).open.saturating_add(self.session.credit);
+        let most = self.session.limits.connections.saturating_sub(held);
+        let most = most.min(SESSION_CREDIT_MAX.saturating_sub(self.session.credit));
+        let granted = count.min(most);
+        if granted > 0 {
+            match self.server.accept_for(listener, (self.id, acceptor), granted) {
+                Ok(()) => self.session.credit += granted,
+                Err(_) => self.session.counters.refused += 1,
+            }
+        }
+        if granted < count {
+            self.withhold(WithheldCredit { listener, acceptor, count: count - granted });
+        }
+    }
+
+    fn withhold(&mut self, credit: WithheldCredit) {
+        let withheld = &mut self.session.withheld;
+        let is_full = withheld.len() >= ACCEPTORS_MAX;
+        let known = withheld
+            .iter_mut()
+            .find(|it| it.listener == credit.listener && it.acceptor == credit.acceptor);
+        match known {
+            Some(known) => known.count = known.count.saturating_add(credit.count),
+            None if is_full => self.session.counters.refused += 1,
+            None => withheld.push_back(credit),
+        }
+    }
+
+    /// Grants credit that was withheld: a connection of the session is over.
+    #[inline]
+    pub(super) fn grant_withheld(&mut self) {
+        if let Some(credit) = self.session.withheld.pop_front() {
+            self.accept(credit.listener, credit.acceptor, credit.count);
+        }
+    }
+
+    /// Sends a datagram. If the stack does not take it, the application learns it by an event.
+    fn send_datagram(&mut self, command: Command) -> Result<(), SessionFault> {
+        let Command::SendDatagram { endpoint, to, from, hop_limit, traffic_class, buf, len } =
+            command
+        else {
+            return Ok(());
+        };
+        let is_own = self.has_endpoint(endpoint_id(endpoint));
+        let (stack, memory) = self.server.parts();
+        let its = memory.of_mut(self.id).ok_or(SessionFault::Buffer)?;
+        let chunk = its.sent_datagram(self.id, buf, len).ok_or(SessionFault::Buffer)?;
+        let hop_limit = (hop_limit > 0).then_some(hop_limit);
+        let departure = Departure { from, hop_limit, traffic_class };
+        let sent = if is_own {
+            let what = (to, chunk, &departure);
+            stack.send_datagram_as(self.now, endpoint_id(endpoint), what, memory)
+        } else {
+            Err(megapipe_stack::OperationError::Unknown)
+        };
+        if let Err(error) = sent {
+            memory.free(chunk.buf);
+            self.refuse_datagram(endpoint, error.refusal());
+        }
+        Ok(())
+    }
+
+    fn refuse_datagram(&mut self, endpoint: Id, refusal: record::Refusal) {
+        self.session.publish(0, Says::DatagramFailed { endpoint, refusal });
+    }
+}
+
+/// Closed connections that are looked at when another one is closed: more than one, so that their
+/// number falls.
+const CLOSED_LOOKS: usize = 2;

@@ -1,0 +1,464 @@
+//! ObjectOwners: which session has a connection, listener or endpoint of the stack.
+//!
+//! Read first: the decision on many sessions of a shard in `docs/decisions`.
+//!
+//! The table is the shard's own memory. An id that a session writes is looked up here before
+//! anything is done with it, so an id of another session's object reads as a stale one.
+//!
+//! Invariants
+//! - A connection's entry is in exactly one list of its session: that of its connections, or that
+//!   of those which the application has closed.
+//! - An entry names one generation of its index. The stack may have reused the index: then the
+//!   entry is replaced when the new connection gets its owner.
+//! - Nothing allocates after [`ObjectOwners::new`] but for a new session or listener.
+
+use std::net::SocketAddr;
+
+use megapipe_stack::{ConnId, DatagramId, ListenerId, PoolId};
+
+/// No entry: the end of a list.
+const NONE: u32 = u32::MAX;
+
+/// What holds of a connection beyond its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ConnStage {
+    /// `connect` began it, and it is not established.
+    Connecting,
+    /// It is the application's.
+    Open,
+    /// The application has closed it; the stack may still have it.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ConnOwner {
+    /// 0: none.
+    session: PoolId,
+    stage: ConnStage,
+    generation: u32,
+    previous: u32,
+    next: u32,
+}
+
+const _: () = assert!(size_of::<ConnOwner>() <= 16, "an idle connection has 512 bytes in all");
+
+impl ConnOwner {
+    const NO_OWNER: Self = Self {
+        session: PoolId(0),
+        stage: ConnStage::Closed,
+        generation: 0,
+        previous: NONE,
+        next: NONE,
+    };
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ConnList {
+    first: u32,
+    last: u32,
+}
+
+impl Default for ConnList {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE }
+    }
+}
+
+/// The connections of one session.
+#[derive(Debug, Clone, Copy, Default)]
+struct OfSession {
+    open: ConnList,
+    closed: ConnList,
+    counts: ConnCounts,
+}
+
+/// How many connections a session has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ConnCounts {
+    /// That the application uses.
+    pub(super) open: u32,
+    /// Of those, that are not established.
+    pub(super) connecting: u32,
+    /// That the application has closed, and that were not seen to be over.
+    pub(super) closed: u32,
+}
+
+/// A listener's address, and the user whose sessions may share it.
+type ListenerShare = (SocketAddr, Option<u32>);
+
+#[derive(Debug, Default)]
+struct ListenerOwners {
+    generation: u32,
+    share: Option<ListenerShare>,
+    sessions: Vec<PoolId>,
+}
+
+/// Which session has what.
+#[derive(Debug, Default)]
+pub(super) struct ObjectOwners {
+    conns: Vec<ConnOwner>,
+    sessions: Vec<OfSession>,
+    listeners: Vec<ListenerOwners>,
+    endpoints: Vec<(PoolId, u32)>,
+}
+
+impl ObjectOwners {
+    /// No owners, and room for those of so many connections.
+    pub(super) fn new(connections: u32) -> Self {
+        Self { conns: Vec::with_capacity(connections as usize), ..Self::default() }
+    }
+
+    /// The owner of a connection.
+    #[inline]
+    pub(super) fn of_conn(&self, conn: ConnId) -> Option<PoolId> {
+        let owner = self.conns.get(conn.index as usize)?;
+        (owner.generation == conn.generation && owner.session.0 != 0).then_some(owner.session)
+    }
+
+    /// Whether a session has a connection.
+    #[inline]
+    pub(super) fn has_conn(&self, session: PoolId, conn: ConnId) -> bool {
+        let owner = self.conns.get(conn.index as usize);
+        owner.is_some_and(|it| it.generation == conn.generation && it.session == session)
+    }
+
+    /// A session has a connection from now on.
+    pub(super) fn add_conn(&mut self, session: PoolId, conn: ConnId, is_connecting: bool) {
+        let index = conn.index as usize;
+        if self.conns.len() <= index {
+            self.conns.resize(index + 1, ConnOwner::NO_OWNER);
+        }
+        self.drop_entry(conn.index);
+        let stage = if is_connecting { ConnStage::Connecting } else { ConnStage::Open };
+        let (generation, previous, next) = (conn.generation, NONE, NONE);
+        self.conns[index] = ConnOwner { session, stage, generation, previous, next };
+        self.append(conn.index);
+    }
+
+    /// A connection that `connect` began is established.
+    pub(super) fn on_connected(&mut self, conn: ConnId) {
+        let Some(owner) = self.conns.get_mut(conn.index as usize) else { return };
+        if owner.generation == conn.generation && owner.stage == ConnStage::Connecting {
+            owner.stage = ConnStage::Open;
+            let session = owner.session;
+            self.of_session(session).counts.connecting -= 1;
+        }
+    }
+
+    /// The application has closed a connection, which may go on in the stack.
+    pub(super) fn close_conn(&mut self, conn: ConnId) {
+        if self.of_conn(conn).is_some() {
+            self.unlink(conn.index);
+            self.conns[conn.index as usize].stage = ConnStage::Closed;
+            self.append(conn.index);
+        }
+    }
+
+    /// A connection is over.
+    pub(super) fn remove_conn(&mut self, conn: ConnId) {
+        if self.of_conn(conn).is_some() {
+            self.drop_entry(conn.index);
+        }
+    }
+
+    /// The connection of a session that comes first: of those that its application has, or of those
+    /// that it has closed.
+    pub(super) fn first_conn(&self, session: PoolId, is_closed: bool) -> Option<ConnId> {
+        let of = self.sessions.get(usize::from(session.0))?;
+        let index = if is_closed { of.closed.first } else { of.open.first };
+        let owner = self.conns.get(index as usize)?;
+        Some(ConnId { index, generation: owner.generation })
+    }
+
+    /// Calls `each` with every connection that a session's application has closed.
+    pub(super) fn each_closed(&self, session: PoolId, mut each: impl FnMut(ConnId)) {
+        let mut next = self.first_conn(session, true);
+        while let Some(conn) = next {
+            each(conn);
+            let index = self.conns[conn.index as usize].next;
+            let owner = self.conns.get(index as usize);
+            next = owner.map(|owner| ConnId { index, generation: owner.generation });
+        }
+    }
+
+    /// How many connections a session has.
+    pub(super) fn counts(&self, session: PoolId) -> ConnCounts {
+        self.sessions.get(usize::from(session.0)).map_or_else(ConnCounts::default, |of| of.counts)
+    }
+
+    fn of_session(&mut self, session: PoolId) -> &mut OfSession {
+        let index = usize::from(session.0);
+        if self.sessions.len() <= index {
+            self.sessions.resize(index + 1, OfSession::default());
+        }
+        &mut self.sessions[index]
+    }
+
+    fn drop_entry(&mut self, index: u32) {
+        if self.conns[index as usize].session.0 != 0 {
+            self.unlink(index);
+            self.conns[index as usize] = ConnOwner::NO_OWNER;
+        }
+    }
+
+    fn append(&mut self, index: u32) {
+        let ConnOwner { session, stage, .. } = self.conns[index as usize];
+        let of = self.of_session(session);
+        let list = if stage == ConnStage::Closed { &mut of.closed } else { &mut of.open };
+        let last = std::mem::replace(&mut list.last, index);
+        if last == NONE {
+            list.first = index;
+        }
+        match stage {
+            ConnStage::Closed => of.counts.closed += 1,
+            ConnStage::Connecting => {
+                (of.counts.open, of.counts.connecting) =
+                    (of.counts.open + 1, of.counts.connecting + 1)
+            }
+            ConnStage::Open => of.counts.open += 1,
+        }
+        if last != NONE {
+            self.conns[last as usize].next = index;
+        }
+        let owner = &mut self.conns[index as usize];
+        (owner.previous, owner.next) = (last, NONE);
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let ConnOwner { session, stage, previous, next, .. } = self.conns[index as usize];
+        let of = self.of_session(session);
+        let list = if stage == ConnStage::Closed { &mut of.closed } else { &mut of.open };
+        if previous == NONE {
+            list.first = next;
+        }
+        if next == NONE {
+            list.last = previous;
+        }
+        match stage {
+            ConnStage::Closed => of.counts.closed -= 1,
+            ConnStage::Connecting => {
+                (of.counts.open, of.counts.connecting) =
+                    (of.counts.open - 1, of.counts.connecting - 1)
+            }
+            ConnStage::Open => of.counts.open -= 1,
+        }
+        if previous != NONE {
+            self.conns[previous as usize].next = next;
+        }
+        if next != NONE {
+            self.conns[next as usize].previous = previous;
+        }
+    }
+}
+
+/// Listeners and endpoints.
+impl ObjectOwners {
+    /// Whether a session listens on a listener.
+    pub(super) fn has_listener(&self, session: PoolId, listener: ListenerId) -> bool {
+        let owners = self.listeners.get(listener.index as usize);
+        owners.is_some_and(|it| {
+            it.generation == listener.generation && it.sessions.contains(&session)
+        })
+    }
+
+    /// Whether any session listens on a listener.
+    pub(super) fn is_listener(&self, listener: ListenerId) -> bool {
+        let owners = self.listeners.get(listener.index as usize);
+        owners.is_some_and(|it| it.generation == listener.generation && !it.sessions.is_empty())
+    }
+
+    /// The session that listens on a listener, if it is one alone.
+    pub(super) fn only_of_listener(&self, listener: ListenerId) -> Option<PoolId> {
+        let owners = self.listeners.get(listener.index as usize)?;
+        match owners.sessions[..] {
+            [only] if owners.generation == listener.generation => Some(only),
+            _ => None,
+        }
+    }
+
+    /// The listener at an address that a session of a user may share; `None`: exclusive.
+    pub(super) fn listener_at(
+        &self,
+        session: PoolId,
+        local: SocketAddr,
+        user: Option<u32>,
+    ) -> Option<ListenerId> {
+        user?;
+        let mut all = self.listeners.iter().zip(0..);
+        let may_share = |owners: &ListenerOwners| {
+            owners.share == Some((local, user))
+                && !owners.sessions.is_empty()
+                && !owners.sessions.contains(&session)
+        };
+        let (owners, index) = all.find(|(owners, _)| may_share(owners))?;
+        Some(ListenerId { index, generation: owners.generation })
+    }
+
+    /// A session listens on a listener, which may have others.
+    pub(super) fn add_listener(
+        &mut self,
+        session: PoolId,
+        listener: ListenerId,
+        share: ListenerShare,
+    ) {
+        let index = listener.index as usize;
+        if self.listeners.len() <= index {
+            self.listeners.resize_with(index + 1, ListenerOwners::default);
+        }
+        let owners = &mut self.listeners[index];
+        if owners.generation != listener.generation {
+            *owners = ListenerOwners { generation: listener.generation, ..Default::default() };
+        }
+        owners.share = Some(share);
+        owners.sessions.push(session);
+    }
+
+    /// A session leaves a listener. Returns whether other sessions listen on it.
+    pub(super) fn remove_listener(&mut self, session: PoolId, listener: ListenerId) -> bool {
+        let Some(owners) = self.listeners.get_mut(listener.index as usize) else { return false };
+        if owners.generation != listener.generation {
+            return false;
+        }
+        owners.sessions.retain(|other| *other != session);
+        !owners.sessions.is_empty()
+    }
+
+    /// The listeners of a session.
+    pub(super) fn listeners_of(&self, session: PoolId) -> Vec<ListenerId> {
+        let with_index = self.listeners.iter().zip(0..);
+        let its = with_index.filter(|(owners, _)| owners.sessions.contains(&session));
+        its.map(|(owners, index)| ListenerId { index, generation: owners.generation }).collect()
+    }
+
+    /// The session of an endpoint.
+    pub(super) fn of_endpoint(&self, endpoint: DatagramId) -> Option<PoolId> {
+        let (session, generation) = *self.endpoints.get(endpoint.index as usize)?;
+        (generation == endpoint.generation && session.0 != 0).then_some(session)
+    }
+
+    /// A session has an endpoint from now on.
+    pub(super) fn add_endpoint(&mut self, session: PoolId, endpoint: DatagramId) {
+        let index = endpoint.index as usize;
+        if self.endpoints.len() <= index {
+            self.endpoints.resize(index + 1, (PoolId(0), 0));
+        }
+        self.endpoints[index] = (session, endpoint.generation);
+    }
+
+    /// An endpoint is closed.
+    pub(super) fn remove_endpoint(&mut self, endpoint: DatagramId) {
+        if self.of_endpoint(endpoint).is_some() {
+            self.endpoints[endpoint.index as usize] = (PoolId(0), 0);
+        }
+    }
+
+    /// The endpoints of a session.
+    pub(super) fn endpoints_of(&self, session: PoolId) -> Vec<DatagramId> {
+        let with_index = self.endpoints.iter().zip(0..);
+        let its = with_index.filter(|((owner, _), _)| *owner == session);
+        its.map(|((_, generation), index)| DatagramId { index, generation: *generation }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: PoolId = PoolId(1);
+    const TWO: PoolId = PoolId(2);
+
+    const fn conn(index: u32, generation: u32) -> ConnId {
+        ConnId { index, generation }
+    }
+
+    fn all(owners: &ObjectOwners, session: PoolId, is_closed: bool) -> Vec<u32> {
+        let mut indices = Vec::new();
+        let mut next = owners.first_conn(session, is_closed).map_or(NONE, |conn| conn.index);
+        while next != NONE {
+            indices.push(next);
+            next = owners.conns[next as usize].next;
+        }
+        indices
+    }
+
+    #[test]
+    fn connection_belongs_to_one_session_and_generation() {
+        let mut owners = ObjectOwners::new(8);
+        assert_eq!(owners.of_conn(conn(3, 0)), None);
+        owners.add_conn(ONE, conn(3, 5), false);
+        assert!(owners.has_conn(ONE, conn(3, 5)) && !owners.has_conn(TWO, conn(3, 5)));
+        assert_eq!(owners.of_conn(conn(3, 4)), None);
+        assert_eq!(owners.of_conn(conn(2, 0)), None, "an entry that no connection had");
+        assert!(!owners.has_conn(PoolId(0), conn(2, 1)));
+        // The index is reused by another session's connection before its end was seen.
+        owners.add_conn(TWO, conn(3, 6), false);
+        assert_eq!(owners.of_conn(conn(3, 5)), None);
+        assert_eq!((owners.counts(ONE).open, owners.counts(TWO).open), (0, 1));
+        owners.remove_conn(conn(3, 5));
+        assert!(owners.has_conn(TWO, conn(3, 6)), "a stale end changes nothing");
+        owners.remove_conn(conn(3, 6));
+        assert_eq!(owners.counts(TWO), ConnCounts::default());
+    }
+
+    #[test]
+    fn lists_follow_each_change() {
+        let mut owners = ObjectOwners::new(8);
+        for index in 0..5 {
+            owners.add_conn(ONE, conn(index, 1), index == 2);
+        }
+        assert_eq!(all(&owners, ONE, false), [0, 1, 2, 3, 4]);
+        assert_eq!(owners.counts(ONE), ConnCounts { open: 5, connecting: 1, closed: 0 });
+        owners.on_connected(conn(2, 1));
+        owners.on_connected(conn(2, 1));
+        owners.close_conn(conn(0, 1));
+        owners.close_conn(conn(4, 1));
+        owners.remove_conn(conn(2, 1));
+        assert_eq!(all(&owners, ONE, false), [1, 3]);
+        assert_eq!(all(&owners, ONE, true), [0, 4]);
+        // Again: it becomes the last.
+        owners.close_conn(conn(0, 1));
+        assert_eq!(all(&owners, ONE, true), [4, 0]);
+        assert_eq!(owners.counts(ONE), ConnCounts { open: 2, connecting: 0, closed: 2 });
+        for index in [1, 3, 0, 4] {
+            owners.remove_conn(conn(index, 1));
+        }
+        for is_closed in [false, true] {
+            assert_eq!(owners.first_conn(ONE, is_closed), None);
+        }
+        assert_eq!(owners.counts(ONE), ConnCounts::default());
+    }
+
+    #[test]
+    fn listener_may_have_several_sessions_and_an_endpoint_one() {
+        let mut owners = ObjectOwners::new(8);
+        let listener = ListenerId { index: 1, generation: 0 };
+        let local: SocketAddr = "10.0.0.1:80".parse().unwrap();
+        assert_eq!(owners.listener_at(TWO, local, Some(7)), None);
+        owners.add_listener(ONE, listener, (local, Some(7)));
+        for (session, local, user, known) in [
+            (TWO, local, Some(7), Some(listener)),
+            (TWO, local, Some(8), None),
+            (TWO, local, None, None),
+            (ONE, local, Some(7), None),
+            (TWO, SocketAddr::new(local.ip(), 81), Some(7), None),
+        ] {
+            assert_eq!(owners.listener_at(session, local, user), known, "{session:?} {user:?}");
+        }
+        assert_eq!(owners.only_of_listener(listener), Some(ONE));
+        owners.add_listener(TWO, listener, (local, Some(7)));
+        assert_eq!(owners.only_of_listener(listener), None);
+        assert!(owners.has_listener(ONE, listener) && owners.has_listener(TWO, listener));
+        assert!(!owners.has_listener(ONE, ListenerId { generation: 1, ..listener }));
+        assert!(owners.remove_listener(ONE, listener));
+        assert_eq!(owners.listeners_of(ONE), []);
+        assert_eq!(owners.listeners_of(TWO), [listener]);
+        assert!(!owners.remove_listener(TWO, listener));
+        let endpoint = DatagramId { index: 2, generation: 7 };
+        owners.add_endpoint(TWO, endpoint);
+        assert_eq!(owners.of_endpoint(endpoint), Some(TWO));
+        assert_eq!(owners.of_endpoint(DatagramId { generation: 6, ..endpoint }), None);
+        assert_eq!(owners.endpoints_of(TWO), [endpoint]);
+        owners.remove_endpoint(endpoint);
+        assert_eq!(owners.of_endpoint(endpoint), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! Limits of a session, what a session counts, and why one ends.
+
+use std::time::Duration;
+
+use crate::limits::{DRAIN_BYTES_DEFAULT, DRAIN_TIME_DEFAULT};
+
+/// What a session may have at once. What exceeds a limit is refused with an error, or waits: a
+/// connection that a session has no room for stays in its listener's backlog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Connections that the application uses. Those that it has accepted in advance count too.
+    pub connections: u32,
+    /// Of the connections that it has begun, those that are not established.
+    pub connecting: u32,
+    /// Listeners.
+    pub listeners: u32,
+    /// Endpoints for datagrams.
+    pub endpoints: u32,
+    /// After its end: time in which its connections send what was handed over.
+    pub drain_time: Duration,
+    /// After its end: bytes that its connections may still have to send. Connections beyond are
+    /// reset.
+    pub drain_bytes: u64,
+    /// Sessions of one user may listen at one address, if none of them is exclusive there.
+    pub user: u32,
+}
+
+impl SessionLimits {
+    /// No limits but those of the shard: for a session that has the shard to itself.
+    pub const WHOLE_SHARD: Self = Self {
+        connections: u32::MAX,
+        connecting: u32::MAX,
+        listeners: u32::MAX,
+        endpoints: u32::MAX,
+        drain_time: DRAIN_TIME_DEFAULT,
+        drain_bytes: DRAIN_BYTES_DEFAULT,
+        user: 0,
+    };
+}
+
+/// What a shard counts of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SessionCounters {
+    /// Operations taken.
+    pub ops: u64,
+    /// Events and answers published.
+    pub events: u64,
+    /// Names of other sessions' objects in operations.
+    pub foreign_names: u64,
+    /// Operations that a limit refused.
+    pub refused: u64,
+    /// Events that waited because the application did not read: the most at once.
+    pub parked_max: u32,
+    /// Datagrams that were dropped for the same reason.
+    pub datagrams_dropped: u64,
+}
+
+/// Why the shard ended a session: what no correct application does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SessionFault {
+    /// An index of a ring moved where it cannot be.
+    #[error("an index of a ring is out of range")]
+    Ring,
+    /// A record that does not parse.
+    #[error("a record is no operation")]
+    Record,
+    /// A range outside the buffers, or more buffers under way than there are.
+    #[error("an operation names a buffer that the application does not have")]
+    Buffer,
+    /// A call that no correct application makes.
+    #[error("an invalid call")]
+    Call,
+    /// More events wait than its connections can have.
+    #[error("events are never read")]
+    Unread,
+}

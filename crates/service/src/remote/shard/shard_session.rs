@@ -1,0 +1,227 @@
+//! A session at its shard: its ends of the rings, and what waits for it.
+//!
+//! Read first: `shard.rs`.
+//!
+//! Invariants
+//! - Half of the ring of events is kept for answers: an event is put only while `room` is left.
+//! - While events are parked, no event is put ahead of them, and no operation is taken.
+//! - `stranded` has the events of connections whose received bytes wait for a buffer of the
+//!   session. An event of such a connection follows them there.
+
+use std::collections::VecDeque;
+
+use megapipe_shm::record::{Completion, Event as Says, Record, SessionCall};
+use megapipe_shm::{BufferArea, Consumer, Producer};
+use megapipe_stack::{ConnId, Event, Handover, Instant, ListenerId};
+
+use super::deferred::Deferred;
+use super::session_limits::{SessionCounters, SessionFault, SessionLimits};
+use crate::connection_manager::AcceptorId;
+use crate::limits::{DATAGRAMS_PARKED_MAX, PARKED_MAX};
+
+/// A shard's ends of what it shares with a session.
+pub(in crate::remote) struct ShardEnds {
+    pub(in crate::remote) ops: Consumer<Record>,
+    pub(in crate::remote) events: Producer<Record>,
+    /// The call buffer.
+    pub(in crate::remote) calls: BufferArea,
+}
+
+/// Credit of an acceptor that a limit withholds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WithheldCredit {
+    pub(super) listener: ListenerId,
+    pub(super) acceptor: AcceptorId,
+    pub(super) count: u32,
+}
+
+/// Whether a session goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SessionState {
+    Running,
+    /// It has ended. Its connections send what was handed over, until then.
+    Draining {
+        until: Instant,
+    },
+}
+
+/// A session.
+pub(super) struct ShardSession {
+    pub(super) ends: ShardEnds,
+    pub(super) state: SessionState,
+    /// Events that can be put.
+    room: u32,
+    /// Records that the application was not woken for yet.
+    unsignalled: u32,
+    /// Sends that the stack had no room for.
+    pub(super) deferred: Deferred,
+    /// Events that there was no room for.
+    parked: VecDeque<Record>,
+    parked_datagrams: usize,
+    /// Events that wait for a receive buffer.
+    pub(super) stranded: VecDeque<Event>,
+    /// A call that is answered when no event is parked.
+    pub(super) postponed: Option<(u64, SessionCall)>,
+    /// A connection that was taken out, on its way to another listener.
+    pub(super) taken_out: Option<(ConnId, Handover)>,
+    /// Bytes that the application has put before those of that connection.
+    pub(super) prepended_bytes: usize,
+    pub(super) limits: SessionLimits,
+    /// Connections that its acceptors take in advance.
+    pub(super) credit: u32,
+    pub(super) withheld: VecDeque<WithheldCredit>,
+    pub(super) listeners: u32,
+    pub(super) endpoints: u32,
+    pub(super) counters: SessionCounters,
+    /// It is among the active ones.
+    pub(super) is_active: bool,
+    /// Operations that it had submitted when that was asked last.
+    ops_then: u64,
+}
+
+impl ShardSession {
+    pub(super) fn new(ends: ShardEnds, limits: SessionLimits) -> Self {
+        Self {
+            ends,
+            state: SessionState::Running,
+            room: 0,
+            unsignalled: 0,
+            deferred: Deferred::default(),
+            parked: VecDeque::new(),
+            parked_datagrams: 0,
+            stranded: VecDeque::new(),
+            postponed: None,
+            taken_out: None,
+            prepended_bytes: 0,
+            limits,
+            credit: 0,
+            withheld: VecDeque::new(),
+            listeners: 0,
+            endpoints: 0,
+            counters: SessionCounters::default(),
+            is_active: true,
+            ops_then: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_running(&self) -> bool {
+        self.state == SessionState::Running
+    }
+
+    /// Whether it has submitted nothing since the last call.
+    pub(super) const fn is_quiet(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.ops_then, self.counters.ops);
+        before == self.counters.ops
+    }
+
+    /// Whether events are parked.
+    #[inline]
+    pub(super) fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// Puts an event into the ring if there is room for events.
+    #[inline]
+    pub(super) fn put_event(&mut self, record: &Record) -> bool {
+        let has_room = self.has_room();
+        if has_room {
+            self.put(record);
+        }
+        has_room
+    }
+
+    /// Whether there is room for an event.
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        self.room > 0 || self.find_room()
+    }
+
+    #[cold]
+    fn find_room(&mut self) -> bool {
+        let half = self.ends.events.capacity() / 2;
+        // A ring that the application has broken takes nothing: the next poll ends the session.
+        let free = self.ends.events.reserve(half + 1).unwrap_or(0);
+        self.room = if self.parked.is_empty() { free.saturating_sub(half) } else { 0 };
+        self.room > 0
+    }
+
+    /// Puts a record for which there is room: seen by `put_event`, or before its operation was
+    /// taken.
+    #[inline]
+    pub(super) fn put(&mut self, record: &Record) {
+        let is_put = self.ends.events.put(record).is_ok();
+        self.unsignalled += u32::from(is_put);
+        self.room = self.room.saturating_sub(1);
+    }
+
+    /// Puts one completion, as `put`.
+    pub(super) fn publish(&mut self, cookie: u64, event: Says) {
+        self.put(&Completion { cookie, event }.record());
+    }
+
+    /// Keeps an event until there is room.
+    ///
+    /// # Errors
+    /// [`SessionFault::Unread`]: so many cannot wait at a correct application.
+    #[cold]
+    pub(super) fn park(&mut self, record: Record) -> Result<(), SessionFault> {
+        self.room = 0;
+        if self.parked.len() >= PARKED_MAX {
+            return Err(SessionFault::Unread);
+        }
+        self.parked.push_back(record);
+        let parked = u32::try_from(self.parked.len()).unwrap_or(u32::MAX);
+        self.counters.parked_max = self.counters.parked_max.max(parked);
+        Ok(())
+    }
+
+    /// As `park`, of an event that nothing but the network bounds. Returns `false` if it was
+    /// dropped.
+    #[cold]
+    pub(super) fn park_datagram(&mut self, record: Record) -> bool {
+        let is_full = self.parked_datagrams >= DATAGRAMS_PARKED_MAX;
+        if is_full || self.park(record).is_err() {
+            self.counters.datagrams_dropped += 1;
+            return false;
+        }
+        self.parked_datagrams += 1;
+        true
+    }
+
+    /// Puts parked events into the ring as far as there is room now. Returns how many.
+    ///
+    /// # Errors
+    /// [`SessionFault::Ring`].
+    #[cold]
+    pub(super) fn unpark(&mut self) -> Result<u32, SessionFault> {
+        let capacity = self.ends.events.capacity();
+        let half = capacity / 2;
+        let free = self.ends.events.reserve(capacity).map_err(|_| SessionFault::Ring)?;
+        let mut count = 0;
+        while count < free.saturating_sub(half)
+            && let Some(record) = self.parked.pop_front()
+        {
+            self.put(&record);
+            count += 1;
+        }
+        if self.parked.is_empty() {
+            self.parked_datagrams = 0;
+        }
+        Ok(count)
+    }
+
+    /// Publishes what was put. Returns whether the application is to be woken.
+    #[inline]
+    pub(super) fn commit(&mut self) -> bool {
+        self.counters.events += u64::from(self.unsignalled);
+        self.ends.events.commit();
+        std::mem::take(&mut self.unsignalled) > 0
+    }
+
+    /// Whether something was put that was not committed.
+    #[inline]
+    pub(super) const fn is_unsignalled(&self) -> bool {
+        self.unsignalled > 0
+    }
+}
