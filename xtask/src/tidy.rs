@@ -14,6 +14,7 @@ mod files;
 mod language;
 mod markdown;
 mod modules;
+mod references;
 mod rfc9293;
 mod tokens;
 mod tree;
@@ -58,6 +59,7 @@ impl fmt::Display for Finding {
 /// The rules that need the tree alone.
 const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     files::names,
+    references::file_heads,
     files::heads,
     files::lengths,
     files::bytes,

@@ -7,7 +7,7 @@
 //! program's part of a turn is what is left. How much a transaction costs in all is not measured
 //! here but where servers are, between processes (`scaling.rs`).
 //!
-//! Read first: `megapipe_service`'s `switch.rs`; mTCP 3.2.1 for why frames are steered.
+//! Read first: `megapipe_service`'s `rx_mux.rs`; mTCP 3.2.1 for why frames are steered.
 //!
 //! Invariant: what is compared was measured in turn, in bursts of the same size.
 

@@ -2,7 +2,7 @@
 //! cores than the machine has would carry.
 //!
 //! Read first: `docs/SCALING.md` for what the model has and what it leaves out;
-//! `megapipe_service`'s `switch.rs` and `switch/shard_link.rs` for the polls that are modelled.
+//! `megapipe_service`'s `rx_mux.rs` and `rx_mux/shard_link.rs` for the polls that are modelled.
 //!
 //! The real code places flows ([`Flows`]): each connection has a port of its own, and
 //! the hash of its ends puts it on a shard. All else is simulated time: a shard's poll sends

@@ -1,7 +1,8 @@
 //! Frames on their way from one core to another, each with what its link and the shard that read it
 //! know about it.
 //!
-//! Read first: `megapipe_shm`'s `bip.rs`: a frame is one of its strings, and all else is its tag.
+//! Read first: `megapipe_shm`'s `bip_buffer.rs`: a frame is one of its strings, and all else is its
+//! tag.
 
 use megapipe_shm::{BipConsumer, BipError, BipProducer, RingFault, bip};
 use megapipe_stack::{Checksums, Received};

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Read first: mTCP §3.2 (a thread for the stack beside the application's, one wake-up for a
-//! batch); `megapipe_shm`'s `biased.rs` for how both come to one server; decisions 0021 and 0032.
+//! batch); `megapipe_shm`'s `biased_cell.rs` for how both come to one server; decisions 0021 and
+//! 0032.
 //!
 //! The two threads share a core, so at any moment one of them runs, and the server can be one value
 //! that both use: no message is copied or described on its way between them. What the application
@@ -203,7 +204,7 @@ impl<M: Memory> SharedThread<M> {
         // Asked inside: a server's thread that wants to sleep says so before it comes here to arm
         // the link. So either it has not armed yet, or its wish is seen and the link left as it is,
         // or the wish was answered by a ring, and the thread comes back to arm again.
-        if self.thread.end().is_other_asleep() || shared.has_event() {
+        if self.thread.sleeping_end().is_other_asleep() || shared.has_event() {
             return Ok(PollCounts::default());
         }
         shared.poll(now)
@@ -213,7 +214,7 @@ impl<M: Memory> SharedThread<M> {
     /// have changed by now.
     #[must_use]
     pub fn is_server_asleep(&self) -> bool {
-        self.thread.end().is_other_asleep()
+        self.thread.sleeping_end().is_other_asleep()
     }
 
     /// Sees to it that the server's thread does what was asked for.
@@ -238,20 +239,20 @@ impl<M: Memory> SharedThread<M> {
     #[must_use]
     pub fn sleep(&mut self, timeout: Option<Duration>) -> Slept {
         self.flush();
-        self.thread.end().arm_at_flag();
+        self.thread.sleeping_end().arm_at_flag();
         // After the arming: of two that go to sleep, one sees the other.
-        let slept = if self.thread.end().is_other_asleep() {
+        let slept = if self.thread.sleeping_end().is_other_asleep() {
             Slept::Polls
         } else if self.has_event() || !self.thread.is_running() {
             Slept::Woken { is_readable: false }
         } else {
             self.shared.leave();
-            match self.thread.end().wait_at_flag(timeout) {
+            match self.thread.sleeping_end().wait_at_flag(timeout) {
                 Ok(()) => Slept::Woken { is_readable: false },
                 Err(_) => Slept::Interrupted,
             }
         };
-        self.thread.end().disarm();
+        self.thread.sleeping_end().disarm();
         let Slept::Woken { .. } = slept else { return slept };
         self.counters.wakeups += u64::from(self.has_event());
         // Relaxed, both: it is a hint, and the futex orders what matters.

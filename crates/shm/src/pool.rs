@@ -1,6 +1,6 @@
 //! Buffers of one size in a region, and who may do what to each of them.
 //!
-//! Read first: `region.rs`; architecture, "Who owns a byte".
+//! Read first: `region.rs`; ARCHITECTURE.md, "Memory".
 //!
 //! ```text
 //!  region  | ... | buf 0 | gap | buf 1 | gap | ... | buf n-1 | ... |

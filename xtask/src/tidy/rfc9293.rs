@@ -2,8 +2,8 @@
 //! exists.
 //!
 //! A row is `| number | words | shown by |`. The last cell names tests between backticks, as
-//! `path/from/the/stack.rs::function` or `script.pkt`, or says `exception: ` and why there is none;
-//! or both, where a test shows a part.
+//! `src/tcp/close.rs::function`, from the stack's folder, or `script.pkt`, or says `exception: `
+//! and why there is none; or both, where a test shows a part.
 
 use super::tokens;
 use super::{Finding, Tree};

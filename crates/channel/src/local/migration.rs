@@ -2,7 +2,7 @@
 //! does.
 //!
 //! Read first: `megapipe_link::migration` (the kernel's side), `megapipe_stack::Snapshot` (ours),
-//! `megapipe_service`'s `moving.rs` (whose the frames are).
+//! `megapipe_service`'s `migration.rs` (whose the frames are).
 //!
 //! ```text
 //!  to the kernel                                 from the kernel

@@ -12,7 +12,7 @@
 //! Either way the accepts of the one handle are completed by the side that has a connection first;
 //! what comes over other interfaces, loopback for one, is the kernel's.
 //!
-//! Read first: `listener.rs`, `megapipe_link::deafen_on`, `megapipe_service`'s `moving.rs`.
+//! Read first: `listener.rs`, `megapipe_link::deafen_on`, `megapipe_service`'s `migration.rs`.
 //!
 //! Invariants
 //! - The port is silent before the link takes its frames, and until it does not any more.
