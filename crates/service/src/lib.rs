@@ -1,10 +1,11 @@
-//! How do many cores and processes share one network?
+//! The servers of a stack: one core's loop over link, stack and listeners, and who runs it where.
 //!
 //! Three servers [PIKA 3.1]: the [`LinkServer`] owns a link queue and moves frames, the
 //! [`TransportServer`] owns flows, the [`ConnectionManager`] owns listeners and says which
 //! acceptor gets a new connection. A [`Server`] is the three of them composed for one core, in one
-//! loop: `poll(now)`. The owner of a core runs that loop: here, inside an application's
-//! `dispatch` (placement `inline`).
+//! loop: `poll(now)`. That loop runs inside an application's `dispatch` (placement `inline`), in
+//! turn there and on a second thread (`thread`, `shared_thread.rs`), or behind rings of records on
+//! a core of its own (`core`, `remote.rs`). Shards that share a link have an `rx_mux.rs` between.
 //!
 //! Commands go in as calls, frames come and go over the link, and [`megapipe_stack::Event`]s come
 //! out. The memory that payload lies in is the application's, behind

@@ -1,4 +1,4 @@
-//! Many shards over one link: a shard without work reads the link's queues, and steers frames.
+//! Many shards over one link: each reads its queues, an idle one those of busy shards, too.
 //!
 //! ```text
 //!            queue 0 (lock)         queue 1 (lock)

@@ -11,8 +11,8 @@
 //! What the events of one poll make the application send leaves at the start of the next: an
 //! acknowledgment rides on the answer, and frames leave in bursts.
 //!
-//! Read first: architecture, "The picture": the same loop runs in `dispatch`, on a thread of its
-//! own or in a process of its own.
+//! The same loop runs in `dispatch`, on a second thread (`shared_thread.rs`) or on a core of its
+//! own (`remote.rs`).
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;

@@ -136,7 +136,7 @@ impl SleepingEnd {
     }
 
     /// Marks this end as ended, and wakes the other one, which sees it.
-    pub(crate) fn end(&self) {
+    pub(crate) fn mark_ended(&self) {
         self.sleeper.end();
         // An end that goes to sleep at this moment sees the mark, or is woken.
         let _ = self.ringer.ring();
@@ -183,7 +183,7 @@ impl ServerPeer {
 
     /// The end itself.
     #[inline]
-    pub(crate) const fn end(&self) -> &SleepingEnd {
+    pub(crate) const fn sleeping_end(&self) -> &SleepingEnd {
         &self.end
     }
 
@@ -207,7 +207,7 @@ impl ServerPeer {
     /// Ends a server that still runs, and joins the thread.
     #[cold]
     fn stop(&mut self) -> Result<(), LinkError> {
-        self.end.end();
+        self.end.mark_ended();
         self.has_failed = true;
         if self.is_in_other_process() {
             return Err(LinkError::Gone { driver: "the service" });
@@ -279,7 +279,7 @@ impl Drop for ServerPeer {
         if self.is_abandoned {
             return;
         }
-        self.end.end();
+        self.end.mark_ended();
         if let Some(thread) = self.thread.take() {
             // A panic of the server was printed; nothing else is left to do.
             let _ = thread.join();
@@ -343,7 +343,7 @@ mod tests {
         let (one, other) = pair();
         one.arm_at_flag();
         let thread = std::thread::spawn(move || {
-            other.end();
+            other.mark_ended();
             other
         });
         one.wait_at_flag(PATIENCE).expect("no signal");

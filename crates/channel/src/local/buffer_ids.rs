@@ -4,17 +4,18 @@
 
 use megapipe_stack::BufId;
 
-/// What a number counts, in its highest bits: the indices of receive buffers that are held, of ...
+/// What a number counts, in its highest bits: receive buffers with received bytes that are held
+/// until they are read, ...
 pub(super) const KIND: u32 = 7 << 29;
-pub(super) const HELD: u32 = 0;
-/// ... heap memory that stands in for such, ...
-pub(super) const RESERVE: u32 = 1 << 29;
-/// ... payloads in the table, ...
-pub(super) const PAYLOAD: u32 = 2 << 29;
-/// ... receive buffers that are sent, ...
-pub(super) const RECEIVED: u32 = 3 << 29;
-/// ... and buffers that the program has filled.
-pub(super) const FILLED: u32 = 4 << 29;
+pub(super) const HELD_RECEIVE: u32 = 0;
+/// ... overflow buffers that stand in for such, ...
+pub(super) const SPARE_RECEIVE: u32 = 1 << 29;
+/// ... sent payloads in the table, ...
+pub(super) const SENT_PAYLOAD: u32 = 2 << 29;
+/// ... receive buffers whose bytes are sent, ...
+pub(super) const SENT_RECEIVE: u32 = 3 << 29;
+/// ... and write buffers that are sent.
+pub(super) const SENT_WRITE: u32 = 4 << 29;
 
 /// What is counted, without what counts it.
 pub(super) const fn within(buf: BufId) -> usize {
@@ -25,5 +26,5 @@ pub(super) const fn within(buf: BufId) -> usize {
 /// something else.
 #[inline]
 pub(super) const fn held(buf: BufId) -> Option<u16> {
-    if buf.0 & KIND == HELD { Some(buf.0 as u16) } else { None }
+    if buf.0 & KIND == HELD_RECEIVE { Some(buf.0 as u16) } else { None }
 }

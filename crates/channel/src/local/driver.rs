@@ -70,9 +70,9 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
 
     #[inline]
     fn next_answer(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
-        while let Some(told) = self.server.next_event() {
-            let RemoteEvent::Event(event, offer) = told else {
-                self.on_told(state, told);
+        while let Some(taken) = self.server.next_event() {
+            let RemoteEvent::Event(event, offer) = taken else {
+                self.on_server_event(state, taken);
                 continue;
             };
             let read = match event {

@@ -310,9 +310,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
     /// has changed since then is seen after them.
     fn settle_events(&mut self, state: &mut State) {
         while self.server.has_events_in_transit()
-            && let Some(told) = self.server.next_event()
+            && let Some(event) = self.server.next_event()
         {
-            self.on_told(state, told);
+            self.on_server_event(state, event);
         }
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
-use super::buffer_ids::{self, FILLED, HELD, KIND, RECEIVED, RESERVE};
+use super::buffer_ids::{self, HELD_RECEIVE, KIND, SENT_RECEIVE, SENT_WRITE, SPARE_RECEIVE};
 use super::overflow_buffers::{Heap, copy_out};
 use crate::buffer::{Payload, ReadBuf};
 use crate::kernel::pool::{HeldBuffer, HeldTable, Pool};
@@ -69,9 +69,9 @@ impl Pools {
             len,
         };
         match bytes.into_span().surrender(&self.receive) {
-            Ok(place) => Ok(chunk(RECEIVED, place)),
+            Ok(place) => Ok(chunk(SENT_RECEIVE, place)),
             Err(span) => match span.surrender(&self.send) {
-                Ok(place) => Ok(chunk(FILLED, place)),
+                Ok(place) => Ok(chunk(SENT_WRITE, place)),
                 Err(span) => Err(ReadBuf::new(span)),
             },
         }
@@ -81,14 +81,15 @@ impl Pools {
     #[inline]
     pub(super) fn copy(&self, bytes: &[u8]) -> Option<Chunk> {
         let index = self.send.surrender_copy(bytes)?;
-        Some(Chunk { buf: BufId(u32::from(index) | FILLED), offset: 0, len: bytes.len() as u32 })
+        let buf = BufId(u32::from(index) | SENT_WRITE);
+        Some(Chunk { buf, offset: 0, len: bytes.len() as u32 })
     }
 
     /// The stack did not take it: gives it back, if it lies in a buffer.
     pub(super) fn reclaim(&self, chunk: Chunk) -> Option<ReadBuf> {
         let pool = match chunk.buf.0 & KIND {
-            RECEIVED => &self.receive,
-            FILLED => &self.send,
+            SENT_RECEIVE => &self.receive,
+            SENT_WRITE => &self.send,
             _ => return None,
         };
         pool.reclaim(chunk.buf.0 as u16, chunk.offset, chunk.len).map(ReadBuf::new)
@@ -106,9 +107,9 @@ impl Pools {
     #[inline(always)]
     pub(super) fn free(&self, held: &mut HeldTable, buf: BufId) {
         match buf.0 & KIND {
-            HELD => self.free_held(held, buf.0 as u16),
-            RECEIVED => self.receive.give_up(buf.0 as u16),
-            FILLED => self.send.give_up(buf.0 as u16),
+            HELD_RECEIVE => self.free_held(held, buf.0 as u16),
+            SENT_RECEIVE => self.receive.give_up(buf.0 as u16),
+            SENT_WRITE => self.send.give_up(buf.0 as u16),
             _ => {}
         }
     }
@@ -186,7 +187,7 @@ impl ChannelMemory {
             Some(number) => {
                 let buffers = self.pools.receive.buffers();
                 buffers.fill_held_by((&mut self.held, number), len as usize, copy);
-                BufId(u32::from(number) | HELD)
+                BufId(u32::from(number) | HELD_RECEIVE)
             }
             None => self.take_in_reserve(len, copy),
         };
@@ -204,8 +205,8 @@ impl ChannelMemory {
     #[inline]
     fn sent(&self, buf: BufId) -> &[u8] {
         match buf.0 & KIND {
-            RECEIVED => self.pools.receive.buffers().surrendered(buf.0 as u16),
-            FILLED => self.pools.send.buffers().surrendered(buf.0 as u16),
+            SENT_RECEIVE => self.pools.receive.buffers().surrendered(buf.0 as u16),
+            SENT_WRITE => self.pools.send.buffers().surrendered(buf.0 as u16),
             _ => self.heap.bytes(buf),
         }
     }
@@ -215,7 +216,7 @@ impl Memory for ChannelMemory {
     #[inline]
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
         match self.pools.receive.take_held(&mut self.held) {
-            Some(number) => Some(BufId(u32::from(number) | HELD)),
+            Some(number) => Some(BufId(u32::from(number) | HELD_RECEIVE)),
             None => self.heap.alloc(self.pools.receive.buffer_len()),
         }
     }
@@ -229,7 +230,7 @@ impl Memory for ChannelMemory {
 
     fn buf_bytes(&self, buf: BufId) -> u32 {
         match buf.0 & KIND {
-            HELD | RESERVE => self.pools.receive.buffer_len() as u32,
+            HELD_RECEIVE | SPARE_RECEIVE => self.pools.receive.buffer_len() as u32,
             _ => self.sent(buf).len() as u32,
         }
     }

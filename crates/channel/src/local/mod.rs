@@ -6,9 +6,14 @@
 //! [`StackHandle`], with an implementation per placement in `inline.rs`, `shared_thread.rs` and
 //! `remote.rs`.
 //!
-//! Read first: `driver.rs` for what a driver owes, `stack_handle.rs` for what a stack does. Then
-//! `driver.rs` (the calls), `poll.rs` (waiting), `stream.rs`, `listener.rs`, `datagram.rs`,
-//! `memory.rs`, `migration.rs`, `ports.rs`.
+//! ```text
+//!  read  -> credit --> stack                      write -> queue of the connection --> stack
+//!  frame -> server's poll -> stack: event -> next_answer (direct) or on_event (queued completion)
+//! ```
+//!
+//! Read first: [`crate::driver`] for what a driver owes, `stack_handle.rs` for what a stack does.
+//! Then `local/driver.rs` (the driver's calls, with the wait), `poll.rs` (events, kernel, sleep),
+//! `stream.rs`, `listener.rs`, `datagram.rs`, `memory.rs`, `migration.rs`, `ports.rs`.
 //!
 //! Invariants
 //! - The kernel's driver is epoll: the ring of io_uring would take all receive buffers for itself.

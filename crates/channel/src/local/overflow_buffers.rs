@@ -11,7 +11,7 @@ use megapipe_stack::wire::checksum;
 use megapipe_stack::{BufId, Chunk};
 use slab::Slab;
 
-use super::buffer_ids::{KIND, PAYLOAD, RESERVE, within};
+use super::buffer_ids::{KIND, SENT_PAYLOAD, SPARE_RECEIVE, within};
 use crate::buffer::ReadBuf;
 use crate::limits::RESERVE_BYTES_MAX;
 
@@ -30,13 +30,13 @@ impl<P: AsRef<[u8]>> Heap<P> {
         let len = payload.as_ref().len() as u32;
         let index = self.payloads.insert(payload) as u32;
         debug_assert!(index & KIND == 0, "there are far fewer operations than that");
-        Chunk { buf: BufId(index | PAYLOAD), offset: 0, len }
+        Chunk { buf: BufId(index | SENT_PAYLOAD), offset: 0, len }
     }
 
     /// The stack did not take a payload: gives it back. `None`: the chunk is no payload's.
     pub(super) fn give_back(&mut self, chunk: Chunk) -> Option<P> {
         match chunk.buf.0 & KIND {
-            PAYLOAD => self.payloads.try_remove(within(chunk.buf)),
+            SENT_PAYLOAD => self.payloads.try_remove(within(chunk.buf)),
             _ => None,
         }
     }
@@ -53,7 +53,7 @@ impl<P: AsRef<[u8]>> Heap<P> {
     /// Received bytes that lie elsewhere than in a receive buffer.
     #[cold]
     pub(super) fn hold(&mut self, bytes: Vec<u8>) -> BufId {
-        BufId(self.reserve.insert(bytes) as u32 | RESERVE)
+        BufId(self.reserve.insert(bytes) as u32 | SPARE_RECEIVE)
     }
 
     /// A received chunk of the reserve, as what a completion carries.
@@ -68,8 +68,8 @@ impl<P: AsRef<[u8]>> Heap<P> {
     #[inline]
     pub(super) fn free(&mut self, buf: BufId) -> bool {
         match buf.0 & KIND {
-            RESERVE => drop(self.reserve.try_remove(within(buf))),
-            PAYLOAD => drop(self.payloads.try_remove(within(buf))),
+            SPARE_RECEIVE => drop(self.reserve.try_remove(within(buf))),
+            SENT_PAYLOAD => drop(self.payloads.try_remove(within(buf))),
             _ => return false,
         }
         true
@@ -87,8 +87,8 @@ impl<P: AsRef<[u8]>> Heap<P> {
     #[inline]
     pub(super) fn bytes(&self, buf: BufId) -> &[u8] {
         match buf.0 & KIND {
-            PAYLOAD => self.payloads.get(within(buf)).map_or(&[][..], P::as_ref),
-            RESERVE => self.reserve.get(within(buf)).map_or(&[][..], Vec::as_slice),
+            SENT_PAYLOAD => self.payloads.get(within(buf)).map_or(&[][..], P::as_ref),
+            SPARE_RECEIVE => self.reserve.get(within(buf)).map_or(&[][..], Vec::as_slice),
             _ => &[],
         }
     }

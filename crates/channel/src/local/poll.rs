@@ -1,4 +1,4 @@
-//! Polls of the stack inside `dispatch`: work, spin or sleep, and one wait for stack and kernel.
+//! Parts of a poll inside `dispatch`: the stack's events, the kernel's driver, and the sleep.
 //!
 //! Read first: `megapipe_service::AdaptiveSpin`; `dispatch.rs` for the two paths of a completion.
 //!
@@ -9,7 +9,6 @@
 //! Invariants
 //! - Before this thread sleeps, all operations were submitted, the stack has no event, and both the
 //!   link and the kernel's driver were armed.
-//! - No poll begins while the stack has an event that could be taken.
 
 use std::time::Duration;
 
@@ -33,12 +32,12 @@ impl<H: StackHandle + ?Sized> Local<H> {
         while !state.has_ready()
             && let Some(event) = self.server.next_event()
         {
-            self.on_told(state, event);
+            self.on_server_event(state, event);
         }
     }
 
-    pub(super) fn on_told(&mut self, state: &mut State, told: RemoteEvent) {
-        match told {
+    pub(super) fn on_server_event(&mut self, state: &mut State, event: RemoteEvent) {
+        match event {
             RemoteEvent::Event(event, offer) => self.on_event(state, event, offer),
             RemoteEvent::NotBegun(conn, error) => self.on_not_begun(state, conn, error),
         }

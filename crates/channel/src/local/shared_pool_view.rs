@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
-use super::buffer_ids::{self, FILLED, HELD, KIND, RECEIVED, RESERVE};
+use super::buffer_ids::{self, HELD_RECEIVE, KIND, SENT_RECEIVE, SENT_WRITE, SPARE_RECEIVE};
 use super::memory::{Pools, ReceivedMemory};
 use super::overflow_buffers::{Heap, copy_out};
 use crate::buffer::Payload;
@@ -133,8 +133,8 @@ impl LentMemory {
     #[inline]
     fn sent(&self, buf: BufId) -> &[u8] {
         match buf.0 & KIND {
-            RECEIVED => self.receive.surrendered(buf.0 as u16),
-            FILLED => self.send.surrendered(buf.0 as u16),
+            SENT_RECEIVE => self.receive.surrendered(buf.0 as u16),
+            SENT_WRITE => self.send.surrendered(buf.0 as u16),
             _ => self.heap.bytes(buf),
         }
     }
@@ -144,7 +144,7 @@ impl Memory for LentMemory {
     #[inline]
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
         match self.stock.pop() {
-            Some(number) => Some(BufId(u32::from(number) | HELD)),
+            Some(number) => Some(BufId(u32::from(number) | HELD_RECEIVE)),
             None => self.heap.alloc(self.receive.buffer_len()),
         }
     }
@@ -158,7 +158,7 @@ impl Memory for LentMemory {
 
     fn buf_bytes(&self, buf: BufId) -> u32 {
         match buf.0 & KIND {
-            HELD | RESERVE => self.receive.buffer_len() as u32,
+            HELD_RECEIVE | SPARE_RECEIVE => self.receive.buffer_len() as u32,
             _ => self.sent(buf).len() as u32,
         }
     }

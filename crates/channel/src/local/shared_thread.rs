@@ -16,7 +16,7 @@ use std::time::Duration;
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
     AcceptorId, AdaptiveSpin, ConnectStart, Next, PortError, RemoteCounters, RemoteError,
-    RemoteEvent, Server, SharedThread as StreamEnd, Sharing, Slept, start_shared_thread,
+    RemoteEvent, Server, SharedThread as ServiceEnd, Sharing, Slept, start_shared_thread,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -38,7 +38,7 @@ const SEND_ATTEMPTS: usize = 4;
 
 /// The application's end of a server that two threads use, and the channel's buffers.
 pub(crate) struct SharedThread {
-    end: StreamEnd<LentMemory>,
+    end: ServiceEnd<LentMemory>,
     pools: Pools,
     adaptive_spin: AdaptiveSpin,
     /// This thread is to sleep because the server's does, whatever is left of its spin.

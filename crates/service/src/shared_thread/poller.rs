@@ -194,7 +194,7 @@ impl<M: Memory> Poller<M> {
 /// Also after a panic: nothing else would wake an application that sleeps.
 impl<M> Drop for Poller<M> {
     fn drop(&mut self) {
-        self.wakers.end.end();
+        self.wakers.end.mark_ended();
     }
 }
 

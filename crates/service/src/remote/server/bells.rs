@@ -77,7 +77,7 @@ impl Bells {
     /// Removes the bell of a session, whose application sees that it has ended.
     pub(super) fn remove(&mut self, id: PoolId) {
         if let Some(end) = self.ends.get_mut(usize::from(id.0)).and_then(Option::take) {
-            end.end();
+            end.mark_ended();
             let removed = epoll::delete(&self.set, end.fd());
             debug_assert!(removed.is_ok(), "{removed:?}");
         }
@@ -124,6 +124,6 @@ impl Bells {
 /// Also after a panic: nothing else would wake applications that sleep.
 impl Drop for Bells {
     fn drop(&mut self) {
-        self.ends.iter().flatten().for_each(SleepingEnd::end);
+        self.ends.iter().flatten().for_each(SleepingEnd::mark_ended);
     }
 }
