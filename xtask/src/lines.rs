@@ -1,7 +1,10 @@
 //! `cargo xtask lines`: lines of Rust code of each crate, without comments, blank lines and tests.
 //!
 //! A line counts if it holds a token outside test code. Comments, documentation included, hold
-//! none.
+//! none. Test code is: items under `#[cfg(test)]`, files named `tests.rs`, files in folders named
+//! `tests` or `benches`, and, in rows of their own below the total, the programs that only test or
+//! show the others ([`TEST_PROGRAMS`]). The tools that users and developers run (`bench`,
+//! `scripts`, `packetdrill`, `xtask`) are in the total.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,6 +14,9 @@ use crate::error::ToolError;
 use crate::process;
 use crate::tidy::{File, Tree, find};
 
+/// Folders of programs that only test the crates, or show their use: not in the total.
+const TEST_PROGRAMS: [&str; 3] = ["examples", "fuzz", "sim"];
+
 /// Lines of code by crate.
 type Counts = BTreeMap<String, usize>;
 
@@ -19,21 +25,35 @@ type Counts = BTreeMap<String, usize>;
 pub(crate) fn run(root: &Path, revision: Option<&str>) -> Result<bool, ToolError> {
     let mut now = Counts::new();
     Tree::read(root)?.rust().for_each(|file| count(file, &mut now));
-    let Some(revision) = revision else {
-        now.iter().for_each(|(name, lines)| println!("{name:<20} {lines:>8}"));
-        println!("{:<20} {:>8}", "total", now.values().sum::<usize>());
-        return Ok(true);
+    let before = revision.map(|revision| counts_of(root, revision)).transpose()?;
+    let row = |name: &str, of: &dyn Fn(&Counts) -> usize| match &before {
+        None => println!("{name:<20} {:>8}", of(&now)),
+        Some(before) => {
+            let (before, now) = (of(before), of(&now));
+            println!("{name:<20} {before:>8} {now:>8} {:>+8}", now as i64 - before as i64);
+        }
     };
-    let before = counts_of(root, revision)?;
-    let row = |name: &str, before: usize, now: usize| {
-        println!("{name:<20} {before:>8} {now:>8} {:>+8}", now as i64 - before as i64);
-    };
-    println!("{:<20} {:>8} {:>8} {:>8}", "crate", "before", "now", "change");
-    for name in now.keys().chain(before.keys()).collect::<BTreeSet<_>>() {
-        row(name, before.get(name).copied().unwrap_or(0), now.get(name).copied().unwrap_or(0));
+    if before.is_some() {
+        println!("{:<20} {:>8} {:>8} {:>8}", "crate", "before", "now", "change");
     }
-    row("total", before.values().sum(), now.values().sum());
+    let names: BTreeSet<&String> = now.keys().chain(before.iter().flat_map(Counts::keys)).collect();
+    let (tests, crates): (Vec<&String>, Vec<&String>) =
+        names.into_iter().partition(|name| is_test_program(name));
+    let lines_of = |counts: &Counts, name: &str| counts.get(name).copied().unwrap_or(0);
+    crates.iter().for_each(|name| row(name, &|counts| lines_of(counts, name)));
+    row("total", &total);
+    println!("test programs, not in the total:");
+    tests.iter().for_each(|name| row(name, &|counts| lines_of(counts, name)));
     Ok(true)
+}
+
+fn is_test_program(name: &str) -> bool {
+    TEST_PROGRAMS.contains(&name)
+}
+
+/// The lines of all crates, without the test programs.
+fn total(counts: &Counts) -> usize {
+    counts.iter().filter(|(name, _)| !is_test_program(name)).map(|(_, lines)| lines).sum()
 }
 
 /// The lines of a revision, read from git.
@@ -67,9 +87,10 @@ fn count(file: &File, counts: &mut Counts) {
         }
     }
     let mut folders = file.path.split('/');
-    let name = match (folders.next(), folders.next()) {
-        (Some("crates"), Some(name)) => name,
-        (first, _) => first.unwrap_or_default(),
+    let name = match (folders.next(), folders.next(), folders.next()) {
+        (Some("crates"), Some(_), Some(folder)) if is_test_program(folder) => folder,
+        (Some("crates"), Some(name), _) => name,
+        (first, ..) => first.unwrap_or_default(),
     };
     *counts.entry(name.to_owned()).or_default() += lines.len();
 }
@@ -90,6 +111,14 @@ mod tests {
                     #[cfg(test)]\nmod tests {\n    fn c() {}\n}\n";
         assert_eq!(lines("crates/x/src/a.rs", text)["x"], 3);
         assert!(lines("crates/x/src/a/tests.rs", text).is_empty());
+    }
+
+    #[test]
+    fn test_programs_and_examples_are_not_in_the_total() {
+        let mut counts = lines("crates/x/examples/a.rs", "fn a() {}\n");
+        counts.extend(lines("sim/src/a.rs", "fn a() {}\n"));
+        counts.extend(lines("crates/x/src/a.rs", "fn a() {}\nfn b() {}\n"));
+        assert_eq!((counts["examples"], counts["sim"], total(&counts)), (1, 1, 2));
     }
 
     #[test]

@@ -103,6 +103,9 @@ enum XtaskCommand {
         experiments: Vec<bench::BenchExperiment>,
     },
     /// Count lines of code of each crate, without comments, blank lines and tests
+    ///
+    /// Tests are items under #[cfg(test)], files named tests.rs and files in folders named tests or
+    /// benches. sim, fuzz and examples, which only test or show the crates, follow below the total.
     Lines {
         /// Compare with this revision
         revision: Option<String>,
