@@ -2,6 +2,7 @@
 
 use crate::error::CreateError;
 use crate::limits;
+use crate::setters::setters;
 
 /// Which kernel interface carries the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -149,17 +150,6 @@ impl Default for Config {
             unsolicited_events: false,
         }
     }
-}
-
-macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {$(
-        $(#[$doc])*
-        #[must_use]
-        pub fn $name(mut self, $name: $type) -> Self {
-            self.$name = $name;
-            self
-        }
-    )*};
 }
 
 impl Config {

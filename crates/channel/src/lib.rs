@@ -73,6 +73,7 @@ mod options;
 mod park;
 mod partition;
 mod report;
+mod setters;
 mod slot;
 mod state;
 mod timers;

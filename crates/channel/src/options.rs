@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::address::Address;
 use crate::cpu_mask::CpuMask;
 use crate::limits;
+use crate::setters::const_setters;
 
 /// The form of accepted connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,60 +153,28 @@ impl Default for ListenOptions {
 }
 
 impl ListenOptions {
-    /// Sets [`ListenOptions::backlog`].
-    #[must_use]
-    pub const fn backlog(mut self, backlog: u32) -> Self {
-        self.backlog = backlog;
-        self
+    const_setters! {
+        /// Sets [`ListenOptions::backlog`].
+        backlog: u32;
+        /// Sets [`ListenOptions::share`].
+        share: bool;
+        /// Sets [`ListenOptions::only_this_process`].
+        only_this_process: bool;
+        /// Sets [`ListenOptions::only_v6`].
+        only_v6: bool;
+        /// Sets [`ListenOptions::fast_open`].
+        fast_open: u32;
+        /// Sets [`ListenOptions::notsent_lowat`].
+        notsent_lowat: u32;
+        /// Sets [`ListenOptions::reuse`].
+        #[cfg(feature = "local")]
+        reuse: megapipe_stack::Reuse;
     }
 
     /// Sets [`ListenOptions::cpu_mask`].
     #[must_use]
     pub const fn cpu_mask(mut self, mask: CpuMask) -> Self {
         self.cpu_mask = Some(mask);
-        self
-    }
-
-    /// Sets [`ListenOptions::share`].
-    #[must_use]
-    pub const fn share(mut self, share: bool) -> Self {
-        self.share = share;
-        self
-    }
-
-    /// Sets [`ListenOptions::only_this_process`].
-    #[must_use]
-    pub const fn only_this_process(mut self, only_this_process: bool) -> Self {
-        self.only_this_process = only_this_process;
-        self
-    }
-
-    /// Sets [`ListenOptions::only_v6`].
-    #[must_use]
-    pub const fn only_v6(mut self, only_v6: bool) -> Self {
-        self.only_v6 = only_v6;
-        self
-    }
-
-    /// Sets [`ListenOptions::fast_open`].
-    #[must_use]
-    pub const fn fast_open(mut self, pending_max: u32) -> Self {
-        self.fast_open = pending_max;
-        self
-    }
-
-    /// Sets [`ListenOptions::notsent_lowat`].
-    #[must_use]
-    pub const fn notsent_lowat(mut self, bytes: u32) -> Self {
-        self.notsent_lowat = bytes;
-        self
-    }
-
-    /// Sets [`ListenOptions::reuse`].
-    #[cfg(feature = "local")]
-    #[must_use]
-    pub const fn reuse(mut self, reuse: megapipe_stack::Reuse) -> Self {
-        self.reuse = reuse;
         self
     }
 }
@@ -264,6 +233,17 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
+    const_setters! {
+        /// Sets [`ConnectOptions::nodelay`].
+        nodelay: bool;
+        /// Sets [`ConnectOptions::reset_on_close`].
+        reset_on_close: bool;
+        /// Sets [`ConnectOptions::fast_open`].
+        fast_open: bool;
+        /// Sets [`ConnectOptions::notsent_lowat`].
+        notsent_lowat: u32;
+    }
+
     /// Sets [`ConnectOptions::timeout`].
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
@@ -275,34 +255,6 @@ impl ConnectOptions {
     #[must_use]
     pub fn bind(mut self, address: Address) -> Self {
         self.bind = Some(address);
-        self
-    }
-
-    /// Sets [`ConnectOptions::nodelay`].
-    #[must_use]
-    pub const fn nodelay(mut self, nodelay: bool) -> Self {
-        self.nodelay = nodelay;
-        self
-    }
-
-    /// Sets [`ConnectOptions::reset_on_close`].
-    #[must_use]
-    pub const fn reset_on_close(mut self, reset: bool) -> Self {
-        self.reset_on_close = reset;
-        self
-    }
-
-    /// Sets [`ConnectOptions::fast_open`].
-    #[must_use]
-    pub const fn fast_open(mut self, fast_open: bool) -> Self {
-        self.fast_open = fast_open;
-        self
-    }
-
-    /// Sets [`ConnectOptions::notsent_lowat`].
-    #[must_use]
-    pub const fn notsent_lowat(mut self, bytes: u32) -> Self {
-        self.notsent_lowat = bytes;
         self
     }
 }
@@ -345,6 +297,13 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
+    const_setters! {
+        /// Sets [`OpenOptions::truncate`].
+        truncate: bool;
+        /// Sets [`OpenOptions::append`].
+        append: bool;
+    }
+
     /// For reading.
     #[must_use]
     pub const fn read() -> Self {
@@ -364,25 +323,11 @@ impl OpenOptions {
         Self { write: true, create: true, ..Self::read() }
     }
 
-    /// Sets [`OpenOptions::truncate`].
-    #[must_use]
-    pub const fn truncate(mut self, truncate: bool) -> Self {
-        self.truncate = truncate;
-        self
-    }
-
     /// Sets [`OpenOptions::create_new`] and `create`.
     #[must_use]
     pub const fn create_new(mut self, create_new: bool) -> Self {
         self.create_new = create_new;
         self.create |= create_new;
-        self
-    }
-
-    /// Sets [`OpenOptions::append`].
-    #[must_use]
-    pub const fn append(mut self, append: bool) -> Self {
-        self.append = append;
         self
     }
 }
