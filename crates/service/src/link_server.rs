@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use megapipe_link::{Caps, FrameCounters, Link, LinkError, Ownership, RxChecksum, Transport};
+use megapipe_link::{Caps, Link, LinkError, Ownership, RxChecksum, Transport};
 use megapipe_stack as stack;
 
 use crate::limits::{RX_FRAMES_PER_POLL, TX_FRAMES_PER_POLL};
@@ -180,15 +180,6 @@ impl LinkServer {
                 .as_ref()
                 .is_none_or(|rss| rss.queue(rss.hash(Transport::Tcp, remote, local)).is_some()),
             Frames::Shared(link) => link.arrives_here(local, remote),
-        }
-    }
-
-    /// What the link counted.
-    #[must_use]
-    pub fn link_counters(&self) -> FrameCounters {
-        match &self.frames {
-            Frames::Queue(link) => link.counters(),
-            Frames::Shared(link) => link.counters(),
         }
     }
 

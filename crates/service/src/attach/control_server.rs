@@ -340,12 +340,6 @@ impl<H: SessionHost> ControlServer<H> {
         }
     }
 
-    /// Number of clients, those in a handshake included.
-    #[must_use]
-    pub fn client_count(&self) -> usize {
-        self.clients.len()
-    }
-
     /// The owner of the sessions.
     pub const fn host(&mut self) -> &mut H {
         &mut self.host

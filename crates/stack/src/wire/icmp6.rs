@@ -19,8 +19,6 @@ pub const HEADER_BYTES: usize = 8;
 pub const CODE_NO_ROUTE: u8 = 0;
 /// Code of "unreachable": forbidden.
 pub const CODE_PROHIBITED: u8 = 1;
-/// Code of "unreachable": beyond the scope of the source address.
-pub const CODE_SCOPE: u8 = 2;
 /// Code of "unreachable": the host does not answer.
 pub const CODE_ADDRESS: u8 = 3;
 /// Code of "unreachable": the port.
