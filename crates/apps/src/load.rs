@@ -156,7 +156,7 @@ pub fn finish(summary: &Summary, args: &LoadArgs) -> Result<ExitCode, LoadError>
 }
 
 /// Shows what a load found out: as a table on standard output (on standard error if the JSON goes
-/// to standard output), and as JSON where `--json` says.
+/// to standard output), and as JSON to the file that `--json` names.
 ///
 /// # Errors
 /// The JSON file cannot be written.

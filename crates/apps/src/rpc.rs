@@ -1,8 +1,8 @@
 //! MegaPipe's ping-pong server: `megapipe serve rpc`.
 //!
 //! A client sends requests of some length and gets responses of some length [MegaPipe 2.2, 5.1];
-//! [`protocol`] says how they look. The server does nothing else, so what is measured on it is the
-//! network's cost alone. It is the smallest example of a server on [`crate::serve`].
+//! [`protocol`] defines their format. The server does nothing else, so what is measured on it is
+//! the network's cost alone. It is the smallest example of a server on [`crate::serve`].
 //!
 //! It is written twice: on a channel's completions (`rpc/shard.rs`), and on sockets and epoll,
 //! which lie over a channel (`rpc/sockets.rs`, `--api sockets`). Everything else is the same, so

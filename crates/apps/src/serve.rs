@@ -65,7 +65,7 @@ pub struct ServerProperties {
 /// thread, so a shard needs no lock and need not be `Send`.
 ///
 /// Order of calls: the factory, then any number of `on_completion` and `on_tick`, then `drain`
-/// once, then more of both until `drained` says true or the time for draining is over.
+/// once, then more of both until `drained` returns true or the drain time-out has passed.
 pub trait ServerShard {
     /// An operation has completed: one that the shard asked for, or an accept of one of its
     /// [`ServerListeners`] (then [`ServerListeners::index_of`] knows the cookie). Must not block.

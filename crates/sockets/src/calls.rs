@@ -57,8 +57,8 @@ pub trait CallRunner {
 
 /// BSD sockets and epoll. Descriptors are those of one context ([`Fd`]).
 ///
-/// A call that waits does so in its context's way, and honours O_NONBLOCK, MSG_DONTWAIT,
-/// SO_RCVTIMEO and SO_SNDTIMEO. Time-outs: `None` waits for ever, zero not at all.
+/// Blocking calls block as the context does, and honour O_NONBLOCK, MSG_DONTWAIT, SO_RCVTIMEO and
+/// SO_SNDTIMEO. Time-outs: `None` has no limit, zero does not block.
 pub trait Bsd: CallRunner {
     /// socket(2), with Linux's numbers. `AF_INET` and `AF_INET6`, `SOCK_STREAM` and
     /// `SOCK_DGRAM`.
@@ -179,8 +179,8 @@ pub trait Bsd: CallRunner {
         self.once(|sockets| close::shutdown(sockets, fd, how))
     }
 
-    /// close(2). With SO_LINGER it waits until the peer has everything, no longer than that says,
-    /// also where other calls would not wait.
+    /// close(2). With SO_LINGER it blocks until the peer has acknowledged everything, for at most
+    /// the linger time, also on a non-blocking socket.
     ///
     /// # Errors
     /// As close(2).
@@ -207,8 +207,8 @@ pub trait Bsd: CallRunner {
         self.run(|sockets, is_over| close::close(sockets, fd, &mut lingering, is_over))
     }
 
-    /// Closes every descriptor, as the end of a process does, and waits until what was written on
-    /// connections has left the channel, at most `patience`.
+    /// Closes every descriptor, as the end of a process does, and blocks for at most `patience`
+    /// until the bytes written on connections have left the channel.
     ///
     /// # Errors
     /// [`Error::NetworkDown`]; [`Error::Interrupted`], after which it may be called again.
@@ -440,10 +440,11 @@ pub trait Bsd: CallRunner {
         self.run(|sockets, is_over| send::send(sockets, fd, &mut from, &mut how, is_over))
     }
 
-    /// getsockopt(2), with Linux's numbers: how many bytes of `value` were filled.
+    /// getsockopt(2), with Linux's numbers. Returns the number of bytes of `value` that were
+    /// filled.
     ///
     /// # Errors
-    /// As getsockopt(2); ENOPROTOOPT for what our own stack does not have.
+    /// As getsockopt(2); ENOPROTOOPT for options that our own stack does not implement.
     fn getsockopt(
         &mut self,
         fd: Fd,
@@ -478,8 +479,7 @@ pub trait Bsd: CallRunner {
     }
 
     /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, SIOCATMARK, FIOCLEX, FIONCLEX. `argument`
-    /// is what lies at the pointer that ioctl(2) takes; what has to lie there afterwards is
-    /// answered.
+    /// is the value at the pointer that ioctl(2) takes; the new value is returned.
     ///
     /// # Errors
     /// As ioctl(2).
@@ -618,7 +618,7 @@ pub trait Bsd: CallRunner {
         or_interrupted(selected, mask)
     }
 
-    /// Ends a connection at once, with a reset, and frees its descriptor (`mtcp_abort`).
+    /// Resets a connection and frees its descriptor (`mtcp_abort`). Does not block.
     ///
     /// # Errors
     /// [`Error::BadDescriptor`], [`Error::NotASocket`].

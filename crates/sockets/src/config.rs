@@ -11,35 +11,33 @@ use thiserror::Error as ThisError;
 use crate::descriptors::Fd;
 use crate::limits::{DESCRIPTORS_DEFAULT, DESCRIPTORS_MAX, FIRST_DESCRIPTOR_MAX};
 
-/// What a context is made of. Start from `Config::default()`.
+/// The configuration of a context. Start from `Config::default()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The channel beneath: its back end, its buffers and its batch.
+    /// The channel's configuration: back end, buffers, batch.
     pub channel: megapipe::Config,
     /// Descriptors that may be open at once (RLIMIT_NOFILE of the context). Default 65,536.
     pub descriptors: u32,
     /// The lowest descriptor, [`crate::limits::FIRST_DESCRIPTOR_MAX`] at most. Default 3, because 0
     /// to 2 are the process's.
     pub first_descriptor: Fd,
-    /// Numbers below `first_descriptor` are the process's own descriptors, for the calls that watch
+    /// Numbers below `first_descriptor` are descriptors of the process in calls that watch
     /// ([`crate::Bsd::epoll_ctl`], [`crate::Bsd::poll`], [`crate::Bsd::select`]), as
-    /// [`crate::AnyFd::Process`] says by type: for programs that have both kinds as plain numbers.
-    /// Give `first_descriptor` a number that the process does not reach (RLIMIT_NOFILE). Default:
-    /// no.
+    /// [`crate::AnyFd::Process`] is by type. For programs that have both kinds as plain numbers.
+    /// `first_descriptor` must then be beyond the process's RLIMIT_NOFILE. Default: off.
     pub process_below_first: bool,
-    /// A number below this that was closed is taken again when the program has called
-    /// [`crate::Bsd::epoll_wait`] since, or where no other below this is free. For programs that
-    /// keep what they know of a socket by its number, and go on in a batch of events after they
-    /// closed one of its sockets and opened others. Default 0: always the lowest that is free, as
-    /// POSIX has it.
+    /// A closed number below this is reused only after the program has called
+    /// [`crate::Bsd::epoll_wait`], or if no other number below this is free. For programs that look
+    /// up sockets by number, and process the rest of a batch of events after they closed one socket
+    /// and opened others. Default 0: always the lowest free number, as POSIX requires.
     pub rest_below: Fd,
-    /// How old the answer "would block" may be. A program with epoll reads until the answer is
-    /// that, once per message: an answer from the last poll is good enough. Default 20 µs; zero
-    /// looks each time.
+    /// The maximum age of the answer "would block". A program with epoll reads until it gets this
+    /// answer, once per message, and the state of the last poll is good enough for it. Default 20
+    /// µs; zero polls each time.
     pub freshness: Duration,
-    /// What time it is, for time-outs. Default: the machine's. Where our own stack runs in virtual
-    /// time, give both the same ([`megapipe::ServerConfig::clock`]).
+    /// The clock of time-outs. Default: the machine's. If our own stack runs in virtual time, both
+    /// need the same clock ([`megapipe::ServerConfig::clock`]).
     pub clock: Clock,
 }
 

@@ -11,18 +11,29 @@ use crate::table::Sockets;
 
 /// BSD sockets and epoll for one thread, which drives them by its calls ([`crate::Bsd`]).
 ///
-/// Make it on the thread that uses it: it is neither `Send` nor `Sync`. No call takes a lock.
+/// Create it on the thread that uses it: it is neither `Send` nor `Sync`. No call takes a lock.
 pub struct Context {
     sockets: Sockets,
     not_send: PhantomData<*const ()>,
 }
 
 impl Context {
-    /// Makes a context for the calling thread. Tries what the kernel offers; does not block.
+    /// Creates a context for the calling thread. Probes the kernel for io_uring; does not block.
     ///
     /// # Errors
-    /// [`CreateError`] names what is wrong or missing. A clock that is set by hand needs a
+    /// [`CreateError`] names what is wrong or missing. A manual clock needs a
     /// [`crate::SharedContext`].
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe_sockets::{Bsd, Config, Context};
+    ///
+    /// let mut context = Context::create(Config::default())?;
+    /// let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// context.bind(listener, "127.0.0.1:0".parse()?)?;
+    /// context.listen(listener, 128)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn create(config: Config) -> Result<Self, CreateError> {
         let config = config.checked()?;
         if config.clock.is_by_hand() {
@@ -31,26 +42,38 @@ impl Context {
         Ok(Self { sockets: Sockets::create(config)?, not_send: PhantomData })
     }
 
-    /// Drives the sockets: hands over what was asked for, and takes what has happened. For a
-    /// program that goes long without a call that waits. Waits at most `timeout` for something to
-    /// happen.
+    /// Polls the channel: submits queued operations and processes completions. Blocks for at most
+    /// `timeout` until there is one. For programs that make no blocking call for a long time.
     ///
     /// # Errors
     /// [`Error::NetworkDown`]: the link is gone.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe_sockets::{Config, Context};
+    /// use std::time::Duration;
+    ///
+    /// let mut context = Context::create(Config::default())?;
+    /// for _ in 0..10 {
+    ///     // A step of a long computation, and then the network.
+    ///     context.drive(Some(Duration::ZERO))?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn drive(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.sockets.drive(timeout)
     }
 
-    /// Ends a [`Context::drive`], or the wait of a call, from any thread: the call is tried again,
-    /// and waits on if nothing came of it. May be used in a signal handler.
+    /// Returns a waker that ends a [`Context::drive`], or retries a blocked call, from any thread:
+    /// the call blocks again if it still cannot complete. It may be used in a signal handler.
     #[must_use]
     pub fn waker(&self) -> megapipe::Waker {
         self.sockets.channel.waker()
     }
 
-    /// As [`CallRunner::run`], but looks before each wait whether it was interrupted. A thread that
-    /// interrupts it rings the [`Context::waker`] after setting the flag. Signal handlers that run
-    /// on this thread interrupt in any case, as in signal(7).
+    /// Runs a call as [`CallRunner::run`] does, but checks for an interruption before each wait. A
+    /// thread that interrupts it sets its flag and then wakes the [`Context::waker`]. Signal
+    /// handlers that run on this thread interrupt in any case, as in signal(7).
     ///
     /// # Errors
     /// Those of the attempt; [`Error::Interrupted`]; [`Error::NetworkDown`] while it waits.
@@ -98,20 +121,21 @@ impl Context {
         }
     }
 
-    /// Connections that were closed and still have bytes to send. Those go out as the context is
-    /// driven, by its calls or by [`Context::drive`], and are lost when it is dropped.
+    /// Returns the number of connections that were closed and still have bytes to send. Those bytes
+    /// are sent while the context is driven, by its calls or by [`Context::drive`], and are lost
+    /// when it is dropped.
     #[must_use]
     pub const fn closing(&self) -> usize {
         self.sockets.closing
     }
 
-    /// What the channel beneath has counted since the context was made.
+    /// Returns the channel's totals since the context was created.
     #[must_use]
     pub fn counters(&self) -> megapipe::Counters {
         self.sockets.channel.counters()
     }
 
-    /// What serves the context, and why.
+    /// Returns which driver serves the context, and why.
     #[must_use]
     pub fn report(&self) -> &megapipe::DriverReport {
         self.sockets.channel.report()

@@ -12,11 +12,11 @@ bitflags! {
         const PRI = 0x002;
         /// There is room to write.
         const OUT = 0x004;
-        /// There is an error. Always told.
+        /// There is an error. Reported in any case.
         const ERR = 0x008;
-        /// Both directions are over. Always told.
+        /// Both directions are closed. Reported in any case.
         const HUP = 0x010;
-        /// poll(2): there is no such descriptor. Always told.
+        /// poll(2): there is no such descriptor. Reported in any case.
         const NVAL = 0x020;
         /// As `IN`, for normal data.
         const RDNORM = 0x040;
@@ -26,66 +26,66 @@ bitflags! {
         const WRNORM = 0x100;
         /// As `OUT`, for priority data.
         const WRBAND = 0x200;
-        /// Without meaning, as in Linux.
+        /// Unused, as in Linux.
         const MSG = 0x400;
-        /// The peer sends no more.
+        /// The peer has closed its sending direction.
         const RDHUP = 0x2000;
-        /// epoll: of several sets that watch the descriptor, not all need to hear.
+        /// epoll: wakes at least one of the sets that watch the descriptor, not all.
         const EXCLUSIVE = 1 << 28;
-        /// epoll: keep the system awake. Taken, without effect for who may not.
+        /// epoll: keeps the system awake. Ignored without the capability, as in Linux.
         const WAKEUP = 1 << 29;
-        /// epoll: tell once, then not until asked again.
+        /// epoll: reports once, then not before EPOLL_CTL_MOD.
         const ONE_SHOT = 1 << 30;
-        /// epoll: tell of changes instead of states.
+        /// epoll: reports changes instead of states (EPOLLET).
         const EDGE = 1 << 31;
     }
 }
 
 impl Events {
-    /// What poll(2) and epoll tell of whether asked or not.
+    /// The events that poll(2) and epoll report without a request.
     pub(crate) const ALWAYS: Self = Self::ERR.union(Self::HUP);
     pub(crate) const READABLE: Self = Self::IN.union(Self::RDNORM);
     pub(crate) const WRITABLE: Self = Self::OUT.union(Self::WRNORM);
-    /// What watchers are woken by when something has come to a socket: by more than it is ready for
-    /// then (Linux's `sock_def_readable`). An edge is reported to items that have any of it.
+    /// The events that wake watchers when data arrives: more than the socket is ready for (Linux's
+    /// `sock_def_readable`). An edge is reported to items with any of them.
     pub(crate) const ARRIVED: Self = Self::READABLE.union(Self::PRI).union(Self::RDBAND);
     /// The same when a socket has room again (`sk_stream_write_space`).
     pub(crate) const HAS_ROOM: Self = Self::WRITABLE.union(Self::WRBAND);
 }
 
 bitflags! {
-    /// The flags of `recv` and `send` and their kin.
+    /// The flags of `recv`, `send` and the calls like them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct MsgFlags: i32 {
         /// Urgent data.
         const OOB = libc::MSG_OOB;
-        /// Leave what is read where it is.
+        /// Copies bytes without consuming them.
         const PEEK = libc::MSG_PEEK;
         /// Send to hosts on the link only.
         const DONTROUTE = libc::MSG_DONTROUTE;
-        /// Answer: control data was cut.
+        /// Returned: control data was truncated.
         const CTRUNC = libc::MSG_CTRUNC;
-        /// Datagrams: answer the whole length. Streams: throw away instead of copying. Answer: the
-        /// datagram was cut.
+        /// Datagrams: return the whole length. Streams: discard instead of copying. Returned: the
+        /// datagram was truncated.
         const TRUNC = libc::MSG_TRUNC;
-        /// Do not wait.
+        /// Does not block.
         const DONTWAIT = libc::MSG_DONTWAIT;
-        /// Ends a record: on our own stack no segment holds bytes of two of them. The kernel is
-        /// asked in batches, and does not hear of it: the peer could not tell.
+        /// Ends a record: on our own stack no segment holds bytes of two records. Not passed to the
+        /// kernel, whose operations are batched; the peer sees no difference.
         const EOR = libc::MSG_EOR;
-        /// Wait for all that was asked for.
+        /// Blocks until all requested bytes have arrived.
         const WAITALL = libc::MSG_WAITALL;
         /// The path is known to work.
         const CONFIRM = libc::MSG_CONFIRM;
-        /// Read the queue of errors.
+        /// Reads the error queue.
         const ERRQUEUE = libc::MSG_ERRQUEUE;
         /// No SIGPIPE.
         const NOSIGNAL = libc::MSG_NOSIGNAL;
         /// More follows at once.
         const MORE = libc::MSG_MORE;
-        /// Completion of sending is reported by the error queue.
+        /// The error queue reports the completion of the send.
         const ZEROCOPY = libc::MSG_ZEROCOPY;
-        /// Connect and send in one.
+        /// Connects and sends in one call.
         const FASTOPEN = libc::MSG_FASTOPEN;
         /// Descriptors that come in a message are close-on-exec.
         const CMSG_CLOEXEC = libc::MSG_CMSG_CLOEXEC;
@@ -94,12 +94,12 @@ bitflags! {
 }
 
 bitflags! {
-    /// Flags of calls that make a descriptor.
+    /// Flags of calls that create a descriptor.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OpenFlags: i32 {
-        /// Calls on it do not wait.
+        /// Calls on it do not block.
         const NONBLOCK = libc::O_NONBLOCK;
-        /// Kept and told, without effect: descriptors of a context do not survive exec in any case.
+        /// Stored and returned, without effect: descriptors of a context do not survive exec.
         const CLOEXEC = libc::O_CLOEXEC;
     }
 }

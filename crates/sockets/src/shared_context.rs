@@ -40,22 +40,36 @@ use crate::kernel;
 use crate::signal::SignalMask;
 use crate::table::Sockets;
 
-/// The driver of a shared context's channel.
+/// The threads that drive a shared context's channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Driving {
-    /// The threads that wait, one of them at a time.
+    /// The blocked threads, one of them at a time.
     #[default]
     Callers,
-    /// Another thread, by [`SharedContext::poll_channel`] or [`SharedContext::drive`]: calls that
-    /// wait only sleep. With a clock that is set by hand it has to be this.
+    /// Another thread, by [`SharedContext::poll_channel`] or [`SharedContext::drive`]; blocked
+    /// calls only sleep. Required with a manual clock.
     Outside,
 }
 
-/// BSD sockets and epoll for many threads ([`crate::Bsd`]). A clone is another name for the same
-/// context; give one to each thread.
+/// BSD sockets and epoll for many threads ([`crate::Bsd`]). A clone refers to the same context;
+/// give one to each thread.
 ///
-/// Calls that wait sleep on a futex or in the kernel, without the lock. Between calls nothing
-/// drives the sockets, unless a thread waits in one or drives from outside.
+/// Blocked calls sleep on a futex or in the kernel, without the lock. Between calls nothing drives
+/// the sockets, unless a thread is blocked in a call or drives from outside.
+///
+/// # Examples
+/// ```
+/// use megapipe_sockets::{Bsd, Config, Driving, OpenFlags, SharedContext};
+///
+/// let mut context = SharedContext::create(Config::default(), Driving::Callers)?;
+/// let [reader, writer] = context.pipe2(OpenFlags::empty())?;
+/// let mut other = context.clone();
+/// let thread = std::thread::spawn(move || other.write(writer, b"hello"));
+/// let mut bytes = [0; 5];
+/// assert_eq!(context.read(reader, &mut bytes)?, 5);
+/// assert_eq!(thread.join().expect("it does not panic")?, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct SharedContext {
     shared: Arc<SharedState>,
@@ -209,10 +223,10 @@ impl SleeperBell {
 }
 
 impl SharedContext {
-    /// Makes a context for many threads. What is the kernel's is served by the epoll driver.
+    /// Creates a context for many threads. The kernel's descriptors are served by the epoll driver.
     ///
     /// # Errors
-    /// [`CreateError`], also where another driver or a core is asked for.
+    /// [`CreateError`], also if the configuration names another driver or a core.
     pub fn create(config: Config, driving: Driving) -> Result<Self, CreateError> {
         let mut config = config.checked()?;
         if config.channel.driver == DriverChoice::Uring {
@@ -245,30 +259,30 @@ impl SharedContext {
         Ok(Self { shared: Arc::new(SharedState { inside, driving, recall, lookout }) })
     }
 
-    /// Does everything that can be done now, and wakes who waited for it. How long until there is
-    /// something to do even if nothing happens; `None`: for ever. Does not wait.
+    /// Polls the channel once and wakes the threads whose calls can complete. Returns the time
+    /// until the next timer is due, even if nothing arrives; `None`: no timer. Does not block.
     ///
     /// # Errors
     /// [`Error::NetworkDown`]: the link is gone.
     pub fn poll_channel(&self) -> Result<Option<Duration>, Error> {
-        self.turn_all(self.lock()).map(|(_, until)| until)
+        self.poll_all(self.lock()).map(|(_, until)| until)
     }
 
-    /// As [`SharedContext::poll_channel`], after waiting for something to do, at most `timeout`:
-    /// for a thread that does nothing else. On a clock that is set by hand it does not wait for
-    /// time.
+    /// Blocks for at most `timeout` until there is something to do, then polls as
+    /// [`SharedContext::poll_channel`] does. For a thread that does nothing else. With a manual
+    /// clock it does not wait for time.
     ///
     /// # Errors
     /// [`Error::NetworkDown`]: the link is gone.
     pub fn drive(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        let (inside, until) = self.turn_all(self.lock())?;
+        let (inside, until) = self.poll_all(self.lock())?;
         let patience = [until, timeout].into_iter().flatten().min();
         if inside.leader.is_some() {
             // A thread sleeps in the kernel already, and does what is to be done.
             return Ok(());
         }
         let slept = self.sleep_in_kernel(inside, DRIVER, patience);
-        let driven = slept.and_then(|(inside, _)| self.turn_all(inside).map(drop));
+        let driven = slept.and_then(|(inside, _)| self.poll_all(inside).map(drop));
         // A thread that fell asleep meanwhile depends on a leader.
         self.leave(self.lock());
         driven
@@ -281,7 +295,7 @@ impl SharedContext {
         inside.sleepers.iter().filter(|(_, sleeper)| !sleeper.is_woken).count()
     }
 
-    fn turn_all<'lock>(
+    fn poll_all<'lock>(
         &'lock self,
         mut inside: Locked<'lock>,
     ) -> Result<(Locked<'lock>, Option<Duration>), Error> {

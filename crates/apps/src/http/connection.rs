@@ -83,7 +83,7 @@ enum ConnectionPhase {
     Head,
     /// In the content of a request that was answered.
     Content(DiscardedContent),
-    /// A file is on its way; then comes what `after` says.
+    /// A file is being sent; `after` is the next phase.
     Stream(Box<BodyStream>, After),
     /// The last answer is being written.
     Flush,
@@ -151,7 +151,7 @@ impl HttpConnection {
         self.finish_input(context);
     }
 
-    /// A write was completed, of so many bytes.
+    /// A write has completed; `len` is its bytes.
     pub(crate) fn on_written<S: DocumentRoot>(
         &mut self,
         len: usize,
@@ -276,7 +276,7 @@ impl HttpConnection {
         }
     }
 
-    /// Whether nothing is owed: no answer is unwritten and no request has begun.
+    /// Returns whether no response is unwritten and no request has begun.
     pub(crate) fn is_idle(&self) -> bool {
         let between = matches!(
             self.phase,

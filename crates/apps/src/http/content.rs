@@ -82,7 +82,7 @@ enum Trailer {
 pub(crate) enum ContentProgress {
     /// All bytes were content, and there is more to come.
     Incomplete,
-    /// The content ended after so many of the bytes.
+    /// The content ended; the number of its bytes.
     Complete(usize),
     /// More than allowed: 413.
     TooLarge,

@@ -277,7 +277,7 @@ impl Manner<'_> {
         parts
     }
 
-    /// A response whose body is its status.
+    /// A response with its status as body.
     fn message(self, out: &mut HttpOutbox, status: HttpStatus, fields: &[(&str, &[u8])]) {
         out.count(status);
         let text = response::message(status);

@@ -43,7 +43,8 @@ pub const SERVER: ServerProperties = ServerProperties {
     has_statuses: false,
 };
 
-/// What `version` answers: the version of memcached whose protocols these are, and who speaks them.
+/// What `version` answers: the version of memcached whose protocols these are, and this server's
+/// name.
 pub const VERSION: &str = concat!("1.6.18-megapipe-", env!("CARGO_PKG_VERSION"));
 
 /// Why the server did not start, or did not go on.

@@ -56,7 +56,7 @@ pub(super) struct KvShared {
 enum ConnectionLife {
     /// Commands are carried out.
     Open,
-    /// The peer sends no more; it still gets the responses that it is owed.
+    /// The peer has closed its direction; pending responses are still sent.
     PeerDone,
     /// Our side has sent its end of stream; what still arrives is thrown away until the peer's
     /// comes. Closing at once could destroy responses that the peer has not read yet.
@@ -291,7 +291,7 @@ impl KvShard {
         self.read_on(channel, key, now);
     }
 
-    /// While draining: ends our side of a connection on which nothing is owed.
+    /// While draining: closes our direction of a connection without pending responses.
     fn linger_if_at_rest(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         let Some(peer) = self.peers.get(key) else { return };
         let owed = peer.unsent_bytes > 0 || peer.untaken.is_some() || peer.connection.is_midway();
@@ -300,7 +300,7 @@ impl KvShard {
         }
     }
 
-    /// Closes connections whose peers take too long.
+    /// Closes connections that have timed out.
     fn sweep(&mut self, channel: &mut Channel, now: Ticks) {
         let timeouts = self.shared.timeouts;
         let overdue: Vec<(usize, ConnectionLife)> = self

@@ -35,11 +35,11 @@ impl RequestHead for Vec<u8> {
 /// What a piece of a response amounts to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseProgress {
-    /// The response goes on.
+    /// The response is incomplete.
     More,
     /// The response is complete and right.
     Done {
-        /// Whether the server lets the connection be used again.
+        /// The server keeps the connection open for another request.
         reusable: bool,
     },
     /// The response is wrong; the connection cannot be used any more.

@@ -1,7 +1,8 @@
 //! State that the threads of a load share with the coordinator.
 //!
-//! The conductor says when the load begins and which window counts; the threads say whether they
-//! are ready and what they have counted so far. Everything is a number of its own, read on ticks.
+//! The coordinator decides when the load begins and which window counts; the threads say whether
+//! they are ready and what they have counted so far. Everything is a number of its own, read on
+//! ticks.
 //!
 //! Invariants
 //! - The beginning of the load and of the window are set once; the window's end may come closer.

@@ -14,7 +14,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// A connection received so many bytes.
+    /// Adds the bytes that a connection received.
     pub(crate) fn record(&mut self, bytes: u64) {
         let share = bytes as f64;
         self.count += 1;

@@ -59,7 +59,7 @@ pub struct FaultCounts {
     pub refused: u64,
     /// Connections reset by the server.
     pub reset: u64,
-    /// Connections that the server ended while it owed an answer.
+    /// Connections that the server ended before it answered.
     pub closed: u64,
     /// Connections or answers that did not come in time.
     pub timed_out: u64,

@@ -4,7 +4,7 @@
 //! the end of the connection.
 //!
 //! Invariants
-//! - A response is only complete when its framing says so; what is behind it is an error, because
+//! - A response is complete when its framing ends; bytes after it are an error, because
 //!   nothing else was asked for.
 //! - A header section is at most [`HEADER_LEN_MAX`] bytes long.
 
@@ -47,7 +47,7 @@ impl RequestTarget {
     /// All files of a set.
     ///
     /// # Errors
-    /// There is no memory for so many.
+    /// There is no memory for their number.
     pub(crate) fn files(set: &FileSet, host: &str, keep_alive: bool) -> io::Result<Vec<Self>> {
         let each = REQUEST_BYTES_RESERVED + host.len();
         require(set.lens().len().saturating_mul(each))?;
@@ -121,7 +121,7 @@ enum ChunkState {
     /// In a chunk's size line; the line itself is gathered in `header`.
     Size,
     Data(u64),
-    /// Behind a chunk's data, with so many bytes of CR LF still to come.
+    /// After a chunk's data; the number of bytes of CR LF still to come.
     End(u8),
     /// In the trailer section, gathered in `header`.
     Trailer,

@@ -5,7 +5,7 @@
 pub struct Rng(fastrand::Rng);
 
 impl Rng {
-    /// A generator whose whole future follows from `seed`.
+    /// Creates a generator whose sequence depends on `seed` only.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(fastrand::Rng::with_seed(seed))

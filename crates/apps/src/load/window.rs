@@ -143,7 +143,7 @@ impl MeasuredWindow {
         self.count.failed += u64::from(intended_ns.is_some_and(|intended| self.contains(intended)));
     }
 
-    /// A transaction that the run's end leaves open; `started` says whether it was counted as
+    /// A transaction that is open at the end of the run; `started` is whether it was counted as
     /// started already.
     pub(crate) fn on_unfinished(&mut self, intended_ns: u64, now_ns: u64, started: bool) {
         if self.contains(intended_ns) {

@@ -44,7 +44,7 @@ const TICKS_PER_TIME_OUT: u32 = 16;
 pub(crate) struct WorkerPlan {
     pub(crate) index: usize,
     pub(crate) server: Address,
-    /// Local addresses to connect from, in turn; none lets the kernel choose.
+    /// Local addresses to connect from, round-robin; without one the kernel chooses.
     pub(crate) sources: Vec<Address>,
     pub(crate) connections: u32,
     pub(crate) connecting_max: u32,
@@ -63,7 +63,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) control: Arc<LoadControl>,
 }
 
-/// What a thread brings home.
+/// The results of a thread.
 #[derive(Debug)]
 pub(crate) struct WorkerResult {
     pub(crate) count: Count,

@@ -20,7 +20,7 @@
 //! repeats after its length. So a response as long as a request of up to 64 B is its echo, and a
 //! client can check every byte without keeping more than the request's prefix.
 //!
-//! Read first: MegaPipe report 2.2. Knows nothing of sockets, channels or clocks.
+//! Read first: MegaPipe report 2.2. Pure: no sockets, channels or clocks.
 //!
 //! Invariants
 //! - A [`Framer`] keeps at most [`PREFIX_LEN`] bytes of a request, however long the request is.
@@ -39,7 +39,7 @@ pub const MESSAGE_LEN_MAX: u32 = 1 << 20;
 /// Bytes after which the pattern repeats.
 pub const PATTERN_LEN: usize = 1 << 16;
 
-/// What a response goes on with after its prefix: bytes that differ from their neighbours and
+/// The bytes of a response after its prefix: bytes that differ from their neighbours and
 /// from those a power of two away, so that a shifted or repeated piece is noticed.
 pub static PATTERN: [u8; PATTERN_LEN] = pattern();
 

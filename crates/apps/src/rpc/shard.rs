@@ -34,7 +34,7 @@ use crate::serve::{ServeError, ServerListeners, ServerShard, ServerTally, ShardS
 enum Life {
     /// Requests are answered.
     Open,
-    /// The peer sends no more; it still gets the responses that it is owed.
+    /// The peer has closed its direction; pending responses are still sent.
     PeerDone,
     /// Our side has sent its end of stream; what still arrives is thrown away until the peer's
     /// comes. Closing at once would reset the connection if a request were on its way, and the
@@ -352,7 +352,7 @@ impl RpcShard {
         self.read_on(channel, key);
     }
 
-    /// Ends connections whose peers take too long, and idle ones that others need the room of.
+    /// Closes connections that have timed out, and idle ones if new connections need their slots.
     fn sweep(&mut self, channel: &mut Channel, now: Ticks) {
         let Self { peers, listeners, stall_ms, .. } = self;
         let overdue = |(key, peer): (usize, &mut RpcPeer)| {

@@ -1,5 +1,6 @@
 //! The ping-pong server once more, as a program that knows sockets and epoll and no channel:
-//! `--api sockets`. What it costs beside `shard.rs` is the cost of readiness over completions.
+//! `--api sockets`. The difference in cost from `shard.rs` is the cost of readiness over
+//! completions.
 //!
 //! Each channel of the server is a context of [`megapipe_sockets`], with a listener of its own
 //! (SO_REUSEPORT) and one epoll set; nothing is shared. Connections are edge-triggered: a read that
@@ -99,7 +100,7 @@ impl SocketPeer {
         }
     }
 
-    /// Sends what is owed until all is sent or the socket takes no more. How many bytes it took.
+    /// Sends pending responses until all are sent or the socket is full. Returns the bytes sent.
     fn send_owed(&mut self, context: &mut impl Bsd) -> Result<usize, Error> {
         let mut taken = 0;
         while !self.owed.is_empty() {
@@ -118,7 +119,7 @@ impl SocketPeer {
         Ok(taken)
     }
 
-    /// So many bytes of what is owed were sent.
+    /// Removes bytes that were sent from the pending responses.
     fn tick_off(&mut self, mut sent: usize) {
         while let Some(front) = self.owed.front_mut() {
             let done = front.left().min(sent);
@@ -455,7 +456,7 @@ impl SocketShard {
         }
     }
 
-    /// Ends connections whose peers take too long, and idle ones that others need the room of.
+    /// Closes connections that have timed out, and idle ones if new connections need their slots.
     fn sweep(&mut self) {
         let Self { peers, stall_ms, now, .. } = self;
         if now.since(self.swept).as_millis() < u128::from(SWEEP_MS) {
@@ -497,7 +498,7 @@ impl SocketShard {
 
 /// Requests and responses.
 impl SocketShard {
-    /// Sends what is owed, then reads and answers until there is no more to read or to send.
+    /// Sends pending responses, then reads and answers until it can neither read nor send more.
     fn exchange(&mut self, key: usize, events: Events) -> Result<(), Ended> {
         let Self { sockets, peers, buffer, tally, lengths, epoll, now, .. } = self;
         let Some(peer) = peers.get_mut(key) else { return Ok(()) };
@@ -541,7 +542,7 @@ impl SocketShard {
     }
 }
 
-/// Answers the requests in `data`, all of which was read while nothing was owed.
+/// Answers the requests in `data`, which was read while no response was pending.
 #[inline]
 fn answer(
     sockets: &mut impl Bsd,
@@ -576,7 +577,7 @@ fn answer(
     Ok(())
 }
 
-/// Finds the requests in `data`: their responses are owed. How many they are.
+/// Parses the requests in `data` and queues their responses. Returns their number.
 fn frame(peer: &mut SocketPeer, mut data: &[u8], lengths: Lengths) -> Result<u64, Ended> {
     let mut count = 0;
     while !data.is_empty() {

@@ -142,7 +142,7 @@ fn bind_unix(unix: &UnixAddress, backlog: u32) -> io::Result<BoundListener> {
     Ok(BoundListener { resolved: None, path, socket })
 }
 
-/// The listeners of one channel, and how many connections each may still bring.
+/// The listeners of one channel, and the number of connections that each may still accept.
 ///
 /// A shard owns this, starts it, and reports each connection's start and end:
 /// [`ServerListeners::start`] once, [`ServerListeners::on_accept`] or
@@ -186,7 +186,7 @@ impl ServerListeners {
         Ok(())
     }
 
-    /// The listener (its index) whose completion carries this cookie; `None` for a connection's.
+    /// Returns the index of the listener with this cookie; `None` for a connection's cookie.
     #[must_use]
     pub fn index_of(&self, cookie: u64) -> Option<usize> {
         let index = usize::try_from(cookie.checked_sub(FRAME_COOKIES)?).ok()?;

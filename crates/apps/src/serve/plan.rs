@@ -147,7 +147,7 @@ fn takes_cores(backend: &Backend, masks: Option<&[CpuMask]>, index: usize) -> Op
     masks.filter(|_| is_kernel).and_then(|masks| masks.get(index)).map(ToString::to_string)
 }
 
-/// By which hash a flow has its place on our own stack.
+/// The hash that assigns flows to shards on our own stack.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Hash {
     /// The device's, which it reports.

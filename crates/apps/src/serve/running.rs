@@ -68,8 +68,8 @@ where
     })
 }
 
-/// As [`start`], for threads whose whole life is the server's own. `life` is called on each thread
-/// once, and reports once: that it is ready, or why not.
+/// As [`start`], for threads that belong to the server from start to end. `life` is called on each
+/// thread once, and reports once: that it is ready, or why not.
 ///
 /// # Errors
 /// As [`start`].

@@ -1,8 +1,8 @@
 //! The signals that stop a program, and threads that end by themselves, as one stream of notices.
 //!
-//! A signal handler may do next to nothing, so it writes one byte into a socket pair, whose other
-//! end the supervising thread polls. Another thread that ends writes into the same pair; the
-//! supervisor therefore waits in one place.
+//! A signal handler may call async-signal-safe functions only, so it writes one byte into a socket
+//! pair, whose other end the supervising thread polls. Another thread that ends writes into the
+//! same pair; the supervisor therefore waits in one place.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

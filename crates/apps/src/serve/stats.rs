@@ -53,7 +53,7 @@ impl ServerTally {
         Self { server_events, server_wakeups, ..self }
     }
 
-    /// Events that the stack's thread told for each time that it woke the channel's [MT 3.2]; none
+    /// Events of the stack's thread for each time that it woke the channel's [MT 3.2]; none
     /// where it has no thread of its own.
     #[must_use]
     pub fn events_per_wakeup(&self) -> Option<f64> {

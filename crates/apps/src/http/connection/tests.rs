@@ -258,7 +258,7 @@ fn requests_are_answered_one_after_the_other() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order_in_one_turn() {
+fn pipelined_requests_are_answered_in_order_by_one_input() {
     let mut bench = Bench::new();
     bench.send(&[get("/a"), get("/large"), get("/b"), get("/nothing"), get("/big")].concat());
     assert_eq!(bench.statuses(), [200, 200, 200, 404, 200]);

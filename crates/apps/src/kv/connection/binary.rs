@@ -17,7 +17,7 @@ use crate::kv::store::{
     ArithmeticOutcome, NumberChange, Removal, StoreOutcome, StoredItem, Write, expiry,
 };
 
-/// An expiry time that says: do not create the number.
+/// The expiry time that means: do not create the number.
 const DO_NOT_CREATE: u32 = u32::MAX;
 
 impl KvConnection {

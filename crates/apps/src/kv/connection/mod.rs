@@ -373,7 +373,7 @@ impl KvConnection {
         ParseStep::Took(count)
     }
 
-    /// Passes over the next `left` bytes and then says `then`.
+    /// Skips the next `left` bytes and then sends `then`.
     fn skip(&mut self, left: u64, then: Afterwards, out: &mut impl ResponseBuffer) {
         if left > 0 {
             self.state = ConnectionState::Skip { left, then };

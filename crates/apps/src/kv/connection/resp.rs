@@ -75,7 +75,7 @@ pub(super) struct Skip {
     bytes: usize,
     /// Those behind it.
     left: u32,
-    /// A command of many keys goes on then.
+    /// A command of many keys continues then.
     then: Option<Many>,
 }
 
@@ -105,7 +105,7 @@ impl Midway {
 enum GatheredArguments<'a> {
     NeedMore,
     Malformed(Malformed),
-    /// All, in so many bytes.
+    /// All of it; the number of its bytes.
     Whole(RespArguments<'a>, usize),
     /// The next is longer than what is kept; the bytes before it.
     TooLong(RespArguments<'a>, usize),

@@ -53,7 +53,7 @@ pub(super) fn header_of(frame: &RequestFrame<'_>) -> ResponseHeader {
     ResponseHeader { opcode, opaque, ..ResponseHeader::default() }
 }
 
-/// A response without extras, key and value unless it tells of a failure.
+/// A response without extras and key; without value unless it reports a failure.
 pub(super) fn answer_status(
     status: BinaryStatus,
     opcode: u8,

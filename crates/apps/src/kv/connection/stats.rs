@@ -12,7 +12,7 @@ use crate::kv::protocol::binary::{RequestFrame, ResponseHeader};
 use crate::kv::protocol::{CommandFault, words};
 use crate::kv::store::StoreCounters;
 
-/// What `stats` tells of the server around the store.
+/// The fields of `stats` that describe the server, not the store.
 pub trait ServerView {
     /// The state now.
     fn snapshot(&self) -> ServerSnapshot;

@@ -227,7 +227,7 @@ impl RequestFrame<'_> {
     }
 }
 
-/// What a response's header says.
+/// The fields of a response's header.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResponseHeader {
     /// Of the request.

@@ -8,7 +8,7 @@
 //! knows the store.
 //!
 //! Invariants
-//! - A parser that lacks bytes says so and has consumed nothing.
+//! - A parser that needs more bytes returns that and has consumed nothing.
 //! - No input makes a parser panic.
 
 pub mod binary;
@@ -74,7 +74,7 @@ pub enum CommandFault {
 }
 
 impl CommandFault {
-    /// The line that tells the client, without its CR LF.
+    /// The error line for the client, without its CR LF.
     #[must_use]
     pub const fn line(self) -> &'static str {
         match self {

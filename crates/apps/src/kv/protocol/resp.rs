@@ -7,7 +7,7 @@
 //! here allocates, and nothing here knows the store.
 //!
 //! Invariants
-//! - A parser that lacks bytes says so and has consumed nothing.
+//! - A parser that needs more bytes returns that and has consumed nothing.
 //! - No input makes a parser panic.
 
 use crate::kv::limits::{RESP_ARGUMENTS_MAX, RESP_BULK_BYTES_MAX, RESP_HEADER_BYTES_MAX};
@@ -99,7 +99,7 @@ pub enum RespPiece<T> {
     NeedMore,
     /// No RESP.
     Malformed(Malformed),
-    /// This, in so many bytes.
+    /// The value, and the number of its bytes.
     Whole(T, usize),
 }
 
@@ -324,7 +324,7 @@ pub struct RespCommand {
 }
 
 impl RespCommand {
-    /// Whether it can be given so many arguments, its name among them. MSET takes pairs.
+    /// Returns whether it accepts this number of arguments, its name included. MSET takes pairs.
     #[must_use]
     pub fn takes(&self, count: u32) -> bool {
         let is_odd = count % 2 == 1;

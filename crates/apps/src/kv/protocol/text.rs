@@ -48,7 +48,7 @@ pub enum ParsedLine<'a> {
     Fault {
         /// Why.
         fault: CommandFault,
-        /// Whether the client asked not to be told.
+        /// The client requested no reply.
         noreply: bool,
         /// Bytes to pass over.
         consumed: usize,

@@ -92,7 +92,7 @@ impl StoreShard {
         record.has(attribute::REFERENCED) || self.log.dead() > self.log.capacity() / DEAD_SHARE
     }
 
-    /// Carries the record at the tail to the head and tells whatever points to it.
+    /// Moves the record at the tail to the head and updates the pointer to it.
     fn carry_oldest(&mut self, from: LogPosition, record: &LogRecord) {
         self.counters.carried += 1;
         let to = self.log.carry_oldest();
