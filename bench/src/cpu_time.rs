@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_works_has_run() {
+    fn working_thread_has_cpu_time() {
         let pid = std::process::id();
         let before = run_time(pid).unwrap();
         let start = Instant::now();
@@ -175,7 +175,7 @@ mod tests {
         intr 1 2 3\n";
 
     #[test]
-    fn busy_idle_and_steal_are_told_apart() {
+    fn busy_idle_and_steal_are_separate() {
         let one = CoreTimes::parse(STAT, &CpuList::from(vec![0])).unwrap();
         let ticks = |it: CoreTimes| [it.busy_ticks, it.idle_ticks, it.steal_ticks];
         assert_eq!(ticks(one), [38, 102, 5]);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_other_cores_are_told_from_other_interrupts() {
+    fn function_call_interrupts_are_counted_separately() {
         let text = "           CPU0       CPU2\n 24:   1   5   IO-APIC  5-edge  ACPI\n\
             LOC:  100  200  Local timer interrupts\nRES:  30  7  Rescheduling interrupts\n\
             CAL:  400  2  Function call interrupts\n";

@@ -81,7 +81,7 @@ mod tests {
     use super::{ServedFileSet, file_set};
 
     #[test]
-    fn the_sets_are_what_the_paper_says() {
+    fn file_sets_match_the_paper() {
         use ServedFileSet::{OneKibibyte, Sized, SpecWeb, Yahoo, YahooHalf};
         for set in [OneKibibyte, SpecWeb, Yahoo, YahooHalf, Sized(64), Sized(8192)] {
             let files: file_set::FileSet = set.argument().parse().unwrap();

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_do_on_the_server_s_cores_counts_only_as_softirqs() {
+    fn other_work_on_server_cores_counts_as_softirq() {
         let report = "10|7:nginx|nginx|[.] ngx_x\n 500|8:cc1|cc1|[.] parse\n\
             30|8:cc1|[kernel.kallsyms]|[k] tcp_v4_rcv\n 90|8:cc1|[kernel.kallsyms]|[k] do_fault\n\
             70|9:megapipe|megapipe|[.] megapipe_stack::tcp::x\n";

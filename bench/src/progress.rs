@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_how_long_it_takes() {
+    fn progress_line_names_the_time_left() {
         assert_eq!(line(0, 4, Duration::ZERO, "x"), "[  1 of 4] x");
         assert_eq!(line(2, 4, Duration::from_secs(10), "x"), "[  3 of 4, 10 s left] x");
         assert_eq!(line(2, 100, Duration::from_secs(10), "x"), "[  3 of 100, 8 min left] x");

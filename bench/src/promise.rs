@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_not_met_and_says_why() {
+    fn failed_promise_is_not_met_with_reason() {
         let promise = Promise {
             name: "x",
             what: "x",

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_met() {
+    fn unmeasured_promise_is_not_met() {
         let bar = row("bulk").result(|_| &[], 1 << 20);
         assert!(bar.met().is_none() && bar.why.is_some());
     }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_of_a_syn_tells() {
+    fn syn_layout_selects_the_dialect() {
         let linux = "0 > S 0:0(0) <mss 1460,sackOK,TS val 1 ecr 0,nop,wscale 7>";
         assert_eq!(dialect(linux), Dialect::Linux);
         let freebsd = "0 > S 0:0(0) <mss 1460,nop,wscale 6,sackOK,TS val 1 ecr 0>";

@@ -103,7 +103,7 @@ fn a_server_that_only_accepts_resets_every_connection() {
 }
 
 #[test]
-fn a_process_that_does_not_start_is_told_with_its_last_words() {
+fn failed_process_is_reported_with_its_output() {
     let stop = Stop::new().expect("an eventfd");
     let refused = |args: BaselineArgs| {
         let outcome = serve_baseline(&args, &stop, |_| panic!("it is not ready"));

@@ -135,8 +135,8 @@ fn port_of(child: &mut Child) -> String {
 }
 
 #[test]
-fn the_papers_server_answers_two_hundred_connections_and_stops_when_asked() {
-    let test = "the_papers_server_answers_two_hundred_connections_and_stops_when_asked";
+fn papers_server_answers_and_stops() {
+    let test = "papers_server_answers_and_stops";
     let Some(prefix) = prefix(test) else { return };
     let (mut server, port) = start_pingpong(prefix, "pingpong");
     let client = compile(prefix, &sources().join("tests/client.c"), "client", C11);

@@ -353,8 +353,8 @@ fn the_fetcher_gets_every_page_from_the_web_server_over_our_own_stack() {
 }
 
 #[test]
-fn a_web_server_that_cannot_have_its_link_says_why() {
-    let test = "a_web_server_that_cannot_have_its_link_says_why";
+fn web_server_without_link_names_the_reason() {
+    let test = "web_server_without_link_names_the_reason";
     let Some(prefix) = prefix(test) else { return };
     let scratch = Scratch::new("refused");
     let conf = scratch.write("server.conf", b"io = dpdk\nport = nosuch0\nnum_cores = 1\n");

@@ -175,7 +175,7 @@ fn malformed_requests_end_their_connection_and_no_other() {
 }
 
 #[test]
-fn clients_that_finish_early_get_what_they_are_owed() {
+fn half_closed_clients_get_pending_responses() {
     for variant in variants() {
         let server = server(variant, None);
         let mut stream = connect(&server);
@@ -375,7 +375,7 @@ fn idle_connections_give_way_when_the_limit_is_reached() {
 }
 
 #[test]
-fn a_stopping_server_ends_idle_connections_and_finishes_what_it_owes() {
+fn stop_closes_idle_and_drains_pending_responses() {
     for variant in variants() {
         let server = server(variant, None);
         let mut idle = connect(&server);

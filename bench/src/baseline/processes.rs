@@ -134,7 +134,7 @@ mod tests {
     use super::address_in;
 
     #[test]
-    fn a_server_says_where_it_listens() {
+    fn server_prints_its_address() {
         let address = address_in("listening on 127.0.0.1:7000, epoll-reuseport\n");
         assert_eq!(address, Some(([127, 0, 0, 1], 7000).into()));
         assert_eq!(address_in("listening on [::1]:80, epoll-reuseport\n"), "[::1]:80".parse().ok());

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_spin_is_what_the_option_says() {
+    fn default_spin_matches_the_option() {
         #[derive(clap::Parser)]
         struct Program {
             #[command(flatten)]

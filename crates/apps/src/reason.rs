@@ -40,7 +40,7 @@ mod tests {
     use crate::serve::ServeError;
 
     #[test]
-    fn each_cause_is_said_once() {
+    fn each_cause_is_printed_once() {
         let source = CreateError::Pin { core: 9, source: io::ErrorKind::InvalidInput.into() };
         let error = ServeError::Create { index: 1, source };
         assert_eq!(

@@ -40,7 +40,7 @@ impl Drop for Program {
 }
 
 #[test]
-fn a_signal_lets_the_answers_that_are_owed_go_out() {
+fn signal_drains_pending_responses() {
     let folder = Folder::new("signal");
     let child = Command::new(env!("CARGO_BIN_EXE_megapipe-http"))
         .args(["--listen", "127.0.0.1:0", "--drain", "10", "--root"])

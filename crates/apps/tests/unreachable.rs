@@ -135,7 +135,7 @@ fn a_key_value_load_goes_on() {
 }
 
 #[test]
-fn a_load_without_an_answer_says_so() {
+fn load_without_answers_is_reported() {
     let name = "absent";
     let namespace = match Namespace::new(name) {
         Ok(namespace) => namespace,

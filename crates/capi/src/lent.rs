@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroed_event_lends_nothing() {
+    fn zeroed_event_holds_no_buffer() {
         let mut table = LentTable::default();
         let zeros = LentKey { index: 0, generation: 0 };
         assert!(table.give_back(zeros).is_none());

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_told_as_it_was() {
+    fn end_completion_keeps_its_result() {
         let pool = PoolOwner::new(64, 4).unwrap();
         let mut ready = Ready::new(pool.held_table());
         for (result, is_common) in
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_does_not_pile_up() {
+    fn taken_entries_free_their_space() {
         let pool = PoolOwner::new(64, 4).unwrap();
         let mut ready = Ready::new(pool.held_table());
         ready.push_written(Handle::NONE, 0, 0);

@@ -160,9 +160,9 @@ fn placements_and_sockets_are_measured_beside_the_channel() {
 }
 
 #[test]
-fn what_needs_more_cores_is_simulated_and_says_so() {
+fn missing_cores_are_simulated_and_marked() {
     if let Some(why) = refused() {
-        println!("skipped: what_needs_more_cores_is_simulated_and_says_so: {why}");
+        println!("skipped: missing_cores_are_simulated_and_marked: {why}");
         return;
     }
     let (points, bars) = shard_bars(&["shards", "steering", "idle"]);
@@ -271,7 +271,7 @@ fn nothing_is_left_of_a_benchmark_that_is_ended() {
 }
 
 #[test]
-fn who_is_started_by_a_benchmark_that_has_died_does_not_begin() {
+fn child_of_a_dead_benchmark_does_not_start() {
     let exec = |parent: u32| {
         let parent = parent.to_string();
         let args = ["bench", "exec", "--parent", &parent, "--cpus", "0", "--", "echo", "begun"];

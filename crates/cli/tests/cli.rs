@@ -120,7 +120,7 @@ fn info_names_the_driver_every_feature_and_the_limits() {
 }
 
 #[test]
-fn info_tells_what_a_servers_channels_would_be_on_the_kernel() {
+fn info_describes_channels_on_the_kernel() {
     let text = stdout(&["info", "--channels", "2"]);
     for expected in [
         "A server with 2 channels on the kernel back end\n",
@@ -149,7 +149,7 @@ fn info_tells_what_a_servers_channels_would_be_on_the_kernel() {
 }
 
 #[test]
-fn info_tells_of_placement_shards_and_queues_on_a_link() {
+fn info_names_placement_shards_and_queues() {
     let link = format!("memif:@mp-info-{}", std::process::id());
     let local = |role: &str, address: &str| {
         let link = format!("{link},role={role}");

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_computed_is_not_known() {
+    fn unsupported_hash_is_unknown() {
         let why = |words: &[u32]| read_rss(words, FieldsByKind::ALL).unwrap_err();
         assert!(why(&answer(2, 0, &[0], &[0; 40])).contains("not Toeplitz"));
         assert!(why(&answer(0, 0, &[0], &[0; 40])).contains("not Toeplitz"), "it did not say");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_has_one_queue_and_says_nothing_of_a_hash() {
+    fn loopback_has_one_queue_and_no_hash() {
         let lo = Ethtool::new("lo").expect("a socket");
         assert_eq!(lo.queue_count().expect("an answer"), 1);
         assert!(lo.spreading().is_err());

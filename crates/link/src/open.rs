@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_says_why() {
+    fn failed_open_names_the_reason() {
         let absent = "packet:mp-absent".parse().expect("a description");
         let Err(error) = opened(&absent) else { panic!("there is no such interface") };
         assert_eq!(error.to_string(), "interface: there is no interface \"mp-absent\"");

@@ -326,11 +326,11 @@ fn scribble(application: &Application) {
 }
 
 #[test]
-fn an_application_that_dies_is_noticed() {
+fn death_of_an_application_is_noticed() {
     if Application::if_child().is_some() {
         return;
     }
-    let mut server = Server::start("an_application_that_dies_is_noticed");
+    let mut server = Server::start("death_of_an_application_is_noticed");
     let end = server.end();
     assert!(matches!(end, End::Doorbell(DoorbellError::Gone)), "{end}");
     server.finish();

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_closed_rests_until_it_is_woken_or_nothing_else_is_free() {
+    fn closed_number_is_reused_last() {
         let mut table = DescriptorTable::new(1, 8, 5);
         let opened: Vec<Fd> = (0..3).map(|_| open(&mut table, 7).unwrap()).collect();
         assert_eq!(opened, [1, 2, 3]);

@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_told_and_reaches_new_connections() {
+    fn options_are_read_back_and_inherited() {
         let mut options = SocketOptions::DEFAULT;
         assert!(!options.says_anything());
         let tcp = libc::IPPROTO_TCP;
@@ -738,7 +738,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_or_not_here_is_refused() {
+    fn unknown_or_invalid_options_are_refused() {
         let mut options = SocketOptions::DEFAULT;
         let tcp = libc::IPPROTO_TCP;
         for (at, value) in [

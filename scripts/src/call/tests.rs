@@ -81,7 +81,7 @@ fn buffers_can_be_many_and_named() {
 }
 
 #[test]
-fn what_is_not_known_is_named() {
+fn unknown_names_are_reported() {
     let error = prepared("mmap(0, 1, 2) = 0").expect_err("no call");
     assert_eq!(error, ScriptCallError::UnknownCall("mmap".to_owned()));
     let error = prepared("setsockopt(3, IPPROTO_TCP, TCP_NO_SUCH_OPTION, [1], 4) = 0");

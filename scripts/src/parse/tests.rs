@@ -258,7 +258,7 @@ fn options_without_a_name_have_a_number() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name() {
+fn unsupported_syntax_is_refused_by_name() {
     for (text, what) in [
         ("0 < sctp: INIT[]", "SCTP"),
         ("0 < udplite (1, 2)", "UDP-Lite"),

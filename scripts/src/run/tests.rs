@@ -241,7 +241,7 @@ fn echoed_timestamps_are_the_live_ones() {
 }
 
 #[test]
-fn a_blocking_call_ends_beside_the_events_and_on_time() {
+fn blocking_call_ends_on_time_among_events() {
     let text = |end: &str| {
         format!("{OPENED}+0...{end} accept(3, ..., ...) = 4\n+.2 < . 1:1(0) ack 1 win 9\n")
     };

@@ -72,7 +72,7 @@ fn poll_and_epoll_see_what_is_ready() {
 }
 
 #[test]
-fn a_connect_that_is_refused_says_so() {
+fn refused_connect_reports_econnrefused() {
     for (blocks, result) in [("...0.1", "-1 ECONNREFUSED"), ("", "-1 EINPROGRESS")] {
         let kind = if blocks.is_empty() { "SOCK_STREAM|SOCK_NONBLOCK" } else { "SOCK_STREAM" };
         let end = if blocks.is_empty() {

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_says_all_of_it() {
+    fn stream_header_is_complete() {
         let stream = CheckedStream { number: 1, request_bytes: 1 << 40, response_bytes: 3 };
         assert_eq!(CheckedStream::of_header(&stream.header()), stream);
     }

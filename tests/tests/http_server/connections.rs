@@ -241,8 +241,8 @@ fn many_connections_at_once() {
 }
 
 #[test]
-fn stopping_finishes_what_was_asked() {
-    for driver in drivers("stopping_finishes_what_was_asked") {
+fn stop_answers_requests_already_received() {
+    for driver in drivers("stop_answers_requests_already_received") {
         let mut server = Server::start(driver, |_| {});
         let mut idle = server.connect();
         assert_eq!(idle.get("/hello.txt").status, 200);

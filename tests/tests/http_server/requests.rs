@@ -37,8 +37,8 @@ fn files_are_served_with_their_fields() {
 }
 
 #[test]
-fn what_is_not_there_or_not_allowed() {
-    for driver in drivers("what_is_not_there_or_not_allowed") {
+fn missing_and_forbidden_files_are_refused() {
+    for driver in drivers("missing_and_forbidden_files_are_refused") {
         let server = Server::start(driver, |_| {});
         let mut client = server.connect();
         for (path, status) in [

@@ -256,8 +256,8 @@ fn memory_has_a_limit_and_what_is_used_stays() {
 }
 
 #[test]
-fn stopping_answers_what_was_asked() {
-    for driver in drivers("stopping_answers_what_was_asked") {
+fn stop_answers_pending_commands() {
+    for driver in drivers("stop_answers_pending_commands") {
         let mut args = args(driver);
         args.serve.drain = 60;
         let (running, address) = serve(&args);

@@ -48,7 +48,7 @@ fn refused_connections_are_counted_and_tried_again_less_and_less_often() {
 }
 
 #[test]
-fn resets_are_told_from_orderly_ends() {
+fn resets_and_orderly_ends_are_distinguished() {
     for driver in drivers() {
         let resetting = server(|mut stream| {
             let _ = stream.read_exact(&mut [0; 64]);

@@ -82,7 +82,7 @@ fn a_stall_shows_in_the_latencies_from_the_schedule_only() {
 }
 
 #[test]
-fn what_is_due_and_has_no_connection_is_not_forgotten() {
+fn due_transactions_wait_for_a_connection() {
     for driver in drivers() {
         let server = stalling_server(Duration::ZERO, Duration::from_secs(30));
         let mut load = load_args(&server, driver);
@@ -98,7 +98,7 @@ fn what_is_due_and_has_no_connection_is_not_forgotten() {
 }
 
 #[test]
-fn observers_are_told_when_the_window_begins_and_ends() {
+fn observers_see_the_window_begin_and_end() {
     let driver = drivers()[0];
     let server = rpc::start(&RpcArgs::new(serve_args(driver))).expect("the server starts");
     let mut load = load_args(&server.addresses()[0], driver);

@@ -38,7 +38,7 @@ fn every_size_distribution_is_asked_for_and_answered() {
 }
 
 #[test]
-fn connections_live_as_long_as_they_are_told_and_end_as_they_are_told() {
+fn connections_last_and_close_as_configured() {
     for driver in drivers() {
         for close in [Close::Rst, Close::Fin] {
             let server = rpc::start(&RpcArgs::new(serve_args(driver))).expect("the server starts");
@@ -198,7 +198,7 @@ fn a_file_set_is_served_byte_by_byte() {
 }
 
 #[test]
-fn pages_that_are_missing_are_wrong_answers_unless_asked_for() {
+fn missing_pages_count_as_wrong_by_default() {
     let root = std::env::temp_dir().join(format!("megapipe-load-none-{}", std::process::id()));
     std::fs::create_dir_all(&root).expect("a directory");
     let driver = drivers()[0];

@@ -220,8 +220,8 @@ fn without_the_capability_nothing_moves_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_is_no_connection_of_the_link_is_given_back() {
-    on_each_link("what_is_no_connection_of_the_link_is_given_back", |hosts, channel| {
+fn foreign_connection_is_not_taken_over() {
+    on_each_link("foreign_connection_is_not_taken_over", |hosts, channel| {
         let refused = |channel: &mut Channel, stream: TcpStream| {
             let refused = channel.take_over(stream.into(), 0).expect_err("it stays");
             TcpStream::from(refused.fd).write_all(b"as before").expect("sent");

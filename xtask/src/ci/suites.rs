@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_suites_are_told_first() {
+    fn longest_suites_are_listed_first() {
         let times = [(3, "link"), (200, "interop"), (90, "channel")];
         let told = longest(times.map(|(took, name)| (took, name.to_owned())).to_vec());
         assert_eq!(told, "interop 200 s, channel 90 s, link 3 s");

@@ -21,7 +21,7 @@ fn output_and_errors_arrive_in_order() {
 }
 
 #[test]
-fn a_failure_is_told_from_success() {
+fn failure_and_success_are_distinguished() {
     let watched = watch(&mut shell("exit 3"), |_| {}).expect("sh runs");
     assert_eq!(watched.end, ProcessEnd::Failure);
 }

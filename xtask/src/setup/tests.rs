@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 
 #[test]
-fn a_program_that_is_there_is_not_asked_for() {
+fn installed_program_is_not_requested() {
     assert!(missing(WANTED, |_| true).is_empty());
     assert_eq!(missing(WANTED, |program| program != "ab"), ["apache2-utils"]);
 }

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays() {
+    fn used_entry_survives_eviction() {
         let mut cache = Cache::new(1 << 20, 3);
         for path in [b"/a", b"/b", b"/c"] {
             cache.insert(path, &entry(1), 1);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_fit_is_left_out() {
+    fn oversized_file_is_not_cached() {
         let mut cache = Cache::new(2000, 8);
         cache.insert(b"/small", &entry(10), 1);
         cache.insert(b"/large", &entry(3000), 1);

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused() {
+    fn oversized_content_is_rejected() {
         assert_eq!(chunked(b"3e9\r\n"), ContentProgress::TooLarge);
         assert_eq!(chunked(b"FFFFFFFFFFFFFFFF\r\n"), ContentProgress::TooLarge);
         assert_eq!(chunked(b"00000000000000001\r\n"), ContentProgress::TooLarge);
@@ -368,7 +368,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_well_formed_is_complete(
+        fn well_formed_content_is_complete(
             chunks in vec(vec(any::<u8>(), 1..50), 0..8),
         ) {
             let mut text = Vec::new();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_satisfied_is_said() {
+    fn unsatisfiable_range_is_416() {
         for (value, len) in [("bytes=10-", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=9-9", 5)]
         {
             assert_eq!(select(value.as_bytes(), len), Selection::Unsatisfiable, "{value}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_ignored() {
+    fn malformed_range_is_ignored() {
         let many: String =
             (0..=RANGES_MAX as u64).map(|n| format!("{}-{},", n * 9, n * 9)).collect();
         for value in [

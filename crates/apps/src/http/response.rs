@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multipart_body_is_as_long_as_it_says() {
+    fn multipart_body_matches_content_length() {
         let file = representation(1000, MODIFIED_S);
         let Selection::Parts(ranges) = select(b"bytes=0-9,-5,100-199", 1000) else { panic!() };
         let multipart = Multipart::new(0xabc, &ranges, &file);

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_known_before_it_is_said() {
+    fn control_is_empty_before_first_report() {
         let control = LoadControl::new(2);
         assert_eq!(
             (control.go_ns(), control.all_ready(), control.all_spent_ns()),

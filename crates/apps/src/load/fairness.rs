@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_has_everything_is_as_unfair_as_it_gets() {
+    fn single_receiver_has_lowest_fairness() {
         assert!((jain(&[0, 0, 0, 42]).unwrap() - 0.25).abs() < 1e-9);
         assert!((jain(&[1, 3]).unwrap() - 0.8).abs() < 1e-9);
     }

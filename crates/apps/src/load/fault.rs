@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_errors_are_told_apart() {
+    fn kernel_errors_are_distinguished() {
         assert_eq!(TransactionFault::from(OpError::Refused), TransactionFault::Refused);
         assert_eq!(TransactionFault::from(OpError::BrokenPipe), TransactionFault::Reset);
         assert_eq!(

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_disk_is_what_is_computed() {
+    fn files_on_disk_match_computed_sizes() {
         let root = std::env::temp_dir().join(format!("megapipe-file-set-{}", std::process::id()));
         let set: FileSet = "uniform:1-200K@5".parse().expect("a set");
         set.write_below(&root).expect("writing");

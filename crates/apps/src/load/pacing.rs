@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_stays_due_at_its_own_time() {
+    fn missed_transaction_keeps_its_due_time() {
         let mut pacer = Pacer::new(0, 1_000_000);
         assert_eq!(pacer.take(0), Some(0));
         assert_eq!(pacer.take(999_999), None);

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_sends_is_what_the_client_expects() {
+    fn server_and_client_agree_on_content() {
         for (request, response) in
             [("64", "64"), ("16", "1"), ("uniform:16-3K", "uniform:1-200K"), ("1M", "1M")]
         {

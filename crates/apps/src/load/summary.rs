@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_at_its_limit_says_so() {
+    fn saturated_load_is_reported() {
         let summary = Summary::new(asked(None), &count(), 1.0, busy(0.97), []);
         assert_eq!(summary.saturated, Some("load"));
         assert!(summary.remarks[0].contains("97 %"), "{:?}", summary.remarks);

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_loaded_field_by_field() {
+    fn stored_tally_is_loaded_field_by_field() {
         let published = Published::default();
         published.store(tally(10));
         assert_eq!(published.load(), tally(10));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn sockaddr_round_trips() {
         let texts =
             ["10.0.0.1:65535", "[fe80::1]:1", "unix:/tmp/x", "unix:@name", "[2001:db8::7]:65535"];
         for text in texts {

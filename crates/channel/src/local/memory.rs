@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_received_is_sent_from_where_it_lies() {
+    fn received_buffer_is_sent_without_copy() {
         let (mut memory, _owners) = memory();
         let buf = memory.alloc(PoolId::default()).unwrap();
         let sum = memory.copy_in(buf, 0, b"hello world");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stack_does_not_take_comes_back_as_it_was() {
+    fn refused_payload_is_returned_unchanged() {
         let (mut memory, _owners) = memory();
         let mut buffer = crate::buffer::WriteBuf::with_capacity(&memory.pools.send, 10);
         buffer.extend_from_slice(b"filled");

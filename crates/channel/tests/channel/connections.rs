@@ -18,7 +18,7 @@ use crate::scene::{
 };
 
 on_each_driver![
-    accept_gives_as_many_as_asked_and_the_rest_waits,
+    accept_returns_count_and_leaves_the_rest_queued,
     accept_for_ever_goes_on,
     a_first_read_is_answered_after_its_accept,
     accepted_connections_carry_the_cookie_asked_for,
@@ -27,22 +27,22 @@ on_each_driver![
     connections_that_were_reset_in_the_queue_do_no_harm,
     connect_without_listener_is_refused,
     connect_to_a_missing_unix_path_is_not_found,
-    connect_times_out_when_asked_to,
+    connect_fails_after_its_timeout,
     a_reset_ends_an_attempt_to_connect,
     a_sequenced_packet_listener_accepts,
     binding_to_an_address_in_use_fails_at_once,
     writes_and_reads_may_be_queued_before_the_connection_is_there,
     operations_queued_before_a_refusal_fail_with_it;
     kernel:
-    accept_gives_lwsockets_or_descriptors_as_each_call_asks,
+    accept_returns_lwsockets_or_descriptors,
     both_ends_name_their_addresses,
     a_connection_in_time_outlives_its_time_out,
     connect_binds_the_local_address,
-    fast_open_is_asked_of_the_kernels_socket,
-    listening_twice_shares_or_refuses_as_asked,
+    fast_open_option_is_set_on_the_kernel_socket,
+    second_listener_is_shared_or_refused,
 ];
 
-fn accept_gives_as_many_as_asked_and_the_rest_waits(case: &Case) {
+fn accept_returns_count_and_leaves_the_rest_queued(case: &Case) {
     let mut scene = case.scene();
     let (listener, address) = scene.listening("127.0.0.1:0");
     let address = address.as_inet().unwrap();
@@ -61,7 +61,7 @@ fn accept_gives_as_many_as_asked_and_the_rest_waits(case: &Case) {
     assert_eq!(scene.counters().accepted, 5);
 }
 
-fn accept_gives_lwsockets_or_descriptors_as_each_call_asks(case: &Case) {
+fn accept_returns_lwsockets_or_descriptors(case: &Case) {
     let mut scene = case.scene();
     let (listener, address) = scene.listening("127.0.0.1:0");
     let address = address.as_inet().unwrap();
@@ -256,7 +256,7 @@ fn silent_listener() -> (TcpListener, SocketAddr, TcpStream) {
     (listener, address, waiting)
 }
 
-fn connect_times_out_when_asked_to(case: &Case) {
+fn connect_fails_after_its_timeout(case: &Case) {
     let mut scene = case.scene();
     let (listener, address, waiting) = silent_listener();
     let options = ConnectOptions::default().timeout(Duration::from_millis(80));
@@ -345,7 +345,7 @@ fn connect_binds_the_local_address(case: &Case) {
     assert_eq!(scene.local_address(client).unwrap().as_inet(), Some(seen));
 }
 
-fn fast_open_is_asked_of_the_kernels_socket(case: &Case) {
+fn fast_open_option_is_set_on_the_kernel_socket(case: &Case) {
     let mut scene = case.scene();
     let (_listener, address) = scene.listening("127.0.0.1:0");
     for asked in [false, true] {
@@ -419,7 +419,7 @@ fn operations_queued_before_a_refusal_fail_with_it(case: &Case) {
     assert_eq!((reads, writes), (1, 2));
 }
 
-fn listening_twice_shares_or_refuses_as_asked(case: &Case) {
+fn second_listener_is_shared_or_refused(case: &Case) {
     let mut scene = case.scene();
     let (first, address) = scene.listening("127.0.0.1:0");
     let second = scene.listen(&address, &ListenOptions::default(), 0).unwrap();

@@ -17,11 +17,11 @@ on_each_driver![
     a_registered_socket_that_is_connected_reads_and_writes,
     sequenced_packets_keep_their_boundaries,
     the_end_of_sequenced_packets_is_an_empty_read,
-    a_message_longer_than_asked_for_is_cut_and_says_so,
+    longer_message_is_truncated_and_flagged,
     reads_outstanding_take_messages_in_order,
     a_vector_of_many_parts_is_one_message,
     a_message_beyond_what_udp_carries_is_too_long,
-    a_refused_message_is_told_to_a_connected_socket,
+    connected_socket_gets_the_icmp_refusal,
     sending_to_an_address_of_another_family_fails,
     a_full_receiver_delays_the_sender_and_loses_nothing,
     unregister_of_a_registered_socket_keeps_waiting_messages;
@@ -180,7 +180,7 @@ fn the_end_of_sequenced_packets_is_an_empty_read(case: &Case) {
     }
 }
 
-fn a_message_longer_than_asked_for_is_cut_and_says_so(case: &Case) {
+fn longer_message_is_truncated_and_flagged(case: &Case) {
     let mut scene = case.scene();
     let handle = scene.socket(SocketKind::Udp4, Some(&here("127.0.0.1:0")), 0);
     let handle = handle.unwrap();
@@ -262,7 +262,7 @@ fn a_message_beyond_what_udp_carries_is_too_long(case: &Case) {
     scene.expect_sent(handle, 100);
 }
 
-fn a_refused_message_is_told_to_a_connected_socket(case: &Case) {
+fn connected_socket_gets_the_icmp_refusal(case: &Case) {
     let mut scene = case.scene();
     let ours = udp("127.0.0.1:0");
     // No other socket gets its port, and it receives from the other peer only.

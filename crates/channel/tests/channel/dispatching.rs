@@ -13,7 +13,7 @@ use crate::place::there;
 use crate::scene::{A_WHILE, Case, Folder, PATIENCE, Stream, on_each_driver, pattern, send};
 
 on_each_driver![
-    dispatch_of_nothing_waits_as_long_as_asked,
+    dispatch_without_work_waits_for_its_timeout,
     dispatch_without_waiting_still_submits,
     a_waker_ends_a_wait_from_another_thread,
     several_wakes_give_at_least_one_completion,
@@ -26,7 +26,7 @@ on_each_driver![
     a_cookie_may_change_between_completions,
     completions_of_an_unregistered_handle_are_not_seen,
     the_report_names_the_driver_and_why,
-    explain_tells_the_path_and_what_waits,
+    explain_names_path_and_queued_operations,
     counters_count,
     numbers_of_lwsockets_find_their_handles,
     a_channel_pins_its_thread,
@@ -37,7 +37,7 @@ on_each_driver![
     partitioning_can_be_switched_off,
 ];
 
-fn dispatch_of_nothing_waits_as_long_as_asked(case: &Case) {
+fn dispatch_without_work_waits_for_its_timeout(case: &Case) {
     let mut scene = case.scene();
     let start = Instant::now();
     assert!(scene.dispatch(Some(Duration::ZERO)).unwrap().is_none());
@@ -301,7 +301,7 @@ fn the_report_names_the_driver_and_why(case: &Case) {
     assert_eq!(fell, auto.report().driver == DriverKind::Epoll);
 }
 
-fn explain_tells_the_path_and_what_waits(case: &Case) {
+fn explain_names_path_and_queued_operations(case: &Case) {
     let mut scene = case.scene();
     let (listener, address) = scene.listening("127.0.0.1:0");
     let backend = if case.is_local { "local" } else { "kernel" };

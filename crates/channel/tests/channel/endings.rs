@@ -12,10 +12,10 @@ use crate::place::there;
 use crate::scene::{Case, PATIENCE, Stream, on_each_driver, pattern, receive_to_end, reset};
 
 on_each_driver![
-    the_end_of_a_connection_is_told_to_who_awaits_it,
+    await_end_completes_at_the_end,
     the_peers_end_is_an_empty_read_now_and_later,
     bytes_before_the_end_come_before_it,
-    reads_waiting_at_the_end_are_all_told,
+    end_completes_all_waiting_reads,
     after_the_peers_end_the_channel_can_still_write,
     a_closed_sending_direction_leaves_reading_open,
     a_write_after_the_sending_direction_was_closed_is_a_broken_pipe,
@@ -25,7 +25,7 @@ on_each_driver![
     a_reset_by_the_channel_is_seen_by_the_peer,
     a_reset_by_the_peer_fails_the_read_that_waits,
     a_reset_by_the_peer_fails_later_reads_and_writes,
-    a_reset_that_a_write_was_told_of_is_no_orderly_end,
+    reset_reported_to_a_write_is_no_orderly_end,
     a_reset_in_mid_write_fails_that_write_and_those_behind_it,
     a_reset_by_the_channel_cancels_queued_writes,
     unregister_of_an_lwsocket_ends_it_in_order,
@@ -57,7 +57,7 @@ fn bytes_before_the_end_come_before_it(case: &Case) {
     }
 }
 
-fn reads_waiting_at_the_end_are_all_told(case: &Case) {
+fn end_completes_all_waiting_reads(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
@@ -211,7 +211,7 @@ fn a_reset_by_the_peer_fails_later_reads_and_writes(case: &Case) {
     }
 }
 
-fn a_reset_that_a_write_was_told_of_is_no_orderly_end(case: &Case) {
+fn reset_reported_to_a_write_is_no_orderly_end(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::TCP {
         let (handle, mut peer) = scene.stream(kind);
@@ -344,7 +344,7 @@ fn urgent_data_leaves_the_stream_as_it_is(case: &Case) {
     }
 }
 
-fn the_end_of_a_connection_is_told_to_who_awaits_it(case: &Case) {
+fn await_end_completes_at_the_end(case: &Case) {
     let mut scene = case.scene();
     // In order: the peer's end, then ours.
     let (handle, peer) = scene.stream(Stream::Accepted4);

@@ -23,7 +23,7 @@ on_kernel_drivers![
     connections_waiting_in_a_leaving_listeners_queue_go_to_a_sibling,
     connections_accepted_ahead_go_to_a_sibling,
     exact_accepts_take_no_more_than_they_ask_for,
-    what_waited_before_the_first_channel_joined_is_accepted,
+    connections_before_the_first_channel_are_accepted,
     a_mask_sends_a_cores_connections_to_its_channel,
     the_last_listener_to_leave_frees_the_address,
     listen_only_this_process_excludes_other_processes,
@@ -416,7 +416,7 @@ fn exact_accepts_take_no_more_than_they_ask_for(case: &Case) {
     assert_eq!(scene.counters().connections_dropped, 0);
 }
 
-fn what_waited_before_the_first_channel_joined_is_accepted(case: &Case) {
+fn connections_before_the_first_channel_are_accepted(case: &Case) {
     let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listening.local_addr().unwrap();
     let mut clients: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();

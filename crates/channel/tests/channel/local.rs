@@ -26,14 +26,14 @@ on_each_placement![
     an_accept_of_descriptors_is_not_supported,
     datagrams_have_no_descriptor,
     segments_that_no_call_can_mean_are_refused,
-    a_registered_listener_is_heard_at_the_stacks_own_address_too,
-    what_the_kernel_has_stays_there_and_is_given_back,
+    registered_listener_also_listens_on_the_stack,
+    registered_kernel_socket_is_returned,
     listeners_without_a_port_get_one_each_and_a_port_is_had_once,
     an_idle_channel_sleeps,
     an_idle_process_takes_no_time,
-    a_link_that_is_gone_is_told_by_dispatch,
+    dispatch_reports_a_link_that_is_gone,
     a_host_does_not_talk_to_itself,
-    explain_tells_the_link_and_what_a_connection_agreed_on,
+    explain_names_link_and_negotiated_options,
 ];
 
 fn a_connection_has_no_descriptor_to_move_to_and_goes_on(case: &Case) {
@@ -86,7 +86,7 @@ fn segments_that_no_call_can_mean_are_refused(case: &Case) {
     assert_eq!(scene.channel.quote_errors(socket, true), Err(OpError::BadDescriptor));
 }
 
-fn a_registered_listener_is_heard_at_the_stacks_own_address_too(case: &Case) {
+fn registered_listener_also_listens_on_the_stack(case: &Case) {
     let mut scene = case.scene();
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let inside = socket.local_addr().unwrap();
@@ -126,7 +126,7 @@ fn datagrams_have_no_descriptor(case: &Case) {
     assert!(refused.to_string().contains("UDP"), "{refused}");
 }
 
-fn what_the_kernel_has_stays_there_and_is_given_back(case: &Case) {
+fn registered_kernel_socket_is_returned(case: &Case) {
     let mut scene = case.scene();
     let (ours, mut theirs) = tcp_pair();
     let number = ours.as_raw_fd();
@@ -192,7 +192,7 @@ fn an_idle_process_takes_no_time(case: &Case) {
     });
 }
 
-fn a_link_that_is_gone_is_told_by_dispatch(case: &Case) {
+fn dispatch_reports_a_link_that_is_gone(case: &Case) {
     let mut scene = case.scene();
     let (handle, _peer) = scene.stream(Stream::Accepted4);
     scene.read(handle, 10).unwrap();
@@ -217,7 +217,7 @@ fn a_host_does_not_talk_to_itself(case: &Case) {
     assert_eq!(here("127.0.0.1:0").as_inet().unwrap().ip(), ours.as_inet().unwrap().ip());
 }
 
-fn explain_tells_the_link_and_what_a_connection_agreed_on(case: &Case) {
+fn explain_names_link_and_negotiated_options(case: &Case) {
     let mut scene = case.scene();
     let (handle, peer) = scene.stream(Stream::Accepted4);
     let explain = scene.explain(handle).unwrap();
@@ -281,7 +281,7 @@ fn two_channels_in_one_thread_exchange_megabytes_over_a_pair() {
 }
 
 #[test]
-fn a_queue_serves_one_channel_and_the_driver_beside_it_is_epoll() {
+fn local_queue_serves_one_channel_with_epoll() {
     let (one, _other) = pair(&PairConfig::default()).unwrap();
     let config = Config::default().backend(Backend::Local(network(one, 1)));
     let forced = Channel::create(config.clone().driver(DriverChoice::Uring)).err();

@@ -14,7 +14,7 @@ use crate::scene::{A_WHILE, Case, Folder, PATIENCE, Stream, on_each_driver};
 on_each_driver![
     a_channel_that_rests_is_woken_by_what_happens,
     a_timer_or_a_waker_ends_the_rest,
-    what_the_kernel_gives_no_event_for_is_tried_again,
+    work_without_a_kernel_event_is_retried,
 ];
 
 /// Parks as a program's event loop would, at most for `patience`. Whether there is work.
@@ -85,7 +85,7 @@ fn a_timer_or_a_waker_ends_the_rest(case: &Case) {
 }
 
 /// A UNIX socket's listener with a full queue: no event tells a client when there is room.
-fn what_the_kernel_gives_no_event_for_is_tried_again(case: &Case) {
+fn work_without_a_kernel_event_is_retried(case: &Case) {
     let mut scene = case.scene();
     let folder = Folder::new();
     let path = folder.path("socket");

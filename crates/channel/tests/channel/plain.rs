@@ -32,8 +32,8 @@ on_each_driver![
     a_terminal_reads_lines_and_writes,
     the_null_device_swallows_and_the_zero_device_gives,
     an_eventfd_counts,
-    a_timerfd_tells_expirations,
-    a_signalfd_tells_the_signal,
+    timerfd_read_returns_expirations,
+    signalfd_read_returns_the_signal,
     reading_the_writing_end_fails,
 ];
 
@@ -234,7 +234,7 @@ fn an_eventfd_counts(case: &Case) {
     }
 }
 
-fn a_timerfd_tells_expirations(case: &Case) {
+fn timerfd_read_returns_expirations(case: &Case) {
     let mut scene = case.scene();
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
     let every = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
@@ -250,7 +250,7 @@ fn a_timerfd_tells_expirations(case: &Case) {
     assert!(u64::from_ne_bytes(read[..].try_into().unwrap()) >= 5);
 }
 
-fn a_signalfd_tells_the_signal(case: &Case) {
+fn signalfd_read_returns_the_signal(case: &Case) {
     let mut scene = case.scene();
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset writes a whole set to the memory that the pointer names.

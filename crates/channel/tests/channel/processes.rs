@@ -15,7 +15,7 @@ use crate::scene::{Case, Scene, Stream, on_each_driver, pattern, send};
 on_each_driver![
     a_dropped_channel_leaves_no_descriptor_behind,
     handles_that_come_and_go_leave_no_descriptor_behind,
-    after_fork_the_child_is_told_and_the_parent_goes_on,
+    fork_fails_in_the_child_and_keeps_the_parent,
     a_child_may_make_a_channel_of_its_own;
     kernel:
     without_descriptors_accepting_pauses_and_goes_on_when_some_are_closed,
@@ -171,7 +171,7 @@ fn in_a_fork(child: impl FnOnce() -> bool) -> bool {
     status.exit_status() == Some(0)
 }
 
-fn after_fork_the_child_is_told_and_the_parent_goes_on(case: &Case) {
+fn fork_fails_in_the_child_and_keeps_the_parent(case: &Case) {
     case.alone(|| {
         let mut scene = case.scene();
         let (handle, mut peer) = scene.stream(Stream::Accepted4);

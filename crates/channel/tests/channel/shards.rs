@@ -488,7 +488,7 @@ fn datagrams_to_an_address_of_several_shards_are_spread_over_them(placement: Pla
 }
 
 #[test]
-fn a_channel_more_than_shards_is_refused_and_a_place_is_told() {
+fn more_channels_than_shards_are_refused() {
     let (one, _other) = pair(&PairConfig::default()).unwrap();
     let config = Config::default().backend(Backend::Local(network(one, 1, 2)));
     let channels =

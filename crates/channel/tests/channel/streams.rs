@@ -11,8 +11,8 @@ use megapipe::{Disconnect, Event, Payload};
 use crate::scene::{Case, Stream, on_each_driver, pattern, peer, receive, send};
 
 on_each_driver![
-    what_the_peer_sends_is_read_and_what_is_written_arrives,
-    a_read_takes_no_more_than_asked_and_leaves_the_rest,
+    stream_reads_and_writes_arrive,
+    short_read_leaves_the_rest,
     reads_outstanding_are_answered_in_order,
     writes_outstanding_go_out_in_order_each_with_its_length,
     reads_and_writes_are_outstanding_at_once,
@@ -32,10 +32,10 @@ on_each_driver![
     to_fd_of_an_idle_stream_is_a_plain_socket,
     to_fd_cancels_reads_that_wait,
     to_fd_leaves_nothing_with_the_kernel_that_awaited_the_end,
-    to_fd_waits_for_a_reset_that_was_asked_for_before,
+    to_fd_waits_for_an_earlier_reset,
 ];
 
-fn what_the_peer_sends_is_read_and_what_is_written_arrives(case: &Case) {
+fn stream_reads_and_writes_arrive(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
@@ -50,7 +50,7 @@ fn what_the_peer_sends_is_read_and_what_is_written_arrives(case: &Case) {
     scene.expect_no_strays();
 }
 
-fn a_read_takes_no_more_than_asked_and_leaves_the_rest(case: &Case) {
+fn short_read_leaves_the_rest(case: &Case) {
     let mut scene = case.scene();
     for kind in Stream::ALL {
         let (handle, mut peer) = scene.stream(kind);
@@ -433,7 +433,7 @@ fn to_fd_leaves_nothing_with_the_kernel_that_awaited_the_end(case: &Case) {
     scene.expect_no_strays();
 }
 
-fn to_fd_waits_for_a_reset_that_was_asked_for_before(case: &Case) {
+fn to_fd_waits_for_an_earlier_reset(case: &Case) {
     let mut scene = case.scene();
     for kind in [Stream::Accepted4, Stream::Connected4, Stream::RegisteredTcp] {
         let (handle, theirs) = scene.stream(kind);

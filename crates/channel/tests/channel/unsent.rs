@@ -29,7 +29,7 @@ on_each_driver![
     a_connection_that_is_refused_comes_without_drained,
     pipes_and_message_sockets_have_the_limit_too,
     writes_at_offsets_of_files_do_not_count,
-    the_limit_is_one_mebibyte_unless_asked_otherwise,
+    unsent_limit_defaults_to_one_mebibyte,
     notsent_lowat_bounds_what_is_taken_and_not_sent,
 ];
 
@@ -546,7 +546,7 @@ fn writes_at_offsets_of_files_do_not_count(case: &Case) {
     scene.expect_silence();
 }
 
-fn the_limit_is_one_mebibyte_unless_asked_otherwise(case: &Case) {
+fn unsent_limit_defaults_to_one_mebibyte(case: &Case) {
     const DEFAULT: usize = 1 << 20;
     let over = |max| Err(SubmitError::Limit(Limit::UnsentBytes { max }));
     // Nothing has been handed over when the second is asked for, and the handle is connecting.

@@ -169,7 +169,7 @@ fn checksums_left_to_the_link_are_written_right_on_both_ways() {
 }
 
 #[test]
-fn what_contradicts_itself_is_written_as_it_is() {
+fn inconsistent_frame_is_captured_unchanged() {
     let (frame, _) = packet(false, 6, b"payload");
     let odd = TxMetadata {
         len: frame.len(),

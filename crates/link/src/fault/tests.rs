@@ -170,7 +170,7 @@ fn a_descriptor_wakes_for_a_delayed_frame() {
 }
 
 #[test]
-fn what_finds_no_slot_waits_below_or_pushes_back() {
+fn frame_without_slot_waits_or_is_refused() {
     let slow = Faults { delay: Duration::from_secs(9), ..Faults::default() };
     let (here, mut there) =
         pair(&PairConfig { frames: 4_096, ..PairConfig::default() }).expect("memory");

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_descriptor_is_left_alone() {
+    fn other_descriptors_are_not_rung() {
         let (mut interrupts, peer) = interrupts();
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         interrupts.raise(writer.as_fd());

@@ -134,7 +134,7 @@ fn told(settings: &MemifSettings, patience: Duration) -> Result<Vec<Memif>, Link
 }
 
 #[test]
-fn a_client_that_does_not_agree_is_told_so() {
+fn disagreeing_client_is_refused() {
     let wanted = MemifSettings { secret: "sesame".to_owned(), ..settings("secret") };
     let mut listener = Listener::bind(&wanted).expect("listener");
     let thread = thread::spawn(move || {
@@ -176,7 +176,7 @@ fn a_socket_file_left_behind_is_replaced_and_a_live_one_is_not() {
 }
 
 #[test]
-fn a_frame_that_asks_for_what_is_not_offered_is_refused() {
+fn frame_with_unoffered_offload_is_refused() {
     let (mut servers, mut clients) = joined(&settings("offloads"));
     let wishes = [
         TxMetadata { len: 60, checksum_start: 34, ..TxMetadata::default() },

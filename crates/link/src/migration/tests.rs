@@ -118,9 +118,9 @@ fn full_queues_move_with_their_connection() {
 }
 
 #[test]
-fn what_is_thawed_is_as_it_was() {
+fn thawed_socket_is_unchanged() {
     let (mut client, server) = pair("127.0.0.1:0");
-    let Some(mut frozen) = frozen("what_is_thawed_is_as_it_was", server) else { return };
+    let Some(mut frozen) = frozen("thawed_socket_is_unchanged", server) else { return };
     client.write_all(b"while it was deaf").unwrap();
     let checkpoint = frozen.checkpoint().unwrap();
     assert_eq!(checkpoint.local.port(), client.peer_addr().unwrap().port());
@@ -151,7 +151,7 @@ fn two_sockets_never_have_the_same_connection() {
 }
 
 #[test]
-fn what_cannot_move_is_told_and_left_alone() {
+fn unmovable_socket_is_refused_unchanged() {
     let refused = |socket: OwnedFd| Predecessor::new(socket).unwrap_err().1;
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     assert!(matches!(refused(udp.into()), RepairError::NotTcp("a UDP socket")));

@@ -25,7 +25,7 @@ fn settings_out_of_range_are_named() {
 }
 
 #[test]
-fn what_the_sender_vouches_for_is_verified() {
+fn offloaded_checksum_is_verified() {
     let config = PairConfig { offloads: true, frames: 4, ..PairConfig::default() };
     let (mut here, mut there) = pair(&config).expect("a pair");
     assert!(here.caps().tso && here.caps().tx_frame_bytes >= 65_535);

@@ -73,7 +73,7 @@ fn slowly(key: &[u8], input: &[u8]) -> u32 {
 }
 
 #[test]
-fn the_table_says_what_the_definition_says() {
+fn toeplitz_table_matches_the_definition() {
     let mut state = 7_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -88,7 +88,7 @@ fn the_table_says_what_the_definition_says() {
 }
 
 #[test]
-fn what_no_device_says_is_refused() {
+fn invalid_rss_settings_are_refused() {
     let table = |entries: usize| vec![Some(0); entries].into_boxed_slice();
     let error = |key: &[u8], entries| {
         Rss::new(key, table(entries), FieldsByKind::ALL).expect_err("a refusal")

@@ -44,7 +44,7 @@ fn any_link_may_have_faults() {
 }
 
 #[test]
-fn what_is_printed_parses_to_what_was_printed() {
+fn link_spec_round_trips() {
     for text in [
         "pair",
         "tap:mp0",

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_busy_is_asked_again_and_not_for_ever() {
+    fn busy_request_is_retried_with_a_limit() {
         let mut answers = [libc::EBUSY, libc::EBUSY, libc::EPERM].into_iter();
         let outcome: io::Result<()> = while_busy(|| {
             Err(io::Error::from_raw_os_error(answers.next().expect("not asked once more")))

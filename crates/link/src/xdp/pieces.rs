@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_unreadable_is_dropped_and_the_next_one_comes() {
+    fn bad_frame_is_dropped_and_the_next_received() {
         let mut pieces = Pieces::new(4);
         for spoils in [&[Some(&[1, 2, 3][..]), Some(&[4, 5])], &[None, Some(&[1][..])]] {
             spoils.iter().for_each(|piece| pieces.add(*piece));

@@ -296,8 +296,8 @@ fn ownership_changes_while_the_link_is_open_or_not_at_all() {
 }
 
 #[test]
-fn what_a_link_is_stands_in_its_notes() {
-    with_two_hosts("xdp::what_a_link_is_stands_in_its_notes", |_| {
+fn link_notes_describe_the_link() {
+    with_two_hosts("xdp::link_notes_describe_the_link", |_| {
         let notes = opened().caps().notes.join("; ");
         assert!(notes.contains("runs in the driver (native)"), "{notes}");
         assert!(notes.contains("the kernel copies each frame; zero-copy was refused"), "{notes}");

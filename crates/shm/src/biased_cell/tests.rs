@@ -48,7 +48,7 @@ fn nothing_is_lost_between_an_owner_and_a_revoker() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no membarrier(2)")]
-fn an_owner_gets_in_beside_a_revoker_that_never_rests() {
+fn owner_enters_despite_a_busy_revoker() {
     let (mut owner, mut revoker) = biased([0; 2]);
     let is_over = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&is_over);
@@ -110,7 +110,7 @@ fn forbid_membarrier() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no membarrier(2)")]
-fn a_revoker_whose_barrier_is_refused_comes_while_the_owner_is_away() {
+fn revoker_without_barrier_enters_while_owner_is_away() {
     const COMES: u64 = 20;
     let (mut owner, mut revoker) = biased([0; 2]);
     let thread = std::thread::spawn(move || {

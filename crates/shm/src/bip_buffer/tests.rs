@@ -132,7 +132,7 @@ fn small_strings_fill_all_records_and_large_ones_all_bytes() {
 }
 
 #[test]
-fn what_is_not_committed_is_not_seen_and_too_long_is_not_taken() {
+fn uncommitted_is_invisible_and_too_long_refused() {
     let (mut sender, mut receiver) = bip(2, 1 << 20, usize::MAX).unwrap();
     assert!(!sender.commit());
     assert!(sender.put(&[1; 60], 0).unwrap());

@@ -149,7 +149,7 @@ fn a_writer_has_its_buffer_to_itself() {
 }
 
 #[test]
-fn nothing_is_lent_of_a_region_that_others_have() {
+fn shared_region_lends_no_reference() {
     let mut parts = Region::heap(PAGE).expect("a page").into_parts();
     let area = BufferArea::new(&mut parts, layout(2)).expect("it fits");
     let pool = Rc::new(Pool::new(area.clone()));

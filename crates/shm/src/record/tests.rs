@@ -253,7 +253,7 @@ proptest! {
     #![proptest_config(config(512))]
 
     #[test]
-    fn what_is_said_is_understood_and_by_the_right_end_alone(
+    fn record_is_parsed_by_its_receiver_only(
         op in op(),
         completion in completion(),
         message in message(),
@@ -298,7 +298,7 @@ fn a_kind_that_is_none_is_named() {
 }
 
 #[test]
-fn what_a_kind_does_not_use_must_be_zero() {
+fn unused_record_fields_must_be_zero() {
     let op = Op { cookie: 1, command: Command::Shutdown { conn: Id { index: 2, generation: 3 } } };
     let bits = Err(RecordFault::Bits { kind: 0x108 });
     let flagged = Record { flags: 1, ..op.record() };
@@ -373,7 +373,7 @@ fn families_codes_and_chunks_that_are_none_are_named() {
 }
 
 #[test]
-fn records_lie_in_memory_as_the_picture_says() {
+fn record_layout_matches_the_picture() {
     let conn = Id { index: 0x0102_0304, generation: 0x0506_0708 };
     let chunk = Chunk { buf: BufId::from_bits(0x1112_1314), offset: 0x21, len: 0x31 };
     let op = Op { cookie: 0x4142_4344_4546_4748, command: Command::Send { conn, chunk } };

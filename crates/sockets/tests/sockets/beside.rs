@@ -41,7 +41,7 @@ fn echo_beside_a_timer(context: &mut Context, listener: Fd) {
 }
 
 #[test]
-fn who_sleeps_beside_the_processs_descriptors_has_sent_everything_before() {
+fn mixed_wait_flushes_writes_first() {
     let (tell, told) = std::sync::mpsc::channel();
     let server = std::thread::spawn(move || {
         let mut context = Context::create(Config::default()).unwrap();

@@ -5,7 +5,7 @@ use crate::world::{Client, Server, World, compare};
 const TCP: i32 = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
 
 #[test]
-fn what_no_socket_is_made_of_is_refused() {
+fn unsupported_socket_types_are_refused() {
     compare(|world| {
         for (domain, kind, protocol) in [
             (libc::AF_INET, libc::SOCK_STREAM, 0),
@@ -70,7 +70,7 @@ fn binding_and_listening_in_the_wrong_order_or_twice() {
 }
 
 #[test]
-fn what_is_no_socket_or_not_open_is_told_apart() {
+fn bad_descriptor_and_no_socket_are_distinguished() {
     compare(|world| {
         let epoll = world.host(Server).epoll_create1(0).unwrap();
         for fd in [epoll, 9999, -1] {
@@ -95,7 +95,7 @@ fn what_is_no_socket_or_not_open_is_told_apart() {
 }
 
 #[test]
-fn a_connection_that_is_refused_is_told_once_and_can_be_tried_again() {
+fn refused_connect_reports_once_and_can_retry() {
     compare(|world| {
         // Taken and free again: no listener there.
         let (listener, address) = world.listener(Server, 1);
@@ -207,7 +207,7 @@ fn connections_wait_in_the_queue_with_their_data_and_their_end() {
 }
 
 #[test]
-fn a_listener_that_closes_resets_who_waits() {
+fn closing_listener_resets_queued_connections() {
     compare(|world: &mut World| {
         let (listener, address) = world.listener(Server, 8);
         let fd = world.tcp(Client);

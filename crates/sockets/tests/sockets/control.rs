@@ -80,7 +80,7 @@ fn everywhere(world: &mut World, domain: i32) -> (Fd, SocketAddr) {
 }
 
 #[test]
-fn a_datagram_tells_how_it_came_to_who_asks() {
+fn control_data_describes_a_datagrams_arrival() {
     compare(|world| {
         let (server, to) = everywhere(world, libc::AF_INET);
         let client = world.host(Client).socket(libc::AF_INET, UDP, 0).unwrap();
@@ -139,7 +139,7 @@ fn the_same_of_ipv6_and_of_ipv4_in_it() {
 }
 
 #[test]
-fn a_datagram_leaves_as_its_control_data_says() {
+fn control_data_sets_a_datagrams_departure() {
     compare(|world| {
         let (server, to) = everywhere(world, libc::AF_INET);
         for name in [libc::IP_RECVTTL, libc::IP_RECVTOS] {

@@ -119,7 +119,7 @@ fn no_more_connect_than_without_us() {
 }
 
 #[test]
-fn who_was_not_let_in_tries_again_and_gets_in_when_there_is_room() {
+fn dropped_syn_is_retried_until_there_is_room() {
     compare(|world| {
         let (listener, address) = world.listener(Server, 1);
         let clients: Vec<_> = (0..4).map(|_| world.tcp(Client)).collect();
@@ -151,7 +151,7 @@ fn who_was_not_let_in_tries_again_and_gets_in_when_there_is_room() {
 }
 
 #[test]
-fn as_many_connections_wait_as_the_backlog_says_and_one_more() {
+fn accept_queue_holds_backlog_plus_one() {
     compare(|world| {
         let (listener, address) = world.listener(Server, 3);
         let clients: Vec<_> = (0..8).map(|_| world.tcp(Client)).collect();

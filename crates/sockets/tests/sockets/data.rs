@@ -26,7 +26,7 @@ fn bytes_arrive_in_order_and_are_read_in_any_portion() {
 }
 
 #[test]
-fn records_are_bytes_for_who_reads_them() {
+fn reads_ignore_record_boundaries() {
     compare(|world| {
         let (server, client) = world.connection();
         world.note_send("a record", Client, client, b"one", libc::MSG_EOR);
@@ -40,7 +40,7 @@ fn records_are_bytes_for_who_reads_them() {
 }
 
 #[test]
-fn bytes_are_thrown_away_if_asked() {
+fn msg_trunc_discards_stream_bytes() {
     compare(|world| {
         let (server, client) = world.connection();
         world.note_send("send", Client, client, b"0123456789", 0);

@@ -52,7 +52,7 @@ fn datagrams_keep_their_borders_and_their_senders() {
 }
 
 #[test]
-fn a_connected_socket_hears_its_peer_alone() {
+fn connected_socket_receives_from_its_peer_only() {
     compare(|world| {
         let (server, name) = bound(world, Server);
         let (client, sender) = bound(world, Client);
@@ -81,7 +81,7 @@ fn a_connected_socket_hears_its_peer_alone() {
 }
 
 #[test]
-fn what_a_datagram_socket_refuses() {
+fn datagram_socket_refuses_stream_calls() {
     compare(|world| {
         let (server, name) = bound(world, Server);
         let again = world.host(Server).bind(server, name);

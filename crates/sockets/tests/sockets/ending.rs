@@ -17,7 +17,7 @@ fn note_rest(world: &mut World, side: Side, fd: Fd) {
 }
 
 #[test]
-fn a_peer_that_closes_is_heard_after_its_last_byte() {
+fn end_of_stream_follows_the_last_byte() {
     compare(|world| {
         let (server, client) = world.connection();
         let epoll = world.watch(Server, server, ALL);
@@ -38,7 +38,7 @@ fn a_peer_that_closes_is_heard_after_its_last_byte() {
 }
 
 #[test]
-fn what_was_written_before_a_close_still_arrives() {
+fn bytes_before_close_arrive() {
     compare(|world| {
         let (server, client) = world.connection();
         let (mut sent, mut quiet) = (0, 0);
@@ -92,7 +92,7 @@ fn one_direction_ends_and_the_other_goes_on() {
 /// More than is read ahead of the program comes, and its end, after the reader has ended its own
 /// direction: the connection is over in both before the reader has begun to read.
 #[test]
-fn who_says_no_more_hears_a_long_answer_to_its_end() {
+fn half_close_receives_the_whole_answer() {
     const LEN: usize = 300_000;
     compare(|world| {
         let (server, client) = world.connection();
@@ -155,7 +155,7 @@ fn a_long_transfer_before_a_reset_is_still_read() {
 }
 
 #[test]
-fn who_wants_to_hear_no_more_reads_the_end() {
+fn shutdown_read_reads_the_end() {
     compare(|world| {
         let (server, client) = world.connection();
         let epoll = world.watch(Server, server, ALL);
@@ -266,7 +266,7 @@ fn note_close(world: &mut World, fd: Fd) {
 }
 
 #[test]
-fn closing_waits_for_the_peer_as_long_as_linger_says() {
+fn close_waits_for_the_linger_time() {
     // On the kernel it is the kernel that lingers, when a channel has closed the socket.
     compare_on(&[], |world| {
         for (is_blocking, seconds) in [(false, 1), (true, 1), (true, 0)] {

@@ -114,7 +114,7 @@ fn send(world: &mut World, fd: Fd, bytes: &[u8], to: SocketAddr) {
 }
 
 #[test]
-fn errors_wait_in_a_queue_for_who_asks() {
+fn error_queue_keeps_errors_until_read() {
     compare(|world| {
         for family in FAMILIES {
             let to = family.unused(world);
@@ -184,7 +184,7 @@ fn the_queue_is_for_one_family_and_goes_with_the_option() {
 }
 
 #[test]
-fn a_connected_socket_queues_and_tells() {
+fn connected_socket_queues_and_reports_errors() {
     compare(|world| {
         for family in FAMILIES {
             let (to, elsewhere) = (family.unused(world), family.unused(world));
@@ -213,7 +213,7 @@ fn a_connected_socket_queues_and_tells() {
 }
 
 #[test]
-fn control_data_tells_how_the_error_came() {
+fn control_data_describes_the_error() {
     compare(|world| {
         for family in FAMILIES {
             let to = family.unused(world);
@@ -236,7 +236,7 @@ fn control_data_tells_how_the_error_came() {
 }
 
 #[test]
-fn what_is_too_long_is_an_error_of_the_host() {
+fn too_long_datagram_is_a_local_error() {
     compare(|world| {
         for family in FAMILIES {
             let to = family.unused(world);

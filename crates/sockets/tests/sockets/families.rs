@@ -70,7 +70,7 @@ fn dial(world: &mut World, listener: Fd, (domain, to): (i32, SocketAddr)) {
 }
 
 #[test]
-fn a_listener_at_all_of_ipv6_is_one_at_all_of_ipv4_unless_it_says_not() {
+fn dual_stack_listener_accepts_ipv4() {
     compare(|world| {
         for v6_only in [false, true] {
             let listener = socket(world, Server, libc::AF_INET6, TCP);
@@ -96,7 +96,7 @@ fn a_listener_at_all_of_ipv6_is_one_at_all_of_ipv4_unless_it_says_not() {
 }
 
 #[test]
-fn a_listener_at_one_address_hears_its_family() {
+fn listener_at_one_address_accepts_its_family() {
     compare(|world| {
         let (mapped, six) = (world.mapped(Server, 0), world.address6(Server, 0));
         for place in [mapped, six] {
@@ -116,7 +116,7 @@ fn a_listener_at_one_address_hears_its_family() {
 }
 
 #[test]
-fn who_cannot_be_reached_or_bound_to() {
+fn unreachable_and_foreign_addresses_are_refused() {
     compare(|world| {
         let (four, mapped) = (world.address(Server, 9), world.mapped(Server, 9));
         let six = world.address6(Server, 9);

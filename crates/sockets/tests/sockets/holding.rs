@@ -94,7 +94,7 @@ fn a_connection_without_its_listener_has_its_address_in_every_state() {
 }
 
 #[test]
-fn families_of_connections_and_of_those_who_bind() {
+fn address_families_of_connections_and_bind() {
     compare(|world| {
         for (place, by_v6) in [
             (Place::AllIpv4, false),
@@ -118,7 +118,7 @@ fn families_of_connections_and_of_those_who_bind() {
 }
 
 #[test]
-fn what_a_connection_says_itself_counts() {
+fn reuse_option_of_a_connection_counts() {
     compare(|world| {
         for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
             for value in [0, 1] {
@@ -134,7 +134,7 @@ fn what_a_connection_says_itself_counts() {
 }
 
 #[test]
-fn who_connects_has_a_local_address_as_well() {
+fn connected_socket_has_a_local_address() {
     compare(|world| {
         for reuse in REUSE {
             for is_bound in [false, true] {

@@ -156,7 +156,7 @@ fn is_connected(world: &mut World, side: Side, fd: Fd, how: usize) -> bool {
 }
 
 #[test]
-fn connecting_ends_while_a_program_only_asks() {
+fn connect_completes_while_the_program_polls() {
     for how in [0, 2, 3] {
         compare(|world| {
             let (listener, address) = world.listener(Server, 4);

@@ -66,7 +66,7 @@ const OFTEN_SET: &[(i32, i32, i32)] = &[
 ];
 
 #[test]
-fn options_are_taken_and_told_alike_before_there_is_a_connection_and_after() {
+fn options_are_alike_before_and_after_connecting() {
     compare(|world| {
         let fresh = world.tcp(Client);
         let (_, connected) = world.connection();
@@ -87,7 +87,7 @@ fn options_are_taken_and_told_alike_before_there_is_a_connection_and_after() {
 }
 
 #[test]
-fn fast_open_of_listeners_is_taken_and_told_alike() {
+fn fast_open_option_of_listeners_is_read_back() {
     compare(|world| {
         let fresh = world.tcp(Client);
         let (_, connected) = world.connection();
@@ -181,7 +181,7 @@ fn values_that_are_no_numbers() {
 }
 
 #[test]
-fn the_error_of_a_socket_is_told_once() {
+fn so_error_is_reported_once() {
     compare(|world| {
         let (listener, address) = world.listener(Server, 1);
         world.host(Server).close(listener).unwrap();
@@ -231,7 +231,7 @@ fn a_connection_has_what_its_listener_was_given() {
 }
 
 #[test]
-fn tcp_inq_tells_with_each_read_what_is_left() {
+fn tcp_inq_reports_the_bytes_left() {
     compare(|world| {
         let (server, client) = world.connection();
         note_set(world, Server, server, (TCP, TCP_INQ), 1);

@@ -115,7 +115,7 @@ fn copies_of_a_descriptor_are_one_socket() {
 }
 
 #[test]
-fn poll_tells_what_sets_tell() {
+fn poll_and_epoll_report_the_same() {
     compare(|world| {
         let (server, client) = world.connection();
         let fresh = world.tcp(Server);
@@ -146,7 +146,7 @@ fn poll_tells_what_sets_tell() {
 }
 
 #[test]
-fn what_would_be_sent_as_something_else_is_refused() {
+fn unsupported_send_flags_are_refused() {
     let mut context = Context::create(Config::default()).unwrap();
     let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
     context.bind(listener, "127.0.0.1:0".parse().unwrap()).unwrap();

@@ -56,7 +56,7 @@ fn note_all(world: &mut World, fd: Fd, (len, room): (usize, usize), flags: i32) 
 }
 
 #[test]
-fn what_is_sent_is_cut_into_datagrams() {
+fn udp_segment_splits_a_send() {
     // What the kernel does not take, the next call tells there.
     compare_on(&[], |world| {
         for domain in FAMILIES {
@@ -84,7 +84,7 @@ fn what_is_sent_is_cut_into_datagrams() {
 }
 
 #[test]
-fn control_data_says_it_of_one_call() {
+fn udp_segment_by_control_data_is_per_call() {
     compare(|world| {
         for domain in FAMILIES {
             let (server, to) = bound(world, Server, domain);
@@ -112,7 +112,7 @@ fn control_data_says_it_of_one_call() {
 }
 
 #[test]
-fn what_was_sent_in_one_call_can_be_received_in_one() {
+fn udp_gro_receives_segments_in_one_call() {
     // The kernel's own datagrams go through, joined or not.
     compare_on(&[], |world| {
         for domain in FAMILIES {

@@ -46,7 +46,7 @@ fn level_edge_and_one_shot() {
 }
 
 #[test]
-fn what_a_set_refuses() {
+fn epoll_ctl_refuses_invalid_arguments() {
     compare(|world| {
         let (server, _client) = world.connection();
         let epoll = world.host(Server).epoll_create1(0).unwrap();
@@ -142,7 +142,7 @@ fn one_descriptor_in_many_sets_and_many_in_one() {
 /// What wakes a watcher says more than what its socket is ready for: who asked for any of it is
 /// told of an edge again.
 #[test]
-fn edges_of_whatever_was_asked_for() {
+fn edges_are_reported_for_requested_events() {
     for asked in [OUT, OUT | PRI, OUT | RDBAND, OUT | RDHUP, IN | OUT, IN | WRBAND, PRI] {
         compare(|world| {
             let (server, client) = world.connection();

@@ -33,7 +33,7 @@ fn say(world: &mut World, fd: Fd, bytes: &[u8]) {
 }
 
 #[test]
-fn what_was_read_before_the_set_is_asked_is_not_told() {
+fn epoll_omits_bytes_read_before() {
     for how in [0, OUT, ET, OUT | ET, ONE_SHOT, ET | ONE_SHOT, EXCLUSIVE, EXCLUSIVE | ET] {
         compare(|world| {
             let (server, client) = world.connection();
@@ -210,7 +210,7 @@ fn serve(context: &mut SharedContext, epoll: OurFd, left: &AtomicUsize) {
 }
 
 #[test]
-fn two_threads_that_read_what_one_set_tells_miss_nothing() {
+fn two_threads_on_one_set_miss_nothing() {
     const CONNECTIONS: usize = 3;
     const ROUNDS: usize = 100;
     const MESSAGE: &[u8] = b"seven b";

@@ -86,7 +86,7 @@ pub(crate) fn bind(world: &mut World, fd: Fd, place: Place, port: u16) -> Answer
 }
 
 #[test]
-fn who_may_bind_beside_whom() {
+fn datagram_sharing_matrix_matches_linux() {
     compare(|world| {
         for one in REUSE {
             for other in REUSE {
@@ -109,7 +109,7 @@ fn who_may_bind_beside_whom() {
 }
 
 #[test]
-fn what_is_said_after_binding_counts_when_others_bind() {
+fn option_set_after_bind_applies_to_later_binds() {
     compare(|world| {
         for reuse in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
             for value in [0, 1] {
@@ -272,7 +272,7 @@ fn run_random(world: &mut World, seed: u64) {
 }
 
 #[test]
-fn the_best_fit_hears() {
+fn best_matching_socket_receives() {
     compare(|world| (0..60).for_each(|seed| run_random(world, seed)));
 }
 
@@ -387,7 +387,7 @@ fn a_socket_of_both_families_gets_peers_of_both() {
 }
 
 #[test]
-fn what_came_before_there_was_a_peer_is_read() {
+fn datagrams_before_connect_are_read() {
     compare(|world| {
         let (fd, port) = bound(world, Place::AllIpv4, &[]);
         let to = world.address(Server, port);

@@ -149,7 +149,7 @@ fn echo_beside_turns(place: Place) {
 }
 
 #[test]
-fn who_sleeps_beside_threads_that_turn_is_woken() {
+fn sleeper_is_woken_beside_polling_threads() {
     echo_beside_turns(on_kernel());
     PLACEMENTS.into_iter().map(on_stack).for_each(echo_beside_turns);
 }
@@ -286,7 +286,7 @@ fn many_threads_wait_for_one_set_on_our_own_stack() {
 }
 
 #[test]
-fn a_set_that_nothing_happens_to_is_waited_for_as_long_as_asked() {
+fn epoll_wait_on_an_idle_set_takes_its_timeout() {
     for place in PLACEMENTS.into_iter().map(on_stack).chain([on_kernel()]) {
         let mut context = place.server;
         let set = context.epoll_create1(OpenFlags::empty()).unwrap();
@@ -359,7 +359,7 @@ fn clock_of(context: &SharedContext) -> Option<Duration> {
 }
 
 #[test]
-fn what_cannot_be_shared_is_refused_by_name() {
+fn unshareable_settings_are_refused_by_name() {
     let channel = megapipe::Config::default().driver(megapipe::DriverChoice::Uring);
     let refused = SharedContext::create(Config::default().channel(channel), Driving::Callers);
     assert!(refused.err().unwrap().to_string().contains("uring"));
@@ -398,7 +398,7 @@ fn connect_beside_a_sleeper(place: Place) {
 }
 
 #[test]
-fn what_a_call_asks_for_goes_out_also_if_another_thread_sleeps_in_the_kernel() {
+fn operations_are_submitted_while_a_leader_sleeps() {
     connect_beside_a_sleeper(on_kernel());
     PLACEMENTS.into_iter().for_each(|placement| connect_beside_a_sleeper(on_stack(placement)));
 }
@@ -443,7 +443,7 @@ fn wait_beside_a_driver(place: Place) {
 }
 
 #[test]
-fn who_sleeps_beside_a_driver_leads_when_it_has_gone() {
+fn sleeper_leads_after_the_driver_has_gone() {
     wait_beside_a_driver(on_kernel());
     PLACEMENTS.into_iter().for_each(|placement| wait_beside_a_driver(on_stack(placement)));
 }

@@ -118,7 +118,7 @@ fn urgent_data_and_the_end() {
 }
 
 #[test]
-fn who_has_no_connection_has_nothing_urgent() {
+fn unconnected_socket_has_no_urgent_data() {
     compare(|world| {
         let fresh = world.tcp(Client);
         let (listener, _) = world.listener(Server, 1);

@@ -324,7 +324,7 @@ fn many_threads_wait_for_one_set_of_both_kinds() {
 }
 
 #[test]
-fn a_thread_that_sleeps_hears_of_what_another_adds() {
+fn sleeper_sees_items_added_by_another_thread() {
     let mut context = SharedContext::create(Config::default(), Driving::Callers).unwrap();
     let set = context.epoll_create1(OpenFlags::empty()).unwrap();
     let (reader, writer) = pipe();

@@ -9,7 +9,7 @@ use megapipe_sockets::{Bsd, Config, Context, EpollEvent, EpollOp, Events, OpenFl
 /// A call that waits for both kinds wakes for either: it sleeps on the lookout, and not where a
 /// context without such members sleeps.
 #[test]
-fn who_waits_for_both_kinds_wakes_for_either() {
+fn mixed_wait_wakes_for_either_kind() {
     const LONG: Duration = Duration::from_secs(20);
     for driver in [DriverChoice::Uring, DriverChoice::Epoll] {
         let channel = megapipe::Config::default().driver(driver);

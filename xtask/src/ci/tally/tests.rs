@@ -120,7 +120,7 @@ fn a_failure_without_a_name_is_counted_too() {
 }
 
 #[test]
-fn a_program_that_is_stopped_tells_which_tests_had_not_ended() {
+fn stopped_program_lists_unfinished_tests() {
     let output = "test one ... ok\n\
                   test two has been running for over 60 seconds\n\
                   test a::three has been running for over 60 seconds\n\

@@ -439,7 +439,7 @@ fn a_peer_that_expects_100_gets_the_answer_and_the_end() {
 }
 
 #[test]
-fn http_1_0_closes_unless_asked_not_to() {
+fn http_1_0_closes_without_keep_alive() {
     let mut bench = Bench::new();
     bench.send(b"GET /a HTTP/1.0\r\n\r\n");
     assert!(bench.text().contains("Connection: close\r\n") && bench.half_closed);
@@ -451,7 +451,7 @@ fn http_1_0_closes_unless_asked_not_to() {
 }
 
 #[test]
-fn the_last_allowed_request_says_so() {
+fn last_allowed_request_gets_connection_close() {
     let mut bench = Bench::new();
     bench.settings.requests_max = Some(2);
     bench.send(&[get("/a"), get("/a"), get("/a")].concat());
@@ -599,7 +599,7 @@ fn a_peer_that_has_closed_its_side_gets_all_answers() {
 }
 
 #[test]
-fn stopping_finishes_what_was_asked() {
+fn stop_answers_requests_already_received() {
     let mut idle = Bench::new();
     idle.send(&get("/a"));
     idle.stop();

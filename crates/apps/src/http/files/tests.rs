@@ -161,7 +161,7 @@ fn links_may_leave_where_that_is_allowed_but_letters_may_not() {
 }
 
 #[test]
-fn this_kernel_resolves_beneath_by_itself_or_says_so() {
+fn resolve_beneath_works_or_is_unsupported() {
     let tree = Tree::new("probe");
     let open = |name: &str| {
         let root = tree.top.join(name);
@@ -180,7 +180,7 @@ fn this_kernel_resolves_beneath_by_itself_or_says_so() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_served_and_not_waited_for() {
+fn special_file_is_not_served_and_does_not_block() {
     let tree = Tree::new("kinds");
     let root = rustix::fs::open(tree.top.join("site"), OFlags::RDONLY, Mode::empty()).unwrap();
     let mode = Mode::from_raw_mode(0o600);

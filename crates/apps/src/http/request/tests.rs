@@ -49,7 +49,7 @@ fn every_prefix_is_incomplete() {
 }
 
 #[test]
-fn methods_are_told_apart() {
+fn methods_are_distinguished() {
     for (name, method) in [
         ("GET", Method::Get),
         ("HEAD", Method::Head),
@@ -245,7 +245,7 @@ fn expectations_are_understood_or_refused() {
 }
 
 #[test]
-fn what_is_too_large_is_said_apart() {
+fn oversized_requests_have_their_own_status() {
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(TARGET_BYTES_MAX));
     assert_eq!(refusal(&long), Some(HeadRefusal::TargetTooLong));
     let many = with_fields(&"X: y\r\n".repeat(FIELDS_MAX));

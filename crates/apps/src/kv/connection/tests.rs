@@ -193,7 +193,7 @@ fn a_value_too_large_is_passed_over_and_the_old_one_is_gone() {
 }
 
 #[test]
-fn too_many_values_in_arrival_are_told_so() {
+fn too_many_arriving_values_are_refused() {
     let talk = Talk::new();
     let context = KvContext { store: &talk.store, now: NOW, server: &Alone };
     let mut connections: Vec<_> = (0..8).map(|_| KvConnection::new()).collect();

@@ -68,7 +68,7 @@ fn every_framing_is_understood() {
 }
 
 #[test]
-fn what_is_wrong_is_called_wrong() {
+fn wrong_responses_are_counted_as_wrong() {
     for response in [
         "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\nhello",

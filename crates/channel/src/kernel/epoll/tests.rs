@@ -94,7 +94,7 @@ fn a_blocking_listener_never_blocks_and_is_blocking_again_afterwards() {
 }
 
 #[test]
-fn two_channels_share_a_listener_and_take_only_what_they_asked_for() {
+fn two_channels_share_a_listener_within_their_credit() {
     let (mut first, mut second) = (channel(), channel());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -508,9 +508,9 @@ fn forbid_io_uring() {
 }
 
 #[test]
-fn without_io_uring_the_channel_falls_back_and_says_so() {
+fn without_io_uring_the_channel_reports_its_fallback() {
     if std::env::var_os(INSIDE).is_none() {
-        let name = "kernel::epoll::tests::without_io_uring_the_channel_falls_back_and_says_so";
+        let name = "kernel::epoll::tests::without_io_uring_the_channel_reports_its_fallback";
         let inside = Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact", "--nocapture"])
             .env(INSIDE, "1")

@@ -37,7 +37,7 @@ fn spans_say_where_their_bytes_are() {
 }
 
 #[test]
-fn an_empty_pool_says_so() {
+fn empty_pool_returns_none() {
     let pool = PoolOwner::new(64, 4).unwrap();
     let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     assert_eq!(all.len(), 4);

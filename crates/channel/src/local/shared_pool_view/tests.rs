@@ -80,7 +80,7 @@ fn heap_memory_stands_in_when_the_stock_is_out() {
 }
 
 #[test]
-fn what_lies_elsewhere_is_kept_and_comes_back_as_it_was() {
+fn foreign_payload_is_kept_and_returned() {
     let (pools, _owners) = pools();
     let mut memory = LentMemory::new(&pools);
     let shared: Arc<[u8]> = Arc::from(&b"shared"[..]);

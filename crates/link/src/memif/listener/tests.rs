@@ -158,7 +158,7 @@ fn a_client_with_other_queues_is_sent_away() {
 }
 
 #[test]
-fn a_client_that_says_nothing_keeps_the_next_one_out_for_a_while_only() {
+fn silent_memif_client_blocks_the_next_briefly() {
     let wanted = settings("silent", 1);
     let (mut server, client) = opened(&wanted);
     drop(client);

@@ -11,7 +11,7 @@ fn sealed(bytes: u64, seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn what_one_mapping_writes_the_other_reads() {
+fn mappings_share_their_memory() {
     let (ours, fd) = MemifRegion::create(8192).expect("region");
     let theirs = MemifRegion::adopt(&fd, 8192).expect("adopted");
     assert!(ours.write(8000, &[7; 192]));

@@ -73,7 +73,7 @@ fn an_index_that_ran_past_the_ring_leads_nowhere_outside() {
 }
 
 #[test]
-fn the_kernel_asks_for_a_wakeup_by_a_flag() {
+fn kernel_requests_wakeup_by_flag() {
     let producer = XdpProducer::<u64>::new(mapping(), &layout(), SIZE).expect("ring");
     assert!(!producer.needs_wakeup());
     producer.ring.flags().store(libc::XDP_RING_NEED_WAKEUP, Ordering::Relaxed);

@@ -47,7 +47,7 @@ fn a_client_that_goes_midway_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_is_too_large_is_passed_over_and_the_old_one_stays() {
+fn oversized_value_is_skipped_and_old_one_kept() {
     let value = vec![b'x'; ITEM_BYTES_MAX];
     let too_large = b"-ERR string exceeds maximum allowed size (1 MiB with its key)\r\n";
     for piece in [10_000, usize::MAX] {
@@ -152,7 +152,7 @@ fn a_client_that_never_reads_stops_being_served() {
 }
 
 #[test]
-fn memory_that_is_lent_out_is_told() {
+fn lent_memory_is_reported() {
     let mut talk = Talk::new();
     let head = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1000000\r\n";
     let mut lent = Vec::new();
@@ -173,7 +173,7 @@ fn memory_that_is_lent_out_is_told() {
 }
 
 #[test]
-fn what_the_server_says_of_itself_is_well_formed() {
+fn info_response_is_well_formed() {
     let mut talk = Talk::new();
     talk.send(&resp(&[b"SET", b"a", b"1"]));
     let info = String::from_utf8(talk.send(&resp(&[b"INFO", b"server"]))).expect("text");

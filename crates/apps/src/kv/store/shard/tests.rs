@@ -85,7 +85,7 @@ impl StoreShard {
 }
 
 #[test]
-fn what_was_stored_is_read_back() {
+fn stored_value_is_read_back() {
     let mut shard = shard();
     assert!(matches!(set(&mut shard, b"a", b"one", NOW), StoreOutcome::Stored(_)));
     assert_eq!(value_of(&mut shard, b"a", NOW).as_deref(), Some(&b"one"[..]));

@@ -67,7 +67,7 @@ fn there_is_no_thread_before_the_first_job_and_never_more_than_the_limit() {
 }
 
 #[test]
-fn the_set_is_told_of_an_outcome() {
+fn finished_job_makes_the_set_readable() {
     let (mut files, mut set) = (Files::default(), set());
     let file = scratch_file();
     for _ in 0..3 {
@@ -150,7 +150,7 @@ fn the_threads_block_every_signal_but_those_of_faults() {
 }
 
 #[test]
-fn work_that_cannot_be_done_says_so_in_its_own_words() {
+fn failed_job_returns_its_error() {
     let error = OpError::NoMemory;
     assert!(matches!(read_work(1).refused(error), Outcome::Read(Err(OpError::NoMemory))));
     assert!(matches!(write_work(b"", 0).refused(error), Outcome::WrittenAt(Err(_))));
