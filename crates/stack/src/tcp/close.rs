@@ -4,9 +4,9 @@
 
 use super::connection::Connection;
 use super::control_queue::Reset;
-use super::deadline::{Deadline, Stamp};
+use super::deadline::Stamp;
 use super::dirty_list::mark_dirty;
-use super::flags::ConnFlags;
+use super::flags::{AppAttachment, ConnFlags};
 use super::state::{Action, Closed, Established, Input, State, transition};
 use super::{Shard, Tcp, fast_open, output};
 use crate::context::Context;
@@ -112,7 +112,7 @@ pub(super) fn release_queues<M: Memory>(
 /// FIN-WAIT-2 has no end of its own; without an application it gets one.
 fn limit_orphan<M>(conn: &mut Connection, context: &Context<'_, M>) {
     if conn.flags.has(ConnFlags::ORPHAN) && matches!(conn.state, State::FinWait2(_)) {
-        conn.cold.attend_at = Deadline::after(context.now, context.config.tcp.fin_timeout);
+        conn.cold.timers.attend_after(context.now, context.config.tcp.fin_timeout);
     }
 }
 
@@ -153,7 +153,7 @@ impl Tcp {
     ) -> Result<(), OperationError> {
         let conn = self.by_id(id).ok_or(OperationError::Unknown)?;
         let unread = conn.receive.queue.ready_bytes() > 0;
-        conn.flags.set(ConnFlags::ORPHAN);
+        conn.flags.set_attachment(AppAttachment::Detached);
         conn.flags.clear(ConnFlags::CREDIT.or(ConnFlags::AWAIT_ACKS));
         let input = if unread && !conn.state.is_closed() { Input::Abort } else { Input::Close };
         let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
@@ -182,7 +182,7 @@ impl Tcp {
         id: ConnId,
     ) -> Result<(), OperationError> {
         let conn = self.by_id(id).ok_or(OperationError::Unknown)?;
-        conn.flags.set(ConnFlags::ORPHAN);
+        conn.flags.set_attachment(AppAttachment::Detached);
         if matches!(conn.state, State::Established(_)) {
             self.abort_established(context, id.index);
         } else {

@@ -8,6 +8,9 @@
 //!   1 acknowledged, 2 in flight, 3 may be sent    1 received, 2 what we have offered room for
 //! ```
 //!
+//! Its parts: [`SendHalf`] and [`ReceiveHalf`], [`ConnTimers`], [`Accounting`], loss recovery
+//! ([`Recovery`]), and [`Rare`] for what few connections need.
+//!
 //! Invariants
 //! - What every segment touches comes first, in two cache lines; the third is recovery's.
 //! - What few connections need is not here but in a [`Rare`].
@@ -18,7 +21,9 @@
 use core::mem::offset_of;
 use core::time::Duration;
 
-use super::deadline::{CoarseStamp, Deadline, Stamp};
+use super::accounting::Accounting;
+use super::conn_timers::ConnTimers;
+use super::deadline::{CoarseStamp, Stamp};
 use super::flags::ConnFlags;
 use super::flow_key::FlowKey;
 use super::handshake::{Offer, TIMESTAMPS_BYTES};
@@ -92,13 +97,8 @@ pub(crate) struct ReceiveHalf {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cold {
-    /// What is added to the clock for our timestamps.
-    pub(crate) ts_offset: u32,
+    pub(crate) timers: ConnTimers,
     pub(crate) hop: Option<Hop>,
-    /// A delayed ACK is sent at this time.
-    pub(crate) ack_at: Deadline,
-    /// Last time that a segment came.
-    pub(crate) heard_at: Stamp,
     /// Bytes that may wait to be read: decides the window that we announce.
     pub(crate) receive_buffer: u32,
     /// Largest segment that came: guesses the peer's full size.
@@ -118,14 +118,11 @@ pub(crate) struct Cold {
     /// The receiver's guess of the round trip, in microseconds; 0: none yet. Before our SYN is
     /// acknowledged: when it was sent first, in microseconds that wrap; 0: unknown.
     pub(crate) rtt_or_syn_at_us: u32,
-    /// SYN, window probe, keepalive's answer, or the end of an orphan: what it is hangs on state
-    /// and flags.
-    pub(crate) attend_at: Deadline,
-    /// Chunks acknowledged and not reported.
-    pub(crate) acked_chunks: u32,
+    /// What is added to the clock for our timestamps.
+    pub(crate) ts_offset: u32,
     /// In `Shard::rares`.
     pub(crate) rare: Spare,
-    pub(crate) tally: Tally,
+    pub(crate) accounting: Accounting,
     /// MSS that the peer offered, without options.
     pub(crate) peer_mss: u16,
     pub(crate) service: Service,
@@ -280,38 +277,6 @@ pub(crate) struct Options {
     pub(crate) has_records: bool,
 }
 
-/// What is counted of one connection.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
-    pub(crate) segments_in: u32,
-    pub(crate) segments_out: u32,
-    pub(crate) bytes_in: ByteCount,
-    pub(crate) bytes_out: ByteCount,
-}
-
-/// A count in six bytes, which wraps after 256 TiB.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ByteCount {
-    low: [u16; 2],
-    high: u16,
-}
-
-impl ByteCount {
-    pub(crate) const fn get(self) -> u64 {
-        self.low() as u64 | (self.high as u64) << 32
-    }
-
-    pub(crate) const fn add(&mut self, bytes: u32) {
-        let (low, carry) = self.low().overflowing_add(bytes);
-        self.low = [low as u16, (low >> 16) as u16];
-        self.high = self.high.wrapping_add(carry as u16);
-    }
-
-    const fn low(self) -> u32 {
-        self.low[0] as u32 | (self.low[1] as u32) << 16
-    }
-}
-
 /// Where a connection begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Begin {
@@ -401,8 +366,8 @@ impl Connection {
         cold.peer_mss = mss;
         // What was configured to be less is less.
         cold.rcv_mss = cold.rcv_mss.min(mss);
-        cold.heard_at = Stamp::of(now);
-        cold.tune_at = cold.heard_at;
+        cold.timers.hear(now);
+        cold.tune_at = Stamp::of(now);
         cold.ts_recent_at = CoarseStamp::of(now);
     }
 
@@ -518,10 +483,8 @@ impl Cold {
         let opening =
             Opening { mss: u32::from(mss), sack: false, syn_retransmissions: 0, rtt_us: None };
         Self {
-            ts_offset: 0,
+            timers: ConnTimers::new(now),
             hop: None,
-            ack_at: Deadline::NEVER,
-            heard_at: Stamp::of(now),
             receive_buffer: config.receive_buffer,
             rcv_mss: mss,
             ts_recent_at: CoarseStamp::of(now),
@@ -532,10 +495,9 @@ impl Cold {
             taken_bytes: 0,
             tune_at: Stamp::of(now),
             rtt_or_syn_at_us: 0,
-            attend_at: Deadline::NEVER,
-            acked_chunks: 0,
+            ts_offset: 0,
             rare: Spare::NONE,
-            tally: Tally::default(),
+            accounting: Accounting::default(),
             peer_mss: mss,
             service: Service::default(),
             pool: PoolId::default(),
@@ -551,18 +513,3 @@ const _: () = assert!(
 
 /// With its share of lists, wheel and flow table this is what an idle connection costs.
 const _: () = assert!(size_of::<Connection>() == 256);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_byte_count_carries() {
-        let mut count = ByteCount::default();
-        count.add(7);
-        count.add(u32::MAX);
-        assert_eq!(count.get(), u64::from(u32::MAX) + 7);
-        (0..5).for_each(|_| count.add(u32::MAX));
-        assert_eq!(count.get(), 6 * u64::from(u32::MAX) + 7);
-    }
-}

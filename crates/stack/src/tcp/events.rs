@@ -10,7 +10,7 @@ use core::net::SocketAddr;
 
 use super::connection::Connection;
 use super::dirty_list::mark_dirty;
-use super::flags::ConnFlags;
+use super::flags::{AppAttachment, ConnFlags};
 use super::state::State;
 use super::window;
 use super::{Shard, Tcp};
@@ -40,12 +40,12 @@ fn may_report_end(conn: &Connection) -> bool {
 /// There is something to report.
 pub(super) fn has_news(conn: &Connection) -> bool {
     let flags = conn.flags;
-    if flags.any(ConnFlags::ORPHAN.or(ConnFlags::WAITS_FOR_ACCEPT)) {
+    if !flags.is_attached() {
         return false;
     }
     flags.any(ConnFlags::CONNECTED.or(ConnFlags::RARE_NEWS))
         || (flags.has(ConnFlags::CREDIT) && conn.receive.queue.ready_bytes() > 0)
-        || (flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
+        || (flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.accounting.has_acked())
         || may_report_end(conn)
         || closed(conn).is_some()
 }
@@ -53,7 +53,7 @@ pub(super) fn has_news(conn: &Connection) -> bool {
 /// The same of an established connection that has an application: acknowledgments or bytes came.
 pub(super) const fn has_news_of_text(conn: &Connection) -> bool {
     (conn.flags.has(ConnFlags::CREDIT) && conn.receive.queue.ready_bytes() > 0)
-        || (conn.flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.acked_chunks > 0)
+        || (conn.flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.accounting.has_acked())
         || conn.flags.any(ConnFlags::CONNECTED.or(ConnFlags::RARE_NEWS))
 }
 
@@ -139,9 +139,9 @@ fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
         {
             return Some(Event::Received { conn: conn_id, chunk });
         }
-        if conn.flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.acked_chunks > 0 {
+        if conn.flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.accounting.has_acked() {
             conn.flags.clear(ConnFlags::AWAIT_ACKS);
-            let chunks = core::mem::take(&mut conn.cold.acked_chunks);
+            let chunks = conn.cold.accounting.take_acked();
             let queued_bytes = conn.send.queue.bytes();
             return Some(Event::Acked { conn: conn_id, chunks, queued_bytes });
         }
@@ -254,7 +254,7 @@ impl Tcp {
     fn next_of_connection(&mut self, index: u32) -> Option<Event> {
         let id = self.id(index);
         let conn = &mut self.connections[index as usize];
-        if conn.flags.any(ConnFlags::ORPHAN.or(ConnFlags::WAITS_FOR_ACCEPT)) {
+        if !conn.flags.is_attached() {
             return None;
         }
         let event = next(conn, id, &mut self.shard)?;
@@ -288,7 +288,7 @@ impl Tcp {
             self.shard.events.put(self.half_open_from + index);
         }
         let record = &mut self.connections[conn as usize];
-        record.flags.clear(ConnFlags::WAITS_FOR_ACCEPT);
+        record.flags.set_attachment(AppAttachment::Attached);
         let remote = SocketAddr::new(record.ends.remote(), record.ends.remote_port());
         self.announce(conn);
         Some(Event::Incoming { listener: id, conn: self.id(conn), remote, waiting })

@@ -23,7 +23,6 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::connection::{Connection, Role};
-use super::deadline::Deadline;
 use super::isn::{Secret, Use};
 use super::state::State;
 use super::{Shard, flags::ConnFlags, handshake};
@@ -281,7 +280,7 @@ pub(super) fn request<M>(conn: &mut Connection, shard: &mut Shard, context: &Con
     let role = match shard.peers.cookie(remote, context.now) {
         Some((cookie, mss)) if !cookie.is_request() => {
             conn.flags.clear(ConnFlags::SYN_DUE);
-            conn.cold.attend_at = Deadline::NEVER;
+            conn.cold.timers.stop_attending();
             Role::Held { room: syn_room(mss, context.ip.path_mtu(&remote), remote) }
         }
         _ => Role::Client { sent: 0 },
@@ -296,7 +295,7 @@ pub(super) fn release_syn(conn: &mut Connection, shard: &mut Shard, now: Instant
     rare.fast_open = Role::Client { sent: 0 };
     if matches!(conn.state, State::SynSent(_)) {
         conn.flags.set(ConnFlags::SYN_DUE);
-        conn.cold.attend_at = Deadline::after_ms(now, shard.syn_wait_ms);
+        conn.cold.timers.attend_after_ms(now, shard.syn_wait_ms);
     }
 }
 
@@ -341,7 +340,7 @@ pub(super) fn repeats_syn(conn: &Connection, seq: crate::seq::SeqNum) -> bool {
     // Nothing but the SYN's data has come: everything else acknowledges our SYN.
     conn.state.is_fast_open()
         && !conn.flags.has(ConnFlags::RCV_FIN)
-        && seq + 1 + conn.cold.tally.bytes_in.get() as u32 == conn.receive.nxt
+        && seq + 1 + conn.cold.accounting.bytes_in() as u32 == conn.receive.nxt
 }
 
 #[cfg(test)]

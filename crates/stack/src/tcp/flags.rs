@@ -52,9 +52,9 @@ flags! {
     RARE_NEWS,
     /// The end of the peer's bytes was reported.
     END_REPORTED,
-    /// The application is gone.
+    /// [`AppAttachment::Detached`].
     ORPHAN,
-    /// Established, and in the queue of its listener.
+    /// [`AppAttachment::InBacklog`].
     WAITS_FOR_ACCEPT,
     /// Small segments are not held back.
     NO_DELAY,
@@ -89,7 +89,35 @@ flags! {
     DIRTY,
 }
 
+/// The application's side of a connection: one of the three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AppAttachment {
+    /// An application has it.
+    Attached,
+    /// It waits in the queue of its listener to be accepted.
+    InBacklog,
+    /// The application is gone.
+    Detached,
+}
+
 impl ConnFlags {
+    /// [`AppAttachment::Attached`].
+    #[inline(always)]
+    pub(crate) const fn is_attached(self) -> bool {
+        !self.any(Self::ORPHAN.or(Self::WAITS_FOR_ACCEPT))
+    }
+
+    /// The application's side is this from now on.
+    #[inline(always)]
+    pub(crate) const fn set_attachment(&mut self, attachment: AppAttachment) {
+        self.clear(Self::ORPHAN.or(Self::WAITS_FOR_ACCEPT));
+        match attachment {
+            AppAttachment::Attached => {}
+            AppAttachment::InBacklog => self.set(Self::WAITS_FOR_ACCEPT),
+            AppAttachment::Detached => self.set(Self::ORPHAN),
+        }
+    }
+
     pub(crate) const fn has(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
@@ -131,5 +159,22 @@ impl fmt::Debug for ConnFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = Self::NAMES.iter().filter(|(fact, _)| self.has(*fact)).map(|(_, name)| name);
         f.debug_set().entries(names).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attachment_is_one_of_three() {
+        let mut flags = ConnFlags::SACK;
+        assert!(flags.is_attached());
+        flags.set_attachment(AppAttachment::InBacklog);
+        assert!(flags.has(ConnFlags::WAITS_FOR_ACCEPT) && !flags.is_attached());
+        flags.set_attachment(AppAttachment::Detached);
+        assert!(flags == ConnFlags::SACK.or(ConnFlags::ORPHAN));
+        flags.set_attachment(AppAttachment::Attached);
+        assert!(flags == ConnFlags::SACK);
     }
 }

@@ -274,7 +274,7 @@ impl Tcp {
         // Nothing of ours is on its way: the peer need not say again what it has.
         conn.flags.clear(ConnFlags::PROBE_DUE);
         conn.flags.put(ConnFlags::ACK_NOW, !unread.is_empty() || state.peer_has_closed());
-        conn.cold.tally.bytes_in.add(unread.len() as u32);
+        conn.cold.accounting.count_bytes_in(unread.len() as u32);
         conn.cold.listener = listener as u16;
         self.place(context.now, index, conn);
         if state.is_fast_open() {
@@ -292,7 +292,7 @@ impl Tcp {
         shard.rares.of(conn, now).fast_open = Role::Server(id);
         conn.flags.clear(ConnFlags::ACK_NOW);
         conn.flags.set(ConnFlags::SYN_DUE);
-        conn.cold.attend_at = Deadline::after_ms(now, shard.syn_wait_ms);
+        conn.cold.timers.attend_after_ms(now, shard.syn_wait_ms);
     }
 
     /// Puts bytes that were received elsewhere into buffers of this stack's memory. `false`: there

@@ -336,7 +336,8 @@ impl Tcp {
             return Err(OperationError::Unknown);
         }
         let conn = self.connection(id.index);
-        let (cold, tally, rare) = (&conn.cold, &conn.cold.tally, self.shard.rares.get(conn));
+        let (cold, accounting, rare) =
+            (&conn.cold, &conn.cold.accounting, self.shard.rares.get(conn));
         let urgent = conn.flags.has(ConnFlags::RCV_URGENT);
         Ok(ConnInfo {
             state: state(conn.state),
@@ -359,10 +360,10 @@ impl Tcp {
             unread_bytes: conn.receive.queue.ready_bytes(),
             receive_buffer_bytes: cold.receive_buffer,
             send_buffer_bytes: cold.send_buffer,
-            bytes_in: tally.bytes_in.get(),
-            bytes_out: tally.bytes_out.get(),
-            segments_in: tally.segments_in,
-            segments_out: tally.segments_out,
+            bytes_in: accounting.bytes_in(),
+            bytes_out: accounting.bytes_out(),
+            segments_in: accounting.segments_in(),
+            segments_out: accounting.segments_out(),
             segments_retransmitted: rare.map_or(0, |rare| rare.segments_retransmitted),
             timeouts: cold.recovery.retransmissions(),
             window_scale: conn

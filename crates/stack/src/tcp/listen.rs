@@ -12,7 +12,7 @@ use super::control_queue::Reply;
 use super::cookie::{self, Cookie};
 use super::deadline::Deadline;
 use super::fast_open::Baker;
-use super::flags::ConnFlags;
+use super::flags::AppAttachment;
 use super::flow_key::FlowKey;
 use super::handshake::{self, Offer, announced_scale};
 use super::isn::{microseconds, timestamp};
@@ -108,8 +108,7 @@ impl Tcp {
         while let Some(conn) =
             self.listeners.get_mut(id.index).and_then(|listener| listener.waiting.pop_front())
         {
-            self.connections[conn as usize].flags.clear(ConnFlags::WAITS_FOR_ACCEPT);
-            self.connections[conn as usize].flags.set(ConnFlags::ORPHAN);
+            self.connections[conn as usize].flags.set_attachment(AppAttachment::Detached);
             self.end(context, conn, Input::Abort);
         }
         while let Some(half_open) = self.half_open.of(id.index) {
@@ -263,7 +262,7 @@ impl Tcp {
         let (conn, shard) = (&mut self.connections[place as usize], &mut self.shard);
         segment_arrives::on_syn_with_cookie(conn, shard, context, segment);
         shard.rares.of(conn, context.now).fast_open = Role::Server(id);
-        conn.cold.attend_at = Deadline::after_ms(context.now, shard.syn_wait_ms);
+        conn.cold.timers.attend_after_ms(context.now, shard.syn_wait_ms);
         context.counters.totals.fast_opens += 1;
         self.hand_over(context, place, half_open.listener);
         true
@@ -277,7 +276,7 @@ impl Tcp {
         listener: u32,
     ) {
         context.counters.totals.accepts += 1;
-        self.connections[place as usize].flags.set(ConnFlags::WAITS_FOR_ACCEPT);
+        self.connections[place as usize].flags.set_attachment(AppAttachment::InBacklog);
         if let Some(listener) = self.listeners.get_mut(listener) {
             listener.waiting.push_back(place);
         }

@@ -24,10 +24,12 @@
 //! - The slot of an ended connection is freed when its end was reported, or at once if there is no
 //!   application.
 
+mod accounting;
 mod challenge;
 mod chunks;
 mod close;
 mod congestion;
+mod conn_timers;
 mod connection;
 mod control_queue;
 mod cookie;

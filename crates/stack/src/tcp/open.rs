@@ -5,7 +5,6 @@
 use core::net::{IpAddr, SocketAddr};
 
 use super::connection::{Begin, Connection, Role};
-use super::deadline::Deadline;
 use super::dirty_list::mark_dirty;
 use super::fast_open;
 use super::flags::ConnFlags;
@@ -63,7 +62,7 @@ impl Tcp {
         self.make(context.now, index, &begin, None);
         let conn = &mut self.connections[index as usize];
         conn.flags.set(ConnFlags::SYN_DUE);
-        conn.cold.attend_at = Deadline::after_ms(context.now, self.shard.syn_wait_ms);
+        conn.cold.timers.attend_after_ms(context.now, self.shard.syn_wait_ms);
         context.counters.totals.connects += 1;
         self.schedule_begun(context, index);
         Ok(self.id(index))

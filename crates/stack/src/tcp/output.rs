@@ -16,7 +16,7 @@ use core::time::Duration;
 
 use super::connection::{Connection, Role};
 use super::control_queue::{ControlQueue, Parked, Reply, Reset};
-use super::deadline::{Deadline, Stamp};
+use super::deadline::Stamp;
 use super::dirty_list::mark_dirty;
 use super::flags::ConnFlags;
 use super::isn::{microseconds, timestamp};
@@ -324,7 +324,7 @@ impl Tcp {
             None
         };
         if transmit.is_some() {
-            conn.cold.tally.segments_out = conn.cold.tally.segments_out.wrapping_add(1);
+            conn.cold.accounting.count_segment_out();
         }
         self.schedule_sent(context, index);
         transmit
@@ -389,7 +389,7 @@ impl Tcp {
             let conn = &mut self.connections[entry as usize];
             conn.flags.clear(ConnFlags::PARKED);
             // Who spoke to us a while ago may come back (SHLD-11); who never did is not there.
-            let silent = conn.cold.heard_at.age(context.now) > R2_MIN;
+            let silent = conn.cold.timers.silence(context.now) > R2_MIN;
             if lost(conn.ends.remote()) && (silent || !conn.state.is_synchronized()) {
                 self.end(context, entry, Input::GiveUp(CloseReason::HostUnreachable));
             } else {
@@ -469,7 +469,7 @@ fn head<M>(
     put_sack(conn, shard, &mut options);
     let window = window::announce(conn);
     conn.receive.last_ack_sent = conn.receive.nxt;
-    conn.cold.ack_at = Deadline::NEVER;
+    conn.cold.timers.clear_ack();
     conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
     let echo = if conn.flags.has(ConnFlags::ECE_DUE) { Flags::ECE } else { Flags::NONE };
     Repr {
@@ -649,7 +649,7 @@ fn note_sent<M>(
     (data, was_idle): (&Data, bool),
 ) {
     let payload = data.range.len() - u32::from(data.fin);
-    conn.cold.tally.bytes_out.add(payload);
+    conn.cold.accounting.count_bytes_out(payload);
     context.counters.totals.bytes_out += u64::from(payload);
     conn.flags.clear(ConnFlags::TAIL_PROBE_DUE.or(ConnFlags::OVERRIDE).or(ConnFlags::STARVED));
     if data.fin {
@@ -669,7 +669,7 @@ fn note_sent<M>(
     if conn.cold.rare.is_some() {
         events::note_unsent(conn, shard);
     }
-    if payload > 0 && conn.cold.tally.bytes_in.get() > 0 {
+    if payload > 0 && conn.cold.accounting.has_received_bytes() {
         conn.flags.set(ConnFlags::INTERACTIVE);
     }
     if payload > 0 && !payload.is_multiple_of(u32::from(conn.mss)) {

@@ -13,9 +13,8 @@
 
 use super::connection::Connection;
 use super::control_queue::Reply;
-use super::deadline::Deadline;
 use super::dirty_list::{mark_dirty, mark_dirty_with_news};
-use super::flags::ConnFlags;
+use super::flags::{AppAttachment, ConnFlags};
 use super::isn::timestamp;
 use super::send_hold::Reuse;
 use super::state::{Closed, State};
@@ -71,7 +70,7 @@ impl Tcp {
         let conn = &self.connections[index as usize];
         let is_calm = matches!(conn.state, State::Established(_))
             && !conn.flags.any(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK))
-            && !conn.cold.ack_at.is_set()
+            && !conn.cold.timers.has_delayed_ack()
             && !conn.cold.rare.is_some();
         if is_calm {
             // It has nothing to send or to wait for: lists and wheel do not know it yet.
@@ -89,7 +88,7 @@ impl Tcp {
             return self.schedule(context, index);
         }
         shard.transmit.put(super::CONTROL, index);
-        // `attend_at`, or less than a millisecond before it.
+        // When it is attended to, or less than a millisecond before it.
         shard.wheel.arm(index, context.now.millis_on(shard.syn_wait_ms));
     }
 
@@ -175,16 +174,15 @@ impl Tcp {
         conn.flags.set(ConnFlags::RELEASED);
         self.train.forget(index);
         conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::SYN_DUE));
-        conn.cold.ack_at = Deadline::NEVER;
-        conn.cold.attend_at = Deadline::NEVER;
+        conn.cold.timers.stop();
         match successor {
             Some(successor) => self.shard.flows.replace(conn.hash, index, successor),
             None => self.shard.flows.remove(conn.hash, index),
         }
         self.shard.wheel.cancel(index);
         self.shard.transmit.take_off(index);
-        if conn.flags.take(ConnFlags::WAITS_FOR_ACCEPT) {
-            conn.flags.set(ConnFlags::ORPHAN);
+        if conn.flags.has(ConnFlags::WAITS_FOR_ACCEPT) {
+            conn.flags.set_attachment(AppAttachment::Detached);
             let listener = u32::from(conn.cold.listener);
             if let Some(listener) = self.listeners.get_mut(listener) {
                 listener.waiting.retain(|other| *other != index);

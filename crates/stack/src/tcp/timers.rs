@@ -31,10 +31,10 @@ pub(super) fn earliest(conn: &Connection, shard: &Shard) -> Option<Instant> {
     if conn.state.is_closed() {
         return None;
     }
-    let (ack_at, attend_at) = (conn.cold.ack_at, conn.cold.attend_at);
+    let deadlines = conn.cold.timers.deadlines();
     let mut earliest = conn.cold.recovery.deadline();
     let rare = shard.rares.get(conn);
-    if rare.is_none() && !ack_at.is_set() && !attend_at.is_set() {
+    if rare.is_none() && deadlines.is_none() {
         return earliest;
     }
     let now = shard.now;
@@ -43,8 +43,7 @@ pub(super) fn earliest(conn: &Connection, shard: &Shard) -> Option<Instant> {
             earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
         }
     };
-    consider(ack_at);
-    consider(attend_at);
+    deadlines.into_iter().flatten().for_each(&mut consider);
     if let Some(rare) = rare
         && rare.options.has_timers()
     {
@@ -64,7 +63,7 @@ fn keepalive_at(conn: &Connection, options: &Options) -> Deadline {
     }
     let idle = u64::from(options.keepalive_idle_ms);
     let more = u64::from(conn.attempts) * u64::from(options.keepalive_interval_ms);
-    conn.cold.heard_at.plus(Duration::from_millis(idle + more))
+    conn.cold.timers.after_silence(Duration::from_millis(idle + more))
 }
 
 /// When the peer has been silent for too long (MUST-21, RFC 5482).
@@ -90,11 +89,11 @@ pub(super) fn attend(conn: &mut Connection, shard: &mut Shard, has_data: bool) {
             rare.probes = 0;
             rare.progress_at = Stamp::of(shard.now);
         }
-        conn.cold.attend_at = Deadline::after(shard.now, wait);
+        conn.cold.timers.attend_after(shard.now, wait);
     } else if !stuck && conn.flags.has(ConnFlags::PERSIST) {
         conn.flags.clear(ConnFlags::PERSIST.or(ConnFlags::STARVED));
         conn.attempts = 0;
-        conn.cold.attend_at = Deadline::NEVER;
+        conn.cold.timers.stop_attending();
     }
 }
 
@@ -163,15 +162,13 @@ fn on_connection_timeout<M: Memory>(
     shard: &mut Shard,
     context: &mut Context<'_, M>,
 ) {
-    if conn.cold.ack_at.has_come(context.now) {
-        conn.cold.ack_at = Deadline::NEVER;
+    if conn.cold.timers.take_due_ack(context.now) {
         conn.flags.set(ConnFlags::ACK_NOW);
     }
     if conn.cold.recovery.deadline().is_some_and(|at| at <= context.now) {
         on_recovery_timeout(conn, shard, context);
     }
-    if conn.cold.attend_at.has_come(context.now) {
-        conn.cold.attend_at = Deadline::NEVER;
+    if conn.cold.timers.take_due_attention(context.now) {
         on_attention(conn, shard, context);
     }
     let Some(rare) = shard.rares.get(conn).copied() else { return };
@@ -213,7 +210,8 @@ fn on_recovery_timeout<M: Memory>(
 /// R2, unless the user timeout decides. A peer whose window is closed and who answers is alive
 /// (MUST-37), whatever is in flight beyond its window.
 fn has_no_answer<M>(conn: &Connection, shard: &Shard, context: &Context<'_, M>) -> bool {
-    let answers = conn.cold.heard_at.age(context.now) < conn.cold.recovery.rto(&shard.records) * 2;
+    let answers =
+        conn.cold.timers.silence(context.now) < conn.cold.recovery.rto(&shard.records) * 2;
     shard.rares.options(conn).user_timeout_ms == 0 && !(conn.send.wnd == 0 && answers)
 }
 
@@ -277,7 +275,7 @@ fn on_syn_timeout<M: Memory>(
     }
     conn.attempts += 1;
     let wait = back_off(config.rto_initial, conn.attempts, config.rto_max);
-    conn.cold.attend_at = Deadline::after(context.now, wait);
+    conn.cold.timers.attend_after(context.now, wait);
     conn.cold.hop = None;
     conn.flags.set(ConnFlags::SYN_DUE);
     context.counters.totals.segments_retransmitted += 1;
@@ -311,7 +309,7 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, context: &mut
     // SHLD-30.
     let base = conn.cold.recovery.rto(&shard.records);
     let wait = back_off(base, probes, config.rto_max);
-    conn.cold.attend_at = Deadline::after(context.now, wait);
+    conn.cold.timers.attend_after(context.now, wait);
     conn.flags.set(ConnFlags::PROBE_DUE);
     context.counters.totals.window_probes += 1;
 }

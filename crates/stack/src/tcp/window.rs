@@ -14,7 +14,7 @@ use core::time::Duration;
 use super::Shard;
 use super::congestion::CWND_MAX;
 use super::connection::{Cold, Connection};
-use super::deadline::{Deadline, Stamp};
+use super::deadline::Stamp;
 use super::flags::ConnFlags;
 use super::isn::timestamp;
 use super::segment::Segment;
@@ -122,22 +122,14 @@ pub(crate) fn on_received<M>(
 /// When that is, is decided before frames leave: an answer in the same turn carries it.
 #[inline]
 pub(crate) fn acknowledge_late(conn: &mut Connection) {
-    if !conn.cold.ack_at.is_set() {
-        conn.cold.ack_at = Deadline::UNDATED;
-    }
+    conn.cold.timers.delay_ack();
 }
 
 /// Decides when an ACK leaves that was put off in this turn.
 #[inline]
 pub(crate) fn date_ack(conn: &mut Connection, shard: &Shard) {
-    if conn.cold.ack_at != Deadline::UNDATED {
-        return;
-    }
-    if shard.delayed_ack_ms == 0 {
-        conn.cold.ack_at = Deadline::NEVER;
+    if conn.cold.timers.date_ack(shard.now, shard.delayed_ack_ms) {
         conn.flags.set(ConnFlags::ACK_NOW);
-    } else {
-        conn.cold.ack_at = Deadline::after_ms(shard.now, shard.delayed_ack_ms);
     }
 }
 
@@ -152,7 +144,7 @@ pub(crate) fn delayed_ack_ms(config: &TcpConfig) -> u32 {
 fn is_young<M>(conn: &Connection, context: &Context<'_, M>) -> bool {
     // The handshake brought one segment.
     let young = 1 + u32::from(context.config.tcp.quick_acks);
-    !conn.flags.has(ConnFlags::INTERACTIVE) && conn.cold.tally.segments_in <= young
+    !conn.flags.has(ConnFlags::INTERACTIVE) && conn.cold.accounting.segments_in() <= young
 }
 
 /// The receiver's own guess of the round trip: the age of the timestamp that a segment echoes. It

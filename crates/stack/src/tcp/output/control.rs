@@ -115,8 +115,7 @@ pub(super) fn send_fin<M>(
     conn.cold.recovery.on_sent(&mut shard.records, context.now, range, Sent::New).ok()?;
     conn.send.nxt = range.end;
     conn.flags.set(ConnFlags::FIN_SENT);
-    let tally = &mut conn.cold.tally;
-    tally.segments_out = tally.segments_out.wrapping_add(1);
+    conn.cold.accounting.count_segment_out();
     if let Some(at) = conn.cold.recovery.deadline() {
         shard.wheel.arm(index, at);
     }
@@ -145,7 +144,7 @@ fn write_plain<M>(
     let hosts = (shard.locals.local(&conn.ends), conn.ends.remote());
     let transmit = write(context, (hosts, conn.cold.service), control, hop, frame);
     conn.receive.last_ack_sent = conn.receive.nxt;
-    conn.cold.ack_at = Deadline::NEVER;
+    conn.cold.timers.clear_ack();
     conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
     transmit
 }

@@ -164,13 +164,13 @@ fn note<M>(conn: &mut Connection, context: &mut Context<'_, M>, range: SeqRange)
     let len = range.len();
     conn.send.nxt = range.end;
     conn.receive.last_ack_sent = conn.receive.nxt;
-    conn.cold.ack_at = Deadline::NEVER;
+    conn.cold.timers.clear_ack();
     conn.flags.clear(ConnFlags::ACK_NOW);
-    let tally = &mut conn.cold.tally;
-    tally.segments_out = tally.segments_out.wrapping_add(1);
-    tally.bytes_out.add(len);
+    let accounting = &mut conn.cold.accounting;
+    accounting.count_segment_out();
+    accounting.count_bytes_out(len);
     context.counters.totals.bytes_out += u64::from(len);
-    if tally.bytes_in.get() > 0 {
+    if accounting.has_received_bytes() {
         conn.flags.set(ConnFlags::INTERACTIVE);
     }
     if len != u32::from(conn.mss) {

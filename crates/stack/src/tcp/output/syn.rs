@@ -110,7 +110,7 @@ fn send_early<M: Memory>(
     if len > 0 {
         let text = &mut frame[text_at..text_at + len];
         sum = conn.send.queue.copy_out(&shard.nodes, context.memory, 0, text);
-        conn.cold.tally.bytes_out.add(len as u32);
+        conn.cold.accounting.count_bytes_out(len as u32);
         context.counters.totals.bytes_out += len as u64;
     }
     shard.rares.of(conn, context.now).fast_open = Role::Client { sent: len as u16 };

@@ -3,7 +3,7 @@
 //! Read first: RFC 5961 §5 for which ACKs are believed, RFC 5681 and 6675 through `recovery`.
 
 use super::*;
-use crate::tcp::deadline::{Deadline, Stamp};
+use crate::tcp::deadline::Stamp;
 use crate::tcp::isn::microseconds;
 use crate::tcp::recovery::{Ack, Acked, Cover};
 use crate::time::Instant;
@@ -110,7 +110,7 @@ pub(super) fn on_established<M>(
     conn.begin_recovery(&shard.records, context.now, sample);
     conn.attempts = 0;
     conn.cold.rtt_or_syn_at_us = 0;
-    conn.cold.attend_at = Deadline::NEVER;
+    conn.cold.timers.stop_attending();
     if let Some(rare) = shard.rares.get_mut(conn) {
         rare.progress_at = Stamp::of(context.now);
         rare.snd_up = conn.send.una;
@@ -152,7 +152,7 @@ fn on_fast_open_established<M>(
     }
     conn.attempts = 0;
     conn.cold.rtt_or_syn_at_us = 0;
-    conn.cold.attend_at = Deadline::NEVER;
+    conn.cold.timers.stop_attending();
     close::establish(conn, Input::AckOfSyn);
 }
 
@@ -213,7 +213,7 @@ pub(in crate::tcp) fn set_window(conn: &mut Connection, seq: SeqNum, window: u16
 const fn answer_probe(conn: &mut Connection) {
     if conn.send.wnd > 0 {
         conn.flags.clear(ConnFlags::PERSIST);
-        conn.cold.attend_at = Deadline::NEVER;
+        conn.cold.timers.stop_attending();
     }
 }
 
@@ -253,9 +253,7 @@ pub(super) fn is_of_answer(conn: &Connection, ack: SeqNum) -> bool {
 /// One more chunk is acknowledged, whole.
 #[inline(always)]
 pub(super) const fn count_chunk(conn: &mut Connection) {
-    // The most that can be said stays.
-    let (count, carry) = conn.cold.acked_chunks.overflowing_add(1);
-    conn.cold.acked_chunks = count.wrapping_sub(carry as u32);
+    conn.cold.accounting.count_acked_one();
 }
 
 /// Takes in what [`is_of_answer`] said is such a one; its chunk was counted.
@@ -379,7 +377,7 @@ fn advance_from_trouble<M: Memory>(
     advance_by(conn, shard, context, to, bytes);
     if fin_acked {
         // For `await_acks` the FIN counts as one more chunk.
-        conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(1);
+        conn.cold.accounting.count_acked_one();
         close::apply(conn, shard, context, Input::AckOfFin);
     }
 }
@@ -403,7 +401,7 @@ fn advance_by<M: Memory>(
     context.ip.confirm(context.now, conn.cold.hop);
     window::grow_send_buffer(conn, shard.send_buffer_max);
     let chunks = conn.send.queue.acknowledge(&mut shard.nodes, context.memory, bytes);
-    conn.cold.acked_chunks = conn.cold.acked_chunks.saturating_add(chunks);
+    conn.cold.accounting.count_acked(chunks);
 }
 
 /// What few connections remember of `snd.una`.

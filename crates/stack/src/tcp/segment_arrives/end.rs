@@ -67,7 +67,7 @@ impl Tcp {
             LastStep::Reset => {
                 debug_assert!(transition(conn.state, Input::Reset).is_some());
                 context.counters.totals.resets_in += 1;
-                conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
+                conn.cold.accounting.count_segment_in();
                 conn.state = State::Closed(Closed { reason: CloseReason::ResetByPeer });
                 conn.flags.clear(ConnFlags::RCV_FIN);
                 close::release_queues(conn, shard, context);

@@ -256,8 +256,8 @@ fn is_next_in_order(conn: &Connection, content: &Content<'_>) -> bool {
 /// What `heard` does about it, and `ack::on_ack` about its window: whether that changed.
 #[inline(always)]
 fn take_head<M>(conn: &mut Connection, context: &Context<'_, M>, content: &Content<'_>) -> bool {
-    conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
-    conn.cold.heard_at = Stamp::of(context.now);
+    conn.cold.accounting.count_segment_in();
+    conn.cold.timers.hear(context.now);
     if let Some(times) = content.times
         && conn.receive.nxt.at_or_before(conn.receive.last_ack_sent)
     {
@@ -370,7 +370,7 @@ pub(super) fn take_text<M: Memory>(
     text: &window::Text,
 ) {
     conn.receive.nxt += taken;
-    conn.cold.tally.bytes_in.add(taken);
+    conn.cold.accounting.count_bytes_in(taken);
     context.counters.totals.bytes_in += u64::from(taken);
     window::on_received(conn, context, text, taken);
 }

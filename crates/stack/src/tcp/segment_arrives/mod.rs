@@ -20,7 +20,7 @@ use core::time::Duration;
 
 use super::connection::Connection;
 use super::control_queue::Reply;
-use super::deadline::{CoarseStamp, Deadline, Stamp};
+use super::deadline::CoarseStamp;
 use super::flags::ConnFlags;
 use super::isn::timestamp;
 use super::segment::Segment;
@@ -47,7 +47,7 @@ pub(crate) fn on_segment<M: Memory>(
     context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    conn.cold.tally.segments_in = conn.cold.tally.segments_in.wrapping_add(1);
+    conn.cold.accounting.count_segment_in();
     match conn.state {
         State::SynSent(_) => syn_sent::on_segment(conn, shard, context, segment),
         // It is over, and the application has not been told yet. §3.10.7.1.
@@ -113,7 +113,7 @@ pub(super) fn on_syn_with_cookie<M: Memory>(
         transition(State::Listen(Listen), Input::SynWithCookie).is_some_and(|(to, _)| to == state)
     );
     conn.state = state;
-    conn.cold.tally.segments_in = 1;
+    conn.cold.accounting.begin_with_segment();
     conn.send.una = conn.send.nxt;
     conn.cold.small_end = conn.send.una;
     conn.begin_recovery(&shard.records, context.now, None);
@@ -123,7 +123,7 @@ pub(super) fn on_syn_with_cookie<M: Memory>(
     conn.cold.snd_wnd_max = conn.send.wnd;
     text::on_text(conn, shard, context, segment);
     // The SYN-ACK acknowledges it.
-    conn.cold.ack_at = Deadline::NEVER;
+    conn.cold.timers.clear_ack();
     conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
     conn.flags.set(ConnFlags::SYN_DUE);
 }
@@ -136,7 +136,7 @@ pub(super) fn on_last_of_handshake<M: Memory>(
     context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    conn.cold.tally.segments_in = 1;
+    conn.cold.accounting.begin_with_segment();
     debug_assert!(passes_paws(conn, context, segment).is_ok() && is_acceptable(conn, segment));
     debug_assert!(!segment.flags.intersects(Flags::SYN | Flags::RST));
     debug_assert!(segment.has(Flags::ACK) && segment.ack == conn.send.nxt);
@@ -259,7 +259,7 @@ fn refuse<M>(
         conn.flags.set(ConnFlags::SYN_DUE);
         return;
     }
-    conn.cold.heard_at = Stamp::of(context.now);
+    conn.cold.timers.hear(context.now);
     if segment.len() > 0 {
         answer_earlier(conn, shard, context);
     } else {
@@ -289,7 +289,7 @@ fn answer_earlier<M>(conn: &mut Connection, shard: &mut Shard, context: &mut Con
         return;
     }
     let reply = output::ack_as_it_is(conn, shard, context);
-    conn.cold.tally.segments_out = conn.cold.tally.segments_out.wrapping_add(1);
+    conn.cold.accounting.count_segment_out();
     let queued = shard.control_queue.push(reply);
     debug_assert!(queued, "there was room");
 }
@@ -322,7 +322,7 @@ pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, context: &m
 /// A segment that stands in the window, and is no attack that we can see: the peer lives, its
 /// timestamp is the next to echo (RFC 7323 §4.3), and so are its marks (RFC 3168 §6.1.3).
 fn heard<M>(conn: &mut Connection, context: &mut Context<'_, M>, segment: &Segment<'_>) {
-    conn.cold.heard_at = Stamp::of(context.now);
+    conn.cold.timers.hear(context.now);
     if conn.send.flight() == 0 {
         // It answers our probes, if there were any.
         conn.attempts = 0;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ip::Hop;
-use crate::tcp::deadline::{CoarseStamp, Deadline};
+use crate::tcp::deadline::CoarseStamp;
 use crate::tcp::handshake::{Offer, is_ecn_setup_syn, is_ecn_setup_syn_ack, mss_of_mtu};
 
 pub(super) fn on_segment<M: Memory>(
@@ -65,7 +65,7 @@ fn take_syn<M>(conn: &mut Connection, context: &mut Context<'_, M>, segment: &Se
     // The window in a SYN is never scaled (RFC 7323 §2.2).
     conn.send.wnd = u32::from(segment.window);
     conn.send.wl1 = segment.seq;
-    conn.cold.heard_at = Stamp::of(context.now);
+    conn.cold.timers.hear(context.now);
     if let Some(times) = segment.options.timestamps {
         conn.receive.ts_recent = times.value;
         conn.cold.ts_recent_at = CoarseStamp::of(context.now);
@@ -113,6 +113,6 @@ fn on_syn<M>(conn: &mut Connection, context: &mut Context<'_, M>, _segment: &Seg
         conn.state = state;
     }
     conn.attempts = 0;
-    conn.cold.attend_at = Deadline::after(context.now, context.config.tcp.rto_initial);
+    conn.cold.timers.attend_after(context.now, context.config.tcp.rto_initial);
     conn.flags.set(ConnFlags::SYN_DUE);
 }

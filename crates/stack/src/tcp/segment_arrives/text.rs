@@ -68,7 +68,7 @@ pub(in crate::tcp) fn on_text<M: Memory>(
         inserted.no_room = more.no_room;
     }
     conn.receive.nxt += inserted.advanced;
-    conn.cold.tally.bytes_in.add(inserted.advanced);
+    conn.cold.accounting.count_bytes_in(inserted.advanced);
     context.counters.totals.bytes_in += u64::from(inserted.advanced);
     if inserted.no_room {
         context.counters.drop(Drop::NoBuffer);
@@ -165,7 +165,7 @@ pub(super) fn take_fin<M>(conn: &mut Connection, shard: &mut Shard, context: &Co
     conn.flags.clear(ConnFlags::RCV_FIN);
     // Where nothing came before, there is nothing to answer either.
     let is_answered =
-        conn.cold.tally.bytes_in.get() > 0 && matches!(conn.state, State::CloseWait(_));
+        conn.cold.accounting.has_received_bytes() && matches!(conn.state, State::CloseWait(_));
     if context.config.tcp.delay_fin_ack && is_answered {
         window::acknowledge_late(conn);
     } else {
