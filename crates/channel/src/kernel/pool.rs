@@ -8,7 +8,8 @@
 //!   these at once.
 //! - A buffer that more than one of them owns is only read. Only a `PoolBuf` that is the only owner
 //!   hands out mutable bytes.
-//! - An owner may be a mere number ([`Span::surrender`]): the holder of the number owns the buffer.
+//! - An owner may be a mere number ([`Span::surrender`]): a [`SurrenderedTable`] counts such owners
+//!   of each buffer, and only the table that has counted one reads, ends or reclaims it.
 //! - A [`Span`] is an owner too, of a part of a buffer, or of a part of heap memory that stands in
 //!   for one where no buffer was to be had or is large enough.
 //! - The mapping lives as long as the channel or any owner.
@@ -34,12 +35,16 @@ mod buffers;
 mod held;
 mod returns;
 mod span;
+#[cfg(feature = "local")]
+mod surrendered;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use buffers::BufferMemory;
 pub(crate) use held::{HeldBuffer, HeldTable};
 pub(crate) use span::{PoolBuf, Span};
+#[cfg(feature = "local")]
+pub(crate) use surrendered::SurrenderedTable;
 
 /// A fixed number of buffers of one size.
 pub(crate) struct Pool {
@@ -177,12 +182,18 @@ impl Pool {
         Some(Span::in_pool(self, index, (0, len)))
     }
 
-    /// A copy of `bytes` in a buffer, with one surrendered owner; `None`: no buffer is free, or
-    /// none is long enough.
+    /// A table for surrendered owners of this pool's buffers.
+    #[cfg(feature = "local")]
+    pub(crate) fn surrendered_table(&self) -> SurrenderedTable {
+        SurrenderedTable::new(self.buffers.id(), self.buffer_count())
+    }
+
+    /// A copy of `bytes` in a buffer, with one surrendered owner, which `table` counts; `None`: no
+    /// buffer is free, none is long enough, or the table is of another pool.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn surrender_copy(&self, bytes: &[u8]) -> Option<u16> {
-        if bytes.len() > self.buffer_len() {
+    pub(crate) fn surrender_copy(&self, table: &mut SurrenderedTable, bytes: &[u8]) -> Option<u16> {
+        if bytes.len() > self.buffer_len() || !table.is_of(self.buffers.id()) {
             return None;
         }
         let index = self.pop()?;
@@ -193,34 +204,40 @@ impl Pool {
         // a reference into it, and this one ends here.
         let to = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), bytes.len()) };
         to.copy_from_slice(bytes);
+        table.add(index);
         Some(index)
     }
 
-    /// A surrendered owner less.
+    /// Ends a surrendered owner that `table` has counted; nothing if it has none. Where another
+    /// thread is bound, the buffer stays taken.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn give_up(&self, index: u16) {
-        let Some(cell) = self.buffers.owners_of(index) else { return };
-        let owners = cell.get();
-        debug_assert!(buffers::is_surrendered(owners), "given up twice");
-        if !buffers::is_surrendered(owners) || !self.binding.is_bound() {
+    pub(crate) fn give_up(&self, table: &mut SurrenderedTable, index: u16) {
+        if !self.binding.is_bound() || !table.take(self.buffers.id(), index) {
             return;
         }
-        cell.set(owners - SURRENDERED);
-        if owners == SURRENDERED {
+        let cell = self.buffers.owners(index);
+        let owners = cell.get() - SURRENDERED;
+        cell.set(owners);
+        if owners == 0 {
             self.free.push(index);
         }
     }
 
-    /// A surrendered owner is a span again, of `len` bytes from `start` on.
+    /// A surrendered owner that `table` has counted is a span again, of `len` bytes from `start`
+    /// on. `None`: there is no such owner or no such range, or another thread is bound.
     #[cfg(feature = "local")]
-    pub(crate) fn reclaim(self: &Arc<Self>, index: u16, start: u32, len: u32) -> Option<Span> {
-        let cell = self.buffers.owners_of(index)?;
+    pub(crate) fn reclaim(
+        self: &Arc<Self>,
+        table: &mut SurrenderedTable,
+        (index, start, len): (u16, u32, u32),
+    ) -> Option<Span> {
         let end = start.checked_add(len)? as usize;
-        let is_there = buffers::is_surrendered(cell.get()) && end <= self.buffer_len();
-        if !is_there || !self.binding.is_bound() {
+        let is_range = end <= self.buffer_len() && self.binding.is_bound();
+        if !is_range || !table.take(self.buffers.id(), index) {
             return None;
         }
+        let cell = self.buffers.owners(index);
         cell.set(cell.get() - SURRENDERED + 1);
         Some(Span::in_pool(self, index, (start, len)))
     }

@@ -18,8 +18,8 @@
 //! Invariants
 //! - A receive buffer that the stack holds has its token in `held`, until the stack frees it or it
 //!   is taken for a completion, which makes an owner of it.
-//! - What is written is on the heap, or a surrendered owner of a buffer, from the write until the
-//!   stack frees it.
+//! - What is written is on the heap, or a surrendered owner of a buffer that `surrendered` counts,
+//!   from the write until the stack frees it.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 use super::buffer_ids::{self, HELD_RECEIVE, KIND, SENT_RECEIVE, SENT_WRITE, SPARE_RECEIVE};
 use super::overflow_buffers::{Heap, copy_out};
 use crate::buffer::{Payload, ReadBuf};
-use crate::kernel::pool::{HeldBuffer, HeldTable, Pool};
+use crate::kernel::pool::{BufferMemory, HeldBuffer, HeldTable, Pool, SurrenderedTable};
 use crate::state::State;
 
 /// Where received bytes lie.
@@ -56,21 +56,52 @@ pub(super) struct Pools {
     pub(super) send: Arc<Pool>,
 }
 
+/// The owners that the stack's numbers for what it sends stand for.
+pub(super) struct Surrendered {
+    received: SurrenderedTable,
+    filled: SurrenderedTable,
+}
+
+impl Surrendered {
+    pub(super) fn new(pools: &Pools) -> Self {
+        let received = pools.receive.surrendered_table();
+        Self { received, filled: pools.send.surrendered_table() }
+    }
+
+    /// What is sent from a buffer of the channel: all bytes of it. None without an owner.
+    #[inline]
+    pub(super) fn bytes<'a>(
+        &'a self,
+        (receive, send): (&'a BufferMemory, &'a BufferMemory),
+        buf: BufId,
+    ) -> &'a [u8] {
+        match buf.0 & KIND {
+            SENT_RECEIVE => receive.surrendered(&self.received, buf.0 as u16),
+            SENT_WRITE => send.surrendered(&self.filled, buf.0 as u16),
+            _ => &[],
+        }
+    }
+}
+
 impl Pools {
     /// Bytes that lie in a buffer of the channel become a chunk of the stack's.
     ///
     /// # Errors
     /// They lie elsewhere.
     #[inline]
-    pub(super) fn surrender(&self, bytes: ReadBuf) -> Result<Chunk, ReadBuf> {
+    pub(super) fn surrender(
+        &self,
+        owners: &mut Surrendered,
+        bytes: ReadBuf,
+    ) -> Result<Chunk, ReadBuf> {
         let chunk = |kind, (index, offset, len): (u16, u32, u32)| Chunk {
             buf: BufId(u32::from(index) | kind),
             offset,
             len,
         };
-        match bytes.into_span().surrender(&self.receive) {
+        match bytes.into_span().surrender(&self.receive, &mut owners.received) {
             Ok(place) => Ok(chunk(SENT_RECEIVE, place)),
-            Err(span) => match span.surrender(&self.send) {
+            Err(span) => match span.surrender(&self.send, &mut owners.filled) {
                 Ok(place) => Ok(chunk(SENT_WRITE, place)),
                 Err(span) => Err(ReadBuf::new(span)),
             },
@@ -79,20 +110,19 @@ impl Pools {
 
     /// A copy of what the program goes on using; `None`: there is no buffer for it.
     #[inline]
-    pub(super) fn copy(&self, bytes: &[u8]) -> Option<Chunk> {
-        let index = self.send.surrender_copy(bytes)?;
-        let buf = BufId(u32::from(index) | SENT_WRITE);
-        Some(Chunk { buf, offset: 0, len: bytes.len() as u32 })
+    pub(super) fn copy(&self, owners: &mut Surrendered, bytes: &[u8]) -> Option<Chunk> {
+        let index = self.send.surrender_copy(&mut owners.filled, bytes)?;
+        Some(Chunk { buf: BufId(u32::from(index) | SENT_WRITE), offset: 0, len: bytes.len() as u32 })
     }
 
     /// The stack did not take it: gives it back, if it lies in a buffer.
-    pub(super) fn reclaim(&self, chunk: Chunk) -> Option<ReadBuf> {
-        let pool = match chunk.buf.0 & KIND {
-            SENT_RECEIVE => &self.receive,
-            SENT_WRITE => &self.send,
+    pub(super) fn reclaim(&self, owners: &mut Surrendered, chunk: Chunk) -> Option<ReadBuf> {
+        let (pool, table) = match chunk.buf.0 & KIND {
+            SENT_RECEIVE => (&self.receive, &mut owners.received),
+            SENT_WRITE => (&self.send, &mut owners.filled),
             _ => return None,
         };
-        pool.reclaim(chunk.buf.0 as u16, chunk.offset, chunk.len).map(ReadBuf::new)
+        pool.reclaim(table, (chunk.buf.0 as u16, chunk.offset, chunk.len)).map(ReadBuf::new)
     }
 
     /// Without it taken for a completion, which is seldom.
@@ -105,11 +135,11 @@ impl Pools {
 
     /// The stack has let go of a buffer. The token of a held one is in `held`.
     #[inline(always)]
-    pub(super) fn free(&self, held: &mut HeldTable, buf: BufId) {
+    pub(super) fn free(&self, held: &mut HeldTable, owners: &mut Surrendered, buf: BufId) {
         match buf.0 & KIND {
             HELD_RECEIVE => self.free_held(held, buf.0 as u16),
-            SENT_RECEIVE => self.receive.give_up(buf.0 as u16),
-            SENT_WRITE => self.send.give_up(buf.0 as u16),
+            SENT_RECEIVE => self.receive.give_up(&mut owners.received, buf.0 as u16),
+            SENT_WRITE => self.send.give_up(&mut owners.filled, buf.0 as u16),
             _ => {}
         }
     }
@@ -118,6 +148,7 @@ impl Pools {
 pub(crate) struct ChannelMemory {
     pools: Pools,
     held: HeldTable,
+    surrendered: Surrendered,
     heap: Heap<Payload>,
 }
 
@@ -130,7 +161,8 @@ impl ChannelMemory {
     fn new(receive: Arc<Pool>, send: Arc<Pool>) -> Self {
         let held = receive.held_table();
         let pools = Pools { receive, send };
-        Self { pools, held, heap: Heap::new() }
+        let surrendered = Surrendered::new(&pools);
+        Self { pools, held, surrendered, heap: Heap::new() }
     }
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
@@ -144,7 +176,7 @@ impl ChannelMemory {
     /// As `keep`, for bytes that nearly always lie in a buffer of the channel.
     #[inline]
     pub(super) fn keep_read(&mut self, bytes: ReadBuf) -> Chunk {
-        match self.pools.surrender(bytes) {
+        match self.pools.surrender(&mut self.surrendered, bytes) {
             Ok(chunk) => chunk,
             Err(bytes) => self.heap.keep(bytes.into()),
         }
@@ -153,14 +185,14 @@ impl ChannelMemory {
     /// Keeps a copy of what the program goes on using; `None`: there is no buffer for it.
     #[inline]
     pub(super) fn keep_copy(&mut self, bytes: &[u8]) -> Option<Chunk> {
-        self.pools.copy(bytes)
+        self.pools.copy(&mut self.surrendered, bytes)
     }
 
     /// The stack did not take it: gives it back.
     #[cold]
     pub(super) fn give_back(&mut self, chunk: Chunk) -> Option<Payload> {
-        let bytes = |pools: &Pools| pools.reclaim(chunk).map(Payload::from);
-        self.heap.give_back(chunk).or_else(|| bytes(&self.pools))
+        let (heap, owners) = (self.heap.give_back(chunk), &mut self.surrendered);
+        heap.or_else(|| self.pools.reclaim(owners, chunk).map(Payload::from))
     }
 
     /// A received chunk, as what a completion carries; `None`: it was taken already.
@@ -205,8 +237,10 @@ impl ChannelMemory {
     #[inline]
     fn sent(&self, buf: BufId) -> &[u8] {
         match buf.0 & KIND {
-            SENT_RECEIVE => self.pools.receive.buffers().surrendered(buf.0 as u16),
-            SENT_WRITE => self.pools.send.buffers().surrendered(buf.0 as u16),
+            SENT_RECEIVE | SENT_WRITE => {
+                let buffers = (self.pools.receive.buffers(), self.pools.send.buffers());
+                self.surrendered.bytes(buffers, buf)
+            }
             _ => self.heap.bytes(buf),
         }
     }
@@ -224,7 +258,7 @@ impl Memory for ChannelMemory {
     #[inline]
     fn free(&mut self, buf: BufId) {
         if !self.heap.free(buf) {
-            self.pools.free(&mut self.held, buf);
+            self.pools.free(&mut self.held, &mut self.surrendered, buf);
         }
     }
 

@@ -10,6 +10,8 @@
 //!
 //! Invariants
 //! - The token of a buffer in `stock`, or that the stack uses or has freed, is in `held`.
+//! - The owners of buffers that the stack sends from, or has sent from and freed, are in
+//!   `surrendered`.
 //! - What `freed` names the stack does not use any more, and the channel has not taken back.
 //! - `freed` is never longer than there are chunks.
 
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
 use super::buffer_ids::{self, HELD_RECEIVE, KIND, SENT_RECEIVE, SENT_WRITE, SPARE_RECEIVE};
-use super::memory::{Pools, ReceivedMemory};
+use super::memory::{Pools, ReceivedMemory, Surrendered};
 use super::overflow_buffers::{Heap, copy_out};
 use crate::buffer::Payload;
 use crate::kernel::pool::{BufferMemory, HeldBuffer, HeldTable};
@@ -71,6 +73,7 @@ pub(super) struct LentMemory {
     receive: BufferMemory,
     send: BufferMemory,
     held: HeldTable,
+    surrendered: Surrendered,
     stock: Vec<u16>,
     freed: Vec<BufId>,
     heap: Heap<Kept>,
@@ -82,6 +85,7 @@ impl LentMemory {
             receive: pools.receive.buffers().clone(),
             send: pools.send.buffers().clone(),
             held: pools.receive.held_table(),
+            surrendered: Surrendered::new(pools),
             stock: Vec::with_capacity(pools.receive.buffer_count().into()),
             freed: Vec::new(),
             heap: Heap::new(),
@@ -94,7 +98,7 @@ impl LentMemory {
     #[inline]
     pub(super) fn exchange(&mut self, pools: &Pools) {
         while let Some(buf) = self.freed.pop() {
-            pools.free(&mut self.held, buf);
+            pools.free(&mut self.held, &mut self.surrendered, buf);
         }
         // The kernel's driver, for files and pipes, has the rest.
         let most = usize::from(pools.receive.buffer_count()) / 4 * 3;
@@ -103,6 +107,12 @@ impl LentMemory {
         {
             self.stock.push(number);
         }
+    }
+
+    /// The owners of buffers that the stack sends from, for the channel's thread.
+    #[inline]
+    pub(super) const fn surrendered(&mut self) -> &mut Surrendered {
+        &mut self.surrendered
     }
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
@@ -133,8 +143,7 @@ impl LentMemory {
     #[inline]
     fn sent(&self, buf: BufId) -> &[u8] {
         match buf.0 & KIND {
-            SENT_RECEIVE => self.receive.surrendered(buf.0 as u16),
-            SENT_WRITE => self.send.surrendered(buf.0 as u16),
+            SENT_RECEIVE | SENT_WRITE => self.surrendered.bytes((&self.receive, &self.send), buf),
             _ => self.heap.bytes(buf),
         }
     }

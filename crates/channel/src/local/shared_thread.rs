@@ -57,9 +57,7 @@ impl SharedThread {
         now: Instant,
         call: impl FnOnce(&mut Server<LentMemory>, Instant) -> R,
     ) -> R {
-        let mut shared = self.end.enter();
-        let now = shared.not_before(now);
-        call(&mut shared.server, now)
+        at(&mut self.end, now, call)
     }
 
     /// As `at`, for calls that need no time.
@@ -88,20 +86,14 @@ impl SharedThread {
     }
 
     #[inline]
-    fn send_chunk(&mut self, now: Instant, conn: ConnId, chunk: Chunk) -> Sent {
-        let sent = self.at(now, |server, now| {
-            let (stack, memory) = server.parts();
-            stack.send(now, conn, chunk, memory)
-        });
-        sent.map_err(|error| (error, self.pools.reclaim(chunk).map(Payload::from)))
-    }
-
-    #[inline]
     fn send_bytes(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Sent {
-        match self.pools.surrender(bytes) {
-            Ok(chunk) => self.send_chunk(now, conn, chunk),
-            Err(bytes) => self.send_kept(now, conn, bytes.into()),
-        }
+        let pools = &self.pools;
+        let sent = at(&mut self.end, now, |server, now| {
+            let (stack, memory) = server.parts();
+            let chunk = pools.surrender(memory.surrendered(), bytes)?;
+            Ok(send_chunk(pools, (stack, memory), now, (conn, chunk)))
+        });
+        sent.unwrap_or_else(|bytes: ReadBuf| self.send_kept(now, conn, bytes.into()))
     }
 
     fn send(&mut self, now: Instant, conn: ConnId, payload: Payload) -> Sent {
@@ -123,18 +115,23 @@ impl SharedThread {
 
     /// Keeps the payload of a datagram until the stack frees it.
     fn keep(&mut self, payload: Payload) -> Chunk {
-        let payload = match payload.into_read().map(|bytes| self.pools.surrender(bytes)) {
+        let mut shared = self.end.look();
+        let memory = shared.server.parts().1;
+        let surrender = |bytes| self.pools.surrender(memory.surrendered(), bytes);
+        let payload = match payload.into_read().map(surrender) {
             Ok(Ok(chunk)) => return chunk,
             Ok(Err(bytes)) => bytes.into(),
             Err(payload) => payload,
         };
-        self.memory(|memory| memory.keep(Kept::new(payload)))
+        memory.keep(Kept::new(payload))
     }
 
     /// Frees a payload that the stack did not take.
     fn discard(&mut self, chunk: Chunk) {
-        drop(self.pools.reclaim(chunk));
-        drop(self.memory(|memory| memory.give_back(chunk)));
+        let mut shared = self.end.look();
+        let memory = shared.server.parts().1;
+        drop(self.pools.reclaim(memory.surrendered(), chunk));
+        drop(memory.give_back(chunk));
     }
 
     /// Sends chunks as datagrams, all or none. Where there is no room, the server's thread gets the
@@ -160,6 +157,31 @@ impl SharedThread {
             }
         }
     }
+}
+
+/// Calls the server, at `now` or at the server's own time if that is later.
+#[inline]
+fn at<R>(
+    end: &mut StreamEnd<LentMemory>,
+    now: Instant,
+    call: impl FnOnce(&mut Server<LentMemory>, Instant) -> R,
+) -> R {
+    let mut shared = end.enter();
+    let now = shared.not_before(now);
+    call(&mut shared.server, now)
+}
+
+/// Sends bytes of a buffer of the channel's, which come back if the stack does not take them.
+#[inline]
+fn send_chunk(
+    pools: &Pools,
+    (stack, memory): (&mut Stack, &mut LentMemory),
+    now: Instant,
+    (conn, chunk): (ConnId, Chunk),
+) -> Sent {
+    stack
+        .send(now, conn, chunk, memory)
+        .map_err(|error| (error, pools.reclaim(memory.surrendered(), chunk).map(Payload::from)))
 }
 
 impl StackHandle for SharedThread {
@@ -288,8 +310,13 @@ impl StackHandle for SharedThread {
         conn: ConnId,
         bytes: &[u8],
     ) -> Result<Option<Payload>, NoBuffer> {
-        let chunk = self.pools.copy(bytes).ok_or(NoBuffer)?;
-        Ok(self.send_chunk(now, conn, chunk).err().and_then(|(_, refused)| refused))
+        let pools = &self.pools;
+        let sent = at(&mut self.end, now, |server, now| {
+            let (stack, memory) = server.parts();
+            let chunk = pools.copy(memory.surrendered(), bytes).ok_or(NoBuffer)?;
+            Ok(send_chunk(pools, (stack, memory), now, (conn, chunk)))
+        });
+        Ok(sent?.err().and_then(|(_, refused)| refused))
     }
 
     fn send_front(

@@ -2,9 +2,9 @@
 //!
 //! Read first: `pool.rs` for what an owner is.
 //!
-//! A pool hands out buffers on one thread. Where a stack on a thread beside fills them and sends
-//! from them, it has the same memory by a clone of [`BufferMemory`], and tokens ([`HeldBuffer`]) of
-//! those that it may fill.
+//! A pool hands out buffers on one thread. Where a stack on a second thread fills them and sends
+//! from them, it has the same memory by a clone of [`BufferMemory`], tokens ([`HeldBuffer`]) of those that it
+//! may fill, and a table of the surrendered owners of those that it may read.
 //!
 //! Invariants
 //! - A buffer that is held ([`HELD`]) has one token. It is written only while a [`HeldTable`] that
@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::HeldBuffer;
-#[cfg(feature = "local")]
-use super::HeldTable;
 use super::held::BufferPoolId;
+#[cfg(feature = "local")]
+use super::{HeldTable, SurrenderedTable};
 use crate::kernel::sys::require_small_allocations;
 
 const CACHE_LINE_BYTES: usize = 64;
@@ -35,27 +35,14 @@ pub(super) const HELD: u64 = u64::MAX;
 /// In place of the number of owners: the kernel may write it.
 pub(super) const LENT: u64 = u64::MAX - 1;
 
-/// A surrendered owner counts as so many: whether there is one is seen in the high half.
+/// A surrendered owner counts as so many, in the high half: apart from the other owners.
 #[cfg(feature = "local")]
 pub(super) const SURRENDERED: u64 = 1 << 32;
-
-/// One of a buffer's owners is surrendered.
-#[cfg(feature = "local")]
-#[inline(always)]
-pub(super) const fn is_surrendered(owners: u64) -> bool {
-    // Neither none in the high half, nor all its bits, as in `HELD` and `LENT`.
-    ((owners >> 32) as u32).wrapping_add(1) > 1
-}
 
 /// There is an owner that is not surrendered.
 const fn is_owned(owners: u64) -> bool {
     owners != HELD && owners != LENT && owners as u32 > 0
 }
-
-#[cfg(feature = "local")]
-const _: () = assert!(is_surrendered(SURRENDERED) && is_surrendered(SURRENDERED + 1));
-#[cfg(feature = "local")]
-const _: () = assert!(!is_surrendered(1) && !is_surrendered(LENT) && !is_surrendered(HELD));
 
 /// How many owners a buffer has.
 pub(super) struct Owners(AtomicU64);
@@ -109,8 +96,8 @@ pub(crate) struct BufferMemory {
 }
 
 // SAFETY: `base` points into the mapping, which is kept; another thread writes only buffers whose
-// token it has, and reads only those that have a surrendered owner, which no thread writes (see the
-// invariants); the counts are atomic.
+// token it has, and reads only those of which it has a table with a surrendered owner, which no
+// thread writes (see the invariants); the counts are atomic.
 unsafe impl Send for BufferMemory {}
 // SAFETY: as above. Methods that write take a `HeldTable` with the buffer's token mutably, and the
 // pool's counts and tokens are changed by one thread at a time (`ThreadBinding`).
@@ -290,13 +277,11 @@ impl BufferMemory {
         megapipe_stack::wire::checksum::copy(from, to)
     }
 
-    /// Bytes of a buffer of which there is a surrendered owner; of any other none.
+    /// Bytes of a buffer of which `table` has a surrendered owner; of any other none.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn surrendered(&self, index: u16) -> &[u8] {
-        match self.owners_of(index).map(Owners::get) {
-            Some(owners) if is_surrendered(owners) => self.buffer(index),
-            _ => &[],
-        }
+    pub(crate) fn surrendered<'a>(&'a self, table: &'a SurrenderedTable, index: u16) -> &'a [u8] {
+        // The owner stays while the table is borrowed, so no `PoolBuf` of the buffer can exist.
+        if table.has(self.id, index) { self.buffer(index) } else { &[] }
     }
 }

@@ -13,6 +13,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::Pool;
+#[cfg(feature = "local")]
+use super::SurrenderedTable;
 use crate::limits::{BUFFER_COUNT_MAX, BUFFER_LEN_MAX};
 
 /// The pool of an owner, valid as long as the owner.
@@ -215,14 +217,19 @@ impl Span {
         &all[start..start + len]
     }
 
-    /// Becomes an owner without a name: the buffer's index in `pool`, where the bytes start and how
-    /// many there are. For records that hold numbers only; [`Pool::give_up`] ends it. A span of
-    /// other memory stays what it is, and so does any on a thread that is not bound.
+    /// Becomes an owner without a name, which `table` counts: the buffer's index in `pool`, where
+    /// the bytes start and how many there are. For records that hold numbers only;
+    /// [`Pool::give_up`] ends it. A span of other memory stays what it is, and so does any on a
+    /// thread that is not bound, or where the table is of another pool.
     #[cfg(feature = "local")]
     #[inline]
-    pub(crate) fn surrender(mut self, pool: &Arc<Pool>) -> Result<(u16, u32, u32), Self> {
+    pub(crate) fn surrender(
+        mut self,
+        pool: &Arc<Pool>,
+        table: &mut SurrenderedTable,
+    ) -> Result<(u16, u32, u32), Self> {
         let is_there = self.pool == Some(PoolRef::of(pool)) && !self.place.is_in_heap();
-        if !is_there || !pool.binding.is_bound() {
+        if !is_there || !pool.binding.is_bound() || !table.is_of(pool.buffers.id()) {
             return Err(self);
         }
         // Without its pool it drops nothing: it is one owner still, of the other kind.
@@ -230,6 +237,7 @@ impl Span {
         let index = self.place.index();
         let (start, len) = self.place.range();
         pool.surrender_owner(index);
+        table.add(index);
         Ok((index, start as u32, len as u32))
     }
 

@@ -113,31 +113,57 @@ fn a_surrendered_owner_is_an_owner() {
     first.bytes_mut()[..5].copy_from_slice(b"abcde");
     let mut all = first.into_span(5);
     let front = all.split_to(2);
-    let Err(all) = all.surrender(&other) else { panic!("it is of another pool") };
-    let Ok((index, 2, 3)) = all.surrender(&pool) else { panic!("it is of this one") };
-    assert_eq!(&pool.buffers.surrendered(index)[2..5], b"cde");
+    let (mut table, mut foreign) = (pool.surrendered_table(), other.surrendered_table());
+    let Err(all) = all.surrender(&other, &mut foreign) else { panic!("it is of another pool") };
+    let Err(all) = all.surrender(&pool, &mut foreign) else { panic!("the table is") };
+    let Ok((index, 2, 3)) = all.surrender(&pool, &mut table) else { panic!("it is of this one") };
+    assert_eq!(&pool.buffers.surrendered(&table, index)[2..5], b"cde");
     drop(front);
     assert_eq!(pool.free_count(), 3, "one owner is left");
-    let again = pool.reclaim(index, 2, 3).unwrap();
-    assert_eq!((again.bytes(), pool.buffers.surrendered(index)), (&b"cde"[..], &[][..]));
-    assert!(pool.reclaim(index, 2, 3).is_none(), "it is a span already");
-    let Ok((index, ..)) = again.surrender(&pool) else { panic!("it is of this one") };
-    pool.give_up(index);
+    let again = pool.reclaim(&mut table, (index, 2, 3)).unwrap();
+    assert_eq!((again.bytes(), pool.buffers.surrendered(&table, index)), (&b"cde"[..], &[][..]));
+    assert!(pool.reclaim(&mut table, (index, 2, 3)).is_none(), "it is a span already");
+    let Ok((index, ..)) = again.surrender(&pool, &mut table) else { panic!("it is of this one") };
+    pool.give_up(&mut table, index);
     assert_eq!(pool.free_count(), 4);
-    assert!(Span::from_vec(vec![1]).surrender(&pool).is_err());
+    assert!(Span::from_vec(vec![1]).surrender(&pool, &mut table).is_err());
+}
+
+#[cfg(feature = "local")]
+#[test]
+fn number_without_its_table_ends_no_owner() {
+    let (pool, other) = (PoolOwner::new(64, 4).unwrap(), PoolOwner::new(64, 4).unwrap());
+    let [mut first, mut second] = [pool.surrendered_table(), pool.surrendered_table()];
+    let mut foreign = other.surrendered_table();
+    let index = pool.surrender_copy(&mut first, b"abc").unwrap();
+    assert_eq!(other.surrender_copy(&mut foreign, b"xyz"), Some(index), "the same number");
+    assert_eq!(pool.surrender_copy(&mut foreign, b"x"), None);
+    for table in [&mut second, &mut foreign] {
+        pool.give_up(table, index);
+        assert!(pool.reclaim(table, (index, 0, 3)).is_none());
+        assert!(pool.buffers.surrendered(table, index).is_empty());
+    }
+    pool.give_up(&mut first, index + 1);
+    assert_eq!((pool.free_count(), other.free_count()), (3, 3));
+    assert_eq!(&pool.buffers.surrendered(&first, index)[..3], b"abc");
+    pool.give_up(&mut first, index);
+    assert_eq!(pool.free_count(), 4);
+    pool.give_up(&mut first, index);
+    assert_eq!(pool.free_count(), 4, "an owner ends once");
 }
 
 #[cfg(feature = "local")]
 #[test]
 fn a_copy_is_owned_without_a_name_from_the_start() {
     let pool = PoolOwner::new(64, 2).unwrap();
-    assert_eq!(pool.surrender_copy(&[7; 65]), None, "no buffer is so long");
-    let copies = [&b"abc"[..], &[9; 64]].map(|bytes| pool.surrender_copy(bytes).unwrap());
-    assert_eq!(pool.surrender_copy(b"d"), None, "none is free");
-    assert_eq!(&pool.buffers.surrendered(copies[0])[..3], b"abc");
-    assert_eq!(pool.buffers.surrendered(copies[1]), &[9; 64]);
-    pool.give_up(copies[0]);
-    let span = pool.reclaim(copies[1], 0, 64).unwrap();
+    let table = &mut pool.surrendered_table();
+    assert_eq!(pool.surrender_copy(table, &[7; 65]), None, "no buffer is so long");
+    let copies = [&b"abc"[..], &[9; 64]].map(|bytes| pool.surrender_copy(table, bytes).unwrap());
+    assert_eq!(pool.surrender_copy(table, b"d"), None, "none is free");
+    assert_eq!(&pool.buffers.surrendered(table, copies[0])[..3], b"abc");
+    assert_eq!(pool.buffers.surrendered(table, copies[1]), &[9; 64]);
+    pool.give_up(table, copies[0]);
+    let span = pool.reclaim(table, (copies[1], 0, 64)).unwrap();
     assert_eq!((pool.free_count(), span.bytes()), (1, &[9; 64][..]));
     drop(span);
     assert_eq!(pool.free_count(), 2);

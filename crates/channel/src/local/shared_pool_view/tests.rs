@@ -28,8 +28,9 @@ fn buffers_go_to_and_fro_by_their_numbers() {
     let Some(ReceivedMemory::Pool(held)) = memory.received(all) else { panic!("it has a buffer") };
     assert!(memory.received(all).is_none(), "it was taken");
     let mut bytes = ReadBuf::new(pools.receive.adopt(held, 11).unwrap());
-    let front = pools.surrender(bytes.split_to(6)).map_err(drop).unwrap();
-    let rest = pools.surrender(bytes).map_err(drop).unwrap();
+    let front = bytes.split_to(6);
+    let front = pools.surrender(memory.surrendered(), front).map_err(drop).unwrap();
+    let rest = pools.surrender(memory.surrendered(), bytes).map_err(drop).unwrap();
     assert_eq!((out(&memory, front), out(&memory, rest)), (b"hello ".into(), b"world".into()));
     assert_eq!(memory.copy_out(Chunk { len: 11, ..front }, &mut [0; 11]), sum);
     memory.free(front.buf);
@@ -43,7 +44,7 @@ fn buffers_go_to_and_fro_by_their_numbers() {
 fn the_server_frees_and_copies_on_its_own_thread() {
     let (pools, _owners) = pools();
     let mut memory = LentMemory::new(&pools);
-    let chunk = pools.copy(b"from a buffer").unwrap();
+    let chunk = pools.copy(memory.surrendered(), b"from a buffer").unwrap();
     let memory = std::thread::spawn(move || {
         assert_eq!(out(&memory, chunk), b"from a buffer");
         let buf = memory.alloc(PoolId::default()).unwrap();
