@@ -8,6 +8,7 @@ use crate::{
     process::{self, ChildProcess},
     stack_link::{StackLink, StackPlacement},
 };
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use serde::Deserialize;
 use std::{
     fs::{self, File},
@@ -277,7 +278,7 @@ impl RunningServer {
         if let Some(link) = link {
             link.prepare(layout).map_err(io::Error::from).map_err(failed)?;
         }
-        let address = free_address(server, layout).map_err(failed)?;
+        let (address, _reserved) = free_address(server, layout).map_err(failed)?;
         let (program, args) = command_line(server, service, address, layout, scratch)?;
         let log = scratch.join("server.log");
         let said = File::create(&log).map_err(failed)?;
@@ -358,8 +359,13 @@ impl RunningServer {
     }
 }
 
-/// An address of the server side that nothing listens on.
-fn free_address(server: TestedServer, layout: &BenchLayout) -> io::Result<SocketAddr> {
+/// An address of the server side that nothing listens on. A port of the host's comes with a bound
+/// socket that does not listen: it keeps the port from other programs, and every tested server sets
+/// SO_REUSEADDR.
+fn free_address(
+    server: TestedServer,
+    layout: &BenchLayout,
+) -> io::Result<(SocketAddr, Option<TcpListener>)> {
     // A ring gives up its listener some time after its process has gone, so that a port is best
     // not used twice. In a namespace of our own all ports are ours.
     static NEXT_PORT: AtomicU16 = AtomicU16::new(limits::PORT_FIRST);
@@ -369,9 +375,14 @@ fn free_address(server: TestedServer, layout: &BenchLayout) -> io::Result<Socket
     };
     if is_own {
         let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed).max(limits::PORT_FIRST);
-        return Ok(SocketAddr::new(ip, port));
+        return Ok((SocketAddr::new(ip, port), None));
     }
-    TcpListener::bind((ip, 0))?.local_addr()
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddr::new(ip, 0))?;
+    let reserved = TcpListener::from(socket);
+    Ok((reserved.local_addr()?, Some(reserved)))
 }
 
 fn command_line(

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use capi_prefix::{C11, Ended, compile, is_installed, prefix, run, sources};
+use megapipe_tests::ReservedPort;
 
 /// What a program of Linux is compiled with to be one of ours.
 const OURS: &[&str] = &["-std=gnu11", "-D_GNU_SOURCE", "-include", "megapipe_bsd.h"];
@@ -35,11 +36,6 @@ fn programs(prefix: &Path) -> &'static Programs {
     })
 }
 
-fn free_port() -> String {
-    let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
-    probe.local_addr().expect("its address").port().to_string()
-}
-
 /// What a program says that runs to its end.
 fn said(command: &mut Command) -> String {
     let (status, text) = run(command);
@@ -47,12 +43,18 @@ fn said(command: &mut Command) -> String {
     text
 }
 
+/// What a program says that serves at a port of the loopback interface.
+fn at_reserved_port(command: &mut Command, role: &str) -> String {
+    let reserved = ReservedPort::new();
+    said(command.args([role, "127.0.0.1", &reserved.port().to_string()]))
+}
+
 /// What the program of Linux says on Linux's loopback.
 fn expected(prefix: &Path) -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
         let mut command = Command::new(&programs(prefix).plain);
-        let text = said(command.args(["both", "127.0.0.1", &free_port()]));
+        let text = at_reserved_port(&mut command, "both");
         assert!(text.contains("SIGPIPE 2 times") && text.contains("server: 5 datagrams"));
         text
     })
@@ -130,8 +132,8 @@ fn a_program_of_linux_says_the_same_on_our_sockets() {
     let Some(prefix) = prefix("a_program_of_linux_says_the_same_on_our_sockets") else { return };
     for whose in ["shared", "thread"] {
         let mut command = Command::new(&programs(prefix).ours);
-        command.args(["both", "127.0.0.1", &free_port()]).env("MEGAPIPE_SOCKETS", whose);
-        assert_eq!(said(&mut command), expected(prefix), "{whose}");
+        command.env("MEGAPIPE_SOCKETS", whose);
+        assert_eq!(at_reserved_port(&mut command, "both"), expected(prefix), "{whose}");
     }
 }
 
@@ -139,7 +141,7 @@ fn a_program_of_linux_says_the_same_on_our_sockets() {
 fn descriptors_go_from_thread_to_thread() {
     let Some(prefix) = prefix("descriptors_go_from_thread_to_thread") else { return };
     let mut command = Command::new(&programs(prefix).ours);
-    let text = said(command.args(["crew", "127.0.0.1", &free_port()]));
+    let text = at_reserved_port(&mut command, "crew");
     assert_eq!(text, "10 connections served by a crew\n");
 }
 
@@ -157,7 +159,7 @@ fn a_program_of_linux_is_clean_under_valgrind() {
         valgrind.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
         let suppressions = sources().join("tests/valgrind.supp");
         valgrind.arg(format!("--suppressions={}", suppressions.display()));
-        said(valgrind.arg(&programs(prefix).ours).args([role, "127.0.0.1", &free_port()]));
+        at_reserved_port(valgrind.arg(&programs(prefix).ours), role);
     }
 }
 
@@ -283,7 +285,8 @@ fn the_web_server_of_the_examples_is_built_both_ways() {
         ("bsd-web-thread", OURS, "thread"),
     ] {
         let program = compile(prefix, &source, name, language);
-        let port = free_port();
+        let reserved = ReservedPort::new();
+        let port = reserved.port().to_string();
         let mut command = Command::new(&program);
         command.args([&port, "2"]).env("MEGAPIPE_SOCKETS", whose).stdout(Stdio::piped());
         let mut server = Ended(command.spawn().expect("the server starts"));

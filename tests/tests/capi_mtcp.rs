@@ -8,13 +8,13 @@ mod capi_prefix;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capi_prefix::{C11, compile, is_installed, prefix, run, sources};
+use megapipe_tests::ReservedPort;
 
 /// A directory that goes with the test.
 struct Scratch(PathBuf);
@@ -68,7 +68,7 @@ impl WebServer {
     fn stop(mut self) -> Option<(i32, String)> {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
             if let Some(status) = self.0.try_wait().expect("its end") {
                 let mut said = String::new();
@@ -114,11 +114,6 @@ fn counters(text: &str, core: usize) -> BTreeMap<String, u64> {
 /// Bytes that are not all alike.
 fn page(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 31 % 251) as u8).collect()
-}
-
-fn free_port() -> u16 {
-    let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
-    probe.local_addr().expect("its address").port()
 }
 
 #[test]
@@ -231,7 +226,9 @@ fn contexts_listen_at_one_port_and_closed_numbers_rest_as_in_mtcp() {
     let scratch = Scratch::new("cores");
     let program = compile(prefix, &sources().join("tests/mtcp_cores.c"), "mtcp-cores", C11);
     let conf = scratch.write("cores.conf", b"io = kernel\nnum_cores = 3\nmax_concurrency = 200\n");
-    let (status, text) = run(Command::new(&program).arg(&conf).arg(free_port().to_string()));
+    let reserved = ReservedPort::new();
+    let mut command = Command::new(&program);
+    let (status, text) = run(command.arg(&conf).arg(reserved.port().to_string()));
     assert!(status.success(), "{status}\n{text}");
 }
 
@@ -263,7 +260,8 @@ fn curl_gets_pages_from_the_web_server_on_each_of_its_cores() {
         scratch.write(&format!("www/{name}"), bytes);
     }
     let conf = scratch.write("server.conf", b"io = kernel\nnum_cores = 2\n");
-    let (program, port) = (example(prefix, "mtcp_web_server"), free_port());
+    let (program, reserved) = (example(prefix, "mtcp_web_server"), ReservedPort::new());
+    let port = reserved.port();
     let server = WebServer::start(&program, &conf, &scratch.0.join("www"), port, 2);
     let curl = |args: &[&str]| {
         let output = Command::new("curl").args(["-s", "--max-time", "20"]).args(args).output();
@@ -316,7 +314,7 @@ fn the_fetcher_gets_every_page_from_the_web_server_over_our_own_stack() {
         let client_conf = scratch.write("client.conf", conf("client", 2, 1).as_bytes());
         let root = scratch.0.join("www");
         let mut server = WebServer::launch(&server_program, &server_conf, &root, 80);
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while !socket.exists() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }

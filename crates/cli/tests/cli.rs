@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn megapipe(args: &[&str]) -> Command {
@@ -622,9 +623,14 @@ fn a_second_server_at_the_same_address_is_refused() {
 #[test]
 fn servers_started_at_once_have_one_winner() {
     for round in 0..8 {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = free.local_addr().expect("an address").to_string();
-        drop(free);
+        // Bound and not listening, it keeps the port from other programs.
+        let flags = SocketFlags::CLOEXEC;
+        let kept = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+        let kept = kept.expect("a socket");
+        sockopt::set_socket_reuseaddr(&kept, true).expect("an option of all sockets");
+        bind(&kept, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+        let kept = std::net::TcpListener::from(kept);
+        let address = kept.local_addr().expect("an address").to_string();
         let channels = if round % 2 == 0 { "1" } else { "2" };
         let start = || {
             let mut command =

@@ -41,6 +41,8 @@ mod sleep;
 mod socket_option;
 pub mod spec;
 pub mod tap;
+#[cfg(test)]
+mod test_namespace;
 mod unix_path;
 mod virtio;
 mod watch;

@@ -1,9 +1,11 @@
 //! The same requests to nginx: where it answers otherwise, the reason is written here.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use megapipe_tests::ReservedPort;
 
 use super::fixture::{
     Client, Folder, MODIFIED, PATIENCE, Response, Server, drivers, get, get_with, is_installed,
@@ -20,8 +22,8 @@ struct Nginx {
 impl Nginx {
     fn start() -> Self {
         let folder = site("nginx");
-        // The port may be taken between here and there; then nginx says so and the test fails.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let reserved = ReservedPort::new();
+        let address = reserved.address();
         let top = folder.0.display();
         let configuration = format!(
             "daemon off; master_process off; pid {top}/pid; error_log {top}/error;

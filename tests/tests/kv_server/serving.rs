@@ -1,16 +1,17 @@
 //! Servers to talk to, ours and memcached, and a socket to do it with.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use megapipe_apps::kv::{KvArgs, start};
 use megapipe_apps::serve::{DriverName, Running, ServeArgs};
+use megapipe_tests::ReservedPort;
 
 /// How long anything may take before it counts as not happening.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The drivers that work here; one that does not is named.
 pub(crate) fn drivers(test: &str) -> Vec<DriverName> {
@@ -51,8 +52,8 @@ pub(crate) struct Memcached {
 impl Memcached {
     /// Starts it; none if it is not installed, which is said.
     pub(crate) fn start(test: &str) -> Option<Self> {
-        let address = free_address();
-        let port = address.port().to_string();
+        let reserved = ReservedPort::new();
+        let (address, port) = (reserved.address(), reserved.port().to_string());
         let arguments = ["-u", "daemon", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", &port];
         let process = Process::start(test, "memcached", &arguments, address)?;
         Some(Self { _process: process, address })
@@ -68,18 +69,13 @@ pub(crate) struct Redis {
 impl Redis {
     /// Starts it; none if it is not installed, which is said.
     pub(crate) fn start(test: &str) -> Option<Self> {
-        let address = free_address();
-        let port = address.port().to_string();
+        let reserved = ReservedPort::new();
+        let (address, port) = (reserved.address(), reserved.port().to_string());
         let arguments =
             ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         let process = Process::start(test, "redis-server", &arguments, address)?;
         Some(Self { _process: process, address })
     }
-}
-
-fn free_address() -> SocketAddr {
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-    address.expect("a free port")
 }
 
 /// A server that others wrote, ended on drop.

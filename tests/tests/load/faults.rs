@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use megapipe::Address;
 use megapipe_apps::load::{HttpLoadArgs, LoadError, RpcLoadArgs, Summary, run_http, run_rpc};
 use megapipe_apps::serve::DriverName;
+use megapipe_tests::ReservedPort;
 
 use crate::setup::{check, drivers, load_args};
 
@@ -35,9 +36,8 @@ fn load(server: &Address, driver: DriverName) -> Summary {
 #[test]
 fn refused_connections_are_counted_and_tried_again_less_and_less_often() {
     for driver in drivers() {
-        let closed = TcpListener::bind("127.0.0.1:0").expect("binding");
-        let address = Address::from(closed.local_addr().expect("an address"));
-        drop(closed);
+        let closed = ReservedPort::new();
+        let address = Address::from(closed.address());
         let summary = load(&address, driver);
         let refused = summary.errors.refused + summary.errors_before.refused;
         // Four connections double their waits from 1 ms for about 0.3 s: some nine tries each.
@@ -118,9 +118,8 @@ fn a_load_that_is_only_rejected_ends_after_a_second() {
                 }
             }
         });
-        let closed = TcpListener::bind("127.0.0.1:0").expect("binding");
-        let refusing = Address::from(closed.local_addr().expect("an address"));
-        drop(closed);
+        let closed = ReservedPort::new();
+        let refusing = Address::from(closed.address());
         for (address, is_asked) in [(&forbidden, true), (&refusing, false)] {
             let mut args = load_args(address, driver);
             (args.connections, args.duration, args.warmup) = (4, Some(60.0), 60.0);
@@ -165,7 +164,8 @@ fn ports_that_run_out_are_named() {
             while stream.read_exact(&mut request).is_ok() && stream.write_all(&request).is_ok() {}
         });
         // One local port is one connection to one server; the second one finds none.
-        let free = TcpListener::bind("127.0.0.1:0").expect("binding");
+        // No other program binds at this address of the loopback interface.
+        let free = TcpListener::bind("127.3.2.1:0").expect("binding");
         let port = Address::from(free.local_addr().expect("an address"));
         drop(free);
         for (source, enough) in [("127.0.0.9:0".parse().expect("an address"), true), (port, false)]

@@ -8,6 +8,7 @@ use megapipe::{
     Address, Channel, Completion, Config, ConnectOptions, Disconnect, Event, Handle, Limit,
     ListenOptions, Misuse, OpError, OpenOptions, Payload, SubmitError,
 };
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::place::there;
 use crate::scene::{
@@ -481,9 +482,12 @@ fn writes_before_the_connection_is_there_count(case: &Case) {
 
 fn a_connection_that_is_refused_comes_without_drained(case: &Case) {
     let mut scene = scene(case);
-    let gone = std::net::TcpListener::bind(there("127.0.0.1:0")).unwrap();
-    let address: Address = gone.local_addr().unwrap().into();
-    drop(gone);
+    // Bound and not listening: nothing else gets the port, and connections to it are refused.
+    let kind = (AddressFamily::INET, SocketType::STREAM);
+    let deaf = rustix::net::socket(kind.0, kind.1, None).unwrap();
+    rustix::net::bind(&deaf, &there("127.0.0.1:0")).unwrap();
+    let deaf = std::net::TcpListener::from(deaf);
+    let address: Address = deaf.local_addr().unwrap().into();
     let handle = scene.connect(&address, &ConnectOptions::default(), 0).unwrap();
     scene.write_quiet(handle, pattern(1, MAX)).unwrap();
     assert_eq!(scene.write(handle, "x"), REFUSED);

@@ -4,6 +4,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use super::*;
+use crate::test_namespace::isolated;
 
 const QUICK: Duration = Duration::from_millis(150);
 
@@ -47,43 +48,49 @@ fn held(name: &str, ownership: &Ownership) -> Option<PortTable> {
 
 #[test]
 fn client_port_takes_one_socket_for_all_addresses() {
-    let name = "client_port_takes_one_socket_for_all_addresses";
-    let port = free_port();
-    let ownership = owning(port, true);
-    let Some(port_table) = held(name, &ownership) else { return };
-    assert_eq!(port_table.held.len(), 1);
-    for address in ownership.addresses() {
-        let address = SocketAddr::new(*address, port);
-        let error = TcpStream::connect_timeout(&address, QUICK).expect_err("a silent port");
-        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{address}: {error}");
-        assert!(TcpListener::bind(address).is_err(), "{address} is reserved");
-        // The other protocol is not.
-        UdpSocket::bind(address).expect("a free port");
-    }
-    // What is held stays, and is not taken again.
-    let change = port_table.prepare(&ownership).expect("nothing is new");
-    assert!(change.new.is_empty());
+    isolated(|| {
+        let name = "client_port_takes_one_socket_for_all_addresses";
+        let port = free_port();
+        let ownership = owning(port, true);
+        let Some(port_table) = held(name, &ownership) else { return };
+        assert_eq!(port_table.held.len(), 1);
+        for address in ownership.addresses() {
+            let address = SocketAddr::new(*address, port);
+            let error = TcpStream::connect_timeout(&address, QUICK).expect_err("a silent port");
+            assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{address}: {error}");
+            assert!(TcpListener::bind(address).is_err(), "{address} is reserved");
+            // The other protocol is not.
+            UdpSocket::bind(address).expect("a free port");
+        }
+        // What is held stays, and is not taken again.
+        let change = port_table.prepare(&ownership).expect("nothing is new");
+        assert!(change.new.is_empty());
+    });
 }
 
 #[test]
 fn client_port_in_use_elsewhere_is_held_at_each_address() {
-    let name = "client_port_in_use_elsewhere_is_held_at_each_address";
-    let other = TcpListener::bind("127.0.0.3:0").expect("a port");
-    let port = other.local_addr().expect("an address").port();
-    let Some(mut port_table) = held(name, &owning(port, true)) else { return };
-    assert_eq!(port_table.held.len(), 3);
-    TcpStream::connect(("127.0.0.3", port)).expect("the other program is not disturbed");
-    let change = port_table.prepare(&owning(port, true)).expect("nothing is new");
-    assert!(change.new.is_empty());
-    port_table.commit(change);
-    assert_eq!(port_table.held.len(), 3);
+    isolated(|| {
+        let name = "client_port_in_use_elsewhere_is_held_at_each_address";
+        let other = TcpListener::bind("127.0.0.3:0").expect("a port");
+        let port = other.local_addr().expect("an address").port();
+        let Some(mut port_table) = held(name, &owning(port, true)) else { return };
+        assert_eq!(port_table.held.len(), 3);
+        TcpStream::connect(("127.0.0.3", port)).expect("the other program is not disturbed");
+        let change = port_table.prepare(&owning(port, true)).expect("nothing is new");
+        assert!(change.new.is_empty());
+        port_table.commit(change);
+        assert_eq!(port_table.held.len(), 3);
+    });
 }
 
 #[test]
 fn listening_port_leaves_other_addresses_to_other_programs() {
-    let name = "listening_port_leaves_other_addresses_to_other_programs";
-    let port = free_port();
-    let Some(port_table) = held(name, &owning(port, false)) else { return };
-    assert_eq!(port_table.held.len(), 3);
-    TcpListener::bind(("127.0.0.3", port)).expect("the port is free at this address");
+    isolated(|| {
+        let name = "listening_port_leaves_other_addresses_to_other_programs";
+        let port = free_port();
+        let Some(port_table) = held(name, &owning(port, false)) else { return };
+        assert_eq!(port_table.held.len(), 3);
+        TcpListener::bind(("127.0.0.3", port)).expect("the port is free at this address");
+    });
 }

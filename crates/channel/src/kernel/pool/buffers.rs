@@ -3,8 +3,8 @@
 //! Read first: `pool.rs` for what an owner is.
 //!
 //! A pool hands out buffers on one thread. Where a stack on a second thread fills them and sends
-//! from them, it has the same memory by a clone of [`BufferMemory`], tokens ([`HeldBuffer`]) of those that it
-//! may fill, and a table of the surrendered owners of those that it may read.
+//! from them, it has the same memory by a clone of [`BufferMemory`], tokens ([`HeldBuffer`]) of
+//! those that it may fill, and a table of the surrendered owners of those that it may read.
 //!
 //! Invariants
 //! - A buffer that is held ([`HELD`]) has one token. It is written only while a [`HeldTable`] that
