@@ -1,9 +1,13 @@
 //! SYN-SENT: answers to our SYN (RFC 9293 §3.10.7.3).
 
 use super::*;
+use crate::Instant;
 use crate::ip::Hop;
 use crate::tcp::deadline::CoarseStamp;
 use crate::tcp::handshake::{Offer, is_ecn_setup_syn, is_ecn_setup_syn_ack, mss_of_mtu};
+
+/// From an ACK of anything but our SYN to the next SYN.
+const SYN_AFTER_BAD_ACK: Duration = Duration::from_millis(8);
 
 pub(super) fn on_segment<M: Memory>(
     conn: &mut Connection,
@@ -17,6 +21,7 @@ pub(super) fn on_segment<M: Memory>(
         context.counters.drop(Drop::BadAck);
         if let Some(reply) = Reply::reset(segment) {
             queue_reset(shard, context, reply);
+            send_syn_soon(conn, context.now);
         }
         return;
     }
@@ -37,6 +42,16 @@ pub(super) fn on_segment<M: Memory>(
         on_syn_ack(conn, shard, context, segment);
     } else {
         on_syn(conn, context, segment);
+    }
+}
+
+/// The peer still had an older connection of these ports, for example in TIME-WAIT, and our reset
+/// ends it: the SYN is sent again without the wait for its time-out. Once for each connection, as
+/// on Linux, because anything can send such an ACK.
+fn send_syn_soon(conn: &mut Connection, now: Instant) {
+    let is_later = |at| at > now + SYN_AFTER_BAD_ACK;
+    if conn.attempts == 0 && conn.cold.attend_at.get(now).is_some_and(is_later) {
+        conn.cold.attend_at = Deadline::after(now, SYN_AFTER_BAD_ACK);
     }
 }
 

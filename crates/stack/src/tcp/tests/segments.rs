@@ -12,6 +12,7 @@ use crate::seq::SeqNum;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Options, Timestamps};
 
+const SYN: u8 = 0x02;
 const SA: u8 = 0x12;
 const ACK: u8 = 0x10;
 const PA: u8 = 0x18;
@@ -134,6 +135,27 @@ fn syn_sent_believes_what_acknowledges_its_syn() {
     peer.options = plain();
     peer.inject(S | A, 0, 1, &[]);
     assert_eq!(peer.cores(), [(ACK, 1, 1, 0)]);
+    assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
+}
+
+#[test]
+fn syn_is_repeated_once_at_once_after_a_bad_ack() {
+    let (mut peer, conn, _) = connecting(|_| {});
+    // An ACK of an older connection of these ports, which the peer has in TIME-WAIT.
+    peer.inject(A, 0, 5, &[]);
+    assert_eq!(peer.cores(), [(RST, 5, 0, 0)]);
+    // More of them do not delay it.
+    assert_eq!(peer.wait(5).len(), 0);
+    peer.inject(A, 0, 5, &[]);
+    peer.out();
+    let again: Vec<_> = peer.wait(5).iter().map(Out::core).collect();
+    assert_eq!(again, [(SYN, 0, 0, 0)]);
+    peer.inject(A, 0, 5, &[]);
+    peer.out();
+    assert_eq!(peer.wait(900).len(), 0, "the time-out decides from now on");
+    assert_eq!(peer.wait(3_000).len(), 1);
+    peer.options = plain();
+    peer.inject(S | A, 0, 1, &[]);
     assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
 }
 
