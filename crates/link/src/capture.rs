@@ -197,8 +197,12 @@ impl Sink {
             Some(left) => self.room_bytes = left,
             None => {
                 self.buffer.truncate(start);
-                self.end = Some(CaptureEnd::Full);
-                (self.report)("has reached its limit and ends here");
+                // Its last blocks may fail to be written, which is then the reason of the end.
+                self.flush();
+                if self.end.is_none() {
+                    self.end = Some(CaptureEnd::Full);
+                    (self.report)("has reached its limit and ends here");
+                }
             }
         }
     }
@@ -209,9 +213,7 @@ impl Sink {
         }
         let written = self.out.write_all(&self.buffer).and_then(|()| self.out.flush());
         self.buffer.clear();
-        if let Err(error) = written
-            && !matches!(self.end, Some(CaptureEnd::Failed))
-        {
+        if let Err(error) = written {
             self.end = Some(CaptureEnd::Failed);
             (self.report)(&format!("cannot be written: {error}"));
         }

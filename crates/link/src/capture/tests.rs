@@ -191,21 +191,42 @@ fn inconsistent_frame_is_captured_unchanged() {
     assert_eq!(segments::completed(LinkMedium::Ip, short, &mut scratch), short);
 }
 
+/// A file with room for the head of a capture.
+struct FullFile(mpsc::Sender<usize>, bool);
+
+impl Write for FullFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.0.send(bytes.len());
+        let is_head = !std::mem::replace(&mut self.1, true);
+        if is_head { Ok(bytes.len()) } else { Err(io::ErrorKind::StorageFull.into()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn full_capture_whose_last_blocks_fail_reports_once() {
+    let (reported, reports) = mpsc::channel();
+    let report = move |why: &str| reported.send(why.to_owned()).unwrap();
+    let file = FullFile(mpsc::channel().0, false);
+    let capture = Capture::new(Box::new(file)).unwrap().bounded(4_096, Box::new(report));
+    let (here, mut there) = pair(&PairConfig::default()).unwrap();
+    let mut link = Pcap::new(here, capture.clone());
+    for _ in 0..100 {
+        send(&mut link, &[0; 1_000], Transmit { len: 1_000, ..Transmit::default() });
+        assert_eq!(there.rx_burst(9, &mut |_, _| ()).unwrap(), 1);
+    }
+    drop((link, capture));
+    let reports: Vec<String> = reports.iter().collect();
+    assert!(reports.len() == 1 && reports[0].starts_with("cannot be written"), "{reports:?}");
+}
+
 #[test]
 fn a_file_that_cannot_be_written_costs_only_the_capture() {
-    struct Full(mpsc::Sender<usize>, bool);
-    impl Write for Full {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.send(bytes.len()).unwrap();
-            let is_head = !std::mem::replace(&mut self.1, true);
-            if is_head { Ok(bytes.len()) } else { Err(io::ErrorKind::StorageFull.into()) }
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
     let (tell, told) = mpsc::channel();
-    let capture = Capture::new(Box::new(Full(tell, false))).unwrap();
+    let capture = Capture::new(Box::new(FullFile(tell, false))).unwrap();
     let (here, mut there) = pair(&PairConfig::default()).unwrap();
     let mut link = Pcap::new(here, capture.clone());
     let plain = TxMetadata { len: 1_000, ..TxMetadata::default() };
