@@ -43,7 +43,9 @@ fn refused_connections_are_counted_and_tried_again_less_and_less_often() {
         // Four connections double their waits from 1 ms for about 0.3 s: some nine tries each.
         assert!((4..=60).contains(&refused), "{summary:#?}");
         assert_eq!(summary.transactions, 0);
-        assert_eq!(summary.remarks, ["Not one transaction was answered."]);
+        let remark =
+            format!("Not one transaction was answered. Errors since the start: {refused} refused.");
+        assert_eq!(summary.remarks, [remark]);
     }
 }
 

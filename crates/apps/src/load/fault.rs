@@ -112,6 +112,13 @@ impl FaultCounts {
         ]
     }
 
+    /// Those that happened, as "3 refused, 1 reset".
+    pub(super) fn listed(&self) -> String {
+        let happened = self.named().into_iter().filter(|(_, count)| *count > 0);
+        let listed: Vec<String> = happened.map(|(name, count)| format!("{count} {name}")).collect();
+        listed.join(", ")
+    }
+
     /// All of them.
     #[must_use]
     pub fn total(&self) -> u64 {

@@ -208,7 +208,14 @@ impl Summary {
             ));
         }
         if self.transactions == 0 {
-            self.remarks.push("Not one transaction was answered.".to_owned());
+            // Most such loads end before their measurement begins, with a table of zeros.
+            let mut errors = self.errors;
+            errors.add(&self.errors_before);
+            let mut remark = "Not one transaction was answered.".to_owned();
+            if errors.total() > 0 {
+                remark += &format!(" Errors since the start: {}.", errors.listed());
+            }
+            self.remarks.push(remark);
         }
     }
 
@@ -273,14 +280,10 @@ impl Summary {
 
     /// The rows with many values: each row's name, and its values with blanks between.
     fn lists(&self) -> Vec<(&'static str, String)> {
-        let errors: Vec<String> = self
-            .errors
-            .named()
-            .iter()
-            .filter(|(_, count)| *count > 0)
-            .map(|(name, count)| format!("{count} {name}"))
-            .collect();
-        let errors = if errors.is_empty() { "none".to_owned() } else { errors.join(", ") };
+        let errors = match self.errors.total() {
+            0 => "none".to_owned(),
+            _ => self.errors.listed(),
+        };
         let details: Vec<String> =
             self.details.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let shares = |shares: &[f64]| {
@@ -407,6 +410,18 @@ mod tests {
         let remark = "127.0.0.1:7000 was unreachable 2 times";
         assert!(summary.remarks[0].starts_with(remark), "{:?}", summary.remarks);
         assert!(summary.table().contains("1 unreachable"), "{}", summary.table());
+    }
+
+    #[test]
+    fn load_without_an_answer_lists_the_errors_before_its_measurement() {
+        let mut count = MeasuredWindow::unset().count;
+        count.faults_before.count(TransactionFault::Refused);
+        count.faults_before.count(TransactionFault::Refused);
+        count.faults.count(TransactionFault::Reset);
+        let summary = Summary::new(asked(None), &count, 1.0, busy(0.2), []);
+        let remark =
+            "Not one transaction was answered. Errors since the start: 2 refused, 1 reset.";
+        assert_eq!(summary.remarks, [remark]);
     }
 
     #[test]

@@ -156,6 +156,8 @@ impl Columns {
     ) -> String {
         let mut line = String::new();
         for (_, width, cell) in self.cells(label, before, after, span) {
+            // A number that is too long stays apart from the one before it.
+            let width = width.max(cell.len() + 1);
             // Writing to a String cannot fail.
             let _ = write!(line, "{cell:>width$}");
         }
@@ -274,5 +276,13 @@ mod tests {
             let row = columns.row("0", before, after, Duration::from_secs(1));
             assert_eq!(row.contains(" 6000 7000"), statuses, "{row}");
         }
+    }
+
+    #[test]
+    fn long_numbers_stay_apart_from_each_other() {
+        let columns = Columns { statuses: true, wakeups: false };
+        let after = Tally { status_4xx: 19_726, status_5xx: 123_456, ..Tally::default() };
+        let row = columns.row("0", Tally::default(), after, Duration::from_secs(1));
+        assert!(row.ends_with(" 0 19726 123456"), "{row}");
     }
 }
