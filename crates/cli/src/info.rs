@@ -64,7 +64,7 @@ pub(crate) enum InfoError {
     Plan(#[from] ServeError),
     #[error("a thread for the trial of a server: {0}")]
     Thread(#[source] io::Error),
-    #[error("--link: its other end did not connect within {} s", LINK_PATIENCE.as_secs())]
+    #[error("--link: its other end did not connect within {} s", 2 * LINK_PATIENCE.as_secs())]
     NoLink,
 }
 
@@ -119,17 +119,25 @@ pub(crate) fn print(args: &InfoArgs) -> Result<(), InfoError> {
 /// The channels of a server with these options. A link may wait for its other end, such as the
 /// server side of a memif, so the wait is limited.
 fn server_plan(args: &InfoArgs) -> Result<ServerPlan, InfoError> {
+    let mut backend = args.backend.clone();
+    if let Some(link) = &mut backend.link
+        && link.starts_with("memif:")
+        && !link.contains(",wait=")
+    {
+        // The link gives up first, and removes the socket of a server.
+        link.push_str(&format!(",wait={}", LINK_PATIENCE.as_secs()));
+    }
     let serve = ServeArgs {
         channels: args.channels,
         cpus: args.cpus.clone(),
-        backend: args.backend.clone(),
+        backend,
         ..ServeArgs::on([])
     };
     let (sender, receiver) = mpsc::channel();
     // A thread that still waits for the link ends with the process.
     let trial = move || drop(sender.send(plan_server(&serve)));
     threads::spawn("info", trial).map_err(InfoError::Thread)?;
-    let plan = receiver.recv_timeout(LINK_PATIENCE);
+    let plan = receiver.recv_timeout(LINK_PATIENCE + LINK_PATIENCE);
     Ok(plan.map_err(|_| InfoError::NoLink)??)
 }
 

@@ -86,9 +86,9 @@ const _: () = assert!(REPAIR_CHUNK_BYTES_MIN <= REPAIR_PLAIN_BYTES);
 const _: () = assert!(REPAIR_CHUNK_BYTES_MAX.is_power_of_two());
 /// Time without a peer after which a memif reports that it waits for one, in milliseconds.
 pub const MEMIF_NOTICE_AFTER_MS: u64 = 1_000;
-const _: () = assert!(MEMIF_NOTICE_AFTER_MS < MEMIF_OPEN_TIMEOUT_MS);
-/// How long opening a described memif waits for its peer, in milliseconds.
-pub const MEMIF_OPEN_TIMEOUT_MS: u64 = 30_000;
+/// How long opening a described memif waits for its peer if the description has no `wait`, in
+/// seconds.
+pub const MEMIF_WAIT_S: u32 = 30;
 /// Queues of one interface that may have an AF_XDP socket.
 pub const XDP_QUEUES_MAX: u32 = 64;
 /// The longest key of a device's receive hash, in bytes: the devices of today have 40 or 52.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::fault::Faults;
-use crate::limits::{FAULT_REORDERING_DELAY_US, MEMIF_OPEN_TIMEOUT_MS};
+use crate::limits::FAULT_REORDERING_DELAY_US;
 use crate::spec::{FaultSpec, MemifSpec, XdpSpec};
 use crate::tap::{self, Tap, TapConfig};
 use crate::xdp::{self, SocketMap, XdpConfig};
@@ -98,7 +98,7 @@ fn open_memif(
     // A power of two of at most 2^14: the description was checked.
     settings.ring_size_log2 = spec.ring_slots.ilog2() as u8;
     settings.buffer_bytes = spec.buffer_bytes;
-    let timeout = Duration::from_millis(MEMIF_OPEN_TIMEOUT_MS);
+    let timeout = Duration::from_secs(spec.wait_s.into());
     let path = spec.socket.display();
     memif::open(role, &settings, timeout, &mut |why| {
         let (waits_for, remedy) = match role {

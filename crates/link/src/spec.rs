@@ -7,7 +7,7 @@
 //! packet:INTERFACE[,qdisc=bypass|keep,offload=on|off]
 //! xdp:INTERFACE[,queue=N|N..N,mode=native|generic,zero-copy=on|off,xskmap=PATH]
 //! memif:PATH[,role=client|server,id=N,queues=N,ring=SLOTS,buffer=BYTES,mtu=BYTES,mac=MAC,
-//!            secret=TEXT]
+//!            secret=TEXT,wait=SECONDS]
 //! ```
 //!
 //! Each of them also takes `loss=PERCENT`, `duplication=PERCENT`, `reordering=PERCENT`,
@@ -23,7 +23,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::limits::{MEMIF_RING_SIZE_LOG2_MAX, TAP_QUEUES_MAX, XDP_QUEUES_MAX};
+use crate::limits::{MEMIF_RING_SIZE_LOG2_MAX, MEMIF_WAIT_S, TAP_QUEUES_MAX, XDP_QUEUES_MAX};
 use crate::packet::PacketConfig;
 use crate::tap::{self, TapConfig};
 use crate::{LinkMedium, MacAddress};
@@ -106,6 +106,8 @@ pub struct MemifSpec {
     pub mac: Option<MacAddress>,
     /// What both ends have to know; empty: nothing.
     pub secret: String,
+    /// Seconds to wait for the other end when the link is opened.
+    pub wait_s: u32,
 }
 
 /// What is wrong with a description, and where.
@@ -257,7 +259,7 @@ fn xdp(rest: &str) -> Result<XdpSpec, SpecError> {
 }
 
 fn memif(rest: &str) -> Result<MemifSpec, SpecError> {
-    let known = "role, id, queues, ring, buffer, mtu, mac, secret";
+    let known = "role, id, queues, ring, buffer, mtu, mac, secret, wait";
     let mut settings = Settings::parse("memif", rest.to_owned(), known)?;
     let socket =
         settings.place("a socket's path", "memif:/run/mp.sock", |path| !path.is_empty())?;
@@ -269,7 +271,7 @@ fn memif(rest: &str) -> Result<MemifSpec, SpecError> {
         let (setting, value) = ("ring".to_owned(), ring_slots.to_string());
         return Err(SpecError::Value { setting, value, why });
     }
-    let buffer = "bytes from 64 to 65536";
+    let (buffer, wait) = ("bytes from 64 to 65536", "seconds from 1 to 86400");
     let spec = MemifSpec {
         socket: socket.into(),
         is_server: settings.word("role", &roles, "client or server")?.unwrap_or(false),
@@ -280,6 +282,7 @@ fn memif(rest: &str) -> Result<MemifSpec, SpecError> {
         mtu: settings.number("mtu", 68..=65_535, MTU)?.unwrap_or(1_500),
         mac: settings.mac()?,
         secret: settings.take("secret").unwrap_or_default(),
+        wait_s: settings.number("wait", 1..=86_400, wait)?.unwrap_or(MEMIF_WAIT_S),
     };
     settings.end()?;
     Ok(spec)
@@ -495,7 +498,8 @@ fn write_memif(f: &mut fmt::Formatter<'_>, spec: &MemifSpec) -> fmt::Result {
     write_unless(f, spec.buffer_bytes == 2_048, &format!(",buffer={}", spec.buffer_bytes))?;
     write_unless(f, spec.mtu == 1_500, &format!(",mtu={}", spec.mtu))?;
     write_mac(f, spec.mac)?;
-    write_unless(f, spec.secret.is_empty(), &format!(",secret={}", spec.secret))
+    write_unless(f, spec.secret.is_empty(), &format!(",secret={}", spec.secret))?;
+    write_unless(f, spec.wait_s == MEMIF_WAIT_S, &format!(",wait={}", spec.wait_s))
 }
 
 #[cfg(test)]

@@ -26,9 +26,10 @@ fn everything_can_be_said() {
     };
     assert_eq!(xdp, Ok(LinkSpec::Xdp(expected)));
 
-    let memif = parse("memif:/run/mp.sock,role=server,id=3,ring=512,buffer=4096");
+    let memif = parse("memif:/run/mp.sock,role=server,id=3,ring=512,buffer=4096,wait=2");
     let Ok(LinkSpec::Memif(memif)) = memif else { panic!("{memif:?}") };
     assert_eq!((memif.is_server, memif.id, memif.ring_slots), (true, 3, 512));
+    assert_eq!(memif.wait_s, 2);
     assert_eq!((memif.buffer_bytes, memif.queues, memif.mtu), (4_096, 1, 1_500));
     assert_eq!(parse("pair"), Ok(LinkSpec::Pair));
 }
