@@ -281,8 +281,9 @@ mod tests {
     #[test]
     fn long_numbers_stay_apart_from_each_other() {
         let columns = Columns { statuses: true, wakeups: false };
-        let after = Tally { status_4xx: 19_726, status_5xx: 123_456, ..Tally::default() };
-        let row = columns.row("0", Tally::default(), after, Duration::from_secs(1));
+        let after =
+            ServerTally { status_4xx: 19_726, status_5xx: 123_456, ..ServerTally::default() };
+        let row = columns.row("0", ServerTally::default(), after, Duration::from_secs(1));
         assert!(row.ends_with(" 0 19726 123456"), "{row}");
     }
 }

@@ -215,7 +215,7 @@ fn full_capture_whose_last_blocks_fail_reports_once() {
     let (here, mut there) = pair(&PairConfig::default()).unwrap();
     let mut link = Pcap::new(here, capture.clone());
     for _ in 0..100 {
-        send(&mut link, &[0; 1_000], Transmit { len: 1_000, ..Transmit::default() });
+        send(&mut link, &[0; 1_000], TxMetadata { len: 1_000, ..TxMetadata::default() });
         assert_eq!(there.rx_burst(9, &mut |_, _| ()).unwrap(), 1);
     }
     drop((link, capture));
