@@ -112,7 +112,11 @@ impl Pools {
     #[inline]
     pub(super) fn copy(&self, owners: &mut Surrendered, bytes: &[u8]) -> Option<Chunk> {
         let index = self.send.surrender_copy(&mut owners.filled, bytes)?;
-        Some(Chunk { buf: BufId(u32::from(index) | SENT_WRITE), offset: 0, len: bytes.len() as u32 })
+        Some(Chunk {
+            buf: BufId(u32::from(index) | SENT_WRITE),
+            offset: 0,
+            len: bytes.len() as u32,
+        })
     }
 
     /// The stack did not take it: gives it back, if it lies in a buffer.
