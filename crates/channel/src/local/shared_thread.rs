@@ -162,7 +162,7 @@ impl SharedThread {
 /// Calls the server, at `now` or at the server's own time if that is later.
 #[inline]
 fn at<R>(
-    end: &mut StreamEnd<LentMemory>,
+    end: &mut ServiceEnd<LentMemory>,
     now: Instant,
     call: impl FnOnce(&mut Server<LentMemory>, Instant) -> R,
 ) -> R {
