@@ -1,8 +1,8 @@
 //! Tests of several crates together, and tests with external programs, in `tests/tests/`.
 //!
-//! This library has the protocol of the interoperation tests ([`transfer`]), and ports that stay free
-//! for a test ([`ReservedPort`]). It also compiles the README's Rust example; `tests/readme.rs`
-//! compiles those in C.
+//! This library has the protocol of the interoperation tests ([`transfer`]), and ports that stay
+//! free for a test ([`ReservedPort`]). It also compiles the README's Rust example;
+//! `tests/readme.rs` compiles those in C.
 
 #![forbid(unsafe_code)]
 
