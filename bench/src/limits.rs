@@ -42,7 +42,7 @@ pub(crate) const RUNS_MAX: usize = 1_000;
 pub(crate) const CPUS_MAX: usize = 1024;
 
 /// How long a server may take to accept its first connection.
-pub(crate) const SERVER_READY_MAX: Duration = Duration::from_secs(5);
+pub(crate) const SERVER_READY_MAX: Duration = Duration::from_secs(30);
 
 const _: () = assert!(RING_BUFFERS.is_power_of_two());
 const _: () = assert!(RING_COMPLETION_ENTRIES >= 2 * RING_BUFFERS as u32);

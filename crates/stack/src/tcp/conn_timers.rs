@@ -95,6 +95,13 @@ impl ConnTimers {
         self.attend_at = Deadline::after_ms(now, wait_ms);
     }
 
+    /// As [`ConnTimers::attend_after`], if a later moment is set already.
+    pub(crate) fn attend_earlier(&mut self, now: Instant, wait: Duration) {
+        if self.attend_at.get(now).is_some_and(|at| at > now + wait) {
+            self.attend_after(now, wait);
+        }
+    }
+
     /// Nothing is to be attended to.
     #[inline(always)]
     pub(crate) const fn stop_attending(&mut self) {
@@ -152,6 +159,12 @@ mod tests {
         timers.attend_after(now, Duration::from_millis(5));
         assert!(timers.deadlines().is_some() && !timers.take_due_attention(now));
         assert!(timers.take_due_attention(Instant::from_millis(15)));
+        timers.attend_earlier(now, Duration::from_millis(1));
+        assert_eq!(timers.deadlines(), None, "only what is set is earlier");
+        timers.attend_after_ms(now, 5);
+        timers.attend_earlier(now, Duration::from_millis(9));
+        timers.attend_earlier(now, Duration::from_millis(2));
+        assert!(timers.take_due_attention(Instant::from_millis(12)));
         timers.attend_after_ms(now, 5);
         timers.delay_ack();
         timers.stop();

@@ -49,9 +49,8 @@ pub(super) fn on_segment<M: Memory>(
 /// ends it: the SYN is sent again without the wait for its time-out. Once for each connection, as
 /// on Linux, because anything can send such an ACK.
 fn send_syn_soon(conn: &mut Connection, now: Instant) {
-    let is_later = |at| at > now + SYN_AFTER_BAD_ACK;
-    if conn.attempts == 0 && conn.cold.attend_at.get(now).is_some_and(is_later) {
-        conn.cold.attend_at = Deadline::after(now, SYN_AFTER_BAD_ACK);
+    if conn.attempts == 0 {
+        conn.cold.timers.attend_earlier(now, SYN_AFTER_BAD_ACK);
     }
 }
 
