@@ -84,6 +84,12 @@ pub const OPS_SHARE_MIN: u32 = 1 << 4;
 pub const ACTIVE_ALWAYS: usize = 8;
 /// A shard that does not sleep looks at the doorbells of idle sessions once in so many polls.
 pub const LOOK_POLLS: u32 = 64;
+/// A shard's CPU time is charged to its sessions at most this often.
+pub const CPU_SAMPLE_PERIOD: Duration = Duration::from_millis(10);
+/// A shard that sleeps while events wait for room looks for room after this time.
+pub const ROOM_WAIT: Duration = Duration::from_micros(250);
+/// So often that time doubles while there is none.
+pub const ROOM_DOUBLINGS_MAX: u32 = 7;
 /// Most sessions of a shard, and one: the number 0 is the shard itself.
 pub const SESSIONS_MAX: usize = 1 << 11;
 /// Most copies of sends in the server's own memory that a session has at once.

@@ -121,6 +121,20 @@ impl ProducerCursor {
         (self.staged != self.released).then_some(self.released & (self.entries - 1))
     }
 
+    /// The slots of all records that were staged and are not released, oldest first.
+    ///
+    /// # Errors
+    /// [`RingFault`]: the consumer's fault.
+    pub(crate) fn unreleased(
+        &mut self,
+        head: &AtomicU32,
+    ) -> Result<impl Iterator<Item = u32> + use<>, RingFault> {
+        self.room(self.entries, head)?;
+        let (first, mask) = (self.released, self.entries - 1);
+        let count = self.staged.wrapping_sub(first);
+        Ok((0..count).map(move |place| first.wrapping_add(place) & mask))
+    }
+
     /// Publishes all that was staged; how many records that were.
     #[inline]
     pub(crate) fn commit(&mut self, tail: &AtomicU32) -> u32 {

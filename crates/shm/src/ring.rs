@@ -244,6 +244,18 @@ impl<T: Plain> Producer<T> {
         Ok(count)
     }
 
+    /// Calls `each` with the records that were put and not released, oldest first. They are read
+    /// back from the ring's memory, as in [`Producer::oldest`].
+    ///
+    /// # Errors
+    /// [`RingFault`]: the consumer's fault.
+    pub fn each_unreleased(&mut self, mut each: impl FnMut(&T)) -> Result<(), RingFault> {
+        for slot in self.cursor.unreleased(self.place.head())? {
+            each(&self.place.load(slot));
+        }
+        Ok(())
+    }
+
     /// The oldest record that was put and, as far as is known, not released; `None`: all were. It
     /// is read back from the ring's memory, so it is what was put only where no other process
     /// writes that.

@@ -211,6 +211,12 @@ impl RemoteClient {
         }
     }
 
+    /// Wakes the server if it sleeps.
+    #[cfg(test)]
+    pub(super) fn flush_bell(&mut self) {
+        self.server.wake();
+    }
+
     fn put_wanted(&mut self) {
         if !self.wanted.is_empty() {
             let conns = std::mem::take(&mut self.wanted);

@@ -51,6 +51,11 @@ impl SharedMemory {
         self.private.is_some()
     }
 
+    /// Buffers of the shard's own that are in use.
+    pub(super) fn private_used(&self) -> u32 {
+        self.private.as_ref().map_or(0, |pool| pool.layout().count - pool.free_count())
+    }
+
     /// A session begins.
     pub(super) fn insert(&mut self, session: PoolId, memory: SessionMemory) {
         let index = usize::from(session.0);

@@ -190,6 +190,7 @@ impl RemoteServer {
             return Ok(());
         }
         self.polls = 0;
+        self.shard.charge_if_due(now, || self.clock.thread_busy());
         self.bells.wait(Some(std::time::Duration::ZERO))?;
         self.take_rings(now);
         if self.shard.active().len() > ACTIVE_ALWAYS {
@@ -240,7 +241,6 @@ impl RemoteServer {
         };
         let has_ended = self.shard.active().iter().filter(|id| arm(id)).count() > 0;
         let may_sleep = !has_ended && !self.shard.has_ops_of_any();
-        self.polls = 0;
         let sleeps = may_sleep && self.shard.server.arm(now)?;
         if sleeps {
             let patience = self.shard.patience(now);

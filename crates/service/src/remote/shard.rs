@@ -22,6 +22,7 @@
 //! - What one session writes ends at worst that session ([`SessionFault`]).
 
 mod calls;
+mod cpu_account;
 mod deferred;
 mod ending;
 mod events;
@@ -39,8 +40,9 @@ use megapipe_stack::{Instant, PoolId};
 
 use super::SharedMemory;
 use super::session_memory::SessionMemory;
-use crate::limits::{OPS_PER_POLL, OPS_SHARE_MIN};
+use crate::limits::{OPS_PER_POLL, OPS_SHARE_MIN, ROOM_DOUBLINGS_MAX, ROOM_WAIT};
 use crate::server::Server;
+use cpu_account::CpuAccount;
 use owners::ObjectOwners;
 use sessions::Sessions;
 use shard_session::ShardSession;
@@ -68,6 +70,9 @@ pub(super) struct SessionShard {
     /// Sessions whose applications are to be woken.
     signals: Vec<PoolId>,
     ends: VecDeque<SessionEnd>,
+    account: CpuAccount,
+    /// Sleeps in which no parked event could be put.
+    vain_sleeps: u32,
     /// The place of the active session that comes first at the next poll.
     first: usize,
 }
@@ -83,6 +88,8 @@ impl SessionShard {
             parked: Vec::new(),
             signals: Vec::new(),
             ends: VecDeque::new(),
+            account: CpuAccount::default(),
+            vain_sleeps: 0,
             first: 0,
         }
     }
@@ -112,7 +119,26 @@ impl SessionShard {
         if !self.sessions.draining.is_empty() {
             self.finish_draining(now);
         }
-        Ok(ops > 0 || published > 0 || poll.worked())
+        let has_records = ops > 0 || published > 0;
+        self.account.idle_polls += u64::from(!has_records);
+        Ok(has_records || poll.worked())
+    }
+
+    /// Charges the thread's CPU time to the sessions, if the last time is long ago.
+    pub(super) fn charge_if_due(&mut self, now: Instant, busy: impl FnOnce() -> Option<Duration>) {
+        if self.account.is_due(now)
+            && let Some(busy) = busy()
+        {
+            let units: Vec<u64> = self.sessions.all_mut().map(|it| it.take_uncharged()).collect();
+            let mut sessions = self.sessions.all_mut();
+            let mut next = 0;
+            self.account.charge(now, busy, units.iter().copied(), |place, nanos| {
+                if let Some(session) = sessions.nth(place - next) {
+                    session.counters.cpu_ns += nanos;
+                }
+                next = place + 1;
+            });
+        }
     }
 
     /// Does operations of all active sessions, a share of each. Returns how many.
@@ -234,18 +260,31 @@ impl SessionShard {
         (0..self.sessions.active.len()).any(|place| self.has_ops(self.sessions.active[place]))
     }
 
-    /// How long the shard may sleep at `now` for its own timers' sake.
-    pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
+    /// How long the shard may sleep at `now`: for its timers' sake, and because no application
+    /// rings when it has read events, so that there is room for those that wait.
+    pub(super) fn patience(&mut self, now: Instant) -> Option<Duration> {
         let drained = self.drained_at().map(|at| at.since(now));
-        self.server.patience(now).into_iter().chain(drained).min()
+        let is_waiting = self.has_waiting();
+        let doubled = self.vain_sleeps.min(ROOM_DOUBLINGS_MAX);
+        self.vain_sleeps = if is_waiting { doubled + 1 } else { 0 };
+        let room = is_waiting.then(|| ROOM_WAIT * (1 << doubled));
+        self.server.patience(now).into_iter().chain(drained).chain(room).min()
+    }
+
+    /// Whether records wait for room in a ring.
+    fn has_waiting(&mut self) -> bool {
+        !self.parked.is_empty() || !self.server.parts().1.returning().is_empty()
     }
 
     /// What is to be told of the shard.
-    pub(super) fn report(&self) -> ShardReport {
+    pub(super) fn report(&mut self) -> ShardReport {
         ShardReport {
             sessions: self.sessions.counters().collect(),
             draining: self.sessions.draining.len(),
             active: self.sessions.active.len(),
+            connections: self.owners.conn_count(),
+            private_used: self.server.parts().1.private_used(),
+            own_cpu_ns: self.account.own_ns,
         }
     }
 }
@@ -260,4 +299,11 @@ pub struct ShardReport {
     pub draining: usize,
     /// How many have their rings read at each poll.
     pub active: usize,
+    /// Connections of all sessions, those included that applications have closed and that were not
+    /// seen to be over.
+    pub connections: u32,
+    /// Buffers of the shard's own that are in use.
+    pub private_used: u32,
+    /// CPU time of the shard that is charged to no session, in nanoseconds.
+    pub own_cpu_ns: u64,
 }

@@ -30,6 +30,7 @@ mod datagrams;
 mod hostile;
 mod many_sessions;
 mod sending;
+mod shard_quotas;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// No option of the stack: the server panics.

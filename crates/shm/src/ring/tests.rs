@@ -356,3 +356,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn unreleased_records_are_read_back_in_order() {
+    let mut parts = Region::heap(ring_bytes::<u64>(4)).expect("memory").into_parts();
+    let (mut producer, mut consumer) = ring::<u64>(&mut parts, 4).expect("it fits");
+    let unreleased = |producer: &mut Producer<u64>| {
+        let mut all = Vec::new();
+        producer.each_unreleased(|record| all.push(*record)).map(|()| all)
+    };
+    assert_eq!((producer.capacity(), consumer.capacity()), (4, 4));
+    assert_eq!(unreleased(&mut producer), Ok(vec![]));
+    for round in 0..5 {
+        assert_eq!(producer.send(&[round, round + 10, round + 20]), Ok(3));
+        assert_eq!(unreleased(&mut producer), Ok(vec![round, round + 10, round + 20]));
+        assert_eq!(consumer.receive(&mut [0; 2]), Ok(2));
+        assert_eq!(unreleased(&mut producer), Ok(vec![round + 20]));
+        assert_eq!(consumer.receive(&mut [0; 2]), Ok(1));
+    }
+}

@@ -11,6 +11,7 @@
 //!
 //! [`SessionLimits::drain_time`]: super::SessionLimits::drain_time
 
+use megapipe_shm::record::{Completion, Event as Says};
 use megapipe_stack::{Event, Instant, Memory, PoolId};
 
 use super::deferred::End;
@@ -18,6 +19,7 @@ use super::ops::SessionWork;
 use super::shard_session::SessionState;
 use super::{SessionEnd, SessionFault, SessionId, SessionShard};
 use crate::limits::OPS_PER_POLL;
+use crate::remote::encoding::conn_id;
 
 impl SessionShard {
     /// Ends a session that its holder has told to end, or whose application is gone: does the
@@ -127,6 +129,7 @@ impl SessionWork<'_> {
             self.unlisten(listener);
         }
         self.session.withheld.clear();
+        self.reset_unread();
         while let Some(event) = self.session.stranded.pop_front() {
             if let Event::Received { chunk, .. } = event {
                 self.server.parts().1.free(chunk.buf);
@@ -148,6 +151,29 @@ impl SessionWork<'_> {
                 let _ = self.session.deferred.end(now, conn, End::Close, parts);
             }
             self.owners.close_conn(conn);
+        }
+    }
+
+    /// Resets connections with received bytes that the application has not taken out of its ring.
+    /// It can write there, but the names that it writes are of its own connections or of none.
+    fn reset_unread(&mut self) {
+        let mut unread = Vec::new();
+        self.session.each_unread(|record| {
+            if let Ok(Completion { event: Says::Received { conn, .. }, .. }) =
+                Completion::parse(record)
+            {
+                unread.push(conn_id(conn));
+            }
+        });
+        for event in &self.session.stranded {
+            if let Event::Received { conn, .. } = event {
+                unread.push(*conn);
+            }
+        }
+        for conn in unread {
+            if self.owners.has_open_conn(self.id, conn) {
+                self.abort(conn);
+            }
         }
     }
 

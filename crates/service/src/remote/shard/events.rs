@@ -56,6 +56,7 @@ impl SessionShard {
             match session.unpark() {
                 Ok(put) => {
                     count += put;
+                    self.vain_sleeps = if put > 0 { 0 } else { self.vain_sleeps };
                     if is_first && put > 0 {
                         self.signals.push(id);
                     }

@@ -135,6 +135,16 @@ impl ObjectOwners {
         self.append(conn.index);
     }
 
+    /// Whether a session has a connection that its application has not closed.
+    pub(super) fn has_open_conn(&self, session: PoolId, conn: ConnId) -> bool {
+        self.has_conn(session, conn) && self.conns[conn.index as usize].stage != ConnStage::Closed
+    }
+
+    /// Connections that have an entry.
+    pub(super) fn conn_count(&self) -> u32 {
+        self.sessions.iter().map(|of| of.counts.open + of.counts.closed).sum()
+    }
+
     /// A connection that `connect` began is established.
     pub(super) fn on_connected(&mut self, conn: ConnId) {
         let Some(owner) = self.conns.get_mut(conn.index as usize) else { return };

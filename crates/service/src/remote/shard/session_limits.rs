@@ -53,6 +53,8 @@ pub struct SessionCounters {
     pub parked_max: u32,
     /// Datagrams that were dropped for the same reason.
     pub datagrams_dropped: u64,
+    /// CPU time of the shard that is charged to the session, in nanoseconds.
+    pub cpu_ns: u64,
 }
 
 /// Why the shard ended a session: what no correct application does.

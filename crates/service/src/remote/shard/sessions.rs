@@ -97,6 +97,11 @@ impl Sessions {
         self.get_mut(id).filter(|session| session.is_running())
     }
 
+    /// All sessions, those that have ended included.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut ShardSession> {
+        self.slots.iter_mut().filter_map(|slot| slot.session.as_deref_mut())
+    }
+
     /// What was counted of each, those that have ended included.
     pub(super) fn counters(&self) -> impl Iterator<Item = (SessionId, SessionCounters)> {
         let with_number = self.slots.iter().zip(0..);

@@ -77,6 +77,8 @@ pub(super) struct ShardSession {
     pub(super) is_active: bool,
     /// Operations that it had submitted when that was asked last.
     ops_then: u64,
+    /// Operations and events for which CPU time was charged.
+    charged: u64,
 }
 
 impl ShardSession {
@@ -101,6 +103,7 @@ impl ShardSession {
             counters: SessionCounters::default(),
             is_active: true,
             ops_then: 0,
+            charged: 0,
         }
     }
 
@@ -113,6 +116,12 @@ impl ShardSession {
     pub(super) const fn is_quiet(&mut self) -> bool {
         let before = std::mem::replace(&mut self.ops_then, self.counters.ops);
         before == self.counters.ops
+    }
+
+    /// Operations and events since the last call.
+    pub(super) const fn take_uncharged(&mut self) -> u64 {
+        let all = self.counters.ops + self.counters.events;
+        all - std::mem::replace(&mut self.charged, all)
     }
 
     /// Whether events are parked.
@@ -209,6 +218,13 @@ impl ShardSession {
             self.parked_datagrams = 0;
         }
         Ok(count)
+    }
+
+    /// Calls `each` with the records that the application has not read.
+    pub(super) fn each_unread(&mut self, mut each: impl FnMut(&Record)) {
+        // A ring that the application has broken says nothing.
+        let _ = self.ends.events.each_unreleased(&mut each);
+        self.parked.iter().for_each(each);
     }
 
     /// Publishes what was put. Returns whether the application is to be woken.

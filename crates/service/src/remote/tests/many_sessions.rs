@@ -9,6 +9,15 @@ use super::*;
 use crate::session_sizes::SessionSizes;
 use crate::sleep::ServerLocation;
 
+pub(super) const SIZES: SessionSizes = SessionSizes {
+    ops: 1 << 10,
+    events: 1 << 11,
+    receive_bytes: 2_048,
+    receive_buffers: 64,
+    small_sends: 64,
+    large_sends: 8,
+};
+
 /// A shard for many sessions, on one end of a pair.
 pub(super) struct TestShard {
     handle: ShardHandle,
@@ -37,18 +46,14 @@ impl TestShard {
 
     /// A session, and its name at the shard.
     pub(super) fn attach(&self, limits: SessionLimits) -> (RemoteClient, SessionId) {
-        self.attach_with(limits, 64)
+        self.attach_sized(limits, SIZES)
     }
 
-    fn attach_with(&self, limits: SessionLimits, buffers: u32) -> (RemoteClient, SessionId) {
-        let sizes = SessionSizes {
-            ops: 1 << 10,
-            events: 1 << 11,
-            receive_bytes: 2_048,
-            receive_buffers: buffers,
-            small_sends: 64,
-            large_sends: 8,
-        };
+    pub(super) fn attach_sized(
+        &self,
+        limits: SessionLimits,
+        sizes: SessionSizes,
+    ) -> (RemoteClient, SessionId) {
         let (half, fds) = sizes.create().expect("memory");
         let ends = sizes.client(fds).expect("as agreed");
         // Nothing closes the other end of the control socket here.
@@ -57,6 +62,14 @@ impl TestShard {
         let client = RemoteClient::new(ends, self.description.clone(), location);
         let id = self.handle.attach(half, limits).expect("there is room");
         (client, id)
+    }
+
+    pub(super) fn report(&self) -> ShardReport {
+        self.handle.report().expect("it runs")
+    }
+
+    pub(super) fn detach(&self, id: SessionId) {
+        self.handle.detach(id);
     }
 
     /// The next session that ends.
@@ -77,36 +90,40 @@ impl TestShard {
         }
     }
 
-    fn counters(&self, id: SessionId) -> SessionCounters {
+    pub(super) fn counters(&self, id: SessionId) -> SessionCounters {
         let report = self.handle.report().expect("it runs");
         report.sessions.iter().find(|(its, _)| *its == id).expect("it is attached").1
     }
 }
 
 /// A shard, and a peer that has a server to itself.
-fn shard_and_peer() -> (TestShard, RemoteClient) {
+pub(super) fn shard_and_peer() -> (TestShard, RemoteClient) {
     let (one, other) = pair(&PairConfig::default()).expect("a pair");
     (TestShard::start(one, 2), session(other, 1))
 }
 
-fn at(port: u16) -> SocketAddr {
+pub(super) fn at(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::from([10, 0, 0, 2]), port)
 }
 
 /// A session listens at a port, for `credit` connections.
-fn listens(session: &mut RemoteClient, port: u16, credit: u32) -> ListenerId {
+pub(super) fn listens(session: &mut RemoteClient, port: u16, credit: u32) -> ListenerId {
     let listener = session.listen(at(port), 100, exclusive()).expect("the port is free");
     session.accept(listener, AcceptorId(7), credit);
     session.flush();
     listener
 }
 
-fn exclusive() -> Sharing {
+pub(super) fn exclusive() -> Sharing {
     Sharing { is_exclusive: true, ..Sharing::default() }
 }
 
 /// The peer's connection to a session, as both name it.
-fn connects(peer: &mut RemoteClient, session: &mut RemoteClient, port: u16) -> (ConnId, ConnId) {
+pub(super) fn connects(
+    peer: &mut RemoteClient,
+    session: &mut RemoteClient,
+    port: u16,
+) -> (ConnId, ConnId) {
     let ours = peer.connect(at(port));
     assert_eq!(next_event(peer), Event::Connected { conn: ours });
     let Event::Incoming { conn: theirs, .. } = next_event(session) else { panic!() };
@@ -115,7 +132,11 @@ fn connects(peer: &mut RemoteClient, session: &mut RemoteClient, port: u16) -> (
 
 /// Sends a line from one to the other, which reads it.
 #[track_caller]
-fn sends(from: (&mut RemoteClient, ConnId), to: (&mut RemoteClient, ConnId), line: &[u8]) {
+pub(super) fn sends(
+    from: (&mut RemoteClient, ConnId),
+    to: (&mut RemoteClient, ConnId),
+    line: &[u8],
+) {
     let ((sender, ours), (receiver, theirs)) = (from, to);
     receiver.receive(theirs).unwrap();
     receiver.flush();

@@ -1,0 +1,327 @@
+//! What one session of a shard can use up, and what is left when sessions end.
+
+use megapipe_stack::{BindError, DatagramSharing};
+
+use super::many_sessions::{SIZES, at, connects, exclusive, listens, sends, shard_and_peer};
+use super::*;
+
+/// Few enough that tests reach them.
+const FEW: SessionLimits = SessionLimits {
+    connections: 3,
+    connecting: 2,
+    listeners: 1,
+    endpoints: 1,
+    ..SessionLimits::WHOLE_SHARD
+};
+
+/// Waits until something holds.
+#[track_caller]
+fn eventually(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn limits_of_a_session_are_refused_and_counted() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut limited, id) = shard.attach(FEW);
+    let (mut other, _) = shard.attach(FEW);
+    limited.listen(at(80), 1, exclusive()).expect("the first");
+    let refused = limited.listen(at(81), 1, exclusive()).expect_err("the second");
+    assert_eq!(refused.to_string(), ListenError::TooManyListeners.to_string());
+    other.listen(at(81), 1, exclusive()).expect("its first");
+    limited.bind(at(6_000), DatagramSharing::default()).expect("the first");
+    let refused = limited.bind(at(6_001), DatagramSharing::default()).expect_err("the second");
+    assert_eq!(refused.to_string(), BindError::TooManyEndpoints.to_string());
+    // Two that are not answered, since their host is not there.
+    let nowhere = SocketAddr::new(IpAddr::from([10, 0, 0, 99]), 1);
+    let begun = [limited.connect(nowhere), limited.connect(nowhere)];
+    let third = limited.connect(nowhere);
+    assert_eq!(next(&mut limited), RemoteEvent::NotBegun(third, ConnectError::TooManyConnections));
+    assert_eq!(shard.counters(id).refused, 3);
+    begun.into_iter().for_each(|conn| limited.abort(conn));
+    // Three that are established.
+    let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
+    peer.accept(listener, AcceptorId(1), 9);
+    peer.flush();
+    let mut conns = Vec::new();
+    for _ in 0..3 {
+        conns.push(limited.connect(http_of_peer()));
+        assert_eq!(next_event(&mut limited), Event::Connected { conn: conns[conns.len() - 1] });
+    }
+    let fourth = limited.connect(http_of_peer());
+    assert_eq!(next(&mut limited), RemoteEvent::NotBegun(fourth, ConnectError::TooManyConnections));
+    // One that is over makes room.
+    limited.abort(conns[0]);
+    let fourth = limited.connect(http_of_peer());
+    assert_eq!(next_event(&mut limited), Event::Connected { conn: fourth });
+}
+
+fn http_of_peer() -> SocketAddr {
+    SocketAddr::new(IpAddr::from([10, 0, 0, 1]), 80)
+}
+
+#[test]
+fn connections_beyond_the_limit_stay_in_the_backlog() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut limited, _) = shard.attach(FEW);
+    listens(&mut limited, 80, 100);
+    let conns: Vec<_> = (0..5).map(|_| peer.connect(at(80))).collect();
+    peer.flush();
+    let mut theirs = Vec::new();
+    for _ in 0..3 {
+        let Event::Incoming { conn, .. } = next_event(&mut limited) else { panic!() };
+        theirs.push(conn);
+    }
+    for _ in conns {
+        assert!(matches!(next_event(&mut peer), Event::Connected { .. }));
+    }
+    limited.call(SessionCall::Sync).expect("it lives");
+    assert_eq!(limited.event(), None, "two wait");
+    for conn in theirs {
+        limited.abort(conn);
+        limited.flush();
+        if let Some(RemoteEvent::Event(event, _)) = limited.event() {
+            assert!(matches!(event, Event::Incoming { .. }), "{event:?}");
+        }
+    }
+    eventually(|| {
+        while limited.event().is_some() {}
+        shard.report().connections >= 2
+    });
+}
+
+#[test]
+fn parked_events_are_read_in_order() {
+    let (shard, mut peer) = shard_and_peer();
+    let sizes = SessionSizes { ops: 1 << 6, events: 1 << 7, ..SIZES };
+    let (mut slow, id) = shard.attach_sized(SessionLimits::WHOLE_SHARD, sizes);
+    let (mut honest, _) = shard.attach(SessionLimits::WHOLE_SHARD);
+    listens(&mut slow, 80, 400);
+    listens(&mut honest, 81, 1);
+    // Many more events than its ring has room for. They stop nothing for the other session.
+    let conns: Vec<_> = (0..300).map(|_| peer.connect(at(80))).collect();
+    peer.flush();
+    eventually(|| shard.counters(id).parked_max > 200);
+    for _ in &conns {
+        assert!(matches!(next_event(&mut peer), Event::Connected { .. }));
+    }
+    let (ours, theirs) = connects(&mut peer, &mut honest, 81);
+    sends((&mut peer, ours), (&mut honest, theirs), b"past the parked ones");
+    for conn in &conns {
+        peer.abort(*conn);
+    }
+    peer.flush();
+    // Each connection begins before it ends, and none is missing.
+    let mut open = HashSet::new();
+    let mut ended = 0;
+    while ended < conns.len() {
+        match next_event(&mut slow) {
+            Event::Incoming { conn, .. } => assert!(open.insert((conn.index, conn.generation))),
+            Event::Closed { conn, .. } => {
+                assert!(open.remove(&(conn.index, conn.generation)));
+                ended += 1;
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+    // It can go on.
+    let (ours, theirs) = connects(&mut peer, &mut slow, 80);
+    sends((&mut peer, ours), (&mut slow, theirs), b"to the slow one");
+}
+
+#[test]
+fn hostile_neighbour_does_not_stop_an_honest_session() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut honest, _) = shard.attach(SessionLimits::WHOLE_SHARD);
+    listens(&mut honest, 80, 1);
+    let (ours, theirs) = connects(&mut peer, &mut honest, 80);
+    let (mut hostile, id) = shard.attach(SessionLimits::WHOLE_SHARD);
+    listens(&mut hostile, 81, 8);
+    let its: Vec<_> = (0..8).map(|_| connects(&mut peer, &mut hostile, 81)).collect();
+    let own = encoding::id_of(hostile.named(its[0].1).expect("it is connected"));
+    let foreign = Id { index: own.index ^ 1, generation: 77 };
+    for round in 0..200_u32 {
+        // It never reads, never returns a buffer, and submits as much as its ring takes.
+        for (_, conn) in &its {
+            let _ = hostile.receive(*conn);
+        }
+        while hostile.ends.ops.reserve(1) == Ok(1) {
+            let conn = if round % 2 == 0 { own } else { foreign };
+            let command = Command::Call(SessionCall::Info { conn });
+            let record = Op { cookie: 1 << 40, command }.record();
+            if hostile.ends.ops.put(&record).is_err() {
+                break;
+            }
+        }
+        hostile.ends.ops.commit();
+        hostile.flush_bell();
+        for (conn, _) in &its {
+            let _ = peer.send(*conn, b"text that is never read");
+        }
+        peer.flush();
+        sends((&mut peer, ours), (&mut honest, theirs), b"question");
+        sends((&mut honest, theirs), (&mut peer, ours), b"answer");
+    }
+    assert!(shard.report().sessions.iter().any(|(session, _)| *session == id));
+}
+
+#[test]
+fn sessions_of_one_user_share_a_listener() {
+    let (shard, mut peer) = shard_and_peer();
+    let limits = |user| SessionLimits { user, ..SessionLimits::WHOLE_SHARD };
+    let (mut one, _) = shard.attach(limits(7));
+    let (mut two, _) = shard.attach(limits(7));
+    let (mut stranger, _) = shard.attach(limits(8));
+    for session in [&mut one, &mut two] {
+        let listener = session.listen(at(80), 100, Sharing::default()).expect("both may");
+        session.accept(listener, AcceptorId(3), 10);
+        session.flush();
+    }
+    stranger.listen(at(80), 100, Sharing::default()).expect_err("another user");
+    two.listen(at(80), 100, exclusive()).expect_err("it has it already");
+    two.call(SessionCall::Sync).expect("it lives");
+    one.call(SessionCall::Sync).expect("it lives");
+    // Acceptors take turns; the same number at two sessions is two acceptors.
+    for _ in 0..3 {
+        for session in [&mut one, &mut two] {
+            let (ours, theirs) = connects(&mut peer, session, 80);
+            sends((&mut peer, ours), (session, theirs), b"to whom it may concern");
+            sends((session, theirs), (&mut peer, ours), b"answer");
+        }
+    }
+    // What is left of its credit goes with it.
+    assert_eq!(one.event(), None);
+    drop(one);
+    shard.next_end();
+    shard.await_sessions(2);
+    for _ in 0..7 {
+        connects(&mut peer, &mut two, 80);
+    }
+    let waiting = peer.connect(at(80));
+    while next_event(&mut peer) != (Event::Connected { conn: waiting }) {}
+    two.call(SessionCall::Sync).expect("it lives");
+    assert_eq!(two.event(), None, "it has no credit left");
+}
+
+#[test]
+fn bytes_before_the_accept_move_to_the_session() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut session, _) = shard.attach(SessionLimits::WHOLE_SHARD);
+    let listener = session.listen(at(80), 100, exclusive()).expect("a free port");
+    let ours = peer.connect(at(80));
+    assert_eq!(next_event(&mut peer), Event::Connected { conn: ours });
+    let text: Vec<u8> = (0..5_000_u32).map(|at| (at % 251) as u8).collect();
+    assert_eq!(peer.send(ours, &text), Ok(5_000));
+    peer.flush();
+    eventually(|| shard.report().private_used >= 3);
+    session.accept(listener, AcceptorId(7), 1);
+    session.flush();
+    let Event::Incoming { conn, .. } = next_event(&mut session) else { panic!() };
+    let mut came = Vec::new();
+    while came.len() < text.len() {
+        session.receive(conn).unwrap();
+        session.flush();
+        let Event::Received { chunk, .. } = next_event(&mut session) else { panic!() };
+        let from = came.len();
+        came.resize(from + chunk.len as usize, 0);
+        session.take_bytes(chunk, &mut came[from..]);
+    }
+    assert!(came == text);
+    assert_eq!(shard.report().private_used, 0);
+    sends((&mut peer, ours), (&mut session, conn), b"in its own memory");
+}
+
+#[test]
+fn unread_bytes_of_an_ended_session_reset_their_connection() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut session, id) = shard.attach(SessionLimits::WHOLE_SHARD);
+    listens(&mut session, 80, 2);
+    let (unread, its) = connects(&mut peer, &mut session, 80);
+    let (read, other) = connects(&mut peer, &mut session, 80);
+    sends((&mut peer, read), (&mut session, other), b"read");
+    assert_eq!(session.event(), None, "the ring learns that all was read");
+    session.receive(its).unwrap();
+    session.flush();
+    let before = shard.counters(id).events;
+    peer.send(unread, b"published, and not read").unwrap();
+    peer.flush();
+    eventually(|| shard.counters(id).events > before);
+    drop(session);
+    assert_eq!(shard.next_end().fault, None);
+    peer.receive(unread).unwrap();
+    peer.receive(read).unwrap();
+    let mut seen = [next_event(&mut peer), next_event(&mut peer)];
+    seen.sort_by_key(|event| matches!(event, Event::Closed { .. }));
+    let reset = Event::Closed { conn: unread, reason: CloseReason::ResetByPeer };
+    assert_eq!(seen, [Event::PeerClosed { conn: read }, reset]);
+}
+
+#[test]
+fn thousand_sessions_leave_nothing_behind() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut honest, first) = shard.attach(SessionLimits::WHOLE_SHARD);
+    listens(&mut honest, 80, 1);
+    let (ours, theirs) = connects(&mut peer, &mut honest, 80);
+    let sizes = SessionSizes { ops: 1 << 6, events: 1 << 7, receive_buffers: 8, ..SIZES };
+    let mut numbers = HashSet::from([first.number]);
+    for round in 0..1_000 {
+        let (mut session, id) = shard.attach_sized(FEW, sizes);
+        numbers.insert(id.number);
+        listens(&mut session, 81, 3);
+        session.bind(at(6_000), DatagramSharing::default()).expect("a free port");
+        let (conn, its) = connects(&mut peer, &mut session, 81);
+        session.send(its, b"last words").unwrap();
+        match round % 3 {
+            0 => shard.detach(id),
+            1 => session.put(&Record::default()),
+            _ => {}
+        }
+        session.flush();
+        drop(session);
+        assert_eq!(shard.next_end().session, id);
+        peer.abort(conn);
+        peer.flush();
+        while peer.event().is_some() {}
+    }
+    let report = shard.await_sessions(1);
+    assert_eq!((report.draining, report.private_used, report.connections), (0, 0, 1));
+    assert!(numbers.len() < 100, "numbers are used again: {}", numbers.len());
+    sends((&mut peer, ours), (&mut honest, theirs), b"still there");
+}
+
+#[test]
+fn idle_sessions_are_not_polled() {
+    let (shard, mut peer) = shard_and_peer();
+    let sizes = SessionSizes { ops: 1 << 6, events: 1 << 7, receive_buffers: 8, ..SIZES };
+    let mut sessions: Vec<_> =
+        (0..100).map(|_| shard.attach_sized(SessionLimits::WHOLE_SHARD, sizes).0).collect();
+    listens(&mut sessions[50], 80, 1);
+    let (ours, theirs) = connects(&mut peer, &mut sessions[50], 80);
+    for _ in 0..200 {
+        sends((&mut peer, ours), (&mut sessions[50], theirs), b"question");
+        sends((&mut sessions[50], theirs), (&mut peer, ours), b"answer");
+    }
+    eventually(|| shard.report().active <= crate::limits::ACTIVE_ALWAYS);
+    // Each is heard when it rings.
+    for session in &mut sessions {
+        session.call(SessionCall::Sync).expect("it lives");
+    }
+}
+
+#[test]
+fn cpu_time_is_charged_to_the_session_that_works() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut busy, busy_id) = shard.attach(SessionLimits::WHOLE_SHARD);
+    let (_idle, idle_id) = shard.attach(SessionLimits::WHOLE_SHARD);
+    listens(&mut busy, 80, 1);
+    let (ours, theirs) = connects(&mut peer, &mut busy, 80);
+    eventually(|| {
+        sends((&mut peer, ours), (&mut busy, theirs), b"question");
+        shard.counters(busy_id).cpu_ns > 0
+    });
+    assert_eq!(shard.counters(idle_id).cpu_ns, 0);
+}
