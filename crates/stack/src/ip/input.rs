@@ -237,23 +237,17 @@ impl Ip {
         if to_group {
             return Err(Drop::BadFragment);
         }
-        let (piece, next_header) = self.piece_of_v6(now, &view, chain, counters)?;
+        let piece = self.piece_of_v6(now, &view, chain, counters)?;
         let Some(whole) = reassembly.add(now, &piece)? else { return Ok(Inbound::Handled) };
         counters.totals.packets_reassembled += 1;
-        let named_at = chain.named_at.map(|at| at + ipv6::HEADER_BYTES);
         let ecn = whole.ecn;
-        let packet = extension::remove_fragment_header(
-            whole.packet,
-            whole.header_bytes,
-            named_at,
-            next_header,
-        )
-        .ok_or(Drop::BadFragment)?;
+        let (packet, has_headers_before) =
+            extension::remove_fragment_header(whole.packet, whole.header_bytes)
+                .ok_or(Drop::BadFragment)?;
         let view = ipv6::View::new(packet)?;
         let original = Original { packet, to_group };
         // Options for every hop belong to what every hop sees, which is before the fragment header.
-        let directly = chain.offset > 0;
-        let chain = match extension::walk(view.next_header(), view.payload(), directly) {
+        let chain = match extension::walk(view.next_header(), view.payload(), has_headers_before) {
             Ok(chain) => chain,
             // The kernel has put the same fragments together, and reports.
             Err(problem) if self.external_neighbours => return Err(problem.drop),
@@ -309,14 +303,14 @@ impl Ip {
         problem.drop
     }
 
-    /// The fragment that `chain` leads to, and what its packet goes on with.
+    /// The fragment that `chain` leads to.
     fn piece_of_v6<'a>(
         &mut self,
         now: Instant,
         view: &ipv6::View<'a>,
         chain: extension::Chain,
         counters: &mut Counters,
-    ) -> Result<(Piece<'a>, u8), Drop> {
+    ) -> Result<Piece<'a>, Drop> {
         let rest = view.payload().get(chain.offset..).ok_or(Drop::Truncated)?;
         let fragment = extension::Fragment::parse(rest).ok_or(Drop::Truncated)?;
         let payload = &rest[extension::FRAGMENT_BYTES..];
@@ -352,15 +346,14 @@ impl Ip {
             protocol: u8::from(is_whole),
             identification: fragment.identification,
         };
-        let piece = Piece {
+        Ok(Piece {
             key,
             header: &view.bytes()[..header_bytes],
             offset: fragment.offset,
             more: fragment.more,
             ecn: view.ecn(),
             payload,
-        };
-        Ok((piece, fragment.next_header))
+        })
     }
 
     /// Hands a packet to the transport that it is for.

@@ -202,22 +202,23 @@ fn refuse_unknown(kind: u8, at: usize) -> Result<(), Problem> {
     }
 }
 
-/// Makes the headers of a first fragment, `header_bytes` of them with the fragment header as the
-/// last, and all of the fragmented part behind them, one packet. `named_at` is the byte that names
-/// the fragment header, if it is not the IPv6 header's own; `next_header` takes its place.
+/// Removes the fragment header from a packet: `header_bytes` of headers as the first fragment had
+/// them, the fragment header last, and the whole fragmented part behind them. The header that
+/// names the fragment header then names what that one did, and no other fragment's headers count
+/// (§4.5). Returns the packet, and whether extension headers stand before the fragmented part.
 /// `None`: it is longer than a packet can be, or has no such headers.
-pub fn remove_fragment_header(
-    packet: &mut [u8],
-    header_bytes: usize,
-    named_at: Option<usize>,
-    next_header: u8,
-) -> Option<&[u8]> {
+pub fn remove_fragment_header(packet: &mut [u8], header_bytes: usize) -> Option<(&[u8], bool)> {
     let kept = header_bytes.checked_sub(FRAGMENT_BYTES)?;
     let total_bytes = packet.len().checked_sub(FRAGMENT_BYTES)?;
     let payload_bytes = u16::try_from(total_bytes.checked_sub(ipv6::HEADER_BYTES)?).ok()?;
-    *packet.get_mut(named_at.unwrap_or(6)).filter(|_| kept >= ipv6::HEADER_BYTES)? = next_header;
+    let chain = walk(*packet.get(6)?, packet.get(ipv6::HEADER_BYTES..header_bytes)?, true).ok()?;
+    if chain.protocol != FRAGMENT || ipv6::HEADER_BYTES + chain.offset != kept {
+        return None;
+    }
+    let named_at = chain.named_at.map_or(6, |at| at + ipv6::HEADER_BYTES);
+    packet[named_at] = *packet.get(kept)?;
     packet.copy_within(..kept, FRAGMENT_BYTES);
     let packet = &mut packet[FRAGMENT_BYTES..];
     put_u16(packet, 4, payload_bytes);
-    Some(packet)
+    Some((packet, chain.offset > 0))
 }

@@ -19,25 +19,56 @@ fn cut4(identification: u16, protocol: Protocol, payload: &[u8], step: usize) ->
     payload.chunks(step).enumerate().map(piece).collect()
 }
 
-/// The same for IPv6, each with `before` between its header and the fragment header.
+/// A fragment of IPv6 with `before` between its header and the fragment header.
+fn piece6(fragment: extension::Fragment, before: &[u8], part: &[u8]) -> Vec<u8> {
+    let mut bytes = [before, &[0; extension::FRAGMENT_BYTES]].concat();
+    fragment.emit(&mut bytes[before.len()..]);
+    bytes.extend(part);
+    let first = if before.is_empty() { extension::FRAGMENT } else { extension::HOP_BY_HOP };
+    frame6(first, &bytes)
+}
+
+/// `payload` as fragments of IPv6, cut every `step` bytes, each with `before` in front.
 fn cut6(identification: u32, payload: &[u8], step: usize, before: &[u8]) -> Vec<Vec<u8>> {
     let count = payload.len().div_ceil(step);
     let piece = |(n, part): (usize, &[u8])| {
-        let fragment = extension::Fragment {
-            next_header: 17,
-            offset: n * step,
-            more: n + 1 < count,
-            identification,
-        };
-        let mut bytes = before.to_vec();
-        let at = bytes.len();
-        bytes.extend([0; 8]);
-        fragment.emit(&mut bytes[at..]);
-        bytes.extend(part);
-        let first = if before.is_empty() { extension::FRAGMENT } else { extension::HOP_BY_HOP };
-        frame6(first, &bytes)
+        let (offset, more) = (n * step, n + 1 < count);
+        let fragment = extension::Fragment { next_header: 17, offset, more, identification };
+        piece6(fragment, before, part)
     };
     payload.chunks(step).enumerate().map(piece).collect()
+}
+
+/// RFC 8200 §4.5: only the first fragment's next header and its headers count, whatever the order.
+#[test]
+fn ipv6_reassembly_takes_headers_of_first_fragment() {
+    let datagram = datagram6(53, &[7; 40]);
+    let options: &[u8] = &[extension::FRAGMENT, 0, 1, 4, 0, 0, 0, 0];
+    let cases: [[(u8, &[u8]); 2]; 5] = [
+        [(17, &[]), (6, &[])],
+        [(17, &[]), (extension::NO_NEXT, &[])],
+        [(17, options), (17, &[])],
+        [(17, &[]), (17, options)],
+        [(17, options), (6, &[])],
+    ];
+    for (case, [first, last]) in cases.into_iter().enumerate() {
+        for is_reversed in [false, true] {
+            let piece = |(next_header, before): (u8, &[u8]), offset, more, part: &[u8]| {
+                let fragment = extension::Fragment { next_header, offset, more, identification: 3 };
+                piece6(fragment, before, part)
+            };
+            let mut pieces =
+                [piece(first, 0, true, &datagram[..16]), piece(last, 16, false, &datagram[16..])];
+            if is_reversed {
+                pieces.reverse();
+            }
+            let mut host = Host::new();
+            host.bind6(53);
+            pieces.iter().for_each(|piece| host.give(piece));
+            let received = host.receive();
+            assert_eq!(received, Some((peer6(), vec![7; 40])), "case {case}, {is_reversed}");
+        }
+    }
 }
 
 #[test]
