@@ -27,28 +27,32 @@ impl StreamSocket {
             self.disconnect(transport);
             return Effects { result: Ok(()), events: Events::WRITABLE | Events::HUP };
         }
-        let before = self.shut;
-        self.shut.receive |= how != Shutdown::Write;
-        self.shut.send |= how != Shutdown::Read;
+        let shut = Shut {
+            receive: self.shut.receive || how != Shutdown::Write,
+            send: self.shut.send || how != Shutdown::Read,
+        };
         let is_closed = matches!(self.progress, ConnectProgress::Closed);
-        if !is_closed && let Err(error) = self.end_directions(before, transport) {
+        // A direction that the channel could not end stays open, so that the call can be repeated.
+        if !is_closed && let Err(error) = self.end_directions(shut, transport) {
             return Effects::quiet(Err(error));
         }
+        self.shut = shut;
         Effects {
             result: if is_closed { Err(Error::NotConnected) } else { Ok(()) },
             events: Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP,
         }
     }
 
-    /// Ends below what is shut now and was not before. The kernel has to end both directions in one
-    /// call, because what still arrives then is answered with a reset; of the receiving one alone
-    /// it need not know.
+    /// Ends below what `shut` adds to the directions that are shut. The kernel has to end both
+    /// directions in one call, because what still arrives then is answered with a reset; of the
+    /// receiving one alone it need not know.
     fn end_directions<T: StreamTransport>(
         &self,
-        before: Shut,
+        shut: Shut,
         transport: &mut T,
     ) -> Result<(), Error> {
-        match self.shut {
+        let before = self.shut;
+        match shut {
             Shut::BOTH if before == Shut::BOTH => Ok(()),
             Shut::BOTH if !transport.is_local() => {
                 transport.disconnect(self.handle, Disconnect::Both)

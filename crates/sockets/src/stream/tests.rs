@@ -268,6 +268,31 @@ fn shutdown_of_both_directions_is_one_operation_on_the_kernel() {
 }
 
 #[test]
+fn shutdown_that_fails_can_be_repeated() {
+    for (is_local, how, below) in [
+        (true, Shutdown::Write, Disconnect::Write),
+        (true, Shutdown::Both, Disconnect::Write),
+        (false, Shutdown::Both, Disconnect::Both),
+    ] {
+        let mut transport = FakeTransport { is_local, ..FakeTransport::default() };
+        let mut stream = connection(&mut transport);
+        transport.disconnect_error = Some(Error::NoBuffers);
+        let failed = stream.shutdown(how, &mut transport);
+        assert_eq!(failed, Effects::quiet(Err(Error::NoBuffers)));
+        assert_eq!(transport.take(), []);
+        assert_eq!(stream.readiness(), Events::WRITABLE, "both directions are open");
+        let sent = send(&mut stream, b"x", MsgFlags::empty(), &mut transport);
+        assert_eq!(sent, (Ok(SendStep::Done), 1));
+        let _ = transport.take();
+        transport.disconnect_error = None;
+        assert_eq!(stream.shutdown(how, &mut transport).result, Ok(()));
+        assert_eq!(transport.take(), [Submitted::Disconnect(below)]);
+        let refused = send(&mut stream, b"x", MsgFlags::empty(), &mut transport);
+        assert_eq!(refused, (Err(Error::BrokenPipe), 0));
+    }
+}
+
+#[test]
 fn close_resets_a_stream_with_unread_bytes() {
     let mut transport = FakeTransport::local();
     let mut stream = connection(&mut transport);

@@ -52,6 +52,8 @@ pub(crate) struct FakeTransport {
     pub(crate) syn_room: Option<usize>,
     /// What a write may begin with below a mark.
     pub(crate) room_below: usize,
+    /// The error that each disconnect returns; none of them is recorded.
+    pub(crate) disconnect_error: Option<Error>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -175,6 +177,9 @@ impl StreamTransport for FakeTransport {
     }
 
     fn disconnect(&mut self, _: Handle, how: Disconnect) -> Result<(), Error> {
+        if let Some(error) = self.disconnect_error {
+            return Err(error);
+        }
         self.record(SubmittedOperation::Disconnect(how));
         Ok(())
     }
