@@ -12,7 +12,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::icmp::{Complaint, Incoming};
 use super::inbound::{Inbound, Original};
-use super::reassembly::{Key, Piece, Reassembly};
+use super::reassembly::{FragmentOutcome, Key, Piece, ReassembledPacket, Reassembly};
 use super::{Arrived, Hop, Ip, address};
 use crate::counters::{Counters, Drop};
 use crate::frame::{Checksums, Medium, Received};
@@ -55,6 +55,7 @@ struct Packet<'a> {
     named_at: usize,
     payload: &'a [u8],
     original: Original<'a>,
+    /// It came in fragments, of which one may be the whole.
     reassembled: bool,
 }
 
@@ -186,8 +187,9 @@ impl Ip {
             ecn: view.ecn(),
             payload: view.payload(),
         };
-        let Some(whole) = reassembly.add(now, &piece)? else { return Ok(Inbound::Handled) };
-        counters.totals.packets_reassembled += 1;
+        let Some(whole) = reassemble(now, reassembly, &piece, counters)? else {
+            return Ok(Inbound::Handled);
+        };
         let total = u16::try_from(whole.packet.len()).map_err(|_| Drop::BadFragment)?;
         let packet = ipv4::set_whole(whole.packet, total);
         let view = ipv4::View::new(packet)?;
@@ -237,9 +239,15 @@ impl Ip {
         if to_group {
             return Err(Drop::BadFragment);
         }
-        let piece = self.piece_of_v6(now, &view, chain, counters)?;
-        let Some(whole) = reassembly.add(now, &piece)? else { return Ok(Inbound::Handled) };
-        counters.totals.packets_reassembled += 1;
+        let rest = view.payload().get(chain.offset..).ok_or(Drop::Truncated)?;
+        let fragment = extension::Fragment::parse(rest).ok_or(Drop::Truncated)?;
+        if fragment.offset == 0 && !fragment.more {
+            return self.on_atomic_fragment(now, envelope, (&view, chain), counters);
+        }
+        let piece = self.piece_of_v6(now, &view, (chain, fragment), counters)?;
+        let Some(whole) = reassemble(now, reassembly, &piece, counters)? else {
+            return Ok(Inbound::Handled);
+        };
         let ecn = whole.ecn;
         let (packet, has_headers_before) =
             extension::remove_fragment_header(whole.packet, whole.header_bytes)
@@ -249,14 +257,35 @@ impl Ip {
         // Options for every hop belong to what every hop sees, which is before the fragment header.
         let chain = match extension::walk(view.next_header(), view.payload(), has_headers_before) {
             Ok(chain) => chain,
-            // The kernel has put the same fragments together, and reports.
-            Err(problem) if self.external_neighbours => return Err(problem.drop),
-            Err(problem) => return Err(self.report(now, original, problem, counters)),
+            Err(problem) => return Err(self.report_behind(now, original, problem, counters)),
         };
         if chain.protocol == extension::FRAGMENT {
             return Err(Drop::BadFragment);
         }
         let mut packet = packet_of_v6(&view, chain, original, ecn);
+        packet.reassembled = true;
+        self.deliver(now, envelope, packet, counters)
+    }
+
+    /// A fragment that is its whole packet: read in place, independently of what is being
+    /// reassembled (RFC 6946 §4). `chain` leads to its fragment header.
+    fn on_atomic_fragment<'a>(
+        &mut self,
+        now: Instant,
+        envelope: Envelope,
+        (view, chain): (&ipv6::View<'a>, extension::Chain),
+        counters: &mut Counters,
+    ) -> Result<Inbound<'a>, Drop> {
+        let original = Original { packet: view.bytes(), to_group: false };
+        let chain = match extension::walk_behind_fragment_header(chain, view.payload()) {
+            Ok(chain) => chain,
+            Err(problem) => return Err(self.report_behind(now, original, problem, counters)),
+        };
+        if chain.protocol == extension::FRAGMENT {
+            return Err(Drop::BadFragment);
+        }
+        counters.totals.packets_reassembled += 1;
+        let mut packet = packet_of_v6(view, chain, original, view.ecn());
         packet.reassembled = true;
         self.deliver(now, envelope, packet, counters)
     }
@@ -303,17 +332,31 @@ impl Ip {
         problem.drop
     }
 
-    /// The fragment that `chain` leads to.
+    /// Reports headers behind a fragment header that cannot be followed, except where the kernel
+    /// reassembles the same packet and reports. Returns why the packet is dropped.
+    fn report_behind(
+        &mut self,
+        now: Instant,
+        original: Original<'_>,
+        problem: extension::Problem,
+        counters: &mut Counters,
+    ) -> Drop {
+        if self.external_neighbours {
+            return problem.drop;
+        }
+        self.report(now, original, problem, counters)
+    }
+
+    /// The piece of a packet that `fragment`, to which `chain` leads, brings.
     fn piece_of_v6<'a>(
         &mut self,
         now: Instant,
         view: &ipv6::View<'a>,
-        chain: extension::Chain,
+        (chain, fragment): (extension::Chain, extension::Fragment),
         counters: &mut Counters,
     ) -> Result<Piece<'a>, Drop> {
-        let rest = view.payload().get(chain.offset..).ok_or(Drop::Truncated)?;
-        let fragment = extension::Fragment::parse(rest).ok_or(Drop::Truncated)?;
-        let payload = &rest[extension::FRAGMENT_BYTES..];
+        let payload = view.payload().get(chain.offset + extension::FRAGMENT_BYTES..);
+        let payload = payload.ok_or(Drop::Truncated)?;
         let header_bytes = ipv6::HEADER_BYTES + chain.offset + extension::FRAGMENT_BYTES;
         let field_at = if fragment.more && !payload.len().is_multiple_of(8) {
             Some(PAYLOAD_LENGTH_AT)
@@ -337,13 +380,10 @@ impl Ip {
         {
             return Err(Drop::BadFragment);
         }
-        // A fragment that is the whole takes no place and hurts no other (RFC 6946 §4): its
-        // number is joined by a bit that no other has.
-        let is_whole = fragment.offset == 0 && !fragment.more;
         let key = Key {
             src: view.src().into(),
             dst: view.dst().into(),
-            protocol: u8::from(is_whole),
+            protocol: 0,
             identification: fragment.identification,
         };
         Ok(Piece {
@@ -420,6 +460,27 @@ impl Ip {
                 }
                 Err(Drop::UnknownTransport)
             }
+        }
+    }
+}
+
+/// Adds a fragment; the packet, if that is whole now.
+///
+/// # Errors
+///
+/// Why the fragment is dropped, or that it took the place of another packet.
+fn reassemble<'a>(
+    now: Instant,
+    reassembly: &'a mut Reassembly,
+    piece: &Piece<'_>,
+    counters: &mut Counters,
+) -> Result<Option<ReassembledPacket<'a>>, Drop> {
+    match reassembly.add(now, piece)? {
+        FragmentOutcome::Waits => Ok(None),
+        FragmentOutcome::WaitsInPlaceOfAnother => Err(Drop::ReassemblyFull),
+        FragmentOutcome::Whole(whole) => {
+            counters.totals.packets_reassembled += 1;
+            Ok(Some(whole))
         }
     }
 }

@@ -60,6 +60,19 @@ pub(crate) struct Piece<'a> {
     pub payload: &'a [u8],
 }
 
+impl Piece<'_> {
+    /// It carries bytes, ends within the longest packet and where the next one can begin. The
+    /// headers of the first one fit into a slot.
+    fn is_well_formed(&self) -> bool {
+        let len = self.payload.len();
+        let ends_between_units = self.more && !len.is_multiple_of(8);
+        len > 0
+            && !ends_between_units
+            && self.offset + len <= PART_BYTES_MAX
+            && (self.offset > 0 || self.header.len() <= HEADER_ROOM)
+    }
+}
+
 /// A packet of which everything arrived.
 #[derive(Debug)]
 pub(crate) struct ReassembledPacket<'a> {
@@ -69,6 +82,17 @@ pub(crate) struct ReassembledPacket<'a> {
     pub header_bytes: usize,
     /// Congestion marks of all of it.
     pub ecn: Ecn,
+}
+
+/// What became of a fragment.
+#[derive(Debug)]
+pub(crate) enum FragmentOutcome<'a> {
+    /// It waits for the others.
+    Waits,
+    /// It waits for the others, in place of another packet that was given up.
+    WaitsInPlaceOfAnother,
+    /// It was the last that missed. The packet stays as it is until the next call.
+    Whole(ReassembledPacket<'a>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,18 +148,20 @@ impl Reassembly {
         }
     }
 
-    /// Takes a fragment; the packet, if it was the last that missed. What is given stays as it is
-    /// until the next call.
+    /// Takes a fragment.
     ///
     /// # Errors
     ///
-    /// Why the fragment, and perhaps the packet, is dropped; [`Drop::ReassemblyFull`] means that
-    /// it was kept and another packet was given up for it.
+    /// Why the fragment, and perhaps its packet, is dropped. No other packet is given up then.
     pub(crate) fn add(
         &mut self,
         now: Instant,
         piece: &Piece<'_>,
-    ) -> Result<Option<ReassembledPacket<'_>>, Drop> {
+    ) -> Result<FragmentOutcome<'_>, Drop> {
+        // Before any slot is looked at: such a fragment belongs to no packet.
+        if !piece.is_well_formed() {
+            return Err(Drop::BadFragment);
+        }
         let (index, made_room) = match self.find(&piece.key) {
             Some(index) => (index, false),
             None => self.begin(now, piece),
@@ -155,9 +181,10 @@ impl Reassembly {
         {
             slot.state = FragmentState::Free;
             let packet = &mut bytes[HEADER_ROOM - header_bytes..HEADER_ROOM + total];
-            return Ok(Some(ReassembledPacket { packet, header_bytes, ecn: slot.ecn }));
+            let whole = ReassembledPacket { packet, header_bytes, ecn: slot.ecn };
+            return Ok(FragmentOutcome::Whole(whole));
         }
-        if made_room { Err(Drop::ReassemblyFull) } else { Ok(None) }
+        Ok(if made_room { FragmentOutcome::WaitsInPlaceOfAnother } else { FragmentOutcome::Waits })
     }
 
     /// Gives up the packets whose time is over: for each, `expired` gets the first fragment, as it
@@ -230,11 +257,6 @@ impl FragmentSlot {
     /// Puts a fragment where it belongs. An error refuses the whole packet.
     fn place(&mut self, piece: &Piece<'_>, bytes: &mut [u8]) -> Result<(), Drop> {
         let end = piece.offset + piece.payload.len();
-        // A part in the middle is not empty and ends where the next can begin.
-        let is_misshapen = piece.more && !piece.payload.len().is_multiple_of(8);
-        if end > PART_BYTES_MAX || is_misshapen || piece.payload.is_empty() {
-            return Err(Drop::BadFragment);
-        }
         let range = (piece.offset as u16, end as u16);
         if self.ranges[..self.count].contains(&range) {
             let held = &bytes[HEADER_ROOM + piece.offset..HEADER_ROOM + end];
@@ -254,7 +276,7 @@ impl FragmentSlot {
         self.ecn = join(self.ecn, piece.ecn).ok_or(Drop::BadFragment)?;
         if piece.offset == 0 {
             let header = piece.header;
-            let at = HEADER_ROOM.checked_sub(header.len()).ok_or(Drop::BadFragment)?;
+            let at = HEADER_ROOM - header.len();
             bytes[at..HEADER_ROOM].copy_from_slice(header);
             self.header_bytes = Some(header.len());
         }

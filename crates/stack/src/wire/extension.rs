@@ -129,7 +129,22 @@ impl Problem {
 ///
 /// The problem, and the error to report to the sender.
 pub fn walk(first: u8, bytes: &[u8], directly: bool) -> Result<Chain, Problem> {
-    let mut chain = Chain { protocol: first, offset: 0, named_at: None };
+    follow(Chain { protocol: first, offset: 0, named_at: None }, bytes, directly)
+}
+
+/// Follows the headers behind the fragment header that `chain` led to, in the `bytes` that it was
+/// followed in.
+///
+/// # Errors
+///
+/// The problem, and the error to report to the sender.
+pub fn walk_behind_fragment_header(chain: Chain, bytes: &[u8]) -> Result<Chain, Problem> {
+    let protocol = *bytes.get(chain.offset).ok_or(Problem::silent(Drop::Truncated))?;
+    let offset = chain.offset + FRAGMENT_BYTES;
+    follow(Chain { protocol, offset, named_at: Some(chain.offset) }, bytes, false)
+}
+
+fn follow(mut chain: Chain, bytes: &[u8], directly: bool) -> Result<Chain, Problem> {
     for count in 0..=HEADERS_MAX {
         match chain.protocol {
             HOP_BY_HOP if count > 0 || !directly => {

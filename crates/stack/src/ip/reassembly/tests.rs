@@ -12,9 +12,13 @@ fn piece(n: u32, offset: usize, more: bool, payload: &[u8]) -> Piece<'_> {
     Piece { key: key(n), header: b"head", offset, more, ecn: Ecn::NotEct, payload }
 }
 
+/// The packet, if `piece` completes one; [`Drop::ReassemblyFull`] if another was given up for it.
 fn add(reassembly: &mut Reassembly, piece: &Piece<'_>) -> Result<Option<Vec<u8>>, Drop> {
-    let whole = reassembly.add(Instant::ZERO, piece)?;
-    Ok(whole.map(|whole| whole.packet.to_vec()))
+    match reassembly.add(Instant::ZERO, piece)? {
+        FragmentOutcome::Waits => Ok(None),
+        FragmentOutcome::WaitsInPlaceOfAnother => Err(Drop::ReassemblyFull),
+        FragmentOutcome::Whole(whole) => Ok(Some(whole.packet.to_vec())),
+    }
 }
 
 #[test]

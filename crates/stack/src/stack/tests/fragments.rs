@@ -262,6 +262,87 @@ fn overlapping_fragments_refuse_the_datagram() {
     assert_eq!(host.receive(), None);
 }
 
+/// Puts the first fragments of as many datagrams as are kept into `host`; returns the others.
+fn fill_reassembly(host: &mut Host) -> Vec<Vec<u8>> {
+    let mut others = Vec::new();
+    for n in 0..REASSEMBLIES_MAX {
+        let mut pieces = cut4(n as u16, Protocol::Udp, &datagram4(53, &[1; 2000]), 1480);
+        others.extend(pieces.pop());
+        host.give(&pieces[0]);
+    }
+    assert_eq!(host.dropped(Drop::ReassemblyFull), 0);
+    others
+}
+
+/// Asserts that each datagram of [`fill_reassembly`] is still there, and arrives.
+fn complete_reassembly(host: &mut Host, others: &[Vec<u8>]) {
+    assert_eq!(host.dropped(Drop::ReassemblyFull), 0);
+    for other in others {
+        host.give(other);
+        assert_eq!(host.receive(), Some((peer(), vec![1; 2000])));
+    }
+}
+
+/// RFC 6946 §4: an atomic fragment is processed independently of any other fragment.
+#[test]
+fn atomic_fragment_uses_no_place_in_reassembly() {
+    let mut host = Host::new();
+    host.bind(53);
+    host.bind6(53);
+    let others = fill_reassembly(&mut host);
+    let options = [extension::FRAGMENT, 0, 1, 4, 0, 0, 0, 0];
+    for before in [&[][..], &options] {
+        host.give(&cut6(1, &datagram6(53, b"alone"), 1232, before)[0]);
+        assert_eq!(host.receive(), Some((peer6(), b"alone".to_vec())));
+    }
+    complete_reassembly(&mut host, &others);
+}
+
+/// Errors point into the packet that arrived, the fragment header included.
+#[test]
+fn atomic_fragment_with_bad_headers_is_reported() {
+    let mut host = Host::new();
+    host.meet(PEER6.into());
+    let options = [extension::FRAGMENT, 0, 1, 4, 0, 0, 0, 0];
+    // An option that must be known.
+    let unknown = [&[17, 0, 0x80, 4, 0, 0, 0, 0][..], &datagram6(53, &[7; 40])].concat();
+    let cases = [
+        (200, &[][..], (extension::CODE_NEXT_HEADER, 40)),
+        (200, &options, (extension::CODE_NEXT_HEADER, 48)),
+        (extension::HOP_BY_HOP, &[], (extension::CODE_NEXT_HEADER, 40)),
+        (extension::HOP_BY_HOP, &options, (extension::CODE_NEXT_HEADER, 48)),
+        (extension::DESTINATION, &[], (extension::CODE_OPTION, 50)),
+        (extension::DESTINATION, &options, (extension::CODE_OPTION, 58)),
+    ];
+    for (next_header, before, (code, pointer)) in cases {
+        let fragment =
+            extension::Fragment { next_header, offset: 0, more: false, identification: 3 };
+        let frame = piece6(fragment, before, &unknown);
+        let frames = host.reply(&frame);
+        let (_, message, quoted) = open_icmp6(&frames[0]);
+        assert_eq!(message, icmp6::Repr::ParameterProblem { code, pointer });
+        assert_eq!(quoted, &frame[14..]);
+    }
+}
+
+#[test]
+fn misshapen_fragment_gives_up_no_other_datagram() {
+    let mut host = Host::new();
+    host.bind(53);
+    let others = fill_reassembly(&mut host);
+    for (identification, part) in [(0, &[2; 9][..]), (0, &[]), (999, &[2; 9]), (999, &[])] {
+        let header = ipv4::Repr {
+            identification,
+            more_fragments: true,
+            fragment_offset: 1480,
+            ..header4(PEER, OURS, Protocol::Udp, part.len())
+        };
+        let frame = ethernet(OUR_MAC, ethernet::IPV4, &packet4(header, part));
+        host.drops(&frame, Drop::BadFragment);
+    }
+    complete_reassembly(&mut host, &others);
+}
+
 /// The parts of an answer, put together: what they carry. Each must fit the link and carry on where
 /// the one before ended, under one identification.
 fn joined4(replies: &[Vec<u8>]) -> Vec<u8> {
