@@ -46,6 +46,8 @@ struct Listener {
 pub struct ConnectionManager {
     /// By the listener's index.
     listeners: Vec<Option<Listener>>,
+    /// Reserved for the acceptors of the next listener.
+    spare: VecDeque<Acceptor>,
 }
 
 impl ConnectionManager {
@@ -55,14 +57,19 @@ impl ConnectionManager {
         Self::default()
     }
 
+    /// Memory for one more listener and its first acceptor. `false`: there is none.
+    pub fn reserve_listener(&mut self) -> bool {
+        self.listeners.try_reserve(1).is_ok() && self.spare.try_reserve(1).is_ok()
+    }
+
     /// Adds a listener without acceptors.
     pub fn add_listener(&mut self, listener: ListenerId) {
         let index = listener.index as usize;
         if self.listeners.len() <= index {
             self.listeners.resize_with(index + 1, || None);
         }
-        self.listeners[index] =
-            Some(Listener { generation: listener.generation, acceptors: VecDeque::new() });
+        let acceptors = std::mem::take(&mut self.spare);
+        self.listeners[index] = Some(Listener { generation: listener.generation, acceptors });
     }
 
     /// The listener is gone, and with it all acceptors' places.

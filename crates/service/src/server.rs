@@ -283,6 +283,9 @@ impl<M: Memory> Server<M> {
         backlog: u32,
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
+        if !self.manager.reserve_listener() {
+            return Err(PortError::Stack(ListenError::NoMemory));
+        }
         let (stack, _) = self.transport.parts();
         let listener = stack.listen(local, backlog, self.pool).map_err(PortError::Stack)?;
         // It is there: it was made just now.

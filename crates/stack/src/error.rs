@@ -54,6 +54,8 @@ pub enum ListenError {
     InUse,
     /// The table of listeners is full.
     TooManyListeners,
+    /// There is no memory for the accept queue.
+    NoMemory,
 }
 
 /// Why a UDP endpoint was not opened.
@@ -145,6 +147,7 @@ texts!(ListenError {
     BadPort => "local: port 0",
     InUse => "local: another listener has it",
     TooManyListeners => "the table of listeners is full",
+    NoMemory => "no memory for the accept queue",
 });
 
 texts!(BindError {

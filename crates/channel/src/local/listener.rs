@@ -237,6 +237,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if state.accept_wanted(listener) == Some(AcceptAs::Fd) {
             return self.hand_over_descriptor(state, listener, conn);
         }
+        if !self.reserve_owner(conn) {
+            return self.server.abort(self.now, conn);
+        }
         match state.on_accepted(listener, arrived) {
             Handed::To(slot) => {
                 self.lwsockets_open += 1;

@@ -247,6 +247,17 @@ impl<H: StackHandle + ?Sized> Local<H> {
         (owner.slot != NO_SLOT && owner.generation == conn.generation).then_some(owner.slot)
     }
 
+    /// Memory for the record of one more listener. `false`: there is none.
+    fn reserve_listener(&mut self) -> bool {
+        self.listeners.try_reserve(1).is_ok()
+    }
+
+    /// Memory for the owner of a connection. `false`: there is none.
+    fn reserve_owner(&mut self, conn: ConnId) -> bool {
+        let missing = (conn.index as usize + 1).saturating_sub(self.conns.len());
+        self.conns.try_reserve(missing).is_ok()
+    }
+
     fn own(&mut self, conn: ConnId, slot: u32) {
         let index = conn.index as usize;
         if self.conns.len() <= index {

@@ -15,8 +15,9 @@ use super::{Local, StackHandle, is_stacks};
 use crate::address::Address;
 use crate::channel::Channel;
 use crate::cpu_mask::CpuMask;
-use crate::error::{ConnectError, ListenError, OpError, RegisterError};
+use crate::error::{ConnectError, Limit, ListenError, OpError, RegisterError};
 use crate::handle::Handle;
+use crate::kernel::sys;
 use crate::options::{ConnectOptions, ListenOptions};
 use crate::slot::{Extra, Kind, Listener, SlotPhase};
 use crate::state::State;
@@ -34,9 +35,13 @@ impl Channel {
         options: &ListenOptions,
         cookie: u64,
     ) -> Result<Handle, ListenError> {
+        let listener = Extra::Listener(Listener::new(Kind::Tcp, options.backlog, None));
+        let extra = sys::try_box(listener)?;
+        if self.driver.local().is_some_and(|local| !local.reserve_listener()) {
+            return Err(Limit::Memory.into());
+        }
         let index = self.state.allocate(Kind::Listener, cookie)?;
-        let listener = Listener::new(Kind::Tcp, options.backlog, None);
-        self.state.slot(index).extra = Some(Box::new(Extra::Listener(listener)));
+        self.state.slot(index).extra = Some(extra);
         let Self { driver, state, .. } = self;
         let listening = driver
             .local()
@@ -238,11 +243,12 @@ fn not_bound(error: PortError<stack::BindError>) -> ListenError {
 
 /// The same for a listener.
 fn refused(error: PortError<stack::ListenError>) -> ListenError {
-    use stack::ListenError::{BadLocalAddress, InUse, TooManyListeners};
+    use stack::ListenError::{BadLocalAddress, InUse, NoMemory, TooManyListeners};
     let (what, source) = match error {
         PortError::Stack(BadLocalAddress) => ("bind", errno(libc::EADDRNOTAVAIL)),
         PortError::Stack(InUse) => ("bind", errno(libc::EADDRINUSE)),
         PortError::Stack(TooManyListeners) => ("listen", errno(libc::ENOBUFS)),
+        PortError::Stack(NoMemory) => return Limit::Memory.into(),
         PortError::Stack(_) => ("listen", errno(libc::EINVAL)),
         PortError::Host(refusal) => ("bind", by_host(refusal)),
         PortError::Shared(BindingError::Overlap { core }) => {

@@ -88,6 +88,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
             fast_open: options.fast_open,
         };
         match self.server.connect(now, remote, local, begin) {
+            Ok(conn) if !self.reserve_owner(conn) => {
+                self.server.abort(now, conn);
+                self.connected(state, slot, Err(OpError::NoMemory));
+            }
             Ok(conn) => {
                 self.own(conn, slot);
                 if options.fast_open {

@@ -51,7 +51,8 @@ impl Listeners {
     }
 
     /// # Errors
-    /// The port is 0, another listener has the same pair of address and port, or the table is full.
+    /// The port is 0, another listener has the same pair of address and port, the table is full, or
+    /// there is no memory.
     pub(crate) fn insert(
         &mut self,
         local: SocketAddr,
@@ -64,9 +65,11 @@ impl Listeners {
         if self.iter().any(|(_, listener)| listener.local == local) {
             return Err(ListenError::InUse);
         }
-        let (index, generation) = self.places.take().ok_or(ListenError::TooManyListeners)?;
         let backlog = backlog.min(crate::limits::BACKLOG_MAX);
-        let waiting = VecDeque::with_capacity(backlog as usize + 1);
+        let mut waiting = VecDeque::new();
+        let has_memory = waiting.try_reserve_exact(backlog as usize + 1);
+        has_memory.map_err(|_| ListenError::NoMemory)?;
+        let (index, generation) = self.places.take().ok_or(ListenError::TooManyListeners)?;
         let reuse = Reuse::default();
         let listener = Listener { local, pool, reuse, credit: 0, backlog, waiting, half_open: 0 };
         match self.slots.get_mut(index as usize) {
@@ -138,14 +141,16 @@ impl Listener {
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         // Mostly the credit need not be looked at.
-        self.waiting.len() > self.backlog as usize && self.waiting.len() >= self.room()
+        // Without memory for the credit no more than the backlog wait.
+        self.waiting.len() > self.backlog as usize
+            && self.waiting.len() >= self.room().min(self.waiting.capacity())
     }
 
     /// Lets `credit` more be reported.
     pub(crate) fn add_credit(&mut self, credit: u32) {
         self.credit = self.credit.saturating_add(credit);
         // Here and not when connections come: memory is asked for by commands alone.
-        self.waiting.reserve_exact(self.room().saturating_sub(self.waiting.len()));
+        let _ = self.waiting.try_reserve_exact(self.room().saturating_sub(self.waiting.len()));
     }
 
     fn room(&self) -> usize {

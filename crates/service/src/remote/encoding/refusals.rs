@@ -44,6 +44,7 @@ impl Coded for ListenError {
         (Self::BadPort, Refusal::BadPort),
         (Self::InUse, Refusal::InUse),
         (Self::TooManyListeners, Refusal::TooMany),
+        (Self::NoMemory, Refusal::QueueFull),
     ];
 }
 

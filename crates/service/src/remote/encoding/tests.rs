@@ -252,7 +252,7 @@ fn each_error_of_the_stack_has_a_code_of_its_own() {
     }
     {
         use ListenError::*;
-        check(&[BadLocalAddress, BadPort, InUse, TooManyListeners]);
+        check(&[BadLocalAddress, BadPort, InUse, TooManyListeners, NoMemory]);
     }
     {
         use BindError::*;
