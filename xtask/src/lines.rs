@@ -2,9 +2,10 @@
 //!
 //! A line counts if it holds a token outside test code. Comments, documentation included, hold
 //! none. Test code is: items under `#[cfg(test)]`, files named `tests.rs`, files in folders named
-//! `tests` or `benches`, and, in rows of their own below the total, the programs that only test or
-//! show the others ([`TEST_PROGRAMS`]). The tools that users and developers run (`bench`,
-//! `scripts`, `packetdrill`, `xtask`) are in the total.
+//! `tests` or `benches`, modules that only tests compile or call ([`TEST_MODULES`]), and, in rows
+//! of their own below the total, the programs that only test or show the others
+//! ([`TEST_PROGRAMS`]). The tools that users and developers run (`bench`, `scripts`, `packetdrill`,
+//! `xtask`) are in the total.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,6 +17,10 @@ use crate::tidy::{File, Tree, find};
 
 /// Folders of programs that only test the crates, or show their use: not in the total.
 const TEST_PROGRAMS: [&str; 3] = ["examples", "fuzz", "sim"];
+
+/// Modules that only tests compile or call: the conformance suite of links, the invariants that
+/// tests of the stack check, and the models for loom.
+const TEST_MODULES: [&str; 3] = ["conformance.rs", "invariants.rs", "models.rs"];
 
 /// Lines of code by crate.
 type Counts = BTreeMap<String, usize>;
@@ -70,7 +75,7 @@ fn counts_of(root: &Path, revision: &str) -> Result<Counts, ToolError> {
 
 /// Adds the lines of code of a file to those of its crate.
 fn count(file: &File, counts: &mut Counts) {
-    if file.is_test() {
+    if file.is_test() || TEST_MODULES.contains(&file.name()) {
         return;
     }
     let tokens = file.tokens();
@@ -111,6 +116,7 @@ mod tests {
                     #[cfg(test)]\nmod tests {\n    fn c() {}\n}\n";
         assert_eq!(lines("crates/x/src/a.rs", text)["x"], 3);
         assert!(lines("crates/x/src/a/tests.rs", text).is_empty());
+        assert!(lines("crates/x/src/a/models.rs", text).is_empty());
     }
 
     #[test]

@@ -104,8 +104,9 @@ enum XtaskCommand {
     },
     /// Count lines of code of each crate, without comments, blank lines and tests
     ///
-    /// Tests are items under #[cfg(test)], files named tests.rs and files in folders named tests or
-    /// benches. sim, fuzz and examples, which only test or show the crates, follow below the total.
+    /// Tests are items under #[cfg(test)], files named tests.rs, files in folders named tests or
+    /// benches, and the modules conformance, invariants and models, which only tests use. sim, fuzz
+    /// and examples, which only test or show the crates, follow below the total.
     Lines {
         /// Compare with this revision
         revision: Option<String>,

@@ -4,10 +4,10 @@ use crate::error::CreateError;
 use crate::limits;
 use crate::setters::setters;
 
-/// Which kernel interface carries the channel.
+/// The kernel interface of the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverChoice {
-    /// io_uring if a trial of it works here, else epoll; [`crate::DriverReport`] says which, why.
+    /// io_uring if a probe of it succeeds, else epoll; [`crate::DriverReport`] has the result.
     #[default]
     Auto,
     /// io_uring or an error.
@@ -16,7 +16,7 @@ pub enum DriverChoice {
     Epoll,
 }
 
-/// The implementation of TCP and UDP. Everything else is the kernel's in any case.
+/// The implementation of TCP and UDP. The kernel serves everything else.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Backend {

@@ -153,20 +153,20 @@ debug_with_causes!(
     DispatchError,
 );
 
-/// A limit that the call would exceed. Nothing was queued; the same call is taken once operations
-/// have completed, handles have left or bytes have gone out. No mistake of the caller's: a peer
-/// that does not read brings it about as well.
+/// A limit that the call would exceed. Nothing was queued; the same call succeeds once operations
+/// have completed, handles were unregistered or bytes were sent. Not a mistake of the caller: a
+/// peer that does not read can cause it.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Limit {
-    /// As many operations as the channel or the handle may hold are queued already.
+    /// The channel or the handle has the maximum number of queued operations.
     #[error("too many operations outstanding")]
     Operations,
-    /// As many handles as the channel may hold are registered already.
+    /// The channel has the maximum number of handles.
     #[error("too many handles in this channel")]
     Handles,
-    /// With this write more bytes of the handle would be unsent than it may have
-    /// ([`crate::Config::unsent_bytes_max`]). [`crate::Event::Drained`] tells when there is room.
+    /// With this write the handle would have more unsent bytes than
+    /// [`crate::Config::unsent_bytes_max`]. [`crate::Event::Drained`] reports when there is room.
     #[error("more than {max} bytes of this handle's writes would be unsent")]
     UnsentBytes {
         /// The limit.
@@ -177,16 +177,16 @@ pub enum Limit {
     Memory,
 }
 
-/// Why an operation was not taken. Nothing was queued and nothing changed.
+/// Why an operation was not accepted. Nothing was queued and nothing changed.
 ///
-/// A server that serves many connections closes one on [`SubmitError::Limit`], or tries again
-/// later, and goes on; only [`SubmitError::Misuse`] says that the program is wrong.
+/// On [`SubmitError::Limit`] a server closes the connection, or retries later.
+/// [`SubmitError::Misuse`] is an error in the program.
 ///
 /// ```
 /// # use megapipe::{Channel, Handle, Limit, SubmitError};
 /// # fn answer(channel: &mut Channel, connection: Handle) -> Result<(), SubmitError> {
 /// match channel.write(connection, "answer") {
-///     // The peer reads too slowly. `Event::Drained` tells when it has caught up.
+///     // The peer reads too slowly. `Event::Drained` reports when it has caught up.
 ///     Err(SubmitError::Limit(Limit::UnsentBytes { .. })) => {}
 ///     Err(SubmitError::Limit(_)) => drop(channel.unregister(connection)?),
 ///     written => written?,
@@ -209,13 +209,13 @@ pub enum SubmitError {
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Misuse {
-    /// The handle was unregistered, or the number was never given out.
+    /// The handle was unregistered, or no handle has this value.
     #[error("the handle is stale: it was unregistered or never existed")]
     StaleHandle,
     /// The handle belongs to another channel.
     #[error("the handle belongs to another channel")]
     ForeignHandle,
-    /// This kind of handle does not know the call.
+    /// The call is not possible on this kind of handle.
     #[error("{call} is not possible on a {kind}")]
     WrongKind {
         /// The call.
@@ -240,7 +240,7 @@ pub enum Misuse {
     /// A path contains a NUL byte or is too long.
     #[error("the path contains a NUL byte or is too long")]
     InvalidPath,
-    /// An address family that this handle cannot use.
+    /// The handle cannot use this address family.
     #[error("the address does not fit the socket")]
     InvalidAddress,
     /// The handle is being disconnected or moved; no further operation of this kind is possible.
@@ -249,7 +249,7 @@ pub enum Misuse {
     /// `count` is zero.
     #[error("the count must be at least one")]
     InvalidCount,
-    /// What is our own stack's and cannot become a kernel socket's, and why.
+    /// The handle belongs to our own stack and cannot become a kernel socket.
     #[error("there is no descriptor for this: {why}")]
     CannotMove {
         /// What is in the way.
@@ -257,7 +257,7 @@ pub enum Misuse {
     },
 }
 
-/// Why a connection did not move between the kernel and our own stack. It goes on where it was.
+/// Why a connection did not move between the kernel and our own stack. It continues where it was.
 #[derive(Error)]
 #[non_exhaustive]
 pub enum MoveError {
@@ -267,16 +267,16 @@ pub enum MoveError {
     /// A limit of the channel's.
     #[error(transparent)]
     Limit(#[from] Limit),
-    /// The channel is the kernel's.
+    /// The channel uses the kernel back end.
     #[error("only a channel on the local back end has a stack that takes connections over")]
     NoStack,
     /// The stack's link shares no address with the kernel.
     #[error("{0}")]
     NotShared(&'static str),
-    /// The stack does not take it.
+    /// The stack refuses the connection.
     #[error("{0}")]
     Stack(&'static str),
-    /// The kernel does not give it or take it.
+    /// The kernel refuses to export or import the connection.
     #[cfg(feature = "local")]
     #[error(transparent)]
     Repair(#[from] megapipe_link::migration::RepairError),
@@ -287,7 +287,7 @@ pub enum MoveError {
 }
 
 impl MoveError {
-    /// The kernel's number that is nearest.
+    /// Returns the nearest error number of the kernel.
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
@@ -314,18 +314,18 @@ impl MoveError {
     }
 }
 
-/// A socket that was not taken over, and why. It is as it was.
+/// A socket that was not taken over, unchanged, with the reason.
 #[derive(Error)]
 #[error("the connection was not taken over")]
 pub struct NotTaken {
-    /// The socket, the kernel's still.
+    /// The socket, still the kernel's.
     pub fd: OwnedFd,
-    /// Why.
+    /// The reason.
     #[source]
     pub why: MoveError,
 }
 
-/// Why a channel could not be made.
+/// Why a channel could not be created.
 #[derive(Error)]
 #[non_exhaustive]
 pub enum CreateError {
@@ -341,7 +341,7 @@ pub enum CreateError {
         /// The largest allowed.
         max: u64,
     },
-    /// The driver that was forced cannot work here.
+    /// The driver that the configuration names does not work here.
     #[error("the {driver} driver is not available: {reason}")]
     DriverUnavailable {
         /// The driver that was asked for.
@@ -349,13 +349,13 @@ pub enum CreateError {
         /// What the probe found.
         reason: String,
     },
-    /// There is nothing to place: TCP is the kernel's.
+    /// A placement other than `inline` was configured for the kernel back end, which has no server.
     #[error("placement {placement}: only the local back end has a server to place")]
     Placement {
         /// What was asked for.
         placement: &'static str,
     },
-    /// The server cannot run where it is to.
+    /// The server cannot run at the configured placement.
     #[cfg(feature = "local")]
     #[error("placement {placement} cannot be had")]
     StackThread {
@@ -387,15 +387,14 @@ pub enum CreateError {
     #[cfg(feature = "local")]
     #[error("the local back end is not available")]
     Local(#[source] megapipe_service::ServerError),
-    /// More channels than the link has queues.
+    /// The link has fewer queues than there are channels.
     #[cfg(feature = "local")]
     #[error("the link has no queue left: each channel of the local back end needs one of its own")]
     NoQueue,
 }
 
 impl CreateError {
-    /// Whether the configuration is at fault, and not this machine: the same configuration fails
-    /// everywhere.
+    /// Returns whether the configuration is wrong on every machine, and not this machine's state.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         #[cfg(feature = "local")]
@@ -469,7 +468,7 @@ pub enum ListenError {
     },
 }
 
-/// Why a connection attempt could not even start. (That it failed later is in its completion.)
+/// Why a connection attempt could not start. A later failure is in the completion.
 #[derive(Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -490,7 +489,8 @@ pub enum ConnectError {
     },
 }
 
-/// Why completions could not be fetched. The channel stays usable unless it says otherwise.
+/// Why completions could not be fetched. The channel stays usable unless the variant says
+/// otherwise.
 #[derive(Error)]
 #[non_exhaustive]
 pub enum DispatchError {

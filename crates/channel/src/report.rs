@@ -33,18 +33,18 @@ impl fmt::Display for DriverKind {
     }
 }
 
-/// One thing that was tried on this kernel.
+/// One feature that was probed on this kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Feature {
-    /// What it is called.
+    /// Name of the feature.
     pub name: &'static str,
-    /// Whether the trial worked.
+    /// The probe succeeded.
     pub available: bool,
-    /// What the channel does with it, or without it.
+    /// What the channel does with the feature, or without it.
     pub consequence: &'static str,
 }
 
-/// What serves a channel and why.
+/// The driver of a channel, the reason, and the features found on this kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverReport {
     /// The back end: `kernel` or `local`.
@@ -55,9 +55,9 @@ pub struct DriverReport {
     pub reason: String,
     /// Where our own stack runs, if it serves the channel: the placement, the shard, the cores.
     pub place: Option<String>,
-    /// The driver that was preferred and did not work.
+    /// The preferred driver, if it does not work here.
     pub fallen_back_from: Option<DriverKind>,
-    /// What was tried, and what follows from it.
+    /// The probed features.
     pub features: Vec<Feature>,
 }
 
@@ -90,7 +90,7 @@ impl fmt::Display for DriverReport {
     }
 }
 
-/// Which path one handle takes, and why.
+/// The path of one handle through the channel, and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explain {
@@ -102,8 +102,8 @@ pub struct Explain {
     pub backend: &'static str,
     /// The driver.
     pub driver: DriverKind,
-    /// How the kernel knows it: by descriptor or by direct descriptor, and which. What is our own
-    /// stack's: the link, and what a connection has agreed on.
+    /// The handle's descriptor: a file descriptor or a direct descriptor. On our own stack: the
+    /// link, and the options that the connection has negotiated.
     pub path: String,
     /// Where our own stack runs, if it serves the handle: the placement, the shard, the cores.
     pub place: Option<String>,
@@ -121,7 +121,7 @@ pub struct Explain {
     pub reads: usize,
     /// Writes that wait or are with the kernel.
     pub writes: usize,
-    /// What was asked for and is not done, or is done otherwise, and why.
+    /// Requests that were not fulfilled, or otherwise than requested, each with the reason.
     pub remarks: Vec<String>,
 }
 
