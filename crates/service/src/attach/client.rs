@@ -145,7 +145,11 @@ fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<Remote
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let socket = socket.map_err(io::Error::from)?;
     connect(&socket, &address).map_err(io::Error::from)?;
-    send(socket.as_fd(), &hello.encode(), &[])?;
+    match send(socket.as_fd(), &hello.encode(), &[]) {
+        // A daemon that refuses at once has closed its end. Its answer is still to be read.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        sent => sent?,
+    }
     let MessageWithFds { bytes, fds } = answer(&socket, deadline)?;
     let welcome = match HelloAnswer::decode(&bytes)? {
         HelloAnswer::Welcome(welcome) => welcome,
