@@ -6,10 +6,18 @@
 use super::acknowledge::Progress;
 use super::records::{NIL, Records};
 use super::rtt::is_later;
-use super::{Ack, DUP_THRESH, Phase, Whole, flag};
+use super::{Ack, DUP_THRESH, Phase, Recovery, Whole, flag};
 
 /// Recoveries after which a widened reordering window is narrow again (RFC 8985 §6.2, step 4).
 const PERSIST: u8 = 16;
+
+impl Recovery {
+    /// A tail loss probe is out.
+    #[inline(always)]
+    pub(crate) const fn is_probing(&self) -> bool {
+        matches!(self.phase, Phase::Probing)
+    }
+}
 
 impl Whole<'_> {
     /// How much later than its successors a segment may arrive, in microseconds (RFC 8985 §6.2,

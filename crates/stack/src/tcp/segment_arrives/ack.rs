@@ -75,11 +75,11 @@ pub(super) fn on_ack<M: Memory>(
         ack: segment.ack,
         times: segment.options.timestamps,
         sack: segment.options.sack(),
-        ece: segment.has(Flags::ECE),
+        // With nothing in flight there is nothing to slow down for.
+        ece: segment.has(Flags::ECE) && conn.send.flight() > 0,
         has_payload: segment.len() > 0,
     };
-    // With nothing in flight there is nothing to slow down for.
-    let is_silent = said.sack.is_empty() && (!said.ece || conn.send.flight() == 0);
+    let is_silent = said.sack.is_empty() && !said.ece;
     if !is_silent || !acknowledge_plainly(conn, shard, context, said.ack) {
         acknowledge_any(conn, shard, context, &said, window_changed);
     }
@@ -230,7 +230,8 @@ pub(in crate::tcp) fn acknowledge_plainly<M: Memory>(
     // Whatever it says, it answers our probes (MUST-37).
     conn.attempts = 0;
     if conn.send.flight() == 0 {
-        return true;
+        // The duplicate that a tail loss probe brought may come now (RFC 8985 §7.4.2).
+        return !conn.cold.recovery.is_probing();
     }
     let cover = Cover { now: context.now, ack, nxt: conn.send.nxt };
     if conn.cold.recovery.on_plain_ack(&mut shard.records, cover).is_none() {

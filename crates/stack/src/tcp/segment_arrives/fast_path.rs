@@ -343,11 +343,12 @@ fn take_ack<M: Memory>(
     content: &Content<'_>,
     window_changed: bool,
 ) {
-    if conn.send.flight() == 0 {
-        return;
-    }
     let Content { ack, times, payload, .. } = *content;
     let has_payload = !payload.is_empty();
+    // With nothing in flight, only a duplicate that a tail loss probe brought is news.
+    if conn.send.flight() == 0 && (has_payload || !conn.cold.recovery.is_probing()) {
+        return;
+    }
     let said = Said { ack, times, sack: &[], ece: false, has_payload };
     ack::acknowledge_more(conn, shard, &mut context.again(), &said, window_changed);
 }

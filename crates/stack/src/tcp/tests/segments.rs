@@ -1554,3 +1554,26 @@ fn reset_before_both_sides_closed_drops_unread_bytes() {
     assert!(peer.host.received.is_empty());
     assert_eq!(peer.host.memory.in_use(), 0);
 }
+
+/// RFC 8985 §7.4.2: a peer without D-SACK reports the probe that it had by a duplicate ACK, which
+/// comes when nothing is in flight any more.
+#[test]
+fn duplicate_ack_of_tail_loss_probe_is_no_congestion() {
+    for is_lost in [false, true] {
+        let (mut peer, conn) = Peer::accepted(|_| {}, with_sack());
+        peer.send(conn, &[1; 500]);
+        assert_eq!(peer.cores(), [(PA, 1, 1, 500)]);
+        let probe = (0..100).map(|_| peer.wait(10)).find(|out| !out.is_empty()).unwrap();
+        assert_eq!(probe[0].core(), (PA, 1, 1, 500), "the probe, and no timeout");
+        assert_eq!(peer.host.counters.totals.retransmission_timeouts, 0);
+        peer.inject(A, 1, 501, &[]);
+        if !is_lost {
+            peer.inject(A, 1, 501, &[]);
+        }
+        peer.send(conn, &[1; 500]);
+        assert_eq!(peer.cores(), [(PA, 501, 1, 500)]);
+        peer.inject(A, 1, 1001, &[]);
+        let reduced = peer.host.conn(conn).cold.recovery.ssthresh().is_some();
+        assert_eq!(reduced, is_lost);
+    }
+}
