@@ -256,14 +256,18 @@ impl Whole<'_> {
             dsack: progress.dsack_bytes.is_some(),
             ..Acked::default()
         };
-        let before = self.rest.phase;
+        let was_paced = self.rest.phase == Phase::Recovery || self.is_reduced();
         self.turn(records, ack, &mut progress, flight, &mut acked);
         acked.lost = progress.lost;
         match self.rest.phase {
-            Phase::Recovery | Phase::Reduced => self.pace(records, &progress),
+            Phase::Recovery => self.pace(records, &progress),
+            // Where a probe's verdict waits, all that was reduced for may be acknowledged.
+            _ if self.is_reduced() && ack.ack.before(self.rest.mark) => {
+                self.pace(records, &progress);
+            }
             Phase::FirstAck | Phase::NewData => {}
             // What ends a recovery was sent by its rules, not by the window that grows now.
-            _ if matches!(before, Phase::Recovery | Phase::Reduced) => {}
+            _ if was_paced || self.is_reduced() => {}
             _ if progress.acked > 0 => {
                 // What was SACKed before left the network then, and was replaced at once.
                 let news = progress.acked.min(progress.delivered);

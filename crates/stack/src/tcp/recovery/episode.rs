@@ -24,19 +24,24 @@ impl Whole<'_> {
         acked.undone = self.undo_if_needless(records, progress);
         let covered = ack.ack.at_or_after(self.rest.mark);
         // At the mark itself the peer has not seen our CWR yet (RFC 3168 §6.1.2).
-        let mut congested =
-            ack.ece && (self.rest.phase == Phase::Probing || ack.ack.after(self.rest.mark));
+        // While a probe is out, `mark` is where that ends.
+        let first = self.rest.phase == Phase::Probing && !self.is_reduced() && progress.acked > 0;
+        let mut congested = ack.ece && (first || ack.ack.after(self.rest.mark));
         match self.rest.phase {
             Phase::Open => {}
-            Phase::ProbeDue if progress.acked > 0 => self.rest.phase = Phase::Open,
-            Phase::ProbeDue => {}
-            Phase::Probing => congested |= self.judge_probe(ack, progress),
-            Phase::Reduced | Phase::Recovery if covered => {
+            Phase::ProbeDue if !self.is_reduced() => {
+                if progress.acked > 0 {
+                    self.rest.phase = Phase::Open;
+                }
+            }
+            Phase::Probing => congested |= self.on_ack_of_probe(ack, progress, covered),
+            Phase::ProbeDue | Phase::Reduced | Phase::Recovery if covered => {
                 acked.left = self.rest.phase == Phase::Recovery;
                 self.rest.window.cwnd = self.rest.window.ssthresh.max(self.rest.mss());
                 self.leave(ack);
             }
-            Phase::Reduced | Phase::Recovery => {}
+            Phase::ProbeDue if progress.acked > 0 => self.rest.phase = Phase::Reduced,
+            Phase::ProbeDue | Phase::Reduced | Phase::Recovery => {}
             Phase::FirstAck | Phase::NewData | Phase::Loss if covered => {
                 acked.left = true;
                 self.leave(ack);
@@ -45,9 +50,9 @@ impl Whole<'_> {
             Phase::NewData => acked.undone |= self.on_second_ack(records, progress),
             Phase::Loss => {}
         }
-        let was = self.rest.phase;
+        let was_reduced = self.is_reduced();
         acked.entered = self.recover_if_lost(records, flight, ack.nxt);
-        acked.cwr = acked.entered && was != Phase::Reduced;
+        acked.cwr = acked.entered && !was_reduced;
         if congested && matches!(self.rest.phase, Phase::Open | Phase::ProbeDue | Phase::Probing) {
             self.enter(records, Phase::Reduced, flight, ack.nxt);
             self.stress.prior.cwnd = 0;
@@ -55,16 +60,42 @@ impl Whole<'_> {
         }
     }
 
+    /// The window was reduced for this window of data without a loss, whether or not a probe is
+    /// due or out since.
+    pub(super) fn is_reduced(&self) -> bool {
+        match self.rest.phase {
+            Phase::Reduced => true,
+            Phase::ProbeDue | Phase::Probing => self.stress.probe_of_reduced,
+            _ => false,
+        }
+    }
+
+    /// An acknowledgment came while a probe is out; `covered`: of all up to its end. True: it
+    /// shows congestion that the window was not reduced for.
+    fn on_ack_of_probe(&mut self, ack: &Ack<'_>, progress: &Progress, covered: bool) -> bool {
+        let was_reduced = self.is_reduced();
+        let repaired = self.judge_probe(ack, progress);
+        if was_reduced && covered {
+            self.rest.window.cwnd = self.rest.window.ssthresh.max(self.rest.mss());
+        }
+        if self.rest.phase == Phase::Open {
+            self.stress.probe_of_reduced = false;
+        }
+        repaired && !was_reduced
+    }
+
     /// Begins fast recovery if something is lost and nothing of the kind goes on. `flight` is
     /// what was outstanding.
     pub(super) fn recover_if_lost(&mut self, records: &Records, flight: u32, nxt: SeqNum) -> bool {
         match self.rest.phase {
-            Phase::Open | Phase::ProbeDue | Phase::Probing if self.stress.lost > 0 => {
+            _ if self.stress.lost == 0 => false,
+            Phase::Open | Phase::ProbeDue | Phase::Probing if !self.is_reduced() => {
                 self.enter(records, Phase::Recovery, flight, nxt);
                 true
             }
-            Phase::Reduced if self.stress.lost > 0 => {
+            Phase::Reduced | Phase::ProbeDue | Phase::Probing => {
                 // The same window of data: no second reduction, and no way back.
+                self.stress.probe_of_reduced = false;
                 self.rest.phase = Phase::Recovery;
                 self.rest.mark = nxt;
                 self.stress.prior.cwnd = 0;
@@ -77,8 +108,8 @@ impl Whole<'_> {
         }
     }
 
-    /// Reduces the window, to be paced until `nxt` is acknowledged. `flight` is what was
-    /// outstanding.
+    /// Reduces the window, unless it was for this window of data; to be paced until `nxt` is
+    /// acknowledged. `flight` is what was outstanding.
     pub(super) fn enter(&mut self, records: &Records, phase: Phase, flight: u32, nxt: SeqNum) {
         // A probe that was sent again is one more of which a D-SACK may tell.
         let probed = self.rest.phase == Phase::Probing && self.rest.has(flag::PROBE_RESENT);
@@ -87,8 +118,11 @@ impl Whole<'_> {
         self.stress.prior = self.rest.window;
         let kind = records.policy.congestion;
         let mss = self.rest.mss();
-        self.rest.window.ssthresh =
-            self.stress.algorithm.reduce(kind, &self.rest.window, flight, mss);
+        if !self.is_reduced() {
+            self.rest.window.ssthresh =
+                self.stress.algorithm.reduce(kind, &self.rest.window, flight, mss);
+        }
+        self.stress.probe_of_reduced = false;
         self.stress.prr_delivered = 0;
         self.stress.prr_out = 0;
         self.stress.prr_flight = flight.max(mss);
@@ -98,10 +132,11 @@ impl Whole<'_> {
 
     /// What was going on is over.
     fn leave(&mut self, ack: &Ack<'_>) {
-        if self.rest.phase != Phase::Reduced {
+        if !self.is_reduced() {
             self.settle_reordering();
         }
         self.rest.phase = Phase::Open;
+        self.stress.probe_of_reduced = false;
         self.stress.dupacks = 0;
         // For one more round D-SACKs may tell that it was needless.
         self.rest.round_end = ack.nxt;

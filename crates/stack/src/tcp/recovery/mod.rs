@@ -191,6 +191,8 @@ pub(super) struct Stress {
     /// RACK.reo_wnd_mult and RACK.reo_wnd_persist.
     reo_mult: u8,
     reo_persist: u8,
+    /// The probe that is due or out began in [`Phase::Reduced`].
+    probe_of_reduced: bool,
 }
 
 const _: () = assert!(size_of::<Stress>() <= 80);
@@ -214,6 +216,7 @@ impl Stress {
             dupacks: 0,
             reo_mult: 1,
             reo_persist: 0,
+            probe_of_reduced: false,
         }
     }
 
@@ -224,6 +227,7 @@ impl Stress {
             && self.sacked | self.lost | self.prior.cwnd == 0
             && self.lost_head == NIL
             && self.dupacks == 0
+            && !self.probe_of_reduced
             && (self.reo_mult, self.reo_persist) == (1, 0)
             && self.algorithm.is_fresh()
     }

@@ -147,6 +147,9 @@ impl Recovery {
         match self.timer {
             Timer::Idle => Timeout::Nothing,
             Timer::Probe => {
+                if let Some(stress) = records.stresses.get_mut(self.stress) {
+                    stress.probe_of_reduced = self.phase == Phase::Reduced;
+                }
                 self.phase = Phase::ProbeDue;
                 self.flags &= !flag::PROBE_RESENT;
                 // RFC 8985 §7.3: the RTO waits from the probe on.

@@ -573,6 +573,83 @@ fn rfc3168_6_1_2_marks_reduce_once_per_window() {
     assert!(sender.ack_raw(ack + MSS, &[], None, true).cwr, "a new window, a new mark");
 }
 
+/// A sender whose window was reduced for a mark, with its last segments not acknowledged.
+fn marked(config: &TcpConfig) -> Sender {
+    let mut sender = warmed(config, 10);
+    sender.wait_ms(100);
+    assert!(sender.ack_raw(sender.start + MSS, &[], None, true).cwr);
+    for segment in 2..=7 {
+        sender.ack(segment, &[]);
+    }
+    assert_eq!(sender.recovery.ssthresh(), Some(5 * MSS));
+    sender
+}
+
+/// The probe of a sender that [`marked`] returns; its answer is due.
+fn marked_and_probed() -> Sender {
+    let mut sender = marked(&config(Congestion::NewReno));
+    assert_eq!(sender.time_out(), Timeout::Probe);
+    let last = sender.recovery.probe(&sender.records).expect("something is in flight");
+    sender.on_sent(last, Sent::Probe).expect("a probe needs no record");
+    sender.wait_ms(100);
+    sender
+}
+
+#[test]
+fn rfc3168_6_1_2_loss_found_by_probe_is_same_window() {
+    let mut sender = marked_and_probed();
+    let acked = sender.ack(7, &[(9, 10)]);
+    assert!(acked.entered && !acked.cwr);
+    assert_eq!(sender.recovery.ssthresh(), Some(5 * MSS));
+}
+
+#[test]
+fn rfc3168_6_1_2_mark_during_probe_is_same_window() {
+    let mut sender = marked_and_probed();
+    let ack = sender.start + 8 * MSS;
+    assert!(!sender.ack_raw(ack, &[], None, true).cwr);
+    assert_eq!(sender.recovery.ssthresh(), Some(5 * MSS));
+    // A mark in the first window of a connection counts while a probe is out.
+    let mut sender = probed();
+    assert!(sender.ack_raw(sender.start + MSS, &[], None, true).cwr);
+}
+
+#[test]
+fn rfc3168_6_1_2_loss_repaired_by_probe_is_same_window() {
+    let mut sender = marked_and_probed();
+    assert!(!sender.ack(10, &[]).cwr);
+    assert_eq!(sender.recovery.cwnd(), 5 * MSS, "the window that it was reduced to");
+    sender.send_apart(1);
+    sender.wait_ms(100);
+    assert!(!sender.ack(11, &[]).cwr);
+    assert_eq!(sender.recovery.ssthresh(), Some(5 * MSS));
+    sender.send_apart(2);
+    sender.wait_ms(100);
+    let ack = sender.start + 12 * MSS;
+    assert!(sender.ack_raw(ack, &[], None, true).cwr, "a new window, a new mark");
+}
+
+#[test]
+fn rfc3168_6_1_2_acknowledgment_before_probe_keeps_window() {
+    let mut sender = marked(&config(Congestion::NewReno));
+    assert_eq!(sender.time_out(), Timeout::Probe);
+    // The probe is called off before it leaves.
+    assert!(!sender.ack_raw(sender.start + 8 * MSS, &[], None, true).cwr);
+    assert_eq!(sender.recovery.ssthresh(), Some(5 * MSS));
+    assert!(!sender.ack_raw(sender.start + 10 * MSS, &[], None, true).cwr);
+    assert_eq!(sender.recovery.cwnd(), 5 * MSS);
+}
+
+#[test]
+fn rfc3168_6_1_2_timeout_is_same_window() {
+    let without_probes = TcpConfig { tail_loss_probes: false, ..config(Congestion::NewReno) };
+    for mut sender in [marked_and_probed(), marked(&without_probes)] {
+        assert_eq!(sender.time_out(), Timeout::Retransmit { count: 1 });
+        assert_eq!(sender.recovery.ssthresh(), Some(5 * MSS));
+        assert_eq!(sender.recovery.cwnd(), MSS);
+    }
+}
+
 #[test]
 fn rfc2018_8_a_peer_that_drops_what_it_had_sacked_gets_it_again() {
     let mut sender = warmed(&config(Congestion::NewReno), 6);
