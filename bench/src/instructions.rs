@@ -78,7 +78,7 @@ pub fn per_segment_of(carrier: &Command) -> Result<f64, InstructionsError> {
     let output = Command::new(valgrind)
         .envs(variables)
         .args(["--tool=callgrind", "--collect-atstart=no"])
-        .args(["--toggle-collect=*measured_segment*", "--toggle-collect=*Outside as *"])
+        .args(["--toggle-collect=*measured_segment*", "--toggle-collect=*OutlinedBuffers as *"])
         .arg("--callgrind-out-file=/dev/null")
         .arg(carrier.get_program())
         .args(carrier.get_args())
