@@ -41,7 +41,7 @@ const UNUSUAL: ConnFlags = ConnFlags::ORPHAN
     .or(ConnFlags::RELEASED);
 
 impl Tcp {
-    /// The headers that [`Tcp::on_next`] expects: one of the constants of [`Template::read`].
+    /// The headers that [`Tcp::on_next`] expects: one of the constants of `Template::read`.
     #[inline(always)]
     pub(crate) const fn next_layout(&self) -> usize {
         self.train.template.layout()
