@@ -12,6 +12,10 @@ use std::ptr;
 /// A signal that comes meanwhile makes the descriptor readable and stays pending: it takes its
 /// effect, a handler or the end of the process, after the drop. Signals that are ignored, or that
 /// the thread blocks already, are left alone.
+///
+/// Linux delivers a process's signal to any thread that does not block it. So the hold is complete
+/// in a process of one thread, and for threads that this one starts meanwhile; otherwise what was
+/// to be removed may be left.
 #[derive(Debug)]
 pub(crate) struct HeldSignals {
     before: libc::sigset_t,

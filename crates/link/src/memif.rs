@@ -193,7 +193,9 @@ impl MemifSettings {
 ///
 /// # Errors
 /// [`LinkError::Setting`]; [`LinkError::Unavailable`] when no peer came in time or it could not be
-/// agreed with; [`LinkError::Io`], for a server also when a signal came that ends a process.
+/// agreed with; [`LinkError::Io`], for a server also when a signal came that ends a process. In a
+/// process with other threads such a signal can end it through one of those: the socket's file then
+/// stays until the next server replaces it.
 pub fn open(
     role: MemifRole,
     settings: &MemifSettings,
