@@ -12,6 +12,7 @@ use crate::{
     stack_link::StackLink,
     trial::Effort,
 };
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use megapipe_apps::backend::BackendName;
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
@@ -37,7 +38,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Back end of the channel: the kernel (the default), our own stack, or both, in turn
-    #[arg(long, value_enum, value_delimiter = ',')]
+    #[arg(long, value_parser = measured_backend(), value_delimiter = ',')]
     pub backend: Vec<BackendName>,
     /// What to put between server and load; several of our own stack's are measured in turn
     ///
@@ -56,6 +57,14 @@ fn parse_runs(text: &str) -> Result<NonZeroUsize, String> {
         Ok(runs) if runs.get() <= RUNS_MAX => Ok(runs),
         _ => Err(format!("{text} is not in 1..={RUNS_MAX}")),
     }
+}
+
+/// The back ends that are measured: a daemon's is not.
+fn measured_backend() -> impl TypedValueParser<Value = BackendName> {
+    PossibleValuesParser::new(["kernel", "local"]).map(|name| match &*name {
+        "local" => BackendName::Local,
+        _ => BackendName::Kernel,
+    })
 }
 
 impl RunArgs {

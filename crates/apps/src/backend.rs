@@ -3,11 +3,12 @@
 
 use std::io::Write;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 pub use megapipe::Prefixed;
-use megapipe::{Backend, LocalNetwork, NetworkError, Placement, ServerConfig};
+use megapipe::{Backend, LocalNetwork, NetworkError, Placement, ServerConfig, ServiceAddress};
 use siphasher::sip128::SipHasher13;
 
 use crate::limits;
@@ -22,6 +23,8 @@ pub enum BackendName {
     Kernel,
     /// Our own TCP/IP stack in this process, on the link that --link names
     Local,
+    /// Our own TCP/IP stack in the daemon megapiped, which many processes share
+    Service,
 }
 
 /// A placement by the name that the command line uses.
@@ -42,6 +45,12 @@ pub struct BackendArgs {
     /// Implementation of TCP and UDP
     #[arg(help_heading = "Back end", long, value_enum, default_value_t)]
     pub backend: BackendName,
+
+    /// The service back end's daemon: the path of its socket
+    ///
+    /// Without it the path in MEGAPIPE_SERVICE, else /run/megapipe/megapiped.sock.
+    #[arg(help_heading = "Back end", long, value_name = "PATH")]
+    pub service: Option<PathBuf>,
 
     /// The local back end's link, such as tap:tap0, memif:/run/memif.sock or xdp:eth0
     #[arg(
@@ -90,6 +99,9 @@ pub struct BackendArgs {
     #[arg(help_heading = "Back end", long, value_name = "WORD")]
     pub steer_key: Option<String>,
 }
+
+/// Variable of the environment with the path of the daemon's socket.
+pub const SERVICE_VARIABLE: &str = "MEGAPIPE_SERVICE";
 
 /// Why the back end cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -141,14 +153,24 @@ impl BackendArgs {
         }
     }
 
+    /// The daemon of the service back end: by option, by the environment, or the usual one.
+    fn service_address(&self) -> ServiceAddress {
+        let by_environment = || std::env::var_os(SERVICE_VARIABLE).filter(|path| !path.is_empty());
+        let path = self.service.clone().or_else(|| by_environment().map(PathBuf::from));
+        path.map_or_else(ServiceAddress::default, ServiceAddress::new)
+    }
+
     /// Opens what the options name, for as many channels as `channels` says, which hold
     /// `connections` each.
     ///
     /// # Errors
     /// [`BackendError`] names the option.
     pub fn open(&self, connections: u32, channels: usize) -> Result<Backend, BackendError> {
-        if self.backend == BackendName::Kernel {
+        if self.backend != BackendName::Local {
             self.has_nothing_of_a_stack()?;
+        }
+        if self.service.is_some() && self.backend != BackendName::Service {
+            return Err(BackendError::Option("--service: only --backend service has a daemon"));
         }
         if self.server_cpus.is_some() && self.placement != PlacementName::Core {
             return Err(BackendError::Option("--server-cpus: only --placement core has its own"));
@@ -156,6 +178,7 @@ impl BackendArgs {
         let Some(link) = &self.link else {
             return match self.backend {
                 BackendName::Kernel => Ok(Backend::Kernel),
+                BackendName::Service => Ok(Backend::Service(self.service_address())),
                 BackendName::Local => Err(BackendError::Option("--backend local needs --link")),
             };
         };
@@ -195,7 +218,7 @@ impl BackendArgs {
         let asked = [
             (
                 self.placement != PlacementName::Inline,
-                "--placement: only --backend local has a stack",
+                "--placement: only --backend local has a stack to place",
             ),
             (self.link.is_some(), "--link: only --backend local has a link"),
             (!self.address.is_empty(), "--address: only the local back end has its own"),
@@ -277,6 +300,13 @@ mod tests {
         assert!(spin.open(1, 1).unwrap_err().to_string().starts_with("--spin"));
         let key = BackendArgs { steer_key: Some("blue".to_owned()), ..BackendArgs::default() };
         assert!(key.open(1, 1).unwrap_err().to_string().starts_with("--steer-key"));
+        let service = BackendArgs { service: Some("/tmp/x".into()), ..BackendArgs::default() };
+        assert!(service.open(1, 1).unwrap_err().to_string().starts_with("--service"));
+        let service = BackendArgs { backend: BackendName::Service, ..service };
+        let address = ServiceAddress::new("/tmp/x");
+        assert_eq!(service.open(1, 1).unwrap(), Backend::Service(address));
+        let link = BackendArgs { link: Some("pair".into()), ..service };
+        assert!(link.open(1, 1).unwrap_err().to_string().starts_with("--link"));
         let core = BackendArgs { placement: PlacementName::Core, ..BackendArgs::default() };
         assert!(core.open(1, 1).unwrap_err().to_string().starts_with("--placement"));
         let cpus = Some("1".parse().unwrap());

@@ -133,13 +133,15 @@ enum mp_driver {
 
 // The TCP and UDP implementation of a channel.
 enum mp_backend {
-    // The value of MEGAPIPE_BACKEND in the environment, `kernel` or `local`; the kernel if it is
-    // unset.
+    // The value of MEGAPIPE_BACKEND in the environment, `kernel`, `local` or `service`; the kernel
+    // if it is unset.
     MP_BACKEND_DEFAULT = 0,
     // The kernel.
     MP_BACKEND_KERNEL = 1,
     // The library's own TCP/IP stack, on a link.
     MP_BACKEND_LOCAL = 2,
+    // The library's own TCP/IP stack in the daemon megapiped.
+    MP_BACKEND_SERVICE = 3,
 };
 
 // Where the library's own TCP/IP stack runs.
@@ -205,7 +207,8 @@ struct mp_config {
     // Local: the largest IP packet in bytes; 0 for that of the link.
     uint32_t mtu;
     // Local: the link, such as "tap:tap0" or "xdp:eth0". Null for the link that the environment
-    // names.
+    // names. Service: the path of the daemon's socket. Null for MEGAPIPE_SERVICE of the
+    // environment, else "/run/megapipe/megapiped.sock".
     const char *link;
     // Local: the stack's addresses, "10.0.0.2/24,fd00::2/64"; null or empty for those of the
     // interface, where the link shares them.

@@ -213,6 +213,7 @@ fn create_errno(error: &CreateError) -> c_int {
             EINVAL
         }
         CreateError::NoQueue => EBUSY,
+        CreateError::Service(error) => error.raw_os_error(),
         CreateError::DriverUnavailable { .. } => ENOSYS,
         // For example a server thread that cannot be pinned to its core.
         error => kernel_cause(error).map_or(EIO, errno_of),

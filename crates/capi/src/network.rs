@@ -16,7 +16,9 @@ use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use channel::{Backend, CreateError, LocalNetwork, Placement, Prefixed, ServerConfig};
+use channel::{
+    Backend, CreateError, LocalNetwork, Placement, Prefixed, ServerConfig, ServiceAddress,
+};
 
 use crate::abi::{mp_backend, mp_config, mp_placement};
 use crate::error::{CallError, CallFailure, print};
@@ -36,6 +38,22 @@ impl NetworkOptions {
     /// Whether both describe the same network, whatever their origin.
     fn is_same(&self, other: &Self) -> bool {
         self.link == other.link && self.settings == other.settings
+    }
+}
+
+/// What does TCP and UDP in place of the kernel.
+#[derive(Debug, Clone)]
+pub(crate) enum StackChoice {
+    /// The stack in this process, on a network.
+    Local(Box<NetworkOptions>),
+    /// The stack of a daemon.
+    Service(ServiceAddress),
+}
+
+impl StackChoice {
+    /// Whether the program chooses where the stack runs.
+    pub(crate) const fn has_placement(&self) -> bool {
+        matches!(self, Self::Local(_))
     }
 }
 
@@ -79,13 +97,13 @@ struct NamedValue {
     text: String,
 }
 
-/// The network that a configuration names. `None`: the kernel does TCP and UDP.
+/// The stack that a configuration names. `None`: the kernel does TCP and UDP.
 ///
 /// # Safety
 /// The texts of `config` are null or C strings.
-pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<NetworkOptions>, CallFailure> {
+pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<StackChoice>, CallFailure> {
     let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
-    let is_local = is_local(config)?;
+    let backend = backend(config)?;
     placement_of_fields(config)?;
     // SAFETY: the caller promises these.
     let link = unsafe { text(config.link, "config->link") }?;
@@ -93,7 +111,10 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<NetworkOptions>
     let addresses = unsafe { text(config.addresses, "config->addresses") }?;
     // SAFETY: the same.
     let gateways = unsafe { text(config.gateways, "config->gateways") }?;
-    if !is_local {
+    if backend == mp_backend::MP_BACKEND_SERVICE {
+        return service(config, link, [addresses, gateways]).map(Some);
+    }
+    if backend != mp_backend::MP_BACKEND_LOCAL {
         let texts = [
             ("config->link", link),
             ("config->addresses", addresses),
@@ -116,40 +137,64 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<NetworkOptions>
     let gateways = setting(gateways, "config->gateways", "MEGAPIPE_GATEWAY");
     let missing = if by_environment { "MEGAPIPE_LINK" } else { "config->link" };
     let link = link.ok_or(CallError::Missing(missing, LINK_NEEDED))?;
-    Ok(Some(NetworkOptions {
+    let options = NetworkOptions {
         settings: settings(config, addresses.as_ref(), gateways.as_ref())?,
         link: link.text,
         link_named_by: link.name,
-    }))
+    };
+    Ok(Some(StackChoice::Local(Box::new(options))))
+}
+
+/// The daemon that a configuration names: by its path, by the environment, or the usual one.
+fn service(
+    config: &mp_config,
+    path: Option<String>,
+    [addresses, gateways]: [Option<String>; 2],
+) -> Result<StackChoice, CallFailure> {
+    for (name, text) in [("config->addresses", addresses), ("config->gateways", gateways)] {
+        if let Some(text) = text {
+            return Err(CallError::setting(name, text, ONLY_LOCAL).into());
+        }
+    }
+    if config.placement != 0 {
+        return Err(CallError::setting("config->placement", config.placement, ONLY_LOCAL).into());
+    }
+    let path = path.or_else(|| variable("MEGAPIPE_SERVICE"));
+    Ok(StackChoice::Service(path.map_or_else(ServiceAddress::default, ServiceAddress::new)))
 }
 
 const ONLY_LOCAL: &str = "only the local back end has this";
 const LINK_NEEDED: &str =
     "the local back end needs a link, such as tap:tap0, packet:eth0, xdp:eth0 or memif:PATH";
-const BACKENDS: &str = "must be MP_BACKEND_DEFAULT, MP_BACKEND_KERNEL or MP_BACKEND_LOCAL";
+const BACKENDS: &str = "must be MP_BACKEND_DEFAULT, MP_BACKEND_KERNEL, MP_BACKEND_LOCAL or \
+                        MP_BACKEND_SERVICE";
 const PLACEMENTS: &str =
     "must be MP_PLACEMENT_DEFAULT, MP_PLACEMENT_INLINE, MP_PLACEMENT_THREAD or MP_PLACEMENT_CORE";
 
-/// Whether a configuration chooses our own stack.
-fn is_local(config: &mp_config) -> Result<bool, CallFailure> {
+/// The back end that a configuration chooses, or the environment in its place.
+fn backend(config: &mp_config) -> Result<mp_backend, CallFailure> {
+    use mp_backend::{MP_BACKEND_DEFAULT, MP_BACKEND_KERNEL, MP_BACKEND_LOCAL, MP_BACKEND_SERVICE};
     let is = |backend: mp_backend| config.backend == backend as u32;
-    if is(mp_backend::MP_BACKEND_KERNEL) {
+    if is(MP_BACKEND_KERNEL) {
         return match config.placement {
-            0 => Ok(false),
+            0 => Ok(MP_BACKEND_KERNEL),
             other => Err(CallError::setting("config->placement", other, ONLY_LOCAL).into()),
         };
     }
-    if is(mp_backend::MP_BACKEND_LOCAL) {
-        return Ok(true);
+    let named = [MP_BACKEND_LOCAL, MP_BACKEND_SERVICE].into_iter().find(|it| is(*it));
+    if let Some(backend) = named {
+        return Ok(backend);
     }
-    if !is(mp_backend::MP_BACKEND_DEFAULT) {
+    if !is(MP_BACKEND_DEFAULT) {
         return Err(CallError::setting("config->backend", config.backend, BACKENDS).into());
     }
     match variable("MEGAPIPE_BACKEND").as_deref() {
-        None | Some("kernel") => Ok(false),
-        Some("local") => Ok(true),
+        None | Some("kernel") => Ok(MP_BACKEND_KERNEL),
+        Some("local") => Ok(MP_BACKEND_LOCAL),
+        Some("service") => Ok(MP_BACKEND_SERVICE),
         Some(other) => {
-            Err(CallError::setting("MEGAPIPE_BACKEND", other, "must be kernel or local").into())
+            let allowed = "must be kernel, local or service";
+            Err(CallError::setting("MEGAPIPE_BACKEND", other, allowed).into())
         }
     }
 }
@@ -264,6 +309,17 @@ fn shards(config: &mp_config) -> Result<Option<u16>, CallFailure> {
 fn parts(list: Option<&NamedValue>) -> impl Iterator<Item = (&'static str, &str)> {
     let parts = list.map(|list| list.text.split(',').map(|part| (list.name, part.trim())));
     parts.into_iter().flatten().filter(|(_, part)| !part.is_empty())
+}
+
+/// Runs `make` on the stack that was chosen.
+pub(crate) fn on_stack<T>(
+    wanted: &StackChoice,
+    make: impl Fn(Backend) -> Result<T, sockets::CreateError>,
+) -> Result<T, CallFailure> {
+    match wanted {
+        StackChoice::Local(options) => on(options, make),
+        StackChoice::Service(address) => Ok(make(Backend::Service(address.clone()))?),
+    }
 }
 
 /// Runs `make` on the network with these options, which is opened if it is not open yet.

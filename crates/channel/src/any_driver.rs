@@ -38,6 +38,15 @@ pub(crate) fn create(
         Backend::Kernel => create_kernel(config, state, wake),
         #[cfg(feature = "local")]
         Backend::Local(network) => create_local(network, config, state, wake),
+        #[cfg(feature = "local")]
+        Backend::Service(_) if config.placement != Placement::Inline => {
+            Err(CreateError::Placement { placement: config.placement.name() })
+        }
+        #[cfg(feature = "local")]
+        Backend::Service(address) => {
+            let (driver, report) = Local::attach(address, config, state, wake)?;
+            Ok((AnyDriver::Remote(Box::new(driver)), report))
+        }
     }
 }
 

@@ -26,17 +26,28 @@ pub enum Backend {
     /// Our own stack, in this process, on a queue of a link.
     #[cfg(feature = "local")]
     Local(crate::local::LocalNetwork),
+    /// Our own stack in a daemon, `megapiped`, which many processes share.
+    #[cfg(feature = "local")]
+    Service(crate::local::ServiceAddress),
 }
 
 impl Backend {
-    /// `kernel` or `local`.
+    /// `kernel`, `local` or `service`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
             #[cfg(feature = "local")]
             Self::Local(_) => "local",
+            #[cfg(feature = "local")]
+            Self::Service(_) => "service",
         }
+    }
+
+    /// Whether TCP and UDP are our own stack's, wherever it runs.
+    #[must_use]
+    pub const fn has_own_stack(&self) -> bool {
+        !matches!(self, Self::Kernel)
     }
 }
 

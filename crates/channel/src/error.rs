@@ -100,6 +100,8 @@ op_errors! {
     InvalidInput = EINVAL, "invalid argument";
     /// The kernel does not support the operation for this kind of descriptor.
     NotSupported = EOPNOTSUPP, "operation not supported";
+    /// The daemon of the `service` back end is gone, and with it its connections.
+    ServiceGone = ENETDOWN, "the service is gone";
 }
 
 impl OpError {
@@ -387,6 +389,11 @@ pub enum CreateError {
     #[cfg(feature = "local")]
     #[error("the local back end is not available")]
     Local(#[source] megapipe_service::ServerError),
+    /// The daemon of the `service` back end gives no session. The source names its path and the
+    /// rule.
+    #[cfg(feature = "local")]
+    #[error("the service back end is not available")]
+    Service(#[source] megapipe_service::attach::AttachError),
     /// The link has fewer queues than there are channels.
     #[cfg(feature = "local")]
     #[error("the link has no queue left: each channel of the local back end needs one of its own")]

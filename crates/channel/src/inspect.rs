@@ -108,7 +108,7 @@ impl Channel {
     fn backend_of(&self, index: u32) -> &'static str {
         #[cfg(feature = "local")]
         if crate::local::is_stacks(self.state.peek(index)) {
-            return "local";
+            return self.state.config.backend.name();
         }
         let _ = index;
         "kernel"

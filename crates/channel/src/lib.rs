@@ -99,7 +99,9 @@ pub use error_chain::ErrorChain;
 pub use handle::{FIRST_LWSOCKET, Handle};
 pub use kernel::movable::MovableChannel;
 #[cfg(feature = "local")]
-pub use local::{LocalNetwork, NetworkError, Prefixed, PrefixedError};
+pub use local::{
+    Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed, PrefixedError, ServiceAddress,
+};
 #[cfg(feature = "local")]
 pub use megapipe_link::BoundPath;
 #[cfg(feature = "local")]

@@ -132,3 +132,10 @@ const _: () = assert!(READ_AHEAD_BYTES_MAX >= BUFFER_LEN_DEFAULT);
 /// Bytes of received payload beyond the receive buffers that a channel's own stack keeps at most.
 #[cfg(feature = "local")]
 pub(crate) const RESERVE_BYTES_MAX: usize = 64 << 20;
+
+/// Receive buffers of a session of a daemon, in bytes beyond those of the channel.
+#[cfg(feature = "local")]
+pub(crate) const SERVICE_RESERVE_BYTES: usize = 16 << 20;
+/// Time between two looks of an awake channel whether the daemon's process is there.
+#[cfg(feature = "local")]
+pub(crate) const DAEMON_LOOK_PERIOD: Duration = Duration::from_millis(10);

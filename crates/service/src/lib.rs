@@ -43,6 +43,7 @@ mod rx_mux;
 mod server;
 mod server_thread;
 mod session_sizes;
+mod shard_host;
 mod shared_thread;
 mod sharing;
 mod sleep;
@@ -66,6 +67,7 @@ pub use remote::{
 pub use rx_mux::{Attachment, FrameSink, RxMuxError, ShardLink, SteeringCounters, switch};
 pub use server::{PollCounts, Server};
 pub use session_sizes::{SessionSizes, SizeOutOfRange};
+pub use shard_host::ShardHost;
 pub use shared_thread::{
     Shared as SharedServer, SharedThread, Slept, start as start_shared_thread,
 };

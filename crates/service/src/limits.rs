@@ -130,6 +130,11 @@ pub const CALL_BYTES: usize = 64 << 10;
 /// Most events that an application keeps aside while it waits for an answer or for room: a server
 /// that sends more is at fault.
 pub const EVENTS_ASIDE_MAX: usize = 1 << 20;
+/// Records without an event for the program that an application takes in one call: those of a full
+/// ring and of the backlog beside it.
+pub const SKIPPED_RECORDS_MAX: u32 = 2 * COMPLETIONS_MAX;
+/// Numbers of cores that a listener may name are below this.
+pub const CORES_MAX: u32 = 1 << 10;
 /// Most bytes that an application puts before the unread ones of a connection that it hands over.
 pub const PREPENDED_BYTES_MAX: usize = 64 << 20;
 /// Destinations of datagrams that an application remembers as checked by the server.
@@ -150,6 +155,20 @@ pub const HANDSHAKE_TIME: Duration = Duration::from_secs(1);
 pub const HANDSHAKES_MAX: usize = 64;
 /// Most of them of one user.
 pub const HANDSHAKES_OF_USER_MAX: usize = 16;
+/// Longest sleep of a daemon's control thread: it looks whether its shards run.
+pub const CONTROL_LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// Most sessions of one user of a daemon, but root and the daemon's own.
+pub const SESSIONS_OF_USER_MAX: usize = 256;
+/// Listeners of a session of a daemon.
+pub const LISTENERS_OF_SESSION: u32 = 64;
+/// Endpoints for datagrams of one.
+pub const ENDPOINTS_OF_SESSION: u32 = 64;
+/// Most bytes of a session's receive buffers in a daemon.
+pub const SESSION_RECEIVE_BYTES_MAX: u32 = 64 << 20;
+/// Bytes of a buffer of a shard's own memory.
+pub const PRIVATE_BUFFER_BYTES: usize = 2_048;
+/// Buffers of a shard's own memory.
+pub const PRIVATE_BUFFERS: u32 = 4_096;
 /// Longest time in which a client attaches. Longer than a handshake: the first attempt may be
 /// refused because there are too many.
 pub const ATTACH_TIME: Duration = Duration::from_millis(1_500);

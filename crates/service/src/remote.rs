@@ -111,6 +111,16 @@ pub fn start(
     Ok(RemoteClient::new(client, description, ServerLocation::Thread(thread)))
 }
 
+/// Creates the region and the bells of a session.
+///
+/// # Errors
+/// [`RemoteError`]: a size is out of range, or there is no memory or descriptor.
+pub(crate) fn create_session(
+    sizes: &SessionSizes,
+) -> Result<(ServerHalf, SessionFds), RemoteError> {
+    sizes.create()
+}
+
 /// The description of a server, in bytes, as another process gets it.
 pub(crate) fn describe_server<M: Memory>(server: &Server<M>, config: &ServerConfig) -> Vec<u8> {
     Description::new(server, config).encode()

@@ -89,7 +89,7 @@ impl PolledChannel {
         let shares_clock = matches!(
             &config.backend, Backend::Local(network) if network.settings().clock == clock
         );
-        let is_local = config.backend.name() == "local";
+        let is_local = config.backend.has_own_stack();
         Ok(Self {
             channel: MovableChannel::new(Channel::create(config)?),
             is_local,

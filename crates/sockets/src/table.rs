@@ -160,7 +160,9 @@ impl Sockets {
             }
             _ => (Vec::new(), StackDefaults::of(&ServerConfig::default())),
         };
-        let channel = PolledChannel::create(channel, clock, freshness)?;
+        let mut channel = PolledChannel::create(channel, clock, freshness)?;
+        // Those of a daemon are known when the channel is attached.
+        let addresses = if addresses.is_empty() { channel.stack_addresses() } else { addresses };
         Ok(Self {
             objects: Slab::new(),
             descriptors: DescriptorTable::new(first_descriptor, descriptors as usize, rest_below),

@@ -95,9 +95,13 @@ pub fn plan_server(args: &ServeArgs) -> Result<ServerPlan, ServeError> {
     };
     let steering = match queues.zip(shards) {
         Some((queues, shards)) => steering_of_stack(queues, shards.into(), hash),
+        None if matches!(backend, Backend::Service(_)) => steering_of_service(),
         None => steering_of_kernel(count, masks.is_some(), !args.no_partition),
     };
-    let placement = placement(queues.is_some(), args.backend.placement);
+    let placement = match &backend {
+        Backend::Service(address) => placement_of_service(&address.path().display()),
+        _ => placement(queues.is_some(), args.backend.placement),
+    };
     Ok(ServerPlan { backend: backend.name(), link, queues, shards, steering, placement, channels })
 }
 
@@ -185,6 +189,17 @@ fn steering_of_stack(queues: usize, shards: usize, hash: Hash) -> Reasoned {
         }
     };
     Reasoned { name, why }
+}
+
+fn steering_of_service() -> Reasoned {
+    let why = "each channel is a session of one of the daemon's shards, and gets the connections \
+               of that shard";
+    Reasoned { name: "service", why: why.to_owned() }
+}
+
+fn placement_of_service(path: &dyn std::fmt::Display) -> Reasoned {
+    let why = format!("the stack runs in the daemon at {path}, on cores of its own");
+    Reasoned { name: "service", why }
 }
 
 fn steering_of_kernel(channels: usize, by_core: bool, partitioned: bool) -> Reasoned {

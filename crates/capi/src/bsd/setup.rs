@@ -20,7 +20,7 @@ use crate::calls::read_sized;
 use crate::error::{CallError, CallFailure, WithCauses, print};
 use crate::fork::ProcessMark;
 use crate::limits::{BSD_DESCRIPTORS_FOR_SELECT, BSD_FIRST, BSD_FIRST_FOR_SELECT};
-use crate::network::{self, NetworkOptions};
+use crate::network::{self, StackChoice};
 
 /// Flag of `mps_init`: threads share all sockets.
 const MPS_SHARED: c_uint = 1;
@@ -44,7 +44,7 @@ struct Choice {
     sharing: SocketSharing,
     channel: channel::Config,
     /// The link of the library's own stack; `None`: the kernel does TCP and UDP.
-    wanted: Option<NetworkOptions>,
+    wanted: Option<StackChoice>,
 }
 
 /// The process's choice and its shared sockets.
@@ -162,7 +162,7 @@ impl Choice {
         // SAFETY: the caller promises these.
         let wanted = unsafe { network::wanted(record) }?;
         let mut channel = translate(record)?;
-        if wanted.is_some() {
+        if wanted.as_ref().is_some_and(StackChoice::has_placement) {
             channel = channel.placement(placement(record, sharing)?);
         }
         Ok(Self { sharing, channel, wanted })
@@ -184,7 +184,7 @@ impl Choice {
     fn made<T>(&self, make: impl Fn(Backend) -> Result<T, CreateError>) -> Result<T, CallFailure> {
         match &self.wanted {
             None => Ok(make(Backend::Kernel)?),
-            Some(wanted) => network::on(wanted, make),
+            Some(wanted) => network::on_stack(wanted, make),
         }
     }
 

@@ -38,14 +38,16 @@ pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_
         // SAFETY: the program promises that the texts are null or end with a NUL.
         let wanted = unsafe { network::wanted(&record) }?;
         let config = match &wanted {
-            Some(_) => config.placement(network::placement(&record)?),
-            None => config,
+            Some(wanted) if wanted.has_placement() => {
+                config.placement(network::placement(&record)?)
+            }
+            _ => config,
         };
         // A tag may still be in use by an old channel; the next channel has the next tag.
         for _ in 1..CHANNEL_TAGS {
             let channel = match &wanted {
                 None => Channel::create(config.clone())?,
-                Some(wanted) => network::on(wanted, |backend| {
+                Some(wanted) => network::on_stack(wanted, |backend| {
                     Ok(Channel::create(config.clone().backend(backend))?)
                 })?,
             };

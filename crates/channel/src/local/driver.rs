@@ -183,8 +183,7 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
         let deadline = timeout.map(|timeout| self.now + timeout);
         loop {
             self.gathered = 0;
-            let Polled { has_worked, has_event } =
-                self.server.poll(self.now).map_err(link_failed)?;
+            let Polled { has_worked, has_event } = self.poll_stack(state)?;
             let counters = self.server.counters();
             state.counters.server_events = counters.events;
             state.counters.server_wakeups = counters.wakeups;
@@ -215,8 +214,7 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
         self.now = self.clock.now();
         loop {
             self.gathered = 0;
-            let Polled { has_worked, has_event } =
-                self.server.poll(self.now).map_err(link_failed)?;
+            let Polled { has_worked, has_event } = self.poll_stack(state)?;
             if has_event {
                 self.take_events(state);
             }

@@ -4,7 +4,7 @@
 //! stack; files, pipes, UNIX sockets, signals and timers go to the kernel's driver, and one wait
 //! covers both. The stack runs where the placement has it: `Local` is generic over
 //! [`StackHandle`], with an implementation per placement in `inline.rs`, `shared_thread.rs` and
-//! `remote.rs`.
+//! `remote.rs`. The back end `service` is the last one over a session of a daemon (`service.rs`).
 //!
 //! ```text
 //!  read  -> credit --> stack                      write -> queue of the connection --> stack
@@ -39,6 +39,7 @@ use crate::state::State;
 
 mod buffer_ids;
 mod cores;
+mod daemon;
 mod datagram;
 mod driver;
 mod inline;
@@ -54,16 +55,20 @@ mod poll;
 mod ports;
 mod prefixed;
 mod remote;
+mod service;
+mod service_address;
 mod shared_pool_view;
 mod shared_thread;
 mod stack_handle;
 mod stream;
 
 use cores::{on_core, own_core};
+pub use daemon::{Daemon, DaemonError};
 pub(crate) use inline::Inline;
 pub use network::{LocalNetwork, NetworkError};
 pub use prefixed::{Prefixed, PrefixedError};
 pub(crate) use remote::Remote;
+pub use service_address::ServiceAddress;
 pub(crate) use shared_thread::SharedThread;
 use stack_handle::ServerParts;
 pub(crate) use stack_handle::StackHandle;
@@ -123,6 +128,8 @@ pub(crate) struct Local<H: StackHandle + ?Sized> {
     registered_ports: Vec<ports::RegisteredPort>,
     /// The last connection that was to become the kernel's and did not, and why.
     refused_move: Option<(Handle, String)>,
+    /// The daemon is gone, and the program was notified.
+    is_service_gone: bool,
     /// Last, so that a driver of any placement is also a `Local<dyn StackHandle>`.
     server: H,
 }
@@ -201,6 +208,7 @@ impl<H: StackHandle> Local<H> {
             kernel_given: false,
             registered_ports: Vec::new(),
             refused_move: None,
+            is_service_gone: false,
             server,
         }
     }

@@ -268,6 +268,8 @@ fn errno(number: i32) -> Error {
 fn by_host(refusal: LinkError) -> Error {
     let kind = match &refusal {
         LinkError::Io { source, .. } => source.kind(),
+        // The server of the address is gone.
+        LinkError::Gone { .. } => return errno(libc::ENETDOWN),
         _ => ErrorKind::AddrInUse,
     };
     Error::new(kind, refusal)

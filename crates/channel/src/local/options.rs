@@ -251,6 +251,22 @@ impl Channel {
         local.connect_datagram(state, index, peer)
     }
 
+    /// Returns the addresses of a daemon's stack ([`crate::Backend::Service`]); of another stack
+    /// none, since its configuration names them.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// assert!(channel.stack_addresses().is_empty());
+    /// # Ok::<(), megapipe::CreateError>(())
+    /// ```
+    pub fn stack_addresses(&mut self) -> Vec<IpAddr> {
+        let local = self.check_fork().ok().and_then(|()| self.driver.local());
+        local.map(|local| local.server.addresses_of_stack().to_vec()).unwrap_or_default()
+    }
+
     /// Returns the connections of our own stack at local ports, also those without a handle and in
     /// TIME-WAIT, with their address-sharing options ([`ConnOption::Reuse`],
     /// [`crate::ListenOptions::reuse`]). Equal ones are returned once; without a stack there is

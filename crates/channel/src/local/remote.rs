@@ -8,10 +8,11 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
+use megapipe_service::limits::SPIN_DEFAULT;
 use megapipe_service::{
     AcceptorId, AdaptiveSpin, ConnectStart, Next, PortError, RemoteClient, RemoteConfig,
     RemoteCounters, RemoteEvent, Sharing, start_remote,
@@ -21,6 +22,7 @@ use megapipe_stack::{
     DatagramSharing, Departure, Event, Holder, Instant, ListenError, ListenerId, Memory, Notice,
     OperationError,
 };
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::cores::{on_core, other_core};
 use super::memory::{ChannelMemory, ReceivedMemory};
@@ -29,16 +31,64 @@ use crate::buffer::{Payload, ReadBuf};
 use crate::config::Config;
 use crate::error::CreateError;
 use crate::kernel::pool::HeldBuffer;
-use crate::limits::RESERVE_BYTES_MAX;
+use crate::limits::{DAEMON_LOOK_PERIOD, RESERVE_BYTES_MAX};
+use crate::state::State;
 
 /// The application's end of a server on another core, and the channel's buffers.
 pub(crate) struct Remote {
     client: RemoteClient,
     memory: ChannelMemory,
     adaptive_spin: AdaptiveSpin,
+    /// What a session of a daemon has besides. `None`: the server is a thread of this process.
+    session: Option<DaemonSession>,
+}
+
+/// A session of a daemon.
+struct DaemonSession {
+    /// Time of the last look whether its process is there.
+    looked_at: Instant,
+    is_gone: bool,
+    /// Never readable: stands for the bell when the daemon is gone.
+    silent: OwnedFd,
+    /// Connections start with Nagle's algorithm. The daemon's start without.
+    nagle: bool,
 }
 
 impl Remote {
+    /// The handle of a session of a daemon.
+    ///
+    /// # Errors
+    /// [`CreateError::Kernel`]: no descriptor is left.
+    pub(super) fn attached(
+        client: RemoteClient,
+        config: &Config,
+        state: &State,
+    ) -> Result<Self, CreateError> {
+        let silent = eventfd(0, EventfdFlags::CLOEXEC)
+            .map_err(|errno| CreateError::Kernel { what: "an eventfd", source: errno.into() })?;
+        let looked_at = Instant::from_nanos(0);
+        let session = DaemonSession { looked_at, is_gone: false, silent, nagle: config.nagle };
+        let adaptive_spin = AdaptiveSpin::new(SPIN_DEFAULT);
+        let memory = ChannelMemory::of(state);
+        Ok(Self { client, memory, adaptive_spin, session: Some(session) })
+    }
+
+    /// Whether the stack was a daemon's that is gone.
+    fn is_gone(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.is_gone)
+    }
+
+    /// Looks at times whether the daemon's process is there. `false`: it is gone.
+    #[cold]
+    fn look_for_daemon(&mut self, now: Instant) {
+        if let Some(session) = &mut self.session
+            && now.since(session.looked_at) >= DAEMON_LOOK_PERIOD
+        {
+            session.looked_at = now;
+            self.client.look_for_server();
+        }
+    }
+
     /// Copies a received chunk into the channel's memory.
     #[inline]
     fn take_in(&mut self, chunk: Chunk) -> Chunk {
@@ -68,13 +118,28 @@ impl StackHandle for Remote {
         let spin = if is_other { settings.waits.spin } else { Duration::ZERO };
         let (memory, adaptive_spin) = (ChannelMemory::of(state), AdaptiveSpin::new(spin));
         let place = format!("on a core of its own, {}", on_core(core));
-        Ok((Self { client, memory, adaptive_spin }, place))
+        Ok((Self { client, memory, adaptive_spin, session: None }, place))
     }
 
-    fn poll(&mut self, _now: Instant) -> Result<Polled, LinkError> {
+    fn poll(&mut self, now: Instant) -> Result<Polled, LinkError> {
+        if self.is_gone() {
+            return Ok(Polled { has_worked: false, has_event: false });
+        }
         self.client.wake_up();
         self.client.flush();
-        self.client.check()?;
+        if self.session.is_some() {
+            self.look_for_daemon(now);
+        }
+        if let Err(error) = self.client.check() {
+            // What it published before its end comes first.
+            if self.session.is_some() && self.client.has_event() {
+                return Ok(Polled { has_worked: false, has_event: true });
+            }
+            if let Some(session) = &mut self.session {
+                session.is_gone = true;
+            }
+            return Err(error);
+        }
         Ok(Polled { has_worked: false, has_event: self.client.has_event() })
     }
 
@@ -94,6 +159,13 @@ impl StackHandle for Remote {
                 let chunk = self.take_in(chunk);
                 RemoteEvent::Event(Event::Datagram { endpoint, from, chunk }, offer)
             }
+            RemoteEvent::Event(Event::Incoming { conn, .. }, _)
+                if self.session.as_ref().is_some_and(|session| session.nagle) =>
+            {
+                // One that has ended meanwhile has no options.
+                let _ = self.client.set_option(conn, ConnOption::NoDelay(false));
+                event
+            }
             event => event,
         })
     }
@@ -104,11 +176,22 @@ impl StackHandle for Remote {
 
     fn arm(&mut self, _now: Instant) -> Result<bool, LinkError> {
         self.adaptive_spin.slept();
-        Ok(self.client.arm())
+        Ok(self.is_gone() || self.client.arm())
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.client.wait_fd()
+        match &self.session {
+            Some(session) if session.is_gone => session.silent.as_fd(),
+            _ => self.client.wait_fd(),
+        }
+    }
+
+    fn addresses_of_stack(&self) -> &[IpAddr] {
+        if self.session.is_some() { self.client.addresses_of_stack() } else { &[] }
+    }
+
+    fn is_session(&self) -> bool {
+        self.session.is_some()
     }
 
     fn abandon(&mut self) {
@@ -150,8 +233,15 @@ impl StackHandle for Remote {
         _now: Instant,
         remote: SocketAddr,
         local: Option<SocketAddr>,
-        begin: ConnectStart,
+        mut begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
+        if let Some(session) = &self.session {
+            // An operation that no daemon takes would have no end.
+            self.client.check().map_err(PortError::Host)?;
+            if session.nagle && begin.nodelay.is_none() {
+                begin.nodelay = Some(false);
+            }
+        }
         self.client.connect_as(remote, local, begin)
     }
 

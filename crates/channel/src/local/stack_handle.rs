@@ -97,6 +97,16 @@ pub(crate) trait StackHandle {
     /// The link or the server's thread failed.
     fn poll(&mut self, now: Instant) -> Result<Polled, LinkError>;
 
+    /// Whether the stack is a daemon's, whose end is no error of the channel.
+    fn is_session(&self) -> bool {
+        false
+    }
+
+    /// Addresses of a daemon's stack.
+    fn addresses_of_stack(&self) -> &[IpAddr] {
+        &[]
+    }
+
     /// Submits queued operations without receiving. Returns the number of frames sent by this
     /// thread.
     ///

@@ -511,6 +511,11 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let failed = closed_because(reason);
         self.on_delivered(state, conn, failed.map_or(Ok(()), Err));
         self.disown(conn);
+        self.end_stream(state, slot, failed);
+    }
+
+    /// The stack does not know a connection any more: in order, or because of an error.
+    pub(super) fn end_stream(&mut self, state: &mut State, slot: u32, failed: Option<OpError>) {
         state.slot(slot).target = Target::None;
         set_receiving(state, slot, false);
         if state.peek(slot).phase == SlotPhase::Starting {

@@ -286,8 +286,12 @@ fn the_report_names_the_driver_and_why(case: &Case) {
         (true, Placement::Thread) => stack("on a second thread, on no core in particular"),
         (true, _) => stack("on a core of its own, on no core in particular"),
     };
-    assert_eq!(report.reason, reason);
-    assert_eq!(report.backend, if case.is_local { "local" } else { "kernel" });
+    match case.is_service {
+        true => assert!(report.reason.contains("it runs in the service at /"), "{report}"),
+        false => assert_eq!(report.reason, reason),
+    }
+    let reason = report.reason.clone();
+    assert_eq!(report.backend, case.backend());
     assert_eq!(report.fallen_back_from, None);
     let text = report.to_string();
     assert!(text.starts_with(&format!("driver {expected}: {reason}")), "{text}");
@@ -304,7 +308,7 @@ fn the_report_names_the_driver_and_why(case: &Case) {
 fn explain_names_path_and_queued_operations(case: &Case) {
     let mut scene = case.scene();
     let (listener, address) = scene.listening("127.0.0.1:0");
-    let backend = if case.is_local { "local" } else { "kernel" };
+    let backend = case.backend();
     let explain = scene.explain(listener).unwrap();
     assert_eq!((explain.kind, explain.backend), ("listening socket", backend));
     assert_eq!(explain.place.is_some(), case.is_local, "{explain}");

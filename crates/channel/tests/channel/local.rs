@@ -97,7 +97,8 @@ fn registered_listener_also_listens_on_the_stack(case: &Case) {
     scene.channel.accept(listener, Accept::lwsocket(3)).unwrap();
     let outside = here(&inside.to_string()).as_inet().unwrap();
     let mut peers = Vec::new();
-    for (to, backend) in [(outside, "local"), (inside, "kernel"), (outside, "local")] {
+    for (to, backend) in [(outside, case.backend()), (inside, "kernel"), (outside, case.backend())]
+    {
         peers.push(scene.dial(to).unwrap());
         let handle = scene.accepted(listener);
         assert_eq!(scene.explain(handle).unwrap().backend, backend);
@@ -198,6 +199,15 @@ fn dispatch_reports_a_link_that_is_gone(case: &Case) {
     scene.read(handle, 10).unwrap();
     scene.expect_silence();
     ip(&format!("link del {}\n", device())).unwrap();
+    if case.is_service {
+        // The daemon ends. What is pending ends with an error, and the channel goes on.
+        let done = scene.next();
+        assert!(matches!(done.event, Event::Read(Err(OpError::ServiceGone))), "{done:?}");
+        let peer = "192.0.2.1:1".parse().unwrap();
+        let error = scene.connect(&peer, &ConnectOptions::default(), 0).unwrap_err();
+        assert!(format!("{error:?}").contains("down"), "{error:?}");
+        return scene.expect_silence();
+    }
     let start = Instant::now();
     let error = loop {
         match scene.channel.dispatch(Some(A_WHILE)) {
@@ -225,7 +235,7 @@ fn explain_names_link_and_negotiated_options(case: &Case) {
     for agreed in ["Established", "mss 14", "window scale ", "SACK", "timestamps"] {
         assert!(explain.path.contains(agreed), "{agreed} is not in {explain}");
     }
-    assert_eq!(explain.backend, "local");
+    assert_eq!(explain.backend, case.backend());
     drop(peer);
     let (listener, _) = scene.listening("127.0.0.1:0");
     assert_eq!(scene.explain(listener).unwrap().path, "our own stack on tun");

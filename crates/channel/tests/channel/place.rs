@@ -11,16 +11,26 @@
 
 use std::cell::Cell;
 #[cfg(feature = "local")]
+use std::cell::RefCell;
+#[cfg(feature = "local")]
 use std::io::Write;
 #[cfg(feature = "local")]
 use std::net::IpAddr;
 use std::net::SocketAddr;
 #[cfg(feature = "local")]
+use std::os::fd::AsFd;
+#[cfg(feature = "local")]
+use std::os::unix::net::UnixStream;
+#[cfg(feature = "local")]
 use std::process::{Command, Stdio};
+#[cfg(feature = "local")]
+use std::sync::atomic::{AtomicU32, Ordering};
+#[cfg(feature = "local")]
+use std::thread::JoinHandle;
 
 use megapipe::{Address, Config};
 #[cfg(feature = "local")]
-use megapipe::{Backend, LocalNetwork, ServerConfig};
+use megapipe::{Backend, Daemon, LocalNetwork, ServerConfig, ServiceAddress};
 
 /// A scene's network within the namespace: 10.77.N.0/24 and fd77:0:0:N::/64.
 #[derive(Debug, Clone, Copy)]
@@ -129,6 +139,63 @@ pub(crate) fn network() -> Result<Backend, String> {
     Ok(Backend::Local(network))
 }
 
+/// A daemon on a thread of this process. Dropping it ends it.
+#[cfg(feature = "local")]
+struct TestDaemon {
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[cfg(feature = "local")]
+impl Drop for TestDaemon {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("a daemon does not panic");
+        }
+    }
+}
+
+#[cfg(feature = "local")]
+thread_local! {
+    /// The daemons of this thread's scenes.
+    static DAEMONS: RefCell<Vec<TestDaemon>> = const { RefCell::new(Vec::new()) };
+}
+
+/// As [`network`], with the stack in a daemon. The file's name ends with the number of the place.
+///
+/// # Errors
+/// What is missing on this machine.
+#[cfg(feature = "local")]
+pub(crate) fn service() -> Result<Backend, String> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let Backend::Local(network) = network()? else { return Err("no network".to_owned()) };
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let number = PLACE.get().map_or(0, |place| place.0);
+    let name = format!("mp-service-{}-{count}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let (stop, stopped) = UnixStream::pair().map_err(|error| error.to_string())?;
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let at = path.clone();
+    let run = move || {
+        let started = Daemon::start(&network, &at, &[], |line| println!("daemon: {line}"));
+        let started = started.map_err(|error| format!("{error:?}"));
+        let (mut daemon, outcome) = match started {
+            Ok(daemon) => (Some(daemon), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        ready.send(outcome).expect("the test waits for it");
+        if let Some(daemon) = &mut daemon {
+            // A test may take its link away.
+            let _ = daemon.run(stopped.as_fd());
+        }
+    };
+    let thread = Some(std::thread::spawn(run));
+    is_ready.recv().map_err(|error| error.to_string())??;
+    DAEMONS.with_borrow_mut(|all| all.push(TestDaemon { stop: Some(stop), thread }));
+    Ok(Backend::Service(ServiceAddress::new(path)))
+}
+
 /// From now on [`here`] and [`there`] are about the network of this configuration.
 pub(crate) fn settle(config: &Config) {
     PLACE.set(match &config.backend {
@@ -138,6 +205,11 @@ pub(crate) fn settle(config: &Config) {
             // A host's own network: the test names its addresses itself.
             _ => return,
         },
+        #[cfg(feature = "local")]
+        Backend::Service(address) => {
+            let number = address.path().to_str().and_then(|path| path.rsplit('-').next());
+            number.and_then(|number| number.parse().ok()).map(Place)
+        }
         _ => None,
     });
 }

@@ -36,8 +36,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const A_WHILE: Duration = Duration::from_millis(30);
 
 /// Makes one test of each function for each of the kernel's drivers and for our own stack, in the
-/// modules `uring`, `epoll` and, for each place that the stack can run at, `local`, `local_thread`
-/// and `local_core`.
+/// modules `uring`, `epoll` and, for each place that the stack can run at, `local`, `local_thread`,
+/// `local_core` and `service`.
 ///
 /// After `; kernel:` stand those that are about what only the kernel's sockets have: descriptors
 /// (`to_fd`, accepting as one), listeners that share an address, and a host that talks to itself.
@@ -51,7 +51,7 @@ macro_rules! on_each_driver {
 pub(crate) use on_each_driver;
 
 /// Makes one test of each function for each place that our own stack can run at: inside `dispatch`
-/// (in the module `local`), on a thread beside it, on a core of its own.
+/// (in the module `local`), on a thread beside it, on a core of its own, in a daemon.
 #[cfg(feature = "local")]
 macro_rules! on_each_placement {
     ($($fact:ident),+ $(,)?) => {
@@ -74,6 +74,13 @@ macro_rules! on_each_placement {
             fn $fact() {
                 let name = concat!(module_path!(), "::", stringify!($fact));
                 crate::scene::check_local(megapipe::Placement::Core(None), name, super::$fact);
+            })+
+        }
+        mod service {
+            $(#[test]
+            fn $fact() {
+                let name = concat!(module_path!(), "::", stringify!($fact));
+                crate::scene::check_service(name, super::$fact);
             })+
         }
     };
@@ -122,6 +129,8 @@ pub(crate) struct Case {
     pub(crate) is_local: bool,
     /// Where that runs.
     pub(crate) placement: Placement,
+    /// It runs in a daemon: on a thread of this process, behind its control socket.
+    pub(crate) is_service: bool,
     /// No child of this process is started meanwhile.
     undisturbed: Cell<Option<RwLockReadGuard<'static, ()>>>,
 }
@@ -139,7 +148,8 @@ pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
                 .then(|| STARTING.read().unwrap_or_else(PoisonError::into_inner));
             let placement = Placement::Inline;
             let undisturbed = Cell::new(undisturbed);
-            fact(&Case { driver, name, is_local: false, placement, undisturbed });
+            let (is_local, is_service) = (false, false);
+            fact(&Case { driver, name, is_local, placement, is_service, undisturbed });
         }
     }
 }
@@ -147,12 +157,23 @@ pub(crate) fn check(driver: DriverChoice, path: &'static str, fact: fn(&Case)) {
 /// Runs a fact on our own stack, with the kernel as its peer, or says why that is not possible.
 #[cfg(feature = "local")]
 pub(crate) fn check_local(placement: Placement, path: &'static str, fact: fn(&Case)) {
+    check_stack((placement, false), path, fact);
+}
+
+/// The same on the stack of a daemon.
+#[cfg(feature = "local")]
+pub(crate) fn check_service(path: &'static str, fact: fn(&Case)) {
+    check_stack((Placement::Inline, true), path, fact);
+}
+
+#[cfg(feature = "local")]
+fn check_stack((placement, is_service): (Placement, bool), path: &'static str, fact: fn(&Case)) {
     let name = path.split_once("::").map_or(path, |(_, name)| name);
     match place::enter() {
         Err(why) => println!("skipped: {name}: {why}"),
         Ok(()) => {
             let (driver, undisturbed) = (DriverChoice::Epoll, Cell::new(None));
-            fact(&Case { driver, name, is_local: true, placement, undisturbed });
+            fact(&Case { driver, name, is_local: true, placement, is_service, undisturbed });
         }
     }
 }
@@ -165,11 +186,24 @@ impl Case {
     pub(crate) fn config(&self) -> Config {
         let config = Config::default().driver(self.driver);
         #[cfg(feature = "local")]
+        if self.is_service {
+            return config.backend(place::service().expect("a network was made a moment ago"));
+        }
+        #[cfg(feature = "local")]
         if self.is_local {
             let network = place::network().expect("one was made a moment ago");
             return config.backend(network).placement(self.placement);
         }
         config
+    }
+
+    /// The name of the back end.
+    pub(crate) const fn backend(&self) -> &'static str {
+        match (self.is_service, self.is_local) {
+            (true, _) => "service",
+            (false, true) => "local",
+            (false, false) => "kernel",
+        }
     }
 
     pub(crate) fn scene(&self) -> Scene {

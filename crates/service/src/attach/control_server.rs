@@ -30,7 +30,7 @@ use super::message::{
     AgreedLimits, AttachHello, RECORD_BYTES, RefusalCode, Refused, Welcome, decode_ready,
 };
 use super::message_socket::{MessageWithFds, Reception, receive, send};
-use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_WAIT, CONTROL_BACKLOG};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_WAIT, CONTROL_BACKLOG, CONTROL_LOOK_PERIOD};
 use crate::remote::SessionFds;
 use crate::session_sizes::SessionSizes;
 
@@ -83,8 +83,14 @@ pub trait SessionHost {
     /// Readable when sessions may have ended by themselves.
     fn ended_fd(&self) -> BorrowedFd<'_>;
 
-    /// A session that has ended by itself, and why.
-    fn next_ended(&mut self) -> Option<(u64, String)>;
+    /// A session that has ended by itself, and what its client has done wrong, if anything.
+    fn next_ended(&mut self) -> Option<(u64, Option<String>)>;
+
+    /// Checks that what serves the sessions runs.
+    ///
+    /// # Errors
+    /// A sentence that says what has ended.
+    fn check(&self) -> Result<(), String>;
 
     /// Shows a line to the administrator.
     fn notice(&mut self, line: &str);
@@ -162,11 +168,11 @@ impl<H: SessionHost> ControlServer<H> {
     /// Serves clients until `stop` is readable.
     ///
     /// # Errors
-    /// What the kernel says to epoll_wait(2).
+    /// What the kernel says to epoll_wait(2), or the host to [`SessionHost::check`].
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         epoll::add(&self.epoll, stop, socket_of(STOP), epoll::EventFlags::IN)?;
         loop {
-            let timeout = self.patience().and_then(|it| Timespec::try_from(it).ok());
+            let timeout = Timespec::try_from(self.patience()).ok();
             let mut events = Vec::with_capacity(EVENTS_PER_WAIT);
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -183,14 +189,16 @@ impl<H: SessionHost> ControlServer<H> {
                 }
             }
             self.on_time(Instant::now());
+            self.host.check().map_err(io::Error::other)?;
         }
     }
 
-    /// Time until a deadline.
-    fn patience(&self) -> Option<Duration> {
+    /// Time until a deadline, or the next check.
+    fn patience(&self) -> Duration {
         let now = Instant::now();
         let pause = self.paused_until.map(|until| until.saturating_duration_since(now));
-        self.handshakes.patience(now).into_iter().chain(pause).min()
+        let handshake = self.handshakes.patience(now);
+        [pause, handshake].into_iter().flatten().fold(CONTROL_LOOK_PERIOD, Duration::min)
     }
 
     fn on_time(&mut self, now: Instant) {
@@ -333,7 +341,7 @@ impl<H: SessionHost> ControlServer<H> {
     /// Removes sessions that the shards have ended.
     fn drop_ended(&mut self) {
         while let Some((key, why)) = self.host.next_ended() {
-            let Some(client) = self.remove(key) else { continue };
+            let (Some(client), Some(why)) = (self.remove(key), why) else { continue };
             let (PeerProcess { pid, uid, .. }, name) = (client.process, client.name);
             let line = format!("the session of process {pid} ({name}) of user {uid} ended: {why}");
             self.host.notice(&line);

@@ -74,8 +74,12 @@ impl SessionHost for EmptyHost {
         self.ended.as_fd()
     }
 
-    fn next_ended(&mut self) -> Option<(u64, String)> {
+    fn next_ended(&mut self) -> Option<(u64, Option<String>)> {
         None
+    }
+
+    fn check(&self) -> Result<(), String> {
+        Ok(())
     }
 
     fn notice(&mut self, line: &str) {

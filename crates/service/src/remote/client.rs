@@ -16,7 +16,7 @@ mod names;
 mod sending;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use megapipe_link::{Caps, LinkError};
@@ -54,6 +54,9 @@ impl From<RingFault> for ProtocolFault {
         Self
     }
 }
+
+/// Tries to find room between two looks whether the server's process is there.
+const TRIES_PER_LOOK: u32 = 64;
 
 /// A connection, under the session's name.
 #[derive(Debug, Clone, Copy, Default)]
@@ -186,6 +189,18 @@ impl RemoteClient {
         self.description.shard
     }
 
+    /// The server's addresses on its link.
+    #[must_use]
+    pub fn addresses_of_stack(&self) -> &[IpAddr] {
+        &self.description.addresses
+    }
+
+    /// Looks whether the process of the server is there, without a record or a ring of its own: a
+    /// process that was killed leaves no mark in the region.
+    pub fn look_for_server(&mut self) {
+        self.server.look_for_process();
+    }
+
     /// What was counted.
     #[must_use]
     pub const fn counters(&self) -> RemoteCounters {
@@ -244,11 +259,16 @@ impl RemoteClient {
 
     #[cold]
     fn put_when_there_is_room(&mut self, record: &Record) {
+        let mut tries = 0_u32;
         while self.ends.ops.reserve(1).is_ok_and(|room| room == 0) {
             // The server takes ops whatever else it does; it may need this core for it.
             self.counters.ops_full += 1;
             self.commit();
             self.server.wake();
+            tries += 1;
+            if tries.is_multiple_of(TRIES_PER_LOOK) {
+                self.server.look_for_process();
+            }
             if !self.server.is_running() {
                 return;
             }

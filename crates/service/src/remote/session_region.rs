@@ -43,7 +43,7 @@ pub struct SessionFds {
 
 /// The right to seal a region: at its creator.
 #[derive(Debug)]
-pub(crate) struct RegionSeal(OwnedFd);
+pub(super) struct RegionSeal(OwnedFd);
 
 impl RegionSeal {
     /// Seals the region against writable mappings other than those that exist, and so against
@@ -51,7 +51,7 @@ impl RegionSeal {
     ///
     /// # Errors
     /// [`RegionError::System`].
-    pub(crate) fn apply(self) -> Result<(), RegionError> {
+    pub(super) fn apply(&self) -> Result<(), RegionError> {
         seal_region(self.0.as_fd())
     }
 }
@@ -69,7 +69,17 @@ pub(crate) struct RingEnds {
 pub struct ServerHalf {
     pub(crate) ends: RingEnds,
     pub(crate) memory: SessionMemory,
-    pub(crate) seal: RegionSeal,
+    pub(super) seal: RegionSeal,
+}
+
+impl ServerHalf {
+    /// Seals the region: the application has mapped it.
+    ///
+    /// # Errors
+    /// [`RegionError::System`].
+    pub(crate) fn seal(&self) -> Result<(), RegionError> {
+        self.seal.apply()
+    }
 }
 
 /// The application's half, without a description of its server.

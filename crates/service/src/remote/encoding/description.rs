@@ -1,5 +1,7 @@
 //! What does not change while a session lasts, written once by the server when it begins.
 
+use std::net::IpAddr;
+
 use megapipe_link::{Caps, LinkMedium};
 use megapipe_stack::limits::CONNECTIONS_MAX;
 
@@ -9,6 +11,8 @@ use crate::server::Server;
 
 /// Most notes of a link.
 const NOTES_MAX: usize = 256;
+/// Most addresses.
+const ADDRESSES_MAX: usize = 64;
 /// The name of a driver that is none of the ones below.
 const OTHER_DRIVER: &str = "another";
 /// Drivers of links.
@@ -21,6 +25,8 @@ pub(in crate::remote) struct Description {
     pub(in crate::remote) caps: Caps,
     /// The shard, and of how many, where there are others.
     pub(in crate::remote) shard: Option<(u16, u16)>,
+    /// Our addresses on the link.
+    pub(in crate::remote) addresses: Vec<IpAddr>,
     /// Most connections at once: their indices are below this.
     pub(in crate::remote) connections: u32,
     /// Size of a new connection's send buffer.
@@ -36,6 +42,7 @@ impl Description {
         Self {
             caps: Caps { rss: None, ..server.caps().clone() },
             shard: attachment.map(|place| (place.shard(), place.shards())),
+            addresses: server.stack().config().addresses.iter().map(|(it, _)| *it).collect(),
             connections: config.connections,
             send_buffer_bytes: config.tcp.send_buffer,
         }
@@ -56,6 +63,9 @@ impl Description {
             to.u16(shard);
             to.u16(shards);
         });
+        let addresses = &self.addresses[..self.addresses.len().min(ADDRESSES_MAX)];
+        to.u16(addresses.len() as u16);
+        addresses.iter().for_each(|address| to.ip(*address));
         to.u32(self.connections);
         to.u32(self.send_buffer_bytes);
         let notes = &self.caps.notes[..self.caps.notes.len().min(NOTES_MAX)];
@@ -84,12 +94,15 @@ impl Description {
         if shard.is_some_and(|(shard, shards)| shard >= shards) {
             return None;
         }
+        let count = usize::from(from.u16()?);
+        let addresses = (0..count.min(ADDRESSES_MAX + 1)).map(|_| from.ip());
+        let addresses = addresses.collect::<Option<Vec<_>>>()?;
         let connections = from.u32().filter(|count| *count <= CONNECTIONS_MAX)?;
         let send_buffer_bytes = from.u32()?;
         let count = usize::from(from.u16()?);
         let notes =
             (0..count.min(NOTES_MAX + 1)).map(|_| from.text()).collect::<Option<Vec<_>>>()?;
         let caps = Caps { notes, ..caps };
-        from.end(Self { caps, shard, connections, send_buffer_bytes })
+        from.end(Self { caps, shard, addresses, connections, send_buffer_bytes })
     }
 }

@@ -10,6 +10,7 @@ use megapipe_shm::record::{
 use megapipe_stack::{ConnOption, DatagramSharing, Reuse};
 
 use crate::begin::ConnectStart;
+use crate::limits::CORES_MAX;
 use crate::sharing::Sharing;
 use crate::steering::Takes;
 
@@ -124,7 +125,10 @@ pub(in crate::remote) fn decode_sharing(
         Some(bytes) => {
             let (words, []) = bytes.as_chunks() else { return None };
             let cores: Vec<u32> = words.iter().map(|word| u32::from_ne_bytes(*word)).collect();
-            if !cores.is_sorted_by(|one, next| one < next) {
+            // In ascending order, so that there are at most as many as numbers.
+            if !cores.is_sorted_by(|one, next| one < next)
+                || cores.last().is_some_and(|last| *last >= CORES_MAX)
+            {
                 return None;
             }
             Takes::Cores(cores)

@@ -116,7 +116,7 @@ fn option() -> impl Strategy<Value = ConnOption> {
 }
 
 fn sharing() -> impl Strategy<Value = Sharing> {
-    let cores = proptest::collection::btree_set(any::<u32>(), 0..20);
+    let cores = proptest::collection::btree_set(0..crate::limits::CORES_MAX, 0..20);
     let takes = prop_oneof![
         Just(Takes::Rest),
         cores.prop_map(|cores| Takes::Cores(cores.into_iter().collect())),
@@ -147,8 +147,10 @@ fn description() -> impl Strategy<Value = Description> {
             notes,
         });
     let shard = proptest::option::of((0u16..10, 10u16..20));
-    (caps, shard, 0..=megapipe_stack::limits::CONNECTIONS_MAX, any::<u32>()).prop_map(
-        |(caps, shard, connections, send_buffer_bytes)| Description {
+    let addresses = proptest::collection::vec(any::<IpAddr>(), 0..4);
+    (caps, shard, addresses, 0..=megapipe_stack::limits::CONNECTIONS_MAX, any::<u32>()).prop_map(
+        |(caps, shard, addresses, connections, send_buffer_bytes)| Description {
+            addresses,
             caps,
             shard,
             connections,

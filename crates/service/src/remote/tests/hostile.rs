@@ -27,7 +27,14 @@ fn description() -> Description {
         rss: None,
         notes: Vec::new(),
     };
-    Description { caps, shard: None, connections: CONNECTIONS, send_buffer_bytes: 1 << 16 }
+    let addresses = Vec::new();
+    Description {
+        caps,
+        shard: None,
+        addresses,
+        connections: CONNECTIONS,
+        send_buffer_bytes: 1 << 16,
+    }
 }
 
 /// The ends of a session whose server is the test.

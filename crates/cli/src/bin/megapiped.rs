@@ -1,0 +1,173 @@
+//! `megapiped`: our own TCP/IP stack in a daemon, which many unprivileged processes share.
+//!
+//! In: a command line. Out: shards on threads, and a control socket that channels with
+//! `--backend service` attach to. Everything but options and signals is `megapipe::Daemon`.
+//!
+//! Invariants
+//! - It prints `ready at PATH` when clients can attach.
+//! - SIGTERM and SIGINT end it: sessions end, and the socket is removed.
+//! - Exit codes: 0 ended by a signal, 1 failed, 2 invalid arguments.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use megapipe::{Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed, ServerConfig};
+use megapipe_apps::backend::SERVICE_VARIABLE;
+use megapipe_apps::reason::{exit_code, reason};
+use megapipe_apps::serve::CpuList;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// A TCP/IP stack on cores of its own, shared by many processes
+///
+/// Processes attach with `--backend service` (or MEGAPIPE_BACKEND=service) and need no privilege.
+/// The daemon needs those of its link: CAP_NET_ADMIN and CAP_NET_RAW for tap:, packet: and xdp:,
+/// none for memif: at a path that it may use.
+#[derive(Debug, Parser)]
+#[command(name = "megapiped", version, max_term_width = 100)]
+struct DaemonArgs {
+    /// The link, such as packet:eth0, xdp:eth0, tap:tap0 or memif:/run/memif.sock
+    #[arg(long, value_name = "LINK")]
+    link: String,
+
+    /// An address on the link, ADDRESS/BITS; may be given several times
+    ///
+    /// May be left out where the link shares the host's addresses (packet:, xdp:).
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    address: Vec<Prefixed>,
+
+    /// The next hop for everything that is not on the link
+    #[arg(long, value_name = "IP")]
+    gateway: Vec<IpAddr>,
+
+    /// Largest IP packet in bytes, if smaller than the link's
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u16>,
+
+    /// The path of the control socket
+    ///
+    /// Without it the path in MEGAPIPE_SERVICE, else /run/megapipe/megapiped.sock.
+    #[arg(long, value_name = "PATH")]
+    service: Option<PathBuf>,
+
+    /// Number of shards, each on a thread; without it one for each of --cpus, else for each queue
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    shards: Option<u16>,
+
+    /// Processors for the shards in order, such as 2,3
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
+
+    /// Most connections of a shard
+    #[arg(long, value_name = "COUNT", default_value_t = 65_536,
+          value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    connections: u32,
+
+    /// Microseconds that a shard polls after the last work before it sleeps, at most
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 50,
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    spin: u32,
+}
+
+/// Why the daemon failed.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error("--link {link}")]
+    Link {
+        link: String,
+        #[source]
+        source: NetworkError,
+    },
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    #[error("cannot catch signals")]
+    Signals(#[source] std::io::Error),
+    #[error("cannot write to standard output")]
+    Output(#[source] std::io::Error),
+}
+
+impl RunError {
+    const fn is_usage(&self) -> bool {
+        matches!(self, Self::Link { source, .. } if source.is_configuration())
+    }
+}
+
+impl DaemonArgs {
+    fn path(&self) -> PathBuf {
+        let by_environment = || std::env::var_os(SERVICE_VARIABLE).filter(|path| !path.is_empty());
+        let path = self.service.clone().or_else(|| by_environment().map(PathBuf::from));
+        path.unwrap_or_else(|| megapipe::ServiceAddress::default().path().to_owned())
+    }
+
+    fn settings(&self) -> ServerConfig {
+        let cpus = self.cpus.as_ref().map(|cpus| cpus.as_slice().len());
+        let by_cpus = cpus.and_then(|count| u16::try_from(count).ok());
+        let mut settings = ServerConfig {
+            addresses: self.address.iter().map(|it| (it.address, it.prefix_bits)).collect(),
+            gateways: self.gateway.clone(),
+            mtu: self.mtu,
+            connections: self.connections,
+            shards: self.shards.or(by_cpus),
+            ..ServerConfig::default()
+        };
+        settings.waits.spin = Duration::from_micros(self.spin.into());
+        settings
+    }
+}
+
+/// Shows a line to the administrator.
+fn notice(line: &str) {
+    // Standard error that is closed is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "megapiped: {line}");
+}
+
+fn run(args: &DaemonArgs) -> Result<(), RunError> {
+    // Before threads exist and before clients are served: no signal is missed.
+    let (stop, stopper) = UnixStream::pair().map_err(RunError::Signals)?;
+    for signal in [SIGTERM, SIGINT] {
+        let stopper = stopper.try_clone().map_err(RunError::Signals)?;
+        signal_hook::low_level::pipe::register(signal, stopper).map_err(RunError::Signals)?;
+    }
+    let network = LocalNetwork::open_noting(&args.link, args.settings(), &mut notice);
+    let network = network.map_err(|source| RunError::Link { link: args.link.clone(), source })?;
+    let cores = args.cpus.as_ref().map_or(&[][..], CpuList::as_slice);
+    let path = args.path();
+    let mut daemon = Daemon::start(&network, &path, cores, notice)?;
+    let mut output = std::io::stdout();
+    writeln!(output, "ready at {}: {}", path.display(), network.description())
+        .and_then(|()| output.flush())
+        .map_err(RunError::Output)?;
+    Ok(daemon.run(stop.as_fd())?)
+}
+
+fn main() -> ExitCode {
+    match run(&DaemonArgs::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            notice(&reason(&error));
+            exit_code(error.is_usage())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        DaemonArgs::command().debug_assert();
+        let line = "megapiped --link tap:x --address 10.0.0.2/24 --cpus 1,2 --service /tmp/x";
+        let args = DaemonArgs::try_parse_from(line.split_whitespace()).expect("it is valid");
+        assert_eq!(args.settings().shards, Some(2));
+        assert_eq!(args.path(), PathBuf::from("/tmp/x"));
+    }
+}

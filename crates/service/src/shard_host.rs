@@ -1,0 +1,256 @@
+//! The sessions of a daemon: which shard serves each, and what a client may have.
+//!
+//! Behind the control socket (`attach/control_server.rs`), in front of the shards' threads
+//! (`remote/shard.rs`).
+//!
+//! Invariants
+//! - A session exists at its shard from READY until its client is gone or its shard ends it;
+//!   before, its region exists here only.
+//! - No user but root and the daemon's own has more than [`SESSIONS_OF_USER_MAX`] sessions.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use megapipe_link::LinkError;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::attach::{
+    AgreedLimits, ClientIdentity, OpenedSession, RefusalCode, Refused, SessionHost,
+};
+use crate::config::ServerConfig;
+use crate::error::{RemoteError, ServerError};
+use crate::limits::{
+    CONNECTIONS_OF_SESSION_MAX, ENDPOINTS_OF_SESSION, LISTENERS_OF_SESSION, PRIVATE_BUFFER_BYTES,
+    PRIVATE_BUFFERS, SESSION_RECEIVE_BYTES_MAX, SESSIONS_OF_USER_MAX,
+};
+use crate::link_server::Frames;
+use crate::remote::{
+    ServerHalf, SessionEnd, SessionId, SessionLimits, ShardConfig, ShardHandle, create_session,
+    start_shard,
+};
+use crate::session_sizes::SessionSizes;
+
+/// A shard with what its sessions' clients are informed of.
+struct HostedShard {
+    handle: ShardHandle,
+    description: Vec<u8>,
+    sessions: usize,
+}
+
+/// Where a session stands.
+enum HostedState {
+    /// Its client maps the region.
+    Opened(Box<ServerHalf>),
+    /// Its shard serves it.
+    Begun(SessionId),
+    /// It did not begin: its shard has refused it.
+    Refused,
+}
+
+struct HostedSession {
+    shard: usize,
+    uid: u32,
+    limits: SessionLimits,
+    state: HostedState,
+}
+
+/// The end of a session, from a shard's thread.
+enum EndReport {
+    OfShard(usize, SessionEnd),
+    /// A session did not begin.
+    NotBegun(u64, String),
+}
+
+/// Shards on threads of their own, with their sessions.
+pub struct ShardHost {
+    shards: Vec<HostedShard>,
+    sessions: HashMap<u64, HostedSession>,
+    connections: u32,
+    own_uid: u32,
+    ended: Receiver<EndReport>,
+    reports: Sender<EndReport>,
+    bell: Arc<OwnedFd>,
+    notice: Box<dyn FnMut(&str)>,
+}
+
+impl ShardHost {
+    /// Starts a shard on each of `frames`, pinned to the core that `cores` has at its place, if
+    /// there is one. `notice` receives lines for the administrator.
+    ///
+    /// # Errors
+    /// [`RemoteError`]; nothing is left running.
+    pub fn start(
+        frames: Vec<Frames>,
+        config: &ServerConfig,
+        cores: &[usize],
+        notice: Box<dyn FnMut(&str)>,
+    ) -> Result<Self, RemoteError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = eventfd(0, flags).map_err(|errno| {
+            let source = errno.into();
+            RemoteError::Server(ServerError::Link(LinkError::Io { what: "eventfd", source }))
+        })?;
+        let (bell, (reports, ended)) = (Arc::new(bell), channel());
+        let mut shards = Vec::with_capacity(frames.len());
+        for (number, frames) in frames.into_iter().enumerate() {
+            let core = cores.get(number).copied();
+            let (private_bytes, private_buffers) = (PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS);
+            let shard = ShardConfig { core, private_bytes, private_buffers };
+            let (bell, reports) = (Arc::clone(&bell), reports.clone());
+            let on_end = move |end| {
+                // A host that is gone needs no report.
+                let _ = reports.send(EndReport::OfShard(number, end));
+                ring(&bell);
+            };
+            let (handle, description) = start_shard(frames, config, &shard, Box::new(on_end))?;
+            shards.push(HostedShard { handle, description, sessions: 0 });
+        }
+        let sessions = HashMap::new();
+        let own_uid = rustix::process::geteuid().as_raw();
+        let connections = config.connections;
+        Ok(Self { shards, sessions, connections, own_uid, ended, reports, bell, notice })
+    }
+
+    /// Number of sessions, those that begin included.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether a user has a session left.
+    fn check_user(&self, uid: u32) -> Result<(), Refused> {
+        if uid == 0 || uid == self.own_uid {
+            return Ok(());
+        }
+        let count = self.sessions.values().filter(|session| session.uid == uid).count();
+        if count < SESSIONS_OF_USER_MAX {
+            return Ok(());
+        }
+        let sentence = format!("user {uid} has {count} channels (limit {SESSIONS_OF_USER_MAX})");
+        Err(Refused::new(RefusalCode::Sessions, &sentence))
+    }
+
+    /// Forgets a session. Returns it, if it was there.
+    fn remove(&mut self, key: u64) -> Option<HostedSession> {
+        let session = self.sessions.remove(&key)?;
+        self.shards[session.shard].sessions -= 1;
+        Some(session)
+    }
+}
+
+/// What a client gets of what it wants.
+fn agreed(wanted: &SessionSizes) -> SessionSizes {
+    let receive_buffers = SESSION_RECEIVE_BYTES_MAX / wanted.receive_bytes.max(1);
+    SessionSizes { receive_buffers: wanted.receive_buffers.min(receive_buffers.max(1)), ..*wanted }
+}
+
+fn ring(bell: &OwnedFd) {
+    // A counter that is full rings as well.
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+}
+
+impl SessionHost for ShardHost {
+    fn open(
+        &mut self,
+        key: u64,
+        client: &ClientIdentity,
+        wanted: &SessionSizes,
+    ) -> Result<OpenedSession, Refused> {
+        self.check_user(client.uid)?;
+        // Sessions are spread evenly.
+        let shard = (0..self.shards.len()).min_by_key(|shard| self.shards[*shard].sessions);
+        let no_shard = || Refused::new(RefusalCode::Sessions, "the daemon has no shard");
+        let shard = shard.ok_or_else(no_shard)?;
+        let sizes = agreed(wanted);
+        let no_memory = |error: RemoteError| {
+            Refused::new(RefusalCode::Resources, &format!("no memory for a session: {error}"))
+        };
+        let (half, fds) = create_session(&sizes).map_err(no_memory)?;
+        let limits = SessionLimits {
+            connections: self.connections.min(CONNECTIONS_OF_SESSION_MAX),
+            connecting: self.connections.min(CONNECTIONS_OF_SESSION_MAX),
+            listeners: LISTENERS_OF_SESSION,
+            endpoints: ENDPOINTS_OF_SESSION,
+            user: client.uid,
+            ..SessionLimits::WHOLE_SHARD
+        };
+        let state = HostedState::Opened(Box::new(half));
+        self.sessions.insert(key, HostedSession { shard, uid: client.uid, limits, state });
+        let shard = &mut self.shards[shard];
+        shard.sessions += 1;
+        let SessionLimits { connections, connecting, listeners, endpoints, .. } = limits;
+        let limits = AgreedLimits { connections, connecting, listeners, endpoints };
+        Ok(OpenedSession { sizes, limits, description: shard.description.clone(), fds })
+    }
+
+    fn begin(&mut self, key: u64) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let state = std::mem::replace(&mut session.state, HostedState::Refused);
+        let HostedState::Opened(half) = state else {
+            session.state = state;
+            return;
+        };
+        let begun = half.seal().map_err(|error| error.to_string()).and_then(|()| {
+            let attached = self.shards[session.shard].handle.attach(*half, session.limits);
+            attached.map_err(|error| error.to_string())
+        });
+        match begun {
+            Ok(id) => session.state = HostedState::Begun(id),
+            Err(why) => {
+                // It is read by `next_ended`, of this thread.
+                let _ = self.reports.send(EndReport::NotBegun(key, why));
+                ring(&self.bell);
+            }
+        }
+    }
+
+    fn end(&mut self, key: u64) {
+        if let Some(session) = self.remove(key)
+            && let HostedState::Begun(id) = session.state
+        {
+            self.shards[session.shard].handle.detach(id);
+        }
+    }
+
+    fn ended_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn next_ended(&mut self) -> Option<(u64, Option<String>)> {
+        loop {
+            let Ok(report) = self.ended.try_recv() else {
+                // Cleared before the queue is read again, so that no report is missed.
+                rustix::io::read(&self.bell, &mut [0_u8; 8]).ok()?;
+                continue;
+            };
+            let (key, why) = match report {
+                EndReport::NotBegun(key, why) => (key, Some(why)),
+                EndReport::OfShard(shard, end) => {
+                    let is_same = |session: &HostedSession| {
+                        session.shard == shard
+                            && matches!(session.state, HostedState::Begun(id) if id == end.session)
+                    };
+                    let found = self.sessions.iter().find(|(_, session)| is_same(session));
+                    // One whose client is gone is forgotten already.
+                    let Some((key, _)) = found else { continue };
+                    (*key, end.fault.map(|fault| fault.to_string()))
+                }
+            };
+            self.remove(key);
+            return Some((key, why));
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self.shards.iter().position(|shard| !shard.handle.is_running()) {
+            None => Ok(()),
+            Some(number) => Err(format!("shard {number} has ended: its link is gone")),
+        }
+    }
+
+    fn notice(&mut self, line: &str) {
+        (self.notice)(line);
+    }
+}
