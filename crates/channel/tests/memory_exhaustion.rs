@@ -455,7 +455,7 @@ mod local {
     fn listener() -> usize {
         let [mut server, _client] = channels();
         let mut refused = 0;
-        for port in 80..120 {
+        for port in 80..86 {
             let address: Address = format!("10.9.9.1:{port}").parse().expect("an address");
             let (listener, failed) = listen(&mut server, &address);
             refused += failed;
