@@ -10,6 +10,8 @@
 mod agreement;
 mod connections;
 mod crowd;
+#[cfg(feature = "local")]
+mod daemon;
 mod datagrams;
 mod dispatching;
 mod endings;
