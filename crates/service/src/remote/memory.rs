@@ -101,6 +101,18 @@ impl SharedMemory {
         }
     }
 
+    /// Copies received bytes into a buffer of the shard's own. Returns its index.
+    fn store_private(&self, pool: PoolId, bytes: &[u8]) -> Option<u32> {
+        let receives = self.receives(pool)?;
+        if bytes.len() > receives.buf_bytes() {
+            return None;
+        }
+        let buf = receives.alloc()?;
+        // The buffer was allocated just now.
+        let _ = receives.copy_in(buf, 0, bytes);
+        Some(buf.index())
+    }
+
     /// Moves received bytes into a session's own memory. `None`: it has no buffer left.
     pub(super) fn move_to(&mut self, session: PoolId, chunk: Chunk) -> Option<Chunk> {
         let receives = &self.of(session)?.receives;
@@ -178,14 +190,11 @@ impl Memory for SharedMemory {
 
     #[inline]
     fn store(&mut self, pool: PoolId, bytes: &[u8]) -> Option<(BufId, u16)> {
-        let receives = self.receives(pool)?;
-        if bytes.len() > receives.buf_bytes() {
-            return None;
-        }
-        let buf = receives.alloc()?;
-        // The buffer was allocated just now.
-        let _ = receives.copy_in(buf, 0, bytes);
-        Some((receive_buffer(pool, buf.index()), checksum::sum(bytes)))
+        let index = match self.of(pool) {
+            Some(memory) => memory.store(bytes)?,
+            None => self.store_private(pool, bytes)?,
+        };
+        Some((receive_buffer(pool, index), checksum::sum(bytes)))
     }
 
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {

@@ -23,6 +23,8 @@ use crate::limits::{COPIES_MAX, COPY_BYTES_MAX};
 /// The buffers of a session in its region, and copies.
 pub(crate) struct SessionMemory {
     pub(super) receives: Pool,
+    /// The bytes of the same buffers.
+    receive_area: BufferArea,
     pub(super) small: BufferArea,
     pub(super) large: BufferArea,
     /// Send buffers that go back to the application, as records name them.
@@ -37,11 +39,36 @@ pub(crate) struct SessionMemory {
 }
 
 impl SessionMemory {
-    pub(super) fn new(receives: Pool, small: BufferArea, large: BufferArea) -> Self {
+    pub(super) fn new(receive_area: BufferArea, small: BufferArea, large: BufferArea) -> Self {
+        let receives = Pool::new(receive_area.clone());
         let count = small.layout().count + large.layout().count;
         let returned = Vec::with_capacity(count as usize);
         let (copies, free_copies) = (Vec::new(), Vec::new());
-        Self { receives, small, large, returned, in_stack: 0, copies, free_copies, copy_bytes: 0 }
+        let (in_stack, copy_bytes) = (0, 0);
+        Self {
+            receives,
+            receive_area,
+            small,
+            large,
+            returned,
+            in_stack,
+            copies,
+            free_copies,
+            copy_bytes,
+        }
+    }
+
+    /// Copies received bytes into a free buffer. Returns its index; `None`: there is none, or the
+    /// bytes do not fit.
+    #[inline]
+    pub(super) fn store(&self, bytes: &[u8]) -> Option<u32> {
+        if bytes.len() > self.receives.buf_bytes() {
+            return None;
+        }
+        let index = self.receives.alloc()?.index();
+        // The buffer was allocated just now, and the bytes fit.
+        let _ = self.receive_area.write(index, 0, bytes);
+        Some(index)
     }
 
     /// Keeps bytes until the stack frees them. `None`: the session has as many copies as it may.

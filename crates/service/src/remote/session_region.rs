@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use megapipe_shm::record::Record;
 use megapipe_shm::{
-    BufferArea, Consumer, Pool, Producer, Region, RegionError, RegionParts, Ringer, Sleeper,
+    BufferArea, Consumer, Producer, Region, RegionError, RegionParts, Ringer, Sleeper,
     bell_sockets, seal_region,
 };
 
@@ -125,7 +125,7 @@ impl SessionSizes {
         let sleeper = Sleeper::over_socket(&mut parts, Arc::clone(&own_bell))?;
         let sleep = SleepingEnd::new(sleeper, Ringer::over_socket(&mut parts, own_bell)?);
         let SessionBuffers { receives, small, large, calls } = self.buffers(&mut parts)?;
-        let memory = SessionMemory::new(Pool::new(receives), small, large);
+        let memory = SessionMemory::new(receives, small, large);
         let ends = RingEnds { ops, events, sleep, calls };
         Ok((ServerHalf { ends, memory, seal }, SessionFds { region: fd, bell }))
     }

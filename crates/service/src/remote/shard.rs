@@ -173,14 +173,14 @@ impl SessionShard {
         if session.has_parked() {
             return Ok(0);
         }
-        let (mut done, mut call) = (0, session.postponed.take());
-        if call.is_none() {
+        let mut done = 0;
+        if session.postponed.is_none() {
             // Each may have an answer, for which there has to be room.
             let share = share.min(session.ends.events.capacity() / 2);
             let room = session.ends.events.reserve(share).map_err(|_| SessionFault::Ring)?;
-            let taken = self.work(now, id, |work| work.take_ops(share.min(room)));
-            (done, call) = taken.unwrap_or(Ok((0, None)))?;
+            done = self.work(now, id, |work| work.take_ops(share.min(room))).unwrap_or(Ok(0))?;
         }
+        let call = self.sessions.running(id).and_then(|session| session.postponed.take());
         if let Some(call) = call {
             self.publish_events(now);
             self.answer(now, id, call)?;

@@ -33,10 +33,12 @@ impl SessionShard {
         // An application that goes on submitting is not waited for.
         while let Some(share @ 1..) = left {
             let taken = self.work(now, number, |work| work.take_ops(share.min(OPS_PER_POLL)));
-            let Some(Ok((done @ 1.., call))) = taken else { break };
-            if let Some(call) = call
-                && self.work(now, number, |work| work.answer_call(call)) != Some(Ok(()))
-            {
+            let Some(Ok(done @ 1..)) = taken else { break };
+            let answered = self.work(now, number, |work| match work.session.postponed.take() {
+                Some(call) => work.answer_call(call),
+                None => Ok(()),
+            });
+            if answered != Some(Ok(())) {
                 break;
             }
             left = Some(share - done.min(share));

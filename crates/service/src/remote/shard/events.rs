@@ -14,33 +14,69 @@ use crate::connection_manager::Offer;
 use crate::remote::buffer_names::session_of;
 use crate::remote::encoding::{encode_event, encode_notice, id_of, record_chunk};
 
+/// An event, and the acceptor of a new connection with its session.
+type OfferedEvent = (Event, Option<(PoolId, Offer)>);
+
 impl SessionShard {
     /// Publishes events, and send buffers that go back. Returns how many records.
     pub(super) fn publish_events(&mut self, now: Instant) -> u32 {
         let mut count = self.publish_parked(now);
-        while let Some((event, offer)) = self.server.offered_event() {
+        let mut last = PoolId(0);
+        while let Some((event, offer)) = self.publish_bytes(last, &mut count) {
             count += 1;
-            if let Event::Received { conn, chunk } = event
-                && let Some(id) = self.owners.of_conn(conn)
-                && session_of(chunk.buf) == id
-                && let Some(session) = self.sessions.running(id)
-                && session.stranded.is_empty()
-            {
-                // Nearly all of them.
-                let is_first = !session.is_unsignalled();
-                let record = Completion::received(id_of(conn), record_chunk(chunk));
-                if !session.put_event(&record) {
-                    let parked = session.park(record);
-                    self.after_park(now, id, parked);
-                } else if is_first {
-                    self.signals.push(id);
-                }
-                continue;
+            last = match event {
+                Event::Received { conn, .. } => self.owners.of_conn(conn).unwrap_or(last),
+                _ => last,
+            };
+            // The first bytes of another session are its owner's too, and go by the short way.
+            if !self.publish_first(last, event) {
+                self.publish_other(now, event, offer);
             }
-            self.publish_other(now, event, offer);
         }
         // After the events: buffers that an end has freed are no sign of room.
         count + self.publish_returned()
+    }
+
+    /// Publishes bytes of one session, as long as nothing else comes: nearly all events. Returns
+    /// the next that is something else.
+    #[inline]
+    fn publish_bytes(&mut self, id: PoolId, count: &mut u32) -> Option<OfferedEvent> {
+        let Self { server, sessions, owners, signals, .. } = self;
+        let Some(session) = sessions.running(id) else { return server.offered_event() };
+        let is_first = !session.is_unsignalled();
+        let other = loop {
+            let next = server.offered_event();
+            if let Some((Event::Received { conn, chunk }, _)) = next
+                && owners.has_conn(id, conn)
+                && session_of(chunk.buf) == id
+                && session.has_room()
+            {
+                session.put(&Completion::received(id_of(conn), record_chunk(chunk)));
+                *count += 1;
+            } else {
+                break next;
+            }
+        };
+        if is_first && session.is_unsignalled() {
+            signals.push(id);
+        }
+        other
+    }
+
+    /// Publishes bytes that lie in a session's own memory, if there is room. Returns `false` if the
+    /// event is something else.
+    fn publish_first(&mut self, id: PoolId, event: Event) -> bool {
+        let Self { sessions, signals, owners, .. } = self;
+        let Event::Received { conn, chunk } = event else { return false };
+        let Some(session) = sessions.running(id) else { return false };
+        if !owners.has_conn(id, conn) || session_of(chunk.buf) != id || !session.has_room() {
+            return false;
+        }
+        if !session.is_unsignalled() {
+            signals.push(id);
+        }
+        session.put(&Completion::received(id_of(conn), record_chunk(chunk)));
+        true
     }
 
     /// Publishes what there was no room for, as far as there is now.
@@ -124,6 +160,7 @@ impl SessionShard {
     }
 
     /// Publishes an event that is not just bytes in a buffer of its session.
+    #[inline(never)]
     fn publish_other(&mut self, now: Instant, event: Event, offer: Option<(PoolId, Offer)>) {
         if let Event::Incoming { .. } = event {
             return self.publish_incoming(now, event, offer);
@@ -156,7 +193,7 @@ impl SessionShard {
         if let Some(event) = self.publish_own(now, id, event)
             && let Some(session) = self.sessions.running(id)
         {
-            session.stranded.push_back(event);
+            session.strand(event);
             self.note_parked(id);
         }
     }

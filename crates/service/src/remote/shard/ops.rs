@@ -29,34 +29,37 @@ pub(super) struct SessionWork<'shard> {
     pub(super) owners: &'shard mut ObjectOwners,
 }
 
+/// Whether a poll goes on with the next operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OpStep {
+    Next,
+    /// A call is to be answered.
+    Stop,
+}
+
 /// A call, and its cookie.
 pub(super) type AskedCall = (u64, SessionCall);
 
 impl SessionWork<'_> {
-    /// Does operations, `share` at most, up to the first call. Returns how many, and that call,
-    /// which is not done.
+    /// Does operations, `share` at most, up to the first call. That one is not done, and postponed.
+    /// Returns how many were taken.
     ///
     /// # Errors
     /// What no correct application submits.
     #[inline]
-    pub(super) fn take_ops(
-        &mut self,
-        share: u32,
-    ) -> Result<(u32, Option<AskedCall>), SessionFault> {
+    pub(super) fn take_ops(&mut self, share: u32) -> Result<u32, SessionFault> {
         let waiting = self.session.ends.ops.peek(share).map_err(|_| SessionFault::Ring)?;
         if waiting == 0 {
-            return Ok((0, None));
+            return Ok(0);
         }
-        let (mut done, mut call) = (0, None);
+        let mut done = 0;
         while done < waiting.min(share) {
             let Some(record) = self.session.ends.ops.take() else { break };
             let op = Op::parse(&record).map_err(|_| SessionFault::Record)?;
             done += 1;
-            if let Command::Call(asked) = op.command {
-                call = Some((op.cookie, asked));
+            if self.execute(op)? == OpStep::Stop {
                 break;
             }
-            self.execute(op)?;
         }
         self.session.ends.ops.release();
         self.session.counters.ops += u64::from(done);
@@ -65,23 +68,18 @@ impl SessionWork<'_> {
         if memory.of(self.id).is_some_and(|memory| memory.is_overdrawn()) {
             return Err(SessionFault::Buffer);
         }
-        Ok((done, call))
+        Ok(done)
     }
 
     #[inline]
-    fn execute(&mut self, op: Op) -> Result<(), SessionFault> {
+    fn execute(&mut self, op: Op) -> Result<OpStep, SessionFault> {
         match op.command {
-            Command::Send { conn, chunk } => self.send(conn_id(conn), chunk),
-            Command::Receive { conns } => {
-                self.receive(conns);
-                Ok(())
-            }
-            Command::Return { bufs } => {
-                self.take_back(bufs);
-                Ok(())
-            }
-            _ => self.execute_rare(op),
+            Command::Send { conn, chunk } => self.send(conn_id(conn), chunk)?,
+            Command::Receive { conns } => self.receive(conns),
+            Command::Return { bufs } => self.take_back(bufs),
+            _ => return self.execute_rare(op),
         }
+        Ok(OpStep::Next)
     }
 
     #[inline]
@@ -151,7 +149,8 @@ impl SessionWork<'_> {
     }
 
     /// As `execute`, of operations that do not come with each message.
-    fn execute_rare(&mut self, op: Op) -> Result<(), SessionFault> {
+    #[inline(never)]
+    fn execute_rare(&mut self, op: Op) -> Result<OpStep, SessionFault> {
         match op.command {
             Command::Shutdown { conn } => self.end_conn(conn_id(conn), End::Shutdown),
             Command::Close { conn } => self.end_conn(conn_id(conn), End::Close),
@@ -182,14 +181,15 @@ impl SessionWork<'_> {
                 };
                 self.session.publish(op.cookie, Says::Answer(answer));
             }
-            Command::SendDatagram { .. } => return self.send_datagram(op.command),
+            Command::SendDatagram { .. } => self.send_datagram(op.command)?,
+            Command::Call(call) => {
+                self.session.postponed = Some((op.cookie, call));
+                return Ok(OpStep::Stop);
+            }
             // Done elsewhere.
-            Command::Call(_)
-            | Command::Send { .. }
-            | Command::Receive { .. }
-            | Command::Return { .. } => {}
+            Command::Send { .. } | Command::Receive { .. } | Command::Return { .. } => {}
         }
-        Ok(())
+        Ok(OpStep::Next)
     }
 
     /// Ends a connection, or its sending direction, after what the application has sent.

@@ -4,7 +4,8 @@
 //!
 //! Invariants
 //! - Half of the ring of events is kept for answers: an event is put only while `room` is left.
-//! - While events are parked, no event is put ahead of them, and no operation is taken.
+//! - While events are parked or stranded, no event is put ahead of them. While events are parked,
+//!   no operation is taken.
 //! - `stranded` has the events of connections whose received bytes wait for a buffer of the
 //!   session. An event of such a connection follows them there.
 
@@ -151,7 +152,8 @@ impl ShardSession {
         let half = self.ends.events.capacity() / 2;
         // A ring that the application has broken takes nothing: the next poll ends the session.
         let free = self.ends.events.reserve(half + 1).unwrap_or(0);
-        self.room = if self.parked.is_empty() { free.saturating_sub(half) } else { 0 };
+        let is_waiting = self.has_parked() || !self.stranded.is_empty();
+        self.room = if is_waiting { 0 } else { free.saturating_sub(half) };
         self.room > 0
     }
 
@@ -183,6 +185,13 @@ impl ShardSession {
         let parked = u32::try_from(self.parked.len()).unwrap_or(u32::MAX);
         self.counters.parked_max = self.counters.parked_max.max(parked);
         Ok(())
+    }
+
+    /// Keeps an event until the session has a receive buffer for its connection's bytes.
+    #[cold]
+    pub(super) fn strand(&mut self, event: Event) {
+        self.room = 0;
+        self.stranded.push_back(event);
     }
 
     /// As `park`, of an event that nothing but the network bounds. Returns `false` if it was
