@@ -182,10 +182,10 @@ fn answer_that_does_not_belong_to_its_call_ends_the_session() {
     client.check().expect_err("a number is asked for");
 
     // A refusal that this call does not have.
-    let refused = ServerAnswer::refused(Refusal::QueueFull);
+    let refused = ServerAnswer::refused(Refusal::NotConnected);
     let (mut client, result) = answered(refused, |it| it.listen(http(), 1, Sharing::default()));
     assert!(result.is_err());
-    client.check().expect_err("a listener has no queue");
+    client.check().expect_err("a listener is not connected");
 
     let (mut client, result) = answered(ServerAnswer::refused(Refusal::InUse), |it| {
         it.listen(http(), 1, Sharing::default())
