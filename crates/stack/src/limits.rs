@@ -79,6 +79,9 @@ const _: () = assert!(MSS_MIN < MSS_DEFAULT && MSS_DEFAULT < MSS_DEFAULT_V6);
 const _: () = assert!(BUFFER_BYTES_MAX as u64 == (1 << (16 + WINDOW_SCALE_MAX)));
 /// Most chunks that a connection keeps behind gaps.
 pub const OUT_OF_ORDER_CHUNKS_MAX: u32 = 8192;
+/// Most ranges that a connection keeps behind gaps. Each segment out of order may have to look at
+/// all of them.
+pub const OUT_OF_ORDER_RANGES_MAX: u32 = 256;
 /// Beyond so many chunks behind gaps they must hold [`SPARSE_CHUNK_BYTES_MIN`] each on average.
 pub const SPARSE_CHUNKS_MAX: u32 = 64;
 /// See [`SPARSE_CHUNKS_MAX`].

@@ -21,9 +21,13 @@ pub(crate) struct Node {
     pub(super) seq: SeqNum,
     /// The next node plus one; 0: none.
     pub(super) next: u32,
-    /// In a send queue: no segment holds its last byte and the one after it.
-    pub(super) ends_record: bool,
+    /// In a send queue: [`ENDS_RECORD`], or 0. Out of order, in the first node of a range without
+    /// gaps: the range's last node plus one.
+    pub(super) of_list: u32,
 }
+
+/// In [`Node::of_list`]: no segment holds the node's last byte and the one after it.
+pub(super) const ENDS_RECORD: u32 = 1;
 
 /// Every node is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,9 @@ pub(crate) struct ChunkNodes {
     capacity: u32,
     free: u32,
     len: u32,
+    /// How often a node was looked at.
+    #[cfg(test)]
+    pub(super) steps: core::cell::Cell<u32>,
     /// What only queues with a gap have.
     pub(crate) aparts: Spares<OutOfOrderList>,
 }
@@ -44,7 +51,15 @@ impl ChunkNodes {
     /// Room for `capacity` chunks in the queues of all `connections`.
     pub(crate) fn new(capacity: u32, connections: u32) -> Self {
         let nodes = Vec::with_capacity(capacity as usize);
-        Self { nodes, capacity, free: 0, len: 0, aparts: Spares::new(connections) }
+        Self {
+            nodes,
+            capacity,
+            free: 0,
+            len: 0,
+            #[cfg(test)]
+            steps: core::cell::Cell::new(0),
+            aparts: Spares::new(connections),
+        }
     }
 
     /// Memory set aside for chunks, and the part of it that was touched, in bytes.
@@ -71,7 +86,7 @@ impl ChunkNodes {
         let link = self.free;
         let place = self.at_mut(link);
         let free = place.next;
-        *place = Node { chunk, seq, next: 0, ends_record: false };
+        *place = Node { chunk, seq, next: 0, of_list: 0 };
         self.free = free;
         self.len += 1;
         Ok(link)
@@ -85,7 +100,7 @@ impl ChunkNodes {
             return Err(Full);
         }
         let chunk = Chunk { buf: BufId(u32::MAX), offset: 0, len: 0 };
-        self.nodes.push(Node { chunk, seq: SeqNum(0), next: 0, ends_record: false });
+        self.nodes.push(Node { chunk, seq: SeqNum(0), next: 0, of_list: 0 });
         self.free = self.nodes.len() as u32;
         Ok(())
     }
@@ -103,6 +118,8 @@ impl ChunkNodes {
 
     #[inline(always)]
     pub(super) fn at(&self, link: u32) -> &Node {
+        #[cfg(test)]
+        self.steps.set(self.steps.get() + 1);
         &self.nodes[link as usize - 1]
     }
 

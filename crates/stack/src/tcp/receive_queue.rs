@@ -6,7 +6,7 @@
 //! ```text
 //!    ready: in order, waits for a credit      gaps        out of order: sorted by `seq`
 //!   [ chunk ][ chunk ][ chunk  room ]   |   . . . . [ chunk ][ chunk ] . . . [ chunk  room ]
-//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ apart.head              ^ apart.tail
+//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ apart.head              ^ last end
 //! ```
 //!
 //! Small segments share buffers: bytes that continue a list's last chunk go into the room behind
@@ -23,13 +23,14 @@
 //! - A buffer that waits without a node is the only one of its queue: there is no gap.
 //! - A queue has an [`OutOfOrderList`] exactly while it has a gap: most connections never do.
 
+mod ranges;
+
 use core::fmt;
 
 use super::chunks::ChunkNodes;
 use super::out_of_order::{OutOfOrderList, RECENT};
 use crate::chunk::Chunk;
 use crate::id::{BufId, PoolId};
-use crate::limits::{OUT_OF_ORDER_CHUNKS_MAX, SPARSE_CHUNK_BYTES_MIN, SPARSE_CHUNKS_MAX};
 use crate::memory::Memory;
 use crate::seq::{SeqNum, SeqRange};
 use crate::slab::Spare;
@@ -289,25 +290,12 @@ impl ReceiveQueue {
 
     /// The ranges behind gaps, those that grew last first (RFC 2018 §4), and how many there are.
     pub(crate) fn sack_blocks(&self, nodes: &ChunkNodes) -> ([SeqRange; RECENT], usize) {
-        let mut blocks = [SeqRange::default(); RECENT];
-        let mut count = 0;
-        let Some(apart) = self.apart(nodes) else { return (blocks, 0) };
-        for inside in &apart.recent[..usize::from(apart.recent_count)] {
-            let Some(range) = apart.range_around(nodes, *inside) else { continue };
-            if !blocks[..count].contains(&range) {
-                blocks[count] = range;
-                count += 1;
-            }
+        let Some(apart) = self.apart(nodes) else { return ([SeqRange::default(); RECENT], 0) };
+        if apart.recent_count > 0 {
+            return (apart.recent, usize::from(apart.recent_count));
         }
-        if count == 0 {
-            // All that grew lately is in order by now; what is older still wants to be said.
-            let inside = nodes.at(apart.head).seq;
-            if let Some(range) = apart.range_around(nodes, inside) {
-                blocks[0] = range;
-                count = 1;
-            }
-        }
-        (blocks, count)
+        // All that grew lately is in order by now; what is older still wants to be said.
+        ([OutOfOrderList::range_of(nodes, apart.head); RECENT], 1)
     }
 
     /// Gives up everything.
@@ -358,7 +346,7 @@ impl ReceiveQueue {
         loop {
             let apart_head = self.apart_head(store.nodes);
             if apart_head != 0 && store.nodes.at(apart_head).seq == at {
-                let range = self.close_gap(store.nodes, at);
+                let range = self.close_gap(store.nodes);
                 if at.before(end) && inserted.duplicate.is_none() {
                     inserted.duplicate = Some(SeqRange { end: range.end.earlier(end), ..range });
                 }
@@ -383,21 +371,20 @@ impl ReceiveQueue {
         inserted.advanced = at.since(rcv_nxt);
     }
 
-    /// Moves the first chunk behind a gap, which starts at `at`, to those in order.
-    fn close_gap(&mut self, nodes: &mut ChunkNodes, at: SeqNum) -> SeqRange {
-        let link = self.apart_head(nodes);
-        let node = *nodes.at(link);
-        if let Some(apart) = nodes.aparts.get_mut(self.apart) {
-            apart.head = node.next;
-            apart.chunks -= 1;
-            apart.bytes -= node.chunk.len;
-        }
-        if node.next == 0 {
+    /// Moves the first range behind a gap, which starts at `rcv.nxt`, to what is in order.
+    fn close_gap(&mut self, nodes: &mut ChunkNodes) -> SeqRange {
+        let Some(mut apart) = self.apart(nodes).copied() else { return SeqRange::default() };
+        let (first, last) = (apart.head, nodes.at(apart.head).of_list);
+        let range = apart.remove_first_range(nodes);
+        if apart.head == 0 {
             nodes.aparts.give_back(&mut self.apart);
+        } else if let Some(kept) = nodes.aparts.get_mut(self.apart) {
+            *kept = apart;
         }
-        nodes.at_mut(link).next = 0;
-        self.push_ready(nodes, link, node.chunk.len);
-        SeqRange::new(at, node.chunk.len)
+        nodes.at_mut(last).next = 0;
+        self.push_ready(nodes, first, range.len());
+        self.ready_tail = last;
+        range
     }
 
     #[inline(always)]
@@ -450,8 +437,8 @@ impl ReceiveQueue {
             return;
         }
         let mut apart = *store.nodes.aparts.get_or_take(&mut self.apart, OutOfOrderList::default);
-        apart.keep(store, seq, payload, inserted);
-        apart.mark_dirty(store.nodes, seq);
+        let range = apart.keep(store, seq, payload, inserted);
+        apart.mark_recent(store.nodes, range, seq);
         if apart.head == 0 {
             store.nodes.aparts.give_back(&mut self.apart);
         } else if let Some(kept) = store.nodes.aparts.get_mut(self.apart) {
@@ -461,19 +448,20 @@ impl ReceiveQueue {
 }
 
 impl OutOfOrderList {
+    /// Keeps what of a segment is not there yet. Returns the first node of the last range that it
+    /// met; 0: none.
     fn keep<M: Memory>(
         &mut self,
         store: &mut Store<'_, M>,
         seq: SeqNum,
         payload: &[u8],
         inserted: &mut Inserted,
-    ) {
+    ) -> u32 {
         let end = seq + payload.len() as u32;
-        let (mut at, mut previous) = (seq, self.before(store.nodes, seq));
+        let (mut at, mut range) = (seq, self.range_before(store.nodes, seq));
         while at.before(end) {
-            if previous != 0 {
-                let node = store.nodes.at(previous);
-                let behind = node.seq + node.chunk.len;
+            if range != 0 {
+                let behind = Self::range_of(store.nodes, range).end;
                 if at.before(behind) {
                     let range = SeqRange { start: at, end: behind.earlier(end) };
                     inserted.duplicate.get_or_insert(range);
@@ -481,120 +469,57 @@ impl OutOfOrderList {
                     continue;
                 }
             }
-            let next = self.next(store.nodes, previous);
+            let next = self.range_behind(store.nodes, range);
             let stop = match next {
                 0 => end,
                 next => end.earlier(store.nodes.at(next).seq),
             };
             let piece = &payload[at.since(seq) as usize..stop.since(seq) as usize];
-            let taken = self.insert_behind(store, &mut previous, at, piece);
+            let taken = self.insert_behind(store, &mut range, at, piece);
             inserted.out_of_order |= taken > 0;
             at += taken;
             if taken < piece.len() as u32 {
                 inserted.no_room = true;
                 break;
             }
-            previous = next;
+            if next != 0 && store.nodes.at(next).seq == at {
+                self.join_ranges(store.nodes, range, next);
+            }
         }
+        range
     }
 
-    /// Puts bytes that overlap nothing behind the node `previous` (0: first), and moves `previous`
-    /// to the last node used; how many bytes found room.
+    /// Puts bytes that overlap nothing behind the range of `range` (0: first), and moves `range` to
+    /// theirs; how many bytes found room.
     fn insert_behind<M: Memory>(
         &mut self,
         store: &mut Store<'_, M>,
-        previous: &mut u32,
+        range: &mut u32,
         seq: SeqNum,
         bytes: &[u8],
     ) -> u32 {
         let mut done = 0;
-        if *previous != 0 {
-            let node = store.nodes.at(*previous);
-            if node.seq + node.chunk.len == seq {
-                let chunk = &mut store.nodes.at_mut(*previous).chunk;
-                done = fill_room(store.memory, chunk, bytes);
-                self.bytes += done as u32;
-            }
+        let mut continues = *range != 0 && Self::range_of(store.nodes, *range).end == seq;
+        if continues {
+            let last = store.nodes.at(*range).of_list;
+            done = fill_room(store.memory, &mut store.nodes.at_mut(last).chunk, bytes);
+            self.bytes += done as u32;
         }
-        while done < bytes.len() && self.may_keep() {
+        while done < bytes.len() && self.may_keep() && (continues || self.may_add_range()) {
             let at = seq + done as u32;
             let Some((link, len)) = new_node(store, at, &bytes[done..]) else { break };
-            let next = self.next(store.nodes, *previous);
-            store.nodes.at_mut(link).next = next;
-            match *previous {
-                0 => self.head = link,
-                previous => store.nodes.at_mut(previous).next = link,
-            }
-            if next == 0 {
-                self.tail = link;
+            if continues {
+                self.extend_range(store.nodes, *range, link);
+            } else {
+                self.add_range(store.nodes, *range, link);
+                *range = link;
+                continues = true;
             }
             self.chunks += 1;
             self.bytes += len as u32;
-            *previous = link;
             done += len;
         }
         done as u32
-    }
-
-    /// A peer may leave gaps, but not so many and so small that its bytes cost far more memory
-    /// than its window says.
-    const fn may_keep(&self) -> bool {
-        self.chunks < OUT_OF_ORDER_CHUNKS_MAX
-            && (self.chunks < SPARSE_CHUNKS_MAX
-                || self.bytes >= self.chunks * SPARSE_CHUNK_BYTES_MIN)
-    }
-
-    /// The last node that starts at or before `seq`; 0: none. Most segments come behind all.
-    fn before(&self, nodes: &ChunkNodes, seq: SeqNum) -> u32 {
-        if self.tail != 0 && nodes.at(self.tail).seq.at_or_before(seq) {
-            return self.tail;
-        }
-        let (mut previous, mut link) = (0, self.head);
-        while link != 0 && nodes.at(link).seq.at_or_before(seq) {
-            previous = link;
-            link = nodes.at(link).next;
-        }
-        previous
-    }
-
-    fn next(&self, nodes: &ChunkNodes, previous: u32) -> u32 {
-        if previous == 0 { self.head } else { nodes.at(previous).next }
-    }
-
-    /// The range without gaps that holds `inside`.
-    fn range_around(&self, nodes: &ChunkNodes, inside: SeqNum) -> Option<SeqRange> {
-        let mut link = self.head;
-        while link != 0 {
-            let node = nodes.at(link);
-            let mut range = SeqRange::new(node.seq, node.chunk.len);
-            link = node.next;
-            while link != 0 && nodes.at(link).seq == range.end {
-                range.end += nodes.at(link).chunk.len;
-                link = nodes.at(link).next;
-            }
-            if inside.within(range.start, range.len()) {
-                return Some(range);
-            }
-            if inside.before(range.start) {
-                return None;
-            }
-        }
-        None
-    }
-
-    /// The range around `seq` grew: it is the most recent one now.
-    fn mark_dirty(&mut self, nodes: &ChunkNodes, seq: SeqNum) {
-        let Some(range) = self.range_around(nodes, seq) else { return };
-        let mut recent = [seq; RECENT];
-        let mut count = 1;
-        for inside in &self.recent[..usize::from(self.recent_count)] {
-            if count < RECENT && !inside.within(range.start, range.len()) {
-                recent[count] = *inside;
-                count += 1;
-            }
-        }
-        self.recent = recent;
-        self.recent_count = count as u8;
     }
 }
 

@@ -26,7 +26,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::chunks::{ChunkNodes, Full, Node};
+use super::chunks::{ChunkNodes, ENDS_RECORD, Full, Node};
 use super::recovery::Sent;
 use crate::chunk::Chunk;
 use crate::id::BufId;
@@ -288,7 +288,7 @@ impl SendQueue {
     pub(crate) fn end_record(&mut self, nodes: &mut ChunkNodes) -> Result<(), Full> {
         self.use_node(nodes)?;
         if self.tail != 0 {
-            nodes.at_mut(self.tail).ends_record = true;
+            nodes.at_mut(self.tail).of_list = ENDS_RECORD;
         }
         Ok(())
     }
@@ -316,7 +316,7 @@ impl SendQueue {
         while link != 0 {
             let node = nodes.at(link);
             let end = node.seq + node.chunk.len;
-            if node.ends_record && end.after(at) {
+            if node.of_list == ENDS_RECORD && end.after(at) {
                 return Some(end.since(at));
             }
             link = node.next;

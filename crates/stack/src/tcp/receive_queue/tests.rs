@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::heap::HeapMemory;
+use crate::limits::{OUT_OF_ORDER_RANGES_MAX, SPARSE_CHUNKS_MAX};
 
 const START: SeqNum = SeqNum(u32::MAX - 40);
 
@@ -106,6 +107,42 @@ fn sparse_segments_cannot_hold_many_buffers() {
     world.queue.forget_apart(&mut world.nodes, &mut world.memory);
     assert_eq!((world.memory.in_use(), world.nodes.len()), (0, 0));
     assert!(!world.queue.has_gap());
+}
+
+/// The most nodes that were looked at for a segment and the SACK blocks of its ACK.
+fn most_steps(world: &mut World, segments: impl Iterator<Item = (u32, u32)>) -> u32 {
+    let steps_of = |world: &mut World, (from, to): (u32, u32)| {
+        world.nodes.steps.set(0);
+        world.insert(from, to);
+        let _ = world.blocks();
+        world.nodes.steps.get()
+    };
+    segments.map(|segment| steps_of(world, segment)).max().unwrap()
+}
+
+/// A large window of which the first segment was lost, and two more in the middle.
+#[test]
+fn out_of_order_segments_cost_few_steps_after_a_loss() {
+    let mut world = World::new(8192, 2048);
+    let segment = |n: u32| (n * 1448, (n + 1) * 1448);
+    let arriving = (1..4000).filter(|n| ![1000, 2000].contains(n)).map(segment);
+    assert!(most_steps(&mut world, arriving) < 32);
+    assert!(most_steps(&mut world, [1000, 2000].into_iter().map(segment)) < 32);
+    assert_eq!(world.blocks(), [(1448, 4000 * 1448)]);
+    assert_eq!(world.insert(0, 1448).advanced, 4000 * 1448);
+}
+
+/// A peer that leaves out every second piece, and then sends into the ranges that it made.
+#[test]
+fn out_of_order_steps_are_bounded_against_a_hostile_peer() {
+    let mut world = World::new(16_384, 512);
+    let pieces = (0..9000_u32).map(|n| (n * 512 + 256, n * 512 + 512));
+    let again = pieces.clone().map(|(from, to)| (from + 1, to + 1));
+    let most = most_steps(&mut world, pieces.chain(again));
+    assert!(most < 2 * OUT_OF_ORDER_RANGES_MAX + 16, "{most}");
+    assert!(world.memory.in_use() <= OUT_OF_ORDER_RANGES_MAX as usize);
+    // What fills its gaps is still taken.
+    assert_eq!(world.insert(0, 2048).advanced, 2049);
 }
 
 #[test]
