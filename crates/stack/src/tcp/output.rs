@@ -517,13 +517,15 @@ fn fit<M>(
     options: &Options,
     frame: usize,
 ) -> Data {
-    let usual = if conn.flags.has(ConnFlags::TIMESTAMPS) { handshake::TIMESTAMPS_BYTES } else { 0 };
-    let room = u32::from(conn.mss) + u32::from(usual);
+    let usual = usual_bytes(conn);
+    let room = u32::from(conn.mss) + usual;
     let one = room.saturating_sub(options.bytes() as u32).max(1);
     let headers =
         context.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
     let frame = (frame.saturating_sub(headers) as u32).min(TSO_BYTES_MAX);
-    let most = if context.config.tso && data.kind == Sent::New {
+    // With a SACK option its segments would be shorter than those that recovery counts on.
+    let may_be_cut = context.config.tso && options.bytes() as u32 == usual;
+    let most = if may_be_cut && data.kind == Sent::New {
         (frame - frame % one).max(one.min(frame))
     } else {
         one.min(frame)

@@ -10,7 +10,7 @@ use crate::error::{CloseReason, OperationError};
 use crate::ip::{IcmpError, IcmpErrorKind, Unreachable};
 use crate::seq::SeqNum;
 use crate::wire::Ecn;
-use crate::wire::tcp::{Flags, Options, Timestamps};
+use crate::wire::tcp::{Flags, Options, SackBlock, Timestamps};
 
 const SYN: u8 = 0x02;
 const SA: u8 = 0x12;
@@ -1575,5 +1575,37 @@ fn duplicate_ack_of_tail_loss_probe_is_no_congestion() {
         peer.inject(A, 1, 1001, &[]);
         let reduced = peer.host.conn(conn).cold.recovery.ssthresh().is_some();
         assert_eq!(reduced, is_lost);
+    }
+}
+
+/// Each segment of a large frame would carry the SACK option, which leaves less room for text than
+/// recovery counts on.
+#[test]
+fn data_with_sack_leaves_in_single_segments() {
+    let offload = |config: &mut Config| {
+        config.tso = true;
+        config.tx_checksum = true;
+        config.tx_frame_bytes = 65_550;
+    };
+    let (mut peer, conn) = Peer::accepted(offload, with_sack());
+    peer.inject(A, 101, 1, b"behind a gap");
+    peer.out();
+    for _ in 0..2 {
+        peer.send(conn, &[1; 1500]);
+    }
+    let out = peer.out();
+    let sent: Vec<_> = out.iter().map(|out| (out.seq, out.len)).collect();
+    assert_eq!(sent, [(1, 988), (989, 988), (1977, 988)]);
+    assert!(out.iter().all(|out| out.transmit.segment_bytes == 0 && !out.sack().is_empty()));
+    // The second one arrived, and is not sent again.
+    let second = SackBlock { start: peer.iss + 989, end: peer.iss + 1977 };
+    peer.options.set_sack(&[second]);
+    peer.inject(A, 1, 1, &[]);
+    let mut again = peer.out();
+    again.extend(peer.wait(2000));
+    assert!(!again.is_empty());
+    for out in again {
+        let (start, end) = (out.seq, out.seq + out.len as u32);
+        assert!(end <= 989 || start >= 1977, "{start}..{end}");
     }
 }
