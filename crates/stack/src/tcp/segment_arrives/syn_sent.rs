@@ -126,7 +126,7 @@ fn on_syn<M>(conn: &mut Connection, context: &mut Context<'_, M>, _segment: &Seg
     if let Some((state, _)) = transition(conn.state, Input::Syn) {
         conn.state = state;
     }
-    conn.attempts = 0;
+    // How often our SYN was sent stays known: what acknowledges it is no sample then (RFC 6298 §3).
     conn.cold.timers.attend_after(context.now, context.config.tcp.rto_initial);
     conn.flags.set(ConnFlags::SYN_DUE);
 }

@@ -1609,3 +1609,21 @@ fn data_with_sack_leaves_in_single_segments() {
         assert!(end <= 989 || start >= 1977, "{start}..{end}");
     }
 }
+
+/// RFC 6298 §3: an ACK of a SYN that was sent twice is no sample, whichever it answers.
+#[test]
+fn simultaneous_open_after_resent_syn_is_no_sample() {
+    for (waits_ms, sample) in [(500, Some(Duration::from_millis(600))), (1500, None)] {
+        let (mut peer, conn, _) = connecting(|_| {});
+        let again = peer.wait(waits_ms).len();
+        assert_eq!(again == 0, sample.is_some());
+        peer.options = plain();
+        peer.inject(S, 0, 0, &[]);
+        assert_eq!(peer.cores(), [(SA, 0, 1, 0)]);
+        peer.options = Options::default();
+        peer.wait(100);
+        peer.inject(A, 1, 1, &[]);
+        assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
+        assert_eq!(peer.host.tcp.info(conn).unwrap().srtt, sample);
+    }
+}
