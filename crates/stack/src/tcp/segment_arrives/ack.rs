@@ -167,7 +167,11 @@ fn handshake_sample<M>(
     segment: &Segment<'_>,
 ) -> Option<u32> {
     let syn_at_us = conn.cold.rtt_or_syn_at_us;
-    if syn_at_us != 0 && conn.attempts == 0 {
+    if syn_at_us == 0 {
+        // Only a cookie keeps no time. The timestamp beside it holds options in its low bits.
+        return None;
+    }
+    if conn.attempts == 0 {
         return Some(microseconds(context.now).wrapping_sub(syn_at_us));
     }
     let age = echo_age(conn, context, segment.options.timestamps)?;

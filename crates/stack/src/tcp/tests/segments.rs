@@ -1627,3 +1627,25 @@ fn simultaneous_open_after_resent_syn_is_no_sample() {
         assert_eq!(peer.host.tcp.info(conn).unwrap().srtt, sample);
     }
 }
+
+/// The timestamp of a SYN-ACK with a cookie holds options of the SYN in its low bits.
+#[test]
+fn syn_cookie_timestamp_is_no_round_trip_sample() {
+    let mut peer = Peer::new(|config| config.tcp.syn_cookies = SynCookies::Always);
+    peer.listen();
+    peer.clock = Some(500);
+    peer.options = full();
+    peer.inject(S, 0, 0, &[]);
+    peer.out();
+    peer.options = Options::default();
+    peer.now += Duration::from_millis(10);
+    peer.inject(A, 1, 1, &[]);
+    let conn = peer.incoming().expect("incoming");
+    assert_eq!(peer.host.tcp.info(conn).unwrap().srtt, None);
+    peer.send(conn, b"x");
+    peer.out();
+    peer.now += Duration::from_millis(10);
+    peer.inject(A, 1, 2, &[]);
+    let srtt = peer.host.tcp.info(conn).unwrap().srtt;
+    assert_eq!(srtt, Some(Duration::from_millis(10)));
+}
