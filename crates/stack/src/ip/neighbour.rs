@@ -265,6 +265,10 @@ impl Neighbours {
         | NeighbourState::Delay
         | NeighbourState::Probe = entry.state
         {
+            if entry.to_ask {
+                entry.to_ask = false;
+                self.questions.retain(|other| *other != place.slot);
+            }
             entry.state = NeighbourState::Reachable;
             entry.asked = 0;
             entry.at = now + REACHABLE;

@@ -48,6 +48,19 @@ fn an_answer_makes_a_neighbour_reachable() {
 }
 
 #[test]
+fn confirmation_cancels_queued_question() {
+    let (mut cache, place) = known();
+    assert!(cache.is_fresh(s(31), place));
+    cache.on_timeout(s(36));
+    assert_eq!(state(&cache, 1), NeighbourState::Probe);
+    cache.confirm(s(36), place);
+    assert_eq!(state(&cache, 1), NeighbourState::Reachable);
+    assert_eq!(cache.poll_question(s(36)), None);
+    assert!(cache.is_fresh(s(65), place));
+    assert_eq!(state(&cache, 1), NeighbourState::Reachable, "for all of its time");
+}
+
+#[test]
 fn three_questions_a_second_apart_and_then_failure() {
     let mut cache = Neighbours::new(s(0));
     assert_eq!(cache.find(s(0), ip(1), true), None);
