@@ -200,8 +200,9 @@ fn on_crossing<M: Memory>(
     }
 }
 
-/// RFC 7323 §5.3 R1. Timestamps from the past are of old segments, and so are segments without
-/// any, where every one should have them (§3.2).
+/// RFC 7323 §5.3 R1: timestamps from the past are of old segments. Segments without any, where
+/// every one should have them, pass: §3.2 would drop them, but Linux accepts them, and there are
+/// middleboxes that remove the option.
 fn passes_paws<M>(
     conn: &Connection,
     context: &Context<'_, M>,
@@ -259,7 +260,6 @@ fn refuse<M>(
         conn.flags.set(ConnFlags::SYN_DUE);
         return;
     }
-    conn.cold.timers.hear(context.now);
     if segment.len() > 0 {
         answer_earlier(conn, shard, context);
     } else {

@@ -1649,3 +1649,17 @@ fn syn_cookie_timestamp_is_no_round_trip_sample() {
     let srtt = peer.host.tcp.info(conn).unwrap().srtt;
     assert_eq!(srtt, Some(Duration::from_millis(10)));
 }
+
+/// Anything that knows the ports can send a segment outside the window.
+#[test]
+fn segments_outside_the_window_do_not_put_keepalives_off() {
+    let keepalive = |config: &mut Config| {
+        config.tcp.keepalive_idle = Some(Duration::from_secs(10));
+    };
+    let (mut peer, _conn) = Peer::accepted(keepalive, plain());
+    assert!(peer.wait(9_000).is_empty());
+    peer.inject(A, 3_000_000_000, 1, &[]);
+    peer.out();
+    let probes = peer.wait(1_500);
+    assert_eq!(probes.iter().map(Out::core).collect::<Vec<_>>(), [(ACK, 0, 1, 0)]);
+}
