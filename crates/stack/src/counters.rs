@@ -59,7 +59,7 @@ drops! {
     ForbiddenOption => "forbidden_option",
     /// A fragment that overlaps, exceeds the limits or came too late.
     BadFragment => "bad_fragment",
-    /// No room for one more datagram to be put together.
+    /// A datagram was given up for another one: no room is left, or both have one identification.
     ReassemblyFull => "reassembly_full",
     /// A transport protocol that we do not speak.
     UnknownTransport => "unknown_transport",

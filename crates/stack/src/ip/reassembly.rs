@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! - At most [`REASSEMBLIES_MAX`] packets at once, of at most [`FRAGMENTS_MAX`] fragments each,
-//!   for at most [`KEPT`]. The memory for them is fixed; a packet too many pushes out the oldest.
+//!   for at most [`KEPT_V6`]. The memory for them is fixed; a packet too many pushes out the oldest.
 //! - Fragments that overlap are an attack: the whole packet is given up, and what still comes of
 //!   it (RFC 5722 §4; RFC 8900 §3.5 says the same of IPv4). An exact copy of a fragment is not:
 //!   networks duplicate.
@@ -15,6 +15,7 @@
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::ops::Range;
 use core::time::Duration;
 
 use crate::counters::Drop;
@@ -22,8 +23,11 @@ use crate::limits::{FRAGMENTS_MAX, REASSEMBLIES_MAX};
 use crate::time::Instant;
 use crate::wire::Ecn;
 
-/// How long fragments wait for the others (RFC 1122 §3.3.2, RFC 8200 §4.5).
-pub(crate) const KEPT: Duration = Duration::from_secs(60);
+/// How long fragments of IPv6 wait for the others (RFC 8200 §4.5).
+const KEPT_V6: Duration = Duration::from_secs(60);
+/// The same of IPv4: its identifications soon come round again (RFC 4963), so that less than the
+/// 60 s of RFC 1122 §3.3.2 is better. Linux waits as long.
+const KEPT_V4: Duration = Duration::from_secs(30);
 /// Room for the headers before the fragmented part.
 const HEADER_ROOM: usize = 256;
 /// Longest fragmented part.
@@ -61,6 +65,11 @@ pub(crate) struct Piece<'a> {
 }
 
 impl Piece<'_> {
+    /// Where it begins and ends in the fragmented part.
+    fn range(&self) -> (u16, u16) {
+        (self.offset as u16, (self.offset + self.payload.len()) as u16)
+    }
+
     /// It carries bytes, ends within the longest packet and where the next one can begin. The
     /// headers of the first one fit into a slot.
     fn is_well_formed(&self) -> bool {
@@ -89,7 +98,8 @@ pub(crate) struct ReassembledPacket<'a> {
 pub(crate) enum FragmentOutcome<'a> {
     /// It waits for the others.
     Waits,
-    /// It waits for the others, in place of another packet that was given up.
+    /// It waits for the others, in place of another packet that was given up: the oldest, or an
+    /// earlier one with the same identification.
     WaitsInPlaceOfAnother,
     /// It was the last that missed. The packet stays as it is until the next call.
     Whole(ReassembledPacket<'a>),
@@ -163,11 +173,14 @@ impl Reassembly {
             return Err(Drop::BadFragment);
         }
         let (index, made_room) = match self.find(&piece.key) {
+            Some(index) if self.is_reused(index, piece) => {
+                self.begin_in(now, index, piece);
+                (index, true)
+            }
             Some(index) => (index, false),
             None => self.begin(now, piece),
         };
-        let start = index * SLOT_BYTES;
-        let bytes = &mut self.bytes[start..start + SLOT_BYTES];
+        let bytes = &mut self.bytes[bytes_of(index)];
         let slot = &mut self.slots[index];
         if slot.state == FragmentState::Refused {
             return Err(Drop::BadFragment);
@@ -234,11 +247,28 @@ impl Reassembly {
             FragmentState::Filling => (2, slot.until),
         };
         let index = (0..self.slots.len()).min_by_key(|at| rank(&self.slots[*at])).unwrap_or(0);
+        let made_room = self.slots[index].state == FragmentState::Filling;
+        self.begin_in(now, index, piece);
+        (index, made_room)
+    }
+
+    /// An IPv4 fragment that differs from the one in its place is of a later packet with the same
+    /// identification.
+    fn is_reused(&self, index: usize, piece: &Piece<'_>) -> bool {
+        let (slot, bytes) = (&self.slots[index], &self.bytes[bytes_of(index)]);
+        let range = piece.range();
+        piece.key.src.is_ipv4()
+            && slot.state == FragmentState::Filling
+            && slot.ranges[..slot.count].contains(&range)
+            && bytes[HEADER_ROOM..][usize::from(range.0)..usize::from(range.1)] != *piece.payload
+    }
+
+    /// Makes the slot `index` that of the packet of `piece`.
+    fn begin_in(&mut self, now: Instant, index: usize, piece: &Piece<'_>) {
         let slot = &mut self.slots[index];
-        let made_room = slot.state == FragmentState::Filling;
         slot.state = FragmentState::Filling;
         slot.key = piece.key;
-        slot.until = now + KEPT;
+        slot.until = now + if piece.key.src.is_ipv4() { KEPT_V4 } else { KEPT_V6 };
         slot.count = 0;
         slot.received_bytes = 0;
         slot.total_bytes = None;
@@ -247,8 +277,13 @@ impl Reassembly {
         if self.next.is_none_or(|next| slot.until < next) {
             self.next = Some(slot.until);
         }
-        (index, made_room)
     }
+}
+
+/// Where a slot's bytes lie.
+fn bytes_of(index: usize) -> Range<usize> {
+    let start = index * SLOT_BYTES;
+    start..start + SLOT_BYTES
 }
 
 const UNSPECIFIED: IpAddr = IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED);
@@ -257,7 +292,7 @@ impl FragmentSlot {
     /// Puts a fragment where it belongs. An error refuses the whole packet.
     fn place(&mut self, piece: &Piece<'_>, bytes: &mut [u8]) -> Result<(), Drop> {
         let end = piece.offset + piece.payload.len();
-        let range = (piece.offset as u16, end as u16);
+        let range = piece.range();
         if self.ranges[..self.count].contains(&range) {
             let held = &bytes[HEADER_ROOM + piece.offset..HEADER_ROOM + end];
             return if held == piece.payload { Ok(()) } else { Err(Drop::BadFragment) };

@@ -8,6 +8,11 @@ fn key(n: u32) -> Key {
     Key { src: ip(2), dst: ip(1), protocol: 17, identification: n }
 }
 
+fn key6(n: u32) -> Key {
+    let ip = |last| IpAddr::V6(core::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
+    Key { src: ip(2), dst: ip(1), protocol: 0, identification: n }
+}
+
 fn piece(n: u32, offset: usize, more: bool, payload: &[u8]) -> Piece<'_> {
     Piece { key: key(n), header: b"head", offset, more, ecn: Ecn::NotEct, payload }
 }
@@ -42,8 +47,9 @@ fn a_copy_is_ignored_and_an_overlap_refuses_the_packet() {
     let rest = piece(1, 16, false, b"end");
     assert_eq!(add(&mut reassembly, &rest), Err(Drop::BadFragment), "nor what comes later");
     // The same place with other bytes is an overlap too.
-    assert_eq!(add(&mut reassembly, &piece(2, 0, true, b"abcdefgh")), Ok(None));
-    assert_eq!(add(&mut reassembly, &piece(2, 0, true, b"abcdefgX")), Err(Drop::BadFragment));
+    let v6 = |payload| Piece { key: key6(2), ..piece(2, 0, true, payload) };
+    assert_eq!(add(&mut reassembly, &v6(b"abcdefgh")), Ok(None));
+    assert_eq!(add(&mut reassembly, &v6(b"abcdefgX")), Err(Drop::BadFragment));
 }
 
 #[test]
@@ -98,7 +104,7 @@ fn what_does_not_become_whole_is_given_up_in_time() {
     assert_eq!(reassembly.poll_timeout(), None);
     add(&mut reassembly, &piece(1, 0, true, b"abcdefgh")).unwrap();
     add(&mut reassembly, &piece(2, 8, true, b"abcdefgh")).unwrap();
-    let end = Instant::ZERO + KEPT;
+    let end = Instant::ZERO + KEPT_V4;
     assert_eq!(reassembly.poll_timeout(), Some(end));
     let mut told = Vec::new();
     let given_up = reassembly.on_timeout(end, |first| told.push(first.map(<[u8]>::to_vec)));
@@ -106,6 +112,32 @@ fn what_does_not_become_whole_is_given_up_in_time() {
     assert_eq!(told, [Some(b"headabcdefgh".to_vec()), None]);
     assert_eq!(reassembly.poll_timeout(), None);
     assert_eq!(add(&mut reassembly, &piece(1, 8, false, b"end")), Ok(None), "begins anew");
+}
+
+/// 16 bits of identification come round again within seconds (RFC 4963).
+#[test]
+fn ipv4_fragment_of_reused_identification_begins_anew() {
+    let mut reassembly = Reassembly::new();
+    assert_eq!(add(&mut reassembly, &piece(1, 0, true, b"old bytes ------")), Ok(None));
+    let new = add(&mut reassembly, &piece(1, 0, true, b"new bytes ------"));
+    assert_eq!(new, Err(Drop::ReassemblyFull), "the old packet is given up");
+    let whole = add(&mut reassembly, &piece(1, 16, false, b"end")).unwrap().unwrap();
+    assert_eq!(whole, b"headnew bytes ------end");
+    // IPv6 has 32 bits, and gives up the packet (RFC 5722 §4).
+    let v6 = |payload| Piece { key: key6(1), ..piece(1, 0, true, payload) };
+    assert_eq!(add(&mut reassembly, &v6(b"old bytes ------")), Ok(None));
+    assert_eq!(add(&mut reassembly, &v6(b"new bytes ------")), Err(Drop::BadFragment));
+}
+
+#[test]
+fn ipv4_fragments_are_kept_for_less_time() {
+    let mut reassembly = Reassembly::new();
+    add(&mut reassembly, &piece(1, 0, true, b"abcdefgh")).unwrap();
+    assert_eq!(reassembly.poll_timeout(), Some(Instant::from_millis(30_000)));
+    assert_eq!(reassembly.on_timeout(Instant::from_millis(30_000), |_| {}), 1);
+    let v6 = Piece { key: key6(1), ..piece(1, 0, true, b"abcdefgh") };
+    add(&mut reassembly, &v6).unwrap();
+    assert_eq!(reassembly.poll_timeout(), Some(Instant::from_millis(60_000)));
 }
 
 #[test]
