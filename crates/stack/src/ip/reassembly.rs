@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! - At most [`REASSEMBLIES_MAX`] packets at once, of at most [`FRAGMENTS_MAX`] fragments each,
-//!   for at most [`KEPT_V6`]. The memory for them is fixed; a packet too many pushes out the oldest.
+//!   for at most [`KEPT_V6`]. The memory for them is fixed; a packet too many pushes out the
+//!   oldest.
 //! - Fragments that overlap are an attack: the whole packet is given up, and what still comes of
 //!   it (RFC 5722 §4; RFC 8900 §3.5 says the same of IPv4). An exact copy of a fragment is not:
 //!   networks duplicate.

@@ -1,4 +1,4 @@
-//! List of the chunks that a connection received out of order; `receive_queue/ranges.rs` works on it.
+//! List of the chunks that a connection received out of order (see `receive_queue/ranges.rs`).
 //!
 //! ```text
 //!   head                                   tail_range
