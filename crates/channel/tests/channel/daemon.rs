@@ -20,6 +20,23 @@ fn attached(path: &Path) -> Channel {
     Channel::create(Config::default().backend(backend)).expect("the daemon runs")
 }
 
+/// The child of a process that is killed. It is ended on drop: it holds this test's pipes.
+struct ChildOfFork(i32);
+
+impl ChildOfFork {
+    /// Returns `false` if it has ended before.
+    fn kill(&self) -> bool {
+        let pid = rustix::process::Pid::from_raw(self.0).expect("a process");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok()
+    }
+}
+
+impl Drop for ChildOfFork {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// Attaches, binds an endpoint that no other session can have, and leaves a child that holds a copy
 /// of the control socket.
 fn bind_and_fork(path: &Path, address: SocketAddr) -> ! {
@@ -61,7 +78,7 @@ fn child_of_a_fork_does_not_keep_its_dead_parents_session() {
         .lines()
         .map_while(Result::ok)
         .find_map(|line| line.strip_prefix("child ").and_then(|number| number.parse::<i32>().ok()));
-    let child = child.expect("it attaches and forks");
+    let child = ChildOfFork(child.expect("it attaches and forks"));
     let mut channel = attached(service.path());
     let bind = |channel: &mut Channel| {
         channel.bind_datagram(address, DatagramSharing::default(), 0).map(|_| ())
@@ -74,7 +91,5 @@ fn child_of_a_fork_does_not_keep_its_dead_parents_session() {
         assert!(start.elapsed() < PATIENCE, "the session outlives its process: {error:?}");
         std::thread::sleep(crate::scene::A_WHILE);
     }
-    let child = rustix::process::Pid::from_raw(child).expect("a process");
-    let kill = rustix::process::kill_process(child, rustix::process::Signal::KILL);
-    kill.expect("the child lived all the time");
+    assert!(child.kill(), "the child lived all the time");
 }
