@@ -139,3 +139,6 @@ pub(crate) const SERVICE_RESERVE_BYTES: usize = 16 << 20;
 /// Time between two looks of an awake channel whether the daemon's process is there.
 #[cfg(feature = "local")]
 pub(crate) const DAEMON_LOOK_PERIOD: Duration = Duration::from_millis(10);
+/// Time between two attempts to attach to a daemon that is gone.
+#[cfg(feature = "local")]
+pub(crate) const REATTACH_PERIOD: Duration = Duration::from_millis(50);

@@ -27,21 +27,23 @@ pub(super) const CREDIT_MAX: u32 = 1024;
 const HOST_PORTS_TRIED: u32 = 16;
 
 /// A listener of the stack.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Listening {
     pub(super) owner: SlotOwner,
     /// Credit that the server holds.
     outstanding: u32,
     /// Where it listens.
     pub(super) address: Option<SocketAddr>,
-    /// The cores whose connections are its own.
-    pub(super) mask: Option<CpuMask>,
-    /// Of its connections.
-    notsent_lowat: u32,
+    /// How.
+    pub(super) options: ListenOptions,
 }
 
-const NOT_LISTENING: Listening =
-    Listening { owner: NO_OWNER, outstanding: 0, address: None, mask: None, notsent_lowat: 0 };
+impl Listening {
+    fn none() -> Self {
+        let options = ListenOptions::default();
+        Self { owner: NO_OWNER, outstanding: 0, address: None, options }
+    }
+}
 
 /// How a listener shares its address with other shards.
 pub(super) fn sharing(options: &ListenOptions) -> Sharing {
@@ -75,16 +77,11 @@ impl<H: StackHandle + ?Sized> Local<H> {
         };
         let index = listener.index as usize;
         if self.listeners.len() <= index {
-            self.listeners.resize(index + 1, NOT_LISTENING);
+            self.listeners.resize(index + 1, Listening::none());
         }
         let owner = SlotOwner { slot, generation: listener.generation, ..NO_OWNER };
-        self.listeners[index] = Listening {
-            owner,
-            address: Some(address),
-            mask: options.cpu_mask,
-            notsent_lowat: options.notsent_lowat,
-            ..NOT_LISTENING
-        };
+        let (address, options) = (Some(address), options.clone());
+        self.listeners[index] = Listening { owner, outstanding: 0, address, options };
         state.slot(slot).target = Target::Stack(listener.index);
         Ok(())
     }
@@ -127,7 +124,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     ) -> Result<(), RegisterError> {
         let listener = self.listener(state, slot).ok_or(RegisterError::MaskNotPossible)?;
         self.share(listener, mask)?;
-        self.listeners[listener.index as usize].mask = Some(mask);
+        self.listeners[listener.index as usize].options.cpu_mask = Some(mask);
         Ok(())
     }
 
@@ -153,12 +150,15 @@ impl<H: StackHandle + ?Sized> Local<H> {
     pub(super) fn set_fast_open(&mut self, listener: ListenerId, pending_max: u32) {
         // A listener that is over has nothing to be set.
         let _ = self.server.set_fast_open(listener, pending_max);
+        if let Some(listening) = self.listeners.get_mut(listener.index as usize) {
+            listening.options.fast_open = pending_max;
+        }
     }
 
     /// The cores whose connections a listener takes.
     pub(crate) fn mask(&self, state: &State, slot: u32) -> Option<CpuMask> {
         let listener = self.listener(state, slot)?;
-        self.listeners[listener.index as usize].mask
+        self.listeners[listener.index as usize].options.cpu_mask
     }
 
     /// Gives what is held to the accepts that wait, and tells the server of the rest.
@@ -245,7 +245,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 self.lwsockets_open += 1;
                 self.own(conn, slot);
                 if let Some(listener) = self.listener(state, listener) {
-                    let bytes = self.listeners[listener.index as usize].notsent_lowat;
+                    let bytes = self.listeners[listener.index as usize].options.notsent_lowat;
                     self.set_notsent_lowat(state, conn, bytes);
                 }
                 if state.wants_data(slot) {
@@ -276,7 +276,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             self.server.unlisten(self.now, listener);
             let left = self.listeners[listener.index as usize].outstanding;
             self.credit_out = self.credit_out.saturating_sub(left);
-            self.listeners[listener.index as usize] = NOT_LISTENING;
+            self.listeners[listener.index as usize] = Listening::none();
             state.slot(slot).target = Target::None;
             self.settle_events(state);
         }

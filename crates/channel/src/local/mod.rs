@@ -40,6 +40,7 @@ use crate::state::State;
 mod buffer_ids;
 mod cores;
 mod daemon;
+mod daemon_session;
 mod datagram;
 mod driver;
 mod inline;

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
@@ -22,16 +22,16 @@ use megapipe_stack::{
     DatagramSharing, Departure, Event, Holder, Instant, ListenError, ListenerId, Memory, Notice,
     OperationError,
 };
-use rustix::event::{EventfdFlags, eventfd};
 
-use super::cores::{on_core, other_core};
+use super::cores::{on_core, other_core, own_core};
+use super::daemon_session::DaemonSession;
 use super::memory::{ChannelMemory, ReceivedMemory};
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
 use crate::buffer::{Payload, ReadBuf};
 use crate::config::Config;
 use crate::error::CreateError;
 use crate::kernel::pool::HeldBuffer;
-use crate::limits::{DAEMON_LOOK_PERIOD, RESERVE_BYTES_MAX};
+use crate::limits::RESERVE_BYTES_MAX;
 use crate::state::State;
 
 /// The application's end of a server on another core, and the channel's buffers.
@@ -43,48 +43,23 @@ pub(crate) struct Remote {
     session: Option<DaemonSession>,
 }
 
-/// A session of a daemon.
-struct DaemonSession {
-    /// Time of the last look whether its process is there.
-    looked_at: Instant,
-    is_gone: bool,
-    /// Never readable: stands for the bell when the daemon is gone.
-    silent: OwnedFd,
-    /// Connections start with Nagle's algorithm. The daemon's start without.
-    nagle: bool,
-}
-
 impl Remote {
     /// The handle of a session of a daemon.
-    ///
-    /// # Errors
-    /// [`CreateError::Kernel`]: no descriptor is left.
-    pub(super) fn attached(
-        client: RemoteClient,
-        config: &Config,
-        state: &State,
-    ) -> Result<Self, CreateError> {
-        let silent = eventfd(0, EventfdFlags::CLOEXEC)
-            .map_err(|errno| CreateError::Kernel { what: "an eventfd", source: errno.into() })?;
-        let looked_at = Instant::from_nanos(0);
-        let session = DaemonSession { looked_at, is_gone: false, silent, nagle: config.nagle };
+    pub(super) fn attached(client: RemoteClient, session: DaemonSession, state: &State) -> Self {
         let adaptive_spin = AdaptiveSpin::new(SPIN_DEFAULT);
         let memory = ChannelMemory::of(state);
-        Ok(Self { client, memory, adaptive_spin, session: Some(session) })
+        Self { client, memory, adaptive_spin, session: Some(session) }
     }
 
     /// Whether the stack was a daemon's that is gone.
     fn is_gone(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.is_gone)
+        self.session.as_ref().is_some_and(DaemonSession::is_gone)
     }
 
     /// Looks at times whether the daemon's process is there. `false`: it is gone.
     #[cold]
     fn look_for_daemon(&mut self, now: Instant) {
-        if let Some(session) = &mut self.session
-            && now.since(session.looked_at) >= DAEMON_LOOK_PERIOD
-        {
-            session.looked_at = now;
+        if self.session.as_mut().is_some_and(|session| session.is_look_due(now)) {
             self.client.look_for_server();
         }
     }
@@ -136,7 +111,7 @@ impl StackHandle for Remote {
                 return Ok(Polled { has_worked: false, has_event: true });
             }
             if let Some(session) = &mut self.session {
-                session.is_gone = true;
+                session.end(now, &self.client);
             }
             return Err(error);
         }
@@ -181,8 +156,8 @@ impl StackHandle for Remote {
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
         match &self.session {
-            Some(session) if session.is_gone => session.silent.as_fd(),
-            _ => self.client.wait_fd(),
+            Some(session) => session.wait_fd(),
+            None => self.client.wait_fd(),
         }
     }
 
@@ -192,6 +167,18 @@ impl StackHandle for Remote {
 
     fn is_session(&self) -> bool {
         self.session.is_some()
+    }
+
+    fn attach_again(&mut self, now: Instant, config: &Config) -> bool {
+        let client = self.session.as_mut().and_then(|session| session.attach_again(now, config));
+        let Some(mut client) = client else { return false };
+        client.set_core(own_core().and_then(|core| u32::try_from(core).ok()));
+        self.client = client;
+        true
+    }
+
+    fn patience(&self, now: Instant) -> Option<Duration> {
+        self.session.as_ref().and_then(|session| session.patience(now))
     }
 
     fn abandon(&mut self) {

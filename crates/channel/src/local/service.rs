@@ -2,48 +2,29 @@
 //!
 //! The driver and the handle are those of placement `core`; what is different is how a session
 //! begins (`megapipe_service::attach`) and how it ends: a daemon that dies ends connections and
-//! operations with [`OpError::ServiceGone`], and the channel goes on without a stack.
+//! operations with [`OpError::ServiceGone`], and the channel goes on without a stack. When a daemon
+//! is back, the channel attaches to it, and its listeners listen there.
 //!
-//! Invariant: after the daemon's end every handle of the stack has its completions, and a new
-//! operation fails at once.
+//! Invariants
+//! - After the daemon's end every handle of the stack has its completions, and a new operation
+//!   fails at once.
+//! - Nothing names an object of an earlier session: connections accepted ahead went with it.
 
 use std::os::fd::OwnedFd;
 
 use megapipe_link::LinkError;
 use megapipe_service::Clock;
-use megapipe_service::SessionSizes;
-use megapipe_service::attach::attach;
-use megapipe_service::limits::{LARGE_SENDS, SESSION_EVENTS, SESSION_OPS, SMALL_SENDS};
 
+use super::daemon_session::DaemonSession;
 use super::service_address::ServiceAddress;
 use super::stack_handle::Polled;
 use super::{Local, NO_OWNER, NO_SLOT, Remote, StackHandle, own_core};
 use crate::config::{Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::kernel::create_epoll;
-use crate::limits::SERVICE_RESERVE_BYTES;
 use crate::report::DriverReport;
 use crate::slot::{StreamEnd, Target};
 use crate::state::State;
-
-/// The sizes that a channel asks for: receive buffers of its own size, and some more.
-fn wanted(config: &Config) -> SessionSizes {
-    let reserve = (SERVICE_RESERVE_BYTES / config.buffer_len) as u32;
-    SessionSizes {
-        ops: SESSION_OPS.1,
-        events: SESSION_EVENTS.1,
-        receive_bytes: config.buffer_len as u32,
-        receive_buffers: u32::from(config.buffer_count) + reserve,
-        small_sends: SMALL_SENDS / 4,
-        large_sends: LARGE_SENDS / 8,
-    }
-}
-
-/// The name of the thread that attaches, as ps(1) shows it.
-fn program_name() -> String {
-    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    name.trim_end().to_owned()
-}
 
 impl Local<Remote> {
     /// Attaches a channel to the daemon at an address.
@@ -61,15 +42,14 @@ impl Local<Remote> {
             return Err(CreateError::DriverUnavailable { driver: "uring", reason });
         }
         let (kernel, report) = create_epoll(state, wake)?;
-        let client = attach(address.path(), &program_name(), &wanted(config));
-        let client = client.map_err(CreateError::Service)?;
+        let (session, client) = DaemonSession::begin(address, config)?;
         let path = address.path().display();
         let (driver, mtu) = (client.caps().driver, client.caps().mtu);
         let mut place = format!("in the service at {path}");
         if let Some((shard, shards)) = client.shard() {
             place = format!("{place}; shard {shard} of {shards}");
         }
-        let mut server = Remote::attached(client, config, state)?;
+        let mut server = Remote::attached(client, session, state);
         server.set_core(own_core().and_then(|core| u32::try_from(core).ok()));
         let reason =
             format!("TCP and UDP by our own stack on {driver} of {mtu} bytes MTU; it runs {place}");
@@ -86,6 +66,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
     /// As [`StackHandle::poll`].
     #[inline]
     pub(super) fn poll_stack(&mut self, state: &mut State) -> Result<Polled, DispatchError> {
+        if self.is_service_gone && self.server.attach_again(self.now, &state.config) {
+            self.is_service_gone = false;
+            self.listen_again(state);
+        }
         match self.server.poll(self.now) {
             Ok(polled) => Ok(polled),
             Err(error) => self.on_poll_error(state, error),
@@ -108,8 +92,33 @@ impl<H: StackHandle + ?Sized> Local<H> {
         Ok(Polled { has_worked: false, has_event: false })
     }
 
-    /// Ends all connections and endpoints. Listeners stay, and get no connection any more.
+    /// Listens where the channel listened at the daemon before. Where that fails, the accepts of
+    /// the listener fail.
+    #[cold]
+    fn listen_again(&mut self, state: &mut State) {
+        self.credit_out = 0;
+        for listening in std::mem::take(&mut self.listeners) {
+            let slot = listening.owner.slot;
+            let Some(address) = listening.address.filter(|_| slot != NO_SLOT) else { continue };
+            state.slot(slot).target = Target::None;
+            match self.listen(state, slot, address, &listening.options) {
+                Ok(()) => self.accept(state, slot),
+                Err(_) => state.on_accept_failed(slot, OpError::ServiceGone),
+            }
+        }
+    }
+
+    /// Ends all connections and endpoints, also those accepted ahead. Listeners stay, and get no
+    /// connection until a daemon is back.
     fn end_all(&mut self, state: &mut State) {
+        for listening in &self.listeners {
+            let slot = listening.owner.slot;
+            if slot != NO_SLOT
+                && let Some(listener) = state.slot(slot).listener()
+            {
+                listener.held.clear();
+            }
+        }
         for index in 0..self.conns.len() {
             let slot = std::mem::replace(&mut self.conns[index], NO_OWNER).slot;
             if slot != NO_SLOT {

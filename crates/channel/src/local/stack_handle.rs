@@ -102,6 +102,12 @@ pub(crate) trait StackHandle {
         false
     }
 
+    /// Attaches to a daemon again, if one was lost and it is time to try. `true`: another session
+    /// has begun, without any object.
+    fn attach_again(&mut self, _now: Instant, _config: &Config) -> bool {
+        false
+    }
+
     /// Addresses of a daemon's stack.
     fn addresses_of_stack(&self) -> &[IpAddr] {
         &[]
