@@ -74,7 +74,7 @@ fn first_socket_failure_prints_its_reason_once() {
     let cases: [(&[(&str, &str)], &str); 6] = [
         (
             &[("MEGAPIPE_BACKEND", "lokal")],
-            "no sockets: MEGAPIPE_BACKEND = lokal: must be kernel or local",
+            "no sockets: MEGAPIPE_BACKEND = lokal: must be kernel, local or service",
         ),
         (&[("MEGAPIPE_BACKEND", "local")], "no sockets: MEGAPIPE_LINK is not set: the local"),
         (
