@@ -42,12 +42,15 @@ impl Pipe {
             events.set(Events::READABLE, !self.bytes.is_empty());
             events.set(Events::HUP, self.has_no_writer);
         } else {
-            // Room for what may not be torn.
-            let has_room = self.bytes.len() + PIPE_ATOMIC_BYTES <= PIPE_BYTES;
-            events.set(Events::WRITABLE, has_room);
+            events.set(Events::WRITABLE, self.has_room());
             events.set(Events::ERR, self.has_no_reader);
         }
         events
+    }
+
+    /// Room for what may not be torn.
+    fn has_room(&self) -> bool {
+        self.bytes.len() + PIPE_ATOMIC_BYTES <= PIPE_BYTES
     }
 
     /// An end is closed. Returns the events of the other end; `None`: it is closed, too.
@@ -61,7 +64,8 @@ impl Pipe {
         }
     }
 
-    /// read(2); the events are the writer's. [`Error::WouldBlock`]: there is nothing to read.
+    /// read(2); the events are the writer's: there are some if the pipe was full and has room again
+    /// (pipe_read in the kernel). [`Error::WouldBlock`]: there is nothing to read.
     pub(crate) fn read(&mut self, to: &mut ReceivePieces<'_, '_>) -> Effects<usize> {
         if to.left() == 0 {
             return Effects::quiet(Ok(0));
@@ -74,8 +78,11 @@ impl Pipe {
         let (front, back) = self.bytes.as_slices();
         to.put(&front[..len.min(front.len())], false);
         to.put(&back[..len.saturating_sub(front.len())], false);
+        let was_full = !self.has_room();
         self.bytes.drain(..len);
-        Effects { result: Ok(len), events: Events::WRITABLE }
+        let is_news = was_full && self.has_room();
+        let events = if is_news { Events::WRITABLE } else { Events::empty() };
+        Effects { result: Ok(len), events }
     }
 
     /// write(2); the events are the reader's. [`Error::WouldBlock`]: something is left to write.
@@ -113,15 +120,27 @@ mod tests {
     }
 
     #[test]
-    fn pipe_write_notifies_the_reader_and_read_the_writer() {
+    fn pipe_write_notifies_the_reader() {
         let (mut pipe, mut room) = (Pipe::default(), [0; 8]);
         assert_eq!(read(&mut pipe, &mut room), Effects::quiet(Err(Error::WouldBlock)));
         let written = write(&mut pipe, b"abc");
         assert_eq!(written, Effects { result: Ok(3), events: Events::READABLE });
         assert_eq!(pipe.readiness(true), Events::READABLE);
         let taken = read(&mut pipe, &mut room);
-        assert_eq!(taken, Effects { result: Ok(3), events: Events::WRITABLE });
+        assert_eq!(taken, Effects::quiet(Ok(3)), "the writer had room before");
         assert_eq!(&room[..3], b"abc");
+    }
+
+    #[test]
+    fn pipe_read_notifies_the_writer_of_a_full_pipe() {
+        let (mut pipe, mut room) = (Pipe::default(), vec![0; PIPE_BYTES]);
+        assert_eq!(write(&mut pipe, &vec![0; PIPE_BYTES]).result, Ok(PIPE_BYTES));
+        let taken = read(&mut pipe, &mut room[..PIPE_ATOMIC_BYTES - 1]);
+        assert_eq!(taken, Effects::quiet(Ok(PIPE_ATOMIC_BYTES - 1)), "it is full still");
+        let taken = read(&mut pipe, &mut room[..1]);
+        assert_eq!(taken, Effects { result: Ok(1), events: Events::WRITABLE });
+        let taken = read(&mut pipe, &mut room);
+        assert_eq!(taken, Effects::quiet(Ok(PIPE_BYTES - PIPE_ATOMIC_BYTES)));
     }
 
     #[test]

@@ -64,6 +64,25 @@ fn pipes_carry_bytes_and_tell_of_their_ends() {
 }
 
 #[test]
+fn edge_of_a_pipes_writer_comes_when_a_full_pipe_has_room() {
+    compare(|world| {
+        let [reader, writer] = world.host(Server).pipe2(libc::O_NONBLOCK).unwrap();
+        let writers = world.watch(Server, writer, libc::EPOLLOUT | libc::EPOLLET);
+        world.note_events("at first", Server, writers);
+        for len in [7, 1 << 16, 1 << 16] {
+            let answer = world.host(Server).write(writer, &vec![0; len]);
+            world.note("write", &answer);
+            world.note_events("written", Server, writers);
+            for room in [4096, 4096, 1 << 16] {
+                let answer = world.host(Server).read(reader, room).map(|bytes| bytes.len());
+                world.note("read", &answer);
+                world.note_events("read", Server, writers);
+            }
+        }
+    });
+}
+
+#[test]
 fn counters_count() {
     for kind in [0, libc::EFD_SEMAPHORE] {
         compare(|world| {
