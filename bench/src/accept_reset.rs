@@ -1,5 +1,4 @@
-//! Accept and reset in a tight loop: server
-//! and a load that connects as fast as it is let.
+//! Accept and reset in a tight loop: the server, and a closed loop of connections without data.
 //!
 //! Read first: the mTCP paper, figure 8 [MT 5.1], whose third microbenchmark this is. The server
 //! resets so that no connection lingers in TIME-WAIT.
