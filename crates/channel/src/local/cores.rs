@@ -14,6 +14,11 @@ pub(super) fn own_core() -> Option<usize> {
     }
 }
 
+/// The same, as the steering of shards numbers it.
+pub(super) fn own_shard_core() -> Option<u32> {
+    own_core().and_then(|core| u32::try_from(core).ok())
+}
+
 /// Core for a server whose channel runs on `own`: the next one that the process may use. Where the
 /// channel is not pinned, the kernel chooses.
 pub(super) fn other_core(own: Option<usize>) -> Option<usize> {

@@ -63,7 +63,7 @@ mod shared_thread;
 mod stack_handle;
 mod stream;
 
-use cores::{on_core, own_core};
+use cores::{on_core, own_core, own_shard_core};
 pub use daemon::{Daemon, DaemonError};
 pub(crate) use inline::Inline;
 pub use network::{LocalNetwork, NetworkError};
@@ -129,8 +129,6 @@ pub(crate) struct Local<H: StackHandle + ?Sized> {
     registered_ports: Vec<ports::RegisteredPort>,
     /// The last connection that was to become the kernel's and did not, and why.
     refused_move: Option<(Handle, String)>,
-    /// The daemon is gone, and the program was notified.
-    is_service_gone: bool,
     /// Last, so that a driver of any placement is also a `Local<dyn StackHandle>`.
     server: H,
 }
@@ -181,7 +179,7 @@ impl<H: StackHandle> Local<H> {
             server_core,
         })?;
         if let Some((shard, shards)) = server.shard() {
-            server.set_core(own_core.and_then(|core| u32::try_from(core).ok()));
+            server.set_core(own_shard_core());
             place = format!("{place}; shard {shard} of {shards} {}", on_core(own_core));
         }
         let network = network.description();
@@ -209,7 +207,6 @@ impl<H: StackHandle> Local<H> {
             kernel_given: false,
             registered_ports: Vec::new(),
             refused_move: None,
-            is_service_gone: false,
             server,
         }
     }

@@ -23,7 +23,7 @@ use megapipe_stack::{
     OperationError,
 };
 
-use super::cores::{on_core, other_core, own_core};
+use super::cores::{on_core, other_core, own_shard_core};
 use super::daemon_session::DaemonSession;
 use super::memory::{ChannelMemory, ReceivedMemory};
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
@@ -56,7 +56,7 @@ impl Remote {
         self.session.as_ref().is_some_and(DaemonSession::is_gone)
     }
 
-    /// Looks at times whether the daemon's process is there. `false`: it is gone.
+    /// Looks at times whether the daemon's process is there; if not, the client's next check fails.
     #[cold]
     fn look_for_daemon(&mut self, now: Instant) {
         if self.session.as_mut().is_some_and(|session| session.is_look_due(now)) {
@@ -169,10 +169,12 @@ impl StackHandle for Remote {
         self.session.is_some()
     }
 
+    #[inline]
     fn attach_again(&mut self, now: Instant, config: &Config) -> bool {
-        let client = self.session.as_mut().and_then(|session| session.attach_again(now, config));
+        let gone = self.session.as_mut().filter(|session| session.is_gone());
+        let client = gone.and_then(|session| session.attach_again(now, config));
         let Some(mut client) = client else { return false };
-        client.set_core(own_core().and_then(|core| u32::try_from(core).ok()));
+        client.set_core(own_shard_core());
         self.client = client;
         true
     }

@@ -15,10 +15,11 @@ use std::os::fd::OwnedFd;
 use megapipe_link::LinkError;
 use megapipe_service::Clock;
 
+use super::cores::own_shard_core;
 use super::daemon_session::DaemonSession;
 use super::service_address::ServiceAddress;
 use super::stack_handle::Polled;
-use super::{Local, NO_OWNER, NO_SLOT, Remote, StackHandle, own_core};
+use super::{Local, NO_OWNER, NO_SLOT, Remote, StackHandle};
 use crate::config::{Config, DriverChoice};
 use crate::error::{CreateError, DispatchError, OpError};
 use crate::kernel::create_epoll;
@@ -50,7 +51,7 @@ impl Local<Remote> {
             place = format!("{place}; shard {shard} of {shards}");
         }
         let mut server = Remote::attached(client, session, state);
-        server.set_core(own_core().and_then(|core| u32::try_from(core).ok()));
+        server.set_core(own_shard_core());
         let reason =
             format!("TCP and UDP by our own stack on {driver} of {mtu} bytes MTU; it runs {place}");
         let ours = Some(place.clone());
@@ -66,8 +67,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     /// As [`StackHandle::poll`].
     #[inline]
     pub(super) fn poll_stack(&mut self, state: &mut State) -> Result<Polled, DispatchError> {
-        if self.is_service_gone && self.server.attach_again(self.now, &state.config) {
-            self.is_service_gone = false;
+        if self.server.attach_again(self.now, &state.config) {
             self.listen_again(state);
         }
         match self.server.poll(self.now) {
@@ -85,10 +85,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if !self.server.is_session() {
             return Err(super::poll::link_failed(error));
         }
-        if !self.is_service_gone {
-            self.is_service_gone = true;
-            self.end_all(state);
-        }
+        self.end_all(state);
         Ok(Polled { has_worked: false, has_event: false })
     }
 

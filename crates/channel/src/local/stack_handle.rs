@@ -104,6 +104,7 @@ pub(crate) trait StackHandle {
 
     /// Attaches to a daemon again, if one was lost and it is time to try. `true`: another session
     /// has begun, without any object.
+    #[inline]
     fn attach_again(&mut self, _now: Instant, _config: &Config) -> bool {
         false
     }
