@@ -9,12 +9,12 @@
 
 use std::fmt::Write;
 
-const WIDTH: f64 = 560.0;
+pub(super) const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 330.0;
-const LEFT: f64 = 62.0;
+pub(super) const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
-const BOTTOM: f64 = 44.0;
-const LEGEND_LINE: f64 = 19.0;
+pub(super) const BOTTOM: f64 = 44.0;
+pub(super) const LEGEND_LINE: f64 = 19.0;
 /// Width of a character in a legend, near enough for spacing.
 const CHARACTER: f64 = 6.7;
 
@@ -180,15 +180,7 @@ fn axes(frame: &PlotFrame, scale: &Scale) -> String {
     let right = WIDTH - RIGHT;
     for tick in 0..=scale.steps {
         let value = scale.step * tick as f64;
-        let (y, class) = (scale.y(value), if tick == 0 { "axis" } else { "grid" });
-        let _ = write!(
-            svg,
-            "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 7.0,
-            y + 4.0,
-            short(value, scale.step),
-        );
+        svg += &tick_line(tick == 0, scale.y(value), right, &short(value, scale.step));
     }
     for (index, place) in frame.places.iter().enumerate() {
         let _ = write!(
@@ -199,18 +191,33 @@ fn axes(frame: &PlotFrame, scale: &Scale) -> String {
             escaped(&place.label),
         );
     }
-    let middle = f64::midpoint(scale.top, HEIGHT - BOTTOM);
-    let _ = write!(
-        svg,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-         <text transform=\"translate(13 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}\
-         </text>",
-        f64::midpoint(LEFT, right),
-        HEIGHT - 7.0,
-        escaped(frame.x_label),
-        escaped(&frame.y_label),
-    );
-    svg
+    svg += &x_title(f64::midpoint(LEFT, right), HEIGHT - 7.0, frame.x_label);
+    svg + &y_title(f64::midpoint(scale.top, HEIGHT - BOTTOM), &frame.y_label)
+}
+
+/// The line of a tick on the vertical axis, with its label; the first one is the axis itself.
+pub(super) fn tick_line(is_axis: bool, y: f64, right: f64, label: &str) -> String {
+    let class = if is_axis { "axis" } else { "grid" };
+    format!(
+        "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+        LEFT - 7.0,
+        y + 4.0,
+    )
+}
+
+/// The title of the horizontal axis, centred at `x`.
+pub(super) fn x_title(x: f64, y: f64, label: &str) -> String {
+    let label = escaped(label);
+    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label}</text>")
+}
+
+/// The title of the vertical axis, centred at `y`.
+pub(super) fn y_title(y: f64, label: &str) -> String {
+    format!(
+        "<text transform=\"translate(13 {y:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+        escaped(label),
+    )
 }
 
 fn curve(series: &Series, scale: &Scale) -> String {
@@ -300,15 +307,32 @@ struct Legend {
     lines: f64,
 }
 
-fn legend(series: &[Series]) -> Legend {
+/// Places the entries of a legend in lines, each `extra` wider than its label. Returns the place of
+/// each, and how many lines there are.
+pub(super) fn legend_places<'text>(
+    labels: impl Iterator<Item = &'text str>,
+    extra: f64,
+    right: f64,
+) -> (Vec<(f64, f64)>, f64) {
     let (mut x, mut line) = (LEFT, 0.0);
-    let mut svg = String::new();
-    for one in series {
-        let width = CHARACTER.mul_add(one.label.chars().count() as f64, 40.0);
-        if x + width > WIDTH - RIGHT + 12.0 && x > LEFT {
+    let place = |label: &str| {
+        let width = CHARACTER.mul_add(label.chars().count() as f64, extra);
+        if x + width > right + 12.0 && x > LEFT {
             (x, line) = (LEFT, line + 1.0);
         }
-        let y = LEGEND_LINE.mul_add(line, 10.0);
+        let at = (x, LEGEND_LINE.mul_add(line, 10.0));
+        x += width;
+        at
+    };
+    let places = labels.map(place).collect();
+    (places, line + 1.0)
+}
+
+fn legend(series: &[Series]) -> Legend {
+    let labels = series.iter().map(|one| one.label.as_str());
+    let (places, lines) = legend_places(labels, 40.0, WIDTH - RIGHT);
+    let mut svg = String::new();
+    for (one, (x, y)) in series.iter().zip(places) {
         let dashed = if one.dashed { " dashed" } else { "" };
         let _ = write!(
             svg,
@@ -322,9 +346,8 @@ fn legend(series: &[Series]) -> Legend {
             y + 4.0,
             escaped(&one.label),
         );
-        x += width;
     }
-    Legend { svg, lines: line + 1.0 }
+    Legend { svg, lines }
 }
 
 #[cfg(test)]

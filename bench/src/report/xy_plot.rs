@@ -6,20 +6,18 @@
 //! Invariants: text is escaped; a linear vertical axis starts at 0; values that an axis cannot show
 //! are left out.
 
-use super::plot::{escaped, short, ticks};
+use super::plot::{
+    BOTTOM, LEFT, LEGEND_LINE, WIDTH, escaped, legend_places, short, tick_line, ticks, x_title,
+    y_title,
+};
 use crate::{
     figure::{FigureAxis, FigureCurve, FigurePlot, FigureSource},
     table::rounded,
 };
 use std::fmt::Write;
 
-const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 350.0;
-const LEFT: f64 = 62.0;
 const RIGHT: f64 = 16.0;
-const BOTTOM: f64 = 44.0;
-const LEGEND_LINE: f64 = 19.0;
-const CHARACTER: f64 = 6.7;
 /// Colours that there are.
 const STYLES: usize = 8;
 
@@ -131,15 +129,7 @@ fn axes(plot: &FigurePlot, x: &AxisScale, y: &AxisScale, top: f64) -> String {
     let (mut svg, right, bottom) = (String::new(), WIDTH - RIGHT, HEIGHT - BOTTOM);
     for (index, &tick) in y.ticks.iter().enumerate() {
         let Some(at) = y.at(tick) else { continue };
-        let class = if index == 0 { "axis" } else { "grid" };
-        let _ = write!(
-            svg,
-            "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 7.0,
-            at + 4.0,
-            y.label(tick)
-        );
+        svg += &tick_line(index == 0, at, right, &y.label(tick));
     }
     for &tick in &x.ticks {
         let Some(at) = x.at(tick) else { continue };
@@ -151,18 +141,8 @@ fn axes(plot: &FigurePlot, x: &AxisScale, y: &AxisScale, top: f64) -> String {
             x.label(tick)
         );
     }
-    let middle = f64::midpoint(top, bottom);
-    let _ = write!(
-        svg,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-         <text transform=\"translate(13 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}\
-         </text>",
-        f64::midpoint(LEFT, right),
-        HEIGHT - 7.0,
-        escaped(&plot.x.label),
-        escaped(&plot.y.label)
-    );
-    svg
+    svg += &x_title(f64::midpoint(LEFT, right), HEIGHT - 7.0, &plot.x.label);
+    svg + &y_title(f64::midpoint(top, bottom), &plot.y.label)
 }
 
 fn line(curve: &FigureCurve, x: &AxisScale, y: &AxisScale) -> String {
@@ -211,14 +191,11 @@ const fn dashes(curve: &FigureCurve) -> &'static str {
 
 /// The legend, and its height.
 fn legend(curves: &[FigureCurve]) -> (String, f64) {
-    let (mut x, mut row, mut svg) = (LEFT, 0.0, String::new());
-    for (style, curve) in curves.iter().enumerate() {
-        let label = format!("{}, {}", curve.label, curve.source.name());
-        let width = CHARACTER.mul_add(label.chars().count() as f64, 38.0);
-        if x + width > WIDTH - RIGHT + 12.0 && x > LEFT {
-            (x, row) = (LEFT, row + 1.0);
-        }
-        let y = LEGEND_LINE.mul_add(row, 10.0);
+    let label = |curve: &FigureCurve| format!("{}, {}", curve.label, curve.source.name());
+    let labels: Vec<String> = curves.iter().map(label).collect();
+    let (places, lines) = legend_places(labels.iter().map(String::as_str), 38.0, WIDTH - RIGHT);
+    let mut svg = String::new();
+    for (style, (label, (x, y))) in labels.iter().zip(places).enumerate() {
         let _ = write!(
             svg,
             "<g class=\"s{}\"><rect class=\"mark\" x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" \
@@ -227,11 +204,10 @@ fn legend(curves: &[FigureCurve]) -> (String, f64) {
             y - 4.0,
             x + 19.0,
             y + 4.0,
-            escaped(&label)
+            escaped(label)
         );
-        x += width;
     }
-    (svg, LEGEND_LINE * (row + 1.0))
+    (svg, LEGEND_LINE * lines)
 }
 
 #[cfg(test)]
