@@ -1,6 +1,7 @@
-//! FIFO of dirty connections, without duplicates.
+//! Lists of connections without duplicates: [`DirtyConnections`], to be processed in this poll, and
+//! [`EntryQueue`], a FIFO that the shard uses for connections and listeners with events to take.
 //!
-//! Invariants
+//! Invariants of the queue
 //! - An entry is in the queue once at most: `state` says so, and the queue never grows.
 //! - An entry that no longer waits is skipped, or waits again at its old position.
 
@@ -18,9 +19,9 @@ enum State {
     Gone,
 }
 
-/// A queue of entries.
+/// FIFO of entries, each once.
 #[derive(Debug)]
-pub(crate) struct DirtyList {
+pub(crate) struct EntryQueue {
     /// A ring with room for one more than there may be: those from `first` on, before `end`.
     queue: Vec<u32>,
     first: usize,
@@ -28,7 +29,7 @@ pub(crate) struct DirtyList {
     state: Vec<State>,
 }
 
-impl DirtyList {
+impl EntryQueue {
     /// An empty queue for entries below `entries`.
     pub(crate) fn new(entries: u32) -> Self {
         let entries = entries as usize;
@@ -184,21 +185,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_taken_in_order_and_once() {
-        let mut turns = DirtyList::new(4);
+    fn entries_are_taken_in_order_and_once() {
+        let mut queue = EntryQueue::new(4);
         for _ in 0..100 {
             for entry in [2, 0, 2, 3, 1, 3] {
-                turns.put(entry);
+                queue.put(entry);
             }
-            turns.take_off(0);
-            turns.take_off(3);
-            turns.take_off(3);
-            turns.put(3);
-            assert_eq!([turns.pop(), turns.pop(), turns.pop()], [Some(2), Some(3), Some(1)]);
-            assert_eq!(turns.pop(), None);
-            turns.take_off(1);
-            turns.put(1);
-            assert_eq!([turns.pop(), turns.pop()], [Some(1), None]);
+            queue.take_off(0);
+            queue.take_off(3);
+            queue.take_off(3);
+            queue.put(3);
+            assert_eq!([queue.pop(), queue.pop(), queue.pop()], [Some(2), Some(3), Some(1)]);
+            assert_eq!(queue.pop(), None);
+            queue.take_off(1);
+            queue.put(1);
+            assert_eq!([queue.pop(), queue.pop()], [Some(1), None]);
         }
     }
 }

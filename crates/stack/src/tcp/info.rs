@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::connection::{Connection, Options, Role};
-use super::dirty_list::DirtyList;
+use super::dirty_list::EntryQueue;
 use super::fast_open;
 use super::flags::ConnFlags;
 use super::lists::Lists;
@@ -303,8 +303,8 @@ impl Tcp {
         let used = self.connections.len();
         let lists = Lists::<LISTS>::ENTRY_BYTES;
         let lists = (
-            entries * lists + connections * DirtyList::ENTRY_BYTES,
-            used * (lists + DirtyList::ENTRY_BYTES),
+            entries * lists + connections * EntryQueue::ENTRY_BYTES,
+            used * (lists + EntryQueue::ENTRY_BYTES),
         );
         let flows = shard.flows.memory_bytes();
         let of = |table, (reserved_bytes, touched_bytes)| TableMemory {

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! Everything that happens to a connection changes its record, then [`Tcp::schedule`] looks at the
-//! record: has it something to report, is it over; and, once in a turn, before frames leave: what
-//! does it want to send, when does it want to be woken. No other place decides that.
+//! record: has it something to report, is it over; and, once in a poll, before frames leave: what
+//! does it want to send, when does it want to be woken. Only the fast paths decide a part of that
+//! themselves, for expected segments (`segment_arrives/fast_path.rs`, `Tcp::send_direct`).
 //!
 //! An *entry* is a number for what can wait in lists and in the wheel: connections first, embryonic
 //! connections after them. The flow table knows a third kind after these, TIME-WAIT records.
@@ -75,7 +76,7 @@ use challenge::Challenges;
 use chunks::ChunkNodes;
 use connection::{Begin, Connection, Rares};
 use control_queue::ControlQueue;
-use dirty_list::{DirtyConnections, DirtyList};
+use dirty_list::{DirtyConnections, EntryQueue};
 use fast_open::{Peers, Pending};
 use flags::ConnFlags;
 use flow_key::{FlowKey, Locals};
@@ -123,7 +124,7 @@ const LISTS: usize = 4;
 pub(crate) const IDLE_CONNECTION_BYTES: usize = size_of::<Connection>()
     + Places::ENTRY_BYTES
     + Lists::<LISTS>::ENTRY_BYTES
-    + DirtyList::ENTRY_BYTES
+    + EntryQueue::ENTRY_BYTES
     + Wheel::ENTRY_BYTES
     + FlowTable::FLOW_BYTES_MAX;
 
@@ -140,7 +141,7 @@ pub(crate) struct Shard {
     /// Connections that something happened to since frames left last.
     dirty: DirtyConnections,
     /// Connections, then listeners, with something to report.
-    events: DirtyList,
+    events: EntryQueue,
     flows: FlowTable,
     secret: Secret,
     control_queue: ControlQueue,
@@ -284,7 +285,7 @@ impl Tcp {
                 wheel: Wheel::new(entries, now),
                 transmit: Lists::new(entries),
                 dirty: DirtyConnections::new(connections),
-                events: DirtyList::new(connections + config.listeners),
+                events: EntryQueue::new(connections + config.listeners),
                 flows: FlowTable::new(entries + time_waits, &hash_key),
                 secret: Secret::new(&secret_key),
                 control_queue: ControlQueue::new(connections),
