@@ -1,4 +1,4 @@
-//! The process at the other end of a UNIX socket: its user, and a descriptor of the process.
+//! The process at the other end of a UNIX socket: its user, its groups, and a descriptor of it.
 //!
 //! Read first: unix(7), SO_PEERCRED; pidfd_open(2).
 //!
@@ -14,10 +14,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use crate::socket_option::option;
+use crate::socket_option::{option, option_bytes};
 
 /// Missing in the libc crate.
 const SO_PEERPIDFD: libc::c_int = 77;
+/// Bytes of a group's number.
+const GROUP_BYTES: usize = size_of::<libc::gid_t>();
+/// Supplementary groups of most processes.
+const USUAL_GROUPS: usize = 32;
+/// Most groups of a process (NGROUPS_MAX).
+const GROUPS_MAX: usize = 1 << 16;
 
 /// The process at the other end of a socket.
 #[derive(Debug)]
@@ -28,6 +34,8 @@ pub struct PeerProcess {
     pub uid: u32,
     /// Its effective group then.
     pub gid: u32,
+    /// Its supplementary groups then. Empty before Linux 4.13.
+    pub groups: Vec<u32>,
     /// Readable when the process has ended.
     pub pidfd: OwnedFd,
 }
@@ -49,7 +57,27 @@ impl PeerProcess {
             }
             pidfd => pidfd?,
         };
-        Ok(Self { pid, uid, gid, pidfd })
+        Ok(Self { pid, uid, gid, groups: peer_groups(socket)?, pidfd })
+    }
+}
+
+/// The supplementary groups that the process had when it connected.
+fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut bytes = vec![0; USUAL_GROUPS * GROUP_BYTES];
+    loop {
+        match option_bytes(socket, (libc::SOL_SOCKET, libc::SO_PEERGROUPS), &mut bytes) {
+            Ok(len) => {
+                let groups = bytes[..len].as_chunks().0.iter();
+                return Ok(groups.map(|group| u32::from_ne_bytes(*group)).collect());
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ERANGE) if bytes.len() < GROUPS_MAX * GROUP_BYTES => {
+                    bytes.resize(bytes.len() * 2, 0);
+                }
+                Some(libc::ENOPROTOOPT) => return Ok(Vec::new()),
+                _ => return Err(error),
+            },
+        }
     }
 }
 
@@ -87,6 +115,25 @@ mod tests {
         assert_eq!(peer.pid, std::process::id());
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert!(!has_ended(peer.pidfd.as_fd()));
+        let own = rustix::process::getgroups().expect("Linux");
+        assert_eq!(peer.groups, own.iter().map(|group| group.as_raw()).collect::<Vec<_>>());
+    }
+
+    /// More than the first read has room for. Only root can set them.
+    #[test]
+    fn many_supplementary_groups_are_read() {
+        let groups: Vec<u32> = (5_000..5_100).collect();
+        let listed = groups.iter().map(|group| rustix::process::Gid::from_raw(*group));
+        let listed: Vec<_> = listed.collect();
+        let peer = std::thread::spawn(move || {
+            rustix::thread::set_thread_groups(&listed).ok()?;
+            let (one, other) = UnixStream::pair().expect("sockets");
+            drop(other);
+            Some(PeerProcess::of(one.as_fd()).expect("this process").groups)
+        });
+        if let Some(read) = peer.join().expect("no panic") {
+            assert_eq!(read, groups);
+        }
     }
 
     #[test]

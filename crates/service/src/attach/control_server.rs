@@ -43,6 +43,8 @@ pub struct ClientIdentity {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
     /// Name of the program, as it names itself.
     pub name: String,
 }
@@ -293,8 +295,8 @@ impl<H: SessionHost> ControlServer<H> {
         let hello = hello.map_err(|it| Refused::new(RefusalCode::Hello, &it.to_string()))?;
         let version = hello.negotiate()?;
         client.name.clone_from(&hello.name);
-        let PeerProcess { pid, uid, gid, .. } = client.process;
-        let identity = ClientIdentity { pid, uid, gid, name: hello.name };
+        let PeerProcess { pid, uid, gid, ref groups, .. } = client.process;
+        let identity = ClientIdentity { pid, uid, gid, groups: groups.clone(), name: hello.name };
         let opened = self.host.open(key, &identity, &hello.sizes)?;
         client.state = ClientState::AwaitsReady { version };
         let OpenedSession { sizes, limits, description, fds } = opened;

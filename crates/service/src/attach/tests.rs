@@ -1,7 +1,8 @@
 //! Handshakes over real sockets: an honest client, and each way to break the protocol.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,10 @@ use std::time::{Duration, Instant};
 
 use megapipe_link::{PairConfig, pair};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, sendmsg, socket_with,
+};
 
 use super::message_socket::{Reception, receive, send};
 use super::*;
@@ -174,7 +178,9 @@ fn session_begins_with_ready_and_ends_with_its_client() {
     let mut client = attach_to(&daemon.path(), "test").expect("it is welcome");
     let pid = std::process::id();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let identity = ClientIdentity { pid, uid, gid, name: "test".to_owned() };
+    let groups = rustix::process::getgroups().expect("Linux");
+    let groups = groups.iter().map(|group| group.as_raw()).collect();
+    let identity = ClientIdentity { pid, uid, gid, groups, name: "test".to_owned() };
     assert_eq!(daemon.next(), Asked::Opened(identity));
     assert_eq!(daemon.next(), Asked::Begun);
     assert_eq!(client.caps().driver, "pair");
@@ -276,6 +282,24 @@ fn unexpected_descriptors_are_closed() {
 }
 
 #[test]
+fn too_many_descriptors_end_the_handshake() {
+    let daemon = Daemon::start("too-many");
+    let socket = connected(&daemon.path());
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let fds = [writer.as_fd(); 200];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let hello = hello();
+    sendmsg(&socket, &[IoSlice::new(&hello)], &mut control, SendFlags::empty()).expect("sent");
+    assert_eq!(answer(&socket), None, "MSG_CTRUNC");
+    assert!(matches!(daemon.next(), Asked::Notice(_)));
+    drop(writer);
+    assert_eq!(reader.read(&mut [0]).expect("a pipe"), 0, "the daemon holds no copy");
+    attach_to(&daemon.path(), "test").expect("others attach");
+}
+
+#[test]
 fn oversized_message_ends_the_handshake() {
     let daemon = Daemon::start("oversized");
     let socket = connected(&daemon.path());
@@ -299,6 +323,52 @@ fn half_handshakes_are_bounded_and_expire() {
     for socket in &half {
         assert_eq!(answer(socket), None, "it is closed without an answer");
     }
+}
+
+/// A user that begins a thousand handshakes keeps no other user out. Two users need root.
+#[test]
+fn thousand_half_handshakes_keep_no_other_user_out() {
+    let daemon = Daemon::start("thousand");
+    let path = daemon.path();
+    let (sender, receiver) = channel();
+    let hostile = std::thread::spawn(move || {
+        let user = rustix::process::Uid::from_raw(54_321);
+        let is_other = rustix::thread::set_thread_res_uid(user, user, user).is_ok();
+        let (mut half, mut expired, mut refused) = (Vec::new(), 0, 0);
+        for number in 0..1_000 {
+            half.push(connected(&path));
+            if number == HANDSHAKES_OF_USER_MAX {
+                // As many are in progress as can be.
+                sender.send(is_other).expect("the test waits for it");
+            }
+            let patience = if number < 999 { Duration::ZERO } else { PATIENCE };
+            // Those that are over are closed here too: a process has few descriptors.
+            half.retain(|socket| {
+                let readable = wait_readable([Some(socket.as_fd())], Some(patience));
+                let is_over = readable.expect("no signal")[0];
+                if is_over {
+                    *if answer(socket).is_none() { &mut expired } else { &mut refused } += 1;
+                }
+                !is_over
+            });
+        }
+        (expired, refused)
+    });
+    let is_other = receiver.recv_timeout(PATIENCE).expect("it connects");
+    let start = Instant::now();
+    for _ in 0..20 {
+        match attach_to(&daemon.path(), "test") {
+            Ok(_) => {}
+            // Without root both are one user, and it is refused.
+            Err(error) => assert!(!is_other, "{error}"),
+        }
+    }
+    assert!(start.elapsed() < PATIENCE);
+    // All others are refused at once, with an answer.
+    let (expired, refused) = hostile.join().expect("no panic");
+    assert_eq!(expired + refused, 1_000);
+    assert!(expired > 0 && refused > 0, "{expired} were closed without an answer");
+    attach_to(&daemon.path(), "test").expect("it is over within a second");
 }
 
 #[test]
