@@ -390,7 +390,7 @@ fn a_reset_by_the_peer_comes_without_drained(case: &Case) {
     let mut scene = scene(case);
     for kind in Stream::TCP {
         let (handle, peer) = scene.stream(kind);
-        fill(&mut scene, handle, MAX / 2);
+        fill(&mut scene, handle, MAX * 3 / 4);
         scene.write(handle, "the last").unwrap();
         assert_eq!(scene.write(handle, vec![0; MAX]), REFUSED);
         reset(peer);
