@@ -9,7 +9,7 @@ use megapipe_stack as stack;
 use crate::client_ports::client_ports;
 use crate::clock::Clock;
 use crate::error::ServerError;
-use crate::limits::{SPIN_DEFAULT, SPIN_MAX};
+use crate::limits::{ENDPOINTS_OF_SHARD, SPIN_DEFAULT, SPIN_MAX};
 
 /// How a server waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl ServerConfig {
             connections: self.connections,
             time_waits: self.time_waits,
             listeners: 256,
-            datagram_endpoints: 256,
+            datagram_endpoints: ENDPOINTS_OF_SHARD,
             ephemeral_ports: match self.client_ports {
                 Some(ports) if !caps.shares_host_address => ports,
                 _ => client_ports(caps.shares_host_address),

@@ -161,8 +161,10 @@ pub const CONTROL_LOOK_PERIOD: Duration = Duration::from_secs(1);
 pub const SESSIONS_OF_USER_MAX: usize = 256;
 /// Listeners of a session of a daemon.
 pub const LISTENERS_OF_SESSION: u32 = 64;
-/// Endpoints for datagrams of one.
-pub const ENDPOINTS_OF_SESSION: u32 = 64;
+/// Endpoints for datagrams of a shard, and of a program with a stack of its own.
+pub const ENDPOINTS_OF_SHARD: u32 = 1 << 10;
+/// Endpoints for datagrams of a session of a daemon.
+pub const ENDPOINTS_OF_SESSION: u32 = 256;
 /// Most bytes of a session's receive buffers in a daemon.
 pub const SESSION_RECEIVE_BYTES_MAX: u32 = 64 << 20;
 /// Bytes of a buffer of a shard's own memory.

@@ -122,7 +122,9 @@ fn wanted(config: &Config) -> SessionSizes {
         receive_bytes: config.buffer_len as u32,
         receive_buffers: u32::from(config.buffer_count) + reserve,
         small_sends: SMALL_SENDS / 4,
-        large_sends: LARGE_SENDS / 8,
+        // Each of the 128 segments of a UDP_SEGMENT send takes one, and as many stay free for
+        // other sockets.
+        large_sends: LARGE_SENDS / 2,
     }
 }
 
