@@ -8,14 +8,14 @@ use megapipe_sockets::{Bsd, Config, Context, Error, OpenFlags};
 
 use crate::host::{Ctl, Fd};
 use crate::waiting::FOR_EVER;
-use crate::world::{Client, PLACEMENTS, Server, World, compare, compare_in, on_stack};
+use crate::world::{Client, STACK_PLACES, Server, World, compare, compare_in, on_stack};
 
 const IN: u32 = libc::EPOLLIN as u32;
 
 #[test]
 fn a_thousand_connections_in_one_set() {
-    for placement in PLACEMENTS {
-        a_thousand_connections(on_stack(placement));
+    for place in STACK_PLACES {
+        a_thousand_connections(on_stack(place));
     }
 }
 
@@ -99,7 +99,7 @@ fn a_context_has_as_many_descriptors_as_it_was_given() {
 fn no_more_connect_than_without_us() {
     let drivers = [("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)];
     for backlog in [1, 2, 5, 71, 151] {
-        compare_in(&drivers, &PLACEMENTS, |world| {
+        compare_in(&drivers, &STACK_PLACES, |world| {
             let (_listener, address) = world.listener(Server, backlog);
             let clients: Vec<_> = (0..backlog + 20).map(|_| world.tcp(Client)).collect();
             // Fewer at once than the part of the backlog that is behind us on the kernel; and the

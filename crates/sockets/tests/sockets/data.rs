@@ -1,9 +1,7 @@
 //! Bytes: reading in parts, looking ahead, throwing away, and a peer that does not read.
 
-use megapipe::Placement;
-
 use crate::host::Fd;
-use crate::world::{Client, PLACEMENTS, Server, World, alone, compare, on_stack};
+use crate::world::{Client, STACK_PLACES, Server, StackPlace, World, alone, compare, on_stack};
 
 #[test]
 fn bytes_arrive_in_order_and_are_read_in_any_portion() {
@@ -151,7 +149,7 @@ fn read_after_peek_returns_all_queued_segments() {
 #[test]
 fn more_is_held_again_after_an_acknowledgment() {
     // Linux's loopback acknowledges before the second call; only our own stack shows the order.
-    let mut world = on_stack(Placement::Inline);
+    let mut world = on_stack(StackPlace::INLINE);
     let (server, client) = world.connection();
     world.no_delay(Client, client);
     assert_eq!(world.host(Client).send(client, b"one", 0), Ok(3));
@@ -177,15 +175,15 @@ fn more_is_held_again_after_an_acknowledgment() {
 
 #[test]
 fn write_beyond_the_send_buffer_takes_what_fits() {
-    for placement in PLACEMENTS {
-        let mut world = alone(placement);
+    for place in STACK_PLACES {
+        let mut world = alone(place);
         let (server, client) = world.connection();
         let bytes = 42_000_i32.to_ne_bytes();
         let (level, name) = (libc::SOL_SOCKET, libc::SO_SNDBUF);
         world.host(Client).setsockopt(client, level, name, &bytes).unwrap();
         // No turn in between: nothing has been acknowledged.
         let first = world.host(Client).send(client, &[7; 61_000], 0).unwrap();
-        assert!((30_000..61_000).contains(&first), "{first} of 61,000 on {}", placement.name());
+        assert!((30_000..61_000).contains(&first), "{first} of 61,000 on {}", place.name());
         let (mut read, mut sent) = (0, first);
         while read < 61_000 {
             world.settle();

@@ -274,8 +274,8 @@ fn too_long_datagram_is_a_local_error() {
 #[test]
 fn the_queue_is_bounded() {
     // Linux counts bytes, and we errors.
-    for placement in crate::world::PLACEMENTS {
-        let mut world = crate::world::on_stack(placement);
+    for place in crate::world::STACK_PLACES {
+        let mut world = crate::world::on_stack(place);
         let world = &mut world;
         let to = FAMILIES[0].unused(world);
         let fd = FAMILIES[0].socket(world, Client);

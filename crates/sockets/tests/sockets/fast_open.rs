@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
-use megapipe::{Clock, Placement};
+use megapipe::Clock;
 use megapipe_sockets::{Bsd, Config, Context, Error, MsgFlags, OpenFlags};
 
 use crate::host::Fd;
 use crate::namespace::allow_fast_open;
 use crate::world::{
-    Client, PLACEMENTS, STACK_IPS, Server, Side, World, alone, compare, stack_configs,
+    Client, STACK_IPS, STACK_PLACES, Server, Side, StackPlace, World, alone, compare, stack_configs,
 };
 
 const TCP: i32 = libc::IPPROTO_TCP;
@@ -138,8 +138,8 @@ fn fast_open_flag_connects_and_sends() {
 
 #[test]
 fn fast_open_without_a_cookie_begins_to_connect() {
-    for placement in PLACEMENTS {
-        let mut world = alone(placement);
+    for place in STACK_PLACES {
+        let mut world = alone(place);
         let world = &mut world;
         let (listener, address) = server(world);
         let fd = world.tcp(Client);
@@ -156,7 +156,7 @@ fn fast_open_without_a_cookie_begins_to_connect() {
             assert_eq!(begun, Ok(()));
             let sent = world.host(Client).sendto(fd, &data, libc::MSG_FASTOPEN, address);
             assert_eq!(sent, if bytes > 0 { Ok(1420) } else { Err(libc::EINPROGRESS) });
-            if placement == Placement::Inline {
+            if place == StackPlace::INLINE {
                 // The server has had no turn, so the handshake is not complete.
                 assert_eq!(world.host(Client).send(fd, b"x", 0), Err(libc::EAGAIN));
                 assert_eq!(world.host(Client).poll(&[(fd, libc::POLLOUT)]), Ok(vec![0]));
@@ -170,23 +170,23 @@ fn fast_open_without_a_cookie_begins_to_connect() {
 
 #[test]
 fn fast_open_connect_is_retried_until_it_is_done() {
-    for placement in PLACEMENTS {
-        let mut world = alone(placement);
+    for place in STACK_PLACES {
+        let mut world = alone(place);
         let world = &mut world;
         let (listener, address) = server(world);
         let fd = fast(world);
         let connect = |world: &mut World| world.host(Client).connect(fd, Some(address));
-        assert_eq!(connect(world), Err(libc::EINPROGRESS), "{placement:?}");
+        assert_eq!(connect(world), Err(libc::EINPROGRESS), "{place:?}");
         // A server on a thread of its own may have answered meanwhile.
         let retried = connect(world);
-        let is_connected = retried == Ok(()) && placement != Placement::Inline;
-        assert!(is_connected || retried == Err(libc::EALREADY), "{retried:?} {placement:?}");
+        let is_connected = retried == Ok(()) && place != StackPlace::INLINE;
+        assert!(is_connected || retried == Err(libc::EALREADY), "{retried:?} {place:?}");
         let accepted = world.accept(listener);
         world.settle();
         if !is_connected {
-            assert_eq!(connect(world), Ok(()), "{placement:?}");
+            assert_eq!(connect(world), Ok(()), "{place:?}");
         }
-        assert_eq!(connect(world), Err(libc::EISCONN), "{placement:?}");
+        assert_eq!(connect(world), Err(libc::EISCONN), "{place:?}");
         assert_eq!(world.host(Client).send(fd, b"question", 0), Ok(8));
         world.settle();
         assert_eq!(world.host(Server).recv(accepted, 100, 0), Ok(b"question".to_vec()));
@@ -340,8 +340,8 @@ fn call_three(config: Config, listening: Receiver<SocketAddr>, read: Receiver<Ve
 
 #[test]
 fn fast_open_send_that_waits_sends_all() {
-    for placement in PLACEMENTS {
-        let [here, there] = stack_configs(&Clock::new(), placement);
+    for place in STACK_PLACES {
+        let [here, there] = stack_configs(&Clock::new(), place);
         let ((tell, listening), (took, read)) = (channel(), channel());
         std::thread::scope(|scope| {
             scope.spawn(move || serve_three(here, &tell, &took));

@@ -7,6 +7,7 @@ mod beside;
 mod connecting;
 mod control;
 mod crowd;
+mod daemon;
 mod data;
 mod datagrams;
 mod ending;

@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-use megapipe::{Clock, DriverChoice, Placement};
+use megapipe::{Clock, DriverChoice};
 use megapipe_sockets::{Config, Context};
 
 use crate::host::{Answer, Ctl, Fd, Host};
 use crate::linux::Linux;
 use crate::namespace;
-use crate::world::{PLACEMENTS, STACK_IPS, stack_configs};
+use crate::world::{STACK_IPS, STACK_PLACES, StackPlace, stack_configs};
 
 /// Seeds that are the same each time, and new ones.
 const FIXED: Range<u64> = 0..40;
@@ -526,7 +526,7 @@ impl Make {
 enum Place {
     Linux,
     Kernel(DriverChoice),
-    Stack(Placement),
+    Stack(StackPlace),
 }
 
 impl Place {
@@ -540,8 +540,8 @@ impl Place {
                 };
                 ([make(), make()], [127, 0, 0, 1])
             }
-            Self::Stack(placement) => {
-                let configs = stack_configs(&Clock::new(), placement);
+            Self::Stack(place) => {
+                let configs = stack_configs(&Clock::new(), place);
                 (configs.map(|config| Make::Ours(Box::new(config))), STACK_IPS[0])
             }
         }
@@ -661,7 +661,7 @@ fn random_live_programs_end_as_on_linux() {
             }
         }
     }
-    places.extend(PLACEMENTS.map(Place::Stack));
+    places.extend(STACK_PLACES.map(Place::Stack));
     for seed in seeds() {
         let program = Program::of(seed);
         println!("{SEED}={seed} {program:?}");

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use megapipe::Placement;
-
 use crate::control::message;
 use crate::host::{Answer, Fd};
-use crate::world::{Client, PLACEMENTS, Server, Side, World, alone, compare, compare_on};
+use crate::world::{
+    Client, STACK_PLACES, Server, Side, StackPlace, World, alone, compare, compare_on,
+};
 
 const UDP: i32 = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK;
 const LEVEL: i32 = libc::SOL_UDP;
@@ -153,8 +153,8 @@ fn udp_gro_receives_segments_in_one_call() {
 #[test]
 fn only_what_is_alike_is_joined() {
     // What came by calls of its own, Linux's loopback does not join; a device would.
-    for placement in PLACEMENTS {
-        let mut world = alone(placement);
+    for place in STACK_PLACES {
+        let mut world = alone(place);
         let world = &mut world;
         let (server, to) = bound(world, Server, libc::AF_INET);
         let on = 1_i32.to_ne_bytes();
@@ -175,14 +175,14 @@ fn only_what_is_alike_is_joined() {
             assert_eq!(control.is_empty(), matches!(bytes.len(), 0..=100), "{}", bytes.len());
             lens.push(bytes.len());
         }
-        assert_eq!(lens, [200, 100, 130, 100, 0, 0, 10, 20, 20], "{}", placement.name());
+        assert_eq!(lens, [200, 100, 130, 100, 0, 0, 10, 20, 20], "{}", place.name());
     }
 }
 
 #[test]
 fn segments_fit_a_packet_and_go_together_or_not_at_all() {
-    for placement in PLACEMENTS {
-        let mut world = alone(placement);
+    for place in STACK_PLACES {
+        let mut world = alone(place);
         let world = &mut world;
         let (server, to) = bound(world, Server, libc::AF_INET);
         let (client, _) = bound(world, Client, libc::AF_INET);
@@ -190,15 +190,15 @@ fn segments_fit_a_packet_and_go_together_or_not_at_all() {
         let mut send = |len: usize, segment_len: u16| -> Answer<usize> {
             world.host(Client).sendmsg(client, &bytes(len), to, &segment(segment_len))
         };
-        assert_eq!(send(4000, 1473), Err(libc::EMSGSIZE), "{}", placement.name());
+        assert_eq!(send(4000, 1473), Err(libc::EMSGSIZE), "{}", place.name());
         assert_eq!(send(4000, 1472), Ok(4000));
         // More than wait at an endpoint: those before go out to make room, where the server's
         // thread has the core in time.
 
         for _ in 0..3 {
             match send(128, 1) {
-                Err(libc::ENOBUFS) if placement == Placement::Thread => {}
-                sent => assert_eq!(sent, Ok(128), "{}", placement.name()),
+                Err(libc::ENOBUFS) if place == StackPlace::THREAD => {}
+                sent => assert_eq!(sent, Ok(128), "{}", place.name()),
             }
         }
 

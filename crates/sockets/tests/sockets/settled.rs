@@ -4,14 +4,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use megapipe::{Clock, Placement};
+use megapipe::Clock;
 use megapipe_sockets::{
     Bsd, Driving, EpollEvent, EpollOp, Error, Events, Fd as OurFd, OpenFlags, SharedContext,
 };
 
 use crate::host::{Ctl, Fd};
 use crate::waiting::FOR_EVER;
-use crate::world::{Client, STACK_IPS, Server, World, compare, named, stack_configs};
+use crate::world::{Client, STACK_IPS, Server, StackPlace, World, compare, named, stack_configs};
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -214,8 +214,8 @@ fn two_threads_on_one_set_miss_nothing() {
     const CONNECTIONS: usize = 3;
     const ROUNDS: usize = 100;
     const MESSAGE: &[u8] = b"seven b";
-    for placement in [Placement::Inline, Placement::Thread] {
-        let [server, client] = stack_configs(&Clock::new(), placement)
+    for place in [StackPlace::INLINE, StackPlace::THREAD] {
+        let [server, client] = stack_configs(&Clock::new(), place)
             .map(|config| SharedContext::create(config, Driving::Callers).unwrap());
         // The link is there as long as both are.
         let (mut server, mut dialer) = (server, client.clone());
@@ -256,7 +256,7 @@ fn two_threads_on_one_set_miss_nothing() {
                 scope.spawn(move || serve(&mut context, epoll, left));
             }
         });
-        assert_eq!(left.load(SeqCst), 0, "{}", placement.name());
+        assert_eq!(left.load(SeqCst), 0, "{}", place.name());
         drop(client);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use megapipe::{Clock, Placement};
+use megapipe::Clock;
 use megapipe_sockets::{
     Bsd, Config, Context, Driving, EpollEvent, EpollOp, Error, Events, FdSet, MsgFlags, OpenFlags,
     PollFd, SharedContext, SignalMask,
@@ -19,7 +19,7 @@ use megapipe_sockets::{
 
 use crate::linux::signal_set;
 use crate::threads::is_asleep;
-use crate::world::{STACK_IPS, stack_configs};
+use crate::world::{STACK_IPS, StackPlace, stack_configs};
 
 /// Handlers are the process's: one test at a time has them.
 static HANDLERS: Mutex<()> = Mutex::new(());
@@ -435,7 +435,7 @@ struct OnStack {
 
 impl OnStack {
     fn new() -> Self {
-        let [server, client] = stack_configs(&Clock::new(), Placement::Inline);
+        let [server, client] = stack_configs(&Clock::new(), StackPlace::INLINE);
         let client = SharedContext::create(client, Driving::Callers).unwrap();
         Self { server: Mutex::new(Some(server)), client: Mutex::new((client, BTreeMap::new())) }
     }

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use megapipe::{Clock, Placement};
+use megapipe::Clock;
 use megapipe_sockets::{
     Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, OpenFlags, SharedContext,
 };
 
 use crate::signals::timeval;
-use crate::world::{PLACEMENTS, STACK_IPS, stack_configs};
+use crate::world::{STACK_IPS, STACK_PLACES, StackPlace, stack_configs};
 
 /// Two hosts whose threads share their sockets, and the server's address.
 struct Place {
@@ -25,8 +25,8 @@ fn on_kernel() -> Place {
     Place { server: host(), client: host(), ip: IpAddr::from([127, 0, 0, 1]) }
 }
 
-fn on_stack(placement: Placement) -> Place {
-    let [server, client] = stack_configs(&Clock::new(), placement)
+fn on_stack(place: StackPlace) -> Place {
+    let [server, client] = stack_configs(&Clock::new(), place)
         .map(|config| SharedContext::create(config, Driving::Callers).unwrap());
     Place { server, client, ip: IpAddr::from(STACK_IPS[0]) }
 }
@@ -103,7 +103,7 @@ fn threads_that_block_are_served_on_the_kernel() {
 
 #[test]
 fn threads_that_block_are_served_on_our_own_stack() {
-    PLACEMENTS.into_iter().map(on_stack).for_each(echo_by_threads);
+    STACK_PLACES.into_iter().map(on_stack).for_each(echo_by_threads);
 }
 
 /// A thread sleeps in the kernel for its socket, and others turn the channel beside it all the
@@ -151,7 +151,7 @@ fn echo_beside_turns(place: Place) {
 #[test]
 fn sleeper_is_woken_beside_polling_threads() {
     echo_beside_turns(on_kernel());
-    PLACEMENTS.into_iter().map(on_stack).for_each(echo_beside_turns);
+    STACK_PLACES.into_iter().map(on_stack).for_each(echo_beside_turns);
 }
 
 /// A write of more than fits blocks until the peer has read it.
@@ -183,14 +183,14 @@ fn a_write_that_blocks_is_whole_on_the_kernel() {
 
 #[test]
 fn a_write_that_blocks_is_whole_on_our_own_stack() {
-    PLACEMENTS.into_iter().map(on_stack).for_each(a_long_write);
+    STACK_PLACES.into_iter().map(on_stack).for_each(a_long_write);
 }
 
 /// A close with a linger time waits until the peer has everything, and no longer.
 #[test]
 fn a_close_that_lingers_is_over_when_the_peer_has_everything() {
     const LEN: usize = 3 << 20;
-    let Place { mut server, mut client, ip } = on_stack(Placement::Inline);
+    let Place { mut server, mut client, ip } = on_stack(StackPlace::INLINE);
     let (listener, address) = listen(&mut server, ip, 16);
     let has_read = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -282,12 +282,12 @@ fn many_threads_wait_for_one_set_on_the_kernel() {
 
 #[test]
 fn many_threads_wait_for_one_set_on_our_own_stack() {
-    PLACEMENTS.into_iter().map(on_stack).for_each(many_wait_for_one_set);
+    STACK_PLACES.into_iter().map(on_stack).for_each(many_wait_for_one_set);
 }
 
 #[test]
 fn epoll_wait_on_an_idle_set_takes_its_timeout() {
-    for place in PLACEMENTS.into_iter().map(on_stack).chain([on_kernel()]) {
+    for place in STACK_PLACES.into_iter().map(on_stack).chain([on_kernel()]) {
         let mut context = place.server;
         let set = context.epoll_create1(OpenFlags::empty()).unwrap();
         let (start, mut events) = (Instant::now(), [EpollEvent::default(); 1]);
@@ -307,7 +307,7 @@ pub(crate) fn is_asleep(thread: rustix::thread::Pid) -> bool {
 #[test]
 fn in_virtual_time_a_call_sleeps_until_its_event_or_its_time() {
     let clock = Clock::by_hand();
-    let [mut server, mut client] = stack_configs(&clock, Placement::Inline)
+    let [mut server, mut client] = stack_configs(&clock, StackPlace::INLINE)
         .map(|config| SharedContext::create(config, Driving::Outside).unwrap());
     let start = Instant::now();
     let turn_both = |server: &SharedContext, client: &SharedContext| {
@@ -363,7 +363,7 @@ fn unshareable_settings_are_refused_by_name() {
     let channel = megapipe::Config::default().driver(megapipe::DriverChoice::Uring);
     let refused = SharedContext::create(Config::default().channel(channel), Driving::Callers);
     assert!(refused.err().unwrap().to_string().contains("uring"));
-    let [by_hand, _] = stack_configs(&Clock::by_hand(), Placement::Inline);
+    let [by_hand, _] = stack_configs(&Clock::by_hand(), StackPlace::INLINE);
     let refused = SharedContext::create(by_hand, Driving::Callers);
     assert!(refused.err().unwrap().to_string().contains("driven from outside"));
 }
@@ -400,7 +400,7 @@ fn connect_beside_a_sleeper(place: Place) {
 #[test]
 fn operations_are_submitted_while_a_leader_sleeps() {
     connect_beside_a_sleeper(on_kernel());
-    PLACEMENTS.into_iter().for_each(|placement| connect_beside_a_sleeper(on_stack(placement)));
+    STACK_PLACES.into_iter().for_each(|place| connect_beside_a_sleeper(on_stack(place)));
 }
 
 /// A thread drives for a while and goes; a thread that fell asleep beside it needs no other to
@@ -445,7 +445,7 @@ fn wait_beside_a_driver(place: Place) {
 #[test]
 fn sleeper_leads_after_the_driver_has_gone() {
     wait_beside_a_driver(on_kernel());
-    PLACEMENTS.into_iter().for_each(|placement| wait_beside_a_driver(on_stack(placement)));
+    STACK_PLACES.into_iter().for_each(|place| wait_beside_a_driver(on_stack(place)));
 }
 
 /// Everything is closed at once: what was written arrives, and what is closed has no owner.
@@ -477,5 +477,5 @@ fn close_all_at(place: Place) {
 #[test]
 fn all_can_be_closed_at_once() {
     close_all_at(on_kernel());
-    PLACEMENTS.into_iter().for_each(|placement| close_all_at(on_stack(placement)));
+    STACK_PLACES.into_iter().for_each(|place| close_all_at(on_stack(place)));
 }

@@ -1,10 +1,8 @@
 //! Urgent data: one byte out of the band, and the mark where it was. On our own stack; on the
 //! kernel our sockets refuse it, because the channel reads past marks.
 
-use megapipe::Placement;
-
 use crate::host::Fd;
-use crate::world::{Client, Server, World, compare_in};
+use crate::world::{Client, STACK_PLACES, Server, StackPlace, World, compare_in};
 
 const OOB: i32 = libc::MSG_OOB;
 const SIOCATMARK: u64 = 0x8905;
@@ -12,7 +10,7 @@ const WATCHED: i32 = libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP;
 
 fn compare(program: impl Fn(&mut World)) {
     // A server on a thread of its own may have sent the byte before it hears that it is urgent.
-    compare_in(&[], &[Placement::Inline], program);
+    compare_in(&[], &[StackPlace::INLINE], program);
 }
 
 /// Everything that can be asked without taking anything.
@@ -179,5 +177,5 @@ fn oob_send_that_would_block_marks_no_byte() {
         world.note("other bytes", &other_bytes);
         world.note("missing", &(sent - received));
     };
-    compare_in(&[], &[Placement::Inline, Placement::Thread, Placement::Core(None)], program);
+    compare_in(&[], &STACK_PLACES, program);
 }

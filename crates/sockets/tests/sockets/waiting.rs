@@ -14,7 +14,7 @@ use megapipe_sockets::{
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::world::{PLACEMENTS, STACK_IPS, stack_configs};
+use crate::world::{STACK_IPS, STACK_PLACES, StackPlace, stack_configs};
 
 /// Long enough that the other thread sleeps by then.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -46,8 +46,8 @@ fn each_pair(test: impl Fn([Config; 2], IpAddr) + Sync) {
             Err(error) => panic!("{error}"),
         }
     }
-    for placement in PLACEMENTS {
-        test(stack_configs(&Clock::new(), placement), STACK_IPS[0].into());
+    for place in STACK_PLACES {
+        test(stack_configs(&Clock::new(), place), STACK_IPS[0].into());
     }
 }
 
@@ -316,8 +316,8 @@ fn many_threads_wait_for_one_set_of_both_kinds() {
     // Each source has one reader at a time, or the first that comes.
     for how in [Events::IN | Events::ONE_SHOT, Events::IN, Events::IN | Events::EXCLUSIVE] {
         a_crowd_waits([Config::default(), Config::default()], [127, 0, 0, 1].into(), how);
-        for placement in PLACEMENTS {
-            let configs = stack_configs(&Clock::new(), placement);
+        for place in STACK_PLACES {
+            let configs = stack_configs(&Clock::new(), place);
             a_crowd_waits(configs, STACK_IPS[0].into(), how);
         }
     }
@@ -351,7 +351,7 @@ fn sleeper_sees_items_added_by_another_thread() {
 #[test]
 fn in_virtual_time_kernel_descriptors_wake_waiters_at_a_poll() {
     let clock = Clock::by_hand();
-    let [config, peer] = stack_configs(&clock, megapipe::Placement::Inline);
+    let [config, peer] = stack_configs(&clock, StackPlace::INLINE);
     let _peer = SharedContext::create(peer, Driving::Outside).unwrap();
     let mut context = SharedContext::create(config, Driving::Outside).unwrap();
     let set = context.epoll_create1(OpenFlags::empty()).unwrap();

@@ -13,7 +13,7 @@ use megapipe_sockets::{Config, Context};
 
 use crate::host::{Answer, Ctl, Fd, Host};
 use crate::linux::Linux;
-use crate::{namespace, turns};
+use crate::{daemon, namespace, turns};
 
 /// Rounds of settling, in which both hosts hear of everything that is on its way.
 const ROUNDS: usize = 6;
@@ -23,9 +23,34 @@ const SETTLES_MAX: usize = 1000;
 /// after a short while depends on who else has the processor, and answers must not. From the second
 /// try on it also waits until every thread has had the processor, however long that takes.
 const PATIENCES: [u32; 3] = [1, 5, 40];
+
 /// Where our own stack runs.
-pub(crate) const PLACEMENTS: [Placement; 3] =
-    [Placement::Inline, Placement::Thread, Placement::Core(None)];
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StackPlace {
+    /// In the program that has the sockets.
+    Program(Placement),
+    /// In a daemon, one for each host.
+    Service,
+}
+
+pub(crate) const STACK_PLACES: [StackPlace; 4] = [
+    StackPlace::INLINE,
+    StackPlace::THREAD,
+    StackPlace::Program(Placement::Core(None)),
+    StackPlace::Service,
+];
+
+impl StackPlace {
+    pub(crate) const INLINE: Self = Self::Program(Placement::Inline);
+    pub(crate) const THREAD: Self = Self::Program(Placement::Thread);
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Program(placement) => placement.name(),
+            Self::Service => "service",
+        }
+    }
+}
 
 /// A side of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -240,27 +265,36 @@ pub(crate) const STACK_IPS: [[u8; 4]; 2] = [[10, 9, 0, 1], [10, 9, 0, 2]];
 const STACK_IPS6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2)];
 
-/// Two hosts with our own stack, on the two ends of a link.
-pub(crate) fn stack_configs(clock: &Clock, placement: Placement) -> [Config; 2] {
+/// Two hosts with our own stack, on the two ends of a link. Daemons that served the calling thread
+/// before are gone.
+pub(crate) fn stack_configs(clock: &Clock, place: StackPlace) -> [Config; 2] {
     // As loopback, without neighbours to be asked for first.
     let link = PairConfig { medium: LinkMedium::Ip, ..PairConfig::default() };
     let (one, other) = pair(&link).expect("a pair can be had");
-    let host = |link: Box<dyn Link>, side: usize| {
+    let network = |link: Box<dyn Link>, side: usize| {
         let addresses = vec![(STACK_IPS[side].into(), 24), (STACK_IPS6[side].into(), 64)];
         let mut settings = ServerConfig { addresses, ..ServerConfig::default() };
         settings.connections = 4096;
         settings.waits.spin = Duration::ZERO;
         settings.clock = clock.clone();
-        let network = LocalNetwork::over(vec![link], settings).expect("one queue");
-        let mut channel = megapipe::Config::default().backend(Backend::Local(network));
-        channel.placement = placement;
-        Config::default().channel(channel).clock(clock.clone())
+        LocalNetwork::over(vec![link], settings).expect("one queue")
     };
-    [host(Box::new(one), 0), host(Box::new(other), 1)]
+    let networks = [network(Box::new(one), 0), network(Box::new(other), 1)];
+    let backends = match place {
+        StackPlace::Program(_) => networks.map(Backend::Local),
+        StackPlace::Service => daemon::serve(networks).map(Backend::Service),
+    };
+    backends.map(|backend| {
+        let mut channel = megapipe::Config::default().backend(backend);
+        if let StackPlace::Program(placement) = place {
+            channel.placement = placement;
+        }
+        Config::default().channel(channel).clock(clock.clone())
+    })
 }
 
-pub(crate) fn on_stack(placement: Placement) -> World {
-    let hosts = stack_configs(&Clock::new(), placement).map(|config| {
+pub(crate) fn on_stack(place: StackPlace) -> World {
+    let hosts = stack_configs(&Clock::new(), place).map(|config| {
         Box::new(Context::create(numbered(config)).expect("the stack can be had")) as Box<dyn Host>
     });
     let (ips, ips6) = (STACK_IPS.map(IpAddr::from), STACK_IPS6.map(IpAddr::from));
@@ -268,8 +302,8 @@ pub(crate) fn on_stack(placement: Placement) -> World {
 }
 
 /// A world on our own stack that is compared with nothing: no second try follows, so it is patient.
-pub(crate) fn alone(placement: Placement) -> World {
-    World { patience: PATIENCES[PATIENCES.len() - 1], ..on_stack(placement) }
+pub(crate) fn alone(place: StackPlace) -> World {
+    World { patience: PATIENCES[PATIENCES.len() - 1], ..on_stack(place) }
 }
 
 /// Runs a program on Linux and on ours, and compares what each wrote down.
@@ -279,13 +313,13 @@ pub(crate) fn compare(program: impl Fn(&mut World)) {
 
 /// The same with some of the kernel's drivers only.
 pub(crate) fn compare_on(drivers: &[(&str, DriverChoice)], program: impl Fn(&mut World)) {
-    compare_in(drivers, &PLACEMENTS, program);
+    compare_in(drivers, &STACK_PLACES, program);
 }
 
-/// The same with some placements of our own stack only.
+/// The same with some places of our own stack only.
 pub(crate) fn compare_in(
     drivers: &[(&str, DriverChoice)],
-    placements: &[Placement],
+    places: &[StackPlace],
     program: impl Fn(&mut World),
 ) {
     namespace::enter_own();
@@ -301,9 +335,9 @@ pub(crate) fn compare_in(
             Err(error) => panic!("{error:?}"),
         }
     }
-    for placement in placements.iter().copied() {
-        let place = format!("on our own stack, {}", placement.name());
-        comparison.check(&place, || on_stack(placement));
+    for place in places.iter().copied() {
+        let name = format!("on our own stack, {}", place.name());
+        comparison.check(&name, || on_stack(place));
     }
 }
 
