@@ -151,6 +151,27 @@ fn assert_served(folder: &Folder) {
     assert!(text.contains("transactions") && text.contains("errors          none"), "{text}");
 }
 
+/// Bytes of the process's region of its session that are resident.
+fn resident_region(program: &Running) -> u64 {
+    let path = format!("/proc/{}/smaps", program.child.id());
+    let maps = std::fs::read_to_string(path).expect("our own process");
+    let region = maps.lines().skip_while(|line| !line.contains("memfd:megapipe-session"));
+    let rss = region.take(8).find_map(|line| line.strip_prefix("Rss:")).expect("a region");
+    rss.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn idle_channel_has_at_most_a_mebibyte_resident() {
+    let folder = Folder::new("memory");
+    let _daemons = daemons(&folder);
+    let server = server(&folder);
+    assert!(resident_region(&server) <= 1 << 20, "{}", resident_region(&server));
+    // Also after its rings were used all round.
+    assert_served(&folder);
+    let resident = resident_region(&server);
+    assert!((256 << 10..=1 << 20).contains(&resident), "{resident}");
+}
+
 #[test]
 fn programs_are_served_after_the_death_of_another() {
     let folder = Folder::new("death");

@@ -145,6 +145,13 @@ pub const RECEIVE_BUFFERS_MAX: u32 = 1 << 20;
 pub const SESSION_OPS: (u32, u32) = (1 << 6, OPS_MAX);
 /// Records of its ring of events, least and most.
 pub const SESSION_EVENTS: (u32, u32) = (1 << 7, COMPLETIONS_MAX);
+/// Records of the ring of ops that a daemon gives a session at most. Its memory stays in use once
+/// it was used, so a session of a daemon has less than one that has its server to itself.
+pub const LANE_OPS: u32 = 1 << 10;
+/// Records of its ring of events.
+pub const LANE_EVENTS: u32 = 1 << 12;
+/// Bytes of a session's first receive buffers that are touched, with the rings, when it is created.
+pub const FIRST_BUFFER_BYTES: usize = 64 << 10;
 /// Most connections of a session.
 pub const CONNECTIONS_OF_SESSION_MAX: u32 = 1 << 20;
 /// Longest message of a handshake in bytes.
@@ -185,6 +192,8 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Most bytes of a session's region.
 pub const SESSION_BYTES_MAX: usize = 1 << 34;
 
+const _: () = assert!(LANE_OPS >= SESSION_OPS.0 && LANE_OPS <= SESSION_OPS.1);
+const _: () = assert!(LANE_EVENTS >= SESSION_EVENTS.0 && LANE_EVENTS <= SESSION_EVENTS.1);
 const _: () = assert!(OPS_PER_POLL <= COMPLETIONS_MAX / 2, "each op may have an answer");
 const _: () = assert!(LARGE_SEND_BYTES <= CALL_BYTES, "a copy goes over in one call");
 const _: () = assert!(SMALL_SEND_BYTES < LARGE_SEND_BYTES && LARGE_SEND_BYTES > u16::MAX as usize);

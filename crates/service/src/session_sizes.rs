@@ -9,8 +9,9 @@ use megapipe_shm::record::Record;
 use megapipe_shm::{PoolLayout, ring_bytes};
 
 use crate::limits::{
-    CALL_BYTES, COMPLETIONS_MAX, LARGE_SEND_BYTES, LARGE_SENDS, OPS_MAX, RECEIVE_BUFFERS_MAX,
-    SESSION_BYTES_MAX, SESSION_EVENTS, SESSION_OPS, SMALL_SEND_BYTES, SMALL_SENDS,
+    CALL_BYTES, COMPLETIONS_MAX, FIRST_BUFFER_BYTES, LARGE_SEND_BYTES, LARGE_SENDS, OPS_MAX,
+    RECEIVE_BUFFERS_MAX, SESSION_BYTES_MAX, SESSION_EVENTS, SESSION_OPS, SMALL_SEND_BYTES,
+    SMALL_SENDS,
 };
 
 /// Tags of the pools in a session's region.
@@ -123,12 +124,21 @@ impl SessionSizes {
         PoolLayout { buf_bytes: CALL_BYTES, count: 1, tag: CALLS }
     }
 
+    /// Bytes that are touched when the region is created: rings, bells, and the first of the
+    /// receive buffers behind them.
+    pub(crate) const fn touched_bytes(&self) -> usize {
+        self.rings_bytes() + FIRST_BUFFER_BYTES
+    }
+
+    const fn rings_bytes(&self) -> usize {
+        ring_bytes::<Record>(self.ops) + ring_bytes::<Record>(self.events) + 2 * BELL_BYTES
+    }
+
     /// Bytes of the region.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        let rings = ring_bytes::<Record>(self.ops) + ring_bytes::<Record>(self.events);
         let sends = self.small().bytes() + self.large().bytes();
-        rings + 2 * BELL_BYTES + self.receives().bytes() + sends + Self::calls().bytes()
+        self.rings_bytes() + self.receives().bytes() + sends + Self::calls().bytes()
     }
 }
 

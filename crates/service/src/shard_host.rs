@@ -22,8 +22,8 @@ use crate::attach::{
 use crate::config::ServerConfig;
 use crate::error::{RemoteError, ServerError};
 use crate::limits::{
-    CONNECTIONS_OF_SESSION_MAX, ENDPOINTS_OF_SESSION, LISTENERS_OF_SESSION, PRIVATE_BUFFER_BYTES,
-    PRIVATE_BUFFERS, SESSION_RECEIVE_BYTES_MAX, SESSIONS_OF_USER_MAX,
+    CONNECTIONS_OF_SESSION_MAX, ENDPOINTS_OF_SESSION, LANE_EVENTS, LANE_OPS, LISTENERS_OF_SESSION,
+    PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS, SESSION_RECEIVE_BYTES_MAX, SESSIONS_OF_USER_MAX,
 };
 use crate::link_server::Frames;
 use crate::remote::{
@@ -143,7 +143,12 @@ impl ShardHost {
 /// What a client gets of what it wants.
 fn agreed(wanted: &SessionSizes) -> SessionSizes {
     let receive_buffers = SESSION_RECEIVE_BYTES_MAX / wanted.receive_bytes.max(1);
-    SessionSizes { receive_buffers: wanted.receive_buffers.min(receive_buffers.max(1)), ..*wanted }
+    SessionSizes {
+        ops: wanted.ops.min(LANE_OPS),
+        events: wanted.events.min(LANE_EVENTS),
+        receive_buffers: wanted.receive_buffers.min(receive_buffers.max(1)),
+        ..*wanted
+    }
 }
 
 fn ring(bell: &OwnedFd) {

@@ -164,6 +164,12 @@ impl Region {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
+    /// Takes the pages of the first `bytes` from the system now, so that later accesses do not
+    /// fault. Does nothing before Linux 5.14.
+    pub fn populate(&self, bytes: usize) {
+        self.mapping.populate(bytes);
+    }
+
     /// Keeps the memory from children of a fork: in a child its addresses are not mapped, and an
     /// access ends the child with SIGSEGV. The other mappings of the same memory are not changed.
     ///

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant as Time};
 
 use megapipe_service::attach::{AttachError, attach};
-use megapipe_service::limits::{LARGE_SENDS, SESSION_EVENTS, SESSION_OPS, SMALL_SENDS};
+use megapipe_service::limits::{LANE_EVENTS, LANE_OPS, LARGE_SENDS, SMALL_SENDS};
 use megapipe_service::{RemoteClient, SessionSizes};
 use megapipe_stack::Instant;
 use rustix::event::epoll;
@@ -117,8 +117,8 @@ fn attach_to(address: &ServiceAddress, config: &Config) -> Result<RemoteClient, 
 fn wanted(config: &Config) -> SessionSizes {
     let reserve = (SERVICE_RESERVE_BYTES / config.buffer_len) as u32;
     SessionSizes {
-        ops: SESSION_OPS.1,
-        events: SESSION_EVENTS.1,
+        ops: LANE_OPS,
+        events: LANE_EVENTS,
         receive_bytes: config.buffer_len as u32,
         receive_buffers: u32::from(config.buffer_count) + reserve,
         small_sends: SMALL_SENDS / 4,

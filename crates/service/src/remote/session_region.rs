@@ -117,6 +117,7 @@ impl SessionSizes {
         self.check()?;
         let mut region = Region::memfd("megapipe-session", self.bytes())?;
         region.keep_from_children()?;
+        region.populate(self.touched_bytes());
         let (seal, fd) = (RegionSeal(copy_of_fd(&region)?), copy_of_fd(&region)?);
         let (own_bell, bell) = bell_sockets()?;
         let (mut parts, own_bell) = (region.into_parts(), Arc::new(own_bell));

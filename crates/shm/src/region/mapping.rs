@@ -86,6 +86,16 @@ impl Mapping {
 }
 
 impl Mapping {
+    /// Touches the first `bytes`, as far as there are so many, so that no access faults later.
+    pub(super) fn populate(&self, bytes: usize) {
+        let advice = mm::Advice::LinuxPopulateWrite;
+        let bytes = bytes.min(self.bytes);
+        // SAFETY: the advice covers the start of this mapping and changes no content.
+        let populated = unsafe { mm::madvise(self.base.as_ptr().cast(), bytes, advice) };
+        // Before Linux 5.14 there is no such advice: then the first accesses fault.
+        let _ = populated;
+    }
+
     /// Children of a fork do not inherit the mapping.
     pub(super) fn keep_from_children(&mut self) -> rustix::io::Result<()> {
         let advice = mm::Advice::LinuxDontFork;
