@@ -56,7 +56,7 @@ pub use heap::HeapMemory;
 pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
 pub use memory::Memory;
 pub use seq::{SeqNum, SeqRange};
-pub use stack::Stack;
+pub use stack::{ListedSocket, ListingCursor, Stack};
 pub use table_memory::{IDLE_CONNECTION_BYTES, TABLES, Table, TableMemory};
 pub use tcp::{
     Clocks, ConnInfo, ConnOption, Handover, Holder, Reuse, Snapshot, TcpState, TcpUsage,

@@ -78,6 +78,11 @@ impl Places {
             .is_some_and(|place| place.next == IN_USE && place.generation == generation)
     }
 
+    /// Whether a place is in use.
+    pub(crate) fn is_in_use(&self, index: u32) -> bool {
+        self.places.get(index as usize).is_some_and(|place| place.next == IN_USE)
+    }
+
     /// The generation of a place.
     pub(crate) fn generation(&self, index: u32) -> u32 {
         self.places[index as usize].generation

@@ -2,6 +2,7 @@
 
 mod check;
 mod commands;
+mod listing;
 mod network;
 
 use core::net::IpAddr;
@@ -26,6 +27,8 @@ use crate::wire::Protocol;
 use crate::wire::checksum;
 use crate::wire::fast_path::template::{IPV4, IPV4_WITH_TIMES, IPV6, IPV6_WITH_TIMES};
 use crate::wire::fast_path::{FastSegment, Other, Packet, Sum};
+
+pub use listing::{ListedSocket, ListingCursor};
 
 /// TCP, UDP and IP of one shard, as a function of its inputs.
 ///

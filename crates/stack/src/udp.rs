@@ -65,6 +65,9 @@ struct Endpoint {
     quotes: bool,
 }
 
+/// The name of an endpoint, its ends, and how many datagrams wait in each direction.
+type EndpointInPlace = (DatagramId, (SocketAddr, Option<SocketAddr>), (u32, u32));
+
 /// The endpoints of a shard.
 #[derive(Debug)]
 pub(crate) struct Udp {
@@ -161,6 +164,19 @@ impl Udp {
     /// Where the endpoint is.
     pub(crate) fn local(&self, id: DatagramId) -> Result<SocketAddr, OperationError> {
         self.endpoint(id).map(|endpoint| endpoint.local)
+    }
+
+    /// Places of endpoints that were ever in use, and free ones.
+    pub(crate) const fn slots(&self) -> u32 {
+        self.endpoints.len() as u32
+    }
+
+    /// The endpoint in a place: its name, its ends, and how many datagrams wait to be received and
+    /// to be sent.
+    pub(crate) fn endpoint_at(&self, index: u32) -> Option<EndpointInPlace> {
+        let endpoint = self.endpoints.get(index as usize)?.as_ref()?;
+        let id = DatagramId { index, generation: self.places.generation(index) };
+        Some((id, (endpoint.local, endpoint.peer), (endpoint.events, endpoint.sending)))
     }
 
     /// A datagram arrived.

@@ -118,6 +118,11 @@ impl Listeners {
         self.get_mut(id.index)
     }
 
+    /// Places that were ever in use.
+    pub(crate) const fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     pub(crate) fn id(&self, index: u32) -> ListenerId {
         ListenerId { index, generation: self.places.generation(index) }
     }

@@ -49,6 +49,7 @@ mod invariants;
 mod isn;
 mod listen;
 mod listeners;
+mod listing;
 mod lists;
 mod migrate;
 mod mss_search;

@@ -88,6 +88,16 @@ impl SynQueue {
         self.places.give_back(index);
     }
 
+    /// Places that were ever in use.
+    pub(crate) const fn slots(&self) -> u32 {
+        self.records.len() as u32
+    }
+
+    /// The record in a place; `None`: it is free.
+    pub(crate) fn at(&self, index: u32) -> Option<&HalfOpen> {
+        self.places.is_in_use(index).then(|| self.get(index))
+    }
+
     /// One of `listener`, if it has any.
     pub(crate) fn of(&self, listener: u32) -> Option<u32> {
         self.places.iter().find(|index| self.get(*index).listener == listener)

@@ -165,6 +165,16 @@ impl TimeWaits {
         (&self.records[index as usize], self.notes[index as usize].timestamps())
     }
 
+    /// Places that were ever in use.
+    pub(crate) const fn slots(&self) -> u32 {
+        self.records.len() as u32
+    }
+
+    /// The record in a place; `None`: it is free.
+    pub(crate) fn at(&self, index: u32) -> Option<&Record> {
+        self.places.is_in_use(index).then(|| &self.records[index as usize])
+    }
+
     /// All of them, with what their sockets said of others at their local addresses.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Record, Reuse)> {
         let record =
