@@ -1,9 +1,10 @@
-//! Messages of the handshake with a daemon: whatever is accepted is written back as the same bytes,
-//! and no length leads to a large allocation.
+//! Messages of the handshake with a daemon, and of queries to it: whatever is accepted is written
+//! back as the same bytes, and no length leads to a large allocation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use megapipe_service::attach::{AttachHello, HelloAnswer, VERSIONS, decode_ready, encode_ready};
+use megapipe_service::observe::{AnswerPage, QUERY_VERSIONS, ServiceQuery};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(hello) = AttachHello::decode(bytes) {
@@ -18,6 +19,13 @@ fuzz_target!(|bytes: &[u8]| {
         // A code of a newer daemon is not kept.
         Ok(HelloAnswer::Refused(refused)) => assert_eq!(refused.encode().len(), bytes.len()),
         Err(_) => {}
+    }
+    if let Some(query) = ServiceQuery::decode(bytes) {
+        assert_eq!(query.encode(), bytes);
+        let _ = query.version();
+    }
+    if let Some(page) = AnswerPage::decode(bytes) {
+        assert_eq!(page.encode(QUERY_VERSIONS.1), bytes);
     }
     if decode_ready(bytes, 1).is_ok() {
         assert_eq!(encode_ready(1), bytes);

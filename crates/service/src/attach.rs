@@ -23,6 +23,8 @@ mod control_server;
 mod handshakes;
 mod message;
 mod message_socket;
+mod query_client;
+mod query_pace;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +34,8 @@ pub use message::{
     AgreedLimits, AttachHello, HelloAnswer, MessageFault, RECORD_BYTES, RefusalCode, Refused,
     VERSIONS, Welcome, decode_ready, encode_ready,
 };
+
+pub use query_client::{ServiceObserver, ServiceQueryError};
 
 /// Where a daemon listens unless configured otherwise.
 pub const SERVICE_PATH: &str = "/run/megapipe/megapiped.sock";

@@ -112,6 +112,16 @@ impl ConnectionManager {
         credit
     }
 
+    /// The credit of a session's acceptors.
+    #[must_use]
+    pub fn credit_of(&self, listener: ListenerId, session: PoolId) -> u32 {
+        let known = self.listeners.get(listener.index as usize).and_then(Option::as_ref);
+        let its = known.filter(|known| known.generation == listener.generation);
+        let acceptors = its.into_iter().flat_map(|its| &its.acceptors);
+        let credits = acceptors.filter(|it| it.name.0 == session).map(|it| it.credit);
+        credits.fold(0, u32::saturating_add)
+    }
+
     /// Picks the acceptor of a connection that was established. Returns it with its session;
     /// `None`: none has credit.
     pub fn on_incoming(&mut self, listener: ListenerId) -> Option<(PoolId, Offer)> {
@@ -175,6 +185,7 @@ mod tests {
         // The same number at another session is another acceptor.
         let other = (PoolId(2), AcceptorId(1));
         manager.accept(HTTP, other, 1);
+        assert_eq!([1, 2, 3].map(|number| manager.credit_of(HTTP, PoolId(number))), [7, 1, 0]);
         assert_eq!(manager.withdraw_session(HTTP, PoolId(1)), 7);
         assert_eq!(manager.withdraw_session(HTTP, PoolId(1)), 0);
         let offer = Offer { acceptor: AcceptorId(1), credit_left: 0 };

@@ -38,6 +38,7 @@ pub mod layout;
 pub mod limits;
 mod link_server;
 mod migration;
+pub mod observe;
 mod remote;
 mod rx_mux;
 mod server;

@@ -189,6 +189,35 @@ pub const CONTROL_BACKLOG: i32 = 256;
 pub const ACCEPTS_PER_WAIT: usize = 64;
 /// How long a daemon accepts no client after its descriptors have run out.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Longest answer to a query in bytes.
+pub const ANSWER_BYTES_MAX: usize = 60 << 10;
+/// Places of a shard's tables that are looked at for a page of an answer.
+pub const PLACES_PER_PAGE: u32 = 1 << 12;
+/// Sockets of a page, and of one where each comes with TCP_INFO.
+pub const SOCKETS_PER_PAGE: (usize, usize) = (256, 96);
+/// Sessions of a page.
+pub const SESSIONS_PER_PAGE: usize = 128;
+/// Listeners of a page.
+pub const LISTENERS_PER_PAGE: usize = 32;
+/// Acceptors that are listed of a listener.
+pub const ACCEPTORS_LISTED_MAX: usize = 64;
+/// Notes of a link that are shown, and bytes of each.
+pub const NOTES_SHOWN: (usize, usize) = (16, 400);
+/// Addresses of a link that are shown.
+pub const ADDRESSES_SHOWN: usize = 64;
+/// Queries in progress: processes that ask, of all users but root and the daemon's own.
+pub const QUERIERS_MAX: usize = 16;
+/// Most of them of one user.
+pub const QUERIERS_OF_USER_MAX: usize = 4;
+/// Most of root and the daemon's own user.
+pub const QUERIERS_OF_OWNER_MAX: usize = 16;
+/// Longest time of a process that asks.
+pub const QUERY_TIME: Duration = Duration::from_secs(10);
+/// Pages that are answered at once after a while without queries.
+pub const PAGES_AT_ONCE: u32 = 128;
+/// Beyond these, a page is answered in so much time. A page costs its shard a few tens of
+/// microseconds.
+pub const PAGE_PERIOD: Duration = Duration::from_millis(1);
 /// Most bytes of a session's region.
 pub const SESSION_BYTES_MAX: usize = 1 << 34;
 

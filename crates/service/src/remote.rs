@@ -55,12 +55,15 @@ use crate::config::ServerConfig;
 use crate::error::{RemoteError, ServerError};
 use crate::limits::CONNECTIONS_OF_SESSION_MAX;
 use crate::link_server::Frames;
+use crate::observe::ServiceShard;
 use crate::server::Server;
 use crate::server_thread;
 use crate::session_sizes::{CALLS, LARGE, RECEIVES, SMALL, SessionSizes};
 use crate::sleep::ServerLocation;
 
 use encoding::Description;
+
+pub(crate) use encoding::{ValueReader, ValueWriter, decode_info, encode_info};
 
 pub use client::{RemoteClient, RemoteCounters, RemoteEvent};
 pub use memory::SharedMemory;
@@ -142,6 +145,11 @@ pub(crate) fn attach_client(
         return Err(RemoteError::Description);
     }
     Ok(RemoteClient::new(sizes.client(fds)?, description, ServerLocation::Process(control)))
+}
+
+/// What a description says of a shard and its link.
+pub(crate) fn show_description(description: &[u8]) -> Option<ServiceShard> {
+    Description::decode(description).map(|description| description.show())
 }
 
 /// How a shard that many sessions share runs.

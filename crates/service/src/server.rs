@@ -378,6 +378,11 @@ impl<M: Memory> Server<M> {
         stack.accept(listener, count)
     }
 
+    /// The credit that the acceptors of a session have at a listener.
+    pub(crate) fn credit_of(&self, listener: ListenerId, session: PoolId) -> u32 {
+        self.manager.credit_of(listener, session)
+    }
+
     /// The acceptors of a session take no more connections of a listener. Returns the credit that
     /// they had left.
     pub(crate) fn withdraw(&mut self, listener: ListenerId, session: PoolId) -> u32 {

@@ -8,10 +8,11 @@
 //!   before, its region exists here only.
 //! - No user but root and the daemon's own has more than [`SESSIONS_OF_USER_MAX`] sessions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, SystemTime};
 
 use megapipe_link::LinkError;
 use rustix::event::{EventfdFlags, eventfd};
@@ -26,9 +27,12 @@ use crate::limits::{
     PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS, SESSION_RECEIVE_BYTES_MAX, SESSIONS_OF_USER_MAX,
 };
 use crate::link_server::Frames;
+use crate::observe::{
+    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceQuery, ServiceShard, Viewer,
+};
 use crate::remote::{
     ServerHalf, SessionEnd, SessionId, SessionLimits, ShardConfig, ShardHandle, create_session,
-    start_shard,
+    show_description, start_shard,
 };
 use crate::session_sizes::SessionSizes;
 
@@ -37,6 +41,8 @@ struct HostedShard {
     handle: ShardHandle,
     description: Vec<u8>,
     sessions: usize,
+    /// The core that it is pinned to.
+    core: Option<usize>,
 }
 
 /// Where a session stands.
@@ -52,15 +58,19 @@ enum HostedState {
 struct HostedSession {
     shard: usize,
     uid: u32,
+    /// Its process, the name of the program, and when it attached, as time since 1970.
+    client: (u32, String, Duration),
     limits: SessionLimits,
     state: HostedState,
 }
 
-/// The end of a session, from a shard's thread.
-enum EndReport {
+/// What a shard's thread reports: the end of a session, or a page.
+enum HostReport {
     OfShard(usize, SessionEnd),
     /// A session did not begin.
     NotBegun(u64, String),
+    /// A page for the process of this key, of this shard.
+    Page(u64, usize, AnswerPage),
 }
 
 /// Shards on threads of their own, with their sessions.
@@ -69,10 +79,20 @@ pub struct ShardHost {
     sessions: HashMap<u64, HostedSession>,
     connections: u32,
     own_uid: u32,
-    ended: Receiver<EndReport>,
-    reports: Sender<EndReport>,
+    ended: Receiver<HostReport>,
+    reports: Sender<HostReport>,
     bell: Arc<OwnedFd>,
     notice: Box<dyn FnMut(&str)>,
+    /// Pages for processes that ask.
+    pages: VecDeque<(u64, AnswerPage)>,
+    /// When it started, as time since 1970.
+    started: Duration,
+    sessions_begun: u64,
+}
+
+/// The time since 1970.
+fn wall_time() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 impl ShardHost {
@@ -101,16 +121,27 @@ impl ShardHost {
             let (bell, reports) = (Arc::clone(&bell), reports.clone());
             let on_end = move |end| {
                 // A host that is gone needs no report.
-                let _ = reports.send(EndReport::OfShard(number, end));
+                let _ = reports.send(HostReport::OfShard(number, end));
                 ring(&bell);
             };
             let (handle, description) = start_shard(frames, config, &shard, Box::new(on_end))?;
-            shards.push(HostedShard { handle, description, sessions: 0 });
+            shards.push(HostedShard { handle, description, sessions: 0, core });
         }
         let sessions = HashMap::new();
         let own_uid = rustix::process::geteuid().as_raw();
-        let connections = config.connections;
-        Ok(Self { shards, sessions, connections, own_uid, ended, reports, bell, notice })
+        Ok(Self {
+            shards,
+            sessions,
+            connections: config.connections,
+            own_uid,
+            ended,
+            reports,
+            bell,
+            notice,
+            pages: VecDeque::new(),
+            started: wall_time(),
+            sessions_begun: 0,
+        })
     }
 
     /// Number of sessions, those that begin included.
@@ -121,7 +152,7 @@ impl ShardHost {
 
     /// Whether a user has a session left.
     fn check_user(&self, uid: u32) -> Result<(), Refused> {
-        if uid == 0 || uid == self.own_uid {
+        if self.sees_all(uid) {
             return Ok(());
         }
         let count = self.sessions.values().filter(|session| session.uid == uid).count();
@@ -130,6 +161,58 @@ impl ShardHost {
         }
         let sentence = format!("user {uid} has {count} channels (limit {SESSIONS_OF_USER_MAX})");
         Err(Refused::new(RefusalCode::Sessions, &sentence))
+    }
+
+    /// What is answered without a shard: about the daemon, or about a shard that there is not.
+    fn answer(&self, subject: QuerySubject, viewer: Viewer) -> AnswerPage {
+        AnswerPage::last(match subject {
+            QuerySubject::Daemon => AnswerBody::Daemon(ServiceDaemon {
+                pid: std::process::id(),
+                uid: self.own_uid,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started: self.started,
+                // At most 256.
+                shards: self.shards.len() as u16,
+                sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
+                sessions_begun: self.sessions_begun,
+                sees_all: viewer.sees_all,
+            }),
+            QuerySubject::Shard => AnswerBody::Shard(None),
+            QuerySubject::Sessions => AnswerBody::Sessions(Vec::new()),
+            QuerySubject::Listeners => AnswerBody::Listeners(Vec::new()),
+            QuerySubject::Sockets => AnswerBody::Sockets(Vec::new()),
+        })
+    }
+
+    /// Adds to a page of a shard what the shard does not know.
+    fn complete(&self, number: usize, mut page: AnswerPage) -> AnswerPage {
+        let (hosted, number) = (&self.shards[number], number as u16);
+        match &mut page.body {
+            AnswerBody::Shard(Some(shard)) => {
+                let core = hosted.core.and_then(|core| u32::try_from(core).ok());
+                let link = show_description(&hosted.description).unwrap_or_default();
+                let ServiceShard { driver, mtu, notes, addresses, .. } = link;
+                let ServiceShard { shares_host_address, tx_checksum, tso, .. } = link;
+                (shard.number, shard.core, shard.mtu) = (number, core, mtu);
+                (shard.driver, shard.notes, shard.addresses) = (driver, notes, addresses);
+                shard.shares_host_address = shares_host_address;
+                (shard.tx_checksum, shard.tso) = (tx_checksum, tso);
+            }
+            AnswerBody::Sessions(sessions) => {
+                for session in sessions {
+                    session.shard = number;
+                    if let Some(known) = self.sessions.get(&session.key) {
+                        let (pid, program, attached) = known.client.clone();
+                        (session.pid, session.program, session.attached) = (pid, program, attached);
+                    }
+                }
+            }
+            AnswerBody::Listeners(listeners) => {
+                listeners.iter_mut().for_each(|listener| listener.shard = number);
+            }
+            AnswerBody::Shard(None) | AnswerBody::Daemon(_) | AnswerBody::Sockets(_) => {}
+        }
+        page
     }
 
     /// Forgets a session. Returns it, if it was there.
@@ -179,10 +262,13 @@ impl SessionHost for ShardHost {
             listeners: LISTENERS_OF_SESSION,
             endpoints: ENDPOINTS_OF_SESSION,
             user: client.uid,
+            key,
             ..SessionLimits::WHOLE_SHARD
         };
         let state = HostedState::Opened(Box::new(half));
-        self.sessions.insert(key, HostedSession { shard, uid: client.uid, limits, state });
+        let (uid, client) = (client.uid, (client.pid, client.name.clone(), wall_time()));
+        self.sessions.insert(key, HostedSession { shard, uid, client, limits, state });
+        self.sessions_begun += 1;
         let shard = &mut self.shards[shard];
         shard.sessions += 1;
         let SessionLimits { connections, connecting, listeners, endpoints, .. } = limits;
@@ -205,7 +291,7 @@ impl SessionHost for ShardHost {
             Ok(id) => session.state = HostedState::Begun(id),
             Err(why) => {
                 // It is read by `next_ended`, of this thread.
-                let _ = self.reports.send(EndReport::NotBegun(key, why));
+                let _ = self.reports.send(HostReport::NotBegun(key, why));
                 ring(&self.bell);
             }
         }
@@ -231,8 +317,8 @@ impl SessionHost for ShardHost {
                 continue;
             };
             let (key, why) = match report {
-                EndReport::NotBegun(key, why) => (key, Some(why)),
-                EndReport::OfShard(shard, end) => {
+                HostReport::NotBegun(key, why) => (key, Some(why)),
+                HostReport::OfShard(shard, end) => {
                     let is_same = |session: &HostedSession| {
                         session.shard == shard
                             && matches!(session.state, HostedState::Begun(id) if id == end.session)
@@ -242,10 +328,40 @@ impl SessionHost for ShardHost {
                     let Some((key, _)) = found else { continue };
                     (*key, end.fault.map(|fault| fault.to_string()))
                 }
+                HostReport::Page(key, shard, page) => {
+                    let page = self.complete(shard, page);
+                    self.pages.push_back((key, page));
+                    continue;
+                }
             };
             self.remove(key);
             return Some((key, why));
         }
+    }
+
+    fn sees_all(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.own_uid
+    }
+
+    fn ask(&mut self, key: u64, query: &ServiceQuery, viewer: Viewer) {
+        let number = usize::from(query.shard);
+        let shard = self.shards.get(number).filter(|_| query.subject != QuerySubject::Daemon);
+        let Some(shard) = shard else {
+            // It is read by `next_page`, of this thread.
+            self.pages.push_back((key, self.answer(query.subject, viewer)));
+            return ring(&self.bell);
+        };
+        let (bell, reports) = (Arc::clone(&self.bell), self.reports.clone());
+        let on_page = move |page| {
+            // A host that is gone needs no page.
+            let _ = reports.send(HostReport::Page(key, number, page));
+            ring(&bell);
+        };
+        shard.handle.ask(*query, viewer, Box::new(on_page));
+    }
+
+    fn next_page(&mut self) -> Option<(u64, AnswerPage)> {
+        self.pages.pop_front()
     }
 
     fn check(&self) -> Result<(), String> {

@@ -139,12 +139,20 @@ pub fn attach(path: &Path, name: &str, wanted: &SessionSizes) -> Result<RemoteCl
     }
 }
 
-fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<RemoteClient, Failure> {
-    let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
+/// Connects to the control socket of a daemon.
+///
+/// # Errors
+/// As connect(2).
+pub(super) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    let socket = socket.map_err(io::Error::from)?;
-    connect(&socket, &address).map_err(io::Error::from)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    connect(&socket, &address)?;
+    Ok(socket)
+}
+
+fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<RemoteClient, Failure> {
+    let socket = connect_to(path)?;
     match send(socket.as_fd(), &hello.encode(), &[]) {
         // A daemon that refuses at once has closed its end. Its answer is still to be read.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}

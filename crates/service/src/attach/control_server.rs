@@ -12,6 +12,8 @@
 //!   first: a forked child may hold a copy of the socket, and a process may live on without its
 //!   channel.
 
+mod queries;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,9 +32,12 @@ use super::message::{
     AgreedLimits, AttachHello, RECORD_BYTES, RefusalCode, Refused, Welcome, decode_ready,
 };
 use super::message_socket::{MessageWithFds, Reception, receive, send};
+use super::query_pace::QueryPace;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_WAIT, CONTROL_BACKLOG, CONTROL_LOOK_PERIOD};
+use crate::observe::{AnswerPage, ServiceQuery, Viewer, is_query};
 use crate::remote::SessionFds;
 use crate::session_sizes::SessionSizes;
+use queries::QueryStage;
 
 /// The client that a session is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +93,16 @@ pub trait SessionHost {
     /// A session that has ended by itself, and what its client has done wrong, if anything.
     fn next_ended(&mut self) -> Option<(u64, Option<String>)>;
 
+    /// Whether a user sees what belongs to others.
+    fn sees_all(&self, uid: u32) -> bool;
+
+    /// A process asks for a page, which [`SessionHost::next_page`] returns later.
+    fn ask(&mut self, key: u64, query: &ServiceQuery, viewer: Viewer);
+
+    /// A page that was asked for. [`SessionHost::ended_fd`] is readable when there may be one;
+    /// called after [`SessionHost::next_ended`].
+    fn next_page(&mut self) -> Option<(u64, AnswerPage)>;
+
     /// Checks that what serves the sessions runs.
     ///
     /// # Errors
@@ -102,6 +117,7 @@ enum ClientState {
     AwaitsHello,
     AwaitsReady { version: u16 },
     InSession,
+    InQuery(Viewer, QueryStage),
 }
 
 struct ClientEntry {
@@ -118,6 +134,7 @@ pub struct ControlServer<H> {
     epoll: OwnedFd,
     clients: HashMap<u64, ClientEntry>,
     handshakes: Handshakes,
+    pace: QueryPace,
     next_key: u64,
     /// No client is accepted until then: descriptors had run out.
     paused_until: Option<Instant>,
@@ -161,6 +178,7 @@ impl<H: SessionHost> ControlServer<H> {
             epoll,
             clients: HashMap::new(),
             handshakes: Handshakes::default(),
+            pace: QueryPace::new(Instant::now()),
             next_key: FIRST_CLIENT,
             paused_until: None,
             host,
@@ -185,7 +203,10 @@ impl<H: SessionHost> ControlServer<H> {
                 match data / 2 {
                     STOP => return Ok(()),
                     LISTENER => self.accept_clients(),
-                    ENDED => self.drop_ended(),
+                    ENDED => {
+                        self.drop_ended();
+                        self.send_pages();
+                    }
                     key if data % 2 == 0 => self.on_socket(key),
                     key => self.drop_client(key, None),
                 }
@@ -200,13 +221,18 @@ impl<H: SessionHost> ControlServer<H> {
         let now = Instant::now();
         let pause = self.paused_until.map(|until| until.saturating_duration_since(now));
         let handshake = self.handshakes.patience(now);
-        [pause, handshake].into_iter().flatten().fold(CONTROL_LOOK_PERIOD, Duration::min)
+        [pause, handshake, self.pace.patience(now)]
+            .into_iter()
+            .flatten()
+            .fold(CONTROL_LOOK_PERIOD, Duration::min)
     }
 
     fn on_time(&mut self, now: Instant) {
         while let Some(key) = self.handshakes.next_expired(now) {
             self.drop_client(key, Some("its handshake took longer than a second"));
         }
+        self.ask_due(now);
+        self.drop_expired_queries(now);
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
             let (epoll, listener) = (&self.epoll, &self.listener);
@@ -265,6 +291,8 @@ impl<H: SessionHost> ControlServer<H> {
         // Descriptors that no message of a client has are closed here.
         let MessageWithFds { bytes, fds: _ } = message;
         match client.state {
+            ClientState::AwaitsHello if is_query(&bytes) => self.begin_queries(key, &bytes),
+            ClientState::InQuery(..) => self.on_query(key, &bytes),
             ClientState::AwaitsHello => self.on_hello(key, &bytes),
             ClientState::AwaitsReady { version } => match decode_ready(&bytes, version) {
                 Ok(()) => self.begin_session(key),
@@ -321,7 +349,7 @@ impl<H: SessionHost> ControlServer<H> {
     /// The client's handshake or session is over.
     fn drop_client(&mut self, key: u64, why: Option<&str>) {
         let Some(client) = self.remove(key) else { return };
-        if !matches!(client.state, ClientState::AwaitsHello) {
+        if matches!(client.state, ClientState::AwaitsReady { .. } | ClientState::InSession) {
             self.host.end(key);
         }
         if let Some(why) = why {
@@ -334,6 +362,7 @@ impl<H: SessionHost> ControlServer<H> {
     fn remove(&mut self, key: u64) -> Option<ClientEntry> {
         let client = self.clients.remove(&key)?;
         self.handshakes.end(key);
+        self.pace.end(key);
         // Both were added; closing them would do as well, but for copies in other processes.
         let _ = epoll::delete(&self.epoll, &client.socket);
         let _ = epoll::delete(&self.epoll, &client.process.pidfd);

@@ -39,13 +39,21 @@ pub(super) enum Reception {
     Oversized,
 }
 
-/// Receives a message. Does not block.
+/// Receives a message of a handshake, or a query. Does not block.
 ///
 /// # Errors
 /// As recvmsg(2).
 pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Reception> {
+    receive_up_to(socket, MESSAGE_BYTES_MAX)
+}
+
+/// Receives a message of at most so many bytes. Does not block.
+///
+/// # Errors
+/// As recvmsg(2).
+pub(super) fn receive_up_to(socket: BorrowedFd<'_>, bytes_max: usize) -> io::Result<Reception> {
     // A byte more than any message has.
-    let mut bytes = vec![0; MESSAGE_BYTES_MAX + 1];
+    let mut bytes = vec![0; bytes_max + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -69,7 +77,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Reception> {
         }
     }
     let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    if is_cut || received.bytes > MESSAGE_BYTES_MAX {
+    if is_cut || received.bytes > bytes_max {
         return Ok(Reception::Oversized);
     }
     if received.bytes == 0 {

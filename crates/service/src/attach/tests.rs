@@ -17,15 +17,18 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
 
-use super::message_socket::{Reception, receive, send};
+use super::message_socket::{Reception, receive, receive_up_to, send};
 use super::*;
 use crate::limits::{HANDSHAKE_TIME, HANDSHAKES_OF_USER_MAX};
 use crate::link_server::Frames;
+use crate::observe::{AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceQuery, Viewer};
 use crate::remote::{RemoteClient, ServerHalf, SharedMemory, describe_server};
 use crate::server::Server;
 use crate::session_sizes::SessionSizes;
 use crate::sleep::wait_readable;
 use crate::{RemoteConfig, ServerConfig};
+
+mod queries;
 
 /// Longer than any wait here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -45,6 +48,7 @@ struct EmptyHost {
     halves: HashMap<u64, ServerHalf>,
     ended: OwnedFd,
     description: Vec<u8>,
+    pages: Vec<(u64, AnswerPage)>,
 }
 
 impl SessionHost for EmptyHost {
@@ -82,6 +86,29 @@ impl SessionHost for EmptyHost {
         None
     }
 
+    fn sees_all(&self, _uid: u32) -> bool {
+        false
+    }
+
+    /// Each page names another one, so that a listing goes on.
+    fn ask(&mut self, key: u64, query: &ServiceQuery, viewer: Viewer) {
+        let body = match query.subject {
+            QuerySubject::Daemon => AnswerBody::Daemon(ServiceDaemon {
+                uid: viewer.uid,
+                shards: 1,
+                ..ServiceDaemon::default()
+            }),
+            _ => AnswerBody::Sockets(Vec::new()),
+        };
+        self.pages.push((key, AnswerPage { next: Some(query.from + 1), body }));
+        let rung = rustix::io::write(&self.ended, &1_u64.to_ne_bytes());
+        assert_eq!(rung, Ok(8));
+    }
+
+    fn next_page(&mut self) -> Option<(u64, AnswerPage)> {
+        self.pages.pop()
+    }
+
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -106,7 +133,8 @@ impl Daemon {
         let (asked, asking) = channel();
         let event = || eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
         let (halves, ended) = (HashMap::new(), event());
-        let host = EmptyHost { asked, halves, ended, description: description() };
+        let (description, pages) = (description(), Vec::new());
+        let host = EmptyHost { asked, halves, ended, description, pages };
         let mut server = ControlServer::listen(&folder.join("socket"), host).expect("it is free");
         let stop = event();
         let stopped = stop.try_clone().expect("a descriptor");

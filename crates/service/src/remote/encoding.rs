@@ -18,8 +18,10 @@ use megapipe_stack::{
 };
 
 use super::buffer_names::in_record;
+pub(crate) use bytes::{ValueReader, ValueWriter};
 pub(super) use description::Description;
-pub(super) use info::{decode_holders, decode_info, encode_holders, encode_info};
+pub(super) use info::{decode_holders, encode_holders};
+pub(crate) use info::{decode_info, encode_info};
 pub(super) use options::{
     decode_begin, decode_bind, decode_option, decode_sharing, encode_begin, encode_bind,
     encode_option, encode_sharing,

@@ -56,6 +56,11 @@ impl SharedMemory {
         self.private.as_ref().map_or(0, |pool| pool.layout().count - pool.free_count())
     }
 
+    /// The same, and how many there are.
+    pub(super) fn private_buffers(&self) -> (u32, u32) {
+        (self.private_used(), self.private.as_ref().map_or(0, |pool| pool.layout().count))
+    }
+
     /// A session begins.
     pub(super) fn insert(&mut self, session: PoolId, memory: SessionMemory) {
         let index = usize::from(session.0);

@@ -288,6 +288,10 @@ impl RemoteServer {
                 Some(ShardRequest::Report(answer)) => {
                     let _ = answer.send(self.shard.report());
                 }
+                Some(ShardRequest::Page { query, viewer, answer }) => {
+                    self.shard.charge_if_due(now, || self.clock.thread_busy());
+                    answer(self.shard.page(&query, viewer));
+                }
                 Some(ShardRequest::Stop) => self.is_stopped = true,
             }
         }

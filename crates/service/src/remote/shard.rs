@@ -26,6 +26,7 @@ mod cpu_account;
 mod deferred;
 mod ending;
 mod events;
+mod observe;
 mod ops;
 mod owners;
 mod session_limits;

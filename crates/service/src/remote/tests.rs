@@ -29,6 +29,7 @@ use crate::steering::Takes;
 mod datagrams;
 mod hostile;
 mod many_sessions;
+mod observe;
 mod sending;
 mod shard_quotas;
 
@@ -52,7 +53,7 @@ pub(super) fn panic_where_asked(option: u32, micros: u64) {
 /// What the server knows of a connection under its own name.
 fn info(session: &mut RemoteClient, name: ConnId) -> Option<ConnInfo> {
     let call = SessionCall::Info { conn: encoding::id_of(name) };
-    session.call_written(call, encoding::decode_info).expect("it lives")
+    session.call_written(call, decode_info).expect("it lives")
 }
 
 fn session(link: Pair, last: u8) -> RemoteClient {

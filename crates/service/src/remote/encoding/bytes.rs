@@ -8,22 +8,22 @@ use std::time::Duration;
 
 /// Writes values.
 #[derive(Debug, Default)]
-pub(super) struct ValueWriter(Vec<u8>);
+pub(crate) struct ValueWriter(Vec<u8>);
 
 /// Reads what a [`ValueWriter`] wrote. Each method returns `None` if the bytes are no such value.
 #[derive(Debug)]
-pub(super) struct ValueReader<'bytes>(&'bytes [u8]);
+pub(crate) struct ValueReader<'bytes>(&'bytes [u8]);
 
 macro_rules! integers {
     ($($name:ident)*) => {
         impl ValueWriter {
-            $(pub(super) fn $name(&mut self, value: $name) {
+            $(pub(crate) fn $name(&mut self, value: $name) {
                 self.0.extend(value.to_ne_bytes());
             })*
         }
 
         impl ValueReader<'_> {
-            $(pub(super) fn $name(&mut self) -> Option<$name> {
+            $(pub(crate) fn $name(&mut self) -> Option<$name> {
                 let (value, rest) = self.0.split_first_chunk()?;
                 self.0 = rest;
                 Some($name::from_ne_bytes(*value))
@@ -35,15 +35,15 @@ macro_rules! integers {
 integers!(u8 u16 u32 u64);
 
 impl ValueWriter {
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    pub(super) fn bool(&mut self, value: bool) {
+    pub(crate) fn bool(&mut self, value: bool) {
         self.u8(value.into());
     }
 
-    pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    pub(crate) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.bool(value.is_some());
         if let Some(value) = value {
             write(self, value);
@@ -51,11 +51,11 @@ impl ValueWriter {
     }
 
     /// Durations of more than 584 years are that long.
-    pub(super) fn duration(&mut self, value: Duration) {
+    pub(crate) fn duration(&mut self, value: Duration) {
         self.u64(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn ip(&mut self, value: IpAddr) {
+    pub(crate) fn ip(&mut self, value: IpAddr) {
         self.bool(value.is_ipv6());
         match value {
             IpAddr::V4(ip) => self.0.extend(ip.octets()),
@@ -63,29 +63,35 @@ impl ValueWriter {
         }
     }
 
+    /// At most 65,535 bytes, after their number.
+    pub(crate) fn bytes(&mut self, value: &[u8]) {
+        let len = value.len().min(u16::MAX.into());
+        self.u16(len as u16);
+        self.0.extend(&value[..len]);
+    }
+
     /// At most 65,535 bytes of a text.
-    pub(super) fn text(&mut self, value: &str) {
+    pub(crate) fn text(&mut self, value: &str) {
         let end = value.floor_char_boundary(u16::MAX.into());
-        self.u16(end as u16);
-        self.0.extend(&value.as_bytes()[..end]);
+        self.bytes(&value.as_bytes()[..end]);
     }
 }
 
 impl<'bytes> ValueReader<'bytes> {
-    pub(super) const fn new(bytes: &'bytes [u8]) -> Self {
+    pub(crate) const fn new(bytes: &'bytes [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(super) const fn is_at_end(&self) -> bool {
+    pub(crate) const fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The value, if it was all there is.
-    pub(super) fn end<T>(self, value: T) -> Option<T> {
+    pub(crate) fn end<T>(self, value: T) -> Option<T> {
         self.is_at_end().then_some(value)
     }
 
-    pub(super) fn bool(&mut self) -> Option<bool> {
+    pub(crate) fn bool(&mut self) -> Option<bool> {
         match self.u8()? {
             0 => Some(false),
             1 => Some(true),
@@ -93,18 +99,18 @@ impl<'bytes> ValueReader<'bytes> {
         }
     }
 
-    pub(super) fn option<T>(
+    pub(crate) fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Option<T>,
     ) -> Option<Option<T>> {
         Some(if self.bool()? { Some(read(self)?) } else { None })
     }
 
-    pub(super) fn duration(&mut self) -> Option<Duration> {
+    pub(crate) fn duration(&mut self) -> Option<Duration> {
         self.u64().map(Duration::from_nanos)
     }
 
-    pub(super) fn ip(&mut self) -> Option<IpAddr> {
+    pub(crate) fn ip(&mut self) -> Option<IpAddr> {
         Some(if self.bool()? {
             IpAddr::from(self.octets::<16>()?)
         } else {
@@ -112,16 +118,20 @@ impl<'bytes> ValueReader<'bytes> {
         })
     }
 
-    pub(super) fn octets<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn octets<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (octets, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*octets)
     }
 
-    pub(super) fn text(&mut self) -> Option<String> {
+    pub(crate) fn bytes(&mut self) -> Option<&'bytes [u8]> {
         let len = usize::from(self.u16()?);
-        let (text, rest) = self.0.split_at_checked(len)?;
+        let (bytes, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
+        Some(bytes)
+    }
+
+    pub(crate) fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 }

@@ -7,6 +7,8 @@ use megapipe_stack::limits::CONNECTIONS_MAX;
 
 use super::bytes::{ValueReader, ValueWriter};
 use crate::config::ServerConfig;
+use crate::limits::{ADDRESSES_SHOWN, NOTES_SHOWN};
+use crate::observe::ServiceShard;
 use crate::server::Server;
 
 /// Most notes of a link.
@@ -72,6 +74,23 @@ impl Description {
         to.u16(notes.len() as u16);
         notes.iter().for_each(|note| to.text(note));
         to.into_bytes()
+    }
+
+    /// As it is shown to processes that ask.
+    pub(in crate::remote) fn show(&self) -> ServiceShard {
+        let Caps { driver, mtu, tx_checksum, tso, shares_host_address, notes, .. } = &self.caps;
+        let (count, bytes) = NOTES_SHOWN;
+        let cut = |note: &String| note[..note.floor_char_boundary(bytes)].to_owned();
+        ServiceShard {
+            driver: (*driver).to_owned(),
+            mtu: u32::try_from(*mtu).unwrap_or(u32::MAX),
+            shares_host_address: *shares_host_address,
+            tx_checksum: *tx_checksum,
+            tso: *tso,
+            notes: notes.iter().take(count).map(cut).collect(),
+            addresses: self.addresses.iter().take(ADDRESSES_SHOWN).copied().collect(),
+            ..ServiceShard::default()
+        }
     }
 
     /// What [`Description::encode`] has written; `None` if it is something else.

@@ -19,7 +19,7 @@ const STATES: [TcpState; 9] = [
     TcpState::LastAck,
 ];
 
-pub(in crate::remote) fn encode_info(info: &ConnInfo) -> Vec<u8> {
+pub(crate) fn encode_info(info: &ConnInfo) -> Vec<u8> {
     let mut to = ValueWriter::default();
     let state = STATES.iter().position(|state| *state == info.state);
     to.u8(state.unwrap_or(0) as u8);
@@ -66,7 +66,7 @@ pub(in crate::remote) fn encode_info(info: &ConnInfo) -> Vec<u8> {
 }
 
 /// What [`encode_info`] has written; `None` if it is something else.
-pub(in crate::remote) fn decode_info(bytes: &[u8]) -> Option<ConnInfo> {
+pub(crate) fn decode_info(bytes: &[u8]) -> Option<ConnInfo> {
     let mut from = ValueReader::new(bytes);
     let mut info = ConnInfo::default();
     info.state = *STATES.get(usize::from(from.u8()?))?;

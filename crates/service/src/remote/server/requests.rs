@@ -14,8 +14,12 @@ use megapipe_link::LinkError;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::ShardAttachError;
+use crate::observe::{AnswerPage, ServiceQuery, Viewer};
 use crate::remote::session_region::ServerHalf;
 use crate::remote::shard::{SessionId, SessionLimits, ShardReport};
+
+/// Takes a page, on the shard's thread.
+pub(crate) type OnPage = Box<dyn FnOnce(AnswerPage) + Send>;
 
 pub(super) enum ShardRequest {
     Attach {
@@ -25,6 +29,12 @@ pub(super) enum ShardRequest {
     },
     Detach(SessionId),
     Report(Sender<ShardReport>),
+    /// A page for a process that asks.
+    Page {
+        query: ServiceQuery,
+        viewer: Viewer,
+        answer: OnPage,
+    },
     Stop,
 }
 
@@ -120,6 +130,12 @@ impl ShardHandle {
         let (answer, answered) = channel();
         self.requests.send(ShardRequest::Report(answer));
         answered.recv().ok()
+    }
+
+    /// Asks for a page of what the shard shows. `answer` gets it, on the shard's thread; it is
+    /// dropped if the shard has ended.
+    pub(crate) fn ask(&self, query: ServiceQuery, viewer: Viewer, answer: OnPage) {
+        self.requests.send(ShardRequest::Page { query, viewer, answer });
     }
 
     /// Whether the shard's thread runs.

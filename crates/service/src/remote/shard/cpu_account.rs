@@ -21,9 +21,16 @@ pub(super) struct CpuAccount {
     /// Polls without operations and events since then.
     pub(super) idle_polls: u64,
     pub(super) own_ns: u64,
+    /// What was charged to sessions, those that are gone included.
+    charged_ns: u64,
 }
 
 impl CpuAccount {
+    /// What was charged to sessions, and to none.
+    pub(super) const fn totals(&self) -> (u64, u64) {
+        (self.charged_ns, self.own_ns)
+    }
+
     #[inline]
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now >= self.next_at
@@ -51,6 +58,7 @@ impl CpuAccount {
                 charge(place, u64::try_from(share).unwrap_or(u64::MAX));
             }
         }
+        self.charged_ns += u64::try_from(used - left).unwrap_or(u64::MAX);
         self.own_ns += u64::try_from(left).unwrap_or(u64::MAX);
     }
 }
@@ -69,7 +77,7 @@ mod tests {
         account.charge(now, Duration::from_nanos(1_001), [3, 0, 5].into_iter(), |place, ns| {
             charged[place] += ns;
         });
-        assert_eq!((charged, account.own_ns), ([300, 0, 500], 201));
+        assert_eq!((charged, account.totals()), ([300, 0, 500], (800, 201)));
         assert!(!account.is_due(now) && account.is_due(now + CPU_SAMPLE_PERIOD));
         // Nothing was done: what was used is the shard's own.
         account.charge(now, Duration::from_nanos(1_101), [0; 3].into_iter(), |_, _| panic!());

@@ -286,6 +286,15 @@ impl ObjectOwners {
         }
     }
 
+    /// The sessions that listen on a listener, and the user who may share it.
+    pub(super) fn sessions_of_listener(&self, listener: ListenerId) -> (&[PoolId], Option<u32>) {
+        let owners = self.listeners.get(listener.index as usize);
+        match owners.filter(|owners| owners.generation == listener.generation) {
+            Some(owners) => (&owners.sessions, owners.share.and_then(|(_, user)| user)),
+            None => (&[], None),
+        }
+    }
+
     /// The listener at an address that a session of a user may share; `None`: exclusive.
     pub(super) fn listener_at(
         &self,

@@ -23,6 +23,8 @@ pub struct SessionLimits {
     pub drain_bytes: u64,
     /// Sessions of one user may listen at one address, if none of them is exclusive there.
     pub user: u32,
+    /// Name of the session at its holder.
+    pub key: u64,
 }
 
 impl SessionLimits {
@@ -35,6 +37,7 @@ impl SessionLimits {
         drain_time: DRAIN_TIME_DEFAULT,
         drain_bytes: DRAIN_BYTES_DEFAULT,
         user: 0,
+        key: 0,
     };
 }
 

@@ -102,6 +102,22 @@ impl Sessions {
         self.slots.iter_mut().filter_map(|slot| slot.session.as_deref_mut())
     }
 
+    /// How many there are, those that have ended included.
+    pub(super) fn count(&self) -> usize {
+        // Number 0 is none.
+        self.slots.len() - 1 - self.free.len()
+    }
+
+    /// All sessions from a number on, those that have ended included.
+    pub(super) fn all_from(&self, number: u64) -> impl Iterator<Item = (SessionId, &ShardSession)> {
+        let first = usize::try_from(number).unwrap_or(usize::MAX).min(self.slots.len());
+        let with_number = self.slots[first..].iter().zip(first..);
+        with_number.filter_map(|(slot, number)| {
+            let id = SessionId { number: number as u16, generation: slot.generation };
+            Some((id, slot.session.as_deref()?))
+        })
+    }
+
     /// What was counted of each, those that have ended included.
     pub(super) fn counters(&self) -> impl Iterator<Item = (SessionId, SessionCounters)> {
         let with_number = self.slots.iter().zip(0..);

@@ -131,6 +131,11 @@ impl ShardSession {
         !self.parked.is_empty()
     }
 
+    /// How many events are parked.
+    pub(super) fn parked_len(&self) -> usize {
+        self.parked.len()
+    }
+
     /// Puts an event into the ring if there is room for events.
     #[inline]
     pub(super) fn put_event(&mut self, record: &Record) -> bool {

@@ -6,6 +6,7 @@ use megapipe_shm::bell_sockets;
 use megapipe_stack::{DatagramSharing, Departure, ListenerId};
 
 use super::*;
+use crate::observe::{AnswerPage, ServiceQuery, Viewer};
 use crate::session_sizes::SessionSizes;
 use crate::sleep::ServerLocation;
 
@@ -66,6 +67,14 @@ impl TestShard {
 
     pub(super) fn report(&self) -> ShardReport {
         self.handle.report().expect("it runs")
+    }
+
+    /// A page for a process that asks.
+    pub(super) fn page(&self, query: ServiceQuery, viewer: Viewer) -> AnswerPage {
+        let (sender, page) = mpsc::channel();
+        let answer = move |page| sender.send(page).expect("the test waits for it");
+        self.handle.ask(query, viewer, Box::new(answer));
+        page.recv_timeout(PATIENCE).expect("the shard answers")
     }
 
     pub(super) fn detach(&self, id: SessionId) {

@@ -1,0 +1,313 @@
+//! What a daemon shows of itself: one entry for each thing, with its form in bytes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use megapipe_stack::{ConnInfo, TcpState};
+
+use super::wire::WireValue;
+use crate::remote::{ValueReader, ValueWriter, decode_info, encode_info};
+
+/// Makes structs whose form in bytes is that of their fields, one after the other.
+macro_rules! entries {
+    ($($(#[$meta:meta])* $name:ident {
+        $($(#[$doc:meta])* $field:ident: $type:ty,)*
+    })*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Debug, Clone, PartialEq, Eq, Default)]
+            pub struct $name { $($(#[$doc])* pub $field: $type,)* }
+
+            impl WireValue for $name {
+                fn put(&self, to: &mut ValueWriter) {
+                    $(self.$field.put(to);)*
+                }
+
+                fn get(from: &mut ValueReader<'_>) -> Option<Self> {
+                    Some(Self { $($field: <$type>::get(from)?,)* })
+                }
+            }
+        )*
+    };
+}
+
+entries! {
+    /// The daemon.
+    ServiceDaemon {
+        /// Its process.
+        pid: u32,
+        /// Its effective user.
+        uid: u32,
+        /// Its version.
+        version: String,
+        /// When it started, as time since 1970.
+        started: Duration,
+        /// Number of shards.
+        shards: u16,
+        /// Sessions now, of all users.
+        sessions: u32,
+        /// Sessions since it started.
+        sessions_begun: u64,
+        /// The process that asked sees what belongs to other users.
+        sees_all: bool,
+    }
+
+    /// A shard.
+    ServiceShard {
+        /// Its number.
+        number: u16,
+        /// The core that its thread is pinned to.
+        core: Option<u32>,
+        /// Driver of its link.
+        driver: String,
+        /// Largest IP packet in bytes.
+        mtu: u32,
+        /// The link shares the host's addresses.
+        shares_host_address: bool,
+        /// The link fills in checksums of what is sent.
+        tx_checksum: bool,
+        /// The link cuts long segments.
+        tso: bool,
+        /// What the link cannot do here, and why.
+        notes: Vec<String>,
+        /// Addresses on the link.
+        addresses: Vec<IpAddr>,
+        /// Sessions, those included that have ended and still send.
+        sessions: u32,
+        /// Sessions whose rings are read at each poll.
+        active: u32,
+        /// Sessions that have ended and still send.
+        draining: u32,
+        /// Connections of all sessions.
+        connections: u32,
+        /// Most connections.
+        connections_max: u32,
+        /// Handshakes of which only the SYN has come.
+        half_open: u32,
+        /// Connections in TIME-WAIT.
+        time_waits: u32,
+        /// Private buffers in use: bytes of connections that no session has accepted.
+        private_used: u32,
+        /// Private buffers.
+        private_buffers: u32,
+        /// CPU time charged to sessions, those that are gone included, in nanoseconds.
+        sessions_cpu_ns: u64,
+        /// CPU time charged to none, in nanoseconds.
+        own_cpu_ns: u64,
+        /// Frames received.
+        frames_in: u64,
+        /// Frames sent.
+        frames_out: u64,
+        /// Bytes of payload received.
+        bytes_in: u64,
+        /// Bytes of payload sent.
+        bytes_out: u64,
+        /// Connections accepted.
+        accepts: u64,
+        /// Connections begun.
+        connects: u64,
+        /// Frames dropped, by reason.
+        drops: Vec<(String, u64)>,
+    }
+
+    /// How much of something a session has, and how much it may have.
+    SessionUse {
+        /// Has now.
+        now: u32,
+        /// At most.
+        limit: u32,
+    }
+
+    /// A session of a shard. A channel has one with each of its shards, all of one key.
+    ServiceSession {
+        /// Name of the channel at the daemon; 0: none.
+        key: u64,
+        /// Its shard.
+        shard: u16,
+        /// Its number there.
+        number: u16,
+        /// Its process; 0: gone.
+        pid: u32,
+        /// The user.
+        uid: u32,
+        /// Name of the program, as it names itself.
+        program: String,
+        /// When it attached, as time since 1970; 0: unknown.
+        attached: Duration,
+        /// It has ended; its connections send what was handed over.
+        has_ended: bool,
+        /// Its ring is read at each poll.
+        is_active: bool,
+        /// Connections that the application uses.
+        connections: SessionUse,
+        /// Of those, that are not established.
+        connecting: SessionUse,
+        /// Listeners.
+        listeners: SessionUse,
+        /// Endpoints for datagrams.
+        endpoints: SessionUse,
+        /// Connections that the application has closed and that may go on in the stack.
+        closed: u32,
+        /// Connections that its acceptors take in advance.
+        credit: u32,
+        /// Events that wait because the application does not read.
+        parked: u32,
+        /// The most of them at once.
+        parked_max: u32,
+        /// Operations taken.
+        ops: u64,
+        /// Events and answers published.
+        events: u64,
+        /// Operations that a limit refused.
+        refused: u64,
+        /// Names of other sessions' objects in operations.
+        foreign_names: u64,
+        /// Datagrams dropped because the application does not read.
+        datagrams_dropped: u64,
+        /// CPU time of the shard that is charged to it, in nanoseconds.
+        cpu_ns: u64,
+    }
+
+    /// A session that accepts connections of a listener.
+    ServiceAcceptor {
+        /// Key of the session.
+        session: u64,
+        /// Connections that it takes in advance.
+        credit: u32,
+    }
+
+    /// A listener of a shard.
+    ServiceListener {
+        /// Its shard.
+        shard: u16,
+        /// Place in the shard's table.
+        index: u32,
+        /// Address and port; `None` in no listener.
+        local: Option<SocketAddr>,
+        /// The user whose sessions may share it; `None`: exclusive.
+        shared_by: Option<u32>,
+        /// Connections that are established and not accepted.
+        waiting: u32,
+        /// Most of them.
+        backlog: u32,
+        /// Handshakes of which only the SYN has come.
+        half_open: u32,
+        /// Connections that its acceptors take in advance.
+        credit: u32,
+        /// Its acceptors; at most 64 are listed.
+        acceptors: Vec<ServiceAcceptor>,
+        /// How many there are.
+        acceptor_count: u32,
+    }
+
+    /// A socket of a shard.
+    ServiceSocket {
+        /// Its state; for an endpoint for datagrams `Unconnected` or `Established`.
+        state: SocketState,
+        /// It is an endpoint for datagrams.
+        is_datagram: bool,
+        /// Place in the shard's table of such sockets.
+        index: u32,
+        /// Which of the sockets that ever were there.
+        generation: u32,
+        /// Our end; `None` in no socket.
+        local: Option<SocketAddr>,
+        /// The peer's; `None`: any.
+        peer: Option<SocketAddr>,
+        /// A connection: bytes that the stack has and the application has not. A listener:
+        /// connections not accepted. An endpoint: datagrams.
+        receive_queue: u32,
+        /// A connection: bytes not acknowledged. A listener: its backlog. An endpoint: datagrams.
+        send_queue: u32,
+        /// Key of the session that has it; 0: none, or not one alone.
+        session: u64,
+        /// Its user, if it has a session.
+        uid: Option<u32>,
+        /// What TCP knows, if that was asked for and it is a connection.
+        info: Option<Box<ConnInfo>>,
+    }
+}
+
+/// The state of a socket, by the names of ss(8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord, Hash)]
+pub enum SocketState {
+    /// An endpoint for datagrams without a peer.
+    #[default]
+    Unconnected,
+    /// A listener.
+    Listen,
+    /// Only the SYN has come.
+    SynReceived,
+    /// A SYN was sent.
+    SynSent,
+    /// Data flows.
+    Established,
+    /// We closed.
+    FinWait1,
+    /// We closed, and the peer knows.
+    FinWait2,
+    /// The peer closed.
+    CloseWait,
+    /// Both closed, the peer first.
+    LastAck,
+    /// Both closed at once.
+    Closing,
+    /// Both closed; old segments may arrive.
+    TimeWait,
+    /// Over, and not reported yet.
+    Closed,
+}
+
+impl SocketState {
+    /// All states.
+    pub const ALL: [Self; 12] = [
+        Self::Unconnected,
+        Self::Listen,
+        Self::SynReceived,
+        Self::SynSent,
+        Self::Established,
+        Self::FinWait1,
+        Self::FinWait2,
+        Self::CloseWait,
+        Self::LastAck,
+        Self::Closing,
+        Self::TimeWait,
+        Self::Closed,
+    ];
+}
+
+impl From<TcpState> for SocketState {
+    fn from(state: TcpState) -> Self {
+        match state {
+            TcpState::Closed => Self::Closed,
+            TcpState::SynSent => Self::SynSent,
+            TcpState::SynReceived => Self::SynReceived,
+            TcpState::Established => Self::Established,
+            TcpState::FinWait1 => Self::FinWait1,
+            TcpState::FinWait2 => Self::FinWait2,
+            TcpState::CloseWait => Self::CloseWait,
+            TcpState::Closing => Self::Closing,
+            TcpState::LastAck => Self::LastAck,
+        }
+    }
+}
+
+impl WireValue for SocketState {
+    fn put(&self, to: &mut ValueWriter) {
+        to.u8(*self as u8);
+    }
+
+    fn get(from: &mut ValueReader<'_>) -> Option<Self> {
+        Self::ALL.get(usize::from(from.u8()?)).copied()
+    }
+}
+
+impl WireValue for Box<ConnInfo> {
+    fn put(&self, to: &mut ValueWriter) {
+        to.bytes(&encode_info(self));
+    }
+
+    fn get(from: &mut ValueReader<'_>) -> Option<Self> {
+        decode_info(from.bytes()?).map(Self::new)
+    }
+}

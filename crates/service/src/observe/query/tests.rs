@@ -1,0 +1,156 @@
+//! Queries and answers: what is written is read, and nothing else is.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use megapipe_stack::{ConnInfo, TcpState};
+
+use super::super::{ServiceAcceptor, SessionUse, SocketState};
+use super::*;
+use crate::limits::{
+    ACCEPTORS_LISTED_MAX, ADDRESSES_SHOWN, LISTENERS_PER_PAGE, NOTES_SHOWN, SESSIONS_PER_PAGE,
+    SOCKETS_PER_PAGE,
+};
+
+fn address() -> Option<SocketAddr> {
+    Some("[2001:db8::1]:443".parse().expect("an address"))
+}
+
+fn daemon() -> ServiceDaemon {
+    ServiceDaemon {
+        pid: 7,
+        uid: 1_000,
+        version: "0.1.0".to_owned(),
+        started: Duration::from_secs(1_700_000_000),
+        shards: 2,
+        sessions: 3,
+        sessions_begun: 9,
+        sees_all: true,
+    }
+}
+
+fn session() -> ServiceSession {
+    let program = "x".repeat(64);
+    let connections = SessionUse { now: 5, limit: 8 };
+    ServiceSession { key: 3, number: 1, program, connections, ..ServiceSession::default() }
+}
+
+fn listener() -> ServiceListener {
+    let acceptors = vec![ServiceAcceptor { session: 1, credit: 2 }; ACCEPTORS_LISTED_MAX];
+    ServiceListener { local: address(), shared_by: Some(0), acceptors, ..Default::default() }
+}
+
+fn socket(with_info: bool) -> ServiceSocket {
+    let some = Some(Duration::from_micros(50));
+    let mut info = ConnInfo::default();
+    (info.state, info.window_scale) = (TcpState::Established, Some((7, 7)));
+    (info.srtt, info.min_rtt, info.ssthresh) = (some, some, Some(7));
+    ServiceSocket {
+        state: SocketState::Established,
+        local: address(),
+        peer: address(),
+        session: 3,
+        uid: Some(1_000),
+        info: with_info.then(|| Box::new(info)),
+        ..ServiceSocket::default()
+    }
+}
+
+fn shard() -> ServiceShard {
+    ServiceShard {
+        driver: "packet".to_owned(),
+        notes: vec!["n".repeat(NOTES_SHOWN.1); NOTES_SHOWN.0],
+        addresses: vec![address().expect("one").ip(); ADDRESSES_SHOWN],
+        drops: vec![("a_reason_with_a_long_name".to_owned(), 1); 64],
+        ..ServiceShard::default()
+    }
+}
+
+/// The longest page of each subject.
+fn pages() -> Vec<AnswerPage> {
+    let bodies = [
+        AnswerBody::Daemon(daemon()),
+        AnswerBody::Shard(None),
+        AnswerBody::Shard(Some(Box::new(shard()))),
+        AnswerBody::Sessions(vec![session(); SESSIONS_PER_PAGE]),
+        AnswerBody::Listeners(vec![listener(); LISTENERS_PER_PAGE]),
+        AnswerBody::Sockets(vec![socket(false); SOCKETS_PER_PAGE.0]),
+        AnswerBody::Sockets(vec![socket(true); SOCKETS_PER_PAGE.1]),
+    ];
+    bodies.map(|body| AnswerPage { next: Some(u64::MAX), body }).into()
+}
+
+#[test]
+fn queries_and_pages_are_read_as_they_were_written() {
+    for subject in QuerySubject::ALL {
+        let query = ServiceQuery { from: 5, ..ServiceQuery::new(subject, 3) };
+        assert_eq!(ServiceQuery::decode(&query.encode()), Some(query));
+        assert!(is_query(&query.encode()));
+    }
+    for page in pages() {
+        let bytes = page.encode(1);
+        assert_eq!(AnswerPage::decode(&bytes), Some(page));
+    }
+}
+
+#[test]
+fn longest_pages_fit_a_message() {
+    for page in pages() {
+        let len = page.encode(1).len();
+        assert!(len <= ANSWER_BYTES_MAX, "{:?}: {len} bytes", page.subject());
+    }
+}
+
+#[test]
+fn cut_and_extended_queries_and_answers_are_none() {
+    let query = ServiceQuery::new(QuerySubject::Sockets, 0).encode();
+    let page = AnswerPage::last(AnswerBody::Sockets(vec![socket(true)])).encode(1);
+    for len in 0..query.len() {
+        assert_eq!(ServiceQuery::decode(&query[..len]), None, "{len}");
+    }
+    for len in 0..page.len() {
+        assert_eq!(AnswerPage::decode(&page[..len]), None, "{len}");
+    }
+    assert_eq!(ServiceQuery::decode(&[&query[..], &[0]].concat()), None);
+    assert_eq!(AnswerPage::decode(&[&page[..], &[0]].concat()), None);
+    assert_eq!(AnswerPage::decode(&query), None);
+    assert_eq!(ServiceQuery::decode(&page), None);
+    assert!(!is_query(&page));
+}
+
+#[test]
+fn announced_counts_without_entries_allocate_nothing() {
+    let mut bytes = AnswerPage::last(AnswerBody::Sockets(Vec::new())).encode(1);
+    let count = bytes.len() - 2;
+    bytes[count..].copy_from_slice(&u16::MAX.to_ne_bytes());
+    assert_eq!(AnswerPage::decode(&bytes), None);
+    let too_long = vec![0; ANSWER_BYTES_MAX + 1];
+    assert_eq!(AnswerPage::decode(&too_long), None);
+}
+
+#[test]
+fn query_versions_are_negotiated() {
+    let query = |versions| ServiceQuery { versions, ..ServiceQuery::new(QuerySubject::Daemon, 0) };
+    let newest = QUERY_VERSIONS.1;
+    assert_eq!(query((1, newest + 3)).version(), Some(newest));
+    assert_eq!(query((newest + 1, newest + 3)).version(), None);
+    assert_eq!(ServiceQuery::decode(&query((0, 1)).encode()), None);
+    assert_eq!(ServiceQuery::decode(&query((3, 2)).encode()), None);
+    let page = AnswerPage::last(AnswerBody::Shard(None));
+    assert_eq!(AnswerPage::decode(&page.encode(newest + 1)), None);
+}
+
+#[test]
+fn texts_of_entries_have_no_control_characters() {
+    let program = "\u{1b}[31mred".to_owned();
+    let page = AnswerPage::last(AnswerBody::Sessions(vec![ServiceSession {
+        program,
+        ..ServiceSession::default()
+    }]));
+    let Some(AnswerPage { body: AnswerBody::Sessions(read), .. }) =
+        AnswerPage::decode(&page.encode(1))
+    else {
+        panic!("it is a page")
+    };
+    assert_eq!(read[0].program, "[31mred");
+}

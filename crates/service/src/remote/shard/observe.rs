@@ -1,0 +1,257 @@
+//! Pages of what a shard shows of itself: a bounded part of its tables each.
+//!
+//! Read first: `observe.rs` of the crate. A page is made between two polls, on the shard's thread;
+//! [`PLACES_PER_PAGE`] and its kin bound what it costs, whatever the viewer asks for.
+//!
+//! Invariant: a viewer that does not see all gets only what belongs to its user. What belongs to no
+//! user (handshakes, TIME-WAIT, connections that no session has accepted) it does not get.
+
+use megapipe_stack::{ListedSocket, ListenerId, ListingCursor, PoolId};
+
+use super::SessionShard;
+use super::owners::ConnCounts;
+use super::shard_session::ShardSession;
+use crate::limits::{
+    ACCEPTORS_LISTED_MAX, LISTENERS_PER_PAGE, PLACES_PER_PAGE, SESSIONS_PER_PAGE, SOCKETS_PER_PAGE,
+};
+use crate::observe::{
+    AnswerBody, AnswerPage, QuerySubject, ServiceAcceptor, ServiceListener, ServiceQuery,
+    ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState, Viewer,
+};
+
+/// A count of a table, or as many as fit.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+impl SessionShard {
+    /// The page that a query asks for.
+    pub(in crate::remote) fn page(&mut self, query: &ServiceQuery, viewer: Viewer) -> AnswerPage {
+        match query.subject {
+            // The daemon answers it without a shard.
+            QuerySubject::Daemon => AnswerPage::last(AnswerBody::Shard(None)),
+            QuerySubject::Shard => {
+                AnswerPage::last(AnswerBody::Shard(Some(Box::new(self.summary()))))
+            }
+            QuerySubject::Sessions => self.sessions_page(query.from, viewer),
+            QuerySubject::Listeners => self.listeners_page(query.from, viewer),
+            QuerySubject::Sockets => self.sockets_page(query, viewer),
+        }
+    }
+
+    /// What the shard knows of itself. Its number, core and link are known to its holder.
+    fn summary(&mut self) -> ServiceShard {
+        let draining = count(self.sessions.draining.len());
+        let (private_used, private_buffers) = self.server.parts().1.private_buffers();
+        let (sessions_cpu_ns, own_cpu_ns) = self.account.totals();
+        let stack = self.server.stack();
+        let (usage, totals) = (stack.tcp_usage(), stack.counters().totals);
+        let drops = stack.counters().drops().filter(|(_, count)| *count > 0);
+        ServiceShard {
+            sessions: count(self.sessions.count()),
+            active: count(self.sessions.active.len()),
+            draining,
+            connections: self.owners.conn_count(),
+            connections_max: stack.config().connections,
+            half_open: usage.embryonic,
+            time_waits: usage.time_waits,
+            private_used,
+            private_buffers,
+            sessions_cpu_ns,
+            own_cpu_ns,
+            frames_in: totals.frames_in,
+            frames_out: totals.frames_out,
+            bytes_in: totals.bytes_in,
+            bytes_out: totals.bytes_out,
+            accepts: totals.accepts,
+            connects: totals.connects,
+            drops: drops.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+            ..ServiceShard::default()
+        }
+    }
+
+    fn sessions_page(&self, from: u64, viewer: Viewer) -> AnswerPage {
+        let (mut entries, mut next) = (Vec::new(), None);
+        for (id, session) in self.sessions.all_from(from) {
+            if entries.len() >= SESSIONS_PER_PAGE {
+                next = Some(id.number.into());
+                break;
+            }
+            if viewer.sees(Some(session.limits.user)) {
+                let counts = self.owners.counts(PoolId(id.number));
+                entries.push(ServiceSession { number: id.number, ..session.entry(counts) });
+            }
+        }
+        AnswerPage { next, body: AnswerBody::Sessions(entries) }
+    }
+
+    /// Listeners are first among the sockets.
+    fn listeners_page(&self, from: u64, viewer: Viewer) -> AnswerPage {
+        let mut entries = Vec::new();
+        let mut is_over = false;
+        let from = ListingCursor::from_bits(from);
+        let next = self.server.stack().list_sockets(from, PLACES_PER_PAGE, |socket| {
+            let ListedSocket::Listener { id, local, waiting, backlog, half_open, credit } = socket
+            else {
+                is_over = true;
+                return false;
+            };
+            let (owners, shared_by) = self.owners.sessions_of_listener(id);
+            if viewer.sees(self.user_of(owners.first().copied())) {
+                entries.push(ServiceListener {
+                    index: id.index,
+                    local: Some(local),
+                    shared_by,
+                    waiting,
+                    backlog,
+                    half_open,
+                    credit,
+                    acceptors: self.acceptors(id, owners),
+                    acceptor_count: count(owners.len()),
+                    ..ServiceListener::default()
+                });
+            }
+            entries.len() < LISTENERS_PER_PAGE
+        });
+        let next = next.filter(|_| !is_over).map(ListingCursor::to_bits);
+        AnswerPage { next, body: AnswerBody::Listeners(entries) }
+    }
+
+    /// The sessions of a listener with their credit there.
+    fn acceptors(&self, listener: ListenerId, owners: &[PoolId]) -> Vec<ServiceAcceptor> {
+        let listed = owners.iter().take(ACCEPTORS_LISTED_MAX);
+        let acceptor = |id: &PoolId| ServiceAcceptor {
+            session: self.sessions.get(*id).map_or(0, |session| session.limits.key),
+            credit: self.server.credit_of(listener, *id),
+        };
+        listed.map(acceptor).collect()
+    }
+
+    fn user_of(&self, session: Option<PoolId>) -> Option<u32> {
+        Some(self.sessions.get(session?)?.limits.user)
+    }
+
+    fn sockets_page(&self, query: &ServiceQuery, viewer: Viewer) -> AnswerPage {
+        let (without, with) = SOCKETS_PER_PAGE;
+        let most = if query.with_info { with } else { without };
+        let mut entries = Vec::with_capacity(most);
+        let from = ListingCursor::from_bits(query.from);
+        let next = self.server.stack().list_sockets(from, PLACES_PER_PAGE, |socket| {
+            let owner = self.owner_of(&socket);
+            if viewer.sees(self.user_of(owner)) {
+                entries.extend(self.socket(&socket, owner, query.with_info));
+            }
+            entries.len() < most
+        });
+        let next = next.map(ListingCursor::to_bits);
+        AnswerPage { next, body: AnswerBody::Sockets(entries) }
+    }
+
+    /// The session of a socket, of a listener one of them.
+    fn owner_of(&self, socket: &ListedSocket) -> Option<PoolId> {
+        match socket {
+            ListedSocket::Listener { id, .. } => {
+                self.owners.sessions_of_listener(*id).0.first().copied()
+            }
+            ListedSocket::Endpoint { id, .. } => self.owners.of_endpoint(*id),
+            ListedSocket::Conn { id, .. } => self.owners.of_conn(*id),
+            ListedSocket::HalfOpen { .. } | ListedSocket::TimeWait { .. } => None,
+        }
+    }
+
+    /// An entry for a socket. `None`: it is a connection that is over.
+    fn socket(
+        &self,
+        socket: &ListedSocket,
+        owner: Option<PoolId>,
+        with_info: bool,
+    ) -> Option<ServiceSocket> {
+        let session = owner.and_then(|owner| self.sessions.get(owner));
+        let entry = ServiceSocket {
+            session: session.map_or(0, |session| session.limits.key),
+            uid: session.map(|session| session.limits.user),
+            ..ServiceSocket::default()
+        };
+        Some(match *socket {
+            ListedSocket::Listener { id, local, waiting, backlog, .. } => ServiceSocket {
+                state: SocketState::Listen,
+                index: id.index,
+                generation: id.generation,
+                local: Some(local),
+                receive_queue: waiting,
+                send_queue: backlog,
+                session: self.owners.only_of_listener(id).map_or(0, |_| entry.session),
+                ..entry
+            },
+            ListedSocket::Endpoint { id, local, peer, received, sending } => ServiceSocket {
+                state: match peer {
+                    Some(_) => SocketState::Established,
+                    None => SocketState::Unconnected,
+                },
+                is_datagram: true,
+                index: id.index,
+                generation: id.generation,
+                local: Some(local),
+                peer,
+                receive_queue: received,
+                send_queue: sending,
+                ..entry
+            },
+            ListedSocket::Conn { id, local, remote } => {
+                let info = self.server.stack().info(id).ok()?;
+                ServiceSocket {
+                    state: info.state.into(),
+                    index: id.index,
+                    generation: id.generation,
+                    local: Some(local),
+                    peer: Some(remote),
+                    receive_queue: info.unread_bytes,
+                    send_queue: info.queued_bytes,
+                    info: with_info.then(|| Box::new(info)),
+                    ..entry
+                }
+            }
+            ListedSocket::HalfOpen { local, remote } => ServiceSocket {
+                state: SocketState::SynReceived,
+                local: Some(local),
+                peer: Some(remote),
+                ..entry
+            },
+            ListedSocket::TimeWait { local, remote } => ServiceSocket {
+                state: SocketState::TimeWait,
+                local: Some(local),
+                peer: Some(remote),
+                ..entry
+            },
+        })
+    }
+}
+
+impl ShardSession {
+    /// What the shard knows of a session.
+    fn entry(&self, counts: ConnCounts) -> ServiceSession {
+        let (limits, counters) = (&self.limits, &self.counters);
+        let used = |now, limit| SessionUse { now, limit };
+        ServiceSession {
+            key: limits.key,
+            uid: limits.user,
+            has_ended: !self.is_running(),
+            is_active: self.is_active && self.is_running(),
+            connections: used(counts.open, limits.connections),
+            connecting: used(counts.connecting, limits.connecting),
+            listeners: used(self.listeners, limits.listeners),
+            endpoints: used(self.endpoints, limits.endpoints),
+            closed: counts.closed,
+            credit: self.credit,
+            parked: count(self.parked_len()),
+            parked_max: counters.parked_max,
+            ops: counters.ops,
+            events: counters.events,
+            refused: counters.refused,
+            foreign_names: counters.foreign_names,
+            datagrams_dropped: counters.datagrams_dropped,
+            cpu_ns: counters.cpu_ns,
+            ..ServiceSession::default()
+        }
+    }
+}
