@@ -12,8 +12,10 @@ use megapipe_apps::serve::ServeError;
 use megapipe_bench::{BenchArgs, BenchError, DemoArgs, bench, demo};
 use megapipe_scripts::command::{self as script, ScriptArgs, ScriptError};
 
+use crate::explain::{self, ExplainArgs, ExplainError};
 use crate::info::{self, InfoArgs, InfoError};
 use crate::manual::{self, ManualError};
+use crate::ss::{self, SsArgs, SsError};
 
 /// Network I/O for message-oriented servers: asynchronous operations in, completions out.
 ///
@@ -46,6 +48,10 @@ enum CliCommand {
     Script(ScriptArgs),
     /// Show the features of this kernel and machine, and their consequences
     Info(InfoArgs),
+    /// Show the sockets of a running megapiped, as ss(8) shows Linux's
+    Ss(SsArgs),
+    /// Explain what a running megapiped does with a port, a connection or a process
+    Explain(ExplainArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
     /// Write the manual pages of this command into a folder
@@ -100,6 +106,10 @@ pub(crate) enum CommandError {
     #[error(transparent)]
     Info(#[from] InfoError),
     #[error(transparent)]
+    Ss(#[from] SsError),
+    #[error(transparent)]
+    Explain(#[from] ExplainError),
+    #[error(transparent)]
     Script(#[from] ScriptError),
     #[error(transparent)]
     Manual(#[from] ManualError),
@@ -115,7 +125,8 @@ impl CommandError {
             Self::Load(error) => error.is_usage(),
             Self::Bench(error) => error.is_usage(),
             Self::Info(InfoError::Plan(error)) => error.is_usage(),
-            Self::Info(_) => false,
+            Self::Info(_) | Self::Explain(_) => false,
+            Self::Ss(error) => error.is_usage(),
             Self::Manual(_) => true,
             Self::Script(error) => error.is_usage(),
         }
@@ -133,6 +144,14 @@ impl CliArguments {
             CliCommand::Script(args) => Ok(script::run(&args)?),
             CliCommand::Info(args) => {
                 info::print(&args)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            CliCommand::Ss(args) => {
+                ss::print(&args)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            CliCommand::Explain(args) => {
+                explain::print(&args)?;
                 Ok(ExitCode::SUCCESS)
             }
             CliCommand::Manual(ManualArgs { folder }) => {

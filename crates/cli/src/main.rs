@@ -10,8 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod explain;
 mod info;
 mod manual;
+mod observed;
+mod ss;
 
 use std::process::ExitCode;
 

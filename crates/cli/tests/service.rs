@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+#[path = "service/observe.rs"]
+mod observe;
+
 /// Longer than any wait here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The addresses of the two daemons.

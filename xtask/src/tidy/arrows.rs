@@ -33,7 +33,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "megapipe-cli",
-        &["megapipe", "megapipe-apps", "megapipe-bench", "megapipe-scripts", "megapipe-sim"],
+        &[
+            "megapipe",
+            "megapipe-apps",
+            "megapipe-bench",
+            "megapipe-scripts",
+            "megapipe-service",
+            "megapipe-sim",
+        ],
     ),
     (
         "megapipe-tests",

@@ -1,0 +1,556 @@
+//! What `explain` shows of a daemon: the part that concerns its target. Also its JSON: fields are
+//! only added, never renamed; `docs/SERVICE.md` has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use megapipe_service::observe::{
+    ServiceListener, ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState,
+};
+use serde::Serialize;
+
+use super::target::ExplainTarget;
+use crate::observed::{ObservedService, SocketOwner};
+use crate::ss::{TcpInfoReport, state_name, tcp_words};
+
+/// Most connections that are explained one by one.
+const CONNECTIONS_MAX: usize = 64;
+
+/// The part of a daemon that concerns a target.
+#[derive(Debug, Serialize)]
+pub(super) struct Explanation {
+    pub(super) service: PathBuf,
+    pub(super) daemon: DaemonExplained,
+    pub(super) shards: Vec<ShardExplained>,
+    pub(super) listeners: Vec<ListenerExplained>,
+    pub(super) sessions: Vec<SessionExplained>,
+    /// Sockets of the target by state.
+    pub(super) states: BTreeMap<&'static str, usize>,
+    /// Those of an end, at most 64.
+    pub(super) connections: Vec<ConnectionExplained>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct DaemonExplained {
+    pub(super) version: String,
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    /// When it started, as seconds since 1970.
+    pub(super) started: f64,
+    pub(super) running_s: f64,
+    pub(super) sessions: u32,
+    pub(super) sessions_since_start: u64,
+    pub(super) sees_all: bool,
+}
+
+/// How much there is of something, and the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct UseExplained {
+    pub(super) now: u32,
+    pub(super) limit: u32,
+}
+
+impl From<SessionUse> for UseExplained {
+    fn from(SessionUse { now, limit }: SessionUse) -> Self {
+        Self { now, limit }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct LinkExplained {
+    pub(super) driver: String,
+    pub(super) mtu: u32,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) shares_host_address: bool,
+    pub(super) tx_checksum: bool,
+    pub(super) tso: bool,
+    /// What it cannot do here, and why.
+    pub(super) notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ShardExplained {
+    pub(super) shard: u16,
+    pub(super) core: Option<u32>,
+    pub(super) link: LinkExplained,
+    pub(super) sessions: u32,
+    pub(super) active_sessions: u32,
+    pub(super) ended_sessions: u32,
+    pub(super) connections: UseExplained,
+    pub(super) handshakes: u32,
+    pub(super) time_waits: u32,
+    pub(super) private_buffers: UseExplained,
+    /// CPU time charged to sessions, those that are gone included.
+    pub(super) cpu_sessions_s: f64,
+    /// CPU time that belongs to no session.
+    pub(super) cpu_unattributed_s: f64,
+    pub(super) accepts: u64,
+    pub(super) connects: u64,
+    pub(super) frames_in: u64,
+    pub(super) frames_out: u64,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    pub(super) drops: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct AcceptorExplained {
+    pub(super) session: u64,
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) program: String,
+    /// Connections that it takes in advance.
+    pub(super) credit: u32,
+    pub(super) connections: u32,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ListenerExplained {
+    pub(super) local: Option<SocketAddr>,
+    pub(super) shard: u16,
+    /// Connections that are established and not accepted.
+    pub(super) waiting: u32,
+    pub(super) backlog: u32,
+    pub(super) handshakes: u32,
+    pub(super) credit: u32,
+    /// The user whose programs may share it.
+    pub(super) shared_by_uid: Option<u32>,
+    pub(super) acceptor_count: u32,
+    pub(super) acceptors: Vec<AcceptorExplained>,
+    /// How a connection gets its acceptor.
+    pub(super) offers: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct SessionExplained {
+    pub(super) session: u64,
+    pub(super) shard: u16,
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) program: String,
+    pub(super) attached_s_ago: Option<f64>,
+    /// Seconds from the start of the process to that of the daemon, if the process is older: its
+    /// channel may have attached again, after an earlier daemon.
+    pub(super) older_than_daemon_s: Option<f64>,
+    /// Seconds from the start of the daemon to the attachment.
+    pub(super) attached_after_start_s: Option<f64>,
+    pub(super) has_ended: bool,
+    pub(super) is_active: bool,
+    pub(super) connections: UseExplained,
+    pub(super) connecting: UseExplained,
+    pub(super) listeners: UseExplained,
+    pub(super) endpoints: UseExplained,
+    pub(super) closed_connections: u32,
+    pub(super) credit: u32,
+    pub(super) parked_events: u32,
+    pub(super) parked_events_max: u32,
+    pub(super) operations: u64,
+    pub(super) events: u64,
+    pub(super) refused: u64,
+    pub(super) foreign_names: u64,
+    pub(super) datagrams_dropped: u64,
+    pub(super) cpu_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ConnectionExplained {
+    pub(super) state: &'static str,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) shard: u16,
+    pub(super) recv_q: u32,
+    pub(super) send_q: u32,
+    pub(super) owners: Vec<SocketOwner>,
+    pub(super) tcp_info: Option<TcpInfoReport>,
+    /// The same in the words of `ss -i`.
+    #[serde(skip)]
+    pub(super) words: Option<String>,
+}
+
+fn seconds(nanos: u64) -> f64 {
+    Duration::from_nanos(nanos).as_secs_f64()
+}
+
+/// What decides which acceptor gets a connection.
+const fn offers(acceptors: u32) -> &'static str {
+    match acceptors {
+        0 => "no acceptor: connections wait in the backlog",
+        1 => "not offered: single acceptor, which gets each connection when it is established",
+        _ => "acceptors with credit take turns; service times are not measured",
+    }
+}
+
+/// Which parts of a daemon concern a target.
+#[derive(Default)]
+struct Concerned {
+    shards: BTreeSet<u16>,
+    sessions: BTreeSet<u64>,
+    /// Shard and index.
+    listeners: BTreeSet<(u16, u32)>,
+}
+
+impl Concerned {
+    fn add_socket(&mut self, shard: u16, socket: &ServiceSocket) {
+        self.shards.insert(shard);
+        self.sessions.extend((socket.session != 0).then_some(socket.session));
+        if socket.state == SocketState::Listen {
+            self.listeners.insert((shard, socket.index));
+        }
+    }
+
+    fn add_listener(&mut self, listener: &ServiceListener) {
+        self.shards.insert(listener.shard);
+        self.listeners.insert((listener.shard, listener.index));
+        self.sessions.extend(listener.acceptors.iter().map(|it| it.session));
+    }
+}
+
+/// Whether a socket belongs to a target; `sessions` are those of the target's process.
+fn is_of(target: ExplainTarget, socket: &ServiceSocket, sessions: &BTreeSet<u64>) -> bool {
+    match target {
+        ExplainTarget::Daemon => true,
+        ExplainTarget::Port(port) => socket.local.is_some_and(|local| local.port() == port),
+        ExplainTarget::End(end) => socket.local == Some(end) || socket.peer == Some(end),
+        ExplainTarget::Process(_) => sessions.contains(&socket.session),
+    }
+}
+
+impl Explanation {
+    /// Selects what concerns a target. `started` is when a process began, as time since the
+    /// machine's start.
+    pub(super) fn of(
+        observed: &ObservedService,
+        target: ExplainTarget,
+        started: &dyn Fn(u32) -> Option<Duration>,
+    ) -> Self {
+        let of_process: BTreeSet<u64> = match target {
+            ExplainTarget::Process(pid) => {
+                let its = observed.sessions.iter().filter(|session| session.pid == pid);
+                its.map(|session| session.key).collect()
+            }
+            _ => BTreeSet::new(),
+        };
+        let sockets: Vec<_> = observed
+            .sockets
+            .iter()
+            .filter(|(_, socket)| is_of(target, socket, &of_process))
+            .collect();
+        let mut concerned = Concerned { sessions: of_process.clone(), ..Concerned::default() };
+        let mut states = BTreeMap::new();
+        for (shard, socket) in &sockets {
+            concerned.add_socket(*shard, socket);
+            *states.entry(state_name(socket.state)).or_insert(0) += 1;
+        }
+        for listener in &observed.listeners {
+            let mut acceptors = listener.acceptors.iter();
+            let is_its = acceptors.any(|it| of_process.contains(&it.session));
+            if is_its || concerned.listeners.contains(&(listener.shard, listener.index)) {
+                concerned.add_listener(listener);
+            }
+        }
+        if target == ExplainTarget::Daemon {
+            concerned.shards.extend(observed.shards.iter().map(|shard| shard.number));
+            concerned.sessions.extend(observed.sessions.iter().map(|session| session.key));
+        }
+        let its_sessions = observed.sessions.iter();
+        let its_sessions: Vec<_> = its_sessions
+            .filter(|session| concerned.sessions.contains(&session.key))
+            .map(|session| SessionExplained::of(observed, session, started))
+            .collect();
+        concerned.shards.extend(its_sessions.iter().map(|session| session.shard));
+        let shards = observed.shards.iter();
+        let shards = shards.filter(|shard| concerned.shards.contains(&shard.number));
+        let listeners = observed.listeners.iter();
+        let listeners = listeners.filter(|it| concerned.listeners.contains(&(it.shard, it.index)));
+        let connections = match target {
+            ExplainTarget::End(_) => &sockets[..sockets.len().min(CONNECTIONS_MAX)],
+            _ => &[],
+        };
+        let owners = observed.owners();
+        let connection = |(shard, socket): &&(u16, ServiceSocket)| {
+            ConnectionExplained::of(*shard, socket, owners(*shard, socket))
+        };
+        Self {
+            service: observed.path.clone(),
+            daemon: DaemonExplained::of(observed),
+            shards: shards.map(ShardExplained::of).collect(),
+            listeners: listeners.map(|it| ListenerExplained::of(observed, it)).collect(),
+            sessions: its_sessions,
+            states,
+            connections: connections.iter().map(connection).collect(),
+        }
+    }
+
+    /// Whether the daemon has nothing of the target.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.states.is_empty() && self.listeners.is_empty()
+    }
+}
+
+impl DaemonExplained {
+    fn of(observed: &ObservedService) -> Self {
+        let daemon = &observed.daemon;
+        Self {
+            version: daemon.version.clone(),
+            pid: daemon.pid,
+            uid: daemon.uid,
+            started: daemon.started.as_secs_f64(),
+            running_s: observed.now.saturating_sub(daemon.started).as_secs_f64(),
+            sessions: daemon.sessions,
+            sessions_since_start: daemon.sessions_begun,
+            sees_all: daemon.sees_all,
+        }
+    }
+}
+
+impl ShardExplained {
+    fn of(shard: &ServiceShard) -> Self {
+        Self {
+            shard: shard.number,
+            core: shard.core,
+            link: LinkExplained {
+                driver: shard.driver.clone(),
+                mtu: shard.mtu,
+                addresses: shard.addresses.clone(),
+                shares_host_address: shard.shares_host_address,
+                tx_checksum: shard.tx_checksum,
+                tso: shard.tso,
+                notes: shard.notes.clone(),
+            },
+            sessions: shard.sessions,
+            active_sessions: shard.active,
+            ended_sessions: shard.draining,
+            connections: UseExplained { now: shard.connections, limit: shard.connections_max },
+            handshakes: shard.half_open,
+            time_waits: shard.time_waits,
+            private_buffers: UseExplained { now: shard.private_used, limit: shard.private_buffers },
+            cpu_sessions_s: seconds(shard.sessions_cpu_ns),
+            cpu_unattributed_s: seconds(shard.own_cpu_ns),
+            accepts: shard.accepts,
+            connects: shard.connects,
+            frames_in: shard.frames_in,
+            frames_out: shard.frames_out,
+            bytes_in: shard.bytes_in,
+            bytes_out: shard.bytes_out,
+            drops: shard.drops.iter().cloned().collect(),
+        }
+    }
+}
+
+impl ListenerExplained {
+    fn of(observed: &ObservedService, listener: &ServiceListener) -> Self {
+        let acceptors = listener.acceptors.iter().filter_map(|acceptor| {
+            let session = observed.session(acceptor.session)?;
+            Some(AcceptorExplained {
+                session: session.key,
+                pid: session.pid,
+                uid: session.uid,
+                program: session.program.clone(),
+                credit: acceptor.credit,
+                connections: session.connections.now,
+            })
+        });
+        Self {
+            local: listener.local,
+            shard: listener.shard,
+            waiting: listener.waiting,
+            backlog: listener.backlog,
+            handshakes: listener.half_open,
+            credit: listener.credit,
+            shared_by_uid: listener.shared_by,
+            acceptor_count: listener.acceptor_count,
+            acceptors: acceptors.collect(),
+            offers: offers(listener.acceptor_count),
+        }
+    }
+}
+
+impl SessionExplained {
+    fn of(
+        observed: &ObservedService,
+        session: &ServiceSession,
+        started: &dyn Fn(u32) -> Option<Duration>,
+    ) -> Self {
+        let is_known = session.pid != 0;
+        let start = observed.daemon.started;
+        let process = started(session.pid).filter(|_| is_known);
+        let daemon = started(observed.daemon.pid);
+        let older = daemon.zip(process).and_then(|(daemon, process)| daemon.checked_sub(process));
+        let older = older.filter(|older| !older.is_zero());
+        let since = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64();
+        Self {
+            session: session.key,
+            shard: session.shard,
+            pid: session.pid,
+            uid: session.uid,
+            program: session.program.clone(),
+            attached_s_ago: is_known.then(|| since(session.attached, observed.now)),
+            older_than_daemon_s: older.map(|older| older.as_secs_f64()),
+            attached_after_start_s: is_known.then(|| since(start, session.attached)),
+            has_ended: session.has_ended,
+            is_active: session.is_active,
+            connections: session.connections.clone().into(),
+            connecting: session.connecting.clone().into(),
+            listeners: session.listeners.clone().into(),
+            endpoints: session.endpoints.clone().into(),
+            closed_connections: session.closed,
+            credit: session.credit,
+            parked_events: session.parked,
+            parked_events_max: session.parked_max,
+            operations: session.ops,
+            events: session.events,
+            refused: session.refused,
+            foreign_names: session.foreign_names,
+            datagrams_dropped: session.datagrams_dropped,
+            cpu_s: seconds(session.cpu_ns),
+        }
+    }
+}
+
+impl ConnectionExplained {
+    fn of(shard: u16, socket: &ServiceSocket, owners: Vec<SocketOwner>) -> Self {
+        let info = socket.info.as_deref();
+        Self {
+            state: state_name(socket.state),
+            local: socket.local,
+            peer: socket.peer,
+            shard,
+            recv_q: socket.receive_queue,
+            send_q: socket.send_queue,
+            owners,
+            tcp_info: info.map(TcpInfoReport::from),
+            words: info.map(tcp_words),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use megapipe_service::observe::{ServiceAcceptor, ServiceDaemon};
+
+    use super::*;
+
+    const fn second(count: u64) -> Duration {
+        Duration::from_secs(1_700_000_000 + count)
+    }
+
+    /// Two programs on two shards, one of them with a listener and a connection; a handshake.
+    pub(crate) fn observed() -> ObservedService {
+        let local: Option<SocketAddr> = "10.0.0.2:80".parse().ok();
+        let peer: Option<SocketAddr> = "10.0.0.1:54321".parse().ok();
+        let session = |key, shard, pid, program: &str| ServiceSession {
+            key,
+            shard,
+            pid,
+            uid: 1_000,
+            program: program.to_owned(),
+            attached: second(100),
+            connections: SessionUse { now: 1, limit: 65_536 },
+            cpu_ns: 1_500_000_000,
+            ..ServiceSession::default()
+        };
+        let socket = ServiceSocket { local, index: 4, session: 3, ..Default::default() };
+        let listening = ServiceSocket { state: SocketState::Listen, ..socket.clone() };
+        let open = ServiceSocket { state: SocketState::Established, peer, ..socket.clone() };
+        let half = ServiceSocket { state: SocketState::SynReceived, peer, session: 0, ..socket };
+        let acceptors = vec![ServiceAcceptor { session: 3, credit: 64 }];
+        let listener = ServiceListener {
+            index: 4,
+            local,
+            backlog: 1_024,
+            acceptors,
+            acceptor_count: 1,
+            ..ServiceListener::default()
+        };
+        let shard = |number| ServiceShard {
+            number,
+            driver: "tap".to_owned(),
+            mtu: 1_500,
+            sessions: 1,
+            connections: 1,
+            connections_max: 65_536,
+            sessions_cpu_ns: 3_000_000_000,
+            own_cpu_ns: 1_000_000_000,
+            notes: vec!["no checksum offload: the device has none".to_owned()],
+            addresses: vec![IpAddr::from([10, 0, 0, 2])],
+            drops: vec![("no_connection".to_owned(), 2)],
+            ..ServiceShard::default()
+        };
+        ObservedService {
+            path: PathBuf::from("/run/x"),
+            daemon: ServiceDaemon {
+                pid: 9,
+                version: "0.1.0".to_owned(),
+                started: second(90),
+                shards: 2,
+                sessions: 2,
+                sessions_begun: 5,
+                ..ServiceDaemon::default()
+            },
+            shards: vec![shard(0), shard(1)],
+            sessions: vec![session(3, 0, 12, "serve"), session(5, 1, 34, "load")],
+            listeners: vec![listener],
+            sockets: vec![(0, listening), (0, open), (0, half)],
+            now: second(190),
+        }
+    }
+
+    /// The daemon is 10 s younger than one program, and older than the other.
+    pub(crate) fn started(pid: u32) -> Option<Duration> {
+        let start = [(12, 80), (9, 90), (34, 95)].into_iter().find(|(its, _)| *its == pid);
+        start.map(|(_, start)| Duration::from_secs(start))
+    }
+
+    fn explained(target: ExplainTarget) -> Explanation {
+        Explanation::of(&observed(), target, &started)
+    }
+
+    #[test]
+    fn port_has_its_listener_acceptors_and_shard() {
+        let port = explained(ExplainTarget::Port(80));
+        assert_eq!(port.shards.iter().map(|it| it.shard).collect::<Vec<_>>(), [0]);
+        assert_eq!(port.listeners.len(), 1);
+        let acceptor = &port.listeners[0].acceptors[0];
+        assert_eq!((acceptor.pid, acceptor.credit), (12, 64));
+        assert!(port.listeners[0].offers.starts_with("not offered: single acceptor"));
+        assert_eq!(port.sessions.iter().map(|it| it.session).collect::<Vec<_>>(), [3]);
+        assert_eq!(port.states, [("ESTAB", 1), ("LISTEN", 1), ("SYN-RECV", 1)].into());
+        assert!(explained(ExplainTarget::Port(81)).is_empty());
+    }
+
+    #[test]
+    fn process_has_its_sessions_and_what_it_listens_on() {
+        let process = explained(ExplainTarget::Process(12));
+        assert_eq!(process.listeners.len(), 1);
+        assert_eq!(process.states, [("ESTAB", 1), ("LISTEN", 1)].into());
+        let session = &process.sessions[0];
+        assert_eq!(session.older_than_daemon_s, Some(10.0));
+        assert_eq!(session.attached_after_start_s, Some(10.0));
+        assert_eq!((session.attached_s_ago, session.cpu_s), (Some(90.0), 1.5));
+        let other = explained(ExplainTarget::Process(34));
+        assert_eq!(other.shards[0].shard, 1);
+        assert!(other.listeners.is_empty() && other.sessions[0].older_than_daemon_s.is_none());
+        assert!(explained(ExplainTarget::Process(56)).is_empty());
+    }
+
+    #[test]
+    fn end_has_its_connections_and_the_daemon_has_all() {
+        let end = "10.0.0.1:54321".parse().expect("an end");
+        let end = explained(ExplainTarget::End(end));
+        assert_eq!(end.connections.len(), 2);
+        assert_eq!(end.connections[0].owners[0].pid, 12);
+        assert!(end.connections[1].owners.is_empty());
+        let all = explained(ExplainTarget::Daemon);
+        assert_eq!((all.shards.len(), all.sessions.len()), (2, 2));
+        assert!(all.connections.is_empty());
+    }
+
+    #[test]
+    fn acceptors_decide_how_connections_are_offered() {
+        assert!(offers(0).contains("backlog"));
+        assert!(offers(1).starts_with("not offered"));
+        assert!(offers(2).contains("take turns"));
+    }
+}

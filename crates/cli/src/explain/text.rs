@@ -1,0 +1,338 @@
+//! The text of `megapipe explain`: aligned, and within the columns of a terminal.
+
+use megapipe_apps::terminal::{COLUMNS, width, wrap};
+
+use super::report::{
+    ConnectionExplained, DaemonExplained, Explanation, ListenerExplained, SessionExplained,
+    ShardExplained, UseExplained,
+};
+
+/// Columns of the names in front.
+const HEAD: usize = 12;
+
+/// A name padded to its columns.
+fn head(name: &str) -> String {
+    format!("{name:<HEAD$}")
+}
+
+/// A time in the unit that suits it.
+fn time(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 1e-3 => format!("{:.0} µs", seconds * 1e6),
+        _ if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
+        _ if seconds < 120.0 => format!("{seconds:.1} s"),
+        _ if seconds < 7_200.0 => format!("{:.0} min", seconds / 60.0),
+        _ if seconds < 172_800.0 => format!("{:.0} h", seconds / 3_600.0),
+        _ => format!("{:.0} days", seconds / 86_400.0),
+    }
+}
+
+fn used(UseExplained { now, limit }: UseExplained) -> String {
+    // A session that has the shard to itself has no limit of its own.
+    if limit == u32::MAX { now.to_string() } else { format!("{now} of {limit}") }
+}
+
+/// A number with what it counts.
+fn plural(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
+/// Rows with aligned columns; numbers are to the right.
+fn table(lines: &mut Vec<String>, headers: &[&str], rows: &[Vec<String>]) {
+    let header: Vec<String> = headers.iter().map(|it| (*it).to_owned()).collect();
+    let widths: Vec<usize> = (0..headers.len())
+        .map(|column| {
+            let cells = rows.iter().map(|row| width(&row[column]));
+            cells.chain([width(headers[column])]).max().unwrap_or(0)
+        })
+        .collect();
+    for row in std::iter::once(&header).chain(rows) {
+        let mut line = " ".repeat(HEAD);
+        for (column, (cell, most)) in row.iter().zip(&widths).enumerate() {
+            let gap = " ".repeat(most - width(cell));
+            let is_last = column + 1 == headers.len();
+            line += &if is_last { cell.clone() } else { format!("{gap}{cell}  ") };
+        }
+        lines.push(line.trim_end().to_owned());
+    }
+}
+
+/// All lines of an explanation.
+pub(super) fn text(explanation: &Explanation) -> String {
+    let mut lines = Vec::new();
+    daemon_lines(&mut lines, &explanation.service.display().to_string(), &explanation.daemon);
+    explanation.shards.iter().for_each(|shard| shard_lines(&mut lines, shard));
+    explanation.listeners.iter().for_each(|it| listener_lines(&mut lines, it));
+    session_lines(&mut lines, &explanation.sessions);
+    explanation.connections.iter().for_each(|it| connection_lines(&mut lines, it));
+    if !explanation.states.is_empty() {
+        let states = explanation.states.iter().map(|(state, count)| format!("{count} {state}"));
+        lines.push(String::new());
+        lines.extend(wrap(&head("sockets"), &states.collect::<Vec<_>>().join(", "), COLUMNS));
+    }
+    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn daemon_lines(lines: &mut Vec<String>, path: &str, daemon: &DaemonExplained) {
+    let DaemonExplained { version, pid, uid, running_s, .. } = daemon;
+    let sessions = plural(daemon.sessions.into(), "session");
+    let (running, since) = (time(*running_s), daemon.sessions_since_start);
+    let text = format!(
+        "at {path}: megapiped {version}, process {pid} of user {uid}, running for {running}; \
+         {sessions}, {since} since its start"
+    );
+    lines.extend(wrap(&head("service"), &text, COLUMNS));
+    if !daemon.sees_all {
+        let text = "what belongs to other users, or to none, is not shown";
+        lines.extend(wrap(&head(""), text, COLUMNS));
+    }
+}
+
+fn shard_lines(lines: &mut Vec<String>, shard: &ShardExplained) {
+    lines.push(String::new());
+    let mut add = |name: &str, text: &str| lines.extend(wrap(&head(name), text, COLUMNS));
+    let link = &shard.link;
+    let addresses: Vec<String> = link.addresses.iter().map(ToString::to_string).collect();
+    let core = shard.core.map_or_else(|| "not pinned".to_owned(), |core| format!("on core {core}"));
+    let (driver, mtu, addresses) = (&link.driver, link.mtu, addresses.join(", "));
+    let name = format!("shard {}", shard.shard);
+    add(&name, &format!("{core}; {driver} of {mtu} bytes MTU, {addresses}"));
+    let by = |has: bool| if has { "by the link" } else { "by the stack" };
+    let shares = if link.shares_host_address { "the host's too" } else { "its own" };
+    let (checksums, cuts) = (by(link.tx_checksum), by(link.tso));
+    add("", &format!("checksums {checksums}; segments cut {cuts}; addresses {shares}"));
+    link.notes.iter().for_each(|note| add("", note));
+    add(
+        "",
+        &format!(
+            "{} connections, {} handshakes, {} in TIME-WAIT; {} private buffers in use",
+            used(shard.connections),
+            shard.handshakes,
+            shard.time_waits,
+            used(shard.private_buffers)
+        ),
+    );
+    add(
+        "",
+        &format!(
+            "{}, {} polled; {} ended and still sending",
+            plural(shard.sessions.into(), "session"),
+            shard.active_sessions,
+            shard.ended_sessions
+        ),
+    );
+    let (its, own) = (shard.cpu_sessions_s, shard.cpu_unattributed_s);
+    let percent = if its + own > 0.0 { own / (its + own) * 100.0 } else { 0.0 };
+    let (its, own) = (time(its), time(own));
+    add("", &format!("CPU time {its} of sessions, {own} of none ({percent:.0} %)"));
+    let drops: Vec<String> =
+        shard.drops.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
+    let (frames_in, frames_out) = (shard.frames_in, shard.frames_out);
+    add("", &format!("frames {frames_in} in, {frames_out} out; dropped: {drops}"));
+}
+
+fn listener_lines(lines: &mut Vec<String>, listener: &ListenerExplained) {
+    lines.push(String::new());
+    let local = listener.local.map_or_else(|| "?".to_owned(), |local| local.to_string());
+    let ListenerExplained { shard, waiting, backlog, handshakes, offers, .. } = listener;
+    let shared = match listener.shared_by_uid {
+        Some(uid) => format!("shared by programs of user {uid}"),
+        None => "exclusive".to_owned(),
+    };
+    let text = format!(
+        "{local} on shard {shard}: {waiting} of {backlog} wait, {handshakes} handshakes; {shared}"
+    );
+    lines.extend(wrap(&head("listener"), &text, COLUMNS));
+    lines.extend(wrap(&head(""), offers, COLUMNS));
+    let rows: Vec<Vec<String>> = listener
+        .acceptors
+        .iter()
+        .map(|it| {
+            let numbers = [it.session, it.pid.into(), it.uid.into(), it.credit.into()];
+            let cells = numbers.iter().map(ToString::to_string);
+            cells.chain([it.connections.to_string(), it.program.clone()]).collect()
+        })
+        .collect();
+    if !rows.is_empty() {
+        table(lines, &["session", "pid", "uid", "credit", "connections", "acceptor"], &rows);
+    }
+    let count = listener.acceptor_count as usize;
+    if count > rows.len() {
+        lines.push(head("") + &format!("and {} more acceptors", count - rows.len()));
+    }
+}
+
+fn session_lines(lines: &mut Vec<String>, sessions: &[SessionExplained]) {
+    for session in sessions {
+        lines.push(String::new());
+        let mut add = |name: &str, text: &str| lines.extend(wrap(&head(name), text, COLUMNS));
+        let SessionExplained { pid, uid, shard, program, .. } = session;
+        let who = match pid {
+            0 => format!("a process of user {uid} that has ended"),
+            pid => format!("process {pid} ({program}) of user {uid}"),
+        };
+        let attached = session.attached_s_ago.map(|ago| format!(", attached {} ago", time(ago)));
+        let attached = attached.unwrap_or_default();
+        add(&format!("session {}", session.session), &format!("{who} on shard {shard}{attached}"));
+        add("", &history(session));
+        add(
+            "",
+            &format!(
+                "connections {}, {} connecting, {} closed and not over",
+                used(session.connections),
+                used(session.connecting),
+                session.closed_connections
+            ),
+        );
+        add(
+            "",
+            &format!(
+                "listeners {}; UDP sockets {}; accepts {} in advance",
+                used(session.listeners),
+                used(session.endpoints),
+                session.credit
+            ),
+        );
+        add(
+            "",
+            &format!(
+                "CPU time {}; {} operations, {} events, {} parked (at most {})",
+                time(session.cpu_s),
+                session.operations,
+                session.events,
+                session.parked_events,
+                session.parked_events_max
+            ),
+        );
+        let SessionExplained { refused, foreign_names, datagrams_dropped, .. } = session;
+        add(
+            "",
+            &format!(
+                "refused {refused} at a limit, {foreign_names} foreign names; datagrams dropped \
+                 {datagrams_dropped}"
+            ),
+        );
+    }
+}
+
+/// How a session began, and whether it goes on.
+fn history(session: &SessionExplained) -> String {
+    if session.has_ended {
+        return "it has ended; its connections send what was handed over".to_owned();
+    }
+    let polled = if session.is_active { "polled" } else { "idle: its doorbell wakes the shard" };
+    match (session.older_than_daemon_s, session.attached_after_start_s) {
+        (Some(older), Some(after)) => format!(
+            "the process is {} older than the daemon, and attached {} after its start: again, \
+             if it had an earlier one, whose connections have ended (ServiceGone) and whose \
+             listeners listen here; {polled}",
+            time(older),
+            time(after)
+        ),
+        _ => polled.to_owned(),
+    }
+}
+
+fn connection_lines(lines: &mut Vec<String>, connection: &ConnectionExplained) {
+    lines.push(String::new());
+    let end = |end: Option<std::net::SocketAddr>| {
+        end.map_or_else(|| "*".to_owned(), |end| end.to_string())
+    };
+    let ConnectionExplained { state, shard, recv_q, send_q, .. } = connection;
+    let (local, peer) = (end(connection.local), end(connection.peer));
+    let owners: Vec<String> = connection
+        .owners
+        .iter()
+        .map(|it| format!("process {} ({}), session {}", it.pid, it.program, it.session))
+        .collect();
+    let owner = if owners.is_empty() { "no process".to_owned() } else { owners.join("; ") };
+    let text = format!("{local} to {peer}: {state} on shard {shard}, of {owner}");
+    lines.extend(wrap(&head("connection"), &text, COLUMNS));
+    let text = format!("{recv_q} bytes to read, {send_q} bytes not acknowledged");
+    lines.extend(wrap(&head(""), &text, COLUMNS));
+    if let Some(words) = &connection.words {
+        lines.extend(wrap(&head(""), words, COLUMNS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::{observed, started};
+    use super::super::target::ExplainTarget;
+    use super::*;
+
+    fn shown(target: ExplainTarget) -> String {
+        text(&Explanation::of(&observed(), target, &started))
+    }
+
+    /// The same without the ends of lines, which are where there is room.
+    fn words(target: ExplainTarget) -> String {
+        shown(target).split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn text_fits_the_terminal_and_has_what_the_report_has() {
+        let all = shown(ExplainTarget::Daemon);
+        for line in all.lines() {
+            assert!(width(line) <= COLUMNS, "{line}");
+        }
+        let all = words(ExplainTarget::Daemon);
+        for part in [
+            "megapiped 0.1.0, process 9 of user 0, running for 100.0 s",
+            "2 sessions, 5 since its start",
+            "shard 1 not pinned; tap of 1500 bytes MTU, 10.0.0.2",
+            "CPU time 3.0 s of sessions, 1.0 s of none (25 %)",
+            "dropped: 2 no_connection",
+            "no checksum offload: the device has none",
+        ] {
+            assert!(all.contains(part), "{part}: {all}");
+        }
+    }
+
+    #[test]
+    fn acceptors_are_an_aligned_table() {
+        let port = shown(ExplainTarget::Port(80));
+        let expected = "\
+listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
+            not offered: single acceptor, which gets each connection when it is
+            established
+            session  pid   uid  credit  connections  acceptor
+                  3   12  1000      64            1  serve
+";
+        assert!(port.contains(expected), "{port}");
+        assert!(port.contains("sockets     1 ESTAB, 1 LISTEN, 1 SYN-RECV"), "{port}");
+    }
+
+    #[test]
+    fn channel_that_attached_again_is_explained() {
+        let process = words(ExplainTarget::Process(12));
+        let expected = "the process is 10.0 s older than the daemon, and attached 10.0 s after";
+        assert!(process.contains(expected), "{process}");
+        assert!(!words(ExplainTarget::Process(34)).contains("older"));
+    }
+
+    #[test]
+    fn connection_has_its_owner_and_none_if_it_has_none() {
+        let end = "10.0.0.1:54321".parse().expect("an end");
+        let shown = words(ExplainTarget::End(end));
+        let open = "10.0.0.2:80 to 10.0.0.1:54321: ESTAB on shard 0, of process 12 (serve)";
+        assert!(shown.contains(open), "{shown}");
+        assert!(shown.contains("SYN-RECV on shard 0, of no process"), "{shown}");
+    }
+
+    #[test]
+    fn times_have_a_unit_that_suits_them() {
+        for (seconds, text) in [
+            (0.0, "0 µs"),
+            (0.000_5, "500 µs"),
+            (0.25, "250 ms"),
+            (3.0, "3.0 s"),
+            (600.0, "10 min"),
+            (10_000.0, "3 h"),
+            (1e6, "12 days"),
+        ] {
+            assert_eq!(time(seconds), text);
+        }
+    }
+}
