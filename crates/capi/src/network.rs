@@ -51,11 +51,19 @@ pub(crate) enum StackChoice {
 }
 
 impl StackChoice {
+    /// The daemon at a path, or at the usual one.
+    pub(crate) fn at(path: Option<String>) -> Self {
+        Self::Service(path.map_or_else(ServiceAddress::default, ServiceAddress::new))
+    }
+
     /// Whether the program chooses where the stack runs.
     pub(crate) const fn has_placement(&self) -> bool {
         matches!(self, Self::Local(_))
     }
 }
+
+/// Variable of the environment: the path of the daemon's socket.
+pub(crate) const SERVICE_VARIABLE: &str = "MEGAPIPE_SERVICE";
 
 /// The networks of this process, the latest last.
 static NETWORKS: Mutex<Vec<(NetworkOptions, LocalNetwork)>> = Mutex::new(Vec::new());
@@ -159,8 +167,7 @@ fn service(
     if config.placement != 0 {
         return Err(CallError::setting("config->placement", config.placement, ONLY_LOCAL).into());
     }
-    let path = path.or_else(|| variable("MEGAPIPE_SERVICE"));
-    Ok(StackChoice::Service(path.map_or_else(ServiceAddress::default, ServiceAddress::new)))
+    Ok(StackChoice::at(path.or_else(|| variable(SERVICE_VARIABLE))))
 }
 
 const ONLY_LOCAL: &str = "only the local back end has this";

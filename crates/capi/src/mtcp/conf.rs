@@ -53,6 +53,8 @@ pub(crate) struct Conf {
 pub(crate) enum Io {
     /// Linux does TCP.
     Kernel,
+    /// A daemon has the stack.
+    Service,
     /// A driver of the library, by its name in link descriptions.
     Link(&'static str),
 }
@@ -78,7 +80,7 @@ pub(crate) enum ConfFault {
     Gateway(String),
     #[error("placement = {0}: must be inline, thread or core")]
     Placement(String),
-    #[error("io = {0}: must be xdp, packet, tap, memif or kernel")]
+    #[error("io = {0}: must be xdp, packet, tap, memif, kernel or service")]
     Io(String),
     #[error("there is no key {0:?}")]
     Key(String),
@@ -220,6 +222,8 @@ impl Conf {
             Some(Io::Link(link))
         } else if name == "kernel" {
             Some(Io::Kernel)
+        } else if name == "service" {
+            Some(Io::Service)
         } else if FOREIGN_IO.contains(&name) {
             self.warn(format_args!("io = {name} is not supported: xdp (AF_XDP) is used"));
             Some(Io::Link("xdp"))

@@ -29,7 +29,7 @@ use crate::error::{CallError, CallFailure, WithCauses, print, set_last};
 use crate::limits::{
     MTCP_BUFFERS_MAX, MTCP_BUFFERS_MIN, MTCP_DESCRIPTORS_BESIDE, MTCP_FILE_BYTES_MAX,
 };
-use crate::network::{self, NetworkOptions};
+use crate::network::{self, NetworkOptions, StackChoice};
 
 /// Paths of mTCP's tables, relative to the program's working directory.
 const ROUTE_FILE: &str = "config/route.conf";
@@ -71,7 +71,7 @@ struct MtcpSetup {
 #[derive(Debug, Clone)]
 enum TcpProvider {
     Kernel,
-    Stack(Box<NetworkOptions>),
+    Stack(StackChoice),
 }
 
 static SETUP: Mutex<MtcpSetup> = Mutex::new(MtcpSetup::NEW);
@@ -86,7 +86,7 @@ impl MtcpSetup {
 
     /// Removes the network of earlier contexts from the table of networks.
     fn forget_network(&mut self) {
-        if let Some(TcpProvider::Stack(wanted)) = self.carrier.take() {
+        if let Some(TcpProvider::Stack(StackChoice::Local(wanted))) = self.carrier.take() {
             network::forget(&wanted);
         }
     }
@@ -130,7 +130,7 @@ fn init_from(path: &Path) -> Result<(), CallFailure> {
     let text = text_of(path).map_err(|error| failed(error.to_string()))?;
     conf.read(&text).map_err(|error| failed(error.to_string()))?;
     read_tables(&mut conf)?;
-    description(&conf)?;
+    carrier(&conf)?;
     for warning in mem::take(&mut conf.warnings) {
         print(format_args!("{}: {warning}", path.display()));
     }
@@ -351,7 +351,7 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
         let context = context::create(core, has_siblings, || match &carrier {
             TcpProvider::Kernel => Ok(Context::create(config(Backend::Kernel))?),
             TcpProvider::Stack(wanted) => {
-                network::on(wanted, |backend| Context::create(config(backend)))
+                network::on_stack(wanted, |backend| Context::create(config(backend)))
             }
         })?;
         if network::variable(STATS_VARIABLE).is_some() || !conf.told_ports.is_empty() {
@@ -436,29 +436,58 @@ fn first_address() -> Option<u32> {
     })
 }
 
-/// The link's description; `None`: Linux does TCP.
-fn description(conf: &Conf) -> Result<Option<String>, CallFailure> {
+/// The TCP implementation that a configuration chooses.
+fn carrier(conf: &Conf) -> Result<TcpProvider, CallFailure> {
     let unusable = |why: &str| CallError::Unusable(why.to_owned());
     let driver = match (conf.io, conf.ports.is_empty()) {
         (Some(Io::Kernel), _) if conf.placement.unwrap_or_default() != Placement::Inline => {
             return Err(unusable("placement: with io = kernel there is no stack to place").into());
         }
-        (Some(Io::Kernel), _) => return Ok(None),
+        (Some(Io::Kernel), _) => return Ok(TcpProvider::Kernel),
+        (Some(Io::Service), _) => return service(conf),
         (Some(Io::Link(driver)), false) => driver,
         (None, false) => "xdp",
         (Some(Io::Link(_)), true) => return Err(unusable("io needs a port").into()),
         (None, true) => {
-            return Err(unusable("io: xdp, packet, tap or memif, with a port; or kernel").into());
+            let choices = "io: xdp, packet, tap or memif, with a port; or kernel or service";
+            return Err(unusable(choices).into());
         }
     };
+    let link = format!("{driver}:{}", one_port(conf)?);
+    let settings = server_config(conf);
+    let options = NetworkOptions { link, link_named_by: "io, port", settings };
+    Ok(TcpProvider::Stack(StackChoice::Local(Box::new(options))))
+}
+
+/// The only port. There is at least one.
+fn one_port(conf: &Conf) -> Result<&str, CallFailure> {
     match conf.ports.as_slice() {
-        [port] => Ok(Some(format!("{driver}:{port}"))),
+        [port] => Ok(port),
         ports => {
             let ports = ports.join(" ");
             let why = "there can be one port, with as many queues as it has";
-            Err(unusable(&format!("port = {ports}: {why}")).into())
+            Err(CallError::Unusable(format!("port = {ports}: {why}")).into())
         }
     }
+}
+
+/// The daemon that a configuration names: by its port, by the environment, or the usual one.
+fn service(conf: &Conf) -> Result<TcpProvider, CallFailure> {
+    let others = [
+        ("address", !conf.addresses.is_empty()),
+        ("gateway", !conf.gateways.is_empty()),
+        ("mtu", conf.mtu.is_some()),
+        ("placement", conf.placement.is_some()),
+    ];
+    if let Some((key, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
+        let why = format!("{key}: with io = service the daemon chooses it");
+        return Err(CallError::Unusable(why).into());
+    }
+    let path = match conf.ports.is_empty() {
+        true => network::variable(network::SERVICE_VARIABLE),
+        false => Some(one_port(conf)?.to_owned()),
+    };
+    Ok(TcpProvider::Stack(StackChoice::at(path)))
 }
 
 impl TcpProvider {
@@ -466,8 +495,11 @@ impl TcpProvider {
     fn told_as(&self, placement: Placement) -> String {
         match self {
             Self::Kernel => "TCP by Linux".to_owned(),
-            Self::Stack(wanted) => {
+            Self::Stack(StackChoice::Local(wanted)) => {
                 format!("our own stack on {}, placement {}", wanted.link, placement.name())
+            }
+            Self::Stack(StackChoice::Service(address)) => {
+                format!("our own stack in the service at {}", address.path().display())
             }
         }
     }
@@ -475,28 +507,14 @@ impl TcpProvider {
 
 /// The placement of contexts' stacks.
 fn placement(conf: &Conf) -> Result<Placement, CallFailure> {
-    if conf.io == Some(Io::Kernel) {
-        // The environment's value concerns only the library's own stack.
+    if matches!(conf.io, Some(Io::Kernel | Io::Service)) {
+        // The environment's value concerns only a stack in this process.
         return Ok(Placement::Inline);
     }
     match conf.placement {
         Some(placement) => Ok(placement),
         None => Ok(network::placement_of_environment()?.unwrap_or_default()),
     }
-}
-
-fn carrier(conf: &Conf) -> Result<TcpProvider, CallFailure> {
-    Ok(match description(conf)? {
-        None => TcpProvider::Kernel,
-        Some(link) => {
-            let settings = server_config(conf);
-            TcpProvider::Stack(Box::new(NetworkOptions {
-                link,
-                link_named_by: "io, port",
-                settings,
-            }))
-        }
-    })
 }
 
 fn server_config(conf: &Conf) -> ServerConfig {
@@ -599,11 +617,17 @@ mod tests {
     }
 
     #[test]
-    fn link_description_is_driver_and_port() {
-        let with = |text: &str| {
+    fn carrier_is_kernel_link_or_daemon() {
+        let with = |text: &str| -> Result<Option<String>, String> {
             let mut conf = Conf::new(1);
             conf.read(text).unwrap();
-            description(&conf).map_err(|failure| failure.why().to_string())
+            match carrier(&conf).map_err(|failure| failure.why().to_string())? {
+                TcpProvider::Kernel => Ok(None),
+                TcpProvider::Stack(StackChoice::Local(options)) => Ok(Some(options.link)),
+                TcpProvider::Stack(StackChoice::Service(address)) => {
+                    Ok(Some(format!("service at {}", address.path().display())))
+                }
+            }
         };
         assert_eq!(with("io = kernel"), Ok(None));
         assert_eq!(with("io = tap\nport = tap0"), Ok(Some("tap:tap0".to_owned())));
@@ -615,6 +639,14 @@ mod tests {
             assert!(with(wrong).is_err(), "{wrong}");
         }
         assert!(with("io = xdp\nport = a b").unwrap_err().contains("port = a b: there can be one"));
+        assert_eq!(with("io = service\nport = /tmp/s"), Ok(Some("service at /tmp/s".to_owned())));
+        for key in ["address = 10.0.0.2/24", "gateway = 10.0.0.1", "mtu = 1400", "placement = core"]
+        {
+            let error = with(&format!("io = service\nport = /tmp/s\n{key}")).unwrap_err();
+            let name = key.split(' ').next().unwrap();
+            assert!(error.contains(&format!("{name}: with io = service")), "{error}");
+        }
+        assert!(with("io = service\nport = a b").unwrap_err().contains("there can be one port"));
     }
 
     #[test]
