@@ -47,6 +47,15 @@ pub(crate) enum Wire {
     Xdp,
 }
 
+/// Whose process has our stack.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StackOwner {
+    /// The program that uses it.
+    Program,
+    /// A daemon, which each of our programs has for itself.
+    Daemon,
+}
+
 /// What befalls frames in both directions, in percent, by a seed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
@@ -130,6 +139,7 @@ impl Drop for Namespace {
 pub(crate) struct Host {
     test: &'static str,
     pub(crate) wire: Wire,
+    owner: StackOwner,
     folder: PathBuf,
     captures: AtomicU32,
     /// Where our programs run, if not where Linux's do.
@@ -138,7 +148,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    fn new(test: &'static str, wire: Wire) -> Result<Self, String> {
+    fn new(test: &'static str, wire: Wire, owner: StackOwner) -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Relaxed: only the values must differ.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -150,7 +160,7 @@ impl Host {
         };
         let folder = std::env::temp_dir().join(&name);
         let captures = AtomicU32::new(0);
-        let host = Self { test, wire, folder, captures, ours, _linuxes: linuxes };
+        let host = Self { test, wire, owner, folder, captures, ours, _linuxes: linuxes };
         fs::create_dir_all(&host.folder).map_err(|error| error.to_string())?;
         let file = File::open(format!("/run/netns/{name}"));
         let file = file.map_err(|error| format!("no network namespace: {error}"))?;
@@ -207,8 +217,7 @@ impl Host {
     }
 
     /// A program of ours, where our programs run.
-    fn ours(&self) -> Command {
-        let program = env!("CARGO_BIN_EXE_interop");
+    fn ours(&self, program: &str) -> Command {
         let Some(Namespace(ours)) = &self.ours else { return Command::new(program) };
         let mut command = Command::new("ip");
         command.args(["netns", "exec", ours, program]);
@@ -256,15 +265,37 @@ impl Host {
         // Relaxed: only the values must differ.
         let number = self.captures.fetch_add(1, Ordering::Relaxed);
         let capture = self.folder.join(format!("{number}.pcapng"));
-        let mut command = self.ours();
-        command.args(arguments).args(["--backend", "local", "--link", &link]);
+        let mut network = vec!["--link".to_owned(), link];
         for (address, bits) in addresses.iter().zip([24, 64]) {
-            command.args(["--address", &format!("{address}/{bits}")]);
+            network.extend(["--address".to_owned(), format!("{address}/{bits}")]);
         }
-        command.env("MEGAPIPE_CAPTURE", &capture).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = self.ours(env!("CARGO_BIN_EXE_interop"));
+        command.args(arguments);
+        let daemon = match self.owner {
+            StackOwner::Program => {
+                command.args(["--backend", "local"]).args(&network);
+                command.env("MEGAPIPE_CAPTURE", &capture);
+                None
+            }
+            StackOwner::Daemon => {
+                let path = self.folder.join(format!("{number}.service"));
+                command.args(["--backend", "service", "--service"]).arg(&path);
+                Some(self.start_daemon(&network, &path, &capture))
+            }
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let running = Running::start(&mut command);
         let sender = judge::Sender { mac, has_damaged_peer: faults.corruption > 0 };
-        Program { host: self, capture, sender, running }
+        Program { host: self, capture, sender, running, daemon }
+    }
+
+    /// Starts a daemon and waits until it is ready.
+    fn start_daemon(&self, network: &[String], path: &Path, capture: &Path) -> Running {
+        let mut command = self.ours(env!("CARGO_BIN_EXE_daemon"));
+        command.args(network).arg("--service").arg(path).env("MEGAPIPE_CAPTURE", capture);
+        let daemon = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        daemon.line("ready");
+        daemon
     }
 
     /// Starts a server of ours on port 80 of both families and waits until it listens.
@@ -339,6 +370,19 @@ impl Running {
         Self { stdin: child.stdin.take(), child, lines }
     }
 
+    /// The next line that begins like this, without its beginning.
+    fn line(&self, start: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.starts_with(start) => return line[start.len()..].to_owned(),
+                Ok(_) => {}
+                Err(error) => panic!("no line {start:?}: {error}"),
+            }
+        }
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a process");
         kill_process(pid, signal).expect("signalling");
@@ -371,20 +415,14 @@ pub(crate) struct Program<'a> {
     capture: PathBuf,
     sender: judge::Sender,
     pub(crate) running: Running,
+    /// The daemon that has its stack, and its end of the link.
+    daemon: Option<Running>,
 }
 
 impl Program<'_> {
     /// The next line that begins like this, without its beginning.
     pub(crate) fn line(&mut self, start: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.running.lines.recv_timeout(left) {
-                Ok(line) if line.starts_with(start) => return line[start.len()..].to_owned(),
-                Ok(_) => {}
-                Err(error) => panic!("no line {start:?}: {error}"),
-            }
-        }
+        self.running.line(start)
     }
 
     /// Lets a server end, and judges what it sent.
@@ -396,7 +434,7 @@ impl Program<'_> {
     /// Waits for the end of a program whose link may have broken: the program at its other end is
     /// over.
     pub(crate) fn end_with_link(mut self) -> judge::Verdict {
-        let status = self.running.end();
+        let status = self.end();
         assert!(matches!(status.code(), Some(0 | 1)), "{status}");
         judge::judge(self.host.test, &self.capture, self.sender)
     }
@@ -404,27 +442,45 @@ impl Program<'_> {
     /// Lets a server end that need not have sent anything.
     pub(crate) fn stop_unheard(mut self) -> judge::Verdict {
         self.running.signal(Signal::INT);
-        let status = self.running.end();
+        let status = self.end();
         assert!(status.success(), "{status}");
         judge::look_through(self.host.test, &self.capture, self.sender).unwrap_or_default()
     }
 
     /// Waits for the end of a program that ends by itself once standard input does.
     pub(crate) fn finish(mut self) -> judge::Verdict {
-        let status = self.running.end();
+        let status = self.end();
         assert!(status.success(), "{status}");
         judge::judge(self.host.test, &self.capture, self.sender)
     }
 
-    /// Kills it in the middle of what it does. Its capture ends anywhere and is not judged.
+    /// The program's own end, and that of its daemon.
+    fn end(&mut self) -> ExitStatus {
+        let status = self.running.end();
+        if let Some(daemon) = &mut self.daemon {
+            let ended = daemon.end();
+            assert!(ended.success(), "the daemon: {ended}");
+        }
+        status
+    }
+
+    /// Kills it, with its stack, in the middle of what it does. Its capture ends anywhere and is
+    /// not judged.
     pub(crate) fn kill(mut self) {
-        self.running.signal(Signal::KILL);
-        self.running.end();
+        for mut running in self.daemon.take().into_iter().chain([self.running]) {
+            running.signal(Signal::KILL);
+            running.end();
+        }
     }
 }
 
 /// Runs `test` in namespaces of its own, or says why not.
-pub(crate) fn with_host(name: &'static str, wire: Wire, programs: &[&str], test: fn(&Host)) {
+pub(crate) fn with_host(
+    name: &'static str,
+    (wire, owner): (Wire, StackOwner),
+    programs: &[&str],
+    test: fn(&Host),
+) {
     for program in programs {
         let found = PATHS.split(':').any(|folder| Path::new(folder).join(program).is_file());
         if !found {
@@ -432,7 +488,7 @@ pub(crate) fn with_host(name: &'static str, wire: Wire, programs: &[&str], test:
             return;
         }
     }
-    let run = move || match Host::new(name, wire) {
+    let run = move || match Host::new(name, wire, owner) {
         Ok(host) => test(&host),
         Err(why) => println!("skipped: {name}: {why}"),
     };

@@ -15,6 +15,8 @@
 //! Loss is of frames, in both directions, on our side of the wire: under a namespace of its own
 //! this kernel has no netem. With loss the offloads are off, so that a frame is a segment.
 //!
+//! Some tests also run with the stack in a daemon (`src/bin/daemon.rs`), which captures.
+//!
 //! `memif.rs` is the exception: no kernel is at the other end of a memif, so both ends are ours.
 //!
 //! Needs root; otherwise each test says that it was skipped. iperf3 is not used: both its ends
@@ -34,21 +36,22 @@ mod transfers;
 
 /// A test for each of the functions named, on one wire, if the programs are there.
 macro_rules! tests {
-    ($wire:ident in $name:ident: $($part:ident::$test:ident $programs:tt)*) => {
+    ($wire:ident by $owner:ident in $name:ident: $($part:ident::$test:ident $programs:tt)*) => {
         mod $name {
-            use crate::host::{Wire, with_host};
+            use crate::host::{StackOwner, Wire, with_host};
             $(
                 #[test]
                 fn $test() {
                     let name = concat!(stringify!($name), "::", stringify!($test));
-                    with_host(name, Wire::$wire, &$programs, crate::$part::$test);
+                    let place = (Wire::$wire, StackOwner::$owner);
+                    with_host(name, place, &$programs, crate::$part::$test);
                 }
             )*
         }
     };
 }
 
-tests! { Tap in both_ours:
+tests! { Tap by Program in both_ours:
     memif::our_load_gets_files_from_our_server []
     memif::our_stacks_transfer_among_themselves []
 }
@@ -56,9 +59,9 @@ tests! { Tap in both_ours:
 /// The same functions on each wire.
 macro_rules! tests_on_each_wire {
     ($($all:tt)*) => {
-        tests! { Tap in tap: $($all)* }
-        tests! { Packet in packet: $($all)* }
-        tests! { Xdp in xdp: $($all)* }
+        tests! { Tap by Program in tap: $($all)* }
+        tests! { Packet by Program in packet: $($all)* }
+        tests! { Xdp by Program in xdp: $($all)* }
     };
 }
 
@@ -78,5 +81,19 @@ tests_on_each_wire! {
     load::our_load_gets_files_from_nginx ["nginx"]
     ping::linux_is_answered ["ping"]
     transfers::linux_asks_us_for_transfers []
+    transfers::we_ask_linux_for_transfers []
+}
+
+// Of all those above the ones that differ most from each other, for the time that they take.
+tests! { Tap by Daemon in service_tap:
+    breakage::a_client_that_is_killed_takes_nothing_with_it ["curl", "sha256sum"]
+    breakage::a_stack_that_comes_back_resets_what_it_does_not_know []
+    breakage::a_transfer_outlives_a_link_that_was_cut ["curl", "sha256sum"]
+    transfers::linux_asks_us_for_transfers []
+}
+
+tests! { Packet by Daemon in service_packet:
+    http::curl_gets_files_ranges_and_several_on_one_connection ["curl", "sha256sum"]
+    http::wrk_and_ab_get_small_files ["wrk", "ab"]
     transfers::we_ask_linux_for_transfers []
 }
