@@ -34,10 +34,10 @@ pub(crate) struct ObservedArgs {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObserveError {
     #[error(
-        "{source}: only the back end `service` has connections in a daemon. Those of programs on \
-         the kernel are in `ss`, and those on `local` in the process itself (its --stats)"
+        "{0}. Only programs on the back end `service` have their connections in a daemon; Linux's \
+         `ss` shows those on `kernel`, and those on `local` have their stack in the process"
     )]
-    Absent { source: ServiceQueryError },
+    Absent(ServiceQueryError),
     #[error(transparent)]
     Query(ServiceQueryError),
 }
@@ -45,7 +45,7 @@ pub(crate) enum ObserveError {
 impl From<ServiceQueryError> for ObserveError {
     fn from(source: ServiceQueryError) -> Self {
         match source {
-            ServiceQueryError::Absent { .. } => Self::Absent { source },
+            ServiceQueryError::Absent { .. } => Self::Absent(source),
             source => Self::Query(source),
         }
     }

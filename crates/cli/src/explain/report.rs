@@ -200,20 +200,21 @@ impl Concerned {
         }
     }
 
-    fn add_listener(&mut self, listener: &ServiceListener) {
-        self.shards.insert(listener.shard);
-        self.listeners.insert((listener.shard, listener.index));
-        self.sessions.extend(listener.acceptors.iter().map(|it| it.session));
+    /// Adds the sessions that accept on the listeners.
+    fn add_acceptors(&mut self, listeners: &[ServiceListener]) {
+        let its = |it: &&ServiceListener| self.listeners.contains(&(it.shard, it.index));
+        let acceptors = listeners.iter().filter(its).flat_map(|it| &it.acceptors);
+        self.sessions.extend(acceptors.map(|acceptor| acceptor.session));
     }
 }
 
-/// Whether a socket belongs to a target; `sessions` are those of the target's process.
-fn is_of(target: ExplainTarget, socket: &ServiceSocket, sessions: &BTreeSet<u64>) -> bool {
+/// Whether a socket with these owners belongs to a target.
+fn is_of(target: ExplainTarget, socket: &ServiceSocket, owners: &[SocketOwner]) -> bool {
     match target {
         ExplainTarget::Daemon => true,
         ExplainTarget::Port(port) => socket.local.is_some_and(|local| local.port() == port),
         ExplainTarget::End(end) => socket.local == Some(end) || socket.peer == Some(end),
-        ExplainTarget::Process(_) => sessions.contains(&socket.session),
+        ExplainTarget::Process(pid) => owners.iter().any(|owner| owner.pid == pid),
     }
 }
 
@@ -225,30 +226,24 @@ impl Explanation {
         target: ExplainTarget,
         started: &dyn Fn(u32) -> Option<Duration>,
     ) -> Self {
-        let of_process: BTreeSet<u64> = match target {
-            ExplainTarget::Process(pid) => {
-                let its = observed.sessions.iter().filter(|session| session.pid == pid);
-                its.map(|session| session.key).collect()
-            }
-            _ => BTreeSet::new(),
+        let owners = observed.owners();
+        let sockets = observed.sockets.iter();
+        let its = |(shard, socket): &&(u16, ServiceSocket)| {
+            is_of(target, socket, &owners(*shard, socket))
         };
-        let sockets: Vec<_> = observed
-            .sockets
-            .iter()
-            .filter(|(_, socket)| is_of(target, socket, &of_process))
-            .collect();
-        let mut concerned = Concerned { sessions: of_process.clone(), ..Concerned::default() };
+        let sockets: Vec<_> = sockets.filter(its).collect();
+        let mut concerned = Concerned::default();
         let mut states = BTreeMap::new();
         for (shard, socket) in &sockets {
             concerned.add_socket(*shard, socket);
             *states.entry(state_name(socket.state)).or_insert(0) += 1;
         }
-        for listener in &observed.listeners {
-            let mut acceptors = listener.acceptors.iter();
-            let is_its = acceptors.any(|it| of_process.contains(&it.session));
-            if is_its || concerned.listeners.contains(&(listener.shard, listener.index)) {
-                concerned.add_listener(listener);
-            }
+        if let ExplainTarget::Process(pid) = target {
+            let sessions = observed.sessions.iter().filter(|session| session.pid == pid);
+            concerned.sessions.extend(sessions.map(|session| session.key));
+        } else {
+            // The other acceptors of a listener of a process are named there, no more.
+            concerned.add_acceptors(&observed.listeners);
         }
         if target == ExplainTarget::Daemon {
             concerned.shards.extend(observed.shards.iter().map(|shard| shard.number));
@@ -268,7 +263,6 @@ impl Explanation {
             ExplainTarget::End(_) => &sockets[..sockets.len().min(CONNECTIONS_MAX)],
             _ => &[],
         };
-        let owners = observed.owners();
         let connection = |(shard, socket): &&(u16, ServiceSocket)| {
             ConnectionExplained::of(*shard, socket, owners(*shard, socket))
         };
@@ -529,6 +523,13 @@ pub(super) mod tests {
         assert_eq!(session.older_than_daemon_s, Some(10.0));
         assert_eq!(session.attached_after_start_s, Some(10.0));
         assert_eq!((session.attached_s_ago, session.cpu_s), (Some(90.0), 1.5));
+        // Another program at the same address is an acceptor, and its session is not of this one.
+        let mut shared = observed();
+        shared.listeners[0].acceptors.push(ServiceAcceptor { session: 5, credit: 1 });
+        shared.sockets[0].1.session = 0;
+        let both = Explanation::of(&shared, ExplainTarget::Process(12), &started);
+        assert_eq!((both.listeners[0].acceptors.len(), both.sessions.len()), (2, 1));
+        assert_eq!(both.states, process.states);
         let other = explained(ExplainTarget::Process(34));
         assert_eq!(other.shards[0].shard, 1);
         assert!(other.listeners.is_empty() && other.sessions[0].older_than_daemon_s.is_none());

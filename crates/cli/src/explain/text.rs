@@ -221,7 +221,10 @@ fn history(session: &SessionExplained) -> String {
     if session.has_ended {
         return "it has ended; its connections send what was handed over".to_owned();
     }
-    let polled = if session.is_active { "polled" } else { "idle: its doorbell wakes the shard" };
+    let polled = match session.is_active {
+        true => "active: its ring is read at each poll",
+        false => "idle: its doorbell wakes the shard",
+    };
     match (session.older_than_daemon_s, session.attached_after_start_s) {
         (Some(older), Some(after)) => format!(
             "the process is {} older than the daemon, and attached {} after its start: again, \

@@ -193,7 +193,7 @@ fn another_user_sees_nothing_of_ours() {
 fn without_a_daemon_both_commands_name_the_path() {
     for (line, code, named) in [
         ("ss --service /nowhere/x", 1, "no service at /nowhere/x"),
-        ("explain :80 --service /nowhere/x", 1, "only the back end `service`"),
+        ("explain :80 --service /nowhere/x", 1, "Only programs on the back end `service`"),
         ("ss --service /nowhere/x state asleep", 2, "asleep"),
         ("explain nginx --service /nowhere/x", 2, "expected a port"),
     ] {
