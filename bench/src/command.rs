@@ -14,7 +14,7 @@ use crate::{
     output,
     pika::{self, PikaArgs},
     point::Results,
-    process::{self, ExecArgs},
+    process::{self, AwaitArgs, ExecArgs},
     report,
     run::RpcPrograms,
     run_args::RunArgs,
@@ -22,7 +22,7 @@ use crate::{
         self,
         costs::{FrameKind, carry_frames},
     },
-    shard_bars, stack_bars,
+    service_bars, shard_bars, stack_bars,
     stack_link::StackPlacement,
 };
 use megapipe_apps::{backend::PlacementName, rpc::Api};
@@ -74,6 +74,9 @@ enum BenchAction {
     /// Another program in a given namespace and on given cores
     #[command(hide = true)]
     Exec(ExecArgs),
+    /// Another program, when there is something at a path
+    #[command(hide = true)]
+    Await(AwaitArgs),
     /// A server that accepts and resets
     #[command(hide = true)]
     AcceptServer(Box<AcceptArgs>),
@@ -120,6 +123,9 @@ pub struct BarsArgs {
     /// Bars of many shards, of the stack's placements, and of sockets
     #[arg(long, conflicts_with = "stack")]
     pub shards: bool,
+    /// Bars of the daemon that many processes share
+    #[arg(long, conflicts_with_all = ["stack", "shards"])]
+    pub service: bool,
     /// As for every measurement.
     #[command(flatten)]
     pub run: RunArgs,
@@ -156,6 +162,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         BenchAction::Idle(run) => measure_idle(run),
         BenchAction::Bars(args) if args.stack => stack_bars::measure(&args.run),
         BenchAction::Bars(args) if args.shards => shard_bars::measure(&args.run),
+        BenchAction::Bars(args) if args.service => service_bars::measure(&args.run),
         BenchAction::Bars(args) => bars::measure(&args.run),
         BenchAction::Report(report) => join(report),
         BenchAction::Server(server) => serve_baseline(server),
@@ -180,6 +187,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
             Ok(ExitCode::SUCCESS)
         }
         BenchAction::Exec(exec) => Err(BenchError::System(process::exec(exec))),
+        BenchAction::Await(it) => Err(BenchError::System(process::await_path(it))),
         BenchAction::Keep(keep) => {
             keeper::keep(keep)?;
             Ok(ExitCode::SUCCESS)

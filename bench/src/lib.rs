@@ -8,9 +8,9 @@
 //! - `layout.rs` is what lies between server and load, `load.rs` the load, `measure.rs` one run.
 //! - `profile.rs` finds out where a server's time goes.
 //! - `stack_link.rs` runs servers and loads on the stack; `accept_reset.rs`, `stack_idle.rs`,
-//!   `shard_idle.rs` and `instructions.rs` are separate measurements.
-//! - `experiments.rs`, `bars.rs`, `stack_bars.rs` and `shard_bars.rs` are what to measure; `run.rs`
-//!   does it, in turn and repeatedly.
+//!   `shard_idle.rs`, `service_attach.rs` and `instructions.rs` are separate measurements.
+//! - `experiments.rs`, `bars.rs`, `stack_bars.rs`, `shard_bars.rs` and `service_bars.rs` are what
+//!   to measure; `run.rs` does it, in turn and repeatedly.
 //! - `scaling.rs` is what more cores than the machine has would do: a simulation with costs that it
 //!   measures before.
 //! - `pika.rs` is the PIKA paper: experiments of the service's connection management, simulated
@@ -60,6 +60,8 @@ mod run_args;
 mod scaling;
 mod scratch;
 mod server;
+mod service_attach;
+mod service_bars;
 mod shard_bars;
 mod shard_idle;
 mod stack_bars;
@@ -87,6 +89,6 @@ pub use pika::PikaArgs;
 pub use point::{
     Bar, CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated, Sense, Simulated,
 };
-pub use process::ExecArgs;
+pub use process::{AwaitArgs, ExecArgs};
 pub use run_args::RunArgs;
 pub use scaling::costs::{CostError, FrameKind};

@@ -189,8 +189,19 @@ const _: () = assert!(STEERED_BURST >= 32);
 
 /// Cores that two shards and a core of the load for each need.
 pub(crate) const SHARDS_CORES_MIN: usize = 4;
+/// How long a program waits for another one's socket, and how often it looks.
+pub(crate) const AWAITED_MAX: Duration = Duration::from_secs(40);
+pub(crate) const AWAITED_POLL: Duration = Duration::from_millis(1);
 /// Connections of an idle server with a core for its stack.
 pub(crate) const SHARD_IDLE_CONNECTIONS: u32 = 256;
+/// Connections of an idle daemon, and applications that are attached to it besides.
+pub(crate) const DAEMON_IDLE_CONNECTIONS: u32 = 1_000;
+pub(crate) const DAEMON_IDLE_SESSIONS: usize = 64;
+/// How often an application attaches to be timed, and the first port that it listens on.
+pub(crate) const ATTACHES: usize = 101;
+pub(crate) const ATTACH_PORT_FIRST: u16 = 30_000;
+/// Sessions whose memory is weighed together.
+pub(crate) const ATTACHED_IDLE: usize = 64;
 /// How long opening them may take.
 pub(crate) const SHARD_IDLE_OPEN_MAX: Duration = Duration::from_secs(10);
 /// How long nothing happens before it counts.

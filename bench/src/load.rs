@@ -44,8 +44,8 @@ pub(crate) struct LoadPlan {
 pub(crate) struct LoadPath {
     pub(crate) place: ProcessPlace,
     server_cpus: CpuList,
-    /// The server's process, if the time that it runs is all that it costs: on our own stack.
-    pub(crate) server_pid: Option<u32>,
+    /// The server's processes, if the time that they run is all that it costs: on our own stack.
+    pub(crate) server_pids: Vec<u32>,
     /// Options of the load that name a link; none for the kernel's TCP.
     pub(crate) link_args: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl LoadPath {
             Some(link) => (link.load_place(layout), link.load_args(layout, scratch)),
             None => (layout.load.clone(), Vec::new()),
         };
-        Self { place, server_cpus: layout.server.cpus.clone(), server_pid: None, link_args }
+        Self { place, server_cpus: layout.server.cpus.clone(), server_pids: Vec::new(), link_args }
     }
 }
 
@@ -158,7 +158,7 @@ impl LoadPlan {
         let mut args = vec!["bench".to_owned(), "load".to_owned()];
         args.extend(["--server-cpus".to_owned(), path.server_cpus.to_string()]);
         args.extend(["--load-cpus".to_owned(), path.place.cpus.to_string()]);
-        if let Some(pid) = path.server_pid {
+        for pid in &path.server_pids {
             args.extend(["--server-pid".to_owned(), pid.to_string()]);
         }
         args.extend([kind.to_owned(), address.to_string()]);

@@ -24,9 +24,9 @@ pub struct LoadProcessArgs {
     /// Cores of the load
     #[arg(long)]
     load_cpus: CpuList,
-    /// The server's process, of which the time that it ran is read, too
+    /// The server's process, of which the time that it ran is read, too; several times for several
     #[arg(long)]
-    server_pid: Option<u32>,
+    server_pid: Vec<u32>,
     #[command(subcommand)]
     load: LoadKind,
 }
@@ -58,7 +58,7 @@ struct Observed {
     seconds: f64,
     server: CoreTimes,
     load: CoreTimes,
-    /// How long either process ran; only if the server's was named.
+    /// How long the server's processes ran, and this one; only if the server's were named.
     server_ran_us: Option<f64>,
     load_ran_us: Option<f64>,
     summary: Summary,
@@ -109,9 +109,12 @@ pub(crate) fn run(args: &LoadProcessArgs) -> Result<(), LoadProcessError> {
 fn read(args: &LoadProcessArgs) -> io::Result<Reading> {
     let server = CoreTimes::read(&args.server_cpus)?;
     let (at, load) = (Instant::now(), CoreTimes::read(&args.load_cpus)?);
-    let ran = match args.server_pid {
-        Some(pid) => Some([run_time(pid)?, run_time(std::process::id())?]),
-        None => None,
+    let ran = match &args.server_pid[..] {
+        [] => None,
+        pids => {
+            let server = pids.iter().map(|pid| run_time(*pid)).sum::<io::Result<Duration>>()?;
+            Some([server, run_time(std::process::id())?])
+        }
     };
     Ok(Reading { at, server, load, ran })
 }

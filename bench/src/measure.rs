@@ -104,7 +104,10 @@ pub(crate) fn sample(
 ) -> Result<Sample, MeasureError> {
     let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
     let mut path = LoadPath::new(trial.server, layout, scratch);
-    path.server_pid = trial.server.stack_link().map(|_| server.pid());
+    if trial.server.stack_link().is_some() {
+        path.server_pids =
+            [Some(server.pid()), server.daemon_pid()].into_iter().flatten().collect();
+    }
     let profile = match trial.is_profiled() {
         true => Some(Profile::start(
             (&layout.server.cpus, server.pid()),

@@ -50,6 +50,21 @@ impl ProcessPlace {
         command.arg("--").arg(program).args(args).stdin(Stdio::null());
         command
     }
+
+    /// As `command`, of a program that begins when there is something at `path`.
+    pub(crate) fn command_after<A: AsRef<OsStr>>(
+        &self,
+        path: &Path,
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let then = [program.as_os_str().to_owned()].into_iter();
+        let then = then.chain(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        let words = ["bench", "await"].map(OsString::from);
+        let path = path.as_os_str().to_owned();
+        let words = words.into_iter().chain([path, OsString::from("--")]).chain(then);
+        self.command(&self.program, words)
+    }
 }
 
 /// Options of `megapipe bench exec`.
@@ -67,6 +82,30 @@ pub struct ExecArgs {
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+}
+
+/// Options of `megapipe bench await`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AwaitArgs {
+    /// What has to be there first
+    path: PathBuf,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Waits until there is something at a path, then becomes another program. Returns only if either
+/// fails. Blocks.
+pub(crate) fn await_path(args: &AwaitArgs) -> io::Error {
+    let deadline = Instant::now() + limits::AWAITED_MAX;
+    while !args.path.exists() {
+        if Instant::now() > deadline {
+            let why = format!("nothing came at {}", args.path.display());
+            return io::Error::new(io::ErrorKind::TimedOut, why);
+        }
+        thread::sleep(limits::AWAITED_POLL);
+    }
+    Command::new(&args.command[0]).args(&args.command[1..]).exec()
 }
 
 /// Becomes another program on the given cores and namespace. Returns only if that fails.

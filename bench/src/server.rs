@@ -101,7 +101,11 @@ impl TestedServer {
 
     /// `backend` in points.
     pub(crate) const fn backend(self) -> &'static str {
-        if self.stack_link().is_some() { "local" } else { "kernel" }
+        match (self.place(), self.stack_link()) {
+            (Some(StackPlacement::Service), _) => "service",
+            (_, Some(_)) => "local",
+            (_, None) => "kernel",
+        }
     }
 
     /// `placement` in points.
@@ -254,6 +258,8 @@ pub(crate) enum ServerStartError {
 pub(crate) struct RunningServer {
     pub(crate) address: SocketAddr,
     process: ChildProcess,
+    /// The daemon with its stack; ends after the server.
+    daemon: Option<ChildProcess>,
     server: TestedServer,
     label: String,
     log: PathBuf,
@@ -282,11 +288,21 @@ impl RunningServer {
         let (program, args) = command_line(server, service, address, layout, scratch)?;
         let log = scratch.join("server.log");
         let said = File::create(&log).map_err(failed)?;
+        let daemon = match (server.place(), link) {
+            (Some(StackPlacement::Service), Some(link)) => {
+                Some(start_daemon(link, layout, scratch, &said).map_err(failed)?)
+            }
+            _ => None,
+        };
+        let mut command = match &daemon {
+            // It opens its control socket when its link has a peer.
+            Some(_) => layout.server.command_after(&control_socket(scratch), &program, args),
+            None => layout.server.command(&program, args),
+        };
         let also_said = said.try_clone().map_err(failed)?;
-        let mut command = layout.server.command(&program, args);
         command.stdout(Stdio::from(said)).stderr(Stdio::from(also_said));
         let process = ChildProcess::start(&mut command).map_err(failed)?;
-        let mut running = Self { address, process, server, label, log };
+        let mut running = Self { address, process, daemon, server, label, log };
         running.wait_until_ready(layout)?;
         Ok(running)
     }
@@ -296,10 +312,16 @@ impl RunningServer {
         self.process.pid()
     }
 
-    /// An error if the server has ended.
+    /// The process of its daemon, where it has one.
+    pub(crate) fn daemon_pid(&self) -> Option<u32> {
+        self.daemon.as_ref().map(ChildProcess::pid)
+    }
+
+    /// An error if the server or its daemon has ended.
     pub(crate) fn check(&mut self) -> Result<(), ServerStartError> {
-        match self.process.ended() {
-            Ok(None) => Ok(()),
+        let daemon = self.daemon.as_mut().map_or(Ok(None), ChildProcess::ended);
+        match (self.process.ended(), daemon) {
+            (Ok(None), Ok(None)) => Ok(()),
             _ => Err(ServerStartError::Ended { server: self.label.clone(), said: self.said() }),
         }
     }
@@ -409,7 +431,9 @@ fn command_line(
         }
         (TestedServer::Placed(link, placement), service) => {
             let mut args = service_args(service, address, layout, scratch);
-            args.extend(link.server_args(layout, scratch));
+            if placement != StackPlacement::Service {
+                args.extend(link.server_args(layout, scratch));
+            }
             args.extend(placement_args(placement, service, scratch));
             Ok((own(), args))
         }
@@ -488,9 +512,46 @@ fn service_args(
     args
 }
 
+/// Where the daemon and its applications meet.
+pub(crate) fn control_socket(scratch: &Path) -> PathBuf {
+    scratch.join("service.sock")
+}
+
+/// Starts a daemon in the server's place. What it prints goes where the server's does.
+fn start_daemon(
+    link: StackLink,
+    layout: &BenchLayout,
+    scratch: &Path,
+    log: &File,
+) -> io::Result<ChildProcess> {
+    let path = control_socket(scratch);
+    // One of an earlier run that was killed would be taken for this one's.
+    if let Err(error) = fs::remove_file(&path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let mut args = link.daemon_args(layout, scratch);
+    args.extend(["--service".to_owned(), path.to_string_lossy().into_owned()]);
+    args.extend(["--cpus".to_owned(), layout.server.cpus.to_string()]);
+    let program = layout.server.program.with_file_name("megapiped");
+    let mut command = layout.server.command(&program, args);
+    command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log.try_clone()?));
+    ChildProcess::start(&mut command)
+}
+
+/// The options of a server whose stack is in a daemon.
+fn session_args(scratch: &Path) -> Vec<String> {
+    let path = control_socket(scratch).to_string_lossy().into_owned();
+    ["--backend", "service", "--service"].map(str::to_owned).into_iter().chain([path]).collect()
+}
+
 /// A server with a stack thread writes its statistics at its end.
 fn placement_args(placement: StackPlacement, service: ServiceKind, scratch: &Path) -> Vec<String> {
-    let mut args = ["--placement", placement.name()].map(str::to_owned).to_vec();
+    let mut args = match placement {
+        StackPlacement::Service => session_args(scratch),
+        _ => ["--placement", placement.name()].map(str::to_owned).to_vec(),
+    };
     if service != ServiceKind::AcceptReset {
         let drain = limits::SERVER_DRAIN.as_secs().to_string();
         let told = scratch.join(TOLD).to_string_lossy().into_owned();
@@ -637,6 +698,7 @@ mod tests {
             TestedServer::Placed(StackLink::Memif, StackPlacement::Thread),
             TestedServer::Placed(StackLink::MemifAsleep(LinkSide::Server), StackPlacement::Thread),
             TestedServer::Placed(StackLink::Memif, StackPlacement::Core),
+            TestedServer::Placed(StackLink::Memif, StackPlacement::Service),
             TestedServer::Sockets(StackLink::Memif, None),
             TestedServer::Sockets(StackLink::Memif, Some(StackPlacement::Thread)),
             TestedServer::KernelSockets(ForcedDriver::Uring),

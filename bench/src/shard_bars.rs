@@ -157,7 +157,7 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
 }
 
 /// Parameters of an experiment's first group.
-fn situation(name: &'static str) -> ScalingSituation {
+pub(crate) fn situation(name: &'static str) -> ScalingSituation {
     let situation = Experiment::named(name).and_then(ScalingSituation::of);
     situation.expect("each experiment that is named here has a trial")
 }
@@ -188,7 +188,7 @@ fn compare(
 }
 
 /// CPU time per transaction run by run, of a server that was run in several ways: the lowest.
-fn costs_us(ways: &[Vec<Sample>]) -> Vec<f64> {
+pub(crate) fn costs_us(ways: &[Vec<Sample>]) -> Vec<f64> {
     let runs = ways.iter().map(Vec::len).filter(|&len| len > 0).min().unwrap_or(0);
     let lowest = |run: usize| {
         let each = ways.iter().filter_map(|way| way.get(run));
@@ -197,7 +197,7 @@ fn costs_us(ways: &[Vec<Sample>]) -> Vec<f64> {
     (0..runs).map(lowest).collect()
 }
 
-fn ratios(one: &[f64], other: &[f64]) -> Vec<f64> {
+pub(crate) fn ratios(one: &[f64], other: &[f64]) -> Vec<f64> {
     one.iter().zip(other).map(|(one, other)| one / other).collect()
 }
 

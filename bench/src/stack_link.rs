@@ -58,6 +58,8 @@ pub(crate) enum StackPlacement {
     Thread,
     /// On its own core.
     Core,
+    /// In a daemon.
+    Service,
 }
 
 impl StackPlacement {
@@ -75,6 +77,7 @@ impl StackPlacement {
         match self {
             Self::Thread => "thread",
             Self::Core => "core",
+            Self::Service => "service",
         }
     }
 }
@@ -145,6 +148,15 @@ impl StackLink {
             Self::Tap => sleepy(options(&format!("tap:{TAP}"), self.server_address(layout))),
             Self::Xdp => sleepy(options("xdp:srv", self.server_address(layout))),
         }
+    }
+
+    /// The options of a daemon on this link: a server's, but for the back end.
+    pub(crate) fn daemon_args(self, layout: &BenchLayout, scratch: &Path) -> Vec<String> {
+        let mut args = self.server_args(layout, scratch);
+        if let Some(place) = args.iter().position(|arg| arg == "--backend") {
+            args.drain(place..place + 2);
+        }
+        args
     }
 
     /// The load's options, except the server's address; `None` if it is on the kernel's TCP.

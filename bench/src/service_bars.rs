@@ -1,0 +1,269 @@
+//! `megapipe bench bars --service`: what is promised of the daemon that many processes share, each
+//! measured, and whether it is met.
+//!
+//! Read first: the PIKA paper, 3.1 and 5; `shard_bars.rs` for how the cost of a server is taken.
+//!
+//! Application and daemon share one core, and the load has the other: the only layout of three
+//! parties that fits two cores. CPU time is that of both together, the lower of polling and
+//! sleeping in each run.
+
+use crate::{
+    bars,
+    error::BenchError,
+    layout::LayoutError,
+    limits, measure,
+    point::Point,
+    progress::PlanProgress,
+    promise::{BarResult, Promise, PromisedBound},
+    run::Bench,
+    run_args::RunArgs,
+    scaling::ScalingSituation,
+    server::{ServiceKind, TestedServer},
+    service_attach,
+    shard_bars::{costs_us, ratios, situation},
+    shard_idle::{self, IdleDaemon},
+    stack_link::{LinkSide, StackLink, StackPlacement},
+    trial::BenchTrial,
+};
+use std::process::ExitCode;
+
+/// Where the stack of a measured server runs, on the one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StackAt {
+    Inline,
+    Core,
+    Service,
+}
+
+impl StackAt {
+    /// The server that polls and the one that sleeps.
+    fn servers(self) -> [TestedServer; 2] {
+        let links = [StackLink::Memif, StackLink::MemifAsleep(LinkSide::Server)];
+        links.map(|link| match self {
+            Self::Inline => TestedServer::Local(link),
+            Self::Core => TestedServer::Placed(link, StackPlacement::Core),
+            Self::Service => TestedServer::Placed(link, StackPlacement::Service),
+        })
+    }
+}
+
+/// A promise about CPU time per transaction, one place of the stack over another.
+struct CostRow {
+    promise: Promise,
+    /// Names an experiment whose load is used.
+    load: &'static str,
+    one: StackAt,
+    other: StackAt,
+}
+
+const PERSISTENT: &str = "mt-placement";
+const SHORT: &str = "mt-fig7a";
+
+const fn at_most(name: &'static str, what: &'static str, bound: f64) -> Promise {
+    Promise { name, what, bound: PromisedBound::AtMost(bound), unit: "", digits: 3 }
+}
+
+const COSTS: [CostRow; 6] = [
+    CostRow {
+        promise: at_most("core", "core over inline on one core, persistent: CPU", 1.2),
+        load: PERSISTENT,
+        one: StackAt::Core,
+        other: StackAt::Inline,
+    },
+    CostRow {
+        promise: at_most("core", "the same, one transaction per connection", 1.3),
+        load: SHORT,
+        one: StackAt::Core,
+        other: StackAt::Inline,
+    },
+    CostRow {
+        promise: at_most("persistent", "service over core, 64 B, 256 connections: CPU", 1.1),
+        load: PERSISTENT,
+        one: StackAt::Service,
+        other: StackAt::Core,
+    },
+    CostRow {
+        promise: at_most("persistent", "the same, service over inline", 1.5),
+        load: PERSISTENT,
+        one: StackAt::Service,
+        other: StackAt::Inline,
+    },
+    CostRow {
+        promise: at_most("short", "service with two acceptors over core, 1 per connection", 1.25),
+        load: SHORT,
+        one: StackAt::Service,
+        other: StackAt::Core,
+    },
+    CostRow {
+        promise: at_most("short", "the same, over inline", 1.8),
+        load: SHORT,
+        one: StackAt::Service,
+        other: StackAt::Inline,
+    },
+];
+
+const ATTACH: Promise = Promise {
+    name: "attach",
+    what: "from attaching to the answer of the first call, median",
+    bound: PromisedBound::AtMost(1.0),
+    unit: " ms",
+    digits: 3,
+};
+
+const ATTACH_MEMORY: Promise = Promise {
+    name: "attach",
+    what: "resident memory of an attached idle channel, daemon and application together",
+    bound: PromisedBound::AtMost(1024.0),
+    unit: " KiB",
+    digits: 0,
+};
+
+const IDLE: Promise = Promise {
+    name: "idle",
+    what: "idle daemon, 64 applications, 1,000 connections: CPU of its threads",
+    bound: PromisedBound::AtMost(1.0),
+    unit: " %",
+    digits: 2,
+};
+
+/// What `--only` takes, in order.
+const NAMES: [&str; 5] = ["core", "persistent", "short", "attach", "idle"];
+
+/// Bars and the points that were measured for them.
+type Outcome = Result<(Vec<BarResult>, Vec<Point>), LayoutError>;
+
+/// Measures all, or those that `--only` names. Blocks for about four minutes.
+pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
+    if let Some(name) = args.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        return Err(BenchError::UnknownExperiment { name: name.clone(), known: NAMES.join(", ") });
+    }
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let mut bench = args.bench()?;
+    let (mut bars, mut points) = (Vec::new(), Vec::new());
+    for load in [PERSISTENT, SHORT] {
+        let chosen = |row: &&CostRow| row.load == load && wanted(row.promise.name);
+        let rows: Vec<&CostRow> = COSTS.iter().filter(chosen).collect();
+        if !rows.is_empty() {
+            let (more, measured) = cost_bars(&mut bench, load, &rows)?;
+            bars.extend(more);
+            points.extend(measured);
+        }
+    }
+    let place = |bar: &BarResult| COSTS.iter().position(|row| row.promise.what == bar.what);
+    bars.sort_by_key(place);
+    if wanted(ATTACH.name) {
+        bars.extend(attach_bars(&mut bench)?);
+    }
+    if wanted(IDLE.name) {
+        bars.push(idle_bar(&mut bench)?);
+    }
+    bars::finish(&bench, points, &bars, args)
+}
+
+/// With two acceptors each connection of a daemon is offered and claimed; a stack of the
+/// application's own needs neither.
+fn trial(situation: &ScalingSituation, at: StackAt, server: TestedServer) -> BenchTrial {
+    let ScalingSituation { experiment, service, load } = situation;
+    let is_claimed = at == StackAt::Service && load.transactions_per_connection.is_some();
+    let service = if is_claimed { ServiceKind::TwoChannels } else { *service };
+    BenchTrial { experiment, server, service, load: load.clone() }
+}
+
+/// Servers under one load, all in the same rounds.
+fn cost_bars(bench: &mut Bench, load: &'static str, rows: &[&CostRow]) -> Outcome {
+    let situation = situation(load);
+    let needed = |at: &StackAt| rows.iter().any(|row| row.one == *at || row.other == *at);
+    let places = [StackAt::Inline, StackAt::Core, StackAt::Service].into_iter().filter(needed);
+    let trials: Vec<BenchTrial> =
+        places.flat_map(|at| at.servers().map(|server| trial(&situation, at, server))).collect();
+    let mut progress = PlanProgress::new(bench.steps(&trials));
+    let results = bench.compare(&trials, 1, &mut progress)?;
+    progress.finish();
+    let layout = bench.layout(1)?;
+    let points =
+        results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
+    let cost = |at: StackAt| {
+        let of = |server: TestedServer| {
+            let found = results.iter().find(|(trial, _)| trial.server == server);
+            found.map_or_else(Vec::new, |(_, samples)| samples.clone())
+        };
+        costs_us(&at.servers().map(of))
+    };
+    let bar = |row: &&CostRow| row.promise.result(ratios(&cost(row.one), &cost(row.other)), None);
+    Ok((rows.iter().map(bar).collect(), points))
+}
+
+fn attach_bars(bench: &mut Bench) -> Result<[BarResult; 2], LayoutError> {
+    let mut progress = PlanProgress::new(bench.effort.runs);
+    let (mut times, mut memory, mut why) = (Vec::new(), Vec::new(), None);
+    for run in 1..=bench.effort.runs {
+        progress.step(&format!("attach · run {run} of {}", bench.effort.runs));
+        match service_attach::measure(bench)? {
+            Ok(attached) => {
+                times.push(attached.median_ms);
+                memory.push(attached.resident_kib);
+            }
+            Err(error) => {
+                bench.failed = true;
+                why = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    progress.finish();
+    Ok([ATTACH.result(times, why.clone()), ATTACH_MEMORY.result(memory, why)])
+}
+
+fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
+    let idle = IdleDaemon {
+        connections: limits::DAEMON_IDLE_CONNECTIONS,
+        sessions: limits::DAEMON_IDLE_SESSIONS,
+    };
+    let mut progress = PlanProgress::new(bench.effort.runs);
+    let (mut runs, mut why) = (Vec::new(), None);
+    for run in 1..=bench.effort.runs {
+        progress.step(&format!("idle · run {run} of {}", bench.effort.runs));
+        match shard_idle::daemon_busy_share(bench, idle)? {
+            Ok(share) => runs.push(share * 100.0),
+            Err(error) => {
+                bench.failed = true;
+                why = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    progress.finish();
+    Ok(IDLE.result(runs, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_daemon_with_short_connections_has_two_acceptors() {
+        let trial = |load, at: StackAt| trial(&situation(load), at, at.servers()[0]).service;
+        assert_eq!(trial(SHORT, StackAt::Service), ServiceKind::TwoChannels);
+        assert_eq!(trial(SHORT, StackAt::Core), ServiceKind::Rpc);
+        assert_eq!(trial(PERSISTENT, StackAt::Service), ServiceKind::Rpc);
+    }
+
+    #[test]
+    fn rows_have_a_text_each_and_a_name_that_only_takes() {
+        let mut texts: Vec<&str> = COSTS.iter().map(|row| row.promise.what).collect();
+        texts.extend([ATTACH.what, ATTACH_MEMORY.what, IDLE.what]);
+        let all = texts.len();
+        texts.sort_unstable();
+        texts.dedup();
+        assert_eq!(texts.len(), all);
+        assert!(COSTS.iter().all(|row| NAMES.contains(&row.promise.name)));
+    }
+
+    #[test]
+    fn loads_are_what_the_rows_say() {
+        let persistent = situation(PERSISTENT).load;
+        assert_eq!((persistent.connections, persistent.message_bytes()), (256, 64));
+        assert_eq!(persistent.transactions_per_connection, None);
+        assert_eq!(situation(SHORT).load.transactions_per_connection, Some(1));
+    }
+}
