@@ -13,6 +13,8 @@
 //! Pure: input, time and a random number in, decisions out. It knows no clock and no thread.
 //!
 //! Invariants
+//! - An acceptor that was dropped because it did not claim in time keeps its service times: if it
+//!   enlists again it is no new one.
 //! - An acceptor without credit is not picked by its own manager.
 //! - Except with the scheme `naive`, a connection gets an acceptor if another manager has any.
 //! - Offers leave at most once an interval; membership changes leave at once.
@@ -77,6 +79,8 @@ struct LocalAcceptor {
     credit: u32,
     /// Connections that were assigned to it and are not finished.
     open: u32,
+    /// Whether it has sent a byte on one of its connections.
+    has_answered: bool,
     estimator: Estimator,
 }
 
@@ -101,6 +105,8 @@ pub struct Balancer {
     manager: ManagerId,
     /// In the order of enlistment.
     local: Vec<LocalAcceptor>,
+    /// Those that did not claim in time, and have not enlisted again.
+    dropped: Vec<LocalAcceptor>,
     enlistments: u32,
     peers: PeerManagers,
     sent: Option<SentOffer>,
@@ -117,6 +123,7 @@ impl Balancer {
             config,
             manager,
             local: Vec::new(),
+            dropped: Vec::new(),
             enlistments: 0,
             peers: PeerManagers::default(),
             sent: None,
@@ -147,20 +154,51 @@ impl Balancer {
         }
         let name = AcceptorName { manager: self.manager, id, enlistment: self.enlistments };
         self.enlistments = self.enlistments.wrapping_add(1);
-        let estimator = Estimator::new(&self.config);
-        self.local.push(LocalAcceptor { name, credit, open: 0, estimator });
+        let again = self.dropped.iter().position(|known| known.name.id == id);
+        let acceptor = match again.map(|place| self.dropped.remove(place)) {
+            Some(dropped) => LocalAcceptor { name, credit, ..dropped },
+            None => {
+                let estimator = Estimator::new(&self.config);
+                LocalAcceptor { name, credit, open: 0, has_answered: false, estimator }
+            }
+        };
+        self.local.push(acceptor);
         Some((name, true))
     }
 
-    /// Removes an acceptor of this manager's. Returns its credit, or `None` if this enlistment is
-    /// over.
-    pub fn remove(&mut self, name: AcceptorName) -> Option<u32> {
-        let place = self.local.iter().position(|known| known.name == name)?;
-        Some(self.local.remove(place).credit)
+    /// Removes an acceptor of this manager's that accepts no more, or died. Returns its credit and
+    /// the name of its enlistment, if it had one.
+    pub fn remove(&mut self, id: AcceptorId) -> Option<(AcceptorName, u32)> {
+        self.dropped.retain(|known| known.name.id != id);
+        let place = self.local.iter().position(|known| known.name.id == id)?;
+        let removed = self.local.remove(place);
+        Some((removed.name, removed.credit))
+    }
+
+    /// Takes back a connection that an acceptor of this manager's did not claim in time. The
+    /// acceptor is dropped; returns whether this enlistment was not over before.
+    pub fn on_time_out(&mut self, name: AcceptorName) -> bool {
+        self.on_finished(name);
+        self.end_enlistment(name)
+    }
+
+    /// Drops an acceptor of this manager's whose claim came too late. Returns whether this
+    /// enlistment was not over before.
+    pub fn end_enlistment(&mut self, name: AcceptorName) -> bool {
+        let Some(place) = self.local.iter().position(|known| known.name == name) else {
+            return false;
+        };
+        let dropped = self.local.remove(place);
+        if self.dropped.len() >= ACCEPTORS_MAX {
+            self.dropped.remove(0);
+        }
+        self.dropped.push(dropped);
+        true
     }
 
     /// Removes all acceptors of this manager's. Returns their names.
     pub fn remove_all(&mut self) -> Vec<AcceptorName> {
+        self.dropped.clear();
         self.local.drain(..).map(|known| known.name).collect()
     }
 
@@ -180,24 +218,50 @@ impl Balancer {
 
     /// Returns the credit of an offer that was withdrawn: its connection was reset.
     pub fn on_withdrawn(&mut self, name: AcceptorName) {
+        self.on_finished(name);
         if let Some(known) = self.local_mut(name) {
             known.credit = known.credit.saturating_add(1);
-            known.open = known.open.saturating_sub(1);
         }
     }
 
-    /// Counts a connection of an acceptor as finished.
+    /// Counts a connection of an acceptor as finished, whichever enlistment it was assigned to.
     pub fn on_finished(&mut self, name: AcceptorName) {
-        if let Some(known) = self.local_mut(name) {
+        if let Some(known) = self.known_mut(name) {
             known.open = known.open.saturating_sub(1);
         }
     }
 
-    /// Adds a service time of one of this manager's acceptors.
+    /// Adds a service time of one of this manager's acceptors, of whichever enlistment.
     pub fn on_service_time(&mut self, now: Instant, name: AcceptorName, service_time: Duration) {
-        if let Some(known) = self.local_mut(name) {
+        if let Some(known) = self.known_mut(name) {
             known.estimator.add(now, service_time);
         }
+    }
+
+    /// An acceptor of this manager's has sent the first byte on a connection: it is no new one.
+    pub fn on_answered(&mut self, name: AcceptorName) {
+        if let Some(known) = self.known_mut(name) {
+            known.has_answered = true;
+        }
+    }
+
+    /// Whether an acceptor of this manager's has sent a byte on a connection.
+    #[must_use]
+    pub fn has_answered(&self, name: AcceptorName) -> bool {
+        let mut known = self.local.iter().chain(&self.dropped);
+        known.any(|known| known.name.id == name.id && known.has_answered)
+    }
+
+    /// Connections that this manager's acceptors would take.
+    #[must_use]
+    pub fn credit(&self) -> u32 {
+        self.local.iter().fold(0, |sum, known| sum.saturating_add(known.credit))
+    }
+
+    /// The acceptors of this manager, with their service times in nanoseconds, if they have any,
+    /// and their open connections.
+    pub fn local_acceptors(&self) -> impl Iterator<Item = (AcceptorName, Option<u64>, u32)> {
+        self.local.iter().map(|known| (known.name, self.measured(known), known.open))
     }
 
     /// Adds an acceptor of another manager. Returns whether it is new.
@@ -234,6 +298,15 @@ impl Balancer {
         self.local.iter_mut().find(|known| known.name == name)
     }
 
+    /// An acceptor of this manager's, also one that was dropped, whatever its enlistment.
+    fn known_mut(&mut self, name: AcceptorName) -> Option<&mut LocalAcceptor> {
+        if name.manager != self.manager {
+            return None;
+        }
+        let mut known = self.local.iter_mut().chain(&mut self.dropped);
+        known.find(|known| known.name.id == name.id)
+    }
+
     /// Takes the samples of all local acceptors that are due.
     fn advance_estimates(&mut self, now: Instant) {
         for known in &mut self.local {
@@ -261,7 +334,8 @@ impl Balancer {
         let has_answers = fallback.is_some();
         let candidate = |(index, known): (usize, &LocalAcceptor)| {
             let measured = self.measured(known);
-            let may_probe = !has_answers || known.open < PROBE_CONNECTIONS_MAX;
+            let may_probe =
+                !has_answers || known.has_answered || known.open < PROBE_CONNECTIONS_MAX;
             let is_ready = known.credit > 0 && (measured.is_some() || may_probe);
             let service_time = measured.or(fallback).unwrap_or(1_000);
             is_ready.then_some(Candidate { index, service_time })

@@ -33,7 +33,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acceptor::AcceptorName;
-use crate::balancer::{BalancerError, ServiceOffer, check_duration};
+use crate::balancer::{BalancerConfig, BalancerError, ServiceOffer, check_duration};
 use crate::limits;
 pub use accept_queue::{AcceptQueue, EnlistError, QueueCounters};
 pub use offer_table::{Availability, ClaimOutcome, OfferCounters, OfferTable, ResetOutcome};
@@ -96,6 +96,46 @@ impl HandOverConfig {
             return Ok(());
         }
         Err(HandOverError::Waiting { value: self.waiting })
+    }
+}
+
+/// Settings of a listener that several sessions share.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct ListenerSettings {
+    /// Of the hand-over.
+    pub hand_over: HandOverConfig,
+    /// Of the balancer.
+    pub balancer: BalancerConfig,
+}
+
+/// Settings of all listeners of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct HandOverSettings {
+    /// Of listeners that have none of their own.
+    pub usual: ListenerSettings,
+    /// Of the listeners at a port.
+    pub of_ports: Vec<(u16, ListenerSettings)>,
+}
+
+impl HandOverSettings {
+    /// Checks each setting.
+    ///
+    /// # Errors
+    /// [`HandOverError`] names the setting, its value and the allowed values.
+    pub fn check(&self) -> Result<(), HandOverError> {
+        let of_ports = self.of_ports.iter().map(|(_, settings)| settings);
+        for settings in of_ports.chain([&self.usual]) {
+            settings.hand_over.check()?;
+            settings.balancer.check()?;
+        }
+        Ok(())
+    }
+
+    /// Returns the settings of the listeners at a port.
+    #[must_use]
+    pub fn of_port(&self, port: u16) -> &ListenerSettings {
+        let own = self.of_ports.iter().find(|(other, _)| *other == port);
+        own.map_or(&self.usual, |(_, settings)| settings)
     }
 }
 

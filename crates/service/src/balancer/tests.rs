@@ -128,7 +128,7 @@ fn naive_ignores_offers_while_it_has_acceptors() {
     let offer = add_offer(&mut balancer, at(0), 5, 1);
     let local = add_local(&mut balancer, 1, 1_000_000);
     assert_shares(&shares(&mut balancer, at(0), &[local, offer]), &[1.0, 0.0]);
-    assert_eq!(balancer.remove(local), Some(u32::MAX - 20_000));
+    assert_eq!(balancer.remove(local.id), Some((local, u32::MAX - 20_000)));
     assert_shares(&shares(&mut balancer, at(0), &[offer]), &[1.0]);
 }
 
@@ -205,7 +205,7 @@ fn pick_is_final_only_with_one_acceptor_in_all() {
     let other = remote(5, 0);
     assert!(balancer.on_joined(other) && !balancer.on_joined(other));
     assert!(!balancer.pick(at(0), 0, 0).unwrap().is_final);
-    balancer.remove(local);
+    balancer.remove(local.id);
     let pick = balancer.pick(at(0), 0, 0).unwrap();
     assert!(pick.is_final && pick.acceptor == other);
 }
@@ -242,10 +242,44 @@ fn new_acceptors_alone_are_not_limited() {
 fn enlisted_again_is_another_enlistment() {
     let mut balancer = balancer(Scheme::default());
     let first = add_local(&mut balancer, 1, 100);
-    assert!(balancer.remove(first).is_some());
+    assert!(balancer.on_time_out(first));
     let (second, is_new) = balancer.enlist(AcceptorId(1), 1).unwrap();
-    assert!(is_new && second != first && balancer.remove(first).is_none());
+    assert!(is_new && second != first && !balancer.on_time_out(first));
     assert_eq!(balancer.name_of(AcceptorId(1)), Some(second));
+}
+
+#[test]
+fn dropped_acceptor_keeps_its_service_time() {
+    let mut balancer = balancer(Scheme::default());
+    let slow = add_local(&mut balancer, 1, 1_000);
+    add_local(&mut balancer, 2, 1);
+    assert!(balancer.on_time_out(slow));
+    assert_eq!((balancer.acceptors(), balancer.service_time(slow.id)), (1, None));
+    // What it had claimed before goes on.
+    balancer.on_service_time(at(0), slow, us(1_000));
+    balancer.enlist(slow.id, 1).unwrap();
+    assert_eq!(balancer.service_time(slow.id), Some(1_000_000));
+    // One that has left begins anew.
+    balancer.remove(slow.id);
+    balancer.enlist(slow.id, 1).unwrap();
+    assert_eq!(balancer.service_time(slow.id), Some(1_000), "that of the best");
+}
+
+#[test]
+fn acceptor_that_has_answered_is_not_bounded_as_a_new_one() {
+    let mut balancer = balancer(Scheme::default());
+    add_local(&mut balancer, 1, 1_000_000);
+    let (new, _) = balancer.enlist(AcceptorId(2), 1_000).unwrap();
+    for _ in 0..PROBE_CONNECTIONS_MAX {
+        balancer.on_assigned(new);
+    }
+    let to_new = |balancer: &mut Balancer| {
+        let picks = (0..100).filter_map(|random| balancer.pick(at(0), 0, random << 57));
+        picks.filter(|pick| pick.acceptor == new).count()
+    };
+    assert_eq!(to_new(&mut balancer), 0);
+    balancer.on_answered(new);
+    assert!(to_new(&mut balancer) > 0, "it answers, and holds its connections open");
 }
 
 #[test]
@@ -289,7 +323,7 @@ fn hashed_acceptor_without_credit_is_passed_over() {
     let other = remote(5, 0);
     balancer.on_joined(other);
     assert_eq!(balancer.pick(at(0), 0, 0).map(|pick| pick.acceptor), Some(other));
-    assert_eq!(balancer.remove(first), Some(0));
+    assert_eq!(balancer.remove(first.id), Some((first, 0)));
 }
 
 #[test]
@@ -316,7 +350,7 @@ fn offer_names_another_acceptor_when_the_first_has_gone() {
     let second = add_local(&mut balancer, 2, 101);
     assert_eq!(balancer.offer(at(0)).map(|it| it.acceptor), Some(first));
     assert_eq!(balancer.offer(at(100)), None);
-    balancer.remove(first);
+    balancer.remove(first.id);
     assert_eq!(balancer.offer(at(100)).map(|it| it.acceptor), Some(second));
 }
 

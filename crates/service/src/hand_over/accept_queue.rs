@@ -20,7 +20,7 @@ use super::{
     ManagerOutput, TransportReport,
 };
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
-use crate::balancer::{Balancer, BalancerConfig, LoadMeasure, RandomSequence};
+use crate::balancer::{Balancer, BalancerConfig, LoadMeasure, RandomSequence, Scheme};
 use crate::limits::ACCEPTORS_MAX;
 
 /// Why an acceptor could not enlist.
@@ -48,6 +48,18 @@ pub struct QueueCounters {
     pub offers_sent: u64,
     /// Offers that other managers sent.
     pub offers_received: u64,
+}
+
+impl std::ops::AddAssign for QueueCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.local += other.local;
+        self.remote += other.remote;
+        self.waits += other.waits;
+        self.refused += other.refused;
+        self.dropped += other.dropped;
+        self.offers_sent += other.offers_sent;
+        self.offers_received += other.offers_received;
+    }
 }
 
 /// One connection manager's accept queue of one listener.
@@ -96,6 +108,33 @@ impl AcceptQueue {
         self.waiting.iter().copied()
     }
 
+    /// Returns how many more connections this manager's acceptors would take, beyond those that
+    /// wait, and there is room for.
+    #[must_use]
+    pub fn free_credit(&self) -> u32 {
+        let room = u32::try_from(self.waiting_max).unwrap_or(u32::MAX);
+        let waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        self.balancer.credit().min(room).saturating_sub(waiting)
+    }
+
+    /// Whether the first byte on each connection is to be reported.
+    #[must_use]
+    pub fn measures_answers(&self) -> bool {
+        self.balancer.config().measure == LoadMeasure::FirstAnswer
+    }
+
+    /// Whether the first byte on a connection of this acceptor's is to be reported.
+    #[must_use]
+    pub fn awaits_answer(&self, name: AcceptorName) -> bool {
+        self.measures_answers() || !self.balancer.has_answered(name)
+    }
+
+    /// Whether acceptors are selected by the flow's hash.
+    #[must_use]
+    pub fn selects_by_hash(&self) -> bool {
+        self.balancer.config().scheme == Scheme::Hash
+    }
+
     /// ACCEPT-CONNECTION: adds credit to an acceptor of this manager's, which becomes one if it was
     /// none. Returns the name of its enlistment.
     ///
@@ -131,21 +170,17 @@ impl AcceptQueue {
         random: u64,
         out: &mut Vec<ManagerOutput>,
     ) -> Result<AcceptorName, EnlistError> {
-        self.on_time_out(lost, out);
+        let has_ended = self.balancer.end_enlistment(lost);
+        self.publish_dropped(lost, has_ended, out);
         self.enlist(now, lost.id, credit, random, out)
     }
 
     /// Removes an acceptor that accepts no more, or died. Returns the credit that it had left.
     /// Offers that are out to it end at the transport servers.
     pub fn remove(&mut self, id: AcceptorId, out: &mut Vec<ManagerOutput>) -> u32 {
-        let Some(name) = self.balancer.name_of(id) else { return 0 };
-        self.drop_local(name, out).unwrap_or(0)
-    }
-
-    fn drop_local(&mut self, name: AcceptorName, out: &mut Vec<ManagerOutput>) -> Option<u32> {
-        let credit = self.balancer.remove(name)?;
+        let Some((name, credit)) = self.balancer.remove(id) else { return 0 };
         out.push(ManagerOutput::Publish(ManagerMessage::Left(name)));
-        Some(credit)
+        credit
     }
 
     /// Takes a report of a transport server about one of its connections.
@@ -187,8 +222,20 @@ impl AcceptQueue {
     }
 
     fn on_time_out(&mut self, acceptor: AcceptorName, out: &mut Vec<ManagerOutput>) {
-        let is_dropped = self.drop_local(acceptor, out).is_some();
-        self.counters.dropped += u64::from(is_dropped);
+        let has_ended = self.balancer.on_time_out(acceptor);
+        self.publish_dropped(acceptor, has_ended, out);
+    }
+
+    fn publish_dropped(
+        &mut self,
+        acceptor: AcceptorName,
+        has_ended: bool,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        if has_ended {
+            self.counters.dropped += 1;
+            out.push(ManagerOutput::Publish(ManagerMessage::Left(acceptor)));
+        }
     }
 
     /// Adds a new connection to the queue. Returns whether there was room.
@@ -215,6 +262,7 @@ impl AcceptQueue {
         match report {
             AcceptorReport::Withdrawn(name) => self.balancer.on_withdrawn(name),
             AcceptorReport::Answered { acceptor, service_time } => {
+                self.balancer.on_answered(acceptor);
                 if measure == LoadMeasure::FirstAnswer {
                     self.balancer.on_service_time(now, acceptor, service_time);
                 }

@@ -17,7 +17,7 @@ use megapipe_stack::Instant;
 use super::{
     AcceptorReport, Assignment, ConnectionName, HandOverConfig, HandOverError, TransportReport,
 };
-use crate::acceptor::AcceptorName;
+use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
 
 /// The state of a connection that is not finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,6 +91,19 @@ pub struct OfferCounters {
     pub orphans: u64,
     /// Offers that were withdrawn because the peer reset the connection.
     pub withdrawals: u64,
+}
+
+impl std::ops::AddAssign for OfferCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.offers += other.offers;
+        self.final_offers += other.final_offers;
+        self.claims += other.claims;
+        self.late_claims += other.late_claims;
+        self.repeated_claims += other.repeated_claims;
+        self.take_backs += other.take_backs;
+        self.orphans += other.orphans;
+        self.withdrawals += other.withdrawals;
+    }
 }
 
 /// The connections of one listener at one transport server.
@@ -174,7 +187,17 @@ impl OfferTable {
 
     /// Decides a claim.
     pub fn claim(&mut self, conn: ConnectionName, claimant: AcceptorName) -> ClaimOutcome {
-        let entry = self.connections.get_mut(&conn.id).filter(|entry| entry.name == conn);
+        let is_known = self.connections.get(&conn.id).is_some_and(|entry| entry.name == conn);
+        self.decide(is_known.then_some(conn.id), claimant)
+    }
+
+    /// As [`OfferTable::claim`], of a connection of this transport server by its number alone.
+    pub fn claim_by_id(&mut self, id: u64, claimant: AcceptorName) -> ClaimOutcome {
+        self.decide(Some(id), claimant)
+    }
+
+    fn decide(&mut self, id: Option<u64>, claimant: AcceptorName) -> ClaimOutcome {
+        let entry = id.and_then(|id| self.connections.get_mut(&id));
         match entry.map(|entry| &mut entry.state) {
             Some(state @ HandOverState::Offered { .. }) if state.acceptor() == Some(claimant) => {
                 if let HandOverState::Offered { acceptor, since } = *state {
@@ -228,10 +251,23 @@ impl OfferTable {
     /// are for this transport server's manager. Connections that it had claimed stay: their end is
     /// that of a dead process's connections.
     pub fn on_acceptor_gone(&mut self, gone: AcceptorName) -> Vec<TransportReport> {
+        self.end_offers(|acceptor| acceptor == gone)
+    }
+
+    /// As [`OfferTable::on_acceptor_gone`], of all enlistments of an acceptor.
+    pub fn on_acceptor_id_gone(
+        &mut self,
+        manager: ManagerId,
+        id: AcceptorId,
+    ) -> Vec<TransportReport> {
+        self.end_offers(|acceptor| acceptor.manager == manager && acceptor.id == id)
+    }
+
+    fn end_offers(&mut self, is_gone: impl Fn(AcceptorName) -> bool) -> Vec<TransportReport> {
         let mut reports = Vec::new();
         for entry in self.connections.values_mut() {
             let is_offered = matches!(entry.state, HandOverState::Offered { .. });
-            if is_offered && entry.state.acceptor() == Some(gone) {
+            if is_offered && entry.state.acceptor().is_some_and(&is_gone) {
                 entry.state = HandOverState::Waiting;
                 reports.push(TransportReport::Unassigned(entry.name));
             }
@@ -369,7 +405,6 @@ fn is_due_at(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acceptor::{AcceptorId, ManagerId};
     use crate::limits;
 
     const fn acceptor(id: u64) -> AcceptorName {
