@@ -9,6 +9,7 @@ use megapipe_stack as stack;
 use crate::client_ports::client_ports;
 use crate::clock::Clock;
 use crate::error::ServerError;
+use crate::hand_over::HandOverSettings;
 use crate::limits::{ENDPOINTS_OF_SHARD, SPIN_DEFAULT, SPIN_MAX};
 
 /// How a server waits for work.
@@ -61,6 +62,8 @@ pub struct ServerConfig {
     /// The ports of outgoing connections and datagram sockets that ask for none, first and last,
     /// where the host's address is not shared; `None`: [`crate::limits::EPHEMERAL_PORTS`].
     pub client_ports: Option<(u16, u16)>,
+    /// How listeners of several sessions hand new connections over.
+    pub hand_over: HandOverSettings,
     /// What time it is. Default: the machine's.
     pub clock: Clock,
 }
@@ -81,6 +84,7 @@ impl Default for ServerConfig {
             steering_key: None,
             secret: None,
             client_ports: None,
+            hand_over: HandOverSettings::default(),
             clock: Clock::new(),
         }
     }
@@ -142,6 +146,9 @@ impl ServerConfig {
         let setting = |setting, why: String| Err(ServerError::Setting { setting, why });
         if self.waits.spin > SPIN_MAX {
             return setting("spin", format!("{:?} is over {SPIN_MAX:?}", self.waits.spin));
+        }
+        if let Err(error) = self.hand_over.check() {
+            return setting("hand_over", error.to_string());
         }
         if self.addresses.is_empty() {
             // They are the host's, as far as the interface has any.

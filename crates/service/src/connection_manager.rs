@@ -100,6 +100,12 @@ impl ConnectionManager {
         true
     }
 
+    /// Removes all acceptors of a listener. Returns them with their credit.
+    pub fn take_acceptors(&mut self, listener: ListenerId) -> Vec<((PoolId, AcceptorId), u32)> {
+        let Some(queues) = self.listener(listener) else { return Vec::new() };
+        queues.acceptors.drain(..).map(|acceptor| (acceptor.name, acceptor.credit)).collect()
+    }
+
     /// The acceptors of a session take no more. Returns how much credit they had left.
     pub fn withdraw_session(&mut self, listener: ListenerId, session: PoolId) -> u32 {
         let Some(queues) = self.listener(listener) else { return 0 };

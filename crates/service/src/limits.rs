@@ -33,6 +33,11 @@ pub const MOVED_LOOKS: usize = 64;
 pub const HOST_ROUTES_MAX: usize = 64;
 /// Most acceptors of one listener.
 pub const ACCEPTORS_MAX: usize = 1 << 10;
+/// Most acceptors of one session at a listener that several share.
+pub const ACCEPTORS_OF_SESSION_MAX: usize = 1 << 4;
+/// Connections that an application has claimed, and that its program has not accepted yet: while
+/// there are so many it claims no more.
+pub const CLAIMS_MAX: usize = 1 << 4;
 
 const _: () = assert!(RX_FRAMES_PER_POLL <= TX_FRAMES_PER_POLL, "each frame may ask for one");
 const _: () = assert!(

@@ -69,7 +69,10 @@ pub use client::{RemoteClient, RemoteCounters, RemoteEvent};
 pub use memory::SharedMemory;
 pub use server::{OnSessionEnd, ShardHandle};
 pub use session_region::{ServerHalf, SessionFds};
-pub use shard::{SessionCounters, SessionEnd, SessionFault, SessionId, SessionLimits, ShardReport};
+pub use shard::{
+    HandOverCounters, SessionCounters, SessionEnd, SessionFault, SessionId, SessionLimits,
+    ShardReport,
+};
 
 /// Tag of what lies in the server's own memory.
 const COPIES: u16 = 4;
@@ -181,7 +184,8 @@ pub fn start_shard(
     let shared = SharedMemory::new(shard.private_bytes, shard.private_buffers.max(1))?;
     let server = Server::new(frames, config, shared, config.clock.now())?;
     let description = describe_server(&server, config);
-    let handle = server::RemoteServer::spawn(server, shard.core, on_end)?;
+    let handle =
+        server::RemoteServer::spawn((server, config.hand_over.clone()), shard.core, on_end)?;
     Ok((handle, description))
 }
 

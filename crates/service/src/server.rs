@@ -393,6 +393,15 @@ impl<M: Memory> Server<M> {
         credit
     }
 
+    /// Removes the acceptors of a listener, whose connections another part of the shard assigns
+    /// from now on. Returns them with their credit, which the stack still has.
+    pub(crate) fn take_acceptors(
+        &mut self,
+        listener: ListenerId,
+    ) -> Vec<((PoolId, AcceptorId), u32)> {
+        self.manager.take_acceptors(listener)
+    }
+
     /// Begins to connect.
     ///
     /// # Errors

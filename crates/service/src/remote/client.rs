@@ -13,6 +13,7 @@ mod calls;
 mod datagrams;
 mod events;
 mod names;
+mod offers;
 mod sending;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ use super::session_region::{ClientHalf, SessionBuffers};
 use crate::connection_manager::{AcceptorId, Offer};
 use crate::sleep::{ServerLocation, ServerPeer};
 use datagrams::Datagrams;
+use offers::SessionOffers;
 
 /// The application's ends of what it shares with its server.
 pub(super) struct RingEnds {
@@ -77,6 +79,8 @@ struct Conn {
     has_copy: bool,
     /// Nothing more is to be sent.
     is_shut: bool,
+    /// Its claim asked for its first bytes.
+    has_asked: bool,
 }
 
 /// What a session counts.
@@ -124,6 +128,7 @@ pub struct RemoteClient {
     /// Connections whose index the server may have given to others, until they are forgotten.
     superseded: Vec<ConnId>,
     datagrams: Datagrams,
+    offers: SessionOffers,
     /// Connections whose sends may go on.
     unblocked: VecDeque<ConnId>,
     /// Events that came while an answer was waited for.
@@ -164,6 +169,7 @@ impl RemoteClient {
             by_server: Vec::new(),
             superseded: Vec::new(),
             datagrams: Datagrams::default(),
+            offers: SessionOffers::default(),
             unblocked: VecDeque::new(),
             backlog: VecDeque::new(),
             taken: VecDeque::new(),
@@ -215,6 +221,9 @@ impl RemoteClient {
 
     /// Submits the ops, and wakes the server if it sleeps.
     pub fn flush(&mut self) {
+        if self.offers.has_claims() {
+            self.put_claims();
+        }
         self.put_wanted();
         self.put_back();
         self.commit();
@@ -328,6 +337,7 @@ impl RemoteClient {
 impl RemoteClient {
     /// An acceptor takes so many more connections of a listener.
     pub fn accept(&mut self, listener: ListenerId, acceptor: AcceptorId, credit: u32) {
+        self.offers.enlist(listener, acceptor);
         self.ask(acceptor.0, Command::Accept { listener: id_of_listener(listener), credit });
     }
 
@@ -346,6 +356,9 @@ impl RemoteClient {
     #[inline]
     pub fn receive(&mut self, conn: ConnId) -> Result<(), OperationError> {
         let server = self.server_of(conn)?;
+        if std::mem::take(&mut self.conns[conn.index as usize].has_asked) {
+            return Ok(());
+        }
         self.wanted.push(id_of(server));
         if self.wanted.is_full() {
             self.put_wanted();

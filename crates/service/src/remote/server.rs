@@ -25,6 +25,7 @@ use super::shard::{SessionEnd, SessionId, SessionLimits, SessionShard, ShardEnds
 use crate::adaptive_spin::Next;
 use crate::clock::Clock;
 use crate::error::ShardAttachError;
+use crate::hand_over::HandOverSettings;
 use crate::limits::{ACTIVE_ALWAYS, LOOK_POLLS};
 use crate::server::Server;
 use crate::server_thread;
@@ -66,18 +67,23 @@ impl RemoteServer {
         ends: RingEnds,
         memory: SessionMemory,
     ) -> Result<Self, LinkError> {
-        let mut own = Self::new(server, Lifetime::OfSession)?;
+        let settings = HandOverSettings::default();
+        let mut own = Self::new(server, settings, Lifetime::OfSession)?;
         own.attach(ends, memory, SessionLimits::WHOLE_SHARD)?;
         Ok(own)
     }
 
-    fn new(server: Server<SharedMemory>, lifetime: Lifetime) -> Result<Self, LinkError> {
+    fn new(
+        server: Server<SharedMemory>,
+        settings: HandOverSettings,
+        lifetime: Lifetime,
+    ) -> Result<Self, LinkError> {
         let requests = match &lifetime {
             Lifetime::OfSession => None,
             Lifetime::Requested(requests, _) => Some(requests.fd()),
         };
         let bells = Bells::new(server.wait_fd(), server.host_fd(), requests)?;
-        let (shard, clock) = (SessionShard::new(server), Clock::new());
+        let (shard, clock) = (SessionShard::new(server, settings), Clock::new());
         Ok(Self { shard, bells, clock, lifetime, polls: 0, is_stopped: false })
     }
 
@@ -86,12 +92,12 @@ impl RemoteServer {
     /// # Errors
     /// As [`server_thread::spawn`].
     pub(super) fn spawn(
-        server: Server<SharedMemory>,
+        (server, settings): (Server<SharedMemory>, HandOverSettings),
         core: Option<usize>,
         on_end: OnSessionEnd,
     ) -> Result<ShardHandle, crate::error::RemoteError> {
         let (sender, requests) = RequestQueue::new().map_err(crate::error::ServerError::Link)?;
-        let own = Self::new(server, Lifetime::Requested(requests, on_end))
+        let own = Self::new(server, settings, Lifetime::Requested(requests, on_end))
             .map_err(crate::error::ServerError::Link)?;
         let thread = server_thread::spawn(move || own.run(), core)?;
         Ok(ShardHandle::new(sender, thread))

@@ -24,8 +24,10 @@
 mod calls;
 mod cpu_account;
 mod deferred;
+mod deliveries;
 mod ending;
 mod events;
+mod hand_overs;
 mod observe;
 mod ops;
 mod owners;
@@ -41,16 +43,22 @@ use megapipe_stack::{Instant, PoolId};
 
 use super::SharedMemory;
 use super::session_memory::SessionMemory;
+use crate::hand_over::HandOverSettings;
 use crate::limits::{OPS_PER_POLL, OPS_SHARE_MIN, ROOM_DOUBLINGS_MAX, ROOM_WAIT};
 use crate::server::Server;
 use cpu_account::CpuAccount;
+use hand_overs::HandOvers;
 use owners::ObjectOwners;
 use sessions::Sessions;
 use shard_session::ShardSession;
 
+pub use hand_overs::HandOverCounters;
 pub use session_limits::{SessionCounters, SessionFault, SessionLimits};
 pub use sessions::SessionId;
 pub(super) use shard_session::ShardEnds;
+
+/// Makes the seed of a shard's picks from its secret.
+const PICK_SEED: u64 = 0x5069_6b61_3230_3132;
 
 /// A session is over: its rings are not used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +74,7 @@ pub(super) struct SessionShard {
     pub(super) server: Server<SharedMemory>,
     sessions: Sessions,
     owners: ObjectOwners,
+    hand_overs: HandOvers,
     /// Sessions whose events wait for room, each once.
     parked: Vec<PoolId>,
     /// Sessions whose applications are to be woken.
@@ -80,12 +89,17 @@ pub(super) struct SessionShard {
 
 impl SessionShard {
     /// A shard without sessions.
-    pub(super) fn new(server: Server<SharedMemory>) -> Self {
-        let owners = ObjectOwners::new(server.stack().config().connections);
+    pub(super) fn new(server: Server<SharedMemory>, settings: HandOverSettings) -> Self {
+        let config = server.stack().config();
+        let owners = ObjectOwners::new(config.connections);
+        let seed = config.secret.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        // Picks must not be known from other values that follow from the secret.
+        let hand_overs = HandOvers::new(settings, seed ^ PICK_SEED);
         Self {
             server,
             sessions: Sessions::new(),
             owners,
+            hand_overs,
             parked: Vec::new(),
             signals: Vec::new(),
             ends: VecDeque::new(),
@@ -116,13 +130,14 @@ impl SessionShard {
     pub(super) fn poll(&mut self, now: Instant) -> Result<bool, LinkError> {
         let ops = self.take_ops(now);
         let poll = self.server.poll(now)?;
+        let has_taken_back = self.hand_overs.on_time(now);
         let published = self.publish_events(now);
         if !self.sessions.draining.is_empty() {
             self.finish_draining(now);
         }
         let has_records = ops > 0 || published > 0;
         self.account.idle_polls += u64::from(!has_records);
-        Ok(has_records || poll.worked())
+        Ok(has_records || poll.worked() || has_taken_back)
     }
 
     /// Charges the thread's CPU time to the sessions, if the last time is long ago.
@@ -269,7 +284,8 @@ impl SessionShard {
         let doubled = self.vain_sleeps.min(ROOM_DOUBLINGS_MAX);
         self.vain_sleeps = if is_waiting { doubled + 1 } else { 0 };
         let room = is_waiting.then(|| ROOM_WAIT * (1 << doubled));
-        self.server.patience(now).into_iter().chain(drained).chain(room).min()
+        let claim = self.hand_overs.next_deadline().map(|at| at.since(now));
+        self.server.patience(now).into_iter().chain(drained).chain(room).chain(claim).min()
     }
 
     /// Whether records wait for room in a ring.
@@ -286,6 +302,7 @@ impl SessionShard {
             connections: self.owners.conn_count(),
             private_used: self.server.parts().1.private_used(),
             own_cpu_ns: self.account.own_ns,
+            hand_over: self.hand_overs.counters(),
         }
     }
 }
@@ -307,4 +324,6 @@ pub struct ShardReport {
     pub private_used: u32,
     /// CPU time of the shard that is charged to no session, in nanoseconds.
     pub own_cpu_ns: u64,
+    /// Hand-over of new connections.
+    pub hand_over: HandOverCounters,
 }

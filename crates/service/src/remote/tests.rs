@@ -27,6 +27,7 @@ use crate::sharing::Sharing;
 use crate::steering::Takes;
 
 mod datagrams;
+mod handing_over;
 mod hostile;
 mod many_sessions;
 mod observe;

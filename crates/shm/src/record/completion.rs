@@ -34,6 +34,26 @@ pub enum Event {
         /// How many more wait.
         waiting: u32,
     },
+    /// CONNECTION-AVAILABLE: a connection is offered to an acceptor, which may claim it. The cookie
+    /// is the acceptor's.
+    Available {
+        /// The connection.
+        conn: Id,
+        /// The acceptor, as a claim names it.
+        acceptor: Id,
+    },
+    /// An offer is over before its claim: the peer has reset the connection.
+    Withdrawn {
+        /// The connection.
+        conn: Id,
+    },
+    /// A claim came too late, or names no offer.
+    ClaimRefused {
+        /// The connection.
+        conn: Id,
+        /// The acceptor, as the claim named it.
+        acceptor: Id,
+    },
     /// A connection that was being opened is open.
     Connected {
         /// Which.
@@ -160,6 +180,9 @@ mod kind {
     pub(super) const NOTICE: u16 = 0x210;
     pub(super) const UNSENT_BELOW: u16 = 0x211;
     pub(super) const DATAGRAM_FAILED: u16 = 0x212;
+    pub(super) const AVAILABLE: u16 = 0x213;
+    pub(super) const WITHDRAWN: u16 = 0x214;
+    pub(super) const CLAIM_REFUSED: u16 = 0x215;
 }
 
 impl Completion {
@@ -174,6 +197,13 @@ impl Completion {
                 .with_id(conn)
                 .with_count(waiting)
                 .with_transfer(&transfer.with_address(remote).with_other(listener)),
+            Event::Available { conn, acceptor } => {
+                record(kind::AVAILABLE).with_id(conn).with_transfer(&transfer.with_other(acceptor))
+            }
+            Event::Withdrawn { conn } => record(kind::WITHDRAWN).with_id(conn),
+            Event::ClaimRefused { conn, acceptor } => record(kind::CLAIM_REFUSED)
+                .with_id(conn)
+                .with_transfer(&transfer.with_other(acceptor)),
             Event::Connected { conn } => record(kind::CONNECTED).with_id(conn),
             Event::Received { conn, chunk } => {
                 Record { cookie: self.cookie, ..Self::received(conn, chunk) }
@@ -245,6 +275,9 @@ impl Completion {
                 let (listener, remote) = (transfer.other, transfer.address()?);
                 Event::Incoming { listener, conn: id, remote, waiting: count }
             }
+            kind::AVAILABLE => Event::Available { conn: id, acceptor: transfer.other },
+            kind::WITHDRAWN => Event::Withdrawn { conn: id },
+            kind::CLAIM_REFUSED => Event::ClaimRefused { conn: id, acceptor: transfer.other },
             kind::CONNECTED => Event::Connected { conn: id },
             kind::ACKED => Event::Acked { conn: id, chunks: count, queued_bytes: transfer.len },
             kind::URGENT => Event::Urgent { conn: id, bytes: count },

@@ -92,6 +92,16 @@ pub enum Command {
         /// How many bytes.
         len: u16,
     },
+    /// CLAIM-CONNECTION: take a connection that was offered. Answered by `Incoming` or by
+    /// `ClaimRefused`.
+    Claim {
+        /// The connection.
+        conn: Id,
+        /// The acceptor, as the offer names it.
+        acceptor: Id,
+        /// Whether the connection's next bytes are wanted as well.
+        receives: bool,
+    },
     /// A call.
     Call(SessionCall),
 }
@@ -108,6 +118,7 @@ mod kind {
     pub(super) const ABORT: u16 = 0x10a;
     pub(super) const RETURN: u16 = 0x10b;
     pub(super) const SEND_DATAGRAM: u16 = 0x10d;
+    pub(super) const CLAIM: u16 = 0x10e;
 }
 
 impl Op {
@@ -141,6 +152,10 @@ impl Op {
                 let flags = u16::from_le_bytes([hop_limit, traffic_class]);
                 Record { flags, ..record.with_letter(&letter) }
             }
+            Command::Claim { conn, acceptor, receives } => record(kind::CLAIM)
+                .with_id(conn)
+                .with_count(receives.into())
+                .with_transfer(&Transfer::default().with_other(acceptor)),
             Command::Call(call) => call.record(self.cookie),
         }
     }
@@ -187,6 +202,10 @@ impl Op {
                 let [hop_limit, traffic_class] = record.flags.to_le_bytes();
                 let (buf, len) = (BufId::from_bits(letter.buf), letter.len);
                 Command::SendDatagram { endpoint: id, to, from, hop_limit, traffic_class, buf, len }
+            }
+            kind::CLAIM => {
+                let (acceptor, receives) = (record.transfer().other, record.count == 1);
+                Command::Claim { conn: id, acceptor, receives }
             }
             _ => Command::Call(SessionCall::parse(record)?),
         };

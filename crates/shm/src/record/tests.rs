@@ -141,6 +141,11 @@ fn op() -> impl Strategy<Value = Op> {
                 SendDatagram { endpoint, to, from, hop_limit, traffic_class, buf, len }
             }
         ),
+        (id(), id(), any::<bool>()).prop_map(|(conn, acceptor, receives)| Claim {
+            conn,
+            acceptor,
+            receives
+        }),
         call().prop_map(Call),
     ];
     (any::<u64>(), command).prop_map(|(cookie, command)| Op { cookie, command })
@@ -175,7 +180,12 @@ fn completion() -> impl Strategy<Value = Completion> {
         (id(), id(), address(), any::<u32>()).prop_map(|(listener, conn, remote, waiting)| {
             Incoming { listener, conn, remote, waiting }
         }),
-        id().prop_map(|conn| Connected { conn }),
+        prop_oneof![
+            (id(), id()).prop_map(|(conn, acceptor)| Available { conn, acceptor }),
+            (id(), id()).prop_map(|(conn, acceptor)| ClaimRefused { conn, acceptor }),
+            id().prop_map(|conn| Withdrawn { conn }),
+            id().prop_map(|conn| Connected { conn }),
+        ],
         (id(), chunk()).prop_map(|(conn, chunk)| Received { conn, chunk }),
         (id(), any::<(u32, u32)>()).prop_map(|(conn, (chunks, queued_bytes))| Acked {
             conn,

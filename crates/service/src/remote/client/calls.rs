@@ -77,6 +77,21 @@ impl RemoteClient {
         }
     }
 
+    /// Submits a call of a test that polls the server itself. Returns its cookie.
+    #[cfg(test)]
+    pub(in crate::remote) fn submit_call(&mut self, call: SessionCall) -> u64 {
+        self.last_call = self.last_call.wrapping_add(1) | FIRST_COOKIE;
+        self.ask(self.last_call, Command::Call(call));
+        self.commit();
+        self.last_call
+    }
+
+    /// Its answer.
+    #[cfg(test)]
+    pub(in crate::remote) fn take_answer(&mut self, cookie: u64) -> Option<ServerAnswer> {
+        self.set_aside(Some(cookie))
+    }
+
     /// How many calls were made.
     #[cfg(test)]
     pub(in crate::remote) const fn calls(&self) -> u64 {
@@ -267,6 +282,7 @@ impl RemoteClient {
 
     /// Stops listening. The address is free when this returns.
     pub fn unlisten(&mut self, listener: ListenerId) {
+        self.offers.leave(listener);
         // A server that is gone listens no more.
         let _ = self.call_done(SessionCall::Unlisten { listener: id_of_listener(listener) });
     }

@@ -221,13 +221,20 @@ impl RemoteClient {
         match event {
             Says::Returned { bufs } => bufs.iter().for_each(|buf| self.on_returned(buf)),
             Says::Incoming { listener, conn, remote, waiting } => {
+                let has_asked = self.offers.on_incoming(conn);
                 let conn = self.adopt(conn_id(conn))?;
+                self.conns[conn.index as usize].has_asked = has_asked;
                 let listener = listener_id(listener);
                 let acceptor = AcceptorId(cookie);
                 let offer = (cookie != u64::MAX).then_some(Offer { acceptor, credit_left: 0 });
                 let event = Event::Incoming { listener, conn, remote, waiting };
                 return Ok(Some(RemoteEvent::Event(event, offer)));
             }
+            Says::Available { conn, acceptor } => {
+                self.offers.on_available(AcceptorId(cookie), conn, acceptor)?;
+            }
+            Says::Withdrawn { conn } => self.offers.on_withdrawn(conn),
+            Says::ClaimRefused { conn, .. } => self.offers.on_refused(conn)?,
             Says::Answer(ServerAnswer::Connecting { conn }) => {
                 self.on_connecting(cookie, conn_id(conn))?
             }

@@ -111,7 +111,8 @@ impl SessionWork<'_> {
                 let Some(handover) = handover else {
                     return Ok(ServerAnswer::refused(Refusal::Unknown));
                 };
-                self.owners.remove_conn(conn);
+                let hand_over = self.owners.remove_conn(conn);
+                self.finish_handed(conn, hand_over);
                 self.session.taken_out = Some((conn, handover));
             }
             SessionCall::PrependUnread { conn, chunk } => {
@@ -135,7 +136,8 @@ impl SessionWork<'_> {
             SessionCall::HandOverOffered { conn } => {
                 let conn = conn_id(conn);
                 if self.has_conn(conn) {
-                    self.owners.remove_conn(conn);
+                    let hand_over = self.owners.remove_conn(conn);
+                    self.finish_handed(conn, hand_over);
                     self.server.hand_over_offered(self.now, conn);
                 }
             }
@@ -401,18 +403,37 @@ impl SessionWork<'_> {
         };
         self.owners.add_listener(self.id, listener, (local, user));
         self.session.listeners += 1;
+        if known.is_some() && self.hand_overs.number_of(listener).is_none() {
+            self.begin_hand_over(listener, local.port());
+        }
         Ok(listener)
+    }
+
+    /// A second session listens at an address: new connections are offered from now on.
+    fn begin_hand_over(&mut self, listener: ListenerId, port: u16) {
+        if self.hand_overs.has_room() {
+            let acceptors = self.server.take_acceptors(listener);
+            self.hand_overs.begin(self.now, (listener, port), acceptors);
+        }
     }
 
     /// The session leaves a listener. Connections that were not offered go to its other sessions,
     /// or to other shards that listen at the address; where there are none, they are reset.
     pub(super) fn unlisten(&mut self, listener: ListenerId) {
-        let credit = self.server.withdraw(listener, self.id);
+        let credit = match self.hand_overs.number_of(listener) {
+            Some(number) => self.hand_overs.leave(self.now, number, self.id),
+            None => self.server.withdraw(listener, self.id),
+        };
         self.session.credit = self.session.credit.saturating_sub(credit);
         self.session.withheld.retain(|it| it.listener != listener);
         self.session.listeners -= 1;
         if !self.owners.remove_listener(self.id, listener) {
+            let unclaimed = self.hand_overs.end(listener);
             self.server.unlisten(self.now, listener);
+            for conn in unclaimed {
+                self.owners.take_offered(conn);
+                self.server.hand_over_offered(self.now, conn);
+            }
         }
     }
 

@@ -29,7 +29,10 @@ impl SessionShard {
         if self.sessions.running(number).is_none() {
             return;
         }
-        let mut left = self.work(now, number, |work| work.session.ends.ops.capacity());
+        let mut left = self.work(now, number, |work| {
+            work.session.is_leaving = true;
+            work.session.ends.ops.capacity()
+        });
         // An application that goes on submitting is not waited for.
         while let Some(share @ 1..) = left {
             let taken = self.work(now, number, |work| work.take_ops(share.min(OPS_PER_POLL)));
@@ -152,7 +155,8 @@ impl SessionWork<'_> {
                 let (now, parts) = (self.now, (stack, memory));
                 let _ = self.session.deferred.end(now, conn, End::Close, parts);
             }
-            self.owners.close_conn(conn);
+            let hand_over = self.owners.close_conn(conn);
+            self.finish_handed(conn, hand_over);
         }
     }
 
@@ -193,7 +197,8 @@ impl SessionWork<'_> {
     /// The table forgets the session's connections.
     fn forget_conns(&mut self) {
         while let Some(conn) = self.owners.first_conn(self.id, true) {
-            self.owners.remove_conn(conn);
+            // No hand-over counts what the session has closed.
+            let _ = self.owners.remove_conn(conn);
         }
     }
 }

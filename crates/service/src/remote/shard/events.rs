@@ -22,7 +22,14 @@ impl SessionShard {
     pub(super) fn publish_events(&mut self, now: Instant) -> u32 {
         let mut count = self.publish_parked(now);
         let mut last = PoolId(0);
-        while let Some((event, offer)) = self.publish_bytes(last, &mut count) {
+        loop {
+            let Some((event, offer)) = self.publish_bytes(last, &mut count) else {
+                // A credit that came back may let the stack report more.
+                if self.deliver(now) {
+                    continue;
+                }
+                break;
+            };
             count += 1;
             last = match event {
                 Event::Received { conn, .. } => self.owners.of_conn(conn).unwrap_or(last),
@@ -174,7 +181,7 @@ impl SessionShard {
         let Some((id, session)) =
             owner.and_then(|id| self.sessions.get_mut(id).map(|session| (id, session)))
         else {
-            return self.drop_event(event);
+            return self.on_unowned(now, event);
         };
         let (stack, memory) = self.server.parts();
         match event {
@@ -182,8 +189,11 @@ impl SessionShard {
             Event::Acked { conn, .. } => session.deferred.retry(now, conn, (stack, memory)),
             Event::Closed { conn, .. } => {
                 session.deferred.drop_of(conn, memory);
-                self.owners.remove_conn(conn);
-                self.work(now, id, |work| work.grant_withheld());
+                let hand_over = self.owners.remove_conn(conn);
+                self.work(now, id, |work| {
+                    work.finish_handed(conn, hand_over);
+                    work.grant_withheld();
+                });
             }
             _ => {}
         }
@@ -243,7 +253,7 @@ impl SessionShard {
     }
 
     /// Puts a record, or parks it. Returns `false` if it was dropped.
-    fn put(&mut self, now: Instant, id: PoolId, record: Record, may_drop: bool) -> bool {
+    pub(super) fn put(&mut self, now: Instant, id: PoolId, record: Record, may_drop: bool) -> bool {
         let Some(session) = self.sessions.running(id) else { return false };
         let is_first = !session.is_unsignalled();
         if session.put_event(&record) {
@@ -278,6 +288,12 @@ impl SessionShard {
     /// A new connection goes to the session whose acceptor it is offered to.
     fn publish_incoming(&mut self, now: Instant, event: Event, offer: Option<(PoolId, Offer)>) {
         let Event::Incoming { listener, conn, .. } = event else { return };
+        if offer.is_none()
+            && let Some(hand_over) = self.hand_overs.number_of(listener)
+        {
+            return self.hand_over_established(now, hand_over, conn);
+        }
+        self.hand_overs.count_direct();
         let (owner, acceptor) = match offer {
             Some((id, offer)) => (Some(id), offer.acceptor.0),
             None => (self.owners.only_of_listener(listener), u64::MAX),
@@ -294,6 +310,23 @@ impl SessionShard {
         let _ = stack.set_pool(conn, id);
         if let Some(says) = encode_event(event, self.server.stack()) {
             self.put(now, id, Completion { cookie: acceptor, event: says }.record(), false);
+        }
+    }
+
+    /// An event of what no session has: a connection that is being offered, or one that is over.
+    fn on_unowned(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Closed { conn, .. } => {
+                if let Some(hand_over) = self.owners.take_offered(conn) {
+                    self.hand_overs.on_reset(now, hand_over, conn);
+                }
+            }
+            Event::Urgent { conn, bytes } => {
+                if let Some(hand_over) = self.owners.hand_over_of(conn) {
+                    self.hand_overs.on_urgent(hand_over, conn, bytes);
+                }
+            }
+            _ => self.drop_event(event),
         }
     }
 
@@ -320,11 +353,11 @@ impl SessionShard {
         id: PoolId,
         what: impl FnOnce(&mut SessionWork<'_>) -> T,
     ) -> Option<T> {
-        let Self { server, sessions, owners, signals, .. } = self;
+        let Self { server, sessions, owners, hand_overs, signals, .. } = self;
         let session = sessions.get_mut(id)?;
         server.set_pool(id);
         let is_first = !session.is_unsignalled();
-        let mut work = SessionWork { now, id, session, server, owners };
+        let mut work = SessionWork { now, id, session, server, owners, hand_overs };
         let done = what(&mut work);
         if is_first && work.session.is_unsignalled() {
             signals.push(id);

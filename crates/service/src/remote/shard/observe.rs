@@ -120,9 +120,13 @@ impl SessionShard {
     /// The sessions of a listener with their credit there.
     fn acceptors(&self, listener: ListenerId, owners: &[PoolId]) -> Vec<ServiceAcceptor> {
         let listed = owners.iter().take(ACCEPTORS_LISTED_MAX);
+        let hand_over = self.hand_overs.number_of(listener);
         let acceptor = |id: &PoolId| ServiceAcceptor {
             session: self.sessions.get(*id).map_or(0, |session| session.limits.key),
-            credit: self.server.credit_of(listener, *id),
+            credit: match hand_over {
+                Some(number) => self.hand_overs.credit_of(number, *id),
+                None => self.server.credit_of(listener, *id),
+            },
         };
         listed.map(acceptor).collect()
     }

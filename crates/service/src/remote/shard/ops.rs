@@ -10,6 +10,7 @@ use megapipe_stack::{
 };
 
 use super::deferred::End;
+use super::hand_overs::HandOvers;
 use super::owners::ObjectOwners;
 use super::session_limits::SessionFault;
 use super::shard_session::{ShardSession, WithheldCredit};
@@ -27,6 +28,7 @@ pub(super) struct SessionWork<'shard> {
     pub(super) session: &'shard mut ShardSession,
     pub(super) server: &'shard mut Server<SharedMemory>,
     pub(super) owners: &'shard mut ObjectOwners,
+    pub(super) hand_overs: &'shard mut HandOvers,
 }
 
 /// Whether a poll goes on with the next operation.
@@ -89,6 +91,9 @@ impl SessionWork<'_> {
         let chunk = its.sent_chunk(self.id, chunk).ok_or(SessionFault::Buffer)?;
         if self.owners.has_conn(self.id, conn) {
             self.session.deferred.send(self.now, conn, chunk, (stack, memory));
+            if self.session.awaits_answer {
+                self.note_answer(conn);
+            }
         } else {
             // A connection that is over needs no answer: its end is on the way.
             memory.free(chunk.buf);
@@ -181,6 +186,7 @@ impl SessionWork<'_> {
                 };
                 self.session.publish(op.cookie, Says::Answer(answer));
             }
+            Command::Claim { conn, acceptor, receives } => self.claim(conn, acceptor, receives),
             Command::SendDatagram { .. } => self.send_datagram(op.command)?,
             Command::Call(call) => {
                 self.session.postponed = Some((op.cookie, call));
@@ -218,7 +224,8 @@ impl SessionWork<'_> {
 
     /// The application has let go of a connection.
     fn let_go(&mut self, conn: ConnId) {
-        self.owners.close_conn(conn);
+        let hand_over = self.owners.close_conn(conn);
+        self.finish_handed(conn, hand_over);
         self.grant_withheld();
         self.forget_ended();
     }
@@ -232,12 +239,12 @@ impl SessionWork<'_> {
         }
         for _ in 0..CLOSED_LOOKS {
             let Some(conn) = self.owners.first_conn(self.id, true) else { return };
-            if self.server.stack().addresses(conn).is_err() {
-                self.owners.remove_conn(conn);
-            } else {
-                // It becomes the last.
-                self.owners.close_conn(conn);
-            }
+            let is_over = self.server.stack().addresses(conn).is_err();
+            // It becomes the last of those that are not over. No hand-over counts it any more.
+            let _ = match is_over {
+                true => self.owners.remove_conn(conn),
+                false => self.owners.close_conn(conn),
+            };
         }
     }
 
@@ -261,7 +268,12 @@ impl SessionWork<'_> {
         let most = most.min(SESSION_CREDIT_MAX.saturating_sub(self.session.credit));
         let granted = count.min(most);
         if granted > 0 {
-            match self.server.accept_for(listener, (self.id, acceptor), granted) {
+            let acceptor = (self.id, acceptor);
+            let accepted = match self.hand_overs.number_of(listener) {
+                Some(number) => self.hand_overs.accept(self.now, number, acceptor, granted),
+                None => self.server.accept_for(listener, acceptor, granted),
+            };
+            match accepted {
                 Ok(()) => self.session.credit += granted,
                 Err(_) => self.session.counters.refused += 1,
             }

@@ -13,11 +13,15 @@
 //! - Nothing allocates after [`ObjectOwners::new`] but for a new session or listener.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU8;
 
 use megapipe_stack::{ConnId, DatagramId, ListenerId, PoolId};
 
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
+
+/// The hand-over of a shared listener (`hand_overs.rs`), by its number.
+pub(super) type HandOverNumber = NonZeroU8;
 
 /// What holds of a connection beyond its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +39,9 @@ struct ConnOwner {
     /// 0: none.
     session: PoolId,
     stage: ConnStage,
+    /// The hand-over that counts it, until the application lets go of it. Of an entry without
+    /// session: that offers it.
+    hand_over: Option<HandOverNumber>,
     generation: u32,
     previous: u32,
     next: u32,
@@ -46,6 +53,7 @@ impl ConnOwner {
     const NO_OWNER: Self = Self {
         session: PoolId(0),
         stage: ConnStage::Closed,
+        hand_over: None,
         generation: 0,
         previous: NONE,
         next: NONE,
@@ -131,8 +139,40 @@ impl ObjectOwners {
         self.drop_entry(conn.index);
         let stage = if is_connecting { ConnStage::Connecting } else { ConnStage::Open };
         let (generation, previous, next) = (conn.generation, NONE, NONE);
-        self.conns[index] = ConnOwner { session, stage, generation, previous, next };
+        let hand_over = None;
+        self.conns[index] = ConnOwner { session, stage, hand_over, generation, previous, next };
         self.append(conn.index);
+    }
+
+    /// A session has claimed a connection.
+    pub(super) fn add_claimed(&mut self, session: PoolId, conn: ConnId, number: HandOverNumber) {
+        self.add_conn(session, conn, false);
+        self.conns[conn.index as usize].hand_over = Some(number);
+    }
+
+    /// A hand-over offers a connection, which no session has yet.
+    pub(super) fn add_offered(&mut self, conn: ConnId, number: HandOverNumber) {
+        let index = conn.index as usize;
+        if self.conns.len() <= index {
+            self.conns.resize(index + 1, ConnOwner::NO_OWNER);
+        }
+        self.drop_entry(conn.index);
+        let (hand_over, generation) = (Some(number), conn.generation);
+        self.conns[index] = ConnOwner { hand_over, generation, ..ConnOwner::NO_OWNER };
+    }
+
+    /// The hand-over that offers a connection, or that counts it.
+    pub(super) fn hand_over_of(&self, conn: ConnId) -> Option<HandOverNumber> {
+        let owner = self.conns.get(conn.index as usize)?;
+        owner.hand_over.filter(|_| owner.generation == conn.generation)
+    }
+
+    /// As [`ObjectOwners::hand_over_of`], of a connection that no session has. It is offered no
+    /// more.
+    pub(super) fn take_offered(&mut self, conn: ConnId) -> Option<HandOverNumber> {
+        let owner = self.conns.get_mut(conn.index as usize)?;
+        let is_offered = owner.generation == conn.generation && owner.session.0 == 0;
+        owner.hand_over.take_if(|_| is_offered)
     }
 
     /// Whether a session has a connection that its application has not closed.
@@ -155,20 +195,26 @@ impl ObjectOwners {
         }
     }
 
-    /// The application has closed a connection, which may go on in the stack.
-    pub(super) fn close_conn(&mut self, conn: ConnId) {
-        if self.of_conn(conn).is_some() {
-            self.unlink(conn.index);
-            self.conns[conn.index as usize].stage = ConnStage::Closed;
-            self.append(conn.index);
-        }
+    /// The application has closed a connection, which may go on in the stack. Returns the hand-over
+    /// that has counted it until now.
+    #[must_use = "the hand-over learns that the connection is finished"]
+    pub(super) fn close_conn(&mut self, conn: ConnId) -> Option<HandOverNumber> {
+        self.of_conn(conn)?;
+        self.unlink(conn.index);
+        let owner = &mut self.conns[conn.index as usize];
+        owner.stage = ConnStage::Closed;
+        let hand_over = owner.hand_over.take();
+        self.append(conn.index);
+        hand_over
     }
 
-    /// A connection is over.
-    pub(super) fn remove_conn(&mut self, conn: ConnId) {
-        if self.of_conn(conn).is_some() {
-            self.drop_entry(conn.index);
-        }
+    /// A connection is over. Returns as [`ObjectOwners::close_conn`].
+    #[must_use = "the hand-over learns that the connection is finished"]
+    pub(super) fn remove_conn(&mut self, conn: ConnId) -> Option<HandOverNumber> {
+        self.of_conn(conn)?;
+        let hand_over = self.conns[conn.index as usize].hand_over;
+        self.drop_entry(conn.index);
+        hand_over
     }
 
     /// The connection of a session that comes first: of those that its application has, or of those
@@ -413,9 +459,9 @@ mod tests {
         owners.add_conn(TWO, conn(3, 6), false);
         assert_eq!(owners.of_conn(conn(3, 5)), None);
         assert_eq!((owners.counts(ONE).open, owners.counts(TWO).open), (0, 1));
-        owners.remove_conn(conn(3, 5));
+        assert_eq!(owners.remove_conn(conn(3, 5)), None);
         assert!(owners.has_conn(TWO, conn(3, 6)), "a stale end changes nothing");
-        owners.remove_conn(conn(3, 6));
+        assert_eq!(owners.remove_conn(conn(3, 6)), None);
         assert_eq!(owners.counts(TWO), ConnCounts::default());
     }
 
@@ -429,17 +475,17 @@ mod tests {
         assert_eq!(owners.counts(ONE), ConnCounts { open: 5, connecting: 1, closed: 0 });
         owners.on_connected(conn(2, 1));
         owners.on_connected(conn(2, 1));
-        owners.close_conn(conn(0, 1));
-        owners.close_conn(conn(4, 1));
-        owners.remove_conn(conn(2, 1));
+        assert_eq!(owners.close_conn(conn(0, 1)), None);
+        assert_eq!(owners.close_conn(conn(4, 1)), None);
+        assert_eq!(owners.remove_conn(conn(2, 1)), None);
         assert_eq!(all(&owners, ONE, false), [1, 3]);
         assert_eq!(all(&owners, ONE, true), [0, 4]);
         // Again: it becomes the last.
-        owners.close_conn(conn(0, 1));
+        assert_eq!(owners.close_conn(conn(0, 1)), None);
         assert_eq!(all(&owners, ONE, true), [4, 0]);
         assert_eq!(owners.counts(ONE), ConnCounts { open: 2, connecting: 0, closed: 2 });
         for index in [1, 3, 0, 4] {
-            owners.remove_conn(conn(index, 1));
+            assert_eq!(owners.remove_conn(conn(index, 1)), None);
         }
         for is_closed in [false, true] {
             assert_eq!(owners.first_conn(ONE, is_closed), None);

@@ -71,6 +71,10 @@ pub(super) struct ShardSession {
     /// Connections that its acceptors take in advance.
     pub(super) credit: u32,
     pub(super) withheld: VecDeque<WithheldCredit>,
+    /// It ends when the operations that it has submitted are done.
+    pub(super) is_leaving: bool,
+    /// A hand-over is to learn of the first bytes on one of its connections.
+    pub(super) awaits_answer: bool,
     pub(super) listeners: u32,
     pub(super) endpoints: u32,
     pub(super) counters: SessionCounters,
@@ -99,6 +103,8 @@ impl ShardSession {
             limits,
             credit: 0,
             withheld: VecDeque::new(),
+            is_leaving: false,
+            awaits_answer: false,
             listeners: 0,
             endpoints: 0,
             counters: SessionCounters::default(),

@@ -185,20 +185,34 @@ fn sessions_of_one_user_share_a_listener() {
     two.listen(at(80), 100, exclusive()).expect_err("it has it already");
     two.call(SessionCall::Sync).expect("it lives");
     one.call(SessionCall::Sync).expect("it lives");
-    // Acceptors take turns; the same number at two sessions is two acceptors.
-    for _ in 0..3 {
-        for session in [&mut one, &mut two] {
-            let (ours, theirs) = connects(&mut peer, session, 80);
-            sends((&mut peer, ours), (session, theirs), b"to whom it may concern");
-            sends((session, theirs), (&mut peer, ours), b"answer");
-        }
+    // The same number at two sessions is two acceptors.
+    let mut accepted = [0, 0];
+    for _ in 0..6 {
+        let ours = peer.connect(at(80));
+        assert_eq!(next_event(&mut peer), Event::Connected { conn: ours });
+        let mut sessions = [&mut one, &mut two];
+        let start = Instant::now();
+        let (taker, theirs) = loop {
+            let taken = sessions.iter_mut().enumerate().find_map(|(index, session)| {
+                session.flush();
+                Some((index, session.event()?))
+            });
+            if let Some((index, RemoteEvent::Event(Event::Incoming { conn, .. }, _))) = taken {
+                break (index, conn);
+            }
+            assert!(start.elapsed() < PATIENCE && taken.is_none(), "{taken:?}");
+            std::thread::yield_now();
+        };
+        accepted[taker] += 1;
+        sends((&mut peer, ours), (sessions[taker], theirs), b"to one of them");
+        sends((sessions[taker], theirs), (&mut peer, ours), b"answer");
     }
     // What is left of its credit goes with it.
     assert_eq!(one.event(), None);
     drop(one);
     shard.next_end();
     shard.await_sessions(2);
-    for _ in 0..7 {
+    for _ in accepted[1]..10 {
         connects(&mut peer, &mut two, 80);
     }
     let waiting = peer.connect(at(80));

@@ -1,0 +1,148 @@
+//! What the hand-over of new connections leads to at sessions: offers, assignments, claims.
+//!
+//! Read first: `hand_overs.rs`.
+//!
+//! Invariant: a connection gets its owner and its pool together with the `Incoming` record that
+//! gives it to a session; until then no record but its offer names it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use megapipe_shm::record::{Completion, Event as Says, Id};
+use megapipe_stack::{ConnId, Instant, PoolId};
+
+use super::SessionShard;
+use super::hand_overs::{ClaimAnswer, Delivery, HandedConn};
+use super::ops::SessionWork;
+use super::owners::HandOverNumber;
+use crate::remote::encoding::{conn_id, id_of, id_of_listener};
+
+impl SessionShard {
+    /// A connection was established at a listener that several sessions share.
+    pub(super) fn hand_over_established(
+        &mut self,
+        now: Instant,
+        hand_over: HandOverNumber,
+        conn: ConnId,
+    ) {
+        self.owners.add_offered(conn, hand_over);
+        let flow_hash = if self.hand_overs.needs_hash(hand_over) { self.hash(conn) } else { 0 };
+        self.hand_overs.on_established(now, hand_over, conn, flow_hash);
+    }
+
+    /// Hash of a flow that no peer can predict.
+    fn hash(&self, conn: ConnId) -> u32 {
+        let stack = self.server.stack();
+        let mut hasher = DefaultHasher::new();
+        stack.config().secret.hash(&mut hasher);
+        stack.addresses(conn).ok().hash(&mut hasher);
+        hasher.finish() as u32
+    }
+
+    /// Does what the hand-overs have decided. Returns whether the stack may report more connections
+    /// than before.
+    pub(super) fn deliver(&mut self, now: Instant) -> bool {
+        while let Some(delivery) = self.hand_overs.next_delivery() {
+            match delivery {
+                Delivery::Offer { session, number, conn, acceptor } => {
+                    let event = Says::Available { conn: id_of(conn), acceptor };
+                    self.put_handed(now, session, number.0, event);
+                }
+                Delivery::Assign { session, to } => self.assign(now, session, to),
+                Delivery::Withdraw { session, conn } => {
+                    self.put_handed(now, session, 0, Says::Withdrawn { conn: id_of(conn) });
+                }
+                Delivery::Urgent { session, conn, bytes } => {
+                    let event = Says::Urgent { conn: id_of(conn), bytes };
+                    self.put_handed(now, session, u64::MAX, event);
+                }
+                Delivery::Reset { conn } => {
+                    self.owners.take_offered(conn);
+                    self.server.refuse(now, conn);
+                }
+            }
+        }
+        self.hand_overs.update_credit(self.server.parts().0)
+    }
+
+    fn put_handed(&mut self, now: Instant, session: PoolId, cookie: u64, event: Says) {
+        self.put(now, session, Completion { cookie, event }.record(), false);
+    }
+
+    /// Gives a connection to the only acceptor.
+    fn assign(&mut self, now: Instant, id: PoolId, to: HandedConn) {
+        let conn = to.conn;
+        let incoming = self.work(now, id, |work| {
+            work.session.is_running().then(|| work.take_handed(&to)).flatten()
+        });
+        match incoming.flatten() {
+            Some(event) => self.put_handed(now, id, to.number.0, event),
+            None => {
+                // The session has ended since: others may listen.
+                self.owners.take_offered(conn);
+                self.hand_overs.on_closed(now, to.hand_over, conn);
+                self.server.hand_over_offered(now, conn);
+            }
+        }
+    }
+}
+
+impl SessionWork<'_> {
+    /// A connection is the session's from now on. Returns its `Incoming` record; `None`: the stack
+    /// has no such connection.
+    fn take_handed(&mut self, to: &HandedConn) -> Option<Says> {
+        let HandedConn { hand_over, listener, conn, awaits_answer, .. } = *to;
+        let (stack, _) = self.server.parts();
+        let (_, remote) = stack.addresses(conn).ok()?;
+        // It may be over, as its next event says.
+        let _ = stack.set_pool(conn, self.id);
+        self.owners.add_claimed(self.id, conn, hand_over);
+        self.session.credit = self.session.credit.saturating_sub(1);
+        self.session.awaits_answer |= awaits_answer;
+        let (listener, conn) = (id_of_listener(listener), id_of(conn));
+        Some(Says::Incoming { listener, conn, remote, waiting: 0 })
+    }
+
+    /// CLAIM-CONNECTION. One record answers it.
+    pub(super) fn claim(&mut self, conn: Id, acceptor: Id, receives: bool) {
+        if self.session.is_leaving {
+            // Its application has not learned of the connection: it is offered to another.
+            return;
+        }
+        let claimed = self.hand_overs.claim(self.now, self.id, conn_id(conn), acceptor);
+        let incoming = match &claimed {
+            ClaimAnswer::Confirmed(handed) => self.take_handed(handed),
+            ClaimAnswer::Refused => None,
+            ClaimAnswer::Repeated => return,
+        };
+        match (claimed, incoming) {
+            (ClaimAnswer::Confirmed(handed), Some(event)) => {
+                self.session.publish(handed.number.0, event);
+                if receives {
+                    // It may be over.
+                    let _ = self.server.parts().0.receive(self.now, handed.conn);
+                }
+            }
+            (ClaimAnswer::Confirmed(handed), None) => {
+                self.finish_handed(handed.conn, Some(handed.hand_over));
+                self.session.publish(0, Says::ClaimRefused { conn, acceptor });
+            }
+            _ => self.session.publish(0, Says::ClaimRefused { conn, acceptor }),
+        }
+    }
+
+    /// A connection is no more the application's: the hand-over that counts it learns that.
+    pub(super) fn finish_handed(&mut self, conn: ConnId, hand_over: Option<HandOverNumber>) {
+        if let Some(hand_over) = hand_over {
+            self.hand_overs.on_closed(self.now, hand_over, conn);
+        }
+    }
+
+    /// The application has sent bytes, and a hand-over is to learn of the first.
+    #[cold]
+    pub(super) fn note_answer(&mut self, conn: ConnId) {
+        if let Some(hand_over) = self.owners.hand_over_of(conn) {
+            let awaits_more = self.hand_overs.on_answer(self.now, hand_over, conn);
+            self.session.awaits_answer = awaits_more;
+        }
+    }
+}

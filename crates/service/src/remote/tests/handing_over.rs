@@ -1,0 +1,592 @@
+//! Hand-over of new connections among sessions of one shard. The tests poll the shard, the peer and
+//! the applications themselves, at times of their own: each run is the same.
+
+use std::collections::HashMap;
+
+use megapipe_shm::bell_sockets;
+use megapipe_stack::{ListenerId, PoolId};
+
+use super::many_sessions::SIZES;
+use super::*;
+use crate::hand_over::{HandOverSettings, ListenerSettings};
+use crate::limits::CLAIM_TIME_DEFAULT;
+use crate::remote::shard::{HandOverCounters, SessionShard, ShardEnds};
+use crate::sleep::{ServerLocation, SleepingEnd};
+
+/// A shard without a thread.
+struct PolledShard {
+    shard: SessionShard,
+    description: Description,
+    /// Never rung: no end sleeps.
+    bells: Vec<SleepingEnd>,
+}
+
+impl PolledShard {
+    fn new(link: Pair, last: u8, private: u32, hand_over: HandOverSettings) -> Self {
+        let mut config = ServerConfig {
+            addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
+            connections: 4_000,
+            secret: Some([last; 32]),
+            hand_over: hand_over.clone(),
+            ..ServerConfig::default()
+        };
+        config.tcp.nagle = false;
+        let memory = SharedMemory::new(2_048, private).expect("memory");
+        let frames = Frames::Queue(Box::new(link));
+        let now = megapipe_stack::Instant::from_micros(0);
+        let server = Server::new(frames, &config, memory, now).expect("settings");
+        let description = Description::decode(&describe_server(&server, &config)).expect("its own");
+        Self { shard: SessionShard::new(server, hand_over), description, bells: Vec::new() }
+    }
+
+    fn attach(&mut self) -> (RemoteClient, SessionId) {
+        let (half, fds) = SIZES.create().expect("memory");
+        let ends = SIZES.client(fds).expect("as agreed");
+        let (control, _) = bell_sockets().expect("descriptors");
+        let location = ServerLocation::Process(control);
+        let client = RemoteClient::new(ends, self.description.clone(), location);
+        let ServerHalf { ends, memory, seal: _ } = half;
+        let session_region::RingEnds { ops, events, sleep, calls } = ends;
+        self.bells.push(sleep);
+        let ends = ShardEnds { ops, events, calls };
+        let id = self.shard.attach(ends, memory, SessionLimits::WHOLE_SHARD);
+        (client, id.expect("there is room"))
+    }
+}
+
+/// An application that accepts and answers.
+struct App {
+    client: RemoteClient,
+    id: SessionId,
+    /// It dispatches.
+    runs: bool,
+    /// How long each of its connections is open.
+    service_us: u64,
+    /// Connections that it has accepted, until they are closed.
+    open: Vec<(u64, ConnId)>,
+    accepted: u64,
+    bytes: Vec<u8>,
+}
+
+struct World {
+    shard: PolledShard,
+    peer: PolledShard,
+    client: RemoteClient,
+    apps: Vec<App>,
+    us: u64,
+    /// What became of the peer's connections.
+    connected: usize,
+    ended: HashMap<ConnId, CloseReason>,
+    closed_by_app: Vec<ConnId>,
+}
+
+const PORT: u16 = 80;
+const STEP_US: u64 = 50;
+
+impl World {
+    fn new(hand_over: HandOverSettings) -> Self {
+        let (one, other) = pair(&PairConfig::default()).expect("a pair");
+        let shard = PolledShard::new(one, 2, 64, hand_over);
+        let mut peer = PolledShard::new(other, 1, 0, HandOverSettings::default());
+        let (client, _) = peer.attach();
+        let (connected, ended, closed_by_app) = (0, HashMap::new(), Vec::new());
+        Self { shard, peer, client, apps: Vec::new(), us: 0, connected, ended, closed_by_app }
+    }
+
+    fn now(&self) -> megapipe_stack::Instant {
+        megapipe_stack::Instant::from_micros(self.us)
+    }
+
+    /// An application that listens, with credit for `credit` connections.
+    fn app(&mut self, credit: u32) -> usize {
+        let (mut client, id) = self.shard.attach();
+        let sharing = ListenSharing { flags: 0, fast_open: 0, cores: None };
+        let local = SocketAddr::new(IpAddr::from([10, 0, 0, 2]), PORT);
+        let cookie = client.submit_call(SessionCall::Listen { local, backlog: 100, sharing });
+        let listening = loop {
+            self.poll();
+            if let Some(answer) = client.take_answer(cookie) {
+                break answer;
+            }
+        };
+        let ServerAnswer::Listening { listener } = listening else { panic!("{listening:?}") };
+        if credit > 0 {
+            client.accept(encoding::listener_id(listener), AcceptorId(7), credit);
+        }
+        client.flush();
+        let (runs, service_us) = (true, 0);
+        let (open, accepted, bytes) = (Vec::new(), 0, Vec::new());
+        self.apps.push(App { client, id, runs, service_us, open, accepted, bytes });
+        self.poll();
+        self.apps.len() - 1
+    }
+
+    fn poll(&mut self) {
+        let now = self.now();
+        for polled in [&mut self.peer, &mut self.shard] {
+            polled.shard.poll(now).expect("the link works");
+            while polled.shard.next_signal().is_some() {}
+        }
+    }
+
+    /// The peer begins connections.
+    fn connect(&mut self, count: usize) -> Vec<ConnId> {
+        let to = SocketAddr::new(IpAddr::from([10, 0, 0, 2]), PORT);
+        let conns = (0..count).map(|_| self.client.connect(to)).collect();
+        self.client.flush();
+        conns
+    }
+
+    /// Everything runs for a while.
+    fn run(&mut self, us: u64) {
+        let until = self.us + us;
+        while self.us < until {
+            self.us += STEP_US;
+            self.poll();
+            self.run_peer();
+            for app in &mut self.apps {
+                app.run(self.us);
+            }
+        }
+    }
+
+    /// Everything runs until something holds.
+    #[track_caller]
+    fn run_until(&mut self, mut holds: impl FnMut(&Self) -> bool) {
+        for _ in 0..100_000 {
+            if holds(self) {
+                return;
+            }
+            self.run(STEP_US);
+        }
+        panic!("it never holds: {:?}", self.counters());
+    }
+
+    fn run_peer(&mut self) {
+        while let Some(event) = self.client.event() {
+            match event {
+                RemoteEvent::Event(Event::Connected { conn }, _) => {
+                    self.connected += 1;
+                    self.client.receive(conn).expect("it is there");
+                }
+                RemoteEvent::Event(Event::Received { conn, chunk }, _) => {
+                    self.client.give_back(chunk);
+                    self.client.receive(conn).expect("it is there");
+                }
+                RemoteEvent::Event(Event::PeerClosed { conn }, _) => {
+                    self.closed_by_app.push(conn);
+                    self.client.close(conn);
+                }
+                RemoteEvent::Event(Event::Closed { conn, reason }, _) => {
+                    self.ended.insert(conn, reason);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        self.client.flush();
+    }
+
+    fn counters(&mut self) -> HandOverCounters {
+        self.shard.shard.report().hand_over
+    }
+
+    fn accepted(&self) -> u64 {
+        self.apps.iter().map(|app| app.accepted).sum()
+    }
+
+    fn private_used(&mut self) -> u32 {
+        self.shard.shard.report().private_used
+    }
+}
+
+impl App {
+    fn run(&mut self, us: u64) {
+        if !self.runs {
+            return;
+        }
+        while let Some(event) = self.client.event() {
+            match event {
+                RemoteEvent::Event(Event::Incoming { conn, .. }, offer) => {
+                    assert_eq!(offer.expect("an acceptor").acceptor, AcceptorId(7));
+                    self.accepted += 1;
+                    self.client.receive(conn).expect("it is there");
+                    self.open.push((us + self.service_us, conn));
+                }
+                RemoteEvent::Event(Event::Received { chunk, conn }, _) => {
+                    let from = self.bytes.len();
+                    self.bytes.resize(from + chunk.len as usize, 0);
+                    self.client.take_bytes(chunk, &mut self.bytes[from..]);
+                    self.client.receive(conn).expect("it is there");
+                }
+                RemoteEvent::Event(Event::PeerClosed { .. }, _) => {}
+                RemoteEvent::Event(Event::Closed { conn, .. }, _) => {
+                    self.open.retain(|(_, other)| *other != conn);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let client = &mut self.client;
+        self.open.retain(|&(until, conn)| {
+            if until > us {
+                return true;
+            }
+            // It may be over already.
+            let _ = client.send(conn, b"answer");
+            client.close(conn);
+            false
+        });
+        client.flush();
+    }
+}
+
+#[test]
+fn each_connection_is_claimed_by_one_session() {
+    let mut world = World::new(HandOverSettings::default());
+    for _ in 0..3 {
+        world.app(100);
+    }
+    let conns = world.connect(60);
+    world.run_until(|world| world.closed_by_app.len() == conns.len());
+    let counters = world.counters();
+    assert_eq!((counters.offers.offers, counters.offers.claims), (60, 60), "{counters:?}");
+    assert_eq!((counters.offers.take_backs, counters.offers.late_claims), (0, 0));
+    assert_eq!((world.accepted(), counters.direct), (60, 0));
+    assert!(world.apps.iter().all(|app| app.accepted > 0));
+    world.run(10_000);
+    assert_eq!(world.private_used(), 0);
+}
+
+#[test]
+fn only_acceptor_gets_connections_without_a_claim() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(100);
+    // The second session listens, and accepts nothing.
+    world.app(0);
+    let conns = world.connect(20);
+    world.run_until(|world| world.closed_by_app.len() == conns.len());
+    let counters = world.counters();
+    assert_eq!((counters.offers.final_offers, counters.offers.claims), (20, 0), "{counters:?}");
+    assert_eq!((world.apps[0].accepted, world.apps[1].accepted), (20, 0));
+}
+
+#[test]
+fn credit_of_the_first_session_stays_when_a_second_listens() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(3);
+    world.apps[0].service_us = u64::MAX / 2;
+    world.app(2);
+    world.apps[1].service_us = u64::MAX / 2;
+    let conns = world.connect(9);
+    world.run_until(|world| world.connected == conns.len());
+    world.run(20_000);
+    assert_eq!((world.apps[0].accepted, world.apps[1].accepted), (3, 2), "others wait");
+    let counters = world.counters();
+    assert_eq!((counters.offers.take_backs, counters.queue.waits), (0, 0), "in the backlog");
+}
+
+#[test]
+fn connections_of_a_stopped_session_are_taken_back() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(1_000);
+    world.app(1_000);
+    world.apps[0].runs = false;
+    let conns = world.connect(40);
+    let claim_us = CLAIM_TIME_DEFAULT.as_micros() as u64;
+    world.run(claim_us - 1_000);
+    let before = world.counters();
+    assert!(before.offers.claims < 40 && before.offers.take_backs == 0, "{before:?}");
+    world.run(3_000);
+    assert_eq!(world.closed_by_app.len(), conns.len(), "all within the claim time and 2 ms");
+    let after = world.counters();
+    assert_eq!(after.offers.take_backs, 40 - before.offers.claims, "{after:?}");
+    assert_eq!(after.queue.dropped, 1);
+    // The others are final: no other acceptor is left.
+    world.connect(10);
+    world.run(3_000);
+    assert_eq!(world.apps[1].accepted, 50);
+    // It goes on, claims what is gone, and enlists again by that.
+    world.apps[0].runs = true;
+    world.run(3_000);
+    let late = world.counters();
+    assert_eq!(late.offers.late_claims, after.offers.take_backs);
+    world.connect(40);
+    world.run_until(|world| world.closed_by_app.len() == 90);
+    assert!(world.apps[0].accepted > 0, "{:?}", world.counters());
+    world.client.check().expect("no fault");
+    world.apps.iter_mut().for_each(|app| app.client.check().expect("no fault"));
+}
+
+#[test]
+fn connection_without_another_acceptor_waits() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(1_000);
+    world.app(1_000);
+    world.apps.iter_mut().for_each(|app| app.runs = false);
+    world.connect(10);
+    world.run(20_000);
+    let counters = world.counters();
+    assert_eq!((counters.queue.dropped, world.accepted()), (2, 0), "{counters:?}");
+    assert!(counters.queue.waits > 0, "{counters:?}");
+    world.apps[1].runs = true;
+    world.run(2_000);
+    assert_eq!(world.apps[1].accepted, 10);
+}
+
+#[test]
+fn reset_before_the_claim_costs_the_acceptor_nothing() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(4);
+    world.app(4);
+    world.apps.iter_mut().for_each(|app| app.runs = false);
+    for _ in 0..10 {
+        let conns = world.connect(8);
+        let connected = world.connected + 8;
+        world.run_until(|world| world.connected == connected);
+        world.run(500);
+        for conn in conns {
+            world.client.abort(conn);
+        }
+        world.client.flush();
+        world.run(1_000);
+    }
+    let counters = world.counters();
+    assert_eq!(counters.offers.withdrawals, 80, "the credit comes back: {counters:?}");
+    world.apps.iter_mut().for_each(|app| app.runs = true);
+    world.run(2_000);
+    let counters = world.counters();
+    assert_eq!((counters.offers.claims, counters.offers.late_claims, world.accepted()), (0, 0, 0));
+    world.connect(8);
+    world.run_until(|world| world.accepted() == 8);
+}
+
+#[test]
+fn closed_connection_is_handed_over_with_its_bytes() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(4);
+    world.app(4);
+    world.apps.iter_mut().for_each(|app| app.runs = false);
+    let conns = world.connect(4);
+    world.run_until(|world| world.connected == 4);
+    world.run(500);
+    for conn in conns {
+        world.client.send(conn, b"request ").expect("it is there");
+        world.client.shutdown(conn);
+    }
+    world.client.flush();
+    world.run(1_000);
+    // They lie in the shard's own memory, and in no application's.
+    assert_eq!(world.private_used(), 4);
+    world.apps.iter_mut().for_each(|app| {
+        (app.runs, app.service_us) = (true, 1_000);
+    });
+    world.run_until(|world| world.closed_by_app.len() == 4);
+    let bytes: Vec<u8> = world.apps.iter().flat_map(|app| app.bytes.clone()).collect();
+    assert_eq!(bytes, b"request request request request ");
+    assert_eq!((world.private_used(), world.counters().offers.claims), (0, 4));
+}
+
+#[test]
+fn offers_to_an_ended_session_go_to_another_at_once() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(1_000);
+    world.app(1_000);
+    world.apps[0].runs = false;
+    let conns = world.connect(40);
+    world.run_until(|world| world.connected == 40);
+    world.run(500);
+    let now = world.now();
+    let id = world.apps[0].id;
+    world.shard.shard.detach(now, id);
+    world.run(1_000);
+    assert_eq!(world.closed_by_app.len(), conns.len());
+    let counters = world.counters();
+    assert!(counters.offers.orphans > 0 && counters.offers.take_backs == 0, "{counters:?}");
+}
+
+#[test]
+fn unclaimed_connections_are_reset_with_the_last_listener() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(1_000);
+    world.app(1_000);
+    world.apps.iter_mut().for_each(|app| app.runs = false);
+    let conns = world.connect(10);
+    world.run_until(|world| world.connected == 10);
+    world.run(500);
+    let now = world.now();
+    for app in 0..2 {
+        let id = world.apps[app].id;
+        world.shard.shard.detach(now, id);
+    }
+    world.run(1_000);
+    let is_reset = |conn| world.ended.get(conn) == Some(&CloseReason::ResetByPeer);
+    assert!(conns.iter().all(is_reset), "{:?}", world.ended);
+    assert_eq!(world.shard.shard.report().connections, 0);
+}
+
+#[test]
+fn equal_acceptors_get_equal_shares() {
+    let mut world = World::new(HandOverSettings::default());
+    for _ in 0..4 {
+        let app = world.app(1_000);
+        world.apps[app].service_us = 200;
+    }
+    let rounds = 250;
+    for round in 1..=rounds {
+        world.connect(8);
+        world.run_until(|world| world.closed_by_app.len() >= round * 8);
+    }
+    let shares: Vec<f64> = world.apps.iter().map(|app| app.accepted as f64).collect();
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    let index = sum * sum / (shares.len() as f64 * squares);
+    assert_eq!(sum, 8.0 * rounds as f64);
+    assert!(index >= 0.98, "Jain's index {index}: {shares:?}");
+}
+
+#[test]
+fn slow_acceptor_gets_few_connections() {
+    let mut world = World::new(HandOverSettings::default());
+    for app in 0..4 {
+        world.app(1_000);
+        world.apps[app].service_us = if app == 0 { 20_000 } else { 100 };
+    }
+    for round in 1..=100 {
+        world.connect(8);
+        world.run_until(|world| world.accepted() >= round * 8);
+        world.run(500);
+    }
+    let slow = world.apps[0].accepted;
+    assert!(slow > 0 && slow < 40, "{slow} of 800");
+}
+
+#[test]
+fn settings_belong_to_the_listener_of_a_port() {
+    let mut settings = ListenerSettings::default();
+    settings.hand_over.claim_time = Duration::from_millis(100);
+    settings.balancer.scheme = "hash".parse().expect("a scheme");
+    let hand_over = HandOverSettings { of_ports: vec![(PORT, settings)], ..Default::default() };
+    let mut world = World::new(hand_over);
+    world.app(1_000);
+    world.app(1_000);
+    world.apps[0].runs = false;
+    world.connect(64);
+    world.run(50_000);
+    let counters = world.counters();
+    assert_eq!(counters.offers.take_backs, 0);
+    // The hash of a flow, and not a service time, has selected.
+    let claims = counters.offers.claims;
+    assert!((16..48).contains(&claims), "{counters:?}");
+    world.run(60_000);
+    assert_eq!(world.accepted(), 64);
+}
+
+/// A record that no correct application writes, and what it is counted as.
+fn claims(world: &mut World, app: usize, conn: Id, acceptor: Id) {
+    let command = Command::Claim { conn, acceptor, receives: true };
+    // The client knows nothing of it: its answer would be a fault of the server.
+    let client = &mut world.apps[app].client;
+    client.put(&Op { cookie: 7, command }.record());
+    client.flush();
+    world.run(STEP_US);
+}
+
+/// The next record of a session that does not run.
+fn next_record(world: &mut World, app: usize) -> Option<Completion> {
+    let record = world.apps[app].client.ends.events.peek(1).ok().filter(|count| *count > 0);
+    record?;
+    let record = world.apps[app].client.ends.events.take()?;
+    world.apps[app].client.ends.events.release();
+    Some(Completion::parse(&record).expect("a record"))
+}
+
+#[test]
+fn hostile_claims_are_refused_and_counted() {
+    let mut world = World::new(HandOverSettings::default());
+    for _ in 0..3 {
+        world.app(1_000);
+    }
+    let (hostile, victim) = (0, 1);
+    (0..2).for_each(|app| world.apps[app].runs = false);
+    world.connect(40);
+    world.run_until(|world| world.connected == 40);
+    world.run(500);
+    let offered = |world: &mut World, app| {
+        let mut all = Vec::new();
+        while let Some(completion) = next_record(world, app) {
+            match completion.event {
+                Says::Available { conn, acceptor } => all.push((conn, acceptor)),
+                other => panic!("{other:?}"),
+            }
+        }
+        all
+    };
+    let (its, others) = (offered(&mut world, hostile), offered(&mut world, victim));
+    assert!(its.len() > 2 && !others.is_empty());
+    let mut refused = 0;
+    let mut claimed = 0;
+    let nonsense = Id { index: u32::MAX, generation: u32::MAX };
+    for (conn, acceptor) in [
+        // Of another's offer, in its name and in the own one.
+        others[0],
+        (others[0].0, its[0].1),
+        (nonsense, its[0].1),
+        (its[0].0, nonsense),
+        (its[0].0, Id { index: 0, generation: 0 }),
+        (its[0].0, Id { generation: its[0].1.generation ^ 1, ..its[0].1 }),
+        // In time; then once more, which has no answer.
+        its[0],
+        its[0],
+        its[1],
+    ] {
+        claims(&mut world, hostile, conn, acceptor);
+        match next_record(&mut world, hostile).map(|completion| completion.event) {
+            Some(Says::ClaimRefused { .. }) => refused += 1,
+            Some(Says::Incoming { .. }) => claimed += 1,
+            None => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((refused, claimed), (6, 2));
+    let counters = world.counters();
+    assert_eq!(counters.offers.repeated_claims, 1);
+    assert_eq!((counters.foreign_claims, counters.offers.late_claims), (3, 3), "{counters:?}");
+    // Late: the third application has them.
+    world.run(20_000);
+    claims(&mut world, hostile, its[2].0, its[2].1);
+    let refused = next_record(&mut world, hostile).map(|completion| completion.event);
+    assert_eq!(refused, Some(Says::ClaimRefused { conn: its[2].0, acceptor: its[2].1 }));
+    assert_eq!(world.counters().offers.late_claims, 4);
+    // After the listener is gone.
+    let listener = world.apps[hostile].client.submit_call(SessionCall::Unlisten {
+        listener: encoding::id_of_listener(ListenerId { index: 0, generation: 0 }),
+    });
+    world.run(STEP_US);
+    assert_eq!(world.apps[hostile].client.take_answer(listener), Some(ServerAnswer::Done));
+    claims(&mut world, hostile, its[1].0, its[1].1);
+    assert!(world.counters().foreign_claims > 3);
+    // The session goes on, and so do the others.
+    assert!(world.shard.shard.next_end().is_none());
+    let before = world.apps[2].accepted;
+    world.connect(10);
+    world.run(20_000);
+    assert_eq!(world.apps[2].accepted, before + 10);
+    assert_ne!(PoolId(world.apps[2].id.number), PoolId(0));
+}
+
+#[test]
+fn acceptors_of_one_session_are_bounded() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(1);
+    world.app(1);
+    let listener = ListenerId { index: 0, generation: 0 };
+    for number in 100..200 {
+        world.apps[0].client.accept(listener, AcceptorId(number), 1);
+    }
+    world.apps[0].client.flush();
+    world.run(STEP_US);
+    let report = world.shard.shard.report();
+    let id = world.apps[0].id;
+    let counters = report.sessions.iter().find(|(its, _)| *its == id).expect("it is attached").1;
+    // One of its sixteen was there before.
+    assert_eq!(counters.refused, 100 - 15);
+}
