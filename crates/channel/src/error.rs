@@ -125,6 +125,7 @@ pub fn errno_of(error: &io::Error) -> i32 {
     match error.kind() {
         io::ErrorKind::AddrInUse => libc::EADDRINUSE,
         io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::QuotaExceeded => libc::EDQUOT,
         _ => libc::EIO,
     }
 }

@@ -4,6 +4,7 @@ use megapipe_link::LinkError;
 use megapipe_shm::{DoorbellError, PoolError, RegionError, RingError};
 use megapipe_stack::ConfigError;
 
+use crate::policy::PolicyRefusal;
 use crate::session_sizes::SizeOutOfRange;
 use crate::steering::BindingError;
 
@@ -55,6 +56,9 @@ pub enum PortError<E> {
     /// Another shard has the address, or a part of what was asked for.
     #[error(transparent)]
     Shared(BindingError),
+    /// The policy of the daemon that has the stack does not allow it.
+    #[error(transparent)]
+    Policy(PolicyRefusal),
 }
 
 /// Why a shard did not take a session.

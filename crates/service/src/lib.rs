@@ -39,6 +39,7 @@ pub mod limits;
 mod link_server;
 mod migration;
 pub mod observe;
+pub mod policy;
 mod remote;
 mod rx_mux;
 mod server;

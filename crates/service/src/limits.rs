@@ -95,6 +95,8 @@ pub const CPU_SAMPLE_PERIOD: Duration = Duration::from_millis(10);
 pub const ROOM_WAIT: Duration = Duration::from_micros(250);
 /// So often that time doubles while there is none.
 pub const ROOM_DOUBLINGS_MAX: u32 = 7;
+/// Closed connections that a shard looks at, at once, where a user has reached a quota.
+pub const RECOUNT_MAX: usize = 1 << 12;
 /// Most sessions of a shard, and one: the number 0 is the shard itself.
 pub const SESSIONS_MAX: usize = 1 << 11;
 /// Most copies of sends in the server's own memory that a session has at once.
@@ -169,14 +171,8 @@ pub const HANDSHAKES_MAX: usize = 64;
 pub const HANDSHAKES_OF_USER_MAX: usize = 16;
 /// Longest sleep of a daemon's control thread: it looks whether its shards run.
 pub const CONTROL_LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// Most sessions of one user of a daemon, but root and the daemon's own.
-pub const SESSIONS_OF_USER_MAX: usize = 256;
-/// Listeners of a session of a daemon.
-pub const LISTENERS_OF_SESSION: u32 = 64;
 /// Endpoints for datagrams of a shard, and of a program with a stack of its own.
 pub const ENDPOINTS_OF_SHARD: u32 = 1 << 10;
-/// Endpoints for datagrams of a session of a daemon.
-pub const ENDPOINTS_OF_SESSION: u32 = 256;
 /// Most bytes of a session's receive buffers in a daemon.
 pub const SESSION_RECEIVE_BYTES_MAX: u32 = 64 << 20;
 /// Bytes of a buffer of a shard's own memory.

@@ -6,13 +6,15 @@
 //! Invariants
 //! - A session exists at its shard from READY until its client is gone or its shard ends it;
 //!   before, its region exists here only.
-//! - No user but root and the daemon's own has more than [`SESSIONS_OF_USER_MAX`] sessions.
+//! - A client has what the policy gives to it (`shard_host/admission.rs`).
+
+mod admission;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use megapipe_link::LinkError;
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,18 +25,20 @@ use crate::attach::{
 use crate::config::ServerConfig;
 use crate::error::{RemoteError, ServerError};
 use crate::limits::{
-    CONNECTIONS_OF_SESSION_MAX, ENDPOINTS_OF_SESSION, LANE_EVENTS, LANE_OPS, LISTENERS_OF_SESSION,
-    PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS, SESSION_RECEIVE_BYTES_MAX, SESSIONS_OF_USER_MAX,
+    CONNECTIONS_OF_SESSION_MAX, LANE_EVENTS, LANE_OPS, PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS,
+    SESSION_RECEIVE_BYTES_MAX,
 };
 use crate::link_server::Frames;
 use crate::observe::{
     AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceQuery, ServiceShard, Viewer,
 };
+use crate::policy::{QuotaKind, ServicePolicy};
 use crate::remote::{
     ServerHalf, SessionEnd, SessionId, SessionLimits, ShardConfig, ShardHandle, create_session,
     show_description, start_shard,
 };
 use crate::session_sizes::SessionSizes;
+use admission::{Admitted, ChannelCharge, ClientAdmission, ReachedQuota};
 
 /// A shard with what its sessions' clients are informed of.
 struct HostedShard {
@@ -57,11 +61,13 @@ enum HostedState {
 
 struct HostedSession {
     shard: usize,
-    uid: u32,
-    /// Its process, the name of the program, and when it attached, as time since 1970.
-    client: (u32, String, Duration),
+    client: ClientIdentity,
+    /// When it attached, as time since 1970.
+    attached: Duration,
     limits: SessionLimits,
     state: HostedState,
+    /// Ends with the session.
+    _charge: Option<ChannelCharge>,
 }
 
 /// What a shard's thread reports: the end of a session, or a page.
@@ -78,7 +84,7 @@ pub struct ShardHost {
     shards: Vec<HostedShard>,
     sessions: HashMap<u64, HostedSession>,
     connections: u32,
-    own_uid: u32,
+    admission: ClientAdmission,
     ended: Receiver<HostReport>,
     reports: Sender<HostReport>,
     bell: Arc<OwnedFd>,
@@ -128,12 +134,11 @@ impl ShardHost {
             shards.push(HostedShard { handle, description, sessions: 0, core });
         }
         let sessions = HashMap::new();
-        let own_uid = rustix::process::geteuid().as_raw();
         Ok(Self {
             shards,
             sessions,
             connections: config.connections,
-            own_uid,
+            admission: ClientAdmission::new(ServicePolicy::default()),
             ended,
             reports,
             bell,
@@ -150,17 +155,32 @@ impl ShardHost {
         self.sessions.len()
     }
 
-    /// Whether a user has a session left.
-    fn check_user(&self, uid: u32) -> Result<(), Refused> {
-        if self.sees_all(uid) {
-            return Ok(());
+    /// Replaces the policy. Sessions, listeners and connections stay; listeners and bindings from
+    /// now on follow the new one.
+    pub fn set_policy(&mut self, policy: ServicePolicy) {
+        let sessions = self.sessions.values().filter_map(|session| {
+            let rights = session.limits.rights.as_deref()?;
+            Some((&session.client, rights))
+        });
+        self.admission.replace(policy, sessions);
+    }
+
+    /// What a session may have.
+    fn limits(&self, key: u64, client: &ClientIdentity, admitted: &Admitted) -> SessionLimits {
+        let quota = |kind| *admitted.policy.quotas.get(kind);
+        let connections = self.connections.min(CONNECTIONS_OF_SESSION_MAX);
+        SessionLimits {
+            connections: connections.min(quota(QuotaKind::ChannelConnections)),
+            connecting: connections.min(quota(QuotaKind::ChannelConnecting)),
+            waiting: quota(QuotaKind::ChannelWaiting),
+            listeners: quota(QuotaKind::ChannelListeners),
+            endpoints: quota(QuotaKind::ChannelEndpoints),
+            user: client.uid,
+            key,
+            weight: admitted.policy.weight,
+            rights: admitted.rights.clone(),
+            ..SessionLimits::WHOLE_SHARD
         }
-        let count = self.sessions.values().filter(|session| session.uid == uid).count();
-        if count < SESSIONS_OF_USER_MAX {
-            return Ok(());
-        }
-        let sentence = format!("user {uid} has {count} channels (limit {SESSIONS_OF_USER_MAX})");
-        Err(Refused::new(RefusalCode::Sessions, &sentence))
     }
 
     /// What is answered without a shard: about the daemon, or about a shard that there is not.
@@ -168,7 +188,7 @@ impl ShardHost {
         AnswerPage::last(match subject {
             QuerySubject::Daemon => AnswerBody::Daemon(ServiceDaemon {
                 pid: std::process::id(),
-                uid: self.own_uid,
+                uid: self.admission.own_uid(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started: self.started,
                 // At most 256.
@@ -202,8 +222,9 @@ impl ShardHost {
                 for session in sessions {
                     session.shard = number;
                     if let Some(known) = self.sessions.get(&session.key) {
-                        let (pid, program, attached) = known.client.clone();
-                        (session.pid, session.program, session.attached) = (pid, program, attached);
+                        let ClientIdentity { pid, name, .. } = &known.client;
+                        (session.pid, session.program) = (*pid, name.clone());
+                        session.attached = known.attached;
                     }
                 }
             }
@@ -220,6 +241,20 @@ impl ShardHost {
         let session = self.sessions.remove(&key)?;
         self.shards[session.shard].sessions -= 1;
         Some(session)
+    }
+}
+
+impl ShardHost {
+    /// Shows quotas that were reached. Shards look whether connections of the users are over.
+    fn report_reached(&mut self) {
+        for ReachedQuota { uid, kind, is_news } in self.admission.reached(Instant::now()) {
+            if is_news {
+                (self.notice)(&format!("user {uid} has reached the quota {kind}"));
+            }
+            if matches!(kind, QuotaKind::UserConnections | QuotaKind::UserConnecting) {
+                self.shards.iter().for_each(|shard| shard.handle.recount());
+            }
+        }
     }
 }
 
@@ -246,34 +281,27 @@ impl SessionHost for ShardHost {
         client: &ClientIdentity,
         wanted: &SessionSizes,
     ) -> Result<OpenedSession, Refused> {
-        self.check_user(client.uid)?;
         // Sessions are spread evenly.
         let shard = (0..self.shards.len()).min_by_key(|shard| self.shards[*shard].sessions);
         let no_shard = || Refused::new(RefusalCode::Sessions, "the daemon has no shard");
         let shard = shard.ok_or_else(no_shard)?;
         let sizes = agreed(wanted);
+        let admitted = self.admission.admit(client, sizes.bytes())?;
         let no_memory = |error: RemoteError| {
             Refused::new(RefusalCode::Resources, &format!("no memory for a session: {error}"))
         };
         let (half, fds) = create_session(&sizes).map_err(no_memory)?;
-        let limits = SessionLimits {
-            connections: self.connections.min(CONNECTIONS_OF_SESSION_MAX),
-            connecting: self.connections.min(CONNECTIONS_OF_SESSION_MAX),
-            listeners: LISTENERS_OF_SESSION,
-            endpoints: ENDPOINTS_OF_SESSION,
-            user: client.uid,
-            key,
-            ..SessionLimits::WHOLE_SHARD
-        };
-        let state = HostedState::Opened(Box::new(half));
-        let (uid, client) = (client.uid, (client.pid, client.name.clone(), wall_time()));
-        self.sessions.insert(key, HostedSession { shard, uid, client, limits, state });
+        let limits = self.limits(key, client, &admitted);
+        let SessionLimits { connections, connecting, listeners, endpoints, .. } = limits;
+        let agreed = AgreedLimits { connections, connecting, listeners, endpoints };
+        let (state, client) = (HostedState::Opened(Box::new(half)), client.clone());
+        let (attached, _charge) = (wall_time(), admitted.charge);
+        let session = HostedSession { shard, client, attached, limits, state, _charge };
+        self.sessions.insert(key, session);
         self.sessions_begun += 1;
         let shard = &mut self.shards[shard];
         shard.sessions += 1;
-        let SessionLimits { connections, connecting, listeners, endpoints, .. } = limits;
-        let limits = AgreedLimits { connections, connecting, listeners, endpoints };
-        Ok(OpenedSession { sizes, limits, description: shard.description.clone(), fds })
+        Ok(OpenedSession { sizes, limits: agreed, description: shard.description.clone(), fds })
     }
 
     fn begin(&mut self, key: u64) {
@@ -284,7 +312,8 @@ impl SessionHost for ShardHost {
             return;
         };
         let begun = half.seal().map_err(|error| error.to_string()).and_then(|()| {
-            let attached = self.shards[session.shard].handle.attach(*half, session.limits);
+            let limits = session.limits.clone();
+            let attached = self.shards[session.shard].handle.attach(*half, limits);
             attached.map_err(|error| error.to_string())
         });
         match begun {
@@ -340,7 +369,7 @@ impl SessionHost for ShardHost {
     }
 
     fn sees_all(&self, uid: u32) -> bool {
-        uid == 0 || uid == self.own_uid
+        self.admission.has_all(uid)
     }
 
     fn ask(&mut self, key: u64, query: &ServiceQuery, viewer: Viewer) {
@@ -364,7 +393,8 @@ impl SessionHost for ShardHost {
         self.pages.pop_front()
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), String> {
+        self.report_reached();
         match self.shards.iter().position(|shard| !shard.handle.is_running()) {
             None => Ok(()),
             Some(number) => Err(format!("shard {number} has ended: its link is gone")),

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use megapipe_service::attach::ControlServer;
+use megapipe_service::policy::ServicePolicy;
 use megapipe_service::{RemoteError, ShardHost};
 
 use super::LocalNetwork;
@@ -97,7 +98,13 @@ impl Daemon {
         Ok(Self { server: ControlServer::listen(path, host).map_err(failed)? })
     }
 
-    /// Serves until `stop` is readable.
+    /// Replaces the policy, which is [`ServicePolicy::default`] at first. Channels, and what they
+    /// have, stay; listeners and sockets that they bind from now on follow the new policy.
+    pub fn set_policy(&mut self, policy: ServicePolicy) {
+        self.server.host().set_policy(policy);
+    }
+
+    /// Serves until `stop` is readable. May be called again: channels stay attached meanwhile.
     ///
     /// # Errors
     /// [`DaemonError::Ended`]: a shard has lost its link.

@@ -8,6 +8,7 @@
 
 use std::net::SocketAddr;
 
+use megapipe_service::policy::PolicyRefusal;
 use megapipe_service::steering::{BindingError, Takes};
 use megapipe_service::{AcceptorId, Offer, PortError, Sharing};
 use megapipe_stack::{ConnId, ListenError, ListenerId};
@@ -106,6 +107,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 Err(PortError::Stack(ListenError::InUse)) => {}
                 // Another program's port, perhaps: a few more are tried.
                 Err(PortError::Host(_)) if step < HOST_PORTS_TRIED => {}
+                // The daemon's policy reserves the port for others, perhaps.
+                Err(PortError::Policy(PolicyRefusal::Port(_))) if step < HOST_PORTS_TRIED => {}
                 listening => return listening.map(|listener| (listener, address)),
             }
         }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use megapipe_link::LinkError;
 use megapipe_service::PortError;
+use megapipe_service::policy::PolicyRefusal;
 use megapipe_service::steering::BindingError;
 use megapipe_stack::{self as stack, DatagramSharing};
 
@@ -71,6 +72,7 @@ impl Channel {
                 PortError::Stack(_) => errno(libc::EADDRNOTAVAIL),
                 PortError::Shared(_) => errno(libc::EADDRINUSE),
                 PortError::Host(refusal) => by_host(refusal),
+                PortError::Policy(refusal) => by_policy(refusal),
             };
             return Err(ConnectError::Kernel { what: "bind", source });
         }
@@ -236,6 +238,7 @@ fn not_bound(error: PortError<stack::BindError>) -> ListenError {
         }
         PortError::Stack(_) => errno(libc::ENOBUFS),
         PortError::Host(refusal) => by_host(refusal),
+        PortError::Policy(refusal) => by_policy(refusal),
         PortError::Shared(_) => errno(libc::EADDRINUSE),
     };
     ListenError::Kernel { what: "bind", source }
@@ -251,6 +254,8 @@ fn refused(error: PortError<stack::ListenError>) -> ListenError {
         PortError::Stack(NoMemory) => return Limit::Memory.into(),
         PortError::Stack(_) => ("listen", errno(libc::EINVAL)),
         PortError::Host(refusal) => ("bind", by_host(refusal)),
+        PortError::Policy(refusal @ PolicyRefusal::Port(_)) => ("bind", by_policy(refusal)),
+        PortError::Policy(refusal) => ("listen", by_policy(refusal)),
         PortError::Shared(BindingError::Overlap { core }) => {
             return RegisterError::MaskOverlaps { core: core as usize }.into();
         }
@@ -262,6 +267,15 @@ fn refused(error: PortError<stack::ListenError>) -> ListenError {
 
 fn errno(number: i32) -> Error {
     Error::from_raw_os_error(number)
+}
+
+/// The daemon's policy refuses it, in its words.
+pub(super) fn by_policy(refusal: PolicyRefusal) -> Error {
+    let kind = match refusal {
+        PolicyRefusal::Port(_) => ErrorKind::PermissionDenied,
+        PolicyRefusal::Quota(_) => ErrorKind::QuotaExceeded,
+    };
+    Error::new(kind, refusal)
 }
 
 /// The host that the address is shared with keeps the port, or the process lacks what holds it.

@@ -31,6 +31,7 @@ use megapipe_stack::{ConnId, ListenError, ListenerId};
 use rustix::net::sockopt;
 
 use super::listener::{CREDIT_MAX, sharing};
+use super::open::by_policy;
 use super::{Local, StackHandle};
 use crate::address::Address;
 use crate::channel::Channel;
@@ -313,6 +314,7 @@ fn not_listening(error: PortError<ListenError>) -> RegisterError {
         PortError::Stack(ListenError::TooManyListeners) => {
             io::Error::from_raw_os_error(libc::ENOBUFS)
         }
+        PortError::Policy(refusal) => by_policy(refusal),
         other => io::Error::new(ErrorKind::AddrInUse, other.to_string()),
     };
     RegisterError::Kernel { what: "our stack cannot listen at its port", source }

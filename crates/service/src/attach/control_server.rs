@@ -103,11 +103,11 @@ pub trait SessionHost {
     /// called after [`SessionHost::next_ended`].
     fn next_page(&mut self) -> Option<(u64, AnswerPage)>;
 
-    /// Checks that what serves the sessions runs.
+    /// Checks that what serves the sessions runs. Called at least once a second.
     ///
     /// # Errors
     /// A sentence that says what has ended.
-    fn check(&self) -> Result<(), String>;
+    fn check(&mut self) -> Result<(), String>;
 
     /// Shows a line to the administrator.
     fn notice(&mut self, line: &str);
@@ -185,12 +185,19 @@ impl<H: SessionHost> ControlServer<H> {
         })
     }
 
-    /// Serves clients until `stop` is readable.
+    /// Serves clients until `stop` is readable. May be called again afterwards.
     ///
     /// # Errors
     /// What the kernel says to epoll_wait(2), or the host to [`SessionHost::check`].
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         epoll::add(&self.epoll, stop, socket_of(STOP), epoll::EventFlags::IN)?;
+        let ended = self.serve();
+        // It was added above.
+        let _ = epoll::delete(&self.epoll, stop);
+        ended
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
         loop {
             let timeout = Timespec::try_from(self.patience()).ok();
             let mut events = Vec::with_capacity(EVENTS_PER_WAIT);

@@ -109,7 +109,7 @@ impl SessionHost for EmptyHost {
         self.pages.pop()
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), String> {
         Ok(())
     }
 

@@ -298,6 +298,7 @@ impl RemoteServer {
                     self.shard.charge_if_due(now, || self.clock.thread_busy());
                     answer(self.shard.page(&query, viewer));
                 }
+                Some(ShardRequest::Recount) => self.shard.recount(now),
                 Some(ShardRequest::Stop) => self.is_stopped = true,
             }
         }

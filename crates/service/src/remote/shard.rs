@@ -36,6 +36,7 @@ mod sessions;
 mod shard_session;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use megapipe_link::LinkError;
@@ -44,7 +45,7 @@ use megapipe_stack::{Instant, PoolId};
 use super::SharedMemory;
 use super::session_memory::SessionMemory;
 use crate::hand_over::HandOverSettings;
-use crate::limits::{OPS_PER_POLL, OPS_SHARE_MIN, ROOM_DOUBLINGS_MAX, ROOM_WAIT};
+use crate::limits::{OPS_PER_POLL, OPS_SHARE_MIN, RECOUNT_MAX, ROOM_DOUBLINGS_MAX, ROOM_WAIT};
 use crate::server::Server;
 use cpu_account::CpuAccount;
 use hand_overs::HandOvers;
@@ -85,6 +86,8 @@ pub(super) struct SessionShard {
     vain_sleeps: u32,
     /// The place of the active session that comes first at the next poll.
     first: usize,
+    /// A session has another weight than the usual one.
+    has_weights: bool,
 }
 
 impl SessionShard {
@@ -106,6 +109,7 @@ impl SessionShard {
             account: CpuAccount::default(),
             vain_sleeps: 0,
             first: 0,
+            has_weights: false,
         }
     }
 
@@ -116,7 +120,11 @@ impl SessionShard {
         memory: SessionMemory,
         limits: SessionLimits,
     ) -> Option<SessionId> {
+        let account = limits.rights.as_ref().map(|rights| Arc::clone(rights.account()));
+        let weight = limits.weight;
         let id = self.sessions.insert(ShardSession::new(ends, limits))?;
+        self.has_weights |= weight != 1;
+        self.owners.add_session(PoolId(id.number), account);
         let (_, memories) = self.server.parts();
         memories.insert(PoolId(id.number), memory);
         Some(id)
@@ -163,13 +171,15 @@ impl SessionShard {
         if count == 0 {
             return 0;
         }
-        let share = (OPS_PER_POLL / count as u32).max(OPS_SHARE_MIN);
+        let weights = if self.has_weights { self.active_weight() } else { count as u32 };
         self.first = if self.first + 1 < count { self.first + 1 } else { 0 };
         let (mut done, mut has_ended) = (0, false);
         for step in 0..count {
             let place = self.first + step;
             let place = if place < count { place } else { place - count };
             let id = self.sessions.active[place];
+            let weight = if self.has_weights { self.weight_of(id) } else { 1 };
+            let share = share_of_poll(weight, weights);
             match self.take_ops_of(now, id, share) {
                 Ok(taken) => done += taken,
                 Err(fault) => {
@@ -182,6 +192,15 @@ impl SessionShard {
             self.forget_inactive();
         }
         done
+    }
+
+    fn weight_of(&self, id: PoolId) -> u32 {
+        self.sessions.get(id).map_or(1, |session| session.limits.weight.max(1).into())
+    }
+
+    /// The sum of the weights of all active sessions.
+    fn active_weight(&self) -> u32 {
+        self.sessions.active.iter().map(|id| self.weight_of(*id)).sum()
     }
 
     fn take_ops_of(&mut self, now: Instant, id: PoolId, share: u32) -> Result<u32, SessionFault> {
@@ -235,6 +254,16 @@ impl SessionShard {
     /// A session that is over.
     pub(super) fn next_end(&mut self) -> Option<SessionEnd> {
         self.ends.pop_front()
+    }
+
+    /// Forgets connections that are over, of all sessions, and grants credit that was withheld: the
+    /// sessions' users may have room again by what sessions of other shards have ended.
+    pub(super) fn recount(&mut self, now: Instant) {
+        let all: Vec<_> = self.sessions.counters().map(|(id, _)| PoolId(id.number)).collect();
+        let share = RECOUNT_MAX / all.len().max(1);
+        for id in all {
+            self.work(now, id, |work| work.recount(share));
+        }
     }
 
     /// The sessions whose rings are read at each poll.
@@ -307,6 +336,13 @@ impl SessionShard {
     }
 }
 
+/// Operations of a poll for a session, where those of all active sessions have a weight together.
+const fn share_of_poll(weight: u32, weights: u32) -> u32 {
+    let weights = if weights > 0 { weights } else { 1 };
+    let share = (OPS_PER_POLL as u64 * weight as u64 / weights as u64) as u32;
+    if share > OPS_SHARE_MIN { share } else { OPS_SHARE_MIN }
+}
+
 /// What a shard tells of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardReport {
@@ -326,4 +362,21 @@ pub struct ShardReport {
     pub own_cpu_ns: u64,
     /// Hand-over of new connections.
     pub hand_over: HandOverCounters,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn poll_is_divided_by_weight_and_bounded() {
+        assert_eq!(share_of_poll(1, 1), OPS_PER_POLL);
+        assert_eq!(share_of_poll(1, 4), OPS_PER_POLL / 4);
+        assert_eq!(share_of_poll(3, 4), OPS_PER_POLL / 4 * 3);
+        assert_eq!(share_of_poll(1, 100_000), OPS_SHARE_MIN);
+        let most = u32::from(u16::MAX);
+        assert_eq!(share_of_poll(most, most), OPS_PER_POLL);
+        assert_eq!(share_of_poll(most, 2_000 * most), OPS_SHARE_MIN);
+        assert_eq!(share_of_poll(1, 0), OPS_PER_POLL);
+    }
 }

@@ -67,6 +67,10 @@ codes! {
         BindingsFull = 19,
         /// The address is not bound.
         NotBound = 20,
+        /// The server's policy does not give the port, as the text says.
+        PortDenied = 21,
+        /// A quota of the server's policy is reached, which the text names.
+        QuotaReached = 22,
     }
 }
 

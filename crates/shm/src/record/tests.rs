@@ -370,7 +370,7 @@ fn families_codes_and_chunks_that_are_none_are_named() {
     assert_eq!(Op::parse(&record), Err(RecordFault::Family { family: 5 }));
     let record = Record::new(0x104, 0).with_pair(&AddressPairRecord::default());
     assert_eq!(Op::parse(&record), Err(RecordFault::Family { family: 0 }));
-    for code in [0, 21, u32::MAX] {
+    for code in [0, 23, u32::MAX] {
         let record = Record::new(0x247, 0).with_count(code);
         assert_eq!(Completion::parse(&record), Err(RecordFault::Code { code }));
     }

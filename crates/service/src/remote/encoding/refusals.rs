@@ -8,6 +8,7 @@ use megapipe_stack::{BindError, ConnectError, ListenError, OperationError};
 
 use super::bytes::{ValueReader, ValueWriter};
 use crate::error::PortError;
+use crate::policy::PolicyRefusal;
 use crate::steering::BindingError;
 
 /// An error of the stack that has a code for each of its values.
@@ -85,7 +86,22 @@ pub(in crate::remote) fn encode_port_error<E: Coded>(
             };
             (refusal, core, Vec::new())
         }
+        PortError::Policy(PolicyRefusal::Port(text)) => (Refusal::PortDenied, 0, sentence(text)),
+        PortError::Policy(PolicyRefusal::Quota(text)) => (Refusal::QuotaReached, 0, sentence(text)),
     }
+}
+
+fn sentence(text: &str) -> Vec<u8> {
+    let mut to = ValueWriter::default();
+    to.text(text);
+    to.into_bytes()
+}
+
+/// A sentence that can be printed.
+fn decode_sentence(bytes: &[u8]) -> Option<String> {
+    let mut from = ValueReader::new(bytes);
+    let text = from.text()?;
+    from.end(text).filter(|text| !text.chars().any(char::is_control))
 }
 
 /// The error that [`encode_port_error`] has encoded; `None` if it is something else.
@@ -96,6 +112,12 @@ pub(in crate::remote) fn decode_port_error<E: Coded>(
 ) -> Option<PortError<E>> {
     let shared = match refusal {
         Refusal::Host => return decode_link_error(text).map(PortError::Host),
+        Refusal::PortDenied => {
+            return decode_sentence(text).map(|text| PortError::Policy(PolicyRefusal::Port(text)));
+        }
+        Refusal::QuotaReached => {
+            return decode_sentence(text).map(|text| PortError::Policy(PolicyRefusal::Quota(text)));
+        }
         Refusal::AddressTaken => BindingError::InUse,
         Refusal::CoreTaken => BindingError::Overlap { core: detail },
         Refusal::NoCore => BindingError::NoCore,

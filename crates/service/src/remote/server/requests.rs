@@ -35,6 +35,7 @@ pub(super) enum ShardRequest {
         viewer: Viewer,
         answer: OnPage,
     },
+    Recount,
     Stop,
 }
 
@@ -136,6 +137,11 @@ impl ShardHandle {
     /// dropped if the shard has ended.
     pub(crate) fn ask(&self, query: ServiceQuery, viewer: Viewer, answer: OnPage) {
         self.requests.send(ShardRequest::Page { query, viewer, answer });
+    }
+
+    /// Looks which connections of the sessions are over, and grants credit that quotas withheld.
+    pub fn recount(&self) {
+        self.requests.send(ShardRequest::Recount);
     }
 
     /// Whether the shard's thread runs.

@@ -18,6 +18,7 @@ use super::ops::{AskedCall, SessionWork};
 use super::session_limits::SessionFault;
 use crate::error::PortError;
 use crate::limits::{CALL_BYTES, PREPENDED_BYTES_MAX};
+use crate::policy::QuotaKind;
 use crate::remote::CALL_BUFFER;
 use crate::remote::encoding::{
     Coded, conn_id, decode_begin, decode_bind, decode_option, decode_sharing, encode_holders,
@@ -161,9 +162,12 @@ impl SessionWork<'_> {
         Ok(match call {
             SessionCall::Connect { remote, local, flags } => {
                 let begin = decode_begin(flags).ok_or(SessionFault::Call)?;
-                let begun = match self.may_connect() {
-                    true => self.server.connect_as(self.now, (remote, local), begin),
-                    false => Err(PortError::Stack(ConnectError::TooManyConnections)),
+                let begun = match local.map_or(Ok(()), |local| self.check_port(local)) {
+                    Err(refusal) => Err(PortError::Policy(refusal)),
+                    Ok(()) if self.may_connect() => {
+                        self.server.connect_as(self.now, (remote, local), begin)
+                    }
+                    Ok(()) => Err(PortError::Stack(ConnectError::TooManyConnections)),
                 };
                 match begun {
                     Ok(conn) => {
@@ -253,16 +257,18 @@ impl SessionWork<'_> {
     }
 
     fn bind(&mut self, local: SocketAddr, flags: u16) -> ServerAnswer {
-        let may = self.session.endpoints < self.session.limits.endpoints;
+        let count = (self.session.endpoints, self.session.limits.endpoints);
+        let kinds = (QuotaKind::ChannelEndpoints, QuotaKind::UserEndpoints);
+        let may = self.check_port(local).and_then(|()| self.check_quota(count, kinds));
         let bound = match may {
-            true => self.server.bind(local, decode_bind(flags)),
-            false => Err(PortError::Stack(BindError::TooManyEndpoints)),
+            Ok(()) => self.server.bind(local, decode_bind(flags)),
+            Err(refusal) => Err(PortError::<BindError>::Policy(refusal)),
         };
-        self.session.counters.refused += u64::from(!may);
         match bound {
             Ok(endpoint) => {
                 self.owners.add_endpoint(self.id, endpoint);
                 self.session.endpoints += 1;
+                self.count_for_user(QuotaKind::UserEndpoints, true);
                 ServerAnswer::Bound { endpoint: id_of_endpoint(endpoint) }
             }
             Err(error) => self.refuse_port(&error),
@@ -274,6 +280,7 @@ impl SessionWork<'_> {
         self.server.close_datagram(endpoint);
         self.owners.remove_endpoint(endpoint);
         self.session.endpoints -= 1;
+        self.count_for_user(QuotaKind::UserEndpoints, false);
     }
 
     /// Whether datagrams can be sent now; makes room for several, as [`Server::send_datagrams`].
@@ -381,10 +388,11 @@ impl SessionWork<'_> {
         backlog: u32,
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
-        if self.session.listeners >= self.session.limits.listeners {
-            self.session.counters.refused += 1;
-            return Err(PortError::Stack(ListenError::TooManyListeners));
-        }
+        let count = (self.session.listeners, self.session.limits.listeners);
+        let kinds = (QuotaKind::ChannelListeners, QuotaKind::UserListeners);
+        let may = self.check_port(local).and_then(|()| self.check_quota(count, kinds));
+        may.map_err(PortError::Policy)?;
+        let backlog = backlog.min(self.session.limits.waiting);
         let user = (!sharing.is_exclusive).then_some(self.session.limits.user);
         let has_private = self.server.parts().1.has_private();
         let known = match has_private {
@@ -403,6 +411,7 @@ impl SessionWork<'_> {
         };
         self.owners.add_listener(self.id, listener, (local, user));
         self.session.listeners += 1;
+        self.count_for_user(QuotaKind::UserListeners, true);
         if known.is_some() && self.hand_overs.number_of(listener).is_none() {
             self.begin_hand_over(listener, local.port());
         }
@@ -427,6 +436,7 @@ impl SessionWork<'_> {
         self.session.credit = self.session.credit.saturating_sub(credit);
         self.session.withheld.retain(|it| it.listener != listener);
         self.session.listeners -= 1;
+        self.count_for_user(QuotaKind::UserListeners, false);
         if !self.owners.remove_listener(self.id, listener) {
             let unclaimed = self.hand_overs.end(listener);
             self.server.unlisten(self.now, listener);

@@ -3,6 +3,8 @@
 //! Invariant: nothing is done with a name before it was found to be the session's own
 //! (`owners.rs`).
 
+use std::net::SocketAddr;
+
 use megapipe_shm::record;
 use megapipe_shm::record::{Bufs, Command, Event as Says, Id, Ids, Op, ServerAnswer, SessionCall};
 use megapipe_stack::{
@@ -17,6 +19,7 @@ use super::shard_session::{ShardSession, WithheldCredit};
 use crate::connection_manager::AcceptorId;
 use crate::error::PortError;
 use crate::limits::{ACCEPTORS_MAX, SESSION_CREDIT_MAX};
+use crate::policy::{PolicyRefusal, QuotaKind, QuotaReached};
 use crate::remote::SharedMemory;
 use crate::remote::encoding::{Coded, conn_id, encode_port_error, endpoint_id, id_of, listener_id};
 use crate::server::Server;
@@ -173,9 +176,10 @@ impl SessionWork<'_> {
                 }
             }
             Command::Connect { remote, local } => {
-                let begun = match self.may_connect() {
-                    true => self.server.connect(self.now, remote, local),
-                    false => Err(PortError::Stack(ConnectError::TooManyConnections)),
+                let begun = match local.map_or(Ok(()), |local| self.check_port(local)) {
+                    Err(refusal) => Err(PortError::Policy(refusal)),
+                    Ok(()) if self.may_connect() => self.server.connect(self.now, remote, local),
+                    Ok(()) => Err(PortError::Stack(ConnectError::TooManyConnections)),
                 };
                 let answer = match begun {
                     Ok(conn) => {
@@ -234,10 +238,23 @@ impl SessionWork<'_> {
     /// end of a connection that its application has closed.
     fn forget_ended(&mut self) {
         let counts = self.owners.counts(self.id);
-        if counts.closed <= self.session.limits.connections / 4 {
-            return;
+        if counts.closed > self.session.limits.connections / 4 {
+            self.look_at_closed(CLOSED_LOOKS);
         }
-        for _ in 0..CLOSED_LOOKS {
+    }
+
+    /// Forgets connections that are over, of so many closed ones, and grants credit that was
+    /// withheld.
+    pub(super) fn recount(&mut self, looks: usize) {
+        let closed = self.owners.counts(self.id).closed as usize;
+        self.look_at_closed(looks.min(closed));
+        for _ in 0..self.session.withheld.len() {
+            self.grant_withheld();
+        }
+    }
+
+    fn look_at_closed(&mut self, looks: usize) {
+        for _ in 0..looks {
             let Some(conn) = self.owners.first_conn(self.id, true) else { return };
             let is_over = self.server.stack().addresses(conn).is_err();
             // It becomes the last of those that are not over. No hand-over counts it any more.
@@ -252,12 +269,67 @@ impl SessionWork<'_> {
     pub(super) fn may_connect(&mut self) -> bool {
         let (counts, limits) = (self.owners.counts(self.id), &self.session.limits);
         let held = counts.open.saturating_add(counts.closed);
-        let may = held < limits.connections && counts.connecting < limits.connecting;
-        self.session.counters.refused += u64::from(!may);
+        let own = match () {
+            () if held >= limits.connections => Err(QuotaKind::ChannelConnections),
+            () if counts.connecting >= limits.connecting => Err(QuotaKind::ChannelConnecting),
+            () => Ok(()),
+        };
+        let may = match (own, &limits.rights) {
+            (Ok(()), None) => true,
+            (Ok(()), Some(rights)) => rights.begin_connect(self.now).is_ok(),
+            (Err(kind), rights) => {
+                rights.iter().for_each(|rights| rights.note_reached(kind));
+                false
+            }
+        };
         if !may {
+            self.session.counters.refused += 1;
             self.forget_ended();
         }
         may
+    }
+
+    /// Whether an address to listen at, bind to, or connect from is the session's.
+    ///
+    /// # Errors
+    /// [`PolicyRefusal::Port`] names the rule.
+    pub(super) fn check_port(&mut self, local: SocketAddr) -> Result<(), PolicyRefusal> {
+        let Some(rights) = &self.session.limits.rights else { return Ok(()) };
+        rights.check_port(local).map_err(|refusal| {
+            self.session.counters.refused += 1;
+            refusal.into()
+        })
+    }
+
+    /// Whether the session, which has `held` of a kind and may have `limit`, and its user may have
+    /// one more.
+    ///
+    /// # Errors
+    /// [`PolicyRefusal::Quota`] names the quota and its limit.
+    pub(super) fn check_quota(
+        &mut self,
+        (held, limit): (u32, u32),
+        (own, of_user): (QuotaKind, QuotaKind),
+    ) -> Result<(), PolicyRefusal> {
+        let rights = self.session.limits.rights.as_ref();
+        let reached = if held >= limit {
+            rights.iter().for_each(|rights| rights.note_reached(own));
+            Err(QuotaReached { kind: own, limit })
+        } else {
+            rights.map_or(Ok(()), |rights| rights.check(of_user))
+        };
+        reached.map_err(|reached| {
+            self.session.counters.refused += 1;
+            reached.into()
+        })
+    }
+
+    /// The session has one more or less of a kind that is counted for its user.
+    pub(super) fn count_for_user(&self, kind: QuotaKind, is_more: bool) {
+        if let Some(rights) = &self.session.limits.rights {
+            let account = rights.account();
+            if is_more { account.add(kind, 1) } else { account.remove(kind, 1) }
+        }
     }
 
     /// An acceptor takes so many more connections, as far as the limits let it. The rest is
@@ -266,6 +338,8 @@ impl SessionWork<'_> {
         let held = self.owners.counts(self.id).open.saturating_add(self.session.credit);
         let most = self.session.limits.connections.saturating_sub(held);
         let most = most.min(SESSION_CREDIT_MAX.saturating_sub(self.session.credit));
+        let rights = self.session.limits.rights.as_ref();
+        let most = rights.map_or(most, |it| most.min(it.room(QuotaKind::UserConnections)));
         let granted = count.min(most);
         if granted > 0 {
             let acceptor = (self.id, acceptor);

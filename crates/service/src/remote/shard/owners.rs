@@ -10,12 +10,16 @@
 //!   of those which the application has closed.
 //! - An entry names one generation of its index. The stack may have reused the index: then the
 //!   entry is replaced when the new connection gets its owner.
+//! - The account of a session's user counts each entry of its connections while it is in a list.
 //! - Nothing allocates after [`ObjectOwners::new`] but for a new session or listener.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
+use std::sync::Arc;
 
 use megapipe_stack::{ConnId, DatagramId, ListenerId, PoolId};
+
+use crate::policy::{QuotaKind, UserAccount};
 
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
@@ -106,6 +110,8 @@ struct ListenerOwners {
 pub(super) struct ObjectOwners {
     conns: Vec<ConnOwner>,
     sessions: Vec<OfSession>,
+    /// Where sessions' connections are counted for their users.
+    accounts: Vec<Option<Arc<UserAccount>>>,
     listeners: Vec<ListenerOwners>,
     endpoints: Vec<(PoolId, u32)>,
 }
@@ -114,6 +120,20 @@ impl ObjectOwners {
     /// No owners, and room for those of so many connections.
     pub(super) fn new(connections: u32) -> Self {
         Self { conns: Vec::with_capacity(connections as usize), ..Self::default() }
+    }
+
+    /// A session begins, and has no connections yet.
+    pub(super) fn add_session(&mut self, session: PoolId, account: Option<Arc<UserAccount>>) {
+        let index = usize::from(session.0);
+        if self.accounts.len() <= index {
+            self.accounts.resize(index + 1, None);
+        }
+        debug_assert!(self.counts(session) == ConnCounts::default(), "its number is free");
+        self.accounts[index] = account;
+    }
+
+    fn account(&self, session: PoolId) -> Option<&UserAccount> {
+        self.accounts.get(usize::from(session.0))?.as_deref()
     }
 
     /// The owner of a connection.
@@ -192,6 +212,9 @@ impl ObjectOwners {
             owner.stage = ConnStage::Open;
             let session = owner.session;
             self.of_session(session).counts.connecting -= 1;
+            if let Some(account) = self.account(session) {
+                account.remove(QuotaKind::UserConnecting, 1);
+            }
         }
     }
 
@@ -273,6 +296,12 @@ impl ObjectOwners {
             }
             ConnStage::Open => of.counts.open += 1,
         }
+        if let Some(account) = self.account(session) {
+            account.add(QuotaKind::UserConnections, 1);
+            if stage == ConnStage::Connecting {
+                account.add(QuotaKind::UserConnecting, 1);
+            }
+        }
         if last != NONE {
             self.conns[last as usize].next = index;
         }
@@ -297,6 +326,12 @@ impl ObjectOwners {
                     (of.counts.open - 1, of.counts.connecting - 1)
             }
             ConnStage::Open => of.counts.open -= 1,
+        }
+        if let Some(account) = self.account(session) {
+            account.remove(QuotaKind::UserConnections, 1);
+            if stage == ConnStage::Connecting {
+                account.remove(QuotaKind::UserConnecting, 1);
+            }
         }
         if previous != NONE {
             self.conns[previous as usize].next = next;

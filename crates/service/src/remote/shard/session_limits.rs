@@ -1,17 +1,21 @@
 //! Limits of a session, what a session counts, and why one ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits::{DRAIN_BYTES_DEFAULT, DRAIN_TIME_DEFAULT};
+use crate::policy::SessionRights;
 
 /// What a session may have at once. What exceeds a limit is refused with an error, or waits: a
 /// connection that a session has no room for stays in its listener's backlog.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SessionLimits {
     /// Connections that the application uses. Those that it has accepted in advance count too.
     pub connections: u32,
     /// Of the connections that it has begun, those that are not established.
     pub connecting: u32,
+    /// Connections that wait at one of its listeners: a larger backlog is cut to this.
+    pub waiting: u32,
     /// Listeners.
     pub listeners: u32,
     /// Endpoints for datagrams.
@@ -25,6 +29,10 @@ pub struct SessionLimits {
     pub user: u32,
     /// Name of the session at its holder.
     pub key: u64,
+    /// Share of a poll's operations, beside those of the other sessions.
+    pub weight: u16,
+    /// Ports, and quotas of the session's user. `None`: all ports, and no quotas.
+    pub rights: Option<Arc<SessionRights>>,
 }
 
 impl SessionLimits {
@@ -32,12 +40,15 @@ impl SessionLimits {
     pub const WHOLE_SHARD: Self = Self {
         connections: u32::MAX,
         connecting: u32::MAX,
+        waiting: u32::MAX,
         listeners: u32::MAX,
         endpoints: u32::MAX,
         drain_time: DRAIN_TIME_DEFAULT,
         drain_bytes: DRAIN_BYTES_DEFAULT,
         user: 0,
         key: 0,
+        weight: 1,
+        rights: None,
     };
 }
 

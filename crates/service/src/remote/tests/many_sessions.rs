@@ -77,6 +77,10 @@ impl TestShard {
         page.recv_timeout(PATIENCE).expect("the shard answers")
     }
 
+    pub(super) fn recount(&self) {
+        self.handle.recount();
+    }
+
     pub(super) fn detach(&self, id: SessionId) {
         self.handle.detach(id);
     }

@@ -1,9 +1,16 @@
 //! What one session of a shard can use up, and what is left when sessions end.
 
-use megapipe_stack::{BindError, DatagramSharing};
+use std::sync::Arc;
+
+use megapipe_stack::DatagramSharing;
 
 use super::many_sessions::{SIZES, at, connects, exclusive, listens, sends, shard_and_peer};
 use super::*;
+use crate::error::PortError;
+use crate::policy::{
+    ClientName, PolicyRefusal, PortGrants, QuotaKind, Quotas, ServicePolicy, SessionRights,
+    UserAccount,
+};
 
 /// Few enough that tests reach them.
 const FEW: SessionLimits = SessionLimits {
@@ -31,11 +38,11 @@ fn limits_of_a_session_are_refused_and_counted() {
     let (mut other, _) = shard.attach(FEW);
     limited.listen(at(80), 1, exclusive()).expect("the first");
     let refused = limited.listen(at(81), 1, exclusive()).expect_err("the second");
-    assert_eq!(refused.to_string(), ListenError::TooManyListeners.to_string());
+    assert!(refused.to_string().contains("channel.listeners"), "{refused}");
     other.listen(at(81), 1, exclusive()).expect("its first");
     limited.bind(at(6_000), DatagramSharing::default()).expect("the first");
     let refused = limited.bind(at(6_001), DatagramSharing::default()).expect_err("the second");
-    assert_eq!(refused.to_string(), BindError::TooManyEndpoints.to_string());
+    assert!(refused.to_string().contains("channel.endpoints"), "{refused}");
     // Two that are not answered, since their host is not there.
     let nowhere = SocketAddr::new(IpAddr::from([10, 0, 0, 99]), 1);
     let begun = [limited.connect(nowhere), limited.connect(nowhere)];
@@ -62,6 +69,130 @@ fn limits_of_a_session_are_refused_and_counted() {
 
 fn http_of_peer() -> SocketAddr {
     SocketAddr::new(IpAddr::from([10, 0, 0, 1]), 80)
+}
+
+/// A user without other limits than one.
+fn user_with(account: &Arc<UserAccount>, kind: QuotaKind, limit: u32) -> SessionLimits {
+    let mut quotas = Quotas::from_each(|_| u32::MAX);
+    quotas.set(kind, limit);
+    let rights = SessionRights::new(Arc::clone(account), quotas, PortGrants::All);
+    SessionLimits { rights: Some(Arc::new(rights)), ..SessionLimits::WHOLE_SHARD }
+}
+
+#[test]
+fn quotas_of_a_user_hold_for_all_its_sessions() {
+    let (shard, mut peer) = shard_and_peer();
+    let account = Arc::default();
+    let kinds = [QuotaKind::UserListeners, QuotaKind::UserEndpoints, QuotaKind::UserConnections];
+    let [mut listens, mut binds, mut connects] =
+        kinds.map(|kind| [(); 2].map(|()| shard.attach(user_with(&account, kind, 2)).0));
+    let sharing = DatagramSharing::default;
+    for (session, port) in listens.iter_mut().zip(80..) {
+        session.listen(at(port), 1, exclusive()).expect("one of each");
+    }
+    for (session, port) in binds.iter_mut().zip(6_000..) {
+        session.bind(at(port), sharing()).expect("one of each");
+    }
+    for refused in [
+        listens[0].listen(at(90), 1, exclusive()).err().map(|it| it.to_string()),
+        binds[1].bind(at(6_009), sharing()).err().map(|it| it.to_string()),
+    ] {
+        let text = refused.expect("a third");
+        assert!(text.contains("quota user.") && text.contains("(limit 2)"), "{text}");
+    }
+    let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
+    peer.accept(listener, AcceptorId(1), 9);
+    peer.flush();
+    let begun = [0, 1].map(|place: usize| {
+        let conn = connects[place].connect(http_of_peer());
+        assert_eq!(next_event(&mut connects[place]), Event::Connected { conn });
+        conn
+    });
+    let third = connects[1].connect(http_of_peer());
+    let refused = RemoteEvent::NotBegun(third, ConnectError::TooManyConnections);
+    assert_eq!(next(&mut connects[1]), refused);
+    let reached: Vec<_> = account.take_reached().collect();
+    assert_eq!(reached, [kinds[2], kinds[0], kinds[1]]);
+    // What ends at one session makes room for the other.
+    connects[0].abort(begun[0]);
+    connects[0].flush();
+    eventually(|| {
+        shard.recount();
+        account.count(QuotaKind::UserConnections) == 1
+    });
+    let third = connects[1].connect(http_of_peer());
+    assert_eq!(next_event(&mut connects[1]), Event::Connected { conn: third });
+    drop((listens, binds, connects));
+    shard.await_sessions(0);
+    for kind in QuotaKind::ALL {
+        assert_eq!(account.count(*kind), 0, "{kind}");
+    }
+}
+
+#[test]
+fn accepted_connections_beyond_the_quota_of_a_user_wait() {
+    let (shard, mut peer) = shard_and_peer();
+    let account = Arc::default();
+    let limits = || user_with(&account, QuotaKind::UserConnections, 1);
+    let (mut one, _) = shard.attach(limits());
+    let (mut other, _) = shard.attach(limits());
+    listens(&mut one, 80, 1);
+    let (_, held) = connects(&mut peer, &mut one, 80);
+    listens(&mut other, 81, 1);
+    let waiting = peer.connect(at(81));
+    while next_event(&mut peer) != (Event::Connected { conn: waiting }) {}
+    other.call(SessionCall::Sync).expect("it lives");
+    assert_eq!(other.event(), None, "its user has a connection");
+    one.abort(held);
+    one.flush();
+    let start = Instant::now();
+    let came = loop {
+        shard.recount();
+        if let Some(event) = other.event() {
+            break event;
+        }
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(matches!(came, RemoteEvent::Event(Event::Incoming { .. }, _)), "{came:?}");
+}
+
+#[test]
+fn ports_that_the_policy_does_not_give_are_refused() {
+    let (shard, _peer) = shard_and_peer();
+    let name = ClientName { uid: 1_000, gid: 1_000, groups: &[] };
+    let its = ServicePolicy::default().for_client(&name, 0);
+    let rights = Arc::new(SessionRights::new(Arc::default(), its.quotas, its.grants));
+    let limits = SessionLimits { rights: Some(rights), ..SessionLimits::WHOLE_SHARD };
+    let (mut session, id) = shard.attach(limits);
+    let refused = session.listen(at(80), 1, exclusive()).expect_err("a privileged port");
+    assert!(refused.to_string().contains("no rule gives port 80"), "{refused}");
+    assert!(matches!(refused, PortError::Policy(PolicyRefusal::Port(_))));
+    let refused = session.bind(at(53), DatagramSharing::default()).expect_err("the same");
+    assert!(refused.to_string().contains("port 53"), "{refused}");
+    let begin = crate::ConnectStart::default();
+    let refused = session.connect_as(http_of_peer(), Some(at(22)), begin).expect_err("the same");
+    assert!(refused.to_string().contains("port 22"), "{refused}");
+    assert_eq!(shard.counters(id).refused, 3);
+    session.listen(at(8_080), 1, exclusive()).expect("every user has it");
+    session.connect_as(http_of_peer(), Some(at(0)), begin).expect("any port");
+}
+
+#[test]
+fn backlog_is_cut_to_the_quota() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut session, _) = shard.attach(SessionLimits { waiting: 2, ..SessionLimits::WHOLE_SHARD });
+    session.listen(at(80), 100, exclusive()).expect("a free port");
+    // As on Linux: one more than the backlog.
+    for _ in 0..3 {
+        let conn = peer.connect(at(80));
+        assert_eq!(next_event(&mut peer), Event::Connected { conn });
+    }
+    // A SYN is dropped while the queue is full.
+    peer.connect(at(80));
+    peer.flush();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(peer.event(), None);
 }
 
 #[test]

@@ -1,0 +1,119 @@
+//! Quotas: what a channel, or all channels of a user, may have at once.
+
+use std::fmt;
+
+/// Quotas with their keys in the policy file and their values without one.
+macro_rules! quota_kinds {
+    ($($(#[$doc:meta])* $kind:ident = $scope:literal . $name:literal, $limit:literal;)*) => {
+        /// What is counted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum QuotaKind { $($(#[$doc])* $kind,)* }
+
+        impl QuotaKind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
+
+            /// Scope and name in the policy file.
+            #[must_use]
+            pub const fn key(self) -> (&'static str, &'static str) {
+                match self { $(Self::$kind => ($scope, $name),)* }
+            }
+
+            /// The limit without a policy file.
+            #[must_use]
+            pub const fn default_limit(self) -> u32 {
+                match self { $(Self::$kind => $limit,)* }
+            }
+        }
+    };
+}
+
+quota_kinds! {
+    /// Connections of a channel.
+    ChannelConnections = "channel"."connections", 16_384;
+    /// Connections that it has begun and that are not established.
+    ChannelConnecting = "channel"."connecting", 4_096;
+    /// Connections that wait at one of its listeners to be accepted: its largest backlog.
+    ChannelWaiting = "channel"."waiting", 4_096;
+    /// Its listeners.
+    ChannelListeners = "channel"."listeners", 64;
+    /// Its endpoints for datagrams.
+    ChannelEndpoints = "channel"."endpoints", 256;
+    /// Channels of a user.
+    UserChannels = "user"."channels", 256;
+    /// Shared memory of its channels in MiB.
+    UserMemory = "user"."memory_mib", 4_096;
+    /// Connections of all its channels.
+    UserConnections = "user"."connections", 32_768;
+    /// Those that they have begun and that are not established.
+    UserConnecting = "user"."connecting", 8_192;
+    /// Listeners of all its channels.
+    UserListeners = "user"."listeners", 128;
+    /// Endpoints for datagrams of all its channels.
+    UserEndpoints = "user"."endpoints", 512;
+    /// Connections that it begins in a second, with as many at once after a pause.
+    UserConnectsPerSecond = "user"."connects_per_second", 20_000;
+}
+
+impl fmt::Display for QuotaKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scope, name) = self.key();
+        write!(f, "{scope}.{name}")
+    }
+}
+
+/// A value for each kind of quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quotas<T>([T; QuotaKind::ALL.len()]);
+
+impl<T> Quotas<T> {
+    /// The values that a function has for each kind.
+    #[must_use]
+    pub fn from_each(mut value: impl FnMut(QuotaKind) -> T) -> Self {
+        Self(std::array::from_fn(|place| value(QuotaKind::ALL[place])))
+    }
+
+    /// The value of a kind.
+    #[must_use]
+    pub const fn get(&self, kind: QuotaKind) -> &T {
+        &self.0[kind as usize]
+    }
+
+    /// Sets the value of a kind.
+    pub fn set(&mut self, kind: QuotaKind, value: T) {
+        self.0[kind as usize] = value;
+    }
+}
+
+impl<T: Default> Default for Quotas<T> {
+    fn default() -> Self {
+        Self::from_each(|_| T::default())
+    }
+}
+
+/// A quota has no room for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the quota {kind} of the service is reached (limit {limit})")]
+pub struct QuotaReached {
+    /// Which.
+    pub kind: QuotaKind,
+    /// Its limit.
+    pub limit: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_places_and_have_distinct_keys() {
+        let mut keys = std::collections::BTreeSet::new();
+        for (place, kind) in QuotaKind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, place);
+            assert!(keys.insert(kind.to_string()), "{kind}");
+        }
+        let reached = QuotaReached { kind: QuotaKind::UserListeners, limit: 9 };
+        assert!(reached.to_string().contains("user.listeners of the service is reached (limit 9)"));
+    }
+}

@@ -1,0 +1,213 @@
+//! UserAccount: what all channels of one user have, on all shards of a daemon.
+//!
+//! Shards count here as their sessions' connections, listeners and endpoints come and go, each
+//! change once. The counters are atomic; a limit that several shards check at one moment may be
+//! exceeded by one object for each shard.
+//!
+//! Invariant: an account counts what its user has, and nothing that is over.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use megapipe_stack::Instant;
+
+use super::port_grants::{PortGrants, PortRefusal};
+use super::quotas::{QuotaKind, QuotaReached, Quotas};
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// What a user has.
+#[derive(Debug)]
+pub struct UserAccount {
+    counts: Quotas<AtomicU32>,
+    /// Time at which the connections that were begun are all within the rate, in nanoseconds.
+    connects_until: AtomicU64,
+    /// The kinds of quotas that were reached since the last look, a bit each.
+    reached: AtomicU32,
+}
+
+const _: () = assert!(QuotaKind::ALL.len() <= 32, "a bit each");
+
+impl Default for UserAccount {
+    fn default() -> Self {
+        let counts = Quotas::from_each(|_| AtomicU32::new(0));
+        Self { counts, connects_until: AtomicU64::new(0), reached: AtomicU32::new(0) }
+    }
+}
+
+// Relaxed, in all of these: a count publishes nothing but itself.
+impl UserAccount {
+    /// How many of a kind the user has.
+    #[must_use]
+    pub fn count(&self, kind: QuotaKind) -> u32 {
+        self.counts.get(kind).load(Ordering::Relaxed)
+    }
+
+    /// The user has so many more.
+    pub(crate) fn add(&self, kind: QuotaKind, count: u32) {
+        self.counts.get(kind).fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The user has so many less.
+    pub(crate) fn remove(&self, kind: QuotaKind, count: u32) {
+        let before = self.counts.get(kind).fetch_sub(count, Ordering::Relaxed);
+        debug_assert!(before >= count, "each is added before it is removed");
+    }
+
+    /// Counts a connection that begins, if the rate of so many in a second lets it: a leaky bucket
+    /// that holds those of a second.
+    fn begin_connect(&self, now: Instant, per_second: u32) -> bool {
+        let Some(cost) = NANOS_PER_SECOND.checked_div(per_second.into()) else { return false };
+        let now = now.as_nanos();
+        let full = now.saturating_add(NANOS_PER_SECOND.saturating_sub(cost));
+        let begin = |until: u64| {
+            let until = until.max(now);
+            (until <= full).then(|| until.saturating_add(cost))
+        };
+        let relaxed = Ordering::Relaxed;
+        self.connects_until.fetch_update(relaxed, relaxed, begin).is_ok()
+    }
+
+    fn note_reached(&self, kind: QuotaKind) {
+        let bit = 1 << kind as u8;
+        if self.reached.load(Ordering::Relaxed) & bit == 0 {
+            self.reached.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// The kinds of quotas that were reached since the last call.
+    pub fn take_reached(&self) -> impl Iterator<Item = QuotaKind> + use<> {
+        let bits = self.reached.swap(0, Ordering::Relaxed);
+        QuotaKind::ALL.iter().copied().filter(move |kind| bits & (1 << *kind as u8) != 0)
+    }
+}
+
+/// What a session has by the policy, beside its own limits.
+#[derive(Debug)]
+pub struct SessionRights {
+    account: Arc<UserAccount>,
+    quotas: Quotas<u32>,
+    /// Replaced when the policy is.
+    grants: Mutex<Arc<PortGrants>>,
+}
+
+impl SessionRights {
+    pub(crate) fn new(account: Arc<UserAccount>, quotas: Quotas<u32>, grants: PortGrants) -> Self {
+        Self { account, quotas, grants: Mutex::new(Arc::new(grants)) }
+    }
+
+    pub(crate) const fn account(&self) -> &Arc<UserAccount> {
+        &self.account
+    }
+
+    pub(crate) fn limit(&self, kind: QuotaKind) -> u32 {
+        *self.quotas.get(kind)
+    }
+
+    /// The ports that new listeners and bindings may have from now on.
+    pub(crate) fn set_grants(&self, grants: PortGrants) {
+        // A panic cannot leave it half replaced.
+        *self.grants.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(grants);
+    }
+
+    /// Whether a port is the client's. Takes a lock; not on the path of a message.
+    ///
+    /// # Errors
+    /// [`PortRefusal`] names the rule.
+    pub(crate) fn check_port(&self, local: std::net::SocketAddr) -> Result<(), PortRefusal> {
+        let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        grants.check(local)
+    }
+
+    /// How many more of a kind the user may have. Noted for the administrator if there are none.
+    pub(crate) fn room(&self, kind: QuotaKind) -> u32 {
+        let room = self.limit(kind).saturating_sub(self.account.count(kind));
+        if room == 0 {
+            self.account.note_reached(kind);
+        }
+        room
+    }
+
+    /// Whether the user may have one more of a kind.
+    ///
+    /// # Errors
+    /// [`QuotaReached`].
+    pub(crate) fn check(&self, kind: QuotaKind) -> Result<(), QuotaReached> {
+        match self.room(kind) {
+            0 => Err(QuotaReached { kind, limit: self.limit(kind) }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the user may begin a connection now, which counts for its rate.
+    ///
+    /// # Errors
+    /// [`QuotaReached`].
+    pub(crate) fn begin_connect(&self, now: Instant) -> Result<(), QuotaReached> {
+        self.check(QuotaKind::UserConnections)?;
+        self.check(QuotaKind::UserConnecting)?;
+        let kind = QuotaKind::UserConnectsPerSecond;
+        let limit = self.limit(kind);
+        if limit == u32::MAX || self.account.begin_connect(now, limit) {
+            return Ok(());
+        }
+        self.account.note_reached(kind);
+        Err(QuotaReached { kind, limit })
+    }
+
+    /// Notes for the administrator that a limit of a channel is reached.
+    pub(crate) fn note_reached(&self, kind: QuotaKind) {
+        self.account.note_reached(kind);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn rights(limit: u32) -> SessionRights {
+        let quotas = Quotas::from_each(|_| limit);
+        SessionRights::new(Arc::default(), quotas, PortGrants::All)
+    }
+
+    #[test]
+    fn quota_of_a_user_is_checked_and_noted_once() {
+        let rights = rights(2);
+        let kind = QuotaKind::UserListeners;
+        for _ in 0..2 {
+            assert_eq!(rights.check(kind), Ok(()));
+            rights.account().add(kind, 1);
+        }
+        assert_eq!(rights.account().take_reached().count(), 0);
+        for _ in 0..3 {
+            assert_eq!(rights.check(kind), Err(QuotaReached { kind, limit: 2 }));
+        }
+        assert_eq!(rights.account().take_reached().collect::<Vec<_>>(), [kind]);
+        assert_eq!(rights.account().take_reached().count(), 0);
+        rights.account().remove(kind, 1);
+        assert_eq!(rights.room(kind), 1);
+    }
+
+    #[test]
+    fn rate_of_connects_is_bounded_over_any_time() {
+        let rights = rights(10);
+        let start = Instant::from_nanos(5 * NANOS_PER_SECOND);
+        let begun = |now| (0..100).filter(|_| rights.begin_connect(now).is_ok()).count();
+        assert_eq!(begun(start), 10, "those of a second at once");
+        assert_eq!(begun(start + Duration::from_millis(99)), 0);
+        assert_eq!(begun(start + Duration::from_millis(100)), 1);
+        assert_eq!(begun(start + Duration::from_millis(500)), 4);
+        assert_eq!(begun(start + Duration::from_secs(60)), 10, "no more after a long pause");
+        let reached: Vec<_> = rights.account().take_reached().collect();
+        assert_eq!(reached, [QuotaKind::UserConnectsPerSecond]);
+    }
+
+    #[test]
+    fn rate_of_zero_lets_nothing_begin() {
+        let account = UserAccount::default();
+        assert!(!account.begin_connect(Instant::from_nanos(1 << 40), 0));
+        assert!(account.begin_connect(Instant::from_nanos(1 << 40), u32::MAX));
+    }
+}
