@@ -1,5 +1,5 @@
-//! `cargo xtask install`: below a prefix the `megapipe` command with its manual and completions,
-//! and the C library with its headers, manual and pkg-config file.
+//! `cargo xtask install`: below a prefix the commands `megapipe` and `megapiped` with their manual
+//! and completions, and the C library with its headers, manual and pkg-config file.
 //!
 //! Cargo makes the static library. The shared one is linked from it here, because its symbols have
 //! versions: `rustc` hands the linker a version script of its own for a `cdylib`, in which every
@@ -41,7 +41,7 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
 /// Parts that can be installed separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum InstallPart {
-    /// The command with its manual and completions.
+    /// The commands with their manual and completions.
     Command,
     /// The C library with its headers, manual and examples.
     Library,
@@ -58,8 +58,9 @@ pub(crate) fn run(
     let prefix = absolute(prefix)?;
     if only != Some(InstallPart::Library) {
         let keeps_symbols = profile == PROFILE_WITH_SYMBOLS;
-        install_command(&build_command(root, profile)?, &prefix, keeps_symbols)?;
-        println!("installed megapipe {VERSION} below {}", prefix.display());
+        install_command(&build_command(root, profile, "megapipe")?, &prefix, keeps_symbols)?;
+        install_daemon(&build_command(root, profile, "megapiped")?, &prefix, keeps_symbols)?;
+        println!("installed megapipe and megapiped {VERSION} below {}", prefix.display());
     }
     if only != Some(InstallPart::Command) {
         install_library(root, &prefix, profile)?;
@@ -78,11 +79,7 @@ pub(crate) fn run(
 
 /// The command, its manual pages and its completions, which it prints itself.
 fn install_command(megapipe: &Path, prefix: &Path, keeps_symbols: bool) -> Result<(), ToolError> {
-    if keeps_symbols {
-        copy(megapipe, &prefix.join("bin"))?;
-    } else {
-        copy_stripped(megapipe, &prefix.join("bin"))?;
-    }
+    install_program(megapipe, prefix, keeps_symbols)?;
     process::output_of(Command::new(megapipe).arg("manual").arg(prefix.join("share/man/man1")))?;
     for (shell, folder, name) in COMPLETIONS {
         let text = process::output_of(Command::new(megapipe).args(["completions", shell]))?;
@@ -91,6 +88,20 @@ fn install_command(megapipe: &Path, prefix: &Path, keeps_symbols: bool) -> Resul
         replace(&folder.join(name), |path| fs::write(path, text).map_err(ToolError::file(path)))?;
     }
     Ok(())
+}
+
+/// The daemon and its manual page, which it prints itself.
+fn install_daemon(megapiped: &Path, prefix: &Path, keeps_symbols: bool) -> Result<(), ToolError> {
+    install_program(megapiped, prefix, keeps_symbols)?;
+    let folder = prefix.join("share/man/man8");
+    process::output_of(Command::new(megapiped).arg("manual").arg(folder)).map(drop)
+}
+
+fn install_program(program: &Path, prefix: &Path, keeps_symbols: bool) -> Result<(), ToolError> {
+    match keeps_symbols {
+        true => copy(program, &prefix.join("bin")),
+        false => copy_stripped(program, &prefix.join("bin")),
+    }
 }
 
 /// The C library with what a C program is built with.
@@ -115,11 +126,11 @@ fn install_library(root: &Path, prefix: &Path, profile: &str) -> Result<(), Tool
     Ok(())
 }
 
-/// The path of the command, from cargo.
-fn build_command(root: &Path, profile: &str) -> Result<PathBuf, ToolError> {
+/// The path of a command, from cargo.
+fn build_command(root: &Path, profile: &str, name: &str) -> Result<PathBuf, ToolError> {
     let mut cargo = process::cargo(root);
-    cargo.args(["build", "--bin=megapipe", "--package=megapipe-cli", "--message-format=json"]);
-    built(cargo.arg(format!("--profile={profile}")), "megapipe")
+    cargo.args(["build", "--package=megapipe-cli", "--message-format=json"]);
+    built(cargo.arg(format!("--bin={name}")).arg(format!("--profile={profile}")), name)
 }
 
 /// The path of the static library, from cargo.

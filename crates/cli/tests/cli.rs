@@ -244,14 +244,18 @@ fn local(options: &'static str) -> Vec<&'static str> {
 fn manual_has_a_page_for_each_command_that_groff_accepts() {
     let folder = std::env::temp_dir().join(format!("mp-manual-{}", std::process::id()));
     stdout(&["manual", folder.to_str().expect("text")]);
+    let daemon = Command::new(env!("CARGO_BIN_EXE_megapiped")).arg("manual").arg(&folder).status();
+    assert!(daemon.expect("it runs").success());
     let groff = Command::new("groff").arg("--version").output().is_ok();
     for (page, text) in [
-        ("megapipe", "EXIT STATUS"),
-        ("megapipe-serve-http", "\\-\\-listen"),
-        ("megapipe-load-kv", "\\-\\-duration"),
-        ("megapipe-bench", "OPTIONS"),
+        ("megapipe.1", "EXIT STATUS"),
+        ("megapipe-serve-http.1", "\\-\\-listen"),
+        ("megapipe-load-kv.1", "\\-\\-duration"),
+        ("megapipe-bench.1", "OPTIONS"),
+        ("megapiped.8", "\\-\\-service"),
+        ("megapiped.8", "SIGTERM"),
     ] {
-        let path = folder.join(format!("{page}.1"));
+        let path = folder.join(page);
         let written = std::fs::read_to_string(&path).expect(page);
         assert!(written.contains(text), "{page}: {written}");
         if groff {

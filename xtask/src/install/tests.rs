@@ -23,18 +23,25 @@ fn command_is_installed_with_its_manual_and_completions() {
     // What the command itself writes is tested with the command.
     let megapipe = folder.join("megapipe");
     let script = "#!/bin/sh\nset -e\ncase $1 in\n\
-                  manual) mkdir -p \"$2\"; echo page >\"$2/megapipe.1\" ;;\n\
+                  manual) mkdir -p \"$2\"; echo page >\"$2/${0##*/}.${2##*man}\" ;;\n\
                   completions) echo \"for $2\" ;;\nesac\n";
     let text = folder.join("script");
     fs::write(&text, script).unwrap();
     // By another process: a file that this one, or its child, has open for writing cannot be run.
-    let mut install = Command::new("install");
-    process::output_of(install.args(["-m", "755"]).arg(&text).arg(&megapipe)).unwrap();
+    let megapiped = folder.join("megapiped");
+    for program in [&megapipe, &megapiped] {
+        let mut install = Command::new("install");
+        process::output_of(install.args(["-m", "755"]).arg(&text).arg(program)).unwrap();
+    }
     let prefix = folder.join("prefix");
     install_command(&megapipe, &prefix, true).unwrap();
-    assert!(prefix.join("bin/megapipe").is_file());
+    install_daemon(&megapiped, &prefix, true).unwrap();
+    for name in ["megapipe", "megapiped"] {
+        assert!(prefix.join("bin").join(name).is_file());
+    }
     for (path, text) in [
         ("man/man1/megapipe.1", "page\n"),
+        ("man/man8/megapiped.8", "page\n"),
         ("bash-completion/completions/megapipe", "for bash\n"),
         ("zsh/site-functions/_megapipe", "for zsh\n"),
         ("fish/vendor_completions.d/megapipe.fish", "for fish\n"),

@@ -7,6 +7,7 @@
 //! - It prints `ready at PATH` when clients can attach.
 //! - SIGTERM and SIGINT end it: sessions end, and the socket is removed.
 //! - Exit codes: 0 ended by a signal, 1 failed, 2 invalid arguments.
+//! - `megapiped manual FOLDER` writes the page `megapiped.8`, for `cargo xtask install`.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use megapipe::{Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed, ServerConfig};
 use megapipe_apps::backend::SERVICE_VARIABLE;
 use megapipe_apps::reason::{exit_code, reason};
@@ -90,6 +91,12 @@ enum RunError {
     Signals(#[source] std::io::Error),
     #[error("cannot write to standard output")]
     Output(#[source] std::io::Error),
+    #[error("cannot write the manual page into the folder `{}`", folder.display())]
+    Manual {
+        folder: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 impl RunError {
@@ -146,8 +153,71 @@ fn run(args: &DaemonArgs) -> Result<(), RunError> {
     Ok(daemon.run(stop.as_fd())?)
 }
 
+/// Sections of the manual page that are not part of the command line.
+const SECTIONS: &str = r#".SH SIGNALS
+.TP
+.BR SIGTERM ", " SIGINT
+The daemon ends: its connections end, its socket is removed, and programs attach again when a
+daemon is back.
+.SH "EXIT STATUS"
+.TP
+\fB0\fR
+Ended by a signal.
+.TP
+\fB1\fR
+Failed; one line on standard error says why.
+.TP
+\fB2\fR
+A mistake in the arguments; standard error names it.
+.SH ENVIRONMENT
+.TP
+.B MEGAPIPE_SERVICE
+The path of the control socket, for the daemon and for programs.
+.TP
+.B MEGAPIPE_CAPTURE
+A file for all frames, as for programs with a stack of their own.
+.SH FILES
+.TP
+.I /run/megapipe/megapiped.sock
+The control socket. Its folder is made if only it is missing. Any user may connect.
+.SH EXAMPLES
+A daemon, a web server of any user, and what the daemon has:
+.PP
+.nf
+megapiped \-\-link tap:tap0 \-\-address 10.0.0.2/24 &
+megapipe serve http \-\-backend service \-\-listen 10.0.0.2:8080 &
+megapipe ss \-tln
+.fi
+.SH "SEE ALSO"
+.BR megapipe (1),
+.BR megapipe (7),
+.BR mtcp (7)
+"#;
+
+/// Writes the manual page into a folder.
+fn write_manual(folder: PathBuf) -> Result<(), RunError> {
+    let write = || {
+        std::fs::create_dir_all(&folder)?;
+        let mut page = std::fs::File::create(folder.join("megapiped.8"))?;
+        clap_mangen::Man::new(DaemonArgs::command()).section("8").render(&mut page)?;
+        page.write_all(SECTIONS.as_bytes())
+    };
+    write().map_err(|source| RunError::Manual { folder: folder.clone(), source })
+}
+
+/// The folder of `megapiped manual FOLDER`. A daemon has no positional arguments.
+fn manual_folder() -> Option<PathBuf> {
+    let mut words = std::env::args_os().skip(1);
+    let folder = words.next().filter(|word| word == "manual").and_then(|_| words.next())?;
+    words.next().is_none().then(|| folder.into())
+}
+
 fn main() -> ExitCode {
-    match run(&DaemonArgs::parse()) {
+    let done = match manual_folder() {
+        Some(folder) => write_manual(folder),
+        None => run(&DaemonArgs::parse()),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             notice(&reason(&error));
@@ -158,8 +228,6 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
