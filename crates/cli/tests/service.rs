@@ -230,6 +230,34 @@ fn death_of_the_daemon_ends_connections_but_no_program() {
 }
 
 #[test]
+fn connections_of_a_stopped_program_are_answered_by_another() {
+    let folder = Folder::new("stopped");
+    let _daemons = daemons(&folder);
+    let servers = [server(&folder), server(&folder)];
+    assert_served(&folder);
+    let total = |count: &str| {
+        let line = format!(
+            "load rpc {}:7000 --connections 16 --transactions 1 --warmup 0 --total {count}",
+            ADDRESSES[0]
+        );
+        let output = attached(&folder, 1, &line).output().expect("it runs");
+        let text = text_of(&output);
+        assert!(output.status.success() && text.contains("errors          none"), "{text}");
+    };
+    for stopped in &servers {
+        // It has no connection: those that it is offered from now on it does not claim.
+        stopped.signal(Signal::STOP);
+        total("2000");
+        stopped.signal(Signal::CONT);
+        total("200");
+    }
+    for server in servers {
+        let (code, text) = server.end(Signal::TERM);
+        assert_eq!(code, Some(0), "{text}");
+    }
+}
+
+#[test]
 fn load_whose_daemon_dies_ends_with_an_error() {
     let folder = Folder::new("load");
     let [_daemon, other] = daemons(&folder);

@@ -183,6 +183,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         self.credit_out += more;
         let asked = self.server.accept(listener, AcceptorId(slot.into()), more);
         debug_assert!(asked.is_ok(), "the listener is there, with one acceptor");
+        self.server.set_first_read(AcceptorId(slot.into()), state.accept_reads(slot));
     }
 
     /// The table of lwsockets has room again, perhaps: listeners without credit get some.

@@ -357,6 +357,10 @@ impl StackHandle for Remote {
         Ok(())
     }
 
+    fn set_first_read(&mut self, acceptor: AcceptorId, reads: bool) {
+        self.client.set_first_read(acceptor, reads);
+    }
+
     fn unlisten(&mut self, _now: Instant, listener: ListenerId) {
         self.client.unlisten(listener);
     }

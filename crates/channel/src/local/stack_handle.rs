@@ -335,6 +335,10 @@ pub(crate) trait StackHandle {
         count: u32,
     ) -> Result<(), OperationError>;
 
+    /// Sets whether the connections of an acceptor are read at once: a server that offers them
+    /// then sends the first bytes without being asked.
+    fn set_first_read(&mut self, _acceptor: AcceptorId, _reads: bool) {}
+
     /// Stops listening. The address is free on return.
     fn unlisten(&mut self, now: Instant, listener: ListenerId);
 

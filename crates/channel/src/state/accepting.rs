@@ -44,6 +44,13 @@ impl State {
         Some(Accept { count, ..next })
     }
 
+    /// Whether the next accept asks for the first bytes of its connections.
+    #[cfg(feature = "local")]
+    pub(crate) fn accept_reads(&mut self, listener: u32) -> bool {
+        let next = self.slot(listener).listener().and_then(|queues| queues.credits.front());
+        next.is_some_and(|accept| accept.first_read.is_some())
+    }
+
     /// How many connections are wanted in all.
     #[cfg(feature = "local")]
     pub(crate) fn accept_credit(&mut self, listener: u32) -> u32 {

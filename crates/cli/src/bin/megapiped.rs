@@ -23,6 +23,7 @@ use megapipe::{Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed, Server
 use megapipe_apps::backend::SERVICE_VARIABLE;
 use megapipe_apps::reason::{exit_code, reason};
 use megapipe_apps::serve::CpuList;
+use megapipe_service::balancer::Scheme;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// A TCP/IP stack on cores of its own, shared by many processes
@@ -74,6 +75,18 @@ struct DaemonArgs {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 50,
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     spin: u32,
+
+    /// Microseconds in which a process that shares a port accepts a connection: then another has it
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 5_000,
+          value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    claim_time: u32,
+
+    /// How a connection's process is selected, where several share a port
+    ///
+    /// tournament:T, filtered:T and unfiltered:T by service time, where T is the factor by which
+    /// those of another shard must be faster; naive; hash, as Linux does.
+    #[arg(long, value_name = "SCHEME", default_value_t = Scheme::default())]
+    balance: Scheme,
 }
 
 /// Why the daemon failed.
@@ -124,6 +137,9 @@ impl DaemonArgs {
             ..ServerConfig::default()
         };
         settings.waits.spin = Duration::from_micros(self.spin.into());
+        let shared = &mut settings.hand_over.usual;
+        shared.hand_over.claim_time = Duration::from_micros(self.claim_time.into());
+        shared.balancer.scheme = self.balance;
         settings
     }
 }
@@ -228,6 +244,8 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use megapipe_service::hand_over::HandOverSettings;
+
     use super::*;
 
     #[test]
@@ -237,5 +255,15 @@ mod tests {
         let args = DaemonArgs::try_parse_from(line.split_whitespace()).expect("it is valid");
         assert_eq!(args.settings().shards, Some(2));
         assert_eq!(args.path(), PathBuf::from("/tmp/x"));
+        assert_eq!(args.settings().hand_over, HandOverSettings::default());
+        let line = format!("{line} --claim-time 100 --balance hash");
+        let args = DaemonArgs::try_parse_from(line.split_whitespace()).expect("it is valid");
+        let settings = args.settings();
+        settings.check().expect("the ranges are those of the settings");
+        assert_eq!(settings.hand_over.usual.balancer.scheme, Scheme::Hash);
+        for wrong in ["--claim-time 99", "--balance random", "--balance filtered:0"] {
+            let line = format!("megapiped --link tap:x {wrong}");
+            assert!(DaemonArgs::try_parse_from(line.split_whitespace()).is_err(), "{wrong}");
+        }
     }
 }

@@ -386,6 +386,50 @@ fn closed_connection_is_handed_over_with_its_bytes() {
 }
 
 #[test]
+fn claim_may_ask_for_the_first_bytes() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(4);
+    world.app(4);
+    for app in &mut world.apps {
+        app.runs = false;
+        app.client.set_first_read(AcceptorId(7), true);
+    }
+    let conns = world.connect(1);
+    world.run_until(|world| world.connected == 1);
+    world.client.send(conns[0], b"first").expect("it is there");
+    world.client.flush();
+    world.run(500);
+    // One dispatch claims; the shard's next poll answers with connection and bytes.
+    for app in &mut world.apps {
+        assert_eq!(app.client.event(), None);
+        app.client.flush();
+    }
+    world.poll();
+    let taker = world.apps.iter_mut().position(|app| app.client.has_event()).expect("one has it");
+    let client = &mut world.apps[taker].client;
+    let event = client.event();
+    let Some(RemoteEvent::Event(Event::Incoming { conn, .. }, _)) = event else { panic!() };
+    let event = client.event();
+    let Some(RemoteEvent::Event(Event::Received { chunk, .. }, _)) = event else { panic!() };
+    let mut bytes = [0; 5];
+    client.take_bytes(chunk, &mut bytes);
+    assert_eq!(&bytes, b"first");
+    // The program's first read is the one that the claim asked for, and asks for no more.
+    client.receive(conn).expect("it is there");
+    client.flush();
+    world.client.send(conns[0], b"other").expect("it is there");
+    world.client.flush();
+    world.run(500);
+    let client = &mut world.apps[taker].client;
+    assert_eq!(client.event(), None);
+    client.receive(conn).expect("it is there");
+    client.flush();
+    world.poll();
+    let event = world.apps[taker].client.event();
+    assert!(matches!(event, Some(RemoteEvent::Event(Event::Received { .. }, _))), "{event:?}");
+}
+
+#[test]
 fn offers_to_an_ended_session_go_to_another_at_once() {
     let mut world = World::new(HandOverSettings::default());
     world.app(1_000);
