@@ -48,9 +48,7 @@ enum CliCommand {
     Script(ScriptArgs),
     /// Show the features of this kernel and machine, and their consequences
     Info(InfoArgs),
-    /// Show the sockets of a running megapiped, as ss(8) shows Linux's
     Ss(SsArgs),
-    /// Explain what a running megapiped does with a port, a connection or a process
     Explain(ExplainArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),

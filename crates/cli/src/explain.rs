@@ -17,7 +17,7 @@ use crate::observed::{ObserveError, ObservedArgs};
 use report::Explanation;
 use target::ExplainTarget;
 
-/// Options of `megapipe explain`.
+/// Explain what a running megapiped does with a port, a connection or a process
 ///
 /// Shows the shard, its link and its CPU time; the listener with its acceptors; and the sessions of
 /// the programs with their limits, use and CPU time. What belongs to other users is shown to root

@@ -18,7 +18,7 @@ use megapipe_service::observe::ServiceSocket;
 pub(crate) use json::TcpInfoReport;
 pub(crate) use words::{state_name, tcp_words};
 
-/// Options of `megapipe ss`.
+/// Show the sockets of a running megapiped, as ss(8) shows Linux's
 ///
 /// Options, columns and filters are those of ss(8); numbers are never resolved to names. A filter
 /// is `[state STATE] [EXPRESSION]`, such as `state established '( sport = :80 or dport = :80 )'`
@@ -36,7 +36,7 @@ pub(crate) struct SsArgs {
     columns: SocketColumns,
 
     /// State and expression, as in ss(8)
-    #[arg(value_name = "FILTER", allow_hyphen_values = false)]
+    #[arg(value_name = "FILTER")]
     filter: Vec<String>,
 }
 
