@@ -83,6 +83,10 @@ pub(crate) struct SocketColumns {
     #[arg(short, long)]
     info: bool,
 
+    /// The timer that expires next
+    #[arg(short, long)]
+    options: bool,
+
     /// User, shard and number
     #[arg(short, long)]
     extended: bool,

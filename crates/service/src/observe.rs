@@ -13,7 +13,7 @@ mod wire;
 
 pub use entries::{
     ServiceAcceptor, ServiceDaemon, ServiceListener, ServiceSession, ServiceShard, ServiceSocket,
-    SessionUse, SocketState,
+    SessionUse, SocketState, SocketTimer, SocketTimerKind,
 };
 pub(crate) use query::is_query;
 pub use query::{AnswerBody, AnswerPage, QUERY_VERSIONS, QuerySubject, ServiceQuery};

@@ -59,7 +59,8 @@ pub use seq::{SeqNum, SeqRange};
 pub use stack::{ListedSocket, ListingCursor, Stack};
 pub use table_memory::{IDLE_CONNECTION_BYTES, TABLES, Table, TableMemory};
 pub use tcp::{
-    Clocks, ConnInfo, ConnOption, Handover, Holder, Reuse, Snapshot, TcpState, TcpUsage,
+    Clocks, ConnInfo, ConnOption, ConnTimer, ConnTimerKind, Handover, Holder, Reuse, Snapshot,
+    TcpState, TcpUsage,
 };
 pub use time::Instant;
 pub use udp::DatagramSharing;

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use megapipe_stack::{
-    Config, Event, HeapMemory, Instant, ListedSocket, ListingCursor, PoolId, Received, Stack,
+    Config, ConnOption, ConnTimerKind, Event, HeapMemory, Instant, ListedSocket, ListingCursor,
+    PoolId, Received, Stack,
 };
 
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -131,6 +132,45 @@ fn listing_has_each_socket_once_in_steps_of_any_size() {
     for slots in [1, 2, 3, 7] {
         assert_eq!(server.list(slots), all, "{slots}");
     }
+}
+
+#[test]
+fn timers_of_connections_are_shown() {
+    let (mut server, mut client) = (Host::new(OURS), Host::new(PEERS));
+    let http: SocketAddr = (OURS, 80).into();
+    let now = Instant::from_nanos(1_000_000);
+    let listener = server.stack.listen(http, 8, PoolId(0)).expect("it is free");
+    server.stack.accept(listener, 2).expect("it listens");
+    let Host { stack, memory } = &mut client;
+    let conn = stack.connect(now, http, None, (PoolId(0), memory)).expect("it has a port");
+    let syn = client.frame(now).expect("a SYN");
+    let timer = client.stack.conn_timer(now, conn).expect("it waits for an answer");
+    assert_eq!((timer.kind, timer.attempts), (ConnTimerKind::Retransmission, 0));
+    assert!(timer.at > now && timer.at <= now + Duration::from_secs(2), "{timer:?}");
+    server.take(now, &syn);
+    exchange(now, &mut client, &mut server);
+    assert_eq!(client.stack.conn_timer(now, conn), None, "nothing is under way");
+
+    let Host { stack, memory } = &mut client;
+    let idle = Duration::from_secs(60);
+    let option = ConnOption::KeepaliveIdle(Some(idle));
+    stack.set_option(now, conn, option, memory).expect("it is open");
+    let timer = stack.conn_timer(now, conn).expect("it watches the peer");
+    assert_eq!(timer.kind, ConnTimerKind::Keepalive);
+    assert!(timer.at >= now + idle && timer.at <= now + idle + Duration::from_millis(10));
+    stack.abort(now, conn, memory).expect("it is open");
+    assert_eq!(stack.conn_timer(now, conn), None);
+
+    let (server, _) = host_with_all();
+    let ends: Vec<_> = server
+        .list(8)
+        .into_iter()
+        .filter_map(|socket| match socket {
+            ListedSocket::TimeWait { ends_at, .. } => Some(ends_at),
+            _ => None,
+        })
+        .collect();
+    assert!(matches!(ends[..], [at] if at > now && at <= now + Duration::from_secs(240)));
 }
 
 #[test]

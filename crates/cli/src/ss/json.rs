@@ -8,7 +8,7 @@ use megapipe::ConnInfo;
 use megapipe_service::observe::ServiceSocket;
 use serde::Serialize;
 
-use super::words::state_name;
+use super::words::{state_name, timer_name};
 use crate::observed::{ObservedService, SocketOwner};
 
 #[derive(Debug, Serialize)]
@@ -30,8 +30,17 @@ struct SocketReport {
     processes: Vec<SocketOwner>,
     shard: u16,
     id: String,
+    timer: Option<TimerReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tcp_info: Option<TcpInfoReport>,
+}
+
+/// The timer that expires next.
+#[derive(Debug, Serialize)]
+struct TimerReport {
+    name: &'static str,
+    left_us: u64,
+    attempts: u8,
 }
 
 /// What TCP knows of a connection.
@@ -120,6 +129,11 @@ pub(super) fn report<'it>(
         processes: owners(*shard, socket),
         shard: *shard,
         id: format!("{:x}.{:x}", socket.index, socket.generation),
+        timer: socket.timer.as_ref().map(|timer| TimerReport {
+            name: timer_name(timer.kind),
+            left_us: microseconds(timer.left),
+            attempts: timer.attempts,
+        }),
         tcp_info: socket.info.as_deref().map(TcpInfoReport::from),
     });
     let sockets = each.collect();

@@ -3,7 +3,7 @@
 use megapipe_apps::terminal::width;
 use megapipe_service::observe::ServiceSocket;
 
-use super::words::{ends, state_name, tcp_words, users};
+use super::words::{ends, state_name, tcp_words, timer_words, users};
 use super::{SocketColumns, SocketKinds};
 use crate::observed::{ObservedService, SocketOwner};
 
@@ -68,6 +68,9 @@ fn details(
     let mut words = Vec::new();
     if columns.processes {
         words.push(users(owners));
+    }
+    if columns.options {
+        words.extend(socket.timer.as_ref().map(timer_words));
     }
     if columns.extended {
         words.extend(socket.uid.map(|uid| format!("uid:{uid}")));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use megapipe::ConnInfo;
-use megapipe_service::observe::{ServiceSocket, SocketState};
+use megapipe_service::observe::{ServiceSocket, SocketState, SocketTimer, SocketTimerKind};
 
 use crate::observed::SocketOwner;
 
@@ -45,6 +45,34 @@ pub(crate) fn users(owners: &[SocketOwner]) -> String {
         format!("(\"{}\",pid={pid})", program.replace('"', "'"))
     });
     format!("users:({})", each.collect::<Vec<_>>().join(","))
+}
+
+/// The name of what a timer is for.
+pub(crate) const fn timer_name(kind: SocketTimerKind) -> &'static str {
+    match kind {
+        SocketTimerKind::On => "on",
+        SocketTimerKind::Persist => "persist",
+        SocketTimerKind::Keepalive => "keepalive",
+        SocketTimerKind::TimeWait => "timewait",
+    }
+}
+
+/// `timer:(keepalive,1min59sec,0)`: name, time left, and attempts.
+pub(crate) fn timer_words(timer: &SocketTimer) -> String {
+    let SocketTimer { kind, left, attempts } = timer;
+    let (seconds, ms) = (left.as_secs(), left.subsec_millis());
+    let mut time = String::new();
+    if seconds >= 60 {
+        time += &format!("{}min", seconds / 60);
+    }
+    if seconds % 60 > 0 {
+        // As ss(8) has it: milliseconds only below ten seconds.
+        let tenths = if seconds < 10 { format!(".{ms:03}") } else { String::new() };
+        time += &format!("{}{tenths}sec", seconds % 60);
+    } else if seconds == 0 {
+        time += &format!("{ms}ms");
+    }
+    format!("timer:({},{time},{attempts})", timer_name(*kind))
 }
 
 /// Milliseconds as ss(8) prints them: at most three digits after the point.
@@ -143,6 +171,20 @@ mod tests {
         );
         // Nothing is known yet: no division by an MSS of zero.
         assert_eq!(tcp_words(&ConnInfo::default()), "rto:0 mss:0 cwnd:0 snd_wnd:0 rcv_wnd:0");
+    }
+
+    #[test]
+    fn timers_are_shown_as_in_ss() {
+        for (kind, ms, text) in [
+            (SocketTimerKind::On, 204, "timer:(on,204ms,0)"),
+            (SocketTimerKind::Persist, 3_400, "timer:(persist,3.400sec,0)"),
+            (SocketTimerKind::Keepalive, 119_500, "timer:(keepalive,1min59sec,0)"),
+            (SocketTimerKind::TimeWait, 60_000, "timer:(timewait,1min,0)"),
+            (SocketTimerKind::TimeWait, 0, "timer:(timewait,0ms,0)"),
+        ] {
+            let timer = SocketTimer { kind, left: Duration::from_millis(ms), attempts: 0 };
+            assert_eq!(timer_words(&timer), text);
+        }
     }
 
     #[test]

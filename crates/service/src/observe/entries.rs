@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use megapipe_stack::{ConnInfo, TcpState};
+use megapipe_stack::{ConnInfo, ConnTimerKind, TcpState};
 
 use super::wire::WireValue;
 use crate::remote::{ValueReader, ValueWriter, decode_info, encode_info};
@@ -200,6 +200,16 @@ entries! {
         acceptor_count: u32,
     }
 
+    /// A timer of a socket.
+    SocketTimer {
+        /// What it is for.
+        kind: SocketTimerKind,
+        /// Time until it expires.
+        left: Duration,
+        /// How often it has expired in a row.
+        attempts: u8,
+    }
+
     /// A socket of a shard.
     ServiceSocket {
         /// Its state; for an endpoint for datagrams `Unconnected` or `Established`.
@@ -223,8 +233,46 @@ entries! {
         session: u64,
         /// Its user, if it has a session.
         uid: Option<u32>,
+        /// The timer that expires next.
+        timer: Option<SocketTimer>,
         /// What TCP knows, if that was asked for and it is a connection.
         info: Option<Box<ConnInfo>>,
+    }
+}
+
+/// What a timer is for, by the names of ss(8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SocketTimerKind {
+    /// Retransmission.
+    #[default]
+    On,
+    /// Probes of a closed window.
+    Persist,
+    /// Probes of a silent peer.
+    Keepalive,
+    /// The end of TIME-WAIT, or of FIN-WAIT-2.
+    TimeWait,
+}
+
+impl From<ConnTimerKind> for SocketTimerKind {
+    fn from(kind: ConnTimerKind) -> Self {
+        match kind {
+            ConnTimerKind::Retransmission => Self::On,
+            ConnTimerKind::Persist => Self::Persist,
+            ConnTimerKind::Keepalive => Self::Keepalive,
+            ConnTimerKind::End => Self::TimeWait,
+        }
+    }
+}
+
+impl WireValue for SocketTimerKind {
+    fn put(&self, to: &mut ValueWriter) {
+        to.u8(*self as u8);
+    }
+
+    fn get(from: &mut ValueReader<'_>) -> Option<Self> {
+        let all = [Self::On, Self::Persist, Self::Keepalive, Self::TimeWait];
+        all.get(usize::from(from.u8()?)).copied()
     }
 }
 

@@ -296,7 +296,7 @@ impl RemoteServer {
                 }
                 Some(ShardRequest::Page { query, viewer, answer }) => {
                     self.shard.charge_if_due(now, || self.clock.thread_busy());
-                    answer(self.shard.page(&query, viewer));
+                    answer(self.shard.page(now, &query, viewer));
                 }
                 Some(ShardRequest::Recount) => self.shard.recount(now),
                 Some(ShardRequest::Stop) => self.is_stopped = true,

@@ -7,6 +7,8 @@ use core::net::SocketAddr;
 
 use super::Stack;
 use crate::id::{ConnId, DatagramId, ListenerId};
+use crate::tcp::ConnTimer;
+use crate::time::Instant;
 
 /// A socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub enum ListedSocket {
         local: SocketAddr,
         /// The peer's.
         remote: SocketAddr,
+        /// When nothing is left.
+        ends_at: Instant,
     },
 }
 
@@ -117,6 +121,13 @@ impl Stack {
         None
     }
 
+    /// The timer of a connection that expires next, as seen from `now`. `None`: none runs, or the
+    /// id is stale.
+    #[must_use]
+    pub fn conn_timer(&self, now: Instant, conn: ConnId) -> Option<ConnTimer> {
+        self.tcp.timer(conn, now)
+    }
+
     fn slots(&self, table: u32) -> u32 {
         match table {
             0 => self.tcp.listener_slots(),
@@ -154,8 +165,8 @@ impl Stack {
                 ListedSocket::HalfOpen { local, remote }
             }
             _ => {
-                let (local, remote) = self.tcp.time_wait_at(index)?;
-                ListedSocket::TimeWait { local, remote }
+                let ((local, remote), ends_at) = self.tcp.time_wait_at(index, self.now)?;
+                ListedSocket::TimeWait { local, remote, ends_at }
             }
         })
     }

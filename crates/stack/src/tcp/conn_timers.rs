@@ -125,6 +125,11 @@ impl ConnTimers {
         self.stop_attending();
     }
 
+    /// When the connection is attended to; `None`: it is not.
+    pub(crate) fn attends_at(&self, now: Instant) -> Option<Instant> {
+        self.attend_at.get(now)
+    }
+
     /// Those that are set or not; `None`: none is.
     #[inline(always)]
     pub(crate) fn deadlines(&self) -> Option<[Deadline; 2]> {

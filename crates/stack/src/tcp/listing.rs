@@ -2,10 +2,35 @@
 
 use core::net::SocketAddr;
 
-use super::Tcp;
 use super::listeners::Listener;
+use super::{Tcp, timers};
 use crate::flow_table::Flow;
 use crate::id::{ConnId, ListenerId};
+use crate::time::Instant;
+
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnTimerKind {
+    /// An acknowledgment, also that of a SYN.
+    Retransmission,
+    /// The peer's window to open.
+    Persist,
+    /// A peer that is silent.
+    Keepalive,
+    /// The end in FIN-WAIT-2.
+    End,
+}
+
+/// The timer of a connection that expires next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnTimer {
+    /// What it is for.
+    pub kind: ConnTimerKind,
+    /// When it expires.
+    pub at: Instant,
+    /// How often it has expired in a row.
+    pub attempts: u8,
+}
 
 const fn ends_of(flow: &Flow) -> (SocketAddr, SocketAddr) {
     let local = SocketAddr::new(flow.local, flow.local_port);
@@ -25,6 +50,14 @@ impl Tcp {
         Some((id, local, remote))
     }
 
+    /// The timer of a connection; `None`: none runs, or there is no such connection.
+    pub(crate) fn timer(&self, id: ConnId, now: Instant) -> Option<ConnTimer> {
+        if !self.places.holds(id.index, id.generation) {
+            return None;
+        }
+        timers::shown(self.connection(id.index), &self.shard, now)
+    }
+
     /// Places of handshakes of which only the SYN has come.
     pub(crate) fn half_open_slots(&self) -> u32 {
         self.half_open.slots()
@@ -40,9 +73,14 @@ impl Tcp {
         self.time_waits.slots()
     }
 
-    /// The ends of one.
-    pub(crate) fn time_wait_at(&self, index: u32) -> Option<(SocketAddr, SocketAddr)> {
-        self.time_waits.at(index).map(|record| ends_of(&record.flow))
+    /// The ends of one, and when the wait is over.
+    pub(crate) fn time_wait_at(
+        &self,
+        index: u32,
+        now: Instant,
+    ) -> Option<((SocketAddr, SocketAddr), Instant)> {
+        let record = self.time_waits.at(index)?;
+        Some((ends_of(&record.flow), self.time_waits.end_of(record, now)))
     }
 
     /// Places of listeners.

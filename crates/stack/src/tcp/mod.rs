@@ -86,6 +86,7 @@ pub(crate) use handshake::announced_scale;
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
 use listeners::Listeners;
+pub use listing::{ConnTimer, ConnTimerKind};
 use lists::Lists;
 use migrate::Departed;
 pub use migrate::{Clocks, Snapshot};

@@ -175,6 +175,11 @@ impl TimeWaits {
         self.places.is_in_use(index).then(|| &self.records[index as usize])
     }
 
+    /// When the wait of a record is over, as seen from `now`.
+    pub(crate) fn end_of(&self, record: &Record, now: Instant) -> Instant {
+        record.begun.plus_ms(self.wait_ms).get(now).unwrap_or(now)
+    }
+
     /// All of them, with what their sockets said of others at their local addresses.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Record, Reuse)> {
         let record =

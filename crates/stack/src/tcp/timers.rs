@@ -11,6 +11,7 @@ use core::time::Duration;
 use super::connection::{Connection, Options, Rare};
 use super::deadline::{Deadline, Stamp, WAIT_MAX};
 use super::flags::ConnFlags;
+use super::listing::{ConnTimer, ConnTimerKind};
 use super::recovery::Timeout;
 use super::state::{Input, State, TimeWait, transition};
 use super::{Shard, Tcp, close, output};
@@ -51,6 +52,31 @@ pub(super) fn earliest(conn: &Connection, shard: &Shard) -> Option<Instant> {
         consider(user_timeout_at(conn, rare));
     }
     earliest
+}
+
+/// What a connection waits for, as ss(8) shows it; a delayed ACK is not among it.
+pub(super) fn shown(conn: &Connection, shard: &Shard, now: Instant) -> Option<ConnTimer> {
+    if conn.state.is_closed() {
+        return None;
+    }
+    let attends_at = conn.cold.timers.attends_at(now);
+    let timer = |kind, attempts| move |at| ConnTimer { kind, at, attempts };
+    if conn.flags.has(ConnFlags::PERSIST) {
+        return attends_at.map(timer(ConnTimerKind::Persist, conn.attempts));
+    }
+    if let Some(at) = conn.cold.recovery.deadline() {
+        let attempts = conn.cold.recovery.retransmissions();
+        return Some(timer(ConnTimerKind::Retransmission, attempts)(at));
+    }
+    if attends_at.is_some() {
+        let kind = match conn.state {
+            State::FinWait2(_) => ConnTimerKind::End,
+            _ => ConnTimerKind::Retransmission,
+        };
+        return attends_at.map(timer(kind, conn.attempts));
+    }
+    let options = &shard.rares.get(conn)?.options;
+    keepalive_at(conn, options).get(now).map(timer(ConnTimerKind::Keepalive, conn.attempts))
 }
 
 /// When the next keepalive is due (MUST-24 to MUST-28).

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use megapipe_stack::{ConnInfo, TcpState};
 
-use super::super::{ServiceAcceptor, SessionUse, SocketState};
+use super::super::{ServiceAcceptor, SessionUse, SocketState, SocketTimer};
 use super::*;
 use crate::limits::{
     ACCEPTORS_LISTED_MAX, ADDRESSES_SHOWN, LISTENERS_PER_PAGE, NOTES_SHOWN, SESSIONS_PER_PAGE,
@@ -51,6 +51,7 @@ fn socket(with_info: bool) -> ServiceSocket {
         peer: address(),
         session: 3,
         uid: Some(1_000),
+        timer: Some(SocketTimer::default()),
         info: with_info.then(|| Box::new(info)),
         ..ServiceSocket::default()
     }

@@ -6,7 +6,7 @@
 //! Invariant: a viewer that does not see all gets only what belongs to its user. What belongs to no
 //! user (handshakes, TIME-WAIT, connections that no session has accepted) it does not get.
 
-use megapipe_stack::{ListedSocket, ListenerId, ListingCursor, PoolId};
+use megapipe_stack::{Instant, ListedSocket, ListenerId, ListingCursor, PoolId};
 
 use super::SessionShard;
 use super::owners::ConnCounts;
@@ -16,7 +16,8 @@ use crate::limits::{
 };
 use crate::observe::{
     AnswerBody, AnswerPage, QuerySubject, ServiceAcceptor, ServiceListener, ServiceQuery,
-    ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState, Viewer,
+    ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState, SocketTimer,
+    SocketTimerKind, Viewer,
 };
 
 /// A count of a table, or as many as fit.
@@ -26,7 +27,12 @@ fn count(len: usize) -> u32 {
 
 impl SessionShard {
     /// The page that a query asks for.
-    pub(in crate::remote) fn page(&mut self, query: &ServiceQuery, viewer: Viewer) -> AnswerPage {
+    pub(in crate::remote) fn page(
+        &mut self,
+        now: Instant,
+        query: &ServiceQuery,
+        viewer: Viewer,
+    ) -> AnswerPage {
         match query.subject {
             // The daemon answers it without a shard.
             QuerySubject::Daemon => AnswerPage::last(AnswerBody::Shard(None)),
@@ -35,7 +41,7 @@ impl SessionShard {
             }
             QuerySubject::Sessions => self.sessions_page(query.from, viewer),
             QuerySubject::Listeners => self.listeners_page(query.from, viewer),
-            QuerySubject::Sockets => self.sockets_page(query, viewer),
+            QuerySubject::Sockets => self.sockets_page(now, query, viewer),
         }
     }
 
@@ -135,7 +141,7 @@ impl SessionShard {
         Some(self.sessions.get(session?)?.limits.user)
     }
 
-    fn sockets_page(&self, query: &ServiceQuery, viewer: Viewer) -> AnswerPage {
+    fn sockets_page(&self, now: Instant, query: &ServiceQuery, viewer: Viewer) -> AnswerPage {
         let (without, with) = SOCKETS_PER_PAGE;
         let most = if query.with_info { with } else { without };
         let mut entries = Vec::with_capacity(most);
@@ -143,7 +149,7 @@ impl SessionShard {
         let next = self.server.stack().list_sockets(from, PLACES_PER_PAGE, |socket| {
             let owner = self.owner_of(&socket);
             if viewer.sees(self.user_of(owner)) {
-                entries.extend(self.socket(&socket, owner, query.with_info));
+                entries.extend(self.socket(now, &socket, owner, query.with_info));
             }
             entries.len() < most
         });
@@ -166,6 +172,7 @@ impl SessionShard {
     /// An entry for a socket. `None`: it is a connection that is over.
     fn socket(
         &self,
+        now: Instant,
         socket: &ListedSocket,
         owner: Option<PoolId>,
         with_info: bool,
@@ -211,6 +218,11 @@ impl SessionShard {
                     peer: Some(remote),
                     receive_queue: info.unread_bytes,
                     send_queue: info.queued_bytes,
+                    timer: self.server.stack().conn_timer(now, id).map(|timer| SocketTimer {
+                        kind: timer.kind.into(),
+                        left: timer.at.since(now),
+                        attempts: timer.attempts,
+                    }),
                     info: with_info.then(|| Box::new(info)),
                     ..entry
                 }
@@ -221,10 +233,15 @@ impl SessionShard {
                 peer: Some(remote),
                 ..entry
             },
-            ListedSocket::TimeWait { local, remote } => ServiceSocket {
+            ListedSocket::TimeWait { local, remote, ends_at } => ServiceSocket {
                 state: SocketState::TimeWait,
                 local: Some(local),
                 peer: Some(remote),
+                timer: Some(SocketTimer {
+                    kind: SocketTimerKind::TimeWait,
+                    left: ends_at.since(now),
+                    attempts: 0,
+                }),
                 ..entry
             },
         })
