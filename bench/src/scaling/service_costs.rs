@@ -13,7 +13,7 @@ use crate::{limits, measure::median, wakes};
 use megapipe_apps::serve::CpuList;
 use megapipe_service::{
     AcceptorId, AcceptorName, ManagerId,
-    balancer::{BalancerConfig, OfferRule, ServiceOffer},
+    balancer::{BalancerConfig, OfferRule, PickReason, ServiceOffer},
     hand_over::{
         AcceptQueue, AcceptorReport, Assignment, ConnectionName, HandOverConfig, ManagerMessage,
         ManagerOutput, OfferTable, TransportReport,
@@ -185,7 +185,8 @@ fn table_costs() -> f64 {
     let all = time(|number| {
         let (now, conn, own) = (VirtualInstant::from_micros(number), conn(number), acceptor(0));
         black_box(table.on_established(conn));
-        let assignment = Assignment { conn, acceptor: own, is_final: false };
+        let assignment =
+            Assignment { conn, acceptor: own, is_final: false, reason: PickReason::Local };
         let _ = black_box(table.assign(now, assignment));
         black_box(table.claim(conn, own));
         black_box(table.on_closed(now, number));

@@ -294,6 +294,14 @@ impl Balancer {
         self.measured(known).or_else(|| self.best_measured())
     }
 
+    /// Returns the measured service time of an acceptor, also of one that was dropped, in
+    /// nanoseconds.
+    #[must_use]
+    pub fn measured_of(&self, id: AcceptorId) -> Option<u64> {
+        let mut known = self.local.iter().chain(&self.dropped);
+        self.measured(known.find(|known| known.name.id == id)?)
+    }
+
     fn local_mut(&mut self, name: AcceptorName) -> Option<&mut LocalAcceptor> {
         self.local.iter_mut().find(|known| known.name == name)
     }

@@ -33,7 +33,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acceptor::AcceptorName;
-use crate::balancer::{BalancerConfig, BalancerError, ServiceOffer, check_duration};
+use crate::balancer::{BalancerConfig, BalancerError, PickReason, ServiceOffer, check_duration};
 use crate::limits;
 pub use accept_queue::{AcceptQueue, EnlistError, QueueCounters};
 pub use offer_table::{Availability, ClaimOutcome, OfferCounters, OfferTable, ResetOutcome};
@@ -148,6 +148,8 @@ pub struct Assignment {
     pub acceptor: AcceptorName,
     /// Whether the offer needs no claim: there is no other acceptor.
     pub is_final: bool,
+    /// What decided.
+    pub reason: PickReason,
 }
 
 /// A report of a transport server, for its connection manager.

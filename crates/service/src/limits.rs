@@ -199,9 +199,11 @@ pub const SOCKETS_PER_PAGE: (usize, usize) = (256, 96);
 /// Sessions of a page.
 pub const SESSIONS_PER_PAGE: usize = 128;
 /// Listeners of a page.
-pub const LISTENERS_PER_PAGE: usize = 32;
+pub const LISTENERS_PER_PAGE: usize = 16;
 /// Acceptors that are listed of a listener.
 pub const ACCEPTORS_LISTED_MAX: usize = 64;
+/// Picks that are remembered of a listener that several sessions share.
+pub const PICKS_REMEMBERED: usize = 8;
 /// Notes of a link that are shown, and bytes of each.
 pub const NOTES_SHOWN: (usize, usize) = (16, 400);
 /// Addresses of a link that are shown.

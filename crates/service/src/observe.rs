@@ -12,8 +12,9 @@ mod query;
 mod wire;
 
 pub use entries::{
-    ServiceAcceptor, ServiceDaemon, ServiceListener, ServiceSession, ServiceShard, ServiceSocket,
-    SessionUse, SocketState, SocketTimer, SocketTimerKind,
+    ServiceAcceptor, ServiceDaemon, ServiceHandOver, ServiceListener, ServicePick,
+    ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState,
+    SocketTimer, SocketTimerKind,
 };
 pub(crate) use query::is_query;
 pub use query::{AnswerBody, AnswerPage, QUERY_VERSIONS, QuerySubject, ServiceQuery};

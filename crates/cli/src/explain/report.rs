@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use megapipe_service::observe::{
-    ServiceListener, ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState,
+    ServiceHandOver, ServiceListener, ServicePickReason, ServiceSession, ServiceShard,
+    ServiceSocket, SessionUse, SocketState,
 };
 use serde::Serialize;
 
@@ -103,7 +104,46 @@ pub(super) struct AcceptorExplained {
     pub(super) program: String,
     /// Connections that it takes in advance.
     pub(super) credit: u32,
+    /// Offers that it has not claimed yet.
+    pub(super) offered: u32,
+    /// Connections from this listener, or of the whole session if they are not counted.
     pub(super) connections: u32,
+    pub(super) service_time_us: Option<f64>,
+    /// It did not claim in time, and gets no offer until it does.
+    pub(super) is_dropped: bool,
+}
+
+/// A decision of the balancer.
+#[derive(Debug, Serialize)]
+pub(super) struct PickExplained {
+    pub(super) session: u64,
+    pub(super) s_ago: f64,
+    /// `service time`, `offer of a shard`, `any` or `hash`.
+    pub(super) reason: &'static str,
+    pub(super) service_time_us: Option<f64>,
+    /// Without a claim: there was no other acceptor.
+    pub(super) is_final: bool,
+}
+
+/// How connections are offered among several sessions.
+#[derive(Debug, Serialize)]
+pub(super) struct HandOverExplained {
+    pub(super) scheme: String,
+    pub(super) claim_time_us: f64,
+    pub(super) waiting: u32,
+    pub(super) assigned: u64,
+    pub(super) waits: u64,
+    pub(super) refused: u64,
+    pub(super) dropped_acceptors: u64,
+    pub(super) offers: u64,
+    pub(super) final_offers: u64,
+    pub(super) claims: u64,
+    pub(super) late_claims: u64,
+    pub(super) take_backs: u64,
+    pub(super) orphans: u64,
+    pub(super) withdrawals: u64,
+    /// The last picks, newest first.
+    pub(super) picks: Vec<PickExplained>,
 }
 
 #[derive(Debug, Serialize)]
@@ -121,6 +161,8 @@ pub(super) struct ListenerExplained {
     pub(super) acceptors: Vec<AcceptorExplained>,
     /// How a connection gets its acceptor.
     pub(super) offers: &'static str,
+    /// Null: one session alone has listened.
+    pub(super) hand_over: Option<HandOverExplained>,
 }
 
 #[derive(Debug, Serialize)]
@@ -173,12 +215,19 @@ fn seconds(nanos: u64) -> f64 {
     Duration::from_nanos(nanos).as_secs_f64()
 }
 
+fn microseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
 /// What decides which acceptor gets a connection.
-const fn offers(acceptors: u32) -> &'static str {
-    match acceptors {
-        0 => "no acceptor: connections wait in the backlog",
-        1 => "not offered: single acceptor, which gets each connection when it is established",
-        _ => "acceptors with credit take turns; service times are not measured",
+const fn offers(acceptors: u32, is_shared: bool) -> &'static str {
+    match (acceptors, is_shared) {
+        (0, _) => "no acceptor: connections wait in the backlog",
+        (_, true) => "offered by service time, and taken back if not claimed in time",
+        (1, false) => {
+            "not offered: single acceptor, which gets each connection when it is established"
+        }
+        (_, false) => "acceptors with credit take turns",
     }
 }
 
@@ -343,7 +392,10 @@ impl ListenerExplained {
                 uid: session.uid,
                 program: session.program.clone(),
                 credit: acceptor.credit,
-                connections: session.connections.now,
+                offered: acceptor.offered,
+                connections: acceptor.open.unwrap_or(session.connections.now),
+                service_time_us: acceptor.service_time.map(microseconds),
+                is_dropped: acceptor.is_dropped,
             })
         });
         Self {
@@ -356,7 +408,42 @@ impl ListenerExplained {
             shared_by_uid: listener.shared_by,
             acceptor_count: listener.acceptor_count,
             acceptors: acceptors.collect(),
-            offers: offers(listener.acceptor_count),
+            offers: offers(listener.acceptor_count, listener.hand_over.is_some()),
+            hand_over: listener.hand_over.as_ref().map(HandOverExplained::of),
+        }
+    }
+}
+
+impl HandOverExplained {
+    fn of(hand_over: &ServiceHandOver) -> Self {
+        let picks = hand_over.picks.iter().map(|pick| PickExplained {
+            session: pick.session,
+            s_ago: pick.ago.as_secs_f64(),
+            reason: match pick.reason {
+                ServicePickReason::Local => "service time",
+                ServicePickReason::Offer => "offer of a shard",
+                ServicePickReason::Member => "any",
+                ServicePickReason::Hash => "hash",
+            },
+            service_time_us: pick.service_time.map(microseconds),
+            is_final: pick.is_final,
+        });
+        Self {
+            scheme: hand_over.scheme.clone(),
+            claim_time_us: microseconds(hand_over.claim_time),
+            waiting: hand_over.waiting,
+            assigned: hand_over.assigned,
+            waits: hand_over.waits,
+            refused: hand_over.refused,
+            dropped_acceptors: hand_over.dropped,
+            offers: hand_over.offers,
+            final_offers: hand_over.final_offers,
+            claims: hand_over.claims,
+            late_claims: hand_over.late_claims,
+            take_backs: hand_over.take_backs,
+            orphans: hand_over.orphans,
+            withdrawals: hand_over.withdrawals,
+            picks: picks.collect(),
         }
     }
 }
@@ -449,7 +536,7 @@ pub(super) mod tests {
         let listening = ServiceSocket { state: SocketState::Listen, ..socket.clone() };
         let open = ServiceSocket { state: SocketState::Established, peer, ..socket.clone() };
         let half = ServiceSocket { state: SocketState::SynReceived, peer, session: 0, ..socket };
-        let acceptors = vec![ServiceAcceptor { session: 3, credit: 64 }];
+        let acceptors = vec![ServiceAcceptor { session: 3, credit: 64, ..Default::default() }];
         let listener = ServiceListener {
             index: 4,
             local,
@@ -525,7 +612,8 @@ pub(super) mod tests {
         assert_eq!((session.attached_s_ago, session.cpu_s), (Some(90.0), 1.5));
         // Another program at the same address is an acceptor, and its session is not of this one.
         let mut shared = observed();
-        shared.listeners[0].acceptors.push(ServiceAcceptor { session: 5, credit: 1 });
+        let acceptor = ServiceAcceptor { session: 5, ..ServiceAcceptor::default() };
+        shared.listeners[0].acceptors.push(acceptor);
         shared.sockets[0].1.session = 0;
         let both = Explanation::of(&shared, ExplainTarget::Process(12), &started);
         assert_eq!((both.listeners[0].acceptors.len(), both.sessions.len()), (2, 1));
@@ -550,8 +638,9 @@ pub(super) mod tests {
 
     #[test]
     fn acceptors_decide_how_connections_are_offered() {
-        assert!(offers(0).contains("backlog"));
-        assert!(offers(1).starts_with("not offered"));
-        assert!(offers(2).contains("take turns"));
+        assert!(offers(0, false).contains("backlog"));
+        assert!(offers(1, false).starts_with("not offered"));
+        assert!(offers(2, false).contains("take turns"));
+        assert!(offers(2, true).starts_with("offered by service time"));
     }
 }

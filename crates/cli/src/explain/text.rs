@@ -3,8 +3,8 @@
 use megapipe_apps::terminal::{COLUMNS, width, wrap};
 
 use super::report::{
-    ConnectionExplained, DaemonExplained, Explanation, ListenerExplained, SessionExplained,
-    ShardExplained, UseExplained,
+    AcceptorExplained, ConnectionExplained, DaemonExplained, Explanation, HandOverExplained,
+    ListenerExplained, SessionExplained, ShardExplained, UseExplained,
 };
 
 /// Columns of the names in front.
@@ -145,21 +145,61 @@ fn listener_lines(lines: &mut Vec<String>, listener: &ListenerExplained) {
     );
     lines.extend(wrap(&head("listener"), &text, COLUMNS));
     lines.extend(wrap(&head(""), offers, COLUMNS));
-    let rows: Vec<Vec<String>> = listener
-        .acceptors
-        .iter()
-        .map(|it| {
-            let numbers = [it.session, it.pid.into(), it.uid.into(), it.credit.into()];
-            let cells = numbers.iter().map(ToString::to_string);
-            cells.chain([it.connections.to_string(), it.program.clone()]).collect()
-        })
-        .collect();
+    if let Some(hand_over) = &listener.hand_over {
+        hand_over_lines(lines, hand_over);
+    }
+    let rows: Vec<Vec<String>> = listener.acceptors.iter().map(acceptor_row).collect();
     if !rows.is_empty() {
-        table(lines, &["session", "pid", "uid", "credit", "connections", "acceptor"], &rows);
+        table(lines, &ACCEPTOR_HEADERS, &rows);
     }
     let count = listener.acceptor_count as usize;
     if count > rows.len() {
         lines.push(head("") + &format!("and {} more acceptors", count - rows.len()));
+    }
+}
+
+const ACCEPTOR_HEADERS: [&str; 8] =
+    ["session", "pid", "uid", "credit", "offers", "conns", "service", "acceptor"];
+
+fn acceptor_row(acceptor: &AcceptorExplained) -> Vec<String> {
+    let AcceptorExplained { session, pid, uid, credit, offered, connections, .. } = acceptor;
+    let service = match (acceptor.is_dropped, acceptor.service_time_us) {
+        (true, _) => "dropped".to_owned(),
+        (false, None) => "-".to_owned(),
+        (false, Some(us)) => time(us * 1e-6),
+    };
+    let numbers = [*session, (*pid).into(), (*uid).into(), (*credit).into(), (*offered).into()];
+    let cells = numbers.iter().map(ToString::to_string);
+    cells.chain([connections.to_string(), service, acceptor.program.clone()]).collect()
+}
+
+fn hand_over_lines(lines: &mut Vec<String>, hand_over: &HandOverExplained) {
+    let mut add = |text: &str| lines.extend(wrap(&head(""), text, COLUMNS));
+    let HandOverExplained { scheme, waiting, waits, refused, dropped_acceptors, .. } = hand_over;
+    let claim_time = time(hand_over.claim_time_us * 1e-6);
+    add(&format!(
+        "{scheme}, claim time {claim_time}; {waiting} wait, {waits} had to; {refused} refused; \
+         acceptors dropped {dropped_acceptors} times"
+    ));
+    let HandOverExplained { offers, final_offers, claims, late_claims, .. } = hand_over;
+    let HandOverExplained { take_backs, orphans, withdrawals, .. } = hand_over;
+    add(&format!(
+        "{offers} offers ({final_offers} without a claim), {claims} claims, {late_claims} late; \
+         taken back: {take_backs} unclaimed, {orphans} of the dead, {withdrawals} reset by the peer"
+    ));
+    let picks: Vec<String> = hand_over
+        .picks
+        .iter()
+        .map(|pick| {
+            let service = pick.service_time_us.map(|us| format!(" of {}", time(us * 1e-6)));
+            let (session, ago, service) =
+                (pick.session, time(pick.s_ago), service.unwrap_or_default());
+            let only = if pick.is_final { ", the only one" } else { "" };
+            format!("{session} by {}{service}{only} ({ago} ago)", pick.reason)
+        })
+        .collect();
+    if !picks.is_empty() {
+        add(&format!("last picks: {}", picks.join("; ")));
     }
 }
 
@@ -261,6 +301,10 @@ fn connection_lines(lines: &mut Vec<String>, connection: &ConnectionExplained) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use megapipe_service::observe::{ServiceAcceptor, ServiceHandOver, ServicePick};
+
     use super::super::report::tests::{observed, started};
     use super::super::target::ExplainTarget;
     use super::*;
@@ -300,11 +344,46 @@ mod tests {
 listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
             not offered: single acceptor, which gets each connection when it is
             established
-            session  pid   uid  credit  connections  acceptor
-                  3   12  1000      64            1  serve
+            session  pid   uid  credit  offers  conns  service  acceptor
+                  3   12  1000      64       0      1        -  serve
 ";
         assert!(port.contains(expected), "{port}");
         assert!(port.contains("sockets     1 ESTAB, 1 LISTEN, 1 SYN-RECV"), "{port}");
+    }
+
+    #[test]
+    fn hand_over_has_its_counters_and_last_picks() {
+        let mut shared = observed();
+        let listener = &mut shared.listeners[0];
+        let slow = Some(Duration::from_millis(20));
+        listener.acceptors[0].service_time = slow;
+        let dropped = ServiceAcceptor { session: 5, is_dropped: true, ..Default::default() };
+        listener.acceptors.push(dropped);
+        let pick = ServicePick { session: 3, service_time: slow, ..ServicePick::default() };
+        listener.hand_over = Some(ServiceHandOver {
+            scheme: "tournament:2".to_owned(),
+            claim_time: Duration::from_millis(5),
+            offers: 40,
+            claims: 38,
+            take_backs: 2,
+            picks: vec![pick],
+            ..ServiceHandOver::default()
+        });
+        let text = text(&Explanation::of(&shared, ExplainTarget::Port(80), &started));
+        for line in text.lines() {
+            assert!(width(line) <= COLUMNS, "{line}");
+        }
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "offered by service time",
+            "tournament:2, claim time 5 ms; 0 wait",
+            "40 offers (0 without a claim), 38 claims, 0 late; taken back: 2 unclaimed",
+            "last picks: 3 by service time of 20 ms (0 µs ago)",
+            "3 12 1000 64 0 1 20 ms serve",
+            "5 34 1000 0 0 1 dropped load",
+        ] {
+            assert!(words.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

@@ -108,7 +108,7 @@ mod tests {
             program: program.to_owned(),
             ..ServiceSession::default()
         };
-        let acceptor = |session| ServiceAcceptor { session, credit: 1 };
+        let acceptor = |session| ServiceAcceptor { session, ..ServiceAcceptor::default() };
         let listener = ServiceListener {
             index: 4,
             acceptors: vec![acceptor(3), acceptor(5)],

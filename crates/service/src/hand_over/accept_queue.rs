@@ -20,7 +20,7 @@ use super::{
     ManagerOutput, TransportReport,
 };
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
-use crate::balancer::{Balancer, BalancerConfig, LoadMeasure, RandomSequence, Scheme};
+use crate::balancer::{Balancer, BalancerConfig, LoadMeasure, Pick, RandomSequence, Scheme};
 use crate::limits::ACCEPTORS_MAX;
 
 /// Why an acceptor could not enlist.
@@ -322,7 +322,8 @@ impl AcceptQueue {
                 self.counters.remote += 1;
                 out.push(ManagerOutput::Send(ManagerMessage::Assigned(acceptor)));
             }
-            let assignment = Assignment { conn, acceptor, is_final: pick.is_final };
+            let Pick { is_final, reason, .. } = pick;
+            let assignment = Assignment { conn, acceptor, is_final, reason };
             out.push(ManagerOutput::Assign(assignment));
         }
     }
@@ -339,7 +340,7 @@ impl AcceptQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balancer::ServiceOffer;
+    use crate::balancer::{PickReason, ServiceOffer};
     use std::time::Duration;
 
     fn queue(waiting: usize) -> AcceptQueue {
@@ -367,7 +368,10 @@ mod tests {
     }
 
     fn assigned(conn: ConnectionName, acceptor: AcceptorName, is_final: bool) -> ManagerOutput {
-        ManagerOutput::Assign(Assignment { conn, acceptor, is_final })
+        // One of another manager wins by its offer.
+        let is_own = acceptor.manager == ManagerId(0);
+        let reason = if is_own { PickReason::Local } else { PickReason::Offer };
+        ManagerOutput::Assign(Assignment { conn, acceptor, is_final, reason })
     }
 
     #[test]

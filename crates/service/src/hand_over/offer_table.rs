@@ -157,7 +157,7 @@ impl OfferTable {
         now: Instant,
         assignment: Assignment,
     ) -> Result<Availability, AcceptorReport> {
-        let Assignment { conn, acceptor, is_final } = assignment;
+        let Assignment { conn, acceptor, is_final, .. } = assignment;
         let waiting = |entry: &&mut HandOverEntry| {
             entry.name == conn && entry.state == HandOverState::Waiting
         };
@@ -405,6 +405,7 @@ fn is_due_at(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::balancer::PickReason;
     use crate::limits;
 
     const fn acceptor(id: u64) -> AcceptorName {
@@ -413,6 +414,14 @@ mod tests {
 
     const fn conn(id: u64) -> ConnectionName {
         ConnectionName { transport: 0, id, flow_hash: 0 }
+    }
+
+    const fn assignment(
+        conn: ConnectionName,
+        acceptor: AcceptorName,
+        is_final: bool,
+    ) -> Assignment {
+        Assignment { conn, acceptor, is_final, reason: PickReason::Local }
     }
 
     fn at(us: u64) -> Instant {
@@ -427,8 +436,7 @@ mod tests {
         if !table.is_waiting(id) {
             table.on_established(conn(id));
         }
-        let assignment = Assignment { conn: conn(id), acceptor: acceptor(to), is_final: false };
-        table.assign(now, assignment).unwrap()
+        table.assign(now, assignment(conn(id), acceptor(to), false)).unwrap()
     }
 
     #[test]
@@ -482,7 +490,7 @@ mod tests {
     fn final_offer_needs_no_claim_and_has_no_deadline() {
         let mut table = table();
         table.on_established(conn(1));
-        let assignment = Assignment { conn: conn(1), acceptor: acceptor(7), is_final: true };
+        let assignment = assignment(conn(1), acceptor(7), true);
         assert!(table.assign(at(0), assignment).unwrap().is_final);
         assert_eq!(table.owner(1), Some(acceptor(7)));
         assert_eq!((table.next_deadline(), table.counters().final_offers), (None, 1));
@@ -500,7 +508,7 @@ mod tests {
         table.on_established(conn(2));
         let reset = ResetOutcome::Waiting(TransportReport::Reset(conn(2)));
         assert_eq!(table.on_reset(at(1), 2), Some(reset));
-        let crossed = Assignment { conn: conn(2), acceptor: acceptor(7), is_final: false };
+        let crossed = assignment(conn(2), acceptor(7), false);
         let report = Err(AcceptorReport::Withdrawn(acceptor(7)));
         assert_eq!(table.assign(at(1), crossed), report);
         assert_eq!(table.on_reset(at(1), 2), None);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use megapipe_stack::{ConnInfo, ConnTimerKind, TcpState};
 
 use super::wire::WireValue;
+use crate::balancer::PickReason;
 use crate::remote::{ValueReader, ValueWriter, decode_info, encode_info};
 
 /// Makes structs whose form in bytes is that of their fields, one after the other.
@@ -168,12 +169,68 @@ entries! {
         cpu_ns: u64,
     }
 
-    /// A session that accepts connections of a listener.
+    /// An acceptor of a listener: a session, or a part of one.
     ServiceAcceptor {
         /// Key of the session.
         session: u64,
         /// Connections that it takes in advance.
         credit: u32,
+        /// Offers that it has not claimed yet.
+        offered: u32,
+        /// Connections that it has from this listener; `None`: not counted.
+        open: Option<u32>,
+        /// Its service time; `None`: not measured yet, or no other acceptor is there.
+        service_time: Option<Duration>,
+        /// It did not claim in time, and gets no offer until it does.
+        is_dropped: bool,
+    }
+
+    /// A decision of a balancer.
+    ServicePick {
+        /// Key of the acceptor's session.
+        session: u64,
+        /// How long ago.
+        ago: Duration,
+        /// What decided.
+        reason: ServicePickReason,
+        /// The acceptor's service time then.
+        service_time: Option<Duration>,
+        /// Without a claim: there was no other acceptor.
+        is_final: bool,
+    }
+
+    /// The hand-over of a listener that several sessions share.
+    ServiceHandOver {
+        /// Scheme of the balancer.
+        scheme: String,
+        /// Time in which an offer is claimed.
+        claim_time: Duration,
+        /// Connections that wait for an acceptor.
+        waiting: u32,
+        /// Assignments.
+        assigned: u64,
+        /// Connections that had to wait.
+        waits: u64,
+        /// Connections for which there was no room.
+        refused: u64,
+        /// Acceptors dropped because they did not claim in time.
+        dropped: u64,
+        /// Offers, final ones included.
+        offers: u64,
+        /// Offers without a claim.
+        final_offers: u64,
+        /// Claims in time.
+        claims: u64,
+        /// Claims after the time.
+        late_claims: u64,
+        /// Offers taken back because no claim came in time.
+        take_backs: u64,
+        /// Offers taken back because the acceptor was gone.
+        orphans: u64,
+        /// Offers withdrawn because the peer reset the connection.
+        withdrawals: u64,
+        /// The last picks, newest first.
+        picks: Vec<ServicePick>,
     }
 
     /// A listener of a shard.
@@ -198,6 +255,8 @@ entries! {
         acceptors: Vec<ServiceAcceptor>,
         /// How many there are.
         acceptor_count: u32,
+        /// How connections are offered; `None`: one session alone has listened.
+        hand_over: Option<ServiceHandOver>,
     }
 
     /// A timer of a socket.
@@ -237,6 +296,42 @@ entries! {
         timer: Option<SocketTimer>,
         /// What TCP knows, if that was asked for and it is a connection.
         info: Option<Box<ConnInfo>>,
+    }
+}
+
+/// What decided a pick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServicePickReason {
+    /// An acceptor of this shard won, by service times.
+    #[default]
+    Local,
+    /// Another shard's offer won.
+    Offer,
+    /// No acceptor had credit, and no offer counted: any.
+    Member,
+    /// The flow's hash.
+    Hash,
+}
+
+impl From<PickReason> for ServicePickReason {
+    fn from(reason: PickReason) -> Self {
+        match reason {
+            PickReason::Local => Self::Local,
+            PickReason::Offer => Self::Offer,
+            PickReason::Member => Self::Member,
+            PickReason::Hash => Self::Hash,
+        }
+    }
+}
+
+impl WireValue for ServicePickReason {
+    fn put(&self, to: &mut ValueWriter) {
+        to.u8(*self as u8);
+    }
+
+    fn get(from: &mut ValueReader<'_>) -> Option<Self> {
+        let all = [Self::Local, Self::Offer, Self::Member, Self::Hash];
+        all.get(usize::from(from.u8()?)).copied()
     }
 }
 

@@ -8,6 +8,30 @@ use core::time::Duration;
 use super::deadline::{Deadline, Stamp};
 use crate::time::Instant;
 
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnTimerKind {
+    /// An acknowledgment, also that of a SYN.
+    Retransmission,
+    /// The peer's window to open.
+    Persist,
+    /// A peer that is silent.
+    Keepalive,
+    /// The end in FIN-WAIT-2.
+    End,
+}
+
+/// The timer of a connection that expires next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnTimer {
+    /// What it is for.
+    pub kind: ConnTimerKind,
+    /// When it expires.
+    pub at: Instant,
+    /// How often it has expired in a row.
+    pub attempts: u8,
+}
+
 /// The timers of one connection.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

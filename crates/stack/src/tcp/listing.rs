@@ -2,35 +2,12 @@
 
 use core::net::SocketAddr;
 
+use super::conn_timers::ConnTimer;
 use super::listeners::Listener;
 use super::{Tcp, timers};
 use crate::flow_table::Flow;
 use crate::id::{ConnId, ListenerId};
 use crate::time::Instant;
-
-/// What a connection waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConnTimerKind {
-    /// An acknowledgment, also that of a SYN.
-    Retransmission,
-    /// The peer's window to open.
-    Persist,
-    /// A peer that is silent.
-    Keepalive,
-    /// The end in FIN-WAIT-2.
-    End,
-}
-
-/// The timer of a connection that expires next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConnTimer {
-    /// What it is for.
-    pub kind: ConnTimerKind,
-    /// When it expires.
-    pub at: Instant,
-    /// How often it has expired in a row.
-    pub attempts: u8,
-}
 
 const fn ends_of(flow: &Flow) -> (SocketAddr, SocketAddr) {
     let local = SocketAddr::new(flow.local, flow.local_port);

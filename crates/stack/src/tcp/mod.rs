@@ -75,6 +75,7 @@ use alloc::vec::Vec;
 
 use challenge::Challenges;
 use chunks::ChunkNodes;
+pub use conn_timers::{ConnTimer, ConnTimerKind};
 use connection::{Begin, Connection, Rares};
 use control_queue::ControlQueue;
 use dirty_list::{DirtyConnections, EntryQueue};
@@ -86,7 +87,6 @@ pub(crate) use handshake::announced_scale;
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
 use listeners::Listeners;
-pub use listing::{ConnTimer, ConnTimerKind};
 use lists::Lists;
 use migrate::Departed;
 pub use migrate::{Clocks, Snapshot};

@@ -8,10 +8,10 @@
 
 use core::time::Duration;
 
+use super::conn_timers::{ConnTimer, ConnTimerKind};
 use super::connection::{Connection, Options, Rare};
 use super::deadline::{Deadline, Stamp, WAIT_MAX};
 use super::flags::ConnFlags;
-use super::listing::{ConnTimer, ConnTimerKind};
 use super::recovery::Timeout;
 use super::state::{Input, State, TimeWait, transition};
 use super::{Shard, Tcp, close, output};

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use megapipe_stack::{ConnInfo, TcpState};
 
-use super::super::{ServiceAcceptor, SessionUse, SocketState, SocketTimer};
+use super::super::{
+    ServiceAcceptor, ServiceHandOver, ServicePick, SessionUse, SocketState, SocketTimer,
+};
 use super::*;
 use crate::limits::{
-    ACCEPTORS_LISTED_MAX, ADDRESSES_SHOWN, LISTENERS_PER_PAGE, NOTES_SHOWN, SESSIONS_PER_PAGE,
-    SOCKETS_PER_PAGE,
+    ACCEPTORS_LISTED_MAX, ADDRESSES_SHOWN, LISTENERS_PER_PAGE, NOTES_SHOWN, PICKS_REMEMBERED,
+    SESSIONS_PER_PAGE, SOCKETS_PER_PAGE,
 };
 
 fn address() -> Option<SocketAddr> {
@@ -36,8 +38,15 @@ fn session() -> ServiceSession {
 }
 
 fn listener() -> ServiceListener {
-    let acceptors = vec![ServiceAcceptor { session: 1, credit: 2 }; ACCEPTORS_LISTED_MAX];
-    ServiceListener { local: address(), shared_by: Some(0), acceptors, ..Default::default() }
+    let some = Some(Duration::from_micros(50));
+    let acceptor = ServiceAcceptor { service_time: some, open: Some(1), ..Default::default() };
+    let acceptors = vec![acceptor; ACCEPTORS_LISTED_MAX];
+    let pick = ServicePick { service_time: some, ..ServicePick::default() };
+    let picks = vec![pick; PICKS_REMEMBERED];
+    let scheme = "tournament:999.99".to_owned();
+    let hand_over = Some(ServiceHandOver { scheme, picks, ..ServiceHandOver::default() });
+    let listener = ServiceListener { local: address(), shared_by: Some(0), ..Default::default() };
+    ServiceListener { acceptors, hand_over, ..listener }
 }
 
 fn socket(with_info: bool) -> ServiceSocket {

@@ -18,18 +18,20 @@
 //! - Nothing here names a session's connection before its claim: bytes lie in pool 0 until then.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use megapipe_stack::{ConnId, Instant, ListenerId, OperationError, PoolId, Stack};
 
 use super::owners::HandOverNumber;
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
-use crate::balancer::RandomSequence;
+use crate::balancer::{PickReason, RandomSequence};
 use crate::hand_over::{
     AcceptQueue, AcceptorReport, Assignment, ClaimOutcome, ConnectionName, HandOverSettings,
     ListenerSettings, ManagerOutput, OfferCounters, OfferTable, QueueCounters, ResetOutcome,
     TransportReport,
 };
-use crate::limits::ACCEPTORS_OF_SESSION_MAX;
+use crate::limits::{ACCEPTORS_OF_SESSION_MAX, PICKS_REMEMBERED};
+use crate::observe::{ServiceAcceptor, ServiceHandOver, ServicePick};
 use megapipe_shm::record::Id;
 
 /// The manager of this shard among those of the layout.
@@ -114,6 +116,18 @@ struct SharedListener {
     granted: u32,
     /// Urgent pointers of unclaimed connections.
     urgent: Vec<(ConnId, u32)>,
+    /// The last picks, oldest first.
+    picks: VecDeque<RememberedPick>,
+}
+
+/// A decision of the balancer.
+#[derive(Debug, Clone, Copy)]
+struct RememberedPick {
+    session: PoolId,
+    at: Instant,
+    reason: PickReason,
+    service_time_ns: Option<u64>,
+    is_final: bool,
 }
 
 /// The hand-overs of a shard.
@@ -192,9 +206,17 @@ impl HandOvers {
         // The settings were checked when the server began.
         let (Some(number), Ok(table), Ok(queue)) = (number, table, queue) else { return };
         let granted = acceptors.iter().fold(0_u32, |sum, (_, credit)| sum.saturating_add(*credit));
-        let urgent = Vec::new();
-        let shared =
-            SharedListener { listener, table, queue, acceptors: Vec::new(), granted, urgent };
+        let (urgent, picks) = (Vec::new(), VecDeque::with_capacity(PICKS_REMEMBERED));
+        let no_acceptors = Vec::new();
+        let shared = SharedListener {
+            listener,
+            table,
+            queue,
+            acceptors: no_acceptors,
+            granted,
+            urgent,
+            picks,
+        };
         if free == self.listeners.len() {
             self.listeners.push(None);
         }
@@ -422,19 +444,24 @@ impl HandOvers {
         self.counters.direct += 1;
     }
 
+    /// The hand-over of a listener and its acceptors, as they are shown to processes that ask;
+    /// `key` names a session. `None`: the listener has none.
+    pub(super) fn shown(
+        &self,
+        now: Instant,
+        (listener, port): (ListenerId, u16),
+        key: &dyn Fn(PoolId) -> u64,
+    ) -> Option<(ServiceHandOver, Vec<ServiceAcceptor>)> {
+        let shared = self.of(self.number_of(listener)?)?;
+        let claim_time = self.settings.of_port(port).hand_over.claim_time;
+        Some((shared.shown(now, claim_time, key), shared.shown_acceptors(key)))
+    }
+
     /// What was counted, of all listeners together.
     pub(super) fn counters(&self) -> HandOverCounters {
         let mut sum = self.counters;
         self.listeners.iter().flatten().for_each(|shared| sum.add(shared));
         sum
-    }
-
-    /// Connections that the acceptors of a session would take, beyond those that were offered.
-    pub(super) fn credit_of(&self, hand_over: HandOverNumber, session: PoolId) -> u32 {
-        let acceptors = self.of(hand_over).map(|shared| &shared.acceptors);
-        let its = acceptors.into_iter().flatten().flatten();
-        let its = its.filter(|known| known.session == session);
-        its.fold(0, |sum, known| sum.saturating_add(known.wanted.saturating_sub(known.offered)))
     }
 
     /// Whether the connections of a listener are selected by the hash of their flow.
@@ -467,6 +494,61 @@ impl HandOverCounters {
 }
 
 impl SharedListener {
+    fn shown(
+        &self,
+        now: Instant,
+        claim_time: Duration,
+        key: &dyn Fn(PoolId) -> u64,
+    ) -> ServiceHandOver {
+        let (queue, table) = (self.queue.counters(), self.table.counters());
+        let picks = self.picks.iter().rev().map(|pick| ServicePick {
+            session: key(pick.session),
+            ago: now.since(pick.at),
+            reason: pick.reason.into(),
+            service_time: pick.service_time_ns.map(Duration::from_nanos),
+            is_final: pick.is_final,
+        });
+        ServiceHandOver {
+            scheme: self.queue.balancer().config().scheme.to_string(),
+            claim_time,
+            waiting: u32::try_from(self.queue.waiting().count()).unwrap_or(u32::MAX),
+            assigned: queue.local,
+            waits: queue.waits,
+            refused: queue.refused,
+            dropped: queue.dropped,
+            offers: table.offers,
+            final_offers: table.final_offers,
+            claims: table.claims,
+            late_claims: table.late_claims,
+            take_backs: table.take_backs,
+            orphans: table.orphans,
+            withdrawals: table.withdrawals,
+            picks: picks.collect(),
+        }
+    }
+
+    fn shown_acceptors(&self, key: &dyn Fn(PoolId) -> u64) -> Vec<ServiceAcceptor> {
+        let mut enlisted = vec![None; self.acceptors.len()];
+        for (name, service_time, open) in self.queue.balancer().local_acceptors() {
+            if let Some(place) = enlisted.get_mut(name.id.0 as usize) {
+                *place = Some((service_time, open));
+            }
+        }
+        let with_state = self.acceptors.iter().zip(enlisted);
+        let shown = with_state.filter_map(|(known, state)| {
+            let known = (*known)?;
+            Some(ServiceAcceptor {
+                session: key(known.session),
+                credit: known.wanted.saturating_sub(known.offered),
+                offered: known.offered,
+                open: state.map(|(_, open)| open),
+                service_time: state.and_then(|(time, _)| time).map(Duration::from_nanos),
+                is_dropped: state.is_none(),
+            })
+        });
+        shown.collect()
+    }
+
     /// The machines' number of an acceptor, which may be new. `None`: there is no place for it.
     fn acceptor_of(&mut self, (session, number): (PoolId, AcceptorId)) -> Option<usize> {
         let is_it = |known: &SessionAcceptor| known.session == session && known.number == number;
@@ -611,7 +693,7 @@ impl Machines<'_> {
     }
 
     fn assign(&mut self, now: Instant, shared: &mut SharedListener, assignment: Assignment) {
-        let Assignment { conn, acceptor, is_final } = assignment;
+        let Assignment { conn, acceptor, is_final, reason } = assignment;
         // A connection of the queue waits in the table: both change together here.
         if shared.table.assign(now, assignment).is_err() {
             return;
@@ -619,6 +701,17 @@ impl Machines<'_> {
         let index = acceptor.id.0 as usize;
         let Some(known) = shared.acceptors.get_mut(index).and_then(Option::as_mut) else { return };
         let SessionAcceptor { session, number, .. } = *known;
+        let service_time_ns = shared.queue.balancer().measured_of(acceptor.id);
+        if shared.picks.len() >= PICKS_REMEMBERED {
+            shared.picks.pop_front();
+        }
+        shared.picks.push_back(RememberedPick {
+            session,
+            at: now,
+            reason,
+            service_time_ns,
+            is_final,
+        });
         let conn = unpacked(conn.id);
         if is_final {
             known.wanted = known.wanted.saturating_sub(1);

@@ -6,7 +6,7 @@
 //! Invariant: a viewer that does not see all gets only what belongs to its user. What belongs to no
 //! user (handshakes, TIME-WAIT, connections that no session has accepted) it does not get.
 
-use megapipe_stack::{Instant, ListedSocket, ListenerId, ListingCursor, PoolId};
+use megapipe_stack::{ConnId, Instant, ListedSocket, ListenerId, ListingCursor, PoolId};
 
 use super::SessionShard;
 use super::owners::ConnCounts;
@@ -15,9 +15,9 @@ use crate::limits::{
     ACCEPTORS_LISTED_MAX, LISTENERS_PER_PAGE, PLACES_PER_PAGE, SESSIONS_PER_PAGE, SOCKETS_PER_PAGE,
 };
 use crate::observe::{
-    AnswerBody, AnswerPage, QuerySubject, ServiceAcceptor, ServiceListener, ServiceQuery,
-    ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState, SocketTimer,
-    SocketTimerKind, Viewer,
+    AnswerBody, AnswerPage, QuerySubject, ServiceAcceptor, ServiceHandOver, ServiceListener,
+    ServiceQuery, ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState,
+    SocketTimer, SocketTimerKind, Viewer,
 };
 
 /// A count of a table, or as many as fit.
@@ -40,7 +40,7 @@ impl SessionShard {
                 AnswerPage::last(AnswerBody::Shard(Some(Box::new(self.summary()))))
             }
             QuerySubject::Sessions => self.sessions_page(query.from, viewer),
-            QuerySubject::Listeners => self.listeners_page(query.from, viewer),
+            QuerySubject::Listeners => self.listeners_page(now, query.from, viewer),
             QuerySubject::Sockets => self.sockets_page(now, query, viewer),
         }
     }
@@ -92,7 +92,7 @@ impl SessionShard {
     }
 
     /// Listeners are first among the sockets.
-    fn listeners_page(&self, from: u64, viewer: Viewer) -> AnswerPage {
+    fn listeners_page(&self, now: Instant, from: u64, viewer: Viewer) -> AnswerPage {
         let mut entries = Vec::new();
         let mut is_over = false;
         let from = ListingCursor::from_bits(from);
@@ -104,6 +104,9 @@ impl SessionShard {
             };
             let (owners, shared_by) = self.owners.sessions_of_listener(id);
             if viewer.sees(self.user_of(owners.first().copied())) {
+                let (hand_over, mut acceptors) = self.acceptors(now, (id, local.port()), owners);
+                let acceptor_count = count(acceptors.len());
+                acceptors.truncate(ACCEPTORS_LISTED_MAX);
                 entries.push(ServiceListener {
                     index: id.index,
                     local: Some(local),
@@ -112,8 +115,9 @@ impl SessionShard {
                     backlog,
                     half_open,
                     credit,
-                    acceptors: self.acceptors(id, owners),
-                    acceptor_count: count(owners.len()),
+                    acceptors,
+                    acceptor_count,
+                    hand_over,
                     ..ServiceListener::default()
                 });
             }
@@ -123,18 +127,30 @@ impl SessionShard {
         AnswerPage { next, body: AnswerBody::Listeners(entries) }
     }
 
-    /// The sessions of a listener with their credit there.
-    fn acceptors(&self, listener: ListenerId, owners: &[PoolId]) -> Vec<ServiceAcceptor> {
-        let listed = owners.iter().take(ACCEPTORS_LISTED_MAX);
-        let hand_over = self.hand_overs.number_of(listener);
+    /// The acceptors of a listener, and its hand-over, if it has one.
+    fn acceptors(
+        &self,
+        now: Instant,
+        (listener, port): (ListenerId, u16),
+        owners: &[PoolId],
+    ) -> (Option<ServiceHandOver>, Vec<ServiceAcceptor>) {
+        let key = |id: PoolId| self.sessions.get(id).map_or(0, |session| session.limits.key);
+        if let Some((hand_over, mut acceptors)) = self.hand_overs.shown(now, (listener, port), &key)
+        {
+            // A session that has not accepted yet is no acceptor of the machines.
+            for session in owners.iter().map(|owner| key(*owner)) {
+                if acceptors.iter().all(|acceptor| acceptor.session != session) {
+                    acceptors.push(ServiceAcceptor { session, ..ServiceAcceptor::default() });
+                }
+            }
+            return (Some(hand_over), acceptors);
+        }
         let acceptor = |id: &PoolId| ServiceAcceptor {
-            session: self.sessions.get(*id).map_or(0, |session| session.limits.key),
-            credit: match hand_over {
-                Some(number) => self.hand_overs.credit_of(number, *id),
-                None => self.server.credit_of(listener, *id),
-            },
+            session: key(*id),
+            credit: self.server.credit_of(listener, *id),
+            ..ServiceAcceptor::default()
         };
-        listed.map(acceptor).collect()
+        (None, owners.iter().map(acceptor).collect())
     }
 
     fn user_of(&self, session: Option<PoolId>) -> Option<u32> {
@@ -209,23 +225,14 @@ impl SessionShard {
                 ..entry
             },
             ListedSocket::Conn { id, local, remote } => {
-                let info = self.server.stack().info(id).ok()?;
-                ServiceSocket {
-                    state: info.state.into(),
-                    index: id.index,
-                    generation: id.generation,
-                    local: Some(local),
-                    peer: Some(remote),
-                    receive_queue: info.unread_bytes,
-                    send_queue: info.queued_bytes,
-                    timer: self.server.stack().conn_timer(now, id).map(|timer| SocketTimer {
-                        kind: timer.kind.into(),
-                        left: timer.at.since(now),
-                        attempts: timer.attempts,
-                    }),
-                    info: with_info.then(|| Box::new(info)),
-                    ..entry
-                }
+                let ends = (Some(local), Some(remote));
+                return self.connection(now, id, with_info).map(|conn| ServiceSocket {
+                    local: ends.0,
+                    peer: ends.1,
+                    session: entry.session,
+                    uid: entry.uid,
+                    ..conn
+                });
             }
             ListedSocket::HalfOpen { local, remote } => ServiceSocket {
                 state: SocketState::SynReceived,
@@ -244,6 +251,29 @@ impl SessionShard {
                 }),
                 ..entry
             },
+        })
+    }
+}
+
+impl SessionShard {
+    /// What the stack knows of a connection. `None`: it is over.
+    fn connection(&self, now: Instant, id: ConnId, with_info: bool) -> Option<ServiceSocket> {
+        let stack = self.server.stack();
+        let info = stack.info(id).ok()?;
+        let timer = stack.conn_timer(now, id).map(|timer| SocketTimer {
+            kind: timer.kind.into(),
+            left: timer.at.since(now),
+            attempts: timer.attempts,
+        });
+        Some(ServiceSocket {
+            state: info.state.into(),
+            index: id.index,
+            generation: id.generation,
+            receive_queue: info.unread_bytes,
+            send_queue: info.queued_bytes,
+            timer,
+            info: with_info.then(|| Box::new(info)),
+            ..ServiceSocket::default()
         })
     }
 }

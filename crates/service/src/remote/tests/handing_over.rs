@@ -9,7 +9,8 @@ use megapipe_stack::{ListenerId, PoolId};
 use super::many_sessions::SIZES;
 use super::*;
 use crate::hand_over::{HandOverSettings, ListenerSettings};
-use crate::limits::CLAIM_TIME_DEFAULT;
+use crate::limits::{CLAIM_TIME_DEFAULT, PICKS_REMEMBERED};
+use crate::observe::{AnswerBody, QuerySubject, ServicePickReason, ServiceQuery, Viewer};
 use crate::remote::shard::{HandOverCounters, SessionShard, ShardEnds};
 use crate::sleep::{ServerLocation, SleepingEnd};
 
@@ -49,7 +50,8 @@ impl PolledShard {
         let session_region::RingEnds { ops, events, sleep, calls } = ends;
         self.bells.push(sleep);
         let ends = ShardEnds { ops, events, calls };
-        let id = self.shard.attach(ends, memory, SessionLimits::WHOLE_SHARD);
+        let limits = SessionLimits { key: self.bells.len() as u64, ..SessionLimits::WHOLE_SHARD };
+        let id = self.shard.attach(ends, memory, limits);
         (client, id.expect("there is room"))
     }
 }
@@ -314,6 +316,44 @@ fn connections_of_a_stopped_session_are_taken_back() {
     assert!(world.apps[0].accepted > 0, "{:?}", world.counters());
     world.client.check().expect("no fault");
     world.apps.iter_mut().for_each(|app| app.client.check().expect("no fault"));
+}
+
+#[test]
+fn hand_over_is_shown_with_its_acceptors_and_picks() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(1_000);
+    let shown = |world: &mut World| {
+        let query = ServiceQuery::new(QuerySubject::Listeners, 0);
+        let (now, viewer) = (world.now(), Viewer { uid: 0, sees_all: true });
+        match world.shard.shard.page(now, &query, viewer).body {
+            AnswerBody::Listeners(listeners) => listeners[0].clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let alone = shown(&mut world);
+    assert_eq!((alone.hand_over, alone.acceptors.len()), (None, 1));
+    world.app(1_000);
+    // The third listens, and accepts nothing.
+    world.app(0);
+    let conns = world.connect(40);
+    world.run_until(|world| world.closed_by_app.len() == conns.len());
+    world.apps[0].runs = false;
+    world.connect(20);
+    world.run(10_000);
+    let (counters, shared) = (world.counters(), shown(&mut world));
+    let hand_over = shared.hand_over.expect("it is shared");
+    assert_eq!(hand_over.offers, counters.offers.offers);
+    assert_eq!(hand_over.take_backs, counters.offers.take_backs);
+    assert_eq!((&*hand_over.scheme, hand_over.claim_time), ("tournament:2", CLAIM_TIME_DEFAULT));
+    let acceptors: Vec<_> =
+        shared.acceptors.iter().map(|it| (it.session, it.is_dropped, it.credit > 0)).collect();
+    assert_eq!(acceptors, [(1, true, true), (2, false, true), (3, false, false)]);
+    assert!(shared.acceptors[1].service_time.is_some());
+    assert_eq!(hand_over.picks.len(), PICKS_REMEMBERED);
+    let last = &hand_over.picks[0];
+    assert_eq!((last.session, last.reason), (2, ServicePickReason::Local), "{hand_over:?}");
+    assert!(last.is_final && last.service_time.is_some(), "{last:?}");
+    assert!(hand_over.picks.is_sorted_by_key(|pick| pick.ago));
 }
 
 #[test]
