@@ -64,6 +64,12 @@ impl SessionShard {
         self.hand_overs.update_credit(self.server.parts().0)
     }
 
+    /// Connections that hand-overs count.
+    #[cfg(test)]
+    pub(in crate::remote) fn handed_over(&self) -> usize {
+        self.hand_overs.connections()
+    }
+
     fn put_handed(&mut self, now: Instant, session: PoolId, cookie: u64, event: Says) {
         self.put(now, session, Completion { cookie, event }.record(), false);
     }

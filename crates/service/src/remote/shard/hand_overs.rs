@@ -457,6 +457,12 @@ impl HandOvers {
         Some((shared.shown(now, claim_time, key), shared.shown_acceptors(key)))
     }
 
+    /// Connections of all listeners that are not finished.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        self.listeners.iter().flatten().map(|shared| shared.table.len()).sum()
+    }
+
     /// What was counted, of all listeners together.
     pub(super) fn counters(&self) -> HandOverCounters {
         let mut sum = self.counters;

@@ -8,7 +8,8 @@ use megapipe_stack::{ListenerId, PoolId};
 
 use super::many_sessions::SIZES;
 use super::*;
-use crate::hand_over::{HandOverSettings, ListenerSettings};
+use crate::balancer::RandomSequence;
+use crate::hand_over::{HandOverSettings, ListenerSettings, OfferCounters};
 use crate::limits::{CLAIM_TIME_DEFAULT, PICKS_REMEMBERED};
 use crate::observe::{AnswerBody, QuerySubject, ServicePickReason, ServiceQuery, Viewer};
 use crate::remote::shard::{HandOverCounters, SessionShard, ShardEnds};
@@ -673,4 +674,61 @@ fn acceptors_of_one_session_are_bounded() {
     let counters = report.sessions.iter().find(|(its, _)| *its == id).expect("it is attached").1;
     // One of its sixteen was there before.
     assert_eq!(counters.refused, 100 - 15);
+}
+
+/// Any order of connections, resets, stops, ends and new sessions: each connection ends, at one
+/// session or refused, and nothing is left.
+#[test]
+fn random_worlds_leave_no_connection_behind() {
+    let mut seen = OfferCounters::default();
+    for seed in 0..8 {
+        let mut world = World::new(HandOverSettings::default());
+        let mut random = RandomSequence::new(seed);
+        let mut below = |count: usize| (random.next() % count as u64) as usize;
+        let mut conns = Vec::new();
+        world.app(50);
+        for _ in 0..300 {
+            let app = below(world.apps.len().max(1));
+            match below(16) {
+                0..7 => conns.extend(world.connect(1 + below(3))),
+                7 if !conns.is_empty() => {
+                    // One of the last, which may not be claimed yet.
+                    let conn = conns[conns.len() - 1 - below(conns.len().min(4))];
+                    world.client.abort(conn);
+                    world.client.flush();
+                    world.ended.insert(conn, CloseReason::Aborted);
+                }
+                8..10 if world.apps.len() < 5 => {
+                    let app = world.app(1 + below(50) as u32);
+                    world.apps[app].service_us = below(2_000) as u64;
+                }
+                10..13 if !world.apps.is_empty() => {
+                    world.apps[app].runs = !world.apps[app].runs;
+                }
+                13 if !world.apps.is_empty() => {
+                    let (now, app) = (world.now(), world.apps.swap_remove(app));
+                    world.shard.shard.detach(now, app.id);
+                }
+                _ => {}
+            }
+            world.run(50 * (1 + below(60) as u64));
+        }
+        let app = world.app(10_000);
+        world.apps.iter_mut().for_each(|app| app.runs = true);
+        world.apps[app].service_us = 100;
+        let is_over = |world: &World, conn: &ConnId| {
+            world.ended.contains_key(conn) || world.closed_by_app.contains(conn)
+        };
+        world.run_until(|world| conns.iter().all(|conn| is_over(world, conn)));
+        world.run(20_000);
+        for app in &mut world.apps {
+            app.client.check().expect("a correct server");
+        }
+        assert!(world.shard.shard.next_end().is_none_or(|end| end.fault.is_none()), "{seed}");
+        assert_eq!((world.private_used(), world.shard.shard.handed_over()), (0, 0), "{seed}");
+        seen += world.counters().offers;
+    }
+    let OfferCounters { claims, late_claims, take_backs, orphans, withdrawals, .. } = seen;
+    let kinds = [claims, late_claims, take_backs, orphans, withdrawals, seen.final_offers];
+    assert!(kinds.iter().all(|count| *count > 0), "{seen:?}");
 }

@@ -7,6 +7,7 @@ use megapipe_shm::record::{Arrival, CloseCode, Refusal};
 
 use super::*;
 use crate::begin::ConnectStart;
+use crate::limits::CLAIMS_MAX;
 
 const CONNECTIONS: u32 = 8;
 const RECEIVE_BYTES: usize = 2_048;
@@ -145,6 +146,68 @@ fn answers_without_a_question_end_the_session() {
         assert_eq!(client.event(), None);
     }
     client.check().expect_err("it was named twice");
+}
+
+#[test]
+fn answer_without_a_claim_ends_the_session() {
+    let refused = |index| Says::ClaimRefused { conn: id(index), acceptor: id(9) };
+    ends_by(&[(0, refused(0))]);
+    // Offers of an acceptor that is none are not claimed; nor are withdrawn ones.
+    let available = |index| Says::Available { conn: id(index), acceptor: id(9) };
+    let (mut client, mut ends) = session_of_test();
+    let listener = megapipe_stack::ListenerId { index: 0, generation: 0 };
+    client.accept(listener, AcceptorId(7), 9);
+    publish(&mut ends, 6, available(1));
+    publish(&mut ends, 7, available(2));
+    publish(&mut ends, 7, available(3));
+    publish(&mut ends, 0, Says::Withdrawn { conn: id(2) });
+    // Of no offer, as after a claim that is on its way.
+    publish(&mut ends, 0, Says::Withdrawn { conn: id(4) });
+    assert_eq!(client.event(), None);
+    client.flush();
+    let mut claims = Vec::new();
+    ends.ops.peek(9).expect("a correct client");
+    while let Some(record) = ends.ops.take() {
+        if let Command::Claim { conn, .. } = Op::parse(&record).expect("an operation").command {
+            claims.push(conn);
+        }
+    }
+    assert_eq!(claims, [id(3)]);
+    publish(&mut ends, 0, refused(3));
+    assert_eq!(client.event(), None);
+    client.check().expect("a correct server");
+    publish(&mut ends, 0, refused(3));
+    assert_eq!(client.event(), None);
+    client.check().expect_err("it was answered");
+}
+
+#[test]
+fn claims_that_the_program_has_not_taken_are_bounded() {
+    let (mut client, mut ends) = session_of_test();
+    let listener = megapipe_stack::ListenerId { index: 0, generation: 0 };
+    client.accept(listener, AcceptorId(7), 99);
+    let count = CLAIMS_MAX as u32 + 3;
+    for index in 0..count {
+        let (conn, acceptor) = (id(index), id(9));
+        publish(&mut ends, 7, Says::Available { conn, acceptor });
+    }
+    let claimed = |client: &mut RemoteClient, ends: &mut session_region::RingEnds| {
+        assert_eq!(client.event(), None);
+        client.flush();
+        ends.ops.peek(count).expect("a correct client");
+        let records = std::iter::from_fn(|| ends.ops.take());
+        let ops = records.map(|record| Op::parse(&record).expect("an operation").command);
+        let claims = ops.filter(|command| matches!(command, Command::Claim { .. })).count();
+        ends.ops.release();
+        claims
+    };
+    assert_eq!(claimed(&mut client, &mut ends), CLAIMS_MAX);
+    assert_eq!(claimed(&mut client, &mut ends), 0);
+    for index in 0..2 {
+        publish(&mut ends, 7, incoming(index));
+        assert!(matches!(client.event(), Some(RemoteEvent::Event(Event::Incoming { .. }, _))));
+    }
+    assert_eq!(claimed(&mut client, &mut ends), 2);
 }
 
 #[test]
