@@ -196,6 +196,8 @@ pub const ANSWER_BYTES_MAX: usize = 60 << 10;
 pub const PLACES_PER_PAGE: u32 = 1 << 12;
 /// Sockets of a page, and of one where each comes with TCP_INFO.
 pub const SOCKETS_PER_PAGE: (usize, usize) = (256, 96);
+/// Users of a page.
+pub const USERS_PER_PAGE: usize = 64;
 /// Sessions of a page.
 pub const SESSIONS_PER_PAGE: usize = 128;
 /// Listeners of a page.

@@ -13,8 +13,8 @@ mod wire;
 
 pub use entries::{
     ServiceAcceptor, ServiceDaemon, ServiceHandOver, ServiceListener, ServicePick,
-    ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState,
-    SocketTimer, SocketTimerKind,
+    ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser, SessionUse,
+    SocketState, SocketTimer, SocketTimerKind,
 };
 pub(crate) use query::is_query;
 pub use query::{AnswerBody, AnswerPage, QUERY_VERSIONS, QuerySubject, ServiceQuery};

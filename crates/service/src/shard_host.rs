@@ -9,6 +9,7 @@
 //! - A client has what the policy gives to it (`shard_host/admission.rs`).
 
 mod admission;
+mod shown;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,13 +30,11 @@ use crate::limits::{
     SESSION_RECEIVE_BYTES_MAX,
 };
 use crate::link_server::Frames;
-use crate::observe::{
-    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceQuery, ServiceShard, Viewer,
-};
+use crate::observe::{AnswerPage, QuerySubject, ServiceQuery, Viewer};
 use crate::policy::{QuotaKind, ServicePolicy};
 use crate::remote::{
     ServerHalf, SessionEnd, SessionId, SessionLimits, ShardConfig, ShardHandle, create_session,
-    show_description, start_shard,
+    start_shard,
 };
 use crate::session_sizes::SessionSizes;
 use admission::{Admitted, ChannelCharge, ClientAdmission, ReachedQuota};
@@ -183,59 +182,6 @@ impl ShardHost {
         }
     }
 
-    /// What is answered without a shard: about the daemon, or about a shard that there is not.
-    fn answer(&self, subject: QuerySubject, viewer: Viewer) -> AnswerPage {
-        AnswerPage::last(match subject {
-            QuerySubject::Daemon => AnswerBody::Daemon(ServiceDaemon {
-                pid: std::process::id(),
-                uid: self.admission.own_uid(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                started: self.started,
-                // At most 256.
-                shards: self.shards.len() as u16,
-                sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
-                sessions_begun: self.sessions_begun,
-                sees_all: viewer.sees_all,
-            }),
-            QuerySubject::Shard => AnswerBody::Shard(None),
-            QuerySubject::Sessions => AnswerBody::Sessions(Vec::new()),
-            QuerySubject::Listeners => AnswerBody::Listeners(Vec::new()),
-            QuerySubject::Sockets => AnswerBody::Sockets(Vec::new()),
-        })
-    }
-
-    /// Adds to a page of a shard what the shard does not know.
-    fn complete(&self, number: usize, mut page: AnswerPage) -> AnswerPage {
-        let (hosted, number) = (&self.shards[number], number as u16);
-        match &mut page.body {
-            AnswerBody::Shard(Some(shard)) => {
-                let core = hosted.core.and_then(|core| u32::try_from(core).ok());
-                let link = show_description(&hosted.description).unwrap_or_default();
-                let ServiceShard { driver, mtu, notes, addresses, .. } = link;
-                let ServiceShard { shares_host_address, tx_checksum, tso, .. } = link;
-                (shard.number, shard.core, shard.mtu) = (number, core, mtu);
-                (shard.driver, shard.notes, shard.addresses) = (driver, notes, addresses);
-                shard.shares_host_address = shares_host_address;
-                (shard.tx_checksum, shard.tso) = (tx_checksum, tso);
-            }
-            AnswerBody::Sessions(sessions) => {
-                for session in sessions {
-                    session.shard = number;
-                    if let Some(known) = self.sessions.get(&session.key) {
-                        let ClientIdentity { pid, name, .. } = &known.client;
-                        (session.pid, session.program) = (*pid, name.clone());
-                        session.attached = known.attached;
-                    }
-                }
-            }
-            AnswerBody::Listeners(listeners) => {
-                listeners.iter_mut().for_each(|listener| listener.shard = number);
-            }
-            AnswerBody::Shard(None) | AnswerBody::Daemon(_) | AnswerBody::Sockets(_) => {}
-        }
-        page
-    }
-
     /// Forgets a session. Returns it, if it was there.
     fn remove(&mut self, key: u64) -> Option<HostedSession> {
         let session = self.sessions.remove(&key)?;
@@ -374,10 +320,11 @@ impl SessionHost for ShardHost {
 
     fn ask(&mut self, key: u64, query: &ServiceQuery, viewer: Viewer) {
         let number = usize::from(query.shard);
-        let shard = self.shards.get(number).filter(|_| query.subject != QuerySubject::Daemon);
+        let is_of_shard = !matches!(query.subject, QuerySubject::Daemon | QuerySubject::Users);
+        let shard = self.shards.get(number).filter(|_| is_of_shard);
         let Some(shard) = shard else {
             // It is read by `next_page`, of this thread.
-            self.pages.push_back((key, self.answer(query.subject, viewer)));
+            self.pages.push_back((key, self.answer(query, viewer)));
             return ring(&self.bell);
         };
         let (bell, reports) = (Arc::clone(&self.bell), self.reports.clone());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use megapipe_service::observe::{
     ServiceHandOver, ServiceListener, ServicePickReason, ServiceSession, ServiceShard,
-    ServiceSocket, SessionUse, SocketState,
+    ServiceSocket, ServiceUser, SessionUse, SocketState,
 };
 use serde::Serialize;
 
@@ -27,6 +27,8 @@ pub(super) struct Explanation {
     pub(super) shards: Vec<ShardExplained>,
     pub(super) listeners: Vec<ListenerExplained>,
     pub(super) sessions: Vec<SessionExplained>,
+    /// The quotas of the sessions' users; root and the daemon's user have none.
+    pub(super) users: Vec<UserExplained>,
     /// Sockets of the target by state.
     pub(super) states: BTreeMap<&'static str, usize>,
     /// Those of an end, at most 64.
@@ -180,6 +182,10 @@ pub(super) struct SessionExplained {
     pub(super) attached_after_start_s: Option<f64>,
     pub(super) has_ended: bool,
     pub(super) is_active: bool,
+    /// Its share of a poll's operations, beside those of the other sessions.
+    pub(super) weight: u16,
+    /// Largest backlog of its listeners.
+    pub(super) backlog_limit: u32,
     pub(super) connections: UseExplained,
     pub(super) connecting: UseExplained,
     pub(super) listeners: UseExplained,
@@ -194,6 +200,13 @@ pub(super) struct SessionExplained {
     pub(super) foreign_names: u64,
     pub(super) datagrams_dropped: u64,
     pub(super) cpu_s: f64,
+}
+
+/// A user's quotas by their names in the policy file, with what all its channels have.
+#[derive(Debug, Serialize)]
+pub(super) struct UserExplained {
+    pub(super) uid: u32,
+    pub(super) quotas: BTreeMap<String, UseExplained>,
 }
 
 #[derive(Debug, Serialize)]
@@ -304,6 +317,9 @@ impl Explanation {
             .map(|session| SessionExplained::of(observed, session, started))
             .collect();
         concerned.shards.extend(its_sessions.iter().map(|session| session.shard));
+        let users = observed.users.iter();
+        let users = users.filter(|user| its_sessions.iter().any(|it| it.uid == user.uid));
+        let users = users.map(UserExplained::of).collect();
         let shards = observed.shards.iter();
         let shards = shards.filter(|shard| concerned.shards.contains(&shard.number));
         let listeners = observed.listeners.iter();
@@ -321,6 +337,7 @@ impl Explanation {
             shards: shards.map(ShardExplained::of).collect(),
             listeners: listeners.map(|it| ListenerExplained::of(observed, it)).collect(),
             sessions: its_sessions,
+            users,
             states,
             connections: connections.iter().map(connection).collect(),
         }
@@ -472,6 +489,8 @@ impl SessionExplained {
             attached_after_start_s: is_known.then(|| since(start, session.attached)),
             has_ended: session.has_ended,
             is_active: session.is_active,
+            weight: session.weight,
+            backlog_limit: session.waiting_max,
             connections: session.connections.clone().into(),
             connecting: session.connecting.clone().into(),
             listeners: session.listeners.clone().into(),
@@ -487,6 +506,13 @@ impl SessionExplained {
             datagrams_dropped: session.datagrams_dropped,
             cpu_s: seconds(session.cpu_ns),
         }
+    }
+}
+
+impl UserExplained {
+    fn of(user: &ServiceUser) -> Self {
+        let quotas = user.quotas.iter().cloned();
+        Self { uid: user.uid, quotas: quotas.map(|(name, used)| (name, used.into())).collect() }
     }
 }
 
@@ -573,6 +599,10 @@ pub(super) mod tests {
             shards: vec![shard(0), shard(1)],
             sessions: vec![session(3, 0, 12, "serve"), session(5, 1, 34, "load")],
             listeners: vec![listener],
+            users: vec![ServiceUser {
+                uid: 1_000,
+                quotas: vec![("channels".to_owned(), SessionUse { now: 2, limit: 256 })],
+            }],
             sockets: vec![(0, listening), (0, open), (0, half)],
             now: second(190),
         }
@@ -633,6 +663,7 @@ pub(super) mod tests {
         assert!(end.connections[1].owners.is_empty());
         let all = explained(ExplainTarget::Daemon);
         assert_eq!((all.shards.len(), all.sessions.len()), (2, 2));
+        assert_eq!(all.users[0].quotas["channels"], UseExplained { now: 2, limit: 256 });
         assert!(all.connections.is_empty());
     }
 

@@ -4,7 +4,8 @@ use megapipe_apps::terminal::{COLUMNS, width, wrap};
 
 use super::report::{
     AcceptorExplained, ConnectionExplained, DaemonExplained, Explanation, HandOverExplained,
-    ListenerExplained, SessionExplained, ShardExplained, UseExplained,
+    ListenerExplained, PickExplained, SessionExplained, ShardExplained, UseExplained,
+    UserExplained,
 };
 
 /// Columns of the names in front.
@@ -19,6 +20,7 @@ fn head(name: &str) -> String {
 fn time(seconds: f64) -> String {
     match seconds {
         _ if seconds < 1e-3 => format!("{:.0} µs", seconds * 1e6),
+        _ if seconds < 0.01 => format!("{:.1} ms", seconds * 1e3),
         _ if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
         _ if seconds < 120.0 => format!("{seconds:.1} s"),
         _ if seconds < 7_200.0 => format!("{:.0} min", seconds / 60.0),
@@ -64,6 +66,7 @@ pub(super) fn text(explanation: &Explanation) -> String {
     explanation.shards.iter().for_each(|shard| shard_lines(&mut lines, shard));
     explanation.listeners.iter().for_each(|it| listener_lines(&mut lines, it));
     session_lines(&mut lines, &explanation.sessions);
+    explanation.users.iter().for_each(|user| user_lines(&mut lines, user));
     explanation.connections.iter().for_each(|it| connection_lines(&mut lines, it));
     if !explanation.states.is_empty() {
         let states = explanation.states.iter().map(|(state, count)| format!("{count} {state}"));
@@ -187,20 +190,30 @@ fn hand_over_lines(lines: &mut Vec<String>, hand_over: &HandOverExplained) {
         "{offers} offers ({final_offers} without a claim), {claims} claims, {late_claims} late; \
          taken back: {take_backs} unclaimed, {orphans} of the dead, {withdrawals} reset by the peer"
     ));
-    let picks: Vec<String> = hand_over
-        .picks
-        .iter()
-        .map(|pick| {
-            let service = pick.service_time_us.map(|us| format!(" of {}", time(us * 1e-6)));
-            let (session, ago, service) =
-                (pick.session, time(pick.s_ago), service.unwrap_or_default());
-            let only = if pick.is_final { ", the only one" } else { "" };
-            format!("{session} by {}{service}{only} ({ago} ago)", pick.reason)
-        })
-        .collect();
-    if !picks.is_empty() {
-        add(&format!("last picks: {}", picks.join("; ")));
+    if !hand_over.picks.is_empty() {
+        add(&format!("last picks: {}", picks(&hand_over.picks).join("; ")));
     }
+}
+
+/// Picks, newest first; those that follow one another and are the same together.
+fn picks(picks: &[PickExplained]) -> Vec<String> {
+    let what = |pick: &PickExplained| {
+        let service = pick.service_time_us.map(|us| format!(" of {}", time(us * 1e-6)));
+        let only = if pick.is_final { ", the only one" } else { "" };
+        format!("by {}{}{only}", pick.reason, service.unwrap_or_default())
+    };
+    let is_same = |one: &PickExplained, other: &PickExplained| {
+        one.session == other.session && what(one) == what(other)
+    };
+    let groups = picks.chunk_by(is_same).map(|group| {
+        let times = match group.len() {
+            1 => String::new(),
+            count => format!(" {count} times"),
+        };
+        let (session, ago) = (group[0].session, time(group[0].s_ago));
+        format!("session {session}{times} {}, {ago} ago", what(&group[0]))
+    });
+    groups.collect()
 }
 
 fn session_lines(lines: &mut Vec<String>, sessions: &[SessionExplained]) {
@@ -228,10 +241,11 @@ fn session_lines(lines: &mut Vec<String>, sessions: &[SessionExplained]) {
         add(
             "",
             &format!(
-                "listeners {}; UDP sockets {}; accepts {} in advance",
+                "listeners {}; UDP sockets {}; accepts {} in advance; weight {}",
                 used(session.listeners),
                 used(session.endpoints),
-                session.credit
+                session.credit,
+                session.weight
             ),
         );
         add(
@@ -254,6 +268,13 @@ fn session_lines(lines: &mut Vec<String>, sessions: &[SessionExplained]) {
             ),
         );
     }
+}
+
+fn user_lines(lines: &mut Vec<String>, user: &UserExplained) {
+    lines.push(String::new());
+    let quotas = user.quotas.iter().map(|(name, quota)| format!("{name} {}", used(*quota)));
+    let text = format!("quotas of all its channels: {}", quotas.collect::<Vec<_>>().join("; "));
+    lines.extend(wrap(&head(&format!("user {}", user.uid)), &text, COLUMNS));
 }
 
 /// How a session began, and whether it goes on.
@@ -332,6 +353,7 @@ mod tests {
             "CPU time 3.0 s of sessions, 1.0 s of none (25 %)",
             "dropped: 2 no_connection",
             "no checksum offload: the device has none",
+            "user 1000 quotas of all its channels: channels 2 of 256",
         ] {
             assert!(all.contains(part), "{part}: {all}");
         }
@@ -366,7 +388,7 @@ listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
             offers: 40,
             claims: 38,
             take_backs: 2,
-            picks: vec![pick],
+            picks: vec![pick.clone(), pick.clone(), ServicePick { session: 5, ..pick }],
             ..ServiceHandOver::default()
         });
         let text = text(&Explanation::of(&shared, ExplainTarget::Port(80), &started));
@@ -376,9 +398,9 @@ listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in [
             "offered by service time",
-            "tournament:2, claim time 5 ms; 0 wait",
+            "tournament:2, claim time 5.0 ms; 0 wait",
             "40 offers (0 without a claim), 38 claims, 0 late; taken back: 2 unclaimed",
-            "last picks: 3 by service time of 20 ms (0 µs ago)",
+            "last picks: session 3 2 times by service time of 20 ms, 0 µs ago; session 5 by",
             "3 12 1000 64 0 1 20 ms serve",
             "5 34 1000 0 0 1 dropped load",
         ] {
@@ -408,6 +430,7 @@ listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
         for (seconds, text) in [
             (0.0, "0 µs"),
             (0.000_5, "500 µs"),
+            (0.002_04, "2.0 ms"),
             (0.25, "250 ms"),
             (3.0, "3.0 s"),
             (600.0, "10 min"),

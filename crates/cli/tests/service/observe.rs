@@ -148,9 +148,18 @@ fn explain_tells_a_channel_that_attached_again() {
     drop((server, daemons));
 }
 
-/// As another user: its own sockets only, of which it has none.
+/// `megapipe` with some words, as the user 65534.
+fn as_other_user(folder: &Folder, words: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    command.arg(env!("CARGO_BIN_EXE_megapipe")).args(words);
+    command.args(["--service", &folder.file("service0")]).stdin(Stdio::null());
+    command
+}
+
+/// Another user sees its own sockets and sessions, and root those of both.
 #[test]
-fn another_user_sees_nothing_of_ours() {
+fn users_see_their_own_programs_only() {
     if !geteuid().is_root() {
         println!("skipped: root can become another user, and this user cannot");
         return;
@@ -159,15 +168,9 @@ fn another_user_sees_nothing_of_ours() {
     let daemons = daemons(&folder);
     let server = server(&folder);
     let pid = server.child.id().to_string();
-    let path = folder.file("service0");
-    let as_other = |words: &[&str]| {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
-        command.arg(env!("CARGO_BIN_EXE_megapipe")).args(words).args(["--service", &path]);
-        command.stdin(Stdio::null()).output()
-    };
+    let shown = |words: &[&str]| as_other_user(&folder, words).output();
     // The folder and the program have to be there for others, too.
-    let Ok(output) = as_other(&["ss", "-Htan"]) else {
+    let Ok(output) = shown(&["ss", "-Htan"]) else {
         println!("skipped: setpriv is not installed");
         return;
     };
@@ -178,15 +181,27 @@ fn another_user_sees_nothing_of_ours() {
     assert!(output.status.success(), "{}", text_of(&output));
     assert_eq!(text_of(&output), "");
     for target in [":7000", &*pid] {
-        let output = as_other(&["explain", target]).expect("it runs");
+        let output = shown(&["explain", target]).expect("it runs");
         assert_eq!(output.status.code(), Some(1));
         let text = text_of(&output);
         assert!(text.contains("that this user may see"), "{text}");
     }
-    let daemon = as_other(&["explain"]).expect("it runs");
-    let text = text_of(&daemon);
+    let text = text_of(&shown(&["explain"]).expect("it runs"));
     assert!(text.contains("is not shown") && !text.contains(&pid), "{text}");
-    drop((server, daemons));
+
+    let listen = ["serve", "rpc", "--backend", "service", "--listen", "10.9.0.1:7001"];
+    let other = Running::start(as_other_user(&folder, &listen)).until_ready("listening on");
+    let text = text_of(&shown(&["ss", "-Htln"]).expect("it runs"));
+    assert!(text.contains("10.9.0.1:7001") && text.lines().count() == 1, "{text}");
+    let report = json(&folder, 0, "explain");
+    let users = report["users"].as_array().expect("a list");
+    assert_eq!(users.len(), 1, "root has no quotas: {report}");
+    assert_eq!(
+        (&users[0]["uid"], &users[0]["quotas"]["channels"]["now"]),
+        (&65_534.into(), &1.into())
+    );
+    assert_eq!(json(&folder, 0, "ss -ln")["sockets"].as_array().expect("a list").len(), 2);
+    drop((other, server, daemons));
 }
 
 #[test]

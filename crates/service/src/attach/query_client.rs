@@ -17,7 +17,7 @@ use super::message_socket::{MessageWithFds, Reception, receive_up_to, send};
 use crate::limits::{ANSWER_BYTES_MAX, ATTACH_RETRY, ATTACH_TIME, QUERY_TIME};
 use crate::observe::{
     AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceListener, ServiceQuery,
-    ServiceSession, ServiceShard, ServiceSocket,
+    ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
 };
 use crate::sleep::wait_readable;
 
@@ -168,6 +168,20 @@ impl ServiceObserver {
             })?;
         }
         Ok(sockets)
+    }
+
+    /// The users with quotas that this process may see.
+    ///
+    /// # Errors
+    /// [`ServiceQueryError`].
+    pub fn users(&mut self) -> Result<Vec<ServiceUser>, ServiceQueryError> {
+        let mut users = Vec::new();
+        self.each_page_of(0, QuerySubject::Users, false, |body| {
+            if let AnswerBody::Users(page) = body {
+                users.extend(page);
+            }
+        })?;
+        Ok(users)
     }
 
     fn each_page(

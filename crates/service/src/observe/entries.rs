@@ -111,6 +111,14 @@ entries! {
         drops: Vec<(String, u64)>,
     }
 
+    /// A user with quotas.
+    ServiceUser {
+        /// The user.
+        uid: u32,
+        /// Names of the policy file, with what all its channels have.
+        quotas: Vec<(String, SessionUse)>,
+    }
+
     /// How much of something a session has, and how much it may have.
     SessionUse {
         /// Has now.
@@ -135,6 +143,10 @@ entries! {
         program: String,
         /// When it attached, as time since 1970; 0: unknown.
         attached: Duration,
+        /// Its share of a poll's operations, beside those of the other sessions.
+        weight: u16,
+        /// Largest backlog of its listeners.
+        waiting_max: u32,
         /// It has ended; its connections send what was handed over.
         has_ended: bool,
         /// Its ring is read at each poll.

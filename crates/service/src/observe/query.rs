@@ -11,7 +11,9 @@
 //! - An answer has at most [`ANSWER_BYTES_MAX`]; its reader allocates no more than a small multiple
 //!   of what it was given.
 
-use super::entries::{ServiceDaemon, ServiceListener, ServiceSession, ServiceShard, ServiceSocket};
+use super::entries::{
+    ServiceDaemon, ServiceListener, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
+};
 use super::wire::WireValue;
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::remote::{ValueReader, ValueWriter};
@@ -38,11 +40,13 @@ pub enum QuerySubject {
     Listeners,
     /// All sockets of a shard.
     Sockets,
+    /// Users with their quotas, of all shards.
+    Users,
 }
 
 impl QuerySubject {
-    const ALL: [Self; 5] =
-        [Self::Daemon, Self::Shard, Self::Sessions, Self::Listeners, Self::Sockets];
+    const ALL: [Self; 6] =
+        [Self::Daemon, Self::Shard, Self::Sessions, Self::Listeners, Self::Sockets, Self::Users];
 }
 
 impl WireValue for QuerySubject {
@@ -133,6 +137,8 @@ pub enum AnswerBody {
     Listeners(Vec<ServiceListener>),
     /// Sockets.
     Sockets(Vec<ServiceSocket>),
+    /// Users.
+    Users(Vec<ServiceUser>),
 }
 
 /// A page of an answer.
@@ -166,6 +172,7 @@ impl AnswerPage {
             AnswerBody::Sessions(sessions) => sessions.put(&mut to),
             AnswerBody::Listeners(listeners) => listeners.put(&mut to),
             AnswerBody::Sockets(sockets) => sockets.put(&mut to),
+            AnswerBody::Users(users) => users.put(&mut to),
         }
         to.into_bytes()
     }
@@ -191,6 +198,7 @@ impl AnswerPage {
             QuerySubject::Sessions => AnswerBody::Sessions(WireValue::get(&mut from)?),
             QuerySubject::Listeners => AnswerBody::Listeners(WireValue::get(&mut from)?),
             QuerySubject::Sockets => AnswerBody::Sockets(WireValue::get(&mut from)?),
+            QuerySubject::Users => AnswerBody::Users(WireValue::get(&mut from)?),
         };
         from.end(Self { next, body })
     }
@@ -204,6 +212,7 @@ impl AnswerPage {
             AnswerBody::Sessions(_) => QuerySubject::Sessions,
             AnswerBody::Listeners(_) => QuerySubject::Listeners,
             AnswerBody::Sockets(_) => QuerySubject::Sockets,
+            AnswerBody::Users(_) => QuerySubject::Users,
         }
     }
 }

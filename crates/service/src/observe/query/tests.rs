@@ -11,8 +11,9 @@ use super::super::{
 use super::*;
 use crate::limits::{
     ACCEPTORS_LISTED_MAX, ADDRESSES_SHOWN, LISTENERS_PER_PAGE, NOTES_SHOWN, PICKS_REMEMBERED,
-    SESSIONS_PER_PAGE, SOCKETS_PER_PAGE,
+    SESSIONS_PER_PAGE, SOCKETS_PER_PAGE, USERS_PER_PAGE,
 };
+use crate::policy::QuotaKind;
 
 fn address() -> Option<SocketAddr> {
     Some("[2001:db8::1]:443".parse().expect("an address"))
@@ -66,6 +67,12 @@ fn socket(with_info: bool) -> ServiceSocket {
     }
 }
 
+fn user() -> ServiceUser {
+    let names = QuotaKind::ALL.iter().map(|kind| kind.key().1.to_owned());
+    let quotas = names.map(|name| (name, SessionUse { now: 1, limit: 2 })).collect();
+    ServiceUser { uid: 1_000, quotas }
+}
+
 fn shard() -> ServiceShard {
     ServiceShard {
         driver: "packet".to_owned(),
@@ -86,6 +93,7 @@ fn pages() -> Vec<AnswerPage> {
         AnswerBody::Listeners(vec![listener(); LISTENERS_PER_PAGE]),
         AnswerBody::Sockets(vec![socket(false); SOCKETS_PER_PAGE.0]),
         AnswerBody::Sockets(vec![socket(true); SOCKETS_PER_PAGE.1]),
+        AnswerBody::Users(vec![user(); USERS_PER_PAGE]),
     ];
     bodies.map(|body| AnswerPage { next: Some(u64::MAX), body }).into()
 }

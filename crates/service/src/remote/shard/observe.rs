@@ -34,8 +34,8 @@ impl SessionShard {
         viewer: Viewer,
     ) -> AnswerPage {
         match query.subject {
-            // The daemon answers it without a shard.
-            QuerySubject::Daemon => AnswerPage::last(AnswerBody::Shard(None)),
+            // The daemon answers them without a shard.
+            QuerySubject::Daemon | QuerySubject::Users => AnswerPage::last(AnswerBody::Shard(None)),
             QuerySubject::Shard => {
                 AnswerPage::last(AnswerBody::Shard(Some(Box::new(self.summary()))))
             }
@@ -286,6 +286,8 @@ impl ShardSession {
         ServiceSession {
             key: limits.key,
             uid: limits.user,
+            weight: limits.weight,
+            waiting_max: limits.waiting,
             has_ended: !self.is_running(),
             is_active: self.is_active && self.is_running(),
             connections: used(counts.open, limits.connections),

@@ -1,0 +1,99 @@
+//! What the host of a daemon's sessions shows to processes that ask, beside what its shards show.
+//!
+//! Read first: `observe.rs` of the crate.
+//!
+//! Invariant: a viewer that does not see all gets only what belongs to its user.
+
+use std::collections::BTreeMap;
+
+use super::ShardHost;
+use crate::attach::ClientIdentity;
+use crate::limits::USERS_PER_PAGE;
+use crate::observe::{
+    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceQuery, ServiceShard, ServiceUser,
+    SessionUse, Viewer,
+};
+use crate::policy::{QuotaKind, SessionRights};
+use crate::remote::show_description;
+
+impl ShardHost {
+    /// What is answered without a shard: about the daemon, or about a shard that there is not.
+    pub(super) fn answer(&self, query: &ServiceQuery, viewer: Viewer) -> AnswerPage {
+        AnswerPage::last(match query.subject {
+            QuerySubject::Users => return self.users_page(query.from, viewer),
+            QuerySubject::Daemon => AnswerBody::Daemon(ServiceDaemon {
+                pid: std::process::id(),
+                uid: self.admission.own_uid(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started: self.started,
+                // At most 256.
+                shards: self.shards.len() as u16,
+                sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
+                sessions_begun: self.sessions_begun,
+                sees_all: viewer.sees_all,
+            }),
+            QuerySubject::Shard => AnswerBody::Shard(None),
+            QuerySubject::Sessions => AnswerBody::Sessions(Vec::new()),
+            QuerySubject::Listeners => AnswerBody::Listeners(Vec::new()),
+            QuerySubject::Sockets => AnswerBody::Sockets(Vec::new()),
+        })
+    }
+
+    /// Users with quotas, from one on.
+    fn users_page(&self, from: u64, viewer: Viewer) -> AnswerPage {
+        let sessions = self.sessions.values();
+        let rights = sessions.filter_map(|it| Some((it.client.uid, it.limits.rights.as_deref()?)));
+        let shown = rights.filter(|(uid, _)| u64::from(*uid) >= from && viewer.sees(Some(*uid)));
+        // In the order of their numbers, each once.
+        let mut users: BTreeMap<u32, &SessionRights> = shown.collect();
+        let rest = users.keys().nth(USERS_PER_PAGE).copied();
+        if let Some(rest) = rest {
+            users.split_off(&rest);
+        }
+        let user = |(uid, rights): (u32, &SessionRights)| {
+            let kinds = QuotaKind::ALL.iter().filter(|kind| kind.key().0 == "user");
+            let used = kinds.map(|kind| {
+                let now = rights.account().count(*kind);
+                (kind.key().1.to_owned(), SessionUse { now, limit: rights.limit(*kind) })
+            });
+            ServiceUser { uid, quotas: used.collect() }
+        };
+        let body = AnswerBody::Users(users.into_iter().map(user).collect());
+        AnswerPage { next: rest.map(u64::from), body }
+    }
+
+    /// Adds to a page of a shard what the shard does not know.
+    pub(super) fn complete(&self, number: usize, mut page: AnswerPage) -> AnswerPage {
+        let (hosted, number) = (&self.shards[number], number as u16);
+        match &mut page.body {
+            AnswerBody::Shard(Some(shard)) => {
+                let core = hosted.core.and_then(|core| u32::try_from(core).ok());
+                let link = show_description(&hosted.description).unwrap_or_default();
+                let ServiceShard { driver, mtu, notes, addresses, .. } = link;
+                let ServiceShard { shares_host_address, tx_checksum, tso, .. } = link;
+                (shard.number, shard.core, shard.mtu) = (number, core, mtu);
+                (shard.driver, shard.notes, shard.addresses) = (driver, notes, addresses);
+                shard.shares_host_address = shares_host_address;
+                (shard.tx_checksum, shard.tso) = (tx_checksum, tso);
+            }
+            AnswerBody::Sessions(sessions) => {
+                for session in sessions {
+                    session.shard = number;
+                    if let Some(known) = self.sessions.get(&session.key) {
+                        let ClientIdentity { pid, name, .. } = &known.client;
+                        (session.pid, session.program) = (*pid, name.clone());
+                        session.attached = known.attached;
+                    }
+                }
+            }
+            AnswerBody::Listeners(listeners) => {
+                listeners.iter_mut().for_each(|listener| listener.shard = number);
+            }
+            AnswerBody::Shard(None)
+            | AnswerBody::Daemon(_)
+            | AnswerBody::Sockets(_)
+            | AnswerBody::Users(_) => {}
+        }
+        page
+    }
+}
