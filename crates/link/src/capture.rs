@@ -352,6 +352,17 @@ impl<L: Link> Link for Pcap<L> {
         })
     }
 
+    /// Once, as outward: it would have gone over the wire so.
+    fn record_looped(&mut self, frame: &[u8], transmit: TxMetadata) {
+        let Self { link, capture, interface, clock, scratch } = self;
+        let medium = link.caps().medium;
+        let sink = capture.lock();
+        let mut recorder = Recorder { sink, interface: *interface, timestamp: clock() };
+        segments::each(medium, frame, transmit, scratch, &mut |segment| {
+            recorder.add(Direction::Outward, segment);
+        });
+    }
+
     fn arm(&mut self) -> Result<bool, LinkError> {
         let is_armed = self.link.arm()?;
         if is_armed {

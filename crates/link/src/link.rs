@@ -154,6 +154,12 @@ pub trait Link: Send {
         woken
     }
 
+    /// Records a frame that the stack sent to itself, and that this link does not see, where there
+    /// is a capture.
+    fn record_looped(&mut self, frame: &[u8], transmit: TxMetadata) {
+        let _ = (frame, transmit);
+    }
+
     /// Called by [`Link::wait`] after a sleep, so that a driver counts it, or disables wake-ups by
     /// the peer.
     fn slept(&mut self) {}
@@ -216,6 +222,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, LinkError> {
         (**self).wait(timeout)
+    }
+
+    fn record_looped(&mut self, frame: &[u8], transmit: TxMetadata) {
+        (**self).record_looped(frame, transmit);
     }
 
     fn slept(&mut self) {

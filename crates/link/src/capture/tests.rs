@@ -103,6 +103,28 @@ fn all(file: &[u8]) -> Vec<Captured<'_>> {
 }
 
 #[test]
+fn looped_frame_is_written_once_and_not_sent() {
+    let (frame, start) = packet(false, 6, b"to ourselves");
+    let (link, mut there, file) = captured_pair(LinkMedium::Ip);
+    let transmit = TxMetadata {
+        len: frame.len(),
+        checksum_start: u16::try_from(start).unwrap(),
+        checksum_field: 16,
+        ..TxMetadata::default()
+    };
+    let mut link: Box<dyn Link> = Box::new(link);
+    link.record_looped(&frame, transmit);
+    assert_eq!(there.rx_burst(9, &mut |_, _| ()).unwrap(), 0);
+    drop(link);
+    let file = file.bytes();
+    let captured = all(&file);
+    assert_eq!(captured.len(), 1);
+    assert_eq!(captured[0].direction, Some(Direction::Outward));
+    assert_eq!(captured[0].bytes.len(), frame.len());
+    assert_ne!(captured[0].bytes[start + 16..start + 18], frame[start + 16..start + 18]);
+}
+
+#[test]
 fn a_large_frame_is_written_as_the_segments_that_go_out() {
     for is_ipv6 in [false, true] {
         let payload: Vec<u8> = (0..2_500_u16).map(|byte| byte as u8).collect();
