@@ -116,7 +116,7 @@ impl Host {
             Some(TxMetadata {
                 len: sent.len,
                 checksum_start: sent.checksum_start,
-                checksum_field: sent.checksum_field,
+                checksum_field: sent.checksum_field.into(),
                 segment_bytes: sent.segment_bytes,
                 header_bytes: sent.header_bytes,
             })

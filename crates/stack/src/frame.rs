@@ -17,6 +17,9 @@ pub enum Checksums {
     Unverified,
     /// The link vouches for it; the field may hold only the pseudo header's part.
     Verified,
+    /// The frame is one that a stack with our addresses marked [`Transmit::stays_here`]: as
+    /// `Verified`, and its source may be an address of ours.
+    Looped,
 }
 
 /// What came with a received frame.
@@ -37,9 +40,14 @@ pub struct Transmit {
     /// holds the pseudo header's part); 0: the frame is complete.
     pub checksum_start: u16,
     /// Offset of the checksum field from `checksum_start`.
-    pub checksum_field: u16,
+    pub checksum_field: u8,
     /// Payload bytes of each segment that the link cuts this frame into; 0: send as it is.
     pub segment_bytes: u16,
     /// Bytes of headers, link to transport, that each of those segments starts with.
     pub header_bytes: u16,
+    /// The frame is for an address of ours: it does not go to the link, but comes back as a
+    /// received frame, [`Checksums::Looped`].
+    pub stays_here: bool,
 }
+
+const _: () = assert!(size_of::<Transmit>() == 16, "it is copied for every frame");

@@ -54,6 +54,7 @@ pub use event::{Arrival, Departure, Event, Notice, Undelivered};
 pub use frame::{Checksums, Medium, Received, Transmit};
 pub use heap::HeapMemory;
 pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
+pub use ip::local_peers::{LocalPeer, LocalPeerFilter};
 pub use memory::Memory;
 pub use seq::{SeqNum, SeqRange};
 pub use stack::{ListedSocket, ListingCursor, Stack};

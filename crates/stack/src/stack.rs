@@ -250,7 +250,7 @@ impl Stack {
     fn is_believed(&self, (src, sum): (IpAddr, Sum), payload: &[u8], received: Received) -> bool {
         let payload_sum = || if payload.is_empty() { 0 } else { checksum::sum(payload) };
         let is_right =
-            received.checksums == Checksums::Verified || sum.is_right_with(payload_sum());
+            received.checksums != Checksums::Unverified || sum.is_right_with(payload_sum());
         is_right && self.ip.may_come_from(src, None)
     }
 
@@ -398,8 +398,8 @@ impl Stack {
     fn next_frame<M: Memory>(&mut self, frame: &mut [u8], memory: &mut M) -> Option<Transmit> {
         let Self { ip, tcp, udp, config, counters, now, .. } = self;
         let now = *now;
-        if let Some(len) = ip.poll_transmit(now, frame, counters) {
-            return Some(Transmit { len, ..Transmit::default() });
+        if let Some(transmit) = ip.poll_transmit(now, frame, counters) {
+            return Some(transmit);
         }
         let mut context = Context { now, memory, ip, config, counters };
         let transmit = match tcp.poll_transmit(&mut context, frame) {
@@ -410,8 +410,7 @@ impl Stack {
             return transmit;
         }
         // A transport that looked for a neighbour may have made a question.
-        let len = context.ip.poll_transmit(now, frame, context.counters)?;
-        Some(Transmit { len, ..Transmit::default() })
+        context.ip.poll_transmit(now, frame, context.counters)
     }
 
     /// When [`Stack::on_timeout`] has something to do, at the earliest; `None`: never, unless

@@ -266,7 +266,7 @@ impl Udp {
 
 /// Checks a datagram's checksum; `payload_sum` is the sum of its payload.
 fn check(arrived: &Arrived<'_>, view: &udp::View<'_>, payload_sum: u16) -> Result<(), Drop> {
-    if arrived.checksums == Checksums::Verified {
+    if arrived.checksums != Checksums::Unverified {
         return Ok(());
     }
     if view.checksum() == 0 {

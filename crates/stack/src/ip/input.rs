@@ -3,8 +3,8 @@
 //! Read first: RFC 1122 §3.2.1 (what a host checks), RFC 8200 §4 (the order of headers).
 //!
 //! Invariants
-//! - What reaches a transport was sent by one host, which is not we, to one address of ours, on
-//!   the link too; it is whole, and so are its headers.
+//! - What reaches a transport was sent by one host to one address of ours, on the link too; it is
+//!   whole, and so are its headers. That host is we only if the frame was looped.
 //! - Datagrams to IPv4 groups and broadcast addresses are refused: nothing here asks for them.
 //!   Groups of IPv6 are heard for neighbour discovery and options that want a report.
 
@@ -124,7 +124,8 @@ impl Ip {
         }
     }
 
-    /// A packet may come from `src`, to which the way is or was `hop`: one host, and not we.
+    /// A packet may come from `src`, to which the way is or was `hop`: one host, and not we (which
+    /// [`Ip::on_frame`] decides of frames that were looped).
     #[inline]
     pub(crate) fn may_come_from(&self, src: IpAddr, hop: Option<Hop>) -> bool {
         // There is no way to any other address, under the addresses and routes of one epoch.
@@ -137,6 +138,13 @@ impl Ip {
     #[inline]
     fn is_peer(&self, ip: IpAddr) -> bool {
         address::is_unicast(ip) && !self.is_ours(ip) && !self.addresses.is_broadcast(ip)
+    }
+
+    /// As [`Ip::is_peer`], or we, where the frame stayed here.
+    #[inline]
+    fn is_sender(&self, src: IpAddr, envelope: Envelope) -> bool {
+        let is_looped = envelope.received.checksums == Checksums::Looped;
+        self.is_peer(src) || (is_looped && self.is_ours(src))
     }
 
     /// Takes off the Ethernet header: EtherType, what the link says, payload.
@@ -212,7 +220,7 @@ impl Ip {
         if envelope.to_group {
             return Err(Drop::OtherLinkAddress);
         }
-        if !self.is_peer(src.into()) {
+        if !self.is_sender(src.into(), envelope) {
             return Err(Drop::BadSource);
         }
         Ok(())
@@ -309,7 +317,7 @@ impl Ip {
         }
         // The unspecified source is for duplicate address detection (RFC 4861 §4.3), to a group.
         let is_unspecified = src.is_unspecified() && to_group;
-        if !is_unspecified && !self.is_peer(src.into()) {
+        if !is_unspecified && !self.is_sender(src.into(), envelope) {
             return Err(Drop::BadSource);
         }
         Ok(to_group)

@@ -8,6 +8,8 @@
 //! - We are a host: nothing is forwarded, and redirects and router advertisements are ignored.
 //!   Routes come from the configuration or from the caller of [`crate::Stack::set_routes`].
 //! - Every table has a ceiling in `limits.rs`; what is over it is dropped and counted.
+//! - What we send to an address of our own has a hop of its own: its frames stay here, and are
+//!   received only as [`Checksums::Looped`]. From the link a source of ours is dropped.
 //! - A [`Hop`] may be kept, and is worth nothing after the routes or its neighbour changed:
 //!   [`Ip::hop_is_fresh`] says so.
 
@@ -17,6 +19,7 @@ pub(crate) mod icmp;
 pub(crate) mod inbound;
 pub(crate) mod input;
 mod link;
+pub(crate) mod local_peers;
 mod membership;
 pub(crate) mod neighbour;
 pub(crate) mod outbox;
@@ -32,7 +35,7 @@ use crate::config::{Config, Route};
 use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
 use crate::event::Arrival;
-use crate::frame::{Checksums, Medium};
+use crate::frame::{Checksums, Medium, Transmit};
 use crate::limits::{ANSWERS_MAX, HOP_LIMIT, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_S};
 use crate::rate::TokenBucket;
 use crate::seq::SeqNum;
@@ -41,6 +44,7 @@ use crate::wire::{Ecn, Protocol, ethernet, ipv4, ipv6};
 use address::Addresses;
 use fragment::Identifications;
 use link::Answer;
+use local_peers::{LocalPeer, LocalPeerFilter, LocalPeers};
 use membership::Membership;
 use neighbour::{NeighbourPlace, Neighbours};
 use outbox::Outbox;
@@ -183,6 +187,14 @@ pub(crate) struct Hop {
 
 const _: () = assert!(size_of::<Option<Hop>>() == 4);
 
+impl Hop {
+    /// It leads to an address of ours: frames stay here.
+    #[inline]
+    pub(crate) const fn is_local(self) -> bool {
+        self.place.is_local()
+    }
+}
+
 /// What is known about the way to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextHop {
@@ -220,6 +232,7 @@ pub(crate) struct Ip {
     /// Answers to questions of the link.
     answers: VecDeque<Answer>,
     membership: Membership,
+    local_peers: LocalPeers,
     outbox: Outbox,
     identifications: Identifications,
     icmp_errors: TokenBucket,
@@ -253,6 +266,7 @@ impl Ip {
             path_mtus: PathMtus::new(),
             answers: VecDeque::with_capacity(ANSWERS_MAX),
             membership: Membership::new(seed_of(&config.secret)),
+            local_peers: LocalPeers::default(),
             outbox: Outbox::new(),
             identifications: Identifications::new(&config.secret),
             icmp_errors: TokenBucket::new(ICMP_ERRORS_PER_S, ICMP_ERRORS_BURST, now),
@@ -315,22 +329,42 @@ impl Ip {
         self.addresses.contains(ip)
     }
 
-    /// The address that packets to `dst` are best sent from. `None`: there is no route, or no
-    /// address of that family.
+    /// The address that packets to `dst` are best sent from: `dst` itself, if that is ours. `None`:
+    /// there is no route, or no address of that family.
     pub(crate) fn source_for(&self, dst: IpAddr) -> Option<IpAddr> {
         if let Some(way) = self.last_way_to(dst) {
             return way.source;
         }
         let via = self.via(dst)?;
-        self.addresses.source_for(dst, via)
+        if self.is_ours(dst) { Some(dst) } else { self.addresses.source_for(dst, via) }
     }
 
-    /// The neighbour that packets to `dst` go to: `dst` itself, or a router. `None`: no route.
+    /// The neighbour that packets to `dst` go to: `dst` itself, which may be an address of ours, or
+    /// a router. `None`: no route.
     pub(crate) fn via(&self, dst: IpAddr) -> Option<IpAddr> {
-        if !address::is_unicast(dst) || self.is_ours(dst) || self.addresses.is_broadcast(dst) {
+        if self.is_ours(dst) {
+            self.local_peers.note_use();
+            return Some(dst);
+        }
+        if !address::is_unicast(dst) || self.addresses.is_broadcast(dst) {
             return None;
         }
         self.routes.via(dst, &self.addresses)
+    }
+
+    /// Only peers at our own addresses that pass `filter` can be reached from now on.
+    pub(crate) fn set_local_peer_filter(&mut self, filter: LocalPeerFilter) {
+        self.local_peers.set_filter(filter);
+    }
+
+    /// A peer at an address of ours can be reached.
+    pub(crate) fn can_reach(&self, peer: LocalPeer) -> bool {
+        self.local_peers.can_reach(peer)
+    }
+
+    /// A way to an address of ours was looked up at some time.
+    pub(crate) const fn has_local_peers(&self) -> bool {
+        self.local_peers.were_used()
     }
 
     /// Changes whenever addresses or routes do.
@@ -352,6 +386,9 @@ impl Ip {
 
     #[inline(never)]
     fn find_way(&mut self, now: Instant, dst: IpAddr) -> NextHop {
+        if self.is_ours(dst) {
+            return NextHop::Ready(Hop { place: self.neighbours.local() });
+        }
         let Some(via) = self.via(dst) else { return NextHop::NoRoute };
         let place = match self.medium {
             Medium::Ip => Some(self.neighbours.without_address()),
@@ -424,14 +461,23 @@ impl Ip {
     }
 
     /// Destination and source of a frame that goes by `hop`, if the medium has addresses. `None`:
-    /// there is more to its header than these.
+    /// there is more to its header than these, or it stays here.
     #[inline(always)]
     pub(crate) fn usual_link(&self, hop: Hop) -> Option<LinkEnds> {
         match (self.medium, self.vlan) {
-            (Medium::Ip, _) => Some(None),
-            (Medium::Ethernet(own), None) => Some(Some((self.neighbours.mac(hop.place), own))),
+            (Medium::Ip, _) => (!hop.is_local()).then_some(None),
+            (Medium::Ethernet(own), None) => Some(Some((self.neighbours.mac(hop.place)?, own))),
             (Medium::Ethernet(_), Some(_)) => None,
         }
+    }
+
+    /// The link address that frames by `hop` go to: our own, where they stay here.
+    fn link_address(&self, hop: Hop) -> [u8; 6] {
+        let own = match self.medium {
+            Medium::Ethernet(own) => own,
+            Medium::Ip => [0; 6],
+        };
+        self.neighbours.mac(hop.place).unwrap_or(own)
     }
 
     /// Writes the headers of link and IP to the start of `frame`: [`Ip::header_bytes`] of them.
@@ -439,7 +485,7 @@ impl Ip {
     #[inline]
     pub(crate) fn write_headers(&mut self, frame: &mut [u8], hop: Hop, departing: &Departing) {
         let ethertype = if departing.dst.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
-        let at = self.write_link_header(frame, self.neighbours.mac(hop.place), ethertype);
+        let at = self.write_link_header(frame, self.link_address(hop), ethertype);
         self.write_ip_header(&mut frame[at..], departing);
     }
 
@@ -500,14 +546,14 @@ impl Ip {
         }
     }
 
-    /// Writes the next frame of ARP, neighbour discovery or ICMP; its length in bytes.
+    /// Writes the next frame of ARP, neighbour discovery or ICMP.
     #[inline(always)]
     pub(crate) fn poll_transmit(
         &mut self,
         now: Instant,
         frame: &mut [u8],
         counters: &mut Counters,
-    ) -> Option<usize> {
+    ) -> Option<Transmit> {
         if self.is_silent(now) { None } else { self.next_message(now, frame, counters) }
     }
 
@@ -516,9 +562,9 @@ impl Ip {
         now: Instant,
         frame: &mut [u8],
         counters: &mut Counters,
-    ) -> Option<usize> {
+    ) -> Option<Transmit> {
         if let Some(len) = self.poll_link(now, frame) {
-            return Some(len);
+            return Some(Transmit { len, ..Transmit::default() });
         }
         while let Some(next) = self.outbox.next() {
             let message = next.message;
@@ -533,7 +579,7 @@ impl Ip {
             if self.is_cut(&next) {
                 let len = self.write_part(frame, hop, &next);
                 counters.totals.icmp_out += u64::from(next.taken == 0);
-                return Some(len);
+                return Some(Transmit { len, stays_here: hop.is_local(), ..Transmit::default() });
             }
             let departing = Departing {
                 src: message.src,
@@ -548,10 +594,12 @@ impl Ip {
             self.write_headers(frame, hop, &departing);
             self.outbox.take(&mut frame[at..at + message.len]);
             counters.totals.icmp_out += 1;
-            return Some(at + message.len);
+            let len = at + message.len;
+            return Some(Transmit { len, stays_here: hop.is_local(), ..Transmit::default() });
         }
         // Asking for the next hop of a message may have made a question.
-        self.poll_link(now, frame)
+        let len = self.poll_link(now, frame)?;
+        Some(Transmit { len, ..Transmit::default() })
     }
 
     /// There is nothing to send, and nothing to ask: asked for every frame of a transport.

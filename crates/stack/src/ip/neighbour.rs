@@ -84,6 +84,11 @@ struct NeighbourEntry {
 
 /// Slot of the entry for media without link addresses.
 const WITHOUT_ADDRESS: u16 = 0;
+/// The place of our own addresses. It has no entry, so it is looked at only where a lookup of the
+/// entry fails: other places cost no comparison.
+const LOCAL: u16 = u16::MAX;
+
+const _: () = assert!(NEIGHBOURS_MAX < LOCAL as usize, "no entry has its slot");
 
 impl NeighbourEntry {
     const fn new(now: Instant, ip: IpAddr) -> Self {
@@ -151,6 +156,14 @@ pub(crate) struct NeighbourPlace {
     generation: NonZeroU16,
 }
 
+impl NeighbourPlace {
+    /// It is that of our own addresses.
+    #[inline]
+    pub(crate) const fn is_local(self) -> bool {
+        self.slot == LOCAL
+    }
+}
+
 /// The cache.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
@@ -168,6 +181,8 @@ pub(crate) struct Neighbours {
     bucket: TokenBucket,
     /// No entry's time is over before this.
     next: Option<Instant>,
+    /// Of the place of our own addresses.
+    local_generation: NonZeroU16,
 }
 
 impl Neighbours {
@@ -187,7 +202,13 @@ impl Neighbours {
             decided: VecDeque::with_capacity(DECISIONS_MAX),
             bucket: TokenBucket::new(SOLICITATIONS_PER_S, SOLICITATIONS_PER_S, now),
             next: None,
+            local_generation: NonZeroU16::MIN,
         }
+    }
+
+    /// Returns the place of our own addresses.
+    pub(crate) const fn local(&self) -> NeighbourPlace {
+        NeighbourPlace { slot: LOCAL, generation: self.local_generation }
     }
 
     /// Returns the entry for media without link addresses.
@@ -203,6 +224,7 @@ impl Neighbours {
         for entry in &mut self.entries {
             entry.generation = next(entry.generation);
         }
+        self.local_generation = next(self.local_generation);
     }
 
     /// Where `ip` is, if a frame can be sent there. Otherwise, with `ask`, asks for it; `None`: it
@@ -223,7 +245,8 @@ impl Neighbours {
         None
     }
 
-    /// `place` was given out for the neighbour that is there, under the routes of now.
+    /// `place` was given out for the neighbour that is there, under the routes of now. Never of our
+    /// own addresses: what the link brings does not come from there.
     #[inline]
     pub(crate) fn is_current(&self, place: NeighbourPlace) -> bool {
         let entry = self.entries.get(usize::from(place.slot));
@@ -233,7 +256,9 @@ impl Neighbours {
     /// A frame can be sent to `place`, and is about to be.
     #[inline]
     pub(crate) fn is_fresh(&mut self, now: Instant, place: NeighbourPlace) -> bool {
-        let Some(entry) = self.entries.get_mut(usize::from(place.slot)) else { return false };
+        let Some(entry) = self.entries.get_mut(usize::from(place.slot)) else {
+            return place == self.local();
+        };
         if entry.generation != place.generation {
             return false;
         }
@@ -275,10 +300,10 @@ impl Neighbours {
         }
     }
 
-    /// The link address of `place`, which is fresh.
+    /// The link address of `place`, which is fresh. `None`: it is the place of our own addresses.
     #[inline]
-    pub(crate) fn mac(&self, place: NeighbourPlace) -> [u8; 6] {
-        self.entries.get(usize::from(place.slot)).map_or([0; 6], |entry| entry.mac)
+    pub(crate) fn mac(&self, place: NeighbourPlace) -> Option<[u8; 6]> {
+        self.entries.get(usize::from(place.slot)).map(|entry| entry.mac)
     }
 
     /// Processes a claim of a link address (RFC 4861 §7.2.5; RFC 826).

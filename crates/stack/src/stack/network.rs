@@ -9,11 +9,26 @@ use crate::context::Context;
 use crate::error::{BindError, ConfigError, OperationError};
 use crate::event::{Arrival, Departure, Notice};
 use crate::id::{DatagramId, PoolId};
+use crate::ip::local_peers::LocalPeerFilter;
 use crate::memory::Memory;
 use crate::time::Instant;
 use crate::udp::DatagramSharing;
 
 impl Stack {
+    /// Only peers at our own addresses that pass `filter` can be reached from now on: of others
+    /// [`Stack::connect`] and [`Stack::send_datagram`] say that no route leads there. For links
+    /// that share the host's address, where the kernel has ports of its own.
+    pub fn set_local_peer_filter(&mut self, filter: LocalPeerFilter) {
+        self.ip.set_local_peer_filter(filter);
+    }
+
+    /// Whether anything was ever sent to an address of ours. Then frames that stay here
+    /// ([`crate::Transmit::stays_here`]) may wait behind frames for the link.
+    #[must_use]
+    pub const fn has_local_peers(&self) -> bool {
+        self.ip.has_local_peers()
+    }
+
     /// Opens a UDP endpoint. `local` is an address of ours, or the unspecified one for all of its
     /// family; port 0: a free one of [`crate::Config::ephemeral_ports`] is chosen. What arrives
     /// goes to buffers of `pool`. Does not block.

@@ -9,6 +9,7 @@ mod fragments;
 mod garbage;
 mod handshakes;
 mod link;
+mod loopback;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;

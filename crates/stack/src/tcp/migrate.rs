@@ -136,7 +136,7 @@ impl Tcp {
     ///
     /// # Errors
     /// [`OperationError::NotConnected`] or [`OperationError::Closing`] in any state but
-    /// ESTABLISHED.
+    /// ESTABLISHED; [`OperationError::BadAddress`] if the peer is one of our addresses.
     pub(crate) fn export<M: Memory>(
         &mut self,
         context: &mut Context<'_, M>,
@@ -147,6 +147,10 @@ impl Tcp {
             State::Established(_) => {}
             State::SynSent(_) | State::SynReceived(_) => return Err(OperationError::NotConnected),
             _ => return Err(OperationError::Closing),
+        }
+        // The kernel's end would look for ours in the kernel, and ours for the kernel's here.
+        if context.ip.is_ours(conn.ends.remote()) {
+            return Err(OperationError::BadAddress);
         }
         let snapshot = self.snapshot(context, id.index);
         self.shard.departed.add(flow_of(snapshot.local, snapshot.remote), context.now);
@@ -212,7 +216,7 @@ impl Tcp {
         if self.find(hash, &flow).is_some() {
             return Err(ConnectError::InUse);
         }
-        // A host does not talk to itself.
+        // Such a connection has both its ends in one place.
         if context.ip.is_ours(flow.remote) {
             return Err(ConnectError::BadRemoteAddress);
         }

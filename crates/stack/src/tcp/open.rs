@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::error::{CloseReason, ConnectError, OperationError};
 use crate::flow_table::Flow;
 use crate::id::{ConnId, PoolId};
+use crate::ip::local_peers::LocalPeer;
 use crate::memory::Memory;
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -93,6 +94,14 @@ impl Tcp {
             // MUST-44.
             None => context.ip.source_for(remote.ip()).ok_or(ConnectError::NoRoute)?,
         };
+        let is_local = match wanted {
+            Some(_) => context.ip.is_ours(remote.ip()),
+            // The source for an address of ours is that address.
+            None => ip == remote.ip(),
+        };
+        if is_local && !context.ip.can_reach(LocalPeer::Stream(remote)) {
+            return Err(ConnectError::NoRoute);
+        }
         let port = local.map_or(0, |local| local.port());
         let flow =
             Flow { local: ip, remote: remote.ip(), local_port: port, remote_port: remote.port() };
@@ -104,8 +113,10 @@ impl Tcp {
         let range = context.config.ephemeral_ports;
         let mut candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
         let mut found = None;
+        // A connection with itself is one that the caller asked for.
+        let excluded = if ip == remote.ip() { remote.port() } else { 0 };
         for local_port in candidates.by_ref() {
-            if fits(SocketAddr::new(ip, local_port)) {
+            if local_port != excluded && fits(SocketAddr::new(ip, local_port)) {
                 found = self.look_up_free(Flow { local_port, ..flow }, context.now);
             }
             if found.is_some() {

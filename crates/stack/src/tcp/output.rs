@@ -685,6 +685,7 @@ struct Parts {
     text: usize,
     header_sum: u16,
     payload: usize,
+    stays_here: bool,
 }
 
 /// A whole frame without payload that does not change a connection.
@@ -747,7 +748,13 @@ fn start_frame<M>(
     };
     context.ip.write_headers(frame, hop, &departing);
     let header_sum = draft.head.emit(&mut frame[transport..]);
-    Parts { transport, text: transport + header_bytes, header_sum, payload }
+    Parts {
+        transport,
+        text: transport + header_bytes,
+        header_sum,
+        payload,
+        stays_here: hop.is_local(),
+    }
 }
 
 /// Writes the checksum (MUST-2), or leaves it to the link.
@@ -768,11 +775,12 @@ fn finish_frame<M>(
         return Transmit {
             len,
             checksum_start: parts.transport as u16,
-            checksum_field: wire::CHECKSUM_OFFSET as u16,
+            checksum_field: wire::CHECKSUM_OFFSET as u8,
+            stays_here: parts.stays_here,
             ..Transmit::default()
         };
     }
     let sum = checksum::combine(checksum::combine(pseudo, parts.header_sum), text_sum);
     wire::write_checksum(segment, sum);
-    Transmit { len, ..Transmit::default() }
+    Transmit { len, stays_here: parts.stays_here, ..Transmit::default() }
 }

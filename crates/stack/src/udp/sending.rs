@@ -17,6 +17,7 @@ use crate::error::OperationError;
 use crate::event::{Departure, Undelivered};
 use crate::frame::Transmit;
 use crate::id::DatagramId;
+use crate::ip::local_peers::LocalPeer;
 use crate::ip::{Departing, Hop, Ip, NextHop, Service, ip_header_bytes};
 use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, HOP_LIMIT};
 use crate::memory::Memory;
@@ -117,6 +118,9 @@ impl Udp {
             return Err(OperationError::BadAddress);
         }
         let routed = ip.source_for(to.ip()).ok_or(OperationError::BadAddress)?;
+        if routed == to.ip() && !ip.can_reach(LocalPeer::Datagram(to)) {
+            return Err(OperationError::BadAddress);
+        }
         let src = match departure.from {
             Some(from) if from.is_ipv4() != to.is_ipv4() || !ip.is_ours(from) => {
                 return Err(OperationError::BadAddress);
@@ -265,11 +269,12 @@ fn write<M: Memory>(
     let payload_sum = context.memory.copy_out(outgoing.chunk, &mut datagram[udp::HEADER_BYTES..]);
     let pseudo_header = checksum::pseudo_header(src, dst, Protocol::Udp.number(), len);
     context.counters.totals.datagrams_out += 1;
-    let mut transmit = Transmit { len: at + len, ..Transmit::default() };
+    let mut transmit =
+        Transmit { len: at + len, stays_here: hop.is_local(), ..Transmit::default() };
     if context.config.tx_checksum {
         udp::write_partial_checksum(datagram, pseudo_header);
         transmit.checksum_start = at as u16;
-        transmit.checksum_field = udp::CHECKSUM_OFFSET as u16;
+        transmit.checksum_field = udp::CHECKSUM_OFFSET as u8;
     } else {
         let sum = checksum::combine(checksum::combine(pseudo_header, header_sum), payload_sum);
         udp::write_checksum(datagram, sum);

@@ -122,7 +122,7 @@ fn what_cannot_be_sent_is_refused() {
     let id6 = host.bind6(53);
     host.meet(PEER.into());
     let to = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 9);
-    for bad in ["10.0.0.255", "224.0.0.1", "127.0.0.1", "10.0.0.1", "0.0.0.0", "2001:db8::2"] {
+    for bad in ["10.0.0.255", "224.0.0.1", "127.0.0.1", "0.0.0.0", "2001:db8::2"] {
         assert_eq!(host.send(id, to(bad), b"x"), Err(OperationError::BadAddress), "{bad}");
     }
     assert_eq!(host.send(id6, to("2001:db9::1"), b"x"), Err(OperationError::BadAddress));

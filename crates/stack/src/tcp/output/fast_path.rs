@@ -153,7 +153,7 @@ fn finish<M>(
     Some(Transmit {
         len,
         checksum_start: headers.transport_offset() as u16,
-        checksum_field: wire::CHECKSUM_OFFSET as u16,
+        checksum_field: wire::CHECKSUM_OFFSET as u8,
         ..Transmit::default()
     })
 }

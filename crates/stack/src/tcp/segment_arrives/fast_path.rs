@@ -207,7 +207,7 @@ fn is_right<M>(
     sum: u16,
 ) -> bool {
     context.counters.totals.segments_in += 1;
-    let is_right = received.checksums == Checksums::Verified || content.sum.is_right_with(sum);
+    let is_right = received.checksums != Checksums::Unverified || content.sum.is_right_with(sum);
     if !is_right {
         context.counters.drop(Drop::BadTransportChecksum);
     }
