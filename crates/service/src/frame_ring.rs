@@ -7,17 +7,25 @@
 use megapipe_shm::{BipConsumer, BipError, BipProducer, RingFault, bip};
 use megapipe_stack::{Checksums, Received};
 
-/// The payload of each merged segment in 16 bits, a note in 4, and whether the checksum is vouched
-/// for.
+/// The payload of each merged segment in 16 bits, a note in 4, and what is known of the checksum in
+/// 2.
 #[inline]
 const fn tag_of(received: Received, note: u8) -> u32 {
-    let verified = matches!(received.checksums, Checksums::Verified) as u32;
-    received.segment_bytes as u32 | (note as u32 & 15) << 16 | verified << 20
+    let checksums = match received.checksums {
+        Checksums::Unverified => 0_u32,
+        Checksums::Verified => 1,
+        Checksums::Looped => 2,
+    };
+    received.segment_bytes as u32 | (note as u32 & 15) << 16 | checksums << 20
 }
 
 #[inline]
 const fn of_tag(tag: u32) -> (Received, u8) {
-    let checksums = if tag >> 20 & 1 == 1 { Checksums::Verified } else { Checksums::Unverified };
+    let checksums = match tag >> 20 & 3 {
+        0 => Checksums::Unverified,
+        1 => Checksums::Verified,
+        _ => Checksums::Looped,
+    };
     (Received { checksums, segment_bytes: tag as u16 }, (tag >> 16 & 15) as u8)
 }
 
@@ -103,6 +111,7 @@ mod tests {
             (0, Checksums::Unverified, 0),
             (1448, Checksums::Unverified, 9),
             (u16::MAX, Checksums::Verified, 15),
+            (1448, Checksums::Looped, 1),
         ] {
             let with = Received { checksums, segment_bytes };
             assert!(sender.push(&[note; 70], with, note).unwrap());

@@ -15,6 +15,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use megapipe_link::netlink::{Change, Fact, KernelRoute, Neighbour, Netlink, RouteKind};
 use megapipe_link::{LinkError, MacAddress, Ownership, OwnershipError, Transport};
@@ -121,11 +122,30 @@ impl Picture {
     }
 }
 
+/// The ports that are ours, for the stack to look at: which peers at our own addresses are not the
+/// kernel's.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OwnPorts(Arc<Mutex<Ownership>>);
+
+impl OwnPorts {
+    fn set(&self, ownership: &Ownership) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(ownership);
+    }
+
+    /// A port is ours.
+    pub(crate) fn contain(&self, transport: Transport, port: u16) -> bool {
+        let ownership = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ownership.ports(transport).contains(port)
+    }
+}
+
 /// The host that a link shares its address with.
 pub(crate) struct Host {
     netlink: Netlink,
     picture: Picture,
     ownership: Ownership,
+    /// The same, as the stack sees it.
+    own_ports: OwnPorts,
     /// Number of the block of client ports that is reserved first: unpredictable.
     first_block: usize,
     looked_at: Option<Instant>,
@@ -150,6 +170,7 @@ impl Host {
             netlink,
             picture,
             ownership: Ownership::new(),
+            own_ports: OwnPorts::default(),
             first_block: random_start(),
             looked_at: None,
             moved: Moved::default(),
@@ -273,6 +294,11 @@ impl Host {
         refusal.map_or(Ok(false), Err)
     }
 
+    /// The ports that are ours, now and later.
+    pub(crate) fn own_ports(&self) -> OwnPorts {
+        self.own_ports.clone()
+    }
+
     /// A port is ours.
     pub(crate) fn owns(&self, transport: Transport, port: u16) -> bool {
         self.ownership.ports(transport).contains(port)
@@ -305,6 +331,7 @@ impl Host {
     ) -> Result<(), LinkError> {
         let wanted = self.changed(change)?;
         link.set_ownership(&wanted)?;
+        self.own_ports.set(&wanted);
         self.ownership = wanted;
         Ok(())
     }

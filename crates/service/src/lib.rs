@@ -37,6 +37,7 @@ mod host;
 pub mod layout;
 pub mod limits;
 mod link_server;
+mod loopback;
 mod migration;
 pub mod observe;
 pub mod policy;

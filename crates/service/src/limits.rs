@@ -7,6 +7,12 @@ use std::time::Duration;
 pub const RX_FRAMES_PER_POLL: usize = 64;
 /// Most frames that a poll hands to the link.
 pub const TX_FRAMES_PER_POLL: usize = 256;
+/// Frames to the stack's own addresses that wait to be received; each poll receives them all.
+pub const LOOPED_FRAMES_MAX: usize = RX_FRAMES_PER_POLL;
+/// A link that has had no room for so long no longer holds up frames to the stack's own addresses.
+/// Frames for the link are dropped then, as by a full device queue: more than the shortest time to
+/// a retransmission, so that a peer that merely waits for a core loses nothing.
+pub const LINK_STUCK_AFTER: Duration = Duration::from_millis(250);
 /// How long a server spins after the last work before it sleeps, unless told otherwise.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 /// Bytes of payload that a connection or a datagram counts for where the cost of work is measured.

@@ -8,10 +8,11 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use megapipe_link::{Caps, Link, LinkError, Ownership, RxChecksum, Transport};
+use megapipe_link::{Caps, Link, LinkError, Ownership, RxChecksum, Transport, TxMetadata};
 use megapipe_stack as stack;
 
-use crate::limits::{RX_FRAMES_PER_POLL, TX_FRAMES_PER_POLL};
+use crate::limits::{LINK_STUCK_AFTER, RX_FRAMES_PER_POLL, TX_FRAMES_PER_POLL};
+use crate::loopback::{self, LoopbackQueue};
 use crate::rx_mux::{Attachment, FrameSink, ShardLink};
 
 /// What a link server counts beside what its link does.
@@ -23,6 +24,11 @@ pub struct LinkCounters {
     pub tx_bursts: u64,
     /// Times it slept.
     pub sleeps: u64,
+    /// Frames for the stack's own addresses, which came back without the link.
+    pub looped: u64,
+    /// Frames for a link that had no room for [`LINK_STUCK_AFTER`], dropped so that others could
+    /// loop.
+    pub tx_dropped_stuck: u64,
 }
 
 /// Where frames come from.
@@ -36,6 +42,12 @@ pub enum Frames {
 /// Owns one queue of a link, or a share of all.
 pub struct LinkServer {
     frames: Frames,
+    /// What comes back without the link.
+    looped: LoopbackQueue,
+    /// Since when the link has had no room, while frames may wait that are not for it.
+    full_since: Option<stack::Instant>,
+    /// Room for a frame where the link has none.
+    scratch: Vec<u8>,
     counters: LinkCounters,
 }
 
@@ -43,14 +55,22 @@ impl LinkServer {
     /// Takes over a queue, or a share.
     #[must_use]
     pub fn new(frames: Frames) -> Self {
-        Self { frames, counters: LinkCounters::default() }
+        Self {
+            frames,
+            looped: LoopbackQueue::default(),
+            full_since: None,
+            scratch: Vec::new(),
+            counters: LinkCounters::default(),
+        }
     }
 
-    /// Lends a poll's share of waiting frames to the taker. How many there were.
+    /// Lends a poll's share of waiting frames to the taker, those that were looped first. How many
+    /// there were.
     ///
     /// # Errors
     /// What the link says.
     pub fn receive(&mut self, taker: &mut impl FrameSink) -> Result<usize, LinkError> {
+        let looped = if self.looped.is_empty() { 0 } else { self.receive_looped(taker) };
         let frames = match &mut self.frames {
             Frames::Queue(link) => link.rx_burst(RX_FRAMES_PER_POLL, &mut |frame, received| {
                 let checksums = match received.checksums {
@@ -63,7 +83,28 @@ impl LinkServer {
             Frames::Shared(link) => link.receive(RX_FRAMES_PER_POLL, taker)?,
         };
         self.counters.rx_bursts += u64::from(frames > 0);
-        Ok(frames)
+        Ok(frames + looped)
+    }
+
+    /// Frames wait that came back without the link.
+    pub(crate) const fn has_looped(&self) -> bool {
+        !self.looped.is_empty()
+    }
+
+    /// Lends the frames that were looped to the taker, or sends them to the shards that they are
+    /// for. How many there were; none while another shard has the queue.
+    #[cold]
+    pub(crate) fn receive_looped(&mut self, taker: &mut impl FrameSink) -> usize {
+        let Self { frames, looped, counters, .. } = self;
+        let count = match frames {
+            Frames::Queue(link) => looped.take(|frame, transmit| {
+                link.record_looped(frame, transmit);
+                taker.on_frame(frame, loopback::received(transmit));
+            }),
+            Frames::Shared(link) => link.loop_back(looped, taker),
+        };
+        counters.looped += count as u64;
+        count
     }
 
     /// Takes connections that other shards hand over to this one.
@@ -81,30 +122,78 @@ impl LinkServer {
         }
     }
 
-    /// Lets `fill` fill frames until it has none left, or a poll's share. How many left.
+    /// Lets `fill` fill frames until it has none left, or a poll's share. How many left, or wait to
+    /// be received. `has_local_peers`: some may be for the stack's own addresses.
     ///
     /// # Errors
     /// What the link says.
     pub fn transmit(
         &mut self,
+        (now, has_local_peers): (stack::Instant, bool),
         mut fill: impl FnMut(&mut [u8]) -> Option<stack::Transmit>,
     ) -> Result<usize, LinkError> {
-        let mut fill = |room: &mut [u8]| {
-            let transmit = fill(room)?;
-            Some(megapipe_link::TxMetadata {
-                len: transmit.len,
-                checksum_start: transmit.checksum_start,
-                checksum_field: transmit.checksum_field,
-                segment_bytes: transmit.segment_bytes,
-                header_bytes: transmit.header_bytes,
-            })
+        let Self { frames, looped, counters, .. } = self;
+        let mut has_room = false;
+        let mut fill_link = |room: &mut [u8]| {
+            has_room = true;
+            loop {
+                if looped.is_full() {
+                    return None;
+                }
+                let transmit = fill(room)?;
+                let metadata = metadata_of(&transmit);
+                if !transmit.stays_here {
+                    return Some(metadata);
+                }
+                looped.push(room, metadata);
+            }
         };
-        let frames = match &mut self.frames {
-            Frames::Queue(link) => link.tx_burst(TX_FRAMES_PER_POLL, &mut fill)?,
-            Frames::Shared(link) => link.transmit(TX_FRAMES_PER_POLL, &mut fill)?,
+        let sent = match frames {
+            Frames::Queue(link) => link.tx_burst(TX_FRAMES_PER_POLL, &mut fill_link)?,
+            Frames::Shared(link) => link.transmit(TX_FRAMES_PER_POLL, &mut fill_link)?,
         };
-        self.counters.tx_bursts += u64::from(frames > 0);
-        Ok(frames)
+        counters.tx_bursts += u64::from(sent > 0);
+        if has_local_peers {
+            self.loop_past_full_link(now, has_room, &mut fill);
+        }
+        Ok(sent + self.looped.len())
+    }
+
+    /// If the link has had no room for long, asks for frames all the same, and keeps those that are
+    /// not for it.
+    #[cold]
+    fn loop_past_full_link(
+        &mut self,
+        now: stack::Instant,
+        has_room: bool,
+        fill: &mut impl FnMut(&mut [u8]) -> Option<stack::Transmit>,
+    ) {
+        if has_room {
+            self.full_since = None;
+            return;
+        }
+        let since = *self.full_since.get_or_insert(now);
+        if now.since(since) < LINK_STUCK_AFTER {
+            return;
+        }
+        self.scratch.resize(self.caps().tx_frame_bytes, 0);
+        let Self { looped, scratch, counters, .. } = self;
+        for _ in 0..TX_FRAMES_PER_POLL {
+            if looped.is_full() {
+                break;
+            }
+            let Some(transmit) = fill(scratch) else { break };
+            if transmit.stays_here {
+                looped.push(scratch, metadata_of(&transmit));
+            } else {
+                counters.tx_dropped_stuck += 1;
+            }
+        }
+    }
+
+    /// When a poll is due because the link has had no room for long, if that is after `now`.
+    pub(crate) fn passes_full_link_at(&self, now: stack::Instant) -> Option<stack::Instant> {
+        self.full_since.map(|since| since + LINK_STUCK_AFTER).filter(|at| *at > now)
     }
 
     /// Says which frames are ours ([`Link::set_ownership`]).
@@ -134,6 +223,9 @@ impl LinkServer {
     /// # Errors
     /// What the link says.
     pub fn arm(&mut self) -> Result<bool, LinkError> {
+        if self.has_looped() {
+            return Ok(false);
+        }
         let armed = match &mut self.frames {
             Frames::Queue(link) => link.arm()?,
             Frames::Shared(link) => link.arm()?,
@@ -174,11 +266,13 @@ impl LinkServer {
     #[must_use]
     pub fn arrives_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         match &self.frames {
-            Frames::Queue(link) => link
-                .caps()
-                .rss
-                .as_ref()
-                .is_none_or(|rss| rss.queue(rss.hash(Transport::Tcp, remote, local)).is_some()),
+            Frames::Queue(link) => {
+                link.caps()
+                    .rss
+                    .as_ref()
+                    .is_none_or(|rss| rss.queue(rss.hash(Transport::Tcp, remote, local)).is_some())
+                    || local.ip() == remote.ip()
+            }
             Frames::Shared(link) => link.arrives_here(local, remote),
         }
     }
@@ -189,3 +283,17 @@ impl LinkServer {
         self.counters
     }
 }
+
+#[inline]
+const fn metadata_of(transmit: &stack::Transmit) -> TxMetadata {
+    TxMetadata {
+        len: transmit.len,
+        checksum_start: transmit.checksum_start,
+        checksum_field: transmit.checksum_field as u16,
+        segment_bytes: transmit.segment_bytes,
+        header_bytes: transmit.header_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests;

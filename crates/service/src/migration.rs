@@ -65,6 +65,12 @@ impl<M: Memory> Server<M> {
         if is_home { Ok(interface) } else { Err(NotShared::OtherShard) }
     }
 
+    /// Whether a peer is at an address of ours: then both ends of a connection are in the stack.
+    #[must_use]
+    pub fn is_own(&self, remote: SocketAddr) -> bool {
+        self.host.as_ref().is_some_and(|host| host.shared_addresses().contains(&remote.ip()))
+    }
+
     /// Whether there is room to release a flow, before anything changes ([`Server::release`]).
     ///
     /// # Errors

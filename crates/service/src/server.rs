@@ -22,7 +22,8 @@ use std::time::Duration;
 use megapipe_link::{Caps, LinkError, Transport};
 use megapipe_stack::{
     BindError, Chunk, ConnId, ConnectError, DatagramId, DatagramSharing, Departure, Event,
-    Handover, Instant, ListenError, ListenerId, Memory, OperationError, PoolId, Received, Stack,
+    Handover, Instant, ListenError, ListenerId, LocalPeer, Memory, OperationError, PoolId,
+    Received, Stack,
 };
 
 use crate::adaptive_spin::{AdaptiveSpin, Next, Usage};
@@ -146,8 +147,26 @@ impl<M: Memory> Server<M> {
             taken_out: None,
             pool: PoolId::default(),
         };
+        server.reach_own_ports_only();
         server.look_at_host(now, true)?;
         Ok(server)
+    }
+
+    /// Where the host's address is shared, other ports of it are the kernel's, which has no way to
+    /// the stack.
+    fn reach_own_ports_only(&mut self) {
+        let Some(host) = &self.host else { return };
+        let (own_ports, attachment) = (host.own_ports(), self.link.attachment());
+        let filter = move |peer| {
+            let (transport, at) = match peer {
+                LocalPeer::Stream(at) => (Transport::Tcp, at),
+                LocalPeer::Datagram(at) => (Transport::Udp, at),
+            };
+            let of_shards = || attachment.as_ref().is_some_and(|it| it.owns(transport, at.port()));
+            own_ports.contain(transport, at.port()) || of_shards()
+        };
+        let (stack, _) = self.transport.parts();
+        stack.set_local_peer_filter(Box::new(filter));
     }
 
     #[inline]
@@ -186,13 +205,32 @@ impl<M: Memory> Server<M> {
         received
     }
 
-    /// Hands over what is to be sent, a poll's share of it. How many frames.
+    /// Takes what came back without the link. How many frames.
+    #[cold]
+    fn receive_looped(&mut self, now: Instant) -> usize {
+        let Self { link, transport, .. } = self;
+        let mut arriving = Arriving { now, transport, left: Vec::new() };
+        let count = link.receive_looped(&mut arriving);
+        for handover in arriving.left {
+            self.hand_over(now, handover);
+        }
+        count
+    }
+
+    /// Hands over what is to be sent, a poll's share of it. How many frames. Those for the stack's
+    /// own addresses arrive at once, here or at another shard.
     ///
     /// # Errors
     /// What the link says.
     pub fn transmit(&mut self, now: Instant) -> Result<usize, LinkError> {
         let Self { link, transport, .. } = self;
-        link.transmit(|room| transport.poll_transmit(now, room))
+        let has_local_peers = transport.stack().has_local_peers();
+        let sent =
+            link.transmit((now, has_local_peers), |room| transport.poll_transmit(now, room))?;
+        if has_local_peers && self.link.has_looped() {
+            self.receive_looped(now);
+        }
+        Ok(sent)
     }
 
     /// The next event. A new connection comes with the acceptor that it is offered to.
@@ -227,7 +265,8 @@ impl<M: Memory> Server<M> {
     pub fn patience(&self, now: Instant) -> Option<Duration> {
         let own = self.transport.stack().poll_timeout();
         let moved = self.host.as_ref().and_then(|host| host.next_look_after_moved());
-        own.into_iter().chain(moved).min().map(|at| at.since(now))
+        let looped = self.link.passes_full_link_at(now);
+        own.into_iter().chain(moved).chain(looped).min().map(|at| at.since(now))
     }
 
     /// Prepares for sleep on [`Server::wait_fd`]. `false`: there is work already.
@@ -470,9 +509,11 @@ impl<M: Memory> Server<M> {
     /// Makes room for so many more datagrams of an endpoint: where there is less, those that wait
     /// go out now.
     pub fn make_datagram_room(&mut self, now: Instant, endpoint: DatagramId, count: usize) {
-        if self.stack().datagram_room(endpoint).is_ok_and(|room| room < count) {
+        // More than once if there are many for our own addresses, of which each time takes a share.
+        let mut sent = 1;
+        while sent > 0 && self.stack().datagram_room(endpoint).is_ok_and(|room| room < count) {
             // A link that is gone is reported by the next poll.
-            let _ = self.transmit(now);
+            sent = self.transmit(now).unwrap_or(0);
         }
     }
 

@@ -50,6 +50,7 @@ const NO_INTERFACE: &str = "no interface is configured that the link shares its 
 const APART: &str = "the stack runs on a thread of its own: connections move with placement inline";
 const OTHER_SHARD: &str = "the connection's frames come to another shard: take it over in the \
                            channel of that one";
+const LOOPED: &str = "both its ends are in our own stack, where the kernel cannot reach the other";
 const DATAGRAMS: &str = "a UDP socket of our own stack has nothing that a kernel socket could take";
 
 impl Channel {
@@ -206,6 +207,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let (local, remote) = self.server.addresses(conn).ok_or_else(|| in_state("CLOSED"))?;
         let now = self.now;
         let server = self.server.migration_server().map_err(not_shared)?;
+        if server.is_own(remote) {
+            return Err(MoveError::NotShared(LOOPED));
+        }
         server.check_release(tcp_flow(local, remote))?;
         trial()?;
         server.drain(now)?;

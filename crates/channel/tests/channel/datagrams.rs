@@ -24,10 +24,10 @@ on_each_driver![
     connected_socket_gets_the_icmp_refusal,
     sending_to_an_address_of_another_family_fails,
     a_full_receiver_delays_the_sender_and_loses_nothing,
-    unregister_of_a_registered_socket_keeps_waiting_messages;
-    kernel:
+    unregister_of_a_registered_socket_keeps_waiting_messages,
     two_sockets_of_one_channel_talk,
-    empty_messages_are_messages,
+    empty_messages_are_messages;
+    kernel:
     to_fd_of_a_message_socket_keeps_waiting_messages,
 ];
 

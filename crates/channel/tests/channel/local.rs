@@ -32,7 +32,6 @@ on_each_placement![
     an_idle_channel_sleeps,
     an_idle_process_takes_no_time,
     dispatch_reports_a_link_that_is_gone,
-    a_host_does_not_talk_to_itself,
     explain_names_link_and_negotiated_options,
 ];
 
@@ -69,7 +68,7 @@ fn segments_that_no_call_can_mean_are_refused(case: &Case) {
     let (to, departure) = (scene.channel.local_address(socket).unwrap(), Departure::default());
     let mut to = to.as_inet().unwrap();
     let IpAddr::V4(ours) = to.ip() else { panic!("{to}") };
-    // A host does not talk to itself.
+    // A neighbour's.
     to.set_ip(IpAddr::V4((ours.to_bits() ^ 3).into()));
     for (bytes, segment_len) in [(10, 0), (0, 10), (129, 1), (1281, 10)] {
         let sent =
@@ -217,14 +216,6 @@ fn dispatch_reports_a_link_that_is_gone(case: &Case) {
     };
     assert!(matches!(error, DispatchError::Link(_)), "{error:?}");
     scene.unregister(handle).expect("the channel itself is whole");
-}
-
-fn a_host_does_not_talk_to_itself(case: &Case) {
-    let mut scene = case.scene();
-    let (_, ours) = scene.listening("127.0.0.1:0");
-    let handle = scene.connect(&ours, &ConnectOptions::default(), 0).unwrap();
-    let Event::Connect(Err(OpError::NetworkUnreachable)) = scene.next_of(handle) else { panic!() };
-    assert_eq!(here("127.0.0.1:0").as_inet().unwrap().ip(), ours.as_inet().unwrap().ip());
 }
 
 fn explain_names_link_and_negotiated_options(case: &Case) {

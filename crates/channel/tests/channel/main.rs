@@ -20,6 +20,8 @@ mod files;
 mod listeners;
 #[cfg(feature = "local")]
 mod local;
+#[cfg(feature = "local")]
+mod loopback;
 mod misuse;
 mod park;
 mod place;

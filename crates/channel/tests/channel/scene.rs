@@ -40,7 +40,7 @@ pub(crate) const A_WHILE: Duration = Duration::from_millis(30);
 /// `local_core` and `service`.
 ///
 /// After `; kernel:` stand those that are about what only the kernel's sockets have: descriptors
-/// (`to_fd`, accepting as one), listeners that share an address, and a host that talks to itself.
+/// (`to_fd`, accepting as one), and listeners that share an address.
 macro_rules! on_each_driver {
     ($($fact:ident),+ $(,)? $(; kernel: $($kernels:ident),+ $(,)?)?) => {
         crate::scene::on_kernel_drivers![$($fact),+ $($(, $kernels)+)?];

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use megapipe::{
     Accept, Backend, Config, ConnectOptions, DriverChoice, Event, ListenOptions, LocalNetwork,
-    ServerConfig, SocketKind,
+    OpError, ServerConfig, SocketKind,
 };
 
 use crate::place::{enter, ip};
@@ -21,6 +21,8 @@ const NEAR: [&str; 2] = ["10.79.0.1", "fd79::1"];
 const FAR: [&str; 2] = ["10.79.0.2", "fd79::2"];
 /// A port of our own stack's.
 const OURS: u16 = 8_080;
+/// The first of two ports of our own stack's that only it uses.
+const OWN: u16 = 8_082;
 /// A port of the kernel's.
 const KERNELS: u16 = 2_222;
 const LEN: usize = 300_000;
@@ -103,6 +105,52 @@ fn kernels_echo(address: &str) {
             stream.write_all(&got).expect("sends");
         }
     });
+}
+
+/// At the shared address the stack reaches its own ports, and none of the kernel's.
+fn own_ports_alone_are_reached(scene: &mut Scene) {
+    for near in NEAR {
+        // A port of the kernel's that was not used before: nothing of it is left over.
+        let kernels = TcpListener::bind(at(near, 0)).expect("binds");
+        let kernels = kernels.local_addr().expect("bound").into();
+        let refused = scene.connect(&kernels, &ConnectOptions::default(), 0).expect("starts");
+        let Event::Connect(Err(OpError::NetworkUnreachable)) = scene.next_of(refused) else {
+            panic!("the kernel's port is reached")
+        };
+        let address = at(near, OWN).into();
+        let listener = scene.listen(&address, &ListenOptions::default(), 0).expect("listens");
+        scene.channel.accept(listener, Accept::lwsocket(1)).expect("accepts");
+        let client = scene.connect(&address, &ConnectOptions::default(), 0).expect("starts");
+        let server = scene.accepted(listener);
+        let Event::Connect(Ok(())) = scene.next_of(client) else { panic!("{near}") };
+        scene.write(client, pattern(1, 5_000)).expect("writes");
+        assert_eq!(scene.read_exact(server, 5_000), pattern(1, 5_000));
+        // What the kernel has at this address is not what the stack has.
+        scene.to_fd(client).expect("it can be asked for");
+        loop {
+            match scene.next_of(client) {
+                Event::Write(Ok(_)) => {}
+                Event::ToFd(Err(_)) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        scene.unregister(listener).expect("registered above");
+        let kind = if near.contains(':') { SocketKind::Udp6 } else { SocketKind::Udp4 };
+        let [one, other] = [OWN, OWN + 1]
+            .map(|port| scene.socket(kind, Some(&at(near, port).into()), 0).expect("binds"));
+        scene.sendto(one, "to the other", &at(near, OWN + 1).into()).expect("starts");
+        scene.recvfrom(other, 100).expect("starts");
+        let Event::RecvFrom(Ok(datagram)) = scene.next_of(other) else { panic!("{near}") };
+        assert_eq!(&*datagram.data, b"to the other");
+        let Event::SendTo(Ok(12)) = scene.next_of(one) else { panic!("{near}") };
+        scene.sendto(one, "to the kernel", &at(near, KERNELS).into()).expect("starts");
+        let Event::SendTo(Err(OpError::NetworkUnreachable)) = scene.next_of(one) else {
+            panic!("the kernel's port is reached")
+        };
+        for handle in [one, other, server] {
+            scene.unregister(handle).expect("registered above");
+        }
+    }
 }
 
 /// Serves the echo until the peer's job is done.
@@ -201,6 +249,7 @@ fn check(name: &str, link: &str, prepare: fn(Far) -> Result<Far, String>) {
         Ok((far, mut scene)) => {
             both_serve_one_address(&mut scene, &far);
             connections_and_datagrams_leave_from_it(&mut scene, &far);
+            own_ports_alone_are_reached(&mut scene);
         }
         Err(why) => println!("skipped: shared::{name}: {why}"),
     }

@@ -75,6 +75,13 @@ impl Attachment {
         lock(&self.shared.control).bindings.is_bound(transport, address)
     }
 
+    /// Whether a port of the host's address is some shard's.
+    #[must_use]
+    pub fn owns(&self, transport: megapipe_link::Transport, port: u16) -> bool {
+        let control = lock(&self.shared.control);
+        control.owned.iter().flatten().any(|owned| owned.ports(transport).contains(port))
+    }
+
     /// Whether frames of a connection of TCP, from `remote` to `local`, come to this shard as the
     /// bindings are now.
     #[must_use]

@@ -27,6 +27,7 @@ use rustix::time::{
 
 use super::{Attachment, FrameSink, Inbox, MuxQueue, MuxShared, RxMuxError, lock, try_lock, union};
 use crate::limits::{LOCK_TRIES, LOOKS_BEFORE_READING, WATCH_PERIOD, WATCH_PERIOD_MAX};
+use crate::loopback::{self, LoopbackQueue};
 use crate::steering::{
     self, BindingTable, Classified, NOTHING, Note, PAST, REFUSED, RETURNED, SteeringKey, Transport,
 };
@@ -149,7 +150,7 @@ impl ShardLink {
         let ends = SteeringKey::from_peer(remote, local);
         let steering = &self.shared.steering;
         steering.shard_of(&self.table, Transport::Tcp, &ends) == self.shard
-            && steering.arrives(Transport::Tcp, &ends)
+            && (steering.arrives(Transport::Tcp, &ends) || local.ip() == remote.ip())
     }
 
     /// What this shard's link can do.
@@ -298,6 +299,27 @@ impl ShardLink {
             counters.tx_bytes += transmit.len as u64;
             Some(transmit)
         })
+    }
+
+    /// Steers what the shard sends to its own addresses, as if the link had brought it. How many
+    /// frames that were; none while another shard has the queue.
+    pub(crate) fn loop_back(
+        &mut self,
+        looped: &mut LoopbackQueue,
+        taker: &mut dyn FrameSink,
+    ) -> usize {
+        let Self { shared, shard, .. } = self;
+        // Always the same queue, so that the frames of a flow stay in order.
+        let index = usize::from(*shard) % shared.queues.len();
+        let Some(mut queue) = try_lock(&shared.queues[index]) else { return 0 };
+        let mut mine = 0;
+        let (link, mut burst) = queue.burst((shared, *shard), &mut mine);
+        let count = looped.take(|frame, transmit| {
+            link.record_looped(frame, transmit);
+            burst.steer(frame, loopback::received(transmit), taker);
+        });
+        queue.deliver();
+        count
     }
 
     /// Prepares for sleep. `false`: there is work already.
