@@ -23,6 +23,7 @@ mod namespace;
 mod notsent;
 mod options;
 mod ours;
+mod own_address;
 mod plain;
 mod programs;
 mod random;
