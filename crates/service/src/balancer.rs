@@ -85,7 +85,7 @@ struct LocalAcceptor {
 }
 
 /// A local acceptor that may get a connection, with its service time in nanoseconds.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Candidate {
     index: usize,
     service_time: u64,
@@ -108,6 +108,8 @@ pub struct Balancer {
     /// Those that did not claim in time, and have not enlisted again.
     dropped: Vec<LocalAcceptor>,
     enlistments: u32,
+    /// Room for the candidates of a pick; empty between picks.
+    candidates: Vec<Candidate>,
     peers: PeerManagers,
     sent: Option<SentOffer>,
 }
@@ -125,6 +127,7 @@ impl Balancer {
             local: Vec::new(),
             dropped: Vec::new(),
             enlistments: 0,
+            candidates: Vec::new(),
             peers: PeerManagers::default(),
             sent: None,
         })
@@ -336,7 +339,7 @@ impl Balancer {
 
     /// The local acceptors that may get a connection. New ones count as the best that has answered,
     /// and hold few connections until they have answered too.
-    fn candidates(&self) -> Vec<Candidate> {
+    fn find_candidates(&self, found: &mut Vec<Candidate>) {
         let best = self.best_measured();
         let fallback = best.or_else(|| self.peers.offers(false).map(|it| it.service_time).min());
         let has_answers = fallback.is_some();
@@ -348,7 +351,7 @@ impl Balancer {
             let service_time = measured.or(fallback).unwrap_or(1_000);
             is_ready.then_some(Candidate { index, service_time })
         };
-        self.local.iter().enumerate().filter_map(candidate).collect()
+        found.extend(self.local.iter().enumerate().filter_map(candidate));
     }
 
     /// Selects the acceptor of a new connection, and uses one of its credit. `None`: the connection
@@ -388,11 +391,25 @@ impl Balancer {
         random: &mut RandomSequence,
     ) -> Option<(AcceptorName, PickReason)> {
         self.advance_estimates(now);
-        let local = self.candidates();
+        let mut local = std::mem::take(&mut self.candidates);
+        self.find_candidates(&mut local);
+        let pick = self.pick_among(now, scheme, &local, random);
+        local.clear();
+        self.candidates = local;
+        pick
+    }
+
+    fn pick_among(
+        &mut self,
+        now: Instant,
+        scheme: Scheme,
+        local: &[Candidate],
+        random: &mut RandomSequence,
+    ) -> Option<(AcceptorName, PickReason)> {
         let best = local.iter().map(|it| it.service_time).min();
         self.admit(now, scheme, best);
         if scheme == Scheme::Naive && !self.local.is_empty() {
-            return self.pick_local(&local, random.next());
+            return self.pick_local(local, random.next());
         }
         let Some(tariff) = scheme.tariff().filter(|_| best.is_some()) else {
             // Nothing local competes: the offers, then any member.
@@ -400,10 +417,10 @@ impl Balancer {
             return Self::pick_offer(offers, random.next()).or_else(|| self.pick_member(random));
         };
         match scheme {
-            Scheme::Tournament(_) => self.pick_by_tournament(&local, tariff, random),
+            Scheme::Tournament(_) => self.pick_by_tournament(local, tariff, random),
             _ => {
                 let offers = self.peers.offers(matches!(scheme, Scheme::Filtered(_)));
-                self.pick_in_one_round(&local, offers, tariff, random.next())
+                self.pick_in_one_round(local, offers, tariff, random.next())
             }
         }
     }

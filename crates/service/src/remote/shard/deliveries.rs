@@ -143,10 +143,11 @@ impl SessionWork<'_> {
         }
     }
 
-    /// The application has sent bytes, and a hand-over is to learn of the first.
-    #[cold]
+    /// The application sends bytes, and a hand-over is to learn of the first.
     pub(super) fn note_answer(&mut self, conn: ConnId) {
-        if let Some(hand_over) = self.owners.hand_over_of(conn) {
+        if self.owners.has_open_conn(self.id, conn)
+            && let Some(hand_over) = self.owners.hand_over_of(conn)
+        {
             let awaits_more = self.hand_overs.on_answer(self.now, hand_over, conn);
             self.session.awaits_answer = awaits_more;
         }

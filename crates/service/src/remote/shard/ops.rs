@@ -53,6 +53,21 @@ impl SessionWork<'_> {
     /// What no correct application submits.
     #[inline]
     pub(super) fn take_ops(&mut self, share: u32) -> Result<u32, SessionFault> {
+        if self.session.awaits_answer {
+            return self.take_ops_with_answers(share);
+        }
+        self.take_ops_as::<false>(share)
+    }
+
+    /// As `take_ops`, while a hand-over is to learn of first bytes. Apart, so that sending costs a
+    /// session without hand-over nothing.
+    #[inline(never)]
+    fn take_ops_with_answers(&mut self, share: u32) -> Result<u32, SessionFault> {
+        self.take_ops_as::<true>(share)
+    }
+
+    #[inline(always)]
+    fn take_ops_as<const NOTES_ANSWERS: bool>(&mut self, share: u32) -> Result<u32, SessionFault> {
         let waiting = self.session.ends.ops.peek(share).map_err(|_| SessionFault::Ring)?;
         if waiting == 0 {
             return Ok(0);
@@ -62,6 +77,12 @@ impl SessionWork<'_> {
             let Some(record) = self.session.ends.ops.take() else { break };
             let op = Op::parse(&record).map_err(|_| SessionFault::Record)?;
             done += 1;
+            if NOTES_ANSWERS
+                && self.session.awaits_answer
+                && let Command::Send { conn, .. } = op.command
+            {
+                self.note_answer(conn_id(conn));
+            }
             if self.execute(op)? == OpStep::Stop {
                 break;
             }
@@ -76,7 +97,7 @@ impl SessionWork<'_> {
         Ok(done)
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute(&mut self, op: Op) -> Result<OpStep, SessionFault> {
         match op.command {
             Command::Send { conn, chunk } => self.send(conn_id(conn), chunk)?,
@@ -94,9 +115,6 @@ impl SessionWork<'_> {
         let chunk = its.sent_chunk(self.id, chunk).ok_or(SessionFault::Buffer)?;
         if self.owners.has_conn(self.id, conn) {
             self.session.deferred.send(self.now, conn, chunk, (stack, memory));
-            if self.session.awaits_answer {
-                self.note_answer(conn);
-            }
         } else {
             // A connection that is over needs no answer: its end is on the way.
             memory.free(chunk.buf);
