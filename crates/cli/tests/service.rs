@@ -169,9 +169,15 @@ fn idle_channel_has_at_most_a_mebibyte_resident() {
     let _daemons = daemons(&folder);
     let server = server(&folder);
     assert!(resident_region(&server) <= 1 << 20, "{}", resident_region(&server));
-    // Also after its rings were used all round.
-    assert_served(&folder);
-    let resident = resident_region(&server);
+    // Also after its rings were used all round, which takes a busy machine more than one load.
+    let start = Instant::now();
+    let resident = loop {
+        assert_served(&folder);
+        let resident = resident_region(&server);
+        if resident >= 256 << 10 || start.elapsed() > PATIENCE {
+            break resident;
+        }
+    };
     assert!((256 << 10..=1 << 20).contains(&resident), "{resident}");
 }
 
