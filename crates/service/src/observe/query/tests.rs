@@ -158,6 +158,16 @@ fn query_versions_are_negotiated() {
     assert_eq!(AnswerPage::decode(&page.encode(newest + 1)), None);
 }
 
+/// The query of a process of version 1, as it was sent by the first that was released.
+#[test]
+fn recorded_query_of_version_1_is_read() {
+    let recorded = include_bytes!("../../../testdata/query_v1.bin");
+    let query = ServiceQuery::decode(recorded).expect("each daemon reads it");
+    let expected = ServiceQuery::new(QuerySubject::Listeners, 0);
+    assert_eq!(query, ServiceQuery { with_info: true, versions: (1, 1), ..expected });
+    assert_eq!(query.version(), Some(1));
+}
+
 #[test]
 fn texts_of_entries_have_no_control_characters() {
     let program = "\u{1b}[31mred".to_owned();
