@@ -2,7 +2,8 @@
 //!
 //! RPC, HTTP and key-value servers on channels beside the best epoll and io_uring servers, and
 //! beside nginx and memcached where they are installed, each on the kernel's TCP and on our own
-//! stack (over memif, in two processes): about two minutes, without root.
+//! stack (over memif, in two processes), RPC also in two programs that share the stack of a daemon:
+//! about two minutes, without root.
 
 use crate::{
     error::BenchError,
@@ -53,6 +54,8 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, BenchError> {
     let mut bench = Bench::new(program, args.link, EFFORT)?;
     // Our own stack needs neither root nor a namespace over shared memory.
     bench.columns.links = vec![StackLink::Memif];
+    // The row `service`: two applications that share a port and the stack of a daemon.
+    bench.columns.sharing = 2;
     if let Some(why) = io_uring_refused() {
         bench.without_io_uring = true;
         bench.note(format!("io_uring cannot be used here, so only epoll is measured: {why}"));

@@ -105,8 +105,7 @@ pub(crate) fn sample(
     let mut server = RunningServer::start(trial.server, trial.service, layout, scratch)?;
     let mut path = LoadPath::new(trial.server, layout, scratch);
     if trial.server.stack_link().is_some() {
-        path.server_pids =
-            [Some(server.pid()), server.daemon_pid()].into_iter().flatten().collect();
+        path.server_pids = server.pids();
     }
     let profile = match trial.is_profiled() {
         true => Some(Profile::start(

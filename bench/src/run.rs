@@ -30,6 +30,8 @@ pub(crate) struct ServerSelection {
     pub(crate) links: Vec<StackLink>,
     /// Which of the two rpc programs.
     pub(crate) programs: RpcPrograms,
+    /// How many rpc servers share the stack of a daemon; 0: there is no daemon.
+    pub(crate) sharing: u8,
 }
 
 /// The rpc programs to run, and the placements of the stack.
@@ -88,6 +90,9 @@ impl ServerSelection {
             let cores = group.server_cores;
             let fit = self.links.iter().filter(|link| cores == 1 || link.is_memif());
             group.trials.extend(fit.flat_map(|link| self.programs.over(*link, service)).map(on));
+            let is_shared = self.sharing > 0 && service == ServiceKind::Rpc && cores == 1;
+            let shared = TestedServer::Shared(StackLink::Memif, self.sharing);
+            group.trials.extend(is_shared.then(|| on(shared)));
         }
         group
     }
@@ -123,8 +128,12 @@ impl Bench {
         let (scratch, notes) = (Scratch::new()?, Vec::new());
         let cpus = CpuList::from(layout::online_cpus()?);
         let (failed, without_io_uring, layout) = (false, false, None);
-        let columns =
-            ServerSelection { kernel: true, links: Vec::new(), programs: RpcPrograms::default() };
+        let columns = ServerSelection {
+            kernel: true,
+            links: Vec::new(),
+            programs: RpcPrograms::default(),
+            sharing: 0,
+        };
         let mut bench = Self {
             program,
             link,
@@ -361,7 +370,8 @@ mod tests {
     use megapipe_apps::rpc::Api;
 
     fn columns(kernel: bool, links: &[StackLink]) -> ServerSelection {
-        ServerSelection { kernel, links: links.to_vec(), programs: RpcPrograms::default() }
+        let programs = RpcPrograms::default();
+        ServerSelection { kernel, links: links.to_vec(), programs, sharing: 0 }
     }
 
     fn groups(name: &str) -> Vec<TrialGroup> {
@@ -419,6 +429,19 @@ mod tests {
             let names: Vec<&str> = group.trials.iter().map(|it| it.server.name()).collect();
             assert!(names.contains(&"sockets") && !names.contains(&"channel"), "{names:?}");
         }
+    }
+
+    #[test]
+    fn programs_that_share_a_daemon_are_rpc_servers_on_one_core() {
+        let shared = ServerSelection { sharing: 2, ..columns(true, &[Memif]) };
+        let last = |name: &str| {
+            let groups = groups(name).into_iter().map(|group| shared.of(group));
+            groups.map(|group| (group.server_cores, group.trials.last().unwrap().server)).collect()
+        };
+        let of_rpc: Vec<(usize, TestedServer)> = last("demo-rpc");
+        assert!(of_rpc.iter().all(|it| *it == (1, TestedServer::Shared(Memif, 2))), "{of_rpc:?}");
+        let others: Vec<(usize, TestedServer)> = last("demo-kv");
+        assert!(others.iter().all(|it| it.1 == TestedServer::Local(Memif)), "{others:?}");
     }
 
     #[test]

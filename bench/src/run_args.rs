@@ -107,7 +107,7 @@ impl RunArgs {
             links.push(StackLink::Memif);
         }
         let kernel = self.backends().contains(&BackendName::Kernel);
-        ServerSelection { kernel, links, programs: RpcPrograms::default() }
+        ServerSelection { kernel, links, programs: RpcPrograms::default(), sharing: 0 }
     }
 
     /// These options, with `kernel` and `local` over memif by default.

@@ -72,6 +72,8 @@ pub(crate) enum TestedServer {
     Sockets(StackLink, Option<StackPlacement>),
     /// The same on the kernel's TCP.
     KernelSockets(ForcedDriver),
+    /// So many processes of the megapipe server, which share a port and the stack of a daemon.
+    Shared(StackLink, u8),
     Baseline(Baseline),
     Nginx,
     Memcached,
@@ -81,7 +83,7 @@ impl TestedServer {
     /// `server` in points.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Channel(..) | Self::Local(_) | Self::Placed(..) => "channel",
+            Self::Channel(..) | Self::Local(_) | Self::Placed(..) | Self::Shared(..) => "channel",
             Self::Sockets(..) | Self::KernelSockets(_) => "sockets",
             Self::Baseline(baseline) => baseline.name(),
             Self::Nginx => "nginx",
@@ -93,7 +95,7 @@ impl TestedServer {
     pub(crate) const fn driver(self) -> &'static str {
         match self {
             Self::Channel(driver, _) | Self::KernelSockets(driver) => driver.name(),
-            Self::Local(_) | Self::Placed(..) | Self::Sockets(..) => "stack",
+            Self::Local(_) | Self::Placed(..) | Self::Sockets(..) | Self::Shared(..) => "stack",
             Self::Baseline(Baseline::IoUring) => "uring",
             Self::Baseline(_) | Self::Nginx | Self::Memcached => "epoll",
         }
@@ -130,14 +132,26 @@ impl TestedServer {
         match self {
             Self::Placed(_, placement) => Some(placement),
             Self::Sockets(_, placement) => placement,
+            Self::Shared(..) => Some(StackPlacement::Service),
             _ => None,
+        }
+    }
+
+    /// Number of its processes, without a daemon.
+    const fn programs(self) -> u8 {
+        match self {
+            Self::Shared(_, programs) => programs,
+            _ => 1,
         }
     }
 
     /// The link of the stack; `None` for servers on the kernel's TCP.
     pub(crate) const fn stack_link(self) -> Option<StackLink> {
         match self {
-            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link, _) => Some(link),
+            Self::Local(link)
+            | Self::Placed(link, _)
+            | Self::Sockets(link, _)
+            | Self::Shared(link, _) => Some(link),
             _ => None,
         }
     }
@@ -154,6 +168,7 @@ impl TestedServer {
     pub(crate) fn variant(self) -> String {
         match self {
             Self::Channel(_, Some(ablation)) => ablation.name(),
+            Self::Shared(_, programs) => format!("{programs} programs"),
             _ => self.stack_link().map_or("", StackLink::variant).to_owned(),
         }
     }
@@ -164,6 +179,7 @@ impl TestedServer {
             Self::Channel(driver, None) => format!("channel ({})", driver.name()),
             Self::KernelSockets(driver) => format!("sockets ({})", driver.name()),
             Self::Channel(_, Some(ablation)) => format!("channel {}", ablation.name()),
+            Self::Shared(link, _) => format!("service ({}), {}", link.name(), self.variant()),
             Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link, _) => {
                 let place = self.place().map_or("", StackPlacement::name);
                 let more = [place, link.variant()].into_iter().filter(|more| !more.is_empty());
@@ -191,9 +207,10 @@ impl TestedServer {
         let program = match self {
             Self::Nginx => "nginx",
             Self::Memcached => "memcached",
-            Self::Local(link) | Self::Placed(link, _) | Self::Sockets(link, _) => {
-                return link.missing();
-            }
+            Self::Local(link)
+            | Self::Placed(link, _)
+            | Self::Sockets(link, _)
+            | Self::Shared(link, _) => return link.missing(),
             Self::Channel(..) | Self::KernelSockets(_) | Self::Baseline(_) => return None,
         };
         let install = format!("{program} is not installed (apt-get install {program})");
@@ -258,6 +275,8 @@ pub(crate) enum ServerStartError {
 pub(crate) struct RunningServer {
     pub(crate) address: SocketAddr,
     process: ChildProcess,
+    /// The other programs that share its port.
+    siblings: Vec<ChildProcess>,
     /// The daemon with its stack; ends after the server.
     daemon: Option<ChildProcess>,
     server: TestedServer,
@@ -294,15 +313,19 @@ impl RunningServer {
             }
             _ => None,
         };
-        let mut command = match &daemon {
-            // It opens its control socket when its link has a peer.
-            Some(_) => layout.server.command_after(&control_socket(scratch), &program, args),
-            None => layout.server.command(&program, args),
+        let start = || {
+            let mut command = match &daemon {
+                // It opens its control socket when its link has a peer.
+                Some(_) => layout.server.command_after(&control_socket(scratch), &program, &args),
+                None => layout.server.command(&program, &args),
+            };
+            command.stdout(Stdio::from(said.try_clone()?)).stderr(Stdio::from(said.try_clone()?));
+            ChildProcess::start(&mut command)
         };
-        let also_said = said.try_clone().map_err(failed)?;
-        command.stdout(Stdio::from(said)).stderr(Stdio::from(also_said));
-        let process = ChildProcess::start(&mut command).map_err(failed)?;
-        let mut running = Self { address, process, daemon, server, label, log };
+        let process = start().map_err(failed)?;
+        let siblings = (1..server.programs()).map(|_| start());
+        let siblings = siblings.collect::<io::Result<_>>().map_err(failed)?;
+        let mut running = Self { address, process, siblings, daemon, server, label, log };
         running.wait_until_ready(layout)?;
         Ok(running)
     }
@@ -312,6 +335,12 @@ impl RunningServer {
         self.process.pid()
     }
 
+    /// All its processes, and that of its daemon.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let programs = [&self.process].into_iter().chain(&self.siblings);
+        programs.chain(&self.daemon).map(ChildProcess::pid).collect()
+    }
+
     /// The process of its daemon, where it has one.
     pub(crate) fn daemon_pid(&self) -> Option<u32> {
         self.daemon.as_ref().map(ChildProcess::pid)
@@ -319,18 +348,19 @@ impl RunningServer {
 
     /// An error if the server or its daemon has ended.
     pub(crate) fn check(&mut self) -> Result<(), ServerStartError> {
-        let daemon = self.daemon.as_mut().map_or(Ok(None), ChildProcess::ended);
-        match (self.process.ended(), daemon) {
-            (Ok(None), Ok(None)) => Ok(()),
-            _ => Err(ServerStartError::Ended { server: self.label.clone(), said: self.said() }),
+        let has_ended = |it: &mut ChildProcess| !matches!(it.ended(), Ok(None));
+        let mut others = self.siblings.iter_mut().chain(&mut self.daemon);
+        if has_ended(&mut self.process) || others.any(has_ended) {
+            return Err(ServerStartError::Ended { server: self.label.clone(), said: self.said() });
         }
+        Ok(())
     }
 
     /// Ends the server: how many events its stack's thread told for each time that it woke the
     /// server's [MT 3.2]; none where the stack has no thread of its own. Blocks until the end.
     pub(crate) fn finish(mut self) -> io::Result<Option<f64>> {
         self.process.stop();
-        if self.server.place().is_none() {
+        if self.server.place().is_none() || self.server.programs() > 1 {
             return Ok(None);
         }
         let told = fs::read(self.log.with_file_name(TOLD))?;
@@ -435,6 +465,11 @@ fn command_line(
                 args.extend(link.server_args(layout, scratch));
             }
             args.extend(placement_args(placement, service, scratch));
+            Ok((own(), args))
+        }
+        (TestedServer::Shared(..), service) => {
+            let mut args = service_args(service, address, layout, scratch);
+            args.extend(session_args(scratch));
             Ok((own(), args))
         }
         (TestedServer::Sockets(link, placement), ServiceKind::Rpc) => {
@@ -699,6 +734,7 @@ mod tests {
             TestedServer::Placed(StackLink::MemifAsleep(LinkSide::Server), StackPlacement::Thread),
             TestedServer::Placed(StackLink::Memif, StackPlacement::Core),
             TestedServer::Placed(StackLink::Memif, StackPlacement::Service),
+            TestedServer::Shared(StackLink::Memif, 2),
             TestedServer::Sockets(StackLink::Memif, None),
             TestedServer::Sockets(StackLink::Memif, Some(StackPlacement::Thread)),
             TestedServer::KernelSockets(ForcedDriver::Uring),

@@ -93,6 +93,10 @@ pub(super) const fn gigabits(point: &Point, transactions_per_s: f64) -> f64 {
 pub(crate) fn server_label(point: &Point) -> String {
     let Point { server, variant, .. } = point;
     let is_local = point.backend == "local";
+    if point.backend == "service" {
+        let label = format!("service ({})", point.link.name());
+        return if variant.is_empty() { label } else { label + ", " + variant };
+    }
     let mut label = match (server.as_str(), variant.as_str()) {
         ("channel" | "sockets", _) if is_local => format!("{server} ({})", point.link.name()),
         ("channel" | "sockets", "") => format!("{server} ({})", point.driver),
