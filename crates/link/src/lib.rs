@@ -62,4 +62,4 @@ pub use peer_process::PeerProcess;
 pub use port_guard::{PortGuard, PortGuardError, deafen_on, undeafen};
 pub use rss::Rss;
 pub use spec::{LinkSpec, SpecError};
-pub use unix_path::BoundPath;
+pub use unix_path::{BoundPath, wait_for_binding};

@@ -109,6 +109,12 @@ fn has_listener(socket: BorrowedFd<'_>, address: &SocketAddrUnix) -> io::Result<
     Ok(connect(&probe, address) != Err(Errno::CONNREFUSED))
 }
 
+/// Waits while a server has bound its socket in the directory of `path` and does not listen yet, at
+/// most for [`UNIX_PATH_LOCK_MS`]. For clients whose connect(2) was refused.
+pub fn wait_for_binding(path: &Path) {
+    drop(lock_directory(path));
+}
+
 /// Locks the directory of `path` against other servers of this project. Returns `None` if it
 /// cannot be read or stays locked.
 fn lock_directory(path: &Path) -> Option<File> {

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use megapipe_link::wait_for_binding;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -147,7 +148,14 @@ pub(super) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    connect(&socket, &address)?;
+    match connect(&socket, &address) {
+        // A daemon that begins has bound its socket and listens in a moment.
+        Err(Errno::CONNREFUSED) => {
+            wait_for_binding(path);
+            connect(&socket, &address)?;
+        }
+        outcome => outcome?,
+    }
     Ok(socket)
 }
 

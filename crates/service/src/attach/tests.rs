@@ -17,6 +17,7 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
 
+use super::client::connect_to;
 use super::message_socket::{Reception, receive, receive_up_to, send};
 use super::*;
 use crate::limits::{HANDSHAKE_TIME, HANDSHAKES_OF_USER_MAX};
@@ -397,6 +398,30 @@ fn thousand_half_handshakes_keep_no_other_user_out() {
     assert_eq!(expired + refused, 1_000);
     assert!(expired > 0 && refused > 0, "{expired} were closed without an answer");
     attach_to(&daemon.path(), "test").expect("it is over within a second");
+}
+
+#[test]
+fn client_waits_for_a_daemon_that_does_not_listen_yet() {
+    let folder = std::env::temp_dir().join(format!("mp-attach-{}-begins", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("socket");
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.expect("a socket");
+    let address = SocketAddrUnix::new(&path).expect("it is short");
+    rustix::net::bind(&socket, &address).expect("it is free");
+    assert!(connect_to(&path).is_err(), "nothing listens");
+    let lock = std::fs::File::open(&folder).expect("it was made above");
+    lock.lock().expect("no other has it");
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| connect_to(&path));
+        // It is refused meanwhile.
+        std::thread::sleep(Duration::from_millis(20));
+        rustix::net::listen(&socket, 8).expect("it is bound");
+        lock.unlock().expect("it was locked");
+        assert!(client.join().expect("no panic").is_ok());
+    });
+    std::fs::remove_dir_all(&folder).expect("it was there");
 }
 
 #[test]
