@@ -280,6 +280,43 @@ fn load_whose_daemon_dies_ends_with_an_error() {
     assert!(has_errors || text.contains("no service at"), "{text}");
 }
 
+/// `serve rpc` at a port, run by a user without privileges.
+fn server_of(folder: &Folder, user: u32, port: u16) -> Command {
+    let id = user.to_string();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--no-new-privs"]);
+    command.arg(env!("CARGO_BIN_EXE_megapipe")).args(["serve", "rpc", "--listen"]);
+    command.arg(format!("{}:{port}", ADDRESSES[0])).args(["--backend", "service", "--service"]);
+    command.arg(folder.file("service0")).stdin(Stdio::null());
+    command
+}
+
+/// Whether other users can run the program; only root can try.
+fn can_others_run_it() -> bool {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "4711", "--regid", "4711", "--clear-groups"]);
+    let command = command.arg(env!("CARGO_BIN_EXE_megapipe")).arg("--version");
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn users_share_a_port_by_linuxs_rules() {
+    if !can_others_run_it() {
+        println!("skipped: users_share_a_port_by_linuxs_rules: other users cannot run megapipe");
+        return;
+    }
+    let folder = Folder::new("users");
+    let _daemons = daemons(&folder);
+    let start = |user, port| Running::start(server_of(&folder, user, port));
+    let _same = [(); 2].map(|()| start(4711, 7000).until_ready("listening on"));
+    let refused = server_of(&folder, 4712, 7000).output().expect("it runs");
+    let text = text_of(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    assert!(text.contains("10.9.0.1:7000") && text.contains("in use"), "{text}");
+    let _other = start(4712, 7001).until_ready("listening on");
+    assert_served(&folder);
+}
+
 #[test]
 fn path_of_the_socket_is_taken_with_care() {
     let folder = Folder::new("path");
