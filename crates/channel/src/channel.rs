@@ -39,7 +39,8 @@ use crate::waker::Waker;
 /// Asynchronous operations in, completions out, for one thread.
 ///
 /// Create it on the thread that uses it: it is neither `Send` nor `Sync`. [`crate::MovableChannel`]
-/// is for threads that use one channel in turn. After `fork`, every call in the child returns an
+/// is for threads that use one channel in turn; its channel has another parameter, and the same
+/// calls. After `fork`, every call in the child returns an
 /// error; the child creates a channel of its own.
 ///
 /// Dropping a channel closes its lwsockets and its registered descriptors. Connections that wait at
@@ -73,7 +74,7 @@ use crate::waker::Waker;
 /// assert_eq!(&answer, b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Channel {
+pub struct Channel<T = OneThread> {
     // Before `state`: the driver takes the kernel's hands off the buffers first.
     pub(crate) driver: AnyDriver,
     pub(crate) state: State,
@@ -82,10 +83,17 @@ pub struct Channel {
     pub(crate) inbox: Arc<ConnectionInbox>,
     pub(crate) fork: ForkMark,
     pub(crate) orphans: Vec<Handle>,
-    pub(crate) not_send: PhantomData<*const ()>,
+    pub(crate) threads: PhantomData<T>,
 }
 
-/// Membership: what is in the channel.
+/// Parameter of a channel that stays on the thread that created it.
+///
+/// ```compile_fail,E0277
+/// fn is_send<T: Send>() {}
+/// is_send::<megapipe::Channel>();
+/// ```
+pub struct OneThread(PhantomData<*const ()>);
+
 impl Channel {
     /// Creates a channel for the calling thread.
     ///
@@ -109,6 +117,14 @@ impl Channel {
     /// # Ok::<(), CreateError>(())
     /// ```
     pub fn create(config: Config) -> Result<Self, CreateError> {
+        Self::start(config)
+    }
+}
+
+/// Membership: what is in the channel.
+impl<T> Channel<T> {
+    /// As [`Channel::create`].
+    pub(crate) fn start(config: Config) -> Result<Self, CreateError> {
         let mut config = config.validated()?;
         if let Some(core) = config.core {
             pin(core)?;
@@ -136,7 +152,7 @@ impl Channel {
             waker,
             fork: ForkMark::get(),
             orphans: Vec::new(),
-            not_send: PhantomData,
+            threads: PhantomData,
         })
     }
 
@@ -508,7 +524,7 @@ impl Channel {
 }
 
 /// Memory, and looking in.
-impl Channel {
+impl<T> Channel<T> {
     /// Returns an empty buffer with room for `capacity` bytes, from the channel's pool if it fits
     /// there, else from the heap.
     ///

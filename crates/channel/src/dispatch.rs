@@ -23,7 +23,7 @@ use crate::limits::DISPATCHES_PER_POLL;
 use crate::timers::Due;
 
 /// Completions.
-impl Channel {
+impl<T> Channel<T> {
     /// Submits the queued operations. Does not block.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use crate::slot::{Extra, Kind, Listener, SlotPhase};
 use crate::timers::Due;
 
 /// New handles.
-impl Channel {
+impl<T> Channel<T> {
     /// Listens on an address. The handle is an lwsocket: `unregister` closes the socket. Does not
     /// block.
     ///

@@ -12,7 +12,7 @@ use crate::operations::{UNOPENED, check_len};
 use crate::slot::{FileJob, Kind};
 
 /// Operations at offsets of disk files. `read` and `write` continue where the last one ended.
-impl Channel {
+impl<T> Channel<T> {
     /// Reads up to `len` bytes at an offset of a disk file: [`crate::Event::Read`]. Does not block.
     ///
     /// Operations at offsets complete in any order, and a completion does not name its offset.

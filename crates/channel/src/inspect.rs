@@ -11,7 +11,7 @@ use crate::kernel::sys;
 use crate::report::{DriverKind, Explain};
 use crate::slot::{Kind, Target};
 
-impl Channel {
+impl<T> Channel<T> {
     /// Returns the local address of a socket. Costs one system call, and several for an lwsocket
     /// without a descriptor: not for the hot path.
     ///

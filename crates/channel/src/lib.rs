@@ -82,7 +82,7 @@ mod waker;
 pub use address::sockaddr::SOCKADDR_BYTES;
 pub use address::{Address, AddressError, UnixAddress};
 pub use buffer::{Payload, ReadBuf, WriteBuf};
-pub use channel::Channel;
+pub use channel::{Channel, OneThread};
 pub use completion::{
     Accepted, Arrival, Completion, Connection, Datagram, Event, Notice, ToFd, Undelivered,
     Unregistered,
@@ -97,7 +97,7 @@ pub use error::{
 };
 pub use error_chain::ErrorChain;
 pub use handle::{FIRST_LWSOCKET, Handle};
-pub use kernel::movable::MovableChannel;
+pub use kernel::movable::{MovableChannel, ThreadsInTurn};
 #[cfg(feature = "local")]
 pub use local::{
     Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed, PrefixedError, ServiceAddress,

@@ -16,7 +16,7 @@ use crate::partition::Given;
 use crate::slot::{Extra, Handed, Kind, Listener, NewConnection, SlotPhase, Target};
 use crate::timers::Due;
 
-impl Channel {
+impl<T> Channel<T> {
     /// The channel's eventfd was rung: by a `Waker`, or because there are gifts.
     pub(crate) fn on_woken(&mut self) {
         self.state.woken = false;
@@ -180,7 +180,7 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
+impl<T> Drop for Channel<T> {
     fn drop(&mut self) {
         if self.check_fork().is_err() {
             // The rings and sockets are the parent's; closing our copies of the descriptors, which

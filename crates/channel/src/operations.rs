@@ -24,7 +24,7 @@ use crate::slot::{
 pub(crate) const UNOPENED: &str = "file that is not open";
 
 /// Operations. Each is queued, goes to the kernel in a batch, and gives one completion.
-impl Channel {
+impl<T> Channel<T> {
     /// Accepts `count` connections: one [`Event::Accept`] each. Does not block.
     ///
     /// # Errors

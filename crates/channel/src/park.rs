@@ -14,7 +14,7 @@ use crate::channel::Channel;
 use crate::driver::{Driver, Park};
 use crate::error::DispatchError;
 
-impl Channel {
+impl<T> Channel<T> {
     /// Submits queued operations and returns whether there is something to dispatch; if not, arms
     /// [`Channel::descriptors`] for a sleep. Does not block.
     ///

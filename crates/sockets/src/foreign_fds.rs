@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use megapipe::Channel;
+use megapipe::{Channel, ThreadsInTurn};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -86,7 +86,10 @@ pub(crate) struct Lookout {
 
 impl Lookout {
     /// Makes it, around what the channel sleeps on.
-    pub(crate) fn open(&mut self, channel: &Channel) -> Result<BorrowedFd<'_>, Error> {
+    pub(crate) fn open(
+        &mut self,
+        channel: &Channel<ThreadsInTurn>,
+    ) -> Result<BorrowedFd<'_>, Error> {
         if self.fd.is_none() {
             let fd = epoll::create(CreateFlags::CLOEXEC)?;
             for descriptor in channel.descriptors() {
@@ -98,7 +101,11 @@ impl Lookout {
     }
 
     /// A set of the kernel's that the lookout watches.
-    fn watched_set(&mut self, channel: &Channel, data: u64) -> Result<OwnedFd, Error> {
+    fn watched_set(
+        &mut self,
+        channel: &Channel<ThreadsInTurn>,
+        data: u64,
+    ) -> Result<OwnedFd, Error> {
         let lookout = self.open(channel)?;
         let fd = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(lookout, &fd, EventData::new_u64(data), EventFlags::IN | EventFlags::ET)?;
@@ -110,7 +117,11 @@ impl Lookout {
     ///
     /// # Errors
     /// As epoll_create1(2).
-    pub(crate) fn open_set(&mut self, channel: &Channel, set: u32) -> Result<KernelSet, Error> {
+    pub(crate) fn open_set(
+        &mut self,
+        channel: &Channel<ThreadsInTurn>,
+        set: u32,
+    ) -> Result<KernelSet, Error> {
         let fd = self.watched_set(channel, set.into())?;
         Ok(KernelSet { fd, may_report: false, had_only_place: false })
     }
@@ -286,7 +297,11 @@ impl KernelPoll {
     ///
     /// # Errors
     /// As epoll_ctl(2).
-    pub(crate) fn arm(&mut self, lookout: &mut Lookout, channel: &Channel) -> Result<(), Error> {
+    pub(crate) fn arm(
+        &mut self,
+        lookout: &mut Lookout,
+        channel: &Channel<ThreadsInTurn>,
+    ) -> Result<(), Error> {
         if self.is_empty() || self.set.is_some() {
             return Ok(());
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use megapipe::{
     Accept, Address, Backend, Channel, Clock, Completion, ConnInfo, ConnOption, ConnectError,
     ConnectOptions, CreateError, DatagramSharing, Disconnect, DispatchError, Handle, Holder,
-    ListenError, ListenOptions, MovableChannel, Park, RegisterError, WriteBuf,
+    ListenError, ListenOptions, MovableChannel, Park, RegisterError, ThreadsInTurn, WriteBuf,
 };
 
 use crate::error::Error;
@@ -61,17 +61,17 @@ pub(crate) struct PolledChannel {
 }
 
 impl Deref for PolledChannel {
-    type Target = Channel;
+    type Target = Channel<ThreadsInTurn>;
 
     #[inline]
-    fn deref(&self) -> &Channel {
+    fn deref(&self) -> &Self::Target {
         &self.channel
     }
 }
 
 impl DerefMut for PolledChannel {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Channel {
+    fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.channel
     }
 }
@@ -91,7 +91,7 @@ impl PolledChannel {
         );
         let is_local = config.backend.has_own_stack();
         Ok(Self {
-            channel: MovableChannel::new(Channel::create(config)?),
+            channel: MovableChannel::create(config)?,
             is_local,
             polls: 0,
             calls: CALLS_AFTER_POLL,

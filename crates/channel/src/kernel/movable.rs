@@ -5,6 +5,8 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::channel::Channel;
+use crate::config::Config;
+use crate::error::CreateError;
 
 /// A channel for several threads that take turns, for example under a mutex.
 ///
@@ -16,10 +18,10 @@ use crate::channel::Channel;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use megapipe::{Channel, Config, DriverChoice, MovableChannel};
+/// use megapipe::{Config, DriverChoice, MovableChannel};
 ///
 /// let config = Config::default().driver(DriverChoice::Epoll);
-/// let mut channel = MovableChannel::new(Channel::create(config)?);
+/// let mut channel = MovableChannel::create(config)?;
 /// channel.unbind_thread();
 /// let worker = std::thread::spawn(move || {
 ///     assert!(channel.bind_thread());
@@ -29,31 +31,24 @@ use crate::channel::Channel;
 /// # Ok(())
 /// # }
 /// ```
-pub struct MovableChannel(Channel);
+pub struct MovableChannel(Channel<ThreadsInTurn>);
 
-// SAFETY: each field of the channel is `Send`, as the compiler finds in `fields_are_send`, except
-// for a marker, which has no content.
-unsafe impl Send for MovableChannel {}
+/// Parameter of a channel whose threads take turns.
+pub struct ThreadsInTurn(());
 
-/// Does not compile if a field of a channel, apart from the marker, is not `Send`, or is not here.
-#[expect(dead_code, reason = "it is compiled, never called")]
-const fn fields_are_send(channel: &Channel) {
-    const fn is_send<T: Send>(_: &T) {}
-    let Channel { driver, state, report, waker, inbox, fork, orphans, not_send: _ } = channel;
-    is_send(driver);
-    is_send(state);
-    is_send(report);
-    is_send(waker);
-    is_send(inbox);
-    is_send(fork);
-    is_send(orphans);
-}
+const IS_SEND: fn() = || {
+    const fn is_send<T: Send>() {}
+    is_send::<MovableChannel>();
+};
+const _: fn() = IS_SEND;
 
 impl MovableChannel {
-    /// Takes a channel, to which the calling thread is bound.
-    #[must_use]
-    pub const fn new(channel: Channel) -> Self {
-        Self(channel)
+    /// Creates a channel, to which the calling thread is bound.
+    ///
+    /// # Errors
+    /// As [`Channel::create`].
+    pub fn create(config: Config) -> Result<Self, CreateError> {
+        Channel::start(config).map(Self)
     }
 
     /// Binds the calling thread. `false`: another thread has not ended its binding.
@@ -79,17 +74,17 @@ impl Drop for MovableChannel {
 }
 
 impl Deref for MovableChannel {
-    type Target = Channel;
+    type Target = Channel<ThreadsInTurn>;
 
     #[inline(always)]
-    fn deref(&self) -> &Channel {
+    fn deref(&self) -> &Self::Target {
         &self.0
     }
 }
 
 impl DerefMut for MovableChannel {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Channel {
+    fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0
     }
 }

@@ -53,7 +53,7 @@ const OTHER_SHARD: &str = "the connection's frames come to another shard: take i
 const LOOPED: &str = "both its ends are in our own stack, where the kernel cannot reach the other";
 const DATAGRAMS: &str = "a UDP socket of our own stack has nothing that a kernel socket could take";
 
-impl Channel {
+impl<T> Channel<T> {
     /// Refuses to make a descriptor of what can never become one: it is the stack's, on a link that
     /// shares no address, or a datagram endpoint.
     pub(crate) fn check_way_to_kernel(&mut self, index: u32) -> Result<(), Misuse> {

@@ -23,7 +23,7 @@ use crate::options::{ConnectOptions, ListenOptions};
 use crate::slot::{Extra, Kind, Listener, SlotPhase};
 use crate::state::State;
 
-impl Channel {
+impl<T> Channel<T> {
     /// The address, if the stack is to serve it.
     pub(crate) fn stack_address(&mut self, address: &Address) -> Option<SocketAddr> {
         self.driver.local()?;
@@ -129,7 +129,7 @@ impl Channel {
 /// The local address, and the peer's where there is one.
 type AddressPair = (Address, Option<Address>);
 
-impl Channel {
+impl<T> Channel<T> {
     /// The addresses of what is the stack's; `None`: it is the kernel's.
     pub(crate) fn addresses_on_stack(
         &mut self,
@@ -146,7 +146,7 @@ impl Channel {
     }
 }
 
-impl Channel {
+impl<T> Channel<T> {
     /// The link of what is the stack's, and what a connection has agreed on; `None`: it is the
     /// kernel's.
     pub(crate) fn described_by_stack(&mut self, index: u32) -> Option<String> {
@@ -156,7 +156,7 @@ impl Channel {
     }
 }
 
-impl Channel {
+impl<T> Channel<T> {
     /// Gives a listener of the stack's other cores; `None`: it is the kernel's.
     pub(crate) fn set_mask_on_stack(
         &mut self,

@@ -15,7 +15,7 @@ use crate::handle::Handle;
 use crate::limits::DATAGRAM_SEGMENTS_MAX;
 use crate::state::State;
 
-impl Channel {
+impl<T> Channel<T> {
     /// Sets an option of a connection on our own stack.
     ///
     /// # Errors
@@ -338,11 +338,11 @@ impl Channel {
         Ok((local, state, index))
     }
 
-    fn on_conn<T>(
+    fn on_conn<R>(
         &mut self,
         handle: Handle,
-        call: impl FnOnce(&mut AnyLocal, megapipe_stack::ConnId) -> Result<T, OperationError>,
-    ) -> Result<T, OpError> {
+        call: impl FnOnce(&mut AnyLocal, megapipe_stack::ConnId) -> Result<R, OperationError>,
+    ) -> Result<R, OpError> {
         let (local, state, index) = self.on_stack(handle)?;
         let conn = local.conn(state, index).ok_or(OpError::NotConnected)?;
         let done = call(local, conn);

@@ -65,7 +65,7 @@ struct Beside {
     held: VecDeque<ConnId>,
 }
 
-impl Channel {
+impl<T> Channel<T> {
     /// Lets the stack listen where a registered socket does, if the channel has one.
     pub(crate) fn listen_beside(
         &mut self,
