@@ -34,8 +34,8 @@ const METHOD: [&str; 4] = [
      softirq time from /proc/stat, over the same window as the transactions), divided by \
      transactions. Idle time, waiting for I/O and time stolen by the hypervisor are not counted.",
     "The servers of a group are measured in turn, several rounds of each; what is shown is the \
-     median, and the thin vertical lines run from the lowest to the highest run. A ratio is called \
-     within noise where these ranges overlap.",
+     median; for throughput and CPU time, thin vertical lines run from the lowest to the highest \
+     run. A ratio is called within noise where these ranges overlap.",
     "“saturated” names the side whose cores were busy all the time. Where it is the load, \
      throughput is the load's limit, and CPU time per transaction is what compares servers.",
     "Compare within one report only: a virtual machine's cores are not equally fast at all times.",

@@ -14,7 +14,7 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use crate::kernel::pool::{Pool, PoolBuf, Span};
+use crate::kernel::pool::{Pool, PoolBuf, Span, UnsharedBytes};
 
 /// Received bytes. Dereferences to a slice; empty means end of file. Dropping it returns the memory
 /// to the channel: a program that keeps many of them leaves no memory for receiving. It may be sent
@@ -57,6 +57,11 @@ impl ReadBuf {
         Self(Span::from_vec(bytes))
     }
 
+    /// The first `len` bytes of heap memory.
+    pub(crate) fn from_heap(memory: UnsharedBytes, len: usize) -> Self {
+        Self(memory.into_span(len))
+    }
+
     /// Bytes. Does not look at the memory.
     #[must_use]
     #[inline(always)]
@@ -77,6 +82,18 @@ impl ReadBuf {
         Self(self.0.split_to(len))
     }
 
+    /// As `split_to`, but `self` keeps all.
+    #[cfg(feature = "local")]
+    fn front(&self, len: usize) -> Self {
+        Self(self.0.front(len))
+    }
+
+    /// Leaves the first `len` bytes out, at most all.
+    #[cfg(feature = "local")]
+    fn skip(&mut self, len: usize) {
+        self.0.skip(len);
+    }
+
     /// The bytes, for memory that keeps them under a number.
     #[cfg(feature = "local")]
     #[inline]
@@ -84,9 +101,12 @@ impl ReadBuf {
         self.0
     }
 
-    /// The same bytes in memory of their own, so that no pool buffer is held.
-    pub(crate) fn detached(&self) -> Self {
-        Self::from_vec(self.to_vec())
+    /// The same bytes in memory of their own, so that no pool buffer is held. `None`: there is no
+    /// memory.
+    pub(crate) fn try_detached(&self) -> Option<Self> {
+        let mut memory = UnsharedBytes::zeroed(self.len())?;
+        memory.bytes_mut().copy_from_slice(self);
+        Some(Self::from_heap(memory, self.len()))
     }
 
     /// Whether a buffer of the channel's receive pool is held.
@@ -382,37 +402,62 @@ impl Payload {
         self.len() == 0
     }
 
-    /// Takes the first `len` bytes (or all) off, without a copy; both parts keep the memory.
+    /// The first `len` bytes (or all), without a copy; `self` keeps all of them too. `None`: there
+    /// is no memory to share them.
     #[cfg(feature = "local")]
-    pub(crate) fn split_to(&mut self, len: usize) -> Self {
+    pub(crate) fn front(&mut self, len: usize) -> Option<Self> {
         let len = len.min(self.len());
         match self {
-            Self::Read(buffer) => Self::Read(buffer.split_to(len)),
-            Self::Static(bytes) => {
-                let (front, rest) = bytes.split_at(len);
-                *bytes = rest;
-                Self::Static(front)
-            }
+            Self::Read(buffer) => Some(Self::Read(buffer.front(len))),
+            Self::Static(bytes) => Some(Self::Static(&bytes[..len])),
             Self::Shared(bytes, range) => {
-                let front = range.start..range.start + len;
-                range.start = front.end;
-                Self::Shared(Arc::clone(bytes), front)
+                Some(Self::Shared(Arc::clone(bytes), range.start..range.start + len))
             }
             Self::Owner(owner, range) => {
-                let front = range.start..range.start + len;
-                range.start = front.end;
-                Self::Owner(Arc::clone(owner), front)
+                Some(Self::Owner(Arc::clone(owner), range.start..range.start + len))
             }
+            Self::Vec(_) | Self::Write(_) => {
+                self.make_shareable()?;
+                self.front(len)
+            }
+        }
+    }
+
+    /// Memory that can have several owners. `None`: there is no memory to count them.
+    #[cfg(feature = "local")]
+    fn make_shareable(&mut self) -> Option<()> {
+        *self = match std::mem::replace(self, Self::Static(&[])) {
             Self::Vec(bytes) => {
-                *self = Self::Read(ReadBuf::from_vec(std::mem::take(bytes)));
-                self.split_to(len)
-            }
-            Self::Write(_) => {
-                if let Self::Write(buffer) = std::mem::replace(self, Self::Static(&[])) {
-                    *self = buffer.into_payload();
+                let len = bytes.len();
+                match UnsharedBytes::of(bytes) {
+                    Ok(memory) => Self::Read(ReadBuf::from_heap(memory, len)),
+                    Err(bytes) => {
+                        *self = Self::Vec(bytes);
+                        return None;
+                    }
                 }
-                self.split_to(len)
             }
+            Self::Write(buffer) => {
+                *self = buffer.into_payload();
+                return self.make_shareable();
+            }
+            other => other,
+        };
+        Some(())
+    }
+
+    /// Leaves the first `len` bytes out (or all).
+    #[cfg(feature = "local")]
+    pub(crate) fn skip(&mut self, len: usize) {
+        let len = len.min(self.len());
+        // Without memory for a count it stays a vector, whose bytes move.
+        let _ = self.make_shareable();
+        match self {
+            Self::Read(buffer) => buffer.skip(len),
+            Self::Static(bytes) => *bytes = &bytes[len..],
+            Self::Shared(_, range) | Self::Owner(_, range) => range.start += len,
+            Self::Vec(bytes) => drop(bytes.drain(..len)),
+            Self::Write(_) => debug_assert!(false, "it has become something else"),
         }
     }
 }

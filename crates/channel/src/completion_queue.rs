@@ -18,6 +18,7 @@ use crate::completion::{Accepted, Connection, Event};
 use crate::error::OpError;
 use crate::handle::Handle;
 use crate::kernel::pool::{HeldBuffer, HeldTable, Pool};
+use crate::limits::OPERATIONS_MAX;
 
 /// Three words, written and read as words: a processor hands a store on to a load that follows
 /// it closely only if the load is no wider.
@@ -44,6 +45,13 @@ const WHAT_MASK: u64 = (1 << WHAT_BITS) - 1;
 
 /// Entries that were taken stay in front until so many have gathered.
 const TAKEN_MAX: usize = 1024;
+
+/// Completions that no operation asked for, beside those of all operations, that one event of our
+/// own stack can bring.
+pub(crate) const UNASKED_ROOM: usize = 16;
+
+/// Most entries that are reserved at once: of all operations.
+const RESERVED_MAX: usize = OPERATIONS_MAX + UNASKED_ROOM;
 
 /// The owner of a completion.
 #[derive(Clone, Copy)]
@@ -84,12 +92,14 @@ pub(crate) struct Ready {
     first: usize,
     others: VecDeque<Event>,
     held: HeldTable,
+    /// Entries that both queues have memory for, at most [`RESERVED_MAX`].
+    reserved: usize,
 }
 
 impl Ready {
     /// An empty queue. `held` is a table of the pool that held buffers come from.
     pub(crate) const fn new(held: HeldTable) -> Self {
-        Self { entries: Vec::new(), first: 0, others: VecDeque::new(), held }
+        Self { entries: Vec::new(), first: 0, others: VecDeque::new(), held, reserved: 0 }
     }
 
     #[inline]
@@ -100,7 +110,19 @@ impl Ready {
     /// Makes room for so many completions more. `false`: there is no memory for them.
     #[inline]
     pub(crate) fn reserve(&mut self, count: usize) -> bool {
-        self.entries.try_reserve(count).is_ok() && self.others.try_reserve(count).is_ok()
+        let all = self.entries.len() + count;
+        let has_room = self.entries.try_reserve(count).is_ok()
+            && self.others.try_reserve(all.saturating_sub(self.others.len())).is_ok();
+        if has_room {
+            self.reserved = self.reserved.max(all).min(RESERVED_MAX);
+        }
+        has_room
+    }
+
+    /// For how many more completions there is memory.
+    #[inline(always)]
+    pub(crate) const fn room(&self) -> usize {
+        self.reserved.saturating_sub(self.entries.len())
     }
 
     /// The first `len` bytes of a receive buffer arrived.

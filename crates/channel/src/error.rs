@@ -294,6 +294,7 @@ impl MoveError {
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
+            Self::Limit(Limit::Memory) => libc::ENOMEM,
             Self::Limit(_) => libc::ENFILE,
             Self::Misuse(_) => libc::EINVAL,
             Self::NoStack | Self::NotShared(_) => libc::EOPNOTSUPP,

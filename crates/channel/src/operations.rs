@@ -287,6 +287,10 @@ impl<T> Channel<T> {
         let index = self.state.find(handle)?;
         if self.state.slot(index).can_send_at_once() && !bytes.is_empty() {
             self.state.admit()?;
+            // What the stack does not take now is queued.
+            if !self.state.writes.reserve_one() {
+                return Err(Limit::Memory.into());
+            }
             if self.driver.send_copied(&mut self.state, index, bytes) {
                 return Ok(self.state.unsent_bytes(index));
             }
@@ -317,6 +321,10 @@ impl<T> Channel<T> {
             && self.driver.sends_silently()
         {
             self.state.admit()?;
+            // As in `write_copied`.
+            if !self.state.writes.reserve_one() {
+                return Err(Limit::Memory.into());
+            }
             self.driver.send_silently(&mut self.state, index, bytes);
             return Ok(0);
         }
@@ -710,7 +718,7 @@ fn collected(data: impl IntoIterator<Item = Payload>) -> Result<Box<[Payload]>, 
 }
 
 /// The bytes of all pieces, which are `len`.
-fn joined(parts: &[Payload], len: usize) -> Result<Vec<u8>, Limit> {
+pub(crate) fn joined(parts: &[Payload], len: usize) -> Result<Vec<u8>, Limit> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| Limit::Memory)?;
     parts.iter().for_each(|part| bytes.extend_from_slice(part.as_slice()));

@@ -18,12 +18,13 @@ use std::time::Instant;
 use crate::arena::Arena;
 use crate::buffer::ReadBuf;
 use crate::completion::{Datagram, Event, ToFd};
-use crate::completion_queue::{Ready, Whose};
+use crate::completion_queue::{Ready, UNASKED_ROOM, Whose};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Limit, OpError};
 use crate::handle::{ChannelTag, Handle};
 use crate::kernel::pool::{HeldBuffer, PoolOwner};
+use crate::kernel::sys;
 use crate::limits;
 use crate::slot::{
     Awaited, Body, Extra, Kind, ReadOp, Receiving, Slot, SlotPhase, StreamEnd, Target, WriteOp,
@@ -38,6 +39,10 @@ mod unsent;
 use handing_out::SlotSet;
 
 const NO_SLOT: u32 = u32::MAX;
+
+/// Pieces of unread bytes that can come between two polls: from our own stack one with each
+/// dispatch.
+const UNREAD_PER_POLL: usize = limits::DISPATCHES_PER_POLL as usize + limits::ANSWERS_PER_FETCH;
 
 pub(crate) struct State {
     pub(crate) tag: ChannelTag,
@@ -183,20 +188,35 @@ impl State {
     pub(crate) fn reserve_completions(&mut self) -> Result<(), Limit> {
         let operations = self.first_reads + self.reads.len() + self.writes.len();
         let count = operations + self.timers.len() + limits::ANSWERS_PER_FETCH;
-        let has_room = self.ready.reserve(count)
-            && self.unread.reserve(limits::ANSWERS_PER_FETCH)
-            && self.unread_slots.try_reserve(limits::ANSWERS_PER_FETCH).is_ok();
+        let has_room = self.ready.reserve(count) && self.reserve_unread();
         if has_room { Ok(()) } else { Err(Limit::Memory) }
     }
 
-    /// Room for one more operation.
+    /// Room for one more operation, and memory for its completion: what completes operations need
+    /// not be asked whether there is any.
     #[inline(always)]
     pub(crate) fn admit(&mut self) -> Result<(), Limit> {
-        if self.first_reads + self.reads.len() + self.writes.len() >= limits::OPERATIONS_MAX {
-            return Err(Limit::Operations);
+        let waiting = self.first_reads + self.reads.len() + self.writes.len();
+        if waiting + UNASKED_ROOM >= self.ready.room() {
+            self.admit_with_memory(waiting)?;
         }
         self.counters.operations += 1;
         Ok(())
+    }
+
+    #[cold]
+    fn admit_with_memory(&mut self, waiting: usize) -> Result<(), Limit> {
+        if waiting >= limits::OPERATIONS_MAX {
+            return Err(Limit::Operations);
+        }
+        let count = waiting + limits::ANSWERS_PER_FETCH;
+        if self.ready.reserve(count) && self.reserve_unread() { Ok(()) } else { Err(Limit::Memory) }
+    }
+
+    /// Memory for the bytes that come unread until the next poll.
+    fn reserve_unread(&mut self) -> bool {
+        self.unread.reserve(UNREAD_PER_POLL)
+            && self.unread_slots.try_reserve(UNREAD_PER_POLL).is_ok()
     }
 
     #[inline(always)]
@@ -265,7 +285,8 @@ impl State {
         usize::from(slot.first_read.is_some()) + self.reads.iter(slot.more_reads).count()
     }
 
-    /// Completes the oldest read of a message socket.
+    /// Completes the oldest read of a message socket. A message for which there is no memory is
+    /// lost, and the read says so.
     pub(crate) fn answer_message(
         &mut self,
         index: u32,
@@ -276,7 +297,8 @@ impl State {
             return;
         }
         let event = if with_sender {
-            Event::RecvFrom(received.map(Box::new))
+            let in_box = |datagram| sys::try_box(datagram).map_err(|_| OpError::NoMemory);
+            Event::RecvFrom(received.and_then(in_box))
         } else {
             Event::Read(received.map(|datagram| datagram.data))
         };
@@ -451,26 +473,37 @@ impl State {
     }
 
     /// Moves unread bytes out of pool buffers until about `wanted` buffers are free, so that
-    /// unread handles cannot starve the others.
+    /// unread handles cannot starve the others. Without memory for them, the rest stays.
     pub(crate) fn spill_unread(&mut self, wanted: usize) {
         while self.receive_pool.free_count() < wanted {
-            let Some(index) = self.unread_slots.pop_front() else { return };
-            let Self { slots, unread, counters, .. } = self;
-            let slot = &mut slots[index as usize];
-            slot.flags.in_unread_list = false;
-            let mut remaining = unread.iter(slot.unread).count();
-            while remaining > 0 {
-                remaining -= 1;
-                let Some(buffer) = unread.pop_front(&mut slot.unread) else { break };
-                let buffer = if buffer.holds_pool_buffer() {
-                    counters.spilled_bytes += buffer.len() as u64;
-                    buffer.detached()
-                } else {
-                    buffer
-                };
-                unread.push_back(&mut slot.unread, buffer);
+            let Some(index) = self.unread_slots.front().copied() else { return };
+            if !self.spill_slot(index) {
+                return;
             }
+            self.unread_slots.pop_front();
+            self.slot(index).flags.in_unread_list = false;
         }
+    }
+
+    /// Moves the unread bytes of a slot. `false`: there is no memory for all of them.
+    fn spill_slot(&mut self, index: u32) -> bool {
+        let Self { slots, unread, counters, .. } = self;
+        let slot = &mut slots[index as usize];
+        let mut all = true;
+        for _ in 0..unread.iter(slot.unread).count() {
+            let Some(mut buffer) = unread.pop_front(&mut slot.unread) else { break };
+            if all && buffer.holds_pool_buffer() {
+                match buffer.try_detached() {
+                    Some(detached) => {
+                        counters.spilled_bytes += buffer.len() as u64;
+                        buffer = detached;
+                    }
+                    None => all = false,
+                }
+            }
+            unread.push_back(&mut slot.unread, buffer);
+        }
+        all
     }
 
     /// Unread bytes of a handle that leaves, oldest first.

@@ -25,6 +25,8 @@ use megapipe::{
 
 /// Which request is refused, in a process that runs one scenario.
 const REFUSED: &str = "MEGAPIPE_TEST_REFUSED_ALLOCATION";
+/// If it is set, a process that refuses prints where.
+const TRACE: &str = "MEGAPIPE_TEST_TRACE";
 /// Printed where all requests were granted.
 const ALL_GRANTED: &str = "every allocation was granted";
 /// More than the tables of a new channel have room for.
@@ -51,6 +53,11 @@ unsafe impl GlobalAlloc for Allocator {
             match GRANTED.get() {
                 Some(0) => {
                     GRANTED.set(None);
+                    if std::env::var_os(TRACE).is_some() {
+                        SUBMITTING.set(false);
+                        eprintln!("{}", std::backtrace::Backtrace::force_capture());
+                        SUBMITTING.set(true);
+                    }
                     return std::ptr::null_mut();
                 }
                 granted => GRANTED.set(granted.map(|count| count - 1)),
@@ -331,7 +338,7 @@ fn uring_setup_calls_survive_each_failed_allocation() {
 mod local {
     use std::time::Instant;
 
-    use megapipe::{Backend, LocalNetwork, ServerConfig};
+    use megapipe::{Backend, LocalNetwork, Placement, ServerConfig};
 
     use super::*;
 
@@ -342,14 +349,17 @@ mod local {
         LocalNetwork::open(&link, settings).expect("a memif")
     }
 
-    /// A server's channel and a client's.
-    fn channels() -> [Channel; 2] {
+    /// A server's channel, and a client's with the placement and few buffers.
+    fn channels(placement: Placement) -> [Channel; 2] {
         let server = std::thread::spawn(|| network(",role=server", 1));
         let client = network("", 2);
-        [server.join().expect("no panic"), client].map(|network| {
-            let config = Config::default().driver(DriverChoice::Epoll);
-            Channel::create(config.backend(Backend::Local(network))).expect("a channel")
-        })
+        let few = Config::default().placement(placement).buffer_count(8).buffer_len(2048);
+        [(server.join().expect("no panic"), Config::default()), (client, few)].map(
+            |(network, config)| {
+                let config = config.driver(DriverChoice::Epoll);
+                Channel::create(config.backend(Backend::Local(network))).expect("a channel")
+            },
+        )
     }
 
     /// Completions of both channels until `is_over`; calls of the client's are refused memory.
@@ -381,10 +391,8 @@ mod local {
         }
     }
 
-    /// Connects; the server reads all that is written then.
-    fn client() -> usize {
-        let mut channels = channels();
-        let mut refused = 0;
+    /// Connects. Returns the two ends of the connection, the server's with a read of 4,096 bytes.
+    fn connected(channels: &mut [Channel; 2], refused: &mut usize) -> [Handle; 2] {
         let address: Address = "10.9.9.1:80".parse().expect("an address");
         let listener = channels[0].listen(&address, &ListenOptions::default(), 0).expect("ours");
         channels[0].accept(listener, Accept::lwsocket(1).first_read(4096)).expect("a listener");
@@ -393,16 +401,15 @@ mod local {
         let mut handle = match connecting {
             Ok(handle) => handle,
             Err(ConnectError::Limit(Limit::Memory)) => {
-                refused += 1;
+                *refused += 1;
                 channels[1].connect(&address, &options, 0).expect("memory again")
             }
             Err(other) => panic!("{other}"),
         };
-        let mut got = Vec::new();
         let mut connection = None;
-        let (mut is_connected, mut is_refused, mut written) = (false, false, 0);
+        let (mut is_connected, mut is_refused) = (false, false);
         while !is_connected || connection.is_none() {
-            pump(&mut channels, &mut refused, |of_server, of_client| {
+            pump(channels, refused, |of_server, of_client| {
                 match of_server {
                     Some(Event::Accept(Ok(accepted))) => connection = Some(accepted.connection),
                     None => {}
@@ -417,43 +424,235 @@ mod local {
                 is_refused || (is_connected && connection.is_some())
             });
             if std::mem::take(&mut is_refused) {
-                refused += 1;
+                *refused += 1;
                 channels[1].unregister(handle).expect("it is there");
                 handle = channels[1].connect(&address, &options, 0).expect("memory again");
             }
         }
         let Some(megapipe::Connection::Lwsocket(reader)) = connection else { panic!() };
-        // Writes have memory: docs/BACKENDS.md lists what they still end the process for.
-        for _ in 0..OPERATIONS {
-            let bytes = Payload::Static(b"0123456789");
-            channels[1].write(handle, bytes).expect("it has memory");
+        [reader, handle]
+    }
+
+    /// A message: its number, its length, and that many bytes that follow from the number.
+    fn message(number: u32, len: usize) -> Vec<u8> {
+        let mut bytes = [number.to_be_bytes(), (len as u32).to_be_bytes()].concat();
+        bytes.extend((0..len).map(|place| (number as usize + place) as u8));
+        bytes
+    }
+
+    /// The numbers of the messages that bytes consist of.
+    fn numbers(mut bytes: &[u8]) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        while let Some((head, rest)) = bytes.split_first_chunk::<8>() {
+            let [number, len] = [0, 4]
+                .map(|at| u32::from_be_bytes(*head[at..].first_chunk().expect("eight bytes")));
+            let (body, rest) = rest.split_at(len as usize);
+            assert_eq!(body, &message(number, body.len())[8..], "message {number}");
+            numbers.push(number);
+            bytes = rest;
         }
-        while got.len() < OPERATIONS * 10 || written < OPERATIONS {
-            let mut is_read = false;
+        numbers
+    }
+
+    /// Messages that the client writes, and their lengths: short ones, some longer than a buffer,
+    /// and some that are sent in pieces.
+    const LENS: [usize; 6] = [10, 500, 3000, 20, 70 << 10, 100];
+    const MESSAGES: u32 = 18;
+    const DATAGRAMS: u32 = 6;
+
+    /// Connects; writes of memory of every kind arrive once and in order, or are refused.
+    fn client(placement: Placement) -> usize {
+        let mut channels = channels(placement);
+        let mut refused = 0;
+        let [reader, handle] = connected(&mut channels, &mut refused);
+        let before = refused;
+        let (mut got, mut want_bytes, mut failed) = (Vec::new(), 0, 0);
+        let mut is_reading = true;
+        for number in 0..MESSAGES {
+            let len = LENS[number as usize % LENS.len()];
+            let bytes = message(number, len);
+            let client = &mut channels[1];
+            let is_granted = GRANTED.get().is_some();
+            refused += match number % 5 {
+                0 => submit(|| client.write(handle, bytes.clone_granted())),
+                1 => submit(|| client.write_copied(handle, &bytes).map(drop)),
+                2 => {
+                    let shared: std::sync::Arc<[u8]> = bytes.as_slice().into();
+                    submit(|| client.write(handle, Payload::shared(shared.clone(), 0..len + 8)))
+                }
+                3 => {
+                    let all: &'static [u8] = bytes.clone().leak();
+                    submit(|| client.writev(handle, [all[..7].into(), all[7..].into()]))
+                }
+                _ => submit(|| client.write_quiet(handle, bytes.clone_granted()).map(drop)),
+            };
+            if is_granted && GRANTED.get().is_none() {
+                // A write for which there is no memory may wait for an acknowledgment.
+                GOES_ON.set(true);
+            }
+            want_bytes += len + 8;
+            while got.len() < want_bytes {
+                if !std::mem::replace(&mut is_reading, true) {
+                    channels[0].read(reader, 4096).expect("a connection");
+                }
+                let mut is_failed = false;
+                pump(&mut channels, &mut refused, |of_server, of_client| {
+                    match of_client {
+                        Some(Event::Write(Ok(_))) | None => {}
+                        Some(Event::Write(Err(OpError::NoMemory))) => is_failed = true,
+                        other => panic!("{other:?}"),
+                    }
+                    if let Some(event) = of_server {
+                        let Event::Read(Ok(bytes)) = event else { panic!("{event:?}") };
+                        got.extend_from_slice(&bytes);
+                        is_reading = false;
+                    }
+                    !is_reading || is_failed
+                });
+                if is_failed {
+                    failed += 1;
+                    want_bytes -= len + 8;
+                }
+            }
+        }
+        let numbers = numbers(&got);
+        assert!(numbers.is_sorted() && numbers.len() as u32 + failed == MESSAGES);
+        before.max(refused) + failed as usize
+    }
+
+    /// More bytes arrive than the client has buffers for, and no read waits for them. All are there
+    /// when they are read, in any pieces.
+    fn unread(placement: Placement) -> usize {
+        let mut channels = channels(placement);
+        let mut refused = 0;
+        let [writer, handle] = connected(&mut channels, &mut refused);
+        let (mut want_bytes, mut written) = (0, 0);
+        for number in 0..MESSAGES {
+            let bytes = message(number, 900);
+            want_bytes += bytes.len();
+            channels[0].write(writer, bytes).expect("it has memory");
+        }
+        while written < MESSAGES {
             pump(&mut channels, &mut refused, |of_server, of_client| {
-                match of_client {
-                    Some(Event::Write(Ok(10))) => written += 1,
+                assert!(of_client.is_none(), "{of_client:?}");
+                match of_server {
+                    Some(Event::Write(Ok(_))) => written += 1,
                     None => {}
                     other => panic!("{other:?}"),
                 }
-                if let Some(event) = of_server {
+                written == MESSAGES
+            });
+        }
+        let mut got = Vec::new();
+        while got.len() < want_bytes {
+            for _ in 0..3 {
+                refused += submit(|| channels[1].read(handle, 700));
+            }
+            let mut reads = 3;
+            while reads > 0 && got.len() < want_bytes {
+                pump(&mut channels, &mut refused, |_, of_client| {
+                    let Some(event) = of_client else { return false };
                     let Event::Read(Ok(bytes)) = event else { panic!("{event:?}") };
                     got.extend_from_slice(&bytes);
-                    is_read = true;
-                }
-                is_read || (got.len() == OPERATIONS * 10 && written == OPERATIONS)
-            });
-            if is_read {
-                channels[0].read(reader, 4096).expect("a connection");
+                    reads -= 1;
+                    true
+                });
             }
         }
-        assert!(got.chunks(10).all(|piece| piece == b"0123456789"));
+        assert!(numbers(&got).into_iter().eq(0..MESSAGES));
         refused
+    }
+
+    /// Datagrams in both directions: each arrives whole, or not at all.
+    fn datagrams(placement: Placement) -> usize {
+        let mut channels = channels(placement);
+        let mut refused = 0;
+        let addresses: [Address; 2] =
+            ["10.9.9.1:53", "10.9.9.2:53"].map(|it| it.parse().expect("an address"));
+        let bind = |channel: &mut Channel, address| {
+            channel.socket(megapipe::SocketKind::Udp4, Some(address), 0)
+        };
+        let server = bind(&mut channels[0], &addresses[0]).expect("it has memory");
+        let client = match submitting(|| bind(&mut channels[1], &addresses[1])) {
+            Ok(client) => client,
+            Err(_) => {
+                refused += 1;
+                bind(&mut channels[1], &addresses[1]).expect("memory again")
+            }
+        };
+        let (mut lost, mut got) = (0, [0, 0]);
+        for number in 0..DATAGRAMS {
+            let bytes = message(number, 500);
+            channels[0].recvfrom(server, 2000).expect("a socket");
+            refused += submit(|| channels[1].sendto(client, bytes.clone_granted(), &addresses[0]));
+            channels[0].sendto(server, bytes, &addresses[1]).expect("it has memory");
+            let (mut is_there, mut is_sent) = (false, false);
+            pump(&mut channels, &mut refused, |of_server, of_client| {
+                match of_client {
+                    Some(Event::SendTo(Ok(_))) => is_sent = true,
+                    Some(Event::SendTo(Err(OpError::NoMemory))) => {
+                        lost += 1;
+                        is_there = true;
+                    }
+                    None => {}
+                    other => panic!("{other:?}"),
+                }
+                match of_server {
+                    Some(Event::RecvFrom(Ok(datagram))) => {
+                        assert_eq!(numbers(&datagram.data), [number]);
+                        is_there = true;
+                        got[0] += 1;
+                    }
+                    Some(Event::SendTo(Ok(_))) | None => {}
+                    other => panic!("{other:?}"),
+                }
+                is_there
+            });
+            let _ = is_sent;
+        }
+        refused += lost as usize;
+        let (mut next, mut refused_reads) = (0, 0);
+        while got[1] < DATAGRAMS - 1 {
+            refused += submit(|| channels[1].recvfrom(client, 2000));
+            pump(&mut channels, &mut refused, |_, of_client| match of_client {
+                Some(Event::RecvFrom(Ok(datagram))) => {
+                    let numbers = numbers(&datagram.data);
+                    assert!(numbers.len() == 1 && numbers[0] >= next, "{numbers:?} after {next}");
+                    next = numbers[0] + 1;
+                    got[1] += 1;
+                    true
+                }
+                Some(Event::RecvFrom(Err(OpError::NoMemory))) => {
+                    refused_reads += 1;
+                    true
+                }
+                Some(Event::SendTo(_)) | None => false,
+                other => panic!("{other:?}"),
+            });
+        }
+        refused += refused_reads;
+        // A datagram for which there is no memory is lost.
+        GOES_ON.set(true);
+        refused
+    }
+
+    trait CloneGranted {
+        fn clone_granted(&self) -> Vec<u8>;
+    }
+
+    impl CloneGranted for Vec<u8> {
+        /// The program's own copy is not refused.
+        fn clone_granted(&self) -> Vec<u8> {
+            let is_submitting = SUBMITTING.replace(false);
+            let copy = self.clone();
+            SUBMITTING.set(is_submitting);
+            copy
+        }
     }
 
     /// Listens at many ports; each call that is refused works when it is repeated.
     fn listener() -> usize {
-        let [mut server, _client] = channels();
+        let [mut server, _client] = channels(Placement::Inline);
         let mut refused = 0;
         for port in 80..86 {
             let address: Address = format!("10.9.9.1:{port}").parse().expect("an address");
@@ -474,8 +673,24 @@ mod local {
         each_refused("local::local_listen_survives_each_failed_allocation", listener);
     }
 
-    #[test]
-    fn local_connect_survives_each_failed_allocation() {
-        each_refused("local::local_connect_survives_each_failed_allocation", client);
+    macro_rules! scenarios {
+        ($($name:ident: $scenario:ident, $placement:expr;)*) => {
+            $(#[test]
+            fn $name() {
+                each_refused(concat!("local::", stringify!($name)), || $scenario($placement));
+            })*
+        };
+    }
+
+    scenarios! {
+        inline_client_survives_each_failed_allocation: client, Placement::Inline;
+        thread_client_survives_each_failed_allocation: client, Placement::Thread;
+        core_client_survives_each_failed_allocation: client, Placement::Core(None);
+        inline_unread_bytes_survive_each_failed_allocation: unread, Placement::Inline;
+        thread_unread_bytes_survive_each_failed_allocation: unread, Placement::Thread;
+        core_unread_bytes_survive_each_failed_allocation: unread, Placement::Core(None);
+        inline_datagrams_survive_each_failed_allocation: datagrams, Placement::Inline;
+        thread_datagrams_survive_each_failed_allocation: datagrams, Placement::Thread;
+        core_datagrams_survive_each_failed_allocation: datagrams, Placement::Core(None);
     }
 }

@@ -90,6 +90,9 @@ pub enum OperationError {
     BadAddress,
     /// The datagram does not fit into the largest packet.
     TooLong,
+    /// There is no memory to keep what is sent; nothing was taken. The stack itself has its memory
+    /// from the start: a server around it answers this.
+    NoMemory,
 }
 
 /// Why a configuration was refused: which setting, and what is wrong with it.
@@ -165,4 +168,5 @@ texts!(OperationError {
     QueueFull => "the send queue is full",
     BadAddress => "not an address that one may send to",
     TooLong => "the datagram does not fit into the largest packet",
+    NoMemory => "no memory to keep what is sent",
 });

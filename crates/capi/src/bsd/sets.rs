@@ -125,6 +125,11 @@ unsafe fn wait(
     with_fd(epoll, |sockets| {
         let mut found = std::mem::take(&mut sockets.events);
         if found.len() < max {
+            let missing = max - found.len();
+            if found.try_reserve(missing).is_err() {
+                sockets.events = found;
+                return Err(::sockets::Error::NoMemory);
+            }
             found.resize(max, EpollEvent::default());
         }
         let told = sockets.epoll_pwait(epoll, &mut found[..max], timeout, mask);

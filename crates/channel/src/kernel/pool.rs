@@ -42,7 +42,7 @@ mod tests;
 
 pub(crate) use buffers::BufferMemory;
 pub(crate) use held::{HeldBuffer, HeldTable};
-pub(crate) use span::{PoolBuf, Span};
+pub(crate) use span::{PoolBuf, Span, UnsharedBytes};
 #[cfg(feature = "local")]
 pub(crate) use surrendered::SurrenderedTable;
 
@@ -52,18 +52,9 @@ pub(crate) struct Pool {
     free: FreeList,
     binding: ThreadBinding,
     returns: Returns,
-    /// Instead of a mapping: all bytes of a pool that was made of them.
-    heap: Vec<u8>,
 }
 
 impl Pool {
-    /// A pool without buffers, for spans of `heap`.
-    fn of_bytes(heap: Vec<u8>) -> Arc<Self> {
-        let free = FreeList::of(std::iter::empty());
-        let (binding, returns) = (ThreadBinding::default(), Returns::default());
-        Arc::new(Self { buffers: BufferMemory::none(), free, binding, returns, heap })
-    }
-
     /// The memory, for a stack on a thread beside.
     #[cfg(feature = "local")]
     pub(crate) const fn buffers(&self) -> &BufferMemory {
@@ -82,6 +73,13 @@ impl Pool {
     pub(crate) fn free_count(&self) -> usize {
         self.release_returned();
         self.free.count()
+    }
+
+    /// Whether the calling thread may take a buffer now.
+    #[cfg(feature = "local")]
+    #[inline]
+    pub(crate) fn has_free(&self) -> bool {
+        self.binding.is_bound() && (self.free.count() > 0 || self.free_count() > 0)
     }
 
     /// Takes a free buffer. `None`: all are in use, or another thread is bound.
@@ -305,8 +303,8 @@ impl PoolOwner {
         // Popped from the end: the lowest index first.
         let free = FreeList::of((0..buffer_count).rev());
         let binding = ThreadBinding::to_caller();
-        let (returns, heap) = (Returns::default(), Vec::new());
-        Ok(Self { pool: Arc::new(Pool { buffers, free, binding, returns, heap }) })
+        let returns = Returns::default();
+        Ok(Self { pool: Arc::new(Pool { buffers, free, binding, returns }) })
     }
 
     /// Binds the calling thread. `false`: another thread is bound.

@@ -5,6 +5,7 @@
 //! Invariant: a datagram that comes while no read waits is kept, up to [`WAITING_MAX`] of them;
 //! more are dropped and counted, as a socket's full buffer would drop them.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use megapipe_service::PortError;
@@ -17,6 +18,8 @@ use crate::address::Address;
 use crate::buffer::Payload;
 use crate::completion::{Arrival, Datagram, Event, Notice, Undelivered};
 use crate::error::OpError;
+use crate::kernel::sys;
+use crate::operations::joined;
 use crate::slot::{Body, Extra, Target, WaitingDatagram};
 use crate::state::State;
 
@@ -33,13 +36,19 @@ impl<H: StackHandle + ?Sized> Local<H> {
     ) -> Result<(), PortError<BindError>> {
         let endpoint = self.server.bind(local, sharing)?;
         let index = endpoint.index as usize;
+        let missing = (index + 1).saturating_sub(self.endpoints.len());
+        let waiting = sys::try_box(Extra::Datagrams(VecDeque::new()));
+        let (Ok(()), Ok(waiting)) = (self.endpoints.try_reserve(missing), waiting) else {
+            self.server.close_datagram(endpoint);
+            return Err(PortError::Stack(BindError::TooManyEndpoints));
+        };
         if self.endpoints.len() <= index {
             self.endpoints.resize(index + 1, NO_OWNER);
         }
         self.endpoints[index] = SlotOwner { slot, generation: endpoint.generation, ..NO_OWNER };
         let entry = state.slot(slot);
         entry.target = Target::Stack(endpoint.index);
-        entry.extra = Some(Box::new(Extra::Datagrams(std::collections::VecDeque::new())));
+        entry.extra = Some(waiting);
         Ok(())
     }
 
@@ -90,13 +99,13 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let Some(buffer) = received.and_then(|it| it.into_bytes(state, chunk.len)) else { return };
         let Some(slot) = self.slot_of_endpoint(endpoint) else { return };
         let Some(Extra::Datagrams(waiting)) = state.slot(slot).extra.as_deref_mut() else { return };
-        if waiting.len() == WAITING_MAX {
+        if waiting.len() == WAITING_MAX || waiting.try_reserve(1).is_err() {
             state.counters.datagrams_dropped += 1;
             return;
         }
         // An unread datagram must not hold a buffer that connections need.
         let crowded = waiting.len() >= WAITING_MAX / 8;
-        let data = if crowded { buffer.detached() } else { buffer };
+        let data = if crowded { buffer.try_detached().unwrap_or(buffer) } else { buffer };
         waiting.push_back(WaitingDatagram { from, data, arrival });
         self.read_datagrams(state, slot);
     }
@@ -147,10 +156,13 @@ impl<H: StackHandle + ?Sized> Local<H> {
             let to = head.receiver().and_then(Address::as_inet);
             let payload = match &mut head.body {
                 Body::One(payload) => std::mem::replace(payload, Payload::Static(&[])),
-                Body::Many(parts) => {
-                    let pieces: Vec<&[u8]> = parts.iter().map(Payload::as_slice).collect();
-                    pieces.concat().into()
-                }
+                Body::Many(parts) => match joined(parts, len) {
+                    Ok(bytes) => bytes.into(),
+                    Err(_) => {
+                        state.on_send_failed(slot, OpError::NoMemory);
+                        continue;
+                    }
+                },
                 Body::Disconnect(_) => {
                     state.pop_control(slot);
                     let ended = Event::Disconnect(Ok(()));
@@ -225,6 +237,7 @@ const fn not_sent(error: OperationError) -> OpError {
         OperationError::TooLong => OpError::MessageTooLong,
         OperationError::BadAddress => OpError::NetworkUnreachable,
         OperationError::QueueFull => OpError::NoBuffers,
+        OperationError::NoMemory => OpError::NoMemory,
         _ => OpError::InvalidInput,
     }
 }

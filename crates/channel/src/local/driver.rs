@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use megapipe_service::{Next, RemoteEvent};
 use megapipe_stack::Event;
+use rustix::io::Errno;
 
 use super::poll::link_failed;
 use super::stack_handle::Polled;
@@ -179,6 +180,9 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
     }
 
     fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
+        if self.server.take_lack_of_memory() {
+            return Err(DispatchError::Kernel(Errno::NOMEM.into()));
+        }
         self.now = self.clock.now();
         let deadline = timeout.map(|timeout| self.now + timeout);
         loop {

@@ -20,7 +20,7 @@ use megapipe_stack::{
 };
 
 use super::memory::{ChannelMemory, ReceivedMemory};
-use super::pieces::{put_back, take_front};
+use super::pieces::{put_back, room_for_segments, take_front};
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle};
 use crate::buffer::{Payload, ReadBuf};
 use crate::error::CreateError;
@@ -144,8 +144,10 @@ impl StackHandle for Inline {
 
     #[inline]
     fn send_read(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Option<Payload> {
-        let chunk = self.memory().keep_read(bytes);
-        self.send_chunk(now, conn, chunk).err()?.1
+        match self.memory().keep_read(bytes) {
+            Ok(chunk) => self.send_chunk(now, conn, chunk).err()?.1,
+            Err(payload) => Some(payload),
+        }
     }
 
     #[inline]
@@ -167,11 +169,20 @@ impl StackHandle for Inline {
     ) -> Result<usize, OperationError> {
         let front = take_front(payload, || self.0.stack().info(conn))?;
         let len = front.len();
-        let chunk = self.memory().keep(front);
-        self.send_chunk(now, conn, chunk).map(|()| len).map_err(|(error, front)| {
-            put_back(payload, front);
-            error
-        })
+        let sent = match self.memory().keep(front) {
+            Ok(chunk) => self.send_chunk(now, conn, chunk),
+            Err(front) => Err((OperationError::NoMemory, Some(front))),
+        };
+        match sent {
+            Ok(()) => {
+                payload.skip(len);
+                Ok(len)
+            }
+            Err((error, front)) => {
+                put_back(payload, front);
+                Err(error)
+            }
+        }
     }
 
     fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
@@ -296,7 +307,7 @@ impl StackHandle for Inline {
         payload: Payload,
     ) -> Result<(), OperationError> {
         let (stack, memory) = self.0.parts();
-        let chunk = memory.keep(payload);
+        let chunk = memory.keep(payload).map_err(|_| OperationError::NoMemory)?;
         let sent = stack.send_datagram_as(now, endpoint, (to, chunk, departure), memory);
         sent.inspect_err(|_| drop(memory.give_back(chunk)))
     }
@@ -308,9 +319,15 @@ impl StackHandle for Inline {
         destination: (SocketAddr, &Departure),
         (mut payload, segment_len): (Payload, usize),
     ) -> Result<(), OperationError> {
-        let mut chunks = Vec::with_capacity(payload.len().div_ceil(segment_len.max(1)));
+        let mut chunks = room_for_segments(payload.len(), segment_len)?;
         while !payload.is_empty() {
-            chunks.push(self.memory().keep(payload.split_to(segment_len)));
+            let front = payload.front(segment_len).and_then(|it| self.memory().keep(it).ok());
+            let Some(chunk) = front else {
+                chunks.into_iter().for_each(|chunk| drop(self.memory().give_back(chunk)));
+                return Err(OperationError::NoMemory);
+            };
+            chunks.push(chunk);
+            payload.skip(segment_len);
         }
         self.0.make_datagram_room(now, endpoint, chunks.len());
         let sent = self.0.send_datagrams(now, endpoint, destination, &chunks);

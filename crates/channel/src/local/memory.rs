@@ -170,7 +170,10 @@ impl ChannelMemory {
     }
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
-    pub(super) fn keep(&mut self, payload: Payload) -> Chunk {
+    ///
+    /// # Errors
+    /// There is no memory; returns the payload.
+    pub(super) fn keep(&mut self, payload: Payload) -> Result<Chunk, Payload> {
         match payload.into_read() {
             Ok(bytes) => self.keep_read(bytes),
             Err(payload) => self.heap.keep(payload),
@@ -179,9 +182,9 @@ impl ChannelMemory {
 
     /// As `keep`, for bytes that nearly always lie in a buffer of the channel.
     #[inline]
-    pub(super) fn keep_read(&mut self, bytes: ReadBuf) -> Chunk {
+    pub(super) fn keep_read(&mut self, bytes: ReadBuf) -> Result<Chunk, Payload> {
         match self.pools.surrender(&mut self.surrendered, bytes) {
-            Ok(chunk) => chunk,
+            Ok(chunk) => Ok(chunk),
             Err(bytes) => self.heap.keep(bytes.into()),
         }
     }
@@ -214,8 +217,16 @@ impl ChannelMemory {
         self.held.take(number)
     }
 
+    /// Whether [`ChannelMemory::take_in`] has room: a receive buffer, or memory that stands in for
+    /// one. `false`: there is no memory.
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        let receive = &self.pools.receive;
+        receive.has_free() || self.heap.has_spare(receive.buffer_len())
+    }
+
     /// Takes received bytes that lie elsewhere to a receive buffer, or to memory that stands in for
-    /// one: `copy` fills it. They were asked for, so there is always room. At most a buffer's.
+    /// one: `copy` fills it. At most a buffer's; none without room.
     #[inline]
     pub(super) fn take_in(&mut self, len: u32, copy: impl FnOnce(&mut [u8])) -> Chunk {
         let len = len.min(self.pools.receive.buffer_len() as u32);
@@ -225,16 +236,9 @@ impl ChannelMemory {
                 buffers.fill_held_by((&mut self.held, number), len as usize, copy);
                 BufId(u32::from(number) | HELD_RECEIVE)
             }
-            None => self.take_in_reserve(len, copy),
+            None => self.heap.fill_spare(len as usize, copy),
         };
         Chunk { buf, offset: 0, len }
-    }
-
-    #[cold]
-    fn take_in_reserve(&mut self, len: u32, copy: impl FnOnce(&mut [u8])) -> BufId {
-        let mut bytes = vec![0; len as usize];
-        copy(&mut bytes);
-        self.heap.hold(bytes)
     }
 
     /// What is sent: all bytes of its buffer, or of the payload.
@@ -321,8 +325,8 @@ mod tests {
         };
         assert!(memory.received(all).is_none(), "it was taken");
         let mut bytes = ReadBuf::new(memory.pools.receive.adopt(held, 11).unwrap());
-        let front = memory.keep_read(bytes.split_to(6));
-        let rest = memory.keep(bytes.into());
+        let front = memory.keep_read(bytes.split_to(6)).unwrap();
+        let rest = memory.keep(bytes.into()).unwrap();
         assert_eq!((memory.heap.payload_count(), rest.offset), (0, 6));
         assert_eq!((out(&memory, front), out(&memory, rest)), (b"hello ".into(), b"world".into()));
         let again = Chunk { len: 11, ..front };
@@ -340,7 +344,7 @@ mod tests {
         buffer.extend_from_slice(b"filled");
         for payload in [Payload::from(buffer), Payload::from(&b"static"[..])] {
             let bytes = payload.as_slice().to_vec();
-            let chunk = memory.keep(payload);
+            let chunk = memory.keep(payload).unwrap();
             assert_eq!(out(&memory, chunk), bytes);
             let back = memory.give_back(chunk).unwrap();
             assert_eq!(back.as_slice(), bytes);
@@ -360,7 +364,7 @@ mod tests {
             panic!("no buffer")
         };
         assert_eq!(&*bytes, b"late");
-        let kept = memory.keep_read(bytes);
+        let kept = memory.keep_read(bytes).unwrap();
         assert_eq!((memory.heap.payload_count(), out(&memory, kept)), (1, b"late".into()));
         for buf in [kept.buf, bufs[0], bufs[1], bufs[2], bufs[3]] {
             memory.free(buf);

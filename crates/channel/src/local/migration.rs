@@ -32,7 +32,9 @@ use megapipe_link::migration::{
     Agreed, Checkpoint, Predecessor, RepairError, Successor, Windows, trial,
 };
 use megapipe_service::{NotShared, tcp_flow};
-use megapipe_stack::{Clocks, ConnId, ConnectError, Memory, PoolId, SeqNum, Snapshot, TcpState};
+use megapipe_stack::{
+    Chunk, Clocks, ConnId, ConnectError, Memory, PoolId, SeqNum, Snapshot, TcpState,
+};
 
 use super::memory::ChannelMemory;
 use super::{Local, StackHandle, set_receiving};
@@ -342,7 +344,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let unread = std::mem::take(&mut checkpoint.unread);
         let now = self.now;
         let (stack, memory) = self.server.migration_server().map_err(not_shared)?.parts();
-        let snapshot = snapshot_of(checkpoint, memory);
+        let snapshot = snapshot_of(checkpoint, memory)?;
         match stack.import(now, &snapshot, (PoolId::default(), memory)) {
             Ok(conn) => Ok((conn, unread)),
             Err(error) => {
@@ -421,12 +423,23 @@ fn checkpoint_of(leaving: &Leaving, memory: &impl Memory) -> Checkpoint {
 }
 
 /// What our stack has to know of a connection of the kernel's, whose unread bytes are elsewhere.
-fn snapshot_of(checkpoint: Checkpoint, memory: &mut ChannelMemory) -> Snapshot {
+///
+/// # Errors
+/// There is no memory for its unacknowledged bytes.
+fn snapshot_of(checkpoint: Checkpoint, memory: &mut ChannelMemory) -> Result<Snapshot, Limit> {
     let Checkpoint { windows, agreed, sent, unsent, srtt_us, .. } = checkpoint;
     let snd_una = SeqNum(checkpoint.snd_una);
     let sent_bytes = sent.len() as u32;
-    let unacked = [sent, unsent].into_iter().filter(|bytes| !bytes.is_empty());
-    Snapshot {
+    let mut unacked = Vec::new();
+    unacked.try_reserve_exact(2).map_err(|_| Limit::Memory)?;
+    for bytes in [sent, unsent].into_iter().filter(|bytes| !bytes.is_empty()) {
+        let Ok(chunk) = memory.keep(Payload::Vec(bytes)) else {
+            unacked.iter().for_each(|chunk: &Chunk| memory.free(chunk.buf));
+            return Err(Limit::Memory);
+        };
+        unacked.push(chunk);
+    }
+    Ok(Snapshot {
         local: checkpoint.local,
         remote: checkpoint.remote,
         snd_una,
@@ -443,7 +456,7 @@ fn snapshot_of(checkpoint: Checkpoint, memory: &mut ChannelMemory) -> Snapshot {
         ecn: agreed.ecn,
         no_delay: checkpoint.nodelay,
         srtt: (srtt_us > 0).then(|| Duration::from_micros(srtt_us.into())),
-        unacked: unacked.map(|bytes| memory.keep(Payload::Vec(bytes))).collect(),
+        unacked,
         unread: Vec::new(),
-    }
+    })
 }

@@ -1,6 +1,6 @@
 //! Pieces of long payloads: the front that a send queue has room for.
 
-use megapipe_stack::{ConnInfo, OperationError};
+use megapipe_stack::{Chunk, ConnInfo, OperationError};
 
 use crate::buffer::Payload;
 
@@ -10,11 +10,13 @@ pub(super) const PIECES_FROM: usize = 64 << 10;
 /// Room in the send queue that is not worth a piece.
 const ROOM_MIN: usize = 16 << 10;
 
-/// Removes the front of a payload that there is room for: all of a short one. `info` is asked for
-/// long ones only.
+/// The front of a payload that there is room for: all of a short one, which is taken out of
+/// `payload`, or a part of a long one, which shares its memory. `info` is asked for long ones only.
+/// After it was sent, [`Payload::skip`] leaves it out.
 ///
 /// # Errors
-/// [`OperationError::QueueFull`]: there is too little room; others: as of `info`.
+/// [`OperationError::QueueFull`]: there is too little room; [`OperationError::NoMemory`]: there is
+/// no memory to share; others: as of `info`.
 pub(super) fn take_front(
     payload: &mut Payload,
     info: impl FnOnce() -> Result<ConnInfo, OperationError>,
@@ -23,18 +25,17 @@ pub(super) fn take_front(
         return Ok(std::mem::replace(payload, Payload::Static(&[])));
     }
     let room = room_for_a_piece(&info()?)?;
-    Ok(payload.split_to(room))
+    payload.front(room).ok_or(OperationError::NoMemory)
 }
 
-/// Puts a front that was not sent back before the rest: there was no place in the queue in spite of
-/// the room.
+/// Puts a front that was not sent back: there was no place in the queue in spite of the room.
 pub(super) fn put_back(payload: &mut Payload, front: Option<Payload>) {
-    let Some(front) = front else { return };
-    *payload = if payload.is_empty() {
-        front
-    } else {
-        Payload::Vec([front.as_slice(), payload.as_slice()].concat())
-    };
+    // A part of a long payload was not taken out of it.
+    if let Some(front) = front
+        && payload.is_empty()
+    {
+        *payload = front;
+    }
 }
 
 /// Number of bytes of a long payload that the send queue takes now.
@@ -44,4 +45,18 @@ fn room_for_a_piece(info: &ConnInfo) -> Result<usize, OperationError> {
         return Err(OperationError::QueueFull);
     }
     Ok(room.max(ROOM_MIN))
+}
+
+/// Memory for the chunks of a payload that is sent in segments.
+///
+/// # Errors
+/// [`OperationError::NoMemory`].
+pub(super) fn room_for_segments(
+    len: usize,
+    segment_len: usize,
+) -> Result<Vec<Chunk>, OperationError> {
+    let mut chunks = Vec::new();
+    let count = len.div_ceil(segment_len.max(1));
+    chunks.try_reserve_exact(count).map_err(|_| OperationError::NoMemory)?;
+    Ok(chunks)
 }

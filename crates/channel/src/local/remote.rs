@@ -41,6 +41,8 @@ pub(crate) struct Remote {
     adaptive_spin: AdaptiveSpin,
     /// What a session of a daemon has besides. `None`: the server is a thread of this process.
     session: Option<DaemonSession>,
+    /// An event waits for memory that its bytes can be copied to.
+    lacks_memory: bool,
 }
 
 impl Remote {
@@ -48,7 +50,7 @@ impl Remote {
     pub(super) fn attached(client: RemoteClient, session: DaemonSession, state: &State) -> Self {
         let adaptive_spin = AdaptiveSpin::new(SPIN_DEFAULT);
         let memory = ChannelMemory::of(state);
-        Self { client, memory, adaptive_spin, session: Some(session) }
+        Self { client, memory, adaptive_spin, session: Some(session), lacks_memory: false }
     }
 
     /// Whether the stack was a daemon's that is gone.
@@ -64,7 +66,8 @@ impl Remote {
         }
     }
 
-    /// Copies a received chunk into the channel's memory.
+    /// Copies a received chunk into the channel's memory, which has room for it
+    /// ([`ChannelMemory::has_room`]).
     #[inline]
     fn take_in(&mut self, chunk: Chunk) -> Chunk {
         let Self { client, memory, .. } = self;
@@ -93,7 +96,7 @@ impl StackHandle for Remote {
         let spin = if is_other { settings.waits.spin } else { Duration::ZERO };
         let (memory, adaptive_spin) = (ChannelMemory::of(state), AdaptiveSpin::new(spin));
         let place = format!("on a core of its own, {}", on_core(core));
-        Ok((Self { client, memory, adaptive_spin, session: None }, place))
+        Ok((Self { client, memory, adaptive_spin, session: None, lacks_memory: false }, place))
     }
 
     fn poll(&mut self, now: Instant) -> Result<Polled, LinkError> {
@@ -125,6 +128,10 @@ impl StackHandle for Remote {
 
     #[inline]
     fn next_event(&mut self) -> Option<RemoteEvent> {
+        if !self.memory.has_room() {
+            self.lacks_memory = self.client.has_event();
+            return None;
+        }
         let event = self.client.event()?;
         Some(match event {
             RemoteEvent::Event(Event::Received { conn, chunk }, offer) => {
@@ -143,6 +150,10 @@ impl StackHandle for Remote {
             }
             event => event,
         })
+    }
+
+    fn take_lack_of_memory(&mut self) -> bool {
+        std::mem::take(&mut self.lacks_memory) && !self.memory.has_room()
     }
 
     fn after_poll(&mut self, has_worked: bool, now: Instant) -> Next {
@@ -258,11 +269,15 @@ impl StackHandle for Remote {
         conn: ConnId,
         bytes: &[u8],
     ) -> Result<Option<Payload>, NoBuffer> {
+        if self.client.send_short(conn, bytes) {
+            return Ok(None);
+        }
+        // Before some of it is sent: the rest has to be kept.
+        let mut rest = Vec::new();
+        rest.try_reserve_exact(bytes.len()).map_err(|_| NoBuffer)?;
         let sent = self.client.send(conn, bytes).unwrap_or(0);
-        Ok(match bytes.get(sent..) {
-            None | Some([]) => None,
-            Some(rest) => Some(Payload::Vec(rest.to_vec())),
-        })
+        rest.extend_from_slice(&bytes[sent..]);
+        Ok((!rest.is_empty()).then_some(Payload::Vec(rest)))
     }
 
     fn send_front(
@@ -275,7 +290,7 @@ impl StackHandle for Remote {
         if sent == payload.len() {
             *payload = Payload::Static(&[]);
         } else {
-            drop(payload.split_to(sent));
+            payload.skip(sent);
         }
         Ok(sent)
     }
@@ -431,7 +446,17 @@ impl StackHandle for Remote {
 
     fn take_notice(&mut self) -> Option<Notice> {
         let notice = self.client.take_notice()?;
-        Some(Notice { quote: notice.quote.map(|chunk| self.take_in(chunk)), ..notice })
+        // Where there is no memory, the notice comes without it.
+        let has_room = notice.quote.is_none() || self.memory.has_room();
+        let quote = match notice.quote {
+            Some(chunk) if has_room => Some(self.take_in(chunk)),
+            Some(chunk) => {
+                self.client.give_back(chunk);
+                None
+            }
+            None => None,
+        };
+        Some(Notice { quote, ..notice })
     }
 
     fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError> {

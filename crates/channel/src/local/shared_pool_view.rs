@@ -13,7 +13,6 @@
 //! - The owners of buffers that the stack sends from, or has sent from and freed, are in
 //!   `surrendered`.
 //! - What `freed` names the stack does not use any more, and the channel has not taken back.
-//! - `freed` is never longer than there are chunks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,33 +22,42 @@ use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 use super::buffer_ids::{self, HELD_RECEIVE, KIND, SENT_RECEIVE, SENT_WRITE, SPARE_RECEIVE};
 use super::memory::{Pools, ReceivedMemory, Surrendered};
 use super::overflow_buffers::{Heap, copy_out};
-use crate::buffer::Payload;
+use crate::buffer::{Payload, ReadBuf};
 use crate::kernel::pool::{BufferMemory, HeldBuffer, HeldTable};
 
 /// A payload that may go from thread to thread.
 pub(super) enum Kept {
     Vec(Vec<u8>),
+    /// Not in a buffer of a pool.
+    Heap(ReadBuf),
     Static(&'static [u8]),
     Shared(Arc<[u8]>, Range<usize>),
     Owner(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
 }
 
 impl Kept {
-    /// Bytes of a channel's own are copied.
-    pub(super) fn new(payload: Payload) -> Self {
+    /// Bytes in a channel's buffers are copied.
+    ///
+    /// # Errors
+    /// There is no memory for the copy; returns the payload.
+    pub(super) fn new(payload: Payload) -> Result<Self, Payload> {
         match payload {
-            Payload::Write(buffer) => Self::Vec(buffer.to_vec()),
-            Payload::Read(bytes) => Self::Vec(bytes.to_vec()),
-            Payload::Vec(bytes) => Self::Vec(bytes),
-            Payload::Static(bytes) => Self::Static(bytes),
-            Payload::Shared(bytes, range) => Self::Shared(bytes, range),
-            Payload::Owner(owner, range) => Self::Owner(owner, range),
+            Payload::Read(bytes) if !bytes.holds_pool_buffer() => Ok(Self::Heap(bytes)),
+            Payload::Read(_) | Payload::Write(_) => match copied(payload.as_slice()) {
+                Some(bytes) => Ok(Self::Vec(bytes)),
+                None => Err(payload),
+            },
+            Payload::Vec(bytes) => Ok(Self::Vec(bytes)),
+            Payload::Static(bytes) => Ok(Self::Static(bytes)),
+            Payload::Shared(bytes, range) => Ok(Self::Shared(bytes, range)),
+            Payload::Owner(owner, range) => Ok(Self::Owner(owner, range)),
         }
     }
 
     fn into_payload(self) -> Payload {
         match self {
             Self::Vec(bytes) => Payload::Vec(bytes),
+            Self::Heap(bytes) => Payload::Read(bytes),
             Self::Static(bytes) => Payload::Static(bytes),
             Self::Shared(bytes, range) => Payload::Shared(bytes, range),
             Self::Owner(owner, range) => Payload::Owner(owner, range),
@@ -57,10 +65,18 @@ impl Kept {
     }
 }
 
+fn copied(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).ok()?;
+    copy.extend_from_slice(bytes);
+    Some(copy)
+}
+
 impl AsRef<[u8]> for Kept {
     fn as_ref(&self) -> &[u8] {
         match self {
             Self::Vec(bytes) => bytes,
+            Self::Heap(bytes) => bytes,
             Self::Static(bytes) => bytes,
             Self::Shared(bytes, range) => bytes.get(range.clone()).unwrap_or_default(),
             Self::Owner(owner, range) => (**owner).as_ref().get(range.clone()).unwrap_or_default(),
@@ -75,8 +91,55 @@ pub(super) struct LentMemory {
     held: HeldTable,
     surrendered: Surrendered,
     stock: Vec<u16>,
-    freed: Vec<BufId>,
+    freed: FreedBuffers,
     heap: Heap<Kept>,
+}
+
+/// Buffers that the stack has freed, and how often: one that it sends parts of is freed for each.
+/// All memory is allocated at the start, because freeing cannot fail.
+struct FreedBuffers {
+    /// By [`FreedBuffers::place`].
+    counts: Box<[u32]>,
+    /// Those with a count, once each.
+    listed: Vec<BufId>,
+    buffer_count: usize,
+}
+
+impl FreedBuffers {
+    fn new(pools: &Pools) -> Self {
+        let count = pools.receive.buffer_count().max(pools.send.buffer_count());
+        let places = 3 * usize::from(count);
+        let counts = vec![0; places].into();
+        Self { counts, listed: Vec::with_capacity(places), buffer_count: count.into() }
+    }
+
+    #[inline]
+    const fn place(&self, buf: BufId) -> usize {
+        let kind = match buf.0 & KIND {
+            HELD_RECEIVE => 0,
+            SENT_RECEIVE => 1,
+            _ => 2,
+        };
+        kind * self.buffer_count + buffer_ids::within(buf)
+    }
+
+    #[inline]
+    fn add(&mut self, buf: BufId) {
+        let place = self.place(buf);
+        let Some(count) = self.counts.get_mut(place) else { return };
+        *count += 1;
+        if *count == 1 {
+            self.listed.push(buf);
+        }
+    }
+
+    /// A buffer, and how often it was freed.
+    #[inline]
+    fn take(&mut self) -> Option<(BufId, u32)> {
+        let buf = self.listed.pop()?;
+        let place = self.place(buf);
+        Some((buf, std::mem::take(&mut self.counts[place])))
+    }
 }
 
 impl LentMemory {
@@ -87,7 +150,7 @@ impl LentMemory {
             held: pools.receive.held_table(),
             surrendered: Surrendered::new(pools),
             stock: Vec::with_capacity(pools.receive.buffer_count().into()),
-            freed: Vec::new(),
+            freed: FreedBuffers::new(pools),
             heap: Heap::new(),
         };
         memory.exchange(pools);
@@ -97,8 +160,10 @@ impl LentMemory {
     /// Takes back what the stack has let go of, and stocks up. On the channel's thread.
     #[inline]
     pub(super) fn exchange(&mut self, pools: &Pools) {
-        while let Some(buf) = self.freed.pop() {
-            pools.free(&mut self.held, &mut self.surrendered, buf);
+        while let Some((buf, count)) = self.freed.take() {
+            for _ in 0..count {
+                pools.free(&mut self.held, &mut self.surrendered, buf);
+            }
         }
         // The kernel's driver, for files and pipes, has the rest.
         let most = usize::from(pools.receive.buffer_count()) / 4 * 3;
@@ -116,8 +181,11 @@ impl LentMemory {
     }
 
     /// Keeps a payload until the stack frees it; all of its bytes as a chunk.
-    pub(super) fn keep(&mut self, kept: Kept) -> Chunk {
-        self.heap.keep(kept)
+    ///
+    /// # Errors
+    /// There is no memory; returns the payload.
+    pub(super) fn keep(&mut self, payload: Payload) -> Result<Chunk, Payload> {
+        self.heap.keep(Kept::new(payload)?).map_err(Kept::into_payload)
     }
 
     /// The stack did not take a payload: gives it back.
@@ -161,7 +229,7 @@ impl Memory for LentMemory {
     #[inline]
     fn free(&mut self, buf: BufId) {
         if !self.heap.free(buf) {
-            self.freed.push(buf);
+            self.freed.add(buf);
         }
     }
 

@@ -26,8 +26,8 @@ use megapipe_stack::{
 
 use super::cores::on_core;
 use super::memory::{Pools, ReceivedMemory};
-use super::pieces::{PIECES_FROM, put_back, take_front};
-use super::shared_pool_view::{Kept, LentMemory};
+use super::pieces::{put_back, room_for_segments, take_front};
+use super::shared_pool_view::LentMemory;
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
 use crate::buffer::{Payload, ReadBuf};
 use crate::error::CreateError;
@@ -108,22 +108,23 @@ impl SharedThread {
     fn send_kept(&mut self, now: Instant, conn: ConnId, payload: Payload) -> Sent {
         self.at(now, |server, now| {
             let (stack, memory) = server.parts();
-            let chunk = memory.keep(Kept::new(payload));
+            let kept = memory.keep(payload);
+            let chunk = kept.map_err(|payload| (OperationError::NoMemory, Some(payload)))?;
             stack.send(now, conn, chunk, memory).map_err(|error| (error, memory.give_back(chunk)))
         })
     }
 
     /// Keeps the payload of a datagram until the stack frees it.
-    fn keep(&mut self, payload: Payload) -> Chunk {
+    fn keep(&mut self, payload: Payload) -> Result<Chunk, OperationError> {
         let mut shared = self.end.look();
         let memory = shared.server.parts().1;
         let surrender = |bytes| self.pools.surrender(memory.surrendered(), bytes);
         let payload = match payload.into_read().map(surrender) {
-            Ok(Ok(chunk)) => return chunk,
+            Ok(Ok(chunk)) => return Ok(chunk),
             Ok(Err(bytes)) => bytes.into(),
             Err(payload) => payload,
         };
-        memory.keep(Kept::new(payload))
+        memory.keep(payload).map_err(|_| OperationError::NoMemory)
     }
 
     /// Frees a payload that the stack did not take.
@@ -325,19 +326,18 @@ impl StackHandle for SharedThread {
         conn: ConnId,
         payload: &mut Payload,
     ) -> Result<usize, OperationError> {
-        if payload.len() > PIECES_FROM
-            && let Payload::Vec(bytes) = payload
-        {
-            // Its pieces go to another thread without copies.
-            let (len, bytes) = (bytes.len(), std::mem::take(bytes));
-            *payload = Payload::owner(Arc::new(bytes), 0..len);
-        }
         let front = take_front(payload, || self.enter(|server| server.stack().info(conn)))?;
         let len = front.len();
-        self.send(now, conn, front).map(|()| len).map_err(|(error, front)| {
-            put_back(payload, front);
-            error
-        })
+        match self.send(now, conn, front) {
+            Ok(()) => {
+                payload.skip(len);
+                Ok(len)
+            }
+            Err((error, front)) => {
+                put_back(payload, front);
+                Err(error)
+            }
+        }
     }
 
     fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
@@ -469,7 +469,7 @@ impl StackHandle for SharedThread {
         (to, departure): (SocketAddr, &Departure),
         payload: Payload,
     ) -> Result<(), OperationError> {
-        let chunk = self.keep(payload);
+        let chunk = self.keep(payload)?;
         let sent = self.at(now, |server, now| {
             let (stack, memory) = server.parts();
             stack.send_datagram_as(now, endpoint, (to, chunk, departure), memory)
@@ -484,9 +484,15 @@ impl StackHandle for SharedThread {
         destination: (SocketAddr, &Departure),
         (mut payload, segment_len): (Payload, usize),
     ) -> Result<(), OperationError> {
-        let mut chunks = Vec::with_capacity(payload.len().div_ceil(segment_len.max(1)));
+        let mut chunks = room_for_segments(payload.len(), segment_len)?;
         while !payload.is_empty() {
-            chunks.push(self.keep(payload.split_to(segment_len)));
+            let front = payload.front(segment_len).and_then(|it| self.keep(it).ok());
+            let Some(chunk) = front else {
+                chunks.into_iter().for_each(|chunk| self.discard(chunk));
+                return Err(OperationError::NoMemory);
+            };
+            chunks.push(chunk);
+            payload.skip(segment_len);
         }
         let sent = self.send_chunks(now, endpoint, destination, &chunks);
         sent.inspect_err(|_| chunks.into_iter().for_each(|chunk| self.discard(chunk)))

@@ -124,6 +124,12 @@ pub(crate) trait StackHandle {
     /// Returns the next event; `None`: there is none.
     fn next_event(&mut self) -> Option<RemoteEvent>;
 
+    /// Whether [`StackHandle::next_event`] has left an event where it is for want of memory, once.
+    /// By default none needs any.
+    fn take_lack_of_memory(&mut self) -> bool {
+        false
+    }
+
     /// Decides between another poll and sleep, after a poll with or without work.
     fn after_poll(&mut self, has_worked: bool, now: Instant) -> Next;
 

@@ -238,6 +238,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 match self.send_at_most(conn, part, room_bytes) {
                     Ok(sent) => bytes += sent,
                     Err(OperationError::QueueFull) => return self.await_room(conn, bytes),
+                    Err(OperationError::NoMemory) => return self.await_memory(conn, bytes),
                     // Both ends connect at once: when the handshake is complete.
                     Err(OperationError::NotConnected) => return StreamProgress::NoRoom(bytes),
                     Err(_) => return StreamProgress::Refused(OpError::BrokenPipe),
@@ -285,12 +286,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if part.len() <= max {
             return self.server.send_front(self.now, conn, part);
         }
-        let mut front = part.split_to(max);
-        let sent = self.server.send_front(self.now, conn, &mut front);
-        if !front.is_empty() {
-            *part = Payload::Vec([front.as_slice(), part.as_slice()].concat());
-        }
-        sent
+        let mut front = part.front(max).ok_or(OperationError::NoMemory)?;
+        let sent = self.server.send_front(self.now, conn, &mut front)?;
+        part.skip(sent);
+        Ok(sent)
     }
 
     /// Few enough bytes are unsent for what waits for that.
@@ -307,6 +306,16 @@ impl<H: StackHandle + ?Sized> Local<H> {
         match self.server.await_acks(conn) {
             Ok(()) => StreamProgress::NoRoom(sent_bytes),
             Err(_) => StreamProgress::Refused(OpError::BrokenPipe),
+        }
+    }
+
+    /// There is no memory to keep what is to be sent. While the connection has bytes with the
+    /// stack, their acknowledgment is a moment to try again; else the write fails.
+    #[cold]
+    fn await_memory(&mut self, conn: ConnId, sent_bytes: usize) -> StreamProgress {
+        match self.server.info(conn) {
+            Some(info) if info.queued_bytes > 0 => self.await_room(conn, sent_bytes),
+            _ => StreamProgress::Refused(OpError::NoMemory),
         }
     }
 

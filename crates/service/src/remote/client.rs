@@ -31,6 +31,7 @@ use super::encoding::{Description, id_of, id_of_listener};
 use super::send_buffers::{Held, Sends};
 use super::session_region::{ClientHalf, SessionBuffers};
 use crate::connection_manager::{AcceptorId, Offer};
+use crate::limits::COMPLETIONS_MAX;
 use crate::sleep::{ServerLocation, ServerPeer};
 use datagrams::Datagrams;
 use offers::SessionOffers;
@@ -149,6 +150,14 @@ pub struct RemoteClient {
     counters: RemoteCounters,
 }
 
+/// An empty table with memory for `count` entries, if there is so much.
+fn reserved<T>(count: usize) -> Vec<T> {
+    let mut table = Vec::new();
+    // Without it, the table grows entry by entry.
+    let _ = table.try_reserve_exact(count);
+    table
+}
+
 impl RemoteClient {
     /// The application's end of a server that has described itself.
     pub(super) fn new(
@@ -158,21 +167,24 @@ impl RemoteClient {
     ) -> Self {
         let ClientHalf { ops, events, sleep, buffers } = half;
         let SessionBuffers { receives, small, large, calls } = buffers;
+        // All tables at the start: what the server publishes must have room. Memory that is not
+        // touched costs nothing; where it is not to be had, they grow as they are needed.
+        let connections = description.connections as usize + COMPLETIONS_MAX as usize;
         Self {
             ends: RingEnds { ops, events },
             sends: Sends::new(small, large, description.send_buffer_bytes),
             receives,
             calls,
             description,
-            conns: Vec::new(),
-            free: Vec::new(),
-            by_server: Vec::new(),
-            superseded: Vec::new(),
+            conns: reserved(connections),
+            free: reserved(connections),
+            by_server: reserved(connections),
+            superseded: reserved(COMPLETIONS_MAX as usize),
             datagrams: Datagrams::default(),
             offers: SessionOffers::default(),
-            unblocked: VecDeque::new(),
-            backlog: VecDeque::new(),
-            taken: VecDeque::new(),
+            unblocked: reserved(connections).into(),
+            backlog: reserved(COMPLETIONS_MAX as usize).into(),
+            taken: reserved(COMPLETIONS_MAX as usize).into(),
             details: EventDetails::default(),
             wanted: Ids::default(),
             back: Bufs::default(),

@@ -22,6 +22,7 @@ use crate::address::sockaddr::RawAddress;
 use crate::buffer::ReadBuf;
 use crate::completion::Event;
 use crate::error::OpError;
+use crate::kernel::pool::UnsharedBytes;
 use crate::kernel::sys;
 use crate::limits::{GATHER_PARTS_MAX, POLL_BYTES_MAX};
 use crate::options::Disconnect;
@@ -79,10 +80,9 @@ pub(super) fn fill(
         }
         state.counters.buffers_exhausted += 1;
     }
-    let mut buffer = sys::zeroed(want)?;
-    let count = fill(state, &mut buffer)?;
-    buffer.truncate(count);
-    Ok(ReadBuf::from_vec(buffer))
+    let mut memory = UnsharedBytes::zeroed(want).ok_or(Errno::NOMEM)?;
+    let count = fill(state, memory.bytes_mut())?;
+    Ok(ReadBuf::from_heap(memory, count))
 }
 
 impl Epoll {

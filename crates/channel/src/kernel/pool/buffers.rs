@@ -91,8 +91,8 @@ pub(crate) struct BufferMemory {
     stride_bytes: usize,
     owners: Arc<[Owners]>,
     id: BufferPoolId,
-    /// Keeps the memory mapped; `None` where there are no buffers.
-    _mapping: Option<Arc<BufferMapping>>,
+    /// Keeps the memory mapped.
+    _mapping: Arc<BufferMapping>,
 }
 
 // SAFETY: `base` points into the mapping, which is kept; another thread writes only buffers whose
@@ -133,16 +133,8 @@ impl BufferMemory {
             stride_bytes,
             owners: (0..count).map(|_| Owners(AtomicU64::new(0))).collect(),
             id: BufferPoolId::next()?,
-            _mapping: Some(Arc::new(mapping)),
+            _mapping: Arc::new(mapping),
         })
-    }
-
-    /// None.
-    pub(super) fn none() -> Self {
-        let owners = Arc::new([]);
-        let base = NonNull::dangling();
-        let id = BufferPoolId::OF_NO_BUFFERS;
-        Self { base, buffer_len: 0, stride_bytes: 0, owners, id, _mapping: None }
     }
 
     #[inline]

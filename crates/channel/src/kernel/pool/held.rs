@@ -19,17 +19,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) struct BufferPoolId(NonZeroU32);
 
 impl BufferPoolId {
-    /// Of what has no buffers, and so no tokens.
-    pub(super) const OF_NO_BUFFERS: Self = Self(NonZeroU32::MAX);
-
     /// One that no pool has.
     ///
     /// # Errors
     /// Four billion pools were made.
     pub(super) fn next() -> io::Result<Self> {
         static LAST: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: nothing is ordered by it. It stops before `OF_NO_BUFFERS`.
-        let next = |last: u32| last.checked_add(1).filter(|next| *next != u32::MAX);
+        // Relaxed: nothing is ordered by it.
+        let next = |last: u32| last.checked_add(1);
         let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         let id = last.ok().and_then(|last| NonZeroU32::new(last + 1));
         id.map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())

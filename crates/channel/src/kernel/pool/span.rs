@@ -6,24 +6,28 @@
 //! Invariants
 //! - A `PoolBuf` is the only owner of its buffer, until it becomes a span.
 //! - An owner in a pool has no share of the pool's [`Arc`]: a pool is kept while a buffer has
-//!   owners (`returns.rs`). A span of heap memory has a share of the [`Arc`] of its own.
+//!   owners (`returns.rs`).
+//! - The reference of a span whose place is in heap memory ([`SpanPlace::is_in_heap`]) is to a
+//!   [`HeapBytes`] that counts the span, of every other span to a [`Pool`].
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::Pool;
 #[cfg(feature = "local")]
 use super::SurrenderedTable;
+use crate::kernel::sys;
 use crate::limits::{BUFFER_COUNT_MAX, BUFFER_LEN_MAX};
 
-/// The pool of an owner, valid as long as the owner.
+/// The pool of an owner, valid as long as the owner. Of a span in heap memory: its [`HeapBytes`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct PoolRef(NonNull<Pool>);
 
-// SAFETY: it is used as a `&Pool`, and as the `Arc<Pool>` that a span of heap memory has a share
-// of. Both may be sent and shared because `Pool` is `Send` and `Sync`, which the compiler derives
-// from its fields (see `POOL_MAY_BE_SHARED`).
+// SAFETY: it is used as a `&Pool`, as a `&HeapBytes`, and to drop the latter. All may be sent and
+// shared because both types are `Send` and `Sync`, which the compiler derives from their fields
+// (see `POOL_MAY_BE_SHARED`).
 unsafe impl Send for PoolRef {}
 // SAFETY: as above.
 unsafe impl Sync for PoolRef {}
@@ -31,6 +35,7 @@ unsafe impl Sync for PoolRef {}
 const POOL_MAY_BE_SHARED: fn() = || {
     const fn is_shared<T: Send + Sync>() {}
     is_shared::<Pool>();
+    is_shared::<HeapBytes>();
 };
 const _: fn() = POOL_MAY_BE_SHARED;
 
@@ -41,12 +46,21 @@ impl PoolRef {
         Self(unsafe { NonNull::new_unchecked(Arc::as_ptr(pool).cast_mut()) })
     }
 
-    /// The pool, for a caller that owns a buffer of it, or a share of its `Arc`, meanwhile.
+    /// The pool, for a caller that owns a buffer of it meanwhile.
     #[inline(always)]
     pub(super) fn get(&self) -> &Pool {
         // SAFETY: the owner that this lies in keeps the pool (see the invariants), and `self` is
         // borrowed from it. Only `&Pool` are made of it.
         unsafe { self.0.as_ref() }
+    }
+
+    /// The heap memory of a span.
+    ///
+    /// # Safety
+    /// It is the reference of a span that exists meanwhile, and whose place is in heap memory.
+    unsafe fn heap(&self) -> &HeapBytes {
+        // SAFETY: the caller keeps the contract, and the invariant says what such a reference is.
+        unsafe { self.0.cast::<HeapBytes>().as_ref() }
     }
 
     /// An owner in this pool is dropped.
@@ -113,6 +127,51 @@ impl Drop for PoolBuf {
     #[inline]
     fn drop(&mut self) {
         self.pool.release(self.index);
+    }
+}
+
+/// Bytes on the heap that spans share, and how many do.
+struct HeapBytes {
+    owners: AtomicUsize,
+    bytes: Vec<u8>,
+}
+
+/// Memory on the heap that becomes a span without more memory.
+pub(crate) struct UnsharedBytes(Box<HeapBytes>);
+
+impl UnsharedBytes {
+    /// `len` zeros. `None`: there is no memory.
+    pub(crate) fn zeroed(len: usize) -> Option<Self> {
+        Self::of(sys::zeroed(len).ok()?).ok()
+    }
+
+    /// All of `bytes`, which are at most 4 GiB.
+    ///
+    /// # Errors
+    /// There is no memory for the count of owners; returns `bytes`.
+    pub(crate) fn of(bytes: Vec<u8>) -> Result<Self, Vec<u8>> {
+        match sys::try_box(HeapBytes { owners: AtomicUsize::new(1), bytes: Vec::new() }) {
+            Ok(mut memory) => {
+                memory.bytes = bytes;
+                Ok(Self(memory))
+            }
+            Err(_) => Err(bytes),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0.bytes
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0.bytes
+    }
+
+    /// The first `len` bytes, or all.
+    pub(crate) fn into_span(self, len: usize) -> Span {
+        let place = SpanPlace::in_heap(0, len.min(self.0.bytes.len()) as u32);
+        let memory = NonNull::from(Box::leak(self.0));
+        Span { pool: Some(PoolRef(memory.cast())), place }
     }
 }
 
@@ -190,12 +249,14 @@ impl Span {
         Self { pool: Some(PoolRef::of(pool)), place: SpanPlace::in_pool(index, start, len) }
     }
 
-    /// All of `bytes`, which are at most 4 GiB.
+    /// All of `bytes`, which are at most 4 GiB. Without memory for the count of their owners the
+    /// process ends, as it does for an [`Arc`].
     pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
-        let place = SpanPlace::in_heap(0, bytes.len() as u32);
-        // The span has this share, until it is dropped.
-        let pool = ManuallyDrop::new(Pool::of_bytes(bytes));
-        Self { pool: Some(PoolRef::of(&pool)), place }
+        let len = bytes.len();
+        match UnsharedBytes::of(bytes) {
+            Ok(memory) => memory.into_span(len),
+            Err(_) => std::alloc::handle_alloc_error(std::alloc::Layout::new::<HeapBytes>()),
+        }
     }
 
     /// How many bytes there are; no look at the memory.
@@ -208,11 +269,11 @@ impl Span {
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(pool) = &self.pool else { return &[] };
         let (start, len) = self.place.range();
-        let pool = pool.get();
         let all = if self.place.is_in_heap() {
-            &pool.heap
+            // SAFETY: this span's place is in heap memory.
+            unsafe { &pool.heap().bytes }
         } else {
-            pool.buffers.buffer(self.place.index())
+            pool.get().buffers.buffer(self.place.index())
         };
         &all[start..start + len]
     }
@@ -244,24 +305,36 @@ impl Span {
     /// The first `len` bytes, at most all; `self` keeps the rest. Both own the memory, except on a
     /// thread that is not bound, where the first part of a buffer becomes a copy.
     pub(crate) fn split_to(&mut self, len: usize) -> Self {
-        let all = self.len();
-        let len = len.min(all);
+        let front = self.front(len);
+        self.skip(len);
+        front
+    }
+
+    /// As `split_to`, but `self` keeps all.
+    pub(crate) fn front(&self, len: usize) -> Self {
+        let len = len.min(self.len());
         let is_shared = match &self.pool {
             None => true,
             Some(pool) if self.place.is_in_heap() => {
-                // SAFETY: the pointer is that of the `Arc` in `from_vec`, of which this span has a
-                // share; the new share is the front's.
-                unsafe { Arc::increment_strong_count(pool.0.as_ptr().cast_const()) };
+                // SAFETY: this span's place is in heap memory.
+                let heap = unsafe { pool.heap() };
+                // Relaxed: this owner exists, so the memory does.
+                heap.owners.fetch_add(1, Ordering::Relaxed);
                 true
             }
             Some(pool) => pool.get().share(self.place.index()),
         };
-        let front = match is_shared {
+        match is_shared {
             true => Self { pool: self.pool, place: self.place.part(0, len) },
             false => Self::from_vec(self.bytes()[..len].to_vec()),
-        };
+        }
+    }
+
+    /// Leaves the first `len` bytes out, at most all.
+    pub(crate) fn skip(&mut self, len: usize) {
+        let all = self.len();
+        let len = len.min(all);
         self.place = self.place.part(len, all - len);
-        front
     }
 
     /// Whether a buffer of a pool is held.
@@ -271,11 +344,21 @@ impl Span {
 }
 
 /// A span of heap memory is dropped.
+///
+/// # Safety
+/// `pool` is the reference of that span, which is not used again.
 #[cold]
-fn release_heap(pool: PoolRef) {
-    // SAFETY: the pointer is that of the `Arc` in `Span::from_vec`, and the span that is dropped
-    // gives back its share, once.
-    drop(unsafe { Arc::from_raw(pool.0.as_ptr().cast_const()) });
+unsafe fn release_heap(pool: PoolRef) {
+    // SAFETY: the span counts as an owner until the next line.
+    let heap = unsafe { pool.heap() };
+    // Release: what this owner read, it read before the memory is freed. Acquire: as below.
+    if heap.owners.fetch_sub(1, Ordering::Release) == 1 {
+        // With the releases of all other owners.
+        fence(Ordering::Acquire);
+        // SAFETY: the pointer is that of the box in `UnsharedBytes::into_span`, and this was the
+        // memory's last owner.
+        drop(unsafe { Box::from_raw(pool.0.cast::<HeapBytes>().as_ptr()) });
+    }
 }
 
 impl Drop for Span {
@@ -283,7 +366,8 @@ impl Drop for Span {
     fn drop(&mut self) {
         match self.pool {
             None => {}
-            Some(pool) if self.place.is_in_heap() => release_heap(pool),
+            // SAFETY: it is this span's, which ends here.
+            Some(pool) if self.place.is_in_heap() => unsafe { release_heap(pool) },
             Some(pool) => pool.release(self.place.index()),
         }
     }

@@ -98,12 +98,12 @@ fn foreign_payload_is_kept_and_returned() {
         Payload::from(ReadBuf::from_vec(b"received".to_vec())),
     ] {
         let bytes = payload.as_slice().to_vec();
-        let chunk = memory.keep(Kept::new(payload));
+        let chunk = memory.keep(payload).unwrap();
         assert_eq!((out(&memory, chunk), memory.buf_bytes(chunk.buf)), (bytes.clone(), chunk.len));
         let back = memory.give_back(chunk).expect("it was kept");
         assert_eq!(back.as_slice(), bytes);
         assert!(memory.give_back(chunk).is_none(), "it is given back once");
-        let chunk = memory.keep(Kept::new(back));
+        let chunk = memory.keep(back).unwrap();
         memory.free(chunk.buf);
     }
     assert_eq!(memory.heap.payload_count(), 0);

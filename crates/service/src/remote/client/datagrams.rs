@@ -70,8 +70,12 @@ impl Datagrams {
         is_same.then_some(way.bytes_max)
     }
 
+    /// Without memory for the table, each datagram is checked by a call.
     fn remember(&mut self, way: CheckedWay) {
         if self.ways.is_empty() {
+            if self.ways.try_reserve_exact(CHECKED_WAYS_MAX).is_err() {
+                return;
+            }
             self.ways.resize(CHECKED_WAYS_MAX, None);
         }
         self.ways[Self::place(way.endpoint, way.to)] = Some(way);
@@ -84,20 +88,25 @@ impl Datagrams {
         }
     }
 
-    /// The queue of an endpoint; `None`: there cannot be such an endpoint.
-    fn queue(&mut self, endpoint: DatagramId) -> Option<&mut EndpointQueue> {
+    /// The queue of an endpoint.
+    ///
+    /// # Errors
+    /// There cannot be such an endpoint, or there is no memory.
+    fn queue(&mut self, endpoint: DatagramId) -> Result<&mut EndpointQueue, OperationError> {
         if endpoint.index >= DATAGRAM_ENDPOINTS_MAX {
-            return None;
+            return Err(OperationError::Unknown);
         }
         let index = endpoint.index as usize;
         if self.queues.len() <= index {
+            let missing = index + 1 - self.queues.len();
+            self.queues.try_reserve(missing).map_err(|_| OperationError::NoMemory)?;
             self.queues.resize(index + 1, EndpointQueue::default());
         }
         let queue = &mut self.queues[index];
         if queue.generation != endpoint.generation {
             *queue = EndpointQueue { generation: endpoint.generation, ..EndpointQueue::default() };
         }
-        Some(queue)
+        Ok(queue)
     }
 
     /// The server has given back the buffer of a datagram.
@@ -143,7 +152,8 @@ impl RemoteClient {
         let pieces = bytes.chunks(segment_len.max(1));
         let longest = bytes.len().min(segment_len);
         self.admit(endpoint, (to, departure), (longest, pieces.len()))?;
-        let mut chunks = Vec::with_capacity(pieces.len());
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(pieces.len()).map_err(|_| OperationError::NoMemory)?;
         for piece in pieces {
             let Some(chunk) = self.fill_datagram(endpoint, piece) else {
                 chunks.iter().for_each(|chunk: &record::Chunk| self.on_returned(chunk.buf));
@@ -166,7 +176,7 @@ impl RemoteClient {
         (len, count): (usize, usize),
     ) -> Result<(), OperationError> {
         let from = departure.from;
-        let queued = self.datagrams.queue(endpoint).ok_or(OperationError::Unknown)?.count;
+        let queued = self.datagrams.queue(endpoint)?.count;
         let is_checked = to.port() != 0
             && queued as usize + count <= DATAGRAMS_PER_ENDPOINT_MAX as usize
             && self.datagrams.bytes_max(endpoint, to.ip(), from).is_some_and(|max| len <= max);
@@ -196,7 +206,7 @@ impl RemoteClient {
     /// A copy of a datagram in a send buffer, if one is free.
     fn fill_datagram(&mut self, endpoint: DatagramId, bytes: &[u8]) -> Option<record::Chunk> {
         let Self { datagrams, sends, .. } = self;
-        let queue = datagrams.queue(endpoint)?;
+        let queue = datagrams.queue(endpoint).ok()?;
         let chunk = sends.fill((Carrier::Endpoint(endpoint), &mut queue.held), bytes)?;
         queue.count += 1;
         Some(chunk)

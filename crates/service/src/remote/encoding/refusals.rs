@@ -36,6 +36,7 @@ impl Coded for OperationError {
         (Self::QueueFull, Refusal::QueueFull),
         (Self::BadAddress, Refusal::BadRemoteAddress),
         (Self::TooLong, Refusal::TooLong),
+        (Self::NoMemory, Refusal::TooMany),
     ];
 }
 
