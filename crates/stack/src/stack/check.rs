@@ -22,7 +22,10 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     let link_bytes = match config.medium {
         Medium::Ip => 0,
         Medium::Ethernet(mac) if ethernet::is_group(mac) || mac == [0; 6] => {
-            return refuse("medium", "not an address that a station can have");
+            return refuse(
+                "medium",
+                "its hardware address is zeros (the loopback interface has none) or a group's",
+            );
         }
         Medium::Ethernet(_) => {
             ethernet::HEADER_BYTES + config.vlan.map_or(0, |_| ethernet::TAG_BYTES)
