@@ -224,6 +224,10 @@ pub const QUERIERS_OF_USER_MAX: usize = 4;
 pub const QUERIERS_OF_OWNER_MAX: usize = 16;
 /// Longest time of a process that asks.
 pub const QUERY_TIME: Duration = Duration::from_secs(10);
+/// The same of root and the daemon's own user: a million connections take more than ten seconds.
+pub const QUERY_TIME_OF_OWNER: Duration = Duration::from_secs(60);
+/// Most pages of a listing that a process reads: a daemon that sends more is at fault.
+pub const PAGES_READ_MAX: u32 = 1 << 16;
 /// Pages that are answered at once after a while without queries.
 pub const PAGES_AT_ONCE: u32 = 128;
 /// Beyond these, a page is answered in so much time. A page costs its shard a few tens of

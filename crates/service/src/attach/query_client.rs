@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - Each answer is waited for [`QUERY_TIME`] at most, and checked before anything of it is used.
-//! - A listing ends: each page begins behind the one before.
+//! - A listing ends: each page begins behind the one before, and their number is bounded.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::client::connect_to;
 use super::message::{HelloAnswer, RefusalCode};
 use super::message_socket::{MessageWithFds, Reception, receive_up_to, send};
-use crate::limits::{ANSWER_BYTES_MAX, ATTACH_RETRY, ATTACH_TIME, QUERY_TIME};
+use crate::limits::{ANSWER_BYTES_MAX, ATTACH_RETRY, ATTACH_TIME, PAGES_READ_MAX, QUERY_TIME};
 use crate::observe::{
     AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceListener, ServiceQuery,
     ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
@@ -204,7 +204,7 @@ impl ServiceObserver {
         mut each: impl FnMut(AnswerBody),
     ) -> Result<(), ServiceQueryError> {
         let mut query = ServiceQuery { with_info, ..ServiceQuery::new(subject, shard) };
-        loop {
+        for _ in 0..PAGES_READ_MAX {
             let page = self.ask(&query).map_err(|attempt| match attempt {
                 QueryAttempt::Later(error) | QueryAttempt::Failed(error) => error,
             })?;
@@ -217,6 +217,7 @@ impl ServiceObserver {
                 Some(next) => query.from = next,
             }
         }
+        Err(self.invalid())
     }
 
     /// One query and its page.

@@ -8,7 +8,7 @@
 //!
 //! Invariants
 //! - A process has at most one query in progress. Those that wait are answered in order.
-//! - None is there for longer than [`QUERY_TIME`].
+//! - None is there for longer than [`QUERY_TIME`], or [`QUERY_TIME_OF_OWNER`].
 //! - Each group gets at most [`PAGES_AT_ONCE`] pages more than its time has periods.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::limits::{
     PAGE_PERIOD, PAGES_AT_ONCE, QUERIERS_MAX, QUERIERS_OF_OWNER_MAX, QUERIERS_OF_USER_MAX,
-    QUERY_TIME,
+    QUERY_TIME, QUERY_TIME_OF_OWNER,
 };
 
 /// A limit of queries that is reached.
@@ -101,7 +101,8 @@ impl QueryPace {
         } else if queriers.iter().filter(|it| it.uid == uid).count() >= QUERIERS_OF_USER_MAX {
             return Err(QueryLimit::User);
         }
-        queriers.push(Querier { key, uid, deadline: now + QUERY_TIME });
+        let time = if sees_all { QUERY_TIME_OF_OWNER } else { QUERY_TIME };
+        queriers.push(Querier { key, uid, deadline: now + time });
         Ok(())
     }
 
@@ -205,7 +206,9 @@ mod tests {
         let expired = std::iter::from_fn(|| pace.next_expired(start + QUERY_TIME)).count();
         assert_eq!(expired, QUERIERS_OF_USER_MAX);
         let rest = std::iter::from_fn(|| pace.next_expired(later + QUERY_TIME)).count();
-        assert_eq!(rest, QUERIERS_MAX - QUERIERS_OF_USER_MAX + QUERIERS_OF_OWNER_MAX);
+        assert_eq!(rest, QUERIERS_MAX - QUERIERS_OF_USER_MAX);
+        let rest = std::iter::from_fn(|| pace.next_expired(later + QUERY_TIME_OF_OWNER)).count();
+        assert_eq!(rest, QUERIERS_OF_OWNER_MAX);
         assert_eq!(pace.patience(later), None);
     }
 
