@@ -10,6 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[path = "service/observe.rs"]
 mod observe;
+#[path = "service/policy.rs"]
+mod policy;
 
 /// Longer than any wait here takes.
 const PATIENCE: Duration = Duration::from_secs(30);

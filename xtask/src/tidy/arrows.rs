@@ -9,6 +9,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-shm", &[]),
     ("megapipe-link", &["megapipe-shm"]),
     ("megapipe-service", &["megapipe-stack", "megapipe-shm", "megapipe-link"]),
+    ("megapipe-policy", &["megapipe-service"]),
     (
         "megapipe-sim",
         &["megapipe", "megapipe-link", "megapipe-service", "megapipe-sockets", "megapipe-stack"],
@@ -37,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "megapipe",
             "megapipe-apps",
             "megapipe-bench",
+            "megapipe-policy",
             "megapipe-scripts",
             "megapipe-service",
             "megapipe-sim",

@@ -1,30 +1,39 @@
 //! `megapiped`: our own TCP/IP stack in a daemon, which many unprivileged processes share.
 //!
-//! In: a command line. Out: shards on threads, and a control socket that channels with
-//! `--backend service` attach to. Everything but options and signals is `megapipe::Daemon`.
+//! In: a command line and a policy file. Out: shards on threads, and a control socket that channels
+//! with `--backend service` attach to. Everything but options, signals and reading the policy file
+//! (`megapipe_policy`) is `megapipe::Daemon`.
 //!
 //! Invariants
 //! - It prints `ready at PATH` when clients can attach.
 //! - SIGTERM and SIGINT end it: sessions end, and the socket is removed.
-//! - Exit codes: 0 ended by a signal, 1 failed, 2 invalid arguments.
+//! - SIGHUP reads the policy file again. A file with a mistake changes nothing.
+//! - Exit codes: 0 ended by a signal, 1 failed, 2 invalid arguments or policy file.
 //! - `megapiped manual FOLDER` writes the page `megapiped.8`, for `cargo xtask install`.
 #![forbid(unsafe_code)]
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
+use megapipe::policy::ServicePolicy;
 use megapipe::{Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed, ServerConfig};
 use megapipe_apps::backend::SERVICE_VARIABLE;
 use megapipe_apps::reason::{exit_code, reason};
 use megapipe_apps::serve::CpuList;
+use megapipe_policy::{PolicyMistake, UserDatabase};
 use megapipe_service::balancer::Scheme;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// The policy file of a daemon without `--policy`, if it is there.
+const POLICY_PATH: &str = "/etc/megapipe/megapiped.toml";
 
 /// A TCP/IP stack on cores of its own, shared by many processes
 ///
@@ -35,8 +44,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 #[command(name = "megapiped", version, max_term_width = 100)]
 struct DaemonArgs {
     /// The link, such as packet:eth0, xdp:eth0, tap:tap0 or memif:/run/memif.sock
-    #[arg(long, value_name = "LINK")]
-    link: String,
+    #[arg(long, value_name = "LINK", required_unless_present = "check")]
+    link: Option<String>,
 
     /// An address on the link, ADDRESS/BITS; may be given several times
     ///
@@ -57,6 +66,16 @@ struct DaemonArgs {
     /// Without it the path in MEGAPIPE_SERVICE, else /run/megapipe/megapiped.sock.
     #[arg(long, value_name = "PATH")]
     service: Option<PathBuf>,
+
+    /// The policy file: ports, addresses and quotas of users and groups
+    ///
+    /// Without it /etc/megapipe/megapiped.toml, if that is there. SIGHUP reads the file again.
+    #[arg(long, value_name = "PATH")]
+    policy: Option<PathBuf>,
+
+    /// Check the policy file, print what it gives, and end
+    #[arg(long)]
+    check: bool,
 
     /// Number of shards, each on a thread; without it one for each of --cpus, else for each queue
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -100,6 +119,8 @@ enum RunError {
     },
     #[error(transparent)]
     Daemon(#[from] DaemonError),
+    #[error(transparent)]
+    Policy(#[from] PolicyFileError),
     #[error("cannot catch signals")]
     Signals(#[source] std::io::Error),
     #[error("cannot write to standard output")]
@@ -114,8 +135,33 @@ enum RunError {
 
 impl RunError {
     const fn is_usage(&self) -> bool {
-        matches!(self, Self::Link { source, .. } if source.is_configuration())
+        match self {
+            Self::Link { source, .. } => source.is_configuration(),
+            Self::Policy(_) => true,
+            _ => false,
+        }
     }
+}
+
+/// Why there is no policy.
+#[derive(Debug, thiserror::Error)]
+enum PolicyFileError {
+    #[error("cannot read the policy file {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{}:{}: {}", path.display(), mistake.line, mistake.mistake)]
+    Mistake { path: PathBuf, mistake: PolicyMistake },
+}
+
+/// The names of this machine's users and groups.
+fn user_database() -> UserDatabase {
+    // A machine without these files has numbers only.
+    let text = |path| std::fs::read(path).unwrap_or_default();
+    let (passwd, group) = (text("/etc/passwd"), text("/etc/group"));
+    UserDatabase::parse(&String::from_utf8_lossy(&passwd), &String::from_utf8_lossy(&group))
 }
 
 impl DaemonArgs {
@@ -123,6 +169,23 @@ impl DaemonArgs {
         let by_environment = || std::env::var_os(SERVICE_VARIABLE).filter(|path| !path.is_empty());
         let path = self.service.clone().or_else(|| by_environment().map(PathBuf::from));
         path.unwrap_or_else(|| megapipe::ServiceAddress::default().path().to_owned())
+    }
+
+    fn policy_path(&self) -> &Path {
+        self.policy.as_deref().unwrap_or_else(|| Path::new(POLICY_PATH))
+    }
+
+    /// The policy of the file, or the default one if there is none at the usual path.
+    fn read_policy(&self, users: &UserDatabase) -> Result<ServicePolicy, PolicyFileError> {
+        let path = self.policy_path().to_owned();
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.policy.is_none() => {
+                return Ok(ServicePolicy::default());
+            }
+            text => text.map_err(|source| PolicyFileError::Read { path: path.clone(), source })?,
+        };
+        let policy = megapipe_policy::parse(&text, users);
+        policy.map_err(|mistake| PolicyFileError::Mistake { path, mistake })
     }
 
     fn settings(&self) -> ServerConfig {
@@ -150,23 +213,75 @@ fn notice(line: &str) {
     let _ = writeln!(std::io::stderr(), "megapiped: {line}");
 }
 
-fn run(args: &DaemonArgs) -> Result<(), RunError> {
-    // Before threads exist and before clients are served: no signal is missed.
-    let (stop, stopper) = UnixStream::pair().map_err(RunError::Signals)?;
-    for signal in [SIGTERM, SIGINT] {
-        let stopper = stopper.try_clone().map_err(RunError::Signals)?;
-        signal_hook::low_level::pipe::register(signal, stopper).map_err(RunError::Signals)?;
+/// The signals that came.
+struct Signals {
+    /// Readable after a signal.
+    woken: UnixStream,
+    ends: Arc<AtomicBool>,
+    reloads: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Self> {
+        let (woken, waker) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        let (ends, reloads) = (Arc::default(), Arc::default());
+        for (signal, flag) in [(SIGTERM, &ends), (SIGINT, &ends), (SIGHUP, &reloads)] {
+            // The flag is set before the byte is written.
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+            signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
+        }
+        Ok(Self { woken, ends, reloads })
     }
-    let network = LocalNetwork::open_noting(&args.link, args.settings(), &mut notice);
-    let network = network.map_err(|source| RunError::Link { link: args.link.clone(), source })?;
+
+    /// Forgets the bytes of signals that came. Look at the flags afterwards.
+    fn clear(&self) {
+        while matches!((&self.woken).read(&mut [0; 64]), Ok(1..)) {}
+    }
+}
+
+fn run(args: &DaemonArgs) -> Result<(), RunError> {
+    let users = user_database();
+    let policy = args.read_policy(&users)?;
+    let mut output = std::io::stdout();
+    if args.check {
+        let table = megapipe_policy::table(&policy, &users);
+        return output.write_all(table.as_bytes()).map_err(RunError::Output);
+    }
+    // Before threads exist and before clients are served: no signal is missed.
+    let signals = Signals::catch().map_err(RunError::Signals)?;
+    // Without `--check` there is one.
+    let link = args.link.clone().unwrap_or_default();
+    let network = LocalNetwork::open_noting(&link, args.settings(), &mut notice);
+    let network = network.map_err(|source| RunError::Link { link, source })?;
     let cores = args.cpus.as_ref().map_or(&[][..], CpuList::as_slice);
     let path = args.path();
     let mut daemon = Daemon::start(&network, &path, cores, notice)?;
-    let mut output = std::io::stdout();
+    daemon.set_policy(policy);
     writeln!(output, "ready at {}: {}", path.display(), network.description())
         .and_then(|()| output.flush())
         .map_err(RunError::Output)?;
-    Ok(daemon.run(stop.as_fd())?)
+    loop {
+        daemon.run(signals.woken.as_fd())?;
+        signals.clear();
+        if signals.ends.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        if signals.reloads.swap(false, Ordering::SeqCst) {
+            reload(args, &mut daemon);
+        }
+    }
+}
+
+/// Reads the policy file again. What channels have stays.
+fn reload(args: &DaemonArgs, daemon: &mut Daemon) {
+    match args.read_policy(&user_database()) {
+        Ok(policy) => {
+            daemon.set_policy(policy);
+            notice(&format!("the policy is that of {} now", args.policy_path().display()));
+        }
+        Err(error) => notice(&format!("the policy stays as it was: {}", reason(&error))),
+    }
 }
 
 /// Sections of the manual page that are not part of the command line.
@@ -175,6 +290,10 @@ const SECTIONS: &str = r#".SH SIGNALS
 .BR SIGTERM ", " SIGINT
 The daemon ends: its connections end, its socket is removed, and programs attach again when a
 daemon is back.
+.TP
+.B SIGHUP
+The daemon reads the policy file again. A file with a mistake changes nothing, and the daemon writes
+its line to standard error. What channels have stays.
 .SH "EXIT STATUS"
 .TP
 \fB0\fR
@@ -184,7 +303,7 @@ Ended by a signal.
 Failed; one line on standard error says why.
 .TP
 \fB2\fR
-A mistake in the arguments; standard error names it.
+A mistake in the arguments or in the policy file; standard error names it.
 .SH ENVIRONMENT
 .TP
 .B MEGAPIPE_SERVICE
@@ -196,6 +315,19 @@ A file for all frames, as for programs with a stack of their own.
 .TP
 .I /run/megapipe/megapiped.sock
 The control socket. Its folder is made if only it is missing. Any user may connect.
+.TP
+.I /etc/megapipe/megapiped.toml
+The policy file: ports, addresses and quotas of users and groups, which docs/SERVICE.md describes.
+Without it every user has the ports from 1024 and modest quotas; root and the daemon's user have
+all. A rule of it:
+.IP
+.nf
+[rules.web]
+users = ["www\-data"]
+ports = [80, 443]
+exclusive = true
+user = { connections = 100000 }
+.fi
 .SH EXAMPLES
 A daemon, a web server of any user, and what the daemon has:
 .PP
