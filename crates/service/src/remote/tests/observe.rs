@@ -1,5 +1,7 @@
 //! What a shard shows to processes that ask.
 
+use megapipe_stack::DatagramSharing;
+
 use super::many_sessions::{TestShard, at, listens, shard_and_peer};
 use super::*;
 use crate::limits::SOCKETS_PER_PAGE;
@@ -100,6 +102,27 @@ fn users_see_their_own_sockets_and_root_sees_all() {
     let acceptors: Vec<_> = shown[0].acceptors.iter().map(|it| (it.session, it.credit)).collect();
     assert_eq!((acceptors, shown[0].credit), (vec![(11, 3)], 3));
     assert_eq!(listeners(&shard, ROOT).len(), 2);
+}
+
+#[test]
+fn udp_sockets_belong_to_their_user_and_have_their_peer() {
+    let (shard, _peer) = shard_and_peer();
+    let (mut one, _) = shard.attach(limits(1_000, 11));
+    let (mut two, _) = shard.attach(limits(2_000, 22));
+    one.bind(at(53), DatagramSharing::default()).expect("it is free");
+    let connected = two.bind(at(54), DatagramSharing::default()).expect("it is free");
+    let peer = SocketAddr::new(IpAddr::from([10, 0, 0, 1]), 9);
+    two.connect_datagram(connected, Some(peer)).expect("there is a way");
+    let shown = |viewer| {
+        let shown = sockets(&shard, viewer).into_iter();
+        shown.map(|it| (it.state, it.is_datagram, it.session, it.peer)).collect::<Vec<_>>()
+    };
+    let unconnected = (SocketState::Unconnected, true, 11, None);
+    let established = (SocketState::Established, true, 22, Some(peer));
+    assert_eq!(shown(user(1_000)), [unconnected]);
+    assert_eq!(shown(ROOT), [unconnected, established]);
+    let endpoints = shown_sessions(&shard, user(2_000))[0].endpoints.now;
+    assert_eq!(endpoints, 1);
 }
 
 #[test]
