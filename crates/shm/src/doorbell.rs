@@ -92,15 +92,16 @@ impl Wire {
     }
 }
 
-/// The end that sleeps. For one thread at a time.
-#[derive(Debug)]
+/// The end that sleeps. For one thread at a time. A clone is the same end.
+#[derive(Debug, Clone)]
 pub struct Sleeper {
     flag: Flag,
     wire: Wire,
 }
 
-/// The end that rings. For one thread at a time.
-#[derive(Debug)]
+/// The end that rings. For one thread at a time. A clone rings the same sleeper, and may do so on
+/// another thread.
+#[derive(Debug, Clone)]
 pub struct Ringer {
     flag: Flag,
     wire: Wire,

@@ -23,10 +23,15 @@ impl ModelShared {
 
 /// Publishes `count` records one by one, ringing as the flag says.
 fn produce(shared: &ModelShared, count: u32) {
+    produce_for(shared, &shared.tail, count);
+}
+
+/// As `produce`, into the ring with this tail.
+fn produce_for(shared: &ModelShared, tail: &AtomicU32, count: u32) {
     let mut cursor = ProducerCursor::new(4);
     for _ in 0..count {
         cursor.stage().expect("the ring is larger than what is sent");
-        cursor.commit(&shared.tail);
+        cursor.commit(tail);
         if take_wish(&shared.flag).is_some() {
             shared.bell.notify();
         }
@@ -74,4 +79,34 @@ fn a_sleeper_is_woken_by_what_comes_last() {
 fn a_sleeper_that_wakes_may_sleep_again() {
     // All orders would take half a minute.
     model(2, Some(3));
+}
+
+/// One record of each of two producers, whose rings have one bell.
+#[test]
+fn a_sleeper_is_woken_by_each_of_two_ringers() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let shared = ModelShared::new();
+        let other_tail = Arc::new(AtomicU32::new(0));
+        let (theirs, others) = (Arc::clone(&shared), Arc::clone(&shared));
+        let producer = thread::spawn(move || produce(&theirs, 1));
+        let tail = Arc::clone(&other_tail);
+        let other = thread::spawn(move || produce_for(&others, &tail, 1));
+        let mut cursors = [ConsumerCursor::new(4), ConsumerCursor::new(4)];
+        let mut waiting = || {
+            let [one, two] = &mut cursors;
+            let one = one.waiting(1, &shared.tail).expect("an honest producer");
+            one + two.waiting(1, &other_tail).expect("an honest producer")
+        };
+        while waiting() < 2 {
+            arm(&shared.flag, AT_DESCRIPTOR);
+            if waiting() < 2 {
+                shared.bell.wait();
+            }
+            disarm(&shared.flag);
+        }
+        producer.join().expect("no assertion failed there");
+        other.join().expect("no assertion failed there");
+    });
 }
