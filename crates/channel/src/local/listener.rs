@@ -166,7 +166,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
 
     /// Gives what is held to the accepts that wait, and tells the server of the rest.
     pub(super) fn accept(&mut self, state: &mut State, slot: u32) {
-        while let Some((arrived, _)) = state.next_held(slot) {
+        while !self.is_held_back(state, slot)
+            && let Some((arrived, _)) = state.next_held(slot)
+        {
             self.hand_over(state, slot, arrived);
         }
         let Some(listener) = self.listener(state, slot) else { return };
@@ -186,11 +188,20 @@ impl<H: StackHandle + ?Sized> Local<H> {
         self.server.set_first_read(AcceptorId(slot.into()), state.accept_reads(slot));
     }
 
+    /// Whether the table of lwsockets is full, so that connections are held until it has room.
+    pub(super) fn is_held_back(&mut self, state: &mut State, slot: u32) -> bool {
+        let is_full = self.lwsockets_open >= state.config.max_lwsockets
+            && state.accept_wanted(slot) != Some(AcceptAs::Fd);
+        self.holds_back |= is_full;
+        is_full
+    }
+
     /// The table of lwsockets has room again, perhaps: listeners without credit get some.
     pub(super) fn accept_with_room(&mut self, state: &mut State) {
         let taken = self.lwsockets_open.saturating_add(self.credit_out);
         // One below the ceiling: it was at the ceiling until now.
-        if taken.saturating_add(1) != state.config.max_lwsockets {
+        let is_below = taken.saturating_add(1) == state.config.max_lwsockets;
+        if !is_below && !std::mem::take(&mut self.holds_back) {
             return;
         }
         for index in 0..self.listeners.len() {
@@ -217,10 +228,16 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 if listening.owner.slot == slot
                     && listening.owner.generation == listener.generation =>
             {
-                listening.outstanding = listening.outstanding.saturating_sub(1);
-                self.credit_out = self.credit_out.saturating_sub(1);
+                // With several shards more may come than there was credit for.
+                let used = listening.outstanding.min(1);
+                listening.outstanding -= used;
+                self.credit_out = self.credit_out.saturating_sub(used);
                 let has_plenty = listening.outstanding > CREDIT_MAX / 2;
-                self.hand_over(state, slot, NewConnection::Stack(conn.index, conn.generation));
+                let arrived = NewConnection::Stack(conn.index, conn.generation);
+                match used {
+                    0 if self.is_held_back(state, slot) => state.hold(slot, arrived),
+                    _ => self.hand_over(state, slot, arrived),
+                }
                 // Credit is published in batches: for most connections nothing is to be done.
                 if !has_plenty || state.accept_wanted(slot) == Some(AcceptAs::Fd) {
                     self.accept(state, slot);

@@ -119,6 +119,8 @@ pub(crate) struct Local<H: StackHandle + ?Sized> {
     lwsockets_open: u32,
     /// Connections that the server may still offer, for all listeners.
     credit_out: u32,
+    /// Connections are held until the table of lwsockets has room.
+    holds_back: bool,
     /// Operations that wait for the next transmit.
     gathered: u32,
     /// When the kernel's driver was last asked.
@@ -202,6 +204,7 @@ impl<H: StackHandle> Local<H> {
             endpoints: Vec::new(),
             lwsockets_open: 0,
             credit_out: 0,
+            holds_back: false,
             gathered: 0,
             kernel_asked: now,
             kernel_given: false,

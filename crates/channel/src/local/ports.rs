@@ -199,6 +199,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         };
         for at in 0..self.registered_ports[place].listeners.len() {
             while state.accept_wanted(slot).is_some()
+                && !self.is_held_back(state, slot)
                 && let Some(conn) = self.registered_ports[place].listeners[at].held.pop_front()
             {
                 self.hand_over(state, slot, NewConnection::Stack(conn.index, conn.generation));
@@ -240,8 +241,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         });
         let Some((slot, beside)) = { found }.next() else { return false };
         if offer.is_some_and(|offer| offer.acceptor == AcceptorId(slot.into())) {
-            beside.outstanding = beside.outstanding.saturating_sub(1);
-            self.credit_out = self.credit_out.saturating_sub(1);
+            let used = beside.outstanding.min(1);
+            beside.outstanding -= used;
+            self.credit_out = self.credit_out.saturating_sub(used);
         }
         beside.held.push_back(conn);
         self.accept_beside(state, slot);
