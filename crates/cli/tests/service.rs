@@ -116,8 +116,18 @@ fn megapiped(folder: &Folder, end: usize) -> Command {
 
 /// Both daemons.
 fn daemons(folder: &Folder) -> [Running; 2] {
+    daemons_of(folder, &[])
+}
+
+/// Both daemons, with more options.
+fn daemons_of(folder: &Folder, options: &[&str]) -> [Running; 2] {
+    let start = |end| {
+        let mut command = megapiped(folder, end);
+        command.args(options);
+        Running::start(command)
+    };
     // Each waits for the other one.
-    [0, 1].map(|end| Running::start(megapiped(folder, end))).map(|it| it.until_ready("ready at"))
+    [0, 1].map(start).map(|it| it.until_ready("ready at"))
 }
 
 /// `megapipe` with the words of `line`, attached to one of the daemons.
@@ -181,6 +191,27 @@ fn idle_channel_has_at_most_a_mebibyte_resident() {
         }
     };
     assert!((256 << 10..=1 << 20).contains(&resident), "{resident}");
+}
+
+#[test]
+fn http_is_served_by_daemons_of_two_shards() {
+    let folder = Folder::new("shards");
+    let [daemon, _other] = daemons_of(&folder, &["--shards", "2"]);
+    std::fs::write(folder.file("page.html"), b"a page").expect("a file");
+    let address = ADDRESSES[0];
+    let serve = format!("serve http --listen {address}:80 --root {}", folder.file(""));
+    let server = Running::start(attached(&folder, 0, &serve)).until_ready("listening on");
+    for keeps in ["", "--no-keep-alive"] {
+        let line = format!("load http {address}:80 --path /page.html --connections 32 {keeps}");
+        let line = format!("{line} --warmup 0 --duration 0.5");
+        let printed = text_of(&attached(&folder, 1, &line).output().expect("it runs"));
+        assert!(printed.contains("errors          none"), "{printed}");
+    }
+    assert!((1..=2 << 20).contains(&resident_region(&server)), "of both lanes");
+    let (code, text) = server.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = daemon.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{text}");
 }
 
 #[test]

@@ -63,9 +63,10 @@ pub use error::{PortError, RemoteError, ServerError, ShardAttachError};
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use migration::{NotShared, tcp_flow};
 pub use remote::{
-    HandOverCounters, OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters, RemoteEvent,
-    ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId, SessionLimits,
-    ShardConfig, ShardHandle, ShardReport, SharedMemory, start as start_remote, start_shard,
+    HandOverCounters, LaneSet, OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters,
+    RemoteEvent, ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId,
+    SessionLimits, ShardConfig, ShardHandle, ShardReport, SharedMemory, start as start_remote,
+    start_shard,
 };
 pub use rx_mux::{Attachment, FrameSink, RxMuxError, ShardLink, SteeringCounters, switch};
 pub use server::{PollCounts, Server};

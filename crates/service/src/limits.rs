@@ -158,6 +158,15 @@ pub const RECEIVE_BUFFERS_MAX: u32 = 1 << 20;
 pub const SESSION_OPS: (u32, u32) = (1 << 6, OPS_MAX);
 /// Records of its ring of events, least and most.
 pub const SESSION_EVENTS: (u32, u32) = (1 << 7, COMPLETIONS_MAX);
+/// Most lanes of a session, and so most shards of a daemon: a message carries so many descriptors
+/// and one more (SCM_MAX_FD is 253).
+pub const LANES_MAX: u16 = 1 << 7;
+/// Events that a channel takes of one lane before it looks at the next.
+pub const LANE_EVENTS_PER_TURN: u32 = 1 << 6;
+/// Ports that are tried before none is found that all lanes have free.
+pub const FREE_PORT_TRIES: u32 = 1 << 6;
+/// Receive buffers of a lane at least, where there are so many: the others are divided.
+pub const LANE_RECEIVES_MIN: u32 = 1 << 6;
 /// Records of the ring of ops that a daemon gives a session at most. Its memory stays in use once
 /// it was used, so a session of a daemon has less than one that has its server to itself.
 pub const LANE_OPS: u32 = 1 << 10;

@@ -38,6 +38,7 @@
 mod buffer_names;
 mod client;
 mod encoding;
+mod lanes;
 mod memory;
 mod send_buffers;
 mod server;
@@ -46,6 +47,7 @@ mod session_region;
 mod shard;
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use megapipe_shm::BufId;
 use megapipe_shm::limits::POOL_BUFS_MAX;
@@ -66,6 +68,7 @@ use encoding::Description;
 pub(crate) use encoding::{ValueReader, ValueWriter, decode_info, encode_info};
 
 pub use client::{RemoteClient, RemoteCounters, RemoteEvent};
+pub use lanes::LaneSet;
 pub use memory::SharedMemory;
 pub use server::{OnSessionEnd, ShardHandle};
 pub use session_region::{ServerHalf, SessionFds};
@@ -90,11 +93,19 @@ pub struct RemoteConfig {
     pub receive_buffers: u32,
 }
 
-/// Starts a server on a thread of its own, and returns its application's end.
+/// Starts a server on a thread of its own, and returns its application's end, which has one lane.
 ///
 /// # Errors
 /// [`RemoteError`]; nothing is left running.
 pub fn start(
+    frames: Frames,
+    config: &ServerConfig,
+    remote: &RemoteConfig,
+) -> Result<LaneSet, RemoteError> {
+    start_client(frames, config, remote).map(LaneSet::single)
+}
+
+fn start_client(
     frames: Frames,
     config: &ServerConfig,
     remote: &RemoteConfig,
@@ -104,9 +115,10 @@ pub fn start(
         return Err(ServerError::Setting { setting: "clock", why }.into());
     }
     let sizes = SessionSizes::of(remote.receive_bytes, remote.receive_buffers);
-    let (ServerHalf { ends, memory, seal }, fds) = sizes.create()?;
+    let (half, fds) = sizes.create()?;
     let client = sizes.client(fds)?;
-    seal.apply()?;
+    half.seal()?;
+    let ServerHalf { ends, memory, seal: _ } = half;
     let shared = SharedMemory::new(remote.receive_bytes, 0)?;
     let server = Server::new(frames, config, shared, config.clock.now())?;
     let description = Description::decode(&describe_server(&server, config));
@@ -117,14 +129,15 @@ pub fn start(
     Ok(RemoteClient::new(client, description, ServerLocation::Thread(thread)))
 }
 
-/// Creates the region and the bells of a session.
+/// Creates the region and the bells of a session of so many lanes.
 ///
 /// # Errors
 /// [`RemoteError`]: a size is out of range, or there is no memory or descriptor.
 pub(crate) fn create_session(
     sizes: &SessionSizes,
-) -> Result<(ServerHalf, SessionFds), RemoteError> {
-    sizes.create()
+    lanes: u16,
+) -> Result<(Vec<ServerHalf>, SessionFds), RemoteError> {
+    sizes.create_lanes(lanes)
 }
 
 /// The description of a server, in bytes, as another process gets it.
@@ -132,7 +145,8 @@ pub(crate) fn describe_server<M: Memory>(server: &Server<M>, config: &ServerConf
     Description::new(server, config).encode()
 }
 
-/// The application's end of a session with a server in another process. Closing `control` ends the
+/// The application's end of a session with a server in another process: of as many lanes as there
+/// are bells, which are its shards from 0 on if they are several. Closing `control` ends the
 /// session.
 ///
 /// # Errors
@@ -142,12 +156,30 @@ pub(crate) fn attach_client(
     fds: SessionFds,
     description: &[u8],
     control: OwnedFd,
-) -> Result<RemoteClient, RemoteError> {
+) -> Result<LaneSet, RemoteError> {
     let description = Description::decode(description).ok_or(RemoteError::Description)?;
     if description.connections > CONNECTIONS_OF_SESSION_MAX {
         return Err(RemoteError::Description);
     }
-    Ok(RemoteClient::new(sizes.client(fds)?, description, ServerLocation::Process(control)))
+    let mut halves = sizes.client_lanes(fds)?.into_iter();
+    let first = halves.next().ok_or(RemoteError::Description)?;
+    let lanes = halves.len() as u16 + 1;
+    let of_lane = |lane| match lanes {
+        1 => description.clone(),
+        _ => Description { shard: Some((lane, lanes)), ..description.clone() },
+    };
+    let first = RemoteClient::new(first, of_lane(0), ServerLocation::Process(control));
+    let others = (1..).zip(halves).map(|(lane, half)| first.for_lane(half, of_lane(lane)));
+    let others = others.collect();
+    Ok(LaneSet::of(first, others, next_home()))
+}
+
+/// A number that differs between the channels of a process, and between processes.
+fn next_home() -> usize {
+    static CHANNELS: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed: it orders nothing.
+    let channels = CHANNELS.fetch_add(1, Ordering::Relaxed);
+    (std::process::id() as usize).wrapping_add(channels)
 }
 
 /// What a description says of a shard and its link.

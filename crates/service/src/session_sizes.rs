@@ -9,8 +9,8 @@ use megapipe_shm::record::Record;
 use megapipe_shm::{PoolLayout, ring_bytes};
 
 use crate::limits::{
-    CALL_BYTES, COMPLETIONS_MAX, FIRST_BUFFER_BYTES, LARGE_SEND_BYTES, LARGE_SENDS, OPS_MAX,
-    RECEIVE_BUFFERS_MAX, SESSION_BYTES_MAX, SESSION_EVENTS, SESSION_OPS, SMALL_SEND_BYTES,
+    CALL_BYTES, COMPLETIONS_MAX, FIRST_BUFFER_BYTES, LANES_MAX, LARGE_SEND_BYTES, LARGE_SENDS,
+    OPS_MAX, RECEIVE_BUFFERS_MAX, SESSION_BYTES_MAX, SESSION_EVENTS, SESSION_OPS, SMALL_SEND_BYTES,
     SMALL_SENDS,
 };
 
@@ -76,11 +76,19 @@ impl SessionSizes {
         }
     }
 
-    /// Checks each size.
+    /// Checks each size, and those of a region of one lane.
     ///
     /// # Errors
     /// [`SizeOutOfRange`] names the first that is out of range.
     pub fn check(&self) -> Result<(), SizeOutOfRange> {
+        self.check_lanes(1)
+    }
+
+    /// Checks each size, the number of lanes, and the size of their region.
+    ///
+    /// # Errors
+    /// As [`SessionSizes::check`].
+    pub fn check_lanes(&self, lanes: u16) -> Result<(), SizeOutOfRange> {
         let bytes = (BUF_BYTES_MIN as u64, BUF_BYTES_MAX as u64);
         let rings = [("ops", self.ops, SESSION_OPS), ("events", self.events, SESSION_EVENTS)];
         for (name, value, (min, max)) in rings {
@@ -90,6 +98,7 @@ impl SessionSizes {
             }
         }
         for (name, value, (min, max)) in [
+            ("lanes", lanes.into(), (1, LANES_MAX.into())),
             ("receive_bytes", self.receive_bytes.into(), bytes),
             ("receive_buffers", self.receive_buffers.into(), (1, RECEIVE_BUFFERS_MAX.into())),
             ("small_sends", self.small_sends.into(), (1, SMALL_SENDS.into())),
@@ -100,7 +109,7 @@ impl SessionSizes {
             }
         }
         // No sum overflows: each factor is in its range.
-        let (value, max) = (self.bytes() as u64, SESSION_BYTES_MAX as u64);
+        let (value, max) = (self.bytes_of(lanes) as u64, SESSION_BYTES_MAX as u64);
         if value > max {
             return Err(SizeOutOfRange { name: "bytes", value, min: 0, max });
         }
@@ -137,8 +146,19 @@ impl SessionSizes {
     /// Bytes of the region.
     #[must_use]
     pub const fn bytes(&self) -> usize {
+        self.bytes_of(1)
+    }
+
+    /// Where a lane begins in the region. The first one has the bell of the application.
+    pub(crate) const fn lane_offset(&self, lane: u16) -> usize {
+        if lane == 0 { 0 } else { self.bytes_of(lane) }
+    }
+
+    /// Bytes of the region of so many lanes, at least 1.
+    pub(crate) const fn bytes_of(&self, lanes: u16) -> usize {
         let sends = self.small().bytes() + self.large().bytes();
-        self.rings_bytes() + self.receives().bytes() + sends + Self::calls().bytes()
+        let lane = self.rings_bytes() + self.receives().bytes() + sends + Self::calls().bytes();
+        lane + (lane - BELL_BYTES) * (lanes as usize - 1)
     }
 }
 

@@ -1,11 +1,11 @@
-//! The sessions of a daemon: which shard serves each, and what a client may have.
+//! The sessions of a daemon: a lane on each shard, and what a client may have.
 //!
 //! Behind the control socket (`attach/control_server.rs`), in front of the shards' threads
 //! (`remote/shard.rs`).
 //!
 //! Invariants
-//! - A session exists at its shard from READY until its client is gone or its shard ends it;
-//!   before, its region exists here only.
+//! - A session exists at its shards from READY until its client is gone or one of them ends it;
+//!   before, its region exists here only. If one shard ends its lane, the others end theirs.
 //! - A client has what the policy gives to it (`shard_host/admission.rs`).
 
 mod admission;
@@ -26,8 +26,8 @@ use crate::attach::{
 use crate::config::ServerConfig;
 use crate::error::{RemoteError, ServerError};
 use crate::limits::{
-    CONNECTIONS_OF_SESSION_MAX, LANE_EVENTS, LANE_OPS, PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS,
-    SESSION_RECEIVE_BYTES_MAX,
+    CONNECTIONS_OF_SESSION_MAX, LANE_EVENTS, LANE_OPS, LANE_RECEIVES_MIN, LANES_MAX,
+    PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS, SESSION_RECEIVE_BYTES_MAX,
 };
 use crate::link_server::Frames;
 use crate::observe::{AnswerPage, QuerySubject, ServiceQuery, Viewer};
@@ -51,15 +51,17 @@ struct HostedShard {
 /// Where a session stands.
 enum HostedState {
     /// Its client maps the region.
-    Opened(Box<ServerHalf>),
-    /// Its shard serves it.
-    Begun(SessionId),
-    /// It did not begin: its shard has refused it.
+    Opened(Vec<ServerHalf>),
+    /// Its shards serve it: its names there, by lane.
+    Begun(Vec<SessionId>),
+    /// It did not begin: a shard has refused it.
     Refused,
 }
 
 struct HostedSession {
+    /// The shard of its first lane. The others follow.
     shard: usize,
+    lanes: u16,
     client: ClientIdentity,
     /// When it attached, as time since 1970.
     attached: Duration,
@@ -118,6 +120,11 @@ impl ShardHost {
             RemoteError::Server(ServerError::Link(LinkError::Io { what: "eventfd", source }))
         })?;
         let (bell, (reports, ended)) = (Arc::new(bell), channel());
+        if frames.len() > usize::from(LANES_MAX) {
+            let why =
+                format!("{} shards (limit {LANES_MAX}: a client has a lane to each)", frames.len());
+            return Err(ServerError::Setting { setting: "shards", why }.into());
+        }
         let mut shards = Vec::with_capacity(frames.len());
         for (number, frames) in frames.into_iter().enumerate() {
             let core = cores.get(number).copied();
@@ -185,8 +192,46 @@ impl ShardHost {
     /// Forgets a session. Returns it, if it was there.
     fn remove(&mut self, key: u64) -> Option<HostedSession> {
         let session = self.sessions.remove(&key)?;
-        self.shards[session.shard].sessions -= 1;
+        self.count(session.shard, session.lanes, -1);
         Some(session)
+    }
+
+    /// Counts a session that comes or goes at its shards.
+    fn count(&mut self, shard: usize, lanes: u16, change: isize) {
+        for shard in &mut self.shards[shard..shard + usize::from(lanes)] {
+            shard.sessions = shard.sessions.saturating_add_signed(change);
+        }
+    }
+
+    /// Ends the lanes of a session that has begun.
+    fn detach(&self, shard: usize, begun: &[SessionId]) {
+        for (shard, id) in self.shards[shard..].iter().zip(begun) {
+            // A shard that has ended it knows it no more.
+            shard.handle.detach(*id);
+        }
+    }
+
+    /// Lets each shard serve its lane.
+    ///
+    /// # Errors
+    /// A sentence; no shard has a lane then.
+    fn attach(
+        &self,
+        session: &HostedSession,
+        halves: Vec<ServerHalf>,
+    ) -> Result<Vec<SessionId>, String> {
+        halves.iter().try_for_each(ServerHalf::seal).map_err(|error| error.to_string())?;
+        let mut begun = Vec::with_capacity(halves.len());
+        for (shard, half) in self.shards[session.shard..].iter().zip(halves) {
+            match shard.handle.attach(half, session.limits.clone()) {
+                Ok(id) => begun.push(id),
+                Err(error) => {
+                    self.detach(session.shard, &begun);
+                    return Err(error.to_string());
+                }
+            }
+        }
+        Ok(begun)
     }
 }
 
@@ -204,13 +249,16 @@ impl ShardHost {
     }
 }
 
-/// What a client gets of what it wants.
-fn agreed(wanted: &SessionSizes) -> SessionSizes {
+/// What each lane of a client gets of what it wants. Receive buffers are divided; send buffers are
+/// not, since one connection may need many.
+fn agreed(wanted: &SessionSizes, lanes: u16) -> SessionSizes {
     let receive_buffers = SESSION_RECEIVE_BYTES_MAX / wanted.receive_bytes.max(1);
+    let receive_buffers = wanted.receive_buffers.min(receive_buffers.max(1));
+    let share = receive_buffers.div_ceil(lanes.into()).max(LANE_RECEIVES_MIN);
     SessionSizes {
         ops: wanted.ops.min(LANE_OPS),
         events: wanted.events.min(LANE_EVENTS),
-        receive_buffers: wanted.receive_buffers.min(receive_buffers.max(1)),
+        receive_buffers: receive_buffers.min(share),
         ..*wanted
     }
 }
@@ -226,57 +274,58 @@ impl SessionHost for ShardHost {
         key: u64,
         client: &ClientIdentity,
         wanted: &SessionSizes,
+        has_lanes: bool,
     ) -> Result<OpenedSession, Refused> {
-        // Sessions are spread evenly.
+        // Sessions of one lane are spread evenly.
         let shard = (0..self.shards.len()).min_by_key(|shard| self.shards[*shard].sessions);
         let no_shard = || Refused::new(RefusalCode::Sessions, "the daemon has no shard");
         let shard = shard.ok_or_else(no_shard)?;
-        let sizes = agreed(wanted);
-        let admitted = self.admission.admit(client, sizes.bytes())?;
+        let (shard, lanes) = if has_lanes { (0, self.shards.len() as u16) } else { (shard, 1) };
+        let sizes = agreed(wanted, lanes);
+        let admitted = self.admission.admit(client, sizes.bytes_of(lanes))?;
         let no_memory = |error: RemoteError| {
             Refused::new(RefusalCode::Resources, &format!("no memory for a session: {error}"))
         };
-        let (half, fds) = create_session(&sizes).map_err(no_memory)?;
+        let (halves, fds) = create_session(&sizes, lanes).map_err(no_memory)?;
+        let is_on_all_shards = usize::from(lanes) == self.shards.len();
         let limits = self.limits(key, client, &admitted);
+        let limits = SessionLimits { is_on_all_shards, ..limits };
         let SessionLimits { connections, connecting, listeners, endpoints, .. } = limits;
         let agreed = AgreedLimits { connections, connecting, listeners, endpoints };
-        let (state, client) = (HostedState::Opened(Box::new(half)), client.clone());
+        let (state, client) = (HostedState::Opened(halves), client.clone());
         let (attached, _charge) = (wall_time(), admitted.charge);
-        let session = HostedSession { shard, client, attached, limits, state, _charge };
+        let session = HostedSession { shard, lanes, client, attached, limits, state, _charge };
         self.sessions.insert(key, session);
         self.sessions_begun += 1;
-        let shard = &mut self.shards[shard];
-        shard.sessions += 1;
-        Ok(OpenedSession { sizes, limits: agreed, description: shard.description.clone(), fds })
+        self.count(shard, lanes, 1);
+        let description = self.shards[shard].description.clone();
+        Ok(OpenedSession { sizes, limits: agreed, lanes, description, fds })
     }
 
     fn begin(&mut self, key: u64) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let state = std::mem::replace(&mut session.state, HostedState::Refused);
-        let HostedState::Opened(half) = state else {
+        let HostedState::Opened(halves) = state else {
             session.state = state;
             return;
         };
-        let begun = half.seal().map_err(|error| error.to_string()).and_then(|()| {
-            let limits = session.limits.clone();
-            let attached = self.shards[session.shard].handle.attach(*half, limits);
-            attached.map_err(|error| error.to_string())
-        });
-        match begun {
-            Ok(id) => session.state = HostedState::Begun(id),
-            Err(why) => {
+        let begun = self.sessions.get(&key).map(|session| self.attach(session, halves));
+        match (begun, self.sessions.get_mut(&key)) {
+            (Some(Ok(ids)), Some(session)) => session.state = HostedState::Begun(ids),
+            (Some(Err(why)), _) => {
                 // It is read by `next_ended`, of this thread.
                 let _ = self.reports.send(HostReport::NotBegun(key, why));
                 ring(&self.bell);
             }
+            _ => {}
         }
     }
 
     fn end(&mut self, key: u64) {
         if let Some(session) = self.remove(key)
-            && let HostedState::Begun(id) = session.state
+            && let HostedState::Begun(ids) = session.state
         {
-            self.shards[session.shard].handle.detach(id);
+            self.detach(session.shard, &ids);
         }
     }
 
@@ -295,8 +344,9 @@ impl SessionHost for ShardHost {
                 HostReport::NotBegun(key, why) => (key, Some(why)),
                 HostReport::OfShard(shard, end) => {
                     let is_same = |session: &HostedSession| {
-                        session.shard == shard
-                            && matches!(session.state, HostedState::Begun(id) if id == end.session)
+                        let lane = shard.checked_sub(session.shard);
+                        let HostedState::Begun(ids) = &session.state else { return false };
+                        lane.and_then(|lane| ids.get(lane)) == Some(&end.session)
                     };
                     let found = self.sessions.iter().find(|(_, session)| is_same(session));
                     // One whose client is gone is forgotten already.
@@ -309,7 +359,7 @@ impl SessionHost for ShardHost {
                     continue;
                 }
             };
-            self.remove(key);
+            self.end(key);
             return Some((key, why));
         }
     }

@@ -11,6 +11,8 @@
 //! An end that ends marks itself, and wakes the other one.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -53,6 +55,11 @@ impl SleepingEnd {
     /// An end with its own doorbell, and a ringer of the other end's.
     pub(crate) const fn new(sleeper: Sleeper, ringer: Ringer) -> Self {
         Self { sleeper, ringer }
+    }
+
+    /// This end, with a ringer of another lane's server: it sleeps once for all lanes.
+    pub(crate) fn for_lane(&self, ringer: Ringer) -> Self {
+        Self::new(self.sleeper.clone(), ringer)
     }
 
     /// Both ends, for two threads of this process.
@@ -156,11 +163,12 @@ pub(crate) struct ServerPeer {
     end: SleepingEnd,
     /// `None`: in another process, joined, or the parent's after a fork.
     thread: Option<JoinHandle<Result<(), LinkError>>>,
-    /// The control socket of a server in another process.
-    control: Option<OwnedFd>,
+    /// The control socket of a server in another process. All lanes share it.
+    control: Option<Arc<OwnedFd>>,
     /// This is a forked child's copy.
     is_abandoned: bool,
-    is_armed: bool,
+    /// All lanes share it, as they share the bell.
+    is_armed: Arc<AtomicBool>,
     /// The server broke the protocol, or its doorbell is gone.
     has_failed: bool,
 }
@@ -170,10 +178,16 @@ impl ServerPeer {
     pub(crate) fn new(end: SleepingEnd, location: ServerLocation) -> Self {
         let (thread, control) = match location {
             ServerLocation::Thread(thread) => (Some(thread), None),
-            ServerLocation::Process(control) => (None, Some(control)),
+            ServerLocation::Process(control) => (None, Some(Arc::new(control))),
         };
-        let (is_abandoned, is_armed, has_failed) = (false, false, false);
-        Self { end, thread, control, is_abandoned, is_armed, has_failed }
+        let (is_abandoned, has_failed) = (false, false);
+        Self { end, thread, control, is_abandoned, is_armed: Arc::default(), has_failed }
+    }
+
+    /// The end of another lane's server, in the same process as this one. `end` has the same bell.
+    pub(crate) fn for_lane(&self, end: SleepingEnd) -> Self {
+        let (control, is_armed) = (self.control.clone(), Arc::clone(&self.is_armed));
+        Self { end, thread: None, control, is_abandoned: false, is_armed, has_failed: false }
     }
 
     /// Whether the server is in another process.
@@ -222,8 +236,9 @@ impl ServerPeer {
     }
 
     /// Whether this end is armed.
-    pub(crate) const fn is_armed(&self) -> bool {
-        self.is_armed
+    pub(crate) fn is_armed(&self) -> bool {
+        // Relaxed: one thread at a time has the lanes.
+        self.is_armed.load(Ordering::Relaxed)
     }
 
     /// Wakes the server if it sleeps.
@@ -235,15 +250,16 @@ impl ServerPeer {
     /// Requests to be woken at [`ServerPeer::wait_fd`]. Look for work afterwards.
     pub(crate) fn arm(&mut self) {
         self.end.arm();
-        self.is_armed = true;
+        self.is_armed.store(true, Ordering::Relaxed);
     }
 
     /// Ends the request to be woken. Returns `false` if there was none.
     #[inline]
     pub(crate) fn disarm(&mut self) -> bool {
-        if !std::mem::take(&mut self.is_armed) {
+        if !self.is_armed() {
             return false;
         }
+        self.is_armed.store(false, Ordering::Relaxed);
         self.end.disarm();
         self.has_failed |= self.end.clear() == Err(DoorbellError::Gone);
         true

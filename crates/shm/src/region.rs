@@ -164,10 +164,10 @@ impl Region {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes the pages of the first `bytes` from the system now, so that later accesses do not
-    /// fault. Does nothing before Linux 5.14.
-    pub fn populate(&self, bytes: usize) {
-        self.mapping.populate(bytes);
+    /// Takes the pages of `bytes` at `offset` from the system now, as far as the region goes, so
+    /// that later accesses do not fault. Does nothing before Linux 5.14.
+    pub fn populate(&self, offset: usize, bytes: usize) {
+        self.mapping.populate(offset.min(self.bytes()), bytes);
     }
 
     /// Keeps the memory from children of a fork: in a child its addresses are not mapped, and an

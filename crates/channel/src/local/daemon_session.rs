@@ -12,7 +12,7 @@ use std::time::{Duration, Instant as Time};
 
 use megapipe_service::attach::{AttachError, attach};
 use megapipe_service::limits::{LANE_EVENTS, LANE_OPS, LARGE_SENDS, SMALL_SENDS};
-use megapipe_service::{RemoteClient, SessionSizes};
+use megapipe_service::{LaneSet, SessionSizes};
 use megapipe_stack::Instant;
 use rustix::event::epoll;
 
@@ -46,7 +46,7 @@ impl DaemonSession {
     pub(super) fn begin(
         address: &ServiceAddress,
         config: &Config,
-    ) -> Result<(Self, RemoteClient), CreateError> {
+    ) -> Result<(Self, LaneSet), CreateError> {
         let client = attach_to(address, config).map_err(CreateError::Service)?;
         let bells = epoll::create(epoll::CreateFlags::CLOEXEC).and_then(|bells| {
             add_bell(&bells, &client)?;
@@ -65,7 +65,7 @@ impl DaemonSession {
     }
 
     /// The daemon of this client has ended.
-    pub(super) fn end(&mut self, now: Instant, client: &RemoteClient) {
+    pub(super) fn end(&mut self, now: Instant, client: &LaneSet) {
         // Readable from now on, and of no use.
         let _ = epoll::delete(&self.bells, client.wait_fd());
         self.next_attempt = Some(now);
@@ -88,7 +88,7 @@ impl DaemonSession {
     /// Tries to attach again, if it is time for it. Blocks for a second at most: where a daemon
     /// listens and does not answer.
     #[cold]
-    pub(super) fn attach_again(&mut self, now: Instant, config: &Config) -> Option<RemoteClient> {
+    pub(super) fn attach_again(&mut self, now: Instant, config: &Config) -> Option<LaneSet> {
         let at = self.next_attempt.filter(|at| *at <= now)?;
         let began = Time::now();
         let client = attach_to(&self.address, config).ok();
@@ -105,11 +105,11 @@ impl DaemonSession {
     }
 }
 
-fn add_bell(bells: &OwnedFd, client: &RemoteClient) -> rustix::io::Result<()> {
+fn add_bell(bells: &OwnedFd, client: &LaneSet) -> rustix::io::Result<()> {
     epoll::add(bells, client.wait_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
 
-fn attach_to(address: &ServiceAddress, config: &Config) -> Result<RemoteClient, AttachError> {
+fn attach_to(address: &ServiceAddress, config: &Config) -> Result<LaneSet, AttachError> {
     attach(address.path(), &program_name(), &wanted(config))
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::limits::SPIN_DEFAULT;
 use megapipe_service::{
-    AcceptorId, AdaptiveSpin, ConnectStart, Next, PortError, RemoteClient, RemoteConfig,
-    RemoteCounters, RemoteEvent, Sharing, start_remote,
+    AcceptorId, AdaptiveSpin, ConnectStart, LaneSet, Next, PortError, RemoteConfig, RemoteCounters,
+    RemoteEvent, Sharing, start_remote,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -36,7 +36,7 @@ use crate::state::State;
 
 /// The application's end of a server on another core, and the channel's buffers.
 pub(crate) struct Remote {
-    client: RemoteClient,
+    client: LaneSet,
     memory: ChannelMemory,
     adaptive_spin: AdaptiveSpin,
     /// What a session of a daemon has besides. `None`: the server is a thread of this process.
@@ -47,7 +47,7 @@ pub(crate) struct Remote {
 
 impl Remote {
     /// The handle of a session of a daemon.
-    pub(super) fn attached(client: RemoteClient, session: DaemonSession, state: &State) -> Self {
+    pub(super) fn attached(client: LaneSet, session: DaemonSession, state: &State) -> Self {
         let adaptive_spin = AdaptiveSpin::new(SPIN_DEFAULT);
         let memory = ChannelMemory::of(state);
         Self { client, memory, adaptive_spin, session: Some(session), lacks_memory: false }

@@ -47,8 +47,8 @@ impl Local<Remote> {
         let path = address.path().display();
         let (driver, mtu) = (client.caps().driver, client.caps().mtu);
         let mut place = format!("in the service at {path}");
-        if let Some((shard, shards)) = client.shard() {
-            place = format!("{place}; shard {shard} of {shards}");
+        if client.lanes() > 1 {
+            place = format!("{place}; on all of its {} shards", client.lanes());
         }
         let mut server = Remote::attached(client, session, state);
         server.set_core(own_shard_core());

@@ -78,7 +78,9 @@ struct DaemonArgs {
     check: bool,
 
     /// Number of shards, each on a thread; without it one for each of --cpus, else for each queue
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    ///
+    /// A channel is served by all of them: each connection by the one that its flow hash selects.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=128))]
     shards: Option<u16>,
 
     /// Processors for the shards in order, such as 2,3

@@ -18,7 +18,7 @@ use super::message::{AttachHello, HelloAnswer, MessageFault, RefusalCode, Welcom
 use super::message_socket::{MessageWithFds, Reception, receive, send};
 use crate::error::RemoteError;
 use crate::limits::{ATTACH_RETRY, ATTACH_TIME};
-use crate::remote::{RemoteClient, SessionFds, attach_client};
+use crate::remote::{LaneSet, SessionFds, attach_client};
 use crate::session_sizes::SessionSizes;
 use crate::sleep::wait_readable;
 
@@ -107,12 +107,13 @@ impl From<MessageFault> for Failure {
     }
 }
 
-/// Attaches to the daemon that listens at `path`: a session of `wanted` sizes at most, for the
-/// calling thread's channel. Waits while too many handshakes are in progress there.
+/// Attaches to the daemon that listens at `path`: a session of `wanted` sizes at most, with a lane
+/// to each shard, for the calling thread's channel. Waits while too many handshakes are in progress
+/// there.
 ///
 /// # Errors
 /// [`AttachError`].
-pub fn attach(path: &Path, name: &str, wanted: &SessionSizes) -> Result<RemoteClient, AttachError> {
+pub fn attach(path: &Path, name: &str, wanted: &SessionSizes) -> Result<LaneSet, AttachError> {
     let deadline = Instant::now() + ATTACH_TIME;
     loop {
         let failure = match attempt(path, &AttachHello::new(name, *wanted), deadline) {
@@ -159,7 +160,7 @@ pub(super) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<RemoteClient, Failure> {
+fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<LaneSet, Failure> {
     let socket = connect_to(path)?;
     match send(socket.as_fd(), &hello.encode(), &[]) {
         // A daemon that refuses at once has closed its end. Its answer is still to be read.
@@ -174,13 +175,14 @@ fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<Remote
         }
     };
     welcome.check(hello)?;
-    let Ok([region, bell]) = <[OwnedFd; 2]>::try_from(fds) else {
-        return Err(MessageFault::Value("the number of descriptors").into());
-    };
+    let mut fds = fds.into_iter();
+    let region = fds.next().filter(|_| fds.len() == usize::from(welcome.lanes));
+    let region = region.ok_or(MessageFault::Value("the number of descriptors"))?;
+    let bells = fds.collect();
     let Welcome { version, sizes, description, .. } = welcome;
     let ready = encode_ready(version);
     let control = socket.try_clone().map_err(Failure::Connect)?;
-    let client = attach_client(&sizes, SessionFds { region, bell }, &description, control);
+    let client = attach_client(&sizes, SessionFds { region, bells }, &description, control);
     let client = client.map_err(Failure::Session)?;
     send(socket.as_fd(), &ready, &[])?;
     Ok(client)

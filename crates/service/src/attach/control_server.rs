@@ -57,10 +57,12 @@ pub struct ClientIdentity {
 /// A session that was created for a client.
 #[derive(Debug)]
 pub struct OpenedSession {
-    /// Agreed sizes: at most the wanted ones, with receive buffers as large as wanted.
+    /// Agreed sizes of a lane: at most the wanted ones, with receive buffers as large as wanted.
     pub sizes: SessionSizes,
     /// Limits.
     pub limits: AgreedLimits,
+    /// Lanes.
+    pub lanes: u16,
     /// Description of its server.
     pub description: Vec<u8>,
     /// The client's descriptors.
@@ -69,7 +71,7 @@ pub struct OpenedSession {
 
 /// What owns the sessions of a daemon. A session is named by a key of the control server's.
 pub trait SessionHost {
-    /// Creates a session, which does not begin yet.
+    /// Creates a session, which does not begin yet; of one lane, unless the client `has_lanes`.
     ///
     /// # Errors
     /// A refusal that names the rule.
@@ -78,6 +80,7 @@ pub trait SessionHost {
         key: u64,
         client: &ClientIdentity,
         wanted: &SessionSizes,
+        has_lanes: bool,
     ) -> Result<OpenedSession, Refused>;
 
     /// The client has mapped the region: the session begins.
@@ -332,13 +335,15 @@ impl<H: SessionHost> ControlServer<H> {
         client.name.clone_from(&hello.name);
         let PeerProcess { pid, uid, gid, ref groups, .. } = client.process;
         let identity = ClientIdentity { pid, uid, gid, groups: groups.clone(), name: hello.name };
-        let opened = self.host.open(key, &identity, &hello.sizes)?;
+        let opened =
+            self.host.open(key, &identity, &hello.sizes, AttachHello::has_lanes(version))?;
         client.state = ClientState::AwaitsReady { version };
-        let OpenedSession { sizes, limits, description, fds } = opened;
+        let OpenedSession { sizes, limits, lanes, description, fds } = opened;
         let record_bytes = RECORD_BYTES;
-        let welcome = Welcome { version, record_bytes, sizes, limits, description };
-        let sent =
-            send(client.socket.as_fd(), &welcome.encode(), &[fds.region.as_fd(), fds.bell.as_fd()]);
+        let welcome = Welcome { version, record_bytes, sizes, limits, lanes, description };
+        let bells = fds.bells.iter().map(AsFd::as_fd);
+        let fds: Vec<_> = std::iter::once(fds.region.as_fd()).chain(bells).collect();
+        let sent = send(client.socket.as_fd(), &welcome.encode(), &fds);
         if sent.is_err() {
             self.drop_client(key, None);
         }

@@ -3,12 +3,15 @@
 //! ```text
 //!  every message | magic (8) | kind (2) |
 //!  HELLO         | oldest version (2) | newest (2) | record bytes (2) | sizes (6 × 4) | name |
-//!  WELCOME       | version (2) | record bytes (2) | sizes (6 × 4) | limits (4 × 4) | description |
+//!  WELCOME       | version (2) | record bytes (2) | sizes (6 × 4) | limits (4 × 4) | lanes (2) |
+//!                | description |
 //!  READY         | version (2) |
 //!  REFUSED       | code (2) | oldest version (2) | newest (2) | sentence |
 //! ```
 //!
 //! Integers are native-endian: both ends are on one machine. A text is its length (2) and UTF-8.
+//!
+//! Version 2 has the number of lanes in WELCOME; in version 1 there is one. Sizes are of each lane.
 //!
 //! Versions: a HELLO begins the same in every version. One of a newer client may be longer than
 //! those of ours; what follows is ignored, since we choose a version that we know. REFUSED is the
@@ -25,7 +28,9 @@ use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 1);
+pub const VERSIONS: (u16, u16) = (1, 2);
+/// The first version with several lanes.
+const LANES_SINCE: u16 = 2;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -87,17 +92,19 @@ pub struct AgreedLimits {
     pub endpoints: u32,
 }
 
-/// The answer to a HELLO. The region and the client's end of the bells come with it.
+/// The answer to a HELLO. The region and the client's end of each lane's bell come with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
     /// The version of the session.
     pub version: u16,
     /// Bytes of a record.
     pub record_bytes: u16,
-    /// Agreed sizes.
+    /// Agreed sizes of a lane.
     pub sizes: SessionSizes,
     /// What the session may have at once.
     pub limits: AgreedLimits,
+    /// Lanes, at least 1.
+    pub lanes: u16,
     /// Description of the server: capabilities, addresses, shard.
     pub description: Vec<u8>,
 }
@@ -308,6 +315,11 @@ impl AttachHello {
         Ok(Self { versions, record_bytes, sizes, name })
     }
 
+    /// Whether a client of this version has several lanes.
+    pub(super) const fn has_lanes(version: u16) -> bool {
+        version >= LANES_SINCE
+    }
+
     /// The newest version that both ends speak.
     ///
     /// # Errors
@@ -335,11 +347,13 @@ impl Welcome {
     /// As bytes. The description has at most 4 KiB.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let Self { version, record_bytes, sizes, limits, description } = self;
+        let Self { version, record_bytes, sizes, limits, lanes, description } = self;
         let AgreedLimits { connections, connecting, listeners, endpoints } = *limits;
         let head = MessageWriter::new(WELCOME).u16(*version).u16(*record_bytes);
         let limits = [connections, connecting, listeners, endpoints];
-        head.u32s(&values_of(sizes)).u32s(&limits).bytes(description).0
+        let head = head.u32s(&values_of(sizes)).u32s(&limits);
+        let head = if *version >= LANES_SINCE { head.u16(*lanes) } else { head };
+        head.bytes(description).0
     }
 
     fn decode(mut from: MessageReader<'_>) -> Result<Self, MessageFault> {
@@ -351,9 +365,11 @@ impl Welcome {
             listeners: from.u32()?,
             endpoints: from.u32()?,
         };
+        let lanes = if version >= LANES_SINCE { from.u16()? } else { 1 };
+        sizes.check_lanes(lanes)?;
         let description = from.bytes()?.to_vec();
         from.end()?;
-        Ok(Self { version, record_bytes, sizes, limits, description })
+        Ok(Self { version, record_bytes, sizes, limits, lanes, description })
     }
 
     /// Checks the answer to a HELLO: no more than was asked for.
@@ -441,6 +457,7 @@ pub fn decode_ready(bytes: &[u8], version: u16) -> Result<(), MessageFault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::LANES_MAX;
 
     fn hello() -> AttachHello {
         AttachHello::new("program", SessionSizes::LEAST)
@@ -449,7 +466,7 @@ mod tests {
     fn welcome() -> Welcome {
         let limits = AgreedLimits { connections: 7, connecting: 6, listeners: 5, endpoints: 4 };
         let (version, record_bytes, sizes) = (1, RECORD_BYTES, SessionSizes::LEAST);
-        Welcome { version, record_bytes, sizes, limits, description: vec![1, 2, 3] }
+        Welcome { version, record_bytes, sizes, limits, lanes: 1, description: vec![1, 2, 3] }
     }
 
     fn refused() -> Refused {
@@ -476,7 +493,21 @@ mod tests {
         assert_eq!(answer, Ok(HelloAnswer::Refused(refused())));
         assert_eq!(decode_ready(&encode_ready(1), 1), Ok(()));
         assert_eq!(welcome().check(&hello()), Ok(()));
-        assert_eq!(hello().negotiate(), Ok(1));
+        assert_eq!(hello().negotiate(), Ok(2));
+    }
+
+    #[test]
+    fn lanes_are_in_a_welcome_of_version_2() {
+        let two = Welcome { version: 2, lanes: 3, ..welcome() };
+        assert_eq!(HelloAnswer::decode(&two.encode()), Ok(HelloAnswer::Welcome(two.clone())));
+        assert_eq!(two.check(&hello()), Ok(()));
+        let one = Welcome { version: 1, ..two.clone() };
+        assert_eq!(HelloAnswer::decode(&one.encode()), Ok(HelloAnswer::Welcome(welcome())));
+        for lanes in [0, LANES_MAX + 1, u16::MAX] {
+            let fault = HelloAnswer::decode(&Welcome { lanes, ..two.clone() }.encode());
+            let Err(MessageFault::Size(fault)) = fault else { panic!("{fault:?}") };
+            assert_eq!((fault.name, fault.max), ("lanes", LANES_MAX.into()));
+        }
     }
 
     #[test]
@@ -529,7 +560,7 @@ mod tests {
         let records =
             AttachHello { record_bytes: 65, ..hello() }.negotiate().expect_err("other records");
         assert_eq!(records.code, RefusalCode::RecordBytes);
-        let none = AttachHello { versions: (2, 1), ..hello() };
+        let none = AttachHello { versions: (3, 2), ..hello() };
         assert!(AttachHello::decode(&none.encode()).is_err());
     }
 
@@ -564,7 +595,7 @@ mod tests {
         let check = |welcome: Welcome| welcome.check(&hello());
         let (good, sizes) = (welcome(), SessionSizes::LEAST);
         for (welcome, what) in [
-            (Welcome { version: 2, ..good.clone() }, "the version"),
+            (Welcome { version: 3, ..good.clone() }, "the version"),
             (Welcome { version: 0, ..good.clone() }, "the version"),
             (Welcome { record_bytes: 128, ..good.clone() }, "the size of records"),
             (

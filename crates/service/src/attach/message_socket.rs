@@ -15,10 +15,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::limits::MESSAGE_BYTES_MAX;
+use crate::limits::{LANES_MAX, MESSAGE_BYTES_MAX};
 
-/// Most descriptors of a message: those of a WELCOME.
-const FDS_MAX: usize = 2;
+/// Most descriptors of a message, those of a WELCOME: a region, and a bell of each lane.
+const FDS_MAX: usize = 1 + LANES_MAX as usize;
 
 /// A message that arrived.
 #[derive(Debug)]

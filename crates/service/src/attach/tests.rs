@@ -23,7 +23,7 @@ use super::*;
 use crate::limits::{HANDSHAKE_TIME, HANDSHAKES_OF_USER_MAX};
 use crate::link_server::Frames;
 use crate::observe::{AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceQuery, Viewer};
-use crate::remote::{RemoteClient, ServerHalf, SharedMemory, describe_server};
+use crate::remote::{LaneSet, ServerHalf, SharedMemory, describe_server};
 use crate::server::Server;
 use crate::session_sizes::SessionSizes;
 use crate::sleep::wait_readable;
@@ -33,6 +33,9 @@ mod queries;
 
 /// Longer than any wait here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Lanes of a client that has several.
+const LANES: u16 = 2;
 
 /// What the host was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +49,7 @@ enum Asked {
 /// A host whose sessions have no server.
 struct EmptyHost {
     asked: Sender<Asked>,
-    halves: HashMap<u64, ServerHalf>,
+    halves: HashMap<u64, Vec<ServerHalf>>,
     ended: OwnedFd,
     description: Vec<u8>,
     pages: Vec<(u64, AnswerPage)>,
@@ -58,16 +61,18 @@ impl SessionHost for EmptyHost {
         key: u64,
         client: &ClientIdentity,
         wanted: &SessionSizes,
+        has_lanes: bool,
     ) -> Result<OpenedSession, Refused> {
         let _ = self.asked.send(Asked::Opened(client.clone()));
         if client.name == "unwelcome" {
             return Err(Refused::new(RefusalCode::Sessions, "no shard is free (limit 0)"));
         }
-        let (half, fds) = wanted.create().expect("memory");
-        self.halves.insert(key, half);
+        let lanes = if has_lanes { LANES } else { 1 };
+        let (halves, fds) = wanted.create_lanes(lanes).expect("memory");
+        self.halves.insert(key, halves);
         let limits = AgreedLimits { connections: 8, connecting: 8, listeners: 8, endpoints: 8 };
         let description = self.description.clone();
-        Ok(OpenedSession { sizes: *wanted, limits, description, fds })
+        Ok(OpenedSession { sizes: *wanted, limits, lanes, description, fds })
     }
 
     fn begin(&mut self, _key: u64) {
@@ -175,7 +180,7 @@ fn description() -> Vec<u8> {
     describe_server(&server, &config)
 }
 
-fn attach_to(path: &Path, name: &str) -> Result<RemoteClient, AttachError> {
+fn attach_to(path: &Path, name: &str) -> Result<LaneSet, AttachError> {
     attach(path, name, &SessionSizes::LEAST)
 }
 
@@ -216,6 +221,27 @@ fn session_begins_with_ready_and_ends_with_its_client() {
     client.check().expect("it lives");
     drop(client);
     assert_eq!(daemon.next(), Asked::Ended);
+}
+
+#[test]
+fn client_of_version_1_has_one_lane() {
+    let daemon = Daemon::start("older");
+    let hello = AttachHello { versions: (1, 1), ..AttachHello::new("old", SessionSizes::LEAST) };
+    for (hello, lanes) in [(hello.clone(), 1), (AttachHello { versions: VERSIONS, ..hello }, LANES)]
+    {
+        let socket = connected(&daemon.path());
+        send(socket.as_fd(), &hello.encode(), &[]).expect("it is sent");
+        wait_readable([Some(socket.as_fd())], Some(PATIENCE)).expect("no signal");
+        let received = receive(socket.as_fd()).expect("it can be read");
+        let Reception::Message(message) = received else { panic!("{received:?}") };
+        let Ok(HelloAnswer::Welcome(welcome)) = HelloAnswer::decode(&message.bytes) else {
+            panic!("it is welcome")
+        };
+        assert_eq!((welcome.version, welcome.lanes), (hello.versions.1, lanes));
+        assert_eq!(message.fds.len(), 1 + usize::from(lanes), "a region, and bells");
+    }
+    let client = attach_to(&daemon.path(), "test").expect("it is welcome");
+    assert_eq!(client.lanes(), usize::from(LANES));
 }
 
 #[test]
@@ -283,7 +309,7 @@ fn message_that_is_not_due_ends_handshake_and_session() {
         answer(&socket).expect("a welcome");
         assert!(matches!(daemon.next(), Asked::Opened(_)));
         if begins {
-            send(socket.as_fd(), &encode_ready(1), &[]).expect("it is sent");
+            send(socket.as_fd(), &encode_ready(VERSIONS.1), &[]).expect("it is sent");
             assert_eq!(daemon.next(), Asked::Begun);
         }
         // The second HELLO.
@@ -295,7 +321,7 @@ fn message_that_is_not_due_ends_handshake_and_session() {
     let socket = connected(&daemon.path());
     send(socket.as_fd(), &hello(), &[]).expect("it is sent");
     answer(&socket).expect("a welcome");
-    send(socket.as_fd(), &encode_ready(2), &[]).expect("it is sent");
+    send(socket.as_fd(), &encode_ready(1), &[]).expect("it is sent");
     assert_eq!(answer(&socket), None, "another version than was agreed on");
 }
 
@@ -440,20 +466,24 @@ fn daemon_of_another_protocol_is_an_error() {
         record_bytes: RECORD_BYTES,
         sizes,
         limits,
+        lanes: 1,
         description: description(),
     };
     let (_half, fds) = sizes.create().expect("memory");
     let larger = SessionSizes { receive_buffers: 9, ..sizes };
     let other_region = SessionSizes { small_sends: 900, ..sizes }.create().expect("memory").1;
-    let both = [fds.region.as_fd(), fds.bell.as_fd()];
-    let answers: [(Vec<u8>, &[BorrowedFd<'_>]); 7] = [
+    let both = [fds.region.as_fd(), fds.bells[0].as_fd()];
+    let two_lanes = Welcome { version: 2, lanes: 2, ..welcome.clone() };
+    let answers: [(Vec<u8>, &[BorrowedFd<'_>]); 9] = [
         (b"nonsense".to_vec(), &[]),
         (hello(), &[]),
         (welcome.encode(), &[]),
         (welcome.encode(), &both[..1]),
         (Welcome { sizes: larger, ..welcome.clone() }.encode(), &both),
         (Welcome { description: vec![1], ..welcome.clone() }.encode(), &both),
-        (welcome.encode(), &[other_region.region.as_fd(), fds.bell.as_fd()]),
+        (two_lanes.encode(), &both),
+        (Welcome { lanes: 0, ..two_lanes.clone() }.encode(), &both[..1]),
+        (welcome.encode(), &[other_region.region.as_fd(), fds.bells[0].as_fd()]),
     ];
     std::thread::scope(|scope| {
         scope.spawn(|| {

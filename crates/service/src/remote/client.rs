@@ -32,7 +32,7 @@ use super::send_buffers::{Held, Sends};
 use super::session_region::{ClientHalf, SessionBuffers};
 use crate::connection_manager::{AcceptorId, Offer};
 use crate::limits::COMPLETIONS_MAX;
-use crate::sleep::{ServerLocation, ServerPeer};
+use crate::sleep::{ServerLocation, ServerPeer, SleepingEnd};
 use datagrams::Datagrams;
 use offers::SessionOffers;
 
@@ -165,6 +165,19 @@ impl RemoteClient {
         description: Description,
         location: ServerLocation,
     ) -> Self {
+        Self::with_peer(half, description, |end| ServerPeer::new(end, location))
+    }
+
+    /// The end of another lane of the same application: `half` has the same bell.
+    pub(super) fn for_lane(&self, half: ClientHalf, description: Description) -> Self {
+        Self::with_peer(half, description, |end| self.server.for_lane(end))
+    }
+
+    fn with_peer(
+        half: ClientHalf,
+        description: Description,
+        peer: impl FnOnce(SleepingEnd) -> ServerPeer,
+    ) -> Self {
         let ClientHalf { ops, events, sleep, buffers } = half;
         let SessionBuffers { receives, small, large, calls } = buffers;
         // All tables at the start: what the server publishes must have room. Memory that is not
@@ -190,7 +203,7 @@ impl RemoteClient {
             back: Bufs::default(),
             last_call: calls::FIRST_COOKIE,
             taken_out: None,
-            server: ServerPeer::new(sleep, location),
+            server: peer(sleep),
             counters: RemoteCounters::default(),
         }
     }
@@ -447,11 +460,22 @@ impl RemoteClient {
     }
 }
 
-impl Drop for RemoteClient {
+impl RemoteClient {
     /// Submits the last ops. The server does them before it ends.
-    fn drop(&mut self) {
+    pub(super) fn submit_last(&mut self) {
         if !self.server.is_abandoned() {
             self.flush();
         }
+    }
+
+    /// Whether the server has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        !self.server.is_running()
+    }
+}
+
+impl Drop for RemoteClient {
+    fn drop(&mut self) {
+        self.submit_last();
     }
 }

@@ -57,7 +57,7 @@ fn info(session: &mut RemoteClient, name: ConnId) -> Option<ConnInfo> {
     session.call_written(call, decode_info).expect("it lives")
 }
 
-fn session(link: Pair, last: u8) -> RemoteClient {
+pub(super) fn session(link: Pair, last: u8) -> RemoteClient {
     session_with(link, last, (64, 256 << 10))
 }
 
@@ -77,7 +77,7 @@ fn session_with(
     config.tcp.receive_buffer = receive_window;
     config.tcp.receive_buffer_max = receive_window;
     let remote = RemoteConfig { core: None, receive_bytes: 2_048, receive_buffers };
-    start(Frames::Queue(Box::new(link)), &config, &remote).expect("a thread and memory")
+    start_client(Frames::Queue(Box::new(link)), &config, &remote).expect("a thread and memory")
 }
 
 fn sessions() -> (RemoteClient, RemoteClient) {
@@ -110,7 +110,7 @@ fn next(session: &mut RemoteClient) -> RemoteEvent {
 }
 
 #[track_caller]
-fn next_event(session: &mut RemoteClient) -> Event {
+pub(super) fn next_event(session: &mut RemoteClient) -> Event {
     match next(session) {
         RemoteEvent::Event(event, _) => event,
         other => panic!("{other:?}"),
@@ -493,14 +493,14 @@ fn invalid_index_of_read_events_ends_the_session() {
     };
     let remote = RemoteConfig { core: None, receive_bytes: 2_048, receive_buffers: 4 };
     let sizes = SessionSizes::of(remote.receive_bytes, remote.receive_buffers);
-    let (ServerHalf { ends, memory, .. }, fds) = sizes.create().expect("memory");
+    let (ServerHalf { ends, memory, .. }, mut fds) = sizes.create().expect("memory");
     let frames = Frames::Queue(Box::new(link));
     let shared = SharedMemory::new(64, 0).expect("no memory");
     let server = Server::new(frames, &config, shared, config.clock.now()).expect("a server");
     let worker = server::RemoteServer::for_session(server, ends, memory).expect("a set");
     let thread = std::thread::spawn(move || worker.run());
     let region = Region::from_fd(fds.region, sizes.bytes()).expect("as agreed");
-    let (mut parts, bell) = (region.into_parts(), Arc::new(fds.bell));
+    let (mut parts, bell) = (region.into_parts(), Arc::new(fds.bells.remove(0)));
     let mut ops = Producer::new(&mut parts, OPS_MAX).expect("it fits");
     // Its flag lies where the index of read events does.
     let index = Sleeper::over_socket(&mut parts, Arc::clone(&bell)).expect("it fits");

@@ -10,6 +10,7 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::process::{Pid, getpid};
 
 use super::RegionError;
+use crate::limits::PAGE_BYTES;
 
 /// Mapped memory, unmapped when dropped.
 #[derive(Debug)]
@@ -86,12 +87,16 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Touches the first `bytes`, as far as there are so many, so that no access faults later.
-    pub(super) fn populate(&self, bytes: usize) {
+    /// Touches `bytes` from the page of `offset` on, as far as the mapping goes, so that no access
+    /// faults later.
+    pub(super) fn populate(&self, offset: usize, bytes: usize) {
         let advice = mm::Advice::LinuxPopulateWrite;
-        let bytes = bytes.min(self.bytes);
-        // SAFETY: the advice covers the start of this mapping and changes no content.
-        let populated = unsafe { mm::madvise(self.base.as_ptr().cast(), bytes, advice) };
+        let start = offset.min(self.bytes) / PAGE_BYTES * PAGE_BYTES;
+        let bytes = bytes.saturating_add(offset - start).min(self.bytes - start);
+        // SAFETY: `start` is at most the mapping's size, so this stays in it or one past its end.
+        let first = unsafe { self.base.add(start) };
+        // SAFETY: the advice covers a range of this mapping and changes no content.
+        let populated = unsafe { mm::madvise(first.as_ptr().cast(), bytes, advice) };
         // Before Linux 5.14 there is no such advice: then the first accesses fault.
         let _ = populated;
     }

@@ -26,6 +26,7 @@ use crate::remote::encoding::{
     listener_id,
 };
 use crate::sharing::Sharing;
+use crate::steering::Takes;
 
 /// An answer; an error: no correct application makes this call.
 type Answered = Result<ServerAnswer, SessionFault>;
@@ -69,6 +70,7 @@ impl SessionWork<'_> {
                 if !self.has_listener(listener_id(listener)) {
                     return Ok(ServerAnswer::refused(Refusal::NotBound));
                 }
+                let sharing = self.on_shards(sharing);
                 match self.server.share(listener_id(listener), sharing) {
                     Ok(()) => ServerAnswer::Done,
                     Err(error) => self.refuse_port(&error),
@@ -394,6 +396,7 @@ impl SessionWork<'_> {
         may.map_err(PortError::Policy)?;
         let backlog = backlog.min(self.session.limits.waiting);
         let user = (!sharing.is_exclusive).then_some(self.session.limits.user);
+        let sharing = self.on_shards(sharing);
         let has_private = self.server.parts().1.has_private();
         let known = match has_private {
             true => self.owners.listener_at(self.id, local, user),
@@ -444,6 +447,16 @@ impl SessionWork<'_> {
                 self.owners.take_offered(conn);
                 self.server.hand_over_offered(self.now, conn);
             }
+        }
+    }
+
+    /// What a listener is among the shards. A session that has all shards takes what each of them
+    /// has: a mask names cores of applications, and the shards run on those of the daemon. And it
+    /// is exclusive by what this shard has.
+    fn on_shards(&self, sharing: Sharing) -> Sharing {
+        match self.session.limits.is_on_all_shards {
+            true => Sharing { takes: Takes::Rest, is_exclusive: false, ..sharing },
+            false => sharing,
         }
     }
 

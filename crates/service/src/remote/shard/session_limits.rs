@@ -33,6 +33,9 @@ pub struct SessionLimits {
     pub weight: u16,
     /// Ports, and quotas of the session's user. `None`: all ports, and no quotas.
     pub rights: Option<Arc<SessionRights>>,
+    /// Every session of the daemon has a lane on each shard, so a listener is exclusive by what
+    /// this shard has, and needs no exclusive binding among the shards.
+    pub is_on_all_shards: bool,
 }
 
 impl SessionLimits {
@@ -49,6 +52,7 @@ impl SessionLimits {
         key: 0,
         weight: 1,
         rights: None,
+        is_on_all_shards: false,
     };
 }
 
