@@ -187,6 +187,11 @@ fn backlog_is_cut_to_the_quota() {
     for _ in 0..3 {
         let conn = peer.connect(at(80));
         assert_eq!(next_event(&mut peer), Event::Connected { conn });
+        // Once a byte is acknowledged, so is the handshake: the connection is in the queue.
+        peer.send(conn, b"x").expect("it is open");
+        peer.await_delivery(conn).expect("it is open");
+        let event = next_event(&mut peer);
+        assert!(matches!(event, Event::Acked { .. }), "{event:?}");
     }
     // A SYN is dropped while the queue is full.
     peer.connect(at(80));
