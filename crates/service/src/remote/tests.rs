@@ -34,7 +34,7 @@ mod observe;
 mod sending;
 mod shard_quotas;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// No option of the stack: the server panics.
 const PANIC_OPTION: u32 = u32::MAX;
 
