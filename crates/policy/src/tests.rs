@@ -146,7 +146,7 @@ fn table_is_aligned_and_names_users() {
     let quota = lines.iter().find(|line| line.starts_with("user.connections ")).expect("a row");
     assert_eq!(
         quota.split_whitespace().collect::<Vec<_>>(),
-        ["user.connections", "32768", "-", "50000"]
+        ["user.connections", "24576", "-", "50000"]
     );
 }
 

@@ -45,7 +45,7 @@ quota_kinds! {
     /// Shared memory of its channels in MiB.
     UserMemory = "user"."memory_mib", 4_096;
     /// Connections of all its channels.
-    UserConnections = "user"."connections", 32_768;
+    UserConnections = "user"."connections", 24_576;
     /// Those that they have begun and that are not established.
     UserConnecting = "user"."connecting", 8_192;
     /// Listeners of all its channels.
