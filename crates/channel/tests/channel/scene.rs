@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -114,10 +114,16 @@ pub(crate) use on_kernel_drivers;
 /// epoll set, and brings events that are strays. Read by who counts those.
 static STARTING: RwLock<()> = RwLock::new(());
 
+/// Counts the beginning and the end of each start of a child: odd while one is being started.
+static STARTS: AtomicU64 = AtomicU64::new(0);
+
 /// Starts a program.
 pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
     let _starting = STARTING.write().unwrap_or_else(PoisonError::into_inner);
-    command.spawn()
+    STARTS.fetch_add(1, Ordering::SeqCst);
+    let child = command.spawn();
+    STARTS.fetch_add(1, Ordering::SeqCst);
+    child
 }
 
 /// One fact on one driver.
@@ -252,6 +258,8 @@ pub(crate) struct Scene {
     pub(crate) channel: Channel,
     later: VecDeque<Completion>,
     place: Option<Place>,
+    /// [`STARTS`] at the beginning.
+    starts: u64,
 }
 
 impl Deref for Scene {
@@ -320,7 +328,8 @@ impl Scene {
     pub(crate) fn new(config: Config) -> Self {
         place::settle(&config);
         let channel = Channel::create(config).expect("the driver worked a moment ago");
-        Self { channel, later: VecDeque::new(), place: place::get() }
+        let (place, starts) = (place::get(), STARTS.load(Ordering::SeqCst));
+        Self { channel, later: VecDeque::new(), place, starts }
     }
 
     /// As the channel's, but what was kept for later comes first.
@@ -684,10 +693,13 @@ impl Scene {
         thread.join().expect("the peer is content")
     }
 
-    /// The kernel gave no unexpected answer.
+    /// The kernel gave no unexpected answer. Where children may be started meanwhile, by tests of
+    /// our own stack, one that was is reason enough for some.
     #[track_caller]
     pub(crate) fn expect_no_strays(&self) {
-        assert_eq!(self.counters().stray_answers, 0);
+        let now = STARTS.load(Ordering::SeqCst);
+        let undisturbed = self.place.is_none() || self.starts == now && now.is_multiple_of(2);
+        assert!(self.counters().stray_answers == 0 || !undisturbed, "strays");
     }
 }
 
