@@ -22,6 +22,10 @@ pub const SPIN_MAX: Duration = Duration::from_secs(1);
 /// Shares of [`RX_FRAMES_PER_POLL`] that are taken before a connection moves: a window of 4 MiB in
 /// frames of 1,500 bytes.
 pub const DRAIN_SHARES_MAX: usize = 45;
+/// Lines about clients that a daemon writes in a period, and the period.
+pub const CLIENT_LINES_PER_PERIOD: u32 = 100;
+/// See [`CLIENT_LINES_PER_PERIOD`].
+pub const CLIENT_LINES_PERIOD: Duration = Duration::from_secs(60);
 /// The ports that connections and listeners get when they ask for none, first and last: Linux's.
 pub const EPHEMERAL_PORTS: (u16, u16) = (32_768, 60_999);
 /// The ports that connections leave from where the host's address is shared, first and last: above

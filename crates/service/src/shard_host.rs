@@ -9,6 +9,7 @@
 //! - A client has what the policy gives to it (`shard_host/admission.rs`).
 
 mod admission;
+mod line_pace;
 mod shown;
 
 use std::collections::{HashMap, VecDeque};
@@ -38,6 +39,7 @@ use crate::remote::{
 };
 use crate::session_sizes::SessionSizes;
 use admission::{Admitted, ChannelCharge, ClientAdmission, ReachedQuota};
+use line_pace::LinePace;
 
 /// A shard with what its sessions' clients are informed of.
 struct HostedShard {
@@ -90,6 +92,8 @@ pub struct ShardHost {
     reports: Sender<HostReport>,
     bell: Arc<OwnedFd>,
     notice: Box<dyn FnMut(&str)>,
+    /// Of lines about clients.
+    lines: LinePace,
     /// Pages for processes that ask.
     pages: VecDeque<(u64, AnswerPage)>,
     /// When it started, as time since 1970.
@@ -149,6 +153,7 @@ impl ShardHost {
             reports,
             bell,
             notice,
+            lines: LinePace::new(Instant::now()),
             pages: VecDeque::new(),
             started: wall_time(),
             sessions_begun: 0,
@@ -399,6 +404,10 @@ impl SessionHost for ShardHost {
     }
 
     fn notice(&mut self, line: &str) {
+        let Ok(left_out) = self.lines.admit(Instant::now()) else { return };
+        if left_out > 0 {
+            (self.notice)(&format!("{left_out} lines about clients were left out before this one"));
+        }
         (self.notice)(line);
     }
 }
