@@ -1,7 +1,7 @@
 //! The policy file of `megapiped`: which users and groups have which ports and quotas.
 //!
-//! Pure: [`parse`] turns a text and a database of users into a [`ServicePolicy`], [`table`] prints
-//! one. docs/SERVICE.md describes the file.
+//! Pure: [`parse`] turns a text and a database of users into a [`ServicePolicy`], [`table()`]
+//! prints one. docs/SERVICE.md describes the file.
 //!
 //! Read first: `megapipe_service::policy`.
 //!
