@@ -159,6 +159,7 @@ impl UnsharedBytes {
         }
     }
 
+    #[cfg(any(feature = "local", test))]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0.bytes
     }
