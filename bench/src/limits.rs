@@ -13,6 +13,8 @@ pub(crate) const LISTEN_BACKLOG: i32 = 4096;
 
 /// The epoll baselines' receive buffer, one per thread.
 pub(crate) const EPOLL_BUFFER_BYTES: usize = 64 << 10;
+/// Memory that has to be left when all threads of a server have started.
+pub(crate) const BASELINE_SPARE_BYTES: usize = 4 << 20;
 
 /// Events taken by one `epoll_wait`.
 pub(crate) const EPOLL_EVENTS: usize = 512;

@@ -13,7 +13,7 @@
 use super::{
     BaselineError, Stop,
     framing::{self, Requests},
-    socket,
+    room, socket,
 };
 use crate::limits;
 use megapipe_apps::rpc::protocol::{Lengths, RpcReply};
@@ -98,10 +98,11 @@ pub(super) fn run(
     add(&epoll, &listener, LISTENER, EventFlags::IN | exclusive)?;
     epoll::add(&epoll, stop.as_fd(), EventData::new_u64(STOP), EventFlags::IN)
         .map_err(io::Error::from)?;
-    let buffer = vec![0; limits::EPOLL_BUFFER_BYTES];
+    let mut buffer = room(limits::EPOLL_BUFFER_BYTES)?;
+    buffer.resize(limits::EPOLL_BUFFER_BYTES, 0);
+    let mut events = room(limits::EPOLL_EVENTS)?;
     let (reset, connections) = (serve.reset, Vec::new());
     let mut server = EpollServer { epoll, listener, reset, connections, buffer, defaults };
-    let mut events = Vec::with_capacity(limits::EPOLL_EVENTS);
     loop {
         events.clear();
         match epoll::wait(&server.epoll, spare_capacity(&mut events), None) {

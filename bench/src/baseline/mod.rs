@@ -18,12 +18,20 @@ mod uring;
 
 pub use socket::Stop;
 
+use crate::limits;
 use megapipe_apps::{
     rpc::protocol::{LengthError, Lengths, MESSAGE_LEN_DEFAULT},
     serve::CpuList,
     threads,
 };
-use std::{io, net::SocketAddr, num::NonZeroUsize, path::PathBuf, thread};
+use std::{
+    io,
+    net::SocketAddr,
+    num::NonZeroUsize,
+    path::PathBuf,
+    sync::{PoisonError, RwLock},
+    thread,
+};
 
 /// Which hand-written server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -151,13 +159,18 @@ pub fn serve(
         listeners.iter().try_for_each(socket::reset_on_close).map_err(listen_failed)?;
     }
     let address = socket::local_address(&listeners[0]).map_err(listen_failed)?;
+    // Until all have started, none takes memory: what is asked for to see whether a thread can be
+    // started is not there for others meanwhile.
+    let gate = RwLock::new(());
     thread::scope(|scope| {
+        let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
         let mut outcome = Ok(());
         let mut loops = Vec::with_capacity(listeners.len());
         for (index, listener) in listeners.into_iter().enumerate() {
             let cpu = cpus.get(index).copied();
-            let (baseline, reset) = (args.baseline, args.reset);
+            let (baseline, reset, gate) = (args.baseline, args.reset, &gate);
             let body = move || {
+                drop(gate.read().unwrap_or_else(PoisonError::into_inner));
                 if let Some(cpu) = cpu {
                     socket::pin_this_thread(cpu)?;
                 }
@@ -173,14 +186,21 @@ pub fn serve(
                 Err(source) => {
                     outcome = Err(BaselineError::Thread(source));
                     // The loops that run already return, so that this error can be reported.
-                    stop.trigger()?;
+                    outcome = stop.trigger().map_err(BaselineError::from).and(outcome);
                     break;
                 }
             }
         }
+        if outcome.is_ok()
+            && let Err(error) = room::<u8>(limits::BASELINE_SPARE_BYTES)
+        {
+            outcome = Err(BaselineError::Thread(error));
+            outcome = stop.trigger().map_err(BaselineError::from).and(outcome);
+        }
         if outcome.is_ok() {
             ready(address);
         }
+        drop(closed);
         for running in loops {
             let result = running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             if outcome.is_ok() {
@@ -189,6 +209,14 @@ pub fn serve(
         }
         outcome
     })
+}
+
+/// An empty vector with room for so many. Threads that start take memory: a lack of it is an error,
+/// and not the end of the process.
+fn room<T>(count: usize) -> io::Result<Vec<T>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    Ok(room)
 }
 
 fn cpus(args: &BaselineArgs) -> Result<Vec<usize>, BaselineError> {

@@ -4,6 +4,8 @@
 use std::collections::TryReserveError;
 use std::io;
 
+use megapipe_shm::Region;
+
 /// An empty vector with capacity `len`.
 pub(crate) fn reserved<T>(len: usize) -> Result<Vec<T>, TryReserveError> {
     let mut room = Vec::new();
@@ -18,10 +20,10 @@ pub(crate) fn zeroed<T: Copy + Default>(len: usize) -> Result<Vec<T>, TryReserve
     Ok(vec![T::default(); len])
 }
 
-/// Makes sure that allocations of `bytes` in all will succeed now.
+/// Makes sure that allocations of `bytes` in all will succeed now. They are mapped and unmapped:
+/// what malloc(3) gets back it may keep, and then a thread's stacks cannot be mapped.
 pub(crate) fn require(bytes: usize) -> io::Result<()> {
-    let room = reserved::<u8>(bytes);
-    room.map(drop).map_err(|_| io::ErrorKind::OutOfMemory.into())
+    Region::heap(bytes).map(drop).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
 #[cfg(test)]

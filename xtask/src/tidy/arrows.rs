@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-examples", &["megapipe"]),
     ("megapipe-packetdrill", &["megapipe", "megapipe-scripts", "megapipe-sockets"]),
     ("megapipe-capi", &["megapipe", "megapipe-sockets"]),
-    ("megapipe-apps", &["megapipe", "megapipe-sockets"]),
+    ("megapipe-apps", &["megapipe", "megapipe-shm", "megapipe-sockets"]),
     (
         "megapipe-bench",
         &[

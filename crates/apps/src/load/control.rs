@@ -108,6 +108,11 @@ impl LoadControl {
         self.until_ns.fetch_min(until_ns, Ordering::Relaxed);
     }
 
+    /// The load ended before it began: a thread could not be started.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.go_ns().is_some() && self.window().end == 0
+    }
+
     /// When the load begins, once that is known.
     pub(crate) fn go_ns(&self) -> Option<u64> {
         // Acquire: pairs with the release in `begin`.
@@ -179,12 +184,16 @@ mod tests {
             (None, false, None)
         );
         assert!(control.window().is_empty());
+        assert!(!control.is_given_up());
         control.begin(5, 10..20);
+        assert!(!control.is_given_up());
         assert_eq!((control.go_ns(), control.window()), (Some(5), 10..20));
         control.end(30);
         assert_eq!(control.window(), 10..20);
         control.end(15);
         assert_eq!(control.window(), 10..15);
+        control.end(0);
+        assert!(control.is_given_up());
     }
 
     #[test]

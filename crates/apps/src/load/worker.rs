@@ -191,6 +191,10 @@ impl<D: ClientProtocol> Worker<D> {
 
     /// Runs until the window is over and what was under way in it has ended.
     pub(crate) fn run(mut self, channel: &mut Channel) -> Result<WorkerResult, LoadError> {
+        if self.plan.control.is_given_up() {
+            // Often for want of memory: nothing may be allocated.
+            return Ok(self.finish());
+        }
         let index = self.plan.index;
         let broken = |source| LoadError::Dispatch { index, source };
         let timer = channel.timer(TICK, Some(TICK), TICK_COOKIE);
