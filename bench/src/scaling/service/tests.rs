@@ -128,7 +128,8 @@ fn stopped_web_server_loses_its_connections_to_others() {
         ..world("TS2LS2CM2")
     };
     let outcome = simulate_service(&COSTS, &open);
-    assert!(outcome.take_backs > 5, "{}", outcome.take_backs);
+    // An acceptor that was dropped keeps its service times, so few are offered to it again.
+    assert!((2..20).contains(&outcome.take_backs), "{}", outcome.take_backs);
     assert!(outcome.percentile_us(90.0) < 10.0, "{}", outcome.percentile_us(90.0));
     assert!(outcome.totals[1] > 2_300.0, "{:?}", outcome.totals);
 }
