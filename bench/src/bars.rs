@@ -13,10 +13,9 @@ use crate::{
     idle_memory,
     layout::LayoutError,
     load::{LoadPlan, Workload},
-    measure::{self, Sample, median},
+    measure::{Sample, median},
     output,
     point::Point,
-    progress::PlanProgress,
     promise::{BarResult, Promise, PromisedBound},
     report,
     run::Bench,
@@ -246,12 +245,7 @@ fn ratio_bars(
     let trials: Vec<BenchTrial> = servers
         .map(|server| BenchTrial { experiment, server, service, load: load.clone() })
         .collect();
-    let mut progress = PlanProgress::new(bench.steps(&trials));
-    let results = bench.compare(&trials, 1, &mut progress)?;
-    progress.finish();
-    let layout = bench.layout(1)?;
-    let points: Vec<Point> =
-        results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
+    let (results, points) = bench.compare_servers(&trials)?;
     let of = |server: TestedServer| {
         results.iter().find(|(trial, _)| trial.server == server).map(|(_, samples)| samples)
     };

@@ -98,6 +98,9 @@ impl ServerSelection {
     }
 }
 
+/// The samples of each trial that worked, and the points that they come to.
+pub(crate) type ComparedServers = (Vec<(BenchTrial, Vec<Sample>)>, Vec<Point>);
+
 /// Context of a run in addition to its plan.
 #[derive(Debug)]
 pub(crate) struct Bench {
@@ -315,6 +318,22 @@ impl Bench {
             results.retain(|(_, samples)| samples.len() == run);
         }
         Ok(results)
+    }
+
+    /// Compares servers of one core each, and shows how far that is: their samples and points.
+    pub(crate) fn compare_servers(
+        &mut self,
+        trials: &[BenchTrial],
+    ) -> Result<ComparedServers, LayoutError> {
+        let mut progress = PlanProgress::new(self.steps(trials));
+        let results = self.compare(trials, 1, &mut progress)?;
+        progress.finish();
+        let layout = self.layout(1)?;
+        let point = |(trial, samples): &(BenchTrial, Vec<Sample>)| {
+            measure::summarise(trial, samples, layout)
+        };
+        let points = results.iter().map(point).collect();
+        Ok((results, points))
     }
 
     /// One run of a trial.

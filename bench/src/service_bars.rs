@@ -11,7 +11,7 @@ use crate::{
     bars,
     error::BenchError,
     layout::LayoutError,
-    limits, measure,
+    limits,
     point::Point,
     progress::PlanProgress,
     promise::{BarResult, Promise, PromisedBound},
@@ -176,12 +176,7 @@ fn cost_bars(bench: &mut Bench, load: &'static str, rows: &[&CostRow]) -> Outcom
     let places = [StackAt::Inline, StackAt::Core, StackAt::Service].into_iter().filter(needed);
     let trials: Vec<BenchTrial> =
         places.flat_map(|at| at.servers().map(|server| trial(&situation, at, server))).collect();
-    let mut progress = PlanProgress::new(bench.steps(&trials));
-    let results = bench.compare(&trials, 1, &mut progress)?;
-    progress.finish();
-    let layout = bench.layout(1)?;
-    let points =
-        results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
+    let (results, points) = bench.compare_servers(&trials)?;
     let cost = |at: StackAt| {
         let of = |server: TestedServer| {
             let found = results.iter().find(|(trial, _)| trial.server == server);

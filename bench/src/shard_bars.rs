@@ -174,12 +174,7 @@ fn compare(
     servers: &[TestedServer],
 ) -> Result<(Vec<Vec<Sample>>, Vec<Point>), LayoutError> {
     let trials: Vec<BenchTrial> = servers.iter().map(|&server| trial(situation, server)).collect();
-    let mut progress = PlanProgress::new(bench.steps(&trials));
-    let results = bench.compare(&trials, 1, &mut progress)?;
-    progress.finish();
-    let layout = bench.layout(1)?;
-    let points =
-        results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
+    let (results, points) = bench.compare_servers(&trials)?;
     let of = |server: &TestedServer| {
         let found = results.iter().find(|(trial, _)| trial.server == *server);
         found.map_or_else(Vec::new, |(_, samples)| samples.clone())

@@ -14,9 +14,8 @@ use crate::{
     layout::LayoutError,
     limits,
     load::{LoadPlan, Workload},
-    measure::{self, Sample},
+    measure::Sample,
     point::Point,
-    progress::PlanProgress,
     promise::{BarResult, Promise, PromisedBound},
     run::Bench,
     run_args::RunArgs,
@@ -227,12 +226,7 @@ fn situation_bars(
         .chain(kernel.iter().copied())
         .map(|server| BenchTrial { experiment, server, service, load: load.clone() })
         .collect();
-    let mut progress = PlanProgress::new(bench.steps(&trials));
-    let results = bench.compare(&trials, 1, &mut progress)?;
-    progress.finish();
-    let layout = bench.layout(1)?;
-    let points =
-        results.iter().map(|(trial, samples)| measure::summarise(trial, samples, layout)).collect();
+    let (results, points) = bench.compare_servers(&trials)?;
     let of = |server: TestedServer| {
         let found = results.iter().find(|(trial, _)| trial.server == server);
         found.map_or(&[][..], |(_, samples)| samples.as_slice())
