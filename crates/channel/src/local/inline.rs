@@ -20,7 +20,7 @@ use megapipe_stack::{
 };
 
 use super::memory::{ChannelMemory, ReceivedMemory};
-use super::pieces::{put_back, room_for_segments, take_front};
+use super::pieces::{room_for_segments, settle_front, take_front};
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle};
 use crate::buffer::{Payload, ReadBuf};
 use crate::error::CreateError;
@@ -173,16 +173,7 @@ impl StackHandle for Inline {
             Ok(chunk) => self.send_chunk(now, conn, chunk),
             Err(front) => Err((OperationError::NoMemory, Some(front))),
         };
-        match sent {
-            Ok(()) => {
-                payload.skip(len);
-                Ok(len)
-            }
-            Err((error, front)) => {
-                put_back(payload, front);
-                Err(error)
-            }
-        }
+        settle_front(payload, len, sent)
     }
 
     fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {

@@ -28,14 +28,28 @@ pub(super) fn take_front(
     payload.front(room).ok_or(OperationError::NoMemory)
 }
 
-/// Puts a front that was not sent back: there was no place in the queue in spite of the room.
-pub(super) fn put_back(payload: &mut Payload, front: Option<Payload>) {
+/// What came of sending a front of `len` bytes: leaves them out of `payload`, or puts a front that
+/// was not sent back. Returns `len`.
+///
+/// # Errors
+/// That of sending: there was no place in the queue in spite of the room, or no memory.
+#[inline]
+pub(super) fn settle_front(
+    payload: &mut Payload,
+    len: usize,
+    sent: Result<(), (OperationError, Option<Payload>)>,
+) -> Result<usize, OperationError> {
+    let Err((error, front)) = sent else {
+        payload.skip(len);
+        return Ok(len);
+    };
     // A part of a long payload was not taken out of it.
     if let Some(front) = front
         && payload.is_empty()
     {
         *payload = front;
     }
+    Err(error)
 }
 
 /// Number of bytes of a long payload that the send queue takes now.

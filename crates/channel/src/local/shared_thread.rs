@@ -26,7 +26,7 @@ use megapipe_stack::{
 
 use super::cores::on_core;
 use super::memory::{Pools, ReceivedMemory};
-use super::pieces::{put_back, room_for_segments, take_front};
+use super::pieces::{room_for_segments, settle_front, take_front};
 use super::shared_pool_view::LentMemory;
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
 use crate::buffer::{Payload, ReadBuf};
@@ -328,16 +328,7 @@ impl StackHandle for SharedThread {
     ) -> Result<usize, OperationError> {
         let front = take_front(payload, || self.enter(|server| server.stack().info(conn)))?;
         let len = front.len();
-        match self.send(now, conn, front) {
-            Ok(()) => {
-                payload.skip(len);
-                Ok(len)
-            }
-            Err((error, front)) => {
-                put_back(payload, front);
-                Err(error)
-            }
-        }
+        settle_front(payload, len, self.send(now, conn, front))
     }
 
     fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
