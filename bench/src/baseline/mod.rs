@@ -185,20 +185,19 @@ pub fn serve(
                 Ok(running) => loops.push(running),
                 Err(source) => {
                     outcome = Err(BaselineError::Thread(source));
-                    // The loops that run already return, so that this error can be reported.
-                    outcome = stop.trigger().map_err(BaselineError::from).and(outcome);
                     break;
                 }
             }
         }
-        if outcome.is_ok()
-            && let Err(error) = room::<u8>(limits::BASELINE_SPARE_BYTES)
-        {
-            outcome = Err(BaselineError::Thread(error));
-            outcome = stop.trigger().map_err(BaselineError::from).and(outcome);
+        if outcome.is_ok() {
+            let spare = room::<u8>(limits::BASELINE_SPARE_BYTES);
+            outcome = spare.map(drop).map_err(BaselineError::Thread);
         }
         if outcome.is_ok() {
             ready(address);
+        } else {
+            // The loops that were started return, so that this error can be reported.
+            outcome = stop.trigger().map_err(BaselineError::from).and(outcome);
         }
         drop(closed);
         for running in loops {
