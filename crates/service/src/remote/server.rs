@@ -138,8 +138,9 @@ impl RemoteServer {
             if self.is_stopped {
                 return self.shut_down();
             }
-            self.look_if_due(now)?;
-            if self.shard.server.after_poll(has_worked, now) == Next::Sleep {
+            // What a look finds is work: a stop or the end of a session needs another poll.
+            let has_found = self.look_if_due(now)?;
+            if self.shard.server.after_poll(has_worked || has_found, now) == Next::Sleep {
                 self.sleep(now)?;
             }
         }
@@ -188,21 +189,21 @@ impl RemoteServer {
     }
 
     /// Looks at the bells of idle sessions and at requests, once in a while: a shard that always
-    /// has work never sleeps on them.
+    /// has work never sleeps on them. Says whether there were any.
     #[inline]
-    fn look_if_due(&mut self, now: Instant) -> Result<(), LinkError> {
+    fn look_if_due(&mut self, now: Instant) -> Result<bool, LinkError> {
         self.polls += 1;
         if self.polls < LOOK_POLLS || matches!(self.lifetime, Lifetime::OfSession) {
-            return Ok(());
+            return Ok(false);
         }
         self.polls = 0;
         self.shard.charge_if_due(now, || self.clock.thread_busy());
         self.bells.wait(Some(std::time::Duration::ZERO))?;
-        self.take_rings(now);
+        let has_found = self.take_rings(now);
         if self.shard.active().len() > ACTIVE_ALWAYS {
             self.rest_quiet();
         }
-        Ok(())
+        Ok(has_found)
     }
 
     /// Makes sessions idle that have submitted nothing since the last look.
@@ -222,12 +223,14 @@ impl RemoteServer {
         }
     }
 
-    /// Makes sessions active that have rung.
-    fn take_rings(&mut self, now: Instant) {
-        if self.bells.has_requests() {
+    /// Makes sessions active that have rung, and carries out requests. Says whether there were any.
+    fn take_rings(&mut self, now: Instant) -> bool {
+        let mut has_found = self.bells.has_requests();
+        if has_found {
             self.take_requests(now);
         }
         while let Some(id) = self.bells.next_rung() {
+            has_found = true;
             let Some(bell) = self.bells.of(id) else { continue };
             bell.disarm();
             match bell.clear() {
@@ -235,6 +238,7 @@ impl RemoteServer {
                 Err(error) => self.on_bell_error(now, id, error),
             }
         }
+        has_found
     }
 
     /// Sleeps until there is an operation, a frame, a timer or a request.
@@ -316,3 +320,6 @@ impl RemoteServer {
 fn gone() -> LinkError {
     LinkError::Gone { driver: "the application" }
 }
+
+#[cfg(test)]
+mod tests;

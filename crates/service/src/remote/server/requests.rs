@@ -83,7 +83,7 @@ pub(super) struct RequestSender {
 impl RequestSender {
     /// Sends a request. If the thread has ended it is dropped, and with it where its answer would
     /// go.
-    fn send(&self, request: ShardRequest) {
+    pub(super) fn send(&self, request: ShardRequest) {
         let _ = self.queue.send(request);
         // A counter that is full rings as well.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
