@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+#[path = "service/deaths.rs"]
+mod deaths;
 #[path = "service/observe.rs"]
 mod observe;
 #[path = "service/policy.rs"]

@@ -23,23 +23,30 @@ fn text(folder: &Folder, end: usize, line: &str) -> String {
 }
 
 #[track_caller]
-fn json(folder: &Folder, end: usize, line: &str) -> Value {
+pub(crate) fn json(folder: &Folder, end: usize, line: &str) -> Value {
     let text = text(folder, end, &format!("{line} --json"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Waits until a port of the first daemon has so many connections.
+#[track_caller]
+pub(crate) fn loaded(folder: &Folder, port: u16, connections: usize) {
+    let start = Instant::now();
+    loop {
+        let sockets = json(folder, 0, &format!("ss -tn sport = :{port}"));
+        if sockets["sockets"].as_array().expect("a list").len() == connections {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{sockets}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// A load of four connections that is under way.
 fn load_under_way(folder: &Folder) -> Running {
     let load = Running::start(load_command(folder, "60"));
-    let start = Instant::now();
-    loop {
-        let sockets = json(folder, 0, "ss -tn");
-        if sockets["sockets"].as_array().expect("a list").len() == 4 {
-            return load;
-        }
-        assert!(start.elapsed() < PATIENCE, "{sockets}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    loaded(folder, 7000, 4);
+    load
 }
 
 #[test]
