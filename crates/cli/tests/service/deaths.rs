@@ -56,7 +56,7 @@ fn load_at(folder: &Folder, port: u16, connections: usize, more: &str) -> Child 
     load
 }
 
-/// What a load prints that is told to end.
+/// Ends a load. Returns what it has printed.
 fn stopped(load: Child) -> String {
     let pid = Pid::from_raw(load.id().cast_signed()).expect("a process");
     // It may have ended.
@@ -64,7 +64,7 @@ fn stopped(load: Child) -> String {
     printed(load)
 }
 
-/// What a load prints at its end.
+/// Waits for the end of a load. Returns what it has printed.
 fn printed(load: Child) -> String {
     text_of(&load.wait_with_output().expect("it ends"))
 }

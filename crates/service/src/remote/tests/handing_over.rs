@@ -488,6 +488,49 @@ fn offers_to_an_ended_session_go_to_another_at_once() {
     assert!(counters.offers.orphans > 0 && counters.offers.take_backs == 0, "{counters:?}");
 }
 
+/// Connections of a session that listens alone, or is the only acceptor, are claimed when they are
+/// published, although the application has read nothing; those that are offered are not.
+#[test]
+fn published_connections_end_with_the_session_and_offered_ones_go_on() {
+    let mut world = World::new(HandOverSettings::default());
+    world.app(1_000);
+    world.apps[0].runs = false;
+    let alone = world.connect(10);
+    world.run_until(|world| world.connected == 10);
+    world.run(500);
+    // The second session listens, and accepts nothing yet.
+    world.app(0);
+    let only = world.connect(10);
+    world.run_until(|world| world.connected == 20);
+    world.run(500);
+    assert_eq!(world.counters().offers.final_offers, 10, "{:?}", world.counters());
+    for conn in alone[..5].iter().chain(&only[..5]) {
+        world.client.send(*conn, b"unread").expect("it is there");
+    }
+    world.run(500);
+    let listener = ListenerId { index: 0, generation: 0 };
+    world.apps[1].client.accept(listener, AcceptorId(7), 1_000);
+    world.apps[1].client.flush();
+    world.run(500);
+    let offered = world.connect(20);
+    world.run_until(|world| world.connected == 40);
+    world.run(500);
+    let claims = world.counters().offers.claims;
+    let now = world.now();
+    world.shard.shard.detach(now, world.apps[0].id);
+    world.run(1_000);
+    assert_eq!(world.apps[1].accepted, 20, "the offered ones");
+    assert!(claims < 20 && world.counters().offers.orphans == 20 - claims);
+    // As Linux ends those of a dead process: RST where bytes are unread, else FIN.
+    let is_reset = |conn| world.ended.get(conn) == Some(&CloseReason::ResetByPeer);
+    let is_closed = |conn| world.closed_by_app.contains(conn);
+    assert!(alone[..5].iter().chain(&only[..5]).all(is_reset), "{:?}", world.ended);
+    assert!(alone[5..].iter().chain(&only[5..]).all(is_closed), "{:?}", world.ended);
+    assert!(offered.iter().all(is_closed));
+    world.run(10_000);
+    assert_eq!(world.private_used(), 0);
+}
+
 #[test]
 fn unclaimed_connections_are_reset_with_the_last_listener() {
     let mut world = World::new(HandOverSettings::default());
