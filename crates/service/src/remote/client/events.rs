@@ -234,7 +234,7 @@ impl RemoteClient {
                 self.offers.on_available(AcceptorId(cookie), conn, acceptor)?;
             }
             Says::Withdrawn { conn } => self.offers.on_withdrawn(conn),
-            Says::ClaimRefused { conn, .. } => self.offers.on_refused(conn)?,
+            Says::ClaimRefused { conn, .. } => self.offers.on_refused(conn),
             Says::Answer(ServerAnswer::Connecting { conn }) => {
                 self.on_connecting(cookie, conn_id(conn))?
             }

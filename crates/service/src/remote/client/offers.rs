@@ -87,19 +87,28 @@ impl SessionOffers {
         self.offers.retain(|offer| offer.conn != conn);
     }
 
-    /// A claim was refused. The server has enlisted the acceptor again.
-    ///
-    /// # Errors
-    /// There was no such claim.
-    pub(super) fn on_refused(&mut self, conn: Id) -> Result<(), ProtocolFault> {
-        self.take_claim(conn).map(|_| ()).ok_or(ProtocolFault)
+    /// A claim was refused. The server has enlisted the acceptor again. There may be no such claim:
+    /// the connection became the application's without one while it was on its way.
+    pub(super) fn on_refused(&mut self, conn: Id) {
+        self.take_claim(conn);
     }
 
     /// A connection is the application's. Returns whether its claim has asked for its first bytes.
     #[inline]
     pub(super) fn on_incoming(&mut self, conn: Id) -> bool {
         // The only acceptor of a listener claims nothing.
-        !self.claims.is_empty() && self.take_claim(conn).unwrap_or(false)
+        let claims_none = self.claims.is_empty() && self.offers.is_empty();
+        !claims_none && self.end_offer(conn)
+    }
+
+    /// Ends the offer of a connection that the application has now. It may be an old one: the
+    /// connection was taken back, and is given to the only acceptor that is left.
+    fn end_offer(&mut self, conn: Id) -> bool {
+        let receives = self.take_claim(conn);
+        if receives.is_none() {
+            self.on_withdrawn(conn);
+        }
+        receives.unwrap_or(false)
     }
 
     fn take_claim(&mut self, conn: Id) -> Option<bool> {

@@ -10,7 +10,7 @@ use super::many_sessions::SIZES;
 use super::*;
 use crate::balancer::RandomSequence;
 use crate::hand_over::{HandOverSettings, ListenerSettings, OfferCounters};
-use crate::limits::{CLAIM_TIME_DEFAULT, PICKS_REMEMBERED};
+use crate::limits::{CLAIM_TIME_DEFAULT, CLAIMS_MAX, PICKS_REMEMBERED};
 use crate::observe::{AnswerBody, QuerySubject, ServicePickReason, ServiceQuery, Viewer};
 use crate::remote::shard::{HandOverCounters, SessionShard, ShardEnds};
 use crate::sleep::{ServerLocation, SleepingEnd};
@@ -606,6 +606,41 @@ fn settings_belong_to_the_listener_of_a_port() {
     assert!((16..48).contains(&claims), "{counters:?}");
     world.run(60_000);
     assert_eq!(world.accepted(), 64);
+}
+
+/// A late claim may be on its way while its connection comes without a claim, since no other
+/// acceptor is left: it is refused after that, which is no fault of the server.
+#[test]
+fn claim_may_cross_the_assignment_to_the_only_acceptor() {
+    let mut world = World::new(HandOverSettings::default());
+    for app in 0..2 {
+        world.app(1_000);
+        world.apps[app].runs = false;
+    }
+    let count = 4 * CLAIMS_MAX as u64;
+    world.connect(count as usize);
+    world.run(CLAIM_TIME_DEFAULT.as_micros() as u64 + 2_000);
+    assert_eq!(world.counters().queue.dropped, 2, "both are late");
+    let mut accepted = 0;
+    for _ in 0..10 * count {
+        world.us += STEP_US;
+        world.poll();
+        let client = &mut world.apps[0].client;
+        // Other events are read after further claims were submitted.
+        if let Some(RemoteEvent::Event(Event::Incoming { conn, .. }, _)) = client.event() {
+            accepted += 1;
+            client.close(conn);
+        }
+        client.flush();
+    }
+    let OfferCounters { final_offers, late_claims, .. } = world.counters().offers;
+    assert!(final_offers > 0 && late_claims > CLAIMS_MAX as u64, "{:?}", world.counters());
+    world.apps[0].client.check().expect("no fault");
+    // The first that was taken back went to the other one, which was not late yet.
+    world.apps[1].runs = true;
+    world.run(STEP_US);
+    assert_eq!(accepted + world.apps[1].accepted, count, "{:?}", world.counters());
+    assert!(world.shard.shard.next_end().is_none());
 }
 
 /// A record that no correct application writes, and what it is counted as.
