@@ -40,37 +40,6 @@ pub(crate) unsafe fn read(
 /// `place.address` is null or points to `*place.size` writable bytes, and `place.size` is null or
 /// points to a readable and writable `socklen_t`.
 pub(crate) unsafe fn write(place: Sender, address: Option<&Address>) {
-    if place.size.is_null() {
-        return;
-    }
-    let (bytes, len) = address.map_or(([0; SOCKADDR_BYTES], 0), Address::to_sockaddr);
-    // SAFETY: the caller promises a readable size.
-    let room = unsafe { place.size.read() } as usize;
-    if !place.address.is_null() {
-        let target = place.address.cast::<u8>();
-        // SAFETY: the caller promises `room` writable bytes; `bytes` is a local.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, len.min(room)) };
-    }
-    // SAFETY: the caller promises a writable size.
-    unsafe { place.size.write(len as socklen_t) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn write_truncates_and_returns_the_full_size() {
-        let address: Address = "10.1.2.3:258".parse().unwrap();
-        let mut room = [0xee_u8; 8];
-        let mut size: socklen_t = 6;
-        let place = Sender { address: room.as_mut_ptr().cast(), size: &raw mut size };
-        // SAFETY: `room` has more than 6 bytes and `size` is a local.
-        unsafe { write(place, Some(&address)) };
-        assert_eq!(size as usize, size_of::<libc::sockaddr_in>());
-        assert_eq!(room[2..], [1, 2, 10, 1, 0xee, 0xee]);
-        // SAFETY: as above.
-        unsafe { write(Sender { address: std::ptr::null_mut(), ..place }, None) };
-        assert_eq!(size, 0);
-    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { marshal::write_encoded(place.address, place.size, address) };
 }

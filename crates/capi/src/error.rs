@@ -17,6 +17,7 @@ use libc::{
     EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO, ENFILE,
     ENOBUFS, ENODEV, ENOMEM, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPERM, ESHUTDOWN, EXDEV,
 };
+use marshal::ArgumentError;
 use thiserror::Error;
 
 use crate::limits::{KERNEL_TEXT_BYTES, LAST_ERROR_BYTES};
@@ -117,6 +118,18 @@ pub(crate) enum CallError {
     Move(#[from] MoveError),
     #[error(transparent)]
     Kernel(#[from] io::Error),
+}
+
+impl From<ArgumentError> for CallError {
+    fn from(error: ArgumentError) -> Self {
+        match error {
+            ArgumentError::Null(name) => Self::Null(name),
+            ArgumentError::Invalid(name) => Self::Argument(name),
+            ArgumentError::Socket(error) => Self::Socket(error),
+            // A new kind has the text of its own.
+            error => Self::Socket(error.into()),
+        }
+    }
 }
 
 impl CallError {

@@ -11,7 +11,7 @@
 //! - `pending.rs`, `lent.rs`, `event.rs`: destinations of reads, and conversion to events.
 //! - `error.rs`, `border.rs`: errno and return values.
 //! - `bsd/`: BSD sockets and epoll, by `megapipe_sockets.h`; `mtcp/`: mTCP's own API, by its own
-//!   headers. `memory.rs`: buffers and iovec arrays of both.
+//!   headers. buffers, addresses and messages of both are converted by `megapipe-marshal`.
 //!
 //! Invariants
 //! - No panic unwinds into C, and no call works on a channel of another thread.
@@ -38,7 +38,6 @@ mod fork;
 mod guarded;
 mod lent;
 mod limits;
-mod memory;
 /// cbindgen:ignore
 pub mod mtcp;
 mod network;

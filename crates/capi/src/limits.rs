@@ -10,13 +10,7 @@ pub(crate) const KERNEL_TEXT_BYTES: usize = 128;
 pub(crate) const DISPATCH_MANY_MAX: usize = 1024;
 
 /// Parts of one `mp_readv()` or `mp_writev()`, as `IOV_MAX` of Linux.
-pub(crate) const PARTS_MAX: usize = 1024;
-
-/// Pieces of memory that a call of sockets keeps on its stack; with more it allocates.
-pub(crate) const PARTS_ON_STACK: usize = 8;
-
-/// Most bytes that one call of sockets moves, as in Linux (read(2), Notes).
-pub(crate) const MOVED_BYTES_MAX: usize = 0x7fff_f000;
+pub(crate) use marshal::limits::PARTS_MAX;
 
 /// Words of 64 bits in the largest CPU mask.
 pub(crate) const MASK_WORDS_MAX: usize = channel::limits::CPUS_MAX / 64;

@@ -19,7 +19,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-sockets", &["megapipe", "megapipe-link"]),
     ("megapipe-examples", &["megapipe"]),
     ("megapipe-packetdrill", &["megapipe", "megapipe-scripts", "megapipe-sockets"]),
-    ("megapipe-capi", &["megapipe", "megapipe-sockets"]),
+    ("megapipe-marshal", &["megapipe", "megapipe-sockets"]),
+    ("megapipe-capi", &["megapipe", "megapipe-marshal", "megapipe-sockets"]),
     ("megapipe-apps", &["megapipe", "megapipe-shm", "megapipe-sockets"]),
     (
         "megapipe-bench",

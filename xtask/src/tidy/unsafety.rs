@@ -10,6 +10,7 @@ const ALLOWED: &[&str] = &[
     "crates/sockets/tests/",
     "crates/channel/tests/",
     "crates/capi/",
+    "crates/marshal/",
     "crates/packetdrill/",
     "crates/shm/",
     "crates/link/",

@@ -3,17 +3,14 @@
 use std::ffi::c_int;
 use std::net::SocketAddr;
 
-use channel::Address;
 use libc::{sockaddr, socklen_t};
+use marshal::{check_room, read_address, write_address};
 use sockets::{Bsd, Error, OpenFlags, Shutdown};
 
 use super::context::{in_order, with_fd, with_sockets};
 use super::outcome::{SocketCallError, answer, status};
 use super::thread::{ThreadState, is_ours};
-use crate::address;
-use crate::error::{CallError, CallFailure};
-use crate::memory::memory;
-use crate::pending::Sender;
+use crate::error::CallError;
 
 /// socket(2). AF_INET and AF_INET6 are the library's sockets; other families are the kernel's.
 #[unsafe(no_mangle)]
@@ -83,7 +80,7 @@ pub unsafe extern "C" fn mps_accept4(
 }
 
 /// # Safety
-/// As [`address::write`].
+/// As [`write_address`].
 unsafe fn accepted(
     fd: c_int,
     addr: *mut sockaddr,
@@ -179,7 +176,7 @@ pub unsafe extern "C" fn mps_getpeername(
 }
 
 /// # Safety
-/// As [`address::write`].
+/// As [`write_address`].
 unsafe fn named(
     fd: c_int,
     addr: *mut sockaddr,
@@ -195,55 +192,4 @@ unsafe fn named(
     // SAFETY: the caller keeps the contract.
     unsafe { write_address(addr, addrlen, Some(address)) };
     Ok(())
-}
-
-/// Reads an internet address of the program; `None`: AF_UNSPEC.
-///
-/// # Safety
-/// `at` is null or points to `size` readable bytes.
-pub(super) unsafe fn read_address(
-    at: *const sockaddr,
-    size: socklen_t,
-) -> Result<Option<SocketAddr>, CallFailure> {
-    if size as usize > channel::SOCKADDR_BYTES {
-        return Err(CallError::Argument("addrlen").into());
-    }
-    // SAFETY: the caller promises the bytes.
-    let bytes = unsafe { memory(at.cast(), size as usize, "addr") }?;
-    let family = bytes.first_chunk().copied().map(u16::from_ne_bytes);
-    match family.ok_or(CallError::Argument("addrlen"))?.into() {
-        libc::AF_UNSPEC => Ok(None),
-        libc::AF_INET | libc::AF_INET6 => match Address::from_sockaddr(bytes) {
-            Some(Address::Inet(inet)) => Ok(Some(inet)),
-            _ => Err(CallError::Argument("addrlen").into()),
-        },
-        _ => Err(Error::FamilyNotSupported.into()),
-    }
-}
-
-/// Checks that the size of an address buffer is present and valid.
-///
-/// # Safety
-/// `size` is null or points to a size.
-pub(super) unsafe fn check_room(size: *const socklen_t) -> Result<(), CallFailure> {
-    if size.is_null() {
-        return Err(CallError::Null("addrlen").into());
-    }
-    // SAFETY: the caller promises a readable size. Linux reads an int.
-    if unsafe { size.read() }.cast_signed() < 0 {
-        return Err(CallError::Argument("addrlen").into());
-    }
-    Ok(())
-}
-
-/// # Safety
-/// As [`address::write`].
-pub(super) unsafe fn write_address(
-    at: *mut sockaddr,
-    size: *mut socklen_t,
-    address: Option<SocketAddr>,
-) {
-    let address = address.map(Address::from);
-    // SAFETY: the caller keeps the contract.
-    unsafe { address::write(Sender { address: at, size }, address.as_ref()) };
 }

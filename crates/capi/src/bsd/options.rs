@@ -7,14 +7,13 @@
 use std::ffi::{c_int, c_ulong, c_void};
 
 use libc::socklen_t;
+use marshal::{check_room, memory, memory_mut};
 use sockets::{Bsd, OpenFlags};
 
-use super::calls::check_room;
 use super::context::{in_order, with_fd};
 use super::outcome::{answer, status};
 use super::thread::is_ours;
 use crate::error::CallError;
-use crate::memory::{memory, memory_mut};
 
 /// SIOCATMARK of Linux, behind sockatmark(3).
 const SIOCATMARK: c_ulong = 0x8905;

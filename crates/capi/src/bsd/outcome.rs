@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use marshal::ArgumentError;
 use sockets::Error;
 
 use crate::border::Failed;
@@ -24,6 +25,15 @@ impl From<CallFailure> for SocketCallError {
     #[cold]
     fn from(failure: CallFailure) -> Self {
         Self::Call(failure)
+    }
+}
+
+impl From<ArgumentError> for SocketCallError {
+    fn from(error: ArgumentError) -> Self {
+        match error {
+            ArgumentError::Socket(error) => Self::Socket(error),
+            error => Self::Call(error.into()),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use marshal::{duration, duration_of_timeval, mask_of, milliseconds};
 use sockets::{Bsd, EpollEvent, EpollOp, Events, FdSet, OpenFlags, PollFd, SignalMask};
 
 use super::context::{in_order, with_fd, with_sockets};
@@ -241,10 +242,7 @@ pub unsafe extern "C" fn mps_select(
     }
     let select = || {
         // SAFETY: the program promises a time, or null.
-        let time = match unsafe { timeout.as_ref() } {
-            None => None,
-            Some(time) => Some(checked(time.tv_sec, time.tv_usec, 1_000)?),
-        };
+        let time = unsafe { duration_of_timeval(timeout) }?;
         let began = Instant::now();
         // SAFETY: the program promises sets, or null.
         let selected = unsafe { selected(nfds, [read, write, except], time, None) };
@@ -311,67 +309,4 @@ unsafe fn selected(
         unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), set.cast(), words.len()) };
     }
     Ok(ready)
-}
-
-/// A timeout in milliseconds; negative: none.
-fn milliseconds(timeout: c_int) -> Option<Duration> {
-    u64::try_from(timeout).ok().map(Duration::from_millis)
-}
-
-/// A time; null is none.
-///
-/// # Safety
-/// `time` is null or points to a time.
-pub(super) unsafe fn duration(time: *const timespec) -> Result<Option<Duration>, CallFailure> {
-    // SAFETY: the caller promises a time, or null.
-    match unsafe { time.as_ref() } {
-        None => Ok(None),
-        Some(time) if time.tv_nsec >= 1_000_000_000 => Err(CallError::Argument("timeout").into()),
-        Some(time) => Ok(Some(checked(time.tv_sec, time.tv_nsec, 1)?)),
-    }
-}
-
-pub(super) fn timespec_of(time: Duration) -> timespec {
-    timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() }
-}
-
-/// Seconds and parts of them, of `part_ns` nanoseconds each.
-fn checked(seconds: i64, parts: i64, part_ns: u64) -> Result<Duration, CallFailure> {
-    let seconds = u64::try_from(seconds).ok().map(Duration::from_secs);
-    let parts = u64::try_from(parts).ok().and_then(|parts| parts.checked_mul(part_ns));
-    let time = seconds.zip(parts.map(Duration::from_nanos));
-    let time = time.map(|(seconds, parts)| seconds.saturating_add(parts));
-    time.ok_or_else(|| CallError::Argument("timeout").into())
-}
-
-/// The signals of a mask, of which the kernel uses the first word; null is none.
-///
-/// # Safety
-/// `mask` is null or points to a mask.
-unsafe fn mask_of(mask: *const sigset_t) -> Option<SignalMask> {
-    // SAFETY: the caller promises a mask, or null.
-    let bits = unsafe { mask.cast::<u64>().as_ref() };
-    bits.map(|bits| SignalMask::from_bits(*bits))
-}
-
-const _: () = assert!(size_of::<sigset_t>() >= size_of::<u64>());
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn invalid_times_are_rejected() {
-        assert_eq!(checked(1, 500_000, 1_000).unwrap(), Duration::from_millis(1500));
-        for (seconds, parts) in [(-1, 0), (0, -1)] {
-            assert_eq!(checked(seconds, parts, 1).unwrap_err().why().errno(), libc::EINVAL);
-        }
-        let late = timespec { tv_sec: 0, tv_nsec: 1_000_000_000 };
-        // SAFETY: the time is a local.
-        assert!(unsafe { duration(&raw const late) }.is_err());
-        // SAFETY: null is allowed.
-        assert_eq!(unsafe { duration(std::ptr::null()) }.unwrap(), None);
-        assert_eq!(timespec_of(Duration::from_millis(1500)).tv_nsec, 500_000_000);
-        assert_eq!((milliseconds(-1), milliseconds(5)), (None, Some(Duration::from_millis(5))));
-    }
 }

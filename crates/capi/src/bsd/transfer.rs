@@ -4,19 +4,18 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
-use std::time::Instant;
+use std::net::SocketAddr;
 
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use marshal::{
+    check_room, is_stream, memory, memory_mut, raise_pipe, read_address, receive_message,
+    receive_messages, send_message, send_messages, with_parts, with_parts_mut, write_address,
+};
 use sockets::{Bsd, Error, MsgFlags};
 
-use super::calls::{check_room, read_address, write_address};
 use super::context::{in_order, with_fd};
 use super::outcome::{SocketCallError, answer, count};
-use super::sets::{duration, timespec_of};
 use super::thread::is_ours;
-use crate::error::{CallError, CallFailure};
-use crate::limits::PARTS_MAX;
-use crate::memory::{memory, memory_mut, with_parts, with_parts_mut};
 
 /// read(2).
 #[unsafe(no_mangle)]
@@ -106,46 +105,12 @@ pub unsafe extern "C" fn mps_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) 
         // SAFETY: the program promises what recvmsg(2) asks for.
         return unsafe { libc::recvmsg(fd, msg, flags) };
     }
-    // SAFETY: the program promises a message to fill, or null.
-    answer("mps_recvmsg", in_order(fd, unsafe { receive_message(fd, msg, flags) }).map(len))
-}
-
-/// # Safety
-/// `msg` is null or points to a writable header, with pieces of writable memory and buffers for an
-/// address and control data, where these are not null.
-unsafe fn receive_message(
-    fd: c_int,
-    msg: *mut msghdr,
-    flags: c_int,
-) -> Result<usize, SocketCallError> {
-    // SAFETY: the caller promises a header, or null.
-    let header = unsafe { msg.as_mut() }.ok_or(CallError::Null("msg"))?;
-    check_parts(header)?;
     let flags = MsgFlags::from_bits_retain(flags);
-    // SAFETY: the caller promises `msg_controllen` writable bytes, or null.
-    let control = unsafe { control_of(header) };
-    let receive =
-        |to: &mut [IoSliceMut<'_>]| with_fd(fd, |sockets| sockets.recvmsg(fd, to, control, flags));
-    // SAFETY: the caller promises that the pieces are writable memory.
-    let received = unsafe { with_parts_mut(header.msg_iov, Some(header.msg_iovlen), receive) }?;
-    if !header.msg_name.is_null() {
-        let size = &raw mut header.msg_namelen;
-        // SAFETY: the caller promises a buffer for an address with its size.
-        unsafe { write_address(header.msg_name.cast(), size, received.from) };
-    }
-    header.msg_controllen = received.control_len;
-    header.msg_flags = received.flags.bits();
-    Ok(received.len)
-}
-
-/// The buffer for control data: empty if the pointer is null, as in Linux.
-///
-/// # Safety
-/// `msg_control` is null or points to `msg_controllen` bytes that nothing else uses.
-unsafe fn control_of<'a>(header: &msghdr) -> &'a mut [u8] {
-    // SAFETY: the caller keeps the contract.
-    let control = unsafe { memory_mut(header.msg_control, header.msg_controllen, "msg_control") };
-    control.unwrap_or_default()
+    let receive = |to: &mut [IoSliceMut<'_>], control: &mut [u8]| {
+        with_fd(fd, |sockets| sockets.recvmsg(fd, to, control, flags))
+    };
+    // SAFETY: the program promises a message to fill, or null.
+    answer("mps_recvmsg", in_order(fd, unsafe { receive_message(msg, receive) }).map(len))
 }
 
 /// recvmmsg(2).
@@ -161,29 +126,12 @@ pub unsafe extern "C" fn mps_recvmmsg(
         // SAFETY: the program promises what recvmmsg(2) asks for.
         return unsafe { libc::recvmmsg(fd, messages, vlen, flags, timeout) };
     }
-    let receive = || {
-        // SAFETY: the program promises a time, or null.
-        let deadline = unsafe { duration(timeout) }?.map(|left| (Instant::now(), left));
-        let mut flags = flags;
-        let one = |message: &mut msghdr| {
-            // SAFETY: the program promises that each message can be filled.
-            let received = unsafe { receive_message(fd, message, flags & !libc::MSG_WAITFORONE) }?;
-            if flags & libc::MSG_WAITFORONE != 0 {
-                flags |= libc::MSG_DONTWAIT;
-            }
-            let is_over = deadline.is_some_and(|(from, left)| from.elapsed() >= left);
-            Ok((received, is_over))
-        };
-        // SAFETY: it promises `vlen` messages.
-        let received = unsafe { each_message(messages, vlen, one) };
-        received.inspect(|_| {
-            if let (Some((from, left)), false) = (deadline, timeout.is_null()) {
-                // SAFETY: the program promises a writable time.
-                unsafe { timeout.write(timespec_of(left.saturating_sub(from.elapsed()))) };
-            }
-        })
+    let receive = |to: &mut [IoSliceMut<'_>], control: &mut [u8], flags: MsgFlags| {
+        with_fd(fd, |sockets| sockets.recvmsg(fd, to, control, flags))
     };
-    count("mps_recvmmsg", in_order(fd, receive()))
+    // SAFETY: the program promises `vlen` messages to fill, and a time, or null.
+    let received = unsafe { receive_messages(messages, vlen, flags, timeout, receive) };
+    count("mps_recvmmsg", in_order(fd, received))
 }
 
 /// sendmmsg(2).
@@ -198,44 +146,18 @@ pub unsafe extern "C" fn mps_sendmmsg(
         // SAFETY: the program promises what sendmmsg(2) asks for.
         return unsafe { libc::sendmmsg(fd, messages, vlen, flags) };
     }
-    let one = |message: &mut msghdr| {
-        // SAFETY: the program promises that each message can be sent.
-        Ok((unsafe { send_message(fd, message, flags) }?, false))
-    };
-    // SAFETY: it promises `vlen` messages.
-    let sent = unsafe { each_message(messages, vlen, one) };
+    // SAFETY: the program promises `vlen` messages.
+    let sent = unsafe { send_messages(messages, vlen, sending(fd, flags)) };
     count("mps_sendmmsg", in_order(fd, piped(fd, flags, sent)))
 }
 
-/// Transfers messages one after the other, until `one` reports the last. An error is returned only
-/// for the first.
-///
-/// # Safety
-/// `messages` is null or points to `len` messages, each valid for `one`.
-unsafe fn each_message(
-    messages: *mut mmsghdr,
-    len: c_uint,
-    mut one: impl FnMut(&mut msghdr) -> Result<(usize, bool), SocketCallError>,
-) -> Result<usize, SocketCallError> {
-    let len = (len as usize).min(PARTS_MAX);
-    if messages.is_null() && len > 0 {
-        return Err(CallError::Null("msgvec").into());
-    }
-    for index in 0..len {
-        // SAFETY: the caller promises `len` messages.
-        let message = unsafe { &mut *messages.wrapping_add(index) };
-        match one(&mut message.msg_hdr) {
-            Ok((moved, is_last)) => {
-                message.msg_len = moved as c_uint;
-                if is_last {
-                    return Ok(index + 1);
-                }
-            }
-            Err(refusal) if index == 0 => return Err(refusal),
-            Err(_) => return Ok(index),
-        }
-    }
-    Ok(len)
+/// Sends one message.
+fn sending(
+    fd: c_int,
+    flags: c_int,
+) -> impl FnMut(&[IoSlice<'_>], Option<SocketAddr>, &[u8]) -> Result<usize, SocketCallError> {
+    let flags = MsgFlags::from_bits_retain(flags);
+    move |from, to, control| with_fd(fd, |sockets| sockets.sendmsg(fd, from, to, control, flags))
 }
 
 /// write(2).
@@ -323,42 +245,8 @@ pub unsafe extern "C" fn mps_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int
         return unsafe { libc::sendmsg(fd, msg, flags) };
     }
     // SAFETY: the program promises a message, or null.
-    let sent = unsafe { send_message(fd, msg, flags) };
+    let sent = unsafe { send_message(msg, sending(fd, flags)) };
     answer("mps_sendmsg", in_order(fd, piped(fd, flags, sent)).map(len))
-}
-
-/// # Safety
-/// `msg` is null or points to a header with pieces of readable memory, an address and control data,
-/// where these are not null.
-unsafe fn send_message(
-    fd: c_int,
-    msg: *const msghdr,
-    flags: c_int,
-) -> Result<usize, SocketCallError> {
-    // SAFETY: the caller promises a header, or null.
-    let header = unsafe { msg.as_ref() }.ok_or(CallError::Null("msg"))?;
-    check_parts(header)?;
-    let to = match header.msg_name.is_null() || header.msg_namelen == 0 {
-        true => None,
-        // SAFETY: the caller promises an address of that size.
-        false => unsafe { read_address(header.msg_name.cast(), header.msg_namelen) }?,
-    };
-    let flags = MsgFlags::from_bits_retain(flags);
-    let control_len = header.msg_controllen;
-    // SAFETY: the caller promises that many readable bytes, or null.
-    let control = unsafe { memory(header.msg_control, control_len, "msg_control") }?;
-    let send =
-        |from: &[IoSlice<'_>]| with_fd(fd, |sockets| sockets.sendmsg(fd, from, to, control, flags));
-    // SAFETY: the caller promises that the pieces are readable memory.
-    unsafe { with_parts(header.msg_iov, Some(header.msg_iovlen), send) }
-}
-
-/// A message with too many pieces is too long (EMSGSIZE), not invalid.
-fn check_parts(header: &msghdr) -> Result<(), SocketCallError> {
-    match header.msg_iovlen > PARTS_MAX {
-        true => Err(CallFailure::from(Error::MessageTooLong).into()),
-        false => Ok(()),
-    }
 }
 
 #[inline]
@@ -377,18 +265,15 @@ fn piped<T>(
     if matches!(sent, Err(SocketCallError::Socket(Error::BrokenPipe)))
         && flags & libc::MSG_NOSIGNAL == 0
     {
-        raise_pipe(fd);
+        raise_pipe_of(fd);
     }
     sent
 }
 
 #[cold]
-fn raise_pipe(fd: c_int) {
-    let mut kind = [0; size_of::<c_int>()];
-    let asked = with_fd(fd, |it| it.getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, &mut kind));
-    if asked.is_ok() && c_int::from_ne_bytes(kind) == libc::SOCK_STREAM {
-        // SAFETY: takes an integer. The program chooses the signal's action; no call of the library
-        // is inside.
-        unsafe { libc::raise(libc::SIGPIPE) };
+fn raise_pipe_of(fd: c_int) {
+    // No call of the library is inside after it.
+    if with_fd(fd, |sockets| Ok(is_stream(sockets, fd))).unwrap_or(false) {
+        raise_pipe();
     }
 }

@@ -13,8 +13,8 @@ use super::ports;
 use crate::address;
 use crate::border::{finish, status};
 use crate::error::{CallError, CallFailure};
-use crate::memory::{memory, memory_mut, with_parts, with_parts_mut};
 use crate::pending::Sender;
+use marshal::{memory, memory_mut, with_parts, with_parts_mut};
 
 /// Creates a socket: AF_INET or AF_INET6, SOCK_STREAM (or MTCP_SOCK_STREAM, which is the same).
 #[unsafe(no_mangle)]

@@ -11,7 +11,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use libc::iovec;
 
-use crate::error::{CallError, CallFailure};
+use crate::error::ArgumentError;
 use crate::limits::{MOVED_BYTES_MAX, PARTS_MAX, PARTS_ON_STACK};
 
 /// The program's memory, up to the most that one call moves.
@@ -19,14 +19,14 @@ use crate::limits::{MOVED_BYTES_MAX, PARTS_MAX, PARTS_ON_STACK};
 /// # Safety
 /// `at` is null, or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are readable and
 /// not written as long as `'a` lasts.
-pub(crate) unsafe fn memory<'a>(
+pub unsafe fn memory<'a>(
     at: *const c_void,
     len: usize,
     name: &'static str,
-) -> Result<&'a [u8], CallFailure> {
+) -> Result<&'a [u8], ArgumentError> {
     match (at.is_null(), len) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(CallError::Null(name).into()),
+        (true, _) => Err(ArgumentError::Null(name)),
         // SAFETY: the caller promises the bytes.
         _ => Ok(unsafe { std::slice::from_raw_parts(at.cast(), len.min(MOVED_BYTES_MAX)) }),
     }
@@ -34,14 +34,14 @@ pub(crate) unsafe fn memory<'a>(
 
 /// # Safety
 /// As [`memory`], for bytes that no other thread or reference uses.
-pub(crate) unsafe fn memory_mut<'a>(
+pub unsafe fn memory_mut<'a>(
     at: *mut c_void,
     len: usize,
     name: &'static str,
-) -> Result<&'a mut [u8], CallFailure> {
+) -> Result<&'a mut [u8], ArgumentError> {
     match (at.is_null(), len) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(CallError::Null(name).into()),
+        (true, _) => Err(ArgumentError::Null(name)),
         // SAFETY: the caller promises the bytes.
         _ => Ok(unsafe { std::slice::from_raw_parts_mut(at.cast(), len.min(MOVED_BYTES_MAX)) }),
     }
@@ -51,19 +51,19 @@ pub(crate) unsafe fn memory_mut<'a>(
 ///
 /// # Safety
 /// `at` is null or points to `count` pieces, each as for [`memory`].
-pub(crate) unsafe fn with_parts<T, E: From<CallFailure>>(
+pub unsafe fn with_parts<T, E: From<ArgumentError>>(
     at: *const iovec,
     count: Option<usize>,
     work: impl FnOnce(&[IoSlice<'_>]) -> Result<T, E>,
 ) -> Result<T, E> {
     // SAFETY: the caller promises the pieces.
     let pieces = unsafe { pieces(at, count) }?;
-    let part = |piece: &iovec| -> Result<IoSlice<'_>, CallFailure> {
+    let part = |piece: &iovec| -> Result<IoSlice<'_>, ArgumentError> {
         // SAFETY: each piece is readable memory, as the caller promises.
         Ok(IoSlice::new(unsafe { memory(piece.iov_base, piece.iov_len, "iov_base") }?))
     };
     if pieces.len() > PARTS_ON_STACK {
-        let parts: Result<Vec<IoSlice<'_>>, CallFailure> = pieces.iter().map(part).collect();
+        let parts: Result<Vec<IoSlice<'_>>, ArgumentError> = pieces.iter().map(part).collect();
         return work(&parts?);
     }
     let mut parts = [IoSlice::new(&[]); PARTS_ON_STACK];
@@ -77,19 +77,19 @@ pub(crate) unsafe fn with_parts<T, E: From<CallFailure>>(
 ///
 /// # Safety
 /// `at` is null or points to `count` pieces, each as for [`memory_mut`].
-pub(crate) unsafe fn with_parts_mut<T, E: From<CallFailure>>(
+pub unsafe fn with_parts_mut<T, E: From<ArgumentError>>(
     at: *const iovec,
     count: Option<usize>,
     work: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<T, E>,
 ) -> Result<T, E> {
     // SAFETY: the caller promises the pieces.
     let pieces = unsafe { pieces(at, count) }?;
-    let part = |piece: &iovec| -> Result<IoSliceMut<'_>, CallFailure> {
+    let part = |piece: &iovec| -> Result<IoSliceMut<'_>, ArgumentError> {
         // SAFETY: each piece is writable memory of its own, as the caller promises.
         Ok(IoSliceMut::new(unsafe { memory_mut(piece.iov_base, piece.iov_len, "iov_base") }?))
     };
     if pieces.len() > PARTS_ON_STACK {
-        let parts: Result<Vec<IoSliceMut<'_>>, CallFailure> = pieces.iter().map(part).collect();
+        let parts: Result<Vec<IoSliceMut<'_>>, ArgumentError> = pieces.iter().map(part).collect();
         return work(&mut parts?);
     }
     let mut parts: [IoSliceMut<'_>; PARTS_ON_STACK] =
@@ -102,19 +102,19 @@ pub(crate) unsafe fn with_parts_mut<T, E: From<CallFailure>>(
 
 /// # Safety
 /// `at` is null or points to `count` readable records.
-unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iovec], CallFailure> {
+unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iovec], ArgumentError> {
     let count = count.filter(|&count| count <= PARTS_MAX);
-    let count = count.ok_or(CallError::Argument("the number of pieces"))?;
+    let count = count.ok_or(ArgumentError::Invalid("the number of pieces"))?;
     if count == 0 {
         return Ok(&[]);
     }
     if at.is_null() {
-        return Err(CallError::Null("iov").into());
+        return Err(ArgumentError::Null("iov"));
     }
     // SAFETY: the caller promises the records.
     let pieces = unsafe { std::slice::from_raw_parts(at, count) };
     match pieces.iter().any(|piece| piece.iov_len > isize::MAX as usize) {
-        true => Err(CallError::Argument("iov_len").into()),
+        true => Err(ArgumentError::Invalid("iov_len")),
         false => Ok(pieces),
     }
 }
@@ -123,8 +123,8 @@ unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iove
 mod tests {
     use super::*;
 
-    fn errno_of<T>(result: Result<T, CallFailure>) -> i32 {
-        result.err().map_or(0, |failure| failure.why().errno())
+    fn errno_of<T>(result: Result<T, ArgumentError>) -> i32 {
+        result.err().map_or(0, |failure| megapipe_sockets::Error::from(failure).raw_os_error())
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
             let piece =
                 |byte: &u8| iovec { iov_base: (&raw const *byte).cast_mut().cast(), iov_len: 1 };
             let records: Vec<iovec> = bytes.iter().map(piece).collect();
-            let joined = |parts: &[IoSlice<'_>]| -> Result<Vec<u8>, CallFailure> {
+            let joined = |parts: &[IoSlice<'_>]| -> Result<Vec<u8>, ArgumentError> {
                 Ok(parts.iter().flat_map(|part| part.to_vec()).collect())
             };
             // SAFETY: each record names a byte of `bytes`.
@@ -143,7 +143,7 @@ mod tests {
             let mut room = vec![0_u8; count];
             let piece = |byte: &mut u8| iovec { iov_base: (&raw mut *byte).cast(), iov_len: 1 };
             let records: Vec<iovec> = room.iter_mut().map(piece).collect();
-            let fill = |parts: &mut [IoSliceMut<'_>]| -> Result<(), CallFailure> {
+            let fill = |parts: &mut [IoSliceMut<'_>]| -> Result<(), ArgumentError> {
                 parts.iter_mut().for_each(|part| part.fill(9));
                 Ok(())
             };
@@ -160,7 +160,7 @@ mod tests {
         let empty = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let ask = |at: *const iovec, count| {
             // SAFETY: every piece that is followed is empty.
-            errno_of(unsafe { with_parts(at, count, |_| Ok::<(), CallFailure>(())) })
+            errno_of(unsafe { with_parts(at, count, |_| Ok::<(), ArgumentError>(())) })
         };
         assert_eq!(ask(&raw const null, Some(1)), libc::EFAULT);
         assert_eq!(ask(&raw const long, Some(1)), libc::EINVAL);
