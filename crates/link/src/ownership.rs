@@ -16,7 +16,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use crate::LinkMedium;
-use crate::limits::{OWNED_ADDRESSES_MAX, OWNED_FLOWS_MAX, OWNED_PORT_RANGES_MAX};
+use crate::limits::{
+    OWNED_ADDRESSES_MAX, OWNED_FLOWS_MAX, OWNED_PORT_RANGES_MAX, RESERVATIONS_MAX,
+};
 
 /// A transport protocol that has ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -259,7 +261,7 @@ impl Ownership {
     /// # Errors
     /// [`OwnershipError::Full`].
     pub fn hold_elsewhere(&mut self, port: SocketAddr) -> Result<(), OwnershipError> {
-        add(&mut self.held_elsewhere, port, OWNED_PORT_RANGES_MAX, "ports held elsewhere")
+        add(&mut self.held_elsewhere, port, RESERVATIONS_MAX, "ports held elsewhere")
     }
 
     /// That socket is going: the link holds the port again, if it is still ours.

@@ -22,6 +22,8 @@ pub(crate) unsafe trait SocketOptionValue: Copy {}
 unsafe impl SocketOptionValue for libc::c_int {}
 // SAFETY: an integer.
 unsafe impl SocketOptionValue for u32 {}
+// SAFETY: an integer.
+unsafe impl SocketOptionValue for u64 {}
 
 /// Sets a socket option.
 ///
