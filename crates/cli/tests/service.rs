@@ -14,6 +14,8 @@ mod deaths;
 mod observe;
 #[path = "service/policy.rs"]
 mod policy;
+#[path = "service/ports.rs"]
+mod ports;
 
 /// Longer than any wait here takes.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -22,7 +22,6 @@ mod client;
 mod control_server;
 mod handshakes;
 mod message;
-mod message_socket;
 mod query_client;
 mod query_pace;
 #[cfg(test)]

@@ -28,8 +28,10 @@ use crate::link_server::LinkServer;
 use crate::transport_server::TransportServer;
 
 mod migrated;
+mod reserved;
 
 use migrated::Moved;
+use reserved::HostReservations;
 
 /// The main routing table.
 const MAIN_TABLE: u32 = 254;
@@ -150,6 +152,7 @@ pub(crate) struct Host {
     first_block: usize,
     looked_at: Option<Instant>,
     moved: Moved,
+    reserved: HostReservations,
 }
 
 impl Host {
@@ -174,6 +177,7 @@ impl Host {
             first_block: random_start(),
             looked_at: None,
             moved: Moved::default(),
+            reserved: HostReservations::default(),
         })
     }
 

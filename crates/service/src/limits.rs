@@ -182,6 +182,14 @@ pub const FIRST_BUFFER_BYTES: usize = 64 << 10;
 pub const CONNECTIONS_OF_SESSION_MAX: u32 = 1 << 20;
 /// Longest message of a handshake in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// Cookies of descriptors that a session may have passed and not forgotten.
+pub const PASSED_MAX: usize = 8;
+/// Descriptors of one of them.
+pub const PASSED_SOCKETS_MAX: usize = 8;
+/// Longest time in which a daemon checks descriptors.
+pub const PASS_TIME: Duration = Duration::from_secs(2);
+/// Longest sentence about descriptors that were refused, in bytes.
+pub const PASS_SENTENCE_BYTES_MAX: usize = 512;
 /// Longest time of a handshake.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(1);
 /// Most handshakes in progress.

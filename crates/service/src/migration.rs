@@ -10,10 +10,12 @@
 //! Invariant: what the link takes and what it leaves changes at once, and only by these calls.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use megapipe_link::{FlowTuple, LinkError, Transport};
 use megapipe_stack::{Instant, Memory};
 
+use crate::descriptors::KeptPort;
 use crate::host::Host;
 use crate::limits::DRAIN_SHARES_MAX;
 use crate::server::Server;
@@ -153,6 +155,23 @@ impl<M: Memory> Server<M> {
         host.change(&mut self.link, |ownership| {
             ports.iter().try_for_each(|port| ownership.hold_elsewhere(*port))
         })
+    }
+
+    /// From now on the sockets of a client keep a TCP port of the host silent: [`Server::listen`]
+    /// may take it.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub(crate) fn reserve_port(&mut self, kept: &Arc<KeptPort>) -> Result<(), LinkError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.reserve(&mut self.link, kept)
+    }
+
+    /// The listener that these sockets are for is gone. They stay while the port has connections.
+    pub(crate) fn leave_reservation(&mut self, kept: &Arc<KeptPort>) {
+        if let Some(host) = &mut self.host {
+            host.leave_reservation(kept);
+        }
     }
 
     /// Gives such ports back, after [`Server::unlisten`]. Connections on them stay, each by its own

@@ -47,6 +47,7 @@ mod session_region;
 mod shard;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use megapipe_shm::BufId;
@@ -54,6 +55,7 @@ use megapipe_shm::limits::POOL_BUFS_MAX;
 use megapipe_stack::Memory;
 
 use crate::config::ServerConfig;
+use crate::descriptors::SessionControl;
 use crate::error::{RemoteError, ServerError};
 use crate::limits::CONNECTIONS_OF_SESSION_MAX;
 use crate::link_server::Frames;
@@ -146,8 +148,8 @@ pub(crate) fn describe_server<M: Memory>(server: &Server<M>, config: &ServerConf
 }
 
 /// The application's end of a session with a server in another process: of as many lanes as there
-/// are bells, which are its shards from 0 on if they are several. Closing `control` ends the
-/// session.
+/// are bells, which are its shards from 0 on if they are several. Closing the control socket ends
+/// the session; descriptors are passed over it if the daemon takes any.
 ///
 /// # Errors
 /// [`RemoteError`]: the region is not what was agreed on, or the description is invalid.
@@ -155,7 +157,7 @@ pub(crate) fn attach_client(
     sizes: &SessionSizes,
     fds: SessionFds,
     description: &[u8],
-    control: OwnedFd,
+    (control, takes_descriptors): (OwnedFd, bool),
 ) -> Result<LaneSet, RemoteError> {
     let description = Description::decode(description).ok_or(RemoteError::Description)?;
     if description.connections > CONNECTIONS_OF_SESSION_MAX {
@@ -168,10 +170,17 @@ pub(crate) fn attach_client(
         1 => description.clone(),
         _ => Description { shard: Some((lane, lanes)), ..description.clone() },
     };
-    let first = RemoteClient::new(first, of_lane(0), ServerLocation::Process(control));
+    let control = Arc::new(control);
+    let location = ServerLocation::Process(Arc::clone(&control));
+    let first = RemoteClient::new(first, of_lane(0), location);
+    let control = takes_descriptors.then(|| SessionControl::new(control));
     let others = (1..).zip(halves).map(|(lane, half)| first.for_lane(half, of_lane(lane)));
     let others = others.collect();
-    Ok(LaneSet::of(first, others, next_home()))
+    let lanes = LaneSet::of(first, others, next_home());
+    Ok(match control {
+        Some(control) => lanes.with_control(control),
+        None => lanes,
+    })
 }
 
 /// A number that differs between the channels of a process, and between processes.

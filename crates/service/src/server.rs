@@ -173,6 +173,7 @@ impl<M: Memory> Server<M> {
     fn look_at_host(&mut self, now: Instant, at_once: bool) -> Result<bool, LinkError> {
         let Some(host) = &mut self.host else { return Ok(false) };
         host.look_after_moved(now, &mut self.link, self.transport.stack());
+        host.look_after_reserved(now, &mut self.link, self.transport.stack());
         host.look(now, &mut self.transport, at_once)
     }
 
@@ -265,8 +266,9 @@ impl<M: Memory> Server<M> {
     pub fn patience(&self, now: Instant) -> Option<Duration> {
         let own = self.transport.stack().poll_timeout();
         let moved = self.host.as_ref().and_then(|host| host.next_look_after_moved());
+        let reserved = self.host.as_ref().and_then(|host| host.next_look_after_reserved());
         let looped = self.link.passes_full_link_at(now);
-        own.into_iter().chain(moved).chain(looped).min().map(|at| at.since(now))
+        own.into_iter().chain(moved).chain(reserved).chain(looped).min().map(|at| at.since(now))
     }
 
     /// Prepares for sleep on [`Server::wait_fd`]. `false`: there is work already.

@@ -18,13 +18,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use megapipe_link::LinkError;
+use megapipe_link::{LinkError, NetworkNamespace};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::attach::{
     AgreedLimits, ClientIdentity, OpenedSession, RefusalCode, Refused, SessionHost,
 };
 use crate::config::ServerConfig;
+use crate::descriptors::{PassPurpose, PassRefusal, PassedDescriptors};
 use crate::error::{RemoteError, ServerError};
 use crate::limits::{
     CONNECTIONS_OF_SESSION_MAX, LANE_EVENTS, LANE_OPS, LANE_RECEIVES_MIN, LANES_MAX,
@@ -99,6 +100,8 @@ pub struct ShardHost {
     /// When it started, as time since 1970.
     started: Duration,
     sessions_begun: u64,
+    /// That of the link. `None`: the kernel does not tell them apart.
+    namespace: Option<NetworkNamespace>,
 }
 
 /// The time since 1970.
@@ -157,6 +160,7 @@ impl ShardHost {
             pages: VecDeque::new(),
             started: wall_time(),
             sessions_begun: 0,
+            namespace: NetworkNamespace::current().ok(),
         })
     }
 
@@ -190,6 +194,7 @@ impl ShardHost {
             key,
             weight: admitted.policy.weight,
             rights: admitted.rights.clone(),
+            descriptors: Some(Arc::new(PassedDescriptors::new(self.namespace))),
             ..SessionLimits::WHOLE_SHARD
         }
     }
@@ -332,6 +337,32 @@ impl SessionHost for ShardHost {
         {
             self.detach(session.shard, &ids);
         }
+    }
+
+    fn pass(
+        &mut self,
+        key: u64,
+        what: (u64, PassPurpose),
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), PassRefusal> {
+        let Some(session) = self.sessions.get(&key) else { return Ok(()) };
+        let SessionLimits { descriptors, rights, .. } = &session.limits;
+        match descriptors {
+            Some(descriptors) => descriptors.keep(what, fds, rights.as_deref()),
+            None => Ok(()),
+        }
+    }
+
+    fn note_refused(&mut self, key: u64) {
+        let session = self.sessions.get(&key);
+        let descriptors = session.and_then(|session| session.limits.descriptors.as_deref());
+        descriptors.into_iter().for_each(PassedDescriptors::note_refused);
+    }
+
+    fn forget(&mut self, key: u64, cookie: u64) {
+        let session = self.sessions.get(&key);
+        let descriptors = session.and_then(|session| session.limits.descriptors.as_deref());
+        descriptors.into_iter().for_each(|descriptors| descriptors.forget(cookie));
     }
 
     fn ended_fd(&self) -> BorrowedFd<'_> {

@@ -155,7 +155,7 @@ pub(crate) enum ServerLocation {
     /// On a thread of this process.
     Thread(JoinHandle<Result<(), LinkError>>),
     /// In another process. The session lasts while the control socket is open.
-    Process(OwnedFd),
+    Process(Arc<OwnedFd>),
 }
 
 /// The application's end of a server on a thread of its own, or in another process.
@@ -178,7 +178,7 @@ impl ServerPeer {
     pub(crate) fn new(end: SleepingEnd, location: ServerLocation) -> Self {
         let (thread, control) = match location {
             ServerLocation::Thread(thread) => (Some(thread), None),
-            ServerLocation::Process(control) => (None, Some(Arc::new(control))),
+            ServerLocation::Process(control) => (None, Some(control)),
         };
         let (is_abandoned, has_failed) = (false, false);
         Self { end, thread, control, is_abandoned, is_armed: Arc::default(), has_failed }

@@ -73,6 +73,20 @@ pub struct Id {
     pub generation: u32,
 }
 
+impl Id {
+    /// A number in the place of a name.
+    #[must_use]
+    pub const fn of_cookie(cookie: u64) -> Self {
+        Self { index: cookie as u32, generation: (cookie >> 32) as u32 }
+    }
+
+    /// The number that [`Id::of_cookie`] has put in the place of a name.
+    #[must_use]
+    pub const fn cookie(self) -> u64 {
+        self.index as u64 | (self.generation as u64) << 32
+    }
+}
+
 /// Bytes in a buffer of the channel's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {

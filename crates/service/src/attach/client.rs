@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::message::{AttachHello, HelloAnswer, MessageFault, RefusalCode, Welcome, encode_ready};
-use super::message_socket::{MessageWithFds, Reception, receive, send};
 use crate::error::RemoteError;
 use crate::limits::{ATTACH_RETRY, ATTACH_TIME};
+use crate::message_socket::{MessageWithFds, Reception, receive, send};
 use crate::remote::{LaneSet, SessionFds, attach_client};
 use crate::session_sizes::SessionSizes;
 use crate::sleep::wait_readable;
@@ -182,6 +182,7 @@ fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<LaneSe
     let Welcome { version, sizes, description, .. } = welcome;
     let ready = encode_ready(version);
     let control = socket.try_clone().map_err(Failure::Connect)?;
+    let control = (control, Welcome::takes_descriptors(version));
     let client = attach_client(&sizes, SessionFds { region, bells }, &description, control);
     let client = client.map_err(Failure::Session)?;
     send(socket.as_fd(), &ready, &[])?;

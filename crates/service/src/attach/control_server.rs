@@ -31,9 +31,10 @@ use super::handshakes::Handshakes;
 use super::message::{
     AgreedLimits, AttachHello, RECORD_BYTES, RefusalCode, Refused, Welcome, decode_ready,
 };
-use super::message_socket::{MessageWithFds, Reception, receive, send};
 use super::query_pace::QueryPace;
+use crate::descriptors::{PassPurpose, PassRefusal, SessionMessage};
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_WAIT, CONTROL_BACKLOG, CONTROL_LOOK_PERIOD};
+use crate::message_socket::{MessageWithFds, Reception, receive, send};
 use crate::observe::{AnswerPage, ServiceQuery, Viewer, is_query};
 use crate::remote::SessionFds;
 use crate::session_sizes::SessionSizes;
@@ -90,6 +91,23 @@ pub trait SessionHost {
     /// has returned the session.
     fn end(&mut self, key: u64);
 
+    /// The client passes descriptors within its session.
+    ///
+    /// # Errors
+    /// A refusal that names the rule; the descriptors are closed then.
+    fn pass(
+        &mut self,
+        key: u64,
+        what: (u64, PassPurpose),
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), PassRefusal>;
+
+    /// Descriptors were closed before [`SessionHost::pass`].
+    fn note_refused(&mut self, key: u64);
+
+    /// The client names a cookie no more.
+    fn forget(&mut self, key: u64, cookie: u64);
+
     /// Readable when sessions may have ended by themselves.
     fn ended_fd(&self) -> BorrowedFd<'_>;
 
@@ -119,8 +137,14 @@ pub trait SessionHost {
 enum ClientState {
     AwaitsHello,
     AwaitsReady { version: u16 },
-    InSession,
+    InSession { version: u16 },
     InQuery(Viewer, QueryStage),
+}
+
+impl ClientState {
+    const fn takes_descriptors(&self) -> bool {
+        matches!(self, Self::InSession { version } if Welcome::takes_descriptors(*version))
+    }
 }
 
 struct ClientEntry {
@@ -293,23 +317,57 @@ impl<H: SessionHost> ControlServer<H> {
             Ok(Reception::Nothing) => return,
             Ok(Reception::Message(message)) => message,
             Ok(Reception::Closed) => return self.drop_client(key, None),
+            Ok(Reception::Oversized) if client.state.takes_descriptors() => {
+                self.host.note_refused(key);
+                return self.refuse_descriptors(key, 0, &PassRefusal::Count);
+            }
             Ok(Reception::Oversized) => {
                 return self.drop_client(key, Some("a message or its descriptors were too many"));
             }
             Err(_) => return self.drop_client(key, None),
         };
-        // Descriptors that no message of a client has are closed here.
-        let MessageWithFds { bytes, fds: _ } = message;
+        // Descriptors that no message of a handshake has are closed here.
+        let MessageWithFds { bytes, fds } = message;
         match client.state {
             ClientState::AwaitsHello if is_query(&bytes) => self.begin_queries(key, &bytes),
             ClientState::InQuery(..) => self.on_query(key, &bytes),
             ClientState::AwaitsHello => self.on_hello(key, &bytes),
             ClientState::AwaitsReady { version } => match decode_ready(&bytes, version) {
-                Ok(()) => self.begin_session(key),
+                Ok(()) => self.begin_session(key, version),
                 Err(fault) => self.drop_client(key, Some(&fault.to_string())),
             },
+            ClientState::InSession { .. } if client.state.takes_descriptors() => {
+                self.on_session_message(key, &bytes, fds);
+            }
             // This version has no messages within a session.
-            ClientState::InSession => self.drop_client(key, Some("it sent an unknown message")),
+            ClientState::InSession { .. } => {
+                self.drop_client(key, Some("it sent an unknown message"));
+            }
+        }
+    }
+
+    fn on_session_message(&mut self, key: u64, bytes: &[u8], fds: Vec<OwnedFd>) {
+        match SessionMessage::decode(bytes) {
+            Some(SessionMessage::Pass { cookie, purpose }) => {
+                match self.host.pass(key, (cookie, purpose), fds) {
+                    Ok(()) => self.send_to(key, &SessionMessage::Passed { cookie }),
+                    Err(refusal) => self.refuse_descriptors(key, cookie, &refusal),
+                }
+            }
+            Some(SessionMessage::Forget { cookie }) => self.host.forget(key, cookie),
+            _ => self.drop_client(key, Some("it sent an unknown message")),
+        }
+    }
+
+    fn refuse_descriptors(&self, key: u64, cookie: u64, refusal: &PassRefusal) {
+        let (errno, sentence) = (refusal.raw_os_error(), refusal.to_string());
+        self.send_to(key, &SessionMessage::NotPassed { cookie, errno, sentence });
+    }
+
+    /// A client that does not read gets no answer.
+    fn send_to(&self, key: u64, message: &SessionMessage) {
+        if let Some(client) = self.clients.get(&key) {
+            let _ = send(client.socket.as_fd(), &message.encode(), &[]);
         }
     }
 
@@ -350,10 +408,10 @@ impl<H: SessionHost> ControlServer<H> {
         Ok(())
     }
 
-    fn begin_session(&mut self, key: u64) {
+    fn begin_session(&mut self, key: u64, version: u16) {
         self.handshakes.end(key);
         if let Some(client) = self.clients.get_mut(&key) {
-            client.state = ClientState::InSession;
+            client.state = ClientState::InSession { version };
             self.host.begin(key);
         }
     }
@@ -361,7 +419,7 @@ impl<H: SessionHost> ControlServer<H> {
     /// The client's handshake or session is over.
     fn drop_client(&mut self, key: u64, why: Option<&str>) {
         let Some(client) = self.remove(key) else { return };
-        if matches!(client.state, ClientState::AwaitsReady { .. } | ClientState::InSession) {
+        if matches!(client.state, ClientState::AwaitsReady { .. } | ClientState::InSession { .. }) {
             self.host.end(key);
         }
         if let Some(why) = why {

@@ -12,6 +12,7 @@
 //! Integers are native-endian: both ends are on one machine. A text is its length (2) and UTF-8.
 //!
 //! Version 2 has the number of lanes in WELCOME; in version 1 there is one. Sizes are of each lane.
+//! Version 3 has messages within a session (`descriptors/message.rs`).
 //!
 //! Versions: a HELLO begins the same in every version. One of a newer client may be longer than
 //! those of ours; what follows is ignored, since we choose a version that we know. REFUSED is the
@@ -28,9 +29,11 @@ use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 2);
+pub const VERSIONS: (u16, u16) = (1, 3);
 /// The first version with several lanes.
 const LANES_SINCE: u16 = 2;
+/// The first version with messages within a session.
+const DESCRIPTORS_SINCE: u16 = 3;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -344,6 +347,11 @@ impl AttachHello {
 }
 
 impl Welcome {
+    /// Whether descriptors are passed in a session of this version.
+    pub(super) const fn takes_descriptors(version: u16) -> bool {
+        version >= DESCRIPTORS_SINCE
+    }
+
     /// As bytes. The description has at most 4 KiB.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -493,7 +501,7 @@ mod tests {
         assert_eq!(answer, Ok(HelloAnswer::Refused(refused())));
         assert_eq!(decode_ready(&encode_ready(1), 1), Ok(()));
         assert_eq!(welcome().check(&hello()), Ok(()));
-        assert_eq!(hello().negotiate(), Ok(2));
+        assert_eq!(hello().negotiate(), Ok(3));
     }
 
     #[test]
@@ -595,7 +603,7 @@ mod tests {
         let check = |welcome: Welcome| welcome.check(&hello());
         let (good, sizes) = (welcome(), SessionSizes::LEAST);
         for (welcome, what) in [
-            (Welcome { version: 3, ..good.clone() }, "the version"),
+            (Welcome { version: 4, ..good.clone() }, "the version"),
             (Welcome { version: 0, ..good.clone() }, "the version"),
             (Welcome { record_bytes: 128, ..good.clone() }, "the size of records"),
             (

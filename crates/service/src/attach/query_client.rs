@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use super::client::connect_to;
 use super::message::{HelloAnswer, RefusalCode};
-use super::message_socket::{MessageWithFds, Reception, receive_up_to, send};
 use crate::limits::{ANSWER_BYTES_MAX, ATTACH_RETRY, ATTACH_TIME, PAGES_READ_MAX, QUERY_TIME};
+use crate::message_socket::{MessageWithFds, Reception, receive_up_to, send};
 use crate::observe::{
     AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceListener, ServiceQuery,
     ServiceSession, ServiceShard, ServiceSocket, ServiceUser,

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use megapipe_link::{PairConfig, pair};
+use megapipe_link::{NetworkNamespace, PairConfig, Transport, bind_port, pair};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -18,10 +18,11 @@ use rustix::net::{
 };
 
 use super::client::connect_to;
-use super::message_socket::{Reception, receive, receive_up_to, send};
 use super::*;
+use crate::descriptors::{PassPurpose, PassRefusal, PassedDescriptors, SessionMessage};
 use crate::limits::{HANDSHAKE_TIME, HANDSHAKES_OF_USER_MAX};
 use crate::link_server::Frames;
+use crate::message_socket::{Reception, receive, receive_up_to, send};
 use crate::observe::{AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceQuery, Viewer};
 use crate::remote::{LaneSet, ServerHalf, SharedMemory, describe_server};
 use crate::server::Server;
@@ -29,6 +30,7 @@ use crate::session_sizes::SessionSizes;
 use crate::sleep::wait_readable;
 use crate::{RemoteConfig, ServerConfig};
 
+mod descriptors;
 mod queries;
 
 /// Longer than any wait here takes.
@@ -50,6 +52,7 @@ enum Asked {
 struct EmptyHost {
     asked: Sender<Asked>,
     halves: HashMap<u64, Vec<ServerHalf>>,
+    passed: HashMap<u64, PassedDescriptors>,
     ended: OwnedFd,
     description: Vec<u8>,
     pages: Vec<(u64, AnswerPage)>,
@@ -81,7 +84,28 @@ impl SessionHost for EmptyHost {
 
     fn end(&mut self, key: u64) {
         self.halves.remove(&key);
+        self.passed.remove(&key);
         let _ = self.asked.send(Asked::Ended);
+    }
+
+    fn pass(
+        &mut self,
+        key: u64,
+        what: (u64, PassPurpose),
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), PassRefusal> {
+        let passed = self.passed.entry(key).or_insert_with(|| {
+            PassedDescriptors::new(Some(NetworkNamespace::current().expect("Linux 5.14")))
+        });
+        passed.keep(what, fds, None)
+    }
+
+    fn note_refused(&mut self, key: u64) {
+        self.passed.get(&key).into_iter().for_each(PassedDescriptors::note_refused);
+    }
+
+    fn forget(&mut self, key: u64, cookie: u64) {
+        self.passed.get(&key).into_iter().for_each(|passed| passed.forget(cookie));
     }
 
     fn ended_fd(&self) -> BorrowedFd<'_> {
@@ -140,7 +164,8 @@ impl Daemon {
         let event = || eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
         let (halves, ended) = (HashMap::new(), event());
         let (description, pages) = (description(), Vec::new());
-        let host = EmptyHost { asked, halves, ended, description, pages };
+        let passed = HashMap::new();
+        let host = EmptyHost { asked, halves, passed, ended, description, pages };
         let mut server = ControlServer::listen(&folder.join("socket"), host).expect("it is free");
         let stop = event();
         let stopped = stop.try_clone().expect("a descriptor");

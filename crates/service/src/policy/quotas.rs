@@ -54,6 +54,8 @@ quota_kinds! {
     UserEndpoints = "user"."endpoints", 512;
     /// Connections that it begins in a second, with as many at once after a pause.
     UserConnectsPerSecond = "user"."connects_per_second", 20_000;
+    /// Kernel sockets of its programs that the daemon keeps, as reservations of ports.
+    UserSockets = "user"."sockets", 512;
 }
 
 impl fmt::Display for QuotaKind {

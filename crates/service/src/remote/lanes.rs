@@ -21,6 +21,7 @@
 
 mod calls;
 mod listeners;
+mod reservations;
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -29,6 +30,7 @@ use megapipe_link::{Caps, LinkError};
 use megapipe_stack::{Arrival, Chunk, ConnId, DatagramId, Event, Notice};
 
 use super::client::{RemoteClient, RemoteCounters, RemoteEvent};
+use crate::descriptors::SessionControl;
 use crate::limits::LANE_EVENTS_PER_TURN;
 use listeners::LaneListeners;
 
@@ -48,6 +50,8 @@ pub struct LaneSet {
     next: usize,
     /// The lane of endpoints whose port does not choose one.
     home: usize,
+    /// The control socket, of a daemon that takes descriptors.
+    control: Option<SessionControl>,
 }
 
 impl LaneSet {
@@ -68,7 +72,14 @@ impl LaneSet {
             listeners: LaneListeners::new(lanes),
             next: home % lanes,
             home: home % lanes,
+            control: None,
         }
+    }
+
+    /// Descriptors can be passed over this socket.
+    pub(super) fn with_control(mut self, control: SessionControl) -> Self {
+        self.control = Some(control);
+        self
     }
 
     /// How many lanes there are.

@@ -31,6 +31,7 @@ mod handing_over;
 mod hostile;
 mod many_sessions;
 mod observe;
+mod reservations;
 mod sending;
 mod shard_quotas;
 
@@ -407,8 +408,18 @@ fn ops_that_no_correct_application_submits_end_the_session() {
         Command::Call(SessionCall::SendCopy { conn, chunk: beyond }),
         Command::Call(SessionCall::SetOption { conn, option: 0, value: 0 }),
         Command::Call(SessionCall::SetOption { conn, option: 1, value: 2 }),
-        Command::Call(SessionCall::Listen { local, backlog, sharing: sharing(elsewhere) }),
-        Command::Call(SessionCall::Listen { local, backlog, sharing: sharing(cores) }),
+        Command::Call(SessionCall::Listen {
+            local,
+            backlog,
+            sharing: sharing(elsewhere),
+            reservation: 0,
+        }),
+        Command::Call(SessionCall::Listen {
+            local,
+            backlog,
+            sharing: sharing(cores),
+            reservation: 0,
+        }),
         Command::Call(SessionCall::Share { listener: conn, sharing: sharing(beyond) }),
         Command::Call(SessionCall::Connect { remote: http(), local: None, flags: 2 }),
         Command::Send { conn, chunk: elsewhere },

@@ -29,6 +29,9 @@ pub enum SessionCall {
         backlog: u32,
         /// What other listeners may have of the address.
         sharing: ListenSharing,
+        /// Cookie of the sockets that reserve the port at the host, if the application has passed
+        /// any; else 0.
+        reservation: u64,
     },
     /// Changes what other listeners may have of the address: `Done`.
     Share {
@@ -253,9 +256,10 @@ impl SessionCall {
                 Record { flags: core.is_some().into(), ..record(kind::SET_CORE) }
                     .with_count(core.unwrap_or(0))
             }
-            Self::Listen { local, backlog, sharing } => {
+            Self::Listen { local, backlog, sharing, reservation } => {
                 let transfer = sharing.transfer().with_address(local);
                 let record = record(kind::LISTEN).with_count(backlog).with_transfer(&transfer);
+                let record = record.with_id(Id::of_cookie(reservation));
                 Record { flags: sharing.flags, ..record }
             }
             Self::Share { listener, sharing } => {
@@ -341,6 +345,7 @@ impl SessionCall {
                 local: transfer.address()?,
                 backlog: count,
                 sharing: ListenSharing::parse(record)?,
+                reservation: id.cookie(),
             },
             kind::SHARE => Self::Share { listener: id, sharing: ListenSharing::parse(record)? },
             kind::SET_FAST_OPEN => Self::SetFastOpen { listener: id, pending_max: count },

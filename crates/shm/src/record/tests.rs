@@ -64,11 +64,14 @@ fn listener_call() -> impl Strategy<Value = SessionCall> {
     prop_oneof![
         Just(Sync),
         proptest::option::of(any::<u32>()).prop_map(|core| SetCore { core }),
-        (address(), any::<u32>(), sharing()).prop_map(|(local, backlog, sharing)| Listen {
-            local,
-            backlog,
-            sharing
-        }),
+        (address(), any::<u32>(), sharing(), any::<u64>()).prop_map(
+            |(local, backlog, sharing, reservation)| Listen {
+                reservation,
+                local,
+                backlog,
+                sharing
+            }
+        ),
         (id(), sharing()).prop_map(|(listener, sharing)| Share { listener, sharing }),
         (id(), any::<u32>())
             .prop_map(|(listener, pending_max)| SetFastOpen { listener, pending_max }),

@@ -11,7 +11,7 @@ use megapipe_link::PeerProcess;
 
 use super::{ClientState, ControlServer, SessionHost, refuse};
 use crate::attach::message::{RefusalCode, Refused};
-use crate::attach::message_socket::send;
+use crate::message_socket::send;
 use crate::observe::{AnswerPage, QUERY_VERSIONS, ServiceQuery, Viewer};
 
 /// Where a process that asks stands.

@@ -243,8 +243,22 @@ impl RemoteClient {
         backlog: u32,
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
+        self.listen_reserved((local, 0), backlog, sharing)
+    }
+
+    /// As [`RemoteClient::listen`], with the cookie of the sockets that reserve the port; 0: none.
+    ///
+    /// # Errors
+    /// As there.
+    pub(in crate::remote) fn listen_reserved(
+        &mut self,
+        (local, reservation): (SocketAddr, u64),
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
         let sharing = self.lend_sharing(&sharing);
-        self.call_port(SessionCall::Listen { local, backlog, sharing }, |_, answer| match answer {
+        let call = SessionCall::Listen { local, backlog, sharing, reservation };
+        self.call_port(call, |_, answer| match answer {
             ServerAnswer::Listening { listener } => Ok(listener_id(listener)),
             _ => Err(ProtocolFault),
         })

@@ -129,12 +129,24 @@ impl LaneSet {
         backlog: u32,
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
+        let reservation = self.reserve_port(local)?;
+        let listening = self.listen_lanes((local, reservation), backlog, sharing);
+        self.forget_port(reservation);
+        listening
+    }
+
+    fn listen_lanes(
+        &mut self,
+        at: (SocketAddr, u64),
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
         if self.others.is_empty() {
-            return self.first.listen(local, backlog, sharing);
+            return self.first.listen_reserved(at, backlog, sharing);
         }
         let mut listeners = Vec::with_capacity(self.lanes());
         for lane in 0..self.lanes() {
-            match self.lane(lane).listen(local, backlog, sharing.clone()) {
+            match self.lane(lane).listen_reserved(at, backlog, sharing.clone()) {
                 Ok(listener) => listeners.push(listener),
                 Err(error) => {
                     self.unlisten_lanes(&listeners);

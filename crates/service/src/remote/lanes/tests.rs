@@ -62,7 +62,7 @@ fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
     assert_eq!((opened.lanes, opened.sizes.receive_buffers), (SHARDS, 128));
     // Nothing closes the other end of the control socket here.
     let (control, _) = bell_sockets().expect("descriptors");
-    let lanes = attach_client(&opened.sizes, opened.fds, &opened.description, control);
+    let lanes = attach_client(&opened.sizes, opened.fds, &opened.description, (control, false));
     host.begin(key);
     lanes.expect("as agreed")
 }

@@ -58,9 +58,9 @@ impl SessionWork<'_> {
                 self.set_core(core);
                 ServerAnswer::Done
             }
-            SessionCall::Listen { local, backlog, sharing } => {
+            SessionCall::Listen { local, backlog, sharing, reservation } => {
                 let sharing = self.sharing(sharing)?;
-                match self.listen(local, backlog, sharing) {
+                match self.listen((local, reservation), backlog, sharing) {
                     Ok(listener) => ServerAnswer::Listening { listener: id_of_listener(listener) },
                     Err(error) => self.refuse_port(&error),
                 }
@@ -386,14 +386,34 @@ impl SessionWork<'_> {
     /// there, both are acceptors of one listener (SO_REUSEPORT, for the sessions of one user).
     fn listen(
         &mut self,
-        local: SocketAddr,
+        (local, reservation): (SocketAddr, u64),
         backlog: u32,
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
         let count = (self.session.listeners, self.session.limits.listeners);
         let kinds = (QuotaKind::ChannelListeners, QuotaKind::UserListeners);
-        let may = self.check_port(local).and_then(|()| self.check_quota(count, kinds));
-        may.map_err(PortError::Policy)?;
+        let may = self.reserved_port(local, reservation);
+        let kept = may.map_err(PortError::Policy)?;
+        self.check_quota(count, kinds).map_err(PortError::Policy)?;
+        if let Some(kept) = &kept {
+            self.server.reserve_port(kept).map_err(PortError::Host)?;
+        }
+        let listening = self.listen_at(local, backlog, sharing);
+        match (kept, &listening) {
+            (Some(kept), Ok(listener)) => self.session.reservations.push((*listener, kept)),
+            (Some(kept), Err(_)) => self.server.leave_reservation(&kept),
+            (None, _) => {}
+        }
+        listening
+    }
+
+    /// As `listen`, where the session may have the port.
+    fn listen_at(
+        &mut self,
+        local: SocketAddr,
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
         let backlog = backlog.min(self.session.limits.waiting);
         let user = (!sharing.is_exclusive).then_some(self.session.limits.user);
         let sharing = self.on_shards(sharing);
@@ -432,6 +452,11 @@ impl SessionWork<'_> {
     /// The session leaves a listener. Connections that were not offered go to its other sessions,
     /// or to other shards that listen at the address; where there are none, they are reset.
     pub(super) fn unlisten(&mut self, listener: ListenerId) {
+        let reservations = &mut self.session.reservations;
+        if let Some(place) = reservations.iter().position(|(of, _)| *of == listener) {
+            let (_, kept) = reservations.swap_remove(place);
+            self.server.leave_reservation(&kept);
+        }
         let credit = match self.hand_overs.number_of(listener) {
             Some(number) => self.hand_overs.leave(self.now, number, self.id),
             None => self.server.withdraw(listener, self.id),

@@ -300,7 +300,7 @@ impl ShardSession {
             parked_max: counters.parked_max,
             ops: counters.ops,
             events: counters.events,
-            refused: counters.refused,
+            refused: counters.refused + limits.descriptors.as_ref().map_or(0, |it| it.refused()),
             foreign_names: counters.foreign_names,
             datagrams_dropped: counters.datagrams_dropped,
             cpu_ns: counters.cpu_ns,

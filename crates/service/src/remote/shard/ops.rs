@@ -4,7 +4,9 @@
 //! (`owners.rs`).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use megapipe_link::Transport;
 use megapipe_shm::record;
 use megapipe_shm::record::{Bufs, Command, Event as Says, Id, Ids, Op, ServerAnswer, SessionCall};
 use megapipe_stack::{
@@ -17,6 +19,7 @@ use super::owners::ObjectOwners;
 use super::session_limits::SessionFault;
 use super::shard_session::{ShardSession, WithheldCredit};
 use crate::connection_manager::AcceptorId;
+use crate::descriptors::KeptPort;
 use crate::error::PortError;
 use crate::limits::{ACCEPTORS_MAX, SESSION_CREDIT_MAX};
 use crate::policy::{PolicyRefusal, QuotaKind, QuotaReached};
@@ -317,6 +320,40 @@ impl SessionWork<'_> {
             self.session.counters.refused += 1;
             refusal.into()
         })
+    }
+
+    /// The sockets that reserve a port for a listener. Where the host's address is shared, the
+    /// kernel's rules for them decide about the port; elsewhere, and for sessions that have all
+    /// ports, none are needed.
+    ///
+    /// # Errors
+    /// [`PolicyRefusal::Port`] names the rule.
+    pub(super) fn reserved_port(
+        &mut self,
+        local: SocketAddr,
+        cookie: u64,
+    ) -> Result<Option<Arc<KeptPort>>, PolicyRefusal> {
+        if !self.server.caps().shares_host_address {
+            return self.check_port(local).map(|()| None);
+        }
+        let limits = &self.session.limits;
+        let kept = limits.descriptors.as_ref().and_then(|passed| passed.port(cookie));
+        let is_its = |kept: &Arc<KeptPort>| {
+            let reservation = kept.reservation();
+            reservation.transport() == Transport::Tcp && reservation.address() == local
+        };
+        match kept.filter(is_its) {
+            None if cookie == 0 && limits.rights.is_none() => Ok(None),
+            None => {
+                self.session.counters.refused += 1;
+                let driver = self.server.caps().driver;
+                Err(PolicyRefusal::Port(format!(
+                    "the kernel decides about ports of {driver}, and the program has passed no \
+                     socket that is bound to TCP {local}"
+                )))
+            }
+            kept => Ok(kept),
+        }
     }
 
     /// Whether the session, which has `held` of a kind and may have `limit`, and its user may have

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::descriptors::PassedDescriptors;
 use crate::limits::{DRAIN_BYTES_DEFAULT, DRAIN_TIME_DEFAULT};
 use crate::policy::SessionRights;
 
@@ -33,6 +34,8 @@ pub struct SessionLimits {
     pub weight: u16,
     /// Ports, and quotas of the session's user. `None`: all ports, and no quotas.
     pub rights: Option<Arc<SessionRights>>,
+    /// What its client has passed. `None`: nothing can be passed.
+    pub descriptors: Option<Arc<PassedDescriptors>>,
     /// Every session of the daemon has a lane on each shard, so a listener is exclusive by what
     /// this shard has, and needs no exclusive binding among the shards.
     pub is_on_all_shards: bool,
@@ -52,6 +55,7 @@ impl SessionLimits {
         key: 0,
         weight: 1,
         rights: None,
+        descriptors: None,
         is_on_all_shards: false,
     };
 }

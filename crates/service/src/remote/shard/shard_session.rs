@@ -10,6 +10,7 @@
 //!   session. An event of such a connection follows them there.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use megapipe_shm::record::{Completion, Event as Says, Record, SessionCall};
 use megapipe_shm::{BufferArea, Consumer, Producer};
@@ -18,6 +19,7 @@ use megapipe_stack::{ConnId, Event, Handover, Instant, ListenerId};
 use super::deferred::Deferred;
 use super::session_limits::{SessionCounters, SessionFault, SessionLimits};
 use crate::connection_manager::AcceptorId;
+use crate::descriptors::KeptPort;
 use crate::limits::{DATAGRAMS_PARKED_MAX, PARKED_MAX};
 
 /// A shard's ends of what it shares with a session.
@@ -75,6 +77,8 @@ pub(super) struct ShardSession {
     pub(super) is_leaving: bool,
     /// A hand-over is to learn of the first bytes on one of its connections.
     pub(super) awaits_answer: bool,
+    /// Sockets that reserve the ports of its listeners at the host.
+    pub(super) reservations: Vec<(ListenerId, Arc<KeptPort>)>,
     pub(super) listeners: u32,
     pub(super) endpoints: u32,
     pub(super) counters: SessionCounters,
@@ -105,6 +109,7 @@ impl ShardSession {
             withheld: VecDeque::new(),
             is_leaving: false,
             awaits_answer: false,
+            reservations: Vec::new(),
             listeners: 0,
             endpoints: 0,
             counters: SessionCounters::default(),

@@ -45,7 +45,7 @@ impl PolledShard {
         let (half, fds) = SIZES.create().expect("memory");
         let ends = SIZES.client(fds).expect("as agreed");
         let (control, _) = bell_sockets().expect("descriptors");
-        let location = ServerLocation::Process(control);
+        let location = ServerLocation::Process(control.into());
         let client = RemoteClient::new(ends, self.description.clone(), location);
         let ServerHalf { ends, memory, seal: _ } = half;
         let session_region::RingEnds { ops, events, sleep, calls } = ends;
@@ -105,7 +105,12 @@ impl World {
         let (mut client, id) = self.shard.attach();
         let sharing = ListenSharing { flags: 0, fast_open: 0, cores: None };
         let local = SocketAddr::new(IpAddr::from([10, 0, 0, 2]), PORT);
-        let cookie = client.submit_call(SessionCall::Listen { local, backlog: 100, sharing });
+        let cookie = client.submit_call(SessionCall::Listen {
+            local,
+            backlog: 100,
+            sharing,
+            reservation: 0,
+        });
         let listening = loop {
             self.poll();
             if let Some(answer) = client.take_answer(cookie) {

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 
+use megapipe_link::Link;
 use megapipe_shm::bell_sockets;
 use megapipe_stack::{DatagramSharing, Departure, ListenerId};
 
@@ -27,7 +28,7 @@ pub(super) struct TestShard {
 }
 
 impl TestShard {
-    pub(super) fn start(link: Pair, last: u8) -> Self {
+    pub(super) fn start(link: impl Link + 'static, last: u8) -> Self {
         let mut config = ServerConfig {
             addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
             connections: 1_000,
@@ -59,7 +60,7 @@ impl TestShard {
         let ends = sizes.client(fds).expect("as agreed");
         // Nothing closes the other end of the control socket here.
         let (control, _) = bell_sockets().expect("descriptors");
-        let location = ServerLocation::Process(control);
+        let location = ServerLocation::Process(control.into());
         let client = RemoteClient::new(ends, self.description.clone(), location);
         let id = self.handle.attach(half, limits).expect("there is room");
         (client, id)

@@ -22,14 +22,14 @@ const FDS_MAX: usize = 1 + LANES_MAX as usize;
 
 /// A message that arrived.
 #[derive(Debug)]
-pub(super) struct MessageWithFds {
-    pub(super) bytes: Vec<u8>,
-    pub(super) fds: Vec<OwnedFd>,
+pub(crate) struct MessageWithFds {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
 }
 
 /// What a read of the socket returns.
 #[derive(Debug)]
-pub(super) enum Reception {
+pub(crate) enum Reception {
     Message(MessageWithFds),
     /// None has arrived.
     Nothing,
@@ -43,7 +43,7 @@ pub(super) enum Reception {
 ///
 /// # Errors
 /// As recvmsg(2).
-pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Reception> {
+pub(crate) fn receive(socket: BorrowedFd<'_>) -> io::Result<Reception> {
     receive_up_to(socket, MESSAGE_BYTES_MAX)
 }
 
@@ -51,7 +51,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Reception> {
 ///
 /// # Errors
 /// As recvmsg(2).
-pub(super) fn receive_up_to(socket: BorrowedFd<'_>, bytes_max: usize) -> io::Result<Reception> {
+pub(crate) fn receive_up_to(socket: BorrowedFd<'_>, bytes_max: usize) -> io::Result<Reception> {
     // A byte more than any message has.
     let mut bytes = vec![0; bytes_max + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
@@ -91,7 +91,7 @@ pub(super) fn receive_up_to(socket: BorrowedFd<'_>, bytes_max: usize) -> io::Res
 ///
 /// # Errors
 /// As sendmsg(2); `WouldBlock` also if the peer does not read.
-pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {

@@ -1,0 +1,102 @@
+//! Descriptors within a session: honest ones, and each way to pass others.
+
+use super::*;
+use crate::limits::{PASSED_MAX, PASSED_SOCKETS_MAX};
+
+/// A session of a client that speaks the newest version.
+fn session(daemon: &Daemon) -> OwnedFd {
+    let socket = connected(&daemon.path());
+    send(socket.as_fd(), &hello(), &[]).expect("it is sent");
+    answer(&socket).expect("a welcome");
+    assert!(matches!(daemon.next(), Asked::Opened(_)));
+    send(socket.as_fd(), &encode_ready(VERSIONS.1), &[]).expect("it is sent");
+    assert_eq!(daemon.next(), Asked::Begun);
+    socket
+}
+
+fn bound() -> OwnedFd {
+    bind_port(Transport::Udp, ([127, 0, 0, 1], 0).into(), true).expect("a free port")
+}
+
+/// Passes descriptors for a port of UDP, whose filter needs no privilege. Returns the answer.
+fn pass(socket: &OwnedFd, cookie: u64, fds: &[BorrowedFd<'_>]) -> SessionMessage {
+    let message = SessionMessage::Pass { cookie, purpose: PassPurpose::UdpPort };
+    send(socket.as_fd(), &message.encode(), fds).expect("it is sent");
+    SessionMessage::decode(&answer(socket).expect("the session goes on")).expect("an answer")
+}
+
+fn refusal(answer: SessionMessage) -> (u64, String) {
+    let SessionMessage::NotPassed { cookie, errno, sentence } = answer else {
+        panic!("{answer:?}")
+    };
+    assert!(errno > 0, "{sentence}");
+    (cookie, sentence)
+}
+
+/// A pipe of which the daemon has a copy of the writer.
+fn is_closed(reader: &mut std::io::PipeReader, writer: std::io::PipeWriter) {
+    drop(writer);
+    assert_eq!(reader.read(&mut [0]).expect("a pipe"), 0, "the daemon holds no copy");
+}
+
+#[test]
+fn passed_descriptors_are_kept_until_they_are_forgotten() {
+    let daemon = Daemon::start("pass");
+    let socket = session(&daemon);
+    for cookie in 1..=PASSED_MAX as u64 {
+        let port = bound();
+        let passed = pass(&socket, cookie, &[port.as_fd()]);
+        assert_eq!(passed, SessionMessage::Passed { cookie });
+    }
+    let (cookie, sentence) = refusal(pass(&socket, 99, &[bound().as_fd()]));
+    assert_eq!(cookie, 99);
+    assert!(sentence.contains("the limit"), "{sentence}");
+    let forget = SessionMessage::Forget { cookie: 3 }.encode();
+    send(socket.as_fd(), &forget, &[]).expect("it is sent");
+    assert_eq!(pass(&socket, 99, &[bound().as_fd()]), SessionMessage::Passed { cookie: 99 });
+    drop(socket);
+    assert_eq!(daemon.next(), Asked::Ended);
+}
+
+#[test]
+fn refused_descriptors_are_closed_and_the_session_goes_on() {
+    let daemon = Daemon::start("refused");
+    let socket = session(&daemon);
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let (_, sentence) = refusal(pass(&socket, 1, &[writer.as_fd()]));
+    assert!(sentence.contains("is no Udp socket"), "{sentence}");
+    is_closed(&mut reader, writer);
+    refusal(pass(&socket, 1, &[]));
+    refusal(pass(&socket, 0, &[bound().as_fd()]));
+    // More than a message may have.
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let many = [writer.as_fd(); PASSED_SOCKETS_MAX + 1];
+    let (cookie, sentence) = refusal(pass(&socket, 7, &many));
+    assert!(cookie == 7 && sentence.contains("more than"), "{sentence}");
+    is_closed(&mut reader, writer);
+    // More than the daemon has room for: the message is cut.
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let fds = [writer.as_fd(); 200];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let message = SessionMessage::Pass { cookie: 8, purpose: PassPurpose::TcpPort }.encode();
+    sendmsg(&socket, &[IoSlice::new(&message)], &mut control, SendFlags::empty()).expect("sent");
+    let cut = SessionMessage::decode(&answer(&socket).expect("the session goes on"));
+    assert_eq!(refusal(cut.expect("an answer")).0, 0);
+    is_closed(&mut reader, writer);
+    assert_eq!(pass(&socket, 9, &[bound().as_fd()]), SessionMessage::Passed { cookie: 9 });
+}
+
+#[test]
+fn client_of_version_2_passes_no_descriptors() {
+    let daemon = Daemon::start("two");
+    let socket = connected(&daemon.path());
+    let hello = AttachHello { versions: (1, 2), ..AttachHello::new("two", SessionSizes::LEAST) };
+    send(socket.as_fd(), &hello.encode(), &[]).expect("it is sent");
+    answer(&socket).expect("a welcome");
+    send(socket.as_fd(), &encode_ready(2), &[]).expect("it is sent");
+    let message = SessionMessage::Pass { cookie: 1, purpose: PassPurpose::UdpPort }.encode();
+    send(socket.as_fd(), &message, &[bound().as_fd()]).expect("it is sent");
+    assert_eq!(answer(&socket), None, "it has no messages within a session");
+}

@@ -1,0 +1,32 @@
+//! Descriptors that a client passes to its daemon over the control socket.
+//!
+//! ```text
+//!  client                                     daemon
+//!  PASS: cookie, purpose; descriptors -------> control thread: checks them, keeps them by cookie
+//!         <------------- PASSED, or NOT_PASSED: errno, sentence
+//!  a call with the cookie, over the ring ----> shard: takes what the cookie names
+//!  FORGET: cookie ---------------------------> control thread: drops what no shard has taken
+//! ```
+//!
+//! A client waits for PASSED before it makes the call, so each record finds its descriptors. The
+//! path of a message never uses the control socket.
+//!
+//! Read first: `message.rs`; decision 0047.
+//!
+//! Invariants
+//! - A descriptor that is refused, forgotten, or left when the session ends is closed.
+//! - A session has at most [`PASSED_MAX`] cookies that it has not forgotten, each with at most
+//!   [`PASSED_SOCKETS_MAX`] descriptors; and its user at most the quota `user.sockets`.
+//!
+//! [`PASSED_MAX`]: crate::limits::PASSED_MAX
+//! [`PASSED_SOCKETS_MAX`]: crate::limits::PASSED_SOCKETS_MAX
+
+mod message;
+mod passed;
+mod session_control;
+
+pub use message::PassPurpose;
+pub(crate) use message::SessionMessage;
+pub(crate) use passed::KeptPort;
+pub use passed::{PassRefusal, PassedDescriptors};
+pub(crate) use session_control::SessionControl;

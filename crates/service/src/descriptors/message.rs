@@ -1,0 +1,156 @@
+//! Messages of the control socket within a session, as bytes.
+//!
+//! ```text
+//!  every message | magic (8) | kind (2) | cookie (8) |
+//!  PASS          | purpose (2) |
+//!  FORGET, PASSED: nothing more
+//!  NOT_PASSED    | errno (4) | sentence |
+//! ```
+//!
+//! Integers are native-endian: both ends are on one machine. The sentence is UTF-8 up to the end.
+//!
+//! Invariant: a reader accepts exactly what the writer makes.
+
+use crate::limits::PASS_SENTENCE_BYTES_MAX;
+
+/// As of the messages of the handshake, whose kinds are 1 to 4.
+const MAGIC: [u8; 8] = *b"megapipe";
+
+const PASS: u16 = 5;
+const FORGET: u16 = 6;
+const PASSED: u16 = 7;
+const NOT_PASSED: u16 = 8;
+
+/// What a client passes descriptors for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum PassPurpose {
+    /// The reservation of a port of TCP: sockets that are bound.
+    TcpPort = 1,
+    /// The same of UDP.
+    UdpPort = 2,
+}
+
+impl PassPurpose {
+    const fn of(number: u16) -> Option<Self> {
+        match number {
+            1 => Some(Self::TcpPort),
+            2 => Some(Self::UdpPort),
+            _ => None,
+        }
+    }
+}
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SessionMessage {
+    /// A client passes descriptors.
+    Pass {
+        /// Their name in a call.
+        cookie: u64,
+        /// What they are for.
+        purpose: PassPurpose,
+    },
+    /// A client makes no call with a cookie any more.
+    Forget {
+        /// The cookie.
+        cookie: u64,
+    },
+    /// The daemon keeps what was passed.
+    Passed {
+        /// Its name.
+        cookie: u64,
+    },
+    /// The daemon has closed what was passed.
+    NotPassed {
+        /// Its name; 0 if it could not be read.
+        cookie: u64,
+        /// The nearest number of the kernel's.
+        errno: i32,
+        /// Names the rule.
+        sentence: String,
+    },
+}
+
+impl SessionMessage {
+    /// As bytes. Control characters of a sentence are left out.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (kind, cookie) = match self {
+            Self::Pass { cookie, .. } => (PASS, cookie),
+            Self::Forget { cookie } => (FORGET, cookie),
+            Self::Passed { cookie } => (PASSED, cookie),
+            Self::NotPassed { cookie, .. } => (NOT_PASSED, cookie),
+        };
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(cookie.to_ne_bytes());
+        match self {
+            Self::Pass { purpose, .. } => bytes.extend((*purpose as u16).to_ne_bytes()),
+            Self::NotPassed { errno, sentence, .. } => {
+                let plain: String = sentence.chars().filter(|it| !it.is_control()).collect();
+                let end = plain.floor_char_boundary(PASS_SENTENCE_BYTES_MAX);
+                bytes.extend(errno.to_ne_bytes());
+                bytes.extend(&plain.as_bytes()[..end]);
+            }
+            Self::Forget { .. } | Self::Passed { .. } => {}
+        }
+        bytes
+    }
+
+    /// Reads a message. `None`: it is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let body = bytes.strip_prefix(&MAGIC)?;
+        let (kind, body) = body.split_first_chunk()?;
+        let (cookie, body) = body.split_first_chunk()?;
+        let (kind, cookie) = (u16::from_ne_bytes(*kind), u64::from_ne_bytes(*cookie));
+        let message = match kind {
+            PASS => {
+                let purpose = PassPurpose::of(u16::from_ne_bytes(body.try_into().ok()?))?;
+                return Some(Self::Pass { cookie, purpose });
+            }
+            NOT_PASSED => {
+                let (errno, text) = body.split_first_chunk()?;
+                let sentence = std::str::from_utf8(text).ok()?.to_owned();
+                let is_plain = !sentence.chars().any(char::is_control);
+                let errno = i32::from_ne_bytes(*errno);
+                let is_short = text.len() <= PASS_SENTENCE_BYTES_MAX;
+                let message = Self::NotPassed { cookie, errno, sentence };
+                return (is_plain && is_short).then_some(message);
+            }
+            FORGET => Self::Forget { cookie },
+            PASSED => Self::Passed { cookie },
+            _ => return None,
+        };
+        body.is_empty().then_some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_messages_are_read_as_they_were_written() {
+        let sentence = "TCP 0.0.0.0:80 is in use by another program".to_owned();
+        for message in [
+            SessionMessage::Pass { cookie: 7, purpose: PassPurpose::TcpPort },
+            SessionMessage::Pass { cookie: u64::MAX, purpose: PassPurpose::UdpPort },
+            SessionMessage::Forget { cookie: 1 },
+            SessionMessage::Passed { cookie: 2 },
+            SessionMessage::NotPassed { cookie: 3, errno: 98, sentence },
+        ] {
+            let bytes = message.encode();
+            assert_eq!(SessionMessage::decode(&bytes).as_ref(), Some(&message));
+            let head = if matches!(message, SessionMessage::NotPassed { .. }) { 22 } else { 255 };
+            for len in 0..bytes.len().min(head) {
+                assert_eq!(SessionMessage::decode(&bytes[..len]), None, "{len} of {message:?}");
+            }
+            let mut other = bytes.clone();
+            other[8] ^= 0x40;
+            assert_eq!(SessionMessage::decode(&other), None, "another kind");
+            other = bytes;
+            other.push(0);
+            assert_eq!(SessionMessage::decode(&other), None, "a byte more of {message:?}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What a client has passed: checked by the control thread, taken by shards.
+//!
+//! Invariant: a socket that is kept counts for its user until it is closed.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use megapipe_link::{NetworkNamespace, PortReservation, ReservationError, Transport};
+
+use super::message::PassPurpose;
+use crate::limits::{PASSED_MAX, PASSED_SOCKETS_MAX};
+use crate::policy::{QuotaKind, QuotaReached, SessionRights, UserAccount};
+
+/// Why descriptors were closed that a client has passed.
+#[derive(Debug, thiserror::Error)]
+pub enum PassRefusal {
+    /// The message was cut.
+    #[error("a message has more than {PASSED_SOCKETS_MAX} descriptors")]
+    Count,
+    /// The session keeps as many as it may.
+    #[error("{PASSED_MAX} cookies were passed and not forgotten, which is the limit")]
+    Full,
+    /// A cookie that names another one.
+    #[error("the cookie is in use")]
+    Cookie,
+    /// The quota of the user.
+    #[error(transparent)]
+    Quota(#[from] QuotaReached),
+    /// The kernel does not tell namespaces apart.
+    #[error("the daemon cannot compare network namespaces: SO_NETNS_COOKIE needs Linux 5.14")]
+    NoNamespace,
+    /// The sockets.
+    #[error(transparent)]
+    Sockets(#[from] ReservationError),
+}
+
+impl PassRefusal {
+    /// The kernel's number for what is wrong.
+    pub(crate) fn raw_os_error(&self) -> i32 {
+        use rustix::io::Errno;
+        match self {
+            Self::Count | Self::Cookie => Errno::INVAL.raw_os_error(),
+            Self::Full => Errno::NOBUFS.raw_os_error(),
+            Self::Quota(_) => Errno::DQUOT.raw_os_error(),
+            Self::NoNamespace => Errno::OPNOTSUPP.raw_os_error(),
+            Self::Sockets(error) => error.raw_os_error(),
+        }
+    }
+}
+
+/// A reservation that counts for its user.
+#[derive(Debug)]
+pub(crate) struct KeptPort {
+    reservation: PortReservation,
+    _charge: Option<SocketCharge>,
+}
+
+impl KeptPort {
+    /// The reservation.
+    pub(crate) const fn reservation(&self) -> &PortReservation {
+        &self.reservation
+    }
+}
+
+/// Sockets that count for a user, until this is dropped.
+#[derive(Debug)]
+struct SocketCharge {
+    account: Arc<UserAccount>,
+    count: u32,
+}
+
+impl SocketCharge {
+    fn new(rights: &SessionRights, count: usize) -> Result<Self, PassRefusal> {
+        let (kind, count) = (QuotaKind::UserSockets, count as u32);
+        if rights.room(kind) < count {
+            rights.note_reached(kind);
+            return Err(QuotaReached { kind, limit: rights.limit(kind) }.into());
+        }
+        let account = Arc::clone(rights.account());
+        account.add(kind, count);
+        Ok(Self { account, count })
+    }
+}
+
+impl Drop for SocketCharge {
+    fn drop(&mut self) {
+        self.account.remove(QuotaKind::UserSockets, self.count);
+    }
+}
+
+/// The descriptors of a session.
+#[derive(Debug)]
+pub struct PassedDescriptors {
+    namespace: Option<NetworkNamespace>,
+    ports: Mutex<Vec<(u64, Arc<KeptPort>)>>,
+    refused: AtomicU64,
+}
+
+impl PassedDescriptors {
+    /// None, of a client that must be in `namespace`.
+    pub(crate) const fn new(namespace: Option<NetworkNamespace>) -> Self {
+        Self { namespace, ports: Mutex::new(Vec::new()), refused: AtomicU64::new(0) }
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Vec<(u64, Arc<KeptPort>)>> {
+        // A panic cannot leave it half changed.
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks and keeps what was passed. Blocks for some system calls; not for a shard's thread.
+    ///
+    /// # Errors
+    /// [`PassRefusal`], which is counted; all descriptors are closed.
+    pub(crate) fn keep(
+        &self,
+        (cookie, purpose): (u64, PassPurpose),
+        fds: Vec<OwnedFd>,
+        rights: Option<&SessionRights>,
+    ) -> Result<(), PassRefusal> {
+        self.try_keep((cookie, purpose), fds, rights).inspect_err(|_| self.note_refused())
+    }
+
+    fn try_keep(
+        &self,
+        (cookie, purpose): (u64, PassPurpose),
+        fds: Vec<OwnedFd>,
+        rights: Option<&SessionRights>,
+    ) -> Result<(), PassRefusal> {
+        let is_known = |(other, _): &(u64, _)| *other == cookie;
+        match self.ports() {
+            _ if fds.len() > PASSED_SOCKETS_MAX => return Err(PassRefusal::Count),
+            ports if ports.len() >= PASSED_MAX => return Err(PassRefusal::Full),
+            ports if cookie == 0 || ports.iter().any(is_known) => return Err(PassRefusal::Cookie),
+            _ => {}
+        }
+        let charge = rights.map(|rights| SocketCharge::new(rights, fds.len())).transpose()?;
+        let namespace = self.namespace.ok_or(PassRefusal::NoNamespace)?;
+        let transport = match purpose {
+            PassPurpose::TcpPort => Transport::Tcp,
+            PassPurpose::UdpPort => Transport::Udp,
+        };
+        let reservation = PortReservation::new(transport, fds, namespace)?;
+        self.ports().push((cookie, Arc::new(KeptPort { reservation, _charge: charge })));
+        Ok(())
+    }
+
+    /// Counts descriptors that were refused.
+    pub(crate) fn note_refused(&self) {
+        // Relaxed: it publishes nothing but itself.
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was.
+    pub(crate) fn refused(&self) -> u64 {
+        // Relaxed, as above.
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// The reservation that a cookie names.
+    pub(crate) fn port(&self, cookie: u64) -> Option<Arc<KeptPort>> {
+        let ports = self.ports();
+        let found = ports.iter().find(|(other, _)| *other == cookie);
+        found.map(|(_, port)| Arc::clone(port))
+    }
+
+    /// Forgets a cookie. What a shard has taken stays.
+    pub(crate) fn forget(&self, cookie: u64) {
+        self.ports().retain(|(other, _)| *other != cookie);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use megapipe_link::bind_port;
+
+    use super::*;
+    use crate::policy::{PortGrants, Quotas};
+
+    fn bound() -> OwnedFd {
+        bind_port(Transport::Udp, ([127, 0, 0, 1], 0).into(), true).expect("a free port")
+    }
+
+    fn table() -> PassedDescriptors {
+        PassedDescriptors::new(Some(NetworkNamespace::current().expect("Linux 5.14")))
+    }
+
+    fn rights(limit: u32) -> SessionRights {
+        SessionRights::new(Arc::default(), Quotas::from_each(|_| limit), PortGrants::All)
+    }
+
+    /// UDP needs no privilege.
+    fn pass(
+        table: &PassedDescriptors,
+        cookie: u64,
+        fds: Vec<OwnedFd>,
+        rights: &SessionRights,
+    ) -> Result<(), PassRefusal> {
+        table.keep((cookie, PassPurpose::UdpPort), fds, Some(rights))
+    }
+
+    #[test]
+    fn passed_sockets_are_bounded_and_count_for_their_user() {
+        let (table, rights) = (table(), rights(PASSED_MAX as u32 + 1));
+        let account = Arc::clone(rights.account());
+        let count = || account.count(QuotaKind::UserSockets);
+        for cookie in 1..=PASSED_MAX as u64 {
+            pass(&table, cookie, vec![bound()], &rights).expect("there is room");
+        }
+        assert_eq!(count(), PASSED_MAX as u32);
+        let full = pass(&table, 99, vec![bound()], &rights).expect_err("one too many");
+        assert!(matches!(full, PassRefusal::Full), "{full}");
+        table.forget(1);
+        assert_eq!(count(), PASSED_MAX as u32 - 1);
+        let many = (0..=PASSED_SOCKETS_MAX).map(|_| bound()).collect();
+        let refused = pass(&table, 1, many, &rights).expect_err("too many in a message");
+        assert!(matches!(refused, PassRefusal::Count), "{refused}");
+        let refused = pass(&table, 2, vec![bound()], &rights).expect_err("its cookie is taken");
+        assert!(matches!(refused, PassRefusal::Cookie), "{refused}");
+        pass(&table, 0, vec![bound()], &rights).expect_err("no name");
+        pass(&table, 1, Vec::new(), &rights).expect_err("nothing");
+        let three = (0..3).map(|_| bound()).collect();
+        let quota = pass(&table, 1, three, &rights).expect_err("beyond the quota");
+        assert!(quota.to_string().contains("user.sockets"), "{quota}");
+        assert_eq!(table.refused(), 6);
+        let taken = table.port(2).expect("it was passed");
+        assert!(table.port(1).is_none(), "it was forgotten");
+        drop(table);
+        assert_eq!(count(), 1, "a shard has it");
+        drop(taken);
+        assert_eq!(count(), 0);
+    }
+}

@@ -1,0 +1,99 @@
+//! The client's end of the control socket within a session.
+//!
+//! Invariants
+//! - A call waits for at most [`PASS_TIME`].
+//! - What a daemon sends is checked; descriptors that it sends are closed.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::message::{PassPurpose, SessionMessage};
+use crate::limits::PASS_TIME;
+use crate::message_socket::{MessageWithFds, Reception, receive, send};
+use crate::sleep::wait_readable;
+
+/// A session's control socket, of a daemon that takes descriptors.
+pub(crate) struct SessionControl {
+    socket: Arc<OwnedFd>,
+    last_cookie: u64,
+}
+
+/// What the daemon has said of a cookie.
+enum PassAnswer {
+    Passed(u64),
+    NotPassed(u64, io::Error),
+}
+
+fn broken(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl SessionControl {
+    /// The end of a session that has begun.
+    pub(crate) const fn new(socket: Arc<OwnedFd>) -> Self {
+        Self { socket, last_cookie: 0 }
+    }
+
+    /// Passes descriptors, and waits until the daemon has checked them. Returns their cookie, for
+    /// the calls until [`SessionControl::forget`].
+    ///
+    /// # Errors
+    /// The daemon's sentence, with the number of the kernel's that is nearest; `TimedOut`.
+    pub(crate) fn pass(&mut self, purpose: PassPurpose, fds: &[BorrowedFd<'_>]) -> io::Result<u64> {
+        self.last_cookie += 1;
+        let cookie = self.last_cookie;
+        let message = SessionMessage::Pass { cookie, purpose }.encode();
+        send(self.socket.as_fd(), &message, fds)?;
+        let deadline = Instant::now() + PASS_TIME;
+        loop {
+            match self.take_message()? {
+                Some(PassAnswer::Passed(of)) if of == cookie => return Ok(cookie),
+                Some(PassAnswer::NotPassed(of, error)) if of == cookie || of == 0 => {
+                    return Err(error);
+                }
+                // The late answer to a call that has given up.
+                Some(_) => {}
+                None => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left == Duration::ZERO {
+                        self.forget(cookie);
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    match wait_readable([Some(self.socket.as_fd())], Some(left)) {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// No call names a cookie any more.
+    pub(crate) fn forget(&self, cookie: u64) {
+        let message = SessionMessage::Forget { cookie }.encode();
+        // A daemon that is gone has forgotten it; one that does not read bounds what it keeps.
+        let _ = send(self.socket.as_fd(), &message, &[]);
+    }
+
+    /// Reads one message. No descriptor is expected.
+    fn take_message(&mut self) -> io::Result<Option<PassAnswer>> {
+        let MessageWithFds { bytes, fds: _ } = match receive(self.socket.as_fd())? {
+            Reception::Message(message) => message,
+            Reception::Nothing => return Ok(None),
+            Reception::Closed => return Err(io::ErrorKind::ConnectionReset.into()),
+            Reception::Oversized => return Err(broken("the service sent too long a message")),
+        };
+        match SessionMessage::decode(&bytes) {
+            Some(SessionMessage::Passed { cookie }) => Ok(Some(PassAnswer::Passed(cookie))),
+            Some(SessionMessage::NotPassed { cookie, errno, sentence }) => {
+                let kind = io::Error::from_raw_os_error(errno).kind();
+                Ok(Some(PassAnswer::NotPassed(cookie, io::Error::new(kind, sentence))))
+            }
+            _ => Err(broken("the service sent an unknown message")),
+        }
+    }
+}

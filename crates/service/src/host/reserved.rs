@@ -1,0 +1,154 @@
+//! Ports of the host that sockets of clients reserve, each for the life of its listeners.
+//!
+//! Read first: `descriptors.rs`; `megapipe_link::PortReservation`; decision 0047.
+//!
+//! A port stays ours, and the kernel silent at it, until no listener has reserved it and the stack
+//! has no connection there: otherwise the kernel would reset connections that outlive their
+//! listener.
+//!
+//! Invariants
+//! - A socket is closed after the link has stopped taking the port's frames.
+//! - A port that was ours without a reservation stays ours.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use megapipe_link::{LinkError, OwnershipError, Transport};
+use megapipe_stack::{Instant, Stack};
+
+use super::Host;
+use crate::descriptors::KeptPort;
+use crate::limits::MOVED_LOOK_PERIOD;
+use crate::link_server::LinkServer;
+
+/// The reservations of a host.
+#[derive(Debug, Default)]
+pub(super) struct HostReservations {
+    ports: Vec<ReservedPort>,
+    looked_at: Option<Instant>,
+}
+
+/// A reservation of one listener.
+#[derive(Debug)]
+struct ReservedPort {
+    kept: Arc<KeptPort>,
+    /// Addresses of ours at which its sockets keep the kernel silent.
+    silent: Vec<SocketAddr>,
+    /// Its listener is gone.
+    is_leaving: bool,
+    /// The port was ours before.
+    was_ours: bool,
+}
+
+impl ReservedPort {
+    fn port(&self) -> u16 {
+        self.kept.reservation().address().port()
+    }
+}
+
+impl Host {
+    /// Makes a port ours that the sockets of a client keep the kernel silent at. Addresses that
+    /// they do not cover are reserved by sockets of our own.
+    ///
+    /// # Errors
+    /// What the link says; nothing has changed then.
+    pub(crate) fn reserve(
+        &mut self,
+        link: &mut LinkServer,
+        kept: &Arc<KeptPort>,
+    ) -> Result<(), LinkError> {
+        let port = kept.reservation().address().port();
+        let at = |ip| SocketAddr::new(ip, port);
+        let all = self.ownership.addresses().iter().map(|ip| at(*ip));
+        let silent: Vec<_> = all.filter(|address| kept.reservation().covers(*address)).collect();
+        let before = self.reserved.ports.iter().find(|other| other.port() == port);
+        let was_ours = match before {
+            Some(other) => other.was_ours,
+            None => self.owns(Transport::Tcp, port),
+        };
+        self.change(link, |ownership| {
+            silent.iter().try_for_each(|address| ownership.hold_elsewhere(*address))?;
+            ownership.tcp_ports.insert(port..=port)
+        })?;
+        let kept = Arc::clone(kept);
+        self.reserved.ports.push(ReservedPort { kept, silent, is_leaving: false, was_ours });
+        Ok(())
+    }
+
+    /// The listener of a reservation is gone. Its port stays ours while it has to.
+    pub(crate) fn leave_reservation(&mut self, kept: &Arc<KeptPort>) {
+        let mut ports = self.reserved.ports.iter_mut();
+        let is_its = |it: &&mut ReservedPort| !it.is_leaving && Arc::ptr_eq(&it.kept, kept);
+        if let Some(reserved) = ports.find(is_its) {
+            reserved.is_leaving = true;
+            self.reserved.looked_at = None;
+        }
+    }
+
+    /// When the reservations are looked after next; `None`: none is to be given back.
+    pub(crate) fn next_look_after_reserved(&self) -> Option<Instant> {
+        let is_any = self.reserved.ports.iter().any(|it| it.is_leaving);
+        is_any.then(|| self.reserved.looked_at.map_or(Instant::ZERO, |at| at + MOVED_LOOK_PERIOD))
+    }
+
+    /// Gives back ports that no listener has reserved and that have no connection.
+    pub(crate) fn look_after_reserved(
+        &mut self,
+        now: Instant,
+        link: &mut LinkServer,
+        stack: &Stack,
+    ) {
+        if self.next_look_after_reserved().is_none_or(|at| now < at) {
+            return;
+        }
+        self.reserved.looked_at = Some(now);
+        let leaving = self.reserved.ports.iter().filter(|it| it.is_leaving);
+        let mut leaving: Vec<u16> = leaving.map(ReservedPort::port).collect();
+        leaving.sort_unstable();
+        leaving.dedup();
+        for port in leaving {
+            let (here, others): (Vec<_>, Vec<_>) =
+                self.reserved.ports.drain(..).partition(|it| it.port() == port);
+            let kept = match self.still_needed(link, stack, here) {
+                Ok(kept) | Err(kept) => kept,
+            };
+            self.reserved.ports = others;
+            self.reserved.ports.extend(kept);
+        }
+    }
+
+    /// Those reservations of a port that are still needed; as an error if the link does not let go
+    /// of the port.
+    fn still_needed(
+        &mut self,
+        link: &mut LinkServer,
+        stack: &Stack,
+        here: Vec<ReservedPort>,
+    ) -> Result<Vec<ReservedPort>, Vec<ReservedPort>> {
+        let port = here[0].port();
+        let staying = || here.iter().filter(|it| !it.is_leaving);
+        let is_covered = |address: &SocketAddr| staying().any(|it| it.silent.contains(address));
+        if staying().next().is_some() {
+            let all_covered = here.iter().flat_map(|it| &it.silent).all(is_covered);
+            let (staying, leaving): (Vec<_>, Vec<_>) =
+                here.into_iter().partition(|it| !it.is_leaving);
+            return Ok(match all_covered {
+                true => staying,
+                false => staying.into_iter().chain(leaving).collect(),
+            });
+        }
+        if !stack.connections_at(port).is_empty() {
+            return Ok(here);
+        }
+        let changed = self.change(link, |ownership| -> Result<(), OwnershipError> {
+            let silent = here.iter().flat_map(|it| &it.silent);
+            silent.for_each(|address| ownership.hold_again(*address));
+            match here[0].was_ours {
+                true => Ok(()),
+                false => ownership.tcp_ports.remove(port..=port),
+            }
+        });
+        // The next look tries again.
+        if changed.is_ok() { Ok(Vec::new()) } else { Err(here) }
+    }
+}

@@ -1,0 +1,128 @@
+//! Ports of a link that shares the host's address: the application reserves them in the kernel.
+//!
+//! Read first: `descriptors.rs`; decision 0047.
+//!
+//! The kernel thus applies its rules to this process. The daemon owns a port at all of its
+//! addresses, so other sockets cover the addresses that the first one does not; where the kernel
+//! refuses one of these, the daemon tries to reserve the port there itself.
+//!
+//! Invariant: this end keeps no copy of a socket that was passed. While no daemon runs, the kernel
+//! answers at the port with a reset, as after the end of a program that listened there.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use megapipe_link::{LinkError, PortGuardError, Transport, bind_port};
+use megapipe_stack::ListenError;
+
+use super::LaneSet;
+use crate::descriptors::PassPurpose;
+use crate::error::PortError;
+use crate::limits::PASSED_SOCKETS_MAX;
+
+impl LaneSet {
+    /// Reserves a port of TCP, where the kernel decides about ports. Returns the cookie for calls,
+    /// until [`LaneSet::forget_port`]; 0: no reservation is needed.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or the daemon's.
+    pub(super) fn reserve_port(
+        &mut self,
+        local: SocketAddr,
+    ) -> Result<u64, PortError<ListenError>> {
+        if !self.caps().shares_host_address || local.port() == 0 {
+            return Ok(0);
+        }
+        let others = others_than(local, self.addresses_of_stack());
+        let Some(control) = &mut self.control else { return Ok(0) };
+        let mut sockets = vec![bind_port(Transport::Tcp, local, true).map_err(refused)?];
+        let bind = |address| bind_port(Transport::Tcp, address, true).ok();
+        sockets.extend(others.filter_map(bind).take(PASSED_SOCKETS_MAX - 1));
+        let fds: Vec<_> = sockets.iter().map(OwnedFd::as_fd).collect();
+        let what = "reserve a port";
+        control
+            .pass(PassPurpose::TcpPort, &fds)
+            .map_err(|source| PortError::Host(LinkError::Io { what, source }))
+    }
+
+    /// No call needs a reservation any more.
+    pub(super) fn forget_port(&mut self, cookie: u64) {
+        if cookie != 0
+            && let Some(control) = &self.control
+        {
+            control.forget(cookie);
+        }
+    }
+}
+
+/// The addresses that a socket at `local` does not cover, of a stack with these addresses.
+/// Link-local ones of IPv6 need an interface, which is the daemon's to know.
+fn others_than(local: SocketAddr, all: &[IpAddr]) -> impl Iterator<Item = SocketAddr> + use<> {
+    let other_any: IpAddr = match local.ip() {
+        IpAddr::V4(_) => Ipv6Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    let is_any = local.ip().is_unspecified();
+    let mut others: Vec<IpAddr> = match is_any {
+        true if all.iter().any(|ip| ip.is_ipv4() == other_any.is_ipv4()) => vec![other_any],
+        true => Vec::new(),
+        false => all.iter().copied().filter(|ip| *ip != local.ip()).collect(),
+    };
+    others.retain(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
+    others.into_iter().map(move |ip| SocketAddr::new(ip, local.port()))
+}
+
+/// The kernel's refusal, which names the rule.
+fn refused(error: PortGuardError) -> PortError<ListenError> {
+    let text = error.to_string();
+    let (kind, text) = match error {
+        PortGuardError::NotLocal { .. } => return PortError::Stack(ListenError::BadLocalAddress),
+        PortGuardError::InUse { .. } => (io::ErrorKind::AddrInUse, text),
+        PortGuardError::NotAllowed { .. } => {
+            let rule = "for ports below net.ipv4.ip_unprivileged_port_start";
+            (io::ErrorKind::PermissionDenied, format!("{text} {rule}"))
+        }
+        PortGuardError::Io { what, source } => {
+            return PortError::Host(LinkError::Io { what, source });
+        }
+    };
+    PortError::Host(LinkError::Io { what: "bind", source: io::Error::new(kind, text) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn others(local: &str, all: &[&str]) -> Vec<String> {
+        let all: Vec<IpAddr> = all.iter().map(|ip| ip.parse().expect("an address")).collect();
+        let others = others_than(local.parse().expect("an address"), &all);
+        others.map(|it| it.to_string()).collect()
+    }
+
+    #[test]
+    fn all_addresses_of_the_stack_are_covered() {
+        let all = ["10.0.0.1", "10.0.0.2", "fd00::1", "fe80::1"];
+        assert_eq!(others("0.0.0.0:80", &all), ["[::]:80"]);
+        assert_eq!(others("[::]:80", &all), ["0.0.0.0:80"]);
+        assert_eq!(others("10.0.0.2:80", &all), ["10.0.0.1:80", "[fd00::1]:80"]);
+        assert_eq!(others("0.0.0.0:80", &["10.0.0.1"]), [""; 0]);
+        assert_eq!(others("10.0.0.1:80", &["10.0.0.1"]), [""; 0]);
+    }
+
+    #[test]
+    fn refusal_names_the_rule() {
+        let refusal = PortGuardError::NotAllowed {
+            transport: Transport::Tcp,
+            address: ([10, 0, 0, 1], 80).into(),
+            capability: "CAP_NET_BIND_SERVICE",
+        };
+        let error = refused(refusal);
+        let text = error.to_string();
+        for part in ["10.0.0.1:80", "CAP_NET_BIND_SERVICE", "ip_unprivileged_port_start"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let PortError::Host(LinkError::Io { source, .. }) = error else { panic!("{text}") };
+        assert_eq!(source.kind(), io::ErrorKind::PermissionDenied);
+    }
+}

@@ -1,0 +1,97 @@
+//! Listeners on a link that shares the host's address: each needs the sockets that its client has
+//! passed.
+
+use std::os::fd::BorrowedFd;
+
+use megapipe_link::{
+    Caps, FrameCounters, Link, LinkError, NetworkNamespace, Ownership, RxMetadata, Transport,
+    TxMetadata, bind_port,
+};
+
+use super::many_sessions::TestShard;
+use super::*;
+use crate::descriptors::{PassPurpose, PassedDescriptors};
+use crate::error::PortError;
+use crate::policy::{PolicyRefusal, PortGrants, Quotas, SessionRights};
+
+/// A link that shares an address with a host, of which it changes nothing.
+struct SharedAddress(Pair, Caps);
+
+impl SharedAddress {
+    fn new(link: Pair) -> Self {
+        let caps = Caps { shares_host_address: true, ..link.caps().clone() };
+        Self(link, caps)
+    }
+}
+
+impl Link for SharedAddress {
+    fn caps(&self) -> &Caps {
+        &self.1
+    }
+
+    fn rx_burst(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(&[u8], RxMetadata),
+    ) -> Result<usize, LinkError> {
+        self.0.rx_burst(max, each)
+    }
+
+    fn tx_burst(
+        &mut self,
+        max: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
+    ) -> Result<usize, LinkError> {
+        self.0.tx_burst(max, fill)
+    }
+
+    fn arm(&mut self) -> Result<bool, LinkError> {
+        self.0.arm()
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.0.wait_fd()
+    }
+
+    fn counters(&self) -> FrameCounters {
+        self.0.counters()
+    }
+
+    fn set_ownership(&mut self, _: &Ownership) -> Result<(), LinkError> {
+        Ok(())
+    }
+}
+
+/// The limits of a user without rights of its own.
+fn of_user(passed: &Arc<PassedDescriptors>) -> SessionLimits {
+    let rights = SessionRights::new(Arc::default(), Quotas::from_each(|_| 9), PortGrants::All);
+    let (rights, descriptors) = (Some(Arc::new(rights)), Some(Arc::clone(passed)));
+    SessionLimits { rights, descriptors, ..SessionLimits::WHOLE_SHARD }
+}
+
+#[test]
+fn listener_needs_the_reservation_that_its_call_names() {
+    let (link, _other) = pair(&PairConfig::default()).expect("a pair");
+    let shard = TestShard::start(SharedAddress::new(link), 1);
+    let namespace = NetworkNamespace::current().expect("Linux 5.14");
+    let passed = Arc::new(PassedDescriptors::new(Some(namespace)));
+    let (mut session, id) = shard.attach(of_user(&passed));
+    let local = SocketAddr::from(([10, 0, 0, 1], 80));
+    let mut refused =
+        |cookie| match session.listen_reserved((local, cookie), 10, Sharing::default()) {
+            Err(PortError::Policy(PolicyRefusal::Port(text))) => {
+                assert!(text.contains("kernel decides") && text.contains("10.0.0.1:80"), "{text}");
+            }
+            other => panic!("{other:?}"),
+        };
+    refused(0);
+    refused(7);
+    // One of UDP, at another address.
+    let socket = bind_port(Transport::Udp, ([127, 0, 0, 1], 0).into(), true).expect("a free port");
+    passed.keep((3, PassPurpose::UdpPort), vec![socket], None).expect("it is one");
+    refused(3);
+    assert_eq!(shard.counters(id).refused, 3);
+    // Root has all ports, and needs none.
+    let (mut root, _) = shard.attach(SessionLimits::WHOLE_SHARD);
+    root.listen_reserved((local, 0), 10, Sharing::default()).expect("the port is free");
+}
