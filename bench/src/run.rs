@@ -19,7 +19,7 @@ use crate::{
     trial::{BenchTrial, Effort},
 };
 use megapipe_apps::{rpc::Api, serve::CpuList};
-use std::{io, path::PathBuf, thread};
+use std::{fmt, io, path::PathBuf, thread};
 
 /// Whose servers are measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -334,6 +334,32 @@ impl Bench {
         };
         let points = results.iter().map(point).collect();
         Ok((results, points))
+    }
+
+    /// Measures once for each run, and shows how far that is. Ends at a run that fails: returns
+    /// what came of those before it, and why it failed.
+    pub(crate) fn repeat<T, E: fmt::Display>(
+        &mut self,
+        what: &str,
+        mut measure: impl FnMut(&mut Self) -> Result<Result<T, E>, LayoutError>,
+    ) -> Result<(Vec<T>, Option<String>), LayoutError> {
+        let runs = self.effort.runs;
+        let mut progress = PlanProgress::new(runs);
+        let (mut values, mut why) = (Vec::with_capacity(runs), None);
+        for run in 1..=runs {
+            progress.step(&format!("{what} · run {run} of {runs}"));
+            match measure(self)? {
+                Ok(value) => values.push(value),
+                Err(error) => {
+                    self.failed = true;
+                    self.note(format!("{what}: run {run} failed: {error}"));
+                    why = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+        progress.finish();
+        Ok((values, why))
     }
 
     /// One run of a trial.

@@ -13,7 +13,6 @@ use crate::{
     layout::LayoutError,
     limits,
     point::Point,
-    progress::PlanProgress,
     promise::{BarResult, Promise, PromisedBound},
     run::Bench,
     run_args::RunArgs,
@@ -189,23 +188,8 @@ fn cost_bars(bench: &mut Bench, load: &'static str, rows: &[&CostRow]) -> Outcom
 }
 
 fn attach_bars(bench: &mut Bench) -> Result<[BarResult; 2], LayoutError> {
-    let mut progress = PlanProgress::new(bench.effort.runs);
-    let (mut times, mut memory, mut why) = (Vec::new(), Vec::new(), None);
-    for run in 1..=bench.effort.runs {
-        progress.step(&format!("attach · run {run} of {}", bench.effort.runs));
-        match service_attach::measure(bench)? {
-            Ok(attached) => {
-                times.push(attached.median_ms);
-                memory.push(attached.resident_kib);
-            }
-            Err(error) => {
-                bench.failed = true;
-                why = Some(error.to_string());
-                break;
-            }
-        }
-    }
-    progress.finish();
+    let (runs, why) = bench.repeat(ATTACH.name, service_attach::measure)?;
+    let (times, memory) = runs.iter().map(|run| (run.median_ms, run.resident_kib)).unzip();
     Ok([ATTACH.result(times, why.clone()), ATTACH_MEMORY.result(memory, why)])
 }
 
@@ -214,21 +198,9 @@ fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
         connections: limits::DAEMON_IDLE_CONNECTIONS,
         sessions: limits::DAEMON_IDLE_SESSIONS,
     };
-    let mut progress = PlanProgress::new(bench.effort.runs);
-    let (mut runs, mut why) = (Vec::new(), None);
-    for run in 1..=bench.effort.runs {
-        progress.step(&format!("idle · run {run} of {}", bench.effort.runs));
-        match shard_idle::daemon_busy_share(bench, idle)? {
-            Ok(share) => runs.push(share * 100.0),
-            Err(error) => {
-                bench.failed = true;
-                why = Some(error.to_string());
-                break;
-            }
-        }
-    }
-    progress.finish();
-    Ok(IDLE.result(runs, why))
+    let measured = bench.repeat(IDLE.name, |bench| shard_idle::daemon_busy_share(bench, idle))?;
+    let (shares, why) = measured;
+    Ok(IDLE.result(shares.into_iter().map(|share| share * 100.0).collect(), why))
 }
 
 #[cfg(test)]

@@ -289,21 +289,11 @@ fn one_server_bar(
 }
 
 fn steering_bar(bench: &mut Bench) -> Outcome {
-    let mut progress = PlanProgress::new(bench.effort.runs);
-    let (mut frames, mut why) = (Vec::new(), None);
-    for run in 1..=bench.effort.runs {
-        progress.step(&format!("steering · run {run} of {}", bench.effort.runs));
+    let (frames, why) = bench.repeat(STEERING.name, |bench| {
         let layout = bench.layout(1)?;
-        match costs::frame_costs(&layout.server.cpus, &layout.load.cpus, limits::STEERED_ROUNDS) {
-            Ok(frame) => frames.push(frame),
-            Err(error) => {
-                bench.failed = true;
-                why = Some(error.to_string());
-                break;
-            }
-        }
-    }
-    progress.finish();
+        let (server, load) = (&layout.server.cpus, &layout.load.cpus);
+        Ok(costs::frame_costs(server, load, limits::STEERED_ROUNDS))
+    })?;
     if !frames.is_empty() {
         let FrameCosts { plain_ns, kept_ns, steered_ns, taken_ns } = FrameCosts::median(&frames);
         bench.note(format!(
@@ -318,25 +308,19 @@ fn steering_bar(bench: &mut Bench) -> Outcome {
 
 /// Of each run the busiest of the servers.
 fn idle_bar(bench: &mut Bench, promise: &Promise, servers: &[Idle]) -> Outcome {
-    let mut progress = PlanProgress::new(bench.effort.runs * servers.len());
-    let (mut runs, mut why) = (Vec::new(), None);
-    'runs: for run in 1..=bench.effort.runs {
+    let (runs, why) = bench.repeat(promise.name, |bench| {
         let mut most = 0.0_f64;
         for server in servers {
-            let place = server.0.map_or("inline", StackPlacement::name);
-            progress.step(&format!("{} · placement {place} · run {run}", promise.name));
             match shard_idle::busy_share(bench, *server)? {
                 Ok(share) => most = most.max(share * 100.0),
                 Err(error) => {
-                    bench.failed = true;
-                    why = Some(error.to_string());
-                    break 'runs;
+                    let place = server.0.map_or("inline", StackPlacement::name);
+                    return Ok(Err(format!("placement {place}: {error}")));
                 }
             }
         }
-        runs.push(most);
-    }
-    progress.finish();
+        Ok(Ok(most))
+    })?;
     Ok((vec![promise.result(runs, why)], Vec::new()))
 }
 
