@@ -7,7 +7,12 @@
 //!
 //! Invariant: a connection counts when it was established and its end was seen.
 
-use crate::{cpu_time::CoreTimes, limits, measure::median, point::Latency};
+use crate::{
+    cpu_time::CoreTimes,
+    limits,
+    measure::{median, quantile},
+    point::Latency,
+};
 use megapipe::{
     Accept, Address, Channel, Completion, Config, ConnectOptions, Connection, CpuMask, CreateError,
     Disconnect, Event, Handle, ListenOptions, OpError,
@@ -355,10 +360,7 @@ impl<'args> AcceptLoad<'args> {
 /// Pure: the quantiles that a point has.
 fn quantiles(sample: &mut [f64]) -> Latency {
     sample.sort_by(f64::total_cmp);
-    let at = |share: f64| {
-        let last = sample.len().saturating_sub(1);
-        sample.get((last as f64 * share) as usize).copied().unwrap_or(0.0)
-    };
+    let at = |share: f64| quantile(sample, share);
     let mean = sample.iter().sum::<f64>() / sample.len().max(1) as f64;
     let variance = sample.iter().map(|it| (it - mean).powi(2)).sum::<f64>();
     Latency {

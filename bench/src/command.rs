@@ -2,6 +2,7 @@
 
 use crate::{
     accept_reset::{self, AcceptArgs, AcceptLoadArgs},
+    answer_server::{self, AnswerArgs},
     bars,
     baseline::{self, BaselineArgs},
     error::BenchError,
@@ -80,6 +81,9 @@ enum BenchAction {
     /// A server that accepts and resets
     #[command(hide = true)]
     AcceptServer(Box<AcceptArgs>),
+    /// A server whose answers name its process
+    #[command(hide = true)]
+    AnswerServer(Box<AnswerArgs>),
     /// A load that only connects
     #[command(hide = true)]
     AcceptLoad(Box<AcceptLoadArgs>),
@@ -172,6 +176,10 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         }
         BenchAction::AcceptServer(server) => {
             accept_reset::serve(server)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchAction::AnswerServer(server) => {
+            answer_server::serve(server)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchAction::AcceptLoad(load) => {

@@ -9,6 +9,7 @@
 //! - `profile.rs` finds out where a server's time goes.
 //! - `stack_link.rs` runs servers and loads on the stack; `accept_reset.rs`, `stack_idle.rs`,
 //!   `shard_idle.rs`, `service_attach.rs` and `instructions.rs` are separate measurements.
+//!   `service_bars/` has those of programs that share a daemon.
 //! - `experiments.rs`, `bars.rs`, `stack_bars.rs`, `shard_bars.rs` and `service_bars.rs` are what
 //!   to measure; `run.rs` does it, in turn and repeatedly.
 //! - `scaling.rs` is what more cores than the machine has would do: a simulation with costs that it
@@ -26,6 +27,7 @@
 //! - No process, namespace or directory outlives a run, however it ends.
 
 mod accept_reset;
+mod answer_server;
 mod bars;
 mod baseline;
 mod c_overhead;
@@ -72,6 +74,7 @@ mod trial;
 mod wakes;
 
 pub use accept_reset::{AcceptArgs, AcceptError, AcceptLoadArgs};
+pub use answer_server::AnswerArgs;
 pub use baseline::{Baseline, BaselineArgs, BaselineError, Stop, serve as serve_baseline};
 pub use command::{BarsArgs, BenchArgs, ReportArgs, RpcRunArgs, bench};
 pub use demo::{DemoArgs, demo};

@@ -209,6 +209,51 @@ pub(crate) const SHARD_IDLE_OPEN_MAX: Duration = Duration::from_secs(10);
 /// How long nothing happens before it counts.
 pub(crate) const SHARD_IDLE_SETTLE: Duration = Duration::from_millis(500);
 
+/// How long anything in a scene of the daemon's bars may take, and how often it is looked at.
+pub(crate) const SCENE_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const SCENE_POLL: Duration = Duration::from_micros(500);
+/// Connections that begin together, and of which a part is offered to a stopped program.
+pub(crate) const BURST: u32 = 64;
+/// In which time a program claims an offer: the daemon's default.
+pub(crate) const CLAIM_TIME: Duration = Duration::from_millis(5);
+/// Connections that are made beside a stopped program.
+pub(crate) const STOPPED_CONNECTIONS: u64 = 10_000;
+/// Connections of a program that is killed.
+pub(crate) const KILLED_CONNECTIONS: usize = 1_000;
+/// Persistent connections of another program, and places at which it is connected to again and
+/// again.
+pub(crate) const OTHER_CONNECTIONS: usize = 32;
+/// How long these are watched before the death and after it.
+pub(crate) const DEATH_WATCH: Duration = Duration::from_secs(1);
+/// Connections of a daemon that is killed, and the programs that have them.
+pub(crate) const DAEMON_KILLED_CONNECTIONS: usize = 10_000;
+pub(crate) const DAEMON_KILLED_PROGRAMS: usize = 4;
+/// Connections over which the division among equal programs is measured, and how long that may
+/// take.
+pub(crate) const FAIR_SHARED: u64 = 100_000;
+pub(crate) const BALANCE_MAX: Duration = Duration::from_secs(60);
+/// Sleep of a slow program for each request.
+pub(crate) const SLOW_SLEEP: Duration = Duration::from_millis(20);
+/// Connections a second beside it, and most that wait.
+pub(crate) const SLOW_RATE: u32 = 3_000;
+pub(crate) const SLOW_PLACES: u32 = 16_384;
+/// How long they are counted, and with --quick.
+pub(crate) const SLOW_WINDOW: Duration = Duration::from_secs(3);
+pub(crate) const SLOW_WINDOW_QUICK: Duration = Duration::from_secs(1);
+/// How long connections come before they count.
+pub(crate) const SLOW_WARM_UP: Duration = Duration::from_secs(1);
+/// Connections under strace, and how long they are used.
+pub(crate) const TRACED_CONNECTIONS: u32 = 256;
+pub(crate) const TRACED_WINDOW: Duration = Duration::from_secs(2);
+/// Ports of idle connections, those of each, and what a program has room for.
+pub(crate) const IDLE_PORTS: u16 = 2;
+pub(crate) const IDLE_EACH: usize = 20_000;
+pub(crate) const IDLE_ROOM: u32 = 24_000;
+/// Connections that have been used before.
+pub(crate) const IDLE_FIRST: usize = 1_000;
+/// Connections that are opened at the same time.
+pub(crate) const OPENED_AT_ONCE: usize = 64;
+
 /// Records of each ring over which messages are measured.
 pub(crate) const MESSAGE_RING: u32 = 1 << 8;
 /// Records of a burst, and most that are in flight.

@@ -174,6 +174,12 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
+/// The value below which a share of sorted values lies; 0 of none.
+pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * share) as usize).copied().unwrap_or(0.0)
+}
+
 /// The lower and the upper quartile: half of the values lie between them. By linear interpolation
 /// between neighbours; zeros of none.
 pub(crate) fn quartiles(values: impl IntoIterator<Item = f64>) -> [f64; 2] {

@@ -309,7 +309,7 @@ impl RunningServer {
         let said = File::create(&log).map_err(failed)?;
         let daemon = match (server.place(), link) {
             (Some(StackPlacement::Service), Some(link)) => {
-                Some(start_daemon(link, layout, scratch, &said).map_err(failed)?)
+                Some(start_daemon(link, layout, scratch, &said, &[]).map_err(failed)?)
             }
             _ => None,
         };
@@ -552,12 +552,13 @@ pub(crate) fn control_socket(scratch: &Path) -> PathBuf {
     scratch.join("service.sock")
 }
 
-/// Starts a daemon in the server's place. What it prints goes where the server's does.
-fn start_daemon(
+/// Starts a daemon in the server's place, with more options. What it prints goes into a file.
+pub(crate) fn start_daemon(
     link: StackLink,
     layout: &BenchLayout,
     scratch: &Path,
     log: &File,
+    options: &[String],
 ) -> io::Result<ChildProcess> {
     let path = control_socket(scratch);
     // One of an earlier run that was killed would be taken for this one's.
@@ -569,6 +570,7 @@ fn start_daemon(
     let mut args = link.daemon_args(layout, scratch);
     args.extend(["--service".to_owned(), path.to_string_lossy().into_owned()]);
     args.extend(["--cpus".to_owned(), layout.server.cpus.to_string()]);
+    args.extend(options.iter().cloned());
     let program = layout.server.program.with_file_name("megapiped");
     let mut command = layout.server.command(&program, args);
     command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log.try_clone()?));
@@ -576,7 +578,7 @@ fn start_daemon(
 }
 
 /// The options of a server whose stack is in a daemon.
-fn session_args(scratch: &Path) -> Vec<String> {
+pub(crate) fn session_args(scratch: &Path) -> Vec<String> {
     let path = control_socket(scratch).to_string_lossy().into_owned();
     ["--backend", "service", "--service"].map(str::to_owned).into_iter().chain([path]).collect()
 }

@@ -7,6 +7,14 @@
 //! parties that fits two cores. CPU time is that of both together, the lower of polling and
 //! sleeping in each run.
 
+mod balance;
+mod daemon_costs;
+mod deaths;
+mod loop_client;
+mod rows;
+mod scene;
+mod stopped;
+
 use crate::{
     bars,
     error::BenchError,
@@ -24,6 +32,7 @@ use crate::{
     stack_link::{LinkSide, StackLink, StackPlacement},
     trial::BenchTrial,
 };
+use rows::SCENE_ROWS;
 use std::process::ExitCode;
 
 /// Where the stack of a measured server runs, on the one core.
@@ -126,15 +135,19 @@ const IDLE: Promise = Promise {
 };
 
 /// What `--only` takes, in order.
-const NAMES: [&str; 5] = ["core", "persistent", "short", "attach", "idle"];
+fn names() -> impl Iterator<Item = &'static str> {
+    let scenes = SCENE_ROWS.iter().map(rows::SceneRow::name);
+    ["core", "persistent", "short", ATTACH.name, IDLE.name].into_iter().chain(scenes)
+}
 
 /// Bars and the points that were measured for them.
 type Outcome = Result<(Vec<BarResult>, Vec<Point>), LayoutError>;
 
-/// Measures all, or those that `--only` names. Blocks for about four minutes.
+/// Measures all, or those that `--only` names. Blocks for some minutes.
 pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
-    if let Some(name) = args.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
-        return Err(BenchError::UnknownExperiment { name: name.clone(), known: NAMES.join(", ") });
+    if let Some(name) = args.only.iter().find(|only| !names().any(|name| name == only.as_str())) {
+        let known = names().collect::<Vec<_>>().join(", ");
+        return Err(BenchError::UnknownExperiment { name: name.clone(), known });
     }
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let mut bench = args.bench()?;
@@ -155,6 +168,9 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     }
     if wanted(IDLE.name) {
         bars.push(idle_bar(&mut bench)?);
+    }
+    for row in SCENE_ROWS.iter().filter(|row| wanted(row.name())) {
+        bars.extend(row.bars(&mut bench, args.quick)?);
     }
     bars::finish(&bench, points, &bars, args)
 }
@@ -219,11 +235,19 @@ mod tests {
     fn rows_have_a_text_each_and_a_name_that_only_takes() {
         let mut texts: Vec<&str> = COSTS.iter().map(|row| row.promise.what).collect();
         texts.extend([ATTACH.what, ATTACH_MEMORY.what, IDLE.what]);
+        texts.extend(SCENE_ROWS.iter().flat_map(|row| row.promises).map(|promise| promise.what));
         let all = texts.len();
         texts.sort_unstable();
         texts.dedup();
         assert_eq!(texts.len(), all);
-        assert!(COSTS.iter().all(|row| NAMES.contains(&row.promise.name)));
+        let mut scenes: Vec<&str> = names().collect();
+        scenes.sort_unstable();
+        scenes.dedup();
+        assert_eq!(scenes.len(), names().count());
+        for row in SCENE_ROWS {
+            assert!(row.promises.iter().all(|promise| promise.name == row.name()));
+        }
+        assert!(COSTS.iter().all(|row| names().any(|name| name == row.promise.name)));
     }
 
     #[test]

@@ -159,6 +159,94 @@ fn placements_and_sockets_are_measured_beside_the_channel() {
     }
 }
 
+/// The value of each bar of `bench bars --service --only …`, by its text; with few connections, and
+/// once. Numbers of a busy machine are no matter of a test.
+fn service_bars(only: &[&str]) -> Vec<(String, f64)> {
+    let args = ["bench", "bars", "--service", "--quick", "--runs", "1", "--seconds", "2"];
+    let mut command = megapipe(&args);
+    for name in only {
+        command.args(["--only", name]);
+    }
+    let output = command.args(["--link", "loopback", "--json", "-"]).output();
+    let output = output.expect("megapipe runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let bars = results["bars"].as_array().expect("bars").iter();
+    let values: Vec<(String, f64)> = bars
+        .map(|bar| {
+            assert!(only.iter().any(|name| bar["name"] == *name), "{bar}");
+            let value = bar["median"].as_f64().unwrap_or_else(|| panic!("{bar}: {said}"));
+            (bar["what"].as_str().expect("a text").to_owned(), value)
+        })
+        .collect();
+    assert!(!values.is_empty(), "{said}");
+    values
+}
+
+/// The value of the bar whose text contains a part.
+#[track_caller]
+fn value(bars: &[(String, f64)], part: &str) -> f64 {
+    bars.iter().find(|bar| bar.0.contains(part)).unwrap_or_else(|| panic!("{part}: {bars:?}")).1
+}
+
+#[test]
+fn no_connection_is_lost_beside_stopped_and_dead_programs() {
+    if let Some(why) = refused() {
+        println!("skipped: no_connection_is_lost_beside_stopped_and_dead_programs: {why}");
+        return;
+    }
+    let bars = service_bars(&["stopped", "killed", "reclaim", "daemon-killed"]);
+    assert!(value(&bars, "answered by another") >= 5.0, "the claim time is 5 ms: {bars:?}");
+    for part in ["connections lost", "errors at others"] {
+        assert!(value(&bars, part).abs() < 1e-9, "{bars:?}");
+    }
+    for part in ["p99 of others", "buffers, ports", "all serve again"] {
+        assert!(value(&bars, part) > 0.0, "{bars:?}");
+    }
+    // It may be negative: sockets are closed before a process has ended.
+    assert!(value(&bars, "programs notified").abs() < 10_000.0, "{bars:?}");
+}
+
+#[test]
+fn connections_are_divided_among_programs_of_a_daemon() {
+    if let Some(why) = refused() {
+        println!("skipped: connections_are_divided_among_programs_of_a_daemon: {why}");
+        return;
+    }
+    let bars = service_bars(&["fair", "slow"]);
+    // A quarter is the index of one program that has all.
+    assert!((0.3..=1.0).contains(&value(&bars, "Jain")), "{bars:?}");
+    assert_eq!(bars.len(), 7);
+    assert!(bars.iter().all(|bar| bar.1 > 0.0), "{bars:?}");
+}
+
+#[test]
+fn costs_of_a_daemon_are_counted() {
+    if let Some(why) = refused() {
+        println!("skipped: costs_of_a_daemon_are_counted: {why}");
+        return;
+    }
+    let bars = service_bars(&["memory"]);
+    // As for tables that grow by pages.
+    assert!((0.0..=4096.0).contains(&value(&bars, "idle connection")), "{bars:?}");
+    if !tracing_is_possible() {
+        println!("skipped: system calls: strace cannot be used here");
+        return;
+    }
+    let calls = value(&service_bars(&["syscalls"]), "system calls");
+    assert!(calls > 0.0 && calls < 100.0, "{calls}");
+}
+
+/// Whether strace is there and may attach to another process of this user.
+fn tracing_is_possible() -> bool {
+    let Ok(mut child) = Command::new("sleep").arg("10").spawn() else { return false };
+    let pid = child.id().to_string();
+    let strace = Command::new("timeout").args(["-s", "INT", "1", "strace", "-p", &pid]).output();
+    let _ = child.kill();
+    let _ = child.wait();
+    strace.is_ok_and(|output| String::from_utf8_lossy(&output.stderr).contains("attached"))
+}
+
 #[test]
 fn missing_cores_are_simulated_and_marked() {
     if let Some(why) = refused() {

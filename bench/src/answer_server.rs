@@ -1,0 +1,148 @@
+//! A server whose answers carry the number of its process, for the bars of the daemon.
+//!
+//! Each request of [`MESSAGE_BYTES`] is answered with as many bytes, of which the first four are
+//! the process id. So a client knows by which of the programs that share a port it was served. One
+//! thread, one channel; a delay per request blocks the thread, as slow work does.
+//!
+//! When its daemon dies, it prints how many connections ended and when: `gone COUNT at NANOSECONDS`
+//! of the monotonic clock, which all processes share.
+//!
+//! Invariant: a request comes in one segment, because a client sends the next one after the answer.
+
+use crate::{accept_reset::AcceptError, limits};
+use megapipe::{
+    Accept, Address, Channel, Completion, Config, Connection, Disconnect, Event, Handle,
+    ListenOptions, OpError,
+};
+use megapipe_apps::{backend::BackendArgs, serve::DriverName};
+use rustix::time::{ClockId, clock_gettime};
+use std::{io::Write, thread, time::Duration};
+
+/// Bytes of a request, and of an answer.
+pub(crate) const MESSAGE_BYTES: usize = 64;
+/// Completions taken from the channel at a time.
+const COMPLETIONS_PER_TURN: usize = 256;
+
+/// Options of `megapipe bench answer-server`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AnswerArgs {
+    /// Its address
+    server: Address,
+    /// Microseconds that it sleeps for each request
+    #[arg(long, default_value_t = 0)]
+    delay: u64,
+    /// Most connections
+    #[arg(long, default_value_t = limits::ACCEPT_CONNECTIONS_MAX)]
+    connections: u32,
+    /// Back end.
+    #[command(flatten)]
+    backend: BackendArgs,
+    /// Which kernel interface carries the channel
+    #[arg(long, value_enum, default_value_t)]
+    driver: DriverName,
+}
+
+/// A running server.
+struct AnswerServer {
+    channel: Channel,
+    delay: Duration,
+    answer: [u8; MESSAGE_BYTES],
+    /// Connections that are open.
+    open: u64,
+    /// Connections that ended with their daemon, and are not printed yet.
+    gone: u64,
+}
+
+/// Nanoseconds of the clock that all processes share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// Serves until a signal ends the process. Blocks.
+pub(crate) fn serve(args: &AnswerArgs) -> Result<(), AcceptError> {
+    let failed = |step: &'static str| move |source| AcceptError::Step { step, source };
+    let config = Config::default()
+        .backend(args.backend.open(args.connections, 1)?)
+        .placement(args.backend.placement(0))
+        .driver(args.driver.into())
+        .max_lwsockets(args.connections);
+    let mut channel = Channel::create(config)?;
+    let options = ListenOptions::default().backlog(limits::ACCEPT_BACKLOG);
+    let listener = channel.listen(&args.server, &options, 0);
+    let listener = listener.map_err(|error| failed("listen")(error.into()))?;
+    let accept = Accept::lwsocket(u32::MAX).first_read(MESSAGE_BYTES);
+    channel.accept(listener, accept).map_err(|error| failed("accept")(error.into()))?;
+    println!("listening on {}", args.server);
+    let mut answer = [0; MESSAGE_BYTES];
+    answer[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    let delay = Duration::from_micros(args.delay);
+    let mut server = AnswerServer { channel, delay, answer, open: 0, gone: 0 };
+    let mut completions: Vec<Completion> = Vec::with_capacity(COMPLETIONS_PER_TURN);
+    loop {
+        server
+            .channel
+            .dispatch_many(&mut completions, COMPLETIONS_PER_TURN, None)
+            .map_err(|error| failed("dispatch")(error.into()))?;
+        for completion in completions.drain(..) {
+            server.on_completion(completion);
+        }
+        server.print_gone();
+    }
+}
+
+impl AnswerServer {
+    fn on_completion(&mut self, Completion { handle, event, .. }: Completion) {
+        match event {
+            Event::Accept(Ok(accepted)) => {
+                if let Connection::Lwsocket(_) = accepted.connection {
+                    self.open += 1;
+                }
+            }
+            Event::Read(Ok(bytes)) if bytes.len() == MESSAGE_BYTES => {
+                drop(bytes);
+                self.on_request(handle);
+            }
+            Event::Read(Ok(bytes)) => {
+                let is_end = bytes.is_empty();
+                drop(bytes);
+                if !is_end {
+                    // A client of another protocol. Its end is not waited for.
+                    let _ = self.channel.disconnect(handle, Disconnect::Reset);
+                }
+                self.close(handle);
+            }
+            Event::Read(Err(error)) => {
+                self.gone += u64::from(error == OpError::ServiceGone);
+                self.close(handle);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_request(&mut self, handle: Handle) {
+        if !self.delay.is_zero() {
+            thread::sleep(self.delay);
+        }
+        let written = self.channel.write_quiet(handle, self.answer.to_vec());
+        if written.is_err() || self.channel.read(handle, MESSAGE_BYTES).is_err() {
+            self.close(handle);
+        }
+    }
+
+    fn close(&mut self, handle: Handle) {
+        // Each connection has one read at a time, so that its end is seen once.
+        let _ = self.channel.unregister(handle);
+        self.open -= 1;
+    }
+
+    /// Prints the end of the daemon, when all connections have ended.
+    fn print_gone(&mut self) {
+        if self.gone > 0 && self.open == 0 {
+            println!("gone {} at {}", self.gone, monotonic_ns());
+            // A reader that is gone is no reason to end.
+            let _ = std::io::stdout().flush();
+            self.gone = 0;
+        }
+    }
+}

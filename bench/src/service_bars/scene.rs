@@ -1,0 +1,336 @@
+//! A daemon and the programs that it serves, for the daemon's bars.
+//!
+//! The daemon and its programs are processes on the server's cores. The client is in this process,
+//! on the load's cores, at the other end of a memif; programs on the kernel's TCP have no daemon,
+//! and their client is at the layout's load side.
+//!
+//! Invariant: no process outlives the scene, also one that is stopped.
+
+use super::loop_client::LoopClient;
+use crate::{
+    layout::BenchLayout,
+    limits,
+    peer_channel::PeerError,
+    process::ChildProcess,
+    server::{self, control_socket, session_args},
+    stack_link::StackLink,
+};
+use megapipe::{Backend, Config, LocalNetwork, ServerConfig};
+use megapipe_service::attach::{ServiceObserver, ServiceQueryError};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
+use std::{
+    fs::{self, File},
+    io,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    process::Stdio,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A bar of the daemon could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SceneError {
+    #[error("the operating system refused a step: {0}")]
+    System(#[from] io::Error),
+    #[error("the client: {0}")]
+    Peer(#[from] PeerError),
+    #[error(transparent)]
+    Query(#[from] ServiceQueryError),
+    #[error("{what} did not come within {} s: {printed}", limits::SCENE_PATIENCE.as_secs())]
+    Late { what: String, printed: String },
+    #[error("{what} has ended: {printed}")]
+    Ended { what: &'static str, printed: String },
+    /// What happened is not what the bar is about.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// The parts of a layout that a scene stands on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SceneStage<'bench> {
+    pub(super) layout: &'bench BenchLayout,
+    pub(super) scratch: &'bench Path,
+}
+
+/// How a program of a scene differs from the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProgramPlan {
+    pub(super) port: u16,
+    /// Sleep per request.
+    pub(super) delay: Duration,
+    /// Most connections.
+    pub(super) connections: u32,
+}
+
+impl ProgramPlan {
+    /// A program at a port.
+    pub(super) const fn at(port: u16) -> Self {
+        Self { port, delay: Duration::ZERO, connections: limits::ACCEPT_CONNECTIONS_MAX }
+    }
+}
+
+/// A process of the scene and what it prints.
+#[derive(Debug)]
+pub(super) struct SceneProcess {
+    child: ChildProcess,
+    log: PathBuf,
+    /// Readable when it has ended.
+    pidfd: OwnedFd,
+}
+
+/// The scene.
+#[derive(Debug)]
+pub(super) struct ServiceScene<'bench> {
+    stage: SceneStage<'bench>,
+    programs: Vec<SceneProcess>,
+    /// Last, so that the programs end first. None: they are on the kernel's TCP.
+    daemon: Option<SceneProcess>,
+    /// Options of the daemon.
+    options: Vec<String>,
+}
+
+fn pid_of(child: &ChildProcess) -> io::Result<Pid> {
+    let pid = i32::try_from(child.pid()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+impl SceneProcess {
+    pub(super) fn new(child: ChildProcess, log: PathBuf) -> io::Result<Self> {
+        let pidfd = pidfd_open(pid_of(&child)?, PidfdFlags::empty())?;
+        Ok(Self { child, log, pidfd })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// What it has printed.
+    pub(super) fn printed(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Sends a signal.
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill_process(pid_of(&self.child)?, signal)?)
+    }
+
+    /// Stops the process, and waits until it runs no more.
+    pub(super) fn stop(&self) -> Result<(), SceneError> {
+        self.signal(Signal::STOP)?;
+        let path = format!("/proc/{}/stat", self.pid());
+        self.wait_for("the stop of a program", || {
+            let stat = fs::read_to_string(&path)?;
+            let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+            Ok(state == Some('T'))
+        })
+    }
+
+    /// Kills the process, and waits until it has ended.
+    pub(super) fn kill(&self) -> Result<(), SceneError> {
+        self.end(Signal::KILL)
+    }
+
+    /// Sends a signal that ends the process, and waits for the end.
+    pub(super) fn end(&self, signal: Signal) -> Result<(), SceneError> {
+        self.signal(signal)?;
+        let patience =
+            Timespec { tv_sec: limits::SCENE_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        if poll(&mut ended, Some(&patience)).map_err(io::Error::from)? == 0 {
+            return Err(self.late("the end of a process"));
+        }
+        Ok(())
+    }
+
+    fn late(&self, what: impl Into<String>) -> SceneError {
+        SceneError::Late { what: what.into(), printed: last_lines(&self.printed()) }
+    }
+
+    /// Waits until a condition holds.
+    pub(super) fn wait_for(
+        &self,
+        what: &'static str,
+        mut condition: impl FnMut() -> Result<bool, SceneError>,
+    ) -> Result<(), SceneError> {
+        let deadline = Instant::now() + limits::SCENE_PATIENCE;
+        while !condition()? {
+            if Instant::now() > deadline {
+                return Err(self.late(what));
+            }
+            thread::sleep(limits::SCENE_POLL);
+        }
+        Ok(())
+    }
+
+    /// Waits until it has printed a text, or fails if it ends.
+    pub(super) fn wait_for_text(
+        &mut self,
+        what: &'static str,
+        text: &str,
+    ) -> Result<(), SceneError> {
+        let deadline = Instant::now() + limits::SCENE_PATIENCE;
+        while !self.printed().contains(text) {
+            self.check(what)?;
+            if Instant::now() > deadline {
+                return Err(self.late(what));
+            }
+            thread::sleep(limits::SCENE_POLL);
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, what: &'static str) -> Result<(), SceneError> {
+        if self.child.ended()?.is_none() {
+            return Ok(());
+        }
+        Err(SceneError::Ended { what, printed: last_lines(&self.printed()) })
+    }
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines.len().saturating_sub(limits::LOG_LINES_SHOWN);
+    if lines.is_empty() { "it printed nothing".to_owned() } else { lines[last..].join(" | ") }
+}
+
+impl<'bench> ServiceScene<'bench> {
+    /// Starts a daemon with more options. It is ready when its link has a client.
+    pub(super) fn start(stage: SceneStage<'bench>, options: &[&str]) -> Result<Self, SceneError> {
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let mut scene = Self { stage, programs: Vec::new(), daemon: None, options };
+        scene.start_daemon()?;
+        Ok(scene)
+    }
+
+    /// A scene without a daemon, whose programs are on the kernel's TCP.
+    pub(super) const fn of_kernel(stage: SceneStage<'bench>) -> Self {
+        Self { stage, programs: Vec::new(), daemon: None, options: Vec::new() }
+    }
+
+    /// Starts a daemon in place of the one that has ended.
+    pub(super) fn start_daemon(&mut self) -> Result<(), SceneError> {
+        let SceneStage { layout, scratch } = self.stage;
+        let socket = scratch.join("memif.sock");
+        // A daemon that was killed leaves its own.
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let log = scratch.join("daemon.log");
+        let file = File::create(&log)?;
+        let child = server::start_daemon(StackLink::Memif, layout, scratch, &file, &self.options)?;
+        let mut daemon = SceneProcess::new(child, log)?;
+        let deadline = Instant::now() + limits::SCENE_PATIENCE;
+        while !socket.exists() {
+            daemon.check("the daemon")?;
+            if Instant::now() > deadline {
+                return Err(daemon.late("the daemon's link"));
+            }
+            thread::sleep(limits::SCENE_POLL);
+        }
+        self.daemon = Some(daemon);
+        Ok(())
+    }
+
+    /// The client's end of the link, for so many connections. The daemon attaches programs from
+    /// then on.
+    pub(super) fn client(&self, connections: u32) -> Result<LoopClient, SceneError> {
+        if self.daemon.is_none() {
+            return Ok(LoopClient::open(Config::default(), connections)?);
+        }
+        let SceneStage { layout, scratch } = self.stage;
+        let (link, address, prefix_bits) = StackLink::memif_peer(layout, scratch);
+        let settings = ServerConfig {
+            addresses: vec![(address, prefix_bits)],
+            connections: connections.saturating_mul(2),
+            ..ServerConfig::default()
+        };
+        let network = LocalNetwork::open(&link, settings).map_err(PeerError::from)?;
+        let config = Config::default().backend(Backend::Local(network));
+        Ok(LoopClient::open(config, connections)?)
+    }
+
+    /// Waits until programs can attach.
+    pub(super) fn await_daemon(&mut self) -> Result<(), SceneError> {
+        match &mut self.daemon {
+            Some(daemon) => daemon.wait_for_text("the daemon", "ready at"),
+            None => Ok(()),
+        }
+    }
+
+    /// Where a program at a port is reached.
+    pub(super) fn address(&self, port: u16) -> SocketAddr {
+        let layout = self.stage.layout;
+        match self.daemon {
+            Some(_) => SocketAddr::new(StackLink::Memif.server_address(layout), port),
+            None => SocketAddr::new(layout.server_address(), port),
+        }
+    }
+
+    /// Starts a program and waits until it listens. Returns its number in the scene.
+    pub(super) fn program(&mut self, plan: ProgramPlan) -> Result<usize, SceneError> {
+        let SceneStage { layout, scratch } = self.stage;
+        let number = self.programs.len();
+        let mut args = ["bench", "answer-server"].map(str::to_owned).to_vec();
+        args.push(self.address(plan.port).to_string());
+        args.extend(["--delay".to_owned(), plan.delay.as_micros().to_string()]);
+        args.extend(["--connections".to_owned(), plan.connections.to_string()]);
+        if self.daemon.is_some() {
+            args.extend(session_args(scratch));
+        }
+        let log = scratch.join(format!("program-{number}.log"));
+        let file = File::create(&log)?;
+        let mut command = layout.server.command(&layout.server.program, &args);
+        command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
+        let mut program = SceneProcess::new(ChildProcess::start(&mut command)?, log)?;
+        program.wait_for_text("a program", "listening on")?;
+        self.programs.push(program);
+        Ok(number)
+    }
+
+    /// Several equal programs at a port.
+    pub(super) fn programs_at(&mut self, port: u16, count: usize) -> Result<(), SceneError> {
+        (0..count).try_for_each(|_| self.program(ProgramPlan::at(port)).map(|_| ()))
+    }
+
+    pub(super) fn programs(&mut self) -> &mut [SceneProcess] {
+        &mut self.programs
+    }
+
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.programs.iter().map(SceneProcess::pid).collect()
+    }
+
+    /// # Errors
+    /// A scene of programs on the kernel's TCP has none.
+    pub(super) fn daemon(&mut self) -> Result<&mut SceneProcess, SceneError> {
+        self.daemon.as_mut().ok_or_else(|| SceneError::Unfit("there is no daemon".to_owned()))
+    }
+
+    /// A look into the daemon's tables.
+    pub(super) fn observer(&self) -> Result<ServiceObserver, SceneError> {
+        Ok(ServiceObserver::connect(&control_socket(self.stage.scratch))?)
+    }
+
+    /// An error if a process has ended that should not have.
+    pub(super) fn check(&mut self) -> Result<(), SceneError> {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.check("the daemon")?;
+        }
+        self.programs.iter_mut().try_for_each(|program| program.check("a program"))
+    }
+}
+
+impl Drop for ServiceScene<'_> {
+    fn drop(&mut self) {
+        // A stopped process would not end before it is killed.
+        for program in &self.programs {
+            let _ = program.signal(Signal::CONT);
+        }
+    }
+}
