@@ -310,6 +310,8 @@ pub struct Memif {
     tx_frame: Box<[u8]>,
     /// The peer may interrupt us: `arm` was the last call.
     is_armed: bool,
+    /// The timer was set since it was stopped last; it may have expired.
+    is_timer_set: bool,
     /// The last `tx_burst` ended because the ring was full.
     is_full: bool,
     /// Polls that found nothing to do since the control channel was last looked at.
@@ -374,6 +376,7 @@ impl Memif {
             rx_frame: vec![0; frame_bytes].into(),
             tx_frame: vec![0; frame_bytes].into(),
             is_armed: false,
+            is_timer_set: false,
             is_full: false,
             idle_polls: 0,
             place: None,
@@ -590,6 +593,10 @@ impl Memif {
 
     /// Makes `wait_fd` readable after a while; zero: the timer is stopped.
     fn set_timer(&mut self, after: Duration) -> Result<(), LinkError> {
+        let is_stopped = !std::mem::replace(&mut self.is_timer_set, !after.is_zero());
+        if is_stopped && after.is_zero() {
+            return Ok(());
+        }
         self.counters.system_calls += 1;
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         // The longest is that of a message.
