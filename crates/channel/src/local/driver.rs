@@ -191,6 +191,18 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
             let counters = self.server.counters();
             state.counters.server_events = counters.events;
             state.counters.server_wakeups = counters.wakeups;
+            let has_found = has_worked || has_event || state.has_ready();
+            // Without work the thread may sleep at once, and looks at the kernel's descriptor then.
+            let looks_later = !has_found
+                && !self.kernel_given
+                && self.may_sleep(state, deadline)
+                && self.server.after_poll(false, self.now) == Next::Sleep;
+            if looks_later {
+                let left = deadline.map(|at| at.since(self.now));
+                self.sleep(state, left)?;
+                self.now = self.clock.now();
+                continue;
+            }
             self.ask_kernel(state)?;
             // Also where the program is next: what came ended a spin or a sleep.
             let is_ready = has_event || state.has_ready();

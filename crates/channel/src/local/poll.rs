@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use megapipe_link::LinkError;
 use megapipe_service::{Offer, RemoteEvent, Slept, wait_readable};
-use megapipe_stack::Event;
+use megapipe_stack::{Event, Instant};
 use rustix::io::Errno;
 
 use super::{Local, StackHandle};
@@ -76,6 +76,12 @@ impl<H: StackHandle + ?Sized> Local<H> {
         self.kernel_asked = self.now;
         self.kernel_given = false;
         self.kernel.wait(state, Some(Duration::ZERO))
+    }
+
+    /// Whether nothing but a lack of work is needed for a sleep.
+    pub(super) fn may_sleep(&self, state: &State, deadline: Option<Instant>) -> bool {
+        let is_over = deadline.is_some_and(|at| at <= self.now);
+        !is_over && !state.woken && !state.is_interrupted()
     }
 
     /// Sleeps until a frame, a kernel event, a timer of the stack, or the time is over.
