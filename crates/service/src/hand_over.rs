@@ -27,6 +27,7 @@
 //! - The only acceptor of a listener gets connections without a claim.
 
 mod accept_queue;
+mod connection_map;
 mod offer_table;
 
 use std::fmt;

@@ -9,11 +9,12 @@
 //!   are put in an order here.
 //! - Offers have one claim time, so their deadlines are in the order of the offers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use megapipe_stack::Instant;
 
+use super::connection_map::ConnectionMap;
 use super::{
     AcceptorReport, Assignment, ConnectionName, HandOverConfig, HandOverError, TransportReport,
 };
@@ -110,7 +111,7 @@ impl std::ops::AddAssign for OfferCounters {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OfferTable {
     claim_time: Duration,
-    connections: BTreeMap<u64, HandOverEntry>,
+    connections: ConnectionMap<HandOverEntry>,
     /// Offers in their order, with those that have ended meanwhile.
     deadlines: VecDeque<(Instant, u64)>,
     /// Connections in the offered state.
@@ -127,7 +128,7 @@ impl OfferTable {
         config.check()?;
         Ok(Self {
             claim_time: config.claim_time,
-            connections: BTreeMap::new(),
+            connections: ConnectionMap::default(),
             deadlines: VecDeque::new(),
             offered: 0,
             counters: OfferCounters::default(),
@@ -161,7 +162,7 @@ impl OfferTable {
         let waiting = |entry: &&mut HandOverEntry| {
             entry.name == conn && entry.state == HandOverState::Waiting
         };
-        let Some(entry) = self.connections.get_mut(&conn.id).filter(waiting) else {
+        let Some(entry) = self.connections.get_mut(conn.id).filter(waiting) else {
             return Err(AcceptorReport::Withdrawn(acceptor));
         };
         self.counters.offers += 1;
@@ -187,7 +188,7 @@ impl OfferTable {
 
     /// Decides a claim.
     pub fn claim(&mut self, conn: ConnectionName, claimant: AcceptorName) -> ClaimOutcome {
-        let is_known = self.connections.get(&conn.id).is_some_and(|entry| entry.name == conn);
+        let is_known = self.connections.get(conn.id).is_some_and(|entry| entry.name == conn);
         self.decide(is_known.then_some(conn.id), claimant)
     }
 
@@ -197,7 +198,7 @@ impl OfferTable {
     }
 
     fn decide(&mut self, id: Option<u64>, claimant: AcceptorName) -> ClaimOutcome {
-        let entry = id.and_then(|id| self.connections.get_mut(&id));
+        let entry = id.and_then(|id| self.connections.get_mut(id));
         match entry.map(|entry| &mut entry.state) {
             Some(state @ HandOverState::Offered { .. }) if state.acceptor() == Some(claimant) => {
                 if let HandOverState::Offered { acceptor, since } = *state {
@@ -239,7 +240,7 @@ impl OfferTable {
     /// Takes back an offer that cannot be delivered, as if its time were over: the acceptor's
     /// session is at its limit, or has ended unnoticed.
     pub fn take_back(&mut self, id: u64) -> Option<TransportReport> {
-        let entry = self.connections.get_mut(&id)?;
+        let entry = self.connections.get_mut(id)?;
         let HandOverState::Offered { acceptor, .. } = entry.state else { return None };
         entry.state = HandOverState::Waiting;
         self.offered -= 1;
@@ -272,6 +273,11 @@ impl OfferTable {
                 reports.push(TransportReport::Unassigned(entry.name));
             }
         }
+        // They are assigned again in this order, which one seed repeats.
+        reports.sort_unstable_by_key(|report| match report {
+            TransportReport::Unassigned(conn) => conn.id,
+            _ => u64::MAX,
+        });
         self.offered -= reports.len();
         self.counters.orphans += reports.len() as u64;
         reports
@@ -282,7 +288,7 @@ impl OfferTable {
     /// A connection that the peer closes in order is not finished: it stays in its state, and is
     /// handed over with its bytes.
     pub fn on_reset(&mut self, now: Instant, id: u64) -> Option<ResetOutcome> {
-        let entry = self.connections.remove(&id)?;
+        let entry = self.connections.remove(id)?;
         Some(match entry.state {
             HandOverState::Waiting => ResetOutcome::Waiting(TransportReport::Reset(entry.name)),
             HandOverState::Offered { acceptor, .. } => {
@@ -299,7 +305,7 @@ impl OfferTable {
 
     /// Records the first byte that an acceptor sends on a connection.
     pub fn on_answer(&mut self, now: Instant, id: u64) -> Option<AcceptorReport> {
-        match &mut self.connections.get_mut(&id)?.state {
+        match &mut self.connections.get_mut(id)?.state {
             HandOverState::Claimed { acceptor, since, has_answered } if !*has_answered => {
                 *has_answered = true;
                 let service_time = now.since(*since);
@@ -311,11 +317,10 @@ impl OfferTable {
 
     /// Finishes a connection that its acceptor closed, or that ended by itself.
     pub fn on_closed(&mut self, now: Instant, id: u64) -> Option<AcceptorReport> {
-        let HandOverState::Claimed { acceptor, since, .. } = self.connections.get(&id)?.state
-        else {
+        let HandOverState::Claimed { acceptor, since, .. } = self.connections.get(id)?.state else {
             return None;
         };
-        self.connections.remove(&id);
+        self.connections.remove(id);
         Some(AcceptorReport::Closed { acceptor, service_time: now.since(since) })
     }
 
@@ -323,9 +328,9 @@ impl OfferTable {
     pub fn on_refused(&mut self, conn: ConnectionName) -> bool {
         let waiting =
             |entry: &HandOverEntry| entry.name == conn && entry.state == HandOverState::Waiting;
-        let is_waiting = self.connections.get(&conn.id).is_some_and(waiting);
+        let is_waiting = self.connections.get(conn.id).is_some_and(waiting);
         if is_waiting {
-            self.connections.remove(&conn.id);
+            self.connections.remove(conn.id);
         }
         is_waiting
     }
@@ -336,8 +341,9 @@ impl OfferTable {
         let is_claimed =
             |entry: &HandOverEntry| matches!(entry.state, HandOverState::Claimed { .. });
         let unclaimed = self.connections.values().filter(|entry| !is_claimed(entry));
-        let unclaimed = unclaimed.map(|entry| entry.name).collect();
-        self.connections.retain(|_, entry| is_claimed(entry));
+        let mut unclaimed: Vec<_> = unclaimed.map(|entry| entry.name).collect();
+        unclaimed.sort_unstable_by_key(|conn| conn.id);
+        self.connections.retain(is_claimed);
         self.deadlines.clear();
         self.offered = 0;
         unclaimed
@@ -346,7 +352,7 @@ impl OfferTable {
     /// Returns the acceptor that has claimed a connection.
     #[must_use]
     pub fn owner(&self, id: u64) -> Option<AcceptorName> {
-        match self.connections.get(&id)?.state {
+        match self.connections.get(id)?.state {
             HandOverState::Claimed { acceptor, .. } => Some(acceptor),
             HandOverState::Waiting | HandOverState::Offered { .. } => None,
         }
@@ -355,7 +361,7 @@ impl OfferTable {
     /// Returns the acceptor that a connection is offered to.
     #[must_use]
     pub fn offered_to(&self, id: u64) -> Option<AcceptorName> {
-        match self.connections.get(&id)?.state {
+        match self.connections.get(id)?.state {
             HandOverState::Offered { acceptor, .. } => Some(acceptor),
             HandOverState::Waiting | HandOverState::Claimed { .. } => None,
         }
@@ -364,7 +370,7 @@ impl OfferTable {
     /// Whether a connection waits for an acceptor.
     #[must_use]
     pub fn is_waiting(&self, id: u64) -> bool {
-        self.connections.get(&id).is_some_and(|entry| entry.state == HandOverState::Waiting)
+        self.connections.get(id).is_some_and(|entry| entry.state == HandOverState::Waiting)
     }
 
     /// Returns the number of connections that are not finished.
@@ -391,12 +397,12 @@ impl HandOverState {
 
 /// Whether a connection's current offer has this deadline.
 fn is_due_at(
-    connections: &BTreeMap<u64, HandOverEntry>,
+    connections: &ConnectionMap<HandOverEntry>,
     claim_time: Duration,
     at: Instant,
     id: u64,
 ) -> bool {
-    match connections.get(&id).map(|entry| entry.state) {
+    match connections.get(id).map(|entry| entry.state) {
         Some(HandOverState::Offered { since, .. }) => since + claim_time == at,
         _ => false,
     }
