@@ -99,6 +99,8 @@ pub const OPS_SHARE_MIN: u32 = 1 << 4;
 pub const ACTIVE_ALWAYS: usize = 8;
 /// A shard that does not sleep looks at the doorbells of idle sessions once in so many polls.
 pub const LOOK_POLLS: u32 = 64;
+/// How long a shard that has work puts off waking an application that sleeps on the same core.
+pub const WAKE_DELAY_MAX: Duration = Duration::from_micros(100);
 /// A shard's CPU time is charged to its sessions at most this often.
 pub const CPU_SAMPLE_PERIOD: Duration = Duration::from_millis(10);
 /// A shard that sleeps while events wait for room looks for room after this time.

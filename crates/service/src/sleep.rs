@@ -45,6 +45,11 @@ pub fn wait_readable<const COUNT: usize>(
     Ok(fds.map(|fd| fd.is_some() && results.next().unwrap_or(false)))
 }
 
+/// The core that the calling thread runs on. About 10 ns, without a system call.
+pub(crate) fn current_core() -> u32 {
+    u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(u32::MAX)
+}
+
 /// One of two ends that sleep and wake each other. For one thread.
 pub(crate) struct SleepingEnd {
     sleeper: Sleeper,
@@ -124,6 +129,17 @@ impl SleepingEnd {
     #[inline]
     pub(crate) fn wake(&self) -> Result<(), DoorbellError> {
         self.ringer.ring().map(|_| ())
+    }
+
+    /// Publishes the core that this end runs on.
+    pub(crate) fn note_core(&self, core: u32) {
+        self.sleeper.note_core(core);
+    }
+
+    /// Whether the other end runs on this core, as far as it has published that
+    /// ([`Ringer::core`]).
+    pub(crate) fn is_other_on(&self, core: u32) -> bool {
+        self.ringer.core() == Some(core)
     }
 
     /// Whether the other end sleeps, or is about to ([`Ringer::is_awaited`]).
@@ -207,6 +223,11 @@ impl ServerPeer {
         !self.has_failed && !self.end.has_other_ended()
     }
 
+    /// Whether the server runs on the core of the calling thread, as far as it has published that.
+    pub(crate) fn is_on_this_core(&self) -> bool {
+        self.end.is_other_on(current_core())
+    }
+
     /// Checks that the server polls.
     ///
     /// # Errors
@@ -249,6 +270,7 @@ impl ServerPeer {
 
     /// Requests to be woken at [`ServerPeer::wait_fd`]. Look for work afterwards.
     pub(crate) fn arm(&mut self) {
+        self.end.note_core(current_core());
         self.end.arm();
         self.is_armed.store(true, Ordering::Relaxed);
     }

@@ -21,10 +21,13 @@
 //!   end does. While neither sleeps it makes none.
 //! - A sleeper that sleeps is rung by whatever was published after its last look.
 //! - A ring that is not needed wakes the sleeper in vain, once.
+//!
+//! Beside the flag each sleeper publishes the core that it runs on, so that a ringer on the same
+//! core can ring when it has nothing else to do: until then the sleeper could not run anyway.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -66,12 +69,26 @@ impl Flag {
         Ok(Self { part: Arc::new(parts.take(BELL_BYTES)?) })
     }
 
+    /// The flag itself.
     #[inline]
     fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: the start of a part, which is aligned, has at least 4 bytes and is kept mapped;
-        // it was taken for this, and whichever process writes it, this program's accesses are
-        // atomic and of this size.
-        unsafe { AtomicU32::from_ptr(self.part.start().as_ptr().cast()) }
+        self.word::<0>()
+    }
+
+    /// One more than the core that the sleeper ran on last; 0: unknown.
+    #[inline]
+    fn core(&self) -> &AtomicU32 {
+        self.word::<1>()
+    }
+
+    #[inline]
+    fn word<const INDEX: usize>(&self) -> &AtomicU32 {
+        const { assert!((INDEX + 1) * size_of::<AtomicU32>() <= BELL_BYTES) };
+        let word = self.part.start().as_ptr().cast::<u32>().wrapping_add(INDEX);
+        // SAFETY: the start of a part, which is aligned, has `BELL_BYTES` bytes and is kept mapped;
+        // the word lies within them. The part was taken for this, and whichever process writes it,
+        // this program's accesses are atomic and of this size.
+        unsafe { AtomicU32::from_ptr(word) }
     }
 }
 
@@ -202,6 +219,12 @@ impl Sleeper {
         wakeup::disarm(self.flag.atomic());
     }
 
+    /// Publishes the core that this end runs on, for [`Ringer::core`].
+    pub fn note_core(&self, core: u32) {
+        // Relaxed: a hint, which orders nothing.
+        self.flag.core().store(core.wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// Marks this end as ended, for [`Ringer::has_ended`]. It cannot sleep any more.
     pub fn end(&self) {
         wakeup::end(self.flag.atomic());
@@ -304,6 +327,14 @@ impl Ringer {
     #[must_use]
     pub fn is_awaited_at_flag(&self) -> bool {
         wakeup::wish(self.flag.atomic()) == wakeup::AT_FLAG
+    }
+
+    /// The core that the sleeper has published ([`Sleeper::note_core`]). A hint: the thread may run
+    /// on another one by now, and another process may write anything.
+    #[must_use]
+    pub fn core(&self) -> Option<u32> {
+        // Relaxed: as in `note_core`.
+        self.flag.core().load(Ordering::Relaxed).checked_sub(1)
     }
 
     #[cold]

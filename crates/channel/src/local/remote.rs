@@ -157,6 +157,10 @@ impl StackHandle for Remote {
     }
 
     fn after_poll(&mut self, has_worked: bool, now: Instant) -> Next {
+        // On one core, polling would only keep the server from running.
+        if !has_worked && self.client.shares_its_core() {
+            return Next::Sleep;
+        }
         self.adaptive_spin.after_poll(has_worked, now, || None)
     }
 

@@ -322,6 +322,13 @@ impl RemoteClient {
         self.server.check()
     }
 
+    /// Whether the server runs on this core, as far as is known: then polling for its events only
+    /// keeps it from publishing them.
+    #[must_use]
+    pub fn is_server_on_this_core(&self) -> bool {
+        self.server.is_on_this_core()
+    }
+
     /// Prepares for sleep on [`RemoteClient::wait_fd`]. `false`: there is something already.
     #[must_use]
     pub fn arm(&mut self) -> bool {

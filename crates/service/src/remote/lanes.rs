@@ -192,6 +192,12 @@ impl LaneSet {
         self.others.iter_mut().try_for_each(RemoteClient::check)
     }
 
+    /// Whether the server of a lane runs on this core ([`RemoteClient::is_server_on_this_core`]).
+    #[must_use]
+    pub fn shares_its_core(&self) -> bool {
+        self.all().any(RemoteClient::is_server_on_this_core)
+    }
+
     /// Prepares for sleep on [`LaneSet::wait_fd`]. `false`: there is something already.
     #[must_use]
     pub fn arm(&mut self) -> bool {

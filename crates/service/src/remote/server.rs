@@ -9,6 +9,9 @@
 //! Invariants
 //! - Before the thread sleeps, all events that there was room for are published, and the
 //!   applications that they are for were woken if they sleep.
+//! - An application that sleeps on the shard's own core is woken when the shard has no work, or has
+//!   had some for [`WAKE_DELAY_MAX`]: it could not run before, and wakes for more events. The shard
+//!   then sleeps, so that it runs at once.
 //! - An idle session is armed, and its ring was empty after that.
 
 mod bells;
@@ -26,10 +29,10 @@ use crate::adaptive_spin::Next;
 use crate::clock::Clock;
 use crate::error::ShardAttachError;
 use crate::hand_over::HandOverSettings;
-use crate::limits::{ACTIVE_ALWAYS, LOOK_POLLS};
+use crate::limits::{ACTIVE_ALWAYS, LOOK_POLLS, WAKE_DELAY_MAX};
 use crate::server::Server;
 use crate::server_thread;
-use crate::sleep::SleepingEnd;
+use crate::sleep::{SleepingEnd, current_core};
 use bells::Bells;
 use requests::{RequestQueue, ShardRequest};
 
@@ -52,6 +55,11 @@ pub(super) struct RemoteServer {
     bells: Bells,
     clock: Clock,
     lifetime: Lifetime,
+    /// Applications on this core that are to be woken, and since when. They may be awake by now.
+    delayed: Vec<PoolId>,
+    delayed_since: Instant,
+    /// The core that the thread ran on last.
+    core: u32,
     /// Polls since the last look at the bells of idle sessions.
     polls: u32,
     is_stopped: bool,
@@ -84,7 +92,9 @@ impl RemoteServer {
         };
         let bells = Bells::new(server.wait_fd(), server.host_fd(), requests)?;
         let (shard, clock) = (SessionShard::new(server, settings), Clock::new());
-        Ok(Self { shard, bells, clock, lifetime, polls: 0, is_stopped: false })
+        let (delayed, delayed_since, core) = (Vec::new(), clock.now(), current_core());
+        let (polls, is_stopped) = (0, false);
+        Ok(Self { shard, bells, clock, lifetime, delayed, delayed_since, core, polls, is_stopped })
     }
 
     /// A shard that serves until its handle is dropped, on a thread of its own.
@@ -112,6 +122,7 @@ impl RemoteServer {
         let RingEnds { ops, events, sleep, calls } = ends;
         let ends = ShardEnds { ops, events, calls };
         let id = self.shard.attach(ends, memory, limits).ok_or_else(gone)?;
+        sleep.note_core(self.core);
         if let Err(error) = self.bells.insert(PoolId(id.number), sleep) {
             self.shard.detach(self.clock.now(), id);
             return Err(error);
@@ -128,6 +139,7 @@ impl RemoteServer {
             let now = self.clock.now();
             let has_worked = self.shard.poll(now)?;
             self.signal(now);
+            let has_yielded = self.wake_delayed(now, has_worked);
             self.end_gone(now);
             if let Some(end) = self.report_ends()
                 && matches!(self.lifetime, Lifetime::OfSession)
@@ -140,20 +152,61 @@ impl RemoteServer {
             }
             // What a look finds is work: a stop or the end of a session needs another poll.
             let has_found = self.look_if_due(now)?;
-            if self.shard.server.after_poll(has_worked || has_found, now) == Next::Sleep {
+            let next = self.shard.server.after_poll(has_worked || has_found, now);
+            if next == Next::Sleep || has_yielded && !has_found {
                 self.sleep(now)?;
             }
         }
     }
 
-    /// Wakes applications that sleep and have something to read.
+    /// Wakes applications that sleep and have something to read, but for those on this core.
     #[inline]
     fn signal(&mut self, now: Instant) {
         while let Some(id) = self.shard.next_signal() {
-            let rung = self.bells.of(id).map(SleepingEnd::wake);
-            if let Some(Err(error)) = rung {
-                self.on_bell_error(now, id, error);
+            match self.bells.of(id) {
+                Some(bell) if bell.is_other_asleep() && bell.is_other_on(self.core) => {
+                    self.delay(now, id);
+                }
+                _ => self.wake(now, id),
             }
+        }
+    }
+
+    fn wake(&mut self, now: Instant, id: PoolId) {
+        if let Some(Err(error)) = self.bells.of(id).map(SleepingEnd::wake) {
+            self.on_bell_error(now, id, error);
+        }
+    }
+
+    fn delay(&mut self, now: Instant, id: PoolId) {
+        if self.delayed.is_empty() {
+            self.delayed_since = now;
+        }
+        if !self.delayed.contains(&id) {
+            self.delayed.push(id);
+        }
+    }
+
+    /// Wakes the applications on this core, if the shard has no work or they have waited for long.
+    /// Returns whether this thread is to let them run.
+    #[inline]
+    fn wake_delayed(&mut self, now: Instant, has_worked: bool) -> bool {
+        let is_due = !has_worked || now.since(self.delayed_since) >= WAKE_DELAY_MAX;
+        if self.delayed.is_empty() || !is_due {
+            return false;
+        }
+        while let Some(id) = self.delayed.pop() {
+            self.wake(now, id);
+        }
+        !has_worked
+    }
+
+    /// Publishes the core that this thread runs on, if it is another than before.
+    fn note_core(&mut self) {
+        let core = current_core();
+        if core != self.core {
+            self.core = core;
+            self.bells.note_core(core);
         }
     }
 
@@ -193,10 +246,14 @@ impl RemoteServer {
     #[inline]
     fn look_if_due(&mut self, now: Instant) -> Result<bool, LinkError> {
         self.polls += 1;
-        if self.polls < LOOK_POLLS || matches!(self.lifetime, Lifetime::OfSession) {
+        if self.polls < LOOK_POLLS {
             return Ok(false);
         }
         self.polls = 0;
+        self.note_core();
+        if matches!(self.lifetime, Lifetime::OfSession) {
+            return Ok(false);
+        }
         self.shard.charge_if_due(now, || self.clock.thread_busy());
         self.bells.wait(Some(std::time::Duration::ZERO))?;
         let has_found = self.take_rings(now);
@@ -243,6 +300,8 @@ impl RemoteServer {
 
     /// Sleeps until there is an operation, a frame, a timer or a request.
     fn sleep(&mut self, now: Instant) -> Result<(), LinkError> {
+        self.wake_delayed(now, false);
+        self.note_core();
         let arm = |id: &PoolId| {
             self.bells.of(*id).is_some_and(|bell| {
                 bell.arm();

@@ -611,6 +611,28 @@ fn on_one_core(test: fn()) {
     std::thread::spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
+/// The servers put off the wake-ups of their applications, which sleep whenever they have no event.
+#[test]
+fn application_on_the_servers_core_is_woken_for_each_event() {
+    on_one_core(|| {
+        let (mut client, mut server) = sessions();
+        listen(&mut server, 1);
+        let (ours, theirs) = connected(&mut client, &mut server);
+        assert!(client.is_server_on_this_core() && server.is_server_on_this_core());
+        for round in 0..1_000_u32 {
+            client.send(ours, &round.to_le_bytes()).expect("there is room");
+            server.receive(theirs).expect("it lives");
+            server.flush();
+            client.flush();
+            let Event::Received { chunk, .. } = next_event(&mut server) else { panic!("{round}") };
+            let mut came = [0; 4];
+            server.take_bytes(chunk, &mut came);
+            assert_eq!(came, round.to_le_bytes());
+        }
+        assert!(server.counters().wakeups > 0);
+    });
+}
+
 #[test]
 fn a_call_is_answered_after_what_was_asked_for_before_it() {
     on_one_core(|| {

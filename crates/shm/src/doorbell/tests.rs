@@ -147,3 +147,14 @@ fn an_end_that_has_ended_stays_so_and_is_not_rung() {
         assert!(!readable(sleeper));
     }
 }
+
+#[test]
+fn core_of_a_sleeper_is_known_once_it_is_published() {
+    let (sleeper, ringer, _ends) = over_sockets();
+    assert_eq!(ringer.core(), None);
+    for core in [0, 7] {
+        sleeper.note_core(core);
+        assert_eq!(ringer.core(), Some(core));
+        assert!(!ringer.is_awaited(), "the flag is another word");
+    }
+}

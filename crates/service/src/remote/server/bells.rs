@@ -89,6 +89,11 @@ impl Bells {
         self.ends.get(usize::from(id.0))?.as_ref()
     }
 
+    /// Publishes the core of the shard's thread to all applications.
+    pub(super) fn note_core(&self, core: u32) {
+        self.ends.iter().flatten().for_each(|end| end.note_core(core));
+    }
+
     /// Waits until something is reported, or until `timeout` has passed (`None`: for ever).
     ///
     /// # Errors
