@@ -46,8 +46,13 @@ pub const ACCEPTORS_MAX: usize = 1 << 10;
 /// Most acceptors of one session at a listener that several share.
 pub const ACCEPTORS_OF_SESSION_MAX: usize = 1 << 4;
 /// Connections that an application has claimed, and that its program has not accepted yet: while
-/// there are so many it claims no more.
-pub const CLAIMS_MAX: usize = 1 << 4;
+/// there are so many it claims no more. The first for programs that are slow with them, the second
+/// for those that are done with so many within [`CLAIM_PACE`].
+pub const CLAIMS_SLOW_MAX: usize = 1 << 4;
+/// See [`CLAIMS_SLOW_MAX`].
+pub const CLAIMS_MAX: usize = 1 << 6;
+/// Less than half of the usual claim time.
+pub const CLAIM_PACE: Duration = Duration::from_millis(2);
 
 const _: () = assert!(RX_FRAMES_PER_POLL <= TX_FRAMES_PER_POLL, "each frame may ask for one");
 const _: () = assert!(

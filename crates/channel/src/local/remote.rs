@@ -104,6 +104,7 @@ impl StackHandle for Remote {
             return Ok(Polled { has_worked: false, has_event: false });
         }
         self.client.wake_up();
+        self.client.note_dispatch(now);
         self.client.flush();
         if self.session.is_some() {
             self.look_for_daemon(now);

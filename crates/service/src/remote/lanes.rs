@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use megapipe_link::{Caps, LinkError};
-use megapipe_stack::{Arrival, Chunk, ConnId, DatagramId, Event, Notice};
+use megapipe_stack::{Arrival, Chunk, ConnId, DatagramId, Event, Instant, Notice};
 
 use super::client::{RemoteClient, RemoteCounters, RemoteEvent};
 use crate::descriptors::SessionControl;
@@ -180,6 +180,12 @@ impl LaneSet {
     pub fn flush(&mut self) {
         self.first.flush();
         self.others.iter_mut().for_each(RemoteClient::flush);
+    }
+
+    /// The program dispatches: as [`RemoteClient::note_dispatch`].
+    #[inline]
+    pub fn note_dispatch(&mut self, now: Instant) {
+        self.all_mut().for_each(|lane| lane.note_dispatch(now));
     }
 
     /// The servers of all lanes still run.

@@ -8,18 +8,19 @@
 //! connection's first bytes, which saves the round trip of a first read.
 //!
 //! Invariants
-//! - At most [`CLAIMS_MAX`] connections are claimed that the program has not taken: a program that
-//!   is slow with each leaves the others to be taken back.
+//! - Few connections are claimed that the program has not taken (`ClaimPace`): a program that is
+//!   slow with each leaves the others to be taken back. A fast one claims more at once, since each
+//!   claim takes a round trip to the server.
 //! - A withdrawn offer is not claimed, unless its claim is on its way.
 
 use std::collections::VecDeque;
 
 use megapipe_shm::record::{Command, Id};
-use megapipe_stack::ListenerId;
+use megapipe_stack::{Instant, ListenerId};
 
 use super::{ProtocolFault, RemoteClient};
 use crate::acceptor::AcceptorId;
-use crate::limits::{CLAIMS_MAX, EVENTS_ASIDE_MAX};
+use crate::limits::{CLAIM_PACE, CLAIMS_MAX, CLAIMS_SLOW_MAX, EVENTS_ASIDE_MAX};
 
 /// An acceptor of the application.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +39,34 @@ struct ConnectionOffer {
     number: AcceptorId,
 }
 
+/// How many connections are claimed at once, by how long the last ones took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ClaimPace {
+    most: usize,
+    /// Claims since the program had none left.
+    claimed: usize,
+    since: Instant,
+}
+
+impl Default for ClaimPace {
+    fn default() -> Self {
+        Self { most: CLAIMS_SLOW_MAX, claimed: 0, since: Instant::from_nanos(0) }
+    }
+}
+
+impl ClaimPace {
+    /// The program has taken all that was claimed, and dispatches again.
+    fn all_taken(&mut self, now: Instant) {
+        // Where fewer were offered than may be claimed, the limit was no limit.
+        if self.claimed >= self.most {
+            let is_fast = now.since(self.since) <= CLAIM_PACE;
+            self.most = if is_fast { self.most * 2 } else { self.most / 2 };
+            self.most = self.most.clamp(CLAIMS_SLOW_MAX, CLAIMS_MAX);
+        }
+        (self.claimed, self.since) = (0, now);
+    }
+}
+
 /// SessionOffers that were not claimed, and claims that were not answered.
 #[derive(Debug, Default)]
 pub(super) struct SessionOffers {
@@ -45,6 +74,7 @@ pub(super) struct SessionOffers {
     offers: VecDeque<ConnectionOffer>,
     /// Connections, and whether their first bytes were asked for.
     claims: Vec<(Id, bool)>,
+    pace: ClaimPace,
 }
 
 impl SessionOffers {
@@ -119,7 +149,15 @@ impl SessionOffers {
     /// Whether there are offers to claim.
     #[inline]
     pub(super) fn has_claims(&self) -> bool {
-        !self.offers.is_empty() && self.claims.len() < CLAIMS_MAX
+        !self.offers.is_empty() && self.claims.len() < self.pace.most
+    }
+
+    /// The program dispatches, at `now`.
+    #[inline]
+    fn on_dispatch(&mut self, now: Instant) {
+        if !self.offers.is_empty() && self.claims.is_empty() {
+            self.pace.all_taken(now);
+        }
     }
 
     /// The next claim.
@@ -131,6 +169,7 @@ impl SessionOffers {
                 continue;
             };
             self.claims.push((conn, receives));
+            self.pace.claimed += 1;
             return Some((number, Command::Claim { conn, acceptor, receives }));
         }
         None
@@ -145,11 +184,57 @@ impl RemoteClient {
         }
     }
 
+    /// The program dispatches: the next flush claims as many connections as it is fast.
+    #[inline]
+    pub fn note_dispatch(&mut self, now: Instant) {
+        self.offers.on_dispatch(now);
+    }
+
     /// Submits claims.
     #[cold]
     pub(super) fn put_claims(&mut self) {
         while let Some((number, command)) = self.offers.next_claim() {
             self.ask(number.0, command);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Offers without end, to a program that needs so long for each connection. Returns how many
+    /// are claimed at once in the end.
+    fn claimed_at_once(pace: &mut ClaimPace, us_per_connection: u64) -> usize {
+        let mut now = pace.since + Duration::from_secs(1);
+        for _ in 0..20 {
+            pace.all_taken(now);
+            pace.claimed = pace.most;
+            now += Duration::from_micros(us_per_connection) * pace.most as u32;
+        }
+        pace.most
+    }
+
+    #[test]
+    fn claims_at_once_follow_the_pace_of_the_program() {
+        let mut pace = ClaimPace::default();
+        assert_eq!(claimed_at_once(&mut pace, 20_000), CLAIMS_SLOW_MAX);
+        assert_eq!(claimed_at_once(&mut pace, 2), CLAIMS_MAX);
+        assert_eq!(claimed_at_once(&mut pace, 200), CLAIMS_SLOW_MAX);
+        assert!((32..=64).contains(&claimed_at_once(&mut pace, 40)));
+    }
+
+    #[test]
+    fn few_offers_say_nothing_of_the_pace() {
+        let mut pace = ClaimPace::default();
+        claimed_at_once(&mut pace, 2);
+        for second in 1..10 {
+            pace.all_taken(Instant::from_micros(second * 1_000_000));
+            pace.claimed = 1;
+        }
+        // The first of them came after a long pause, which was one of the network.
+        assert!(pace.most >= CLAIMS_MAX / 2);
     }
 }

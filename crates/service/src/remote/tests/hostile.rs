@@ -7,7 +7,7 @@ use megapipe_shm::record::{Arrival, CloseCode, Refusal};
 
 use super::*;
 use crate::begin::ConnectStart;
-use crate::limits::CLAIMS_MAX;
+use crate::limits::CLAIMS_SLOW_MAX;
 
 const CONNECTIONS: u32 = 8;
 const RECEIVE_BYTES: usize = 2_048;
@@ -185,7 +185,7 @@ fn claims_that_the_program_has_not_taken_are_bounded() {
     let (mut client, mut ends) = session_of_test();
     let listener = megapipe_stack::ListenerId { index: 0, generation: 0 };
     client.accept(listener, AcceptorId(7), 99);
-    let count = CLAIMS_MAX as u32 + 3;
+    let count = CLAIMS_SLOW_MAX as u32 + 3;
     for index in 0..count {
         let (conn, acceptor) = (id(index), id(9));
         publish(&mut ends, 7, Says::Available { conn, acceptor });
@@ -200,7 +200,7 @@ fn claims_that_the_program_has_not_taken_are_bounded() {
         ends.ops.release();
         claims
     };
-    assert_eq!(claimed(&mut client, &mut ends), CLAIMS_MAX);
+    assert_eq!(claimed(&mut client, &mut ends), CLAIMS_SLOW_MAX);
     assert_eq!(claimed(&mut client, &mut ends), 0);
     for index in 0..2 {
         publish(&mut ends, 7, incoming(index));
