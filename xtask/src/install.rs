@@ -19,6 +19,8 @@ use serde_json::Value;
 use crate::error::ToolError;
 use crate::process;
 
+mod preload;
+
 /// The package whose version the library has.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The number that changes when programs must be compiled again.
@@ -114,6 +116,7 @@ fn install_library(root: &Path, prefix: &Path, profile: &str) -> Result<(), Tool
     }
     copy(&archive, &lib)?;
     let keeps_symbols = profile == PROFILE_WITH_SYMBOLS;
+    preload::install(root, &lib.join("megapipe"), profile, keeps_symbols)?;
     link(&archive, &capi.join("megapipe.map"), &lib, keeps_symbols)?;
     write_pkg_config(&capi.join("megapipe.pc.in"), prefix)?;
     for page in files_in(&capi.join("man"))? {

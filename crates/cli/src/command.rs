@@ -15,6 +15,7 @@ use megapipe_scripts::command::{self as script, ScriptArgs, ScriptError};
 use crate::explain::{self, ExplainArgs, ExplainError};
 use crate::info::{self, InfoArgs, InfoError};
 use crate::manual::{self, ManualError};
+use crate::run::{self, RunProgramArgs, RunProgramError};
 use crate::ss::{self, SsArgs, SsError};
 
 /// Network I/O for message-oriented servers: asynchronous operations in, completions out.
@@ -46,6 +47,7 @@ enum CliCommand {
     /// A short version of the benchmark with a table at the end: about two minutes
     Demo(DemoArgs),
     Script(ScriptArgs),
+    Run(RunProgramArgs),
     /// Show the features of this kernel and machine, and their consequences
     Info(InfoArgs),
     Ss(SsArgs),
@@ -110,6 +112,8 @@ pub(crate) enum CommandError {
     #[error(transparent)]
     Script(#[from] ScriptError),
     #[error(transparent)]
+    Run(#[from] RunProgramError),
+    #[error(transparent)]
     Manual(#[from] ManualError),
 }
 
@@ -126,6 +130,7 @@ impl CommandError {
             Self::Info(_) | Self::Explain(_) => false,
             Self::Ss(error) => error.is_usage(),
             Self::Manual(_) => true,
+            Self::Run(_) => false,
             Self::Script(error) => error.is_usage(),
         }
     }
@@ -140,6 +145,7 @@ impl CliArguments {
             CliCommand::Bench(args) => Ok(bench(&args)?),
             CliCommand::Demo(args) => Ok(demo(&args)?),
             CliCommand::Script(args) => Ok(script::run(&args)?),
+            CliCommand::Run(args) => Ok(run::run(&args)?),
             CliCommand::Info(args) => {
                 info::print(&args)?;
                 Ok(ExitCode::SUCCESS)

@@ -6,6 +6,7 @@
 //! Invariants
 //! - Exit codes: 0 done, 1 failed (with one line on standard error that names every cause), 2
 //!   invalid arguments, 3 a load without a single response.
+//!   Those of `megapipe run` are in `run.rs`.
 //! - A closed output pipe ends the output without a panic.
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod explain;
 mod info;
 mod manual;
 mod observed;
+mod run;
 mod ss;
 
 use std::process::ExitCode;
@@ -22,8 +24,16 @@ use clap::Parser;
 use megapipe_apps::reason::{exit_code, reason};
 
 fn main() -> ExitCode {
-    match command::CliArguments::parse().run() {
+    let arguments = match command::CliArguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return run::usage_status(&error),
+    };
+    match arguments.run() {
         Ok(code) => code,
+        Err(command::CommandError::Run(error)) => {
+            eprintln!("megapipe: {}", reason(&error));
+            error.status()
+        }
         Err(error) => {
             eprintln!("megapipe: {}", reason(&error));
             exit_code(error.is_usage())

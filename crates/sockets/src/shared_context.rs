@@ -560,6 +560,22 @@ impl LockedContext {
 impl CallRunner for SharedContext {
     fn run<T>(
         &mut self,
+        attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+    ) -> Result<T, Error> {
+        let mut shared: &Self = self;
+        shared.run(attempt)
+    }
+
+    fn once<T>(&mut self, call: impl FnOnce(&mut Sockets) -> Result<T, Error>) -> Result<T, Error> {
+        let mut shared: &Self = self;
+        shared.once(call)
+    }
+}
+
+/// The same calls by a reference: each thread has one of its own.
+impl CallRunner for &SharedContext {
+    fn run<T>(
+        &mut self,
         mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
     ) -> Result<T, Error> {
         let mut inside = self.lock();

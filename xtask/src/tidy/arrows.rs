@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe-examples", &["megapipe"]),
     ("megapipe-packetdrill", &["megapipe", "megapipe-scripts", "megapipe-sockets"]),
     ("megapipe-marshal", &["megapipe", "megapipe-sockets"]),
+    ("megapipe-preload", &["megapipe", "megapipe-marshal", "megapipe-sockets"]),
     ("megapipe-capi", &["megapipe", "megapipe-marshal", "megapipe-sockets"]),
     ("megapipe-apps", &["megapipe", "megapipe-shm", "megapipe-sockets"]),
     (
@@ -40,6 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "megapipe-apps",
             "megapipe-bench",
             "megapipe-policy",
+            "megapipe-preload",
             "megapipe-scripts",
             "megapipe-service",
             "megapipe-sim",

@@ -12,6 +12,7 @@ const ALLOWED: &[&str] = &[
     "crates/capi/",
     "crates/marshal/",
     "crates/packetdrill/",
+    "crates/preload/",
     "crates/shm/",
     "crates/link/",
     "bench/src/baseline/",

@@ -1,0 +1,239 @@
+//! `megapipe run`: starts an unmodified program on megapipe's sockets, by the preload library.
+//!
+//! In: options and a command line. Out: the program in the place of this process, with `LD_PRELOAD`
+//! and the settings in its environment. A program that the dynamic loader would start without the
+//! library is refused (`run/program.rs`).
+//!
+//! Exit status: 125 for an error of `run`, 126 for a program that cannot be preloaded, 127 for one
+//! that is not found, else the program's own.
+
+mod program;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::error::ErrorKind;
+use clap::{Args, ValueEnum};
+use megapipe_preload::{LIBRARY, PreloadSettingError, PreloadSettings, VARIABLES};
+
+use crate::info::InfoError;
+use program::{Program, ProgramError};
+
+/// The library below a prefix, and its folder beside a program in `bin/`.
+const LIBRARY_FILE: &str = "lib/megapipe/libmegapipe-preload.so";
+/// Exit status of invalid arguments of the other commands.
+const USAGE: u8 = 2;
+
+/// Run an unmodified program on megapipe's sockets
+///
+/// TCP and UDP sockets that belong to the stack leave the kernel; files, pipes and all other
+/// sockets stay there. A listener on any address accepts from both. The exit status is 125 for an
+/// error of `run` itself, 126 for a program that cannot be preloaded, 127 for one that is not
+/// found, else the program's own.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Rules: stack|kernel|both listen|connect|udp ADDRESS[/BITS]|*:PORT[-PORT]|*. \
+    The first that matches decides.\n\n\
+    Example: megapipe run --backend local --link memif:/tmp/mp.sock,role=server \
+    --address 10.9.0.1/24 -- redis-server --port 6379"
+)]
+pub(crate) struct RunProgramArgs {
+    /// The stack behind the sockets
+    #[arg(long, value_enum, default_value = "service")]
+    backend: RunBackend,
+    /// The link of the back end local: memif:SOCKET[,role=server] or tap:DEVICE
+    #[arg(long)]
+    link: Option<String>,
+    /// Addresses of the stack, as 10.0.0.2/24, with commas between
+    #[arg(long)]
+    address: Option<String>,
+    /// Gateways of the stack, with commas between
+    #[arg(long)]
+    gateway: Option<String>,
+    /// Where the stack runs [default: thread]
+    #[arg(long, value_name = "inline|thread|core")]
+    placement: Option<String>,
+    /// A rule that selects the path of sockets; may be repeated
+    #[arg(long = "rule", value_name = "RULE")]
+    rules: Vec<String>,
+    /// A file with a rule in each line; # begins a comment
+    #[arg(long = "rules", value_name = "FILE")]
+    rules_file: Option<PathBuf>,
+    /// Lists the path of each socket with its reason in a file, or on standard error
+    #[arg(long, value_name = "FILE|stderr")]
+    report: Option<String>,
+    /// Prints what would be interposed or refused, and starts nothing
+    #[arg(long)]
+    check: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RunBackend {
+    /// Linux's TCP, by the library's sockets
+    Kernel,
+    /// The stack in the process, on a link of its own
+    Local,
+    /// The stack of a daemon
+    Service,
+}
+
+/// Why `run` did not start the program.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunProgramError {
+    #[error(
+        "--backend service: a daemon cannot serve unmodified programs yet; use --backend local \
+         with --link and --address"
+    )]
+    Service,
+    #[error(transparent)]
+    Setting(#[from] PreloadSettingError),
+    #[error("{path}:{line}: {source}")]
+    RuleInFile { path: String, line: usize, source: megapipe_preload::rules::RuleError },
+    #[error("{path}: {source}")]
+    File { path: String, source: io::Error },
+    #[error("{0} is missing: install it with `cargo xtask install`, or set MEGAPIPE_PRELOAD")]
+    NoLibrary(String),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("{program}: {source}")]
+    Exec { program: String, source: io::Error },
+    #[error(transparent)]
+    Output(#[from] InfoError),
+}
+
+impl RunProgramError {
+    /// Returns the exit status.
+    pub(crate) fn status(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Program(ProgramError::NotFound { .. }) => 127,
+            Self::Program(_) => 126,
+            Self::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Exec { .. } => 126,
+            _ => 125,
+        })
+    }
+}
+
+/// Prints what is wrong with a command line. Returns the exit status: that of `run` is 125.
+pub(crate) fn usage_status(error: &clap::Error) -> ExitCode {
+    // A closed standard error is no reason for another status.
+    let _ = error.print();
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return ExitCode::SUCCESS;
+    }
+    let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
+    ExitCode::from(if is_run { 125 } else { USAGE })
+}
+
+/// Checks everything, then becomes the program.
+pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
+    let variables = variables(args)?;
+    let library = library()?;
+    let name = args.command.first().cloned().unwrap_or_default();
+    let program = Program::find(&name)?;
+    if args.check {
+        crate::info::write_to_stdout(table(&program).as_bytes())?;
+        program.check()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    program.check()?;
+    let mut command = Command::new(&program.path);
+    command.arg0(&name).args(&args.command[1..]);
+    for name in VARIABLES {
+        command.env_remove(name);
+    }
+    command.envs(variables).env(LIBRARY, &library).env("LD_PRELOAD", preload(&library));
+    let source = command.exec();
+    Err(RunProgramError::Exec { program: program.path.display().to_string(), source })
+}
+
+/// The settings as variables, checked as the library does.
+fn variables(args: &RunProgramArgs) -> Result<Vec<(&'static str, String)>, RunProgramError> {
+    let backend = match args.backend {
+        RunBackend::Kernel => "kernel",
+        RunBackend::Local => "local",
+        RunBackend::Service => return Err(RunProgramError::Service),
+    };
+    let mut rules = args.rules.clone();
+    if let Some(path) = &args.rules_file {
+        rules.extend(rules_of(path)?);
+    }
+    let of = |value: &Option<String>| value.clone().unwrap_or_default();
+    let all = [
+        ("MEGAPIPE_BACKEND", backend.to_owned()),
+        ("MEGAPIPE_LINK", of(&args.link)),
+        ("MEGAPIPE_ADDRESS", of(&args.address)),
+        ("MEGAPIPE_GATEWAY", of(&args.gateway)),
+        ("MEGAPIPE_PLACEMENT", of(&args.placement)),
+        ("MEGAPIPE_RULES", rules.join("; ")),
+        ("MEGAPIPE_REPORT", of(&args.report)),
+    ];
+    let set = all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>();
+    PreloadSettings::read(|name| {
+        set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
+    })?;
+    Ok(set)
+}
+
+fn rules_of(path: &Path) -> Result<Vec<String>, RunProgramError> {
+    let shown = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| RunProgramError::File { path: shown.clone(), source })?;
+    let mut rules = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let rule = line.split('#').next().unwrap_or_default().trim();
+        if rule.is_empty() {
+            continue;
+        }
+        rule.parse::<megapipe_preload::rules::PathRule>().map_err(|source| {
+            RunProgramError::RuleInFile { path: shown.clone(), line: index + 1, source }
+        })?;
+        rules.push(rule.to_owned());
+    }
+    Ok(rules)
+}
+
+/// The library: the one that MEGAPIPE_PRELOAD names, or the one of this program's prefix.
+fn library() -> Result<PathBuf, RunProgramError> {
+    let named = std::env::var_os(LIBRARY).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let installed = || {
+        let program = std::env::current_exe().ok()?;
+        Some(program.parent()?.parent()?.join(LIBRARY_FILE))
+    };
+    let path = named.or_else(installed).unwrap_or_else(|| PathBuf::from(LIBRARY_FILE));
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(RunProgramError::NoLibrary(path.display().to_string())),
+    }
+}
+
+/// LD_PRELOAD with the library first; what stands there stays.
+fn preload(library: &Path) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|it| !it.is_empty()) {
+        list.push(":");
+        list.push(before);
+    }
+    list
+}
+
+/// What `--check` prints.
+fn table(program: &Program) -> String {
+    let mut text = format!("program      {}\n", program.path.display());
+    if let Some(interpreter) = &program.script {
+        text.push_str(&format!("script of    {}\n", interpreter.display()));
+    }
+    let interposed: Vec<&str> = program.imports_among(megapipe_preload::interposed_names());
+    text.push_str(&format!("interposed   {}\n", interposed.join(" ")));
+    text.push_str(match program.check() {
+        Ok(()) => "result       it can be preloaded; its libraries are interposed as well\n",
+        Err(_) => "result       refused\n",
+    });
+    text
+}

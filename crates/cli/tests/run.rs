@@ -1,0 +1,79 @@
+//! `megapipe run`: what it refuses, with the exit status, and what it passes to the program.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// `megapipe run` with a library that exists and does nothing: the C library itself is loaded
+/// anyway.
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
+    command.arg("run").args(arguments).env("MEGAPIPE_PRELOAD", library());
+    command.env_remove("LD_PRELOAD").output().expect("it runs")
+}
+
+/// A shared object that this program has loaded.
+fn library() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("it is readable");
+    let paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    let library = paths.filter(|path| path.contains("/libc.so")).map(PathBuf::from).next();
+    library.expect("libc is loaded")
+}
+
+fn refused(arguments: &[&str], status: i32, text: &str) {
+    let output = run(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+    assert!(said.contains(text), "{arguments:?}: {said}");
+}
+
+const MEMIF: [&str; 6] =
+    ["--backend", "local", "--link", "memif:/tmp/x", "--address", "10.0.0.1/24"];
+
+#[test]
+fn errors_of_run_have_status_125() {
+    refused(&["--", "true"], 125, "--backend service: a daemon cannot serve unmodified programs");
+    refused(&["--backend", "lokal", "--", "true"], 125, "invalid value 'lokal'");
+    refused(&["--backend", "local", "--", "true"], 125, "MEGAPIPE_LINK = : the back end local");
+    refused(&["--backend", "local", "--link", "packet:lo", "--", "true"], 125, "packet, xdp");
+    let rule = ["--rule", "stack listen 80", "--", "true"];
+    refused(&[&MEMIF[..], &rule].concat(), 125, "\"80\" must be ADDRESS[/BITS]:PORTS");
+}
+
+#[test]
+fn rule_in_a_file_is_named_by_its_line() {
+    let path = std::env::temp_dir().join(format!("mp-rules-{}", std::process::id()));
+    std::fs::write(&path, "# ports\nkernel listen *:22\nkernel accept *:23 # no\n")
+        .expect("a file");
+    let shown = path.to_string_lossy().into_owned();
+    let arguments = [&MEMIF[..], &["--rules", &shown, "--", "true"]].concat();
+    refused(&arguments, 125, &format!("{shown}:3: rule \"kernel accept *:23\": \"accept\""));
+    std::fs::remove_file(path).expect("it is there");
+}
+
+#[test]
+fn program_that_is_missing_or_unsuitable_is_refused() {
+    let missing = [&MEMIF[..], &["--", "no-such-program-here"]].concat();
+    refused(&missing, 127, "no-such-program-here: not found");
+    let text = std::env::temp_dir().join(format!("mp-text-{}", std::process::id()));
+    std::fs::write(&text, "neither a script nor a program").expect("a file");
+    let shown = text.to_string_lossy().into_owned();
+    refused(&[&MEMIF[..], &["--", &shown]].concat(), 126, "cannot be preloaded: it is no ELF");
+    std::fs::remove_file(text).expect("it is there");
+}
+
+#[test]
+fn check_prints_what_is_interposed_and_starts_nothing() {
+    let output = run(&[&MEMIF[..], &["--check", "--", "cat", "/no/such/file"]].concat());
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    let line = said.lines().find(|line| line.starts_with("interposed")).expect("a line");
+    assert!(line.split_whitespace().any(|name| name == "read"), "{said}");
+    assert!(said.contains("result       it can be preloaded"), "{said}");
+}
+
+#[test]
+fn program_gets_the_settings_and_its_own_status() {
+    let script = "test -n \"$LD_PRELOAD\" && test \"$MEGAPIPE_LINK\" = memif:/tmp/x && exit 7";
+    let output = run(&[&MEMIF[..], &["--", "sh", "-c", script]].concat());
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+}

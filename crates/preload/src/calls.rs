@@ -1,0 +1,115 @@
+//! The interposed functions, by family.
+//!
+//! Each first looks its number up. A descriptor of the kernel passes to the next library without a
+//! lock, an allocation or a look at thread-local memory.
+
+use std::ffi::c_int;
+
+use megapipe_sockets::{Error, Fd};
+
+use crate::numbers::{self, NumberEntry};
+use crate::raw::set_errno;
+use crate::records::RECORDS;
+use crate::rules::SocketPath;
+use crate::stack;
+
+pub(crate) mod create;
+pub(crate) mod data;
+pub(crate) mod descriptors;
+pub(crate) mod files;
+pub(crate) mod options;
+pub(crate) mod process;
+pub(crate) mod sets;
+pub(crate) mod waits;
+
+/// Looks up the next library's functions.
+pub(crate) fn resolve() {
+    create::resolve();
+    data::resolve();
+    descriptors::resolve();
+    files::resolve();
+    options::resolve();
+    process::resolve();
+    sets::resolve();
+    waits::resolve();
+}
+
+/// Returns the names of all functions.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    let families = [
+        create::NAMES,
+        data::NAMES,
+        descriptors::NAMES,
+        files::NAMES,
+        options::NAMES,
+        process::NAMES,
+        sets::NAMES,
+        waits::NAMES,
+    ];
+    families.into_iter().flatten().copied()
+}
+
+/// What a call on a number works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallTarget {
+    /// The kernel's descriptor.
+    Kernel,
+    /// A socket of the stack.
+    Stack(Fd),
+}
+
+/// Returns what a call that transfers works on. A recorded socket of the stack starts the stack.
+///
+/// # Errors
+/// ECHILD, EBADF, ENETDOWN.
+#[inline]
+pub(crate) fn target(fd: c_int) -> Result<CallTarget, Error> {
+    match numbers::entry(fd) {
+        NumberEntry::Kernel => Ok(CallTarget::Kernel),
+        NumberEntry::Stack(inner) => Ok(CallTarget::Stack(inner)),
+        other => cold_target(fd, other),
+    }
+}
+
+#[cold]
+fn cold_target(fd: c_int, entry: NumberEntry) -> Result<CallTarget, Error> {
+    match entry {
+        NumberEntry::Recorded(_) => stack::enter(|| {
+            let mut records = RECORDS.lock();
+            let Some(record) = records.of(fd) else { return Ok(CallTarget::Kernel) };
+            if record.path != Some(SocketPath::Stack) {
+                return Ok(CallTarget::Kernel);
+            }
+            records.activate_all()?;
+            records.activate(fd)?;
+            match numbers::entry(fd) {
+                NumberEntry::Stack(inner) => Ok(CallTarget::Stack(inner)),
+                _ => Ok(CallTarget::Kernel),
+            }
+        }),
+        NumberEntry::Own => Err(Error::BadDescriptor),
+        NumberEntry::Parent => Err(stack::refuse_in_child()),
+        NumberEntry::Stack(inner) => Ok(CallTarget::Stack(inner)),
+        NumberEntry::Set(_) | NumberEntry::PendingSet | NumberEntry::Kernel => {
+            Ok(CallTarget::Kernel)
+        }
+    }
+}
+
+/// Returns the result of a C function: a value, or -1 and errno.
+#[inline]
+pub(crate) fn answer<T: From<i8>>(result: Result<T, Error>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => {
+            set_errno(error.raw_os_error());
+            T::from(-1)
+        }
+    }
+}
+
+/// As [`answer`], for a function that returns 0.
+#[inline]
+pub(crate) fn status(result: Result<(), Error>) -> c_int {
+    answer(result.map(|()| 0))
+}

@@ -1,0 +1,487 @@
+//! Calls that create, name, connect and accept sockets.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+use libc::{sockaddr, socklen_t};
+use megapipe_marshal::{check_room, read_address, write_address};
+use megapipe_sockets::{Bsd, Error, Events, Fd, OpenFlags, PollFd, SharedContext, Shutdown};
+
+use super::{CallTarget, answer, status, target};
+use crate::next::interpose;
+use crate::numbers::{self, NumberEntry};
+use crate::raw::system_call;
+use crate::records::{RECORDS, SocketRecord, release, reserve};
+use crate::report::{self, COUNTS};
+use crate::rules::{PathCall, SocketPath};
+use crate::stack::{self, WithoutWaiting};
+
+/// MPTCP, which becomes TCP.
+const IPPROTO_MPTCP: c_int = 262;
+
+interpose! {
+    /// socket(2). TCP and UDP sockets are recorded; the others are the kernel's.
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int |pass| {
+        let fd = pass();
+        if fd >= 0 && stack::settings().is_some() {
+            super::descriptors::reap(fd);
+            if is_stacks(domain, kind, protocol) && !stack::is_foreign_child() {
+                let protocol = if protocol == IPPROTO_MPTCP { 0 } else { protocol };
+                let added = stack::enter(|| {
+                    RECORDS.lock().add(fd, domain, kind, protocol);
+                    Ok(())
+                });
+                // From a signal handler that interrupted the library: it is the kernel's.
+                let _ = added;
+            }
+        }
+        fd
+    }
+
+    /// bind(2).
+    fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int |pass| {
+        if numbers::is_kernel(fd) {
+            return pass();
+        }
+        // SAFETY: the program promises an address of that size, or null.
+        let to = unsafe { read_address(address, len) };
+        let bind = || match target(fd)? {
+            CallTarget::Stack(inner) => {
+                let to = to?.ok_or(Error::FamilyNotSupported)?;
+                stack::with_stack(|sockets| sockets.bind(inner, to)).map(|()| 0)
+            }
+            CallTarget::Kernel => match to {
+                Ok(Some(to)) => stack::enter(|| bind_recorded(fd, to, &pass)),
+                _ => Ok(pass()),
+            },
+        };
+        answer(bind())
+    }
+
+    /// listen(2).
+    fn listen(fd: c_int, backlog: c_int) -> c_int |pass| {
+        match target(fd) {
+            Ok(CallTarget::Kernel) if numbers::is_kernel(fd) => pass(),
+            Ok(CallTarget::Kernel) => answer(stack::enter(|| listen_recorded(fd, backlog, &pass))),
+            Ok(CallTarget::Stack(inner)) => {
+                status(stack::with_stack(|sockets| sockets.listen(inner, backlog)))
+            }
+            Err(error) => answer(Err(error)),
+        }
+    }
+
+    /// accept(2).
+    fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int |pass| {
+        if numbers::is_kernel(fd) {
+            return pass();
+        }
+        // SAFETY: the program promises what accept(2) asks for.
+        unsafe { accept4(fd, address, len, 0) }
+    }
+
+    /// accept4(2).
+    fn accept4(
+        fd: c_int,
+        address: *mut sockaddr,
+        len: *mut socklen_t,
+        flags: c_int,
+    ) -> c_int |pass| {
+        let accept = || match listener(fd)? {
+            ListenerPaths::Kernel => {
+                let accepted = pass();
+                super::descriptors::reap(accepted);
+                Ok(accepted)
+            }
+            ListenerPaths::Stack(inner) => {
+                let flags = OpenFlags::from_bits(flags).ok_or(Error::InvalidArgument)?;
+                if !address.is_null() {
+                    // SAFETY: the program promises a size, or null.
+                    unsafe { check_room(len) }?;
+                }
+                let (accepted, peer) = accept_from_stack(inner, flags, true)?;
+                // SAFETY: the program promises a buffer for an address with its size, or null.
+                unsafe { write_peer(address, len, peer) };
+                Ok(accepted)
+            }
+            ListenerPaths::Both(inner) => {
+                let stacks = OpenFlags::from_bits(flags).ok_or(Error::InvalidArgument)?;
+                accept_from_both((fd, inner), |is_stacks| match is_stacks {
+                    true => {
+                        let (accepted, peer) = accept_from_stack(inner, stacks, false)?;
+                        // SAFETY: as above.
+                        unsafe { write_peer(address, len, peer) };
+                        Ok(accepted)
+                    }
+                    false => match pass() {
+                        -1 => Err(Error::from_raw_os_error(crate::raw::errno())),
+                        accepted => {
+                            super::descriptors::reap(accepted);
+                            Ok(accepted)
+                        }
+                    },
+                })
+            }
+        };
+        if numbers::is_kernel(fd) {
+            let accepted = pass();
+            super::descriptors::reap(accepted);
+            return accepted;
+        }
+        answer(accept())
+    }
+
+    /// connect(2).
+    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int |pass| {
+        if numbers::is_kernel(fd) {
+            return pass();
+        }
+        // SAFETY: the program promises an address of that size, or null.
+        let to = unsafe { read_address(address, len) };
+        let connect = || {
+            if let (CallTarget::Kernel, Ok(Some(to))) = (target(fd)?, to) {
+                stack::enter(|| connect_recorded(fd, to))?;
+            }
+            match target(fd)? {
+                CallTarget::Kernel => Ok(pass()),
+                CallTarget::Stack(inner) => {
+                    let to = to?;
+                    stack::with_stack(|sockets| sockets.connect(inner, to)).map(|()| 0)
+                }
+            }
+        };
+        answer(connect())
+    }
+
+    /// shutdown(2).
+    fn shutdown(fd: c_int, how: c_int) -> c_int |pass| {
+        let Some(how) = Shutdown::from_raw(how) else { return pass() };
+        match target(fd) {
+            Ok(CallTarget::Kernel) => pass(),
+            Ok(CallTarget::Stack(inner)) => {
+                status(stack::with_stack(|sockets| sockets.shutdown(inner, how)))
+            }
+            Err(error) => answer(Err(error)),
+        }
+    }
+
+    /// getsockname(2).
+    fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int |pass| {
+        match target(fd) {
+            Ok(CallTarget::Kernel) => pass(),
+            Ok(CallTarget::Stack(inner)) => {
+                let name = stack::with_stack(|sockets| sockets.getsockname(inner));
+                // SAFETY: the program promises a buffer for an address with its size.
+                status(name.and_then(|name| unsafe { named(address, len, name) }))
+            }
+            Err(error) => answer(Err(error)),
+        }
+    }
+
+    /// getpeername(2).
+    fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int |pass| {
+        match target(fd) {
+            Ok(CallTarget::Kernel) => pass(),
+            Ok(CallTarget::Stack(inner)) => {
+                let name = stack::with_stack(|sockets| sockets.getpeername(inner));
+                // SAFETY: the program promises a buffer for an address with its size.
+                status(name.and_then(|name| unsafe { named(address, len, name) }))
+            }
+            Err(error) => answer(Err(error)),
+        }
+    }
+}
+
+/// Whether the stack has the protocol.
+fn is_stacks(domain: c_int, kind: c_int, protocol: c_int) -> bool {
+    let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
+    is_internet
+        && matches!(
+            (kind, protocol),
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP | IPPROTO_MPTCP)
+                | (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP)
+        )
+}
+
+/// # Safety
+/// As [`write_address`].
+unsafe fn named(
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    name: SocketAddr,
+) -> Result<(), Error> {
+    // SAFETY: the caller keeps the contract.
+    unsafe { check_room(len) }?;
+    if address.is_null() {
+        return Err(Error::Fault);
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { write_address(address, len, Some(name)) };
+    Ok(())
+}
+
+/// # Safety
+/// As [`write_address`].
+unsafe fn write_peer(address: *mut sockaddr, len: *mut socklen_t, peer: Option<SocketAddr>) {
+    if !address.is_null() {
+        // SAFETY: the caller keeps the contract.
+        unsafe { write_address(address, len, peer) };
+    }
+}
+
+/// Selects the path of a socket, and notes it.
+fn select(record: &SocketRecord, call: PathCall, address: SocketAddr) -> SocketPath {
+    let call = if record.kind == libc::SOCK_STREAM { call } else { PathCall::Udp };
+    let Some(settings) = stack::settings() else { return SocketPath::Kernel };
+    let (path, why) = settings.selector.select(call, address);
+    let (path, why) = match path {
+        // A socket of IPv6 alone, and a stack without such an address.
+        SocketPath::Both if !has_family(record, address) => {
+            (SocketPath::Kernel, "the stack has no address of its family")
+        }
+        path => (path, why),
+    };
+    report::count(match path {
+        SocketPath::Stack => &COUNTS.stack,
+        SocketPath::Kernel => &COUNTS.kernel,
+        SocketPath::Both => &COUNTS.both,
+    });
+    report::note(settings, format_args!("{call} {address}: {path} ({why})"));
+    path
+}
+
+fn has_family(record: &SocketRecord, address: SocketAddr) -> bool {
+    let Some(settings) = stack::settings() else { return false };
+    let has = |is_ipv4| settings.selector.addresses.iter().any(|(it, _)| it.is_ipv4() == is_ipv4);
+    let is_v6_only = record.options.iter().any(|option| {
+        (option.level, option.name) == (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
+            && option.value.iter().any(|byte| *byte != 0)
+    });
+    match address.is_ipv4() {
+        true => has(true),
+        false => has(false) || (has(true) && !is_v6_only),
+    }
+}
+
+/// The result of the kernel, with its error: errno is kept by calls that succeed inside.
+fn passed(pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
+    match pass() {
+        -1 => Err(Error::from_raw_os_error(crate::raw::errno())),
+        result => Ok(result),
+    }
+}
+
+/// bind(2) of a recorded socket: the path of a TCP listener is decided here.
+fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
+    let mut records = RECORDS.lock();
+    let Some(record) = records.of(fd) else { return passed(pass) };
+    let path = select(record, PathCall::Listen, to);
+    if path != SocketPath::Stack {
+        let bound = passed(pass)?;
+        if path == SocketPath::Kernel {
+            records.give_to_kernel(fd);
+            return Ok(bound);
+        }
+    } else if record.bound.is_some() {
+        return Err(Error::InvalidArgument);
+    }
+    if let Some(record) = records.of(fd) {
+        record.bound = Some(match path {
+            SocketPath::Both => kernel_name(fd).unwrap_or(to),
+            _ => to,
+        });
+    }
+    records.decide(fd, path);
+    let is_running = stack::context().is_some();
+    if path == SocketPath::Stack && is_running {
+        // Its address is checked now.
+        records.activate(fd).inspect_err(|_| {
+            if let Some(record) = records.of(fd) {
+                (record.bound, record.path) = (None, None);
+            }
+        })?;
+    }
+    Ok(0)
+}
+
+/// The address of a kernel socket, whose port the kernel may have chosen.
+fn kernel_name(fd: c_int) -> Option<SocketAddr> {
+    let mut room = [0_u64; 16];
+    let mut len = size_of_val(&room) as socklen_t;
+    let (at, size) = (room.as_mut_ptr() as usize, (&raw mut len) as usize);
+    // SAFETY: both are locals.
+    unsafe { system_call(libc::SYS_getsockname, [fd as usize, at, size, 0, 0, 0]) };
+    // SAFETY: the kernel has filled the local up to `len` bytes, which its size bounds.
+    unsafe { read_address(room.as_ptr().cast(), len.min(size_of_val(&room) as socklen_t)) }
+        .ok()
+        .flatten()
+}
+
+/// listen(2) of a recorded socket.
+fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
+    let mut records = RECORDS.lock();
+    let Some(record) = records.of(fd) else { return passed(pass) };
+    let path = match record.path {
+        Some(path) => path,
+        None => {
+            let any: std::net::IpAddr = match record.domain {
+                libc::AF_INET => std::net::Ipv4Addr::UNSPECIFIED.into(),
+                _ => std::net::Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let any = SocketAddr::new(any, 0);
+            let path = select(record, PathCall::Listen, any);
+            records.decide(fd, path);
+            path
+        }
+    };
+    if path != SocketPath::Stack {
+        let listening = passed(pass)?;
+        if path == SocketPath::Kernel {
+            records.give_to_kernel(fd);
+            return Ok(listening);
+        }
+    }
+    if let Some(record) = records.of(fd) {
+        if path == SocketPath::Both && record.bound.is_none_or(|bound| bound.port() == 0) {
+            record.bound = kernel_name(fd);
+        }
+        record.backlog = Some(backlog);
+    }
+    if stack::context().is_some() {
+        records.activate(fd)?;
+    }
+    Ok(0)
+}
+
+/// connect(2) of a recorded socket: its path is decided here.
+fn connect_recorded(fd: c_int, to: SocketAddr) -> Result<(), Error> {
+    let mut records = RECORDS.lock();
+    let Some(record) = records.of(fd) else { return Ok(()) };
+    match select(record, PathCall::Connect, to) {
+        SocketPath::Kernel | SocketPath::Both => records.give_to_kernel(fd),
+        SocketPath::Stack => {
+            records.decide(fd, SocketPath::Stack);
+            records.activate_all()?;
+            records.activate(fd)?;
+        }
+    }
+    Ok(())
+}
+
+/// Decides the path of a UDP socket by the address of its first message.
+pub(super) fn decide_by_destination(fd: c_int, to: Option<SocketAddr>) -> Result<(), Error> {
+    let Some(to) = to else { return Ok(()) };
+    stack::enter(|| {
+        let mut records = RECORDS.lock();
+        let Some(record) = records.of(fd) else { return Ok(()) };
+        if record.path.is_some() || record.kind != libc::SOCK_DGRAM {
+            return Ok(());
+        }
+        drop(records);
+        connect_recorded(fd, to)
+    })
+}
+
+/// Where a listener's connections come from.
+enum ListenerPaths {
+    Kernel,
+    Stack(Fd),
+    Both(Fd),
+}
+
+fn listener(fd: c_int) -> Result<ListenerPaths, Error> {
+    if let CallTarget::Stack(inner) = target(fd)? {
+        return Ok(ListenerPaths::Stack(inner));
+    }
+    stack::enter(|| {
+        let mut records = RECORDS.lock();
+        match records.of(fd) {
+            Some(record) if record.path == Some(SocketPath::Both) && record.backlog.is_some() => {}
+            _ => return Ok(ListenerPaths::Kernel),
+        }
+        records.activate_all()?;
+        Ok(match records.of(fd).and_then(|record| record.inner) {
+            Some(inner) => ListenerPaths::Both(inner),
+            None => ListenerPaths::Kernel,
+        })
+    })
+}
+
+/// Accepts a connection of the stack. Like the kernel it takes the number first, so that a process
+/// without a free number leaves the connection in the queue.
+fn accept_from_stack(
+    inner: Fd,
+    flags: OpenFlags,
+    waits: bool,
+) -> Result<(c_int, Option<SocketAddr>), Error> {
+    let context = stack::context().ok_or(Error::NetworkDown)?;
+    let number = stack::enter(|| reserve(0, flags.contains(OpenFlags::CLOEXEC)))?;
+    let accepted = stack::with_stack(|sockets| {
+        let accepted = match waits {
+            true => sockets.accept4(inner, flags)?,
+            false => WithoutWaiting(context).accept4(inner, flags)?,
+        };
+        Ok((accepted, sockets.getpeername(accepted).ok()))
+    });
+    match accepted {
+        Ok((accepted, peer)) => {
+            super::descriptors::reap(number);
+            numbers::set(number, NumberEntry::Stack(accepted));
+            Ok((number, peer))
+        }
+        Err(error) => {
+            release(number);
+            Err(error)
+        }
+    }
+}
+
+/// Accepts from the stack or the kernel, which take turns.
+fn accept_from_both(
+    (fd, inner): (c_int, Fd),
+    mut accept: impl FnMut(bool) -> Result<c_int, Error>,
+) -> Result<c_int, Error> {
+    loop {
+        let is_kernels_turn = stack::enter(|| {
+            let mut records = RECORDS.lock();
+            let record = records.of(fd).ok_or(Error::BadDescriptor)?;
+            record.is_kernels_turn = !record.is_kernels_turn;
+            Ok(record.is_kernels_turn)
+        })?;
+        for is_stacks in [!is_kernels_turn, is_kernels_turn] {
+            if !is_stacks && !has_connection(fd) {
+                continue;
+            }
+            match accept(is_stacks) {
+                Err(Error::WouldBlock) => {}
+                done => return done,
+            }
+        }
+        stack::with_stack(|sockets| {
+            if sockets.fcntl(inner, libc::F_GETFL, 0)? & libc::O_NONBLOCK != 0 {
+                return Err(Error::WouldBlock);
+            }
+            wait_for_either(sockets, fd, inner)
+        })?;
+    }
+}
+
+fn wait_for_either(
+    sockets: &mut &'static SharedContext,
+    fd: c_int,
+    inner: Fd,
+) -> Result<(), Error> {
+    // SAFETY: the number is the program's listener, which it keeps open while it accepts from it.
+    let kernels = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let mut either = [PollFd::new(inner, Events::IN), PollFd::new(kernels, Events::IN)];
+    sockets.poll(&mut either, None).map(drop)
+}
+
+/// Whether a kernel's listener has a connection, so that accepting it does not wait.
+fn has_connection(fd: c_int) -> bool {
+    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let arguments = [(&raw mut entry) as usize, 1, (&raw const now) as usize, 0, 8, 0];
+    // SAFETY: both are locals.
+    unsafe { system_call(libc::SYS_ppoll, arguments) == 1 }
+}

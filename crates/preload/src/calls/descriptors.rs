@@ -1,0 +1,215 @@
+//! Calls that close and duplicate descriptors.
+//!
+//! The kernel keeps the numbers: a duplicate of a placeholder is a placeholder. The child of a
+//! vfork has its own descriptors and its parent's memory, so it changes only the kernel's.
+
+use std::ffi::{c_int, c_uint};
+
+use megapipe_sockets::{Bsd, Error};
+
+use super::answer;
+use crate::next::interpose;
+use crate::numbers::{self, NumberEntry};
+use crate::raw::{c_call, set_errno, system_call};
+use crate::records::RECORDS;
+use crate::stack;
+
+interpose! {
+    /// close(2).
+    fn close(fd: c_int) -> c_int |pass| {
+        match numbers::entry(fd) {
+            NumberEntry::Kernel => pass(),
+            NumberEntry::Own => answer(Err(Error::BadDescriptor)),
+            _ if stack::is_foreign_child() => pass(),
+            _ => {
+                let closed = detach(fd);
+                let passed = pass();
+                match closed {
+                    Ok(()) => passed,
+                    Err(error) => answer(Err(error)),
+                }
+            }
+        }
+    }
+
+    /// close_range(2). The library's own descriptors stay open.
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int |pass| {
+        if flags != 0 || numbers::known(first, last).next().is_none() {
+            return pass();
+        }
+        close_known(first, last)
+    }
+
+    /// closefrom(3). The library's own descriptors stay open.
+    fn closefrom(first: c_int) -> c_int |pass| {
+        let first = c_uint::try_from(first).unwrap_or(0);
+        if numbers::known(first, c_uint::MAX).next().is_none() {
+            return pass();
+        }
+        close_known(first, c_uint::MAX)
+    }
+
+    /// dup(2).
+    fn dup(fd: c_int) -> c_int |pass| {
+        duplicated(fd, pass)
+    }
+
+    /// dup2(2).
+    fn dup2(old: c_int, new: c_int) -> c_int |pass| {
+        duplicated_to(old, new, pass)
+    }
+
+    /// dup3(2).
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int |pass| {
+        duplicated_to(old, new, pass)
+    }
+}
+
+/// The number is no longer of the library: the kernel has given it to another file.
+#[inline]
+pub(super) fn reap(fd: c_int) {
+    if fd >= 0 && !numbers::is_kernel(fd) {
+        reap_cold(fd);
+    }
+}
+
+#[cold]
+fn reap_cold(fd: c_int) {
+    if !stack::is_foreign_child() {
+        // libc closed it without a call that the library sees.
+        let _ = detach(fd);
+    }
+}
+
+/// Releases what a number stands for, except in the kernel.
+///
+/// # Errors
+/// As close(2).
+pub(super) fn detach(fd: c_int) -> Result<(), Error> {
+    match numbers::entry(fd) {
+        NumberEntry::Stack(inner) => {
+            numbers::set(fd, NumberEntry::Kernel);
+            stack::with_stack(|sockets| sockets.close(inner))
+        }
+        NumberEntry::Set(inner) => {
+            numbers::set(fd, NumberEntry::Kernel);
+            stack::with_stack(|sockets| {
+                RECORDS.lock().forget_set(fd);
+                sockets.close(inner)
+            })
+        }
+        NumberEntry::PendingSet => {
+            numbers::set(fd, NumberEntry::Kernel);
+            stack::enter(|| {
+                RECORDS.lock().forget_set(fd);
+                Ok(())
+            })
+        }
+        NumberEntry::Recorded(_) => stack::enter(|| {
+            let inner = RECORDS.lock().forget(fd);
+            match (inner, stack::context()) {
+                (Some(inner), Some(mut context)) => context.close(inner),
+                _ => Ok(()),
+            }
+        }),
+        NumberEntry::Parent => {
+            numbers::set(fd, NumberEntry::Kernel);
+            Ok(())
+        }
+        NumberEntry::Kernel | NumberEntry::Own => Ok(()),
+    }
+}
+
+fn close_known(first: c_uint, last: c_uint) -> c_int {
+    let is_foreign = stack::is_foreign_child();
+    let mut from = first;
+    for (fd, entry) in numbers::known(first, last) {
+        if entry == NumberEntry::Own {
+            let own = fd.cast_unsigned();
+            if own > from {
+                close_in_kernel(from, own - 1);
+            }
+            from = own + 1;
+        } else if !is_foreign {
+            // close_range(2) reports no error of a descriptor.
+            let _ = detach(fd);
+        }
+    }
+    if from <= last {
+        close_in_kernel(from, last);
+    }
+    0
+}
+
+fn close_in_kernel(first: c_uint, last: c_uint) {
+    // SAFETY: takes integers; the program owns these descriptors.
+    unsafe { c_call(libc::SYS_close_range, [first as usize, last as usize, 0, 0, 0, 0]) };
+}
+
+/// dup(2) and fcntl(2) with F_DUPFD: the kernel chooses the number.
+pub(super) fn duplicated(fd: c_int, pass: impl FnOnce() -> c_int) -> c_int {
+    if numbers::entry(fd) == NumberEntry::Own {
+        return answer(Err(Error::BadDescriptor));
+    }
+    let new = pass();
+    if new >= 0 {
+        reap(new);
+        return copied(fd, new);
+    }
+    new
+}
+
+fn duplicated_to(old: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
+    let (of_old, of_new) = (numbers::entry(old), numbers::entry(new));
+    if (of_old, of_new) == (NumberEntry::Kernel, NumberEntry::Kernel) || old == new {
+        return pass();
+    }
+    if of_old == NumberEntry::Own || of_new == NumberEntry::Own {
+        return answer(Err(Error::BadDescriptor));
+    }
+    let is_foreign = stack::is_foreign_child();
+    let passed = pass();
+    if passed >= 0 && !is_foreign {
+        let _ = detach(new);
+        return copied(old, new);
+    }
+    passed
+}
+
+/// `new` is a duplicate of `old` in the kernel: it stands for the same.
+fn copied(old: c_int, new: c_int) -> c_int {
+    let entry = numbers::entry(old);
+    if entry == NumberEntry::Kernel || stack::is_foreign_child() {
+        return new;
+    }
+    let copy = || match entry {
+        NumberEntry::Stack(inner) => {
+            let inner = stack::with_stack(|it| it.fcntl(inner, libc::F_DUPFD, 0))?;
+            numbers::set(new, NumberEntry::Stack(inner));
+            Ok(())
+        }
+        NumberEntry::Set(inner) => {
+            let inner = stack::with_stack(|it| it.fcntl(inner, libc::F_DUPFD, 0))?;
+            numbers::set(new, NumberEntry::Set(inner));
+            Ok(())
+        }
+        NumberEntry::Recorded(_) => stack::enter(|| {
+            RECORDS.lock().duplicate(old, new);
+            Ok(())
+        }),
+        NumberEntry::PendingSet | NumberEntry::Parent => {
+            numbers::set(new, entry);
+            Ok(())
+        }
+        NumberEntry::Kernel | NumberEntry::Own => Ok(()),
+    };
+    match copy() {
+        Ok(()) => new,
+        Err(error) => {
+            // SAFETY: takes an integer; the duplicate was made for this call.
+            unsafe { system_call(libc::SYS_close, [new as usize, 0, 0, 0, 0, 0]) };
+            set_errno(error.raw_os_error());
+            -1
+        }
+    }
+}

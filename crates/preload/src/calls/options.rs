@@ -1,0 +1,174 @@
+//! Options and modes of sockets.
+//!
+//! `fcntl` and `ioctl` take an argument of any type. On the supported machines a word-sized
+//! argument after `...` is passed as an ordinary one, so here it is a word.
+
+use std::ffi::{c_int, c_ulong, c_void};
+
+use libc::socklen_t;
+use megapipe_marshal::{check_room, memory, memory_mut};
+use megapipe_sockets::{Bsd, Error};
+
+use super::descriptors::duplicated;
+use super::{CallTarget, answer, status, target};
+use crate::next::interpose;
+use crate::numbers;
+use crate::records::{RECORDS, SocketOption};
+use crate::stack;
+
+/// SIOCATMARK of Linux, behind sockatmark(3).
+const SIOCATMARK: c_ulong = 0x8905;
+
+interpose! {
+    /// getsockopt(2).
+    fn getsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        size: *mut socklen_t,
+    ) -> c_int |pass| {
+        if numbers::is_kernel(fd) {
+            return pass();
+        }
+        let get = || {
+            let CallTarget::Stack(inner) = target(fd)? else { return Ok(pass()) };
+            // SAFETY: the program promises a size, or null.
+            unsafe { check_room(size) }?;
+            // SAFETY: the same.
+            let room = unsafe { size.read() } as usize;
+            // SAFETY: it promises that many writable bytes.
+            let room = unsafe { memory_mut(value, room, "optval") }?;
+            let filled = stack::with_stack(|sockets| sockets.getsockopt(inner, level, name, room))?;
+            // SAFETY: it promises a writable size.
+            unsafe { size.write(filled as socklen_t) };
+            Ok(0)
+        };
+        answer(get())
+    }
+
+    /// setsockopt(2). Before the path of a socket is decided, options are recorded, too.
+    fn setsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        size: socklen_t,
+    ) -> c_int |pass| {
+        if numbers::is_kernel(fd) {
+            return pass();
+        }
+        let set = || {
+            let len = usize::try_from(size.cast_signed()).map_err(|_| Error::InvalidArgument)?;
+            // SAFETY: the program promises that many readable bytes.
+            let bytes = unsafe { memory(value, len, "optval") };
+            // An option does not start the stack: only the table is looked at.
+            if let numbers::NumberEntry::Stack(inner) = numbers::entry(fd) {
+                let bytes = bytes?;
+                stack::with_stack(|sockets| sockets.setsockopt(inner, level, name, bytes))?;
+                return Ok(0);
+            }
+            let passed = pass();
+            if passed == 0 {
+                let value = bytes?.to_vec();
+                stack::enter(|| record_option(fd, SocketOption { level, name, value }))?;
+            }
+            Ok(passed)
+        };
+        answer(set())
+    }
+
+    /// ioctl(2).
+    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int |pass| {
+        if numbers::is_kernel(fd) || matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
+            return pass();
+        }
+        if let numbers::NumberEntry::Recorded(_) = numbers::entry(fd) {
+            let passed = pass();
+            if request == libc::FIONBIO && passed == 0 {
+                // SAFETY: the kernel has read an int there.
+                let mode = unsafe { argument.cast::<c_int>().read() } != 0;
+                let _ = stack::enter(|| record_mode(fd, mode));
+            }
+            return passed;
+        }
+        let control = || {
+            let CallTarget::Stack(inner) = target(fd)? else { return Ok(pass()) };
+            let (has_value, is_answered) = match request {
+                libc::FIONBIO => (true, false),
+                libc::FIONREAD | libc::TIOCOUTQ | SIOCATMARK => (false, true),
+                // An ignored argument may have any value.
+                _ => (false, false),
+            };
+            if (has_value || is_answered) && argument.is_null() {
+                return Err(Error::Fault);
+            }
+            let place = argument.cast::<c_int>();
+            // SAFETY: for these requests the program promises a pointer to an int.
+            let given = if has_value { unsafe { place.read() } } else { 0 };
+            let value = stack::with_stack(|sockets| sockets.ioctl(inner, request, given))?;
+            if is_answered {
+                // SAFETY: the same.
+                unsafe { place.write(value) };
+            }
+            Ok(0)
+        };
+        answer(control())
+    }
+
+    /// fcntl(2).
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int |pass| {
+        control((fd, command, argument), pass)
+    }
+
+    /// fcntl(2), with locks of 64 bits in any case.
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int |pass| {
+        control((fd, command, argument), pass)
+    }
+}
+
+fn control((fd, command, argument): (c_int, c_int, usize), pass: impl FnOnce() -> c_int) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        return duplicated(fd, pass);
+    }
+    let is_of_number = matches!(command, libc::F_GETFD | libc::F_SETFD);
+    match numbers::entry(fd) {
+        numbers::NumberEntry::Stack(inner) if !is_of_number => {
+            // The argument is an int; the upper half of the register is undefined.
+            let argument = argument as c_int;
+            answer(stack::with_stack(|sockets| sockets.fcntl(inner, command, argument)))
+        }
+        numbers::NumberEntry::Recorded(_) if command == libc::F_SETFL => {
+            let passed = pass();
+            if passed == 0 {
+                let mode = argument as c_int & libc::O_NONBLOCK != 0;
+                let _ = stack::enter(|| record_mode(fd, mode));
+            }
+            passed
+        }
+        numbers::NumberEntry::Own => status(Err(Error::BadDescriptor)),
+        _ => pass(),
+    }
+}
+
+fn record_option(fd: c_int, option: SocketOption) -> Result<(), Error> {
+    let mut records = RECORDS.lock();
+    let Some(record) = records.of(fd) else { return Ok(()) };
+    if let (Some(inner), Some(mut context)) = (record.inner, stack::context()) {
+        context.setsockopt(inner, option.level, option.name, &option.value)?;
+    }
+    record.options.retain(|it| (it.level, it.name) != (option.level, option.name));
+    record.options.push(option);
+    Ok(())
+}
+
+fn record_mode(fd: c_int, is_nonblocking: bool) -> Result<(), Error> {
+    let mut records = RECORDS.lock();
+    let Some(record) = records.of(fd) else { return Ok(()) };
+    record.is_nonblocking = is_nonblocking;
+    if let (Some(inner), Some(mut context)) = (record.inner, stack::context()) {
+        let flags = if is_nonblocking { libc::O_NONBLOCK } else { 0 };
+        context.fcntl(inner, libc::F_SETFL, flags)?;
+    }
+    Ok(())
+}

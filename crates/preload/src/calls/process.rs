@@ -1,0 +1,230 @@
+//! Calls that start programs or end the process, and syscall(2).
+//!
+//! A program may clear its environment before exec(3): the settings and the library are put back.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_long};
+
+use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+
+use super::descriptors;
+use crate::next::interpose;
+use crate::raw::{set_errno, system_call};
+use crate::report::{self, COUNTS};
+use crate::stack;
+
+/// The list of strings of an environment or of arguments.
+type Strings = *const *const c_char;
+
+/// Variable of the dynamic loader.
+const PRELOAD: &str = "LD_PRELOAD=";
+
+interpose! {
+    /// execve(2).
+    fn execve(path: *const c_char, list: Strings, environment: Strings) -> c_int |pass| {
+        // SAFETY: the program promises an environment, or null.
+        let Some(restored) = (unsafe { RestoredEnvironment::of(environment) }) else {
+            return pass();
+        };
+        // SAFETY: the program promises what execve(2) asks for; the environment lives on.
+        unsafe { crate::inner::execve(path as usize, list as usize, restored.place()) as c_int }
+    }
+
+    /// execv(3).
+    fn execv(path: *const c_char, list: Strings) -> c_int |pass| {
+        // SAFETY: the environment of the process ends with a null pointer.
+        let Some(restored) = (unsafe { RestoredEnvironment::of(environment()) }) else {
+            return pass();
+        };
+        // SAFETY: as in `execve`.
+        unsafe { crate::inner::execve(path as usize, list as usize, restored.place()) as c_int }
+    }
+
+    /// execvp(3).
+    fn execvp(path: *const c_char, list: Strings) -> c_int |pass| {
+        // SAFETY: as in `execv`.
+        let Some(restored) = (unsafe { RestoredEnvironment::of(environment()) }) else {
+            return pass();
+        };
+        // SAFETY: as in `execve`.
+        unsafe { libc::execvpe(path, list.cast(), restored.0.as_ptr()) }
+    }
+
+    /// execvpe(3).
+    fn execvpe(path: *const c_char, list: Strings, environment: Strings) -> c_int |pass| {
+        // SAFETY: the program promises an environment, or null.
+        let Some(restored) = (unsafe { RestoredEnvironment::of(environment) }) else {
+            return pass();
+        };
+        // SAFETY: as in `execve`.
+        unsafe { libc::execvpe(path, list.cast(), restored.0.as_ptr()) }
+    }
+
+    /// posix_spawn(3).
+    fn posix_spawn(
+        process: *mut pid_t,
+        path: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        list: *const *mut c_char,
+        environment: Strings,
+    ) -> c_int |pass| {
+        // SAFETY: the program promises an environment, or null.
+        let Some(restored) = (unsafe { RestoredEnvironment::of(environment) }) else {
+            return pass();
+        };
+        let place = restored.0.as_ptr().cast();
+        // SAFETY: as in `execve`.
+        unsafe { libc::posix_spawn(process, path, actions, attributes, list, place) }
+    }
+
+    /// posix_spawnp(3).
+    fn posix_spawnp(
+        process: *mut pid_t,
+        path: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        list: *const *mut c_char,
+        environment: Strings,
+    ) -> c_int |pass| {
+        // SAFETY: the program promises an environment, or null.
+        let Some(restored) = (unsafe { RestoredEnvironment::of(environment) }) else {
+            return pass();
+        };
+        let place = restored.0.as_ptr().cast();
+        // SAFETY: as in `execve`.
+        unsafe { libc::posix_spawnp(process, path, actions, attributes, list, place) }
+    }
+
+    /// _exit(2). Bytes that were written are sent first, as in Linux.
+    fn _exit(status: c_int) -> c_int |pass| {
+        stack::flush();
+        pass()
+    }
+
+    /// syscall(2).
+    fn syscall(
+        number: c_long,
+        a: usize,
+        b: usize,
+        c: usize,
+        d: usize,
+        e: usize,
+        f: usize,
+    ) -> c_long |pass| {
+        match number {
+            // SAFETY: takes an integer.
+            libc::SYS_close => unsafe { descriptors::close(a as c_int).into() },
+            // Requests of a ring would not meet the sockets of the stack.
+            libc::SYS_io_uring_setup if stack::settings().is_some() => {
+                report::count(&COUNTS.refused);
+                set_errno(libc::ENOSYS);
+                -1
+            }
+            // libc's own function is variadic; the registers are the same.
+            _ => pass(),
+        }
+    }
+}
+
+/// The environment of the process.
+fn environment() -> Strings {
+    unsafe extern "C" {
+        static environ: Strings;
+    }
+    // SAFETY: libc defines it.
+    unsafe { environ }
+}
+
+/// An environment in which the settings stand again.
+struct RestoredEnvironment(Vec<*const c_char>);
+
+impl RestoredEnvironment {
+    /// `None`: nothing is missing.
+    ///
+    /// # Safety
+    /// `given` is null or a list of strings that ends with a null pointer, and outlives this.
+    unsafe fn of(given: Strings) -> Option<Self> {
+        let settings = stack::settings()?;
+        let library = settings.library.as_deref()?;
+        let mut list = Vec::new();
+        let mut at = given;
+        // SAFETY: the caller promises the list.
+        while !at.is_null() && !unsafe { at.read() }.is_null() {
+            // SAFETY: as above.
+            list.push(unsafe { at.read() });
+            at = at.wrapping_add(1);
+        }
+        let mut is_changed = false;
+        for wanted in &settings.restored {
+            let name = wanted.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
+            // SAFETY: the caller promises strings.
+            if !list.iter().any(|it| unsafe { value_of(*it, name) }.is_some()) {
+                list.push(wanted.as_ptr());
+                is_changed = true;
+            }
+        }
+        let name = PRELOAD.trim_end_matches('=').as_bytes();
+        // SAFETY: as above.
+        let known = list.iter().position(|it| unsafe { value_of(*it, name) }.is_some());
+        // SAFETY: as above.
+        let before = known.and_then(|place| unsafe { value_of(list[place], name) });
+        let before = before.map(String::from_utf8_lossy).unwrap_or_default();
+        if !before.split([':', ' ']).any(|part| part == library) {
+            let separator = if before.is_empty() { "" } else { ":" };
+            let text = CString::new(format!("{PRELOAD}{library}{separator}{before}")).ok()?;
+            // It is needed until the new program has it, or for ever if that fails.
+            let text = CString::into_raw(text).cast_const();
+            match known {
+                Some(place) => list[place] = text,
+                None => list.push(text),
+            }
+            is_changed = true;
+        }
+        list.push(std::ptr::null());
+        is_changed.then_some(Self(list))
+    }
+
+    fn place(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+}
+
+/// The value of a variable, if the string is one of this name.
+///
+/// # Safety
+/// `text` is a C string that lives as long as `'a`.
+unsafe fn value_of<'a>(text: *const c_char, name: &[u8]) -> Option<&'a [u8]> {
+    // SAFETY: the caller promises a C string.
+    let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+    text.strip_prefix(name)?.strip_prefix(b"=")
+}
+
+/// Registers what runs around a fork(2).
+pub(crate) fn watch_forks() {
+    // SAFETY: the handlers only take and release a lock, and in the child change atomics and close
+    // descriptors.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+}
+
+extern "C" fn before_fork() {
+    crate::records::RECORDS.take();
+}
+
+extern "C" fn after_fork() {
+    crate::records::RECORDS.release();
+}
+
+extern "C" fn in_child() {
+    if stack::forget_in_child() {
+        crate::records::forget_anchor();
+    }
+    crate::records::RECORDS.release();
+}
+
+/// Ends the process at once, before the program runs.
+pub(crate) fn end(status: c_int) -> ! {
+    loop {
+        // SAFETY: takes an integer.
+        unsafe { system_call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}

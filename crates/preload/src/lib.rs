@@ -1,0 +1,82 @@
+//! `libmegapipe-preload.so`: unmodified programs on megapipe's sockets.
+//!
+//! In: calls of a program on libc's names, by LD_PRELOAD. Out: the same calls on a stack
+//! ([`megapipe_sockets`]) for sockets that belong to it, and on the next library for all others.
+//! `megapipe run` sets the variables and starts the program. Read first: decisions 0049 and 0024.
+//!
+//! - `next.rs`, `inner.rs`, `raw.rs`: the functions of the next library, and the library's own
+//!   calls.
+//! - `numbers.rs`: what a descriptor number stands for.
+//! - `settings.rs`, `rules.rs`: variables of the environment, and which sockets belong to the
+//!   stack.
+//! - `records.rs`, `state_lock.rs`: sockets and sets that wait for the stack.
+//! - `stack.rs`: its start, its end, and the guard of every call.
+//! - `calls/`: the interposed functions, by family. `report.rs`: lines for a person.
+//!
+//! `cargo xtask install` links the shared library from the static one: it gives the functions
+//! `mp_preload_read` and so on libc's names, and the crate's own references to libc the names
+//! `mp_inner_read` and so on. Without that step (in tests) nothing is interposed.
+//!
+//! Invariants
+//! - A call on a kernel descriptor takes no lock, allocates nothing and uses no thread-local
+//!   memory.
+//! - No panic unwinds into the program.
+//! - No call of the library's own code enters an interposed function.
+
+// The terminal belongs to the program; `report.rs` writes to it.
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+
+mod calls;
+mod inner;
+mod next;
+mod numbers;
+mod raw;
+mod records;
+mod report;
+pub mod rules;
+mod settings;
+mod stack;
+mod state_lock;
+
+pub use settings::{LIBRARY, PreloadBackend, PreloadSettingError, PreloadSettings, VARIABLES};
+
+/// Returns the names of libc that the library interposes.
+pub fn interposed_names() -> impl Iterator<Item = &'static str> {
+    calls::names()
+}
+
+/// Exit status of a program whose settings are wrong.
+pub const STATUS_OF_SETTINGS: i32 = 125;
+
+/// Starts the library when it is loaded.
+#[cfg_attr(not(feature = "library"), expect(dead_code, reason = "only the shared library starts"))]
+fn load() {
+    // SAFETY: takes an integer, and returns one.
+    let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if has_more_rights {
+        return;
+    }
+    calls::resolve();
+    match PreloadSettings::read(|name| std::env::var(name).ok()) {
+        Ok(None) => {}
+        Ok(Some(settings)) => {
+            numbers::choose_own_range();
+            calls::process::watch_forks();
+            stack::activate(settings);
+        }
+        Err(error) => {
+            report::complain(format_args!("{error}"));
+            calls::process::end(STATUS_OF_SETTINGS);
+        }
+    }
+}
+
+#[cfg(feature = "library")]
+extern "C" fn constructor() {
+    load();
+}
+
+#[cfg(feature = "library")]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;

@@ -1,0 +1,174 @@
+//! Descriptor numbers: which are sockets or sets of the library, and which are the kernel's.
+//!
+//! In: a number. Out: a [`NumberEntry`], from one load without a lock. Sockets of the stack have
+//! numbers of the kernel, with a placeholder behind them, so that the lowest free number, dup(2),
+//! F_DUPFD, close-on-exec and RLIMIT_NOFILE are the kernel's.
+//!
+//! Invariants
+//! - A number that the table does not know is the kernel's.
+//! - Numbers from [`NUMBERS_MAX`] on are always the kernel's.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use megapipe_sockets::Fd;
+
+use crate::raw::system_call;
+
+/// Numbers that a socket of the stack can have: the kernel's default for `fs.nr_open`.
+pub(crate) const NUMBERS_MAX: usize = 1 << 20;
+
+/// Numbers at the top of the range that are kept for the library.
+const OWN_NUMBERS: c_int = 128;
+
+/// One word for each number, in memory that is not resident until it is used.
+static TABLE: [AtomicU32; NUMBERS_MAX] = [const { AtomicU32::new(0) }; NUMBERS_MAX];
+
+/// The highest number that was ever in the table.
+static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+
+/// The lowest number of the library's own descriptors; 0: they are not moved.
+static OWN_FIRST: AtomicI32 = AtomicI32::new(0);
+
+/// What a number stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NumberEntry {
+    /// A descriptor of the kernel.
+    Kernel,
+    /// A socket of the stack, by its number in the context.
+    Stack(Fd),
+    /// A socket that is recorded, by its record.
+    Recorded(u32),
+    /// A set with sockets of the stack, by its number in the context.
+    Set(Fd),
+    /// A set with recorded sockets.
+    PendingSet,
+    /// A descriptor of the library.
+    Own,
+    /// A socket or set of the parent process, which forked.
+    Parent,
+}
+
+const VALUE_BITS: u32 = 28;
+const VALUE_MASK: u32 = (1 << VALUE_BITS) - 1;
+
+impl NumberEntry {
+    const fn encode(self) -> u32 {
+        let (kind, value) = match self {
+            Self::Kernel => (0, 0),
+            Self::Stack(fd) => (1, fd.cast_unsigned()),
+            Self::Recorded(record) => (2, record),
+            Self::Set(fd) => (3, fd.cast_unsigned()),
+            Self::PendingSet => (4, 0),
+            Self::Own => (5, 0),
+            Self::Parent => (6, 0),
+        };
+        kind << VALUE_BITS | value & VALUE_MASK
+    }
+
+    const fn decode(word: u32) -> Self {
+        let value = word & VALUE_MASK;
+        match word >> VALUE_BITS {
+            1 => Self::Stack(value.cast_signed()),
+            2 => Self::Recorded(value),
+            3 => Self::Set(value.cast_signed()),
+            4 => Self::PendingSet,
+            5 => Self::Own,
+            6 => Self::Parent,
+            _ => Self::Kernel,
+        }
+    }
+}
+
+/// Returns what a number stands for.
+#[inline]
+pub(crate) fn entry(fd: c_int) -> NumberEntry {
+    // Acquire: pairs with `set`, so that the socket behind it is there.
+    let word = TABLE.get(fd as usize).map_or(0, |word| word.load(Ordering::Acquire));
+    if word == 0 { NumberEntry::Kernel } else { NumberEntry::decode(word) }
+}
+
+/// Whether a number is the kernel's.
+#[inline]
+pub(crate) fn is_kernel(fd: c_int) -> bool {
+    entry(fd) == NumberEntry::Kernel
+}
+
+/// Sets what a number stands for; returns what it stood for before.
+pub(crate) fn set(fd: c_int, entry: NumberEntry) -> NumberEntry {
+    let Some(word) = TABLE.get(fd as usize) else { return NumberEntry::Kernel };
+    if entry != NumberEntry::Kernel {
+        HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    }
+    NumberEntry::decode(word.swap(entry.encode(), Ordering::AcqRel))
+}
+
+/// Returns the numbers up to `last` that the table has, from `first` on.
+pub(crate) fn known(first: c_uint, last: c_uint) -> impl Iterator<Item = (c_int, NumberEntry)> {
+    let highest = HIGHEST.load(Ordering::Relaxed);
+    let first = c_int::try_from(first).unwrap_or(c_int::MAX);
+    let last = c_int::try_from(last).unwrap_or(c_int::MAX).min(highest);
+    (first..=last).map(|fd| (fd, entry(fd))).filter(|(_, entry)| *entry != NumberEntry::Kernel)
+}
+
+/// Chooses where the library's own descriptors lie, by RLIMIT_NOFILE.
+pub(crate) fn choose_own_range() {
+    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 0 };
+    // SAFETY: the record is a local. On failure the limit stays.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let limit = c_int::try_from(limit.rlim_cur).unwrap_or(c_int::MAX).min(NUMBERS_MAX as c_int);
+    OWN_FIRST.store((limit - OWN_NUMBERS).max(limit / 2), Ordering::Relaxed);
+}
+
+/// Moves a new descriptor of the library to the top of the range. Returns its number there, or the
+/// result of a call that failed unchanged.
+pub(crate) fn raise(result: isize) -> isize {
+    let first = OWN_FIRST.load(Ordering::Relaxed);
+    if result < 0 || first == 0 {
+        return result;
+    }
+    let fd = result as usize;
+    let moved = [fd, libc::F_DUPFD_CLOEXEC as usize, first as usize, 0, 0, 0];
+    // SAFETY: takes integers.
+    let raised = unsafe { system_call(libc::SYS_fcntl, moved) };
+    if raised < 0 {
+        // No number is free there: it stays where it is.
+        set(result as c_int, NumberEntry::Own);
+        return result;
+    }
+    // SAFETY: the descriptor was made by the caller and has no other owner.
+    unsafe { system_call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
+    set(raised as c_int, NumberEntry::Own);
+    raised
+}
+
+/// A descriptor of the library is closed.
+pub(crate) fn forget_own(fd: c_int) {
+    if entry(fd) == NumberEntry::Own {
+        set(fd, NumberEntry::Kernel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_the_table() {
+        let fd = 900_000;
+        for entry_of in [
+            NumberEntry::Stack(7),
+            NumberEntry::Recorded(3),
+            NumberEntry::Set(0),
+            NumberEntry::PendingSet,
+            NumberEntry::Own,
+            NumberEntry::Parent,
+        ] {
+            set(fd, entry_of);
+            assert_eq!(entry(fd), entry_of);
+            assert!(known(0, c_uint::MAX).any(|found| found == (fd, entry_of)));
+        }
+        assert_eq!(set(fd, NumberEntry::Kernel), NumberEntry::Parent);
+        assert!(is_kernel(fd) && is_kernel(-1) && is_kernel(NUMBERS_MAX as c_int));
+    }
+}

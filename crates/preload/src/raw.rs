@@ -1,0 +1,108 @@
+//! System calls by number, and errno.
+//!
+//! Read first: syscall(2), on the registers of each machine.
+
+use std::ffi::{c_int, c_long};
+
+/// Largest error number of the kernel.
+const ERRNO_MAX: isize = 4095;
+
+/// Makes a system call. Returns what the kernel returns: a value, or a negative error number.
+///
+/// # Safety
+/// As the system call.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the caller promises what the call asks for; the kernel changes rax, rcx and r11 only.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a system call. Returns what the kernel returns: a value, or a negative error number.
+///
+/// # Safety
+/// As the system call.
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the caller promises what the call asks for; the kernel changes x0 only.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") arguments[0] => result,
+            in("x1") arguments[1],
+            in("x2") arguments[2],
+            in("x3") arguments[3],
+            in("x4") arguments[4],
+            in("x5") arguments[5],
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// As [`system_call`], with the result of a C function: -1 and errno.
+///
+/// # Safety
+/// As the system call.
+pub(crate) unsafe fn c_call(number: c_long, arguments: [usize; 6]) -> isize {
+    // SAFETY: the caller keeps the contract.
+    let result = unsafe { system_call(number, arguments) };
+    if (-ERRNO_MAX..0).contains(&result) {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    result
+}
+
+/// Sets errno.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: errno has an address in every thread, for the thread's whole life.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the address is valid and aligned, and only this thread uses it.
+    unsafe { location.write(errno) };
+}
+
+/// Returns errno.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: errno has an address in every thread, for the thread's whole life.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the address is valid and aligned, and only this thread uses it.
+    unsafe { location.read() }
+}
+
+/// Returns the process, also in the child of vfork(2).
+pub(crate) fn process() -> c_int {
+    // SAFETY: takes nothing.
+    unsafe { system_call(libc::SYS_getpid, [0; 6]) as c_int }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_call_sets_errno() {
+        let bad = [usize::MAX, 0, 0, 0, 0, 0];
+        // SAFETY: close(2) takes an integer.
+        assert_eq!(unsafe { c_call(libc::SYS_close, bad) }, -1);
+        assert_eq!(errno(), libc::EBADF);
+        assert_eq!(process(), std::process::id() as c_int);
+    }
+}

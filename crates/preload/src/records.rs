@@ -1,0 +1,402 @@
+//! Recorded sockets: those whose path is not decided, listeners of both paths, and sockets of a
+//! stack that has not started. And the sets that they are in.
+//!
+//! Read first: `rules.rs` for paths, `numbers.rs` for entries.
+//!
+//! A recorded socket is a socket of the kernel under its number. Options, addresses and the members
+//! of sets are given to the kernel and remembered. [`RecordedSockets::activate`] replays them on
+//! the stack when a call needs it. A socket of the stack then gets a placeholder in place of the
+//! kernel's socket; a listener of both keeps it.
+//!
+//! Invariant: a record has at least one number; its entries name it.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SharedContext};
+
+use crate::numbers::{self, NumberEntry};
+use crate::raw::system_call;
+use crate::report;
+use crate::rules::SocketPath;
+use crate::stack;
+use crate::state_lock::StateLock;
+
+/// The program's recorded sockets.
+pub(crate) static RECORDS: StateLock<RecordedSockets> =
+    StateLock::new(RecordedSockets { sockets: BTreeMap::new(), next: 0 });
+
+/// All records.
+pub(crate) struct RecordedSockets {
+    sockets: BTreeMap<u32, SocketRecord>,
+    next: u32,
+}
+
+/// A recorded socket.
+#[derive(Debug, Clone)]
+pub(crate) struct SocketRecord {
+    pub(crate) numbers: Vec<c_int>,
+    pub(crate) domain: c_int,
+    pub(crate) kind: c_int,
+    pub(crate) protocol: c_int,
+    pub(crate) is_nonblocking: bool,
+    pub(crate) options: Vec<SocketOption>,
+    /// `None`: not decided.
+    pub(crate) path: Option<SocketPath>,
+    pub(crate) bound: Option<SocketAddr>,
+    pub(crate) backlog: Option<c_int>,
+    /// The listener of the stack, of a listener of both.
+    pub(crate) inner: Option<Fd>,
+    /// The kernel's turn to be asked first for a connection.
+    pub(crate) is_kernels_turn: bool,
+    pub(crate) members: Vec<SetMember>,
+}
+
+/// An option that the program has set.
+#[derive(Debug, Clone)]
+pub(crate) struct SocketOption {
+    pub(crate) level: c_int,
+    pub(crate) name: c_int,
+    pub(crate) value: Vec<u8>,
+}
+
+/// A set that has the socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SetMember {
+    set: c_int,
+    event: EpollEvent,
+}
+
+/// Data by which a set of the stack names the kernel's part of it: no program has this address.
+static MARK: u8 = 0;
+
+/// Returns the data that stands for the kernel's part of a set.
+pub(crate) fn kernel_part() -> u64 {
+    (&raw const MARK) as u64
+}
+
+/// What stands behind the numbers of the stack's sockets: an AF_UNIX SOCK_SEQPACKET socket without
+/// a peer, which refuses to read and write (ENOTCONN).
+static ANCHOR: AtomicI32 = AtomicI32::new(-1);
+
+/// Returns the anchor, which is created by the first call.
+///
+/// # Errors
+/// As socket(2).
+pub(crate) fn anchor() -> Result<c_int, Error> {
+    let known = ANCHOR.load(Ordering::Relaxed);
+    if known >= 0 {
+        return Ok(known);
+    }
+    let kind = rustix::net::SocketType::SEQPACKET;
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let made = rustix::net::socket_with(rustix::net::AddressFamily::UNIX, kind, flags, None)?;
+    let made = std::os::fd::IntoRawFd::into_raw_fd(made);
+    ANCHOR.store(made, Ordering::Relaxed);
+    Ok(made)
+}
+
+/// The anchor of a parent process was closed with its other descriptors.
+pub(crate) fn forget_anchor() {
+    ANCHOR.store(-1, Ordering::Relaxed);
+}
+
+/// Returns the lowest free number, from `least` on, with a placeholder behind it.
+///
+/// # Errors
+/// EMFILE, EINVAL.
+pub(crate) fn reserve(least: c_int, closes_on_exec: bool) -> Result<c_int, Error> {
+    let command = if closes_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let arguments = [anchor()? as usize, command as usize, least as usize, 0, 0, 0];
+    // SAFETY: takes integers.
+    let result = unsafe { system_call(libc::SYS_fcntl, arguments) };
+    number_or_error(result)
+}
+
+fn number_or_error(result: isize) -> Result<c_int, Error> {
+    match result {
+        0.. => Ok(result as c_int),
+        _ => Err(Error::from_raw_os_error(-result as c_int)),
+    }
+}
+
+/// Closes a number in the kernel only.
+pub(crate) fn release(fd: c_int) {
+    // SAFETY: takes an integer; the caller owns the number.
+    unsafe { system_call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+impl RecordedSockets {
+    /// Returns the record of a number.
+    pub(crate) fn of(&mut self, fd: c_int) -> Option<&mut SocketRecord> {
+        match numbers::entry(fd) {
+            NumberEntry::Recorded(id) => self.sockets.get_mut(&id),
+            _ => None,
+        }
+    }
+
+    /// RecordedSockets a new socket of the kernel.
+    pub(crate) fn add(&mut self, fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+        let id = self.next;
+        self.next = self.next.wrapping_add(1) & ((1 << 28) - 1);
+        let is_nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+        let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+        self.sockets.insert(
+            id,
+            SocketRecord {
+                numbers: vec![fd],
+                domain,
+                kind,
+                protocol,
+                is_nonblocking,
+                options: Vec::new(),
+                path: None,
+                bound: None,
+                backlog: None,
+                inner: None,
+                is_kernels_turn: false,
+                members: Vec::new(),
+            },
+        );
+        numbers::set(fd, NumberEntry::Recorded(id));
+    }
+
+    /// `new` is a duplicate of `old`.
+    pub(crate) fn duplicate(&mut self, old: c_int, new: c_int) {
+        if let NumberEntry::Recorded(id) = numbers::entry(old)
+            && let Some(record) = self.sockets.get_mut(&id)
+        {
+            record.numbers.push(new);
+            numbers::set(new, NumberEntry::Recorded(id));
+        }
+    }
+
+    /// Forgets a number of a record, which the kernel keeps or closes. Returns the stack's part of
+    /// the socket, if this was its last number.
+    pub(crate) fn forget(&mut self, fd: c_int) -> Option<Fd> {
+        let NumberEntry::Recorded(id) = numbers::set(fd, NumberEntry::Kernel) else { return None };
+        let record = self.sockets.get_mut(&id)?;
+        record.numbers.retain(|number| *number != fd);
+        if !record.numbers.is_empty() {
+            return None;
+        }
+        self.sockets.remove(&id).and_then(|record| record.inner)
+    }
+
+    /// The socket belongs to the kernel from now on.
+    pub(crate) fn give_to_kernel(&mut self, fd: c_int) {
+        let NumberEntry::Recorded(id) = numbers::entry(fd) else { return };
+        if let Some(record) = self.sockets.remove(&id) {
+            for number in record.numbers {
+                numbers::set(number, NumberEntry::Kernel);
+            }
+        }
+    }
+
+    /// A set is closed.
+    pub(crate) fn forget_set(&mut self, set: c_int) {
+        for record in self.sockets.values_mut() {
+            record.members.retain(|member| member.set != set);
+        }
+    }
+
+    /// RecordedSockets an epoll_ctl(2) that the kernel has accepted.
+    pub(crate) fn watch(&mut self, set: c_int, fd: c_int, op: EpollOp) -> Result<(), Error> {
+        let Some(record) = self.of(fd) else { return Ok(()) };
+        record.members.retain(|member| member.set != set);
+        if let EpollOp::Add(event) | EpollOp::Modify(event) = op {
+            record.members.push(SetMember { set, event });
+        }
+        match (record.inner, record.path) {
+            (Some(inner), _) => {
+                let mut context = stack::start()?;
+                let mixed = mixed_set(context, set)?;
+                context.epoll_ctl(mixed, op, inner)
+            }
+            (None, Some(_)) => {
+                mark_pending(set);
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// The path of a socket is decided.
+    pub(crate) fn decide(&mut self, fd: c_int, path: SocketPath) {
+        let Some(record) = self.of(fd) else { return };
+        record.path = Some(path);
+        for member in &record.members {
+            mark_pending(member.set);
+        }
+    }
+
+    /// Starts the stack and gives it everything that waits for it.
+    ///
+    /// # Errors
+    /// ENETDOWN.
+    pub(crate) fn activate_all(&mut self) -> Result<&'static SharedContext, Error> {
+        let context = stack::start()?;
+        let waiting = self.sockets.values().filter(|record| record.waits_for_stack());
+        let waiting: Vec<c_int> =
+            waiting.filter_map(|record| record.numbers.first().copied()).collect();
+        for fd in waiting {
+            if let Err(error) = self.activate(fd) {
+                let bound = self.of(fd).and_then(|record| record.bound);
+                let address = bound.map_or_else(|| "?".to_owned(), |bound| bound.to_string());
+                report::complain(format_args!("listening on {address} in the stack: {error}"));
+                report::count(&report::COUNTS.refused);
+                // It stays what it is in the kernel: for a socket of the stack, nothing.
+                if let Some(record) = self.of(fd) {
+                    record.backlog = None;
+                }
+            }
+        }
+        for (set, entry) in numbers::known(0, u32::MAX) {
+            if entry == NumberEntry::PendingSet {
+                mixed_set(context, set)?;
+            }
+        }
+        Ok(context)
+    }
+
+    /// Gives a recorded socket to the stack, with its options, address and members of sets.
+    ///
+    /// # Errors
+    /// ENETDOWN, and those of socket(2), bind(2) and listen(2).
+    pub(crate) fn activate(&mut self, fd: c_int) -> Result<(), Error> {
+        let mut context = stack::start()?;
+        let Some(record) = self.of(fd).map(|record| record.clone()) else { return Ok(()) };
+        if record.inner.is_some() {
+            return Ok(());
+        }
+        let inner = context.socket(record.domain, record.kind, record.protocol)?;
+        let replayed = record.replay(context, inner);
+        let kept = replayed.and_then(|()| match record.path {
+            Some(SocketPath::Both) => {
+                if let Some(record) = self.of(fd) {
+                    record.inner = Some(inner);
+                }
+                record.join_sets(context, inner)
+            }
+            _ => self.replace(context, &record, inner),
+        });
+        if kept.is_err()
+            && let Some(record) = self.of(fd)
+            && record.inner.take_if(|known| *known == inner).is_none()
+        {
+            // The record stays; the stack's part of it goes.
+            let _ = context.close(inner);
+        }
+        kept
+    }
+
+    /// Puts a placeholder in the place of the kernel's socket under each number.
+    fn replace(
+        &mut self,
+        mut context: &'static SharedContext,
+        record: &SocketRecord,
+        inner: Fd,
+    ) -> Result<(), Error> {
+        record.join_sets(context, inner)?;
+        let anchor = anchor()?;
+        for (index, number) in record.numbers.iter().enumerate() {
+            let of_number = match index {
+                0 => inner,
+                _ => context.fcntl(inner, libc::F_DUPFD, 0)?,
+            };
+            // SAFETY: takes integers.
+            let flags = unsafe {
+                system_call(libc::SYS_fcntl, [*number as usize, libc::F_GETFD as usize, 0, 0, 0, 0])
+            };
+            let flags = if flags > 0 { libc::O_CLOEXEC as usize } else { 0 };
+            let arguments = [anchor as usize, *number as usize, flags, 0, 0, 0];
+            // SAFETY: takes integers; the number is the program's socket, which this replaces.
+            number_or_error(unsafe { system_call(libc::SYS_dup3, arguments) })?;
+            if let NumberEntry::Recorded(id) = numbers::set(*number, NumberEntry::Stack(of_number))
+            {
+                self.sockets.remove(&id);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SocketRecord {
+    /// It belongs to the stack, which has nothing of it yet.
+    fn waits_for_stack(&self) -> bool {
+        let is_stream = self.kind == libc::SOCK_STREAM;
+        let is_ready = if is_stream { self.backlog.is_some() } else { self.bound.is_some() };
+        self.inner.is_none() && is_ready && self.path.is_some()
+    }
+
+    fn replay(&self, mut context: &'static SharedContext, inner: Fd) -> Result<(), Error> {
+        if self.is_nonblocking {
+            context.fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK)?;
+        }
+        for SocketOption { level, name, value } in &self.options {
+            if let Err(error) = context.setsockopt(inner, *level, *name, value) {
+                report::count(&report::COUNTS.refused);
+                if let Some(settings) = stack::settings() {
+                    let text = format_args!("option {name} of level {level} refused: {error}");
+                    report::note(settings, text);
+                }
+            }
+        }
+        if let Some(address) = self.bound {
+            context.bind(inner, address)?;
+        }
+        match self.backlog {
+            Some(backlog) => context.listen(inner, backlog),
+            None => Ok(()),
+        }
+    }
+
+    fn join_sets(&self, mut context: &'static SharedContext, inner: Fd) -> Result<(), Error> {
+        for SetMember { set, event } in &self.members {
+            let mixed = mixed_set(context, *set)?;
+            context.epoll_ctl(mixed, EpollOp::Add(*event), inner)?;
+        }
+        Ok(())
+    }
+}
+
+/// A set of the kernel has a socket that waits for the stack.
+fn mark_pending(set: c_int) {
+    if numbers::is_kernel(set) {
+        numbers::set(set, NumberEntry::PendingSet);
+    }
+}
+
+/// Returns the stack's part of a set, which is created if it has none. The kernel's part is its
+/// member, under the data [`kernel_part`].
+///
+/// # Errors
+/// EBADF and EINVAL, as epoll_ctl(2) for what is no set.
+pub(crate) fn mixed_set(mut context: &'static SharedContext, set: c_int) -> Result<Fd, Error> {
+    if let NumberEntry::Set(inner) = numbers::entry(set) {
+        return Ok(inner);
+    }
+    // The kernel checks the set: its answer for a descriptor that is not a member is ENOENT.
+    let fd = anchor()? as usize;
+    let arguments = [set as usize, libc::EPOLL_CTL_DEL as usize, fd, 0, 0, 0];
+    // SAFETY: takes integers; a null event is allowed for this operation.
+    match unsafe { system_call(libc::SYS_epoll_ctl, arguments) } {
+        result if result == -(libc::ENOENT as isize) || result == -(libc::EPERM as isize) => {}
+        result => drop(number_or_error(result)?),
+    }
+    let inner = context.epoll_create1(megapipe_sockets::OpenFlags::empty())?;
+    let event = EpollEvent { events: Events::IN, data: kernel_part() };
+    // SAFETY: the number is an open set; the stack's sockets use it only while the program's set is
+    // open, and refuse a closed one.
+    let kernels = unsafe { BorrowedFd::borrow_raw(set) };
+    let joined = context.epoll_ctl(inner, EpollOp::Add(event), kernels);
+    if let Err(error) = joined {
+        let _ = context.close(inner);
+        return Err(error);
+    }
+    numbers::set(set, NumberEntry::Set(inner));
+    Ok(inner)
+}

@@ -1,0 +1,73 @@
+//! Lines for a person: which path each socket took, what was refused, and why the stack is down.
+//!
+//! Failures go to standard error. The rest goes where `--report` says.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::raw;
+use crate::settings::PreloadSettings;
+
+/// Counts for the end of the report.
+pub(crate) struct ReportCounts {
+    pub(crate) stack: AtomicU32,
+    pub(crate) kernel: AtomicU32,
+    pub(crate) both: AtomicU32,
+    pub(crate) refused: AtomicU32,
+}
+
+pub(crate) static COUNTS: ReportCounts = ReportCounts {
+    stack: AtomicU32::new(0),
+    kernel: AtomicU32::new(0),
+    both: AtomicU32::new(0),
+    refused: AtomicU32::new(0),
+};
+
+/// Adds one to a count.
+pub(crate) fn count(counter: &AtomicU32) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Writes a line to standard error.
+pub(crate) fn complain(text: fmt::Arguments<'_>) {
+    let errno = raw::errno();
+    let line = format!("megapipe: {text}\n");
+    // A closed standard error is ignored.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    raw::set_errno(errno);
+}
+
+/// Writes a line to the report, if there is one.
+pub(crate) fn note(settings: &PreloadSettings, text: fmt::Arguments<'_>) {
+    let Some(place) = &settings.report else { return };
+    let errno = raw::errno();
+    let line = format!("megapipe: {}: {text}\n", std::process::id());
+    // A report that cannot be written is no reason to disturb the program.
+    let _ = match place.as_str() {
+        "stderr" => std::io::stderr().write_all(line.as_bytes()),
+        path => {
+            let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            file.and_then(|mut file| file.write_all(line.as_bytes()))
+        }
+    };
+    raw::set_errno(errno);
+}
+
+/// Writes the end of the report, once in a process.
+pub(crate) fn finish(settings: &PreloadSettings) {
+    static FINISHED: AtomicBool = AtomicBool::new(false);
+    if FINISHED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let number = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
+    let (stack, kernel) = (number(&COUNTS.stack), number(&COUNTS.kernel));
+    let (both, refused) = (number(&COUNTS.both), number(&COUNTS.refused));
+    note(
+        settings,
+        format_args!(
+            "sockets: {stack} on the stack, {kernel} in the kernel, {both} on both; {refused} \
+             calls and options refused"
+        ),
+    );
+}

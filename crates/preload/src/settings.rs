@@ -1,0 +1,221 @@
+//! PreloadSettings of the library: variables of the environment, read once when it is loaded.
+//!
+//! `megapipe run` checks the same variables with [`PreloadSettings::read`] before it starts a
+//! program. The program may clear its environment afterwards; exec restores them
+//! (`calls/process.rs`).
+
+use std::ffi::CString;
+use std::str::FromStr;
+
+use megapipe::{Placement, Prefixed, ServerConfig};
+
+use crate::rules::{PathRule, PathSelector};
+
+/// The variables that are restored on exec.
+pub const VARIABLES: [&str; 7] = [
+    "MEGAPIPE_BACKEND",
+    "MEGAPIPE_LINK",
+    "MEGAPIPE_ADDRESS",
+    "MEGAPIPE_GATEWAY",
+    "MEGAPIPE_PLACEMENT",
+    "MEGAPIPE_RULES",
+    "MEGAPIPE_REPORT",
+];
+
+/// Variable with the path of the library, by which exec preloads it again.
+pub const LIBRARY: &str = "MEGAPIPE_PRELOAD";
+
+/// Links that the library has been built and tested for.
+const LINKS: [&str; 2] = ["memif:", "tap:"];
+
+/// The stack behind the sockets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PreloadBackend {
+    /// Linux's TCP, by the library's sockets.
+    Kernel,
+    /// The stack of this process, on a link.
+    Local {
+        /// As in `--link`.
+        link: String,
+        /// The settings of the stack.
+        server: Box<ServerConfig>,
+    },
+}
+
+/// The settings of a process.
+#[derive(Debug, Clone)]
+pub struct PreloadSettings {
+    /// The stack.
+    pub backend: PreloadBackend,
+    /// Where it runs.
+    pub placement: Placement,
+    /// Which sockets belong to it.
+    pub selector: PathSelector,
+    /// Where the report goes: a file's name, or `stderr`.
+    pub report: Option<String>,
+    /// What exec restores, as `NAME=value`.
+    pub(crate) restored: Vec<CString>,
+    /// The path of the library.
+    pub(crate) library: Option<String>,
+}
+
+/// Why a variable was rejected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{variable} = {value}: {reason}")]
+pub struct PreloadSettingError {
+    variable: &'static str,
+    value: String,
+    reason: String,
+}
+
+fn wrong(variable: &'static str, value: &str, reason: impl ToString) -> PreloadSettingError {
+    PreloadSettingError { variable, value: value.to_owned(), reason: reason.to_string() }
+}
+
+impl PreloadSettings {
+    /// Reads the settings from variables. `None`: no back end is named, so the library does
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`PreloadSettingError`] names the variable and what it may be.
+    pub fn read(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, PreloadSettingError> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let Some(backend) = variable("MEGAPIPE_BACKEND") else { return Ok(None) };
+        let rules = variable("MEGAPIPE_RULES").unwrap_or_default();
+        let rules = list(&rules, ';').map(PathRule::from_str).collect::<Result<_, _>>();
+        let rules = rules.map_err(|error| {
+            let value = variable("MEGAPIPE_RULES").unwrap_or_default();
+            wrong("MEGAPIPE_RULES", &value, error)
+        })?;
+        let (backend, addresses, gateways) = match backend.as_str() {
+            "kernel" => (PreloadBackend::Kernel, Vec::new(), Vec::new()),
+            "local" => local(&variable)?,
+            other => {
+                let reason = "must be kernel or local; the preload library has no other back end";
+                return Err(wrong("MEGAPIPE_BACKEND", other, reason));
+            }
+        };
+        let is_linux = backend == PreloadBackend::Kernel;
+        let selector = PathSelector { rules, addresses, gateways, is_linux };
+        let restored = VARIABLES.iter().chain(&[LIBRARY]).filter_map(|name| {
+            let value = variable(name)?;
+            CString::new(format!("{name}={value}")).ok()
+        });
+        Ok(Some(Self {
+            backend,
+            placement: placement(variable("MEGAPIPE_PLACEMENT"))?,
+            selector,
+            report: variable("MEGAPIPE_REPORT"),
+            restored: restored.collect(),
+            library: variable(LIBRARY),
+        }))
+    }
+}
+
+type Addresses = Vec<(std::net::IpAddr, u8)>;
+
+fn local(
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<(PreloadBackend, Addresses, Vec<std::net::IpAddr>), PreloadSettingError> {
+    let named = |name| variable(name).unwrap_or_default();
+    let link = named("MEGAPIPE_LINK");
+    if !LINKS.iter().any(|kind| link.starts_with(kind)) {
+        let reason = "the back end local needs a link memif:SOCKET or tap:DEVICE here; the preload \
+                      library cannot share a host's address yet (packet, xdp)";
+        return Err(wrong("MEGAPIPE_LINK", &link, reason));
+    }
+    let mut server = ServerConfig::default();
+    let text = named("MEGAPIPE_ADDRESS");
+    for part in list(&text, ',') {
+        let parsed: Prefixed =
+            part.parse().map_err(|error| wrong("MEGAPIPE_ADDRESS", &text, error))?;
+        server.addresses.push((parsed.address, parsed.prefix_bits));
+    }
+    if server.addresses.is_empty() {
+        let reason = "the stack needs an address of its own, for example 10.0.0.2/24";
+        return Err(wrong("MEGAPIPE_ADDRESS", &text, reason));
+    }
+    let text = named("MEGAPIPE_GATEWAY");
+    for part in list(&text, ',') {
+        let reason = "must be IP addresses with commas between";
+        let gateway = part.parse().map_err(|_| wrong("MEGAPIPE_GATEWAY", &text, reason))?;
+        server.gateways.push(gateway);
+    }
+    server.check().map_err(|error| wrong("MEGAPIPE_ADDRESS", &named("MEGAPIPE_ADDRESS"), error))?;
+    let (addresses, gateways) = (server.addresses.clone(), server.gateways.clone());
+    Ok((PreloadBackend::Local { link, server: Box::new(server) }, addresses, gateways))
+}
+
+/// A program that sleeps or computes expects its kernel to acknowledge meanwhile, so the stack has
+/// a thread unless the variable says otherwise.
+fn placement(named: Option<String>) -> Result<Placement, PreloadSettingError> {
+    match named.as_deref() {
+        None | Some("thread") => Ok(Placement::Thread),
+        Some("inline") => Ok(Placement::Inline),
+        Some("core") => Ok(Placement::Core(None)),
+        Some(other) => Err(wrong("MEGAPIPE_PLACEMENT", other, "must be inline, thread or core")),
+    }
+}
+
+fn list(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    text.split(separator).map(str::trim).filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Option<PreloadSettings>, PreloadSettingError> {
+        PreloadSettings::read(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn without_a_backend_the_library_does_nothing() {
+        assert!(read(&[("MEGAPIPE_LINK", "tap:x")]).unwrap().is_none());
+    }
+
+    #[test]
+    fn local_settings_are_read() {
+        let settings = read(&[
+            ("MEGAPIPE_BACKEND", "local"),
+            ("MEGAPIPE_LINK", "memif:/tmp/x,role=server"),
+            ("MEGAPIPE_ADDRESS", "10.9.0.1/24, fd00::1/64"),
+            ("MEGAPIPE_RULES", "kernel listen *:22; stack listen *:*"),
+        ]);
+        let settings = settings.unwrap().unwrap();
+        assert_eq!((settings.selector.addresses.len(), settings.selector.rules.len()), (2, 2));
+        assert_eq!((settings.placement, settings.restored.len()), (Placement::Thread, 4));
+    }
+
+    #[test]
+    fn invalid_variable_is_named_with_its_values() {
+        let local = ("MEGAPIPE_BACKEND", "local");
+        let link = ("MEGAPIPE_LINK", "tap:x");
+        for (variables, text) in [
+            (
+                vec![("MEGAPIPE_BACKEND", "service")],
+                "MEGAPIPE_BACKEND = service: must be kernel or",
+            ),
+            (vec![local], "MEGAPIPE_LINK = : the back end local needs a link"),
+            (vec![local, ("MEGAPIPE_LINK", "packet:eth0")], "cannot share a host's address yet"),
+            (vec![local, link], "MEGAPIPE_ADDRESS = : the stack needs an address"),
+            (vec![local, link, ("MEGAPIPE_ADDRESS", "10.0.0.2")], "is not ADDRESS/BITS"),
+            (
+                vec![("MEGAPIPE_BACKEND", "kernel"), ("MEGAPIPE_RULES", "stack listen 80")],
+                "\"80\" must be",
+            ),
+            (
+                vec![("MEGAPIPE_BACKEND", "kernel"), ("MEGAPIPE_PLACEMENT", "here")],
+                "must be inline, thread or core",
+            ),
+        ] {
+            let error = read(&variables).expect_err(text).to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The stack of the process: started by the first call that needs it, entered by every call on its
+//! sockets, ended when the process ends.
+//!
+//! Read first: `megapipe_sockets::SharedContext`; `records.rs`.
+//!
+//! Invariants
+//! - The context is never freed: calls of other threads may be inside when the process ends.
+//! - The child of a fork forgets the context of its parent and never touches its memory.
+//! - A call from a signal handler that interrupted a call of the same thread is refused (EDEADLK).
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::time::Duration;
+
+use megapipe::{Backend, ErrorChain, LocalNetwork};
+use megapipe_sockets::{Attempt, Bsd, CallRunner, Config, Driving, Error, SharedContext, Sockets};
+
+use crate::numbers::{self, NumberEntry};
+use crate::raw;
+use crate::report;
+use crate::settings::{PreloadBackend, PreloadSettings};
+
+/// Time that the end of the process waits for written bytes to be sent.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The settings; null: the library passes everything through.
+static SETTINGS: AtomicPtr<PreloadSettings> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The stack's sockets; null: it has not started.
+static CONTEXT: AtomicPtr<SharedContext> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The process that the table of numbers belongs to.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// It could not start, or it runs in the parent.
+static IS_DOWN: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The thread is inside a call of the library.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Installs the settings: the library is active from now on.
+pub(crate) fn activate(settings: PreloadSettings) {
+    OWNER.store(raw::process(), Ordering::Relaxed);
+    SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
+}
+
+/// Returns the settings, if the library is active.
+#[inline]
+pub(crate) fn settings() -> Option<&'static PreloadSettings> {
+    let settings = SETTINGS.load(Ordering::Acquire);
+    // SAFETY: null, or a value that `activate` has leaked.
+    unsafe { settings.as_ref() }
+}
+
+/// Returns the stack's sockets, if it has started.
+#[inline]
+pub(crate) fn context() -> Option<&'static SharedContext> {
+    let context = CONTEXT.load(Ordering::Acquire);
+    // SAFETY: null, or a value that `start` has leaked.
+    unsafe { context.as_ref() }
+}
+
+/// Whether this is the child of a vfork(2) or of a clone(2) that libc does not know: it has its
+/// own descriptors, and the table is its parent's.
+pub(crate) fn is_foreign_child() -> bool {
+    raw::process() != OWNER.load(Ordering::Relaxed)
+}
+
+/// Runs `work` inside the library: a panic is caught, and errno is kept unless it fails.
+///
+/// # Errors
+/// Those of `work`; EDEADLK from a signal handler; ENOTRECOVERABLE after a panic.
+#[inline]
+pub(crate) fn enter<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    if INSIDE.replace(true) {
+        report::count(&report::COUNTS.refused);
+        return Err(Error::from_raw_os_error(libc::EDEADLK));
+    }
+    let errno = raw::errno();
+    // Unwind safe: the sockets leave a socket as it was when a call panics.
+    let result = catch_unwind(AssertUnwindSafe(work));
+    INSIDE.set(false);
+    raw::set_errno(errno);
+    result.unwrap_or(Err(Error::from_raw_os_error(libc::ENOTRECOVERABLE)))
+}
+
+/// Runs `work` with the stack's sockets.
+///
+/// # Errors
+/// As [`enter`]; ENETDOWN without a stack.
+#[inline]
+pub(crate) fn with_stack<T>(
+    work: impl FnOnce(&mut &'static SharedContext) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut context = context().ok_or(Error::NetworkDown)?;
+    enter(|| work(&mut context))
+}
+
+/// Starts the stack, unless it runs.
+///
+/// # Errors
+/// ENETDOWN, with a line on standard error for the first failure.
+pub(crate) fn start() -> Result<&'static SharedContext, Error> {
+    if let Some(context) = context() {
+        return Ok(context);
+    }
+    let settings = settings().ok_or(Error::NetworkDown)?;
+    if IS_DOWN.load(Ordering::Relaxed) {
+        return Err(Error::NetworkDown);
+    }
+    match create(settings) {
+        Ok(context) => {
+            // SAFETY: the function takes nothing and returns nothing. If it cannot be registered,
+            // bytes written last are lost.
+            unsafe { libc::atexit(at_exit) };
+            CONTEXT.store(Box::into_raw(Box::new(context)), Ordering::Release);
+            self::context().ok_or(Error::NetworkDown)
+        }
+        Err(why) => {
+            IS_DOWN.store(true, Ordering::Relaxed);
+            report::complain(format_args!("{why}"));
+            Err(Error::NetworkDown)
+        }
+    }
+}
+
+fn create(settings: &PreloadSettings) -> Result<SharedContext, String> {
+    let channel = megapipe::Config::default();
+    let channel = match &settings.backend {
+        PreloadBackend::Kernel => channel,
+        PreloadBackend::Local { link, server } => {
+            let mut server = server.as_ref().clone();
+            // Beside connections there are listeners' queues and closing connections.
+            server.connections = channel.max_lwsockets.saturating_add(1024);
+            let mut notice = |text: &str| report::complain(format_args!("{text}"));
+            let network = LocalNetwork::open_noting(link, server, &mut notice);
+            let network = network.map_err(|error| {
+                format!(
+                    "{link}: {}; one process has a link on the back end local",
+                    ErrorChain(&error)
+                )
+            })?;
+            channel.backend(Backend::Local(network)).placement(settings.placement)
+        }
+    };
+    let config = Config::default().channel(channel);
+    let created = SharedContext::create(config, Driving::Callers);
+    created.map_err(|error| format!("no sockets: {}", ErrorChain(&error)))
+}
+
+/// Sends what was written, as the kernel does when a process ends.
+pub(crate) fn flush() {
+    if is_foreign_child() || INSIDE.get() {
+        return;
+    }
+    // Bytes not sent within the time are lost.
+    let _ = with_stack(|sockets| sockets.close_all(PATIENCE));
+    if let Some(settings) = settings() {
+        report::finish(settings);
+    }
+}
+
+extern "C" fn at_exit() {
+    flush();
+}
+
+/// In the child of a fork: what was the stack's is the parent's. Returns whether there was a stack.
+pub(crate) fn forget_in_child() -> bool {
+    OWNER.store(raw::process(), Ordering::Relaxed);
+    let had_stack = !CONTEXT.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null();
+    if !had_stack {
+        return false;
+    }
+    IS_DOWN.store(true, Ordering::Relaxed);
+    for (fd, entry) in numbers::known(0, u32::MAX) {
+        match entry {
+            NumberEntry::Stack(_) | NumberEntry::Set(_) => {
+                numbers::set(fd, NumberEntry::Parent);
+            }
+            NumberEntry::Own => {
+                // The link must be free when the parent ends.
+                // SAFETY: takes an integer; the child never uses the library's descriptors.
+                unsafe { raw::system_call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+                numbers::set(fd, NumberEntry::Kernel);
+            }
+            NumberEntry::Recorded(_)
+            | NumberEntry::PendingSet
+            | NumberEntry::Parent
+            | NumberEntry::Kernel => {}
+        }
+    }
+    true
+}
+
+/// The error of a call on a socket of the parent process, with one line on standard error.
+#[cold]
+pub(crate) fn refuse_in_child() -> Error {
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    report::count(&report::COUNTS.refused);
+    if !PRINTED.swap(true, Ordering::Relaxed) {
+        report::complain(format_args!(
+            "a forked child ({}) uses a socket of its parent's stack: on the back end local, one \
+             process has the stack",
+            raw::process()
+        ));
+    }
+    Error::from_raw_os_error(libc::ECHILD)
+}
+
+/// Tries calls once: what would block is EAGAIN, whatever the socket's mode.
+pub(crate) struct WithoutWaiting(pub(crate) &'static SharedContext);
+
+impl CallRunner for WithoutWaiting {
+    fn run<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
+    ) -> Result<T, Error> {
+        self.once(|sockets| match attempt(sockets, false) {
+            Attempt::Done(result) => result,
+            Attempt::Wait(_) => Err(Error::WouldBlock),
+        })
+    }
+
+    fn once<T>(&mut self, call: impl FnOnce(&mut Sockets) -> Result<T, Error>) -> Result<T, Error> {
+        self.0.once(call)
+    }
+}

@@ -1,0 +1,476 @@
+//! Unmodified programs under `libmegapipe-preload.so`: a C program that prints the same as on
+//! Linux, and Debian's servers and clients over a memif between two stacks.
+
+#![forbid(unsafe_code)]
+
+mod capi_prefix;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use capi_prefix::{C11, Ended, compile, is_installed, prefix, run, sources};
+use megapipe_tests::ReservedPort;
+
+/// No program waits longer for another one.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The installed library, if `programs` are installed, too.
+fn library(test: &str, programs: &[&str]) -> Option<PathBuf> {
+    let prefix = prefix(test)?;
+    if let Some(missing) = programs.iter().find(|program| !is_installed(program)) {
+        println!("skipped: {test}: {missing} is not installed");
+        return None;
+    }
+    Some(prefix.join("lib/megapipe/libmegapipe-preload.so"))
+}
+
+/// Two hosts at the ends of a memif.
+struct Hosts {
+    library: PathBuf,
+    socket: PathBuf,
+}
+
+impl Hosts {
+    fn new(library: PathBuf) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mp-preload-{}-{count}.sock", std::process::id());
+        Self { library, socket: std::env::temp_dir().join(name) }
+    }
+
+    /// A program at 10.9.8.1.
+    fn server(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        self.command(program, "server", 1)
+    }
+
+    /// A program at 10.9.8.2.
+    fn client(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        self.command(program, "client", 2)
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>, role: &str, host: u8) -> Command {
+        let mut command = preloaded(program, &self.library, "local");
+        command.env("MEGAPIPE_LINK", format!("memif:{},role={role}", self.socket.display()));
+        command.env("MEGAPIPE_ADDRESS", format!("10.9.8.{host}/24"));
+        command
+    }
+
+    /// Waits until the server has opened its link.
+    fn wait(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.socket.exists() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs a client until it succeeds. The first SYN may reach a stack that does not listen yet.
+    fn until_success(&self, make: impl Fn(&mut Command), program: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut client = self.client(program);
+            make(&mut client);
+            let (status, text) = run(&mut client);
+            if status.success() {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "{client:?}: {status}\n{text}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // The link goes with the processes; the file may be left.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn preloaded(program: impl AsRef<std::ffi::OsStr>, library: &Path, backend: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", library).env("MEGAPIPE_BACKEND", backend);
+    command.env("MEGAPIPE_PRELOAD", library);
+    command
+}
+
+fn started(mut command: Command) -> Ended {
+    command.stdin(Stdio::null());
+    Ended(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+}
+
+fn said(command: &mut Command) -> String {
+    let (status, text) = run(command);
+    assert!(status.success(), "{command:?}: {status}\n{text}");
+    text
+}
+
+/// The words that nm(1) prints last for a file's dynamic symbols of one kind.
+fn symbols(file: &Path, kind: &str) -> Vec<String> {
+    let output = Command::new("nm").args(["-D", kind]).arg(file).output().expect("nm runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().filter_map(|line| line.split_whitespace().last()).map(str::to_owned).collect()
+}
+
+fn without_version(symbol: &str) -> &str {
+    symbol.split('@').next().unwrap_or(symbol)
+}
+
+#[test]
+fn names_have_no_version_and_no_caller_inside() {
+    let test = "names_have_no_version_and_no_caller_inside";
+    let Some(library) = library(test, &["nm", "readelf"]) else { return };
+    let defined: BTreeSet<String> = symbols(&library, "--defined-only").into_iter().collect();
+    assert!(defined.contains("read") && defined.contains("epoll_wait") && defined.len() > 60);
+    for name in &defined {
+        assert!(!name.contains('@') && !name.starts_with("mp_"), "{name}");
+    }
+    // The library's own references were renamed: none is left that would enter its functions.
+    let inside = symbols(&library, "--undefined-only");
+    let entering: Vec<&String> =
+        inside.iter().filter(|name| defined.contains(without_version(name))).collect();
+    assert!(entering.is_empty(), "{entering:?}");
+    let relocations = Command::new("readelf").arg("-rW").arg(&library).output().expect("it runs");
+    let text = String::from_utf8_lossy(&relocations.stdout).into_owned();
+    let names = text.lines().filter(|line| line.contains("_SLOT") || line.contains("GLOB_DAT"));
+    let entered = names.filter_map(|line| line.split_whitespace().nth(4)).map(without_version);
+    let entered: BTreeSet<&str> = entered.filter(|name| defined.contains(*name)).collect();
+    // Interposed functions that end in another one, with the program's arguments.
+    let passed_on = BTreeSet::from(["accept4", "close", "read", "recv", "recvfrom"]);
+    assert_eq!(entered, passed_on, "references to its own names");
+}
+
+#[test]
+fn static_thread_memory_is_small() {
+    let Some(library) = library("static_thread_memory_is_small", &["readelf"]) else { return };
+    let output = Command::new("readelf").arg("-lW").arg(&library).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find(|line| line.trim_start().starts_with("TLS")).expect("a segment");
+    let size = line.split_whitespace().nth(5).and_then(|size| size.strip_prefix("0x"));
+    let size = u64::from_str_radix(size.expect("a size"), 16).expect("a number");
+    assert!(size <= 1024, "{size} bytes: threads with small stacks cannot start (trap 9)");
+}
+
+/// Functions of libc that take or return descriptors, are not interposed, and why that is right.
+const NOT_INTERPOSED: &[(&[&str], &str)] = &[
+    (
+        &["pread", "pread64", "pwrite", "pwrite64", "preadv", "pwritev", "preadv64", "pwritev64"],
+        "the placeholder of a socket has no position (ESPIPE), as a socket of Linux",
+    ),
+    (&["preadv2", "pwritev2", "preadv64v2", "pwritev64v2", "__pread_chk"], "the same"),
+    (&["__pread64_chk", "lseek", "lseek64"], "the same"),
+    (
+        &["fstat", "fstat64", "__fxstat", "__fxstat64", "fstatat", "fstatat64", "statx"],
+        "the placeholder is a socket (S_IFSOCK)",
+    ),
+    (&["isatty", "ttyname", "ttyname_r", "tcgetattr", "tcsetattr"], "a socket is no terminal"),
+    (&["tcgetpgrp", "tcsetpgrp", "tcflush", "tcsendbreak", "tcflow", "tcdrain"], "the same"),
+    (&["openpty", "forkpty", "posix_openpt", "grantpt", "unlockpt", "ptsname_r"], "terminals"),
+    (
+        &["fsync", "fdatasync", "ftruncate", "ftruncate64", "fallocate", "fallocate64", "flock"],
+        "a placeholder refuses them, as a socket of Linux",
+    ),
+    (&["posix_fallocate", "posix_fallocate64", "posix_fadvise", "posix_fadvise64"], "the same"),
+    (&["fchmod", "fchown", "fchdir", "futimens", "futimes", "lockf", "lockf64"], "the same"),
+    (&["mmap", "mmap64", "sync_file_range", "syncfs", "readahead", "fstatfs"], "the same"),
+    (&["fstatfs64", "fstatvfs", "fstatvfs64", "fpathconf", "getdents64"], "the same"),
+    (&["fgetxattr", "fsetxattr", "flistxattr", "fremovexattr"], "the same"),
+    (
+        &["splice", "tee", "vmsplice", "copy_file_range"],
+        "not built yet: a placeholder refuses them, so no byte reaches another connection",
+    ),
+    (&["fdopen", "fdopendir", "sockatmark", "isfdtype"], "not built yet: ENOTCONN, or no mark"),
+    (&["fork", "vfork", "_Fork", "daemon", "clone"], "pthread_atfork(3), and the process's number"),
+    (&["execl", "execlp", "execle", "fexecve"], "they use the environment as it is"),
+    (&["fopen", "fopen64", "freopen", "freopen64", "tmpfile", "tmpfile64", "popen"], "streams"),
+    (&["opendir", "mkstemp", "mkstemp64", "mkostemp", "mkostemp64", "mkstemps"], "files"),
+    (&["mkstemps64", "mkostemps", "shm_open", "mq_open", "pidfd_open", "dirfd"], "files"),
+    (
+        &["fileno", "fileno_unlocked", "dlopen", "aio_read", "aio_write"],
+        "no descriptor of a socket",
+    ),
+    (&["inotify_add_watch", "inotify_rm_watch", "timerfd_settime", "timerfd_gettime"], "files"),
+    (&["eventfd_read", "eventfd_write", "fanotify_init", "fanotify_mark"], "files"),
+    (&["openat2", "linkat", "unlinkat", "renameat", "mkdirat", "readlinkat", "faccessat"], "files"),
+    (&["fchmodat", "fchownat", "utimensat", "symlinkat", "mknodat", "mkfifoat"], "files"),
+    (&["res_nclose", "__res_nclose", "__res_iclose"], "names go by the kernel"),
+    (&["backtrace_symbols_fd"], "libc writes to a file or standard error"),
+];
+
+#[test]
+fn descriptor_functions_of_programs_are_interposed_or_listed() {
+    let test = "descriptor_functions_of_programs_are_interposed_or_listed";
+    let Some(library) = library(test, &["nm", "ldd"]) else { return };
+    let defined: BTreeSet<String> = symbols(&library, "--defined-only").into_iter().collect();
+    let listed: BTreeSet<&str> =
+        NOT_INTERPOSED.iter().flat_map(|(names, _)| names.iter().copied()).collect();
+    for name in &listed {
+        assert!(!defined.contains(*name), "{name} is interposed and on the list");
+    }
+    let takes_descriptor = |name: &str| {
+        let parts = ["read", "write", "send", "recv", "poll", "select", "accept", "sock", "dup"];
+        let has_part = parts.iter().any(|part| name.contains(part));
+        let is_other = ["fd", "pipe", "open", "close", "connect", "listen", "bind", "shutdown"]
+            .iter()
+            .any(|part| name.contains(part));
+        has_part || is_other
+    };
+    let of_libc: BTreeSet<String> = libc_names();
+    let mut unknown = BTreeSet::new();
+    for program in ["nginx", "redis-server", "memcached", "curl", "wrk", "python3.11"] {
+        for file in with_libraries(program) {
+            for symbol in symbols(&file, "--undefined-only") {
+                let name = without_version(&symbol);
+                if of_libc.contains(name)
+                    && takes_descriptor(name)
+                    && !defined.contains(name)
+                    && !listed.contains(name)
+                    && !is_no_descriptor_function(name)
+                {
+                    unknown.insert(format!("{name} of {}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "neither interposed nor listed: {unknown:#?}");
+}
+
+/// Functions whose names have such a part and that take no descriptor of a socket: threads, locks,
+/// streams, directories, logs and libraries.
+fn is_no_descriptor_function(name: &str) -> bool {
+    let families = [
+        "pthread_",
+        "thrd_",
+        "sem_",
+        "wcs",
+        "str",
+        "dl",
+        "cat",
+        "msg",
+        "mq_",
+        "shm",
+        "fread",
+        "fwrite",
+        "__f",
+        "open_",
+        "posix_spawn_file_actions",
+        "posix_spawnattr",
+        "process_vm_",
+        "readdir",
+        "readlink",
+        "iconv_",
+        "bindtextdomain",
+        "bind_textdomain_codeset",
+        "__readlink",
+    ];
+    let others = [
+        "closedir",
+        "closelog",
+        "openlog",
+        "pclose",
+        "sigblock",
+        "gettimeofday",
+        "duplocale",
+        "__duplocale",
+        "fmemopen",
+        "__sched_cpufree",
+        "getdtablesize",
+        "__open_2",
+        "__open64_2",
+        "__openat_2",
+        "__openat64_2",
+    ];
+    others.contains(&name) || families.iter().any(|family| name.starts_with(family))
+}
+
+fn libc_names() -> BTreeSet<String> {
+    let libc =
+        with_libraries("true").into_iter().find(|file| file.to_string_lossy().contains("libc.so"));
+    let Some(libc) = libc else { return BTreeSet::new() };
+    symbols(&libc, "--defined-only").iter().map(|name| without_version(name).to_owned()).collect()
+}
+
+/// A program and the libraries that it loads; empty if it is not installed.
+fn with_libraries(program: &str) -> Vec<PathBuf> {
+    let folders = ["/usr/bin", "/usr/sbin", "/bin"];
+    let found = folders.iter().map(|folder| Path::new(folder).join(program));
+    let Some(program) = found.into_iter().find(|path| path.is_file()) else { return Vec::new() };
+    let output = Command::new("ldd").arg(&program).output().expect("ldd runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let libraries = text
+        .lines()
+        .filter_map(|line| line.split("=>").nth(1)?.split_whitespace().next().map(PathBuf::from));
+    let libraries: Vec<PathBuf> = libraries.filter(|path| path.is_file()).collect();
+    [vec![program], libraries].concat()
+}
+
+#[test]
+fn program_of_linux_prints_the_same_when_it_is_preloaded() {
+    let test = "program_of_linux_prints_the_same_when_it_is_preloaded";
+    let Some(library) = library(test, &[]) else { return };
+    let Some(prefix) = prefix(test) else { return };
+    let program = compile(prefix, &sources().join("tests/bsd.c"), "preload-plain", C11);
+    let at_port = |command: &mut Command| {
+        let reserved = ReservedPort::new();
+        said(command.args(["both", "127.0.0.1", &reserved.port().to_string()]))
+    };
+    let expected = at_port(&mut Command::new(&program));
+    assert!(expected.contains("SIGPIPE 2 times"), "{expected}");
+    assert_eq!(at_port(&mut preloaded(&program, &library, "kernel")), expected);
+    for placement in ["thread", "inline"] {
+        let hosts = Hosts::new(library.clone());
+        let mut server = hosts.server(&program);
+        server.args(["server", "10.9.8.1", "7000"]).env("MEGAPIPE_PLACEMENT", placement);
+        server.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut server = Ended(server.spawn().expect("the server starts"));
+        hosts.wait();
+        let mut client = hosts.client(&program);
+        client.args(["client", "10.9.8.1", "7000"]).env("MEGAPIPE_PLACEMENT", placement);
+        let client = said(&mut client);
+        let lines = BufReader::new(server.0.stdout.take().expect("its output")).lines();
+        let lines: Vec<String> = lines.map_while(Result::ok).collect();
+        assert!(server.0.wait().expect("its end").success(), "{lines:?}");
+        assert_eq!(client + &lines[1..].join("\n") + "\n", expected, "{placement}");
+    }
+}
+
+#[test]
+fn wrong_setting_ends_the_program_before_it_runs() {
+    let test = "wrong_setting_ends_the_program_before_it_runs";
+    let Some(library) = library(test, &[]) else { return };
+    let mut command = preloaded("true", &library, "lokal");
+    let (status, text) = run(&mut command);
+    assert_eq!(status.code(), Some(125), "{text}");
+    assert!(text.contains("MEGAPIPE_BACKEND = lokal: must be kernel or local"), "{text}");
+    said(Command::new("true").env("LD_PRELOAD", &library));
+}
+
+/// A file of random bytes in a folder of its own.
+fn site(name: &str) -> (PathBuf, Vec<u8>) {
+    let folder = std::env::temp_dir().join(format!("mp-preload-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let bytes: Vec<u8> = (0..300_000).map(|_| fastrand::u8(..)).collect();
+    std::fs::write(folder.join("file"), &bytes).expect("a file");
+    (folder, bytes)
+}
+
+/// Fetches the file over the stack, and by the kernel's loopback from the same listener.
+fn fetch_both_ways(hosts: &Hosts, port: u16, folder: &Path, expected: &[u8]) {
+    let copy = folder.join("copy");
+    let fetch = |curl: &mut Command, host: &str| {
+        curl.args(["-sS", "--max-time", "50", "-o"]).arg(&copy);
+        curl.arg(format!("http://{host}:{port}/file"));
+    };
+    hosts.until_success(|curl| fetch(curl, "10.9.8.1"), "curl");
+    assert!(std::fs::read(&copy).expect("the copy") == expected, "the bytes differ");
+    std::fs::remove_file(&copy).expect("the copy");
+    let mut curl = Command::new("curl");
+    fetch(&mut curl, "127.0.0.1");
+    said(&mut curl);
+    assert!(std::fs::read(&copy).expect("the copy") == expected, "the bytes differ on loopback");
+}
+
+#[test]
+fn python_serves_files_to_curl() {
+    let Some(library) = library("python_serves_files_to_curl", &["python3", "curl"]) else {
+        return;
+    };
+    let (hosts, (folder, bytes)) = (Hosts::new(library), site("python"));
+    let reserved = ReservedPort::new();
+    let mut server = hosts.server("python3");
+    server.args(["-m", "http.server", &reserved.port().to_string()]).current_dir(&folder);
+    let _server = started(server);
+    hosts.wait();
+    fetch_both_ways(&hosts, reserved.port(), &folder, &bytes);
+}
+
+#[test]
+fn nginx_with_a_master_and_a_worker_serves_curl() {
+    let test = "nginx_with_a_master_and_a_worker_serves_curl";
+    let Some(library) = library(test, &["nginx", "curl"]) else { return };
+    let (hosts, (folder, bytes)) = (Hosts::new(library), site("nginx"));
+    let reserved = ReservedPort::new();
+    let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
+    let (port, path) = (reserved.port(), folder.display());
+    let text = format!(
+        "{user} worker_processes 1; daemon off; error_log stderr; pid {path}/pid;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{ access_log off; client_body_temp_path {path}/a; proxy_temp_path {path}/b;\n\
+         fastcgi_temp_path {path}/c; uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;\n\
+         sendfile on; server {{ listen {port}; root {path}; }} }}\n"
+    );
+    std::fs::write(folder.join("conf"), text).expect("a file");
+    let mut server = hosts.server("nginx");
+    server.arg("-c").arg(folder.join("conf")).arg("-p").arg(&folder);
+    let server = started(server);
+    hosts.wait();
+    fetch_both_ways(&hosts, port, &folder, &bytes);
+    let pid = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::QUIT).expect("it runs");
+    let mut server = server;
+    assert!(server.0.wait().expect("its end").success());
+}
+
+#[test]
+fn redis_server_answers_its_own_clients() {
+    let test = "redis_server_answers_its_own_clients";
+    let programs = ["redis-server", "redis-cli", "redis-benchmark"];
+    let Some(library) = library(test, &programs) else { return };
+    let hosts = Hosts::new(library);
+    let reserved = ReservedPort::new();
+    let port = reserved.port().to_string();
+    let mut server = hosts.server("redis-server");
+    server.args(["--port", &port, "--save", "", "--protected-mode", "no", "--bind", "0.0.0.0"]);
+    server.current_dir(std::env::temp_dir()).stdout(Stdio::null());
+    let _server = started(server);
+    hosts.wait();
+    let cli = |command: &mut Command, rest: &[&str]| {
+        command.args(["-h", "10.9.8.1", "-p", &port]).args(rest);
+    };
+    // redis-cli ends with 0 where it cannot connect, and prints that.
+    let deadline = Instant::now() + PATIENCE;
+    while !hosts.until_success(|it| cli(it, &["set", "key", "value"]), "redis-cli").contains("OK") {
+        assert!(Instant::now() < deadline, "redis-cli does not reach the server");
+    }
+    let value = hosts.until_success(|it| cli(it, &["get", "key"]), "redis-cli");
+    assert_eq!(value.trim(), "value");
+    let load = ["-t", "get,set", "-n", "2000", "-c", "20", "-q", "--csv"];
+    let text = hosts.until_success(|it| cli(it, &load), "redis-benchmark");
+    assert!(text.contains("\"GET\"") && text.contains("\"SET\""), "{text}");
+    let mut kernel = Command::new("redis-cli");
+    assert_eq!(said(kernel.args(["-p", &port, "get", "key"])).trim(), "value");
+}
+
+#[test]
+fn memcached_serves_from_several_threads() {
+    let test = "memcached_serves_from_several_threads";
+    let Some(library) = library(test, &["memcached", "python3"]) else { return };
+    let hosts = Hosts::new(library);
+    let reserved = ReservedPort::new();
+    let port = reserved.port().to_string();
+    let mut server = hosts.server("memcached");
+    server.args(["-U", "0", "-t", "4", "-p", &port, "-l", "0.0.0.0"]);
+    if rustix::process::getuid().is_root() {
+        server.args(["-u", "root"]);
+    }
+    let _server = started(server);
+    hosts.wait();
+    let script = "import socket, sys\n\
+                  address = (sys.argv[1], int(sys.argv[2]))\n\
+                  for i in range(8):\n\
+                  \x20   s = socket.create_connection(address, 5)\n\
+                  \x20   s.sendall(b'set k%d 0 0 5\\r\\nhello\\r\\nget k%d\\r\\n' % (i, i))\n\
+                  \x20   text = b''\n\
+                  \x20   while not text.endswith(b'END\\r\\n'):\n\
+                  \x20       part = s.recv(100)\n\
+                  \x20       assert part\n\
+                  \x20       text += part\n\
+                  \x20   assert text.startswith(b'STORED\\r\\nVALUE k%d 0 5\\r\\nhe' % i)\n";
+    let ask = |it: &mut Command| {
+        it.args(["-c", script, "10.9.8.1", &port]);
+    };
+    hosts.until_success(ask, "python3");
+}
