@@ -242,6 +242,11 @@ pub(crate) const SLOW_WINDOW: Duration = Duration::from_secs(3);
 pub(crate) const SLOW_WINDOW_QUICK: Duration = Duration::from_secs(1);
 /// How long connections come before they count.
 pub(crate) const SLOW_WARM_UP: Duration = Duration::from_secs(1);
+/// Connections on their way where they are accepted and reset, and how long they are counted.
+pub(crate) const ACCEPTED_AT_ONCE: u32 = 256;
+pub(crate) const ACCEPTED_WINDOW: Duration = Duration::from_secs(1);
+/// Programs that accept, and idle channels besides.
+pub(crate) const ACCEPTING: (usize, usize) = (8, 256);
 /// Connections under strace, and how long they are used.
 pub(crate) const TRACED_CONNECTIONS: u32 = 256;
 pub(crate) const TRACED_WINDOW: Duration = Duration::from_secs(2);

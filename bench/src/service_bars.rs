@@ -7,6 +7,7 @@
 //! parties that fits two cores. CPU time is that of both together, the lower of polling and
 //! sleeping in each run.
 
+mod accepts;
 mod balance;
 mod daemon_costs;
 mod deaths;

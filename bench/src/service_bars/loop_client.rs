@@ -7,7 +7,7 @@
 //! failure. A connection that ends while it is idle is a failure, too.
 
 use crate::{answer_server::MESSAGE_BYTES, peer_channel::PeerError};
-use megapipe::{Address, Channel, Completion, Config, ConnectOptions, Event, Handle};
+use megapipe::{Address, Channel, Completion, Config, ConnectOptions, Event, Handle, OpError};
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
@@ -27,6 +27,8 @@ pub(super) enum AfterAnswer {
     Reconnect,
     /// The connection is reset.
     Close,
+    /// There is no request: the answer is the server's reset, and another connection is made.
+    AwaitReset,
 }
 
 /// What came of a request.
@@ -202,7 +204,13 @@ impl LoopClient {
             return;
         }
         match event {
+            Event::Connect(Ok(())) if self.awaits_reset(place) => self.read(place, handle),
             Event::Connect(Ok(())) => self.request(place, handle),
+            Event::Connect(Err(OpError::Reset)) | Event::Read(Err(OpError::Reset))
+                if self.awaits_reset(place) =>
+            {
+                self.on_answer(place, handle);
+            }
             Event::Connect(Err(error)) | Event::Read(Err(error)) => {
                 self.fail(place, error.to_string());
             }
@@ -228,6 +236,10 @@ impl LoopClient {
         }
     }
 
+    fn awaits_reset(&self, place: usize) -> bool {
+        self.places[place].after == AfterAnswer::AwaitReset
+    }
+
     fn on_answer(&mut self, place: usize, handle: Handle) {
         let at = &self.places[place];
         let (now, by) = (Instant::now(), u32::from_le_bytes(at.by));
@@ -240,7 +252,7 @@ impl LoopClient {
                 (at.began, at.missing) = (now, MESSAGE_BYTES);
                 self.request(place, handle);
             }
-            AfterAnswer::Reconnect => self.start(place),
+            AfterAnswer::Reconnect | AfterAnswer::AwaitReset => self.start(place),
             AfterAnswer::Close => self.release(place),
         }
     }

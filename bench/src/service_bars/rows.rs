@@ -3,6 +3,7 @@
 //! A run gives one value for each promise of its row. With `--quick` there are fewer connections.
 
 use super::{
+    accepts,
     balance::{self, Selecting},
     daemon_costs, deaths,
     scene::{SceneError, SceneStage},
@@ -47,6 +48,7 @@ pub(super) const SCENE_ROWS: &[SceneRow] = &[
                 PromisedBound::AtMost(7.0),
                 MILLISECONDS,
             ),
+            promise("stopped", "the same: median", PromisedBound::Floor, MILLISECONDS),
             promise(
                 "stopped",
                 "the same: connections lost, of 10,000",
@@ -56,7 +58,7 @@ pub(super) const SCENE_ROWS: &[SceneRow] = &[
         ],
         measure: |stage, is_quick| {
             let outcome = stopped::measure(stage, part(limits::STOPPED_CONNECTIONS, is_quick))?;
-            Ok(vec![outcome.p99_ms, outcome.lost as f64])
+            Ok(vec![outcome.p99_ms, outcome.median_ms, outcome.lost as f64])
         },
     },
     SceneRow {
@@ -143,6 +145,28 @@ pub(super) const SCENE_ROWS: &[SceneRow] = &[
                 values.extend(balance::slow(stage, selecting, window)?);
             }
             Ok(values)
+        },
+    },
+    SceneRow {
+        promises: &[
+            promise(
+                "accept",
+                "accepted and reset: CPU of the daemon over all of inline's",
+                PromisedBound::AtMost(1.3),
+                RATIO,
+            ),
+            promise("accept", "the same: 8 programs over 1", PromisedBound::AtMost(1.25), RATIO),
+            promise(
+                "accept",
+                "the same: beside 256 idle programs over none",
+                PromisedBound::AtMost(1.05),
+                RATIO,
+            ),
+        ],
+        measure: |stage, is_quick| {
+            let (programs, idle) = if is_quick { (2, 8) } else { limits::ACCEPTING };
+            let ratios = accepts::ratios(stage, programs, idle, limits::ACCEPTED_WINDOW)?;
+            Ok(vec![ratios.over_inline, ratios.with_programs, ratios.with_idle])
         },
     },
     SceneRow {

@@ -13,7 +13,7 @@ use crate::{
     peer_channel::PeerError,
     process::ChildProcess,
     server::{self, control_socket, session_args},
-    stack_link::StackLink,
+    stack_link::{LinkSide, StackLink},
 };
 use megapipe::{Backend, Config, LocalNetwork, ServerConfig};
 use megapipe_service::attach::{ServiceObserver, ServiceQueryError};
@@ -57,20 +57,40 @@ pub(super) struct SceneStage<'bench> {
     pub(super) scratch: &'bench Path,
 }
 
+/// What a program does with its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProgramKind {
+    /// Each request is answered.
+    Answer,
+    /// Each connection is reset at once.
+    Reset,
+}
+
+/// Where the stack of a scene's programs is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SceneStack {
+    Daemon,
+    /// Inside the program, over the same link.
+    Inline,
+    Kernel,
+}
+
 /// How a program of a scene differs from the others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgramPlan {
     pub(super) port: u16,
     /// Sleep per request.
     pub(super) delay: Duration,
-    /// Most connections.
+    /// Most connections, of a program that answers.
     pub(super) connections: u32,
+    pub(super) kind: ProgramKind,
 }
 
 impl ProgramPlan {
     /// A program at a port.
     pub(super) const fn at(port: u16) -> Self {
-        Self { port, delay: Duration::ZERO, connections: limits::ACCEPT_CONNECTIONS_MAX }
+        let connections = limits::ACCEPT_CONNECTIONS_MAX;
+        Self { port, delay: Duration::ZERO, connections, kind: ProgramKind::Answer }
     }
 }
 
@@ -87,8 +107,9 @@ pub(super) struct SceneProcess {
 #[derive(Debug)]
 pub(super) struct ServiceScene<'bench> {
     stage: SceneStage<'bench>,
+    stack: SceneStack,
     programs: Vec<SceneProcess>,
-    /// Last, so that the programs end first. None: they are on the kernel's TCP.
+    /// Last, so that the programs end first.
     daemon: Option<SceneProcess>,
     /// Options of the daemon.
     options: Vec<String>,
@@ -198,41 +219,83 @@ fn last_lines(text: &str) -> String {
     if lines.is_empty() { "it printed nothing".to_owned() } else { lines[last..].join(" | ") }
 }
 
+/// Waits until a process has made the socket of its link.
+fn await_socket(
+    socket: &Path,
+    process: &mut SceneProcess,
+    what: &'static str,
+) -> Result<(), SceneError> {
+    let deadline = Instant::now() + limits::SCENE_PATIENCE;
+    while !socket.exists() {
+        process.check(what)?;
+        if Instant::now() > deadline {
+            return Err(process.late(what));
+        }
+        thread::sleep(limits::SCENE_POLL);
+    }
+    Ok(())
+}
+
 impl<'bench> ServiceScene<'bench> {
     /// Starts a daemon with more options. It is ready when its link has a client.
     pub(super) fn start(stage: SceneStage<'bench>, options: &[&str]) -> Result<Self, SceneError> {
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        let mut scene = Self { stage, programs: Vec::new(), daemon: None, options };
+        let mut scene = Self::without_daemon(stage, SceneStack::Daemon);
+        scene.options = options;
         scene.start_daemon()?;
         Ok(scene)
     }
 
+    const fn without_daemon(stage: SceneStage<'bench>, stack: SceneStack) -> Self {
+        Self { stage, stack, programs: Vec::new(), daemon: None, options: Vec::new() }
+    }
+
     /// A scene without a daemon, whose programs are on the kernel's TCP.
     pub(super) const fn of_kernel(stage: SceneStage<'bench>) -> Self {
-        Self { stage, programs: Vec::new(), daemon: None, options: Vec::new() }
+        Self::without_daemon(stage, SceneStack::Kernel)
+    }
+
+    /// A scene of one program with the stack inside. It listens when its link has a client.
+    pub(super) fn of_inline(
+        stage: SceneStage<'bench>,
+        plan: ProgramPlan,
+        is_polling: bool,
+    ) -> Result<Self, SceneError> {
+        let mut scene = Self::without_daemon(stage, SceneStack::Inline);
+        let socket = scene.new_socket()?;
+        let side = StackLink::MemifAsleep(LinkSide::Server);
+        let link = if is_polling { StackLink::Memif } else { side };
+        let mut program =
+            scene.start_program(plan, link.server_args(stage.layout, stage.scratch))?;
+        await_socket(&socket, &mut program, "the program")?;
+        scene.programs.push(program);
+        Ok(scene)
+    }
+
+    /// Waits until the program with the stack inside listens.
+    pub(super) fn await_inline(&mut self) -> Result<(), SceneError> {
+        let mut programs = self.programs.iter_mut();
+        programs.try_for_each(|program| program.wait_for_text("the program", "listening on"))
+    }
+
+    /// The path of the link's socket. That of a process that was killed is removed.
+    fn new_socket(&self) -> io::Result<PathBuf> {
+        let socket = self.stage.scratch.join("memif.sock");
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(socket),
+        }
     }
 
     /// Starts a daemon in place of the one that has ended.
     pub(super) fn start_daemon(&mut self) -> Result<(), SceneError> {
         let SceneStage { layout, scratch } = self.stage;
-        let socket = scratch.join("memif.sock");
-        // A daemon that was killed leaves its own.
-        match fs::remove_file(&socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        let socket = self.new_socket()?;
         let log = scratch.join("daemon.log");
         let file = File::create(&log)?;
         let child = server::start_daemon(StackLink::Memif, layout, scratch, &file, &self.options)?;
         let mut daemon = SceneProcess::new(child, log)?;
-        let deadline = Instant::now() + limits::SCENE_PATIENCE;
-        while !socket.exists() {
-            daemon.check("the daemon")?;
-            if Instant::now() > deadline {
-                return Err(daemon.late("the daemon's link"));
-            }
-            thread::sleep(limits::SCENE_POLL);
-        }
+        await_socket(&socket, &mut daemon, "the daemon")?;
         self.daemon = Some(daemon);
         Ok(())
     }
@@ -240,7 +303,7 @@ impl<'bench> ServiceScene<'bench> {
     /// The client's end of the link, for so many connections. The daemon attaches programs from
     /// then on.
     pub(super) fn client(&self, connections: u32) -> Result<LoopClient, SceneError> {
-        if self.daemon.is_none() {
+        if self.stack == SceneStack::Kernel {
             return Ok(LoopClient::open(Config::default(), connections)?);
         }
         let SceneStage { layout, scratch } = self.stage;
@@ -266,31 +329,44 @@ impl<'bench> ServiceScene<'bench> {
     /// Where a program at a port is reached.
     pub(super) fn address(&self, port: u16) -> SocketAddr {
         let layout = self.stage.layout;
-        match self.daemon {
-            Some(_) => SocketAddr::new(StackLink::Memif.server_address(layout), port),
-            None => SocketAddr::new(layout.server_address(), port),
+        match self.stack {
+            SceneStack::Kernel => SocketAddr::new(layout.server_address(), port),
+            _ => SocketAddr::new(StackLink::Memif.server_address(layout), port),
         }
     }
 
     /// Starts a program and waits until it listens. Returns its number in the scene.
     pub(super) fn program(&mut self, plan: ProgramPlan) -> Result<usize, SceneError> {
-        let SceneStage { layout, scratch } = self.stage;
-        let number = self.programs.len();
-        let mut args = ["bench", "answer-server"].map(str::to_owned).to_vec();
-        args.push(self.address(plan.port).to_string());
-        args.extend(["--delay".to_owned(), plan.delay.as_micros().to_string()]);
-        args.extend(["--connections".to_owned(), plan.connections.to_string()]);
-        if self.daemon.is_some() {
-            args.extend(session_args(scratch));
-        }
-        let log = scratch.join(format!("program-{number}.log"));
-        let file = File::create(&log)?;
-        let mut command = layout.server.command(&layout.server.program, &args);
-        command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
-        let mut program = SceneProcess::new(ChildProcess::start(&mut command)?, log)?;
+        let options = match self.stack {
+            SceneStack::Daemon => session_args(self.stage.scratch),
+            _ => Vec::new(),
+        };
+        let mut program = self.start_program(plan, options)?;
         program.wait_for_text("a program", "listening on")?;
         self.programs.push(program);
-        Ok(number)
+        Ok(self.programs.len() - 1)
+    }
+
+    fn start_program(
+        &self,
+        plan: ProgramPlan,
+        options: Vec<String>,
+    ) -> Result<SceneProcess, SceneError> {
+        let SceneStage { layout, scratch } = self.stage;
+        let (address, cpus) = (self.address(plan.port).to_string(), layout.server.cpus.to_string());
+        let (delay, most) = (plan.delay.as_micros().to_string(), plan.connections.to_string());
+        let words = match plan.kind {
+            ProgramKind::Answer => {
+                vec!["answer-server", &address, "--delay", &delay, "--connections", &most]
+            }
+            ProgramKind::Reset => vec!["accept-server", &address, "--cpus", &cpus],
+        };
+        let args = ["bench"].into_iter().chain(words).map(str::to_owned).chain(options);
+        let log = scratch.join(format!("program-{}.log", self.programs.len()));
+        let file = File::create(&log)?;
+        let mut command = layout.server.command(&layout.server.program, args);
+        command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
+        Ok(SceneProcess::new(ChildProcess::start(&mut command)?, log)?)
     }
 
     /// Several equal programs at a port.

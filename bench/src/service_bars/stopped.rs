@@ -22,6 +22,7 @@ const PORT: u16 = 7000;
 pub(super) struct StoppedOutcome {
     /// Of those that were taken back, in milliseconds.
     pub(super) p99_ms: f64,
+    pub(super) median_ms: f64,
     /// Of all: not answered.
     pub(super) lost: u64,
 }
@@ -69,8 +70,8 @@ pub(super) fn measure(
         return Err(SceneError::Unfit(why.to_owned()));
     }
     taken_back.sort_by(f64::total_cmp);
-    let p99_ms = quantile(&taken_back, 0.99);
-    Ok(StoppedOutcome { p99_ms, lost })
+    let (p99_ms, median_ms) = (quantile(&taken_back, 0.99), quantile(&taken_back, 0.5));
+    Ok(StoppedOutcome { p99_ms, median_ms, lost })
 }
 
 fn burst(client: &mut LoopClient) -> Result<ConnectionBurst, SceneError> {

@@ -226,7 +226,10 @@ fn costs_of_a_daemon_are_counted() {
         println!("skipped: costs_of_a_daemon_are_counted: {why}");
         return;
     }
-    let bars = service_bars(&["memory"]);
+    let bars = service_bars(&["memory", "accept"]);
+    for part in ["over all of inline's", "8 programs over 1", "256 idle programs"] {
+        assert!(value(&bars, part) > 0.0, "{bars:?}");
+    }
     // As for tables that grow by pages.
     assert!((0.0..=4096.0).contains(&value(&bars, "idle connection")), "{bars:?}");
     if !tracing_is_possible() {
