@@ -1,22 +1,23 @@
-//! When the thread looks for requests.
+//! When the thread looks for requests, and when it wakes an application on its own core.
 
 use std::net::IpAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use megapipe_link::{PairConfig, pair};
+use megapipe_link::{Pair, PairConfig, pair};
+use megapipe_shm::Region;
+use megapipe_shm::limits::BELL_BYTES;
 
 use super::*;
 use crate::config::{ServerConfig, Waits};
 use crate::link_server::Frames;
+use crate::sleep::wait_readable;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The thread looks for requests between a poll without work and its sleep. What it finds then has
-/// already rung: nothing would wake it.
-#[test]
-fn stop_that_a_look_finds_ends_a_shard_that_was_about_to_sleep() {
-    let (link, _other) = pair(&PairConfig::default()).expect("a pair");
+/// A shard without sessions, what it is stopped by, and the other end of its link.
+fn shard() -> (RemoteServer, requests::RequestSender, Pair) {
+    let (link, other) = pair(&PairConfig::default()).expect("a pair");
     let config = ServerConfig {
         addresses: vec![(IpAddr::from([10, 0, 0, 2]), 24)],
         connections: 10,
@@ -28,7 +29,41 @@ fn stop_that_a_look_finds_ends_a_shard_that_was_about_to_sleep() {
     let server = Server::new(frames, &config, memory, config.clock.now()).expect("a server");
     let (sender, requests) = RequestQueue::new().expect("a descriptor");
     let lifetime = Lifetime::Requested(requests, Box::new(|_| ()));
-    let mut own = RemoteServer::new(server, HandOverSettings::default(), lifetime).expect("a set");
+    let own = RemoteServer::new(server, HandOverSettings::default(), lifetime).expect("a set");
+    (own, sender, other)
+}
+
+#[test]
+fn application_on_the_shards_core_is_woken_without_work_or_late() {
+    let (mut own, _sender, _other) = shard();
+    let mut parts = Region::heap(2 * BELL_BYTES).expect("memory").into_parts();
+    let (application, bell) = SleepingEnd::pair(&mut parts).expect("two doorbells");
+    let id = PoolId(1);
+    own.bells.insert(id, bell).expect("an epoll set");
+    let now = own.clock.now();
+    let is_rung = || {
+        let readable = wait_readable([Some(application.fd())], Some(Duration::ZERO));
+        application.clear().expect("the other end is there");
+        readable.expect("poll works")[0]
+    };
+    for (later, has_worked, is_woken) in [
+        (Duration::ZERO, false, true),
+        (WAKE_DELAY_MAX / 2, true, false),
+        (WAKE_DELAY_MAX, true, true),
+    ] {
+        application.arm();
+        own.delay(now, id);
+        let yields = own.wake_delayed(now + later, has_worked);
+        assert_eq!((is_rung(), yields), (is_woken, is_woken && !has_worked), "{later:?}");
+        own.delayed.clear();
+    }
+}
+
+/// The thread looks for requests between a poll without work and its sleep. What it finds then has
+/// already rung: nothing would wake it.
+#[test]
+fn stop_that_a_look_finds_ends_a_shard_that_was_about_to_sleep() {
+    let (mut own, sender, _other) = shard();
     // Nothing is left to do but the stop, which the next poll's look finds.
     own.shard.poll(own.clock.now()).expect("a link");
     own.polls = LOOK_POLLS - 1;
