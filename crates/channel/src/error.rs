@@ -283,6 +283,10 @@ pub enum MoveError {
     #[cfg(feature = "local")]
     #[error(transparent)]
     Repair(#[from] megapipe_link::migration::RepairError),
+    /// The daemon refuses.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Service(megapipe_service::MoveRefusal),
     /// The link does not take or leave its frames.
     #[cfg(feature = "local")]
     #[error(transparent)]
@@ -301,6 +305,8 @@ impl MoveError {
             Self::Stack(_) => libc::EADDRNOTAVAIL,
             #[cfg(feature = "local")]
             Self::Repair(error) => error.raw_os_error(),
+            #[cfg(feature = "local")]
+            Self::Service(refusal) => refusal.raw_os_error(),
             #[cfg(feature = "local")]
             Self::Link(megapipe_link::LinkError::Io { source, .. }) => {
                 source.raw_os_error().unwrap_or(libc::EIO)

@@ -1,4 +1,4 @@
-//! Descriptors that a client passes to its daemon over the control socket.
+//! Descriptors that the processes of a session pass to each other over the control socket.
 //!
 //! ```text
 //!  client                                     daemon
@@ -6,10 +6,14 @@
 //!         <------------- PASSED, or NOT_PASSED: errno, sentence
 //!  a call with the cookie, over the ring ----> shard: takes what the cookie names
 //!  FORGET: cookie ---------------------------> control thread: drops what no shard has taken
+//!
+//!  a call over the ring ---------------------> shard: makes a socket
+//!         <--------------------- GIVE: cookie; the socket
+//!         <--------------------- the answer to the call, over the ring, with the cookie
 //! ```
 //!
-//! A client waits for PASSED before it makes the call, so each record finds its descriptors. The
-//! path of a message never uses the control socket.
+//! A client waits for PASSED before it makes the call, and a shard sends GIVE before the answer, so
+//! each record finds its descriptors. The path of a message never uses the control socket.
 //!
 //! Read first: `message.rs`; decision 0047.
 //!

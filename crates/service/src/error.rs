@@ -61,6 +61,33 @@ pub enum PortError<E> {
     Policy(PolicyRefusal),
 }
 
+/// Why a connection of a daemon's stack did not become a socket of the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{sentence}")]
+pub struct MoveRefusal {
+    errno: i32,
+    sentence: String,
+}
+
+impl MoveRefusal {
+    pub(crate) fn new(errno: i32, sentence: &str) -> Self {
+        let sentence = sentence.chars().filter(|it| !it.is_control()).collect();
+        Self { errno: errno.max(1), sentence }
+    }
+
+    /// The daemon is gone, or breaks the protocol.
+    #[must_use]
+    pub fn gone() -> Self {
+        Self::new(rustix::io::Errno::NETDOWN.raw_os_error(), "the service is gone")
+    }
+
+    /// The kernel's number that is nearest.
+    #[must_use]
+    pub const fn raw_os_error(&self) -> i32 {
+        self.errno
+    }
+}
+
 /// Why a shard did not take a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShardAttachError {

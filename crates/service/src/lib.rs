@@ -62,9 +62,9 @@ pub use clock::Clock;
 pub use config::{ServerConfig, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};
 pub use descriptors::{PassPurpose, PassRefusal, PassedDescriptors};
-pub use error::{PortError, RemoteError, ServerError, ShardAttachError};
+pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachError};
 pub use link_server::{Frames, LinkCounters, LinkServer};
-pub use migration::{NotShared, tcp_flow};
+pub use migration::{NotShared, check_established, checkpoint_of, tcp_flow};
 pub use remote::{
     HandOverCounters, LaneSet, OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters,
     RemoteEvent, ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId,

@@ -193,6 +193,8 @@ pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
 pub const PASSED_MAX: usize = 8;
 /// Descriptors of one of them.
 pub const PASSED_SOCKETS_MAX: usize = 8;
+/// Descriptors that a daemon has given and that no answer to a call has named.
+pub const GIVEN_MAX: usize = 16;
 /// Longest time in which a daemon checks descriptors.
 pub const PASS_TIME: Duration = Duration::from_secs(2);
 /// Longest sentence about descriptors that were refused, in bytes.

@@ -12,12 +12,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use megapipe_link::migration::{Agreed, Checkpoint, RepairError, Windows};
 use megapipe_link::{FlowTuple, LinkError, Transport};
-use megapipe_stack::{Instant, Memory};
+use megapipe_stack::{Instant, Memory, Snapshot, TcpState};
 
 use crate::descriptors::KeptPort;
 use crate::host::Host;
 use crate::limits::DRAIN_SHARES_MAX;
+use crate::policy::QuotaCharge;
 use crate::server::Server;
 
 /// Why a connection of this server's cannot become the kernel's, nor the other way round.
@@ -43,6 +45,62 @@ pub const fn tcp_flow(local: SocketAddr, remote: SocketAddr) -> FlowTuple {
         remote: remote.ip(),
         remote_port: remote.port(),
     }
+}
+
+/// What the kernel has to know of a connection that has left the stack, with the bytes that were
+/// received and not read.
+#[must_use]
+pub fn checkpoint_of(snapshot: &Snapshot, unread: Vec<u8>, memory: &impl Memory) -> Checkpoint {
+    let mut sent = Vec::with_capacity(snapshot.unacked.iter().map(|it| it.len as usize).sum());
+    for chunk in &snapshot.unacked {
+        let from = sent.len();
+        sent.resize(from + chunk.len as usize, 0);
+        memory.copy_out(*chunk, &mut sent[from..]);
+    }
+    let sent_bytes = snapshot.snd_nxt.since(snapshot.snd_una) as usize;
+    let unsent = sent.split_off(sent_bytes.min(sent.len()));
+    Checkpoint {
+        local: snapshot.local,
+        remote: snapshot.remote,
+        snd_una: snapshot.snd_una.0,
+        rcv_nxt: snapshot.rcv_nxt.0,
+        windows: Windows {
+            snd_wl1: snapshot.snd_wl1.0,
+            snd_wnd: snapshot.snd_wnd,
+            snd_wnd_max: snapshot.snd_wnd_max,
+            rcv_wnd: snapshot.rcv_wnd,
+        },
+        agreed: Agreed {
+            mss: snapshot.peer_mss,
+            window_scale: snapshot.window_scale,
+            sack: snapshot.sack,
+            timestamp: snapshot.clocks.map(|clocks| clocks.value),
+            ecn: snapshot.ecn,
+        },
+        sent,
+        unsent,
+        unread,
+        nodelay: snapshot.no_delay,
+        srtt_us: snapshot.srtt.map_or(0, |srtt| srtt.as_micros() as u32),
+    }
+}
+
+/// Checks that a connection can move: only established ones can.
+///
+/// # Errors
+/// [`RepairError::WrongState`] names the state.
+pub const fn check_established(state: TcpState) -> Result<(), RepairError> {
+    Err(RepairError::WrongState(match state {
+        TcpState::Established => return Ok(()),
+        TcpState::FinWait1 => "FIN-WAIT-1",
+        TcpState::FinWait2 => "FIN-WAIT-2",
+        TcpState::CloseWait => "CLOSE-WAIT",
+        TcpState::Closing => "CLOSING",
+        TcpState::LastAck => "LAST-ACK",
+        TcpState::SynSent => "SYN-SENT",
+        TcpState::SynReceived => "SYN-RECEIVED",
+        TcpState::Closed => "CLOSED",
+    }))
 }
 
 impl<M: Memory> Server<M> {
@@ -104,6 +162,22 @@ impl<M: Memory> Server<M> {
     pub fn release(&mut self, flow: FlowTuple) -> Result<(), LinkError> {
         let Some(host) = &mut self.host else { return Ok(()) };
         host.change(&mut self.link, |ownership| ownership.release(flow))
+    }
+
+    /// As [`Server::release`], of a flow that counts for a user as long as its connection lasts.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn release_for(
+        &mut self,
+        flow: FlowTuple,
+        charge: Option<QuotaCharge>,
+    ) -> Result<(), LinkError> {
+        self.release(flow)?;
+        if let (Some(host), Some(charge)) = (&mut self.host, charge) {
+            host.charge_moved(flow, charge);
+        }
+        Ok(())
     }
 
     /// From now on the flow is ours: the link takes its frames, and the kernel is silent.

@@ -312,8 +312,11 @@ impl SessionHost for ShardHost {
         Ok(OpenedSession { sizes, limits: agreed, lanes, description, fds })
     }
 
-    fn begin(&mut self, key: u64) {
+    fn begin(&mut self, key: u64, control: Option<OwnedFd>) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
+        if let (Some(descriptors), Some(control)) = (&session.limits.descriptors, control) {
+            descriptors.begin(control);
+        }
         let state = std::mem::replace(&mut session.state, HostedState::Refused);
         let HostedState::Opened(halves) = state else {
             session.state = state;
@@ -332,9 +335,9 @@ impl SessionHost for ShardHost {
     }
 
     fn end(&mut self, key: u64) {
-        if let Some(session) = self.remove(key)
-            && let HostedState::Begun(ids) = session.state
-        {
+        let Some(session) = self.remove(key) else { return };
+        session.limits.descriptors.iter().for_each(|descriptors| descriptors.forget_all());
+        if let HostedState::Begun(ids) = session.state {
             self.detach(session.shard, &ids);
         }
     }

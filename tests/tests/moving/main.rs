@@ -21,4 +21,5 @@ mod mover;
 mod outgoing;
 mod ports;
 mod refusals;
+mod service;
 mod transfers;

@@ -332,7 +332,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
 
     /// Takes the events that lie on their way between two threads, where there are two: what a call
     /// has changed since then is seen after them.
-    fn settle_events(&mut self, state: &mut State) {
+    pub(super) fn settle_events(&mut self, state: &mut State) {
         while self.server.has_events_in_transit()
             && let Some(event) = self.server.next_event()
         {

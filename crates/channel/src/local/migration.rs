@@ -28,13 +28,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use megapipe_link::FlowTuple;
-use megapipe_link::migration::{
-    Agreed, Checkpoint, Predecessor, RepairError, Successor, Windows, trial,
-};
-use megapipe_service::{NotShared, tcp_flow};
-use megapipe_stack::{
-    Chunk, Clocks, ConnId, ConnectError, Memory, PoolId, SeqNum, Snapshot, TcpState,
-};
+use megapipe_link::migration::{Checkpoint, Predecessor, RepairError, Successor, trial};
+use megapipe_service::{NotShared, check_established, checkpoint_of, tcp_flow};
+use megapipe_stack::{Chunk, Clocks, ConnId, ConnectError, Memory, PoolId, SeqNum, Snapshot};
 
 use super::memory::ChannelMemory;
 use super::{Local, StackHandle, set_receiving};
@@ -145,6 +141,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         slot: u32,
         conn: ConnId,
     ) -> Result<OwnedFd, MoveError> {
+        if self.server.is_session() {
+            return self.moved_by_daemon(state, slot, conn);
+        }
         self.prepare_to_leave(conn)?;
         let resets_on_close = self.resets_on_close(conn);
         let ahead = state.take_unread(slot);
@@ -171,6 +170,28 @@ impl<H: StackHandle + ?Sized> Local<H> {
         entered
     }
 
+    /// As `moved_to_kernel`, by the daemon that has the stack. A connection that has left it and
+    /// does not get to the kernel was reset.
+    fn moved_by_daemon(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        conn: ConnId,
+    ) -> Result<OwnedFd, MoveError> {
+        self.server.move_out(conn).map_err(MoveError::Service)?;
+        self.settle_events(state);
+        let ahead = state.take_unread(slot);
+        let unread: Vec<u8> = ahead.iter().flat_map(|bytes| bytes.iter().copied()).collect();
+        let moved = self.server.finish_move(conn, &unread);
+        self.server.forget_moved(conn);
+        self.disown(conn);
+        state.slot(slot).target = Target::None;
+        if moved.is_err() {
+            self.end_stream(state, slot, Some(OpError::Reset));
+        }
+        moved.map_err(MoveError::Service)
+    }
+
     /// A connection that was accepted as a descriptor, without a handle. If it cannot move
     /// it is reset.
     ///
@@ -181,6 +202,18 @@ impl<H: StackHandle + ?Sized> Local<H> {
         state: &State,
         conn: ConnId,
     ) -> Result<OwnedFd, OpError> {
+        if self.server.is_session() {
+            let moved = self.server.move_out(conn);
+            let moved = match moved {
+                Ok(()) => self.server.finish_move(conn, &[]),
+                Err(refusal) => {
+                    self.server.abort(self.now, conn);
+                    Err(refusal)
+                }
+            };
+            self.server.forget_moved(conn);
+            return moved.map_err(|error| MoveError::Service(error).into_op_error());
+        }
         let moved = self.prepare_to_leave(conn).and_then(|()| {
             let leaving = self.leave_stack(state, conn, Vec::new())?;
             let entered = self.enter_kernel(&leaving);
@@ -221,17 +254,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
 
     fn check_established(&mut self, conn: ConnId) -> Result<(), MoveError> {
         let info = self.server.info(conn).ok_or_else(|| in_state("CLOSED"))?;
-        match info.state {
-            TcpState::Established => {}
-            TcpState::FinWait1 => return Err(in_state("FIN-WAIT-1")),
-            TcpState::FinWait2 => return Err(in_state("FIN-WAIT-2")),
-            TcpState::CloseWait => return Err(in_state("CLOSE-WAIT")),
-            TcpState::Closing => return Err(in_state("CLOSING")),
-            TcpState::LastAck => return Err(in_state("LAST-ACK")),
-            TcpState::SynSent => return Err(in_state("SYN-SENT")),
-            TcpState::SynReceived => return Err(in_state("SYN-RECEIVED")),
-            TcpState::Closed => return Err(in_state("CLOSED")),
-        }
+        check_established(info.state)?;
         Ok(())
     }
 
@@ -257,7 +280,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let interface = self.server.shared_interface().map_err(not_shared)?;
         let server = self.server.migration_server().map_err(not_shared)?;
         let (_, memory) = server.parts();
-        let successor = Successor::prepare(checkpoint_of(leaving, memory), interface)?;
+        let unread = leaving.ahead.iter().flat_map(|bytes| bytes.iter().copied()).collect();
+        let checkpoint = checkpoint_of(&leaving.snapshot, unread, memory);
+        let successor = Successor::prepare(checkpoint, interface)?;
         let flow = flow_of(&leaving.snapshot);
         server.release(flow)?;
         successor.start().map_err(|error| {
@@ -383,43 +408,6 @@ const fn not_imported(error: ConnectError) -> MoveError {
 
 const fn flow_of(snapshot: &Snapshot) -> FlowTuple {
     tcp_flow(snapshot.local, snapshot.remote)
-}
-
-/// What the kernel has to know of a connection of ours.
-fn checkpoint_of(leaving: &Leaving, memory: &impl Memory) -> Checkpoint {
-    let Leaving { snapshot, ahead } = leaving;
-    let mut sent = Vec::with_capacity(snapshot.unacked.iter().map(|it| it.len as usize).sum());
-    for chunk in &snapshot.unacked {
-        let from = sent.len();
-        sent.resize(from + chunk.len as usize, 0);
-        memory.copy_out(*chunk, &mut sent[from..]);
-    }
-    let sent_bytes = snapshot.snd_nxt.since(snapshot.snd_una) as usize;
-    let unsent = sent.split_off(sent_bytes.min(sent.len()));
-    Checkpoint {
-        local: snapshot.local,
-        remote: snapshot.remote,
-        snd_una: snapshot.snd_una.0,
-        rcv_nxt: snapshot.rcv_nxt.0,
-        windows: Windows {
-            snd_wl1: snapshot.snd_wl1.0,
-            snd_wnd: snapshot.snd_wnd,
-            snd_wnd_max: snapshot.snd_wnd_max,
-            rcv_wnd: snapshot.rcv_wnd,
-        },
-        agreed: Agreed {
-            mss: snapshot.peer_mss,
-            window_scale: snapshot.window_scale,
-            sack: snapshot.sack,
-            timestamp: snapshot.clocks.map(|clocks| clocks.value),
-            ecn: snapshot.ecn,
-        },
-        sent,
-        unsent,
-        unread: ahead.iter().flat_map(|bytes| bytes.iter().copied()).collect(),
-        nodelay: snapshot.no_delay,
-        srtt_us: snapshot.srtt.map_or(0, |srtt| srtt.as_micros() as u32),
-    }
 }
 
 /// What our stack has to know of a connection of the kernel's, whose unread bytes are elsewhere.

@@ -8,14 +8,14 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::limits::SPIN_DEFAULT;
 use megapipe_service::{
-    AcceptorId, AdaptiveSpin, ConnectStart, LaneSet, Next, PortError, RemoteConfig, RemoteCounters,
-    RemoteEvent, Sharing, start_remote,
+    AcceptorId, AdaptiveSpin, ConnectStart, LaneSet, MoveRefusal, Next, NotShared, PortError,
+    RemoteConfig, RemoteCounters, RemoteEvent, Sharing, start_remote,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -482,5 +482,21 @@ impl StackHandle for Remote {
 
     fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
         self.client.port_without_connections(ports, from)
+    }
+
+    fn move_out(&mut self, conn: ConnId) -> Result<(), MoveRefusal> {
+        self.client.move_out(conn)
+    }
+
+    fn finish_move(&mut self, conn: ConnId, unread: &[u8]) -> Result<OwnedFd, MoveRefusal> {
+        self.client.finish_move(conn, unread)
+    }
+
+    fn shared_interface(&self) -> Result<u32, NotShared> {
+        match self.caps().shares_host_address {
+            true if self.is_session() && self.client.takes_descriptors() => Ok(0),
+            true => Err(NotShared::OtherThread),
+            false => Err(NotShared::OwnAddress),
+        }
     }
 }

@@ -23,13 +23,13 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, Clock, ConnectStart, Frames, Next, NotShared, PortError, RemoteCounters,
-    RemoteError, RemoteEvent, Server, ServerConfig, Sharing, Slept,
+    AcceptorId, Clock, ConnectStart, Frames, MoveRefusal, Next, NotShared, PortError,
+    RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, Sharing, Slept,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -458,7 +458,25 @@ pub(crate) trait StackHandle {
         Err(NotShared::OtherThread)
     }
 
-    /// Index of the interface whose address the link shares with the kernel.
+    /// Takes a connection out of a daemon's stack, for [`StackHandle::finish_move`].
+    ///
+    /// # Errors
+    /// The daemon's refusal; the connection is as it was. By default there is no daemon.
+    fn move_out(&mut self, _conn: ConnId) -> Result<(), MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
+    /// Makes a kernel socket of the connection that was moved out, with bytes that were received
+    /// and not read.
+    ///
+    /// # Errors
+    /// The daemon's refusal; the connection was reset.
+    fn finish_move(&mut self, _conn: ConnId, _unread: &[u8]) -> Result<OwnedFd, MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
+    /// Index of the interface whose address the link shares with the kernel; 0 where a daemon knows
+    /// it.
     ///
     /// # Errors
     /// No connection can move. On `thread` and `core`: [`NotShared::OtherThread`], or

@@ -48,6 +48,12 @@ impl Successor {
         Ok(Self { socket, unsent: checkpoint.unsent })
     }
 
+    /// The socket, for a copy of the descriptor. It neither sends nor receives yet.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     /// Lets the kernel go on with the connection: what was never sent is sent, and the peer is
     /// asked for its window. From now on its segments have to reach the kernel.
     ///

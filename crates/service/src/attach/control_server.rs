@@ -84,8 +84,9 @@ pub trait SessionHost {
         has_lanes: bool,
     ) -> Result<OpenedSession, Refused>;
 
-    /// The client has mapped the region: the session begins.
-    fn begin(&mut self, key: u64);
+    /// The client has mapped the region: the session begins. Descriptors can be given over
+    /// `control`, if the client takes any.
+    fn begin(&mut self, key: u64, control: Option<OwnedFd>);
 
     /// The client is gone, or breaks the protocol. Not called after [`SessionHost::next_ended`]
     /// has returned the session.
@@ -412,7 +413,10 @@ impl<H: SessionHost> ControlServer<H> {
         self.handshakes.end(key);
         if let Some(client) = self.clients.get_mut(&key) {
             client.state = ClientState::InSession { version };
-            self.host.begin(key);
+            let is_giving = client.state.takes_descriptors();
+            // Without a copy the session gives none.
+            let control = if is_giving { client.socket.try_clone().ok() } else { None };
+            self.host.begin(key, control);
         }
     }
 

@@ -78,7 +78,7 @@ impl SessionHost for EmptyHost {
         Ok(OpenedSession { sizes: *wanted, limits, lanes, description, fds })
     }
 
-    fn begin(&mut self, _key: u64) {
+    fn begin(&mut self, _key: u64, _control: Option<OwnedFd>) {
         let _ = self.asked.send(Asked::Begun);
     }
 

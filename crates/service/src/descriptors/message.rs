@@ -3,7 +3,7 @@
 //! ```text
 //!  every message | magic (8) | kind (2) | cookie (8) |
 //!  PASS          | purpose (2) |
-//!  FORGET, PASSED: nothing more
+//!  FORGET, PASSED, GIVE: nothing more
 //!  NOT_PASSED    | errno (4) | sentence |
 //! ```
 //!
@@ -20,6 +20,7 @@ const PASS: u16 = 5;
 const FORGET: u16 = 6;
 const PASSED: u16 = 7;
 const NOT_PASSED: u16 = 8;
+const GIVE: u16 = 9;
 
 /// What a client passes descriptors for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +71,11 @@ pub(crate) enum SessionMessage {
         /// Names the rule.
         sentence: String,
     },
+    /// The daemon gives a descriptor.
+    Give {
+        /// Its name in the answer to a call.
+        cookie: u64,
+    },
 }
 
 impl SessionMessage {
@@ -80,6 +86,7 @@ impl SessionMessage {
             Self::Forget { cookie } => (FORGET, cookie),
             Self::Passed { cookie } => (PASSED, cookie),
             Self::NotPassed { cookie, .. } => (NOT_PASSED, cookie),
+            Self::Give { cookie } => (GIVE, cookie),
         };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(kind.to_ne_bytes());
@@ -92,7 +99,7 @@ impl SessionMessage {
                 bytes.extend(errno.to_ne_bytes());
                 bytes.extend(&plain.as_bytes()[..end]);
             }
-            Self::Forget { .. } | Self::Passed { .. } => {}
+            Self::Forget { .. } | Self::Passed { .. } | Self::Give { .. } => {}
         }
         bytes
     }
@@ -119,6 +126,7 @@ impl SessionMessage {
             }
             FORGET => Self::Forget { cookie },
             PASSED => Self::Passed { cookie },
+            GIVE => Self::Give { cookie },
             _ => return None,
         };
         body.is_empty().then_some(message)
@@ -138,6 +146,7 @@ mod tests {
             SessionMessage::Forget { cookie: 1 },
             SessionMessage::Passed { cookie: 2 },
             SessionMessage::NotPassed { cookie: 3, errno: 98, sentence },
+            SessionMessage::Give { cookie: 4 },
         ] {
             let bytes = message.encode();
             assert_eq!(SessionMessage::decode(&bytes).as_ref(), Some(&message));

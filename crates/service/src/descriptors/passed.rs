@@ -2,15 +2,17 @@
 //!
 //! Invariant: a socket that is kept counts for its user until it is closed.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use megapipe_link::{NetworkNamespace, PortReservation, ReservationError, Transport};
 
-use super::message::PassPurpose;
+use super::message::{PassPurpose, SessionMessage};
 use crate::limits::{PASSED_MAX, PASSED_SOCKETS_MAX};
-use crate::policy::{QuotaKind, QuotaReached, SessionRights, UserAccount};
+use crate::message_socket::send;
+use crate::policy::{QuotaCharge, QuotaKind, QuotaReached, SessionRights};
 
 /// Why descriptors were closed that a client has passed.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +55,7 @@ impl PassRefusal {
 #[derive(Debug)]
 pub(crate) struct KeptPort {
     reservation: PortReservation,
-    _charge: Option<SocketCharge>,
+    _charge: Option<QuotaCharge>,
 }
 
 impl KeptPort {
@@ -63,44 +65,25 @@ impl KeptPort {
     }
 }
 
-/// Sockets that count for a user, until this is dropped.
-#[derive(Debug)]
-struct SocketCharge {
-    account: Arc<UserAccount>,
-    count: u32,
-}
-
-impl SocketCharge {
-    fn new(rights: &SessionRights, count: usize) -> Result<Self, PassRefusal> {
-        let (kind, count) = (QuotaKind::UserSockets, count as u32);
-        if rights.room(kind) < count {
-            rights.note_reached(kind);
-            return Err(QuotaReached { kind, limit: rights.limit(kind) }.into());
-        }
-        let account = Arc::clone(rights.account());
-        account.add(kind, count);
-        Ok(Self { account, count })
-    }
-}
-
-impl Drop for SocketCharge {
-    fn drop(&mut self) {
-        self.account.remove(QuotaKind::UserSockets, self.count);
-    }
-}
-
 /// The descriptors of a session.
 #[derive(Debug)]
 pub struct PassedDescriptors {
     namespace: Option<NetworkNamespace>,
     ports: Mutex<Vec<(u64, Arc<KeptPort>)>>,
     refused: AtomicU64,
+    /// The control socket, from the beginning of the session on.
+    control: OnceLock<OwnedFd>,
 }
 
 impl PassedDescriptors {
     /// None, of a client that must be in `namespace`.
     pub(crate) const fn new(namespace: Option<NetworkNamespace>) -> Self {
-        Self { namespace, ports: Mutex::new(Vec::new()), refused: AtomicU64::new(0) }
+        Self {
+            namespace,
+            ports: Mutex::new(Vec::new()),
+            refused: AtomicU64::new(0),
+            control: OnceLock::new(),
+        }
     }
 
     fn ports(&self) -> MutexGuard<'_, Vec<(u64, Arc<KeptPort>)>> {
@@ -134,7 +117,9 @@ impl PassedDescriptors {
             ports if cookie == 0 || ports.iter().any(is_known) => return Err(PassRefusal::Cookie),
             _ => {}
         }
-        let charge = rights.map(|rights| SocketCharge::new(rights, fds.len())).transpose()?;
+        let count = fds.len() as u32;
+        let charge =
+            rights.map(|rights| rights.charge(QuotaKind::UserSockets, count)).transpose()?;
         let namespace = self.namespace.ok_or(PassRefusal::NoNamespace)?;
         let transport = match purpose {
             PassPurpose::TcpPort => Transport::Tcp,
@@ -143,6 +128,22 @@ impl PassedDescriptors {
         let reservation = PortReservation::new(transport, fds, namespace)?;
         self.ports().push((cookie, Arc::new(KeptPort { reservation, _charge: charge })));
         Ok(())
+    }
+
+    /// The session begins, with this control socket.
+    pub(crate) fn begin(&self, control: OwnedFd) {
+        // A session begins once.
+        let _ = self.control.set(control);
+    }
+
+    /// Gives the client a descriptor, before the answer to its call names the cookie. Does not
+    /// block.
+    ///
+    /// # Errors
+    /// As sendmsg(2): `WouldBlock` if the client does not read what it was given before.
+    pub(crate) fn give(&self, cookie: u64, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let control = self.control.get().ok_or(io::ErrorKind::NotConnected)?;
+        send(control.as_fd(), &SessionMessage::Give { cookie }.encode(), &[fd])
     }
 
     /// Counts descriptors that were refused.
@@ -162,6 +163,11 @@ impl PassedDescriptors {
         let ports = self.ports();
         let found = ports.iter().find(|(other, _)| *other == cookie);
         found.map(|(_, port)| Arc::clone(port))
+    }
+
+    /// The session has ended: forgets all cookies.
+    pub(crate) fn forget_all(&self) {
+        self.ports().clear();
     }
 
     /// Forgets a cookie. What a shard has taken stays.

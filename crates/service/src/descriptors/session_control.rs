@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! - A call waits for at most [`PASS_TIME`].
-//! - What a daemon sends is checked; descriptors that it sends are closed.
+//! - What a daemon sends is checked; at most [`GIVEN_MAX`] descriptors that it gives are kept.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::message::{PassPurpose, SessionMessage};
-use crate::limits::PASS_TIME;
+use crate::limits::{GIVEN_MAX, PASS_TIME};
 use crate::message_socket::{MessageWithFds, Reception, receive, send};
 use crate::sleep::wait_readable;
 
@@ -20,10 +21,14 @@ use crate::sleep::wait_readable;
 pub(crate) struct SessionControl {
     socket: Arc<OwnedFd>,
     last_cookie: u64,
+    /// Descriptors that the daemon has given, with their cookies.
+    given: VecDeque<(u64, OwnedFd)>,
 }
 
 /// What the daemon has said of a cookie.
 enum PassAnswer {
+    /// Nothing; it has given a descriptor.
+    Given,
     Passed(u64),
     NotPassed(u64, io::Error),
 }
@@ -35,7 +40,7 @@ fn broken(what: &'static str) -> io::Error {
 impl SessionControl {
     /// The end of a session that has begun.
     pub(crate) const fn new(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, last_cookie: 0 }
+        Self { socket, last_cookie: 0, given: VecDeque::new() }
     }
 
     /// Passes descriptors, and waits until the daemon has checked them. Returns their cookie, for
@@ -79,9 +84,9 @@ impl SessionControl {
         let _ = send(self.socket.as_fd(), &message, &[]);
     }
 
-    /// Reads one message. No descriptor is expected.
+    /// Reads one message. Keeps a descriptor that was given.
     fn take_message(&mut self) -> io::Result<Option<PassAnswer>> {
-        let MessageWithFds { bytes, fds: _ } = match receive(self.socket.as_fd())? {
+        let MessageWithFds { bytes, mut fds } = match receive(self.socket.as_fd())? {
             Reception::Message(message) => message,
             Reception::Nothing => return Ok(None),
             Reception::Closed => return Err(io::ErrorKind::ConnectionReset.into()),
@@ -93,7 +98,24 @@ impl SessionControl {
                 let kind = io::Error::from_raw_os_error(errno).kind();
                 Ok(Some(PassAnswer::NotPassed(cookie, io::Error::new(kind, sentence))))
             }
+            Some(SessionMessage::Give { cookie }) => {
+                let fd = fds.pop().filter(|_| fds.is_empty());
+                let fd = fd.ok_or_else(|| broken("the service gave no descriptor"))?;
+                if self.given.len() == GIVEN_MAX {
+                    self.given.pop_front();
+                }
+                self.given.push_back((cookie, fd));
+                Ok(Some(PassAnswer::Given))
+            }
             _ => Err(broken("the service sent an unknown message")),
         }
+    }
+
+    /// The descriptor that the daemon has given with a cookie, which the answer to a call named.
+    /// Those that were given before are closed: their calls were refused.
+    pub(crate) fn take_given(&mut self, cookie: u64) -> Option<OwnedFd> {
+        while matches!(self.take_message(), Ok(Some(_))) {}
+        let place = self.given.iter().position(|(of, _)| *of == cookie)?;
+        self.given.drain(..=place).next_back().map(|(_, fd)| fd)
     }
 }

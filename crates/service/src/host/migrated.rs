@@ -14,6 +14,7 @@ use megapipe_stack::{Instant, Stack};
 use super::Host;
 use crate::limits::{MOVED_LOOK_PERIOD, MOVED_LOOKS};
 use crate::link_server::LinkServer;
+use crate::policy::QuotaCharge;
 
 /// When they were looked at, and how far that got.
 #[derive(Debug, Default)]
@@ -24,6 +25,8 @@ pub(super) struct Moved {
     looked_at: Option<Instant>,
     /// Where the next look begins among the released flows.
     next: usize,
+    /// Released flows that count for a user.
+    charges: Vec<(FlowTuple, QuotaCharge)>,
 }
 
 impl Moved {
@@ -39,6 +42,17 @@ impl Moved {
 }
 
 impl Host {
+    /// A flow that was released counts for a user, as long as it is an exception.
+    pub(crate) fn charge_moved(&mut self, flow: FlowTuple, charge: QuotaCharge) {
+        self.moved.charges.push((flow, charge));
+        self.forget_charges();
+    }
+
+    fn forget_charges(&mut self) {
+        let released = self.ownership.released();
+        self.moved.charges.retain(|(flow, _)| released.contains(flow));
+    }
+
     /// When the connections that moved are looked after next; `None`: there is none.
     pub(crate) fn next_look_after_moved(&self) -> Option<Instant> {
         let is_any = !self.ownership.taken().is_empty() || !self.ownership.released().is_empty();
@@ -70,5 +84,6 @@ impl Host {
             ended.iter().for_each(|flow| ownership.forget(flow));
             Ok(())
         });
+        self.forget_charges();
     }
 }

@@ -56,6 +56,8 @@ quota_kinds! {
     UserConnectsPerSecond = "user"."connects_per_second", 20_000;
     /// Kernel sockets of its programs that the daemon keeps, as reservations of ports.
     UserSockets = "user"."sockets", 512;
+    /// Connections that have moved between the kernel and the stack, and live on.
+    UserMovedConnections = "user"."moved_connections", 64;
 }
 
 impl fmt::Display for QuotaKind {

@@ -82,6 +82,20 @@ impl UserAccount {
     }
 }
 
+/// So many of a kind that count for a user, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct QuotaCharge {
+    account: Arc<UserAccount>,
+    kind: QuotaKind,
+    count: u32,
+}
+
+impl Drop for QuotaCharge {
+    fn drop(&mut self) {
+        self.account.remove(self.kind, self.count);
+    }
+}
+
 /// What a session has by the policy, beside its own limits.
 #[derive(Debug)]
 pub struct SessionRights {
@@ -139,6 +153,19 @@ impl SessionRights {
         }
     }
 
+    /// Counts so many more of a kind for the user.
+    ///
+    /// # Errors
+    /// [`QuotaReached`]: there is no room.
+    pub(crate) fn charge(&self, kind: QuotaKind, count: u32) -> Result<QuotaCharge, QuotaReached> {
+        if self.room(kind) < count {
+            self.account.note_reached(kind);
+            return Err(QuotaReached { kind, limit: self.limit(kind) });
+        }
+        self.account.add(kind, count);
+        Ok(QuotaCharge { account: Arc::clone(&self.account), kind, count })
+    }
+
     /// Whether the user may begin a connection now, which counts for its rate.
     ///
     /// # Errors
@@ -188,6 +215,20 @@ mod tests {
         assert_eq!(rights.account().take_reached().count(), 0);
         rights.account().remove(kind, 1);
         assert_eq!(rights.room(kind), 1);
+    }
+
+    #[test]
+    fn moved_connections_are_bounded_by_a_quota() {
+        let rights = rights(2);
+        let kind = QuotaKind::UserMovedConnections;
+        let first = rights.charge(kind, 1).expect("there is room");
+        let _second = rights.charge(kind, 1).expect("there is room");
+        let reached = rights.charge(kind, 1).expect_err("one too many");
+        assert!(reached.to_string().contains("user.moved_connections"), "{reached}");
+        assert_eq!(rights.account().take_reached().collect::<Vec<_>>(), [kind]);
+        drop(first);
+        rights.charge(kind, 1).expect("one has ended");
+        assert_eq!(rights.account().count(kind), 1);
     }
 
     #[test]

@@ -21,6 +21,7 @@
 
 mod calls;
 mod listeners;
+mod moves;
 mod reservations;
 
 use std::net::IpAddr;

@@ -28,6 +28,8 @@ mod deliveries;
 mod ending;
 mod events;
 mod hand_overs;
+mod moves;
+mod moving_conn;
 mod observe;
 mod ops;
 mod owners;

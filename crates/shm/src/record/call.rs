@@ -79,6 +79,17 @@ pub enum SessionCall {
         /// The connection.
         conn: Id,
     },
+    /// Takes an established connection out, for `FinishMove`: `Done`.
+    MoveOut {
+        /// The connection.
+        conn: Id,
+    },
+    /// Makes a kernel socket of the connection that was moved out, and gives it over the control
+    /// socket: `Value`, its cookie there.
+    FinishMove {
+        /// The connection.
+        conn: Id,
+    },
     /// Opens a connection: `Connecting`.
     Connect {
         /// The peer.
@@ -243,6 +254,8 @@ mod kind {
     pub(super) const PACKET_BYTES_MAX: u16 = 0x156;
     pub(super) const DATAGRAM_ADDRESS: u16 = 0x157;
     pub(super) const CHECK_DATAGRAMS: u16 = 0x158;
+    pub(super) const MOVE_OUT: u16 = 0x159;
+    pub(super) const FINISH_MOVE: u16 = 0x15a;
 }
 
 impl SessionCall {
@@ -281,6 +294,8 @@ impl SessionCall {
             }
             Self::HandOver { conn } => record(kind::HAND_OVER).with_id(conn),
             Self::HandOverOffered { conn } => record(kind::HAND_OVER_OFFERED).with_id(conn),
+            Self::MoveOut { conn } => record(kind::MOVE_OUT).with_id(conn),
+            Self::FinishMove { conn } => record(kind::FINISH_MOVE).with_id(conn),
             Self::Connect { remote, local, flags } => {
                 let pair = pair.with_remote(remote);
                 let pair = local.map_or(pair, |local| pair.with_local(local));
@@ -355,6 +370,8 @@ impl SessionCall {
             kind::PREPEND_UNREAD => Self::PrependUnread { conn: id, chunk: transfer.chunk()? },
             kind::HAND_OVER => Self::HandOver { conn: id },
             kind::HAND_OVER_OFFERED => Self::HandOverOffered { conn: id },
+            kind::MOVE_OUT => Self::MoveOut { conn: id },
+            kind::FINISH_MOVE => Self::FinishMove { conn: id },
             kind::CONNECT => {
                 let pair = record.pair();
                 let flags = known(record, CONNECT_FLAGS)?;

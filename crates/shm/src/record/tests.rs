@@ -78,6 +78,10 @@ fn listener_call() -> impl Strategy<Value = SessionCall> {
         address().prop_map(|local| IsListening { local }),
         id().prop_map(|listener| Unlisten { listener }),
         id().prop_map(|conn| TakeOut { conn }),
+        prop_oneof![
+            id().prop_map(|conn| MoveOut { conn }),
+            id().prop_map(|conn| FinishMove { conn }),
+        ],
         (id(), chunk()).prop_map(|(conn, chunk)| PrependUnread { conn, chunk }),
         prop_oneof![
             id().prop_map(|conn| HandOver { conn }),

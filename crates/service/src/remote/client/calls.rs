@@ -21,7 +21,7 @@ use megapipe_stack::{
 
 use super::{ProtocolFault, RemoteClient};
 use crate::begin::ConnectStart;
-use crate::error::PortError;
+use crate::error::{MoveRefusal, PortError};
 use crate::limits::CALL_BYTES;
 use crate::remote::CALL_BUFFER;
 use crate::remote::encoding::{
@@ -329,6 +329,60 @@ impl RemoteClient {
             let _ = self.call_done(SessionCall::PrependUnread { conn, chunk });
         }
         let _ = self.call_done(SessionCall::HandOver { conn });
+    }
+
+    /// A call that moves a connection: answered by `Done` or `Value`, or refused with a sentence.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    fn call_move(&mut self, call: SessionCall) -> Result<u64, MoveRefusal> {
+        let result = match self.call(call) {
+            None => Ok(Err(MoveRefusal::gone())),
+            Some(ServerAnswer::Done) => Ok(Ok(0)),
+            Some(ServerAnswer::Value { value }) => Ok(Ok(value)),
+            Some(ServerAnswer::Refused { detail, text, .. }) => {
+                let text = text.map_or(Ok(Vec::new()), |chunk| written(&self.calls, chunk));
+                let sentence = text.map(|text| String::from_utf8_lossy(&text).into_owned());
+                sentence.map(|text| Err(MoveRefusal::new(detail.cast_signed(), &text)))
+            }
+            Some(_) => Err(ProtocolFault),
+        };
+        self.accept_answer(result).unwrap_or_else(|| Err(MoveRefusal::gone()))
+    }
+
+    /// Takes an established connection out of the stack, on its way to the kernel. Events of it
+    /// that are on their way still come; [`RemoteClient::forget_moved`] ends that.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; the connection is as it was.
+    pub(in crate::remote) fn move_out(&mut self, conn: ConnId) -> Result<(), MoveRefusal> {
+        let server = self.named_soon(conn).ok_or_else(MoveRefusal::gone)?;
+        self.call_move(SessionCall::MoveOut { conn: id_of(server) })?;
+        self.supersede(conn);
+        self.taken_out = Some((conn, server));
+        Ok(())
+    }
+
+    /// Makes a kernel socket of the connection that was moved out, with bytes that were received
+    /// already and go before the unread ones. Returns the cookie that it was given with.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; the connection was reset.
+    pub(in crate::remote) fn finish_move(
+        &mut self,
+        conn: ConnId,
+        bytes: &[u8],
+    ) -> Result<u64, MoveRefusal> {
+        let taken = self.taken_out.take_if(|(taken, _)| *taken == conn);
+        let (_, server) = taken.ok_or_else(MoveRefusal::gone)?;
+        let conn = id_of(server);
+        // The last ones first: each goes before what was there.
+        for part in bytes.rchunks(CALL_BYTES) {
+            let chunk = self.lend(part);
+            // A server that is gone refuses the next call.
+            let _ = self.call_done(SessionCall::PrependUnread { conn, chunk });
+        }
+        self.call_move(SessionCall::FinishMove { conn })
     }
 
     /// As [`Server::hand_over_offered`].

@@ -63,7 +63,7 @@ fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
     // Nothing closes the other end of the control socket here.
     let (control, _) = bell_sockets().expect("descriptors");
     let lanes = attach_client(&opened.sizes, opened.fds, &opened.description, (control, false));
-    host.begin(key);
+    host.begin(key, None);
     lanes.expect("as agreed")
 }
 

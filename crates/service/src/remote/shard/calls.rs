@@ -29,7 +29,7 @@ use crate::sharing::Sharing;
 use crate::steering::Takes;
 
 /// An answer; an error: no correct application makes this call.
-type Answered = Result<ServerAnswer, SessionFault>;
+pub(super) type Answered = Result<ServerAnswer, SessionFault>;
 
 /// The answer of an operation without a result.
 fn done<T>(result: Result<T, OperationError>) -> ServerAnswer {
@@ -96,6 +96,9 @@ impl SessionWork<'_> {
             | SessionCall::PrependUnread { .. }
             | SessionCall::HandOver { .. }
             | SessionCall::HandOverOffered { .. } => return self.answer_hand_over(call),
+            SessionCall::MoveOut { .. } | SessionCall::FinishMove { .. } => {
+                return self.answer_move(call);
+            }
             _ => return self.answer_connection(call),
         })
     }
@@ -128,6 +131,9 @@ impl SessionWork<'_> {
                     && *taken == conn_id(conn)
                 {
                     handover.prepend(&bytes);
+                }
+                if let Some(moving) = &mut self.session.moving {
+                    moving.prepend(conn_id(conn), &bytes);
                 }
             }
             SessionCall::HandOver { conn } => {
@@ -358,7 +364,7 @@ impl SessionWork<'_> {
     }
 
     /// Writes what a record has no field for into the call buffer, if there is room.
-    fn written(&self, bytes: &[u8]) -> ServerAnswer {
+    pub(super) fn written(&self, bytes: &[u8]) -> ServerAnswer {
         match self.session.ends.calls.write(0, 0, bytes) {
             Ok(()) => {
                 let chunk = Chunk { buf: CALL_BUFFER, offset: 0, len: bytes.len() as u32 };

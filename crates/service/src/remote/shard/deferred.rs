@@ -132,6 +132,16 @@ impl Deferred {
         }
     }
 
+    /// Whether the end of a connection is queued behind its deferred chunks.
+    pub(super) fn has_end(&self, conn: ConnId) -> bool {
+        self.queues.get(&conn).is_some_and(|queue| queue.end.is_some())
+    }
+
+    /// Takes the deferred chunks of a connection, which are the caller's then.
+    pub(super) fn take_of(&mut self, conn: ConnId) -> VecDeque<Chunk> {
+        self.queues.remove(&conn).map_or_else(VecDeque::new, |queue| queue.chunks)
+    }
+
     /// Frees what is deferred of a connection that is over.
     #[inline]
     pub(super) fn drop_of(&mut self, conn: ConnId, memory: &mut SharedMemory) {

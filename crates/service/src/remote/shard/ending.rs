@@ -127,6 +127,7 @@ impl SessionWork<'_> {
     /// Ends everything of the session.
     fn end_all(&mut self) {
         self.hand_over_taken();
+        self.end_move();
         for endpoint in self.owners.endpoints_of(self.id) {
             self.close_endpoint(endpoint);
         }

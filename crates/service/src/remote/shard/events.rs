@@ -367,7 +367,7 @@ impl SessionShard {
 }
 
 /// The connection that an event is of.
-const fn conn_of(event: Event) -> Option<megapipe_stack::ConnId> {
+pub(super) const fn conn_of(event: Event) -> Option<megapipe_stack::ConnId> {
     match event {
         Event::Incoming { conn, .. }
         | Event::Connected { conn }

@@ -17,6 +17,7 @@ use megapipe_shm::{BufferArea, Consumer, Producer};
 use megapipe_stack::{ConnId, Event, Handover, Instant, ListenerId};
 
 use super::deferred::Deferred;
+use super::moving_conn::MovingConn;
 use super::session_limits::{SessionCounters, SessionFault, SessionLimits};
 use crate::connection_manager::AcceptorId;
 use crate::descriptors::KeptPort;
@@ -67,7 +68,11 @@ pub(super) struct ShardSession {
     pub(super) postponed: Option<(u64, SessionCall)>,
     /// A connection that was taken out, on its way to another listener.
     pub(super) taken_out: Option<(ConnId, Handover)>,
-    /// Bytes that the application has put before those of that connection.
+    /// A connection that has left the stack, on its way to the kernel.
+    pub(super) moving: Option<MovingConn>,
+    /// The last cookie that a descriptor was given with.
+    pub(super) last_given: u64,
+    /// Bytes that the application has put before those of such a connection.
     pub(super) prepended_bytes: usize,
     pub(super) limits: SessionLimits,
     /// Connections that its acceptors take in advance.
@@ -103,6 +108,8 @@ impl ShardSession {
             stranded: VecDeque::new(),
             postponed: None,
             taken_out: None,
+            moving: None,
+            last_given: 0,
             prepended_bytes: 0,
             limits,
             credit: 0,
