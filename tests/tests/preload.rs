@@ -283,7 +283,8 @@ fn is_no_descriptor_function(name: &str) -> bool {
         "__openat_2",
         "__openat64_2",
     ];
-    others.contains(&name) || families.iter().any(|family| name.starts_with(family))
+    let has_family = families.iter().any(|family| name.starts_with(family));
+    others.contains(&name) || has_family || name.contains("thread")
 }
 
 fn libc_names() -> BTreeSet<String> {
