@@ -357,7 +357,8 @@ impl Balancer {
     /// Selects the acceptor of a new connection, and uses one of its credit. `None`: the connection
     /// waits until an acceptor enlists, or an offer arrives.
     pub fn pick(&mut self, now: Instant, flow_hash: u32, random: u64) -> Option<Pick> {
-        let is_final = self.acceptors() == 1;
+        // One that was dropped may enlist again: what this one does not claim can then go to it.
+        let is_final = self.acceptors() == 1 && self.dropped.is_empty();
         let (acceptor, reason) = match self.config.scheme {
             Scheme::Hash => (self.pick_by_hash(flow_hash)?, PickReason::Hash),
             scheme => self.pick_by_time(now, scheme, &mut RandomSequence::new(random))?,
