@@ -42,8 +42,10 @@ quota_kinds! {
     ChannelEndpoints = "channel"."endpoints", 256;
     /// Channels of a user.
     UserChannels = "user"."channels", 256;
-    /// Shared memory of its channels in MiB.
+    /// Shared memory of its channels in MiB, of those included that have ended and still send.
     UserMemory = "user"."memory_mib", 4_096;
+    /// Channels that have ended and still send.
+    UserEndedChannels = "user"."ended_channels", 64;
     /// Connections of all its channels.
     UserConnections = "user"."connections", 24_576;
     /// Those that they have begun and that are not established.

@@ -6,7 +6,7 @@
 //!
 //! Invariant: an account counts what its user has, and nothing that is over.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use megapipe_stack::Instant;
@@ -96,18 +96,47 @@ impl Drop for QuotaCharge {
     }
 }
 
-/// What a session has by the policy, beside its own limits.
+/// What a session has by the policy, beside its own limits. All its lanes share it, until the last
+/// of them has sent what it had to send.
 #[derive(Debug)]
 pub struct SessionRights {
     account: Arc<UserAccount>,
     quotas: Quotas<u32>,
     /// Replaced when the policy is.
     grants: Mutex<Arc<PortGrants>>,
+    /// Its shared memory, which counts for the user as long as this exists.
+    memory_mib: u32,
+    /// It counts as a channel that has ended and still sends.
+    is_ended: AtomicBool,
 }
 
 impl SessionRights {
     pub(crate) fn new(account: Arc<UserAccount>, quotas: Quotas<u32>, grants: PortGrants) -> Self {
-        Self { account, quotas, grants: Mutex::new(Arc::new(grants)) }
+        let (grants, is_ended) = (Mutex::new(Arc::new(grants)), AtomicBool::new(false));
+        Self { account, quotas, grants, memory_mib: 0, is_ended }
+    }
+
+    /// With so much shared memory, which counts from now on.
+    pub(crate) fn with_memory(mut self, mib: u32) -> Self {
+        self.account.add(QuotaKind::UserMemory, mib);
+        self.memory_mib += mib;
+        self
+    }
+
+    /// The session has ended, and a lane of it has bytes to send: whether the user may have one
+    /// more such channel. Its lanes count once.
+    pub(crate) fn begin_draining(&self) -> bool {
+        if self.is_ended.swap(true, Ordering::Relaxed) {
+            return true;
+        }
+        let kind = QuotaKind::UserEndedChannels;
+        let may = self.check(kind).is_ok();
+        if may {
+            self.account.add(kind, 1);
+        } else {
+            self.is_ended.store(false, Ordering::Relaxed);
+        }
+        may
     }
 
     pub(crate) const fn account(&self) -> &Arc<UserAccount> {
@@ -188,6 +217,15 @@ impl SessionRights {
     }
 }
 
+impl Drop for SessionRights {
+    fn drop(&mut self) {
+        self.account.remove(QuotaKind::UserMemory, self.memory_mib);
+        if *self.is_ended.get_mut() {
+            self.account.remove(QuotaKind::UserEndedChannels, 1);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -250,5 +288,22 @@ mod tests {
         let account = UserAccount::default();
         assert!(!account.begin_connect(Instant::from_nanos(1 << 40), 0));
         assert!(account.begin_connect(Instant::from_nanos(1 << 40), u32::MAX));
+    }
+
+    #[test]
+    fn ended_channels_count_once_and_with_their_memory() {
+        let account = Arc::<UserAccount>::default();
+        let quotas = Quotas::from_each(|_| 1);
+        let new = || SessionRights::new(Arc::clone(&account), quotas, PortGrants::All);
+        let [one, other] = [new().with_memory(7), new().with_memory(2)];
+        assert!(one.begin_draining() && one.begin_draining(), "both of its lanes");
+        assert!(!other.begin_draining(), "one channel of the user may");
+        let count = |kind| account.count(kind);
+        assert_eq!((count(QuotaKind::UserEndedChannels), count(QuotaKind::UserMemory)), (1, 9));
+        drop(one);
+        assert_eq!((count(QuotaKind::UserEndedChannels), count(QuotaKind::UserMemory)), (0, 2));
+        assert!(other.begin_draining());
+        drop(other);
+        assert!(QuotaKind::ALL.iter().all(|kind| count(*kind) == 0));
     }
 }

@@ -50,7 +50,6 @@ pub(super) struct ReachedQuota {
 /// A channel that counts for its user, until this is dropped.
 pub(super) struct ChannelCharge {
     account: Arc<UserAccount>,
-    memory: u32,
 }
 
 /// What a client gets.
@@ -62,17 +61,15 @@ pub(super) struct Admitted {
 }
 
 impl ChannelCharge {
-    fn new(account: Arc<UserAccount>, memory: u32) -> Self {
+    fn new(account: Arc<UserAccount>) -> Self {
         account.add(QuotaKind::UserChannels, 1);
-        account.add(QuotaKind::UserMemory, memory);
-        Self { account, memory }
+        Self { account }
     }
 }
 
 impl Drop for ChannelCharge {
     fn drop(&mut self) {
         self.account.remove(QuotaKind::UserChannels, 1);
-        self.account.remove(QuotaKind::UserMemory, self.memory);
     }
 }
 
@@ -124,8 +121,8 @@ impl ClientAdmission {
                 return Err(Refused::new(code, &sentence));
             }
         }
-        let charge = Some(ChannelCharge::new(account, memory));
-        Ok(Admitted { policy, rights: Some(Arc::new(rights)), charge })
+        let charge = Some(ChannelCharge::new(account));
+        Ok(Admitted { policy, rights: Some(Arc::new(rights.with_memory(memory))), charge })
     }
 
     /// Replaces the policy. What sessions have stays; the ports that they get from now on follow
@@ -199,7 +196,12 @@ mod tests {
             assert!(admission.admit(&client(0, &[]), 900 * MIB).is_ok(), "root");
             assert!(admission.admit(&client(1, &[]), 900 * MIB).is_ok(), "the daemon's user");
         }
-        drop(first);
+        // The memory of a channel that has ended counts while a shard has its rights.
+        let Admitted { rights, charge, .. } = first;
+        drop(charge);
+        let refused = admission.admit(&client(1_000, &[]), MIB).err().expect("no memory");
+        assert!(refused.sentence.contains("user.memory_mib"), "{}", refused.sentence);
+        drop(rights);
         assert!(admission.admit(&client(1_000, &[]), MIB).is_ok(), "there is room again");
         drop(second);
     }

@@ -4,7 +4,8 @@
 //!
 //! Bytes that the application has handed over are sent, then FIN; a connection with received bytes
 //! that the application has not read is reset. The session's memory stays until the last of these
-//! bytes is acknowledged, at most for [`SessionLimits::drain_time`].
+//! bytes is acknowledged, at most for [`SessionLimits::drain_time`], and counts for its user until
+//! then. A user has a quota of sessions that have ended and still send; beyond it they are reset.
 //!
 //! Invariant: when a session's number is free, no buffer, connection, listener or endpoint of it is
 //! left.
@@ -75,6 +76,9 @@ impl SessionShard {
         }
         self.work(now, id, |work| {
             work.end_all();
+            if !work.may_drain() {
+                work.abort_all();
+            }
             let until = now + work.session.limits.drain_time;
             work.session.state = SessionState::Draining { until };
         });
@@ -159,6 +163,14 @@ impl SessionWork<'_> {
             let hand_over = self.owners.close_conn(conn);
             self.finish_handed(conn, hand_over);
         }
+    }
+
+    /// Whether the bytes of the session that are under way may be sent after its end: its user may
+    /// have some such sessions, whose memory stays meanwhile.
+    fn may_drain(&mut self) -> bool {
+        let has_bytes = self.server.parts().1.of(self.id).is_some_and(|its| its.in_stack() > 0);
+        let rights = self.session.limits.rights.as_ref();
+        !has_bytes || rights.is_none_or(|rights| rights.begin_draining())
     }
 
     /// Resets connections with received bytes that the application has not taken out of its ring.

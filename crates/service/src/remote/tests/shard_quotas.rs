@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use megapipe_stack::DatagramSharing;
+use megapipe_stack::{ConnOption, DatagramSharing};
 
 use super::many_sessions::{SIZES, at, connects, exclusive, listens, sends, shard_and_peer};
 use super::*;
@@ -408,6 +408,60 @@ fn unread_bytes_of_an_ended_session_reset_their_connection() {
     seen.sort_by_key(|event| matches!(event, Event::Closed { .. }));
     let reset = Event::Closed { conn: unread, reason: CloseReason::ResetByPeer };
     assert_eq!(seen, [Event::PeerClosed { conn: read }, reset]);
+}
+
+/// A peer that reads nothing keeps the memory of sessions that have ended: it counts for their user
+/// until its last byte is acknowledged, and the quota bounds how many there are.
+#[test]
+fn ended_sessions_that_still_send_are_bounded_for_a_user() {
+    let (shard, mut peer) = shard_and_peer();
+    let account = Arc::<UserAccount>::default();
+    let mut quotas = Quotas::from_each(|_| u32::MAX);
+    quotas.set(QuotaKind::UserEndedChannels, 1);
+    let mut ours = Vec::new();
+    for (port, memory) in [(80, 7), (81, 5)] {
+        let rights = SessionRights::new(Arc::clone(&account), quotas, PortGrants::All);
+        let rights = Some(Arc::new(rights.with_memory(memory)));
+        let limits = SessionLimits { rights, ..SessionLimits::WHOLE_SHARD };
+        let (mut session, _) = shard.attach_sized(limits, SessionSizes { large_sends: 64, ..SIZES });
+        listens(&mut session, port, 1);
+        let (conn, its) = connects(&mut peer, &mut session, port);
+        // More than the peer's window.
+        session.set_option(its, ConnOption::SendBuffer(4 << 20)).expect("a size");
+        assert_eq!(session.send(its, &vec![7; 2 << 20]), Ok(2 << 20));
+        session.flush();
+        session.call(SessionCall::Sync).expect("it lives");
+        ours.push(conn);
+        drop(session);
+        assert_eq!(shard.next_end().fault, None);
+    }
+    let of = |kind| account.count(kind);
+    let start = Instant::now();
+    while of(QuotaKind::UserMemory) != 7 {
+        assert!(start.elapsed() < PATIENCE, "{account:?} {:?}", shard.report());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(of(QuotaKind::UserEndedChannels), 1);
+    assert_eq!(account.take_reached().collect::<Vec<_>>(), [QuotaKind::UserEndedChannels]);
+    assert_eq!(of(QuotaKind::UserListeners), 0, "everything else is back");
+    // The second one was reset. The first one's bytes arrive, then its FIN.
+    peer.receive(ours[1]).unwrap();
+    peer.flush();
+    let is_end = |event| matches!(event, Event::Closed { reason: CloseReason::ResetByPeer, .. });
+    while !is_end(next_event(&mut peer)) {}
+    peer.receive(ours[0]).unwrap();
+    peer.flush();
+    loop {
+        match next_event(&mut peer) {
+            Event::Received { chunk, conn } => {
+                peer.give_back(chunk);
+                peer.receive(conn).unwrap();
+                peer.flush();
+            }
+            event => break assert_eq!(event, Event::PeerClosed { conn: ours[0] }),
+        }
+    }
+    eventually(|| of(QuotaKind::UserMemory) == 0 && of(QuotaKind::UserEndedChannels) == 0);
 }
 
 #[test]
