@@ -17,6 +17,46 @@ use thiserror::Error;
 
 use crate::error_chain::debug_with_causes;
 
+/// A quota that a connection can reach, on the back end `service`. Displayed as in the daemon's
+/// policy file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum ServiceQuota {
+    /// Connections of a channel.
+    #[error("channel.connections")]
+    ChannelConnections,
+    /// Of those, that are not established.
+    #[error("channel.connecting")]
+    ChannelConnecting,
+    /// Connections of all channels of the user.
+    #[error("user.connections")]
+    UserConnections,
+    /// Of those, that are not established.
+    #[error("user.connecting")]
+    UserConnecting,
+    /// Connections that the user begins in a second.
+    #[error("user.connects_per_second")]
+    UserConnectsPerSecond,
+    /// One that this version of the library does not know.
+    #[error("of the policy")]
+    Other,
+}
+
+#[cfg(feature = "local")]
+impl From<megapipe_service::policy::QuotaKind> for ServiceQuota {
+    fn from(kind: megapipe_service::policy::QuotaKind) -> Self {
+        use megapipe_service::policy::QuotaKind;
+        match kind {
+            QuotaKind::ChannelConnections => Self::ChannelConnections,
+            QuotaKind::ChannelConnecting => Self::ChannelConnecting,
+            QuotaKind::UserConnections => Self::UserConnections,
+            QuotaKind::UserConnecting => Self::UserConnecting,
+            QuotaKind::UserConnectsPerSecond => Self::UserConnectsPerSecond,
+            _ => Self::Other,
+        }
+    }
+}
+
 macro_rules! op_errors {
     ($($(#[$doc:meta])* $name:ident = $errno:ident, $text:literal;)*) => {
         /// Why an operation that was accepted did not succeed.
@@ -24,6 +64,9 @@ macro_rules! op_errors {
         #[non_exhaustive]
         pub enum OpError {
             $($(#[$doc])* #[error($text)] $name,)*
+            /// A quota of the daemon of the `service` back end has no room for more.
+            #[error("the quota {0} of the service is reached")]
+            QuotaReached(ServiceQuota),
             /// The kernel gave an error number that has no name here.
             #[error("the kernel answered with error {0}")]
             Os(i32),
@@ -44,6 +87,7 @@ macro_rules! op_errors {
             pub const fn raw_os_error(self) -> i32 {
                 match self {
                     $(Self::$name => libc::$errno,)*
+                    Self::QuotaReached(_) => libc::EDQUOT,
                     Self::Os(errno) => errno,
                 }
             }

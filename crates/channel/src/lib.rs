@@ -93,7 +93,7 @@ pub use cpu_mask::CpuMask;
 pub use driver::Park;
 pub use error::{
     ConnectError, CreateError, DispatchError, Limit, ListenError, Misuse, MoveError, NotTaken,
-    OpError, RegisterError, SubmitError, errno_of,
+    OpError, RegisterError, ServiceQuota, SubmitError, errno_of,
 };
 pub use error_chain::ErrorChain;
 pub use handle::{FIRST_LWSOCKET, Handle};

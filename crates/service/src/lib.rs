@@ -66,7 +66,7 @@ pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachErr
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use migration::{NotShared, check_established, checkpoint_of, tcp_flow};
 pub use remote::{
-    HandOverCounters, LaneSet, OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters,
+    HandOverCounters, LaneSet, NotBegun, OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters,
     RemoteEvent, ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId,
     SessionLimits, ShardConfig, ShardHandle, ShardReport, SharedMemory, start as start_remote,
     start_shard,

@@ -215,6 +215,9 @@ pub const SESSION_RECEIVE_BYTES_MAX: u32 = 64 << 20;
 pub const PRIVATE_BUFFER_BYTES: usize = 2_048;
 /// Buffers of a shard's own memory.
 pub const PRIVATE_BUFFERS: u32 = 4_096;
+/// Receive buffer of a connection that no session has accepted. The first window of a peer fits
+/// (RFC 6928: ten segments).
+pub const UNOWNED_RECEIVE_BYTES: u32 = 16 << 10;
 /// Longest time in which a client attaches. Longer than a handshake: the first attempt may be
 /// refused because there are too many.
 pub const ATTACH_TIME: Duration = Duration::from_millis(1_500);

@@ -20,7 +20,9 @@ use std::net::IpAddr;
 
 pub use port_grants::{ListedPorts, PolicyRefusal, PortGrants, PortRefusal, PortSpan};
 pub use quotas::{QuotaKind, QuotaReached, Quotas};
-pub(crate) use user_account::QuotaCharge;
+pub(crate) use user_account::{
+    CONNECTING, CONNECTIONS, ENDPOINTS, LISTENERS, QuotaCharge, QuotaPair,
+};
 pub use user_account::{SessionRights, UserAccount};
 
 /// Ports that every user has unless the policy says otherwise, first and last.

@@ -57,7 +57,7 @@ use megapipe_stack::Memory;
 use crate::config::ServerConfig;
 use crate::descriptors::SessionControl;
 use crate::error::{RemoteError, ServerError};
-use crate::limits::CONNECTIONS_OF_SESSION_MAX;
+use crate::limits::{CONNECTIONS_OF_SESSION_MAX, UNOWNED_RECEIVE_BYTES};
 use crate::link_server::Frames;
 use crate::observe::ServiceShard;
 use crate::server::Server;
@@ -69,7 +69,7 @@ use encoding::Description;
 
 pub(crate) use encoding::{ValueReader, ValueWriter, decode_info, encode_info};
 
-pub use client::{RemoteClient, RemoteCounters, RemoteEvent};
+pub use client::{NotBegun, RemoteClient, RemoteCounters, RemoteEvent};
 pub use lanes::LaneSet;
 pub use memory::SharedMemory;
 pub use server::{OnSessionEnd, ShardHandle};
@@ -222,9 +222,12 @@ pub fn start_shard(
         let why = "a server on a thread of its own has the machine's".to_owned();
         return Err(ServerError::Setting { setting: "clock", why }.into());
     }
+    let mut config = config.clone();
+    let unowned = &mut config.tcp.unowned_receive_buffer;
+    *unowned = UNOWNED_RECEIVE_BYTES.min(*unowned);
     let shared = SharedMemory::new(shard.private_bytes, shard.private_buffers.max(1))?;
-    let server = Server::new(frames, config, shared, config.clock.now())?;
-    let description = describe_server(&server, config);
+    let server = Server::new(frames, &config, shared, config.clock.now())?;
+    let description = describe_server(&server, &config);
     let handle =
         server::RemoteServer::spawn((server, config.hand_over.clone()), shard.core, on_end)?;
     Ok((handle, description))

@@ -232,8 +232,9 @@ impl ShardHost {
     ) -> Result<Vec<SessionId>, String> {
         halves.iter().try_for_each(ServerHalf::seal).map_err(|error| error.to_string())?;
         let mut begun = Vec::with_capacity(halves.len());
-        for (shard, half) in self.shards[session.shard..].iter().zip(halves) {
-            match shard.handle.attach(half, session.limits.clone()) {
+        for (number, half) in (session.shard..).zip(halves) {
+            let limits = SessionLimits { shard: number as u16, ..session.limits.clone() };
+            match self.shards[number].handle.attach(half, limits) {
                 Ok(id) => begun.push(id),
                 Err(error) => {
                     self.detach(session.shard, &begun);
@@ -252,7 +253,14 @@ impl ShardHost {
             if is_news {
                 (self.notice)(&format!("user {uid} has reached the quota {kind}"));
             }
-            if matches!(kind, QuotaKind::UserConnections | QuotaKind::UserConnecting) {
+            let is_of_connections = matches!(
+                kind,
+                QuotaKind::UserConnections
+                    | QuotaKind::UserConnecting
+                    | QuotaKind::ChannelConnections
+                    | QuotaKind::ChannelConnecting
+            );
+            if is_of_connections {
                 self.shards.iter().for_each(|shard| shard.handle.recount());
             }
         }

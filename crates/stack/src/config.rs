@@ -87,6 +87,9 @@ pub struct TcpConfig {
     pub receive_buffer: u32,
     /// What it may grow to by auto-tuning; equal to `receive_buffer`: it does not grow.
     pub receive_buffer_max: u32,
+    /// Receive buffer of an accepted connection until [`crate::Stack::set_pool`] names its owner;
+    /// at most `receive_buffer`.
+    pub unowned_receive_buffer: u32,
     /// Send queue limit of a new connection in bytes.
     pub send_buffer: u32,
     /// What it may grow to.
@@ -183,11 +186,19 @@ pub enum SynCookies {
     Always,
 }
 
+impl TcpConfig {
+    /// Receive buffer of a connection that a listener makes.
+    pub(crate) fn accepted_receive_buffer(&self) -> u32 {
+        self.receive_buffer.min(self.unowned_receive_buffer)
+    }
+}
+
 impl Default for TcpConfig {
     fn default() -> Self {
         Self {
             receive_buffer: 128 << 10,
             receive_buffer_max: 6 << 20,
+            unowned_receive_buffer: u32::MAX,
             send_buffer: 256 << 10,
             send_buffer_max: 4 << 20,
             window_scaling: true,

@@ -10,7 +10,7 @@
 
 use std::net::SocketAddr;
 
-use megapipe_service::{ConnectStart, PortError};
+use megapipe_service::{ConnectStart, NotBegun, PortError};
 use megapipe_stack::{
     Chunk, CloseReason, ConnId, ConnOption, ConnectError, OperationError, TcpState,
 };
@@ -507,11 +507,15 @@ impl<H: StackHandle + ?Sized> Local<H> {
     }
 
     /// The connection was not even begun.
-    pub(super) fn on_not_begun(&mut self, state: &mut State, conn: ConnId, error: ConnectError) {
+    pub(super) fn on_not_begun(&mut self, state: &mut State, conn: ConnId, why: NotBegun) {
         let Some(slot) = self.slot_of(conn) else { return };
         self.disown(conn);
         state.slot(slot).target = Target::None;
-        self.connected(state, slot, Err(connect_failed(error)));
+        let error = match why {
+            NotBegun::Stack(error) => connect_failed(error),
+            NotBegun::Quota(reached) => OpError::QuotaReached(reached.kind.into()),
+        };
+        self.connected(state, slot, Err(error));
     }
 
     /// The connection is over.

@@ -8,13 +8,16 @@
 //! - It prints `ready at PATH` when clients can attach.
 //! - SIGTERM and SIGINT end it: sessions end, and the socket is removed.
 //! - SIGHUP reads the policy file again. A file with a mistake changes nothing.
+//! - A policy file that others than root and the daemon's user may write is not used.
 //! - Exit codes: 0 ended by a signal, 1 failed, 2 invalid arguments or policy file.
 //! - `megapiped manual FOLDER` writes the page `megapiped.8`, for `cargo xtask install`.
 #![forbid(unsafe_code)]
 
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -156,6 +159,17 @@ enum PolicyFileError {
     },
     #[error("{}:{}: {}", path.display(), mistake.line, mistake.mistake)]
     Mistake { path: PathBuf, mistake: PolicyMistake },
+    #[error(
+        "the policy file {} has owner {owner} and mode {mode:04o}; only root and the daemon's user \
+         may write it",
+        path.display()
+    )]
+    Writable { path: PathBuf, owner: u32, mode: u32 },
+}
+
+/// Whether only root and the user of this process may write a file.
+fn is_safe(owner: u32, mode: u32) -> bool {
+    (owner == 0 || owner == rustix::process::geteuid().as_raw()) && mode & 0o022 == 0
 }
 
 /// The names of this machine's users and groups.
@@ -180,12 +194,21 @@ impl DaemonArgs {
     /// The policy of the file, or the default one if there is none at the usual path.
     fn read_policy(&self, users: &UserDatabase) -> Result<ServicePolicy, PolicyFileError> {
         let path = self.policy_path().to_owned();
-        let text = match std::fs::read_to_string(&path) {
+        let mut file = match File::open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound && self.policy.is_none() => {
                 return Ok(ServicePolicy::default());
             }
-            text => text.map_err(|source| PolicyFileError::Read { path: path.clone(), source })?,
+            file => file.map_err(|source| PolicyFileError::Read { path: path.clone(), source })?,
         };
+        let (mut text, read) =
+            (String::new(), |source| PolicyFileError::Read { path: path.clone(), source });
+        // Of the file that is read, whatever the path names meanwhile.
+        let metadata = file.metadata().map_err(read)?;
+        let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+        if !is_safe(owner, mode) {
+            return Err(PolicyFileError::Writable { path, owner, mode });
+        }
+        file.read_to_string(&mut text).map_err(read)?;
         let policy = megapipe_policy::parse(&text, users);
         policy.map_err(|mistake| PolicyFileError::Mistake { path, mistake })
     }

@@ -1,5 +1,6 @@
 //! The policy file: `--check`, and what users get by it while the daemon runs.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use rustix::process::geteuid;
@@ -16,11 +17,45 @@ fn check(path: &str) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
+/// Writes a policy file that only its owner may write, whatever the umask.
+fn write_policy(path: &str, text: &str) {
+    std::fs::write(path, text).expect("there is room");
+    set_mode(path, 0o644);
+}
+
+fn set_mode(path: &str, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+}
+
+#[test]
+fn policy_file_that_others_may_write_is_refused() {
+    let folder = Folder::new("writable");
+    let path = folder.file("policy.toml");
+    write_policy(&path, "[default]\n");
+    for mode in [0o664, 0o646, 0o620] {
+        set_mode(&path, mode);
+        let (code, table, errors) = check(&path);
+        assert_eq!((code, &*table), (Some(2), ""));
+        let named = format!("{path} has owner {} and mode {mode:04o}", geteuid().as_raw());
+        assert!(errors.contains(&named), "{errors}");
+    }
+    for mode in [0o644, 0o600, 0o444] {
+        set_mode(&path, mode);
+        assert_eq!(check(&path).0, Some(0), "{mode:o}");
+    }
+    if geteuid().is_root() {
+        std::os::unix::fs::chown(&path, Some(USER), None).expect("root may");
+        let (code, _, errors) = check(&path);
+        assert_eq!(code, Some(2));
+        assert!(errors.contains(&format!("has owner {USER}")), "{errors}");
+    }
+}
+
 #[test]
 fn check_prints_the_policy_or_the_line_of_a_mistake() {
     let folder = Folder::new("check");
     let path = folder.file("policy.toml");
-    std::fs::write(&path, "[rules.web]\nusers = ['root', 33]\nports = [80]\nweight = 3\n").unwrap();
+    write_policy(&path, "[rules.web]\nusers = ['root', 33]\nports = [80]\nweight = 3\n");
     let (code, table, errors) = check(&path);
     assert_eq!((code, &*errors), (Some(0), ""));
     let lines: Vec<_> = table.lines().collect();
@@ -28,7 +63,7 @@ fn check_prints_the_policy_or_the_line_of_a_mistake() {
     assert!(lines[1][column..].starts_with("1024-65535"), "{table}");
     assert!(lines[2].starts_with("web") && lines[2][column..].starts_with("80 "), "{table}");
     assert!(lines[2].contains("root,") && lines[2].ends_with('3'), "{table}");
-    std::fs::write(&path, "[default]\n\nweigth = 3\n").unwrap();
+    write_policy(&path, "[default]\n\nweigth = 3\n");
     let (code, table, errors) = check(&path);
     assert_eq!((code, &*table), (Some(2), ""));
     assert!(errors.contains(&format!("{path}:3: unknown key \"default.weigth\"")), "{errors}");
@@ -41,7 +76,7 @@ fn check_prints_the_policy_or_the_line_of_a_mistake() {
 fn policy_file_with_a_mistake_starts_no_daemon() {
     let folder = Folder::new("mistake");
     let path = folder.file("policy.toml");
-    std::fs::write(&path, "[default]\nports = 80\n").unwrap();
+    write_policy(&path, "[default]\nports = 80\n");
     let output = megapiped(&folder, 0).args(["--policy", &path]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(text_of(&output).contains(&format!("{path}:2: default.ports")));
@@ -93,7 +128,7 @@ fn reloaded_policy_applies_to_new_listeners_alone() {
     let gives = |port: u16| {
         let quotas = "channel = { listeners = 1 }";
         let text = format!("[rules.own]\nusers = [{USER}]\nports = [{port}]\n{quotas}\n");
-        std::fs::write(&path, text).expect("there is room");
+        write_policy(&path, &text);
     };
     gives(81);
     let mut first = megapiped(&folder, 0);
@@ -112,7 +147,7 @@ fn reloaded_policy_applies_to_new_listeners_alone() {
     assert_refused(&folder, 80, "no rule gives port 80; rule `own` gives 81");
     let server = Running::start(server_of_user(&folder, 81)).until_ready("listening on");
     assert_served_at(&folder, 81);
-    std::fs::write(&path, "[rules.own]\nusers = ['no-such-user']\n").expect("there is room");
+    write_policy(&path, "[rules.own]\nusers = ['no-such-user']\n");
     daemon.signal(Signal::HUP);
     log("policy.toml:2: unknown user \"no-such-user\"");
     assert_served_at(&folder, 81);

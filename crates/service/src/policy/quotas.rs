@@ -98,6 +98,9 @@ impl<T: Default> Default for Quotas<T> {
     }
 }
 
+/// Bits of a limit in the number that names a reached quota.
+const LIMIT_BITS: u32 = 24;
+
 /// A quota has no room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the quota {kind} of the service is reached (limit {limit})")]
@@ -106,6 +109,21 @@ pub struct QuotaReached {
     pub kind: QuotaKind,
     /// Its limit.
     pub limit: u32,
+}
+
+impl QuotaReached {
+    /// A number that names it in a record: the quota, and the limit as far as it fits.
+    pub(crate) const fn code(self) -> u32 {
+        let most = (1 << LIMIT_BITS) - 1;
+        let limit = if self.limit < most { self.limit } else { most };
+        ((self.kind as u32) << LIMIT_BITS) | limit
+    }
+
+    /// What that number names; `None`: nothing.
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        let kind = QuotaKind::ALL.get((code >> LIMIT_BITS) as usize)?;
+        Some(Self { kind: *kind, limit: code & ((1 << LIMIT_BITS) - 1) })
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +138,10 @@ mod tests {
             assert!(keys.insert(kind.to_string()), "{kind}");
         }
         let reached = QuotaReached { kind: QuotaKind::UserListeners, limit: 9 };
+        assert_eq!(QuotaReached::from_code(reached.code()), Some(reached));
+        let most = QuotaReached { limit: u32::MAX, ..reached };
+        assert_eq!(QuotaReached::from_code(most.code()).map(|it| it.kind), Some(reached.kind));
+        assert_eq!(QuotaReached::from_code(u32::MAX), None);
         assert!(reached.to_string().contains("user.listeners of the service is reached (limit 9)"));
     }
 }

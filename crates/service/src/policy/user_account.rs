@@ -4,7 +4,9 @@
 //! change once. The counters are atomic; a limit that several shards check at one moment may be
 //! exceeded by one object for each shard.
 //!
-//! Invariant: an account counts what its user has, and nothing that is over.
+//! Invariants
+//! - An account counts what its user has, and nothing that is over.
+//! - What a channel has on all of its shards, a listener, counts once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +15,20 @@ use megapipe_stack::Instant;
 
 use super::port_grants::{PortGrants, PortRefusal};
 use super::quotas::{QuotaKind, QuotaReached, Quotas};
+use crate::limits::LANES_MAX;
+
+/// A kind of a channel and the same of its user.
+pub(crate) type QuotaPair = (QuotaKind, QuotaKind);
+
+/// Connections.
+pub(crate) const CONNECTIONS: QuotaPair =
+    (QuotaKind::ChannelConnections, QuotaKind::UserConnections);
+/// Connections that are not established.
+pub(crate) const CONNECTING: QuotaPair = (QuotaKind::ChannelConnecting, QuotaKind::UserConnecting);
+/// Listeners.
+pub(crate) const LISTENERS: QuotaPair = (QuotaKind::ChannelListeners, QuotaKind::UserListeners);
+/// Endpoints for datagrams.
+pub(crate) const ENDPOINTS: QuotaPair = (QuotaKind::ChannelEndpoints, QuotaKind::UserEndpoints);
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -20,6 +36,8 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub struct UserAccount {
     counts: Quotas<AtomicU32>,
+    /// Listeners on each shard: the user has as many as on the one with the most.
+    listeners: Box<[AtomicU32]>,
     /// Time at which the connections that were begun are all within the rate, in nanoseconds.
     connects_until: AtomicU64,
     /// The kinds of quotas that were reached since the last look, a bit each.
@@ -31,7 +49,9 @@ const _: () = assert!(QuotaKind::ALL.len() <= 32, "a bit each");
 impl Default for UserAccount {
     fn default() -> Self {
         let counts = Quotas::from_each(|_| AtomicU32::new(0));
-        Self { counts, connects_until: AtomicU64::new(0), reached: AtomicU32::new(0) }
+        let listeners = (0..LANES_MAX).map(|_| AtomicU32::new(0)).collect();
+        let (connects_until, reached) = (AtomicU64::new(0), AtomicU32::new(0));
+        Self { counts, listeners, connects_until, reached }
     }
 }
 
@@ -40,7 +60,29 @@ impl UserAccount {
     /// How many of a kind the user has.
     #[must_use]
     pub fn count(&self, kind: QuotaKind) -> u32 {
-        self.counts.get(kind).load(Ordering::Relaxed)
+        let of_shards = self.listeners.iter().map(|count| count.load(Ordering::Relaxed));
+        match kind {
+            QuotaKind::UserListeners => of_shards.max().unwrap_or(0),
+            _ => self.counts.get(kind).load(Ordering::Relaxed),
+        }
+    }
+
+    /// Where a kind is counted on a shard.
+    fn counter(&self, kind: QuotaKind, shard: u16) -> &AtomicU32 {
+        match kind {
+            QuotaKind::UserListeners => &self.listeners[usize::from(shard % LANES_MAX)],
+            _ => self.counts.get(kind),
+        }
+    }
+
+    /// The user has one more or less of a kind on a shard.
+    fn change_on(&self, kind: QuotaKind, shard: u16, is_more: bool) {
+        let counter = self.counter(kind, shard);
+        let before = match is_more {
+            true => counter.fetch_add(1, Ordering::Relaxed),
+            false => counter.fetch_sub(1, Ordering::Relaxed),
+        };
+        debug_assert!(is_more || before > 0, "each is added before it is removed");
     }
 
     /// The user has so many more.
@@ -104,6 +146,8 @@ pub struct SessionRights {
     quotas: Quotas<u32>,
     /// Replaced when the policy is.
     grants: Mutex<Arc<PortGrants>>,
+    /// What its lanes have together, by the quotas of a channel.
+    counts: Quotas<AtomicU32>,
     /// Its shared memory, which counts for the user as long as this exists.
     memory_mib: u32,
     /// It counts as a channel that has ended and still sends.
@@ -113,7 +157,24 @@ pub struct SessionRights {
 impl SessionRights {
     pub(crate) fn new(account: Arc<UserAccount>, quotas: Quotas<u32>, grants: PortGrants) -> Self {
         let (grants, is_ended) = (Mutex::new(Arc::new(grants)), AtomicBool::new(false));
-        Self { account, quotas, grants, memory_mib: 0, is_ended }
+        let counts = Quotas::from_each(|_| AtomicU32::new(0));
+        Self { account, quotas, grants, counts, memory_mib: 0, is_ended }
+    }
+
+    /// How many of a kind the channel has on all its shards.
+    pub(crate) fn count(&self, kind: QuotaKind) -> u32 {
+        self.counts.get(kind).load(Ordering::Relaxed)
+    }
+
+    /// The channel has one more or less on a shard of what both kinds count: one of a channel, one
+    /// of a user.
+    pub(crate) fn change_on(&self, (own, of_user): QuotaPair, shard: u16, is_more: bool) {
+        let counter = self.counts.get(own);
+        match is_more {
+            true => counter.fetch_add(1, Ordering::Relaxed),
+            false => counter.fetch_sub(1, Ordering::Relaxed),
+        };
+        self.account.change_on(of_user, shard, is_more);
     }
 
     /// With so much shared memory, which counts from now on.
@@ -169,6 +230,19 @@ impl SessionRights {
             self.account.note_reached(kind);
         }
         room
+    }
+
+    /// Whether the user may have one more of a kind on a shard.
+    ///
+    /// # Errors
+    /// [`QuotaReached`].
+    pub(crate) fn check_on(&self, kind: QuotaKind, shard: u16) -> Result<(), QuotaReached> {
+        let limit = self.limit(kind);
+        if self.account.counter(kind, shard).load(Ordering::Relaxed) < limit {
+            return Ok(());
+        }
+        self.account.note_reached(kind);
+        Err(QuotaReached { kind, limit })
     }
 
     /// Whether the user may have one more of a kind.
@@ -240,19 +314,40 @@ mod tests {
     #[test]
     fn quota_of_a_user_is_checked_and_noted_once() {
         let rights = rights(2);
-        let kind = QuotaKind::UserListeners;
+        let (kind, shard) = (QuotaKind::UserEndpoints, 0);
         for _ in 0..2 {
-            assert_eq!(rights.check(kind), Ok(()));
-            rights.account().add(kind, 1);
+            assert_eq!(rights.check_on(kind, shard), Ok(()));
+            rights.change_on(ENDPOINTS, shard, true);
         }
         assert_eq!(rights.account().take_reached().count(), 0);
         for _ in 0..3 {
-            assert_eq!(rights.check(kind), Err(QuotaReached { kind, limit: 2 }));
+            let reached = QuotaReached { kind, limit: 2 };
+            assert_eq!(rights.check_on(kind, shard + 1), Err(reached), "on any shard");
         }
         assert_eq!(rights.account().take_reached().collect::<Vec<_>>(), [kind]);
         assert_eq!(rights.account().take_reached().count(), 0);
-        rights.account().remove(kind, 1);
-        assert_eq!(rights.room(kind), 1);
+        rights.change_on(ENDPOINTS, shard, false);
+        assert_eq!((rights.room(kind), rights.count(QuotaKind::ChannelEndpoints)), (1, 1));
+    }
+
+    #[test]
+    fn listener_of_all_shards_counts_once() {
+        let rights = rights(2);
+        let kind = QuotaKind::UserListeners;
+        for _ in 0..2 {
+            for shard in 0..8 {
+                assert_eq!(rights.check_on(kind, shard), Ok(()));
+                rights.change_on(LISTENERS, shard, true);
+            }
+        }
+        assert_eq!(rights.account().count(kind), 2);
+        for shard in 0..8 {
+            rights.check_on(kind, shard).expect_err("a third");
+        }
+        // One shard alone cannot be filled either.
+        assert_eq!(rights.check_on(kind, 9), Ok(()));
+        (0..8).for_each(|shard| rights.change_on(LISTENERS, shard, false));
+        assert_eq!(rights.account().count(kind), 1);
     }
 
     #[test]

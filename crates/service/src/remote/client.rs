@@ -32,6 +32,7 @@ use super::send_buffers::{Held, Sends};
 use super::session_region::{ClientHalf, SessionBuffers};
 use crate::connection_manager::{AcceptorId, Offer};
 use crate::limits::COMPLETIONS_MAX;
+use crate::policy::QuotaReached;
 use crate::sleep::{ServerLocation, ServerPeer, SleepingEnd};
 use datagrams::Datagrams;
 use offers::SessionOffers;
@@ -112,7 +113,16 @@ pub enum RemoteEvent {
     /// An event of the stack.
     Event(Event, Option<Offer>),
     /// A connection was not begun.
-    NotBegun(ConnId, ConnectError),
+    NotBegun(ConnId, NotBegun),
+}
+
+/// Why a connection was not begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotBegun {
+    /// The stack's reason.
+    Stack(ConnectError),
+    /// A quota of the session or its user.
+    Quota(QuotaReached),
 }
 
 /// An application's end of a remote server. For one thread.

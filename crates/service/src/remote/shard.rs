@@ -38,7 +38,6 @@ mod sessions;
 mod shard_session;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use megapipe_link::LinkError;
@@ -122,11 +121,11 @@ impl SessionShard {
         memory: SessionMemory,
         limits: SessionLimits,
     ) -> Option<SessionId> {
-        let account = limits.rights.as_ref().map(|rights| Arc::clone(rights.account()));
+        let rights = limits.rights.clone();
         let weight = limits.weight;
         let id = self.sessions.insert(ShardSession::new(ends, limits))?;
         self.has_weights |= weight != 1;
-        self.owners.add_session(PoolId(id.number), account);
+        self.owners.add_session(PoolId(id.number), rights);
         let (_, memories) = self.server.parts();
         memories.insert(PoolId(id.number), memory);
         Some(id)

@@ -237,7 +237,10 @@ fn released_names_get_no_events() {
 fn failed_connect_and_listen_return_errors() {
     let (mut client, mut server) = sessions();
     let nowhere = client.connect(SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 80));
-    assert_eq!(next(&mut client), RemoteEvent::NotBegun(nowhere, ConnectError::NoRoute));
+    assert_eq!(
+        next(&mut client),
+        RemoteEvent::NotBegun(nowhere, NotBegun::Stack(ConnectError::NoRoute))
+    );
     listen(&mut server, 1);
     let again = server.listen(http(), 100, Sharing::default());
     let in_use = again.expect_err("it is listened at");

@@ -72,6 +72,9 @@ fn check_tcp(tcp: &TcpConfig) -> Result<(), ConfigError> {
             return refuse(setting, "none, more than its maximum, or that is more than 1 GiB");
         }
     }
+    if tcp.unowned_receive_buffer == 0 {
+        return refuse("tcp.unowned_receive_buffer", "none");
+    }
     if tcp.window_scale.is_some_and(|shift| shift > WINDOW_SCALE_MAX) {
         return refuse("tcp.window_scale", "more than 14");
     }

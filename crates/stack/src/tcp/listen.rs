@@ -368,7 +368,7 @@ impl Tcp {
     ) {
         let half_open = *self.half_open.get(index);
         let rcv_nxt = half_open.irs + 1;
-        let wnd = window::first(context.config.tcp.receive_buffer);
+        let wnd = window::first(context.config.tcp.accepted_receive_buffer());
         if segment.has(Flags::SYN) && !segment.has(Flags::ACK) && segment.seq == half_open.irs {
             // The peer did not see our SYN-ACK.
             return self.shard.transmit.put(CONTROL, self.half_open_from + index);
@@ -422,7 +422,7 @@ impl Tcp {
     ) {
         let half_open = *self.half_open.get(index);
         let rcv_nxt = half_open.irs + 1;
-        let wnd = window::first(context.config.tcp.receive_buffer);
+        let wnd = window::first(context.config.tcp.accepted_receive_buffer());
         if segment.seq == rcv_nxt {
             context.counters.totals.resets_in += 1;
             self.forget_half_open(index);
@@ -446,7 +446,7 @@ impl Tcp {
         let options = Options { timestamps, ..Options::default() };
         let scale =
             half_open.offer.window_scale.map_or(0, |_| announced_scale(&context.config.tcp));
-        let window = (window::first(context.config.tcp.receive_buffer) >> scale) as u16;
+        let window = (window::first(context.config.tcp.accepted_receive_buffer()) >> scale) as u16;
         let numbers = (half_open.iss + 1, half_open.irs + 1);
         let reply = Reply::ack(half_open.flow, numbers, window, options);
         if !self.shard.control_queue.push(reply) {
@@ -505,6 +505,7 @@ impl Tcp {
         let mtu = context.ip.path_mtu(&half_open.flow.remote);
         conn.agree(config, &half_open.offer, handshake::mss_of_mtu(mtu, half_open.flow.remote));
         conn.receive.nxt = half_open.irs + 1;
+        conn.cold.receive_buffer = config.accepted_receive_buffer();
         conn.receive.adv = conn.receive.nxt + window::first(conn.cold.receive_buffer);
         conn.receive.last_ack_sent = conn.receive.nxt;
         conn.receive.ts_recent = half_open.ts_recent;
@@ -538,7 +539,7 @@ impl Tcp {
             seq: iss,
             ack: segment.seq + 1,
             flags,
-            window: window::first(config.receive_buffer) as u16,
+            window: window::first(config.accepted_receive_buffer()) as u16,
             options: offers.and(times),
             service: Service::default(),
         };
@@ -648,7 +649,7 @@ fn syn_ack<M>(context: &Context<'_, M>, half_open: &HalfOpen) -> Control {
         seq: half_open.iss,
         ack: half_open.irs + 1,
         flags,
-        window: window::first(config.receive_buffer) as u16,
+        window: window::first(config.accepted_receive_buffer()) as u16,
         times,
         offers: Some(offers),
     }

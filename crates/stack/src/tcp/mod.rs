@@ -156,6 +156,8 @@ pub(crate) struct Shard {
     departed: Departed,
     /// What new connections begin as.
     blank: Connection,
+    /// Receive buffer of a connection with an owner.
+    receive_buffer: u32,
     /// What buffers may grow to by themselves.
     receive_buffer_max: u32,
     send_buffer_max: u32,
@@ -296,6 +298,7 @@ impl Tcp {
                 peers: Peers::default(),
                 ports: PortCounters::new(),
                 departed: Departed::default(),
+                receive_buffer: config.tcp.receive_buffer,
                 receive_buffer_max: config.tcp.receive_buffer_max,
                 send_buffer_max: config.tcp.send_buffer_max,
                 delayed_ack_ms: window::delayed_ack_ms(&config.tcp),

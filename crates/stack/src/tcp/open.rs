@@ -258,7 +258,12 @@ impl Tcp {
     /// # Errors
     /// The id is stale.
     pub(crate) fn set_pool(&mut self, id: ConnId, pool: PoolId) -> Result<(), OperationError> {
-        self.open(id)?.cold.pool = pool;
+        let receive_buffer = self.shard.receive_buffer;
+        let conn = self.open(id)?;
+        conn.cold.pool = pool;
+        if !conn.flags.has(ConnFlags::FIXED_RECEIVE_BUFFER) {
+            conn.cold.receive_buffer = conn.cold.receive_buffer.max(receive_buffer);
+        }
         Ok(())
     }
 

@@ -13,9 +13,10 @@ use megapipe_shm::record::{
 };
 use megapipe_stack::{Arrival, Chunk, ConnId, ConnectError, Event, Notice};
 
-use super::{ProtocolFault, RemoteClient, RemoteEvent};
+use super::{NotBegun, ProtocolFault, RemoteClient, RemoteEvent};
 use crate::connection_manager::{AcceptorId, Offer};
 use crate::limits::{COMPLETIONS_MAX, EVENTS_ASIDE_MAX, OPS_MAX, SKIPPED_RECORDS_MAX};
+use crate::policy::QuotaReached;
 use crate::remote::encoding::{
     Coded, chunk_of, conn_id, endpoint_id, id_of, listener_id, reason_of, undelivered,
 };
@@ -238,8 +239,8 @@ impl RemoteClient {
             Says::Answer(ServerAnswer::Connecting { conn }) => {
                 self.on_connecting(cookie, conn_id(conn))?
             }
-            Says::Answer(ServerAnswer::Refused { refusal, .. }) => {
-                return Ok(self.on_refused(cookie, refusal));
+            Says::Answer(ServerAnswer::Refused { refusal, detail, .. }) => {
+                return Ok(self.on_refused(cookie, (refusal, detail)));
             }
             // No call waits for it: the server answers what it was not asked.
             Says::Answer(_) => return Err(ProtocolFault),
@@ -329,10 +330,10 @@ impl RemoteClient {
         self.map(server, conn)
     }
 
-    fn on_refused(&mut self, cookie: u64, refusal: Refusal) -> Option<RemoteEvent> {
+    fn on_refused(&mut self, cookie: u64, why: (Refusal, u32)) -> Option<RemoteEvent> {
         let conn = connect_name(cookie).filter(|conn| self.is_known(*conn))?;
         self.forget(conn);
-        Some(RemoteEvent::NotBegun(conn, connect_error(refusal)))
+        Some(RemoteEvent::NotBegun(conn, not_begun(why)))
     }
 }
 
@@ -350,9 +351,13 @@ const fn connect_name(cookie: u64) -> Option<ConnId> {
 }
 
 /// Why a connection was not begun.
-fn connect_error(refusal: Refusal) -> ConnectError {
-    match refusal {
+fn not_begun((refusal, detail): (Refusal, u32)) -> NotBegun {
+    let reached = QuotaReached::from_code(detail).filter(|_| refusal == Refusal::QuotaReached);
+    if let Some(reached) = reached {
+        return NotBegun::Quota(reached);
+    }
+    NotBegun::Stack(match refusal {
         Refusal::AddressTaken | Refusal::CoreTaken => ConnectError::InUse,
         refusal => ConnectError::from_refusal(refusal).unwrap_or(ConnectError::NoPort),
-    }
+    })
 }

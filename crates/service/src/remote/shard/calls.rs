@@ -10,15 +10,15 @@ use megapipe_shm::record::{
     Chunk, Event as Says, Id, ListenSharing, Refusal, ServerAnswer, SessionCall,
 };
 use megapipe_stack::{
-    BindError, ConnId, ConnectError, DatagramId, Departure, Holder, ListenError, ListenerId,
-    Memory, OperationError, PoolId,
+    BindError, ConnId, DatagramId, Departure, Holder, ListenError, ListenerId, Memory,
+    OperationError, PoolId,
 };
 
 use super::ops::{AskedCall, SessionWork};
 use super::session_limits::SessionFault;
 use crate::error::PortError;
 use crate::limits::{CALL_BYTES, PREPENDED_BYTES_MAX};
-use crate::policy::QuotaKind;
+use crate::policy::{ENDPOINTS, LISTENERS};
 use crate::remote::CALL_BUFFER;
 use crate::remote::encoding::{
     Coded, conn_id, decode_begin, decode_bind, decode_option, decode_sharing, encode_holders,
@@ -172,10 +172,10 @@ impl SessionWork<'_> {
                 let begin = decode_begin(flags).ok_or(SessionFault::Call)?;
                 let begun = match local.map_or(Ok(()), |local| self.check_port(local)) {
                     Err(refusal) => Err(PortError::Policy(refusal)),
-                    Ok(()) if self.may_connect() => {
-                        self.server.connect_as(self.now, (remote, local), begin)
-                    }
-                    Ok(()) => Err(PortError::Stack(ConnectError::TooManyConnections)),
+                    Ok(()) => match self.check_connect() {
+                        Ok(()) => self.server.connect_as(self.now, (remote, local), begin),
+                        Err(reached) => Err(PortError::Policy(reached.into())),
+                    },
                 };
                 match begun {
                     Ok(conn) => {
@@ -266,8 +266,7 @@ impl SessionWork<'_> {
 
     fn bind(&mut self, local: SocketAddr, flags: u16) -> ServerAnswer {
         let count = (self.session.endpoints, self.session.limits.endpoints);
-        let kinds = (QuotaKind::ChannelEndpoints, QuotaKind::UserEndpoints);
-        let may = self.check_port(local).and_then(|()| self.check_quota(count, kinds));
+        let may = self.check_port(local).and_then(|()| self.check_quota(count, ENDPOINTS));
         let bound = match may {
             Ok(()) => self.server.bind(local, decode_bind(flags)),
             Err(refusal) => Err(PortError::<BindError>::Policy(refusal)),
@@ -276,7 +275,7 @@ impl SessionWork<'_> {
             Ok(endpoint) => {
                 self.owners.add_endpoint(self.id, endpoint);
                 self.session.endpoints += 1;
-                self.count_for_user(QuotaKind::UserEndpoints, true);
+                self.count_for_user(ENDPOINTS, true);
                 ServerAnswer::Bound { endpoint: id_of_endpoint(endpoint) }
             }
             Err(error) => self.refuse_port(&error),
@@ -288,7 +287,7 @@ impl SessionWork<'_> {
         self.server.close_datagram(endpoint);
         self.owners.remove_endpoint(endpoint);
         self.session.endpoints -= 1;
-        self.count_for_user(QuotaKind::UserEndpoints, false);
+        self.count_for_user(ENDPOINTS, false);
     }
 
     /// Whether datagrams can be sent now; makes room for several, as [`Server::send_datagrams`].
@@ -397,10 +396,9 @@ impl SessionWork<'_> {
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
         let count = (self.session.listeners, self.session.limits.listeners);
-        let kinds = (QuotaKind::ChannelListeners, QuotaKind::UserListeners);
         let may = self.reserved_port(local, reservation);
         let kept = may.map_err(PortError::Policy)?;
-        self.check_quota(count, kinds).map_err(PortError::Policy)?;
+        self.check_quota(count, LISTENERS).map_err(PortError::Policy)?;
         if let Some(kept) = &kept {
             self.server.reserve_port(kept).map_err(PortError::Host)?;
         }
@@ -440,7 +438,7 @@ impl SessionWork<'_> {
         };
         self.owners.add_listener(self.id, listener, (local, user));
         self.session.listeners += 1;
-        self.count_for_user(QuotaKind::UserListeners, true);
+        self.count_for_user(LISTENERS, true);
         if known.is_some() && self.hand_overs.number_of(listener).is_none() {
             self.begin_hand_over(listener, local.port());
         }
@@ -470,7 +468,7 @@ impl SessionWork<'_> {
         self.session.credit = self.session.credit.saturating_sub(credit);
         self.session.withheld.retain(|it| it.listener != listener);
         self.session.listeners -= 1;
-        self.count_for_user(QuotaKind::UserListeners, false);
+        self.count_for_user(LISTENERS, false);
         if !self.owners.remove_listener(self.id, listener) {
             let unclaimed = self.hand_overs.end(listener);
             self.server.unlisten(self.now, listener);

@@ -121,6 +121,7 @@ impl SessionShard {
                 self.work(now, id, |work| work.forget_conns());
                 self.server.parts().1.remove(id);
                 self.sessions.remove(id);
+                self.owners.remove_session(id);
                 self.sessions.draining.swap_remove(place);
             }
         }

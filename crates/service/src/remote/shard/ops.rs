@@ -9,20 +9,18 @@ use std::sync::Arc;
 use megapipe_link::Transport;
 use megapipe_shm::record;
 use megapipe_shm::record::{Bufs, Command, Event as Says, Id, Ids, Op, ServerAnswer, SessionCall};
-use megapipe_stack::{
-    ConnId, ConnectError, DatagramId, Departure, Instant, ListenerId, Memory, PoolId,
-};
+use megapipe_stack::{ConnId, DatagramId, Departure, Instant, ListenerId, Memory, PoolId};
 
 use super::deferred::End;
 use super::hand_overs::HandOvers;
 use super::owners::ObjectOwners;
-use super::session_limits::SessionFault;
+use super::session_limits::{SessionFault, SessionLimits};
 use super::shard_session::{ShardSession, WithheldCredit};
 use crate::connection_manager::AcceptorId;
 use crate::descriptors::KeptPort;
 use crate::error::PortError;
 use crate::limits::{ACCEPTORS_MAX, SESSION_CREDIT_MAX};
-use crate::policy::{PolicyRefusal, QuotaKind, QuotaReached};
+use crate::policy::{CONNECTING, CONNECTIONS, LISTENERS, PolicyRefusal, QuotaPair, QuotaReached};
 use crate::remote::SharedMemory;
 use crate::remote::encoding::{Coded, conn_id, encode_port_error, endpoint_id, id_of, listener_id};
 use crate::server::Server;
@@ -199,8 +197,13 @@ impl SessionWork<'_> {
             Command::Connect { remote, local } => {
                 let begun = match local.map_or(Ok(()), |local| self.check_port(local)) {
                     Err(refusal) => Err(PortError::Policy(refusal)),
-                    Ok(()) if self.may_connect() => self.server.connect(self.now, remote, local),
-                    Ok(()) => Err(PortError::Stack(ConnectError::TooManyConnections)),
+                    Ok(()) => match self.check_connect() {
+                        Ok(()) => self.server.connect(self.now, remote, local),
+                        Err(reached) => {
+                            self.session.publish(op.cookie, Says::Answer(over_quota(reached)));
+                            return Ok(OpStep::Next);
+                        }
+                    },
                 };
                 let answer = match begun {
                     Ok(conn) => {
@@ -287,27 +290,33 @@ impl SessionWork<'_> {
     }
 
     /// Whether the limits let the session begin a connection.
-    pub(super) fn may_connect(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// [`QuotaReached`] names the quota.
+    pub(super) fn check_connect(&mut self) -> Result<(), QuotaReached> {
         let (counts, limits) = (self.owners.counts(self.id), &self.session.limits);
-        let held = counts.open.saturating_add(counts.closed);
-        let own = match () {
-            () if held >= limits.connections => Err(QuotaKind::ChannelConnections),
-            () if counts.connecting >= limits.connecting => Err(QuotaKind::ChannelConnecting),
-            () => Ok(()),
-        };
-        let may = match (own, &limits.rights) {
-            (Ok(()), None) => true,
-            (Ok(()), Some(rights)) => rights.begin_connect(self.now).is_ok(),
-            (Err(kind), rights) => {
+        let of_lane = (counts.open.saturating_add(counts.closed), counts.connecting);
+        let (held, connecting) = limits
+            .rights
+            .as_ref()
+            .map_or(of_lane, |its| (its.count(CONNECTIONS.0), its.count(CONNECTING.0)));
+        let of_channel = [
+            (held, limits.connections, CONNECTIONS.0),
+            (connecting, limits.connecting, CONNECTING.0),
+        ];
+        let reached = of_channel.into_iter().find(|(has, limit, _)| has >= limit);
+        let may = match (reached, &limits.rights) {
+            (None, None) => Ok(()),
+            (None, Some(rights)) => rights.begin_connect(self.now),
+            (Some((_, limit, kind)), rights) => {
                 rights.iter().for_each(|rights| rights.note_reached(kind));
-                false
+                Err(QuotaReached { kind, limit })
             }
         };
-        if !may {
+        may.inspect_err(|_| {
             self.session.counters.refused += 1;
             self.forget_ended();
-        }
-        may
+        })
     }
 
     /// Whether an address to listen at, bind to, or connect from is the session's.
@@ -364,14 +373,17 @@ impl SessionWork<'_> {
     pub(super) fn check_quota(
         &mut self,
         (held, limit): (u32, u32),
-        (own, of_user): (QuotaKind, QuotaKind),
+        (own, of_user): QuotaPair,
     ) -> Result<(), PolicyRefusal> {
-        let rights = self.session.limits.rights.as_ref();
+        let SessionLimits { rights, shard, .. } = &self.session.limits;
+        // A listener is on all lanes, an endpoint on one.
+        let of_channel = rights.as_ref().filter(|_| own != LISTENERS.0);
+        let held = of_channel.map_or(held, |rights| rights.count(own));
         let reached = if held >= limit {
             rights.iter().for_each(|rights| rights.note_reached(own));
             Err(QuotaReached { kind: own, limit })
         } else {
-            rights.map_or(Ok(()), |rights| rights.check(of_user))
+            rights.as_ref().map_or(Ok(()), |rights| rights.check_on(of_user, *shard))
         };
         reached.map_err(|reached| {
             self.session.counters.refused += 1;
@@ -380,21 +392,25 @@ impl SessionWork<'_> {
     }
 
     /// The session has one more or less of a kind that is counted for its user.
-    pub(super) fn count_for_user(&self, kind: QuotaKind, is_more: bool) {
-        if let Some(rights) = &self.session.limits.rights {
-            let account = rights.account();
-            if is_more { account.add(kind, 1) } else { account.remove(kind, 1) }
-        }
+    pub(super) fn count_for_user(&self, kinds: QuotaPair, is_more: bool) {
+        let SessionLimits { rights, shard, .. } = &self.session.limits;
+        rights.iter().for_each(|rights| rights.change_on(kinds, *shard, is_more));
     }
 
     /// An acceptor takes so many more connections, as far as the limits let it. The rest is
     /// withheld until connections of the session end.
     fn accept(&mut self, listener: ListenerId, acceptor: AcceptorId, count: u32) {
         let held = self.owners.counts(self.id).open.saturating_add(self.session.credit);
-        let most = self.session.limits.connections.saturating_sub(held);
+        let limit = self.session.limits.connections;
+        let most = limit.saturating_sub(held);
         let most = most.min(SESSION_CREDIT_MAX.saturating_sub(self.session.credit));
-        let rights = self.session.limits.rights.as_ref();
-        let most = rights.map_or(most, |it| most.min(it.room(QuotaKind::UserConnections)));
+        let most = self.session.limits.rights.as_ref().map_or(most, |its| {
+            let of_channel = limit.saturating_sub(its.count(CONNECTIONS.0));
+            if of_channel == 0 {
+                its.note_reached(CONNECTIONS.0);
+            }
+            most.min(of_channel).min(its.room(CONNECTIONS.1))
+        });
         let granted = count.min(most);
         if granted > 0 {
             let acceptor = (self.id, acceptor);
@@ -462,6 +478,12 @@ impl SessionWork<'_> {
     fn refuse_datagram(&mut self, endpoint: Id, refusal: record::Refusal) {
         self.session.publish(0, Says::DatagramFailed { endpoint, refusal });
     }
+}
+
+/// The answer to an operation that a quota refuses.
+const fn over_quota(reached: QuotaReached) -> ServerAnswer {
+    let (refusal, detail) = (record::Refusal::QuotaReached, reached.code());
+    ServerAnswer::Refused { refusal, detail, text: None }
 }
 
 /// Closed connections that are looked at when another one is closed: more than one, so that their

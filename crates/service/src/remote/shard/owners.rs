@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use megapipe_stack::{ConnId, DatagramId, ListenerId, PoolId};
 
-use crate::policy::{QuotaKind, UserAccount};
+use crate::policy::{CONNECTING, CONNECTIONS, QuotaPair, SessionRights};
 
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
@@ -110,8 +110,8 @@ struct ListenerOwners {
 pub(super) struct ObjectOwners {
     conns: Vec<ConnOwner>,
     sessions: Vec<OfSession>,
-    /// Where sessions' connections are counted for their users.
-    accounts: Vec<Option<Arc<UserAccount>>>,
+    /// Where sessions' connections are counted for their channels and users.
+    rights: Vec<Option<Arc<SessionRights>>>,
     listeners: Vec<ListenerOwners>,
     endpoints: Vec<(PoolId, u32)>,
 }
@@ -123,17 +123,26 @@ impl ObjectOwners {
     }
 
     /// A session begins, and has no connections yet.
-    pub(super) fn add_session(&mut self, session: PoolId, account: Option<Arc<UserAccount>>) {
+    pub(super) fn add_session(&mut self, session: PoolId, rights: Option<Arc<SessionRights>>) {
         let index = usize::from(session.0);
-        if self.accounts.len() <= index {
-            self.accounts.resize(index + 1, None);
+        if self.rights.len() <= index {
+            self.rights.resize(index + 1, None);
         }
         debug_assert!(self.counts(session) == ConnCounts::default(), "its number is free");
-        self.accounts[index] = account;
+        self.rights[index] = rights;
     }
 
-    fn account(&self, session: PoolId) -> Option<&UserAccount> {
-        self.accounts.get(usize::from(session.0))?.as_deref()
+    /// Nothing of a session is left.
+    pub(super) fn remove_session(&mut self, session: PoolId) {
+        debug_assert!(self.counts(session) == ConnCounts::default(), "it has no connections");
+        self.rights[usize::from(session.0)] = None;
+    }
+
+    /// A session has a connection more or less, of which some are not established.
+    fn count(&self, session: PoolId, kinds: QuotaPair, is_more: bool) {
+        if let Some(Some(rights)) = self.rights.get(usize::from(session.0)) {
+            rights.change_on(kinds, 0, is_more);
+        }
     }
 
     /// The owner of a connection.
@@ -212,9 +221,7 @@ impl ObjectOwners {
             owner.stage = ConnStage::Open;
             let session = owner.session;
             self.of_session(session).counts.connecting -= 1;
-            if let Some(account) = self.account(session) {
-                account.remove(QuotaKind::UserConnecting, 1);
-            }
+            self.count(session, CONNECTING, false);
         }
     }
 
@@ -296,11 +303,9 @@ impl ObjectOwners {
             }
             ConnStage::Open => of.counts.open += 1,
         }
-        if let Some(account) = self.account(session) {
-            account.add(QuotaKind::UserConnections, 1);
-            if stage == ConnStage::Connecting {
-                account.add(QuotaKind::UserConnecting, 1);
-            }
+        self.count(session, CONNECTIONS, true);
+        if stage == ConnStage::Connecting {
+            self.count(session, CONNECTING, true);
         }
         if last != NONE {
             self.conns[last as usize].next = index;
@@ -327,11 +332,9 @@ impl ObjectOwners {
             }
             ConnStage::Open => of.counts.open -= 1,
         }
-        if let Some(account) = self.account(session) {
-            account.remove(QuotaKind::UserConnections, 1);
-            if stage == ConnStage::Connecting {
-                account.remove(QuotaKind::UserConnecting, 1);
-            }
+        self.count(session, CONNECTIONS, false);
+        if stage == ConnStage::Connecting {
+            self.count(session, CONNECTING, false);
         }
         if previous != NONE {
             self.conns[previous as usize].next = next;

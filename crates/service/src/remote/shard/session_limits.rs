@@ -7,7 +7,8 @@ use crate::descriptors::PassedDescriptors;
 use crate::limits::{DRAIN_BYTES_DEFAULT, DRAIN_TIME_DEFAULT};
 use crate::policy::SessionRights;
 
-/// What a session may have at once. What exceeds a limit is refused with an error, or waits: a
+/// What a session may have at once; with rights, all lanes of a channel have connections and
+/// endpoints together. What exceeds a limit is refused with an error, or waits: a
 /// connection that a session has no room for stays in its listener's backlog.
 #[derive(Debug, Clone)]
 pub struct SessionLimits {
@@ -36,6 +37,8 @@ pub struct SessionLimits {
     pub rights: Option<Arc<SessionRights>>,
     /// What its client has passed. `None`: nothing can be passed.
     pub descriptors: Option<Arc<PassedDescriptors>>,
+    /// Number of the shard among those that the session has lanes to.
+    pub shard: u16,
     /// Every session of the daemon has a lane on each shard, so a listener is exclusive by what
     /// this shard has, and needs no exclusive binding among the shards.
     pub is_on_all_shards: bool,
@@ -56,6 +59,7 @@ impl SessionLimits {
         weight: 1,
         rights: None,
         descriptors: None,
+        shard: 0,
         is_on_all_shards: false,
     };
 }

@@ -10,7 +10,9 @@ use super::many_sessions::SIZES;
 use super::*;
 use crate::balancer::RandomSequence;
 use crate::hand_over::{HandOverSettings, ListenerSettings, OfferCounters};
-use crate::limits::{CLAIM_TIME_DEFAULT, CLAIMS_MAX, CLAIMS_SLOW_MAX, PICKS_REMEMBERED};
+use crate::limits::{
+    CLAIM_TIME_DEFAULT, CLAIMS_MAX, CLAIMS_SLOW_MAX, PICKS_REMEMBERED, UNOWNED_RECEIVE_BYTES,
+};
 use crate::observe::{AnswerBody, QuerySubject, ServicePickReason, ServiceQuery, Viewer};
 use crate::remote::shard::{HandOverCounters, SessionShard, ShardEnds};
 use crate::sleep::{ServerLocation, SleepingEnd};
@@ -33,6 +35,7 @@ impl PolledShard {
             ..ServerConfig::default()
         };
         config.tcp.nagle = false;
+        config.tcp.unowned_receive_buffer = UNOWNED_RECEIVE_BYTES;
         let memory = SharedMemory::new(2_048, private).expect("memory");
         let frames = Frames::Queue(Box::new(link));
         let now = megapipe_stack::Instant::from_micros(0);
@@ -88,8 +91,13 @@ const STEP_US: u64 = 50;
 
 impl World {
     fn new(hand_over: HandOverSettings) -> Self {
+        Self::with_private(64, hand_over)
+    }
+
+    /// With so many buffers of the shard's own.
+    fn with_private(buffers: u32, hand_over: HandOverSettings) -> Self {
         let (one, other) = pair(&PairConfig::default()).expect("a pair");
-        let shard = PolledShard::new(one, 2, 64, hand_over);
+        let shard = PolledShard::new(one, 2, buffers, hand_over);
         let mut peer = PolledShard::new(other, 1, 0, HandOverSettings::default());
         let (client, _) = peer.attach();
         let (connected, ended, closed_by_app) = (0, HashMap::new(), Vec::new());
@@ -534,6 +542,50 @@ fn published_connections_end_with_the_session_and_offered_ones_go_on() {
     assert!(offered.iter().all(is_closed));
     world.run(10_000);
     assert_eq!(world.private_used(), 0);
+}
+
+/// The shard's own memory is bounded for each unclaimed connection and over all; what does not fit
+/// is dropped and counted, and comes again after the claim.
+#[test]
+fn bytes_of_unclaimed_connections_are_bounded() {
+    const EACH: usize = 40 << 10;
+    // The peer has a send buffer for each of its connections.
+    const BUFFERS: u32 = 40;
+    let mut world = World::with_private(BUFFERS, HandOverSettings::default());
+    for app in [world.app(1_000), world.app(1_000)] {
+        world.apps[app].runs = false;
+        world.apps[app].service_us = u64::MAX / 2;
+    }
+    let of_one = UNOWNED_RECEIVE_BYTES / 2_048;
+    let begin = |world: &mut World, count| {
+        let before = world.connected;
+        let conns = world.connect(count);
+        world.run_until(|world| world.connected == before + count);
+        for conn in conns {
+            assert_eq!(world.client.send(conn, &vec![7; EACH]), Ok(EACH));
+        }
+        world.run(1_000);
+    };
+    begin(&mut world, 2);
+    let used = world.private_used();
+    assert!((2 * of_one..=2 * (of_one + 1)).contains(&used), "{used} buffers");
+    begin(&mut world, 6);
+    assert_eq!(world.private_used(), BUFFERS, "all that there are");
+    let drops = world.shard.shard.server.stack().counters();
+    let drops: Vec<_> = drops.drops().filter(|(_, count)| *count > 0).collect();
+    assert!(!drops.is_empty(), "what does not fit is counted");
+    world.apps.iter_mut().for_each(|app| app.runs = true);
+    let came = |world: &World| world.apps.iter().map(|app| app.bytes.len()).sum::<usize>();
+    for _ in 0..1_000 {
+        // Retransmissions are due after 200 ms: in longer steps than usual.
+        world.us += 2_000;
+        world.run(4 * STEP_US);
+        if came(&world) == 8 * EACH {
+            break;
+        }
+    }
+    assert_eq!(came(&world), 8 * EACH);
+    assert_eq!((world.private_used(), world.accepted()), (0, 8));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use super::many_sessions::{SIZES, at, connects, exclusive, listens, sends, shard
 use super::*;
 use crate::error::PortError;
 use crate::policy::{
-    ClientName, PolicyRefusal, PortGrants, QuotaKind, Quotas, ServicePolicy, SessionRights,
-    UserAccount,
+    ClientName, PolicyRefusal, PortGrants, QuotaKind, QuotaReached, Quotas, ServicePolicy,
+    SessionRights, UserAccount,
 };
 
 /// Few enough that tests reach them.
@@ -47,8 +47,13 @@ fn limits_of_a_session_are_refused_and_counted() {
     let nowhere = SocketAddr::new(IpAddr::from([10, 0, 0, 99]), 1);
     let begun = [limited.connect(nowhere), limited.connect(nowhere)];
     let third = limited.connect(nowhere);
-    assert_eq!(next(&mut limited), RemoteEvent::NotBegun(third, ConnectError::TooManyConnections));
-    assert_eq!(shard.counters(id).refused, 3);
+    let reached = |kind, limit| NotBegun::Quota(QuotaReached { kind, limit });
+    let why = reached(QuotaKind::ChannelConnecting, 2);
+    assert_eq!(next(&mut limited), RemoteEvent::NotBegun(third, why));
+    let begin = crate::ConnectStart::default();
+    let refused = limited.connect_as(nowhere, Some(at(0)), begin).expect_err("the same");
+    assert!(refused.to_string().contains("channel.connecting of the service"), "{refused}");
+    assert_eq!(shard.counters(id).refused, 4);
     begun.into_iter().for_each(|conn| limited.abort(conn));
     // Three that are established.
     let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
@@ -60,7 +65,8 @@ fn limits_of_a_session_are_refused_and_counted() {
         assert_eq!(next_event(&mut limited), Event::Connected { conn: conns[conns.len() - 1] });
     }
     let fourth = limited.connect(http_of_peer());
-    assert_eq!(next(&mut limited), RemoteEvent::NotBegun(fourth, ConnectError::TooManyConnections));
+    let why = reached(QuotaKind::ChannelConnections, 3);
+    assert_eq!(next(&mut limited), RemoteEvent::NotBegun(fourth, why));
     // One that is over makes room.
     limited.abort(conns[0]);
     let fourth = limited.connect(http_of_peer());
@@ -109,7 +115,8 @@ fn quotas_of_a_user_hold_for_all_its_sessions() {
         conn
     });
     let third = connects[1].connect(http_of_peer());
-    let refused = RemoteEvent::NotBegun(third, ConnectError::TooManyConnections);
+    let reached = QuotaReached { kind: QuotaKind::UserConnections, limit: 2 };
+    let refused = RemoteEvent::NotBegun(third, NotBegun::Quota(reached));
     assert_eq!(next(&mut connects[1]), refused);
     let reached: Vec<_> = account.take_reached().collect();
     assert_eq!(reached, [kinds[2], kinds[0], kinds[1]]);
@@ -423,7 +430,8 @@ fn ended_sessions_that_still_send_are_bounded_for_a_user() {
         let rights = SessionRights::new(Arc::clone(&account), quotas, PortGrants::All);
         let rights = Some(Arc::new(rights.with_memory(memory)));
         let limits = SessionLimits { rights, ..SessionLimits::WHOLE_SHARD };
-        let (mut session, _) = shard.attach_sized(limits, SessionSizes { large_sends: 64, ..SIZES });
+        let (mut session, _) =
+            shard.attach_sized(limits, SessionSizes { large_sends: 64, ..SIZES });
         listens(&mut session, port, 1);
         let (conn, its) = connects(&mut peer, &mut session, port);
         // More than the peer's window.
