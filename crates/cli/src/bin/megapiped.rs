@@ -371,7 +371,7 @@ megapipe ss \-tln
 fn write_manual(folder: PathBuf) -> Result<(), RunError> {
     let write = || {
         std::fs::create_dir_all(&folder)?;
-        let mut page = std::fs::File::create(folder.join("megapiped.8"))?;
+        let mut page = File::create(folder.join("megapiped.8"))?;
         clap_mangen::Man::new(DaemonArgs::command()).section("8").render(&mut page)?;
         page.write_all(SECTIONS.as_bytes())
     };

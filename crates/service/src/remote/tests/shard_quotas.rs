@@ -137,6 +137,44 @@ fn quotas_of_a_user_hold_for_all_its_sessions() {
 }
 
 #[test]
+fn lanes_of_a_channel_share_its_quotas() {
+    let (shard, mut peer) = shard_and_peer();
+    let account = Arc::<UserAccount>::default();
+    let quotas = Quotas::from_each(|_| u32::MAX);
+    let rights = Arc::new(SessionRights::new(Arc::clone(&account), quotas, PortGrants::All));
+    let mut lanes = [0, 1].map(|number| {
+        let rights = Some(Arc::clone(&rights));
+        let whole = SessionLimits::WHOLE_SHARD;
+        let limits = SessionLimits { connections: 2, endpoints: 1, shard: number, rights, ..whole };
+        shard.attach(limits).0
+    });
+    let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
+    peer.accept(listener, AcceptorId(1), 9);
+    peer.flush();
+    for lane in &mut lanes {
+        let conn = lane.connect(http_of_peer());
+        assert_eq!(next_event(lane), Event::Connected { conn });
+    }
+    for lane in &mut lanes {
+        let third = lane.connect(http_of_peer());
+        let reached = QuotaReached { kind: QuotaKind::ChannelConnections, limit: 2 };
+        assert_eq!(next(lane), RemoteEvent::NotBegun(third, NotBegun::Quota(reached)));
+    }
+    lanes[0].bind(at(6_000), DatagramSharing::default()).expect("the first");
+    let refused = lanes[1].bind(at(6_001), DatagramSharing::default()).expect_err("the second");
+    assert!(refused.to_string().contains("channel.endpoints"), "{refused}");
+    // A listener is on both, and counts once.
+    for (lane, port) in lanes.iter_mut().zip(80..) {
+        lane.listen(at(port), 1, exclusive()).expect("a free port");
+    }
+    assert_eq!(account.count(QuotaKind::UserListeners), 1);
+    assert_eq!(account.count(QuotaKind::UserConnections), 2);
+    drop((lanes, rights));
+    shard.await_sessions(0);
+    assert!(QuotaKind::ALL.iter().all(|kind| account.count(*kind) == 0), "{account:?}");
+}
+
+#[test]
 fn accepted_connections_beyond_the_quota_of_a_user_wait() {
     let (shard, mut peer) = shard_and_peer();
     let account = Arc::default();
