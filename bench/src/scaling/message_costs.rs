@@ -12,11 +12,12 @@ use crate::{limits, measure::median, process};
 use megapipe_apps::{serve::CpuList, threads};
 use megapipe_shm::{
     Consumer, Producer, Region,
-    record::{Id, Message, Record},
+    record::{ConnRef, Message, MessageSubject, Record},
     ring, ring_bytes,
 };
 use std::{
     io,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -84,17 +85,18 @@ fn spin_until(mut is_ready: impl FnMut() -> bool) {
 }
 
 fn message(number: u32) -> Record {
-    let id = Id { index: number, generation: 1 };
-    Message::ClaimConnection { conn: id, acceptor: id }.record()
+    let listener = SocketAddr::from(([10, 0, 0, 1], 80));
+    let conn = ConnRef { transport: 1, id: number.into(), flow_hash: number };
+    Message { listener, subject: MessageSubject::Established { conn } }.record()
 }
 
 /// Parses a record and calls by its kind, as a server does.
 fn dispatch(record: &Record) -> u64 {
-    match Message::parse(record) {
-        Ok(Message::ClaimConnection { conn, .. }) => u64::from(conn.index),
-        Ok(Message::AcceptConnection { listener, .. }) => u64::from(listener.generation),
-        Ok(Message::ConnectionAvailable { conn, .. }) => u64::from(conn.generation) << 8,
-        Ok(Message::Offer(offer)) => offer.service_time_ns,
+    match Message::parse(record).map(|message| message.subject) {
+        Ok(MessageSubject::Established { conn }) => conn.id,
+        Ok(MessageSubject::Accept { credit, .. }) => u64::from(credit),
+        Ok(MessageSubject::Assign { conn, .. }) => conn.id << 8,
+        Ok(MessageSubject::Offer { service_time_ns, .. }) => service_time_ns,
         _ => 0,
     }
 }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! One raw record of one cache line for all rings, and a checked enum for each direction:
-//! [`Op`] from an application to a server, [`Completion`] back, [`Message`] between servers and
-//! applications about the owner of a new connection. Bytes are native-endian: both ends run on one
+//! [`Op`] from an application to a server, [`Completion`] back, [`Message`] between servers about
+//! the owner of a new connection. Bytes are native-endian: both ends run on one
 //! machine.
 //!
 //! Read first: `op.rs` and `call.rs`; `bytes.rs` on how a record is copied out before it is parsed.
@@ -45,7 +45,7 @@ pub use call::{
 pub use code::{CloseCode, Refusal, UndeliveredCode};
 pub use completion::{Arrival, Completion, Event};
 pub use list::{Bufs, Ids};
-pub use message::{Message, Offer};
+pub use message::{AcceptorRef, ConnRef, Message, MessageSubject};
 pub use op::{Command, Op};
 
 /// A record as it lies in a ring.

@@ -233,22 +233,55 @@ fn completion() -> impl Strategy<Value = Completion> {
 }
 
 fn message() -> impl Strategy<Value = Message> {
-    use Message::*;
-    let two = || (id(), id());
-    prop_oneof![
-        two().prop_map(|(listener, acceptor)| AcceptConnection { listener, acceptor }),
-        (two(), address()).prop_map(|((conn, acceptor), remote)| {
-            ConnectionAvailable { conn, acceptor, remote }
+    use MessageSubject::*;
+    let acceptor = || {
+        any::<(u16, u64, u32)>().prop_map(|(manager, id, enlistment)| AcceptorRef {
+            manager,
+            id,
+            enlistment,
+        })
+    };
+    let conn = || {
+        any::<(u16, u64, u32)>().prop_map(|(transport, id, flow_hash)| ConnRef {
+            transport,
+            id,
+            flow_hash,
+        })
+    };
+    let of_conn = prop_oneof![
+        conn().prop_map(|conn| Established { conn }),
+        conn().prop_map(|conn| Reset { conn }),
+        conn().prop_map(|conn| Refuse { conn }),
+        (conn(), acceptor()).prop_map(|(conn, acceptor)| TakenBack { conn, acceptor }),
+        (conn(), acceptor(), any::<u32>()).prop_map(|(conn, acceptor, how)| Assign {
+            conn,
+            acceptor,
+            how
         }),
-        two().prop_map(|(conn, acceptor)| ClaimConnection { conn, acceptor }),
-        two().prop_map(|(conn, acceptor)| ClaimConfirmed { conn, acceptor }),
-        two().prop_map(|(conn, acceptor)| ClaimRefused { conn, acceptor }),
-        two().prop_map(|(listener, acceptor)| AcceptorGone { listener, acceptor }),
-        (two(), any::<(u64, u32)>()).prop_map(|((listener, acceptor), numbers)| {
-            let (service_time_ns, server) = numbers;
-            Offer(super::Offer { listener, acceptor, service_time_ns, server })
+    ];
+    let timed = || (acceptor(), any::<u64>());
+    let of_acceptor = prop_oneof![
+        acceptor().prop_map(|lost| AcceptAgain { lost }),
+        acceptor().prop_map(|acceptor| Withdrawn { acceptor }),
+        acceptor().prop_map(|acceptor| Left { acceptor }),
+        acceptor().prop_map(|acceptor| Assigned { acceptor }),
+        acceptor().prop_map(|acceptor| TimedOut { acceptor }),
+        timed().prop_map(|(acceptor, service_time_ns)| Answered { acceptor, service_time_ns }),
+        timed().prop_map(|(acceptor, service_time_ns)| Closed { acceptor, service_time_ns }),
+        timed().prop_map(|(acceptor, service_time_ns)| Offer { acceptor, service_time_ns }),
+    ];
+    let of_session = prop_oneof![
+        any::<u64>().prop_map(|session| Gone { session }),
+        any::<(u64, u64, u32)>().prop_map(|(session, number, credit)| Accept {
+            session,
+            number,
+            credit
         }),
-    ]
+        (acceptor(), any::<(u64, u64)>())
+            .prop_map(|(acceptor, (session, number))| { Joined { acceptor, session, number } }),
+    ];
+    let subject = prop_oneof![of_conn, of_acceptor, of_session];
+    (address(), subject).prop_map(|(listener, subject)| Message { listener, subject })
 }
 
 fn config(cases: u32) -> ProptestConfig {
