@@ -10,6 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[path = "service/deaths.rs"]
 mod deaths;
+#[path = "service/layout.rs"]
+mod layout;
 #[path = "service/observe.rs"]
 mod observe;
 #[path = "service/policy.rs"]

@@ -23,6 +23,14 @@ pub struct AcceptorName {
     pub enlistment: u32,
 }
 
+impl AcceptorName {
+    /// Whether both names are of one acceptor, of whichever enlistment.
+    #[must_use]
+    pub fn is_same(self, other: Self) -> bool {
+        (self.manager, self.id) == (other.manager, other.id)
+    }
+}
+
 impl fmt::Display for AcceptorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}#{}", self.manager.0, self.id.0, self.enlistment)

@@ -283,6 +283,12 @@ impl Balancer {
         self.peers.receive(now, offer)
     }
 
+    /// Returns the last offer of another manager, and when it came.
+    #[must_use]
+    pub fn offer_of(&self, manager: ManagerId) -> Option<(ServiceOffer, Instant)> {
+        self.peers.offer_of(manager)
+    }
+
     /// Returns the number of acceptors of all managers.
     #[must_use]
     pub const fn acceptors(&self) -> usize {

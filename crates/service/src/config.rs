@@ -10,6 +10,7 @@ use crate::client_ports::client_ports;
 use crate::clock::Clock;
 use crate::error::ServerError;
 use crate::hand_over::HandOverSettings;
+use crate::layout::ServerLayout;
 use crate::limits::{ENDPOINTS_OF_SHARD, SPIN_DEFAULT, SPIN_MAX};
 
 /// How a server waits for work.
@@ -50,6 +51,8 @@ pub struct ServerConfig {
     pub waits: Waits,
     /// How many shards share the link's queues; `None`: one for each queue.
     pub shards: Option<u16>,
+    /// Which components of a daemon run together; `None`: all three on each shard.
+    pub layout: Option<ServerLayout>,
     /// The key of the hash that selects a flow's shard, where shards share queues. Both ends of a
     /// link that know the same key and have as many shards and queues agree on each flow's place,
     /// and nothing has to be steered; `None`: a random one, which no peer can know. Not used where
@@ -81,6 +84,7 @@ impl Default for ServerConfig {
             tcp: stack::TcpConfig::default(),
             waits: Waits::default(),
             shards: None,
+            layout: None,
             steering_key: None,
             secret: None,
             client_ports: None,
@@ -149,6 +153,9 @@ impl ServerConfig {
         }
         if let Err(error) = self.hand_over.check() {
             return setting("hand_over", error.to_string());
+        }
+        if let Some(Err(error)) = self.layout.as_ref().map(ServerLayout::check) {
+            return setting("layout", error.to_string());
         }
         if self.addresses.is_empty() {
             // They are the host's, as far as the interface has any.

@@ -27,7 +27,9 @@
 //! - The only acceptor of a listener gets connections without a claim.
 
 mod accept_queue;
+mod acceptor_homes;
 mod connection_map;
+mod mail;
 mod offer_table;
 
 use std::fmt;
@@ -37,6 +39,8 @@ use crate::acceptor::AcceptorName;
 use crate::balancer::{BalancerConfig, BalancerError, PickReason, ServiceOffer, check_duration};
 use crate::limits;
 pub use accept_queue::{AcceptQueue, EnlistError, QueueCounters};
+pub(crate) use acceptor_homes::{AcceptorOfSession, ListenerManager};
+pub(crate) use mail::{ManagerInput, decode_assignment, encode_assignment};
 pub use offer_table::{Availability, ClaimOutcome, OfferCounters, OfferTable, ResetOutcome};
 
 /// Identifies an established connection among those of all transport servers.

@@ -12,7 +12,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::limits::SHARDS_MAX;
+use crate::limits::{LANES_MAX, SHARDS_MAX};
 
 /// A component of the service [PIKA 3.1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +72,34 @@ impl ServerRoles {
 pub struct ServerLayout {
     /// Each group: its components with their counts, the number of its servers first.
     groups: Vec<Vec<(Component, u16)>>,
+}
+
+/// Why a daemon does not run a layout.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServerLayoutError {
+    /// A transport server without a link server, or a link server without a transport server.
+    #[error(
+        "layout {layout}: link servers apart from transport servers are not built: each TS has its \
+         own LS, as in TS{transports}LS{transports}CM{transports} or \
+         TS{transports}LS{transports}+CM1"
+    )]
+    SplitLink {
+        /// The layout.
+        layout: String,
+        /// Its transport servers.
+        transports: u16,
+    },
+    /// More shards than a channel may have lanes.
+    #[error(
+        "layout {layout}: TS{transports} is not in TS1 to TS{LANES_MAX}: a channel has a lane to \
+         each"
+    )]
+    Lanes {
+        /// The layout.
+        layout: String,
+        /// Its transport servers.
+        transports: u16,
+    },
 }
 
 /// Why a text is no layout.
@@ -134,6 +162,32 @@ impl ServerLayout {
     /// [`NotationError::Count`] if `count` is not in 1 to [`SHARDS_MAX`].
     pub fn combined(count: u16) -> Result<Self, NotationError> {
         format!("TS{count}LS{count}CM{count}").parse()
+    }
+
+    /// Whether every server has all components.
+    #[must_use]
+    pub fn is_combined(&self) -> bool {
+        let has_all = |server: &ServerRoles| server.instances.iter().all(Option::is_some);
+        self.servers().iter().all(has_all)
+    }
+
+    /// Checks that a daemon can run the layout.
+    ///
+    /// # Errors
+    /// [`ServerLayoutError`] names the part and what is allowed.
+    pub fn check(&self) -> Result<(), ServerLayoutError> {
+        let (layout, transports) = (self.to_string(), self.count(Component::Transport));
+        let has_both = |server: &ServerRoles| {
+            let of_kind = |component| server.instance(component).is_some();
+            of_kind(Component::Transport) == of_kind(Component::Link)
+        };
+        if !self.servers().iter().all(has_both) {
+            return Err(ServerLayoutError::SplitLink { layout, transports });
+        }
+        if transports > LANES_MAX {
+            return Err(ServerLayoutError::Lanes { layout, transports });
+        }
+        Ok(())
     }
 
     /// Returns the number of instances of a component.
@@ -271,6 +325,32 @@ mod tests {
         assert_eq!(roles("TS3LS3CM1"), ["TS0 LS0 CM0", "TS1 LS1", "TS2 LS2"]);
         assert_eq!(layout("TS8LS8CM2").count(Component::Manager), 2);
         assert_eq!(layout("TS8LS8CM2").count(Component::Link), 8);
+    }
+
+    #[test]
+    fn layout_that_is_not_built_is_refused_by_name() {
+        for built in ["TS1LS1CM1", "TS128LS128CM2", "TS2LS2+CM1", "CM2+LS3TS3"] {
+            assert_eq!(layout(built).check(), Ok(()), "{built}");
+        }
+        assert!(layout("TS2LS2CM2").is_combined() && !layout("TS2LS2CM1").is_combined());
+        for (text, message) in [
+            (
+                "TS2+LS1+CM1",
+                "layout TS2+LS1+CM1: link servers apart from transport servers are not built: each \
+                 TS has its own LS, as in TS2LS2CM2 or TS2LS2+CM1",
+            ),
+            (
+                "TS4LS2CM4",
+                "layout TS4LS2CM4: link servers apart from transport servers are not built: each \
+                 TS has its own LS, as in TS4LS4CM4 or TS4LS4+CM1",
+            ),
+            (
+                "TS129LS129CM1",
+                "layout TS129LS129CM1: TS129 is not in TS1 to TS128: a channel has a lane to each",
+            ),
+        ] {
+            assert_eq!(layout(text).check().unwrap_err().to_string(), message);
+        }
     }
 
     #[test]

@@ -46,7 +46,9 @@ pub mod policy;
 mod remote;
 mod rx_mux;
 mod server;
+mod server_mail;
 mod server_thread;
+mod server_wiring;
 mod session_sizes;
 mod shard_host;
 mod shared_thread;
@@ -73,6 +75,7 @@ pub use remote::{
 };
 pub use rx_mux::{Attachment, FrameSink, RxMuxError, ShardLink, SteeringCounters, switch};
 pub use server::{PollCounts, Server};
+pub use server_mail::MailCounters;
 pub use session_sizes::{SessionSizes, SizeOutOfRange};
 pub use shard_host::ShardHost;
 pub use shared_thread::{

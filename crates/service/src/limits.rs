@@ -316,3 +316,12 @@ pub const LOW_WATER_PERCENT_DEFAULT: u8 = 75;
 pub const PROBE_CONNECTIONS_MAX: u32 = 4;
 
 const _: () = assert!(OFFER_REFRESH_DEFAULT.as_millis() < OFFER_EXPIRY_DEFAULT.as_millis());
+/// Records of the ring from one server of a daemon to another.
+pub const MAIL_ENTRIES: u32 = 1 << 8;
+/// Messages of another server that a poll takes.
+pub const MAIL_PER_POLL: u32 = 1 << 7;
+/// Messages that wait at a server for room in a ring.
+pub const MAIL_WAITING_MAX: usize = 1 << 16;
+/// Longest sleep of a server at which connections wait for an acceptor: what changes that without
+/// waking it is looked at then.
+pub const WAITING_LOOK_PERIOD: Duration = Duration::from_millis(1);

@@ -72,8 +72,10 @@ pub(crate) use encoding::{ValueReader, ValueWriter, decode_info, encode_info};
 pub use client::{NotBegun, RemoteClient, RemoteCounters, RemoteEvent};
 pub use lanes::LaneSet;
 pub use memory::SharedMemory;
+pub(crate) use server::start_manager;
 pub use server::{OnSessionEnd, ShardHandle};
 pub use session_region::{ServerHalf, SessionFds};
+pub(crate) use shard::ShardPeers;
 pub use shard::{
     HandOverCounters, SessionCounters, SessionEnd, SessionFault, SessionId, SessionLimits,
     ShardReport,
@@ -218,6 +220,16 @@ pub fn start_shard(
     shard: &ShardConfig,
     on_end: OnSessionEnd,
 ) -> Result<(ShardHandle, Vec<u8>), RemoteError> {
+    start_shard_with(frames, config, (shard, ShardPeers::default()), on_end)
+}
+
+/// As [`start_shard`], with other servers.
+pub(crate) fn start_shard_with(
+    frames: Frames,
+    config: &ServerConfig,
+    (shard, peers): (&ShardConfig, ShardPeers),
+    on_end: OnSessionEnd,
+) -> Result<(ShardHandle, Vec<u8>), RemoteError> {
     if config.clock.is_by_hand() {
         let why = "a server on a thread of its own has the machine's".to_owned();
         return Err(ServerError::Setting { setting: "clock", why }.into());
@@ -228,8 +240,8 @@ pub fn start_shard(
     let shared = SharedMemory::new(shard.private_bytes, shard.private_buffers.max(1))?;
     let server = Server::new(frames, &config, shared, config.clock.now())?;
     let description = describe_server(&server, &config);
-    let handle =
-        server::RemoteServer::spawn((server, config.hand_over.clone()), shard.core, on_end)?;
+    let settings = config.hand_over.clone();
+    let handle = server::RemoteServer::spawn((server, settings), peers, shard.core, on_end)?;
     Ok((handle, description))
 }
 

@@ -720,6 +720,11 @@ fn secret() -> Result<[u8; 32], ServerError> {
     Ok(*SECRET.get_or_init(|| secret))
 }
 
+/// A number that no peer can predict.
+pub(crate) fn random_seed() -> Result<u64, ServerError> {
+    Ok(random_bytes()?.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes)))
+}
+
 fn random_bytes() -> Result<[u8; 32], ServerError> {
     let mut bytes = [0; 32];
     let mut filled = 0;

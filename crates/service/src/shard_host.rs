@@ -21,12 +21,14 @@ use std::time::{Duration, Instant, SystemTime};
 use megapipe_link::{LinkError, NetworkNamespace};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::acceptor::ManagerId;
 use crate::attach::{
     AgreedLimits, ClientIdentity, OpenedSession, RefusalCode, Refused, SessionHost,
 };
 use crate::config::ServerConfig;
 use crate::descriptors::{PassPurpose, PassRefusal, PassedDescriptors};
 use crate::error::{RemoteError, ServerError};
+use crate::layout::{Component, ServerLayout};
 use crate::limits::{
     CONNECTIONS_OF_SESSION_MAX, LANE_EVENTS, LANE_OPS, LANE_RECEIVES_MIN, LANES_MAX,
     PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS, SESSION_RECEIVE_BYTES_MAX,
@@ -35,9 +37,11 @@ use crate::link_server::Frames;
 use crate::observe::{AnswerPage, QuerySubject, ServiceQuery, Viewer};
 use crate::policy::{QuotaKind, ServicePolicy};
 use crate::remote::{
-    ServerHalf, SessionEnd, SessionId, SessionLimits, ShardConfig, ShardHandle, create_session,
-    start_shard,
+    ServerHalf, SessionEnd, SessionId, SessionLimits, ShardConfig, ShardHandle, ShardPeers,
+    create_session, start_manager, start_shard_with,
 };
+use crate::server_mail::{ServerMail, connect_servers};
+use crate::server_wiring::ServerWiring;
 use crate::session_sizes::SessionSizes;
 use admission::{Admitted, ChannelCharge, ClientAdmission, ReachedQuota};
 use line_pace::LinePace;
@@ -102,6 +106,40 @@ pub struct ShardHost {
     sessions_begun: u64,
     /// That of the link. `None`: the kernel does not tell them apart.
     namespace: Option<NetworkNamespace>,
+    /// By connection manager: sessions whose acceptors enlist with it.
+    homes: Vec<usize>,
+    layout: ServerLayout,
+    /// Connection managers on servers of their own.
+    managers: Vec<ShardHandle>,
+}
+
+/// The servers of a layout, and the rings between them.
+fn connect_layout(layout: &ServerLayout) -> Result<Vec<(ServerWiring, ServerMail)>, RemoteError> {
+    let wirings = ServerWiring::of_layout(layout);
+    let mails = connect_servers(wirings.len())?;
+    Ok(wirings.into_iter().zip(mails).collect())
+}
+
+/// The layout of a daemon of so many shards.
+fn layout_of(config: &ServerConfig, shards: usize) -> Result<ServerLayout, ServerError> {
+    let setting = |setting, why| Err(ServerError::Setting { setting, why });
+    if shards > usize::from(LANES_MAX) {
+        let why = format!("{shards} shards (limit {LANES_MAX}: a client has a lane to each)");
+        return setting("shards", why);
+    }
+    let Some(layout) = &config.layout else {
+        // In range, as was checked.
+        let combined = ServerLayout::combined(shards as u16);
+        return combined.or_else(|error| setting("shards", error.to_string()));
+    };
+    if let Err(error) = layout.check() {
+        return setting("layout", error.to_string());
+    }
+    let transports = layout.count(Component::Transport);
+    if usize::from(transports) != shards {
+        return setting("layout", format!("{layout} has {transports} TS for {shards} shards"));
+    }
+    Ok(layout.clone())
 }
 
 /// The time since 1970.
@@ -110,8 +148,9 @@ fn wall_time() -> Duration {
 }
 
 impl ShardHost {
-    /// Starts a shard on each of `frames`, pinned to the core that `cores` has at its place, if
-    /// there is one. `notice` receives lines for the administrator.
+    /// Starts the servers of the layout: a shard on each of `frames`, and connection managers that
+    /// are on servers of their own. Each is pinned to the core that `cores` has at its place in the
+    /// layout, if there is one. `notice` receives lines for the administrator.
     ///
     /// # Errors
     /// [`RemoteError`]; nothing is left running.
@@ -127,26 +166,32 @@ impl ShardHost {
             RemoteError::Server(ServerError::Link(LinkError::Io { what: "eventfd", source }))
         })?;
         let (bell, (reports, ended)) = (Arc::new(bell), channel());
-        if frames.len() > usize::from(LANES_MAX) {
-            let why =
-                format!("{} shards (limit {LANES_MAX}: a client has a lane to each)", frames.len());
-            return Err(ServerError::Setting { setting: "shards", why }.into());
-        }
-        let mut shards = Vec::with_capacity(frames.len());
-        for (number, frames) in frames.into_iter().enumerate() {
-            let core = cores.get(number).copied();
+        let layout = layout_of(config, frames.len())?;
+        let (mut shards, mut managers) = (Vec::with_capacity(frames.len()), Vec::new());
+        let mut frames = frames.into_iter();
+        for (place, (wiring, mail)) in connect_layout(&layout)?.into_iter().enumerate() {
+            let core = cores.get(place).copied();
+            if wiring.transport().is_none() {
+                managers.push(start_manager(config, (wiring, mail), core)?);
+                continue;
+            }
+            let Some(frames) = frames.next() else { break };
             let (private_bytes, private_buffers) = (PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS);
             let shard = ShardConfig { core, private_bytes, private_buffers };
-            let (bell, reports) = (Arc::clone(&bell), reports.clone());
+            let (bell, reports, number) = (Arc::clone(&bell), reports.clone(), shards.len());
             let on_end = move |end| {
                 // A host that is gone needs no report.
                 let _ = reports.send(HostReport::OfShard(number, end));
                 ring(&bell);
             };
-            let (handle, description) = start_shard(frames, config, &shard, Box::new(on_end))?;
+            let has_others = layout.servers().len() > 1;
+            let peers = ShardPeers { wiring, mail: has_others.then_some(mail) };
+            let (handle, description) =
+                start_shard_with(frames, config, (&shard, peers), Box::new(on_end))?;
             shards.push(HostedShard { handle, description, sessions: 0, core });
         }
         let sessions = HashMap::new();
+        let homes = vec![0; layout.count(Component::Manager).into()];
         Ok(Self {
             shards,
             sessions,
@@ -161,6 +206,9 @@ impl ShardHost {
             started: wall_time(),
             sessions_begun: 0,
             namespace: NetworkNamespace::current().ok(),
+            homes,
+            layout,
+            managers,
         })
     }
 
@@ -203,7 +251,22 @@ impl ShardHost {
     fn remove(&mut self, key: u64) -> Option<HostedSession> {
         let session = self.sessions.remove(&key)?;
         self.count(session.shard, session.lanes, -1);
+        if let Some(home) = self.homes.get_mut(usize::from(session.limits.home.0)) {
+            *home = home.saturating_sub(1);
+        }
         Some(session)
+    }
+
+    /// The connection manager of a session's acceptors: the one with the fewest, so that sessions
+    /// of several applications that begin in turn are spread evenly. A session of one lane is at
+    /// home at its shard.
+    fn next_home(&mut self, shard: usize, has_lanes: bool) -> ManagerId {
+        let fewest = (0..self.homes.len()).min_by_key(|home| self.homes[*home]).unwrap_or(0);
+        let home = if has_lanes { fewest } else { shard };
+        if let Some(count) = self.homes.get_mut(home) {
+            *count += 1;
+        }
+        ManagerId(home as u16)
     }
 
     /// Counts a session that comes or goes at its shards.
@@ -298,6 +361,10 @@ impl SessionHost for ShardHost {
         let shard = (0..self.shards.len()).min_by_key(|shard| self.shards[*shard].sessions);
         let no_shard = || Refused::new(RefusalCode::Sessions, "the daemon has no shard");
         let shard = shard.ok_or_else(no_shard)?;
+        if !has_lanes && !self.layout.is_combined() {
+            let why = format!("the daemon's layout {} needs a client with lanes", self.layout);
+            return Err(Refused::new(RefusalCode::Version, &why));
+        }
         let (shard, lanes) = if has_lanes { (0, self.shards.len() as u16) } else { (shard, 1) };
         let sizes = agreed(wanted, lanes);
         let admitted = self.admission.admit(client, sizes.bytes_of(lanes))?;
@@ -307,7 +374,8 @@ impl SessionHost for ShardHost {
         let (halves, fds) = create_session(&sizes, lanes).map_err(no_memory)?;
         let is_on_all_shards = usize::from(lanes) == self.shards.len();
         let limits = self.limits(key, client, &admitted);
-        let limits = SessionLimits { is_on_all_shards, ..limits };
+        let home = self.next_home(shard, has_lanes);
+        let limits = SessionLimits { is_on_all_shards, home, ..limits };
         let SessionLimits { connections, connecting, listeners, endpoints, .. } = limits;
         let agreed = AgreedLimits { connections, connecting, listeners, endpoints };
         let (state, client) = (HostedState::Opened(halves), client.clone());
@@ -439,9 +507,12 @@ impl SessionHost for ShardHost {
 
     fn check(&mut self) -> Result<(), String> {
         self.report_reached();
-        match self.shards.iter().position(|shard| !shard.handle.is_running()) {
+        if let Some(number) = self.shards.iter().position(|shard| !shard.handle.is_running()) {
+            return Err(format!("shard {number} has ended: its link is gone"));
+        }
+        match self.managers.iter().position(|manager| !manager.is_running()) {
             None => Ok(()),
-            Some(number) => Err(format!("shard {number} has ended: its link is gone")),
+            Some(number) => Err(format!("connection manager {number} has ended")),
         }
     }
 

@@ -33,6 +33,7 @@ use megapipe_apps::reason::{exit_code, reason};
 use megapipe_apps::serve::CpuList;
 use megapipe_policy::{PolicyMistake, UserDatabase};
 use megapipe_service::balancer::Scheme;
+use megapipe_service::layout::{Component, ServerLayout};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The policy file of a daemon without `--policy`, if it is there.
@@ -86,7 +87,15 @@ struct DaemonArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=128))]
     shards: Option<u16>,
 
-    /// Processors for the shards in order, such as 2,3
+    /// Which servers run together, such as TS8LS8CM8; without it as many of each as --shards
+    ///
+    /// TS are transport servers (flows), LS link servers (frames), CM connection managers (new
+    /// connections). TS8LS8CM8: eight servers have all three. TS8LS8CM2: the first two of them have
+    /// a CM. TS8LS8+CM1: the CM is on a server of its own. Each TS has its own LS.
+    #[arg(long, value_name = "LAYOUT", conflicts_with = "shards")]
+    layout: Option<ServerLayout>,
+
+    /// Processors for the servers in the layout's order, such as 2,3
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
 
@@ -216,12 +225,14 @@ impl DaemonArgs {
     fn settings(&self) -> ServerConfig {
         let cpus = self.cpus.as_ref().map(|cpus| cpus.as_slice().len());
         let by_cpus = cpus.and_then(|count| u16::try_from(count).ok());
+        let of_layout = self.layout.as_ref().map(|layout| layout.count(Component::Transport));
         let mut settings = ServerConfig {
             addresses: self.address.iter().map(|it| (it.address, it.prefix_bits)).collect(),
             gateways: self.gateway.clone(),
             mtu: self.mtu,
             connections: self.connections,
-            shards: self.shards.or(by_cpus),
+            shards: self.shards.or(of_layout).or(by_cpus),
+            layout: self.layout.clone(),
             ..ServerConfig::default()
         };
         settings.waits.spin = Duration::from_micros(self.spin.into());
@@ -418,6 +429,16 @@ mod tests {
         let settings = args.settings();
         settings.check().expect("the ranges are those of the settings");
         assert_eq!(settings.hand_over.usual.balancer.scheme, Scheme::Hash);
+        let line = "megapiped --link tap:x --address 10.0.0.2/24 --layout TS2LS2+CM1 --cpus 1,2,3";
+        let args = DaemonArgs::try_parse_from(line.split_whitespace()).expect("it is valid");
+        let settings = args.settings();
+        settings.check().expect("it is built");
+        assert_eq!(settings.shards, Some(2));
+        assert_eq!(settings.layout.map(|it| it.to_string()), Some("TS2LS2+CM1".to_owned()));
+        for wrong in ["--layout TS2", "--layout TS2LS2CM3", "--layout TS2LS2CM2 --shards 2"] {
+            let line = format!("megapiped --link tap:x {wrong}");
+            assert!(DaemonArgs::try_parse_from(line.split_whitespace()).is_err(), "{wrong}");
+        }
         for wrong in ["--claim-time 99", "--balance random", "--balance filtered:0"] {
             let line = format!("megapiped --link tap:x {wrong}");
             assert!(DaemonArgs::try_parse_from(line.split_whitespace()).is_err(), "{wrong}");

@@ -45,6 +45,8 @@ pub(super) struct DaemonExplained {
     pub(super) running_s: f64,
     pub(super) sessions: u32,
     pub(super) sessions_since_start: u64,
+    /// Which components of the daemon run together, such as TS2LS2CM2.
+    pub(super) layout: String,
     pub(super) sees_all: bool,
 }
 
@@ -113,6 +115,12 @@ pub(super) struct AcceptorExplained {
     pub(super) service_time_us: Option<f64>,
     /// It did not claim in time, and gets no offer until it does.
     pub(super) is_dropped: bool,
+    /// The connection manager that it is enlisted with. Null: it has not enlisted.
+    pub(super) home: Option<u16>,
+    /// The service time that the last offer of another manager has for it.
+    pub(super) offered_service_time_us: Option<f64>,
+    /// How old that offer is.
+    pub(super) offer_s_ago: Option<f64>,
 }
 
 /// A decision of the balancer.
@@ -133,7 +141,13 @@ pub(super) struct HandOverExplained {
     pub(super) scheme: String,
     pub(super) claim_time_us: f64,
     pub(super) waiting: u32,
+    /// Connections that this shard's connection manager gave to acceptors enlisted with it.
     pub(super) assigned: u64,
+    /// Connections that it gave to acceptors of other managers.
+    pub(super) assigned_elsewhere: u64,
+    /// Offers between connection managers.
+    pub(super) offers_sent: u64,
+    pub(super) offers_received: u64,
     pub(super) waits: u64,
     pub(super) refused: u64,
     pub(super) dropped_acceptors: u64,
@@ -360,6 +374,7 @@ impl DaemonExplained {
             running_s: observed.now.saturating_sub(daemon.started).as_secs_f64(),
             sessions: daemon.sessions,
             sessions_since_start: daemon.sessions_begun,
+            layout: daemon.layout.clone(),
             sees_all: daemon.sees_all,
         }
     }
@@ -413,6 +428,9 @@ impl ListenerExplained {
                 connections: acceptor.open.unwrap_or(session.connections.now),
                 service_time_us: acceptor.service_time.map(microseconds),
                 is_dropped: acceptor.is_dropped,
+                home: acceptor.home,
+                offered_service_time_us: acceptor.offer.map(|(time, _)| microseconds(time)),
+                offer_s_ago: acceptor.offer.map(|(_, age)| age.as_secs_f64()),
             })
         });
         Self {
@@ -450,6 +468,9 @@ impl HandOverExplained {
             claim_time_us: microseconds(hand_over.claim_time),
             waiting: hand_over.waiting,
             assigned: hand_over.assigned,
+            assigned_elsewhere: hand_over.assigned_elsewhere,
+            offers_sent: hand_over.offers_sent,
+            offers_received: hand_over.offers_received,
             waits: hand_over.waits,
             refused: hand_over.refused,
             dropped_acceptors: hand_over.dropped,
@@ -594,6 +615,7 @@ pub(super) mod tests {
                 shards: 2,
                 sessions: 2,
                 sessions_begun: 5,
+                layout: "TS2LS2CM2".to_owned(),
                 ..ServiceDaemon::default()
             },
             shards: vec![shard(0), shard(1)],

@@ -82,7 +82,8 @@ fn daemon_lines(lines: &mut Vec<String>, path: &str, daemon: &DaemonExplained) {
     let (running, since) = (time(*running_s), daemon.sessions_since_start);
     let text = format!(
         "at {path}: megapiped {version}, process {pid} of user {uid}, running for {running}; \
-         {sessions}, {since} since its start"
+         {sessions}, {since} since its start; layout {}",
+        daemon.layout
     );
     lines.extend(wrap(&head("service"), &text, COLUMNS));
     if !daemon.sees_all {
@@ -161,19 +162,24 @@ fn listener_lines(lines: &mut Vec<String>, listener: &ListenerExplained) {
     }
 }
 
-const ACCEPTOR_HEADERS: [&str; 8] =
-    ["session", "pid", "uid", "credit", "offers", "conns", "service", "acceptor"];
+const ACCEPTOR_HEADERS: [&str; 9] =
+    ["session", "pid", "uid", "home", "credit", "offers", "conns", "service", "acceptor"];
 
 fn acceptor_row(acceptor: &AcceptorExplained) -> Vec<String> {
     let AcceptorExplained { session, pid, uid, credit, offered, connections, .. } = acceptor;
-    let service = match (acceptor.is_dropped, acceptor.service_time_us) {
+    // Of an acceptor of another manager's it is what that manager offers.
+    let known = acceptor.service_time_us.or(acceptor.offered_service_time_us);
+    let service = match (acceptor.is_dropped, known) {
         (true, _) => "dropped".to_owned(),
         (false, None) => "-".to_owned(),
         (false, Some(us)) => time(us * 1e-6),
     };
-    let numbers = [*session, (*pid).into(), (*uid).into(), (*credit).into(), (*offered).into()];
-    let cells = numbers.iter().map(ToString::to_string);
-    cells.chain([connections.to_string(), service, acceptor.program.clone()]).collect()
+    let home = acceptor.home.map_or_else(|| "-".to_owned(), |home| format!("CM{home}"));
+    let mut cells = vec![session.to_string(), pid.to_string(), uid.to_string(), home];
+    let counts = [credit, offered, connections];
+    cells.extend(counts.map(ToString::to_string));
+    cells.extend([service, acceptor.program.clone()]);
+    cells
 }
 
 fn hand_over_lines(lines: &mut Vec<String>, hand_over: &HandOverExplained) {
@@ -190,6 +196,15 @@ fn hand_over_lines(lines: &mut Vec<String>, hand_over: &HandOverExplained) {
         "{offers} offers ({final_offers} without a claim), {claims} claims, {late_claims} late; \
          taken back: {take_backs} unclaimed, {orphans} of the dead, {withdrawals} reset by the peer"
     ));
+    let HandOverExplained { assigned, assigned_elsewhere, .. } = hand_over;
+    let HandOverExplained { offers_sent, offers_received, .. } = hand_over;
+    if assigned_elsewhere + offers_sent + offers_received > 0 {
+        add(&format!(
+            "connection manager: {assigned} connections to its own acceptors, \
+             {assigned_elsewhere} to those of others; {offers_sent} offers sent, \
+             {offers_received} received"
+        ));
+    }
     if !hand_over.picks.is_empty() {
         add(&format!("last picks: {}", picks(&hand_over.picks).join("; ")));
     }
@@ -348,7 +363,7 @@ mod tests {
         let all = words(ExplainTarget::Daemon);
         for part in [
             "megapiped 0.1.0, process 9 of user 0, running for 100.0 s",
-            "2 sessions, 5 since its start",
+            "2 sessions, 5 since its start; layout TS2LS2CM2",
             "shard 1 not pinned; tap of 1500 bytes MTU, 10.0.0.2",
             "CPU time 3.0 s of sessions, 1.0 s of none (25 %)",
             "dropped: 2 no_connection",
@@ -366,8 +381,8 @@ mod tests {
 listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
             not offered: single acceptor, which gets each connection when it is
             established
-            session  pid   uid  credit  offers  conns  service  acceptor
-                  3   12  1000      64       0      1        -  serve
+            session  pid   uid  home  credit  offers  conns  service  acceptor
+                  3   12  1000     -      64       0      1        -  serve
 ";
         assert!(port.contains(expected), "{port}");
         assert!(port.contains("sockets     1 ESTAB, 1 LISTEN, 1 SYN-RECV"), "{port}");
@@ -379,12 +394,17 @@ listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
         let listener = &mut shared.listeners[0];
         let slow = Some(Duration::from_millis(20));
         listener.acceptors[0].service_time = slow;
-        let dropped = ServiceAcceptor { session: 5, is_dropped: true, ..Default::default() };
+        let dropped =
+            ServiceAcceptor { session: 5, is_dropped: true, home: Some(1), ..Default::default() };
         listener.acceptors.push(dropped);
         let pick = ServicePick { session: 3, service_time: slow, ..ServicePick::default() };
         listener.hand_over = Some(ServiceHandOver {
             scheme: "tournament:2".to_owned(),
             claim_time: Duration::from_millis(5),
+            assigned: 30,
+            assigned_elsewhere: 10,
+            offers_sent: 7,
+            offers_received: 9,
             offers: 40,
             claims: 38,
             take_backs: 2,
@@ -401,8 +421,10 @@ listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
             "tournament:2, claim time 5.0 ms; 0 wait",
             "40 offers (0 without a claim), 38 claims, 0 late; taken back: 2 unclaimed",
             "last picks: session 3 2 times by service time of 20 ms, 0 µs ago; session 5 by",
-            "3 12 1000 64 0 1 20 ms serve",
-            "5 34 1000 0 0 1 dropped load",
+            "3 12 1000 - 64 0 1 20 ms serve",
+            "5 34 1000 CM1 0 0 1 dropped load",
+            "connection manager: 30 connections to its own acceptors, 10 to those of others; 7 \
+             offers sent, 9 received",
         ] {
             assert!(words.contains(part), "{part}: {text}");
         }

@@ -92,6 +92,12 @@ impl PeerManagers {
         true
     }
 
+    /// A manager's last offer, and when it came.
+    pub(super) fn offer_of(&self, manager: ManagerId) -> Option<(ServiceOffer, Instant)> {
+        let received = self.peers[self.place(manager).ok()?].offer?;
+        Some((received.offer, received.at))
+    }
+
     /// Number of acceptors of all managers.
     pub(super) const fn len(&self) -> usize {
         self.acceptors

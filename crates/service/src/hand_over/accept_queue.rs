@@ -196,7 +196,9 @@ impl AcceptQueue {
             TransportReport::TakenBack { conn, acceptor } => {
                 if acceptor.manager == self.manager() {
                     self.on_time_out(acceptor, out);
-                } else if self.balancer.on_left(acceptor) {
+                } else {
+                    self.balancer.on_left(acceptor);
+                    // Of each connection: its manager counts them.
                     let message = ManagerMessage::TimedOut(acceptor);
                     out.push(ManagerOutput::Send(message));
                 }
@@ -449,7 +451,8 @@ mod tests {
         let out = sent(|out| queue.on_transport(at(0), report, 0, out));
         assert_eq!(out, [ManagerOutput::Send(ManagerMessage::TimedOut(remote(1)))]);
         let report = TransportReport::TakenBack { conn: conn(2), acceptor: remote(1) };
-        assert_eq!(sent(|out| queue.on_transport(at(0), report, 0, out)), []);
+        let out = sent(|out| queue.on_transport(at(0), report, 0, out));
+        assert_eq!(out, [ManagerOutput::Send(ManagerMessage::TimedOut(remote(1)))]);
         let QueueCounters { remote: to_others, local, offers_received, .. } = queue.counters();
         assert_eq!((to_others, local, offers_received), (1, 0, 1));
     }

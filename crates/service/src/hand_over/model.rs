@@ -21,7 +21,7 @@ const SERVERS: usize = 2;
 
 /// Between servers.
 #[derive(Debug, Clone, Copy, Hash)]
-enum ServerMail {
+enum ModelMail {
     Manager(ManagerMessage),
     Report(AcceptorReport),
 }
@@ -46,7 +46,7 @@ enum ServerCall {
 struct ModelServer {
     queue: AcceptQueue,
     table: OfferTable,
-    to_server: [VecDeque<ServerMail>; SERVERS],
+    to_server: [VecDeque<ModelMail>; SERVERS],
     to_acceptor: Vec<VecDeque<AcceptorMail>>,
     /// Acceptors whose death it has noticed.
     noticed: BTreeSet<usize>,
@@ -197,8 +197,8 @@ impl ModelWorld {
                 let mail = self.servers[from].to_server[to].pop_front();
                 let (mut out, queue) = (Vec::new(), &mut self.servers[to].queue);
                 match mail.expect("a message") {
-                    ServerMail::Manager(it) => queue.on_message(NOW, it, random, &mut out),
-                    ServerMail::Report(it) => queue.on_acceptor(NOW, it, random, &mut out),
+                    ModelMail::Manager(it) => queue.on_message(NOW, it, random, &mut out),
+                    ModelMail::Report(it) => queue.on_acceptor(NOW, it, random, &mut out),
                 }
                 self.send(to, out, random);
             }
@@ -233,7 +233,7 @@ impl ModelWorld {
     fn report_acceptor(&mut self, server: usize, report: AcceptorReport, random: u64) {
         let home = usize::from(report.acceptor().manager.0);
         if home != server {
-            self.servers[server].to_server[home].push_back(ServerMail::Report(report));
+            self.servers[server].to_server[home].push_back(ModelMail::Report(report));
             return;
         }
         let mut out = Vec::new();
@@ -246,7 +246,7 @@ impl ModelWorld {
             match output {
                 ManagerOutput::Publish(message) => {
                     for to in (0..SERVERS).filter(|&to| to != server) {
-                        let mail = ServerMail::Manager(message);
+                        let mail = ModelMail::Manager(message);
                         self.servers[server].to_server[to].push_back(mail);
                     }
                 }
@@ -257,7 +257,7 @@ impl ModelWorld {
                         panic!("{message:?} is for all");
                     };
                     let to = usize::from(acceptor.manager.0);
-                    self.servers[server].to_server[to].push_back(ServerMail::Manager(message));
+                    self.servers[server].to_server[to].push_back(ModelMail::Manager(message));
                 }
                 ManagerOutput::Assign(assignment) => self.assign(server, assignment, random),
                 ManagerOutput::Refuse(conn) => panic!("{conn} is refused with room in the queue"),

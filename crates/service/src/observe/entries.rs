@@ -49,6 +49,8 @@ entries! {
         sessions: u32,
         /// Sessions since it started.
         sessions_begun: u64,
+        /// Which components run together, such as TS2LS2CM2.
+        layout: String,
         /// The process that asked sees what belongs to other users.
         sees_all: bool,
     }
@@ -195,6 +197,12 @@ entries! {
         service_time: Option<Duration>,
         /// It did not claim in time, and gets no offer until it does.
         is_dropped: bool,
+        /// The connection manager that it is enlisted with, where there are several; `None`: it has
+        /// not enlisted.
+        home: Option<u16>,
+        /// The last offer of that manager, if it names this acceptor: the service time, and how old
+        /// the offer is.
+        offer: Option<(Duration, Duration)>,
     }
 
     /// A decision of a balancer.
@@ -219,8 +227,14 @@ entries! {
         claim_time: Duration,
         /// Connections that wait for an acceptor.
         waiting: u32,
-        /// Assignments.
+        /// Assignments of this shard's connection manager to acceptors that are enlisted with it.
         assigned: u64,
+        /// Its assignments to others.
+        assigned_elsewhere: u64,
+        /// Offers that it has sent to the other managers.
+        offers_sent: u64,
+        /// Offers that it has received of them.
+        offers_received: u64,
         /// Connections that had to wait.
         waits: u64,
         /// Connections for which there was no room.

@@ -15,6 +15,7 @@
 //! - An idle session is armed, and its ring was empty after that.
 
 mod bells;
+mod cm_loop;
 mod requests;
 
 use megapipe_link::LinkError;
@@ -24,18 +25,20 @@ use megapipe_stack::{Instant, PoolId};
 use super::SharedMemory;
 use super::session_memory::SessionMemory;
 use super::session_region::{RingEnds, ServerHalf};
-use super::shard::{SessionEnd, SessionId, SessionLimits, SessionShard, ShardEnds};
+use super::shard::{SessionEnd, SessionId, SessionLimits, SessionShard, ShardEnds, ShardPeers};
 use crate::adaptive_spin::Next;
 use crate::clock::Clock;
 use crate::error::ShardAttachError;
 use crate::hand_over::HandOverSettings;
 use crate::limits::{ACTIVE_ALWAYS, LOOK_POLLS, WAKE_DELAY_MAX};
 use crate::server::Server;
+use crate::server_mail::ServerMail;
 use crate::server_thread;
 use crate::sleep::{SleepingEnd, current_core};
 use bells::Bells;
 use requests::{RequestQueue, ShardRequest};
 
+pub(crate) use cm_loop::start_manager;
 pub use requests::ShardHandle;
 
 /// Hears of sessions that have ended, on the shard's thread.
@@ -76,22 +79,24 @@ impl RemoteServer {
         memory: SessionMemory,
     ) -> Result<Self, LinkError> {
         let settings = HandOverSettings::default();
-        let mut own = Self::new(server, settings, Lifetime::OfSession)?;
+        let peers = ShardPeers::default();
+        let mut own = Self::new(server, (settings, peers), Lifetime::OfSession)?;
         own.attach(ends, memory, SessionLimits::WHOLE_SHARD)?;
         Ok(own)
     }
 
     fn new(
         server: Server<SharedMemory>,
-        settings: HandOverSettings,
+        (settings, peers): (HandOverSettings, ShardPeers),
         lifetime: Lifetime,
     ) -> Result<Self, LinkError> {
         let requests = match &lifetime {
             Lifetime::OfSession => None,
             Lifetime::Requested(requests, _) => Some(requests.fd()),
         };
-        let bells = Bells::new(server.wait_fd(), server.host_fd(), requests)?;
-        let (shard, clock) = (SessionShard::new(server, settings), Clock::new());
+        let mail = peers.mail.as_ref().map(ServerMail::fd);
+        let bells = Bells::new(server.wait_fd(), server.host_fd(), (requests, mail))?;
+        let (shard, clock) = (SessionShard::with_peers(server, settings, peers), Clock::new());
         let (delayed, delayed_since, core) = (Vec::new(), clock.now(), current_core());
         let (polls, is_stopped) = (0, false);
         Ok(Self { shard, bells, clock, lifetime, delayed, delayed_since, core, polls, is_stopped })
@@ -103,11 +108,12 @@ impl RemoteServer {
     /// As [`server_thread::spawn`].
     pub(super) fn spawn(
         (server, settings): (Server<SharedMemory>, HandOverSettings),
+        peers: ShardPeers,
         core: Option<usize>,
         on_end: OnSessionEnd,
     ) -> Result<ShardHandle, crate::error::RemoteError> {
         let (sender, requests) = RequestQueue::new().map_err(crate::error::ServerError::Link)?;
-        let own = Self::new(server, settings, Lifetime::Requested(requests, on_end))
+        let own = Self::new(server, (settings, peers), Lifetime::Requested(requests, on_end))
             .map_err(crate::error::ServerError::Link)?;
         let thread = server_thread::spawn(move || own.run(), core)?;
         Ok(ShardHandle::new(sender, thread))
@@ -283,6 +289,12 @@ impl RemoteServer {
     /// Makes sessions active that have rung, and carries out requests. Says whether there were any.
     fn take_rings(&mut self, now: Instant) -> bool {
         let mut has_found = self.bells.has_requests();
+        if self.bells.has_mail()
+            && let Some(mail) = self.shard.mail_mut()
+        {
+            // Its messages are taken by the next poll.
+            mail.clear();
+        }
         if has_found {
             self.take_requests(now);
         }
@@ -309,11 +321,17 @@ impl RemoteServer {
             })
         };
         let has_ended = self.shard.active().iter().filter(|id| arm(id)).count() > 0;
-        let may_sleep = !has_ended && !self.shard.has_ops_of_any();
+        let mut may_sleep = !has_ended && !self.shard.has_ops_of_any();
+        if let Some(mail) = self.shard.mail_mut() {
+            may_sleep &= mail.arm();
+        }
         let sleeps = may_sleep && self.shard.server.arm(now)?;
         if sleeps {
             let patience = self.shard.patience(now);
             self.bells.wait(patience)?;
+        }
+        if let Some(mail) = self.shard.mail_mut() {
+            mail.disarm();
         }
         if self.shard.active().len() > ACTIVE_ALWAYS {
             self.rest_armed();
@@ -370,6 +388,7 @@ impl RemoteServer {
     /// Ends all sessions, and sends what fits a bounded number of polls.
     fn shut_down(&mut self) -> Result<(), LinkError> {
         self.shard.detach_all(self.clock.now());
+        self.shard.flush_mail();
         self.report_ends();
         self.shard.server.shut_down(&self.clock)
     }

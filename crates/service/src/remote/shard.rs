@@ -22,12 +22,14 @@
 //! - What one session writes ends at worst that session ([`SessionFault`]).
 
 mod calls;
+mod cm_server;
 mod cpu_account;
 mod deferred;
 mod deliveries;
 mod ending;
 mod events;
 mod hand_overs;
+mod handed_conn;
 mod moves;
 mod moving_conn;
 mod observe;
@@ -36,6 +38,7 @@ mod owners;
 mod session_limits;
 mod sessions;
 mod shard_session;
+mod shared_listener;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -48,12 +51,15 @@ use super::session_memory::SessionMemory;
 use crate::hand_over::HandOverSettings;
 use crate::limits::{OPS_PER_POLL, OPS_SHARE_MIN, RECOUNT_MAX, ROOM_DOUBLINGS_MAX, ROOM_WAIT};
 use crate::server::Server;
+use crate::server_mail::{MailCounters, ServerMail};
+use crate::server_wiring::ServerWiring;
 use cpu_account::CpuAccount;
 use hand_overs::HandOvers;
 use owners::ObjectOwners;
 use sessions::Sessions;
 use shard_session::ShardSession;
 
+pub(super) use cm_server::ManagerServer;
 pub use hand_overs::HandOverCounters;
 pub use session_limits::{SessionCounters, SessionFault, SessionLimits};
 pub use sessions::SessionId;
@@ -71,12 +77,26 @@ pub struct SessionEnd {
     pub fault: Option<SessionFault>,
 }
 
+/// The other servers of a daemon, and the way to them.
+pub(crate) struct ShardPeers {
+    pub(crate) wiring: ServerWiring,
+    pub(crate) mail: Option<ServerMail>,
+}
+
+impl Default for ShardPeers {
+    fn default() -> Self {
+        Self { wiring: ServerWiring::single(), mail: None }
+    }
+}
+
 /// A server and its sessions.
 pub(super) struct SessionShard {
     pub(super) server: Server<SharedMemory>,
     sessions: Sessions,
     owners: ObjectOwners,
     hand_overs: HandOvers,
+    /// To the other servers, where there are some.
+    mail: Option<ServerMail>,
     /// Sessions whose events wait for room, each once.
     parked: Vec<PoolId>,
     /// Sessions whose applications are to be woken.
@@ -92,18 +112,30 @@ pub(super) struct SessionShard {
 }
 
 impl SessionShard {
-    /// A shard without sessions.
+    /// A shard without sessions, and without other servers.
+    #[cfg(test)]
     pub(super) fn new(server: Server<SharedMemory>, settings: HandOverSettings) -> Self {
+        Self::with_peers(server, settings, ShardPeers::default())
+    }
+
+    /// A shard without sessions.
+    pub(super) fn with_peers(
+        server: Server<SharedMemory>,
+        settings: HandOverSettings,
+        peers: ShardPeers,
+    ) -> Self {
+        let ShardPeers { wiring, mail } = peers;
         let config = server.stack().config();
         let owners = ObjectOwners::new(config.connections);
         let seed = config.secret.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         // Picks must not be known from other values that follow from the secret.
-        let hand_overs = HandOvers::new(settings, seed ^ PICK_SEED);
+        let hand_overs = HandOvers::new(settings, wiring, seed ^ PICK_SEED);
         Self {
             server,
             sessions: Sessions::new(),
             owners,
             hand_overs,
+            mail,
             parked: Vec::new(),
             signals: Vec::new(),
             ends: VecDeque::new(),
@@ -123,9 +155,11 @@ impl SessionShard {
     ) -> Option<SessionId> {
         let rights = limits.rights.clone();
         let weight = limits.weight;
+        let member = limits.clone();
         let id = self.sessions.insert(ShardSession::new(ends, limits))?;
         self.has_weights |= weight != 1;
         self.owners.add_session(PoolId(id.number), rights);
+        self.hand_overs.add_session(PoolId(id.number), &member);
         let (_, memories) = self.server.parts();
         memories.insert(PoolId(id.number), memory);
         Some(id)
@@ -137,6 +171,7 @@ impl SessionShard {
     /// What the link says; the sessions stay as they are.
     #[inline]
     pub(super) fn poll(&mut self, now: Instant) -> Result<bool, LinkError> {
+        let has_mail = self.mail.is_some() && self.take_mail(now) > 0;
         let ops = self.take_ops(now);
         let poll = self.server.poll(now)?;
         let has_taken_back = self.hand_overs.on_time(now);
@@ -144,9 +179,12 @@ impl SessionShard {
         if !self.sessions.draining.is_empty() {
             self.finish_draining(now);
         }
+        if self.mail.is_some() {
+            self.send_mail(now);
+        }
         let has_records = ops > 0 || published > 0;
         self.account.idle_polls += u64::from(!has_records);
-        Ok(has_records || poll.worked() || has_taken_back)
+        Ok(has_records || poll.worked() || has_taken_back || has_mail)
     }
 
     /// Charges the thread's CPU time to the sessions, if the last time is long ago.
@@ -314,7 +352,7 @@ impl SessionShard {
         let doubled = self.vain_sleeps.min(ROOM_DOUBLINGS_MAX);
         self.vain_sleeps = if is_waiting { doubled + 1 } else { 0 };
         let room = is_waiting.then(|| ROOM_WAIT * (1 << doubled));
-        let claim = self.hand_overs.next_deadline().map(|at| at.since(now));
+        let claim = self.hand_overs.patience(now);
         self.server.patience(now).into_iter().chain(drained).chain(room).chain(claim).min()
     }
 
@@ -333,6 +371,7 @@ impl SessionShard {
             private_used: self.server.parts().1.private_used(),
             own_cpu_ns: self.account.own_ns,
             hand_over: self.hand_overs.counters(),
+            mail: self.mail.as_ref().map(ServerMail::counters).unwrap_or_default(),
         }
     }
 }
@@ -363,6 +402,8 @@ pub struct ShardReport {
     pub own_cpu_ns: u64,
     /// Hand-over of new connections.
     pub hand_over: HandOverCounters,
+    /// Counters of messages between servers.
+    pub mail: MailCounters,
 }
 
 #[cfg(test)]

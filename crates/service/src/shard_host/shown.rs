@@ -30,6 +30,7 @@ impl ShardHost {
                 shards: self.shards.len() as u16,
                 sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
                 sessions_begun: self.sessions_begun,
+                layout: self.layout.to_string(),
                 sees_all: viewer.sees_all,
             }),
             QuerySubject::Shard => AnswerBody::Shard(None),

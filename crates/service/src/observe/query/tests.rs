@@ -28,6 +28,7 @@ fn daemon() -> ServiceDaemon {
         shards: 2,
         sessions: 3,
         sessions_begun: 9,
+        layout: "TS2LS2CM2".to_owned(),
         sees_all: true,
     }
 }

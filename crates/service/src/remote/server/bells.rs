@@ -22,6 +22,7 @@ use crate::sleep::SleepingEnd;
 const LINK: u64 = u64::MAX;
 const HOST: u64 = u64::MAX - 1;
 const REQUESTS: u64 = u64::MAX - 2;
+const MAIL: u64 = u64::MAX - 3;
 
 /// Most reports that one look takes: others come with the next.
 const REPORTS_MAX: usize = 64;
@@ -39,17 +40,18 @@ fn io(what: &'static str) -> impl FnOnce(Errno) -> LinkError {
 }
 
 impl Bells {
-    /// No bells yet; the set has the descriptors of the link, of the host and of requests.
+    /// No bells yet; the set has the descriptors of the link, of the host, of requests and of other
+    /// servers' messages.
     ///
     /// # Errors
     /// [`LinkError::Io`].
     pub(super) fn new(
         link: BorrowedFd<'_>,
         host: Option<BorrowedFd<'_>>,
-        requests: Option<BorrowedFd<'_>>,
+        (requests, mail): (Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>),
     ) -> Result<Self, LinkError> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create"))?;
-        let others = [(Some(link), LINK), (host, HOST), (requests, REQUESTS)];
+        let others = [(Some(link), LINK), (host, HOST), (requests, REQUESTS), (mail, MAIL)];
         for (fd, what) in others {
             if let Some(fd) = fd {
                 let data = epoll::EventData::new_u64(what);
@@ -118,6 +120,11 @@ impl Bells {
                 return Some(PoolId(number));
             }
         }
+    }
+
+    /// Whether the last wait reported rings of other servers. Ask before [`Bells::next_rung`].
+    pub(super) fn has_mail(&self) -> bool {
+        self.reports.contains(&MAIL)
     }
 
     /// Whether the last wait reported requests. Ask before [`Bells::next_rung`].

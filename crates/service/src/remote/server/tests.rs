@@ -29,7 +29,8 @@ fn shard() -> (RemoteServer, requests::RequestSender, Pair) {
     let server = Server::new(frames, &config, memory, config.clock.now()).expect("a server");
     let (sender, requests) = RequestQueue::new().expect("a descriptor");
     let lifetime = Lifetime::Requested(requests, Box::new(|_| ()));
-    let own = RemoteServer::new(server, HandOverSettings::default(), lifetime).expect("a set");
+    let settings = (HandOverSettings::default(), ShardPeers::default());
+    let own = RemoteServer::new(server, settings, lifetime).expect("a set");
     (own, sender, other)
 }
 

@@ -439,17 +439,22 @@ impl SessionWork<'_> {
         self.owners.add_listener(self.id, listener, (local, user));
         self.session.listeners += 1;
         self.count_for_user(LISTENERS, true);
-        if known.is_some() && self.hand_overs.number_of(listener).is_none() {
-            self.begin_hand_over(listener, local.port());
+        match self.hand_overs.number_of(listener) {
+            Some(number) => self.hand_overs.join(number, self.id),
+            None if known.is_some() => self.begin_hand_over(listener),
+            None => {}
         }
         Ok(listener)
     }
 
-    /// A second session listens at an address: new connections are offered from now on.
-    fn begin_hand_over(&mut self, listener: ListenerId, port: u16) {
+    /// A second session listens at an address, or another server has messages about it: new
+    /// connections are offered from now on.
+    pub(super) fn begin_hand_over(&mut self, listener: ListenerId) {
+        let Some(address) = self.owners.address_of(listener) else { return };
         if self.hand_overs.has_room() {
             let acceptors = self.server.take_acceptors(listener);
-            self.hand_overs.begin(self.now, (listener, port), acceptors);
+            let (sessions, _) = self.owners.sessions_of_listener(listener);
+            self.hand_overs.begin(self.now, (listener, address), sessions, acceptors);
         }
     }
 

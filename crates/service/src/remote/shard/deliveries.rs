@@ -7,14 +7,15 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use megapipe_shm::record::{Completion, Event as Says, Id};
+use megapipe_shm::record::{Completion, Event as Says, Id, Message};
 use megapipe_stack::{ConnId, Instant, PoolId};
 
 use super::SessionShard;
-use super::hand_overs::{ClaimAnswer, Delivery, HandedConn};
+use super::handed_conn::{ClaimAnswer, Delivery, HandedConn};
 use super::ops::SessionWork;
 use super::owners::HandOverNumber;
 use crate::remote::encoding::{conn_id, id_of, id_of_listener};
+use crate::server_mail::ServerMail;
 
 impl SessionShard {
     /// A connection was established at a listener that several sessions share.
@@ -68,6 +69,48 @@ impl SessionShard {
     #[cfg(test)]
     pub(in crate::remote) fn handed_over(&self) -> usize {
         self.hand_overs.connections()
+    }
+
+    /// Takes messages of other servers. Returns how many.
+    pub(super) fn take_mail(&mut self, now: Instant) -> u32 {
+        let Some(mut mail) = self.mail.take() else { return 0 };
+        let count = mail.receive(|from, message| self.on_message(now, from, &message));
+        self.mail = Some(mail);
+        count
+    }
+
+    /// A message of another server about a listener. One that this shard does not have is gone.
+    fn on_message(&mut self, now: Instant, from: u16, message: &Message) {
+        let Some((listener, session)) = self.owners.listener_of_address(message.listener) else {
+            return;
+        };
+        if self.hand_overs.number_of(listener).is_none() {
+            // The other server has a second session there, or is about to have one.
+            self.work(now, session, |work| work.begin_hand_over(listener));
+        }
+        if let Some(number) = self.hand_overs.number_of(listener) {
+            self.hand_overs.on_message(now, number, (from, message.subject));
+        }
+    }
+
+    /// Sends messages to other servers, and wakes those that sleep where a message does.
+    pub(super) fn send_mail(&mut self, now: Instant) {
+        self.hand_overs.publish_offers(now);
+        self.flush_mail();
+    }
+
+    /// As `send_mail`, without offers.
+    pub(in crate::remote) fn flush_mail(&mut self) {
+        let Some(mail) = &mut self.mail else { return };
+        while let Some((to, message)) = self.hand_overs.next_mail() {
+            mail.send(to, &message);
+        }
+        mail.flush();
+    }
+
+    /// The rings that connect this server with the others.
+    pub(in crate::remote) const fn mail_mut(&mut self) -> Option<&mut ServerMail> {
+        self.mail.as_mut()
     }
 
     fn put_handed(&mut self, now: Instant, session: PoolId, cookie: u64, event: Says) {

@@ -397,6 +397,28 @@ impl ObjectOwners {
         Some(ListenerId { index, generation: owners.generation })
     }
 
+    /// The listener at an address that sessions may share, and one of them. Addresses are compared
+    /// as messages have them.
+    pub(super) fn listener_of_address(&self, address: SocketAddr) -> Option<(ListenerId, PoolId)> {
+        let mut all = self.listeners.iter().zip(0..);
+        let is_it = |owners: &ListenerOwners| {
+            let share = owners.share.filter(|(_, user)| user.is_some());
+            share.is_some_and(|(local, _)| {
+                (local.ip(), local.port()) == (address.ip(), address.port())
+            }) && !owners.sessions.is_empty()
+        };
+        let (owners, index) = all.find(|(owners, _)| is_it(owners))?;
+        let listener = ListenerId { index, generation: owners.generation };
+        Some((listener, *owners.sessions.first()?))
+    }
+
+    /// The address of a listener.
+    pub(super) fn address_of(&self, listener: ListenerId) -> Option<SocketAddr> {
+        let owners = self.listeners.get(listener.index as usize)?;
+        let is_it = owners.generation == listener.generation;
+        owners.share.filter(|_| is_it).map(|(local, _)| local)
+    }
+
     /// A session listens on a listener, which may have others.
     pub(super) fn add_listener(
         &mut self,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acceptor::ManagerId;
 use crate::descriptors::PassedDescriptors;
 use crate::limits::{DRAIN_BYTES_DEFAULT, DRAIN_TIME_DEFAULT};
 use crate::policy::SessionRights;
@@ -42,6 +43,8 @@ pub struct SessionLimits {
     /// Every session of the daemon has a lane on each shard, so a listener is exclusive by what
     /// this shard has, and needs no exclusive binding among the shards.
     pub is_on_all_shards: bool,
+    /// The connection manager that its acceptors enlist with.
+    pub home: ManagerId,
 }
 
 impl SessionLimits {
@@ -61,6 +64,7 @@ impl SessionLimits {
         descriptors: None,
         shard: 0,
         is_on_all_shards: false,
+        home: ManagerId(0),
     };
 }
 

@@ -1,0 +1,320 @@
+//! The connection manager of one listener, with the acceptors that are at home there.
+//!
+//! Read first: `accept_queue.rs`; the decision on acceptors with a home in `docs/decisions`.
+//!
+//! A channel has a lane to each transport server, and an acceptor enlists with one manager: its
+//! home. Credit that its lanes get at other servers is forwarded to the home, and any transport
+//! server may have a connection for it. So the home pools the credit of all lanes.
+//!
+//! Pure: messages, time and random numbers in, outputs out.
+//!
+//! Invariants
+//! - While an acceptor is enlisted, its credit in the balancer is what is pooled.
+//! - What is pooled is the sum of what the acceptor wants at all transport servers, less what is
+//!   offered there: each assignment takes one, and each offer that ends without a claim returns it.
+//! - An acceptor whose session has left one server is none any more. Credit that the others sent
+//!   before counts for nothing.
+
+use megapipe_stack::Instant;
+
+use super::{
+    AcceptQueue, AcceptorReport, EnlistError, HandOverError, ListenerSettings, ManagerMessage,
+    ManagerOutput, TransportReport,
+};
+use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
+
+/// An acceptor of a session, for the messages of its lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AcceptorOfSession {
+    /// The session's name at all servers.
+    pub(crate) session: u64,
+    /// The acceptor's number in it.
+    pub(crate) number: u64,
+    /// It has a lane to this server only.
+    pub(crate) is_private: bool,
+}
+
+/// Transport servers, a bit each.
+type ServerSet = u128;
+
+const fn bit(server: u16) -> ServerSet {
+    1 << (server as u32 % ServerSet::BITS)
+}
+
+/// An acceptor whose home this is.
+#[derive(Debug)]
+struct HomeAcceptor {
+    id: AcceptorId,
+    who: AcceptorOfSession,
+    /// Connections that it would take, over all its lanes. Below zero while an assignment of
+    /// another manager has overtaken the credit for it.
+    pooled: i64,
+    /// The transport servers that have sent credit.
+    servers: ServerSet,
+    /// Its session has left the listener at one of them.
+    is_gone: bool,
+    /// Credit of servers that have none of this listener's any more: of the session's next listener
+    /// at the address, unless they leave again.
+    later: Vec<(u16, u32)>,
+}
+
+impl HomeAcceptor {
+    fn credit(&self) -> u32 {
+        u32::try_from(self.pooled.max(0)).unwrap_or(u32::MAX)
+    }
+}
+
+/// The connection manager of one listener.
+#[derive(Debug)]
+pub(crate) struct ListenerManager {
+    queue: AcceptQueue,
+    homes: Vec<HomeAcceptor>,
+    next_id: u64,
+}
+
+impl ListenerManager {
+    /// Creates a manager without acceptors. `first_id` is above all numbers of acceptors that were
+    /// at home at an earlier listener of the same address.
+    ///
+    /// # Errors
+    /// [`HandOverError`]: a setting out of range.
+    pub(crate) fn new(
+        manager: ManagerId,
+        settings: &ListenerSettings,
+        first_id: u64,
+    ) -> Result<Self, HandOverError> {
+        let queue = AcceptQueue::new(manager, &settings.hand_over, settings.balancer.clone())?;
+        Ok(Self { queue, homes: Vec::new(), next_id: first_id })
+    }
+
+    /// Returns the queue, for inspection.
+    pub(crate) const fn queue(&self) -> &AcceptQueue {
+        &self.queue
+    }
+
+    /// Returns an acceptor whose home this is.
+    pub(crate) fn acceptor(&self, id: AcceptorId) -> Option<AcceptorOfSession> {
+        self.homes.iter().find(|home| home.id == id).map(|home| home.who)
+    }
+
+    /// Whether nothing is left that the manager has to know.
+    pub(crate) fn is_unused(&self) -> bool {
+        let has_peers = self.queue.balancer().acceptors() > 0;
+        self.homes.is_empty() && !has_peers && self.queue.waiting().next().is_none()
+    }
+
+    /// By session: what is pooled.
+    #[cfg(test)]
+    pub(crate) fn pooled(&self) -> Vec<(u64, u32)> {
+        self.homes.iter().map(|home| (home.who.session, home.credit())).collect()
+    }
+
+    /// ACCEPT-CONNECTION, over the lane to a transport server.
+    ///
+    /// # Errors
+    /// [`EnlistError`]: the listener has the most acceptors there may be.
+    pub(crate) fn accept(
+        &mut self,
+        now: Instant,
+        (from, who): (u16, AcceptorOfSession),
+        credit: u32,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) -> Result<(), EnlistError> {
+        let known = self.homes.iter_mut().find(|home| home.who == who);
+        let (home, is_new) = match known {
+            Some(home) if home.is_gone => {
+                if home.servers & bit(from) == 0 {
+                    home.later.push((from, credit));
+                }
+                return Ok(());
+            }
+            Some(home) => (home, false),
+            None => {
+                let id = AcceptorId(self.next_id);
+                self.next_id += 1;
+                let (pooled, servers, is_gone, later) = (0, 0, false, Vec::new());
+                self.homes.push(HomeAcceptor { id, who, pooled, servers, is_gone, later });
+                let Some(home) = self.homes.last_mut() else { return Ok(()) };
+                (home, true)
+            }
+        };
+        let before = home.credit();
+        home.pooled += i64::from(credit);
+        home.servers |= bit(from);
+        let (id, pooled) = (home.id, home.credit());
+        let is_enlisted = self.queue.balancer().name_of(id).is_some();
+        // What it had when it was dropped counts again.
+        let credit = if is_enlisted { pooled - before } else { pooled };
+        let start = out.len();
+        let enlisted = self.queue.enlist(now, id, credit, random, out).map(|_| ());
+        self.count_assigned(out, start);
+        if enlisted.is_err() && is_new {
+            self.homes.retain(|home| home.id != id);
+        }
+        enlisted
+    }
+
+    /// ACCEPT-CONNECTION after a late claim: the acceptor dispatches again. Once for each
+    /// enlistment, however many claims of it are late.
+    pub(crate) fn accept_again(
+        &mut self,
+        now: Instant,
+        lost: AcceptorName,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        let Some(home) = self.homes.iter().find(|home| home.id == lost.id && !home.is_gone) else {
+            return;
+        };
+        let (pooled, start) = (home.credit(), out.len());
+        match self.queue.balancer().name_of(lost.id) {
+            Some(current) if current != lost => return,
+            // There was a place for it before.
+            _ => drop(self.queue.enlist_again(now, lost, pooled, random, out)),
+        }
+        self.count_assigned(out, start);
+    }
+
+    /// A session takes no more connections over a transport server: it has left the listener, or
+    /// has ended. It leaves the others too.
+    pub(crate) fn on_gone(
+        &mut self,
+        now: Instant,
+        (from, session): (u16, u64),
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        let mut again = Vec::new();
+        let queue = &mut self.queue;
+        self.homes.retain_mut(|home| {
+            if home.who.session != session {
+                return true;
+            }
+            if !home.is_gone {
+                home.is_gone = true;
+                queue.remove(home.id, out);
+            }
+            home.servers &= !bit(from);
+            home.later.retain(|(server, _)| *server != from);
+            let is_over = home.servers == 0;
+            if is_over {
+                again.extend(home.later.drain(..).map(|later| (home.who, later)));
+            }
+            !is_over
+        });
+        for (who, (server, credit)) in again {
+            // There was a place for it before.
+            let _ = self.accept(now, (server, who), credit, random, out);
+        }
+    }
+
+    /// Takes a report of a transport server about one of its connections.
+    pub(crate) fn on_transport(
+        &mut self,
+        now: Instant,
+        report: TransportReport,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        if let TransportReport::TakenBack { acceptor, .. } = report {
+            self.return_credit(now, acceptor, random, out);
+        }
+        let start = out.len();
+        self.queue.on_transport(now, report, random, out);
+        self.count_assigned(out, start);
+    }
+
+    /// Takes a report about an acceptor whose home this is.
+    pub(crate) fn on_acceptor(
+        &mut self,
+        now: Instant,
+        report: AcceptorReport,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        if let AcceptorReport::Withdrawn(acceptor) = report {
+            let current = self.queue.balancer().name_of(acceptor.id);
+            if current == Some(acceptor) {
+                // The queue returns the credit.
+                self.return_pooled(acceptor.id);
+            } else {
+                self.return_credit(now, acceptor, random, out);
+            }
+        }
+        let start = out.len();
+        self.queue.on_acceptor(now, report, random, out);
+        self.count_assigned(out, start);
+    }
+
+    /// Takes a message of another manager.
+    pub(crate) fn on_message(
+        &mut self,
+        now: Instant,
+        message: ManagerMessage,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        match message {
+            ManagerMessage::Assigned(name) => self.take_pooled(name.id),
+            ManagerMessage::TimedOut(name) => self.return_credit(now, name, random, out),
+            ManagerMessage::Joined(_) | ManagerMessage::Left(_) | ManagerMessage::Offer(_) => {}
+        }
+        let start = out.len();
+        self.queue.on_message(now, message, random, out);
+        self.count_assigned(out, start);
+    }
+
+    /// Publishes the offer if one is due.
+    pub(crate) fn publish_offer(&mut self, now: Instant, out: &mut Vec<ManagerOutput>) {
+        self.queue.publish_offer(now, out);
+    }
+
+    /// An offer has ended without a claim. If the acceptor has enlisted again since, it has one
+    /// more credit; if it is dropped, it gets it when it enlists.
+    fn return_credit(
+        &mut self,
+        now: Instant,
+        name: AcceptorName,
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        let is_own = name.manager == self.queue.balancer().manager();
+        let returned = if is_own { self.return_pooled(name.id) } else { None };
+        let Some(credit) = returned else { return };
+        let current = self.queue.balancer().name_of(name.id);
+        if current.is_some_and(|current| current != name) {
+            let start = out.len();
+            // It is enlisted: it needs no place.
+            let _ = self.queue.enlist(now, name.id, credit, random, out);
+            self.count_assigned(out, start);
+        }
+    }
+
+    /// Adds one to what is pooled of an acceptor whose session has not left. Returns by how much
+    /// its credit grows. `None`: there is no such acceptor.
+    fn return_pooled(&mut self, id: AcceptorId) -> Option<u32> {
+        let home = self.homes.iter_mut().find(|home| home.id == id && !home.is_gone)?;
+        let before = home.credit();
+        home.pooled += 1;
+        Some(home.credit() - before)
+    }
+
+    fn take_pooled(&mut self, id: AcceptorId) {
+        if let Some(home) = self.homes.iter_mut().find(|home| home.id == id) {
+            home.pooled -= 1;
+        }
+    }
+
+    /// Counts the assignments among the outputs from `start` on.
+    fn count_assigned(&mut self, out: &[ManagerOutput], start: usize) {
+        let own = self.queue.balancer().manager();
+        for output in &out[start..] {
+            if let ManagerOutput::Assign(assignment) = output
+                && assignment.acceptor.manager == own
+            {
+                self.take_pooled(assignment.acceptor.id);
+            }
+        }
+    }
+}
