@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{SYSTEM_LIBRARIES, built, replace};
@@ -35,8 +35,13 @@ pub(super) fn install(
     let text = process::output_of(Command::new("nm").arg("--defined-only").arg(&archive))?;
     let names = names(&text);
     replace(&folder.join(FILE), |path| {
-        let beside = |extension| path.with_extension(extension);
-        let (renames, script, renamed) = (beside("names"), beside("map"), beside("a"));
+        // Beside a name that is this process's own: others may install at the same time.
+        let beside = |extension: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(extension);
+            PathBuf::from(name)
+        };
+        let (renames, script, renamed) = (beside(".names"), beside(".map"), beside(".a"));
         let write =
             |path: &Path, text: String| fs::write(path, text).map_err(ToolError::file(path));
         write(&renames, names.iter().map(|name| rename(name)).collect())?;
