@@ -138,7 +138,7 @@ impl RecordedSockets {
         }
     }
 
-    /// RecordedSockets a new socket of the kernel.
+    /// Records a new socket of the kernel.
     pub(crate) fn add(&mut self, fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         let id = self.next;
         self.next = self.next.wrapping_add(1) & ((1 << 28) - 1);
@@ -203,7 +203,7 @@ impl RecordedSockets {
         }
     }
 
-    /// RecordedSockets an epoll_ctl(2) that the kernel has accepted.
+    /// Records an epoll_ctl(2) that the kernel has accepted.
     pub(crate) fn watch(&mut self, set: c_int, fd: c_int, op: EpollOp) -> Result<(), Error> {
         let Some(record) = self.of(fd) else { return Ok(()) };
         record.members.retain(|member| member.set != set);

@@ -1,4 +1,4 @@
-//! PreloadSettings of the library: variables of the environment, read once when it is loaded.
+//! Settings of the library: variables of the environment, read once when it is loaded.
 //!
 //! `megapipe run` checks the same variables with [`PreloadSettings::read`] before it starts a
 //! program. The program may clear its environment afterwards; exec restores them

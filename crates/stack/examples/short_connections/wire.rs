@@ -16,7 +16,7 @@ impl FrameQueue {
         Self { frames, lens: Vec::with_capacity(FRAMES), read: 0 }
     }
 
-    /// FrameRoom for the next frame.
+    /// Room for the next frame.
     pub(crate) fn room(&mut self) -> &mut [u8; FRAME_BYTES] {
         &mut self.frames[self.lens.len()]
     }

@@ -1,4 +1,4 @@
-//! SessionOffers of new connections: which the application claims, and when.
+//! Offers of new connections: which the application claims, and when.
 //!
 //! Read first: `hand_over.rs` of this crate.
 //!
@@ -67,7 +67,7 @@ impl ClaimPace {
     }
 }
 
-/// SessionOffers that were not claimed, and claims that were not answered.
+/// Offers that were not claimed, and claims that were not answered.
 #[derive(Debug, Default)]
 pub(super) struct SessionOffers {
     acceptors: Vec<OwnAcceptor>,

@@ -1,4 +1,4 @@
-//! RequestQueue to a shard's thread: attach a session, detach one, report, stop.
+//! Requests to a shard's thread: attach a session, detach one, report, stop.
 //!
 //! They come over a queue with a doorbell of its own (an eventfd), which the thread looks at before
 //! it sleeps and once in [`LOOK_POLLS`] polls. Nothing of this is on the path of a message.
