@@ -26,4 +26,4 @@ pub use message::{
     MessageReceiver, receive_message, receive_messages, send_message, send_messages,
 };
 pub use pipe_signal::{is_stream, raise_pipe};
-pub use time::{duration, duration_of_timeval, mask_of, milliseconds, timespec_of};
+pub use time::{duration, mask_of, milliseconds, timespec_of, with_time_left};

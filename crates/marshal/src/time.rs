@@ -1,6 +1,6 @@
 //! Times and signal masks of C callers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libc::{c_int, sigset_t, timespec, timeval};
 use megapipe_sockets::SignalMask;
@@ -38,12 +38,38 @@ pub unsafe fn duration(time: *const timespec) -> Result<Option<Duration>, Argume
 ///
 /// # Safety
 /// `time` is null or points to a time.
-pub unsafe fn duration_of_timeval(time: *const timeval) -> Result<Option<Duration>, ArgumentError> {
+unsafe fn duration_of_timeval(time: *const timeval) -> Result<Option<Duration>, ArgumentError> {
     // SAFETY: the caller promises a time, or null.
     match unsafe { time.as_ref() } {
         None => Ok(None),
         Some(time) => Ok(Some(checked(time.tv_sec, time.tv_usec, 1_000)?)),
     }
+}
+
+/// Calls `select` with the time of a select(2), and sets that to the time that remains, as Linux
+/// does whatever the result is.
+///
+/// # Errors
+/// EINVAL; what `select` returns.
+///
+/// # Safety
+/// `timeout` is null or points to a time that may be written.
+pub unsafe fn with_time_left<T, E: From<ArgumentError>>(
+    timeout: *mut timeval,
+    select: impl FnOnce(Option<Duration>) -> Result<T, E>,
+) -> Result<T, E> {
+    // SAFETY: the caller promises a time, or null.
+    let time = unsafe { duration_of_timeval(timeout) }?;
+    let began = Instant::now();
+    let selected = select(time);
+    if let Some(time) = time {
+        let left = time.saturating_sub(began.elapsed());
+        let tv_sec = left.as_secs() as libc::time_t;
+        let left = timeval { tv_sec, tv_usec: left.subsec_micros().into() };
+        // SAFETY: the caller promises a writable time.
+        unsafe { timeout.write(left) };
+    }
+    selected
 }
 
 /// Returns the record of a time.

@@ -6,10 +6,10 @@
 //! sockets; otherwise the sockets are driven while it waits.
 
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
-use marshal::{duration, duration_of_timeval, mask_of, milliseconds};
+use marshal::{duration, mask_of, milliseconds, with_time_left};
 use sockets::{Bsd, EpollEvent, EpollOp, Events, FdSet, OpenFlags, PollFd, SignalMask};
 
 use super::context::{in_order, with_fd, with_sockets};
@@ -240,22 +240,10 @@ pub unsafe extern "C" fn mps_select(
         // SAFETY: the program promises what select(2) asks for.
         return unsafe { libc::select(nfds, read, write, except, timeout) };
     }
-    let select = || {
-        // SAFETY: the program promises a time, or null.
-        let time = unsafe { duration_of_timeval(timeout) }?;
-        let began = Instant::now();
-        // SAFETY: the program promises sets, or null.
-        let selected = unsafe { selected(nfds, [read, write, except], time, None) };
-        if let Some(time) = time {
-            let left = time.saturating_sub(began.elapsed());
-            let tv_sec = left.as_secs() as libc::time_t;
-            let left = timeval { tv_sec, tv_usec: left.subsec_micros().into() };
-            // SAFETY: the program promises a writable time.
-            unsafe { timeout.write(left) };
-        }
-        selected
-    };
-    count("mps_select", select())
+    // SAFETY: the program promises sets, or null.
+    let select = |time| unsafe { selected(nfds, [read, write, except], time, None) };
+    // SAFETY: the program promises a writable time, or null.
+    count("mps_select", unsafe { with_time_left(timeout, select) })
 }
 
 /// pselect(2).

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use megapipe_marshal::{duration, duration_of_timeval, mask_of, milliseconds};
+use megapipe_marshal::{duration, mask_of, milliseconds, with_time_left};
 use megapipe_sockets::{Bsd, Error, Events, Fd, PollFd, SignalMask};
 
 use super::answer;
@@ -90,21 +90,8 @@ interpose! {
         let Some(mut sets) = (unsafe { SelectSets::mixed(count, [read, write, except]) }) else {
             return pass();
         };
-        let mut select = || {
-            // SAFETY: the program promises a time, or null.
-            let time = unsafe { duration_of_timeval(timeout) }?;
-            let began = Instant::now();
-            let selected = sets.select(time, None);
-            if let Some(time) = time {
-                let left = time.saturating_sub(began.elapsed());
-                let tv_sec = left.as_secs() as libc::time_t;
-                let left = timeval { tv_sec, tv_usec: left.subsec_micros().into() };
-                // SAFETY: the program promises a writable time.
-                unsafe { timeout.write(left) };
-            }
-            selected
-        };
-        answer(select())
+        // SAFETY: the program promises a writable time, or null.
+        answer(unsafe { with_time_left(timeout, |time| sets.select(time, None)) })
     }
 
     /// pselect(2).
