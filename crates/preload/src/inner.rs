@@ -103,6 +103,8 @@ macro_rules! by_other {
 }
 
 const HERE: usize = libc::AT_FDCWD as usize;
+const EPOLL_PWAIT: usize = libc::SYS_epoll_pwait as usize;
+const EPOLL_PWAIT2: usize = libc::SYS_epoll_pwait2 as usize;
 const CREATE: usize = (libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC) as usize;
 
 by_other! {
@@ -117,6 +119,12 @@ by_other! {
     inotify_init() = inotify_init1(0);
     pipe(ends) = pipe2(ends, 0);
     fcntl64(fd, command, argument) = fcntl(fd, command, argument);
+    closefrom(first) = close_range(first, u32::MAX as usize, 0);
+    epoll_wait(set, events, count, timeout) = epoll_pwait(set, events, count, timeout, 0);
+    epoll_pwait(set, events, count, timeout, mask) =
+        syscall(EPOLL_PWAIT, set, events, count, timeout, mask, MASK_BYTES);
+    epoll_pwait2(set, events, count, timeout, mask) =
+        syscall(EPOLL_PWAIT2, set, events, count, timeout, mask, MASK_BYTES);
     __read_chk(fd, to, len, _room) = read(fd, to, len);
     __recv_chk(fd, to, len, _room, flags) = recv(fd, to, len, flags);
     __recvfrom_chk(fd, to, len, _room, flags, address, address_len) =
@@ -290,53 +298,6 @@ pub(crate) unsafe extern "C" fn pselect(
     let arguments = [count, read, write, except, time, (&raw const masked) as usize];
     // SAFETY: the caller promises the sets and the mask; the others are locals.
     unsafe { c_call(libc::SYS_pselect6, arguments) }
-}
-
-/// epoll_wait(2).
-#[unsafe(export_name = "mp_inner_epoll_wait")]
-pub(crate) unsafe extern "C" fn epoll_wait(
-    set: usize,
-    events: usize,
-    count: usize,
-    timeout: usize,
-) -> isize {
-    // SAFETY: the caller promises room for the events.
-    unsafe { epoll_pwait(set, events, count, timeout, 0) }
-}
-
-/// epoll_pwait(2).
-#[unsafe(export_name = "mp_inner_epoll_pwait")]
-pub(crate) unsafe extern "C" fn epoll_pwait(
-    set: usize,
-    events: usize,
-    count: usize,
-    timeout: usize,
-    mask: usize,
-) -> isize {
-    let arguments = [set, events, count, timeout, mask, MASK_BYTES];
-    // SAFETY: the caller promises room for the events, and a mask or null.
-    unsafe { c_call(libc::SYS_epoll_pwait, arguments) }
-}
-
-/// epoll_pwait2(2).
-#[unsafe(export_name = "mp_inner_epoll_pwait2")]
-pub(crate) unsafe extern "C" fn epoll_pwait2(
-    set: usize,
-    events: usize,
-    count: usize,
-    timeout: usize,
-    mask: usize,
-) -> isize {
-    let arguments = [set, events, count, timeout, mask, MASK_BYTES];
-    // SAFETY: the caller promises room for the events, a time and a mask or null.
-    unsafe { c_call(libc::SYS_epoll_pwait2, arguments) }
-}
-
-/// closefrom(3).
-#[unsafe(export_name = "mp_inner_closefrom")]
-pub(crate) unsafe extern "C" fn closefrom(first: usize) -> isize {
-    // SAFETY: takes integers.
-    unsafe { close_range(first, u32::MAX as usize, 0) }
 }
 
 /// Functions of libc without a system call of their own: they fail before the constructor.

@@ -166,28 +166,16 @@ interpose! {
 
     /// getsockname(2).
     fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int |pass| {
-        match target(fd) {
-            Ok(CallTarget::Kernel) => pass(),
-            Ok(CallTarget::Stack(inner)) => {
-                let name = stack::with_stack(|sockets| sockets.getsockname(inner));
-                // SAFETY: the program promises a buffer for an address with its size.
-                status(name.and_then(|name| unsafe { named(address, len, name) }))
-            }
-            Err(error) => answer(Err(error)),
-        }
+        let name = |inner| stack::with_stack(|sockets| sockets.getsockname(inner));
+        // SAFETY: the program promises a buffer for an address with its size.
+        unsafe { name_of(fd, address, len, pass, name) }
     }
 
     /// getpeername(2).
     fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int |pass| {
-        match target(fd) {
-            Ok(CallTarget::Kernel) => pass(),
-            Ok(CallTarget::Stack(inner)) => {
-                let name = stack::with_stack(|sockets| sockets.getpeername(inner));
-                // SAFETY: the program promises a buffer for an address with its size.
-                status(name.and_then(|name| unsafe { named(address, len, name) }))
-            }
-            Err(error) => answer(Err(error)),
-        }
+        let name = |inner| stack::with_stack(|sockets| sockets.getpeername(inner));
+        // SAFETY: the program promises a buffer for an address with its size.
+        unsafe { name_of(fd, address, len, pass, name) }
     }
 }
 
@@ -203,21 +191,32 @@ fn is_stacks(domain: c_int, kind: c_int, protocol: c_int) -> bool {
         )
 }
 
+/// Writes a name of a socket: of the stack's what `name` returns, else what `pass` does.
+///
 /// # Safety
 /// As [`write_address`].
-unsafe fn named(
+unsafe fn name_of(
+    fd: c_int,
     address: *mut sockaddr,
     len: *mut socklen_t,
-    name: SocketAddr,
-) -> Result<(), Error> {
-    // SAFETY: the caller keeps the contract.
-    unsafe { check_room(len) }?;
-    if address.is_null() {
-        return Err(Error::Fault);
+    pass: impl FnOnce() -> c_int,
+    name: impl FnOnce(Fd) -> Result<SocketAddr, Error>,
+) -> c_int {
+    let write = |name| {
+        // SAFETY: the caller keeps the contract.
+        unsafe { check_room(len) }?;
+        if address.is_null() {
+            return Err(Error::Fault);
+        }
+        // SAFETY: the caller keeps the contract.
+        unsafe { write_address(address, len, Some(name)) };
+        Ok(())
+    };
+    match target(fd) {
+        Ok(CallTarget::Kernel) => pass(),
+        Ok(CallTarget::Stack(inner)) => status(name(inner).and_then(write)),
+        Err(error) => answer(Err(error)),
     }
-    // SAFETY: the caller keeps the contract.
-    unsafe { write_address(address, len, Some(name)) };
-    Ok(())
 }
 
 /// # Safety

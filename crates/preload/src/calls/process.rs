@@ -21,42 +21,34 @@ const PRELOAD: &str = "LD_PRELOAD=";
 interpose! {
     /// execve(2).
     fn execve(path: *const c_char, list: Strings, environment: Strings) -> c_int |pass| {
-        // SAFETY: the program promises an environment, or null.
-        let Some(restored) = (unsafe { RestoredEnvironment::of(environment) }) else {
-            return pass();
-        };
         // SAFETY: the program promises what execve(2) asks for; the environment lives on.
-        unsafe { crate::inner::execve(path as usize, list as usize, restored.place()) as c_int }
+        let start = |it| unsafe { started(path, list, it) };
+        // SAFETY: it promises an environment, or null.
+        unsafe { with_settings(environment, pass, start) }
     }
 
     /// execv(3).
     fn execv(path: *const c_char, list: Strings) -> c_int |pass| {
-        // SAFETY: the environment of the process ends with a null pointer.
-        let Some(restored) = (unsafe { RestoredEnvironment::of(environment()) }) else {
-            return pass();
-        };
         // SAFETY: as in `execve`.
-        unsafe { crate::inner::execve(path as usize, list as usize, restored.place()) as c_int }
+        let start = |it| unsafe { started(path, list, it) };
+        // SAFETY: the environment of the process ends with a null pointer.
+        unsafe { with_settings(environment(), pass, start) }
     }
 
     /// execvp(3).
     fn execvp(path: *const c_char, list: Strings) -> c_int |pass| {
-        // SAFETY: as in `execv`.
-        let Some(restored) = (unsafe { RestoredEnvironment::of(environment()) }) else {
-            return pass();
-        };
         // SAFETY: as in `execve`.
-        unsafe { libc::execvpe(path, list.cast(), restored.0.as_ptr()) }
+        let start = |it| unsafe { libc::execvpe(path, list, it) };
+        // SAFETY: as in `execv`.
+        unsafe { with_settings(environment(), pass, start) }
     }
 
     /// execvpe(3).
     fn execvpe(path: *const c_char, list: Strings, environment: Strings) -> c_int |pass| {
-        // SAFETY: the program promises an environment, or null.
-        let Some(restored) = (unsafe { RestoredEnvironment::of(environment) }) else {
-            return pass();
-        };
         // SAFETY: as in `execve`.
-        unsafe { libc::execvpe(path, list.cast(), restored.0.as_ptr()) }
+        let start = |it| unsafe { libc::execvpe(path, list, it) };
+        // SAFETY: as in `execve`.
+        unsafe { with_settings(environment, pass, start) }
     }
 
     /// posix_spawn(3).
@@ -68,13 +60,12 @@ interpose! {
         list: *const *mut c_char,
         environment: Strings,
     ) -> c_int |pass| {
-        // SAFETY: the program promises an environment, or null.
-        let Some(restored) = (unsafe { RestoredEnvironment::of(environment) }) else {
-            return pass();
+        let start = |it: Strings| {
+            // SAFETY: as in `execve`.
+            unsafe { libc::posix_spawn(process, path, actions, attributes, list, it.cast()) }
         };
-        let place = restored.0.as_ptr().cast();
         // SAFETY: as in `execve`.
-        unsafe { libc::posix_spawn(process, path, actions, attributes, list, place) }
+        unsafe { with_settings(environment, pass, start) }
     }
 
     /// posix_spawnp(3).
@@ -86,13 +77,12 @@ interpose! {
         list: *const *mut c_char,
         environment: Strings,
     ) -> c_int |pass| {
-        // SAFETY: the program promises an environment, or null.
-        let Some(restored) = (unsafe { RestoredEnvironment::of(environment) }) else {
-            return pass();
+        let start = |it: Strings| {
+            // SAFETY: as in `execve`.
+            unsafe { libc::posix_spawnp(process, path, actions, attributes, list, it.cast()) }
         };
-        let place = restored.0.as_ptr().cast();
         // SAFETY: as in `execve`.
-        unsafe { libc::posix_spawnp(process, path, actions, attributes, list, place) }
+        unsafe { with_settings(environment, pass, start) }
     }
 
     /// _exit(2). Bytes that were written are sent first, as in Linux.
@@ -123,6 +113,31 @@ interpose! {
             // libc's own function is variadic; the registers are the same.
             _ => pass(),
         }
+    }
+}
+
+/// execve(2) of the library's own.
+///
+/// # Safety
+/// As execve(2).
+unsafe fn started(path: *const c_char, list: Strings, environment: Strings) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { crate::inner::execve(path as usize, list as usize, environment as usize) as c_int }
+}
+
+/// Starts a program by `start` with the settings in its environment; by `pass` if they are there.
+///
+/// # Safety
+/// As [`RestoredEnvironment::of`].
+unsafe fn with_settings(
+    environment: Strings,
+    pass: impl FnOnce() -> c_int,
+    start: impl FnOnce(Strings) -> c_int,
+) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    match unsafe { RestoredEnvironment::of(environment) } {
+        None => pass(),
+        Some(restored) => start(restored.0.as_ptr()),
     }
 }
 
@@ -182,10 +197,6 @@ impl RestoredEnvironment {
         }
         list.push(std::ptr::null());
         is_changed.then_some(Self(list))
-    }
-
-    fn place(&self) -> usize {
-        self.0.as_ptr() as usize
     }
 }
 
