@@ -4,7 +4,7 @@ use std::{
     fs,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -117,14 +117,7 @@ fn a_channel_is_measured_beside_io_uring_by_hand() {
 
 /// The bars of `bench bars --shards --only …`, by name, and the points; as short as it gets.
 fn shard_bars(only: &[&str]) -> (serde_json::Value, Vec<serde_json::Value>) {
-    let mut command = megapipe(&["bench", "bars", "--shards", "--runs", "1", "--seconds", "2"]);
-    for name in only {
-        command.args(["--only", name]);
-    }
-    let output = command.args(["--link", "loopback", "--json", "-"]).output();
-    let output = output.expect("megapipe runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let (status, results, said) = bars(&["--shards"], only);
     let bars = results["bars"].as_array().expect("bars").clone();
     let names: Vec<&str> = bars.iter().filter_map(|bar| bar["name"].as_str()).collect();
     assert_eq!(names, only, "{said}");
@@ -135,8 +128,22 @@ fn shard_bars(only: &[&str]) -> (serde_json::Value, Vec<serde_json::Value>) {
     }
     let met = bars.iter().all(|bar| bar["met"] == true);
     // A benchmark on a busy machine may miss its goals; then it reports that.
-    assert_eq!(output.status.code(), Some(i32::from(!met)), "{said}");
+    assert_eq!(status.code(), Some(i32::from(!met)), "{said}");
     (results["points"].clone(), bars)
+}
+
+/// Runs `bench bars` once, as short as it gets. Returns its status, its JSON and what it said.
+fn bars(args: &[&str], only: &[&str]) -> (ExitStatus, serde_json::Value, String) {
+    let mut command = megapipe(&["bench", "bars", "--runs", "1", "--seconds", "2"]);
+    command.args(args);
+    for name in only {
+        command.args(["--only", name]);
+    }
+    let output = command.args(["--link", "loopback", "--json", "-"]).output();
+    let output = output.expect("megapipe runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let results = serde_json::from_slice(&output.stdout).expect(&said);
+    (output.status, results, said)
 }
 
 #[test]
@@ -162,15 +169,7 @@ fn placements_and_sockets_are_measured_beside_the_channel() {
 /// The value of each bar of `bench bars --service --only …`, by its text; with few connections, and
 /// once. Numbers of a busy machine are no matter of a test.
 fn service_bars(only: &[&str]) -> Vec<(String, f64)> {
-    let args = ["bench", "bars", "--service", "--quick", "--runs", "1", "--seconds", "2"];
-    let mut command = megapipe(&args);
-    for name in only {
-        command.args(["--only", name]);
-    }
-    let output = command.args(["--link", "loopback", "--json", "-"]).output();
-    let output = output.expect("megapipe runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let (_, results, said) = bars(&["--service", "--quick"], only);
     let bars = results["bars"].as_array().expect("bars").iter();
     let values: Vec<(String, f64)> = bars
         .map(|bar| {
