@@ -128,6 +128,6 @@ impl ManagerServer {
 
 /// Whether a message may be the first about a listener.
 const fn begins(subject: &MessageSubject) -> bool {
-    use MessageSubject::{Accept, Established, Joined};
-    matches!(subject, Accept { .. } | Established { .. } | Joined { .. })
+    use MessageSubject::{Accept, Established, Joined, TakenBack};
+    matches!(subject, Accept { .. } | Established { .. } | Joined { .. } | TakenBack { .. })
 }

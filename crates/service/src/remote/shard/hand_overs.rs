@@ -323,6 +323,14 @@ impl HandOvers {
         };
         let mut shared = *shared;
         let unclaimed = shared.table.close_listener();
+        if shared.manager.is_none() {
+            // Those that wait do so at a manager apart, which would keep the listener for them.
+            let transport = self.wiring.transport().unwrap_or_default();
+            let to = self.wiring.manager_server_of(transport);
+            let report = |conn: &ConnectionName| TransportReport::Reset(*conn).into();
+            let message = |subject| Message { listener: shared.address(), subject };
+            self.mail.extend(unclaimed.iter().map(|conn| (to, message(report(conn)))));
+        }
         self.counters.add(&shared);
         self.dirty.retain(|other| *other != number);
         unclaimed.into_iter().map(|name| unpacked(name.id)).collect()

@@ -117,6 +117,11 @@ impl SharedListener {
         })
     }
 
+    /// As messages name it.
+    pub(super) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Whether nothing is left that a connection manager has to know.
     pub(super) fn is_unused(&self) -> bool {
         self.manager.as_ref().is_none_or(ListenerManager::is_unused)

@@ -456,3 +456,64 @@ fn shard_without_acceptors_of_its_own_gives_its_connections_to_others() {
     let counters = world.shard(1).counters();
     assert_eq!((counters.queue.local, counters.queue.remote), (0, 1));
 }
+
+/// The servers' managers that have the listener.
+fn managers_with_listener(world: &ManagerWorld) -> Vec<usize> {
+    let has_it = |server: &WorldServer| match server {
+        WorldServer::Manager(manager) => manager.hand_overs().listeners.iter().any(Option::is_some),
+        WorldServer::Shard(_) => false,
+    };
+    (0..world.servers.len()).filter(|server| has_it(&world.servers[*server])).collect()
+}
+
+#[test]
+fn taken_back_connection_waits_at_a_manager_that_had_forgotten_the_listener() {
+    let mut world = ManagerWorld::new("TS2LS2+CM2", 2, 1);
+    // The second application has enlisted, and takes none.
+    for (app, credit) in [(0, 8), (1, 0)] {
+        (0..2).for_each(|shard| world.accept(app, shard, credit));
+    }
+    while world.pass_mail() {}
+    // The first is offered connections of both shards, and claims none.
+    for shard in 0..2 {
+        assert!(world.establish(shard));
+        while world.pass_mail() {}
+        assert_eq!(world.apps[0].offers[shard].len(), 1);
+    }
+    world.leave(1);
+    while world.pass_mail() {}
+    // The manager of the second shard has acceptors neither of its own nor elsewhere any more.
+    world.us += CLAIM_TIME_DEFAULT.as_micros() as u64;
+    let now = world.now();
+    assert!(world.shard(0).on_time(now));
+    world.collect();
+    while world.pass_mail() {}
+    assert_eq!(managers_with_listener(&world), [2]);
+    world.pass_time();
+    world.settle();
+    world.check_end();
+}
+
+#[test]
+fn manager_apart_keeps_nothing_of_a_listener_that_has_ended() {
+    let mut world = ManagerWorld::new("TS2LS2+CM1", 1, 1);
+    world.accept(0, 0, 1);
+    while world.pass_mail() {}
+    assert!(world.establish(0));
+    while world.pass_mail() {}
+    // One that waits, as the acceptor's lane has been given credit that its home does not know.
+    let number = world.number(0).expect("it is shared");
+    let (conn, now) = (ConnId { index: 9, generation: 1 }, world.now());
+    world.conns[0].insert(9, WorldConn::Unclaimed);
+    world.shard(0).on_established(now, number, conn, 0);
+    world.collect();
+    while world.pass_mail() {}
+    world.leave(0);
+    while world.pass_mail() {}
+    assert_eq!(managers_with_listener(&world), [2], "a connection waits there");
+    let unclaimed = world.shard(0).end(LISTENER);
+    assert_eq!(unclaimed, [conn]);
+    world.collect();
+    while world.pass_mail() {}
+    assert_eq!(managers_with_listener(&world), [] as [usize; 0]);
+}
