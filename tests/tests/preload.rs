@@ -360,18 +360,24 @@ fn site(name: &str) -> (PathBuf, Vec<u8>) {
 
 /// Fetches the file over the stack, and by the kernel's loopback from the same listener.
 fn fetch_both_ways(hosts: &Hosts, port: u16, folder: &Path, expected: &[u8]) {
+    fetch_over_stack(hosts, port, folder, expected);
     let copy = folder.join("copy");
-    let fetch = |curl: &mut Command, host: &str| {
-        curl.args(["-sS", "--max-time", "50", "-o"]).arg(&copy);
-        curl.arg(format!("http://{host}:{port}/file"));
-    };
-    hosts.until_success(|curl| fetch(curl, "10.9.8.1"), "curl");
-    assert!(std::fs::read(&copy).expect("the copy") == expected, "the bytes differ");
-    std::fs::remove_file(&copy).expect("the copy");
     let mut curl = Command::new("curl");
-    fetch(&mut curl, "127.0.0.1");
+    fetch(&mut curl, &copy, &format!("127.0.0.1:{port}"));
     said(&mut curl);
     assert!(std::fs::read(&copy).expect("the copy") == expected, "the bytes differ on loopback");
+}
+
+/// Fetches the file over the stack.
+fn fetch_over_stack(hosts: &Hosts, port: u16, folder: &Path, expected: &[u8]) {
+    let copy = folder.join("copy");
+    hosts.until_success(|curl| fetch(curl, &copy, &format!("10.9.8.1:{port}")), "curl");
+    assert!(std::fs::read(&copy).expect("the copy") == expected, "the bytes differ");
+    std::fs::remove_file(&copy).expect("the copy");
+}
+
+fn fetch(curl: &mut Command, copy: &Path, host: &str) {
+    curl.args(["-sS", "--max-time", "50", "-o"]).arg(copy).arg(format!("http://{host}/file"));
 }
 
 #[test]
@@ -395,13 +401,15 @@ fn nginx_with_a_master_and_a_worker_serves_curl() {
     let (hosts, (folder, bytes)) = (Hosts::new(library), site("nginx"));
     let reserved = ReservedPort::new();
     let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
-    let (port, path) = (reserved.port(), folder.display());
+    // The other one is at an address that the kernel does not have.
+    let (port, path, other) = (reserved.port(), folder.display(), ReservedPort::new());
+    let address = format!("10.9.8.1:{}", other.port());
     let text = format!(
         "{user} worker_processes 1; daemon off; error_log stderr; pid {path}/pid;\n\
          events {{ worker_connections 64; }}\n\
          http {{ access_log off; client_body_temp_path {path}/a; proxy_temp_path {path}/b;\n\
          fastcgi_temp_path {path}/c; uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;\n\
-         sendfile on; server {{ listen {port}; root {path}; }} }}\n"
+         sendfile on; server {{ listen {port}; listen {address}; root {path}; }} }}\n"
     );
     std::fs::write(folder.join("conf"), text).expect("a file");
     let mut server = hosts.server("nginx");
@@ -409,6 +417,7 @@ fn nginx_with_a_master_and_a_worker_serves_curl() {
     let server = started(server);
     hosts.wait();
     fetch_both_ways(&hosts, port, &folder, &bytes);
+    fetch_over_stack(&hosts, other.port(), &folder, &bytes);
     let pid = rustix::process::Pid::from_child(&server.0);
     rustix::process::kill_process(pid, rustix::process::Signal::QUIT).expect("it runs");
     let mut server = server;

@@ -301,6 +301,7 @@ impl RecordedSockets {
         inner: Fd,
     ) -> Result<(), Error> {
         record.join_sets(context, inner)?;
+        record.leave_kernels_sets();
         let anchor = anchor()?;
         for (index, number) in record.numbers.iter().enumerate() {
             let of_number = match index {
@@ -351,6 +352,19 @@ impl SocketRecord {
         match self.backlog {
             Some(backlog) => context.listen(inner, backlog),
             None => Ok(()),
+        }
+    }
+
+    /// The kernel's sets forget a socket only with its last descriptor, which another process may
+    /// have.
+    fn leave_kernels_sets(&self) {
+        for SetMember { set, .. } in &self.members {
+            for number in &self.numbers {
+                let arguments = [*set, libc::EPOLL_CTL_DEL, *number, 0, 0, 0].map(|it| it as usize);
+                // SAFETY: takes integers; a null event is allowed. A number that is no member of
+                // the set is refused.
+                unsafe { system_call(libc::SYS_epoll_ctl, arguments) };
+            }
         }
     }
 

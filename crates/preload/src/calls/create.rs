@@ -45,7 +45,7 @@ interpose! {
         }
         // SAFETY: the program promises an address of that size, or null.
         let to = unsafe { read_address(address, len) };
-        let bind = || match target(fd)? {
+        let bind = || match target_at_rest(fd)? {
             CallTarget::Stack(inner) => {
                 let to = to?.ok_or(Error::FamilyNotSupported)?;
                 stack::with_stack(|sockets| sockets.bind(inner, to)).map(|()| 0)
@@ -60,7 +60,7 @@ interpose! {
 
     /// listen(2).
     fn listen(fd: c_int, backlog: c_int) -> c_int |pass| {
-        match target(fd) {
+        match target_at_rest(fd) {
             Ok(CallTarget::Kernel) if numbers::is_kernel(fd) => pass(),
             Ok(CallTarget::Kernel) => answer(stack::enter(|| listen_recorded(fd, backlog, &pass))),
             Ok(CallTarget::Stack(inner)) => {
@@ -166,6 +166,10 @@ interpose! {
 
     /// getsockname(2).
     fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int |pass| {
+        if let Some(name) = recorded_name(fd) {
+            // SAFETY: the program promises a buffer for an address with its size.
+            return status(unsafe { write_name(address, len, name) });
+        }
         let name = |inner| stack::with_stack(|sockets| sockets.getsockname(inner));
         // SAFETY: the program promises a buffer for an address with its size.
         unsafe { name_of(fd, address, len, pass, name) }
@@ -176,6 +180,15 @@ interpose! {
         let name = |inner| stack::with_stack(|sockets| sockets.getpeername(inner));
         // SAFETY: the program promises a buffer for an address with its size.
         unsafe { name_of(fd, address, len, pass, name) }
+    }
+}
+
+/// As [`target`], for calls that are recorded: they start no stack, because the process that makes
+/// a listener is often not the one that serves it.
+fn target_at_rest(fd: c_int) -> Result<CallTarget, Error> {
+    match numbers::entry(fd) {
+        NumberEntry::Recorded(_) => Ok(CallTarget::Kernel),
+        _ => target(fd),
     }
 }
 
@@ -202,21 +215,30 @@ unsafe fn name_of(
     pass: impl FnOnce() -> c_int,
     name: impl FnOnce(Fd) -> Result<SocketAddr, Error>,
 ) -> c_int {
-    let write = |name| {
-        // SAFETY: the caller keeps the contract.
-        unsafe { check_room(len) }?;
-        if address.is_null() {
-            return Err(Error::Fault);
-        }
-        // SAFETY: the caller keeps the contract.
-        unsafe { write_address(address, len, Some(name)) };
-        Ok(())
-    };
+    // SAFETY: the caller keeps the contract.
+    let write = |name| unsafe { write_name(address, len, name) };
     match target(fd) {
         Ok(CallTarget::Kernel) => pass(),
         Ok(CallTarget::Stack(inner)) => status(name(inner).and_then(write)),
         Err(error) => answer(Err(error)),
     }
+}
+
+/// # Safety
+/// As [`write_address`].
+unsafe fn write_name(
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    name: SocketAddr,
+) -> Result<(), Error> {
+    // SAFETY: the caller keeps the contract.
+    unsafe { check_room(len) }?;
+    if address.is_null() {
+        return Err(Error::Fault);
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { write_address(address, len, Some(name)) };
+    Ok(())
 }
 
 /// # Safety
@@ -268,6 +290,17 @@ fn passed(pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
         -1 => Err(Error::from_raw_os_error(crate::raw::errno())),
         result => Ok(result),
     }
+}
+
+/// The name of a socket that waits for its stack to start, if the program has selected its port.
+fn recorded_name(fd: c_int) -> Option<SocketAddr> {
+    let NumberEntry::Recorded(_) = numbers::entry(fd) else { return None };
+    let name = stack::enter(|| {
+        let mut records = RECORDS.lock();
+        let record = records.of(fd).filter(|record| record.path == Some(SocketPath::Stack));
+        Ok(record.and_then(|record| record.bound))
+    });
+    name.ok().flatten().filter(|name| name.port() != 0)
 }
 
 /// bind(2) of a recorded socket: the path of a TCP listener is decided here.

@@ -14,6 +14,7 @@ use super::{CallTarget, answer, status, target};
 use crate::next::interpose;
 use crate::numbers;
 use crate::records::{RECORDS, SocketOption};
+use crate::rules::SocketPath;
 use crate::stack;
 
 /// SIOCATMARK of Linux, behind sockatmark(3).
@@ -32,13 +33,25 @@ interpose! {
             return pass();
         }
         let get = || {
-            let CallTarget::Stack(inner) = target(fd)? else { return Ok(pass()) };
+            let recorded = recorded_option(fd, level, name)?;
+            if recorded == RecordedOption::OfKernel {
+                return Ok(pass());
+            }
             // SAFETY: the program promises a size, or null.
             unsafe { check_room(size) }?;
             // SAFETY: the same.
             let room = unsafe { size.read() } as usize;
             // SAFETY: it promises that many writable bytes.
             let room = unsafe { memory_mut(value, room, "optval") }?;
+            if let RecordedOption::Known(known) = recorded {
+                let bytes = known.to_ne_bytes();
+                let filled = room.len().min(bytes.len());
+                room[..filled].copy_from_slice(&bytes[..filled]);
+                // SAFETY: it promises a writable size.
+                unsafe { size.write(filled as socklen_t) };
+                return Ok(0);
+            }
+            let CallTarget::Stack(inner) = target(fd)? else { return Ok(pass()) };
             let filled = stack::with_stack(|sockets| sockets.getsockopt(inner, level, name, room))?;
             // SAFETY: it promises a writable size.
             unsafe { size.write(filled as socklen_t) };
@@ -160,6 +173,36 @@ fn record_option(fd: c_int, option: SocketOption) -> Result<(), Error> {
     record.options.retain(|it| (it.level, it.name) != (option.level, option.name));
     record.options.push(option);
     Ok(())
+}
+
+/// Where the value of an option is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RecordedOption {
+    /// At the kernel's socket, which has all options that were set.
+    OfKernel,
+    /// It follows from the record.
+    Known(c_int),
+    /// At the stack.
+    OfStack,
+}
+
+/// An option of a socket that waits for its stack to start does not start it: a program that lets
+/// its children serve looks at its listeners before it has any.
+fn recorded_option(fd: c_int, level: c_int, name: c_int) -> Result<RecordedOption, Error> {
+    let numbers::NumberEntry::Recorded(_) = numbers::entry(fd) else {
+        return Ok(RecordedOption::OfStack);
+    };
+    stack::enter(|| {
+        let mut records = RECORDS.lock();
+        let record = records.of(fd).filter(|record| record.path == Some(SocketPath::Stack));
+        Ok(match (record, level, name) {
+            (Some(record), libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+                RecordedOption::Known(record.backlog.is_some().into())
+            }
+            (Some(_), libc::IPPROTO_TCP, libc::TCP_INFO) => RecordedOption::OfStack,
+            _ => RecordedOption::OfKernel,
+        })
+    })
 }
 
 fn record_mode(fd: c_int, is_nonblocking: bool) -> Result<(), Error> {
