@@ -252,9 +252,10 @@ impl<T> Channel<T> {
     /// is the other direction.
     ///
     /// The kernel's socket is gone afterwards, without a segment, even if other descriptors refer
-    /// to it; the handle is an lwsocket. Needs the `local` back end on a link that shares the
-    /// host's address (`packet`, `xdp`), a peer that is reached over that link, and CAP_NET_ADMIN.
-    /// Blocks for about thirty system calls.
+    /// to it; the handle is an lwsocket. Needs the back end `local` or `service` on a link that
+    /// shares the host's address (`packet`, `xdp`), and a peer that is reached over that link. On
+    /// `local` the process needs CAP_NET_ADMIN, on `service` the daemon. Blocks for about thirty
+    /// system calls.
     ///
     /// # Errors
     /// [`NotTaken`] returns the socket unchanged, with the reason.

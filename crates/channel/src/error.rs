@@ -315,7 +315,7 @@ pub enum MoveError {
     #[error(transparent)]
     Limit(#[from] Limit),
     /// The channel uses the kernel back end.
-    #[error("only a channel on the local back end has a stack that takes connections over")]
+    #[error("a channel on the back end kernel has no stack that takes connections over")]
     NoStack,
     /// The stack's link shares no address with the kernel.
     #[error("{0}")]

@@ -47,6 +47,16 @@ impl NetworkNamespace {
     fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         option::<u64>(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE).map(Self)
     }
+
+    /// Checks that a socket is in the namespace.
+    ///
+    /// # Errors
+    /// [`ReservationError::Namespace`], [`ReservationError::Io`].
+    pub fn check(self, socket: BorrowedFd<'_>) -> Result<(), ReservationError> {
+        let its = Self::of(socket)
+            .map_err(|source| ReservationError::Io { what: "ask for SO_NETNS_COOKIE", source })?;
+        if its == self { Ok(()) } else { Err(ReservationError::Namespace) }
+    }
 }
 
 /// Why a passed socket does not reserve a port.
@@ -250,11 +260,7 @@ fn check(
     if !is_socket {
         return Err(ReservationError::NotSocket(transport));
     }
-    let its = NetworkNamespace::of(socket)
-        .map_err(|source| ReservationError::Io { what: "ask for SO_NETNS_COOKIE", source })?;
-    if its != namespace {
-        return Err(ReservationError::Namespace);
-    }
+    namespace.check(socket)?;
     let state = |is_so, what| if is_so { Err(ReservationError::State(what)) } else { Ok(()) };
     state(is(libc::SO_ACCEPTCONN, &[1]), "listens already")?;
     state(getpeername(socket).is_ok_and(|peer| peer.is_some()), "is connected")?;

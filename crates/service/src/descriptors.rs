@@ -30,7 +30,8 @@ mod passed;
 mod session_control;
 
 pub use message::PassPurpose;
+
 pub(crate) use message::SessionMessage;
 pub(crate) use passed::KeptPort;
 pub use passed::{PassRefusal, PassedDescriptors};
-pub(crate) use session_control::SessionControl;
+pub(crate) use session_control::{DescriptorPassing, SessionControl};

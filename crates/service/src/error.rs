@@ -61,7 +61,7 @@ pub enum PortError<E> {
     Policy(PolicyRefusal),
 }
 
-/// Why a connection of a daemon's stack did not become a socket of the kernel.
+/// Why a connection did not move between a daemon's stack and the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
 pub struct MoveRefusal {
@@ -79,6 +79,21 @@ impl MoveRefusal {
     #[must_use]
     pub fn gone() -> Self {
         Self::new(rustix::io::Errno::NETDOWN.raw_os_error(), "the service is gone")
+    }
+
+    /// The daemon's protocol is older.
+    pub(crate) fn old_service() -> Self {
+        let errno = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+        Self::new(errno, "the service speaks an older version of the protocol, and takes no socket")
+    }
+
+    /// What is wrong with a socket that was passed.
+    pub(crate) fn of_passed(error: &std::io::Error) -> Self {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
+        inner.cloned().unwrap_or_else(|| {
+            let errno = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
+            Self::new(errno, &format!("the socket cannot be passed to the service: {error}"))
+        })
     }
 
     /// The kernel's number that is nearest.

@@ -11,10 +11,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use megapipe_link::migration::{Agreed, Checkpoint, RepairError, Windows};
 use megapipe_link::{FlowTuple, LinkError, Transport};
-use megapipe_stack::{Instant, Memory, Snapshot, TcpState};
+use megapipe_stack::{Chunk, Clocks, Instant, Memory, SeqNum, Snapshot, TcpState};
 
 use crate::descriptors::KeptPort;
 use crate::host::Host;
@@ -83,6 +84,47 @@ pub fn checkpoint_of(snapshot: &Snapshot, unread: Vec<u8>, memory: &impl Memory)
         nodelay: snapshot.no_delay,
         srtt_us: snapshot.srtt.map_or(0, |srtt| srtt.as_micros() as u32),
     }
+}
+
+/// What the stack has to know of a connection of the kernel's, whose unread bytes are elsewhere.
+/// `keep` stores bytes that are to be sent.
+///
+/// # Errors
+/// `keep` has no memory. Returns the chunks that it has stored.
+pub fn snapshot_of(
+    checkpoint: Checkpoint,
+    mut keep: impl FnMut(Vec<u8>) -> Option<Chunk>,
+) -> Result<Snapshot, Vec<Chunk>> {
+    let Checkpoint { windows, agreed, sent, unsent, srtt_us, .. } = checkpoint;
+    let snd_una = SeqNum(checkpoint.snd_una);
+    let sent_bytes = sent.len() as u32;
+    let mut unacked = Vec::new();
+    for bytes in [sent, unsent].into_iter().filter(|bytes| !bytes.is_empty()) {
+        match keep(bytes) {
+            Some(chunk) => unacked.push(chunk),
+            None => return Err(unacked),
+        }
+    }
+    Ok(Snapshot {
+        local: checkpoint.local,
+        remote: checkpoint.remote,
+        snd_una,
+        snd_nxt: snd_una + sent_bytes,
+        snd_wnd: windows.snd_wnd,
+        snd_wl1: SeqNum(windows.snd_wl1),
+        snd_wnd_max: windows.snd_wnd_max,
+        rcv_nxt: SeqNum(checkpoint.rcv_nxt),
+        rcv_wnd: windows.rcv_wnd,
+        peer_mss: agreed.mss,
+        window_scale: agreed.window_scale,
+        clocks: agreed.timestamp.map(|value| Clocks { value, recent: None }),
+        sack: agreed.sack,
+        ecn: agreed.ecn,
+        no_delay: checkpoint.nodelay,
+        srtt: (srtt_us > 0).then(|| Duration::from_micros(srtt_us.into())),
+        unacked,
+        unread: Vec::new(),
+    })
 }
 
 /// Checks that a connection can move: only established ones can.
@@ -174,6 +216,22 @@ impl<M: Memory> Server<M> {
         charge: Option<QuotaCharge>,
     ) -> Result<(), LinkError> {
         self.release(flow)?;
+        if let (Some(host), Some(charge)) = (&mut self.host, charge) {
+            host.charge_moved(flow, charge);
+        }
+        Ok(())
+    }
+
+    /// As [`Server::take`], of a flow that counts for a user as long as it is an exception.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn take_for(
+        &mut self,
+        flow: FlowTuple,
+        charge: Option<QuotaCharge>,
+    ) -> Result<(), LinkError> {
+        self.take(flow)?;
         if let (Some(host), Some(charge)) = (&mut self.host, charge) {
             host.charge_moved(flow, charge);
         }

@@ -55,7 +55,7 @@ use megapipe_shm::limits::POOL_BUFS_MAX;
 use megapipe_stack::Memory;
 
 use crate::config::ServerConfig;
-use crate::descriptors::SessionControl;
+use crate::descriptors::{DescriptorPassing, SessionControl};
 use crate::error::{RemoteError, ServerError};
 use crate::limits::{CONNECTIONS_OF_SESSION_MAX, UNOWNED_RECEIVE_BYTES};
 use crate::link_server::Frames;
@@ -83,6 +83,9 @@ pub use shard::{
 
 /// Tag of what lies in the server's own memory.
 const COPIES: u16 = 4;
+/// The error number of a connection that cannot come to a shard because its segments arrive at
+/// another one.
+const OTHER_SHARD: i32 = rustix::io::Errno::XDEV.raw_os_error();
 /// The call buffer.
 const CALL_BUFFER: BufId = BufId::from_bits(CALLS as u32 * POOL_BUFS_MAX);
 
@@ -159,7 +162,7 @@ pub(crate) fn attach_client(
     sizes: &SessionSizes,
     fds: SessionFds,
     description: &[u8],
-    (control, takes_descriptors): (OwnedFd, bool),
+    (control, passing): (OwnedFd, DescriptorPassing),
 ) -> Result<LaneSet, RemoteError> {
     let description = Description::decode(description).ok_or(RemoteError::Description)?;
     if description.connections > CONNECTIONS_OF_SESSION_MAX {
@@ -175,7 +178,7 @@ pub(crate) fn attach_client(
     let control = Arc::new(control);
     let location = ServerLocation::Process(Arc::clone(&control));
     let first = RemoteClient::new(first, of_lane(0), location);
-    let control = takes_descriptors.then(|| SessionControl::new(control));
+    let control = SessionControl::new(control, passing);
     let others = (1..).zip(halves).map(|(lane, half)| first.for_lane(half, of_lane(lane)));
     let others = others.collect();
     let lanes = LaneSet::of(first, others, next_home());

@@ -1,18 +1,20 @@
-//! Connections of the daemon's stack that become sockets of the kernel, for a program that has no
-//! part in the link.
+//! Connections that move between the daemon's stack and the kernel, for a program that has no part
+//! in the link.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use megapipe::{
     Accept, Backend, Channel, Config, Connection, Daemon, Event, Handle, ListenOptions,
-    LocalNetwork, ServerConfig, ServiceAddress,
+    LocalNetwork, NotTaken, ServerConfig, ServiceAddress,
 };
 
 use super::hosts::{Hosts, NEAR, PATIENCE, at, with_hosts};
+use super::mover::{Mover, Side};
+use super::transfers::{close, exchange, patterns};
 
 const PORT: u16 = 8_300;
 /// Bytes in each direction.
@@ -91,15 +93,101 @@ fn move_one(channel: &mut Channel, handle: Handle) {
     echo(TcpStream::from(moved.fd), read, sent);
 }
 
+/// A daemon of the test's own, at a path of its own.
+struct TestDaemon {
+    folder: PathBuf,
+    stopper: Option<std::io::PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TestDaemon {
+    fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("mp-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (stopper, thread) = daemon(&folder.join("service"));
+        Self { folder, stopper: Some(stopper), thread: Some(thread) }
+    }
+
+    fn channel(&self) -> Channel {
+        let backend = Backend::Service(ServiceAddress::new(self.folder.join("service")));
+        Channel::create(Config::default().backend(backend)).expect("a daemon")
+    }
+
+    fn end(mut self) {
+        drop(self.stopper.take());
+        self.thread.take().expect("it ends once").join().expect("no panic");
+        std::fs::remove_dir_all(&self.folder).expect("it is ours");
+    }
+}
+
+/// A connection begins in the kernel and moves there and back, in the middle of a transfer.
+#[test]
+fn connections_of_the_kernel_become_those_of_the_service() {
+    with_hosts("connections_of_the_kernel_become_those_of_the_service", |hosts| {
+        let daemon = TestDaemon::start("taking");
+        let mut channel = daemon.channel();
+        for (seed, address) in (30..).zip(NEAR) {
+            let listener = TcpListener::bind(at(address, PORT)).expect("a port of the kernel's");
+            let to = at(address, PORT);
+            let peer = hosts.far(move || exchange(TcpStream::connect(to).expect("connects"), seed));
+            let (stream, _) = listener.accept().expect("a connection");
+            let handle = channel.register(stream.into(), 0, None).expect("a socket");
+            let (outward, inward) = patterns(seed);
+            let mut mover = Mover::new(&mut channel, (handle, Side::Kernel), outward, inward);
+            mover.run(3);
+            assert_eq!(mover.side, Side::Stack);
+            let handle = mover.handle;
+            close(&mut channel, handle);
+            peer.join().expect("the peer is content");
+        }
+        drop(channel);
+        daemon.end();
+        hosts.judge();
+    });
+}
+
+/// The kernel goes on with a connection that the daemon refuses.
+#[test]
+fn service_refuses_connections_that_are_not_its_links() {
+    with_hosts("service_refuses_connections_that_are_not_its_links", |hosts| {
+        let daemon = TestDaemon::start("refusing");
+        let mut channel = daemon.channel();
+        let mut refused = |fd: OwnedFd, part: &str| {
+            let NotTaken { fd, why } = channel.take_over(fd, 0).expect_err("it cannot move");
+            assert!(why.to_string().contains(part), "{why}");
+            fd
+        };
+        refused(UdpSocket::bind("127.0.0.1:0").expect("a port").into(), "a UDP socket");
+        refused(TcpListener::bind("127.0.0.1:0").expect("a port").into(), "in LISTEN");
+        let looped = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let ours = TcpStream::connect(looped.local_addr().expect("bound")).expect("it listens");
+        let ours = refused(ours.into(), "127.0.0.1 is not the stack's");
+        let mut peer = looped.accept().expect("a connection").0;
+        peer.write_all(b"still there").expect("it is sent");
+        let mut ours = TcpStream::from(ours);
+        ours.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        let mut bytes = [0; 11];
+        ours.read_exact(&mut bytes).expect("the kernel has it");
+        assert_eq!(&bytes, b"still there");
+
+        // A connection over the link that has ended meanwhile: nothing is left behind.
+        let listener = TcpListener::bind(at(NEAR[0], PORT)).expect("a port");
+        let peer = hosts.far(|| drop(TcpStream::connect(at(NEAR[0], PORT)).expect("connects")));
+        let (stream, _) = listener.accept().expect("a connection");
+        peer.join().expect("no panic");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        assert_eq!((&stream).read(&mut [0]).expect("an end"), 0);
+        refused(stream.into(), "CLOSE-WAIT");
+        drop(channel);
+        daemon.end();
+    });
+}
+
 #[test]
 fn connections_of_the_service_become_sockets_of_the_kernel() {
     with_hosts("connections_of_the_service_become_sockets_of_the_kernel", |hosts| {
-        let folder = std::env::temp_dir().join(format!("mp-moving-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let path = folder.join("service");
-        let (stopper, daemon) = daemon(&path);
-        let backend = Backend::Service(ServiceAddress::new(&path));
-        let mut channel = Channel::create(Config::default().backend(backend)).expect("a daemon");
+        let daemon = TestDaemon::start("moving");
+        let mut channel = daemon.channel();
         let options = ListenOptions::default();
         let listener = channel.listen(&at(NEAR[0], PORT).into(), &options, 0).expect("it is free");
         for _ in 0..3 {
@@ -119,9 +207,7 @@ fn connections_of_the_service_become_sockets_of_the_kernel() {
             answering.join().expect("no panic");
         }
         drop(channel);
-        drop(stopper);
-        daemon.join().expect("no panic");
-        std::fs::remove_dir_all(&folder).expect("it is ours");
+        daemon.end();
         hosts.judge();
     });
 }

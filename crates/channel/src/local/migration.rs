@@ -24,15 +24,13 @@
 //! - A step that fails undoes those before it: the connection goes on where it was.
 //! - Bytes that were received and not handed to the program move too, in order.
 
-use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
 
 use megapipe_link::FlowTuple;
-use megapipe_link::migration::{Checkpoint, Predecessor, RepairError, Successor, trial};
-use megapipe_service::{NotShared, check_established, checkpoint_of, tcp_flow};
-use megapipe_stack::{Chunk, Clocks, ConnId, ConnectError, Memory, PoolId, SeqNum, Snapshot};
+use megapipe_link::migration::{Predecessor, RepairError, Successor, trial};
+use megapipe_service::{NotShared, check_established, checkpoint_of, snapshot_of, tcp_flow};
+use megapipe_stack::{ConnId, ConnectError, Memory, PoolId, Snapshot};
 
-use super::memory::ChannelMemory;
 use super::{Local, StackHandle, set_receiving};
 use crate::buffer::{Payload, ReadBuf};
 use crate::channel::Channel;
@@ -326,22 +324,37 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if let Err(error) = self.server.shared_interface() {
             return Err((fd, not_shared(error)));
         }
+        if self.server.is_session() {
+            return match self.server.take_over(fd.as_fd()) {
+                Ok(entered) => {
+                    self.adopt(state, slot, entered);
+                    Ok(())
+                }
+                Err(refusal) => Err((fd, MoveError::Service(refusal))),
+            };
+        }
         let mut predecessor =
             Predecessor::new(fd).map_err(|(fd, error)| (fd, MoveError::from(error)))?;
         match self.enter_stack(&mut predecessor) {
-            Ok((conn, unread)) => {
+            Ok(entered) => {
                 predecessor.end();
-                self.lwsockets_open += 1;
-                self.own(conn, slot);
-                state.slot(slot).target = Target::Stack(conn.index);
-                if !unread.is_empty() {
-                    state.on_received(slot, ReadBuf::from_vec(unread));
-                }
-                self.ask(state);
+                self.adopt(state, slot, entered);
                 Ok(())
             }
             Err(error) => Err((predecessor.thaw(), error)),
         }
+    }
+
+    /// A slot has a connection that the stack has taken over, and the bytes that the kernel had
+    /// received.
+    fn adopt(&mut self, state: &mut State, slot: u32, (conn, unread): (ConnId, Vec<u8>)) {
+        self.lwsockets_open += 1;
+        self.own(conn, slot);
+        state.slot(slot).target = Target::Stack(conn.index);
+        if !unread.is_empty() {
+            state.on_received(slot, ReadBuf::from_vec(unread));
+        }
+        self.ask(state);
     }
 
     /// Takes a kernel's connection into the stack; the bytes that wait to be read come along.
@@ -369,7 +382,11 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let unread = std::mem::take(&mut checkpoint.unread);
         let now = self.now;
         let (stack, memory) = self.server.migration_server().map_err(not_shared)?.parts();
-        let snapshot = snapshot_of(checkpoint, memory)?;
+        let keep = |bytes| memory.keep(Payload::Vec(bytes)).ok();
+        let snapshot = snapshot_of(checkpoint, keep).map_err(|kept| {
+            kept.iter().for_each(|chunk| memory.free(chunk.buf));
+            Limit::Memory
+        })?;
         match stack.import(now, &snapshot, (PoolId::default(), memory)) {
             Ok(conn) => Ok((conn, unread)),
             Err(error) => {
@@ -408,43 +425,4 @@ const fn not_imported(error: ConnectError) -> MoveError {
 
 const fn flow_of(snapshot: &Snapshot) -> FlowTuple {
     tcp_flow(snapshot.local, snapshot.remote)
-}
-
-/// What our stack has to know of a connection of the kernel's, whose unread bytes are elsewhere.
-///
-/// # Errors
-/// There is no memory for its unacknowledged bytes.
-fn snapshot_of(checkpoint: Checkpoint, memory: &mut ChannelMemory) -> Result<Snapshot, Limit> {
-    let Checkpoint { windows, agreed, sent, unsent, srtt_us, .. } = checkpoint;
-    let snd_una = SeqNum(checkpoint.snd_una);
-    let sent_bytes = sent.len() as u32;
-    let mut unacked = Vec::new();
-    unacked.try_reserve_exact(2).map_err(|_| Limit::Memory)?;
-    for bytes in [sent, unsent].into_iter().filter(|bytes| !bytes.is_empty()) {
-        let Ok(chunk) = memory.keep(Payload::Vec(bytes)) else {
-            unacked.iter().for_each(|chunk: &Chunk| memory.free(chunk.buf));
-            return Err(Limit::Memory);
-        };
-        unacked.push(chunk);
-    }
-    Ok(Snapshot {
-        local: checkpoint.local,
-        remote: checkpoint.remote,
-        snd_una,
-        snd_nxt: snd_una + sent_bytes,
-        snd_wnd: windows.snd_wnd,
-        snd_wl1: SeqNum(windows.snd_wl1),
-        snd_wnd_max: windows.snd_wnd_max,
-        rcv_nxt: SeqNum(checkpoint.rcv_nxt),
-        rcv_wnd: windows.rcv_wnd,
-        peer_mss: agreed.mss,
-        window_scale: agreed.window_scale,
-        clocks: agreed.timestamp.map(|value| Clocks { value, recent: None }),
-        sack: agreed.sack,
-        ecn: agreed.ecn,
-        no_delay: checkpoint.nodelay,
-        srtt: (srtt_us > 0).then(|| Duration::from_micros(srtt_us.into())),
-        unacked,
-        unread: Vec::new(),
-    })
 }

@@ -492,6 +492,13 @@ impl StackHandle for Remote {
         self.client.finish_move(conn, unread)
     }
 
+    fn take_over(&mut self, fd: BorrowedFd<'_>) -> Result<(ConnId, Vec<u8>), MoveRefusal> {
+        if let Err(_gone) = self.client.check() {
+            return Err(MoveRefusal::gone());
+        }
+        self.client.take_over(fd)
+    }
+
     fn shared_interface(&self) -> Result<u32, NotShared> {
         match self.caps().shares_host_address {
             true if self.is_session() && self.client.takes_descriptors() => Ok(0),

@@ -475,6 +475,15 @@ pub(crate) trait StackHandle {
         Err(MoveRefusal::gone())
     }
 
+    /// Takes a connection of the kernel's into a daemon's stack, and the bytes that the kernel had
+    /// received. The kernel's socket is gone then.
+    ///
+    /// # Errors
+    /// The daemon's refusal; the kernel goes on with the connection.
+    fn take_over(&mut self, _fd: BorrowedFd<'_>) -> Result<(ConnId, Vec<u8>), MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
     /// Index of the interface whose address the link shares with the kernel; 0 where a daemon knows
     /// it.
     ///

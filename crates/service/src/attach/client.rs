@@ -182,7 +182,7 @@ fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<LaneSe
     let Welcome { version, sizes, description, .. } = welcome;
     let ready = encode_ready(version);
     let control = socket.try_clone().map_err(Failure::Connect)?;
-    let control = (control, Welcome::takes_descriptors(version));
+    let control = (control, Welcome::passing(version));
     let client = attach_client(&sizes, SessionFds { region, bells }, &description, control);
     let client = client.map_err(Failure::Session)?;
     send(socket.as_fd(), &ready, &[])?;

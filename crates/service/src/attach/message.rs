@@ -23,17 +23,20 @@
 //! - Lengths are checked before memory is allocated; a message has at most [`MESSAGE_BYTES_MAX`].
 //! - No text has control characters: it can be printed to a terminal.
 
+use crate::descriptors::DescriptorPassing;
 use crate::limits::{CONNECTIONS_OF_SESSION_MAX, MESSAGE_BYTES_MAX};
 use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 3);
+pub const VERSIONS: (u16, u16) = (1, 4);
 /// The first version with several lanes.
 const LANES_SINCE: u16 = 2;
 /// The first version with messages within a session.
 const DESCRIPTORS_SINCE: u16 = 3;
+/// The first version with sockets for connections and listeners among them.
+const SOCKETS_SINCE: u16 = 4;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -352,6 +355,15 @@ impl Welcome {
         version >= DESCRIPTORS_SINCE
     }
 
+    /// Which descriptors a session of this version may pass.
+    pub(super) const fn passing(version: u16) -> DescriptorPassing {
+        match version {
+            SOCKETS_SINCE.. => DescriptorPassing::Sockets,
+            DESCRIPTORS_SINCE.. => DescriptorPassing::Reservations,
+            _ => DescriptorPassing::Nothing,
+        }
+    }
+
     /// As bytes. The description has at most 4 KiB.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -501,7 +513,7 @@ mod tests {
         assert_eq!(answer, Ok(HelloAnswer::Refused(refused())));
         assert_eq!(decode_ready(&encode_ready(1), 1), Ok(()));
         assert_eq!(welcome().check(&hello()), Ok(()));
-        assert_eq!(hello().negotiate(), Ok(3));
+        assert_eq!(hello().negotiate(), Ok(VERSIONS.1));
     }
 
     #[test]
@@ -603,7 +615,7 @@ mod tests {
         let check = |welcome: Welcome| welcome.check(&hello());
         let (good, sizes) = (welcome(), SessionSizes::LEAST);
         for (welcome, what) in [
-            (Welcome { version: 4, ..good.clone() }, "the version"),
+            (Welcome { version: VERSIONS.1 + 1, ..good.clone() }, "the version"),
             (Welcome { version: 0, ..good.clone() }, "the version"),
             (Welcome { record_bytes: 128, ..good.clone() }, "the size of records"),
             (

@@ -30,6 +30,8 @@ pub enum PassPurpose {
     TcpPort = 1,
     /// The same of UDP.
     UdpPort = 2,
+    /// A connection of the kernel's that is to become the stack's: one socket.
+    Connection = 3,
 }
 
 impl PassPurpose {
@@ -37,6 +39,7 @@ impl PassPurpose {
         match number {
             1 => Some(Self::TcpPort),
             2 => Some(Self::UdpPort),
+            3 => Some(Self::Connection),
             _ => None,
         }
     }
@@ -142,6 +145,7 @@ mod tests {
         let sentence = "TCP 0.0.0.0:80 is in use by another program".to_owned();
         for message in [
             SessionMessage::Pass { cookie: 7, purpose: PassPurpose::TcpPort },
+            SessionMessage::Pass { cookie: 8, purpose: PassPurpose::Connection },
             SessionMessage::Pass { cookie: u64::MAX, purpose: PassPurpose::UdpPort },
             SessionMessage::Forget { cookie: 1 },
             SessionMessage::Passed { cookie: 2 },

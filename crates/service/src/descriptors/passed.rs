@@ -3,10 +3,12 @@
 //! Invariant: a socket that is kept counts for its user until it is closed.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use megapipe_link::migration::{Predecessor, RepairError};
 use megapipe_link::{NetworkNamespace, PortReservation, ReservationError, Transport};
 
 use super::message::{PassPurpose, SessionMessage};
@@ -35,6 +37,12 @@ pub enum PassRefusal {
     /// The sockets.
     #[error(transparent)]
     Sockets(#[from] ReservationError),
+    /// A connection needs one socket.
+    #[error("{0} sockets were passed for one connection")]
+    NotOne(usize),
+    /// The connection.
+    #[error(transparent)]
+    Connection(#[from] RepairError),
 }
 
 impl PassRefusal {
@@ -42,13 +50,25 @@ impl PassRefusal {
     pub(crate) fn raw_os_error(&self) -> i32 {
         use rustix::io::Errno;
         match self {
-            Self::Count | Self::Cookie => Errno::INVAL.raw_os_error(),
+            Self::Count | Self::Cookie | Self::NotOne(_) => Errno::INVAL.raw_os_error(),
             Self::Full => Errno::NOBUFS.raw_os_error(),
             Self::Quota(_) => Errno::DQUOT.raw_os_error(),
             Self::NoNamespace => Errno::OPNOTSUPP.raw_os_error(),
             Self::Sockets(error) => error.raw_os_error(),
+            Self::Connection(error) => error.raw_os_error(),
         }
     }
+}
+
+/// What a cookie names.
+#[derive(Debug)]
+enum PassedSockets {
+    Port(Arc<KeptPort>),
+    /// Counts for its user, as a port does.
+    Connection {
+        connection: Predecessor,
+        _charge: Option<QuotaCharge>,
+    },
 }
 
 /// A reservation that counts for its user.
@@ -69,7 +89,7 @@ impl KeptPort {
 #[derive(Debug)]
 pub struct PassedDescriptors {
     namespace: Option<NetworkNamespace>,
-    ports: Mutex<Vec<(u64, Arc<KeptPort>)>>,
+    sockets: Mutex<Vec<(u64, PassedSockets)>>,
     refused: AtomicU64,
     /// The control socket, from the beginning of the session on.
     control: OnceLock<OwnedFd>,
@@ -80,15 +100,15 @@ impl PassedDescriptors {
     pub(crate) const fn new(namespace: Option<NetworkNamespace>) -> Self {
         Self {
             namespace,
-            ports: Mutex::new(Vec::new()),
+            sockets: Mutex::new(Vec::new()),
             refused: AtomicU64::new(0),
             control: OnceLock::new(),
         }
     }
 
-    fn ports(&self) -> MutexGuard<'_, Vec<(u64, Arc<KeptPort>)>> {
+    fn sockets(&self) -> MutexGuard<'_, Vec<(u64, PassedSockets)>> {
         // A panic cannot leave it half changed.
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks and keeps what was passed. Blocks for some system calls; not for a shard's thread.
@@ -111,22 +131,34 @@ impl PassedDescriptors {
         rights: Option<&SessionRights>,
     ) -> Result<(), PassRefusal> {
         let is_known = |(other, _): &(u64, _)| *other == cookie;
-        match self.ports() {
+        match self.sockets() {
             _ if fds.len() > PASSED_SOCKETS_MAX => return Err(PassRefusal::Count),
-            ports if ports.len() >= PASSED_MAX => return Err(PassRefusal::Full),
-            ports if cookie == 0 || ports.iter().any(is_known) => return Err(PassRefusal::Cookie),
+            all if all.len() >= PASSED_MAX => return Err(PassRefusal::Full),
+            all if cookie == 0 || all.iter().any(is_known) => return Err(PassRefusal::Cookie),
             _ => {}
         }
         let count = fds.len() as u32;
         let charge =
             rights.map(|rights| rights.charge(QuotaKind::UserSockets, count)).transpose()?;
         let namespace = self.namespace.ok_or(PassRefusal::NoNamespace)?;
-        let transport = match purpose {
-            PassPurpose::TcpPort => Transport::Tcp,
-            PassPurpose::UdpPort => Transport::Udp,
+        let reserve = |transport, fds, charge| {
+            let reservation = PortReservation::new(transport, fds, namespace)?;
+            let kept = KeptPort { reservation, _charge: charge };
+            Ok::<_, ReservationError>(PassedSockets::Port(Arc::new(kept)))
         };
-        let reservation = PortReservation::new(transport, fds, namespace)?;
-        self.ports().push((cookie, Arc::new(KeptPort { reservation, _charge: charge })));
+        let sockets = match purpose {
+            PassPurpose::TcpPort => reserve(Transport::Tcp, fds, charge)?,
+            PassPurpose::UdpPort => reserve(Transport::Udp, fds, charge)?,
+            PassPurpose::Connection => {
+                let [socket] =
+                    <[OwnedFd; 1]>::try_from(fds).map_err(|fds| PassRefusal::NotOne(fds.len()))?;
+                namespace.check(socket.as_fd())?;
+                // Nothing of the connection changes here.
+                let connection = Predecessor::new(socket).map_err(|(_, error)| error)?;
+                PassedSockets::Connection { connection, _charge: charge }
+            }
+        };
+        self.sockets().push((cookie, sockets));
         Ok(())
     }
 
@@ -160,19 +192,43 @@ impl PassedDescriptors {
 
     /// The reservation that a cookie names.
     pub(crate) fn port(&self, cookie: u64) -> Option<Arc<KeptPort>> {
-        let ports = self.ports();
-        let found = ports.iter().find(|(other, _)| *other == cookie);
-        found.map(|(_, port)| Arc::clone(port))
+        self.sockets().iter().find_map(|(other, sockets)| match sockets {
+            PassedSockets::Port(port) if *other == cookie => Some(Arc::clone(port)),
+            _ => None,
+        })
+    }
+
+    /// The addresses of the connection that a cookie names: this host's, and the peer's.
+    pub(crate) fn connection_ends(&self, cookie: u64) -> Option<(SocketAddr, SocketAddr)> {
+        self.sockets().iter().find_map(|(other, sockets)| match sockets {
+            PassedSockets::Connection { connection, .. } if *other == cookie => {
+                connection.ends().ok()
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes out the connection that a cookie names, which it names no longer.
+    pub(crate) fn take_connection(&self, cookie: u64) -> Option<Predecessor> {
+        let mut sockets = self.sockets();
+        let is_it = |(other, sockets): &(u64, PassedSockets)| {
+            *other == cookie && matches!(sockets, PassedSockets::Connection { .. })
+        };
+        let place = sockets.iter().position(is_it)?;
+        match sockets.swap_remove(place).1 {
+            PassedSockets::Connection { connection, .. } => Some(connection),
+            PassedSockets::Port(_) => None,
+        }
     }
 
     /// The session has ended: forgets all cookies.
     pub(crate) fn forget_all(&self) {
-        self.ports().clear();
+        self.sockets().clear();
     }
 
     /// Forgets a cookie. What a shard has taken stays.
     pub(crate) fn forget(&self, cookie: u64) {
-        self.ports().retain(|(other, _)| *other != cookie);
+        self.sockets().retain(|(other, _)| *other != cookie);
     }
 }
 

@@ -13,13 +13,26 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::message::{PassPurpose, SessionMessage};
+use crate::error::MoveRefusal;
 use crate::limits::{GIVEN_MAX, PASS_TIME};
 use crate::message_socket::{MessageWithFds, Reception, receive, send};
 use crate::sleep::wait_readable;
 
+/// What a session may pass, by the version of its protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DescriptorPassing {
+    /// Nothing.
+    Nothing,
+    /// Sockets that reserve ports of TCP.
+    Reservations,
+    /// And those that reserve ports of UDP, listen, or have a connection.
+    Sockets,
+}
+
 /// A session's control socket, of a daemon that takes descriptors.
 pub(crate) struct SessionControl {
     socket: Arc<OwnedFd>,
+    passing: DescriptorPassing,
     last_cookie: u64,
     /// Descriptors that the daemon has given, with their cookies.
     given: VecDeque<(u64, OwnedFd)>,
@@ -38,9 +51,16 @@ fn broken(what: &'static str) -> io::Error {
 }
 
 impl SessionControl {
-    /// The end of a session that has begun.
-    pub(crate) const fn new(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, last_cookie: 0, given: VecDeque::new() }
+    /// The end of a session that has begun. `None`: it passes nothing.
+    pub(crate) fn new(socket: Arc<OwnedFd>, passing: DescriptorPassing) -> Option<Self> {
+        let given = VecDeque::new();
+        let control = Self { socket, passing, last_cookie: 0, given };
+        (passing > DescriptorPassing::Nothing).then_some(control)
+    }
+
+    /// Whether more than reservations of TCP may be passed.
+    pub(crate) fn passes_sockets(&self) -> bool {
+        self.passing >= DescriptorPassing::Sockets
     }
 
     /// Passes descriptors, and waits until the daemon has checked them. Returns their cookie, for
@@ -96,7 +116,8 @@ impl SessionControl {
             Some(SessionMessage::Passed { cookie }) => Ok(Some(PassAnswer::Passed(cookie))),
             Some(SessionMessage::NotPassed { cookie, errno, sentence }) => {
                 let kind = io::Error::from_raw_os_error(errno).kind();
-                Ok(Some(PassAnswer::NotPassed(cookie, io::Error::new(kind, sentence))))
+                let error = io::Error::new(kind, MoveRefusal::new(errno, &sentence));
+                Ok(Some(PassAnswer::NotPassed(cookie, error)))
             }
             Some(SessionMessage::Give { cookie }) => {
                 let fd = fds.pop().filter(|_| fds.is_empty());

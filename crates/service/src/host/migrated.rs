@@ -25,7 +25,7 @@ pub(super) struct Moved {
     looked_at: Option<Instant>,
     /// Where the next look begins among the released flows.
     next: usize,
-    /// Released flows that count for a user.
+    /// Flows that moved and count for a user.
     charges: Vec<(FlowTuple, QuotaCharge)>,
 }
 
@@ -42,15 +42,16 @@ impl Moved {
 }
 
 impl Host {
-    /// A flow that was released counts for a user, as long as it is an exception.
+    /// A flow that moved counts for a user, as long as it is an exception.
     pub(crate) fn charge_moved(&mut self, flow: FlowTuple, charge: QuotaCharge) {
         self.moved.charges.push((flow, charge));
         self.forget_charges();
     }
 
     fn forget_charges(&mut self) {
-        let released = self.ownership.released();
-        self.moved.charges.retain(|(flow, _)| released.contains(flow));
+        let (released, taken) = (self.ownership.released(), self.ownership.taken());
+        let is_exception = |flow: &FlowTuple| released.contains(flow) || taken.contains(flow);
+        self.moved.charges.retain(|(flow, _)| is_exception(flow));
     }
 
     /// When the connections that moved are looked after next; `None`: there is none.

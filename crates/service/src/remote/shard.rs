@@ -39,6 +39,7 @@ mod session_limits;
 mod sessions;
 mod shard_session;
 mod shared_listener;
+mod take_over;
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -90,6 +90,15 @@ pub enum SessionCall {
         /// The connection.
         conn: Id,
     },
+    /// Takes a connection of the kernel's into the stack, whose socket the application has passed:
+    /// `Connecting`.
+    TakeOver {
+        /// The cookie of the socket.
+        cookie: u64,
+    },
+    /// Takes bytes that the kernel had received of the connection that was taken over last, from
+    /// the first one on: `Written`, no bytes if there are no more.
+    TakeUnread,
     /// Opens a connection: `Connecting`.
     Connect {
         /// The peer.
@@ -256,6 +265,8 @@ mod kind {
     pub(super) const CHECK_DATAGRAMS: u16 = 0x158;
     pub(super) const MOVE_OUT: u16 = 0x159;
     pub(super) const FINISH_MOVE: u16 = 0x15a;
+    pub(super) const TAKE_OVER: u16 = 0x15b;
+    pub(super) const TAKE_UNREAD: u16 = 0x15c;
 }
 
 impl SessionCall {
@@ -296,6 +307,10 @@ impl SessionCall {
             Self::HandOverOffered { conn } => record(kind::HAND_OVER_OFFERED).with_id(conn),
             Self::MoveOut { conn } => record(kind::MOVE_OUT).with_id(conn),
             Self::FinishMove { conn } => record(kind::FINISH_MOVE).with_id(conn),
+            Self::TakeOver { cookie: passed } => {
+                record(kind::TAKE_OVER).with_id(Id::of_cookie(passed))
+            }
+            Self::TakeUnread => record(kind::TAKE_UNREAD),
             Self::Connect { remote, local, flags } => {
                 let pair = pair.with_remote(remote);
                 let pair = local.map_or(pair, |local| pair.with_local(local));
@@ -372,6 +387,8 @@ impl SessionCall {
             kind::HAND_OVER_OFFERED => Self::HandOverOffered { conn: id },
             kind::MOVE_OUT => Self::MoveOut { conn: id },
             kind::FINISH_MOVE => Self::FinishMove { conn: id },
+            kind::TAKE_OVER => Self::TakeOver { cookie: id.cookie() },
+            kind::TAKE_UNREAD => Self::TakeUnread,
             kind::CONNECT => {
                 let pair = record.pair();
                 let flags = known(record, CONNECT_FLAGS)?;

@@ -81,6 +81,8 @@ fn listener_call() -> impl Strategy<Value = SessionCall> {
         prop_oneof![
             id().prop_map(|conn| MoveOut { conn }),
             id().prop_map(|conn| FinishMove { conn }),
+            any::<u64>().prop_map(|cookie| TakeOver { cookie }),
+            Just(TakeUnread),
         ],
         (id(), chunk()).prop_map(|(conn, chunk)| PrependUnread { conn, chunk }),
         prop_oneof![

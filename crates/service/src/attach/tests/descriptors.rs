@@ -66,6 +66,21 @@ fn refused_descriptors_are_closed_and_the_session_goes_on() {
     let (_, sentence) = refusal(pass(&socket, 1, &[writer.as_fd()]));
     assert!(sentence.contains("is no Udp socket"), "{sentence}");
     is_closed(&mut reader, writer);
+    let message = SessionMessage::Pass { cookie: 1, purpose: PassPurpose::Connection }.encode();
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let listening = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    for (fds, rule) in [
+        (vec![writer.as_fd()], "SO_NETNS_COOKIE"),
+        (vec![listening.as_fd()], "in LISTEN"),
+        (vec![listening.as_fd(); 2], "2 sockets were passed for one connection"),
+        (Vec::new(), "0 sockets"),
+    ] {
+        send(socket.as_fd(), &message, &fds).expect("it is sent");
+        let answer = SessionMessage::decode(&answer(&socket).expect("the session goes on"));
+        let (_, sentence) = refusal(answer.expect("an answer"));
+        assert!(sentence.contains(rule), "{sentence}");
+    }
+    is_closed(&mut reader, writer);
     refusal(pass(&socket, 1, &[]));
     refusal(pass(&socket, 0, &[bound().as_fd()]));
     // More than a message may have.

@@ -22,7 +22,7 @@ use megapipe_stack::{
 use super::{ProtocolFault, RemoteClient};
 use crate::begin::ConnectStart;
 use crate::error::{MoveRefusal, PortError};
-use crate::limits::CALL_BYTES;
+use crate::limits::{CALL_BYTES, PREPENDED_BYTES_MAX};
 use crate::remote::CALL_BUFFER;
 use crate::remote::encoding::{
     Coded, conn_id, decode_holders, decode_info, decode_port_error, encode_begin, encode_bind,
@@ -341,9 +341,7 @@ impl RemoteClient {
             Some(ServerAnswer::Done) => Ok(Ok(0)),
             Some(ServerAnswer::Value { value }) => Ok(Ok(value)),
             Some(ServerAnswer::Refused { detail, text, .. }) => {
-                let text = text.map_or(Ok(Vec::new()), |chunk| written(&self.calls, chunk));
-                let sentence = text.map(|text| String::from_utf8_lossy(&text).into_owned());
-                sentence.map(|text| Err(MoveRefusal::new(detail.cast_signed(), &text)))
+                self.refused_move(detail, text).map(Err)
             }
             Some(_) => Err(ProtocolFault),
         };
@@ -383,6 +381,47 @@ impl RemoteClient {
             let _ = self.call_done(SessionCall::PrependUnread { conn, chunk });
         }
         self.call_move(SessionCall::FinishMove { conn })
+    }
+
+    /// Takes a connection of the kernel's into the stack, whose socket was passed with a cookie.
+    /// Returns its name, and the bytes that the kernel had received.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; the kernel goes on with the connection.
+    pub(in crate::remote) fn take_over(
+        &mut self,
+        cookie: u64,
+    ) -> Result<(ConnId, Vec<u8>), MoveRefusal> {
+        let result = match self.call(SessionCall::TakeOver { cookie }) {
+            None => Ok(Err(MoveRefusal::gone())),
+            Some(ServerAnswer::Connecting { conn }) => self.adopt_answered(conn_id(conn)).map(Ok),
+            Some(ServerAnswer::Refused { detail, text, .. }) => {
+                self.refused_move(detail, text).map(Err)
+            }
+            Some(_) => Err(ProtocolFault),
+        };
+        let conn = self.accept_answer(result).unwrap_or_else(|| Err(MoveRefusal::gone()))?;
+        let mut unread = Vec::new();
+        while let Some(Some(part)) =
+            self.call_written(SessionCall::TakeUnread, |part| Some(part.to_vec()))
+            && !part.is_empty()
+        {
+            unread.extend(part);
+            if unread.len() > PREPENDED_BYTES_MAX {
+                self.end_session(ProtocolFault);
+            }
+        }
+        // Bytes of the kernel's that are not acknowledged go before the first of the application.
+        let queued_bytes = self.info(conn).map_or(0, |info| info.queued_bytes);
+        let state = &mut self.conns[conn.index as usize];
+        (state.has_copy, state.queued_bytes) = (queued_bytes > 0, queued_bytes);
+        Ok((conn, unread))
+    }
+
+    /// The daemon's sentence why a connection does not move.
+    fn refused_move(&self, detail: u32, text: Option<Chunk>) -> Result<MoveRefusal, ProtocolFault> {
+        let text = text.map_or(Ok(Vec::new()), |chunk| written(&self.calls, chunk))?;
+        Ok(MoveRefusal::new(detail.cast_signed(), &String::from_utf8_lossy(&text)))
     }
 
     /// As [`Server::hand_over_offered`].

@@ -1,13 +1,16 @@
-//! Connections that move to the kernel, as sockets that the daemon gives.
+//! Connections that move to the kernel, as sockets that the daemon gives, and those that come from
+//! it, as sockets that are passed to the daemon.
 //!
-//! Read first: `shard/moves.rs`; decision 0047.
+//! Read first: `shard/moves.rs`, `shard/take_over.rs`; decisions 0020 and 0047.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use megapipe_stack::ConnId;
 
 use super::LaneSet;
+use crate::descriptors::PassPurpose;
 use crate::error::MoveRefusal;
+use crate::remote::OTHER_SHARD;
 
 impl LaneSet {
     /// Whether the daemon gives descriptors.
@@ -37,5 +40,32 @@ impl LaneSet {
         let control = self.control.as_mut();
         let given = control.and_then(|control| control.take_given(cookie));
         given.ok_or_else(MoveRefusal::gone)
+    }
+
+    /// Takes a connection of the kernel's into the stack, and the bytes that the kernel had
+    /// received. The kernel's socket is gone then.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; the kernel goes on with the connection.
+    pub fn take_over(&mut self, fd: BorrowedFd<'_>) -> Result<(ConnId, Vec<u8>), MoveRefusal> {
+        let control = self.control.as_mut().filter(|control| control.passes_sockets());
+        let control = control.ok_or_else(MoveRefusal::old_service)?;
+        let cookie = control.pass(PassPurpose::Connection, &[fd]);
+        let cookie = cookie.map_err(|error| MoveRefusal::of_passed(&error))?;
+        let mut taken = Err(MoveRefusal::gone());
+        for lane in 0..self.lanes() {
+            taken = self.lane(lane).take_over(cookie).map(|(conn, unread)| {
+                // A name of the channel's.
+                (self.name_of(lane, conn), unread)
+            });
+            match &taken {
+                Err(refusal) if refusal.raw_os_error() == OTHER_SHARD => {}
+                _ => break,
+            }
+        }
+        if taken.is_err() {
+            self.forget_port(cookie);
+        }
+        taken
     }
 }

@@ -15,6 +15,7 @@ use crate::attach::{ClientIdentity, SessionHost};
 use crate::begin::ConnectStart;
 use crate::config::{ServerConfig, Waits};
 use crate::connection_manager::AcceptorId;
+use crate::descriptors::DescriptorPassing;
 use crate::error::PortError;
 use crate::link_server::Frames;
 use crate::remote::attach_client;
@@ -62,7 +63,12 @@ fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
     assert_eq!((opened.lanes, opened.sizes.receive_buffers), (SHARDS, 128));
     // Nothing closes the other end of the control socket here.
     let (control, _) = bell_sockets().expect("descriptors");
-    let lanes = attach_client(&opened.sizes, opened.fds, &opened.description, (control, false));
+    let lanes = attach_client(
+        &opened.sizes,
+        opened.fds,
+        &opened.description,
+        (control, DescriptorPassing::Nothing),
+    );
     host.begin(key, None);
     lanes.expect("as agreed")
 }

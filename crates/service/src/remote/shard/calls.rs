@@ -96,9 +96,10 @@ impl SessionWork<'_> {
             | SessionCall::PrependUnread { .. }
             | SessionCall::HandOver { .. }
             | SessionCall::HandOverOffered { .. } => return self.answer_hand_over(call),
-            SessionCall::MoveOut { .. } | SessionCall::FinishMove { .. } => {
-                return self.answer_move(call);
-            }
+            SessionCall::MoveOut { .. }
+            | SessionCall::FinishMove { .. }
+            | SessionCall::TakeOver { .. }
+            | SessionCall::TakeUnread => return self.answer_move(call),
             _ => return self.answer_connection(call),
         })
     }

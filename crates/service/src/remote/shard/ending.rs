@@ -190,6 +190,7 @@ impl SessionWork<'_> {
                 unread.push(*conn);
             }
         }
+        unread.extend(self.session.taken_unread.take().map(|unread| unread.conn));
         for conn in unread {
             if self.owners.has_open_conn(self.id, conn) {
                 self.abort(conn);

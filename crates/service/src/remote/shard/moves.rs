@@ -1,4 +1,5 @@
-//! Connections of a session that move to the kernel, as sockets for its application.
+//! Connections of a session that move to the kernel, as sockets for its application. The other
+//! direction is in `take_over.rs`.
 //!
 //! Read first: `migration.rs` of this crate, decisions 0020 and 0047.
 //!
@@ -13,6 +14,7 @@
 //! - A connection that has left the stack and does not get to the kernel is reset.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use megapipe_link::LinkError;
@@ -27,17 +29,32 @@ use super::ops::SessionWork;
 use super::session_limits::SessionFault;
 use crate::migration::{NotShared, check_established, checkpoint_of, tcp_flow};
 use crate::policy::{QuotaKind, QuotaReached};
-use crate::remote::encoding::conn_id;
+use crate::remote::OTHER_SHARD;
+use crate::remote::encoding::{conn_id, id_of};
 
 /// Why a connection did not move.
 #[derive(Debug, thiserror::Error)]
-enum ShardMoveError {
+pub(super) enum ShardMoveError {
     #[error("the connection is over")]
     Unknown,
     #[error("the stack has an address of its own on this link, which no kernel socket can have")]
     OwnAddress,
     #[error("both its ends are in the daemon's stack, where the kernel cannot reach the other")]
     Looped,
+    #[error("no socket of a connection was passed with this cookie")]
+    NotPassed,
+    #[error("the connection's local address {0} is not the stack's")]
+    NotLocal(IpAddr),
+    #[error("both ends of the connection are at addresses of the stack")]
+    BothLocal,
+    #[error("the connection's segments arrive at another shard")]
+    OtherShard,
+    #[error("the connection has {0} bytes that the program has not read, of {1} at most")]
+    Unread(usize, usize),
+    #[error("the session has no room for the bytes that are still to be sent")]
+    NoMemory,
+    #[error("the stack takes no such connection: {0}")]
+    NotImported(&'static str),
     #[error("received bytes wait for a buffer of the program, or its end is queued")]
     Busy,
     #[error("the program takes no descriptors: its protocol version is older")]
@@ -57,7 +74,12 @@ impl ShardMoveError {
         use rustix::io::Errno;
         let errno = match self {
             Self::Unknown => Errno::NOTCONN,
-            Self::OwnAddress | Self::Looped | Self::NoControl => Errno::OPNOTSUPP,
+            Self::OwnAddress | Self::Looped | Self::NoControl | Self::BothLocal => Errno::OPNOTSUPP,
+            Self::NotPassed => Errno::BADF,
+            Self::NotLocal(_) | Self::NotImported(_) => Errno::ADDRNOTAVAIL,
+            // The client tries the next shard.
+            Self::OtherShard => return OTHER_SHARD,
+            Self::Unread(..) | Self::NoMemory => Errno::NOBUFS,
             Self::Busy => Errno::AGAIN,
             Self::Quota(_) => Errno::DQUOT,
             Self::Repair(error) => return error.raw_os_error(),
@@ -70,8 +92,8 @@ impl ShardMoveError {
 }
 
 impl From<NotShared> for ShardMoveError {
-    fn from(_: NotShared) -> Self {
-        Self::OwnAddress
+    fn from(why: NotShared) -> Self {
+        if why == NotShared::OtherShard { Self::OtherShard } else { Self::OwnAddress }
     }
 }
 
@@ -94,6 +116,10 @@ impl SessionWork<'_> {
                     None => Err(ShardMoveError::Unknown),
                 }
             }
+            SessionCall::TakeOver { cookie } => {
+                self.take_over(cookie).map(|conn| ServerAnswer::Connecting { conn: id_of(conn) })
+            }
+            SessionCall::TakeUnread => Ok(self.take_unread()),
             // The other functions answer all others.
             _ => return Err(SessionFault::Call),
         };

@@ -4,6 +4,8 @@
 
 use megapipe_stack::{ConnId, Snapshot};
 
+use crate::limits::CALL_BYTES;
+
 /// A connection that has left the stack.
 pub(super) struct MovingConn {
     pub(super) conn: ConnId,
@@ -18,5 +20,33 @@ impl MovingConn {
         if self.conn == conn {
             self.unread.splice(0..0, bytes.iter().copied());
         }
+    }
+}
+
+/// What a session has not taken of a connection that came from the kernel.
+#[derive(Debug)]
+pub(super) struct TakenUnread {
+    pub(super) conn: ConnId,
+    bytes: Vec<u8>,
+    /// Bytes that were taken.
+    taken: usize,
+}
+
+impl TakenUnread {
+    /// `None`: there are no bytes.
+    pub(super) fn new(conn: ConnId, bytes: Vec<u8>) -> Option<Self> {
+        (!bytes.is_empty()).then_some(Self { conn, bytes, taken: 0 })
+    }
+
+    /// The next bytes, as many as an answer has room for.
+    pub(super) fn next(&mut self) -> &[u8] {
+        let from = self.taken;
+        self.taken = (from + CALL_BYTES).min(self.bytes.len());
+        &self.bytes[from..self.taken]
+    }
+
+    /// Whether all were taken.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.taken == self.bytes.len()
     }
 }

@@ -17,7 +17,7 @@ use megapipe_shm::{BufferArea, Consumer, Producer};
 use megapipe_stack::{ConnId, Event, Handover, Instant, ListenerId};
 
 use super::deferred::Deferred;
-use super::moving_conn::MovingConn;
+use super::moving_conn::{MovingConn, TakenUnread};
 use super::session_limits::{SessionCounters, SessionFault, SessionLimits};
 use crate::connection_manager::AcceptorId;
 use crate::descriptors::KeptPort;
@@ -70,6 +70,8 @@ pub(super) struct ShardSession {
     pub(super) taken_out: Option<(ConnId, Handover)>,
     /// A connection that has left the stack, on its way to the kernel.
     pub(super) moving: Option<MovingConn>,
+    /// What the application has not taken of a connection that came from the kernel.
+    pub(super) taken_unread: Option<TakenUnread>,
     /// The last cookie that a descriptor was given with.
     pub(super) last_given: u64,
     /// Bytes that the application has put before those of such a connection.
@@ -109,6 +111,7 @@ impl ShardSession {
             postponed: None,
             taken_out: None,
             moving: None,
+            taken_unread: None,
             last_given: 0,
             prepended_bytes: 0,
             limits,
