@@ -10,6 +10,7 @@ use super::fast_open;
 use super::flags::ConnFlags;
 use super::send_hold::Reuse;
 use super::state::{Closed, Input, State, SynSent, transition};
+use super::window;
 use super::{Found, Lookup, Tcp};
 use crate::chunk::Chunk;
 use crate::context::Context;
@@ -262,7 +263,13 @@ impl Tcp {
         let conn = self.open(id)?;
         conn.cold.pool = pool;
         if !conn.flags.has(ConnFlags::FIXED_RECEIVE_BUFFER) {
+            // A peer that has room for its next segments learns of more by their ACKs. Others get
+            // an update when the application takes bytes.
+            let has_room = conn.receive.wnd() > conn.cold.receive_buffer / 2;
             conn.cold.receive_buffer = conn.cold.receive_buffer.max(receive_buffer);
+            if has_room {
+                window::widen(conn);
+            }
         }
         Ok(())
     }

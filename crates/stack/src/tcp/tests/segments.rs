@@ -1346,6 +1346,33 @@ fn reading_from_a_peer_without_window_scaling_needs_no_update() {
 }
 
 #[test]
+fn first_bytes_for_a_new_owner_need_no_update() {
+    let unowned = |config: &mut Config| {
+        config.tcp.quick_acks = 0;
+        config.tcp.unowned_receive_buffer = 8_000;
+    };
+    let (mut peer, conn) = Peer::accepted(unowned, plain());
+    peer.host.tcp.set_pool(conn, PoolId(1)).unwrap();
+    peer.inject(A | P, 1, 1, b"get");
+    peer.host.collect(peer.now);
+    assert_eq!(peer.cores(), [], "the answer carries the larger window");
+    peer.send(conn, b"answer");
+    assert!(peer.out()[0].window > 8_000);
+
+    // One that has filled the small window waits for an update.
+    let (mut peer, conn) = Peer::accepted(unowned, plain());
+    peer.host.tcp.by_id(conn).unwrap().flags.clear(ConnFlags::CREDIT);
+    for index in 0..8 {
+        peer.inject(A | P, 1 + index * 1000, 1, &[0; 1000]);
+    }
+    assert_eq!(peer.out().last().unwrap().window, 0);
+    peer.host.tcp.set_pool(conn, PoolId(1)).unwrap();
+    peer.host.tcp.receive(conn).unwrap();
+    peer.host.collect(peer.now);
+    assert!(peer.out().last().expect("an update").window > 8_000);
+}
+
+#[test]
 fn the_ack_of_our_fin_in_closing_wants_no_answer() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
