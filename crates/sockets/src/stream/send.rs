@@ -109,24 +109,40 @@ impl StreamSocket {
         // kernel is asked in batches, so that something is always on its way.
         let piece = self.piece_bytes();
         let most = if is_local { 1 } else { self.unsent_max() };
-        if (more || self.more) && is_local {
+        if more && is_local {
             // Each time: an acknowledgment lets go of what was held, and ends the hold with it. A
             // connection that is over reports that itself. (The kernel need not know: what is
             // submitted together goes together.)
-            transport.set_option(self.handle, ConnOption::More(more));
-            self.more = more;
+            transport.set_option(self.handle, ConnOption::More(true));
+            self.more = true;
         }
-        if is_local && self.options.notsent_lowat > 0 {
-            self.push_below_mark(transport, from)?;
-            return Ok(from.left() < left);
+        let pushed = match is_local && self.options.notsent_lowat > 0 {
+            true => self.push_below_mark(transport, from),
+            false => self.push_pieces(transport, from, (piece, most)),
+        };
+        if self.more && !more {
+            // After the last bytes: a stack on another thread sends at once what it held.
+            transport.set_option(self.handle, ConnOption::More(false));
+            self.more = false;
         }
+        pushed.map(|_| from.left() < left)
+    }
+
+    /// Writes pieces of so many bytes, until `most` bytes are not sent.
+    #[inline]
+    fn push_pieces<T: StreamTransport>(
+        &mut self,
+        transport: &mut T,
+        from: &mut SendPieces<'_>,
+        (piece, most): (usize, usize),
+    ) -> Result<(), Error> {
         while from.left() > 0 && !self.congested {
             transport.write(self.handle, from, from.left().min(piece))?;
             if transport.unsent_bytes(self.handle)? >= most {
                 self.congested = transport.report_last_write(self.handle)?;
             }
         }
-        Ok(from.left() < left)
+        Ok(())
     }
 
     /// What was written is urgent, or ends a record.

@@ -250,6 +250,20 @@ fn fast_open_write_leaves_with_the_syn() {
 }
 
 #[test]
+fn write_that_ends_a_hold_comes_before_its_end() {
+    let mut transport = FakeTransport::local();
+    let mut stream = connection(&mut transport);
+    let _ = transport.take();
+    send(&mut stream, b"ab", MsgFlags::MORE, &mut transport).0.unwrap();
+    send(&mut stream, b"cd", MsgFlags::empty(), &mut transport).0.unwrap();
+    send(&mut stream, b"ef", MsgFlags::empty(), &mut transport).0.unwrap();
+    let write = |bytes: &[u8]| Submitted::Write(bytes.to_vec());
+    let more = |is_on| Submitted::Option(ConnOption::More(is_on));
+    let expected = [more(true), write(b"ab"), write(b"cd"), more(false), write(b"ef")];
+    assert_eq!(transport.take(), expected);
+}
+
+#[test]
 fn shutdown_of_both_directions_is_one_operation_on_the_kernel() {
     let all = Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP;
     for (is_local, how) in [(true, Disconnect::Write), (false, Disconnect::Both)] {
