@@ -1,5 +1,9 @@
 //! The one place where this crate asks what time it is.
 //!
+//! A clock that is set by hand also joins the two threads of a virtual world: the one that sets it
+//! asks for a poll ([`Clock::ask_poll`]), and learns when a shard's thread has made it and sleeps
+//! again, and until when ([`Clock::asleep`]).
+//!
 //! Invariant: a clock never runs backwards.
 
 use std::sync::Arc;
@@ -12,9 +16,36 @@ use rustix::time::{ClockId, clock_gettime};
 /// A monotonic clock, from a moment of its own: the machine's, or one that is set by hand.
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
-    /// What time it is said to be, in nanoseconds; `None`: it is the machine's.
-    by_hand: Option<Arc<AtomicU64>>,
+    /// `None`: it is the machine's.
+    by_hand: Option<Arc<HandClock>>,
 }
+
+/// Virtual time, and the sleep of the thread that lives in it.
+#[derive(Debug, Default)]
+struct HandClock {
+    /// The time, in nanoseconds.
+    nanos: AtomicU64,
+    /// Number of the last poll that was asked for.
+    asked: AtomicU64,
+    /// Number of the last one after which the thread went to sleep.
+    made: AtomicU64,
+    /// Time of its next timer, in nanoseconds; [`NEVER`]: it has none.
+    due: AtomicU64,
+    /// Number of its polls in which there was work.
+    worked: AtomicU64,
+}
+
+/// A thread that lives in virtual time sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asleep {
+    /// Time until its next timer is due, if it has one.
+    pub due: Option<Duration>,
+    /// Number of its polls in which there was work.
+    pub worked: u64,
+}
+
+/// No time.
+const NEVER: u64 = u64::MAX;
 
 impl Clock {
     /// The machine's clock.
@@ -27,7 +58,8 @@ impl Clock {
     /// same time. It begins at one second, so that nothing is before the beginning.
     #[must_use]
     pub fn by_hand() -> Self {
-        Self { by_hand: Some(Arc::new(AtomicU64::new(1_000_000_000))) }
+        let nanos = AtomicU64::new(1_000_000_000);
+        Self { by_hand: Some(Arc::new(HandClock { nanos, ..HandClock::default() })) }
     }
 
     /// Whether it is set by hand.
@@ -38,12 +70,64 @@ impl Clock {
 
     /// Lets time pass on a clock that is set by hand, and does nothing to the machine's.
     pub fn advance(&self, by: Duration) {
-        if let Some(time) = &self.by_hand {
+        if let Some(clock) = &self.by_hand {
             let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
             // Relaxed: the time alone is published. A thread that must see what happened before it
             // is synchronised by what wakes it.
-            time.fetch_add(nanos, Ordering::Relaxed);
+            clock.nanos.fetch_add(nanos, Ordering::Relaxed);
         }
+    }
+
+    /// Asks the thread of the shard that has this clock for a poll after all that the caller has
+    /// done before. Wake the thread afterwards: it sleeps on its link. Does nothing to the
+    /// machine's clock.
+    pub fn ask_poll(&self) {
+        if let Some(clock) = &self.by_hand {
+            // Release pairs with the Acquire in `asked_poll`.
+            clock.asked.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// The sleep of that thread after the last poll that was asked for. `None`: it has not made it,
+    /// or is not asleep yet.
+    #[must_use]
+    pub fn asleep(&self) -> Option<Asleep> {
+        let clock = self.by_hand.as_ref()?;
+        // Acquire pairs with the Release in `note_sleep`: what the thread did is visible.
+        let made = clock.made.load(Ordering::Acquire);
+        if made != clock.asked.load(Ordering::Relaxed) {
+            return None;
+        }
+        let due = clock.due.load(Ordering::Relaxed);
+        let due = (due != NEVER).then(|| Duration::from_nanos(due.saturating_sub(self.nanos())));
+        Some(Asleep { due, worked: clock.worked.load(Ordering::Relaxed) })
+    }
+
+    /// The poll that is asked for. Call it before the poll.
+    #[inline]
+    pub(crate) fn asked_poll(&self) -> u64 {
+        // Acquire pairs with the Release in `ask_poll`.
+        self.by_hand.as_ref().map_or(0, |clock| clock.asked.load(Ordering::Acquire))
+    }
+
+    /// The calling thread had work in a poll.
+    #[inline]
+    pub(crate) fn note_work(&self) {
+        if let Some(clock) = &self.by_hand {
+            // Relaxed: `note_sleep` publishes it.
+            clock.worked.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The calling thread has made this poll and goes to sleep, for as long as `patience`.
+    #[inline]
+    pub(crate) fn note_sleep(&self, asked: u64, patience: Option<Duration>) {
+        let Some(clock) = &self.by_hand else { return };
+        let nanos = |it: Duration| u64::try_from(it.as_nanos()).unwrap_or(NEVER);
+        let due = patience.map_or(NEVER, |it| self.nanos().saturating_add(nanos(it)));
+        clock.due.store(due, Ordering::Relaxed);
+        // Release pairs with the Acquire in `asleep`.
+        clock.made.store(asked, Ordering::Release);
     }
 
     /// Now. About 20 ns, without a system call where the kernel has a vDSO.
@@ -73,8 +157,8 @@ impl Clock {
     #[inline]
     fn nanos(&self) -> u64 {
         // Relaxed: as in `advance`.
-        if let Some(time) = &self.by_hand {
-            return time.load(Ordering::Relaxed);
+        if let Some(clock) = &self.by_hand {
+            return clock.nanos.load(Ordering::Relaxed);
         }
         let now = clock_gettime(ClockId::Monotonic);
         now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
@@ -129,5 +213,28 @@ mod tests {
         other.advance(Duration::from_micros(5));
         assert_eq!(clock.now().since(before), Duration::from_micros(5));
         assert!(clock == other && clock != Clock::by_hand() && clock != Clock::new());
+    }
+
+    #[test]
+    fn sleeper_by_hand_is_asleep_after_the_poll_that_was_asked_for() {
+        let clock = Clock::by_hand();
+        let sleep = |due_ms: Option<u64>, worked| {
+            Some(Asleep { due: due_ms.map(Duration::from_millis), worked })
+        };
+        clock.ask_poll();
+        assert_eq!(clock.asleep(), None);
+        let asked = clock.asked_poll();
+        clock.ask_poll();
+        clock.note_sleep(asked, None);
+        assert_eq!(clock.asleep(), None, "it was asked again meanwhile");
+        clock.note_work();
+        clock.note_sleep(clock.asked_poll(), None);
+        assert_eq!(clock.asleep(), sleep(None, 1));
+        clock.note_sleep(clock.asked_poll(), Some(Duration::from_millis(3)));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(clock.asleep(), sleep(Some(2), 1));
+        clock.advance(Duration::from_millis(5));
+        assert_eq!(clock.asleep(), sleep(Some(0), 1));
+        assert_eq!(Clock::new().asleep(), None);
     }
 }

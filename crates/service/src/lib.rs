@@ -60,7 +60,7 @@ mod transport_server;
 pub use acceptor::{AcceptorName, ManagerId};
 pub use adaptive_spin::{AdaptiveSpin, Next, Usage};
 pub use begin::ConnectStart;
-pub use clock::Clock;
+pub use clock::{Asleep, Clock};
 pub use config::{ServerConfig, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};
 pub use descriptors::{PassPurpose, PassRefusal, PassedDescriptors};

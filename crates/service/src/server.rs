@@ -261,6 +261,11 @@ impl<M: Memory> Server<M> {
         })
     }
 
+    /// The clock of its settings.
+    pub(crate) const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// How long it may sleep at `now` for its own timers' sake.
     #[must_use]
     pub fn patience(&self, now: Instant) -> Option<Duration> {

@@ -96,7 +96,8 @@ impl RemoteServer {
         };
         let mail = peers.mail.as_ref().map(ServerMail::fd);
         let bells = Bells::new(server.wait_fd(), server.host_fd(), (requests, mail))?;
-        let (shard, clock) = (SessionShard::with_peers(server, settings, peers), Clock::new());
+        let clock = server.clock().clone();
+        let shard = SessionShard::with_peers(server, settings, peers);
         let (delayed, delayed_since, core) = (Vec::new(), clock.now(), current_core());
         let (polls, is_stopped) = (0, false);
         Ok(Self { shard, bells, clock, lifetime, delayed, delayed_since, core, polls, is_stopped })
@@ -142,8 +143,12 @@ impl RemoteServer {
     /// The link's error, or that the only application broke the protocol.
     pub(super) fn run(mut self) -> Result<(), LinkError> {
         loop {
+            let asked = self.clock.asked_poll();
             let now = self.clock.now();
             let has_worked = self.shard.poll(now)?;
+            if has_worked {
+                self.clock.note_work();
+            }
             self.signal(now);
             let has_yielded = self.wake_delayed(now, has_worked);
             self.end_gone(now);
@@ -160,7 +165,7 @@ impl RemoteServer {
             let has_found = self.look_if_due(now)?;
             let next = self.shard.server.after_poll(has_worked || has_found, now);
             if next == Next::Sleep || has_yielded && !has_found {
-                self.sleep(now)?;
+                self.sleep(now, asked)?;
             }
         }
     }
@@ -310,8 +315,9 @@ impl RemoteServer {
         has_found
     }
 
-    /// Sleeps until there is an operation, a frame, a timer or a request.
-    fn sleep(&mut self, now: Instant) -> Result<(), LinkError> {
+    /// Sleeps until there is an operation, a frame, a timer or a request. The last poll was the one
+    /// of the number `asked` ([`Clock::ask_poll`]).
+    fn sleep(&mut self, now: Instant, asked: u64) -> Result<(), LinkError> {
         self.wake_delayed(now, false);
         self.note_core();
         let arm = |id: &PoolId| {
@@ -325,9 +331,10 @@ impl RemoteServer {
         if let Some(mail) = self.shard.mail_mut() {
             may_sleep &= mail.arm();
         }
-        let sleeps = may_sleep && self.shard.server.arm(now)?;
+        let sleeps = may_sleep && self.shard.server.arm(now)? && self.clock.asked_poll() == asked;
         if sleeps {
             let patience = self.shard.patience(now);
+            self.clock.note_sleep(asked, patience);
             self.bells.wait(patience)?;
         }
         if let Some(mail) = self.shard.mail_mut() {
