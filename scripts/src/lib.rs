@@ -47,6 +47,7 @@ use crate::report::{ScriptOutcome, ScriptVerdict};
 use crate::script::{Script, ScriptSetting};
 use crate::settings::ScriptSettings;
 use crate::system::System;
+use crate::world::WorldStack;
 
 pub use crate::settings::DEFAULT_ADDRESSES;
 pub use crate::stack::{UnknownKnob, tcp_for_scripts};
@@ -56,6 +57,8 @@ pub use crate::stack::{UnknownKnob, tcp_for_scripts};
 pub enum On {
     /// Our stack, in virtual time.
     Stack,
+    /// Our stack in a daemon of the back end `service`, in virtual time.
+    Service,
     /// The kernel, in its own network namespace; needs root.
     Linux,
 }
@@ -65,6 +68,7 @@ impl On {
     pub fn name(self) -> &'static str {
         match self {
             Self::Stack => "stack",
+            Self::Service => "service",
             Self::Linux => "linux",
         }
     }
@@ -130,9 +134,14 @@ impl ParsedScript {
     /// Runs it. Blocks until the end: on Linux for the duration of the script.
     pub fn run(&self, on: On) -> ScriptOutcome {
         match on {
-            On::Stack => stack::run_script(&self.script, self.settings.clone()),
+            On::Stack => self.run_on_stack(WorldStack::Local),
+            On::Service => self.run_on_stack(WorldStack::Service),
             On::Linux => linux::run_script(&self.script, self.settings.clone()),
         }
+    }
+
+    fn run_on_stack(&self, stack: WorldStack) -> ScriptOutcome {
+        stack::run_script(&self.script, self.settings.clone(), stack)
     }
 
     /// Runs it on another system than those of [`On`]. Blocks until it is over.
@@ -146,10 +155,13 @@ impl ParsedScript {
         ((local_ip, local_prefix_len), mtu)
     }
 
-    /// Why the script is expected to fail on a system, from its own remark.
+    /// Why the script is expected to fail on a system, from its own remark. What holds of our stack
+    /// holds of it in a daemon.
     pub fn difference(&self, on: On) -> Option<&str> {
-        let remarks = self.script.remarks.iter();
-        remarks.filter(|remark| remark.system == on.name()).map(|it| it.reason.as_str()).next()
+        let is_stack = |system: &str| on == On::Service && system == On::Stack.name();
+        let mut remarks = self.script.remarks.iter();
+        let remark = remarks.find(|it| it.system == on.name() || is_stack(&it.system));
+        remark.map(|it| it.reason.as_str())
     }
 }
 

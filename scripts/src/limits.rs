@@ -52,5 +52,11 @@ pub(crate) const END_TIME: Duration = Duration::from_millis(100);
 /// Interval of real time between two checks of a call in progress.
 pub(crate) const LOOK_TIME: Duration = Duration::from_micros(50);
 
+/// Looks at a shard's thread before the looker sleeps between two.
+pub(crate) const LOOKS_WITHOUT_SLEEP: u32 = 200;
+
+/// Rounds of a shard and its application for what happens at one time; each answers the other.
+pub(crate) const ROUNDS_MAX: u32 = 64;
+
 const _: () = assert!(LATE_US < ANY_TIME_US && CALL_US_MAX < ANY_TIME_US);
 const _: () = assert!(PACKET_BYTES_MAX < CALL_BYTES_MAX);

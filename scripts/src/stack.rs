@@ -33,7 +33,7 @@ use crate::stack::knobs::Knobs;
 use crate::stack::program::StackProgram;
 use crate::system::{Call, Injected, Returned, SentPacket, System, SystemError, Turned};
 use crate::wire::ChecksumTrust;
-use crate::world::{ScriptWorld, host};
+use crate::world::{ScriptWorld, WorldStack, host};
 use crate::{refused, skipped};
 
 /// A knob that the stack does not have, or not with that value, as it was written.
@@ -60,8 +60,12 @@ pub fn tcp_for_scripts(knobs: &str) -> Result<TcpConfig, UnknownKnob> {
 const KNOBS_VARIABLE: &str = "MEGAPIPE_KNOBS";
 
 /// Runs a script on the stack. Takes no longer than the computing takes.
-pub(crate) fn run_script(script: &Script, settings: ScriptSettings) -> ScriptOutcome {
-    let mut system = OurStack::new(&settings);
+pub(crate) fn run_script(
+    script: &Script,
+    settings: ScriptSettings,
+    stack: WorldStack,
+) -> ScriptOutcome {
+    let mut system = OurStack::new(&settings, stack);
     let text = std::env::var(KNOBS_VARIABLE).unwrap_or_default();
     for knob in from_text(&text) {
         if system.turn(&knob) != Ok(Turned::Done) {
@@ -79,6 +83,7 @@ pub(crate) fn run_script(script: &Script, settings: ScriptSettings) -> ScriptOut
 /// A host with our stack, and a program with sockets on it.
 struct OurStack {
     settings: ScriptSettings,
+    stack: WorldStack,
     knobs: Knobs,
     running: Option<RunningStack>,
     /// The script's time as long as nothing runs.
@@ -94,9 +99,9 @@ struct RunningStack {
 }
 
 impl OurStack {
-    fn new(settings: &ScriptSettings) -> Self {
+    fn new(settings: &ScriptSettings, stack: WorldStack) -> Self {
         let knobs = Knobs { tcp: personality::of(settings.dialect), mtu: settings.mtu };
-        Self { settings: settings.clone(), knobs, running: None, now_us: 0 }
+        Self { settings: settings.clone(), stack, knobs, running: None, now_us: 0 }
     }
 
     /// The simulated host, created on first use: from then on its settings are fixed.
@@ -104,7 +109,7 @@ impl OurStack {
         if self.running.is_none() {
             let address = (self.settings.local_ip, self.settings.local_prefix_len);
             let config = host(vec![address], self.knobs.mtu, self.knobs.tcp.clone());
-            let world = ScriptWorld::new(config, Duration::ZERO);
+            let world = ScriptWorld::on(self.stack, config, Duration::ZERO);
             let world = world.map_err(|error| SystemError::Unsupported(error.to_string()))?;
             let program = StackProgram::start(&world)?;
             let began = (self.now_us, world.elapsed());

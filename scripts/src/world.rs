@@ -10,6 +10,7 @@
 //! - A packet is stamped with the virtual time at which the stack sent it.
 //! - A call that waits sleeps on a futex of the shared context and nowhere else.
 
+mod daemon;
 mod wire;
 
 use std::io;
@@ -24,6 +25,7 @@ use megapipe_sockets::{Bsd, Config, CreateError, Driving, Error, SharedContext, 
 use megapipe_stack::TcpConfig;
 
 use crate::limits::{DESCRIPTORS, END_TIME, LOOK_TIME, RETURN_TIME};
+use crate::world::daemon::ScriptDaemon;
 use crate::world::wire::{Far, StackWire};
 
 pub use crate::world::wire::StackSent;
@@ -81,6 +83,17 @@ pub struct ScriptWorld {
     inside: Arc<AtomicUsize>,
     /// Real time that the caller of a blocking call gets to note its end.
     note_time: Duration,
+    /// Of a stack in a daemon. Last: its sessions end before it.
+    daemon: Option<ScriptDaemon>,
+}
+
+/// Where the stack of a world runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorldStack {
+    /// In the sockets' own channel.
+    Local,
+    /// In a daemon of the back end `service`, on a thread of this process.
+    Service,
 }
 
 /// A call is under way while this exists.
@@ -95,28 +108,50 @@ impl Drop for CallGuard {
 }
 
 impl ScriptWorld {
+    /// Makes a host with a stack of its own ([`ScriptWorld::on`]).
+    ///
+    /// # Errors
+    /// [`WorldError`].
+    pub fn new(settings: ServerConfig, note_time: Duration) -> Result<Self, WorldError> {
+        Self::on(WorldStack::Local, settings, note_time)
+    }
+
     /// Makes a host with the addresses, MTU and TCP of `settings`, whose clock is set by hand.
     /// `note_time` is real time that passes after the end of a call that blocked, for a caller who
     /// reads the clock after it.
     ///
     /// # Errors
     /// [`WorldError`].
-    pub fn new(mut settings: ServerConfig, note_time: Duration) -> Result<Self, WorldError> {
+    pub fn on(
+        stack: WorldStack,
+        mut settings: ServerConfig,
+        note_time: Duration,
+    ) -> Result<Self, WorldError> {
         let clock = Clock::by_hand();
         let mtu = settings.mtu.unwrap_or(u16::MAX);
         let (wire, far) = StackWire::new(mtu, clock.clone())?;
         settings.connections = DESCRIPTORS;
         settings.clock = clock.clone();
+        if stack == WorldStack::Service {
+            // A shard that spins does so until the time is set.
+            settings.waits.spin = Duration::ZERO;
+        }
         let network = LocalNetwork::over(vec![Box::new(wire)], settings)?;
-        let channel =
-            megapipe::Config::default().backend(Backend::Local(network)).max_lwsockets(DESCRIPTORS);
+        let (backend, daemon) = match stack {
+            WorldStack::Local => (Backend::Local(network), None),
+            WorldStack::Service => {
+                let daemon = ScriptDaemon::start(network, far.clone(), clock.clone())?;
+                (Backend::Service(daemon.address()), Some(daemon))
+            }
+        };
+        let channel = megapipe::Config::default().backend(backend).max_lwsockets(DESCRIPTORS);
         let config = Config::default()
             .channel(channel)
             .descriptors(DESCRIPTORS)
             .clock(clock.clone())
             .freshness(Duration::ZERO);
         let context = SharedContext::create(config, Driving::Outside)?;
-        Ok(Self { context, clock, far, inside: Arc::default(), note_time })
+        Ok(Self { context, clock, far, inside: Arc::default(), note_time, daemon })
     }
 
     /// The sockets, for a thread that makes calls. A call that may block needs an [`CallGuard`].
@@ -227,7 +262,11 @@ impl ScriptWorld {
     pub fn advance(&self) -> Result<Option<Duration>, Error> {
         self.await_return();
         loop {
-            let until = self.context.poll_channel()?;
+            let poll = || self.context.poll_channel();
+            let until = match &self.daemon {
+                Some(daemon) => daemon.settle(poll)?,
+                None => poll()?,
+            };
             if !self.await_return() {
                 return Ok(until);
             }

@@ -81,6 +81,13 @@ fn scripts_hold_on_our_stack() {
 }
 
 #[test]
+fn scripts_hold_on_service() {
+    let faults: Vec<String> =
+        scripts().iter().filter_map(|path| fault(path, On::Service).expect("no skip")).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
 fn scripts_hold_on_linux() {
     let scripts = scripts();
     // One first: if it cannot be run, none can.

@@ -186,6 +186,6 @@ fn remark(comment: &[u8]) -> Option<Remark> {
     let text = std::str::from_utf8(comment).ok()?.trim_start_matches(['/', '#', ' ']);
     let (system, rest) = text.split_once(':')?;
     let reason = rest.trim_start().strip_prefix("differs:")?;
-    matches!(system, "linux" | "stack")
+    matches!(system, "linux" | "stack" | "service")
         .then(|| Remark { system: system.to_owned(), reason: reason.trim().to_owned() })
 }

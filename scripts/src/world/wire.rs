@@ -39,13 +39,16 @@ pub(super) struct StackWire {
     caps: Caps,
     clock: Clock,
     room: Vec<u8>,
-    /// Never rings: the driver of the host polls.
-    bell: OwnedFd,
+    /// Rings for a shard that sleeps on it; other drivers of the host poll.
+    bell: Arc<OwnedFd>,
 }
 
 /// The interpreter's end.
 #[derive(Debug, Clone)]
-pub(super) struct Far(Arc<Mutex<Packets>>);
+pub(super) struct Far {
+    packets: Arc<Mutex<Packets>>,
+    bell: Arc<OwnedFd>,
+}
 
 impl StackWire {
     /// Both ends of a wire that carries packets of at most `mtu` bytes.
@@ -63,8 +66,8 @@ impl StackWire {
             rss: None,
             notes: Vec::new(),
         };
-        let far = Far(Arc::clone(&packets));
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let far = Far { packets: Arc::clone(&packets), bell: Arc::clone(&bell) };
         Ok((Self { packets, caps, clock, room: vec![0; mtu.into()], bell }, far))
     }
 }
@@ -77,7 +80,7 @@ fn lock(packets: &Mutex<Packets>) -> MutexGuard<'_, Packets> {
 impl Far {
     /// A packet arrives at the stack; `false`: too many do.
     pub(super) fn send(&self, packet: &[u8], segment_bytes: u16) -> bool {
-        let mut packets = lock(&self.0);
+        let mut packets = lock(&self.packets);
         let fits = packets.to_stack.len() < PACKETS_MAX;
         if fits {
             packets.to_stack.push_back((packet.to_vec(), segment_bytes));
@@ -87,14 +90,20 @@ impl Far {
         fits
     }
 
+    /// Wakes a shard that sleeps on the wire.
+    pub(super) fn ring(&self) {
+        // Fails only when as many rings as a counter can hold were not heard.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
     /// Whether the stack has sent a packet that was not received yet.
     pub(super) fn has_sent(&self) -> bool {
-        !lock(&self.0).from_stack.is_empty()
+        !lock(&self.packets).from_stack.is_empty()
     }
 
     /// The next packet that the stack has sent.
     pub(super) fn receive(&self) -> Option<StackSent> {
-        lock(&self.0).from_stack.pop_front()
+        lock(&self.packets).from_stack.pop_front()
     }
 }
 
@@ -146,6 +155,8 @@ impl Link for StackWire {
     }
 
     fn arm(&mut self) -> Result<bool, LinkError> {
+        // Nothing to read means that it has not rung.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         Ok(lock(&self.packets).to_stack.is_empty())
     }
 
