@@ -8,6 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags};
@@ -165,10 +166,26 @@ const FAULTS: [libc::c_int; 5] =
 /// The last signal there is (`_NSIG` in the kernel).
 const SIGNAL_MAX: libc::c_int = 64;
 
-/// Every handler that the process has was installed with SA_RESTART. Which of them has run cannot
-/// be asked: where they differ, a call is not restarted, because a program that has a handler
-/// without SA_RESTART waits for the EINTR.
+/// Whether the handlers that have run in this thread were installed with SA_RESTART.
+type RestartRule = fn() -> Option<bool>;
+
+static RESTART_RULE: OnceLock<RestartRule> = OnceLock::new();
+
+/// Sets a function that knows whether the handlers that interrupted a call of this thread allow it
+/// to go on: all were installed with SA_RESTART. `None`: it does not know. For libraries that
+/// replace sigaction(2); the first call decides.
+pub fn set_restart_rule(rule: fn() -> Option<bool>) {
+    // A second rule is ignored, as is documented.
+    let _ = RESTART_RULE.set(rule);
+}
+
+/// The handlers that have run were installed with SA_RESTART. Where no rule knows which have run,
+/// all that the process has: where they differ, a call is not restarted, because a program that has
+/// a handler without SA_RESTART waits for the EINTR.
 pub(crate) fn handlers_restart() -> bool {
+    if let Some(restart) = RESTART_RULE.get().and_then(|rule| rule()) {
+        return restart;
+    }
     (1..=SIGNAL_MAX).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
         // SAFETY: with a null action nothing is changed, and the old one is written to `action`,
