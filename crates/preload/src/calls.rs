@@ -18,8 +18,12 @@ pub(crate) mod data;
 pub(crate) mod descriptors;
 pub(crate) mod files;
 pub(crate) mod options;
+pub(crate) mod passing;
+pub(crate) mod pipes;
 pub(crate) mod process;
 pub(crate) mod sets;
+pub(crate) mod signals;
+pub(crate) mod streams;
 pub(crate) mod waits;
 
 /// Looks up the next library's functions.
@@ -29,8 +33,11 @@ pub(crate) fn resolve() {
     descriptors::resolve();
     files::resolve();
     options::resolve();
+    pipes::resolve();
     process::resolve();
     sets::resolve();
+    signals::resolve();
+    streams::resolve();
     waits::resolve();
 }
 
@@ -42,8 +49,11 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         descriptors::NAMES,
         files::NAMES,
         options::NAMES,
+        pipes::NAMES,
         process::NAMES,
         sets::NAMES,
+        signals::NAMES,
+        streams::NAMES,
         waits::NAMES,
     ];
     families.into_iter().flatten().copied()

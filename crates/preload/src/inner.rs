@@ -51,6 +51,7 @@ by_number! {
     sendmmsg = SYS_sendmmsg(fd, messages, count, flags);
     sendfile = SYS_sendfile(to, from, offset, count);
     sendfile64 = SYS_sendfile(to, from, offset, count);
+    splice = SYS_splice(from, from_offset, to, to_offset, len, flags);
     epoll_create1 = SYS_epoll_create1(flags) => raise;
     epoll_ctl = SYS_epoll_ctl(set, op, fd, event);
     close_range = SYS_close_range(first, last, flags);
@@ -88,7 +89,38 @@ pub(crate) unsafe extern "C" fn syscall(
     f: usize,
 ) -> isize {
     // SAFETY: the caller promises what the call of this number asks for.
-    unsafe { c_call(number as c_long, [a, b, c, d, e, f]) }
+    let result = unsafe { c_call(number as c_long, [a, b, c, d, e, f]) };
+    if makes_descriptor(number as c_long, a as c_int) { raise(result) } else { result }
+}
+
+/// Whether a system call that crates make by its number returns a new descriptor.
+fn makes_descriptor(number: c_long, command: c_int) -> bool {
+    const BPF_MAP_CREATE: c_int = 0;
+    const BPF_PROG_LOAD: c_int = 5;
+    const BPF_OBJ_GET: c_int = 7;
+    const BPF_BTF_LOAD: c_int = 18;
+    const BPF_LINK_CREATE: c_int = 28;
+    match number {
+        libc::SYS_eventfd2
+        | libc::SYS_epoll_create1
+        | libc::SYS_memfd_create
+        | libc::SYS_timerfd_create
+        | libc::SYS_signalfd4
+        | libc::SYS_inotify_init1
+        | libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_socket
+        | libc::SYS_accept4
+        | libc::SYS_pidfd_open
+        | libc::SYS_pidfd_getfd
+        | libc::SYS_perf_event_open
+        | libc::SYS_io_uring_setup => true,
+        libc::SYS_bpf => matches!(
+            command,
+            BPF_MAP_CREATE | BPF_PROG_LOAD | BPF_OBJ_GET | BPF_BTF_LOAD | BPF_LINK_CREATE
+        ),
+        _ => false,
+    }
 }
 
 /// Functions that are another one with more arguments.
@@ -302,7 +334,7 @@ pub(crate) unsafe extern "C" fn pselect(
 
 /// Functions of libc without a system call of their own: they fail before the constructor.
 macro_rules! by_libc {
-    ($($name:ident($($argument:ident),*);)*) => {$(
+    ($($name:ident($($argument:ident),*) -> $result:ty;)*) => {$(
         #[unsafe(export_name = concat!("mp_inner_", stringify!($name)))]
         pub(crate) unsafe extern "C" fn $name($($argument: usize),*) -> isize {
             let name = concat!(stringify!($name), "\0").as_ptr().cast::<c_char>();
@@ -312,7 +344,7 @@ macro_rules! by_libc {
                 set_errno(libc::ENOSYS);
                 return -1;
             }
-            type Function = unsafe extern "C" fn($(by_libc!(@ $argument)),*) -> c_int;
+            type Function = unsafe extern "C" fn($(by_libc!(@ $argument)),*) -> $result;
             // SAFETY: dlsym(3) found the function by its name; words are passed as its arguments.
             let function: Function = unsafe { std::mem::transmute(found) };
             // SAFETY: the caller promises what the function asks for.
@@ -323,10 +355,16 @@ macro_rules! by_libc {
 }
 
 by_libc! {
-    fclose(stream);
-    execv(path, list);
-    execvp(path, list);
-    execvpe(path, list, environment);
-    posix_spawn(process, path, actions, attributes, list, environment);
-    posix_spawnp(process, path, actions, attributes, list, environment);
+    fclose(stream) -> c_int;
+    fdopen(fd, mode) -> isize;
+    fileno(stream) -> c_int;
+    fileno_unlocked(stream) -> c_int;
+    execv(path, list) -> c_int;
+    execvp(path, list) -> c_int;
+    execvpe(path, list, environment) -> c_int;
+    posix_spawn(process, path, actions, attributes, list, environment) -> c_int;
+    posix_spawnp(process, path, actions, attributes, list, environment) -> c_int;
+    sigaction(number, action, before) -> c_int;
+    signal(number, handler) -> isize;
+    sockatmark(fd) -> c_int;
 }

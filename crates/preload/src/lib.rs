@@ -6,6 +6,8 @@
 //!
 //! - `next.rs`, `inner.rs`, `raw.rs`: the functions of the next library, and the library's own
 //!   calls.
+//! - `memory.rs`, `handlers.rs`: whether the program's pointers are valid, which of its signal
+//!   handlers ran.
 //! - `numbers.rs`: what a descriptor number stands for.
 //! - `settings.rs`, `rules.rs`: variables of the environment, and which sockets belong to the
 //!   stack.
@@ -27,7 +29,9 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod calls;
+mod handlers;
 mod inner;
+mod memory;
 mod next;
 mod numbers;
 mod raw;

@@ -60,6 +60,11 @@ pub(crate) fn finish(settings: &PreloadSettings) {
     if FINISHED.swap(true, Ordering::Relaxed) {
         return;
     }
+    let counters = [&COUNTS.stack, &COUNTS.kernel, &COUNTS.both, &COUNTS.refused];
+    if counters.iter().all(|counter| counter.load(Ordering::Relaxed) == 0) {
+        // A child that had no socket.
+        return;
+    }
     let number = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
     let (stack, kernel) = (number(&COUNTS.stack), number(&COUNTS.kernel));
     let (both, refused) = (number(&COUNTS.both), number(&COUNTS.refused));

@@ -16,6 +16,7 @@ use std::time::Duration;
 use megapipe::{Backend, ErrorChain, LocalNetwork};
 use megapipe_sockets::{Attempt, Bsd, CallRunner, Config, Driving, Error, SharedContext, Sockets};
 
+use crate::handlers;
 use crate::numbers::{self, NumberEntry};
 use crate::raw;
 use crate::report;
@@ -44,6 +45,7 @@ thread_local! {
 /// Installs the settings: the library is active from now on.
 pub(crate) fn activate(settings: PreloadSettings) {
     OWNER.store(raw::process(), Ordering::Relaxed);
+    megapipe_sockets::set_restart_rule(handlers::restart);
     SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
 }
 
@@ -79,6 +81,7 @@ pub(crate) fn enter<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Err
         report::count(&report::COUNTS.refused);
         return Err(Error::from_raw_os_error(libc::EDEADLK));
     }
+    handlers::begin();
     let errno = raw::errno();
     // Unwind safe: the sockets leave a socket as it was when a call panics.
     let result = catch_unwind(AssertUnwindSafe(work));

@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 
 use libc::{sockaddr, socklen_t};
-use megapipe_marshal::{check_room, read_address, write_address};
+use megapipe_marshal::{ArgumentError, check_room, read_address, write_address};
 use megapipe_sockets::{Bsd, Error, Events, Fd, OpenFlags, PollFd, SharedContext, Shutdown};
 
 use super::{CallTarget, answer, status, target};
+use crate::memory::{self, Access};
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
@@ -44,7 +45,7 @@ interpose! {
             return pass();
         }
         // SAFETY: the program promises an address of that size, or null.
-        let to = unsafe { read_address(address, len) };
+        let to = unsafe { address_of(address, len) };
         let bind = || match target_at_rest(fd)? {
             CallTarget::Stack(inner) => {
                 let to = to?.ok_or(Error::FamilyNotSupported)?;
@@ -95,6 +96,7 @@ interpose! {
             ListenerPaths::Stack(inner) => {
                 let flags = OpenFlags::from_bits(flags).ok_or(Error::InvalidArgument)?;
                 if !address.is_null() {
+                    memory::check(len as usize, size_of::<socklen_t>(), Access::Write)?;
                     // SAFETY: the program promises a size, or null.
                     unsafe { check_room(len) }?;
                 }
@@ -136,7 +138,7 @@ interpose! {
             return pass();
         }
         // SAFETY: the program promises an address of that size, or null.
-        let to = unsafe { read_address(address, len) };
+        let to = unsafe { address_of(address, len) };
         let connect = || {
             if let (CallTarget::Kernel, Ok(Some(to))) = (target(fd)?, to) {
                 stack::enter(|| connect_recorded(fd, to))?;
@@ -231,14 +233,28 @@ unsafe fn write_name(
     len: *mut socklen_t,
     name: SocketAddr,
 ) -> Result<(), Error> {
+    memory::check(len as usize, size_of::<socklen_t>(), Access::Write)?;
     // SAFETY: the caller keeps the contract.
     unsafe { check_room(len) }?;
+    // SAFETY: the size is there.
+    memory::check(address as usize, unsafe { len.read() } as usize, Access::Write)?;
     if address.is_null() {
         return Err(Error::Fault);
     }
     // SAFETY: the caller keeps the contract.
     unsafe { write_address(address, len, Some(name)) };
     Ok(())
+}
+
+/// # Safety
+/// As [`read_address`], except that the memory may not exist.
+unsafe fn address_of(
+    address: *const sockaddr,
+    len: socklen_t,
+) -> Result<Option<SocketAddr>, ArgumentError> {
+    memory::check(address as usize, len as usize, Access::Read)?;
+    // SAFETY: the caller keeps the contract.
+    unsafe { read_address(address, len) }
 }
 
 /// # Safety

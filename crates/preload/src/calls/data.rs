@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use megapipe_marshal::{
-    ArgumentError, check_room, is_stream, memory, memory_mut, raise_pipe, read_address,
-    receive_message, receive_messages, send_message, send_messages, with_parts, with_parts_mut,
-    write_address,
+    ArgumentError, check_room, is_stream, raise_pipe, read_address, receive_message,
+    receive_messages, send_message, send_messages, with_parts, with_parts_mut, write_address,
 };
 use megapipe_sockets::{Bsd, Error, Fd, MsgFlags};
 
 use super::create::decide_by_destination;
-use super::{CallTarget, target};
+use super::{CallTarget, answer, target};
+use crate::memory::{self, Access, check_message, check_pieces, memory, memory_mut};
 use crate::next::interpose;
 use crate::numbers;
 use crate::raw::{set_errno, system_call};
@@ -44,6 +44,8 @@ interpose! {
     /// readv(2).
     fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t |pass| {
         run(fd, pass, |inner| {
+            // SAFETY: the program promises that the array stays as it is.
+            unsafe { check_pieces(pieces, count as usize, Access::Write) }?;
             let read = |to: &mut [IoSliceMut<'_>]| -> Result<usize, TransferFailure> {
                 Ok(with_stack(|sockets| sockets.readv(inner, to))?)
             };
@@ -89,8 +91,12 @@ interpose! {
             // SAFETY: the program promises `len` writable bytes.
             let to = unsafe { memory_mut(to, len, "buf") }?;
             if !address.is_null() {
+                memory::check(address_len as usize, size_of::<socklen_t>(), Access::Write)?;
                 // SAFETY: it promises a size, or null.
                 unsafe { check_room(address_len) }?;
+                // SAFETY: the same.
+                let room = unsafe { address_len.read() } as usize;
+                memory::check(address as usize, room, Access::Write)?;
             }
             let flags = MsgFlags::from_bits_retain(flags);
             let mut parts = [IoSliceMut::new(to)];
@@ -123,6 +129,8 @@ interpose! {
     /// recvmsg(2).
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t |pass| {
         run(fd, pass, |inner| {
+            // SAFETY: the program promises that the header stays as it is.
+            unsafe { check_message(message, Access::Write) }?;
             let flags = MsgFlags::from_bits_retain(flags);
             let receive = |to: &mut [IoSliceMut<'_>], control: &mut [u8]| {
                 Ok(with_stack(|sockets| sockets.recvmsg(inner, to, control, flags))?)
@@ -142,6 +150,7 @@ interpose! {
     ) -> c_int |pass| {
         let pass = || pass() as ssize_t;
         run(fd, pass, |inner| {
+            memory::check(messages as usize, message_bytes(count), Access::Write)?;
             let receive = |to: &mut [IoSliceMut<'_>], control: &mut [u8], flags: MsgFlags| {
                 let received = with_stack(|sockets| sockets.recvmsg(inner, to, control, flags));
                 Ok::<_, TransferFailure>(received?)
@@ -163,6 +172,8 @@ interpose! {
     /// writev(2).
     fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t |pass| {
         run(fd, pass, |inner| {
+            // SAFETY: the program promises that the array stays as it is.
+            unsafe { check_pieces(pieces, count as usize, Access::Read) }?;
             let write = |from: &[IoSlice<'_>]| -> Result<usize, TransferFailure> {
                 Ok(with_stack(|sockets| sockets.writev(inner, from))?)
             };
@@ -197,7 +208,8 @@ interpose! {
         let to = match address.is_null() {
             true => Ok(None),
             // SAFETY: the program promises an address of that size.
-            false => unsafe { read_address(address, address_len) },
+            false => memory::check(address as usize, address_len as usize, Access::Read)
+                .and_then(|()| unsafe { read_address(address, address_len) }),
         };
         let decided = decide_by_destination(fd, to.ok().flatten());
         run(fd, pass, |inner| {
@@ -212,12 +224,18 @@ interpose! {
     /// sendmsg(2).
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t |pass| {
         if numbers::is_kernel(fd) {
-            return pass();
+            // SAFETY: the program promises a message, or null.
+            return match unsafe { super::passing::check(message) } {
+                Ok(()) => pass(),
+                Err(error) => answer(Err(error)),
+            };
         }
         // SAFETY: the program promises a message, or null.
         let decided = unsafe { decide_by_message(fd, message) };
         run(fd, pass, |inner| {
             decided?;
+            // SAFETY: the program promises that the header stays as it is.
+            unsafe { check_message(message, Access::Read) }?;
             // SAFETY: the program promises a message, or null.
             let sent = unsafe { send_message(message, sending(inner, flags)) };
             piped(inner, flags, sent.map_err(Error::from))
@@ -232,13 +250,18 @@ interpose! {
         flags: c_int,
     ) -> c_int |pass| {
         if numbers::is_kernel(fd) {
-            return pass();
+            // SAFETY: the program promises messages, or null.
+            return match unsafe { super::passing::check_all(messages, count) } {
+                Ok(()) => pass(),
+                Err(error) => answer(Err(error)),
+            };
         }
         // SAFETY: the program promises messages, or null; the first begins with its header.
         let decided = unsafe { decide_by_message(fd, messages.cast()) };
         let pass = || pass() as ssize_t;
         run(fd, pass, |inner| {
             decided?;
+            memory::check(messages as usize, message_bytes(count), Access::Write)?;
             // SAFETY: the program promises `count` messages.
             let sent = unsafe { send_messages(messages, count, sending(inner, flags)) };
             piped(inner, flags, sent.map_err(Error::from))
@@ -316,9 +339,17 @@ fn sending(
     }
 }
 
+/// The bytes of the messages of one call.
+fn message_bytes(count: c_uint) -> usize {
+    (count as usize).min(libc::UIO_MAXIOV as usize) * size_of::<mmsghdr>()
+}
+
 /// # Safety
 /// `message` is null or points to a header with an address, where this is not null.
 unsafe fn decide_by_message(fd: c_int, message: *const msghdr) -> Result<(), Error> {
+    if memory::check(message as usize, size_of::<msghdr>(), Access::Read).is_err() {
+        return Ok(());
+    }
     // SAFETY: the caller promises a header, or null.
     let Some(header) = (unsafe { message.as_ref() }) else { return Ok(()) };
     if header.msg_name.is_null() {
@@ -331,7 +362,7 @@ unsafe fn decide_by_message(fd: c_int, message: *const msghdr) -> Result<(), Err
 
 /// Raises SIGPIPE where Linux does.
 #[inline]
-fn piped(inner: Fd, flags: c_int, sent: Result<usize, Error>) -> Result<usize, Error> {
+pub(super) fn piped(inner: Fd, flags: c_int, sent: Result<usize, Error>) -> Result<usize, Error> {
     if matches!(sent, Err(Error::BrokenPipe))
         && flags & libc::MSG_NOSIGNAL == 0
         && with_stack(|sockets| Ok(is_stream(sockets, inner))).unwrap_or(false)
@@ -393,7 +424,7 @@ fn seek(fd: c_int, offset: off_t, whence: c_int) -> Result<off_t, Error> {
     }
 }
 
-fn value(result: isize) -> Result<isize, Error> {
+pub(super) fn value(result: isize) -> Result<isize, Error> {
     match result {
         0.. => Ok(result),
         _ => Err(Error::from_raw_os_error(-result as c_int)),

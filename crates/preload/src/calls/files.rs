@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use libc::{FILE, mode_t};
 
 use super::descriptors::reap;
+use super::streams;
 use crate::next::interpose;
 use crate::numbers;
 
@@ -79,7 +80,9 @@ interpose! {
     /// fclose(3).
     fn fclose(stream: *mut FILE) -> c_int |pass| {
         // SAFETY: the program promises an open stream.
-        let fd = unsafe { libc::fileno(stream) };
+        let is_own = unsafe { streams::number_of(stream) }.is_some();
+        // SAFETY: the same.
+        let fd = if is_own { -1 } else { unsafe { libc::fileno(stream) } };
         let closed = pass();
         if fd >= 0 && numbers::entry(fd) != numbers::NumberEntry::Own {
             reap(fd);

@@ -6,11 +6,12 @@
 use std::ffi::{c_int, c_ulong, c_void};
 
 use libc::socklen_t;
-use megapipe_marshal::{check_room, memory, memory_mut};
+use megapipe_marshal::check_room;
 use megapipe_sockets::{Bsd, Error};
 
 use super::descriptors::duplicated;
 use super::{CallTarget, answer, status, target};
+use crate::memory::{self, Access, memory, memory_mut};
 use crate::next::interpose;
 use crate::numbers;
 use crate::records::{RECORDS, SocketOption};
@@ -37,6 +38,7 @@ interpose! {
             if recorded == RecordedOption::OfKernel {
                 return Ok(pass());
             }
+            memory::check(size as usize, size_of::<socklen_t>(), Access::Write)?;
             // SAFETY: the program promises a size, or null.
             unsafe { check_room(size) }?;
             // SAFETY: the same.
@@ -113,8 +115,8 @@ interpose! {
                 // An ignored argument may have any value.
                 _ => (false, false),
             };
-            if (has_value || is_answered) && argument.is_null() {
-                return Err(Error::Fault);
+            if has_value || is_answered {
+                memory::check(argument as usize, size_of::<c_int>(), Access::Write)?;
             }
             let place = argument.cast::<c_int>();
             // SAFETY: for these requests the program promises a pointer to an int.
@@ -127,6 +129,19 @@ interpose! {
             Ok(0)
         };
         answer(control())
+    }
+
+    /// sockatmark(3), which libc makes of its own ioctl(2).
+    fn sockatmark(fd: c_int) -> c_int |pass| {
+        if numbers::is_kernel(fd) {
+            return pass();
+        }
+        let mut is_at_mark: c_int = 0;
+        // SAFETY: the request fills a local.
+        match unsafe { ioctl(fd, SIOCATMARK, (&raw mut is_at_mark).cast()) } {
+            0 => is_at_mark,
+            failed => failed,
+        }
     }
 
     /// fcntl(2).

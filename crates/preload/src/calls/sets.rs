@@ -15,6 +15,7 @@ use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SignalMask};
 
 use super::answer;
 use super::descriptors::reap;
+use crate::memory::{self, Access};
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
@@ -133,10 +134,8 @@ interpose! {
 /// # Safety
 /// `event` is null or points to a readable event.
 unsafe fn operation(op: c_int, event: *const epoll_event) -> Result<EpollOp, Error> {
-    let read = || {
-        if event.is_null() {
-            return Err(Error::Fault);
-        }
+    let read = || -> Result<EpollEvent, Error> {
+        memory::check(event as usize, size_of::<epoll_event>(), Access::Read)?;
         // SAFETY: the caller promises the event; it is packed, so it is copied.
         let epoll_event { events, u64: data } = unsafe { event.read_unaligned() };
         Ok(EpollEvent { events: Events::from_bits_truncate(events), data })
@@ -175,9 +174,7 @@ unsafe fn wait(
     mask: Option<SignalMask>,
 ) -> Result<c_int, Error> {
     let max = usize::try_from(max).ok().filter(|max| *max > 0).ok_or(Error::InvalidArgument)?;
-    if events.is_null() {
-        return Err(Error::Fault);
-    }
+    memory::check(events as usize, max.min(EVENTS_MAX) * size_of::<epoll_event>(), Access::Write)?;
     let mut found = [EpollEvent::default(); EVENTS_MAX];
     let found = &mut found[..max.min(EVENTS_MAX)];
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));

@@ -9,6 +9,7 @@ use megapipe_marshal::{duration, mask_of, milliseconds, with_time_left};
 use megapipe_sockets::{Bsd, Error, Events, Fd, PollFd, SignalMask};
 
 use super::answer;
+use crate::memory::{self, Access};
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
 use crate::records::RECORDS;
@@ -123,9 +124,8 @@ interpose! {
 /// `entries` is null or points to `count` entries that nothing else uses for `'a`.
 unsafe fn mixed<'a>(entries: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let len = usize::try_from(count).ok().filter(|len| (1..=POLL_MAX).contains(len))?;
-    if entries.is_null() {
-        return None;
-    }
+    // What is wrong is the kernel's to find.
+    memory::check(entries as usize, len * size_of::<pollfd>(), Access::Write).ok()?;
     // SAFETY: the caller promises the entries.
     let entries = unsafe { std::slice::from_raw_parts_mut(entries, len) };
     entries.iter().any(|entry| !numbers::is_kernel(entry.fd)).then_some(entries)
@@ -259,6 +259,9 @@ impl SelectSets {
     /// Each place is null or points to a set, as long as this lives.
     unsafe fn mixed(count: c_int, places: [*mut fd_set; 3]) -> Option<Self> {
         let count = usize::try_from(count).ok()?.min(SELECT_MAX);
+        for place in places.iter().filter(|place| !place.is_null()) {
+            memory::check(*place as usize, count.div_ceil(8), Access::Write).ok()?;
+        }
         let mut entries = Vec::new();
         let mut is_mixed = false;
         for fd in 0..count {
