@@ -12,7 +12,7 @@ mod query;
 mod wire;
 
 pub use entries::{
-    ServiceAcceptor, ServiceDaemon, ServiceHandOver, ServiceListener, ServicePick,
+    ServiceAcceptor, ServiceDaemon, ServiceHandOver, ServiceListener, ServiceNetworks, ServicePick,
     ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser, SessionUse,
     SocketState, SocketTimer, SocketTimerKind,
 };

@@ -16,8 +16,8 @@ use super::message::{HelloAnswer, RefusalCode};
 use crate::limits::{ANSWER_BYTES_MAX, ATTACH_RETRY, ATTACH_TIME, PAGES_READ_MAX, QUERY_TIME};
 use crate::message_socket::{MessageWithFds, Reception, receive_up_to, send};
 use crate::observe::{
-    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceListener, ServiceQuery,
-    ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
+    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceListener, ServiceNetworks,
+    ServiceQuery, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
 };
 use crate::sleep::wait_readable;
 
@@ -182,6 +182,20 @@ impl ServiceObserver {
             }
         })?;
         Ok(users)
+    }
+
+    /// The networks that the stack reaches.
+    ///
+    /// # Errors
+    /// [`ServiceQueryError`].
+    pub fn networks(&mut self) -> Result<ServiceNetworks, ServiceQueryError> {
+        let mut networks = ServiceNetworks::default();
+        self.each_page_of(0, QuerySubject::Networks, false, |body| {
+            if let AnswerBody::Networks(of_shard) = body {
+                networks = of_shard;
+            }
+        })?;
+        Ok(networks)
     }
 
     fn each_page(

@@ -55,6 +55,16 @@ entries! {
         sees_all: bool,
     }
 
+    /// The networks that a stack reaches.
+    ServiceNetworks {
+        /// Its addresses on the link, each with the bits of its network.
+        networks: Vec<(IpAddr, u8)>,
+        /// Next hops for what is not on the link.
+        gateways: Vec<IpAddr>,
+        /// The link shares the host's addresses.
+        shares_host_address: bool,
+    }
+
     /// A shard.
     ServiceShard {
         /// Its number.

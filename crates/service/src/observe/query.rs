@@ -12,7 +12,8 @@
 //!   of what it was given.
 
 use super::entries::{
-    ServiceDaemon, ServiceListener, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
+    ServiceDaemon, ServiceListener, ServiceNetworks, ServiceSession, ServiceShard, ServiceSocket,
+    ServiceUser,
 };
 use super::wire::WireValue;
 use crate::limits::ANSWER_BYTES_MAX;
@@ -21,7 +22,7 @@ use crate::remote::{ValueReader, ValueWriter};
 /// The first bytes of every message on the control socket.
 const MAGIC: u64 = u64::from_ne_bytes(*b"megapipe");
 /// The versions of QUERY and ANSWER that this code speaks, oldest and newest.
-pub const QUERY_VERSIONS: (u16, u16) = (1, 1);
+pub const QUERY_VERSIONS: (u16, u16) = (1, 2);
 
 /// Kinds of messages, beside those of the handshake.
 const QUERY: u16 = 5;
@@ -42,11 +43,20 @@ pub enum QuerySubject {
     Sockets,
     /// Users with their quotas, of all shards.
     Users,
+    /// The networks that a shard's stack reaches; since version 2.
+    Networks,
 }
 
 impl QuerySubject {
-    const ALL: [Self; 6] =
-        [Self::Daemon, Self::Shard, Self::Sessions, Self::Listeners, Self::Sockets, Self::Users];
+    const ALL: [Self; 7] = [
+        Self::Daemon,
+        Self::Shard,
+        Self::Sessions,
+        Self::Listeners,
+        Self::Sockets,
+        Self::Users,
+        Self::Networks,
+    ];
 }
 
 impl WireValue for QuerySubject {
@@ -139,6 +149,8 @@ pub enum AnswerBody {
     Sockets(Vec<ServiceSocket>),
     /// Users.
     Users(Vec<ServiceUser>),
+    /// What a shard's stack reaches.
+    Networks(ServiceNetworks),
 }
 
 /// A page of an answer.
@@ -173,6 +185,7 @@ impl AnswerPage {
             AnswerBody::Listeners(listeners) => listeners.put(&mut to),
             AnswerBody::Sockets(sockets) => sockets.put(&mut to),
             AnswerBody::Users(users) => users.put(&mut to),
+            AnswerBody::Networks(networks) => networks.put(&mut to),
         }
         to.into_bytes()
     }
@@ -199,6 +212,7 @@ impl AnswerPage {
             QuerySubject::Listeners => AnswerBody::Listeners(WireValue::get(&mut from)?),
             QuerySubject::Sockets => AnswerBody::Sockets(WireValue::get(&mut from)?),
             QuerySubject::Users => AnswerBody::Users(WireValue::get(&mut from)?),
+            QuerySubject::Networks => AnswerBody::Networks(WireValue::get(&mut from)?),
         };
         from.end(Self { next, body })
     }
@@ -213,6 +227,7 @@ impl AnswerPage {
             AnswerBody::Listeners(_) => QuerySubject::Listeners,
             AnswerBody::Sockets(_) => QuerySubject::Sockets,
             AnswerBody::Users(_) => QuerySubject::Users,
+            AnswerBody::Networks(_) => QuerySubject::Networks,
         }
     }
 }

@@ -10,8 +10,8 @@ use super::ShardHost;
 use crate::attach::ClientIdentity;
 use crate::limits::USERS_PER_PAGE;
 use crate::observe::{
-    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceQuery, ServiceShard, ServiceUser,
-    SessionUse, Viewer,
+    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceNetworks, ServiceQuery,
+    ServiceShard, ServiceUser, SessionUse, Viewer,
 };
 use crate::policy::{QuotaKind, SessionRights};
 use crate::remote::show_description;
@@ -37,6 +37,7 @@ impl ShardHost {
             QuerySubject::Sessions => AnswerBody::Sessions(Vec::new()),
             QuerySubject::Listeners => AnswerBody::Listeners(Vec::new()),
             QuerySubject::Sockets => AnswerBody::Sockets(Vec::new()),
+            QuerySubject::Networks => AnswerBody::Networks(ServiceNetworks::default()),
         })
     }
 
@@ -93,7 +94,8 @@ impl ShardHost {
             AnswerBody::Shard(None)
             | AnswerBody::Daemon(_)
             | AnswerBody::Sockets(_)
-            | AnswerBody::Users(_) => {}
+            | AnswerBody::Users(_)
+            | AnswerBody::Networks(_) => {}
         }
         page
     }

@@ -95,6 +95,11 @@ fn pages() -> Vec<AnswerPage> {
         AnswerBody::Sockets(vec![socket(false); SOCKETS_PER_PAGE.0]),
         AnswerBody::Sockets(vec![socket(true); SOCKETS_PER_PAGE.1]),
         AnswerBody::Users(vec![user(); USERS_PER_PAGE]),
+        AnswerBody::Networks(ServiceNetworks {
+            networks: vec![(address().expect("one").ip(), 24); ADDRESSES_SHOWN],
+            gateways: vec![address().expect("one").ip(); ADDRESSES_SHOWN],
+            shares_host_address: true,
+        }),
     ];
     bodies.map(|body| AnswerPage { next: Some(u64::MAX), body }).into()
 }

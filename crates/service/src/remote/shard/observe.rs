@@ -12,12 +12,13 @@ use super::SessionShard;
 use super::owners::ConnCounts;
 use super::shard_session::ShardSession;
 use crate::limits::{
-    ACCEPTORS_LISTED_MAX, LISTENERS_PER_PAGE, PLACES_PER_PAGE, SESSIONS_PER_PAGE, SOCKETS_PER_PAGE,
+    ACCEPTORS_LISTED_MAX, ADDRESSES_SHOWN, LISTENERS_PER_PAGE, PLACES_PER_PAGE, SESSIONS_PER_PAGE,
+    SOCKETS_PER_PAGE,
 };
 use crate::observe::{
     AnswerBody, AnswerPage, QuerySubject, ServiceAcceptor, ServiceHandOver, ServiceListener,
-    ServiceQuery, ServiceSession, ServiceShard, ServiceSocket, SessionUse, SocketState,
-    SocketTimer, SocketTimerKind, Viewer,
+    ServiceNetworks, ServiceQuery, ServiceSession, ServiceShard, ServiceSocket, SessionUse,
+    SocketState, SocketTimer, SocketTimerKind, Viewer,
 };
 
 /// A count of a table, or as many as fit.
@@ -36,12 +37,23 @@ impl SessionShard {
         match query.subject {
             // The daemon answers them without a shard.
             QuerySubject::Daemon | QuerySubject::Users => AnswerPage::last(AnswerBody::Shard(None)),
+            QuerySubject::Networks => AnswerPage::last(AnswerBody::Networks(self.networks())),
             QuerySubject::Shard => {
                 AnswerPage::last(AnswerBody::Shard(Some(Box::new(self.summary()))))
             }
             QuerySubject::Sessions => self.sessions_page(query.from, viewer),
             QuerySubject::Listeners => self.listeners_page(now, query.from, viewer),
             QuerySubject::Sockets => self.sockets_page(now, query, viewer),
+        }
+    }
+
+    /// The networks that its stack reaches.
+    fn networks(&self) -> ServiceNetworks {
+        let config = self.server.stack().config();
+        ServiceNetworks {
+            networks: config.addresses.iter().take(ADDRESSES_SHOWN).copied().collect(),
+            gateways: config.routes.iter().filter_map(|it| it.via).take(ADDRESSES_SHOWN).collect(),
+            shares_host_address: self.server.caps().shares_host_address,
         }
     }
 
