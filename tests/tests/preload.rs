@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod capi_prefix;
+#[path = "preload/service.rs"]
+mod service;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -381,7 +383,7 @@ fn wrong_setting_ends_the_program_before_it_runs() {
     let mut command = preloaded("true", &library, "lokal");
     let (status, text) = run(&mut command);
     assert_eq!(status.code(), Some(125), "{text}");
-    assert!(text.contains("MEGAPIPE_BACKEND = lokal: must be kernel or local"), "{text}");
+    assert!(text.contains("MEGAPIPE_BACKEND = lokal: must be kernel, local or"), "{text}");
     said(Command::new("true").env("LD_PRELOAD", &library));
 }
 

@@ -17,7 +17,10 @@ use std::process::{Command, ExitCode};
 
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
+use megapipe::ServiceAddress;
+use megapipe_apps::backend::SERVICE_VARIABLE;
 use megapipe_preload::{LIBRARY, PreloadSettingError, PreloadSettings, VARIABLES};
+use megapipe_service::attach::{ServiceObserver, ServiceQueryError};
 
 use crate::info::InfoError;
 use program::{Program, ProgramError};
@@ -44,6 +47,11 @@ pub(crate) struct RunProgramArgs {
     /// The stack behind the sockets
     #[arg(long, value_enum, default_value = "service")]
     backend: RunBackend,
+    /// The path of the daemon's control socket
+    ///
+    /// Without it the path in MEGAPIPE_SERVICE, else /run/megapipe/megapiped.sock.
+    #[arg(long, value_name = "PATH")]
+    service: Option<PathBuf>,
     /// The link of the back end local: memif:SOCKET[,role=server] or tap:DEVICE
     #[arg(long)]
     link: Option<String>,
@@ -86,11 +94,13 @@ enum RunBackend {
 /// Why `run` did not start the program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunProgramError {
+    #[error(transparent)]
+    Service(#[from] ServiceQueryError),
     #[error(
-        "--backend service: a daemon cannot serve unmodified programs yet; use --backend local \
-         with --link and --address"
+        "the service at {0} shares the host's addresses (packet, xdp), which unmodified programs \
+         cannot use yet; start it on tap or memif"
     )]
-    Service,
+    SharedAddress(String),
     #[error(transparent)]
     Setting(#[from] PreloadSettingError),
     #[error("{path}:{line}: {source}")]
@@ -158,18 +168,23 @@ fn variables(args: &RunProgramArgs) -> Result<Vec<(&'static str, String)>, RunPr
     let backend = match args.backend {
         RunBackend::Kernel => "kernel",
         RunBackend::Local => "local",
-        RunBackend::Service => return Err(RunProgramError::Service),
+        RunBackend::Service => "service",
     };
     let mut rules = args.rules.clone();
     if let Some(path) = &args.rules_file {
         rules.extend(rules_of(path)?);
     }
     let of = |value: &Option<String>| value.clone().unwrap_or_default();
+    let (service, address, gateway) = match args.backend {
+        RunBackend::Service => of_service(&args.service_path())?,
+        _ => (String::new(), of(&args.address), of(&args.gateway)),
+    };
     let all = [
         ("MEGAPIPE_BACKEND", backend.to_owned()),
+        ("MEGAPIPE_SERVICE", service),
         ("MEGAPIPE_LINK", of(&args.link)),
-        ("MEGAPIPE_ADDRESS", of(&args.address)),
-        ("MEGAPIPE_GATEWAY", of(&args.gateway)),
+        ("MEGAPIPE_ADDRESS", address),
+        ("MEGAPIPE_GATEWAY", gateway),
         ("MEGAPIPE_PLACEMENT", of(&args.placement)),
         ("MEGAPIPE_RULES", rules.join("; ")),
         ("MEGAPIPE_REPORT", of(&args.report)),
@@ -179,6 +194,27 @@ fn variables(args: &RunProgramArgs) -> Result<Vec<(&'static str, String)>, RunPr
         set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
     })?;
     Ok(set)
+}
+
+/// The path of a daemon, and the addresses and gateways of its stack.
+fn of_service(path: &Path) -> Result<(String, String, String), RunProgramError> {
+    let networks = ServiceObserver::connect(path)?.networks()?;
+    let path = path.display().to_string();
+    if networks.shares_host_address {
+        return Err(RunProgramError::SharedAddress(path));
+    }
+    let addresses = networks.networks.iter().map(|(address, bits)| format!("{address}/{bits}"));
+    let gateways = networks.gateways.iter().map(ToString::to_string);
+    Ok((path, addresses.collect::<Vec<_>>().join(","), gateways.collect::<Vec<_>>().join(",")))
+}
+
+impl RunProgramArgs {
+    /// The path of the daemon's control socket.
+    fn service_path(&self) -> PathBuf {
+        let by_environment = || std::env::var_os(SERVICE_VARIABLE).filter(|path| !path.is_empty());
+        let path = self.service.clone().or_else(|| by_environment().map(PathBuf::from));
+        path.unwrap_or_else(|| ServiceAddress::default().path().to_owned())
+    }
 }
 
 fn rules_of(path: &Path) -> Result<Vec<String>, RunProgramError> {

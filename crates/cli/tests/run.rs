@@ -31,7 +31,7 @@ const MEMIF: [&str; 6] =
 
 #[test]
 fn errors_of_run_have_status_125() {
-    refused(&["--", "true"], 125, "--backend service: a daemon cannot serve unmodified programs");
+    refused(&["--service", "/nonexistent/x", "--", "true"], 125, "no service at /nonexistent/x:");
     refused(&["--backend", "lokal", "--", "true"], 125, "invalid value 'lokal'");
     refused(&["--backend", "local", "--", "true"], 125, "MEGAPIPE_LINK = : the back end local");
     refused(&["--backend", "local", "--link", "packet:lo", "--", "true"], 125, "packet, xdp");

@@ -87,7 +87,7 @@ fn cold_target(fd: c_int, entry: NumberEntry) -> Result<CallTarget, Error> {
         NumberEntry::Recorded(_) => stack::enter(|| {
             let mut records = RECORDS.lock();
             let Some(record) = records.of(fd) else { return Ok(CallTarget::Kernel) };
-            if record.path != Some(SocketPath::Stack) {
+            if record.path != Some(SocketPath::Stack) || record.is_kept() {
                 return Ok(CallTarget::Kernel);
             }
             records.activate_all()?;

@@ -6,7 +6,8 @@
 //! A recorded socket is a socket of the kernel under its number. Options, addresses and the members
 //! of sets are given to the kernel and remembered. [`RecordedSockets::activate`] replays them on
 //! the stack when a call needs it. A socket of the stack then gets a placeholder in place of the
-//! kernel's socket; a listener of both keeps it.
+//! kernel's socket; a listener keeps it: of both as its other part, of the stack as what reserves
+//! its address and passes to child processes.
 //!
 //! Invariant: a record has at least one number; its entries name it.
 
@@ -48,7 +49,11 @@ pub(crate) struct SocketRecord {
     pub(crate) path: Option<SocketPath>,
     pub(crate) bound: Option<SocketAddr>,
     pub(crate) backlog: Option<c_int>,
-    /// The listener of the stack, of a listener of both.
+    /// The kernel's socket is bound, so that no other process takes the address.
+    pub(crate) is_reserved: bool,
+    /// A parent process made it, and this one has not used it: it takes no connections.
+    is_inherited: bool,
+    /// The listener of the stack, where the kernel's socket is kept beside it.
     pub(crate) inner: Option<Fd>,
     /// The kernel's turn to be asked first for a connection.
     pub(crate) is_kernels_turn: bool,
@@ -156,6 +161,8 @@ impl RecordedSockets {
                 path: None,
                 bound: None,
                 backlog: None,
+                is_reserved: false,
+                is_inherited: false,
                 inner: None,
                 is_kernels_turn: false,
                 members: Vec::new(),
@@ -196,6 +203,32 @@ impl RecordedSockets {
         }
     }
 
+    /// In the child of a fork: the stack's parts of sockets are the parent's. The child listens
+    /// where it accepts or waits for connections, and nowhere else.
+    pub(crate) fn inherit(&mut self) {
+        let needs_use = stack::is_shared();
+        for record in self.sockets.values_mut() {
+            record.inner = None;
+            record.is_inherited = needs_use;
+        }
+    }
+
+    /// This process uses a socket.
+    pub(crate) fn use_here(&mut self, fd: c_int) {
+        if let Some(record) = self.of(fd) {
+            record.is_inherited = false;
+        }
+    }
+
+    /// This process waits for a set.
+    pub(crate) fn use_members(&mut self, set: c_int) {
+        for record in self.sockets.values_mut() {
+            if record.members.iter().any(|member| member.set == set) {
+                record.is_inherited = false;
+            }
+        }
+    }
+
     /// A set is closed.
     pub(crate) fn forget_set(&mut self, set: c_int) {
         for record in self.sockets.values_mut() {
@@ -209,6 +242,10 @@ impl RecordedSockets {
         record.members.retain(|member| member.set != set);
         if let EpollOp::Add(event) | EpollOp::Modify(event) = op {
             record.members.push(SetMember { set, event });
+            record.is_inherited = false;
+            if stack::context().is_some() && record.is_kept() && record.inner.is_none() {
+                return self.activate(fd);
+            }
         }
         match (record.inner, record.path) {
             (Some(inner), _) => {
@@ -274,14 +311,14 @@ impl RecordedSockets {
         }
         let inner = context.socket(record.domain, record.kind, record.protocol)?;
         let replayed = record.replay(context, inner);
-        let kept = replayed.and_then(|()| match record.path {
-            Some(SocketPath::Both) => {
+        let kept = replayed.and_then(|()| match record.is_kept() {
+            true => {
                 if let Some(record) = self.of(fd) {
                     record.inner = Some(inner);
                 }
                 record.join_sets(context, inner)
             }
-            _ => self.replace(context, &record, inner),
+            false => self.replace(context, &record, inner),
         });
         if kept.is_err()
             && let Some(record) = self.of(fd)
@@ -330,7 +367,17 @@ impl SocketRecord {
     fn waits_for_stack(&self) -> bool {
         let is_stream = self.kind == libc::SOCK_STREAM;
         let is_ready = if is_stream { self.backlog.is_some() } else { self.bound.is_some() };
-        self.inner.is_none() && is_ready && self.path.is_some()
+        self.inner.is_none() && is_ready && self.path.is_some() && !self.is_inherited
+    }
+
+    /// The kernel's socket stays: it is a part of the listener, or keeps the listener's address
+    /// and passes it to child processes.
+    pub(crate) fn is_kept(&self) -> bool {
+        match self.path {
+            Some(SocketPath::Both) => true,
+            Some(SocketPath::Stack) => self.is_reserved && self.backlog.is_some(),
+            Some(SocketPath::Kernel) | None => false,
+        }
     }
 
     fn replay(&self, mut context: &'static SharedContext, inner: Fd) -> Result<(), Error> {
@@ -345,6 +392,12 @@ impl SocketRecord {
                     report::note(settings, text);
                 }
             }
+        }
+        if self.backlog.is_some() && stack::is_shared() {
+            // Child processes may listen there, too, each by a session of its own. That no other
+            // program does is the kernel's decision, by the socket that is kept.
+            let on = 1_i32.to_ne_bytes();
+            context.setsockopt(inner, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
         }
         if let Some(address) = self.bound {
             context.bind(inner, address)?;

@@ -17,12 +17,22 @@ pub(crate) struct ReportCounts {
     pub(crate) refused: AtomicU32,
 }
 
+/// The end of the report is written.
+static FINISHED: AtomicBool = AtomicBool::new(false);
+
 pub(crate) static COUNTS: ReportCounts = ReportCounts {
     stack: AtomicU32::new(0),
     kernel: AtomicU32::new(0),
     both: AtomicU32::new(0),
     refused: AtomicU32::new(0),
 };
+
+/// In the child of a fork: its counts and its report are its own.
+pub(crate) fn begin_in_child() {
+    let ReportCounts { stack, kernel, both, refused } = &COUNTS;
+    [stack, kernel, both, refused].iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+    FINISHED.store(false, Ordering::Relaxed);
+}
 
 /// Adds one to a count.
 pub(crate) fn count(counter: &AtomicU32) {
@@ -56,7 +66,6 @@ pub(crate) fn note(settings: &PreloadSettings, text: fmt::Arguments<'_>) {
 
 /// Writes the end of the report, once in a process.
 pub(crate) fn finish(settings: &PreloadSettings) {
-    static FINISHED: AtomicBool = AtomicBool::new(false);
     if FINISHED.swap(true, Ordering::Relaxed) {
         return;
     }

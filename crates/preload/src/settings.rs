@@ -7,13 +7,14 @@
 use std::ffi::CString;
 use std::str::FromStr;
 
-use megapipe::{Placement, Prefixed, ServerConfig};
+use megapipe::{Placement, Prefixed, ServerConfig, ServiceAddress};
 
 use crate::rules::{PathRule, PathSelector};
 
 /// The variables that are restored on exec.
-pub const VARIABLES: [&str; 7] = [
+pub const VARIABLES: [&str; 8] = [
     "MEGAPIPE_BACKEND",
+    "MEGAPIPE_SERVICE",
     "MEGAPIPE_LINK",
     "MEGAPIPE_ADDRESS",
     "MEGAPIPE_GATEWAY",
@@ -40,6 +41,8 @@ pub enum PreloadBackend {
         /// The settings of the stack.
         server: Box<ServerConfig>,
     },
+    /// The stack of a daemon, which listens at this path.
+    Service(ServiceAddress),
 }
 
 /// The settings of a process.
@@ -92,9 +95,9 @@ impl PreloadSettings {
         let (backend, addresses, gateways) = match backend.as_str() {
             "kernel" => (PreloadBackend::Kernel, Vec::new(), Vec::new()),
             "local" => local(&variable)?,
+            "service" => service(&variable)?,
             other => {
-                let reason = "must be kernel or local; the preload library has no other back end";
-                return Err(wrong("MEGAPIPE_BACKEND", other, reason));
+                return Err(wrong("MEGAPIPE_BACKEND", other, "must be kernel, local or service"));
             }
         };
         let is_linux = backend == PreloadBackend::Kernel;
@@ -127,25 +130,48 @@ fn local(
         return Err(wrong("MEGAPIPE_LINK", &link, reason));
     }
     let mut server = ServerConfig::default();
-    let text = named("MEGAPIPE_ADDRESS");
-    for part in list(&text, ',') {
-        let parsed: Prefixed =
-            part.parse().map_err(|error| wrong("MEGAPIPE_ADDRESS", &text, error))?;
-        server.addresses.push((parsed.address, parsed.prefix_bits));
-    }
+    (server.addresses, server.gateways) = networks(variable)?;
     if server.addresses.is_empty() {
         let reason = "the stack needs an address of its own, for example 10.0.0.2/24";
-        return Err(wrong("MEGAPIPE_ADDRESS", &text, reason));
-    }
-    let text = named("MEGAPIPE_GATEWAY");
-    for part in list(&text, ',') {
-        let reason = "must be IP addresses with commas between";
-        let gateway = part.parse().map_err(|_| wrong("MEGAPIPE_GATEWAY", &text, reason))?;
-        server.gateways.push(gateway);
+        return Err(wrong("MEGAPIPE_ADDRESS", "", reason));
     }
     server.check().map_err(|error| wrong("MEGAPIPE_ADDRESS", &named("MEGAPIPE_ADDRESS"), error))?;
     let (addresses, gateways) = (server.addresses.clone(), server.gateways.clone());
     Ok((PreloadBackend::Local { link, server: Box::new(server) }, addresses, gateways))
+}
+
+/// The daemon, and what its stack reaches: `megapipe run` asks it for that.
+fn service(
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<(PreloadBackend, Addresses, Vec<std::net::IpAddr>), PreloadSettingError> {
+    let (addresses, gateways) = networks(variable)?;
+    if addresses.is_empty() {
+        let reason = "the back end service needs the addresses of the daemon's stack here; \
+                      `megapipe run` asks the daemon for them";
+        return Err(wrong("MEGAPIPE_ADDRESS", "", reason));
+    }
+    let path = variable("MEGAPIPE_SERVICE");
+    let address = path.map_or_else(ServiceAddress::default, ServiceAddress::new);
+    Ok((PreloadBackend::Service(address), addresses, gateways))
+}
+
+/// The stack's addresses and gateways.
+fn networks(
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<(Addresses, Vec<std::net::IpAddr>), PreloadSettingError> {
+    let (mut addresses, mut gateways) = (Vec::new(), Vec::new());
+    let text = variable("MEGAPIPE_ADDRESS").unwrap_or_default();
+    for part in list(&text, ',') {
+        let parsed: Prefixed =
+            part.parse().map_err(|error| wrong("MEGAPIPE_ADDRESS", &text, error))?;
+        addresses.push((parsed.address, parsed.prefix_bits));
+    }
+    let text = variable("MEGAPIPE_GATEWAY").unwrap_or_default();
+    for part in list(&text, ',') {
+        let reason = "must be IP addresses with commas between";
+        gateways.push(part.parse().map_err(|_| wrong("MEGAPIPE_GATEWAY", &text, reason))?);
+    }
+    Ok((addresses, gateways))
 }
 
 /// A program that sleeps or computes expects its kernel to acknowledge meanwhile, so the stack has
@@ -198,8 +224,12 @@ mod tests {
         let link = ("MEGAPIPE_LINK", "tap:x");
         for (variables, text) in [
             (
+                vec![("MEGAPIPE_BACKEND", "servise")],
+                "MEGAPIPE_BACKEND = servise: must be kernel, local or service",
+            ),
+            (
                 vec![("MEGAPIPE_BACKEND", "service")],
-                "MEGAPIPE_BACKEND = service: must be kernel or",
+                "MEGAPIPE_ADDRESS = : the back end service needs the addresses",
             ),
             (vec![local], "MEGAPIPE_LINK = : the back end local needs a link"),
             (vec![local, ("MEGAPIPE_LINK", "packet:eth0")], "cannot share a host's address yet"),

@@ -57,6 +57,16 @@ pub(crate) fn settings() -> Option<&'static PreloadSettings> {
     unsafe { settings.as_ref() }
 }
 
+/// Whether the stack has ports of its own, and does not share the kernel's.
+pub(crate) fn has_own_ports() -> bool {
+    settings().is_some_and(|settings| settings.backend != PreloadBackend::Kernel)
+}
+
+/// Whether several processes use the stack, each by a session of its own.
+pub(crate) fn is_shared() -> bool {
+    settings().is_some_and(|settings| matches!(settings.backend, PreloadBackend::Service(_)))
+}
+
 /// Returns the stack's sockets, if it has started.
 #[inline]
 pub(crate) fn context() -> Option<&'static SharedContext> {
@@ -148,6 +158,7 @@ fn create(settings: &PreloadSettings) -> Result<SharedContext, String> {
             })?;
             channel.backend(Backend::Local(network)).placement(settings.placement)
         }
+        PreloadBackend::Service(address) => channel.backend(Backend::Service(address.clone())),
     };
     let config = Config::default().channel(channel);
     let created = SharedContext::create(config, Driving::Callers);
@@ -171,15 +182,20 @@ extern "C" fn at_exit() {
 }
 
 /// In the child of a fork: what was the stack's is the parent's. Returns whether there was a stack.
+/// A stack that is shared starts again when the child needs it.
 pub(crate) fn forget_in_child() -> bool {
     OWNER.store(raw::process(), Ordering::Relaxed);
     let had_stack = !CONTEXT.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null();
     if !had_stack {
         return false;
     }
-    IS_DOWN.store(true, Ordering::Relaxed);
+    let is_shared = is_shared();
+    IS_DOWN.store(!is_shared, Ordering::Relaxed);
     for (fd, entry) in numbers::known(0, u32::MAX) {
         match entry {
+            NumberEntry::Set(_) if is_shared => {
+                numbers::set(fd, NumberEntry::PendingSet);
+            }
             NumberEntry::Stack(_) | NumberEntry::Set(_) => {
                 numbers::set(fd, NumberEntry::Parent);
             }
@@ -205,9 +221,14 @@ pub(crate) fn refuse_in_child() -> Error {
     report::count(&report::COUNTS.refused);
     if !PRINTED.swap(true, Ordering::Relaxed) {
         report::complain(format_args!(
-            "a forked child ({}) uses a socket of its parent's stack: on the back end local, one \
-             process has the stack",
-            raw::process()
+            "a forked child ({}) uses a socket of its parent's stack: {}",
+            raw::process(),
+            match is_shared() {
+                true =>
+                    "on the back end service a child has its parent's listeners, not its \
+                         parent's connections",
+                false => "on the back end local, one process has the stack",
+            }
         ));
     }
     Error::from_raw_os_error(libc::ECHILD)

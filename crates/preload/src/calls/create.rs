@@ -17,6 +17,8 @@ use crate::report::{self, COUNTS};
 use crate::rules::{PathCall, SocketPath};
 use crate::stack::{self, WithoutWaiting};
 
+/// As IP_FREEBIND.
+const IPV6_FREEBIND: c_int = 78;
 /// MPTCP, which becomes TCP.
 const IPPROTO_MPTCP: c_int = 262;
 
@@ -158,7 +160,10 @@ interpose! {
     fn shutdown(fd: c_int, how: c_int) -> c_int |pass| {
         let Some(how) = Shutdown::from_raw(how) else { return pass() };
         match target(fd) {
-            Ok(CallTarget::Kernel) => pass(),
+            Ok(CallTarget::Kernel) => {
+                shut_down_recorded(fd, how);
+                pass()
+            }
             Ok(CallTarget::Stack(inner)) => {
                 status(stack::with_stack(|sockets| sockets.shutdown(inner, how)))
             }
@@ -192,6 +197,20 @@ fn target_at_rest(fd: c_int) -> Result<CallTarget, Error> {
         NumberEntry::Recorded(_) => Ok(CallTarget::Kernel),
         _ => target(fd),
     }
+}
+
+/// The stack's part of a listener ends with the kernel's, whose result counts.
+fn shut_down_recorded(fd: c_int, how: Shutdown) {
+    if numbers::is_kernel(fd) {
+        return;
+    }
+    let _ = stack::enter(|| {
+        let inner = RECORDS.lock().of(fd).and_then(|record| record.inner);
+        match (inner, stack::context()) {
+            (Some(inner), Some(mut context)) => context.shutdown(inner, how),
+            _ => Ok(()),
+        }
+    });
 }
 
 /// Whether the stack has the protocol.
@@ -324,6 +343,8 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
     let mut records = RECORDS.lock();
     let Some(record) = records.of(fd) else { return passed(pass) };
     let path = select(record, PathCall::Listen, to);
+    let may_listen = record.kind == libc::SOCK_STREAM && stack::has_own_ports();
+    let mut is_reserved = false;
     if path != SocketPath::Stack {
         let bound = passed(pass)?;
         if path == SocketPath::Kernel {
@@ -332,16 +353,19 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
         }
     } else if record.bound.is_some() {
         return Err(Error::InvalidArgument);
+    } else if may_listen {
+        is_reserved = reserve_address(fd, record.domain, pass)?;
     }
     if let Some(record) = records.of(fd) {
+        record.is_reserved = is_reserved;
         record.bound = Some(match path {
-            SocketPath::Both => kernel_name(fd).unwrap_or(to),
-            _ => to,
+            SocketPath::Stack if !is_reserved => to,
+            _ => kernel_name(fd).unwrap_or(to),
         });
     }
     records.decide(fd, path);
     let is_running = stack::context().is_some();
-    if path == SocketPath::Stack && is_running {
+    if path == SocketPath::Stack && is_running && !may_listen {
         // Its address is checked now.
         records.activate(fd).inspect_err(|_| {
             if let Some(record) = records.of(fd) {
@@ -350,6 +374,29 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
         })?;
     }
     Ok(0)
+}
+
+/// Binds the kernel's socket to an address of the stack, which the kernel does not have: no frame
+/// reaches it there, and another program that binds to the address gets EADDRINUSE. Returns
+/// whether it is bound.
+///
+/// # Errors
+/// EADDRINUSE. What else the kernel refuses, such as a privileged port, the stack decides.
+fn reserve_address(fd: c_int, domain: c_int, pass: &dyn Fn() -> c_int) -> Result<bool, Error> {
+    let (level, name) = match domain {
+        libc::AF_INET6 => (libc::IPPROTO_IPV6, IPV6_FREEBIND),
+        _ => (libc::IPPROTO_IP, libc::IP_FREEBIND),
+    };
+    let on: c_int = 1;
+    let (at, size) = ((&raw const on) as usize, size_of_val(&on));
+    let arguments = [fd as usize, level as usize, name as usize, at, size, 0];
+    // SAFETY: the value is a local.
+    unsafe { system_call(libc::SYS_setsockopt, arguments) };
+    match passed(pass) {
+        Ok(_) => Ok(true),
+        Err(Error::AddressInUse) => Err(Error::AddressInUse),
+        Err(_) => Ok(false),
+    }
 }
 
 /// The address of a kernel socket, whose port the kernel may have chosen.
@@ -369,6 +416,9 @@ fn kernel_name(fd: c_int) -> Option<SocketAddr> {
 fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
     let mut records = RECORDS.lock();
     let Some(record) = records.of(fd) else { return passed(pass) };
+    if record.kind != libc::SOCK_STREAM {
+        return passed(pass);
+    }
     let path = match record.path {
         Some(path) => path,
         None => {
@@ -382,7 +432,8 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
             path
         }
     };
-    if path != SocketPath::Stack {
+    let is_reserved = records.of(fd).is_some_and(|record| record.is_reserved);
+    if path != SocketPath::Stack || is_reserved {
         let listening = passed(pass)?;
         if path == SocketPath::Kernel {
             records.give_to_kernel(fd);
@@ -444,13 +495,15 @@ fn listener(fd: c_int) -> Result<ListenerPaths, Error> {
     stack::enter(|| {
         let mut records = RECORDS.lock();
         match records.of(fd) {
-            Some(record) if record.path == Some(SocketPath::Both) && record.backlog.is_some() => {}
+            Some(record) if record.is_kept() && record.backlog.is_some() => {}
             _ => return Ok(ListenerPaths::Kernel),
         }
+        records.use_here(fd);
         records.activate_all()?;
-        Ok(match records.of(fd).and_then(|record| record.inner) {
-            Some(inner) => ListenerPaths::Both(inner),
-            None => ListenerPaths::Kernel,
+        Ok(match records.of(fd).map(|record| (record.inner, record.path)) {
+            Some((Some(inner), Some(SocketPath::Stack))) => ListenerPaths::Stack(inner),
+            Some((Some(inner), _)) => ListenerPaths::Both(inner),
+            _ => ListenerPaths::Kernel,
         })
     })
 }

@@ -230,6 +230,9 @@ extern "C" fn in_child() {
         crate::records::forget_anchor();
     }
     crate::records::RECORDS.release();
+    // One thread exists; nothing here allocates.
+    crate::records::RECORDS.lock().inherit();
+    report::begin_in_child();
 }
 
 /// Ends the process at once, before the program runs.

@@ -153,7 +153,9 @@ fn set_of(set: c_int) -> Result<Option<Fd>, Error> {
     match numbers::entry(set) {
         NumberEntry::Set(inner) => Ok(Some(inner)),
         NumberEntry::PendingSet => stack::enter(|| {
-            RECORDS.lock().activate_all()?;
+            let mut records = RECORDS.lock();
+            records.use_members(set);
+            records.activate_all()?;
             Ok(match numbers::entry(set) {
                 NumberEntry::Set(inner) => Some(inner),
                 _ => None,

@@ -157,6 +157,7 @@ fn watched(fd: c_int) -> Result<WatchedParts, Error> {
             let mut records = RECORDS.lock();
             let is_decided = records.of(fd).is_some_and(|record| record.path.is_some());
             if is_decided {
+                records.use_here(fd);
                 records.activate_all()?;
             }
             Ok(records.of(fd).and_then(|record| record.inner))

@@ -1,0 +1,126 @@
+//! Unmodified programs on the back end `service`: each process has a session of its own, and child
+//! processes listen where their parent did.
+
+use std::io::{PipeWriter, pipe};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use megapipe::{Daemon, LocalNetwork, ServerConfig};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{PATIENCE, ReservedPort, library, preloaded, run, said, site, started};
+
+/// A daemon of this process. It ends on drop.
+struct DaemonThread {
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for DaemonThread {
+    fn drop(&mut self) {
+        self.stop.take();
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Two hosts, each with a daemon, at the ends of a memif.
+struct ServiceHosts {
+    library: PathBuf,
+    folder: PathBuf,
+    _daemons: [DaemonThread; 2],
+}
+
+impl ServiceHosts {
+    fn new(library: PathBuf, name: &str) -> Self {
+        let folder = format!("mp-preload-service-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (ready, is_ready) = mpsc::channel();
+        // Each waits for the other one.
+        let daemons = [0_usize, 1].map(|end| {
+            let (stopped, stop) = pipe().expect("a pipe");
+            let (folder, ready) = (folder.clone(), ready.clone());
+            let thread = std::thread::spawn(move || {
+                let role = ["server", "client"][end];
+                let link = format!("memif:{},role={role}", folder.join("memif").display());
+                let addresses = vec![([10, 9, 7, end as u8 + 1].into(), 24)];
+                let settings = ServerConfig { addresses, ..ServerConfig::default() };
+                let network = LocalNetwork::open(&link, settings).expect("a link");
+                let path = folder.join(format!("service{end}"));
+                let mut daemon = Daemon::start(&network, &path, &[], |line| println!("{line}"))
+                    .expect("it runs");
+                ready.send(()).expect("the test waits");
+                daemon.run(stopped.as_fd()).expect("it runs");
+            });
+            DaemonThread { stop: Some(stop), thread: Some(thread) }
+        });
+        for _ in &daemons {
+            is_ready.recv_timeout(PATIENCE).expect("both start");
+        }
+        Self { library, folder, _daemons: daemons }
+    }
+
+    /// A program at 10.9.7.1 or 10.9.7.2.
+    fn program(&self, end: usize, name: &str) -> Command {
+        let mut command = preloaded(name, &self.library, "service");
+        command.env("MEGAPIPE_SERVICE", self.folder.join(format!("service{end}")));
+        command.env("MEGAPIPE_ADDRESS", format!("10.9.7.{}/24", end + 1));
+        command
+    }
+
+    /// Fetches a page as often as asked for, each time by a new connection, from 10.9.7.1.
+    fn fetches(&self, port: u16, count: u32) -> Command {
+        let mut curl = self.program(1, "curl");
+        curl.args(["-sSf", "--max-time", "50", "-H", "Connection: close", "-o", "/dev/null"]);
+        curl.arg(format!("http://10.9.7.1:{port}/file?[1-{count}]"));
+        curl
+    }
+
+    fn until_served(&self, port: u16) {
+        let deadline = Instant::now() + PATIENCE;
+        while !run(&mut self.fetches(port, 1)).0.success() {
+            assert!(Instant::now() < deadline, "the server does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for ServiceHosts {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn workers_listen_where_their_master_did() {
+    let test = "workers_listen_where_their_master_did";
+    let Some(library) = library(test, &["nginx", "curl"]) else { return };
+    let (hosts, (folder, _)) = (ServiceHosts::new(library, "nginx"), site("service"));
+    let reserved = ReservedPort::new();
+    let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
+    let (port, path) = (reserved.port(), folder.display());
+    let text = format!(
+        "{user} worker_processes 2; daemon off; error_log stderr; pid {path}/pid;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{ access_log off; client_body_temp_path {path}/a; proxy_temp_path {path}/b;\n\
+         fastcgi_temp_path {path}/c; uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;\n\
+         server {{ listen 10.9.7.1:{port}; root {path}; }} }}\n"
+    );
+    std::fs::write(folder.join("conf"), text).expect("a file");
+    let mut server = hosts.program(0, "nginx");
+    server.arg("-c").arg(folder.join("conf")).arg("-p").arg(&folder);
+    let mut server = started(server);
+    hosts.until_served(port);
+    said(&mut hosts.fetches(port, 20));
+    // Another program cannot take the address.
+    let mut other = hosts.program(0, "python3");
+    let script = format!("import socket; socket.create_server(('10.9.7.1', {port}))");
+    let (status, text) = run(other.args(["-c", &script]));
+    assert!(!status.success() && text.contains("Address already in use"), "{text}");
+    kill_process(Pid::from_child(&server.0), Signal::QUIT).expect("it runs");
+    assert!(server.0.wait().expect("its end").success());
+}
