@@ -276,16 +276,52 @@ impl Record {
             && u32::from(family) | u32::from(port) << 16 == 0
             && u128::from_ne_bytes(address) == 0
             && other == Id::default();
-        if is_alone { Ok(chunk) } else { Err(RecordFault::Bits { kind: self.kind }) }
+        if is_alone { Ok(chunk) } else { Err(self.has_other_bits()) }
+    }
+
+    /// The id and the count of a record that has nothing else.
+    #[inline]
+    fn id_and_count(&self) -> Result<(Id, u32), RecordFault> {
+        let unused = self.body.iter().fold(u64::from(self.flags), |all, word| all | word);
+        if unused == 0 { Ok((self.id, self.count)) } else { Err(self.has_other_bits()) }
+    }
+
+    /// The id of a record that has nothing else.
+    #[inline]
+    fn id_alone(&self) -> Result<Id, RecordFault> {
+        let (id, count) = self.id_and_count()?;
+        if count == 0 { Ok(id) } else { Err(self.has_other_bits()) }
+    }
+
+    /// The two ids and the count of a record that has nothing else.
+    #[inline]
+    fn ids_and_count(&self) -> Result<(Id, Id, u32), RecordFault> {
+        let [first, second, third, fourth, _] = self.body;
+        let unused = first | second | third | fourth | u64::from(self.flags);
+        let ids = (self.id, self.transfer().other, self.count);
+        if unused == 0 { Ok(ids) } else { Err(self.has_other_bits()) }
+    }
+
+    /// The two ids, the address and the count of a record that has nothing else.
+    #[inline]
+    fn ids_and_address(&self) -> Result<(Id, Id, SocketAddr, u32), RecordFault> {
+        let Transfer { buf, offset, len, family, address, other, .. } = self.transfer();
+        let remote = self.transfer().address()?;
+        // Those of IPv4 come first.
+        let behind = if family == FAMILY_4 { u128::from_le_bytes(address) >> u32::BITS } else { 0 };
+        let unused = u64::from(buf | offset | len) | u64::from(self.flags);
+        let is_whole = unused == 0 && behind == 0;
+        if is_whole { Ok((self.id, other, remote, self.count)) } else { Err(self.has_other_bits()) }
+    }
+
+    #[cold]
+    const fn has_other_bits(&self) -> RecordFault {
+        RecordFault::Bits { kind: self.kind }
     }
 
     /// What was parsed, if it encodes to this record again.
     fn canonical<T>(&self, parsed: T, encode: impl FnOnce(&T) -> Self) -> Result<T, RecordFault> {
-        if encode(&parsed) == *self {
-            Ok(parsed)
-        } else {
-            Err(RecordFault::Bits { kind: self.kind })
-        }
+        if encode(&parsed) == *self { Ok(parsed) } else { Err(self.has_other_bits()) }
     }
 }
 

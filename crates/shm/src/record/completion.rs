@@ -193,13 +193,10 @@ impl Completion {
         let transfer = Transfer::default();
         match self.event {
             Event::Answer(answer) => answer.record(self.cookie),
-            Event::Incoming { listener, conn, remote, waiting } => record(kind::INCOMING)
-                .with_id(conn)
-                .with_count(waiting)
-                .with_transfer(&transfer.with_address(remote).with_other(listener)),
-            Event::Available { conn, acceptor } => {
-                record(kind::AVAILABLE).with_id(conn).with_transfer(&transfer.with_other(acceptor))
+            Event::Incoming { listener, conn, remote, waiting } => {
+                Self::incoming(self.cookie, (listener, conn), remote, waiting)
             }
+            Event::Available { conn, acceptor } => Self::available(self.cookie, conn, acceptor),
             Event::Withdrawn { conn } => record(kind::WITHDRAWN).with_id(conn),
             Event::ClaimRefused { conn, acceptor } => record(kind::CLAIM_REFUSED)
                 .with_id(conn)
@@ -245,6 +242,30 @@ impl Completion {
         }
     }
 
+    /// A connection that arrived at a listener, as a record.
+    #[must_use]
+    #[inline]
+    pub fn incoming(
+        cookie: u64,
+        (listener, conn): (Id, Id),
+        remote: SocketAddr,
+        waiting: u32,
+    ) -> Record {
+        let transfer = Transfer::default().with_address(remote).with_other(listener);
+        Record::new(kind::INCOMING, cookie)
+            .with_id(conn)
+            .with_count(waiting)
+            .with_transfer(&transfer)
+    }
+
+    /// A connection that is offered, as a record.
+    #[must_use]
+    #[inline]
+    pub fn available(cookie: u64, conn: Id, acceptor: Id) -> Record {
+        let transfer = Transfer::default().with_other(acceptor);
+        Record::new(kind::AVAILABLE, cookie).with_id(conn).with_transfer(&transfer)
+    }
+
     /// Received bytes, as a record: what most completions are.
     #[must_use]
     #[inline]
@@ -262,28 +283,43 @@ impl Completion {
         let event = match record.kind {
             kind::RECEIVED => Event::Received { conn: record.id, chunk: record.chunk_alone()? },
             kind::RETURNED => Event::Returned { bufs: Bufs::get(record)? },
+            _ => return Self::parse_of_connection(record),
+        };
+        Ok(Self { cookie: record.cookie, event })
+    }
+
+    /// As `parse`, of what comes once for each connection: without encoding it again.
+    fn parse_of_connection(record: &Record) -> Result<Self, RecordFault> {
+        let event = match record.kind {
+            kind::INCOMING => {
+                let (conn, listener, remote, waiting) = record.ids_and_address()?;
+                Event::Incoming { listener, conn, remote, waiting }
+            }
+            kind::AVAILABLE => match record.ids_and_count()? {
+                (conn, acceptor, 0) => Event::Available { conn, acceptor },
+                _ => return Err(record.has_other_bits()),
+            },
+            kind::WITHDRAWN => Event::Withdrawn { conn: record.id_alone()? },
+            kind::CONNECTED => Event::Connected { conn: record.id_alone()? },
+            kind::PEER_CLOSED => Event::PeerClosed { conn: record.id_alone()? },
+            kind::CLOSED => {
+                let (conn, reason) = record.id_and_count()?;
+                Event::Closed { conn, reason: CloseCode::from_code(reason)? }
+            }
             _ => return Self::parse_rare(record),
         };
         Ok(Self { cookie: record.cookie, event })
     }
 
-    /// As `parse`, of what is not said for each message.
+    /// As `parse`, of other kinds.
+    #[inline(never)]
     fn parse_rare(record: &Record) -> Result<Self, RecordFault> {
         let (id, count, transfer) = (record.id, record.count, record.transfer());
         let event = match record.kind {
-            kind::INCOMING => {
-                let (listener, remote) = (transfer.other, transfer.address()?);
-                Event::Incoming { listener, conn: id, remote, waiting: count }
-            }
-            kind::AVAILABLE => Event::Available { conn: id, acceptor: transfer.other },
-            kind::WITHDRAWN => Event::Withdrawn { conn: id },
             kind::CLAIM_REFUSED => Event::ClaimRefused { conn: id, acceptor: transfer.other },
-            kind::CONNECTED => Event::Connected { conn: id },
             kind::ACKED => Event::Acked { conn: id, chunks: count, queued_bytes: transfer.len },
             kind::URGENT => Event::Urgent { conn: id, bytes: count },
             kind::UNSENT_BELOW => Event::UnsentBelow { conn: id },
-            kind::PEER_CLOSED => Event::PeerClosed { conn: id },
-            kind::CLOSED => Event::Closed { conn: id, reason: CloseCode::from_code(count)? },
             kind::DATAGRAM => {
                 let letter = record.letter();
                 let (from, to) = letter.addresses(count)?;

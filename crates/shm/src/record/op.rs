@@ -178,34 +178,48 @@ impl Op {
             kind::SEND => Command::Send { conn: record.id, chunk: record.chunk_alone()? },
             kind::RECEIVE => Command::Receive { conns: Ids::get(record)? },
             kind::RETURN => Command::Return { bufs: Bufs::get(record)? },
+            _ => return Self::parse_of_connection(record),
+        };
+        Ok(Self { cookie: record.cookie, command })
+    }
+
+    /// As `parse`, of what comes once for each connection: without encoding it again.
+    fn parse_of_connection(record: &Record) -> Result<Self, RecordFault> {
+        let command = match record.kind {
+            kind::ACCEPT => {
+                let (listener, credit) = record.id_and_count()?;
+                Command::Accept { listener, credit }
+            }
+            kind::AWAIT_ACKS => Command::AwaitAcks { conn: record.id_alone()? },
+            kind::SHUTDOWN => Command::Shutdown { conn: record.id_alone()? },
+            kind::CLOSE => Command::Close { conn: record.id_alone()? },
+            kind::ABORT => Command::Abort { conn: record.id_alone()? },
+            kind::CLAIM => match record.ids_and_count()? {
+                (conn, acceptor, count @ 0..=1) => {
+                    Command::Claim { conn, acceptor, receives: count == 1 }
+                }
+                _ => return Err(record.has_other_bits()),
+            },
             _ => return Self::parse_rare(record),
         };
         Ok(Self { cookie: record.cookie, command })
     }
 
-    /// As `parse`, of what is not said for each message.
+    /// As `parse`, of other kinds.
+    #[inline(never)]
     fn parse_rare(record: &Record) -> Result<Self, RecordFault> {
         let id = record.id;
         let command = match record.kind {
-            kind::ACCEPT => Command::Accept { listener: id, credit: record.count },
             kind::CONNECT => {
                 let pair = record.pair();
                 Command::Connect { remote: pair.remote()?, local: pair.local_if_any()? }
             }
-            kind::AWAIT_ACKS => Command::AwaitAcks { conn: id },
-            kind::SHUTDOWN => Command::Shutdown { conn: id },
-            kind::CLOSE => Command::Close { conn: id },
-            kind::ABORT => Command::Abort { conn: id },
             kind::SEND_DATAGRAM => {
                 let letter = record.letter();
                 let (to, from) = letter.way(record.count)?;
                 let [hop_limit, traffic_class] = record.flags.to_le_bytes();
                 let (buf, len) = (BufId::from_bits(letter.buf), letter.len);
                 Command::SendDatagram { endpoint: id, to, from, hop_limit, traffic_class, buf, len }
-            }
-            kind::CLAIM => {
-                let (acceptor, receives) = (record.transfer().other, record.count == 1);
-                Command::Claim { conn: id, acceptor, receives }
             }
             _ => Command::Call(SessionCall::parse(record)?),
         };

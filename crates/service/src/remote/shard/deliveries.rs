@@ -7,7 +7,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use megapipe_shm::record::{Completion, Event as Says, Id, Message};
+use megapipe_shm::record::{Completion, Event as Says, Id, Message, Record};
 use megapipe_stack::{ConnId, Instant, PoolId};
 
 use super::SessionShard;
@@ -45,8 +45,8 @@ impl SessionShard {
         while let Some(delivery) = self.hand_overs.next_delivery() {
             match delivery {
                 Delivery::Offer { session, number, conn, acceptor } => {
-                    let event = Says::Available { conn: id_of(conn), acceptor };
-                    self.put_handed(now, session, number.0, event);
+                    let record = Completion::available(number.0, id_of(conn), acceptor);
+                    self.put(now, session, record, false);
                 }
                 Delivery::Assign { session, to } => self.assign(now, session, to),
                 Delivery::Withdraw { session, conn } => {
@@ -124,7 +124,9 @@ impl SessionShard {
             work.session.is_running().then(|| work.take_handed(&to)).flatten()
         });
         match incoming.flatten() {
-            Some(event) => self.put_handed(now, id, to.number.0, event),
+            Some(record) => {
+                self.put(now, id, record, false);
+            }
             None => {
                 // The session has ended since: others may listen.
                 self.owners.take_offered(conn);
@@ -138,8 +140,8 @@ impl SessionShard {
 impl SessionWork<'_> {
     /// A connection is the session's from now on. Returns its `Incoming` record; `None`: the stack
     /// has no such connection.
-    fn take_handed(&mut self, to: &HandedConn) -> Option<Says> {
-        let HandedConn { hand_over, listener, conn, awaits_answer, .. } = *to;
+    fn take_handed(&mut self, to: &HandedConn) -> Option<Record> {
+        let HandedConn { hand_over, listener, conn, number, awaits_answer } = *to;
         let (stack, _) = self.server.parts();
         let (_, remote) = stack.addresses(conn).ok()?;
         // It may be over, as its next event says.
@@ -147,8 +149,8 @@ impl SessionWork<'_> {
         self.owners.add_claimed(self.id, conn, hand_over);
         self.session.credit = self.session.credit.saturating_sub(1);
         self.session.awaits_answer |= awaits_answer;
-        let (listener, conn) = (id_of_listener(listener), id_of(conn));
-        Some(Says::Incoming { listener, conn, remote, waiting: 0 })
+        let ids = (id_of_listener(listener), id_of(conn));
+        Some(Completion::incoming(number.0, ids, remote, 0))
     }
 
     /// CLAIM-CONNECTION. One record answers it.
@@ -164,8 +166,8 @@ impl SessionWork<'_> {
             ClaimAnswer::Repeated => return,
         };
         match (claimed, incoming) {
-            (ClaimAnswer::Confirmed(handed), Some(event)) => {
-                self.session.publish(handed.number.0, event);
+            (ClaimAnswer::Confirmed(handed), Some(record)) => {
+                self.session.put(&record);
                 if receives {
                     // It may be over.
                     let _ = self.server.parts().0.receive(self.now, handed.conn);

@@ -12,7 +12,7 @@ use super::session_limits::SessionFault;
 use super::shard_session::ShardSession;
 use crate::connection_manager::Offer;
 use crate::remote::buffer_names::session_of;
-use crate::remote::encoding::{encode_event, encode_notice, id_of, record_chunk};
+use crate::remote::encoding::{encode_event, encode_notice, id_of, id_of_listener, record_chunk};
 
 /// An event, and the acceptor of a new connection with its session.
 type OfferedEvent = (Event, Option<(PoolId, Offer)>);
@@ -287,7 +287,7 @@ impl SessionShard {
 
     /// A new connection goes to the session whose acceptor it is offered to.
     fn publish_incoming(&mut self, now: Instant, event: Event, offer: Option<(PoolId, Offer)>) {
-        let Event::Incoming { listener, conn, .. } = event else { return };
+        let Event::Incoming { listener, conn, remote, waiting } = event else { return };
         if offer.is_none()
             && let Some(hand_over) = self.hand_overs.number_of(listener)
         {
@@ -308,9 +308,8 @@ impl SessionShard {
         let (stack, _) = self.server.parts();
         // It may be over, as its next event says.
         let _ = stack.set_pool(conn, id);
-        if let Some(says) = encode_event(event, self.server.stack()) {
-            self.put(now, id, Completion { cookie: acceptor, event: says }.record(), false);
-        }
+        let ids = (id_of_listener(listener), id_of(conn));
+        self.put(now, id, Completion::incoming(acceptor, ids, remote, waiting), false);
     }
 
     /// An event of what no session has: a connection that is being offered, or one that is over.
