@@ -246,11 +246,14 @@ impl SessionWork<'_> {
             self.session.deferred.drop_of(conn, memory);
             // One that is over needs no reset.
             let _ = stack.abort(self.now, conn, memory);
-            self.let_go(conn);
+            debug_assert!(stack.addresses(conn).is_err(), "the stack frees it at once");
+            let hand_over = self.owners.remove_conn(conn);
+            self.finish_handed(conn, hand_over);
+            self.grant_withheld();
         }
     }
 
-    /// The application has let go of a connection.
+    /// The application has let go of a connection, which may go on in the stack.
     fn let_go(&mut self, conn: ConnId) {
         let hand_over = self.owners.close_conn(conn);
         self.finish_handed(conn, hand_over);

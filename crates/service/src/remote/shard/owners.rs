@@ -229,12 +229,16 @@ impl ObjectOwners {
     /// that has counted it until now.
     #[must_use = "the hand-over learns that the connection is finished"]
     pub(super) fn close_conn(&mut self, conn: ConnId) -> Option<HandOverNumber> {
-        self.of_conn(conn)?;
-        self.unlink(conn.index);
+        let session = self.of_conn(conn)?;
+        // It stays one of the session's: nothing is counted anew.
+        self.unlist(conn.index);
         let owner = &mut self.conns[conn.index as usize];
-        owner.stage = ConnStage::Closed;
+        let stage = std::mem::replace(&mut owner.stage, ConnStage::Closed);
         let hand_over = owner.hand_over.take();
-        self.append(conn.index);
+        self.list(conn.index);
+        if stage == ConnStage::Connecting {
+            self.count(session, CONNECTING, false);
+        }
         hand_over
     }
 
@@ -287,60 +291,83 @@ impl ObjectOwners {
         }
     }
 
+    /// The session of an entry has one connection more.
     fn append(&mut self, index: u32) {
+        self.list(index);
+        self.count_entry(index, true);
+    }
+
+    /// The session of an entry has one connection less.
+    fn unlink(&mut self, index: u32) {
+        self.unlist(index);
+        self.count_entry(index, false);
+    }
+
+    /// Counts a connection for its session's channel and user.
+    fn count_entry(&self, index: u32, is_more: bool) {
+        let ConnOwner { session, stage, .. } = self.conns[index as usize];
+        self.count(session, CONNECTIONS, is_more);
+        if stage == ConnStage::Connecting {
+            self.count(session, CONNECTING, is_more);
+        }
+    }
+
+    /// Puts an entry at the end of the list that it belongs to.
+    fn list(&mut self, index: u32) {
         let ConnOwner { session, stage, .. } = self.conns[index as usize];
         let of = self.of_session(session);
-        let list = if stage == ConnStage::Closed { &mut of.closed } else { &mut of.open };
+        of.counts.change(stage, 1);
+        let list = of.list_of(stage);
         let last = std::mem::replace(&mut list.last, index);
         if last == NONE {
             list.first = index;
-        }
-        match stage {
-            ConnStage::Closed => of.counts.closed += 1,
-            ConnStage::Connecting => {
-                (of.counts.open, of.counts.connecting) =
-                    (of.counts.open + 1, of.counts.connecting + 1)
-            }
-            ConnStage::Open => of.counts.open += 1,
-        }
-        self.count(session, CONNECTIONS, true);
-        if stage == ConnStage::Connecting {
-            self.count(session, CONNECTING, true);
-        }
-        if last != NONE {
+        } else {
             self.conns[last as usize].next = index;
         }
         let owner = &mut self.conns[index as usize];
         (owner.previous, owner.next) = (last, NONE);
     }
 
-    fn unlink(&mut self, index: u32) {
+    /// Takes an entry out of its list.
+    fn unlist(&mut self, index: u32) {
         let ConnOwner { session, stage, previous, next, .. } = self.conns[index as usize];
         let of = self.of_session(session);
-        let list = if stage == ConnStage::Closed { &mut of.closed } else { &mut of.open };
+        of.counts.change(stage, 1_u32.wrapping_neg());
+        let list = of.list_of(stage);
         if previous == NONE {
             list.first = next;
         }
         if next == NONE {
             list.last = previous;
         }
-        match stage {
-            ConnStage::Closed => of.counts.closed -= 1,
-            ConnStage::Connecting => {
-                (of.counts.open, of.counts.connecting) =
-                    (of.counts.open - 1, of.counts.connecting - 1)
-            }
-            ConnStage::Open => of.counts.open -= 1,
-        }
-        self.count(session, CONNECTIONS, false);
-        if stage == ConnStage::Connecting {
-            self.count(session, CONNECTING, false);
-        }
         if previous != NONE {
             self.conns[previous as usize].next = next;
         }
         if next != NONE {
             self.conns[next as usize].previous = previous;
+        }
+    }
+}
+
+impl OfSession {
+    const fn list_of(&mut self, stage: ConnStage) -> &mut ConnList {
+        match stage {
+            ConnStage::Closed => &mut self.closed,
+            ConnStage::Connecting | ConnStage::Open => &mut self.open,
+        }
+    }
+}
+
+impl ConnCounts {
+    /// Adds `change`, modulo 2^32, to the connections of a stage.
+    const fn change(&mut self, stage: ConnStage, change: u32) {
+        let count = match stage {
+            ConnStage::Closed => &mut self.closed,
+            ConnStage::Connecting | ConnStage::Open => &mut self.open,
+        };
+        *count = count.wrapping_add(change);
+        if let ConnStage::Connecting = stage {
+            self.connecting = self.connecting.wrapping_add(change);
         }
     }
 }
