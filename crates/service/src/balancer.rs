@@ -18,6 +18,8 @@
 //! - An acceptor without credit is not picked by its own manager.
 //! - Except with the scheme `naive`, a connection gets an acceptor if another manager has any.
 //! - Offers leave at most once an interval; membership changes leave at once.
+//! - What changes who may get a connection, or a service time, makes the cache of candidates
+//!   invalid: a pick among many acceptors costs little more than one among two.
 
 mod config;
 mod estimator;
@@ -37,6 +39,7 @@ use peers::PeerManagers;
 pub(crate) use selection::RandomSequence;
 use selection::{beats, below, select, taxed_weight, weight};
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 /// A manager's fastest acceptor.
@@ -84,11 +87,41 @@ struct LocalAcceptor {
     estimator: Estimator,
 }
 
+impl LocalAcceptor {
+    /// Whether its weight depends on its own service times alone, which `is_timed` states of all.
+    fn is_measured(&self, is_timed: bool) -> bool {
+        is_timed && self.estimator.estimate().is_some()
+    }
+}
+
 /// A local acceptor that may get a connection, with its service time in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Candidate {
     index: usize,
     service_time: u64,
+    weight: u64,
+}
+
+/// The candidates of the last pick, which are those of the next one unless something has changed.
+/// A cache is no part of the balancer's state: all are equal.
+#[derive(Debug, Clone, Default)]
+struct CandidateCache {
+    all: Vec<Candidate>,
+    is_valid: bool,
+    /// When an estimate changes by itself.
+    until: Option<Instant>,
+}
+
+impl PartialEq for CandidateCache {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for CandidateCache {}
+
+impl Hash for CandidateCache {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// The last offer that left.
@@ -108,8 +141,7 @@ pub struct Balancer {
     /// Those that did not claim in time, and have not enlisted again.
     dropped: Vec<LocalAcceptor>,
     enlistments: u32,
-    /// Room for the candidates of a pick; empty between picks.
-    candidates: Vec<Candidate>,
+    candidates: CandidateCache,
     peers: PeerManagers,
     sent: Option<SentOffer>,
 }
@@ -127,7 +159,7 @@ impl Balancer {
             local: Vec::new(),
             dropped: Vec::new(),
             enlistments: 0,
-            candidates: Vec::new(),
+            candidates: CandidateCache::default(),
             peers: PeerManagers::default(),
             sent: None,
         })
@@ -149,12 +181,14 @@ impl Balancer {
     /// Returns its name and whether it is new; `None` if the listener has the most there may be.
     pub fn enlist(&mut self, id: AcceptorId, credit: u32) -> Option<(AcceptorName, bool)> {
         if let Some(known) = self.local.iter_mut().find(|known| known.name.id == id) {
+            self.candidates.is_valid &= known.credit > 0;
             known.credit = known.credit.saturating_add(credit);
             return Some((known.name, false));
         }
         if self.local.len() >= ACCEPTORS_MAX {
             return None;
         }
+        self.candidates.is_valid = false;
         let name = AcceptorName { manager: self.manager, id, enlistment: self.enlistments };
         self.enlistments = self.enlistments.wrapping_add(1);
         let again = self.dropped.iter().position(|known| known.name.id == id);
@@ -174,6 +208,7 @@ impl Balancer {
     pub fn remove(&mut self, id: AcceptorId) -> Option<(AcceptorName, u32)> {
         self.dropped.retain(|known| known.name.id != id);
         let place = self.local.iter().position(|known| known.name.id == id)?;
+        self.candidates.is_valid = false;
         let removed = self.local.remove(place);
         Some((removed.name, removed.credit))
     }
@@ -191,6 +226,7 @@ impl Balancer {
         let Some(place) = self.local.iter().position(|known| known.name == name) else {
             return false;
         };
+        self.candidates.is_valid = false;
         let dropped = self.local.remove(place);
         if self.dropped.len() >= ACCEPTORS_MAX {
             self.dropped.remove(0);
@@ -202,6 +238,7 @@ impl Balancer {
     /// Removes all acceptors of this manager's. Returns their names.
     pub fn remove_all(&mut self) -> Vec<AcceptorName> {
         self.dropped.clear();
+        self.candidates.is_valid = false;
         self.local.drain(..).map(|known| known.name).collect()
     }
 
@@ -213,38 +250,57 @@ impl Balancer {
 
     /// Counts a connection that another manager assigned to an acceptor of this one.
     pub fn on_assigned(&mut self, name: AcceptorName) {
-        if let Some(known) = self.local_mut(name) {
+        let is_timed = self.is_timed();
+        if let Some(known) = self.local.iter_mut().find(|known| known.name == name) {
             known.credit = known.credit.saturating_sub(1);
             known.open = known.open.saturating_add(1);
+            self.candidates.is_valid &= known.credit > 0 && known.is_measured(is_timed);
         }
     }
 
     /// Returns the credit of an offer that was withdrawn: its connection was reset.
     pub fn on_withdrawn(&mut self, name: AcceptorName) {
         self.on_finished(name);
-        if let Some(known) = self.local_mut(name) {
+        if let Some(known) = self.local.iter_mut().find(|known| known.name == name) {
+            self.candidates.is_valid &= known.credit > 0;
             known.credit = known.credit.saturating_add(1);
         }
     }
 
     /// Counts a connection of an acceptor as finished, whichever enlistment it was assigned to.
     pub fn on_finished(&mut self, name: AcceptorName) {
+        let is_timed = self.is_timed();
         if let Some(known) = self.known_mut(name) {
             known.open = known.open.saturating_sub(1);
+            let is_measured = known.is_measured(is_timed);
+            self.candidates.is_valid &= is_measured;
         }
     }
 
     /// Adds a service time of one of this manager's acceptors, of whichever enlistment.
     pub fn on_service_time(&mut self, now: Instant, name: AcceptorName, service_time: Duration) {
         if let Some(known) = self.known_mut(name) {
-            known.estimator.add(now, service_time);
+            let has_changed = known.estimator.add(now, service_time);
+            self.candidates.is_valid &= !has_changed;
+        }
+    }
+
+    /// As [`Balancer::on_finished`] and [`Balancer::on_service_time`], of one connection.
+    pub fn on_closed(&mut self, now: Instant, name: AcceptorName, service_time: Duration) {
+        let is_timed = self.is_timed();
+        if let Some(known) = self.known_mut(name) {
+            known.open = known.open.saturating_sub(1);
+            let has_changed = known.estimator.add(now, service_time);
+            let is_measured = known.is_measured(is_timed);
+            self.candidates.is_valid &= is_measured && !has_changed;
         }
     }
 
     /// An acceptor of this manager's has sent the first byte on a connection: it is no new one.
     pub fn on_answered(&mut self, name: AcceptorName) {
         if let Some(known) = self.known_mut(name) {
-            known.has_answered = true;
+            let had_answered = std::mem::replace(&mut known.has_answered, true);
+            self.candidates.is_valid &= had_answered;
         }
     }
 
@@ -311,8 +367,9 @@ impl Balancer {
         self.measured(known.find(|known| known.name.id == id)?)
     }
 
-    fn local_mut(&mut self, name: AcceptorName) -> Option<&mut LocalAcceptor> {
-        self.local.iter_mut().find(|known| known.name == name)
+    /// Whether service times count, and not connections.
+    fn is_timed(&self) -> bool {
+        self.config.measure != LoadMeasure::Connections
     }
 
     /// An acceptor of this manager's, also one that was dropped, whatever its enlistment.
@@ -327,7 +384,8 @@ impl Balancer {
     /// Takes the samples of all local acceptors that are due.
     fn advance_estimates(&mut self, now: Instant) {
         for known in &mut self.local {
-            known.estimator.advance(now);
+            let has_changed = known.estimator.advance(now);
+            self.candidates.is_valid &= !has_changed;
         }
     }
 
@@ -355,7 +413,7 @@ impl Balancer {
                 !has_answers || known.has_answered || known.open < PROBE_CONNECTIONS_MAX;
             let is_ready = known.credit > 0 && (measured.is_some() || may_probe);
             let service_time = measured.or(fallback).unwrap_or(1_000);
-            is_ready.then_some(Candidate { index, service_time })
+            is_ready.then(|| Candidate { index, service_time, weight: weight(service_time) })
         };
         found.extend(self.local.iter().enumerate().filter_map(candidate));
     }
@@ -397,12 +455,17 @@ impl Balancer {
         scheme: Scheme,
         random: &mut RandomSequence,
     ) -> Option<(AcceptorName, PickReason)> {
-        self.advance_estimates(now);
-        let mut local = std::mem::take(&mut self.candidates);
-        self.find_candidates(&mut local);
-        let pick = self.pick_among(now, scheme, &local, random);
-        local.clear();
-        self.candidates = local;
+        let mut cache = std::mem::take(&mut self.candidates);
+        if !cache.is_valid || cache.until.is_some_and(|until| until <= now) {
+            self.advance_estimates(now);
+            cache.all.clear();
+            self.find_candidates(&mut cache.all);
+            cache.until = self.local.iter().filter_map(|it| it.estimator.next_sample_at()).min();
+            // Without a service time of its own an acceptor is one by what others have.
+            cache.is_valid = self.local.iter().all(|it| it.is_measured(self.is_timed()));
+        }
+        let pick = self.pick_among(now, scheme, &cache.all, random);
+        self.candidates = cache;
         pick
     }
 
@@ -450,7 +513,7 @@ impl Balancer {
     }
 
     fn pick_local(&self, local: &[Candidate], random: u64) -> Option<(AcceptorName, PickReason)> {
-        let index = select(local.iter().map(|it| weight(it.service_time)), random)?;
+        let index = select(local.iter().map(|it| it.weight), random)?;
         Some((self.local[local[index].index].name, PickReason::Local))
     }
 
@@ -478,7 +541,7 @@ impl Balancer {
         random: u64,
     ) -> Option<(AcceptorName, PickReason)> {
         let taxed = offers.clone().map(|it| taxed_weight(it.service_time, tariff));
-        let own = local.iter().map(|it| weight(it.service_time));
+        let own = local.iter().map(|it| it.weight);
         let index = select(own.chain(taxed), random)?;
         match local.get(index) {
             Some(candidate) => Some((self.local[candidate.index].name, PickReason::Local)),
@@ -495,11 +558,11 @@ impl Balancer {
         let mut offers = self.peers.offers(true);
         let first = select(offers.clone().map(|it| weight(it.service_time)), random.next());
         let offer = first.and_then(|index| offers.nth(index));
-        let second = select(local.iter().map(|it| weight(it.service_time)), random.next())?;
+        let second = select(local.iter().map(|it| it.weight), random.next())?;
         let own = local[second];
         let winner = (self.local[own.index].name, PickReason::Local);
         let Some(offer) = offer else { return Some(winner) };
-        let weights = [weight(own.service_time), taxed_weight(offer.service_time, tariff)];
+        let weights = [own.weight, taxed_weight(offer.service_time, tariff)];
         match select(weights.into_iter(), random.next())? {
             0 => Some(winner),
             _ => Some((offer.acceptor, PickReason::Offer)),

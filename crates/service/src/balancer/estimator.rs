@@ -26,8 +26,9 @@ pub struct Estimator {
     sorted: Vec<u64>,
     /// Sum of the samples.
     sum: u128,
-    /// Start of the current period, and the sum and number of its service times.
+    /// Start and end of the current period, and the sum and number of its service times.
     started: Instant,
+    period_end: Instant,
     pending_sum: u128,
     pending_count: u32,
 }
@@ -44,37 +45,54 @@ impl Estimator {
             sorted: Vec::new(),
             sum: 0,
             started: Instant::from_nanos(0),
+            period_end: Instant::from_nanos(0),
             pending_sum: 0,
             pending_count: 0,
         }
     }
 
-    /// Adds a service time that ended at `now`. The first one is a sample at once.
-    pub fn add(&mut self, now: Instant, service_time: Duration) {
+    /// Adds a service time that ended at `now`. The first one is a sample at once. Returns whether
+    /// the estimate may have changed.
+    pub fn add(&mut self, now: Instant, service_time: Duration) -> bool {
         let nanos = u64::try_from(service_time.as_nanos()).unwrap_or(u64::MAX);
         if self.period.is_zero() {
             self.push(nanos);
         } else if self.samples.is_empty() {
-            self.started = now;
+            self.begin_period(now);
             self.push(nanos);
         } else {
-            self.advance(now);
+            let has_advanced = self.advance(now);
             self.pending_sum += u128::from(nanos);
             self.pending_count = self.pending_count.saturating_add(1);
+            return has_advanced;
         }
+        true
     }
 
     /// Takes the samples of the periods that have ended by `now`, at most as many as the window
-    /// has.
-    pub fn advance(&mut self, now: Instant) {
+    /// has. Returns whether the estimate may have changed.
+    #[inline]
+    pub fn advance(&mut self, now: Instant) -> bool {
+        let has_ended = now >= self.period_end && !self.period.is_zero();
+        if has_ended {
+            self.end_periods(now);
+        }
+        has_ended
+    }
+
+    /// When [`Estimator::advance`] is due. `None`: not before the next service time.
+    #[must_use]
+    pub fn next_sample_at(&self) -> Option<Instant> {
+        (!self.period.is_zero() && !self.samples.is_empty()).then_some(self.period_end)
+    }
+
+    /// As `advance`, where at least one has ended.
+    fn end_periods(&mut self, now: Instant) {
         let Some(&last) = self.samples.back() else { return };
         let elapsed = now.since(self.started);
-        if self.period.is_zero() || elapsed < self.period {
-            return;
-        }
         let ended = elapsed.as_nanos() / self.period.as_nanos();
         let rest = Duration::from_nanos((elapsed.as_nanos() % self.period.as_nanos()) as u64);
-        self.started = now - rest;
+        self.begin_period(now - rest);
         let mean = self.pending_sum.checked_div(u128::from(self.pending_count));
         // A mean of `u64`s is one.
         let sample = mean.map_or(last, |mean| u64::try_from(mean).unwrap_or(u64::MAX));
@@ -82,6 +100,10 @@ impl Estimator {
         for _ in 0..ended.min(self.window as u128) {
             self.push(sample);
         }
+    }
+
+    fn begin_period(&mut self, start: Instant) {
+        (self.started, self.period_end) = (start, start + self.period);
     }
 
     fn push(&mut self, sample: u64) {
@@ -103,6 +125,7 @@ impl Estimator {
 
     /// Returns the estimate in nanoseconds, or `None` before the first service time.
     #[must_use]
+    #[inline]
     pub fn estimate(&self) -> Option<u64> {
         let count = self.samples.len();
         match self.statistic {

@@ -3,6 +3,7 @@
 //! Pure: candidates and a random number in, the index of one out.
 
 use super::config::Tariff;
+use crate::limits::{ACCEPTORS_MAX, SHARDS_MAX};
 
 /// A sequence of random numbers that follows from one (splitmix64).
 #[derive(Debug, Clone)]
@@ -24,17 +25,24 @@ impl RandomSequence {
 
 /// Returns a number below `count`, equally probable up to 2⁻⁴⁰; 0 if `count` is 0.
 pub(crate) fn below(random: u64, count: usize) -> usize {
-    scaled(random, count as u128) as usize
+    scaled(random, count as u64) as usize
 }
 
 /// `random` / 2⁶⁴ of `total`.
-const fn scaled(random: u64, total: u128) -> u128 {
-    (random as u128 * total) >> 64
+const fn scaled(random: u64, total: u64) -> u64 {
+    ((random as u128 * total as u128) >> 64) as u64
 }
 
+/// The largest weight. The sum of as many as there can be candidates is a `u64`.
+const WEIGHT_MAX: u64 = 1 << 50;
+
+const _: () =
+    assert!(WEIGHT_MAX.checked_mul((ACCEPTORS_MAX + SHARDS_MAX as usize) as u64).is_some());
+
 /// Weight of a candidate with this service time, in nanoseconds: its inverse, at least 1.
+#[inline]
 pub(crate) fn weight(service_time: u64) -> u64 {
-    ((1 << 50) / service_time.max(1)).max(1)
+    (WEIGHT_MAX / service_time.max(1)).max(1)
 }
 
 /// Weight of an offer: the tariff divides it.
@@ -44,11 +52,11 @@ pub(crate) fn taxed_weight(service_time: u64, tariff: Tariff) -> u64 {
 }
 
 /// Selects one of some weights with a probability in proportion to it. `None` if there are none.
+#[inline]
 pub(crate) fn select(weights: impl Iterator<Item = u64> + Clone, random: u64) -> Option<usize> {
-    let total: u128 = weights.clone().map(u128::from).sum();
-    let mut left = scaled(random, total);
+    let mut left = scaled(random, weights.clone().sum());
     for (index, weight) in weights.enumerate() {
-        match left.checked_sub(u128::from(weight)) {
+        match left.checked_sub(weight) {
             Some(less) => left = less,
             None => return Some(index),
         }

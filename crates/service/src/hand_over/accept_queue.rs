@@ -269,12 +269,10 @@ impl AcceptQueue {
                     self.balancer.on_service_time(now, acceptor, service_time);
                 }
             }
-            AcceptorReport::Closed { acceptor, service_time } => {
-                self.balancer.on_finished(acceptor);
-                if measure == LoadMeasure::Closed {
-                    self.balancer.on_service_time(now, acceptor, service_time);
-                }
-            }
+            AcceptorReport::Closed { acceptor, service_time } => match measure {
+                LoadMeasure::Closed => self.balancer.on_closed(now, acceptor, service_time),
+                _ => self.balancer.on_finished(acceptor),
+            },
         }
         self.assign_waiting(now, random, out);
     }

@@ -4,6 +4,7 @@
 //! them well enough. Nothing allocates or moves while their number stays the same.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// The golden ratio of 64 bits, as in Fibonacci hashing.
@@ -73,6 +74,15 @@ impl<T> ConnectionMap<T> {
     #[inline]
     pub(super) fn remove(&mut self, id: u64) -> Option<T> {
         self.entries.remove(&id)
+    }
+
+    /// Removes an entry if `is_to_go` returns `true` for it.
+    #[inline]
+    pub(super) fn remove_if(&mut self, id: u64, is_to_go: impl FnOnce(&T) -> bool) -> Option<T> {
+        match self.entries.entry(id) {
+            Entry::Occupied(entry) if is_to_go(entry.get()) => Some(entry.remove()),
+            _ => None,
+        }
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {

@@ -141,6 +141,12 @@ impl OfferTable {
         self.counters
     }
 
+    /// Returns the time in which an offer is to be claimed.
+    #[must_use]
+    pub const fn claim_time(&self) -> Duration {
+        self.claim_time
+    }
+
     /// Adds an established connection. The report is for this transport server's manager.
     pub fn on_established(&mut self, conn: ConnectionName) -> TransportReport {
         self.connections
@@ -317,10 +323,10 @@ impl OfferTable {
 
     /// Finishes a connection that its acceptor closed, or that ended by itself.
     pub fn on_closed(&mut self, now: Instant, id: u64) -> Option<AcceptorReport> {
-        let HandOverState::Claimed { acceptor, since, .. } = self.connections.get(id)?.state else {
-            return None;
-        };
-        self.connections.remove(id);
+        let is_claimed =
+            |entry: &HandOverEntry| matches!(entry.state, HandOverState::Claimed { .. });
+        let entry = self.connections.remove_if(id, is_claimed)?;
+        let HandOverState::Claimed { acceptor, since, .. } = entry.state else { return None };
         Some(AcceptorReport::Closed { acceptor, service_time: now.since(since) })
     }
 

@@ -559,7 +559,14 @@ impl Machines<'_> {
     }
 
     /// Carries out what the manager has decided.
+    #[inline]
     fn settle(&mut self, now: Instant, shared: &mut SharedListener) {
+        if !self.outputs.is_empty() {
+            self.settle_outputs(now, shared);
+        }
+    }
+
+    fn settle_outputs(&mut self, now: Instant, shared: &mut SharedListener) {
         let mut outputs = std::mem::take(self.outputs);
         for output in outputs.drain(..) {
             match output {
