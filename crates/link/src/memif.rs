@@ -71,6 +71,10 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Which of them is ready is no matter.
 const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
+/// What the set reports of the control channel with the peer.
+const CHANNEL: epoll::EventData = epoll::EventData::new_u64(1);
+/// What a peer calls itself that is this driver.
+const OWN_NAME: &str = "megapipe";
 
 /// A timer of zero would be none.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(1);
@@ -124,7 +128,7 @@ impl MemifSettings {
             queue_count: 1,
             ring_size_log2: 10,
             buffer_bytes: 2048,
-            name: "megapipe".to_owned(),
+            name: OWN_NAME.to_owned(),
         }
     }
 
@@ -353,9 +357,8 @@ impl Memif {
         let interrupts =
             Interrupts::new().map_err(|source| LinkError::Io { what: "io_setup", source })?;
         watch_interrupts(&epoll, lanes.wakes_us.as_fd())?;
-        for fd in [session.channel(), timer.as_fd()] {
-            watch(&epoll, fd)?;
-        }
+        watch(&epoll, session.channel(), CHANNEL)?;
+        watch(&epoll, timer.as_fd(), NO_DATA)?;
         let caps = Caps {
             driver: DRIVER,
             medium: settings.medium,
@@ -427,7 +430,7 @@ impl Memif {
             // What is not in the set any more needs no removing.
             let _ = epoll::delete(&self.epoll, fd);
         }
-        watch(&self.epoll, place.wait_fd())
+        watch(&self.epoll, place.wait_fd(), NO_DATA)
     }
 
     /// Looks for the next client. `true`: it is there, and with it may be frames.
@@ -438,7 +441,7 @@ impl Memif {
         let Some((session, lanes)) = place.next_lanes(Instant::now()) else { return Ok(false) };
         let _ = epoll::delete(&self.epoll, place.wait_fd());
         watch_interrupts(&self.epoll, lanes.wakes_us.as_fd())?;
-        watch(&self.epoll, session.channel())?;
+        watch(&self.epoll, session.channel(), CHANNEL)?;
         (self.session, self.lanes) = (session, lanes);
         self.is_unplugged = false;
         Ok(true)
@@ -558,18 +561,18 @@ impl Memif {
         if !self.has_peer()? {
             return Err(Disturbed::Unplugged);
         }
-        self.prepare_wake()?;
+        let is_channel_readable = self.prepare_wake()?;
         self.is_armed = true;
         self.lanes.receiving.ring.mask_interrupt(false);
-        for _ in 0..MEMIF_SPINS_BEFORE_SLEEP {
-            std::hint::spin_loop();
-        }
+        let spins = if self.session.peer() == OWN_NAME { 0 } else { MEMIF_SPINS_BEFORE_SLEEP };
+        (0..spins).for_each(|_| std::hint::spin_loop());
         if self.has_work()? {
             self.disarm();
             return Ok(false);
         }
-        // The peer may have sent its last frames just before it left.
-        if self.look()? { Ok(true) } else { Err(Disturbed::Unplugged) }
+        // The peer may have sent its last frames just before it left. If it leaves from here on,
+        // the channel wakes us.
+        if !is_channel_readable || self.look()? { Ok(true) } else { Err(Disturbed::Unplugged) }
     }
 
     fn has_work(&self) -> Result<bool, Nonsense> {
@@ -580,15 +583,18 @@ impl Memif {
         Ok(self.is_full && sending.reserve(sending.room()?, self.tx_frame.len())?.is_some())
     }
 
-    /// Forgets interrupts that came and sets the timer if the ring to the peer is full.
-    fn prepare_wake(&mut self) -> Result<(), LinkError> {
+    /// Forgets interrupts that came and sets the timer if the ring to the peer is full. Returns
+    /// whether the control channel is readable.
+    fn prepare_wake(&mut self) -> Result<bool, LinkError> {
         let mut seen = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }; 4];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         // What else is ready is so the next time, too.
-        let _ = epoll::wait(&self.epoll, &mut seen, Some(&at_once));
+        let count = epoll::wait(&self.epoll, &mut seen, Some(&at_once)).unwrap_or(0);
         self.counters.system_calls += 1;
         let full_sleep = Duration::from_micros(MEMIF_FULL_SLEEP_US.into());
-        self.set_timer(if self.is_full { full_sleep } else { Duration::ZERO })
+        self.set_timer(if self.is_full { full_sleep } else { Duration::ZERO })?;
+        let is_channel = |event: &epoll::Event| event.data.u64() == CHANNEL.u64();
+        Ok(seen.iter().take(count).any(is_channel))
     }
 
     /// Makes `wait_fd` readable after a while; zero: the timer is stopped.
@@ -629,14 +635,15 @@ impl From<LinkError> for Disturbed {
     }
 }
 
-/// Adds `fd` to `epoll`, edge-triggered.
-fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError> {
-    epoll::add(epoll, fd, NO_DATA, epoll::EventFlags::IN)
+/// Adds `fd` to `epoll`, level-triggered.
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, what: epoll::EventData) -> Result<(), LinkError> {
+    epoll::add(epoll, fd, what, epoll::EventFlags::IN)
         .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
 }
 
-/// The same of what the peer interrupts us through: each interrupt wakes once, and its counter is
-/// never read, since a read waits where the peer has emptied it and taken `O_NONBLOCK` away.
+/// Adds what the peer interrupts us through, edge-triggered: each interrupt wakes once, and its
+/// counter is never read, since a read waits where the peer has emptied it and taken `O_NONBLOCK`
+/// away.
 fn watch_interrupts(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(epoll, fd, NO_DATA, flags)
@@ -714,8 +721,8 @@ impl Link for Memif {
 
     /// Unmasks our interrupts and looks once more. A peer of ours cannot slip through between the
     /// two (see `MemifRing::mask_interrupt`). DPDK's driver makes no fence between its index and
-    /// its look at our mask, so its last store may still be on its way when we look; after a short
-    /// spin, longer than a store takes to leave the core, we look again.
+    /// its look at our mask, so its last store may still be on its way when we look. After a spin
+    /// of some microseconds, longer than a store takes to leave the core, we look again.
     fn arm(&mut self) -> Result<bool, LinkError> {
         if !self.is_unplugged {
             match self.arm_for_frames() {
