@@ -456,10 +456,11 @@ impl Machines<'_> {
                 let who = AcceptorOfSession { session, number, is_private: false };
                 // Without a lane here no connection of this shard can go to it.
                 let has_lane = shared.on_joined(acceptor.into(), who);
+                // Before connections that the manager assigns to it.
+                self.forward(shared, subject);
                 if has_lane || self.wiring.transport().is_none() {
                     self.on_message_for_manager(now, shared, (from, subject));
                 }
-                self.forward(shared, subject);
             }
             MessageSubject::Left { acceptor } => {
                 shared.on_left(acceptor.into());

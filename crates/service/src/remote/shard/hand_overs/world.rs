@@ -517,3 +517,20 @@ fn manager_apart_keeps_nothing_of_a_listener_that_has_ended() {
     while world.pass_mail() {}
     assert_eq!(managers_with_listener(&world), [] as [usize; 0]);
 }
+
+#[test]
+fn transport_server_knows_an_acceptor_before_its_first_connection() {
+    let mut world = ManagerWorld::new("TS2LS2+CM2", 2, 1);
+    // A connection waits at the manager of the first shard.
+    let number = world.number(0).expect("it is shared");
+    let (conn, now) = (ConnId { index: 0, generation: 1 }, world.now());
+    world.conns[0].insert(0, WorldConn::Unclaimed);
+    world.shard(0).on_established(now, number, conn, 0);
+    world.collect();
+    while world.pass_mail() {}
+    // An acceptor enlists at the other manager.
+    world.accept(1, 1, 1);
+    while world.pass_mail() {}
+    world.dispatch(1, 0);
+    assert_eq!(world.apps[1].accepted, 1);
+}
