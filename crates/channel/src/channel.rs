@@ -163,13 +163,13 @@ impl<T> Channel<T> {
     /// listening socket gets an accept queue of its own for connections that arrive on those cores;
     /// the descriptor keeps the address reserved.
     ///
-    /// On the `local` back end our own stack listens at the port of a registered listening TCP
+    /// On `local` and `service` our own stack listens at the port of a registered listening TCP
     /// socket, too. If the link shares the host's address, the stack takes over the port for the
-    /// link's interface (needs CAP_NET_ADMIN); otherwise it listens at the same port of its own
-    /// address. Connections over other interfaces are accepted from the kernel, by the same handle.
-    /// A mask applies to the stack's shards as well. `unregister` returns the port to the kernel:
-    /// up to 256 connections on it continue, further ones are reset. [`Channel::explain`] reports
-    /// which case applies.
+    /// link's interface (on `local` that needs CAP_NET_ADMIN); otherwise it listens at the same
+    /// port of its own address. Connections over other interfaces are accepted from the kernel, by
+    /// the same handle. A mask applies to the stack's shards as well. `unregister` returns the port
+    /// to the kernel: up to 256 connections on it continue, further ones are reset.
+    /// [`Channel::explain`] reports which case applies.
     ///
     /// # Errors
     /// [`RegisterError`]; the descriptor is closed then.

@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport};
@@ -21,6 +22,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, listen, socket_with,
 };
 
+use crate::port_guard::{deafen_on, undeafen};
 use crate::socket_option::{attach_filter, bound_interface, option};
 use crate::{PortGuardError, Transport};
 
@@ -154,16 +156,41 @@ pub fn bind_port(
     Ok(socket)
 }
 
-/// Silent kernel sockets that another process has bound to one port.
+/// A socket that another process has bound.
+struct ReservingSocket {
+    address: SocketAddr,
+    /// An IPv6 socket that stands for IPv4 as well.
+    is_dual: bool,
+    fd: OwnedFd,
+}
+
+impl ReservingSocket {
+    /// Whether connections to an address reach it.
+    fn covers(&self, address: SocketAddr) -> bool {
+        let is_same = match self.address.ip() {
+            ip if !ip.is_unspecified() => ip == address.ip(),
+            ip => ip.is_ipv4() == address.is_ipv4() || self.is_dual,
+        };
+        is_same && self.address.port() == address.port()
+    }
+}
+
+/// Kernel sockets that another process has bound to one port.
+///
+/// They are silent, or they are listening sockets of the other process, which become deaf to one
+/// interface ([`PortReservation::deafen_on`]) until this is dropped.
 pub struct PortReservation {
     transport: Transport,
-    /// Each with its address.
-    sockets: Vec<(SocketAddr, OwnedFd)>,
+    sockets: Vec<ReservingSocket>,
+    /// They listen for the other process.
+    are_listening: bool,
+    /// They were made deaf to an interface.
+    are_deaf: Mutex<bool>,
 }
 
 impl fmt::Debug for PortReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses = self.sockets.iter().map(|(address, _)| address);
+        let addresses = self.sockets.iter().map(|socket| socket.address);
         f.debug_list().entries(addresses).finish()
     }
 }
@@ -180,21 +207,82 @@ impl PortReservation {
         sockets: Vec<OwnedFd>,
         namespace: NetworkNamespace,
     ) -> Result<Self, ReservationError> {
-        let bound = sockets.into_iter().map(|socket| {
-            let address = check(transport, socket.as_fd(), namespace)?;
-            Ok((address, socket))
-        });
-        let sockets: Vec<_> = bound.collect::<Result<_, ReservationError>>()?;
-        let Some(((first, _), others)) = sockets.split_first() else {
+        let reservation = Self::checked((transport, false), sockets, namespace)?;
+        for socket in &reservation.sockets {
+            silence(transport, socket.address, socket.fd.as_fd())?;
+        }
+        Ok(reservation)
+    }
+
+    /// Checks listening sockets of TCP that were passed. Nothing of them changes. Blocks for some
+    /// system calls for each.
+    ///
+    /// # Errors
+    /// [`ReservationError`]; our descriptors are closed then.
+    pub fn of_listening(
+        sockets: Vec<OwnedFd>,
+        namespace: NetworkNamespace,
+    ) -> Result<Self, ReservationError> {
+        Self::checked((Transport::Tcp, true), sockets, namespace)
+    }
+
+    fn checked(
+        (transport, are_listening): (Transport, bool),
+        sockets: Vec<OwnedFd>,
+        namespace: NetworkNamespace,
+    ) -> Result<Self, ReservationError> {
+        let checked =
+            sockets.into_iter().map(|socket| check((transport, are_listening), socket, namespace));
+        let sockets: Vec<_> = checked.collect::<Result<_, ReservationError>>()?;
+        let Some((first, others)) = sockets.split_first() else {
             return Err(ReservationError::None);
         };
-        if others.iter().any(|(address, _)| address.port() != first.port()) {
+        if others.iter().any(|other| other.address.port() != first.address.port()) {
             return Err(ReservationError::State("has another port than the first"));
         }
-        for (address, socket) in &sockets {
-            silence(transport, *address, socket.as_fd())?;
+        Ok(Self { transport, sockets, are_listening, are_deaf: Mutex::new(false) })
+    }
+
+    /// Makes listening sockets deaf to an interface, once. `is_shared`: another reservation may
+    /// have made the same sockets deaf. Silent ones need nothing.
+    ///
+    /// # Errors
+    /// As [`deafen_on`].
+    pub fn deafen_on(&self, interface: u32, is_shared: bool) -> io::Result<()> {
+        let mut are_deaf = self.are_deaf.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.are_listening || *are_deaf {
+            return Ok(());
         }
-        Ok(Self { transport, sockets })
+        for (done, socket) in self.sockets.iter().enumerate() {
+            match deafen_on(socket.fd.as_fd(), interface) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_shared => {}
+                Err(error) => {
+                    for before in self.sockets[..done].iter().filter(|_| !is_shared) {
+                        let _ = undeafen(before.fd.as_fd());
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        *are_deaf = true;
+        Ok(())
+    }
+
+    /// Whether the sockets listen for the other process.
+    #[must_use]
+    pub const fn are_listening(&self) -> bool {
+        self.are_listening
+    }
+
+    /// Whether a listener at an address, perhaps all of a family, is at the sockets' port and
+    /// addresses.
+    #[must_use]
+    pub fn stands_for(&self, address: SocketAddr) -> bool {
+        match self.are_listening {
+            true => self.covers(address),
+            false => self.address() == address,
+        }
     }
 
     /// The protocol.
@@ -206,19 +294,25 @@ impl PortReservation {
     /// The address of the first socket, which the reservation is for.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.sockets[0].0
+        self.sockets[0].address
     }
 
     /// Whether one of the sockets keeps the kernel silent at an address.
     #[must_use]
     pub fn covers(&self, address: SocketAddr) -> bool {
-        self.sockets.iter().any(|(bound, _)| {
-            let is_same = match bound.ip() {
-                ip if ip.is_unspecified() => ip.is_ipv4() == address.is_ipv4(),
-                ip => ip == address.ip(),
-            };
-            is_same && bound.port() == address.port()
-        })
+        self.sockets.iter().any(|socket| socket.covers(address))
+    }
+}
+
+/// Listening sockets hear all interfaces again.
+impl Drop for PortReservation {
+    fn drop(&mut self) {
+        if *self.are_deaf.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            for socket in &self.sockets {
+                // A program that has detached the filter itself needs nothing.
+                let _ = undeafen(socket.fd.as_fd());
+            }
+        }
     }
 }
 
@@ -241,12 +335,13 @@ fn silence(
     Ok(())
 }
 
-/// Checks one socket. Returns its address.
+/// Checks one socket, which listens or is only bound.
 fn check(
-    transport: Transport,
-    socket: BorrowedFd<'_>,
+    (transport, is_listening): (Transport, bool),
+    fd: OwnedFd,
     namespace: NetworkNamespace,
-) -> Result<SocketAddr, ReservationError> {
+) -> Result<ReservingSocket, ReservationError> {
+    let socket = fd.as_fd();
     let (kind, protocol) = match transport {
         Transport::Tcp => (libc::SOCK_STREAM, libc::IPPROTO_TCP),
         Transport::Udp => (libc::SOCK_DGRAM, libc::IPPROTO_UDP),
@@ -262,7 +357,9 @@ fn check(
     }
     namespace.check(socket)?;
     let state = |is_so, what| if is_so { Err(ReservationError::State(what)) } else { Ok(()) };
-    state(is(libc::SO_ACCEPTCONN, &[1]), "listens already")?;
+    let listens = is(libc::SO_ACCEPTCONN, &[1]);
+    state(listens && !is_listening, "listens already")?;
+    state(!listens && is_listening, "does not listen")?;
     state(getpeername(socket).is_ok_and(|peer| peer.is_some()), "is connected")?;
     let interface = bound_interface(socket)
         .map_err(|source| ReservationError::Io { what: "ask for the interface", source })?;
@@ -272,8 +369,9 @@ fn check(
     state(address.port() == 0, "is bound to no port")?;
     let is_dual = address.is_ipv6()
         && option::<libc::c_int>(socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).ok() != Some(1);
-    state(is_dual, "has both families (IPV6_V6ONLY is off)")?;
-    Ok(SocketAddr::new(address.ip(), address.port()))
+    state(is_dual && !is_listening, "has both families (IPV6_V6ONLY is off)")?;
+    let address = SocketAddr::new(address.ip(), address.port());
+    Ok(ReservingSocket { address, is_dual, fd })
 }
 
 #[cfg(test)]
@@ -323,6 +421,32 @@ mod tests {
         assert!(refusal(vec![bound(), bound()], here()).contains("another port"));
         let elsewhere = NetworkNamespace(here().0.wrapping_add(1));
         assert!(refusal(vec![bound()], elsewhere).contains("namespace"));
+    }
+
+    #[test]
+    fn listening_sockets_are_deaf_to_an_interface_until_dropped() {
+        let refused = PortReservation::of_listening(vec![bound()], here());
+        assert!(refused.expect_err("only bound").to_string().contains("does not listen"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let passed = || vec![listener.try_clone().expect("a descriptor").into()];
+        let of_listening = || PortReservation::of_listening(passed(), here()).expect("it listens");
+        let (reservation, second) = (of_listening(), of_listening());
+        assert!(reservation.are_listening() && reservation.stands_for(address));
+        // The index of the loopback interface.
+        if let Err(error) = reservation.deafen_on(1, false) {
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+            return println!("skipped: needs CAP_NET_ADMIN");
+        }
+        reservation.deafen_on(1, false).expect("once is enough");
+        let foreign = second.deafen_on(1, false).expect_err("it has a filter");
+        assert_eq!(foreign.kind(), io::ErrorKind::AlreadyExists);
+        second.deafen_on(1, true).expect("of another reservation");
+        let short = std::time::Duration::from_millis(50);
+        let silent = TcpStream::connect_timeout(&address, short).expect_err("nothing answers");
+        assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+        drop((reservation, second));
+        TcpStream::connect(address).expect("it listens");
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub use connection_manager::{AcceptorId, ConnectionManager, Offer};
 pub use descriptors::{PassPurpose, PassRefusal, PassedDescriptors};
 pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachError};
 pub use link_server::{Frames, LinkCounters, LinkServer};
-pub use migration::{NotShared, check_established, checkpoint_of, snapshot_of, tcp_flow};
+pub use migration::{NotShared, check_established, checkpoint_of, covered, snapshot_of, tcp_flow};
 pub use remote::{
     HandOverCounters, LaneSet, NotBegun, OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters,
     RemoteEvent, ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId,

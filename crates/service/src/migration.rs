@@ -127,6 +127,17 @@ pub fn snapshot_of(
     })
 }
 
+/// Those of a stack's addresses, at the port, that a listening socket at `bound` stands for: that
+/// one, or all of the family. `is_dual`: an IPv6 socket that stands for IPv4 as well.
+#[must_use]
+pub fn covered(addresses: &[IpAddr], bound: SocketAddr, is_dual: bool) -> Vec<SocketAddr> {
+    let covers = |address: &&IpAddr| match bound.ip() {
+        ip if !ip.is_unspecified() => **address == ip,
+        ip => address.is_ipv4() == ip.is_ipv4() || is_dual,
+    };
+    addresses.iter().filter(covers).map(|ip| SocketAddr::new(*ip, bound.port())).collect()
+}
+
 /// Checks that a connection can move: only established ones can.
 ///
 /// # Errors
@@ -270,11 +281,7 @@ impl<M: Memory> Server<M> {
     #[must_use]
     pub fn covered(&self, bound: SocketAddr, is_dual: bool) -> Vec<SocketAddr> {
         let addresses = self.host.as_ref().map_or(&[][..], Host::shared_addresses);
-        let covers = |address: &&IpAddr| match bound.ip() {
-            ip if !ip.is_unspecified() => **address == ip,
-            ip => address.is_ipv4() == ip.is_ipv4() || is_dual,
-        };
-        addresses.iter().filter(covers).map(|ip| SocketAddr::new(*ip, bound.port())).collect()
+        covered(addresses, bound, is_dual)
     }
 
     /// From now on TCP ports of the host are kept silent by a socket of the program's own, which is
@@ -303,6 +310,20 @@ impl<M: Memory> Server<M> {
     pub(crate) fn leave_reservation(&mut self, kept: &Arc<KeptPort>) {
         if let Some(host) = &mut self.host {
             host.leave_reservation(kept);
+        }
+    }
+
+    /// The listener of listening sockets of a program is gone: the kernel serves their port again,
+    /// unless another listener has it.
+    pub(crate) fn give_back_reserved(&mut self, now: Instant, kept: &Arc<KeptPort>) {
+        let port = kept.reservation().address().port();
+        let left = self.host.as_ref().map_or_else(Vec::new, |host| host.left_at(port));
+        // If the link does not let go of the port, the next look tries again.
+        if !left.is_empty()
+            && self.give_back(now, &left).is_ok()
+            && let Some(host) = &mut self.host
+        {
+            host.drop_reservations(port);
         }
     }
 

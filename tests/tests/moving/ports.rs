@@ -13,7 +13,7 @@ pub(crate) const LINKS: [&str; 2] = ["packet:mp-near", "xdp:mp-near"];
 const PORT: u16 = 8_100;
 
 /// Lets the channel work until the thread is done.
-fn join<T>(channel: &mut Channel, thread: thread::JoinHandle<T>) -> T {
+pub(crate) fn join<T>(channel: &mut Channel, thread: thread::JoinHandle<T>) -> T {
     let start = Instant::now();
     while !thread.is_finished() {
         assert!(start.elapsed() < PATIENCE, "the peer waits in vain");
@@ -24,7 +24,7 @@ fn join<T>(channel: &mut Channel, thread: thread::JoinHandle<T>) -> T {
 }
 
 /// Accepts the next connection, which another thread opens.
-fn accepted(channel: &mut Channel, listener: Handle) -> Handle {
+pub(crate) fn accepted(channel: &mut Channel, listener: Handle) -> Handle {
     channel.accept(listener, Accept::lwsocket(1)).expect("a listener");
     let done = channel.dispatch(Some(PATIENCE)).expect("dispatch").expect("in time");
     assert_eq!(done.handle, listener);
@@ -33,7 +33,7 @@ fn accepted(channel: &mut Channel, listener: Handle) -> Handle {
     handle
 }
 
-fn connect(hosts: &Hosts, to: SocketAddr) -> thread::JoinHandle<TcpStream> {
+pub(crate) fn connect(hosts: &Hosts, to: SocketAddr) -> thread::JoinHandle<TcpStream> {
     hosts.far(move || {
         let stream = TcpStream::connect(to).expect("connects");
         stream.set_read_timeout(Some(PATIENCE)).expect("TCP");
@@ -42,7 +42,11 @@ fn connect(hosts: &Hosts, to: SocketAddr) -> thread::JoinHandle<TcpStream> {
 }
 
 /// What is written on one side arrives at the other.
-fn expect_alive(channel: &mut Channel, handle: Handle, mut peer: TcpStream) -> TcpStream {
+pub(crate) fn expect_alive(
+    channel: &mut Channel,
+    handle: Handle,
+    mut peer: TcpStream,
+) -> TcpStream {
     channel.write(handle, "ping").expect("a connection");
     let done = channel.dispatch(Some(PATIENCE)).expect("dispatch").expect("in time");
     assert!(matches!(done.event, Event::Write(Ok(4))), "{done:?}");

@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Backend, Channel, Config, Connection, Daemon, Event, Handle, ListenOptions,
@@ -14,6 +15,7 @@ use megapipe::{
 
 use super::hosts::{Hosts, NEAR, PATIENCE, at, with_hosts};
 use super::mover::{Mover, Side};
+use super::ports::{accepted, connect, expect_alive, join};
 use super::transfers::{close, exchange, patterns};
 
 const PORT: u16 = 8_300;
@@ -143,6 +145,72 @@ fn connections_of_the_kernel_become_those_of_the_service() {
         drop(channel);
         daemon.end();
         hosts.judge();
+    });
+}
+
+/// Over the link a registered listening socket is the daemon's, otherwise the kernel's.
+#[test]
+fn service_takes_a_registered_port_over_and_gives_it_back() {
+    with_hosts("service_takes_a_registered_port_over_and_gives_it_back", |hosts| {
+        let daemon = TestDaemon::start("ports");
+        let mut channel = daemon.channel();
+        let socket = TcpListener::bind(("::", PORT)).expect("a port");
+        let kernels = socket.try_clone().expect("a descriptor");
+        let listener = channel.register(socket.into(), 7, None).expect("a listening socket");
+        let taken = format!("has taken over {}:{PORT}", NEAR[0]);
+        let until = |channel: &mut Channel, is_taken: bool| {
+            let start = Instant::now();
+            loop {
+                let explain = channel.explain(listener).expect("a handle");
+                if explain.remarks.iter().any(|it| it.contains(&taken)) == is_taken {
+                    break;
+                }
+                assert!(start.elapsed() < PATIENCE, "{explain}");
+                let done = channel.dispatch(Some(Duration::from_millis(10))).expect("dispatch");
+                assert!(done.is_none(), "{done:?}");
+            }
+        };
+        until(&mut channel, true);
+        let over_link = |channel: &mut Channel, address, by: &str| {
+            let peer = connect(hosts, at(address, PORT));
+            let handle = accepted(channel, listener);
+            let backend = channel.explain(handle).expect("a handle").backend;
+            assert_eq!(backend, by, "{address}");
+            let peer = join(channel, peer);
+            (handle, expect_alive(channel, handle, peer))
+        };
+        for address in NEAR {
+            over_link(&mut channel, address, "service");
+        }
+        let inside = std::thread::spawn(|| TcpStream::connect(("127.0.0.1", PORT)));
+        let by_kernel = accepted(&mut channel, listener);
+        assert_eq!(channel.explain(by_kernel).expect("a handle").backend, "kernel");
+        let inside = join(&mut channel, inside).expect("connects");
+        expect_alive(&mut channel, by_kernel, inside);
+
+        // Without a daemon the kernel serves the port, and a daemon that is back takes it over.
+        let path = daemon.folder.join("service");
+        daemon.end();
+        until(&mut channel, false);
+        over_link(&mut channel, NEAR[0], "kernel");
+        let daemon = TestDaemon::start("ports");
+        assert_eq!(daemon.folder.join("service"), path);
+        until(&mut channel, true);
+        let (ours, peer) = over_link(&mut channel, NEAR[0], "service");
+
+        // Given back: the connection stays, and the next is the kernel's.
+        let left = channel.unregister(listener).expect("a handle");
+        drop(left.fd.expect("the descriptor comes back"));
+        let next = connect(hosts, at(NEAR[0], PORT));
+        let mut next = join(&mut channel, next);
+        let (mut stream, _) = kernels.accept().expect("a connection");
+        stream.write_all(b"kernel").expect("it is sent");
+        let mut got = [0; 6];
+        next.read_exact(&mut got).expect("received");
+        assert_eq!(&got, b"kernel");
+        expect_alive(&mut channel, ours, peer);
+        drop(channel);
+        daemon.end();
     });
 }
 

@@ -5,7 +5,8 @@
 //!      |  stays in the kernel, and with the kernel's driver: one handle
 //!      |
 //!      +-- link shares the host's address:  the socket is deaf to the link's interface, and our
-//!      |                                    stack serves what comes from there
+//!      |                                    stack serves what comes from there; on `service` the
+//!      |                                    daemon makes it deaf, which the socket is passed to
 //!      +-- link has an address of its own:  our stack listens at the same port of that address
 //! ```
 //!
@@ -26,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use megapipe_link::{deafen_on, undeafen};
 use megapipe_service::steering::BindingError;
-use megapipe_service::{AcceptorId, Offer, PortError};
+use megapipe_service::{AcceptorId, Offer, PortError, covered};
 use megapipe_stack::{ConnId, ListenError, ListenerId};
 use rustix::net::sockopt;
 
@@ -112,6 +113,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let shared = self.server.caps().shares_host_address;
         let silent = match self.server.migration_server() {
             Ok(server) if shared => server.covered(bound, is_dual),
+            Err(_) if shared => covered(self.server.addresses_of_stack(), bound, is_dual),
             // A server that another thread polls takes over no port of the host.
             Ok(_) | Err(_) => Vec::new(),
         };
@@ -119,10 +121,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let wanted =
             if !shared || is_everywhere { everywhere(bound, is_dual) } else { silent.clone() };
         self.now = self.clock.now();
-        if !silent.is_empty() {
-            self.silence(&sockets(entry), &silent)
-                .map_err(kernel("cannot keep the kernel silent at its port"))?;
-        }
+        let passed = match silent.is_empty() {
+            true => None,
+            false => self.silence_or_pass(&sockets(entry), &silent)?,
+        };
         let backlog = match entry.extra.as_deref() {
             Some(Extra::Listener(listener)) => listener.backlog,
             _ => limits::BACKLOG_DEFAULT,
@@ -131,19 +133,68 @@ impl<H: StackHandle + ?Sized> Local<H> {
         options.cpu_mask = mask;
         let mut port = RegisteredPort { slot, listeners: Vec::new(), silent, mask };
         for address in wanted {
-            match self.server.listen(self.now, address, backlog, sharing(&options)) {
+            let at = (address, passed.unwrap_or(0));
+            let listening = match passed {
+                None => self.server.listen(self.now, address, backlog, sharing(&options)),
+                Some(_) => self.server.listen_passed(self.now, at, backlog, sharing(&options)),
+            };
+            match listening {
                 Ok(id) => {
                     let (outstanding, held) = (0, VecDeque::new());
                     port.listeners.push(Beside { id, address, outstanding, held });
                 }
                 Err(error) => {
                     self.give_port_back(port, &sockets(state.peek(slot)));
+                    passed.into_iter().for_each(|cookie| self.server.forget_passed(cookie));
                     return Err(not_listening(error));
                 }
             }
         }
+        passed.into_iter().for_each(|cookie| self.server.forget_passed(cookie));
         self.registered_ports.push(port);
         Ok(())
+    }
+
+    /// Keeps the kernel silent at ports, or passes the sockets to the daemon, which does so.
+    /// Returns the daemon's cookie.
+    fn silence_or_pass(
+        &mut self,
+        sockets: &[BorrowedFd<'_>],
+        silent: &[SocketAddr],
+    ) -> Result<Option<u64>, RegisterError> {
+        let kernel = |what| move |source| RegisterError::Kernel { what, source };
+        let passed = self.server.pass_listener(sockets).map_err(|refusal| {
+            let kind = io::Error::from_raw_os_error(refusal.raw_os_error()).kind();
+            kernel("the service does not take its port")(io::Error::new(kind, refusal))
+        })?;
+        if passed.is_none() {
+            self.silence(sockets, silent)
+                .map_err(kernel("cannot keep the kernel silent at its port"))?;
+        }
+        Ok(passed)
+    }
+
+    /// The daemon has ended: the kernel serves the ports until another one runs.
+    pub(super) fn lose_registered_ports(&mut self, state: &State) {
+        for port in &mut self.registered_ports {
+            port.listeners.clear();
+            if !port.silent.is_empty() {
+                for socket in sockets(state.peek(port.slot)) {
+                    // The daemon may have removed it at its end.
+                    let _ = undeafen(socket);
+                }
+            }
+        }
+    }
+
+    /// A daemon is back: its stack listens at the ports. Where it does not, the kernel goes on.
+    pub(super) fn listen_beside_again(&mut self, state: &mut State) {
+        for port in std::mem::take(&mut self.registered_ports) {
+            match self.listen_beside(state, port.slot, port.mask) {
+                Ok(()) => self.accept_beside(state, port.slot),
+                Err(_) => self.registered_ports.push(port),
+            }
+        }
     }
 
     fn silence(&mut self, sockets: &[BorrowedFd<'_>], ports: &[SocketAddr]) -> io::Result<()> {

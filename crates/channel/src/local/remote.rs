@@ -499,6 +499,24 @@ impl StackHandle for Remote {
         self.client.take_over(fd)
     }
 
+    fn pass_listener(&mut self, sockets: &[BorrowedFd<'_>]) -> Result<Option<u64>, MoveRefusal> {
+        self.session.as_ref().map(|_| self.client.pass_listener(sockets)).transpose()
+    }
+
+    fn listen_passed(
+        &mut self,
+        _now: Instant,
+        at: (SocketAddr, u64),
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
+        self.client.listen_passed(at, backlog, sharing)
+    }
+
+    fn forget_passed(&mut self, cookie: u64) {
+        self.client.forget_port(cookie);
+    }
+
     fn shared_interface(&self) -> Result<u32, NotShared> {
         match self.caps().shares_host_address {
             true if self.is_session() && self.client.takes_descriptors() => Ok(0),

@@ -103,11 +103,13 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 Err(_) => state.on_accept_failed(slot, OpError::ServiceGone),
             }
         }
+        self.listen_beside_again(state);
     }
 
     /// Ends all connections and endpoints, also those accepted ahead. Listeners stay, and get no
     /// connection until a daemon is back.
     fn end_all(&mut self, state: &mut State) {
+        self.lose_registered_ports(state);
         for listening in &self.listeners {
             let slot = listening.owner.slot;
             if slot != NO_SLOT

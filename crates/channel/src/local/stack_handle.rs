@@ -484,6 +484,33 @@ pub(crate) trait StackHandle {
         Err(MoveRefusal::gone())
     }
 
+    /// Passes sockets of the program that listen at one port to a daemon, whose stack is to serve
+    /// it. Returns their cookie, until [`StackHandle::forget_passed`]; `None`, the default: the
+    /// stack is not a daemon's.
+    ///
+    /// # Errors
+    /// The daemon's refusal; the kernel goes on with the port.
+    fn pass_listener(&mut self, _sockets: &[BorrowedFd<'_>]) -> Result<Option<u64>, MoveRefusal> {
+        Ok(None)
+    }
+
+    /// As [`StackHandle::listen`], at sockets that were passed with a cookie.
+    ///
+    /// # Errors
+    /// As there.
+    fn listen_passed(
+        &mut self,
+        now: Instant,
+        (local, _cookie): (SocketAddr, u64),
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
+        self.listen(now, local, backlog, sharing)
+    }
+
+    /// No listener is to be at passed sockets any more but those that are.
+    fn forget_passed(&mut self, _cookie: u64) {}
+
     /// Index of the interface whose address the link shares with the kernel; 0 where a daemon knows
     /// it.
     ///

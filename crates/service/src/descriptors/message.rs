@@ -32,6 +32,8 @@ pub enum PassPurpose {
     UdpPort = 2,
     /// A connection of the kernel's that is to become the stack's: one socket.
     Connection = 3,
+    /// Sockets of the program that listen at one port, which the stack is to serve.
+    Listener = 4,
 }
 
 impl PassPurpose {
@@ -40,6 +42,7 @@ impl PassPurpose {
             1 => Some(Self::TcpPort),
             2 => Some(Self::UdpPort),
             3 => Some(Self::Connection),
+            4 => Some(Self::Listener),
             _ => None,
         }
     }

@@ -141,14 +141,17 @@ impl PassedDescriptors {
         let charge =
             rights.map(|rights| rights.charge(QuotaKind::UserSockets, count)).transpose()?;
         let namespace = self.namespace.ok_or(PassRefusal::NoNamespace)?;
-        let reserve = |transport, fds, charge| {
-            let reservation = PortReservation::new(transport, fds, namespace)?;
-            let kept = KeptPort { reservation, _charge: charge };
-            Ok::<_, ReservationError>(PassedSockets::Port(Arc::new(kept)))
+        let port = |reservation: PortReservation, charge| {
+            PassedSockets::Port(Arc::new(KeptPort { reservation, _charge: charge }))
         };
         let sockets = match purpose {
-            PassPurpose::TcpPort => reserve(Transport::Tcp, fds, charge)?,
-            PassPurpose::UdpPort => reserve(Transport::Udp, fds, charge)?,
+            PassPurpose::TcpPort => {
+                port(PortReservation::new(Transport::Tcp, fds, namespace)?, charge)
+            }
+            PassPurpose::UdpPort => {
+                port(PortReservation::new(Transport::Udp, fds, namespace)?, charge)
+            }
+            PassPurpose::Listener => port(PortReservation::of_listening(fds, namespace)?, charge),
             PassPurpose::Connection => {
                 let [socket] =
                     <[OwnedFd; 1]>::try_from(fds).map_err(|fds| PassRefusal::NotOne(fds.len()))?;

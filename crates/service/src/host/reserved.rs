@@ -9,6 +9,7 @@
 //! Invariants
 //! - A socket is closed after the link has stopped taking the port's frames.
 //! - A port that was ours without a reservation stays ours.
+//! - A listening socket of a program is deaf to the link's interface while the port is ours.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -66,6 +67,15 @@ impl Host {
             Some(other) => other.was_ours,
             None => self.owns(Transport::Tcp, port),
         };
+        if let Some(interface) = self.interface() {
+            let is_listening =
+                |it: &ReservedPort| it.port() == port && it.kept.reservation().are_listening();
+            let is_shared = self.reserved.ports.iter().any(is_listening);
+            kept.reservation().deafen_on(interface, is_shared).map_err(|source| {
+                let what = "attach a filter to the listening socket";
+                LinkError::Io { what, source }
+            })?;
+        }
         self.change(link, |ownership| {
             silent.iter().try_for_each(|address| ownership.hold_elsewhere(*address))?;
             ownership.tcp_ports.insert(port..=port)
@@ -83,6 +93,21 @@ impl Host {
             reserved.is_leaving = true;
             self.reserved.looked_at = None;
         }
+    }
+
+    /// Addresses that the kernel is to have again at a port of listening sockets that no listener
+    /// has reserved any more. Empty: others have it, or the port was ours before.
+    pub(crate) fn left_at(&self, port: u16) -> Vec<SocketAddr> {
+        let here = || self.reserved.ports.iter().filter(|it| it.port() == port);
+        match here().any(|it| !it.is_leaving || it.was_ours) {
+            true => Vec::new(),
+            false => here().flat_map(|it| it.silent.iter().copied()).collect(),
+        }
+    }
+
+    /// The kernel has a port again: its sockets go.
+    pub(crate) fn drop_reservations(&mut self, port: u16) {
+        self.reserved.ports.retain(|it| it.port() != port);
     }
 
     /// When the reservations are looked after next; `None`: none is to be given back.
@@ -129,7 +154,10 @@ impl Host {
         let staying = || here.iter().filter(|it| !it.is_leaving);
         let is_covered = |address: &SocketAddr| staying().any(|it| it.silent.contains(address));
         if staying().next().is_some() {
-            let all_covered = here.iter().flat_map(|it| &it.silent).all(is_covered);
+            // A listening socket that leaves would hear the link's interface again.
+            let is_deaf = |it: &ReservedPort| it.kept.reservation().are_listening();
+            let all_covered =
+                here.iter().flat_map(|it| &it.silent).all(is_covered) && !here.iter().any(is_deaf);
             let (staying, leaving): (Vec<_>, Vec<_>) =
                 here.into_iter().partition(|it| !it.is_leaving);
             return Ok(match all_covered {

@@ -135,6 +135,20 @@ impl LaneSet {
         listening
     }
 
+    /// As [`LaneSet::listen`], at sockets of the program that listen there and were passed with a
+    /// cookie ([`LaneSet::pass_listener`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen_passed(
+        &mut self,
+        at: (SocketAddr, u64),
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
+        self.listen_lanes(at, backlog, sharing)
+    }
+
     fn listen_lanes(
         &mut self,
         at: (SocketAddr, u64),

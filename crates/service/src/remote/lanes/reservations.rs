@@ -11,14 +11,14 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use megapipe_link::{LinkError, PortGuardError, Transport, bind_port};
 use megapipe_stack::ListenError;
 
 use super::LaneSet;
 use crate::descriptors::PassPurpose;
-use crate::error::PortError;
+use crate::error::{MoveRefusal, PortError};
 use crate::limits::PASSED_SOCKETS_MAX;
 
 impl LaneSet {
@@ -46,8 +46,20 @@ impl LaneSet {
             .map_err(|source| PortError::Host(LinkError::Io { what, source }))
     }
 
+    /// Passes sockets of the program that listen at one port. Returns the cookie for
+    /// [`LaneSet::listen_passed`], until [`LaneSet::forget_port`].
+    ///
+    /// # Errors
+    /// The daemon's refusal; the kernel goes on with the port.
+    pub fn pass_listener(&mut self, sockets: &[BorrowedFd<'_>]) -> Result<u64, MoveRefusal> {
+        let control = self.control.as_mut().filter(|control| control.passes_sockets());
+        let control = control.ok_or_else(MoveRefusal::old_service)?;
+        let passed = control.pass(PassPurpose::Listener, sockets);
+        passed.map_err(|error| MoveRefusal::of_passed(&error))
+    }
+
     /// No call needs a reservation any more.
-    pub(super) fn forget_port(&mut self, cookie: u64) {
+    pub fn forget_port(&mut self, cookie: u64) {
         if cookie != 0
             && let Some(control) = &self.control
         {

@@ -463,10 +463,9 @@ impl SessionWork<'_> {
     /// or to other shards that listen at the address; where there are none, they are reset.
     pub(super) fn unlisten(&mut self, listener: ListenerId) {
         let reservations = &mut self.session.reservations;
-        if let Some(place) = reservations.iter().position(|(of, _)| *of == listener) {
-            let (_, kept) = reservations.swap_remove(place);
-            self.server.leave_reservation(&kept);
-        }
+        let place = reservations.iter().position(|(of, _)| *of == listener);
+        let kept = place.map(|place| reservations.swap_remove(place).1);
+        kept.iter().for_each(|kept| self.server.leave_reservation(kept));
         let credit = match self.hand_overs.number_of(listener) {
             Some(number) => self.hand_overs.leave(self.now, number, self.id),
             None => self.server.withdraw(listener, self.id),
@@ -482,6 +481,9 @@ impl SessionWork<'_> {
                 self.owners.take_offered(conn);
                 self.server.hand_over_offered(self.now, conn);
             }
+        }
+        if let Some(kept) = kept.filter(|kept| kept.reservation().are_listening()) {
+            self.server.give_back_reserved(self.now, &kept);
         }
     }
 

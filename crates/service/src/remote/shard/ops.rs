@@ -352,7 +352,7 @@ impl SessionWork<'_> {
         let kept = limits.descriptors.as_ref().and_then(|passed| passed.port(cookie));
         let is_its = |kept: &Arc<KeptPort>| {
             let reservation = kept.reservation();
-            reservation.transport() == Transport::Tcp && reservation.address() == local
+            reservation.transport() == Transport::Tcp && reservation.stands_for(local)
         };
         match kept.filter(is_its) {
             None if cookie == 0 && limits.rights.is_none() => Ok(None),
