@@ -456,7 +456,11 @@ fn nginx_with_a_master_and_a_worker_serves_curl() {
     hosts.wait();
     fetch_both_ways(&hosts, port, &folder, &bytes);
     fetch_over_stack(&hosts, other.port(), &folder, &bytes);
+    // The next worker waits for the end of the one before.
     let pid = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("it runs");
+    fetch_over_stack(&hosts, port, &folder, &bytes);
+    fetch_over_stack(&hosts, other.port(), &folder, &bytes);
     rustix::process::kill_process(pid, rustix::process::Signal::QUIT).expect("it runs");
     let mut server = server;
     assert!(server.0.wait().expect("its end").success());

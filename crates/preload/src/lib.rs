@@ -12,6 +12,7 @@
 //! - `settings.rs`, `rules.rs`: variables of the environment, and which sockets belong to the
 //!   stack.
 //! - `records.rs`, `state_lock.rs`: sockets and sets that wait for the stack.
+//! - `link.rs`: the link of the stack, which a master opens for its worker.
 //! - `stack.rs`: its start, its end, and the guard of every call.
 //! - `calls/`: the interposed functions, by family. `report.rs`: lines for a person.
 //!
@@ -31,6 +32,7 @@
 mod calls;
 mod handlers;
 mod inner;
+mod link;
 mod memory;
 mod next;
 mod numbers;

@@ -3,7 +3,9 @@
 //! Failures go to standard error. The rest goes where `--report` says.
 
 use std::fmt;
+use std::fs::File;
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::raw;
@@ -26,6 +28,12 @@ pub(crate) static COUNTS: ReportCounts = ReportCounts {
     both: AtomicU32::new(0),
     refused: AtomicU32::new(0),
 };
+
+/// The report's file.
+static FILE: OnceLock<File> = OnceLock::new();
+
+/// It was closed in this process.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// In the child of a fork: its counts and its report are its own.
 pub(crate) fn begin_in_child() {
@@ -56,12 +64,36 @@ pub(crate) fn note(settings: &PreloadSettings, text: fmt::Arguments<'_>) {
     // A report that cannot be written is no reason to disturb the program.
     let _ = match place.as_str() {
         "stderr" => std::io::stderr().write_all(line.as_bytes()),
-        path => {
-            let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-            file.and_then(|mut file| file.write_all(line.as_bytes()))
-        }
+        path => write_to_file(path, line.as_bytes()),
     };
     raw::set_errno(errno);
+}
+
+fn write_to_file(path: &str, line: &[u8]) -> std::io::Result<()> {
+    if let Some(file) = FILE.get().filter(|_| !IS_CLOSED.load(Ordering::Relaxed)) {
+        return (&*file).write_all(line);
+    }
+    open_file(path)?.write_all(line)
+}
+
+fn open_file(path: &str) -> std::io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+/// Opens the report's file, which the program may not be able to open after it has dropped its
+/// rights or changed its root.
+pub(crate) fn open(settings: &PreloadSettings) {
+    if let Some(path) = settings.report.as_deref().filter(|path| *path != "stderr")
+        && let Ok(file) = open_file(path)
+    {
+        // It is opened once, when the library is loaded.
+        let _ = FILE.set(file);
+    }
+}
+
+/// In a child process that has closed the library's descriptors.
+pub(crate) fn forget_file() {
+    IS_CLOSED.store(true, Ordering::Relaxed);
 }
 
 /// Writes the end of the report, once in a process.

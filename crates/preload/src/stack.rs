@@ -13,10 +13,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::time::Duration;
 
-use megapipe::{Backend, ErrorChain, LocalNetwork};
+use megapipe::{Backend, ErrorChain, Placement};
 use megapipe_sockets::{Attempt, Bsd, CallRunner, Config, Driving, Error, SharedContext, Sockets};
 
 use crate::handlers;
+use crate::link;
 use crate::numbers::{self, NumberEntry};
 use crate::raw;
 use crate::report;
@@ -46,6 +47,7 @@ thread_local! {
 pub(crate) fn activate(settings: PreloadSettings) {
     OWNER.store(raw::process(), Ordering::Relaxed);
     megapipe_sockets::set_restart_rule(handlers::restart);
+    report::open(&settings);
     SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
 }
 
@@ -145,24 +147,29 @@ fn create(settings: &PreloadSettings) -> Result<SharedContext, String> {
     let channel = match &settings.backend {
         PreloadBackend::Kernel => channel,
         PreloadBackend::Local { link, server } => {
-            let mut server = server.as_ref().clone();
-            // Beside connections there are listeners' queues and closing connections.
-            server.connections = channel.max_lwsockets.saturating_add(1024);
-            let mut notice = |text: &str| report::complain(format_args!("{text}"));
-            let network = LocalNetwork::open_noting(link, server, &mut notice);
-            let network = network.map_err(|error| {
-                format!(
-                    "{link}: {}; one process has a link on the back end local",
-                    ErrorChain(&error)
-                )
-            })?;
-            channel.backend(Backend::Local(network)).placement(settings.placement)
+            let network = link::open(link, server)?;
+            channel.backend(Backend::Local(network)).placement(placement(settings))
         }
         PreloadBackend::Service(address) => channel.backend(Backend::Service(address.clone())),
     };
     let config = Config::default().channel(channel);
     let created = SharedContext::create(config, Driving::Callers);
     created.map_err(|error| format!("no sockets: {}", ErrorChain(&error)))
+}
+
+/// Where the stack runs: in a process that may have no more threads, in the program's calls.
+fn placement(settings: &PreloadSettings) -> Placement {
+    if settings.placement != Placement::Thread {
+        return settings.placement;
+    }
+    let tried = std::thread::Builder::new().spawn(|| ());
+    match tried.map(|thread| thread.join()) {
+        Ok(_) => Placement::Thread,
+        Err(error) => {
+            report::note(settings, format_args!("no thread for the stack ({error}): inline"));
+            Placement::Inline
+        }
+    }
 }
 
 /// Sends what was written, as the kernel does when a process ends.
@@ -191,6 +198,8 @@ pub(crate) fn forget_in_child() -> bool {
     }
     let is_shared = is_shared();
     IS_DOWN.store(!is_shared, Ordering::Relaxed);
+    link::forget();
+    report::forget_file();
     for (fd, entry) in numbers::known(0, u32::MAX) {
         match entry {
             NumberEntry::Set(_) if is_shared => {

@@ -8,6 +8,7 @@ use megapipe_marshal::{ArgumentError, check_room, read_address, write_address};
 use megapipe_sockets::{Bsd, Error, Events, Fd, OpenFlags, PollFd, SharedContext, Shutdown};
 
 use super::{CallTarget, answer, status, target};
+use crate::link;
 use crate::memory::{self, Access};
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
@@ -364,6 +365,7 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
         });
     }
     records.decide(fd, path);
+    prepare_link();
     let is_running = stack::context().is_some();
     if path == SocketPath::Stack && is_running && !may_listen {
         // Its address is checked now.
@@ -446,10 +448,20 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
         }
         record.backlog = Some(backlog);
     }
+    prepare_link();
     if stack::context().is_some() {
         records.activate(fd)?;
     }
     Ok(0)
+}
+
+/// A listener needs the stack: the link is opened while the program has the rights.
+fn prepare_link() {
+    if stack::context().is_none()
+        && let Some(settings) = stack::settings()
+    {
+        link::prepare(settings);
+    }
 }
 
 /// connect(2) of a recorded socket: its path is decided here.

@@ -1,0 +1,131 @@
+//! The link of the process on the back end `local`: it is opened before the program drops its
+//! rights, and one process of a family at a time has it.
+//!
+//! Read first: `stack.rs`; fcntl(2) on record locks, which belong to a process.
+//!
+//! A master binds its listeners with the rights that a link needs; the worker that it forks, and
+//! that starts the stack, has them no longer. So the first listener of the stack opens the link,
+//! and the worker inherits it. When the master replaces the worker, the new one waits for the old
+//! one's end: both have one file in memory, on which the process with the stack has a lock.
+//!
+//! Invariants
+//! - A memif is opened when the stack starts, because that waits for the peer.
+//! - A link that cannot be opened early is tried again when the stack starts.
+
+use std::ffi::c_int;
+use std::os::fd::IntoRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+use megapipe::{ErrorChain, LocalNetwork, ServerConfig};
+
+use crate::raw::system_call;
+use crate::report;
+use crate::settings::{PreloadBackend, PreloadSettings};
+
+/// Time that a process waits for the end of another one's stack.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Time between two attempts.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// A link that was opened early; null: none.
+static OPENED: AtomicPtr<LocalNetwork> = AtomicPtr::new(ptr::null_mut());
+
+/// The file that the processes of a family have in common; -1: none.
+static TURN: AtomicI32 = AtomicI32::new(-1);
+
+/// Opens the link for the process or the child that will start the stack.
+pub(crate) fn prepare(settings: &PreloadSettings) {
+    let PreloadBackend::Local { link, server } = &settings.backend else { return };
+    if TURN.load(Ordering::Relaxed) >= 0 {
+        return;
+    }
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let Ok(turn) = rustix::fs::memfd_create("megapipe-turn", flags) else { return };
+    TURN.store(turn.into_raw_fd(), Ordering::Relaxed);
+    // An XDP socket's memory does not survive a fork.
+    if (link.starts_with("tap:") || link.starts_with("packet:"))
+        && let Ok(network) = LocalNetwork::open(link, sized(server))
+    {
+        OPENED.store(Box::into_raw(Box::new(network)), Ordering::Relaxed);
+    }
+}
+
+/// The settings of the stack: beside connections there are listeners' queues and closing
+/// connections.
+fn sized(server: &ServerConfig) -> ServerConfig {
+    let connections = megapipe::Config::default().max_lwsockets.saturating_add(1024);
+    ServerConfig { connections, ..server.clone() }
+}
+
+/// Returns the link for the stack of this process.
+///
+/// # Errors
+/// A line for a person: another process has the link, or it cannot be opened.
+pub(crate) fn open(link: &str, server: &ServerConfig) -> Result<LocalNetwork, String> {
+    let is_first = take_turn().ok_or_else(|| {
+        format!(
+            "{link}: another process of this program has the stack, and did not end within {} s; \
+             on the back end local one process has it, on the back end service all have",
+            PATIENCE.as_secs()
+        )
+    })?;
+    let opened = OPENED.swap(ptr::null_mut(), Ordering::Relaxed);
+    if !opened.is_null() {
+        // SAFETY: `prepare` has leaked it, and the exchange gave it to this caller alone.
+        let network = *unsafe { Box::from_raw(opened) };
+        // The frames in a packet ring are where the process before has left them.
+        if is_first || link.starts_with("tap:") {
+            return Ok(network);
+        }
+    }
+    let mut notice = |text: &str| report::complain(format_args!("{text}"));
+    LocalNetwork::open_noting(link, sized(server), &mut notice).map_err(|error| {
+        format!("{link}: {}; one process has a link on the back end local", ErrorChain(&error))
+    })
+}
+
+/// Waits until no other process of the family has the stack. Returns whether none has had it;
+/// `None`: one still has it.
+fn take_turn() -> Option<bool> {
+    let turn = TURN.load(Ordering::Relaxed);
+    if turn < 0 {
+        return Some(true);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while !lock(turn) {
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(INTERVAL);
+    }
+    // The file has a byte for each process that had the stack.
+    // SAFETY: takes integers.
+    let size = unsafe { system_call(libc::SYS_lseek, [turn as usize, 0, 2, 0, 0, 0]) };
+    let byte = [1_u8];
+    let arguments = [turn as usize, byte.as_ptr() as usize, 1, 0, 0, 0];
+    // SAFETY: the byte is a local.
+    unsafe { system_call(libc::SYS_write, arguments) };
+    Some(size == 0)
+}
+
+fn lock(turn: c_int) -> bool {
+    let wanted = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    let place = (&raw const wanted) as usize;
+    let arguments = [turn as usize, libc::F_SETLK as usize, place, 0, 0, 0];
+    // SAFETY: the record is a local. The lock ends with this process.
+    unsafe { system_call(libc::SYS_fcntl, arguments) == 0 }
+}
+
+/// In the child of a process with a stack: its descriptors are closed there.
+pub(crate) fn forget() {
+    TURN.store(-1, Ordering::Relaxed);
+    OPENED.store(ptr::null_mut(), Ordering::Relaxed);
+}
