@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use megapipe_link::LinkError;
 use megapipe_stack::PoolId;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use crate::sleep::SleepingEnd;
@@ -101,9 +101,18 @@ impl Bells {
     /// # Errors
     /// [`LinkError::Io`].
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), LinkError> {
-        // A time beyond what the kernel can count is as good as for ever.
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         self.reports.clear();
+        // A time beyond what the kernel can count is as good as for ever.
+        let mut timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        if let Some(short) = timeout.filter(|it| it.tv_sec == 0 && it.tv_nsec > 0) {
+            // epoll_wait(2) counts milliseconds: a claim time would be over up to one later.
+            let mut polled = [PollFd::new(&self.set, PollFlags::IN)];
+            match poll(&mut polled, Some(&short)) {
+                Ok(0) | Err(Errno::INTR) => return Ok(()),
+                Ok(_) => timeout = Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+                Err(errno) => return Err(io("poll")(errno)),
+            }
+        }
         let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; REPORTS_MAX];
         match epoll::wait(&self.set, &mut room[..], timeout.as_ref()) {
             Ok((reports, _)) => self.reports.extend(reports.iter().map(|it| it.data.u64())),
