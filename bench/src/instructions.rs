@@ -95,6 +95,17 @@ fn collected(said: &str) -> Option<u64> {
     line.rsplit(':').next()?.trim().parse().ok()
 }
 
+/// The words before a program's that run it under callgrind.
+pub(crate) fn callgrind_words(counts: &Path) -> [String; 2] {
+    ["--tool=callgrind".to_owned(), format!("--callgrind-out-file={}", counts.display())]
+}
+
+/// Pure: the sum in a file that callgrind has written.
+pub(crate) fn counted_in(file: &str) -> Option<u64> {
+    let totals = file.lines().rev().find_map(|line| line.strip_prefix("totals: "))?;
+    totals.split_ascii_whitespace().next()?.parse().ok()
+}
+
 fn last_line(said: &str) -> String {
     said.lines().last().unwrap_or("it said nothing").to_owned()
 }
@@ -325,13 +336,21 @@ pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{SEGMENTS, SegmentKind, carry_segments, collected};
+    use super::{SEGMENTS, SegmentKind, carry_segments, collected, counted_in};
 
     #[test]
     fn each_segment_has_its_event() {
         for kind in [SegmentKind::Text, SegmentKind::Request, SegmentKind::Answer] {
             assert_eq!(carry_segments(kind).unwrap(), SEGMENTS);
         }
+    }
+
+    #[test]
+    fn callgrind_totals_are_read() {
+        let file = "# callgrind format\nevents: Ir\nfn=(1) main\n1 5\n\ntotals: 812345\n";
+        assert_eq!(counted_in(file), Some(812_345));
+        assert_eq!(counted_in("events: Ir\n"), None);
+        assert_eq!(counted_in("totals: none\n"), None);
     }
 
     #[test]

@@ -250,6 +250,8 @@ pub(crate) const ACCEPTING: (usize, usize) = (8, 256);
 /// Connections under strace, and how long they are used.
 pub(crate) const TRACED_CONNECTIONS: u32 = 256;
 pub(crate) const TRACED_WINDOW: Duration = Duration::from_secs(2);
+/// Transactions of a short and a long run under callgrind.
+pub(crate) const COUNTED_TRANSACTIONS: (u64, u64) = (20_000, 80_000);
 /// Ports of idle connections, those of each, and what a program has room for.
 pub(crate) const IDLE_PORTS: u16 = 2;
 pub(crate) const IDLE_EACH: usize = 20_000;

@@ -560,6 +560,24 @@ pub(crate) fn start_daemon(
     log: &File,
     options: &[String],
 ) -> io::Result<ChildProcess> {
+    let args = daemon_words(link, layout, scratch, options)?;
+    let mut command = layout.server.command(&daemon_program(layout), args);
+    command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log.try_clone()?));
+    ChildProcess::start(&mut command)
+}
+
+/// The daemon's program: beside that of the servers.
+pub(crate) fn daemon_program(layout: &BenchLayout) -> PathBuf {
+    layout.server.program.with_file_name("megapiped")
+}
+
+/// The arguments of a daemon, whose control socket is not there yet.
+pub(crate) fn daemon_words(
+    link: StackLink,
+    layout: &BenchLayout,
+    scratch: &Path,
+    options: &[String],
+) -> io::Result<Vec<String>> {
     let path = control_socket(scratch);
     // One of an earlier run that was killed would be taken for this one's.
     if let Err(error) = fs::remove_file(&path)
@@ -571,10 +589,7 @@ pub(crate) fn start_daemon(
     args.extend(["--service".to_owned(), path.to_string_lossy().into_owned()]);
     args.extend(["--cpus".to_owned(), layout.server.cpus.to_string()]);
     args.extend(options.iter().cloned());
-    let program = layout.server.program.with_file_name("megapiped");
-    let mut command = layout.server.command(&program, args);
-    command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log.try_clone()?));
-    ChildProcess::start(&mut command)
+    Ok(args)
 }
 
 /// The options of a server whose stack is in a daemon.

@@ -11,6 +11,7 @@ mod accepts;
 mod balance;
 mod daemon_costs;
 mod deaths;
+mod instructions;
 mod loop_client;
 mod rows;
 mod scene;

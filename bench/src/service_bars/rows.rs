@@ -5,7 +5,7 @@
 use super::{
     accepts,
     balance::{self, Selecting},
-    daemon_costs, deaths,
+    daemon_costs, deaths, instructions,
     scene::{SceneError, SceneStage},
     stopped,
 };
@@ -168,6 +168,15 @@ pub(super) const SCENE_ROWS: &[SceneRow] = &[
             let ratios = accepts::ratios(stage, programs, idle, limits::ACCEPTED_WINDOW)?;
             Ok(vec![ratios.over_inline, ratios.with_programs, ratios.with_idle])
         },
+    },
+    SceneRow {
+        promises: &[promise(
+            "instructions",
+            "instructions of daemon and program for a transaction, over inline",
+            PromisedBound::AtMost(1.6),
+            RATIO,
+        )],
+        measure: |stage, _| Ok(vec![instructions::over_inline(stage, limits::TRACED_CONNECTIONS)?]),
     },
     SceneRow {
         promises: &[promise(

@@ -8,6 +8,7 @@
 
 use super::loop_client::LoopClient;
 use crate::{
+    instructions::{callgrind_words, counted_in},
     layout::BenchLayout,
     limits,
     peer_channel::PeerError,
@@ -27,7 +28,7 @@ use std::{
     net::SocketAddr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -113,6 +114,8 @@ pub(super) struct ServiceScene<'bench> {
     daemon: Option<SceneProcess>,
     /// Options of the daemon.
     options: Vec<String>,
+    /// The program that counts the instructions of all processes, if they are counted.
+    valgrind: Option<PathBuf>,
 }
 
 fn pid_of(child: &ChildProcess) -> io::Result<Pid> {
@@ -219,6 +222,11 @@ fn last_lines(text: &str) -> String {
     if lines.is_empty() { "it printed nothing".to_owned() } else { lines[last..].join(" | ") }
 }
 
+/// What callgrind writes of a process with this log.
+fn counts_file(log: &Path) -> PathBuf {
+    log.with_extension("callgrind")
+}
+
 /// Waits until a process has made the socket of its link.
 fn await_socket(
     socket: &Path,
@@ -239,15 +247,39 @@ fn await_socket(
 impl<'bench> ServiceScene<'bench> {
     /// Starts a daemon with more options. It is ready when its link has a client.
     pub(super) fn start(stage: SceneStage<'bench>, options: &[&str]) -> Result<Self, SceneError> {
-        let options = options.iter().map(|&option| option.to_owned()).collect();
+        Self::start_with(stage, options, None)
+    }
+
+    /// As [`Self::start`], with all processes under callgrind.
+    pub(super) fn start_counted(
+        stage: SceneStage<'bench>,
+        valgrind: &Path,
+        options: &[&str],
+    ) -> Result<Self, SceneError> {
+        Self::start_with(stage, options, Some(valgrind.to_owned()))
+    }
+
+    fn start_with(
+        stage: SceneStage<'bench>,
+        options: &[&str],
+        valgrind: Option<PathBuf>,
+    ) -> Result<Self, SceneError> {
         let mut scene = Self::without_daemon(stage, SceneStack::Daemon);
-        scene.options = options;
+        scene.options = options.iter().map(|&option| option.to_owned()).collect();
+        scene.valgrind = valgrind;
         scene.start_daemon()?;
         Ok(scene)
     }
 
     const fn without_daemon(stage: SceneStage<'bench>, stack: SceneStack) -> Self {
-        Self { stage, stack, programs: Vec::new(), daemon: None, options: Vec::new() }
+        Self {
+            stage,
+            stack,
+            programs: Vec::new(),
+            daemon: None,
+            options: Vec::new(),
+            valgrind: None,
+        }
     }
 
     /// A scene without a daemon, whose programs are on the kernel's TCP.
@@ -261,15 +293,29 @@ impl<'bench> ServiceScene<'bench> {
         plan: ProgramPlan,
         is_polling: bool,
     ) -> Result<Self, SceneError> {
-        let mut scene = Self::without_daemon(stage, SceneStack::Inline);
-        let socket = scene.new_socket()?;
         let side = StackLink::MemifAsleep(LinkSide::Server);
         let link = if is_polling { StackLink::Memif } else { side };
-        let mut program =
-            scene.start_program(plan, link.server_args(stage.layout, stage.scratch))?;
+        Self::without_daemon(stage, SceneStack::Inline).with_inline(plan, link)
+    }
+
+    /// As [`Self::of_inline`], of a program that sleeps when it is idle, under callgrind.
+    pub(super) fn of_counted_inline(
+        stage: SceneStage<'bench>,
+        valgrind: &Path,
+        plan: ProgramPlan,
+    ) -> Result<Self, SceneError> {
+        let mut scene = Self::without_daemon(stage, SceneStack::Inline);
+        scene.valgrind = Some(valgrind.to_owned());
+        scene.with_inline(plan, StackLink::MemifAsleep(LinkSide::Server))
+    }
+
+    fn with_inline(mut self, plan: ProgramPlan, link: StackLink) -> Result<Self, SceneError> {
+        let SceneStage { layout, scratch } = self.stage;
+        let socket = self.new_socket()?;
+        let mut program = self.start_program(plan, link.server_args(layout, scratch))?;
         await_socket(&socket, &mut program, "the program")?;
-        scene.programs.push(program);
-        Ok(scene)
+        self.programs.push(program);
+        Ok(self)
     }
 
     /// Waits until the program with the stack inside listens.
@@ -293,8 +339,10 @@ impl<'bench> ServiceScene<'bench> {
         let socket = self.new_socket()?;
         let log = scratch.join("daemon.log");
         let file = File::create(&log)?;
-        let child = server::start_daemon(StackLink::Memif, layout, scratch, &file, &self.options)?;
-        let mut daemon = SceneProcess::new(child, log)?;
+        let words = server::daemon_words(StackLink::Memif, layout, scratch, &self.options)?;
+        let mut command = self.command(&server::daemon_program(layout), words, &log);
+        command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
+        let mut daemon = SceneProcess::new(ChildProcess::start(&mut command)?, log)?;
         await_socket(&socket, &mut daemon, "the daemon")?;
         self.daemon = Some(daemon);
         Ok(())
@@ -364,9 +412,35 @@ impl<'bench> ServiceScene<'bench> {
         let args = ["bench"].into_iter().chain(words).map(str::to_owned).chain(options);
         let log = scratch.join(format!("program-{}.log", self.programs.len()));
         let file = File::create(&log)?;
-        let mut command = layout.server.command(&layout.server.program, args);
+        let mut command = self.command(&layout.server.program, args, &log);
         command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
         Ok(SceneProcess::new(ChildProcess::start(&mut command)?, log)?)
+    }
+
+    /// A command in the server's place, with a log; under callgrind, if instructions are counted.
+    fn command(
+        &self,
+        program: &Path,
+        args: impl IntoIterator<Item = String>,
+        log: &Path,
+    ) -> Command {
+        let place = &self.stage.layout.server;
+        let Some(valgrind) = &self.valgrind else { return place.command(program, args) };
+        let words = callgrind_words(&counts_file(log));
+        let program = program.to_string_lossy().into_owned();
+        place.command(valgrind, words.into_iter().chain([program]).chain(args))
+    }
+
+    /// Ends all processes. Returns the instructions that callgrind has counted in them.
+    pub(super) fn end_counted(self) -> Result<u64, SceneError> {
+        let mut sum = 0;
+        for process in self.programs.iter().chain(&self.daemon) {
+            process.end(Signal::TERM)?;
+            let counted = counted_in(&fs::read_to_string(counts_file(&process.log))?);
+            let none = || SceneError::Unfit("callgrind has counted nothing".to_owned());
+            sum += counted.ok_or_else(none)?;
+        }
+        Ok(sum)
     }
 
     /// Several equal programs at a port.
