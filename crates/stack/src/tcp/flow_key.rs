@@ -21,13 +21,15 @@ use super::send_hold::Reuse;
 use crate::flow_table::Flow;
 use crate::limits::LOCALS_MAX;
 
-/// What is before the bits of an IPv4 address in its mapped form (RFC 4291 §2.5.5.2).
-const MAPPED: u128 = 0xffff;
+/// What is before an IPv4 address in its mapped form (RFC 4291 §2.5.5.2): eight zeros, and this.
+const MAPPED: u64 = u64::from_ne_bytes([0, 0, 0xff, 0xff, 0, 0, 0, 0]);
+/// The bits of `MAPPED`.
+const MAPPED_MASK: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
 
 /// Both ends of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowKey {
-    remote: Ipv6Addr,
+    remote: [[u8; 8]; 2],
     /// Ours and the peer's, as they stand in a header that we send.
     ports: [u8; 4],
     local: u8,
@@ -37,17 +39,19 @@ const _: () = assert!(size_of::<FlowKey>() == 21 && align_of::<FlowKey>() == 1);
 
 impl FlowKey {
     /// Of no connection.
-    pub(crate) const NONE: Self = Self { remote: Ipv6Addr::UNSPECIFIED, ports: [0; 4], local: 0 };
+    pub(crate) const NONE: Self = Self { remote: [[0; 8]; 2], ports: [0; 4], local: 0 };
 
     /// The peer's address.
     #[inline]
     pub(crate) const fn remote(&self) -> IpAddr {
-        let bits = self.remote.to_bits();
-        if bits >> 32 == MAPPED {
-            IpAddr::V4(Ipv4Addr::from_bits(bits as u32))
-        } else {
-            IpAddr::V6(self.remote)
+        let [first, last] = self.remote;
+        let [.., a, b, c, d] = last;
+        let is_mapped = u64::from_ne_bytes(last) & MAPPED_MASK == MAPPED;
+        if u64::from_ne_bytes(first) == 0 && is_mapped {
+            return IpAddr::V4(Ipv4Addr::new(a, b, c, d));
         }
+        let bits = (u64::from_be_bytes(first) as u128) << 64 | u64::from_be_bytes(last) as u128;
+        IpAddr::V6(Ipv6Addr::from_bits(bits))
     }
 
     /// Our port.
@@ -94,7 +98,7 @@ impl Locals {
         let local = self.index(flow.local, reuse)?;
         self.addresses[local].connections += 1;
         self.hold(flow.local_port);
-        let remote = Ipv6Addr::from_bits(mapped(flow.remote));
+        let remote = mapped(flow.remote).map(u64::to_ne_bytes);
         Some(FlowKey { remote, ports: ports(flow), local: local as u8 })
     }
 
@@ -171,8 +175,10 @@ impl Locals {
     /// These are the ends of `flow`.
     #[inline(always)]
     pub(crate) fn is(&self, ends: &FlowKey, flow: &Flow) -> bool {
+        let [first, last] = mapped(flow.remote);
+        let [is_first, is_last] = ends.remote.map(u64::from_ne_bytes);
         ends.ports == ports(flow)
-            && ends.remote.to_bits() == mapped(flow.remote)
+            && (is_first ^ first) | (is_last ^ last) == 0
             && self.local(ends) == flow.local
     }
 
@@ -211,12 +217,18 @@ const fn ports(flow: &Flow) -> [u8; 4] {
     ((flow.local_port as u32) << 16 | flow.remote_port as u32).to_be_bytes()
 }
 
-/// The bits of an address; of IPv4, of its mapped form.
+/// The two words of an address, as they lie in memory; of IPv4, of its mapped form.
 #[inline(always)]
-const fn mapped(ip: IpAddr) -> u128 {
+fn mapped(ip: IpAddr) -> [u64; 2] {
     match ip {
-        IpAddr::V4(ip) => MAPPED << 32 | ip.to_bits() as u128,
-        IpAddr::V6(ip) => ip.to_bits(),
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            [0, MAPPED | u64::from_ne_bytes([0, 0, 0, 0, a, b, c, d])]
+        }
+        IpAddr::V6(ip) => {
+            let bits = ip.to_bits();
+            [((bits >> 64) as u64).to_be(), (bits as u64).to_be()]
+        }
     }
 }
 
