@@ -3,7 +3,7 @@
 //! Read first: RFC 6528 §3 (ISN = M + F(flow, secret)), RFC 7323 §5.4 (timestamps start
 //! anywhere), RFC 6056 §3.3.4.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::flow_table::Flow;
 use crate::seq::SeqNum;
@@ -28,7 +28,8 @@ pub(crate) enum Use {
 #[derive(Debug)]
 pub(crate) struct Secret {
     hasher: Sip<2, 4>,
-    last: Option<Hosts>,
+    /// At first of no flow: of addresses of two families.
+    last: Hosts,
 }
 
 /// Both addresses of a flow and the values derived from them, cached for repeated use with one
@@ -43,7 +44,9 @@ struct Hosts {
 
 impl Secret {
     pub(crate) fn new(key: &[u8; 16]) -> Self {
-        Self { hasher: Sip::new(key), last: None }
+        let hasher = Sip::new(key);
+        let addresses = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+        Self { hasher, last: Hosts { addresses, hasher, ts_offset: 0 } }
     }
 
     /// The hash of `flow` and `extra` for `purpose`.
@@ -81,9 +84,9 @@ impl Secret {
     /// With it comes what is added to the millisecond clock for our timestamps to this peer. It
     /// hangs on the addresses alone, so that the timestamps of one pair of ports used again go on
     /// (RFC 6191).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn isn_and_timestamp_offset(&mut self, flow: &Flow, now: Instant) -> (SeqNum, u32) {
-        let Hosts { hasher, ts_offset, .. } = self.last_hosts(flow);
+        let &Hosts { ref hasher, ts_offset, .. } = self.last_hosts(flow);
         let place = hasher.finish_with(ports_and(Use::Isn, flow), 5) as u32;
         (SeqNum(place.wrapping_add((now.as_nanos() / 4_000) as u32)), ts_offset)
     }
@@ -93,21 +96,19 @@ impl Secret {
         self.last_hosts(flow).ts_offset
     }
 
-    #[inline]
-    fn last_hosts(&mut self, flow: &Flow) -> Hosts {
-        match self.last {
-            Some(last) if last.addresses == (flow.local, flow.remote) => last,
-            _ => self.other_hosts(flow),
+    #[inline(always)]
+    fn last_hosts(&mut self, flow: &Flow) -> &Hosts {
+        if self.last.addresses != (flow.local, flow.remote) {
+            self.last = self.other_hosts(flow);
         }
+        &self.last
     }
 
     #[inline(never)]
-    fn other_hosts(&mut self, flow: &Flow) -> Hosts {
+    fn other_hosts(&self, flow: &Flow) -> Hosts {
         let addresses = (flow.local, flow.remote);
         let ts_offset = self.hash_of_hosts(Use::Timestamp, flow) as u32;
-        let hosts = Hosts { addresses, hasher: self.hosts(flow), ts_offset };
-        self.last = Some(hosts);
-        hosts
+        Hosts { addresses, hasher: self.hosts(flow), ts_offset }
     }
 }
 
