@@ -217,11 +217,12 @@ impl Stack {
         (received, lookup): (Received, Lookup),
         memory: &mut M,
     ) -> bool {
-        let content = &segment.content;
-        if !self.is_believed((segment.src, content.sum), content.payload, received) {
+        // Made before it is checked: so each field is written where it stays.
+        let sum = segment.content.sum;
+        let segment = Segment::of_usual(segment, received);
+        if !self.is_believed((segment.flow.remote, sum), segment.payload, received) {
             return false;
         }
-        let segment = Segment::of_usual(segment, received);
         self.with(memory, |tcp, context| tcp.on_read(context, &segment, Some(lookup)));
         self.report_neighbours(memory);
         true
@@ -235,11 +236,11 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> bool {
-        let Some(segment) = Other::of(packet) else { return false };
-        if !self.is_believed((segment.src, segment.sum), segment.payload, received) {
+        let Some(other) = Other::of(packet) else { return false };
+        let segment = Segment::of_other(&other, received);
+        if !self.is_believed((segment.flow.remote, other.sum), segment.payload, received) {
             return false;
         }
-        let segment = Segment::of_other(&segment, received);
         self.with(memory, |tcp, context| tcp.on_read(context, &segment, None));
         self.report_neighbours(memory);
         true
