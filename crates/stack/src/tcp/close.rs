@@ -92,6 +92,7 @@ fn apply_close(conn: &mut Connection) {
 }
 
 /// Drops unsent bytes, and unread bytes unless the peer's stream is whole.
+#[inline]
 pub(super) fn release_queues<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,

@@ -269,6 +269,7 @@ impl Tcp {
     }
 
     /// A new connection waits to be accepted.
+    #[inline(always)]
     pub(super) fn hand_over<M: Memory>(
         &mut self,
         context: &mut Context<'_, M>,
@@ -348,6 +349,7 @@ impl Tcp {
     }
 
     /// It is not in the flow table any more, and goes.
+    #[inline(always)]
     fn remove_half_open(&mut self, index: u32) {
         let listener = self.half_open.get(index).listener;
         self.half_open.remove(index);
@@ -482,6 +484,7 @@ impl Tcp {
     }
 
     /// Makes a connection of an embryonic one, which is gone then if it was kept.
+    #[inline(always)]
     fn grow_up<M>(
         &mut self,
         context: &Context<'_, M>,

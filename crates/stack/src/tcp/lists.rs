@@ -69,9 +69,15 @@ impl<const N: usize> Lists<N> {
     }
 
     /// Takes `entry` off whatever list it is on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_off(&mut self, entry: u32) {
-        let Some(list) = self.on(entry) else { return };
+        if let Some(list) = self.on(entry) {
+            self.unlink(list, entry);
+        }
+    }
+
+    #[inline(never)]
+    fn unlink(&mut self, list: usize, entry: u32) {
         self.on[entry as usize] = 0;
         let Link { next, previous } = core::mem::take(&mut self.links[entry as usize]);
         match next {

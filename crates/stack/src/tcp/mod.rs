@@ -359,11 +359,14 @@ impl Tcp {
         segment: &Segment<'_>,
         lookup: Option<Lookup>,
     ) {
-        // The next is often of the same flow.
-        if lookup.is_none() && self.is_of_last(&segment.flow) {
-            return self.on_segment_of_connection(context, self.last, segment);
-        }
-        let Lookup { hash, found } = lookup.unwrap_or_else(|| self.look_up(&segment.flow));
+        let Lookup { hash, found } = match lookup {
+            Some(lookup) => lookup,
+            // The next is often of the same flow.
+            None if self.is_of_last(&segment.flow) => {
+                Lookup { hash: 0, found: Some(Found::Connection(self.last)) }
+            }
+            None => self.look_up(&segment.flow),
+        };
         match found {
             Some(Found::Connection(index)) => {
                 self.on_segment_of_connection(context, index, segment);
@@ -376,6 +379,7 @@ impl Tcp {
         }
     }
 
+    #[inline(always)]
     fn on_segment_of_connection<M: Memory>(
         &mut self,
         context: &mut Context<'_, M>,
@@ -407,6 +411,7 @@ impl Tcp {
         })
     }
 
+    #[inline(always)]
     fn find(&self, hash: u32, flow: &Flow) -> Option<Found> {
         let entry = self.shard.flows.find(hash, |entry| self.is_of(entry, flow))?;
         Some(self.found(entry))
@@ -463,6 +468,7 @@ impl Tcp {
 
     /// A place for a connection, and its ends. `None`: there is no room for one of the two, and
     /// neither is taken.
+    #[inline(always)]
     fn take_room(&mut self, flow: &Flow, reuse: Reuse) -> Option<(u32, FlowKey)> {
         let (index, _) = self.places.take()?;
         let ends = self.shard.locals.take(flow, reuse);
@@ -493,6 +499,7 @@ impl Tcp {
 
     /// Makes a new connection in its place; the flow table gets an entry, or that of the embryonic
     /// connection which it was.
+    #[inline(always)]
     fn make(&mut self, now: Instant, index: u32, begin: &Begin, half_open: Option<u32>) {
         match half_open {
             Some(half_open) => self.shard.flows.replace(begin.hash, half_open, index),

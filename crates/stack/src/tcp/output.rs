@@ -400,12 +400,18 @@ impl Tcp {
 }
 
 /// The way to the peer: the one used last, or a new one.
+#[inline(always)]
 fn hop<M>(context: &mut Context<'_, M>, conn: &mut Connection) -> Option<Hop> {
     if let Some(hop) = conn.cold.hop
         && context.ip.hop_is_fresh(context.now, hop)
     {
         return Some(hop);
     }
+    new_hop(context, conn)
+}
+
+#[inline(never)]
+fn new_hop<M>(context: &mut Context<'_, M>, conn: &mut Connection) -> Option<Hop> {
     conn.cold.hop = match context.ip.next_hop(context.now, conn.ends.remote()) {
         NextHop::Ready(hop) => Some(hop),
         NextHop::Waiting | NextHop::NoRoute => None,

@@ -93,6 +93,7 @@ impl Tcp {
     }
 
     /// Tells, in its turn, what there is to tell of a connection.
+    #[inline(always)]
     pub(super) fn announce(&mut self, index: u32) {
         let conn = &self.connections[index as usize];
         // A connection without awaited events reports only its end.
@@ -101,6 +102,7 @@ impl Tcp {
         }
     }
 
+    #[inline(never)]
     fn announce_any(&mut self, index: u32) {
         if events::has_news(&self.connections[index as usize]) {
             self.shard.events.put(index);
@@ -160,12 +162,13 @@ impl Tcp {
     }
 
     /// It is over: nothing is sent, and nothing is found any more.
+    #[inline(always)]
     pub(super) fn release(&mut self, index: u32) {
         self.release_to(index, None);
     }
 
     /// The same; the flow table's entry is that of `successor` from now on, if there is one.
-    #[inline]
+    #[inline(always)]
     fn release_to(&mut self, index: u32, successor: Option<u32>) {
         let conn = &mut self.connections[index as usize];
         if conn.flags.has(ConnFlags::RELEASED) {
@@ -191,6 +194,7 @@ impl Tcp {
     }
 
     /// Gives the place back: its id is stale from now on.
+    #[inline(always)]
     pub(super) fn free(&mut self, index: u32) {
         let conn = &mut self.connections[index as usize];
         self.shard.rares.give_back(conn);

@@ -33,6 +33,7 @@ pub(crate) fn first(receive_buffer: u32) -> u32 {
 }
 
 /// The window field of a segment that leaves now; moves `rcv_adv`.
+#[inline(always)]
 pub(crate) fn announce(conn: &mut Connection) -> u16 {
     let room = free(conn);
     let edge = conn.receive.nxt + sayable(conn, room);

@@ -158,7 +158,7 @@ pub(in crate::tcp) fn times(conn: &Connection, now: Instant) -> Option<Timestamp
 }
 
 /// Writes the RST of a connection that we ended. `None`: it waits for its next hop, or has none.
-#[inline(never)]
+#[inline(always)]
 fn send_reset<M>(
     control_queue: &mut ControlQueue,
     context: &mut Context<'_, M>,

@@ -93,6 +93,7 @@ impl Recovery {
 
     /// To be called before a burst: a window that was not used for an RTO says nothing about the
     /// path any more (RFC 5681 §4.1).
+    #[inline]
     pub(crate) fn restart_after_idle(&mut self, records: &mut Records, now: Instant) {
         let is_wanted = records.policy.slow_start_after_idle;
         if !is_wanted || self.timer != Timer::Idle || self.rested_briefly(&records.policy, now) {

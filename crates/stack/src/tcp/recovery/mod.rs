@@ -427,6 +427,7 @@ impl Recovery {
 
     /// Bytes that may leave now, as far as congestion goes. The peer's window and the sender's
     /// silly window syndrome are the caller's matter.
+    #[inline]
     pub(crate) fn allowance(&self, records: &Records) -> u32 {
         self.window.cwnd.saturating_sub(self.in_flight(records))
     }
@@ -488,6 +489,7 @@ impl Recovery {
     ///
     /// # Errors
     /// [`Full`]: there is no record for new data; nothing changed. Never for anything else.
+    #[inline(always)]
     pub(crate) fn on_sent(
         &mut self,
         records: &mut Records,
@@ -501,6 +503,7 @@ impl Recovery {
         self.send_any(records, now, range, kind)
     }
 
+    #[inline(never)]
     fn send_any(
         &mut self,
         records: &mut Records,
@@ -655,6 +658,7 @@ impl Recovery {
     }
 
     /// Gives all records back. The connection sends nothing any more.
+    #[inline]
     pub(crate) fn clear(&mut self, records: &mut Records) {
         if self.head == ALONE {
             records.give_reserved();

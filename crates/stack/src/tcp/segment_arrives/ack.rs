@@ -97,6 +97,7 @@ pub(in crate::tcp) struct Said<'a> {
 }
 
 /// The peer acknowledged our SYN.
+#[inline(always)]
 pub(super) fn on_established<M>(
     conn: &mut Connection,
     shard: &mut Shard,
