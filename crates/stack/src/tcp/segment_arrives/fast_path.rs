@@ -120,40 +120,51 @@ fn take<M: Memory>(
     if !is_next_in_order(conn, content) {
         return None;
     }
-    let bytes = content.payload;
     if conn.receive.queue.ready_bytes() != 0 {
         core::hint::cold_path();
         if has_fin {
             return None;
         }
-        let Content { ack, window, times, sum, .. } = *content;
-        let behind = Behind { text: (bytes, sum), head: (ack, window), times, received };
+        let Content { ack, window, times, payload, sum, .. } = *content;
+        let behind = Behind { text: (payload, sum), head: (ack, window), times, received };
         return take_behind(conn, (shard, index), &mut context.again(), behind);
     }
-    let mut staged = None;
-    if !bytes.is_empty() {
-        let mut store =
-            Store { nodes: &mut shard.nodes, memory: context.memory, pool: conn.cold.pool };
-        staged = Some(ReceiveQueue::stage_alone(&mut store, bytes)?);
-    }
-    let sum = staged.map_or(0, |(_, sum)| sum);
-    if !is_right(context, content, received, sum) {
-        if let Some((chunk, _)) = staged {
-            context.memory.free(chunk.buf);
+    // With instructions of its own: together, both kinds would be asked four times which they are.
+    if content.payload.is_empty() {
+        core::hint::cold_path();
+        if is_right(context, content, received, 0) {
+            let window_changed = take_head(conn, context, content);
+            finish_any(conn, (shard, index), context, (content, has_fin), window_changed);
         }
         return Some(());
     }
-    let window_changed = take_head(conn, context, content);
-    if let Some((chunk, _)) = staged {
-        conn.receive.queue.adopt_first(chunk);
-        take_text(conn, context, chunk.len, &text_of(content, received));
+    let mut store = Store { nodes: &mut shard.nodes, memory: context.memory, pool: conn.cold.pool };
+    let (chunk, sum) = ReceiveQueue::stage_alone(&mut store, content.payload)?;
+    if !is_right(context, content, received, sum) {
+        context.memory.free(chunk.buf);
+        return Some(());
     }
+    let window_changed = take_head(conn, context, content);
+    conn.receive.queue.adopt_first(chunk);
+    take_text(conn, context, chunk.len, &text_of(content, received));
+    finish_any(conn, (shard, index), context, (content, has_fin), window_changed);
+    Some(())
+}
+
+/// The rest of both kinds.
+#[inline(always)]
+fn finish_any<M: Memory>(
+    conn: &mut Connection,
+    (shard, index): (&mut Shard, u32),
+    context: &mut Context<'_, M>,
+    (content, has_fin): (&Content<'_>, bool),
+    window_changed: bool,
+) {
     if has_fin {
         finish_with_fin(conn, (shard, index), context, content, window_changed);
     } else {
         finish(conn, (shard, index), context, content, window_changed);
     }
-    Some(())
 }
 
 /// The content of a segment where some text waits already. (Not a [`Content`], which
