@@ -76,7 +76,7 @@ impl FlowTable {
     }
 
     /// The entry under `hash` that `is` the one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut place = hash as usize & self.mask;
         loop {

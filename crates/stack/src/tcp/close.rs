@@ -92,7 +92,7 @@ fn apply_close(conn: &mut Connection) {
 }
 
 /// Drops unsent bytes, and unread bytes unless the peer's stream is whole.
-#[inline]
+#[inline(always)]
 pub(super) fn release_queues<M: Memory>(
     conn: &mut Connection,
     shard: &mut Shard,
@@ -100,9 +100,17 @@ pub(super) fn release_queues<M: Memory>(
 ) {
     conn.send.queue.clear(&mut shard.nodes, context.memory);
     conn.cold.recovery.clear(&mut shard.records);
-    if conn.receive.queue.is_empty() {
-        return;
+    if !conn.receive.queue.is_empty() {
+        release_unread(conn, shard, context);
     }
+}
+
+#[inline(never)]
+fn release_unread<M: Memory>(
+    conn: &mut Connection,
+    shard: &mut Shard,
+    context: &mut Context<'_, M>,
+) {
     if !conn.is_closed_whole() || conn.flags.has(ConnFlags::ORPHAN) {
         conn.receive.queue.clear(&mut shard.nodes, context.memory);
     } else {

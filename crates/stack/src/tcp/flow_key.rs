@@ -94,6 +94,7 @@ impl Locals {
     }
 
     /// The ends of a new connection; `None`: there is no room for its address.
+    #[inline(always)]
     pub(crate) fn take(&mut self, flow: &Flow, reuse: Reuse) -> Option<FlowKey> {
         let local = self.index(flow.local, reuse)?;
         self.addresses[local].connections += 1;
@@ -193,11 +194,17 @@ impl Locals {
         }
     }
 
+    #[inline(always)]
     fn index(&mut self, ip: IpAddr, reuse: Reuse) -> Option<usize> {
         let is_it = |local: &Local| local.ip == ip && local.reuse == reuse;
         if let Some(at) = self.addresses.iter().position(is_it) {
             return Some(at);
         }
+        self.new_index(ip, reuse)
+    }
+
+    #[inline(never)]
+    fn new_index(&mut self, ip: IpAddr, reuse: Reuse) -> Option<usize> {
         let new = Local { ip, reuse, connections: 0 };
         if self.addresses.len() < LOCALS_MAX {
             self.addresses.push(new);

@@ -299,10 +299,15 @@ impl ReceiveQueue {
     }
 
     /// Gives up everything.
+    #[inline(always)]
     pub(crate) fn clear<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
-        if self.ready_tail == 0 && !self.apart.is_some() {
-            return;
+        if !self.is_empty() {
+            self.free_whole(nodes, memory);
         }
+    }
+
+    #[inline(never)]
+    fn free_whole<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
         self.forget_apart(nodes, memory);
         match self.only() {
             Some(chunk) => memory.free(chunk.buf),

@@ -170,24 +170,25 @@ impl Tcp {
     /// The same; the flow table's entry is that of `successor` from now on, if there is one.
     #[inline(always)]
     fn release_to(&mut self, index: u32, successor: Option<u32>) {
-        let conn = &mut self.connections[index as usize];
+        let Self { connections, shard, train, listeners, .. } = self;
+        let conn = &mut connections[index as usize];
         if conn.flags.has(ConnFlags::RELEASED) {
             return;
         }
         conn.flags.set(ConnFlags::RELEASED);
-        self.train.forget(index);
+        train.forget(index);
         conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::SYN_DUE));
         conn.cold.timers.stop();
         match successor {
-            Some(successor) => self.shard.flows.replace(conn.hash, index, successor),
-            None => self.shard.flows.remove(conn.hash, index),
+            Some(successor) => shard.flows.replace(conn.hash, index, successor),
+            None => shard.flows.remove(conn.hash, index),
         }
-        self.shard.wheel.cancel(index);
-        self.shard.transmit.take_off(index);
+        shard.wheel.cancel(index);
+        shard.transmit.take_off(index);
         if conn.flags.has(ConnFlags::WAITS_FOR_ACCEPT) {
             conn.flags.set_attachment(AppAttachment::Detached);
             let listener = u32::from(conn.cold.listener);
-            if let Some(listener) = self.listeners.get_mut(listener) {
+            if let Some(listener) = listeners.get_mut(listener) {
                 listener.waiting.retain(|other| *other != index);
             }
         }
@@ -196,11 +197,12 @@ impl Tcp {
     /// Gives the place back: its id is stale from now on.
     #[inline(always)]
     pub(super) fn free(&mut self, index: u32) {
-        let conn = &mut self.connections[index as usize];
-        self.shard.rares.give_back(conn);
-        self.shard.locals.give_back(&conn.ends);
-        self.shard.events.take_off(index);
-        self.places.give_back(index);
+        let Self { connections, shard, places, .. } = self;
+        let conn = &mut connections[index as usize];
+        shard.rares.give_back(conn);
+        shard.locals.give_back(&conn.ends);
+        shard.events.take_off(index);
+        places.give_back(index);
     }
 
     /// The wait for old segments needs no connection, but its numbers.

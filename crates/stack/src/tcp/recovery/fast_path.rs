@@ -16,7 +16,7 @@
 use core::time::Duration;
 
 use super::policy::Policy;
-use super::records::{ALONE, NIL, Records};
+use super::records::{ALONE, NIL, Records, Ring};
 use super::rtt::stamp;
 use super::{Full, Phase, Recovery, Timer, flag, initial_window};
 use crate::seq::{SeqNum, SeqRange};
@@ -93,12 +93,16 @@ impl Recovery {
 
     /// To be called before a burst: a window that was not used for an RTO says nothing about the
     /// path any more (RFC 5681 §4.1).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn restart_after_idle(&mut self, records: &mut Records, now: Instant) {
         let is_wanted = records.policy.slow_start_after_idle;
-        if !is_wanted || self.timer != Timer::Idle || self.rested_briefly(&records.policy, now) {
-            return;
+        if is_wanted && self.timer == Timer::Idle && !self.rested_briefly(&records.policy, now) {
+            self.restart(records, now);
         }
+    }
+
+    #[inline(never)]
+    fn restart(&mut self, records: &mut Records, now: Instant) {
         if now.since(self.at) <= self.rto(records) {
             return;
         }
@@ -109,6 +113,31 @@ impl Recovery {
             self.window.cwnd = restart;
         }
         self.pause(records);
+    }
+
+    /// Gives all records back. The connection sends nothing any more.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self, records: &mut Records) {
+        if self.head == ALONE {
+            records.give_reserved();
+            self.head = NIL;
+        }
+        if self.head != NIL || self.stress.is_some() {
+            self.clear_written(records);
+        }
+        self.oldest = NIL;
+        self.phase = Phase::Open;
+        self.timer = Timer::Idle;
+    }
+
+    #[inline(never)]
+    fn clear_written(&mut self, records: &mut Records) {
+        while self.head != NIL {
+            let index = self.head;
+            records.unlink(Ring::Sequence, &mut self.head, index);
+            records.give(index);
+        }
+        records.stresses.give_back(&mut self.stress);
     }
 
     /// The window was not used for so short a time that it stands, whatever the RTO is.

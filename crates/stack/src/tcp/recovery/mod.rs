@@ -427,8 +427,11 @@ impl Recovery {
 
     /// Bytes that may leave now, as far as congestion goes. The peer's window and the sender's
     /// silly window syndrome are the caller's matter.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allowance(&self, records: &Records) -> u32 {
+        if self.head == NIL {
+            return self.window.cwnd;
+        }
         self.window.cwnd.saturating_sub(self.in_flight(records))
     }
 
@@ -655,24 +658,6 @@ impl Recovery {
             return;
         }
         self.whole(records, |whole, records| whole.resend_in_pieces(records, now));
-    }
-
-    /// Gives all records back. The connection sends nothing any more.
-    #[inline]
-    pub(crate) fn clear(&mut self, records: &mut Records) {
-        if self.head == ALONE {
-            records.give_reserved();
-            self.head = NIL;
-        }
-        while self.head != NIL {
-            let index = self.head;
-            records.unlink(Ring::Sequence, &mut self.head, index);
-            records.give(index);
-        }
-        records.stresses.give_back(&mut self.stress);
-        self.oldest = NIL;
-        self.phase = Phase::Open;
-        self.timer = Timer::Idle;
     }
 
     /// The retransmission timeout, backed off as it is now.
