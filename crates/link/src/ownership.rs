@@ -188,8 +188,8 @@ pub struct Ownership {
     addresses: Vec<IpAddr>,
     taken: Vec<FlowTuple>,
     released: Vec<FlowTuple>,
-    /// Ports of TCP that a socket of the program's own keeps the kernel silent on.
-    held_elsewhere: Vec<SocketAddr>,
+    /// Ports that a socket of a program keeps the kernel silent on.
+    held_elsewhere: Vec<(Transport, SocketAddr)>,
     /// TCP ports at each of the addresses that are ours.
     pub tcp_ports: PortRanges,
     /// UDP ports at each of the addresses that are ours.
@@ -255,24 +255,36 @@ impl Ownership {
         self.released.retain(|other| other != flow);
     }
 
-    /// A TCP port at one address is held by a socket of the program's own, a deaf one: the link
-    /// does not have to.
+    /// A port at one address is held by a socket of a program, a deaf one: the link does not have
+    /// to.
     ///
     /// # Errors
     /// [`OwnershipError::Full`].
-    pub fn hold_elsewhere(&mut self, port: SocketAddr) -> Result<(), OwnershipError> {
-        add(&mut self.held_elsewhere, port, RESERVATIONS_MAX, "ports held elsewhere")
+    pub fn hold_elsewhere(
+        &mut self,
+        transport: Transport,
+        port: SocketAddr,
+    ) -> Result<(), OwnershipError> {
+        add(&mut self.held_elsewhere, (transport, port), RESERVATIONS_MAX, "ports held elsewhere")
     }
 
     /// That socket is going: the link holds the port again, if it is still ours.
-    pub fn hold_again(&mut self, port: SocketAddr) {
-        self.held_elsewhere.retain(|other| *other != port);
+    pub fn hold_again(&mut self, transport: Transport, port: SocketAddr) {
+        self.held_elsewhere.retain(|other| *other != (transport, port));
     }
 
-    /// Ports that a socket of the program's own holds.
+    /// Ports that a socket of a program holds.
     #[must_use]
-    pub fn held_elsewhere(&self) -> &[SocketAddr] {
+    pub fn held_elsewhere(&self) -> &[(Transport, SocketAddr)] {
         &self.held_elsewhere
+    }
+
+    /// The ports of one protocol, to be changed.
+    pub const fn ports_mut(&mut self, transport: Transport) -> &mut PortRanges {
+        match transport {
+            Transport::Tcp => &mut self.tcp_ports,
+            Transport::Udp => &mut self.udp_ports,
+        }
     }
 
     pub(crate) fn is_held_elsewhere(
@@ -281,7 +293,7 @@ impl Ownership {
         address: IpAddr,
         port: u16,
     ) -> bool {
-        transport == Transport::Tcp && self.held_elsewhere.contains(&SocketAddr::new(address, port))
+        self.held_elsewhere.contains(&(transport, SocketAddr::new(address, port)))
     }
 
     /// The local addresses, in order.

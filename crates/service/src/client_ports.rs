@@ -13,6 +13,12 @@ pub(crate) const fn client_ports(shares_host_address: bool) -> (u16, u16) {
     if shares_host_address { SHARED_CLIENT_PORTS } else { EPHEMERAL_PORTS }
 }
 
+/// Whether the stack chooses a port where the host's address is shared: it is 0, or one that the
+/// stack may have chosen before.
+pub(crate) const fn is_client_port(port: u16) -> bool {
+    port == 0 || (port >= SHARED_CLIENT_PORTS.0 && port <= SHARED_CLIENT_PORTS.1)
+}
+
 /// The blocks of [`SHARED_CLIENT_PORTS`], first and last port of each, each once, from a block on.
 pub(crate) fn blocks(first_block: usize) -> impl Iterator<Item = (u16, u16)> {
     let (first, last) = SHARED_CLIENT_PORTS;

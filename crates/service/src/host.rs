@@ -315,11 +315,7 @@ impl Host {
         (first, last): (u16, u16),
     ) -> Result<(), LinkError> {
         self.change(link, |ownership| {
-            let ports = match transport {
-                Transport::Tcp => &mut ownership.tcp_ports,
-                Transport::Udp => &mut ownership.udp_ports,
-            };
-            ports.insert(first..=last)?;
+            ownership.ports_mut(transport).insert(first..=last)?;
             ownership.client_ports.insert(SHARED_CLIENT_PORTS.0..=SHARED_CLIENT_PORTS.1)
         })
     }

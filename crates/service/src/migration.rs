@@ -292,7 +292,7 @@ impl<M: Memory> Server<M> {
     pub fn hold_elsewhere(&mut self, ports: &[SocketAddr]) -> Result<(), LinkError> {
         let Some(host) = &mut self.host else { return Ok(()) };
         host.change(&mut self.link, |ownership| {
-            ports.iter().try_for_each(|port| ownership.hold_elsewhere(*port))
+            ports.iter().try_for_each(|port| ownership.hold_elsewhere(Transport::Tcp, *port))
         })
     }
 
@@ -339,7 +339,7 @@ impl<M: Memory> Server<M> {
         let staying = stack.connections_at(port);
         let mut beyond = Vec::new();
         host.change(&mut self.link, |ownership| {
-            ports.iter().for_each(|port| ownership.hold_again(*port));
+            ports.iter().for_each(|port| ownership.hold_again(Transport::Tcp, *port));
             ownership.tcp_ports.remove(port..=port)?;
             for (conn, local, remote) in staying {
                 if ownership.take(tcp_flow(local, remote)).is_err() {

@@ -546,8 +546,8 @@ fn union<'a>(all: impl Iterator<Item = &'a Ownership>) -> Result<Ownership, Link
         for flow in one.released() {
             union.release(*flow).map_err(refused)?;
         }
-        for port in one.held_elsewhere() {
-            union.hold_elsewhere(*port).map_err(refused)?;
+        for (transport, port) in one.held_elsewhere() {
+            union.hold_elsewhere(*transport, *port).map_err(refused)?;
         }
         union.whole_address |= one.whole_address;
         union.neighbours |= one.neighbours;

@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Accept, Backend, Channel, Config, Connection, Daemon, Event, Handle, ListenOptions,
-    LocalNetwork, NotTaken, ServerConfig, ServiceAddress,
+    Accept, Address, Backend, Channel, Config, ConnectOptions, Connection, Daemon, DatagramSharing,
+    Event, Handle, ListenOptions, LocalNetwork, NotTaken, ServerConfig, ServiceAddress,
 };
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use super::hosts::{Hosts, NEAR, PATIENCE, at, with_hosts};
+use super::hosts::{FAR, Hosts, NEAR, PATIENCE, at, with_hosts};
 use super::mover::{Mover, Side};
 use super::ports::{accepted, connect, expect_alive, join};
 use super::transfers::{close, exchange, patterns};
@@ -212,6 +213,74 @@ fn service_takes_a_registered_port_over_and_gives_it_back() {
         drop(channel);
         daemon.end();
     });
+}
+
+/// Ports of datagram sockets, and of connections from a port of the program's choice.
+#[test]
+fn kernel_decides_about_ports_of_datagrams_and_connects() {
+    with_hosts("kernel_decides_about_ports_of_datagrams_and_connects", |hosts| {
+        let daemon = TestDaemon::start("kernel-ports");
+        let mut channel = daemon.channel();
+        let sharing = DatagramSharing::default();
+        let to = Address::from(at(FAR[0], PORT));
+        let from = |port| ConnectOptions::default().bind(Address::from(at(NEAR[0], port)));
+        // The daemon has the capability, which the program lacks.
+        let mut fewer = capabilities(None).expect("asked");
+        fewer.effective.remove(CapabilitySet::NET_BIND_SERVICE);
+        set_capabilities(None, fewer).expect("one less is always possible");
+        let refused = channel.bind_datagram(at(NEAR[0], 53), sharing, 0).expect_err("privileged");
+        let rule = "ip_unprivileged_port_start";
+        assert!(format!("{refused:?}").contains(rule), "{refused:?}");
+        let refused = channel.connect(&to, &from(99), 0).expect_err("privileged");
+        assert!(format!("{refused:?}").contains(rule), "{refused:?}");
+        let kernels = UdpSocket::bind(at(NEAR[0], 8_400)).expect("a port of the kernel's");
+        let refused = channel.bind_datagram(at(NEAR[0], 8_400), sharing, 0).expect_err("in use");
+        assert!(format!("{refused:?}").contains("in use"), "{refused:?}");
+        drop(kernels);
+
+        let is_free = |port| UdpSocket::bind(at(NEAR[0], port)).is_ok();
+        let ours = channel.bind_datagram(at(NEAR[0], 8_401), sharing, 0).expect("a free port");
+        assert!(!is_free(8_401), "the kernel reserves it");
+        channel.read(ours, 64).expect("a socket");
+        let peer = hosts.far(|| {
+            let socket = UdpSocket::bind(at(FAR[0], 0)).expect("a port");
+            socket.send_to(b"hello", at(NEAR[0], 8_401)).expect("it is sent");
+        });
+        let Event::Read(Ok(data)) = next(&mut channel) else { panic!("it arrives") };
+        assert_eq!(*data, *b"hello");
+        drop(data);
+        peer.join().expect("no panic");
+        channel.unregister(ours).expect("a handle");
+        until_so("the port is free", &mut channel, || is_free(8_401));
+
+        let (listens, is_listening) = std::sync::mpsc::channel();
+        let peer = hosts.far(move || {
+            let listener = TcpListener::bind(at(FAR[0], PORT)).expect("a port");
+            listens.send(()).expect("the test waits for it");
+            listener.accept().expect("a connection").1
+        });
+        is_listening.recv_timeout(PATIENCE).expect("it listens");
+        let ours = channel.connect(&to, &from(8_402), 0).expect("a free port");
+        let Event::Connect(Ok(())) = next(&mut channel) else { panic!("it connects") };
+        assert_eq!(peer.join().expect("no panic"), at(NEAR[0], 8_402));
+        let is_free = || TcpListener::bind(at(NEAR[0], 8_402)).is_ok();
+        assert!(!is_free(), "the kernel reserves it");
+        channel.unregister(ours).expect("a handle");
+        until_so("the port is free", &mut channel, is_free);
+        drop(channel);
+        daemon.end();
+        hosts.judge();
+    });
+}
+
+/// Lets the channel work until something is so.
+fn until_so(what: &str, channel: &mut Channel, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        let done = channel.dispatch(Some(Duration::from_millis(20))).expect("dispatch");
+        assert!(done.is_none(), "{done:?}");
+    }
 }
 
 /// The kernel goes on with a connection that the daemon refuses.

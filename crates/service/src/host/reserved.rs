@@ -1,4 +1,5 @@
-//! Ports of the host that sockets of clients reserve, each for the life of its listeners.
+//! Ports of the host that sockets of clients reserve, each for the life of its listeners, endpoints
+//! and connections.
 //!
 //! Read first: `descriptors.rs`; `megapipe_link::PortReservation`; decision 0047.
 //!
@@ -29,22 +30,30 @@ pub(super) struct HostReservations {
     looked_at: Option<Instant>,
 }
 
-/// A reservation of one listener.
+/// A reservation of one listener, endpoint or connection.
 #[derive(Debug)]
 struct ReservedPort {
     kept: Arc<KeptPort>,
     /// Addresses of ours at which its sockets keep the kernel silent.
     silent: Vec<SocketAddr>,
-    /// Its listener is gone.
+    /// Its listener or endpoint is gone; that of a connection is from the beginning.
     is_leaving: bool,
     /// The port was ours before.
     was_ours: bool,
 }
 
+/// A port of a protocol.
+type TransportPort = (Transport, u16);
+
 impl ReservedPort {
-    fn port(&self) -> u16 {
-        self.kept.reservation().address().port()
+    fn port(&self) -> TransportPort {
+        port_of(&self.kept)
     }
+}
+
+fn port_of(kept: &KeptPort) -> TransportPort {
+    let reservation = kept.reservation();
+    (reservation.transport(), reservation.address().port())
 }
 
 impl Host {
@@ -58,14 +67,14 @@ impl Host {
         link: &mut LinkServer,
         kept: &Arc<KeptPort>,
     ) -> Result<(), LinkError> {
-        let port = kept.reservation().address().port();
-        let at = |ip| SocketAddr::new(ip, port);
+        let port @ (transport, number) = port_of(kept);
+        let at = |ip| SocketAddr::new(ip, number);
         let all = self.ownership.addresses().iter().map(|ip| at(*ip));
         let silent: Vec<_> = all.filter(|address| kept.reservation().covers(*address)).collect();
         let before = self.reserved.ports.iter().find(|other| other.port() == port);
         let was_ours = match before {
             Some(other) => other.was_ours,
-            None => self.owns(Transport::Tcp, port),
+            None => self.owns(transport, number),
         };
         if let Some(interface) = self.interface() {
             let is_listening =
@@ -77,8 +86,9 @@ impl Host {
             })?;
         }
         self.change(link, |ownership| {
-            silent.iter().try_for_each(|address| ownership.hold_elsewhere(*address))?;
-            ownership.tcp_ports.insert(port..=port)
+            let mut hold = |address: &SocketAddr| ownership.hold_elsewhere(transport, *address);
+            silent.iter().try_for_each(&mut hold)?;
+            ownership.ports_mut(transport).insert(number..=number)
         })?;
         let kept = Arc::clone(kept);
         self.reserved.ports.push(ReservedPort { kept, silent, is_leaving: false, was_ours });
@@ -98,7 +108,7 @@ impl Host {
     /// Addresses that the kernel is to have again at a port of listening sockets that no listener
     /// has reserved any more. Empty: others have it, or the port was ours before.
     pub(crate) fn left_at(&self, port: u16) -> Vec<SocketAddr> {
-        let here = || self.reserved.ports.iter().filter(|it| it.port() == port);
+        let here = || self.reserved.ports.iter().filter(|it| it.port() == (Transport::Tcp, port));
         match here().any(|it| !it.is_leaving || it.was_ours) {
             true => Vec::new(),
             false => here().flat_map(|it| it.silent.iter().copied()).collect(),
@@ -107,7 +117,7 @@ impl Host {
 
     /// The kernel has a port again: its sockets go.
     pub(crate) fn drop_reservations(&mut self, port: u16) {
-        self.reserved.ports.retain(|it| it.port() != port);
+        self.reserved.ports.retain(|it| it.port() != (Transport::Tcp, port));
     }
 
     /// When the reservations are looked after next; `None`: none is to be given back.
@@ -128,7 +138,7 @@ impl Host {
         }
         self.reserved.looked_at = Some(now);
         let leaving = self.reserved.ports.iter().filter(|it| it.is_leaving);
-        let mut leaving: Vec<u16> = leaving.map(ReservedPort::port).collect();
+        let mut leaving: Vec<TransportPort> = leaving.map(ReservedPort::port).collect();
         leaving.sort_unstable();
         leaving.dedup();
         for port in leaving {
@@ -150,7 +160,7 @@ impl Host {
         stack: &Stack,
         here: Vec<ReservedPort>,
     ) -> Result<Vec<ReservedPort>, Vec<ReservedPort>> {
-        let port = here[0].port();
+        let (transport, port) = here[0].port();
         let staying = || here.iter().filter(|it| !it.is_leaving);
         let is_covered = |address: &SocketAddr| staying().any(|it| it.silent.contains(address));
         if staying().next().is_some() {
@@ -165,15 +175,15 @@ impl Host {
                 false => staying.into_iter().chain(leaving).collect(),
             });
         }
-        if !stack.connections_at(port).is_empty() {
+        if transport == Transport::Tcp && !stack.connections_at(port).is_empty() {
             return Ok(here);
         }
         let changed = self.change(link, |ownership| -> Result<(), OwnershipError> {
             let silent = here.iter().flat_map(|it| &it.silent);
-            silent.for_each(|address| ownership.hold_again(*address));
+            silent.for_each(|address| ownership.hold_again(transport, *address));
             match here[0].was_ours {
                 true => Ok(()),
-                false => ownership.tcp_ports.remove(port..=port),
+                false => ownership.ports_mut(transport).remove(port..=port),
             }
         });
         // The next look tries again.

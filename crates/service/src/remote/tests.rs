@@ -424,7 +424,12 @@ fn ops_that_no_correct_application_submits_end_the_session() {
             reservation: 0,
         }),
         Command::Call(SessionCall::Share { listener: conn, sharing: sharing(beyond) }),
-        Command::Call(SessionCall::Connect { remote: http(), local: None, flags: 2 }),
+        Command::Call(SessionCall::Connect {
+            remote: http(),
+            local: None,
+            flags: 2,
+            reservation: 0,
+        }),
         Command::Send { conn, chunk: elsewhere },
         datagram(0, 1),
         datagram(small, SMALL_SEND_BYTES as u16 + 1),

@@ -107,6 +107,8 @@ pub enum SessionCall {
         local: Option<SocketAddr>,
         /// What holds from the first segment on, a set of `CONNECT_` flags.
         flags: u16,
+        /// Cookie of the sockets that reserve the local port at the host; 0: none were passed.
+        reservation: u64,
     },
     /// Describes a connection: `Written`.
     Info {
@@ -153,6 +155,8 @@ pub enum SessionCall {
         local: SocketAddr,
         /// A set of `BIND_` flags.
         flags: u16,
+        /// Cookie of the sockets that reserve the port at the host; 0: none were passed.
+        reservation: u64,
     },
     /// Gives an endpoint a peer, or none: `Addresses`, its local one.
     ConnectDatagram {
@@ -311,10 +315,11 @@ impl SessionCall {
                 record(kind::TAKE_OVER).with_id(Id::of_cookie(passed))
             }
             Self::TakeUnread => record(kind::TAKE_UNREAD),
-            Self::Connect { remote, local, flags } => {
+            Self::Connect { remote, local, flags, reservation } => {
                 let pair = pair.with_remote(remote);
                 let pair = local.map_or(pair, |local| pair.with_local(local));
-                Record { flags, ..record(kind::CONNECT).with_pair(&pair) }
+                let record = record(kind::CONNECT).with_id(Id::of_cookie(reservation));
+                Record { flags, ..record.with_pair(&pair) }
             }
             Self::Info { conn } => record(kind::INFO).with_id(conn),
             Self::Addresses { conn } => record(kind::ADDRESSES).with_id(conn),
@@ -330,8 +335,9 @@ impl SessionCall {
             Self::FreePort { ports, from } => {
                 Record { flags: from, ..record(kind::FREE_PORT).with_count(range(ports)) }
             }
-            Self::Bind { local, flags } => {
-                Record { flags, ..record(kind::BIND).with_pair(&pair.with_local(local)) }
+            Self::Bind { local, flags, reservation } => {
+                let record = record(kind::BIND).with_id(Id::of_cookie(reservation));
+                Record { flags, ..record.with_pair(&pair.with_local(local)) }
             }
             _ => self.datagram_record(cookie),
         }
@@ -392,7 +398,8 @@ impl SessionCall {
             kind::CONNECT => {
                 let pair = record.pair();
                 let flags = known(record, CONNECT_FLAGS)?;
-                Self::Connect { remote: pair.remote()?, local: pair.local_if_any()?, flags }
+                let (remote, local) = (pair.remote()?, pair.local_if_any()?);
+                Self::Connect { remote, local, flags, reservation: id.cookie() }
             }
             kind::INFO => Self::Info { conn: id },
             kind::ADDRESSES => Self::Addresses { conn: id },
@@ -400,9 +407,11 @@ impl SessionCall {
             kind::SEND_COPY => Self::SendCopy { conn: id, chunk: transfer.chunk()? },
             kind::HOLDERS => Self::Holders { ports: ports(count) },
             kind::FREE_PORT => Self::FreePort { ports: ports(count), from: flags },
-            kind::BIND => {
-                Self::Bind { local: record.pair().local()?, flags: known(record, BIND_FLAGS)? }
-            }
+            kind::BIND => Self::Bind {
+                local: record.pair().local()?,
+                flags: known(record, BIND_FLAGS)?,
+                reservation: id.cookie(),
+            },
             _ => return Self::parse_datagram(record),
         })
     }

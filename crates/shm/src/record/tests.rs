@@ -95,8 +95,9 @@ fn listener_call() -> impl Strategy<Value = SessionCall> {
 fn connection_call() -> impl Strategy<Value = SessionCall> {
     use SessionCall::*;
     prop_oneof![
-        (address(), proptest::option::of(address()), 0u16..8)
-            .prop_map(|(remote, local, flags)| Connect { remote, local, flags }),
+        (address(), proptest::option::of(address()), 0u16..8, any::<u64>()).prop_map(
+            |(remote, local, flags, reservation)| Connect { remote, local, flags, reservation }
+        ),
         id().prop_map(|conn| Info { conn }),
         id().prop_map(|conn| Addresses { conn }),
         (id(), any::<u32>(), any::<u64>()).prop_map(|(conn, option, value)| SetOption {
@@ -113,7 +114,11 @@ fn connection_call() -> impl Strategy<Value = SessionCall> {
 fn datagram_call() -> impl Strategy<Value = SessionCall> {
     use SessionCall::*;
     prop_oneof![
-        (address(), 0u16..8).prop_map(|(local, flags)| Bind { local, flags }),
+        (address(), 0u16..8, any::<u64>()).prop_map(|(local, flags, reservation)| Bind {
+            local,
+            flags,
+            reservation
+        }),
         (id(), proptest::option::of(address()))
             .prop_map(|(endpoint, peer)| ConnectDatagram { endpoint, peer }),
         id().prop_map(|endpoint| CloseDatagram { endpoint }),

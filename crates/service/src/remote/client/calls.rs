@@ -454,10 +454,23 @@ impl RemoteClient {
         local: Option<SocketAddr>,
         begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
+        self.connect_reserved((remote, local, 0), begin)
+    }
+
+    /// As [`RemoteClient::connect_as`], with the cookie of the sockets that reserve the local port;
+    /// 0: none.
+    ///
+    /// # Errors
+    /// As there.
+    pub(in crate::remote) fn connect_reserved(
+        &mut self,
+        (remote, local, reservation): (SocketAddr, Option<SocketAddr>, u64),
+        begin: ConnectStart,
+    ) -> Result<ConnId, PortError<ConnectError>> {
         if local.is_none() && begin == ConnectStart::default() {
             return Ok(self.connect(remote));
         }
-        let call = SessionCall::Connect { remote, local, flags: encode_begin(begin) };
+        let call = SessionCall::Connect { remote, local, flags: encode_begin(begin), reservation };
         self.call_port(call, |client, answer| match answer {
             ServerAnswer::Connecting { conn } => client.adopt_answered(conn_id(conn)),
             _ => Err(ProtocolFault),
@@ -524,7 +537,19 @@ impl RemoteClient {
         local: SocketAddr,
         sharing: DatagramSharing,
     ) -> Result<DatagramId, PortError<BindError>> {
-        let call = SessionCall::Bind { local, flags: encode_bind(sharing) };
+        self.bind_reserved((local, 0), sharing)
+    }
+
+    /// As [`RemoteClient::bind`], with the cookie of the sockets that reserve the port; 0: none.
+    ///
+    /// # Errors
+    /// As there.
+    pub(in crate::remote) fn bind_reserved(
+        &mut self,
+        (local, reservation): (SocketAddr, u64),
+        sharing: DatagramSharing,
+    ) -> Result<DatagramId, PortError<BindError>> {
+        let call = SessionCall::Bind { local, flags: encode_bind(sharing), reservation };
         self.call_port(call, |_, answer| match answer {
             ServerAnswer::Bound { endpoint } => Ok(endpoint_id(endpoint)),
             _ => Err(ProtocolFault),

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
+use megapipe_link::Transport;
 use megapipe_stack::{
     BindError, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId, DatagramSharing, Departure,
     Holder, OperationError,
@@ -37,22 +38,37 @@ impl LaneSet {
         local: Option<SocketAddr>,
         begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
+        let reservation = match local {
+            Some(local) => self.reserve_port(Transport::Tcp, local)?,
+            None => 0,
+        };
+        let begun = self.connect_lanes((remote, local, reservation), begin);
+        self.forget_port(reservation);
+        begun
+    }
+
+    #[inline]
+    fn connect_lanes(
+        &mut self,
+        at @ (_, local, _): (SocketAddr, Option<SocketAddr>, u64),
+        begin: ConnectStart,
+    ) -> Result<ConnId, PortError<ConnectError>> {
         if self.others.is_empty() {
-            return self.first.connect_as(remote, local, begin);
+            return self.first.connect_reserved(at, begin);
         }
         let lanes = self.lanes();
         let is_chosen = local.is_some_and(|local| local.port() != 0);
         let mut lane = self.next;
         self.next = (lane + 1) % lanes;
         for _ in 1..lanes {
-            match self.lane(lane).connect_as(remote, local, begin) {
+            match self.lane(lane).connect_reserved(at, begin) {
                 // Its flow comes to another shard, perhaps.
                 Err(PortError::Stack(ConnectError::InUse)) if is_chosen => {}
                 begun => return begun.map(|conn| self.name_of(lane, conn)),
             }
             lane = (lane + 1) % lanes;
         }
-        let begun = self.lane(lane).connect_as(remote, local, begin);
+        let begun = self.lane(lane).connect_reserved(at, begin);
         begun.map(|conn| self.name_of(lane, conn))
     }
 
@@ -211,7 +227,9 @@ impl LaneSet {
             port if port != 0 && !sharing.spreads => usize::from(port) % self.lanes(),
             _ => self.home,
         };
-        let bound = self.lane(lane).bind(local, sharing);
+        let reservation = self.reserve_port(Transport::Udp, local)?;
+        let bound = self.lane(lane).bind_reserved((local, reservation), sharing);
+        self.forget_port(reservation);
         bound.map(|endpoint| self.name_of_endpoint(lane, endpoint))
     }
 

@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use megapipe_link::Transport;
 use megapipe_stack::{ListenError, ListenerId, OperationError};
 
 use super::LaneSet;
@@ -129,7 +130,7 @@ impl LaneSet {
         backlog: u32,
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
-        let reservation = self.reserve_port(local)?;
+        let reservation = self.reserve_port(Transport::Tcp, local)?;
         let listening = self.listen_lanes((local, reservation), backlog, sharing);
         self.forget_port(reservation);
         listening

@@ -14,35 +14,43 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use megapipe_link::{LinkError, PortGuardError, Transport, bind_port};
-use megapipe_stack::ListenError;
+use megapipe_stack::{BindError, ConnectError, ListenError};
 
 use super::LaneSet;
+use crate::client_ports::is_client_port;
 use crate::descriptors::PassPurpose;
 use crate::error::{MoveRefusal, PortError};
 use crate::limits::PASSED_SOCKETS_MAX;
 
 impl LaneSet {
-    /// Reserves a port of TCP, where the kernel decides about ports. Returns the cookie for calls,
+    /// Reserves a port, where the kernel decides about ports. Returns the cookie for calls,
     /// until [`LaneSet::forget_port`]; 0: no reservation is needed.
     ///
     /// # Errors
     /// The kernel's refusal, or the daemon's.
-    pub(super) fn reserve_port(
+    pub(super) fn reserve_port<E: NotOfThisHost>(
         &mut self,
+        transport: Transport,
         local: SocketAddr,
-    ) -> Result<u64, PortError<ListenError>> {
-        if !self.caps().shares_host_address || local.port() == 0 {
+    ) -> Result<u64, PortError<E>> {
+        if !self.caps().shares_host_address || is_client_port(local.port()) {
             return Ok(0);
         }
         let others = others_than(local, self.addresses_of_stack());
         let Some(control) = &mut self.control else { return Ok(0) };
-        let mut sockets = vec![bind_port(Transport::Tcp, local, true).map_err(refused)?];
-        let bind = |address| bind_port(Transport::Tcp, address, true).ok();
+        let purpose = match transport {
+            Transport::Tcp => PassPurpose::TcpPort,
+            Transport::Udp if control.passes_sockets() => PassPurpose::UdpPort,
+            // An older daemon applies its policy.
+            Transport::Udp => return Ok(0),
+        };
+        let mut sockets = vec![bind_port(transport, local, true).map_err(refused)?];
+        let bind = |address| bind_port(transport, address, true).ok();
         sockets.extend(others.filter_map(bind).take(PASSED_SOCKETS_MAX - 1));
         let fds: Vec<_> = sockets.iter().map(OwnedFd::as_fd).collect();
         let what = "reserve a port";
         control
-            .pass(PassPurpose::TcpPort, &fds)
+            .pass(purpose, &fds)
             .map_err(|source| PortError::Host(LinkError::Io { what, source }))
     }
 
@@ -85,11 +93,29 @@ fn others_than(local: SocketAddr, all: &[IpAddr]) -> impl Iterator<Item = Socket
     others.into_iter().map(move |ip| SocketAddr::new(ip, local.port()))
 }
 
+/// Errors of the stack that name an address which is not the host's.
+pub(super) trait NotOfThisHost {
+    /// That one.
+    const NOT_LOCAL: Self;
+}
+
+impl NotOfThisHost for ListenError {
+    const NOT_LOCAL: Self = Self::BadLocalAddress;
+}
+
+impl NotOfThisHost for ConnectError {
+    const NOT_LOCAL: Self = Self::BadLocalAddress;
+}
+
+impl NotOfThisHost for BindError {
+    const NOT_LOCAL: Self = Self::BadLocalAddress;
+}
+
 /// The kernel's refusal, which names the rule.
-fn refused(error: PortGuardError) -> PortError<ListenError> {
+fn refused<E: NotOfThisHost>(error: PortGuardError) -> PortError<E> {
     let text = error.to_string();
     let (kind, text) = match error {
-        PortGuardError::NotLocal { .. } => return PortError::Stack(ListenError::BadLocalAddress),
+        PortGuardError::NotLocal { .. } => return PortError::Stack(E::NOT_LOCAL),
         PortGuardError::InUse { .. } => (io::ErrorKind::AddrInUse, text),
         PortGuardError::NotAllowed { .. } => {
             let rule = "for ports below net.ipv4.ip_unprivileged_port_start";
@@ -129,7 +155,7 @@ mod tests {
             address: ([10, 0, 0, 1], 80).into(),
             capability: "CAP_NET_BIND_SERVICE",
         };
-        let error = refused(refusal);
+        let error = refused::<ListenError>(refusal);
         let text = error.to_string();
         for part in ["10.0.0.1:80", "CAP_NET_BIND_SERVICE", "ip_unprivileged_port_start"] {
             assert!(text.contains(part), "{text}");

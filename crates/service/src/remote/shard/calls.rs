@@ -5,17 +5,22 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use megapipe_link::Transport;
 use megapipe_shm::record::{
     Chunk, Event as Says, Id, ListenSharing, Refusal, ServerAnswer, SessionCall,
 };
 use megapipe_stack::{
-    BindError, ConnId, DatagramId, Departure, Holder, ListenError, ListenerId, Memory,
-    OperationError, PoolId,
+    BindError, ConnId, ConnectError, DatagramId, Departure, Holder, ListenError, ListenerId,
+    Memory, OperationError, PoolId,
 };
 
 use super::ops::{AskedCall, SessionWork};
 use super::session_limits::SessionFault;
+use super::shard_session::ReservingObject;
+use crate::begin::ConnectStart;
+use crate::descriptors::KeptPort;
 use crate::error::PortError;
 use crate::limits::{CALL_BYTES, PREPENDED_BYTES_MAX};
 use crate::policy::{ENDPOINTS, LISTENERS};
@@ -169,20 +174,10 @@ impl SessionWork<'_> {
     fn answer_connection(&mut self, call: SessionCall) -> Answered {
         let unknown = Ok(ServerAnswer::refused(Refusal::Unknown));
         Ok(match call {
-            SessionCall::Connect { remote, local, flags } => {
+            SessionCall::Connect { remote, local, flags, reservation } => {
                 let begin = decode_begin(flags).ok_or(SessionFault::Call)?;
-                let begun = match local.map_or(Ok(()), |local| self.check_port(local)) {
-                    Err(refusal) => Err(PortError::Policy(refusal)),
-                    Ok(()) => match self.check_connect() {
-                        Ok(()) => self.server.connect_as(self.now, (remote, local), begin),
-                        Err(reached) => Err(PortError::Policy(reached.into())),
-                    },
-                };
-                match begun {
-                    Ok(conn) => {
-                        self.owners.add_conn(self.id, conn, true);
-                        ServerAnswer::Connecting { conn: id_of(conn) }
-                    }
+                match self.connect_from((remote, local, reservation), begin) {
+                    Ok(conn) => ServerAnswer::Connecting { conn: id_of(conn) },
                     Err(error) => self.refuse_port(&error),
                 }
             }
@@ -232,7 +227,9 @@ impl SessionWork<'_> {
             return Ok(if is_close { ServerAnswer::Done } else { unknown });
         }
         Ok(match call {
-            SessionCall::Bind { local, flags } => self.bind(local, flags),
+            SessionCall::Bind { local, flags, reservation } => {
+                self.bind((local, reservation), flags)
+            }
             SessionCall::ConnectDatagram { endpoint, peer } => {
                 let (stack, _) = self.server.parts();
                 match stack.connect_datagram(endpoint_id(endpoint), peer) {
@@ -265,11 +262,17 @@ impl SessionWork<'_> {
         })
     }
 
-    fn bind(&mut self, local: SocketAddr, flags: u16) -> ServerAnswer {
+    fn bind(&mut self, (local, reservation): (SocketAddr, u64), flags: u16) -> ServerAnswer {
         let count = (self.session.endpoints, self.session.limits.endpoints);
-        let may = self.check_port(local).and_then(|()| self.check_quota(count, ENDPOINTS));
+        let may = self.reserved_port(Transport::Udp, local, reservation);
+        let may = may.and_then(|kept| self.check_quota(count, ENDPOINTS).map(|()| kept));
         let bound = match may {
-            Ok(()) => self.server.bind(local, decode_bind(flags)),
+            Ok(kept) => self.reserving(kept.as_ref(), |work| {
+                work.server.bind(local, decode_bind(flags)).inspect(|endpoint| {
+                    let object = ReservingObject::Endpoint(*endpoint);
+                    work.session.reservations.extend(kept.clone().map(|kept| (object, kept)));
+                })
+            }),
             Err(refusal) => Err(PortError::<BindError>::Policy(refusal)),
         };
         match bound {
@@ -286,6 +289,7 @@ impl SessionWork<'_> {
     /// Closes an endpoint of the session.
     pub(super) fn close_endpoint(&mut self, endpoint: DatagramId) {
         self.server.close_datagram(endpoint);
+        self.leave_reservation(ReservingObject::Endpoint(endpoint));
         self.owners.remove_endpoint(endpoint);
         self.session.endpoints -= 1;
         self.count_for_user(ENDPOINTS, false);
@@ -397,19 +401,61 @@ impl SessionWork<'_> {
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
         let count = (self.session.listeners, self.session.limits.listeners);
-        let may = self.reserved_port(local, reservation);
+        let may = self.reserved_port(Transport::Tcp, local, reservation);
         let kept = may.map_err(PortError::Policy)?;
         self.check_quota(count, LISTENERS).map_err(PortError::Policy)?;
-        if let Some(kept) = &kept {
+        let listener =
+            self.reserving(kept.as_ref(), |work| work.listen_at(local, backlog, sharing))?;
+        let object = ReservingObject::Listener(listener);
+        self.session.reservations.extend(kept.map(|kept| (object, kept)));
+        Ok(listener)
+    }
+
+    /// Makes a port ours that sockets of the client reserve, for what `make` makes there. Where
+    /// that fails, the port is given back.
+    fn reserving<T, E>(
+        &mut self,
+        kept: Option<&Arc<KeptPort>>,
+        make: impl FnOnce(&mut Self) -> Result<T, PortError<E>>,
+    ) -> Result<T, PortError<E>> {
+        if let Some(kept) = kept {
             self.server.reserve_port(kept).map_err(PortError::Host)?;
         }
-        let listening = self.listen_at(local, backlog, sharing);
-        match (kept, &listening) {
-            (Some(kept), Ok(listener)) => self.session.reservations.push((*listener, kept)),
-            (Some(kept), Err(_)) => self.server.leave_reservation(&kept),
-            (None, _) => {}
-        }
-        listening
+        make(self).inspect_err(|_| {
+            kept.into_iter().for_each(|kept| self.server.leave_reservation(kept));
+        })
+    }
+
+    /// A listener or an endpoint gives its port back, which stays ours while it has connections.
+    /// Returns its sockets.
+    fn leave_reservation(&mut self, object: ReservingObject) -> Option<Arc<KeptPort>> {
+        let reservations = &mut self.session.reservations;
+        let place = reservations.iter().position(|(of, _)| *of == object)?;
+        let (_, kept) = reservations.swap_remove(place);
+        self.server.leave_reservation(&kept);
+        Some(kept)
+    }
+
+    /// Begins to connect. A port of the application's choice is reserved as a listener's is, and
+    /// stays ours as long as it has connections.
+    pub(super) fn connect_from(
+        &mut self,
+        (remote, local, reservation): (SocketAddr, Option<SocketAddr>, u64),
+        begin: ConnectStart,
+    ) -> Result<ConnId, PortError<ConnectError>> {
+        let kept = match local {
+            Some(local) => self.reserved_port(Transport::Tcp, local, reservation),
+            None => Ok(None),
+        };
+        let kept = kept.map_err(PortError::Policy)?;
+        self.check_connect().map_err(|reached| PortError::Policy(reached.into()))?;
+        let conn = self.reserving(kept.as_ref(), |work| {
+            work.server.connect_as(work.now, (remote, local), begin)
+        })?;
+        // It goes with the last connection at the port.
+        kept.iter().for_each(|kept| self.server.leave_reservation(kept));
+        self.owners.add_conn(self.id, conn, true);
+        Ok(conn)
     }
 
     /// As `listen`, where the session may have the port.
@@ -462,10 +508,7 @@ impl SessionWork<'_> {
     /// The session leaves a listener. Connections that were not offered go to its other sessions,
     /// or to other shards that listen at the address; where there are none, they are reset.
     pub(super) fn unlisten(&mut self, listener: ListenerId) {
-        let reservations = &mut self.session.reservations;
-        let place = reservations.iter().position(|(of, _)| *of == listener);
-        let kept = place.map(|place| reservations.swap_remove(place).1);
-        kept.iter().for_each(|kept| self.server.leave_reservation(kept));
+        let kept = self.leave_reservation(ReservingObject::Listener(listener));
         let credit = match self.hand_overs.number_of(listener) {
             Some(number) => self.hand_overs.leave(self.now, number, self.id),
             None => self.server.withdraw(listener, self.id),

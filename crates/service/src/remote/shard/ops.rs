@@ -16,6 +16,7 @@ use super::hand_overs::HandOvers;
 use super::owners::ObjectOwners;
 use super::session_limits::{SessionFault, SessionLimits};
 use super::shard_session::{ShardSession, WithheldCredit};
+use crate::client_ports::is_client_port;
 use crate::connection_manager::AcceptorId;
 use crate::descriptors::KeptPort;
 use crate::error::PortError;
@@ -195,7 +196,11 @@ impl SessionWork<'_> {
                 }
             }
             Command::Connect { remote, local } => {
-                let begun = match local.map_or(Ok(()), |local| self.check_port(local)) {
+                let may = match local {
+                    Some(local) => self.reserved_port(Transport::Tcp, local, 0).map(|_| ()),
+                    None => Ok(()),
+                };
+                let begun = match may {
                     Err(refusal) => Err(PortError::Policy(refusal)),
                     Ok(()) => match self.check_connect() {
                         Ok(()) => self.server.connect(self.now, remote, local),
@@ -334,25 +339,27 @@ impl SessionWork<'_> {
         })
     }
 
-    /// The sockets that reserve a port for a listener. Where the host's address is shared, the
-    /// kernel's rules for them decide about the port; elsewhere, and for sessions that have all
-    /// ports, none are needed.
+    /// The sockets that reserve a port. Where the host's address is shared, the kernel's rules for
+    /// them decide about it. Elsewhere, for ports that the stack chooses from, and for sessions
+    /// that have all ports, none are needed.
     ///
     /// # Errors
     /// [`PolicyRefusal::Port`] names the rule.
     pub(super) fn reserved_port(
         &mut self,
+        transport: Transport,
         local: SocketAddr,
         cookie: u64,
     ) -> Result<Option<Arc<KeptPort>>, PolicyRefusal> {
-        if !self.server.caps().shares_host_address {
+        let is_chosen = !is_client_port(local.port());
+        if !(self.server.caps().shares_host_address && is_chosen) {
             return self.check_port(local).map(|()| None);
         }
         let limits = &self.session.limits;
         let kept = limits.descriptors.as_ref().and_then(|passed| passed.port(cookie));
         let is_its = |kept: &Arc<KeptPort>| {
             let reservation = kept.reservation();
-            reservation.transport() == Transport::Tcp && reservation.stands_for(local)
+            reservation.transport() == transport && reservation.stands_for(local)
         };
         match kept.filter(is_its) {
             None if cookie == 0 && limits.rights.is_none() => Ok(None),
@@ -361,7 +368,8 @@ impl SessionWork<'_> {
                 let driver = self.server.caps().driver;
                 Err(PolicyRefusal::Port(format!(
                     "the kernel decides about ports of {driver}, and the program has passed no \
-                     socket that is bound to TCP {local}"
+                     socket that is bound to {} {local}",
+                    if transport == Transport::Tcp { "TCP" } else { "UDP" }
                 )))
             }
             kept => Ok(kept),

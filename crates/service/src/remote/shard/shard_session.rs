@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use megapipe_shm::record::{Completion, Event as Says, Record, SessionCall};
 use megapipe_shm::{BufferArea, Consumer, Producer};
-use megapipe_stack::{ConnId, Event, Handover, Instant, ListenerId};
+use megapipe_stack::{ConnId, DatagramId, Event, Handover, Instant, ListenerId};
 
 use super::deferred::Deferred;
 use super::moving_conn::{MovingConn, TakenUnread};
@@ -37,6 +37,13 @@ pub(super) struct WithheldCredit {
     pub(super) listener: ListenerId,
     pub(super) acceptor: AcceptorId,
     pub(super) count: u32,
+}
+
+/// What a reserved port is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReservingObject {
+    Listener(ListenerId),
+    Endpoint(DatagramId),
 }
 
 /// Whether a session goes on.
@@ -84,8 +91,8 @@ pub(super) struct ShardSession {
     pub(super) is_leaving: bool,
     /// A hand-over is to learn of the first bytes on one of its connections.
     pub(super) awaits_answer: bool,
-    /// Sockets that reserve the ports of its listeners at the host.
-    pub(super) reservations: Vec<(ListenerId, Arc<KeptPort>)>,
+    /// Sockets that reserve the ports of its listeners and endpoints at the host.
+    pub(super) reservations: Vec<(ReservingObject, Arc<KeptPort>)>,
     pub(super) listeners: u32,
     pub(super) endpoints: u32,
     pub(super) counters: SessionCounters,

@@ -10,6 +10,9 @@ use megapipe_link::{
 
 use super::many_sessions::TestShard;
 use super::*;
+use megapipe_stack::DatagramSharing;
+
+use crate::begin::ConnectStart;
 use crate::descriptors::{PassPurpose, PassedDescriptors};
 use crate::error::PortError;
 use crate::policy::{PolicyRefusal, PortGrants, Quotas, SessionRights};
@@ -90,7 +93,24 @@ fn listener_needs_the_reservation_that_its_call_names() {
     let socket = bind_port(Transport::Udp, ([127, 0, 0, 1], 0).into(), true).expect("a free port");
     passed.keep((3, PassPurpose::UdpPort), vec![socket], None).expect("it is one");
     refused(3);
-    assert_eq!(shard.counters(id).refused, 3);
+    // Datagrams, and connections from a port of the program's choice.
+    let by_rule = |error: PolicyRefusal, part: &str| {
+        let text = error.to_string();
+        assert!(text.contains("kernel decides") && text.contains(part), "{text}");
+    };
+    let sharing = DatagramSharing::default();
+    match session.bind_reserved((local, 3), sharing) {
+        Err(PortError::Policy(refusal)) => by_rule(refusal, "UDP 10.0.0.1:80"),
+        other => panic!("{other:?}"),
+    }
+    let from = |local| (SocketAddr::from(([10, 0, 0, 2], 80)), Some(local), 7);
+    match session.connect_reserved(from(local), ConnectStart::default()) {
+        Err(PortError::Policy(refusal)) => by_rule(refusal, "TCP 10.0.0.1:80"),
+        other => panic!("{other:?}"),
+    }
+    let any = SocketAddr::from(([10, 0, 0, 1], 0));
+    session.bind_reserved((any, 0), sharing).expect("the stack chooses the port");
+    assert_eq!(shard.counters(id).refused, 5);
     // Root has all ports, and needs none.
     let (mut root, _) = shard.attach(SessionLimits::WHOLE_SHARD);
     root.listen_reserved((local, 0), 10, Sharing::default()).expect("the port is free");
