@@ -467,6 +467,86 @@ fn nginx_with_a_master_and_a_worker_serves_curl() {
 }
 
 #[test]
+fn lighttpd_serves_files_and_cgi_to_curl() {
+    let test = "lighttpd_serves_files_and_cgi_to_curl";
+    let Some(library) = library(test, &["lighttpd", "curl"]) else { return };
+    let (hosts, (folder, bytes)) = (Hosts::new(library), site("lighttpd"));
+    let (reserved, path) = (ReservedPort::new(), folder.display());
+    let script = "printf 'Content-Type: text/plain\\r\\n\\r\\n'; echo $QUERY_STRING; cat\n";
+    std::fs::write(folder.join("echo.sh"), script).expect("a file");
+    let text = format!(
+        "server.document-root = \"{path}\"\nserver.port = {}\nserver.modules = (\"mod_cgi\")\n\
+         server.errorlog = \"{path}/log\"\ncgi.assign = (\".sh\" => \"/bin/sh\")\n",
+        reserved.port()
+    );
+    std::fs::write(folder.join("conf"), text).expect("a file");
+    let mut server = hosts.server("lighttpd");
+    server.arg("-D").arg("-f").arg(folder.join("conf"));
+    let _server = started(server);
+    hosts.wait();
+    fetch_both_ways(&hosts, reserved.port(), &folder, &bytes);
+    let url = format!("http://10.9.8.1:{}/echo.sh?query", reserved.port());
+    let post = |curl: &mut Command| {
+        curl.args(["-sS", "--max-time", "50", "-d", "body", &url]);
+    };
+    assert_eq!(hosts.until_success(post, "curl"), "query\nbody");
+}
+
+#[test]
+fn haproxy_with_a_master_forwards_to_the_kernel() {
+    let test = "haproxy_with_a_master_forwards_to_the_kernel";
+    let Some(library) = library(test, &["haproxy", "curl", "python3"]) else { return };
+    let (hosts, (folder, bytes)) = (Hosts::new(library), site("haproxy"));
+    let (front, back) = (ReservedPort::new(), ReservedPort::new());
+    let mut site = Command::new("python3");
+    site.args(["-m", "http.server", &back.port().to_string(), "--bind", "127.0.0.1"]);
+    let _site = started({
+        site.current_dir(&folder);
+        site
+    });
+    let text = format!(
+        "defaults\n mode http\n timeout connect 20s\n timeout client 20s\n timeout server 20s\n\
+         frontend f\n bind 10.9.8.1:{}\n default_backend b\n\
+         backend b\n server s 127.0.0.1:{}\n",
+        front.port(),
+        back.port()
+    );
+    std::fs::write(folder.join("conf"), text).expect("a file");
+    let mut server = hosts.server("haproxy");
+    server.args(["-W", "-db", "-f"]).arg(folder.join("conf"));
+    let mut server = started(server);
+    hosts.wait();
+    let copy = folder.join("copy");
+    let fetch = |curl: &mut Command| {
+        curl.args(["-sSf", "--max-time", "50", "-o"]).arg(&copy);
+        curl.arg(format!("http://10.9.8.1:{}/file", front.port()));
+    };
+    hosts.until_success(fetch, "curl");
+    assert!(std::fs::read(&copy).expect("the copy") == bytes, "the bytes differ");
+    let pid = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::USR1).expect("it runs");
+    server.0.wait().expect("its end");
+}
+
+#[test]
+fn iperf3_measures_over_select() {
+    let test = "iperf3_measures_over_select";
+    let Some(library) = library(test, &["iperf3"]) else { return };
+    let (hosts, reserved) = (Hosts::new(library), ReservedPort::new());
+    let port = reserved.port().to_string();
+    let mut server = hosts.server("iperf3");
+    server.args(["-s", "-1", "-B", "10.9.8.1", "-p", &port]).stdout(Stdio::null());
+    let mut server = started(server);
+    hosts.wait();
+    let measure = |it: &mut Command| {
+        it.args(["-c", "10.9.8.1", "-p", &port, "-n", "200K"]);
+    };
+    let text = hosts.until_success(measure, "iperf3");
+    assert!(text.contains("receiver"), "{text}");
+    server.0.wait().expect("its end");
+}
+
+#[test]
 fn redis_server_answers_its_own_clients() {
     let test = "redis_server_answers_its_own_clients";
     let programs = ["redis-server", "redis-cli", "redis-benchmark"];

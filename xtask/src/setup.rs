@@ -45,6 +45,10 @@ const WANTED: &[WantedProgram] = &[
         why: "what serve kv answers alike",
     },
     WantedProgram { program: "redis-cli", package: "redis-tools", why: "clients of serve kv" },
+    WantedProgram { program: "haproxy", package: "haproxy", why: "preloaded: a proxy" },
+    WantedProgram { program: "lighttpd", package: "lighttpd", why: "preloaded: a server with CGI" },
+    WantedProgram { program: "iperf3", package: "iperf3", why: "preloaded: select" },
+    WantedProgram { program: "socat", package: "socat", why: "preloaded: relays" },
     WantedProgram { program: "ip", package: "iproute2", why: "network namespaces" },
     WantedProgram { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
     WantedProgram {
