@@ -52,7 +52,8 @@ pub(crate) struct RunProgramArgs {
     /// Without it the path in MEGAPIPE_SERVICE, else /run/megapipe/megapiped.sock.
     #[arg(long, value_name = "PATH")]
     service: Option<PathBuf>,
-    /// The link of the back end local: memif:SOCKET[,role=server] or tap:DEVICE
+    /// The link of the back end local: memif:SOCKET[,role=server], tap:DEVICE, packet:INTERFACE or
+    /// xdp:INTERFACE
     #[arg(long)]
     link: Option<String>,
     /// Addresses of the stack, as 10.0.0.2/24, with commas between

@@ -10,6 +10,7 @@
 //!
 //! Invariants
 //! - A memif is opened when the stack starts, because that waits for the peer.
+//! - exec(3) keeps the file, because a master may become a new program (haproxy's reload).
 //! - A link that cannot be opened early is tried again when the stack starts.
 
 use std::ffi::c_int;
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use megapipe::{ErrorChain, LocalNetwork, ServerConfig};
 
-use crate::raw::system_call;
+use crate::numbers::{self, NumberEntry};
+use crate::raw::{process, system_call};
 use crate::report;
 use crate::settings::{PreloadBackend, PreloadSettings};
 
@@ -35,6 +37,47 @@ static OPENED: AtomicPtr<LocalNetwork> = AtomicPtr::new(ptr::null_mut());
 /// The file that the processes of a family have in common; -1: none.
 static TURN: AtomicI32 = AtomicI32::new(-1);
 
+/// The process that made the file or took it over.
+static HOLDER: AtomicI32 = AtomicI32::new(0);
+
+/// Variable with the number of the family's file, for a program that exec(3) starts.
+pub(crate) const TURN_VARIABLE: &str = "MEGAPIPE_TURN";
+/// What the file is called in /proc.
+const TURN_NAME: &str = "/memfd:megapipe-turn";
+
+/// Takes over the family's file from the program that was in this process before.
+pub(crate) fn inherit_turn(variable: Option<String>) {
+    let Some(turn) = variable.and_then(|number| number.parse::<c_int>().ok()) else { return };
+    let target = std::fs::read_link(format!("/proc/self/fd/{turn}"));
+    if !target.is_ok_and(|target| target.to_string_lossy().starts_with(TURN_NAME)) {
+        // The program has closed it, or has another file there.
+        return;
+    }
+    set_closing(turn, true);
+    numbers::set(turn, NumberEntry::Own);
+    HOLDER.store(process(), Ordering::Relaxed);
+    TURN.store(turn, Ordering::Relaxed);
+}
+
+/// Keeps the family's file open for the program that this process becomes. Returns its number, if
+/// there is one.
+pub(crate) fn pass_turn_on() -> Option<c_int> {
+    let turn = TURN.load(Ordering::Relaxed);
+    if turn < 0 || HOLDER.load(Ordering::Relaxed) != process() {
+        // Children of a master start other programs.
+        return None;
+    }
+    set_closing(turn, false);
+    Some(turn)
+}
+
+fn set_closing(turn: c_int, closes_on_exec: bool) {
+    let flags = if closes_on_exec { libc::FD_CLOEXEC } else { 0 };
+    let arguments = [turn, libc::F_SETFD, flags, 0, 0, 0].map(|it| it as usize);
+    // SAFETY: takes integers; the file is the library's.
+    unsafe { system_call(libc::SYS_fcntl, arguments) };
+}
+
 /// Opens the link for the process or the child that will start the stack.
 pub(crate) fn prepare(settings: &PreloadSettings) {
     let PreloadBackend::Local { link, server } = &settings.backend else { return };
@@ -43,6 +86,7 @@ pub(crate) fn prepare(settings: &PreloadSettings) {
     }
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let Ok(turn) = rustix::fs::memfd_create("megapipe-turn", flags) else { return };
+    HOLDER.store(process(), Ordering::Relaxed);
     TURN.store(turn.into_raw_fd(), Ordering::Relaxed);
     // An XDP socket's memory does not survive a fork.
     if (link.starts_with("tap:") || link.starts_with("packet:"))

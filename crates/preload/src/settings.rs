@@ -26,8 +26,8 @@ pub const VARIABLES: [&str; 8] = [
 /// Variable with the path of the library, by which exec preloads it again.
 pub const LIBRARY: &str = "MEGAPIPE_PRELOAD";
 
-/// Links that the library has been built and tested for.
-const LINKS: [&str; 2] = ["memif:", "tap:"];
+/// Links that a process can have.
+const LINKS: [&str; 4] = ["memif:", "tap:", "packet:", "xdp:"];
 
 /// The stack behind the sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,8 +125,8 @@ fn local(
     let named = |name| variable(name).unwrap_or_default();
     let link = named("MEGAPIPE_LINK");
     if !LINKS.iter().any(|kind| link.starts_with(kind)) {
-        let reason = "the back end local needs a link memif:SOCKET or tap:DEVICE here; the preload \
-                      library cannot share a host's address yet (packet, xdp)";
+        let reason = "the back end local needs a link memif:SOCKET, tap:DEVICE, packet:INTERFACE or \
+                      xdp:INTERFACE";
         return Err(wrong("MEGAPIPE_LINK", &link, reason));
     }
     let mut server = ServerConfig::default();
@@ -232,7 +232,7 @@ mod tests {
                 "MEGAPIPE_ADDRESS = : the back end service needs the addresses",
             ),
             (vec![local], "MEGAPIPE_LINK = : the back end local needs a link"),
-            (vec![local, ("MEGAPIPE_LINK", "packet:eth0")], "cannot share a host's address yet"),
+            (vec![local, ("MEGAPIPE_LINK", "eth0")], "needs a link memif:SOCKET, tap:DEVICE"),
             (vec![local, link], "MEGAPIPE_ADDRESS = : the stack needs an address"),
             (vec![local, link, ("MEGAPIPE_ADDRESS", "10.0.0.2")], "is not ADDRESS/BITS"),
             (

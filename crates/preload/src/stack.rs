@@ -48,6 +48,7 @@ pub(crate) fn activate(settings: PreloadSettings) {
     OWNER.store(raw::process(), Ordering::Relaxed);
     megapipe_sockets::set_restart_rule(handlers::restart);
     report::open(&settings);
+    link::inherit_turn(std::env::var(link::TURN_VARIABLE).ok());
     SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
 }
 
@@ -61,7 +62,13 @@ pub(crate) fn settings() -> Option<&'static PreloadSettings> {
 
 /// Whether the stack has ports of its own, and does not share the kernel's.
 pub(crate) fn has_own_ports() -> bool {
-    settings().is_some_and(|settings| settings.backend != PreloadBackend::Kernel)
+    settings().is_some_and(|settings| match &settings.backend {
+        PreloadBackend::Kernel => false,
+        PreloadBackend::Local { link, .. } => {
+            !link.starts_with("packet:") && !link.starts_with("xdp:")
+        }
+        PreloadBackend::Service(_) => true,
+    })
 }
 
 /// Whether several processes use the stack, each by a session of its own.

@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use super::descriptors;
+use crate::link;
 use crate::next::interpose;
 use crate::raw::{set_errno, system_call};
 use crate::report::{self, COUNTS};
@@ -24,7 +25,7 @@ interpose! {
         // SAFETY: the program promises what execve(2) asks for; the environment lives on.
         let start = |it| unsafe { started(path, list, it) };
         // SAFETY: it promises an environment, or null.
-        unsafe { with_settings(environment, pass, start) }
+        unsafe { with_settings(environment, link::pass_turn_on(), pass, start) }
     }
 
     /// execv(3).
@@ -32,7 +33,7 @@ interpose! {
         // SAFETY: as in `execve`.
         let start = |it| unsafe { started(path, list, it) };
         // SAFETY: the environment of the process ends with a null pointer.
-        unsafe { with_settings(environment(), pass, start) }
+        unsafe { with_settings(environment(), link::pass_turn_on(), pass, start) }
     }
 
     /// execvp(3).
@@ -40,7 +41,7 @@ interpose! {
         // SAFETY: as in `execve`.
         let start = |it| unsafe { libc::execvpe(path, list, it) };
         // SAFETY: as in `execv`.
-        unsafe { with_settings(environment(), pass, start) }
+        unsafe { with_settings(environment(), link::pass_turn_on(), pass, start) }
     }
 
     /// execvpe(3).
@@ -48,7 +49,7 @@ interpose! {
         // SAFETY: as in `execve`.
         let start = |it| unsafe { libc::execvpe(path, list, it) };
         // SAFETY: as in `execve`.
-        unsafe { with_settings(environment, pass, start) }
+        unsafe { with_settings(environment, link::pass_turn_on(), pass, start) }
     }
 
     /// posix_spawn(3).
@@ -65,7 +66,7 @@ interpose! {
             unsafe { libc::posix_spawn(process, path, actions, attributes, list, it.cast()) }
         };
         // SAFETY: as in `execve`.
-        unsafe { with_settings(environment, pass, start) }
+        unsafe { with_settings(environment, None, pass, start) }
     }
 
     /// posix_spawnp(3).
@@ -82,7 +83,7 @@ interpose! {
             unsafe { libc::posix_spawnp(process, path, actions, attributes, list, it.cast()) }
         };
         // SAFETY: as in `execve`.
-        unsafe { with_settings(environment, pass, start) }
+        unsafe { with_settings(environment, None, pass, start) }
     }
 
     /// _exit(2). Bytes that were written are sent first, as in Linux.
@@ -131,11 +132,12 @@ unsafe fn started(path: *const c_char, list: Strings, environment: Strings) -> c
 /// As [`RestoredEnvironment::of`].
 unsafe fn with_settings(
     environment: Strings,
+    turn: Option<c_int>,
     pass: impl FnOnce() -> c_int,
     start: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
     // SAFETY: the caller keeps the contract.
-    match unsafe { RestoredEnvironment::of(environment) } {
+    match unsafe { RestoredEnvironment::of(environment, turn) } {
         None => pass(),
         Some(restored) => start(restored.0.as_ptr()),
     }
@@ -158,7 +160,7 @@ impl RestoredEnvironment {
     ///
     /// # Safety
     /// `given` is null or a list of strings that ends with a null pointer, and outlives this.
-    unsafe fn of(given: Strings) -> Option<Self> {
+    unsafe fn of(given: Strings, turn: Option<c_int>) -> Option<Self> {
         let settings = stack::settings()?;
         let library = settings.library.as_deref()?;
         let mut list = Vec::new();
@@ -169,7 +171,14 @@ impl RestoredEnvironment {
             list.push(unsafe { at.read() });
             at = at.wrapping_add(1);
         }
-        let mut is_changed = false;
+        let mut is_changed = turn.is_some();
+        if let Some(turn) = turn {
+            let name = link::TURN_VARIABLE;
+            // SAFETY: the caller promises strings.
+            list.retain(|it| unsafe { value_of(*it, name.as_bytes()) }.is_none());
+            // It is needed until the new program has it, or for ever if that fails.
+            list.push(CString::new(format!("{name}={turn}")).ok()?.into_raw().cast_const());
+        }
         for wanted in &settings.restored {
             let name = wanted.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
             // SAFETY: the caller promises strings.
