@@ -161,6 +161,10 @@ fn is_valid(at: usize, access: Access) -> bool {
 /// Asks the kernel.
 #[cold]
 fn probe(page: usize, access: Access) -> bool {
+    // The kernel's half. On other machines the upper bits may be a tag.
+    if cfg!(target_arch = "x86_64") && page >> (usize::BITS - 1 - PAGE_BITS) != 0 {
+        return false;
+    }
     let errno = |advice: c_int| {
         let arguments = [page << PAGE_BITS, PAGE_BYTES, advice as usize, 0, 0, 0];
         // SAFETY: brings a page of the program into memory, which changes no byte of it.

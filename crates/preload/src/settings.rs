@@ -125,8 +125,8 @@ fn local(
     let named = |name| variable(name).unwrap_or_default();
     let link = named("MEGAPIPE_LINK");
     if !LINKS.iter().any(|kind| link.starts_with(kind)) {
-        let reason = "the back end local needs a link memif:SOCKET, tap:DEVICE, packet:INTERFACE or \
-                      xdp:INTERFACE";
+        let reason = "the back end local needs a link memif:SOCKET, tap:DEVICE, packet:INTERFACE \
+                      or xdp:INTERFACE";
         return Err(wrong("MEGAPIPE_LINK", &link, reason));
     }
     let mut server = ServerConfig::default();
