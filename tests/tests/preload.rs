@@ -385,6 +385,14 @@ fn wrong_setting_ends_the_program_before_it_runs() {
     assert_eq!(status.code(), Some(125), "{text}");
     assert!(text.contains("MEGAPIPE_BACKEND = lokal: must be kernel, local or"), "{text}");
     said(Command::new("true").env("LD_PRELOAD", &library));
+    // A second copy passes everything through.
+    let copy = std::env::temp_dir().join(format!("mp-preload-{}-copy.so", std::process::id()));
+    std::fs::copy(&library, &copy).expect("a copy");
+    let mut command = preloaded("true", &library, "kernel");
+    command.env("LD_PRELOAD", format!("{}:{}", library.display(), copy.display()));
+    let text = said(&mut command);
+    std::fs::remove_file(&copy).expect("the copy");
+    assert_eq!(text, "megapipe: the preload library is loaded twice: one copy is used\n");
 }
 
 /// A file of random bytes in a folder of its own.

@@ -65,6 +65,9 @@ fn load() {
     calls::resolve();
     match PreloadSettings::read(|name| std::env::var(name).ok()) {
         Ok(None) => {}
+        Ok(Some(_)) if calls::process::has_other_copy() => {
+            report::complain(format_args!("the preload library is loaded twice: one copy is used"));
+        }
         Ok(Some(settings)) => {
             numbers::choose_own_range();
             calls::process::watch_forks();

@@ -2,7 +2,7 @@
 //!
 //! A program may clear its environment before exec(3): the settings and the library are put back.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_long};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
@@ -111,10 +111,36 @@ interpose! {
                 set_errno(libc::ENOSYS);
                 -1
             }
+            libc::SYS_getpid if a == QUESTION => match stack::settings() {
+                Some(_) => ANSWER,
+                None => pass(),
+            },
             // libc's own function is variadic; the registers are the same.
             _ => pass(),
         }
     }
+}
+
+/// An argument that getpid(2) ignores, and that asks another copy of the library whether it is
+/// active.
+const QUESTION: usize = 0x6d65_6761_7069_7065;
+/// What an active copy returns: no process.
+const ANSWER: c_long = -0x6d70;
+
+/// Whether another copy of the library is active in the process.
+pub(crate) fn has_other_copy() -> bool {
+    type Function = unsafe extern "C-unwind" fn(c_long, usize) -> c_long;
+    [libc::RTLD_NEXT, libc::RTLD_DEFAULT].into_iter().any(|place| {
+        // SAFETY: the name ends with a NUL.
+        let found = unsafe { libc::dlsym(place, c"syscall".as_ptr()) };
+        if found.is_null() || found.cast_const() == syscall as *const () as *const c_void {
+            return false;
+        }
+        // SAFETY: dlsym(3) found syscall(2), which takes words.
+        let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
+        // SAFETY: the call takes nothing.
+        unsafe { function(libc::SYS_getpid, QUESTION) == ANSWER }
+    })
 }
 
 /// execve(2) of the library's own.
