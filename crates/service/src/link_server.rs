@@ -29,6 +29,8 @@ pub struct LinkCounters {
     /// Frames for a link that had no room for [`LINK_STUCK_AFTER`], dropped so that others could
     /// loop.
     pub tx_dropped_stuck: u64,
+    /// Frames to the stack's own addresses that were dropped for want of memory.
+    pub looped_dropped: u64,
 }
 
 /// Where frames come from.
@@ -145,7 +147,7 @@ impl LinkServer {
                 if !transmit.stays_here {
                     return Some(metadata);
                 }
-                looped.push(room, metadata);
+                counters.looped_dropped += u64::from(!looped.push(room, metadata));
             }
         };
         let sent = match frames {
@@ -184,7 +186,8 @@ impl LinkServer {
             }
             let Some(transmit) = fill(scratch) else { break };
             if transmit.stays_here {
-                looped.push(scratch, metadata_of(&transmit));
+                let is_kept = looped.push(scratch, metadata_of(&transmit));
+                counters.looped_dropped += u64::from(!is_kept);
             } else {
                 counters.tx_dropped_stuck += 1;
             }

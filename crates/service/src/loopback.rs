@@ -4,7 +4,7 @@
 //! `Transmit`.
 //!
 //! Invariant: bounded. While the queue is full the stack is not asked for more frames, so that none
-//! is lost here.
+//! is lost here, except without memory for it.
 
 use megapipe_link::TxMetadata;
 use megapipe_stack::{Checksums, Received};
@@ -33,14 +33,19 @@ impl LoopbackQueue {
         self.frames.len() >= LOOPED_FRAMES_MAX
     }
 
-    /// Puts the frame at the start of `room` in.
+    /// Puts the frame at the start of `room` in. Returns whether there was memory for it; without,
+    /// it is lost as a frame on a link is.
     #[cold]
-    pub(crate) fn push(&mut self, room: &[u8], transmit: TxMetadata) {
+    pub(crate) fn push(&mut self, room: &[u8], transmit: TxMetadata) -> bool {
         debug_assert!(!self.is_full(), "the stack was asked for a frame without room for it");
-        if let Some(frame) = room.get(..transmit.len) {
-            self.bytes.extend_from_slice(frame);
-            self.frames.push(transmit);
+        let Some(frame) = room.get(..transmit.len) else { return false };
+        let reserved = self.bytes.try_reserve(frame.len());
+        if reserved.and_then(|()| self.frames.try_reserve(1)).is_err() {
+            return false;
         }
+        self.bytes.extend_from_slice(frame);
+        self.frames.push(transmit);
+        true
     }
 
     /// Lends all frames to `each`, the oldest first, and removes them. How many.
@@ -75,7 +80,8 @@ mod tests {
             for len in 1..=LOOPED_FRAMES_MAX {
                 assert!(!queue.is_full());
                 let frame = vec![len as u8 + round; len + 7];
-                queue.push(&frame, TxMetadata { len, segment_bytes: 9, ..TxMetadata::default() });
+                let metadata = TxMetadata { len, segment_bytes: 9, ..TxMetadata::default() };
+                assert!(queue.push(&frame, metadata));
             }
             assert!(queue.is_full());
             let mut lens = 1..;
@@ -93,7 +99,7 @@ mod tests {
     #[test]
     fn frame_longer_than_its_room_is_dropped() {
         let mut queue = LoopbackQueue::default();
-        queue.push(&[0; 10], TxMetadata { len: 11, ..TxMetadata::default() });
+        assert!(!queue.push(&[0; 10], TxMetadata { len: 11, ..TxMetadata::default() }));
         assert!(queue.is_empty());
     }
 }

@@ -70,6 +70,8 @@ pub enum BindError {
     NoPort,
     /// The table of endpoints is full.
     TooManyEndpoints,
+    /// No memory for the queue of what arrives.
+    NoMemory,
 }
 
 /// Why an operation on a connection, listener or endpoint was not done.
@@ -158,6 +160,7 @@ texts!(BindError {
     InUse => "local: another endpoint has it",
     NoPort => "every usable port is in use",
     TooManyEndpoints => "the table of endpoints is full",
+    NoMemory => "no memory for the endpoint",
 });
 
 texts!(OperationError {

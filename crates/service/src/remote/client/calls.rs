@@ -39,15 +39,19 @@ const fn gone() -> LinkError {
     LinkError::Gone { driver: "the server" }
 }
 
-/// A copy of what the server has written into the call buffer.
-fn written(calls: &BufferArea, chunk: Chunk) -> Result<Vec<u8>, ProtocolFault> {
+/// A copy of what the server has written into the call buffer; `None`: there is no memory for it.
+fn written(calls: &BufferArea, chunk: Chunk) -> Result<Option<Vec<u8>>, ProtocolFault> {
     let Chunk { buf, offset, len } = chunk;
     if buf != CALL_BUFFER || len as usize > CALL_BYTES {
         return Err(ProtocolFault);
     }
-    let mut bytes = vec![0; len as usize];
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(len as usize).is_err() {
+        return Ok(None);
+    }
+    bytes.resize(len as usize, 0);
     calls.read(0, offset as usize, &mut bytes).map_err(|_| ProtocolFault)?;
-    Ok(bytes)
+    Ok(Some(bytes))
 }
 
 /// The exchange of calls and answers.
@@ -176,7 +180,8 @@ impl RemoteClient {
         let result = match self.call(call) {
             None => Ok(Err(PortError::Host(gone()))),
             Some(ServerAnswer::Refused { refusal, detail, text }) => {
-                let text = text.map_or(Ok(Vec::new()), |chunk| written(&self.calls, chunk));
+                let text = text.map_or(Ok(None), |chunk| written(&self.calls, chunk));
+                let text = text.map(Option::unwrap_or_default);
                 text.and_then(|text| decode_port_error(refusal, detail, &text).ok_or(ProtocolFault))
                     .map(Err)
             }
@@ -186,16 +191,18 @@ impl RemoteClient {
     }
 
     /// A call that is answered by what `decode` reads in the call buffer. The inner `None`: it is
-    /// refused as `Unknown` or `TooLong`.
+    /// refused as `Unknown` or `TooLong`, or there is no memory for a copy.
     pub(in crate::remote) fn call_written<T>(
         &mut self,
         call: SessionCall,
         decode: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Option<Option<T>> {
         let result = match self.call(call)? {
-            ServerAnswer::Written { chunk } => written(&self.calls, chunk)
-                .and_then(|bytes| decode(&bytes).ok_or(ProtocolFault))
-                .map(Some),
+            ServerAnswer::Written { chunk } => match written(&self.calls, chunk) {
+                Ok(Some(bytes)) => decode(&bytes).ok_or(ProtocolFault).map(Some),
+                Ok(None) => Ok(None),
+                Err(fault) => Err(fault),
+            },
             ServerAnswer::Refused { refusal: Refusal::Unknown | Refusal::TooLong, .. } => Ok(None),
             _ => Err(ProtocolFault),
         };
@@ -256,6 +263,9 @@ impl RemoteClient {
         backlog: u32,
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
+        if !self.offers.reserve_acceptor() {
+            return Err(PortError::Stack(ListenError::NoMemory));
+        }
         let sharing = self.lend_sharing(&sharing);
         let call = SessionCall::Listen { local, backlog, sharing, reservation };
         self.call_port(call, |_, answer| match answer {
@@ -420,7 +430,7 @@ impl RemoteClient {
 
     /// The daemon's sentence why a connection does not move.
     fn refused_move(&self, detail: u32, text: Option<Chunk>) -> Result<MoveRefusal, ProtocolFault> {
-        let text = text.map_or(Ok(Vec::new()), |chunk| written(&self.calls, chunk))?;
+        let text = text.map_or(Ok(None), |chunk| written(&self.calls, chunk))?.unwrap_or_default();
         Ok(MoveRefusal::new(detail.cast_signed(), &String::from_utf8_lossy(&text)))
     }
 

@@ -71,6 +71,9 @@ impl ClaimPace {
 #[derive(Debug, Default)]
 pub(super) struct SessionOffers {
     acceptors: Vec<OwnAcceptor>,
+    /// Calls of listen so far, less the listeners that were left: there is room for an acceptor
+    /// of each.
+    listeners: usize,
     offers: VecDeque<ConnectionOffer>,
     /// Connections, and whether their first bytes were asked for.
     claims: Vec<(Id, bool)>,
@@ -78,6 +81,14 @@ pub(super) struct SessionOffers {
 }
 
 impl SessionOffers {
+    /// Makes room for the acceptor of one more listener. Returns whether there is memory for it.
+    pub(super) fn reserve_acceptor(&mut self) -> bool {
+        let missing = (self.listeners + 1).saturating_sub(self.acceptors.len());
+        let is_reserved = self.acceptors.try_reserve(missing).is_ok();
+        self.listeners += usize::from(is_reserved);
+        is_reserved
+    }
+
     /// An acceptor takes connections of a listener.
     pub(super) fn enlist(&mut self, listener: ListenerId, number: AcceptorId) {
         match self.acceptors.iter_mut().find(|known| known.number == number) {
@@ -89,6 +100,7 @@ impl SessionOffers {
     /// The application leaves a listener.
     pub(super) fn leave(&mut self, listener: ListenerId) {
         self.acceptors.retain(|known| known.listener != listener);
+        self.listeners = self.listeners.saturating_sub(1);
     }
 
     fn acceptor(&mut self, number: AcceptorId) -> Option<&mut OwnAcceptor> {

@@ -56,6 +56,7 @@ impl Coded for BindError {
         (Self::InUse, Refusal::InUse),
         (Self::NoPort, Refusal::NoPort),
         (Self::TooManyEndpoints, Refusal::TooMany),
+        (Self::NoMemory, Refusal::QueueFull),
     ];
 }
 

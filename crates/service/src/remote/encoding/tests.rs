@@ -258,7 +258,7 @@ fn each_error_of_the_stack_has_a_code_of_its_own() {
     }
     {
         use BindError::*;
-        check(&[BadLocalAddress, InUse, NoPort, TooManyEndpoints]);
+        check(&[BadLocalAddress, InUse, NoPort, TooManyEndpoints, NoMemory]);
     }
     {
         use ConnectError::*;
