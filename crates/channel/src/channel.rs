@@ -222,12 +222,13 @@ impl<T> Channel<T> {
         if let (Some(mask), true) = (cpu_mask, self.state.config.partition) {
             return self.register_split(fd, cookie, mask);
         }
+        let extra = extra.map(|listener| sys::try_box(Extra::Listener(listener))).transpose()?;
         self.state.reserve_number(raw)?;
         let index = self.state.allocate(kind, cookie)?;
         self.state.number_by_fd(index, raw);
         let slot = self.state.slot(index);
         slot.set_fd(fd);
-        slot.extra = extra.map(|listener| Box::new(Extra::Listener(listener)));
+        slot.extra = extra;
         self.attach(index).map_err(kernel("cannot watch the descriptor"))?;
         self.listen_on_stack_too(index, cpu_mask)
     }

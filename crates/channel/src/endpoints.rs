@@ -14,7 +14,7 @@ use crate::address::Address;
 use crate::address::sockaddr::RawAddress;
 use crate::channel::Channel;
 use crate::driver::Driver;
-use crate::error::{ConnectError, ListenError, Misuse, SubmitError};
+use crate::error::{ConnectError, ListenError, Misuse, NotConnected, SubmitError};
 use crate::handle::Handle;
 use crate::kernel::sys;
 use crate::options::{ConnectOptions, ListenOptions, OpenOptions, SocketKind};
@@ -138,7 +138,7 @@ impl<T> Channel<T> {
         }
         let nonblocking = self.report.driver == DriverKind::Epoll;
         let socket = sys::connecting_socket(address, options, nonblocking)?;
-        self.start_connect(socket, address, options.timeout, cookie)
+        self.start_connect(&mut Some(socket), address, options.timeout, cookie)
     }
 
     /// Connects a stream socket of the kernel that the program has created, bound and configured,
@@ -146,7 +146,7 @@ impl<T> Channel<T> {
     /// lwsocket, and `unregister` closes it.
     ///
     /// # Errors
-    /// [`ConnectError`] if the attempt could not start; the socket is closed then.
+    /// [`NotConnected`] if the attempt could not start; it has the socket.
     ///
     /// # Examples
     /// ```
@@ -167,19 +167,35 @@ impl<T> Channel<T> {
         socket: OwnedFd,
         address: &Address,
         cookie: u64,
+    ) -> Result<Handle, NotConnected> {
+        let mut socket = Some(socket);
+        match self.try_connect_socket(&mut socket, address, cookie) {
+            Ok(handle) => Ok(handle),
+            Err(why) => Err(NotConnected { fd: socket, why }),
+        }
+    }
+
+    fn try_connect_socket(
+        &mut self,
+        socket: &mut Option<OwnedFd>,
+        address: &Address,
+        cookie: u64,
     ) -> Result<Handle, ConnectError> {
         self.check_fork()?;
         self.state.admit()?;
-        if self.report.driver == DriverKind::Epoll {
+        if self.report.driver == DriverKind::Epoll
+            && let Some(socket) = socket
+        {
             sys::set_nonblocking(socket.as_fd(), true)
                 .map_err(|source| ConnectError::Kernel { what: "set O_NONBLOCK", source })?;
         }
         self.start_connect(socket, address, None, cookie)
     }
 
+    /// Takes the socket, unless it fails.
     fn start_connect(
         &mut self,
-        socket: OwnedFd,
+        socket: &mut Option<OwnedFd>,
         address: &Address,
         timeout: Option<Duration>,
         cookie: u64,
@@ -190,10 +206,17 @@ impl<T> Channel<T> {
         self.state.reserve_deadline()?;
         let index = self.state.allocate(kind, cookie)?;
         let slot = self.state.slot(index);
-        slot.set_fd(socket);
+        if let Some(socket) = socket.take() {
+            slot.set_fd(socket);
+        }
         slot.phase = SlotPhase::Starting;
         slot.extra = Some(extra);
-        self.attach(index).map_err(|source| ConnectError::Kernel { what: "watch", source })?;
+        if let Err(source) = self.driver.attach(&mut self.state, index) {
+            *socket = self.state.slot(index).fd.take();
+            self.state.retire(index);
+            self.state.release(index);
+            return Err(ConnectError::Kernel { what: "watch", source });
+        }
         if let Some(timeout) = timeout {
             self.state.set_deadline(index, Instant::now().checked_add(timeout), Due::Connect);
         }

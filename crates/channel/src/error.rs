@@ -192,6 +192,7 @@ debug_with_causes!(
     Limit,
     Misuse,
     MoveError,
+    NotConnected,
     NotTaken,
     CreateError,
     RegisterError,
@@ -546,6 +547,17 @@ pub enum ConnectError {
         #[source]
         source: io::Error,
     },
+}
+
+/// A socket that was not connected, unchanged, with the reason: it may be connected again.
+#[derive(Error)]
+#[error("the socket was not connected")]
+pub struct NotConnected {
+    /// The socket.
+    pub fd: Option<OwnedFd>,
+    /// The reason.
+    #[source]
+    pub why: ConnectError,
 }
 
 /// Why completions could not be fetched. The channel stays usable unless the variant says

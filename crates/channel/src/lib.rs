@@ -92,8 +92,8 @@ pub use counters::Counters;
 pub use cpu_mask::CpuMask;
 pub use driver::Park;
 pub use error::{
-    ConnectError, CreateError, DispatchError, Limit, ListenError, Misuse, MoveError, NotTaken,
-    OpError, RegisterError, ServiceQuota, SubmitError, errno_of,
+    ConnectError, CreateError, DispatchError, Limit, ListenError, Misuse, MoveError, NotConnected,
+    NotTaken, OpError, RegisterError, ServiceQuota, SubmitError, errno_of,
 };
 pub use error_chain::ErrorChain;
 pub use handle::{FIRST_LWSOCKET, Handle};

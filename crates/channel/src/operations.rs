@@ -392,6 +392,29 @@ impl<T> Channel<T> {
         Ok(self.state.peek(index).unread_bytes as usize)
     }
 
+    /// Returns the number of connections that the accepts of a listener still ask for; 0 for other
+    /// handles.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a stale or foreign handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Accept, Channel, Config, ListenOptions};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let address = "127.0.0.1:0".parse()?;
+    /// let listener = channel.listen(&address, &ListenOptions::default(), 0)?;
+    /// channel.accept(listener, Accept::lwsocket(3))?;
+    /// assert_eq!(channel.accepts_left(listener)?, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn accepts_left(&mut self, listener: Handle) -> Result<u32, Misuse> {
+        self.check_fork()?;
+        let index = self.state.find(listener)?;
+        Ok(self.state.accept_credit(index))
+    }
+
     /// Requests a completion of the handle's last queued write, if that is a quiet one: a program
     /// that finds too many bytes unsent learns when there is room. Returns `false` if no write is
     /// queued.

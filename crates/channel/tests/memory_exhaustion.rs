@@ -259,7 +259,7 @@ fn meet(channel: &mut Channel, count: usize) -> usize {
             Event::Connect(Ok(())) => connected += 1,
             Event::Accept(Ok(_)) => accepted += 1,
             // Without memory for its record a connection is closed, and the program knows.
-            Event::Accept(Err(OpError::TableFull)) => {
+            Event::Accept(Err(OpError::NoMemory)) => {
                 refused += 1;
                 accepted += 1;
             }

@@ -611,7 +611,7 @@ pub trait Bsd: CallRunner {
         timeout: Option<Duration>,
         mask: Option<SignalMask>,
     ) -> Result<usize, Error> {
-        let mut asked = SelectCall::of(sets);
+        let mut asked = SelectCall::of(sets)?;
         let selected = self.run(|sockets, is_over| {
             poll::select(sockets, &mut asked, sets, PollTime { timeout, is_over }).masked(mask)
         });

@@ -32,7 +32,8 @@ use crate::flags::{Events, MsgFlags};
 use crate::gather::{MessageTarget, ReceivePieces, ReceivedMessage, SendPieces};
 use crate::kernel;
 use crate::limits::{
-    DATAGRAM_BYTES_MAX, DATAGRAM_INBOX_BYTES_MAX, DATAGRAM_OUTBOX_BYTES_MAX, SEGMENTS_MAX,
+    DATAGRAM_BYTES_MAX, DATAGRAM_INBOX_BYTES_MAX, DATAGRAM_INBOX_MAX, DATAGRAM_OUTBOX_BYTES_MAX,
+    SEGMENTS_MAX,
 };
 use crate::options::SocketOptions;
 use crate::ports::{BoundPort, LocalPorts};
@@ -83,6 +84,9 @@ pub(crate) struct DatagramSocket {
     inbox: VecDeque<QueuedDatagram>,
     inbox_bytes: usize,
     unsent_bytes: usize,
+    /// There is no memory to receive further. The next call that receives tries again, and the
+    /// socket is ready for it.
+    starved: bool,
 }
 
 impl DatagramSocket {
@@ -114,6 +118,7 @@ impl DatagramSocket {
             inbox: VecDeque::new(),
             inbox_bytes: 0,
             unsent_bytes: 0,
+            starved: false,
         })
     }
 
@@ -168,7 +173,8 @@ impl DatagramSocket {
 
     pub(crate) fn readiness(&self) -> Events {
         let mut events = Events::empty();
-        events.set(Events::READABLE, !self.inbox.is_empty() || self.shut.receive);
+        let has_news = !self.inbox.is_empty() || self.starved;
+        events.set(Events::READABLE, has_news || self.shut.receive);
         events.set(Events::RDHUP, self.shut.receive);
         events.set(Events::HUP, self.shut.receive && self.shut.send);
         events.set(Events::ERR, self.error.is_some() || !self.errors.is_empty());
@@ -183,12 +189,24 @@ impl DatagramSocket {
     }
 
     fn post_receives<T: DatagramTransport>(&mut self, transport: &mut T) {
-        if self.inbox_bytes >= DATAGRAM_INBOX_BYTES_MAX {
+        self.starved = false;
+        let is_full = self.inbox_bytes >= DATAGRAM_INBOX_BYTES_MAX;
+        if is_full || self.inbox.len() >= DATAGRAM_INBOX_MAX {
+            return;
+        }
+        if self.inbox.try_reserve(self.sides.len()).is_err() {
+            self.starved = true;
             return;
         }
         for side in &mut self.sides {
-            if side.handle != Handle::NONE && !side.receiving {
-                side.receiving = transport.receive_datagram(side.handle);
+            if side.handle == Handle::NONE || side.receiving {
+                continue;
+            }
+            match transport.receive_datagram(side.handle) {
+                Ok(()) => side.receiving = true,
+                Err(Error::NoMemory | Error::NoBuffers) => self.starved = true,
+                // It has ended, which the channel reports.
+                Err(_) => {}
             }
         }
     }
@@ -230,7 +248,7 @@ impl DatagramSocket {
             }
         };
         self.post_receives(transport);
-        events
+        if self.starved { events | Events::READABLE } else { events }
     }
 
     /// Queues a datagram for the program; one without a sender's address is dropped.
@@ -271,19 +289,20 @@ impl DatagramSocket {
     /// A datagram did not arrive. As in Linux a socket learns of it that queues errors; another
     /// one if it is connected to where the datagram went, and the error is for good.
     #[cold]
-    pub(crate) fn on_undelivered(&mut self, undelivered: &Undelivered) -> Events {
+    pub(crate) fn on_undelivered(&mut self, undelivered: Undelivered) -> Events {
         let Some(to) = undelivered.to.as_inet() else { return Events::empty() };
         let (queued, to) =
             (ControlKinds::errors_of(to.ip()), dual_stack::program_address(self.is_v6, to));
         if self.peer.is_some_and(|peer| peer != to) {
             return Events::empty();
         }
+        let (error, is_final) = (undelivered.error, undelivered.is_final);
         if self.options.control_kinds.contains(queued) {
             self.errors.push(QueuedError::of(undelivered, to, since_1970()));
-        } else if !undelivered.is_final || self.peer.is_none() {
+        } else if !is_final || self.peer.is_none() {
             return Events::empty();
         }
-        self.error = Some(undelivered.error.into());
+        self.error = Some(error.into());
         Events::ERR
     }
 }
@@ -301,8 +320,12 @@ impl DatagramSocket {
         if let Some(error) = self.error.take() {
             return Some(Err(error));
         }
+        if self.starved {
+            self.post_receives(transport);
+        }
         let Some(from) = self.inbox.front().map(|message| message.from) else {
-            return self.shut.receive.then_some(Ok(ReceivedMessage::NOTHING));
+            let is_over = self.shut.receive.then_some(Ok(ReceivedMessage::NOTHING));
+            return is_over.or_else(|| self.starved.then_some(Err(Error::NoMemory)));
         };
         let run = self.run();
         let whole = run.bytes;
@@ -432,7 +455,8 @@ impl DatagramSocket {
         if !target.control.is_empty() {
             // The channel has no place for it: it goes to the kernel at once.
             let socket = transport.kernel_socket(self.handle()).ok_or(Error::InvalidArgument)?;
-            let mut bytes = Vec::with_capacity(len);
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(len).map_err(|_| Error::NoMemory)?;
             from.take(len, |part| bytes.extend_from_slice(part));
             return kernel::send_with_control(socket, &bytes, to, target.control);
         }

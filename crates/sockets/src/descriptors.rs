@@ -8,8 +8,11 @@
 //! Invariants
 //! - A bit of `free_words` is set exactly where the entry is empty and does not rest; a bit of
 //!   `summary` exactly where the word has a bit.
-//! - What rests is in `resting`, once or more; there are at most `max` entries.
+//! - What rests is in `resting`, once or more; there are at most as many entries as numbers, for
+//!   which there is room.
 //! - The tables only grow, up to `max`.
+
+use std::collections::TryReserveError;
 
 use crate::error::Error;
 
@@ -61,10 +64,10 @@ impl DescriptorTable {
         }
     }
 
-    /// The lowest descriptor that is free, at least `least`.
+    /// The lowest descriptor that is free, at least `least`; there is room for it.
     ///
     /// # Errors
-    /// [`Error::NoDescriptors`].
+    /// [`Error::NoDescriptors`], [`Error::NoMemory`].
     pub(crate) fn lowest_free(&mut self, least: Fd) -> Result<Fd, Error> {
         let least = least.saturating_sub(self.first).max(0) as usize;
         let mut found = self.find_or_grow(least);
@@ -123,13 +126,25 @@ impl DescriptorTable {
         if new <= old || least >= new {
             return Err(Error::NoDescriptors);
         }
-        self.entries.resize(new, NOTHING);
         let words = new.div_ceil(WORD_BITS);
+        self.reserve(new, words).map_err(|_| Error::NoMemory)?;
+        self.entries.resize(new, NOTHING);
         self.free_words.resize(words, 0);
         self.close_on_exec.resize(words, 0);
         self.summary.resize(words.div_ceil(WORD_BITS), 0);
         for place in old..new {
             self.mark(place, true);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, places: usize, words: usize) -> Result<(), TryReserveError> {
+        self.entries.try_reserve_exact(places - self.entries.len())?;
+        self.free_words.try_reserve(words - self.free_words.len())?;
+        self.close_on_exec.try_reserve(words - self.close_on_exec.len())?;
+        self.summary.try_reserve(words.div_ceil(WORD_BITS) - self.summary.len())?;
+        if self.first < self.rest_below {
+            self.resting.try_reserve(places - self.resting.len())?;
         }
         Ok(())
     }
@@ -152,7 +167,8 @@ impl DescriptorTable {
     /// Lets a descriptor stand for an object. What it stood for before is answered.
     ///
     /// # Errors
-    /// [`Error::BadDescriptor`] beyond the last.
+    /// [`Error::BadDescriptor`] beyond the last; [`Error::NoMemory`] for a number that
+    /// [`Self::lowest_free`] has not found.
     pub(crate) fn set(
         &mut self,
         fd: Fd,
@@ -181,7 +197,7 @@ impl DescriptorTable {
             self.mark(place, true);
             return Ok(object);
         }
-        if self.resting.len() >= self.max {
+        if self.resting.len() >= self.entries.len() {
             self.wake_resting();
         }
         self.resting.push(place as u32);
@@ -195,11 +211,12 @@ impl DescriptorTable {
             .is_some_and(|word| word & (1 << (place % WORD_BITS)) != 0)
     }
 
-    /// The descriptors that are open.
-    pub(crate) fn open(&self) -> Vec<Fd> {
-        let places = self.entries.iter().enumerate();
-        let open = places.filter(|(_, object)| **object != NOTHING);
-        open.map(|(place, _)| self.first + place as Fd).collect()
+    /// The first descriptor from `from` on that is open.
+    pub(crate) fn next_open(&self, from: Fd) -> Option<Fd> {
+        let from = from.saturating_sub(self.first).max(0) as usize;
+        let places = self.entries.get(from..)?;
+        let next = places.iter().position(|object| *object != NOTHING)?;
+        Some(self.first + (from + next) as Fd)
     }
 
     /// No descriptor of the context has so low a number.
@@ -286,7 +303,10 @@ mod tests {
         let mut table = DescriptorTable::new(first, max, 0);
         assert_eq!((open(&mut table, 7), open(&mut table, 8)), (Ok(first), Ok(first + 1)));
         assert_eq!(table.set(Fd::MAX - 1, 9, false), Ok(None));
-        assert_eq!(table.open(), [first, first + 1, Fd::MAX - 1]);
+        assert_eq!(table.next_open(0), Some(first));
+        assert_eq!(table.next_open(first + 1), Some(first + 1));
+        assert_eq!(table.next_open(first + 2), Some(Fd::MAX - 1));
+        assert_eq!(table.next_open(Fd::MAX), None);
         assert_eq!((table.can_be(Fd::MAX - 1), table.can_be(Fd::MAX)), (true, false));
         assert_eq!(table.set(Fd::MAX, 9, false), Err(Error::BadDescriptor));
         assert_eq!(table.lowest_free(Fd::MAX - 2), Ok(Fd::MAX - 2));

@@ -16,13 +16,14 @@
 //!   looked at since something last happened to its object, and has nothing to report.
 //! - An item that was taken out of its set while queued stays, without an object, until the queue
 //!   gives it back.
-
-use slab::Slab;
+//! - A set's queue has room for each member and for each item that was taken out and is still
+//!   queued, so that an event needs no memory.
 
 use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::flags::{EpollEvent, Events};
 use crate::foreign_fds::KernelSet;
+use crate::index_table::IndexTable;
 use crate::limits::{NIL, SET_DEPTH_MAX};
 
 /// The bits that select how an item is reported, and not which events.
@@ -43,8 +44,8 @@ const EXCLUSIVE_MAY: Events = Events::IN
 /// The sets of a context.
 #[derive(Default)]
 pub(crate) struct EpollSets {
-    sets: Slab<EpollSet>,
-    items: Slab<EpollItem>,
+    sets: IndexTable<EpollSet>,
+    items: IndexTable<EpollItem>,
 }
 
 struct EpollSet {
@@ -55,6 +56,8 @@ struct EpollSet {
     /// Items that may have something to report, oldest first; and such as are settled.
     ready: Vec<u32>,
     members: Vec<u32>,
+    /// Items in the queue that were taken out of the set.
+    removed: u32,
 }
 
 struct EpollItem {
@@ -99,24 +102,32 @@ pub(crate) fn check_exclusive(events: Events, is_set: bool) -> Result<(), Error>
 
 impl EpollSets {
     /// The index of the set that is created next.
-    pub(crate) fn next(&self) -> u32 {
-        self.sets.vacant_key() as u32
+    pub(crate) const fn next(&self) -> u32 {
+        self.sets.next()
     }
 
-    /// An empty set, whose own object is `object`.
+    /// Makes room for one more set.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn reserve_one(&mut self) -> Result<(), Error> {
+        self.sets.reserve(1)
+    }
+
+    /// An empty set, whose own object is `object`; there is room for it.
     pub(crate) fn create(&mut self, object: u32) {
-        let set = EpollSet { object, kernels: None, ready: Vec::new(), members: Vec::new() };
-        self.sets.insert(set);
+        let (ready, members) = (Vec::new(), Vec::new());
+        self.sets.insert(EpollSet { object, kernels: None, ready, members, removed: 0 });
     }
 
     /// The kernel's part of a set.
     pub(crate) fn kernels(&mut self, set: u32) -> &mut Option<KernelSet> {
-        &mut self.sets[set as usize].kernels
+        &mut self.sets[set].kernels
     }
 
     /// The set's own object, if there is such a set.
     pub(crate) fn object_of(&self, set: u32) -> Option<u32> {
-        self.sets.get(set as usize).map(|set| set.object)
+        self.sets.get(set).map(|set| set.object)
     }
 
     // -- membership
@@ -124,7 +135,7 @@ impl EpollSets {
     /// The item of a descriptor in a set, among those from `first` on, which watch its object.
     pub(crate) fn find(&self, set: u32, fd: Fd, first: u32) -> Option<u32> {
         let mut at = first;
-        while let Some(item) = self.items.get(at as usize) {
+        while let Some(item) = self.items.get(at) {
             if item.set == set && item.fd == fd {
                 return Some(at);
             }
@@ -155,8 +166,8 @@ impl EpollSets {
             return Err(Error::Loop);
         }
         let mut deepest = 0;
-        for item in &self.sets[set as usize].members {
-            let depth = match self.items[*item as usize].inner_set {
+        for item in &self.sets[set].members {
+            let depth = match self.items[*item].inner_set {
                 NIL if level >= SET_DEPTH_MAX => return Err(Error::Loop),
                 NIL => 0,
                 inner => self.depth_below(inner, forbidden, level + 1)?,
@@ -172,8 +183,8 @@ impl EpollSets {
             return level;
         }
         let mut highest = 0;
-        let mut item = first(self.sets[set as usize].object);
-        while let Some(watcher) = self.items.get(item as usize) {
+        let mut item = first(self.sets[set].object);
+        while let Some(watcher) = self.items.get(item) {
             highest = highest.max(self.depth_above(watcher.set, level + 1, first) + 1);
             item = watcher.next;
         }
@@ -182,14 +193,18 @@ impl EpollSets {
 
     /// Adds an item to a set, and to the list from `first` on of those that watch its object:
     /// exclusive ones last, so that all others are notified before one of them is chosen.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
     pub(crate) fn add(
         &mut self,
         set: u32,
         watched: WatchedFd,
         event: EpollEvent,
         first: &mut u32,
-    ) -> u32 {
-        let place = self.sets[set as usize].members.len() as u32;
+    ) -> Result<u32, Error> {
+        self.reserve_item(set)?;
+        let place = self.sets[set].members.len() as u32;
         let EpollEvent { events, data } = event;
         let item = self.items.insert(EpollItem {
             set,
@@ -202,36 +217,63 @@ impl EpollSets {
             place,
             queued: false,
             due: false,
-        }) as u32;
-        self.sets[set as usize].members.push(item);
+        });
+        self.sets[set].members.push(item);
         self.link(item, first);
-        item
+        Ok(item)
+    }
+
+    /// Makes room for one more item of a set.
+    fn reserve_item(&mut self, set: u32) -> Result<(), Error> {
+        self.items.reserve(1)?;
+        if self.sets[set].removed as usize > self.sets[set].members.len() {
+            // Members come and go, and no call of epoll_wait empties the queue.
+            self.purge(set);
+        }
+        let EpollSet { ready, members, removed, .. } = &mut self.sets[set];
+        let most = members.len() + 1 + *removed as usize;
+        members.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        let missing = most.saturating_sub(ready.len());
+        ready.try_reserve(missing).map_err(|_| Error::NoMemory)
+    }
+
+    /// Takes the items that were taken out of a set out of its queue.
+    fn purge(&mut self, set: u32) {
+        let Self { sets, items } = self;
+        sets[set].removed = 0;
+        sets[set].ready.retain(|item| {
+            let stays = items[*item].object != NIL;
+            if !stays {
+                items.remove(*item);
+            }
+            stays
+        });
     }
 
     fn link(&mut self, item: u32, first: &mut u32) {
         let items = &mut self.items;
-        let is_exclusive = items[item as usize].events.contains(Events::EXCLUSIVE);
+        let is_exclusive = items[item].events.contains(Events::EXCLUSIVE);
         if !is_exclusive || *first == NIL {
-            items[item as usize].next = *first;
+            items[item].next = *first;
             *first = item;
             return;
         }
         let mut last = *first;
         // The list is short: the sets that watch one object.
-        while items[last as usize].next != NIL {
-            last = items[last as usize].next;
+        while items[last].next != NIL {
+            last = items[last].next;
         }
-        items[last as usize].next = item;
+        items[last].next = item;
     }
 
     fn unlink(&mut self, item: u32, first: &mut u32) {
-        let next = self.items[item as usize].next;
+        let next = self.items[item].next;
         if *first == item {
             *first = next;
             return;
         }
         let mut at = *first;
-        while let Some(other) = self.items.get_mut(at as usize) {
+        while let Some(other) = self.items.get_mut(at) {
             if other.next == item {
                 other.next = next;
                 return;
@@ -245,7 +287,7 @@ impl EpollSets {
     /// # Errors
     /// [`Error::InvalidArgument`]: an exclusive item stays as it was added.
     pub(crate) fn change(&mut self, item: u32, event: EpollEvent) -> Result<(), Error> {
-        let entry = &mut self.items[item as usize];
+        let entry = &mut self.items[item];
         if entry.events.contains(Events::EXCLUSIVE) {
             return Err(Error::InvalidArgument);
         }
@@ -263,17 +305,18 @@ impl EpollSets {
     /// The item, which no object knows any more, leaves its set.
     fn retire(&mut self, item: u32) {
         let Self { sets, items } = self;
-        let EpollItem { set, place, queued, .. } = items[item as usize];
-        let members = &mut sets[set as usize].members;
+        let EpollItem { set, place, queued, .. } = items[item];
+        let members = &mut sets[set].members;
         members.swap_remove(place as usize);
         if let Some(moved) = members.get(place as usize) {
-            items[*moved as usize].place = place;
+            items[*moved].place = place;
         }
         if queued {
-            let item = &mut items[item as usize];
+            sets[set].removed += 1;
+            let item = &mut items[item];
             (item.object, item.due) = (NIL, false);
         } else {
-            items.remove(item as usize);
+            items.remove(item);
         }
     }
 
@@ -281,7 +324,7 @@ impl EpollSets {
     pub(crate) fn forget(&mut self, first: u32) {
         let mut item = first;
         while item != NIL {
-            let next = self.items[item as usize].next;
+            let next = self.items[item].next;
             self.retire(item);
             item = next;
         }
@@ -289,15 +332,15 @@ impl EpollSets {
 
     /// A member of a set: the item, and the object that it watches.
     pub(crate) fn last_member(&self, set: u32) -> Option<(u32, u32)> {
-        let item = *self.sets[set as usize].members.last()?;
-        Some((item, self.items[item as usize].object))
+        let item = *self.sets[set].members.last()?;
+        Some((item, self.items[item].object))
     }
 
     /// The set, which has no members any more, is gone.
     pub(crate) fn close(&mut self, set: u32) {
-        let closed = self.sets.remove(set as usize);
+        let Some(closed) = self.sets.remove(set) else { return };
         for item in closed.ready {
-            self.items.remove(item as usize);
+            self.items.remove(item);
         }
     }
 
@@ -306,20 +349,20 @@ impl EpollSets {
     /// What an item asks for, and the next one that watches the same object.
     #[inline]
     pub(crate) fn watcher(&self, item: u32) -> (Events, u32) {
-        let EpollItem { events, next, .. } = self.items[item as usize];
+        let EpollItem { events, next, .. } = self.items[item];
         (events, next)
     }
 
     /// Whether an item asks for one of these events.
     pub(crate) fn asks_for(&self, item: u32, events: Events) -> bool {
-        self.items[item as usize].events.difference(HOW).intersects(events)
+        self.items[item].events.difference(HOW).intersects(events)
     }
 
     /// Puts an item into its set's queue. Returns the set's object.
     #[inline]
     pub(crate) fn queue(&mut self, item: u32) -> u32 {
-        let entry = &mut self.items[item as usize];
-        let set = &mut self.sets[entry.set as usize];
+        let entry = &mut self.items[item];
+        let set = &mut self.sets[entry.set];
         entry.due = true;
         if !entry.queued {
             entry.queued = true;
@@ -333,7 +376,7 @@ impl EpollSets {
     #[inline]
     pub(crate) fn settle(&mut self, first: u32, ready: Events) {
         let mut at = first;
-        while let Some(item) = self.items.get_mut(at as usize) {
+        while let Some(item) = self.items.get_mut(at) {
             if !item.events.intersects(ready) {
                 item.due = false;
             }
@@ -345,17 +388,17 @@ impl EpollSets {
     /// for.
     pub(crate) fn is_readable(&self, set: u32, ready: &impl Fn(&Self, u32) -> Events) -> bool {
         let has_events = |item: &u32| {
-            let item = &self.items[*item as usize];
+            let item = &self.items[*item];
             let asked = item.events.difference(HOW);
             item.due && ready(self, item.object).intersects(asked)
         };
-        let EpollSet { ready: queue, kernels, .. } = &self.sets[set as usize];
+        let EpollSet { ready: queue, kernels, .. } = &self.sets[set];
         queue.iter().any(has_events) || kernels.as_ref().is_some_and(KernelSet::is_readable)
     }
 
     /// Whether a set has items in its queue, or events of the kernel's.
     pub(crate) fn has_queue(&self, set: u32) -> bool {
-        let EpollSet { ready, kernels, .. } = &self.sets[set as usize];
+        let EpollSet { ready, kernels, .. } = &self.sets[set];
         !ready.is_empty() || kernels.as_ref().is_some_and(KernelSet::is_readable)
     }
 
@@ -370,7 +413,7 @@ impl EpollSets {
         out: &mut [EpollEvent],
         ready: &impl Fn(&Self, u32) -> Events,
     ) -> Result<usize, Error> {
-        let EpollSet { ready: queue, kernels, .. } = &self.sets[set as usize];
+        let EpollSet { ready: queue, kernels, .. } = &self.sets[set];
         let own = queue.len();
         if kernels.is_some() {
             return self.collect_both(set, out, own, ready);
@@ -378,7 +421,7 @@ impl EpollSets {
         match queue[..] {
             [] => Ok(0),
             // Of one connection: it stays where it is, until it is due again.
-            [only] if !self.items[only as usize].due => Ok(0),
+            [only] if !self.items[only].due => Ok(0),
             _ => Ok(self.collect_own(set, out, ready)),
         }
     }
@@ -419,7 +462,7 @@ impl EpollSets {
         out: &mut [EpollEvent],
         ready: &impl Fn(&Self, u32) -> Events,
     ) -> usize {
-        let mut queue = std::mem::take(&mut self.sets[set as usize].ready);
+        let mut queue = std::mem::take(&mut self.sets[set].ready);
         let (mut count, mut looked, mut kept) = (0, 0, 0);
         while let Some(index) = queue.get(looked).copied()
             && let Some(place) = out.get_mut(count)
@@ -439,7 +482,7 @@ impl EpollSets {
             queue.drain(kept..looked);
             queue.rotate_left(kept);
         }
-        self.sets[set as usize].ready = queue;
+        self.sets[set].ready = queue;
         count
     }
 
@@ -451,16 +494,17 @@ impl EpollSets {
         index: u32,
         ready: &impl Fn(&Self, u32) -> Events,
     ) -> Option<(EpollEvent, bool)> {
-        let EpollItem { object, due, .. } = self.items[index as usize];
+        let EpollItem { set, object, due, .. } = self.items[index];
         if !due {
-            self.items[index as usize].queued = false;
+            self.items[index].queued = false;
             if object == NIL {
-                self.items.remove(index as usize);
+                self.sets[set].removed -= 1;
+                self.items.remove(index);
             }
             return None;
         }
         let ready = ready(self, object);
-        let item = &mut self.items[index as usize];
+        let item = &mut self.items[index];
         // What an object is ready for has none of the bits of `HOW`.
         let events = item.events & ready;
         let stays = !events.is_empty() && !item.events.intersects(ONCE);
@@ -489,9 +533,10 @@ mod tests {
     impl Watching {
         fn new(events: Events) -> Self {
             let (mut sets, mut first) = (EpollSets::default(), NIL);
+            sets.reserve_one().unwrap();
             sets.create(1);
             let watched = WatchedFd { object: 7, set: None, fd: 3 };
-            let item = sets.add(0, watched, EpollEvent { events, data: 42 }, &mut first);
+            let item = sets.add(0, watched, EpollEvent { events, data: 42 }, &mut first).unwrap();
             Self { sets, item, first }
         }
 
@@ -560,13 +605,31 @@ mod tests {
     }
 
     #[test]
+    fn queue_stays_short_while_members_come_and_go() {
+        let mut watching = Watching::new(Events::IN);
+        for _ in 0..1000 {
+            watching.sets.queue(watching.item);
+            watching.sets.remove(watching.item, &mut watching.first);
+            let watched = WatchedFd { object: 7, set: None, fd: 3 };
+            let event = EpollEvent { events: Events::IN, data: 42 };
+            watching.item = watching.sets.add(0, watched, event, &mut watching.first).unwrap();
+            let EpollSet { ready, members, .. } = &watching.sets.sets[0];
+            assert!(ready.len() <= 2 && ready.capacity() > ready.len() && members.len() == 1);
+        }
+        watching.sets.queue(watching.item);
+        assert_eq!(watching.wait(Events::IN), [(Events::IN, 42)]);
+        assert_eq!((watching.sets.sets[0].removed, watching.sets.items.len()), (0, 1));
+    }
+
+    #[test]
     fn exclusive_items_stand_behind_the_others() {
         let mut watching = Watching::new(Events::IN | Events::EXCLUSIVE);
         let exclusive = watching.item;
+        watching.sets.reserve_one().unwrap();
         watching.sets.create(2);
         let watched = WatchedFd { object: 7, set: None, fd: 3 };
         let event = EpollEvent { events: Events::IN, data: 1 };
-        let plain = watching.sets.add(1, watched, event, &mut watching.first);
+        let plain = watching.sets.add(1, watched, event, &mut watching.first).unwrap();
         assert_eq!(watching.first, plain);
         assert_eq!(watching.sets.watcher(plain).1, exclusive);
         assert_eq!(watching.sets.change(exclusive, event), Err(Error::InvalidArgument));
@@ -578,11 +641,13 @@ mod tests {
         let mut sets = EpollSets::default();
         // The objects of sets 0 and 1 are 0 and 1; `firsts` are the lists of their watchers.
         let mut firsts = [NIL; 2];
-        sets.create(0);
-        sets.create(1);
+        for object in [0, 1] {
+            sets.reserve_one().unwrap();
+            sets.create(object);
+        }
         assert_eq!(sets.check_depth(0, 1, &|object| firsts[object as usize]), Ok(()));
         let watched = WatchedFd { object: 1, set: Some(1), fd: 3 };
-        let _ = sets.add(0, watched, EpollEvent::default(), &mut firsts[1]);
+        let _ = sets.add(0, watched, EpollEvent::default(), &mut firsts[1]).unwrap();
         let first = |object: u32| firsts[object as usize];
         assert_eq!(sets.check_depth(1, 0, &first), Err(Error::Loop));
     }

@@ -55,8 +55,8 @@ const EXTENDED_BYTES: usize = 16;
 
 impl QueuedError {
     /// An error that the network reports of a datagram to `to`.
-    pub(crate) fn of(undelivered: &Undelivered, to: SocketAddr, stamp: Duration) -> Self {
-        let notice = &undelivered.notice;
+    pub(crate) fn of(undelivered: Undelivered, to: SocketAddr, stamp: Duration) -> Self {
+        let notice = undelivered.notice;
         Self {
             to,
             error: undelivered.error.into(),
@@ -66,7 +66,7 @@ impl QueuedError {
             info: notice.info,
             offender: Some(notice.by),
             arrival: Some(notice.arrival),
-            bytes: notice.quote.clone(),
+            bytes: notice.quote,
             stamp,
         }
     }
@@ -119,9 +119,9 @@ impl ErrorQueue {
         self.waiting.len()
     }
 
-    /// Queues an error, if there is room.
+    /// Queues an error, if there is room and memory.
     pub(crate) fn push(&mut self, failure: QueuedError) {
-        if self.waiting.len() < ERRORS_MAX {
+        if self.waiting.len() < ERRORS_MAX && self.waiting.try_reserve(1).is_ok() {
             self.waiting.push_back(failure);
         }
     }

@@ -271,9 +271,15 @@ pub(crate) struct KernelPoll {
 
 impl KernelPoll {
     /// One more entry of the call.
-    pub(crate) fn push(&mut self, place: usize, fd: RawFd, events: Events) {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn push(&mut self, place: usize, fd: RawFd, events: Events) -> Result<(), Error> {
+        self.places.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        self.asked.try_reserve(1).map_err(|_| Error::NoMemory)?;
         self.places.push(place);
         self.asked.push(libc::pollfd { fd, events: events.bits() as i16, revents: 0 });
+        Ok(())
     }
 
     pub(crate) const fn is_empty(&self) -> bool {

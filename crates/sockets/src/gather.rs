@@ -116,6 +116,15 @@ pub(crate) struct SendPieces<'bytes> {
     left: usize,
 }
 
+/// A place in bytes to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SendPosition {
+    at: usize,
+    offset: usize,
+    taken: usize,
+    left: usize,
+}
+
 impl<'bytes> SendPieces<'bytes> {
     pub(crate) fn new(pieces: &'bytes [IoSlice<'bytes>]) -> Self {
         let left = pieces.iter().map(|piece| piece.len()).sum();
@@ -143,6 +152,17 @@ impl<'bytes> SendPieces<'bytes> {
     pub(crate) const fn rewind(&mut self) {
         self.left += self.taken;
         (self.at, self.offset, self.taken) = (0, 0, 0);
+    }
+
+    /// Where it is, for [`SendPieces::return_to`].
+    pub(crate) const fn position(&self) -> SendPosition {
+        SendPosition { at: self.at, offset: self.offset, taken: self.taken, left: self.left }
+    }
+
+    /// What was taken since `position` was not used, and is taken again.
+    pub(crate) const fn return_to(&mut self, position: SendPosition) {
+        let SendPosition { at, offset, taken, left } = position;
+        (self.at, self.offset, self.taken, self.left) = (at, offset, taken, left);
     }
 
     /// Gives the next `len` bytes, no more than `left`, in as many parts as they lie in.

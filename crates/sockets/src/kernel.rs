@@ -134,7 +134,10 @@ pub(crate) fn receive_error(
     control: &mut [u8],
     flags: MsgFlags,
 ) -> Result<ReceivedMessage, Error> {
-    let mut bytes = vec![0_u8; to.left().min(ERROR_BYTES_MAX)];
+    let mut bytes = Vec::new();
+    let len = to.left().min(ERROR_BYTES_MAX);
+    bytes.try_reserve_exact(len).map_err(|_| Error::NoMemory)?;
+    bytes.resize(len, 0_u8);
     let mut from = [0; SOCKADDR_BYTES];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: msghdr is plain data for which all zeros (null pointers, length 0) are valid.

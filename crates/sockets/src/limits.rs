@@ -41,6 +41,8 @@ pub(crate) const PIECES_UNSENT_MAX: usize = 2;
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Bytes of datagrams that wait for the program before no more are asked for (`net.core.rmem_max`).
 pub(crate) const DATAGRAM_INBOX_BYTES_MAX: usize = 208 << 10;
+/// Datagrams that wait for the program before no more are asked for, however short they are.
+pub(crate) const DATAGRAM_INBOX_MAX: usize = 4096;
 /// Bytes of datagrams that the channel has and has not answered.
 pub(crate) const DATAGRAM_OUTBOX_BYTES_MAX: usize = 208 << 10;
 

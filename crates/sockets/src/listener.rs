@@ -71,19 +71,29 @@ impl BacklogShare {
 }
 
 impl Listener {
+    /// A queue for the connections that are taken ahead.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn queue_of(share: BacklogShare) -> Result<VecDeque<u32>, Error> {
+        let mut queue = VecDeque::new();
+        queue.try_reserve(share.ahead).map_err(|_| Error::NoMemory)?;
+        Ok(queue)
+    }
+
     /// The listener that a stream turns into.
     pub(crate) fn of(
         stream: &StreamSocket,
         groups: [u32; 2],
         handle: Handle,
-        ahead: usize,
+        (queue, ahead): (VecDeque<u32>, usize),
     ) -> Self {
         let mut options = stream.options;
         options.forget_quick_ack();
         Self {
             groups,
             handle,
-            queue: VecDeque::new(),
+            queue,
             ahead,
             error: None,
             is_v6: stream.is_v6,
@@ -124,12 +134,14 @@ impl Listener {
     /// listen(2) on a socket that listens: another backlog.
     ///
     /// # Errors
-    /// As listen(2).
+    /// As listen(2); [`Error::NoMemory`].
     pub(crate) fn set_backlog<T: ListenerTransport>(
         &mut self,
         share: BacklogShare,
         transport: &T,
     ) -> Result<(), Error> {
+        let missing = share.ahead.saturating_sub(self.queue.len());
+        self.queue.try_reserve(missing).map_err(|_| Error::NoMemory)?;
         self.ahead = share.ahead;
         // Our own stack's part of the backlog stays as it was first asked for.
         if let Some(socket) = transport.kernel_socket(self.handle) {
@@ -138,7 +150,13 @@ impl Listener {
         Ok(())
     }
 
-    /// A connection came.
+    /// Makes room for one more connection; there is some for those that are taken ahead. Returns
+    /// whether there is memory for it.
+    pub(crate) fn reserve_one(&mut self) -> bool {
+        self.queue.try_reserve(1).is_ok()
+    }
+
+    /// A connection came, for which there is room.
     pub(crate) fn on_connection(&mut self, connection: u32) -> Events {
         self.queue.push_back(connection);
         Events::ARRIVED
@@ -193,7 +211,7 @@ mod tests {
 
     fn listener(ahead: usize) -> Listener {
         let stream = StreamSocket::new(Blank::Local, false);
-        Listener::of(&stream, [0, NIL], Handle::from_bits(1), ahead)
+        Listener::of(&stream, [0, NIL], Handle::from_bits(1), (VecDeque::new(), ahead))
     }
 
     #[test]

@@ -600,26 +600,31 @@ pub(crate) enum Value {
 impl Value {
     /// Writes as much as there is room for; how much that was.
     pub(crate) fn write(self, to: &mut [u8]) -> usize {
-        let two = |one: i64, other: i64| [one.to_ne_bytes(), other.to_ne_bytes()].concat();
-        let bytes = match self {
-            Self::Int(number) => number.to_ne_bytes().to_vec(),
+        // The longest, a name, is padded, as the kernel's are (TCP_CA_NAME_MAX).
+        let mut bytes = [0; 16];
+        let mut filled = 0;
+        let mut put = |part: &[u8]| {
+            bytes[filled..filled + part.len()].copy_from_slice(part);
+            filled += part.len();
+        };
+        match self {
+            Self::Int(number) => put(&number.to_ne_bytes()),
             Self::Linger(linger) => {
-                let on = i32::from(linger.is_some()).to_ne_bytes();
-                let seconds = linger.map_or(0, |linger| linger.as_secs() as i32).to_ne_bytes();
-                [on, seconds].concat()
+                put(&i32::from(linger.is_some()).to_ne_bytes());
+                put(&linger.map_or(0, |linger| linger.as_secs() as i32).to_ne_bytes());
             }
             Self::Time(time) => {
                 let time = time.unwrap_or_default();
-                two(time.as_secs() as i64, time.subsec_micros().into())
+                put(&(time.as_secs() as i64).to_ne_bytes());
+                put(&i64::from(time.subsec_micros()).to_ne_bytes());
             }
-            // With its NUL, and padded, as the kernel's names are (TCP_CA_NAME_MAX).
             Self::Text(text) => {
-                let mut bytes = text.as_bytes().to_vec();
-                bytes.resize(16, 0);
-                bytes
+                // With its NUL.
+                put(&text.as_bytes()[..text.len().min(15)]);
+                filled = bytes.len();
             }
-        };
-        let len = bytes.len().min(to.len());
+        }
+        let len = filled.min(to.len());
         to[..len].copy_from_slice(&bytes[..len]);
         len
     }

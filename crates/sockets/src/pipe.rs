@@ -85,7 +85,8 @@ impl Pipe {
         Effects { result: Ok(len), events }
     }
 
-    /// write(2); the events are the reader's. [`Error::WouldBlock`]: something is left to write.
+    /// write(2); the events are the reader's. [`Error::WouldBlock`]: something is left to write;
+    /// [`Error::NoMemory`]: nothing was written, for want of memory.
     pub(crate) fn write(&mut self, from: &mut SendPieces<'_>) -> Effects<usize> {
         if from.left() == 0 {
             return Effects::quiet(Ok(from.taken()));
@@ -97,6 +98,10 @@ impl Pipe {
         let room = PIPE_BYTES - self.bytes.len();
         let is_whole = from.taken() + from.left() <= PIPE_ATOMIC_BYTES;
         let len = if is_whole && room < from.left() { 0 } else { room.min(from.left()) };
+        if self.bytes.try_reserve(len).is_err() {
+            let partly = (from.taken() > 0).then_some(from.taken());
+            return Effects::quiet(partly.ok_or(Error::NoMemory));
+        }
         from.take(len, |part| self.bytes.extend(part));
         Effects {
             result: if from.left() == 0 { Ok(from.taken()) } else { Err(Error::WouldBlock) },

@@ -268,11 +268,15 @@ impl StreamTransport for PolledChannel {
 
     fn connect_socket(
         &mut self,
-        socket: OwnedFd,
+        socket: &mut Option<OwnedFd>,
         to: SocketAddr,
         cookie: u64,
     ) -> Result<Handle, Error> {
-        self.channel.connect_socket(socket, &Address::Inet(to), cookie).map_err(error_of_connect)
+        let Some(fd) = socket.take() else { return Err(Error::InvalidArgument) };
+        self.channel.connect_socket(fd, &Address::Inet(to), cookie).map_err(|failed| {
+            *socket = failed.fd;
+            error_of_connect(failed.why)
+        })
     }
 
     fn peer_address(&mut self, handle: Handle) -> Result<Option<SocketAddr>, Error> {
@@ -280,8 +284,8 @@ impl StreamTransport for PolledChannel {
     }
 
     #[inline]
-    fn read(&mut self, handle: Handle) -> bool {
-        self.channel.read(handle, READ_BYTES).is_ok()
+    fn read(&mut self, handle: Handle) -> Result<(), Error> {
+        Ok(self.channel.read(handle, READ_BYTES)?)
     }
 
     fn await_end(&mut self, handle: Handle) {
@@ -304,9 +308,13 @@ impl StreamTransport for PolledChannel {
         from: &mut SendPieces<'_>,
         len: usize,
     ) -> Result<(), Error> {
-        let mut bytes = self.channel.alloc(len);
+        let mut bytes = self.channel.try_alloc(len).map_err(|_| Error::NoMemory)?;
+        let before = from.position();
         from.take(len, |part| bytes.extend_from_slice(part));
-        self.channel.write_quiet(handle, bytes)?;
+        if let Err(error) = self.channel.write_quiet(handle, bytes) {
+            from.return_to(before);
+            return Err(error.into());
+        }
         Ok(())
     }
 
@@ -373,10 +381,14 @@ impl ListenerTransport for PolledChannel {
         self.channel.listen(&Address::Inet(local), options, cookie).map_err(error_of_listen)
     }
 
-    fn accept(&mut self, listener: Handle, count: u32, cookie: u64) -> bool {
+    fn accept(&mut self, listener: Handle, count: u32, cookie: u64) -> Result<(), Error> {
         // What the program has not accepted counts against the backlog.
         let accept = Accept::lwsocket(count).cookie(cookie).first_read(READ_BYTES).exactly();
-        self.channel.accept(listener, accept).is_ok()
+        Ok(self.channel.accept(listener, accept)?)
+    }
+
+    fn accepts_left(&mut self, listener: Handle) -> usize {
+        self.channel.accepts_left(listener).unwrap_or_default() as usize
     }
 
     fn set_fast_open(&mut self, listener: Handle, pending_max: u32) {
@@ -409,8 +421,8 @@ impl DatagramTransport for PolledChannel {
         Ok(self.channel.connect_datagram(handle, peer)?)
     }
 
-    fn receive_datagram(&mut self, handle: Handle) -> bool {
-        self.channel.recvfrom(handle, DATAGRAM_BYTES_MAX).is_ok()
+    fn receive_datagram(&mut self, handle: Handle) -> Result<(), Error> {
+        Ok(self.channel.recvfrom(handle, DATAGRAM_BYTES_MAX)?)
     }
 
     fn send_by_kernel(
@@ -419,7 +431,7 @@ impl DatagramTransport for PolledChannel {
         from: &mut SendPieces<'_>,
         to: SocketAddr,
     ) -> Result<(), Error> {
-        let bytes = self.gathered(from);
+        let bytes = self.gathered(from)?;
         Ok(self.channel.sendto(handle, bytes, &Address::Inet(to))?)
     }
 
@@ -429,7 +441,7 @@ impl DatagramTransport for PolledChannel {
         from: &mut SendPieces<'_>,
         route: &DatagramRoute,
     ) -> Result<(), Error> {
-        let bytes = self.gathered(from);
+        let bytes = self.gathered(from)?;
         let DatagramRoute { to, departure, segment_len } = route;
         match segment_len {
             Some(len) => self.channel.send_datagrams(handle, (bytes, *len), *to, departure)?,
@@ -450,10 +462,10 @@ impl DatagramTransport for PolledChannel {
 
 impl PolledChannel {
     /// The rest of the caller's memory, in a buffer of the channel.
-    fn gathered(&mut self, from: &mut SendPieces<'_>) -> WriteBuf {
-        let mut bytes = self.channel.alloc(from.left());
+    fn gathered(&mut self, from: &mut SendPieces<'_>) -> Result<WriteBuf, Error> {
+        let mut bytes = self.channel.try_alloc(from.left()).map_err(|_| Error::NoMemory)?;
         from.take(from.left(), |part| bytes.extend_from_slice(part));
-        bytes
+        Ok(bytes)
     }
 
     /// Bytes that our own stack has of a connection, or else the kernel.

@@ -14,7 +14,7 @@
 //! socket does not say that is in the way of who binds to all of IPv4, and of all that are in the
 //! way of a socket for datagrams the newest decides (`udp_lib_lport_inuse`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -27,7 +27,7 @@ use crate::error::Error;
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// Which protocol's ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PortSpace {
     Tcp,
     Udp,
@@ -85,7 +85,7 @@ struct PortEntry {
 pub(crate) struct LocalPorts {
     /// This host's addresses on our own stack; none: the kernel's, or not known here.
     addresses: Vec<IpAddr>,
-    taken: BTreeMap<(PortSpace, u16), Vec<PortEntry>>,
+    taken: HashMap<(PortSpace, u16), Vec<PortEntry>>,
     next_key: u32,
     /// Where the search for a free port goes on.
     next_port: u16,
@@ -119,7 +119,7 @@ impl LocalPorts {
     /// Takes an address; port 0: a free port.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`].
+    /// [`Error::AddressInUse`], [`Error::NoMemory`].
     pub(crate) fn bind(
         &mut self,
         transport: PortSpace,
@@ -138,7 +138,7 @@ impl LocalPorts {
         }
         let place = (transport, address.port());
         let new = PortEntry { key: self.next_key, ip: address.ip(), sharing, listens: false };
-        let others = self.taken.entry(place).or_default();
+        let others = self.taken.get(&place).map_or(&[][..], Vec::as_slice);
         let is_refused = match transport {
             PortSpace::Tcp => others.iter().any(|other| conflict(&new, other)),
             PortSpace::Udp => others.iter().rev().find_map(|it| verdict(&new, it)).unwrap_or(false),
@@ -146,7 +146,11 @@ impl LocalPorts {
         if is_refused || holders.iter().any(|holder| conflict(&new, &PortEntry::by(holder))) {
             return Err(Error::AddressInUse);
         }
-        others.push(new);
+        self.taken.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        let mut added = Vec::new();
+        let others = self.taken.get_mut(&place);
+        others.unwrap_or(&mut added).try_reserve(1).map_err(|_| Error::NoMemory)?;
+        self.taken.entry(place).or_insert(added).push(new);
         self.next_key = self.next_key.wrapping_add(1);
         Ok(BoundPort { address, transport, key: new.key })
     }

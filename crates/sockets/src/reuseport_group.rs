@@ -15,8 +15,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 
 use megapipe::Handle;
-use slab::Slab;
 
+use crate::error::Error;
+use crate::index_table::IndexTable;
 use crate::transport::ListenerTransport;
 
 struct ReuseportGroup {
@@ -29,6 +30,9 @@ struct ReuseportGroup {
     asked: usize,
 }
 
+/// The members of a group that is to be opened.
+pub(crate) struct GroupMembers(Vec<u32>);
+
 /// The queue of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueLevel {
@@ -40,67 +44,118 @@ pub(crate) struct QueueLevel {
 /// The groups of a context.
 #[derive(Default)]
 pub(crate) struct ReuseportGroups {
-    groups: Slab<ReuseportGroup>,
+    groups: IndexTable<ReuseportGroup>,
+    /// The sum of what was asked for.
+    asked: usize,
     /// Keys the hash, so that no client can choose the socket.
     hasher: RandomState,
 }
 
 impl ReuseportGroups {
     /// The index of the group that is opened next.
-    pub(crate) fn next(&self) -> u32 {
-        self.groups.vacant_key() as u32
+    pub(crate) const fn next(&self) -> u32 {
+        self.groups.next()
     }
 
-    /// A group with its first member.
-    pub(crate) fn open(&mut self, handle: Handle, address: Option<SocketAddr>, member: u32) -> u32 {
-        let group = ReuseportGroup { handle, address, members: vec![member], asked: 0 };
-        self.groups.insert(group) as u32
+    /// Makes room for a group with its first member.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn prepare(&mut self, member: u32) -> Result<GroupMembers, Error> {
+        self.groups.reserve(1)?;
+        let mut members = Vec::new();
+        members.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        members.push(member);
+        Ok(GroupMembers(members))
     }
 
-    /// One socket more takes connections to an address, if there is a group.
-    pub(crate) fn join(&mut self, address: SocketAddr, member: u32) -> Option<u32> {
+    /// A group, for which there is room, with its first member.
+    pub(crate) fn open(
+        &mut self,
+        handle: Handle,
+        address: Option<SocketAddr>,
+        members: GroupMembers,
+    ) -> u32 {
+        self.groups.insert(ReuseportGroup { handle, address, members: members.0, asked: 0 })
+    }
+
+    /// One socket more takes connections to an address. Returns the group, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn join(&mut self, address: SocketAddr, member: u32) -> Result<Option<u32>, Error> {
         let mut groups = self.groups.iter_mut();
-        let (index, group) = groups.find(|(_, group)| group.address == Some(address))?;
+        let found = groups.find(|(_, group)| group.address == Some(address));
+        let Some((index, group)) = found else { return Ok(None) };
+        group.members.try_reserve(1).map_err(|_| Error::NoMemory)?;
         group.members.push(member);
-        Some(index as u32)
+        Ok(Some(index))
     }
 
     /// A socket takes no more. Returns what has to be taken out of the channel, if it was the last.
     pub(crate) fn leave(&mut self, group: u32, member: u32) -> Option<Handle> {
-        let entry = self.groups.get_mut(group as usize)?;
+        let entry = self.groups.get_mut(group)?;
         entry.members.retain(|other| *other != member);
-        entry.members.is_empty().then(|| self.groups.remove(group as usize).handle)
+        if !entry.members.is_empty() {
+            return None;
+        }
+        let closed = self.groups.remove(group)?;
+        self.asked -= closed.asked;
+        Some(closed.handle)
     }
 
     pub(crate) fn handle(&self, group: u32) -> Handle {
-        self.groups.get(group as usize).map_or(Handle::NONE, |group| group.handle)
+        self.groups.get(group).map_or(Handle::NONE, |group| group.handle)
     }
 
     pub(crate) fn members(&self, group: u32) -> &[u32] {
-        self.groups.get(group as usize).map_or(&[], |group| &group.members)
+        self.groups.get(group).map_or(&[], |group| &group.members)
     }
 
     /// Of some groups, the fewest connections that one was asked for and has not brought.
     pub(crate) fn asked_least(&self, groups: impl Iterator<Item = u32>) -> usize {
-        groups
-            .filter_map(|group| self.groups.get(group as usize))
-            .map(|it| it.asked)
-            .min()
-            .unwrap_or(0)
+        groups.filter_map(|group| self.groups.get(group)).map(|it| it.asked).min().unwrap_or(0)
     }
 
-    /// Asks for as many connections as the members have `room` for together.
+    /// Connections that a group was asked for and has not brought.
+    pub(crate) fn asked(&self, group: u32) -> usize {
+        self.groups.get(group).map_or(0, |group| group.asked)
+    }
+
+    /// The same of all groups.
+    pub(crate) const fn asked_of_all(&self) -> usize {
+        self.asked
+    }
+
+    /// Connections to be asked for where the members of a group have `room` for so many together.
+    pub(crate) fn missing(&self, group: u32, room: usize) -> usize {
+        room.saturating_sub(self.asked(group))
+    }
+
+    /// Asks for `more` connections.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]; the channel does not know the listener any more.
     pub(crate) fn request<T: ListenerTransport>(
         &mut self,
         group: u32,
-        room: usize,
+        more: usize,
         transport: &mut T,
-    ) {
-        let Some(entry) = self.groups.get_mut(group as usize) else { return };
-        let more = room.saturating_sub(entry.asked);
-        if more > 0 && transport.accept(entry.handle, more as u32, group.into()) {
-            entry.asked += more;
-        }
+    ) -> Result<(), Error> {
+        let Some(entry) = self.groups.get_mut(group) else { return Ok(()) };
+        transport.accept(entry.handle, more as u32, group.into())?;
+        entry.asked += more;
+        self.asked += more;
+        Ok(())
+    }
+
+    /// Counts anew what the channel was asked for, after an error, which may have used up a
+    /// request.
+    pub(crate) fn recount<T: ListenerTransport>(&mut self, group: u32, transport: &mut T) {
+        let Some(entry) = self.groups.get_mut(group) else { return };
+        let left = transport.accepts_left(entry.handle).min(entry.asked);
+        self.asked -= entry.asked - left;
+        entry.asked = left;
     }
 
     /// Selects the member that a connection is for. If the one that its hash selects is full, it is
@@ -112,8 +167,10 @@ impl ReuseportGroups {
         level: impl Fn(u32) -> QueueLevel,
         transport: &mut T,
     ) -> Option<u32> {
-        let entry = self.groups.get_mut(group as usize)?;
-        entry.asked = entry.asked.saturating_sub(1);
+        let entry = self.groups.get_mut(group)?;
+        let brought = entry.asked.min(1);
+        entry.asked -= brought;
+        self.asked -= brought;
         let [first, _, ..] = entry.members[..] else { return entry.members.first().copied() };
         let place = self.hasher.hash_one(transport.addresses(connection));
         let place = place % entry.members.len() as u64;
@@ -139,22 +196,26 @@ mod tests {
     #[test]
     fn group_asks_for_what_its_members_have_room_for() {
         let (mut groups, mut transport) = (ReuseportGroups::default(), FakeTransport::local());
-        let group = groups.open(Handle::from_bits(1), Some(address()), 5);
-        groups.request(group, 3, &mut transport);
-        groups.request(group, 3, &mut transport);
+        let members = groups.prepare(5).unwrap();
+        let group = groups.open(Handle::from_bits(1), Some(address()), members);
+        assert_eq!(groups.missing(group, 3), 3);
+        groups.request(group, 3, &mut transport).unwrap();
+        assert_eq!((groups.missing(group, 3), groups.asked_of_all()), (0, 3));
         assert_eq!(transport.take(), [Submitted::Accept(3)], "they are on their way");
         let chosen = groups.choose(group, Handle::from_bits(9), |_| FREE, &mut transport);
         assert_eq!((chosen, groups.asked_least([group].into_iter())), (Some(5), 2));
-        groups.request(group, 4, &mut transport);
+        assert_eq!(groups.missing(group, 4), 2);
+        groups.request(group, 2, &mut transport).unwrap();
         assert_eq!(transport.take(), [Submitted::Accept(2)]);
     }
 
     #[test]
     fn connections_are_spread_over_the_members() {
         let (mut groups, mut transport) = (ReuseportGroups::default(), FakeTransport::local());
-        let group = groups.open(Handle::from_bits(1), Some(address()), 5);
-        assert_eq!(groups.join(address(), 6), Some(group));
-        assert_eq!(groups.join("10.0.0.1:81".parse().unwrap(), 7), None);
+        let members = groups.prepare(5).unwrap();
+        let group = groups.open(Handle::from_bits(1), Some(address()), members);
+        assert_eq!(groups.join(address(), 6), Ok(Some(group)));
+        assert_eq!(groups.join("10.0.0.1:81".parse().unwrap(), 7), Ok(None));
         let mut counts = [0; 2];
         for connection in 0..200 {
             let handle = Handle::from_bits(connection);
@@ -169,7 +230,8 @@ mod tests {
     #[test]
     fn connection_of_a_full_member_goes_to_the_shortest_queue() {
         let (mut groups, mut transport) = (ReuseportGroups::default(), FakeTransport::local());
-        let group = groups.open(Handle::from_bits(1), Some(address()), 5);
+        let members = groups.prepare(5).unwrap();
+        let group = groups.open(Handle::from_bits(1), Some(address()), members);
         let _ = (groups.join(address(), 6), groups.join(address(), 7));
         let level = |member| QueueLevel { queued: 10 - member as usize, is_full: true };
         for connection in 0..20 {
@@ -181,7 +243,8 @@ mod tests {
     #[test]
     fn last_member_closes_the_group() {
         let mut groups = ReuseportGroups::default();
-        let group = groups.open(Handle::from_bits(1), Some(address()), 5);
+        let members = groups.prepare(5).unwrap();
+        let group = groups.open(Handle::from_bits(1), Some(address()), members);
         let _ = groups.join(address(), 6);
         assert_eq!(groups.leave(group, 5), None);
         assert_eq!(groups.members(group), [6]);

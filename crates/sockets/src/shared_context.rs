@@ -6,8 +6,8 @@
 //! becomes a *sleeper*, and gives the lock back before sleeping. Of the sleepers one *leads*: it
 //! sleeps in the kernel, on the context's lookout (`foreign_fds.rs`), and when there is something
 //! it takes the lock, polls the channel and wakes those whose sockets something happened to. The
-//! others sleep on a futex each ([`SleeperBell`]). When the leader has what it waited for, the next
-//! one leads.
+//! others sleep on a futex each (`sleeper_bells.rs`). When the leader has what it waited for, the
+//! next one leads.
 //!
 //! Where a driver works from outside ([`Driving::Outside`]), in virtual time for instance, no
 //! sleeper leads: all sleep until a poll of the channel wakes them.
@@ -21,23 +21,21 @@
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use megapipe::{DriverChoice, Park};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::io::Errno;
-use rustix::thread::futex;
-use slab::Slab;
 
 use crate::attempt::{Attempt, OnSignal, Wait};
 use crate::calls::CallRunner;
 use crate::config::{Config, CreateError};
 use crate::context::interrupted;
 use crate::error::Error;
+use crate::index_table::IndexTable;
 use crate::kernel;
+use crate::limits::NIL;
 use crate::signal::SignalMask;
+use crate::sleeper_bells::SleeperBells;
 use crate::table::Sockets;
 
 /// The threads that drive a shared context's channel.
@@ -78,49 +76,18 @@ pub struct SharedContext {
 struct SharedState {
     inside: Mutex<LockedContext>,
     driving: Driving,
-    recall: Recall,
+    bells: SleeperBells,
     /// The context's lookout, so that the leader can sleep on it without the lock.
     lookout: OwnedFd,
 }
 
-/// Brings the leader back from the kernel. The leader alone polls it: what the lookout shows may be
-/// taken by a poll of another thread before the leader has seen it, and then poll(2) sleeps on.
-struct Recall {
-    counter: OwnedFd,
-    is_rung: AtomicBool,
-}
-
-impl Recall {
-    fn new() -> Result<Self, Errno> {
-        let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { counter, is_rung: AtomicBool::new(false) })
-    }
-
-    /// Under the lock, while a thread leads.
-    fn ring(&self) {
-        // The lock orders it.
-        if !self.is_rung.swap(true, Ordering::Relaxed) {
-            // It fails only where it is readable already.
-            let _ = rustix::io::write(&self.counter, &1_u64.to_ne_bytes());
-        }
-    }
-
-    /// By the leader, under the lock: it is back.
-    fn clear(&self) {
-        if self.is_rung.swap(false, Ordering::Relaxed) {
-            // It does not fail: the bell was rung.
-            let _ = rustix::io::read(&self.counter, &mut [0; 8]);
-        }
-    }
-}
-
 /// The leader when no waiting call leads.
-const DRIVER: usize = usize::MAX;
+const DRIVER: u32 = NIL;
 
 struct LockedContext {
     sockets: Sockets,
-    sleepers: Slab<WaitingCall>,
-    leader: Option<usize>,
+    sleepers: IndexTable<WaitingCall>,
+    leader: Option<u32>,
     /// Until when the leader sleeps, if nothing happens; `None`: for ever.
     leads_until: Option<Duration>,
 }
@@ -158,69 +125,11 @@ struct WaitingCall {
     mask: Option<SignalMask>,
     /// A signal has ended its sleep, and ends the call.
     is_interrupted: bool,
-    bell: Arc<SleeperBell>,
-}
-
-/// What one sleeper sleeps on: a condition variable that a signal interrupts.
-struct SleeperBell {
-    rings: AtomicU32,
-    /// What a sleeper with a mask sleeps on, because futex(2) takes none: readable after a ring.
-    counter: Option<OwnedFd>,
 }
 
 /// Longer than anybody sleeps. The kernel restarts a futex(2) without a time-out after a handler
 /// with SA_RESTART, and none that has one (signal(7)).
 const FAR: Duration = Duration::from_secs(1 << 30);
-
-impl SleeperBell {
-    fn new(mask: Option<SignalMask>) -> Result<Self, Error> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let counter = mask.map(|_| eventfd(0, flags)).transpose()?;
-        Ok(Self { rings: AtomicU32::new(0), counter })
-    }
-
-    fn ring(&self) {
-        // Under the lock, which orders it: a reader of the count has seen what happened before.
-        self.rings.fetch_add(1, Ordering::Relaxed);
-        match &self.counter {
-            // It fails only where it is readable already.
-            Some(counter) => drop(rustix::io::write(counter, &1_u64.to_ne_bytes())),
-            // It fails only for wrong arguments.
-            None => drop(futex::wake(&self.rings, futex::Flags::PRIVATE, 1)),
-        }
-    }
-
-    /// As [`SleeperBell::sleep`], with other signals blocked meanwhile.
-    fn sleep_with_mask<'lock>(
-        &self,
-        shared: &'lock SharedState,
-        inside: Locked<'lock>,
-        patience: Option<Duration>,
-        mask: SignalMask,
-    ) -> (Locked<'lock>, bool) {
-        let Some(counter) = &self.counter else { return (inside, false) };
-        drop(inside);
-        // It fails only for wrong arguments.
-        let has_signal = kernel::sleep([counter.as_fd()], patience, Some(mask));
-        // Rings that were heard are counted once.
-        let _ = rustix::io::read(counter, &mut [0; 8]);
-        (shared.lock(), has_signal.unwrap_or(false))
-    }
-
-    /// Sleeps without the lock until the bell rings, at most `patience`. Whether a signal ended it.
-    fn sleep<'lock>(
-        &self,
-        shared: &'lock SharedState,
-        inside: Locked<'lock>,
-        patience: Option<Duration>,
-    ) -> (Locked<'lock>, bool) {
-        let rings = self.rings.load(Ordering::Relaxed);
-        drop(inside);
-        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
-        let slept = futex::wait(&self.rings, futex::Flags::PRIVATE, rings, timeout.as_ref());
-        (shared.lock(), slept == Err(Errno::INTR))
-    }
-}
 
 impl SharedContext {
     /// Creates a context for many threads. The kernel's descriptors are served by the epoll driver.
@@ -247,16 +156,20 @@ impl SharedContext {
         })?;
         // Each call binds its thread.
         sockets.channel.unbind_thread();
-        let recall = Recall::new().map_err(|errno| {
+        let bells = SleeperBells::new().map_err(|errno| {
             CreateError::Channel(megapipe::CreateError::Kernel {
                 what: "an eventfd",
                 source: errno.into(),
             })
         })?;
-        let inside =
-            LockedContext { sockets, sleepers: Slab::new(), leader: None, leads_until: None };
+        let inside = LockedContext {
+            sockets,
+            sleepers: IndexTable::default(),
+            leader: None,
+            leads_until: None,
+        };
         let inside = Mutex::new(inside);
-        Ok(Self { shared: Arc::new(SharedState { inside, driving, recall, lookout }) })
+        Ok(Self { shared: Arc::new(SharedState { inside, driving, bells, lookout }) })
     }
 
     /// Polls the channel once and wakes the threads whose calls can complete. Returns the time
@@ -300,11 +213,11 @@ impl SharedContext {
         mut inside: Locked<'lock>,
     ) -> Result<(Locked<'lock>, Option<Duration>), Error> {
         inside.sockets.look_out()?;
-        let until = inside.poll_channel(None, &self.shared.recall)?;
+        let until = inside.poll_channel(None, &self.shared.bells)?;
         let now = inside.sockets.now();
         let deadlines = inside.sleepers.iter().filter_map(|(_, sleeper)| sleeper.deadline);
         let first = deadlines.min().map(|at| at.saturating_sub(now));
-        inside.wake_late(now);
+        inside.wake_late(now, &self.shared.bells);
         Ok((inside, [until, first].into_iter().flatten().min()))
     }
 
@@ -322,9 +235,9 @@ impl SharedContext {
                 sockets.channel.note_uncounted();
             }
         }
-        inside.hand_over(None, &self.shared.recall);
+        inside.hand_over(None, &self.shared.bells);
         if self.shared.driving == Driving::Callers && inside.leader.is_none() {
-            inside.appoint();
+            inside.appoint(&self.shared.bells);
         }
     }
 
@@ -332,7 +245,7 @@ impl SharedContext {
     fn sleep<'lock>(
         &'lock self,
         mut inside: Locked<'lock>,
-        me: usize,
+        me: u32,
     ) -> Result<Locked<'lock>, Error> {
         while !inside.is_due(me) {
             let is_led = inside.leader.is_some_and(|leader| leader != me);
@@ -346,24 +259,27 @@ impl SharedContext {
         Ok(inside)
     }
 
-    fn follow<'lock>(&'lock self, mut inside: Locked<'lock>, me: usize) -> Locked<'lock> {
+    fn follow<'lock>(&'lock self, mut inside: Locked<'lock>, me: u32) -> Locked<'lock> {
         // The leader sleeps, and is not woken otherwise.
-        inside.hand_over(Some(me), &self.shared.recall);
+        inside.hand_over(Some(me), &self.shared.bells);
         if inside.is_due(me) {
             return inside;
         }
-        let WaitingCall { bell, on_signal, mask, .. } = &inside.sleepers[me];
-        let (bell, on_signal, mask) = (Arc::clone(bell), *on_signal, *mask);
+        let WaitingCall { on_signal, mask, .. } = inside.sleepers[me];
+        let Some(bell) = self.shared.bells.get(me) else { return inside };
         let patience = match self.shared.driving {
             Driving::Callers => inside.left(me),
             // The driver ends the wait when the time is over.
             Driving::Outside => None,
         };
         let far = (on_signal != OnSignal::MayRestart).then_some(FAR);
-        let (mut inside, is_interrupted) = match mask {
-            None => bell.sleep(&self.shared, inside, patience.or(far)),
-            Some(mask) => bell.sleep_with_mask(&self.shared, inside, patience, mask),
+        let rings = bell.rings();
+        drop(inside);
+        let is_interrupted = match mask {
+            None => bell.sleep(rings, patience.or(far)),
+            Some(mask) => bell.sleep_with_mask(patience, mask),
         };
+        let mut inside = self.lock();
         inside.sleepers[me].is_interrupted = is_interrupted;
         inside
     }
@@ -372,15 +288,15 @@ impl SharedContext {
     fn lead<'lock>(
         &'lock self,
         mut inside: Locked<'lock>,
-        me: usize,
+        me: u32,
     ) -> Result<Locked<'lock>, Error> {
-        let until = inside.poll_channel(Some(me), &self.shared.recall)?;
+        let until = inside.poll_channel(Some(me), &self.shared.bells)?;
         if inside.is_due(me) {
             return Ok(inside);
         }
         let patience = [until, inside.left(me)].into_iter().flatten().min();
         let (mut inside, has_signal) = self.sleep_in_kernel(inside, me, patience)?;
-        inside.poll_channel(Some(me), &self.shared.recall)?;
+        inside.poll_channel(Some(me), &self.shared.bells)?;
         let sleeper = &mut inside.sleepers[me];
         sleeper.is_interrupted = has_signal && sleeper.on_signal.ends_call();
         Ok(inside)
@@ -390,7 +306,7 @@ impl SharedContext {
     fn sleep_in_kernel<'lock>(
         &'lock self,
         mut inside: Locked<'lock>,
-        leader: usize,
+        leader: u32,
         patience: Option<Duration>,
     ) -> Result<(Locked<'lock>, bool), Error> {
         inside.leader = Some(leader);
@@ -400,7 +316,7 @@ impl SharedContext {
         let has_signal = self.shared.poll(patience, mask);
         let mut inside = self.lock();
         inside.leader = None;
-        self.shared.recall.clear();
+        self.shared.bells.recall.clear();
         inside.sockets.look_out()?;
         Ok((inside, has_signal))
     }
@@ -419,7 +335,7 @@ impl SharedState {
     /// Sleeps until there is something to do. Whether a signal ended it.
     fn poll(&self, patience: Option<Duration>, mask: Option<SignalMask>) -> bool {
         // It fails only for wrong arguments; the caller looks for itself at what has happened.
-        let fds = [self.lookout.as_fd(), self.recall.counter.as_fd()];
+        let fds = [self.lookout.as_fd(), self.bells.recall.counter.as_fd()];
         kernel::sleep(fds, patience, mask).unwrap_or(false)
     }
 }
@@ -428,8 +344,8 @@ impl LockedContext {
     /// Everything that can be done now. How long the channel has nothing to do after it.
     fn poll_channel(
         &mut self,
-        me: Option<usize>,
-        recall: &Recall,
+        me: Option<u32>,
+        bells: &SleeperBells,
     ) -> Result<Option<Duration>, Error> {
         let sockets = &mut self.sockets;
         let until = loop {
@@ -438,18 +354,18 @@ impl LockedContext {
                 Park::Until(until) => break until,
             }
         };
-        self.deliver(me, recall);
+        self.deliver(me, bells);
         Ok(until)
     }
 
     /// Sends a call's requests, and notifies the threads that it woke.
-    fn hand_over(&mut self, me: Option<usize>, recall: &Recall) {
+    fn hand_over(&mut self, me: Option<u32>, bells: &SleeperBells) {
         // First of all: the places of objects that are gone must not be taken by others meanwhile.
-        self.deliver(me, recall);
+        self.deliver(me, bells);
         if self.sockets.channel.is_restless() {
             // The link reports to waiting calls that it is gone; this call is done.
-            let until = self.poll_channel(me, recall).unwrap_or(Some(Duration::ZERO));
-            self.recall_leader(until, recall);
+            let until = self.poll_channel(me, bells).unwrap_or(Some(Duration::ZERO));
+            self.recall_leader(until, bells);
         }
     }
 
@@ -457,14 +373,17 @@ impl LockedContext {
     ///
     /// All who wait for a socket try again. Of those who wait for a set, one for each event: that
     /// one takes what is there, and wakes the next if it leaves something.
-    fn deliver(&mut self, first: Option<usize>, recall: &Recall) {
+    fn deliver(&mut self, first: Option<u32>, bells: &SleeperBells) {
         let Self { sockets, sleepers, leader, .. } = self;
         let anything = std::mem::take(&mut sockets.happened);
         if sockets.wakes.is_empty() && !anything {
             return;
         }
         let mut wakes = std::mem::take(&mut sockets.wakes);
-        let others = (0..sleepers.capacity()).filter(|index| Some(*index) != first);
+        for object in &wakes {
+            sockets.clear_wakes(*object);
+        }
+        let others = (0..sleepers.end() as u32).filter(|index| Some(*index) != first);
         for index in first.into_iter().chain(others) {
             let Some(sleeper) = sleepers.get_mut(index) else { continue };
             let place = wakes.iter().position(|object| sleeper.on == Some(*object));
@@ -480,9 +399,9 @@ impl LockedContext {
             sleeper.on = sleeper.on.filter(|object| sockets.object(*object).is_some());
             sleeper.is_woken = true;
             if *leader == Some(index) {
-                recall.ring();
+                bells.recall.ring();
             } else {
-                sleeper.bell.ring();
+                bells.ring(index, sleeper.mask.is_some());
             }
         }
         wakes.clear();
@@ -490,56 +409,61 @@ impl LockedContext {
     }
 
     /// Wakes the sleepers whose time is over, which only a driver from outside tells them.
-    fn wake_late(&mut self, now: Duration) {
-        for (_, sleeper) in &mut self.sleepers {
+    fn wake_late(&mut self, now: Duration, bells: &SleeperBells) {
+        for (index, sleeper) in self.sleepers.iter_mut() {
             if sleeper.deadline.is_some_and(|at| at <= now) {
                 sleeper.is_woken = true;
-                sleeper.bell.ring();
+                bells.ring(index, sleeper.mask.is_some());
             }
         }
     }
 
     /// The leader sleeps longer than the channel can wait by now: it has to look again.
-    fn recall_leader(&mut self, until: Option<Duration>, recall: &Recall) {
+    fn recall_leader(&mut self, until: Option<Duration>, bells: &SleeperBells) {
         let Some(until) = until else { return };
         let at = self.sockets.now() + until;
         if self.leader.is_some() && self.leads_until.is_none_or(|leads| leads > at) {
             self.leads_until = Some(at);
-            recall.ring();
+            bells.recall.ring();
         }
     }
 
     /// Wakes a sleeper, to lead.
-    fn appoint(&mut self) {
-        if let Some((_, next)) = self.sleepers.iter_mut().find(|(_, it)| !it.is_woken) {
-            next.bell.ring();
+    fn appoint(&self, bells: &SleeperBells) {
+        if let Some((index, next)) = self.sleepers.iter().find(|(_, it)| !it.is_woken) {
+            bells.ring(index, next.mask.is_some());
         }
     }
 
-    fn is_due(&self, me: usize) -> bool {
+    fn is_due(&self, me: u32) -> bool {
         let sleeper = &self.sleepers[me];
         sleeper.is_woken || sleeper.is_interrupted || self.left(me) == Some(Duration::ZERO)
     }
 
     /// How long a sleeper may still sleep.
-    fn left(&self, me: usize) -> Option<Duration> {
+    fn left(&self, me: u32) -> Option<Duration> {
         let deadline = self.sleepers[me].deadline?;
         Some(deadline.saturating_sub(self.sockets.now()))
     }
 
     /// A call begins to wait, for at most `timeout` from now on.
-    fn fall_asleep(&mut self, wait: Wait) -> Result<usize, Error> {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`], where more calls wait than ever before; as eventfd(2), with a mask.
+    fn fall_asleep(&mut self, wait: Wait, bells: &SleeperBells) -> Result<u32, Error> {
         let Wait { on, timeout, on_signal, mask } = wait;
-        let bell = Arc::new(SleeperBell::new(mask)?);
+        self.sleepers.reserve(1)?;
+        self.sockets.reserve_wakes(self.sleepers.len() + 1)?;
+        bells.prepare(self.sleepers.next(), mask)?;
         let deadline = timeout.and_then(|timeout| self.sockets.now().checked_add(timeout));
         self.sockets.count_sleeper(on, true);
         let (is_woken, is_interrupted) = (false, false);
-        let sleeper = WaitingCall { on, deadline, is_woken, on_signal, mask, is_interrupted, bell };
+        let sleeper = WaitingCall { on, deadline, is_woken, on_signal, mask, is_interrupted };
         Ok(self.sleepers.insert(sleeper))
     }
 
     /// It waits on, perhaps for something else.
-    fn change_wait(&mut self, me: usize, Wait { on, on_signal, .. }: Wait) {
+    fn change_wait(&mut self, me: u32, Wait { on, on_signal, .. }: Wait) {
         self.sleepers[me].on_signal = on_signal;
         let before = std::mem::replace(&mut self.sleepers[me].on, on);
         if before != on {
@@ -548,9 +472,9 @@ impl LockedContext {
         }
     }
 
-    fn wake_up(&mut self, me: usize) {
+    fn wake_up(&mut self, me: u32) {
         let sleeper = self.sleepers.remove(me);
-        self.sockets.count_sleeper(sleeper.on, false);
+        self.sockets.count_sleeper(sleeper.and_then(|sleeper| sleeper.on), false);
         if self.leader == Some(me) {
             self.leader = None;
         }
@@ -586,7 +510,7 @@ impl CallRunner for &SharedContext {
             }
             Attempt::Wait(wait) => wait,
         };
-        let me = match inside.fall_asleep(wait) {
+        let me = match inside.fall_asleep(wait, &self.shared.bells) {
             Ok(me) => me,
             Err(error) => {
                 self.leave(inside);
@@ -595,7 +519,7 @@ impl CallRunner for &SharedContext {
         };
         if self.shared.driving == Driving::Outside {
             let left = inside.left(me);
-            inside.recall_leader(left, &self.shared.recall);
+            inside.recall_leader(left, &self.shared.bells);
         }
         let result = loop {
             inside = match self.sleep(inside, me) {

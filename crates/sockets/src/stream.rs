@@ -14,7 +14,8 @@
 //! window closes.
 //!
 //! Invariants
-//! - `reading` is set exactly while a read is with the transport.
+//! - `reading` is set exactly while a read is with the transport. Then the inbox has room for what
+//!   the read brings; without memory for that no read is posted, and the bytes wait below.
 //! - `handle` is known to the transport while `progress` is not `Closed`, and until the socket
 //!   closes if it ever was.
 
@@ -89,6 +90,9 @@ pub(crate) struct StreamSocket {
     /// The peer's end was seen: reading gives the end, whatever comes after.
     ended: bool,
     reading: bool,
+    /// There is no memory to read further. The next call that reads tries again, and the socket is
+    /// ready for it.
+    starved: bool,
     /// It broke while the program was behind: bytes that came before are still with the channel.
     has_rest: bool,
     /// The channel was asked to tell when there is room to write again.
@@ -138,6 +142,7 @@ impl StreamSocket {
             connecting: Connecting::Not,
             shut: Shut { receive: false, send: false },
             ended: false,
+            starved: false,
             has_rest: false,
             error: None,
             inbox: StreamInbox::new(),
@@ -185,7 +190,7 @@ impl StreamSocket {
         // What nearly all are, nearly always.
         if self.is_plainly_open() && !self.shut.send && self.mark.is_none() {
             let mut events = Events::empty();
-            if self.unread() >= self.options.low_water() {
+            if self.unread() >= self.options.low_water() || self.starved {
                 events = events.union(Events::READABLE);
             }
             return if self.congested { events } else { events.union(Events::WRITABLE) };
@@ -202,7 +207,7 @@ impl StreamSocket {
         readiness::of_stream(StreamFacts {
             progress: self.progress,
             shut: self.shut,
-            has_data: self.unread() >= self.options.low_water() + self.unreadable(),
+            has_data: self.starved || self.unread() >= self.options.low_water() + self.unreadable(),
             has_room: !self.congested,
             is_urgent: self.mark.is_some_and(|mark| mark.is_waiting(self.unread())),
             has_error: self.error.is_some(),
@@ -254,10 +259,21 @@ impl StreamSocket {
 
     #[inline]
     fn post_read_anew<T: StreamTransport>(&mut self, transport: &mut T) {
+        self.starved = false;
         if self.wants_more() {
-            // A handle that the channel does not take any more has ended, which it reports itself.
-            self.reading = transport.read(self.handle);
-        } else if !self.ended && matches!(self.progress, ConnectProgress::Connected) {
+            let reserved = self.inbox.reserve_one();
+            match reserved.and_then(|()| transport.read(self.handle)) {
+                Ok(()) => {
+                    self.reading = true;
+                    return;
+                }
+                // What comes waits below.
+                Err(Error::NoMemory | Error::NoBuffers) => self.starved = true,
+                // The channel does not take the handle any more: it has ended, which it reports.
+                Err(_) => return,
+            }
+        }
+        if !self.ended && matches!(self.progress, ConnectProgress::Connected) {
             // The program is behind, and no read reports a reset.
             transport.await_end(self.handle);
         }
@@ -381,6 +397,6 @@ impl StreamSocket {
             self.name = transport.local_address(self.handle);
         }
         self.post_read(transport);
-        Events::WRITABLE
+        if self.starved { Events::READABLE | Events::WRITABLE } else { Events::WRITABLE }
     }
 }

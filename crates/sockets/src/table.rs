@@ -24,7 +24,6 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use megapipe::{Backend, ServerConfig};
-use slab::Slab;
 
 use crate::config::{Config, CreateError};
 use crate::counter::EventCounter;
@@ -33,8 +32,10 @@ use crate::descriptors::{DescriptorTable, Fd};
 use crate::effects::Released;
 use crate::epoll_set::EpollSets;
 use crate::error::Error;
+use crate::fallible_box::FallibleBox;
 use crate::flags::{Events, OpenFlags};
 use crate::foreign_fds::Lookout;
+use crate::index_table::{IndexTable, TableEntry};
 use crate::limits::NIL;
 use crate::listener::Listener;
 use crate::options::StackDefaults;
@@ -63,19 +64,22 @@ pub(crate) struct SocketObject {
     pub(crate) blocked_in: u32,
     /// Descriptors that stand for it.
     pub(crate) descriptors: u32,
+    /// Entries for it in [`Sockets::wakes`].
+    wakes: u16,
     /// Calls on it do not wait.
     pub(crate) nonblocking: bool,
     pub(crate) kind: ObjectKind,
 }
 
 // A place of the table that is free costs no line of its own.
-const _: () = assert!(size_of::<Option<SocketObject>>() == size_of::<SocketObject>());
+const _: () = assert!(size_of::<TableEntry<SocketObject>>() == size_of::<SocketObject>());
+// Nor does a listener need more than a connection.
+const _: () = assert!(size_of::<Listener>() <= size_of::<StreamSocket>());
 
-#[expect(clippy::large_enum_variant, reason = "nearly all are connections; a box is an allocation")]
 pub(crate) enum ObjectKind {
     Stream(StreamSocket),
-    Listener(Box<Listener>),
-    Datagram(Box<DatagramSocket>),
+    Listener(Listener),
+    Datagram(FallibleBox<DatagramSocket>),
     Pipe(PipeEnd),
     Counter(EventCounter),
     Epoll(u32),
@@ -122,23 +126,40 @@ impl ObjectKind {
 /// context ([`crate::Bsd`]).
 pub struct Sockets {
     // Before the channel: what they hold are its buffers.
-    pub(crate) objects: Slab<SocketObject>,
+    pub(crate) objects: IndexTable<SocketObject>,
     pub(crate) descriptors: DescriptorTable,
     pub(crate) sets: EpollSets,
     pub(crate) lookout: Lookout,
     /// Numbers below the first descriptor are the process's.
     pub(crate) process_below_first: bool,
-    pipes: Slab<SharedPipe>,
+    pipes: IndexTable<SharedPipe>,
     pub(crate) channel: PolledChannel,
     /// Connections that were closed and still have bytes to send.
     pub(crate) closing: usize,
     pub(crate) ports: LocalPorts,
     pub(crate) groups: ReuseportGroups,
     pub(crate) defaults: StackDefaults,
-    /// Objects that threads wait for and that something happened to.
+    /// Objects that threads wait for and that something happened to: each once, a set once for each
+    /// event, at most as often as threads wait for it ([`Sockets::reserve_wakes`]).
     pub(crate) wakes: Vec<u32>,
     /// A completion came, for any object, since this was last read.
     pub(crate) happened: bool,
+}
+
+impl SocketObject {
+    /// Something happened to an object, whose index is `object`: the threads that wait for it are
+    /// to be woken, of those that wait for a set one.
+    #[inline]
+    fn wake_sleepers(&mut self, object: u32, wakes: &mut Vec<u32>) {
+        let most = match self.kind {
+            ObjectKind::Epoll(_) => self.sleepers,
+            _ => self.sleepers.min(1),
+        };
+        if u32::from(self.wakes) < most && self.wakes < u16::MAX {
+            self.wakes += 1;
+            wakes.push(object);
+        }
+    }
 }
 
 impl Sockets {
@@ -164,12 +185,12 @@ impl Sockets {
         // Those of a daemon are known when the channel is attached.
         let addresses = if addresses.is_empty() { channel.stack_addresses() } else { addresses };
         Ok(Self {
-            objects: Slab::new(),
+            objects: IndexTable::default(),
             descriptors: DescriptorTable::new(first_descriptor, descriptors as usize, rest_below),
             sets: EpollSets::default(),
             lookout: Lookout::default(),
             process_below_first,
-            pipes: Slab::new(),
+            pipes: IndexTable::default(),
             channel,
             closing: 0,
             ports: LocalPorts::of(addresses),
@@ -195,14 +216,24 @@ impl Sockets {
 
     #[inline]
     pub(crate) fn object(&self, index: u32) -> Option<&SocketObject> {
-        self.objects.get(index as usize)
+        self.objects.get(index)
     }
 
     #[inline]
     pub(crate) fn object_mut(&mut self, index: u32) -> Option<&mut SocketObject> {
-        self.objects.get_mut(index as usize)
+        self.objects.get_mut(index)
     }
 
+    /// Makes room for `count` more objects, beside those of connections that the channel was asked
+    /// for.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn reserve_objects(&mut self, count: usize) -> Result<(), Error> {
+        self.objects.reserve(self.groups.asked_of_all() + count)
+    }
+
+    /// A new object, for which there is room.
     pub(crate) fn insert(&mut self, kind: ObjectKind, nonblocking: bool) -> u32 {
         let object = SocketObject {
             kind,
@@ -210,15 +241,26 @@ impl Sockets {
             nonblocking,
             watchers: NIL,
             sleepers: 0,
+            wakes: 0,
             blocked_in: self.channel.polls().wrapping_sub(1),
             served_in: self.channel.polls().wrapping_sub(1),
         };
-        self.objects.insert(object) as u32
+        self.objects.insert(object)
+    }
+
+    /// Makes room for a new object and its descriptor. Returns the descriptor.
+    ///
+    /// # Errors
+    /// [`Error::NoDescriptors`], [`Error::NoMemory`].
+    pub(crate) fn reserve_one(&mut self) -> Result<Fd, Error> {
+        let fd = self.descriptors.lowest_free(0)?;
+        self.reserve_objects(1)?;
+        Ok(fd)
     }
 
     /// A descriptor for a new object.
     pub(crate) fn open(&mut self, kind: ObjectKind, flags: OpenFlags) -> Result<Fd, Error> {
-        let fd = self.descriptors.lowest_free(0)?;
+        let fd = self.reserve_one()?;
         let object = self.insert(kind, flags.contains(OpenFlags::NONBLOCK));
         self.name(fd, object, flags)?;
         Ok(fd)
@@ -241,9 +283,11 @@ impl Sockets {
 
     /// Closes every descriptor.
     pub(crate) fn close_all(&mut self) {
-        for fd in self.descriptors.open() {
+        let mut from = 0;
+        while let Some(fd) = self.descriptors.next_open(from) {
             // It is open.
             let _ = self.close(fd);
+            from = fd.saturating_add(1);
         }
     }
 
@@ -263,8 +307,8 @@ impl Sockets {
         if is_listener && !self.is_local() {
             self.take_all_connections(object);
         }
-        let Some(entry) = self.objects.try_remove(object as usize) else { return };
-        if entry.sleepers > 0 {
+        let Some(entry) = self.objects.remove(object) else { return };
+        if entry.sleepers > 0 && entry.wakes == 0 {
             self.wakes.push(object);
         }
         self.channel.note_uncounted();
@@ -273,9 +317,9 @@ impl Sockets {
                 let released = stream.close(&mut self.channel);
                 self.release(released);
             }
-            ObjectKind::Listener(listener) => self.close_listener(object, *listener),
+            ObjectKind::Listener(listener) => self.close_listener(object, listener),
             ObjectKind::Datagram(socket) => {
-                let released = socket.close(&mut self.channel);
+                let released = socket.into_inner().close(&mut self.channel);
                 self.release(released);
             }
             ObjectKind::Pipe(end) => self.close_pipe(end),
@@ -301,7 +345,7 @@ impl Sockets {
     /// The listener is gone: connections that were not accepted are reset.
     fn close_listener(&mut self, object: u32, mut listener: Listener) {
         for connection in listener.take_queue() {
-            if let Some(entry) = self.objects.try_remove(connection as usize)
+            if let Some(entry) = self.objects.remove(connection)
                 && let ObjectKind::Stream(stream) = entry.kind
             {
                 let released = stream.reset(&mut self.channel);
@@ -327,11 +371,36 @@ impl Sockets {
         }
     }
 
-    /// Asks for the connections that a group's members have room for.
+    /// Asks for the connections that a group's members have room for, and that there is memory for.
     fn request_at_group(&mut self, group: u32) {
         let members = self.groups.members(group).iter();
         let room = members.filter_map(|member| self.listener(*member)).map(Listener::room).sum();
-        self.groups.request(group, room, &mut self.channel);
+        let mut more = self.groups.missing(group, room);
+        if more > 0 && self.reserve_objects(more).is_err() {
+            more = 1;
+        }
+        if more == 0 {
+            return;
+        }
+        let reserved = self.reserve_objects(more);
+        let requested = reserved.and_then(|()| self.groups.request(group, more, &mut self.channel));
+        if requested == Err(Error::NoMemory) && self.groups.asked(group) == 0 {
+            self.note_accept_error(group, Error::NoMemory);
+        }
+    }
+
+    /// The listeners of a group that have no connection left report an error: to their programs,
+    /// whose next accept(2) asks again.
+    fn note_accept_error(&mut self, group: u32, error: Error) {
+        let mut place = 0;
+        while let Some(object) = self.groups.members(group).get(place).copied() {
+            place += 1;
+            let Some(listener) = self.listener_mut(object) else { continue };
+            if listener.queued() == 0 {
+                let events = listener.on_error(error);
+                self.notify(object, events);
+            }
+        }
     }
 
     /// Frees what is left of a closed stream.
@@ -370,7 +439,7 @@ impl Sockets {
         object: u32,
     ) -> Option<(&mut StreamSocket, &mut PolledChannel)> {
         let Self { objects, channel, .. } = self;
-        match &mut objects.get_mut(object as usize)?.kind {
+        match &mut objects.get_mut(object)?.kind {
             ObjectKind::Stream(stream) => Some((stream, channel)),
             _ => None,
         }
@@ -397,7 +466,7 @@ impl Sockets {
         object: u32,
     ) -> Option<(&mut DatagramSocket, &mut PolledChannel)> {
         let Self { objects, channel, .. } = self;
-        match &mut objects.get_mut(object as usize)?.kind {
+        match &mut objects.get_mut(object)?.kind {
             ObjectKind::Datagram(socket) => Some((socket, channel)),
             _ => None,
         }
@@ -412,7 +481,7 @@ impl Sockets {
         F: FnOnce(&mut DatagramSocket, &mut LocalPorts, &mut PolledChannel) -> Result<T, Error>,
     {
         let Self { objects, ports, channel, .. } = self;
-        match objects.get_mut(object as usize).map(|entry| &mut entry.kind) {
+        match objects.get_mut(object).map(|entry| &mut entry.kind) {
             Some(ObjectKind::Datagram(socket)) => call(socket, ports, channel),
             _ => Err(Error::NotASocket),
         }
@@ -427,7 +496,7 @@ impl Sockets {
         read: impl FnOnce(&mut StreamSocket, &mut PolledChannel) -> Option<Result<usize, Error>>,
     ) -> Option<Result<usize, Error>> {
         let Self { objects, channel, sets, .. } = self;
-        let entry = objects.get_mut(object as usize)?;
+        let entry = objects.get_mut(object)?;
         let ObjectKind::Stream(stream) = &mut entry.kind else { return None };
         let result = read(stream, channel)?;
         sets.settle(entry.watchers, stream.readiness());
@@ -440,7 +509,7 @@ impl Sockets {
     /// A call has looked at an object: the items that watch it are settled.
     pub(crate) fn settle(&mut self, object: u32) {
         let ready = self.readiness(object);
-        if let Some(entry) = self.objects.get(object as usize) {
+        if let Some(entry) = self.objects.get(object) {
             self.sets.settle(entry.watchers, ready);
         }
     }
@@ -448,17 +517,22 @@ impl Sockets {
     // -- pipes and counters
 
     /// A pipe: the objects of the end to read from, and of the one to write to.
-    pub(crate) fn insert_pipe(&mut self, nonblocking: bool) -> [u32; 2] {
-        let pipe = self.pipes.vacant_key() as u32;
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn insert_pipe(&mut self, nonblocking: bool) -> Result<[u32; 2], Error> {
+        self.reserve_objects(2)?;
+        self.pipes.reserve(1)?;
+        let pipe = self.pipes.next();
         let reader = self.insert(ObjectKind::Pipe(PipeEnd { pipe, is_reader: true }), nonblocking);
         let writer = self.insert(ObjectKind::Pipe(PipeEnd { pipe, is_reader: false }), nonblocking);
         self.pipes.insert(SharedPipe { pipe: Pipe::default(), reader, writer });
-        [reader, writer]
+        Ok([reader, writer])
     }
 
     /// The pipe behind an end, and the object of the other end.
     pub(crate) fn pipe_mut(&mut self, end: PipeEnd) -> (&mut Pipe, u32) {
-        let SharedPipe { pipe, reader, writer } = &mut self.pipes[end.pipe as usize];
+        let SharedPipe { pipe, reader, writer } = &mut self.pipes[end.pipe];
         (pipe, if end.is_reader { *writer } else { *reader })
     }
 
@@ -466,7 +540,7 @@ impl Sockets {
         let (pipe, other) = self.pipe_mut(end);
         match pipe.close(end.is_reader) {
             Some(events) => self.notify(other, events),
-            None => drop(self.pipes.remove(end.pipe as usize)),
+            None => drop(self.pipes.remove(end.pipe)),
         }
     }
 
@@ -489,6 +563,24 @@ impl Sockets {
         entry.sleepers = if more { entry.sleepers + 1 } else { entry.sleepers.saturating_sub(1) };
     }
 
+    /// Makes room for what may happen before so many waiting threads are woken.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn reserve_wakes(&mut self, sleepers: usize) -> Result<(), Error> {
+        // A call may change what it waits for between two deliveries, and objects go away.
+        let most = 2 * (sleepers + 1);
+        let missing = most.saturating_sub(self.wakes.len());
+        self.wakes.try_reserve(missing).map_err(|_| Error::NoMemory)
+    }
+
+    /// The threads that wait for an object are being woken.
+    pub(crate) fn clear_wakes(&mut self, object: u32) {
+        if let Some(entry) = self.object_mut(object) {
+            entry.wakes = 0;
+        }
+    }
+
     // -- readiness
 
     /// What an object is ready for now.
@@ -501,12 +593,12 @@ impl Sockets {
 /// What an object is ready for now.
 #[inline]
 fn readiness(
-    objects: &Slab<SocketObject>,
-    pipes: &Slab<SharedPipe>,
+    objects: &IndexTable<SocketObject>,
+    pipes: &IndexTable<SharedPipe>,
     sets: &EpollSets,
     object: u32,
 ) -> Events {
-    match objects.get(object as usize).map(|entry| &entry.kind) {
+    match objects.get(object).map(|entry| &entry.kind) {
         Some(ObjectKind::Stream(stream)) => stream.readiness(),
         Some(other) => readiness_of(objects, pipes, sets, other),
         None => Events::NVAL,
@@ -515,8 +607,8 @@ fn readiness(
 
 #[inline(never)]
 fn readiness_of(
-    objects: &Slab<SocketObject>,
-    pipes: &Slab<SharedPipe>,
+    objects: &IndexTable<SocketObject>,
+    pipes: &IndexTable<SharedPipe>,
     sets: &EpollSets,
     kind: &ObjectKind,
 ) -> Events {
@@ -524,7 +616,7 @@ fn readiness_of(
         ObjectKind::Stream(stream) => stream.readiness(),
         ObjectKind::Listener(listener) => listener.readiness(),
         ObjectKind::Datagram(socket) => socket.readiness(),
-        ObjectKind::Pipe(end) => pipes[end.pipe as usize].pipe.readiness(end.is_reader),
+        ObjectKind::Pipe(end) => pipes[end.pipe].pipe.readiness(end.is_reader),
         ObjectKind::Counter(counter) => counter.readiness(),
         // A set is readable when one of its items has something to report.
         ObjectKind::Epoll(set) => {

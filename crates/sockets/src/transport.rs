@@ -66,13 +66,13 @@ pub(crate) trait StreamTransport: ObjectTransport + Beneath {
         cookie: u64,
     ) -> Result<Handle, Error>;
 
-    /// Connects a socket of the kernel's.
+    /// Connects a socket of the kernel's, which stays where it is if that fails.
     ///
     /// # Errors
     /// As connect(2).
     fn connect_socket(
         &mut self,
-        socket: OwnedFd,
+        socket: &mut Option<OwnedFd>,
         to: SocketAddr,
         cookie: u64,
     ) -> Result<Handle, Error>;
@@ -83,8 +83,11 @@ pub(crate) trait StreamTransport: ObjectTransport + Beneath {
     /// There is no peer any more.
     fn peer_address(&mut self, handle: Handle) -> Result<Option<SocketAddr>, Error>;
 
-    /// Posts a read. Returns whether a completion follows.
-    fn read(&mut self, handle: Handle) -> bool;
+    /// Posts a read.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]; the channel does not know the handle.
+    fn read(&mut self, handle: Handle) -> Result<(), Error>;
 
     /// Asks for a completion when the connection ends.
     fn await_end(&mut self, handle: Handle);
@@ -185,8 +188,11 @@ pub(crate) trait DatagramTransport: ObjectTransport {
         peer: Option<SocketAddr>,
     ) -> Result<SocketAddr, Error>;
 
-    /// Posts a receive. Returns whether a completion follows.
-    fn receive_datagram(&mut self, handle: Handle) -> bool;
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]; the channel does not know the handle.
+    fn receive_datagram(&mut self, handle: Handle) -> Result<(), Error>;
 
     /// Sends the rest of the caller's memory by the kernel.
     ///
@@ -230,8 +236,14 @@ pub(crate) trait ListenerTransport: ObjectTransport {
         cookie: u64,
     ) -> Result<Handle, Error>;
 
-    /// Asks for so many connections. Returns whether completions with `cookie` follow.
-    fn accept(&mut self, listener: Handle, count: u32, cookie: u64) -> bool;
+    /// Asks for so many connections, by completions with `cookie`.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]; the channel does not know the handle.
+    fn accept(&mut self, listener: Handle, count: u32, cookie: u64) -> Result<(), Error>;
+
+    /// Connections that a listener was asked for and that have not come.
+    fn accepts_left(&mut self, listener: Handle) -> usize;
 
     /// Sets how many connections may begin with the data of a SYN (TCP_FASTOPEN).
     fn set_fast_open(&mut self, listener: Handle, pending_max: u32);

@@ -40,7 +40,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let waiting = sys::try_box(Extra::Datagrams(VecDeque::new()));
         let (Ok(()), Ok(waiting)) = (self.endpoints.try_reserve(missing), waiting) else {
             self.server.close_datagram(endpoint);
-            return Err(PortError::Stack(BindError::TooManyEndpoints));
+            return Err(PortError::Stack(BindError::NoMemory));
         };
         if self.endpoints.len() <= index {
             self.endpoints.resize(index + 1, NO_OWNER);

@@ -236,6 +236,7 @@ fn not_bound(error: PortError<stack::BindError>) -> ListenError {
         PortError::Stack(stack::BindError::InUse | stack::BindError::NoPort) => {
             errno(libc::EADDRINUSE)
         }
+        PortError::Stack(stack::BindError::NoMemory) => return Limit::Memory.into(),
         PortError::Stack(_) => errno(libc::ENOBUFS),
         PortError::Host(refusal) => by_host(refusal),
         PortError::Policy(refusal) => by_policy(refusal),

@@ -310,12 +310,15 @@ impl<H: StackHandle + ?Sized> Local<H> {
     }
 
     /// There is no memory to keep what is to be sent. While the connection has bytes with the
-    /// stack, their acknowledgment is a moment to try again; else the write fails.
+    /// stack, their acknowledgment is a moment to try again; else the next poll is.
     #[cold]
     fn await_memory(&mut self, conn: ConnId, sent_bytes: usize) -> StreamProgress {
         match self.server.info(conn) {
             Some(info) if info.queued_bytes > 0 => self.await_room(conn, sent_bytes),
-            _ => StreamProgress::Refused(OpError::NoMemory),
+            _ => match self.server.set_option(self.now, conn, ConnOption::ReportUnsentBelow(1)) {
+                Ok(()) => StreamProgress::NoRoom(sent_bytes),
+                Err(_) => StreamProgress::Refused(OpError::NoMemory),
+            },
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::State;
 use crate::buffer::ReadBuf;
 use crate::completion::{Accepted, Connection, Event};
-use crate::error::OpError;
+use crate::error::{Limit, OpError};
 use crate::handle::Handle;
 use crate::kernel::sys;
 use crate::options::{Accept, AcceptAs};
@@ -52,7 +52,6 @@ impl State {
     }
 
     /// How many connections are wanted in all.
-    #[cfg(feature = "local")]
     pub(crate) fn accept_credit(&mut self, listener: u32) -> u32 {
         let credits = self.slot(listener).listener().map(|queues| &queues.credits);
         credits.into_iter().flatten().fold(0_u32, |sum, credit| sum.saturating_add(credit.count))
@@ -109,10 +108,15 @@ impl State {
             }
             (arrived, _) => arrived,
         };
-        let Ok(index) = self.allocate(kind, accept.cookie) else {
-            self.counters.connections_dropped += 1;
-            self.complete(listener, Event::Accept(Err(OpError::TableFull)));
-            return Handed::Refused;
+        let index = match self.allocate(kind, accept.cookie) {
+            Ok(index) => index,
+            Err(limit) => {
+                let is_memory = limit == Limit::Memory;
+                let error = if is_memory { OpError::NoMemory } else { OpError::TableFull };
+                self.counters.connections_dropped += 1;
+                self.complete(listener, Event::Accept(Err(error)));
+                return Handed::Refused;
+            }
         };
         match arrived {
             NewConnection::Direct(direct) => self.slot(index).target = Target::Direct(direct),

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use crate::datagram::DatagramSocket;
 use crate::descriptors::Fd;
 use crate::error::Error;
+use crate::fallible_box::FallibleBox;
 use crate::flags::OpenFlags;
 use crate::stream::StreamSocket;
 use crate::table::{ObjectKind, Sockets};
@@ -38,13 +39,18 @@ pub(super) fn socket(
     };
     match (kind, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
-            sockets.descriptors.lowest_free(0)?;
+            sockets.reserve_one()?;
             let stream = StreamSocket::open(is_v6, sockets.is_local())?;
             sockets.open(ObjectKind::Stream(stream), flags)
         }
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
-            sockets.descriptors.lowest_free(0)?;
-            let socket = Box::new(DatagramSocket::open(is_v6, &mut sockets.channel)?);
+            sockets.reserve_one()?;
+            let socket = DatagramSocket::open(is_v6, &mut sockets.channel)?;
+            let socket = FallibleBox::try_new(socket).map_err(|socket| {
+                // Nothing is bound yet.
+                let _ = socket.close(&mut sockets.channel);
+                Error::NoMemory
+            })?;
             let fd = sockets.open(ObjectKind::Datagram(socket), flags)?;
             let object = sockets.descriptors.object(fd)?;
             if let Some((socket, channel)) = sockets.datagram_mut(object) {
@@ -62,7 +68,7 @@ pub(super) fn socket(
 pub(super) fn bind(sockets: &mut Sockets, fd: Fd, address: SocketAddr) -> Result<(), Error> {
     let object = sockets.descriptors.object(fd)?;
     let Sockets { objects, ports, channel, .. } = sockets;
-    let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
+    let entry = objects.get_mut(object).ok_or(Error::BadDescriptor)?;
     match &mut entry.kind {
         ObjectKind::Stream(stream) => stream.bind(address, ports, channel),
         ObjectKind::Datagram(socket) => socket.bind(address, ports, object.into(), channel),
@@ -75,7 +81,7 @@ pub(super) fn bind(sockets: &mut Sockets, fd: Fd, address: SocketAddr) -> Result
 pub(super) fn local_name(sockets: &mut Sockets, fd: Fd) -> Result<SocketAddr, Error> {
     let object = sockets.descriptors.object(fd)?;
     let Sockets { objects, channel, .. } = sockets;
-    match objects.get(object as usize).map(|entry| &entry.kind) {
+    match objects.get(object).map(|entry| &entry.kind) {
         Some(ObjectKind::Stream(stream)) => stream.local_name(channel),
         Some(ObjectKind::Listener(listener)) => Ok(listener.local_name(channel)),
         Some(ObjectKind::Datagram(socket)) => Ok(socket.local_name(channel)),
@@ -88,7 +94,7 @@ pub(super) fn local_name(sockets: &mut Sockets, fd: Fd) -> Result<SocketAddr, Er
 pub(super) fn peer_name(sockets: &mut Sockets, fd: Fd) -> Result<SocketAddr, Error> {
     let object = sockets.descriptors.object(fd)?;
     let Sockets { objects, channel, .. } = sockets;
-    match objects.get(object as usize).map(|entry| &entry.kind) {
+    match objects.get(object).map(|entry| &entry.kind) {
         Some(ObjectKind::Stream(stream)) => stream.peer_name(channel),
         Some(ObjectKind::Datagram(socket)) => socket.peer.ok_or(Error::NotConnected),
         Some(ObjectKind::Listener(_)) => Err(Error::NotConnected),

@@ -20,7 +20,8 @@ pub(super) fn create(sockets: &mut Sockets, flags: OpenFlags) -> Result<Fd, Erro
     if !OpenFlags::CLOEXEC.contains(flags) {
         return Err(Error::InvalidArgument);
     }
-    let fd = sockets.descriptors.lowest_free(0)?;
+    let fd = sockets.reserve_one()?;
+    sockets.sets.reserve_one()?;
     let set = sockets.sets.next();
     let object = sockets.insert(ObjectKind::Epoll(set), false);
     sockets.sets.create(object);
@@ -67,8 +68,7 @@ pub(super) fn control(
             if found.is_some() {
                 return Err(Error::Exists);
             }
-            sockets.watch(set, WatchedFd { object, set: inner, fd }, event);
-            Ok(())
+            sockets.watch(set, WatchedFd { object, set: inner, fd }, event)
         }
         EpollOp::Modify(event) => {
             if event.events.contains(Events::EXCLUSIVE) {
@@ -127,8 +127,7 @@ pub(super) fn wait(
     if count > 0 {
         sockets.pass_on(set, object);
         // What a program answers leaves with its next call, also if it is never idle.
-        let driven = sockets.drive(Some(Duration::ZERO));
-        return Attempt::Done(driven.map(|()| count));
+        return Attempt::Done(sockets.drive_behind(count));
     }
     if is_over {
         return Attempt::Done(Ok(0));

@@ -40,7 +40,7 @@ pub(super) fn ioctl(
 /// Bytes that wait to be read (FIONREAD), or to be sent (SIOCOUTQ).
 fn count_bytes(sockets: &mut Sockets, object: u32, request: u64) -> Result<usize, Error> {
     let Sockets { objects, channel, .. } = sockets;
-    let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
+    let entry = objects.get_mut(object).ok_or(Error::BadDescriptor)?;
     match (&mut entry.kind, request) {
         (ObjectKind::Pipe(end), libc::FIONREAD) => {
             let end = *end;

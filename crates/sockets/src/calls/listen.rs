@@ -2,6 +2,7 @@
 //!
 //! Read first: listen(2), accept(2); `listener.rs`, `reuseport_group.rs`.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::attempt::{Attempt, Wait};
@@ -11,6 +12,7 @@ use crate::error::Error;
 use crate::flags::OpenFlags;
 use crate::limits::NIL;
 use crate::listener::{BacklogShare, Listener, options_of};
+use crate::stream::Blank;
 use crate::table::{ObjectKind, Sockets};
 use crate::transport::{ListenerTransport, ObjectTransport};
 
@@ -19,7 +21,7 @@ pub(super) fn listen(sockets: &mut Sockets, fd: Fd, backlog: i32) -> Result<(), 
     let object = sockets.descriptors.object(fd)?;
     let share = BacklogShare::of(backlog, sockets.is_local());
     let Sockets { objects, channel, .. } = sockets;
-    let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
+    let entry = objects.get_mut(object).ok_or(Error::BadDescriptor)?;
     match &mut entry.kind {
         ObjectKind::Stream(stream) if stream.may_listen() => {}
         ObjectKind::Stream(_) => return Err(Error::InvalidArgument),
@@ -31,21 +33,32 @@ pub(super) fn listen(sockets: &mut Sockets, fd: Fd, backlog: i32) -> Result<(), 
         ObjectKind::Datagram(_) => return Err(Error::NotSupported),
         _ => return Err(Error::NotASocket),
     }
+    let queue = Listener::queue_of(share)?;
     let groups = match sockets.is_local() {
         true => listen_on_stack(sockets, object, share)?,
         false => [listen_in_kernel(sockets, object, share)?, NIL],
     };
-    become_listener(sockets, object, groups, share.ahead);
+    become_listener(sockets, object, groups, (queue, share.ahead));
     sockets.request_connections(object);
     Ok(())
 }
 
 fn listen_in_kernel(sockets: &mut Sockets, object: u32, share: BacklogShare) -> Result<u32, Error> {
+    let members = sockets.groups.prepare(object)?;
     let cookie = sockets.groups.next();
     let (stream, channel) = sockets.stream_mut(object).ok_or(Error::InvalidArgument)?;
     let fd = stream.listen_in_kernel(share.backlog_below() as i32)?;
-    let handle = ObjectTransport::register(channel, fd, cookie.into())?;
-    Ok(sockets.groups.open(handle, None, object))
+    // The channel keeps the descriptor also where it has no memory for the listener.
+    let spare = fd.try_clone();
+    match ObjectTransport::register(channel, fd, cookie.into()) {
+        Ok(handle) => Ok(sockets.groups.open(handle, None, members)),
+        Err(error) => {
+            if let Ok(spare) = spare {
+                stream.blank = Blank::Kernel(spare);
+            }
+            Err(error)
+        }
+    }
 }
 
 fn listen_on_stack(
@@ -54,8 +67,7 @@ fn listen_on_stack(
     share: BacklogShare,
 ) -> Result<[u32; 2], Error> {
     let Sockets { objects, channel, ports, groups, .. } = sockets;
-    let Some(ObjectKind::Stream(stream)) = objects.get_mut(object as usize).map(|it| &mut it.kind)
-    else {
+    let Some(ObjectKind::Stream(stream)) = objects.get_mut(object).map(|it| &mut it.kind) else {
         return Err(Error::InvalidArgument);
     };
     let bound = stream.bind_if_unbound(ports, channel)?;
@@ -63,12 +75,13 @@ fn listen_on_stack(
     let is_shared = stream.options.sharing.port;
     let options = options_of(stream, share);
     let mut listen = |address: SocketAddr| {
-        if is_shared && let Some(group) = groups.join(address, object) {
+        if is_shared && let Some(group) = groups.join(address, object)? {
             return Ok(group);
         }
+        let members = groups.prepare(object)?;
         let cookie = groups.next();
         let handle = ListenerTransport::listen(channel, address, &options, cookie.into())?;
-        Ok(groups.open(handle, Some(address), object))
+        Ok(groups.open(handle, Some(address), members))
     };
     let first = listen(bound.address)?;
     let Some(beside) = dual_stack::beside(stream.options.sharing.v6_only, bound.address) else {
@@ -85,12 +98,17 @@ fn listen_on_stack(
     }
 }
 
-fn become_listener(sockets: &mut Sockets, object: u32, groups: [u32; 2], ahead: usize) {
+fn become_listener(
+    sockets: &mut Sockets,
+    object: u32,
+    groups: [u32; 2],
+    queue: (VecDeque<u32>, usize),
+) {
     let handle = sockets.groups.handle(groups[0]);
     let Some(entry) = sockets.object_mut(object) else { return };
     if let ObjectKind::Stream(stream) = &entry.kind {
-        let listener = Listener::of(stream, groups, handle, ahead);
-        entry.kind = ObjectKind::Listener(Box::new(listener));
+        let listener = Listener::of(stream, groups, handle, queue);
+        entry.kind = ObjectKind::Listener(listener);
     }
 }
 
@@ -108,7 +126,7 @@ pub(super) fn accept(
             Err(error) => return Attempt::Done(Err(error)),
         };
         let Sockets { objects, descriptors, groups, .. } = sockets;
-        let Some(entry) = objects.get_mut(object as usize) else {
+        let Some(entry) = objects.get_mut(object) else {
             return Attempt::Done(Err(Error::BadDescriptor));
         };
         let listener = match &mut entry.kind {
@@ -122,15 +140,12 @@ pub(super) fn accept(
             Ok(free) => free,
             Err(error) => return Attempt::Done(Err(error)),
         };
-        match listener.accept() {
-            Some(Ok(connection)) => {
-                if listener.needs_more(groups.asked_least(listener.groups())) {
-                    sockets.request_connections(object);
-                }
-                return Attempt::Done(hand_over(sockets, free, connection, flags));
+        if let Some(accepted) = listener.accept() {
+            if listener.needs_more(groups.asked_least(listener.groups())) {
+                sockets.request_connections(object);
             }
-            Some(Err(error)) => return Attempt::Done(Err(error)),
-            None => {}
+            let handed = |connection| hand_over(sockets, free, connection, flags);
+            return Attempt::Done(accepted.and_then(handed));
         }
         if !entry.nonblocking && !is_over {
             return Attempt::Wait(Wait::on(object, listener.options.receive_timeout));

@@ -54,7 +54,7 @@ fn target(
     object: u32,
 ) -> Result<(OptionTarget<'_>, &mut PolledChannel), Error> {
     let Sockets { objects, channel, .. } = sockets;
-    let entry = objects.get_mut(object as usize).ok_or(Error::BadDescriptor)?;
+    let entry = objects.get_mut(object).ok_or(Error::BadDescriptor)?;
     let stream = Facts { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
     let target = match &mut entry.kind {
         ObjectKind::Stream(it) => OptionTarget {
@@ -76,17 +76,20 @@ fn target(
             facts: Facts { is_v6: it.is_v6, is_listener: true, is_bound: true, ..stream },
             blank: None,
         },
-        ObjectKind::Datagram(it) => OptionTarget {
-            handle: it.handle(),
-            options: &mut it.options,
-            facts: Facts {
-                is_v6: it.is_v6,
-                is_stream: false,
-                is_bound: it.bound.is_some(),
-                ..stream
-            },
-            blank: None,
-        },
+        ObjectKind::Datagram(socket) => {
+            let it = &mut **socket;
+            OptionTarget {
+                handle: it.handle(),
+                options: &mut it.options,
+                facts: Facts {
+                    is_v6: it.is_v6,
+                    is_stream: false,
+                    is_bound: it.bound.is_some(),
+                    ..stream
+                },
+                blank: None,
+            }
+        }
         _ => return Err(Error::NotASocket),
     };
     Ok((target, channel))
@@ -184,7 +187,7 @@ fn set_on_kernel(
 #[cold]
 fn share_address(sockets: &mut Sockets, object: u32) {
     let Sockets { objects, ports, .. } = sockets;
-    let (bound, sharing) = match objects.get(object as usize).map(|entry| &entry.kind) {
+    let (bound, sharing) = match objects.get(object).map(|entry| &entry.kind) {
         Some(ObjectKind::Stream(it)) => (it.bound, it.options.sharing),
         Some(ObjectKind::Listener(it)) => (it.bound, it.options.sharing),
         Some(ObjectKind::Datagram(it)) => (it.bound, it.options.sharing),

@@ -14,7 +14,7 @@ use crate::table::{ObjectKind, PipeEnd, Sockets};
 pub(super) fn pipe(sockets: &mut Sockets, flags: OpenFlags) -> Result<[Fd; 2], Error> {
     let first = sockets.descriptors.lowest_free(0)?;
     let second = sockets.descriptors.lowest_free(first + 1)?;
-    let [reader, writer] = sockets.insert_pipe(flags.contains(OpenFlags::NONBLOCK));
+    let [reader, writer] = sockets.insert_pipe(flags.contains(OpenFlags::NONBLOCK))?;
     sockets.name(first, reader, flags)?;
     sockets.name(second, writer, flags)?;
     Ok([first, second])

@@ -59,7 +59,7 @@ pub(super) fn poll(
     match try_poll(sockets, fds, kernels, time) {
         Ok(Some(0)) => Attempt::Done(Ok(0)),
         // As in `epoll_wait`: a program whose poll never waits must send and receive, too.
-        Ok(Some(count)) => Attempt::Done(sockets.drive(Some(Duration::ZERO)).map(|()| count)),
+        Ok(Some(count)) => Attempt::Done(sockets.drive_behind(count)),
         Ok(None) => Attempt::Wait(Wait::on_anything(time.timeout)),
         Err(error) => Attempt::Done(Err(error)),
     }
@@ -73,7 +73,7 @@ fn try_poll(
     time: PollTime,
 ) -> Result<Option<usize>, Error> {
     if kernels.is_empty() {
-        find_kernels(sockets, fds, kernels);
+        find_kernels(sockets, fds, kernels)?;
     }
     let mut looked_again = false;
     loop {
@@ -96,12 +96,17 @@ fn try_poll(
     }
 }
 
-fn find_kernels(sockets: &Sockets, fds: &[PollFd<'_>], kernels: &mut KernelPoll) {
+fn find_kernels(
+    sockets: &Sockets,
+    fds: &[PollFd<'_>],
+    kernels: &mut KernelPoll,
+) -> Result<(), Error> {
     for (place, entry) in fds.iter().enumerate() {
         if let Ok(NamedFd::Process(fd)) = sockets.named(entry.fd) {
-            kernels.push(place, fd, entry.events);
+            kernels.push(place, fd, entry.events)?;
         }
     }
+    Ok(())
 }
 
 /// Polls the context's own descriptors. Returns how many of them have events.
@@ -155,11 +160,21 @@ pub(super) struct SelectCall {
 
 impl SelectCall {
     /// `sets`: for reading, writing and exceptions.
-    pub(super) fn of(sets: &[FdSet; 3]) -> Self {
-        let all = sets.iter().enumerate();
-        let all = all.flat_map(|(which, set)| members(set).map(move |fd| (which, fd)));
-        let (set_of, fds) = all.map(|(set, fd)| (set, PollFd::new(fd, SELECT_BITS[set]))).unzip();
-        Self { fds, set_of, kernels: KernelPoll::default() }
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(super) fn of(sets: &[FdSet; 3]) -> Result<Self, Error> {
+        let count = sets.iter().flatten().map(|bits| bits.count_ones() as usize).sum();
+        let (mut fds, mut set_of) = (Vec::new(), Vec::new());
+        fds.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
+        set_of.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
+        for (which, set) in sets.iter().enumerate() {
+            for fd in members(set) {
+                fds.push(PollFd::new(fd, SELECT_BITS[which]));
+                set_of.push(which);
+            }
+        }
+        Ok(Self { fds, set_of, kernels: KernelPoll::default() })
     }
 
     /// One of them is no descriptor.

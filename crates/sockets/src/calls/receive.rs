@@ -152,6 +152,9 @@ fn receive_from_stream(
 /// Takes what is here, and what waits below because the program has fallen behind.
 #[inline]
 fn take_all(sockets: &mut Sockets, object: u32, to: &mut ReceivePieces<'_, '_>, flags: MsgFlags) {
+    if let Some((stream, channel)) = sockets.stream_mut(object) {
+        stream.retry_read(channel);
+    }
     if flags.contains(MsgFlags::PEEK) {
         to.rewind();
         look_for(sockets, object, to.left());
@@ -251,7 +254,7 @@ fn receive_error(
         };
     }
     let Sockets { objects, channel, .. } = sockets;
-    let entry = objects.get(object as usize).ok_or(Error::BadDescriptor)?;
+    let entry = objects.get(object).ok_or(Error::BadDescriptor)?;
     let handle = match &entry.kind {
         ObjectKind::Stream(StreamSocket { blank: Blank::Kernel(socket), .. }) => {
             return kernel::receive_error(socket.as_fd(), to, control, flags);

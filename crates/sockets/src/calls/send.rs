@@ -164,7 +164,7 @@ fn send_datagram(
     is_over: bool,
 ) -> Attempt<usize> {
     let Sockets { objects, ports, channel, .. } = sockets;
-    let Some(entry) = objects.get_mut(object as usize) else {
+    let Some(entry) = objects.get_mut(object) else {
         return Attempt::Done(Err(Error::BadDescriptor));
     };
     let waits = !entry.nonblocking && !target.flags.contains(MsgFlags::DONTWAIT) && !is_over;

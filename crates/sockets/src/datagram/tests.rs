@@ -148,12 +148,12 @@ fn connected_socket_learns_of_a_closed_port_and_no_other() {
     transport.local = Some(at("10.0.0.1:7"));
     let mut socket = bound_socket(&mut ports, &mut transport);
     let (peer, other) = (at("10.0.0.2:9"), at("10.0.0.3:9"));
-    assert_eq!(socket.on_undelivered(&undelivered(peer, true)), Events::empty());
+    assert_eq!(socket.on_undelivered(undelivered(peer, true)), Events::empty());
     socket.connect(Some(peer), &mut ports, 3, &mut transport).unwrap();
     assert_eq!(transport.take(), [Submitted::ConnectDatagram(Some(peer))]);
-    assert_eq!(socket.on_undelivered(&undelivered(other, true)), Events::empty());
-    assert_eq!(socket.on_undelivered(&undelivered(peer, false)), Events::empty());
-    assert_eq!(socket.on_undelivered(&undelivered(peer, true)), Events::ERR);
+    assert_eq!(socket.on_undelivered(undelivered(other, true)), Events::empty());
+    assert_eq!(socket.on_undelivered(undelivered(peer, false)), Events::empty());
+    assert_eq!(socket.on_undelivered(undelivered(peer, true)), Events::ERR);
     let answer = receive(&mut socket, &mut [0; 8], MsgFlags::empty(), &mut transport);
     assert_eq!(answer, Some(Err(Error::Refused)));
     assert_eq!(socket.readiness() & Events::ERR, Events::empty());
@@ -172,7 +172,7 @@ fn error_queue_is_filled_only_when_it_is_asked_for() {
     assert_eq!(transport.take(), [Submitted::QuoteErrors(true)]);
     let queued = send(&mut socket, &long, Some(to), &mut ports, &mut transport);
     assert_eq!(queued, Effects { result: Err(Error::MessageTooLong), events: Events::ERR });
-    assert_eq!(socket.on_undelivered(&undelivered(to, false)), Events::ERR);
+    assert_eq!(socket.on_undelivered(undelivered(to, false)), Events::ERR);
 
     let mut take = |room: &mut [u8]| {
         let mut pieces = [IoSliceMut::new(room)];

@@ -73,13 +73,7 @@ impl StreamSocket {
         let plain = dual_stack::to_connect(self.is_v6, v6_only, bound, to)?;
         // The kernel takes IPv4 from IPv6 sockets as they have it.
         let to = if transport.is_local() { plain } else { to };
-        let handle = match self.connect_below(to, is_fast, cookie, transport) {
-            Ok(handle) => handle,
-            Err(error) => {
-                self.blank = Blank::Local;
-                return Err(error);
-            }
-        };
+        let handle = self.connect_below(to, is_fast, cookie, transport)?;
         self.options.forget_quick_ack();
         transport.apply_options(handle, &self.options);
         let reuse = self.options.sharing.reuse();
@@ -93,6 +87,7 @@ impl StreamSocket {
         Ok(())
     }
 
+    /// Where that fails the socket is as it was, and can be connected again.
     fn connect_below<T: StreamTransport>(
         &mut self,
         to: SocketAddr,
@@ -102,10 +97,17 @@ impl StreamSocket {
     ) -> Result<Handle, Error> {
         match std::mem::replace(&mut self.blank, Blank::Used) {
             Blank::Kernel(fd) => {
-                if is_fast && !self.options.fast_open_connect {
-                    set_on_kernel(fd.as_fd())?;
+                let is_set = match is_fast && !self.options.fast_open_connect {
+                    true => set_on_kernel(fd.as_fd()),
+                    false => Ok(()),
+                };
+                let mut socket = Some(fd);
+                let connected =
+                    is_set.and_then(|()| transport.connect_socket(&mut socket, to, cookie));
+                if let Some(fd) = socket {
+                    self.blank = Blank::Kernel(fd);
                 }
-                transport.connect_socket(fd, to, cookie)
+                connected
             }
             Blank::Local | Blank::Used if transport.is_local() => {
                 let options =
@@ -117,7 +119,11 @@ impl StreamSocket {
                     }
                     None => options,
                 };
-                transport.connect(to, &options, cookie)
+                let connected = transport.connect(to, &options, cookie);
+                if connected.is_err() {
+                    self.blank = Blank::Local;
+                }
+                connected
             }
             Blank::Local | Blank::Used => Err(Error::InvalidArgument),
         }

@@ -9,31 +9,48 @@
 //!
 //! Invariants
 //! - `unread` is the sum of the lengths of all buffers and of the copied bytes; no buffer is empty.
-//! - The order is `front`, `buffers`, `copied`; `front` is none only if `buffers` is empty.
+//! - The order is `front`, `buffers`, `copied`, `last`; `front` is none only if `buffers` is empty.
+//! - No read is posted before there is room for the buffer that it brings
+//!   ([`StreamInbox::reserve_one`]). One that is to be copied, without memory, is `last`.
 
 use std::collections::VecDeque;
 
 use megapipe::ReadBuf;
 
+use crate::error::Error;
+use crate::fallible_box::FallibleBox;
 use crate::limits::INBOX_BUFFERS_MAX;
 
 /// Received bytes, oldest first.
 pub(crate) struct StreamInbox {
     front: Option<ReadBuf>,
     unread: usize,
-    more: Option<Box<More>>,
+    more: Option<FallibleBox<MoreBytes>>,
 }
 
 /// What does not fit the socket's record.
 #[derive(Default)]
-struct More {
+struct MoreBytes {
     buffers: VecDeque<ReadBuf>,
     copied: VecDeque<u8>,
+    /// A buffer for whose copy there was no memory.
+    last: Option<ReadBuf>,
 }
 
-impl More {
+impl MoreBytes {
     fn is_empty(&self) -> bool {
-        self.buffers.is_empty() && self.copied.is_empty()
+        self.buffers.is_empty() && self.copied.is_empty() && self.last.is_none()
+    }
+
+    fn buffer_count(&self) -> usize {
+        self.buffers.len() + usize::from(self.last.is_some())
+    }
+
+    /// Copies bytes, or fails without memory.
+    fn copy(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.copied.try_reserve(bytes.len()).map_err(|_| Error::NoMemory)?;
+        self.copied.extend(bytes);
+        Ok(())
     }
 }
 
@@ -56,15 +73,46 @@ impl StreamInbox {
     /// How many buffers of the channel's are held.
     #[inline]
     pub(crate) fn buffer_count(&self) -> usize {
-        usize::from(self.front.is_some()) + self.more.as_ref().map_or(0, |more| more.buffers.len())
+        let more = self.more.as_ref().map_or(0, |more| more.buffer_count());
+        usize::from(self.front.is_some()) + more
     }
 
-    /// Bytes came; not none.
+    /// Makes room for one more buffer.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    #[inline]
+    pub(crate) fn reserve_one(&mut self) -> Result<(), Error> {
+        if self.is_empty() { Ok(()) } else { self.reserve_behind() }
+    }
+
+    #[inline(never)]
+    fn reserve_behind(&mut self) -> Result<(), Error> {
+        let has_room = self.buffer_count() < INBOX_BUFFERS_MAX;
+        let more = match &mut self.more {
+            Some(more) => more,
+            none => {
+                let empty = FallibleBox::try_new(MoreBytes::default());
+                none.insert(empty.map_err(|_| Error::NoMemory)?)
+            }
+        };
+        if let Some(last) = more.last.take()
+            && let Err(error) = more.copy(&last)
+        {
+            more.last = Some(last);
+            return Err(error);
+        }
+        if has_room && more.copied.is_empty() {
+            more.buffers.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes came, for which there is room; not none.
     #[inline]
     pub(crate) fn push(&mut self, bytes: ReadBuf) {
-        let is_first = self.is_empty();
-        self.unread += bytes.len();
-        if is_first {
+        if self.is_empty() {
+            self.unread = bytes.len();
             self.front = Some(bytes);
         } else {
             self.push_behind(bytes);
@@ -74,11 +122,14 @@ impl StreamInbox {
     #[inline(never)]
     fn push_behind(&mut self, bytes: ReadBuf) {
         let has_room = self.buffer_count() < INBOX_BUFFERS_MAX;
-        let more = self.more.get_or_insert_default();
+        let Some(more) = &mut self.more else {
+            return debug_assert!(false, "there is room before a read is posted");
+        };
+        self.unread += bytes.len();
         if has_room && more.copied.is_empty() {
             more.buffers.push_back(bytes);
-        } else {
-            more.copied.extend(&bytes[..]);
+        } else if more.copy(&bytes).is_err() {
+            more.last = Some(bytes);
         }
     }
 
@@ -108,7 +159,24 @@ impl StreamInbox {
             }
         }
         taken += self.take_copied(len - taken, each);
+        taken += self.take_last(len - taken, each);
         self.unread -= taken;
+        taken
+    }
+
+    /// What was not copied is first now, if nothing is before it.
+    fn take_last(&mut self, len: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+        let Some(more) = self.more.as_mut().filter(|_| self.front.is_none()) else { return 0 };
+        let MoreBytes { copied, last, .. } = &mut **more;
+        let Some(mut last) = last.take_if(|_| copied.is_empty()) else { return 0 };
+        let taken = last.len().min(len);
+        if taken > 0 {
+            each(&last[..taken]);
+        }
+        if taken < last.len() {
+            last.split_to(taken);
+            self.front = Some(last);
+        }
         taken
     }
 
@@ -136,11 +204,10 @@ impl StreamInbox {
         let mut left = len;
         for bytes in self.parts() {
             let step = bytes.len().min(left);
-            if step == 0 {
-                break;
+            if step > 0 {
+                each(&bytes[..step]);
+                left -= step;
             }
-            each(&bytes[..step]);
-            left -= step;
         }
     }
 
@@ -159,7 +226,8 @@ impl StreamInbox {
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let behind = self.more.iter().flat_map(|more| {
             let (first, second) = more.copied.as_slices();
-            more.buffers.iter().map(|bytes| &bytes[..]).chain([first, second])
+            let buffers = more.buffers.iter().map(|bytes| &bytes[..]);
+            buffers.chain([first, second]).chain(more.last.iter().map(|bytes| &bytes[..]))
         });
         self.front.iter().map(|bytes| &bytes[..]).chain(behind)
     }

@@ -95,6 +95,14 @@ impl StreamSocket {
         self.may_be_behind()
     }
 
+    /// Posts a read again where there was no memory for it.
+    #[inline]
+    pub(crate) fn retry_read<T: StreamTransport>(&mut self, transport: &mut T) {
+        if self.starved {
+            self.post_read(transport);
+        }
+    }
+
     /// Takes what is here. Returns how many bytes more the call can use, if those that wait below
     /// have to be fetched for that and the call then goes on.
     #[inline]
@@ -162,6 +170,7 @@ impl StreamSocket {
             || self.mark.is_some_and(|mark| mark.ahead == 0)
             || self.error.is_some()
             || self.shut.receive
+            || self.starved
             || matches!(self.progress, ConnectProgress::Closed)
     }
 
@@ -178,6 +187,9 @@ impl StreamSocket {
         }
         if self.shut.receive {
             return Some(Ok(0));
+        }
+        if self.starved {
+            return Some(Err(Error::NoMemory));
         }
         matches!(self.progress, ConnectProgress::Closed).then_some(Err(Error::NotConnected))
     }

@@ -59,7 +59,11 @@ impl StreamSocket {
         if !matches!(self.progress, ConnectProgress::Connected) {
             return Ok(otherwise);
         }
-        let has_pushed = self.push(transport, from, flags.contains(MsgFlags::MORE))?;
+        let has_pushed = match self.push(transport, from, flags.contains(MsgFlags::MORE)) {
+            // What was written before stays written, and the next call returns the reason.
+            Err(_) if from.taken() > 0 => return Ok(SendStep::Done),
+            pushed => pushed?,
+        };
         self.owe_marks(from, flags, transport);
         if has_pushed && self.options.notsent_lowat > 0 && transport.is_local() {
             return Ok(SendStep::Pushed);

@@ -3,15 +3,17 @@
 //!
 //! Read first: `table.rs`.
 
-use megapipe::{Accepted, Completion, Connection, Event, Handle, OpError, ReadBuf};
+use megapipe::{Accepted, Completion, Connection, Disconnect, Event, Handle, OpError, ReadBuf};
 
 use super::{ObjectKind, Sockets};
 use crate::datagram::DatagramSocket;
+use crate::error::Error;
 use crate::flags::Events;
+use crate::listener::Listener;
 use crate::polled_channel::PolledChannel;
 use crate::reuseport_group::QueueLevel;
 use crate::stream::StreamSocket;
-use crate::transport::{CLOSED, ObjectTransport};
+use crate::transport::{CLOSED, ObjectTransport, StreamTransport};
 
 impl Sockets {
     /// By far the most frequent completion, bytes for a connection, is dealt with where it is taken
@@ -32,12 +34,12 @@ impl Sockets {
     #[inline]
     fn on_bytes(&mut self, object: u32, bytes: ReadBuf) {
         let Self { objects, channel, .. } = self;
-        let Some(entry) = objects.get_mut(object as usize) else { return };
+        let Some(entry) = objects.get_mut(object) else { return };
         let ObjectKind::Stream(stream) = &mut entry.kind else { return };
         let events = stream.on_bytes(bytes, channel);
         let watchers = entry.watchers;
         if entry.sleepers > 0 && !events.is_empty() {
-            self.wakes.push(object);
+            entry.wake_sleepers(object, &mut self.wakes);
         }
         self.notify_watchers(watchers, events);
     }
@@ -72,20 +74,25 @@ impl Sockets {
             }
             // Descriptors were not asked for.
             Ok(_) => {}
-            Err(error) => {
-                for object in self.groups.members(group).to_vec() {
-                    let Some(listener) = self.listener_mut(object) else { continue };
-                    let events = listener.on_error(error.into());
-                    self.notify(object, events);
-                }
-            }
+            Err(error) => self.on_accept_error(group, error.into()),
+        }
+    }
+
+    fn on_accept_error(&mut self, group: u32, error: Error) {
+        self.groups.recount(group, &mut self.channel);
+        let mut place = 0;
+        while let Some(object) = self.groups.members(group).get(place).copied() {
+            place += 1;
+            let Some(listener) = self.listener_mut(object) else { continue };
+            let events = listener.on_error(error);
+            self.notify(object, events);
         }
     }
 
     /// A connection came to a group: one of its listeners gets it.
     fn on_connection(&mut self, group: u32, handle: Handle) {
         let Self { objects, groups, channel, .. } = self;
-        let level = |member: u32| match objects.get(member as usize).map(|entry| &entry.kind) {
+        let level = |member: u32| match objects.get(member).map(|entry| &entry.kind) {
             Some(ObjectKind::Listener(it)) => {
                 QueueLevel { queued: it.queued(), is_full: it.room() == 0 }
             }
@@ -94,6 +101,14 @@ impl Sockets {
         let Some(object) = groups.choose(group, handle, level, channel) else { return };
         let Some(listener) = self.listener(object) else { return };
         let (options, is_v6) = (listener.options, listener.is_v6);
+        // There is room for what was asked for; a listener that inherits more may have none.
+        let has_room = self.objects.reserve(1).is_ok()
+            && self.listener_mut(object).is_some_and(Listener::reserve_one);
+        if !has_room {
+            let _ = StreamTransport::disconnect(&mut self.channel, handle, Disconnect::Reset);
+            ObjectTransport::unregister(&mut self.channel, handle);
+            return self.on_accept_error(group, Error::NoMemory);
+        }
         let stream = StreamSocket::accepted(handle, is_v6, options, &mut self.channel);
         let connection = self.insert(ObjectKind::Stream(stream), false);
         // The handle is known: it was accepted just now.
@@ -140,7 +155,7 @@ impl Sockets {
             Event::Disconnect(_) if cookie == CLOSED => self.on_closed(handle),
             Event::Urgent { bytes } => self.on_stream(object, |stream, _| stream.on_urgent(bytes)),
             Event::Undelivered(undelivered) => {
-                self.on_socket(object, |socket, _| socket.on_undelivered(&undelivered));
+                self.on_socket(object, |socket, _| socket.on_undelivered(*undelivered));
             }
 
             // Asked for where there is nothing more to be told.

@@ -74,6 +74,18 @@ impl Sockets {
         }
     }
 
+    /// A poll that does not wait, of a call that has `count` events. Without memory for the poll
+    /// the events are returned, and the next call polls.
+    ///
+    /// # Errors
+    /// As [`Sockets::drive`].
+    pub(crate) fn drive_behind(&mut self, count: usize) -> Result<usize, Error> {
+        match self.drive(Some(Duration::ZERO)) {
+            Ok(()) | Err(Error::NoMemory) => Ok(count),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A poll that does not wait, for a call that is about to say that there is nothing.
     pub(crate) fn drive_and_look_out(&mut self) -> Result<(), Error> {
         self.poll_channel(Some(Duration::ZERO))?;

@@ -31,16 +31,25 @@ impl Sockets {
     }
 
     /// Adds an object to a set.
-    pub(crate) fn watch(&mut self, set: u32, watched: WatchedFd, event: EpollEvent) {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn watch(
+        &mut self,
+        set: u32,
+        watched: WatchedFd,
+        event: EpollEvent,
+    ) -> Result<(), Error> {
         let object = watched.object;
-        let Some(entry) = self.objects.get_mut(object as usize) else { return };
-        let item = self.sets.add(set, watched, event, &mut entry.watchers);
+        let Some(entry) = self.objects.get_mut(object) else { return Ok(()) };
+        let item = self.sets.add(set, watched, event, &mut entry.watchers)?;
         self.queue_if_ready(item, object);
+        Ok(())
     }
 
     /// Takes an item, which watches an object, out of its set.
     pub(crate) fn unwatch(&mut self, item: u32, object: u32) {
-        if let Some(entry) = self.objects.get_mut(object as usize) {
+        if let Some(entry) = self.objects.get_mut(object) {
             self.sets.remove(item, &mut entry.watchers);
         }
     }
@@ -54,7 +63,7 @@ impl Sockets {
 
     /// An object is gone, and with it the items that watch it.
     pub(crate) fn forget_watchers(&mut self, object: u32) {
-        if let Some(entry) = self.objects.get_mut(object as usize) {
+        if let Some(entry) = self.objects.get_mut(object) {
             let first = std::mem::replace(&mut entry.watchers, NIL);
             self.sets.forget(first);
         }
@@ -79,9 +88,10 @@ impl Sockets {
 
     /// A thread took what it had room for: if something is left, it is for the next one.
     pub(crate) fn pass_on(&mut self, set: u32, object: u32) {
-        let is_awaited = self.object(object).is_some_and(|entry| entry.sleepers > 0);
-        if is_awaited && self.sets.has_queue(set) {
-            self.wakes.push(object);
+        let Self { objects, sets, wakes, .. } = self;
+        let Some(entry) = objects.get_mut(object) else { return };
+        if entry.sleepers > 0 && sets.has_queue(set) {
+            entry.wake_sleepers(object, wakes);
         }
     }
 
@@ -118,10 +128,10 @@ impl Sockets {
     /// Notifies the watchers and waiters of an object's events.
     #[inline]
     pub(crate) fn notify(&mut self, object: u32, happened: Events) {
-        let Some(entry) = self.objects.get(object as usize) else { return };
+        let Some(entry) = self.objects.get_mut(object) else { return };
         let watchers = entry.watchers;
         if entry.sleepers > 0 {
-            self.wakes.push(object);
+            entry.wake_sleepers(object, &mut self.wakes);
         }
         self.notify_watchers(watchers, happened);
     }
@@ -147,7 +157,7 @@ impl Sockets {
     #[inline]
     fn queue(&mut self, item: u32) -> bool {
         let object = self.sets.queue(item);
-        let Some(own) = self.objects.get(object as usize) else { return false };
+        let Some(own) = self.objects.get(object) else { return false };
         let is_awaited = own.sleepers > 0;
         if is_awaited || own.watchers != NIL {
             self.notify_outwards(object);

@@ -54,6 +54,8 @@ pub(crate) struct FakeTransport {
     pub(crate) room_below: usize,
     /// The error that each disconnect returns; none of them is recorded.
     pub(crate) disconnect_error: Option<Error>,
+    /// The error that each read and receive returns; none of them is recorded.
+    pub(crate) read_error: Option<Error>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -132,7 +134,12 @@ impl StreamTransport for FakeTransport {
         Ok(self.new_handle())
     }
 
-    fn connect_socket(&mut self, _: OwnedFd, to: SocketAddr, _: u64) -> Result<Handle, Error> {
+    fn connect_socket(
+        &mut self,
+        _: &mut Option<OwnedFd>,
+        to: SocketAddr,
+        _: u64,
+    ) -> Result<Handle, Error> {
         self.record(SubmittedOperation::Connect(to));
         Ok(self.new_handle())
     }
@@ -141,9 +148,12 @@ impl StreamTransport for FakeTransport {
         Ok(self.peer)
     }
 
-    fn read(&mut self, _: Handle) -> bool {
+    fn read(&mut self, _: Handle) -> Result<(), Error> {
+        if let Some(error) = self.read_error {
+            return Err(error);
+        }
         self.record(SubmittedOperation::Read);
-        true
+        Ok(())
     }
 
     fn await_end(&mut self, _: Handle) {
@@ -220,9 +230,13 @@ impl ListenerTransport for FakeTransport {
         Ok(self.new_handle())
     }
 
-    fn accept(&mut self, _: Handle, count: u32, _: u64) -> bool {
+    fn accept(&mut self, _: Handle, count: u32, _: u64) -> Result<(), Error> {
         self.record(SubmittedOperation::Accept(count));
-        true
+        Ok(())
+    }
+
+    fn accepts_left(&mut self, _: Handle) -> usize {
+        0
     }
 
     fn set_fast_open(&mut self, _: Handle, _: u32) {}
@@ -254,9 +268,12 @@ impl DatagramTransport for FakeTransport {
         self.local.ok_or(Error::NetworkUnreachable)
     }
 
-    fn receive_datagram(&mut self, _: Handle) -> bool {
+    fn receive_datagram(&mut self, _: Handle) -> Result<(), Error> {
+        if let Some(error) = self.read_error {
+            return Err(error);
+        }
         self.record(SubmittedOperation::Receive);
-        true
+        Ok(())
     }
 
     fn send_by_kernel(

@@ -184,7 +184,7 @@ impl Uring {
             requests: request::RequestTable::new(),
             free_gathers: Vec::new(),
             used_gathers: Vec::new(),
-            silent_sends: SilentSends::default(),
+            silent_sends: SilentSends::new(),
             alarms: Alarms::new(),
             starved: Vec::new(),
             direct_open: 0,
@@ -467,7 +467,7 @@ impl Driver for Uring {
 
     #[inline]
     fn sends_silently(&self) -> bool {
-        self.capabilities.silent_send
+        self.capabilities.silent_send && self.silent_sends.has_room()
     }
 
     #[inline(always)]

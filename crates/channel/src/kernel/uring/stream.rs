@@ -20,7 +20,6 @@ use crate::slot::{Awaited, Body, Extra, Kind, Receiving, SlotPhase, Target, Writ
 use crate::state::State;
 
 /// Sends that are answered only if not all of their bytes went out, oldest first.
-#[derive(Default)]
 pub(super) struct SilentSends {
     list: Vec<SilentSend>,
     /// How many of them the kernel has taken.
@@ -32,6 +31,9 @@ struct SilentSend {
     slot: u32,
 }
 
+/// Silent sends that there is room for from the start.
+const FIRST_SILENT_SENDS: usize = 64;
+
 /// In place of a silent send's slot: it was answered.
 const ANSWERED: u32 = u32::MAX;
 
@@ -40,22 +42,33 @@ impl SilentSends {
         self.list.is_empty()
     }
 
+    /// Whether there is room for one more. Without memory for it, sends have answers.
+    #[inline(always)]
+    pub(super) const fn has_room(&self) -> bool {
+        self.list.len() < self.list.capacity()
+    }
+
+    /// Adds a send, for which there is room.
     #[inline(always)]
     fn push(&mut self, slot: u32, bytes: ReadBuf) {
         let len = self.list.len();
-        if len == self.list.capacity() {
-            self.grow();
-        }
         let Some(place) = self.list.spare_capacity_mut().first_mut() else { return };
         place.write(SilentSend { bytes, slot });
         // SAFETY: the element after the last one was written just now, inside the capacity.
         unsafe { self.list.set_len(len + 1) };
+        if !self.has_room() {
+            self.grow();
+        }
     }
 
-    /// Room for twice as many: there is one for each connection at most.
+    /// Room for twice as many, if there is memory: there is one for each connection at most.
     #[cold]
     fn grow(&mut self) {
-        self.list.reserve(self.list.len().max(64));
+        let _ = self.list.try_reserve(self.list.len());
+    }
+
+    pub(super) fn new() -> Self {
+        Self { list: Vec::with_capacity(FIRST_SILENT_SENDS), submitted: 0 }
     }
 
     /// The submission queue is empty: all of them were submitted.
