@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::io::{IoSlice, IoSliceMut};
 
 use libc::iovec;
+use megapipe_sockets::Error;
 
 use crate::error::ArgumentError;
 use crate::limits::{MOVED_BYTES_MAX, PARTS_MAX, PARTS_ON_STACK};
@@ -63,8 +64,11 @@ pub unsafe fn with_parts<T, E: From<ArgumentError>>(
         Ok(IoSlice::new(unsafe { memory(piece.iov_base, piece.iov_len, "iov_base") }?))
     };
     if pieces.len() > PARTS_ON_STACK {
-        let parts: Result<Vec<IoSlice<'_>>, ArgumentError> = pieces.iter().map(part).collect();
-        return work(&parts?);
+        let mut parts = room_for(pieces.len())?;
+        for piece in pieces {
+            parts.push(part(piece)?);
+        }
+        return work(&parts);
     }
     let mut parts = [IoSlice::new(&[]); PARTS_ON_STACK];
     for (place, piece) in parts.iter_mut().zip(pieces) {
@@ -89,8 +93,11 @@ pub unsafe fn with_parts_mut<T, E: From<ArgumentError>>(
         Ok(IoSliceMut::new(unsafe { memory_mut(piece.iov_base, piece.iov_len, "iov_base") }?))
     };
     if pieces.len() > PARTS_ON_STACK {
-        let parts: Result<Vec<IoSliceMut<'_>>, ArgumentError> = pieces.iter().map(part).collect();
-        return work(&mut parts?);
+        let mut parts = room_for(pieces.len())?;
+        for piece in pieces {
+            parts.push(part(piece)?);
+        }
+        return work(&mut parts);
     }
     let mut parts: [IoSliceMut<'_>; PARTS_ON_STACK] =
         std::array::from_fn(|_| IoSliceMut::new(&mut []));
@@ -98,6 +105,13 @@ pub unsafe fn with_parts_mut<T, E: From<ArgumentError>>(
         *place = part(piece)?;
     }
     work(&mut parts[..pieces.len()])
+}
+
+/// An empty list that has room for `count`.
+fn room_for<T>(count: usize) -> Result<Vec<T>, ArgumentError> {
+    let mut parts = Vec::new();
+    parts.try_reserve_exact(count).map_err(|_| ArgumentError::Socket(Error::NoMemory))?;
+    Ok(parts)
 }
 
 /// # Safety
@@ -124,7 +138,7 @@ mod tests {
     use super::*;
 
     fn errno_of<T>(result: Result<T, ArgumentError>) -> i32 {
-        result.err().map_or(0, |failure| megapipe_sockets::Error::from(failure).raw_os_error())
+        result.err().map_or(0, |failure| Error::from(failure).raw_os_error())
     }
 
     #[test]

@@ -211,6 +211,10 @@ fn polled_of(
 ) -> Result<usize, SocketCallError> {
     with_sockets(|sockets| {
         let mut asked = std::mem::take(&mut sockets.entries);
+        if asked.try_reserve(entries.len()).is_err() {
+            sockets.entries = asked;
+            return Err(::sockets::Error::NoMemory);
+        }
         asked.extend(entries.iter().map(|entry| {
             let events = Events::from_bits_retain(entry.events.cast_unsigned().into());
             PollFd::new(entry.fd, events)
@@ -280,8 +284,10 @@ unsafe fn selected(
     mask: Option<SignalMask>,
 ) -> Result<usize, SocketCallError> {
     let nfds = usize::try_from(nfds).map_err(|_| CallError::Argument("nfds"))?.min(SELECT_MAX);
-    let mut asked: [FdSet; 3] = std::array::from_fn(|_| vec![0; nfds.div_ceil(64)]);
+    let mut asked: [FdSet; 3] = Default::default();
     for (set, words) in sets.iter().zip(&mut asked) {
+        words.try_reserve_exact(nfds.div_ceil(64)).map_err(|_| ::sockets::Error::NoMemory)?;
+        words.resize(nfds.div_ceil(64), 0);
         if !set.is_null() {
             // SAFETY: the caller promises a set, which has that many words.
             let bits = unsafe { set.cast::<[u64; SELECT_WORDS]>().read() };
