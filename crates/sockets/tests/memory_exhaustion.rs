@@ -26,6 +26,8 @@ use megapipe_sockets::{
 const REFUSED: &str = "MEGAPIPE_TEST_REFUSED_ALLOCATION";
 /// If it is set, a process that refuses prints where.
 const TRACE: &str = "MEGAPIPE_TEST_TRACE";
+/// If it is set, each allocation is refused, not one in a few.
+const EVERY: &str = "MEGAPIPE_TEST_EVERY_ALLOCATION";
 /// Printed where all requests were granted.
 const ALL_GRANTED: &str = "every allocation was granted";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -106,12 +108,16 @@ enum Place {
 }
 
 impl Place {
-    /// One in so many allocations is refused: processes whose servers have threads are slow.
-    const fn step(self) -> usize {
+    /// One in so many allocations is refused, unless [`EVERY`] is set: each takes a process.
+    fn step(self) -> usize {
+        if std::env::var_os(EVERY).is_some() {
+            return 1;
+        }
         match self {
-            Self::Stack(Placement::Core(_)) => 4,
-            Self::Stack(Placement::Thread) => 2,
-            _ => 1,
+            Self::Stack(Placement::Core(_)) => 11,
+            Self::Stack(Placement::Thread) => 7,
+            Self::Stack(_) => 3,
+            Self::Kernel(_) => 5,
         }
     }
 

@@ -401,8 +401,12 @@ pub(crate) fn receive_datagram(
     Ok(ReceivedDatagram { len, from, control: control_bytes(&control, header.msg_controllen) })
 }
 
-/// The first bytes of the words that the kernel wrote control data to.
+/// The first bytes of the words that the kernel wrote control data to; none without memory for
+/// them.
 pub(crate) fn control_bytes(words: &[u64], len: usize) -> Box<[u8]> {
-    let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
-    bytes.take(len).collect()
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(len.min(size_of_val(words))).is_ok() {
+        bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()).take(len));
+    }
+    bytes.into_boxed_slice()
 }

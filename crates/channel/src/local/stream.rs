@@ -27,6 +27,7 @@ use crate::completion::Event;
 use crate::completion_queue::Whose;
 use crate::driver::Driver;
 use crate::error::OpError;
+use crate::kernel::sys;
 use crate::options::{ConnectOptions, Disconnect};
 use crate::slot::{Body, Extra, Receiving, SlotPhase, StreamEnd, Target, WriteOp};
 use crate::state::State;
@@ -87,6 +88,12 @@ impl<H: StackHandle + ?Sized> Local<H> {
             nodelay: is_other.then_some(options.nodelay),
             fast_open: options.fast_open,
         };
+        // Before a SYN leaves: a call that answers that there is no memory has done nothing.
+        let early = options.fast_open.then(|| sys::try_box(Extra::SendsEarly)).transpose();
+        let (Ok(early), Ok(())) = (early, self.conns.try_reserve(1)) else {
+            self.connected(state, slot, Err(OpError::NoMemory));
+            return Ok(());
+        };
         match self.server.connect(now, remote, local, begin) {
             Ok(conn) if !self.reserve_owner(conn) => {
                 self.server.abort(now, conn);
@@ -94,8 +101,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
             }
             Ok(conn) => {
                 self.own(conn, slot);
-                if options.fast_open {
-                    state.slot(slot).extra = Some(Box::new(Extra::SendsEarly));
+                if early.is_some() {
+                    state.slot(slot).extra = early;
                 }
                 self.conns[conn.index as usize].resets_on_close = options.reset_on_close;
                 self.set_notsent_lowat(state, conn, options.notsent_lowat);

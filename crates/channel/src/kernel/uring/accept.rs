@@ -144,7 +144,9 @@ impl Uring {
     fn convert(&mut self, state: &mut State, listener: u32, direct: u32) {
         let what = UringRequest::Convert { direct };
         let install = opcode::FixedFdInstall::new(types::Fixed(direct), 0).build();
-        self.ask_request(state, listener, what, |_| Some(install));
+        if !self.ask_request(state, listener, what, |_| Some(install)) {
+            self.on_converted(state, listener, direct, -libc::ENOMEM);
+        }
     }
 
     pub(super) fn on_converted(

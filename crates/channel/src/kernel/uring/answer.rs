@@ -33,6 +33,8 @@ impl Uring {
             Tag::Ask => self.asked = Some(result),
             Tag::Alarm => self.on_alarm(state, result),
             Tag::End => self.on_change(state, index, result, flags),
+            Tag::CanRead => self.on_ready(state, index, true),
+            Tag::CanWrite => self.on_ready(state, index, false),
             Tag::Connect | Tag::Disconnect | Tag::Install => {
                 self.on_rare(state, tag, index, result);
             }

@@ -102,6 +102,10 @@ pub(super) enum Tag {
     End = 10,
     /// The time is there for which the ring was asked to tell (`alarm.rs`).
     Alarm = 11,
+    /// A non-blocking descriptor can be read, for a read that found nothing.
+    CanRead = 12,
+    /// It can be written to, for a write that found no room.
+    CanWrite = 13,
 }
 
 impl Tag {
@@ -123,6 +127,8 @@ impl Tag {
             9 => Self::Ask,
             10 => Self::End,
             11 => Self::Alarm,
+            12 => Self::CanRead,
+            13 => Self::CanWrite,
             _ => return None,
         };
         Some((tag, (user_data >> 32) as u32))

@@ -17,11 +17,12 @@ use super::{Tag, Uring, on_target};
 use crate::address::sockaddr::RawAddress;
 use crate::buffer::{Payload, ReadBuf};
 use crate::completion::{Datagram, Event};
-use crate::error::OpError;
+use crate::error::{Limit, OpError};
+use crate::kernel::pool::UnsharedBytes;
 use crate::kernel::sys;
 use crate::limits::CONTROL_WORDS;
 use crate::options::OpenOptions;
-use crate::slot::{FileJob, Kind, SlotPhase};
+use crate::slot::{FileJob, Kind, SlotPhase, Target};
 use crate::state::State;
 
 /// The file's own position.
@@ -35,20 +36,16 @@ pub(super) struct Request {
 pub(super) enum UringRequest {
     /// The head of the slot's reads, from a plain descriptor.
     Read {
-        buffer: Vec<u8>,
+        buffer: UnsharedBytes,
     },
     /// The head of the slot's reads, a message.
     Message {
         message: Box<Message>,
-        buffer: Vec<u8>,
+        buffer: UnsharedBytes,
         with_sender: bool,
     },
-    /// Wait until a non-blocking descriptor can be read (or written), then try again.
-    Poll {
-        for_read: bool,
-    },
     ReadAt {
-        buffer: Vec<u8>,
+        buffer: UnsharedBytes,
     },
     WriteAt {
         offset: u64,
@@ -79,12 +76,13 @@ unsafe impl Send for Message {}
 
 impl Message {
     /// Control data is asked for of UDP alone: of UNIX sockets it would be descriptors.
-    fn new(buffer: &mut [u8], is_udp: bool) -> Box<Self> {
+    fn new(buffer: &mut [u8], is_udp: bool) -> Result<Box<Self>, Limit> {
         let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         // SAFETY: msghdr is plain data for which all zeros (null pointers, length 0) are valid.
         let header: libc::msghdr = unsafe { std::mem::zeroed() };
         let control = [0; CONTROL_WORDS];
-        let mut message = Box::new(Self { header, part, sender: RawAddress::EMPTY, control });
+        let sender = RawAddress::EMPTY;
+        let mut message = sys::try_box(Self { header, part, sender, control })?;
         message.header.msg_iov = &raw mut message.part;
         message.header.msg_iovlen = 1;
         message.header.msg_name = message.sender.bytes.as_mut_ptr().cast();
@@ -93,7 +91,7 @@ impl Message {
             message.header.msg_control = message.control.as_mut_ptr().cast();
             message.header.msg_controllen = size_of_val(&message.control);
         }
-        message
+        Ok(message)
     }
 
     fn sender(&mut self) -> Option<crate::Address> {
@@ -117,6 +115,14 @@ impl RequestTable {
         self.entries.len() == self.free.len()
     }
 
+    /// Makes room for one more request, now and when its entry is free again.
+    fn reserve_one(&mut self) -> bool {
+        let count = self.entries.len();
+        let reserved = self.entries.try_reserve(usize::from(self.free.is_empty()));
+        reserved.is_ok() && self.free.try_reserve(count + 1 - self.free.len()).is_ok()
+    }
+
+    /// Adds a request, for which there is room.
     fn insert(&mut self, request: Box<Request>) -> u32 {
         match self.free.pop() {
             Some(index) => {
@@ -141,30 +147,36 @@ impl RequestTable {
 
 /// Memory for the oldest read that waits, and whether its sender is wanted. Reads for which there
 /// is no memory are answered with that.
-fn read_buffer(state: &mut State, slot: u32) -> Option<(Vec<u8>, bool)> {
+fn read_buffer(state: &mut State, slot: u32) -> Option<(UnsharedBytes, bool)> {
     while let Some(read) = state.slot(slot).first_read {
-        match sys::zeroed(read.len as usize) {
-            Ok(buffer) => return Some((buffer, read.with_sender)),
-            Err(errno) => state.answer_message(slot, read.with_sender, Err(errno.into())),
+        match UnsharedBytes::zeroed(read.len as usize) {
+            Some(buffer) => return Some((buffer, read.with_sender)),
+            None => state.answer_message(slot, read.with_sender, Err(OpError::NoMemory)),
         }
     }
     None
 }
 
 impl Uring {
-    /// Keeps `what` and asks for the entry that `build` makes of it, at its final place.
+    /// Keeps `what` and asks for the entry that `build` makes of it, at its final place. `false`:
+    /// there is no memory for it, and nothing was asked for.
+    #[must_use]
     pub(super) fn ask_request(
         &mut self,
         state: &mut State,
         slot: u32,
         what: UringRequest,
         build: impl FnOnce(&mut UringRequest) -> Option<Entry>,
-    ) {
-        let mut request = Box::new(Request { slot, what });
+    ) -> bool {
+        if !self.requests.reserve_one() {
+            return false;
+        }
+        let Ok(mut request) = sys::try_box(Request { slot, what }) else { return false };
         if let Some(entry) = build(&mut request.what) {
             let index = self.requests.insert(request);
             self.ask(state, slot, entry.user_data(Tag::Request.on(index)));
         }
+        true
     }
 
     /// Asks for the read at the head of a message or plain descriptor.
@@ -174,22 +186,38 @@ impl Uring {
         if entry.flags.reading || entry.phase != SlotPhase::Open {
             return;
         }
-        let Some((mut buffer, with_sender)) = read_buffer(state, slot) else { return };
-        state.slot(slot).flags.reading = true;
-        if kind.is_message() {
-            let message = Message::new(&mut buffer, kind == Kind::Udp);
-            let what = UringRequest::Message { message, buffer, with_sender };
-            self.ask_request(state, slot, what, |what| {
-                let UringRequest::Message { message, .. } = what else { return None };
-                let header = &raw mut message.header;
-                on_target!(target, fd => opcode::RecvMsg::new(fd, header).build())
-            });
-        } else {
-            self.ask_request(state, slot, UringRequest::Read { buffer }, |what| {
+        // A read for which there is no memory is answered with that, and the next one is tried.
+        while let Some((buffer, with_sender)) = read_buffer(state, slot) {
+            state.slot(slot).flags.reading = true;
+            if self.ask_head(state, slot, (target, kind), (buffer, with_sender)) {
+                return;
+            }
+            state.slot(slot).flags.reading = false;
+            state.answer_message(slot, with_sender, Err(OpError::NoMemory));
+        }
+    }
+
+    /// Asks for the read at the head with its buffer. `false`: there is no memory for the request.
+    fn ask_head(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        (target, kind): (Target, Kind),
+        (mut buffer, with_sender): (UnsharedBytes, bool),
+    ) -> bool {
+        if !kind.is_message() {
+            return self.ask_request(state, slot, UringRequest::Read { buffer }, |what| {
                 let UringRequest::Read { buffer } = what else { return None };
-                read_entry(target, buffer, CURRENT_POSITION)
+                read_entry(target, buffer.bytes_mut(), CURRENT_POSITION)
             });
         }
+        let Ok(message) = Message::new(buffer.bytes_mut(), kind == Kind::Udp) else { return false };
+        let what = UringRequest::Message { message, buffer, with_sender };
+        self.ask_request(state, slot, what, |what| {
+            let UringRequest::Message { message, .. } = what else { return None };
+            let header = &raw mut message.header;
+            on_target!(target, fd => opcode::RecvMsg::new(fd, header).build())
+        })
     }
 
     /// Asks for the write at the head of a message or plain descriptor.
@@ -226,13 +254,29 @@ impl Uring {
         } else {
             state.slot(slot).flags.writing = true;
         }
-        let events = if for_read { libc::POLLIN } else { libc::POLLOUT } as u32;
-        self.ask_request(
-            state,
-            slot,
-            UringRequest::Poll { for_read },
-            |_| on_target!(target, fd => opcode::PollAdd::new(fd, events).build()),
-        );
+        let (events, tag) = match for_read {
+            true => (libc::POLLIN, Tag::CanRead),
+            false => (libc::POLLOUT, Tag::CanWrite),
+        };
+        let poll = on_target!(target, fd => opcode::PollAdd::new(fd, events as u32).build());
+        if let Some(poll) = poll {
+            self.ask(state, slot, poll.user_data(tag.on(slot)));
+        }
+    }
+
+    /// A descriptor can be read, or written to: what waits for that is tried again.
+    pub(super) fn on_ready(&mut self, state: &mut State, slot: u32, for_read: bool) {
+        if !self.count_down(state, slot) {
+            return;
+        }
+        let flags = &mut state.slot(slot).flags;
+        if for_read {
+            flags.reading = false;
+            self.read_on(state, slot);
+        } else {
+            flags.writing = false;
+            self.next_write(state, slot);
+        }
     }
 
     /// Asks to hear of a connection's changes, one of which is its end.
@@ -248,22 +292,25 @@ impl Uring {
         let target = state.slot(slot).target;
         match job {
             FileJob::ReadAt { offset, len } => {
-                let Ok(buffer) = sys::zeroed(len) else {
+                let Some(buffer) = UnsharedBytes::zeroed(len) else {
                     return state.complete(slot, Event::Read(Err(OpError::NoMemory)));
                 };
                 let what = UringRequest::ReadAt { buffer };
-                self.ask_request(state, slot, what, |what| {
+                let is_asked = self.ask_request(state, slot, what, |what| {
                     let UringRequest::ReadAt { buffer } = what else { return None };
-                    read_entry(target, buffer, offset)
+                    read_entry(target, buffer.bytes_mut(), offset)
                 });
+                if !is_asked {
+                    state.complete(slot, Event::Read(Err(OpError::NoMemory)));
+                }
             }
             FileJob::WriteAt { offset, data } => self.ask_write_at(state, slot, offset, data, 0),
-            FileJob::Fsync => self.ask_request(
-                state,
-                slot,
-                UringRequest::Fsync,
-                |_| on_target!(target, fd => opcode::Fsync::new(fd).build()),
-            ),
+            FileJob::Fsync => {
+                let fsync = |_: &mut _| on_target!(target, fd => opcode::Fsync::new(fd).build());
+                if !self.ask_request(state, slot, UringRequest::Fsync, fsync) {
+                    state.complete(slot, Event::Fsync(Err(OpError::NoMemory)));
+                }
+            }
         }
     }
 
@@ -276,12 +323,16 @@ impl Uring {
         done: usize,
     ) {
         let target = state.slot(slot).target;
-        self.ask_request(state, slot, UringRequest::WriteAt { offset, data, done }, |what| {
+        let what = UringRequest::WriteAt { offset, data, done };
+        let is_asked = self.ask_request(state, slot, what, |what| {
             let UringRequest::WriteAt { offset, data, done } = what else { return None };
             let rest = &data.as_slice()[*done..];
             let (pointer, len, at) = (rest.as_ptr(), rest.len() as u32, *offset + *done as u64);
             on_target!(target, fd => opcode::Write::new(fd, pointer, len).offset(at).build())
         });
+        if !is_asked {
+            state.complete(slot, Event::Write(Err(OpError::NoMemory)));
+        }
     }
 
     pub(super) fn ask_open(
@@ -294,11 +345,14 @@ impl Uring {
         // `Channel::open` has refused paths with NUL bytes.
         let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
         let flags = sys::open_flags(&options);
-        self.ask_request(state, slot, UringRequest::Open { path }, |what| {
+        let is_asked = self.ask_request(state, slot, UringRequest::Open { path }, |what| {
             let UringRequest::Open { path } = what else { return None };
             let at = types::Fd(libc::AT_FDCWD);
             Some(opcode::OpenAt::new(at, path.as_ptr()).flags(flags).mode(0o666).build())
         });
+        if !is_asked {
+            state.on_opened(slot, Err(OpError::NoMemory));
+        }
     }
 
     /// The answer to something in the table.
@@ -330,17 +384,9 @@ impl Uring {
                 let received = (message, buffer, with_sender);
                 self.on_message(state, slot, received, result);
             }
-            UringRequest::Poll { for_read: true } => {
-                state.slot(slot).flags.reading = false;
-                self.read_on(state, slot);
-            }
-            UringRequest::Poll { for_read: false } => {
-                state.slot(slot).flags.writing = false;
-                self.next_write(state, slot);
-            }
-            UringRequest::ReadAt { mut buffer } => {
-                buffer.truncate(result.max(0) as usize);
-                let read = if result < 0 { Err(error) } else { Ok(ReadBuf::from_vec(buffer)) };
+            UringRequest::ReadAt { buffer } => {
+                let count = usize::try_from(result).map_err(|_| error);
+                let read = count.map(|count| ReadBuf::from_heap(buffer, count));
                 state.complete(slot, Event::Read(read));
             }
             UringRequest::WriteAt { offset, data, done } => {
@@ -357,7 +403,7 @@ impl Uring {
         }
     }
 
-    fn on_read(&mut self, state: &mut State, slot: u32, mut buffer: Vec<u8>, result: i32) {
+    fn on_read(&mut self, state: &mut State, slot: u32, buffer: UnsharedBytes, result: i32) {
         state.slot(slot).flags.reading = false;
         match -result {
             libc::EAGAIN if state.slot(slot).phase != SlotPhase::Moving => {
@@ -368,8 +414,8 @@ impl Uring {
                 state.answer_one(slot, Err(OpError::from_raw_os_error(errno)));
             }
             _ => {
-                buffer.truncate(result as usize);
-                state.answer_one(slot, Ok(ReadBuf::from_vec(buffer)));
+                let bytes = ReadBuf::from_heap(buffer, result as usize);
+                state.answer_one(slot, Ok(bytes));
             }
         }
         self.read_on(state, slot);
@@ -379,7 +425,7 @@ impl Uring {
         &mut self,
         state: &mut State,
         slot: u32,
-        (mut message, mut buffer, with_sender): (Box<Message>, Vec<u8>, bool),
+        (mut message, buffer, with_sender): (Box<Message>, UnsharedBytes, bool),
         result: i32,
     ) {
         state.slot(slot).flags.reading = false;
@@ -388,9 +434,8 @@ impl Uring {
             let received = if result < 0 {
                 Err(OpError::from_raw_os_error(-result))
             } else {
-                buffer.truncate(result as usize);
                 let truncated = message.header.msg_flags & libc::MSG_TRUNC != 0;
-                let data = ReadBuf::from_vec(buffer);
+                let data = ReadBuf::from_heap(buffer, result as usize);
                 let control = match message.header.msg_control.is_null() {
                     true => Box::default(),
                     false => sys::control_bytes(&message.control, message.header.msg_controllen),
@@ -441,7 +486,7 @@ impl Uring {
     }
 }
 
-fn read_entry(target: crate::slot::Target, buffer: &mut [u8], offset: u64) -> Option<Entry> {
+fn read_entry(target: Target, buffer: &mut [u8], offset: u64) -> Option<Entry> {
     let (pointer, len) = (buffer.as_mut_ptr(), buffer.len() as u32);
     on_target!(target, fd => opcode::Read::new(fd, pointer, len).offset(offset).build())
 }
