@@ -188,8 +188,8 @@ fn holdings(folder: &Folder, end: usize) -> Vec<u64> {
 
 #[test]
 fn two_hundred_deaths_leave_nothing_in_the_daemon() {
-    const DEATHS: u32 = 200;
     const AT_ONCE: u32 = 8;
+    let deaths = std::env::var("MEGAPIPE_DEATHS").map_or(200, |it| it.parse().expect("a number"));
     let folder = Folder::new("deaths");
     let [daemon, other] = daemons_of(&folder, &SHARDS);
     let state = || {
@@ -206,7 +206,7 @@ fn two_hundred_deaths_leave_nothing_in_the_daemon() {
     let is_empty = |end| holdings(&folder, end).iter().all(|count| *count == 0);
     becomes(&true, || is_empty(0) && is_empty(1));
     let before = state();
-    for round in 0..DEATHS / AT_ONCE {
+    for round in 0..deaths / AT_ONCE {
         let commands = (0..AT_ONCE).map(|place| match place {
             0..4 => server_at(&folder, 7000),
             4..6 => attached(
