@@ -139,11 +139,15 @@ impl SessionShard {
 
 impl SessionWork<'_> {
     /// A connection is the session's from now on. Returns its `Incoming` record; `None`: the stack
-    /// has no such connection.
+    /// has no such connection, and the acceptor takes another one in its place.
     fn take_handed(&mut self, to: &HandedConn) -> Option<Record> {
         let HandedConn { hand_over, listener, conn, number, awaits_answer } = *to;
         let (stack, _) = self.server.parts();
-        let (_, remote) = stack.addresses(conn).ok()?;
+        let Ok((_, remote)) = stack.addresses(conn) else {
+            self.session.credit = self.session.credit.saturating_sub(1);
+            self.accept(listener, number, 1);
+            return None;
+        };
         // It may be over, as its next event says.
         let _ = stack.set_pool(conn, self.id);
         self.owners.add_claimed(self.id, conn, hand_over);

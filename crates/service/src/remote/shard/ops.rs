@@ -410,7 +410,7 @@ impl SessionWork<'_> {
 
     /// An acceptor takes so many more connections, as far as the limits let it. The rest is
     /// withheld until connections of the session end.
-    fn accept(&mut self, listener: ListenerId, acceptor: AcceptorId, count: u32) {
+    pub(super) fn accept(&mut self, listener: ListenerId, acceptor: AcceptorId, count: u32) {
         let held = self.owners.counts(self.id).open.saturating_add(self.session.credit);
         let limit = self.session.limits.connections;
         let most = limit.saturating_sub(held);
