@@ -113,12 +113,6 @@ pub(super) struct SessionShard {
 }
 
 impl SessionShard {
-    /// A shard without sessions, and without other servers.
-    #[cfg(test)]
-    pub(super) fn new(server: Server<SharedMemory>, settings: HandOverSettings) -> Self {
-        Self::with_peers(server, settings, ShardPeers::default())
-    }
-
     /// A shard without sessions.
     pub(super) fn with_peers(
         server: Server<SharedMemory>,

@@ -31,8 +31,10 @@ mod handing_over;
 mod hostile;
 mod many_sessions;
 mod observe;
+mod polled_shard;
 mod reservations;
 mod sending;
+mod session_worlds;
 mod shard_quotas;
 
 const PATIENCE: Duration = Duration::from_secs(30);

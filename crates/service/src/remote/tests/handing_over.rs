@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 
-use megapipe_shm::bell_sockets;
 use megapipe_stack::{ListenerId, PoolId};
 
-use super::many_sessions::SIZES;
+use super::polled_shard::PolledShard;
 use super::*;
 use crate::balancer::RandomSequence;
 use crate::hand_over::{HandOverSettings, ListenerSettings, OfferCounters};
@@ -14,51 +13,7 @@ use crate::limits::{
     CLAIM_TIME_DEFAULT, CLAIMS_MAX, CLAIMS_SLOW_MAX, PICKS_REMEMBERED, UNOWNED_RECEIVE_BYTES,
 };
 use crate::observe::{AnswerBody, QuerySubject, ServicePickReason, ServiceQuery, Viewer};
-use crate::remote::shard::{HandOverCounters, SessionShard, ShardEnds};
-use crate::sleep::{ServerLocation, SleepingEnd};
-
-/// A shard without a thread.
-struct PolledShard {
-    shard: SessionShard,
-    description: Description,
-    /// Never rung: no end sleeps.
-    bells: Vec<SleepingEnd>,
-}
-
-impl PolledShard {
-    fn new(link: Pair, last: u8, private: u32, hand_over: HandOverSettings) -> Self {
-        let mut config = ServerConfig {
-            addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
-            connections: 4_000,
-            secret: Some([last; 32]),
-            hand_over: hand_over.clone(),
-            ..ServerConfig::default()
-        };
-        config.tcp.nagle = false;
-        config.tcp.unowned_receive_buffer = UNOWNED_RECEIVE_BYTES;
-        let memory = SharedMemory::new(2_048, private).expect("memory");
-        let frames = Frames::Queue(Box::new(link));
-        let now = megapipe_stack::Instant::from_micros(0);
-        let server = Server::new(frames, &config, memory, now).expect("settings");
-        let description = Description::decode(&describe_server(&server, &config)).expect("its own");
-        Self { shard: SessionShard::new(server, hand_over), description, bells: Vec::new() }
-    }
-
-    fn attach(&mut self) -> (RemoteClient, SessionId) {
-        let (half, fds) = SIZES.create().expect("memory");
-        let ends = SIZES.client(fds).expect("as agreed");
-        let (control, _) = bell_sockets().expect("descriptors");
-        let location = ServerLocation::Process(control.into());
-        let client = RemoteClient::new(ends, self.description.clone(), location);
-        let ServerHalf { ends, memory, seal: _ } = half;
-        let session_region::RingEnds { ops, events, sleep, calls } = ends;
-        self.bells.push(sleep);
-        let ends = ShardEnds { ops, events, calls };
-        let limits = SessionLimits { key: self.bells.len() as u64, ..SessionLimits::WHOLE_SHARD };
-        let id = self.shard.attach(ends, memory, limits);
-        (client, id.expect("there is room"))
-    }
-}
+use crate::remote::shard::HandOverCounters;
 
 /// An application that accepts and answers.
 struct App {
