@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 pub use megapipe::Prefixed;
-use megapipe::{Backend, LocalNetwork, NetworkError, Placement, ServerConfig, ServiceAddress};
+use megapipe::{
+    Backend, DriverReport, LocalNetwork, NetworkError, Placement, ServerConfig, ServiceAddress,
+};
 use siphasher::sip128::SipHasher13;
 
 use crate::limits;
@@ -51,6 +53,12 @@ pub struct BackendArgs {
     /// Without it the path in MEGAPIPE_SERVICE, else /run/megapipe/megapiped.sock.
     #[arg(help_heading = "Back end", long, value_name = "PATH")]
     pub service: Option<PathBuf>,
+
+    /// Use the kernel if the daemon of the service back end gives no session at the start
+    ///
+    /// A warning names the reason. Without this option it is an error.
+    #[arg(help_heading = "Back end", long)]
+    pub fall_back: bool,
 
     /// The local back end's link, such as tap:tap0, memif:/run/memif.sock or xdp:eth0
     #[arg(
@@ -133,6 +141,13 @@ impl BackendError {
     }
 }
 
+/// Writes a warning if the kernel serves a channel in place of the service.
+pub(crate) fn warn_of_fall_back(report: &DriverReport) {
+    if let Some(why) = &report.fallen_back_from_service {
+        notice(&format!("warning: {why}; the kernel serves in place of the service"));
+    }
+}
+
 /// Shows a person what a link waits for.
 fn notice(text: &str) {
     // Standard error that is closed is no reason to fail.
@@ -171,6 +186,9 @@ impl BackendArgs {
         }
         if self.service.is_some() && self.backend != BackendName::Service {
             return Err(BackendError::Option("--service: only --backend service has a daemon"));
+        }
+        if self.fall_back && self.backend != BackendName::Service {
+            return Err(BackendError::Option("--fall-back: only --backend service has a daemon"));
         }
         if self.server_cpus.is_some() && self.placement != PlacementName::Core {
             return Err(BackendError::Option("--server-cpus: only --placement core has its own"));

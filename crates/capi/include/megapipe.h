@@ -51,6 +51,10 @@
 // Bit of `mp_config.flags`: listeners share one accept queue instead of one per channel.
 #define MP_NO_PARTITION 2
 
+// Bit of `mp_config.flags`: the kernel serves if the daemon of the service back end gives no
+// session.
+#define MP_FALL_BACK 4
+
 // Bit of `mp_listen_options.flags`: no other socket may listen on the address.
 #define MP_EXCLUSIVE 1
 
@@ -198,7 +202,7 @@ struct mp_config {
     uint32_t buffer_count;
     // Core that the calling thread is pinned to; -1 does not pin it.
     int32_t core;
-    // MP_NO_LWSOCKETS, MP_NO_PARTITION.
+    // MP_NO_LWSOCKETS, MP_NO_PARTITION, MP_FALL_BACK.
     uint32_t flags;
     // Zero.
     uint32_t reserved;

@@ -17,10 +17,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use channel::{
-    Backend, CreateError, LocalNetwork, Placement, Prefixed, ServerConfig, ServiceAddress,
+    Backend, CreateError, DriverReport, LocalNetwork, Placement, Prefixed, ServerConfig,
+    ServiceAddress,
 };
 
-use crate::abi::{mp_backend, mp_config, mp_placement};
+use crate::abi::{MP_FALL_BACK, mp_backend, mp_config, mp_placement};
 use crate::error::{CallError, CallFailure, print};
 use crate::limits::{NETWORKS_MAX, SLOTS_BESIDE_CONNECTIONS};
 
@@ -203,6 +204,28 @@ fn backend(config: &mp_config) -> Result<mp_backend, CallFailure> {
             let allowed = "must be kernel, local or service";
             Err(CallError::setting("MEGAPIPE_BACKEND", other, allowed).into())
         }
+    }
+}
+
+/// Whether the kernel serves if a daemon gives no session: by a flag of the configuration, or by
+/// the environment, if the program left the back end to it.
+pub(crate) fn falls_back(config: &mp_config) -> Result<bool, CallFailure> {
+    const NAME: &str = "MEGAPIPE_FALL_BACK";
+    if config.flags & MP_FALL_BACK != 0 {
+        return Ok(true);
+    }
+    let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
+    match variable(NAME).filter(|_| by_environment).as_deref() {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(CallError::setting(NAME, other, "must be 0 or 1").into()),
+    }
+}
+
+/// Prints a line if the kernel serves in place of a daemon.
+pub(crate) fn note_fall_back(report: &DriverReport) {
+    if let Some(why) = &report.fallen_back_from_service {
+        print(format_args!("warning: {why}; the kernel serves in place of the service"));
     }
 }
 

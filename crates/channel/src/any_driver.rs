@@ -44,8 +44,16 @@ pub(crate) fn create(
         }
         #[cfg(feature = "local")]
         Backend::Service(address) => {
-            let (driver, report) = Local::attach(address, config, state, wake)?;
-            Ok((AnyDriver::Remote(Box::new(driver)), report))
+            match Local::attach(address, config, state, wake) {
+                Ok((driver, report)) => Ok((AnyDriver::Remote(Box::new(driver)), report)),
+                Err(CreateError::Service(why)) if config.fall_back => {
+                    // The slots that are the kernel's say so.
+                    state.config.backend = Backend::Kernel;
+                    let (driver, report) = create_kernel(config, state, wake)?;
+                    Ok((driver, report.without_service(why.to_string())))
+                }
+                Err(error) => Err(error),
+            }
         }
     }
 }

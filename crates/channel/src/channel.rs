@@ -131,7 +131,7 @@ impl<T> Channel<T> {
         }
         let descriptors = sys::raise_descriptor_limit();
         // Connections of our own stack are no descriptors.
-        if config.backend == Backend::Kernel {
+        if config.backend == Backend::Kernel || config.fall_back {
             config.max_lwsockets = config.max_lwsockets.min(descriptors.min(1 << 31) as u32);
         }
         let kernel = |what| move |source| CreateError::Kernel { what, source };

@@ -94,6 +94,11 @@ impl Placement {
 pub struct Config {
     /// The implementation of TCP and UDP. Default: [`Backend::Kernel`].
     pub backend: Backend,
+    /// With [`Backend::Service`]: if the daemon gives no session when the channel is created, the
+    /// kernel serves in place of it, and [`crate::DriverReport::fallen_back_from_service`] names
+    /// the reason. Default: off, and creation fails with it. A channel that was attached never
+    /// falls back.
+    pub fall_back: bool,
     /// Which driver. Default: [`DriverChoice::Auto`].
     pub driver: DriverChoice,
     /// Where our own stack runs, with [`Backend::Local`]. Default: [`Placement::Inline`].
@@ -144,6 +149,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             backend: Backend::Kernel,
+            fall_back: false,
             driver: DriverChoice::Auto,
             placement: Placement::Inline,
             batch: limits::BATCH_DEFAULT,
@@ -167,6 +173,8 @@ impl Config {
     setters! {
         /// Sets [`Config::backend`].
         backend: Backend;
+        /// Sets [`Config::fall_back`].
+        fall_back: bool;
         /// Sets [`Config::driver`].
         driver: DriverChoice;
         /// Sets [`Config::placement`].

@@ -170,6 +170,9 @@ impl<T> Channel<T> {
             self.refused_move(handle).into_iter().chain(self.described_beside(index)).collect();
         #[cfg(not(feature = "local"))]
         let mut remarks = Vec::new();
+        if let Some(why) = &self.report.fallen_back_from_service {
+            remarks.push(format!("the kernel serves in place of the service: {why}"));
+        }
         let lwsockets = self.state.config.lwsockets;
         let partition = self.state.config.partition;
         let slot = self.state.slot(index);

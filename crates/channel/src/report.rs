@@ -57,6 +57,9 @@ pub struct DriverReport {
     pub place: Option<String>,
     /// The preferred driver, if it does not work here.
     pub fallen_back_from: Option<DriverKind>,
+    /// Why the daemon of the back end `service` gave no session, if the kernel serves in place of
+    /// it ([`crate::Config::fall_back`]).
+    pub fallen_back_from_service: Option<String>,
     /// The probed features.
     pub features: Vec<Feature>,
 }
@@ -64,11 +67,26 @@ pub struct DriverReport {
 impl DriverReport {
     pub(crate) const fn new(driver: DriverKind, features: Vec<Feature>) -> Self {
         let reason = String::new();
-        Self { backend: "kernel", driver, reason, place: None, fallen_back_from: None, features }
+        Self {
+            backend: "kernel",
+            driver,
+            reason,
+            place: None,
+            fallen_back_from: None,
+            fallen_back_from_service: None,
+            features,
+        }
     }
 
     pub(crate) fn chosen(mut self, reason: &str) -> Self {
         reason.clone_into(&mut self.reason);
+        self
+    }
+
+    #[cfg(feature = "local")]
+    pub(crate) fn without_service(mut self, why: String) -> Self {
+        self.reason = format!("{}; the kernel serves in place of the service: {why}", self.reason);
+        self.fallen_back_from_service = Some(why);
         self
     }
 

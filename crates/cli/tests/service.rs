@@ -10,6 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[path = "service/deaths.rs"]
 mod deaths;
+#[path = "service/fall_back.rs"]
+mod fall_back;
 #[path = "service/layout.rs"]
 mod layout;
 #[path = "service/observe.rs"]

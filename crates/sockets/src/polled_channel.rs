@@ -89,9 +89,11 @@ impl PolledChannel {
         let shares_clock = matches!(
             &config.backend, Backend::Local(network) if network.settings().clock == clock
         );
-        let is_local = config.backend.has_own_stack();
+        let channel = MovableChannel::create(config)?;
+        // A channel may have fallen back to the kernel.
+        let is_local = channel.report().backend != Backend::Kernel.name();
         Ok(Self {
-            channel: MovableChannel::create(config)?,
+            channel,
             is_local,
             polls: 0,
             calls: CALLS_AFTER_POLL,

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use megapipe::{DriverChoice, Park};
+use megapipe::{DriverChoice, DriverReport, Park};
 
 use crate::attempt::{Attempt, OnSignal, Wait};
 use crate::calls::CallRunner;
@@ -79,6 +79,8 @@ struct SharedState {
     bells: SleeperBells,
     /// The context's lookout, so that the leader can sleep on it without the lock.
     lookout: OwnedFd,
+    /// What was decided when the channel was created.
+    report: DriverReport,
 }
 
 /// The leader when no waiting call leads.
@@ -168,8 +170,15 @@ impl SharedContext {
             leader: None,
             leads_until: None,
         };
+        let report = inside.sockets.channel.report().clone();
         let inside = Mutex::new(inside);
-        Ok(Self { shared: Arc::new(SharedState { inside, driving, bells, lookout }) })
+        Ok(Self { shared: Arc::new(SharedState { inside, driving, bells, lookout, report }) })
+    }
+
+    /// Returns which driver serves the context, and why.
+    #[must_use]
+    pub fn report(&self) -> &DriverReport {
+        &self.shared.report
     }
 
     /// Polls the channel once and wakes the threads whose calls can complete. Returns the time

@@ -25,6 +25,7 @@ use super::summary::{Asked, Busy, Summary};
 use super::window::Count;
 use super::worker::{Worker, WorkerPlan, WorkerResult, now_ns};
 use super::{Close, pacing};
+use crate::backend::warn_of_fall_back;
 use crate::limits::SPARE_BYTES;
 use crate::limits::load::{
     BYTES_PER_CONNECTION, CONNECTIONS_MAX, READY_DEADLINE, REJECTED_NS_MAX, SPARE_BYTES_PER_THREAD,
@@ -121,6 +122,7 @@ impl LoadJob<'_> {
     fn config(&self, backend: &Backend, connections: u32, core: Option<usize>) -> Config {
         let mut config = Config::default()
             .backend(backend.clone())
+            .fall_back(self.args.backend.fall_back)
             .driver(self.args.driver.into())
             .batch(self.args.batch)
             // A connection sends its next request after the answer to the one before.
@@ -218,6 +220,9 @@ impl Coordinator {
             let control = Arc::clone(&plan.control);
             let worker = Worker::new(plan, protocol);
             let report = channel.report();
+            if index == 0 {
+                warn_of_fall_back(report);
+            }
             let driver = format!("{} ({})", report.driver, report.reason);
             // The receiver is gone only if the load is already ending.
             let _ = sender.send(LoadThreadReady { waker: channel.waker(), driver });

@@ -29,6 +29,7 @@ use slab::Slab;
 
 use super::protocol::{Framer, Lengths, RpcReply, echoes};
 use super::timeouts::{AwaitedStep, Overdue, WaitClock};
+use crate::backend::warn_of_fall_back;
 use crate::limits::rpc::{EVENTS, PIECES, SWEEP_MS};
 use crate::limits::{QUIET_TICKS, REST_TICK, TICK};
 use crate::serve::{
@@ -226,6 +227,9 @@ impl SocketShard {
         let context = Context::create(config);
         let context = context.map_err(|source| ServeError::CreateSockets { index, source })?;
         let report = context.report();
+        if index == 0 {
+            warn_of_fall_back(report);
+        }
         let (driver, why) = driver_of(report);
         let waker = context.waker();
         let control = Arc::clone(&plan.control);

@@ -223,6 +223,7 @@ impl ServeArgs {
         let share = self.connections_of_each(count);
         let mut config = Config::default()
             .backend(backend.clone())
+            .fall_back(self.backend.fall_back)
             .driver(self.driver.into())
             .batch(self.batch)
             .lwsockets(!self.no_lwsockets)

@@ -20,6 +20,7 @@ use super::listening::{FRAME_COOKIES, ServerEndpoint, ServerListeners};
 use super::pulse::Pulse;
 use super::stats::Published;
 use super::{ServerShard, ShardSetup, Ticks};
+use crate::backend::warn_of_fall_back;
 use crate::limits;
 use crate::memory::require;
 
@@ -156,6 +157,9 @@ fn set_up<S: ServerShard>(
     let shard = factory(setup)?;
     channel.flush().map_err(|source| ServeError::Dispatch { index, source })?;
     let report = channel.report();
+    if index == 0 {
+        warn_of_fall_back(report);
+    }
     let (driver, why) = driver_of(report);
     let ready = ChannelReady { waker: channel.waker(), addresses, driver, why };
     Ok((channel, shard, pulse, ready))

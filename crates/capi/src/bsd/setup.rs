@@ -190,7 +190,11 @@ impl Choice {
 
     fn own(&self) -> Result<(Context, DescriptorRange), CallFailure> {
         let place = DescriptorRange::take()?;
-        let make = |backend| Context::create(self.config(backend, place.first()));
+        let make = |backend| {
+            let context = Context::create(self.config(backend, place.first()))?;
+            network::note_fall_back(context.report());
+            Ok(context)
+        };
         Ok((self.made(make)?, place))
     }
 
@@ -203,7 +207,11 @@ impl Choice {
             check_room(descriptors_of_process())?;
         }
         let mark = ProcessMark::current()?;
-        let make = |backend| SharedContext::create(self.config(backend, first), Driving::Callers);
+        let make = |backend| {
+            let shared = SharedContext::create(self.config(backend, first), Driving::Callers)?;
+            network::note_fall_back(shared.report());
+            Ok(shared)
+        };
         let shared = self.made(make)?;
         thread::set_first(first);
         static AT_EXIT: Once = Once::new();

@@ -6,7 +6,7 @@ use std::ptr;
 use channel::{Channel, Config, DriverChoice};
 
 use crate::abi::{
-    MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_config, mp_driver, mp_placement,
+    MP_FALL_BACK, MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_config, mp_driver, mp_placement,
 };
 use crate::border::{caught, finish, status};
 use crate::calls::{read_sized, write_sized};
@@ -48,7 +48,9 @@ pub unsafe extern "C" fn mp_create(config: *const mp_config) -> *mut mp_channel_
             let channel = match &wanted {
                 None => Channel::create(config.clone())?,
                 Some(wanted) => network::on_stack(wanted, |backend| {
-                    Ok(Channel::create(config.clone().backend(backend))?)
+                    let channel = Channel::create(config.clone().backend(backend))?;
+                    network::note_fall_back(channel.report());
+                    Ok(channel)
                 })?,
             };
             match mp_channel::create(channel) {
@@ -105,8 +107,8 @@ pub(crate) fn translate(config: &mp_config) -> Result<Config, CallFailure> {
         driver if driver == mp_driver::MP_DRIVER_EPOLL as u32 => DriverChoice::Epoll,
         other => return Err(CallError::setting("config->driver", other, DRIVERS).into()),
     };
-    if config.flags & !(MP_NO_LWSOCKETS | MP_NO_PARTITION) != 0 {
-        let allowed = "must be made of MP_NO_LWSOCKETS and MP_NO_PARTITION";
+    if config.flags & !(MP_NO_LWSOCKETS | MP_NO_PARTITION | MP_FALL_BACK) != 0 {
+        let allowed = "must be made of MP_NO_LWSOCKETS, MP_NO_PARTITION and MP_FALL_BACK";
         return Err(CallError::setting("config->flags", config.flags, allowed).into());
     }
     if config.reserved != 0 {
@@ -126,7 +128,8 @@ pub(crate) fn translate(config: &mp_config) -> Result<Config, CallFailure> {
         .buffer_count(buffer_count)
         .unsent_bytes_max(unsent_bytes_max(config))
         .lwsockets(config.flags & MP_NO_LWSOCKETS == 0)
-        .partition(config.flags & MP_NO_PARTITION == 0);
+        .partition(config.flags & MP_NO_PARTITION == 0)
+        .fall_back(network::falls_back(config)?);
     match config.core {
         -1 => Ok(translated),
         core => match usize::try_from(core) {

@@ -42,8 +42,8 @@ impl Local<Remote> {
             let reason = "the service back end serves what is the kernel's by epoll".to_owned();
             return Err(CreateError::DriverUnavailable { driver: "uring", reason });
         }
-        let (kernel, report) = create_epoll(state, wake)?;
         let (session, client) = DaemonSession::begin(address, config)?;
+        let (kernel, report) = create_epoll(state, wake)?;
         let path = address.path().display();
         let (driver, mtu) = (client.caps().driver, client.caps().mtu);
         let mut place = format!("in the service at {path}");
