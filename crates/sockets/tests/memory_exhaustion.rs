@@ -4,6 +4,9 @@
 //! any thread of the program. Every N runs in a process of its own, because an allocation
 //! that expects memory ends the process: the failure then names N.
 //!
+//! The last scenarios refuse memory to the threads of placements `thread` and `core`, too: a call
+//! or the session fails then, and the process goes on.
+//!
 //! Expected: a call works or answers ENOMEM, the same call succeeds when it is repeated, also on
 //! the same socket, and bytes that were acknowledged arrive once, in order.
 
@@ -45,12 +48,23 @@ static GRANTED: AtomicI64 = AtomicI64::new(-1);
 /// The scenario has its context.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
+/// Requests of threads that the library started count too.
+static SERVERS_COUNT: AtomicBool = AtomicBool::new(false);
+
 thread_local! {
     static CALLING: Cell<bool> = const { Cell::new(false) };
+    /// A thread of the test, whose own memory is not refused.
+    static OF_TEST: Cell<bool> = const { Cell::new(false) };
+}
+
+fn is_counted() -> bool {
+    let of_server =
+        SERVERS_COUNT.load(Ordering::Relaxed) && OF_TEST.try_with(Cell::get) == Ok(false);
+    of_server || CALLING.try_with(Cell::get) == Ok(true)
 }
 
 fn is_refused() -> bool {
-    let counts = CALLING.try_with(Cell::get) == Ok(true) && BEGUN.load(Ordering::Relaxed);
+    let counts = BEGUN.load(Ordering::Relaxed) && is_counted();
     counts && GRANTED.load(Ordering::Relaxed) >= 0 && GRANTED.fetch_sub(1, Ordering::Relaxed) == 0
 }
 
@@ -385,6 +399,47 @@ fn threads(context: &SharedContext, ip: IpAddr) {
     server.join().expect("no panic");
 }
 
+/// An echo server and its clients, one after the other. Ends at the first error.
+fn echo<B: Bsd>(sockets: &mut B, ip: IpAddr) -> Result<(), Error> {
+    let ready = |sockets: &mut B, fd| {
+        let count = sockets.poll(&mut [PollFd::new(fd, Events::IN)], Some(PATIENCE))?;
+        assert!(count > 0, "it stands still");
+        Ok::<(), Error>(())
+    };
+    let listener = sockets.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    sockets.bind(listener, SocketAddr::new(ip, 0))?;
+    sockets.listen(listener, 16)?;
+    let address = sockets.getsockname(listener)?;
+    for number in 0..CONNECTIONS {
+        let bytes = message(number);
+        let client = sockets.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+        sockets.connect(client, Some(address))?;
+        ready(sockets, listener)?;
+        let server = sockets.accept4(listener, OpenFlags::empty())?;
+        for (from, to) in [(client, server), (server, client)] {
+            let mut written = 0;
+            while written < MESSAGE {
+                written += sockets.write(from, &bytes[written..])?;
+            }
+            let (mut got, mut filled) = (vec![0; MESSAGE], 0);
+            while filled < MESSAGE {
+                ready(sockets, to)?;
+                let len = sockets.read(to, &mut got[filled..])?;
+                if len == 0 {
+                    return Err(Error::BrokenPipe);
+                }
+                filled += len;
+            }
+            assert!(got == bytes, "bytes are as they were written");
+        }
+        if number % 2 == 0 {
+            sockets.close(client)?;
+        }
+        sockets.close(server)?;
+    }
+    Ok(())
+}
+
 /// Runs a scenario in processes of its own until no allocation is refused.
 fn each_refused(name: &str, place: Place, scenario: fn(Place)) {
     if let Some(number) = std::env::var_os(REFUSED) {
@@ -447,6 +502,20 @@ fn run_threads(place: Place) {
     threads(&context, ip);
 }
 
+/// Memory is refused to the threads of the library: a call fails at most, and the process goes on.
+fn run_echo(place: Place) {
+    OF_TEST.set(true);
+    SERVERS_COUNT.store(true, Ordering::Relaxed);
+    let Program { mut sockets, ip } = program(place);
+    let done = echo(&mut sockets, ip);
+    drop(sockets);
+    BEGUN.store(false, Ordering::Relaxed);
+    if let Err(error) = done {
+        println!("refused: {error}");
+        assert!(GRANTED.load(Ordering::Relaxed) < 0, "{error} while no memory was refused");
+    }
+}
+
 const EPOLL: Place = Place::Kernel(DriverChoice::Epoll);
 const URING: Place = Place::Kernel(DriverChoice::Uring);
 const INLINE: Place = Place::Stack(Placement::Inline);
@@ -477,4 +546,6 @@ scenarios! {
     inline_threads_survive_each_failed_allocation: run_threads, INLINE;
     thread_threads_survive_each_failed_allocation: run_threads, THREAD;
     core_threads_survive_each_failed_allocation: run_threads, CORE;
+    thread_server_survives_each_failed_allocation: run_echo, THREAD;
+    core_server_survives_each_failed_allocation: run_echo, CORE;
 }

@@ -61,6 +61,13 @@ impl SharedMemory {
         (self.private_used(), self.private.as_ref().map_or(0, |pool| pool.layout().count))
     }
 
+    /// Makes room for `most` sessions in all. Returns whether there is memory for it.
+    pub(super) fn reserve_sessions(&mut self, most: usize) -> bool {
+        let Self { sessions, returning, .. } = self;
+        sessions.try_reserve(most - sessions.len().min(most)).is_ok()
+            && returning.try_reserve(most - returning.len().min(most)).is_ok()
+    }
+
     /// A session begins.
     pub(super) fn insert(&mut self, session: PoolId, memory: SessionMemory) {
         let index = usize::from(session.0);

@@ -129,6 +129,11 @@ impl RemoteServer {
         let RingEnds { ops, events, sleep, calls } = ends;
         let ends = ShardEnds { ops, events, calls };
         let id = self.shard.attach(ends, memory, limits).ok_or_else(gone)?;
+        let missing = (usize::from(id.number) + 1).saturating_sub(self.delayed.len());
+        if self.delayed.try_reserve(missing).is_err() {
+            self.shard.detach(self.clock.now(), id);
+            return Err(gone());
+        }
         sleep.note_core(self.core);
         if let Err(error) = self.bells.insert(PoolId(id.number), sleep) {
             self.shard.detach(self.clock.now(), id);
@@ -193,6 +198,7 @@ impl RemoteServer {
         if self.delayed.is_empty() {
             self.delayed_since = now;
         }
+        // There is room for each session that is attached.
         if !self.delayed.contains(&id) {
             self.delayed.push(id);
         }

@@ -151,6 +151,9 @@ impl SessionShard {
         let rights = limits.rights.clone();
         let weight = limits.weight;
         let member = limits.clone();
+        if !self.reserve_session() {
+            return None;
+        }
         let id = self.sessions.insert(ShardSession::new(ends, limits))?;
         self.has_weights |= weight != 1;
         self.owners.add_session(PoolId(id.number), rights);
@@ -158,6 +161,21 @@ impl SessionShard {
         let (_, memories) = self.server.parts();
         memories.insert(PoolId(id.number), memory);
         Some(id)
+    }
+
+    /// Makes room for one more session in all lists that have an entry for each: while sessions
+    /// run, these need no memory. Returns whether there is memory for it.
+    fn reserve_session(&mut self) -> bool {
+        let Self { server, sessions, owners, parked, signals, ends, .. } = self;
+        let most = sessions.slot_count() + 1;
+        let (_, memories) = server.parts();
+        let has_room =
+            |list: &mut Vec<PoolId>| list.try_reserve(most - list.len().min(most)).is_ok();
+        [parked, signals].into_iter().all(has_room)
+            && ends.try_reserve(most - ends.len().min(most)).is_ok()
+            && sessions.reserve_one()
+            && owners.reserve_sessions(most)
+            && memories.reserve_sessions(most)
     }
 
     /// One poll. Returns whether there was work.

@@ -276,6 +276,11 @@ impl SessionWork<'_> {
             Err(refusal) => Err(PortError::<BindError>::Policy(refusal)),
         };
         match bound {
+            Ok(endpoint) if !self.owners.reserve_endpoint(endpoint) => {
+                self.server.close_datagram(endpoint);
+                self.leave_reservation(ReservingObject::Endpoint(endpoint));
+                self.refuse_port(&PortError::Stack(BindError::NoMemory))
+            }
             Ok(endpoint) => {
                 self.owners.add_endpoint(self.id, endpoint);
                 self.session.endpoints += 1;
@@ -483,6 +488,12 @@ impl SessionWork<'_> {
                 listening?
             }
         };
+        if !self.owners.reserve_listener(listener) {
+            if known.is_none() {
+                self.server.unlisten(self.now, listener);
+            }
+            return Err(PortError::Stack(ListenError::NoMemory));
+        }
         self.owners.add_listener(self.id, listener, (local, user));
         self.session.listeners += 1;
         self.count_for_user(LISTENERS, true);

@@ -133,10 +133,10 @@ impl SessionWork<'_> {
     fn end_all(&mut self) {
         self.hand_over_taken();
         self.end_move();
-        for endpoint in self.owners.endpoints_of(self.id) {
+        while let Some(endpoint) = self.owners.first_endpoint(self.id) {
             self.close_endpoint(endpoint);
         }
-        for listener in self.owners.listeners_of(self.id) {
+        while let Some(listener) = self.owners.first_listener(self.id) {
             self.unlisten(listener);
         }
         self.session.withheld.clear();
@@ -176,21 +176,29 @@ impl SessionWork<'_> {
 
     /// Resets connections with received bytes that the application has not taken out of its ring.
     /// It can write there, but the names that it writes are of its own connections or of none.
+    /// Connections for whose list there is no memory are closed as others are.
     fn reset_unread(&mut self) {
         let mut unread = Vec::new();
+        let note = |unread: &mut Vec<_>, conn| {
+            if unread.try_reserve(1).is_ok() {
+                unread.push(conn);
+            }
+        };
         self.session.each_unread(|record| {
             if let Ok(Completion { event: Says::Received { conn, .. }, .. }) =
                 Completion::parse(record)
             {
-                unread.push(conn_id(conn));
+                note(&mut unread, conn_id(conn));
             }
         });
         for event in &self.session.stranded {
             if let Event::Received { conn, .. } = event {
-                unread.push(*conn);
+                note(&mut unread, *conn);
             }
         }
-        unread.extend(self.session.taken_unread.take().map(|unread| unread.conn));
+        if let Some(taken) = self.session.taken_unread.take() {
+            note(&mut unread, taken.conn);
+        }
         for conn in unread {
             if self.owners.has_open_conn(self.id, conn) {
                 self.abort(conn);

@@ -122,11 +122,21 @@ impl ObjectOwners {
         Self { conns: Vec::with_capacity(connections as usize), ..Self::default() }
     }
 
+    /// Makes room for `most` sessions in all. Returns whether there is memory for it.
+    pub(super) fn reserve_sessions(&mut self, most: usize) -> bool {
+        let Self { sessions, rights, .. } = self;
+        sessions.try_reserve(most - sessions.len().min(most)).is_ok()
+            && rights.try_reserve(most - rights.len().min(most)).is_ok()
+    }
+
     /// A session begins, and has no connections yet.
     pub(super) fn add_session(&mut self, session: PoolId, rights: Option<Arc<SessionRights>>) {
         let index = usize::from(session.0);
         if self.rights.len() <= index {
             self.rights.resize(index + 1, None);
+        }
+        if self.sessions.len() <= index {
+            self.sessions.resize(index + 1, OfSession::default());
         }
         debug_assert!(self.counts(session) == ConnCounts::default(), "its number is free");
         self.rights[index] = rights;
@@ -465,6 +475,22 @@ impl ObjectOwners {
         owners.sessions.push(session);
     }
 
+    /// Makes room for one more session of a listener. Returns whether there is memory for it.
+    pub(super) fn reserve_listener(&mut self, listener: ListenerId) -> bool {
+        let index = listener.index as usize;
+        let missing = (index + 1).saturating_sub(self.listeners.len());
+        if self.listeners.try_reserve(missing).is_err() {
+            return false;
+        }
+        let count = self.listeners.len() + missing;
+        self.listeners.resize_with(count, ListenerOwners::default);
+        let owners = &mut self.listeners[index];
+        if owners.generation != listener.generation {
+            *owners = ListenerOwners { generation: listener.generation, ..Default::default() };
+        }
+        owners.sessions.try_reserve(1).is_ok()
+    }
+
     /// A session leaves a listener. Returns whether other sessions listen on it.
     pub(super) fn remove_listener(&mut self, session: PoolId, listener: ListenerId) -> bool {
         let Some(owners) = self.listeners.get_mut(listener.index as usize) else { return false };
@@ -475,11 +501,17 @@ impl ObjectOwners {
         !owners.sessions.is_empty()
     }
 
-    /// The listeners of a session.
-    pub(super) fn listeners_of(&self, session: PoolId) -> Vec<ListenerId> {
-        let with_index = self.listeners.iter().zip(0..);
-        let its = with_index.filter(|(owners, _)| owners.sessions.contains(&session));
-        its.map(|(owners, index)| ListenerId { index, generation: owners.generation }).collect()
+    /// A listener of a session.
+    pub(super) fn first_listener(&self, session: PoolId) -> Option<ListenerId> {
+        let mut with_index = self.listeners.iter().zip(0..);
+        let its = with_index.find(|(owners, _)| owners.sessions.contains(&session));
+        its.map(|(owners, index)| ListenerId { index, generation: owners.generation })
+    }
+
+    /// Makes room for an endpoint. Returns whether there is memory for it.
+    pub(super) fn reserve_endpoint(&mut self, endpoint: DatagramId) -> bool {
+        let missing = (endpoint.index as usize + 1).saturating_sub(self.endpoints.len());
+        self.endpoints.try_reserve(missing).is_ok()
     }
 
     /// The session of an endpoint.
@@ -504,11 +536,11 @@ impl ObjectOwners {
         }
     }
 
-    /// The endpoints of a session.
-    pub(super) fn endpoints_of(&self, session: PoolId) -> Vec<DatagramId> {
-        let with_index = self.endpoints.iter().zip(0..);
-        let its = with_index.filter(|((owner, _), _)| *owner == session);
-        its.map(|((_, generation), index)| DatagramId { index, generation: *generation }).collect()
+    /// An endpoint of a session.
+    pub(super) fn first_endpoint(&self, session: PoolId) -> Option<DatagramId> {
+        let mut with_index = self.endpoints.iter().zip(0..);
+        let its = with_index.find(|((owner, _), _)| *owner == session);
+        its.map(|((_, generation), index)| DatagramId { index, generation: *generation })
     }
 }
 
@@ -602,14 +634,14 @@ mod tests {
         assert!(owners.has_listener(ONE, listener) && owners.has_listener(TWO, listener));
         assert!(!owners.has_listener(ONE, ListenerId { generation: 1, ..listener }));
         assert!(owners.remove_listener(ONE, listener));
-        assert_eq!(owners.listeners_of(ONE), []);
-        assert_eq!(owners.listeners_of(TWO), [listener]);
+        assert_eq!(owners.first_listener(ONE), None);
+        assert_eq!(owners.first_listener(TWO), Some(listener));
         assert!(!owners.remove_listener(TWO, listener));
         let endpoint = DatagramId { index: 2, generation: 7 };
         owners.add_endpoint(TWO, endpoint);
         assert_eq!(owners.of_endpoint(endpoint), Some(TWO));
         assert_eq!(owners.of_endpoint(DatagramId { generation: 6, ..endpoint }), None);
-        assert_eq!(owners.endpoints_of(TWO), [endpoint]);
+        assert_eq!(owners.first_endpoint(TWO), Some(endpoint));
         owners.remove_endpoint(endpoint);
         assert_eq!(owners.of_endpoint(endpoint), None);
     }

@@ -43,6 +43,21 @@ impl Sessions {
         Self { slots, free, active, draining }
     }
 
+    /// Numbers that sessions have, or had.
+    pub(super) const fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Makes room for one more session. Returns whether there is memory for it.
+    pub(super) fn reserve_one(&mut self) -> bool {
+        let Self { slots, free, active, draining } = self;
+        let most = slots.len() + 1;
+        let fits = |list: &mut Vec<PoolId>| list.try_reserve(most - list.len().min(most)).is_ok();
+        slots.try_reserve(1).is_ok()
+            && free.try_reserve(most - free.len().min(most)).is_ok()
+            && [active, draining].into_iter().all(fits)
+    }
+
     /// Adds a session, which is polled from now on. `None`: there are as many as can be.
     pub(super) fn insert(&mut self, session: ShardSession) -> Option<SessionId> {
         let number = match self.free.pop() {
