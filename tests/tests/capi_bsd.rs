@@ -237,6 +237,23 @@ fn whose_sockets_are_and_how_they_end() {
 }
 
 #[test]
+fn c_program_goes_on_after_each_refused_allocation() {
+    let test = "c_program_goes_on_after_each_refused_allocation";
+    let Some(prefix) = prefix(test) else { return };
+    let source = sources().join("tests/bsd_memory.c");
+    let program = compile(prefix, &source, "bsd-memory", &["-std=gnu11"]);
+    for whose in ["shared", "thread"] {
+        let goes_on = |number: &usize| {
+            let mut command = Command::new(&program);
+            command.arg(number.to_string()).env("MEGAPIPE_SOCKETS", whose);
+            !said(&mut command).contains("all granted")
+        };
+        let refused = (0..1000).step_by(3).take_while(goes_on).count();
+        assert!((4..300).contains(&refused), "{whose}: {refused} allocations were refused");
+    }
+}
+
+#[test]
 fn the_header_gives_functions_other_symbols_in_c_and_in_cxx() {
     let test = "the_header_gives_functions_other_symbols_in_c_and_in_cxx";
     let Some(prefix) = prefix(test) else { return };
