@@ -68,7 +68,7 @@ impl<T> Channel<T> {
         for connection in self.state.take_unseen_accepts(listener) {
             match connection {
                 Connection::Fd(fd) => rescued.push(ToFd { fd, unread: Vec::new() }),
-                Connection::Lwsocket(handle) if self.hand_over_unseen(handle) => {}
+                Connection::Lwsocket(handle) if self.hand_back(handle, &[]) => {}
                 Connection::Lwsocket(handle) => rescued.extend(self.extract(handle)),
             }
         }
@@ -82,19 +82,24 @@ impl<T> Channel<T> {
         Vec::new()
     }
 
-    /// Hands a connection of our own stack to a sibling of its listener. `false`: it is the
-    /// kernel's.
-    fn hand_over_unseen(&mut self, handle: Handle) -> bool {
+    /// Gives an accepted connection of our own stack to another listener at its address, of this
+    /// process or, on a daemon, of another one. Without one it is reset.
+    ///
+    /// Nothing may have been written to it. `seen` are the bytes of its completed reads, which the
+    /// other listener's program reads first. The handle is gone then. Returns `false`, and changes
+    /// nothing, for a connection of the kernel and for a handle that is stale or no connection.
+    pub fn hand_back(&mut self, handle: Handle, seen: &[u8]) -> bool {
         let Ok(index) = self.state.find(handle) else { return false };
         #[cfg(feature = "local")]
-        if let Some(local) = self.driver.local()
+        if self.state.peek(index).kind == Kind::Tcp
+            && let Some(local) = self.driver.local()
             && crate::local::is_stacks(self.state.peek(index))
         {
-            local.hand_over_unseen(&mut self.state, index);
+            local.hand_over_unseen(&mut self.state, index, seen);
             self.detach(index);
             return true;
         }
-        let _ = index;
+        let _ = (index, seen);
         false
     }
 

@@ -32,6 +32,10 @@ pub struct Config {
     /// up sockets by number, and process the rest of a batch of events after they closed one socket
     /// and opened others. Default 0: always the lowest free number, as POSIX requires.
     pub rest_below: Fd,
+    /// A listener of our own stack that is closed gives the connections that no call has accepted
+    /// to another listener at its address, of any channel or, on a daemon, any process. Default:
+    /// off; they are reset, as those of Linux.
+    pub hand_back: bool,
     /// The maximum age of the answer "would block". A program with epoll reads until it gets this
     /// answer, once per message, and the state of the last poll is good enough for it. Default 20
     /// µs; zero polls each time.
@@ -49,6 +53,7 @@ impl Default for Config {
             first_descriptor: 3,
             process_below_first: false,
             rest_below: 0,
+            hand_back: false,
             freshness: Duration::from_micros(20),
             clock: Clock::new(),
         }
@@ -88,6 +93,13 @@ impl Config {
     #[must_use]
     pub const fn rest_below(mut self, below: Fd) -> Self {
         self.rest_below = below;
+        self
+    }
+
+    /// Sets [`Config::hand_back`].
+    #[must_use]
+    pub const fn hand_back(mut self, hands_back: bool) -> Self {
+        self.hand_back = hands_back;
         self
     }
 

@@ -281,6 +281,11 @@ impl StreamTransport for PolledChannel {
         })
     }
 
+    fn hand_back(&mut self, handle: Handle, seen: &[u8]) -> bool {
+        self.note_uncounted();
+        self.channel.hand_back(handle, seen)
+    }
+
     fn peer_address(&mut self, handle: Handle) -> Result<Option<SocketAddr>, Error> {
         Ok(self.channel.peer_address(handle)?.as_inet())
     }

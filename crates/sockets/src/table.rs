@@ -20,6 +20,7 @@
 //! - No reference to memory of the channel leaves an attempt: bytes are copied into and out of
 //!   the caller's.
 
+use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -132,6 +133,8 @@ pub struct Sockets {
     pub(crate) lookout: Lookout,
     /// Numbers below the first descriptor are the process's.
     pub(crate) process_below_first: bool,
+    /// A listener that is closed hands back what it has accepted in advance.
+    hands_back: bool,
     pipes: IndexTable<SharedPipe>,
     pub(crate) channel: PolledChannel,
     /// Connections that were closed and still have bytes to send.
@@ -165,7 +168,7 @@ impl SocketObject {
 impl Sockets {
     pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
         let Config { channel, descriptors, first_descriptor, process_below_first, .. } = config;
-        let Config { freshness, clock, rest_below, .. } = config;
+        let Config { freshness, clock, rest_below, hand_back: hands_back, .. } = config;
         // With descriptors behind them, the kernel's sockets take any option of the kernel's. What
         // may be unsent is SO_SNDBUF's to say, and bounded here.
         let channel = channel
@@ -190,6 +193,7 @@ impl Sockets {
             sets: EpollSets::default(),
             lookout: Lookout::default(),
             process_below_first,
+            hands_back,
             pipes: IndexTable::default(),
             channel,
             closing: 0,
@@ -342,24 +346,43 @@ impl Sockets {
         }
     }
 
-    /// The listener is gone: connections that were not accepted are reset.
+    /// The listener is gone: connections that were not accepted are reset, or go to another
+    /// listener at its address.
     fn close_listener(&mut self, object: u32, mut listener: Listener) {
-        for connection in listener.take_queue() {
+        let queue = listener.take_queue();
+        if !self.hands_back {
+            self.end_unaccepted(queue);
+            self.leave_groups(object, &listener);
+        } else {
+            // It leaves first: a connection must not come back to it.
+            self.leave_groups(object, &listener);
+            self.end_unaccepted(queue);
+        }
+        if let Some(bound) = listener.bound {
+            self.ports.release(bound);
+        }
+    }
+
+    fn end_unaccepted(&mut self, queue: VecDeque<u32>) {
+        for connection in queue {
             if let Some(entry) = self.objects.remove(connection)
                 && let ObjectKind::Stream(stream) = entry.kind
             {
-                let released = stream.reset(&mut self.channel);
+                let released = match self.hands_back {
+                    true => stream.hand_back(&mut self.channel),
+                    false => stream.reset(&mut self.channel),
+                };
                 self.release(released);
             }
         }
+    }
+
+    fn leave_groups(&mut self, object: u32, listener: &Listener) {
         for group in listener.groups() {
             match self.groups.leave(group, object) {
                 Some(handle) => ObjectTransport::unregister(&mut self.channel, handle),
                 None => self.request_at_group(group),
             }
-        }
-        if let Some(bound) = listener.bound {
-            self.ports.release(bound);
         }
     }
 

@@ -77,6 +77,10 @@ pub(crate) trait StreamTransport: ObjectTransport + Beneath {
         cookie: u64,
     ) -> Result<Handle, Error>;
 
+    /// Gives a connection that no program has accepted to another listener at its address, with
+    /// the bytes that were `seen` of it. Returns `false` for a connection of the kernel.
+    fn hand_back(&mut self, handle: Handle, seen: &[u8]) -> bool;
+
     /// The address of the peer.
     ///
     /// # Errors

@@ -308,10 +308,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
         }
     }
 
-    /// A connection that was accepted, and that the program has not heard of, goes to whatever
-    /// listens at its address, with the bytes that came for it. The slot is empty then; it stays as
-    /// it was if the connection is over.
-    pub(crate) fn hand_over_unseen(&mut self, state: &mut State, slot: u32) {
+    /// A connection that was accepted, and that the program has not used, goes to whatever listens
+    /// at its address, with the bytes that came for it, first those that the program has `seen`.
+    /// The slot is empty then; it stays as it was if the connection is over.
+    pub(crate) fn hand_over_unseen(&mut self, state: &mut State, slot: u32, seen: &[u8]) {
         let Some(conn) = self.conn(state, slot) else { return };
         self.now = self.clock.now();
         if !self.server.take_out(self.now, conn) {
@@ -324,7 +324,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let handle = state.handle(slot);
         let mut unread = state.take_unseen_reads(handle);
         unread.append(&mut state.take_unread(slot));
-        let bytes: Vec<u8> = unread.iter().flat_map(|bytes| bytes.iter().copied()).collect();
+        let unread = unread.iter().flat_map(|bytes| bytes.iter());
+        let bytes: Vec<u8> = seen.iter().chain(unread).copied().collect();
         state.slot(slot).target = Target::None;
         state.slot(slot).end = HAS_MOVED;
         self.server.hand_over_taken(self.now, conn, &bytes);

@@ -124,6 +124,18 @@ impl StreamSocket {
         released
     }
 
+    /// Gives a connection that no program has accepted to another listener at its address. One
+    /// that has ended, or has urgent data, is reset.
+    pub(crate) fn hand_back<T: StreamTransport>(mut self, transport: &mut T) -> Released {
+        let is_whole = self.error.is_none() && self.mark.is_none();
+        let mut seen = Vec::with_capacity(self.inbox.unread());
+        self.inbox.take(usize::MAX, &mut |part| seen.extend_from_slice(part));
+        if is_whole && transport.hand_back(self.handle, &seen) {
+            return Released { bound: self.bound, is_sending: false };
+        }
+        self.reset(transport)
+    }
+
     /// Resets a connection that no program has accepted.
     pub(crate) fn reset<T: StreamTransport>(self, transport: &mut T) -> Released {
         let _ = transport.disconnect(self.handle, Disconnect::Reset);

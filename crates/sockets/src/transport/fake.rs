@@ -144,6 +144,10 @@ impl StreamTransport for FakeTransport {
         Ok(self.new_handle())
     }
 
+    fn hand_back(&mut self, _: Handle, _: &[u8]) -> bool {
+        false
+    }
+
     fn peer_address(&mut self, _: Handle) -> Result<Option<SocketAddr>, Error> {
         Ok(self.peer)
     }
