@@ -7,6 +7,7 @@
 //! Exit status: 125 for an error of `run`, 126 for a program that cannot be preloaded, 127 for one
 //! that is not found, else the program's own.
 
+mod private_daemon;
 mod program;
 
 use std::ffi::OsString;
@@ -19,10 +20,11 @@ use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use megapipe::ServiceAddress;
 use megapipe_apps::backend::SERVICE_VARIABLE;
-use megapipe_preload::{LIBRARY, PreloadSettingError, PreloadSettings, VARIABLES};
+use megapipe_preload::{LIBRARY, PreloadSettingError, PreloadSettings, TOKEN, VARIABLES};
 use megapipe_service::attach::{ServiceObserver, ServiceQueryError};
 
 use crate::info::InfoError;
+use private_daemon::PrivateDaemonError;
 use program::{Program, ProgramError};
 
 /// The library below a prefix, and its folder beside a program in `bin/`.
@@ -54,6 +56,9 @@ pub(crate) struct RunProgramArgs {
     service: Option<PathBuf>,
     /// The link of the back end local: memif:SOCKET[,role=server], tap:DEVICE, packet:INTERFACE or
     /// xdp:INTERFACE
+    ///
+    /// With the back end service, and where no daemon runs: the link of a private daemon for the
+    /// program and its children, which ends with them.
     #[arg(long)]
     link: Option<String>,
     /// Addresses of the stack, as 10.0.0.2/24, with commas between
@@ -97,6 +102,14 @@ enum RunBackend {
 pub(crate) enum RunProgramError {
     #[error(transparent)]
     Service(#[from] ServiceQueryError),
+    #[error(
+        "{0}: start `megapiped`, or add --link memif:SOCKET[,role=server] or --link tap:DEVICE, \
+         and --address ADDRESS/BITS, for a private one; --backend local and --backend kernel need \
+         none"
+    )]
+    NoService(ServiceQueryError),
+    #[error(transparent)]
+    Private(#[from] PrivateDaemonError),
     #[error(
         "the service at {0} shares the host's addresses (packet, xdp), which unmodified programs \
          cannot use yet; start it on tap or memif"
@@ -144,7 +157,10 @@ pub(crate) fn usage_status(error: &clap::Error) -> ExitCode {
 
 /// Checks everything, then becomes the program.
 pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
-    let variables = variables(args)?;
+    let stack = RunStack::of(args);
+    // A daemon starts last, when nothing else is wrong.
+    let rules = rules(args)?;
+    let known = stack.is_known().then(|| variables(args, &stack, &rules)).transpose()?;
     let library = library()?;
     let name = args.command.first().cloned().unwrap_or_default();
     let program = Program::find(&name)?;
@@ -154,6 +170,10 @@ pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
         return Ok(ExitCode::SUCCESS);
     }
     program.check()?;
+    let variables = match known {
+        Some(variables) => variables,
+        None => variables(args, &stack.with_service(args)?, &rules)?,
+    };
     let mut command = Command::new(&program.path);
     command.arg0(&name).args(&args.command[1..]);
     for name in VARIABLES {
@@ -164,28 +184,97 @@ pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
     Err(RunProgramError::Exec { program: program.path.display().to_string(), source })
 }
 
-/// The settings as variables, checked as the library does.
-fn variables(args: &RunProgramArgs) -> Result<Vec<(&'static str, String)>, RunProgramError> {
-    let backend = match args.backend {
-        RunBackend::Kernel => "kernel",
-        RunBackend::Local => "local",
-        RunBackend::Service => "service",
-    };
+/// What the options say of the stack, and what its daemon does.
+#[derive(Debug, Clone)]
+struct RunStack {
+    backend: RunBackend,
+    /// The path of the daemon; empty: there is none.
+    service: String,
+    /// The number of the daemon's token.
+    token: String,
+    link: String,
+    address: String,
+    gateway: String,
+}
+
+impl RunStack {
+    fn of(args: &RunProgramArgs) -> Self {
+        let of = |value: &Option<String>| value.clone().unwrap_or_default();
+        Self {
+            backend: args.backend,
+            service: String::new(),
+            token: String::new(),
+            link: of(&args.link),
+            address: of(&args.address),
+            gateway: of(&args.gateway),
+        }
+    }
+
+    /// Whether the options say it all.
+    fn is_known(&self) -> bool {
+        self.backend != RunBackend::Service
+    }
+
+    /// Asks the daemon for the networks of its stack. Where none runs, a private one is started.
+    fn with_service(self, args: &RunProgramArgs) -> Result<Self, RunProgramError> {
+        let path = args.service_path();
+        let (mut observer, path, token) = match ServiceObserver::connect(&path) {
+            Ok(observer) => (observer, path, String::new()),
+            Err(absent @ ServiceQueryError::Absent { .. }) if self.link.is_empty() => {
+                return Err(RunProgramError::NoService(absent));
+            }
+            Err(ServiceQueryError::Absent { .. }) => {
+                let (path, token) = private_daemon::start(&self)?;
+                (ServiceObserver::connect(&path)?, path, token.to_string())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let networks = observer.networks()?;
+        let service = path.display().to_string();
+        if networks.shares_host_address {
+            return Err(RunProgramError::SharedAddress(service));
+        }
+        let addresses = networks.networks.iter().map(|(address, bits)| format!("{address}/{bits}"));
+        let gateways = networks.gateways.iter().map(ToString::to_string);
+        Ok(Self {
+            service,
+            token,
+            link: String::new(),
+            address: addresses.collect::<Vec<_>>().join(","),
+            gateway: gateways.collect::<Vec<_>>().join(","),
+            ..self
+        })
+    }
+}
+
+/// The rules of the options, in their order.
+fn rules(args: &RunProgramArgs) -> Result<Vec<String>, RunProgramError> {
     let mut rules = args.rules.clone();
     if let Some(path) = &args.rules_file {
         rules.extend(rules_of(path)?);
     }
-    let of = |value: &Option<String>| value.clone().unwrap_or_default();
-    let (service, address, gateway) = match args.backend {
-        RunBackend::Service => of_service(&args.service_path())?,
-        _ => (String::new(), of(&args.address), of(&args.gateway)),
+    Ok(rules)
+}
+
+/// The settings as variables, checked as the library does.
+fn variables(
+    args: &RunProgramArgs,
+    stack: &RunStack,
+    rules: &[String],
+) -> Result<Vec<(&'static str, String)>, RunProgramError> {
+    let backend = match stack.backend {
+        RunBackend::Kernel => "kernel",
+        RunBackend::Local => "local",
+        RunBackend::Service => "service",
     };
+    let of = |value: &Option<String>| value.clone().unwrap_or_default();
     let all = [
         ("MEGAPIPE_BACKEND", backend.to_owned()),
-        ("MEGAPIPE_SERVICE", service),
-        ("MEGAPIPE_LINK", of(&args.link)),
-        ("MEGAPIPE_ADDRESS", address),
-        ("MEGAPIPE_GATEWAY", gateway),
+        ("MEGAPIPE_SERVICE", stack.service.clone()),
+        (TOKEN, stack.token.clone()),
+        ("MEGAPIPE_LINK", stack.link.clone()),
+        ("MEGAPIPE_ADDRESS", stack.address.clone()),
+        ("MEGAPIPE_GATEWAY", stack.gateway.clone()),
         ("MEGAPIPE_PLACEMENT", of(&args.placement)),
         ("MEGAPIPE_RULES", rules.join("; ")),
         ("MEGAPIPE_REPORT", of(&args.report)),
@@ -195,18 +284,6 @@ fn variables(args: &RunProgramArgs) -> Result<Vec<(&'static str, String)>, RunPr
         set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
     })?;
     Ok(set)
-}
-
-/// The path of a daemon, and the addresses and gateways of its stack.
-fn of_service(path: &Path) -> Result<(String, String, String), RunProgramError> {
-    let networks = ServiceObserver::connect(path)?.networks()?;
-    let path = path.display().to_string();
-    if networks.shares_host_address {
-        return Err(RunProgramError::SharedAddress(path));
-    }
-    let addresses = networks.networks.iter().map(|(address, bits)| format!("{address}/{bits}"));
-    let gateways = networks.gateways.iter().map(ToString::to_string);
-    Ok((path, addresses.collect::<Vec<_>>().join(","), gateways.collect::<Vec<_>>().join(",")))
 }
 
 impl RunProgramArgs {

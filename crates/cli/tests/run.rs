@@ -1,7 +1,8 @@
 //! `megapipe run`: what it refuses, with the exit status, and what it passes to the program.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// `megapipe run` with a library that exists and does nothing: the C library itself is loaded
 /// anyway.
@@ -76,4 +77,36 @@ fn program_gets_the_settings_and_its_own_status() {
     let script = "test -n \"$LD_PRELOAD\" && test \"$MEGAPIPE_LINK\" = memif:/tmp/x && exit 7";
     let output = run(&[&MEMIF[..], &["--", "sh", "-c", script]].concat());
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The sockets of daemons in a folder.
+fn daemons_in(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).expect("a folder").map_while(Result::ok);
+    entries.filter(|it| it.file_name().to_string_lossy().starts_with("megapiped-")).count()
+}
+
+#[test]
+fn private_daemon_starts_with_the_program_and_ends_with_it() {
+    let folder = std::env::temp_dir().join(format!("mp-private-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    // Two hosts, each with a program and its daemon: the ends of the link wait for each other.
+    let started = [("server", 1), ("client", 2)].map(|(role, host)| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
+        let link = format!("memif:{},role={role}", folder.join("memif").display());
+        command.args(["run", "--service", "/nonexistent/x", "--link", &link]);
+        command.args(["--address", &format!("10.9.6.{host}/24"), "--", "sh", "-c"]);
+        // The library that is preloaded does nothing: the token alone keeps the daemon.
+        command.arg("test -S \"$MEGAPIPE_SERVICE\" && test -n \"$MEGAPIPE_SESSION_FD\" && sleep 1");
+        command.env("MEGAPIPE_PRELOAD", library()).env("XDG_RUNTIME_DIR", &folder);
+        command.env_remove("LD_PRELOAD").spawn().expect("it runs")
+    });
+    for mut program in started {
+        assert!(program.wait().expect("it ends").success());
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while daemons_in(&folder) > 0 {
+        assert!(Instant::now() < deadline, "a daemon goes on without its program");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::fs::remove_dir_all(folder).expect("it is there");
 }

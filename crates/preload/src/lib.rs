@@ -44,7 +44,9 @@ mod settings;
 mod stack;
 mod state_lock;
 
-pub use settings::{LIBRARY, PreloadBackend, PreloadSettingError, PreloadSettings, VARIABLES};
+pub use settings::{
+    LIBRARY, PreloadBackend, PreloadSettingError, PreloadSettings, TOKEN, VARIABLES,
+};
 
 /// Returns the names of libc that the library interposes.
 pub fn interposed_names() -> impl Iterator<Item = &'static str> {

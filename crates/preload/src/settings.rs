@@ -4,7 +4,7 @@
 //! program. The program may clear its environment afterwards; exec restores them
 //! (`calls/process.rs`).
 
-use std::ffi::CString;
+use std::ffi::{CString, c_int};
 use std::str::FromStr;
 
 use megapipe::{Placement, Prefixed, ServerConfig, ServiceAddress};
@@ -12,9 +12,10 @@ use megapipe::{Placement, Prefixed, ServerConfig, ServiceAddress};
 use crate::rules::{PathRule, PathSelector};
 
 /// The variables that are restored on exec.
-pub const VARIABLES: [&str; 8] = [
+pub const VARIABLES: [&str; 9] = [
     "MEGAPIPE_BACKEND",
     "MEGAPIPE_SERVICE",
+    TOKEN,
     "MEGAPIPE_LINK",
     "MEGAPIPE_ADDRESS",
     "MEGAPIPE_GATEWAY",
@@ -25,6 +26,9 @@ pub const VARIABLES: [&str; 8] = [
 
 /// Variable with the path of the library, by which exec preloads it again.
 pub const LIBRARY: &str = "MEGAPIPE_PRELOAD";
+
+/// Variable with the number of a token of the daemon, by which processes attach.
+pub const TOKEN: &str = "MEGAPIPE_SESSION_FD";
 
 /// Links that a process can have.
 const LINKS: [&str; 4] = ["memif:", "tap:", "packet:", "xdp:"];
@@ -56,6 +60,8 @@ pub struct PreloadSettings {
     pub selector: PathSelector,
     /// Where the report goes: a file's name, or `stderr`.
     pub report: Option<String>,
+    /// The number of the daemon's token.
+    pub(crate) token: Option<c_int>,
     /// What exec restores, as `NAME=value`.
     pub(crate) restored: Vec<CString>,
     /// The path of the library.
@@ -111,6 +117,7 @@ impl PreloadSettings {
             placement: placement(variable("MEGAPIPE_PLACEMENT"))?,
             selector,
             report: variable("MEGAPIPE_REPORT"),
+            token: token(variable(TOKEN))?,
             restored: restored.collect(),
             library: variable(LIBRARY),
         }))
@@ -153,6 +160,16 @@ fn service(
     let path = variable("MEGAPIPE_SERVICE");
     let address = path.map_or_else(ServiceAddress::default, ServiceAddress::new);
     Ok((PreloadBackend::Service(address), addresses, gateways))
+}
+
+fn token(named: Option<String>) -> Result<Option<c_int>, PreloadSettingError> {
+    let Some(text) = named else { return Ok(None) };
+    match text.parse() {
+        Ok(0..=2) | Err(_) => {
+            Err(wrong(TOKEN, &text, "must be the number of a descriptor from 3 on"))
+        }
+        Ok(number) => Ok(Some(number)),
+    }
 }
 
 /// The stack's addresses and gateways.

@@ -9,6 +9,8 @@
 //! - A call from a signal handler that interrupted a call of the same thread is refused (EDEADLK).
 
 use std::cell::Cell;
+use std::ffi::c_int;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::time::Duration;
@@ -49,6 +51,9 @@ pub(crate) fn activate(settings: PreloadSettings) {
     megapipe_sockets::set_restart_rule(handlers::restart);
     report::open(&settings);
     link::inherit_turn(std::env::var(link::TURN_VARIABLE).ok());
+    if let Some(token) = settings.token.filter(|token| is_token(*token)) {
+        numbers::set(token, NumberEntry::Own);
+    }
     SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
 }
 
@@ -157,9 +162,17 @@ fn create(settings: &PreloadSettings) -> Result<SharedContext, String> {
             let network = link::open(link, server)?;
             channel.backend(Backend::Local(network)).placement(placement(settings))
         }
-        PreloadBackend::Service(address) => channel.backend(Backend::Service(address.clone())),
+        PreloadBackend::Service(address) => {
+            let address = match settings.token.filter(|token| is_token(*token)) {
+                // The library never closes it, nor does the program: the number is the library's.
+                // SAFETY: the descriptor is open, and stays so as long as the process.
+                Some(token) => address.clone().with_token(unsafe { OwnedFd::from_raw_fd(token) }),
+                None => address.clone(),
+            };
+            channel.backend(Backend::Service(address))
+        }
     };
-    let config = Config::default().channel(channel);
+    let config = Config::default().channel(channel).hand_back(is_shared());
     let created = SharedContext::create(config, Driving::Callers);
     created.map_err(|error| format!("no sockets: {}", ErrorChain(&error)))
 }
@@ -177,6 +190,18 @@ fn placement(settings: &PreloadSettings) -> Placement {
             Placement::Inline
         }
     }
+}
+
+/// Whether a number that was inherited is a token of a daemon, and not another file meanwhile.
+fn is_token(number: c_int) -> bool {
+    if number < 0 {
+        return false;
+    }
+    // SAFETY: the number is not -1; one that is closed is an error of the calls.
+    let socket = unsafe { BorrowedFd::borrow_raw(number) };
+    let kind = rustix::net::sockopt::socket_type(socket);
+    let domain = rustix::net::sockopt::socket_domain(socket);
+    kind == Ok(rustix::net::SocketType::SEQPACKET) && domain == Ok(rustix::net::AddressFamily::UNIX)
 }
 
 /// Sends what was written, as the kernel does when a process ends.
@@ -203,7 +228,7 @@ pub(crate) fn forget_in_child() -> bool {
     if !had_stack {
         return false;
     }
-    let is_shared = is_shared();
+    let (is_shared, token) = (is_shared(), settings().and_then(|it| it.token));
     IS_DOWN.store(!is_shared, Ordering::Relaxed);
     link::forget();
     report::forget_file();
@@ -215,6 +240,8 @@ pub(crate) fn forget_in_child() -> bool {
             NumberEntry::Stack(_) | NumberEntry::Set(_) => {
                 numbers::set(fd, NumberEntry::Parent);
             }
+            // The child attaches by it.
+            NumberEntry::Own if token == Some(fd) => {}
             NumberEntry::Own => {
                 // The link must be free when the parent ends.
                 // SAFETY: takes an integer; the child never uses the library's descriptors.

@@ -27,7 +27,7 @@ mod query_pace;
 #[cfg(test)]
 mod tests;
 
-pub use client::{AttachError, attach};
+pub use client::{AttachError, attach, attach_by_token};
 pub use control_server::{ClientIdentity, ControlServer, OpenedSession, SessionHost};
 pub use message::{
     AgreedLimits, AttachHello, HelloAnswer, MessageFault, RECORD_BYTES, RefusalCode, Refused,

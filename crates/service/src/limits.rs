@@ -205,6 +205,8 @@ pub const HANDSHAKE_TIME: Duration = Duration::from_secs(1);
 pub const HANDSHAKES_MAX: usize = 64;
 /// Most of them of one user.
 pub const HANDSHAKES_OF_USER_MAX: usize = 16;
+/// Time that a daemon with tokens stays when nothing uses it.
+pub const UNUSED_TIME: Duration = Duration::from_millis(500);
 /// Longest sleep of a daemon's control thread: it looks whether its shards run.
 pub const CONTROL_LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Endpoints for datagrams of a shard, and of a program with a stack of its own.

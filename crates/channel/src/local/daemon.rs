@@ -3,7 +3,7 @@
 //! `megapiped` is this with a command line. Read first: `megapipe_service::attach`.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use megapipe_service::attach::ControlServer;
@@ -102,6 +102,21 @@ impl Daemon {
     /// have, stay; listeners and sockets that they bind from now on follow the new policy.
     pub fn set_policy(&mut self, policy: ServicePolicy) {
         self.server.host().set_policy(policy);
+    }
+
+    /// Gives the daemon one end of a pair of sockets (SOCK_SEQPACKET). A process that has the other
+    /// end attaches by it, with the daemon's own rights ([`crate::ServiceAddress::with_token`]).
+    /// The daemon ends when no process has it, and no channel is attached.
+    ///
+    /// # Errors
+    /// [`DaemonError::Ended`]: the kernel has refused the descriptor.
+    pub fn add_token(&mut self, token: OwnedFd) -> Result<(), DaemonError> {
+        self.server.add_token(token).map_err(DaemonError::Ended)
+    }
+
+    /// Whether [`Daemon::run`] has returned because nothing uses the daemon.
+    pub fn has_ended(&mut self) -> bool {
+        self.server.has_ended()
     }
 
     /// Serves until `stop` is readable. May be called again: channels stay attached meanwhile.

@@ -10,7 +10,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant as Time};
 
-use megapipe_service::attach::{AttachError, attach};
+use megapipe_service::attach::{AttachError, attach, attach_by_token};
 use megapipe_service::limits::{LANE_EVENTS, LANE_OPS, LARGE_SENDS, SMALL_SENDS};
 use megapipe_service::{LaneSet, SessionSizes};
 use megapipe_stack::Instant;
@@ -110,7 +110,11 @@ fn add_bell(bells: &OwnedFd, client: &LaneSet) -> rustix::io::Result<()> {
 }
 
 fn attach_to(address: &ServiceAddress, config: &Config) -> Result<LaneSet, AttachError> {
-    attach(address.path(), &program_name(), &wanted(config))
+    let (path, name, wanted) = (address.path(), program_name(), wanted(config));
+    match address.token() {
+        Some(token) => attach_by_token(token, path, &name, &wanted),
+        None => attach(path, &name, &wanted),
+    }
 }
 
 /// The sizes that a channel asks for: receive buffers of its own size, and some more.

@@ -14,13 +14,13 @@
 #![forbid(unsafe_code)]
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -76,6 +76,14 @@ struct DaemonArgs {
     /// Without it /etc/megapipe/megapiped.toml, if that is there. SIGHUP reads the file again.
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
+
+    /// Serve the holders of the other end of the socket on standard input, and end with them
+    #[arg(long, hide = true)]
+    private: bool,
+
+    /// Start a daemon in the background, and end when it is ready
+    #[arg(long, hide = true)]
+    detach: bool,
 
     /// Check the policy file, print what it gives, and end
     #[arg(long)]
@@ -137,6 +145,10 @@ enum RunError {
     Policy(#[from] PolicyFileError),
     #[error("cannot catch signals")]
     Signals(#[source] std::io::Error),
+    #[error("cannot start in the background")]
+    Detach(#[source] std::io::Error),
+    #[error("the daemon did not start ({0})")]
+    NotReady(ExitStatus),
     #[error("cannot write to standard output")]
     Output(#[source] std::io::Error),
     #[error("cannot write the manual page into the folder `{}`", folder.display())]
@@ -294,18 +306,42 @@ fn run(args: &DaemonArgs) -> Result<(), RunError> {
     let path = args.path();
     let mut daemon = Daemon::start(&network, &path, cores, notice)?;
     daemon.set_policy(policy);
+    if args.private {
+        // The terminal's signals are for the program.
+        let _ = rustix::process::setsid();
+        let token = std::io::stdin().as_fd().try_clone_to_owned();
+        daemon.add_token(token.map_err(RunError::Signals)?)?;
+    }
     writeln!(output, "ready at {}: {}", path.display(), network.description())
         .and_then(|()| output.flush())
         .map_err(RunError::Output)?;
     loop {
         daemon.run(signals.woken.as_fd())?;
         signals.clear();
-        if signals.ends.load(Ordering::SeqCst) {
+        if daemon.has_ended() || signals.ends.load(Ordering::SeqCst) {
             return Ok(());
         }
         if signals.reloads.swap(false, Ordering::SeqCst) {
             reload(args, &mut daemon);
         }
+    }
+}
+
+/// Starts this command again as a process of no parent, and waits until it is ready.
+fn detach() -> Result<(), RunError> {
+    let program = std::env::current_exe().map_err(RunError::Detach)?;
+    let words = std::env::args_os().skip(1).filter(|word| word != "--detach");
+    let mut command = std::process::Command::new(program);
+    command.args(words).stdout(Stdio::piped());
+    let mut daemon = command.spawn().map_err(RunError::Detach)?;
+    let mut first = String::new();
+    if let Some(output) = daemon.stdout.take() {
+        BufReader::new(output).read_line(&mut first).map_err(RunError::Detach)?;
+    }
+    match first.starts_with("ready at") {
+        true => Ok(()),
+        // It has said why on standard error.
+        false => Err(RunError::NotReady(daemon.wait().map_err(RunError::Detach)?)),
     }
 }
 
@@ -399,7 +435,10 @@ fn manual_folder() -> Option<PathBuf> {
 fn main() -> ExitCode {
     let done = match manual_folder() {
         Some(folder) => write_manual(folder),
-        None => run(&DaemonArgs::parse()),
+        None => match DaemonArgs::parse() {
+            args if args.detach => detach(),
+            args => run(&args),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

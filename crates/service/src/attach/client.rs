@@ -6,15 +6,19 @@
 //! - After a failure no descriptor and no mapping is left.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use megapipe_link::wait_for_binding;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair,
+};
 
-use super::message::{AttachHello, HelloAnswer, MessageFault, RefusalCode, Welcome, encode_ready};
+use super::message::{
+    AttachHello, HelloAnswer, MessageFault, RefusalCode, Welcome, encode_open, encode_ready,
+};
 use crate::error::RemoteError;
 use crate::limits::{ATTACH_RETRY, ATTACH_TIME};
 use crate::message_socket::{MessageWithFds, Reception, receive, send};
@@ -114,9 +118,34 @@ impl From<MessageFault> for Failure {
 /// # Errors
 /// [`AttachError`].
 pub fn attach(path: &Path, name: &str, wanted: &SessionSizes) -> Result<LaneSet, AttachError> {
+    attach_over(&|| connect_to(path), path, name, wanted)
+}
+
+/// As [`attach`], by a token of the daemon instead of its path. The session has the rights of the
+/// token; it ends with this process.
+///
+/// # Errors
+/// [`AttachError`], which names the path.
+pub fn attach_by_token(
+    token: BorrowedFd<'_>,
+    path: &Path,
+    name: &str,
+    wanted: &SessionSizes,
+) -> Result<LaneSet, AttachError> {
+    attach_over(&|| connect_by_token(token), path, name, wanted)
+}
+
+fn attach_over(
+    connect: &dyn Fn() -> io::Result<OwnedFd>,
+    path: &Path,
+    name: &str,
+    wanted: &SessionSizes,
+) -> Result<LaneSet, AttachError> {
     let deadline = Instant::now() + ATTACH_TIME;
     loop {
-        let failure = match attempt(path, &AttachHello::new(name, *wanted), deadline) {
+        let hello = AttachHello::new(name, *wanted);
+        let connected = connect().map_err(Failure::Connect);
+        let failure = match connected.and_then(|socket| attempt(&socket, &hello, deadline)) {
             Ok(client) => return Ok(client),
             Err(failure) => failure,
         };
@@ -160,14 +189,22 @@ pub(super) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn attempt(path: &Path, hello: &AttachHello, deadline: Instant) -> Result<LaneSet, Failure> {
-    let socket = connect_to(path)?;
+/// Connects to the daemon of a token: it gets one end of a pair that this process has made, so the
+/// kernel tells it which process that is.
+fn connect_by_token(token: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    send(token, &encode_open(), &[theirs.as_fd()])?;
+    Ok(ours)
+}
+
+fn attempt(socket: &OwnedFd, hello: &AttachHello, deadline: Instant) -> Result<LaneSet, Failure> {
     match send(socket.as_fd(), &hello.encode(), &[]) {
         // A daemon that refuses at once has closed its end. Its answer is still to be read.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         sent => sent?,
     }
-    let MessageWithFds { bytes, fds } = answer(&socket, deadline)?;
+    let MessageWithFds { bytes, fds } = answer(socket, deadline)?;
     let welcome = match HelloAnswer::decode(&bytes)? {
         HelloAnswer::Welcome(welcome) => welcome,
         HelloAnswer::Refused(refused) => {

@@ -13,6 +13,7 @@
 //!   channel.
 
 mod queries;
+mod tokens;
 
 use std::collections::HashMap;
 use std::io;
@@ -39,6 +40,7 @@ use crate::observe::{AnswerPage, ServiceQuery, Viewer, is_query};
 use crate::remote::SessionFds;
 use crate::session_sizes::SessionSizes;
 use queries::QueryStage;
+use tokens::Tokens;
 
 /// The client that a session is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,6 +155,8 @@ struct ClientEntry {
     process: PeerProcess,
     name: String,
     state: ClientState,
+    /// It came by a token, and has the daemon's own rights.
+    is_by_token: bool,
 }
 
 /// The control socket with its clients.
@@ -162,6 +166,7 @@ pub struct ControlServer<H> {
     epoll: OwnedFd,
     clients: HashMap<u64, ClientEntry>,
     handshakes: Handshakes,
+    tokens: Tokens,
     pace: QueryPace,
     next_key: u64,
     /// No client is accepted until then: descriptors had run out.
@@ -206,6 +211,7 @@ impl<H: SessionHost> ControlServer<H> {
             epoll,
             clients: HashMap::new(),
             handshakes: Handshakes::default(),
+            tokens: Tokens::default(),
             pace: QueryPace::new(Instant::now()),
             next_key: FIRST_CLIENT,
             paused_until: None,
@@ -247,6 +253,9 @@ impl<H: SessionHost> ControlServer<H> {
                 }
             }
             self.on_time(Instant::now());
+            if self.is_unused(Instant::now()) {
+                return Ok(());
+            }
             self.host.check().map_err(io::Error::other)?;
         }
     }
@@ -256,7 +265,7 @@ impl<H: SessionHost> ControlServer<H> {
         let now = Instant::now();
         let pause = self.paused_until.map(|until| until.saturating_duration_since(now));
         let handshake = self.handshakes.patience(now);
-        [pause, handshake, self.pace.patience(now)]
+        [pause, handshake, self.pace.patience(now), self.tokens.patience()]
             .into_iter()
             .flatten()
             .fold(CONTROL_LOOK_PERIOD, Duration::min)
@@ -279,7 +288,7 @@ impl<H: SessionHost> ControlServer<H> {
     fn accept_clients(&mut self) {
         for _ in 0..ACCEPTS_PER_WAIT {
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.begin_handshake(socket),
+                Ok(socket) => self.begin_handshake(socket, false),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(_) => {
@@ -292,7 +301,7 @@ impl<H: SessionHost> ControlServer<H> {
         }
     }
 
-    fn begin_handshake(&mut self, socket: OwnedFd) {
+    fn begin_handshake(&mut self, socket: OwnedFd, is_by_token: bool) {
         // A client that has ended meanwhile needs no answer.
         let Ok(process) = PeerProcess::of(socket.as_fd()) else { return };
         let key = self.next_key;
@@ -309,10 +318,13 @@ impl<H: SessionHost> ControlServer<H> {
             return;
         }
         let (name, state) = (String::new(), ClientState::AwaitsHello);
-        self.clients.insert(key, ClientEntry { socket, process, name, state });
+        self.clients.insert(key, ClientEntry { socket, process, name, state, is_by_token });
     }
 
     fn on_socket(&mut self, key: u64) {
+        if self.tokens.has(key) {
+            return self.on_token(key);
+        }
         let Some(client) = self.clients.get(&key) else { return };
         let message = match receive(client.socket.as_fd()) {
             Ok(Reception::Nothing) => return,
@@ -392,7 +404,10 @@ impl<H: SessionHost> ControlServer<H> {
         let hello = hello.map_err(|it| Refused::new(RefusalCode::Hello, &it.to_string()))?;
         let version = hello.negotiate()?;
         client.name.clone_from(&hello.name);
-        let PeerProcess { pid, uid, gid, ref groups, .. } = client.process;
+        let PeerProcess { pid, mut uid, gid, ref groups, .. } = client.process;
+        if client.is_by_token {
+            uid = rustix::process::geteuid().as_raw();
+        }
         let identity = ClientIdentity { pid, uid, gid, groups: groups.clone(), name: hello.name };
         let opened =
             self.host.open(key, &identity, &hello.sizes, AttachHello::has_lanes(version))?;

@@ -7,6 +7,7 @@
 //!                | description |
 //!  READY         | version (2) |
 //!  REFUSED       | code (2) | oldest version (2) | newest (2) | sentence |
+//!  OPEN          | nothing; one end of a pair of sockets comes with it, over a token |
 //! ```
 //!
 //! Integers are native-endian: both ends are on one machine. A text is its length (2) and UTF-8.
@@ -48,6 +49,8 @@ const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const READY: u16 = 3;
 const REFUSED: u16 = 4;
+/// Of a token. 5 and 6 are those of queries.
+const OPEN: u16 = 7;
 
 /// Why bytes are no message of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -457,6 +460,17 @@ impl HelloAnswer {
 #[must_use]
 pub fn encode_ready(version: u16) -> Vec<u8> {
     MessageWriter::new(READY).u16(version).0
+}
+
+/// OPEN as bytes: with one end of a pair of sockets, over which a handshake follows.
+#[must_use]
+pub(super) fn encode_open() -> Vec<u8> {
+    MessageWriter::new(OPEN).0
+}
+
+/// Whether a message over a token is an OPEN.
+pub(super) fn is_open(bytes: &[u8]) -> bool {
+    MessageReader::new(bytes).is_ok_and(|(kind, from)| kind == OPEN && from.end().is_ok())
 }
 
 /// Checks a READY for a session of `version`.

@@ -32,6 +32,7 @@ use crate::{RemoteConfig, ServerConfig};
 
 mod descriptors;
 mod queries;
+mod tokens;
 
 /// Longer than any wait here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -158,6 +159,10 @@ struct Daemon {
 
 impl Daemon {
     fn start(name: &str) -> Self {
+        Self::start_with(name, None)
+    }
+
+    fn start_with(name: &str, token: Option<OwnedFd>) -> Self {
         let folder = std::env::temp_dir().join(format!("mp-attach-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (asked, asking) = channel();
@@ -167,6 +172,9 @@ impl Daemon {
         let passed = HashMap::new();
         let host = EmptyHost { asked, halves, passed, ended, description, pages };
         let mut server = ControlServer::listen(&folder.join("socket"), host).expect("it is free");
+        if let Some(token) = token {
+            server.add_token(token).expect("epoll works");
+        }
         let stop = event();
         let stopped = stop.try_clone().expect("a descriptor");
         let run = move || server.run(stopped.as_fd()).expect("epoll works");
