@@ -35,7 +35,9 @@ fn errors_of_run_have_status_125() {
     refused(&["--service", "/nonexistent/x", "--", "true"], 125, "no service at /nonexistent/x:");
     refused(&["--backend", "lokal", "--", "true"], 125, "invalid value 'lokal'");
     refused(&["--backend", "local", "--", "true"], 125, "MEGAPIPE_LINK = : the back end local");
-    refused(&["--backend", "local", "--link", "packet:lo", "--", "true"], 125, "packet, xdp");
+    let lo = ["--backend", "local", "--link", "packet:lo", "--", "true"];
+    refused(&lo, 125, "the stack needs an address of its own");
+    refused(&["--backend", "local", "--link", "lo", "--", "true"], 125, "packet:INTERFACE");
     let rule = ["--rule", "stack listen 80", "--", "true"];
     refused(&[&MEMIF[..], &rule].concat(), 125, "\"80\" must be ADDRESS[/BITS]:PORTS");
 }

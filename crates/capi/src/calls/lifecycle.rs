@@ -203,7 +203,7 @@ mod tests {
         let good = defaults(size_of::<mp_config>());
         for wrong in [
             mp_config { driver: 3, ..good },
-            mp_config { flags: 4, ..good },
+            mp_config { flags: 8, ..good },
             mp_config { reserved: 1, ..good },
             mp_config { buffer_count: 65536, ..good },
             mp_config { core: -2, ..good },
