@@ -25,7 +25,8 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = query.version();
     }
     if let Some(page) = AnswerPage::decode(bytes) {
-        assert_eq!(page.encode(QUERY_VERSIONS.1), bytes);
+        let named = QUERY_VERSIONS.0..=QUERY_VERSIONS.1;
+        assert!(named.into_iter().any(|version| page.encode(version) == bytes), "{bytes:?}");
     }
     if decode_ready(bytes, 1).is_ok() {
         assert_eq!(encode_ready(1), bytes);
