@@ -146,13 +146,11 @@ impl ListenerManager {
         let is_enlisted = self.queue.balancer().name_of(id).is_some();
         // What it had when it was dropped counts again.
         let credit = if is_enlisted { pooled - before } else { pooled };
-        let start = out.len();
-        let enlisted = self.queue.enlist(now, id, credit, random, out).map(|_| ());
-        self.count_assigned(out, start);
+        let enlisted = self.decide(out, |queue, out| queue.enlist(now, id, credit, random, out));
         if enlisted.is_err() && is_new {
             self.homes.retain(|home| home.id != id);
         }
-        enlisted
+        enlisted.map(|_| ())
     }
 
     /// ACCEPT-CONNECTION after a late claim: the acceptor dispatches again. Once for each
@@ -167,13 +165,12 @@ impl ListenerManager {
         let Some(home) = self.homes.iter().find(|home| home.id == lost.id && !home.is_gone) else {
             return;
         };
-        let (pooled, start) = (home.credit(), out.len());
-        match self.queue.balancer().name_of(lost.id) {
-            Some(current) if current != lost => return,
-            // There was a place for it before.
-            _ => drop(self.queue.enlist_again(now, lost, pooled, random, out)),
+        let pooled = home.credit();
+        if self.queue.balancer().name_of(lost.id).is_some_and(|current| current != lost) {
+            return;
         }
-        self.count_assigned(out, start);
+        // There was a place for it before.
+        let _ = self.decide(out, |queue, out| queue.enlist_again(now, lost, pooled, random, out));
     }
 
     /// A session takes no more connections over a transport server: it has left the listener, or
@@ -220,9 +217,7 @@ impl ListenerManager {
         if let TransportReport::TakenBack { acceptor, .. } = report {
             self.return_credit(now, acceptor, random, out);
         }
-        let start = out.len();
-        self.queue.on_transport(now, report, random, out);
-        self.count_assigned(out, start);
+        self.decide(out, |queue, out| queue.on_transport(now, report, random, out));
     }
 
     /// Takes a report about an acceptor whose home this is.
@@ -242,9 +237,7 @@ impl ListenerManager {
                 self.return_credit(now, acceptor, random, out);
             }
         }
-        let start = out.len();
-        self.queue.on_acceptor(now, report, random, out);
-        self.count_assigned(out, start);
+        self.decide(out, |queue, out| queue.on_acceptor(now, report, random, out));
     }
 
     /// Takes a message of another manager.
@@ -260,9 +253,7 @@ impl ListenerManager {
             ManagerMessage::TimedOut(name) => self.return_credit(now, name, random, out),
             ManagerMessage::Joined(_) | ManagerMessage::Left(_) | ManagerMessage::Offer(_) => {}
         }
-        let start = out.len();
-        self.queue.on_message(now, message, random, out);
-        self.count_assigned(out, start);
+        self.decide(out, |queue, out| queue.on_message(now, message, random, out));
     }
 
     /// Publishes the offer if one is due.
@@ -284,10 +275,8 @@ impl ListenerManager {
         let Some(credit) = returned else { return };
         let current = self.queue.balancer().name_of(name.id);
         if current.is_some_and(|current| current != name) {
-            let start = out.len();
             // It is enlisted: it needs no place.
-            let _ = self.queue.enlist(now, name.id, credit, random, out);
-            self.count_assigned(out, start);
+            let _ = self.decide(out, |queue, out| queue.enlist(now, name.id, credit, random, out));
         }
     }
 
@@ -306,8 +295,15 @@ impl ListenerManager {
         }
     }
 
-    /// Counts the assignments among the outputs from `start` on.
-    fn count_assigned(&mut self, out: &[ManagerOutput], start: usize) {
+    /// Lets the queue decide, and takes what it assigns to this manager's acceptors from what is
+    /// pooled of them.
+    fn decide<T>(
+        &mut self,
+        out: &mut Vec<ManagerOutput>,
+        what: impl FnOnce(&mut AcceptQueue, &mut Vec<ManagerOutput>) -> T,
+    ) -> T {
+        let start = out.len();
+        let done = what(&mut self.queue, out);
         let own = self.queue.balancer().manager();
         for output in &out[start..] {
             if let ManagerOutput::Assign(assignment) = output
@@ -316,5 +312,6 @@ impl ListenerManager {
                 self.take_pooled(assignment.acceptor.id);
             }
         }
+        done
     }
 }
