@@ -227,10 +227,14 @@ impl<M: Memory> Server<M> {
         charge: Option<QuotaCharge>,
     ) -> Result<(), LinkError> {
         self.release(flow)?;
+        self.charge_moved(flow, charge);
+        Ok(())
+    }
+
+    fn charge_moved(&mut self, flow: FlowTuple, charge: Option<QuotaCharge>) {
         if let (Some(host), Some(charge)) = (&mut self.host, charge) {
             host.charge_moved(flow, charge);
         }
-        Ok(())
     }
 
     /// As [`Server::take`], of a flow that counts for a user as long as it is an exception.
@@ -243,9 +247,7 @@ impl<M: Memory> Server<M> {
         charge: Option<QuotaCharge>,
     ) -> Result<(), LinkError> {
         self.take(flow)?;
-        if let (Some(host), Some(charge)) = (&mut self.host, charge) {
-            host.charge_moved(flow, charge);
-        }
+        self.charge_moved(flow, charge);
         Ok(())
     }
 

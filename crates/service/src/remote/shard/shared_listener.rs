@@ -477,10 +477,9 @@ impl Machines<'_> {
 
     /// Forwards membership to the transport servers whose manager this one is.
     fn forward(&mut self, shared: &SharedListener, subject: MessageSubject) {
-        if self.wiring.manager().is_some() {
-            for to in self.wiring.dependents() {
-                self.mail.push_back((to, Message { listener: shared.address, subject }));
-            }
+        let wiring = self.wiring;
+        if wiring.manager().is_some() {
+            wiring.dependents().for_each(|to| self.send(to, shared, subject));
         }
     }
 
@@ -628,9 +627,8 @@ impl Machines<'_> {
                 return self.send(to, shared, subject);
             }
         };
-        for to in self.wiring.other_managers() {
-            self.mail.push_back((to, Message { listener: shared.address, subject }));
-        }
+        let wiring = self.wiring;
+        wiring.other_managers().for_each(|to| self.send(to, shared, subject));
         if !matches!(subject, MessageSubject::Offer { .. }) {
             self.forward(shared, subject);
         }
