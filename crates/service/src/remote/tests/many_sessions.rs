@@ -20,6 +20,19 @@ pub(super) const SIZES: SessionSizes = SessionSizes {
     large_sends: 8,
 };
 
+/// Both halves of a session that is not attached yet.
+pub(super) fn session_of(
+    sizes: &SessionSizes,
+    description: &Description,
+) -> (RemoteClient, ServerHalf) {
+    let (half, fds) = sizes.create().expect("memory");
+    let ends = sizes.client(fds).expect("as agreed");
+    // Nothing closes the other end of the control socket here.
+    let (control, _) = bell_sockets().expect("descriptors");
+    let location = ServerLocation::Process(control.into());
+    (RemoteClient::new(ends, description.clone(), location), half)
+}
+
 /// A shard for many sessions, on one end of a pair.
 pub(super) struct TestShard {
     handle: ShardHandle,
@@ -56,12 +69,7 @@ impl TestShard {
         limits: SessionLimits,
         sizes: SessionSizes,
     ) -> (RemoteClient, SessionId) {
-        let (half, fds) = sizes.create().expect("memory");
-        let ends = sizes.client(fds).expect("as agreed");
-        // Nothing closes the other end of the control socket here.
-        let (control, _) = bell_sockets().expect("descriptors");
-        let location = ServerLocation::Process(control.into());
-        let client = RemoteClient::new(ends, self.description.clone(), location);
+        let (client, half) = session_of(&sizes, &self.description);
         let id = self.handle.attach(half, limits).expect("there is room");
         (client, id)
     }

@@ -3,15 +3,14 @@
 use std::net::IpAddr;
 
 use megapipe_link::{Link, Pair};
-use megapipe_shm::bell_sockets;
 
-use super::many_sessions::SIZES;
+use super::many_sessions::{SIZES, session_of};
 use super::*;
 use crate::hand_over::HandOverSettings;
 use crate::limits::UNOWNED_RECEIVE_BYTES;
 use crate::remote::shard::{SessionShard, ShardEnds, ShardPeers};
 use crate::session_sizes::SessionSizes;
-use crate::sleep::{ServerLocation, SleepingEnd};
+use crate::sleep::SleepingEnd;
 
 /// A shard without a thread.
 pub(super) struct PolledShard {
@@ -64,11 +63,7 @@ impl PolledShard {
         sizes: &SessionSizes,
         limits: SessionLimits,
     ) -> (RemoteClient, SessionId) {
-        let (half, fds) = sizes.create().expect("memory");
-        let ends = sizes.client(fds).expect("as agreed");
-        let (control, _) = bell_sockets().expect("descriptors");
-        let location = ServerLocation::Process(control.into());
-        let client = RemoteClient::new(ends, self.description.clone(), location);
+        let (client, half) = session_of(sizes, &self.description);
         (client, self.begin(half, limits))
     }
 
