@@ -95,7 +95,7 @@ impl<T> Channel<T> {
             && let Some(local) = self.driver.local()
             && crate::local::is_stacks(self.state.peek(index))
         {
-            local.hand_over_unseen(&mut self.state, index, seen);
+            local.hand_back(&mut self.state, index, seen);
             self.detach(index);
             return true;
         }

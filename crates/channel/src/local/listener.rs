@@ -311,7 +311,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     /// A connection that was accepted, and that the program has not used, goes to whatever listens
     /// at its address, with the bytes that came for it, first those that the program has `seen`.
     /// The slot is empty then; it stays as it was if the connection is over.
-    pub(crate) fn hand_over_unseen(&mut self, state: &mut State, slot: u32, seen: &[u8]) {
+    pub(crate) fn hand_back(&mut self, state: &mut State, slot: u32, seen: &[u8]) {
         let Some(conn) = self.conn(state, slot) else { return };
         self.now = self.clock.now();
         if !self.server.take_out(self.now, conn) {
