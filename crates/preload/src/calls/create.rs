@@ -77,7 +77,9 @@ interpose! {
     /// accept(2).
     fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int |pass| {
         if numbers::is_kernel(fd) {
-            return pass();
+            let accepted = pass();
+            super::descriptors::reap(accepted);
+            return accepted;
         }
         // SAFETY: the program promises what accept(2) asks for.
         unsafe { accept4(fd, address, len, 0) }
