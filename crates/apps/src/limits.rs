@@ -31,6 +31,8 @@ pub const START_DEADLINE: Duration = Duration::from_secs(30);
 pub const SPIN_US_DEFAULT: u32 = 50;
 /// Memory that must be free for each channel in addition to large allocations.
 pub(crate) const SPARE_BYTES: usize = 8 << 20;
+/// Room for connections that a server's table has at most from the start; beyond it grows.
+pub(crate) const PEER_TABLE_BYTES_MAX: usize = 64 << 20;
 /// Slots of a channel's descriptor table beyond its share of `--max-connections`: connections
 /// that were accepted ahead of their credit.
 pub const SLOTS_BESIDE_CONNECTIONS: u32 = 64;

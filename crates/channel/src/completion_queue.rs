@@ -111,8 +111,10 @@ impl Ready {
     #[inline]
     pub(crate) fn reserve(&mut self, count: usize) -> bool {
         let all = self.entries.len() + count;
-        let has_room = self.entries.try_reserve(count).is_ok()
-            && self.others.try_reserve(all.saturating_sub(self.others.len())).is_ok();
+        // Without a copy of unused memory, in either direction.
+        let mut others = Vec::from(std::mem::take(&mut self.others));
+        let has_room = grow(&mut self.entries, all) && grow(&mut others, all);
+        self.others = others.into();
         if has_room {
             self.reserved = self.reserved.max(all).min(RESERVED_MAX);
         }
@@ -270,6 +272,22 @@ impl Ready {
     }
 }
 
+/// Gives a queue a capacity of `len` or more, in new memory: a larger block of the old would be
+/// copied whole, and so become resident, though nearly all of it was never used. `false`: there is
+/// no memory.
+fn grow<T>(queue: &mut Vec<T>, len: usize) -> bool {
+    if queue.capacity() >= len {
+        return true;
+    }
+    let mut larger = Vec::new();
+    if larger.try_reserve_exact(len.max(2 * queue.capacity())).is_err() {
+        return false;
+    }
+    larger.append(queue);
+    *queue = larger;
+    true
+}
+
 /// The event of an accepted lwsocket.
 #[inline(always)]
 pub(crate) const fn accepted(connection: Handle, pending: u32) -> Event {
@@ -309,6 +327,30 @@ mod tests {
         assert_eq!(pool.free_count(), 1);
         assert!(matches!(ready.pop(&pool), Some(Event::Timer { expirations: 2 })));
         assert!(ready.is_empty() && ready.next().is_none() && ready.pop(&pool).is_none());
+    }
+
+    #[test]
+    fn room_for_more_keeps_what_is_queued_in_order() {
+        let pool = PoolOwner::new(64, 4).unwrap();
+        let mut ready = Ready::new(pool.held_table());
+        let handle = Handle::from_bits(1);
+        for round in 0..6_u32 {
+            for slot in 0..100 {
+                ready.push(handle, slot, Event::Timer { expirations: u64::from(slot) });
+            }
+            // The oldest are taken, so that the queue of whole events begins in its middle.
+            assert!((0..50).all(|_| ready.pop(&pool).is_some()));
+            assert!(ready.reserve(100 << round));
+            assert!(ready.room() >= 100 << round);
+        }
+        let left: Vec<u64> = std::iter::from_fn(|| ready.pop(&pool))
+            .map(|event| match event {
+                Event::Timer { expirations } => expirations,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected: Vec<u64> = (0..6).flat_map(|_| 0..100).skip(300).collect();
+        assert_eq!(left, expected);
     }
 
     #[test]

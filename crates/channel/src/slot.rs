@@ -168,11 +168,33 @@ pub(crate) enum Extra {
         abandoned: bool,
     },
     #[cfg(feature = "local")]
-    /// `connect` on our own stack with Fast Open: writes begin before the handshake is complete.
-    SendsEarly,
+    Stream(RareStreamState),
     #[cfg(feature = "local")]
     /// Datagrams of our own stack that no read has taken yet.
     Datagrams(VecDeque<WaitingDatagram>),
+}
+
+impl Extra {
+    /// It is not only for the attempt to connect.
+    pub(crate) const fn outlasts_connect(&self) -> bool {
+        match self {
+            #[cfg(feature = "local")]
+            Self::Stream(rare) => rare.notsent_lowat > 0 || rare.awaits_unsent_below > 0,
+            _ => false,
+        }
+    }
+}
+
+/// What few connections of our own stack have: an idle one has no memory for it.
+#[cfg(feature = "local")]
+#[derive(Debug, Default)]
+pub(crate) struct RareStreamState {
+    /// Fast Open: writes begin before the handshake is complete.
+    pub(crate) sends_early: bool,
+    /// Unsent bytes from which on writes wait; 0: they do not.
+    pub(crate) notsent_lowat: u32,
+    /// The program waits until fewer bytes than this are unsent; 0: it does not.
+    pub(crate) awaits_unsent_below: u32,
 }
 
 /// A datagram of our own stack that no read has taken yet.
@@ -484,9 +506,27 @@ impl Slot {
     #[cold]
     fn sends_early(&self) -> bool {
         #[cfg(feature = "local")]
-        return matches!(self.extra.as_deref(), Some(Extra::SendsEarly));
+        return self.rare().is_some_and(|rare| rare.sends_early);
         #[cfg(not(feature = "local"))]
         false
+    }
+
+    /// What a connection of our own stack has beside the others, if it has.
+    #[cfg(feature = "local")]
+    pub(crate) fn rare(&self) -> Option<&RareStreamState> {
+        match self.extra.as_deref() {
+            Some(Extra::Stream(rare)) => Some(rare),
+            _ => None,
+        }
+    }
+
+    /// As [`Slot::rare`], to be changed; with no memory set aside, none.
+    #[cfg(feature = "local")]
+    pub(crate) fn rare_mut(&mut self) -> Option<&mut RareStreamState> {
+        match self.extra.as_deref_mut() {
+            Some(Extra::Stream(rare)) => Some(rare),
+            _ => None,
+        }
     }
 
     /// Operations may be started.

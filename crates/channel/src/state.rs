@@ -625,7 +625,7 @@ impl State {
             return;
         }
         slot.phase = SlotPhase::Open;
-        slot.extra = None;
+        slot.extra = slot.extra.take().filter(|extra| extra.outlasts_connect());
         let Err(error) = result else {
             let handle = self.handle(index);
             return self.ready.push_connected(handle, index);

@@ -87,7 +87,7 @@ impl HttpShard {
             tally: ServerTally::default(),
         };
         Ok(Self {
-            peers: Slab::new(),
+            peers: listeners.peer_table(),
             listeners,
             read_len,
             draining: false,

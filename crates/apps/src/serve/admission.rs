@@ -27,6 +27,11 @@ impl Admission {
         Self { limit, open: 0, granted: 0, withheld: 0 }
     }
 
+    /// Most connections at once.
+    pub(crate) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
     /// The credit to begin with.
     pub(crate) const fn start(&mut self) -> u32 {
         self.granted = self.limit;

@@ -18,9 +18,12 @@ use megapipe::{
     UnixAddress,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use slab::Slab;
 
 use super::admission::Admission;
 use super::error::ServeError;
+use crate::limits;
+use crate::memory::require;
 
 /// Cookies from here up belong to the frame; a server numbers its connections below.
 pub const FRAME_COOKIES: u64 = 1 << 63;
@@ -184,6 +187,18 @@ impl ServerListeners {
             channel.accept(listener.handle, accept)?;
         }
         Ok(())
+    }
+
+    /// A table for what a server keeps of each connection, with room for all that may be open at
+    /// once, where that is little or there is memory. Room costs memory only where it is used; a
+    /// table that grows leaves its former, smaller memory behind.
+    pub(crate) fn peer_table<T>(&self) -> Slab<T> {
+        let limit: usize = self.listeners.iter().map(|it| it.books.limit() as usize).sum();
+        // A vacant place may need a word for itself.
+        let place_bytes = size_of::<T>() + size_of::<usize>();
+        let count = limit.min(limits::PEER_TABLE_BYTES_MAX / place_bytes);
+        let has_memory = require(count * place_bytes + limits::SPARE_BYTES).is_ok();
+        Slab::with_capacity(if has_memory { count } else { 0 })
     }
 
     /// Returns the index of the listener with this cookie; `None` for a connection's cookie.

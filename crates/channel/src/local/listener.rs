@@ -17,8 +17,9 @@ use super::migration::HAS_MOVED;
 use super::{Local, NO_OWNER, NO_SLOT, SlotOwner, StackHandle};
 use crate::cpu_mask::CpuMask;
 use crate::error::RegisterError;
+use crate::kernel::sys;
 use crate::options::{AcceptAs, ListenOptions};
-use crate::slot::{Handed, NewConnection, Target};
+use crate::slot::{Extra, Handed, NewConnection, RareStreamState, Target};
 use crate::state::State;
 
 /// Credit that the server holds for a listener at most.
@@ -261,13 +262,20 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if !self.reserve_owner(conn) {
             return self.server.abort(self.now, conn);
         }
+        let mark = self
+            .listener(state, listener)
+            .map_or(0, |listener| self.listeners[listener.index as usize].options.notsent_lowat);
+        let rare = RareStreamState { notsent_lowat: mark, ..RareStreamState::default() };
+        let Ok(extra) = (mark > 0).then(|| sys::try_box(Extra::Stream(rare))).transpose() else {
+            return self.server.abort(self.now, conn);
+        };
         match state.on_accepted(listener, arrived) {
             Handed::To(slot) => {
                 self.lwsockets_open += 1;
                 self.own(conn, slot);
-                if let Some(listener) = self.listener(state, listener) {
-                    let bytes = self.listeners[listener.index as usize].options.notsent_lowat;
-                    self.set_notsent_lowat(state, conn, bytes);
+                if extra.is_some() {
+                    state.slot(slot).extra = extra;
+                    self.heed_mark(state, conn);
                 }
                 if state.wants_data(slot) {
                     self.receive(state, slot);

@@ -154,6 +154,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             Err(_) => {
                 if let Some(conn) = self.come_back(&leaving.snapshot) {
                     self.own(conn, slot);
+                    self.heed_mark(state, conn);
                     self.conns[conn.index as usize].resets_on_close = resets_on_close;
                     state.slot(slot).target = Target::Stack(conn.index);
                 }

@@ -85,19 +85,21 @@ struct SlotOwner {
     resets_on_close: bool,
     /// The program waits until the peer of a connection has everything.
     awaits_delivery: bool,
-    /// The program waits until fewer bytes than this are unsent; 0: it does not.
-    awaits_unsent_below: u32,
-    /// Unsent bytes from which on writes wait; 0: they do not.
-    notsent_lowat: u32,
+    /// The program waits until fewer bytes are unsent than its slot says.
+    awaits_unsent: bool,
+    /// Writes wait from as many unsent bytes on as its slot says.
+    has_mark: bool,
 }
+
+const _: () = assert!(size_of::<SlotOwner>() == 12, "an idle connection has 512 bytes in all");
 
 const NO_OWNER: SlotOwner = SlotOwner {
     slot: NO_SLOT,
     generation: 0,
     resets_on_close: false,
     awaits_delivery: false,
-    awaits_unsent_below: 0,
-    notsent_lowat: 0,
+    awaits_unsent: false,
+    has_mark: false,
 };
 
 /// The driver: our own stack, with the kernel for files and other sockets.
@@ -188,7 +190,11 @@ impl<H: StackHandle> Local<H> {
         let reason = format!("TCP and UDP by our own stack on {network}; it runs {place}");
         let ours = Some(place.clone());
         let report = DriverReport { backend: "local", place: ours, ..report.chosen(&reason) };
-        Ok((Self::new(kernel, server, place, settings.clock), report))
+        let mut driver = Self::new(kernel, server, place, settings.clock);
+        // Room costs memory only where it is used; without it the table grows, and leaves its former
+        // memory behind.
+        let _ = driver.conns.try_reserve_exact(settings.connections as usize);
+        Ok((driver, report))
     }
 
     fn new(kernel: Epoll, server: H, place: String, clock: Clock) -> Self {

@@ -91,7 +91,7 @@ impl<T> Channel<T> {
     /// completions of its own. Does not block.
     ///
     /// # Errors
-    /// [`OpError::InvalidInput`] for 0 bytes; else as for [`Channel::set_conn_option`].
+    /// [`OpError::InvalidInput`] for 0 bytes, [`OpError::NoMemory`]; else as for [`Channel::set_conn_option`].
     ///
     /// # Examples
     /// ```
@@ -108,8 +108,7 @@ impl<T> Channel<T> {
         }
         let conn = self.on_conn(handle, |_, conn| Ok(conn))?;
         let Self { driver, state, .. } = self;
-        driver.local().ok_or(OpError::NotSupported)?.await_unsent(state, conn, bytes);
-        Ok(())
+        driver.local().ok_or(OpError::NotSupported)?.await_unsent(state, conn, bytes)
     }
 
     /// Sends a datagram from a socket on our own stack, without a completion. Does not block.

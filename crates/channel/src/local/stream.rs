@@ -29,7 +29,7 @@ use crate::driver::Driver;
 use crate::error::OpError;
 use crate::kernel::sys;
 use crate::options::{ConnectOptions, Disconnect};
-use crate::slot::{Body, Extra, Receiving, SlotPhase, StreamEnd, Target, WriteOp};
+use crate::slot::{Body, Extra, RareStreamState, Receiving, SlotPhase, StreamEnd, Target, WriteOp};
 use crate::state::State;
 use crate::timers::Due;
 
@@ -89,8 +89,14 @@ impl<H: StackHandle + ?Sized> Local<H> {
             fast_open: options.fast_open,
         };
         // Before a SYN leaves: a call that answers that there is no memory has done nothing.
-        let early = options.fast_open.then(|| sys::try_box(Extra::SendsEarly)).transpose();
-        let (Ok(early), Ok(())) = (early, self.conns.try_reserve(1)) else {
+        let rare = RareStreamState {
+            sends_early: options.fast_open,
+            notsent_lowat: options.notsent_lowat,
+            ..RareStreamState::default()
+        };
+        let is_rare = rare.sends_early || rare.notsent_lowat > 0;
+        let extra = is_rare.then(|| sys::try_box(Extra::Stream(rare))).transpose();
+        let (Ok(extra), Ok(())) = (extra, self.conns.try_reserve(1)) else {
             self.connected(state, slot, Err(OpError::NoMemory));
             return Ok(());
         };
@@ -100,12 +106,12 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 self.connected(state, slot, Err(OpError::NoMemory));
             }
             Ok(conn) => {
-                self.own(conn, slot);
-                if early.is_some() {
-                    state.slot(slot).extra = early;
+                if extra.is_some() {
+                    state.slot(slot).extra = extra;
                 }
+                self.own(conn, slot);
+                self.heed_mark(state, conn);
                 self.conns[conn.index as usize].resets_on_close = options.reset_on_close;
-                self.set_notsent_lowat(state, conn, options.notsent_lowat);
                 state.slot(slot).target = Target::Stack(conn.index);
             }
             Err(PortError::Stack(error)) if !is_about_local(error, local.is_some()) => {
@@ -227,6 +233,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             };
             return StreamProgress::Refused(failed);
         };
+        let mark = self.mark(state, slot, conn);
         let queue = state.peek(slot).writes;
         let Some(head) = state.writes.front_mut(queue) else { return StreamProgress::Whole(0) };
         let parts = match &mut head.body {
@@ -238,9 +245,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         // A part that was handed over leaves nothing behind; it is skipped when the rest follows.
         for part in parts {
             while !part.is_empty() {
-                let room_bytes = self.room_below_mark(conn);
+                let room_bytes = self.room_below_mark(mark, conn);
                 if room_bytes == 0 {
-                    return self.await_mark(conn, bytes);
+                    return self.await_mark(mark, conn, bytes);
                 }
                 match self.send_at_most(conn, part, room_bytes) {
                     Ok(sent) => bytes += sent,
@@ -255,28 +262,38 @@ impl<H: StackHandle + ?Sized> Local<H> {
         StreamProgress::Whole(bytes)
     }
 
-    /// Writes of a connection wait from now on while so many bytes are unsent; 0: they do not.
-    pub(super) fn set_notsent_lowat(&mut self, state: &mut State, conn: ConnId, bytes: u32) {
-        if bytes > 0
-            && let Some(slot) = self.slot_of(conn)
-        {
-            self.conns[conn.index as usize].notsent_lowat = bytes;
-            state.slot(slot).flags.congested = true;
+    /// Writes of a connection wait from now on while as many bytes are unsent as its slot says, if
+    /// it says so.
+    pub(super) fn heed_mark(&mut self, state: &mut State, conn: ConnId) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        let entry = state.slot(slot);
+        if entry.rare().is_some_and(|rare| rare.notsent_lowat > 0) {
+            entry.flags.congested = true;
+            self.conns[conn.index as usize].has_mark = true;
         }
+    }
+
+    /// Unsent bytes from which on a connection's writes wait; 0: they do not.
+    #[inline]
+    fn mark(&self, state: &State, slot: u32, conn: ConnId) -> u32 {
+        if !self.conns[conn.index as usize].has_mark {
+            return 0;
+        }
+        state.peek(slot).rare().map_or(0, |rare| rare.notsent_lowat)
     }
 
     /// Bytes that a connection may take by its mark.
     #[inline]
-    fn room_below_mark(&mut self, conn: ConnId) -> usize {
-        match self.conns[conn.index as usize].notsent_lowat {
+    fn room_below_mark(&mut self, mark: u32, conn: ConnId) -> usize {
+        match mark {
             0 => usize::MAX,
             // A connection that is over is found out by sending.
             mark => self.server.info(conn).map_or(1, |info| info.room_below(mark) as usize),
         }
     }
 
-    fn await_mark(&mut self, conn: ConnId, sent_bytes: usize) -> StreamProgress {
-        let below = self.conns[conn.index as usize].notsent_lowat.div_ceil(2);
+    fn await_mark(&mut self, mark: u32, conn: ConnId, sent_bytes: usize) -> StreamProgress {
+        let below = mark.div_ceil(2);
         match self.server.set_option(self.now, conn, ConnOption::ReportUnsentBelow(below)) {
             Ok(()) => StreamProgress::NoRoom(sent_bytes),
             Err(_) => StreamProgress::Refused(OpError::BrokenPipe),
@@ -459,12 +476,11 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if state.peek(slot).flags.writing {
             self.write(state, slot);
         }
-        let SlotOwner { awaits_delivery, awaits_unsent_below, .. } =
-            self.conns[conn.index as usize];
+        let SlotOwner { awaits_delivery, awaits_unsent, .. } = self.conns[conn.index as usize];
         if awaits_delivery {
             self.watch_delivery(state, conn);
         }
-        if awaits_unsent_below > 0 {
+        if awaits_unsent {
             self.watch_unsent(state, conn);
         }
     }
@@ -495,22 +511,45 @@ impl<H: StackHandle + ?Sized> Local<H> {
     }
 
     /// The program asks for `Event::UnsentBelow`.
-    pub(super) fn await_unsent(&mut self, state: &mut State, conn: ConnId, below: u32) {
-        self.conns[conn.index as usize].awaits_unsent_below = below;
+    ///
+    /// # Errors
+    /// [`OpError::NoMemory`].
+    pub(super) fn await_unsent(
+        &mut self,
+        state: &mut State,
+        conn: ConnId,
+        below: u32,
+    ) -> Result<(), OpError> {
+        let Some(slot) = self.slot_of(conn) else { return Ok(()) };
+        let entry = state.slot(slot);
+        match entry.rare_mut() {
+            Some(rare) => rare.awaits_unsent_below = below,
+            None => {
+                let rare =
+                    RareStreamState { awaits_unsent_below: below, ..RareStreamState::default() };
+                let extra = sys::try_box(Extra::Stream(rare)).map_err(|_| OpError::NoMemory)?;
+                entry.extra = Some(extra);
+            }
+        }
+        self.conns[conn.index as usize].awaits_unsent = true;
         self.watch_unsent(state, conn);
+        Ok(())
     }
 
     /// Says when few enough bytes are unsent: now, or when the stack reports it.
     pub(super) fn watch_unsent(&mut self, state: &mut State, conn: ConnId) {
         let Some(slot) = self.slot_of(conn) else { return };
-        let below = self.conns[conn.index as usize].awaits_unsent_below;
-        let Some(info) = self.server.info(conn).filter(|_| below > 0) else { return };
+        if !self.conns[conn.index as usize].awaits_unsent {
+            return;
+        }
+        let below = state.peek(slot).rare().map_or(0, |rare| rare.awaits_unsent_below);
+        let Some(info) = self.server.info(conn) else { return };
         let waiting = state.unsent_bytes(slot);
         if info.unsent_bytes >= below {
             // A connection that is over tells so itself.
             let _ = self.server.set_option(self.now, conn, ConnOption::ReportUnsentBelow(below));
         } else if waiting == 0 || info.unsent_bytes as usize + waiting < below as usize {
-            self.conns[conn.index as usize].awaits_unsent_below = 0;
+            self.conns[conn.index as usize].awaits_unsent = false;
             state.complete(slot, Event::UnsentBelow);
         }
         // Else bytes wait here for acknowledgments, after which this looks again.
