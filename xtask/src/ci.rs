@@ -217,7 +217,7 @@ fn clippy(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> 
         &["--workspace", "--all-targets", "--no-default-features"],
         &["--workspace", "--all-targets", "--all-features", "--exclude", "megapipe-preload"],
         &["--package", "megapipe-preload", "--all-targets", "--all-features"],
-        &["--package", "megapipe", "--no-default-features"],
+        &["--package", "megapipe", "--all-targets", "--no-default-features"],
     ];
     for variant in variants {
         let outcome = lint(root, variant, display)?;

@@ -159,7 +159,7 @@ impl UnsharedBytes {
         }
     }
 
-    #[cfg(any(feature = "local", test))]
+    #[cfg(feature = "local")]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0.bytes
     }
