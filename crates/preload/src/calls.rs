@@ -17,6 +17,7 @@ pub(crate) mod create;
 pub(crate) mod data;
 pub(crate) mod descriptors;
 pub(crate) mod files;
+pub(crate) mod inherited;
 pub(crate) mod options;
 pub(crate) mod passing;
 pub(crate) mod pipes;

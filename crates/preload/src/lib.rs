@@ -74,6 +74,7 @@ fn load() {
             numbers::choose_own_range();
             calls::process::watch_forks();
             stack::activate(settings);
+            calls::inherited::adopt_open();
         }
         Err(error) => {
             report::complain(format_args!("{error}"));

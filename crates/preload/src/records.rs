@@ -60,6 +60,18 @@ pub(crate) struct SocketRecord {
     pub(crate) members: Vec<SetMember>,
 }
 
+/// A listening socket of the kernel that another process made.
+#[derive(Debug)]
+pub(crate) struct FoundListener {
+    /// SO_COOKIE: the same for all descriptors of a socket.
+    pub(crate) cookie: u64,
+    pub(crate) domain: c_int,
+    pub(crate) address: SocketAddr,
+    pub(crate) backlog: c_int,
+    pub(crate) is_nonblocking: bool,
+    pub(crate) options: Vec<SocketOption>,
+}
+
 /// An option that the program has set.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketOption {
@@ -169,6 +181,42 @@ impl RecordedSockets {
             },
         );
         numbers::set(fd, NumberEntry::Recorded(id));
+    }
+
+    /// Records a listener that another process made, unless its path, which `select` returns, is
+    /// the kernel's. It takes no connections before this process uses it.
+    pub(crate) fn adopt(
+        &mut self,
+        fd: c_int,
+        found: FoundListener,
+        select: impl FnOnce(&SocketRecord, SocketAddr) -> SocketPath,
+    ) {
+        if let Some(other) = self.with_cookie(found.cookie) {
+            return self.duplicate(other, fd);
+        }
+        self.add(fd, found.domain, libc::SOCK_STREAM, 0);
+        let Some(record) = self.of(fd) else { return };
+        record.options = found.options;
+        let path = select(record, found.address);
+        if path == SocketPath::Kernel {
+            return self.give_to_kernel(fd);
+        }
+        record.is_nonblocking = found.is_nonblocking;
+        record.path = Some(path);
+        record.bound = Some(found.address);
+        record.backlog = Some(found.backlog);
+        record.is_reserved = true;
+        record.is_inherited = true;
+    }
+
+    /// A number of the recorded listener whose kernel socket has this cookie.
+    fn with_cookie(&self, cookie: u64) -> Option<c_int> {
+        let kept = self.sockets.values().filter(|record| record.is_kept());
+        kept.filter_map(|record| record.numbers.first().copied()).find(|number| {
+            // SAFETY: the number is open while a record has it.
+            let socket = unsafe { BorrowedFd::borrow_raw(*number) };
+            rustix::net::sockopt::socket_cookie(socket) == Ok(cookie)
+        })
     }
 
     /// `new` is a duplicate of `old`.

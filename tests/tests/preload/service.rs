@@ -124,3 +124,54 @@ fn workers_listen_where_their_master_did() {
     kill_process(Pid::from_child(&server.0), Signal::QUIT).expect("it runs");
     assert!(server.0.wait().expect("its end").success());
 }
+
+/// A server whose listener is made by another program: `exec` becomes the server by exec(3), `pass`
+/// sends it a message.
+const HEIRS: &str = r#"
+import os, signal, socket, subprocess, sys
+def serve(listener):
+    signal.alarm(100)
+    for _ in range(6):
+        connection, _ = listener.accept()
+        connection.recv(4096)
+        connection.sendall(b'HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok')
+        connection.close()
+how, value = sys.argv[1:]
+me = [sys.executable, __file__]
+if how == 'exec':
+    listener = socket.create_server(('10.9.7.1', int(value)))
+    listener.set_inheritable(True)
+    os.execv(me[0], me + ['serve', str(listener.fileno())])
+elif how == 'serve':
+    serve(socket.socket(fileno=int(value)))
+elif how == 'pass':
+    ours, theirs = socket.socketpair()
+    number = theirs.fileno()
+    child = subprocess.Popen(me + ['receive', str(number)], pass_fds=[number])
+    listener = socket.create_server(('10.9.7.1', int(value)))
+    socket.send_fds(ours, [b'x'], [listener.fileno()])
+    listener.close()
+    sys.exit(child.wait())
+elif how == 'receive':
+    numbers = socket.recv_fds(socket.socket(fileno=int(value)), 1, 1)[1]
+    serve(socket.socket(fileno=numbers[0]))
+"#;
+
+#[test]
+fn listeners_pass_through_exec_and_messages() {
+    let test = "listeners_pass_through_exec_and_messages";
+    let Some(library) = library(test, &["python3", "curl"]) else { return };
+    let (hosts, (folder, _)) = (ServiceHosts::new(library, "heirs"), site("heirs"));
+    let script = folder.join("heirs.py");
+    std::fs::write(&script, HEIRS).expect("a file");
+    for how in ["exec", "pass"] {
+        let reserved = ReservedPort::new();
+        let port = reserved.port();
+        let mut server = hosts.program(0, "python3");
+        server.arg(&script).args([how, &port.to_string()]);
+        let mut server = started(server);
+        hosts.until_served(port);
+        said(&mut hosts.fetches(port, 5));
+        assert!(server.0.wait().expect("its end").success(), "{how}");
+    }
+}

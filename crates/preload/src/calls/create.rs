@@ -289,7 +289,7 @@ unsafe fn write_peer(address: *mut sockaddr, len: *mut socklen_t, peer: Option<S
 }
 
 /// Selects the path of a socket, and notes it.
-fn select(record: &SocketRecord, call: PathCall, address: SocketAddr) -> SocketPath {
+pub(super) fn select(record: &SocketRecord, call: PathCall, address: SocketAddr) -> SocketPath {
     let call = if record.kind == libc::SOCK_STREAM { call } else { PathCall::Udp };
     let Some(settings) = stack::settings() else { return SocketPath::Kernel };
     let (path, why) = settings.selector.select(call, address);
@@ -404,7 +404,7 @@ fn reserve_address(fd: c_int, domain: c_int, pass: &dyn Fn() -> c_int) -> Result
 }
 
 /// The address of a kernel socket, whose port the kernel may have chosen.
-fn kernel_name(fd: c_int) -> Option<SocketAddr> {
+pub(super) fn kernel_name(fd: c_int) -> Option<SocketAddr> {
     let mut room = [0_u64; 16];
     let mut len = size_of_val(&room) as socklen_t;
     let (at, size) = (room.as_mut_ptr() as usize, (&raw mut len) as usize);

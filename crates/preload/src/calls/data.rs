@@ -12,6 +12,7 @@ use megapipe_marshal::{
 use megapipe_sockets::{Bsd, Error, Fd, MsgFlags};
 
 use super::create::decide_by_destination;
+use super::inherited::{adopt_all_received, adopt_received};
 use super::{CallTarget, answer, target};
 use crate::memory::{self, Access, check_message, check_pieces, memory, memory_mut};
 use crate::next::interpose;
@@ -128,6 +129,12 @@ interpose! {
 
     /// recvmsg(2).
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t |pass| {
+        let pass = || {
+            let result = pass();
+            // SAFETY: the kernel has filled the message, if it succeeded.
+            unsafe { adopt_received(message, result) };
+            result
+        };
         run(fd, pass, |inner| {
             // SAFETY: the program promises that the header stays as it is.
             unsafe { check_message(message, Access::Write) }?;
@@ -148,7 +155,12 @@ interpose! {
         flags: c_int,
         timeout: *mut timespec,
     ) -> c_int |pass| {
-        let pass = || pass() as ssize_t;
+        let pass = || {
+            let count = pass() as ssize_t;
+            // SAFETY: the kernel has filled so many messages.
+            unsafe { adopt_all_received(messages, count) };
+            count
+        };
         run(fd, pass, |inner| {
             memory::check(messages as usize, message_bytes(count), Access::Write)?;
             let receive = |to: &mut [IoSliceMut<'_>], control: &mut [u8], flags: MsgFlags| {

@@ -54,8 +54,20 @@ pub(super) unsafe fn check_all(messages: *const mmsghdr, count: c_uint) -> Resul
 
 #[cold]
 unsafe fn check_control(header: &msghdr) -> Result<(), Error> {
+    let mut checked = Ok(());
+    let mut check = |fd| checked = checked.and_then(|()| check_number(fd));
+    // SAFETY: the caller keeps the contract.
+    unsafe { descriptors(header, &mut check) };
+    checked
+}
+
+/// Gives the descriptors in a message's control data to `take`.
+///
+/// # Safety
+/// Where the control data exists, it is not written meanwhile.
+pub(super) unsafe fn descriptors(header: &msghdr, mut take: impl FnMut(c_int)) {
     if check_memory(header.msg_control as usize, header.msg_controllen, Access::Read).is_err() {
-        return Ok(());
+        return;
     }
     let header = &raw const *header;
     // SAFETY: the control data is readable, as was checked.
@@ -69,13 +81,12 @@ unsafe fn check_control(header: &msghdr) -> Result<(), Error> {
             let at = unsafe { libc::CMSG_DATA(part) }.cast::<c_int>();
             for index in 0..head.cmsg_len.saturating_sub(size) / size_of::<c_int>() {
                 // SAFETY: the part has that many descriptors.
-                check_number(unsafe { at.wrapping_add(index).read_unaligned() })?;
+                take(unsafe { at.wrapping_add(index).read_unaligned() });
             }
         }
         // SAFETY: as above.
         part = unsafe { libc::CMSG_NXTHDR(header, part) };
     }
-    Ok(())
 }
 
 fn check_number(fd: c_int) -> Result<(), Error> {
