@@ -91,7 +91,8 @@ impl<T> Channel<T> {
     /// completions of its own. Does not block.
     ///
     /// # Errors
-    /// [`OpError::InvalidInput`] for 0 bytes, [`OpError::NoMemory`]; else as for [`Channel::set_conn_option`].
+    /// [`OpError::InvalidInput`] for 0 bytes, [`OpError::NoMemory`]; else as for
+    /// [`Channel::set_conn_option`].
     ///
     /// # Examples
     /// ```
