@@ -142,6 +142,15 @@ impl LocalNetwork {
         let settings = ServerConfig { interface, ..settings };
         settings.check()?;
         let queues = megapipe_link::open(&spec, notice)?;
+        if let Some(interface) = shared_interface(&spec) {
+            for address in foreign_addresses(&settings) {
+                notice(&format!(
+                    "{address} is no address of this host, and {interface} shares the host's: \
+                     nothing can listen there or connect from it; give it to the host by \
+                     `ip address add {address}/BITS dev {interface}`"
+                ));
+            }
+        }
         let queues = match Capture::from_environment()? {
             Some(capture) => captured(queues, &capture),
             None => queues,
@@ -265,6 +274,15 @@ fn shared_interface(link: &LinkSpec) -> Option<String> {
     }
 }
 
+/// The addresses that the kernel does not have, so that it cannot keep a port there.
+fn foreign_addresses(settings: &ServerConfig) -> impl Iterator<Item = IpAddr> + '_ {
+    let addresses = settings.addresses.iter().map(|(address, _)| *address);
+    addresses.filter(|address| {
+        let bound = std::net::UdpSocket::bind((*address, 0));
+        bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrNotAvailable)
+    })
+}
+
 fn random_key() -> Result<[u8; 16], NetworkError> {
     let mut key = [0; 16];
     let flags = rustix::rand::GetRandomFlags::empty();
@@ -294,3 +312,19 @@ impl PartialEq for LocalNetwork {
 }
 
 impl Eq for LocalNetwork {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_the_host_does_not_have_are_found() {
+        let foreign = [IpAddr::from([192, 0, 2, 77]), "2001:db8::77".parse().unwrap()];
+        let addresses = [IpAddr::from([127, 0, 0, 1])].into_iter().chain(foreign);
+        let addresses = addresses.map(|address| (address, 24)).collect();
+        let settings = ServerConfig { addresses, ..ServerConfig::default() };
+        let found: Vec<IpAddr> = foreign_addresses(&settings).collect();
+        // Without IPv6 in the kernel no socket of it can be made.
+        assert!(found.starts_with(&foreign[..1]) && foreign.starts_with(&found), "{found:?}");
+    }
+}
