@@ -15,13 +15,13 @@ use crate::{
     load::{LoadPlan, Workload},
     measure::{Sample, median},
     output,
-    point::Point,
+    point::{BarServer, Point},
     promise::{BarResult, Promise, PromisedBound},
     report,
     run::Bench,
     run_args::RunArgs,
     server::{ForcedDriver, ServiceKind, TestedServer},
-    table::TextTable,
+    table::{TextTable, grouped},
     trial::{BenchTrial, Effort},
     wakes,
 };
@@ -192,7 +192,7 @@ pub(crate) fn finish(
         print(bars);
     }
     args.write_out(&results, |results| report::page_with_bars(results, bars))?;
-    let missed = bars.iter().any(|bar| bar.met() != Some(true) && !bar.is_floor());
+    let missed = bars.iter().any(BarResult::is_missed);
     Ok(if bench.failed || missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -207,12 +207,6 @@ fn print(bars: &[BarResult]) {
         "what",
     ]);
     for bar in bars {
-        let met = match bar.met() {
-            Some(true) => "yes",
-            Some(false) => "NO",
-            None if bar.is_floor() => "floor",
-            None => "not measured",
-        };
         let why = bar.why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
         table.row([
             bar.bound_text(),
@@ -220,8 +214,36 @@ fn print(bars: &[BarResult]) {
             bar.of_medians_text(),
             bar.middle_half_text(),
             bar.range_text(),
-            met.to_owned(),
+            bar.met_text().to_owned(),
             format!("{}{why}", bar.what_text()),
+        ]);
+    }
+    println!();
+    table.print(0);
+    print_servers(bars);
+}
+
+/// The servers that bars list, each once.
+fn print_servers(bars: &[BarResult]) {
+    let mut servers: Vec<&BarServer> = Vec::new();
+    for server in bars.iter().flat_map(|bar| &bar.servers) {
+        if !servers.contains(&server) {
+            servers.push(server);
+        }
+    }
+    if servers.is_empty() {
+        return;
+    }
+    let mut table =
+        TextTable::new(&["program", "back end", "requests/s", "CPU µs", "idle %", "saturated"]);
+    for server in servers {
+        table.row([
+            server.program.clone(),
+            server.backend.clone(),
+            grouped(server.requests_per_s),
+            format!("{:.2}", server.cpu_us_per_request),
+            format!("{:.0}", server.idle_share * 100.0),
+            if server.saturated { "yes" } else { "no" }.to_owned(),
         ]);
     }
     println!();
@@ -354,6 +376,9 @@ fn print_split(points: &[Point]) {
             format!("{:.3}", point.server_calls_per_transaction),
             format!("{:.0}", point.server_idle_share * 100.0),
         ]);
+    }
+    if table.rows().len() == 1 {
+        return;
     }
     println!("\nwhere the time goes, per transaction");
     table.print(2);

@@ -15,6 +15,7 @@ use crate::{
     output,
     pika::{self, PikaArgs},
     point::Results,
+    preload_bars::{self, NullReadArgs},
     process::{self, AwaitArgs, ExecArgs},
     report,
     run::RpcPrograms,
@@ -99,6 +100,9 @@ enum BenchAction {
         /// Kind of frames
         kind: FrameKind,
     },
+    /// Reads of the null device, timed
+    #[command(hide = true)]
+    NullRead(NullReadArgs),
     /// The process that tidies up after a benchmark
     #[command(hide = true)]
     Keep(KeepArgs),
@@ -130,6 +134,9 @@ pub struct BarsArgs {
     /// Bars of the daemon that many processes share
     #[arg(long, conflicts_with_all = ["stack", "shards"])]
     pub service: bool,
+    /// Bars of unmodified programs on the kernel, on our stack, and on that of a daemon
+    #[arg(long, conflicts_with_all = ["stack", "shards", "service"])]
+    pub preload: bool,
     /// As for every measurement.
     #[command(flatten)]
     pub run: RunArgs,
@@ -167,6 +174,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         BenchAction::Bars(args) if args.stack => stack_bars::measure(&args.run),
         BenchAction::Bars(args) if args.shards => shard_bars::measure(&args.run),
         BenchAction::Bars(args) if args.service => service_bars::measure(&args.run),
+        BenchAction::Bars(args) if args.preload => preload_bars::measure(&args.run),
         BenchAction::Bars(args) => bars::measure(&args.run),
         BenchAction::Report(report) => join(report),
         BenchAction::Server(server) => serve_baseline(server),
@@ -192,6 +200,10 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         }
         BenchAction::Frames { kind } => {
             println!("{}", carry_frames(*kind)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchAction::NullRead(args) => {
+            println!("{}", preload_bars::read_null(*args)?);
             Ok(ExitCode::SUCCESS)
         }
         BenchAction::Exec(exec) => Err(BenchError::System(process::exec(exec))),

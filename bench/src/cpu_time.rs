@@ -15,7 +15,7 @@
 //! What one process ran is read from the kernel's scheduler, in nanoseconds and whatever else its
 //! cores did: [`run_time`].
 //!
-//! Pure but for [`CoreTimes::read`] and [`run_time`].
+//! Pure but for [`CoreTimes::read`], [`run_time`] and what stands on it.
 
 use megapipe_apps::serve::CpuList;
 use serde::{Deserialize, Serialize};
@@ -143,6 +143,57 @@ pub(crate) fn run_time(pid: u32) -> io::Result<Duration> {
     Ok(sum)
 }
 
+/// How long all threads of a process and of its descendants have run, those that run still.
+pub(crate) fn run_time_with_children(pid: u32) -> io::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for (depth, pid) in process_and_descendants(pid)?.into_iter().enumerate() {
+        match run_time(pid) {
+            Ok(time) => sum += time,
+            // A child that has ended in between.
+            Err(_) if depth > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sum)
+}
+
+/// A process, first, and its descendants, by the parents that the kernel names: its lists of
+/// children are an option (CONFIG_PROC_CHILDREN).
+pub(crate) fn process_and_descendants(pid: u32) -> io::Result<Vec<u32>> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(child) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // A process that has just ended is no child.
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        parents.extend(parent_of(&stat).map(|parent| (child, parent)));
+    }
+    Ok(descendants(pid, &parents))
+}
+
+/// Pure: a process and all below it, by pairs of a process and its parent.
+fn descendants(pid: u32, parents: &[(u32, u32)]) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut index = 0;
+    while let Some(&parent) = found.get(index) {
+        for &(child, _) in parents.iter().filter(|(_, its)| *its == parent) {
+            if !found.contains(&child) {
+                found.push(child);
+            }
+        }
+        index += 1;
+    }
+    found
+}
+
+/// Pure: the parent in a process's `stat`, after its name, which may have spaces and parentheses,
+/// and its state.
+fn parent_of(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// The first number of a task's `schedstat`: time on a processor, in nanoseconds.
 fn run_time_of(schedstat: &str) -> Option<Duration> {
     schedstat.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
@@ -150,7 +201,10 @@ fn run_time_of(schedstat: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CoreTimes, CpuList, count_calls, run_time, run_time_of};
+    use super::{
+        CoreTimes, CpuList, count_calls, descendants, parent_of, process_and_descendants, run_time,
+        run_time_of, run_time_with_children,
+    };
     use std::time::{Duration, Instant};
 
     #[test]
@@ -168,6 +222,29 @@ mod tests {
             std::hint::spin_loop();
         }
         assert!(run_time(pid).unwrap() > before);
+    }
+
+    #[test]
+    fn descendants_follow_their_parents() {
+        let parents = [(2, 1), (3, 2), (9, 8), (4, 1), (1, 4)];
+        assert_eq!(descendants(1, &parents), [1, 2, 4, 3]);
+        assert_eq!(descendants(7, &parents), [7]);
+        assert_eq!(parent_of("12 (a) b (c) S 34 12 12 0"), Some(34));
+        assert_eq!(parent_of("12"), None);
+    }
+
+    #[test]
+    fn children_are_found_and_their_time_counts() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = std::process::id();
+        let found = process_and_descendants(pid).unwrap();
+        let time = run_time_with_children(pid).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found[0], pid);
+        assert!(found.contains(&child.id()), "{found:?}");
+        assert!(time >= run_time_with_children(child.id()).unwrap_or_default());
+        assert!(run_time_with_children(child.id()).is_err(), "it has ended");
     }
 
     const STAT: &str = "cpu  30 0 30 300 3 3 6 9 0 0\n\

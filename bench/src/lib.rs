@@ -9,9 +9,10 @@
 //! - `profile.rs` finds out where a server's time goes.
 //! - `stack_link.rs` runs servers and loads on the stack; `accept_reset.rs`, `stack_idle.rs`,
 //!   `shard_idle.rs`, `service_attach.rs` and `instructions.rs` are separate measurements.
-//!   `service_bars/` has those of programs that share a daemon.
-//! - `experiments.rs`, `bars.rs`, `stack_bars.rs`, `shard_bars.rs` and `service_bars.rs` are what
-//!   to measure; `run.rs` does it, in turn and repeatedly.
+//!   `service_bars/` has those of programs that share a daemon, `preload_bars/` those of
+//!   unmodified programs.
+//! - `experiments.rs`, `bars.rs`, `stack_bars.rs`, `shard_bars.rs`, `service_bars.rs` and
+//!   `preload_bars.rs` are what to measure; `run.rs` does it, in turn and repeatedly.
 //! - `scaling.rs` is what more cores than the machine has would do: a simulation with costs that it
 //!   measures before.
 //! - `pika.rs` is the PIKA paper: experiments of the service's connection management, simulated
@@ -52,6 +53,7 @@ mod output;
 mod peer_channel;
 mod pika;
 mod point;
+mod preload_bars;
 mod process;
 mod profile;
 mod progress;
@@ -90,8 +92,10 @@ pub use load_process::{LoadProcessArgs, LoadProcessError};
 pub use peer_channel::PeerError;
 pub use pika::PikaArgs;
 pub use point::{
-    Bar, CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated, Sense, Simulated,
+    Bar, BarServer, CpuShares, CpuSplit, Latency, Machine, Point, Results, Saturated, Sense,
+    Simulated,
 };
+pub use preload_bars::NullReadArgs;
 pub use process::{AwaitArgs, ExecArgs};
 pub use run_args::RunArgs;
 pub use scaling::costs::{CostError, FrameKind};

@@ -261,6 +261,25 @@ pub(crate) const IDLE_FIRST: usize = 1_000;
 /// Connections that are opened at the same time.
 pub(crate) const OPENED_AT_ONCE: usize = 64;
 
+/// Connections of the load on an unmodified program.
+pub(crate) const PRELOAD_CONNECTIONS: u64 = 64;
+/// Size of redis's value.
+pub(crate) const PRELOAD_REDIS_BYTES: u64 = 64;
+/// Requests of the first run of redis-benchmark, by which the others are sized.
+pub(crate) const PRELOAD_FIRST_REQUESTS: u64 = 20_000;
+/// How long redis-benchmark may take.
+pub(crate) const PRELOAD_LOAD_MAX: Duration = Duration::from_secs(60);
+/// How often the server's core is looked at meanwhile.
+pub(crate) const PRELOAD_WATCH: Duration = Duration::from_millis(50);
+/// Interval of attempts to reach a program that may not listen yet.
+pub(crate) const PRELOAD_RETRY: Duration = Duration::from_millis(100);
+/// How often a program is started, preloaded and not, in each run.
+pub(crate) const PRELOAD_STARTS: usize = 15;
+/// Calls of a round of reads from the null device, and rounds.
+pub(crate) const NULL_READS: u32 = 1_000_000;
+/// As above.
+pub(crate) const NULL_READ_ROUNDS: u32 = 5;
+
 /// Records of each ring over which messages are measured.
 pub(crate) const MESSAGE_RING: u32 = 1 << 8;
 /// Records of a burst, and most that are in flight.

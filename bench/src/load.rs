@@ -8,6 +8,7 @@ use crate::{
     point::Latency,
     process::{ChildProcess, ProcessPlace},
     server::TestedServer,
+    stack_link::StackLink,
 };
 use megapipe_apps::serve::CpuList;
 use serde::Deserialize;
@@ -53,7 +54,12 @@ pub(crate) struct LoadPath {
 impl LoadPath {
     /// To `server` in this layout.
     pub(crate) fn new(server: TestedServer, layout: &BenchLayout, scratch: &Path) -> Self {
-        let (place, link_args) = match server.stack_link() {
+        Self::over(server.stack_link(), layout, scratch)
+    }
+
+    /// Over a link of the stack, or the layout's.
+    pub(crate) fn over(link: Option<StackLink>, layout: &BenchLayout, scratch: &Path) -> Self {
+        let (place, link_args) = match link {
             Some(link) => (link.load_place(layout), link.load_args(layout, scratch)),
             None => (layout.load.clone(), Vec::new()),
         };

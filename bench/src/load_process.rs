@@ -4,7 +4,7 @@
 //! begins and when it ends, so that CPU time and transactions are of the same moments, however
 //! long it took to connect and to fill a cache before.
 
-use crate::cpu_time::{CoreTimes, run_time};
+use crate::cpu_time::{CoreTimes, run_time, run_time_with_children};
 use megapipe_apps::{
     load::{self, HttpLoadArgs, KvLoadArgs, LoadError, LoadPhase, RpcLoadArgs, Summary},
     serve::CpuList,
@@ -24,7 +24,8 @@ pub struct LoadProcessArgs {
     /// Cores of the load
     #[arg(long)]
     load_cpus: CpuList,
-    /// The server's process, of which the time that it ran is read, too; several times for several
+    /// The server's process, of which the time that it and its children ran is read, too; several
+    /// times for several
     #[arg(long)]
     server_pid: Vec<u32>,
     #[command(subcommand)]
@@ -112,7 +113,8 @@ fn read(args: &LoadProcessArgs) -> io::Result<Reading> {
     let ran = match &args.server_pid[..] {
         [] => None,
         pids => {
-            let server = pids.iter().map(|pid| run_time(*pid)).sum::<io::Result<Duration>>()?;
+            let server = pids.iter().map(|pid| run_time_with_children(*pid));
+            let server = server.sum::<io::Result<Duration>>()?;
             Some([server, run_time(std::process::id())?])
         }
     };

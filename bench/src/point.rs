@@ -65,6 +65,30 @@ pub struct Bar {
     pub simulated: bool,
     /// Why nothing was measured.
     pub why: Option<String>,
+    /// Whether nothing was measured because the machine lacks a program or a right.
+    #[serde(default)]
+    pub skipped: bool,
+    /// The servers that were compared, of `bench bars --preload`; else empty.
+    #[serde(default)]
+    pub servers: Vec<BarServer>,
+}
+
+/// A server of a bar: medians over its runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BarServer {
+    /// The row whose program it runs.
+    pub program: String,
+    /// Back end of the program: `kernel`, `local` or `service`, or `rules`: preloaded, with every
+    /// socket on the kernel by its rules.
+    pub backend: String,
+    /// Requests per second.
+    pub requests_per_s: f64,
+    /// CPU time of the program for each request, on `service` with the daemon's, in microseconds.
+    pub cpu_us_per_request: f64,
+    /// Share of the window that the server's core was idle, 0 to 1.
+    pub idle_share: f64,
+    /// Whether the server was the limit.
+    pub saturated: bool,
 }
 
 /// Which side of its bound a value is to be on.

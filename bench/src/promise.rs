@@ -4,7 +4,7 @@
 
 use crate::{
     measure::{median, quartiles, range},
-    point::{Bar, Sense},
+    point::{Bar, BarServer, Sense},
 };
 
 /// What is promised.
@@ -33,7 +33,24 @@ impl Promise {
         let Self { name, what, bound, unit, digits } = self;
         let left_out = || "a server failed, see the notes".to_owned();
         let why = runs.is_empty().then(|| why.unwrap_or_else(left_out));
-        BarResult { name, what, bound, unit, digits, runs, of_medians: None, simulated: false, why }
+        BarResult {
+            name,
+            what,
+            bound,
+            unit,
+            digits,
+            runs,
+            of_medians: None,
+            simulated: false,
+            why,
+            is_skipped: false,
+            servers: Vec::new(),
+        }
+    }
+
+    /// Nothing was measured, because the machine lacks something.
+    pub(crate) fn skipped(self, why: String) -> BarResult {
+        BarResult { is_skipped: true, ..self.result(Vec::new(), Some(why)) }
     }
 
     /// What came of one measurement of all runs.
@@ -62,6 +79,10 @@ pub(crate) struct BarResult {
     pub(crate) simulated: bool,
     /// Why nothing was measured.
     pub(crate) why: Option<String>,
+    /// Whether the machine lacks what would be measured, which is no failure.
+    pub(crate) is_skipped: bool,
+    /// The servers that were compared, where the bar lists them.
+    pub(crate) servers: Vec<BarServer>,
 }
 
 impl BarResult {
@@ -83,13 +104,37 @@ impl BarResult {
             met: self.met(),
             simulated: self.simulated,
             why: self.why.clone(),
+            skipped: self.is_skipped,
+            servers: self.servers.clone(),
         }
     }
 
-    /// What was measured, and how if not on cores alone.
+    /// Whether it counts against the exit status.
+    pub(crate) fn is_missed(&self) -> bool {
+        self.met() != Some(true) && !self.is_floor() && !self.is_skipped
+    }
+
+    /// Whether the bar is met, in a word.
+    pub(crate) fn met_text(&self) -> &'static str {
+        match self.met() {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None if self.is_floor() => "floor",
+            None if self.is_skipped => "skipped",
+            None => "not measured",
+        }
+    }
+
+    /// What was measured, how if not on cores alone, and which servers had time left.
     pub(crate) fn what_text(&self) -> String {
         let how = if self.simulated { ", simulated from measured costs" } else { "" };
-        format!("{}{how}", self.what)
+        let idle = self.servers.iter().filter(|server| !server.saturated);
+        let idle: Vec<&str> = idle.map(|server| server.backend.as_str()).collect();
+        let idle = match idle.is_empty() {
+            true => String::new(),
+            false => format!(" (not saturated: {})", idle.join(", ")),
+        };
+        format!("{}{how}{idle}", self.what)
     }
 
     /// Whether the median keeps the promise; none if nothing was measured.
@@ -182,7 +227,10 @@ mod tests {
         assert!(promise.result(Vec::new(), None).why.is_some());
         let bar = promise.result(vec![0.5, 9.0, 0.7], Some("not this".to_owned()));
         assert_eq!((bar.met(), bar.why), (Some(true), None));
+        let bar = promise.skipped("no program".to_owned());
+        assert_eq!((bar.met(), bar.is_missed(), bar.met_text()), (None, false, "skipped"));
         let bar = promise.outcome(Err("broken"));
+        assert!(bar.is_missed() && bar.met_text() == "not measured");
         assert_eq!((bar.met(), bar.why.as_deref()), (None, Some("broken")));
     }
 

@@ -378,7 +378,7 @@ impl Bench {
 }
 
 /// In which order the trials of a round are measured: every other time backwards.
-fn round(run: usize, trials: usize) -> Vec<usize> {
+pub(crate) fn round(run: usize, trials: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..trials).collect();
     if run.is_multiple_of(2) {
         order.reverse();

@@ -303,7 +303,7 @@ impl RunningServer {
         if let Some(link) = link {
             link.prepare(layout).map_err(io::Error::from).map_err(failed)?;
         }
-        let (address, _reserved) = free_address(server, layout).map_err(failed)?;
+        let (address, _reserved) = free_address(link, layout).map_err(failed)?;
         let (program, args) = command_line(server, service, address, layout, scratch)?;
         let log = scratch.join("server.log");
         let said = File::create(&log).map_err(failed)?;
@@ -414,14 +414,14 @@ impl RunningServer {
 /// An address of the server side that nothing listens on. A port of the host's comes with a bound
 /// socket that does not listen: it keeps the port from other programs, and every tested server sets
 /// SO_REUSEADDR.
-fn free_address(
-    server: TestedServer,
+pub(crate) fn free_address(
+    link: Option<StackLink>,
     layout: &BenchLayout,
 ) -> io::Result<(SocketAddr, Option<TcpListener>)> {
     // A ring gives up its listener some time after its process has gone, so that a port is best
     // not used twice. In a namespace of our own all ports are ours.
     static NEXT_PORT: AtomicU16 = AtomicU16::new(limits::PORT_FIRST);
-    let (ip, is_own) = match server.stack_link() {
+    let (ip, is_own) = match link {
         Some(link) => (link.server_address(layout), true),
         None => (layout.server_address(), layout.server.netns.is_some()),
     };

@@ -1,8 +1,9 @@
 //! The JSON of `megapipe bench` keeps its fields: scripts of users read it.
 
 use megapipe_bench::{
-    Bar, CpuShares, CpuSplit, Figure, FigureAxis, FigureCurve, FigurePlot, FigureRow, FigureSource,
-    FigureTable, Latency, Machine, MeasuredLink, Point, Results, Saturated, Sense, Simulated,
+    Bar, BarServer, CpuShares, CpuSplit, Figure, FigureAxis, FigureCurve, FigurePlot, FigureRow,
+    FigureSource, FigureTable, Latency, Machine, MeasuredLink, Point, Results, Saturated, Sense,
+    Simulated,
 };
 use serde_json::Value;
 
@@ -44,8 +45,23 @@ const POINT_FIELDS: [&str; 33] = [
     "load_process_us_per_transaction",
 ];
 
-const BAR_FIELDS: [&str; 10] =
-    ["name", "what", "sense", "bound", "unit", "runs", "median", "met", "simulated", "why"];
+const BAR_FIELDS: [&str; 12] = [
+    "name",
+    "what",
+    "sense",
+    "bound",
+    "unit",
+    "runs",
+    "median",
+    "met",
+    "simulated",
+    "why",
+    "skipped",
+    "servers",
+];
+
+const BAR_SERVER_FIELDS: [&str; 6] =
+    ["program", "backend", "requests_per_s", "cpu_us_per_request", "idle_share", "saturated"];
 
 const FIGURE_FIELDS: [&str; 8] =
     ["name", "title", "parameters", "paper", "finding", "why", "plots", "tables"];
@@ -114,19 +130,32 @@ fn results() -> Results {
             events_per_wakeup: Some(12.5),
         }],
         notes: vec!["a note".to_owned()],
-        bars: vec![Bar {
-            name: "shards".to_owned(),
-            what: "two over one".to_owned(),
-            sense: Sense::AtLeast,
-            bound: Some(1.9),
-            unit: String::new(),
-            runs: vec![1.9, 1.95, 1.94],
-            median: Some(1.94),
-            met: Some(true),
-            simulated: true,
-            why: None,
-        }],
+        bars: vec![bar()],
         figures: vec![figure()],
+    }
+}
+
+fn bar() -> Bar {
+    Bar {
+        name: "shards".to_owned(),
+        what: "two over one".to_owned(),
+        sense: Sense::AtLeast,
+        bound: Some(1.9),
+        unit: String::new(),
+        runs: vec![1.9, 1.95, 1.94],
+        median: Some(1.94),
+        met: Some(true),
+        simulated: true,
+        why: None,
+        skipped: false,
+        servers: vec![BarServer {
+            program: "redis".to_owned(),
+            backend: "local".to_owned(),
+            requests_per_s: 460_000.0,
+            cpu_us_per_request: 1.4,
+            idle_share: 0.01,
+            saturated: true,
+        }],
     }
 }
 
@@ -173,6 +202,7 @@ fn the_promised_fields_are_there() {
     }
     for (object, names) in [
         (&json["bars"][0], &BAR_FIELDS[..]),
+        (&json["bars"][0]["servers"][0], &BAR_SERVER_FIELDS),
         (&point["simulated"], &SIMULATED_FIELDS),
         (&json["figures"][0], &FIGURE_FIELDS),
         (&json["figures"][0]["plots"][0], &PLOT_FIELDS),
@@ -207,6 +237,7 @@ fn every_field_is_documented() {
         &figure["tables"][0]["rows"][0],
     ];
     let names = names.chain(parts.into_iter().flat_map(object));
+    let names = names.chain(object(&json["bars"][0]["servers"][0]));
     for (name, _) in names.chain(object(&json["points"][0]["simulated"])) {
         assert!(document.contains(&format!("`{name}`")), "{name} is not documented");
     }

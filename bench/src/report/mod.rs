@@ -171,6 +171,7 @@ fn bar_table(bars: &[BarResult]) -> String {
             Some(true) => ("met", "met"),
             Some(false) => ("missed", "not met"),
             None if bar.is_floor() => ("", "no promise: what the machine allows"),
+            None if bar.is_skipped => ("", "skipped"),
             None => ("", "not measured"),
         };
         let _ = writeln!(

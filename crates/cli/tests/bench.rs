@@ -166,6 +166,25 @@ fn placements_and_sockets_are_measured_beside_the_channel() {
     }
 }
 
+#[test]
+fn programs_are_skipped_without_the_library() {
+    if let Some(why) = refused() {
+        println!("skipped: programs_are_skipped_without_the_library: {why}");
+        return;
+    }
+    let mut command = megapipe(&["bench", "bars", "--preload", "--link", "loopback"]);
+    let output = command.args(["--json", "-"]).env("MEGAPIPE_PRELOAD", "/nowhere").output();
+    let output = output.expect("megapipe runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let bars = results["bars"].as_array().expect("bars");
+    assert!(bars.len() > 10 && output.status.success(), "{said}");
+    for bar in bars {
+        assert!(bar["skipped"] == true && bar["met"].is_null(), "{bar}");
+        assert!(bar["why"].as_str().is_some_and(|why| why.contains("/nowhere")), "{bar}");
+    }
+}
+
 /// The value of each bar of `bench bars --service --only …`, by its text; with few connections, and
 /// once. Numbers of a busy machine are no matter of a test.
 fn service_bars(only: &[&str]) -> Vec<(String, f64)> {
