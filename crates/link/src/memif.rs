@@ -314,6 +314,8 @@ pub struct Memif {
     tx_frame: Box<[u8]>,
     /// The peer may interrupt us: `arm` was the last call.
     is_armed: bool,
+    /// Interrupts that may have come since they were last forgotten.
+    unforgotten: Unforgotten,
     /// The timer was set since it was stopped last; it may have expired.
     is_timer_set: bool,
     /// The last `tx_burst` ended because the ring was full.
@@ -379,6 +381,7 @@ impl Memif {
             rx_frame: vec![0; frame_bytes].into(),
             tx_frame: vec![0; frame_bytes].into(),
             is_armed: false,
+            unforgotten: Unforgotten::Some,
             is_timer_set: false,
             is_full: false,
             idle_polls: 0,
@@ -425,6 +428,7 @@ impl Memif {
         let Some(place) = &self.place else { return Err(LinkError::Gone { driver: DRIVER }) };
         self.is_unplugged = true;
         self.is_armed = false;
+        self.unforgotten = Unforgotten::Some;
         self.is_full = false;
         for fd in [self.lanes.wakes_us.as_fd(), self.session.channel()] {
             // What is not in the set any more needs no removing.
@@ -481,6 +485,12 @@ impl Memif {
         if self.is_armed {
             self.is_armed = false;
             self.lanes.receiving.ring.mask_interrupt(true);
+            // The peer interrupts only for frames, behind them.
+            let is_quiet = self.lanes.receiving.waiting().is_ok_and(|count| count == 0);
+            self.unforgotten = match self.unforgotten {
+                Unforgotten::Forgotten if is_quiet => Unforgotten::None,
+                _ => Unforgotten::Some,
+            };
         }
     }
 
@@ -586,13 +596,21 @@ impl Memif {
     /// Forgets interrupts that came and sets the timer if the ring to the peer is full. Returns
     /// whether the control channel is readable.
     fn prepare_wake(&mut self) -> Result<bool, LinkError> {
+        let full_sleep = Duration::from_micros(MEMIF_FULL_SLEEP_US.into());
+        let wake_after = if self.is_full { full_sleep } else { Duration::ZERO };
+        if self.unforgotten == Unforgotten::None {
+            // Not twice in a row: a control channel that is readable ends each sleep.
+            self.unforgotten = Unforgotten::Some;
+            self.set_timer(wake_after)?;
+            return Ok(false);
+        }
         let mut seen = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }; 4];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         // What else is ready is so the next time, too.
         let count = epoll::wait(&self.epoll, &mut seen, Some(&at_once)).unwrap_or(0);
         self.counters.system_calls += 1;
-        let full_sleep = Duration::from_micros(MEMIF_FULL_SLEEP_US.into());
-        self.set_timer(if self.is_full { full_sleep } else { Duration::ZERO })?;
+        self.unforgotten = Unforgotten::Forgotten;
+        self.set_timer(wake_after)?;
         let is_channel = |event: &epoll::Event| event.data.u64() == CHANNEL.u64();
         Ok(seen.iter().take(count).any(is_channel))
     }
@@ -613,6 +631,17 @@ impl Memif {
             .map_err(|errno| LinkError::Io { what: "timerfd_settime", source: errno.into() })?;
         Ok(())
     }
+}
+
+/// Interrupts that may have come since they were last forgotten, by a system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unforgotten {
+    /// Some may have come.
+    Some,
+    /// They were forgotten before this sleep.
+    Forgotten,
+    /// They were forgotten before the last sleep, which brought none: another end woke us.
+    None,
 }
 
 /// Why no frame can be waited for.

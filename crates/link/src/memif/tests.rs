@@ -349,3 +349,39 @@ fn peer_clearing_nonblock_does_not_block_our_reads() {
         }
     });
 }
+
+#[test]
+fn sleep_without_frames_leaves_no_interrupt_to_forget() {
+    let (mut server, mut client) = joined(&settings("quiet"));
+    let (link, peer) = (&mut server[0], &mut client[0]);
+    let calls_of_sleep = |link: &mut Memif| {
+        let before = link.counters().system_calls;
+        assert!(link.arm().expect("it can wait"));
+        link.counters().system_calls - before
+    };
+    let is_readable =
+        |link: &Memif| crate::sleep::until_readable(link.wait_fd(), Some(Duration::ZERO));
+    for _ in 0..3 {
+        // Each second one in a row, so that the control channel is looked at.
+        assert_eq!(calls_of_sleep(link), 1);
+        assert!(received(link).is_empty());
+        assert_eq!(calls_of_sleep(link), 0);
+        assert!(received(link).is_empty());
+    }
+    for round in 0..4 {
+        calls_of_sleep(link);
+        assert_eq!(send(peer, b"frame").expect("there is room"), 1);
+        assert!(is_readable(link).expect("it can be polled"), "round {round}");
+        assert_eq!(received(link).len(), 1);
+        assert_eq!(calls_of_sleep(link), 1, "the interrupt is forgotten");
+        assert!(!is_readable(link).expect("it can be polled"), "round {round}");
+        assert!(received(link).is_empty());
+    }
+    drop(client);
+    let deadline = Instant::now() + SOON;
+    while link.arm().is_ok() {
+        assert!(Instant::now() < deadline, "the end of the peer goes unseen");
+        // As a loop does that is woken.
+        let _ = link.rx_burst(1, &mut |_, _| ());
+    }
+}
