@@ -14,6 +14,9 @@ pub struct ConnectStart {
     pub nodelay: Option<bool>,
     /// The SYN may carry data ([`ConnOption::FastOpen`]).
     pub fast_open: bool,
+    /// It is reset instead of closed in order if its session ends. A server that
+    /// belongs to one program ends with it, and keeps nothing of this.
+    pub resets_on_close: bool,
 }
 
 impl<M: Memory> Server<M> {

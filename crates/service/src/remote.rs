@@ -152,6 +152,15 @@ pub(crate) fn describe_server<M: Memory>(server: &Server<M>, config: &ServerConf
     Description::new(server, config).encode()
 }
 
+/// What a session of a version of the protocol can do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionFeatures {
+    /// Which descriptors it passes.
+    pub(crate) passing: DescriptorPassing,
+    /// The server can reset connections at the session's end.
+    pub(crate) resets: bool,
+}
+
 /// The application's end of a session with a server in another process: of as many lanes as there
 /// are bells, which are its shards from 0 on if they are several. Closing the control socket ends
 /// the session; descriptors are passed over it if the daemon takes any.
@@ -162,7 +171,7 @@ pub(crate) fn attach_client(
     sizes: &SessionSizes,
     fds: SessionFds,
     description: &[u8],
-    (control, passing): (OwnedFd, DescriptorPassing),
+    (control, features): (OwnedFd, SessionFeatures),
 ) -> Result<LaneSet, RemoteError> {
     let description = Description::decode(description).ok_or(RemoteError::Description)?;
     if description.connections > CONNECTIONS_OF_SESSION_MAX {
@@ -177,8 +186,9 @@ pub(crate) fn attach_client(
     };
     let control = Arc::new(control);
     let location = ServerLocation::Process(Arc::clone(&control));
-    let first = RemoteClient::new(first, of_lane(0), location);
-    let control = SessionControl::new(control, passing);
+    let mut first = RemoteClient::new(first, of_lane(0), location);
+    first.knows_resets = features.resets;
+    let control = SessionControl::new(control, features.passing);
     let others = (1..).zip(halves).map(|(lane, half)| first.for_lane(half, of_lane(lane)));
     let others = others.collect();
     let lanes = LaneSet::of(first, others, next_home());

@@ -39,8 +39,8 @@ use crate::pool::BufId;
 pub use answer::ServerAnswer;
 pub use call::{
     BIND_MAPPED, BIND_SHARED, BIND_SPREADS, CONNECT_FAST_OPEN, CONNECT_HAS_NODELAY,
-    CONNECT_NODELAY, LISTEN_EXCLUSIVE, LISTEN_REUSE_ADDRESS, LISTEN_REUSE_PORT, LISTEN_V6_ONLY,
-    ListenSharing, SessionCall,
+    CONNECT_NODELAY, CONNECT_RESETS, LISTEN_EXCLUSIVE, LISTEN_REUSE_ADDRESS, LISTEN_REUSE_PORT,
+    LISTEN_V6_ONLY, ListenSharing, SessionCall,
 };
 pub use code::{CloseCode, Refusal, UndeliveredCode};
 pub use completion::{Arrival, Completion, Event};

@@ -214,22 +214,17 @@ impl SocketOptions {
 
     fn set_socket(&mut self, name: i32, value: &[u8]) -> Result<Option<ConnOption>, Error> {
         match name {
-            libc::SO_LINGER => {
-                self.linger = linger(value)?;
-                return Ok(None);
-            }
-            libc::SO_RCVTIMEO => {
-                self.receive_timeout = timeout(value)?;
-                return Ok(None);
-            }
-            libc::SO_SNDTIMEO => {
-                self.send_timeout = timeout(value)?;
-                return Ok(None);
-            }
+            libc::SO_LINGER => self.linger = linger(value)?,
+            libc::SO_RCVTIMEO => self.receive_timeout = timeout(value)?,
+            libc::SO_SNDTIMEO => self.send_timeout = timeout(value)?,
             // A name, which may be shorter than a number.
             libc::SO_BINDTODEVICE => return Err(Error::NoSuchOption),
-            _ => {}
+            _ => return self.set_number(name, value),
         }
+        Ok(None)
+    }
+
+    fn set_number(&mut self, name: i32, value: &[u8]) -> Result<Option<ConnOption>, Error> {
         let number = int(value)?;
         let on = number != 0;
         match name {
@@ -480,9 +475,14 @@ impl SocketOptions {
         .flatten()
     }
 
-    /// Whether `for_connection` says anything: most sockets have nothing set.
+    /// SO_LINGER with time 0: a close, or the program's end, resets the connection.
+    pub(crate) fn resets_on_close(&self) -> bool {
+        self.linger == Some(Duration::ZERO)
+    }
+
+    /// Whether a new connection has anything to hear: most sockets have nothing set.
     pub(crate) fn says_anything(&self) -> bool {
-        self.for_connection().next().is_some()
+        self.resets_on_close() || self.for_connection().next().is_some()
     }
 
     /// getsockopt(2) on our own stack, but for what is not an option: SO_ERROR, TCP_INFO.

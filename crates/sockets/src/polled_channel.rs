@@ -342,6 +342,11 @@ impl StreamTransport for PolledChannel {
         self.channel.set_conn_option(handle, option).is_ok()
     }
 
+    fn set_reset_on_close(&mut self, handle: Handle, on: bool) {
+        // One that is over needs none.
+        let _ = self.channel.set_reset_on_close(handle, on);
+    }
+
     fn unread_in_channel(&self, handle: Handle) -> usize {
         self.channel.unread_bytes(handle).unwrap_or_default()
     }

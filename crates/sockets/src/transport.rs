@@ -127,6 +127,10 @@ pub(crate) trait StreamTransport: ObjectTransport + Beneath {
     /// Sets an option of a connection on our own stack. Returns whether there is such a connection.
     fn set_option(&mut self, handle: Handle, option: ConnOption) -> bool;
 
+    /// Sets whether a connection on our own stack is reset when its program ends (SO_LINGER with
+    /// time 0).
+    fn set_reset_on_close(&mut self, handle: Handle, on: bool);
+
     /// Bytes that have arrived in the channel.
     fn unread_in_channel(&self, handle: Handle) -> usize;
 
@@ -151,6 +155,9 @@ pub(crate) trait StreamTransport: ObjectTransport + Beneath {
     fn apply_options(&mut self, handle: Handle, options: &SocketOptions) {
         if !options.says_anything() {
             return;
+        }
+        if options.resets_on_close() {
+            self.set_reset_on_close(handle, true);
         }
         for option in options.for_connection() {
             if !self.set_option(handle, option) {

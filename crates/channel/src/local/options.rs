@@ -39,6 +39,29 @@ impl<T> Channel<T> {
         })
     }
 
+    /// Sets whether `unregister` resets a connection of our own stack instead of closing it in
+    /// order, as [`crate::ConnectOptions::reset_on_close`] does. On the back end `service`, the
+    /// same holds if the program ends without `unregister`. Sockets of the kernel have SO_LINGER.
+    ///
+    /// # Errors
+    /// As [`Channel::set_conn_option`].
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Handle, OpError};
+    ///
+    /// fn reset_later(channel: &mut Channel, connection: Handle) -> Result<(), OpError> {
+    ///     channel.set_reset_on_close(connection, true)
+    /// }
+    /// ```
+    pub fn set_reset_on_close(&mut self, handle: Handle, on: bool) -> Result<(), OpError> {
+        self.on_conn(handle, |local, conn| {
+            local.conns[conn.index as usize].resets_on_close = on;
+            local.server.set_reset_on_close(conn, on);
+            Ok(())
+        })
+    }
+
     /// Sets how many connections of a listener on our own stack may begin with the data of a SYN
     /// and not be established yet, as [`crate::ListenOptions::fast_open`] does; 0: none.
     ///

@@ -317,6 +317,11 @@ impl StackHandle for Remote {
         self.client.set_option(conn, option)
     }
 
+    fn set_reset_on_close(&mut self, conn: ConnId, on: bool) {
+        // One that is over needs none.
+        let _ = self.client.set_reset_on_close(conn, on);
+    }
+
     fn shutdown(&mut self, _now: Instant, conn: ConnId) {
         self.client.shutdown(conn);
     }

@@ -278,6 +278,10 @@ pub(crate) trait StackHandle {
         option: ConnOption,
     ) -> Result<(), OperationError>;
 
+    /// Sets whether a connection is reset if the application ends without closing it. Only a server
+    /// that outlives the application needs to know.
+    fn set_reset_on_close(&mut self, _conn: ConnId, _on: bool) {}
+
     /// Closes the sending direction, unless it is closed.
     fn shutdown(&mut self, now: Instant, conn: ConnId);
 

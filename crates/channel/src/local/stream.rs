@@ -87,6 +87,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let begin = ConnectStart {
             nodelay: is_other.then_some(options.nodelay),
             fast_open: options.fast_open,
+            resets_on_close: options.reset_on_close,
         };
         // Before a SYN leaves: a call that answers that there is no memory has done nothing.
         let rare = RareStreamState {

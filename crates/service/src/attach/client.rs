@@ -219,7 +219,7 @@ fn attempt(socket: &OwnedFd, hello: &AttachHello, deadline: Instant) -> Result<L
     let Welcome { version, sizes, description, .. } = welcome;
     let ready = encode_ready(version);
     let control = socket.try_clone().map_err(Failure::Connect)?;
-    let control = (control, Welcome::passing(version));
+    let control = (control, Welcome::features(version));
     let client = attach_client(&sizes, SessionFds { region, bells }, &description, control);
     let client = client.map_err(Failure::Session)?;
     send(socket.as_fd(), &ready, &[])?;

@@ -26,18 +26,21 @@
 
 use crate::descriptors::DescriptorPassing;
 use crate::limits::{CONNECTIONS_OF_SESSION_MAX, MESSAGE_BYTES_MAX};
+use crate::remote::SessionFeatures;
 use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 4);
+pub const VERSIONS: (u16, u16) = (1, 5);
 /// The first version with several lanes.
 const LANES_SINCE: u16 = 2;
 /// The first version with messages within a session.
 const DESCRIPTORS_SINCE: u16 = 3;
 /// The first version with sockets for connections and listeners among them.
 const SOCKETS_SINCE: u16 = 4;
+/// The first version with connections that are reset when their session ends.
+const RESETS_SINCE: u16 = 5;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -358,8 +361,13 @@ impl Welcome {
         version >= DESCRIPTORS_SINCE
     }
 
+    /// What a session of this version can do.
+    pub(super) const fn features(version: u16) -> SessionFeatures {
+        SessionFeatures { passing: Self::passing(version), resets: version >= RESETS_SINCE }
+    }
+
     /// Which descriptors a session of this version may pass.
-    pub(super) const fn passing(version: u16) -> DescriptorPassing {
+    const fn passing(version: u16) -> DescriptorPassing {
         match version {
             SOCKETS_SINCE.. => DescriptorPassing::Sockets,
             DESCRIPTORS_SINCE.. => DescriptorPassing::Reservations,

@@ -156,6 +156,9 @@ pub struct RemoteClient {
     last_call: u64,
     /// The connection that was taken out: its name here, and the server's.
     taken_out: Option<(ConnId, ConnId)>,
+    /// The server can reset connections at the session's end. One of an older
+    /// version of the protocol would end the session for such a record.
+    pub(super) knows_resets: bool,
     server: ServerPeer,
     counters: RemoteCounters,
 }
@@ -180,7 +183,9 @@ impl RemoteClient {
 
     /// The end of another lane of the same application: `half` has the same bell.
     pub(super) fn for_lane(&self, half: ClientHalf, description: Description) -> Self {
-        Self::with_peer(half, description, |end| self.server.for_lane(end))
+        let mut lane = Self::with_peer(half, description, |end| self.server.for_lane(end));
+        lane.knows_resets = self.knows_resets;
+        lane
     }
 
     fn with_peer(
@@ -213,6 +218,7 @@ impl RemoteClient {
             back: Bufs::default(),
             last_call: calls::FIRST_COOKIE,
             taken_out: None,
+            knows_resets: true,
             server: peer(sleep),
             counters: RemoteCounters::default(),
         }
@@ -386,9 +392,30 @@ impl RemoteClient {
     /// Begins to connect from where the stack likes. What is wrong with it comes as
     /// [`RemoteEvent::NotBegun`].
     pub fn connect(&mut self, remote: SocketAddr) -> ConnId {
+        self.connect_simply(remote, false)
+    }
+
+    /// As [`RemoteClient::connect`]. With `resets`, the connection is reset if the session ends.
+    pub(super) fn connect_simply(&mut self, remote: SocketAddr, resets: bool) -> ConnId {
         let conn = self.name();
-        self.ask(events::connect_cookie(conn), Command::Connect { remote, local: None });
+        let resets = resets && self.knows_resets;
+        let command = Command::Connect { remote, local: None, resets };
+        self.ask(events::connect_cookie(conn), command);
         conn
+    }
+
+    /// Sets whether a connection is reset instead of closed in order if the session ends before the
+    /// application has closed it (SO_LINGER with time 0). A daemon older than version 5 of the
+    /// protocol closes it in order.
+    ///
+    /// # Errors
+    /// [`OperationError::Unknown`]: the connection is over.
+    pub fn set_reset_on_close(&mut self, conn: ConnId, on: bool) -> Result<(), OperationError> {
+        let server = self.named_soon(conn).ok_or(OperationError::Unknown)?;
+        if self.knows_resets {
+            self.ask(0, Command::ResetOnClose { conn: id_of(server), on });
+        }
+        Ok(())
     }
 
     /// The next bytes are wanted.

@@ -230,7 +230,11 @@ pub const CONNECT_HAS_NODELAY: u16 = 1;
 pub const CONNECT_NODELAY: u16 = 2;
 /// The SYN may carry data.
 pub const CONNECT_FAST_OPEN: u16 = 4;
-const CONNECT_FLAGS: u16 = 7;
+/// The connection is reset if its session ends ([`Command::ResetOnClose`]).
+///
+/// [`Command::ResetOnClose`]: super::Command::ResetOnClose
+pub const CONNECT_RESETS: u16 = 8;
+const CONNECT_FLAGS: u16 = 15;
 
 /// Others may bind the address, if they set this too.
 pub const BIND_SHARED: u16 = 1;

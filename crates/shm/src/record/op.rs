@@ -36,6 +36,16 @@ pub enum Command {
         remote: SocketAddr,
         /// From where; `None`: the server chooses.
         local: Option<SocketAddr>,
+        /// As [`Command::ResetOnClose`] with `on`.
+        resets: bool,
+    },
+    /// Whether a connection is reset instead of closed in order when its session ends: what
+    /// SO_LINGER with time 0 does. Since version 5 of the protocol.
+    ResetOnClose {
+        /// The connection.
+        conn: Id,
+        /// Whether it is.
+        on: bool,
     },
     /// The next bytes of each of these connections may be handed over.
     Receive {
@@ -119,6 +129,7 @@ mod kind {
     pub(super) const RETURN: u16 = 0x10b;
     pub(super) const SEND_DATAGRAM: u16 = 0x10d;
     pub(super) const CLAIM: u16 = 0x10e;
+    pub(super) const RESET_ON_CLOSE: u16 = 0x10f;
 }
 
 impl Op {
@@ -131,10 +142,13 @@ impl Op {
             Command::Accept { listener, credit } => {
                 record(kind::ACCEPT).with_id(listener).with_count(credit)
             }
-            Command::Connect { remote, local } => {
+            Command::Connect { remote, local, resets } => {
                 let pair = pair.with_remote(remote);
                 let pair = local.map_or(pair, |local| pair.with_local(local));
-                record(kind::CONNECT).with_pair(&pair)
+                record(kind::CONNECT).with_count(resets.into()).with_pair(&pair)
+            }
+            Command::ResetOnClose { conn, on } => {
+                record(kind::RESET_ON_CLOSE).with_id(conn).with_count(on.into())
             }
             Command::Receive { conns } => conns.put(record(kind::RECEIVE)),
             Command::Send { conn, chunk } => {
@@ -212,8 +226,10 @@ impl Op {
         let command = match record.kind {
             kind::CONNECT => {
                 let pair = record.pair();
-                Command::Connect { remote: pair.remote()?, local: pair.local_if_any()? }
+                let (remote, local) = (pair.remote()?, pair.local_if_any()?);
+                Command::Connect { remote, local, resets: record.count == 1 }
             }
+            kind::RESET_ON_CLOSE => Command::ResetOnClose { conn: id, on: record.count == 1 },
             kind::SEND_DATAGRAM => {
                 let letter = record.letter();
                 let (to, from) = letter.way(record.count)?;

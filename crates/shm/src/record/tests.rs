@@ -139,8 +139,9 @@ fn op() -> impl Strategy<Value = Op> {
     use Command::*;
     let command = prop_oneof![
         (id(), any::<u32>()).prop_map(|(listener, credit)| Accept { listener, credit }),
-        (address(), proptest::option::of(address()))
-            .prop_map(|(remote, local)| Connect { remote, local }),
+        (address(), proptest::option::of(address()), any::<bool>())
+            .prop_map(|(remote, local, resets)| Connect { remote, local, resets }),
+        (id(), any::<bool>()).prop_map(|(conn, on)| ResetOnClose { conn, on }),
         ids().prop_map(|conns| Receive { conns }),
         (id(), chunk()).prop_map(|(conn, chunk)| Send { conn, chunk }),
         id().prop_map(|conn| AwaitAcks { conn }),
@@ -347,7 +348,7 @@ proptest! {
 
 #[test]
 fn a_kind_that_is_none_is_named() {
-    for kind in [0, 0x100, 0x10f, 0x200, 0x300, u16::MAX] {
+    for kind in [0, 0x100, 0x110, 0x200, 0x300, u16::MAX] {
         let record = Record::new(kind, 7);
         assert_eq!(accepted(&record), [false; 3]);
         assert_eq!(Op::parse(&record), Err(RecordFault::Kind { kind }));
@@ -370,7 +371,7 @@ fn unused_record_fields_must_be_zero() {
     assert_eq!(Op::parse(&record), Err(RecordFault::Bits { kind: 0x145 }));
     // Flags beyond those that a call has, of listeners, connections and endpoints.
     let pair = AddressPairRecord::default().with_local(local).with_remote(local);
-    for (kind, flags) in [(0x142, 16), (0x14b, 8), (0x152, 8)] {
+    for (kind, flags) in [(0x142, 16), (0x14b, 16), (0x152, 8)] {
         let record = Record { flags, ..Record::new(kind, 0).with_pair(&pair) };
         let transfer = Transfer::default().with_address(local);
         let record = if kind == 0x142 { record.with_transfer(&transfer) } else { record };

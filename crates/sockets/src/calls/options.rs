@@ -127,7 +127,12 @@ fn set_on_stack(
     if is_late && handle != Handle::NONE {
         return Err(Error::InvalidArgument);
     }
+    let reset_before = options.resets_on_close();
     let heard = options.set(at, value, facts, &defaults)?;
+    let resets = options.resets_on_close();
+    if resets != reset_before && facts.is_stream && !facts.is_listener && handle != Handle::NONE {
+        channel.set_reset_on_close(handle, resets);
+    }
     if let Some(option) = heard.filter(|_| handle != Handle::NONE && !facts.is_listener) {
         // A connection that is over has nothing to be set; Linux sets it all the same.
         channel.set_option(handle, option);

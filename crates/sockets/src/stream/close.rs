@@ -112,7 +112,7 @@ impl StreamSocket {
         if self.handle == Handle::NONE {
             return released;
         }
-        let resets = !self.inbox.is_empty() || self.options.linger == Some(Duration::ZERO);
+        let resets = !self.inbox.is_empty() || self.options.resets_on_close();
         drop(self.inbox);
         if resets && !matches!(self.progress, ConnectProgress::Closed) {
             // What has ended meanwhile needs no reset.

@@ -327,6 +327,18 @@ fn close_with_unsent_bytes_keeps_the_handle_until_they_are_sent() {
 }
 
 #[test]
+fn linger_of_zero_reaches_an_accepted_connection() {
+    for (linger, is_sent) in [(Some(Duration::ZERO), true), (Some(Duration::from_secs(1)), false)] {
+        let mut transport = FakeTransport::local();
+        let mut options = SocketOptions::DEFAULT;
+        options.linger = linger;
+        StreamSocket::accepted(Handle::from_bits(1), false, options, &mut transport);
+        let was_sent = transport.submitted.contains(&Submitted::ResetOnClose(true));
+        assert_eq!(was_sent, is_sent, "{linger:?}");
+    }
+}
+
+#[test]
 fn lingering_stream_waits_for_delivery() {
     let mut transport = FakeTransport::local();
     let mut stream = connection(&mut transport);

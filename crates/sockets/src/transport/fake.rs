@@ -29,6 +29,7 @@ pub(crate) enum SubmittedOperation {
     ReportLastWrite,
     Disconnect(Disconnect),
     Option(ConnOption),
+    ResetOnClose(bool),
     SetCookie(u64),
     Unregister,
     Listen(SocketAddr),
@@ -201,6 +202,10 @@ impl StreamTransport for FakeTransport {
     fn set_option(&mut self, _: Handle, option: ConnOption) -> bool {
         self.record(SubmittedOperation::Option(option));
         true
+    }
+
+    fn set_reset_on_close(&mut self, _: Handle, on: bool) {
+        self.record(SubmittedOperation::ResetOnClose(on));
     }
 
     fn unread_in_channel(&self, _: Handle) -> usize {

@@ -477,8 +477,10 @@ impl RemoteClient {
         (remote, local, reservation): (SocketAddr, Option<SocketAddr>, u64),
         begin: ConnectStart,
     ) -> Result<ConnId, PortError<ConnectError>> {
-        if local.is_none() && begin == ConnectStart::default() {
-            return Ok(self.connect(remote));
+        let resets_on_close = begin.resets_on_close && self.knows_resets;
+        let begin = ConnectStart { resets_on_close, ..begin };
+        if local.is_none() && begin == (ConnectStart { resets_on_close, ..Default::default() }) {
+            return Ok(self.connect_simply(remote, resets_on_close));
         }
         let call = SessionCall::Connect { remote, local, flags: encode_begin(begin), reservation };
         self.call_port(call, |client, answer| match answer {

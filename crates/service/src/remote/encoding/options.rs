@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use megapipe_shm::record::{
     BIND_MAPPED, BIND_SHARED, BIND_SPREADS, CONNECT_FAST_OPEN, CONNECT_HAS_NODELAY,
-    CONNECT_NODELAY, LISTEN_EXCLUSIVE, LISTEN_REUSE_ADDRESS, LISTEN_REUSE_PORT, LISTEN_V6_ONLY,
+    CONNECT_NODELAY, CONNECT_RESETS, LISTEN_EXCLUSIVE, LISTEN_REUSE_ADDRESS, LISTEN_REUSE_PORT,
+    LISTEN_V6_ONLY,
 };
 use megapipe_stack::{ConnOption, DatagramSharing, Reuse};
 
@@ -143,12 +144,17 @@ pub(in crate::remote) fn encode_begin(begin: ConnectStart) -> u16 {
     flag(begin.nodelay.is_some(), CONNECT_HAS_NODELAY)
         | flag(begin.nodelay == Some(true), CONNECT_NODELAY)
         | flag(begin.fast_open, CONNECT_FAST_OPEN)
+        | flag(begin.resets_on_close, CONNECT_RESETS)
 }
 
 /// What [`encode_begin`] has encoded; `None` if it is something else.
 pub(in crate::remote) fn decode_begin(flags: u16) -> Option<ConnectStart> {
     let nodelay = (flags & CONNECT_HAS_NODELAY != 0).then_some(flags & CONNECT_NODELAY != 0);
-    let begin = ConnectStart { nodelay, fast_open: flags & CONNECT_FAST_OPEN != 0 };
+    let begin = ConnectStart {
+        nodelay,
+        fast_open: flags & CONNECT_FAST_OPEN != 0,
+        resets_on_close: flags & CONNECT_RESETS != 0,
+    };
     (encode_begin(begin) == flags).then_some(begin)
 }
 

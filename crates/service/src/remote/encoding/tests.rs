@@ -315,8 +315,10 @@ fn error_of_the_host_keeps_its_kind() {
 #[test]
 fn flags_of_connections_and_endpoints_come_through() {
     for nodelay in [None, Some(false), Some(true)] {
-        for fast_open in [false, true] {
-            let begin = ConnectStart { nodelay, fast_open };
+        for [fast_open, resets_on_close] in
+            [[false, false], [false, true], [true, false], [true; 2]]
+        {
+            let begin = ConnectStart { nodelay, fast_open, resets_on_close };
             assert_eq!(decode_begin(encode_begin(begin)), Some(begin));
         }
     }

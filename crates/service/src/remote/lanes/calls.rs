@@ -120,6 +120,15 @@ impl LaneSet {
     /// Sets an option, after what was asked for before.
     ///
     /// # Errors
+    /// As [`RemoteClient::set_reset_on_close`](crate::remote::RemoteClient::set_reset_on_close).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_reset_on_close(&mut self, conn: ConnId, on: bool) -> Result<(), OperationError> {
+        let (lane, conn) = self.of_conn(conn);
+        lane.set_reset_on_close(conn, on)
+    }
+
     /// As [`RemoteClient::set_option`](crate::remote::RemoteClient::set_option).
     pub fn set_option(&mut self, conn: ConnId, option: ConnOption) -> Result<(), OperationError> {
         let (lane, conn) = self.of_conn(conn);

@@ -18,8 +18,8 @@ use crate::connection_manager::AcceptorId;
 use crate::descriptors::DescriptorPassing;
 use crate::error::PortError;
 use crate::link_server::Frames;
-use crate::remote::attach_client;
 use crate::remote::tests::{next_event, session};
+use crate::remote::{SessionFeatures, attach_client};
 use crate::rx_mux::switch;
 use crate::session_sizes::SessionSizes;
 use crate::shard_host::ShardHost;
@@ -67,7 +67,7 @@ fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
         &opened.sizes,
         opened.fds,
         &opened.description,
-        (control, DescriptorPassing::Nothing),
+        (control, SessionFeatures { passing: DescriptorPassing::Nothing, resets: true }),
     );
     host.begin(key, None);
     lanes.expect("as agreed")

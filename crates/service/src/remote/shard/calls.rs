@@ -460,6 +460,7 @@ impl SessionWork<'_> {
         // It goes with the last connection at the port.
         kept.iter().for_each(|kept| self.server.leave_reservation(kept));
         self.owners.add_conn(self.id, conn, true);
+        self.owners.set_reset_on_close(self.id, conn, begin.resets_on_close);
         Ok(conn)
     }
 

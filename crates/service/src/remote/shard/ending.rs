@@ -3,9 +3,10 @@
 //! Read first: the decision on many sessions of a shard in `docs/decisions`.
 //!
 //! Bytes that the application has handed over are sent, then FIN; a connection with received bytes
-//! that the application has not read is reset. The session's memory stays until the last of these
-//! bytes is acknowledged, at most for [`SessionLimits::drain_time`], and counts for its user until
-//! then. A user has a quota of sessions that have ended and still send; beyond it they are reset.
+//! that the application has not read is reset, and one for which it has set SO_LINGER with time 0.
+//! The session's memory stays until the last of these bytes is acknowledged, at most for
+//! [`SessionLimits::drain_time`], and counts for its user until then. A user has a quota of
+//! sessions that have ended and still send; beyond it they are reset.
 //!
 //! Invariant: when a session's number is free, no buffer, connection, listener or endpoint of it is
 //! left.
@@ -152,7 +153,7 @@ impl SessionWork<'_> {
             let queued = stack.info(conn).map_or(0, |info| u64::from(info.queued_bytes));
             // What still arrives is refused, and goes to no memory of the session.
             let _ = stack.set_pool(conn, PoolId(0));
-            if queued > bytes_left {
+            if queued > bytes_left || self.owners.resets_on_close(conn) {
                 self.session.deferred.drop_of(conn, memory);
                 let _ = stack.abort(self.now, conn, memory);
             } else {

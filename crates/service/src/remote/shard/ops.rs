@@ -195,7 +195,12 @@ impl SessionWork<'_> {
                     self.accept(listener, AcceptorId(op.cookie), credit);
                 }
             }
-            Command::Connect { remote, local } => {
+            Command::ResetOnClose { conn, on } => {
+                if self.has_conn(conn_id(conn)) {
+                    self.owners.set_reset_on_close(self.id, conn_id(conn), on);
+                }
+            }
+            Command::Connect { remote, local, resets } => {
                 let may = match local {
                     Some(local) => self.reserved_port(Transport::Tcp, local, 0).map(|_| ()),
                     None => Ok(()),
@@ -213,6 +218,7 @@ impl SessionWork<'_> {
                 let answer = match begun {
                     Ok(conn) => {
                         self.owners.add_conn(self.id, conn, true);
+                        self.owners.set_reset_on_close(self.id, conn, resets);
                         ServerAnswer::Connecting { conn: id_of(conn) }
                     }
                     Err(error) => ServerAnswer::refused(encode_port_error(&error).0),

@@ -109,6 +109,8 @@ struct ListenerOwners {
 #[derive(Debug, Default)]
 pub(super) struct ObjectOwners {
     conns: Vec<ConnOwner>,
+    /// One bit for each entry of `conns`: connections that are reset when their session ends.
+    resets: Vec<u64>,
     sessions: Vec<OfSession>,
     /// Where sessions' connections are counted for their channels and users.
     rights: Vec<Option<Arc<SessionRights>>>,
@@ -119,7 +121,8 @@ pub(super) struct ObjectOwners {
 impl ObjectOwners {
     /// No owners, and room for those of so many connections.
     pub(super) fn new(connections: u32) -> Self {
-        Self { conns: Vec::with_capacity(connections as usize), ..Self::default() }
+        let resets = Vec::with_capacity(bit_of(connections).0 + 1);
+        Self { conns: Vec::with_capacity(connections as usize), resets, ..Self::default() }
     }
 
     /// Makes room for `most` sessions in all. Returns whether there is memory for it.
@@ -181,6 +184,32 @@ impl ObjectOwners {
         let hand_over = None;
         self.conns[index] = ConnOwner { session, stage, hand_over, generation, previous, next };
         self.append(conn.index);
+        self.put_reset(conn.index, false);
+    }
+
+    /// A connection of a session is reset, or is not, when the session ends.
+    pub(super) fn set_reset_on_close(&mut self, session: PoolId, conn: ConnId, on: bool) {
+        if self.has_conn(session, conn) {
+            self.put_reset(conn.index, on);
+        }
+    }
+
+    fn put_reset(&mut self, index: u32, on: bool) {
+        let (word, bit) = bit_of(index);
+        if self.resets.len() <= word {
+            if !on {
+                return;
+            }
+            self.resets.resize(word + 1, 0);
+        }
+        let bits = &mut self.resets[word];
+        *bits = if on { *bits | bit } else { *bits & !bit };
+    }
+
+    /// Whether a connection that a session has is reset when the session ends.
+    pub(super) fn resets_on_close(&self, conn: ConnId) -> bool {
+        let (word, bit) = bit_of(conn.index);
+        self.resets.get(word).is_some_and(|bits| bits & bit != 0)
     }
 
     /// A session has claimed a connection.
@@ -357,6 +386,11 @@ impl ObjectOwners {
             self.conns[next as usize].previous = previous;
         }
     }
+}
+
+/// The word of an entry's bit, and the bit in it.
+const fn bit_of(index: u32) -> (usize, u64) {
+    ((index / u64::BITS) as usize, 1 << (index % u64::BITS))
 }
 
 impl OfSession {
@@ -582,6 +616,24 @@ mod tests {
         assert!(owners.has_conn(TWO, conn(3, 6)), "a stale end changes nothing");
         assert_eq!(owners.remove_conn(conn(3, 6)), None);
         assert_eq!(owners.counts(TWO), ConnCounts::default());
+    }
+
+    #[test]
+    fn reset_on_close_is_of_one_generation_and_session() {
+        let mut owners = ObjectOwners::new(8);
+        owners.add_conn(ONE, conn(70, 1), true);
+        assert!(!owners.resets_on_close(conn(70, 1)));
+        owners.set_reset_on_close(TWO, conn(70, 1), true);
+        owners.set_reset_on_close(ONE, conn(70, 0), true);
+        assert!(!owners.resets_on_close(conn(70, 1)), "a foreign or stale name changes nothing");
+        owners.set_reset_on_close(ONE, conn(70, 1), true);
+        assert!(owners.resets_on_close(conn(70, 1)) && !owners.resets_on_close(conn(6, 1)));
+        owners.set_reset_on_close(ONE, conn(70, 1), false);
+        assert!(!owners.resets_on_close(conn(70, 1)));
+        owners.set_reset_on_close(ONE, conn(70, 1), true);
+        // The index is reused.
+        owners.add_conn(TWO, conn(70, 2), false);
+        assert!(!owners.resets_on_close(conn(70, 2)));
     }
 
     #[test]

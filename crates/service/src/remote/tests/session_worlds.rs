@@ -430,9 +430,12 @@ impl SessionWorld {
         let len = [1, 100, 2_048, 70_000, u32::MAX][self.below(5)];
         let chunk = Chunk { buf, offset: self.below(3) as u32 * 1_000, len };
         let at = |port: usize| SocketAddr::new(IpAddr::from([10, 0, 0, 2]), port as u16);
-        match self.below(22) {
+        match self.below(23) {
             0 => Command::Accept { listener: conn, credit: self.random.next() as u32 },
-            1 => Command::Connect { remote: at(80 + self.below(3)), local: None },
+            1 => {
+                let resets = self.below(2) == 0;
+                Command::Connect { remote: at(80 + self.below(3)), local: None, resets }
+            }
             2 => Command::Receive { conns: Ids::of(conn) },
             3 => Command::Send { conn, chunk },
             4 => Command::AwaitAcks { conn },
@@ -449,6 +452,7 @@ impl SessionWorld {
             18 => Command::Call(SessionCall::HandOver { conn }),
             19 => Command::Call(SessionCall::HandOverOffered { conn }),
             20 => Command::Call(SessionCall::CloseDatagram { endpoint: conn }),
+            21 => Command::ResetOnClose { conn, on: self.below(2) == 0 },
             _ => Command::Call(SessionCall::Bind { local: at(53), flags: 0, reservation: 0 }),
         }
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use megapipe_stack::{ConnOption, DatagramSharing};
 
-use super::many_sessions::{SIZES, at, connects, exclusive, listens, sends, shard_and_peer};
+use super::many_sessions::{
+    SIZES, TestShard, at, connects, exclusive, listens, sends, shard_and_peer,
+};
 use super::*;
 use crate::error::PortError;
 use crate::policy::{
@@ -453,6 +455,87 @@ fn unread_bytes_of_an_ended_session_reset_their_connection() {
     seen.sort_by_key(|event| matches!(event, Event::Closed { .. }));
     let reset = Event::Closed { conn: unread, reason: CloseReason::ResetByPeer };
     assert_eq!(seen, [Event::PeerClosed { conn: read }, reset]);
+}
+
+/// A session that ends, and a peer of which it has a connection for each case. Returns whether the
+/// peer saw a reset instead of the bytes and a FIN.
+fn ends_seen_by_peer(
+    shard: &TestShard,
+    peer: &mut RemoteClient,
+    (mut session, conns): (RemoteClient, Vec<(ConnId, ConnId)>),
+) -> Vec<bool> {
+    for (_, its) in &conns {
+        session.send(*its, b"last words").unwrap();
+    }
+    session.flush();
+    session.call(SessionCall::Sync).expect("it lives");
+    drop(session);
+    assert_eq!(shard.next_end().fault, None);
+    let mut are_reset = vec![None; conns.len()];
+    conns.iter().for_each(|(ours, _)| peer.receive(*ours).unwrap());
+    peer.flush();
+    while are_reset.contains(&None) {
+        let of = |conn| conns.iter().position(|(ours, _)| *ours == conn).expect("one of them");
+        match next_event(peer) {
+            Event::Received { chunk, conn } => {
+                peer.give_back(chunk);
+                peer.receive(conn).unwrap();
+                peer.flush();
+            }
+            Event::PeerClosed { conn } => are_reset[of(conn)] = Some(false),
+            Event::Closed { conn, reason: CloseReason::ResetByPeer } => {
+                are_reset[of(conn)] = Some(true);
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+    are_reset.into_iter().flatten().collect()
+}
+
+#[test]
+fn linger_of_zero_resets_at_the_end_of_the_session() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut session, _) = shard.attach(SessionLimits::WHOLE_SHARD);
+    listens(&mut session, 80, 3);
+    let mut conns: Vec<_> = (0..3).map(|_| connects(&mut peer, &mut session, 80)).collect();
+    session.set_reset_on_close(conns[0].1, true).expect("it is there");
+    session.set_reset_on_close(conns[1].1, true).expect("it is there");
+    session.set_reset_on_close(conns[1].1, false).expect("it is there");
+    // And of connections that the session has begun.
+    let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
+    peer.accept(listener, AcceptorId(1), 9);
+    peer.flush();
+    for (local, resets_on_close) in [(None, true), (None, false), (Some(at(0)), true)] {
+        let begin = crate::ConnectStart { resets_on_close, ..Default::default() };
+        let its = session.connect_as(http_of_peer(), local, begin).expect("a free port");
+        assert_eq!(next_event(&mut session), Event::Connected { conn: its });
+        let Event::Incoming { conn: ours, .. } = next_event(&mut peer) else { panic!() };
+        conns.push((ours, its));
+    }
+    let seen = ends_seen_by_peer(&shard, &mut peer, (session, conns));
+    assert_eq!(seen, [true, false, false, true, false, true]);
+}
+
+/// An older daemon would end the session of a client that writes records which it does not know.
+#[test]
+fn older_daemon_gets_no_record_of_resets() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut session, _) = shard.attach(SessionLimits::WHOLE_SHARD);
+    session.knows_resets = false;
+    listens(&mut session, 80, 1);
+    let mut conns = vec![connects(&mut peer, &mut session, 80)];
+    session.set_reset_on_close(conns[0].1, true).expect("it is there");
+    let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
+    peer.accept(listener, AcceptorId(1), 9);
+    peer.flush();
+    for local in [None, Some(at(0))] {
+        let begin = crate::ConnectStart { resets_on_close: true, ..Default::default() };
+        let its = session.connect_as(http_of_peer(), local, begin).expect("a free port");
+        assert_eq!(next_event(&mut session), Event::Connected { conn: its });
+        let Event::Incoming { conn: ours, .. } = next_event(&mut peer) else { panic!() };
+        conns.push((ours, its));
+    }
+    assert_eq!(ends_seen_by_peer(&shard, &mut peer, (session, conns)), [false; 3]);
 }
 
 /// A peer that reads nothing keeps the memory of sessions that have ended: it counts for their user
