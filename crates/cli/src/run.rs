@@ -11,7 +11,8 @@ mod private_daemon;
 mod program;
 
 use std::ffi::OsString;
-use std::io;
+use std::fs;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -76,6 +77,15 @@ pub(crate) struct RunProgramArgs {
     /// A file with a rule in each line; # begins a comment
     #[arg(long = "rules", value_name = "FILE")]
     rules_file: Option<PathBuf>,
+    /// If the stack cannot start, its sockets go on in the kernel
+    ///
+    /// A line on standard error and the report name the reason. Without this option their calls
+    /// fail with ENETDOWN. MEGAPIPE_FALL_BACK=1 does the same.
+    #[arg(long)]
+    fall_back: bool,
+    /// Refuses TCP sockets that would go to the kernel without a rule that names them (ENETUNREACH)
+    #[arg(long, value_name = "stack", conflicts_with = "fall_back")]
+    require: Option<String>,
     /// Lists the path of each socket with its reason in a file, or on standard error
     #[arg(long, value_name = "FILE|stderr")]
     report: Option<String>,
@@ -132,6 +142,11 @@ pub(crate) enum RunProgramError {
 }
 
 impl RunProgramError {
+    /// Whether the program could run, with the kernel alone.
+    fn is_without_stack(&self) -> bool {
+        matches!(self, Self::NoService(_) | Self::Private(_))
+    }
+
     /// Returns the exit status.
     pub(crate) fn status(&self) -> ExitCode {
         ExitCode::from(match self {
@@ -170,16 +185,25 @@ pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
         return Ok(ExitCode::SUCCESS);
     }
     program.check()?;
-    let variables = match known {
-        Some(variables) => variables,
-        None => variables(args, &stack.with_service(args)?, &rules)?,
-    };
     let mut command = Command::new(&program.path);
     command.arg0(&name).args(&args.command[1..]);
     for name in VARIABLES {
         command.env_remove(name);
     }
-    command.envs(variables).env(LIBRARY, &library).env("LD_PRELOAD", preload(&library));
+    let variables = match known {
+        Some(variables) => Some(variables),
+        None => match stack.with_service(args) {
+            Ok(stack) => Some(variables(args, &stack, &rules)?),
+            Err(why) if why.is_without_stack() && falls_back(args)? => {
+                note_fall_back(args, &why);
+                None
+            }
+            Err(why) => return Err(why),
+        },
+    };
+    if let Some(variables) = variables {
+        command.envs(variables).env(LIBRARY, &library).env("LD_PRELOAD", preload(&library));
+    }
     let source = command.exec();
     Err(RunProgramError::Exec { program: program.path.display().to_string(), source })
 }
@@ -278,12 +302,38 @@ fn variables(
         ("MEGAPIPE_PLACEMENT", of(&args.placement)),
         ("MEGAPIPE_RULES", rules.join("; ")),
         ("MEGAPIPE_REPORT", of(&args.report)),
+        ("MEGAPIPE_FALL_BACK", fall_back(args)),
+        ("MEGAPIPE_REQUIRE", of(&args.require)),
     ];
     let set = all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>();
     PreloadSettings::read(|name| {
         set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
     })?;
     Ok(set)
+}
+
+/// Whether sockets go on in the kernel, as a variable: by option, or by the environment.
+fn fall_back(args: &RunProgramArgs) -> String {
+    match args.fall_back {
+        true => "1".to_owned(),
+        false if args.require.is_some() => String::new(),
+        false => std::env::var("MEGAPIPE_FALL_BACK").unwrap_or_default(),
+    }
+}
+
+fn falls_back(args: &RunProgramArgs) -> Result<bool, PreloadSettingError> {
+    megapipe_preload::falls_back(|_| Some(fall_back(args)))
+}
+
+/// Notes that the program runs without the library.
+fn note_fall_back(args: &RunProgramArgs, why: &RunProgramError) {
+    let line = format!("megapipe: {why}; the program runs in the kernel (--fall-back)\n");
+    // Neither a closed standard error nor a full disk keeps the program from running.
+    let _ = io::stderr().write_all(line.as_bytes());
+    if let Some(path) = args.report.as_deref().filter(|path| *path != "stderr") {
+        let file = fs::File::options().append(true).create(true).open(path);
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
 }
 
 impl RunProgramArgs {
@@ -297,7 +347,7 @@ impl RunProgramArgs {
 
 fn rules_of(path: &Path) -> Result<Vec<String>, RunProgramError> {
     let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path)
+    let text = fs::read_to_string(path)
         .map_err(|source| RunProgramError::File { path: shown.clone(), source })?;
     let mut rules = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -38,8 +38,38 @@ fn errors_of_run_have_status_125() {
     let lo = ["--backend", "local", "--link", "packet:lo", "--", "true"];
     refused(&lo, 125, "the stack needs an address of its own");
     refused(&["--backend", "local", "--link", "lo", "--", "true"], 125, "packet:INTERFACE");
+    let both = ["--require", "stack", "--fall-back", "--", "true"];
+    refused(&[&MEMIF[..], &both].concat(), 125, "cannot be used with '--fall-back'");
+    let require = ["--require", "kernel", "--", "true"];
+    refused(&[&MEMIF[..], &require].concat(), 125, "MEGAPIPE_REQUIRE = kernel: must be stack");
     let rule = ["--rule", "stack listen 80", "--", "true"];
     refused(&[&MEMIF[..], &rule].concat(), 125, "\"80\" must be ADDRESS[/BITS]:PORTS");
+}
+
+#[test]
+fn fall_back_runs_the_program_without_a_daemon() {
+    let report = std::env::temp_dir().join(format!("mp-fall-back-{}", std::process::id()));
+    let report = report.to_string_lossy().into_owned();
+    let script = "test -z \"$LD_PRELOAD\" && exit 7";
+    let service = ["--service", "/nonexistent/x", "--report", &report];
+    let program = ["--", "sh", "-c", script];
+    let output = run(&[&service[..], &["--fall-back"], &program].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    let line = "no service at /nonexistent/x:";
+    assert!(said.contains(line) && said.contains("runs in the kernel (--fall-back)"), "{said}");
+    assert!(std::fs::read_to_string(&report).expect("a report").contains(line));
+    std::fs::remove_file(&report).expect("it is there");
+    // The variable is the option; a wrong one starts nothing.
+    for (value, status) in [("1", 7), ("0", 125), ("yes", 125)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
+        command.args(["run", "--service", "/nonexistent/x"]).args(program);
+        command.env("MEGAPIPE_PRELOAD", library()).env("MEGAPIPE_FALL_BACK", value);
+        let output = command.env_remove("LD_PRELOAD").output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{value}: {said}");
+        assert_eq!(said.contains("MEGAPIPE_FALL_BACK = yes: must be 0 or 1"), value == "yes");
+    }
 }
 
 #[test]

@@ -11,7 +11,8 @@
 //! - `numbers.rs`: what a descriptor number stands for.
 //! - `settings.rs`, `rules.rs`: variables of the environment, and which sockets belong to the
 //!   stack.
-//! - `records.rs`, `state_lock.rs`: sockets and sets that wait for the stack.
+//! - `records.rs`, `state_lock.rs`: sockets and sets that wait for the stack. `fall_back.rs`: they go
+//!   on in the kernel.
 //! - `link.rs`: the link of the stack, which a master opens for its worker.
 //! - `stack.rs`: its start, its end, and the guard of every call.
 //! - `calls/`: the interposed functions, by family. `report.rs`: lines for a person.
@@ -30,6 +31,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod calls;
+mod fall_back;
 mod handlers;
 mod inner;
 mod link;
@@ -45,7 +47,8 @@ mod stack;
 mod state_lock;
 
 pub use settings::{
-    LIBRARY, PreloadBackend, PreloadSettingError, PreloadSettings, TOKEN, VARIABLES,
+    KernelUse, LIBRARY, PreloadBackend, PreloadSettingError, PreloadSettings, TOKEN, VARIABLES,
+    falls_back,
 };
 
 /// Returns the names of libc that the library interposes.

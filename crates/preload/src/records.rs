@@ -318,12 +318,20 @@ impl RecordedSockets {
         }
     }
 
-    /// Starts the stack and gives it everything that waits for it.
+    /// Starts the stack and gives it everything that waits for it. A stack that cannot start gives
+    /// everything to the kernel, if the settings allow it.
     ///
     /// # Errors
     /// ENETDOWN.
-    pub(crate) fn activate_all(&mut self) -> Result<&'static SharedContext, Error> {
-        let context = stack::start()?;
+    pub(crate) fn activate_all(&mut self) -> Result<(), Error> {
+        let context = match stack::start() {
+            Ok(context) => context,
+            Err(_) if stack::falls_back() => {
+                self.fall_back();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         let waiting = self.sockets.values().filter(|record| record.waits_for_stack());
         let waiting: Vec<c_int> =
             waiting.filter_map(|record| record.numbers.first().copied()).collect();
@@ -333,6 +341,10 @@ impl RecordedSockets {
                 let address = bound.map_or_else(|| "?".to_owned(), |bound| bound.to_string());
                 report::complain(format_args!("listening on {address} in the stack: {error}"));
                 report::count(&report::COUNTS.refused);
+                if stack::falls_back() {
+                    self.fall_back_one(fd);
+                    continue;
+                }
                 // It stays what it is in the kernel: for a socket of the stack, nothing.
                 if let Some(record) = self.of(fd) {
                     record.backlog = None;
@@ -344,7 +356,13 @@ impl RecordedSockets {
                 mixed_set(context, set)?;
             }
         }
-        Ok(context)
+        Ok(())
+    }
+
+    /// Returns a number of each record whose path is decided and that the stack has not got.
+    pub(crate) fn waiting_numbers(&self) -> Vec<c_int> {
+        let decided = self.sockets.values().filter(|it| it.path.is_some() && it.inner.is_none());
+        decided.filter_map(|record| record.numbers.first().copied()).collect()
     }
 
     /// Gives a recorded socket to the stack, with its options, address and members of sets.
@@ -352,8 +370,8 @@ impl RecordedSockets {
     /// # Errors
     /// ENETDOWN, and those of socket(2), bind(2) and listen(2).
     pub(crate) fn activate(&mut self, fd: c_int) -> Result<(), Error> {
-        let mut context = stack::start()?;
         let Some(record) = self.of(fd).map(|record| record.clone()) else { return Ok(()) };
+        let mut context = stack::start()?;
         if record.inner.is_some() {
             return Ok(());
         }

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::raw;
+use crate::rules::SocketPath;
 use crate::settings::PreloadSettings;
 
 /// Counts for the end of the report.
@@ -45,6 +46,19 @@ pub(crate) fn begin_in_child() {
 /// Adds one to a count.
 pub(crate) fn count(counter: &AtomicU32) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A socket that was counted on the stack or on both is the kernel's.
+pub(crate) fn move_to_kernel(path: SocketPath) {
+    let from = match path {
+        SocketPath::Stack => &COUNTS.stack,
+        SocketPath::Both => &COUNTS.both,
+        SocketPath::Kernel => return,
+    };
+    // A child has counts of its own, and its parent's sockets.
+    let taken = |count: u32| count.checked_sub(1);
+    let _ = from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+    count(&COUNTS.kernel);
 }
 
 /// Writes a line to standard error.

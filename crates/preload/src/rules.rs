@@ -53,6 +53,7 @@ impl fmt::Display for PathCall {
 /// One rule: `stack|kernel|both listen|connect|udp ADDRESS[/BITS]|*:PORT[-PORT]|*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathRule {
+    text: String,
     path: SocketPath,
     call: PathCall,
     /// `None`: any address.
@@ -103,7 +104,7 @@ impl FromStr for PathRule {
         let ports = ports(at.1).ok_or_else(|| wrong(at.1, "a port, PORT-PORT or *"))?;
         match words.next() {
             Some(more) => Err(wrong(more, "the end of the rule")),
-            None => Ok(Self { path, call, network, ports }),
+            None => Ok(Self { text: rule.trim().to_owned(), path, call, network, ports }),
         }
     }
 }
@@ -148,6 +149,30 @@ fn is_in(address: IpAddr, (network, bits): (IpAddr, u8)) -> bool {
     }
 }
 
+impl fmt::Display for PathRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why a socket has its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathReason<'a> {
+    /// A rule that matches.
+    Rule(&'a PathRule),
+    /// Without a rule: what the stack can reach.
+    Reach(&'static str),
+}
+
+impl fmt::Display for PathReason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => write!(f, "rule \"{rule}\""),
+            Self::Reach(text) => f.write_str(text),
+        }
+    }
+}
+
 /// Selects paths, by rules and by what the stack can reach.
 #[derive(Debug, Clone, Default)]
 pub struct PathSelector {
@@ -167,7 +192,7 @@ const DOMAIN: u16 = 53;
 impl PathSelector {
     /// Returns the path of a socket and the reason.
     #[must_use]
-    pub fn select(&self, call: PathCall, address: SocketAddr) -> (SocketPath, &'static str) {
+    pub fn select(&self, call: PathCall, address: SocketAddr) -> (SocketPath, PathReason<'_>) {
         let ip = address.ip().to_canonical();
         let matches = |rule: &&PathRule| {
             rule.call == call
@@ -175,8 +200,11 @@ impl PathSelector {
                 && (rule.ports.0..=rule.ports.1).contains(&address.port())
         };
         let (path, why) = match self.rules.iter().find(matches) {
-            Some(rule) => (rule.path, "a rule"),
-            None => self.select_by_default(call, ip, address.port()),
+            Some(rule) => (rule.path, PathReason::Rule(rule)),
+            None => {
+                let (path, why) = self.select_by_default(call, ip, address.port());
+                (path, PathReason::Reach(why))
+            }
         };
         match path {
             SocketPath::Both if self.is_linux => (SocketPath::Stack, why),
@@ -278,6 +306,9 @@ mod tests {
         assert_eq!(select(&ruled, Listen, "10.9.0.1:81"), Kernel);
         assert_eq!(select(&ruled, Listen, "10.9.0.1:101"), Stack);
         assert_eq!(select(&ruled, Connect, "10.9.0.7:80"), Kernel);
+        let reason = |address: &str| ruled.select(Listen, address.parse().unwrap()).1.to_string();
+        assert_eq!(reason("10.9.0.1:81"), "rule \"kernel listen *:1-100\"");
+        assert_eq!(reason("10.9.0.1:101"), "address of the stack");
     }
 
     #[test]

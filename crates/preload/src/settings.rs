@@ -12,7 +12,7 @@ use megapipe::{Placement, Prefixed, ServerConfig, ServiceAddress};
 use crate::rules::{PathRule, PathSelector};
 
 /// The variables that are restored on exec.
-pub const VARIABLES: [&str; 9] = [
+pub const VARIABLES: [&str; 11] = [
     "MEGAPIPE_BACKEND",
     "MEGAPIPE_SERVICE",
     TOKEN,
@@ -22,6 +22,8 @@ pub const VARIABLES: [&str; 9] = [
     "MEGAPIPE_PLACEMENT",
     "MEGAPIPE_RULES",
     "MEGAPIPE_REPORT",
+    "MEGAPIPE_FALL_BACK",
+    "MEGAPIPE_REQUIRE",
 ];
 
 /// Variable with the path of the library, by which exec preloads it again.
@@ -49,6 +51,17 @@ pub enum PreloadBackend {
     Service(ServiceAddress),
 }
 
+/// What the kernel serves beside what rules and the stack's reach give it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelUse {
+    /// Nothing else.
+    Reach,
+    /// Everything, if the stack cannot start (`--fall-back`).
+    FallBack,
+    /// TCP sockets by rules only (`--require stack`).
+    RulesOnly,
+}
+
 /// The settings of a process.
 #[derive(Debug, Clone)]
 pub struct PreloadSettings {
@@ -58,6 +71,8 @@ pub struct PreloadSettings {
     pub placement: Placement,
     /// Which sockets belong to it.
     pub selector: PathSelector,
+    /// What else the kernel serves.
+    pub kernel_use: KernelUse,
     /// Where the report goes: a file's name, or `stderr`.
     pub report: Option<String>,
     /// The number of the daemon's token.
@@ -116,6 +131,7 @@ impl PreloadSettings {
             backend,
             placement: placement(variable("MEGAPIPE_PLACEMENT"))?,
             selector,
+            kernel_use: kernel_use(&variable)?,
             report: variable("MEGAPIPE_REPORT"),
             token: token(variable(TOKEN))?,
             restored: restored.collect(),
@@ -160,6 +176,41 @@ fn service(
     let path = variable("MEGAPIPE_SERVICE");
     let address = path.map_or_else(ServiceAddress::default, ServiceAddress::new);
     Ok((PreloadBackend::Service(address), addresses, gateways))
+}
+
+fn kernel_use(
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<KernelUse, PreloadSettingError> {
+    const REQUIRE: &str = "MEGAPIPE_REQUIRE";
+    let falls_back = falls_back(variable)?;
+    match variable(REQUIRE).as_deref() {
+        None if falls_back => Ok(KernelUse::FallBack),
+        None => Ok(KernelUse::Reach),
+        Some("stack") if falls_back => {
+            Err(wrong(REQUIRE, "stack", "MEGAPIPE_FALL_BACK (--fall-back) is the contrary"))
+        }
+        Some("stack") => Ok(KernelUse::RulesOnly),
+        Some(other) => Err(wrong(REQUIRE, other, "must be stack")),
+    }
+}
+
+/// Whether a variable lets sockets go on in the kernel if the stack cannot start.
+///
+/// # Errors
+/// [`PreloadSettingError`] names the variable and what it may be.
+pub fn falls_back(variable: impl Fn(&str) -> Option<String>) -> Result<bool, PreloadSettingError> {
+    is_set(&|name: &str| variable(name).filter(|value| !value.is_empty()), "MEGAPIPE_FALL_BACK")
+}
+
+fn is_set(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &'static str,
+) -> Result<bool, PreloadSettingError> {
+    match variable(name).as_deref() {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(wrong(name, other, "must be 0 or 1")),
+    }
 }
 
 fn token(named: Option<String>) -> Result<Option<c_int>, PreloadSettingError> {
@@ -259,6 +310,22 @@ mod tests {
             (
                 vec![("MEGAPIPE_BACKEND", "kernel"), ("MEGAPIPE_PLACEMENT", "here")],
                 "must be inline, thread or core",
+            ),
+            (
+                vec![("MEGAPIPE_BACKEND", "kernel"), ("MEGAPIPE_FALL_BACK", "yes")],
+                "MEGAPIPE_FALL_BACK = yes: must be 0 or 1",
+            ),
+            (
+                vec![("MEGAPIPE_BACKEND", "kernel"), ("MEGAPIPE_REQUIRE", "kernel")],
+                "MEGAPIPE_REQUIRE = kernel: must be stack",
+            ),
+            (
+                vec![
+                    ("MEGAPIPE_BACKEND", "kernel"),
+                    ("MEGAPIPE_REQUIRE", "stack"),
+                    ("MEGAPIPE_FALL_BACK", "1"),
+                ],
+                "is the contrary",
             ),
         ] {
             let error = read(&variables).expect_err(text).to_string();

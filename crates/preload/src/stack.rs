@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::time::Duration;
 
 use megapipe::{Backend, ErrorChain, Placement};
@@ -23,7 +23,7 @@ use crate::link;
 use crate::numbers::{self, NumberEntry};
 use crate::raw;
 use crate::report;
-use crate::settings::{PreloadBackend, PreloadSettings};
+use crate::settings::{KernelUse, PreloadBackend, PreloadSettings};
 
 /// Time that the end of the process waits for written bytes to be sent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,8 +37,14 @@ static CONTEXT: AtomicPtr<SharedContext> = AtomicPtr::new(std::ptr::null_mut());
 /// The process that the table of numbers belongs to.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// It could not start, or it runs in the parent.
-static IS_DOWN: AtomicBool = AtomicBool::new(false);
+/// Whether the stack can start, as one of the following.
+static START: AtomicU8 = AtomicU8::new(MAY_START);
+/// The next call that needs it starts it.
+const MAY_START: u8 = 0;
+/// The parent process has it, on the back end `local`.
+const IN_PARENT: u8 = 1;
+/// It could not start, and a line has named the reason.
+const IS_DOWN: u8 = 2;
 
 thread_local! {
     /// The thread is inside a call of the library.
@@ -54,7 +60,13 @@ pub(crate) fn activate(settings: PreloadSettings) {
     if let Some(token) = settings.token.filter(|token| is_token(*token)) {
         numbers::set(token, NumberEntry::Own);
     }
+    let has_report = settings.report.is_some();
     SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
+    if has_report {
+        // SAFETY: the function takes nothing and returns nothing. If it cannot be registered, the
+        // report has no end.
+        unsafe { libc::atexit(report_at_exit) };
+    }
 }
 
 /// Returns the settings, if the library is active.
@@ -79,6 +91,16 @@ pub(crate) fn has_own_ports() -> bool {
 /// Whether several processes use the stack, each by a session of its own.
 pub(crate) fn is_shared() -> bool {
     settings().is_some_and(|settings| matches!(settings.backend, PreloadBackend::Service(_)))
+}
+
+/// Whether sockets of the stack are the kernel's, because the stack could not start.
+pub(crate) fn has_fallen_back() -> bool {
+    START.load(Ordering::Relaxed) == IS_DOWN && falls_back()
+}
+
+/// Whether the kernel serves if the stack cannot start.
+pub(crate) fn falls_back() -> bool {
+    settings().is_some_and(|settings| settings.kernel_use == KernelUse::FallBack)
 }
 
 /// Returns the stack's sockets, if it has started.
@@ -135,10 +157,15 @@ pub(crate) fn start() -> Result<&'static SharedContext, Error> {
         return Ok(context);
     }
     let settings = settings().ok_or(Error::NetworkDown)?;
-    if IS_DOWN.load(Ordering::Relaxed) {
-        return Err(Error::NetworkDown);
-    }
-    match create(settings) {
+    let created = match START.load(Ordering::Relaxed) {
+        IS_DOWN => return Err(Error::NetworkDown),
+        IN_PARENT => Err(format!(
+            "{}: the parent process has the stack; on the back end local one process has it",
+            name(settings)
+        )),
+        _ => create(settings),
+    };
+    match created {
         Ok(context) => {
             // SAFETY: the function takes nothing and returns nothing. If it cannot be registered,
             // bytes written last are lost.
@@ -147,10 +174,23 @@ pub(crate) fn start() -> Result<&'static SharedContext, Error> {
             self::context().ok_or(Error::NetworkDown)
         }
         Err(why) => {
-            IS_DOWN.store(true, Ordering::Relaxed);
-            report::complain(format_args!("{why}"));
+            START.store(IS_DOWN, Ordering::Relaxed);
+            let fate = match falls_back() {
+                true => "; its sockets go on in the kernel (--fall-back)",
+                false => "; its sockets fail with ENETDOWN",
+            };
+            report::complain(format_args!("{why}{fate}"));
             Err(Error::NetworkDown)
         }
+    }
+}
+
+/// What a line for a person calls the stack.
+fn name(settings: &PreloadSettings) -> String {
+    match &settings.backend {
+        PreloadBackend::Kernel => "kernel".to_owned(),
+        PreloadBackend::Local { link, .. } => link.clone(),
+        PreloadBackend::Service(address) => address.path().display().to_string(),
     }
 }
 
@@ -174,7 +214,7 @@ fn create(settings: &PreloadSettings) -> Result<SharedContext, String> {
     };
     let config = Config::default().channel(channel).hand_back(is_shared());
     let created = SharedContext::create(config, Driving::Callers);
-    created.map_err(|error| format!("no sockets: {}", ErrorChain(&error)))
+    created.map_err(|error| format!("{}: no sockets: {}", name(settings), ErrorChain(&error)))
 }
 
 /// Where the stack runs: in a process that may have no more threads, in the program's calls.
@@ -211,13 +251,21 @@ pub(crate) fn flush() {
     }
     // Bytes not sent within the time are lost.
     let _ = with_stack(|sockets| sockets.close_all(PATIENCE));
-    if let Some(settings) = settings() {
-        report::finish(settings);
-    }
 }
 
 extern "C" fn at_exit() {
     flush();
+}
+
+/// Writes the end of the report, unless this is the child of a vfork(2).
+pub(crate) fn finish_report() {
+    if let Some(settings) = settings().filter(|_| !is_foreign_child()) {
+        report::finish(settings);
+    }
+}
+
+extern "C" fn report_at_exit() {
+    finish_report();
 }
 
 /// In the child of a fork: what was the stack's is the parent's. Returns whether there was a stack.
@@ -229,7 +277,7 @@ pub(crate) fn forget_in_child() -> bool {
         return false;
     }
     let (is_shared, token) = (is_shared(), settings().and_then(|it| it.token));
-    IS_DOWN.store(!is_shared, Ordering::Relaxed);
+    START.store(if is_shared { MAY_START } else { IN_PARENT }, Ordering::Relaxed);
     link::forget();
     report::forget_file();
     for (fd, entry) in numbers::known(0, u32::MAX) {

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{sockaddr, socklen_t};
 use megapipe_marshal::{ArgumentError, check_room, read_address, write_address};
@@ -15,7 +16,8 @@ use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
 use crate::records::{RECORDS, SocketRecord, release, reserve};
 use crate::report::{self, COUNTS};
-use crate::rules::{PathCall, SocketPath};
+use crate::rules::{PathCall, PathReason, SocketPath};
+use crate::settings::KernelUse;
 use crate::stack::{self, WithoutWaiting};
 
 /// As IP_FREEBIND.
@@ -289,24 +291,55 @@ unsafe fn write_peer(address: *mut sockaddr, len: *mut socklen_t, peer: Option<S
 }
 
 /// Selects the path of a socket, and notes it.
-pub(super) fn select(record: &SocketRecord, call: PathCall, address: SocketAddr) -> SocketPath {
+///
+/// # Errors
+/// ENETUNREACH for a TCP socket that would be the kernel's without a rule, with `--require stack`.
+pub(super) fn select(
+    record: &SocketRecord,
+    call: PathCall,
+    address: SocketAddr,
+) -> Result<SocketPath, Error> {
     let call = if record.kind == libc::SOCK_STREAM { call } else { PathCall::Udp };
-    let Some(settings) = stack::settings() else { return SocketPath::Kernel };
+    let Some(settings) = stack::settings() else { return Ok(SocketPath::Kernel) };
     let (path, why) = settings.selector.select(call, address);
     let (path, why) = match path {
         // A socket of IPv6 alone, and a stack without such an address.
         SocketPath::Both if !has_family(record, address) => {
-            (SocketPath::Kernel, "the stack has no address of its family")
+            (SocketPath::Kernel, PathReason::Reach("the stack has no address of its family"))
+        }
+        SocketPath::Stack | SocketPath::Both if stack::has_fallen_back() => {
+            (SocketPath::Kernel, PathReason::Reach("--fall-back: the stack cannot start"))
         }
         path => (path, why),
     };
+    if path == SocketPath::Kernel
+        && call != PathCall::Udp
+        && settings.kernel_use == KernelUse::RulesOnly
+        && let PathReason::Reach(why) = why
+    {
+        return Err(refuse_kernel(call, address, why));
+    }
     report::count(match path {
         SocketPath::Stack => &COUNTS.stack,
         SocketPath::Kernel => &COUNTS.kernel,
         SocketPath::Both => &COUNTS.both,
     });
     report::note(settings, format_args!("{call} {address}: {path} ({why})"));
-    path
+    Ok(path)
+}
+
+/// The error of a TCP socket that the kernel would serve, with one line on standard error.
+#[cold]
+fn refuse_kernel(call: PathCall, address: SocketAddr, why: &str) -> Error {
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    report::count(&COUNTS.refused);
+    if !PRINTED.swap(true, Ordering::Relaxed) {
+        report::complain(format_args!(
+            "{call} {address} would go to the kernel ({why}); --require stack refuses that without \
+             a rule that names it"
+        ));
+    }
+    Error::from_raw_os_error(libc::ENETUNREACH)
 }
 
 fn has_family(record: &SocketRecord, address: SocketAddr) -> bool {
@@ -345,7 +378,7 @@ fn recorded_name(fd: c_int) -> Option<SocketAddr> {
 fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
     let mut records = RECORDS.lock();
     let Some(record) = records.of(fd) else { return passed(pass) };
-    let path = select(record, PathCall::Listen, to);
+    let path = select(record, PathCall::Listen, to)?;
     let may_listen = record.kind == libc::SOCK_STREAM && stack::has_own_ports();
     let mut is_reserved = false;
     if path != SocketPath::Stack {
@@ -431,7 +464,7 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
                 _ => std::net::Ipv6Addr::UNSPECIFIED.into(),
             };
             let any = SocketAddr::new(any, 0);
-            let path = select(record, PathCall::Listen, any);
+            let path = select(record, PathCall::Listen, any)?;
             records.decide(fd, path);
             path
         }
@@ -452,7 +485,10 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
     }
     prepare_link();
     if stack::context().is_some() {
-        records.activate(fd)?;
+        match records.activate(fd) {
+            Err(_) if stack::falls_back() => records.fall_back_one(fd),
+            activated => activated?,
+        }
     }
     Ok(0)
 }
@@ -470,7 +506,7 @@ fn prepare_link() {
 fn connect_recorded(fd: c_int, to: SocketAddr) -> Result<(), Error> {
     let mut records = RECORDS.lock();
     let Some(record) = records.of(fd) else { return Ok(()) };
-    match select(record, PathCall::Connect, to) {
+    match select(record, PathCall::Connect, to)? {
         SocketPath::Kernel | SocketPath::Both => records.give_to_kernel(fd),
         SocketPath::Stack => {
             records.decide(fd, SocketPath::Stack);

@@ -21,7 +21,7 @@ use super::descriptors::reap;
 use crate::numbers;
 use crate::raw::system_call;
 use crate::records::{FoundListener, RECORDS, SocketOption};
-use crate::rules::PathCall;
+use crate::rules::{PathCall, SocketPath};
 use crate::stack;
 
 /// Where the numbers of the process are listed.
@@ -90,7 +90,10 @@ fn adopt(fd: c_int) {
     // A refused adoption leaves the number to the kernel.
     let _ = stack::enter(|| {
         let mut records = RECORDS.lock();
-        records.adopt(fd, found, |record, address| select(record, PathCall::Listen, address));
+        records.adopt(fd, found, |record, address| {
+            // It exists: what the kernel alone could serve stays there.
+            select(record, PathCall::Listen, address).unwrap_or(SocketPath::Kernel)
+        });
         Ok(())
     });
 }

@@ -89,6 +89,7 @@ interpose! {
     /// _exit(2). Bytes that were written are sent first, as in Linux.
     fn _exit(status: c_int) -> c_int |pass| {
         stack::flush();
+        stack::finish_report();
         pass()
     }
 
