@@ -6,6 +6,8 @@
 mod capi_prefix;
 #[path = "preload/paths.rs"]
 mod paths;
+#[path = "preload/report.rs"]
+mod report;
 #[path = "preload/service.rs"]
 mod service;
 
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use capi_prefix::{C11, Ended, compile, is_installed, prefix, run, sources};
+use megapipe_preload::imports::NOT_INTERPOSED;
 use megapipe_tests::ReservedPort;
 
 /// No program waits longer for another one.
@@ -158,46 +161,6 @@ fn static_thread_memory_is_small() {
     let size = u64::from_str_radix(size.expect("a size"), 16).expect("a number");
     assert!(size <= 1024, "{size} bytes: threads with small stacks cannot start (trap 9)");
 }
-
-/// Functions of libc that take or return descriptors, are not interposed, and why that is right.
-const NOT_INTERPOSED: &[(&[&str], &str)] = &[
-    (
-        &["pread", "pread64", "pwrite", "pwrite64", "preadv", "pwritev", "preadv64", "pwritev64"],
-        "the placeholder of a socket has no position (ESPIPE), as a socket of Linux",
-    ),
-    (&["preadv2", "pwritev2", "preadv64v2", "pwritev64v2", "__pread_chk"], "the same"),
-    (&["__pread64_chk", "lseek", "lseek64"], "the same"),
-    (
-        &["fstat", "fstat64", "__fxstat", "__fxstat64", "fstatat", "fstatat64", "statx"],
-        "the placeholder is a socket (S_IFSOCK)",
-    ),
-    (&["isatty", "ttyname", "ttyname_r", "tcgetattr", "tcsetattr"], "a socket is no terminal"),
-    (&["tcgetpgrp", "tcsetpgrp", "tcflush", "tcsendbreak", "tcflow", "tcdrain"], "the same"),
-    (&["openpty", "forkpty", "posix_openpt", "grantpt", "unlockpt", "ptsname_r"], "terminals"),
-    (
-        &["fsync", "fdatasync", "ftruncate", "ftruncate64", "fallocate", "fallocate64", "flock"],
-        "a placeholder refuses them, as a socket of Linux",
-    ),
-    (&["posix_fallocate", "posix_fallocate64", "posix_fadvise", "posix_fadvise64"], "the same"),
-    (&["fchmod", "fchown", "fchdir", "futimens", "futimes", "lockf", "lockf64"], "the same"),
-    (&["mmap", "mmap64", "sync_file_range", "syncfs", "readahead", "fstatfs"], "the same"),
-    (&["fstatfs64", "fstatvfs", "fstatvfs64", "fpathconf", "getdents64"], "the same"),
-    (&["fgetxattr", "fsetxattr", "flistxattr", "fremovexattr"], "the same"),
-    (&["tee", "vmsplice", "copy_file_range"], "a placeholder refuses them, as a socket of Linux"),
-    (&["isfdtype", "fdopendir"], "a placeholder is a socket"),
-    (&["fork", "vfork", "_Fork", "daemon", "clone"], "pthread_atfork(3), and the process's number"),
-    (&["execl", "execlp", "execle", "fexecve"], "they use the environment as it is"),
-    (&["fopen", "fopen64", "freopen", "freopen64", "tmpfile", "tmpfile64", "popen"], "streams"),
-    (&["opendir", "mkstemp", "mkstemp64", "mkostemp", "mkostemp64", "mkstemps"], "files"),
-    (&["mkstemps64", "mkostemps", "shm_open", "mq_open", "pidfd_open", "dirfd"], "files"),
-    (&["dlopen", "aio_read", "aio_write"], "no descriptor of a socket"),
-    (&["inotify_add_watch", "inotify_rm_watch", "timerfd_settime", "timerfd_gettime"], "files"),
-    (&["eventfd_read", "eventfd_write", "fanotify_init", "fanotify_mark"], "files"),
-    (&["openat2", "linkat", "unlinkat", "renameat", "mkdirat", "readlinkat", "faccessat"], "files"),
-    (&["fchmodat", "fchownat", "utimensat", "symlinkat", "mknodat", "mkfifoat"], "files"),
-    (&["res_nclose", "__res_nclose", "__res_iclose"], "names go by the kernel"),
-    (&["backtrace_symbols_fd"], "libc writes to a file or standard error"),
-];
 
 #[test]
 fn descriptor_functions_of_programs_are_interposed_or_listed() {

@@ -7,6 +7,7 @@
 //! Exit status: 125 for an error of `run`, 126 for a program that cannot be preloaded, 127 for one
 //! that is not found, else the program's own.
 
+mod check_table;
 mod private_daemon;
 mod program;
 
@@ -89,7 +90,13 @@ pub(crate) struct RunProgramArgs {
     /// Lists the path of each socket with its reason in a file, or on standard error
     #[arg(long, value_name = "FILE|stderr")]
     report: Option<String>,
-    /// Prints what would be interposed or refused, and starts nothing
+    /// Leaves programs alone that the program starts with a new environment
+    ///
+    /// Otherwise exec restores LD_PRELOAD and the settings there.
+    #[arg(long)]
+    no_follow: bool,
+    /// Prints which functions of libc the program and its libraries import, and which of them are
+    /// interposed, passed through or refused, with the reason. Starts nothing
     #[arg(long)]
     check: bool,
     /// The program and its arguments
@@ -180,7 +187,7 @@ pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
     let name = args.command.first().cloned().unwrap_or_default();
     let program = Program::find(&name)?;
     if args.check {
-        crate::info::write_to_stdout(table(&program).as_bytes())?;
+        crate::info::write_to_stdout(check_table::table(&program)?.as_bytes())?;
         program.check()?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -304,6 +311,7 @@ fn variables(
         ("MEGAPIPE_REPORT", of(&args.report)),
         ("MEGAPIPE_FALL_BACK", fall_back(args)),
         ("MEGAPIPE_REQUIRE", of(&args.require)),
+        ("MEGAPIPE_NO_FOLLOW", if args.no_follow { "1".to_owned() } else { String::new() }),
     ];
     let set = all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>();
     PreloadSettings::read(|name| {
@@ -385,19 +393,4 @@ fn preload(library: &Path) -> OsString {
         list.push(before);
     }
     list
-}
-
-/// What `--check` prints.
-fn table(program: &Program) -> String {
-    let mut text = format!("program      {}\n", program.path.display());
-    if let Some(interpreter) = &program.script {
-        text.push_str(&format!("script of    {}\n", interpreter.display()));
-    }
-    let interposed: Vec<&str> = program.imports_among(megapipe_preload::interposed_names());
-    text.push_str(&format!("interposed   {}\n", interposed.join(" ")));
-    text.push_str(match program.check() {
-        Ok(()) => "result       it can be preloaded; its libraries are interposed as well\n",
-        Err(_) => "result       refused\n",
-    });
-    text
 }

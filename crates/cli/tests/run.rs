@@ -99,9 +99,15 @@ fn check_prints_what_is_interposed_and_starts_nothing() {
     let output = run(&[&MEMIF[..], &["--check", "--", "cat", "/no/such/file"]].concat());
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
-    let line = said.lines().find(|line| line.starts_with("interposed")).expect("a line");
-    assert!(line.split_whitespace().any(|name| name == "read"), "{said}");
-    assert!(said.contains("result       it can be preloaded"), "{said}");
+    let words = |name: &str| {
+        let line = said.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.unwrap_or_else(|| panic!("{name}: {said}")).split_whitespace().collect::<Vec<_>>()
+    };
+    assert_eq!(words("read"), ["read", "interposed", "cat"]);
+    let passed = words("lseek");
+    assert_eq!(passed[1..3], ["passed", "through"], "{said}");
+    assert!(passed.len() > 4 && passed.last() == Some(&"cat"), "{said}");
+    assert!(said.ends_with("result   it can be preloaded\n"), "{said}");
 }
 
 #[test]

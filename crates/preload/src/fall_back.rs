@@ -19,7 +19,6 @@ use crate::raw::system_call;
 use crate::records::{RecordedSockets, SocketRecord};
 use crate::report;
 use crate::rules::SocketPath;
-use crate::stack;
 
 impl RecordedSockets {
     /// Gives all sockets that wait for the stack to the kernel, because it cannot start.
@@ -42,14 +41,11 @@ impl RecordedSockets {
         report::move_to_kernel(path);
         let bound = bind_in_kernel(fd, path, &record);
         let address = record.bound.map_or_else(|| "a socket".to_owned(), |it| it.to_string());
-        match (bound, stack::settings()) {
-            (Ok(()), Some(settings)) => {
-                report::note(settings, format_args!("{address}: kernel (--fall-back)"));
-            }
-            (Err(error), _) => report::complain(format_args!(
+        match bound {
+            Ok(()) => report::note(format_args!("{address}: kernel (--fall-back)")),
+            Err(error) => report::complain(format_args!(
                 "{address}: neither on the stack nor in the kernel (--fall-back): {error}"
             )),
-            (Ok(()), None) => {}
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::raw::{c_call, set_errno};
 macro_rules! by_number {
     ($($name:ident = $number:ident($($argument:ident),*) $(=> $made:ident)?;)*) => {$(
         #[unsafe(export_name = concat!("mp_inner_", stringify!($name)))]
+        #[allow(non_snake_case, reason = "it is named as the function")]
         pub(crate) unsafe extern "C" fn $name($($argument: usize),*) -> isize {
             let mut arguments = [0; 6];
             let given: &[usize] = &[$($argument),*];
@@ -66,6 +67,7 @@ by_number! {
     inotify_init1 = SYS_inotify_init1(flags) => raise;
     execve = SYS_execve(path, list, environment);
     _exit = SYS_exit_group(status);
+    _Exit = SYS_exit_group(status);
 }
 
 /// close(2).
@@ -359,6 +361,7 @@ by_libc! {
     fdopen(fd, mode) -> isize;
     fileno(stream) -> c_int;
     fileno_unlocked(stream) -> c_int;
+    fork() -> c_int;
     execv(path, list) -> c_int;
     execvp(path, list) -> c_int;
     execvpe(path, list, environment) -> c_int;

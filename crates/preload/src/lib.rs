@@ -11,11 +11,12 @@
 //! - `numbers.rs`: what a descriptor number stands for.
 //! - `settings.rs`, `rules.rs`: variables of the environment, and which sockets belong to the
 //!   stack.
-//! - `records.rs`, `state_lock.rs`: sockets and sets that wait for the stack. `fall_back.rs`: they go
-//!   on in the kernel.
+//! - `records.rs`, `state_lock.rs`: sockets and sets that wait for the stack.
+//! - `fall_back.rs`: sockets that go on in the kernel, because the stack cannot start.
+//! - `elf.rs`, `program_check.rs`: whether a program can be preloaded. `imports.rs`: what it calls.
 //! - `link.rs`: the link of the stack, which a master opens for its worker.
 //! - `stack.rs`: its start, its end, and the guard of every call.
-//! - `calls/`: the interposed functions, by family. `report.rs`: lines for a person.
+//! - `calls/`: the interposed functions, by family. `report.rs`, `refusals.rs`: lines for a person.
 //!
 //! `cargo xtask install` links the shared library from the static one: it gives the functions
 //! `mp_preload_read` and so on libc's names, and the crate's own references to libc the names
@@ -31,15 +32,19 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod calls;
+pub mod elf;
 mod fall_back;
 mod handlers;
+pub mod imports;
 mod inner;
 mod link;
 mod memory;
 mod next;
 mod numbers;
+mod program_check;
 mod raw;
 mod records;
+mod refusals;
 mod report;
 pub mod rules;
 mod settings;

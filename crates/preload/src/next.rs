@@ -61,7 +61,7 @@ macro_rules! interpose {
         $(
             $(#[$doc])*
             #[unsafe(export_name = concat!("mp_preload_", stringify!($name)))]
-            #[allow(clippy::missing_safety_doc, reason = "as the C function")]
+            #[allow(clippy::missing_safety_doc, non_snake_case, reason = "as the C function")]
             pub(crate) unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
                 let $pass = || -> $result {
                     let found = next::$name.get();

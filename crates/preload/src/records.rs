@@ -21,6 +21,7 @@ use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SharedContex
 
 use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
+use crate::refusals::{self, CallRefusal};
 use crate::report;
 use crate::rules::SocketPath;
 use crate::stack;
@@ -340,7 +341,7 @@ impl RecordedSockets {
                 let bound = self.of(fd).and_then(|record| record.bound);
                 let address = bound.map_or_else(|| "?".to_owned(), |bound| bound.to_string());
                 report::complain(format_args!("listening on {address} in the stack: {error}"));
-                report::count(&report::COUNTS.refused);
+                refusals::count(CallRefusal::Listener);
                 if stack::falls_back() {
                     self.fall_back_one(fd);
                     continue;
@@ -452,11 +453,8 @@ impl SocketRecord {
         }
         for SocketOption { level, name, value } in &self.options {
             if let Err(error) = context.setsockopt(inner, *level, *name, value) {
-                report::count(&report::COUNTS.refused);
-                if let Some(settings) = stack::settings() {
-                    let text = format_args!("option {name} of level {level} refused: {error}");
-                    report::note(settings, text);
-                }
+                refusals::count(CallRefusal::Option(*level, *name));
+                report::note(format_args!("option {name} of level {level} refused: {error}"));
             }
         }
         if self.backlog.is_some() && stack::is_shared() {

@@ -1,46 +1,105 @@
 //! Lines for a person: which path each socket took, what was refused, and why the stack is down.
 //!
-//! Failures go to standard error. The rest goes where `--report` says.
+//! Failures go to standard error. The rest goes where `--report` says, with an end when the process
+//! exits. Read first: `refusals.rs`.
+//!
+//! Invariant: a line takes no lock and no memory of the heap, because handlers of signals and
+//! children of vfork(2) write lines, too.
 
-use std::fmt;
+use std::ffi::c_int;
+use std::fmt::{self, Write};
 use std::fs::File;
-use std::io::Write;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::os::fd::IntoRawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use crate::raw;
+use crate::raw::{process, system_call};
+use crate::refusals;
 use crate::rules::SocketPath;
-use crate::settings::PreloadSettings;
 
 /// Counts for the end of the report.
 pub(crate) struct ReportCounts {
     pub(crate) stack: AtomicU32,
     pub(crate) kernel: AtomicU32,
     pub(crate) both: AtomicU32,
-    pub(crate) refused: AtomicU32,
+    /// Connections that a listener has accepted from the stack.
+    pub(crate) accepted: AtomicU32,
+    /// Connections that a listener of both paths has accepted from the kernel.
+    pub(crate) accepted_in_kernel: AtomicU32,
+    pub(crate) children: AtomicU32,
+    /// Programs that were started and cannot be preloaded.
+    pub(crate) not_preloaded: AtomicU32,
 }
-
-/// The end of the report is written.
-static FINISHED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) static COUNTS: ReportCounts = ReportCounts {
     stack: AtomicU32::new(0),
     kernel: AtomicU32::new(0),
     both: AtomicU32::new(0),
-    refused: AtomicU32::new(0),
+    accepted: AtomicU32::new(0),
+    accepted_in_kernel: AtomicU32::new(0),
+    children: AtomicU32::new(0),
+    not_preloaded: AtomicU32::new(0),
 };
 
-/// The report's file.
-static FILE: OnceLock<File> = OnceLock::new();
+impl ReportCounts {
+    fn all(&self) -> [&AtomicU32; 7] {
+        let Self { stack, kernel, both, accepted, accepted_in_kernel, children, not_preloaded } =
+            self;
+        [stack, kernel, both, accepted, accepted_in_kernel, children, not_preloaded]
+    }
+}
 
-/// It was closed in this process.
-static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// The end of the report is written.
+static FINISHED: AtomicBool = AtomicBool::new(false);
+
+/// Where the report goes; -1: there is none.
+static TARGET: AtomicI32 = AtomicI32::new(NO_TARGET);
+const NO_TARGET: c_int = -1;
+
+/// The process whose report it is.
+static REPORTER: AtomicI32 = AtomicI32::new(0);
+
+const STANDARD_ERROR: c_int = 2;
+
+/// Longest line; the rest is cut.
+const LINE_BYTES: usize = 1024;
+
+/// A line without memory of the heap.
+struct ReportLine {
+    room: [u8; LINE_BYTES],
+    len: usize,
+}
+
+impl Write for ReportLine {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // One byte is left for the end of the line.
+        let text = &text.as_bytes()[..text.len().min(LINE_BYTES - 1 - self.len)];
+        self.room[self.len..][..text.len()].copy_from_slice(text);
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+fn write_line(fd: c_int, text: fmt::Arguments<'_>) {
+    let mut line = ReportLine { room: [0; LINE_BYTES], len: 0 };
+    // A line always has room: what is too long is cut.
+    let _ = writeln!(line, "megapipe: {text}");
+    if line.room[line.len - 1] != b'\n' {
+        line.room[line.len] = b'\n';
+        line.len += 1;
+    }
+    // A closed standard error or a full disk is no reason to disturb the program.
+    let arguments = [fd as usize, line.room.as_ptr() as usize, line.len, 0, 0, 0];
+    // SAFETY: the line is a local.
+    unsafe { system_call(libc::SYS_write, arguments) };
+}
 
 /// In the child of a fork: its counts and its report are its own.
 pub(crate) fn begin_in_child() {
-    let ReportCounts { stack, kernel, both, refused } = &COUNTS;
-    [stack, kernel, both, refused].iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+    let parent = REPORTER.swap(process(), Ordering::Relaxed);
+    COUNTS.all().into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+    refusals::forget();
     FINISHED.store(false, Ordering::Relaxed);
+    note(format_args!("child of {parent}"));
 }
 
 /// Adds one to a count.
@@ -63,71 +122,83 @@ pub(crate) fn move_to_kernel(path: SocketPath) {
 
 /// Writes a line to standard error.
 pub(crate) fn complain(text: fmt::Arguments<'_>) {
-    let errno = raw::errno();
-    let line = format!("megapipe: {text}\n");
-    // A closed standard error is ignored.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    raw::set_errno(errno);
+    write_line(STANDARD_ERROR, text);
+}
+
+/// Whether there is a report.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    TARGET.load(Ordering::Relaxed) != NO_TARGET
 }
 
 /// Writes a line to the report, if there is one.
-pub(crate) fn note(settings: &PreloadSettings, text: fmt::Arguments<'_>) {
-    let Some(place) = &settings.report else { return };
-    let errno = raw::errno();
-    let line = format!("megapipe: {}: {text}\n", std::process::id());
-    // A report that cannot be written is no reason to disturb the program.
-    let _ = match place.as_str() {
-        "stderr" => std::io::stderr().write_all(line.as_bytes()),
-        path => write_to_file(path, line.as_bytes()),
+pub(crate) fn note(text: fmt::Arguments<'_>) {
+    let target = TARGET.load(Ordering::Relaxed);
+    if target != NO_TARGET {
+        write_line(target, format_args!("{}: {text}", process()));
+    }
+}
+
+/// Opens the report, which the program may not be able to open after it has dropped its rights or
+/// changed its root.
+pub(crate) fn open(place: Option<&str>) {
+    let target = match place {
+        None => NO_TARGET,
+        Some("stderr") => STANDARD_ERROR,
+        Some(path) => match File::options().append(true).create(true).open(path) {
+            Ok(file) => file.into_raw_fd(),
+            Err(error) => {
+                complain(format_args!("no report: {path}: {error}"));
+                NO_TARGET
+            }
+        },
     };
-    raw::set_errno(errno);
+    REPORTER.store(process(), Ordering::Relaxed);
+    TARGET.store(target, Ordering::Relaxed);
 }
 
-fn write_to_file(path: &str, line: &[u8]) -> std::io::Result<()> {
-    if let Some(file) = FILE.get().filter(|_| !IS_CLOSED.load(Ordering::Relaxed)) {
-        return (&*file).write_all(line);
-    }
-    open_file(path)?.write_all(line)
+/// Whether a descriptor is that of the report.
+pub(crate) fn is_target(fd: c_int) -> bool {
+    TARGET.load(Ordering::Relaxed) == fd
 }
 
-fn open_file(path: &str) -> std::io::Result<File> {
-    File::options().append(true).create(true).open(path)
-}
-
-/// Opens the report's file, which the program may not be able to open after it has dropped its
-/// rights or changed its root.
-pub(crate) fn open(settings: &PreloadSettings) {
-    if let Some(path) = settings.report.as_deref().filter(|path| *path != "stderr")
-        && let Ok(file) = open_file(path)
-    {
-        // It is opened once, when the library is loaded.
-        let _ = FILE.set(file);
-    }
-}
-
-/// In a child process that has closed the library's descriptors.
-pub(crate) fn forget_file() {
-    IS_CLOSED.store(true, Ordering::Relaxed);
-}
-
-/// Writes the end of the report, once in a process.
-pub(crate) fn finish(settings: &PreloadSettings) {
-    if FINISHED.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    let counters = [&COUNTS.stack, &COUNTS.kernel, &COUNTS.both, &COUNTS.refused];
-    if counters.iter().all(|counter| counter.load(Ordering::Relaxed) == 0) {
-        // A child that had no socket.
+/// Writes the end of the report, once in a process. The child of a vfork(2) has none.
+pub(crate) fn finish() {
+    let is_reporter = REPORTER.load(Ordering::Relaxed) == process();
+    if !is_on() || !is_reporter || FINISHED.swap(true, Ordering::Relaxed) {
         return;
     }
     let number = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
-    let (stack, kernel) = (number(&COUNTS.stack), number(&COUNTS.kernel));
-    let (both, refused) = (number(&COUNTS.both), number(&COUNTS.refused));
-    note(
-        settings,
-        format_args!(
-            "sockets: {stack} on the stack, {kernel} in the kernel, {both} on both; {refused} \
-             calls and options refused"
-        ),
-    );
+    if COUNTS.all().into_iter().all(|counter| number(counter) == 0) && refusals::total() == 0 {
+        // A child that had no socket.
+        return;
+    }
+    let (stack, kernel, both) =
+        (number(&COUNTS.stack), number(&COUNTS.kernel), number(&COUNTS.both));
+    note(format_args!(
+        "sockets: {stack} on the stack, {kernel} in the kernel, {both} on both; {} calls and \
+         options refused",
+        refusals::total()
+    ));
+    let (accepted, in_kernel) = (number(&COUNTS.accepted), number(&COUNTS.accepted_in_kernel));
+    note(format_args!(
+        "accepted: {accepted} from the stack, {in_kernel} in the kernel by listeners of both"
+    ));
+    refusals::each(|refusal, count| note(format_args!("refused: {count} x {refusal}")));
+    let (children, others) = (number(&COUNTS.children), number(&COUNTS.not_preloaded));
+    note(format_args!("children: {children}; programs not preloaded: {others}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_line_is_cut_and_keeps_its_end() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        write_line(writer.into_raw_fd(), format_args!("{}", "x".repeat(3 * LINE_BYTES)));
+        let mut line = [0; 2 * LINE_BYTES];
+        let count = std::io::Read::read(&mut reader, &mut line).unwrap();
+        assert_eq!((count, line[count - 1]), (LINE_BYTES, b'\n'));
+    }
 }

@@ -12,7 +12,7 @@ use megapipe::{Placement, Prefixed, ServerConfig, ServiceAddress};
 use crate::rules::{PathRule, PathSelector};
 
 /// The variables that are restored on exec.
-pub const VARIABLES: [&str; 11] = [
+pub const VARIABLES: [&str; 13] = [
     "MEGAPIPE_BACKEND",
     "MEGAPIPE_SERVICE",
     TOKEN,
@@ -24,7 +24,15 @@ pub const VARIABLES: [&str; 11] = [
     "MEGAPIPE_REPORT",
     "MEGAPIPE_FALL_BACK",
     "MEGAPIPE_REQUIRE",
+    NO_FOLLOW,
+    SHOW_ADDRESSES,
 ];
+
+/// Variable that leaves the environment of new programs as it is.
+const NO_FOLLOW: &str = "MEGAPIPE_NO_FOLLOW";
+
+/// Variable that adds the stack's addresses to those of getifaddrs(3).
+const SHOW_ADDRESSES: &str = "MEGAPIPE_SHOW_ADDRESSES";
 
 /// Variable with the path of the library, by which exec preloads it again.
 pub const LIBRARY: &str = "MEGAPIPE_PRELOAD";
@@ -75,6 +83,10 @@ pub struct PreloadSettings {
     pub kernel_use: KernelUse,
     /// Where the report goes: a file's name, or `stderr`.
     pub report: Option<String>,
+    /// exec restores the settings in a new environment.
+    pub follows: bool,
+    /// getifaddrs(3) has the stack's addresses, too.
+    pub shows_addresses: bool,
     /// The number of the daemon's token.
     pub(crate) token: Option<c_int>,
     /// What exec restores, as `NAME=value`.
@@ -133,6 +145,8 @@ impl PreloadSettings {
             selector,
             kernel_use: kernel_use(&variable)?,
             report: variable("MEGAPIPE_REPORT"),
+            follows: !is_set(&variable, NO_FOLLOW)?,
+            shows_addresses: is_set(&variable, SHOW_ADDRESSES)?,
             token: token(variable(TOKEN))?,
             restored: restored.collect(),
             library: variable(LIBRARY),

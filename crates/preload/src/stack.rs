@@ -22,6 +22,7 @@ use crate::handlers;
 use crate::link;
 use crate::numbers::{self, NumberEntry};
 use crate::raw;
+use crate::refusals::{self, CallRefusal};
 use crate::report;
 use crate::settings::{KernelUse, PreloadBackend, PreloadSettings};
 
@@ -55,18 +56,18 @@ thread_local! {
 pub(crate) fn activate(settings: PreloadSettings) {
     OWNER.store(raw::process(), Ordering::Relaxed);
     megapipe_sockets::set_restart_rule(handlers::restart);
-    report::open(&settings);
-    link::inherit_turn(std::env::var(link::TURN_VARIABLE).ok());
-    if let Some(token) = settings.token.filter(|token| is_token(*token)) {
-        numbers::set(token, NumberEntry::Own);
-    }
-    let has_report = settings.report.is_some();
-    SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
-    if has_report {
+    report::open(settings.report.as_deref());
+    if report::is_on() {
+        handlers::watch_end();
         // SAFETY: the function takes nothing and returns nothing. If it cannot be registered, the
         // report has no end.
         unsafe { libc::atexit(report_at_exit) };
     }
+    link::inherit_turn(std::env::var(link::TURN_VARIABLE).ok());
+    if let Some(token) = settings.token.filter(|token| is_token(*token)) {
+        numbers::set(token, NumberEntry::Own);
+    }
+    SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
 }
 
 /// Returns the settings, if the library is active.
@@ -124,7 +125,7 @@ pub(crate) fn is_foreign_child() -> bool {
 #[inline]
 pub(crate) fn enter<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     if INSIDE.replace(true) {
-        report::count(&report::COUNTS.refused);
+        refusals::count(CallRefusal::InHandler);
         return Err(Error::from_raw_os_error(libc::EDEADLK));
     }
     handlers::begin();
@@ -226,7 +227,7 @@ fn placement(settings: &PreloadSettings) -> Placement {
     match tried.map(|thread| thread.join()) {
         Ok(_) => Placement::Thread,
         Err(error) => {
-            report::note(settings, format_args!("no thread for the stack ({error}): inline"));
+            report::note(format_args!("no thread for the stack ({error}): inline"));
             Placement::Inline
         }
     }
@@ -257,15 +258,8 @@ extern "C" fn at_exit() {
     flush();
 }
 
-/// Writes the end of the report, unless this is the child of a vfork(2).
-pub(crate) fn finish_report() {
-    if let Some(settings) = settings().filter(|_| !is_foreign_child()) {
-        report::finish(settings);
-    }
-}
-
 extern "C" fn report_at_exit() {
-    finish_report();
+    report::finish();
 }
 
 /// In the child of a fork: what was the stack's is the parent's. Returns whether there was a stack.
@@ -279,7 +273,6 @@ pub(crate) fn forget_in_child() -> bool {
     let (is_shared, token) = (is_shared(), settings().and_then(|it| it.token));
     START.store(if is_shared { MAY_START } else { IN_PARENT }, Ordering::Relaxed);
     link::forget();
-    report::forget_file();
     for (fd, entry) in numbers::known(0, u32::MAX) {
         match entry {
             NumberEntry::Set(_) if is_shared => {
@@ -289,7 +282,7 @@ pub(crate) fn forget_in_child() -> bool {
                 numbers::set(fd, NumberEntry::Parent);
             }
             // The child attaches by it.
-            NumberEntry::Own if token == Some(fd) => {}
+            NumberEntry::Own if token == Some(fd) || report::is_target(fd) => {}
             NumberEntry::Own => {
                 // The link must be free when the parent ends.
                 // SAFETY: takes an integer; the child never uses the library's descriptors.
@@ -309,7 +302,7 @@ pub(crate) fn forget_in_child() -> bool {
 #[cold]
 pub(crate) fn refuse_in_child() -> Error {
     static PRINTED: AtomicBool = AtomicBool::new(false);
-    report::count(&report::COUNTS.refused);
+    refusals::count(CallRefusal::ParentsSocket);
     if !PRINTED.swap(true, Ordering::Relaxed) {
         report::complain(format_args!(
             "a forked child ({}) uses a socket of its parent's stack: {}",

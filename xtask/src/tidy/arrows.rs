@@ -54,6 +54,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "megapipe-apps",
             "megapipe-bench",
             "megapipe-link",
+            "megapipe-preload",
             "megapipe-service",
             "megapipe-stack",
         ],

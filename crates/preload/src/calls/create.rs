@@ -15,6 +15,7 @@ use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
 use crate::records::{RECORDS, SocketRecord, release, reserve};
+use crate::refusals::{self, CallRefusal};
 use crate::report::{self, COUNTS};
 use crate::rules::{PathCall, PathReason, SocketPath};
 use crate::settings::KernelUse;
@@ -125,6 +126,7 @@ interpose! {
                         -1 => Err(Error::from_raw_os_error(crate::raw::errno())),
                         accepted => {
                             super::descriptors::reap(accepted);
+                            note_accepted(None, SocketPath::Kernel);
                             Ok(accepted)
                         }
                     },
@@ -324,7 +326,7 @@ pub(super) fn select(
         SocketPath::Kernel => &COUNTS.kernel,
         SocketPath::Both => &COUNTS.both,
     });
-    report::note(settings, format_args!("{call} {address}: {path} ({why})"));
+    report::note(format_args!("{call} {address}: {path} ({why})"));
     Ok(path)
 }
 
@@ -332,7 +334,7 @@ pub(super) fn select(
 #[cold]
 fn refuse_kernel(call: PathCall, address: SocketAddr, why: &str) -> Error {
     static PRINTED: AtomicBool = AtomicBool::new(false);
-    report::count(&COUNTS.refused);
+    refusals::count(CallRefusal::KernelPath);
     if !PRINTED.swap(true, Ordering::Relaxed) {
         report::complain(format_args!(
             "{call} {address} would go to the kernel ({why}); --require stack refuses that without \
@@ -558,6 +560,21 @@ fn listener(fd: c_int) -> Result<ListenerPaths, Error> {
     })
 }
 
+/// Notes a connection and its path, if there is a report.
+fn note_accepted(peer: Option<SocketAddr>, path: SocketPath) {
+    if !report::is_on() {
+        return;
+    }
+    report::count(match path {
+        SocketPath::Kernel => &COUNTS.accepted_in_kernel,
+        SocketPath::Stack | SocketPath::Both => &COUNTS.accepted,
+    });
+    match peer {
+        Some(peer) => report::note(format_args!("accept from {peer}: {path} (its listener)")),
+        None => report::note(format_args!("accept: {path} (its listener)")),
+    }
+}
+
 /// Accepts a connection of the stack. Like the kernel it takes the number first, so that a process
 /// without a free number leaves the connection in the queue.
 fn accept_from_stack(
@@ -578,6 +595,7 @@ fn accept_from_stack(
         Ok((accepted, peer)) => {
             super::descriptors::reap(number);
             numbers::set(number, NumberEntry::Stack(accepted));
+            note_accepted(peer, SocketPath::Stack);
             Ok((number, peer))
         }
         Err(error) => {

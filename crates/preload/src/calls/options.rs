@@ -15,6 +15,7 @@ use crate::memory::{self, Access, memory, memory_mut};
 use crate::next::interpose;
 use crate::numbers;
 use crate::records::{RECORDS, SocketOption};
+use crate::refusals::{self, CallRefusal};
 use crate::rules::SocketPath;
 use crate::stack;
 
@@ -80,8 +81,9 @@ interpose! {
             // An option does not start the stack: only the table is looked at.
             if let numbers::NumberEntry::Stack(inner) = numbers::entry(fd) {
                 let bytes = bytes?;
-                stack::with_stack(|sockets| sockets.setsockopt(inner, level, name, bytes))?;
-                return Ok(0);
+                let set = stack::with_stack(|it| it.setsockopt(inner, level, name, bytes));
+                let refusal = CallRefusal::Option(level, name);
+                return set.map(|()| 0).inspect_err(|error| note(refusal, error));
             }
             let passed = pass();
             if passed == 0 {
@@ -121,7 +123,8 @@ interpose! {
             let place = argument.cast::<c_int>();
             // SAFETY: for these requests the program promises a pointer to an int.
             let given = if has_value { unsafe { place.read() } } else { 0 };
-            let value = stack::with_stack(|sockets| sockets.ioctl(inner, request, given))?;
+            let value = stack::with_stack(|sockets| sockets.ioctl(inner, request, given));
+            let value = value.inspect_err(|error| note(CallRefusal::Ioctl(request), error))?;
             if is_answered {
                 // SAFETY: the same.
                 unsafe { place.write(value) };
@@ -155,6 +158,18 @@ interpose! {
     }
 }
 
+/// Counts a refusal, if the stack lacks the option, and not the program's value is wrong.
+#[cold]
+fn note(refusal: CallRefusal, error: &Error) {
+    let is_ours = matches!(
+        error.raw_os_error(),
+        libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL
+    );
+    if is_ours {
+        refusals::count(refusal);
+    }
+}
+
 fn control((fd, command, argument): (c_int, c_int, usize), pass: impl FnOnce() -> c_int) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         return duplicated(fd, pass);
@@ -164,7 +179,8 @@ fn control((fd, command, argument): (c_int, c_int, usize), pass: impl FnOnce() -
         numbers::NumberEntry::Stack(inner) if !is_of_number => {
             // The argument is an int; the upper half of the register is undefined.
             let argument = argument as c_int;
-            answer(stack::with_stack(|sockets| sockets.fcntl(inner, command, argument)))
+            let result = stack::with_stack(|sockets| sockets.fcntl(inner, command, argument));
+            answer(result.inspect_err(|error| note(CallRefusal::Fcntl(command), error)))
         }
         numbers::NumberEntry::Recorded(_) if command == libc::F_SETFL => {
             let passed = pass();

@@ -10,7 +10,8 @@ use megapipe_sockets::Error;
 use crate::memory::{Access, check as check_memory};
 use crate::numbers::{self, NumberEntry};
 use crate::raw::process;
-use crate::report::{self, COUNTS};
+use crate::refusals::{self, CallRefusal};
+use crate::report;
 use crate::stack;
 
 /// Checks that a message for a socket of the kernel passes no socket of the stack.
@@ -94,7 +95,7 @@ fn check_number(fd: c_int) -> Result<(), Error> {
         NumberEntry::Own => Err(Error::BadDescriptor),
         NumberEntry::Stack(_) | NumberEntry::Parent => {
             static PRINTED: AtomicBool = AtomicBool::new(false);
-            report::count(&COUNTS.refused);
+            refusals::count(CallRefusal::PassedSocket);
             if !PRINTED.swap(true, Ordering::Relaxed) {
                 report::complain(format_args!(
                     "process {} passes a socket of the stack to another process (SCM_RIGHTS), \

@@ -9,8 +9,10 @@ use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use super::descriptors;
 use crate::link;
 use crate::next::interpose;
+use crate::program_check;
 use crate::raw::{set_errno, system_call};
-use crate::report::{self, COUNTS};
+use crate::refusals::{self, CallRefusal};
+use crate::report;
 use crate::stack;
 
 /// The list of strings of an environment or of arguments.
@@ -25,7 +27,7 @@ interpose! {
         // SAFETY: the program promises what execve(2) asks for; the environment lives on.
         let start = |it| unsafe { started(path, list, it) };
         // SAFETY: it promises an environment, or null.
-        unsafe { with_settings(environment, link::pass_turn_on(), pass, start) }
+        unsafe { with_settings((path, false), environment, link::pass_turn_on(), pass, start) }
     }
 
     /// execv(3).
@@ -33,7 +35,7 @@ interpose! {
         // SAFETY: as in `execve`.
         let start = |it| unsafe { started(path, list, it) };
         // SAFETY: the environment of the process ends with a null pointer.
-        unsafe { with_settings(environment(), link::pass_turn_on(), pass, start) }
+        unsafe { with_settings((path, false), environment(), link::pass_turn_on(), pass, start) }
     }
 
     /// execvp(3).
@@ -41,7 +43,7 @@ interpose! {
         // SAFETY: as in `execve`.
         let start = |it| unsafe { libc::execvpe(path, list, it) };
         // SAFETY: as in `execv`.
-        unsafe { with_settings(environment(), link::pass_turn_on(), pass, start) }
+        unsafe { with_settings((path, true), environment(), link::pass_turn_on(), pass, start) }
     }
 
     /// execvpe(3).
@@ -49,7 +51,7 @@ interpose! {
         // SAFETY: as in `execve`.
         let start = |it| unsafe { libc::execvpe(path, list, it) };
         // SAFETY: as in `execve`.
-        unsafe { with_settings(environment, link::pass_turn_on(), pass, start) }
+        unsafe { with_settings((path, true), environment, link::pass_turn_on(), pass, start) }
     }
 
     /// posix_spawn(3).
@@ -66,7 +68,7 @@ interpose! {
             unsafe { libc::posix_spawn(process, path, actions, attributes, list, it.cast()) }
         };
         // SAFETY: as in `execve`.
-        unsafe { with_settings(environment, None, pass, start) }
+        counted(unsafe { with_settings((path, false), environment, None, pass, start) })
     }
 
     /// posix_spawnp(3).
@@ -83,14 +85,30 @@ interpose! {
             unsafe { libc::posix_spawnp(process, path, actions, attributes, list, it.cast()) }
         };
         // SAFETY: as in `execve`.
-        unsafe { with_settings(environment, None, pass, start) }
+        counted(unsafe { with_settings((path, true), environment, None, pass, start) })
     }
 
     /// _exit(2). Bytes that were written are sent first, as in Linux.
     fn _exit(status: c_int) -> c_int |pass| {
         stack::flush();
-        stack::finish_report();
+        report::finish();
         pass()
+    }
+
+    /// _Exit(3).
+    fn _Exit(status: c_int) -> c_int |pass| {
+        stack::flush();
+        report::finish();
+        pass()
+    }
+
+    /// fork(2).
+    fn fork() -> pid_t |pass| {
+        let child = pass();
+        if child > 0 {
+            report::count(&report::COUNTS.children);
+        }
+        child
     }
 
     /// syscall(2).
@@ -106,9 +124,14 @@ interpose! {
         match number {
             // SAFETY: takes an integer.
             libc::SYS_close => unsafe { descriptors::close(a as c_int).into() },
+            libc::SYS_exit_group => {
+                stack::flush();
+                report::finish();
+                pass()
+            }
             // Requests of a ring would not meet the sockets of the stack.
             libc::SYS_io_uring_setup if stack::settings().is_some() => {
-                report::count(&COUNTS.refused);
+                refusals::count(CallRefusal::IoUring);
                 set_errno(libc::ENOSYS);
                 -1
             }
@@ -154,21 +177,69 @@ unsafe fn started(path: *const c_char, list: Strings, environment: Strings) -> c
     unsafe { crate::inner::execve(path as usize, list as usize, environment as usize) as c_int }
 }
 
-/// Starts a program by `start` with the settings in its environment; by `pass` if they are there.
+/// The result of posix_spawn(3), whose child is counted.
+fn counted(result: c_int) -> c_int {
+    if result == 0 {
+        report::count(&report::COUNTS.children);
+    }
+    result
+}
+
+/// Starts a program by `start` with the settings in its environment; by `pass` if they are there,
+/// or if new programs get no settings. The program is its path, or a name in the folders of PATH.
 ///
 /// # Safety
-/// As [`RestoredEnvironment::of`].
+/// As [`RestoredEnvironment::of`]; the program is null or a C string.
 unsafe fn with_settings(
-    environment: Strings,
+    (program, is_in_folders): (*const c_char, bool),
+    given: Strings,
     turn: Option<c_int>,
     pass: impl FnOnce() -> c_int,
     start: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
+    if report::is_on() {
+        // SAFETY: the environment of the process ends with a null pointer, as the caller's does.
+        let variable = unsafe { variable_of(environment(), b"PATH") };
+        let folders = is_in_folders.then(|| program_check::folders(variable));
+        // SAFETY: the caller promises the program's name.
+        if unsafe { program_check::note_program(program, folders) } && stack::is_foreign_child() {
+            // The child of a vfork(2): fork(2) has counted the others.
+            report::count(&report::COUNTS.children);
+        }
+    }
+    let settings = stack::settings().filter(|settings| !settings.follows);
+    if let Some(library) = settings.and_then(|settings| settings.library.as_deref()) {
+        // SAFETY: the caller promises the environment.
+        let list = unsafe { variable_of(given, b"LD_PRELOAD") }.unwrap_or_default();
+        if report::is_on() && !String::from_utf8_lossy(list).contains(library) {
+            program_check::note_without_library();
+        }
+        return pass();
+    }
     // SAFETY: the caller keeps the contract.
-    match unsafe { RestoredEnvironment::of(environment, turn) } {
+    match unsafe { RestoredEnvironment::of(given, turn) } {
         None => pass(),
         Some(restored) => start(restored.0.as_ptr()),
     }
+}
+
+/// The value of a variable in an environment.
+///
+/// # Safety
+/// `list` is null or a list of strings that ends with a null pointer and lives as long as `'a`.
+unsafe fn variable_of<'a>(list: Strings, name: &[u8]) -> Option<&'a [u8]> {
+    let mut at = list;
+    // SAFETY: the caller promises the list.
+    while !at.is_null() && !unsafe { at.read() }.is_null() {
+        // SAFETY: as above.
+        let text = unsafe { at.read() };
+        // SAFETY: the caller promises strings.
+        if let Some(value) = unsafe { value_of(text, name) } {
+            return Some(value);
+        }
+        at = at.wrapping_add(1);
+    }
+    None
 }
 
 /// The environment of the process.
