@@ -28,6 +28,8 @@ use crate::settings::{PreloadBackend, PreloadSettings};
 
 /// Time that a process waits for the end of another one's stack.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time that the link of a process that exits may stay in use after its lock.
+const EXIT_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time between two attempts.
 const INTERVAL: Duration = Duration::from_millis(10);
 
@@ -125,9 +127,18 @@ pub(crate) fn open(link: &str, server: &ServerConfig) -> Result<LocalNetwork, St
         }
     }
     let mut notice = |text: &str| report::complain(format_args!("{text}"));
-    LocalNetwork::open_noting(link, sized(server), &mut notice).map_err(|error| {
-        format!("{link}: {}; one process has a link on the back end local", ErrorChain(&error))
-    })
+    let deadline = Instant::now() + EXIT_TIME_MAX;
+    loop {
+        match LocalNetwork::open_noting(link, sized(server), &mut notice) {
+            Ok(network) => return Ok(network),
+            // The kernel releases the lock of a process that exits before its last descriptor.
+            Err(_) if !is_first && Instant::now() < deadline => std::thread::sleep(INTERVAL),
+            Err(error) => {
+                let why = ErrorChain(&error);
+                return Err(format!("{link}: {why}; one process has a link on the back end local"));
+            }
+        }
+    }
 }
 
 /// Waits until no other process of the family has the stack. Returns whether none has had it;
