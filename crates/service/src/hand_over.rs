@@ -28,6 +28,7 @@
 
 mod accept_queue;
 mod acceptor_homes;
+mod claim_times;
 mod connection_map;
 mod mail;
 mod offer_table;
@@ -40,6 +41,7 @@ use crate::balancer::{BalancerConfig, BalancerError, PickReason, ServiceOffer, c
 use crate::limits;
 pub use accept_queue::{AcceptQueue, EnlistError, QueueCounters};
 pub(crate) use acceptor_homes::{AcceptorOfSession, ListenerManager};
+pub(crate) use claim_times::ClaimTimes;
 pub(crate) use mail::{ManagerInput, decode_assignment, encode_assignment};
 pub use offer_table::{Availability, ClaimOutcome, OfferCounters, OfferTable, ResetOutcome};
 

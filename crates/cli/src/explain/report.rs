@@ -154,6 +154,9 @@ pub(super) struct HandOverExplained {
     pub(super) offers: u64,
     pub(super) final_offers: u64,
     pub(super) claims: u64,
+    /// Time from an offer to its confirmed claim; null: no claim yet.
+    pub(super) claim_p50_us: Option<f64>,
+    pub(super) claim_p99_us: Option<f64>,
     pub(super) late_claims: u64,
     pub(super) take_backs: u64,
     pub(super) orphans: u64,
@@ -477,6 +480,8 @@ impl HandOverExplained {
             offers: hand_over.offers,
             final_offers: hand_over.final_offers,
             claims: hand_over.claims,
+            claim_p50_us: hand_over.claim_p50.map(microseconds),
+            claim_p99_us: hand_over.claim_p99.map(microseconds),
             late_claims: hand_over.late_claims,
             take_backs: hand_over.take_backs,
             orphans: hand_over.orphans,

@@ -196,6 +196,10 @@ fn hand_over_lines(lines: &mut Vec<String>, hand_over: &HandOverExplained) {
         "{offers} offers ({final_offers} without a claim), {claims} claims, {late_claims} late; \
          taken back: {take_backs} unclaimed, {orphans} of the dead, {withdrawals} reset by the peer"
     ));
+    if let (Some(p50), Some(p99)) = (hand_over.claim_p50_us, hand_over.claim_p99_us) {
+        let (p50, p99) = (time(p50 * 1e-6), time(p99 * 1e-6));
+        add(&format!("from an offer to its confirmed claim: {p50} median, {p99} p99"));
+    }
     let HandOverExplained { assigned, assigned_elsewhere, .. } = hand_over;
     let HandOverExplained { offers_sent, offers_received, .. } = hand_over;
     if assigned_elsewhere + offers_sent + offers_received > 0 {
@@ -407,6 +411,8 @@ listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
             offers_received: 9,
             offers: 40,
             claims: 38,
+            claim_p50: Some(Duration::from_micros(4)),
+            claim_p99: Some(Duration::from_millis(1)),
             take_backs: 2,
             picks: vec![pick.clone(), pick.clone(), ServicePick { session: 5, ..pick }],
             ..ServiceHandOver::default()
@@ -420,6 +426,7 @@ listener    10.0.0.2:80 on shard 0: 0 of 1024 wait, 0 handshakes; exclusive
             "offered by service time",
             "tournament:2, claim time 5.0 ms; 0 wait",
             "40 offers (0 without a claim), 38 claims, 0 late; taken back: 2 unclaimed",
+            "from an offer to its confirmed claim: 4 µs median, 1.0 ms p99",
             "last picks: session 3 2 times by service time of 20 ms, 0 µs ago; session 5 by",
             "3 12 1000 - 64 0 1 20 ms serve",
             "5 34 1000 CM1 0 0 1 dropped load",

@@ -195,32 +195,43 @@ impl OfferTable {
     /// Decides a claim.
     pub fn claim(&mut self, conn: ConnectionName, claimant: AcceptorName) -> ClaimOutcome {
         let is_known = self.connections.get(conn.id).is_some_and(|entry| entry.name == conn);
-        self.decide(is_known.then_some(conn.id), claimant)
+        self.decide(is_known.then_some(conn.id), claimant).0
     }
 
     /// As [`OfferTable::claim`], of a connection of this transport server by its number alone.
-    pub fn claim_by_id(&mut self, id: u64, claimant: AcceptorName) -> ClaimOutcome {
+    /// Returns also when the connection was offered, of a confirmed claim.
+    pub fn claim_by_id(
+        &mut self,
+        id: u64,
+        claimant: AcceptorName,
+    ) -> (ClaimOutcome, Option<Instant>) {
         self.decide(Some(id), claimant)
     }
 
-    fn decide(&mut self, id: Option<u64>, claimant: AcceptorName) -> ClaimOutcome {
+    fn decide(
+        &mut self,
+        id: Option<u64>,
+        claimant: AcceptorName,
+    ) -> (ClaimOutcome, Option<Instant>) {
         let entry = id.and_then(|id| self.connections.get_mut(id));
         match entry.map(|entry| &mut entry.state) {
             Some(state @ HandOverState::Offered { .. }) if state.acceptor() == Some(claimant) => {
+                let mut offered = None;
                 if let HandOverState::Offered { acceptor, since } = *state {
                     *state = HandOverState::Claimed { acceptor, since, has_answered: false };
+                    offered = Some(since);
                 }
                 self.offered -= 1;
                 self.counters.claims += 1;
-                ClaimOutcome::Confirmed
+                (ClaimOutcome::Confirmed, offered)
             }
             Some(HandOverState::Claimed { acceptor, .. }) if *acceptor == claimant => {
                 self.counters.repeated_claims += 1;
-                ClaimOutcome::Repeated
+                (ClaimOutcome::Repeated, None)
             }
             _ => {
                 self.counters.late_claims += 1;
-                ClaimOutcome::Late
+                (ClaimOutcome::Late, None)
             }
         }
     }

@@ -257,6 +257,10 @@ entries! {
         final_offers: u64,
         /// Claims in time.
         claims: u64,
+        /// Median time from an offer to its confirmed claim; `None`: no claim yet.
+        claim_p50: Option<Duration>,
+        /// The same: 99 of 100 claims took at most so long.
+        claim_p99: Option<Duration>,
         /// Claims after the time.
         late_claims: u64,
         /// Offers taken back because no claim came in time.

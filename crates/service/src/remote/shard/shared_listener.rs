@@ -19,9 +19,9 @@ use super::owners::HandOverNumber;
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
 use crate::balancer::{LoadMeasure, PickReason, RandomSequence, Scheme};
 use crate::hand_over::{
-    AcceptorOfSession, AcceptorReport, Assignment, ClaimOutcome, HandOverError, ListenerManager,
-    ListenerSettings, ManagerInput, ManagerMessage, ManagerOutput, OfferTable, TransportReport,
-    decode_assignment, encode_assignment,
+    AcceptorOfSession, AcceptorReport, Assignment, ClaimOutcome, ClaimTimes, HandOverError,
+    ListenerManager, ListenerSettings, ManagerInput, ManagerMessage, ManagerOutput, OfferTable,
+    TransportReport, decode_assignment, encode_assignment,
 };
 use crate::limits::{ACCEPTORS_OF_SESSION_MAX, PICKS_REMEMBERED};
 use crate::observe::{ServiceAcceptor, ServiceHandOver, ServicePick};
@@ -73,6 +73,7 @@ pub(super) struct SharedListener {
     pub(super) listener: ListenerId,
     address: SocketAddr,
     pub(super) table: OfferTable,
+    claim_times: ClaimTimes,
     /// `None`: the connection manager is on another server.
     pub(super) manager: Option<ListenerManager>,
     pub(super) members: Vec<ListenerMember>,
@@ -104,6 +105,7 @@ impl SharedListener {
             // What a message has of an address.
             address: SocketAddr::new(address.ip(), address.port()),
             table: OfferTable::new(&settings.hand_over)?,
+            claim_times: ClaimTimes::new(),
             manager,
             members: Vec::new(),
             acceptors: Vec::new(),
@@ -177,6 +179,8 @@ impl SharedListener {
             offers: table.offers,
             final_offers: table.final_offers,
             claims: table.claims,
+            claim_p50: self.claim_times.quantile(0.5),
+            claim_p99: self.claim_times.quantile(0.99),
             late_claims: table.late_claims,
             take_backs: table.take_backs,
             orphans: table.orphans,
@@ -370,8 +374,10 @@ impl Machines<'_> {
         let Some(known) = &mut shared.acceptors[index] else { return ClaimAnswer::Refused };
         let Some(name) = known.name else { return ClaimAnswer::Refused };
         let claimant = AcceptorName { enlistment, ..name };
-        match shared.table.claim_by_id(packed(conn), claimant) {
+        let (outcome, offered) = shared.table.claim_by_id(packed(conn), claimant);
+        match outcome {
             ClaimOutcome::Confirmed => {
+                shared.claim_times.record(now.since(offered.unwrap_or(now)));
                 known.wanted = known.wanted.saturating_sub(1);
                 known.offered = known.offered.saturating_sub(1);
                 let (number, session) = (known.number, known.session);

@@ -313,6 +313,10 @@ fn hand_over_is_shown_with_its_acceptors_and_picks() {
     let hand_over = shared.hand_over.expect("it is shared");
     assert_eq!(hand_over.offers, counters.offers.offers);
     assert_eq!(hand_over.take_backs, counters.offers.take_backs);
+    // In time; the test's polls are one of its steps apart.
+    let claimed = hand_over.claim_p50.zip(hand_over.claim_p99).expect("there were claims");
+    assert!(claimed.0 > Duration::ZERO && claimed.0 <= claimed.1, "{claimed:?}");
+    assert!(claimed.1 <= CLAIM_TIME_DEFAULT + CLAIM_TIME_DEFAULT / 8, "{claimed:?}");
     assert_eq!((&*hand_over.scheme, hand_over.claim_time), ("tournament:2", CLAIM_TIME_DEFAULT));
     let acceptors: Vec<_> =
         shared.acceptors.iter().map(|it| (it.session, it.is_dropped, it.credit > 0)).collect();
