@@ -333,7 +333,7 @@ impl RemoteServer {
             })
         };
         let has_ended = self.shard.active().iter().filter(|id| arm(id)).count() > 0;
-        let mut may_sleep = !has_ended && !self.shard.has_ops_of_any();
+        let mut may_sleep = !has_ended && !self.shard.has_ops_to_take();
         if let Some(mail) = self.shard.mail_mut() {
             may_sleep &= mail.arm();
         }

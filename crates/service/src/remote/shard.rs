@@ -106,6 +106,8 @@ pub(super) struct SessionShard {
     account: CpuAccount,
     /// Sleeps in which no parked event could be put.
     vain_sleeps: u32,
+    /// Operations wait because the events of their session have no room.
+    has_blocked_ops: bool,
     /// The place of the active session that comes first at the next poll.
     first: usize,
     /// A session has another weight than the usual one.
@@ -136,6 +138,7 @@ impl SessionShard {
             ends: VecDeque::new(),
             account: CpuAccount::default(),
             vain_sleeps: 0,
+            has_blocked_ops: false,
             first: 0,
             has_weights: false,
         }
@@ -352,9 +355,18 @@ impl SessionShard {
         session.postponed.is_some() || session.ends.ops.peek(1) != Ok(0)
     }
 
-    /// Whether an active session has operations.
-    pub(super) fn has_ops_of_any(&mut self) -> bool {
-        (0..self.sessions.active.len()).any(|place| self.has_ops(self.sessions.active[place]))
+    /// Whether the next poll takes operations of an active session. Those of a session whose events
+    /// have no room are not taken: the shard may sleep meanwhile, for a short time
+    /// ([`SessionShard::patience`]).
+    pub(super) fn has_ops_to_take(&mut self) -> bool {
+        self.has_blocked_ops = false;
+        (0..self.sessions.active.len()).any(|place| {
+            let id = self.sessions.active[place];
+            let is_blocked = self.sessions.running(id).is_some_and(ShardSession::is_blocked);
+            let has_ops = self.has_ops(id);
+            self.has_blocked_ops |= is_blocked && has_ops;
+            has_ops && !is_blocked
+        })
     }
 
     /// How long the shard may sleep at `now`: for its timers' sake, and because no application
@@ -371,7 +383,9 @@ impl SessionShard {
 
     /// Whether records wait for room in a ring.
     fn has_waiting(&mut self) -> bool {
-        !self.parked.is_empty() || !self.server.parts().1.returning().is_empty()
+        self.has_blocked_ops
+            || !self.parked.is_empty()
+            || !self.server.parts().1.returning().is_empty()
     }
 
     /// What is to be told of the shard.

@@ -159,6 +159,12 @@ impl ShardSession {
         !self.parked.is_empty()
     }
 
+    /// Whether its events have no room, so that no operation is taken. A broken ring has room: its
+    /// next poll ends the session.
+    pub(super) fn is_blocked(&mut self) -> bool {
+        self.has_parked() || self.ends.events.reserve(1) == Ok(0)
+    }
+
     /// How many events are parked.
     pub(super) fn parked_len(&self) -> usize {
         self.parked.len()

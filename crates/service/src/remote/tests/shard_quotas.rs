@@ -7,8 +7,11 @@ use megapipe_stack::{ConnOption, DatagramSharing};
 use super::many_sessions::{
     SIZES, TestShard, at, connects, exclusive, listens, sends, shard_and_peer,
 };
+use super::polled_shard::PolledShard;
 use super::*;
 use crate::error::PortError;
+use crate::hand_over::HandOverSettings;
+use crate::limits::{ROOM_DOUBLINGS_MAX, ROOM_WAIT};
 use crate::policy::{
     ClientName, PolicyRefusal, PortGrants, QuotaKind, QuotaReached, Quotas, ServicePolicy,
     SessionRights, UserAccount,
@@ -350,6 +353,72 @@ fn hostile_neighbour_does_not_stop_an_honest_session() {
         sends((&mut honest, theirs), (&mut peer, ours), b"answer");
     }
     assert!(shard.report().sessions.iter().any(|(session, _)| *session == id));
+}
+
+/// Such a shard would busy-loop on a core that others need, as long as the session likes.
+#[test]
+fn shard_sleeps_while_a_session_reads_no_events() {
+    let (link, _other) = pair(&PairConfig::default()).expect("a pair");
+    let mut polled = PolledShard::new(link, 1, 0, HandOverSettings::default());
+    let sizes = SessionSizes { ops: 1 << 9, events: 1 << 7, ..SIZES };
+    let (mut silent, id) = polled.attach_with(&sizes, SessionLimits::WHOLE_SHARD);
+    let mut us = 1_000;
+    let mut poll = |polled: &mut PolledShard| {
+        us += 10;
+        let now = megapipe_stack::Instant::from_micros(us);
+        polled.shard.poll(now).expect("a link");
+        while polled.shard.next_signal().is_some() {}
+        (polled.shard.has_ops_to_take(), polled.shard.patience(now))
+    };
+    let counters = |polled: &mut PolledShard| {
+        let sessions = polled.shard.report().sessions;
+        sessions.into_iter().find(|(its, _)| *its == id).expect("it lives").1
+    };
+    let read_all = |silent: &mut RemoteClient| {
+        silent.ends.events.peek(sizes.events).expect("a correct server");
+        while silent.ends.events.take().is_some() {}
+        silent.ends.events.release();
+    };
+    let longest = ROOM_WAIT * (1 << ROOM_DOUBLINGS_MAX);
+    // Each call has one answer: the ring of events is full, and nothing is parked.
+    let calls = sizes.events + 8;
+    for _ in 0..calls {
+        silent.submit_call(SessionCall::Sync);
+    }
+    silent.flush();
+    assert!(poll(&mut polled).0, "there is room for answers");
+    let is_blocked = (0..2 * sizes.events).any(|_| !poll(&mut polled).0);
+    let (ops, parked) = (counters(&mut polled).ops, counters(&mut polled).parked_max);
+    assert!(is_blocked && ops < u64::from(calls) && parked == 0, "{ops} operations, {parked}");
+    let (_, patience) = poll(&mut polled);
+    assert!(patience.is_some_and(|it| it <= longest), "{patience:?}");
+    read_all(&mut silent);
+    let goes_on = (0..2 * sizes.events).any(|_| poll(&mut polled) == (false, None));
+    assert!(goes_on && counters(&mut polled).ops == u64::from(calls));
+    // Refused connects have more events than room: some are parked, and operations wait.
+    read_all(&mut silent);
+    let connects = 3 * sizes.events;
+    for _ in 0..connects {
+        silent.connect(SocketAddr::from(([10, 0, 0, 1], 9)));
+    }
+    silent.flush();
+    let is_parked = (0..8 * sizes.events).any(|_| {
+        poll(&mut polled);
+        counters(&mut polled).parked_max > 0
+    });
+    assert!(is_parked);
+    silent.submit_call(SessionCall::Sync);
+    silent.flush();
+    let (has_ops, patience) = poll(&mut polled);
+    assert!(!has_ops && patience.is_some_and(|it| it <= longest), "{patience:?}");
+    let all = u64::from(calls + connects + 1);
+    assert!(counters(&mut polled).ops < all, "operations wait");
+    let goes_on = (0..100 * sizes.events).any(|_| {
+        read_all(&mut silent);
+        poll(&mut polled);
+        counters(&mut polled).ops == all
+    });
+    assert!(goes_on, "{:?}", counters(&mut polled));
 }
 
 #[test]
