@@ -43,8 +43,9 @@ pub struct AnswerArgs {
 }
 
 /// A running server.
-struct AnswerServer {
+pub(crate) struct AnswerServer {
     channel: Channel,
+    completions: Vec<Completion>,
     delay: Duration,
     answer: [u8; MESSAGE_BYTES],
     /// Connections that are open.
@@ -61,37 +62,48 @@ pub(crate) fn monotonic_ns() -> u64 {
 
 /// Serves until a signal ends the process. Blocks.
 pub(crate) fn serve(args: &AnswerArgs) -> Result<(), AcceptError> {
-    let failed = |step: &'static str| move |source| AcceptError::Step { step, source };
     let config = Config::default()
         .backend(args.backend.open(args.connections, 1)?)
         .placement(args.backend.placement(0))
         .driver(args.driver.into())
         .max_lwsockets(args.connections);
-    let mut channel = Channel::create(config)?;
-    let options = ListenOptions::default().backlog(limits::ACCEPT_BACKLOG);
-    let listener = channel.listen(&args.server, &options, 0);
-    let listener = listener.map_err(|error| failed("listen")(error.into()))?;
-    let accept = Accept::lwsocket(u32::MAX).first_read(MESSAGE_BYTES);
-    channel.accept(listener, accept).map_err(|error| failed("accept")(error.into()))?;
+    let mut server = AnswerServer::open(config, &args.server)?;
+    server.delay = Duration::from_micros(args.delay);
     println!("listening on {}", args.server);
-    let mut answer = [0; MESSAGE_BYTES];
-    answer[..4].copy_from_slice(&std::process::id().to_le_bytes());
-    let delay = Duration::from_micros(args.delay);
-    let mut server = AnswerServer { channel, delay, answer, open: 0, gone: 0 };
-    let mut completions: Vec<Completion> = Vec::with_capacity(COMPLETIONS_PER_TURN);
     loop {
-        server
-            .channel
-            .dispatch_many(&mut completions, COMPLETIONS_PER_TURN, None)
-            .map_err(|error| failed("dispatch")(error.into()))?;
-        for completion in completions.drain(..) {
-            server.on_completion(completion);
-        }
+        server.poll(None)?;
         server.print_gone();
     }
 }
 
 impl AnswerServer {
+    /// A server in this process that sleeps for no request.
+    pub(crate) fn open(config: Config, address: &Address) -> Result<Self, AcceptError> {
+        let failed = |step: &'static str| move |source| AcceptError::Step { step, source };
+        let mut channel = Channel::create(config)?;
+        let options = ListenOptions::default().backlog(limits::ACCEPT_BACKLOG);
+        let listener = channel.listen(address, &options, 0);
+        let listener = listener.map_err(|error| failed("listen")(error.into()))?;
+        let accept = Accept::lwsocket(u32::MAX).first_read(MESSAGE_BYTES);
+        channel.accept(listener, accept).map_err(|error| failed("accept")(error.into()))?;
+        let mut answer = [0; MESSAGE_BYTES];
+        answer[..4].copy_from_slice(&std::process::id().to_le_bytes());
+        let completions = Vec::with_capacity(COMPLETIONS_PER_TURN);
+        Ok(Self { channel, completions, delay: Duration::ZERO, answer, open: 0, gone: 0 })
+    }
+
+    /// Serves what has come, or waits for it so long (`None`: for ever).
+    pub(crate) fn poll(&mut self, wait: Option<Duration>) -> Result<(), AcceptError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let dispatched = self.channel.dispatch_many(&mut completions, COMPLETIONS_PER_TURN, wait);
+        dispatched.map_err(|error| AcceptError::Step { step: "dispatch", source: error.into() })?;
+        for completion in completions.drain(..) {
+            self.on_completion(completion);
+        }
+        self.completions = completions;
+        Ok(())
+    }
+
     fn on_completion(&mut self, Completion { handle, event, .. }: Completion) {
         match event {
             Event::Accept(Ok(accepted)) => {

@@ -24,7 +24,8 @@ use crate::{
         self,
         costs::{FrameKind, carry_frames},
     },
-    service_bars, shard_bars, stack_bars,
+    service_bars::{self, NeighbourArgs},
+    shard_bars, stack_bars,
     stack_link::StackPlacement,
 };
 use megapipe_apps::{backend::PlacementName, rpc::Api};
@@ -85,6 +86,9 @@ enum BenchAction {
     /// A server whose answers name its process
     #[command(hide = true)]
     AnswerServer(Box<AnswerArgs>),
+    /// A program that keeps a daemon busy, an honest or a hostile one
+    #[command(hide = true)]
+    Neighbour(Box<NeighbourArgs>),
     /// A load that only connects
     #[command(hide = true)]
     AcceptLoad(Box<AcceptLoadArgs>),
@@ -188,6 +192,10 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         }
         BenchAction::AnswerServer(server) => {
             answer_server::serve(server)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchAction::Neighbour(neighbour) => {
+            service_bars::run_neighbour(neighbour)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchAction::AcceptLoad(load) => {

@@ -3,6 +3,7 @@
 use crate::{
     accept_reset::AcceptError, baseline::BaselineError, instructions::InstructionsError,
     layout::LayoutError, load_process::LoadProcessError, scaling::costs::CostError,
+    service_bars::NeighbourError,
 };
 use std::{io, path::PathBuf};
 
@@ -21,6 +22,9 @@ pub enum BenchError {
     /// A side of the accept benchmark failed.
     #[error(transparent)]
     Accept(#[from] AcceptError),
+    /// A program that keeps a daemon busy has ended.
+    #[error(transparent)]
+    Neighbour(#[from] NeighbourError),
     /// The segments that callgrind counts were not carried.
     #[error(transparent)]
     Segments(#[from] InstructionsError),

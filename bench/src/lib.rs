@@ -99,3 +99,4 @@ pub use preload_bars::NullReadArgs;
 pub use process::{AwaitArgs, ExecArgs};
 pub use run_args::RunArgs;
 pub use scaling::costs::{CostError, FrameKind};
+pub use service_bars::{NeighbourArgs, NeighbourError, NeighbourKind};

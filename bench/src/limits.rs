@@ -218,6 +218,19 @@ pub(crate) const BURST: u32 = 64;
 pub(crate) const CLAIM_TIME: Duration = Duration::from_millis(5);
 /// Connections that are made beside a stopped program.
 pub(crate) const STOPPED_CONNECTIONS: u64 = 10_000;
+/// Connections that are offered one at a time, to acceptors that are awake and that sleep.
+pub(crate) const CLAIMED_AWAKE: u64 = 20_000;
+pub(crate) const CLAIMED_ASLEEP: u64 = 2_000;
+/// Pause before a connection is offered to an acceptor that sleeps.
+pub(crate) const CLAIM_PAUSE: Duration = Duration::from_millis(1);
+/// How long others are measured beside a neighbour, and with --quick.
+pub(crate) const HOSTILE_WINDOW: Duration = Duration::from_secs(3);
+pub(crate) const HOSTILE_WINDOW_QUICK: Duration = Duration::from_secs(1);
+/// Connections on which an honest neighbour exchanges messages.
+pub(crate) const NEIGHBOUR_CONNECTIONS: u32 = 64;
+/// Operations that a hostile neighbour submits between two looks at its session. As many connects
+/// leave more events than its ring of events has room for.
+pub(crate) const HOSTILE_OPERATIONS: u32 = 1 << 11;
 /// Connections of a program that is killed.
 pub(crate) const KILLED_CONNECTIONS: usize = 1_000;
 /// Persistent connections of another program, and places at which it is connected to again and

@@ -9,10 +9,13 @@
 
 mod accepts;
 mod balance;
+mod claim;
 mod daemon_costs;
 mod deaths;
+mod hostile;
 mod instructions;
 mod loop_client;
+mod neighbour;
 mod rows;
 mod scene;
 mod stopped;
@@ -34,6 +37,8 @@ use crate::{
     stack_link::{LinkSide, StackLink, StackPlacement},
     trial::BenchTrial,
 };
+pub(crate) use neighbour::run as run_neighbour;
+pub use neighbour::{NeighbourArgs, NeighbourError, NeighbourKind};
 use rows::SCENE_ROWS;
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@
 use super::{
     accepts,
     balance::{self, Selecting},
-    daemon_costs, deaths, instructions,
+    claim, daemon_costs, deaths, hostile, instructions,
     scene::{SceneError, SceneStage},
     stopped,
 };
@@ -34,6 +34,7 @@ const fn promise(
     Promise { name, what, bound, unit, digits }
 }
 
+const MICROSECONDS: (&str, usize) = (" µs", 1);
 const MILLISECONDS: (&str, usize) = (" ms", 2);
 const RATIO: (&str, usize) = ("", 3);
 const COUNT: (&str, usize) = ("", 0);
@@ -59,6 +60,26 @@ pub(super) const SCENE_ROWS: &[SceneRow] = &[
         measure: |stage, is_quick| {
             let outcome = stopped::measure(stage, part(limits::STOPPED_CONNECTIONS, is_quick))?;
             Ok(vec![outcome.p99_ms, outcome.median_ms, outcome.lost as f64])
+        },
+    },
+    SceneRow {
+        promises: &[
+            promise(
+                "claim",
+                "from an offer to its confirmed claim, acceptor awake: median",
+                PromisedBound::AtMost(5.0),
+                MICROSECONDS,
+            ),
+            promise(
+                "claim",
+                "the same, acceptor asleep: median",
+                PromisedBound::AtMost(40.0),
+                MICROSECONDS,
+            ),
+        ],
+        measure: |stage, is_quick| {
+            let awake = claim::awake_us(stage, part(limits::CLAIMED_AWAKE, is_quick))?;
+            Ok(vec![awake, claim::asleep_us(stage, part(limits::CLAIMED_ASLEEP, is_quick))?])
         },
     },
     SceneRow {
@@ -114,6 +135,33 @@ pub(super) const SCENE_ROWS: &[SceneRow] = &[
             let programs = limits::DAEMON_KILLED_PROGRAMS;
             let outcome = deaths::daemon_killed(stage, connections, programs)?;
             Ok(vec![outcome.notified_ms, outcome.served_ms])
+        },
+    },
+    SceneRow {
+        promises: &[
+            promise(
+                "hostile",
+                "p99 beside operations without end, over an honest neighbour",
+                PromisedBound::AtMost(1.5),
+                RATIO,
+            ),
+            promise(
+                "hostile",
+                "the same: doorbells without end",
+                PromisedBound::AtMost(1.5),
+                RATIO,
+            ),
+            promise("hostile", "the same: events never read", PromisedBound::AtMost(1.5), RATIO),
+            promise(
+                "hostile",
+                "p99 beside the honest neighbour",
+                PromisedBound::Floor,
+                MILLISECONDS,
+            ),
+        ],
+        measure: |stage, is_quick| {
+            let quick = limits::HOSTILE_WINDOW_QUICK;
+            hostile::measure(stage, if is_quick { quick } else { limits::HOSTILE_WINDOW })
         },
     },
     SceneRow {

@@ -6,8 +6,9 @@
 //!
 //! Invariant: no process outlives the scene, also one that is stopped.
 
-use super::loop_client::LoopClient;
+use super::{loop_client::LoopClient, neighbour::NeighbourKind};
 use crate::{
+    accept_reset::AcceptError,
     instructions::{callgrind_words, counted_in},
     layout::BenchLayout,
     limits,
@@ -40,6 +41,8 @@ pub(super) enum SceneError {
     System(#[from] io::Error),
     #[error("the client: {0}")]
     Peer(#[from] PeerError),
+    #[error("a server in this process: {0}")]
+    Server(#[from] AcceptError),
     #[error(transparent)]
     Query(#[from] ServiceQueryError),
     #[error("{what} did not come within {} s: {printed}", limits::SCENE_PATIENCE.as_secs())]
@@ -65,6 +68,8 @@ pub(super) enum ProgramKind {
     Answer,
     /// Each connection is reset at once.
     Reset,
+    /// It keeps the daemon busy, and serves no connection of others.
+    Neighbour(NeighbourKind),
 }
 
 /// Where the stack of a scene's programs is.
@@ -408,6 +413,7 @@ impl<'bench> ServiceScene<'bench> {
                 vec!["answer-server", &address, "--delay", &delay, "--connections", &most]
             }
             ProgramKind::Reset => vec!["accept-server", &address, "--cpus", &cpus],
+            ProgramKind::Neighbour(kind) => vec!["neighbour", &address, kind.name()],
         };
         let args = ["bench"].into_iter().chain(words).map(str::to_owned).chain(options);
         let log = scratch.join(format!("program-{}.log", self.programs.len()));
