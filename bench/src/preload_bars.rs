@@ -10,6 +10,7 @@
 //!
 //! A row of which the program or the library is missing is skipped.
 
+mod client;
 mod compare;
 mod library;
 mod null_read;
@@ -17,6 +18,7 @@ mod programs;
 mod redis_load;
 mod stage;
 mod start;
+mod wrk_load;
 
 pub use null_read::NullReadArgs;
 
@@ -63,7 +65,7 @@ const SERVICE: &str = "service";
 /// What of a factor on `local` is left on `service`.
 const SERVICE_SHARE: f64 = 0.75;
 
-const PROGRAMS: [ProgramRow; 4] = [
+const PROGRAMS: [ProgramRow; 5] = [
     ProgramRow {
         program: TestedProgram::Redis,
         local: at_least("redis", "redis, GET of 64 B: CPU in the kernel over local", 5.5),
@@ -104,7 +106,23 @@ const PROGRAMS: [ProgramRow; 4] = [
         service: ratio("memcached", "the same over service", PromisedBound::Floor),
         share: at_least(SERVICE, "memcached: the same", SERVICE_SHARE),
     },
+    ProgramRow {
+        program: TestedProgram::Lighttpd,
+        local: at_least(
+            "lighttpd",
+            "lighttpd, 1 KiB, 8 requests per connection: CPU in the kernel over local",
+            4.5,
+        ),
+        service: ratio("lighttpd", "the same over service", PromisedBound::Floor),
+        share: at_least(SERVICE, "lighttpd: the same", SERVICE_SHARE),
+    },
 ];
+
+const WRK: Promise = at_least(
+    "wrk",
+    "wrk against nginx, 1 KiB, kept connections: CPU of wrk in the kernel over local",
+    2.5,
+);
 
 const KERNEL_RULES: Promise = Promise {
     name: "kernel-rules",
@@ -118,7 +136,7 @@ const KERNEL_RULES: Promise = Promise {
 /// What `--only` takes, in order.
 fn names() -> impl Iterator<Item = &'static str> {
     let programs = PROGRAMS.iter().map(|row| row.local.name);
-    let others = [start::NAME, null_read::PROMISE.name, KERNEL_RULES.name, SERVICE];
+    let others = [start::NAME, null_read::PROMISE.name, KERNEL_RULES.name, WRK.name, SERVICE];
     programs.chain(others)
 }
 
@@ -148,7 +166,12 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
         bars.push(null_read::bar(&mut bench, &library)?);
     }
     if wanted(KERNEL_RULES.name) {
-        bars.push(rules_bar(&mut bench, &library)?);
+        let stacks = [ProgramStack::Kernel, ProgramStack::KernelByRules];
+        bars.push(pair_bar(&mut bench, (TestedProgram::Redis, KERNEL_RULES), stacks, &library)?);
+    }
+    if wanted(WRK.name) {
+        let stacks = [ProgramStack::Kernel, ProgramStack::Local];
+        bars.push(pair_bar(&mut bench, (TestedProgram::Wrk, WRK), stacks, &library)?);
     }
     bars.extend(shares);
     bars::finish(&bench, Vec::new(), &bars, args)
@@ -190,18 +213,20 @@ fn program_bars(
     ])
 }
 
-fn rules_bar(
+/// A promise about the CPU time of a program on one stack over that on another.
+fn pair_bar(
     bench: &mut Bench,
+    (program, promise): (TestedProgram, Promise),
+    stacks: [ProgramStack; 2],
     library: &Result<PreloadLibrary, String>,
 ) -> Result<BarResult, LayoutError> {
-    let program = TestedProgram::Redis;
     let library = match lack(library, program) {
         Ok(library) => library,
-        Err(why) => return Ok(KERNEL_RULES.skipped(why)),
+        Err(why) => return Ok(promise.skipped(why)),
     };
-    let stacks = [ProgramStack::Kernel, ProgramStack::KernelByRules];
-    let rounds = ProgramRounds::measure(bench, (program, KERNEL_RULES.name), &stacks, library)?;
-    Ok(rounds.result(KERNEL_RULES, stacks[0], stacks[1]))
+    let rounds = ProgramRounds::measure(bench, (program, promise.name), &stacks, library)?;
+    let [one, other] = stacks;
+    Ok(rounds.result(promise, one, other))
 }
 
 /// The text of a child's file of output, of which only the end is of use.
@@ -225,7 +250,7 @@ mod tests {
     #[test]
     fn rows_have_a_text_each_that_fits_two_lines() {
         let rows = PROGRAMS.iter().flat_map(|row| [row.local, row.share]);
-        let rows = rows.chain(start::PROMISES).chain([null_read::PROMISE, KERNEL_RULES]);
+        let rows = rows.chain(start::PROMISES).chain([null_read::PROMISE, KERNEL_RULES, WRK]);
         let mut texts: Vec<&str> = rows.map(|promise| promise.what).collect();
         assert!(texts.iter().all(|text| text.len() <= 90));
         let all = texts.len();

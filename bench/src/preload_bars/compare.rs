@@ -5,6 +5,7 @@ use super::{
     programs::{PreloadedLoad, TestedProgram},
     redis_load,
     stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage},
+    wrk_load,
 };
 use crate::{
     layout::LayoutError,
@@ -100,6 +101,7 @@ fn sample(
     let mut serving = stage.start(program, stack)?;
     let sample = match program.load() {
         PreloadedLoad::RedisBenchmark => redis_load::sample(stage, &mut serving, stack, window),
+        PreloadedLoad::Wrk => wrk_load::sample(stage, &mut serving, stack, window),
         PreloadedLoad::Megapipe(plan) => stage.loaded(&plan, &mut serving, stack, window),
     };
     // What the program has printed explains more than what its load has.

@@ -20,6 +20,10 @@ pub(super) enum TestedProgram {
     NginxPersistent,
     NginxShort,
     Memcached,
+    /// 8 requests per connection.
+    Lighttpd,
+    /// The client, against nginx.
+    Wrk,
 }
 
 /// The load of a program.
@@ -28,6 +32,8 @@ pub(super) enum PreloadedLoad {
     /// redis-benchmark, preloaded where the program is: ours does not speak RESP.
     RedisBenchmark,
     Megapipe(LoadPlan),
+    /// What is measured is the load.
+    Wrk,
 }
 
 const FILES: ServedFileSet = ServedFileSet::OneKibibyte;
@@ -39,6 +45,8 @@ impl TestedProgram {
             Self::Redis => &["redis-server", "redis-benchmark", "redis-cli"],
             Self::NginxPersistent | Self::NginxShort => &["nginx"],
             Self::Memcached => &["memcached"],
+            Self::Lighttpd => &["lighttpd"],
+            Self::Wrk => &["nginx", "wrk"],
         }
     }
 
@@ -64,6 +72,8 @@ impl TestedProgram {
             Self::NginxPersistent => plan(Workload::Http(FILES), None),
             Self::NginxShort => plan(Workload::Http(FILES), Some(1)),
             Self::Memcached => plan(Workload::Kv, None),
+            Self::Lighttpd => plan(Workload::Http(FILES), Some(8)),
+            Self::Wrk => PreloadedLoad::Wrk,
         }
     }
 
@@ -81,7 +91,13 @@ impl TestedProgram {
         let words = match self {
             Self::Redis => redis_words(address, scratch),
             Self::Memcached => memcached_words(address, is_root),
-            Self::NginxPersistent | Self::NginxShort => {
+            Self::Lighttpd => {
+                FILES.prepare(scratch)?;
+                let path = scratch.join("preloaded-lighttpd.conf");
+                fs::write(&path, lighttpd_config(address, scratch))?;
+                owned(["-D", "-f", &path.to_string_lossy()])
+            }
+            Self::NginxPersistent | Self::NginxShort | Self::Wrk => {
                 FILES.prepare(scratch)?;
                 let path = scratch.join("preloaded-nginx.conf");
                 fs::write(&path, nginx_config(address, workers, scratch, is_root))?;
@@ -115,6 +131,20 @@ fn memcached_words(address: SocketAddr, is_root: bool) -> Vec<String> {
         words.extend(owned(["-u", "root"]));
     }
     words
+}
+
+/// As Debian's file, but without modules, and with connections that live as long as the load's.
+fn lighttpd_config(address: SocketAddr, scratch: &Path) -> String {
+    let root = FILES.directory(scratch);
+    let (root, connections) = (root.display(), limits::COMPARED_CONNECTIONS_MAX);
+    format!(
+        "server.document-root = \"{root}\"\nserver.bind = \"{}\"\nserver.port = {}\n\
+         server.max-connections = {connections}\nserver.max-fds = {}\n\
+         server.max-keep-alive-requests = 1000000000\nserver.max-keep-alive-idle = 600\n",
+        address.ip(),
+        address.port(),
+        connections * 2,
+    )
 }
 
 /// A master and its workers, tuned for static files as its documentation does.
@@ -160,6 +190,13 @@ mod tests {
     }
 
     #[test]
+    fn lighttpd_serves_the_files_at_its_address() {
+        let config = lighttpd_config(address(), Path::new("/x"));
+        assert!(config.contains("server.bind = \"192.0.2.1\"\nserver.port = 7100\n"), "{config}");
+        assert!(config.starts_with("server.document-root = \"/x/http-1k\"\n"), "{config}");
+    }
+
+    #[test]
     fn programs_listen_where_they_should() {
         let words = redis_words(address(), Path::new("/x")).join(" ");
         assert!(words.starts_with("--bind 192.0.2.1 --port 7100 "), "{words}");
@@ -174,6 +211,7 @@ mod tests {
             (TestedProgram::NginxPersistent, None),
             (TestedProgram::NginxShort, Some(1)),
             (TestedProgram::Memcached, None),
+            (TestedProgram::Lighttpd, Some(8)),
         ];
         for (program, transactions) in programs {
             let PreloadedLoad::Megapipe(plan) = program.load() else { panic!("{program:?}") };

@@ -3,33 +3,28 @@
 //! A first run with SET stores the value and measures how many requests fill the window.
 
 use super::{
-    last_lines, library,
-    stage::{
-        PreloadBarError, ProgramSample, ProgramStack, ProgramStage, ServingProgram, run_words,
-    },
+    client::{CoreWatch, client, printed_by},
+    stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage, ServingProgram},
     unfit,
 };
 use crate::{
     cpu_time::{CoreTimes, run_time_with_children},
     limits,
     load::LoadFailure,
-    process::{ChildProcess, find_program},
+    process::ChildProcess,
 };
 use std::{
-    fs::{self, File},
     io,
     net::SocketAddr,
-    path::PathBuf,
-    process::{Command, Stdio},
-    thread,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
 /// What redis-benchmark is to do.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RedisRequests {
-    pub(super) test: &'static str,
-    pub(super) count: u64,
+struct RedisRequests {
+    test: &'static str,
+    count: u64,
 }
 
 /// What was read of the server at a moment.
@@ -59,10 +54,8 @@ pub(super) fn sample(
     stack: ProgramStack,
     window: Duration,
 ) -> Result<ProgramSample, PreloadBarError> {
-    serving.retried(|serving| ping(stage, serving.address, stack))?;
-    let first = RedisRequests { test: "set", count: limits::PRELOAD_FIRST_REQUESTS };
-    let set = run(stage, serving, stack, first)?;
-    let requests = RedisRequests { test: "get", count: requests_within(set.per_s, window) };
+    let rate = prepare(stage, serving, stack)?;
+    let requests = RedisRequests { test: "get", count: requests_within(rate, window) };
     let run = run(stage, serving, stack, requests)?;
     let cpu_us = if stack.link().is_some() { run.ran_us } else { run.busy_us };
     Ok(ProgramSample {
@@ -70,6 +63,17 @@ pub(super) fn sample(
         cpu_us: cpu_us / requests.count as f64,
         idle_share: run.idle_share,
     })
+}
+
+/// Waits until redis answers, and stores the value. Returns the rate of the SETs, per second.
+fn prepare(
+    stage: ProgramStage<'_>,
+    serving: &mut ServingProgram,
+    stack: ProgramStack,
+) -> Result<f64, PreloadBarError> {
+    serving.retried(|serving| ping(stage, serving.address, stack))?;
+    let first = RedisRequests { test: "set", count: limits::PRELOAD_FIRST_REQUESTS };
+    Ok(run(stage, serving, stack, first)?.per_s)
 }
 
 /// Pure: as many requests as fill a window at a rate.
@@ -107,51 +111,17 @@ fn ping(
     Err(LoadFailure::Failed { said: String::from_utf8_lossy(&said).trim().to_owned() }.into())
 }
 
-/// A program of the load's, preloaded if the server's link is a memif.
-fn client(stage: ProgramStage<'_>, stack: ProgramStack, name: &str, words: Vec<String>) -> Command {
-    let program = find_program(name).unwrap_or_else(|| PathBuf::from(name));
-    let path = stage.load_path(stack);
-    let mut command = match stack.link() {
-        None => path.place.command(&program, words),
-        Some(_) => {
-            let words = run_words(path.link_args.clone(), &program, words);
-            path.place.command(&path.place.program, words)
-        }
-    };
-    command.env(library::VARIABLE, &stage.library.0);
-    command
-}
-
 /// Runs redis-benchmark, and returns what it prints. `watch` is called while it runs.
-pub(super) fn requested(
+fn requested(
     stage: ProgramStage<'_>,
     address: SocketAddr,
     stack: ProgramStack,
     requests: RedisRequests,
-    mut watch: impl FnMut() -> io::Result<()>,
+    watch: impl FnMut(u32) -> io::Result<()>,
 ) -> Result<String, PreloadBarError> {
-    let mut command = client(stage, stack, "redis-benchmark", words(address, requests));
-    let log = stage.scratch.join("redis-benchmark.log");
-    let file = File::create(&log)?;
-    command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
-    let mut child = ChildProcess::start(&mut command)?;
-    let deadline = Instant::now() + limits::PRELOAD_LOAD_MAX;
-    let status = loop {
-        if let Some(status) = child.ended()? {
-            break status;
-        }
-        if Instant::now() > deadline {
-            return Err(LoadFailure::Endless.into());
-        }
-        watch()?;
-        thread::sleep(limits::CHILD_POLL);
-    };
-    let text = fs::read_to_string(&log)?;
+    let command = client(stage, stack, "redis-benchmark", words(address, requests));
     // It may end with 0 though it could not connect.
-    match status.success() && rate_in(&text).is_some() {
-        true => Ok(text),
-        false => Err(LoadFailure::Failed { said: last_lines(&log) }.into()),
-    }
+    printed_by(stage, command, |text| rate_in(text).is_some(), watch)
 }
 
 fn run(
@@ -167,21 +137,14 @@ fn run(
         Ok::<_, io::Error>(ServerReading { at: Instant::now(), core: CoreTimes::read(cpus)?, ran })
     };
     let before = read()?;
-    let (mut warm, mut last) = (None, None);
-    let text = requested(stage, serving.address, stack, requests, || {
-        let is_due = |(at, _): &(Instant, CoreTimes)| at.elapsed() >= limits::PRELOAD_WATCH;
-        if before.at.elapsed() >= limits::LOAD_WARM_UP && last.as_ref().is_none_or(is_due) {
-            last = Some((Instant::now(), CoreTimes::read(cpus)?));
-            warm = warm.or(last);
-        }
-        Ok(())
-    })?;
+    let mut watch = CoreWatch::new(cpus);
+    let text =
+        requested(stage, serving.address, stack, requests, |_| watch.look(|| Ok(Duration::ZERO)))?;
     let after = read()?;
     let per_s = rate_in(&text).ok_or_else(|| unfit("redis-benchmark printed no rate"))?;
     let core = after.core - before.core;
     // A run that is shorter than the warm-up has no better window than all of it.
-    let inner = warm.zip(last).filter(|(warm, last)| last.0 > warm.0);
-    let inner = inner.map_or(core, |(warm, last)| last.1 - warm.1);
+    let inner = watch.window().map_or(core, |[first, last]| last.core - first.core);
     Ok(RedisRun {
         per_s,
         busy_us: core.busy_us((after.at - before.at).as_secs_f64()),

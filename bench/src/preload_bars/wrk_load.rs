@@ -1,0 +1,75 @@
+//! wrk as the program that is measured: preloaded, against nginx that is preloaded as well.
+
+use super::{
+    client::{CoreWatch, client, printed_by},
+    stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage, ServingProgram},
+    unfit,
+};
+use crate::{cpu_time::run_time, limits};
+use std::{net::SocketAddr, time::Duration};
+
+/// Measures wrk's CPU time of a request, and how idle its core was. Blocks for about the window.
+pub(super) fn sample(
+    stage: ProgramStage<'_>,
+    serving: &mut ServingProgram,
+    stack: ProgramStack,
+    window: Duration,
+) -> Result<ProgramSample, PreloadBarError> {
+    serving.retried(|serving| run(stage, serving.address, stack, window))
+}
+
+fn run(
+    stage: ProgramStage<'_>,
+    address: SocketAddr,
+    stack: ProgramStack,
+    window: Duration,
+) -> Result<ProgramSample, PreloadBarError> {
+    let command = client(stage, stack, "wrk", words(address, limits::LOAD_WARM_UP + window));
+    let mut watch = CoreWatch::new(&stage.layout.load.cpus);
+    let is_good = |text: &str| rate_in(text).is_some();
+    let text = printed_by(stage, command, is_good, |pid| watch.look(|| run_time(pid)))?;
+    let (requests_per_s, [first, last]) = rate_in(&text)
+        .zip(watch.window())
+        .ok_or_else(|| unfit("wrk ended before it could be observed"))?;
+    let (core, seconds) = (last.core - first.core, (last.at - first.at).as_secs_f64());
+    let cpu_us = match stack.link() {
+        Some(_) => last.ran.saturating_sub(first.ran).as_secs_f64() * 1e6,
+        None => core.busy_us(seconds),
+    };
+    let cpu_us = cpu_us / (requests_per_s * seconds);
+    Ok(ProgramSample { requests_per_s, cpu_us, idle_share: core.idle_share() })
+}
+
+/// The arguments of wrk, which takes whole seconds.
+fn words(address: SocketAddr, time: Duration) -> Vec<String> {
+    let seconds = time.as_secs_f64().ceil();
+    let connections = limits::PRELOAD_CONNECTIONS;
+    let url = format!("http://{address}/set/000000.bin");
+    vec!["-t1".to_owned(), format!("-c{connections}"), format!("-d{seconds}s"), url]
+}
+
+/// Pure: the requests per second that wrk prints; none if it had none.
+fn rate_in(text: &str) -> Option<f64> {
+    let rate = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"))?;
+    rate.trim().parse::<f64>().ok().filter(|rate| *rate > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_of_wrk_is_read() {
+        let text =
+            "  9 requests in 2.00s, 5.40MB read\nRequests/sec:  50123.45\nTransfer/sec: 9MB\n";
+        assert_eq!(rate_in(text), Some(50_123.45));
+        assert_eq!(rate_in("Requests/sec:      0.00\n"), None);
+        assert_eq!(rate_in("unable to connect to 192.0.2.1:7100 Connection refused\n"), None);
+    }
+
+    #[test]
+    fn wrk_has_64_connections_and_whole_seconds() {
+        let words = words("192.0.2.1:7100".parse().unwrap(), Duration::from_millis(2500));
+        assert_eq!(words.join(" "), "-t1 -c64 -d3s http://192.0.2.1:7100/set/000000.bin");
+    }
+}
