@@ -105,7 +105,7 @@ pub use local::{
 #[cfg(feature = "local")]
 pub use megapipe_link::BoundPath;
 #[cfg(feature = "local")]
-pub use megapipe_service::{Clock, ServerConfig, policy};
+pub use megapipe_service::{Clock, LoopbackOwner, ServerConfig, UnknownLoopbackOwner, policy};
 #[cfg(feature = "local")]
 pub use megapipe_stack::{
     ConnInfo, ConnOption, DatagramSharing, Departure, Holder, Reuse, TcpState,

@@ -1,6 +1,7 @@
 //! Configuration of a server: the stack's settings that the link does not decide, and how it waits.
 
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkMedium};
@@ -27,11 +28,40 @@ impl Default for Waits {
     }
 }
 
+/// Which TCP/IP has 127.0.0.0/8 and ::1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoopbackOwner {
+    /// Linux.
+    #[default]
+    Kernel,
+    /// Our own stack: they connect its sockets with each other, inside the stack.
+    Stack,
+}
+
+impl FromStr for LoopbackOwner {
+    type Err = UnknownLoopbackOwner;
+
+    fn from_str(name: &str) -> Result<Self, UnknownLoopbackOwner> {
+        match name {
+            "kernel" => Ok(Self::Kernel),
+            "stack" => Ok(Self::Stack),
+            _ => Err(UnknownLoopbackOwner),
+        }
+    }
+}
+
+/// A text names no [`LoopbackOwner`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be kernel or stack")]
+pub struct UnknownLoopbackOwner;
+
 /// The settings of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Our addresses, each with the length of its on-link prefix in bits.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// Which TCP/IP has 127.0.0.0/8 and ::1.
+    pub loopback: LoopbackOwner,
     /// The interface, where the link shares the host's address ([`Caps::shares_host_address`]): its
     /// routes and neighbours are used, and its addresses if none are given here.
     pub interface: Option<String>,
@@ -75,6 +105,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             addresses: Vec::new(),
+            loopback: LoopbackOwner::Kernel,
             interface: None,
             gateways: Vec::new(),
             mtu: None,
@@ -95,6 +126,14 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// Our addresses, each with the length of its on-link prefix in bits, and those of loopback if
+    /// it is the stack's. None: they are those of the interface.
+    pub fn all_addresses(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
+        let has_loopback = self.loopback == LoopbackOwner::Stack && !self.addresses.is_empty();
+        let loopback = stack::LOOPBACK_ADDRESSES.into_iter().filter(move |_| has_loopback);
+        self.addresses.iter().copied().chain(loopback)
+    }
+
     /// The stack's configuration on a link that can do `caps`.
     ///
     /// # Errors
@@ -125,6 +164,7 @@ impl ServerConfig {
             tx_checksum: caps.tx_checksum,
             tso: caps.tso,
             addresses: self.addresses.clone(),
+            loopback: self.loopback == LoopbackOwner::Stack,
             routes,
             external_neighbours: caps.shares_host_address,
             vlan: self.vlan,

@@ -61,7 +61,7 @@ pub use acceptor::{AcceptorName, ManagerId};
 pub use adaptive_spin::{AdaptiveSpin, Next, Usage};
 pub use begin::ConnectStart;
 pub use clock::{Asleep, Clock};
-pub use config::{ServerConfig, Waits};
+pub use config::{LoopbackOwner, ServerConfig, UnknownLoopbackOwner, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};
 pub use descriptors::{PassPurpose, PassRefusal, PassedDescriptors};
 pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachError};

@@ -132,6 +132,8 @@ pub fn snapshot_of(
 #[must_use]
 pub fn covered(addresses: &[IpAddr], bound: SocketAddr, is_dual: bool) -> Vec<SocketAddr> {
     let covers = |address: &&IpAddr| match bound.ip() {
+        // The kernel's loopback goes on beside the stack's.
+        _ if address.is_loopback() => false,
         ip if !ip.is_unspecified() => **address == ip,
         ip => address.is_ipv4() == ip.is_ipv4() || is_dual,
     };
@@ -181,7 +183,8 @@ impl<M: Memory> Server<M> {
     /// Whether a peer is at an address of ours: then both ends of a connection are in the stack.
     #[must_use]
     pub fn is_own(&self, remote: SocketAddr) -> bool {
-        self.host.as_ref().is_some_and(|host| host.shared_addresses().contains(&remote.ip()))
+        let is_shared = |host: &Host| host.shared_addresses().contains(&remote.ip());
+        remote.ip().is_loopback() || self.host.as_ref().is_some_and(is_shared)
     }
 
     /// Whether there is room to release a flow, before anything changes ([`Server::release`]).

@@ -362,9 +362,7 @@ impl<M: Memory> Server<M> {
         if let Some(shared) = &mut self.shared {
             shared.listen(listener, local, sharing)?;
         }
-        if let Some(host) = &mut self.host
-            && let Err(error) = host.claim(&mut self.link, Transport::Tcp, local.port())
-        {
+        if let Err(error) = self.claim_port(Transport::Tcp, Some(local)) {
             if let Some(shared) = &mut self.shared {
                 shared.unlisten(listener);
             }
@@ -462,9 +460,11 @@ impl<M: Memory> Server<M> {
         loop {
             let Self { link, transport, host, pool, .. } = self;
             let (stack, memory) = transport.parts();
-            let is_owned = |port| host.as_ref().is_none_or(|host| host.owns(Transport::Tcp, port));
-            let fits =
-                |local: SocketAddr| is_owned(local.port()) && link.arrives_here(local, remote);
+            let is_owned = |local: SocketAddr| match &*host {
+                Some(host) if !local.ip().is_loopback() => host.owns(Transport::Tcp, local.port()),
+                _ => true,
+            };
+            let fits = |local| is_owned(local) && link.arrives_here(local, remote);
             let memory = (*pool, memory);
             match stack.connect_where(now, remote, local, memory, &fits) {
                 Err(ConnectError::NoPort) if self.claim_more_ports(Transport::Tcp)? => {}
@@ -560,13 +560,14 @@ impl<M: Memory> Server<M> {
         let _ = stack.close_datagram(endpoint, memory);
     }
 
-    /// The port that was asked for becomes ours.
+    /// The port that was asked for becomes ours. At a loopback address it is no port of the host.
     fn claim_port(
         &mut self,
         transport: Transport,
         local: Option<SocketAddr>,
     ) -> Result<(), LinkError> {
         let Some(host) = &mut self.host else { return Ok(()) };
+        let local = local.filter(|local| !local.ip().is_loopback());
         match local.map_or(0, |local| local.port()) {
             0 => Ok(()),
             port => host.claim(&mut self.link, transport, port),

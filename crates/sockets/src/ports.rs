@@ -15,7 +15,7 @@
 //! way of a socket for datagrams the newest decides (`udp_lib_lport_inuse`).
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use megapipe::{Holder, Reuse};
@@ -110,7 +110,12 @@ impl LocalPorts {
     /// # Errors
     /// [`Error::AddressNotAvailable`].
     pub(crate) fn check_local(&self, ip: IpAddr) -> Result<(), Error> {
-        if ip.is_unspecified() || self.addresses.is_empty() || self.addresses.contains(&ip) {
+        // 127.0.0.1 stands for its network.
+        let known = match ip {
+            IpAddr::V4(ip) if ip.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        if ip.is_unspecified() || self.addresses.is_empty() || self.addresses.contains(&known) {
             return Ok(());
         }
         Err(Error::AddressNotAvailable)

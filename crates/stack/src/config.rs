@@ -4,10 +4,11 @@
 //! `sysctl` of Linux that does the same.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use crate::frame::Medium;
+use crate::limits::MTU_MIN_V6;
 
 /// Configuration of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,10 @@ pub struct Config {
     pub tso: bool,
     /// Our addresses, each with the length of its on-link prefix in bits.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// 127.0.0.0/8 and ::1 are ours as well, among connections and endpoints of ours: frames for
+    /// them never leave through the link, and from the link they are dropped. ::1 needs an `mtu` of
+    /// 1280.
+    pub loopback: bool,
     /// Routes beyond the links' own prefixes.
     pub routes: Vec<Route>,
     /// The kernel answers ARP and NDP (shared host address): the stack does neither, and learns
@@ -242,7 +247,20 @@ impl Default for TcpConfig {
     }
 }
 
+/// The addresses of [`Config::loopback`], each with the length of its prefix in bits.
+pub const LOOPBACK_ADDRESSES: [(IpAddr, u8); 2] =
+    [(IpAddr::V4(Ipv4Addr::LOCALHOST), 8), (IpAddr::V6(Ipv6Addr::LOCALHOST), 128)];
+
 impl Config {
+    /// Our addresses, each with the length of its prefix in bits: those on the link, and with
+    /// [`Config::loopback`] [`LOOPBACK_ADDRESSES`].
+    pub fn all_addresses(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
+        let is_possible = |ip: IpAddr| ip.is_ipv4() || self.mtu >= MTU_MIN_V6;
+        let loopback = LOOPBACK_ADDRESSES.into_iter();
+        let loopback = loopback.filter(move |(ip, _)| self.loopback && is_possible(*ip));
+        self.addresses.iter().copied().chain(loopback)
+    }
+
     /// A stack of one address, behind a medium of IP packets: what tests and simulations start
     /// from.
     #[must_use]
@@ -255,6 +273,7 @@ impl Config {
             tso: false,
             addresses: alloc::vec![(IpAddr::V4(address), prefix_bits)],
             routes: Vec::new(),
+            loopback: false,
             external_neighbours: false,
             vlan: None,
             connections: 1024,

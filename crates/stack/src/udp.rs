@@ -111,7 +111,7 @@ impl Udp {
         pool: PoolId,
         fits: &dyn Fn(u16) -> bool,
     ) -> Result<DatagramId, BindError> {
-        if !local.ip().is_unspecified() && !ip.is_ours(local.ip()) {
+        if !local.ip().is_unspecified() && !ip.stays_here(local.ip()) {
             return Err(BindError::BadLocalAddress);
         }
         let local = match local.port() {

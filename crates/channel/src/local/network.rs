@@ -215,9 +215,10 @@ impl LocalNetwork {
         })))
     }
 
-    /// Returns our addresses on the link.
+    /// Returns our addresses on the link, and 127.0.0.1 and ::1 behind them if loopback is the
+    /// stack's. None: they are those of the interface, where the link shares them.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.0.settings.addresses.iter().map(|(address, _)| *address)
+        self.0.settings.all_addresses().map(|(address, _)| address)
     }
 
     /// Returns a description of the link for people.

@@ -274,8 +274,8 @@ impl<T> Channel<T> {
         local.connect_datagram(state, index, peer)
     }
 
-    /// Returns the addresses of a daemon's stack ([`crate::Backend::Service`]); of another stack
-    /// none, since its configuration names them.
+    /// Returns the addresses of a daemon's stack ([`crate::Backend::Service`]), with 127.0.0.1 and
+    /// ::1 if loopback is the stack's; of another stack none, since its configuration names them.
     ///
     /// # Examples
     /// ```

@@ -109,7 +109,7 @@ pub(crate) trait StackHandle {
         false
     }
 
-    /// Addresses of a daemon's stack.
+    /// Addresses of a daemon's stack, those of loopback included.
     fn addresses_of_stack(&self) -> &[IpAddr] {
         &[]
     }

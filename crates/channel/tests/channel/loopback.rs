@@ -2,12 +2,14 @@
 //!
 //! Read first: decision 0045. On the kernel's drivers the same goes over `lo`.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use megapipe::{
     Accept, Address, Backend, Channel, Config, ConnectOptions, Connection, Event, Handle,
-    ListenOptions, LocalNetwork, OpError, Placement, ServerConfig, SocketKind,
+    ListenError, ListenOptions, LocalNetwork, LoopbackOwner, OpError, Placement, ServerConfig,
+    SocketKind,
 };
 use megapipe_link::{Link, Pair, PairConfig, pair};
 
@@ -203,10 +205,19 @@ impl Channels {
     }
 
     #[track_caller]
+    fn expect_no_route(&mut self, index: usize, to: &Address, options: &ConnectOptions) {
+        let handle = self.channels[index].connect(to, options, 0).unwrap();
+        let end = self.next_of(index, handle);
+        assert!(matches!(end, Event::Connect(Err(OpError::NetworkUnreachable))), "{end:?}");
+    }
+
+    #[track_caller]
     fn exchange_messages(&mut self, one: usize, other: usize, address: &Address) {
+        let is_v4 = address.as_inet().is_some_and(|inet| inet.is_ipv4());
+        let kind = if is_v4 { SocketKind::Udp4 } else { SocketKind::Udp6 };
         let mut bind = |index: usize| {
             let channel: &mut Channel = &mut self.channels[index];
-            let handle = channel.socket(SocketKind::Udp4, Some(address), 0).unwrap();
+            let handle = channel.socket(kind, Some(address), 0).unwrap();
             (index, handle, channel.local_address(handle).unwrap())
         };
         let (one, other) = (bind(one), bind(other));
@@ -223,9 +234,10 @@ impl Channels {
 }
 
 /// A network of so many shards, and the far end of its link.
-fn network(count: u16) -> (LocalNetwork, Pair) {
+fn network(count: u16, loopback: LoopbackOwner) -> (LocalNetwork, Pair) {
     let (link, far) = pair(&PairConfig::default()).expect("a pair");
     let settings = ServerConfig {
+        loopback,
         addresses: vec![(IpAddr::from([10, 79, 0, 2]), 24)],
         shards: Some(count),
         ..ServerConfig::default()
@@ -234,8 +246,8 @@ fn network(count: u16) -> (LocalNetwork, Pair) {
 }
 
 /// The channels of such a network.
-fn shards(count: u16, placement: Placement) -> (Channels, Pair) {
-    let (network, far) = network(count);
+fn shards(count: u16, placement: Placement, loopback: LoopbackOwner) -> (Channels, Pair) {
+    let (network, far) = network(count, loopback);
     let config = Config::default().backend(Backend::Local(network)).placement(placement);
     let channels = (0..count).map(|_| Channel::create(config.clone()).expect("a shard for each"));
     (Channels { channels: channels.collect(), done: Vec::new() }, far)
@@ -251,12 +263,63 @@ fn expect_no_packets(far: &mut Pair) {
 }
 
 fn shards_of_a_process_reach_each_other(placement: Placement) {
-    let (mut channels, mut far) = shards(3, placement);
-    let address = Address::from(SocketAddr::from(([10, 79, 0, 2], 0)));
+    let (mut channels, mut far) = shards(3, placement, LoopbackOwner::Stack);
+    let at = |address: &str| address.parse::<Address>().unwrap();
     for (server, client) in [(0, 1), (1, 0), (2, 2), (1, 2)] {
+        let address = at("10.79.0.2:0");
         channels.talk(server, client, &address);
         channels.exchange_messages(server, client, &address);
     }
+    for (server, client) in [(0, 1), (2, 2)] {
+        for address in ["127.0.0.1:0", "127.8.9.1:0", "[::1]:0"] {
+            channels.talk(server, client, &at(address));
+            channels.exchange_messages(server, client, &at(address));
+        }
+    }
+    expect_no_packets(&mut far);
+}
+
+#[test]
+fn loopback_is_the_kernels_unless_the_settings_say_otherwise() {
+    let (mut channels, _far) = shards(1, Placement::Inline, LoopbackOwner::Kernel);
+    for address in ["127.0.0.1:80", "[::1]:80"] {
+        let address = address.parse().unwrap();
+        let refused = channels.channels[0].listen(&address, &ListenOptions::default(), 0);
+        let Err(ListenError::Kernel { source, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(source.kind(), ErrorKind::AddrNotAvailable, "{address:?}");
+        channels.expect_no_route(0, &address, &ConnectOptions::default());
+    }
+}
+
+#[test]
+fn loopback_is_reached_from_wildcard_listeners_and_from_own_addresses() {
+    let (mut channels, mut far) = shards(2, Placement::Inline, LoopbackOwner::Stack);
+    let (any, port) = ("0.0.0.0:80".parse().unwrap(), 80);
+    let listener = channels.channels[0].listen(&any, &ListenOptions::default(), 0).unwrap();
+    channels.channels[0].accept(listener, Accept::lwsocket(1000)).unwrap();
+    for (from, to) in [([127, 0, 0, 1], [10, 79, 0, 2]), ([10, 79, 0, 2], [127, 0, 0, 7])] {
+        let options = ConnectOptions::default().bind(SocketAddr::from((from, 0)).into());
+        let to = SocketAddr::from((to, port)).into();
+        let client = channels.channels[1].connect(&to, &options, 0).unwrap();
+        let Event::Connect(Ok(())) = channels.next_of(1, client) else { panic!() };
+        let Event::Accept(Ok(accepted)) = channels.next_of(0, listener) else { panic!() };
+        let Connection::Lwsocket(server) = accepted.connection else { panic!() };
+        let peer = channels.channels[0].peer_address(server).unwrap();
+        assert_eq!(peer.as_inet().unwrap().ip(), IpAddr::from(from));
+        assert_eq!(channels.channels[0].local_address(server).unwrap(), to);
+        // Unread bytes: the end is a reset.
+        channels.channels[1].write_quiet(client, "unread").unwrap();
+        channels.channels[1].read(client, 10).unwrap();
+        (0..10).for_each(|_| channels.turn());
+        channels.channels[0].unregister(server).unwrap();
+        let end = channels.next_of(1, client);
+        assert!(matches!(end, Event::Read(Err(OpError::Reset))), "{end:?}");
+        channels.channels[1].unregister(client).unwrap();
+    }
+    // An address of loopback has no way to the link.
+    let options = ConnectOptions::default().bind(SocketAddr::from(([127, 0, 0, 1], 0)).into());
+    let peer = SocketAddr::from(([10, 79, 0, 1], 80)).into();
+    channels.expect_no_route(1, &peer, &options);
     expect_no_packets(&mut far);
 }
 
@@ -277,7 +340,7 @@ fn shards_of_a_process_reach_each_other_on_cores() {
 
 #[test]
 fn sleeping_shard_is_woken_by_loopback() {
-    let (network, _far) = network(2);
+    let (network, _far) = network(2, LoopbackOwner::Kernel);
     let config = Config::default().backend(Backend::Local(network));
     let address = Address::from(SocketAddr::from(([10, 79, 0, 2], 80)));
     let (ready, is_ready) = std::sync::mpsc::channel();
@@ -313,12 +376,21 @@ fn sessions_of_a_daemon_reach_each_other() {
     if let Err(why) = place::enter() {
         return println!("skipped: {name}: {why}");
     }
-    let config = Config::default().backend(place::service().expect("a daemon"));
+    let service = place::service_with(LoopbackOwner::Stack).expect("a daemon");
+    let config = Config::default().backend(service);
     let channels = (0..2).map(|_| Channel::create(config.clone()).expect("it runs"));
     let mut channels = Channels { channels: channels.collect(), done: Vec::new() };
     for (server, client) in [(0, 1), (1, 0), (1, 1)] {
         channels.talk(server, client, &here("127.0.0.1:0"));
         channels.talk(server, client, &here("[::1]:0"));
         channels.exchange_messages(server, client, &here("127.0.0.1:0"));
+        for loopback in ["127.0.0.1:0", "[::1]:0"] {
+            let loopback = loopback.parse().unwrap();
+            channels.talk(server, client, &loopback);
+            channels.exchange_messages(server, client, &loopback);
+        }
     }
+    let addresses = channels.channels[0].stack_addresses();
+    let loopback = ["127.0.0.1", "::1"].map(|ip| ip.parse::<IpAddr>().unwrap());
+    assert!(addresses.ends_with(&loopback), "{addresses:?}");
 }

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 
 use megapipe::{Address, Config};
 #[cfg(feature = "local")]
-use megapipe::{Backend, Daemon, LocalNetwork, ServerConfig, ServiceAddress};
+use megapipe::{Backend, Daemon, LocalNetwork, LoopbackOwner, ServerConfig, ServiceAddress};
 
 /// A scene's network within the namespace: 10.77.N.0/24 and fd77:0:0:N::/64.
 #[derive(Debug, Clone, Copy)]
@@ -127,11 +127,17 @@ pub(crate) fn enter() -> Result<(), String> {
 /// What is missing on this machine.
 #[cfg(feature = "local")]
 pub(crate) fn network() -> Result<Backend, String> {
+    network_with(LoopbackOwner::Kernel)
+}
+
+#[cfg(feature = "local")]
+fn network_with(owner: LoopbackOwner) -> Result<Backend, String> {
     let place = Place(NETWORKS.get());
     // Those of long ago are gone.
     NETWORKS.set(place.0.wrapping_add(1));
     let (v4, v6) = (place.host(loopback(4), 2).ip(), place.host(loopback(6), 2).ip());
-    let settings = ServerConfig { addresses: vec![(v4, 24), (v6, 64)], ..ServerConfig::default() };
+    let addresses = vec![(v4, 24), (v6, 64)];
+    let settings = ServerConfig { addresses, loopback: owner, ..ServerConfig::default() };
     let link = format!("tun:{}", place.device());
     let network = LocalNetwork::open(&link, settings).map_err(|error| error.to_string())?;
     place.configure()?;
@@ -168,8 +174,15 @@ thread_local! {
 /// What is missing on this machine.
 #[cfg(feature = "local")]
 pub(crate) fn service() -> Result<Backend, String> {
+    service_with(LoopbackOwner::Kernel)
+}
+
+#[cfg(feature = "local")]
+pub(crate) fn service_with(loopback: LoopbackOwner) -> Result<Backend, String> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let Backend::Local(network) = network()? else { return Err("no network".to_owned()) };
+    let Backend::Local(network) = network_with(loopback)? else {
+        return Err("no network".to_owned());
+    };
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let number = PLACE.get().map_or(0, |place| place.0);
     let name = format!("mp-service-{}-{count}-{number}", std::process::id());

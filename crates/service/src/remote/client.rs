@@ -236,7 +236,7 @@ impl RemoteClient {
         self.description.shard
     }
 
-    /// The server's addresses on its link.
+    /// The server's addresses: on its link, and 127.0.0.1 and ::1 where it has loopback.
     #[must_use]
     pub fn addresses_of_stack(&self) -> &[IpAddr] {
         &self.description.addresses

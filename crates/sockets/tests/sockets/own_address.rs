@@ -1,4 +1,7 @@
-//! A program that talks to itself, at its host's own address: as over Linux's loopback interface.
+//! A program that talks to itself, at its host's own address and at those of loopback: as over
+//! Linux's loopback interface.
+
+use std::net::SocketAddr;
 
 use crate::world::{Server, World, compare};
 
@@ -116,5 +119,95 @@ fn datagrams_of_a_host_to_itself_are_as_on_linux() {
         world.note_send("no socket is there", Server, one.0, b"lost", 0);
         world.note_send("refused", Server, one.0, b"lost", 0);
         world.note_send("and again", Server, one.0, b"lost", 0);
+    });
+}
+
+/// A socket's family for an address.
+fn family(address: SocketAddr) -> i32 {
+    if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
+
+#[test]
+fn loopback_streams_are_as_on_linux() {
+    compare(|world| {
+        let stream = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
+        for (listens, connects) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.0.5", "127.0.0.5"),
+            ("0.0.0.0", "127.1.2.3"),
+            ("::1", "::1"),
+            ("::", "::1"),
+            ("::", "127.0.0.1"),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+        ] {
+            world.note("listens, connects", &(listens, connects));
+            let [listens, connects] = [listens, connects].map(|ip| ip.parse().unwrap());
+            let at = SocketAddr::new(listens, 0);
+            let listener = world.host(Server).socket(family(at), stream, 0).unwrap();
+            let bound = world.host(Server).bind(listener, at);
+            world.note("bind", &bound);
+            world.host(Server).listen(listener, 8).unwrap();
+            let port = world.host(Server).getsockname(listener).unwrap().port();
+            let to = SocketAddr::new(connects, port);
+            let client = world.host(Server).socket(family(to), stream, 0).unwrap();
+            let begun = world.host(Server).connect(client, Some(to));
+            world.note("connect", &begun);
+            let server = world.accept(listener);
+            for fd in [client, server] {
+                let host = world.host(Server);
+                let names = [host.getsockname(fd), host.getpeername(fd)];
+                world.note("names", &names.map(|it| it.unwrap().ip()));
+            }
+            for (from, to) in [(client, server), (server, client)] {
+                world.note_send("send", Server, from, b"to ourselves", 0);
+                world.note_recv("recv", Server, to, 100, 0);
+            }
+            for fd in [server, client, listener] {
+                world.host(Server).close(fd).unwrap();
+            }
+            // The port is free again, or refuses.
+            let client = world.host(Server).socket(family(to), stream, 0).unwrap();
+            let epoll = world.watch(Server, client, libc::EPOLLOUT);
+            let answer = world.host(Server).connect(client, Some(to));
+            world.note("connect", &answer);
+            world.note_events("refused", Server, epoll);
+            world.host(Server).close(client).unwrap();
+            world.host(Server).close(epoll).unwrap();
+        }
+    });
+}
+
+#[test]
+fn loopback_datagrams_are_as_on_linux() {
+    compare(|world| {
+        for (one, other) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.0.5", "127.0.0.6"),
+            ("0.0.0.0", "127.0.0.6"),
+            ("::1", "::1"),
+            ("::", "::1"),
+        ] {
+            world.note("bound", &(one, other));
+            let mut bound = |ip: &str| {
+                let at = SocketAddr::new(ip.parse().unwrap(), 0);
+                let fd = world.host(Server).socket(family(at), UDP, 0).unwrap();
+                world.host(Server).bind(fd, at).unwrap();
+                (fd, world.host(Server).getsockname(fd).unwrap())
+            };
+            let [one, other] = [bound(one), bound(other)];
+            let sent = world.host(Server).sendto(one.0, b"message", 0, other.1);
+            world.note("sendto", &sent);
+            world.settle();
+            let got = world.host(Server).recvfrom(other.0, 100, 0).map(|(bytes, source, _)| {
+                let source = source.map(|it| (it.ip(), it.port() == one.1.port()));
+                (bytes.escape_ascii().to_string(), source)
+            });
+            world.note("recvfrom", &got);
+            world.host(Server).connect(one.0, Some(other.1)).unwrap();
+            world.host(Server).close(other.0).unwrap();
+            world.note_send("no socket is there", Server, one.0, b"lost", 0);
+            world.note_send("refused", Server, one.0, b"lost", 0);
+            world.host(Server).close(one.0).unwrap();
+        }
     });
 }

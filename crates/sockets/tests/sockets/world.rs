@@ -7,7 +7,9 @@ use std::fmt::{Debug, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use megapipe::{Backend, Clock, CreateError, DriverChoice, LocalNetwork, Placement, ServerConfig};
+use megapipe::{
+    Backend, Clock, CreateError, DriverChoice, LocalNetwork, LoopbackOwner, Placement, ServerConfig,
+};
 use megapipe_link::{Link, LinkMedium, PairConfig, pair};
 use megapipe_sockets::{Config, Context};
 
@@ -275,6 +277,7 @@ pub(crate) fn stack_configs(clock: &Clock, place: StackPlace) -> [Config; 2] {
         let addresses = vec![(STACK_IPS[side].into(), 24), (STACK_IPS6[side].into(), 64)];
         let mut settings = ServerConfig { addresses, ..ServerConfig::default() };
         settings.connections = 4096;
+        settings.loopback = LoopbackOwner::Stack;
         settings.waits.spin = Duration::ZERO;
         settings.clock = clock.clone();
         LocalNetwork::over(vec![link], settings).expect("one queue")

@@ -167,6 +167,14 @@ pub(crate) const fn is_unicast(ip: IpAddr) -> bool {
     }
 }
 
+/// `ip` is a loopback address that a host can have; 127.255.255.255 is a broadcast address.
+pub(crate) const fn is_loopback(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() && ip.to_bits() != 0x7fff_ffff,
+        IpAddr::V6(ip) => ip.is_loopback(),
+    }
+}
+
 /// `ip` means something on one link only (RFC 4291 §2.5.6).
 pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
     match ip {

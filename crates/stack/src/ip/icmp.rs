@@ -176,7 +176,9 @@ impl Ip {
         else {
             return Err(Drop::BadIcmpError);
         };
-        if !self.is_ours(quote.src) {
+        // About loopback a message comes over loopback only.
+        let is_loopback = quote.src == incoming.dst && self.is_our_loopback(quote.src);
+        if !is_loopback && !self.is_ours(quote.src) {
             return Err(Drop::BadIcmpError);
         }
         let seq = if protocol == Protocol::Tcp { quote.seq() } else { SeqNum(0) };
@@ -345,7 +347,8 @@ impl Ip {
 
     /// `to` is one host, and the packet was for `from`, which is ours.
     fn may_tell(&self, to: IpAddr, from: IpAddr) -> bool {
-        address::is_unicast(to) && !self.addresses.is_broadcast(to) && self.is_ours(from)
+        let is_host = address::is_unicast(to) && !self.addresses.is_broadcast(to);
+        (is_host || self.is_our_loopback(to)) && self.stays_here(from)
     }
 }
 

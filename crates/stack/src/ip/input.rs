@@ -4,7 +4,8 @@
 //!
 //! Invariants
 //! - What reaches a transport was sent by one host to one address of ours, on the link too; it is
-//!   whole, and so are its headers. That host is we only if the frame was looped.
+//!   whole, and so are its headers. That host is we only if the frame was looped, and only then is
+//!   the address one of loopback.
 //! - Datagrams to IPv4 groups and broadcast addresses are refused: nothing here asks for them.
 //!   Groups of IPv6 are heard for neighbour discovery and options that want a report.
 
@@ -41,6 +42,14 @@ struct Envelope {
     /// Sent to a multicast or broadcast link address.
     to_group: bool,
     received: Received,
+}
+
+impl Envelope {
+    /// The frame stayed here.
+    #[inline]
+    fn is_looped(&self) -> bool {
+        self.received.checksums == Checksums::Looped
+    }
 }
 
 /// A whole packet whose headers were followed.
@@ -143,8 +152,13 @@ impl Ip {
     /// As [`Ip::is_peer`], or we, where the frame stayed here.
     #[inline]
     fn is_sender(&self, src: IpAddr, envelope: Envelope) -> bool {
-        let is_looped = envelope.received.checksums == Checksums::Looped;
-        self.is_peer(src) || (is_looped && self.is_ours(src))
+        self.is_peer(src) || (envelope.is_looped() && self.stays_here(src))
+    }
+
+    /// A packet for `dst` is for us: also one for loopback, where the frame stayed here.
+    #[inline]
+    fn is_destination(&self, dst: IpAddr, envelope: Envelope) -> bool {
+        self.is_ours(dst) || (envelope.is_looped() && self.is_our_loopback(dst))
     }
 
     /// Takes off the Ethernet header: EtherType, what the link says, payload.
@@ -213,7 +227,7 @@ impl Ip {
         dst: Ipv4Addr,
         envelope: Envelope,
     ) -> Result<(), Drop> {
-        if !self.is_ours(dst.into()) {
+        if !self.is_destination(dst.into(), envelope) {
             return Err(Drop::OtherAddress);
         }
         // One of our addresses in a broadcast frame (RFC 1122 §3.3.6).
@@ -307,8 +321,10 @@ impl Ip {
     ) -> Result<bool, Drop> {
         let (src, dst): (Ipv6Addr, Ipv6Addr) = (view.src(), view.dst());
         let to_group = dst.is_multicast();
-        let is_for_us =
-            if to_group { self.is_group_of_ours(dst) } else { self.is_ours(dst.into()) };
+        let is_for_us = match to_group {
+            true => self.is_group_of_ours(dst),
+            false => self.is_destination(dst.into(), envelope),
+        };
         if !is_for_us {
             return Err(Drop::OtherAddress);
         }

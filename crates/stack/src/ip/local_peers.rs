@@ -17,6 +17,14 @@ pub enum LocalPeer {
     Datagram(SocketAddr),
 }
 
+impl LocalPeer {
+    pub(super) const fn address(self) -> SocketAddr {
+        match self {
+            Self::Stream(at) | Self::Datagram(at) => at,
+        }
+    }
+}
+
 /// Returns whether a peer can be reached.
 pub type LocalPeerFilter = Box<dyn Fn(LocalPeer) -> bool + Send>;
 

@@ -28,7 +28,7 @@ pub(crate) mod reassembly;
 pub(crate) mod route;
 
 use alloc::collections::VecDeque;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
 use crate::config::{Config, Route};
@@ -36,7 +36,7 @@ use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
 use crate::event::Arrival;
 use crate::frame::{Checksums, Medium, Transmit};
-use crate::limits::{ANSWERS_MAX, HOP_LIMIT, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_S};
+use crate::limits::{ANSWERS_MAX, HOP_LIMIT, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_S, MTU_MIN_V6};
 use crate::rate::TokenBucket;
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -223,6 +223,8 @@ pub(crate) struct Ip {
     mtu: u16,
     vlan: Option<u16>,
     external_neighbours: bool,
+    /// [`Config::loopback`].
+    loopback: bool,
     addresses: Addresses,
     /// [`input::usual_link_of`] medium and VLAN.
     usual_link: u64,
@@ -260,6 +262,7 @@ impl Ip {
             vlan: config.vlan,
             usual_link: input::usual_link_of(config.medium, config.vlan),
             external_neighbours: config.external_neighbours,
+            loopback: config.loopback,
             routes: Routes::new(&config.routes)?,
             addresses,
             neighbours: Neighbours::new(now),
@@ -323,26 +326,48 @@ impl Ip {
         self.neighbours.remove(ip);
     }
 
-    /// `ip` is an address of ours.
+    /// `ip` is an address of ours on the link.
     #[inline]
     pub(crate) fn is_ours(&self, ip: IpAddr) -> bool {
         self.addresses.contains(ip)
     }
 
-    /// The address that packets to `dst` are best sent from: `dst` itself, if that is ours. `None`:
-    /// there is no route, or no address of that family.
+    /// `ip` is a loopback address, and those are ours ([`Config::loopback`]).
+    pub(crate) fn is_our_loopback(&self, ip: IpAddr) -> bool {
+        self.loopback && address::is_loopback(ip) && (ip.is_ipv4() || self.mtu >= MTU_MIN_V6)
+    }
+
+    /// `ip` is an address of ours, on the link or of loopback: packets for it stay here.
+    pub(crate) fn stays_here(&self, ip: IpAddr) -> bool {
+        self.is_ours(ip) || self.is_our_loopback(ip)
+    }
+
+    /// Packets from `src`, an address of ours, may go to `dst`: one of loopback never leaves the
+    /// host (RFC 1122 §3.2.1.3 (g), RFC 4291 §2.5.3).
+    pub(crate) fn may_send(&self, src: IpAddr, dst: IpAddr) -> bool {
+        !address::is_loopback(src) || self.stays_here(dst)
+    }
+
+    /// The address that packets to `dst` are best sent from: `dst` itself, if that is ours, or of
+    /// loopback the first one, as on Linux. `None`: there is no route, or no address of that
+    /// family.
     pub(crate) fn source_for(&self, dst: IpAddr) -> Option<IpAddr> {
         if let Some(way) = self.last_way_to(dst) {
             return way.source;
         }
         let via = self.via(dst)?;
-        if self.is_ours(dst) { Some(dst) } else { self.addresses.source_for(dst, via) }
+        match dst {
+            _ if self.is_ours(dst) => Some(dst),
+            _ if !self.is_our_loopback(dst) => self.addresses.source_for(dst, via),
+            IpAddr::V4(_) => Some(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(_) => Some(dst),
+        }
     }
 
     /// The neighbour that packets to `dst` go to: `dst` itself, which may be an address of ours, or
     /// a router. `None`: no route.
     pub(crate) fn via(&self, dst: IpAddr) -> Option<IpAddr> {
-        if self.is_ours(dst) {
+        if self.stays_here(dst) {
             self.local_peers.note_use();
             return Some(dst);
         }
@@ -357,9 +382,9 @@ impl Ip {
         self.local_peers.set_filter(filter);
     }
 
-    /// A peer at an address of ours can be reached.
+    /// A peer at an address of ours can be reached. No port of loopback is the kernel's.
     pub(crate) fn can_reach(&self, peer: LocalPeer) -> bool {
-        self.local_peers.can_reach(peer)
+        self.is_our_loopback(peer.address().ip()) || self.local_peers.can_reach(peer)
     }
 
     /// A way to an address of ours was looked up at some time.
@@ -386,7 +411,7 @@ impl Ip {
 
     #[inline(never)]
     fn find_way(&mut self, now: Instant, dst: IpAddr) -> NextHop {
-        if self.is_ours(dst) {
+        if self.stays_here(dst) {
             return NextHop::Ready(Hop { place: self.neighbours.local() });
         }
         let Some(via) = self.via(dst) else { return NextHop::NoRoute };

@@ -54,7 +54,7 @@ impl Tcp {
         backlog: u32,
         pool: PoolId,
     ) -> Result<ListenerId, ListenError> {
-        if !local.ip().is_unspecified() && !ip.is_ours(local.ip()) {
+        if !local.ip().is_unspecified() && !ip.stays_here(local.ip()) {
             return Err(ListenError::BadLocalAddress);
         }
         debug_assert!(transition(CLOSED, Input::OpenPassive).is_some());

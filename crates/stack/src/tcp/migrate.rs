@@ -149,7 +149,7 @@ impl Tcp {
             _ => return Err(OperationError::Closing),
         }
         // The kernel's end would look for ours in the kernel, and ours for the kernel's here.
-        if context.ip.is_ours(conn.ends.remote()) {
+        if context.ip.stays_here(conn.ends.remote()) {
             return Err(OperationError::BadAddress);
         }
         let snapshot = self.snapshot(context, id.index);
@@ -217,7 +217,7 @@ impl Tcp {
             return Err(ConnectError::InUse);
         }
         // Such a connection has both its ends in one place.
-        if context.ip.is_ours(flow.remote) {
+        if context.ip.stays_here(flow.remote) {
             return Err(ConnectError::BadRemoteAddress);
         }
         if context.ip.via(flow.remote).is_none() {

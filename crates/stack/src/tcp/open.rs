@@ -85,19 +85,22 @@ impl Tcp {
         let ip = match wanted {
             // MUST-43.
             Some(local)
-                if local.is_ipv4() != remote.is_ipv4() || !context.ip.is_ours(local.ip()) =>
+                if local.is_ipv4() != remote.is_ipv4() || !context.ip.stays_here(local.ip()) =>
             {
                 return Err(ConnectError::BadLocalAddress);
             }
             // MUST-46: nor one host of many, nor where no route leads.
             Some(_) if context.ip.via(remote.ip()).is_none() => return Err(ConnectError::NoRoute),
+            Some(local) if !context.ip.may_send(local.ip(), remote.ip()) => {
+                return Err(ConnectError::NoRoute);
+            }
             Some(local) => local.ip(),
             // MUST-44.
             None => context.ip.source_for(remote.ip()).ok_or(ConnectError::NoRoute)?,
         };
         let is_local = match wanted {
-            Some(_) => context.ip.is_ours(remote.ip()),
-            // The source for an address of ours is that address.
+            Some(_) => context.ip.stays_here(remote.ip()),
+            // The source for an address of ours on the link is that address.
             None => ip == remote.ip(),
         };
         if is_local && !context.ip.can_reach(LocalPeer::Stream(remote)) {

@@ -122,13 +122,16 @@ impl Udp {
             return Err(OperationError::BadAddress);
         }
         let src = match departure.from {
-            Some(from) if from.is_ipv4() != to.is_ipv4() || !ip.is_ours(from) => {
+            Some(from) if from.is_ipv4() != to.is_ipv4() || !ip.stays_here(from) => {
                 return Err(OperationError::BadAddress);
             }
             Some(from) => from,
             None if local.ip().is_unspecified() => routed,
             None => local.ip(),
         };
+        if !ip.may_send(src, to.ip()) {
+            return Err(OperationError::BadAddress);
+        }
         Ok(SocketAddr::new(src, local.port()))
     }
 

@@ -27,7 +27,7 @@ pub(in crate::remote) struct Description {
     pub(in crate::remote) caps: Caps,
     /// The shard, and of how many, where there are others.
     pub(in crate::remote) shard: Option<(u16, u16)>,
-    /// Our addresses on the link.
+    /// Our addresses, on the link and of loopback.
     pub(in crate::remote) addresses: Vec<IpAddr>,
     /// Most connections at once: their indices are below this.
     pub(in crate::remote) connections: u32,
@@ -44,7 +44,7 @@ impl Description {
         Self {
             caps: Caps { rss: None, ..server.caps().clone() },
             shard: attachment.map(|place| (place.shard(), place.shards())),
-            addresses: server.stack().config().addresses.iter().map(|(it, _)| *it).collect(),
+            addresses: server.stack().config().all_addresses().map(|(it, _)| it).collect(),
             connections: config.connections,
             send_buffer_bytes: config.tcp.send_buffer,
         }

@@ -33,7 +33,8 @@ impl LaneSet {
         transport: Transport,
         local: SocketAddr,
     ) -> Result<u64, PortError<E>> {
-        if !self.caps().shares_host_address || is_client_port(local.port()) {
+        let is_loopback = local.ip().is_loopback();
+        if !self.caps().shares_host_address || is_loopback || is_client_port(local.port()) {
             return Ok(0);
         }
         let others = others_than(local, self.addresses_of_stack());
@@ -77,7 +78,8 @@ impl LaneSet {
 }
 
 /// The addresses that a socket at `local` does not cover, of a stack with these addresses.
-/// Link-local ones of IPv6 need an interface, which is the daemon's to know.
+/// Link-local ones of IPv6 need an interface, which is the daemon's to know. At loopback addresses
+/// the stack's ports and the kernel's are independent.
 fn others_than(local: SocketAddr, all: &[IpAddr]) -> impl Iterator<Item = SocketAddr> + use<> {
     let other_any: IpAddr = match local.ip() {
         IpAddr::V4(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -89,7 +91,10 @@ fn others_than(local: SocketAddr, all: &[IpAddr]) -> impl Iterator<Item = Socket
         true => Vec::new(),
         false => all.iter().copied().filter(|ip| *ip != local.ip()).collect(),
     };
-    others.retain(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
+    others.retain(|ip| match ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => false,
+        ip => !ip.is_loopback(),
+    });
     others.into_iter().map(move |ip| SocketAddr::new(ip, local.port()))
 }
 
@@ -140,7 +145,7 @@ mod tests {
 
     #[test]
     fn all_addresses_of_the_stack_are_covered() {
-        let all = ["10.0.0.1", "10.0.0.2", "fd00::1", "fe80::1"];
+        let all = ["10.0.0.1", "10.0.0.2", "fd00::1", "fe80::1", "127.0.0.1", "::1"];
         assert_eq!(others("0.0.0.0:80", &all), ["[::]:80"]);
         assert_eq!(others("[::]:80", &all), ["0.0.0.0:80"]);
         assert_eq!(others("10.0.0.2:80", &all), ["10.0.0.1:80", "[fd00::1]:80"]);

@@ -51,7 +51,7 @@ impl SessionShard {
     fn networks(&self) -> ServiceNetworks {
         let config = self.server.stack().config();
         ServiceNetworks {
-            networks: config.addresses.iter().take(ADDRESSES_SHOWN).copied().collect(),
+            networks: config.all_addresses().take(ADDRESSES_SHOWN).collect(),
             gateways: config.routes.iter().filter_map(|it| it.via).take(ADDRESSES_SHOWN).collect(),
             shares_host_address: self.server.caps().shares_host_address,
         }

@@ -8,6 +8,11 @@ use crate::tcp::TcpState;
 /// A second address of ours.
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 7);
 
+/// Addresses of loopback.
+const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const LOOPBACK9: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+const LOOPBACK6: Ipv6Addr = Ipv6Addr::LOCALHOST;
+
 /// A host whose frames to itself come back; all others are counted.
 struct Looping {
     host: Host,
@@ -155,6 +160,111 @@ fn own_address_connects_inside_the_stack() {
     exchange(raw, at(OURS, 80), None);
 }
 
+fn with_loopback(config: &mut Config) {
+    config.loopback = true;
+}
+
+#[test]
+fn loopback_connects_inside_the_stack() {
+    exchange(with_loopback, at(LOOPBACK, 80), None);
+    exchange(with_loopback, at(LOOPBACK6, 80), None);
+    exchange(with_loopback, at(LOOPBACK9, 80), Some(at(LOOPBACK9, 0)));
+    exchange(with_loopback, at(LOOPBACK, 80), Some(at(OURS, 0)));
+    exchange(with_loopback, at(OURS, 80), Some(at(LOOPBACK, 0)));
+    let raw = |config: &mut Config| {
+        config.loopback = true;
+        config.medium = Medium::Ip;
+        config.routes.clear();
+        config.addresses.retain(|(ip, _)| ip.is_ipv4());
+    };
+    exchange(raw, at(LOOPBACK, 80), None);
+    exchange(raw, at(LOOPBACK6, 80), None);
+}
+
+#[test]
+fn loopback_is_the_kernels_by_default() {
+    let Host { stack, memory, now } = &mut Looping::new().host;
+    for ip in [IpAddr::V4(LOOPBACK), IpAddr::V6(LOOPBACK6)] {
+        let refused = stack.listen(at(ip, 80), 8, PoolId(0));
+        assert_eq!(refused, Err(crate::ListenError::BadLocalAddress));
+        let refused = stack.connect(*now, at(ip, 80), None, (PoolId(0), memory));
+        assert_eq!(refused, Err(ConnectError::NoRoute));
+        let refused = stack.bind_datagram(at(ip, 80), PoolId(0));
+        assert_eq!(refused, Err(crate::BindError::BadLocalAddress));
+    }
+}
+
+#[test]
+fn loopback_never_leaves_the_host() {
+    let mut world = Looping::with(with_loopback);
+    let id = world.host.stack.bind_datagram(at(LOOPBACK, 53), PoolId(0)).unwrap();
+    let wild = world.host.bind(54);
+    assert_eq!(world.host.send(id, peer(), b"x"), Err(OperationError::BadAddress));
+    let Host { stack, memory, now } = &mut world.host;
+    for local in [at(LOOPBACK, 0), at(LOOPBACK9, 0)] {
+        let refused = stack.connect(*now, at(PEER, 80), Some(local), (PoolId(0), memory));
+        assert_eq!(refused, Err(ConnectError::NoRoute));
+    }
+    // The broadcast address, and an unbound socket: its source is the first address, as on Linux.
+    let broadcast = at([127, 255, 255, 255], 80);
+    let refused = stack.connect(*now, broadcast, None, (PoolId(0), memory));
+    assert_eq!(refused, Err(ConnectError::NoRoute));
+    assert_eq!(world.host.send(wild, broadcast, b"x"), Err(OperationError::BadAddress));
+    let conn = world.connect(at(LOOPBACK9, 80), None);
+    assert_eq!(world.host.stack.addresses(conn).unwrap().0.ip(), IpAddr::V4(LOOPBACK));
+    world.run();
+    assert_eq!((world.looped, world.others), (2, 0), "SYN and RST");
+}
+
+#[test]
+fn loopback_is_not_received_from_the_link() {
+    for (listens, from) in [(LOOPBACK, LOOPBACK), (LOOPBACK, OURS), (OURS, LOOPBACK)] {
+        let mut world = Looping::with(with_loopback);
+        world.listen(at(listens, 80));
+        let client = world.connect(at(listens, 80), Some(at(from, 0)));
+        world.run();
+        let server = world.incoming();
+        world.receive(server);
+        world.send(client, b"question");
+        let Host { stack, memory, now } = &mut world.host;
+        let mut frame = vec![0; 1518];
+        let sent = stack.poll_transmit(*now, &mut frame, memory).unwrap();
+        assert!(sent.stays_here);
+        frame.truncate(sent.len);
+        let reason = if listens == LOOPBACK { Drop::OtherAddress } else { Drop::BadSource };
+        for checksums in [Checksums::Unverified, Checksums::Verified] {
+            for _ in 0..2 {
+                let before = stack.counters().dropped(reason);
+                stack.on_frame(*now, &frame, Received { checksums, segment_bytes: 0 }, memory);
+                assert_eq!(stack.counters().dropped(reason), before + 1);
+            }
+        }
+        // From a neighbour's address it is no better.
+        frame[26..30].copy_from_slice(&PEER.octets());
+        let received = Received { checksums: Checksums::Verified, segment_bytes: 0 };
+        stack.on_frame(*now, &frame, received, memory);
+        frame[26..30].copy_from_slice(&from.octets());
+        let received = Received { checksums: Checksums::Looped, segment_bytes: 0 };
+        stack.on_frame(*now, &frame, received, memory);
+        world.run();
+        assert_eq!(world.bytes(server), b"question");
+        assert_eq!(world.others, 0);
+    }
+}
+
+#[test]
+fn loopback_is_reachable_whatever_the_filter_says() {
+    let mut world = Looping::with(with_loopback);
+    world.host.stack.set_local_peer_filter(Box::new(|_| false));
+    let id = world.host.bind(53);
+    assert_eq!(world.host.send(id, at(OURS, 54), b"x"), Err(OperationError::BadAddress));
+    assert_eq!(world.host.send(id, at(LOOPBACK, 54), b"x"), Ok(()));
+    let conn = world.connect(at(LOOPBACK, 81), None);
+    world.run();
+    let refused = Event::Closed { conn, reason: CloseReason::Refused };
+    assert!(world.events.contains(&refused), "{:?}", world.events);
+}
+
 #[test]
 fn own_address_without_listener_is_refused() {
     let mut world = Looping::new();
@@ -273,9 +383,17 @@ fn filter_decides_which_own_ports_are_reached() {
 
 #[test]
 fn datagrams_loop() {
-    for (ours, other) in [(at(OURS, 53), at(OTHER, 54)), (at(OURS6, 53), at(OURS6, 54))] {
+    let pairs = [
+        (at(OURS, 53), at(OTHER, 54)),
+        (at(OURS6, 53), at(OURS6, 54)),
+        (at(LOOPBACK, 53), at(LOOPBACK9, 54)),
+        (at(LOOPBACK6, 53), at(LOOPBACK6, 54)),
+    ];
+    for (ours, other) in pairs {
         for tx_checksum in [false, true] {
-            let mut world = Looping::with(|config| config.tx_checksum = tx_checksum);
+            let mut world = Looping::with(|config| {
+                (config.tx_checksum, config.loopback) = (tx_checksum, true);
+            });
             let one = world.host.stack.bind_datagram(ours, PoolId(0)).unwrap();
             let two = world.host.stack.bind_datagram(other, PoolId(0)).unwrap();
             world.host.send(one, other, b"question").unwrap();
@@ -301,8 +419,8 @@ fn datagrams_loop() {
 
 #[test]
 fn datagram_to_an_own_port_without_endpoint_is_reported() {
-    for own in [IpAddr::V4(OURS), IpAddr::V6(OURS6)] {
-        let mut world = Looping::new();
+    for own in [OURS.into(), OURS6.into(), LOOPBACK.into(), IpAddr::V6(LOOPBACK6)] {
+        let mut world = Looping::with(with_loopback);
         let id = world.host.stack.bind_datagram(at(own, 53), PoolId(0)).unwrap();
         world.host.stack.connect_datagram(id, Some(at(own, 54))).unwrap();
         world.host.send(id, at(own, 54), b"anyone?").unwrap();
@@ -314,6 +432,38 @@ fn datagram_to_an_own_port_without_endpoint_is_reported() {
         assert_eq!(refused.collect::<Vec<_>>(), [(id, at(own, 54))], "{:?}", world.events);
         assert_eq!((world.looped, world.others), (2, 0));
     }
+}
+
+#[test]
+fn icmp_error_about_loopback_is_dropped_from_the_link() {
+    let mut world = Looping::with(with_loopback);
+    let id = world.host.stack.bind_datagram(at(LOOPBACK, 53), PoolId(0)).unwrap();
+    world.host.stack.connect_datagram(id, Some(at(LOOPBACK, 54))).unwrap();
+    world.host.send(id, at(LOOPBACK, 54), b"anyone?").unwrap();
+    let mut frame = vec![0; 1518];
+    let mut next = |stack: &mut Stack, memory: &mut HeapMemory, now| {
+        let sent = stack.poll_transmit(now, &mut frame, memory).unwrap();
+        frame[..sent.len].to_vec()
+    };
+    let Host { stack, memory, now } = &mut world.host;
+    let datagram = next(stack, memory, *now);
+    let looped = Received { checksums: Checksums::Looped, segment_bytes: 0 };
+    stack.on_frame(*now, &datagram, looped, memory);
+    let error = next(stack, memory, *now);
+    // The same error, as a neighbour would send it to our address.
+    let mut forged = error.clone();
+    forged[26..30].copy_from_slice(&PEER.octets());
+    forged[30..34].copy_from_slice(&OURS.octets());
+    forged[24..26].fill(0);
+    let sum = !checksum::sum(&forged[14..34]);
+    forged[24..26].copy_from_slice(&sum.to_be_bytes());
+    let before = stack.counters().dropped(Drop::BadIcmpError);
+    let received = Received { checksums: Checksums::Unverified, segment_bytes: 0 };
+    stack.on_frame(*now, &forged, received, memory);
+    assert_eq!(stack.counters().dropped(Drop::BadIcmpError), before + 1);
+    assert_eq!(stack.poll_event(), None);
+    stack.on_frame(*now, &error, looped, memory);
+    assert!(matches!(stack.poll_event(), Some(Event::DatagramRefused { .. })));
 }
 
 #[test]
