@@ -71,7 +71,7 @@ fn first_socket_failure_prints_its_reason_once() {
                 \x20           perror(\"socket\");\n    return 0;\n}\n";
     std::fs::write(&source, text).expect("a file");
     let program = compile(prefix, &source, "first-socket", OURS);
-    let cases: [(&[(&str, &str)], &str); 6] = [
+    let cases: [(&[(&str, &str)], &str); 7] = [
         (
             &[("MEGAPIPE_BACKEND", "lokal")],
             "no sockets: MEGAPIPE_BACKEND = lokal: must be kernel, local or service",
@@ -96,6 +96,14 @@ fn first_socket_failure_prints_its_reason_once() {
                 ("MEGAPIPE_ADDRESS", "10.0.0.2"),
             ],
             "no sockets: MEGAPIPE_ADDRESS: \"10.0.0.2\" is not ADDRESS/BITS, as 10.0.0.2/24",
+        ),
+        (
+            &[
+                ("MEGAPIPE_BACKEND", "local"),
+                ("MEGAPIPE_LINK", "tap:x"),
+                ("MEGAPIPE_LOOPBACK", "ours"),
+            ],
+            "no sockets: MEGAPIPE_LOOPBACK = ours: must be kernel or stack",
         ),
     ];
     for (environment, expected) in cases {

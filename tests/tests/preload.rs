@@ -405,6 +405,84 @@ fn python_serves_files_to_curl() {
     fetch_both_ways(&hosts, reserved.port(), &folder, &bytes);
 }
 
+/// A server and a client of one program, over loopback: the kernel has no such socket. Arguments: a
+/// word that is sent, a file that is made at the end, and one that is waited for.
+const LOOPBACK_PROGRAM: &str = "\
+import os, socket, sys, threading, time
+word = sys.argv[1].encode()
+bulk = word * 20000
+def echo(server):
+    connection, _ = server.accept()
+    while part := connection.recv(1 << 16):
+        connection.sendall(part)
+    connection.close()
+v4, v6 = (socket.AF_INET, '127.0.0.1', 'tcp'), (socket.AF_INET6, '::1', 'tcp6')
+for family, host, table in (v4, v6):
+    server = socket.create_server((host, 0), family=family)
+    port = server.getsockname()[1]
+    assert ':%04X ' % port not in open('/proc/net/' + table).read(), 'the kernel listens'
+    threads = [threading.Thread(target=echo, args=(server,))]
+    client = socket.create_connection((host, port), 20)
+    assert client.getpeername()[:2] == (host, port) and client.getsockname()[0] == host
+    def send():
+        client.sendall(bulk)
+        client.shutdown(socket.SHUT_WR)
+    threads.append(threading.Thread(target=send))
+    for thread in threads: thread.start()
+    back = b''
+    while part := client.recv(1 << 16): back += part
+    assert back == bulk, len(back)
+    for thread in threads: thread.join()
+    client.close(); server.close()
+    one, other = (socket.socket(family, socket.SOCK_DGRAM) for _ in range(2))
+    one.bind((host, 0)); other.bind((host, 0))
+    one.settimeout(20); other.settimeout(20)
+    one.sendto(word, other.getsockname())
+    text, source = other.recvfrom(100)
+    other.sendto(text, source)
+    assert one.recv(100) == word
+    try:
+        socket.create_connection((host, port), 20)
+        raise SystemExit('the port still listens')
+    except ConnectionRefusedError:
+        pass
+open(sys.argv[2], 'w').close()
+deadline = time.monotonic() + 60
+while not os.path.exists(sys.argv[3]) and time.monotonic() < deadline: time.sleep(0.01)
+print('all is well')
+";
+
+#[test]
+fn loopback_of_the_stack_connects_the_sockets_of_a_program() {
+    let test = "loopback_of_the_stack_connects_the_sockets_of_a_program";
+    let Some(library) = library(test, &["python3"]) else { return };
+    let hosts = Hosts::new(library);
+    let file = |word, what| format!("{}.{word}.{what}", hosts.socket.display());
+    // Two hosts, because a link needs its other end; each has a loopback of its own.
+    let words = ["first-host", "second-host"];
+    let programs = [("server", 1), ("client", 2)].map(|(role, host)| {
+        let mut python = hosts.command("python3", role, host);
+        let (word, other) = (words[usize::from(host) - 1], words[usize::from(2 - host)]);
+        let [ours, theirs] = [word, other].map(|word| file(word, "done"));
+        python.args(["-c", LOOPBACK_PROGRAM, word, &ours, &theirs]);
+        python.env("MEGAPIPE_LOOPBACK", "stack").env("MEGAPIPE_CAPTURE", file(word, "pcap"));
+        std::thread::spawn(move || said(&mut python))
+    });
+    for program in programs {
+        assert!(program.join().expect("it ends well").contains("all is well"));
+    }
+    let has =
+        |frames: &[u8], word: &str| frames.windows(word.len()).any(|it| it == word.as_bytes());
+    for (word, other) in [(words[0], words[1]), (words[1], words[0])] {
+        let frames = std::fs::read(file(word, "pcap")).expect("a capture");
+        assert!(has(&frames, word), "the capture shows frames of loopback");
+        assert!(!has(&frames, other), "no frame of loopback reaches the link");
+        for what in ["pcap", "done"] {
+            std::fs::remove_file(file(word, what)).expect("it is there");
+        }
+    }
+}
+
 #[test]
 fn nginx_with_a_master_and_a_worker_serves_curl() {
     let test = "nginx_with_a_master_and_a_worker_serves_curl";

@@ -9,7 +9,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 pub use megapipe::Prefixed;
 use megapipe::{
-    Backend, DriverReport, LocalNetwork, NetworkError, Placement, ServerConfig, ServiceAddress,
+    Backend, DriverReport, LocalNetwork, LoopbackOwner, NetworkError, Placement, ServerConfig,
+    ServiceAddress,
 };
 use siphasher::sip128::SipHasher13;
 
@@ -76,6 +77,13 @@ pub struct BackendArgs {
     /// The next hop for everything that is not on the link
     #[arg(help_heading = "Back end", long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
+
+    /// Which TCP/IP has 127.0.0.0/8 and ::1: kernel or stack
+    ///
+    /// With `stack` they connect the sockets of the local back end's stack with each other. On
+    /// --backend service it is an option of megapiped.
+    #[arg(help_heading = "Back end", long, value_name = "kernel|stack")]
+    pub loopback: Option<LoopbackOwner>,
 
     /// Largest IP packet in bytes, if smaller than the link's
     #[arg(help_heading = "Back end",
@@ -203,6 +211,7 @@ impl BackendArgs {
         let mut settings = ServerConfig {
             addresses: self.address.iter().map(|it| (it.address, it.prefix_bits)).collect(),
             gateways: self.gateway.clone(),
+            loopback: self.loopback.unwrap_or_default(),
             mtu: self.mtu,
             connections: connections.saturating_add(limits::SLOTS_BESIDE_CONNECTIONS),
             shards: Some(u16::try_from(channels).unwrap_or(u16::MAX)),
@@ -243,6 +252,10 @@ impl BackendArgs {
             (
                 !self.gateway.is_empty(),
                 "--gateway: the kernel's routes hold without --backend local",
+            ),
+            (
+                self.loopback.is_some(),
+                "--loopback: only --backend local has a stack here; megapiped has the option, too",
             ),
             (self.mtu.is_some(), "--mtu: only --backend local has its own"),
             (self.spin.is_some(), "--spin: only --backend local polls a link"),

@@ -55,6 +55,9 @@
 // session.
 #define MP_FALL_BACK 4
 
+// Bit of `mp_config.flags`: with the local back end 127.0.0.0/8 and ::1 are the stack's.
+#define MP_LOOPBACK_STACK 8
+
 // Bit of `mp_listen_options.flags`: no other socket may listen on the address.
 #define MP_EXCLUSIVE 1
 
@@ -202,7 +205,7 @@ struct mp_config {
     uint32_t buffer_count;
     // Core that the calling thread is pinned to; -1 does not pin it.
     int32_t core;
-    // MP_NO_LWSOCKETS, MP_NO_PARTITION, MP_FALL_BACK.
+    // MP_NO_LWSOCKETS, MP_NO_PARTITION, MP_FALL_BACK, MP_LOOPBACK_STACK.
     uint32_t flags;
     // Zero.
     uint32_t reserved;

@@ -160,6 +160,8 @@ pub const MP_NO_PARTITION: u32 = 2;
 /// Bit of `mp_config.flags`: the kernel serves if the daemon of the service back end gives no
 /// session.
 pub const MP_FALL_BACK: u32 = 4;
+/// Bit of `mp_config.flags`: with the local back end 127.0.0.0/8 and ::1 are the stack's.
+pub const MP_LOOPBACK_STACK: u32 = 8;
 
 /// Bit of `mp_listen_options.flags`: no other socket may listen on the address.
 pub const MP_EXCLUSIVE: u32 = 1;
@@ -195,7 +197,7 @@ pub struct mp_config {
     pub buffer_count: u32,
     /// Core that the calling thread is pinned to; -1 does not pin it.
     pub core: i32,
-    /// MP_NO_LWSOCKETS, MP_NO_PARTITION, MP_FALL_BACK.
+    /// MP_NO_LWSOCKETS, MP_NO_PARTITION, MP_FALL_BACK, MP_LOOPBACK_STACK.
     pub flags: u32,
     /// Zero.
     pub reserved: u32,

@@ -17,11 +17,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use channel::{
-    Backend, CreateError, DriverReport, LocalNetwork, Placement, Prefixed, ServerConfig,
-    ServiceAddress,
+    Backend, CreateError, DriverReport, LocalNetwork, LoopbackOwner, Placement, Prefixed,
+    ServerConfig, ServiceAddress,
 };
 
-use crate::abi::{MP_FALL_BACK, mp_backend, mp_config, mp_placement};
+use crate::abi::{MP_FALL_BACK, MP_LOOPBACK_STACK, mp_backend, mp_config, mp_placement};
 use crate::error::{CallError, CallFailure, print};
 use crate::limits::{NETWORKS_MAX, SLOTS_BESIDE_CONNECTIONS};
 
@@ -120,6 +120,10 @@ pub(crate) unsafe fn wanted(config: &mp_config) -> Result<Option<StackChoice>, C
     let addresses = unsafe { text(config.addresses, "config->addresses") }?;
     // SAFETY: the same.
     let gateways = unsafe { text(config.gateways, "config->gateways") }?;
+    let flags = config.flags & MP_LOOPBACK_STACK;
+    if flags != 0 && backend != mp_backend::MP_BACKEND_LOCAL {
+        return Err(CallError::setting("config->flags", "MP_LOOPBACK_STACK", ONLY_LOCAL).into());
+    }
     if backend == mp_backend::MP_BACKEND_SERVICE {
         return service(config, link, [addresses, gateways]).map(Some);
     }
@@ -314,8 +318,23 @@ fn settings(
     if config.spin_us > 0 {
         settings.waits.spin = Duration::from_micros(config.spin_us.into());
     }
+    settings.loopback = loopback(config)?;
     settings.shards = shards(config)?;
     Ok(settings)
+}
+
+/// Which TCP/IP has 127.0.0.0/8 and ::1: by a flag of the configuration, or by the environment, if
+/// the program left the back end to it.
+fn loopback(config: &mp_config) -> Result<LoopbackOwner, CallFailure> {
+    const NAME: &str = "MEGAPIPE_LOOPBACK";
+    if config.flags & MP_LOOPBACK_STACK != 0 {
+        return Ok(LoopbackOwner::Stack);
+    }
+    let by_environment = config.backend == mp_backend::MP_BACKEND_DEFAULT as u32;
+    let Some(name) = variable(NAME).filter(|_| by_environment) else {
+        return Ok(LoopbackOwner::Kernel);
+    };
+    name.parse().map_err(|_| CallError::setting(NAME, &name, "must be kernel or stack").into())
 }
 
 /// Number of channels that will share the link; `None`: one for each of its queues.

@@ -361,6 +361,11 @@ static void the_configuration_is_obeyed_or_refused(void)
     FAILS(mp_create(&wrong), NULL, EINVAL);
     CHECK(strstr(mp_last_error(), "config->flags = 128: must be made of MP_NO_LW") != NULL);
     wrong = config;
+    wrong.backend = MP_BACKEND_KERNEL;
+    wrong.flags = MP_LOOPBACK_STACK;
+    FAILS(mp_create(&wrong), NULL, EINVAL);
+    CHECK(strstr(mp_last_error(), "MP_LOOPBACK_STACK: only the local back end") != NULL);
+    wrong = config;
     wrong.size = 0;
     FAILS(mp_create(&wrong), NULL, EINVAL);
     wrong = config;

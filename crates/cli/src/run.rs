@@ -20,9 +20,9 @@ use std::process::{Command, ExitCode};
 
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
-use megapipe::ServiceAddress;
+use megapipe::{LoopbackOwner, ServiceAddress};
 use megapipe_apps::backend::SERVICE_VARIABLE;
-use megapipe_preload::{LIBRARY, PreloadSettingError, PreloadSettings, TOKEN, VARIABLES};
+use megapipe_preload::{LIBRARY, LOOPBACK, PreloadSettingError, PreloadSettings, TOKEN, VARIABLES};
 use megapipe_service::attach::{ServiceObserver, ServiceQueryError};
 
 use crate::info::InfoError;
@@ -69,6 +69,12 @@ pub(crate) struct RunProgramArgs {
     /// Gateways of the stack, with commas between
     #[arg(long)]
     gateway: Option<String>,
+    /// Which TCP/IP has 127.0.0.0/8 and ::1 [default: kernel]
+    ///
+    /// With `stack` they connect the program's own sockets, inside the stack; on the back end
+    /// service those of all programs of the daemon, which has to have the same option.
+    #[arg(long, value_name = "kernel|stack")]
+    loopback: Option<LoopbackOwner>,
     /// Where the stack runs [default: thread]
     #[arg(long, value_name = "inline|thread|core")]
     placement: Option<String>,
@@ -132,6 +138,11 @@ pub(crate) enum RunProgramError {
          cannot use yet; start it on tap or memif"
     )]
     SharedAddress(String),
+    #[error(
+        "the service at {0} leaves 127.0.0.0/8 and ::1 to the kernel; start it with --loopback \
+         stack, or leave out --loopback"
+    )]
+    NoLoopback(String),
     #[error(transparent)]
     Setting(#[from] PreloadSettingError),
     #[error("{path}:{line}: {source}")]
@@ -226,6 +237,7 @@ struct RunStack {
     link: String,
     address: String,
     gateway: String,
+    loopback: Option<LoopbackOwner>,
 }
 
 impl RunStack {
@@ -238,6 +250,7 @@ impl RunStack {
             link: of(&args.link),
             address: of(&args.address),
             gateway: of(&args.gateway),
+            loopback: args.loopback,
         }
     }
 
@@ -265,7 +278,12 @@ impl RunStack {
         if networks.shares_host_address {
             return Err(RunProgramError::SharedAddress(service));
         }
-        let addresses = networks.networks.iter().map(|(address, bits)| format!("{address}/{bits}"));
+        let (loopback, addresses): (Vec<_>, Vec<_>) =
+            networks.networks.iter().partition(|(address, _)| address.is_loopback());
+        if self.loopback == Some(LoopbackOwner::Stack) && loopback.is_empty() {
+            return Err(RunProgramError::NoLoopback(service));
+        }
+        let addresses = addresses.iter().map(|(address, bits)| format!("{address}/{bits}"));
         let gateways = networks.gateways.iter().map(ToString::to_string);
         Ok(Self {
             service,
@@ -306,6 +324,7 @@ fn variables(
         ("MEGAPIPE_LINK", stack.link.clone()),
         ("MEGAPIPE_ADDRESS", stack.address.clone()),
         ("MEGAPIPE_GATEWAY", stack.gateway.clone()),
+        (LOOPBACK, stack.loopback.map(LoopbackOwner::name).unwrap_or_default().to_owned()),
         ("MEGAPIPE_PLACEMENT", of(&args.placement)),
         ("MEGAPIPE_RULES", rules.join("; ")),
         ("MEGAPIPE_REPORT", of(&args.report)),

@@ -42,6 +42,10 @@ fn errors_of_run_have_status_125() {
     refused(&[&MEMIF[..], &both].concat(), 125, "cannot be used with '--fall-back'");
     let require = ["--require", "kernel", "--", "true"];
     refused(&[&MEMIF[..], &require].concat(), 125, "MEGAPIPE_REQUIRE = kernel: must be stack");
+    let loopback = ["--loopback", "ours", "--", "true"];
+    refused(&[&MEMIF[..], &loopback].concat(), 125, "must be kernel or stack");
+    let kernel = ["--backend", "kernel", "--loopback", "stack", "--", "true"];
+    refused(&kernel, 125, "the back end kernel has no stack");
     let rule = ["--rule", "stack listen 80", "--", "true"];
     refused(&[&MEMIF[..], &rule].concat(), 125, "\"80\" must be ADDRESS[/BITS]:PORTS");
 }
@@ -112,8 +116,10 @@ fn check_prints_what_is_interposed_and_starts_nothing() {
 
 #[test]
 fn program_gets_the_settings_and_its_own_status() {
-    let script = "test -n \"$LD_PRELOAD\" && test \"$MEGAPIPE_LINK\" = memif:/tmp/x && exit 7";
-    let output = run(&[&MEMIF[..], &["--", "sh", "-c", script]].concat());
+    let script = "test -n \"$LD_PRELOAD\" && test \"$MEGAPIPE_LINK\" = memif:/tmp/x && \
+                  test \"$MEGAPIPE_LOOPBACK\" = stack && exit 7";
+    let options = ["--loopback", "stack", "--", "sh", "-c", script];
+    let output = run(&[&MEMIF[..], &options].concat());
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -132,7 +138,8 @@ fn private_daemon_starts_with_the_program_and_ends_with_it() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
         let link = format!("memif:{},role={role}", folder.join("memif").display());
         command.args(["run", "--service", "/nonexistent/x", "--link", &link]);
-        command.args(["--address", &format!("10.9.6.{host}/24"), "--", "sh", "-c"]);
+        command.args(["--address", &format!("10.9.6.{host}/24"), "--loopback", "stack"]);
+        command.args(["--", "sh", "-c"]);
         // The library that is preloaded does nothing: the token alone keeps the daemon.
         command.arg("test -S \"$MEGAPIPE_SERVICE\" && test -n \"$MEGAPIPE_SESSION_FD\" && sleep 1");
         command.env("MEGAPIPE_PRELOAD", library()).env("XDG_RUNTIME_DIR", &folder);

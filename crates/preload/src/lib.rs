@@ -52,8 +52,8 @@ mod stack;
 mod state_lock;
 
 pub use settings::{
-    KernelUse, LIBRARY, PreloadBackend, PreloadSettingError, PreloadSettings, TOKEN, VARIABLES,
-    falls_back,
+    KernelUse, LIBRARY, LOOPBACK, PreloadBackend, PreloadSettingError, PreloadSettings, TOKEN,
+    VARIABLES, falls_back,
 };
 
 /// Returns the names of libc that the library interposes.

@@ -182,6 +182,8 @@ pub struct PathSelector {
     pub addresses: Vec<(IpAddr, u8)>,
     /// The stack's gateways.
     pub gateways: Vec<IpAddr>,
+    /// 127.0.0.0/8 and ::1 are the stack's.
+    pub has_loopback: bool,
     /// The stack is Linux's, by the library's sockets: it reaches everything.
     pub is_linux: bool,
 }
@@ -226,6 +228,9 @@ impl PathSelector {
         }
         if self.addresses.iter().any(|(address, _)| *address == ip) {
             return (SocketPath::Stack, "address of the stack");
+        }
+        if ip.is_loopback() && self.has_loopback {
+            return (SocketPath::Stack, "loopback is the stack's");
         }
         if ip.is_unspecified() {
             return match call {
@@ -292,6 +297,13 @@ mod tests {
             PathSelector { gateways: vec!["10.9.0.254".parse().unwrap()], ..plain.clone() };
         assert_eq!(select(&routed, Connect, "10.8.0.7:80"), Stack);
         assert_eq!(select(&routed, Connect, "[fd01::7]:80"), Kernel);
+        let looped = PathSelector { has_loopback: true, ..plain.clone() };
+        for address in ["127.0.0.1:80", "127.9.0.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+            for call in [Listen, Connect, Udp] {
+                assert_eq!(select(&looped, call, address), Stack, "{call} {address}");
+            }
+        }
+        assert_eq!(select(&looped, Udp, "127.0.0.53:53"), Kernel);
         let linux = PathSelector { is_linux: true, ..plain };
         assert_eq!(select(&linux, Listen, "0.0.0.0:80"), Stack);
     }

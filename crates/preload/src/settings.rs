@@ -7,18 +7,21 @@
 use std::ffi::{CString, c_int};
 use std::str::FromStr;
 
-use megapipe::{Placement, Prefixed, ServerConfig, ServiceAddress};
+use megapipe::{
+    LoopbackOwner, Placement, Prefixed, ServerConfig, ServiceAddress, UnknownLoopbackOwner,
+};
 
 use crate::rules::{PathRule, PathSelector};
 
 /// The variables that are restored on exec.
-pub const VARIABLES: [&str; 13] = [
+pub const VARIABLES: [&str; 14] = [
     "MEGAPIPE_BACKEND",
     "MEGAPIPE_SERVICE",
     TOKEN,
     "MEGAPIPE_LINK",
     "MEGAPIPE_ADDRESS",
     "MEGAPIPE_GATEWAY",
+    LOOPBACK,
     "MEGAPIPE_PLACEMENT",
     "MEGAPIPE_RULES",
     "MEGAPIPE_REPORT",
@@ -39,6 +42,9 @@ pub const LIBRARY: &str = "MEGAPIPE_PRELOAD";
 
 /// Variable with the number of a token of the daemon, by which processes attach.
 pub const TOKEN: &str = "MEGAPIPE_SESSION_FD";
+
+/// Variable that says which TCP/IP has 127.0.0.0/8 and ::1.
+pub const LOOPBACK: &str = "MEGAPIPE_LOOPBACK";
 
 /// Links that a process can have.
 const LINKS: [&str; 4] = ["memif:", "tap:", "packet:", "xdp:"];
@@ -134,7 +140,11 @@ impl PreloadSettings {
             }
         };
         let is_linux = backend == PreloadBackend::Kernel;
-        let selector = PathSelector { rules, addresses, gateways, is_linux };
+        let has_loopback = loopback(&variable)? == LoopbackOwner::Stack;
+        if has_loopback && is_linux {
+            return Err(wrong(LOOPBACK, "stack", "the back end kernel has no stack"));
+        }
+        let selector = PathSelector { rules, addresses, gateways, has_loopback, is_linux };
         let restored = VARIABLES.iter().chain(&[LIBRARY]).filter_map(|name| {
             let value = variable(name)?;
             CString::new(format!("{name}={value}")).ok()
@@ -168,6 +178,7 @@ fn local(
     }
     let mut server = ServerConfig::default();
     (server.addresses, server.gateways) = networks(variable)?;
+    server.loopback = loopback(variable)?;
     if server.addresses.is_empty() {
         let reason = "the stack needs an address of its own, for example 10.0.0.2/24";
         return Err(wrong("MEGAPIPE_ADDRESS", "", reason));
@@ -256,6 +267,13 @@ fn networks(
     Ok((addresses, gateways))
 }
 
+fn loopback(
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<LoopbackOwner, PreloadSettingError> {
+    let Some(name) = variable(LOOPBACK) else { return Ok(LoopbackOwner::default()) };
+    name.parse().map_err(|error: UnknownLoopbackOwner| wrong(LOOPBACK, &name, error))
+}
+
 /// A program that sleeps or computes expects its kernel to acknowledge meanwhile, so the stack has
 /// a thread unless the variable says otherwise.
 fn placement(named: Option<String>) -> Result<Placement, PreloadSettingError> {
@@ -294,10 +312,13 @@ mod tests {
             ("MEGAPIPE_LINK", "memif:/tmp/x,role=server"),
             ("MEGAPIPE_ADDRESS", "10.9.0.1/24, fd00::1/64"),
             ("MEGAPIPE_RULES", "kernel listen *:22; stack listen *:*"),
+            (LOOPBACK, "stack"),
         ]);
         let settings = settings.unwrap().unwrap();
         assert_eq!((settings.selector.addresses.len(), settings.selector.rules.len()), (2, 2));
-        assert_eq!((settings.placement, settings.restored.len()), (Placement::Thread, 4));
+        assert_eq!((settings.placement, settings.restored.len()), (Placement::Thread, 5));
+        let PreloadBackend::Local { server, .. } = settings.backend else { panic!() };
+        assert_eq!((server.loopback, settings.selector.has_loopback), (LoopbackOwner::Stack, true));
     }
 
     #[test]
@@ -340,6 +361,14 @@ mod tests {
                     ("MEGAPIPE_FALL_BACK", "1"),
                 ],
                 "is the contrary",
+            ),
+            (
+                vec![local, link, ("MEGAPIPE_ADDRESS", "10.0.0.2/24"), (LOOPBACK, "ours")],
+                "MEGAPIPE_LOOPBACK = ours: must be kernel or stack",
+            ),
+            (
+                vec![("MEGAPIPE_BACKEND", "kernel"), (LOOPBACK, "stack")],
+                "the back end kernel has no stack",
             ),
         ] {
             let error = read(&variables).expect_err(text).to_string();

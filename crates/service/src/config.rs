@@ -38,6 +38,17 @@ pub enum LoopbackOwner {
     Stack,
 }
 
+impl LoopbackOwner {
+    /// As options and variables name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Stack => "stack",
+        }
+    }
+}
+
 impl FromStr for LoopbackOwner {
     type Err = UnknownLoopbackOwner;
 

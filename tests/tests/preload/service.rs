@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use megapipe::{Daemon, LocalNetwork, ServerConfig};
+use megapipe::{Daemon, LocalNetwork, LoopbackOwner, ServerConfig};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PATIENCE, ReservedPort, library, preloaded, run, said, site, started};
@@ -48,7 +48,8 @@ impl ServiceHosts {
                 let role = ["server", "client"][end];
                 let link = format!("memif:{},role={role}", folder.join("memif").display());
                 let addresses = vec![([10, 9, 7, end as u8 + 1].into(), 24)];
-                let settings = ServerConfig { addresses, ..ServerConfig::default() };
+                let loopback = LoopbackOwner::Stack;
+                let settings = ServerConfig { addresses, loopback, ..ServerConfig::default() };
                 let network = LocalNetwork::open(&link, settings).expect("a link");
                 let path = folder.join(format!("service{end}"));
                 let mut daemon = Daemon::start(&network, &path, &[], |line| println!("{line}"))
@@ -174,4 +175,37 @@ fn listeners_pass_through_exec_and_messages() {
         said(&mut hosts.fetches(port, 5));
         assert!(server.0.wait().expect("its end").success(), "{how}");
     }
+}
+
+#[test]
+fn loopback_of_the_daemon_connects_its_programs() {
+    let test = "loopback_of_the_daemon_connects_its_programs";
+    let Some(library) = library(test, &["python3"]) else { return };
+    let hosts = ServiceHosts::new(library, "loopback");
+    let reserved = ReservedPort::new();
+    let port = reserved.port();
+    let program = |script: String| {
+        let mut python = hosts.program(0, "python3");
+        python.env("MEGAPIPE_LOOPBACK", "stack").args(["-c", &script]);
+        python
+    };
+    let serve = format!(
+        "import socket; server = socket.create_server(('127.0.0.1', {port}))\n\
+         while True: server.accept()[0].sendall(b'from the stack')"
+    );
+    let _server = started(program(serve));
+    let ask = format!(
+        "import socket\n\
+         s = socket.create_connection(('127.0.0.1', {port}), 20)\n\
+         assert s.recv(100) == b'from the stack'"
+    );
+    let deadline = Instant::now() + PATIENCE;
+    while !run(&mut program(ask.clone())).0.success() {
+        assert!(Instant::now() < deadline, "the server does not answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // A program without the setting has the kernel's loopback, where nothing listens.
+    let mut other = hosts.program(0, "python3");
+    let (status, text) = run(other.args(["-c", &ask]));
+    assert!(!status.success() && text.contains("ConnectionRefusedError"), "{text}");
 }

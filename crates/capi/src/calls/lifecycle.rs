@@ -6,7 +6,8 @@ use std::ptr;
 use channel::{Channel, Config, DriverChoice};
 
 use crate::abi::{
-    MP_FALL_BACK, MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_config, mp_driver, mp_placement,
+    MP_FALL_BACK, MP_LOOPBACK_STACK, MP_NO_LWSOCKETS, MP_NO_PARTITION, mp_backend, mp_config,
+    mp_driver, mp_placement,
 };
 use crate::border::{caught, finish, status};
 use crate::calls::{read_sized, write_sized};
@@ -107,8 +108,10 @@ pub(crate) fn translate(config: &mp_config) -> Result<Config, CallFailure> {
         driver if driver == mp_driver::MP_DRIVER_EPOLL as u32 => DriverChoice::Epoll,
         other => return Err(CallError::setting("config->driver", other, DRIVERS).into()),
     };
-    if config.flags & !(MP_NO_LWSOCKETS | MP_NO_PARTITION | MP_FALL_BACK) != 0 {
-        let allowed = "must be made of MP_NO_LWSOCKETS, MP_NO_PARTITION and MP_FALL_BACK";
+    let known = MP_NO_LWSOCKETS | MP_NO_PARTITION | MP_FALL_BACK | MP_LOOPBACK_STACK;
+    if config.flags & !known != 0 {
+        let allowed = "must be made of MP_NO_LWSOCKETS, MP_NO_PARTITION, MP_FALL_BACK and \
+                       MP_LOOPBACK_STACK";
         return Err(CallError::setting("config->flags", config.flags, allowed).into());
     }
     if config.reserved != 0 {
@@ -203,7 +206,7 @@ mod tests {
         let good = defaults(size_of::<mp_config>());
         for wrong in [
             mp_config { driver: 3, ..good },
-            mp_config { flags: 8, ..good },
+            mp_config { flags: 16, ..good },
             mp_config { reserved: 1, ..good },
             mp_config { buffer_count: 65536, ..good },
             mp_config { core: -2, ..good },

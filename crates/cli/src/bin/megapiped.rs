@@ -27,7 +27,9 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use megapipe::policy::ServicePolicy;
-use megapipe::{Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed, ServerConfig};
+use megapipe::{
+    Daemon, DaemonError, LocalNetwork, LoopbackOwner, NetworkError, Prefixed, ServerConfig,
+};
 use megapipe_apps::backend::SERVICE_VARIABLE;
 use megapipe_apps::reason::{exit_code, reason};
 use megapipe_apps::serve::CpuList;
@@ -60,6 +62,10 @@ struct DaemonArgs {
     /// The next hop for everything that is not on the link
     #[arg(long, value_name = "IP")]
     gateway: Vec<IpAddr>,
+
+    /// Which TCP/IP has 127.0.0.0/8 and ::1 for the processes that attach: kernel or stack
+    #[arg(long, value_name = "kernel|stack", default_value = "kernel")]
+    loopback: LoopbackOwner,
 
     /// Largest IP packet in bytes, if smaller than the link's
     #[arg(long, value_name = "BYTES")]
@@ -241,6 +247,7 @@ impl DaemonArgs {
         let mut settings = ServerConfig {
             addresses: self.address.iter().map(|it| (it.address, it.prefix_bits)).collect(),
             gateways: self.gateway.clone(),
+            loopback: self.loopback,
             mtu: self.mtu,
             connections: self.connections,
             shards: self.shards.or(of_layout).or(by_cpus),

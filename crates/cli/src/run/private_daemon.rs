@@ -52,6 +52,9 @@ pub(super) fn start(stack: &RunStack) -> Result<(PathBuf, RawFd), PrivateDaemonE
             daemon.args([option, value]);
         }
     }
+    if let Some(owner) = stack.loopback {
+        daemon.args(["--loopback", owner.name()]);
+    }
     let status = daemon.status().map_err(|source| PrivateDaemonError::Start {
         program: program.display().to_string(),
         source,
