@@ -222,6 +222,7 @@ fn misuse_errno(misuse: &Misuse) -> c_int {
 
 fn create_errno(error: &CreateError) -> c_int {
     match error {
+        CreateError::Local(error) if error.is_out_of_memory() => ENOMEM,
         CreateError::Config { .. } | CreateError::Local(_) | CreateError::Placement { .. } => {
             EINVAL
         }

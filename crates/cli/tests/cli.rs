@@ -452,6 +452,7 @@ fn too_little_memory_is_an_error_and_no_abort() {
             "serve kv --listen 127.0.0.1:0 --channels 8",
             "info --channels 8",
             "serve rpc --listen 127.0.0.1:0 --driver epoll",
+            "serve rpc --backend local --link pair --address 10.0.0.1/24 --listen 10.0.0.1:1",
             "load rpc 127.0.0.1:1 --connections 500000 -d 0.1 --warmup 0 -q",
             "bench server epoll-reuseport --threads 8 --listen 127.0.0.1:0",
             "bench accept-server 127.0.0.1:0 --cpus 0 --driver epoll",

@@ -17,6 +17,15 @@ pub enum ServerError {
     /// A setting of the stack is out of range.
     #[error("{0}")]
     Stack(ConfigError),
+    /// There is no memory for the tables of the stack.
+    #[error(
+        "no memory for the tables of a shard: {bytes} bytes; fewer connections need less, and so \
+         do fewer shards"
+    )]
+    NoMemory {
+        /// Bytes of the tables, at most.
+        bytes: usize,
+    },
     /// A setting of the server is out of range.
     #[error("{setting}: {why}")]
     Setting {
@@ -35,6 +44,12 @@ impl ServerError {
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         matches!(self, Self::Stack(_) | Self::Setting { .. })
+    }
+
+    /// Whether there was no memory.
+    #[must_use]
+    pub const fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::NoMemory { .. })
     }
 }
 

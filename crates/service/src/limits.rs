@@ -9,6 +9,9 @@ pub const RX_FRAMES_PER_POLL: usize = 64;
 pub const TX_FRAMES_PER_POLL: usize = 256;
 /// Frames to the stack's own addresses that wait to be received; each poll receives them all.
 pub const LOOPED_FRAMES_MAX: usize = RX_FRAMES_PER_POLL;
+/// Memory that must be left beside the tables of a shard at its start: the small allocations that
+/// follow end the process where there is none.
+pub(crate) const SERVER_SPARE_BYTES: usize = 8 << 20;
 /// A link that has had no room for so long no longer holds up frames to the stack's own addresses.
 /// Frames for the link are dropped then, as by a full device queue: more than the shortest time to
 /// a retransmission, so that a peer that merely waits for a core loses nothing.

@@ -2,7 +2,13 @@
 //!
 //! Read first: `megapipe_stack::Stack`.
 
-use megapipe_stack::{Config, ConfigError, Event, Instant, Memory, Received, Stack, Transmit};
+use std::sync::{Mutex, PoisonError};
+
+use megapipe_shm::Region;
+use megapipe_stack::{Config, Event, Instant, Memory, Received, Stack, Transmit};
+
+use crate::error::ServerError;
+use crate::limits;
 
 /// A stack and the memory it works on.
 pub struct TransportServer<M> {
@@ -14,8 +20,15 @@ impl<M: Memory> TransportServer<M> {
     /// A stack that reads and writes payload in `memory`.
     ///
     /// # Errors
-    /// The setting that is out of range.
-    pub fn new(config: Config, memory: M, now: Instant) -> Result<Self, ConfigError> {
+    /// [`ServerError::Stack`] names the setting that is out of range, [`ServerError::NoMemory`] the
+    /// bytes that are not to be had.
+    pub fn new(config: Config, memory: M, now: Instant) -> Result<Self, ServerError> {
+        // Of shards that start at once each looks at what the others have left.
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = config.memory_bytes();
+        let needed = bytes.saturating_add(limits::SERVER_SPARE_BYTES);
+        Region::heap(needed).map_err(|_| ServerError::NoMemory { bytes })?;
         Ok(Self { stack: Stack::new(config, now)?, memory })
     }
 

@@ -8,7 +8,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use crate::frame::Medium;
-use crate::limits::MTU_MIN_V6;
+use crate::limits::{EMBRYOS_MAX, EMBRYOS_MIN, MTU_MIN_V6};
 
 /// Configuration of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -259,6 +259,37 @@ impl Config {
         let loopback = LOOPBACK_ADDRESSES.into_iter();
         let loopback = loopback.filter(move |(ip, _)| self.loopback && is_possible(*ip));
         self.addresses.iter().copied().chain(loopback)
+    }
+
+    /// Most connections between SYN and its last ACK.
+    pub(crate) fn half_open_max(&self) -> u32 {
+        // Not many more than can become connections: each makes the flow table larger, and slower.
+        let embryos_max = self.connections.clamp(EMBRYOS_MIN, EMBRYOS_MAX);
+        self.tcp.syn_backlog.saturating_mul(self.listeners).clamp(1, embryos_max)
+    }
+
+    /// Bytes that [`crate::Stack::new`] allocates at most with these settings; it ends the process
+    /// where they are not to be had.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        // Each bound is above what the tables take, as `channel/tests/stack_memory.rs`
+        // counts it.
+        const FIXED: usize = 8 << 20;
+        const CONNECTION: usize = 1 << 10;
+        const HALF_OPEN: usize = 160;
+        const TIME_WAIT: usize = 160;
+        const LISTENER: usize = 1 << 10;
+        const ENDPOINT: usize = 1 << 10;
+        let half_open = self.half_open_max();
+        [
+            (self.connections, CONNECTION),
+            (half_open, HALF_OPEN),
+            (self.time_waits, TIME_WAIT),
+            (self.listeners, LISTENER),
+            (self.datagram_endpoints, ENDPOINT),
+        ]
+        .iter()
+        .fold(FIXED, |sum, (count, bytes)| sum.saturating_add(*count as usize * bytes))
     }
 
     /// A stack of one address, behind a medium of IP packets: what tests and simulations start

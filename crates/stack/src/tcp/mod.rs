@@ -101,9 +101,7 @@ use crate::context::Context;
 use crate::flow_table::{Flow, FlowTable};
 use crate::id::ConnId;
 use crate::ip::Arrived;
-use crate::limits::{
-    EMBRYOS_MAX, EMBRYOS_MIN, NODES_MIN, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION,
-};
+use crate::limits::{NODES_MIN, NODES_PER_CONNECTION, RECORDS_PER_CONNECTION};
 use crate::memory::Memory;
 use crate::slab::Places;
 use crate::time::Instant;
@@ -255,14 +253,11 @@ enum Found {
 }
 
 impl Tcp {
-    /// Everything that is ever needed is allocated here.
+    /// Everything that is ever needed is allocated here, at most [`Config::memory_bytes`].
     pub(crate) fn new(config: &Config, now: Instant) -> Self {
         let [hash_key, secret_key] = split(&config.secret);
         let connections = config.connections;
-        // Not many more than can become connections: each makes the flow table larger, and slower.
-        let embryos_max = connections.clamp(EMBRYOS_MIN, EMBRYOS_MAX);
-        let half_open =
-            config.tcp.syn_backlog.saturating_mul(config.listeners).clamp(1, embryos_max);
+        let half_open = config.half_open_max();
         let time_waits = config.time_waits.max(1);
         let entries = connections + half_open;
         let records = Records::new(
