@@ -13,6 +13,7 @@ mod service;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -349,6 +350,19 @@ fn wrong_setting_ends_the_program_before_it_runs() {
     let (status, text) = run(&mut command);
     assert_eq!(status.code(), Some(125), "{text}");
     assert!(text.contains("MEGAPIPE_BACKEND = lokal: must be kernel, local or"), "{text}");
+    for (name, value, allowed) in [
+        ("MEGAPIPE_FALL_BACK", &b"yes"[..], "MEGAPIPE_FALL_BACK = yes: must be 0 or 1"),
+        ("MEGAPIPE_REQUIRE", b"all", "MEGAPIPE_REQUIRE = all: must be stack"),
+        ("MEGAPIPE_NO_FOLLOW", b"2", "MEGAPIPE_NO_FOLLOW = 2: must be 0 or 1"),
+        ("MEGAPIPE_SHOW_ADDRESSES", b"on", "MEGAPIPE_SHOW_ADDRESSES = on: must be 0 or 1"),
+        ("MEGAPIPE_RULES", b"stack listen \xff:80", "must be UTF-8"),
+    ] {
+        let mut command = preloaded("echo", &library, "kernel");
+        command.env(name, std::ffi::OsStr::from_bytes(value)).arg("started");
+        let (status, text) = run(&mut command);
+        assert_eq!(status.code(), Some(125), "{text}");
+        assert!(text.contains(allowed) && !text.contains("started"), "{text}");
+    }
     said(Command::new("true").env("LD_PRELOAD", &library));
     // A second copy passes everything through.
     let copy = std::env::temp_dir().join(format!("mp-preload-{}-copy.so", std::process::id()));

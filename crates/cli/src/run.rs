@@ -22,6 +22,7 @@ use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use megapipe::{LoopbackOwner, ServiceAddress};
 use megapipe_apps::backend::SERVICE_VARIABLE;
+use megapipe_preload::rules::{PathRule, RuleError};
 use megapipe_preload::{LIBRARY, LOOPBACK, PreloadSettingError, PreloadSettings, TOKEN, VARIABLES};
 use megapipe_service::attach::{ServiceObserver, ServiceQueryError};
 
@@ -96,6 +97,9 @@ pub(crate) struct RunProgramArgs {
     /// Lists the path of each socket with its reason in a file, or on standard error
     #[arg(long, value_name = "FILE|stderr")]
     report: Option<String>,
+    /// Adds the stack's addresses to those that getifaddrs(3) returns, as interface megapipe0
+    #[arg(long)]
+    show_addresses: bool,
     /// Leaves programs alone that the program starts with a new environment
     ///
     /// Otherwise exec restores LD_PRELOAD and the settings there.
@@ -145,8 +149,12 @@ pub(crate) enum RunProgramError {
     NoLoopback(String),
     #[error(transparent)]
     Setting(#[from] PreloadSettingError),
+    #[error("--rule: {0}")]
+    RuleInOption(RuleError),
+    #[error("--report: {path}: {source}")]
+    Report { path: String, source: io::Error },
     #[error("{path}:{line}: {source}")]
-    RuleInFile { path: String, line: usize, source: megapipe_preload::rules::RuleError },
+    RuleInFile { path: String, line: usize, source: RuleError },
     #[error("{path}: {source}")]
     File { path: String, source: io::Error },
     #[error("{0} is missing: install it with `cargo xtask install`, or set MEGAPIPE_PRELOAD")]
@@ -193,6 +201,7 @@ pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
     let stack = RunStack::of(args);
     // A daemon starts last, when nothing else is wrong.
     let rules = rules(args)?;
+    args.check_report()?;
     let known = stack.is_known().then(|| variables(args, &stack, &rules)).transpose()?;
     let library = library()?;
     let name = args.command.first().cloned().unwrap_or_default();
@@ -296,9 +305,17 @@ impl RunStack {
     }
 }
 
+/// The value of a variable for an option without a value.
+fn is_set(option: bool) -> String {
+    if option { "1".to_owned() } else { String::new() }
+}
+
 /// The rules of the options, in their order.
 fn rules(args: &RunProgramArgs) -> Result<Vec<String>, RunProgramError> {
     let mut rules = args.rules.clone();
+    for rule in &rules {
+        rule.parse::<PathRule>().map_err(RunProgramError::RuleInOption)?;
+    }
     if let Some(path) = &args.rules_file {
         rules.extend(rules_of(path)?);
     }
@@ -330,7 +347,8 @@ fn variables(
         ("MEGAPIPE_REPORT", of(&args.report)),
         ("MEGAPIPE_FALL_BACK", fall_back(args)),
         ("MEGAPIPE_REQUIRE", of(&args.require)),
-        ("MEGAPIPE_NO_FOLLOW", if args.no_follow { "1".to_owned() } else { String::new() }),
+        ("MEGAPIPE_NO_FOLLOW", is_set(args.no_follow)),
+        ("MEGAPIPE_SHOW_ADDRESSES", is_set(args.show_addresses)),
     ];
     let set = all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>();
     PreloadSettings::read(|name| {
@@ -364,6 +382,15 @@ fn note_fall_back(args: &RunProgramArgs, why: &RunProgramError) {
 }
 
 impl RunProgramArgs {
+    /// Checks that the report can be written.
+    fn check_report(&self) -> Result<(), RunProgramError> {
+        let Some(path) = self.report.as_deref().filter(|path| *path != "stderr") else {
+            return Ok(());
+        };
+        let opened = fs::File::options().append(true).create(true).open(path);
+        opened.map(drop).map_err(|source| RunProgramError::Report { path: path.to_owned(), source })
+    }
+
     /// The path of the daemon's control socket.
     fn service_path(&self) -> PathBuf {
         let by_environment = || std::env::var_os(SERVICE_VARIABLE).filter(|path| !path.is_empty());
@@ -382,8 +409,10 @@ fn rules_of(path: &Path) -> Result<Vec<String>, RunProgramError> {
         if rule.is_empty() {
             continue;
         }
-        rule.parse::<megapipe_preload::rules::PathRule>().map_err(|source| {
-            RunProgramError::RuleInFile { path: shown.clone(), line: index + 1, source }
+        rule.parse::<PathRule>().map_err(|source| RunProgramError::RuleInFile {
+            path: shown.clone(),
+            line: index + 1,
+            source,
         })?;
         rules.push(rule.to_owned());
     }

@@ -47,7 +47,20 @@ fn errors_of_run_have_status_125() {
     let kernel = ["--backend", "kernel", "--loopback", "stack", "--", "true"];
     refused(&kernel, 125, "the back end kernel has no stack");
     let rule = ["--rule", "stack listen 80", "--", "true"];
-    refused(&[&MEMIF[..], &rule].concat(), 125, "\"80\" must be ADDRESS[/BITS]:PORTS");
+    let said = "--rule: rule \"stack listen 80\": \"80\" must be ADDRESS[/BITS]:PORTS";
+    refused(&[&MEMIF[..], &rule].concat(), 125, said);
+    let report = ["--report", "/nonexistent/report", "--", "true"];
+    let said = "--report: /nonexistent/report: No such file or directory";
+    refused(&[&MEMIF[..], &report].concat(), 125, said);
+    let rules = ["--rules", "/nonexistent/rules", "--", "true"];
+    refused(&[&MEMIF[..], &rules].concat(), 125, "/nonexistent/rules: No such file");
+    for (option, value, said) in [
+        ("--placement", "here", "MEGAPIPE_PLACEMENT = here: must be inline, thread or core"),
+        ("--gateway", "10.0.0", "MEGAPIPE_GATEWAY = 10.0.0: must be IP addresses"),
+        ("--fall-back", "--no-such-option", "unexpected argument '--no-such-option'"),
+    ] {
+        refused(&[&MEMIF[..], &[option, value, "--", "true"]].concat(), 125, said);
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub(crate) mod data;
 pub(crate) mod descriptors;
 pub(crate) mod files;
 pub(crate) mod inherited;
+pub(crate) mod interfaces;
 pub(crate) mod options;
 pub(crate) mod passing;
 pub(crate) mod pipes;
@@ -33,6 +34,7 @@ pub(crate) fn resolve() {
     data::resolve();
     descriptors::resolve();
     files::resolve();
+    interfaces::resolve();
     options::resolve();
     pipes::resolve();
     process::resolve();
@@ -49,6 +51,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         data::NAMES,
         descriptors::NAMES,
         files::NAMES,
+        interfaces::NAMES,
         options::NAMES,
         pipes::NAMES,
         process::NAMES,

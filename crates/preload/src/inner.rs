@@ -361,6 +361,8 @@ by_libc! {
     fdopen(fd, mode) -> isize;
     fileno(stream) -> c_int;
     fileno_unlocked(stream) -> c_int;
+    getifaddrs(list) -> c_int;
+    freeifaddrs(list) -> c_int;
     fork() -> c_int;
     execv(path, list) -> c_int;
     execvp(path, list) -> c_int;

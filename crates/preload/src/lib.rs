@@ -73,7 +73,7 @@ fn load() {
         return;
     }
     calls::resolve();
-    match PreloadSettings::read(|name| std::env::var(name).ok()) {
+    match PreloadSettings::read_environment() {
         Ok(None) => {}
         Ok(Some(_)) if calls::process::has_other_copy() => {
             report::complain(format_args!("the preload library is loaded twice: one copy is used"));

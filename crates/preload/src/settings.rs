@@ -4,6 +4,7 @@
 //! program. The program may clear its environment afterwards; exec restores them
 //! (`calls/process.rs`).
 
+use std::env::VarError;
 use std::ffi::{CString, c_int};
 use std::str::FromStr;
 
@@ -161,6 +162,21 @@ impl PreloadSettings {
             restored: restored.collect(),
             library: variable(LIBRARY),
         }))
+    }
+}
+
+impl PreloadSettings {
+    /// Reads the settings from the environment of the process.
+    ///
+    /// # Errors
+    /// As [`PreloadSettings::read`]; a value that is not UTF-8 is wrong, too.
+    pub fn read_environment() -> Result<Option<Self>, PreloadSettingError> {
+        for name in VARIABLES {
+            if let Err(VarError::NotUnicode(value)) = std::env::var(name) {
+                return Err(wrong(name, &value.to_string_lossy(), "must be UTF-8"));
+            }
+        }
+        Self::read(|name| std::env::var(name).ok())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{library, preloaded, run, said};
+use super::{C11, compile, library, prefix, preloaded, run, said};
 
 /// Prints the result of calls on sockets of a stack at 10.9.8.1.
 const CALLS: &str = r#"
@@ -97,4 +97,52 @@ fn required_stack_refuses_sockets_of_the_kernel() {
     let results: Vec<&str> = text.lines().filter(|line| !line.starts_with("megapipe: ")).collect();
     let refused = "ENETUNREACH";
     assert_eq!(results, [refused, refused, refused, "done", "done", "done"], "{text}");
+}
+
+/// Prints the interfaces of getifaddrs(3) with their networks.
+const INTERFACES: &str = r#"
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <stdio.h>
+static const void *bytes(const struct sockaddr *a) {
+    if (a->sa_family == AF_INET) return &((const struct sockaddr_in *)a)->sin_addr;
+    return &((const struct sockaddr_in6 *)a)->sin6_addr;
+}
+int main(void) {
+    for (int round = 0; round < 100; round++) {
+        struct ifaddrs *list, *at;
+        if (getifaddrs(&list)) return 1;
+        for (at = list; at; at = at->ifa_next) {
+            char address[64], mask[64];
+            if (round || !at->ifa_addr || !at->ifa_netmask) continue;
+            if (at->ifa_addr->sa_family != AF_INET && at->ifa_addr->sa_family != AF_INET6) continue;
+            inet_ntop(at->ifa_addr->sa_family, bytes(at->ifa_addr), address, 64);
+            inet_ntop(at->ifa_addr->sa_family, bytes(at->ifa_netmask), mask, 64);
+            printf("%s %s %s\n", at->ifa_name, address, mask);
+        }
+        freeifaddrs(list);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn addresses_of_the_stack_are_shown_if_wanted() {
+    let test = "addresses_of_the_stack_are_shown_if_wanted";
+    let (Some(library), Some(prefix)) = (library(test, &[]), prefix(test)) else { return };
+    let source = std::env::temp_dir().join(format!("mp-interfaces-{}.c", std::process::id()));
+    std::fs::write(&source, INTERFACES).expect("a file");
+    let program = compile(prefix, &source, "preload-interfaces", C11);
+    std::fs::remove_file(&source).expect("it is there");
+    let plain = said(&mut Command::new(&program));
+    let shown = |value: &str| {
+        let mut command = preloaded(&program, &library, "local");
+        command.env("MEGAPIPE_LINK", "memif:/nonexistent/socket,role=server");
+        command.env("MEGAPIPE_ADDRESS", "10.9.8.1/24,fd00::1/64");
+        said(command.env("MEGAPIPE_SHOW_ADDRESSES", value))
+    };
+    assert_eq!(shown("0"), plain);
+    let ours = "megapipe0 10.9.8.1 255.255.255.0\nmegapipe0 fd00::1 ffff:ffff:ffff:ffff::\n";
+    assert_eq!(shown("1"), plain + ours);
 }
