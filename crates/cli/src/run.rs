@@ -127,6 +127,8 @@ enum RunBackend {
 /// Why `run` did not start the program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunProgramError {
+    #[error("unexpected argument '{0}': no option of run, whose command follows behind --")]
+    NoOption(String),
     #[error(transparent)]
     Service(#[from] ServiceQueryError),
     #[error(
@@ -198,13 +200,17 @@ pub(crate) fn usage_status(error: &clap::Error) -> ExitCode {
 
 /// Checks everything, then becomes the program.
 pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
+    let name = args.command.first().cloned().unwrap_or_default();
+    if name.as_encoded_bytes().starts_with(b"-") {
+        // Options of a command may have any name, so the parser takes this for the command.
+        return Err(RunProgramError::NoOption(name.to_string_lossy().into_owned()));
+    }
     let stack = RunStack::of(args);
     // A daemon starts last, when nothing else is wrong.
     let rules = rules(args)?;
     args.check_report()?;
     let known = stack.is_known().then(|| variables(args, &stack, &rules)).transpose()?;
     let library = library()?;
-    let name = args.command.first().cloned().unwrap_or_default();
     let program = Program::find(&name)?;
     if args.check {
         crate::info::write_to_stdout(check_table::table(&program)?.as_bytes())?;

@@ -94,8 +94,11 @@ fn fill(room: &mut sockaddr_storage, address: IpAddr) {
 /// `list` points to a list of getifaddrs(3), and `ours` is of [`entries`].
 unsafe fn append(list: *mut *mut ifaddrs, ours: *mut ifaddrs) {
     let mut place = list;
-    // SAFETY: the caller promises the list; each place is that of a pointer to an entry, or null.
-    while let Some(entry) = unsafe { (*place).as_mut() } {
+    loop {
+        // SAFETY: the caller promises the list; each place is that of a pointer to an entry.
+        let entry = unsafe { place.read() };
+        // SAFETY: the pointer is null, or to an entry of the list.
+        let Some(entry) = (unsafe { entry.as_mut() }) else { break };
         place = &raw mut entry.ifa_next;
     }
     // SAFETY: the place is that of the last entry, or of the list.
@@ -108,8 +111,11 @@ unsafe fn append(list: *mut *mut ifaddrs, ours: *mut ifaddrs) {
 /// `list` points to null or to a list of [`getifaddrs`], of which nothing was freed.
 unsafe fn free_ours(list: *mut *mut ifaddrs) {
     let mut place = list;
-    // SAFETY: the caller promises the list; each place is that of a pointer to an entry, or null.
-    while let Some(entry) = unsafe { (*place).as_mut() } {
+    loop {
+        // SAFETY: the caller promises the list; each place is that of a pointer to an entry.
+        let entry = unsafe { place.read() };
+        // SAFETY: the pointer is null, or to an entry of the list.
+        let Some(entry) = (unsafe { entry.as_mut() }) else { break };
         if entry.ifa_name.cast_const() == NAME.as_ptr() {
             let piece = (&raw mut *entry).cast::<StackInterface>();
             let mut count = 1;
