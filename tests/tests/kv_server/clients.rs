@@ -132,6 +132,22 @@ fn clients_that_stop_midway_or_rest_too_long_are_cut_off() {
 }
 
 #[test]
+fn silent_kv_connections_give_way_at_the_limit() {
+    for driver in drivers("silent_kv_connections_give_way_at_the_limit") {
+        let mut args = args(driver);
+        args.serve.max_connections = 4;
+        let (running, address) = serve(&args);
+        let mut idle: Vec<Client> = (0..4).map(|_| Client::connect(address)).collect();
+        idle[0].expect(b"get a\r\n", b"END\r\n");
+        let mut other = Client::connect(address);
+        other.expect(b"get a\r\n", b"END\r\n");
+        assert!(idle.iter_mut().any(Client::is_closed), "{driver:?}");
+        drop((idle, other));
+        assert_eq!(running.stop().expect("a clean end").failed, 0, "{driver:?}");
+    }
+}
+
+#[test]
 fn a_client_that_goes_leaves_nothing_behind() {
     for driver in drivers("a_client_that_goes_leaves_nothing_behind") {
         let (running, address) = serve(&args(driver));

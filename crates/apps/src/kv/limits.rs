@@ -86,7 +86,11 @@ pub const RELATIVE_EXPIRY_S_MAX: i64 = 60 * 60 * 24 * 30;
 pub const RESPONSE_BYTES: usize = 4 << 10;
 
 /// How often connections are looked at for timeouts, in milliseconds.
-pub const SWEEP_MS: u64 = 1_000;
+pub const SWEEP_MS: u64 = 500;
+
+/// With all connections taken, one that has been idle for so many milliseconds gives way to one
+/// that waits, also if it never sent a byte.
+pub const CROWDED_IDLE_MS: u64 = 1_000;
 
 /// Time that the peer has to close its side after ours, in milliseconds. `--stall-timeout` counts
 /// if it is shorter.

@@ -300,7 +300,7 @@ impl KvShard {
         }
     }
 
-    /// Closes connections that have timed out.
+    /// Closes connections that have timed out, and idle ones if new connections need their slots.
     fn sweep(&mut self, channel: &mut Channel, now: Ticks) {
         let timeouts = self.shared.timeouts;
         let overdue: Vec<(usize, ConnectionLife)> = self
@@ -308,7 +308,8 @@ impl KvShard {
             .iter()
             .filter(|(_, peer)| {
                 let is_unsent = peer.unsent_bytes > 0;
-                peer.watch.is_overdue(peer.awaited(), is_unsent, timeouts, now)
+                let is_full = self.listeners.is_full(usize::from(peer.listener));
+                peer.watch.is_overdue(peer.awaited(), is_unsent, is_full, timeouts, now)
             })
             .map(|(key, peer)| (key, peer.life))
             .collect();

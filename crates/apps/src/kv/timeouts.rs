@@ -3,7 +3,7 @@
 //! A deadline is set by an event that the peer cannot repeat at will: the first byte of a command,
 //! the end of a command, a completed write, the end of our side. Single bytes move no deadline.
 
-use super::limits::LINGER_MS;
+use super::limits::{CROWDED_IDLE_MS, LINGER_MS};
 use crate::serve::Ticks;
 
 /// The settings, in milliseconds; 0 is never.
@@ -52,11 +52,13 @@ impl Stopwatch {
         self.output = now;
     }
 
-    /// Whether the peer has taken too long. `is_unsent`: responses wait to be sent.
+    /// Whether the peer has taken too long. `is_unsent`: responses wait to be sent. `is_full`: no
+    /// more connections are accepted.
     pub(super) fn is_overdue(
         &self,
         awaited: AwaitedInput,
         is_unsent: bool,
+        is_full: bool,
         timeouts: Timeouts,
         now: Ticks,
     ) -> bool {
@@ -70,7 +72,11 @@ impl Stopwatch {
         match awaited {
             AwaitedInput::Room => false,
             AwaitedInput::Rest => is_over(self.input, stall_ms),
-            AwaitedInput::Command => !is_unsent && is_over(self.input.max(self.output), idle_ms),
+            AwaitedInput::Command => {
+                let since = self.input.max(self.output);
+                let gives_way = is_full && is_over(since, CROWDED_IDLE_MS);
+                !is_unsent && (gives_way || is_over(since, idle_ms))
+            }
             AwaitedInput::End => {
                 let linger_ms = if stall_ms > 0 { LINGER_MS.min(stall_ms) } else { LINGER_MS };
                 !is_unsent && is_over(self.input.max(self.output), linger_ms)
@@ -95,7 +101,7 @@ mod tests {
         is_unsent: bool,
         timeouts: Timeouts,
     ) -> u64 {
-        let is_over = |ms: &u64| watch.is_overdue(awaited, is_unsent, timeouts, at(*ms));
+        let is_over = |ms: &u64| watch.is_overdue(awaited, is_unsent, false, timeouts, at(*ms));
         (0..20_000).step_by(100).find(is_over).unwrap_or(u64::MAX)
     }
 
@@ -122,5 +128,20 @@ mod tests {
         }
         assert_eq!(overdue_from(watch, AwaitedInput::End, false, never), LINGER_MS);
         assert_eq!(overdue_from(watch, AwaitedInput::End, true, never), u64::MAX, "a write is due");
+    }
+    #[test]
+    fn only_idle_connections_give_way_to_others() {
+        let mut watch = Stopwatch::new(at(0));
+        let never = Timeouts { idle_ms: 0, stall_ms: 0 };
+        watch.restart_input(at(500));
+        let gives_way = |awaited, is_unsent, ms| {
+            watch.is_overdue(awaited, is_unsent, true, never, at(500 + ms))
+        };
+        assert!(gives_way(AwaitedInput::Command, false, CROWDED_IDLE_MS));
+        assert!(!gives_way(AwaitedInput::Command, false, CROWDED_IDLE_MS - 1));
+        assert!(!gives_way(AwaitedInput::Command, true, 60_000), "responses wait to be sent");
+        for awaited in [AwaitedInput::Rest, AwaitedInput::Room] {
+            assert!(!gives_way(awaited, false, 60_000), "{awaited:?}");
+        }
     }
 }
