@@ -20,11 +20,11 @@ mod ss;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use megapipe_apps::number::parse_command_line;
 use megapipe_apps::reason::{exit_code, reason};
 
 fn main() -> ExitCode {
-    let arguments = match command::CliArguments::try_parse() {
+    let arguments = match parse_command_line::<command::CliArguments>() {
         Ok(arguments) => arguments,
         Err(error) => return run::usage_status(&error),
     };

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use megapipe_apps::http::{self, HttpArgs};
+use megapipe_apps::number::parse_or_exit;
 use megapipe_apps::reason::{exit_code, reason};
 
 /// Serve static files over HTTP/1.1 on megapipe channels
@@ -15,7 +16,7 @@ struct HttpCommand {
 }
 
 fn main() -> ExitCode {
-    match http::serve(&HttpCommand::parse().http) {
+    match http::serve(&parse_or_exit::<HttpCommand>().http) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-http: {}", reason(&error));

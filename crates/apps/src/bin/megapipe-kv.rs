@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use megapipe_apps::kv::{KvArgs, serve};
+use megapipe_apps::number::parse_or_exit;
 use megapipe_apps::reason::{exit_code, reason};
 
 /// A cache with memcached's protocols and Redis's.
@@ -16,7 +17,7 @@ struct KvCommand {
 }
 
 fn main() -> ExitCode {
-    match serve(&KvCommand::parse().args) {
+    match serve(&parse_or_exit::<KvCommand>().args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-kv: {}", reason(&error));

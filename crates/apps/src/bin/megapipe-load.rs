@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use megapipe_apps::load::{
     HttpLoadArgs, KvLoadArgs, LoadError, RpcLoadArgs, finish, prepare, run_http, run_kv, run_rpc,
 };
+use megapipe_apps::number::parse_or_exit;
 use megapipe_apps::reason::{exit_code, reason};
 
 /// Puts servers under load and measures how they do.
@@ -36,7 +37,7 @@ fn run(load: &LoadProtocol) -> Result<ExitCode, LoadError> {
 }
 
 fn main() -> ExitCode {
-    match run(&LoadCommand::parse().load) {
+    match run(&parse_or_exit::<LoadCommand>().load) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("megapipe-load: {}", reason(&error));

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use megapipe_apps::number::parse_or_exit;
 use megapipe_apps::reason::{exit_code, reason};
 use megapipe_apps::rpc::{RpcArgs, serve};
 
@@ -16,7 +17,7 @@ struct RpcCommand {
 }
 
 fn main() -> ExitCode {
-    match serve(&RpcCommand::parse().args) {
+    match serve(&parse_or_exit::<RpcCommand>().args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("megapipe-rpc: {}", reason(&error));

@@ -31,6 +31,7 @@ use megapipe::{
     Daemon, DaemonError, LocalNetwork, LoopbackOwner, NetworkError, Prefixed, ServerConfig,
 };
 use megapipe_apps::backend::SERVICE_VARIABLE;
+use megapipe_apps::number::{parse_or_exit, within};
 use megapipe_apps::reason::{exit_code, reason};
 use megapipe_apps::serve::CpuList;
 use megapipe_policy::{PolicyMistake, UserDatabase};
@@ -68,7 +69,7 @@ struct DaemonArgs {
     loopback: LoopbackOwner,
 
     /// Largest IP packet in bytes, if smaller than the link's
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = within(576..=u16::MAX))]
     mtu: Option<u16>,
 
     /// The path of the control socket
@@ -98,7 +99,7 @@ struct DaemonArgs {
     /// Number of shards, each on a thread; without it one for each of --cpus, else for each queue
     ///
     /// A channel is served by all of them: each connection by the one that its flow hash selects.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=128))]
+    #[arg(long, value_name = "COUNT", value_parser = within(1..=128_u16))]
     shards: Option<u16>,
 
     /// Which servers run together, such as TS8LS8CM8; without it as many of each as --shards
@@ -115,17 +116,17 @@ struct DaemonArgs {
 
     /// Most connections of a shard
     #[arg(long, value_name = "COUNT", default_value_t = 65_536,
-          value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+          value_parser = within(1..=1_048_576_u32))]
     connections: u32,
 
     /// Microseconds that a shard polls after the last work before it sleeps, at most
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 50,
-          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+          value_parser = within(0..=1_000_000_u32))]
     spin: u32,
 
     /// Microseconds in which a process that shares a port accepts a connection: then another has it
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 5_000,
-          value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+          value_parser = within(100..=1_000_000_u32))]
     claim_time: u32,
 
     /// How a connection's process is selected, where several share a port
@@ -442,7 +443,7 @@ fn manual_folder() -> Option<PathBuf> {
 fn main() -> ExitCode {
     let done = match manual_folder() {
         Some(folder) => write_manual(folder),
-        None => match DaemonArgs::parse() {
+        None => match parse_or_exit::<DaemonArgs>() {
             args if args.detach => detach(),
             args => run(&args),
         },
@@ -458,9 +459,25 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use megapipe_apps::number::parse_words;
     use megapipe_service::hand_over::HandOverSettings;
 
     use super::*;
+
+    #[test]
+    fn negative_numbers_are_refused_by_range() {
+        for (option, range) in [
+            ("--mtu", "576..=65535"),
+            ("--shards", "1..=128"),
+            ("--connections", "1..=1048576"),
+            ("--spin", "0..=1000000"),
+            ("--claim-time", "100..=1000000"),
+        ] {
+            let words = ["megapiped", "--link", "tap:x", option, "-1"];
+            let text = parse_words::<DaemonArgs>(words).expect_err(option).to_string();
+            assert!(text.contains(option) && text.contains(&format!("not in {range}")), "{text}");
+        }
+    }
 
     #[test]
     fn command_line_is_consistent() {
