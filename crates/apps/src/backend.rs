@@ -9,14 +9,15 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 pub use megapipe::Prefixed;
 use megapipe::{
-    Backend, DriverReport, LocalNetwork, LoopbackOwner, NetworkError, Placement, ServerConfig,
-    ServiceAddress,
+    Backend, DriverChoice, DriverReport, LocalNetwork, LoopbackOwner, NetworkError, Placement,
+    ServerConfig, ServiceAddress,
 };
 use siphasher::sip128::SipHasher13;
 
 use crate::limits;
 use crate::number::within;
 use crate::serve::CpuList;
+use crate::threads::allowed_cpus;
 
 /// A back end by the name that the command line uses.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -133,6 +134,16 @@ pub enum BackendError {
         /// What is missing.
         source: NetworkError,
     },
+    /// `--server-cpus` names a processor that this process may not run on.
+    #[error(
+        "--server-cpus: processor {cpu} is not among those that this process may use ({allowed})"
+    )]
+    ServerCpu {
+        /// The processor.
+        cpu: usize,
+        /// Those that it could have been.
+        allowed: String,
+    },
     /// An option of the stack is out of range, or contradicts another.
     #[error("--{0}")]
     Setting(String),
@@ -143,7 +154,7 @@ impl BackendError {
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         match self {
-            Self::Option(_) | Self::Setting(_) => true,
+            Self::Option(_) | Self::ServerCpu { .. } | Self::Setting(_) => true,
             Self::Link { source, .. } => source.is_configuration(),
         }
     }
@@ -201,6 +212,7 @@ impl BackendArgs {
         if self.server_cpus.is_some() && self.placement != PlacementName::Core {
             return Err(BackendError::Option("--server-cpus: only --placement core has its own"));
         }
+        self.check_server_cpus()?;
         let Some(link) = &self.link else {
             return match self.backend {
                 BackendName::Kernel => Ok(Backend::Kernel),
@@ -238,6 +250,50 @@ impl BackendArgs {
         let Some(link) = &self.link else { return Ok(()) };
         let failed = |source| BackendError::Link { link: link.clone(), source };
         LocalNetwork::check_device(link).map_err(failed)
+    }
+
+    /// Refuses a driver that the back end does not have.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`].
+    pub(crate) fn check_driver(&self, driver: DriverChoice) -> Result<(), BackendError> {
+        let why = match self.backend {
+            BackendName::Local => "--driver uring: --backend local takes auto or epoll",
+            BackendName::Service => "--driver uring: --backend service takes auto or epoll",
+            BackendName::Kernel => return Ok(()),
+        };
+        if driver == DriverChoice::Uring { Err(BackendError::Option(why)) } else { Ok(()) }
+    }
+
+    /// Whether our own stack may have an address: false if the options give it others.
+    pub(crate) fn may_have(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        // On Ethernet the stack has a link-local IPv6 address without being given it.
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let has_loopback = self.loopback == Some(LoopbackOwner::Stack);
+        self.backend != BackendName::Local
+            || self.address.is_empty()
+            || (ip.is_loopback() && has_loopback)
+            || ip.is_unspecified()
+            || is_link_local
+            || self.address.iter().any(|own| own.address == ip)
+    }
+
+    /// The values of `--address`, for an error.
+    pub(crate) fn addresses_given(&self) -> String {
+        let given = self.address.iter().map(|own| format!("{}/{}", own.address, own.prefix_bits));
+        given.collect::<Vec<_>>().join(", ")
+    }
+
+    fn check_server_cpus(&self) -> Result<(), BackendError> {
+        let Some(cpus) = &self.server_cpus else { return Ok(()) };
+        let allowed = allowed_cpus();
+        match cpus.as_slice().iter().find(|cpu| !allowed.contains(cpu)) {
+            Some(&cpu) => {
+                Err(BackendError::ServerCpu { cpu, allowed: CpuList::from(allowed).to_string() })
+            }
+            None => Ok(()),
+        }
     }
 
     /// No option asks for what only our own stack has.
@@ -310,6 +366,23 @@ mod tests {
         assert!(said.ends_with(&format!("Without it {}.", limits::SPIN_US_DEFAULT)), "{said}");
         let parsed = |args: &[&str]| Program::try_parse_from(args).unwrap().backend.spin;
         assert_eq!((parsed(&["p"]), parsed(&["p", "--spin", "0"])), (None, Some(0)));
+    }
+
+    #[test]
+    fn stack_may_have_given_link_local_and_its_loopback_addresses() {
+        let may_have = |args: &BackendArgs, ip: &str| args.may_have(ip.parse().unwrap());
+        let address = vec!["10.0.0.1/8".parse().unwrap()];
+        let backend = BackendName::Local;
+        let local = BackendArgs { backend, address, ..BackendArgs::default() };
+        for ip in ["10.0.0.1", "::ffff:10.0.0.1", "0.0.0.0", "::", "fe80::1"] {
+            assert!(may_have(&local, ip), "{ip}");
+        }
+        for ip in ["10.0.0.2", "fd00::1", "127.0.0.1", "::1"] {
+            assert!(!may_have(&local, ip), "{ip}");
+        }
+        let with_loopback = BackendArgs { loopback: Some(LoopbackOwner::Stack), ..local };
+        assert!(may_have(&with_loopback, "127.0.0.1") && may_have(&with_loopback, "::1"));
+        assert!(!may_have(&with_loopback, "10.0.0.2"));
     }
 
     #[test]

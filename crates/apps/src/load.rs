@@ -193,6 +193,9 @@ pub fn prepare(args: &HttpLoadArgs) -> Result<bool, LoadError> {
 
 /// The requests of a web load.
 fn targets(args: &HttpLoadArgs, server: &str) -> Result<Vec<RequestTarget>, LoadError> {
+    if let Some(host) = args.host.as_ref().filter(|host| !is_host(host)) {
+        return Err(LoadError::Host { host: host.clone() });
+    }
     let host = args.host.as_deref().unwrap_or(server);
     let keep_alive = !args.no_keep_alive;
     if let Some(files) = &args.files {
@@ -202,6 +205,9 @@ fn targets(args: &HttpLoadArgs, server: &str) -> Result<Vec<RequestTarget>, Load
     let mut paths = args.paths.clone();
     if let Some(list) = &args.path_list {
         let listed = read_paths(list)?;
+        if listed.is_empty() {
+            return Err(LoadError::NoPaths { path: list.clone(), max: PATHS_MAX });
+        }
         check_paths(&listed, &format!("--path-list {}", list.display()))?;
         paths.extend(listed);
     }
@@ -229,6 +235,13 @@ fn read_paths(list: &Path) -> Result<Vec<String>, LoadError> {
     Ok(lines.map(str::to_owned).collect())
 }
 
+/// Whether this can stand in a Host field (RFC 9110 §7.2): a name or an address of RFC 3986.
+fn is_host(host: &str) -> bool {
+    let is_of_host =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:%[]".contains(&byte);
+    !host.is_empty() && host.bytes().all(is_of_host)
+}
+
 /// Whether this can stand in a request line as it is.
 fn is_path(path: &str) -> bool {
     path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic())
@@ -243,6 +256,16 @@ mod tests {
         assert!(is_path("/") && is_path("/a/b?c=%20"));
         for path in ["", "a", "/a b", "/a\r\nHost: x", "/ä"] {
             assert!(!is_path(path), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_would_break_a_request_are_refused() {
+        for host in ["a", "example.com:80", "[::1]:80", "10.0.0.1", "a_b", "x%2e"] {
+            assert!(is_host(host), "{host}");
+        }
+        for host in ["", "a\r\nX: b", "a b", "a\t", "a/b", "u@a", "ä", "a\0"] {
+            assert!(!is_host(host), "{host:?}");
         }
     }
 }

@@ -21,7 +21,7 @@ mod timeouts;
 use crate::limits::rpc::{STALL_TIMEOUT_S_DEFAULT, STALL_TIMEOUT_S_MAX};
 use crate::number::within;
 use crate::serve::{Running, ServeArgs, ServeError, ServerProperties, ShardSetup};
-use protocol::{LengthError, Lengths, MESSAGE_LEN_DEFAULT};
+use protocol::{HEADER_LEN, LengthError, Lengths, MESSAGE_LEN_DEFAULT, MESSAGE_LEN_MAX};
 use shard::RpcShard;
 
 /// What the frame has to know about this server.
@@ -55,13 +55,13 @@ pub struct RpcArgs {
 
     /// Bytes of a request that does not state its length
     #[arg(long, value_name = "BYTES", default_value_t = MESSAGE_LEN_DEFAULT,
-          value_parser = within(0..=u32::MAX))]
+          value_parser = within(HEADER_LEN as u32..=MESSAGE_LEN_MAX))]
     pub request_bytes: u32,
 
     /// Bytes of the response to a request without a response length
     ///
     /// Without this option it is as long as such a request.
-    #[arg(long, value_name = "BYTES", value_parser = within(0..=u32::MAX))]
+    #[arg(long, value_name = "BYTES", value_parser = within(1..=MESSAGE_LEN_MAX))]
     pub response_bytes: Option<u32>,
 
     /// Close connections whose request takes longer than so many seconds to arrive, or that read
@@ -76,7 +76,7 @@ pub struct RpcArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum RpcError {
     /// A message length is out of range.
-    #[error("--request-bytes or --response-bytes: {0}")]
+    #[error("--{message}-bytes: {0}", message = .0.message)]
     Length(#[from] LengthError),
     /// An option that sockets do not have.
     #[error("{option}: --api sockets {why}")]

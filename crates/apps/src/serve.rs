@@ -38,7 +38,7 @@ pub(crate) use listening::ServerEndpoint;
 pub use listening::{FRAME_COOKIES, ServerListeners};
 pub use plan::{ChannelPlan, Reasoned, ServerPlan, plan_server};
 pub use running::{Running, start};
-pub(crate) use running::{allowed_cpus, raise_descriptor_limit, start_threads};
+pub(crate) use running::{raise_descriptor_limit, start_threads};
 pub(crate) use shard_loop::{
     ChannelReady, ReadySender, ServerControl, ServerPhase, ShardPlan, driver_of,
 };

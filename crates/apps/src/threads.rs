@@ -1,4 +1,4 @@
-//! Threads whose start fails with an error.
+//! Threads whose start fails with an error, and the processors that they may have.
 //!
 //! `std::thread::spawn` panics where the kernel refuses a thread, and a new thread ends the process
 //! if there is no memory for its signal stack and its first allocations: std maps and allocates
@@ -76,4 +76,10 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
     })?;
     let _ = started.recv();
     Ok(thread)
+}
+
+/// The processors that this process may run on.
+pub(crate) fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }

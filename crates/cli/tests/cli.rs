@@ -274,7 +274,6 @@ fn exit_codes_tell_mistakes_from_failures() {
     for (line, code, named) in [
         ("serve", 2, "Usage"),
         ("serve rpc --listen here", 2, "expected IP:PORT"),
-        ("serve rpc --request-bytes 3", 2, "a message of 3 bytes"),
         ("serve rpc --batch 0", 2, "--batch"),
         ("serve rpc --cpus 0,999", 2, "processor 999"),
         ("serve rpc --json /nonexistent/x", 2, "--json /nonexistent/x: "),
@@ -333,10 +332,35 @@ fn exit_codes_tell_mistakes_from_failures() {
         ("bench report /nonexistent --report x", 2, "/nonexistent"),
         ("script /nonexistent.pkt", 2, "/nonexistent.pkt"),
     ] {
-        let output = output(&line.split(' ').collect::<Vec<_>>());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
-        assert!(said.contains(named), "{line}: {said}");
+        assert_ends(line, code, named);
+    }
+}
+
+/// Runs a command that ends with this status and names this on standard error.
+fn assert_ends(line: &str, code: i32, named: &str) {
+    let output = output(&line.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+    assert!(said.contains(named), "{line}: {said}");
+}
+
+#[test]
+fn options_out_of_range_are_named_with_what_is_allowed() {
+    for (line, named) in [
+        ("serve rpc --request-bytes 3", "'--request-bytes <BYTES>': 3 is not in 16..=1048576"),
+        ("serve rpc --request-bytes foo", "expected a number in 16..=1048576"),
+        ("serve rpc --response-bytes 0", "'--response-bytes <BYTES>': 0 is not in 1..=1048576"),
+        ("load rpc --request-bytes 15", "--request-bytes: a request of 15 bytes is outside 16..="),
+        ("load rpc --response-bytes 2M", "--response-bytes: a response of 2097152 bytes"),
+        ("serve rpc --channels -1", "'--channels <N>': -1 is not in 1..=256"),
+        ("serve kv --idle-timeout -1", "'--idle-timeout <SECONDS>': -1 is not in 0..=86400"),
+        ("load rpc --batch -1", "'--batch <N>': -1 is not in 1..="),
+        ("load rpc --rate -1.5", "'--rate <PER_SECOND>': -1.5 is outside"),
+        ("load rpc --source 192.0.2.9:0 --total 1", "--source 192.0.2.9:0: it is no address of"),
+        ("load http --host a/b", "--host: `a/b` is no host"),
+        ("load http --path-list /dev/null", "--path-list /dev/null: it has no path"),
+    ] {
+        assert_ends(line, 2, named);
     }
 }
 
@@ -359,6 +383,13 @@ fn addresses_that_no_host_can_have_are_refused() {
         ("--address 10.1.0.0/24", "10.1.0.0/24 is a broadcast address"),
         ("--address 255.255.255.255/32", "broadcast address"),
         ("--address 10.1.0.1/33", "10.1.0.1/33"),
+        ("--address 127.0.0.1/8", "--address: 127.0.0.1/8 is a loopback address"),
+        ("--address ::/64", "--address: ::/64 is the unspecified address"),
+        ("--address 224.0.0.1/24", "--address: 224.0.0.1/24 is a multicast address"),
+        ("--address 10.0.0.2/24", "--address: 10.0.0.2 is given twice"),
+        ("--listen 10.0.0.3:7000", "--listen 10.0.0.3:7000: the stack has only --address 10.0.0.2"),
+        ("--driver uring", "--driver uring: --backend local takes auto or epoll"),
+        ("--placement core --server-cpus 999", "--server-cpus: processor 999 is not among"),
         ("--gateway 10.0.0.2", "10.0.0.2 is an address of our own"),
         ("--gateway 10.0.0.255", "10.0.0.255 is a broadcast address"),
         ("--gateway 10.0.1.1", "10.0.1.1 is on no prefix"),

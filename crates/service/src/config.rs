@@ -215,9 +215,12 @@ impl ServerConfig {
                 None => setting("address", "there is none".to_owned()),
             };
         }
-        for (address, bits) in &self.addresses {
-            if is_of_all(*address, *bits) {
-                return setting("address", format!("{address}/{bits} is a broadcast address"));
+        for (index, (address, bits)) in self.addresses.iter().enumerate() {
+            if let Some(why) = refusal(*address, *bits) {
+                return setting("address", format!("{address}/{bits} is {why}"));
+            }
+            if self.addresses[..index].iter().any(|(other, _)| other == address) {
+                return setting("address", format!("{address} is given twice"));
             }
         }
         for gateway in &self.gateways {
@@ -247,7 +250,6 @@ fn default_route(via: IpAddr) -> stack::Route {
     stack::Route { prefix, prefix_bits: 0, via: Some(via) }
 }
 
-/// `other` shares the first `bits` of `own`.
 /// Whether an address stands for all hosts of its prefix (RFC 1122 §3.2.1.3), in the old form with
 /// zeroes too, or of every link.
 fn is_of_all(address: IpAddr, bits: u8) -> bool {
@@ -258,6 +260,24 @@ fn is_of_all(address: IpAddr, bits: u8) -> bool {
     address.is_broadcast() || (host != 0 && (part == host || part == 0))
 }
 
+/// Why no host can have this address on a link.
+fn refusal(address: IpAddr, bits: u8) -> Option<&'static str> {
+    let of_this_network = matches!(address, IpAddr::V4(ip) if ip.octets()[0] == 0);
+    let is_reserved = matches!(address, IpAddr::V4(ip) if ip.octets()[0] >= 240);
+    let is_mapped = matches!(address, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
+    let reasons = [
+        (address.is_loopback(), "a loopback address, which no link has"),
+        (address.is_multicast(), "a multicast address; a host has unicast addresses"),
+        (address.is_unspecified(), "the unspecified address; a host has unicast addresses"),
+        (is_of_all(address, bits), "a broadcast address"),
+        (of_this_network, "in 0.0.0.0/8, which no host has"),
+        (is_reserved, "in 240.0.0.0/4, which is reserved"),
+        (is_mapped, "an IPv4 address in IPv6 form; give it as IPv4"),
+    ];
+    reasons.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
+}
+
+/// Whether `other` shares the first `bits` of `own`.
 fn on_link(own: IpAddr, bits: u8, other: IpAddr) -> bool {
     let (own, other, width) = match (own, other) {
         (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -320,6 +340,16 @@ mod tests {
             let gateways = Vec::new();
             assert_eq!(refused(&ServerConfig { addresses, gateways, ..good.clone() }), "address");
         }
+        for address in ["127.0.0.1", "224.0.0.1", "0.1.2.3", "240.0.0.1", "::", "::1", "ff02::1"] {
+            let addresses = vec![(address.parse().unwrap(), 8)];
+            let config = ServerConfig { addresses, gateways: Vec::new(), ..good.clone() };
+            let text = config.check().expect_err(address).to_string();
+            assert!(text.starts_with(&format!("address: {address}/8 is ")), "{text}");
+        }
+        let addresses = [good.addresses.clone(), good.addresses.clone()].concat();
+        let text =
+            ServerConfig { addresses, ..good.clone() }.check().expect_err("twice").to_string();
+        assert_eq!(text, "address: 10.0.0.2 is given twice");
         for (address, bits) in [([10, 0, 0, 255], 31), ([10, 0, 0, 0], 32), ([10, 0, 0, 255], 16)] {
             let addresses = vec![(IpAddr::from(address), bits)];
             let config = ServerConfig { addresses, gateways: Vec::new(), ..good.clone() };

@@ -198,6 +198,10 @@ fn arguments_that_cannot_be_are_errors_by_name() {
     let error = run_rpc(&args, &mut |_| {}).expect_err("responses of megabytes");
     assert!(error.to_string().contains("--response-bytes"), "{error}");
     let mut args = RpcLoadArgs::new(load_args(&nowhere, driver));
+    args.load.source = vec!["192.0.2.9:0".parse().expect("an address")];
+    let error = run_rpc(&args, &mut |_| {}).expect_err("an address of another host");
+    assert!(error.is_usage() && error.to_string().starts_with("--source 192.0.2.9:0: "), "{error}");
+    let mut args = RpcLoadArgs::new(load_args(&nowhere, driver));
     args.load.cpus = "1023".parse().ok();
     let error = run_rpc(&args, &mut |_| {}).expect_err("no such processor");
     assert!(matches!(error, LoadError::Cpu { cpu: 1023 }), "{error}");

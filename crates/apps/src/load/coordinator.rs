@@ -7,6 +7,7 @@
 //!   nothing but no; what was measured until then is summed up.
 
 use std::io::{self, IsTerminal, Write};
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
@@ -25,7 +26,7 @@ use super::summary::{Asked, Busy, Summary};
 use super::window::Count;
 use super::worker::{Worker, WorkerPlan, WorkerResult, now_ns};
 use super::{Close, pacing};
-use crate::backend::warn_of_fall_back;
+use crate::backend::{BackendArgs, BackendName, warn_of_fall_back};
 use crate::limits::SPARE_BYTES;
 use crate::limits::load::{
     BYTES_PER_CONNECTION, CONNECTIONS_MAX, READY_DEADLINE, REJECTED_NS_MAX, SPARE_BYTES_PER_THREAD,
@@ -33,8 +34,8 @@ use crate::limits::load::{
 };
 use crate::memory::require;
 use crate::result_file;
-use crate::serve::{Notices, SupervisorNotice, allowed_cpus, raise_descriptor_limit};
-use crate::threads;
+use crate::serve::{Notices, SupervisorNotice, raise_descriptor_limit};
+use crate::threads::{self, allowed_cpus};
 
 /// Notification for the observer of a load.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -166,6 +167,8 @@ where
         let failed = |source| LoadError::File { path: path.clone(), source };
         result_file::check(path).map_err(failed)?;
     }
+    job.args.backend.check_driver(job.args.driver.into())?;
+    job.args.source.iter().try_for_each(|source| check_source(&job.args.backend, source))?;
     let threads = job.threads()?;
     let cores = job.cores(threads)?;
     raise_descriptor_limit();
@@ -403,6 +406,25 @@ impl Drop for Coordinator {
     fn drop(&mut self) {
         // Only on the way out of an error is anything left here; it has been told already.
         let _ = self.give_up();
+    }
+}
+
+/// Refuses a source address that this host, or our own stack, does not have.
+fn check_source(backend: &BackendArgs, address: &Address) -> Result<(), LoadError> {
+    let Address::Inet(source) = address else { return Ok(()) };
+    let refused = |why| Err(LoadError::Source { address: *source, why });
+    if !backend.may_have(source.ip()) {
+        return refused(format!("the stack has only --address {}", backend.addresses_given()));
+    }
+    if backend.backend != BackendName::Kernel {
+        return Ok(());
+    }
+    // Other errors than this one may pass, and connections report them.
+    match UdpSocket::bind((source.ip(), 0)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            refused("it is no address of this host".to_owned())
+        }
+        _ => Ok(()),
     }
 }
 

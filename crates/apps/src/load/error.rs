@@ -23,8 +23,16 @@ pub enum LoadError {
         /// The address.
         server: SocketAddr,
     },
+    /// Connections cannot come from this address.
+    #[error("--source {address}: {why}")]
+    Source {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        why: String,
+    },
     /// A message length is beyond what the rpc protocol allows.
-    #[error("--request-bytes or --response-bytes: {0}")]
+    #[error("--{message}-bytes: {0}", message = .0.message)]
     Length(#[from] LengthError),
     /// A value is longer than a cache takes.
     #[error("--value-bytes: {len} bytes are more than a cache takes ({max})")]
@@ -69,6 +77,26 @@ pub enum LoadError {
         option: String,
         /// The path.
         path: String,
+    },
+    /// A list without a path.
+    #[error(
+        "--path-list {}: it has no path; a list has 1 to {max}, one on each line",
+        path.display()
+    )]
+    NoPaths {
+        /// The file.
+        path: PathBuf,
+        /// How many there may be.
+        max: usize,
+    },
+    /// A name that cannot stand in a Host field.
+    #[error(
+        "--host: `{}` is no host: expected a name or an address, with or without :PORT",
+        shown(host)
+    )]
+    Host {
+        /// The name.
+        host: String,
     },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
@@ -137,6 +165,9 @@ impl LoadError {
         match self {
             Self::Server(_)
             | Self::NoPort { .. }
+            | Self::Source { .. }
+            | Self::NoPaths { .. }
+            | Self::Host { .. }
             | Self::Length(_)
             | Self::ValueBytes { .. }
             | Self::Threads { .. }

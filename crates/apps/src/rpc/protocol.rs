@@ -70,8 +70,12 @@ impl Default for Lengths {
 
 /// A request has lengths that the protocol does not allow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message of {len} bytes is outside {HEADER_LEN}..={MESSAGE_LEN_MAX}")]
+#[error("a {message} of {len} bytes is outside {len_min}..={MESSAGE_LEN_MAX}")]
 pub struct LengthError {
+    /// `request` or `response`.
+    pub message: &'static str,
+    /// The least length.
+    pub len_min: u32,
     /// The length.
     pub len: u32,
 }
@@ -84,10 +88,11 @@ impl Lengths {
     /// empty or longer than that.
     pub const fn checked(self) -> Result<Self, LengthError> {
         if self.request < HEADER_LEN as u32 || self.request > MESSAGE_LEN_MAX {
-            return Err(LengthError { len: self.request });
+            let (message, len_min) = ("request", HEADER_LEN as u32);
+            return Err(LengthError { message, len_min, len: self.request });
         }
         if self.response == 0 || self.response > MESSAGE_LEN_MAX {
-            return Err(LengthError { len: self.response });
+            return Err(LengthError { message: "response", len_min: 1, len: self.response });
         }
         Ok(self)
     }

@@ -71,6 +71,7 @@ pub fn plan_server(args: &ServeArgs) -> Result<ServerPlan, ServeError> {
     let count = check_counts(args, 0)?;
     let cores = cores(args, count)?;
     let masks = masks(args, &cores);
+    args.backend.check_driver(args.driver.into())?;
     args.backend.check_device()?;
     let backend = args.backend.open(args.connections_of_each(count), count)?;
     let reports = reports(args, &backend, &cores)?;

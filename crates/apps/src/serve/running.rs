@@ -25,10 +25,10 @@ use super::shard_loop::{self, ChannelReady, ReadySender, ServerControl, ServerPh
 use super::signals::Notices;
 use super::stats::{self, Columns, Published, ServerTally};
 use super::{ServerProperties, ServerShard, ShardSetup};
-use crate::backend::PlacementName;
+use crate::backend::{BackendArgs, PlacementName};
 use crate::limits;
 use crate::result_file;
-use crate::threads;
+use crate::threads::{self, allowed_cpus};
 
 /// A server whose channels all listen. Dropping it stops it immediately.
 #[derive(Debug)]
@@ -85,7 +85,9 @@ where
     let ready_file = args.ready_fd.map(open_ready_file).transpose()?;
     let addresses = args.addresses(server);
     let count = check_counts(args, addresses.len())?;
+    args.backend.check_driver(args.driver.into())?;
     addresses.iter().try_for_each(check_listen_address)?;
+    addresses.iter().try_for_each(|address| check_on_link(&args.backend, address))?;
     if let Some(path) = &args.json {
         let failed = |source| ServeError::argument(format!("--json {}", path.display()), source);
         result_file::check(path).map_err(failed)?;
@@ -302,6 +304,18 @@ fn check_listen_address(address: &Address) -> Result<(), ServeError> {
     }
 }
 
+/// Refuses addresses that the options do not give to our own stack.
+fn check_on_link(backend: &BackendArgs, address: &Address) -> Result<(), ServeError> {
+    match address {
+        Address::Inet(inet) if !backend.may_have(inet.ip()) => {
+            let why = format!("the stack has only --address {}", backend.addresses_given());
+            let source = io::Error::new(io::ErrorKind::InvalidInput, why);
+            Err(ServeError::argument(format!("--listen {address}"), source))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether no single host has this address.
 fn is_group(ip: IpAddr) -> bool {
     ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
@@ -342,12 +356,6 @@ pub(super) fn masks(args: &ServeArgs, cores: &[Option<usize>]) -> Option<Vec<Cpu
     let cores: Option<Vec<usize>> = cores.iter().copied().collect();
     let masks = layout::partition(&cores?, &online_cpus())?;
     Some(masks.into_iter().map(CpuMask::cpus).collect())
-}
-
-/// The processors that this process may run on.
-pub(crate) fn allowed_cpus() -> Vec<usize> {
-    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
-    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
 /// The processors of this machine; those that this process may use, if the machine does not list

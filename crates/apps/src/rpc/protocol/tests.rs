@@ -84,18 +84,21 @@ fn only_whole_echoes_are_sent_back_as_they_are() {
 
 #[test]
 fn lengths_beyond_the_limits_are_refused() {
-    for (asked, owed, blamed) in [
-        (15, 64, 15),
-        (0, 64, 0),
-        (MESSAGE_LEN_MAX + 1, 64, MESSAGE_LEN_MAX + 1),
-        (64, MESSAGE_LEN_MAX + 1, MESSAGE_LEN_MAX + 1),
+    for (asked, owed, (message, len_min), len) in [
+        (15, 64, ("request", 16), 15),
+        (0, 64, ("request", 16), 0),
+        (MESSAGE_LEN_MAX + 1, 64, ("request", 16), MESSAGE_LEN_MAX + 1),
+        (64, MESSAGE_LEN_MAX + 1, ("response", 1), MESSAGE_LEN_MAX + 1),
     ] {
         let bytes = header(lengths(asked, owed), 0);
         let refused = Framer::default().next(&mut &bytes[..], Lengths::default());
-        assert_eq!(refused, Err(LengthError { len: blamed }));
+        assert_eq!(refused, Err(LengthError { message, len_min, len }));
         assert_eq!(echo_len(&bytes, Lengths::default()), 0);
     }
-    assert_eq!(lengths(64, 0).checked(), Err(LengthError { len: 0 }));
+    assert_eq!(
+        lengths(64, 0).checked(),
+        Err(LengthError { message: "response", len_min: 1, len: 0 })
+    );
 }
 
 #[test]
