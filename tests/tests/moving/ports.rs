@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use megapipe::{Accept, Channel, Connection, CpuMask, Event, Handle, RegisterError};
+use megapipe::{Accept, Channel, Connection, CpuMask, Event, Handle, ListenOptions, RegisterError};
 
 use super::hosts::{Hosts, NEAR, PATIENCE, at, with_hosts};
 
@@ -141,4 +141,37 @@ fn a_port_of_another_address_stays_the_kernels() {
         let inside = join(channel, inside);
         expect_alive(channel, handle, inside);
     });
+}
+
+#[test]
+fn moved_connection_does_not_block_a_restart() {
+    let name = "moved_connection_does_not_block_a_restart";
+    for link in LINKS {
+        with_hosts(name, move |hosts| {
+            let server = at(NEAR[0], PORT);
+            let start = || {
+                let mut channel = hosts.channel(link)?;
+                let listening = channel.listen(&server.into(), &ListenOptions::default(), 0);
+                Ok::<_, String>((channel, listening.expect("the port is free")))
+            };
+            let (mut channel, listener) = match start() {
+                Ok(started) => started,
+                Err(why) => return println!("skipped: {name} on {link}: {why}"),
+            };
+            let peer = connect(hosts, server);
+            let handle = accepted(&mut channel, listener);
+            let peer = join(&mut channel, peer);
+            channel.to_fd(handle).expect("it can move");
+            let done = channel.dispatch(Some(PATIENCE)).expect("dispatch").expect("in time");
+            let Event::ToFd(Ok(moved)) = done.event else { panic!("{done:?}") };
+            let stream = TcpStream::from(moved.fd);
+            drop(channel);
+            // One that lives, then one in TIME-WAIT.
+            drop(TcpListener::bind(server).expect("a program of the kernel's"));
+            drop(start().expect("another channel"));
+            drop((stream, peer));
+            drop(TcpListener::bind(server).expect("a program of the kernel's"));
+            drop(start().expect("another channel"));
+        });
+    }
 }

@@ -41,6 +41,8 @@ pub struct Predecessor {
     socket: OwnedFd,
     is_aside: bool,
     is_frozen: bool,
+    /// SO_REUSEADDR before it was frozen.
+    reuses_address: bool,
 }
 
 impl Predecessor {
@@ -50,7 +52,7 @@ impl Predecessor {
     /// [`RepairError`], with the socket.
     pub fn new(socket: OwnedFd) -> Result<Self, (OwnedFd, RepairError)> {
         match check(socket.as_fd()) {
-            Ok(()) => Ok(Self { socket, is_aside: false, is_frozen: false }),
+            Ok(()) => Ok(Self { socket, is_aside: false, is_frozen: false, reuses_address: false }),
             Err(error) => Err((socket, error)),
         }
     }
@@ -72,6 +74,8 @@ impl Predecessor {
     /// # Errors
     /// [`RepairError::NotAllowed`], [`RepairError::Io`].
     pub fn freeze(&mut self) -> Result<(), RepairError> {
+        self.reuses_address =
+            socket::reuses_address(self.fd()).map_err(failed("read SO_REUSEADDR"))?;
         socket::begin_repair(self.fd()).map_err(failed("enter repair mode"))?;
         self.is_frozen = true;
         socket::deafen(self.fd()).map_err(failed("attach a filter that drops everything"))
@@ -178,7 +182,7 @@ impl Predecessor {
         if self.is_frozen {
             // A socket that was not made deaf has nothing to detach.
             let _ = socket::undeafen(self.fd());
-            let _ = socket::end_repair(self.fd(), Off::Silent);
+            let _ = socket::end_repair(self.fd(), Off::Silent, self.reuses_address);
         }
         self.socket
     }

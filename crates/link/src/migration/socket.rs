@@ -96,12 +96,21 @@ pub(super) fn begin_repair(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_number(socket, libc::TCP_REPAIR, 1)
 }
 
-/// Leaves repair mode.
-pub(super) fn end_repair(socket: BorrowedFd<'_>, how: Off) -> io::Result<()> {
-    match how {
-        Off::Probe => set_number(socket, libc::TCP_REPAIR, 0),
-        Off::Silent => set_number(socket, libc::TCP_REPAIR, -1),
-    }
+/// Leaves repair mode. Repair mode overwrites SO_REUSEADDR, and leaving it clears the option, so it
+/// is set to `reuse_address` afterwards.
+pub(super) fn end_repair(socket: BorrowedFd<'_>, how: Off, reuse_address: bool) -> io::Result<()> {
+    let value = match how {
+        Off::Probe => 0,
+        Off::Silent => -1,
+    };
+    set_number(socket, libc::TCP_REPAIR, value)?;
+    let reuse = libc::c_int::from(reuse_address);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &reuse)
+}
+
+/// Whether SO_REUSEADDR is set. Only outside repair mode.
+pub(super) fn reuses_address(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    get_word(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR).map(|value| value != 0)
 }
 
 /// Which queue the next calls are about.

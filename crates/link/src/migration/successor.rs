@@ -75,7 +75,8 @@ impl Successor {
     fn try_start(&self) -> Result<(), RepairError> {
         let fd = self.socket.as_fd();
         socket::undeafen(fd).map_err(failed("detach the filter"))?;
-        socket::end_repair(fd, Off::Probe).map_err(failed("leave repair mode"))?;
+        // As an accepted connection has it: neither this nor its TIME-WAIT blocks a listener.
+        socket::end_repair(fd, Off::Probe, true).map_err(failed("leave repair mode"))?;
         socket::fill(fd, &self.unsent).map_err(failed("send what was queued"))?;
         socket::unlock_sizes(fd);
         Ok(())

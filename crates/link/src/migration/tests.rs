@@ -76,6 +76,24 @@ fn a_connection_goes_on_in_another_socket() {
 }
 
 #[test]
+fn moved_and_thawed_connections_leave_their_port_to_listeners() {
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let name = "moved_and_thawed_connections_leave_their_port_to_listeners";
+        let (client, server) = pair(address);
+        let port = server.local_addr().unwrap();
+        let Some(still) = frozen(name, server) else { return };
+        let server = TcpStream::from(still.thaw());
+        TcpListener::bind(port).expect("thawed: as the kernel accepted it");
+        let Some(frozen) = frozen(name, server) else { return };
+        let server = moved(frozen);
+        TcpListener::bind(port).expect("moved: as the kernel accepted it");
+        drop(server);
+        drop(client);
+        TcpListener::bind(port).expect("in TIME-WAIT");
+    }
+}
+
+#[test]
 fn full_queues_move_with_their_connection() {
     let (client, mut server) = pair("127.0.0.1:0");
     let stream = pattern(6 << 20);
