@@ -79,7 +79,8 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
 }
 
 /// The processors that this process may run on.
-pub(crate) fn allowed_cpus() -> Vec<usize> {
+#[must_use]
+pub fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
@@ -28,12 +28,14 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 use megapipe::policy::ServicePolicy;
 use megapipe::{
-    Daemon, DaemonError, LocalNetwork, LoopbackOwner, NetworkError, Prefixed, ServerConfig,
+    Daemon, DaemonError, LocalNetwork, LoopbackOwner, NetworkError, Prefixed, PrefixedError,
+    ServerConfig,
 };
 use megapipe_apps::backend::SERVICE_VARIABLE;
 use megapipe_apps::number::{parse_or_exit, within};
 use megapipe_apps::reason::{exit_code, reason};
 use megapipe_apps::serve::CpuList;
+use megapipe_apps::threads::allowed_cpus;
 use megapipe_policy::{PolicyMistake, UserDatabase};
 use megapipe_service::balancer::Scheme;
 use megapipe_service::layout::{Component, ServerLayout};
@@ -57,7 +59,7 @@ struct DaemonArgs {
     /// An address on the link, ADDRESS/BITS; may be given several times
     ///
     /// May be left out where the link shares the host's addresses (packet:, xdp:).
-    #[arg(long, value_name = "ADDRESS/BITS")]
+    #[arg(long, value_name = "ADDRESS/BITS", value_parser = host_address)]
     address: Vec<Prefixed>,
 
     /// The next hop for everything that is not on the link
@@ -150,6 +152,10 @@ enum RunError {
     Daemon(#[from] DaemonError),
     #[error(transparent)]
     Policy(#[from] PolicyFileError),
+    #[error("--cpus: processor {cpu} is not among those that this process may use ({allowed})")]
+    Cpu { cpu: usize, allowed: String },
+    #[error("--cpus: {cpus} processors for {servers} servers; name one for each")]
+    Cpus { cpus: usize, servers: usize },
     #[error("cannot catch signals")]
     Signals(#[source] std::io::Error),
     #[error("cannot start in the background")]
@@ -170,7 +176,7 @@ impl RunError {
     const fn is_usage(&self) -> bool {
         match self {
             Self::Link { source, .. } => source.is_configuration(),
-            Self::Policy(_) => true,
+            Self::Policy(_) | Self::Cpu { .. } | Self::Cpus { .. } => true,
             _ => false,
         }
     }
@@ -185,6 +191,8 @@ enum PolicyFileError {
         #[source]
         source: std::io::Error,
     },
+    #[error("the policy file {} is no regular file", path.display())]
+    NotFile { path: PathBuf },
     #[error("{}:{}: {}", path.display(), mistake.line, mistake.mistake)]
     Mistake { path: PathBuf, mistake: PolicyMistake },
     #[error(
@@ -193,6 +201,21 @@ enum PolicyFileError {
         path.display()
     )]
     Writable { path: PathBuf, owner: u32, mode: u32 },
+}
+
+/// Parses an address that a host can have on a link.
+fn host_address(text: &str) -> Result<Prefixed, String> {
+    let parsed: Prefixed = text.parse().map_err(|error: PrefixedError| error.to_string())?;
+    let is_host = match parsed.address {
+        // 0/8 is no host's, and 224/3 are groups, reserved, and broadcast.
+        IpAddr::V4(ip) => !ip.is_loopback() && (1..224).contains(&ip.octets()[0]),
+        IpAddr::V6(ip) => {
+            let is_special = ip.is_loopback() || ip.is_multicast() || ip.is_unspecified();
+            !is_special && ip.to_ipv4_mapped().is_none()
+        }
+    };
+    let why = "expected an address of one host, not of loopback, a group, or none";
+    is_host.then_some(parsed).ok_or_else(|| why.to_owned())
 }
 
 /// Whether only root and the user of this process may write a file.
@@ -219,12 +242,15 @@ impl DaemonArgs {
         self.policy.as_deref().unwrap_or_else(|| Path::new(POLICY_PATH))
     }
 
-    /// The policy of the file, or the default one if there is none at the usual path.
-    fn read_policy(&self, users: &UserDatabase) -> Result<ServicePolicy, PolicyFileError> {
+    /// The policy, and whether it is that of the file: without one at the usual path it is the
+    /// default one.
+    fn read_policy(&self, users: &UserDatabase) -> Result<(ServicePolicy, bool), PolicyFileError> {
         let path = self.policy_path().to_owned();
-        let mut file = match File::open(&path) {
+        // Opening a FIFO for reading does not wait for a writer.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let mut file = match File::options().read(true).custom_flags(flags).open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound && self.policy.is_none() => {
-                return Ok(ServicePolicy::default());
+                return Ok((ServicePolicy::default(), false));
             }
             file => file.map_err(|source| PolicyFileError::Read { path: path.clone(), source })?,
         };
@@ -232,13 +258,36 @@ impl DaemonArgs {
             (String::new(), |source| PolicyFileError::Read { path: path.clone(), source });
         // Of the file that is read, whatever the path names meanwhile.
         let metadata = file.metadata().map_err(read)?;
+        if !metadata.is_file() {
+            return Err(PolicyFileError::NotFile { path });
+        }
         let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
         if !is_safe(owner, mode) {
             return Err(PolicyFileError::Writable { path, owner, mode });
         }
         file.read_to_string(&mut text).map_err(read)?;
         let policy = megapipe_policy::parse(&text, users);
-        policy.map_err(|mistake| PolicyFileError::Mistake { path, mistake })
+        let policy = policy.map_err(|mistake| PolicyFileError::Mistake { path, mistake })?;
+        Ok((policy, true))
+    }
+
+    /// Checks the processors: each is one that this process may use, and none is left over.
+    fn check_cpus(&self, allowed: &[usize]) -> Result<(), RunError> {
+        let Some(cpus) = self.cpus.as_ref().map(CpuList::as_slice) else { return Ok(()) };
+        if let Some(&cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+            return Err(RunError::Cpu {
+                cpu,
+                allowed: CpuList::from(allowed.to_vec()).to_string(),
+            });
+        }
+        let servers = self.layout.as_ref().map(|it| it.servers().len());
+        let servers = servers.or_else(|| self.shards.map(usize::from));
+        match servers {
+            Some(servers) if cpus.len() > servers => {
+                Err(RunError::Cpus { cpus: cpus.len(), servers })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn settings(&self) -> ServerConfig {
@@ -298,12 +347,13 @@ impl Signals {
 
 fn run(args: &DaemonArgs) -> Result<(), RunError> {
     let users = user_database();
-    let policy = args.read_policy(&users)?;
+    let (policy, _) = args.read_policy(&users)?;
     let mut output = std::io::stdout();
     if args.check {
         let table = megapipe_policy::table(&policy, &users);
         return output.write_all(table.as_bytes()).map_err(RunError::Output);
     }
+    args.check_cpus(&allowed_cpus())?;
     // Before threads exist and before clients are served: no signal is missed.
     let signals = Signals::catch().map_err(RunError::Signals)?;
     // Without `--check` there is one.
@@ -356,9 +406,13 @@ fn detach() -> Result<(), RunError> {
 /// Reads the policy file again. What channels have stays.
 fn reload(args: &DaemonArgs, daemon: &mut Daemon) {
     match args.read_policy(&user_database()) {
-        Ok(policy) => {
+        Ok((policy, is_from_file)) => {
             daemon.set_policy(policy);
-            notice(&format!("the policy is that of {} now", args.policy_path().display()));
+            let path = args.policy_path().display();
+            match is_from_file {
+                true => notice(&format!("the policy is that of {path} now")),
+                false => notice(&format!("the default policy holds: there is no {path}")),
+            }
         }
         Err(error) => notice(&format!("the policy stays as it was: {}", reason(&error))),
     }
@@ -480,6 +534,27 @@ mod tests {
     }
 
     #[test]
+    fn cpus_that_are_not_allowed_or_left_over_are_refused() {
+        let check = |options: &str| {
+            let line = format!("megapiped --link tap:x {options}");
+            let args = DaemonArgs::try_parse_from(line.split_whitespace()).expect("it is valid");
+            args.check_cpus(&[0, 1, 2]).map_err(|error| (error.is_usage(), error.to_string()))
+        };
+        for right in ["", "--cpus 0,2", "--cpus 1 --shards 2", "--cpus 0,1 --layout TS1LS1+CM1"] {
+            assert_eq!(check(right), Ok(()), "{right}");
+        }
+        let (is_usage, why) = check("--cpus 1,9").expect_err("not one of ours");
+        assert!(is_usage && why.starts_with("--cpus: processor 9 ") && why.contains("(0-2)"));
+        for wrong in ["--cpus 0,1 --shards 1", "--cpus 0,1,2 --layout TS1LS1+CM1"] {
+            let (is_usage, why) = check(wrong).expect_err(wrong);
+            assert!(is_usage && why.contains(" servers; name one for each"), "{why}");
+        }
+        let line = "megapiped --link tap:x --claim-time foo";
+        let refused = DaemonArgs::try_parse_from(line.split_whitespace()).expect_err("no number");
+        assert!(refused.to_string().contains("100..=1000000"), "{refused}");
+    }
+
+    #[test]
     fn command_line_is_consistent() {
         DaemonArgs::command().debug_assert();
         let line = "megapiped --link tap:x --address 10.0.0.2/24 --cpus 1,2 --service /tmp/x";
@@ -501,6 +576,14 @@ mod tests {
         for wrong in ["--layout TS2", "--layout TS2LS2CM3", "--layout TS2LS2CM2 --shards 2"] {
             let line = format!("megapiped --link tap:x {wrong}");
             assert!(DaemonArgs::try_parse_from(line.split_whitespace()).is_err(), "{wrong}");
+        }
+        for wrong in ["--mtu 5", "--mtu x", "--address 127.0.0.1/8", "--address 224.1.1.1/24"] {
+            let line = format!("megapiped --link tap:x {wrong}");
+            let refused = DaemonArgs::try_parse_from(line.split_whitespace());
+            let (option, value) = wrong.split_once(' ').expect("two words");
+            let text = refused.expect_err(wrong).to_string();
+            assert!(text.contains(option) && text.contains(value), "{text}");
+            assert!(text.contains("576..=65535") || text.contains("of one host"), "{text}");
         }
         for wrong in ["--claim-time 99", "--balance random", "--balance filtered:0"] {
             let line = format!("megapiped --link tap:x {wrong}");

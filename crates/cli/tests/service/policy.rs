@@ -70,6 +70,13 @@ fn check_prints_the_policy_or_the_line_of_a_mistake() {
     let (code, _, errors) = check(&folder.file("missing"));
     assert_eq!(code, Some(2));
     assert!(errors.contains("cannot read the policy file"), "{errors}");
+    // A FIFO has no writer that would end the wait.
+    let fifo = folder.file("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .expect("there is room");
+    let (code, _, errors) = check(&fifo);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains(&format!("{fifo} is no regular file")), "{errors}");
 }
 
 #[test]
