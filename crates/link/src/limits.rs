@@ -17,6 +17,9 @@ pub const PAIR_FRAMES_MAX: usize = 1 << 16;
 
 const _: () = assert!(OFFLOAD_FRAME_BYTES >= 65_535 + ETHERNET_HEADER_BYTES);
 const _: () = assert!(PAIR_FRAMES_MAX.is_power_of_two());
+/// Memory that must be left when a link is opened, beside what its driver maps.
+pub(crate) const OPEN_SPARE_BYTES: usize = 8 << 20;
+
 /// How long the directory of a UNIX socket's path may stay locked, in milliseconds: longer than a
 /// bind, and than the removal of a socket that a dead server left behind.
 pub const UNIX_PATH_LOCK_MS: u64 = 1_000;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::fault::Faults;
-use crate::limits::FAULT_REORDERING_DELAY_US;
+use crate::limits::{FAULT_REORDERING_DELAY_US, OPEN_SPARE_BYTES};
 use crate::spec::{FaultSpec, MemifSpec, XdpSpec};
 use crate::tap::{self, Tap, TapConfig};
 use crate::xdp::{self, SocketMap, XdpConfig};
@@ -23,6 +23,12 @@ pub fn open(
     spec: &LinkSpec,
     notice: &mut dyn FnMut(&str),
 ) -> Result<Vec<Box<dyn Link>>, LinkError> {
+    // The small allocations of a driver end the process where there is no memory.
+    let spare = Vec::<u8>::new().try_reserve_exact(OPEN_SPARE_BYTES);
+    spare.map_err(|_| LinkError::Io {
+        what: "memory for the link",
+        source: std::io::ErrorKind::OutOfMemory.into(),
+    })?;
     match spec {
         LinkSpec::Pair => {
             let (here, there) = pair(&PairConfig::default())?;
