@@ -183,8 +183,13 @@ impl<M: Memory> Server<M> {
     /// Whether a peer is at an address of ours: then both ends of a connection are in the stack.
     #[must_use]
     pub fn is_own(&self, remote: SocketAddr) -> bool {
-        let is_shared = |host: &Host| host.shared_addresses().contains(&remote.ip());
-        remote.ip().is_loopback() || self.host.as_ref().is_some_and(is_shared)
+        remote.ip().is_loopback() || self.shares(remote)
+    }
+
+    /// Whether an address is one of those that the host and the stack have in common.
+    pub(crate) fn shares(&self, address: SocketAddr) -> bool {
+        let is_shared = |host: &Host| host.shared_addresses().contains(&address.ip());
+        self.host.as_ref().is_some_and(is_shared)
     }
 
     /// Whether there is room to release a flow, before anything changes ([`Server::release`]).

@@ -381,7 +381,9 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
     let mut records = RECORDS.lock();
     let Some(record) = records.of(fd) else { return passed(pass) };
     let path = select(record, PathCall::Listen, to)?;
-    let may_listen = record.kind == libc::SOCK_STREAM && stack::has_own_ports();
+    // The kernel has loopback addresses of its own, and their ports.
+    let is_loopback = to.ip().to_canonical().is_loopback();
+    let may_listen = record.kind == libc::SOCK_STREAM && stack::has_own_ports() && !is_loopback;
     let mut is_reserved = false;
     if path != SocketPath::Stack {
         let bound = passed(pass)?;

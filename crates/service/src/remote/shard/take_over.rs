@@ -33,7 +33,7 @@ impl SessionWork<'_> {
         let ends = descriptors.connection_ends(cookie).ok_or(ShardMoveError::NotPassed)?;
         let (local, remote) = ends;
         let interface = self.server.interface_of(local, remote)?;
-        if !self.server.is_own(local) {
+        if !self.server.shares(local) {
             return Err(ShardMoveError::NotLocal(local.ip()));
         }
         if self.server.is_own(remote) {
