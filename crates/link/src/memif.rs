@@ -314,8 +314,8 @@ pub struct Memif {
     tx_frame: Box<[u8]>,
     /// The peer may interrupt us: `arm` was the last call.
     is_armed: bool,
-    /// Interrupts that may have come since they were last forgotten.
-    unforgotten: Unforgotten,
+    /// Whether interrupts may be pending at `wakes_us`.
+    pending: PendingInterrupts,
     /// The timer was set since it was stopped last; it may have expired.
     is_timer_set: bool,
     /// The last `tx_burst` ended because the ring was full.
@@ -381,7 +381,7 @@ impl Memif {
             rx_frame: vec![0; frame_bytes].into(),
             tx_frame: vec![0; frame_bytes].into(),
             is_armed: false,
-            unforgotten: Unforgotten::Some,
+            pending: PendingInterrupts::Possible,
             is_timer_set: false,
             is_full: false,
             idle_polls: 0,
@@ -428,7 +428,7 @@ impl Memif {
         let Some(place) = &self.place else { return Err(LinkError::Gone { driver: DRIVER }) };
         self.is_unplugged = true;
         self.is_armed = false;
-        self.unforgotten = Unforgotten::Some;
+        self.pending = PendingInterrupts::Possible;
         self.is_full = false;
         for fd in [self.lanes.wakes_us.as_fd(), self.session.channel()] {
             // What is not in the set any more needs no removing.
@@ -487,9 +487,9 @@ impl Memif {
             self.lanes.receiving.ring.mask_interrupt(true);
             // The peer interrupts only for frames, behind them.
             let is_quiet = self.lanes.receiving.waiting().is_ok_and(|count| count == 0);
-            self.unforgotten = match self.unforgotten {
-                Unforgotten::Forgotten if is_quiet => Unforgotten::None,
-                _ => Unforgotten::Some,
+            self.pending = match self.pending {
+                PendingInterrupts::Cleared if is_quiet => PendingInterrupts::Impossible,
+                _ => PendingInterrupts::Possible,
             };
         }
     }
@@ -593,14 +593,14 @@ impl Memif {
         Ok(self.is_full && sending.reserve(sending.room()?, self.tx_frame.len())?.is_some())
     }
 
-    /// Forgets interrupts that came and sets the timer if the ring to the peer is full. Returns
+    /// Clears pending interrupts and sets the timer if the ring to the peer is full. Returns
     /// whether the control channel is readable.
     fn prepare_wake(&mut self) -> Result<bool, LinkError> {
         let full_sleep = Duration::from_micros(MEMIF_FULL_SLEEP_US.into());
         let wake_after = if self.is_full { full_sleep } else { Duration::ZERO };
-        if self.unforgotten == Unforgotten::None {
+        if self.pending == PendingInterrupts::Impossible {
             // Not twice in a row: a control channel that is readable ends each sleep.
-            self.unforgotten = Unforgotten::Some;
+            self.pending = PendingInterrupts::Possible;
             self.set_timer(wake_after)?;
             return Ok(false);
         }
@@ -609,7 +609,7 @@ impl Memif {
         // What else is ready is so the next time, too.
         let count = epoll::wait(&self.epoll, &mut seen, Some(&at_once)).unwrap_or(0);
         self.counters.system_calls += 1;
-        self.unforgotten = Unforgotten::Forgotten;
+        self.pending = PendingInterrupts::Cleared;
         self.set_timer(wake_after)?;
         let is_channel = |event: &epoll::Event| event.data.u64() == CHANNEL.u64();
         Ok(seen.iter().take(count).any(is_channel))
@@ -633,15 +633,15 @@ impl Memif {
     }
 }
 
-/// Interrupts that may have come since they were last forgotten, by a system call.
+/// Whether interrupts of the peer are pending, which a system call has to clear before a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unforgotten {
-    /// Some may have come.
-    Some,
-    /// They were forgotten before this sleep.
-    Forgotten,
-    /// They were forgotten before the last sleep, which brought none: another end woke us.
-    None,
+enum PendingInterrupts {
+    /// Some may have come since they were last cleared.
+    Possible,
+    /// They were cleared for the present sleep.
+    Cleared,
+    /// None came in the last sleep, before which they were cleared: something else ended it.
+    Impossible,
 }
 
 /// Why no frame can be waited for.

@@ -129,6 +129,7 @@ mod tests {
         assert_eq!(overdue_from(watch, AwaitedInput::End, false, never), LINGER_MS);
         assert_eq!(overdue_from(watch, AwaitedInput::End, true, never), u64::MAX, "a write is due");
     }
+
     #[test]
     fn only_idle_connections_give_way_to_others() {
         let mut watch = Stopwatch::new(at(0));

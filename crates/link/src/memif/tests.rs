@@ -351,7 +351,7 @@ fn peer_clearing_nonblock_does_not_block_our_reads() {
 }
 
 #[test]
-fn sleep_without_frames_leaves_no_interrupt_to_forget() {
+fn sleep_without_frames_leaves_no_interrupt_to_clear() {
     let (mut server, mut client) = joined(&settings("quiet"));
     let (link, peer) = (&mut server[0], &mut client[0]);
     let calls_of_sleep = |link: &mut Memif| {
@@ -373,7 +373,7 @@ fn sleep_without_frames_leaves_no_interrupt_to_forget() {
         assert_eq!(send(peer, b"frame").expect("there is room"), 1);
         assert!(is_readable(link).expect("it can be polled"), "round {round}");
         assert_eq!(received(link).len(), 1);
-        assert_eq!(calls_of_sleep(link), 1, "the interrupt is forgotten");
+        assert_eq!(calls_of_sleep(link), 1, "the interrupt is cleared");
         assert!(!is_readable(link).expect("it can be polled"), "round {round}");
         assert!(received(link).is_empty());
     }
