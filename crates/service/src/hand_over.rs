@@ -30,6 +30,7 @@ mod accept_queue;
 mod acceptor_homes;
 mod claim_times;
 mod connection_map;
+mod growing_claim_time;
 mod mail;
 mod offer_table;
 

@@ -285,6 +285,11 @@ const _: () = assert!(SMALL_SEND_BYTES < LARGE_SEND_BYTES && LARGE_SEND_BYTES > 
 pub const CLAIM_TIME_DEFAULT: Duration = Duration::from_millis(5);
 /// The claim times that a listener may have, shortest and longest.
 pub const CLAIM_TIMES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_secs(1));
+/// How often the claim time of a listener doubles at most, while the same connections are taken
+/// back again: by default up to 80 ms.
+pub const CLAIM_TIME_DOUBLINGS_MAX: u32 = 4;
+/// A doubling of the claim time lasts so long after the last repeated take-back.
+pub const CLAIM_TIME_CALM: Duration = Duration::from_secs(1);
 /// Connections that wait for an acceptor at one connection manager unless the listener says so.
 pub const WAITING_DEFAULT: usize = 1 << 12;
 /// Most connections that may wait there.

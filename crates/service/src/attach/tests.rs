@@ -358,6 +358,27 @@ fn message_that_is_not_due_ends_handshake_and_session() {
     assert_eq!(answer(&socket), None, "another version than was agreed on");
 }
 
+/// The region and the quotas of its channel are back at once.
+#[test]
+fn client_that_dies_within_its_handshake_leaves_nothing() {
+    let daemon = Daemon::start("dies");
+    let socket = connected(&daemon.path());
+    send(socket.as_fd(), &hello(), &[]).expect("it is sent");
+    let welcome = HelloAnswer::decode(&answer(&socket).expect("an answer"));
+    assert!(matches!(welcome, Ok(HelloAnswer::Welcome(_))), "{welcome:?}");
+    assert!(matches!(daemon.next(), Asked::Opened(_)));
+    drop(socket);
+    assert_eq!(daemon.next(), Asked::Ended, "it never began");
+    // And before its first message, or with half of one.
+    for bytes in [&hello()[..0], &hello()[..9]] {
+        let socket = connected(&daemon.path());
+        if !bytes.is_empty() {
+            send(socket.as_fd(), bytes, &[]).expect("it is sent");
+        }
+    }
+    attach_to(&daemon.path(), "test").expect("others are welcome");
+}
+
 #[test]
 fn unexpected_descriptors_are_closed() {
     let daemon = Daemon::start("descriptors");

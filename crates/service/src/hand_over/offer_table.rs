@@ -7,7 +7,8 @@
 //! Invariants
 //! - Only this table changes a connection's state, so a claim, a time-out and a reset that cross
 //!   are put in an order here.
-//! - Offers have one claim time, so their deadlines are in the order of the offers.
+//! - Deadlines are in the order of the offers: an offer is due no earlier than the one before it,
+//!   also when the claim time has fallen since.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use megapipe_stack::Instant;
 
 use super::connection_map::ConnectionMap;
+use super::growing_claim_time::{GrowingClaimTime, TakeBacks};
 use super::{
     AcceptorReport, Assignment, ConnectionName, HandOverConfig, HandOverError, TransportReport,
 };
@@ -35,6 +37,16 @@ enum HandOverState {
 struct HandOverEntry {
     name: ConnectionName,
     state: HandOverState,
+    take_backs: TakeBacks,
+}
+
+/// When the claim of an offer is due. Those of ended offers are recognized by `since`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct ClaimDeadline {
+    until: Instant,
+    /// The offer's time.
+    since: Instant,
+    id: u64,
 }
 
 /// CONNECTION-AVAILABLE: a message for the acceptor.
@@ -110,10 +122,10 @@ impl std::ops::AddAssign for OfferCounters {
 /// The connections of one listener at one transport server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OfferTable {
-    claim_time: Duration,
+    claim_time: GrowingClaimTime,
     connections: ConnectionMap<HandOverEntry>,
     /// Offers in their order, with those that have ended meanwhile.
-    deadlines: VecDeque<(Instant, u64)>,
+    deadlines: VecDeque<ClaimDeadline>,
     /// Connections in the offered state.
     offered: usize,
     counters: OfferCounters,
@@ -127,7 +139,7 @@ impl OfferTable {
     pub fn new(config: &HandOverConfig) -> Result<Self, HandOverError> {
         config.check()?;
         Ok(Self {
-            claim_time: config.claim_time,
+            claim_time: GrowingClaimTime::new(config.claim_time),
             connections: ConnectionMap::default(),
             deadlines: VecDeque::new(),
             offered: 0,
@@ -141,16 +153,17 @@ impl OfferTable {
         self.counters
     }
 
-    /// Returns the time in which an offer is to be claimed.
+    /// Returns the time in which an offer that is made now is to be claimed: the configured one,
+    /// and more for a while after connections were taken back repeatedly.
     #[must_use]
-    pub const fn claim_time(&self) -> Duration {
-        self.claim_time
+    pub fn claim_time(&self, now: Instant) -> Duration {
+        self.claim_time.at(now)
     }
 
     /// Adds an established connection. The report is for this transport server's manager.
     pub fn on_established(&mut self, conn: ConnectionName) -> TransportReport {
-        self.connections
-            .insert(conn.id, HandOverEntry { name: conn, state: HandOverState::Waiting });
+        let (state, take_backs) = (HandOverState::Waiting, TakeBacks::default());
+        self.connections.insert(conn.id, HandOverEntry { name: conn, state, take_backs });
         TransportReport::Unassigned(conn)
     }
 
@@ -176,9 +189,11 @@ impl OfferTable {
             self.counters.final_offers += 1;
             entry.state = HandOverState::Claimed { acceptor, since: now, has_answered: false };
         } else {
+            let due = now + self.claim_time.at(now);
+            let until = self.deadlines.back().map_or(due, |last| due.max(last.until));
             entry.state = HandOverState::Offered { acceptor, since: now };
             self.offered += 1;
-            self.deadlines.push_back((now + self.claim_time, conn.id));
+            self.deadlines.push_back(ClaimDeadline { until, since: now, id: conn.id });
             self.drop_ended_deadlines();
         }
         Ok(Availability { conn, acceptor, is_final })
@@ -187,8 +202,8 @@ impl OfferTable {
     /// Keeps the deadlines of ended offers from piling up within a long claim time.
     fn drop_ended_deadlines(&mut self) {
         if self.deadlines.len() > 2 * self.offered + 64 {
-            let (connections, claim_time) = (&self.connections, self.claim_time);
-            self.deadlines.retain(|&(at, id)| is_due_at(connections, claim_time, at, id));
+            let connections = &self.connections;
+            self.deadlines.retain(|deadline| deadline.is_current(connections));
         }
     }
 
@@ -239,19 +254,29 @@ impl OfferTable {
     /// Returns when [`OfferTable::on_time`] is due.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.deadlines.front().map(|&(at, _)| at)
+        self.deadlines.front().map(|deadline| deadline.until)
     }
 
     /// Takes back one offer whose claim is overdue. To be called until it returns `None`; the
     /// report is for this transport server's manager.
     pub fn on_time(&mut self, now: Instant) -> Option<TransportReport> {
-        while let Some(&(at, id)) = self.deadlines.front().filter(|(at, _)| *at <= now) {
-            self.deadlines.pop_front();
-            if is_due_at(&self.connections, self.claim_time, at, id) {
-                return self.take_back(id);
+        while let Some(deadline) = self.deadlines.pop_front_if(|it| it.until <= now) {
+            if deadline.is_current(&self.connections) {
+                self.note_overdue(now, deadline.id);
+                return self.take_back(deadline.id);
             }
         }
         None
+    }
+
+    /// The claim of a connection is overdue. If it was so before, no acceptor claims in time.
+    fn note_overdue(&mut self, now: Instant, id: u64) {
+        if let Some(entry) = self.connections.get_mut(id)
+            && let HandOverState::Offered { since, .. } = entry.state
+            && entry.take_backs.add()
+        {
+            self.claim_time.on_repeated(now, since);
+        }
     }
 
     /// Takes back an offer that cannot be delivered, as if its time were over: the acceptor's
@@ -412,16 +437,11 @@ impl HandOverState {
     }
 }
 
-/// Whether a connection's current offer has this deadline.
-fn is_due_at(
-    connections: &ConnectionMap<HandOverEntry>,
-    claim_time: Duration,
-    at: Instant,
-    id: u64,
-) -> bool {
-    match connections.get(id).map(|entry| entry.state) {
-        Some(HandOverState::Offered { since, .. }) => since + claim_time == at,
-        _ => false,
+impl ClaimDeadline {
+    /// Whether it is that of the connection's current offer.
+    fn is_current(&self, connections: &ConnectionMap<HandOverEntry>) -> bool {
+        let state = connections.get(self.id).map(|entry| entry.state);
+        matches!(state, Some(HandOverState::Offered { since, .. }) if since == self.since)
     }
 }
 
@@ -497,6 +517,52 @@ mod tests {
         assert_eq!(table.on_time(at(10_000)), None, "claimed in time");
         let counters = table.counters();
         assert_eq!((counters.take_backs, counters.late_claims, counters.claims), (1, 1, 1));
+    }
+
+    /// A core with too many programs: each connection is taken back every time.
+    #[test]
+    fn storm_of_take_backs_lets_the_claim_time_grow_for_a_while() {
+        let mut table = table();
+        let mut now = 0;
+        for _ in 0..6 {
+            for id in 1..=20 {
+                offer(&mut table, at(now + id), id, id % 3);
+            }
+            now += table.claim_time(at(now)).as_micros() as u64 + 100;
+            while table.on_time(at(now)).is_some() {}
+        }
+        let grown = table.claim_time(at(now));
+        assert_eq!(grown, limits::CLAIM_TIME_DEFAULT * 16);
+        // A claim that comes after 60 ms is in time now.
+        offer(&mut table, at(now), 1, 7);
+        assert_eq!(table.on_time(at(now + 60_000)), None);
+        assert_eq!(table.claim(conn(1), acceptor(7)), ClaimOutcome::Confirmed);
+        // One connection that waits for one stopped program is no storm.
+        let calm = now + 60_000_000;
+        assert_eq!(table.claim_time(at(calm)), limits::CLAIM_TIME_DEFAULT);
+        offer(&mut table, at(calm), 100, 7);
+        assert!(table.on_time(at(calm + 5_000)).is_some());
+        assert_eq!(table.claim_time(at(calm + 5_000)), limits::CLAIM_TIME_DEFAULT);
+    }
+
+    #[test]
+    fn deadlines_keep_the_order_of_offers_when_the_claim_time_falls() {
+        let mut table = table();
+        for round in 0..3 {
+            offer(&mut table, at(round * 20_000), 1, 7);
+            assert!(table.on_time(at(round * 20_000 + 19_000)).is_some());
+        }
+        // Twice as long twice, and the first doubling ends between two offers.
+        let last = 59_000 + 1_000_000;
+        offer(&mut table, at(last - 1), 2, 7);
+        offer(&mut table, at(last), 3, 7);
+        let due = last - 1 + 20_000;
+        assert_eq!(table.on_time(at(due - 1)), None);
+        let taken = [table.on_time(at(due)), table.on_time(at(due))].map(|report| match report {
+            Some(TransportReport::TakenBack { conn, .. }) => conn.id,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(taken, [2, 3]);
     }
 
     #[test]

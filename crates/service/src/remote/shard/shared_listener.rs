@@ -167,7 +167,7 @@ impl SharedListener {
         });
         ServiceHandOver {
             scheme: settings.balancer.scheme.to_string(),
-            claim_time: settings.hand_over.claim_time,
+            claim_time: self.table.claim_time(now),
             waiting: self.waiting,
             assigned: queue.local,
             assigned_elsewhere: queue.remote,

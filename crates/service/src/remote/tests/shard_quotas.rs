@@ -421,6 +421,27 @@ fn shard_sleeps_while_a_session_reads_no_events() {
     assert!(goes_on, "{:?}", counters(&mut polled));
 }
 
+/// Each ring wakes the shard, which finds nothing to do.
+#[test]
+fn doorbell_without_end_does_not_stop_others() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut honest, _) = shard.attach(SessionLimits::WHOLE_SHARD);
+    listens(&mut honest, 80, 1);
+    let (ours, theirs) = connects(&mut peer, &mut honest, 80);
+    let (hostile, id) = shard.attach(SessionLimits::WHOLE_SHARD);
+    let mut rings = 0;
+    for _ in 0..200 {
+        while rings < 1_000_000 && rustix::io::write(hostile.wait_fd(), &[1; 8]).is_ok() {
+            rings += 1;
+        }
+        sends((&mut peer, ours), (&mut honest, theirs), b"question");
+        sends((&mut honest, theirs), (&mut peer, ours), b"answer");
+    }
+    assert!(rings > 200, "the shard reads its bells: {rings}");
+    let counters = shard.counters(id);
+    assert_eq!((counters.ops, counters.events), (0, 0), "nothing came of it");
+}
+
 #[test]
 fn sessions_of_one_user_share_a_listener() {
     let (shard, mut peer) = shard_and_peer();
