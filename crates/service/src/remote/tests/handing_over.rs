@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use megapipe_stack::{ListenerId, PoolId};
+use megapipe_stack::{ListenerId, PoolId, SynCookies};
 
 use super::polled_shard::PolledShard;
 use super::*;
@@ -51,8 +51,12 @@ impl World {
 
     /// With so many buffers of the shard's own.
     fn with_private(buffers: u32, hand_over: HandOverSettings) -> Self {
+        Self::with_cookies(buffers, hand_over, SynCookies::default())
+    }
+
+    fn with_cookies(buffers: u32, hand_over: HandOverSettings, cookies: SynCookies) -> Self {
         let (one, other) = pair(&PairConfig::default()).expect("a pair");
-        let shard = PolledShard::new(one, 2, buffers, hand_over);
+        let shard = PolledShard::with_cookies(one, (2, buffers), hand_over, cookies);
         let mut peer = PolledShard::new(other, 1, 0, HandOverSettings::default());
         let (client, _) = peer.attach();
         let (connected, ended, closed_by_app) = (0, HashMap::new(), Vec::new());
@@ -847,4 +851,51 @@ fn random_worlds_leave_no_connection_behind() {
     let OfferCounters { claims, late_claims, take_backs, orphans, withdrawals, .. } = seen;
     let kinds = [claims, late_claims, take_backs, orphans, withdrawals, seen.final_offers];
     assert!(kinds.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+/// The shard has answered these SYNs, and no last ACK has come.
+fn half_open_connections_are_not_offered(cookies: SynCookies) {
+    let mut world = World::with_cookies(64, HandOverSettings::default(), cookies);
+    world.app(50);
+    world.app(50);
+    // Both hosts know each other.
+    world.connect(1);
+    world.run_until(|world| world.accepted() == 1);
+    world.run(1_000);
+    let before = world.counters();
+    let sent = world.shard.shard.server.stack().counters().totals;
+    let conns = world.connect(20);
+    let now = world.now();
+    world.peer.shard.poll(now).expect("the link works");
+    // The SYN-ACKs wait in the link: the peer is not polled.
+    for _ in 0..40 {
+        world.us += STEP_US;
+        let now = world.now();
+        world.shard.shard.poll(now).expect("the link works");
+        while world.shard.shard.next_signal().is_some() {}
+        let us = world.us;
+        world.apps.iter_mut().for_each(|app| app.run(us));
+    }
+    let totals = world.shard.shard.server.stack().counters().totals;
+    let with_cookie = if cookies == SynCookies::Always { 20 } else { 0 };
+    assert_eq!(totals.cookies_sent - sent.cookies_sent, with_cookie);
+    assert_eq!(totals.frames_out - sent.frames_out, 20, "each SYN is answered");
+    let counters = world.counters();
+    assert_eq!((counters.offers, counters.queue), (before.offers, before.queue));
+    assert_eq!((counters.direct, world.accepted(), world.private_used()), (0, 1, 0));
+    // The last ACKs come, and each connection is offered once.
+    world.run_until(|world| world.accepted() == 21);
+    let after = world.counters();
+    assert_eq!(after.offers.offers - before.offers.offers, conns.len() as u64);
+    assert_eq!(after.offers.claims - before.offers.claims, conns.len() as u64);
+}
+
+#[test]
+fn no_offer_before_establishment() {
+    half_open_connections_are_not_offered(SynCookies::Never);
+}
+
+#[test]
+fn no_offer_before_establishment_with_syn_cookies() {
+    half_open_connections_are_not_offered(SynCookies::Always);
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use megapipe_link::{Link, Pair};
+use megapipe_stack::SynCookies;
 
 use super::many_sessions::{SIZES, session_of};
 use super::*;
@@ -27,12 +28,33 @@ impl PolledShard {
         Self::with_peers(frames, (last, private), hand_over, ShardPeers::default())
     }
 
+    /// As [`PolledShard::new`], with these SYN cookies.
+    pub(super) fn with_cookies(
+        link: Pair,
+        (last, private): (u8, u32),
+        hand_over: HandOverSettings,
+        cookies: SynCookies,
+    ) -> Self {
+        let frames = Frames::Queue(Box::new(link) as Box<dyn Link>);
+        Self::build(frames, (last, private), hand_over, ShardPeers::default(), cookies)
+    }
+
     /// One of several shards.
     pub(super) fn with_peers(
+        frames: Frames,
+        hosts: (u8, u32),
+        hand_over: HandOverSettings,
+        peers: ShardPeers,
+    ) -> Self {
+        Self::build(frames, hosts, hand_over, peers, SynCookies::default())
+    }
+
+    fn build(
         frames: Frames,
         (last, private): (u8, u32),
         hand_over: HandOverSettings,
         peers: ShardPeers,
+        cookies: SynCookies,
     ) -> Self {
         let mut config = ServerConfig {
             addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
@@ -42,6 +64,7 @@ impl PolledShard {
             ..ServerConfig::default()
         };
         config.tcp.nagle = false;
+        config.tcp.syn_cookies = cookies;
         config.tcp.unowned_receive_buffer = UNOWNED_RECEIVE_BYTES;
         let memory = SharedMemory::new(2_048, private).expect("memory");
         let now = megapipe_stack::Instant::from_micros(0);
