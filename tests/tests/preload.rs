@@ -6,6 +6,8 @@
 mod capi_prefix;
 #[path = "preload/paths.rs"]
 mod paths;
+#[path = "preload/reload.rs"]
+mod reload;
 #[path = "preload/report.rs"]
 mod report;
 #[path = "preload/service.rs"]

@@ -108,7 +108,7 @@ pub use megapipe_link::BoundPath;
 pub use megapipe_service::{Clock, LoopbackOwner, ServerConfig, UnknownLoopbackOwner, policy};
 #[cfg(feature = "local")]
 pub use megapipe_stack::{
-    ConnInfo, ConnOption, DatagramSharing, Departure, Holder, Reuse, TcpState,
+    AwaitedListener, ConnInfo, ConnOption, DatagramSharing, Departure, Holder, Reuse, TcpState,
 };
 pub use options::{
     Accept, AcceptAs, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind,

@@ -19,7 +19,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use megapipe::{ErrorChain, LocalNetwork, ServerConfig};
+use megapipe::{AwaitedListener, ErrorChain, LocalNetwork, ServerConfig};
 
 use crate::numbers::{self, NumberEntry};
 use crate::raw::{process, system_call};
@@ -105,11 +105,15 @@ fn sized(server: &ServerConfig) -> ServerConfig {
     ServerConfig { connections, ..server.clone() }
 }
 
-/// Returns the link for the stack of this process.
+/// Returns the link for the stack of this process, which awaits listeners.
 ///
 /// # Errors
 /// A line for a person: another process has the link, or it cannot be opened.
-pub(crate) fn open(link: &str, server: &ServerConfig) -> Result<LocalNetwork, String> {
+pub(crate) fn open(
+    link: &str,
+    server: &ServerConfig,
+    awaited: Vec<AwaitedListener>,
+) -> Result<LocalNetwork, String> {
     let is_first = take_turn().ok_or_else(|| {
         format!(
             "{link}: another process of this program has the stack, and did not end within {} s; \
@@ -120,16 +124,19 @@ pub(crate) fn open(link: &str, server: &ServerConfig) -> Result<LocalNetwork, St
     let opened = OPENED.swap(ptr::null_mut(), Ordering::Relaxed);
     if !opened.is_null() {
         // SAFETY: `prepare` has leaked it, and the exchange gave it to this caller alone.
-        let network = *unsafe { Box::from_raw(opened) };
+        let mut network = *unsafe { Box::from_raw(opened) };
+        network.change_tcp(|tcp| tcp.awaited_listeners.clone_from(&awaited));
         // The frames in a packet ring are where the process before has left them.
         if is_first || link.starts_with("tap:") {
             return Ok(network);
         }
     }
+    let mut settings = sized(server);
+    settings.tcp.awaited_listeners = awaited;
     let mut notice = |text: &str| report::complain(format_args!("{text}"));
     let deadline = Instant::now() + EXIT_TIME_MAX;
     loop {
-        match LocalNetwork::open_noting(link, sized(server), &mut notice) {
+        match LocalNetwork::open_noting(link, settings.clone(), &mut notice) {
             Ok(network) => return Ok(network),
             // The kernel releases the lock of a process that exits before its last descriptor.
             Err(_) if !is_first && Instant::now() < deadline => std::thread::sleep(INTERVAL),

@@ -13,10 +13,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use megapipe::AwaitedListener;
 use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SharedContext};
 
 use crate::numbers::{self, NumberEntry};
@@ -54,6 +55,8 @@ pub(crate) struct SocketRecord {
     pub(crate) is_reserved: bool,
     /// A parent process made it, and this one has not used it: it takes no connections.
     is_inherited: bool,
+    /// The parent process that had it at the fork, and that may have it still; 0: none.
+    parent: c_int,
     /// The listener of the stack, where the kernel's socket is kept beside it.
     pub(crate) inner: Option<Fd>,
     /// The kernel's turn to be asked first for a connection.
@@ -141,6 +144,14 @@ fn number_or_error(result: isize) -> Result<c_int, Error> {
     }
 }
 
+/// Whether a process exists.
+fn is_alive(process: c_int) -> bool {
+    // SAFETY: takes integers; signal 0 is not sent.
+    let result = unsafe { system_call(libc::SYS_kill, [process as usize, 0, 0, 0, 0, 0]) };
+    // A process of another user is EPERM.
+    result != -(libc::ESRCH as isize)
+}
+
 /// Closes a number in the kernel only.
 pub(crate) fn release(fd: c_int) {
     // SAFETY: takes an integer; the caller owns the number.
@@ -176,6 +187,7 @@ impl RecordedSockets {
                 backlog: None,
                 is_reserved: false,
                 is_inherited: false,
+                parent: 0,
                 inner: None,
                 is_kernels_turn: false,
                 members: Vec::new(),
@@ -252,13 +264,14 @@ impl RecordedSockets {
         }
     }
 
-    /// In the child of a fork: the stack's parts of sockets are the parent's. The child listens
-    /// where it accepts or waits for connections, and nowhere else.
-    pub(crate) fn inherit(&mut self) {
+    /// In the child of a fork: the stack's parts of sockets are those of the process `parent`. The
+    /// child listens where it accepts or waits for connections, and nowhere else.
+    pub(crate) fn inherit(&mut self, parent: c_int) {
         let needs_use = stack::is_shared();
         for record in self.sockets.values_mut() {
             record.inner = None;
             record.is_inherited = needs_use;
+            record.parent = parent;
         }
     }
 
@@ -298,7 +311,7 @@ impl RecordedSockets {
         }
         match (record.inner, record.path) {
             (Some(inner), _) => {
-                let mut context = stack::start()?;
+                let mut context = self.start_stack()?;
                 let mixed = mixed_set(context, set)?;
                 context.epoll_ctl(mixed, op, inner)
             }
@@ -319,13 +332,17 @@ impl RecordedSockets {
         }
     }
 
+    fn start_stack(&self) -> Result<&'static SharedContext, Error> {
+        stack::start(|| self.sockets.values().flat_map(SocketRecord::awaited).collect())
+    }
+
     /// Starts the stack and gives it everything that waits for it. A stack that cannot start gives
     /// everything to the kernel, if the settings allow it.
     ///
     /// # Errors
     /// ENETDOWN.
     pub(crate) fn activate_all(&mut self) -> Result<(), Error> {
-        let context = match stack::start() {
+        let context = match self.start_stack() {
             Ok(context) => context,
             Err(_) if stack::falls_back() => {
                 self.fall_back();
@@ -372,7 +389,7 @@ impl RecordedSockets {
     /// ENETDOWN, and those of socket(2), bind(2) and listen(2).
     pub(crate) fn activate(&mut self, fd: c_int) -> Result<(), Error> {
         let Some(record) = self.of(fd).map(|record| record.clone()) else { return Ok(()) };
-        let mut context = stack::start()?;
+        let mut context = self.start_stack()?;
         if record.inner.is_some() {
             return Ok(());
         }
@@ -430,11 +447,31 @@ impl RecordedSockets {
 }
 
 impl SocketRecord {
+    pub(crate) fn is_v6_only(&self) -> bool {
+        self.options.iter().any(|option| {
+            (option.level, option.name) == (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
+                && option.value.iter().any(|byte| *byte != 0)
+        })
+    }
+
     /// It belongs to the stack, which has nothing of it yet.
     fn waits_for_stack(&self) -> bool {
         let is_stream = self.kind == libc::SOCK_STREAM;
         let is_ready = if is_stream { self.backlog.is_some() } else { self.bound.is_some() };
         self.inner.is_none() && is_ready && self.path.is_some() && !self.is_inherited
+    }
+
+    /// The addresses where it will listen. A parent process that lives has the socket, too, so that
+    /// its next child may listen there.
+    fn awaited(&self) -> impl Iterator<Item = AwaitedListener> {
+        let has_successor = self.parent != 0 && is_alive(self.parent);
+        let bound = self.bound.filter(|it| it.port() != 0 && self.waits_for_stack());
+        let is_dual = |it: &SocketAddr| it.is_ipv6() && it.ip().is_unspecified();
+        let beside = bound.filter(|it| is_dual(it) && !self.is_v6_only());
+        let beside = beside.map(|it| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), it.port()));
+        let is_stream = self.kind == libc::SOCK_STREAM;
+        let all = bound.into_iter().chain(beside).filter(move |_| is_stream);
+        all.map(move |local| AwaitedListener { local, has_successor })
     }
 
     /// The kernel's socket stays: it is a part of the listener, or keeps the listener's address

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::time::Duration;
 
-use megapipe::{Backend, ErrorChain, Placement};
+use megapipe::{AwaitedListener, Backend, ErrorChain, Placement};
 use megapipe_sockets::{Attempt, Bsd, CallRunner, Config, Driving, Error, SharedContext, Sockets};
 
 use crate::handlers;
@@ -112,6 +112,11 @@ pub(crate) fn context() -> Option<&'static SharedContext> {
     unsafe { context.as_ref() }
 }
 
+/// The process that the table of numbers belongs to.
+pub(crate) fn owner() -> c_int {
+    OWNER.load(Ordering::Relaxed)
+}
+
 /// Whether this is the child of a vfork(2) or of a clone(2) that libc does not know: it has its
 /// own descriptors, and the table is its parent's.
 pub(crate) fn is_foreign_child() -> bool {
@@ -149,11 +154,13 @@ pub(crate) fn with_stack<T>(
     enter(|| work(&mut context))
 }
 
-/// Starts the stack, unless it runs.
+/// Starts the stack, unless it runs. `awaited`: the listeners that it will have.
 ///
 /// # Errors
 /// ENETDOWN, with a line on standard error for the first failure.
-pub(crate) fn start() -> Result<&'static SharedContext, Error> {
+pub(crate) fn start(
+    awaited: impl FnOnce() -> Vec<AwaitedListener>,
+) -> Result<&'static SharedContext, Error> {
     if let Some(context) = context() {
         return Ok(context);
     }
@@ -164,7 +171,7 @@ pub(crate) fn start() -> Result<&'static SharedContext, Error> {
             "{}: the parent process has the stack; on the back end local one process has it",
             name(settings)
         )),
-        _ => create(settings),
+        _ => create(settings, awaited()),
     };
     match created {
         Ok(context) => {
@@ -195,12 +202,15 @@ fn name(settings: &PreloadSettings) -> String {
     }
 }
 
-fn create(settings: &PreloadSettings) -> Result<SharedContext, String> {
+fn create(
+    settings: &PreloadSettings,
+    awaited: Vec<AwaitedListener>,
+) -> Result<SharedContext, String> {
     let channel = megapipe::Config::default();
     let channel = match &settings.backend {
         PreloadBackend::Kernel => channel,
         PreloadBackend::Local { link, server } => {
-            let network = link::open(link, server)?;
+            let network = link::open(link, server, awaited)?;
             channel.backend(Backend::Local(network)).placement(placement(settings))
         }
         PreloadBackend::Service(address) => {

@@ -4,7 +4,7 @@
 //! `sysctl` of Linux that does the same.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
 use crate::frame::Medium;
@@ -170,6 +170,8 @@ pub struct TcpConfig {
     pub fast_open_key: Option<[u8; 16]>,
     /// Most connections of a listener between SYN and its last ACK.
     pub syn_backlog: u32,
+    /// Listeners that are expected. At most 4,096.
+    pub awaited_listeners: Vec<AwaitedListener>,
     /// Challenge ACKs per second of the whole shard (RFC 5961 §7).
     pub challenge_acks_per_s: u32,
     /// Path MTU discovery (RFC 1191, 8201).
@@ -177,6 +179,16 @@ pub struct TcpConfig {
     /// With it: full segments that time out again and again are sent smaller (RFC 4821 §7.7), and
     /// larger ones are tried later.
     pub black_hole_detection: bool,
+}
+
+/// An address where a listener is expected. SYNs for it are dropped while there is none, and not
+/// refused, so that their senders repeat them; for [`crate::limits::LISTENER_WAIT_MAX`] at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AwaitedListener {
+    /// The address, as [`crate::Stack::listen`] takes it.
+    pub local: SocketAddr,
+    /// Another process listens there after the listener has closed: the address is awaited again.
+    pub has_successor: bool,
 }
 
 /// When SYN cookies are used.
@@ -240,6 +252,7 @@ impl Default for TcpConfig {
             syn_cookies: SynCookies::WhenFull,
             fast_open_key: None,
             syn_backlog: 4096,
+            awaited_listeners: Vec::new(),
             challenge_acks_per_s: 1000,
             path_mtu_discovery: true,
             black_hole_detection: true,

@@ -70,6 +70,8 @@ drops! {
     /// For a connection that moved to another stack a moment ago, or a SYN for a listener that left
     /// others to listen there: the peer sends it again.
     DepartedConnection => "departed_connection",
+    /// A SYN for an address where a listener is expected: the peer sends it again.
+    AwaitedListener => "awaited_listener",
     /// No UDP endpoint (answered by ICMP).
     NoEndpoint => "no_endpoint",
     /// No buffer for the bytes.

@@ -47,7 +47,9 @@ mod wheel;
 pub mod wire;
 
 pub use chunk::Chunk;
-pub use config::{Config, Congestion, LOOPBACK_ADDRESSES, Route, SynCookies, TcpConfig};
+pub use config::{
+    AwaitedListener, Config, Congestion, LOOPBACK_ADDRESSES, Route, SynCookies, TcpConfig,
+};
 pub use counters::{Counters, Drop, Totals};
 pub use error::{BindError, CloseReason, ConfigError, ConnectError, ListenError, OperationError};
 pub use event::{Arrival, Departure, Event, Notice, Undelivered};

@@ -6,6 +6,8 @@ use core::time::Duration;
 pub const CONNECTIONS_MAX: u32 = 1 << 22;
 /// Most listeners of one shard.
 pub const LISTENERS_MAX: u32 = 1 << 12;
+/// Longest time that SYNs wait for a listener that is expected.
+pub const LISTENER_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Most UDP endpoints of one shard.
 pub const DATAGRAM_ENDPOINTS_MAX: u32 = 1 << 12;
 /// Largest receive or send buffer of a connection in bytes: what a window of 30 bits can say.

@@ -233,6 +233,15 @@ impl LocalNetwork {
         &self.0.settings
     }
 
+    /// Changes the configuration of the stacks of channels to come: that of TCP.
+    ///
+    /// Returns `false`, and changes nothing, if a channel or another configuration uses the
+    /// network.
+    pub fn change_tcp(&mut self, change: impl FnOnce(&mut megapipe_stack::TcpConfig)) -> bool {
+        let shared = Arc::get_mut(&mut self.0);
+        shared.map(|shared| change(&mut shared.settings.tcp)).is_some()
+    }
+
     /// Returns whether a channel or another configuration uses the network, too.
     #[must_use]
     pub fn is_named_elsewhere(&self) -> bool {

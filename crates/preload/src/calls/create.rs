@@ -347,13 +347,9 @@ fn refuse_kernel(call: PathCall, address: SocketAddr, why: &str) -> Error {
 fn has_family(record: &SocketRecord, address: SocketAddr) -> bool {
     let Some(settings) = stack::settings() else { return false };
     let has = |is_ipv4| settings.selector.addresses.iter().any(|(it, _)| it.is_ipv4() == is_ipv4);
-    let is_v6_only = record.options.iter().any(|option| {
-        (option.level, option.name) == (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
-            && option.value.iter().any(|byte| *byte != 0)
-    });
     match address.is_ipv4() {
         true => has(true),
-        false => has(false) || (has(true) && !is_v6_only),
+        false => has(false) || (has(true) && !record.is_v6_only()),
     }
 }
 

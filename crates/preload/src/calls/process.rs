@@ -334,12 +334,13 @@ extern "C" fn after_fork() {
 }
 
 extern "C" fn in_child() {
+    let parent = stack::owner();
     if stack::forget_in_child() {
         crate::records::forget_anchor();
     }
     crate::records::RECORDS.release();
     // One thread exists; nothing here allocates.
-    crate::records::RECORDS.lock().inherit();
+    crate::records::RECORDS.lock().inherit(parent);
     report::begin_in_child();
 }
 

@@ -96,5 +96,8 @@ fn check_tcp(tcp: &TcpConfig) -> Result<(), ConfigError> {
     if tcp.user_timeout.is_some_and(|timeout| timeout.is_zero()) {
         return refuse("tcp.user_timeout", "zero");
     }
+    if tcp.awaited_listeners.len() > LISTENERS_MAX as usize {
+        return refuse("tcp.awaited_listeners", "more than 4,096");
+    }
     Ok(())
 }

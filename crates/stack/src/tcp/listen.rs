@@ -58,7 +58,9 @@ impl Tcp {
             return Err(ListenError::BadLocalAddress);
         }
         debug_assert!(transition(CLOSED, Input::OpenPassive).is_some());
-        self.listeners.insert(local, backlog, pool)
+        let id = self.listeners.insert(local, backlog, pool)?;
+        self.awaited.on_begin(local);
+        Ok(id)
     }
 
     /// What the sockets of a listener's connections say of others at their local address.
@@ -115,7 +117,9 @@ impl Tcp {
             self.forget_half_open(half_open);
         }
         self.shard.events.take_off(self.half_open_from + id.index);
-        self.listeners.remove(id.index);
+        if let Some(listener) = self.listeners.remove(id.index) {
+            self.awaited.on_end(context.now, listener.local);
+        }
         Ok(())
     }
 
@@ -130,9 +134,13 @@ impl Tcp {
             return context.counters.drop(Drop::DepartedConnection);
         }
         let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
+        let is_awaited = listener.is_none() && self.is_awaited(context.now, segment);
         let Some(listener) = listener.filter(|_| self.unknown != Unknown::Refused) else {
             if self.unknown == Unknown::Stray {
                 return context.counters.drop(Drop::DepartedConnection);
+            }
+            if is_awaited {
+                return context.counters.drop(Drop::AwaitedListener);
             }
             return reset_sender(&mut self.shard, context, segment);
         };
@@ -149,6 +157,12 @@ impl Tcp {
             return context.counters.drop(reason);
         }
         self.on_syn(context, (hash, listener), segment, None);
+    }
+
+    /// Whether `segment` is a SYN for a listener that is expected.
+    fn is_awaited(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
+        let is_syn = segment.has(Flags::SYN) && !segment.flags.intersects(Flags::ACK | Flags::RST);
+        is_syn && self.awaited.expects(now, segment.flow.local, segment.flow.local_port)
     }
 
     /// Checks that `segment`, which is no RST and no ACK, begins a connection of `listener`.

@@ -26,6 +26,7 @@
 //!   application.
 
 mod accounting;
+mod awaited;
 mod challenge;
 mod chunks;
 mod close;
@@ -73,6 +74,7 @@ mod window;
 
 use alloc::vec::Vec;
 
+use awaited::AwaitedListeners;
 use challenge::Challenges;
 use chunks::ChunkNodes;
 pub use conn_timers::{ConnTimer, ConnTimerKind};
@@ -189,6 +191,7 @@ pub(crate) struct Tcp {
     /// First number of TIME-WAIT records in the flow table.
     time_waits_from: u32,
     unknown: Unknown,
+    awaited: AwaitedListeners,
 }
 
 /// How a segment is answered that no connection has.
@@ -271,6 +274,7 @@ impl Tcp {
             half_open: SynQueue::new(half_open),
             time_waits: TimeWaits::new(time_waits, config.tcp.msl.saturating_mul(2)),
             unknown: Unknown::Answered,
+            awaited: AwaitedListeners::new(&config.tcp.awaited_listeners),
             listeners: Listeners::new(config.listeners),
             shard: Shard {
                 nodes: ChunkNodes::new(

@@ -13,6 +13,7 @@ use crate::ip::Ip;
 use crate::wire::{Protocol, ipv4};
 
 mod anything;
+mod awaited;
 mod exchange;
 mod fast_open;
 mod handover;

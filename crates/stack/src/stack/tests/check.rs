@@ -1,6 +1,7 @@
 //! Invalid settings are rejected with their names.
 
 use super::*;
+use crate::config::AwaitedListener;
 
 #[track_caller]
 fn refused(setting: &str, change: impl FnOnce(&mut Config)) {
@@ -31,6 +32,10 @@ fn wrong_settings_are_named() {
     refused("connections", |config| config.connections = u32::MAX);
     refused("time_waits", |config| config.time_waits = u32::MAX);
     refused("listeners", |config| config.listeners = 5000);
+    refused("tcp.awaited_listeners", |config| {
+        let (local, has_successor) = ("10.0.0.1:80".parse().unwrap(), true);
+        config.tcp.awaited_listeners = vec![AwaitedListener { local, has_successor }; 5000];
+    });
     refused("datagram_endpoints", |config| config.datagram_endpoints = 5000);
     refused("ephemeral_ports", |config| config.ephemeral_ports = (0, 9));
     refused("ephemeral_ports", |config| config.ephemeral_ports = (9, 8));
