@@ -328,6 +328,7 @@ impl Tcp {
     }
 
     /// Writes the SYN-ACK of an embryonic connection.
+    #[inline(never)]
     pub(super) fn send_syn_ack<M: Memory>(
         &mut self,
         context: &mut Context<'_, M>,

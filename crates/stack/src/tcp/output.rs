@@ -204,9 +204,21 @@ impl Tcp {
             self.shard.epoch = context.ip.epoch();
             self.unpark(context);
         }
-        if let Some(sent) = self.send_direct(context, frame) {
+        if let Some(index) = self.direct_sender()
+            && let Some(sent) = self.send_direct(context, index, frame)
+        {
             return Some(sent);
         }
+        self.send_listed(context, frame)
+    }
+
+    /// Sends for whatever waits longest on the most urgent list.
+    #[inline(never)]
+    fn send_listed<M: Memory>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
         self.schedule_dirty();
         if !self.shard.control_queue.is_empty()
             && let Some(sent) = control::send_queued(&mut self.shard.control_queue, context, frame)
@@ -236,19 +248,26 @@ impl Tcp {
             && shard.epoch == epoch
     }
 
-    /// Sends for the only dirty connection if nothing else waits to leave: it would be put on the
-    /// data list and taken off again. `None`: nothing happened.
+    /// The only dirty connection, if nothing else waits to leave: it would be put on the data list
+    /// and taken off again.
     #[inline(always)]
+    fn direct_sender(&self) -> Option<u32> {
+        let shard = &self.shard;
+        let index = shard.dirty.only()?;
+        let is_alone =
+            shard.control_queue.is_empty() && shard.transmit.are_empty([CONTROL, ACK, DATA]);
+        is_alone.then_some(index)
+    }
+
+    /// Sends for the connection that [`Tcp::direct_sender`] answered. `None`: nothing happened.
+    #[inline(never)]
     fn send_direct<M: Memory>(
         &mut self,
         context: &mut Context<'_, M>,
+        index: u32,
         frame: &mut [u8],
     ) -> Option<Transmit> {
         let Self { connections, shard, .. } = self;
-        let index = shard.dirty.only()?;
-        if !shard.control_queue.is_empty() || !shard.transmit.are_empty([CONTROL, ACK, DATA]) {
-            return None;
-        }
         let conn = connections.get_mut(index as usize)?;
         if conn.send.queue.bytes() == 0 || conn.flags.has(ConnFlags::PARKED) {
             return self.send_fin_direct(context, index, frame);
@@ -285,6 +304,7 @@ impl Tcp {
         [CONTROL, ACK, DATA].into_iter().find_map(|list| self.shard.transmit.pop(list))
     }
 
+    #[inline(never)]
     fn send_segment<M: Memory>(
         &mut self,
         context: &mut Context<'_, M>,
