@@ -382,36 +382,40 @@ impl Stack {
         memory: &mut M,
     ) -> Option<Transmit> {
         self.tick(now);
-        if self.is_silent() {
+        // The layer below goes first. Asked once: most calls find nothing to send.
+        let transmit = if !self.ip.is_silent(self.now) {
+            self.next_of_any_layer(frame, memory)?
+        } else if self.tcp.is_silent(self.ip.epoch()) && self.udp.is_silent() {
             return None;
-        }
-        let transmit = self.next_frame(frame, memory)?;
+        } else {
+            self.next_of_transports(frame, memory)?
+        };
         self.counters.totals.frames_out += 1;
         Some(transmit)
     }
 
-    /// No frame can leave, and nothing is to be decided before one could.
-    #[inline(always)]
-    fn is_silent(&self) -> bool {
-        self.tcp.is_silent(self.ip.epoch()) && self.ip.is_silent(self.now) && self.udp.is_silent()
+    #[inline(never)]
+    fn next_of_any_layer<M: Memory>(
+        &mut self,
+        frame: &mut [u8],
+        memory: &mut M,
+    ) -> Option<Transmit> {
+        let transmit = self.ip.poll_transmit(self.now, frame, &mut self.counters);
+        transmit.or_else(|| self.next_of_transports(frame, memory))
     }
 
-    fn next_frame<M: Memory>(&mut self, frame: &mut [u8], memory: &mut M) -> Option<Transmit> {
+    #[inline(always)]
+    fn next_of_transports<M: Memory>(
+        &mut self,
+        frame: &mut [u8],
+        memory: &mut M,
+    ) -> Option<Transmit> {
         let Self { ip, tcp, udp, config, counters, now, .. } = self;
-        let now = *now;
-        if let Some(transmit) = ip.poll_transmit(now, frame, counters) {
-            return Some(transmit);
-        }
-        let mut context = Context { now, memory, ip, config, counters };
-        let transmit = match tcp.poll_transmit(&mut context, frame) {
-            None => udp.poll_transmit(&mut context, frame),
+        let mut context = Context { now: *now, memory, ip, config, counters };
+        match tcp.poll_transmit(&mut context, frame) {
+            None => next_after_tcp(udp, &mut context, frame),
             transmit => transmit,
-        };
-        if transmit.is_some() {
-            return transmit;
         }
-        // A transport that looked for a neighbour may have made a question.
-        context.ip.poll_transmit(now, frame, context.counters)
     }
 
     /// When [`Stack::on_timeout`] has something to do, at the earliest; `None`: never, unless
@@ -513,3 +517,15 @@ impl Stack {
 
 #[cfg(test)]
 mod tests;
+/// TCP has nothing to send.
+#[inline(never)]
+fn next_after_tcp<M: Memory>(
+    udp: &mut Udp,
+    context: &mut Context<'_, M>,
+    frame: &mut [u8],
+) -> Option<Transmit> {
+    let transmit = udp.poll_transmit(context, frame);
+    // A transport that looked for a neighbour may have made a question.
+    transmit.or_else(|| context.ip.poll_transmit(context.now, frame, context.counters))
+}
+

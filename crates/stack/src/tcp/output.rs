@@ -194,6 +194,7 @@ impl Draft {
 
 impl Tcp {
     /// Writes the next frame into `frame`.
+    #[inline(always)]
     pub(crate) fn poll_transmit<M: Memory>(
         &mut self,
         context: &mut Context<'_, M>,
@@ -357,6 +358,7 @@ impl Tcp {
     }
 
     /// Routes changed: all that wait for a next hop try again.
+    #[inline(never)]
     fn unpark<M>(&mut self, context: &mut Context<'_, M>) {
         self.unpark_replies(context, |_| Parked::Goes);
         while let Some(entry) = self.shard.transmit.pop(PARKED) {
