@@ -63,6 +63,12 @@ impl Instant {
         Self(self.0.wrapping_sub(micros as u64 * 1_000))
     }
 
+    /// `micros` microseconds on.
+    #[inline]
+    pub(crate) const fn micros_on(self, micros: u32) -> Self {
+        Self(self.0.saturating_add(micros as u64 * 1_000))
+    }
+
     /// `millis` milliseconds on.
     #[inline]
     pub(crate) const fn millis_on(self, millis: u32) -> Self {

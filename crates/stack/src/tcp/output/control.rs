@@ -61,7 +61,7 @@ pub(super) fn send_ack<M>(
     let is_plain = context.config.tcp.path_mtu_discovery
         && !conn.flags.has(ConnFlags::ECE_DUE)
         && !conn.receive.queue.has_gap()
-        && shard.rares.get(conn).is_none();
+        && !conn.cold.rare.is_some();
     is_plain.then(|| write_plain(conn, shard, context, (hop, seq, Flags::ACK), frame))
 }
 
@@ -89,7 +89,7 @@ pub(in crate::tcp) fn has_fin(conn: &Connection, shard: &Shard) -> bool {
         && conn.send.flight() == conn.send.queue.bytes()
         && conn.send.window_room() > 0
         && !conn.flags.any(UNUSUAL_WITH_FIN)
-        && shard.rares.get(conn).is_none()
+        && !conn.cold.rare.is_some()
         && !conn.receive.queue.has_gap()
         && !conn.cold.recovery.has_lost(&shard.records)
 }

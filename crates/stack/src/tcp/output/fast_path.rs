@@ -39,7 +39,7 @@ fn is_usual(conn: &Connection, shard: &Shard) -> bool {
     }
     matches!(conn.state, State::Established(_) | State::CloseWait(_))
         && !conn.flags.any(UNUSUAL)
-        && shard.rares.get(conn).is_none()
+        && !conn.cold.rare.is_some()
         && !conn.receive.queue.has_gap()
         && !conn.cold.recovery.has_lost(&shard.records)
 }

@@ -13,8 +13,6 @@
 //! - While a burst is not written down, nothing else is outstanding, the phase is `Open`, and there
 //!   is no [`super::Stress`].
 
-use core::time::Duration;
-
 use super::policy::Policy;
 use super::records::{ALONE, NIL, Records, Ring};
 use super::rtt::stamp;
@@ -48,7 +46,7 @@ impl Recovery {
         }
         self.note_flight(range.len());
         let wait_us = self.arm_first(&records.policy, range.len());
-        self.at = now + Duration::from_micros(u64::from(wait_us));
+        self.at = now.micros_on(wait_us);
         Ok(())
     }
 
@@ -150,6 +148,8 @@ impl Recovery {
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+
     use proptest::prelude::*;
 
     use super::super::{Opening, Sent};

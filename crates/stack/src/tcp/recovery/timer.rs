@@ -241,5 +241,5 @@ impl Whole<'_> {
 }
 
 fn after(now: Instant, us: u32) -> Instant {
-    now + Duration::from_micros(u64::from(us))
+    now.micros_on(us)
 }
