@@ -26,7 +26,9 @@ use crate::udp::Udp;
 use crate::wire::Protocol;
 use crate::wire::checksum;
 use crate::wire::fast_path::template::{IPV4, IPV4_WITH_TIMES, IPV6, IPV6_WITH_TIMES};
-use crate::wire::fast_path::{FastSegment, Other, Packet, Sum};
+use crate::wire::fast_path::{
+    BARE_HEADER, FastSegment, HEADER_OF_SYN, HEADER_WITH_TIMES, Other, Packet, Sum,
+};
 
 pub use listing::{ListedSocket, ListingCursor};
 
@@ -173,27 +175,28 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> bool {
-        let Some(packet) = self.ip.packet_in(frame) else { return false };
-        match packet.first().map(|byte| byte >> 4) {
-            Some(6) => self.take_ipv6(packet, received, memory),
-            _ => self.take_packet(Packet::of_ipv4(packet), received, memory),
+        match self.ip.ipv4_in(frame).and_then(Packet::of_ipv4) {
+            Some(packet) => self.take_packet(packet, received, memory),
+            None => self.take_ipv6(frame, received, memory),
         }
     }
 
     /// Apart from the other version, so that each is worked out with its own addresses.
     #[inline(never)]
-    fn take_ipv6<M: Memory>(&mut self, packet: &[u8], received: Received, memory: &mut M) -> bool {
-        self.take_packet(Packet::of_ipv6(packet), received, memory)
+    fn take_ipv6<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) -> bool {
+        match self.ip.packet_in(frame).and_then(Packet::of_ipv6) {
+            Some(packet) => self.take_packet(packet, received, memory),
+            None => false,
+        }
     }
 
     #[inline(always)]
     fn take_packet<M: Memory>(
         &mut self,
-        packet: Option<Packet<'_>>,
+        packet: Packet<'_>,
         received: Received,
         memory: &mut M,
     ) -> bool {
-        let Some(packet) = packet else { return false };
         if !self.ip.is_ours(packet.dst) {
             return false;
         }
@@ -229,14 +232,32 @@ impl Stack {
     }
 
     /// The same of a segment with other flags or with a SYN's options.
-    #[inline(never)]
+    #[inline(always)]
     fn take_other<M: Memory>(
         &mut self,
         packet: &Packet<'_>,
         received: Received,
         memory: &mut M,
     ) -> bool {
-        let Some(other) = Other::of(packet) else { return false };
+        match packet.header_bytes() {
+            BARE_HEADER => self.take_other_of::<M, BARE_HEADER>(packet, received, memory),
+            HEADER_WITH_TIMES => {
+                self.take_other_of::<M, HEADER_WITH_TIMES>(packet, received, memory)
+            }
+            HEADER_OF_SYN => self.take_other_of::<M, HEADER_OF_SYN>(packet, received, memory),
+            _ => false,
+        }
+    }
+
+    /// Apart, so that each layout has its own instructions.
+    #[inline(never)]
+    fn take_other_of<M: Memory, const HEADER_BYTES: usize>(
+        &mut self,
+        packet: &Packet<'_>,
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        let Some(other) = Other::of::<HEADER_BYTES>(packet) else { return false };
         let segment = Segment::of_other(&other, received);
         if !self.is_believed((segment.flow.remote, other.sum), segment.payload, received) {
             return false;
@@ -515,8 +536,6 @@ impl Stack {
     }
 }
 
-#[cfg(test)]
-mod tests;
 /// TCP has nothing to send.
 #[inline(never)]
 fn next_after_tcp<M: Memory>(
@@ -529,3 +548,5 @@ fn next_after_tcp<M: Memory>(
     transmit.or_else(|| context.ip.poll_transmit(context.now, frame, context.counters))
 }
 
+#[cfg(test)]
+mod tests;

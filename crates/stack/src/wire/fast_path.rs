@@ -185,6 +185,12 @@ impl<'a> Packet<'a> {
         Some(Self { src: IpAddr::V6(src), dst: IpAddr::V6(dst), hosts, segment })
     }
 
+    /// Bytes of TCP's header, as it says; 0: there is none.
+    #[inline(always)]
+    pub(crate) fn header_bytes(&self) -> usize {
+        self.segment.get(12).map_or(0, |byte| usize::from(byte >> 4) * 4)
+    }
+
     /// The sum of the pseudo header and of what of the segment sums to `header`.
     #[inline(always)]
     const fn sum(&self, header: Sum) -> Sum {
@@ -235,33 +241,26 @@ impl<'a> FastSegment<'a> {
     }
 }
 
+/// Bytes of TCP's header, for each of the layouts that [`Other::of`] knows: no options, timestamps,
+/// and the options of a SYN.
+pub(crate) const BARE_HEADER: usize = tcp::HEADER_BYTES;
+pub(crate) const HEADER_WITH_TIMES: usize = WITH_TIMESTAMPS;
+pub(crate) const HEADER_OF_SYN: usize = WITH_SYN_OPTIONS;
+
 impl<'a> Other<'a> {
-    /// Reads the header of the segment in `packet`.
+    /// Reads the header of the segment in `packet`, if it has `HEADER_BYTES`, which is one of the
+    /// three constants above. (Each has its own instructions: what it does not say is known then.)
     #[inline(always)]
-    pub(crate) fn of(packet: &Packet<'a>) -> Option<Self> {
-        let segment = packet.segment;
-        let head: &[u8; tcp::HEADER_BYTES] = segment.first_chunk()?;
+    pub(crate) fn of<const HEADER_BYTES: usize>(packet: &Packet<'a>) -> Option<Self> {
+        let (head, payload) = packet.segment.split_first_chunk::<HEADER_BYTES>()?;
         let flags = Flags(u8_at(head, 13));
-        if flags.contains(Flags::URG) {
+        if flags.contains(Flags::URG) || packet.header_bytes() != HEADER_BYTES {
             return None;
         }
-        let mut options = Options::default();
-        let (sum, payload) = match usize::from(u8_at(head, 12) >> 4) * 4 {
-            tcp::HEADER_BYTES => (Sum::of(head), segment.get(tcp::HEADER_BYTES..)?),
-            WITH_TIMESTAMPS => {
-                let whole: &[u8; WITH_TIMESTAMPS] = segment.first_chunk()?;
-                if u32_at(whole, tcp::HEADER_BYTES) != TIMESTAMPS {
-                    return None;
-                }
-                options.timestamps = Some(times_at(whole, 24));
-                (Sum::of(whole), segment.get(WITH_TIMESTAMPS..)?)
-            }
-            WITH_SYN_OPTIONS => {
-                let whole: &[u8; WITH_SYN_OPTIONS] = segment.first_chunk()?;
-                options = syn_options(whole)?;
-                (Sum::of(whole), segment.get(WITH_SYN_OPTIONS..)?)
-            }
-            _ => return None,
+        let options = match HEADER_BYTES {
+            BARE_HEADER => Options::default(),
+            HEADER_WITH_TIMES => times_options(head)?,
+            _ => syn_options(head)?,
         };
         Some(Self {
             src: packet.src,
@@ -274,7 +273,7 @@ impl<'a> Other<'a> {
             window: u16_at(head, 14),
             options,
             payload,
-            sum: packet.sum(sum),
+            sum: packet.sum(Sum::of(head)),
         })
     }
 }
@@ -284,9 +283,16 @@ fn times_at(head: &[u8], at: usize) -> Timestamps {
     Timestamps { value: u32_at(head, at), echo: u32_at(head, at + 4) }
 }
 
+/// Timestamps alone.
+#[inline(always)]
+fn times_options(head: &[u8]) -> Option<Options> {
+    let timestamps = Some(times_at(head, 24));
+    (u32_at(head, 20) == TIMESTAMPS).then(|| Options { timestamps, ..Options::default() })
+}
+
 /// The options of a SYN, in Linux's order and ours.
 #[inline(always)]
-fn syn_options(head: &[u8; WITH_SYN_OPTIONS]) -> Option<Options> {
+fn syn_options(head: &[u8]) -> Option<Options> {
     let [mss, before_times, scale] = [20, 24, 36].map(|at| u32_at(head, at));
     let sack_permitted = before_times == SACK_PERMITTED_TIMESTAMPS;
     let is_usual = mss & 0xffff_0000 == MSS
@@ -314,7 +320,11 @@ mod tests {
     /// What is answered about a packet, and what the views of each format make of it.
     fn both(packet: &[u8]) -> Option<(Other<'_>, tcp::Repr, bool)> {
         let read = Packet::of_ipv4(packet).or_else(|| Packet::of_ipv6(packet))?;
-        let other = Other::of(&read)?;
+        let other = match read.header_bytes() {
+            BARE_HEADER => Other::of::<BARE_HEADER>(&read),
+            HEADER_WITH_TIMES => Other::of::<HEADER_WITH_TIMES>(&read),
+            _ => Other::of::<HEADER_OF_SYN>(&read),
+        }?;
         let view = tcp::View::new(read.segment).expect("a whole header");
         let number = Protocol::Tcp.number();
         let pseudo = checksum::pseudo_header(read.src, read.dst, number, read.segment.len());
