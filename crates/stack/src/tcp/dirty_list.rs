@@ -67,16 +67,33 @@ impl EntryQueue {
     }
 
     /// Takes the first that waits.
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<u32> {
-        while !self.is_empty() {
-            let entry = self.queue[self.first];
-            self.first = after(self.first, &self.queue);
-            let state = core::mem::replace(&mut self.state[entry as usize], State::Out);
-            if state == State::Waits {
+        match self.pop_any()? {
+            (entry, State::Waits) => Some(entry),
+            _ => self.pop_waiting(),
+        }
+    }
+
+    /// The same behind some that do not wait any more.
+    #[inline(never)]
+    fn pop_waiting(&mut self) -> Option<u32> {
+        loop {
+            if let (entry, State::Waits) = self.pop_any()? {
                 return Some(entry);
             }
         }
-        None
+    }
+
+    /// Takes the first entry; what it was.
+    #[inline(always)]
+    fn pop_any(&mut self) -> Option<(u32, State)> {
+        if self.is_empty() {
+            return None;
+        }
+        let entry = self.queue[self.first];
+        self.first = after(self.first, &self.queue);
+        Some((entry, core::mem::replace(&mut self.state[entry as usize], State::Out)))
     }
 }
 

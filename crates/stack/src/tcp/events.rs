@@ -20,6 +20,10 @@ use crate::event::Event;
 use crate::id::{ConnId, ListenerId};
 use crate::time::Instant;
 
+/// Flags of awaited events.
+const AWAITED: ConnFlags =
+    ConnFlags::CREDIT.or(ConnFlags::AWAIT_ACKS).or(ConnFlags::CONNECTED).or(ConnFlags::RARE_NEWS);
+
 /// The reason, if it is over and all that may be read was.
 fn closed(conn: &Connection) -> Option<CloseReason> {
     let State::Closed(closed) = conn.state else { return None };
@@ -121,37 +125,60 @@ pub(super) fn note_unsent(conn: &mut Connection, shard: &mut Shard) {
     }
 }
 
-/// The next event of a connection.
+/// The next event of a connection that has an application, but for `Closed`. Looks whether another
+/// follows, before the event is made: it is written where it is returned then.
 #[inline(always)]
-fn next(conn: &mut Connection, id: ConnId, shard: &mut Shard) -> Option<Event> {
+fn next(conn: &mut Connection, (id, index): (ConnId, u32), shard: &mut Shard) -> Option<Event> {
     let conn_id = id;
-    if closed(conn).is_none() || conn.is_closed_whole() {
-        if conn.flags.take(ConnFlags::CONNECTED) {
-            return Some(Event::Connected { conn: conn_id });
-        }
-        if conn.flags.has(ConnFlags::RARE_NEWS)
-            && let Some(event) = next_rare(conn, conn_id, shard)
-        {
-            return Some(event);
-        }
-        if conn.flags.has(ConnFlags::CREDIT)
-            && let Some(chunk) = take_bytes(conn, shard)
-        {
-            return Some(Event::Received { conn: conn_id, chunk });
-        }
-        if conn.flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.accounting.has_acked() {
-            conn.flags.clear(ConnFlags::AWAIT_ACKS);
-            let chunks = conn.cold.accounting.take_acked();
-            let queued_bytes = conn.send.queue.bytes();
-            return Some(Event::Acked { conn: conn_id, chunks, queued_bytes });
-        }
-        if may_report_end(conn) {
-            conn.flags.set(ConnFlags::END_REPORTED);
-            conn.flags.clear(ConnFlags::CREDIT);
-            return Some(Event::PeerClosed { conn: conn_id });
-        }
+    if conn.flags.take(ConnFlags::CONNECTED) {
+        announce(conn, shard, index);
+        return Some(Event::Connected { conn: conn_id });
     }
-    closed(conn).map(|reason| Event::Closed { conn: conn_id, reason })
+    if conn.flags.has(ConnFlags::RARE_NEWS)
+        && let Some(event) = next_rare(conn, conn_id, shard)
+    {
+        announce(conn, shard, index);
+        return Some(event);
+    }
+    if conn.flags.has(ConnFlags::CREDIT)
+        && let Some(chunk) = take_bytes(conn, shard)
+    {
+        // The window may have opened.
+        if conn.flags.has(ConnFlags::ACK_NOW) {
+            mark_dirty(conn, shard, index);
+        }
+        announce(conn, shard, index);
+        return Some(Event::Received { conn: conn_id, chunk });
+    }
+    if conn.flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.accounting.has_acked() {
+        conn.flags.clear(ConnFlags::AWAIT_ACKS);
+        let chunks = conn.cold.accounting.take_acked();
+        announce(conn, shard, index);
+        return Some(Event::Acked { conn: conn_id, chunks, queued_bytes: conn.send.queue.bytes() });
+    }
+    if may_report_end(conn) {
+        conn.flags.set(ConnFlags::END_REPORTED);
+        conn.flags.clear(ConnFlags::CREDIT);
+        announce(conn, shard, index);
+        return Some(Event::PeerClosed { conn: conn_id });
+    }
+    None
+}
+
+/// Tells, in its turn, what there is to tell of a connection.
+#[inline(always)]
+pub(super) fn announce(conn: &Connection, shard: &mut Shard, index: u32) {
+    // A connection without awaited events reports only its end.
+    if conn.flags.any(AWAITED) || conn.state.is_closed() {
+        announce_any(conn, shard, index);
+    }
+}
+
+#[inline(never)]
+fn announce_any(conn: &Connection, shard: &mut Shard, index: u32) {
+    if has_news(conn) {
+        shard.events.put(index);
+    }
 }
 
 impl Tcp {
@@ -257,24 +284,18 @@ impl Tcp {
         if !conn.flags.is_attached() {
             return None;
         }
-        let event = next(conn, id, &mut self.shard)?;
-        match event {
-            Event::Closed { .. } => {
-                self.free(index);
-                return Some(event);
-            }
-            // The window may have opened.
-            Event::Received { .. } if conn.flags.has(ConnFlags::ACK_NOW) => {
-                mark_dirty(conn, &mut self.shard, index);
-            }
-            _ => {}
+        let end = closed(conn);
+        if (end.is_none() || conn.is_closed_whole())
+            && let Some(event) = next(conn, (id, index), &mut self.shard)
+        {
+            return Some(event);
         }
-        if has_news(conn) {
-            self.shard.events.put(index);
-        }
-        Some(event)
+        let reason = end?;
+        self.free(index);
+        Some(Event::Closed { conn: id, reason })
     }
 
+    #[inline(never)]
     fn next_incoming(&mut self, index: u32) -> Option<Event> {
         let id = self.listeners.id(index);
         let listener = self.listeners.get_mut(index)?;

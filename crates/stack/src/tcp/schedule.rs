@@ -95,18 +95,7 @@ impl Tcp {
     /// Tells, in its turn, what there is to tell of a connection.
     #[inline(always)]
     pub(super) fn announce(&mut self, index: u32) {
-        let conn = &self.connections[index as usize];
-        // A connection without awaited events reports only its end.
-        if conn.flags.any(AWAITED) || conn.state.is_closed() {
-            self.announce_any(index);
-        }
-    }
-
-    #[inline(never)]
-    fn announce_any(&mut self, index: u32) {
-        if events::has_news(&self.connections[index as usize]) {
-            self.shard.events.put(index);
-        }
+        events::announce(&self.connections[index as usize], &mut self.shard, index);
     }
 
     /// Decides for all that were touched what they want to send, and when to look at them again.
@@ -279,10 +268,6 @@ impl Tcp {
         &self.connections[index as usize]
     }
 }
-
-/// Flags of awaited events.
-const AWAITED: ConnFlags =
-    ConnFlags::CREDIT.or(ConnFlags::AWAIT_ACKS).or(ConnFlags::CONNECTED).or(ConnFlags::RARE_NEWS);
 
 /// What makes a connection send without bytes in its queue.
 const DUE: ConnFlags =
