@@ -15,6 +15,9 @@ use core::net::IpAddr;
 /// Below this, setting up the lanes of [`Wide`] costs more than they gain.
 const WIDE_BYTES_MIN: usize = 192;
 
+/// Bytes that are added at once where there are fewer.
+const LINE_BYTES: usize = 32;
+
 /// Returns the sum of `bytes`.
 #[must_use]
 #[inline]
@@ -25,12 +28,8 @@ pub fn sum(bytes: &[u8]) -> u16 {
     // The order of the bytes in a pair does not matter for one's complement addition, but for
     // the order of the bytes of the result (RFC 1071 §2 (B)): so we add native words, and swap
     // once. A carry out of 64 bits is worth one, as it is out of 16.
-    let (lines, rest) = bytes.as_chunks::<32>();
-    let mut total = 0;
-    for line in lines {
-        let (words, _) = line.as_chunks::<8>();
-        total = words.iter().fold(total, |total, word| add(total, *word));
-    }
+    let (lines, rest) = bytes.as_chunks::<LINE_BYTES>();
+    let mut total = lines.iter().fold(0, add_line);
     let (words, tail) = rest.as_chunks::<8>();
     total = words.iter().fold(total, |total, word| add(total, *word));
     if !tail.is_empty() {
@@ -134,6 +133,18 @@ impl Lane {
         let add = |a: [u64; 2], b: [u64; 2]| [a[0].wrapping_add(b[0]), a[1].wrapping_add(b[1])];
         Self { words: add(self.words, other.words), upper: add(self.upper, other.upper) }
     }
+}
+
+/// One's complement addition of a line: each carry goes into the next addition, and the last one is
+/// brought around. (After a carry the sum is at most 2^64 - 2, so that it has room for one more.)
+#[inline]
+fn add_line(total: u64, line: &[u8; LINE_BYTES]) -> u64 {
+    let (words, _) = line.as_chunks::<8>();
+    let add = |(total, carry): (u64, bool), word: &[u8; 8]| {
+        total.carrying_add(u64::from_ne_bytes(*word), carry)
+    };
+    let (total, carry) = words.iter().fold((total, false), add);
+    total + u64::from(carry)
 }
 
 /// One's complement addition of eight bytes.
