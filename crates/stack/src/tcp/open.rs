@@ -25,10 +25,9 @@ use crate::time::Instant;
 /// Where a connection begins.
 const CLOSED: State = State::Closed(Closed { reason: CloseReason::Aborted });
 
-/// The flow of a connection to be.
-struct Chosen {
-    flow: Flow,
-    /// Of `flow`, in the flow table.
+/// What was found of the flow of a connection to be.
+struct FreeFlow {
+    /// In the flow table.
     hash: u32,
     /// What waits there for old segments.
     time_wait: Option<u32>,
@@ -48,7 +47,8 @@ impl Tcp {
         pool: PoolId,
         fits: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<ConnId, ConnectError> {
-        let Chosen { flow, hash, time_wait } = self.choose_flow(context, remote, local, fits)?;
+        let (flow, FreeFlow { hash, time_wait }) =
+            self.choose_flow(context, remote, local, fits)?;
         let (mut iss, ts_offset) = self.shard.secret.isn_and_timestamp_offset(&flow, context.now);
         // Before the older connection's wait is over: without room it goes on.
         let (index, ends) =
@@ -76,7 +76,7 @@ impl Tcp {
         remote: SocketAddr,
         local: Option<SocketAddr>,
         fits: &dyn Fn(SocketAddr) -> bool,
-    ) -> Result<Chosen, ConnectError> {
+    ) -> Result<(Flow, FreeFlow), ConnectError> {
         // MUST-46.
         if remote.port() == 0 || !may_call(remote.ip()) {
             return Err(ConnectError::BadRemoteAddress);
@@ -107,12 +107,12 @@ impl Tcp {
             return Err(ConnectError::NoRoute);
         }
         let port = local.map_or(0, |local| local.port());
-        let flow =
+        let mut flow =
             Flow { local: ip, remote: remote.ip(), local_port: port, remote_port: remote.port() };
         if port != 0 {
             let is_ours = fits(SocketAddr::new(ip, port));
-            let free = if is_ours { self.look_up_free(flow, context.now) } else { None };
-            return free.ok_or(ConnectError::InUse);
+            let free = if is_ours { self.look_up_free(&flow, context.now) } else { None };
+            return free.map(|free| (flow, free)).ok_or(ConnectError::InUse);
         }
         let range = context.config.ephemeral_ports;
         let mut candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
@@ -120,22 +120,23 @@ impl Tcp {
         // A connection with itself is one that the caller asked for.
         let excluded = if ip == remote.ip() { remote.port() } else { 0 };
         for local_port in candidates.by_ref() {
+            flow.local_port = local_port;
             if local_port != excluded && fits(SocketAddr::new(ip, local_port)) {
-                found = self.look_up_free(Flow { local_port, ..flow }, context.now);
+                found = self.look_up_free(&flow, context.now);
             }
             if found.is_some() {
                 break;
             }
         }
         self.shard.ports.passed(&candidates);
-        found.ok_or(ConnectError::NoPort)
+        found.map(|free| (flow, free)).ok_or(ConnectError::NoPort)
     }
 
     /// Looks `flow` up. Returns `None` if it is in use, except by a TIME-WAIT record that
     /// timestamps allow to reuse.
     #[inline]
-    fn look_up_free(&self, flow: Flow, now: Instant) -> Option<Chosen> {
-        let Lookup { hash, found } = self.look_up(&flow);
+    fn look_up_free(&self, flow: &Flow, now: Instant) -> Option<FreeFlow> {
+        let Lookup { hash, found } = self.look_up(flow);
         let time_wait = match found {
             None => None,
             Some(Found::TimeWait(index)) => {
@@ -147,7 +148,7 @@ impl Tcp {
             }
             Some(_) => return None,
         };
-        Some(Chosen { flow, hash, time_wait })
+        Some(FreeFlow { hash, time_wait })
     }
 
     /// Ends the wait of an older connection; returns the last sequence number that it used.

@@ -28,6 +28,7 @@ pub(crate) struct Candidates {
     group: usize,
     first: u16,
     count: u32,
+    /// Of the first port to try, below `count`.
     offset: u32,
     tried: u32,
 }
@@ -37,20 +38,20 @@ impl PortCounters {
         Self { counters: [0; PORT_COUNTERS], last: None }
     }
 
-    /// The ports from `range`'s first to its last, each once, for `flow` (its local port is not
-    /// looked at).
+    /// The ports from `range`'s first to its last, each once, for `flow`, whose local port is 0.
     pub(crate) fn candidates(
         &mut self,
         secret: &Secret,
         flow: &Flow,
         range: (u16, u16),
     ) -> Candidates {
-        let Hashes { group, offset } = self.hashes(secret, &Flow { local_port: 0, ..*flow });
+        debug_assert_eq!(flow.local_port, 0);
+        let Hashes { group, offset } = self.hashes(secret, flow);
         let counter = self.counters[group];
         self.counters[group] = counter.wrapping_add(1);
         let first = range.0.min(range.1);
         let count = u32::from(range.0.max(range.1) - first) + 1;
-        Candidates { group, first, count, offset: offset.wrapping_add(counter), tried: 0 }
+        Candidates { group, first, count, offset: offset.wrapping_add(counter) % count, tried: 0 }
     }
 
     /// Returns the hashes for a flow, cached for repeated connections to one peer.
@@ -82,8 +83,10 @@ impl Iterator for Candidates {
         if self.tried == self.count {
             return None;
         }
-        let step = (self.offset % self.count + self.tried) % self.count;
+        let step = self.offset + self.tried;
         self.tried += 1;
+        // Both are below the count, and around the end the range begins again.
+        let step = if step < self.count { step } else { step - self.count };
         Some(self.first + step as u16)
     }
 }
