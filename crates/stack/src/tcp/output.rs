@@ -15,15 +15,14 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use super::connection::{Connection, Role};
-use super::control_queue::{ControlQueue, Parked, Reply, Reset};
+use super::control_queue::{ControlQueue, Reply, Reset};
 use super::deadline::Stamp;
-use super::dirty_list::mark_dirty;
 use super::flags::ConnFlags;
 use super::isn::{microseconds, timestamp};
 use super::recovery::Sent;
 use super::send_queue::Data;
 use super::state::{Input, State};
-use super::{ACK, CONTROL, DATA, PARKED, Shard, Tcp, events, handshake, plpmtud, window};
+use super::{ACK, CONTROL, DATA, Shard, Tcp, events, handshake, plpmtud, window};
 use crate::context::Context;
 use crate::counters::Drop;
 use crate::error::CloseReason;
@@ -44,13 +43,11 @@ pub(super) use fast_path::has_usual;
 
 mod control;
 mod fast_path;
+mod parking;
 mod syn;
 
 /// Largest payload of one frame where the link cuts it: what an IP packet holds.
 const TSO_BYTES_MAX: u32 = 65_535 - 60 - 60;
-
-/// R2 of data at least (SHLD-11).
-const R2_MIN: Duration = Duration::from_secs(100);
 
 /// The list that a connection belongs on.
 pub(super) fn wants(conn: &Connection, has_data: bool) -> Option<usize> {
@@ -349,75 +346,6 @@ impl Tcp {
         }
         self.schedule_sent(context, index);
         transmit
-    }
-
-    /// Parks a connection whose next hop is unresolved, or that has no route.
-    fn park<M: Memory>(&mut self, context: &mut Context<'_, M>, index: u32) {
-        self.connections[index as usize].flags.set(ConnFlags::PARKED);
-        self.schedule(context, index);
-    }
-
-    /// Routes changed: all that wait for a next hop try again.
-    #[inline(never)]
-    fn unpark<M>(&mut self, context: &mut Context<'_, M>) {
-        self.unpark_replies(context, |_| Parked::Goes);
-        while let Some(entry) = self.shard.transmit.pop(PARKED) {
-            if entry < self.half_open_from {
-                let conn = &mut self.connections[entry as usize];
-                conn.flags.clear(ConnFlags::PARKED);
-                mark_dirty(conn, &mut self.shard, entry);
-            } else {
-                self.shard.transmit.put(CONTROL, entry);
-            }
-        }
-    }
-
-    fn unpark_replies<M>(
-        &mut self,
-        context: &mut Context<'_, M>,
-        becomes: impl FnMut(&Reply) -> Parked,
-    ) {
-        let lost = self.shard.control_queue.unpark(becomes);
-        (0..lost).for_each(|_| context.counters.drop(Drop::NextHopUnresolved));
-    }
-
-    /// Retries all parked connections after a next hop was resolved or failed; those that wait for
-    /// another next hop are parked again.
-    pub(crate) fn on_neighbour<M: Memory>(
-        &mut self,
-        context: &mut Context<'_, M>,
-        neighbour: IpAddr,
-        resolved: bool,
-    ) {
-        let ip = &*context.ip;
-        let lost = self.shard.control_queue.unpark(|reply| {
-            match (ip.via(reply.flow.remote) == Some(neighbour), resolved) {
-                (true, true) => Parked::Goes,
-                (true, false) => Parked::Lost,
-                (false, _) => Parked::Waits,
-            }
-        });
-        (0..lost).for_each(|_| context.counters.drop(Drop::NextHopUnresolved));
-        while let Some(entry) = self.shard.transmit.pop(PARKED) {
-            let lost = |dst| !resolved && context.ip.via(dst) == Some(neighbour);
-            if let Some(half_open) = entry.checked_sub(self.half_open_from) {
-                if lost(self.half_open.get(half_open).flow.remote) {
-                    self.forget_half_open(half_open);
-                } else {
-                    self.shard.transmit.put(CONTROL, entry);
-                }
-                continue;
-            }
-            let conn = &mut self.connections[entry as usize];
-            conn.flags.clear(ConnFlags::PARKED);
-            // Who spoke to us a while ago may come back (SHLD-11); who never did is not there.
-            let silent = conn.cold.timers.silence(context.now) > R2_MIN;
-            if lost(conn.ends.remote()) && (silent || !conn.state.is_synchronized()) {
-                self.end(context, entry, Input::GiveUp(CloseReason::HostUnreachable));
-            } else {
-                self.schedule(context, entry);
-            }
-        }
     }
 }
 
