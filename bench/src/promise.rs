@@ -29,8 +29,16 @@ pub(crate) struct Promise {
 
 impl Promise {
     /// What came of the runs; `why` nothing did, if nothing did.
-    pub(crate) fn result(self, runs: Vec<f64>, why: Option<String>) -> BarResult {
+    ///
+    /// A run without a finite value (a ratio to a time of 0) makes all of them void: its ratio says
+    /// nothing, and the median would count it as met or missed.
+    pub(crate) fn result(self, mut runs: Vec<f64>, mut why: Option<String>) -> BarResult {
         let Self { name, what, bound, unit, digits } = self;
+        if let Some(index) = runs.iter().position(|run| !run.is_finite()) {
+            let value = runs[index];
+            why = Some(format!("run {} has no finite value ({value})", index + 1));
+            runs.clear();
+        }
         let left_out = || "a server failed, see the notes".to_owned();
         let why = runs.is_empty().then(|| why.unwrap_or_else(left_out));
         BarResult {
@@ -227,6 +235,11 @@ mod tests {
         assert!(promise.result(Vec::new(), None).why.is_some());
         let bar = promise.result(vec![0.5, 9.0, 0.7], Some("not this".to_owned()));
         assert_eq!((bar.met(), bar.why), (Some(true), None));
+        for value in [f64::INFINITY, f64::NAN] {
+            let bar = promise.result(vec![0.5, value], None);
+            assert!(bar.is_missed() && bar.met_text() == "not measured" && bar.runs.is_empty());
+            assert!(bar.why.is_some_and(|why| why.starts_with("run 2 has no finite value")));
+        }
         let bar = promise.skipped("no program".to_owned());
         assert_eq!((bar.met(), bar.is_missed(), bar.met_text()), (None, false, "skipped"));
         let bar = promise.outcome(Err("broken"));

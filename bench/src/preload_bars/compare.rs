@@ -5,7 +5,7 @@ use super::{
     programs::{PreloadedLoad, TestedProgram},
     redis_load,
     stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage},
-    wrk_load,
+    unfit, wrk_load,
 };
 use crate::{
     layout::LayoutError,
@@ -106,7 +106,12 @@ fn sample(
     };
     // What the program has printed explains more than what its load has.
     serving.check()?;
-    sample
+    let sample = sample?;
+    // Its threads ended, or the window was shorter than a tick of the core's clock.
+    if !(sample.cpu_us > 0.0 && sample.cpu_us.is_finite()) {
+        return Err(unfit(format!("a request took {} µs of CPU time", sample.cpu_us)));
+    }
+    Ok(sample)
 }
 
 impl StackSamples {
