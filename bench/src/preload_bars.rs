@@ -18,6 +18,7 @@ mod programs;
 mod redis_load;
 mod stage;
 mod start;
+mod system_calls;
 mod wrk_load;
 
 pub use null_read::NullReadArgs;
@@ -136,7 +137,8 @@ const KERNEL_RULES: Promise = Promise {
 /// What `--only` takes, in order.
 fn names() -> impl Iterator<Item = &'static str> {
     let programs = PROGRAMS.iter().map(|row| row.local.name);
-    let others = [start::NAME, null_read::PROMISE.name, KERNEL_RULES.name, WRK.name, SERVICE];
+    let others = [start::NAME, null_read::PROMISE.name, KERNEL_RULES.name, WRK.name];
+    let others = others.into_iter().chain([system_calls::PROMISE.name, SERVICE]);
     programs.chain(others)
 }
 
@@ -172,6 +174,9 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     if wanted(WRK.name) {
         let stacks = [ProgramStack::Kernel, ProgramStack::Local];
         bars.push(pair_bar(&mut bench, (TestedProgram::Wrk, WRK), stacks, &library)?);
+    }
+    if wanted(system_calls::PROMISE.name) {
+        bars.push(system_calls::bar(&mut bench, &library)?);
     }
     bars.extend(shares);
     bars::finish(&bench, Vec::new(), &bars, args)
@@ -251,6 +256,7 @@ mod tests {
     fn rows_have_a_text_each_that_fits_two_lines() {
         let rows = PROGRAMS.iter().flat_map(|row| [row.local, row.share]);
         let rows = rows.chain(start::PROMISES).chain([null_read::PROMISE, KERNEL_RULES, WRK]);
+        let rows = rows.chain([system_calls::PROMISE]);
         let mut texts: Vec<&str> = rows.map(|promise| promise.what).collect();
         assert!(texts.iter().all(|text| text.len() <= 90));
         let all = texts.len();

@@ -22,9 +22,9 @@ use std::{
 
 /// What redis-benchmark is to do.
 #[derive(Clone, Copy, Debug)]
-struct RedisRequests {
-    test: &'static str,
-    count: u64,
+pub(super) struct RedisRequests {
+    pub(super) test: &'static str,
+    pub(super) count: u64,
 }
 
 /// What was read of the server at a moment.
@@ -66,7 +66,7 @@ pub(super) fn sample(
 }
 
 /// Waits until redis answers, and stores the value. Returns the rate of the SETs, per second.
-fn prepare(
+pub(super) fn prepare(
     stage: ProgramStage<'_>,
     serving: &mut ServingProgram,
     stack: ProgramStack,
@@ -77,7 +77,7 @@ fn prepare(
 }
 
 /// Pure: as many requests as fill a window at a rate.
-fn requests_within(per_s: f64, window: Duration) -> u64 {
+pub(super) fn requests_within(per_s: f64, window: Duration) -> u64 {
     ((per_s * window.as_secs_f64()) as u64).max(limits::PRELOAD_FIRST_REQUESTS)
 }
 
@@ -112,7 +112,7 @@ fn ping(
 }
 
 /// Runs redis-benchmark, and returns what it prints. `watch` is called while it runs.
-fn requested(
+pub(super) fn requested(
     stage: ProgramStage<'_>,
     address: SocketAddr,
     stack: ProgramStack,
@@ -154,7 +154,7 @@ fn run(
 }
 
 /// Pure: the requests per second in the last line of redis-benchmark's CSV: name, rate, latencies.
-fn rate_in(csv: &str) -> Option<f64> {
+pub(super) fn rate_in(csv: &str) -> Option<f64> {
     let line = csv.lines().rev().find(|line| line.starts_with('"'))?;
     let rate = line.split(',').nth(1)?.trim_matches('"').parse::<f64>().ok()?;
     (rate > 0.0).then_some(rate)
