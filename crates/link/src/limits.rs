@@ -56,8 +56,16 @@ pub const MEMIF_POLLS_PER_CONTROL_LOOK: u32 = 4096;
 pub const MEMIF_FULL_SLEEP_US: u32 = 100;
 /// Turns to wait before the last look ahead of a sleep; see `Memif::arm`.
 pub const MEMIF_SPINS_BEFORE_SLEEP: u32 = 64;
-/// Clients that one look at a server's socket sends away at most.
-pub const MEMIF_CLIENTS_PER_LOOK: usize = 8;
+/// Peers that one look of a link without a peer leaves at most.
+pub const MEMIF_PEERS_PER_LOOK: usize = 8;
+
+/// Milliseconds between the first two attempts of a client without a server, and at most.
+pub const MEMIF_RETRY_MIN_MS: u64 = 10;
+/// See [`MEMIF_RETRY_MIN_MS`].
+pub const MEMIF_RETRY_MAX_MS: u64 = 500;
+
+/// Milliseconds that a client which is to start without its server waits for one that is there.
+pub const MEMIF_PRESENT_WAIT_MS: u64 = 50;
 /// How long a peer may take over one message of the control channel, in milliseconds.
 pub const MEMIF_MESSAGE_TIMEOUT_MS: u64 = 2_000;
 /// Messages of one client until it is connected: INIT, its regions and rings, CONNECT, and some

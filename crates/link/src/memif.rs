@@ -23,7 +23,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,10 +30,7 @@ use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::held_signals::HeldSignals;
-use crate::{
-    Caps, FrameCounters, Link, LinkError, LinkMedium, MacAddress, RxChecksum, RxMetadata,
-    TxMetadata,
-};
+use crate::{Caps, FrameCounters, Link, LinkError, LinkMedium, RxChecksum, RxMetadata, TxMetadata};
 
 mod control;
 mod copy;
@@ -42,25 +38,25 @@ mod handshake;
 mod interrupt;
 mod lane;
 mod listener;
+mod place;
 mod refusal;
 mod region;
 mod ring;
 mod session;
+mod settings;
 mod socket;
 
 use crate::limits::{
-    ETHERNET_HEADER_BYTES, MEMIF_BUFFER_BYTES_MAX, MEMIF_BUFFER_BYTES_MIN, MEMIF_FRAME_BYTES_MAX,
     MEMIF_FULL_SLEEP_US, MEMIF_NOTICE_AFTER_MS, MEMIF_POLLS_PER_CONTROL_LOOK,
-    MEMIF_QUEUE_COUNT_MAX, MEMIF_RING_SIZE_LOG2_MAX, MEMIF_RING_SIZE_LOG2_MIN,
-    MEMIF_SPINS_BEFORE_SLEEP,
+    MEMIF_PRESENT_WAIT_MS, MEMIF_SPINS_BEFORE_SLEEP,
 };
-use control::{FixedText, SECRET_BYTES};
-use handshake::Terms;
 use interrupt::Interrupts;
 use lane::{GatheredFrame, Nonsense};
 pub use listener::Listener;
-use listener::ListenerPlace;
-use session::{Lanes, NoSession, Session, WantedMemory};
+use place::PeerPlace;
+use session::{Joined, Joining, Lanes, NoSession, Session};
+use settings::OWN_NAME;
+pub use settings::{MemifRole, MemifSettings};
 
 const DRIVER: &str = "memif";
 
@@ -73,120 +69,8 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
 /// What the set reports of the control channel with the peer.
 const CHANNEL: epoll::EventData = epoll::EventData::new_u64(1);
-/// What a peer calls itself that is this driver.
-const OWN_NAME: &str = "megapipe";
-
 /// A timer of zero would be none.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(1);
-
-/// Which end of the cable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemifRole {
-    /// Listens; the *master* of older documents.
-    Server,
-    /// Connects and owns the memory; the *slave* of older documents.
-    Client,
-}
-
-/// How a memif is to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemifSettings {
-    /// Where the server listens: a path, or `@name` for a name without a file.
-    pub socket: PathBuf,
-    /// Which interface on that socket. Both ends say the same.
-    pub id: u32,
-    /// At most 24 bytes that a client has to know; empty: none. Both ends say the same.
-    pub secret: String,
-    /// What a frame starts with. Both ends say the same.
-    pub medium: LinkMedium,
-    /// Our address, for [`LinkMedium::Ethernet`].
-    pub mac: MacAddress,
-    /// The largest IP packet in bytes.
-    pub mtu: usize,
-    /// Queues, each a link: wanted by a client, at most taken by a server. 1 to 64.
-    pub queue_count: u16,
-    /// Slots of a ring, as a power of two: wanted by a client, at most taken by a server. 1 to 14.
-    pub ring_size_log2: u8,
-    /// Bytes of one buffer, 64 to 65,536; longer frames are chained. The client's word counts.
-    pub buffer_bytes: u32,
-    /// What the peer shows as our name, at most 31 bytes.
-    pub name: String,
-}
-
-impl MemifSettings {
-    /// DPDK's defaults for everything but `socket` and `mac`: 1 queue, 1024 slots of 2048 bytes,
-    /// an MTU of 1500.
-    #[must_use]
-    pub fn new(socket: impl Into<PathBuf>, mac: MacAddress) -> Self {
-        Self {
-            socket: socket.into(),
-            id: 0,
-            secret: String::new(),
-            medium: LinkMedium::Ethernet,
-            mac,
-            mtu: 1500,
-            queue_count: 1,
-            ring_size_log2: 10,
-            buffer_bytes: 2048,
-            name: OWN_NAME.to_owned(),
-        }
-    }
-
-    fn check(&self) -> Result<(), LinkError> {
-        let wrong = |setting, why: String| Err(LinkError::Setting { setting, why });
-        if !(1..=MEMIF_QUEUE_COUNT_MAX).contains(&self.queue_count) {
-            return wrong("queue_count", format!("1 to {MEMIF_QUEUE_COUNT_MAX} are possible"));
-        }
-        if !(MEMIF_RING_SIZE_LOG2_MIN..=MEMIF_RING_SIZE_LOG2_MAX).contains(&self.ring_size_log2) {
-            let why =
-                format!("{MEMIF_RING_SIZE_LOG2_MIN} to {MEMIF_RING_SIZE_LOG2_MAX} are possible");
-            return wrong("ring_size_log2", why);
-        }
-        if !(MEMIF_BUFFER_BYTES_MIN..=MEMIF_BUFFER_BYTES_MAX).contains(&self.buffer_bytes) {
-            let why = format!("{MEMIF_BUFFER_BYTES_MIN} to {MEMIF_BUFFER_BYTES_MAX} are possible");
-            return wrong("buffer_bytes", why);
-        }
-        // IPv6 asks for 1280 (RFC 8200 section 5), IPv4 for 68 (RFC 791).
-        if !(68..=MEMIF_FRAME_BYTES_MAX - ETHERNET_HEADER_BYTES).contains(&self.mtu) {
-            let most = MEMIF_FRAME_BYTES_MAX - ETHERNET_HEADER_BYTES;
-            return wrong("mtu", format!("68 to {most} are possible"));
-        }
-        if self.frame_bytes() > (self.buffer_bytes as usize) << self.ring_size_log2 {
-            return wrong("mtu", "a frame does not fit into the whole ring".to_owned());
-        }
-        if self.secret.len() > SECRET_BYTES {
-            return wrong("secret", format!("at most {SECRET_BYTES} bytes are possible"));
-        }
-        Ok(())
-    }
-
-    /// The largest frame in bytes.
-    fn frame_bytes(&self) -> usize {
-        match self.medium {
-            LinkMedium::Ethernet => self.mtu + ETHERNET_HEADER_BYTES,
-            LinkMedium::Ip => self.mtu,
-        }
-    }
-
-    fn terms(&self) -> Terms {
-        let mut secret = [0; SECRET_BYTES];
-        // `check` saw that it fits.
-        let len = self.secret.len().min(SECRET_BYTES);
-        secret[..len].copy_from_slice(&self.secret.as_bytes()[..len]);
-        Terms {
-            id: self.id,
-            mode: match self.medium {
-                LinkMedium::Ethernet => 0,
-                LinkMedium::Ip => 1,
-            },
-            secret,
-            name: FixedText::new(&self.name),
-            queue_count: self.queue_count,
-            all_queues: false,
-            ring_size_log2: self.ring_size_log2,
-        }
-    }
-}
 
 /// Opens a memif in either role and waits until the peer is there, at most `timeout`. One link per
 /// queue. Calls `waits`, with the reason, if the peer is not there after a second.
@@ -194,6 +78,11 @@ impl MemifSettings {
 /// A server's links outlive their client. Until the next one comes, on the same socket and with as
 /// many queues, nothing is received and what is sent is lost, as with a cable that is not plugged
 /// in. Use [`Listener`] for links that end with their client.
+///
+/// With a `timeout` of zero the links start without their peer, as without a carrier, and `waits` is
+/// called at once if none is there. A client waits for a server that is there, at most 50 ms; later
+/// it tries again by itself, and its links end with the first server that they got. All queues have
+/// to be taken.
 ///
 /// # Errors
 /// [`LinkError::Setting`]; [`LinkError::Unavailable`] when no peer came in time or it could not be
@@ -212,10 +101,52 @@ pub fn open(
             // the process.
             let held =
                 HeldSignals::hold().map_err(|source| LinkError::Io { what: "signalfd", source })?;
-            Listener::bind(settings)?.serve(timeout, &held, waits)
+            let mut listener = Listener::bind(settings)?;
+            if timeout.is_zero() {
+                waits("no client has come");
+                let count = settings.queue_count.into();
+                let places = PeerPlace::of_server(listener, settings, count)?;
+                return unplugged_links(role, settings, places);
+            }
+            let joined = listener.first_client(timeout, &held, waits)?;
+            let (session, queue_count) = (Arc::clone(&joined.0), joined.1.len());
+            let mut places = PeerPlace::of_server(listener, settings, queue_count)?;
+            PeerPlace::begin_with(&mut places, &session);
+            going_on(links(role, settings, joined)?, places)
+        }
+        MemifRole::Client if timeout.is_zero() => {
+            settings.check()?;
+            let mut places = PeerPlace::of_client(settings, Instant::now())?;
+            let patience = Duration::from_millis(MEMIF_PRESENT_WAIT_MS);
+            match PeerPlace::await_present(&mut places, patience) {
+                Some(joined) => links(role, settings, joined),
+                None => {
+                    waits("no server has answered");
+                    unplugged_links(role, settings, places)
+                }
+            }
         }
         MemifRole::Client => connect_noting(settings, timeout, waits),
     }
+}
+
+/// The links of a socket that has no peer yet.
+fn unplugged_links(
+    role: MemifRole,
+    settings: &MemifSettings,
+    places: Vec<PeerPlace>,
+) -> Result<Vec<Memif>, LinkError> {
+    let links = places.iter().map(|_| Memif::new(role, settings, None));
+    let links = links.collect::<Result<Vec<_>, _>>()?;
+    going_on(links, places)
+}
+
+/// Gives each link its place, where it gets a peer when it has none.
+fn going_on(mut links: Vec<Memif>, places: Vec<PeerPlace>) -> Result<Vec<Memif>, LinkError> {
+    for (link, place) in links.iter_mut().zip(places) {
+        link.goes_on(place)?;
+    }
+    Ok(links)
 }
 
 /// Connects to a server, waiting at most `timeout` for it to appear and to agree. A server that
@@ -241,7 +172,10 @@ fn connect_noting(
         // A server that is busy with another client lets us wait in its queue.
         let until = notice_at.map_or(deadline, |at| at.min(deadline));
         let not_yet = match try_connect(settings, until) {
-            Ok((session, lanes)) => return links(MemifRole::Client, settings, &session, lanes),
+            Ok(joined) => return links(MemifRole::Client, settings, joined),
+            Err(NoSession::Io(_, error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                "the server has not yet seen the clients that came before".to_owned()
+            }
             Err(NoSession::Io(_, error)) if is_not_there_yet(&error) => {
                 "no server is listening on the socket".to_owned()
             }
@@ -266,19 +200,15 @@ fn connect_noting(
     }
 }
 
-fn try_connect(
-    settings: &MemifSettings,
-    deadline: Instant,
-) -> Result<(Arc<Session>, Vec<Lanes>), NoSession> {
+fn try_connect(settings: &MemifSettings, deadline: Instant) -> Result<Joined, NoSession> {
     let channel = socket::connect(&settings.socket)
         .map_err(|error| NoSession::Io("connecting to a memif", error))?;
-    let wanted = WantedMemory { terms: settings.terms(), buffer_bytes: settings.buffer_bytes };
-    session::join(channel, &wanted, deadline)
+    Joining::join(channel, settings.wanted(), Instant::now()).finish(deadline, None)
 }
 
 fn is_not_there_yet(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, WouldBlock};
-    matches!(error.kind(), NotFound | ConnectionRefused | WouldBlock | BrokenPipe | ConnectionReset)
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
+    matches!(error.kind(), NotFound | ConnectionRefused | BrokenPipe | ConnectionReset)
 }
 
 fn unavailable(why: String) -> LinkError {
@@ -295,19 +225,20 @@ fn failed(why: NoSession) -> LinkError {
 fn links(
     role: MemifRole,
     settings: &MemifSettings,
-    session: &Arc<Session>,
-    lanes: Vec<Lanes>,
+    (session, lanes): Joined,
 ) -> Result<Vec<Memif>, LinkError> {
-    let open = |lanes| Memif::new(role, settings, Arc::clone(session), lanes);
-    lanes.into_iter().map(open).collect()
+    let peer = |lanes| MemifPeer { session: Arc::clone(&session), lanes };
+    lanes.into_iter().map(|lanes| Memif::new(role, settings, Some(peer(lanes)))).collect()
 }
 
 /// One queue of a memif.
 pub struct Memif {
     caps: Caps,
     counters: FrameCounters,
-    session: Arc<Session>,
-    lanes: Lanes,
+    /// `None`: there is none just now.
+    peer: Option<MemifPeer>,
+    /// Where the next peer comes from; `None`: there is none after this one.
+    place: Option<PeerPlace>,
     /// Where a received frame is while it is lent.
     rx_frame: Box<[u8]>,
     /// Where a frame is filled before it is copied into shared memory.
@@ -322,23 +253,33 @@ pub struct Memif {
     is_full: bool,
     /// Polls that found nothing to do since the control channel was last looked at.
     idle_polls: u32,
-    /// A server that goes on without its client.
-    place: Option<ListenerPlace>,
-    /// The client is gone, and the next one not there yet.
-    is_unplugged: bool,
     /// What `wait_fd` shows: our interrupt, the control channel, the timer for a full ring.
     epoll: OwnedFd,
     interrupts: Interrupts,
     timer: OwnedFd,
 }
 
+/// The other end of a queue.
+struct MemifPeer {
+    session: Arc<Session>,
+    lanes: Lanes,
+}
+
+impl MemifPeer {
+    /// Makes its interrupts and its words wake.
+    fn watch(&self, epoll: &OwnedFd) -> Result<(), LinkError> {
+        watch_interrupts(epoll, self.lanes.wakes_us.as_fd())?;
+        watch(epoll, self.session.channel(), CHANNEL)
+    }
+}
+
 impl std::fmt::Debug for Memif {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (receiving, sending) = (&self.lanes.receiving, &self.lanes.sending);
-        f.debug_struct("Memif")
-            .field("receiving", receiving)
-            .field("sending", sending)
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("Memif");
+        if let Some(MemifPeer { lanes, .. }) = &self.peer {
+            shown.field("receiving", &lanes.receiving).field("sending", &lanes.sending);
+        }
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -346,8 +287,7 @@ impl Memif {
     fn new(
         role: MemifRole,
         settings: &MemifSettings,
-        session: Arc<Session>,
-        lanes: Lanes,
+        peer: Option<MemifPeer>,
     ) -> Result<Self, LinkError> {
         let frame_bytes = settings.frame_bytes();
         let io =
@@ -358,8 +298,9 @@ impl Memif {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create"))?;
         let interrupts =
             Interrupts::new().map_err(|source| LinkError::Io { what: "io_setup", source })?;
-        watch_interrupts(&epoll, lanes.wakes_us.as_fd())?;
-        watch(&epoll, session.channel(), CHANNEL)?;
+        if let Some(peer) = &peer {
+            peer.watch(&epoll)?;
+        }
         watch(&epoll, timer.as_fd(), NO_DATA)?;
         let caps = Caps {
             driver: DRIVER,
@@ -371,13 +312,13 @@ impl Memif {
             tso: false,
             shares_host_address: false,
             rss: None,
-            notes: notes(role, session.peer(), &lanes),
+            notes: notes(role, peer.as_ref()),
         };
         Ok(Self {
             caps,
             counters: FrameCounters::default(),
-            session,
-            lanes,
+            peer,
+            place: None,
             rx_frame: vec![0; frame_bytes].into(),
             tx_frame: vec![0; frame_bytes].into(),
             is_armed: false,
@@ -385,73 +326,78 @@ impl Memif {
             is_timer_set: false,
             is_full: false,
             idle_polls: 0,
-            place: None,
-            is_unplugged: false,
             epoll,
             interrupts,
             timer,
         })
     }
 
-    /// The link outlives its client from now on.
-    fn goes_on(&mut self, place: ListenerPlace) {
-        self.caps.notes.push("serves the next client when this one leaves".to_owned());
+    /// The link has another peer from now on when it has none.
+    fn goes_on(&mut self, place: PeerPlace) -> Result<(), LinkError> {
+        if place.serves() {
+            self.caps.notes.push("serves the next client when this one leaves".to_owned());
+        }
+        if self.peer.is_none() {
+            watch(&self.epoll, place.wait_fd(), NO_DATA)?;
+        }
         self.place = Some(place);
+        Ok(())
     }
 
-    /// Why the session is over, if it is: the peer's words or ours.
+    /// Why the session is over, if it is: the peer's words or ours. `None` for a link that waits
+    /// for its next peer.
     #[must_use]
     pub fn gone_reason(&self) -> Option<&str> {
-        self.session.reason()
+        self.peer.as_ref().and_then(|peer| peer.session.reason())
     }
 
-    /// `false`: there is no client just now. An error: there will not be one any more.
+    /// `false`: there is no peer just now. An error: there will not be one any more.
     fn has_peer(&mut self) -> Result<bool, LinkError> {
-        if !self.session.is_gone() {
-            return Ok(true);
+        match &self.peer {
+            Some(peer) if peer.session.is_gone() => self.unplug().map(|()| false),
+            peer => Ok(peer.is_some()),
         }
-        if !self.is_unplugged {
-            self.unplug()?;
-        }
-        Ok(false)
     }
 
-    /// The peer broke the protocol: there is nothing to go on with, but perhaps the next client.
+    /// The peer broke the protocol: there is nothing to go on with, but perhaps the next peer.
     fn broken(&mut self, nonsense: Nonsense) -> Result<(), LinkError> {
-        self.session.disconnect(&nonsense.to_string());
+        if let Some(peer) = &self.peer {
+            peer.session.disconnect(&nonsense.to_string());
+        }
         self.has_peer().map(drop)
     }
 
-    /// The client is gone: from now on the next one is waited for, if there can be one.
+    /// The peer is gone: from now on the next one is waited for, if there can be one.
     #[cold]
     fn unplug(&mut self) -> Result<(), LinkError> {
         let Some(place) = &self.place else { return Err(LinkError::Gone { driver: DRIVER }) };
-        self.is_unplugged = true;
         self.is_armed = false;
         self.pending = PendingInterrupts::Possible;
         self.is_full = false;
-        for fd in [self.lanes.wakes_us.as_fd(), self.session.channel()] {
-            // What is not in the set any more needs no removing.
-            let _ = epoll::delete(&self.epoll, fd);
+        if let Some(peer) = self.peer.take() {
+            for fd in [peer.lanes.wakes_us.as_fd(), peer.session.channel()] {
+                // What is not in the set any more needs no removing.
+                let _ = epoll::delete(&self.epoll, fd);
+            }
         }
         watch(&self.epoll, place.wait_fd(), NO_DATA)
     }
 
-    /// Looks for the next client. `true`: it is there, and with it may be frames.
+    /// Looks for the next peer. `true`: it is there, and with it may be frames.
     #[cold]
     fn plug_in(&mut self) -> Result<bool, LinkError> {
         self.counters.system_calls += 1;
         let Some(place) = &mut self.place else { return Ok(false) };
         let Some((session, lanes)) = place.next_lanes(Instant::now()) else { return Ok(false) };
         let _ = epoll::delete(&self.epoll, place.wait_fd());
-        watch_interrupts(&self.epoll, lanes.wakes_us.as_fd())?;
-        watch(&self.epoll, session.channel(), CHANNEL)?;
-        (self.session, self.lanes) = (session, lanes);
-        self.is_unplugged = false;
+        // A client's connections end with its server.
+        self.place.take_if(|place| !place.serves());
+        let peer = self.peer.insert(MemifPeer { session, lanes });
+        peer.watch(&self.epoll)?;
         Ok(true)
     }
 
-    /// Without a client frames go nowhere.
+    /// Without a peer frames go nowhere.
     #[cold]
     fn lose(&mut self, max: usize, fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>) -> usize {
         let lost = (0..max).take_while(|_| fill(&mut self.tx_frame).is_some()).count();
@@ -464,7 +410,7 @@ impl Memif {
         self.idle_polls += 1;
         if self.idle_polls >= MEMIF_POLLS_PER_CONTROL_LOOK {
             self.idle_polls = 0;
-            if self.is_unplugged {
+            if self.peer.is_none() {
                 self.plug_in()?;
             } else {
                 self.look()?;
@@ -476,17 +422,19 @@ impl Memif {
     /// As `has_peer`, after a look at the control channel.
     fn look(&mut self) -> Result<bool, LinkError> {
         self.counters.system_calls += 1;
-        self.session.look();
+        if let Some(peer) = &self.peer {
+            peer.session.look();
+        }
         self.has_peer()
     }
 
     /// Back to polling after a sleep.
     fn disarm(&mut self) {
-        if self.is_armed {
+        if let Some(MemifPeer { lanes, .. }) = self.peer.as_ref().filter(|_| self.is_armed) {
             self.is_armed = false;
-            self.lanes.receiving.ring.mask_interrupt(true);
+            lanes.receiving.ring.mask_interrupt(true);
             // The peer interrupts only for frames, behind them.
-            let is_quiet = self.lanes.receiving.waiting().is_ok_and(|count| count == 0);
+            let is_quiet = lanes.receiving.waiting().is_ok_and(|count| count == 0);
             self.pending = match self.pending {
                 PendingInterrupts::Cleared if is_quiet => PendingInterrupts::Impossible,
                 _ => PendingInterrupts::Possible,
@@ -500,30 +448,34 @@ impl Memif {
         mut waiting: u16,
         each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> usize {
+        let Self { peer: Some(MemifPeer { lanes, .. }), counters, rx_frame, .. } = self else {
+            return 0;
+        };
         let mut lent = 0;
         while lent < max && waiting > 0 {
-            waiting -= match self.lanes.receiving.gather(waiting, &mut self.rx_frame) {
+            waiting -= match lanes.receiving.gather(waiting, rx_frame) {
                 GatheredFrame::Frame { len, slots } => {
-                    self.counters.rx_frames += 1;
-                    self.counters.rx_bytes += len as u64;
+                    counters.rx_frames += 1;
+                    counters.rx_bytes += len as u64;
                     lent += 1;
                     // The peer's checksums are believed as little as the peer is.
                     let received =
                         RxMetadata { checksums: RxChecksum::Unverified, ..RxMetadata::default() };
-                    each(&self.rx_frame[..len], received);
+                    each(&rx_frame[..len], received);
                     slots
                 }
                 GatheredFrame::TooLong { slots } => {
-                    self.counters.rx_dropped_too_long += 1;
+                    counters.rx_dropped_too_long += 1;
                     slots
                 }
                 GatheredFrame::Malformed { slots } => {
-                    self.counters.rx_dropped_malformed += 1;
+                    counters.rx_dropped_malformed += 1;
                     slots
                 }
                 GatheredFrame::Incomplete => break,
             };
         }
+        lanes.receiving.give_back();
         lent
     }
 
@@ -534,34 +486,43 @@ impl Memif {
         max: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
     ) -> Result<usize, Nonsense> {
-        let mut room = self.lanes.sending.room()?;
+        let Self { peer: Some(MemifPeer { lanes, .. }), counters, tx_frame, is_full, .. } = self
+        else {
+            return Ok(0);
+        };
+        let mut room = lanes.sending.room()?;
         let mut filled = 0;
-        self.is_full = false;
+        *is_full = false;
         while filled < max {
-            let Some(place) = self.lanes.sending.reserve(room, self.tx_frame.len())? else {
-                self.is_full = true;
-                self.counters.tx_full += 1;
+            let Some(place) = lanes.sending.reserve(room, tx_frame.len())? else {
+                *is_full = true;
+                counters.tx_full += 1;
                 break;
             };
-            let Some(transmit) = fill(&mut self.tx_frame) else { break };
+            let Some(transmit) = fill(tx_frame) else { break };
             filled += 1;
             // What the caps do not offer cannot be done: a frame that asks for it would arrive
             // wrong.
             let is_plain = transmit.checksum_start == 0 && transmit.segment_bytes == 0;
-            let frame = self.tx_frame.get(..transmit.len);
+            let frame = tx_frame.get(..transmit.len);
             let Some(frame) = frame.filter(|frame| is_plain && !frame.is_empty()) else {
-                self.counters.tx_dropped_refused += 1;
+                counters.tx_dropped_refused += 1;
                 continue;
             };
-            room -= self.lanes.sending.put((room, place), frame)?;
-            self.counters.tx_frames += 1;
-            self.counters.tx_bytes += transmit.len as u64;
+            room -= lanes.sending.put((room, place), frame)?;
+            counters.tx_frames += 1;
+            counters.tx_bytes += transmit.len as u64;
         }
         Ok(filled)
     }
 
-    fn interrupt(&mut self) {
-        self.counters.system_calls += self.interrupts.raise(self.lanes.wakes_peer.as_fd());
+    /// Hands over what was filled.
+    fn publish(&mut self) {
+        if let Some(MemifPeer { lanes, .. }) = &mut self.peer
+            && lanes.sending.publish()
+        {
+            self.counters.system_calls += self.interrupts.raise(lanes.wakes_peer.as_fd());
+        }
     }
 
     fn arm_for_frames(&mut self) -> Result<bool, Disturbed> {
@@ -572,9 +533,10 @@ impl Memif {
             return Err(Disturbed::Unplugged);
         }
         let is_channel_readable = self.prepare_wake()?;
+        let Some(peer) = &self.peer else { return Err(Disturbed::Unplugged) };
         self.is_armed = true;
-        self.lanes.receiving.ring.mask_interrupt(false);
-        let spins = if self.session.peer() == OWN_NAME { 0 } else { MEMIF_SPINS_BEFORE_SLEEP };
+        peer.lanes.receiving.ring.mask_interrupt(false);
+        let spins = if peer.session.peer() == OWN_NAME { 0 } else { MEMIF_SPINS_BEFORE_SLEEP };
         (0..spins).for_each(|_| std::hint::spin_loop());
         if self.has_work()? {
             self.disarm();
@@ -586,10 +548,11 @@ impl Memif {
     }
 
     fn has_work(&self) -> Result<bool, Nonsense> {
-        if self.lanes.receiving.waiting()? > 0 {
+        let Some(MemifPeer { lanes, .. }) = &self.peer else { return Ok(false) };
+        if lanes.receiving.waiting()? > 0 {
             return Ok(true);
         }
-        let sending = &self.lanes.sending;
+        let sending = &lanes.sending;
         Ok(self.is_full && sending.reserve(sending.room()?, self.tx_frame.len())?.is_some())
     }
 
@@ -647,7 +610,7 @@ enum PendingInterrupts {
 /// Why no frame can be waited for.
 enum Disturbed {
     Nonsense(Nonsense),
-    /// The client is gone; the next one can be waited for.
+    /// The peer is gone; the next one can be waited for.
     Unplugged,
     Failed(LinkError),
 }
@@ -679,14 +642,20 @@ fn watch_interrupts(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError
         .map_err(|errno| LinkError::Io { what: "epoll_ctl", source: errno.into() })
 }
 
-fn notes(role: MemifRole, peer: &str, lanes: &Lanes) -> Vec<String> {
-    let size = lanes.receiving.ring.size();
+fn notes(role: MemifRole, peer: Option<&MemifPeer>) -> Vec<String> {
     let role = match role {
         MemifRole::Server => "server (master): the memory is the peer's",
         MemifRole::Client => "client (slave): the memory is ours",
     };
+    let first = match peer {
+        Some(MemifPeer { session, lanes }) => {
+            let (size, peer) = (lanes.receiving.ring.size(), session.peer());
+            format!("{role}; rings of {size} slots; the peer is {peer:?}")
+        }
+        None => format!("{role}; no peer was there at the start"),
+    };
     vec![
-        format!("{role}; rings of {size} slots; the peer is {peer:?}"),
+        first,
         "frames are copied out of and into the shared memory: the peer may write it at any time"
             .to_owned(),
         "polls; asks for interrupts only while it sleeps; room in a full ring is looked for by a \
@@ -706,11 +675,11 @@ impl Link for Memif {
         each: &mut dyn FnMut(&[u8], RxMetadata),
     ) -> Result<usize, LinkError> {
         self.disarm();
-        if self.is_unplugged {
+        let Some(MemifPeer { lanes, .. }) = &self.peer else {
             self.idle()?;
             return Ok(0);
-        }
-        let waiting = match self.lanes.receiving.waiting() {
+        };
+        let waiting = match lanes.receiving.waiting() {
             Ok(waiting) => waiting,
             Err(nonsense) => return self.broken(nonsense).map(|()| 0),
         };
@@ -721,9 +690,7 @@ impl Link for Memif {
             }
             return Ok(0);
         }
-        let lent = self.receive(max, waiting, each);
-        self.lanes.receiving.give_back();
-        Ok(lent)
+        Ok(self.receive(max, waiting, each))
     }
 
     fn tx_burst(
@@ -735,9 +702,7 @@ impl Link for Memif {
             return Ok(self.lose(max, fill));
         }
         let outcome = self.fill(max, fill);
-        if self.lanes.sending.publish() {
-            self.interrupt();
-        }
+        self.publish();
         let filled = match outcome {
             Ok(filled) => filled,
             Err(nonsense) => return self.broken(nonsense).map(|()| 0),
@@ -753,7 +718,7 @@ impl Link for Memif {
     /// its look at our mask, so its last store may still be on its way when we look. After a spin
     /// of some microseconds, longer than a store takes to leave the core, we look again.
     fn arm(&mut self) -> Result<bool, LinkError> {
-        if !self.is_unplugged {
+        if self.peer.is_some() {
             match self.arm_for_frames() {
                 Ok(is_armed) => return Ok(is_armed),
                 Err(Disturbed::Nonsense(nonsense)) => self.broken(nonsense)?,
@@ -761,11 +726,11 @@ impl Link for Memif {
                 Err(Disturbed::Failed(error)) => return Err(error),
             }
         }
-        // The next client, or the end of the patience with the one on its way in.
+        // The next peer, or the end of the patience with the one on its way in.
         if self.plug_in()? {
             return Ok(false);
         }
-        let due = self.place.as_ref().and_then(ListenerPlace::due);
+        let due = self.place.as_ref().and_then(PeerPlace::due);
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         self.set_timer(left.map_or(Duration::ZERO, |left| left.max(SHORTEST_SLEEP)))?;
         Ok(true)

@@ -11,7 +11,7 @@ use crate::{Fault, Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, pac
 
 /// Opens what `spec` describes: one link for each queue. A pair gives its two ends.
 ///
-/// A memif waits for its peer. A link that shares the host's address starts with nothing of its
+/// A memif waits for its peer, unless its description says `wait=0`. A link that shares the host's address starts with nothing of its
 /// own: see [`Link::set_ownership`].
 ///
 /// `notice` receives lines for a person: what is waited for, if that takes a second, and what the
@@ -113,10 +113,11 @@ fn open_memif(
                 ("the server", format!("start one with --link memif:{path},role=server"))
             }
         };
-        let seconds = timeout.as_secs();
-        notice(&format!(
-            "memif:{path}: {why}; waiting for {waits_for}, at most {seconds} s: {remedy}"
-        ));
+        let fate = match timeout.as_secs() {
+            0 => "until then the link has no carrier".to_owned(),
+            seconds => format!("waiting for {waits_for}, at most {seconds} s"),
+        };
+        notice(&format!("memif:{path}: {why}; {fate}: {remedy}"));
     })
 }
 

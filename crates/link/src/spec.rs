@@ -106,7 +106,8 @@ pub struct MemifSpec {
     pub mac: Option<MacAddress>,
     /// What both ends have to know; empty: nothing.
     pub secret: String,
-    /// Seconds to wait for the other end when the link is opened.
+    /// Seconds to wait for the other end when the link is opened. 0: it starts without, as a
+    /// network without carrier.
     pub wait_s: u32,
 }
 
@@ -271,7 +272,7 @@ fn memif(rest: &str) -> Result<MemifSpec, SpecError> {
         let (setting, value) = ("ring".to_owned(), ring_slots.to_string());
         return Err(SpecError::Value { setting, value, why });
     }
-    let (buffer, wait) = ("bytes from 64 to 65536", "seconds from 1 to 86400");
+    let (buffer, wait) = ("bytes from 64 to 65536", "seconds from 0 to 86400");
     let spec = MemifSpec {
         socket: socket.into(),
         is_server: settings.word("role", &roles, "client or server")?.unwrap_or(false),
@@ -282,7 +283,7 @@ fn memif(rest: &str) -> Result<MemifSpec, SpecError> {
         mtu: settings.number("mtu", 68..=65_535, MTU)?.unwrap_or(1_500),
         mac: settings.mac()?,
         secret: settings.take("secret").unwrap_or_default(),
-        wait_s: settings.number("wait", 1..=86_400, wait)?.unwrap_or(MEMIF_WAIT_S),
+        wait_s: settings.number("wait", 0..=86_400, wait)?.unwrap_or(MEMIF_WAIT_S),
     };
     settings.end()?;
     Ok(spec)

@@ -41,7 +41,7 @@ pub(super) struct Terms {
     pub(super) name: Name,
     /// Rings in each direction: wanted by the client, at most taken by the server.
     pub(super) queue_count: u16,
-    /// A server's: all of its queues have to be taken.
+    /// All queues are wanted, or have to be taken: each has a link that waits for its rings.
     pub(super) all_queues: bool,
     /// Ring size, as a power of two: wanted by the client, at most taken by the server.
     pub(super) ring_size_log2: u8,
@@ -241,6 +241,9 @@ pub(super) fn agree(terms: &Terms, hello: &Hello) -> Result<AgreedMemory, MemifR
     }
     let index_max = hello.to_client_index_max.min(hello.to_server_index_max);
     let queue_count = terms.queue_count.min(index_max.saturating_add(1)).min(MEMIF_QUEUE_COUNT_MAX);
+    if terms.all_queues && queue_count != terms.queue_count {
+        return Err(MemifRefusal("the server takes fewer queues than there are links"));
+    }
     let ring_size_log2 = terms.ring_size_log2.min(hello.ring_size_log2_max);
     if !(MEMIF_RING_SIZE_LOG2_MIN..=MEMIF_RING_SIZE_LOG2_MAX).contains(&ring_size_log2) {
         return Err(MemifRefusal("the server's largest ring is too small"));

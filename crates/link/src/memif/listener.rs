@@ -1,27 +1,17 @@
-//! A server's socket: one client after another.
+//! A server's socket, where one client after another is waited for.
 //!
-//! Read first: `session.rs` for what is agreed with a client.
+//! Read first: `session.rs` for what is agreed with a client; `place.rs` for servers whose links
+//! outlive their clients.
 //!
-//! There are two ways to serve. A [`Listener`] waits for a client and gives links that end with
-//! it. [`Serving`] keeps the links of its first client and gives them the rings of the next one,
-//! without ever blocking: the links ask now and then, while they have no client.
-//!
-//! Invariants
-//! - One client at a time: the next one waits in the socket's queue until the session is over.
-//! - A client that takes too long over its handshake is sent away, so that the next gets its turn.
+//! Invariant: one client at a time; the next one waits in the socket's queue.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
-
-use super::handshake::Terms;
-use super::session::{self, Joined, Joining, Lanes, NoSession, Session};
+use super::session::{Joined, Joining, NoSession};
 use super::{Memif, MemifRole, MemifSettings, NOTICE_AFTER, links, socket, unavailable};
 use crate::held_signals::HeldSignals;
-use crate::limits::MEMIF_CLIENTS_PER_LOOK;
 use crate::{BoundPath, LinkError};
 
 /// A server's socket, where one client after another can be served.
@@ -66,8 +56,8 @@ impl Listener {
     /// # Errors
     /// [`LinkError::Unavailable`] when none came in time; [`LinkError::Io`].
     pub fn accept(&mut self, timeout: Duration) -> Result<Vec<Memif>, LinkError> {
-        let (session, lanes) = self.next_client(Instant::now() + timeout, None)?;
-        links(MemifRole::Server, &self.settings, &session, lanes)
+        let joined = self.next_client(Instant::now() + timeout, None)?;
+        links(MemifRole::Server, &self.settings, joined)
     }
 
     fn next_client(
@@ -87,7 +77,8 @@ impl Listener {
                     None => "no client has come".to_owned(),
                 }));
             };
-            match session::serve(channel, &terms, deadline, held) {
+            let begun = Joining::serve(channel, &terms, Instant::now());
+            match begun.and_then(|joining| joining.finish(deadline, held)) {
                 Ok(joined) => return Ok(joined),
                 Err(why) => self.note_refusal(why),
             }
@@ -108,37 +99,35 @@ impl Listener {
 }
 
 impl Listener {
-    /// Waits for the first client, at most `timeout`; the links that it gets go on with the next
-    /// one when it leaves, and so on, as long as the next one wants as many queues. Calls `waits`,
-    /// with the reason, if there is none after a second.
+    /// Waits for the first client, at most `timeout`. Calls `waits`, with the reason, if there is
+    /// none after a second.
     ///
     /// # Errors
     /// As [`Listener::accept`]; a held signal.
-    pub(super) fn serve(
-        mut self,
+    pub(super) fn first_client(
+        &mut self,
         timeout: Duration,
         held: &HeldSignals,
         waits: &mut dyn FnMut(&str),
-    ) -> Result<Vec<Memif>, LinkError> {
+    ) -> Result<Joined, LinkError> {
         let start = Instant::now();
-        let first = self.next_client(start + timeout.min(NOTICE_AFTER), Some(held));
-        let (session, lanes) = match first {
+        match self.next_client(start + timeout.min(NOTICE_AFTER), Some(held)) {
             Err(LinkError::Unavailable { why, .. }) if timeout > NOTICE_AFTER => {
                 waits(&why);
-                self.next_client(start + timeout, Some(held))?
+                self.next_client(start + timeout, Some(held))
             }
-            other => other?,
-        };
-        let queue_count = lanes.len();
-        let mut links = links(MemifRole::Server, &self.settings, &session, lanes)?;
-        let serving = Arc::new(Serving::new(self, session, queue_count)?);
-        for (queue, link) in links.iter_mut().enumerate() {
-            link.goes_on(ListenerPlace { serving: Arc::clone(&serving), queue, sessions: 1 });
+            first => first,
         }
-        Ok(links)
     }
 
-    fn note_refusal(&mut self, why: NoSession) {
+    /// The next client that wants to be accepted, if there is one. Does not block.
+    pub(super) fn waiting_client(&self, now: Instant) -> Result<Option<OwnedFd>, NoSession> {
+        let accepted = socket::accept(&self.listener, Some(now), None);
+        accepted.map_err(|error| NoSession::Io("accepting a memif client", error))
+    }
+
+    /// Counts a client that was sent away.
+    pub(super) fn note_refusal(&mut self, why: NoSession) {
         self.refused_count += 1;
         self.last_refusal = Some(match why {
             NoSession::Refused(reason) | NoSession::SentAway(reason) => reason,
@@ -146,140 +135,3 @@ impl Listener {
         });
     }
 }
-
-/// A link's place in a server that goes on.
-pub(super) struct ListenerPlace {
-    serving: Arc<Serving>,
-    /// Which queue it is.
-    queue: usize,
-    /// Sessions that there were when it got its rings.
-    sessions: u64,
-}
-
-impl ListenerPlace {
-    /// The rings of the next client, if there is one; asks the socket. Does not block.
-    pub(super) fn next_lanes(&mut self, now: Instant) -> Option<(Arc<Session>, Lanes)> {
-        let mut door = self.serving.door();
-        if door.sessions == self.sessions {
-            door.look(now);
-        }
-        if door.sessions == self.sessions {
-            return None;
-        }
-        self.sessions = door.sessions;
-        let lanes = door.lanes.get_mut(self.queue)?.take()?;
-        Some((Arc::clone(&door.session), lanes))
-    }
-
-    /// Becomes readable when [`ListenerPlace::next_lanes`] has something to do; only of meaning
-    /// while the link has no client.
-    pub(super) fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.serving.epoll.as_fd()
-    }
-
-    /// When the client on its way in is to be sent away.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.serving.door().joining.as_ref().map(Joining::due)
-    }
-}
-
-/// What the links of a server that goes on have in common.
-struct Serving {
-    door: Mutex<ClientDoor>,
-    /// Readable when a client wants to be let in, or the one on its way in has said something.
-    epoll: OwnedFd,
-}
-
-impl Serving {
-    fn new(
-        listener: Listener,
-        session: Arc<Session>,
-        queue_count: usize,
-    ) -> Result<Self, LinkError> {
-        let io =
-            |what| move |errno: rustix::io::Errno| LinkError::Io { what, source: errno.into() };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create"))?;
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&epoll, &listener.listener, data, epoll::EventFlags::IN)
-            .map_err(io("epoll_ctl"))?;
-        let watched = rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(io("fcntl"))?;
-        // Every link has to get its rings, or it would have no client to go on with.
-        let terms = Terms {
-            queue_count: queue_count as u16,
-            all_queues: true,
-            ..listener.settings.terms()
-        };
-        let lanes = Vec::new();
-        let door =
-            ClientDoor { listener, terms, joining: None, session, sessions: 1, lanes, watched };
-        Ok(Self { door: Mutex::new(door), epoll })
-    }
-
-    /// A poisoned door is as good: each step leaves it whole.
-    fn door(&self) -> MutexGuard<'_, ClientDoor> {
-        self.door.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Where the next client comes in.
-struct ClientDoor {
-    listener: Listener,
-    terms: Terms,
-    joining: Option<Joining>,
-    /// The latest.
-    session: Arc<Session>,
-    /// How many there were.
-    sessions: u64,
-    /// The rings of the latest session that their links have not fetched, by queue.
-    lanes: Vec<Option<Lanes>>,
-    /// `Serving::epoll` by another number.
-    watched: OwnedFd,
-}
-
-impl ClientDoor {
-    /// Goes on with the client on its way in, or lets the next one in.
-    fn look(&mut self, now: Instant) {
-        if !self.session.is_gone() {
-            return;
-        }
-        for _ in 0..MEMIF_CLIENTS_PER_LOOK {
-            let Some(mut joining) = self.joining.take().or_else(|| self.next_client(now)) else {
-                return;
-            };
-            match joining.go_on(now) {
-                Ok(Some(lanes)) => {
-                    // Nothing is to be woken for it any more.
-                    let _ = epoll::delete(&self.watched, joining.channel());
-                    self.session = joining.into_session();
-                    self.sessions += 1;
-                    self.lanes = lanes.into_iter().map(Some).collect();
-                    return;
-                }
-                Ok(None) => {
-                    self.joining = Some(joining);
-                    return;
-                }
-                // With its channel it leaves the epoll set, too.
-                Err(why) => self.listener.note_refusal(why),
-            }
-        }
-    }
-
-    fn next_client(&mut self, now: Instant) -> Option<Joining> {
-        let begun = match socket::accept(&self.listener.listener, Some(now), None) {
-            Ok(None) => return None,
-            Ok(Some(channel)) => Joining::begin(channel, &self.terms, now),
-            Err(error) => Err(NoSession::Io("accepting a memif client", error)),
-        };
-        let watched = begun.and_then(|joining| {
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&self.watched, joining.channel(), data, epoll::EventFlags::IN)
-                .map_err(|errno| NoSession::Io("epoll_ctl", errno.into()))?;
-            Ok(joining)
-        });
-        watched.map_err(|why| self.listener.note_refusal(why)).ok()
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
 
-use super::control::{AddRing, MemifMessage};
+use super::control::{AddRing, MemifMessage, Name};
 use super::handshake::{self, AgreedMemory, RingOffer, ServerHandshake, ServerReply, Terms};
 use super::lane::{LaneBuffers, ReceiveLane, SendLane};
 use super::refusal::MemifRefusal;
@@ -137,16 +137,6 @@ fn say(
     sent.map_err(|error| NoSession::Io("sending on the control channel", error))
 }
 
-/// The next message that is due, or why there is none.
-fn hear(
-    session: &Session,
-    deadline: Instant,
-) -> Result<(MemifMessage, Option<OwnedFd>), NoSession> {
-    // The whole handshake has a deadline, and each message has one of its own.
-    let deadline = deadline.min(Instant::now() + MESSAGE_TIMEOUT);
-    heard(session, deadline)?.ok_or_else(too_late)
-}
-
 /// The next message; `None`: none came until `deadline`.
 fn heard(
     session: &Session,
@@ -170,28 +160,41 @@ fn too_late() -> NoSession {
     NoSession::SentAway("the peer took too long".to_owned())
 }
 
-/// A client that has connected, until everything is agreed with it.
-pub(super) struct Joining {
-    session: Session,
-    handshake: ServerHandshake<OwnedFd>,
-    /// When its next message has to be there.
-    due: Instant,
-}
-
 /// A session and the rings of each of its queues.
 pub(super) type Joined = (Arc<Session>, Vec<Lanes>);
 
+/// A connection to a peer, until everything is agreed with it.
+pub(super) struct Joining {
+    session: Session,
+    side: HandshakeSide,
+    /// When the peer's next message has to be there.
+    due: Instant,
+}
+
+/// Our side of the handshake.
+enum HandshakeSide {
+    Server(ServerHandshake<OwnedFd>),
+    Client(ClientHandshake),
+}
+
 impl Joining {
-    /// Says HELLO.
-    pub(super) fn begin(channel: OwnedFd, terms: &Terms, now: Instant) -> Result<Self, NoSession> {
+    /// As the server of a client that has just connected: says HELLO.
+    pub(super) fn serve(channel: OwnedFd, terms: &Terms, now: Instant) -> Result<Self, NoSession> {
         let session = Session::new(channel);
         let handshake = ServerHandshake::new(terms.clone());
         say(&session, &handshake.hello(), None)?;
-        Ok(Self { session, handshake, due: now + MESSAGE_TIMEOUT })
+        let side = HandshakeSide::Server(handshake);
+        Ok(Self { session, side, due: now + MESSAGE_TIMEOUT })
     }
 
-    /// Answers what the client has said so far. `None`: more is to come. Does not block. After an
-    /// error the client is gone.
+    /// As the client of a server that it has just connected to, which says HELLO.
+    pub(super) fn join(channel: OwnedFd, wanted: WantedMemory, now: Instant) -> Self {
+        let side = HandshakeSide::Client(ClientHandshake { wanted, offer: None });
+        Self { session: Session::new(channel), side, due: now + MESSAGE_TIMEOUT }
+    }
+
+    /// Answers what the peer has said so far. `None`: more is to come. Does not block. After an
+    /// error the peer is gone.
     pub(super) fn go_on(&mut self, now: Instant) -> Result<Option<Vec<Lanes>>, NoSession> {
         let outcome = self.answer(now);
         if let Err(NoSession::Refused(reason)) = &outcome {
@@ -203,28 +206,42 @@ impl Joining {
     fn answer(&mut self, now: Instant) -> Result<Option<Vec<Lanes>>, NoSession> {
         while let Some((message, fd)) = heard(&self.session, now)? {
             self.due = now + MESSAGE_TIMEOUT;
-            match self.handshake.on_message(message, fd)? {
-                ServerReply::Ack => say(&self.session, &MemifMessage::Ack, None)?,
-                ServerReply::Connected => return self.connected().map(Some),
+            let lanes = match &mut self.side {
+                HandshakeSide::Server(server) => answer_client(&self.session, server, message, fd)?,
+                HandshakeSide::Client(client) => client.answer_server(&self.session, message)?,
+            };
+            if lanes.is_some() {
+                return Ok(lanes);
             }
         }
         if now >= self.due { Err(too_late()) } else { Ok(None) }
     }
 
-    fn connected(&mut self) -> Result<Vec<Lanes>, NoSession> {
-        let _ = self.session.peer.set(self.handshake.peer().to_text());
-        let name = self.handshake.name();
-        let lanes = adopt(&mut self.handshake)?;
-        say(&self.session, &MemifMessage::Connected { name }, None)?;
-        Ok(lanes)
+    /// Waits until everything is agreed, until `deadline` or a held signal at most.
+    pub(super) fn finish(
+        mut self,
+        deadline: Instant,
+        held: Option<&HeldSignals>,
+    ) -> Result<Joined, NoSession> {
+        loop {
+            if let Some(lanes) = self.go_on(Instant::now())? {
+                return Ok((self.into_session(), lanes));
+            }
+            let until = deadline.min(self.due());
+            let is_heard = socket::readable(self.channel(), Some(until), held)
+                .map_err(|error| NoSession::Io("waiting on the control channel", error))?;
+            if !is_heard && Instant::now() >= deadline {
+                return Err(too_late());
+            }
+        }
     }
 
-    /// The descriptor that becomes readable when the client says something or goes.
+    /// The descriptor that becomes readable when the peer says something or goes.
     pub(super) fn channel(&self) -> BorrowedFd<'_> {
         self.session.channel()
     }
 
-    /// When its next message has to be there.
+    /// When the peer's next message has to be there.
     pub(super) const fn due(&self) -> Instant {
         self.due
     }
@@ -235,25 +252,22 @@ impl Joining {
     }
 }
 
-/// Serves one client that has just connected. Blocks until `deadline` or a held signal at most.
-pub(super) fn serve(
-    channel: OwnedFd,
-    terms: &Terms,
-    deadline: Instant,
-    held: Option<&HeldSignals>,
-) -> Result<Joined, NoSession> {
-    let mut joining = Joining::begin(channel, terms, Instant::now())?;
-    loop {
-        if let Some(lanes) = joining.go_on(Instant::now())? {
-            return Ok((joining.into_session(), lanes));
-        }
-        let until = deadline.min(joining.due());
-        let is_heard = socket::readable(joining.channel(), Some(until), held)
-            .map_err(|error| NoSession::Io("waiting on the control channel", error))?;
-        if !is_heard && Instant::now() >= deadline {
-            return Err(too_late());
-        }
+/// A server's answer to a message of its client. Returns the rings once they are agreed.
+fn answer_client(
+    session: &Session,
+    handshake: &mut ServerHandshake<OwnedFd>,
+    message: MemifMessage,
+    fd: Option<OwnedFd>,
+) -> Result<Option<Vec<Lanes>>, NoSession> {
+    if handshake.on_message(message, fd)? == ServerReply::Ack {
+        say(session, &MemifMessage::Ack, None)?;
+        return Ok(None);
     }
+    let _ = session.peer.set(handshake.peer().to_text());
+    let name = handshake.name();
+    let lanes = adopt(handshake)?;
+    say(session, &MemifMessage::Connected { name }, None)?;
+    Ok(Some(lanes))
 }
 
 /// Maps what a client offered.
@@ -297,6 +311,7 @@ fn check_eventfd(fd: &OwnedFd) -> Result<(), MemifRefusal> {
 }
 
 /// What a client wants of memory.
+#[derive(Clone)]
 pub(super) struct WantedMemory {
     /// What both sides have to agree about.
     pub(super) terms: Terms,
@@ -304,52 +319,42 @@ pub(super) struct WantedMemory {
     pub(super) buffer_bytes: u32,
 }
 
-/// Connects as a client, on a channel to a server.
-pub(super) fn join(
-    channel: OwnedFd,
-    wanted: &WantedMemory,
-    deadline: Instant,
-) -> Result<(Arc<Session>, Vec<Lanes>), NoSession> {
-    let session = Session::new(channel);
-    let outcome = join_server(&session, wanted, deadline);
-    if let Err(NoSession::Refused(reason)) = &outcome {
-        session.disconnect(reason);
-    }
-    outcome.map(|lanes| (Arc::new(session), lanes))
+/// A client's side of a handshake: what it wants, and what it offers once it knows what the server
+/// takes.
+struct ClientHandshake {
+    wanted: WantedMemory,
+    offer: Option<MemoryOffer>,
 }
 
-fn join_server(
-    session: &Session,
-    wanted: &WantedMemory,
-    deadline: Instant,
-) -> Result<Vec<Lanes>, NoSession> {
-    let (message, _) = hear(session, deadline)?;
-    let MemifMessage::Hello(hello) = message else {
-        return Err(MemifRefusal("HELLO comes first").into());
-    };
-    let _ = session.peer.set(hello.name.to_text());
-    let agreed = handshake::agree(&wanted.terms, &hello)?;
-    let offer = MemoryOffer::make(agreed, wanted.buffer_bytes)?;
-    let ask = |message: &MemifMessage, fd: Option<BorrowedFd<'_>>| -> Result<(), NoSession> {
-        say(session, message, fd)?;
-        match hear(session, deadline)? {
-            (MemifMessage::Ack, _) => Ok(()),
-            _ => Err(MemifRefusal("ACK was due").into()),
+impl ClientHandshake {
+    /// The answer to a message of the server. Returns the rings once they are agreed.
+    fn answer_server(
+        &mut self,
+        session: &Session,
+        message: MemifMessage,
+    ) -> Result<Option<Vec<Lanes>>, NoSession> {
+        let Some(offer) = &mut self.offer else {
+            let MemifMessage::Hello(hello) = message else {
+                return Err(MemifRefusal("HELLO comes first").into());
+            };
+            let _ = session.peer.set(hello.name.to_text());
+            let agreed = handshake::agree(&self.wanted.terms, &hello)?;
+            self.offer = Some(MemoryOffer::make(agreed, self.wanted.buffer_bytes)?);
+            say(session, &handshake::init(&self.wanted.terms), None)?;
+            return Ok(None);
+        };
+        match (message, offer.next_message(self.wanted.terms.name)) {
+            (MemifMessage::Ack, Some((message, fd))) => {
+                say(session, &message, fd)?;
+                offer.acknowledged += 1;
+                Ok(None)
+            }
+            (MemifMessage::Connected { .. }, None) => {
+                self.offer.take().map(MemoryOffer::into_lanes).transpose()
+            }
+            (_, Some(_)) => Err(MemifRefusal("ACK was due").into()),
+            (_, None) => Err(MemifRefusal("CONNECTED was due").into()),
         }
-    };
-    ask(&handshake::init(&wanted.terms), None)?;
-    let bytes = offer.bytes as u64;
-    ask(&MemifMessage::AddRegion { index: 0, bytes }, Some(offer.memory.as_fd()))?;
-    for to_server in [true, false] {
-        for queue in 0..agreed.queue_count {
-            let (ring, wakes) = offer.ring(to_server, queue);
-            ask(&MemifMessage::AddRing(ring), Some(wakes.as_fd()))?;
-        }
-    }
-    say(session, &MemifMessage::Connect { name: wanted.terms.name }, None)?;
-    match hear(session, deadline)? {
-        (MemifMessage::Connected { .. }, _) => offer.into_lanes(),
-        _ => Err(MemifRefusal("CONNECTED was due").into()),
     }
 }
 
@@ -362,6 +367,8 @@ struct MemoryOffer {
     bytes: usize,
     /// One per ring: those to the server first.
     wakes: Vec<OwnedFd>,
+    /// Messages of the client that the server has acknowledged.
+    acknowledged: usize,
 }
 
 impl MemoryOffer {
@@ -381,7 +388,8 @@ impl MemoryOffer {
             let wake = rustix::event::eventfd(0, flags);
             wakes.push(wake.map_err(|error| NoSession::Io("eventfd", error.into()))?);
         }
-        let offer = Self { agreed, buffer_bytes, region: Arc::new(region), memory, bytes, wakes };
+        let region = Arc::new(region);
+        let offer = Self { agreed, buffer_bytes, region, memory, bytes, wakes, acknowledged: 0 };
         for index in 0..ring_count {
             offer.open_ring(index)?.clear();
         }
@@ -398,22 +406,37 @@ impl MemoryOffer {
         index * ring_bytes(self.agreed.ring_size_log2)
     }
 
-    fn index(&self, to_server: bool, queue: u16) -> usize {
-        usize::from(queue) + if to_server { 0 } else { usize::from(self.agreed.queue_count) }
+    /// What the client says next: the region, each ring, CONNECT. `None`: it has said everything.
+    fn next_message(&self, name: Name) -> Option<(MemifMessage, Option<BorrowedFd<'_>>)> {
+        let ring_count = self.wakes.len();
+        Some(match self.acknowledged {
+            0 => {
+                let bytes = self.bytes as u64;
+                let region = MemifMessage::AddRegion { index: 0, bytes };
+                (region, Some(self.memory.as_fd()))
+            }
+            number if number <= ring_count => {
+                let wakes = self.wakes[number - 1].as_fd();
+                (MemifMessage::AddRing(self.ring(number - 1)), Some(wakes))
+            }
+            number if number == ring_count + 1 => (MemifMessage::Connect { name }, None),
+            _ => return None,
+        })
     }
 
-    fn ring(&self, to_server: bool, queue: u16) -> (AddRing, &OwnedFd) {
-        let index = self.index(to_server, queue);
-        let ring = AddRing {
-            to_server,
-            index: queue,
+    /// The `index`th ring, those to the server first.
+    fn ring(&self, index: usize) -> AddRing {
+        let queue_count = usize::from(self.agreed.queue_count);
+        AddRing {
+            to_server: index < queue_count,
+            // There are twice as many rings as queues.
+            index: (index % queue_count) as u16,
             region: 0,
             // Inside the region, whose offsets have 32 bits (`make`).
             offset: self.ring_offset(index) as u32,
             size_log2: self.agreed.ring_size_log2,
             private_header_bytes: 0,
-        };
-        (ring, &self.wakes[index])
+        }
     }
 
     fn buffers(&self, index: usize) -> LaneBuffers {

@@ -46,14 +46,14 @@ pub(super) fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     })
 }
 
-fn socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC;
+fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | flags;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// Listens at `path`, or at an abstract name. The [`BoundPath`] removes the file.
 pub(super) fn listen(path: &Path) -> io::Result<(Option<BoundPath>, OwnedFd)> {
-    let listener = socket()?;
+    let listener = socket(SocketFlags::empty())?;
     if !is_abstract(path) {
         return Ok((Some(BoundPath::listen(listener.as_fd(), path, BACKLOG)?), listener));
     }
@@ -66,9 +66,9 @@ fn is_abstract(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().starts_with(b"@")
 }
 
-/// Connects to a server. Does not wait for one to appear.
+/// Connects to a server. Waits neither for one to appear nor for room in its queue.
 pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket()?;
+    let socket = socket(SocketFlags::NONBLOCK)?;
     rustix::net::connect(&socket, &address(path)?)?;
     Ok(socket)
 }

@@ -2,7 +2,7 @@
 
 use std::thread::{self, JoinHandle};
 
-use super::super::{connect, open};
+use super::super::{Memif, MemifRole, connect, open};
 use super::*;
 use crate::{Link, TxMetadata};
 
@@ -98,7 +98,7 @@ fn the_links_of_a_server_outlive_its_clients() {
 fn without_a_client_frames_are_lost_and_counted() {
     let (mut server, client) = opened(&settings("lost", 1));
     drop(client);
-    while !server[0].is_unplugged {
+    while server[0].peer.is_some() {
         server[0].wait(Some(Duration::from_millis(10))).expect("a link that stays");
     }
     for _ in 0..100 {
@@ -178,10 +178,10 @@ fn silent_memif_client_blocks_the_next_briefly() {
 #[test]
 fn nonsense_costs_the_client_that_writes_it() {
     let wanted = settings("nonsense", 1);
-    let (mut server, client) = opened(&wanted);
+    let (mut server, mut client) = opened(&wanted);
     // The client's index runs far past the ring.
-    client[0].lanes.sending.scribble_index(12_345);
-    while !server[0].is_unplugged {
+    client[0].peer.as_mut().expect("a peer").lanes.sending.scribble_index(12_345);
+    while server[0].peer.is_some() {
         server[0].wait(Some(Duration::from_millis(10))).expect("a link that stays");
         assert_eq!(received(&mut server[0]), [0; 0]);
     }
@@ -192,4 +192,119 @@ fn nonsense_costs_the_client_that_writes_it() {
         server[0].wait(Some(Duration::from_millis(10))).expect("a link that stays");
     }
     assert_eq!(send(&mut next.join().expect("no panic").expect("a server")[0], 3), 1);
+}
+
+/// Links that start without their peer, and what they said.
+fn unplugged(role: MemifRole, settings: &MemifSettings) -> (Vec<Memif>, Vec<String>) {
+    let mut said = Vec::new();
+    let links = open(role, settings, Duration::ZERO, &mut |why| said.push(why.to_owned()));
+    (links.expect("no peer is needed"), said)
+}
+
+/// Lets both ends poll until a frame of one arrives at the other.
+fn until_plugged(from: &mut Memif, to: &mut Memif) {
+    let deadline = Instant::now() + SOON;
+    while Instant::now() < deadline {
+        assert_eq!(send(from, 7), 1);
+        for link in [&mut *from, &mut *to] {
+            link.wait(Some(Duration::from_millis(5))).expect("a link that stays");
+        }
+        if received(to).contains(&7) {
+            return;
+        }
+    }
+    panic!("they do not meet");
+}
+
+#[test]
+fn ends_that_start_alone_meet_in_either_order() {
+    for first in [MemifRole::Server, MemifRole::Client] {
+        let wanted = settings(&format!("alone-{first:?}"), 1);
+        let second = match first {
+            MemifRole::Server => MemifRole::Client,
+            MemifRole::Client => MemifRole::Server,
+        };
+        let (mut one, said) = unplugged(first, &wanted);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!((send(&mut one[0], 1), received(&mut one[0])), (1, Vec::new()));
+        let start = Instant::now();
+        let is_woken = one[0].wait(Some(Duration::from_millis(30))).expect("a link that stays");
+        assert!(is_woken || start.elapsed() >= Duration::from_millis(30));
+        let (mut other, _) = unplugged(second, &wanted);
+        until_plugged(&mut one[0], &mut other[0]);
+        until_plugged(&mut other[0], &mut one[0]);
+        drop(other);
+        if first == MemifRole::Client {
+            while one[0].wait(Some(SOON)).is_ok() {}
+            let error = one[0].rx_burst(1, &mut |_, _| ());
+            assert!(matches!(error, Err(LinkError::Gone { .. })), "it ends with its server");
+            continue;
+        }
+        let (mut next, _) = unplugged(second, &wanted);
+        until_plugged(&mut next[0], &mut one[0]);
+        until_plugged(&mut one[0], &mut next[0]);
+    }
+}
+
+#[test]
+fn client_that_starts_alone_is_connected_to_a_server_that_is_there() {
+    let wanted = settings("there", 2);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (mut servers, _) = unplugged(MemifRole::Server, &wanted);
+    let stopped = Arc::clone(&stop);
+    let serving = thread::spawn(move || {
+        let deadline = Instant::now() + SOON;
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) && Instant::now() < deadline {
+            for link in &mut servers {
+                link.wait(Some(Duration::from_millis(1))).expect("a link that stays");
+            }
+        }
+        servers
+    });
+    let deadline = Instant::now() + SOON;
+    let mut client = loop {
+        // A busy machine may need more than the time that it waits.
+        let (client, said) = unplugged(MemifRole::Client, &wanted);
+        if said.is_empty() || Instant::now() > deadline {
+            break client;
+        }
+    };
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut servers = serving.join().expect("no panic");
+    for (queue, (server, client)) in servers.iter_mut().zip(&mut client).enumerate() {
+        assert_eq!(send(client, queue as u8), 1);
+        assert_eq!(awaited(server), [queue as u8]);
+    }
+}
+
+#[test]
+fn client_without_a_server_tries_less_and_less_often() {
+    let start = Instant::now();
+    let mut side = DoorSide::Client {
+        socket: "@mp-memif-absent".into(),
+        wanted: settings("absent", 1).wanted(),
+        next_attempt: start,
+        pause: RETRY_MIN,
+    };
+    let attempts = (0..60_000)
+        .filter(|millisecond| side.next_peer(start + Duration::from_millis(*millisecond)).is_err());
+    let attempts: Vec<u64> = attempts.collect();
+    assert_eq!(attempts[..4], [0, 10, 30, 70]);
+    assert!((60_000 / 500..60_000 / 500 + 8).contains(&attempts.len()), "{}", attempts.len());
+}
+
+#[test]
+fn client_with_more_queues_than_the_server_stays_alone() {
+    let wanted = settings("more", 1);
+    let (mut server, _) = unplugged(MemifRole::Server, &wanted);
+    let more = MemifSettings { queue_count: 2, ..wanted };
+    let (mut client, _) = unplugged(MemifRole::Client, &more);
+    let deadline = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < deadline {
+        assert_eq!(send(&mut client[0], 7), 1);
+        client[0].wait(Some(Duration::from_millis(5))).expect("a link that stays");
+        server[0].wait(Some(Duration::from_millis(5))).expect("a link that stays");
+        assert_eq!(received(&mut server[0]), [0; 0]);
+    }
+    assert!(client[0].peer.is_none() && server[0].peer.is_none());
 }
