@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod capi_prefix;
+#[path = "preload/down.rs"]
+mod down;
 #[path = "preload/paths.rs"]
 mod paths;
 #[path = "preload/reload.rs"]

@@ -337,15 +337,21 @@ impl RecordedSockets {
     }
 
     /// Starts the stack and gives it everything that waits for it. A stack that cannot start gives
-    /// everything to the kernel, if the settings allow it.
+    /// everything to the kernel, if the settings allow it. Else its sockets stay silent, and what
+    /// the kernel has goes on.
     ///
     /// # Errors
-    /// ENETDOWN.
+    /// ENETDOWN for the call that finds out that it cannot start.
     pub(crate) fn activate_all(&mut self) -> Result<(), Error> {
+        let was_down = stack::is_down();
         let context = match self.start_stack() {
             Ok(context) => context,
             Err(_) if stack::falls_back() => {
                 self.fall_back();
+                return Ok(());
+            }
+            Err(_) if was_down => {
+                self.silence_sets();
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -375,6 +381,21 @@ impl RecordedSockets {
             }
         }
         Ok(())
+    }
+
+    /// Leaves the sets that wait for the stack to the kernel, because it cannot start. A listener
+    /// that only the stack would have served shows EPOLLHUP there once, and then nothing.
+    fn silence_sets(&mut self) {
+        for record in self.sockets.values() {
+            if record.path == Some(SocketPath::Stack) && !record.is_kept() {
+                record.watch_changes_alone();
+            }
+        }
+        for (set, entry) in numbers::known(0, u32::MAX) {
+            if entry == NumberEntry::PendingSet {
+                numbers::set(set, NumberEntry::Kernel);
+            }
+        }
     }
 
     /// Returns a number of each record whose path is decided and that the stack has not got.
@@ -518,6 +539,27 @@ impl SocketRecord {
                 // SAFETY: takes integers; a null event is allowed. A number that is no member of
                 // the set is refused.
                 unsafe { system_call(libc::SYS_epoll_ctl, arguments) };
+            }
+        }
+    }
+
+    /// A socket that never connects nor listens hangs up for ever (`tcp_poll`): the sets that wait
+    /// for the stack report that when they see it first.
+    fn watch_changes_alone(&self) {
+        for SetMember { set, event } in &self.members {
+            if numbers::entry(*set) != NumberEntry::PendingSet {
+                continue;
+            }
+            let events = libc::EPOLLET as u32;
+            let event = libc::epoll_event { events, u64: event.data };
+            for number in &self.numbers {
+                let arguments = [*set, libc::EPOLL_CTL_MOD, *number].map(|it| it as usize);
+                let at = (&raw const event) as usize;
+                // SAFETY: the event is a local. A number that is no member of the set is refused.
+                unsafe {
+                    let [set, operation, number] = arguments;
+                    system_call(libc::SYS_epoll_ctl, [set, operation, number, at, 0, 0])
+                };
             }
         }
     }

@@ -96,7 +96,12 @@ pub(crate) fn is_shared() -> bool {
 
 /// Whether sockets of the stack are the kernel's, because the stack could not start.
 pub(crate) fn has_fallen_back() -> bool {
-    START.load(Ordering::Relaxed) == IS_DOWN && falls_back()
+    is_down() && falls_back()
+}
+
+/// Whether the stack could not start; a line has named the reason.
+pub(crate) fn is_down() -> bool {
+    START.load(Ordering::Relaxed) == IS_DOWN
 }
 
 /// Whether the kernel serves if the stack cannot start.

@@ -553,6 +553,9 @@ fn listener(fd: c_int) -> Result<ListenerPaths, Error> {
         Ok(match records.of(fd).map(|record| (record.inner, record.path)) {
             Some((Some(inner), Some(SocketPath::Stack))) => ListenerPaths::Stack(inner),
             Some((Some(inner), _)) => ListenerPaths::Both(inner),
+            Some((None, Some(SocketPath::Stack))) if stack::is_down() => {
+                return Err(Error::NetworkDown);
+            }
             _ => ListenerPaths::Kernel,
         })
     })

@@ -153,17 +153,22 @@ struct WatchedParts {
 /// Returns what a call watches for a number. Recorded sockets of the stack start it.
 fn watched(fd: c_int) -> Result<WatchedParts, Error> {
     if let NumberEntry::Recorded(_) = numbers::entry(fd) {
-        let inner = stack::enter(|| {
+        let recorded = stack::enter(|| {
             let mut records = RECORDS.lock();
             let is_decided = records.of(fd).is_some_and(|record| record.path.is_some());
             if is_decided {
                 records.use_here(fd);
                 records.activate_all()?;
             }
-            Ok(records.of(fd).and_then(|record| record.inner))
+            let Some(record) = records.of(fd) else { return Ok(None) };
+            // In the kernel a listener that only the stack would have served hangs up for ever.
+            let is_silent = stack::is_down() && record.backlog.is_some() && !record.is_kept();
+            Ok(Some(WatchedParts { kernels: !is_silent, stacks: record.inner }))
         })?;
-        if let NumberEntry::Recorded(_) = numbers::entry(fd) {
-            return Ok(WatchedParts { kernels: true, stacks: inner });
+        if let Some(parts) = recorded
+            && let NumberEntry::Recorded(_) = numbers::entry(fd)
+        {
+            return Ok(parts);
         }
     }
     match numbers::entry(fd) {
@@ -204,7 +209,7 @@ fn polled(
             asked.push(PollFd::new(fd, events));
             places.push(place);
         }
-        if !kernels && stacks.is_none() {
+        if !kernels && stacks.is_none() && numbers::entry(entry.fd) == NumberEntry::Own {
             entry.revents = libc::POLLNVAL;
             invalid += 1;
         }
@@ -212,26 +217,38 @@ fn polled(
     let timeout = if invalid > 0 { Some(Duration::ZERO) } else { timeout };
     if stack::context().is_none() {
         // Recorded sockets that are not decided are the kernel's.
-        return polled_by_kernel(entries, timeout);
+        return polled_by_kernel(entries, &places, timeout, mask);
     }
     stack::with_stack(|sockets| sockets.ppoll(&mut asked, timeout, mask))?;
-    for (asked, place) in asked.iter().zip(places) {
-        entries[place].revents |= asked.revents.bits() as i16;
+    for (asked, place) in asked.iter().zip(&places) {
+        entries[*place].revents |= asked.revents.bits() as i16;
     }
     Ok(entries.iter().filter(|entry| entry.revents != 0).count() as c_int)
 }
 
-/// poll(2) in the kernel, where there is no stack yet.
-fn polled_by_kernel(entries: &mut [pollfd], timeout: Option<Duration>) -> Result<c_int, Error> {
+/// poll(2) of the entries at `places` in the kernel, where there is no stack. The others keep what
+/// they report.
+fn polled_by_kernel(
+    entries: &mut [pollfd],
+    places: &[usize],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<c_int, Error> {
+    let mut asked: Vec<pollfd> = places.iter().map(|place| entries[*place]).collect();
     let mut time = timeout.map(megapipe_marshal::timespec_of);
     let time = time.as_mut().map_or(0, |time| &raw mut *time as usize);
-    let arguments = [entries.as_mut_ptr() as usize, entries.len(), time, 0, 8, 0];
-    // SAFETY: the entries are the caller's, and the time is a local.
+    let mask = mask.map(SignalMask::bits);
+    let mask = mask.as_ref().map_or(0, |mask| &raw const *mask as usize);
+    let arguments = [asked.as_mut_ptr() as usize, asked.len(), time, mask, size_of::<u64>(), 0];
+    // SAFETY: entries, time and mask are locals.
     let ready = unsafe { crate::raw::system_call(libc::SYS_ppoll, arguments) };
-    match ready {
-        0.. => Ok(ready as c_int),
-        _ => Err(Error::from_raw_os_error(-ready as c_int)),
+    if ready < 0 {
+        return Err(Error::from_raw_os_error(-ready as c_int));
     }
+    for (asked, place) in asked.iter().zip(places) {
+        entries[*place].revents = asked.revents;
+    }
+    Ok(entries.iter().filter(|entry| entry.revents != 0).count() as c_int)
 }
 
 /// The events of poll(2) behind the three sets of select(2), to ask for and to report.
