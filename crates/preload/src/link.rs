@@ -9,10 +9,12 @@
 //! one's end: both have one file in memory, on which the process with the stack has a lock.
 //!
 //! Invariants
-//! - A memif is opened when the stack starts, because that waits for the peer.
+//! - A memif starts without its peer, as a network without carrier: opening a link never blocks a
+//!   program.
 //! - exec(3) keeps the file, because a master may become a new program (haproxy's reload).
 //! - A link that cannot be opened early is tried again when the stack starts.
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 use std::ptr;
@@ -135,8 +137,9 @@ pub(crate) fn open(
     settings.tcp.awaited_listeners = awaited;
     let mut notice = |text: &str| report::complain(format_args!("{text}"));
     let deadline = Instant::now() + EXIT_TIME_MAX;
+    let described = without_waiting(link);
     loop {
-        match LocalNetwork::open_noting(link, settings.clone(), &mut notice) {
+        match LocalNetwork::open_noting(&described, settings.clone(), &mut notice) {
             Ok(network) => return Ok(network),
             // The kernel releases the lock of a process that exits before its last descriptor.
             Err(_) if !is_first && Instant::now() < deadline => std::thread::sleep(INTERVAL),
@@ -145,6 +148,14 @@ pub(crate) fn open(
                 return Err(format!("{link}: {why}; one process has a link on the back end local"));
             }
         }
+    }
+}
+
+/// The description of a memif that starts without its peer, unless it says how long to wait.
+fn without_waiting(link: &str) -> Cow<'_, str> {
+    match link.starts_with("memif:") && !link.contains(",wait=") {
+        true => format!("{link},wait=0").into(),
+        false => link.into(),
     }
 }
 
