@@ -273,14 +273,15 @@ impl Ready {
 }
 
 /// Gives a queue a capacity of `len` or more, in new memory: a larger block of the old would be
-/// copied whole, and so become resident, though nearly all of it was never used. `false`: there is
-/// no memory.
+/// copied whole, and so become resident, though nearly all of it was never used. A few large steps
+/// touch fewer pages than many small ones. `false`: there is no memory.
 fn grow<T>(queue: &mut Vec<T>, len: usize) -> bool {
     if queue.capacity() >= len {
         return true;
     }
     let mut larger = Vec::new();
-    if larger.try_reserve_exact(len.max(2 * queue.capacity())).is_err() {
+    let most = len.max(4 * queue.capacity());
+    if ![most, len].into_iter().any(|len| larger.try_reserve_exact(len).is_ok()) {
         return false;
     }
     larger.append(queue);

@@ -47,6 +47,10 @@ pub const BUFFER_COUNT_MIN: u16 = 4;
 /// The largest receive pool: a kernel limit on buffer rings (2^15 entries).
 pub const BUFFER_COUNT_MAX: u16 = 1 << 15;
 
+/// Handles that the first one makes room for: 128 KiB, which malloc(3) maps apart and so gives back
+/// whole when the room grows.
+pub(crate) const FIRST_SLOTS: usize = 1 << 10;
+
 /// Memory that must be left when the large pieces of a channel have been mapped: the small ones
 /// that follow end the process where there is none. malloc(3) takes 1 MiB at a time at most.
 pub(crate) const SMALL_ALLOCATIONS_BYTES: usize = 3 << 19;

@@ -308,6 +308,7 @@ pub(crate) enum Handed {
 /// One handle. Two cache lines, aligned so that the processor fetches them as a pair.
 #[repr(align(128))]
 pub(crate) struct Slot {
+    /// The program's; while the slot is free, [`Slot::next_free`].
     pub(crate) cookie: u64,
     pub(crate) extra: Option<Box<Extra>>,
     /// The timer that is set for this slot (its key in `Timers`).
@@ -419,9 +420,10 @@ pub(crate) enum WatchedEvents {
 const _: () = assert!(size_of::<Slot>() <= 128);
 
 impl Slot {
-    pub(crate) const fn free(generation: u32) -> Self {
+    /// A free slot; `next_free` is what [`Slot::next_free`] returns.
+    pub(crate) const fn free(generation: u32, next_free: u32) -> Self {
         Self {
-            cookie: 0,
+            cookie: next_free as u64,
             extra: None,
             deadline: None,
             first_read: None,
@@ -454,6 +456,13 @@ impl Slot {
                 watch: WatchedEvents::No,
             },
         }
+    }
+
+    /// The slot that was freed before this one, while it is free.
+    pub(crate) fn next_free(&self) -> u32 {
+        debug_assert_eq!(self.phase, SlotPhase::Free);
+        // `free` put it there.
+        self.cookie as u32
     }
 
     pub(crate) fn set_fd(&mut self, fd: OwnedFd) {

@@ -48,7 +48,8 @@ pub(crate) struct State {
     pub(crate) tag: ChannelTag,
     pub(crate) config: Config,
     slots: Vec<Slot>,
-    free: Vec<u32>,
+    /// The slot that was freed last, the head of a list ([`Slot::next_free`]).
+    first_free: u32,
     descriptors: handles::Descriptors,
     /// Slots whose `first_read` is taken.
     first_reads: usize,
@@ -87,7 +88,7 @@ impl State {
             tag: ChannelTag::next(),
             config,
             slots: Vec::new(),
-            free: Vec::new(),
+            first_free: NO_SLOT,
             descriptors: handles::Descriptors::default(),
             first_reads: 0,
             reads: Arena::new(),

@@ -112,18 +112,21 @@ impl State {
 
     /// A slot for something new, open and without a descriptor.
     pub(crate) fn allocate(&mut self, kind: Kind, cookie: u64) -> Result<u32, Limit> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() >= limits::HANDLES_MAX as usize => {
+        let index = match self.first_free {
+            NO_SLOT if self.slots.len() >= limits::HANDLES_MAX as usize => {
                 return Err(Limit::Handles);
             }
-            None => {
-                self.slots.try_reserve(1).map_err(|_| Limit::Memory)?;
-                // The release of a slot has room for its number, and must not fail.
-                let missing = self.slots.capacity() - self.free.len();
-                self.free.try_reserve(missing).map_err(|_| Limit::Memory)?;
-                self.slots.push(Slot::free(0));
+            NO_SLOT => {
+                let more = if self.slots.is_empty() { limits::FIRST_SLOTS } else { 1 };
+                let reserved = self.slots.try_reserve(more);
+                let reserved = reserved.or_else(|_| self.slots.try_reserve(1));
+                reserved.map_err(|_| Limit::Memory)?;
+                self.slots.push(Slot::free(0, NO_SLOT));
                 (self.slots.len() - 1) as u32
+            }
+            index => {
+                self.first_free = self.slots[index as usize].next_free();
+                index
             }
         };
         let tag = self.tag;
@@ -193,8 +196,8 @@ impl State {
         unread.drain(&mut slot.unread, drop);
         writes.drain(&mut slot.writes, drop);
         let in_unread_list = slot.flags.in_unread_list;
-        *slot = Slot::free(slot.handle.generation());
+        *slot = Slot::free(slot.handle.generation(), self.first_free);
         slot.flags.in_unread_list = in_unread_list;
-        self.free.push(index);
+        self.first_free = index;
     }
 }
