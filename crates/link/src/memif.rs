@@ -79,10 +79,10 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(1);
 /// many queues, nothing is received and what is sent is lost, as with a cable that is not plugged
 /// in. Use [`Listener`] for links that end with their client.
 ///
-/// With a `timeout` of zero the links start without their peer, as without a carrier, and `waits` is
-/// called at once if none is there. A client waits for a server that is there, at most 50 ms; later
-/// it tries again by itself, and its links end with the first server that they got. All queues have
-/// to be taken.
+/// With a `timeout` of zero the links start without their peer, as without a carrier, and `waits`
+/// is called at once if none is there. A client waits for a server that is there, at most 50 ms;
+/// later it tries again by itself, and its links end with the first server that they got. All
+/// queues have to be taken.
 ///
 /// # Errors
 /// [`LinkError::Setting`]; [`LinkError::Unavailable`] when no peer came in time or it could not be

@@ -11,8 +11,8 @@ use crate::{Fault, Link, LinkError, LinkSpec, MacAddress, PairConfig, memif, pac
 
 /// Opens what `spec` describes: one link for each queue. A pair gives its two ends.
 ///
-/// A memif waits for its peer, unless its description says `wait=0`. A link that shares the host's address starts with nothing of its
-/// own: see [`Link::set_ownership`].
+/// A memif waits for its peer, unless its description says `wait=0`. A link that shares the host's
+/// address starts with nothing of its own: see [`Link::set_ownership`].
 ///
 /// `notice` receives lines for a person: what is waited for, if that takes a second, and what the
 /// other end of a new device lacks, each with what to do about it.
