@@ -79,7 +79,8 @@ pub struct BarServer {
     /// The row whose program it runs.
     pub program: String,
     /// Back end of the program: `kernel`, `local` or `service`, or `rules`: preloaded, with every
-    /// socket on the kernel by its rules.
+    /// socket on the kernel by its rules. Of a C program its build: `one thread`, `shared` or
+    /// `preloaded`.
     pub backend: String,
     /// Requests per second.
     pub requests_per_s: f64,

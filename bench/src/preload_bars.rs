@@ -10,6 +10,7 @@
 //!
 //! A row of which the program or the library is missing is skipped.
 
+mod c_server;
 mod client;
 mod compare;
 mod library;
@@ -138,7 +139,8 @@ const KERNEL_RULES: Promise = Promise {
 fn names() -> impl Iterator<Item = &'static str> {
     let programs = PROGRAMS.iter().map(|row| row.local.name);
     let others = [start::NAME, null_read::PROMISE.name, KERNEL_RULES.name, WRK.name];
-    let others = others.into_iter().chain([system_calls::PROMISE.name, SERVICE]);
+    let others = others.into_iter().chain([system_calls::PROMISE.name]);
+    let others = others.chain(c_server::PROMISES.map(|it| it.name)).chain([SERVICE]);
     programs.chain(others)
 }
 
@@ -177,6 +179,10 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     }
     if wanted(system_calls::PROMISE.name) {
         bars.push(system_calls::bar(&mut bench, &library)?);
+    }
+    if c_server::PROMISES.iter().any(|it| wanted(it.name)) {
+        let both = c_server::bars(&mut bench, &library)?;
+        bars.extend(both.into_iter().filter(|it| wanted(it.name)));
     }
     bars.extend(shares);
     bars::finish(&bench, Vec::new(), &bars, args)
@@ -256,7 +262,7 @@ mod tests {
     fn rows_have_a_text_each_that_fits_two_lines() {
         let rows = PROGRAMS.iter().flat_map(|row| [row.local, row.share]);
         let rows = rows.chain(start::PROMISES).chain([null_read::PROMISE, KERNEL_RULES, WRK]);
-        let rows = rows.chain([system_calls::PROMISE]);
+        let rows = rows.chain([system_calls::PROMISE]).chain(c_server::PROMISES);
         let mut texts: Vec<&str> = rows.map(|promise| promise.what).collect();
         assert!(texts.iter().all(|text| text.len() <= 90));
         let all = texts.len();

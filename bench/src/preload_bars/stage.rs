@@ -177,6 +177,27 @@ impl<'bench> ProgramStage<'bench> {
         Ok(serving)
     }
 
+    /// As [`ProgramStage::start`], on `local`, of a command that is made for an address.
+    pub(super) fn start_command(
+        self,
+        label: &str,
+        command: impl FnOnce(SocketAddr) -> io::Result<Command>,
+    ) -> Result<ServingProgram, PreloadBarError> {
+        let stack = ProgramStack::Local;
+        let (address, _) = server::free_address(stack.link(), self.layout)?;
+        let log = self.scratch.join("preloaded.log");
+        let file = File::create(&log)?;
+        remove_if_there(&self.scratch.join("memif.sock"))?;
+        let mut command = command(address)?;
+        command.env(library::VARIABLE, &self.library.0);
+        command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
+        let process = ChildProcess::start(&mut command)?;
+        let label = label.to_owned();
+        let mut serving = ServingProgram { address, label, log, process, daemon: None };
+        serving.wait_until_ready(self, stack)?;
+        Ok(serving)
+    }
+
     /// The way from the load to a program.
     pub(super) fn load_path(self, stack: ProgramStack) -> LoadPath {
         LoadPath::over(stack.link(), self.layout, self.scratch)

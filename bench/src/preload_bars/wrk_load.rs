@@ -1,4 +1,5 @@
-//! wrk as the program that is measured: preloaded, against nginx that is preloaded as well.
+//! wrk as the program that is measured: preloaded, against nginx that is preloaded as well. And as
+//! the load of a server.
 
 use super::{
     client::{CoreWatch, client, printed_by},
@@ -6,7 +7,7 @@ use super::{
     unfit,
 };
 use crate::{cpu_time::run_time, limits};
-use std::{net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 /// Measures wrk's CPU time of a request, and how idle its core was. Blocks for about the window.
 pub(super) fn sample(
@@ -38,6 +39,31 @@ fn run(
     };
     let cpu_us = cpu_us / (requests_per_s * seconds);
     Ok(ProgramSample { requests_per_s, cpu_us, idle_share: core.idle_share() })
+}
+
+/// Measures a server under wrk, preloaded as the server is. Blocks for about the window.
+pub(super) fn of_server(
+    stage: ProgramStage<'_>,
+    serving: &mut ServingProgram,
+    stack: ProgramStack,
+    window: Duration,
+) -> Result<ProgramSample, PreloadBarError> {
+    let pids = serving.pids();
+    let ran = || pids.iter().map(|pid| run_time(*pid)).sum::<io::Result<Duration>>();
+    serving.retried(|serving| {
+        let (address, time) = (serving.address, limits::LOAD_WARM_UP + window);
+        let command = client(stage, stack, "wrk", words(address, time));
+        let mut watch = CoreWatch::new(&stage.layout.server.cpus);
+        let is_good = |text: &str| rate_in(text).is_some();
+        let text = printed_by(stage, command, is_good, |_| watch.look(ran))?;
+        let (requests_per_s, [first, last]) = rate_in(&text)
+            .zip(watch.window())
+            .ok_or_else(|| unfit("wrk ended before its server could be observed"))?;
+        let (core, seconds) = (last.core - first.core, (last.at - first.at).as_secs_f64());
+        let cpu_us = last.ran.saturating_sub(first.ran).as_secs_f64() * 1e6;
+        let cpu_us = cpu_us / (requests_per_s * seconds);
+        Ok(ProgramSample { requests_per_s, cpu_us, idle_share: core.idle_share() })
+    })
 }
 
 /// The arguments of wrk, which takes whole seconds.

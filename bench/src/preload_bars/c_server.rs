@@ -1,0 +1,256 @@
+//! One C program in three builds: `bsd_web_server.c` compiled with `megapipe_bsd.h` on sockets of
+//! one thread and on shared ones, and compiled for Linux and preloaded. All are on `local`.
+//!
+//! Read first: `crates/capi/examples/bsd_web_server.c`. The load is wrk, preloaded.
+
+use super::{
+    lack_of_library,
+    library::PreloadLibrary,
+    stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage, run_words},
+    unfit, wrk_load,
+};
+use crate::{
+    layout::LayoutError,
+    limits,
+    measure::median,
+    point::BarServer,
+    process::{ChildProcess, find_program},
+    promise::{BarResult, Promise, PromisedBound},
+    run::Bench,
+    stack_link::StackLink,
+};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+pub(super) const PROMISES: [Promise; 2] = [
+    at_most("shared", "a C web server on shared sockets: CPU over that on one thread's", 1.15),
+    at_most(
+        "compiled",
+        "a C web server, preloaded: CPU over that compiled, on shared sockets",
+        1.05,
+    ),
+];
+
+const fn at_most(name: &'static str, what: &'static str, bound: f64) -> Promise {
+    Promise { name, what, bound: PromisedBound::AtMost(bound), unit: "", digits: 2 }
+}
+
+/// The program, below a prefix and without its folder.
+const EXAMPLES: &str = "share/doc/megapipe/examples";
+const NAME: &str = "bsd_web_server";
+
+/// How the program comes to our sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServerBuild {
+    OneThread,
+    Shared,
+    Preloaded,
+}
+
+const BUILDS: [ServerBuild; 3] =
+    [ServerBuild::OneThread, ServerBuild::Shared, ServerBuild::Preloaded];
+
+/// The compiled programs.
+struct ServerPrograms {
+    ours: PathBuf,
+    linux: PathBuf,
+}
+
+pub(super) fn bars(
+    bench: &mut Bench,
+    library: &Result<PreloadLibrary, String>,
+) -> Result<[BarResult; 2], LayoutError> {
+    let scratch = bench.scratch.path().to_owned();
+    let found = lack_of_library(library).and_then(|it| Ok((it, Prefix::of(it)?)));
+    let (library, prefix) = match found {
+        Ok(found) => found,
+        Err(why) => return Ok(PROMISES.map(|promise| promise.skipped(why.clone()))),
+    };
+    let programs = match prefix.compile(&scratch) {
+        Ok(programs) => programs,
+        Err(error) => {
+            bench.failed = true;
+            return Ok(PROMISES.map(|it| it.result(Vec::new(), Some(error.to_string()))));
+        }
+    };
+    let (mut run, window) = (0, bench.effort.window);
+    let (samples, why) = bench.repeat(NAME, |bench| {
+        run += 1;
+        let stage = ProgramStage { layout: bench.layout(1)?, scratch: &scratch, library };
+        Ok(round(run, stage, &programs, window))
+    })?;
+    let result = |promise: Promise, [one, other]: [usize; 2]| {
+        let ratio = |it: &[ProgramSample; 3]| it[one].cpu_us / it[other].cpu_us;
+        let mut result = promise.result(samples.iter().map(ratio).collect(), why.clone());
+        result.servers = [one, other].into_iter().filter_map(|at| summary(&samples, at)).collect();
+        if let [one, other] = &result.servers[..] {
+            result.of_medians = Some(one.cpu_us_per_request / other.cpu_us_per_request);
+        }
+        result
+    };
+    Ok([result(PROMISES[0], [1, 0]), result(PROMISES[1], [2, 1])])
+}
+
+/// All builds, in turn.
+fn round(
+    run: usize,
+    stage: ProgramStage<'_>,
+    programs: &ServerPrograms,
+    window: Duration,
+) -> Result<[ProgramSample; 3], PreloadBarError> {
+    let mut samples = [None; 3];
+    for index in crate::run::round(run, BUILDS.len()) {
+        samples[index] = Some(sample(stage, programs, BUILDS[index], window)?);
+    }
+    let missing = || unfit("a build was not measured");
+    let [one, two, three] = samples;
+    Ok([one.ok_or_else(missing)?, two.ok_or_else(missing)?, three.ok_or_else(missing)?])
+}
+
+fn sample(
+    stage: ProgramStage<'_>,
+    programs: &ServerPrograms,
+    build: ServerBuild,
+    window: Duration,
+) -> Result<ProgramSample, PreloadBarError> {
+    let mut serving =
+        stage.start_command(build.name(), |address| Ok(build.command(stage, programs, address)))?;
+    let sample = wrk_load::of_server(stage, &mut serving, ProgramStack::Local, window);
+    serving.check()?;
+    sample
+}
+
+impl ServerBuild {
+    /// As results have it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::OneThread => "one thread",
+            Self::Shared => "shared",
+            Self::Preloaded => "preloaded",
+        }
+    }
+
+    /// The command that serves at the port of an address, with one thread.
+    fn command(
+        self,
+        stage: ProgramStage<'_>,
+        programs: &ServerPrograms,
+        address: SocketAddr,
+    ) -> Command {
+        let ProgramStage { layout, scratch, .. } = stage;
+        let place = &layout.server;
+        let words = vec![address.port().to_string(), "1".to_owned()];
+        let options = StackLink::Memif.server_args(layout, scratch);
+        let sockets = match self {
+            Self::OneThread => "thread",
+            Self::Shared => "shared",
+            Self::Preloaded => {
+                // It listens at any address, which would be the kernel's as well.
+                let rule = ["--rule", "stack listen *:*"].map(str::to_owned);
+                let options = options.into_iter().chain(rule).collect();
+                return place.command(&place.program, run_words(options, &programs.linux, words));
+            }
+        };
+        let mut command = place.command(&programs.ours, words);
+        command.env("MEGAPIPE_SOCKETS", sockets).env("MEGAPIPE_BACKEND", "local");
+        // As `run` does.
+        command.env("MEGAPIPE_PLACEMENT", "thread");
+        for (option, variable) in [("--link", "MEGAPIPE_LINK"), ("--address", "MEGAPIPE_ADDRESS")] {
+            let place = options.iter().position(|it| it == option);
+            if let Some(value) = place.and_then(|place| options.get(place + 1)) {
+                command.env(variable, value);
+            }
+        }
+        command
+    }
+}
+
+/// Where `cargo xtask install` has put the C library.
+struct Prefix(PathBuf);
+
+impl Prefix {
+    /// That of the preloaded library, or why there is none.
+    fn of(library: &PreloadLibrary) -> Result<Self, String> {
+        let prefix = library.0.ancestors().nth(3).unwrap_or_else(|| Path::new(""));
+        let source = prefix.join(EXAMPLES).join(NAME).with_extension("c");
+        if !source.is_file() {
+            return Err(format!("{} is missing: `cargo xtask install`", source.display()));
+        }
+        match ["cc", "wrk"].into_iter().find(|name| find_program(name).is_none()) {
+            Some(name) => Err(format!("{name} is not installed (cargo xtask setup)")),
+            None => Ok(Self(prefix.to_owned())),
+        }
+    }
+
+    fn compile(&self, scratch: &Path) -> Result<ServerPrograms, PreloadBarError> {
+        let source = self.0.join(EXAMPLES).join(NAME).with_extension("c");
+        let (include, lib) = (self.0.join("include"), self.0.join("lib"));
+        let programs =
+            ServerPrograms { ours: scratch.join("c-ours"), linux: scratch.join("c-linux") };
+        let compiler = || {
+            let mut command = Command::new("cc");
+            command.args(["-O2", "-pthread", "-D_GNU_SOURCE"]).arg(&source);
+            command
+        };
+        let mut ours = compiler();
+        ours.args(["-include", "megapipe_bsd.h", "-I"]).arg(include).arg("-L").arg(&lib);
+        ours.arg(format!("-Wl,-rpath,{}", lib.display())).arg("-o").arg(&programs.ours);
+        run_compiler(ours.arg("-lmegapipe"))?;
+        run_compiler(compiler().arg("-o").arg(&programs.linux))?;
+        Ok(programs)
+    }
+}
+
+fn run_compiler(command: &mut Command) -> Result<(), PreloadBarError> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = ChildProcess::start(command)?.output_within(limits::C_HALF_MAX)?;
+    let output = output.ok_or_else(|| unfit("cc did not end"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(unfit(format!("cc failed: {}", said.lines().next().unwrap_or_default())))
+}
+
+/// Pure: the medians of a build.
+fn summary(samples: &[[ProgramSample; 3]], at: usize) -> Option<BarServer> {
+    if samples.is_empty() {
+        return None;
+    }
+    let of = |value: fn(&ProgramSample) -> f64| median(samples.iter().map(|it| value(&it[at])));
+    let idle_share = of(|it| it.idle_share);
+    Some(BarServer {
+        program: NAME.to_owned(),
+        backend: BUILDS[at].name().to_owned(),
+        requests_per_s: of(|it| it.requests_per_s),
+        cpu_us_per_request: of(|it| it.cpu_us),
+        idle_share,
+        saturated: idle_share < limits::SATURATED_IDLE_SHARE_MAX,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_of_the_builds_that_the_rows_name() {
+        let of = |cpu_us| ProgramSample { requests_per_s: 1e5, cpu_us, idle_share: 0.0 };
+        let samples = [[of(1.0), of(1.2), of(1.5)]];
+        let names: Vec<_> = (0..3).filter_map(|at| summary(&samples, at)).collect();
+        let costs: Vec<_> = names.iter().map(|it| (&*it.backend, it.cpu_us_per_request)).collect();
+        assert_eq!(costs, [("one thread", 1.0), ("shared", 1.2), ("preloaded", 1.5)]);
+        assert!(names.iter().all(|it| it.saturated) && summary(&[], 0).is_none());
+    }
+
+    #[test]
+    fn prefix_without_the_program_is_named() {
+        let library = PreloadLibrary(PathBuf::from("/x/lib/megapipe/libmegapipe-preload.so"));
+        let why = Prefix::of(&library).err().unwrap_or_default();
+        assert!(why.starts_with("/x/share/doc/megapipe/examples/bsd_web_server.c is missing"));
+    }
+}
