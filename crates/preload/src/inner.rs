@@ -371,5 +371,9 @@ by_libc! {
     posix_spawnp(process, path, actions, attributes, list, environment) -> c_int;
     sigaction(number, action, before) -> c_int;
     signal(number, handler) -> isize;
+    bsd_signal(number, handler) -> isize;
+    ssignal(number, handler) -> isize;
+    sysv_signal(number, handler) -> isize;
+    __sysv_signal(number, handler) -> isize;
     sockatmark(fd) -> c_int;
 }

@@ -13,7 +13,7 @@ const REFUSALS_MAX: usize = 64;
 /// A call or option that the library refuses, although the kernel would not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallRefusal {
-    /// A call from a signal handler that interrupted a call of the library.
+    /// A call from a signal handler that interrupted the library where no call is possible.
     InHandler,
     /// A call on a socket of the parent process.
     ParentsSocket,
@@ -76,7 +76,9 @@ impl CallRefusal {
 impl fmt::Display for CallRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InHandler => f.write_str("a call from a signal handler inside a call (EDEADLK)"),
+            Self::InHandler => {
+                f.write_str("a call from a signal handler where none is possible (EDEADLK)")
+            }
             Self::ParentsSocket => f.write_str("a call on a socket of the parent (ECHILD)"),
             Self::PassedSocket => f.write_str("SCM_RIGHTS with a socket of the stack"),
             Self::IoUring => f.write_str("io_uring_setup (ENOSYS)"),

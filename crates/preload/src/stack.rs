@@ -6,9 +6,10 @@
 //! Invariants
 //! - The context is never freed: calls of other threads may be inside when the process ends.
 //! - The child of a fork forgets the context of its parent and never touches its memory.
-//! - A call from a signal handler that interrupted a call of the same thread is refused (EDEADLK).
+//! - A call from the handler of a fault inside the library, or from a handler that runs while the
+//!   stack starts, is refused (EDEADLK). Other handlers wait until they can make calls
+//!   (`handlers.rs`).
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::time::Duration;
 
 use megapipe::{AwaitedListener, Backend, ErrorChain, Placement};
-use megapipe_sockets::{Attempt, Bsd, CallRunner, Config, Driving, Error, SharedContext, Sockets};
+use megapipe_sockets::{
+    Attempt, Bsd, CallRunner, Config, Driving, Error, SharedContext, SignalHooks, Sockets,
+};
 
 use crate::handlers;
 use crate::link;
@@ -47,15 +50,14 @@ const IN_PARENT: u8 = 1;
 /// It could not start, and a line has named the reason.
 const IS_DOWN: u8 = 2;
 
-thread_local! {
-    /// The thread is inside a call of the library.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Installs the settings: the library is active from now on.
 pub(crate) fn activate(settings: PreloadSettings) {
     OWNER.store(raw::process(), Ordering::Relaxed);
-    megapipe_sockets::set_restart_rule(handlers::restart);
+    megapipe_sockets::set_signal_hooks(SignalHooks {
+        restart: handlers::restart,
+        fall_asleep: handlers::fall_asleep,
+        wake_up: handlers::wake_up,
+    });
     report::open(settings.report.as_deref());
     if report::is_on() {
         handlers::watch_end();
@@ -131,19 +133,18 @@ pub(crate) fn is_foreign_child() -> bool {
 /// Runs `work` inside the library: a panic is caught, and errno is kept unless it fails.
 ///
 /// # Errors
-/// Those of `work`; EDEADLK from a signal handler; ENOTRECOVERABLE after a panic.
+/// Those of `work`; EDEADLK from a handler that cannot make calls; ENOTRECOVERABLE after a panic.
 #[inline]
 pub(crate) fn enter<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    if INSIDE.replace(true) {
+    if !handlers::begin() {
         refusals::count(CallRefusal::InHandler);
         return Err(Error::from_raw_os_error(libc::EDEADLK));
     }
-    handlers::begin();
     let errno = raw::errno();
     // Unwind safe: the sockets leave a socket as it was when a call panics.
     let result = catch_unwind(AssertUnwindSafe(work));
-    INSIDE.set(false);
     raw::set_errno(errno);
+    handlers::end();
     result.unwrap_or(Err(Error::from_raw_os_error(libc::ENOTRECOVERABLE)))
 }
 
@@ -176,7 +177,10 @@ pub(crate) fn start(
             "{}: the parent process has the stack; on the back end local one process has it",
             name(settings)
         )),
-        _ => create(settings, awaited()),
+        _ => {
+            let awaited = awaited();
+            handlers::while_starting(|| create(settings, awaited))
+        }
     };
     match created {
         Ok(context) => {
@@ -262,7 +266,7 @@ fn is_token(number: c_int) -> bool {
 
 /// Sends what was written, as the kernel does when a process ends.
 pub(crate) fn flush() {
-    if is_foreign_child() || INSIDE.get() {
+    if is_foreign_child() || handlers::is_inside() {
         return;
     }
     // Bytes not sent within the time are lost.

@@ -8,8 +8,10 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -346,6 +348,9 @@ static void *after_a_while(void *argument) {
     nanosleep(&pause, NULL);
     pthread_kill(later->reader, later->first);
     nanosleep(&pause, NULL);
+    if (later->second < 0) {
+        return NULL;
+    }
     if (later->second != 0) {
         pthread_kill(later->reader, later->second);
     } else {
@@ -384,6 +389,114 @@ static void signals(void) {
     signal(SIGUSR1, SIG_DFL);
     exchange(pair, "afterwards");
     finish(pair);
+}
+
+/* Handlers make calls, wherever they interrupt the program. */
+static struct pair beside, beneath;
+static volatile sig_atomic_t handled, failures;
+static volatile long value_sum;
+
+static void send_beside(int number) {
+    (void)number;
+    int before = errno;
+    if (handled < 5000) {
+        int fd = dup(beside.here);
+        failures += send(fd, "h", 1, MSG_DONTWAIT) != 1;
+        failures += close(fd) != 0;
+        handled++;
+    }
+    errno = before;
+}
+
+static void receive_beside(int number) {
+    (void)number;
+    char byte = 0;
+    failures += write(beside.here, "n", 1) != 1;
+    failures += read(beside.there, &byte, 1) != 1 || byte != 'n';
+    failures += write(beneath.there, "x", 1) != 1;
+    handled++;
+}
+
+static void add_value(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    failures += info->si_code != SI_QUEUE;
+    value_sum += info->si_value.sival_int;
+    send_beside(number);
+}
+
+static void *queue_values(void *argument) {
+    pthread_t to = *(pthread_t *)argument;
+    for (int value = 1; value <= 300; value++) {
+        union sigval word = {.sival_int = value};
+        while (pthread_sigqueue(to, SIGRTMIN, word) != 0) {
+            sched_yield();
+        }
+        struct timespec pause = {.tv_nsec = 50000};
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+static void exchanges(int count) {
+    char text[4];
+    while (count-- > 0) {
+        need(write(beneath.here, "1234", 4) == 4, "write");
+        need(read_all(beneath.there, text, 4) == 4, "read");
+    }
+}
+
+/* Says whether every handler's byte has come, and no call of a handler has failed. */
+static void say_handled(const char *what) {
+    char text[5000];
+    long bytes = handled > 0 ? read_all(beside.there, text, (size_t)handled) : -1;
+    printf("%s: %d %d\n", what, bytes == handled, (int)failures);
+    handled = failures = 0;
+}
+
+static void handlers(void) {
+    beside = connection(), beneath = connection();
+    int on = 1;
+    setsockopt(beneath.here, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    struct sigaction action = {.sa_handler = send_beside, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval often = {.it_interval.tv_usec = 400, .it_value.tv_usec = 400}, never = {0};
+    setitimer(ITIMER_REAL, &often, NULL);
+    exchanges(1500);
+    while (handled == 0) {
+        exchanges(1);
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    say_handled("calls of handlers");
+    action.sa_handler = receive_beside;
+    sigaction(SIGUSR1, &action, NULL);
+    interrupted("read beneath a handler that reads", beneath, SIGUSR1, -1, 0);
+    printf("its handler: %d %d\n", (int)handled, (int)failures);
+    handled = 0;
+    action.sa_handler = send_beside, action.sa_flags = 0;
+    sigaction(SIGUSR2, &action, NULL);
+    interrupted("read beneath a handler that sends", beneath, SIGUSR2, -1, 0);
+    say_handled("its handler");
+    action.sa_sigaction = add_value, action.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigaction(SIGRTMIN, &action, NULL);
+    pthread_t thread, self = pthread_self();
+    pthread_create(&thread, NULL, queue_values, &self);
+    while (handled < 300) {
+        exchanges(1);
+    }
+    pthread_join(thread, NULL);
+    say_handled("queued signals");
+    say("their values", value_sum);
+    action.sa_handler = on_signal, action.sa_flags = (int)SA_RESETHAND;
+    sigaction(SIGUSR2, &action, NULL);
+    raise(SIGUSR2);
+    sigaction(SIGUSR2, NULL, &action);
+    printf("a handler that runs once: %d\n", action.sa_handler == SIG_DFL);
+    printf("sysv_signal: %d\n", sysv_signal(SIGUSR2, on_signal) == SIG_DFL);
+    raise(SIGUSR2);
+    printf("then: %d\n", signal(SIGUSR2, SIG_DFL) == SIG_DFL);
+    exchange(beneath, "afterwards");
+    signal(SIGUSR1, SIG_DFL), signal(SIGALRM, SIG_DFL), signal(SIGRTMIN, SIG_DFL);
+    finish(beside), finish(beneath);
 }
 
 static void limits(void) {
@@ -599,6 +712,7 @@ int main(int count, char **arguments) {
     streams();
     faults();
     signals();
+    handlers();
     limits();
     replaced_listener();
     children();

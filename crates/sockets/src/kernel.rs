@@ -169,24 +169,41 @@ const FAULTS: [libc::c_int; 5] =
 /// The last signal there is (`_NSIG` in the kernel).
 const SIGNAL_MAX: libc::c_int = 64;
 
-/// Whether the handlers that have run in this thread were installed with SA_RESTART.
-type RestartRule = fn() -> Option<bool>;
+/// Functions of a library that replaces sigaction(2), and runs handlers where they may make calls.
+#[derive(Debug, Clone, Copy)]
+pub struct SignalHooks {
+    /// Whether the handlers that interrupted a call of this thread allow it to go on: all were
+    /// installed with SA_RESTART. `None`: it does not know.
+    pub restart: fn() -> Option<bool>,
+    /// A call of this thread sleeps from now on, without any lock: handlers may make calls. Returns
+    /// whether handlers have run since the call began: it does not sleep then.
+    pub fall_asleep: fn() -> bool,
+    /// The call goes on: handlers have to wait.
+    pub wake_up: fn(),
+}
 
-static RESTART_RULE: OnceLock<RestartRule> = OnceLock::new();
+static SIGNAL_HOOKS: OnceLock<SignalHooks> = OnceLock::new();
 
-/// Sets a function that knows whether the handlers that interrupted a call of this thread allow it
-/// to go on: all were installed with SA_RESTART. `None`: it does not know. For libraries that
-/// replace sigaction(2); the first call decides.
-pub fn set_restart_rule(rule: fn() -> Option<bool>) {
-    // A second rule is ignored, as is documented.
-    let _ = RESTART_RULE.set(rule);
+/// Sets the functions by which [`crate::SharedContext`] treats signals; the first call decides.
+pub fn set_signal_hooks(hooks: SignalHooks) {
+    // Later ones are ignored, as is documented.
+    let _ = SIGNAL_HOOKS.set(hooks);
+}
+
+/// Sleeps by `sleep`, which returns whether a signal ended it, without any lock. Returns whether
+/// handlers have run.
+pub(crate) fn asleep(sleep: impl FnOnce() -> bool) -> bool {
+    let Some(hooks) = SIGNAL_HOOKS.get() else { return sleep() };
+    let has_run = (hooks.fall_asleep)() || sleep();
+    (hooks.wake_up)();
+    has_run
 }
 
 /// The handlers that have run were installed with SA_RESTART. Where no rule knows which have run,
 /// all that the process has: where they differ, a call is not restarted, because a program that has
 /// a handler without SA_RESTART waits for the EINTR.
 pub(crate) fn handlers_restart() -> bool {
-    if let Some(restart) = RESTART_RULE.get().and_then(|rule| rule()) {
+    if let Some(restart) = SIGNAL_HOOKS.get().and_then(|hooks| (hooks.restart)()) {
         return restart;
     }
     (1..=SIGNAL_MAX).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
@@ -248,7 +265,7 @@ fn timespec(time: Duration) -> libc::timespec {
 
 /// A signal waits that the mask does not block; its handler has run now.
 pub(crate) fn has_signal_for(mask: SignalMask) -> bool {
-    poll_with_mask(&mut [], Some(Duration::ZERO), Some(mask)) == Err(Error::Interrupted)
+    asleep(|| poll_with_mask(&mut [], Some(Duration::ZERO), Some(mask)) == Err(Error::Interrupted))
 }
 
 /// epoll_ctl(2) on a set of the kernel's and a number of the process, which need not stand for

@@ -107,7 +107,7 @@ pub use error::Error;
 pub use flags::{EpollEvent, EpollOp, Events, MsgFlags, OpenFlags};
 pub use foreign_fds::AnyFd;
 pub use gather::ReceivedMessage;
-pub use kernel::set_restart_rule;
+pub use kernel::{SignalHooks, set_signal_hooks};
 pub use shared_context::{Driving, SharedContext};
 pub use signal::SignalMask;
 pub use stream::Shutdown;

@@ -19,6 +19,8 @@
 //! - What a call asked of the channel is handed over before the call returns, or sleeps. If a
 //!   thread sleeps, the channel is also polled then; else it keeps the batch.
 //! - A signal ends the call of the thread on which its handler ran, and no other's.
+//! - A handler that interrupts a sleep may make calls ([`crate::SignalHooks`]). While one of them
+//!   waits, it leads in place of the sleep beneath it, and gives the lead back.
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
@@ -91,6 +93,8 @@ struct LockedContext {
     sockets: Sockets,
     sleepers: IndexTable<WaitingCall>,
     leader: Option<u32>,
+    /// The thread of the leader.
+    leader_thread: usize,
     /// Until when the leader sleeps, if nothing happens; `None`: for ever.
     leads_until: Option<Duration>,
 }
@@ -169,6 +173,7 @@ impl SharedContext {
             sockets,
             sleepers: IndexTable::default(),
             leader: None,
+            leader_thread: 0,
             leads_until: None,
         };
         let report = inside.sockets.channel.report().clone();
@@ -261,8 +266,7 @@ impl SharedContext {
         me: u32,
     ) -> Result<Locked<'lock>, Error> {
         while !inside.is_due(me) {
-            let is_led = inside.leader.is_some_and(|leader| leader != me);
-            if is_led || self.shared.driving == Driving::Outside {
+            if inside.is_led_by_other_thread(me) || self.shared.driving == Driving::Outside {
                 inside = self.follow(inside, me);
                 continue;
             }
@@ -288,12 +292,12 @@ impl SharedContext {
         let far = (on_signal != OnSignal::MayRestart).then_some(FAR);
         let rings = bell.rings();
         drop(inside);
-        let is_interrupted = match mask {
+        let has_signal = kernel::asleep(|| match mask {
             None => bell.sleep(rings, patience.or(far)),
             Some(mask) => bell.sleep_with_mask(patience, mask),
-        };
+        });
         let mut inside = self.lock();
-        inside.sleepers[me].is_interrupted = is_interrupted;
+        inside.sleepers[me].is_interrupted = has_signal && on_signal.ends_call();
         inside
     }
 
@@ -322,14 +326,21 @@ impl SharedContext {
         leader: u32,
         patience: Option<Duration>,
     ) -> Result<(Locked<'lock>, bool), Error> {
-        inside.leader = Some(leader);
+        // A sleep of this thread, which a handler has interrupted that makes this call.
+        let beneath = inside.leader.replace(leader).map(|leader| (leader, inside.leads_until));
+        inside.leader_thread = this_thread();
         inside.leads_until = patience.map(|patience| inside.sockets.now() + patience);
         let mask = inside.sleepers.get(leader).and_then(|sleeper| sleeper.mask);
         drop(inside);
-        let has_signal = self.shared.poll(patience, mask);
+        let has_signal = kernel::asleep(|| self.shared.poll(patience, mask));
         let mut inside = self.lock();
         inside.leader = None;
         self.shared.bells.recall.clear();
+        if let Some((leader, until)) = beneath {
+            (inside.leader, inside.leads_until) = (Some(leader), until);
+            // What happened meanwhile is not known to it.
+            self.shared.bells.recall.ring();
+        }
         inside.sockets.look_out()?;
         Ok((inside, has_signal))
     }
@@ -456,6 +467,13 @@ impl LockedContext {
         }
     }
 
+    /// A leader of this thread is beneath the signal handler that makes the call, and sleeps on
+    /// when that has returned.
+    fn is_led_by_other_thread(&self, me: u32) -> bool {
+        let is_led = self.leader.is_some_and(|leader| leader != me);
+        is_led && self.leader_thread != this_thread()
+    }
+
     fn is_due(&self, me: u32) -> bool {
         let sleeper = &self.sleepers[me];
         sleeper.is_woken || sleeper.is_interrupted || self.left(me) == Some(Duration::ZERO)
@@ -500,6 +518,14 @@ impl LockedContext {
             self.leader = None;
         }
     }
+}
+
+/// A number of the calling thread. It takes no lock, allocates nothing and has no destructor.
+fn this_thread() -> usize {
+    thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 impl CallRunner for SharedContext {

@@ -2,15 +2,18 @@
 //!
 //! A program may clear its environment before exec(3): the settings and the library are put back.
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use super::descriptors;
+use crate::handlers;
 use crate::link;
 use crate::next::interpose;
 use crate::program_check;
 use crate::raw::{set_errno, system_call};
+use crate::records::RECORDS;
 use crate::refusals::{self, CallRefusal};
 use crate::report;
 use crate::stack;
@@ -325,12 +328,25 @@ pub(crate) fn watch_forks() {
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
 }
 
+thread_local! {
+    /// The thread forks, and its handlers wait.
+    static FORKS: Cell<bool> = const { Cell::new(false) };
+}
+
 extern "C" fn before_fork() {
-    crate::records::RECORDS.take();
+    FORKS.set(handlers::begin());
+    RECORDS.take();
 }
 
 extern "C" fn after_fork() {
-    crate::records::RECORDS.release();
+    RECORDS.release();
+    end_fork();
+}
+
+fn end_fork() {
+    if FORKS.take() {
+        handlers::end();
+    }
 }
 
 extern "C" fn in_child() {
@@ -338,10 +354,11 @@ extern "C" fn in_child() {
     if stack::forget_in_child() {
         crate::records::forget_anchor();
     }
-    crate::records::RECORDS.release();
+    RECORDS.release();
     // One thread exists; nothing here allocates.
-    crate::records::RECORDS.lock().inherit(parent);
+    RECORDS.lock().inherit(parent);
     report::begin_in_child();
+    end_fork();
 }
 
 /// Ends the process at once, before the program runs.
