@@ -27,6 +27,9 @@ static TABLE: [AtomicU32; NUMBERS_MAX] = [const { AtomicU32::new(0) }; NUMBERS_M
 /// The highest number that was ever in the table.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
+/// How many numbers are sets that wait for the stack.
+static PENDING_SETS: AtomicI32 = AtomicI32::new(0);
+
 /// The lowest number of the library's own descriptors; 0: they are not moved.
 static OWN_FIRST: AtomicI32 = AtomicI32::new(0);
 
@@ -100,7 +103,20 @@ pub(crate) fn set(fd: c_int, entry: NumberEntry) -> NumberEntry {
     if entry != NumberEntry::Kernel {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
     }
-    NumberEntry::decode(word.swap(entry.encode(), Ordering::AcqRel))
+    let before = NumberEntry::decode(word.swap(entry.encode(), Ordering::AcqRel));
+    let count = |entry| i32::from(entry == NumberEntry::PendingSet);
+    match count(entry) - count(before) {
+        0 => {}
+        // Relaxed: under the lock of the records, or before other threads know the set.
+        change => drop(PENDING_SETS.fetch_add(change, Ordering::Relaxed)),
+    }
+    before
+}
+
+/// Whether a set waits for the stack. Spares most callers the look at all numbers, of which there
+/// are as many as RLIMIT_NOFILE allows.
+pub(crate) fn has_pending_sets() -> bool {
+    PENDING_SETS.load(Ordering::Relaxed) > 0
 }
 
 /// Returns the numbers up to `last` that the table has, from `first` on.
@@ -169,6 +185,13 @@ mod tests {
             assert!(known(0, c_uint::MAX).any(|found| found == (fd, entry_of)));
         }
         assert_eq!(set(fd, NumberEntry::Kernel), NumberEntry::Parent);
+        assert!(!has_pending_sets());
+        set(fd, NumberEntry::PendingSet);
+        set(fd, NumberEntry::PendingSet);
+        assert!(has_pending_sets());
+        set(fd, NumberEntry::Set(3));
+        assert!(!has_pending_sets());
+        set(fd, NumberEntry::Kernel);
         assert!(is_kernel(fd) && is_kernel(-1) && is_kernel(NUMBERS_MAX as c_int));
     }
 }

@@ -375,6 +375,10 @@ impl RecordedSockets {
                 }
             }
         }
+        // Each accept(2) comes here.
+        if !numbers::has_pending_sets() {
+            return Ok(());
+        }
         for (set, entry) in numbers::known(0, u32::MAX) {
             if entry == NumberEntry::PendingSet {
                 mixed_set(context, set)?;
