@@ -9,16 +9,15 @@
 //!   entries back.
 //! - Indices are stored plus one: zeroed memory is an empty table.
 
-use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv6Addr};
-
+use crate::host_address::HostAddress;
 use crate::siphash::Sip;
+use alloc::vec::Vec;
 
 /// Both ends of a connection, as seen from here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flow {
-    pub(crate) local: IpAddr,
-    pub(crate) remote: IpAddr,
+    pub(crate) local: HostAddress,
+    pub(crate) remote: HostAddress,
     pub(crate) local_port: u16,
     pub(crate) remote_port: u16,
 }
@@ -62,12 +61,12 @@ impl FlowTable {
     pub(crate) fn hash(&self, flow: &Flow) -> u32 {
         let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
         // Flows of the two versions of IP differ in length, so that none stands for another.
-        let hosts = match (flow.local, flow.remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+        let hosts = match (flow.local.ipv4(), flow.remote.ipv4()) {
+            (Some(local), Some(remote)) => {
                 self.hasher.and(u64::from(remote.to_bits()) << 32 | u64::from(local.to_bits()))
             }
-            (local, remote) => {
-                let (local, remote) = (mapped(local).to_bits(), mapped(remote).to_bits());
+            _ => {
+                let (local, remote) = (flow.local.ipv6().to_bits(), flow.remote.ipv6().to_bits());
                 let hosts = self.hasher.and(local as u64).and((local >> 64) as u64);
                 hosts.and(remote as u64).and((remote >> 64) as u64)
             }
@@ -156,14 +155,6 @@ impl FlowTable {
     /// How many flows there are.
     pub(crate) const fn len(&self) -> u32 {
         self.len
-    }
-}
-
-#[inline(always)]
-const fn mapped(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
     }
 }
 

@@ -30,6 +30,7 @@ mod event;
 mod flow_table;
 mod frame;
 mod heap;
+mod host_address;
 mod id;
 mod ip;
 pub mod limits;

@@ -5,14 +5,13 @@ mod commands;
 mod listing;
 mod network;
 
-use core::net::IpAddr;
-
 use crate::config::Config;
 use crate::context::Context;
 use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
 use crate::event::Event;
 use crate::frame::{Checksums, Received, Transmit};
+use crate::host_address::HostAddress;
 #[cfg(test)]
 use crate::id::ConnId;
 use crate::ip::Ip;
@@ -197,7 +196,7 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> bool {
-        if !self.ip.is_ours(packet.dst) {
+        if !self.ip.is_ours(packet.dst.ip()) {
             return false;
         }
         let Some(segment) = FastSegment::of(&packet) else {
@@ -269,7 +268,12 @@ impl Stack {
 
     /// The checksum of a segment is right, and it may come from where it says.
     #[inline(always)]
-    fn is_believed(&self, (src, sum): (IpAddr, Sum), payload: &[u8], received: Received) -> bool {
+    fn is_believed(
+        &self,
+        (src, sum): (HostAddress, Sum),
+        payload: &[u8],
+        received: Received,
+    ) -> bool {
         let payload_sum = || if payload.is_empty() { 0 } else { checksum::sum(payload) };
         let is_right =
             received.checksums != Checksums::Unverified || sum.is_right_with(payload_sum());

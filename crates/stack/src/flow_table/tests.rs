@@ -1,5 +1,6 @@
 //! The flow table against a map.
 
+use core::net::IpAddr;
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -18,6 +19,7 @@ fn flow(number: u8) -> Flow {
     } else {
         IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1])
     };
+    let (local, remote) = (local.into(), remote.into());
     Flow { local, remote, local_port: 80, remote_port: 40_000 + u16::from(number) }
 }
 
@@ -38,7 +40,7 @@ fn the_hash_is_siphash() {
     for number in 0..=255 {
         let flow = flow(number);
         let ports = (u32::from(flow.local_port) << 16 | u32::from(flow.remote_port)).to_le_bytes();
-        let bytes = match (flow.local, flow.remote) {
+        let bytes = match (flow.local.ip(), flow.remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let words = [local.to_bits(), remote.to_bits()];
                 [words.map(u32::to_le_bytes).as_flattened(), &ports].concat()

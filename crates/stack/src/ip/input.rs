@@ -17,6 +17,7 @@ use super::reassembly::{FragmentOutcome, Key, Piece, ReassembledPacket, Reassemb
 use super::{Arrived, Hop, Ip, address};
 use crate::counters::{Counters, Drop};
 use crate::frame::{Checksums, Medium, Received};
+use crate::host_address::HostAddress;
 use crate::time::Instant;
 use crate::wire::{Ecn, Protocol, ethernet, extension, ipv4, ipv6};
 
@@ -136,11 +137,11 @@ impl Ip {
     /// A packet may come from `src`, to which the way is or was `hop`: one host, and not we (which
     /// [`Ip::on_frame`] decides of frames that were looped).
     #[inline]
-    pub(crate) fn may_come_from(&self, src: IpAddr, hop: Option<Hop>) -> bool {
+    pub(crate) fn may_come_from(&self, src: HostAddress, hop: Option<Hop>) -> bool {
         // There is no way to any other address, under the addresses and routes of one epoch.
         hop.is_some_and(|hop| self.is_current(hop))
             || self.last_way_to(src).is_some()
-            || self.is_peer(src)
+            || self.is_peer(src.ip())
     }
 
     /// `ip` is an address that a packet to one of us may come from.

@@ -36,6 +36,7 @@ use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
 use crate::event::Arrival;
 use crate::frame::{Checksums, Medium, Transmit};
+use crate::host_address::HostAddress;
 use crate::limits::{ANSWERS_MAX, HOP_LIMIT, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_S, MTU_MIN_V6};
 use crate::rate::TokenBucket;
 use crate::seq::SeqNum;
@@ -210,7 +211,7 @@ pub(crate) enum NextHop {
 /// is one host, and not we.
 #[derive(Debug, Clone, Copy)]
 struct CachedRoute {
-    dst: IpAddr,
+    dst: HostAddress,
     /// The address of ours that packets there are best sent from.
     source: Option<IpAddr>,
     hop: Hop,
@@ -352,7 +353,7 @@ impl Ip {
     /// loopback the first one, as on Linux. `None`: there is no route, or no address of that
     /// family.
     pub(crate) fn source_for(&self, dst: IpAddr) -> Option<IpAddr> {
-        if let Some(way) = self.last_way_to(dst) {
+        if let Some(way) = self.last_way_to(dst.into()) {
             return way.source;
         }
         let via = self.via(dst)?;
@@ -399,14 +400,14 @@ impl Ip {
 
     /// The way to `dst`. Asks the link for the neighbour where that is not known.
     #[inline]
-    pub(crate) fn next_hop(&mut self, now: Instant, dst: IpAddr) -> NextHop {
+    pub(crate) fn next_hop(&mut self, now: Instant, dst: HostAddress) -> NextHop {
         if let Some(way) = self.last_way
             && way.dst == dst
             && self.hop_is_fresh(now, way.hop)
         {
             return NextHop::Ready(way.hop);
         }
-        self.find_way(now, dst)
+        self.find_way(now, dst.ip())
     }
 
     #[inline(never)]
@@ -421,13 +422,13 @@ impl Ip {
         };
         let Some(place) = place else { return NextHop::Waiting };
         let (hop, source) = (Hop { place }, self.addresses.source_for(dst, via));
-        self.last_way = Some(CachedRoute { dst, source, hop });
+        self.last_way = Some(CachedRoute { dst: dst.into(), source, hop });
         NextHop::Ready(hop)
     }
 
     /// The way to `dst`, if it was found last and still leads there.
     #[inline]
-    fn last_way_to(&self, dst: IpAddr) -> Option<&CachedRoute> {
+    fn last_way_to(&self, dst: HostAddress) -> Option<&CachedRoute> {
         self.last_way.as_ref().filter(|way| way.dst == dst && self.is_current(way.hop))
     }
 
@@ -593,7 +594,7 @@ impl Ip {
         }
         while let Some(next) = self.outbox.next() {
             let message = next.message;
-            let NextHop::Ready(hop) = self.next_hop(now, message.dst) else {
+            let NextHop::Ready(hop) = self.next_hop(now, message.dst.into()) else {
                 self.outbox.park();
                 if self.via(message.dst).is_none() {
                     let dropped = self.outbox.on_neighbour(false, |dst| dst == message.dst);

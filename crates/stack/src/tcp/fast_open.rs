@@ -80,20 +80,16 @@ impl Baker<'_> {
 /// SipHash of the peer's address and ours, as Linux has it.
 fn with_key(key: &[u8; 16], flow: &Flow) -> u64 {
     let hasher = Sip::<2, 4>::new(key);
-    match (flow.remote, flow.local) {
-        (IpAddr::V4(remote), IpAddr::V4(local)) => {
+    match (flow.remote.ipv4(), flow.local.ipv4()) {
+        (Some(remote), Some(local)) => {
             let (low, high) =
                 (u32::from_le_bytes(remote.octets()), u32::from_le_bytes(local.octets()));
             hasher.and(u64::from(high) << 32 | u64::from(low)).finish()
         }
-        (remote, local) => [remote, local]
+        _ => [flow.remote, flow.local]
             .into_iter()
             .fold(hasher, |hasher, address| {
-                let octets = match address {
-                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-                    IpAddr::V6(address) => address.octets(),
-                };
-                let whole = u128::from_le_bytes(octets);
+                let whole = u128::from_le_bytes(address.ipv6().octets());
                 hasher.and(whole as u64).and((whole >> 64) as u64)
             })
             .finish(),

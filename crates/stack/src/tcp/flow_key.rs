@@ -5,8 +5,6 @@
 //! when [`crate::Stack::set_addresses`] takes it from the host.
 //!
 //! Invariants
-//! - An IPv4 address of a peer is kept in its mapped form, which never appears on a wire (RFC 4942
-//!   §2.2), so that no other address is the same.
 //! - There are [`LOCALS_MAX`] addresses at most, each as often as sockets say different things of
 //!   others there. Without room for one more of those, a connection says what another one does;
 //!   without room for its address it is not made.
@@ -14,22 +12,18 @@
 //!   waits for old segments.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 use core::ops::RangeInclusive;
 
 use super::send_hold::Reuse;
 use crate::flow_table::Flow;
+use crate::host_address::HostAddress;
 use crate::limits::LOCALS_MAX;
-
-/// What is before an IPv4 address in its mapped form (RFC 4291 §2.5.5.2): eight zeros, and this.
-const MAPPED: u64 = u64::from_ne_bytes([0, 0, 0xff, 0xff, 0, 0, 0, 0]);
-/// The bits of `MAPPED`.
-const MAPPED_MASK: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
 
 /// Both ends of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowKey {
-    remote: [[u8; 8]; 2],
+    remote: HostAddress,
     /// Ours and the peer's, as they stand in a header that we send.
     ports: [u8; 4],
     local: u8,
@@ -39,19 +33,19 @@ const _: () = assert!(size_of::<FlowKey>() == 21 && align_of::<FlowKey>() == 1);
 
 impl FlowKey {
     /// Of no connection.
-    pub(crate) const NONE: Self = Self { remote: [[0; 8]; 2], ports: [0; 4], local: 0 };
+    pub(crate) const NONE: Self =
+        Self { remote: HostAddress::UNSPECIFIED, ports: [0; 4], local: 0 };
 
     /// The peer's address.
     #[inline]
     pub(crate) const fn remote(&self) -> IpAddr {
-        let [first, last] = self.remote;
-        let [.., a, b, c, d] = last;
-        let is_mapped = u64::from_ne_bytes(last) & MAPPED_MASK == MAPPED;
-        if u64::from_ne_bytes(first) == 0 && is_mapped {
-            return IpAddr::V4(Ipv4Addr::new(a, b, c, d));
-        }
-        let bits = (u64::from_be_bytes(first) as u128) << 64 | u64::from_be_bytes(last) as u128;
-        IpAddr::V6(Ipv6Addr::from_bits(bits))
+        self.remote.ip()
+    }
+
+    /// The same, as words.
+    #[inline]
+    pub(crate) const fn remote_address(&self) -> HostAddress {
+        self.remote
     }
 
     /// Our port.
@@ -79,7 +73,7 @@ pub(crate) struct Locals {
 
 #[derive(Debug, Clone, Copy)]
 struct Local {
-    ip: IpAddr,
+    ip: HostAddress,
     reuse: Reuse,
     /// Connections that have it.
     connections: u32,
@@ -99,8 +93,7 @@ impl Locals {
         let local = self.index(flow.local, reuse)?;
         self.addresses[local].connections += 1;
         self.hold(flow.local_port);
-        let remote = mapped(flow.remote).map(u64::to_ne_bytes);
-        Some(FlowKey { remote, ports: ports(flow), local: local as u8 })
+        Some(FlowKey { remote: flow.remote, ports: ports(flow), local: local as u8 })
     }
 
     /// The connection is over.
@@ -114,7 +107,7 @@ impl Locals {
     /// A connection's socket says something else of others at its address from now on. What it has
     /// said of SO_REUSEPORT stays said, as in Linux, where it is the port that remembers.
     pub(crate) fn set_reuse(&mut self, ends: &mut FlowKey, reuse: Reuse) {
-        let (ip, before) = self.local_and_reuse(ends);
+        let Local { ip, reuse: before, .. } = self.addresses[usize::from(ends.local)];
         let reuse = Reuse { port: reuse.port || before.port, ..reuse };
         let Some(new) = self.index(ip, reuse) else { return };
         self.addresses[usize::from(ends.local)].connections -= 1;
@@ -164,38 +157,40 @@ impl Locals {
     /// Our address, and what is said of others there.
     pub(crate) fn local_and_reuse(&self, ends: &FlowKey) -> (IpAddr, Reuse) {
         let local = &self.addresses[usize::from(ends.local)];
-        (local.ip, local.reuse)
+        (local.ip.ip(), local.reuse)
     }
 
     /// Our address.
     #[inline]
     pub(crate) fn local(&self, ends: &FlowKey) -> IpAddr {
+        self.address(ends).ip()
+    }
+
+    /// The same, as words.
+    #[inline]
+    pub(crate) fn address(&self, ends: &FlowKey) -> HostAddress {
         self.addresses[usize::from(ends.local)].ip
     }
 
     /// These are the ends of `flow`.
     #[inline(always)]
     pub(crate) fn is(&self, ends: &FlowKey, flow: &Flow) -> bool {
-        let [first, last] = mapped(flow.remote);
-        let [is_first, is_last] = ends.remote.map(u64::from_ne_bytes);
-        ends.ports == ports(flow)
-            && (is_first ^ first) | (is_last ^ last) == 0
-            && self.local(ends) == flow.local
+        ends.ports == ports(flow) && ends.remote == flow.remote && self.address(ends) == flow.local
     }
 
     /// Both ends as the flow table knows them.
     #[inline]
     pub(crate) fn flow(&self, ends: &FlowKey) -> Flow {
         Flow {
-            local: self.local(ends),
-            remote: ends.remote(),
+            local: self.address(ends),
+            remote: ends.remote,
             local_port: ends.local_port(),
             remote_port: ends.remote_port(),
         }
     }
 
     #[inline(always)]
-    fn index(&mut self, ip: IpAddr, reuse: Reuse) -> Option<usize> {
+    fn index(&mut self, ip: HostAddress, reuse: Reuse) -> Option<usize> {
         let is_it = |local: &Local| local.ip == ip && local.reuse == reuse;
         if let Some(at) = self.addresses.iter().position(is_it) {
             return Some(at);
@@ -204,7 +199,7 @@ impl Locals {
     }
 
     #[inline(never)]
-    fn new_index(&mut self, ip: IpAddr, reuse: Reuse) -> Option<usize> {
+    fn new_index(&mut self, ip: HostAddress, reuse: Reuse) -> Option<usize> {
         let new = Local { ip, reuse, connections: 0 };
         if self.addresses.len() < LOCALS_MAX {
             self.addresses.push(new);
@@ -224,23 +219,10 @@ const fn ports(flow: &Flow) -> [u8; 4] {
     ((flow.local_port as u32) << 16 | flow.remote_port as u32).to_be_bytes()
 }
 
-/// The two words of an address, as they lie in memory; of IPv4, of its mapped form.
-#[inline(always)]
-fn mapped(ip: IpAddr) -> [u64; 2] {
-    match ip {
-        IpAddr::V4(ip) => {
-            let [a, b, c, d] = ip.octets();
-            [0, MAPPED | u64::from_ne_bytes([0, 0, 0, 0, a, b, c, d])]
-        }
-        IpAddr::V6(ip) => {
-            let bits = ip.to_bits();
-            [((bits >> 64) as u64).to_be(), (bits as u64).to_be()]
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
     use super::*;
 
     fn flow(local: u32) -> Flow {
@@ -255,11 +237,11 @@ mod tests {
     #[test]
     fn a_flow_comes_out_as_it_went_in() {
         let mut locals = Locals::new();
-        let v6 = |n: u16| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n));
+        let v6 = |n: u16| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n).into();
         let six = Flow { local: v6(1), remote: v6(2), ..flow(0) };
         for flow in [flow(1), six, flow(2)] {
             let ends = locals.take(&flow, Reuse::default()).unwrap();
-            assert_eq!((locals.flow(&ends), ends.remote()), (flow, flow.remote));
+            assert_eq!((locals.flow(&ends), ends.remote()), (flow, flow.remote.ip()));
             assert!(locals.is(&ends, &flow));
             for other in [
                 Flow { local_port: 81, ..flow },
@@ -279,7 +261,7 @@ mod tests {
         let spread = Reuse { port: true, ..Reuse::default() };
         let one = locals.take(&flow(1), Reuse::default()).unwrap();
         let mut other = locals.take(&flow(1), shared).unwrap();
-        let ip = flow(1).local;
+        let ip = flow(1).local.ip();
         assert_eq!(locals.local_and_reuse(&one), (ip, Reuse::default()));
         assert_eq!(locals.local_and_reuse(&other), (ip, shared));
         locals.set_reuse(&mut other, spread);
@@ -305,10 +287,10 @@ mod tests {
             .collect();
         let shared = Reuse { address: true, ..Reuse::default() };
         let ends = locals.take(&flow(7), shared).unwrap();
-        assert_eq!(locals.local_and_reuse(&ends), (flow(7).local, Reuse::default()));
+        assert_eq!(locals.local_and_reuse(&ends), (flow(7).local.ip(), Reuse::default()));
         locals.give_back(&all[9]);
         let ends = locals.take(&flow(7), shared).unwrap();
-        assert_eq!(locals.local_and_reuse(&ends), (flow(7).local, shared));
+        assert_eq!(locals.local_and_reuse(&ends), (flow(7).local.ip(), shared));
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Handover {
     pub fn local(&self) -> SocketAddr {
         match &self.0 {
             Content::Handshake(it) => {
-                SocketAddr::new(it.half_open.flow.local, it.half_open.flow.local_port)
+                SocketAddr::new(it.half_open.flow.local.ip(), it.half_open.flow.local_port)
             }
             Content::Connection(it) => it.snapshot.local,
         }
@@ -85,7 +85,7 @@ impl Handover {
     pub fn remote(&self) -> SocketAddr {
         match &self.0 {
             Content::Handshake(it) => {
-                SocketAddr::new(it.half_open.flow.remote, it.half_open.flow.remote_port)
+                SocketAddr::new(it.half_open.flow.remote.ip(), it.half_open.flow.remote_port)
             }
             Content::Connection(it) => it.snapshot.remote,
         }
@@ -187,7 +187,7 @@ impl Tcp {
         handover: Handover,
     ) -> Result<(), Handover> {
         let flow = flow_of(handover.local(), handover.remote());
-        let listener = self.listeners.find(flow.local, flow.local_port);
+        let listener = self.listeners.find(flow.local.ip(), flow.local_port);
         let Some(listener) = listener else { return Err(handover) };
         let hash = self.shard.flows.hash(&flow);
         match self.find(hash, &flow) {

@@ -23,8 +23,8 @@ impl Tcp {
         error: &IcmpError,
     ) {
         let flow = Flow {
-            local: error.local.ip(),
-            remote: error.remote.ip(),
+            local: error.local.ip().into(),
+            remote: error.remote.ip().into(),
             local_port: error.local.port(),
             remote_port: error.remote.port(),
         };

@@ -3,9 +3,10 @@
 //! Read first: RFC 6528 §3 (ISN = M + F(flow, secret)), RFC 7323 §5.4 (timestamps start
 //! anywhere), RFC 6056 §3.3.4.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::Ipv4Addr;
 
 use crate::flow_table::Flow;
+use crate::host_address::HostAddress;
 use crate::seq::SeqNum;
 use crate::siphash::Sip;
 use crate::time::Instant;
@@ -36,7 +37,7 @@ pub(crate) struct Secret {
 /// peer.
 #[derive(Debug, Clone, Copy)]
 struct Hosts {
-    addresses: (IpAddr, IpAddr),
+    addresses: (HostAddress, HostAddress),
     /// The hash's state after them.
     hasher: Sip<2, 4>,
     ts_offset: u32,
@@ -45,7 +46,7 @@ struct Hosts {
 impl Secret {
     pub(crate) fn new(key: &[u8; 16]) -> Self {
         let hasher = Sip::new(key);
-        let addresses = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+        let addresses = (HostAddress::of_ipv4(Ipv4Addr::UNSPECIFIED), HostAddress::UNSPECIFIED);
         Self { hasher, last: Hosts { addresses, hasher, ts_offset: 0 } }
     }
 
@@ -64,14 +65,11 @@ impl Secret {
     #[inline]
     fn hosts(&self, flow: &Flow) -> Sip<2, 4> {
         let mut hasher = self.hasher;
-        if let (IpAddr::V4(local), IpAddr::V4(remote)) = (flow.local, flow.remote) {
+        if let (Some(local), Some(remote)) = (flow.local.ipv4(), flow.remote.ipv4()) {
             return hasher.and(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
         }
         for address in [flow.local, flow.remote] {
-            let bits = match address {
-                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-                IpAddr::V6(address) => address.to_bits(),
-            };
+            let bits = address.ipv6().to_bits();
             hasher = hasher.and((bits >> 64) as u64).and(bits as u64);
         }
         hasher

@@ -133,7 +133,7 @@ impl Tcp {
         if self.shard.departed.holds(&segment.flow, context.now) {
             return context.counters.drop(Drop::DepartedConnection);
         }
-        let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
+        let listener = self.listeners.find(segment.flow.local.ip(), segment.flow.local_port);
         let is_awaited = listener.is_none() && self.is_awaited(context.now, segment);
         let Some(listener) = listener.filter(|_| self.unknown != Unknown::Refused) else {
             if self.unknown == Unknown::Stray {
@@ -162,7 +162,7 @@ impl Tcp {
     /// Whether `segment` is a SYN for a listener that is expected.
     fn is_awaited(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
         let is_syn = segment.has(Flags::SYN) && !segment.flags.intersects(Flags::ACK | Flags::RST);
-        is_syn && self.awaited.expects(now, segment.flow.local, segment.flow.local_port)
+        is_syn && self.awaited.expects(now, segment.flow.local.ip(), segment.flow.local_port)
     }
 
     /// Checks that `segment`, which is no RST and no ACK, begins a connection of `listener`.
@@ -188,7 +188,7 @@ impl Tcp {
         debug_assert!(transition(State::Listen(Listen), Input::Syn).is_some());
         let config = &context.config.tcp;
         let flow = segment.flow;
-        let mut offer = Offer::of(config, &segment.options, flow.remote);
+        let mut offer = Offer::of(config, &segment.options, flow.remote.ip());
         // A peer that asks for ECN gets it, whatever we ask for ourselves.
         offer.ecn = handshake::is_ecn_setup_syn(segment.flags);
         let waiting = self.listeners.get(listener).map_or(0, |listener| listener.half_open);
@@ -520,8 +520,9 @@ impl Tcp {
             self.remove_half_open(index);
         }
         let conn = &mut self.connections[place as usize];
-        let mtu = context.ip.path_mtu(&half_open.flow.remote);
-        conn.agree(config, &half_open.offer, handshake::mss_of_mtu(mtu, half_open.flow.remote));
+        let remote = half_open.flow.remote.ip();
+        let mtu = context.ip.path_mtu(&remote);
+        conn.agree(config, &half_open.offer, handshake::mss_of_mtu(mtu, remote));
         conn.receive.nxt = half_open.irs + 1;
         conn.cold.receive_buffer = config.accepted_receive_buffer();
         conn.receive.adv = conn.receive.nxt + window::first(conn.cold.receive_buffer);
@@ -545,7 +546,8 @@ impl Tcp {
         let value = cookie::stamp(clock, offer);
         let echo = segment.options.timestamps.map_or(0, |times| times.value);
         let offer = cookie::kept(offer);
-        let mss = handshake::announced_mss(config, context.ip.path_mtu(&flow.remote), flow.remote);
+        let remote = flow.remote.ip();
+        let mss = handshake::announced_mss(config, context.ip.path_mtu(&remote), remote);
         let times = Timestamps { value, echo };
         let mut flags = Flags::SYN | Flags::ACK;
         if offer.ecn {
@@ -632,7 +634,7 @@ impl Tcp {
             }
             Verdict::Reopen { after } => {
                 let flow = segment.flow;
-                let Some(listener) = self.listeners.find(flow.local, flow.local_port) else {
+                let Some(listener) = self.listeners.find(flow.local.ip(), flow.local_port) else {
                     context.counters.drop(Drop::UnexpectedSegment);
                     return self.acknowledge_in_time_wait(context, &record, timestamps);
                 };
@@ -652,6 +654,7 @@ impl Tcp {
 fn syn_ack<M>(context: &Context<'_, M>, half_open: &HalfOpen) -> Control {
     let config = &context.config.tcp;
     let Flow { remote, local_port: src_port, remote_port: dst_port, .. } = half_open.flow;
+    let remote = remote.ip();
     let mss = handshake::announced_mss(config, context.ip.path_mtu(&remote), remote);
     let value = timestamp(context.now, half_open.ts_offset);
     let times = Timestamps { value, echo: half_open.ts_recent };

@@ -10,8 +10,8 @@ use crate::id::{ConnId, ListenerId};
 use crate::time::Instant;
 
 const fn ends_of(flow: &Flow) -> (SocketAddr, SocketAddr) {
-    let local = SocketAddr::new(flow.local, flow.local_port);
-    (local, SocketAddr::new(flow.remote, flow.remote_port))
+    let local = SocketAddr::new(flow.local.ip(), flow.local_port);
+    (local, SocketAddr::new(flow.remote.ip(), flow.remote_port))
 }
 
 impl Tcp {

@@ -168,8 +168,8 @@ impl Tcp {
         let has = |flags| conn.flags.has(flags);
         let flow = shard.locals.flow(&conn.ends);
         let snapshot = Snapshot {
-            local: SocketAddr::new(flow.local, flow.local_port),
-            remote: SocketAddr::new(flow.remote, flow.remote_port),
+            local: SocketAddr::new(flow.local.ip(), flow.local_port),
+            remote: SocketAddr::new(flow.remote.ip(), flow.remote_port),
             snd_una: conn.send.una,
             snd_nxt: conn.send.nxt,
             snd_wnd: conn.send.wnd,
@@ -209,7 +209,7 @@ impl Tcp {
     ) -> Result<ConnId, ConnectError> {
         let (local, remote) = (snapshot.local, snapshot.remote);
         let flow = flow_of(local, remote);
-        if local.is_ipv4() != remote.is_ipv4() || !context.ip.is_ours(flow.local) {
+        if local.is_ipv4() != remote.is_ipv4() || !context.ip.is_ours(local.ip()) {
             return Err(ConnectError::BadLocalAddress);
         }
         let hash = self.shard.flows.hash(&flow);
@@ -217,10 +217,10 @@ impl Tcp {
             return Err(ConnectError::InUse);
         }
         // Such a connection has both its ends in one place.
-        if context.ip.stays_here(flow.remote) {
+        if context.ip.stays_here(remote.ip()) {
             return Err(ConnectError::BadRemoteAddress);
         }
-        if context.ip.via(flow.remote).is_none() {
+        if context.ip.via(remote.ip()).is_none() {
             return Err(ConnectError::NoRoute);
         }
         let (index, ends) =
@@ -320,10 +320,10 @@ impl Tcp {
     }
 }
 
-pub(super) const fn flow_of(local: SocketAddr, remote: SocketAddr) -> Flow {
+pub(super) fn flow_of(local: SocketAddr, remote: SocketAddr) -> Flow {
     Flow {
-        local: local.ip(),
-        remote: remote.ip(),
+        local: local.ip().into(),
+        remote: remote.ip().into(),
         local_port: local.port(),
         remote_port: remote.port(),
     }

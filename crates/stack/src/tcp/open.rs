@@ -107,8 +107,12 @@ impl Tcp {
             return Err(ConnectError::NoRoute);
         }
         let port = local.map_or(0, |local| local.port());
-        let mut flow =
-            Flow { local: ip, remote: remote.ip(), local_port: port, remote_port: remote.port() };
+        let mut flow = Flow {
+            local: ip.into(),
+            remote: remote.ip().into(),
+            local_port: port,
+            remote_port: remote.port(),
+        };
         if port != 0 {
             let is_ours = fits(SocketAddr::new(ip, port));
             let free = if is_ours { self.look_up_free(&flow, context.now) } else { None };
@@ -287,8 +291,8 @@ impl Tcp {
             return Err(OperationError::Unknown);
         }
         let flow = self.shard.locals.flow(&self.connection(id.index).ends);
-        let local = SocketAddr::new(flow.local, flow.local_port);
-        Ok((local, SocketAddr::new(flow.remote, flow.remote_port)))
+        let local = SocketAddr::new(flow.local.ip(), flow.local_port);
+        Ok((local, SocketAddr::new(flow.remote.ip(), flow.remote_port)))
     }
 }
 

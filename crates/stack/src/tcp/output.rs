@@ -362,7 +362,7 @@ fn hop<M>(context: &mut Context<'_, M>, conn: &mut Connection) -> Option<Hop> {
 
 #[inline(never)]
 fn new_hop<M>(context: &mut Context<'_, M>, conn: &mut Connection) -> Option<Hop> {
-    conn.cold.hop = match context.ip.next_hop(context.now, conn.ends.remote()) {
+    conn.cold.hop = match context.ip.next_hop(context.now, conn.ends.remote_address()) {
         NextHop::Ready(hop) => Some(hop),
         NextHop::Waiting | NextHop::NoRoute => None,
     };
@@ -541,7 +541,7 @@ fn send_data<M: Memory>(
     point_at_urgent(conn, shard, &mut head);
     note_sent(conn, shard, context, (&data, was_idle));
     let draft = draft(conn, shard, context, (head, data.kind == Sent::New));
-    let text_at = context.ip.header_bytes(&draft.flow.remote) + draft.head.header_bytes();
+    let text_at = context.ip.header_bytes(&draft.flow.remote.ip()) + draft.head.header_bytes();
     let text = &mut frame[text_at..text_at + payload as usize];
     let sum = conn.send.queue.copy_out(&shard.nodes, context.memory, offset, text);
     let mut transmit = write(context, &draft, hop, (payload as usize, sum), frame);
@@ -691,11 +691,11 @@ fn start_frame<M>(
     payload: usize,
     frame: &mut [u8],
 ) -> Parts {
-    let transport = context.ip.header_bytes(&draft.flow.remote);
+    let transport = context.ip.header_bytes(&draft.flow.remote.ip());
     let header_bytes = draft.head.header_bytes();
     let departing = Departing {
-        src: draft.flow.local,
-        dst: draft.flow.remote,
+        src: draft.flow.local.ip(),
+        dst: draft.flow.remote.ip(),
         protocol: Protocol::Tcp,
         service: draft.service,
         ecn: draft.ecn,
@@ -724,7 +724,8 @@ fn finish_frame<M>(
     let len = parts.text + parts.payload;
     let segment = &mut frame[parts.transport..len];
     let Flow { local, remote, .. } = draft.flow;
-    let pseudo = checksum::pseudo_header(local, remote, Protocol::Tcp.number(), segment.len());
+    let pseudo =
+        checksum::pseudo_header(local.ip(), remote.ip(), Protocol::Tcp.number(), segment.len());
     context.counters.totals.segments_out += 1;
     if context.config.tx_checksum {
         wire::write_partial_checksum(segment, pseudo);

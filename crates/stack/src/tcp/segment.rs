@@ -45,8 +45,8 @@ impl<'a> Segment<'a> {
         }
         Ok(Self {
             flow: Flow {
-                local: arrived.dst,
-                remote: arrived.src,
+                local: arrived.dst.into(),
+                remote: arrived.src.into(),
                 local_port: view.dst_port(),
                 remote_port: view.src_port(),
             },

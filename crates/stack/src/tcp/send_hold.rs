@@ -68,7 +68,7 @@ impl Tcp {
             }
         }
         for (record, reuse) in self.time_waits.iter() {
-            add(Holder { port: record.flow.local_port, ip: record.flow.local, reuse });
+            add(Holder { port: record.flow.local_port, ip: record.flow.local.ip(), reuse });
         }
         holders
     }

@@ -183,7 +183,7 @@ impl Udp {
         while !self.is_silent() {
             let at = self.sending.waiting.iter().position(|outgoing| !outgoing.parked)?;
             let outgoing = self.sending.waiting[at];
-            match context.ip.next_hop(context.now, outgoing.dst.ip()) {
+            match context.ip.next_hop(context.now, outgoing.dst.ip().into()) {
                 NextHop::Ready(hop) => {
                     self.finish(at);
                     let transmit = write(context, frame, hop, &outgoing);

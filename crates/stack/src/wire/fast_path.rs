@@ -21,11 +21,12 @@
 
 pub(crate) mod template;
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::field::{u8_at, u16_at, u32_at};
 use super::tcp::{Flags, Options, Timestamps};
 use super::{Ecn, Protocol, ipv4, ipv6, tcp};
+use crate::host_address::HostAddress;
 use crate::seq::SeqNum;
 
 /// NOP, NOP, timestamps, ten bytes.
@@ -44,8 +45,8 @@ const WITH_SYN_OPTIONS: usize = WITH_TIMESTAMPS + 8;
 /// A segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FastSegment<'a> {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
+    pub(crate) src: HostAddress,
+    pub(crate) dst: HostAddress,
     pub(crate) src_port: u16,
     pub(crate) dst_port: u16,
     pub(crate) flags: Flags,
@@ -68,8 +69,8 @@ pub(crate) struct Content<'a> {
 /// A segment of any flags but URG: a SYN, a RST.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Other<'a> {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
+    pub(crate) src: HostAddress,
+    pub(crate) dst: HostAddress,
     pub(crate) src_port: u16,
     pub(crate) dst_port: u16,
     pub(crate) seq: SeqNum,
@@ -87,8 +88,8 @@ pub(crate) struct Other<'a> {
 /// A packet with a segment in it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet<'a> {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
+    pub(crate) src: HostAddress,
+    pub(crate) dst: HostAddress,
     /// Of both addresses.
     hosts: Sum,
     segment: &'a [u8],
@@ -160,8 +161,8 @@ impl<'a> Packet<'a> {
         let segment = packet.get(ipv4::HEADER_BYTES..total_bytes)?;
         let (src, dst) = (u32_at(head, 12), u32_at(head, 16));
         let hosts = Sum(u64::from(src.to_be()) + u64::from(dst.to_be()));
-        let (src, dst) = (Ipv4Addr::from_bits(src), Ipv4Addr::from_bits(dst));
-        Some(Self { src: IpAddr::V4(src), dst: IpAddr::V4(dst), hosts, segment })
+        let [src, dst] = [src, dst].map(|ip| HostAddress::of_ipv4(Ipv4Addr::from_bits(ip)));
+        Some(Self { src, dst, hosts, segment })
     }
 
     /// Reads the header of IPv6.
@@ -180,9 +181,9 @@ impl<'a> Packet<'a> {
         let addresses: &[u8; 32] = head.last_chunk()?;
         let (src, dst): (&[u8; 16], &[u8; 16]) =
             (addresses.first_chunk()?, addresses.last_chunk()?);
-        let (src, dst) = (Ipv6Addr::from_octets(*src), Ipv6Addr::from_octets(*dst));
+        let [src, dst] = [src, dst].map(|ip| HostAddress::of_ipv6(Ipv6Addr::from_octets(*ip)));
         let (hosts, segment) = (Sum::of(addresses), rest.get(..payload_bytes)?);
-        Some(Self { src: IpAddr::V6(src), dst: IpAddr::V6(dst), hosts, segment })
+        Some(Self { src, dst, hosts, segment })
     }
 
     /// Bytes of TCP's header, as it says; 0: there is none.
@@ -309,6 +310,8 @@ fn syn_options(head: &[u8]) -> Option<Options> {
 
 #[cfg(test)]
 mod tests {
+    use core::net::IpAddr;
+
     use alloc::vec;
     use alloc::vec::Vec;
 
@@ -327,7 +330,8 @@ mod tests {
         }?;
         let view = tcp::View::new(read.segment).expect("a whole header");
         let number = Protocol::Tcp.number();
-        let pseudo = checksum::pseudo_header(read.src, read.dst, number, read.segment.len());
+        let pseudo =
+            checksum::pseudo_header(read.src.ip(), read.dst.ip(), number, read.segment.len());
         Some((other, tcp::Repr::parse(&view), view.checksum_is_right(pseudo)))
     }
 
@@ -427,7 +431,7 @@ mod tests {
             }
             let Some((other, repr, is_right)) = read else { return Ok(()) };
             let ack = if other.flags.contains(Flags::ACK) { other.ack } else { SeqNum(0) };
-            prop_assert_eq!((other.src, other.dst), (src, dst));
+            prop_assert_eq!((other.src.ip(), other.dst.ip()), (src, dst));
             prop_assert_eq!((other.src_port, other.dst_port), (repr.src_port, repr.dst_port));
             prop_assert_eq!((other.seq, ack, other.flags), (repr.seq, repr.ack, repr.flags));
             prop_assert_eq!((other.window, other.options), (repr.window, repr.options));

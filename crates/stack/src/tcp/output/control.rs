@@ -6,18 +6,19 @@
 //! frame, which writes the same bytes.
 
 use super::*;
+use crate::host_address::HostAddress;
 use crate::wire::control::Way;
 
 /// Writes a control segment from the first of two hosts to the second.
 #[inline(always)]
 pub(in crate::tcp) fn write<M>(
     context: &mut Context<'_, M>,
-    (hosts, service): ((IpAddr, IpAddr), Service),
+    (hosts, service): ((HostAddress, HostAddress), Service),
     control: Control,
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
-    if let (IpAddr::V4(src), IpAddr::V4(dst)) = hosts
+    if let (Some(src), Some(dst)) = (hosts.0.ipv4(), hosts.1.ipv4())
         && !context.config.tx_checksum
         && let Some(Some(link)) = context.ip.usual_link(hop)
     {
@@ -33,7 +34,7 @@ pub(in crate::tcp) fn write<M>(
 #[inline(never)]
 fn write_any<M>(
     context: &mut Context<'_, M>,
-    ((local, remote), service): ((IpAddr, IpAddr), Service),
+    ((local, remote), service): ((HostAddress, HostAddress), Service),
     control: Control,
     hop: Hop,
     frame: &mut [u8],
@@ -141,7 +142,7 @@ fn write_plain<M>(
         times: times(conn, context.now),
         offers: None,
     };
-    let hosts = (shard.locals.local(&conn.ends), conn.ends.remote());
+    let hosts = (shard.locals.address(&conn.ends), conn.ends.remote_address());
     let transmit = write(context, (hosts, conn.cold.service), control, hop, frame);
     conn.receive.last_ack_sent = conn.receive.nxt;
     conn.cold.timers.clear_ack();

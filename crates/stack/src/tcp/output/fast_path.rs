@@ -227,8 +227,8 @@ fn headers_before(
     };
     Some(Headers {
         link,
-        src: flow.local,
-        dst: flow.remote,
+        src: flow.local.ip(),
+        dst: flow.remote.ip(),
         dscp: service.dscp,
         ecn,
         hop_limit: service.hop_limit,

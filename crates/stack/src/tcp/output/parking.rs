@@ -54,7 +54,7 @@ impl Tcp {
     ) {
         let ip = &*context.ip;
         let lost = self.shard.control_queue.unpark(|reply| {
-            match (ip.via(reply.flow.remote) == Some(neighbour), resolved) {
+            match (ip.via(reply.flow.remote.ip()) == Some(neighbour), resolved) {
                 (true, true) => Parked::Goes,
                 (true, false) => Parked::Lost,
                 (false, _) => Parked::Waits,
@@ -64,7 +64,7 @@ impl Tcp {
         while let Some(entry) = self.shard.transmit.pop(PARKED) {
             let lost = |dst| !resolved && context.ip.via(dst) == Some(neighbour);
             if let Some(half_open) = entry.checked_sub(self.half_open_from) {
-                if lost(self.half_open.get(half_open).flow.remote) {
+                if lost(self.half_open.get(half_open).flow.remote.ip()) {
                     self.forget_half_open(half_open);
                 } else {
                     self.shard.transmit.put(CONTROL, entry);

@@ -66,7 +66,7 @@ pub(super) fn send<M: Memory>(
     }
     let config = &context.config.tcp;
     if config.path_mtu_discovery {
-        let hosts = (shard.locals.local(&conn.ends), conn.ends.remote());
+        let hosts = (shard.locals.address(&conn.ends), conn.ends.remote_address());
         return write_control(context, (hosts, conn.cold.service), control, hop, frame);
     }
     write_empty(context, &draft(conn, shard, context, (control.repr(), false)), hop, frame)
@@ -104,7 +104,7 @@ fn send_early<M: Memory>(
     let mut head = control.repr();
     head.options.fast_open = Some(cookie);
     let draft = draft(conn, shard, context, (head, false));
-    let text_at = context.ip.header_bytes(&draft.flow.remote) + draft.head.header_bytes();
+    let text_at = context.ip.header_bytes(&draft.flow.remote.ip()) + draft.head.header_bytes();
     let len = (len as usize).min(frame.len().saturating_sub(text_at));
     let mut sum = 0;
     if len > 0 {

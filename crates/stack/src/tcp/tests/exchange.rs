@@ -208,7 +208,7 @@ fn late_segments_for_a_connection_that_left_are_not_answered() {
     let (now, flow) = (pair.now, pair.b.tcp.shard.locals.flow(&pair.b.conn(b).ends));
     let ends = |flow: &Flow| {
         let end = SocketAddr::new;
-        (end(flow.local, flow.local_port), end(flow.remote, flow.remote_port))
+        (end(flow.local.ip(), flow.local_port), end(flow.remote.ip(), flow.remote_port))
     };
     let (local, remote) = ends(&flow);
     assert!(pair.b.tcp.knows(local, remote) && !pair.b.tcp.knows(remote, local));

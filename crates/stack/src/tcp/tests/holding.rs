@@ -28,7 +28,7 @@ fn without_room_for_its_address_a_connection_leaves_time_wait_alone() {
     let (record, _) = tcp.time_waits.iter().next().unwrap();
     let Flow { local, remote, local_port, remote_port } = record.flow;
     let (local, remote) =
-        (SocketAddr::new(local, local_port), SocketAddr::new(remote, remote_port));
+        (SocketAddr::new(local.ip(), local_port), SocketAddr::new(remote.ip(), remote_port));
     // Connections have all the addresses that there is room for.
     let others: Vec<_> = (0..LOCALS_MAX as u32)
         .map(|n| Flow { local: Ipv4Addr::from_bits(n).into(), ..record.flow })
@@ -51,7 +51,10 @@ fn without_room_for_its_address_a_connection_leaves_time_wait_alone() {
 #[test]
 fn what_there_is_no_room_for_takes_nothing() {
     let mut host = Host::new(1, |config| config.connections = 1);
-    let flow = |local, local_port| Flow { local, remote: ip(2), local_port, remote_port: 80 };
+    let flow = |local: IpAddr, local_port| {
+        let (local, remote) = (local.into(), ip(2).into());
+        Flow { local, remote, local_port, remote_port: 80 }
+    };
     let room = host.tcp.take_room(&flow(ip(1), 1_000), Reuse::default()).unwrap();
     assert!(host.tcp.take_room(&flow(ip(1), 2_000), Reuse::default()).is_none());
     assert!(!host.tcp.shard.locals.are_held(2_000..=2_000), "no place, and no port either");

@@ -75,8 +75,8 @@ impl Template {
         let protocol = Protocol::Tcp.number();
         let number = u64::from(u16::from(protocol).to_be());
         let has_times = segment.content.times.is_some();
-        match (segment.src, segment.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+        match (segment.src.ipv4(), segment.dst.ipv4()) {
+            (Some(src), Some(dst)) => {
                 let layout = if has_times { IPV4_WITH_TIMES } else { IPV4 } as u8;
                 let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (src.octets(), dst.octets());
                 let half = |octets| u64::from(u32::from_ne_bytes(octets));
@@ -88,7 +88,8 @@ impl Template {
                     ..Self::NONE
                 }
             }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            (None, None) => {
+                let (src, dst) = (segment.src.ipv6(), segment.dst.ipv6());
                 let layout = if has_times { IPV6_WITH_TIMES } else { IPV6 } as u8;
                 let ports = u64::from(u32::from_ne_bytes([p0, p1, p2, p3]));
                 Self { layout, ports, ..Self::between_ipv6((src, dst), number) }
