@@ -242,10 +242,12 @@ impl Tcp {
             timers::back_off(config.rto_initial, half_open.sent.saturating_sub(1), config.rto_max);
         let half_open = HalfOpen {
             hash,
-            listener,
+            listener: listener as u16,
             ts_offset: clock.wrapping_sub(timestamp(context.now, 0)),
             sent_at_us,
             again_at: Deadline::after(context.now, wait),
+            // Of the other stack.
+            hop: None,
             ..*half_open
         };
         let index = self.keep_half_open(half_open, context.now + wait)?;

@@ -208,7 +208,7 @@ impl Tcp {
         let mut half_open = HalfOpen {
             flow,
             hash,
-            listener,
+            listener: listener as u16,
             iss,
             irs: segment.seq,
             ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
@@ -218,6 +218,7 @@ impl Tcp {
             sent: 0,
             wants_cookie: false,
             again_at: Deadline::after_ms(context.now, self.shard.syn_wait_ms),
+            hop: None,
         };
         if let Some(cookie) = segment.options.fast_open
             && !full
@@ -247,7 +248,7 @@ impl Tcp {
         let index = self.half_open.insert(half_open)?;
         let inserted = self.shard.flows.insert(half_open.hash, self.half_open_from + index);
         debug_assert!(inserted.is_ok(), "the flow table has room for every half-open connection");
-        if let Some(listener) = self.listeners.get_mut(half_open.listener) {
+        if let Some(listener) = self.listeners.get_mut(half_open.listener.into()) {
             listener.half_open += 1;
         }
         self.shard.wheel.arm(self.half_open_from + index, wake_at);
@@ -262,8 +263,8 @@ impl Tcp {
         half_open: &HalfOpen,
         segment: &Segment<'_>,
     ) -> bool {
-        let id = self.listeners.id(half_open.listener);
-        let Some(listener) = self.listeners.get(half_open.listener) else { return false };
+        let id = self.listeners.id(half_open.listener.into());
+        let Some(listener) = self.listeners.get(half_open.listener.into()) else { return false };
         let (pool, reuse) = (listener.pool, listener.reuse);
         if !self.shard.fast_open.begin(id, context.now) {
             return false;
@@ -278,7 +279,7 @@ impl Tcp {
         shard.rares.of(conn, context.now).fast_open = Role::Server(id);
         conn.cold.timers.attend_after_ms(context.now, shard.syn_wait_ms);
         context.counters.totals.fast_opens += 1;
-        self.hand_over(context, place, half_open.listener);
+        self.hand_over(context, place, half_open.listener.into());
         true
     }
 
@@ -340,6 +341,7 @@ impl Tcp {
             self.shard.transmit.put(PARKED, self.half_open_from + index);
             return None;
         };
+        half_open.hop = Some(hop);
         half_open.sent = half_open.sent.saturating_add(1);
         if half_open.sent == 1 {
             half_open.sent_at_us = microseconds(context.now);
@@ -366,7 +368,7 @@ impl Tcp {
     /// It is not in the flow table any more, and goes.
     #[inline(always)]
     fn remove_half_open(&mut self, index: u32) {
-        let listener = self.half_open.get(index).listener;
+        let listener = u32::from(self.half_open.get(index).listener);
         self.half_open.remove(index);
         let entry = self.half_open_from + index;
         self.shard.wheel.cancel(entry);
@@ -479,7 +481,7 @@ impl Tcp {
         half_open: &HalfOpen,
         segment: &Segment<'_>,
     ) {
-        let Some(listener) = self.listeners.get(half_open.listener) else {
+        let Some(listener) = self.listeners.get(half_open.listener.into()) else {
             return context.counters.drop(Drop::NoConnection);
         };
         if listener.is_full() {
@@ -495,7 +497,7 @@ impl Tcp {
         let conn = &mut self.connections[place as usize];
         segment_arrives::on_last_of_handshake(conn, &mut self.shard, context, segment);
         debug_assert!(conn.state.is_synchronized(), "what it was made of was checked");
-        self.hand_over(context, place, half_open.listener);
+        self.hand_over(context, place, half_open.listener.into());
     }
 
     /// Makes a connection of an embryonic one, which is gone then if it was kept.
@@ -530,7 +532,8 @@ impl Tcp {
         conn.receive.ts_recent = half_open.ts_recent;
         conn.attempts = half_open.sent.saturating_sub(1);
         conn.cold.rtt_or_syn_at_us = half_open.sent_at_us;
-        conn.cold.listener = half_open.listener as u16;
+        conn.cold.hop = half_open.hop;
+        conn.cold.listener = half_open.listener;
     }
 
     fn send_cookie<M>(
@@ -598,7 +601,7 @@ impl Tcp {
         let half_open = HalfOpen {
             flow,
             hash,
-            listener,
+            listener: listener as u16,
             iss,
             irs,
             ts_recent: segment.options.timestamps.map_or(0, |times| times.value),
@@ -608,6 +611,7 @@ impl Tcp {
             sent: 1,
             wants_cookie: false,
             again_at: Deadline::NEVER,
+            hop: None,
         };
         context.counters.totals.cookies_accepted += 1;
         self.promote(context, None, &half_open, segment);

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use super::deadline::Deadline;
 use super::handshake::Offer;
 use crate::flow_table::Flow;
+use crate::ip::Hop;
 use crate::seq::SeqNum;
 use crate::slab::Places;
 
@@ -21,7 +22,7 @@ pub(crate) struct HalfOpen {
     /// Of `flow`, in the flow table.
     pub(crate) hash: u32,
     /// Index of the listener.
-    pub(crate) listener: u32,
+    pub(crate) listener: u16,
     pub(crate) iss: SeqNum,
     pub(crate) irs: SeqNum,
     /// The timestamp of the SYN.
@@ -36,6 +37,8 @@ pub(crate) struct HalfOpen {
     pub(crate) wants_cookie: bool,
     /// The SYN-ACK is sent again then.
     pub(crate) again_at: Deadline,
+    /// The way that the SYN-ACK took.
+    pub(crate) hop: Option<Hop>,
 }
 
 const _: () = assert!(size_of::<HalfOpen>() <= 80, "a SYN costs little memory");
@@ -100,7 +103,7 @@ impl SynQueue {
 
     /// One of `listener`, if it has any.
     pub(crate) fn of(&self, listener: u32) -> Option<u32> {
-        self.places.iter().find(|index| self.get(*index).listener == listener)
+        self.places.iter().find(|index| u32::from(self.get(*index).listener) == listener)
     }
 
     /// Memory set aside, and the part of it that was touched, in bytes.
