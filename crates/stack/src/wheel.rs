@@ -80,7 +80,7 @@ impl Wheel {
     pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
 
     /// Makes `entry` expire at `at`, or earlier if it lies in the slot of an earlier tick.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arm(&mut self, entry: u32, at: Instant) {
         let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);
         let tick = tick.clamp(self.tick, self.tick + TICKS_MAX);

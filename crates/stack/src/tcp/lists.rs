@@ -50,7 +50,7 @@ impl<const N: usize> Lists<N> {
     }
 
     /// Puts `entry` at the end of `list`, unless it is on it; takes it off another.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&mut self, list: usize, entry: u32) {
         match self.on(entry) {
             Some(on) if on == list => return,
