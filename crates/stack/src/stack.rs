@@ -368,21 +368,16 @@ impl Stack {
 
     /// The next thing that happened; `None`: nothing more.
     pub fn poll_event(&mut self) -> Option<Event> {
-        if let Some(event) = self.tcp.poll_bytes() {
-            return Some(event);
+        if self.tcp.is_quiet() {
+            return if self.udp.has_event() { self.udp.poll_event() } else { None };
         }
-        self.poll_other_event()
+        match self.tcp.poll_bytes() {
+            None => self.poll_any_event(),
+            event => event,
+        }
     }
 
     /// Apart, so that it does not stand in the way of the most usual event.
-    #[inline(never)]
-    fn poll_other_event(&mut self) -> Option<Event> {
-        if self.tcp.is_quiet() && !self.udp.has_event() {
-            return None;
-        }
-        self.poll_any_event()
-    }
-
     #[inline(never)]
     fn poll_any_event(&mut self) -> Option<Event> {
         match self.tcp.poll_event(self.now) {
