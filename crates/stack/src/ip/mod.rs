@@ -631,11 +631,19 @@ impl Ip {
     /// There is nothing to send, and nothing to ask: asked for every frame of a transport.
     #[inline(always)]
     pub(crate) fn is_silent(&self, now: Instant) -> bool {
-        let link_is_silent = matches!(self.medium, Medium::Ip)
-            || (self.answers.is_empty()
-                && self.membership.poll_timeout().is_none_or(|at| now < at)
-                && self.neighbours.has_no_request());
-        link_is_silent && self.outbox.is_silent()
+        self.outbox.is_silent() && (matches!(self.medium, Medium::Ip) || self.has_silent_link(now))
+    }
+
+    #[inline(always)]
+    fn has_silent_link(&self, now: Instant) -> bool {
+        if let Some(at) = self.membership.poll_timeout() {
+            // Reports are due for some seconds after a start, and when a router asks.
+            core::hint::cold_path();
+            if at <= now {
+                return false;
+            }
+        }
+        self.answers.is_empty() && self.neighbours.has_no_request()
     }
 
     /// Looks after what waits for time to pass.
