@@ -83,7 +83,7 @@ impl Wheel {
     #[inline(always)]
     pub(crate) fn arm(&mut self, entry: u32, at: Instant) {
         let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);
-        let tick = tick.clamp(self.tick, self.tick + TICKS_MAX);
+        let tick = tick.max(self.tick).min(self.tick + TICKS_MAX);
         let lies = &mut self.entries[entry as usize];
         let (is_linked, is_cancelled) = (lies.previous != 0, lies.is_cancelled());
         if is_linked && whole(self.tick, lies.tick) <= tick {
