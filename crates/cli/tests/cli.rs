@@ -435,6 +435,28 @@ fn memif_server_ended_while_it_waits_removes_its_socket() {
     }
 }
 
+#[test]
+fn memif_client_that_waits_ends_by_a_signal() {
+    let link = format!("memif:@mp-cli-alone-{},wait=300", std::process::id());
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=TERM,INT", env!("CARGO_BIN_EXE_megapipe")]);
+        command.args(["load", "rpc", "10.0.0.1:7", "--backend", "local", "--link", &link]);
+        command.args(["--address", "10.0.0.2/24"]).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("env runs");
+        let mut said = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+        let first = said.next().expect("a line").expect("text");
+        assert!(first.contains("waiting for the server"), "{first}");
+        kill_process(Pid::from_child(&child), signal).expect("signalling");
+        let mut status = None;
+        until("the end", || {
+            status = child.try_wait().expect("it is a child");
+            status.is_some()
+        });
+        assert!(!status.expect("it has ended").success(), "{signal:?}");
+    }
+}
+
 /// A command line of megapipe's under limits of the shell.
 fn limited(limits: &str, args: &str) -> Command {
     let line = format!("{limits}; ulimit -c 0; exec {} {args}", env!("CARGO_BIN_EXE_megapipe"));

@@ -86,9 +86,9 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(1);
 ///
 /// # Errors
 /// [`LinkError::Setting`]; [`LinkError::Unavailable`] when no peer came in time or it could not be
-/// agreed with; [`LinkError::Io`], for a server also when a signal came that ends a process. In a
-/// process with other threads such a signal can end it through one of those: the socket's file then
-/// stays until the next server replaces it.
+/// agreed with; [`LinkError::Io`], also when a signal came that ends a process. In a process with
+/// other threads such a signal can end it through one of those: a server's socket file then stays
+/// until the next server replaces it.
 pub fn open(
     role: MemifRole,
     settings: &MemifSettings,
@@ -164,6 +164,8 @@ fn connect_noting(
     waits: &mut dyn FnMut(&str),
 ) -> Result<Vec<Memif>, LinkError> {
     settings.check()?;
+    // A signal that is to end the process ends the wait.
+    let held = HeldSignals::hold().map_err(|source| LinkError::Io { what: "signalfd", source })?;
     let start = Instant::now();
     let deadline = start + timeout;
     let mut notice_at = Some(start + NOTICE_AFTER);
@@ -171,7 +173,7 @@ fn connect_noting(
     loop {
         // A server that is busy with another client lets us wait in its queue.
         let until = notice_at.map_or(deadline, |at| at.min(deadline));
-        let not_yet = match try_connect(settings, until) {
+        let not_yet = match try_connect(settings, until, &held) {
             Ok(joined) => return links(MemifRole::Client, settings, joined),
             Err(NoSession::Io(_, error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 "the server has not yet seen the clients that came before".to_owned()
@@ -180,6 +182,7 @@ fn connect_noting(
                 "no server is listening on the socket".to_owned()
             }
             Err(NoSession::SentAway(why)) => why,
+            Err(why) if why.is_interrupted() => return Err(failed(why)),
             Err(_) if Instant::now() >= until && until < deadline => {
                 "the server does not answer: it may have another client".to_owned()
             }
@@ -196,14 +199,22 @@ fn connect_noting(
             waits(&last);
         }
         reason = Some(last);
-        std::thread::sleep(CONNECT_PAUSE);
+        let is_ended = socket::readable(held.as_fd(), Some(now + CONNECT_PAUSE), None);
+        if is_ended.unwrap_or(true) {
+            let source = io::ErrorKind::Interrupted.into();
+            return Err(LinkError::Io { what: "waiting for a memif's server", source });
+        }
     }
 }
 
-fn try_connect(settings: &MemifSettings, deadline: Instant) -> Result<Joined, NoSession> {
+fn try_connect(
+    settings: &MemifSettings,
+    deadline: Instant,
+    held: &HeldSignals,
+) -> Result<Joined, NoSession> {
     let channel = socket::connect(&settings.socket)
         .map_err(|error| NoSession::Io("connecting to a memif", error))?;
-    Joining::join(channel, settings.wanted(), Instant::now()).finish(deadline, None)
+    Joining::join(channel, settings.wanted(), Instant::now()).finish(deadline, Some(held))
 }
 
 fn is_not_there_yet(error: &io::Error) -> bool {

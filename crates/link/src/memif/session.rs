@@ -47,6 +47,13 @@ pub(super) enum NoSession {
     SentAway(String),
 }
 
+impl NoSession {
+    /// A held signal ended the wait.
+    pub(super) fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Io(_, error) if error.kind() == io::ErrorKind::Interrupted)
+    }
+}
+
 impl From<MemifRefusal> for NoSession {
     fn from(refusal: MemifRefusal) -> Self {
         Self::Refused(refusal.to_string())
