@@ -9,7 +9,7 @@
 //! - Numbers from [`NUMBERS_MAX`] on are always the kernel's.
 
 use std::ffi::{c_int, c_uint};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use megapipe_sockets::Fd;
 
@@ -24,8 +24,11 @@ const OWN_NUMBERS: c_int = 128;
 /// One word for each number, in memory that is not resident until it is used.
 static TABLE: [AtomicU32; NUMBERS_MAX] = [const { AtomicU32::new(0) }; NUMBERS_MAX];
 
-/// The highest number that was ever in the table.
-static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+/// Numbers of a block: a cache line and more of the table.
+const BLOCK: usize = 64;
+/// The blocks that ever had an entry, a bit each: a fork looks at those alone.
+static USED: [AtomicU64; NUMBERS_MAX / BLOCK / 64] =
+    [const { AtomicU64::new(0) }; NUMBERS_MAX / BLOCK / 64];
 
 /// How many numbers are sets that wait for the stack.
 static PENDING_SETS: AtomicI32 = AtomicI32::new(0);
@@ -101,7 +104,11 @@ pub(crate) fn is_kernel(fd: c_int) -> bool {
 pub(crate) fn set(fd: c_int, entry: NumberEntry) -> NumberEntry {
     let Some(word) = TABLE.get(fd as usize) else { return NumberEntry::Kernel };
     if entry != NumberEntry::Kernel {
-        HIGHEST.fetch_max(fd, Ordering::Relaxed);
+        let block = fd as usize / BLOCK;
+        let (used, bit) = (&USED[block / 64], 1 << (block % 64));
+        if used.load(Ordering::Relaxed) & bit == 0 {
+            used.fetch_or(bit, Ordering::Relaxed);
+        }
     }
     let before = NumberEntry::decode(word.swap(entry.encode(), Ordering::AcqRel));
     let count = |entry| i32::from(entry == NumberEntry::PendingSet);
@@ -121,10 +128,16 @@ pub(crate) fn has_pending_sets() -> bool {
 
 /// Returns the numbers up to `last` that the table has, from `first` on.
 pub(crate) fn known(first: c_uint, last: c_uint) -> impl Iterator<Item = (c_int, NumberEntry)> {
-    let highest = HIGHEST.load(Ordering::Relaxed);
-    let first = c_int::try_from(first).unwrap_or(c_int::MAX);
-    let last = c_int::try_from(last).unwrap_or(c_int::MAX).min(highest);
-    (first..=last).map(|fd| (fd, entry(fd))).filter(|(_, entry)| *entry != NumberEntry::Kernel)
+    let (first, last) = (first as usize, (last as usize).min(NUMBERS_MAX - 1));
+    let words = first / BLOCK / 64..=last / BLOCK / 64;
+    let blocks = words.flat_map(|word| {
+        let used = USED.get(word).map_or(0, |used| used.load(Ordering::Relaxed));
+        (0..64).filter(move |bit| used >> bit & 1 != 0).map(move |bit| word * 64 + bit)
+    });
+    let numbers = blocks.flat_map(|block| block * BLOCK..(block + 1) * BLOCK);
+    let within = numbers.filter(move |number| (first..=last).contains(number));
+    let entries = within.map(|number| (number as c_int, entry(number as c_int)));
+    entries.filter(|(_, entry)| *entry != NumberEntry::Kernel)
 }
 
 /// Chooses where the library's own descriptors lie, by RLIMIT_NOFILE.
@@ -192,6 +205,23 @@ mod tests {
         set(fd, NumberEntry::Set(3));
         assert!(!has_pending_sets());
         set(fd, NumberEntry::Kernel);
+        // In order, with both ends of a range, across blocks.
+        let last = NUMBERS_MAX as c_int - 1;
+        let mine = [900_031, 900_032, 900_033, 904_000, last];
+        for fd in mine {
+            set(fd, NumberEntry::PendingSet);
+        }
+        let found = |first: c_int, last: c_uint| -> Vec<c_int> {
+            known(first.cast_unsigned(), last).map(|(fd, _)| fd).collect()
+        };
+        assert_eq!(found(900_000, c_uint::MAX), mine);
+        assert_eq!(found(900_032, 904_000), mine[1..4]);
+        assert_eq!(found(900_033, 900_032), []);
+        assert_eq!(found(last, c_uint::MAX), [last]);
+        assert_eq!(found(c_int::MAX, c_uint::MAX), []);
+        for fd in mine {
+            set(fd, NumberEntry::Kernel);
+        }
         assert!(is_kernel(fd) && is_kernel(-1) && is_kernel(NUMBERS_MAX as c_int));
     }
 }
