@@ -37,6 +37,12 @@ pub enum ServiceQuota {
     /// Connections that the user begins in a second.
     #[error("user.connects_per_second")]
     UserConnectsPerSecond,
+    /// Connections of a channel to one address and port.
+    #[error("channel.ports_per_destination")]
+    ChannelDestinationPorts,
+    /// Connections of all channels of the user to one address and port.
+    #[error("user.ports_per_destination")]
+    UserDestinationPorts,
     /// One that this version of the library does not know.
     #[error("of the policy")]
     Other,
@@ -52,6 +58,8 @@ impl From<megapipe_service::policy::QuotaKind> for ServiceQuota {
             QuotaKind::UserConnections => Self::UserConnections,
             QuotaKind::UserConnecting => Self::UserConnecting,
             QuotaKind::UserConnectsPerSecond => Self::UserConnectsPerSecond,
+            QuotaKind::ChannelDestinationPorts => Self::ChannelDestinationPorts,
+            QuotaKind::UserDestinationPorts => Self::UserDestinationPorts,
             _ => Self::Other,
         }
     }

@@ -254,6 +254,8 @@ fn manual_has_a_page_for_each_command_that_groff_accepts() {
         ("megapipe-bench.1", "OPTIONS"),
         ("megapiped.8", "\\-\\-service"),
         ("megapiped.8", "SIGTERM"),
+        ("megapiped.8", "channel.chunks"),
+        ("megapiped.8", "user.ports_per_destination"),
     ] {
         let path = folder.join(page);
         let written = std::fs::read_to_string(&path).expect(page);

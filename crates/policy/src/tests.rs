@@ -155,3 +155,22 @@ fn long_file_is_refused() {
     let mistake = parse(&"#".repeat(FILE_BYTES_MAX + 1), &users()).expect_err("too long");
     assert!(mistake.mistake.contains("limit 1048576"), "{mistake}");
 }
+
+#[test]
+fn each_quota_is_read_shown_and_documented() {
+    let documentation = include_str!("../../../docs/SERVICE.md");
+    for kind in QuotaKind::ALL {
+        let (scope, name) = kind.key();
+        assert!(documentation.contains(&format!("`{kind}`")), "{kind}");
+        let text = format!("[default.{scope}]\n{name} = 7\n");
+        let policy = parse(&text, &users()).expect("no mistake");
+        assert_eq!(*policy.default_rule.quotas.get(*kind), Some(7), "{kind}");
+        let shown = table(&policy, &users());
+        let row = shown.lines().find(|line| line.starts_with(&format!("{kind} "))).expect("a row");
+        assert_eq!(row.split_whitespace().nth(1), Some("7"), "{row}");
+        let text = format!("\n[default.{scope}]\n{name} = 'many'\n");
+        let mistake = parse(&text, &users()).expect_err("no number");
+        assert_eq!(mistake.line, 3, "{mistake}");
+        assert!(mistake.mistake.contains(&format!("{kind} = \"many\"")), "{mistake}");
+    }
+}

@@ -243,7 +243,7 @@ pub const SOCKETS_PER_PAGE: (usize, usize) = (256, 96);
 /// Users of a page.
 pub const USERS_PER_PAGE: usize = 64;
 /// Sessions of a page.
-pub const SESSIONS_PER_PAGE: usize = 128;
+pub const SESSIONS_PER_PAGE: usize = 64;
 /// Listeners of a page.
 pub const LISTENERS_PER_PAGE: usize = 16;
 /// Acceptors that are listed of a listener.

@@ -12,9 +12,9 @@ mod query;
 mod wire;
 
 pub use entries::{
-    ServiceAcceptor, ServiceDaemon, ServiceHandOver, ServiceListener, ServiceNetworks, ServicePick,
-    ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser, SessionUse,
-    SocketState, SocketTimer, SocketTimerKind,
+    QuotaUse, ServiceAcceptor, ServiceDaemon, ServiceHandOver, ServiceListener, ServiceNetworks,
+    ServicePick, ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
+    SessionUse, SocketState, SocketTimer, SocketTimerKind,
 };
 pub(crate) use query::is_query;
 pub use query::{AnswerBody, AnswerPage, QUERY_VERSIONS, QuerySubject, ServiceQuery};

@@ -316,14 +316,18 @@ impl ShardHost {
             if is_news {
                 (self.notice)(&format!("user {uid} has reached the quota {kind}"));
             }
-            let is_of_connections = matches!(
+            let may_have_room = matches!(
                 kind,
                 QuotaKind::UserConnections
                     | QuotaKind::UserConnecting
                     | QuotaKind::ChannelConnections
                     | QuotaKind::ChannelConnecting
+                    | QuotaKind::UserDestinationPorts
+                    | QuotaKind::ChannelDestinationPorts
+                    | QuotaKind::UserChunks
+                    | QuotaKind::ChannelChunks
             );
-            if is_of_connections {
+            if may_have_room {
                 self.shards.iter().for_each(|shard| shard.handle.recount());
             }
         }
@@ -367,7 +371,7 @@ impl SessionHost for ShardHost {
         }
         let (shard, lanes) = if has_lanes { (0, self.shards.len() as u16) } else { (shard, 1) };
         let sizes = agreed(wanted, lanes);
-        let admitted = self.admission.admit(client, sizes.bytes_of(lanes))?;
+        let admitted = self.admission.admit(client, (sizes.bytes_of(lanes), self.shards.len()))?;
         let no_memory = |error: RemoteError| {
             Refused::new(RefusalCode::Resources, &format!("no memory for a session: {error}"))
         };

@@ -39,6 +39,7 @@ use megapipe_apps::threads::allowed_cpus;
 use megapipe_policy::{PolicyMistake, UserDatabase};
 use megapipe_service::balancer::Scheme;
 use megapipe_service::layout::{Component, ServerLayout};
+use megapipe_service::policy::QuotaKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The policy file of a daemon without `--policy`, if it is there.
@@ -418,6 +419,47 @@ fn reload(args: &DaemonArgs, daemon: &mut Daemon) {
     }
 }
 
+/// The section of the manual page about the policy file, up to its quotas.
+const POLICY_SECTION: &str = r#".SH "POLICY FILE"
+A TOML file. \fB[default]\fR holds for every user, and each \fB[rules.NAME]\fR for the users and
+groups that it names. A user has the ports of the default and of all its rules. Of a quota and
+of the weight it
+has the largest value of its rules, and that of the default if none has one. A mistake is reported
+with its line (\fB\-\-check\fR). Keys of a rule:
+.TP
+\fBusers\fR, \fBgroups\fR
+Lists of names or numbers. The default has none.
+.TP
+.B ports
+A list of ports for TCP and UDP: 80, "8000\-8099".
+.TP
+.B addresses
+The addresses at which the rule gives the ports; all without it.
+.TP
+.B exclusive
+true: no other user has these ports there. Not in the default.
+.TP
+.B weight
+1 to 1000: the share of a channel in the operations of a poll.
+.TP
+\fBchannel\fR, \fBuser\fR
+Tables of quotas, of a channel and of all channels of a user.
+.PP
+A rule:
+.PP
+.nf
+[rules.web]
+users = ["www\-data"]
+ports = [80, 443]
+exclusive = true
+channel = { listeners = 4 }
+user = { connections = 100000 }
+.fi
+.PP
+The quotas, from 0 to 4294967295, which is none. \fBmegapipe explain\fR shows their use, and how
+often each was reached.
+"#;
+
 /// Sections of the manual page that are not part of the command line.
 const SECTIONS: &str = r#".SH SIGNALS
 .TP
@@ -451,17 +493,8 @@ A file for all frames, as for programs with a stack of their own.
 The control socket. Its folder is made if only it is missing. Any user may connect.
 .TP
 .I /etc/megapipe/megapiped.toml
-The policy file: ports, addresses and quotas of users and groups, which docs/SERVICE.md describes.
-Without it every user has the ports from 1024 and modest quotas; root and the daemon's user have
-all. A rule of it:
-.IP
-.nf
-[rules.web]
-users = ["www\-data"]
-ports = [80, 443]
-exclusive = true
-user = { connections = 100000 }
-.fi
+The policy file. Without it every user has the ports from 1024 and the quotas above; root and the
+daemon's user have all ports and no quotas.
 .SH EXAMPLES
 A daemon, a web server of any user, and what the daemon has:
 .PP
@@ -476,12 +509,23 @@ megapipe ss \-tln
 .BR mtcp (7)
 "#;
 
+/// The section of the manual page about the policy file, with each quota.
+fn policy_section() -> String {
+    let mut section = POLICY_SECTION.to_owned();
+    for kind in QuotaKind::ALL {
+        let (limit, description) = (kind.default_limit(), kind.description().trim());
+        section.push_str(&format!(".TP\n\\fB{kind}\\fR (default {limit})\n{description}\n"));
+    }
+    section
+}
+
 /// Writes the manual page into a folder.
 fn write_manual(folder: PathBuf) -> Result<(), RunError> {
     let write = || {
         std::fs::create_dir_all(&folder)?;
         let mut page = File::create(folder.join("megapiped.8"))?;
         clap_mangen::Man::new(DaemonArgs::command()).section("8").render(&mut page)?;
+        page.write_all(policy_section().as_bytes())?;
         page.write_all(SECTIONS.as_bytes())
     };
     write().map_err(|source| RunError::Manual { folder: folder.clone(), source })

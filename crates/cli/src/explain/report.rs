@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use megapipe_service::observe::{
-    ServiceHandOver, ServiceListener, ServicePickReason, ServiceSession, ServiceShard,
+    QuotaUse, ServiceHandOver, ServiceListener, ServicePickReason, ServiceSession, ServiceShard,
     ServiceSocket, ServiceUser, SessionUse, SocketState,
 };
 use serde::Serialize;
@@ -61,6 +61,26 @@ impl From<SessionUse> for UseExplained {
     fn from(SessionUse { now, limit }: SessionUse) -> Self {
         Self { now, limit }
     }
+}
+
+/// The same of a quota, and how often something was refused for it, or had to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct QuotaExplained {
+    pub(super) now: u32,
+    pub(super) limit: u32,
+    pub(super) reached: u64,
+}
+
+/// Quotas by their names in the policy file.
+type QuotasExplained = BTreeMap<String, QuotaExplained>;
+
+fn quotas(all: &[(String, QuotaUse)]) -> QuotasExplained {
+    let explained = |QuotaUse { now, limit, reached }: &QuotaUse| QuotaExplained {
+        now: *now,
+        limit: *limit,
+        reached: *reached,
+    };
+    all.iter().map(|(name, quota)| (name.clone(), explained(quota))).collect()
 }
 
 #[derive(Debug, Serialize)]
@@ -201,6 +221,8 @@ pub(super) struct SessionExplained {
     pub(super) is_active: bool,
     /// Its share of a poll's operations, beside those of the other sessions.
     pub(super) weight: u16,
+    /// Quotas of the channel, with what it has on all shards. Root and the daemon's user have none.
+    pub(super) quotas: QuotasExplained,
     /// Largest backlog of its listeners.
     pub(super) backlog_limit: u32,
     pub(super) connections: UseExplained,
@@ -223,7 +245,7 @@ pub(super) struct SessionExplained {
 #[derive(Debug, Serialize)]
 pub(super) struct UserExplained {
     pub(super) uid: u32,
-    pub(super) quotas: BTreeMap<String, UseExplained>,
+    pub(super) quotas: QuotasExplained,
 }
 
 #[derive(Debug, Serialize)]
@@ -516,6 +538,7 @@ impl SessionExplained {
             has_ended: session.has_ended,
             is_active: session.is_active,
             weight: session.weight,
+            quotas: quotas(&session.quotas),
             backlog_limit: session.waiting_max,
             connections: session.connections.clone().into(),
             connecting: session.connecting.clone().into(),
@@ -537,8 +560,7 @@ impl SessionExplained {
 
 impl UserExplained {
     fn of(user: &ServiceUser) -> Self {
-        let quotas = user.quotas.iter().cloned();
-        Self { uid: user.uid, quotas: quotas.map(|(name, used)| (name, used.into())).collect() }
+        Self { uid: user.uid, quotas: quotas(&user.quotas) }
     }
 }
 
@@ -628,7 +650,7 @@ pub(super) mod tests {
             listeners: vec![listener],
             users: vec![ServiceUser {
                 uid: 1_000,
-                quotas: vec![("channels".to_owned(), SessionUse { now: 2, limit: 256 })],
+                quotas: vec![("channels".to_owned(), QuotaUse { now: 2, limit: 256, reached: 3 })],
             }],
             sockets: vec![(0, listening), (0, open), (0, half)],
             now: second(190),
@@ -690,7 +712,8 @@ pub(super) mod tests {
         assert!(end.connections[1].owners.is_empty());
         let all = explained(ExplainTarget::Daemon);
         assert_eq!((all.shards.len(), all.sessions.len()), (2, 2));
-        assert_eq!(all.users[0].quotas["channels"], UseExplained { now: 2, limit: 256 });
+        let channels = QuotaExplained { now: 2, limit: 256, reached: 3 };
+        assert_eq!(all.users[0].quotas["channels"], channels);
         assert!(all.connections.is_empty());
     }
 

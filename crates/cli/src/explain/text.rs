@@ -1,11 +1,13 @@
 //! The text of `megapipe explain`: aligned, and within the columns of a terminal.
 
+use std::collections::BTreeMap;
+
 use megapipe_apps::terminal::{COLUMNS, width, wrap};
 
 use super::report::{
     AcceptorExplained, ConnectionExplained, DaemonExplained, Explanation, HandOverExplained,
-    ListenerExplained, PickExplained, SessionExplained, ShardExplained, UseExplained,
-    UserExplained,
+    ListenerExplained, PickExplained, QuotaExplained, SessionExplained, ShardExplained,
+    UseExplained, UserExplained,
 };
 
 /// Columns of the names in front.
@@ -236,7 +238,7 @@ fn picks(picks: &[PickExplained]) -> Vec<String> {
 }
 
 fn session_lines(lines: &mut Vec<String>, sessions: &[SessionExplained]) {
-    for session in sessions {
+    for (place, session) in sessions.iter().enumerate() {
         lines.push(String::new());
         let mut add = |name: &str, text: &str| lines.extend(wrap(&head(name), text, COLUMNS));
         let SessionExplained { pid, uid, shard, program, .. } = session;
@@ -286,13 +288,30 @@ fn session_lines(lines: &mut Vec<String>, sessions: &[SessionExplained]) {
                  {datagrams_dropped}"
             ),
         );
+        // They are those of all lanes of a channel.
+        let is_first = !sessions[..place].iter().any(|other| other.session == session.session);
+        if is_first && !session.quotas.is_empty() {
+            add("", &format!("quotas on all shards: {}", quotas(&session.quotas)));
+        }
     }
+}
+
+/// Quotas with their names.
+fn quotas(all: &BTreeMap<String, QuotaExplained>) -> String {
+    let quota = |(name, quota): (&String, &QuotaExplained)| {
+        let QuotaExplained { now, limit, reached } = *quota;
+        let times = match reached {
+            0 => String::new(),
+            _ => format!(" (reached {})", plural(reached, "time")),
+        };
+        format!("{name} {}{times}", used(UseExplained { now, limit }))
+    };
+    all.iter().map(quota).collect::<Vec<_>>().join("; ")
 }
 
 fn user_lines(lines: &mut Vec<String>, user: &UserExplained) {
     lines.push(String::new());
-    let quotas = user.quotas.iter().map(|(name, quota)| format!("{name} {}", used(*quota)));
-    let text = format!("quotas of all its channels: {}", quotas.collect::<Vec<_>>().join("; "));
+    let text = format!("quotas of all its channels: {}", quotas(&user.quotas));
     lines.extend(wrap(&head(&format!("user {}", user.uid)), &text, COLUMNS));
 }
 
@@ -372,7 +391,7 @@ mod tests {
             "CPU time 3.0 s of sessions, 1.0 s of none (25 %)",
             "dropped: 2 no_connection",
             "no checksum offload: the device has none",
-            "user 1000 quotas of all its channels: channels 2 of 256",
+            "user 1000 quotas of all its channels: channels 2 of 256 (reached 3 times)",
         ] {
             assert!(all.contains(part), "{part}: {all}");
         }

@@ -128,7 +128,17 @@ entries! {
         /// The user.
         uid: u32,
         /// Names of the policy file, with what all its channels have.
-        quotas: Vec<(String, SessionUse)>,
+        quotas: Vec<(String, QuotaUse)>,
+    }
+
+    /// A quota of a user or of a channel, over all shards.
+    QuotaUse {
+        /// Has now.
+        now: u32,
+        /// At most.
+        limit: u32,
+        /// How often something was refused for it, or had to wait.
+        reached: u64,
     }
 
     /// How much of something a session has, and how much it may have.
@@ -157,6 +167,9 @@ entries! {
         attached: Duration,
         /// Its share of a poll's operations, beside those of the other sessions.
         weight: u16,
+        /// Quotas of the channel by their names in the policy file, with what it has on all shards;
+        /// of a user without quotas, none.
+        quotas: Vec<(String, QuotaUse)>,
         /// Largest backlog of its listeners.
         waiting_max: u32,
         /// It has ended; its connections send what was handed over.

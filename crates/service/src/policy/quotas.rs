@@ -4,11 +4,14 @@ use std::fmt;
 
 /// Quotas with their keys in the policy file and their values without one.
 macro_rules! quota_kinds {
-    ($($(#[$doc:meta])* $kind:ident = $scope:literal . $name:literal, $limit:literal;)*) => {
+    ($(
+        $(#[doc = $doc:literal])*
+        $kind:ident = $scope:literal . $name:literal, $limit:literal;
+    )*) => {
         /// What is counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum QuotaKind { $($(#[$doc])* $kind,)* }
+        pub enum QuotaKind { $($(#[doc = $doc])* $kind,)* }
 
         impl QuotaKind {
             /// All of them.
@@ -18,6 +21,12 @@ macro_rules! quota_kinds {
             #[must_use]
             pub const fn key(self) -> (&'static str, &'static str) {
                 match self { $(Self::$kind => ($scope, $name),)* }
+            }
+
+            /// What is counted, in sentences.
+            #[must_use]
+            pub const fn description(self) -> &'static str {
+                match self { $(Self::$kind => concat!($($doc),*),)* }
             }
 
             /// The limit without a policy file.
@@ -32,34 +41,44 @@ macro_rules! quota_kinds {
 quota_kinds! {
     /// Connections of a channel.
     ChannelConnections = "channel"."connections", 16_384;
-    /// Connections that it has begun and that are not established.
+    /// Connections that a channel has begun and that are not established.
     ChannelConnecting = "channel"."connecting", 4_096;
-    /// Connections that wait at one of its listeners to be accepted: its largest backlog.
+    /// Connections that wait at a listener of a channel to be accepted: its largest backlog.
     ChannelWaiting = "channel"."waiting", 4_096;
-    /// Its listeners.
+    /// Listeners of a channel.
     ChannelListeners = "channel"."listeners", 64;
-    /// Its endpoints for datagrams.
+    /// Endpoints for datagrams of a channel.
     ChannelEndpoints = "channel"."endpoints", 256;
     /// Channels of a user.
     UserChannels = "user"."channels", 256;
-    /// Shared memory of its channels in MiB, of those included that have ended and still send.
+    /// Shared memory of a user's channels in MiB, of those included that have ended and still send.
     UserMemory = "user"."memory_mib", 4_096;
-    /// Channels that have ended and still send.
+    /// Channels of a user that have ended and still send.
     UserEndedChannels = "user"."ended_channels", 64;
-    /// Connections of all its channels.
+    /// Connections of all channels of a user.
     UserConnections = "user"."connections", 24_576;
-    /// Those that they have begun and that are not established.
+    /// Connections that all channels of a user have begun and that are not established.
     UserConnecting = "user"."connecting", 8_192;
-    /// Listeners of all its channels.
+    /// Listeners of all channels of a user. One at all shards counts once.
     UserListeners = "user"."listeners", 128;
-    /// Endpoints for datagrams of all its channels.
+    /// Endpoints for datagrams of all channels of a user.
     UserEndpoints = "user"."endpoints", 512;
-    /// Connections that it begins in a second, with as many at once after a pause.
+    /// Connections that a user begins in a second, with as many at once after a pause.
     UserConnectsPerSecond = "user"."connects_per_second", 20_000;
-    /// Kernel sockets of its programs that the daemon keeps, as reservations of ports.
+    /// Kernel sockets of a user's programs that the daemon keeps, as reservations of ports.
     UserSockets = "user"."sockets", 512;
-    /// Connections that have moved between the kernel and the stack, and live on.
+    /// Connections of a user that have moved between the kernel and the stack, and live on.
     UserMovedConnections = "user"."moved_connections", 64;
+    /// Chunks of a channel that wait in the stack to be sent and acknowledged. Each write is one or
+    /// more; beyond the quota, a connection has one at a time.
+    ChannelChunks = "channel"."chunks", 8_192;
+    /// Chunks of all channels of a user that wait in the stack to be sent and acknowledged.
+    UserChunks = "user"."chunks", 32_768;
+    /// Connections that a channel has begun to one address and port, of which each takes one of
+    /// the stack's ports there. A shard has an equal part of the quota, as it has of the ports.
+    ChannelDestinationPorts = "channel"."ports_per_destination", 12_288;
+    /// Connections that all channels of a user have begun to one address and port.
+    UserDestinationPorts = "user"."ports_per_destination", 14_336;
 }
 
 impl fmt::Display for QuotaKind {
@@ -135,6 +154,8 @@ mod tests {
         let mut keys = std::collections::BTreeSet::new();
         for (place, kind) in QuotaKind::ALL.iter().enumerate() {
             assert_eq!(*kind as usize, place);
+            let description = kind.description();
+            assert!(description.starts_with(' ') && description.ends_with('.'), "{description}");
             assert!(keys.insert(kind.to_string()), "{kind}");
         }
         let reached = QuotaReached { kind: QuotaKind::UserListeners, limit: 9 };

@@ -16,6 +16,7 @@ use megapipe_stack::Instant;
 use super::port_grants::{PortGrants, PortRefusal};
 use super::quotas::{QuotaKind, QuotaReached, Quotas};
 use crate::limits::LANES_MAX;
+use crate::observe::QuotaUse;
 
 /// A kind of a channel and the same of its user.
 pub(crate) type QuotaPair = (QuotaKind, QuotaKind);
@@ -29,8 +30,37 @@ pub(crate) const CONNECTING: QuotaPair = (QuotaKind::ChannelConnecting, QuotaKin
 pub(crate) const LISTENERS: QuotaPair = (QuotaKind::ChannelListeners, QuotaKind::UserListeners);
 /// Endpoints for datagrams.
 pub(crate) const ENDPOINTS: QuotaPair = (QuotaKind::ChannelEndpoints, QuotaKind::UserEndpoints);
+/// Chunks to be sent.
+pub(crate) const CHUNKS: QuotaPair = (QuotaKind::ChannelChunks, QuotaKind::UserChunks);
+/// Ports towards one destination.
+pub(crate) const DESTINATION_PORTS: QuotaPair =
+    (QuotaKind::ChannelDestinationPorts, QuotaKind::UserDestinationPorts);
+
+/// Chunks that a lane draws from the quotas at a time: a message then changes no shared counter.
+const CHUNKS_DRAWN: u32 = 64;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// By shard: the most ports that connections there have towards one destination.
+#[derive(Debug)]
+struct PortsByShard(Box<[AtomicU32]>);
+
+impl Default for PortsByShard {
+    fn default() -> Self {
+        Self((0..LANES_MAX).map(|_| AtomicU32::new(0)).collect())
+    }
+}
+
+impl PortsByShard {
+    fn set(&self, shard: u16, ports: u32) {
+        self.0[usize::from(shard % LANES_MAX)].store(ports, Ordering::Relaxed);
+    }
+
+    /// Each shard has its part of the ports, so those of all shards add up.
+    fn sum(&self) -> u32 {
+        self.0.iter().map(|ports| ports.load(Ordering::Relaxed)).sum()
+    }
+}
 
 /// What a user has.
 #[derive(Debug)]
@@ -40,8 +70,11 @@ pub struct UserAccount {
     listeners: Box<[AtomicU32]>,
     /// Time at which the connections that were begun are all within the rate, in nanoseconds.
     connects_until: AtomicU64,
+    destination_ports: PortsByShard,
     /// The kinds of quotas that were reached since the last look, a bit each.
     reached: AtomicU32,
+    /// How often each was reached.
+    refusals: Quotas<AtomicU64>,
 }
 
 const _: () = assert!(QuotaKind::ALL.len() <= 32, "a bit each");
@@ -51,7 +84,9 @@ impl Default for UserAccount {
         let counts = Quotas::from_each(|_| AtomicU32::new(0));
         let listeners = (0..LANES_MAX).map(|_| AtomicU32::new(0)).collect();
         let (connects_until, reached) = (AtomicU64::new(0), AtomicU32::new(0));
-        Self { counts, listeners, connects_until, reached }
+        let refusals = Quotas::from_each(|_| AtomicU64::new(0));
+        let destination_ports = PortsByShard::default();
+        Self { counts, listeners, connects_until, destination_ports, reached, refusals }
     }
 }
 
@@ -63,6 +98,7 @@ impl UserAccount {
         let of_shards = self.listeners.iter().map(|count| count.load(Ordering::Relaxed));
         match kind {
             QuotaKind::UserListeners => of_shards.max().unwrap_or(0),
+            QuotaKind::UserDestinationPorts => self.destination_ports.sum(),
             _ => self.counts.get(kind).load(Ordering::Relaxed),
         }
     }
@@ -110,7 +146,13 @@ impl UserAccount {
         self.connects_until.fetch_update(relaxed, relaxed, begin).is_ok()
     }
 
+    /// How often a quota was reached: something was refused, or had to wait.
+    pub(crate) fn refusals(&self, kind: QuotaKind) -> u64 {
+        self.refusals.get(kind).load(Ordering::Relaxed)
+    }
+
     fn note_reached(&self, kind: QuotaKind) {
+        self.refusals.get(kind).fetch_add(1, Ordering::Relaxed);
         let bit = 1 << kind as u8;
         if self.reached.load(Ordering::Relaxed) & bit == 0 {
             self.reached.fetch_or(bit, Ordering::Relaxed);
@@ -148,6 +190,11 @@ pub struct SessionRights {
     grants: Mutex<Arc<PortGrants>>,
     /// What its lanes have together, by the quotas of a channel.
     counts: Quotas<AtomicU32>,
+    destination_ports: PortsByShard,
+    /// How often each quota of a channel was reached.
+    refusals: Quotas<AtomicU64>,
+    /// Shards of the daemon, which divide the ports towards a destination.
+    shards: u16,
     /// Its shared memory, which counts for the user as long as this exists.
     memory_mib: u32,
     /// It counts as a channel that has ended and still sends.
@@ -158,12 +205,89 @@ impl SessionRights {
     pub(crate) fn new(account: Arc<UserAccount>, quotas: Quotas<u32>, grants: PortGrants) -> Self {
         let (grants, is_ended) = (Mutex::new(Arc::new(grants)), AtomicBool::new(false));
         let counts = Quotas::from_each(|_| AtomicU32::new(0));
-        Self { account, quotas, grants, counts, memory_mib: 0, is_ended }
+        let refusals = Quotas::from_each(|_| AtomicU64::new(0));
+        let (destination_ports, shards, memory_mib) = (PortsByShard::default(), 1, 0);
+        Self {
+            account,
+            quotas,
+            grants,
+            counts,
+            destination_ports,
+            refusals,
+            shards,
+            memory_mib,
+            is_ended,
+        }
+    }
+
+    /// At a daemon with so many shards.
+    pub(crate) fn at_shards(mut self, shards: usize) -> Self {
+        self.shards = u16::try_from(shards).unwrap_or(u16::MAX).max(1);
+        self
     }
 
     /// How many of a kind the channel has on all its shards.
     pub(crate) fn count(&self, kind: QuotaKind) -> u32 {
-        self.counts.get(kind).load(Ordering::Relaxed)
+        match kind {
+            QuotaKind::ChannelDestinationPorts => self.destination_ports.sum(),
+            _ => self.counts.get(kind).load(Ordering::Relaxed),
+        }
+    }
+
+    /// How often a quota of the channel was reached.
+    pub(crate) fn refusals(&self, kind: QuotaKind) -> u64 {
+        self.refusals.get(kind).load(Ordering::Relaxed)
+    }
+
+    /// Draws chunks from the quotas of the channel and of the user. Returns how many; 0: a quota is
+    /// reached.
+    pub(crate) fn draw_chunks(&self) -> u32 {
+        let (own, of_user) = CHUNKS;
+        let of_channel = self.limit(own).saturating_sub(self.count(own));
+        if of_channel == 0 {
+            self.note_reached(own);
+        }
+        let drawn = of_channel.min(self.room(of_user)).min(CHUNKS_DRAWN);
+        self.counts.get(own).fetch_add(drawn, Ordering::Relaxed);
+        self.account.add(of_user, drawn);
+        drawn
+    }
+
+    /// Gives drawn chunks back.
+    pub(crate) fn return_chunks(&self, count: u32) {
+        let (own, of_user) = CHUNKS;
+        self.counts.get(own).fetch_sub(count, Ordering::Relaxed);
+        self.account.remove(of_user, count);
+    }
+
+    /// The part of one shard in a quota of ports towards a destination: it has the same part of the
+    /// ports.
+    fn ports_of_shard(&self, kind: QuotaKind) -> u32 {
+        self.limit(kind).div_ceil(self.shards.into())
+    }
+
+    /// Whether there may be one more port towards a destination on a shard, where the channel and
+    /// the user have so many. Notes nothing.
+    ///
+    /// # Errors
+    /// [`QuotaReached`].
+    pub(crate) fn check_destination(
+        &self,
+        (of_channel, of_user): (u32, u32),
+    ) -> Result<(), QuotaReached> {
+        let (own, its) = DESTINATION_PORTS;
+        for (kind, held) in [(own, of_channel), (its, of_user)] {
+            if held >= self.ports_of_shard(kind) {
+                return Err(QuotaReached { kind, limit: self.limit(kind) });
+            }
+        }
+        Ok(())
+    }
+
+    /// The most ports towards one destination on a shard, of the channel and of the user.
+    pub(crate) fn set_destination_ports(&self, shard: u16, (of_channel, of_user): (u32, u32)) {
+        self.destination_ports.set(shard, of_channel);
+        self.account.destination_ports.set(shard, of_user);
     }
 
     /// The channel has one more or less on a shard of what both kinds count: one of a channel, one
@@ -206,6 +330,29 @@ impl SessionRights {
 
     pub(crate) fn limit(&self, kind: QuotaKind) -> u32 {
         *self.quotas.get(kind)
+    }
+
+    /// The quotas of the user by their names in the policy file, as `explain` shows them.
+    pub(crate) fn user_quotas(&self) -> Vec<(String, QuotaUse)> {
+        let account = &self.account;
+        self.shown("user", |kind| (account.count(kind), account.refusals(kind)))
+    }
+
+    /// The same of the channel.
+    pub(crate) fn channel_quotas(&self) -> Vec<(String, QuotaUse)> {
+        self.shown("channel", |kind| (self.count(kind), self.refusals(kind)))
+    }
+
+    fn shown(&self, scope: &str, of: impl Fn(QuotaKind) -> (u32, u64)) -> Vec<(String, QuotaUse)> {
+        // The largest backlog is no number of things.
+        let is_shown =
+            |kind: &&QuotaKind| kind.key().0 == scope && **kind != QuotaKind::ChannelWaiting;
+        let kinds = QuotaKind::ALL.iter().filter(is_shown);
+        let shown = kinds.map(|kind| {
+            let (now, reached) = of(*kind);
+            (kind.key().1.to_owned(), QuotaUse { now, limit: self.limit(*kind), reached })
+        });
+        shown.collect()
     }
 
     /// The ports that new listeners and bindings may have from now on.
@@ -261,7 +408,7 @@ impl SessionRights {
     /// # Errors
     /// [`QuotaReached`]: there is no room.
     pub(crate) fn charge(&self, kind: QuotaKind, count: u32) -> Result<QuotaCharge, QuotaReached> {
-        if self.room(kind) < count {
+        if self.limit(kind).saturating_sub(self.account.count(kind)) < count {
             self.account.note_reached(kind);
             return Err(QuotaReached { kind, limit: self.limit(kind) });
         }
@@ -287,6 +434,7 @@ impl SessionRights {
 
     /// Notes for the administrator that a limit of a channel is reached.
     pub(crate) fn note_reached(&self, kind: QuotaKind) {
+        self.refusals.get(kind).fetch_add(1, Ordering::Relaxed);
         self.account.note_reached(kind);
     }
 }

@@ -22,10 +22,12 @@
 //! - What one session writes ends at worst that session ([`SessionFault`]).
 
 mod calls;
+mod chunk_grant;
 mod cm_server;
 mod cpu_account;
 mod deferred;
 mod deliveries;
+mod destination_ports;
 mod ending;
 mod events;
 mod hand_overs;
@@ -151,7 +153,7 @@ impl SessionShard {
         memory: SessionMemory,
         limits: SessionLimits,
     ) -> Option<SessionId> {
-        let rights = limits.rights.clone();
+        let rights = (limits.rights.clone(), limits.shard);
         let weight = limits.weight;
         let member = limits.clone();
         if !self.reserve_session() {
@@ -311,8 +313,9 @@ impl SessionShard {
         self.ends.pop_front()
     }
 
-    /// Forgets connections that are over, of all sessions, and grants credit that was withheld: the
-    /// sessions' users may have room again by what sessions of other shards have ended.
+    /// Forgets connections that are over, of all sessions, grants credit that was withheld, and
+    /// gives back what is drawn from quotas and not in use: the sessions' users may have room again
+    /// by what sessions of other shards have ended.
     pub(super) fn recount(&mut self, now: Instant) {
         let all: Vec<_> = self.sessions.counters().map(|(id, _)| PoolId(id.number)).collect();
         let share = RECOUNT_MAX / all.len().max(1);
@@ -339,6 +342,9 @@ impl SessionShard {
     pub(super) fn rest(&mut self, id: PoolId) {
         if let Some(session) = self.sessions.running(id) {
             session.is_active = false;
+            if let Some(memory) = self.server.parts().1.of(id) {
+                session.deferred.return_all_unused(memory.in_stack());
+            }
         }
         self.sessions.active.retain(|other| *other != id);
     }

@@ -92,14 +92,14 @@ impl ClientAdmission {
         uid == 0 || uid == self.own_uid
     }
 
-    /// Admits a client whose session has a region of so many bytes.
+    /// Admits a client whose session has a region of so many bytes, to a daemon of so many shards.
     ///
     /// # Errors
     /// A refusal that names the quota.
     pub(super) fn admit(
         &mut self,
         client: &ClientIdentity,
-        bytes: usize,
+        (bytes, shards): (usize, usize),
     ) -> Result<Admitted, Refused> {
         let policy = self.policy.for_client(&name_of(client), self.own_uid);
         if policy.grants == PortGrants::All {
@@ -108,6 +108,7 @@ impl ClientAdmission {
         let account = Arc::clone(&self.users.entry(client.uid).or_default().account);
         let grants = policy.grants.clone();
         let rights = SessionRights::new(Arc::clone(&account), policy.quotas, grants);
+        let rights = rights.at_shards(shards);
         let memory = u32::try_from(bytes.div_ceil(MIB)).unwrap_or(u32::MAX);
         for (kind, wanted) in [(QuotaKind::UserChannels, 1), (QuotaKind::UserMemory, memory)] {
             if rights.room(kind) < wanted {
@@ -180,29 +181,29 @@ mod tests {
     #[test]
     fn channels_and_memory_of_a_user_are_bounded() {
         let mut admission = admission();
-        let first = admission.admit(&client(1_000, &[]), 4 * MIB).expect("the first");
-        let refused = admission.admit(&client(1_000, &[]), 7 * MIB).err().expect("too large");
+        let first = admission.admit(&client(1_000, &[]), (4 * MIB, 1)).expect("the first");
+        let refused = admission.admit(&client(1_000, &[]), (7 * MIB, 1)).err().expect("too large");
         assert_eq!(refused.code, RefusalCode::Sessions);
         assert!(
             refused.sentence.contains("has 4 of quota user.memory_mib"),
             "{}",
             refused.sentence
         );
-        let second = admission.admit(&client(1_000, &[]), 6 * MIB).expect("the second");
-        let refused = admission.admit(&client(1_000, &[]), 0).err().expect("the third");
+        let second = admission.admit(&client(1_000, &[]), (6 * MIB, 1)).expect("the second");
+        let refused = admission.admit(&client(1_000, &[]), (0, 1)).err().expect("the third");
         assert!(refused.sentence.contains("user.channels"), "{}", refused.sentence);
-        assert!(admission.admit(&client(1_001, &[]), MIB).is_ok(), "another user");
+        assert!(admission.admit(&client(1_001, &[]), (MIB, 1)).is_ok(), "another user");
         for _ in 0..9 {
-            assert!(admission.admit(&client(0, &[]), 900 * MIB).is_ok(), "root");
-            assert!(admission.admit(&client(1, &[]), 900 * MIB).is_ok(), "the daemon's user");
+            assert!(admission.admit(&client(0, &[]), (900 * MIB, 1)).is_ok(), "root");
+            assert!(admission.admit(&client(1, &[]), (900 * MIB, 1)).is_ok(), "the daemon's user");
         }
         // The memory of a channel that has ended counts while a shard has its rights.
         let Admitted { rights, charge, .. } = first;
         drop(charge);
-        let refused = admission.admit(&client(1_000, &[]), MIB).err().expect("no memory");
+        let refused = admission.admit(&client(1_000, &[]), (MIB, 1)).err().expect("no memory");
         assert!(refused.sentence.contains("user.memory_mib"), "{}", refused.sentence);
         drop(rights);
-        assert!(admission.admit(&client(1_000, &[]), MIB).is_ok(), "there is room again");
+        assert!(admission.admit(&client(1_000, &[]), (MIB, 1)).is_ok(), "there is room again");
         drop(second);
     }
 
@@ -210,7 +211,7 @@ mod tests {
     fn new_policy_applies_to_later_ports_of_a_session() {
         let mut admission = admission();
         let identity = client(1_000, &[40]);
-        let its = admission.admit(&identity, MIB).expect("a session").rights.expect("a user");
+        let its = admission.admit(&identity, (MIB, 1)).expect("a session").rights.expect("a user");
         let http = "10.0.0.2:80".parse().expect("an address");
         its.check_port(http).expect_err("no rule");
         let mut rule = PolicyRule { groups: vec![40], ..PolicyRule::default() };
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn reached_quotas_are_reported_and_accounts_end() {
         let mut admission = admission();
-        let its = admission.admit(&client(1_000, &[]), MIB).expect("a session");
+        let its = admission.admit(&client(1_000, &[]), (MIB, 1)).expect("a session");
         let rights = its.rights.as_ref().expect("a user");
         let kind = QuotaKind::UserListeners;
         let (mut now, uid) = (Instant::now(), 1_000);

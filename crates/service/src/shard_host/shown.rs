@@ -11,9 +11,9 @@ use crate::attach::ClientIdentity;
 use crate::limits::USERS_PER_PAGE;
 use crate::observe::{
     AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceNetworks, ServiceQuery,
-    ServiceShard, ServiceUser, SessionUse, Viewer,
+    ServiceShard, ServiceUser, Viewer,
 };
-use crate::policy::{QuotaKind, SessionRights};
+use crate::policy::SessionRights;
 use crate::remote::show_description;
 
 impl ShardHost {
@@ -52,13 +52,9 @@ impl ShardHost {
         if let Some(rest) = rest {
             users.split_off(&rest);
         }
-        let user = |(uid, rights): (u32, &SessionRights)| {
-            let kinds = QuotaKind::ALL.iter().filter(|kind| kind.key().0 == "user");
-            let used = kinds.map(|kind| {
-                let now = rights.account().count(*kind);
-                (kind.key().1.to_owned(), SessionUse { now, limit: rights.limit(*kind) })
-            });
-            ServiceUser { uid, quotas: used.collect() }
+        let user = |(uid, rights): (u32, &SessionRights)| ServiceUser {
+            uid,
+            quotas: rights.user_quotas(),
         };
         let body = AnswerBody::Users(users.into_iter().map(user).collect());
         AnswerPage { next: rest.map(u64::from), body }

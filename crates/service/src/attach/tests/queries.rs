@@ -135,9 +135,9 @@ fn nonsense_of_a_daemon_is_an_error_of_the_query() {
     let answers = [
         vec![b"nonsense".to_vec()],
         vec![vec![0; ANSWER_BYTES_MAX + 1]],
-        vec![other_subject.encode(1)],
-        vec![daemon.encode(1), same_page.encode(1)],
-        vec![daemon.encode(1), other_subject.encode(1)],
+        vec![other_subject.encode(QUERY_VERSIONS.1)],
+        vec![daemon.encode(QUERY_VERSIONS.1), same_page.encode(QUERY_VERSIONS.1)],
+        vec![daemon.encode(QUERY_VERSIONS.1), other_subject.encode(QUERY_VERSIONS.1)],
     ];
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use megapipe_stack::{ConnInfo, TcpState};
 
 use super::super::{
-    ServiceAcceptor, ServiceHandOver, ServicePick, SessionUse, SocketState, SocketTimer,
+    QuotaUse, ServiceAcceptor, ServiceHandOver, ServicePick, SessionUse, SocketState, SocketTimer,
 };
 use super::*;
 use crate::limits::{
@@ -36,7 +36,8 @@ fn daemon() -> ServiceDaemon {
 fn session() -> ServiceSession {
     let program = "x".repeat(64);
     let connections = SessionUse { now: 5, limit: 8 };
-    ServiceSession { key: 3, number: 1, program, connections, ..ServiceSession::default() }
+    let quotas = user().quotas.into_iter().take(8).collect();
+    ServiceSession { key: 3, number: 1, program, connections, quotas, ..ServiceSession::default() }
 }
 
 fn listener() -> ServiceListener {
@@ -70,7 +71,7 @@ fn socket(with_info: bool) -> ServiceSocket {
 
 fn user() -> ServiceUser {
     let names = QuotaKind::ALL.iter().map(|kind| kind.key().1.to_owned());
-    let quotas = names.map(|name| (name, SessionUse { now: 1, limit: 2 })).collect();
+    let quotas = names.map(|name| (name, QuotaUse { now: 1, limit: 2, reached: 3 })).collect();
     ServiceUser { uid: 1_000, quotas }
 }
 
@@ -112,7 +113,7 @@ fn queries_and_pages_are_read_as_they_were_written() {
         assert!(is_query(&query.encode()));
     }
     for page in pages() {
-        let bytes = page.encode(1);
+        let bytes = page.encode(QUERY_VERSIONS.1);
         assert_eq!(AnswerPage::decode(&bytes), Some(page));
     }
 }
@@ -120,7 +121,7 @@ fn queries_and_pages_are_read_as_they_were_written() {
 #[test]
 fn longest_pages_fit_a_message() {
     for page in pages() {
-        let len = page.encode(1).len();
+        let len = page.encode(QUERY_VERSIONS.1).len();
         assert!(len <= ANSWER_BYTES_MAX, "{:?}: {len} bytes", page.subject());
     }
 }
@@ -128,7 +129,7 @@ fn longest_pages_fit_a_message() {
 #[test]
 fn cut_and_extended_queries_and_answers_are_none() {
     let query = ServiceQuery::new(QuerySubject::Sockets, 0).encode();
-    let page = AnswerPage::last(AnswerBody::Sockets(vec![socket(true)])).encode(1);
+    let page = AnswerPage::last(AnswerBody::Sockets(vec![socket(true)])).encode(QUERY_VERSIONS.1);
     for len in 0..query.len() {
         assert_eq!(ServiceQuery::decode(&query[..len]), None, "{len}");
     }
@@ -144,7 +145,7 @@ fn cut_and_extended_queries_and_answers_are_none() {
 
 #[test]
 fn announced_counts_without_entries_allocate_nothing() {
-    let mut bytes = AnswerPage::last(AnswerBody::Sockets(Vec::new())).encode(1);
+    let mut bytes = AnswerPage::last(AnswerBody::Sockets(Vec::new())).encode(QUERY_VERSIONS.1);
     let count = bytes.len() - 2;
     bytes[count..].copy_from_slice(&u16::MAX.to_ne_bytes());
     assert_eq!(AnswerPage::decode(&bytes), None);
@@ -158,10 +159,40 @@ fn query_versions_are_negotiated() {
     let newest = QUERY_VERSIONS.1;
     assert_eq!(query((1, newest + 3)).version(), Some(newest));
     assert_eq!(query((newest + 1, newest + 3)).version(), None);
+    assert_eq!(query((1, QUERY_VERSIONS.0 - 1)).version(), None);
     assert_eq!(ServiceQuery::decode(&query((0, 1)).encode()), None);
     assert_eq!(ServiceQuery::decode(&query((3, 2)).encode()), None);
     let page = AnswerPage::last(AnswerBody::Shard(None));
     assert_eq!(AnswerPage::decode(&page.encode(newest + 1)), None);
+}
+
+/// A daemon and a program of different builds refuse each other by their versions. If this fails,
+/// an entry has changed: it needs another version, and then the number here.
+#[test]
+fn layout_of_entries_is_that_of_the_newest_version() {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let shards = AnswerBody::Shard(Some(Box::new(ServiceShard::default())));
+    let bodies = [
+        AnswerBody::Daemon(daemon()),
+        shards,
+        AnswerBody::Sessions(vec![ServiceSession {
+            quotas: vec![("x".to_owned(), QuotaUse::default())],
+            ..ServiceSession::default()
+        }]),
+        AnswerBody::Listeners(vec![listener()]),
+        AnswerBody::Sockets(vec![socket(true)]),
+        AnswerBody::Users(vec![ServiceUser {
+            quotas: vec![("x".to_owned(), QuotaUse::default())],
+            ..ServiceUser::default()
+        }]),
+        AnswerBody::Networks(ServiceNetworks::default()),
+    ];
+    for body in bodies {
+        for byte in AnswerPage::last(body).encode(0) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    assert_eq!((QUERY_VERSIONS.1, format!("{hash:016x}")), (3, "b655a620d4f75ae0".to_owned()));
 }
 
 /// The query of a process of version 1, as it was sent by the first that was released.
@@ -171,7 +202,7 @@ fn recorded_query_of_version_1_is_read() {
     let query = ServiceQuery::decode(recorded).expect("each daemon reads it");
     let expected = ServiceQuery::new(QuerySubject::Listeners, 0);
     assert_eq!(query, ServiceQuery { with_info: true, versions: (1, 1), ..expected });
-    assert_eq!(query.version(), Some(1));
+    assert_eq!(query.version(), None, "it is refused, which names both ranges");
 }
 
 #[test]
@@ -182,7 +213,7 @@ fn texts_of_entries_have_no_control_characters() {
         ..ServiceSession::default()
     }]));
     let Some(AnswerPage { body: AnswerBody::Sessions(read), .. }) =
-        AnswerPage::decode(&page.encode(1))
+        AnswerPage::decode(&page.encode(QUERY_VERSIONS.1))
     else {
         panic!("it is a page")
     };

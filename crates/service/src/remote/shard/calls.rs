@@ -453,13 +453,14 @@ impl SessionWork<'_> {
             None => Ok(None),
         };
         let kept = kept.map_err(PortError::Policy)?;
-        self.check_connect().map_err(|reached| PortError::Policy(reached.into()))?;
+        self.check_connect(remote).map_err(|reached| PortError::Policy(reached.into()))?;
         let conn = self.reserving(kept.as_ref(), |work| {
             work.server.connect_as(work.now, (remote, local), begin)
         })?;
         // It goes with the last connection at the port.
         kept.iter().for_each(|kept| self.server.leave_reservation(kept));
         self.owners.add_conn(self.id, conn, true);
+        self.owners.count_destination(self.id, conn, remote);
         self.owners.set_reset_on_close(self.id, conn, begin.resets_on_close);
         Ok(conn)
     }

@@ -1,7 +1,8 @@
 //! Deferred sends: chunks that the stack had no room for, by connection, and what follows them.
 //!
 //! The session keeps to each connection's send buffer, so only a stack that is short of places for
-//! chunks refuses one.
+//! chunks refuses one. A session at a quota of chunks defers those of connections that have some
+//! in the stack: the first chunk of a queue needs no place, and its acknowledgment makes room.
 //!
 //! Invariants
 //! - A connection has a queue here exactly while it has deferred chunks. It awaits acknowledgments,
@@ -13,10 +14,14 @@
 //! [`SessionMemory::in_stack`]: crate::remote::session_memory::SessionMemory::in_stack
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use megapipe_stack::{Chunk, ConnId, Instant, Memory, OperationError, Stack};
 
+use super::chunk_grant::ChunkGrant;
+use crate::policy::SessionRights;
 use crate::remote::SharedMemory;
+use crate::remote::buffer_names::session_of;
 
 /// A server's parts.
 type Parts<'server> = (&'server mut Stack, &'server mut SharedMemory);
@@ -38,9 +43,42 @@ struct Queue {
 #[derive(Default)]
 pub(super) struct Deferred {
     queues: HashMap<ConnId, Queue>,
+    /// All chunks of the queues.
+    count: u32,
+    grant: ChunkGrant,
 }
 
 impl Deferred {
+    /// Nothing is deferred, and chunks in the stack are within these rights' quotas.
+    pub(super) fn new(rights: Option<Arc<SessionRights>>) -> Self {
+        Self { grant: ChunkGrant::new(rights), ..Self::default() }
+    }
+
+    /// Gives back what the session drew from its quotas and does not need, where its stack has so
+    /// many chunks, deferred ones included.
+    #[inline]
+    pub(super) fn return_unused(&mut self, in_stack: u32) {
+        self.grant.return_unused(in_stack.saturating_sub(self.count));
+    }
+
+    /// As [`Deferred::return_unused`], all that it does not need now.
+    pub(super) fn return_all_unused(&mut self, in_stack: u32) {
+        self.grant.return_all_unused(in_stack.saturating_sub(self.count));
+    }
+
+    /// Whether a quota lets the stack have a chunk, which is counted already. The first chunk of a
+    /// connection's queue is let always.
+    #[inline]
+    fn may_send(&mut self, conn: ConnId, chunk: Chunk, stack: &Stack, its: &SharedMemory) -> bool {
+        if !self.grant.is_limited() {
+            return true;
+        }
+        let memory = its.of(session_of(chunk.buf));
+        let in_stack = memory.map_or(0, |memory| memory.in_stack());
+        self.grant.has_room(in_stack.saturating_sub(self.count))
+            || stack.info(conn).is_ok_and(|info| info.queued_bytes == 0)
+    }
+
     /// Queues a chunk with the stack, or defers it.
     #[inline]
     pub(super) fn send(
@@ -57,13 +95,20 @@ impl Deferred {
                 return memory.free(chunk.buf);
             }
             queue.chunks.push_back(chunk);
+            self.count += 1;
             return;
         }
-        match stack.send(now, conn, chunk, memory) {
+        let sent = match self.may_send(conn, chunk, stack, memory) {
+            true => stack.send(now, conn, chunk, memory),
+            // One that is over takes nothing.
+            false => stack.await_acks(conn).and(Err(OperationError::QueueFull)),
+        };
+        match sent {
             Ok(()) => {}
             Err(OperationError::QueueFull) => {
                 let chunks = VecDeque::from([chunk]);
                 self.queues.insert(conn, Queue { chunks, end: None });
+                self.count += 1;
                 let awaited = stack.await_acks(conn);
                 debug_assert!(awaited.is_ok(), "its queue is full");
             }
@@ -102,18 +147,25 @@ impl Deferred {
     }
 
     fn retry_some(&mut self, now: Instant, conn: ConnId, (stack, memory): Parts<'_>) {
-        let Some(queue) = self.queues.get_mut(&conn) else { return };
-        while let Some(chunk) = queue.chunks.front() {
-            match stack.send(now, conn, *chunk, memory) {
+        while let Some(chunk) = self.queues.get(&conn).and_then(|queue| queue.chunks.front()) {
+            let chunk = *chunk;
+            // It is no deferred one while it is decided about.
+            self.count -= 1;
+            let sent = match self.may_send(conn, chunk, stack, memory) {
+                true => stack.send(now, conn, chunk, memory),
+                false => Err(OperationError::QueueFull),
+            };
+            match sent {
                 Ok(()) => {}
                 Err(OperationError::QueueFull) => {
+                    self.count += 1;
                     let awaited = stack.await_acks(conn);
                     debug_assert!(awaited.is_ok(), "its queue is full");
                     return;
                 }
                 Err(_) => memory.free(chunk.buf),
             }
-            queue.chunks.pop_front();
+            self.queues.get_mut(&conn).and_then(|queue| queue.chunks.pop_front());
         }
         let end = self.queues.remove(&conn).and_then(|queue| queue.end);
         if let Some(end) = end {
@@ -139,7 +191,9 @@ impl Deferred {
 
     /// Takes the deferred chunks of a connection, which are the caller's then.
     pub(super) fn take_of(&mut self, conn: ConnId) -> VecDeque<Chunk> {
-        self.queues.remove(&conn).map_or_else(VecDeque::new, |queue| queue.chunks)
+        let chunks = self.queues.remove(&conn).map_or_else(VecDeque::new, |queue| queue.chunks);
+        self.count -= chunks.len() as u32;
+        chunks
     }
 
     /// Frees what is deferred of a connection that is over.
@@ -148,6 +202,7 @@ impl Deferred {
         if !self.queues.is_empty()
             && let Some(queue) = self.queues.remove(&conn)
         {
+            self.count -= queue.chunks.len() as u32;
             queue.chunks.iter().for_each(|chunk| memory.free(chunk.buf));
         }
     }

@@ -159,6 +159,9 @@ impl SessionShard {
                 signals.push(id);
             }
             count += put;
+            if let Some(memory) = memory.of(id) {
+                session.deferred.return_unused(memory.in_stack());
+            }
             if memory.of(id).is_none_or(|memory| !memory.has_returned()) {
                 memory.end_returning(place);
             }

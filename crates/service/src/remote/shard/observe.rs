@@ -299,6 +299,7 @@ impl ShardSession {
             key: limits.key,
             uid: limits.user,
             weight: limits.weight,
+            quotas: limits.rights.as_ref().map_or_else(Vec::new, |its| its.channel_quotas()),
             waiting_max: limits.waiting,
             has_ended: !self.is_running(),
             is_active: self.is_active && self.is_running(),

@@ -21,7 +21,9 @@ use crate::connection_manager::AcceptorId;
 use crate::descriptors::KeptPort;
 use crate::error::PortError;
 use crate::limits::{ACCEPTORS_MAX, SESSION_CREDIT_MAX};
-use crate::policy::{CONNECTING, CONNECTIONS, LISTENERS, PolicyRefusal, QuotaPair, QuotaReached};
+use crate::policy::{
+    CONNECTING, CONNECTIONS, LISTENERS, PolicyRefusal, QuotaPair, QuotaReached, SessionRights,
+};
 use crate::remote::SharedMemory;
 use crate::remote::encoding::{Coded, conn_id, encode_port_error, endpoint_id, id_of, listener_id};
 use crate::server::Server;
@@ -93,8 +95,11 @@ impl SessionWork<'_> {
         self.session.counters.ops += u64::from(done);
         // A correct application has no more chunks under way than it has buffers.
         let (_, memory) = self.server.parts();
-        if memory.of(self.id).is_some_and(|memory| memory.is_overdrawn()) {
-            return Err(SessionFault::Buffer);
+        if let Some(memory) = memory.of(self.id) {
+            if memory.is_overdrawn() {
+                return Err(SessionFault::Buffer);
+            }
+            self.session.deferred.return_unused(memory.in_stack());
         }
         Ok(done)
     }
@@ -207,7 +212,7 @@ impl SessionWork<'_> {
                 };
                 let begun = match may {
                     Err(refusal) => Err(PortError::Policy(refusal)),
-                    Ok(()) => match self.check_connect() {
+                    Ok(()) => match self.check_connect(remote) {
                         Ok(()) => self.server.connect(self.now, remote, local),
                         Err(reached) => {
                             self.session.publish(op.cookie, Says::Answer(over_quota(reached)));
@@ -218,6 +223,7 @@ impl SessionWork<'_> {
                 let answer = match begun {
                     Ok(conn) => {
                         self.owners.add_conn(self.id, conn, true);
+                        self.owners.count_destination(self.id, conn, remote);
                         self.owners.set_reset_on_close(self.id, conn, resets);
                         ServerAnswer::Connecting { conn: id_of(conn) }
                     }
@@ -289,6 +295,14 @@ impl SessionWork<'_> {
         for _ in 0..self.session.withheld.len() {
             self.grant_withheld();
         }
+        self.return_chunks();
+    }
+
+    /// Gives all chunks back that the session drew from its quotas and does not need now.
+    pub(super) fn return_chunks(&mut self) {
+        if let Some(memory) = self.server.parts().1.of(self.id) {
+            self.session.deferred.return_all_unused(memory.in_stack());
+        }
     }
 
     fn look_at_closed(&mut self, looks: usize) {
@@ -303,11 +317,11 @@ impl SessionWork<'_> {
         }
     }
 
-    /// Whether the limits let the session begin a connection.
+    /// Whether the limits let the session begin a connection to a destination.
     ///
     /// # Errors
     /// [`QuotaReached`] names the quota.
-    pub(super) fn check_connect(&mut self) -> Result<(), QuotaReached> {
+    pub(super) fn check_connect(&mut self, remote: SocketAddr) -> Result<(), QuotaReached> {
         let (counts, limits) = (self.owners.counts(self.id), &self.session.limits);
         let of_lane = (counts.open.saturating_add(counts.closed), counts.connecting);
         let (held, connecting) = limits
@@ -321,7 +335,11 @@ impl SessionWork<'_> {
         let reached = of_channel.into_iter().find(|(has, limit, _)| has >= limit);
         let may = match (reached, &limits.rights) {
             (None, None) => Ok(()),
-            (None, Some(rights)) => rights.begin_connect(self.now),
+            (None, Some(rights)) => {
+                let rights = Arc::clone(rights);
+                let may = self.check_destination(remote, &rights);
+                may.and_then(|()| rights.begin_connect(self.now))
+            }
             (Some((_, limit, kind)), rights) => {
                 rights.iter().for_each(|rights| rights.note_reached(kind));
                 Err(QuotaReached { kind, limit })
@@ -331,6 +349,22 @@ impl SessionWork<'_> {
             self.session.counters.refused += 1;
             self.forget_ended();
         })
+    }
+
+    /// Whether there may be one more port towards a destination. Connections that the application
+    /// has closed may be over.
+    fn check_destination(
+        &mut self,
+        remote: SocketAddr,
+        rights: &Arc<SessionRights>,
+    ) -> Result<(), QuotaReached> {
+        let may = self.owners.check_destination(self.id, remote, rights);
+        may.or_else(|_| {
+            let closed = self.owners.counts(self.id).closed as usize;
+            self.look_at_closed(closed.min(DESTINATION_LOOKS));
+            self.owners.check_destination(self.id, remote, rights)
+        })
+        .inspect_err(|reached| rights.note_reached(reached.kind))
     }
 
     /// Whether an address to listen at, bind to, or connect from is the session's.
@@ -506,3 +540,5 @@ const fn over_quota(reached: QuotaReached) -> ServerAnswer {
 /// Closed connections that are looked at when another one is closed: more than one, so that their
 /// number falls.
 const CLOSED_LOOKS: usize = 2;
+/// The same where a session has as many ports towards a destination as it may.
+const DESTINATION_LOOKS: usize = 64;

@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use megapipe_stack::{ConnId, DatagramId, ListenerId, PoolId};
 
-use crate::policy::{CONNECTING, CONNECTIONS, QuotaPair, SessionRights};
+use super::destination_ports::DestinationPorts;
+use crate::policy::{CONNECTING, CONNECTIONS, QuotaPair, QuotaReached, SessionRights};
 
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
@@ -114,6 +115,10 @@ pub(super) struct ObjectOwners {
     sessions: Vec<OfSession>,
     /// Where sessions' connections are counted for their channels and users.
     rights: Vec<Option<Arc<SessionRights>>>,
+    /// Ports of the connections that sessions with rights have begun.
+    destinations: DestinationPorts,
+    /// The shard's number, as its sessions have it.
+    shard: u16,
     listeners: Vec<ListenerOwners>,
     endpoints: Vec<(PoolId, u32)>,
 }
@@ -133,7 +138,12 @@ impl ObjectOwners {
     }
 
     /// A session begins, and has no connections yet.
-    pub(super) fn add_session(&mut self, session: PoolId, rights: Option<Arc<SessionRights>>) {
+    pub(super) fn add_session(
+        &mut self,
+        session: PoolId,
+        (rights, shard): (Option<Arc<SessionRights>>, u16),
+    ) {
+        self.shard = shard;
         let index = usize::from(session.0);
         if self.rights.len() <= index {
             self.rights.resize(index + 1, None);
@@ -185,6 +195,28 @@ impl ObjectOwners {
         self.conns[index] = ConnOwner { session, stage, hand_over, generation, previous, next };
         self.append(conn.index);
         self.put_reset(conn.index, false);
+    }
+
+    /// Whether a session, which has rights, may have one more port towards a destination.
+    ///
+    /// # Errors
+    /// [`QuotaReached`].
+    pub(super) fn check_destination(
+        &self,
+        session: PoolId,
+        remote: SocketAddr,
+        rights: &Arc<SessionRights>,
+    ) -> Result<(), QuotaReached> {
+        rights.check_destination(self.destinations.held((session, user_of(rights)), remote))
+    }
+
+    /// A session has begun a connection to a destination.
+    pub(super) fn count_destination(&mut self, session: PoolId, conn: ConnId, remote: SocketAddr) {
+        if let Some(Some(rights)) = self.rights.get(usize::from(session.0)) {
+            let owner = (session, user_of(rights));
+            self.destinations.add(conn, owner, remote);
+            rights.set_destination_ports(self.shard, self.destinations.most(owner));
+        }
     }
 
     /// A connection of a session is reset, or is not, when the session ends.
@@ -340,6 +372,12 @@ impl ObjectOwners {
     fn unlink(&mut self, index: u32) {
         self.unlist(index);
         self.count_entry(index, false);
+        let ConnOwner { session, generation, .. } = self.conns[index as usize];
+        if let Some(Some(rights)) = self.rights.get(usize::from(session.0))
+            && let Some(owner) = self.destinations.remove(ConnId { index, generation })
+        {
+            rights.set_destination_ports(self.shard, self.destinations.most(owner));
+        }
     }
 
     /// Counts a connection for its session's channel and user.
@@ -386,6 +424,11 @@ impl ObjectOwners {
             self.conns[next as usize].previous = previous;
         }
     }
+}
+
+/// A user's name in the counts: the place of its account, which its sessions' rights keep.
+fn user_of(rights: &SessionRights) -> usize {
+    Arc::as_ptr(rights.account()).addr()
 }
 
 /// The word of an entry's bit, and the bit in it.

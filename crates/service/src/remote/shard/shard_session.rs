@@ -111,7 +111,7 @@ impl ShardSession {
             state: SessionState::Running,
             room: 0,
             unsignalled: 0,
-            deferred: Deferred::default(),
+            deferred: Deferred::new(limits.rights.clone()),
             parked: VecDeque::new(),
             parked_datagrams: 0,
             stranded: VecDeque::new(),

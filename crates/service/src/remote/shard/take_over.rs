@@ -39,7 +39,7 @@ impl SessionWork<'_> {
         if self.server.is_own(remote) {
             return Err(ShardMoveError::BothLocal);
         }
-        self.check_connect()?;
+        self.check_connect(remote)?;
         let kind = QuotaKind::UserMovedConnections;
         let rights = self.session.limits.rights.clone();
         let charge = rights.map(|rights| rights.charge(kind, 1)).transpose()?;

@@ -1,5 +1,6 @@
 //! What one session of a shard can use up, and what is left when sessions end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use megapipe_stack::{ConnOption, DatagramSharing};
@@ -139,6 +140,200 @@ fn quotas_of_a_user_hold_for_all_its_sessions() {
     for kind in QuotaKind::ALL {
         assert_eq!(account.count(*kind), 0, "{kind}");
     }
+}
+
+#[test]
+fn ports_towards_a_destination_are_bounded_for_channel_and_user() {
+    let (shard, mut peer) = shard_and_peer();
+    let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
+    peer.accept(listener, AcceptorId(1), 9);
+    let elsewhere = SocketAddr::new(IpAddr::from([10, 0, 0, 1]), 81);
+    let listener = peer.listen(elsewhere, 9, exclusive()).expect("a free port");
+    peer.accept(listener, AcceptorId(1), 9);
+    peer.flush();
+    for kind in [QuotaKind::ChannelDestinationPorts, QuotaKind::UserDestinationPorts] {
+        let account = Arc::default();
+        let quotas = Quotas::from_each(|it| if it == kind { 3 } else { u32::MAX });
+        // Two shards: this one has half of the quota, and a part of one is a whole one.
+        let rights = || {
+            let rights = SessionRights::new(Arc::clone(&account), quotas, PortGrants::All);
+            Some(Arc::new(rights.at_shards(2)))
+        };
+        let attach = || SessionLimits { rights: rights(), ..SessionLimits::WHOLE_SHARD };
+        let [(mut one, id), (mut other, _)] = [(); 2].map(|()| shard.attach(attach()));
+        let connects = |session: &mut RemoteClient, to| {
+            let conn = session.connect(to);
+            assert_eq!(next_event(session), Event::Connected { conn });
+            conn
+        };
+        let first = connects(&mut one, http_of_peer());
+        connects(&mut one, http_of_peer());
+        let refused = |session: &mut RemoteClient| {
+            let conn = session.connect(http_of_peer());
+            let reached = QuotaReached { kind, limit: 3 };
+            assert_eq!(next(session), RemoteEvent::NotBegun(conn, NotBegun::Quota(reached)));
+        };
+        refused(&mut one);
+        let begin = crate::ConnectStart::default();
+        let text = one.connect_as(http_of_peer(), Some(at(0)), begin);
+        let text = text.expect_err("the same").to_string();
+        assert!(text.contains(&kind.to_string()), "{text}");
+        connects(&mut one, elsewhere);
+        let is_of_user = kind == QuotaKind::UserDestinationPorts;
+        match is_of_user {
+            true => refused(&mut other),
+            false => {
+                connects(&mut other, http_of_peer());
+            }
+        }
+        assert_eq!(shard.counters(id).refused, 2);
+        assert_eq!(account.refusals(kind), if is_of_user { 3 } else { 2 });
+        let held = if is_of_user { 2 } else { 3 };
+        assert_eq!(account.count(QuotaKind::UserDestinationPorts), held);
+        // One that is over makes room.
+        one.abort(first);
+        connects(&mut one, http_of_peer());
+        refused(&mut one);
+        drop((one, other));
+        shard.await_sessions(0);
+        assert!(QuotaKind::ALL.iter().all(|kind| account.count(*kind) == 0), "{account:?}");
+    }
+}
+
+/// Two sessions of a user with three connections each, and a peer.
+struct ChunkWorld {
+    shard: PolledShard,
+    peer: PolledShard,
+    server: RemoteClient,
+    sessions: Vec<(RemoteClient, SessionId, Vec<ConnId>)>,
+    us: u64,
+}
+
+impl ChunkWorld {
+    fn new(limits: impl Fn() -> SessionLimits) -> Self {
+        let (one, other) = pair(&PairConfig::default()).expect("a pair");
+        let mut shard = PolledShard::new(one, 2, 0, HandOverSettings::default());
+        let mut peer = PolledShard::new(other, 1, 0, HandOverSettings::default());
+        let (server, _) = peer.attach();
+        let sizes = SessionSizes { small_sends: 512, ..SIZES };
+        let mut sessions = Vec::new();
+        for _ in 0..2 {
+            let (session, id) = shard.attach_with(&sizes, limits());
+            sessions.push((session, id, Vec::new()));
+        }
+        let mut world = Self { shard, peer, server, sessions, us: 0 };
+        world.connect();
+        world
+    }
+
+    fn now(&self) -> megapipe_stack::Instant {
+        megapipe_stack::Instant::from_micros(self.us)
+    }
+
+    fn poll(&mut self, with_peer: bool) {
+        self.us += 50;
+        let now = self.now();
+        for polled in [&mut self.shard].into_iter().chain(with_peer.then_some(&mut self.peer)) {
+            polled.shard.poll(now).expect("the link works");
+            while polled.shard.next_signal().is_some() {}
+        }
+    }
+
+    fn connect(&mut self) {
+        let sharing = ListenSharing { flags: 0, fast_open: 0, cores: None };
+        let local = http_of_peer();
+        let call = SessionCall::Listen { local, backlog: 100, sharing, reservation: 0 };
+        let cookie = self.server.submit_call(call);
+        self.server.flush();
+        let listening = loop {
+            self.poll(true);
+            if let Some(answer) = self.server.take_answer(cookie) {
+                break answer;
+            }
+        };
+        let ServerAnswer::Listening { listener } = listening else { panic!("{listening:?}") };
+        self.server.accept(encoding::listener_id(listener), AcceptorId(7), 100);
+        self.server.flush();
+        for (session, _, conns) in &mut self.sessions {
+            conns.extend((0..3).map(|_| session.connect(http_of_peer())));
+            session.flush();
+        }
+        let mut connected = 0;
+        for _ in 0..1_000 {
+            self.poll(true);
+            for (session, ..) in &mut self.sessions {
+                while session.event().is_some() {
+                    connected += 1;
+                }
+            }
+        }
+        assert_eq!(connected, 6);
+    }
+
+    /// The peer takes what is sent, until so many bytes of each connection have come.
+    fn take(&mut self, len: usize) -> Vec<Vec<u8>> {
+        let mut came: HashMap<ConnId, Vec<u8>> = HashMap::new();
+        for _ in 0..20_000 {
+            self.poll(true);
+            // As the daemon does where a quota was reached.
+            let now = self.now();
+            self.shard.shard.recount(now);
+            while let Some(event) = self.server.event() {
+                let conn = match event {
+                    RemoteEvent::Event(Event::Incoming { conn, .. }, _) => conn,
+                    RemoteEvent::Event(Event::Received { conn, chunk }, _) => {
+                        let mut bytes = vec![0; chunk.len as usize];
+                        self.server.take_bytes(chunk, &mut bytes);
+                        came.entry(conn).or_default().extend(bytes);
+                        conn
+                    }
+                    other => panic!("{other:?}"),
+                };
+                self.server.receive(conn).expect("it is there");
+            }
+            self.server.flush();
+            for (session, ..) in &mut self.sessions {
+                while session.event().is_some() {}
+                session.flush();
+            }
+            if came.values().map(Vec::len).sum::<usize>() == 6 * len {
+                break;
+            }
+        }
+        came.into_values().collect()
+    }
+}
+
+/// The peer is not polled, so that what is sent stays in the stack.
+#[test]
+fn chunks_in_the_stack_are_bounded_and_all_bytes_arrive() {
+    const WRITES: usize = 60;
+    let account = Arc::<UserAccount>::default();
+    let mut world = ChunkWorld::new(|| user_with(&account, QuotaKind::UserChunks, 100));
+    for place in 0..2 {
+        for write in 0..WRITES {
+            let (session, _, conns) = &mut world.sessions[place];
+            for conn in conns {
+                assert!(session.send_short(*conn, &[write as u8; 10]));
+            }
+            session.flush();
+            world.poll(false);
+        }
+    }
+    let usage = world.shard.shard.server.stack().tcp_usage();
+    assert!(usage.chunks <= 100, "{usage:?}");
+    assert_eq!(account.count(QuotaKind::UserChunks), 100);
+    assert!(account.refusals(QuotaKind::UserChunks) > 0);
+    let sent: Vec<u8> = (0..WRITES).flat_map(|write| [write as u8; 10]).collect();
+    let came = world.take(sent.len());
+    let lens: Vec<_> = came.iter().map(Vec::len).collect();
+    assert!(came.len() == 6 && came.iter().all(|bytes| *bytes == sent), "{lens:?}");
+    let now = world.now();
+    for (_, id, _) in std::mem::take(&mut world.sessions) {
+        world.shard.shard.detach(now, id);
+    }
+    world.shard.shard.poll(now + Duration::from_secs(600)).expect("the link works");
+    assert_eq!(account.count(QuotaKind::UserChunks), 0);
 }
 
 #[test]
