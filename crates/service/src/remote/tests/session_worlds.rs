@@ -3,7 +3,7 @@
 //! The test polls shards, applications and the peer in virtual time, at random steps from a seed.
 //! Correct applications listen at one port, echo what the peer sends, stop, claim late, and die;
 //! hostile ones write nonsense into their rings and all over their regions. `MEGAPIPE_WORLD=SEED`
-//! runs one world again, `MEGAPIPE_WORLDS=COUNT` so many.
+//! runs one world again, `MEGAPIPE_WORLDS=COUNT` so many, from `MEGAPIPE_WORLD` or 50 on.
 //!
 //! Checked: each stream, byte for byte; no session of a correct application ends; when all are
 //! gone, shards hold nothing of them; and in between each new connection is served once nothing is
@@ -660,7 +660,7 @@ fn run_world(seed: u64) -> (u64, u64) {
 fn worlds_of_sessions_keep_streams_and_leave_nothing() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seeds = match (number("MEGAPIPE_WORLD"), number("MEGAPIPE_WORLDS")) {
-        (Some(seed), _) => seed..seed + 1,
+        (Some(seed), count) => seed..seed + count.unwrap_or(1),
         (None, count) => 50..50 + count.unwrap_or(12),
     };
     let (mut echoed, mut faults) = (0, 0);
