@@ -5,10 +5,12 @@
 //! too), `text.rs` makes the text; all of these are pure. `process_start.rs` reads when a process
 //! began.
 
+mod managers;
 mod process_start;
 mod report;
 mod target;
 mod text;
+mod times;
 
 use clap::Args;
 

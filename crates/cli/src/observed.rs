@@ -12,8 +12,8 @@ use megapipe::ServiceAddress;
 use megapipe_apps::backend::SERVICE_VARIABLE;
 use megapipe_service::attach::{ServiceObserver, ServiceQueryError};
 use megapipe_service::observe::{
-    ServiceDaemon, ServiceListener, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
-    SocketState,
+    ServiceDaemon, ServiceListener, ServiceManager, ServiceSession, ServiceShard, ServiceSocket,
+    ServiceUser, SocketState,
 };
 use serde::Serialize;
 
@@ -60,6 +60,7 @@ pub(crate) struct ObservedService {
     pub(crate) shards: Vec<ServiceShard>,
     pub(crate) sessions: Vec<ServiceSession>,
     pub(crate) listeners: Vec<ServiceListener>,
+    pub(crate) managers: Vec<ServiceManager>,
     pub(crate) users: Vec<ServiceUser>,
     /// With the numbers of their shards.
     pub(crate) sockets: Vec<(u16, ServiceSocket)>,
@@ -90,12 +91,23 @@ impl ObservedArgs {
         let shards = observer.shards()?;
         let sockets = observer.sockets(with_info)?;
         let listeners = observer.listeners()?;
+        let managers = observer.managers()?;
         let users = observer.users()?;
         // The last, so that it has the owners of what came before.
         let sessions = observer.sessions()?;
         let daemon = observer.daemon().clone();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Ok(ObservedService { path, daemon, shards, sessions, listeners, users, sockets, now })
+        Ok(ObservedService {
+            path,
+            daemon,
+            shards,
+            sessions,
+            listeners,
+            managers,
+            users,
+            sockets,
+            now,
+        })
     }
 }
 

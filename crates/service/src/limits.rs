@@ -240,6 +240,8 @@ pub const ANSWER_BYTES_MAX: usize = 60 << 10;
 pub const PLACES_PER_PAGE: u32 = 1 << 12;
 /// Sockets of a page, and of one where each comes with TCP_INFO.
 pub const SOCKETS_PER_PAGE: (usize, usize) = (256, 96);
+/// Listeners of a page of a connection manager.
+pub const MANAGED_LISTENERS_PER_PAGE: usize = 12;
 /// Users of a page.
 pub const USERS_PER_PAGE: usize = 64;
 /// Sessions of a page.

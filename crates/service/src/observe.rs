@@ -12,9 +12,10 @@ mod query;
 mod wire;
 
 pub use entries::{
-    QuotaUse, ServiceAcceptor, ServiceDaemon, ServiceHandOver, ServiceListener, ServiceNetworks,
-    ServicePick, ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
-    SessionUse, SocketState, SocketTimer, SocketTimerKind,
+    ManagedAcceptor, ManagedListener, ManagerOffer, QuotaUse, ServiceAcceptor, ServiceDaemon,
+    ServiceHandOver, ServiceListener, ServiceManager, ServiceNetworks, ServicePick,
+    ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser, SessionUse,
+    SocketState, SocketTimer, SocketTimerKind,
 };
 pub(crate) use query::is_query;
 pub use query::{AnswerBody, AnswerPage, QUERY_VERSIONS, QuerySubject, ServiceQuery};

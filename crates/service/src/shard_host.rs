@@ -85,6 +85,8 @@ enum HostReport {
     NotBegun(u64, String),
     /// A page for the process of this key, of this shard.
     Page(u64, usize, AnswerPage),
+    /// A page of a connection manager for the process of this key.
+    ManagerPage(u64, Viewer, AnswerPage),
 }
 
 /// Shards on threads of their own, with their sessions.
@@ -111,6 +113,15 @@ pub struct ShardHost {
     layout: ServerLayout,
     /// Connection managers on servers of their own.
     managers: Vec<ShardHandle>,
+    /// By connection manager: its server.
+    manager_places: Vec<ManagerPlace>,
+}
+
+/// The server of a connection manager: a shard, or one of the managers' own.
+#[derive(Debug, Clone, Copy)]
+enum ManagerPlace {
+    Shard(usize),
+    Own(usize),
 }
 
 /// The servers of a layout, and the rings between them.
@@ -168,9 +179,14 @@ impl ShardHost {
         let (bell, (reports, ended)) = (Arc::new(bell), channel());
         let layout = layout_of(config, frames.len())?;
         let (mut shards, mut managers) = (Vec::with_capacity(frames.len()), Vec::new());
-        let mut frames = frames.into_iter();
+        let (mut frames, mut manager_places) = (frames.into_iter(), Vec::new());
         for (place, (wiring, mail)) in connect_layout(&layout)?.into_iter().enumerate() {
             let core = cores.get(place).copied();
+            // Managers are numbered in the order of their servers.
+            manager_places.extend(wiring.manager().map(|_| match wiring.transport() {
+                Some(_) => ManagerPlace::Shard(shards.len()),
+                None => ManagerPlace::Own(managers.len()),
+            }));
             if wiring.transport().is_none() {
                 managers.push(start_manager(config, (wiring, mail), core)?);
                 continue;
@@ -209,6 +225,7 @@ impl ShardHost {
             homes,
             layout,
             managers,
+            manager_places,
         })
     }
 
@@ -472,6 +489,11 @@ impl SessionHost for ShardHost {
                     let Some((key, _)) = found else { continue };
                     (*key, end.fault.map(|fault| fault.to_string()))
                 }
+                HostReport::ManagerPage(key, viewer, page) => {
+                    let page = self.manager_page(viewer, page);
+                    self.pages.push_back((key, page));
+                    continue;
+                }
                 HostReport::Page(key, shard, page) => {
                     let page = self.complete(shard, page);
                     self.pages.push_back((key, page));
@@ -489,7 +511,25 @@ impl SessionHost for ShardHost {
 
     fn ask(&mut self, key: u64, query: &ServiceQuery, viewer: Viewer) {
         let number = usize::from(query.shard);
-        let is_of_shard = !matches!(query.subject, QuerySubject::Daemon | QuerySubject::Users);
+        if query.subject == QuerySubject::Manager
+            && let Some(place) = self.manager_places.get(number)
+        {
+            let handle = match *place {
+                ManagerPlace::Shard(shard) => &self.shards[shard].handle,
+                ManagerPlace::Own(manager) => &self.managers[manager],
+            };
+            let (bell, reports) = (Arc::clone(&self.bell), self.reports.clone());
+            let on_page = move |page| {
+                // A host that is gone needs no page.
+                let _ = reports.send(HostReport::ManagerPage(key, viewer, page));
+                ring(&bell);
+            };
+            return handle.ask(*query, viewer, Box::new(on_page));
+        }
+        let is_of_shard = !matches!(
+            query.subject,
+            QuerySubject::Daemon | QuerySubject::Users | QuerySubject::Manager
+        );
         let shard = self.shards.get(number).filter(|_| is_of_shard);
         let Some(shard) = shard else {
             // It is read by `next_page`, of this thread.

@@ -12,7 +12,9 @@ use megapipe_service::observe::{
 };
 use serde::Serialize;
 
+use super::managers::{ManagerExplained, managers};
 use super::target::ExplainTarget;
+use super::times::{microseconds, seconds};
 use crate::observed::{ObservedService, SocketOwner};
 use crate::ss::{TcpInfoReport, state_name, tcp_words};
 
@@ -26,6 +28,8 @@ pub(super) struct Explanation {
     pub(super) daemon: DaemonExplained,
     pub(super) shards: Vec<ShardExplained>,
     pub(super) listeners: Vec<ListenerExplained>,
+    /// Connection managers, where the daemon has several or one apart, with the target's listeners.
+    pub(super) managers: Vec<ManagerExplained>,
     pub(super) sessions: Vec<SessionExplained>,
     /// The quotas of the sessions' users; root and the daemon's user have none.
     pub(super) users: Vec<UserExplained>,
@@ -263,14 +267,6 @@ pub(super) struct ConnectionExplained {
     pub(super) words: Option<String>,
 }
 
-fn seconds(nanos: u64) -> f64 {
-    Duration::from_nanos(nanos).as_secs_f64()
-}
-
-fn microseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
 /// What decides which acceptor gets a connection.
 const fn offers(acceptors: u32, is_shared: bool) -> &'static str {
     match (acceptors, is_shared) {
@@ -301,10 +297,14 @@ impl Concerned {
         }
     }
 
+    fn has(&self, listener: &ServiceListener) -> bool {
+        self.listeners.contains(&(listener.shard, listener.index))
+    }
+
     /// Adds the sessions that accept on the listeners.
     fn add_acceptors(&mut self, listeners: &[ServiceListener]) {
-        let its = |it: &&ServiceListener| self.listeners.contains(&(it.shard, it.index));
-        let acceptors = listeners.iter().filter(its).flat_map(|it| &it.acceptors);
+        let its: Vec<_> = listeners.iter().filter(|it| self.has(it)).collect();
+        let acceptors = its.into_iter().flat_map(|it| &it.acceptors);
         self.sessions.extend(acceptors.map(|acceptor| acceptor.session));
     }
 }
@@ -362,7 +362,7 @@ impl Explanation {
         let shards = observed.shards.iter();
         let shards = shards.filter(|shard| concerned.shards.contains(&shard.number));
         let listeners = observed.listeners.iter();
-        let listeners = listeners.filter(|it| concerned.listeners.contains(&(it.shard, it.index)));
+        let listeners = listeners.filter(|it| concerned.has(it));
         let connections = match target {
             ExplainTarget::End(_) => &sockets[..sockets.len().min(CONNECTIONS_MAX)],
             _ => &[],
@@ -375,6 +375,7 @@ impl Explanation {
             daemon: DaemonExplained::of(observed),
             shards: shards.map(ShardExplained::of).collect(),
             listeners: listeners.map(|it| ListenerExplained::of(observed, it)).collect(),
+            managers: managers(observed, target, |it| concerned.has(it)),
             sessions: its_sessions,
             users,
             states,
@@ -583,12 +584,44 @@ impl ConnectionExplained {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use megapipe_service::observe::{ServiceAcceptor, ServiceDaemon};
+    use megapipe_service::observe::{
+        ManagedAcceptor, ManagedListener, ManagerOffer, ServiceAcceptor, ServiceDaemon,
+        ServiceManager,
+    };
 
     use super::*;
 
     const fn second(count: u64) -> Duration {
         Duration::from_secs(1_700_000_000 + count)
+    }
+
+    /// A manager on a server of its own, with an acceptor of the daemon's and one that has ended.
+    fn manager(number: u16, local: Option<SocketAddr>) -> ServiceManager {
+        let acceptor = |session: u64, assigned: u64| ManagedAcceptor {
+            session,
+            is_enlisted: true,
+            credit: 8,
+            open: 2,
+            service_time: Some(Duration::from_micros(1_500)),
+            assigned,
+            take_backs: 1,
+        };
+        let offer = ManagerOffer {
+            manager: 1 - number,
+            service_time: Duration::from_micros(900),
+            age: Duration::from_millis(4),
+        };
+        let listener = ManagedListener {
+            local,
+            scheme: "tournament:2".to_owned(),
+            assigned: 20,
+            assigned_elsewhere: 7,
+            acceptor_count: 2,
+            acceptors: vec![acceptor(u64::from(number) * 2 + 3, 30), acceptor(21, 10)],
+            offers: vec![offer],
+            ..ManagedListener::default()
+        };
+        ServiceManager { number, shard: None, listeners: vec![listener] }
     }
 
     /// Two programs on two shards, one of them with a listener and a connection; a handshake.
@@ -648,6 +681,7 @@ pub(super) mod tests {
             shards: vec![shard(0), shard(1)],
             sessions: vec![session(3, 0, 12, "serve"), session(5, 1, 34, "load")],
             listeners: vec![listener],
+            managers: vec![manager(0, local), manager(1, local)],
             users: vec![ServiceUser {
                 uid: 1_000,
                 quotas: vec![("channels".to_owned(), QuotaUse { now: 2, limit: 256, reached: 3 })],
@@ -715,6 +749,24 @@ pub(super) mod tests {
         let channels = QuotaExplained { now: 2, limit: 256, reached: 3 };
         assert_eq!(all.users[0].quotas["channels"], channels);
         assert!(all.connections.is_empty());
+    }
+
+    #[test]
+    fn managers_have_the_listeners_of_the_target() {
+        let port = explained(ExplainTarget::Port(80));
+        let numbers: Vec<_> = port.managers.iter().map(|it| (it.manager, it.shard)).collect();
+        assert_eq!(numbers, [(0, None), (1, None)]);
+        let managed = &port.managers[0].listeners[0];
+        assert_eq!((managed.assigned, managed.assigned_elsewhere), (20, 7));
+        assert_eq!((managed.acceptors[0].pid, managed.acceptors[0].share), (12, 0.75));
+        assert_eq!(managed.offers[0].manager, 1);
+        assert!(explained(ExplainTarget::Process(34)).managers.is_empty());
+        let mut combined = observed();
+        combined.managers.truncate(1);
+        combined.managers[0].shard = Some(0);
+        combined.shards.truncate(1);
+        let all = Explanation::of(&combined, ExplainTarget::Daemon, &started);
+        assert!(all.managers.is_empty(), "the shard has it all");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use megapipe_apps::terminal::{COLUMNS, width, wrap};
 
+use super::managers::{ManagedAcceptorExplained, ManagedExplained, ManagerExplained};
 use super::report::{
     AcceptorExplained, ConnectionExplained, DaemonExplained, Explanation, HandOverExplained,
     ListenerExplained, PickExplained, QuotaExplained, SessionExplained, ShardExplained,
@@ -67,6 +68,7 @@ pub(super) fn text(explanation: &Explanation) -> String {
     daemon_lines(&mut lines, &explanation.service.display().to_string(), &explanation.daemon);
     explanation.shards.iter().for_each(|shard| shard_lines(&mut lines, shard));
     explanation.listeners.iter().for_each(|it| listener_lines(&mut lines, it));
+    explanation.managers.iter().for_each(|it| manager_lines(&mut lines, it));
     session_lines(&mut lines, &explanation.sessions);
     explanation.users.iter().for_each(|user| user_lines(&mut lines, user));
     explanation.connections.iter().for_each(|it| connection_lines(&mut lines, it));
@@ -296,6 +298,60 @@ fn session_lines(lines: &mut Vec<String>, sessions: &[SessionExplained]) {
     }
 }
 
+fn manager_lines(lines: &mut Vec<String>, manager: &ManagerExplained) {
+    let place = match manager.shard {
+        Some(shard) => format!("in shard {shard}"),
+        None => "on a server of its own".to_owned(),
+    };
+    let count = plural(manager.listeners.len() as u64, "shared listener");
+    lines.push(String::new());
+    let name = head(&format!("manager {}", manager.manager));
+    lines.extend(wrap(&name, &format!("{place}; {count}"), COLUMNS));
+    for listener in &manager.listeners {
+        managed_lines(lines, listener);
+    }
+}
+
+fn managed_lines(lines: &mut Vec<String>, listener: &ManagedExplained) {
+    let mut add = |text: &str| lines.extend(wrap(&head(""), text, COLUMNS));
+    let local = listener.local.map_or_else(|| "-".to_owned(), |local| local.to_string());
+    let ManagedExplained { scheme, waiting, assigned, assigned_elsewhere, .. } = listener;
+    let ManagedExplained { waits, refused, dropped_acceptors, acceptor_count, .. } = listener;
+    add(&format!(
+        "{local}: {scheme}; {waiting} wait; assigned {assigned} here, {assigned_elsewhere} \
+         elsewhere; {waits} had to wait, {refused} refused; {dropped_acceptors} acceptors dropped \
+         of {acceptor_count} known now"
+    ));
+    let offers = listener.offers.iter().map(|offer| {
+        let service = time(offer.service_time_us / 1e6);
+        format!("manager {} {service}, {} ago", offer.manager, time(offer.offer_s_ago))
+    });
+    let offers: Vec<_> = offers.collect();
+    let (sent, received) = (listener.offers_sent, listener.offers_received);
+    let last = if offers.is_empty() { String::new() } else { format!(": {}", offers.join("; ")) };
+    add(&format!("offers sent {sent}, received {received}{last}"));
+    let headers = ["session", "pid", "credit", "conns", "service", "assigned", "share", "back", ""];
+    let row = |it: &ManagedAcceptorExplained| {
+        let service = it.service_time_us.map_or_else(|| "-".to_owned(), |us| time(us / 1e6));
+        let state = if it.is_enlisted { "" } else { " (dropped)" };
+        vec![
+            it.session.to_string(),
+            it.pid.to_string(),
+            it.credit.to_string(),
+            it.connections.to_string(),
+            service,
+            it.assigned.to_string(),
+            format!("{:.0} %", it.share * 100.0),
+            it.take_backs.to_string(),
+            format!("{}{state}", it.program),
+        ]
+    };
+    let rows: Vec<_> = listener.acceptors.iter().map(row).collect();
+    if !rows.is_empty() {
+        table(lines, &headers, &rows);
+    }
+}
+
 /// Quotas with their names.
 fn quotas(all: &BTreeMap<String, QuotaExplained>) -> String {
     let quota = |(name, quota): (&String, &QuotaExplained)| {
@@ -391,6 +447,10 @@ mod tests {
             "CPU time 3.0 s of sessions, 1.0 s of none (25 %)",
             "dropped: 2 no_connection",
             "no checksum offload: the device has none",
+            "manager 1 on a server of its own; 1 shared listener",
+            "10.0.0.2:80: tournament:2; 0 wait; assigned 20 here, 7 elsewhere",
+            "offers sent 0, received 0: manager 0 900 µs, 4.0 ms ago",
+            "3 12 8 2 1.5 ms 30 75 % 1 serve",
             "user 1000 quotas of all its channels: channels 2 of 256 (reached 3 times)",
         ] {
             assert!(all.contains(part), "{part}: {all}");

@@ -16,8 +16,8 @@ use super::message::{HelloAnswer, RefusalCode};
 use crate::limits::{ANSWER_BYTES_MAX, ATTACH_RETRY, ATTACH_TIME, PAGES_READ_MAX, QUERY_TIME};
 use crate::message_socket::{MessageWithFds, Reception, receive_up_to, send};
 use crate::observe::{
-    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceListener, ServiceNetworks,
-    ServiceQuery, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
+    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceListener, ServiceManager,
+    ServiceNetworks, ServiceQuery, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
 };
 use crate::sleep::wait_readable;
 
@@ -182,6 +182,26 @@ impl ServiceObserver {
             }
         })?;
         Ok(users)
+    }
+
+    /// All connection managers, with what this process may see of their listeners.
+    ///
+    /// # Errors
+    /// [`ServiceQueryError`].
+    pub fn managers(&mut self) -> Result<Vec<ServiceManager>, ServiceQueryError> {
+        let mut managers: Vec<ServiceManager> = Vec::new();
+        for number in 0..self.daemon.managers {
+            self.each_page_of(number, QuerySubject::Manager, false, |body| {
+                let AnswerBody::Manager(Some(page)) = body else { return };
+                match managers.last_mut() {
+                    Some(last) if last.number == page.number => {
+                        last.listeners.extend(page.listeners)
+                    }
+                    _ => managers.push(*page),
+                }
+            })?;
+        }
+        Ok(managers)
     }
 
     /// The networks that the stack reaches.

@@ -15,6 +15,9 @@
 //! - An acceptor whose session has left one server is none any more. Credit that the others sent
 //!   before counts for nothing.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use megapipe_stack::Instant;
 
 use super::{
@@ -22,6 +25,9 @@ use super::{
     ManagerOutput, TransportReport,
 };
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
+use crate::balancer::Scheme;
+use crate::limits::ACCEPTORS_LISTED_MAX;
+use crate::observe::{ManagedAcceptor, ManagedListener, ManagerOffer};
 
 /// An acceptor of a session, for the messages of its lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +59,10 @@ struct HomeAcceptor {
     servers: ServerSet,
     /// Its session has left the listener at one of them.
     is_gone: bool,
+    /// Connections that were assigned to it, by any manager.
+    assigned: u64,
+    /// Offers to it that were taken back because no claim came in time.
+    take_backs: u64,
     /// Credit of servers that have none of this listener's any more: of the session's next listener
     /// at the address, unless they leave again.
     later: Vec<(u16, u32)>,
@@ -133,8 +143,16 @@ impl ListenerManager {
             None => {
                 let id = AcceptorId(self.next_id);
                 self.next_id += 1;
-                let (pooled, servers, is_gone, later) = (0, 0, false, Vec::new());
-                self.homes.push(HomeAcceptor { id, who, pooled, servers, is_gone, later });
+                self.homes.push(HomeAcceptor {
+                    id,
+                    who,
+                    pooled: 0,
+                    servers: 0,
+                    is_gone: false,
+                    assigned: 0,
+                    take_backs: 0,
+                    later: Vec::new(),
+                });
                 let Some(home) = self.homes.last_mut() else { return Ok(()) };
                 (home, true)
             }
@@ -215,6 +233,7 @@ impl ListenerManager {
         out: &mut Vec<ManagerOutput>,
     ) {
         if let TransportReport::TakenBack { acceptor, .. } = report {
+            self.note_taken_back(acceptor);
             self.return_credit(now, acceptor, random, out);
         }
         self.decide(out, |queue, out| queue.on_transport(now, report, random, out));
@@ -250,7 +269,10 @@ impl ListenerManager {
     ) {
         match message {
             ManagerMessage::Assigned(name) => self.take_pooled(name.id),
-            ManagerMessage::TimedOut(name) => self.return_credit(now, name, random, out),
+            ManagerMessage::TimedOut(name) => {
+                self.note_taken_back(name);
+                self.return_credit(now, name, random, out);
+            }
             ManagerMessage::Joined(_) | ManagerMessage::Left(_) | ManagerMessage::Offer(_) => {}
         }
         self.decide(out, |queue, out| queue.on_message(now, message, random, out));
@@ -292,6 +314,58 @@ impl ListenerManager {
     fn take_pooled(&mut self, id: AcceptorId) {
         if let Some(home) = self.homes.iter_mut().find(|home| home.id == id) {
             home.pooled -= 1;
+            home.assigned += 1;
+        }
+    }
+
+    fn note_taken_back(&mut self, name: AcceptorName) {
+        let is_own = name.manager == self.queue.balancer().manager();
+        let home = self.homes.iter_mut().find(|home| is_own && home.id == name.id);
+        home.into_iter().for_each(|home| home.take_backs += 1);
+    }
+
+    /// The listener at `address` as the manager sees it. Offers of the managers below `managers`.
+    pub(crate) fn shown(
+        &self,
+        now: Instant,
+        (address, scheme): (SocketAddr, &Scheme),
+        managers: u16,
+    ) -> ManagedListener {
+        let (counters, balancer) = (self.queue.counters(), self.queue.balancer());
+        let acceptor = |home: &HomeAcceptor| {
+            let mut local = balancer.local_acceptors();
+            let known = local.find(|(name, ..)| name.id == home.id);
+            let (service_time, open) = known.map_or((None, 0), |(_, time, open)| (time, open));
+            ManagedAcceptor {
+                // The name of a session of one lane is one of its shard alone.
+                session: if home.who.is_private { 0 } else { home.who.session },
+                is_enlisted: known.is_some(),
+                credit: home.credit(),
+                open,
+                service_time: service_time.map(Duration::from_nanos),
+                assigned: home.assigned,
+                take_backs: home.take_backs,
+            }
+        };
+        let offer = |manager: u16| {
+            let (offer, at) = balancer.offer_of(ManagerId(manager))?;
+            let service_time = Duration::from_nanos(offer.service_time);
+            Some(ManagerOffer { manager, service_time, age: now.since(at) })
+        };
+        ManagedListener {
+            local: Some(address),
+            scheme: scheme.to_string(),
+            waiting: u32::try_from(self.queue.waiting().count()).unwrap_or(u32::MAX),
+            assigned: counters.local,
+            assigned_elsewhere: counters.remote,
+            offers_sent: counters.offers_sent,
+            offers_received: counters.offers_received,
+            waits: counters.waits,
+            refused: counters.refused,
+            dropped: counters.dropped,
+            acceptor_count: u32::try_from(balancer.acceptors()).unwrap_or(u32::MAX),
+            acceptors: self.homes.iter().take(ACCEPTORS_LISTED_MAX).map(acceptor).collect(),
+            offers: (0..managers).filter_map(offer).collect(),
         }
     }
 

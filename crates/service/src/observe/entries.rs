@@ -45,6 +45,8 @@ entries! {
         started: Duration,
         /// Number of shards.
         shards: u16,
+        /// Number of connection managers.
+        managers: u16,
         /// Sessions now, of all users.
         sessions: u32,
         /// Sessions since it started.
@@ -284,6 +286,74 @@ entries! {
         withdrawals: u64,
         /// The last picks, newest first.
         picks: Vec<ServicePick>,
+    }
+
+    /// A connection manager.
+    ServiceManager {
+        /// Its number.
+        number: u16,
+        /// The shard that it runs in; `None`: it has a server of its own.
+        shard: Option<u16>,
+        /// Listeners that several sessions share, as it sees them.
+        listeners: Vec<ManagedListener>,
+    }
+
+    /// A listener at a connection manager.
+    ManagedListener {
+        /// Address and port; `None` in no listener.
+        local: Option<SocketAddr>,
+        /// Scheme of the balancer.
+        scheme: String,
+        /// Connections that wait in its queue for an acceptor.
+        waiting: u32,
+        /// Connections that it assigned to acceptors enlisted with it.
+        assigned: u64,
+        /// Connections that it assigned to acceptors of other managers.
+        assigned_elsewhere: u64,
+        /// Offers that it has sent to the other managers.
+        offers_sent: u64,
+        /// Offers that it has received of them.
+        offers_received: u64,
+        /// Connections that had to wait.
+        waits: u64,
+        /// Connections for which there was no room.
+        refused: u64,
+        /// Acceptors dropped because they did not claim in time.
+        dropped: u64,
+        /// Acceptors of all managers that it knows.
+        acceptor_count: u32,
+        /// Those enlisted with it; at most 64 are listed.
+        acceptors: Vec<ManagedAcceptor>,
+        /// The last offers of other managers.
+        offers: Vec<ManagerOffer>,
+    }
+
+    /// An acceptor at the connection manager that it is enlisted with.
+    ManagedAcceptor {
+        /// Key of its session.
+        session: u64,
+        /// It is enlisted; else it did not claim in time, or its session leaves.
+        is_enlisted: bool,
+        /// Connections that it would take over all its lanes.
+        credit: u32,
+        /// Connections that it has from this listener.
+        open: u32,
+        /// Its service time; `None`: not measured yet.
+        service_time: Option<Duration>,
+        /// Connections that were assigned to it, by any manager.
+        assigned: u64,
+        /// Offers to it that were taken back because no claim came in time.
+        take_backs: u64,
+    }
+
+    /// An offer of another connection manager.
+    ManagerOffer {
+        /// The manager.
+        manager: u16,
+        /// Service time of its fastest acceptor.
+        service_time: Duration,
+        /// How old the offer is.
+        age: Duration,
     }
 
     /// A listener of a shard.

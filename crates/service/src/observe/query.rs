@@ -12,8 +12,8 @@
 //!   of what it was given.
 
 use super::entries::{
-    ServiceDaemon, ServiceListener, ServiceNetworks, ServiceSession, ServiceShard, ServiceSocket,
-    ServiceUser,
+    ServiceDaemon, ServiceListener, ServiceManager, ServiceNetworks, ServiceSession, ServiceShard,
+    ServiceSocket, ServiceUser,
 };
 use super::wire::WireValue;
 use crate::limits::ANSWER_BYTES_MAX;
@@ -26,7 +26,7 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"megapipe");
 /// test has the layout.
 ///
 /// Answers of version 2 have three layouts, by the date of their build: none of them is read.
-pub const QUERY_VERSIONS: (u16, u16) = (3, 3);
+pub const QUERY_VERSIONS: (u16, u16) = (4, 4);
 
 /// Kinds of messages, beside those of the handshake.
 const QUERY: u16 = 5;
@@ -49,10 +49,12 @@ pub enum QuerySubject {
     Users,
     /// The networks that a shard's stack reaches; since version 2.
     Networks,
+    /// A connection manager, by its number in place of a shard's.
+    Manager,
 }
 
 impl QuerySubject {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Daemon,
         Self::Shard,
         Self::Sessions,
@@ -60,6 +62,7 @@ impl QuerySubject {
         Self::Sockets,
         Self::Users,
         Self::Networks,
+        Self::Manager,
     ];
 }
 
@@ -155,6 +158,8 @@ pub enum AnswerBody {
     Users(Vec<ServiceUser>),
     /// What a shard's stack reaches.
     Networks(ServiceNetworks),
+    /// A connection manager; `None`: there is no such one.
+    Manager(Option<Box<ServiceManager>>),
 }
 
 /// A page of an answer.
@@ -190,6 +195,7 @@ impl AnswerPage {
             AnswerBody::Sockets(sockets) => sockets.put(&mut to),
             AnswerBody::Users(users) => users.put(&mut to),
             AnswerBody::Networks(networks) => networks.put(&mut to),
+            AnswerBody::Manager(manager) => to.option(manager.as_deref(), |to, it| it.put(to)),
         }
         to.into_bytes()
     }
@@ -217,6 +223,9 @@ impl AnswerPage {
             QuerySubject::Sockets => AnswerBody::Sockets(WireValue::get(&mut from)?),
             QuerySubject::Users => AnswerBody::Users(WireValue::get(&mut from)?),
             QuerySubject::Networks => AnswerBody::Networks(WireValue::get(&mut from)?),
+            QuerySubject::Manager => {
+                AnswerBody::Manager(from.option(ServiceManager::get)?.map(Box::new))
+            }
         };
         from.end(Self { next, body })
     }
@@ -232,6 +241,7 @@ impl AnswerPage {
             AnswerBody::Sockets(_) => QuerySubject::Sockets,
             AnswerBody::Users(_) => QuerySubject::Users,
             AnswerBody::Networks(_) => QuerySubject::Networks,
+            AnswerBody::Manager(_) => QuerySubject::Manager,
         }
     }
 }

@@ -10,8 +10,8 @@ use super::ShardHost;
 use crate::attach::ClientIdentity;
 use crate::limits::USERS_PER_PAGE;
 use crate::observe::{
-    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceNetworks, ServiceQuery,
-    ServiceShard, ServiceUser, Viewer,
+    AnswerBody, AnswerPage, ManagedAcceptor, QuerySubject, ServiceDaemon, ServiceNetworks,
+    ServiceQuery, ServiceShard, ServiceUser, Viewer,
 };
 use crate::policy::SessionRights;
 use crate::remote::show_description;
@@ -28,6 +28,7 @@ impl ShardHost {
                 started: self.started,
                 // At most 256.
                 shards: self.shards.len() as u16,
+                managers: self.manager_places.len() as u16,
                 sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
                 sessions_begun: self.sessions_begun,
                 layout: self.layout.to_string(),
@@ -38,6 +39,7 @@ impl ShardHost {
             QuerySubject::Listeners => AnswerBody::Listeners(Vec::new()),
             QuerySubject::Sockets => AnswerBody::Sockets(Vec::new()),
             QuerySubject::Networks => AnswerBody::Networks(ServiceNetworks::default()),
+            QuerySubject::Manager => AnswerBody::Manager(None),
         })
     }
 
@@ -58,6 +60,17 @@ impl ShardHost {
         };
         let body = AnswerBody::Users(users.into_iter().map(user).collect());
         AnswerPage { next: rest.map(u64::from), body }
+    }
+
+    /// A page of a connection manager, which knows no users: without the listeners whose acceptors
+    /// belong to others.
+    pub(super) fn manager_page(&self, viewer: Viewer, mut page: AnswerPage) -> AnswerPage {
+        if let AnswerBody::Manager(Some(manager)) = &mut page.body {
+            let user = |key| self.sessions.get(&key).map(|session| session.client.uid);
+            let is_its = |it: &ManagedAcceptor| viewer.sees(user(it.session));
+            manager.listeners.retain(|it| viewer.sees_all || it.acceptors.iter().any(is_its));
+        }
+        page
     }
 
     /// Adds to a page of a shard what the shard does not know.
@@ -91,6 +104,7 @@ impl ShardHost {
             | AnswerBody::Daemon(_)
             | AnswerBody::Sockets(_)
             | AnswerBody::Users(_)
+            | AnswerBody::Manager(_)
             | AnswerBody::Networks(_) => {}
         }
         page

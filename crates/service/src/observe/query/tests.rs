@@ -6,12 +6,14 @@ use std::time::Duration;
 use megapipe_stack::{ConnInfo, TcpState};
 
 use super::super::{
-    QuotaUse, ServiceAcceptor, ServiceHandOver, ServicePick, SessionUse, SocketState, SocketTimer,
+    ManagedAcceptor, ManagedListener, ManagerOffer, QuotaUse, ServiceAcceptor, ServiceHandOver,
+    ServicePick, SessionUse, SocketState, SocketTimer,
 };
 use super::*;
 use crate::limits::{
-    ACCEPTORS_LISTED_MAX, ADDRESSES_SHOWN, LISTENERS_PER_PAGE, NOTES_SHOWN, PICKS_REMEMBERED,
-    SESSIONS_PER_PAGE, SOCKETS_PER_PAGE, USERS_PER_PAGE,
+    ACCEPTORS_LISTED_MAX, ADDRESSES_SHOWN, LANES_MAX, LISTENERS_PER_PAGE,
+    MANAGED_LISTENERS_PER_PAGE, NOTES_SHOWN, PICKS_REMEMBERED, SESSIONS_PER_PAGE, SOCKETS_PER_PAGE,
+    USERS_PER_PAGE,
 };
 use crate::policy::QuotaKind;
 
@@ -26,6 +28,7 @@ fn daemon() -> ServiceDaemon {
         version: "0.1.0".to_owned(),
         started: Duration::from_secs(1_700_000_000),
         shards: 2,
+        managers: 2,
         sessions: 3,
         sessions_begun: 9,
         layout: "TS2LS2CM2".to_owned(),
@@ -75,6 +78,21 @@ fn user() -> ServiceUser {
     ServiceUser { uid: 1_000, quotas }
 }
 
+fn manager() -> ServiceManager {
+    let time = Duration::from_micros(50);
+    let acceptor = ManagedAcceptor { service_time: Some(time), ..ManagedAcceptor::default() };
+    let offer = ManagerOffer { service_time: time, ..ManagerOffer::default() };
+    let listener = ManagedListener {
+        local: address(),
+        scheme: "tournament:999.99".to_owned(),
+        acceptors: vec![acceptor; ACCEPTORS_LISTED_MAX],
+        offers: vec![offer; LANES_MAX.into()],
+        ..ManagedListener::default()
+    };
+    let listeners = vec![listener; MANAGED_LISTENERS_PER_PAGE];
+    ServiceManager { number: 1, shard: Some(1), listeners }
+}
+
 fn shard() -> ServiceShard {
     ServiceShard {
         driver: "packet".to_owned(),
@@ -101,6 +119,8 @@ fn pages() -> Vec<AnswerPage> {
             gateways: vec![address().expect("one").ip(); ADDRESSES_SHOWN],
             shares_host_address: true,
         }),
+        AnswerBody::Manager(None),
+        AnswerBody::Manager(Some(Box::new(manager()))),
     ];
     bodies.map(|body| AnswerPage { next: Some(u64::MAX), body }).into()
 }
@@ -186,13 +206,14 @@ fn layout_of_entries_is_that_of_the_newest_version() {
             ..ServiceUser::default()
         }]),
         AnswerBody::Networks(ServiceNetworks::default()),
+        AnswerBody::Manager(Some(Box::new(manager()))),
     ];
     for body in bodies {
         for byte in AnswerPage::last(body).encode(0) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
     }
-    assert_eq!((QUERY_VERSIONS.1, format!("{hash:016x}")), (3, "b655a620d4f75ae0".to_owned()));
+    assert_eq!((QUERY_VERSIONS.1, format!("{hash:016x}")), (4, "ebbe38639e5bd4a5".to_owned()));
 }
 
 /// The query of a process of version 1, as it was sent by the first that was released.

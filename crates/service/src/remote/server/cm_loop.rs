@@ -16,7 +16,6 @@ use crate::clock::Clock;
 use crate::config::ServerConfig;
 use crate::error::{RemoteError, ServerError, ShardAttachError};
 use crate::limits::LOOK_POLLS;
-use crate::observe::{AnswerBody, AnswerPage};
 use crate::remote::shard::{ManagerServer, ShardReport};
 use crate::server_mail::ServerMail;
 use crate::server_thread;
@@ -102,8 +101,8 @@ impl ManagerLoop {
                     let (hand_over, mail) = self.manager.counters();
                     let _ = answer.send(ShardReport { hand_over, mail, ..ShardReport::default() });
                 }
-                ShardRequest::Page { answer, .. } => {
-                    answer(AnswerPage::last(AnswerBody::Shard(None)));
+                ShardRequest::Page { query, answer, .. } => {
+                    answer(self.manager.page(self.clock.now(), query.from));
                 }
                 ShardRequest::Detach(_) | ShardRequest::Recount => {}
                 ShardRequest::Stop => self.is_stopped = true,

@@ -17,6 +17,7 @@ use megapipe_stack::{Instant, ListenerId};
 
 use super::hand_overs::{HandOverCounters, HandOvers};
 use crate::hand_over::HandOverSettings;
+use crate::observe::{AnswerBody, AnswerPage};
 use crate::server_mail::{MailCounters, ServerMail};
 use crate::server_wiring::ServerWiring;
 
@@ -73,6 +74,12 @@ impl ManagerServer {
             self.listeners.remove(&message.listener);
             self.free.push(listener.index);
         }
+    }
+
+    /// What the manager sees, from a place on.
+    pub(in crate::remote) fn page(&self, now: Instant, from: u64) -> AnswerPage {
+        let page = self.hand_overs.manager_page(now, from);
+        page.unwrap_or_else(|| AnswerPage::last(AnswerBody::Manager(None)))
     }
 
     /// A manager whose messages the test passes on.

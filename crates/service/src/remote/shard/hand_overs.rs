@@ -35,8 +35,8 @@ use crate::hand_over::{
     ConnectionName, HandOverSettings, ManagerOutput, OfferCounters, QueueCounters, ResetOutcome,
     TransportReport,
 };
-use crate::limits::{OFFER_INTERVAL_DEFAULT, WAITING_LOOK_PERIOD};
-use crate::observe::{ServiceAcceptor, ServiceHandOver};
+use crate::limits::{MANAGED_LISTENERS_PER_PAGE, OFFER_INTERVAL_DEFAULT, WAITING_LOOK_PERIOD};
+use crate::observe::{AnswerBody, AnswerPage, ServiceAcceptor, ServiceHandOver, ServiceManager};
 use crate::server_wiring::ServerWiring;
 
 /// Most shared listeners of a shard: a connection's owner names its hand-over by one byte.
@@ -459,6 +459,27 @@ impl HandOvers {
         let shared = self.of(self.number_of(listener)?)?;
         let settings = self.settings.of_port(port);
         Some((shared.shown(now, settings, key), shared.shown_acceptors(now, key)))
+    }
+
+    /// Listeners as this server's connection manager sees them, from a place on, as many as a page
+    /// has, and the place of the next. `None`: the server has no manager.
+    pub(super) fn manager_page(&self, now: Instant, from: u64) -> Option<AnswerPage> {
+        let number = self.wiring.manager()?.0;
+        let managers = u16::try_from(self.wiring.manager_count()).unwrap_or(u16::MAX);
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let places = self.listeners.iter().enumerate().skip(from);
+        let mut known = places.filter_map(|(place, it)| Some((place, it.as_deref()?)));
+        let page = known.by_ref().take(MANAGED_LISTENERS_PER_PAGE).filter_map(|(_, shared)| {
+            let settings = self.settings.of_port(shared.address().port());
+            let scheme = &settings.balancer.scheme;
+            let manager = shared.manager.as_ref()?;
+            Some(manager.shown(now, (shared.address(), scheme), managers))
+        });
+        let listeners = page.collect();
+        let next = known.next().map(|(place, _)| place as u64);
+        let shard = self.wiring.transport();
+        let manager = ServiceManager { number, shard, listeners };
+        Some(AnswerPage { next, body: AnswerBody::Manager(Some(Box::new(manager))) })
     }
 
     /// Connections of all listeners that are not finished.

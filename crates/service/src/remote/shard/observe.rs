@@ -34,9 +34,17 @@ impl SessionShard {
         query: &ServiceQuery,
         viewer: Viewer,
     ) -> AnswerPage {
+        if matches!(query.subject, QuerySubject::Shard | QuerySubject::Sessions) {
+            // The stack reports no end of a connection that its application has closed.
+            self.recount(now);
+        }
         match query.subject {
             // The daemon answers them without a shard.
             QuerySubject::Daemon | QuerySubject::Users => AnswerPage::last(AnswerBody::Shard(None)),
+            QuerySubject::Manager => {
+                let page = self.hand_overs.manager_page(now, query.from);
+                page.unwrap_or_else(|| AnswerPage::last(AnswerBody::Manager(None)))
+            }
             QuerySubject::Networks => AnswerPage::last(AnswerBody::Networks(self.networks())),
             QuerySubject::Shard => {
                 AnswerPage::last(AnswerBody::Shard(Some(Box::new(self.summary()))))

@@ -2,7 +2,7 @@
 
 use megapipe_stack::DatagramSharing;
 
-use super::many_sessions::{TestShard, at, listens, shard_and_peer};
+use super::many_sessions::{TestShard, at, connects, listens, shard_and_peer};
 use super::*;
 use crate::limits::SOCKETS_PER_PAGE;
 use crate::observe::{
@@ -166,5 +166,34 @@ fn page_from_any_place_is_valid() {
             let page = shard.page(query, ROOT);
             assert_eq!(page.next, None, "{subject:?} {from:x}");
         }
+    }
+}
+
+/// The stack reports no end of a connection that its application has closed.
+#[test]
+fn ended_connections_are_not_counted() {
+    let (shard, mut peer) = shard_and_peer();
+    let (mut session, _) = shard.attach(limits(1_000, 11));
+    listens(&mut session, 80, 4);
+    let (ours, theirs) = connects(&mut peer, &mut session, 80);
+    let counts = || {
+        let shown = shown_sessions(&shard, ROOT);
+        let body = pages(&shard, QuerySubject::Shard, ROOT).0.pop();
+        let Some(AnswerBody::Shard(Some(summary))) = body else { panic!("{body:?}") };
+        (shown[0].connections.now, shown[0].closed, summary.connections)
+    };
+    assert_eq!(counts(), (1, 0, 1));
+    peer.receive(ours).expect("it is open");
+    session.close(theirs);
+    session.flush();
+    while next_event(&mut peer) != (Event::PeerClosed { conn: ours }) {}
+    assert_eq!(counts(), (0, 1, 1), "its end has not come");
+    // The peer has closed last, so nothing is left.
+    peer.close(ours);
+    peer.flush();
+    let start = Instant::now();
+    while counts() != (0, 0, 0) {
+        assert!(start.elapsed() < PATIENCE, "{:?}", counts());
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

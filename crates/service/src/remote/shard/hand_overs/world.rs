@@ -534,3 +534,39 @@ fn transport_server_knows_an_acceptor_before_its_first_connection() {
     world.dispatch(1, 0);
     assert_eq!(world.apps[1].accepted, 1);
 }
+
+#[test]
+fn manager_apart_shows_its_acceptors_and_their_shares() {
+    let mut world = ManagerWorld::new("TS2LS2+CM1", 2, 1);
+    for shard in 0..2 {
+        (0..2).for_each(|app| world.accept(app, shard, 8));
+    }
+    while world.pass_mail() {}
+    for shard in 0..2 {
+        (0..6).for_each(|_| assert!(world.establish(shard)));
+    }
+    while world.pass_mail() {}
+    // The second application claims nothing, and is dropped.
+    (0..2).for_each(|shard| world.dispatch(0, shard));
+    world.apps[1].runs = false;
+    world.pass_time();
+    while world.pass_mail() {}
+    let now = world.now();
+    let WorldServer::Manager(manager) = &world.servers[2] else { panic!("it is apart") };
+    let page = manager.page(now, 0);
+    let AnswerBody::Manager(Some(shown)) = page.body else { panic!("{page:?}") };
+    assert_eq!((shown.number, shown.shard, page.next), (0, None, None));
+    let [listener] = &shown.listeners[..] else { panic!("{shown:?}") };
+    assert_eq!((listener.local, listener.acceptor_count), (Some(address()), 1));
+    let [first, second] = &listener.acceptors[..] else { panic!("{listener:?}") };
+    assert_eq!((first.session, second.session), (10, 11));
+    assert!(first.is_enlisted && !second.is_enlisted, "{listener:?}");
+    assert_eq!((first.take_backs, listener.dropped), (0, 1));
+    assert!(second.take_backs > 0 && second.take_backs == second.assigned, "{second:?}");
+    let all = first.assigned + second.assigned;
+    assert_eq!(all, listener.assigned + listener.assigned_elsewhere);
+    assert_eq!(all, 12 + second.take_backs, "those taken back are assigned again");
+    let later = manager.page(now, 1);
+    let AnswerBody::Manager(Some(none)) = later.body else { panic!("{later:?}") };
+    assert_eq!((none.listeners.len(), later.next), (0, None));
+}
