@@ -280,8 +280,7 @@ fn grow<T>(queue: &mut Vec<T>, len: usize) -> bool {
         return true;
     }
     let mut larger = Vec::new();
-    let most = len.max(4 * queue.capacity());
-    if ![most, len].into_iter().any(|len| larger.try_reserve_exact(len).is_ok()) {
+    if larger.try_reserve_exact(len.max(4 * queue.capacity())).is_err() {
         return false;
     }
     larger.append(queue);

@@ -118,9 +118,7 @@ impl State {
             }
             NO_SLOT => {
                 let more = if self.slots.is_empty() { limits::FIRST_SLOTS } else { 1 };
-                let reserved = self.slots.try_reserve(more);
-                let reserved = reserved.or_else(|_| self.slots.try_reserve(1));
-                reserved.map_err(|_| Limit::Memory)?;
+                self.slots.try_reserve(more).map_err(|_| Limit::Memory)?;
                 self.slots.push(Slot::free(0, NO_SLOT));
                 (self.slots.len() - 1) as u32
             }
