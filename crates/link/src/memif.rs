@@ -48,7 +48,7 @@ mod socket;
 
 use crate::limits::{
     MEMIF_FULL_SLEEP_US, MEMIF_NOTICE_AFTER_MS, MEMIF_POLLS_PER_CONTROL_LOOK,
-    MEMIF_PRESENT_WAIT_MS, MEMIF_SPINS_BEFORE_SLEEP,
+    MEMIF_PRESENT_WAIT_MS, MEMIF_RETRY_MIN_MS, MEMIF_SPINS_BEFORE_SLEEP,
 };
 use interrupt::Interrupts;
 use lane::{GatheredFrame, Nonsense};
@@ -63,7 +63,7 @@ const DRIVER: &str = "memif";
 /// Time without a peer after which the link reports that it waits for one.
 const NOTICE_AFTER: Duration = Duration::from_millis(MEMIF_NOTICE_AFTER_MS);
 /// How long a client waits between two tries to connect to a server that is not there yet.
-const CONNECT_PAUSE: Duration = Duration::from_millis(10);
+const CONNECT_PAUSE: Duration = Duration::from_millis(MEMIF_RETRY_MIN_MS);
 
 /// Which of them is ready is no matter.
 const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
@@ -112,7 +112,7 @@ pub fn open(
             let (session, queue_count) = (Arc::clone(&joined.0), joined.1.len());
             let mut places = PeerPlace::of_server(listener, settings, queue_count)?;
             PeerPlace::begin_with(&mut places, &session);
-            going_on(links(role, settings, joined)?, places)
+            with_places(links(role, settings, joined)?, places)
         }
         MemifRole::Client if timeout.is_zero() => {
             settings.check()?;
@@ -138,13 +138,13 @@ fn unplugged_links(
 ) -> Result<Vec<Memif>, LinkError> {
     let links = places.iter().map(|_| Memif::new(role, settings, None));
     let links = links.collect::<Result<Vec<_>, _>>()?;
-    going_on(links, places)
+    with_places(links, places)
 }
 
 /// Gives each link its place, where it gets a peer when it has none.
-fn going_on(mut links: Vec<Memif>, places: Vec<PeerPlace>) -> Result<Vec<Memif>, LinkError> {
+fn with_places(mut links: Vec<Memif>, places: Vec<PeerPlace>) -> Result<Vec<Memif>, LinkError> {
     for (link, place) in links.iter_mut().zip(places) {
-        link.goes_on(place)?;
+        link.set_place(place)?;
     }
     Ok(links)
 }
@@ -343,8 +343,8 @@ impl Memif {
         })
     }
 
-    /// The link has another peer from now on when it has none.
-    fn goes_on(&mut self, place: PeerPlace) -> Result<(), LinkError> {
+    /// From now on the link gets its peers from `place` while it has none.
+    fn set_place(&mut self, place: PeerPlace) -> Result<(), LinkError> {
         if place.serves() {
             self.caps.notes.push("serves the next client when this one leaves".to_owned());
         }

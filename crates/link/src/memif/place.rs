@@ -24,7 +24,7 @@ use super::handshake::Terms;
 use super::listener::Listener;
 use super::session::{Joined, Joining, Lanes, NoSession, Session, WantedMemory};
 use super::settings::MemifSettings;
-use super::socket;
+use super::{NO_DATA, socket, watch};
 use crate::LinkError;
 use crate::limits::{MEMIF_PEERS_PER_LOOK, MEMIF_RETRY_MAX_MS, MEMIF_RETRY_MIN_MS};
 
@@ -32,9 +32,6 @@ use crate::limits::{MEMIF_PEERS_PER_LOOK, MEMIF_RETRY_MAX_MS, MEMIF_RETRY_MIN_MS
 const RETRY_MIN: Duration = Duration::from_millis(MEMIF_RETRY_MIN_MS);
 /// The longest time between two attempts.
 const RETRY_MAX: Duration = Duration::from_millis(MEMIF_RETRY_MAX_MS);
-
-/// Which descriptor of a door is ready is no matter.
-const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
 
 /// A link's place among those that share a socket.
 pub(super) struct PeerPlace {
@@ -53,7 +50,7 @@ impl PeerPlace {
         queue_count: usize,
     ) -> Result<Vec<Self>, LinkError> {
         let epoll = new_epoll()?;
-        watch(&epoll, listener.wait_fd())?;
+        watch(&epoll, listener.wait_fd(), NO_DATA)?;
         // Every link has to get its rings, or it would have no client to go on with.
         let terms = Terms { queue_count: queue_count as u16, all_queues: true, ..settings.terms() };
         Self::all(epoll, DoorSide::Server { listener, terms }, queue_count)
@@ -160,10 +157,6 @@ fn io(what: &'static str) -> impl Fn(rustix::io::Errno) -> LinkError {
 
 fn new_epoll() -> Result<OwnedFd, LinkError> {
     epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create"))
-}
-
-fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), LinkError> {
-    epoll::add(epoll, fd, NO_DATA, epoll::EventFlags::IN).map_err(io("epoll_ctl"))
 }
 
 /// What the links of a socket have in common.
