@@ -12,7 +12,6 @@ use super::{
 use crate::{
     layout::LayoutError,
     limits,
-    measure::median,
     point::BarServer,
     process::{ChildProcess, find_program},
     promise::{BarResult, Promise, PromisedBound},
@@ -218,19 +217,8 @@ fn run_compiler(command: &mut Command) -> Result<(), PreloadBarError> {
 
 /// Pure: the medians of a build.
 fn summary(samples: &[[ProgramSample; 3]], at: usize) -> Option<BarServer> {
-    if samples.is_empty() {
-        return None;
-    }
-    let of = |value: fn(&ProgramSample) -> f64| median(samples.iter().map(|it| value(&it[at])));
-    let idle_share = of(|it| it.idle_share);
-    Some(BarServer {
-        program: NAME.to_owned(),
-        backend: BUILDS[at].name().to_owned(),
-        requests_per_s: of(|it| it.requests_per_s),
-        cpu_us_per_request: of(|it| it.cpu_us),
-        idle_share,
-        saturated: idle_share < limits::SATURATED_IDLE_SHARE_MAX,
-    })
+    let samples: Vec<_> = samples.iter().map(|it| it[at]).collect();
+    ProgramSample::medians(NAME, BUILDS[at].name(), &samples)
 }
 
 #[cfg(test)]

@@ -9,8 +9,6 @@ use super::{
 };
 use crate::{
     layout::LayoutError,
-    limits,
-    measure::median,
     point::BarServer,
     promise::{BarResult, Promise},
     run::{Bench, round},
@@ -117,19 +115,7 @@ fn sample(
 impl StackSamples {
     /// Pure: the medians, if there are samples.
     fn summary(&self, name: &str) -> Option<BarServer> {
-        if self.samples.is_empty() {
-            return None;
-        }
-        let of = |value: fn(&ProgramSample) -> f64| median(self.samples.iter().map(value));
-        let idle_share = of(|it| it.idle_share);
-        Some(BarServer {
-            program: name.to_owned(),
-            backend: self.stack.name().to_owned(),
-            requests_per_s: of(|it| it.requests_per_s),
-            cpu_us_per_request: of(|it| it.cpu_us),
-            idle_share,
-            saturated: idle_share < limits::SATURATED_IDLE_SHARE_MAX,
-        })
+        ProgramSample::medians(name, self.stack.name(), &self.samples)
     }
 }
 

@@ -13,6 +13,8 @@ use crate::{
     layout::BenchLayout,
     limits,
     load::{LoadFailure, LoadPath, LoadPlan},
+    measure::median,
+    point::BarServer,
     process::ChildProcess,
     server::{self, control_socket, session_args},
     stack_link::StackLink,
@@ -113,6 +115,25 @@ pub(super) struct ProgramSample {
     pub(super) cpu_us: f64,
     /// Of the server's core.
     pub(super) idle_share: f64,
+}
+
+impl ProgramSample {
+    /// Pure: the medians of a program's samples on one back end, if there are samples.
+    pub(super) fn medians(program: &str, backend: &str, samples: &[Self]) -> Option<BarServer> {
+        if samples.is_empty() {
+            return None;
+        }
+        let of = |value: fn(&Self) -> f64| median(samples.iter().map(value));
+        let idle_share = of(|it| it.idle_share);
+        Some(BarServer {
+            program: program.to_owned(),
+            backend: backend.to_owned(),
+            requests_per_s: of(|it| it.requests_per_s),
+            cpu_us_per_request: of(|it| it.cpu_us),
+            idle_share,
+            saturated: idle_share < limits::SATURATED_IDLE_SHARE_MAX,
+        })
+    }
 }
 
 /// A program that serves. Ends on drop, with its children.
