@@ -14,9 +14,8 @@ use libc::socklen_t;
 use megapipe_marshal::write_address;
 use megapipe_sockets::Error;
 
-use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
-use crate::records::{RecordedSockets, SocketRecord};
+use crate::records::{RecordedSockets, SocketRecord, give_sets_to_kernel};
 use crate::report;
 use crate::rules::SocketPath;
 
@@ -26,11 +25,7 @@ impl RecordedSockets {
         for fd in self.waiting_numbers() {
             self.fall_back_one(fd);
         }
-        for (set, entry) in numbers::known(0, u32::MAX) {
-            if entry == NumberEntry::PendingSet {
-                numbers::set(set, NumberEntry::Kernel);
-            }
-        }
+        give_sets_to_kernel();
     }
 
     /// Gives a socket that the stack does not serve to the kernel.

@@ -395,11 +395,7 @@ impl RecordedSockets {
                 record.watch_changes_alone();
             }
         }
-        for (set, entry) in numbers::known(0, u32::MAX) {
-            if entry == NumberEntry::PendingSet {
-                numbers::set(set, NumberEntry::Kernel);
-            }
-        }
+        give_sets_to_kernel();
     }
 
     /// Returns a number of each record whose path is decided and that the stack has not got.
@@ -574,6 +570,15 @@ impl SocketRecord {
             context.epoll_ctl(mixed, EpollOp::Add(*event), inner)?;
         }
         Ok(())
+    }
+}
+
+/// The stack cannot start: sets that wait for it are the kernel's alone.
+pub(crate) fn give_sets_to_kernel() {
+    for (set, entry) in numbers::known(0, u32::MAX) {
+        if entry == NumberEntry::PendingSet {
+            numbers::set(set, NumberEntry::Kernel);
+        }
     }
 }
 

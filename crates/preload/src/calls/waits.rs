@@ -150,8 +150,9 @@ struct WatchedParts {
     stacks: Option<Fd>,
 }
 
-/// Returns what a call watches for a number. Recorded sockets of the stack start it.
-fn watched(fd: c_int) -> Result<WatchedParts, Error> {
+/// Returns what a call watches for a number; `None`: it is no descriptor of the program's. Recorded
+/// sockets of the stack start it.
+fn watched(fd: c_int) -> Result<Option<WatchedParts>, Error> {
     if let NumberEntry::Recorded(_) = numbers::entry(fd) {
         let recorded = stack::enter(|| {
             let mut records = RECORDS.lock();
@@ -168,17 +169,17 @@ fn watched(fd: c_int) -> Result<WatchedParts, Error> {
         if let Some(parts) = recorded
             && let NumberEntry::Recorded(_) = numbers::entry(fd)
         {
-            return Ok(parts);
+            return Ok(Some(parts));
         }
     }
     match numbers::entry(fd) {
         NumberEntry::Stack(inner) | NumberEntry::Set(inner) => {
-            Ok(WatchedParts { kernels: false, stacks: Some(inner) })
+            Ok(Some(WatchedParts { kernels: false, stacks: Some(inner) }))
         }
         NumberEntry::Parent => Err(stack::refuse_in_child()),
-        NumberEntry::Own => Ok(WatchedParts { kernels: false, stacks: None }),
+        NumberEntry::Own => Ok(None),
         NumberEntry::Kernel | NumberEntry::Recorded(_) | NumberEntry::PendingSet => {
-            Ok(WatchedParts { kernels: true, stacks: None })
+            Ok(Some(WatchedParts { kernels: true, stacks: None }))
         }
     }
 }
@@ -198,7 +199,11 @@ fn polled(
             continue;
         }
         let events = Events::from_bits_retain(entry.events.cast_unsigned().into());
-        let WatchedParts { kernels, stacks } = watched(entry.fd)?;
+        let Some(WatchedParts { kernels, stacks }) = watched(entry.fd)? else {
+            entry.revents = libc::POLLNVAL;
+            invalid += 1;
+            continue;
+        };
         if let Some(inner) = stacks {
             asked.push(PollFd::new(inner, events));
             places.push(place);
@@ -208,10 +213,6 @@ fn polled(
             let fd = unsafe { BorrowedFd::borrow_raw(entry.fd) };
             asked.push(PollFd::new(fd, events));
             places.push(place);
-        }
-        if !kernels && stacks.is_none() && numbers::entry(entry.fd) == NumberEntry::Own {
-            entry.revents = libc::POLLNVAL;
-            invalid += 1;
         }
     }
     let timeout = if invalid > 0 { Some(Duration::ZERO) } else { timeout };
