@@ -41,24 +41,23 @@ const CHUNKS_DRAWN: u32 = 64;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// By shard: the most ports that connections there have towards one destination.
+/// A count for each shard, which that shard alone changes.
 #[derive(Debug)]
-struct PortsByShard(Box<[AtomicU32]>);
+struct CountsByShard(Box<[AtomicU32]>);
 
-impl Default for PortsByShard {
+impl Default for CountsByShard {
     fn default() -> Self {
         Self((0..LANES_MAX).map(|_| AtomicU32::new(0)).collect())
     }
 }
 
-impl PortsByShard {
-    fn set(&self, shard: u16, ports: u32) {
-        self.0[usize::from(shard % LANES_MAX)].store(ports, Ordering::Relaxed);
+impl CountsByShard {
+    fn set(&self, shard: u16, count: u32) {
+        self.0[usize::from(shard % LANES_MAX)].store(count, Ordering::Relaxed);
     }
 
-    /// Each shard has its part of the ports, so those of all shards add up.
     fn sum(&self) -> u32 {
-        self.0.iter().map(|ports| ports.load(Ordering::Relaxed)).sum()
+        self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -70,7 +69,8 @@ pub struct UserAccount {
     listeners: Box<[AtomicU32]>,
     /// Time at which the connections that were begun are all within the rate, in nanoseconds.
     connects_until: AtomicU64,
-    destination_ports: PortsByShard,
+    /// The most towards one destination: each shard has its part of the ports.
+    destination_ports: CountsByShard,
     /// The kinds of quotas that were reached since the last look, a bit each.
     reached: AtomicU32,
     /// How often each was reached.
@@ -85,7 +85,7 @@ impl Default for UserAccount {
         let listeners = (0..LANES_MAX).map(|_| AtomicU32::new(0)).collect();
         let (connects_until, reached) = (AtomicU64::new(0), AtomicU32::new(0));
         let refusals = Quotas::from_each(|_| AtomicU64::new(0));
-        let destination_ports = PortsByShard::default();
+        let destination_ports = CountsByShard::default();
         Self { counts, listeners, connects_until, destination_ports, reached, refusals }
     }
 }
@@ -190,7 +190,7 @@ pub struct SessionRights {
     grants: Mutex<Arc<PortGrants>>,
     /// What its lanes have together, by the quotas of a channel.
     counts: Quotas<AtomicU32>,
-    destination_ports: PortsByShard,
+    destination_ports: CountsByShard,
     /// How often each quota of a channel was reached.
     refusals: Quotas<AtomicU64>,
     /// Shards of the daemon, which divide the ports towards a destination.
@@ -206,7 +206,7 @@ impl SessionRights {
         let (grants, is_ended) = (Mutex::new(Arc::new(grants)), AtomicBool::new(false));
         let counts = Quotas::from_each(|_| AtomicU32::new(0));
         let refusals = Quotas::from_each(|_| AtomicU64::new(0));
-        let (destination_ports, shards, memory_mib) = (PortsByShard::default(), 1, 0);
+        let (destination_ports, shards, memory_mib) = (CountsByShard::default(), 1, 0);
         Self {
             account,
             quotas,
