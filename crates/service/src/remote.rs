@@ -40,6 +40,7 @@ mod client;
 mod encoding;
 mod lanes;
 mod memory;
+mod private_buffers;
 mod send_buffers;
 mod server;
 mod session_memory;

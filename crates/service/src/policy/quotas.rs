@@ -79,6 +79,12 @@ quota_kinds! {
     ChannelDestinationPorts = "channel"."ports_per_destination", 12_288;
     /// Connections that all channels of a user have begun to one address and port.
     UserDestinationPorts = "user"."ports_per_destination", 14_336;
+    /// Private buffers of 2 KiB on a shard, which has 4,096: bytes that arrived at the listeners of
+    /// a channel before a program accepted their connection. Beyond the quota, they are dropped and
+    /// the peer sends them again.
+    ChannelPrivateBuffers = "channel"."private_buffers", 2_048;
+    /// Private buffers on a shard, of the listeners of all channels of a user.
+    UserPrivateBuffers = "user"."private_buffers", 3_072;
 }
 
 impl fmt::Display for QuotaKind {

@@ -35,6 +35,9 @@ pub(crate) const CHUNKS: QuotaPair = (QuotaKind::ChannelChunks, QuotaKind::UserC
 /// Ports towards one destination.
 pub(crate) const DESTINATION_PORTS: QuotaPair =
     (QuotaKind::ChannelDestinationPorts, QuotaKind::UserDestinationPorts);
+/// Buffers of a shard's own, with bytes of connections that no session owns.
+const PRIVATE_BUFFERS: QuotaPair =
+    (QuotaKind::ChannelPrivateBuffers, QuotaKind::UserPrivateBuffers);
 
 /// Chunks that a lane draws from the quotas at a time: a message then changes no shared counter.
 const CHUNKS_DRAWN: u32 = 64;
@@ -59,6 +62,10 @@ impl CountsByShard {
     fn sum(&self) -> u32 {
         self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
+
+    fn most(&self) -> u32 {
+        self.0.iter().map(|count| count.load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
 }
 
 /// What a user has.
@@ -71,6 +78,8 @@ pub struct UserAccount {
     connects_until: AtomicU64,
     /// The most towards one destination: each shard has its part of the ports.
     destination_ports: CountsByShard,
+    /// Each shard has buffers of its own, and each the whole quota.
+    private_buffers: CountsByShard,
     /// The kinds of quotas that were reached since the last look, a bit each.
     reached: AtomicU32,
     /// How often each was reached.
@@ -85,8 +94,16 @@ impl Default for UserAccount {
         let listeners = (0..LANES_MAX).map(|_| AtomicU32::new(0)).collect();
         let (connects_until, reached) = (AtomicU64::new(0), AtomicU32::new(0));
         let refusals = Quotas::from_each(|_| AtomicU64::new(0));
-        let destination_ports = CountsByShard::default();
-        Self { counts, listeners, connects_until, destination_ports, reached, refusals }
+        let [destination_ports, private_buffers] = [(); 2].map(|()| CountsByShard::default());
+        Self {
+            counts,
+            listeners,
+            connects_until,
+            destination_ports,
+            private_buffers,
+            reached,
+            refusals,
+        }
     }
 }
 
@@ -99,6 +116,7 @@ impl UserAccount {
         match kind {
             QuotaKind::UserListeners => of_shards.max().unwrap_or(0),
             QuotaKind::UserDestinationPorts => self.destination_ports.sum(),
+            QuotaKind::UserPrivateBuffers => self.private_buffers.most(),
             _ => self.counts.get(kind).load(Ordering::Relaxed),
         }
     }
@@ -130,6 +148,11 @@ impl UserAccount {
     pub(crate) fn remove(&self, kind: QuotaKind, count: u32) {
         let before = self.counts.get(kind).fetch_sub(count, Ordering::Relaxed);
         debug_assert!(before >= count, "each is added before it is removed");
+    }
+
+    /// The private buffers of the user on a shard.
+    pub(crate) fn show_private_buffers(&self, shard: u16, count: u32) {
+        self.private_buffers.set(shard, count);
     }
 
     /// Counts a connection that begins, if the rate of so many in a second lets it: a leaky bucket
@@ -191,6 +214,7 @@ pub struct SessionRights {
     /// What its lanes have together, by the quotas of a channel.
     counts: Quotas<AtomicU32>,
     destination_ports: CountsByShard,
+    private_buffers: CountsByShard,
     /// How often each quota of a channel was reached.
     refusals: Quotas<AtomicU64>,
     /// Shards of the daemon, which divide the ports towards a destination.
@@ -206,13 +230,15 @@ impl SessionRights {
         let (grants, is_ended) = (Mutex::new(Arc::new(grants)), AtomicBool::new(false));
         let counts = Quotas::from_each(|_| AtomicU32::new(0));
         let refusals = Quotas::from_each(|_| AtomicU64::new(0));
-        let (destination_ports, shards, memory_mib) = (CountsByShard::default(), 1, 0);
+        let [destination_ports, private_buffers] = [(); 2].map(|()| CountsByShard::default());
+        let (shards, memory_mib) = (1, 0);
         Self {
             account,
             quotas,
             grants,
             counts,
             destination_ports,
+            private_buffers,
             refusals,
             shards,
             memory_mib,
@@ -226,10 +252,11 @@ impl SessionRights {
         self
     }
 
-    /// How many of a kind the channel has on all its shards.
+    /// How many of a kind the channel has on all its shards, or on the one with the most.
     pub(crate) fn count(&self, kind: QuotaKind) -> u32 {
         match kind {
             QuotaKind::ChannelDestinationPorts => self.destination_ports.sum(),
+            QuotaKind::ChannelPrivateBuffers => self.private_buffers.most(),
             _ => self.counts.get(kind).load(Ordering::Relaxed),
         }
     }
@@ -288,6 +315,27 @@ impl SessionRights {
     pub(crate) fn set_destination_ports(&self, shard: u16, (of_channel, of_user): (u32, u32)) {
         self.destination_ports.set(shard, of_channel);
         self.account.destination_ports.set(shard, of_user);
+    }
+
+    /// Whether the channel and the user, which have so many private buffers on a shard, may have one
+    /// more there. Noted for the administrator if not.
+    #[inline]
+    pub(crate) fn check_private_buffers(&self, (of_channel, of_user): (u32, u32)) -> bool {
+        let (own, its) = PRIVATE_BUFFERS;
+        if of_channel < self.limit(own) && of_user < self.limit(its) {
+            return true;
+        }
+        if of_channel >= self.limit(own) {
+            self.note_reached(own);
+        } else {
+            self.account.note_reached(its);
+        }
+        false
+    }
+
+    /// The private buffers of the channel on a shard.
+    pub(crate) fn show_private_buffers(&self, shard: u16, count: u32) {
+        self.private_buffers.set(shard, count);
     }
 
     /// The channel has one more or less on a shard of what both kinds count: one of a channel, one

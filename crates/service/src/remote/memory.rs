@@ -3,19 +3,24 @@
 //! Read first: `buffer_names.rs`, `session_memory.rs`.
 //!
 //! The stack names a session's memory by the connection's pool: `PoolId` is the session's number,
-//! which is an index here. Pool 0 is memory of the shard's own that no application maps. Bytes of
-//! a connection that no session owns yet lie there.
+//! which is an index here. Pool 0 and those above the sessions' are memory of the shard's own that
+//! no application maps (`private_buffers.rs`). Bytes of a connection that no session owns yet lie
+//! there.
 //!
 //! Invariant: a session's memory stays until the stack has no chunk of it (`shard/ending.rs`).
 
-use megapipe_shm::{Pool, PoolLayout, Region};
+use std::sync::Arc;
+
+use megapipe_shm::Pool;
 use megapipe_stack::wire::checksum;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
+use super::COPIES;
 use super::buffer_names::{NamedBuffer, place_of, receive_buffer, session_of};
+use super::private_buffers::PrivateBuffers;
 use super::session_memory::SessionMemory;
-use super::{COPIES, RECEIVES};
 use crate::error::RemoteError;
+use crate::policy::SessionRights;
 
 /// Bytes that a move from the shard's memory to a session's copies at a time.
 const MOVED_AT_ONCE: usize = 512;
@@ -26,7 +31,7 @@ pub struct SharedMemory {
     /// By the session's number.
     sessions: Vec<Option<Box<SessionMemory>>>,
     /// Bytes of connections that no session owns yet.
-    private: Option<Pool>,
+    private: Option<PrivateBuffers>,
     /// Sessions that send buffers are to go back to, each once.
     returning: Vec<PoolId>,
 }
@@ -38,10 +43,9 @@ impl SharedMemory {
     /// # Errors
     /// [`RemoteError::Region`], [`RemoteError::Pool`].
     pub(super) fn new(buf_bytes: usize, buffers: u32) -> Result<Self, RemoteError> {
-        let layout = PoolLayout { buf_bytes, count: buffers, tag: RECEIVES };
         let private = match buffers {
             0 => None,
-            _ => Some(Pool::owning(Region::heap(layout.bytes())?, layout)?),
+            _ => Some(PrivateBuffers::new(buf_bytes, buffers)?),
         };
         Ok(Self { private, ..Self::default() })
     }
@@ -53,12 +57,36 @@ impl SharedMemory {
 
     /// Buffers of the shard's own that are in use.
     pub(super) fn private_used(&self) -> u32 {
-        self.private.as_ref().map_or(0, |pool| pool.layout().count - pool.free_count())
+        self.private.as_ref().map_or(0, PrivateBuffers::used)
     }
 
     /// The same, and how many there are.
     pub(super) fn private_buffers(&self) -> (u32, u32) {
-        (self.private_used(), self.private.as_ref().map_or(0, |pool| pool.layout().count))
+        let count = |private: &PrivateBuffers| private.pool().layout().count;
+        (self.private_used(), self.private.as_ref().map_or(0, count))
+    }
+
+    /// Opens the account of a listener. Returns the pool of its connections until a session owns
+    /// them; `None`: there is no memory for it.
+    pub(super) fn open_account(
+        &mut self,
+        shard: u16,
+        rights: Option<&Arc<SessionRights>>,
+    ) -> Option<PoolId> {
+        match &mut self.private {
+            Some(private) => private.open_account(shard, rights),
+            None => Some(PoolId(0)),
+        }
+    }
+
+    /// The buffers of a listener count for another channel of its user.
+    pub(super) fn transfer_account(&mut self, pool: PoolId, rights: &Arc<SessionRights>) {
+        self.private.iter_mut().for_each(|private| private.transfer_account(pool, rights));
+    }
+
+    /// The listener of an account is gone.
+    pub(super) fn close_account(&mut self, pool: PoolId) {
+        self.private.iter_mut().for_each(|private| private.close_account(pool));
     }
 
     /// Makes room for `most` sessions in all. Returns whether there is memory for it.
@@ -104,25 +132,25 @@ impl SharedMemory {
         self.returning.swap_remove(place);
     }
 
-    /// The pool of received bytes, and the name of its buffers' session.
+    /// The received bytes of a session, or of the shard's own memory, as names of buffers have it.
     #[inline]
-    fn receives(&self, pool: PoolId) -> Option<&Pool> {
-        match self.of(pool) {
+    fn receives(&self, session: PoolId) -> Option<&Pool> {
+        match self.of(session) {
             Some(memory) => Some(&memory.receives),
-            None => self.private.as_ref().filter(|_| pool.0 == 0),
+            None => self.private.as_ref().filter(|_| session.0 == 0).map(PrivateBuffers::pool),
         }
     }
 
-    /// Copies received bytes into a buffer of the shard's own. Returns its index.
-    fn store_private(&self, pool: PoolId, bytes: &[u8]) -> Option<u32> {
-        let receives = self.receives(pool)?;
-        if bytes.len() > receives.buf_bytes() {
+    /// Copies received bytes into a buffer of the shard's own.
+    fn store_private(&mut self, pool: PoolId, bytes: &[u8]) -> Option<BufId> {
+        let private = self.private.as_mut()?;
+        if bytes.len() > private.pool().buf_bytes() {
             return None;
         }
-        let buf = receives.alloc()?;
+        let buf = private.alloc(pool)?;
         // The buffer was allocated just now.
-        let _ = receives.copy_in(buf, 0, bytes);
-        Some(buf.index())
+        let _ = private.pool().copy_in(buf, 0, bytes);
+        Some(receive_buffer(PoolId(0), buf.index()))
     }
 
     /// Moves received bytes into a session's own memory. `None`: it has no buffer left.
@@ -153,16 +181,23 @@ const fn in_pool(index: u32) -> megapipe_shm::BufId {
 impl Memory for SharedMemory {
     #[inline]
     fn alloc(&mut self, pool: PoolId) -> Option<BufId> {
-        self.receives(pool)?.alloc().map(|buf| receive_buffer(pool, buf.index()))
+        if let Some(memory) = self.of(pool) {
+            return memory.receives.alloc().map(|buf| receive_buffer(pool, buf.index()));
+        }
+        let buf = self.private.as_mut()?.alloc(pool)?;
+        Some(receive_buffer(PoolId(0), buf.index()))
     }
 
     #[inline]
     fn free(&mut self, buf: BufId) {
         match place_of(buf) {
             NamedBuffer::Receive(index) => {
-                if let Some(receives) = self.receives(session_of(buf)) {
+                let session = session_of(buf);
+                if let Some(memory) = self.of(session) {
                     // A buffer that the application returned twice is refused and counted.
-                    let _ = receives.free(in_pool(index));
+                    let _ = memory.receives.free(in_pool(index));
+                } else if let Some(private) = self.private.as_mut().filter(|_| session.0 == 0) {
+                    private.free(in_pool(index));
                 }
             }
             NamedBuffer::Other(tag, index) => {
@@ -202,11 +237,11 @@ impl Memory for SharedMemory {
 
     #[inline]
     fn store(&mut self, pool: PoolId, bytes: &[u8]) -> Option<(BufId, u16)> {
-        let index = match self.of(pool) {
-            Some(memory) => memory.store(bytes)?,
+        let buf = match self.of(pool) {
+            Some(memory) => receive_buffer(pool, memory.store(bytes)?),
             None => self.store_private(pool, bytes)?,
         };
-        Some((receive_buffer(pool, index), checksum::sum(bytes)))
+        Some((buf, checksum::sum(bytes)))
     }
 
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {

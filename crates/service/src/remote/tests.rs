@@ -36,6 +36,7 @@ mod reservations;
 mod sending;
 mod session_worlds;
 mod shard_quotas;
+mod unaccepted;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// No option of the stack: the server panics.

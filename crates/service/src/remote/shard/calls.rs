@@ -13,7 +13,7 @@ use megapipe_shm::record::{
 };
 use megapipe_stack::{
     BindError, ConnId, ConnectError, DatagramId, Departure, Holder, ListenError, ListenerId,
-    Memory, OperationError, PoolId,
+    Memory, OperationError,
 };
 
 use super::ops::{AskedCall, SessionWork};
@@ -482,18 +482,9 @@ impl SessionWork<'_> {
         };
         let listener = match known {
             Some(known) => known,
-            None => {
-                // Bytes of a connection that no session owns yet are in no session's memory.
-                self.server.set_pool(if has_private { PoolId(0) } else { self.id });
-                let listening = self.server.listen(self.now, local, backlog, sharing);
-                self.server.set_pool(self.id);
-                listening?
-            }
+            None => self.listen_alone((local, backlog, sharing), has_private)?,
         };
-        if !self.owners.reserve_listener(listener) {
-            if known.is_none() {
-                self.server.unlisten(self.now, listener);
-            }
+        if known.is_some() && !self.owners.reserve_listener(listener) {
             return Err(PortError::Stack(ListenError::NoMemory));
         }
         self.owners.add_listener(self.id, listener, (local, user));
@@ -505,6 +496,39 @@ impl SessionWork<'_> {
             None => {}
         }
         Ok(listener)
+    }
+
+    /// The first session listens at an address. There is a place for it among the owners.
+    fn listen_alone(
+        &mut self,
+        (local, backlog, sharing): (SocketAddr, u32, Sharing),
+        has_private: bool,
+    ) -> Result<ListenerId, PortError<ListenError>> {
+        // Bytes of a connection that no session owns yet are in no session's memory.
+        let pool = match has_private {
+            true => {
+                let limits = &self.session.limits;
+                let memory = self.server.parts().1;
+                let opened = memory.open_account(limits.shard, limits.rights.as_ref());
+                opened.ok_or(PortError::Stack(ListenError::NoMemory))?
+            }
+            false => self.id,
+        };
+        self.server.set_pool(pool);
+        let listening = self.server.listen(self.now, local, backlog, sharing);
+        self.server.set_pool(self.id);
+        let listening = listening.and_then(|listener| {
+            if self.owners.reserve_listener(listener) {
+                return Ok(listener);
+            }
+            self.server.unlisten(self.now, listener);
+            Err(PortError::Stack(ListenError::NoMemory))
+        });
+        match listening {
+            Ok(listener) => self.owners.set_listener_pool(listener, pool),
+            Err(_) => self.server.parts().1.close_account(pool),
+        }
+        listening
     }
 
     /// A second session listens at an address, or another server has messages about it: new
@@ -530,9 +554,15 @@ impl SessionWork<'_> {
         self.session.withheld.retain(|it| it.listener != listener);
         self.session.listeners -= 1;
         self.count_for_user(LISTENERS, false);
-        if !self.owners.remove_listener(self.id, listener) {
+        let has_others = self.owners.remove_listener(self.id, listener);
+        let (pool, rights) = self.owners.account_of_listener(listener);
+        if let Some(rights) = rights {
+            self.server.parts().1.transfer_account(pool, &rights);
+        }
+        if !has_others {
             let unclaimed = self.hand_overs.end(listener);
             self.server.unlisten(self.now, listener);
+            self.server.parts().1.close_account(pool);
             for conn in unclaimed {
                 self.owners.take_offered(conn);
                 self.server.hand_over_offered(self.now, conn);

@@ -103,6 +103,8 @@ type ListenerShare = (SocketAddr, Option<u32>);
 struct ListenerOwners {
     generation: u32,
     share: Option<ListenerShare>,
+    /// Memory of its connections until a session owns them.
+    pool: PoolId,
     sessions: Vec<PoolId>,
 }
 
@@ -566,6 +568,27 @@ impl ObjectOwners {
             *owners = ListenerOwners { generation: listener.generation, ..Default::default() };
         }
         owners.sessions.try_reserve(1).is_ok()
+    }
+
+    /// Received bytes of a listener's connections go to a pool until a session owns them.
+    pub(super) fn set_listener_pool(&mut self, listener: ListenerId, pool: PoolId) {
+        if let Some(owners) = self.listeners.get_mut(listener.index as usize)
+            && owners.generation == listener.generation
+        {
+            owners.pool = pool;
+        }
+    }
+
+    /// That pool, and the rights of the session that has listened longest.
+    pub(super) fn account_of_listener(
+        &self,
+        listener: ListenerId,
+    ) -> (PoolId, Option<Arc<SessionRights>>) {
+        let Some(owners) = self.listeners.get(listener.index as usize) else {
+            return (PoolId(0), None);
+        };
+        let first = owners.sessions.first().map(|first| usize::from(first.0));
+        (owners.pool, first.and_then(|first| self.rights.get(first)?.clone()))
     }
 
     /// A session leaves a listener. Returns whether other sessions listen on it.

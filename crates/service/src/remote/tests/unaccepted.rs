@@ -1,0 +1,149 @@
+//! Connections that no program accepts: what they take of a shard is bounded for channel and user.
+
+use std::sync::Arc;
+
+use super::many_sessions::{SIZES, at};
+use super::polled_shard::PolledShard;
+use super::*;
+use crate::hand_over::HandOverSettings;
+use crate::policy::{PortGrants, QuotaKind, Quotas, SessionRights, UserAccount};
+
+/// A shard that a test polls, and a peer.
+struct UnacceptedWorld {
+    shard: PolledShard,
+    peer: PolledShard,
+    client: RemoteClient,
+    us: u64,
+}
+
+impl UnacceptedWorld {
+    fn new(private_buffers: u32) -> Self {
+        let (one, other) = pair(&PairConfig::default()).expect("a pair");
+        let shard = PolledShard::new(one, 2, private_buffers, HandOverSettings::default());
+        let mut peer = PolledShard::new(other, 1, 0, HandOverSettings::default());
+        let (client, _) = peer.attach();
+        Self { shard, peer, client, us: 0 }
+    }
+
+    fn poll(&mut self) {
+        self.us += 50;
+        let now = megapipe_stack::Instant::from_micros(self.us);
+        for polled in [&mut self.shard, &mut self.peer] {
+            polled.shard.poll(now).expect("the link works");
+            while polled.shard.next_signal().is_some() {}
+        }
+    }
+
+    fn run(&mut self, polls: u32) {
+        (0..polls).for_each(|_| self.poll());
+    }
+
+    /// A channel of a user with quotas.
+    fn channel(&mut self, rights: &Arc<SessionRights>) -> RemoteClient {
+        let rights = Some(Arc::clone(rights));
+        let key = self.us + 1;
+        let limits = SessionLimits { rights, key, ..SessionLimits::WHOLE_SHARD };
+        self.shard.attach_with(&SIZES, limits).0
+    }
+
+    fn listen(&mut self, client: &mut RemoteClient, port: u16) -> megapipe_stack::ListenerId {
+        let sharing = ListenSharing { flags: 0, fast_open: 0, cores: None };
+        let call = SessionCall::Listen { local: at(port), backlog: 100, sharing, reservation: 0 };
+        let cookie = client.submit_call(call);
+        client.flush();
+        let answer = loop {
+            self.poll();
+            if let Some(answer) = client.take_answer(cookie) {
+                break answer;
+            }
+        };
+        let ServerAnswer::Listening { listener } = answer else { panic!("{answer:?}") };
+        encoding::listener_id(listener)
+    }
+
+    /// Established connections of the peer.
+    fn connect(&mut self, port: u16, count: usize) -> Vec<ConnId> {
+        let begun: Vec<_> = (0..count).map(|_| self.client.connect(at(port))).collect();
+        self.client.flush();
+        self.run(100);
+        let connected = std::iter::from_fn(|| self.client.event());
+        let is_connected =
+            |event: &RemoteEvent| matches!(event, RemoteEvent::Event(Event::Connected { .. }, _));
+        assert_eq!(connected.filter(is_connected).count(), count);
+        begun
+    }
+
+    fn send(&mut self, conns: &[ConnId], bytes: usize) {
+        for conn in conns {
+            assert_eq!(self.client.send(*conn, &vec![7; bytes]), Ok(bytes));
+        }
+        self.client.flush();
+        self.run(200);
+    }
+
+    fn private_used(&mut self) -> u32 {
+        self.shard.shard.report().private_used
+    }
+}
+
+fn rights_of(account: &Arc<UserAccount>, quotas: &[(QuotaKind, u32)]) -> Arc<SessionRights> {
+    let mut all = Quotas::from_each(|_| u32::MAX);
+    quotas.iter().for_each(|(kind, limit)| all.set(*kind, *limit));
+    Arc::new(SessionRights::new(Arc::clone(account), all, PortGrants::All))
+}
+
+/// Listeners that never accept take their quota of the shard's own buffers. Another user's bytes
+/// find room, without a retransmission.
+#[test]
+fn listener_that_never_accepts_leaves_private_buffers_to_others() {
+    const TEXT: usize = 15_000;
+    let mut world = UnacceptedWorld::new(64);
+    let account = Arc::<UserAccount>::default();
+    let quotas = [(QuotaKind::ChannelPrivateBuffers, 30), (QuotaKind::UserPrivateBuffers, 40)];
+    let its = [(); 2].map(|()| rights_of(&account, &quotas));
+    let mut hostile = its.each_ref().map(|rights| world.channel(rights));
+    let honest_rights = rights_of(&Arc::default(), &quotas);
+    let mut honest = world.channel(&honest_rights);
+    for (session, port) in hostile.iter_mut().zip([80, 81]) {
+        world.listen(session, port);
+    }
+    let listener = world.listen(&mut honest, 82);
+    let conns = world.connect(80, 5);
+    world.send(&conns, TEXT);
+    assert_eq!(world.private_used(), 30, "the channel's quota");
+    assert!(its[0].refusals(QuotaKind::ChannelPrivateBuffers) > 0);
+    let conns = world.connect(81, 2);
+    world.send(&conns, TEXT);
+    assert_eq!(world.private_used(), 40, "the user's quota");
+    assert!(account.refusals(QuotaKind::UserPrivateBuffers) > 0);
+    assert_eq!(its[1].refusals(QuotaKind::ChannelPrivateBuffers), 0);
+
+    let conns = world.connect(82, 1);
+    let (before, _) = (world.us, world.send(&conns, TEXT));
+    honest.accept(listener, AcceptorId(1), 1);
+    let mut came = 0;
+    while came < TEXT {
+        honest.flush();
+        world.poll();
+        match honest.event() {
+            Some(RemoteEvent::Event(Event::Incoming { conn, .. }, _)) => {
+                honest.receive(conn).expect("it is there");
+            }
+            Some(RemoteEvent::Event(Event::Received { conn, chunk }, _)) => {
+                came += chunk.len as usize;
+                honest.give_back(chunk);
+                honest.receive(conn).expect("it is there");
+            }
+            Some(other) => panic!("{other:?}"),
+            None => assert!(world.us < before + 100_000, "{came} of {TEXT} without a timer"),
+        }
+    }
+    assert_eq!(world.private_used(), 40);
+    drop(hostile);
+    world.shard.shard.detach_all(megapipe_stack::Instant::from_micros(world.us));
+    world.run(10);
+    assert_eq!(world.private_used(), 0);
+    assert_eq!(account.count(QuotaKind::UserPrivateBuffers), 0);
+    // The shard has nothing of its own of them any more.
+    assert!(its.iter().all(|its| its.count(QuotaKind::ChannelPrivateBuffers) == 0));
+}
