@@ -128,6 +128,11 @@ pub const COPY_BYTES_MAX: usize = 64 << 20;
 pub const SESSION_CREDIT_MAX: u32 = 1 << 20;
 /// Most events that wait for a session that does not read: more than its connections can have.
 pub const PARKED_MAX: usize = 1 << 20;
+/// Events that may wait for a session on a shard beside the quota of its user: a channel that reads
+/// is not harmed by others of its user that do not.
+pub const WAITING_ALWAYS: usize = 1 << 9;
+/// A queue of waiting events that had room for more gives its memory back when it is empty.
+pub const WAITING_KEPT: usize = 1 << 10;
 /// Datagrams among them.
 pub const DATAGRAMS_PARKED_MAX: usize = 1 << 9;
 /// Time in which the connections of a session that has ended send what was handed over.

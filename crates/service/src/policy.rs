@@ -21,7 +21,7 @@ use std::net::IpAddr;
 pub use port_grants::{ListedPorts, PolicyRefusal, PortGrants, PortRefusal, PortSpan};
 pub use quotas::{QuotaKind, QuotaReached, Quotas};
 pub(crate) use user_account::{
-    CONNECTING, CONNECTIONS, ENDPOINTS, LISTENERS, QuotaCharge, QuotaPair,
+    CHUNKS, CONNECTING, CONNECTIONS, ENDPOINTS, LISTENERS, QuotaCharge, QuotaPair, WAITING_EVENTS,
 };
 pub use user_account::{SessionRights, UserAccount};
 

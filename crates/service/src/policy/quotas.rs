@@ -85,6 +85,11 @@ quota_kinds! {
     ChannelPrivateBuffers = "channel"."private_buffers", 2_048;
     /// Private buffers on a shard, of the listeners of all channels of a user.
     UserPrivateBuffers = "user"."private_buffers", 3_072;
+    /// Events that wait in the daemon for a channel that does not read, or that has no receive
+    /// buffer for them, beside 512 on each shard. Beyond the quota, the channel is ended.
+    ChannelWaitingEvents = "channel"."waiting_events", 131_072;
+    /// Events that wait in the daemon for all channels of a user.
+    UserWaitingEvents = "user"."waiting_events", 524_288;
 }
 
 impl fmt::Display for QuotaKind {

@@ -35,12 +35,15 @@ pub(crate) const CHUNKS: QuotaPair = (QuotaKind::ChannelChunks, QuotaKind::UserC
 /// Ports towards one destination.
 pub(crate) const DESTINATION_PORTS: QuotaPair =
     (QuotaKind::ChannelDestinationPorts, QuotaKind::UserDestinationPorts);
+/// Events that wait for sessions.
+pub(crate) const WAITING_EVENTS: QuotaPair =
+    (QuotaKind::ChannelWaitingEvents, QuotaKind::UserWaitingEvents);
 /// Buffers of a shard's own, with bytes of connections that no session owns.
 const PRIVATE_BUFFERS: QuotaPair =
     (QuotaKind::ChannelPrivateBuffers, QuotaKind::UserPrivateBuffers);
 
-/// Chunks that a lane draws from the quotas at a time: a message then changes no shared counter.
-const CHUNKS_DRAWN: u32 = 64;
+/// What a lane draws from quotas at a time: a message then changes no shared counter.
+const DRAWN_AT_ONCE: u32 = 64;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -266,23 +269,21 @@ impl SessionRights {
         self.refusals.get(kind).load(Ordering::Relaxed)
     }
 
-    /// Draws chunks from the quotas of the channel and of the user. Returns how many; 0: a quota is
-    /// reached.
-    pub(crate) fn draw_chunks(&self) -> u32 {
-        let (own, of_user) = CHUNKS;
+    /// Draws some of a kind from the quotas of the channel and of the user. Returns how many; 0: a
+    /// quota is reached.
+    pub(crate) fn draw(&self, (own, of_user): QuotaPair) -> u32 {
         let of_channel = self.limit(own).saturating_sub(self.count(own));
         if of_channel == 0 {
             self.note_reached(own);
         }
-        let drawn = of_channel.min(self.room(of_user)).min(CHUNKS_DRAWN);
+        let drawn = of_channel.min(self.room(of_user)).min(DRAWN_AT_ONCE);
         self.counts.get(own).fetch_add(drawn, Ordering::Relaxed);
         self.account.add(of_user, drawn);
         drawn
     }
 
-    /// Gives drawn chunks back.
-    pub(crate) fn return_chunks(&self, count: u32) {
-        let (own, of_user) = CHUNKS;
+    /// Gives what was drawn back.
+    pub(crate) fn give_back(&self, (own, of_user): QuotaPair, count: u32) {
         self.counts.get(own).fetch_sub(count, Ordering::Relaxed);
         self.account.remove(of_user, count);
     }
@@ -317,8 +318,8 @@ impl SessionRights {
         self.account.destination_ports.set(shard, of_user);
     }
 
-    /// Whether the channel and the user, which have so many private buffers on a shard, may have one
-    /// more there. Noted for the administrator if not.
+    /// Whether the channel and the user, which have so many private buffers on a shard, may have
+    /// one more there. Noted for the administrator if not.
     #[inline]
     pub(crate) fn check_private_buffers(&self, (of_channel, of_user): (u32, u32)) -> bool {
         let (own, its) = PRIVATE_BUFFERS;

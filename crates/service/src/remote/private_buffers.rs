@@ -1,9 +1,9 @@
 //! PrivateBuffers: a shard's own receive buffers, and the listeners that they count for.
 //!
-//! Bytes of a connection that no session owns yet lie here. A listener whose program does not accept
-//! would fill all of the buffers with them, so each buffer counts for the listener whose connection
-//! it is of, until it is free or its bytes have moved to a session. A channel and a user have a
-//! quota of them on each shard, because each shard has buffers of its own.
+//! Bytes of a connection that no session owns yet lie here. A listener whose program does not
+//! accept would fill all of the buffers with them, so each buffer counts for the listener whose
+//! connection it is of, until it is free or its bytes have moved to a session. A channel and a user
+//! have a quota of them on each shard, because each shard has buffers of its own.
 //!
 //! The pool of a listener's connections names its account: `PoolId` [`FIRST_ACCOUNT`] and above.
 //! `PoolId` 0 is the same memory without an account.

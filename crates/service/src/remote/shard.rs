@@ -22,7 +22,6 @@
 //! - What one session writes ends at worst that session ([`SessionFault`]).
 
 mod calls;
-mod chunk_grant;
 mod cm_server;
 mod cpu_account;
 mod deferred;
@@ -37,10 +36,12 @@ mod moving_conn;
 mod observe;
 mod ops;
 mod owners;
+mod quota_grant;
 mod session_limits;
 mod sessions;
 mod shard_session;
 mod shared_listener;
+mod stranded_events;
 mod take_over;
 
 use std::collections::VecDeque;

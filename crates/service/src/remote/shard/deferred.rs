@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use megapipe_stack::{Chunk, ConnId, Instant, Memory, OperationError, Stack};
 
-use super::chunk_grant::ChunkGrant;
-use crate::policy::SessionRights;
+use super::quota_grant::QuotaGrant;
+use crate::policy::{CHUNKS, SessionRights};
 use crate::remote::SharedMemory;
 use crate::remote::buffer_names::session_of;
 
@@ -40,18 +40,17 @@ struct Queue {
     end: Option<End>,
 }
 
-#[derive(Default)]
 pub(super) struct Deferred {
     queues: HashMap<ConnId, Queue>,
     /// All chunks of the queues.
     count: u32,
-    grant: ChunkGrant,
+    grant: QuotaGrant,
 }
 
 impl Deferred {
     /// Nothing is deferred, and chunks in the stack are within these rights' quotas.
     pub(super) fn new(rights: Option<Arc<SessionRights>>) -> Self {
-        Self { grant: ChunkGrant::new(rights), ..Self::default() }
+        Self { queues: HashMap::new(), count: 0, grant: QuotaGrant::new(CHUNKS, rights) }
     }
 
     /// Gives back what the session drew from its quotas and does not need, where its stack has so

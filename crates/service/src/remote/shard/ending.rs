@@ -142,11 +142,12 @@ impl SessionWork<'_> {
         }
         self.session.withheld.clear();
         self.reset_unread();
-        while let Some(event) = self.session.stranded.pop_front() {
+        while let Some(event) = self.session.stranded.pop() {
             if let Event::Received { chunk, .. } = event {
                 self.server.parts().1.free(chunk.buf);
             }
         }
+        self.session.forget_parked();
         let mut bytes_left = self.session.limits.drain_bytes;
         while let Some(conn) = self.owners.first_conn(self.id, false) {
             let (stack, memory) = self.server.parts();
@@ -192,7 +193,7 @@ impl SessionWork<'_> {
                 note(&mut unread, conn_id(conn));
             }
         });
-        for event in &self.session.stranded {
+        for event in self.session.stranded.iter() {
             if let Event::Received { conn, .. } = event {
                 note(&mut unread, *conn);
             }

@@ -10,6 +10,7 @@ use super::SessionShard;
 use super::ops::SessionWork;
 use super::session_limits::SessionFault;
 use super::shard_session::ShardSession;
+use super::stranded_events::conn_of;
 use crate::connection_manager::Offer;
 use crate::remote::buffer_names::session_of;
 use crate::remote::encoding::{encode_event, encode_notice, id_of, id_of_listener, record_chunk};
@@ -107,6 +108,7 @@ impl SessionShard {
                 Err(fault) => self.end(now, id, Some(fault)),
             }
             count += self.publish_stranded(now, id);
+            self.sessions.running(id).into_iter().for_each(ShardSession::return_waiting);
             let is_done =
                 |session: &mut ShardSession| !session.has_parked() && session.stranded.is_empty();
             if self.sessions.running(id).is_none_or(is_done) {
@@ -123,16 +125,22 @@ impl SessionShard {
             None => return 0,
         };
         let before = stranded.len();
-        while let Some(event) = stranded.pop_front() {
+        while let Some(event) = stranded.pop() {
             if let Some(event) = self.publish_own(now, id, event) {
-                stranded.push_front(event);
+                stranded.put_back(event);
                 break;
             }
         }
         let count = before - stranded.len();
-        if let Some(session) = self.sessions.running(id) {
+        match self.sessions.running(id) {
             // Nothing was stranded meanwhile: each event was one of these.
-            session.stranded = stranded;
+            Some(session) => session.stranded = stranded,
+            // It has ended, since no more of its events may wait.
+            None => {
+                while let Some(event) = stranded.pop() {
+                    self.drop_event(event);
+                }
+            }
         }
         count as u32
     }
@@ -206,8 +214,11 @@ impl SessionShard {
         if let Some(event) = self.publish_own(now, id, event)
             && let Some(session) = self.sessions.running(id)
         {
-            session.strand(event);
-            self.note_parked(id);
+            let stranded = session.strand(event);
+            if stranded.is_err() {
+                self.drop_event(event);
+            }
+            self.after_park(now, id, stranded);
         }
     }
 
@@ -250,9 +261,8 @@ impl SessionShard {
 
     /// Whether an event follows one of its connection that waits for a buffer.
     fn is_stranded(&mut self, id: PoolId, event: Event) -> bool {
-        let conn = conn_of(event);
-        let stranded = self.sessions.running(id).map(|session| &session.stranded);
-        conn.is_some() && stranded.is_some_and(|all| all.iter().any(|it| conn_of(*it) == conn))
+        let Some(conn) = conn_of(event) else { return false };
+        self.sessions.running(id).is_some_and(|session| session.stranded.has(conn))
     }
 
     /// Puts a record, or parks it. Returns `false` if it was dropped.
@@ -365,20 +375,5 @@ impl SessionShard {
             signals.push(id);
         }
         Some(done)
-    }
-}
-
-/// The connection that an event is of.
-pub(super) const fn conn_of(event: Event) -> Option<megapipe_stack::ConnId> {
-    match event {
-        Event::Incoming { conn, .. }
-        | Event::Connected { conn }
-        | Event::Received { conn, .. }
-        | Event::Acked { conn, .. }
-        | Event::Urgent { conn, .. }
-        | Event::UnsentBelow { conn }
-        | Event::PeerClosed { conn }
-        | Event::Closed { conn, .. } => Some(conn),
-        Event::Datagram { .. } | Event::DatagramRefused { .. } => None,
     }
 }

@@ -23,7 +23,6 @@ use megapipe_shm::record::{Refusal, ServerAnswer, SessionCall};
 use megapipe_stack::{ConnId, Memory, PoolId, Snapshot};
 
 use super::calls::Answered;
-use super::events::conn_of;
 use super::moving_conn::MovingConn;
 use super::ops::SessionWork;
 use super::session_limits::SessionFault;
@@ -178,7 +177,7 @@ impl SessionWork<'_> {
     fn check_move(&self, conn: ConnId) -> Result<(), ShardMoveError> {
         let info = self.server.stack().info(conn).map_err(|_| ShardMoveError::Unknown)?;
         check_established(info.state)?;
-        let is_stranded = self.session.stranded.iter().any(|it| conn_of(*it) == Some(conn));
+        let is_stranded = self.session.stranded.has(conn);
         match is_stranded || self.session.deferred.has_end(conn) {
             true => Err(ShardMoveError::Busy),
             false => Ok(()),

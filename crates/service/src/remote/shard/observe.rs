@@ -317,7 +317,7 @@ impl ShardSession {
             endpoints: used(self.endpoints, limits.endpoints),
             closed: counts.closed,
             credit: self.credit,
-            parked: count(self.parked_len()),
+            parked: count(self.waiting_len()),
             parked_max: counters.parked_max,
             ops: counters.ops,
             events: counters.events,

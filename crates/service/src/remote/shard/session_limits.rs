@@ -102,7 +102,7 @@ pub enum SessionFault {
     /// A call that no correct application makes.
     #[error("an invalid call")]
     Call,
-    /// More events wait than its connections can have.
-    #[error("events are never read")]
+    /// More events wait than a quota or its connections allow.
+    #[error("events are never read (quotas channel.waiting_events, user.waiting_events)")]
     Unread,
 }

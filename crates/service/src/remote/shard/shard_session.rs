@@ -8,6 +8,8 @@
 //!   no operation is taken.
 //! - `stranded` has the events of connections whose received bytes wait for a buffer of the
 //!   session. An event of such a connection follows them there.
+//! - What is parked or stranded is within the quota of waiting events, or within
+//!   [`WAITING_ALWAYS`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,10 +20,13 @@ use megapipe_stack::{ConnId, DatagramId, Event, Handover, Instant, ListenerId};
 
 use super::deferred::Deferred;
 use super::moving_conn::{MovingConn, TakenUnread};
+use super::quota_grant::QuotaGrant;
 use super::session_limits::{SessionCounters, SessionFault, SessionLimits};
+use super::stranded_events::StrandedEvents;
 use crate::connection_manager::AcceptorId;
 use crate::descriptors::KeptPort;
-use crate::limits::{DATAGRAMS_PARKED_MAX, PARKED_MAX};
+use crate::limits::{DATAGRAMS_PARKED_MAX, PARKED_MAX, WAITING_ALWAYS, WAITING_KEPT};
+use crate::policy::WAITING_EVENTS;
 
 /// A shard's ends of what it shares with a session.
 pub(in crate::remote) struct ShardEnds {
@@ -70,7 +75,9 @@ pub(super) struct ShardSession {
     parked: VecDeque<Record>,
     parked_datagrams: usize,
     /// Events that wait for a receive buffer.
-    pub(super) stranded: VecDeque<Event>,
+    pub(super) stranded: StrandedEvents,
+    /// Events that may wait by the quotas.
+    waiting: QuotaGrant,
     /// A call that is answered when no event is parked.
     pub(super) postponed: Option<(u64, SessionCall)>,
     /// A connection that was taken out, on its way to another listener.
@@ -114,7 +121,8 @@ impl ShardSession {
             deferred: Deferred::new(limits.rights.clone()),
             parked: VecDeque::new(),
             parked_datagrams: 0,
-            stranded: VecDeque::new(),
+            stranded: StrandedEvents::default(),
+            waiting: QuotaGrant::new(WAITING_EVENTS, limits.rights.clone()),
             postponed: None,
             taken_out: None,
             moving: None,
@@ -165,11 +173,6 @@ impl ShardSession {
         self.has_parked() || self.ends.events.reserve(1) == Ok(0)
     }
 
-    /// How many events are parked.
-    pub(super) fn parked_len(&self) -> usize {
-        self.parked.len()
-    }
-
     /// Puts an event into the ring if there is room for events.
     #[inline]
     pub(super) fn put_event(&mut self, record: &Record) -> bool {
@@ -217,20 +220,55 @@ impl ShardSession {
     #[cold]
     pub(super) fn park(&mut self, record: Record) -> Result<(), SessionFault> {
         self.room = 0;
-        if self.parked.len() >= PARKED_MAX {
-            return Err(SessionFault::Unread);
-        }
+        self.reserve_waiting()?;
         self.parked.push_back(record);
-        let parked = u32::try_from(self.parked.len()).unwrap_or(u32::MAX);
-        self.counters.parked_max = self.counters.parked_max.max(parked);
+        self.note_waiting();
         Ok(())
     }
 
     /// Keeps an event until the session has a receive buffer for its connection's bytes.
+    ///
+    /// # Errors
+    /// As [`ShardSession::park`].
     #[cold]
-    pub(super) fn strand(&mut self, event: Event) {
+    pub(super) fn strand(&mut self, event: Event) -> Result<(), SessionFault> {
         self.room = 0;
-        self.stranded.push_back(event);
+        if self.stranded.drops(event) {
+            return Ok(());
+        }
+        self.reserve_waiting()?;
+        self.stranded.push(event);
+        self.note_waiting();
+        Ok(())
+    }
+
+    /// How many events are parked or stranded.
+    pub(super) fn waiting_len(&self) -> usize {
+        self.parked.len() + self.stranded.len()
+    }
+
+    /// Draws one more waiting event from the quotas.
+    fn reserve_waiting(&mut self) -> Result<(), SessionFault> {
+        let waiting = self.waiting_len();
+        let beyond = u32::try_from((waiting + 1).saturating_sub(WAITING_ALWAYS));
+        let may_wait =
+            waiting < PARKED_MAX && beyond.is_ok_and(|beyond| self.waiting.has_room(beyond));
+        if may_wait { Ok(()) } else { Err(SessionFault::Unread) }
+    }
+
+    fn note_waiting(&mut self) {
+        let waiting = u32::try_from(self.waiting_len()).unwrap_or(u32::MAX);
+        self.counters.parked_max = self.counters.parked_max.max(waiting);
+    }
+
+    /// Gives back to the quotas what they counted of events that wait no more.
+    pub(super) fn return_waiting(&mut self) {
+        let beyond = self.waiting_len().saturating_sub(WAITING_ALWAYS);
+        let beyond = u32::try_from(beyond).unwrap_or(u32::MAX);
+        match beyond {
+            0 => self.waiting.return_all_unused(0),
+            _ => self.waiting.return_unused(beyond),
+        }
     }
 
     /// As `park`, of an event that nothing but the network bounds. Returns `false` if it was
@@ -244,6 +282,12 @@ impl ShardSession {
         }
         self.parked_datagrams += 1;
         true
+    }
+
+    /// Forgets parked events: the session has ended, and nothing reads them.
+    pub(super) fn forget_parked(&mut self) {
+        self.parked = VecDeque::new();
+        self.return_waiting();
     }
 
     /// Puts parked events into the ring as far as there is room now. Returns how many.
@@ -264,6 +308,9 @@ impl ShardSession {
         }
         if self.parked.is_empty() {
             self.parked_datagrams = 0;
+            if self.parked.capacity() > WAITING_KEPT {
+                self.parked = VecDeque::new();
+            }
         }
         Ok(count)
     }

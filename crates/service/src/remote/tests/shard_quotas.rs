@@ -530,7 +530,7 @@ fn hostile_neighbour_does_not_stop_an_honest_session() {
         for (_, conn) in &its {
             let _ = hostile.receive(*conn);
         }
-        while hostile.ends.ops.reserve(1) == Ok(1) {
+        while hostile.ends.ops.reserve(1) != Ok(0) {
             let conn = if round % 2 == 0 { own } else { foreign };
             let command = Command::Call(SessionCall::Info { conn });
             let record = Op { cookie: 1 << 40, command }.record();

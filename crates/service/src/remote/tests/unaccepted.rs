@@ -1,4 +1,5 @@
-//! Connections that no program accepts: what they take of a shard is bounded for channel and user.
+//! Programs that do not accept, or do not read: what they take of a shard is bounded for channel
+//! and user.
 
 use std::sync::Arc;
 
@@ -6,7 +7,9 @@ use super::many_sessions::{SIZES, at};
 use super::polled_shard::PolledShard;
 use super::*;
 use crate::hand_over::HandOverSettings;
+use crate::limits::WAITING_ALWAYS;
 use crate::policy::{PortGrants, QuotaKind, Quotas, SessionRights, UserAccount};
+use crate::session_sizes::SessionSizes;
 
 /// A shard that a test polls, and a peer.
 struct UnacceptedWorld {
@@ -40,10 +43,29 @@ impl UnacceptedWorld {
 
     /// A channel of a user with quotas.
     fn channel(&mut self, rights: &Arc<SessionRights>) -> RemoteClient {
+        self.channel_sized(rights, &SIZES)
+    }
+
+    fn channel_sized(&mut self, rights: &Arc<SessionRights>, sizes: &SessionSizes) -> RemoteClient {
         let rights = Some(Arc::clone(rights));
         let key = self.us + 1;
         let limits = SessionLimits { rights, key, ..SessionLimits::WHOLE_SHARD };
-        self.shard.attach_with(&SIZES, limits).0
+        self.shard.attach_with(sizes, limits).0
+    }
+
+    /// A connection of the peer to a session that listens, and its name there.
+    fn accepted(
+        &mut self,
+        (session, listener): (&mut RemoteClient, megapipe_stack::ListenerId),
+        port: u16,
+    ) -> (ConnId, ConnId) {
+        session.accept(listener, AcceptorId(1), 1);
+        session.flush();
+        let ours = self.connect(port, 1)[0];
+        let Some(RemoteEvent::Event(Event::Incoming { conn, .. }, _)) = session.event() else {
+            panic!("it is accepted");
+        };
+        (ours, conn)
     }
 
     fn listen(&mut self, client: &mut RemoteClient, port: u16) -> megapipe_stack::ListenerId {
@@ -146,4 +168,82 @@ fn listener_that_never_accepts_leaves_private_buffers_to_others() {
     assert_eq!(account.count(QuotaKind::UserPrivateBuffers), 0);
     // The shard has nothing of its own of them any more.
     assert!(its.iter().all(|its| its.count(QuotaKind::ChannelPrivateBuffers) == 0));
+}
+
+/// A session takes connections without end and reads nothing: what waits for it is bounded for its
+/// channel, and the quota has it all back when it has ended.
+#[test]
+fn session_that_never_reads_is_ended_at_its_quota() {
+    const QUOTA: u32 = 200;
+    let mut world = UnacceptedWorld::new(64);
+    let account = Arc::<UserAccount>::default();
+    let rights = rights_of(&account, &[(QuotaKind::ChannelWaitingEvents, QUOTA)]);
+    let sizes = SessionSizes { ops: 1 << 6, events: 1 << 7, ..SIZES };
+    let mut hostile = world.channel_sized(&rights, &sizes);
+    let mut honest = world.channel(&rights_of(&Arc::default(), &[]));
+    let listeners = [world.listen(&mut hostile, 80), world.listen(&mut honest, 81)];
+    let (ours, its) = world.accepted((&mut honest, listeners[1]), 81);
+    hostile.accept(listeners[0], AcceptorId(1), 100_000);
+    hostile.flush();
+    let mut rounds = 0;
+    let end = loop {
+        for conn in world.connect(80, 20) {
+            world.client.abort(conn);
+        }
+        world.client.flush();
+        world.run(10);
+        if let Some(end) = world.shard.shard.next_end() {
+            break end;
+        }
+        rounds += 1;
+        assert!(rounds < 100, "it goes on: {:?}", world.shard.shard.report());
+        // To within what is drawn at a time.
+        let waiting = world.shard.shard.report().sessions[0].1.parked_max;
+        let beyond = waiting.saturating_sub(WAITING_ALWAYS as u32);
+        let counted = rights.count(QuotaKind::ChannelWaitingEvents);
+        assert!((beyond..beyond + 64).contains(&counted), "{counted} of {beyond}");
+    };
+    assert_eq!(end.fault, Some(SessionFault::Unread));
+    assert_eq!(rights.refusals(QuotaKind::ChannelWaitingEvents), 1);
+    assert_eq!(account.take_reached().collect::<Vec<_>>(), [QuotaKind::ChannelWaitingEvents]);
+    assert_eq!(account.count(QuotaKind::UserWaitingEvents), 0);
+    world.send(&[ours], 10);
+    honest.receive(its).expect("it is there");
+    honest.flush();
+    world.run(10);
+    let event = honest.event();
+    assert!(matches!(event, Some(RemoteEvent::Event(Event::Received { .. }, _))), "{event:?}");
+}
+
+/// A program that was stopped for a while reads what waited, and goes on.
+#[test]
+fn events_within_the_quota_wait_and_return_it() {
+    let mut world = UnacceptedWorld::new(64);
+    let account = Arc::<UserAccount>::default();
+    let rights = rights_of(&account, &[(QuotaKind::UserWaitingEvents, 200)]);
+    let sizes = SessionSizes { ops: 1 << 6, events: 1 << 7, ..SIZES };
+    let mut slow = world.channel_sized(&rights, &sizes);
+    let listener = world.listen(&mut slow, 80);
+    slow.accept(listener, AcceptorId(1), 1_000);
+    slow.flush();
+    for _ in 0..15 {
+        for conn in world.connect(80, 20) {
+            world.client.abort(conn);
+        }
+        world.client.flush();
+        world.run(10);
+    }
+    let counted = account.count(QuotaKind::UserWaitingEvents);
+    assert!((1..=200).contains(&counted), "{counted}");
+    let mut came = [0, 0];
+    for _ in 0..200 {
+        while let Some(RemoteEvent::Event(event, _)) = slow.event() {
+            came[usize::from(matches!(event, Event::Closed { .. }))] += 1;
+        }
+        slow.flush();
+        world.run(5);
+    }
+    assert_eq!(came, [300, 300]);
+    assert_eq!(account.count(QuotaKind::UserWaitingEvents), 0);
+    assert_eq!(account.take_reached().count(), 0);
 }
