@@ -14,7 +14,7 @@ use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use megapipe::{AwaitedListener, Backend, ErrorChain, Placement};
 use megapipe_sockets::{
@@ -29,7 +29,7 @@ use crate::refusals::{self, CallRefusal};
 use crate::report;
 use crate::settings::{KernelUse, PreloadBackend, PreloadSettings};
 
-/// Time that the end of the process waits for written bytes to be sent.
+/// Time that the end of the process waits for the peers to acknowledge what was written.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The settings; null: the library passes everything through.
@@ -269,8 +269,15 @@ pub(crate) fn flush() {
     if is_foreign_child() || handlers::is_inside() {
         return;
     }
-    // Bytes not sent within the time are lost.
-    let _ = with_stack(|sockets| sockets.close_all(PATIENCE));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Bytes that are not delivered within the time are lost.
+        match with_stack(|sockets| sockets.close_all(left)) {
+            Err(Error::Interrupted) if !left.is_zero() => {}
+            _ => return,
+        }
+    }
 }
 
 extern "C" fn at_exit() {

@@ -34,6 +34,7 @@ use crate::flags::{EpollEvent, EpollOp, MsgFlags, OpenFlags};
 use crate::foreign_fds::{AnyFd, KernelPoll};
 use crate::gather::{MessageTarget, ReceivePieces, ReceivedMessage, SendPieces};
 use crate::kernel;
+use crate::limits::{UNDELIVERED_PAUSE_MAX, UNDELIVERED_PAUSE_MIN};
 use crate::signal::SignalMask;
 use crate::stream::Shutdown;
 use crate::table::Sockets;
@@ -208,19 +209,36 @@ pub trait Bsd: CallRunner {
     }
 
     /// Closes every descriptor, as the end of a process does, and blocks for at most `patience`
-    /// until the bytes written on connections have left the channel.
+    /// until the bytes written on connections, also on those that were closed before, need this
+    /// process no more: the kernel or a daemon has them, or the peers of our own stack have
+    /// acknowledged them and the FINs.
     ///
     /// # Errors
     /// [`Error::NetworkDown`]; [`Error::Interrupted`], after which it may be called again.
     fn close_all(&mut self, patience: Duration) -> Result<(), Error> {
-        self.run(|sockets, is_over| {
-            sockets.close_all();
-            if sockets.closing > 0 && !is_over {
-                return Attempt::Wait(Wait::on_anything(Some(patience)));
+        let (mut pause, mut deadline) = (UNDELIVERED_PAUSE_MIN, None);
+        loop {
+            let is_done = self.run(|sockets, is_over| {
+                sockets.close_all();
+                let now = sockets.now();
+                let deadline = *deadline.get_or_insert_with(|| now.saturating_add(patience));
+                let left = deadline.saturating_sub(now);
+                let waits = sockets.closing > 0 || sockets.channel.has_undelivered();
+                if !waits || left.is_zero() {
+                    // What was closed last leaves with this.
+                    return Attempt::Done(sockets.drive(Some(Duration::ZERO)).map(|()| true));
+                }
+                if is_over {
+                    return Attempt::Done(Ok(false));
+                }
+                // An acknowledgment is no event of a closed connection.
+                Attempt::Wait(Wait::on_anything(Some(pause.min(left))))
+            })?;
+            if is_done {
+                return Ok(());
             }
-            // What was closed last leaves with this.
-            Attempt::Done(sockets.drive(Some(Duration::ZERO)))
-        })
+            pause = (pause * 2).min(UNDELIVERED_PAUSE_MAX);
+        }
     }
 
     /// read(2).

@@ -37,6 +37,11 @@ pub(crate) const PIECES_PER_SEND_BUFFER: usize = 4;
 /// Pieces that the kernel has not taken yet and a connection may have before it is full.
 pub(crate) const PIECES_UNSENT_MAX: usize = 2;
 
+/// How often the end of a process looks whether its peers have everything: at first, and after many
+/// times.
+pub(crate) const UNDELIVERED_PAUSE_MIN: Duration = Duration::from_micros(50);
+pub(crate) const UNDELIVERED_PAUSE_MAX: Duration = Duration::from_millis(5);
+
 /// Bytes of the longest datagram (IPv4's total length less its headers).
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Bytes of datagrams that wait for the program before no more are asked for (`net.core.rmem_max`).

@@ -349,6 +349,10 @@ impl StackHandle for Inline {
         self.0.stack().datagram_address(endpoint).ok()
     }
 
+    fn has_undelivered(&mut self) -> bool {
+        self.0.stack().has_undelivered()
+    }
+
     fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
         self.0.stack().holders(ports)
     }

@@ -309,6 +309,23 @@ impl<T> Channel<T> {
         local.map(|local| local.server.holders(ports)).unwrap_or_default()
     }
 
+    /// Returns whether our own stack has bytes, or a FIN, that a peer has not acknowledged, on any
+    /// connection, also without a handle. They are lost if the process ends now. `false` where the
+    /// process does not run the stack: the kernel, or a daemon, goes on. Searches all connections.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// assert!(!channel.has_undelivered());
+    /// # Ok::<(), megapipe::CreateError>(())
+    /// ```
+    pub fn has_undelivered(&mut self) -> bool {
+        let local = self.check_fork().ok().and_then(|()| self.driver.local());
+        local.is_some_and(|local| local.server.has_undelivered())
+    }
+
     /// Returns the first port at which our own stack has no connection, from `from` on and then
     /// from the beginning of the range; `None` if each has one, or if there is no stack.
     ///

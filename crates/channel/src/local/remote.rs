@@ -481,6 +481,10 @@ impl StackHandle for Remote {
         self.client.datagram_address(endpoint)
     }
 
+    fn has_undelivered(&mut self) -> bool {
+        !self.is_session() && self.client.has_undelivered()
+    }
+
     fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
         self.client.holders(ports)
     }

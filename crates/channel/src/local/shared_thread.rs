@@ -509,6 +509,10 @@ impl StackHandle for SharedThread {
         self.stack(|stack| stack.datagram_address(endpoint).ok())
     }
 
+    fn has_undelivered(&mut self) -> bool {
+        self.stack(|stack| stack.has_undelivered())
+    }
+
     fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
         self.stack(|stack| stack.holders(ports))
     }

@@ -451,6 +451,12 @@ pub(crate) trait StackHandle {
     /// As [`megapipe_stack::Stack::port_without_connections`].
     fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16>;
 
+    // -- the end of the program
+
+    /// Whether a stack that ends with the program has bytes, or a FIN, that a peer has not
+    /// acknowledged: [`megapipe_stack::Stack::has_undelivered`]. A daemon's goes on.
+    fn has_undelivered(&mut self) -> bool;
+
     // -- the host's address
 
     /// Returns the server if no other thread uses it: for connections that migrate between stack

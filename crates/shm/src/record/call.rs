@@ -149,6 +149,9 @@ pub enum SessionCall {
         /// The port to try first.
         from: u16,
     },
+    /// Whether the peer of some connection of the server has not acknowledged all that was sent:
+    /// `Value`, 0 or 1.
+    HasUndelivered,
     /// Binds an endpoint for datagrams: `Bound`.
     Bind {
         /// The address; port 0: any.
@@ -275,6 +278,7 @@ mod kind {
     pub(super) const FINISH_MOVE: u16 = 0x15a;
     pub(super) const TAKE_OVER: u16 = 0x15b;
     pub(super) const TAKE_UNREAD: u16 = 0x15c;
+    pub(super) const HAS_UNDELIVERED: u16 = 0x15d;
 }
 
 impl SessionCall {
@@ -339,6 +343,7 @@ impl SessionCall {
             Self::FreePort { ports, from } => {
                 Record { flags: from, ..record(kind::FREE_PORT).with_count(range(ports)) }
             }
+            Self::HasUndelivered => record(kind::HAS_UNDELIVERED),
             Self::Bind { local, flags, reservation } => {
                 let record = record(kind::BIND).with_id(Id::of_cookie(reservation));
                 Record { flags, ..record.with_pair(&pair.with_local(local)) }
@@ -411,6 +416,7 @@ impl SessionCall {
             kind::SEND_COPY => Self::SendCopy { conn: id, chunk: transfer.chunk()? },
             kind::HOLDERS => Self::Holders { ports: ports(count) },
             kind::FREE_PORT => Self::FreePort { ports: ports(count), from: flags },
+            kind::HAS_UNDELIVERED => Self::HasUndelivered,
             kind::BIND => Self::Bind {
                 local: record.pair().local()?,
                 flags: known(record, BIND_FLAGS)?,

@@ -108,6 +108,7 @@ fn connection_call() -> impl Strategy<Value = SessionCall> {
         (id(), chunk()).prop_map(|(conn, chunk)| SendCopy { conn, chunk }),
         any::<(u16, u16)>().prop_map(|ports| Holders { ports }),
         any::<((u16, u16), u16)>().prop_map(|(ports, from)| FreePort { ports, from }),
+        Just(HasUndelivered),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! Sockets that threads share: calls that wait, many who wait for one set, and virtual time.
 
+use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use megapipe::Clock;
 use megapipe_sockets::{
-    Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, OpenFlags, SharedContext,
+    Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, MsgFlags, OpenFlags,
+    SharedContext, Shutdown,
 };
 
 use crate::signals::timeval;
@@ -42,6 +44,12 @@ fn dial(context: &mut SharedContext, address: SocketAddr) -> Fd {
     let fd = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
     context.connect(fd, Some(address)).unwrap();
     fd
+}
+
+/// A read that waits longer than any test does fails.
+fn limit_reads(context: &mut SharedContext, fd: Fd) {
+    let patience = timeval(Duration::from_secs(30));
+    context.setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience).unwrap();
 }
 
 fn read_all(context: &mut SharedContext, fd: Fd, len: usize) -> Vec<u8> {
@@ -171,7 +179,7 @@ fn a_long_write(place: Place) {
         let fd = dial(&mut client, address);
         let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
         assert_eq!(client.write(fd, &bytes), Ok(LEN), "all of it, in one call");
-        client.shutdown(fd, megapipe_sockets::Shutdown::Write).unwrap();
+        client.shutdown(fd, Shutdown::Write).unwrap();
         assert_eq!(client.read(fd, &mut [0; 1]), Ok(0));
     });
 }
@@ -448,18 +456,23 @@ fn sleeper_leads_after_the_driver_has_gone() {
     STACK_PLACES.into_iter().for_each(|place| wait_beside_a_driver(on_stack(place)));
 }
 
-/// Everything is closed at once: what was written arrives, and what is closed has no owner.
+/// Everything is closed at once: what was written arrives, though it is more than a window and its
+/// context is not driven any more, and what is closed has no owner.
 fn close_all_at(place: Place) {
     const BYTES: usize = 300_000;
     let Place { mut server, mut client, ip } = place;
     let (listener, address) = listen(&mut server, ip, 8);
     let reading = std::thread::spawn(move || {
         let connection = server.accept4(listener, OpenFlags::empty()).unwrap();
+        limit_reads(&mut server, connection);
         assert!(read_all(&mut server, connection, BYTES).iter().all(|byte| *byte == 7));
         assert_eq!(server.read(connection, &mut [0]), Ok(0));
-        server.close_all(Duration::from_secs(10)).unwrap();
+        // The other end does not acknowledge the end of this one.
+        server.close_all(Duration::from_millis(20)).unwrap();
         assert_eq!(server.close(connection), Err(Error::BadDescriptor));
         assert_eq!(server.listen(listener, 1), Err(Error::BadDescriptor));
+        // The link goes with it, and the other end may need it still.
+        server
     });
     let epoll = client.epoll_create1(OpenFlags::empty()).unwrap();
     let fd = dial(&mut client, address);
@@ -467,15 +480,58 @@ fn close_all_at(place: Place) {
     client.close_all(Duration::from_secs(10)).unwrap();
     assert_eq!(client.close(fd), Err(Error::BadDescriptor));
     assert_eq!(client.close(epoll), Err(Error::BadDescriptor));
-    while !reading.is_finished() {
-        // The link goes with the other end.
-        let _ = client.drive(Some(Duration::from_millis(1)));
-    }
-    reading.join().unwrap();
+    drop(reading.join().unwrap());
 }
 
 #[test]
 fn all_can_be_closed_at_once() {
     close_all_at(on_kernel());
     STACK_PLACES.into_iter().for_each(|place| close_all_at(on_stack(place)));
+}
+
+/// What a call requests leaves before it returns, though its thread, the only one, makes no other
+/// call and sleeps in none.
+fn submit_without_another_call(place: Place) {
+    let Place { mut server, mut client, ip } = place;
+    let (listener, address) = listen(&mut server, ip, 8);
+    let inbox = server.socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+    server.bind(inbox, SocketAddr::new(ip, 0)).unwrap();
+    let inbox_address = server.getsockname(inbox).unwrap();
+    let accepting = std::thread::spawn(move || {
+        let connections = [(); 2].map(|()| server.accept4(listener, OpenFlags::empty()).unwrap());
+        for fd in [connections[0], connections[1], inbox] {
+            limit_reads(&mut server, fd);
+        }
+        (server, connections)
+    });
+    let [fd, reset] = [(); 2].map(|()| dial(&mut client, address));
+    // Nothing is held back for acknowledgments, which only a later call could see.
+    let on = 1i32.to_ne_bytes();
+    client.setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on).unwrap();
+    let outbox = client.socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+    let (mut server, [connection, to_reset]) = accepting.join().unwrap();
+    let mut bytes = [0; 8];
+
+    // Each of these is the last call for now.
+    assert_eq!(client.write(fd, b"first"), Ok(5));
+    assert_eq!(server.read(connection, &mut bytes), Ok(5));
+    assert_eq!(client.write(fd, b"second"), Ok(6));
+    assert_eq!(server.read(connection, &mut bytes), Ok(6));
+    assert_eq!(
+        client.sendto(outbox, &[IoSlice::new(b"third")], Some(inbox_address), MsgFlags::empty()),
+        Ok(5)
+    );
+    assert_eq!(server.read(inbox, &mut bytes), Ok(5));
+    client.shutdown(fd, Shutdown::Write).unwrap();
+    assert_eq!(server.read(connection, &mut bytes), Ok(0));
+    let linger = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
+    client.setsockopt(reset, libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
+    client.close(reset).unwrap();
+    assert_eq!(server.read(to_reset, &mut bytes), Err(Error::Reset));
+}
+
+#[test]
+fn requests_of_the_last_call_leave() {
+    submit_without_another_call(on_kernel());
+    STACK_PLACES.into_iter().for_each(|place| submit_without_another_call(on_stack(place)));
 }

@@ -64,6 +64,14 @@ impl Stack {
         self.tcp.set_listener_fast_open(listener, pending_max)
     }
 
+    /// Whether the peer of some connection, closed ones included, has not acknowledged all bytes,
+    /// or the FIN, that were queued for it. Searches all connections: for the end of a process, and
+    /// not per frame.
+    #[must_use]
+    pub fn has_undelivered(&self) -> bool {
+        self.tcp.has_undelivered()
+    }
+
     /// Returns the connections at some local ports, including orphans and those in TIME-WAIT,
     /// without duplicates. The stack itself allows listening there; this is for the stricter rules
     /// of bind(2). Searches all connections if one uses such a port, so do not call it per frame.

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use super::conn_timers::ConnTimer;
 use super::listeners::Listener;
+use super::state::State;
 use super::{Tcp, timers};
 use crate::flow_table::Flow;
 use crate::id::{ConnId, ListenerId};
@@ -25,6 +26,21 @@ impl Tcp {
         let id = ConnId { index, generation: self.places.generation(index) };
         let (local, remote) = self.addresses(id).ok()?;
         Some((id, local, remote))
+    }
+
+    /// Whether the peer of some connection has not acknowledged all bytes, or the FIN, that were
+    /// queued for it. A connection that is being opened does not count. Searches all connections.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        self.places.iter().any(|index| {
+            let conn = self.connection(index);
+            match conn.state {
+                State::FinWait1(_) | State::Closing(_) | State::LastAck(_) => true,
+                State::Established(_) | State::CloseWait(_) | State::FastOpen(_) => {
+                    conn.send.queue.bytes() > 0
+                }
+                _ => false,
+            }
+        })
     }
 
     /// The timer of a connection; `None`: none runs, or there is no such connection.

@@ -536,6 +536,11 @@ impl RemoteClient {
         let port = self.call_value(call).ok()?;
         u16::try_from(port).ok().filter(|port| *port != 0)
     }
+
+    /// As [`megapipe_stack::Stack::has_undelivered`], for connections of all sessions.
+    pub fn has_undelivered(&mut self) -> bool {
+        self.call_value(SessionCall::HasUndelivered) == Ok(1)
+    }
 }
 
 /// Datagrams.

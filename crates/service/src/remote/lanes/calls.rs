@@ -203,6 +203,12 @@ impl LaneSet {
         self.all_mut().flat_map(of_lane).collect()
     }
 
+    /// As [`RemoteClient::has_undelivered`](crate::remote::RemoteClient::has_undelivered), of any
+    /// shard.
+    pub fn has_undelivered(&mut self) -> bool {
+        self.all_mut().any(crate::remote::RemoteClient::has_undelivered)
+    }
+
     /// A port without connections on any shard, from `from` on.
     pub fn port_without_connections(
         &mut self,

@@ -206,6 +206,9 @@ impl SessionWork<'_> {
                 let port = self.server.stack().port_without_connections(first..=last, from);
                 ServerAnswer::Value { value: port.unwrap_or(0).into() }
             }
+            SessionCall::HasUndelivered => {
+                ServerAnswer::Value { value: self.server.stack().has_undelivered().into() }
+            }
             _ => return self.answer_datagram(call),
         })
     }
