@@ -56,6 +56,10 @@ pub(crate) struct PolledChannel {
     /// The channel is not ready for sleep: something was submitted that is not counted among its
     /// operations, or it was polled since.
     is_restless: bool,
+    /// Operations submitted to the channel when it last submitted them.
+    submitted: u64,
+    /// Since then something was submitted that is not counted among its operations.
+    has_uncounted: bool,
     /// A signal ended the wait of the last poll.
     pub(crate) is_interrupted: bool,
 }
@@ -103,6 +107,8 @@ impl PolledChannel {
             freshness,
             submitted_at_rest: 0,
             is_restless: true,
+            submitted: 0,
+            has_uncounted: true,
             is_interrupted: false,
         })
     }
@@ -185,6 +191,19 @@ impl PolledChannel {
         self.channel.park().map_err(|error| error_of_poll(&error))
     }
 
+    /// Submits what is queued, if anything may be. Does not poll.
+    ///
+    /// # Errors
+    /// The link is gone, or the kernel refused.
+    pub(crate) fn submit(&mut self) -> Result<(), Error> {
+        let operations = self.channel.counters().operations;
+        if !std::mem::take(&mut self.has_uncounted) && operations == self.submitted {
+            return Ok(());
+        }
+        self.submitted = operations;
+        self.channel.flush().map_err(|error| error_of_poll(&error))
+    }
+
     /// Whether a thread that sleeps on the channel would sleep too long: since
     /// [`PolledChannel::prepare_sleep`] something was submitted, or the channel was polled.
     pub(crate) fn is_restless(&self) -> bool {
@@ -194,6 +213,7 @@ impl PolledChannel {
     /// Something was submitted that the channel does not count among its operations.
     pub(crate) const fn note_uncounted(&mut self) {
         self.is_restless = true;
+        self.has_uncounted = true;
     }
 
     // -- threads

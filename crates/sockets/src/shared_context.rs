@@ -16,7 +16,10 @@
 //! - `leader` is set while the lock is free exactly if that sleeper sleeps in the kernel.
 //! - With [`Driving::Callers`], while any thread sleeps and the lock is free, one leads, or
 //!   one was woken that will.
-//! - What a call asked of the channel is handed over before the call returns, or sleeps.
+//! - What a call asked of the channel is handed over before the call returns, or sleeps: the
+//!   program may make no further call. If a thread sleeps, the channel is also polled then; else
+//!   what has arrived stays in the batch of the next poll. Nothing relies on that poll, the end of
+//!   the process neither ([`crate::Bsd::close_all`]).
 //! - A signal ends the call of the thread on which its handler ran, and no other's.
 //! - A handler that interrupts a sleep may make calls ([`crate::SignalHooks`]). While one of them
 //!   waits, it leads in place of the sleep beneath it, and gives the lead back.
@@ -244,9 +247,12 @@ impl SharedContext {
         let inside = &mut *inside;
         // No thread sleeps in the kernel for the channel, so the calls themselves drive it.
         if self.shared.driving == Driving::Callers && inside.leader.is_none() {
-            let sockets = &mut inside.sockets;
-            if sockets.channel.count_call() {
-                sockets.channel.note_uncounted();
+            let is_poll_due = inside.sockets.channel.count_call();
+            if inside.sleepers.len() == 0 && !is_poll_due {
+                return inside.submit(&self.shared.bells);
+            }
+            if is_poll_due {
+                inside.sockets.channel.note_uncounted();
             }
         }
         inside.hand_over(None, &self.shared.bells);
@@ -387,6 +393,14 @@ impl LockedContext {
             let until = self.poll_channel(me, bells).unwrap_or(Some(Duration::ZERO));
             self.recall_leader(until, bells);
         }
+    }
+
+    /// Sends a call's requests where no thread sleeps: none has to look at the channel again, and
+    /// what has arrived stays in the batch of the next poll.
+    fn submit(&mut self, bells: &SleeperBells) {
+        self.deliver(None, bells);
+        // A link that is gone is reported by the next call that waits.
+        let _ = self.sockets.channel.submit();
     }
 
     /// Wakes the sleepers that something happened for; `first` before others, because it is awake.
