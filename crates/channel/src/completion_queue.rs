@@ -43,8 +43,9 @@ const RESET: u64 = 7;
 const WHAT_BITS: u32 = 8;
 const WHAT_MASK: u64 = (1 << WHAT_BITS) - 1;
 
-/// Entries that were taken stay in front until so many have gathered.
-const TAKEN_MAX: usize = 1024;
+/// Entries that were taken stay in front until so many have gathered, and as many as are left:
+/// each entry is then moved once at most, however long the queue is.
+const TAKEN_MIN: usize = 1024;
 
 /// Completions that no operation asked for, beside those of all operations, that one event of our
 /// own stack can bring.
@@ -219,8 +220,8 @@ impl Ready {
         if self.first == self.entries.len() {
             self.entries.clear();
             self.first = 0;
-        } else if self.first == TAKEN_MAX {
-            self.entries.drain(..TAKEN_MAX);
+        } else if self.first >= TAKEN_MIN && self.first * 2 >= self.entries.len() {
+            self.entries.drain(..self.first);
             self.first = 0;
         }
     }
@@ -403,6 +404,27 @@ mod tests {
                 matches!(ready.pop(&pool), Some(Event::Write(Ok(len))) if len == turn as usize)
             );
         }
-        assert!(ready.entries.len() <= TAKEN_MAX + 1);
+        assert!(ready.entries.len() <= TAKEN_MIN + 1);
+    }
+
+    #[test]
+    fn entries_of_a_long_queue_are_moved_once_at_most() {
+        let pool = PoolOwner::new(64, 4).unwrap();
+        let mut ready = Ready::new(pool.held_table());
+        let count = 64 * TAKEN_MIN;
+        for len in 0..count {
+            ready.push_written(Handle::NONE, 0, len as u32);
+        }
+        let mut moved = 0;
+        for taken in 0..count {
+            let first = ready.first;
+            assert!(matches!(ready.pop(&pool), Some(Event::Write(Ok(len))) if len == taken));
+            if ready.first < first {
+                moved += ready.entries.len();
+            }
+            let left = count - taken - 1;
+            assert!(ready.entries.len() <= 2 * left + TAKEN_MIN + 1, "{left} left");
+        }
+        assert!((1..count).contains(&moved), "{moved} entries were moved");
     }
 }
