@@ -149,9 +149,10 @@ impl State {
         indexed.filter(|(_, slot)| slot.phase != SlotPhase::Free).map(|(index, _)| index)
     }
 
-    /// Bytes of user-space memory behind the handles, used or not.
+    /// Bytes of user-space memory behind the handles, used or not, without room that no handle
+    /// has touched yet.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.len() * size_of::<Slot>()
             + self.reads.memory_bytes()
             + self.unread.memory_bytes()
             + self.writes.memory_bytes()

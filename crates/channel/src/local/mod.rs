@@ -191,9 +191,10 @@ impl<H: StackHandle> Local<H> {
         let ours = Some(place.clone());
         let report = DriverReport { backend: "local", place: ours, ..report.chosen(&reason) };
         let mut driver = Self::new(kernel, server, place, settings.clock);
-        // Room costs memory only where it is used; without it the table grows, and leaves its
+        // Room costs memory only where it is used; without it the tables grow, and leave their
         // former memory behind.
         let _ = driver.conns.try_reserve_exact(settings.connections as usize);
+        state.reserve_slots(settings.connections as usize);
         Ok((driver, report))
     }
 

@@ -110,6 +110,14 @@ impl State {
         if self.descriptors.reserve(fd as u32) { Ok(()) } else { Err(Limit::Memory) }
     }
 
+    /// Gives the table of slots its room at once, for so many connections and what there is beside
+    /// them. Without memory for that it grows by and by.
+    #[cfg(feature = "local")]
+    pub(crate) fn reserve_slots(&mut self, connections: usize) {
+        let count = (connections + limits::FIRST_SLOTS).min(limits::HANDLES_MAX as usize);
+        let _ = self.slots.try_reserve_exact(count);
+    }
+
     /// A slot for something new, open and without a descriptor.
     pub(crate) fn allocate(&mut self, kind: Kind, cookie: u64) -> Result<u32, Limit> {
         let index = match self.first_free {
@@ -117,7 +125,8 @@ impl State {
                 return Err(Limit::Handles);
             }
             NO_SLOT => {
-                let more = if self.slots.is_empty() { limits::FIRST_SLOTS } else { 1 };
+                let is_first = self.slots.capacity() == 0;
+                let more = if is_first { limits::FIRST_SLOTS } else { 1 };
                 self.slots.try_reserve(more).map_err(|_| Limit::Memory)?;
                 self.slots.push(Slot::free(0, NO_SLOT));
                 (self.slots.len() - 1) as u32
