@@ -33,6 +33,8 @@ pub const SPIN_US_DEFAULT: u32 = 50;
 pub(crate) const SPARE_BYTES: usize = 8 << 20;
 /// Room for connections that a server's table has at most from the start; beyond it grows.
 pub(crate) const PEER_TABLE_BYTES_MAX: usize = 64 << 20;
+/// Connections at rest that a server ends at once when it drains.
+pub(crate) const DRAINED_AT_ONCE: usize = 1024;
 /// Slots of a channel's descriptor table beyond its share of `--max-connections`: connections
 /// that were accepted ahead of their credit.
 pub const SLOTS_BESIDE_CONNECTIONS: u32 = 64;

@@ -34,8 +34,8 @@ use megapipe::{Channel, Completion, Event, Handle, ReadBuf};
 pub use args::{DriverName, ServeArgs};
 pub use error::ServeError;
 pub use layout::{CpuList, CpuListError};
-pub(crate) use listening::ServerEndpoint;
 pub use listening::{FRAME_COOKIES, ServerListeners};
+pub(crate) use listening::{ServerEndpoint, end_of_keys};
 pub use plan::{ChannelPlan, Reasoned, ServerPlan, plan_server};
 pub use running::{Running, start};
 pub(crate) use running::{raise_descriptor_limit, start_threads};
@@ -65,7 +65,8 @@ pub struct ServerProperties {
 /// thread, so a shard needs no lock and need not be `Send`.
 ///
 /// Order of calls: the factory, then any number of `on_completion` and `on_tick`, then `drain`
-/// once, then more of both until `drained` returns true or the drain time-out has passed.
+/// once, then `end_if_at_rest` for each connection among more of both, until `drained` returns
+/// true or the drain time-out has passed.
 pub trait ServerShard {
     /// An operation has completed: one that the shard asked for, or an accept of one of its
     /// [`ServerListeners`] (then [`ServerListeners::index_of`] knows the cookie). Must not block.
@@ -85,9 +86,13 @@ pub trait ServerShard {
     /// while nothing happens: time for timeouts and other rounds.
     fn on_tick(&mut self, _channel: &mut Channel, _now: Ticks) {}
 
-    /// The server is to end: call [`ServerListeners::close`], finish what is owed to the peers,
-    /// close idle connections.
-    fn drain(&mut self, channel: &mut Channel, now: Ticks);
+    /// The server is to end: call [`ServerListeners::close`], and end connections from now on when
+    /// nothing is owed to their peers. Returns a number above the keys of all connections, which
+    /// are ended a few at a time: with a million of them, so many completions take memory.
+    fn drain(&mut self, channel: &mut Channel) -> usize;
+
+    /// While draining: ends the connection with this key, if there is one to which nothing is owed.
+    fn end_if_at_rest(&mut self, channel: &mut Channel, key: usize, now: Ticks);
 
     /// Whether nothing is owed any more, so that the channel may be dropped. Asked after each
     /// completion while draining.

@@ -27,6 +27,7 @@ use super::outbox::{HttpOutbox, OutboxPiece};
 use super::settings::HttpSettings;
 use crate::serve::{
     FRAME_COOKIES, ServeError, ServerListeners, ServerShard, ServerTally, ShardSetup, Ticks,
+    end_of_keys,
 };
 
 /// Distinguishes a file's cookie from its connection's.
@@ -343,13 +344,14 @@ impl ServerShard for HttpShard {
         self.sweep(channel);
     }
 
-    fn drain(&mut self, channel: &mut Channel, _now: Ticks) {
+    fn drain(&mut self, channel: &mut Channel) -> usize {
         self.draining = true;
         self.listeners.close(channel);
-        let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            self.process(channel, key, |connection, context| connection.on_stop(context));
-        }
+        end_of_keys(&self.peers)
+    }
+
+    fn end_if_at_rest(&mut self, channel: &mut Channel, key: usize, _now: Ticks) {
+        self.process(channel, key, |connection, context| connection.on_stop(context));
     }
 
     fn drained(&self) -> bool {

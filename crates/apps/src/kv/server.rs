@@ -31,7 +31,9 @@ use super::limits::{OUTPUT_BYTES_MAX, RESPONSE_BYTES, SWEEP_MS};
 use super::numbers::ServerNumbers;
 use super::store::KvStore;
 use super::timeouts::{AwaitedInput, Stopwatch, Timeouts};
-use crate::serve::{ServeError, ServerListeners, ServerShard, ServerTally, ShardSetup, Ticks};
+use crate::serve::{
+    ServeError, ServerListeners, ServerShard, ServerTally, ShardSetup, Ticks, end_of_keys,
+};
 
 impl ResponseBuffer for WriteBuf {
     fn extend_from_slice(&mut self, bytes: &[u8]) {
@@ -363,13 +365,14 @@ impl ServerShard for KvShard {
         }
     }
 
-    fn drain(&mut self, channel: &mut Channel, now: Ticks) {
+    fn drain(&mut self, channel: &mut Channel) -> usize {
         self.draining = true;
         self.listeners.close(channel);
-        let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            self.linger_if_at_rest(channel, key, now);
-        }
+        end_of_keys(&self.peers)
+    }
+
+    fn end_if_at_rest(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
+        self.linger_if_at_rest(channel, key, now);
     }
 
     fn drained(&self) -> bool {

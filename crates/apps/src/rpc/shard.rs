@@ -27,7 +27,9 @@ use slab::Slab;
 use super::protocol::{Framer, Lengths, RpcReply, echoes};
 use super::timeouts::{AwaitedStep, Overdue, WaitClock};
 use crate::limits::rpc::{COPY_LEN_MAX, GATHER_LEN, SWEEP_MS, UNSENT_BYTES_MAX};
-use crate::serve::{ServeError, ServerListeners, ServerShard, ServerTally, ShardSetup, Ticks};
+use crate::serve::{
+    ServeError, ServerListeners, ServerShard, ServerTally, ShardSetup, Ticks, end_of_keys,
+};
 
 /// How far a connection is on its way to the end.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -438,13 +440,14 @@ impl ServerShard for RpcShard {
         }
     }
 
-    fn drain(&mut self, channel: &mut Channel, now: Ticks) {
+    fn drain(&mut self, channel: &mut Channel) -> usize {
         self.draining = true;
         self.listeners.close(channel);
-        let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            self.linger_if_idle(channel, key, now);
-        }
+        end_of_keys(&self.peers)
+    }
+
+    fn end_if_at_rest(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
+        self.linger_if_idle(channel, key, now);
     }
 
     fn drained(&self) -> bool {

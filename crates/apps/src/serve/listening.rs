@@ -263,3 +263,8 @@ impl ServerListeners {
         }
     }
 }
+
+/// A number above the keys of all connections in a [`ServerListeners::peer_table`].
+pub(crate) fn end_of_keys<T>(peers: &Slab<T>) -> usize {
+    peers.iter().next_back().map_or(0, |(key, _)| key + 1)
+}

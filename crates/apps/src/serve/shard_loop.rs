@@ -5,6 +5,7 @@
 //! - On a message it does what the shard does and looks at one flag; clocks, counters and the
 //!   wish to stop are looked at when the periodic timer or a wake-up comes.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
@@ -173,6 +174,35 @@ fn tick<S: ServerShard>(channel: &mut Channel, shard: &mut S) -> Ticks {
     now
 }
 
+/// The end of a shard's connections, begun.
+struct Draining {
+    /// When what is still open is left.
+    deadline: Ticks,
+    /// Keys of connections that have not been looked at.
+    keys: Range<usize>,
+}
+
+impl Draining {
+    fn begin<S: ServerShard>(channel: &mut Channel, shard: &mut S, deadline: Ticks) -> Self {
+        Self { deadline, keys: 0..shard.drain(channel) }
+    }
+
+    /// Ends some more of the connections at rest, and asks for a wake-up behind their completions
+    /// if there are more.
+    fn go_on<S: ServerShard>(&mut self, channel: &mut Channel, shard: &mut S, now: Ticks) {
+        for key in self.keys.by_ref().take(limits::DRAINED_AT_ONCE) {
+            shard.end_if_at_rest(channel, key, now);
+        }
+        if !self.keys.is_empty() {
+            channel.waker().wake();
+        }
+    }
+
+    fn is_over<S: ServerShard>(&self, shard: &S, now: Ticks) -> bool {
+        shard.drained() || now >= self.deadline
+    }
+}
+
 fn serve<S: ServerShard>(
     channel: &mut Channel,
     shard: &mut S,
@@ -180,7 +210,7 @@ fn serve<S: ServerShard>(
     plan: &ShardPlan,
 ) -> Result<(), DispatchError> {
     let mut now = Ticks::now();
-    let mut deadline = None;
+    let mut draining: Option<Draining> = None;
     loop {
         // No `?`: each layer taken off by value is a copy of the completion.
         match channel.dispatch(None) {
@@ -193,7 +223,7 @@ fn serve<S: ServerShard>(
             Ok(Some(done)) if done.cookie == TICK_COOKIE || matches!(done.event, Event::Wake) => {
                 now = Ticks::now();
                 if done.cookie == TICK_COOKIE {
-                    pulse.on_tick(channel, deadline.is_some());
+                    pulse.on_tick(channel, draining.is_some());
                     shard.on_tick(channel, now);
                     plan.published.store(shard.tally().with_wakeups(channel.counters()));
                 } else {
@@ -201,11 +231,11 @@ fn serve<S: ServerShard>(
                 }
                 match plan.control.phase() {
                     ServerPhase::Serve => {}
-                    ServerPhase::Drain if deadline.is_none() => {
-                        deadline = Some(now.after(plan.drain));
-                        shard.drain(channel, now);
-                    }
-                    ServerPhase::Drain => {}
+                    ServerPhase::Drain => draining
+                        .get_or_insert_with(|| {
+                            Draining::begin(channel, shard, now.after(plan.drain))
+                        })
+                        .go_on(channel, shard, now),
                     ServerPhase::Stop => return Ok(()),
                 }
             }
@@ -218,7 +248,7 @@ fn serve<S: ServerShard>(
             Ok(None) => continue,
             Err(error) => return Err(error),
         }
-        if deadline.is_some_and(|deadline| shard.drained() || now >= deadline) {
+        if draining.as_ref().is_some_and(|draining| draining.is_over(shard, now)) {
             return channel.flush();
         }
     }
