@@ -177,7 +177,7 @@ pub(crate) enum Unreachable {
 }
 
 /// Destination and source of a frame; `None`: the medium has no addresses.
-pub(crate) type LinkEnds = Option<([u8; 6], [u8; 6])>;
+pub(crate) type LinkEnds = Option<ethernet::AddressWords>;
 
 /// The way to a neighbour. Four bytes, for a connection to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -492,7 +492,10 @@ impl Ip {
     pub(crate) fn usual_link(&self, hop: Hop) -> Option<LinkEnds> {
         match (self.medium, self.vlan) {
             (Medium::Ip, _) => (!hop.is_local()).then_some(None),
-            (Medium::Ethernet(own), None) => Some(Some((self.neighbours.mac(hop.place)?, own))),
+            (Medium::Ethernet(own), None) => {
+                let dst = self.neighbours.mac(hop.place)?;
+                Some(Some(ethernet::AddressWords::new(dst, own)))
+            }
             (Medium::Ethernet(_), Some(_)) => None,
         }
     }

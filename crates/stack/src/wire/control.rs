@@ -33,7 +33,7 @@ const WITH_SYN_OPTIONS: usize = WITH_TIMESTAMPS + 8;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
     /// Ethernet's destination and source.
-    pub(crate) link: ([u8; 6], [u8; 6]),
+    pub(crate) link: ethernet::AddressWords,
     pub(crate) src: Ipv4Addr,
     pub(crate) dst: Ipv4Addr,
     pub(crate) dscp: u8,
@@ -96,10 +96,7 @@ impl Control {
     ) -> Option<usize> {
         const { assert!(BYTES == OPTIONS_AT + 4 * WORDS) };
         let frame: &mut [u8; BYTES] = frame.first_chunk_mut()?;
-        let (dst, src) = way.link;
-        frame[..6].copy_from_slice(&dst);
-        frame[6..12].copy_from_slice(&src);
-        frame[12..IP_AT].copy_from_slice(&ethernet::IPV4.to_be_bytes());
+        way.link.emit(ethernet::IPV4, frame.first_chunk_mut()?);
         let (src, dst) = (way.src.to_bits(), way.dst.to_bits());
         let addresses = u64::from(src) + u64::from(dst);
         let first = 0x4500_0000 | u32::from(way.dscp) << 18 | (BYTES - IP_AT) as u32;
@@ -155,7 +152,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_bytes_are_those_of_any_segment_with_such_headers(
-            link in any::<([u8; 6], [u8; 6])>(),
+            (link_dst, link_src) in any::<([u8; 6], [u8; 6])>(),
             (src, dst) in (number(), number()),
             (dscp, hop_limit) in (0_u8..64, any::<u8>()),
             (src_port, dst_port, window, flags) in any::<(u16, u16, u16, u8)>(),
@@ -177,6 +174,7 @@ mod tests {
                     Offers { mss, sack_permitted, window_scale }
                 }),
             };
+            let link = ethernet::AddressWords::new(link_dst, link_src);
             let headers = Headers {
                 link: Some(link),
                 src: IpAddr::V4(src),

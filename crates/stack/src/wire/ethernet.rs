@@ -27,6 +27,33 @@ pub const IPV6: u16 = 0x86dd;
 /// EtherType of a VLAN tag.
 pub const VLAN: u16 = 0x8100;
 
+/// Destination and source of a frame, as two words of its header: a processor does not hand narrow
+/// stores on to a wide load that follows closely, so they stay in registers until they are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AddressWords {
+    first: u64,
+    rest: u32,
+}
+
+impl AddressWords {
+    #[inline(always)]
+    pub(crate) const fn new(dst: [u8; 6], src: [u8; 6]) -> Self {
+        let ([d0, d1, d2, d3, d4, d5], [s0, s1, s2, s3, s4, s5]) = (dst, src);
+        Self {
+            first: u64::from_ne_bytes([d0, d1, d2, d3, d4, d5, s0, s1]),
+            rest: u32::from_ne_bytes([s2, s3, s4, s5]),
+        }
+    }
+
+    /// Writes them, and what the payload is.
+    #[inline(always)]
+    pub(crate) fn emit(self, ethertype: u16, header: &mut [u8; HEADER_BYTES]) {
+        header[..8].copy_from_slice(&self.first.to_ne_bytes());
+        header[8..12].copy_from_slice(&self.rest.to_ne_bytes());
+        header[12..].copy_from_slice(&ethertype.to_be_bytes());
+    }
+}
+
 /// A frame whose lengths were checked.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {

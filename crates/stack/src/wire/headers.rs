@@ -39,7 +39,7 @@ const TCP: u32 = Protocol::Tcp as u32;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Headers {
     /// Ethernet's destination and source; `None`: the medium has no addresses.
-    pub(crate) link: Option<([u8; 6], [u8; 6])>,
+    pub(crate) link: Option<ethernet::AddressWords>,
     pub(crate) src: IpAddr,
     /// Of the same family.
     pub(crate) dst: IpAddr,
@@ -165,12 +165,10 @@ impl Headers {
 
     #[inline(always)]
     fn emit_link<'a>(&self, frame: &'a mut [u8]) -> Option<&'a mut [u8]> {
-        let Some((dst, src)) = self.link else { return Some(frame) };
+        let Some(addresses) = self.link else { return Some(frame) };
         let (header, packet) = frame.split_first_chunk_mut::<{ ethernet::HEADER_BYTES }>()?;
         let kind = if self.dst.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
-        header[..6].copy_from_slice(&dst);
-        header[6..12].copy_from_slice(&src);
-        header[12..].copy_from_slice(&kind.to_be_bytes());
+        addresses.emit(kind, header);
         Some(packet)
     }
 
@@ -276,15 +274,21 @@ mod tests {
         }
     }
 
+    fn general_link(headers: &Headers, (dst, src): ([u8; 6], [u8; 6]), frame: &mut [u8]) -> usize {
+        let ethertype = if headers.dst.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
+        let header = ethernet::Repr { dst, src, vlan: None, ethertype };
+        header.emit(frame);
+        header.header_bytes()
+    }
+
     /// The same by the `Repr` of each format.
-    fn general(headers: &Headers, frame: &mut [u8], text: &[u8], left_to_link: bool) -> usize {
-        let mut at = 0;
-        if let Some((dst, src)) = headers.link {
-            let ethertype = if headers.dst.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
-            let header = ethernet::Repr { dst, src, vlan: None, ethertype };
-            header.emit(frame);
-            at += header.header_bytes();
-        }
+    fn general(
+        headers: &Headers,
+        link: Option<([u8; 6], [u8; 6])>,
+        (frame, text): (&mut [u8], &[u8]),
+        left_to_link: bool,
+    ) -> usize {
+        let mut at = link.map_or(0, |ends| general_link(headers, ends, frame));
         let options = options_of(headers);
         let head = tcp::Repr {
             src_port: headers.src_port,
@@ -372,7 +376,7 @@ mod tests {
         ) {
             let ecn = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce][usize::from(class & 3)];
             let headers = Headers {
-                link,
+                link: link.map(|(dst, src)| ethernet::AddressWords::new(dst, src)),
                 src,
                 dst,
                 dscp: class >> 2,
@@ -390,7 +394,7 @@ mod tests {
                 }),
             };
             let (mut quick, mut slow) = ([0xaa; 400], [0xaa; 400]);
-            let end = general(&headers, &mut slow, &text, left_to_link);
+            let end = general(&headers, link, (&mut slow, &text), left_to_link);
             let at = headers.header_bytes();
             prop_assert_eq!(at + text.len(), end);
             quick[at..end].copy_from_slice(&text);
