@@ -229,7 +229,7 @@ fn unexpected(what: impl std::fmt::Debug) -> InstructionsError {
 fn carry(now: Instant, from: &mut MeasuredHost, to: &mut MeasuredHost) {
     let mut frame = [0; 2048];
     while let Some(sent) = from.stack.poll_transmit(now, &mut frame, &mut from.memory) {
-        to.stack.on_frame(now, &frame[..sent.len], Received::default(), &mut to.memory);
+        to.stack.on_frame(now, &frame[..sent.frame_bytes()], Received::default(), &mut to.memory);
     }
 }
 
@@ -258,7 +258,7 @@ fn measured_segment_out(
 ) -> Option<usize> {
     let MeasuredHost { stack, memory } = host;
     stack.send(now, conn, chunk, &mut OutlinedBuffers(memory)).ok()?;
-    stack.poll_transmit(now, frame, &mut OutlinedBuffers(memory)).map(|sent| sent.len)
+    stack.poll_transmit(now, frame, &mut OutlinedBuffers(memory)).map(|sent| sent.frame_bytes())
 }
 
 fn establish(
@@ -297,7 +297,7 @@ pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
         client.send(now, there)?;
         let sent = client.stack.poll_transmit(now, &mut frame, &mut client.memory);
         let sent = sent.ok_or_else(|| unexpected("no segment"))?;
-        let segment = &frame[..sent.len];
+        let segment = &frame[..sent.frame_bytes()];
         let event = match kind {
             SegmentKind::Text | SegmentKind::Request => measured_segment(&mut server, now, segment),
             SegmentKind::Answer => arrive(&mut server, now, segment),

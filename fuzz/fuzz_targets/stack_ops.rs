@@ -191,7 +191,7 @@ impl Side {
         }
         let mut frame = [0; 1514];
         while let Some(sent) = self.stack.poll_transmit(now, &mut frame, &mut self.memory) {
-            self.wire.push(frame[..sent.len].to_vec());
+            self.wire.push(frame[..sent.frame_bytes()].to_vec());
             count += 1;
             assert!(count < FRAMES_MAX, "frames without end");
         }

@@ -279,7 +279,7 @@ impl SimNode for SimHost {
             })?;
             let HostShard { stack, memory, .. } = &mut self.shards[shard];
             while let Some(transmit) = stack.poll_transmit(local, &mut self.frame, memory) {
-                send(&self.frame[..transmit.len])?;
+                send(&self.frame[..transmit.frame_bytes()])?;
             }
         }
         Ok(())

@@ -114,11 +114,11 @@ impl Host {
         link.tx_burst(64, &mut |room| {
             let sent = stack.poll_transmit(now, room, memory)?;
             Some(TxMetadata {
-                len: sent.len,
-                checksum_start: sent.checksum_start,
-                checksum_field: sent.checksum_field.into(),
-                segment_bytes: sent.segment_bytes,
-                header_bytes: sent.header_bytes,
+                len: sent.frame_bytes(),
+                checksum_start: sent.checksum_start(),
+                checksum_field: sent.checksum_field().into(),
+                segment_bytes: sent.segment_bytes(),
+                header_bytes: sent.header_bytes(),
             })
         })
         .expect("the link stands");

@@ -144,7 +144,7 @@ impl LinkServer {
                 }
                 let transmit = fill(room)?;
                 let metadata = metadata_of(&transmit);
-                if !transmit.stays_here {
+                if !transmit.stays_here() {
                     return Some(metadata);
                 }
                 counters.looped_dropped += u64::from(!looped.push(room, metadata));
@@ -185,7 +185,7 @@ impl LinkServer {
                 break;
             }
             let Some(transmit) = fill(scratch) else { break };
-            if transmit.stays_here {
+            if transmit.stays_here() {
                 let is_kept = looped.push(scratch, metadata_of(&transmit));
                 counters.looped_dropped += u64::from(!is_kept);
             } else {
@@ -290,11 +290,11 @@ impl LinkServer {
 #[inline]
 const fn metadata_of(transmit: &stack::Transmit) -> TxMetadata {
     TxMetadata {
-        len: transmit.len,
-        checksum_start: transmit.checksum_start,
-        checksum_field: transmit.checksum_field as u16,
-        segment_bytes: transmit.segment_bytes,
-        header_bytes: transmit.header_bytes,
+        len: transmit.frame_bytes(),
+        checksum_start: transmit.checksum_start(),
+        checksum_field: transmit.checksum_field() as u16,
+        segment_bytes: transmit.segment_bytes(),
+        header_bytes: transmit.header_bytes(),
     }
 }
 

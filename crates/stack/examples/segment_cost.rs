@@ -114,7 +114,7 @@ impl SegmentHost {
 fn carry(now: Instant, from: &mut SegmentHost, to: &mut SegmentHost) {
     let mut frame = [0; 2048];
     while let Some(sent) = from.stack.poll_transmit(now, &mut frame, &mut from.memory) {
-        to.stack.on_frame(now, &frame[..sent.len], Received::default(), &mut to.memory);
+        to.stack.on_frame(now, &frame[..sent.frame_bytes()], Received::default(), &mut to.memory);
     }
 }
 
@@ -136,7 +136,7 @@ fn measured_answer(
 ) -> usize {
     let SegmentHost { stack, memory } = host;
     stack.send(now, conn, chunk, &mut Outside(memory)).expect("send");
-    stack.poll_transmit(now, frame, &mut Outside(memory)).expect("a frame").len
+    stack.poll_transmit(now, frame, &mut Outside(memory)).expect("a frame").frame_bytes()
 }
 
 fn establish(
@@ -225,7 +225,7 @@ impl FrameBurst {
         self.count = 0;
         for (frame, len) in self.frames.iter_mut() {
             let Some(sent) = host.stack.poll_transmit(now, frame, &mut host.memory) else { return };
-            *len = sent.len;
+            *len = sent.frame_bytes();
             self.count += 1;
         }
         panic!("more frames than a turn of one connection has");
@@ -323,7 +323,7 @@ impl Scene {
         let Self { client, now, there, .. } = self;
         let chunk = client.memory.chunk_of(&[7; 64]).expect("a buffer");
         client.stack.send(*now, *there, chunk, &mut client.memory).expect("send");
-        client.stack.poll_transmit(*now, frame, &mut client.memory).expect("frame").len
+        client.stack.poll_transmit(*now, frame, &mut client.memory).expect("frame").frame_bytes()
     }
 
     /// The server sends 64 bytes, and the client reads them.
@@ -407,7 +407,7 @@ fn acks() {
         let Scene { server, client, there, now, .. } = &mut scene;
         client.stack.set_option(*now, *there, option, &mut client.memory).expect("an option");
         let sent = client.stack.poll_transmit(*now, &mut frame, &mut client.memory);
-        let len = sent.expect("an ACK").len;
+        let len = sent.expect("an ACK").frame_bytes();
         assert_eq!(measured(server, *now, &frame[..len]), None);
     }
 }

@@ -92,7 +92,7 @@ impl SendingHost {
 fn carry(now: Instant, from: &mut SendingHost, to: &mut SendingHost) {
     let mut frame = [0; 2048];
     while let Some(sent) = from.stack.poll_transmit(now, &mut frame, &mut from.memory) {
-        to.stack.on_frame(now, &frame[..sent.len], Received::default(), &mut to.memory);
+        to.stack.on_frame(now, &frame[..sent.frame_bytes()], Received::default(), &mut to.memory);
     }
 }
 
@@ -138,7 +138,7 @@ fn transmit(host: &mut SendingHost, now: Instant, wire: &mut SentFrames) {
         let Some(sent) = host.stack.poll_transmit(now, &mut frame.0, &mut host.memory) else {
             return;
         };
-        frame.1 = sent.len;
+        frame.1 = sent.frame_bytes();
         wire.len += 1;
     }
 }

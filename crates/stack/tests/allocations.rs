@@ -87,7 +87,12 @@ fn talk(a: &mut Host, b: &mut Host, now: &mut Instant, frame: &mut [u8]) {
             let (from, to) = if turn == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
             while let Some(sent) = from.stack.poll_transmit(*now, frame, &mut from.memory) {
                 is_quiet = false;
-                to.stack.on_frame(*now, &frame[..sent.len], Received::default(), &mut to.memory);
+                to.stack.on_frame(
+                    *now,
+                    &frame[..sent.frame_bytes()],
+                    Received::default(),
+                    &mut to.memory,
+                );
                 to.take_events(*now);
             }
             from.take_events(*now);

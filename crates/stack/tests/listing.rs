@@ -29,7 +29,7 @@ impl Host {
     fn frame(&mut self, now: Instant) -> Option<Vec<u8>> {
         let mut frame = vec![0; FRAME_BYTES];
         let sent = self.stack.poll_transmit(now, &mut frame, &mut self.memory)?;
-        frame.truncate(sent.len);
+        frame.truncate(sent.frame_bytes());
         Some(frame)
     }
 

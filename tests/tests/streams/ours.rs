@@ -10,7 +10,7 @@ use std::time::Duration;
 use megapipe_link::{Fault, Link, Pair};
 use megapipe_stack::{
     CloseReason, Config, ConnId, Event, HeapMemory, Instant, ListenerId, Medium, Memory,
-    OperationError, PoolId, Received, Stack, TcpConfig, Transmit,
+    OperationError, PoolId, Received, Stack, TcpConfig,
 };
 use megapipe_tests::transfer::Pattern;
 
@@ -149,7 +149,7 @@ impl Ours {
         let is_eventful = self.act(now)?;
         let Self { stack, memory, link, .. } = self;
         let sent = link.tx_burst(BURST, &mut |room| {
-            let Transmit { len, .. } = stack.poll_transmit(now, room, memory)?;
+            let len = stack.poll_transmit(now, room, memory)?.frame_bytes();
             Some(megapipe_link::TxMetadata { len, ..megapipe_link::TxMetadata::default() })
         });
         let sent = sent.expect("the pair's other end lives");

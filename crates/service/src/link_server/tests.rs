@@ -121,7 +121,7 @@ fn frames(count: u8, stays_here: fn(u8) -> bool) -> impl FnMut(&mut [u8]) -> Opt
     move |room| {
         let frame = all.next()?;
         room[0] = frame;
-        Some(Transmit { len: 1, stays_here: stays_here(frame), ..Transmit::default() })
+        Some(Transmit::new(1).staying(stays_here(frame)))
     }
 }
 

@@ -56,7 +56,7 @@ impl OurHost {
             self.stack.on_timeout(now, &mut self.memory);
         }
         while let Some(sent) = self.stack.poll_transmit(now, wire.room(), &mut self.memory) {
-            wire.push(sent.len);
+            wire.push(sent.frame_bytes());
         }
     }
 

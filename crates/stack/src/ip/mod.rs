@@ -593,7 +593,7 @@ impl Ip {
         counters: &mut Counters,
     ) -> Option<Transmit> {
         if let Some(len) = self.poll_link(now, frame) {
-            return Some(Transmit { len, ..Transmit::default() });
+            return Some(Transmit::new(len));
         }
         while let Some(next) = self.outbox.next() {
             let message = next.message;
@@ -608,7 +608,7 @@ impl Ip {
             if self.is_cut(&next) {
                 let len = self.write_part(frame, hop, &next);
                 counters.totals.icmp_out += u64::from(next.taken == 0);
-                return Some(Transmit { len, stays_here: hop.is_local(), ..Transmit::default() });
+                return Some(Transmit::new(len).staying(hop.is_local()));
             }
             let departing = Departing {
                 src: message.src,
@@ -624,11 +624,11 @@ impl Ip {
             self.outbox.take(&mut frame[at..at + message.len]);
             counters.totals.icmp_out += 1;
             let len = at + message.len;
-            return Some(Transmit { len, stays_here: hop.is_local(), ..Transmit::default() });
+            return Some(Transmit::new(len).staying(hop.is_local()));
         }
         // Asking for the next hop of a message may have made a question.
         let len = self.poll_link(now, frame)?;
-        Some(Transmit { len, ..Transmit::default() })
+        Some(Transmit::new(len))
     }
 
     /// There is nothing to send, and nothing to ask: asked for every frame of a transport.

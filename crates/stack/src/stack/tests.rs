@@ -79,7 +79,7 @@ impl Host {
     fn transmit(&mut self) -> Option<Vec<u8>> {
         let mut frame = vec![0xee; 1518];
         let sent = self.stack.poll_transmit(self.now, &mut frame, &mut self.memory)?;
-        frame.truncate(sent.len);
+        frame.truncate(sent.frame_bytes());
         Some(frame)
     }
 

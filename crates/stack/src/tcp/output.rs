@@ -547,8 +547,7 @@ fn send_data<M: Memory>(
     let mut transmit = write(context, &draft, hop, (payload as usize, sum), frame);
     let one = u32::from(conn.mss) + usual_bytes(conn) - draft.head.options.bytes() as u32;
     if payload > one && !is_probe {
-        transmit.segment_bytes = one as u16;
-        transmit.header_bytes = text_at as u16;
+        transmit = transmit.cut_by_link(one as u16, text_at as u16);
     }
     if is_probe {
         plpmtud::note_probe(conn, shard, data.range);
@@ -727,17 +726,13 @@ fn finish_frame<M>(
     let pseudo =
         checksum::pseudo_header(local.ip(), remote.ip(), Protocol::Tcp.number(), segment.len());
     context.counters.totals.segments_out += 1;
+    let transmit = Transmit::new(len).staying(parts.stays_here);
     if context.config.tx_checksum {
         wire::write_partial_checksum(segment, pseudo);
-        return Transmit {
-            len,
-            checksum_start: parts.transport as u16,
-            checksum_field: wire::CHECKSUM_OFFSET as u8,
-            stays_here: parts.stays_here,
-            ..Transmit::default()
-        };
+        let (start, field) = (parts.transport as u16, wire::CHECKSUM_OFFSET as u8);
+        return transmit.checksummed_by_link(start, field);
     }
     let sum = checksum::combine(checksum::combine(pseudo, parts.header_sum), text_sum);
     wire::write_checksum(segment, sum);
-    Transmit { len, stays_here: parts.stays_here, ..Transmit::default() }
+    transmit
 }

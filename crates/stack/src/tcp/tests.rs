@@ -62,7 +62,7 @@ impl Host {
     pub(super) fn frame(&mut self, now: Instant) -> Option<(Vec<u8>, Transmit)> {
         let mut frame = vec![0; self.config.tx_frame_bytes as usize];
         let transmit = self.with(now, |tcp, context| tcp.poll_transmit(context, &mut frame))?;
-        frame.truncate(transmit.len);
+        frame.truncate(transmit.frame_bytes());
         Some((frame, transmit))
     }
 

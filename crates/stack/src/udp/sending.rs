@@ -272,15 +272,13 @@ fn write<M: Memory>(
     let payload_sum = context.memory.copy_out(outgoing.chunk, &mut datagram[udp::HEADER_BYTES..]);
     let pseudo_header = checksum::pseudo_header(src, dst, Protocol::Udp.number(), len);
     context.counters.totals.datagrams_out += 1;
-    let mut transmit =
-        Transmit { len: at + len, stays_here: hop.is_local(), ..Transmit::default() };
+    let transmit = Transmit::new(at + len).staying(hop.is_local());
     if context.config.tx_checksum {
         udp::write_partial_checksum(datagram, pseudo_header);
-        transmit.checksum_start = at as u16;
-        transmit.checksum_field = udp::CHECKSUM_OFFSET as u8;
+        transmit.checksummed_by_link(at as u16, udp::CHECKSUM_OFFSET as u8)
     } else {
         let sum = checksum::combine(checksum::combine(pseudo_header, header_sum), payload_sum);
         udp::write_checksum(datagram, sum);
+        transmit
     }
-    transmit
 }

@@ -62,8 +62,8 @@ fn the_link_fills_in_checksums_where_it_can() {
     host.send(id, peer(), b"hello").unwrap();
     let mut frame = vec![0; 1518];
     let sent = host.stack.poll_transmit(host.now, &mut frame, &mut host.memory).unwrap();
-    assert_eq!((sent.checksum_start, sent.checksum_field), (34, 6));
-    let bytes = &mut frame[34..sent.len];
+    assert_eq!((sent.checksum_start(), sent.checksum_field()), (34, 6));
+    let bytes = &mut frame[34..sent.frame_bytes()];
     let sum = checksum::sum(bytes);
     udp::write_checksum(bytes, sum);
     assert_eq!(bytes, datagram(OURS.into(), PEER.into(), (53, 5000), b"hello"));

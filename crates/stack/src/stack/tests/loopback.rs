@@ -54,13 +54,13 @@ impl Looping {
                 self.events.push(event);
             }
             let Some(sent) = stack.poll_transmit(*now, &mut frame, memory) else { break };
-            if !sent.stays_here {
+            if !sent.stays_here() {
                 self.others += 1;
                 continue;
             }
             self.looped += 1;
             let received = Received { checksums: Checksums::Looped, segment_bytes: 0 };
-            stack.on_frame(*now, &frame[..sent.len], received, memory);
+            stack.on_frame(*now, &frame[..sent.frame_bytes()], received, memory);
         }
     }
 
@@ -229,8 +229,8 @@ fn loopback_is_not_received_from_the_link() {
         let Host { stack, memory, now } = &mut world.host;
         let mut frame = vec![0; 1518];
         let sent = stack.poll_transmit(*now, &mut frame, memory).unwrap();
-        assert!(sent.stays_here);
-        frame.truncate(sent.len);
+        assert!(sent.stays_here());
+        frame.truncate(sent.frame_bytes());
         let reason = if listens == LOOPBACK { Drop::OtherAddress } else { Drop::BadSource };
         for checksums in [Checksums::Unverified, Checksums::Verified] {
             for _ in 0..2 {
@@ -332,8 +332,8 @@ fn own_source_is_dropped_from_the_link() {
     let Host { stack, memory, now } = &mut world.host;
     let mut frame = vec![0; 1518];
     let sent = stack.poll_transmit(*now, &mut frame, memory).unwrap();
-    assert!(sent.stays_here);
-    frame.truncate(sent.len);
+    assert!(sent.stays_here());
+    frame.truncate(sent.frame_bytes());
     for checksums in [Checksums::Unverified, Checksums::Verified] {
         for _ in 0..2 {
             let before = stack.counters().dropped(Drop::BadSource);
@@ -443,7 +443,7 @@ fn icmp_error_about_loopback_is_dropped_from_the_link() {
     let mut frame = vec![0; 1518];
     let mut next = |stack: &mut Stack, memory: &mut HeapMemory, now| {
         let sent = stack.poll_transmit(now, &mut frame, memory).unwrap();
-        frame[..sent.len].to_vec()
+        frame[..sent.frame_bytes()].to_vec()
     };
     let Host { stack, memory, now } = &mut world.host;
     let datagram = next(stack, memory, *now);
@@ -478,7 +478,7 @@ fn looped_connection_ends_when_the_address_goes() {
     let mut frame = vec![0; 1518];
     let Host { stack, memory, now } = &mut world.host;
     while let Some(sent) = stack.poll_transmit(*now, &mut frame, memory) {
-        assert!(!sent.stays_here, "it is a neighbour's now");
+        assert!(!sent.stays_here(), "it is a neighbour's now");
     }
 }
 

@@ -25,7 +25,7 @@ pub(in crate::tcp) fn write<M>(
         let Service { dscp, hop_limit } = service;
         if let Some(len) = control.emit(&Way { link, src, dst, dscp, hop_limit }, frame) {
             context.counters.totals.segments_out += 1;
-            return Transmit { len, ..Transmit::default() };
+            return Transmit::new(len);
         }
     }
     write_any(context, (hosts, service), control, hop, frame)

@@ -146,16 +146,12 @@ fn finish<M>(
     if !context.config.tx_checksum {
         headers.emit(frame, text_bytes, Text::Summed(sum))?;
         context.counters.totals.segments_out += 1;
-        return Some(Transmit { len, ..Transmit::default() });
+        return Some(Transmit::new(len));
     }
     headers.emit(frame, text_bytes, Text::LeftToLink)?;
     context.counters.totals.segments_out += 1;
-    Some(Transmit {
-        len,
-        checksum_start: headers.transport_offset() as u16,
-        checksum_field: wire::CHECKSUM_OFFSET as u8,
-        ..Transmit::default()
-    })
+    let start = headers.transport_offset() as u16;
+    Some(Transmit::new(len).checksummed_by_link(start, wire::CHECKSUM_OFFSET as u8))
 }
 
 /// What `head` and `note_sent` keep of it.

@@ -174,7 +174,7 @@ impl Peer {
             let ip = ipv4::Repr::parse(&packet).unwrap();
             let view = View::new(packet.payload()).unwrap();
             let head = Repr::parse(&view);
-            if transmit.checksum_start == 0 {
+            if transmit.checksum_start() == 0 {
                 let (src, dst) = (IpAddr::V4(ip.src), IpAddr::V4(ip.dst));
                 let pseudo = checksum::pseudo_header(src, dst, 6, packet.payload().len());
                 assert!(view.checksum_is_right(pseudo), "checksum of {head:?}");

@@ -1176,9 +1176,9 @@ fn a_link_that_cuts_gets_large_frames() {
     }
     let out = peer.out();
     assert_eq!(out.len(), 1);
-    assert_eq!((out[0].len, out[0].transmit.segment_bytes), (10_000, 1000));
-    assert_eq!(out[0].transmit.header_bytes, 40);
-    assert_eq!((out[0].transmit.checksum_start, out[0].transmit.checksum_field), (20, 16));
+    assert_eq!((out[0].len, out[0].transmit.segment_bytes()), (10_000, 1000));
+    assert_eq!(out[0].transmit.header_bytes(), 40);
+    assert_eq!((out[0].transmit.checksum_start(), out[0].transmit.checksum_field()), (20, 16));
     peer.inject(A, 1, 10_001, &[]);
     assert_eq!(peer.host.memory.in_use(), 0);
 }
@@ -1623,7 +1623,7 @@ fn data_with_sack_leaves_in_single_segments() {
     let out = peer.out();
     let sent: Vec<_> = out.iter().map(|out| (out.seq, out.len)).collect();
     assert_eq!(sent, [(1, 988), (989, 988), (1977, 988)]);
-    assert!(out.iter().all(|out| out.transmit.segment_bytes == 0 && !out.sack().is_empty()));
+    assert!(out.iter().all(|out| out.transmit.segment_bytes() == 0 && !out.sack().is_empty()));
     // The second one arrived, and is not sent again.
     let second = SackBlock { start: peer.iss + 989, end: peer.iss + 1977 };
     peer.options.set_sack(&[second]);
