@@ -24,9 +24,10 @@ use crate::time::Instant;
 use crate::udp::Udp;
 use crate::wire::Protocol;
 use crate::wire::checksum;
+use crate::wire::ethernet;
 use crate::wire::fast_path::template::{IPV4, IPV4_WITH_TIMES, IPV6, IPV6_WITH_TIMES};
 use crate::wire::fast_path::{
-    BARE_HEADER, FastSegment, HEADER_OF_SYN, HEADER_WITH_TIMES, Other, Packet, Sum,
+    BARE_HEADER, FastSegment, HEADER_OF_SYN, HEADER_WITH_TIMES, Other, Packet, SegmentLayout, Sum,
 };
 
 pub use listing::{ListedSocket, ListingCursor};
@@ -124,7 +125,7 @@ impl Stack {
             return false;
         }
         if tcp.next_layout() == IPV4_WITH_TIMES
-            && let Some(packet) = ip.ipv4_in(frame)
+            && let Some(packet) = ip.packet_of(frame, ethernet::IPV4)
         {
             let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
             if tcp.on_next::<IPV4_WITH_TIMES>(&mut context, packet, received) {
@@ -156,7 +157,8 @@ impl Stack {
         memory: &mut M,
     ) -> bool {
         let Self { ip, tcp, config, counters, now, .. } = self;
-        if let Some(packet) = ip.packet_in(frame) {
+        let ethertype = if HEADERS_BYTES < IPV6 { ethernet::IPV4 } else { ethernet::IPV6 };
+        if let Some(packet) = ip.packet_of(frame, ethertype) {
             let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
             if tcp.on_next::<HEADERS_BYTES>(&mut context, packet, received) {
                 return true;
@@ -166,7 +168,7 @@ impl Stack {
         self.take_other_usual(frame, received, memory)
     }
 
-    /// Takes a frame with the usual headers that is not the next of a flow.
+    /// Takes a frame with the usual header of the link that is not the next of a flow.
     #[inline(never)]
     fn take_other_usual<M: Memory>(
         &mut self,
@@ -174,34 +176,51 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> bool {
-        match self.ip.ipv4_in(frame).and_then(Packet::of_ipv4) {
-            Some(packet) => self.take_packet(packet, received, memory),
-            None => self.take_ipv6(frame, received, memory),
-        }
-    }
-
-    /// Apart from the other version, so that each is worked out with its own addresses.
-    #[inline(never)]
-    fn take_ipv6<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) -> bool {
-        match self.ip.packet_in(frame).and_then(Packet::of_ipv6) {
-            Some(packet) => self.take_packet(packet, received, memory),
+        match self.ip.packet_in(frame) {
+            Some((ethernet::IPV4, packet)) => self.take_packet::<M, 4>(packet, received, memory),
+            Some((_, packet)) => self.take_packet::<M, 6>(packet, received, memory),
             None => false,
         }
     }
 
+    /// The same of its packet. Each kind of segment has its own instructions, from its first byte
+    /// on, and so has each version of IP. `false`: it has unusual headers, or there is something
+    /// wrong with it; nothing happened.
     #[inline(always)]
-    fn take_packet<M: Memory>(
+    fn take_packet<M: Memory, const VERSION: u8>(
         &mut self,
-        packet: Packet<'_>,
+        packet: &[u8],
         received: Received,
         memory: &mut M,
     ) -> bool {
+        match SegmentLayout::of::<VERSION>(packet) {
+            SegmentLayout::Fast => self.take_fast::<M, VERSION>(packet, received, memory),
+            SegmentLayout::Bare => {
+                self.take_other::<M, VERSION, BARE_HEADER>(packet, received, memory)
+            }
+            SegmentLayout::WithTimes => {
+                self.take_other::<M, VERSION, HEADER_WITH_TIMES>(packet, received, memory)
+            }
+            SegmentLayout::Syn => {
+                self.take_other::<M, VERSION, HEADER_OF_SYN>(packet, received, memory)
+            }
+            SegmentLayout::Unknown => false,
+        }
+    }
+
+    /// Text or an acknowledgment, of any flow.
+    #[inline(never)]
+    fn take_fast<M: Memory, const VERSION: u8>(
+        &mut self,
+        packet: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        let Some(packet) = Packet::of::<VERSION>(packet) else { return false };
         if !self.ip.is_ours(packet.dst.ip()) {
             return false;
         }
-        let Some(segment) = FastSegment::of(&packet) else {
-            return self.take_other(&packet, received, memory);
-        };
+        let Some(segment) = FastSegment::of(&packet) else { return false };
         let Self { ip, tcp, config, counters, now, .. } = self;
         let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
         match tcp.on_fast_segment(&mut context, &segment, received) {
@@ -222,46 +241,38 @@ impl Stack {
         // Made before it is checked: so each field is written where it stays.
         let sum = segment.content.sum;
         let segment = Segment::of_usual(segment, received);
+        self.take_believed((&segment, sum), (received, Some(lookup)), memory)
+    }
+
+    /// A segment with other flags or with a SYN's options.
+    #[inline(never)]
+    fn take_other<M: Memory, const VERSION: u8, const HEADER_BYTES: usize>(
+        &mut self,
+        packet: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        let Some(packet) = Packet::of::<VERSION>(packet) else { return false };
+        if !self.ip.is_ours(packet.dst.ip()) {
+            return false;
+        }
+        let Some(other) = Other::of::<HEADER_BYTES>(&packet) else { return false };
+        let segment = Segment::of_other(&other, received);
+        self.take_believed((&segment, other.sum), (received, None), memory)
+    }
+
+    /// Takes a segment that was read, unless its checksum is wrong or its source is impossible.
+    #[inline(always)]
+    fn take_believed<M: Memory>(
+        &mut self,
+        (segment, sum): (&Segment<'_>, Sum),
+        (received, lookup): (Received, Option<Lookup>),
+        memory: &mut M,
+    ) -> bool {
         if !self.is_believed((segment.flow.remote, sum), segment.payload, received) {
             return false;
         }
-        self.with(memory, |tcp, context| tcp.on_read(context, &segment, Some(lookup)));
-        self.report_neighbours(memory);
-        true
-    }
-
-    /// The same of a segment with other flags or with a SYN's options.
-    #[inline(always)]
-    fn take_other<M: Memory>(
-        &mut self,
-        packet: &Packet<'_>,
-        received: Received,
-        memory: &mut M,
-    ) -> bool {
-        match packet.header_bytes() {
-            BARE_HEADER => self.take_other_of::<M, BARE_HEADER>(packet, received, memory),
-            HEADER_WITH_TIMES => {
-                self.take_other_of::<M, HEADER_WITH_TIMES>(packet, received, memory)
-            }
-            HEADER_OF_SYN => self.take_other_of::<M, HEADER_OF_SYN>(packet, received, memory),
-            _ => false,
-        }
-    }
-
-    /// Apart, so that each layout has its own instructions.
-    #[inline(never)]
-    fn take_other_of<M: Memory, const HEADER_BYTES: usize>(
-        &mut self,
-        packet: &Packet<'_>,
-        received: Received,
-        memory: &mut M,
-    ) -> bool {
-        let Some(other) = Other::of::<HEADER_BYTES>(packet) else { return false };
-        let segment = Segment::of_other(&other, received);
-        if !self.is_believed((segment.flow.remote, other.sum), segment.payload, received) {
-            return false;
-        }
-        self.with(memory, |tcp, context| tcp.on_read(context, &segment, None));
+        self.with(memory, |tcp, context| tcp.on_read(context, segment, lookup));
         self.report_neighbours(memory);
         true
     }

@@ -113,25 +113,27 @@ impl Ip {
         u64::from_le_bytes(*word) & USUAL_LINK_MASK == self.usual_link
     }
 
-    /// What may be a packet of IPv4 in a frame with such a header.
+    /// What is a packet of `ethertype`, or none, in a frame with such a header.
     #[inline(always)]
-    pub(crate) fn ipv4_in<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+    pub(crate) fn packet_of<'a>(&self, frame: &'a [u8], ethertype: u16) -> Option<&'a [u8]> {
         let Medium::Ethernet(_) = self.medium else { return Some(frame) };
         let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
-        (u16::from_be_bytes([head[12], head[13]]) == ethernet::IPV4).then_some(packet)
+        (u16::from_be_bytes([head[12], head[13]]) == ethertype).then_some(packet)
     }
 
-    /// What may be a packet of either version in a frame with such a header.
+    /// What may be a packet in a frame with such a header, and its EtherType: IPv4 or IPv6. A
+    /// packet of another version than the link says is for the slow path to drop.
     #[inline(always)]
-    pub(crate) fn packet_in<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        let Medium::Ethernet(_) = self.medium else { return Some(frame) };
-        let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
-        // A packet of another version than the link says is for the slow path to drop.
-        let version = packet.first()? >> 4;
-        match (u16::from_be_bytes([head[12], head[13]]), version) {
-            (ethernet::IPV4, 4) | (ethernet::IPV6, 6) => Some(packet),
-            _ => None,
-        }
+    pub(crate) fn packet_in<'a>(&self, frame: &'a [u8]) -> Option<(u16, &'a [u8])> {
+        let (ethertype, packet) = match self.medium {
+            Medium::Ip if frame.first()? >> 4 == 4 => (ethernet::IPV4, frame),
+            Medium::Ip => (ethernet::IPV6, frame),
+            Medium::Ethernet(_) => {
+                let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
+                (u16::from_be_bytes([head[12], head[13]]), packet)
+            }
+        };
+        matches!(ethertype, ethernet::IPV4 | ethernet::IPV6).then_some((ethertype, packet))
     }
 
     /// A packet may come from `src`, to which the way is or was `hop`: one host, and not we (which

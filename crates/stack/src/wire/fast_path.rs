@@ -66,6 +66,39 @@ pub(crate) struct Content<'a> {
     pub(crate) sum: Sum,
 }
 
+/// How a segment is read, by the length of its header and its flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SegmentLayout {
+    /// By [`FastSegment::of`].
+    Fast,
+    /// By [`Other::of`] with [`BARE_HEADER`].
+    Bare,
+    /// By the same with [`HEADER_WITH_TIMES`].
+    WithTimes,
+    /// By the same with [`HEADER_OF_SYN`].
+    Syn,
+    /// By the slow path.
+    Unknown,
+}
+
+impl SegmentLayout {
+    /// Of the segment in `packet`, if that has the usual header of IP of `VERSION`, which the named
+    /// functions check.
+    #[inline(always)]
+    pub(crate) fn of<const VERSION: u8>(packet: &[u8]) -> Self {
+        let ip_bytes = if VERSION == 4 { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+        let offset_and_flags = u16_at(packet, ip_bytes + 12);
+        let header_bytes = usize::from(offset_and_flags >> 12) * 4;
+        match (header_bytes, Flags(offset_and_flags as u8).is_fast()) {
+            (BARE_HEADER | HEADER_WITH_TIMES, true) => Self::Fast,
+            (BARE_HEADER, false) => Self::Bare,
+            (HEADER_WITH_TIMES, false) => Self::WithTimes,
+            (HEADER_OF_SYN, _) => Self::Syn,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// A segment of any flags but URG: a SYN, a RST.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Other<'a> {
@@ -146,6 +179,12 @@ impl Sum {
 }
 
 impl<'a> Packet<'a> {
+    /// Reads the header of IP of `VERSION`, 4 or 6.
+    #[inline(always)]
+    pub(crate) fn of<const VERSION: u8>(packet: &'a [u8]) -> Option<Self> {
+        if VERSION == 4 { Self::of_ipv4(packet) } else { Self::of_ipv6(packet) }
+    }
+
     /// Reads the header of IPv4.
     #[inline(always)]
     pub(crate) fn of_ipv4(packet: &'a [u8]) -> Option<Self> {
@@ -188,7 +227,7 @@ impl<'a> Packet<'a> {
 
     /// Bytes of TCP's header, as it says; 0: there is none.
     #[inline(always)]
-    pub(crate) fn header_bytes(&self) -> usize {
+    fn header_bytes(&self) -> usize {
         self.segment.get(12).map_or(0, |byte| usize::from(byte >> 4) * 4)
     }
 
@@ -202,6 +241,15 @@ impl<'a> Packet<'a> {
     }
 }
 
+impl Flags {
+    /// ACK, perhaps with PSH and FIN.
+    #[inline(always)]
+    fn is_fast(self) -> bool {
+        let may_have = Self::PSH | Self::FIN;
+        self | may_have == Self::ACK | may_have
+    }
+}
+
 impl<'a> FastSegment<'a> {
     /// Reads the header of the segment in `packet`.
     #[inline(always)]
@@ -209,8 +257,7 @@ impl<'a> FastSegment<'a> {
         let segment = packet.segment;
         let head: &[u8; tcp::HEADER_BYTES] = segment.first_chunk()?;
         let flags = Flags(u8_at(head, 13));
-        let may_have = Flags::PSH | Flags::FIN;
-        if flags | may_have != Flags::ACK | may_have {
+        if !flags.is_fast() {
             return None;
         }
         let (times, sum, payload) = match usize::from(u8_at(head, 12) >> 4) * 4 {
