@@ -309,7 +309,7 @@ impl Ip {
         // An option may ask for a report even though it went to a group; then from ours.
         let from = match original.to_group {
             false => IpAddr::V6(view.dst()),
-            true => match self.source_for(to) {
+            true => match self.find_source(to) {
                 Some(from) => from,
                 None => return Ok(()),
             },

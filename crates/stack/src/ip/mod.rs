@@ -213,7 +213,7 @@ pub(crate) enum NextHop {
 struct CachedRoute {
     dst: HostAddress,
     /// The address of ours that packets there are best sent from.
-    source: Option<IpAddr>,
+    source: Option<HostAddress>,
     hop: Hop,
 }
 
@@ -243,7 +243,7 @@ pub(crate) struct Ip {
     epoch: u32,
     /// The way that was found last.
     last_way: Option<CachedRoute>,
-    /// The neighbour that was confirmed last, and when.
+    /// The neighbour that was confirmed last, and until when it need not be again.
     confirmed: Option<(Instant, Hop)>,
     /// Identification of the next packet that may be cut.
     identification: u16,
@@ -352,10 +352,16 @@ impl Ip {
     /// The address that packets to `dst` are best sent from: `dst` itself, if that is ours, or of
     /// loopback the first one, as on Linux. `None`: there is no route, or no address of that
     /// family.
-    pub(crate) fn source_for(&self, dst: IpAddr) -> Option<IpAddr> {
-        if let Some(way) = self.last_way_to(dst.into()) {
-            return way.source;
+    #[inline]
+    pub(crate) fn source_for(&self, dst: HostAddress) -> Option<HostAddress> {
+        match self.last_way_to(dst) {
+            Some(way) => way.source,
+            None => self.find_source(dst.ip()).map(HostAddress::from),
         }
+    }
+
+    #[inline(never)]
+    fn find_source(&self, dst: IpAddr) -> Option<IpAddr> {
         let via = self.via(dst)?;
         match dst {
             _ if self.is_ours(dst) => Some(dst),
@@ -399,7 +405,7 @@ impl Ip {
     }
 
     /// The way to `dst`. Asks the link for the neighbour where that is not known.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_hop(&mut self, now: Instant, dst: HostAddress) -> NextHop {
         if let Some(way) = self.last_way
             && way.dst == dst
@@ -422,6 +428,7 @@ impl Ip {
         };
         let Some(place) = place else { return NextHop::Waiting };
         let (hop, source) = (Hop { place }, self.addresses.source_for(dst, via));
+        let source = source.map(HostAddress::from);
         self.last_way = Some(CachedRoute { dst: dst.into(), source, hop });
         NextHop::Ready(hop)
     }
@@ -455,6 +462,7 @@ impl Ip {
     pub(crate) fn confirm(&mut self, now: Instant, hop: Option<Hop>) {
         if self.has_neighbours()
             && let Some(hop) = hop
+            && !self.confirmed.is_some_and(|(until, last)| last == hop && now < until)
         {
             self.confirm_neighbour(now, hop);
         }
@@ -462,12 +470,8 @@ impl Ip {
 
     #[inline(never)]
     fn confirm_neighbour(&mut self, now: Instant, hop: Hop) {
-        let is_known =
-            self.confirmed.is_some_and(|(at, last)| last == hop && now < at + CONFIRM_APART);
-        if !is_known {
-            self.confirmed = Some((now, hop));
-            self.neighbours.confirm(now, hop.place);
-        }
+        self.confirmed = Some((now + CONFIRM_APART, hop));
+        self.neighbours.confirm(now, hop.place);
     }
 
     /// Bytes of the headers before a transport header, on the way to `dst`.

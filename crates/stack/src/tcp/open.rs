@@ -16,6 +16,7 @@ use crate::chunk::Chunk;
 use crate::context::Context;
 use crate::error::{CloseReason, ConnectError, OperationError};
 use crate::flow_table::Flow;
+use crate::host_address::HostAddress;
 use crate::id::{ConnId, PoolId};
 use crate::ip::local_peers::LocalPeer;
 use crate::memory::Memory;
@@ -47,8 +48,8 @@ impl Tcp {
         pool: PoolId,
         fits: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<ConnId, ConnectError> {
-        let (flow, FreeFlow { hash, time_wait }) =
-            self.choose_flow(context, remote, local, fits)?;
+        let mut flow = source_flow(context, remote, local)?;
+        let FreeFlow { hash, time_wait } = self.choose_port(context, &mut flow, fits)?;
         let (mut iss, ts_offset) = self.shard.secret.isn_and_timestamp_offset(&flow, context.now);
         // Before the older connection's wait is over: without room it goes on.
         let (index, ends) =
@@ -70,70 +71,36 @@ impl Tcp {
         Ok(self.id(index))
     }
 
-    fn choose_flow<M>(
+    /// Gives `flow` a local port, unless it has one, so that it is free.
+    #[inline(always)]
+    fn choose_port<M>(
         &mut self,
         context: &Context<'_, M>,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
+        flow: &mut Flow,
         fits: &dyn Fn(SocketAddr) -> bool,
-    ) -> Result<(Flow, FreeFlow), ConnectError> {
-        // MUST-46.
-        if remote.port() == 0 || !may_call(remote.ip()) {
-            return Err(ConnectError::BadRemoteAddress);
-        }
-        let wanted = local.filter(|local| !local.ip().is_unspecified());
-        let ip = match wanted {
-            // MUST-43.
-            Some(local)
-                if local.is_ipv4() != remote.is_ipv4() || !context.ip.stays_here(local.ip()) =>
-            {
-                return Err(ConnectError::BadLocalAddress);
-            }
-            // MUST-46: nor one host of many, nor where no route leads.
-            Some(_) if context.ip.via(remote.ip()).is_none() => return Err(ConnectError::NoRoute),
-            Some(local) if !context.ip.may_send(local.ip(), remote.ip()) => {
-                return Err(ConnectError::NoRoute);
-            }
-            Some(local) => local.ip(),
-            // MUST-44.
-            None => context.ip.source_for(remote.ip()).ok_or(ConnectError::NoRoute)?,
-        };
-        let is_local = match wanted {
-            Some(_) => context.ip.stays_here(remote.ip()),
-            // The source for an address of ours on the link is that address.
-            None => ip == remote.ip(),
-        };
-        if is_local && !context.ip.can_reach(LocalPeer::Stream(remote)) {
-            return Err(ConnectError::NoRoute);
-        }
-        let port = local.map_or(0, |local| local.port());
-        let mut flow = Flow {
-            local: ip.into(),
-            remote: remote.ip().into(),
-            local_port: port,
-            remote_port: remote.port(),
-        };
-        if port != 0 {
-            let is_ours = fits(SocketAddr::new(ip, port));
-            let free = if is_ours { self.look_up_free(&flow, context.now) } else { None };
-            return free.map(|free| (flow, free)).ok_or(ConnectError::InUse);
+    ) -> Result<FreeFlow, ConnectError> {
+        let ip = flow.local.ip();
+        if flow.local_port != 0 {
+            let is_ours = fits(SocketAddr::new(ip, flow.local_port));
+            let free = if is_ours { self.look_up_free(flow, context.now) } else { None };
+            return free.ok_or(ConnectError::InUse);
         }
         let range = context.config.ephemeral_ports;
-        let mut candidates = self.shard.ports.candidates(&self.shard.secret, &flow, range);
+        let mut candidates = self.shard.ports.candidates(&self.shard.secret, flow, range);
         let mut found = None;
         // A connection with itself is one that the caller asked for.
-        let excluded = if ip == remote.ip() { remote.port() } else { 0 };
+        let excluded = if flow.local == flow.remote { flow.remote_port } else { 0 };
         for local_port in candidates.by_ref() {
             flow.local_port = local_port;
             if local_port != excluded && fits(SocketAddr::new(ip, local_port)) {
-                found = self.look_up_free(&flow, context.now);
+                found = self.look_up_free(flow, context.now);
             }
             if found.is_some() {
                 break;
             }
         }
         self.shard.ports.passed(&candidates);
-        found.map(|free| (flow, free)).ok_or(ConnectError::NoPort)
+        found.ok_or(ConnectError::NoPort)
     }
 
     /// Looks `flow` up. Returns `None` if it is in use, except by a TIME-WAIT record that
@@ -294,6 +261,48 @@ impl Tcp {
         let local = SocketAddr::new(flow.local.ip(), flow.local_port);
         Ok((local, SocketAddr::new(flow.remote.ip(), flow.remote_port)))
     }
+}
+
+/// The flow of a connection to `remote` from `local`, or from an address that is chosen; with port
+/// 0, if that is to be chosen.
+#[inline(always)]
+fn source_flow<M>(
+    context: &Context<'_, M>,
+    remote: SocketAddr,
+    local: Option<SocketAddr>,
+) -> Result<Flow, ConnectError> {
+    // MUST-46.
+    if remote.port() == 0 || !may_call(remote.ip()) {
+        return Err(ConnectError::BadRemoteAddress);
+    }
+    let to = HostAddress::from(remote.ip());
+    let wanted = local.filter(|local| !local.ip().is_unspecified());
+    let from = match wanted {
+        // MUST-43.
+        Some(local)
+            if local.is_ipv4() != remote.is_ipv4() || !context.ip.stays_here(local.ip()) =>
+        {
+            return Err(ConnectError::BadLocalAddress);
+        }
+        // MUST-46: nor one host of many, nor where no route leads.
+        Some(_) if context.ip.via(remote.ip()).is_none() => return Err(ConnectError::NoRoute),
+        Some(local) if !context.ip.may_send(local.ip(), remote.ip()) => {
+            return Err(ConnectError::NoRoute);
+        }
+        Some(local) => local.ip().into(),
+        // MUST-44.
+        None => context.ip.source_for(to).ok_or(ConnectError::NoRoute)?,
+    };
+    let is_local = match wanted {
+        Some(_) => context.ip.stays_here(remote.ip()),
+        // The source for an address of ours on the link is that address.
+        None => from == to,
+    };
+    if is_local && !context.ip.can_reach(LocalPeer::Stream(remote)) {
+        return Err(ConnectError::NoRoute);
+    }
+    let local_port = local.map_or(0, |local| local.port());
+    Ok(Flow { local: from, remote: to, local_port, remote_port: remote.port() })
 }
 
 fn may_call(ip: IpAddr) -> bool {

@@ -3,6 +3,8 @@
 //! Read first: RFC 6056 §3.3.4 (algorithm 4, double hash-based): ports to one peer follow one
 //! another from a secret place, and what one peer sees says little about another's.
 
+use core::ops::RangeInclusive;
+
 use super::isn::{Secret, Use};
 use crate::flow_table::Flow;
 use crate::limits::PORT_COUNTERS;
@@ -23,13 +25,14 @@ struct Hashes {
 }
 
 /// Ports to try, in order.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Candidates {
     group: usize,
-    first: u16,
-    count: u32,
-    /// Of the first port to try, below `count`.
-    offset: u32,
+    range: RangeInclusive<u16>,
+    /// The next port to try.
+    port: u16,
+    /// How many ports of the range are not tried yet, and how many are.
+    left: u32,
     tried: u32,
 }
 
@@ -50,8 +53,10 @@ impl PortCounters {
         let counter = self.counters[group];
         self.counters[group] = counter.wrapping_add(1);
         let first = range.0.min(range.1);
-        let count = u32::from(range.0.max(range.1) - first) + 1;
-        Candidates { group, first, count, offset: offset.wrapping_add(counter) % count, tried: 0 }
+        let last = range.0.max(range.1);
+        let count = u32::from(last - first) + 1;
+        let port = first + (offset.wrapping_add(counter) % count) as u16;
+        Candidates { group, range: first..=last, port, left: count, tried: 0 }
     }
 
     /// Returns the hashes for a flow, cached for repeated connections to one peer.
@@ -80,14 +85,12 @@ impl Iterator for Candidates {
     type Item = u16;
 
     fn next(&mut self) -> Option<u16> {
-        if self.tried == self.count {
-            return None;
-        }
-        let step = self.offset + self.tried;
+        self.left = self.left.checked_sub(1)?;
         self.tried += 1;
-        // Both are below the count, and around the end the range begins again.
-        let step = if step < self.count { step } else { step - self.count };
-        Some(self.first + step as u16)
+        let port = self.port;
+        // Around the end the range begins again.
+        self.port = if port == *self.range.end() { *self.range.start() } else { port + 1 };
+        Some(port)
     }
 }
 

@@ -117,7 +117,7 @@ impl Udp {
         if to.port() == 0 || to.is_ipv4() != local.is_ipv4() {
             return Err(OperationError::BadAddress);
         }
-        let routed = ip.source_for(to.ip()).ok_or(OperationError::BadAddress)?;
+        let routed = ip.source_for(to.ip().into()).ok_or(OperationError::BadAddress)?.ip();
         if routed == to.ip() && !ip.can_reach(LocalPeer::Datagram(to)) {
             return Err(OperationError::BadAddress);
         }

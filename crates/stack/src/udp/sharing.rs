@@ -119,7 +119,8 @@ impl Udp {
         let local = match peer {
             None => bound,
             Some(peer) if peer.is_ipv4() == local.is_ipv4() && local.ip().is_unspecified() => {
-                let source = ip.source_for(peer.ip()).ok_or(OperationError::BadAddress)?;
+                let source =
+                    ip.source_for(peer.ip().into()).ok_or(OperationError::BadAddress)?.ip();
                 SocketAddr::new(source, local.port())
             }
             Some(_) => local,
