@@ -187,7 +187,7 @@ impl Tcp {
         handover: Handover,
     ) -> Result<(), Handover> {
         let flow = flow_of(handover.local(), handover.remote());
-        let listener = self.listeners.find(flow.local.ip(), flow.local_port);
+        let listener = self.listeners.find(flow.local, flow.local_port);
         let Some(listener) = listener else { return Err(handover) };
         let hash = self.shard.flows.hash(&flow);
         match self.find(hash, &flow) {

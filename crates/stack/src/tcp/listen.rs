@@ -133,7 +133,7 @@ impl Tcp {
         if self.shard.departed.holds(&segment.flow, context.now) {
             return context.counters.drop(Drop::DepartedConnection);
         }
-        let listener = self.listeners.find(segment.flow.local.ip(), segment.flow.local_port);
+        let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
         let is_awaited = listener.is_none() && self.is_awaited(context.now, segment);
         let Some(listener) = listener.filter(|_| self.unknown != Unknown::Refused) else {
             if self.unknown == Unknown::Stray {
@@ -166,6 +166,7 @@ impl Tcp {
     }
 
     /// Checks that `segment`, which is no RST and no ACK, begins a connection of `listener`.
+    #[inline]
     fn may_begin(&self, listener: u32, segment: &Segment<'_>) -> Result<(), Drop> {
         // A SYN with FIN is no peer's. Linux drops it, so scanners learn nothing.
         if !segment.has(Flags::SYN) || segment.has(Flags::FIN) {
@@ -638,7 +639,7 @@ impl Tcp {
             }
             Verdict::Reopen { after } => {
                 let flow = segment.flow;
-                let Some(listener) = self.listeners.find(flow.local.ip(), flow.local_port) else {
+                let Some(listener) = self.listeners.find(flow.local, flow.local_port) else {
                     context.counters.drop(Drop::UnexpectedSegment);
                     return self.acknowledge_in_time_wait(context, &record, timestamps);
                 };

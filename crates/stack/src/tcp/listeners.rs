@@ -9,10 +9,11 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{Ipv4Addr, SocketAddr};
 
 use super::send_hold::Reuse;
 use crate::error::ListenError;
+use crate::host_address::HostAddress;
 use crate::id::{ListenerId, PoolId};
 use crate::slab::Places;
 
@@ -37,9 +38,20 @@ pub(crate) struct Listener {
 pub(crate) struct Listeners {
     slots: Vec<Option<Listener>>,
     places: Places,
-    /// Port, and index.
-    order: Vec<(u16, u32)>,
+    order: Vec<ListenerBinding>,
 }
+
+/// Where a listener is found.
+#[derive(Debug, Clone, Copy)]
+struct ListenerBinding {
+    port: u16,
+    index: u32,
+    /// The unspecified one of a version stands for all of that.
+    address: HostAddress,
+}
+
+/// The unspecified address of IPv4.
+const ANY_IPV4: HostAddress = HostAddress::of_ipv4(Ipv4Addr::UNSPECIFIED);
 
 impl Listeners {
     pub(crate) fn new(capacity: u32) -> Self {
@@ -76,30 +88,27 @@ impl Listeners {
             Some(slot) => *slot = Some(listener),
             None => self.slots.push(Some(listener)),
         }
-        let key = (local.port(), local.ip().is_unspecified());
-        let place = self.order.partition_point(|(port, other)| {
-            let any = self.slots[*other as usize].as_ref().is_some_and(Listener::is_any);
-            (*port, any) <= key
-        });
-        self.order.insert(place, (local.port(), index));
+        let bound = ListenerBinding { port: local.port(), index, address: local.ip().into() };
+        let place = self.order.partition_point(|other| other.key() <= bound.key());
+        self.order.insert(place, bound);
         Ok(ListenerId { index, generation })
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> Option<Listener> {
         let listener = self.slots.get_mut(index as usize)?.take()?;
-        self.order.retain(|(_, other)| *other != index);
+        self.order.retain(|other| other.index != index);
         self.places.give_back(index);
         Some(listener)
     }
 
-    /// Who listens at `ip` and `port`.
-    pub(crate) fn find(&self, ip: IpAddr, port: u16) -> Option<u32> {
-        let from = self.order.partition_point(|(other, _)| *other < port);
-        self.order[from..]
-            .iter()
-            .take_while(|(other, _)| *other == port)
-            .map(|(_, index)| *index)
-            .find(|index| self.get(*index).is_some_and(|listener| listener.takes(ip)))
+    /// The listener that takes connections to `address` and `port`.
+    #[inline]
+    pub(crate) fn find(&self, address: HostAddress, port: u16) -> Option<u32> {
+        let any = if address.ipv4().is_some() { ANY_IPV4 } else { HostAddress::UNSPECIFIED };
+        let from = self.order.partition_point(|bound| bound.port < port);
+        let mut bound = self.order[from..].iter().take_while(|bound| bound.port == port);
+        let takes = |bound: &&ListenerBinding| bound.address == address || bound.address == any;
+        bound.find(takes).map(|bound| bound.index)
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<&Listener> {
@@ -161,13 +170,12 @@ impl Listener {
     fn room(&self) -> usize {
         self.backlog.saturating_add(self.credit).min(crate::limits::BACKLOG_MAX) as usize + 1
     }
+}
 
-    fn is_any(&self) -> bool {
-        self.local.ip().is_unspecified()
-    }
-
-    fn takes(&self, ip: IpAddr) -> bool {
-        self.local.ip() == ip || (self.is_any() && self.local.is_ipv4() == ip.is_ipv4())
+impl ListenerBinding {
+    /// By what listeners are ordered.
+    fn key(&self) -> (u16, bool) {
+        (self.port, self.address == ANY_IPV4 || self.address == HostAddress::UNSPECIFIED)
     }
 }
 
@@ -187,7 +195,7 @@ mod tests {
         let one = add("10.0.0.1:80");
         let six = add("[::]:80");
         let other = add("10.0.0.1:81");
-        let find = |text| listeners.find(at(text).ip(), at(text).port());
+        let find = |text| listeners.find(at(text).ip().into(), at(text).port());
         assert_eq!(find("10.0.0.1:80"), Some(one));
         assert_eq!(find("10.0.0.2:80"), Some(any));
         assert_eq!(find("[::1]:80"), Some(six));
@@ -210,7 +218,7 @@ mod tests {
         assert!(listeners.by_id(id).is_some());
         listeners.remove(id.index);
         assert!(listeners.by_id(id).is_none());
-        assert_eq!(listeners.find(at("1.2.3.4:80").ip(), 80), None);
+        assert_eq!(listeners.find(at("1.2.3.4:80").ip().into(), 80), None);
         assert_eq!(again(&mut listeners, "0.0.0.0:82"), Ok(0));
     }
 }

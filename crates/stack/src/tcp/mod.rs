@@ -406,7 +406,7 @@ impl Tcp {
         Segment::parse(arrived).is_ok_and(|segment| {
             let flow = &segment.flow;
             self.look_up(flow).found.is_some()
-                || self.listeners.find(flow.local.ip(), flow.local_port).is_some()
+                || self.listeners.find(flow.local, flow.local_port).is_some()
         })
     }
 
