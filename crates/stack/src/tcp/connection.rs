@@ -397,7 +397,7 @@ impl Connection {
             syn_retransmissions: self.attempts,
             rtt_us,
         };
-        self.cold.recovery = Recovery::new(records, now, &opening);
+        self.cold.recovery.begin(records, now, &opening);
     }
 
     /// The payload of a full segment where a packet has room for `room` bytes of payload and

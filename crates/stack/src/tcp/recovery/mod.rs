@@ -328,10 +328,35 @@ pub(crate) enum Timeout {
 }
 
 impl Recovery {
-    /// A connection that is now established. Nothing is outstanding: neither SYN nor its ACK is
-    /// this module's matter.
-    #[inline]
+    /// That of a connection to be, where `opening` is assumed.
     pub(crate) fn new(records: &Records, now: Instant, opening: &Opening) -> Self {
+        let mut recovery = Self {
+            at: now,
+            head: NIL,
+            oldest: NIL,
+            rtt: Rtt::default(),
+            window: Window { cwnd: 0, ssthresh: u32::MAX },
+            rack_sent_us: 0,
+            rack_rtt_us: 0,
+            round_end: SeqNum(0),
+            mark: SeqNum(0),
+            stress: Spare::NONE,
+            mss: 0,
+            backoff: 0,
+            retries: 0,
+            phase: Phase::Open,
+            timer: Timer::Idle,
+            flags: 0,
+        };
+        recovery.begin(records, now, opening);
+        recovery
+    }
+
+    /// The connection is now established. Nothing was outstanding so far: neither SYN nor its ACK
+    /// is this module's matter.
+    #[inline]
+    pub(crate) fn begin(&mut self, records: &Records, now: Instant, opening: &Opening) {
+        debug_assert!(self.head == NIL && !self.rtt.is_known() && !self.stress.is_some());
         let mss = opening.mss.clamp(1, u32::from(u16::MAX));
         let mut flags = 0;
         if opening.sack {
@@ -343,33 +368,17 @@ impl Recovery {
         if opening.syn_retransmissions > 0 {
             flags |= flag::SYN_RESENT;
         }
-        let mut rtt = Rtt::default();
         if let Some(sample_us) = opening.rtt_us {
-            rtt.sample_first(now, sample_us);
+            self.rtt.sample_first(now, sample_us);
         }
         // RFC 6928 §2: one lost SYN is no reason to start small, two are.
-        let cwnd = match opening.syn_retransmissions {
+        self.window.cwnd = match opening.syn_retransmissions {
             0 | 1 => initial_window(&records.policy, mss),
             _ => mss,
         };
-        Self {
-            at: now,
-            head: NIL,
-            oldest: NIL,
-            rtt,
-            window: Window { cwnd, ssthresh: u32::MAX },
-            rack_sent_us: 0,
-            rack_rtt_us: 0,
-            round_end: SeqNum(0),
-            mark: SeqNum(0),
-            stress: Spare::NONE,
-            mss: mss as u16,
-            backoff: 0,
-            retries: 0,
-            phase: Phase::Open,
-            timer: Timer::Idle,
-            flags,
-        }
+        self.at = now;
+        self.mss = mss as u16;
+        self.flags = flags;
     }
 
     const fn has(&self, flag: u8) -> bool {
