@@ -11,7 +11,6 @@ use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
 use crate::event::Event;
 use crate::frame::{Checksums, Received, Transmit};
-use crate::host_address::HostAddress;
 #[cfg(test)]
 use crate::id::ConnId;
 use crate::ip::Ip;
@@ -217,7 +216,7 @@ impl Stack {
         memory: &mut M,
     ) -> bool {
         let Some(packet) = Packet::of::<VERSION>(packet) else { return false };
-        if !self.ip.is_ours(packet.dst.ip()) {
+        if !self.ip.lets_in(packet.src, packet.dst) {
             return false;
         }
         let Some(segment) = FastSegment::of(&packet) else { return false };
@@ -229,8 +228,8 @@ impl Stack {
         }
     }
 
-    /// Takes any other segment whose headers are the usual ones: they are read, and its destination
-    /// is known to be ours. `false`: something is wrong with it, and the slow path will say what.
+    /// Takes any other segment whose headers are the usual ones: they are read, and its addresses
+    /// are let in. `false`: something is wrong with it, and the slow path will say what.
     #[inline(never)]
     fn take_unexpected<M: Memory>(
         &mut self,
@@ -253,7 +252,7 @@ impl Stack {
         memory: &mut M,
     ) -> bool {
         let Some(packet) = Packet::of::<VERSION>(packet) else { return false };
-        if !self.ip.is_ours(packet.dst.ip()) {
+        if !self.ip.lets_in(packet.src, packet.dst) {
             return false;
         }
         let Some(other) = Other::of::<HEADER_BYTES>(&packet) else { return false };
@@ -261,7 +260,7 @@ impl Stack {
         self.take_believed((&segment, other.sum), (received, None), memory)
     }
 
-    /// Takes a segment that was read, unless its checksum is wrong or its source is impossible.
+    /// Takes a segment that was read and let in, unless its checksum is wrong.
     #[inline(always)]
     fn take_believed<M: Memory>(
         &mut self,
@@ -269,26 +268,14 @@ impl Stack {
         (received, lookup): (Received, Option<Lookup>),
         memory: &mut M,
     ) -> bool {
-        if !self.is_believed((segment.flow.remote, sum), segment.payload, received) {
+        let payload = segment.payload;
+        let payload_sum = || if payload.is_empty() { 0 } else { checksum::sum(payload) };
+        if received.checksums == Checksums::Unverified && !sum.is_right_with(payload_sum()) {
             return false;
         }
         self.with(memory, |tcp, context| tcp.on_read(context, segment, lookup));
         self.report_neighbours(memory);
         true
-    }
-
-    /// The checksum of a segment is right, and it may come from where it says.
-    #[inline(always)]
-    fn is_believed(
-        &self,
-        (src, sum): (HostAddress, Sum),
-        payload: &[u8],
-        received: Received,
-    ) -> bool {
-        let payload_sum = || if payload.is_empty() { 0 } else { checksum::sum(payload) };
-        let is_right =
-            received.checksums != Checksums::Unverified || sum.is_right_with(payload_sum());
-        is_right && self.ip.may_come_from(src, None)
     }
 
     /// As [`Stack::on_frame`], but no listener takes a connection that the frame would begin: it is

@@ -14,7 +14,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::icmp::{Complaint, Incoming};
 use super::inbound::{Inbound, Original};
 use super::reassembly::{FragmentOutcome, Key, Piece, ReassembledPacket, Reassembly};
-use super::{Arrived, Hop, Ip, address};
+use super::{Arrived, Ip, address};
 use crate::counters::{Counters, Drop};
 use crate::frame::{Checksums, Medium, Received};
 use crate::host_address::HostAddress;
@@ -103,7 +103,7 @@ impl Ip {
     }
 
     /// The link's header is the usual one: ours to read, from one host, without a VLAN. Who sent it
-    /// is not asked here, but of [`Ip::may_come_from`]. `false` says nothing about the frame:
+    /// is not asked here, but of [`Ip::lets_in`]. `false` says nothing about the frame:
     /// [`Ip::on_frame`] does.
     #[inline(always)]
     pub(crate) fn has_usual_link(&self, frame: &[u8]) -> bool {
@@ -136,14 +136,21 @@ impl Ip {
         matches!(ethertype, ethernet::IPV4 | ethernet::IPV6).then_some((ethertype, packet))
     }
 
-    /// A packet may come from `src`, to which the way is or was `hop`: one host, and not we (which
-    /// [`Ip::on_frame`] decides of frames that were looped).
-    #[inline]
-    pub(crate) fn may_come_from(&self, src: HostAddress, hop: Option<Hop>) -> bool {
-        // There is no way to any other address, under the addresses and routes of one epoch.
-        hop.is_some_and(|hop| self.is_current(hop))
-            || self.last_way_to(src).is_some()
-            || self.is_peer(src.ip())
+    /// A packet from `src` to `dst` is for us, and may come from there: from one host, and not from
+    /// us (which [`Ip::on_frame`] decides of frames that were looped).
+    #[inline(always)]
+    pub(crate) fn lets_in(&mut self, src: HostAddress, dst: HostAddress) -> bool {
+        self.last_let_in == (src, dst) || self.lets_other_in(src, dst)
+    }
+
+    /// The same of other addresses than those of the packet before.
+    #[inline(never)]
+    fn lets_other_in(&mut self, src: HostAddress, dst: HostAddress) -> bool {
+        let lets_in = self.is_ours(dst.ip()) && self.is_peer(src.ip());
+        if lets_in {
+            self.last_let_in = (src, dst);
+        }
+        lets_in
     }
 
     /// `ip` is an address that a packet to one of us may come from.

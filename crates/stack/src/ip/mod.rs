@@ -207,6 +207,10 @@ pub(crate) enum NextHop {
     NoRoute,
 }
 
+/// Addresses of two versions, which no packet has.
+const NO_PAIR: (HostAddress, HostAddress) =
+    (HostAddress::of_ipv4(Ipv4Addr::UNSPECIFIED), HostAddress::UNSPECIFIED);
+
 /// A way that was found. It is worth something as long as `hop` is: a host to which there is a way
 /// is one host, and not we.
 #[derive(Debug, Clone, Copy)]
@@ -243,6 +247,8 @@ pub(crate) struct Ip {
     epoch: u32,
     /// The way that was found last.
     last_way: Option<CachedRoute>,
+    /// Source and destination of the segment that [`Ip::lets_in`] let in last.
+    last_let_in: (HostAddress, HostAddress),
     /// The neighbour that was confirmed last, and until when it need not be again.
     confirmed: Option<(Instant, Hop)>,
     /// Identification of the next packet that may be cut.
@@ -276,6 +282,7 @@ impl Ip {
             icmp_errors: TokenBucket::new(ICMP_ERRORS_PER_S, ICMP_ERRORS_BURST, now),
             epoch: 0,
             last_way: None,
+            last_let_in: NO_PAIR,
             confirmed: None,
             identification: 0,
         };
@@ -314,6 +321,7 @@ impl Ip {
     fn outdate(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.last_way = None;
+        self.last_let_in = NO_PAIR;
         self.neighbours.outdate();
     }
 

@@ -23,7 +23,7 @@ pub(crate) mod template;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use super::field::{u8_at, u16_at, u32_at};
+use super::field::{array_at, u8_at, u16_at, u32_at};
 use super::tcp::{Flags, Options, Timestamps};
 use super::{Ecn, Protocol, ipv4, ipv6, tcp};
 use crate::host_address::HostAddress;
@@ -134,21 +134,37 @@ pub(crate) struct Packet<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sum(u64);
 
+/// A sum whose last carry goes into the next addition.
+struct CarriedSum(u64, bool);
+
+impl CarriedSum {
+    #[inline(always)]
+    fn add(self, word: u64) -> Self {
+        let (sum, carry) = self.0.carrying_add(word, self.1);
+        Self(sum, carry)
+    }
+
+    /// Only a sum of all ones could overflow; one with a carry is less.
+    #[inline(always)]
+    fn sum(self) -> Sum {
+        Sum(self.0 + u64::from(self.1))
+    }
+}
+
 impl Sum {
     #[inline(always)]
     fn of<const N: usize>(bytes: &[u8; N]) -> Self {
         let (words, rest) = bytes.as_chunks::<8>();
         let last = rest.first_chunk().map_or(0, |word| u64::from(u32::from_ne_bytes(*word)));
         debug_assert!(rest.len().is_multiple_of(4), "headers are made of words");
-        words.iter().fold(Self(last), |sum, word| sum.and(Self(u64::from_ne_bytes(*word))))
+        let add = |sum: CarriedSum, word: &[u8; 8]| sum.add(u64::from_ne_bytes(*word));
+        words.iter().fold(CarriedSum(last, false), add).sum()
     }
 
     /// Of words that were read already: each carry goes into the next addition.
     #[inline(always)]
     fn of_words<const N: usize>(words: [u64; N]) -> Self {
-        let add = |(sum, carry): (u64, bool), word| sum.carrying_add(word, carry);
-        let (sum, carry) = words.into_iter().fold((0, false), add);
-        Self(sum + carry as u64)
+        words.into_iter().fold(CarriedSum(0, false), CarriedSum::add).sum()
     }
 
     /// A number of 16 bits, in host order.
@@ -198,9 +214,10 @@ impl<'a> Packet<'a> {
             return None;
         }
         let segment = packet.get(ipv4::HEADER_BYTES..total_bytes)?;
-        let (src, dst) = (u32_at(head, 12), u32_at(head, 16));
-        let hosts = Sum(u64::from(src.to_be()) + u64::from(dst.to_be()));
-        let [src, dst] = [src, dst].map(|ip| HostAddress::of_ipv4(Ipv4Addr::from_bits(ip)));
+        let [src, dst] = [12, 16].map(|at| array_at(head, at).unwrap_or_default());
+        let number = |ip| u64::from(u32::from_ne_bytes(ip));
+        let hosts = Sum(number(src) + number(dst));
+        let [src, dst] = [src, dst].map(|ip| HostAddress::of_ipv4(Ipv4Addr::from_octets(ip)));
         Some(Self { src, dst, hosts, segment })
     }
 

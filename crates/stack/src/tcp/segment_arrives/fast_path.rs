@@ -62,7 +62,7 @@ impl Tcp {
         take(conn, (shard, train.index), context, (&content, false), received).is_some()
     }
 
-    /// Takes `segment`, if it is expected.
+    /// Takes `segment`, which [`crate::ip::Ip::lets_in`] lets in, if it is expected.
     ///
     /// # Errors
     /// It goes the slow path, nothing happened; what was found of its flow.
@@ -94,9 +94,6 @@ impl Tcp {
         let Self { connections, shard, train, .. } = self;
         let conn = &mut connections[index as usize];
         let found = Some(Found::Connection(index));
-        if !context.ip.may_come_from(segment.src, conn.cold.hop) {
-            return Err(Lookup { hash: conn.hash, found });
-        }
         let has_fin = segment.flags.contains(Flags::FIN);
         let content = &segment.content;
         if take(conn, (shard, index), context, (content, has_fin), received).is_none() {
