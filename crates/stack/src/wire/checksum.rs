@@ -79,8 +79,10 @@ fn copy_wide(from: &[u8], to: &mut [u8]) -> u16 {
     let (places, rest_place) = to.as_chunks_mut::<64>();
     let mut wide = Wide::default();
     for (block, place) in blocks.iter().zip(places) {
-        *place = *block;
-        wide.add(block);
+        // Read once: the compiler cannot know that the store leaves `from` alone.
+        let block = *block;
+        *place = block;
+        wide.add(&block);
     }
     combine(wide.sum(), copy_words(rest, rest_place))
 }
