@@ -55,13 +55,15 @@ fn ask_for(number: u64, len: u64) {
 }
 
 pub(crate) fn we_ask_linux_for_transfers(host: &Host) {
-    let to = LINUXES.map(|address| at(address, 7_000).to_string());
-    for address in &to {
-        let listener = TcpListener::bind(address).expect("a listener");
-        // The thread stays behind with the namespace's last socket until the process ends.
-        thread::spawn(move || serve(&listener));
-    }
-    for loss in LOSSES {
+    for (port, loss) in (7_000..).zip(LOSSES) {
+        // A port of its own: Linux may still have connections of the round before, whose FIN was
+        // lost, and client ports come again.
+        let to = LINUXES.map(|address| at(address, port).to_string());
+        for address in &to {
+            let listener = TcpListener::bind(address).expect("a listener");
+            // The thread stays behind with the namespace's last socket until the process ends.
+            thread::spawn(move || serve(&listener));
+        }
         let arguments = ["connect", "--to", &to[0], "--to", &to[1], "--count"];
         let total = count(loss);
         let mut client = host.start(loss, &[&arguments[..], &[&total.to_string()]].concat());

@@ -1,6 +1,6 @@
 //! Listening sockets of the kernel's whose port our stack takes over.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +11,9 @@ use super::hosts::{Hosts, NEAR, PATIENCE, at, with_hosts};
 
 pub(crate) const LINKS: [&str; 2] = ["packet:mp-near", "xdp:mp-near"];
 const PORT: u16 = 8_100;
+/// Longest time from a child's fork until it executes its program; a connection in TIME-WAIT, which
+/// must not block a port, takes 60 s.
+const CHILD_START: Duration = Duration::from_secs(10);
 
 /// Lets the channel work until the thread is done.
 pub(crate) fn join<T>(channel: &mut Channel, thread: thread::JoinHandle<T>) -> T {
@@ -143,6 +146,20 @@ fn a_port_of_another_address_stays_the_kernels() {
     });
 }
 
+/// Binds as a program of the kernel's does that starts anew. A child of a test beside this one may
+/// have copies of descriptors that were closed here, until it executes its program.
+fn bind_again(address: SocketAddr) -> TcpListener {
+    let start = Instant::now();
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && start.elapsed() < CHILD_START => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            bound => return bound.expect("a program of the kernel's"),
+        }
+    }
+}
+
 #[test]
 fn moved_connection_does_not_block_a_restart() {
     let name = "moved_connection_does_not_block_a_restart";
@@ -151,8 +168,18 @@ fn moved_connection_does_not_block_a_restart() {
             let server = at(NEAR[0], PORT);
             let start = || {
                 let mut channel = hosts.channel(link)?;
-                let listening = channel.listen(&server.into(), &ListenOptions::default(), 0);
-                Ok::<_, String>((channel, listening.expect("the port is free")))
+                let start = Instant::now();
+                loop {
+                    match channel.listen(&server.into(), &ListenOptions::default(), 0) {
+                        Err(_) if start.elapsed() < CHILD_START => {
+                            thread::sleep(Duration::from_millis(5));
+                        }
+                        listening => {
+                            let listening = listening.expect("the port is free");
+                            return Ok::<_, String>((channel, listening));
+                        }
+                    }
+                }
             };
             let (mut channel, listener) = match start() {
                 Ok(started) => started,
@@ -167,10 +194,10 @@ fn moved_connection_does_not_block_a_restart() {
             let stream = TcpStream::from(moved.fd);
             drop(channel);
             // One that lives, then one in TIME-WAIT.
-            drop(TcpListener::bind(server).expect("a program of the kernel's"));
+            drop(bind_again(server));
             drop(start().expect("another channel"));
             drop((stream, peer));
-            drop(TcpListener::bind(server).expect("a program of the kernel's"));
+            drop(bind_again(server));
             drop(start().expect("another channel"));
         });
     }
