@@ -229,6 +229,21 @@ pub struct SessionRights {
 }
 
 impl SessionRights {
+    /// Rights of a channel and its user with limits of one kind, and without any other.
+    #[cfg(test)]
+    pub(crate) fn limited(
+        account: &Arc<UserAccount>,
+        (own, of_user): QuotaPair,
+        (channel, user): (u32, u32),
+    ) -> Arc<Self> {
+        let quotas = Quotas::from_each(|kind| match kind {
+            kind if kind == own => channel,
+            kind if kind == of_user => user,
+            _ => u32::MAX,
+        });
+        Arc::new(Self::new(Arc::clone(account), quotas, PortGrants::All))
+    }
+
     pub(crate) fn new(account: Arc<UserAccount>, quotas: Quotas<u32>, grants: PortGrants) -> Self {
         let (grants, is_ended) = (Mutex::new(Arc::new(grants)), AtomicBool::new(false));
         let counts = Quotas::from_each(|_| AtomicU32::new(0));

@@ -270,15 +270,11 @@ fn free_place<T>(places: &mut Vec<Option<T>>) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{PortGrants, QuotaKind, Quotas};
+    use crate::policy::QuotaKind;
 
     fn rights(account: &Arc<UserAccount>, channel: u32, user: u32) -> Arc<SessionRights> {
-        let quotas = Quotas::from_each(|kind| match kind {
-            QuotaKind::ChannelPrivateBuffers => channel,
-            QuotaKind::UserPrivateBuffers => user,
-            _ => u32::MAX,
-        });
-        Arc::new(SessionRights::new(Arc::clone(account), quotas, PortGrants::All))
+        let kinds = (QuotaKind::ChannelPrivateBuffers, QuotaKind::UserPrivateBuffers);
+        SessionRights::limited(account, kinds, (channel, user))
     }
 
     fn buffers(count: u32) -> PrivateBuffers {

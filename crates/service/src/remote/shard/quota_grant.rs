@@ -83,15 +83,10 @@ impl Drop for QuotaGrant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{CHUNKS, PortGrants, QuotaKind, Quotas, UserAccount};
+    use crate::policy::{CHUNKS, QuotaKind, UserAccount};
 
     fn rights(account: &Arc<UserAccount>, channel: u32, user: u32) -> Arc<SessionRights> {
-        let quotas = Quotas::from_each(|kind| match kind {
-            QuotaKind::ChannelChunks => channel,
-            QuotaKind::UserChunks => user,
-            _ => u32::MAX,
-        });
-        Arc::new(SessionRights::new(Arc::clone(account), quotas, PortGrants::All))
+        SessionRights::limited(account, CHUNKS, (channel, user))
     }
 
     #[test]
