@@ -34,7 +34,7 @@ use crate::limits::rpc::{EVENTS, PIECES, SWEEP_MS};
 use crate::limits::{QUIET_TICKS, REST_TICK, TICK};
 use crate::serve::{
     ChannelReady, ReadySender, ServeError, ServerControl, ServerEndpoint, ServerPhase, ShardPlan,
-    driver_of,
+    driver_of, end_of_keys,
 };
 use crate::serve::{FRAME_COOKIES, ServerTally, Ticks};
 
@@ -359,8 +359,7 @@ impl SocketShard {
             // It was opened here and is closed once.
             let _ = self.sockets.close(listener);
         }
-        let keys: Vec<usize> = self.peers.iter().map(|(key, _)| key).collect();
-        keys.into_iter().for_each(|key| self.linger_if_resting(key));
+        (0..end_of_keys(&self.peers)).for_each(|key| self.linger_if_resting(key));
     }
 }
 
