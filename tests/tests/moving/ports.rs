@@ -1,6 +1,6 @@
 //! Listening sockets of the kernel's whose port our stack takes over.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -146,16 +146,14 @@ fn a_port_of_another_address_stays_the_kernels() {
     });
 }
 
-/// Binds as a program of the kernel's does that starts anew. A child of a test beside this one may
-/// have copies of descriptors that were closed here, until it executes its program.
-fn bind_again(address: SocketAddr) -> TcpListener {
+/// Takes a port that was closed here. A child of a test beside this one may have copies of
+/// descriptors until it executes its program.
+fn take_again<T, E: std::fmt::Debug>(mut take: impl FnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
     loop {
-        match TcpListener::bind(address) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && start.elapsed() < CHILD_START => {
-                thread::sleep(Duration::from_millis(5));
-            }
-            bound => return bound.expect("a program of the kernel's"),
+        match take() {
+            Err(_) if start.elapsed() < CHILD_START => thread::sleep(Duration::from_millis(5)),
+            taken => return taken.expect("the port is free"),
         }
     }
 }
@@ -168,18 +166,9 @@ fn moved_connection_does_not_block_a_restart() {
             let server = at(NEAR[0], PORT);
             let start = || {
                 let mut channel = hosts.channel(link)?;
-                let start = Instant::now();
-                loop {
-                    match channel.listen(&server.into(), &ListenOptions::default(), 0) {
-                        Err(_) if start.elapsed() < CHILD_START => {
-                            thread::sleep(Duration::from_millis(5));
-                        }
-                        listening => {
-                            let listening = listening.expect("the port is free");
-                            return Ok::<_, String>((channel, listening));
-                        }
-                    }
-                }
+                let options = ListenOptions::default();
+                let listening = take_again(|| channel.listen(&server.into(), &options, 0));
+                Ok::<_, String>((channel, listening))
             };
             let (mut channel, listener) = match start() {
                 Ok(started) => started,
@@ -194,10 +183,10 @@ fn moved_connection_does_not_block_a_restart() {
             let stream = TcpStream::from(moved.fd);
             drop(channel);
             // One that lives, then one in TIME-WAIT.
-            drop(bind_again(server));
+            drop(take_again(|| TcpListener::bind(server)));
             drop(start().expect("another channel"));
             drop((stream, peer));
-            drop(bind_again(server));
+            drop(take_again(|| TcpListener::bind(server)));
             drop(start().expect("another channel"));
         });
     }
