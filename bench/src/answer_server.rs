@@ -16,7 +16,7 @@ use megapipe::{
 };
 use megapipe_apps::{backend::BackendArgs, serve::DriverName};
 use rustix::time::{ClockId, clock_gettime};
-use std::{io::Write, thread, time::Duration};
+use std::{io::Write, num::NonZeroU64, thread, time::Duration};
 
 /// Bytes of a request, and of an answer.
 pub(crate) const MESSAGE_BYTES: usize = 64;
@@ -31,6 +31,15 @@ pub struct AnswerArgs {
     /// Microseconds that it sleeps for each request
     #[arg(long, default_value_t = 0)]
     delay: u64,
+    /// From this nanosecond of the monotonic clock on it sleeps longer
+    #[arg(long, default_value_t = 0, requires = "slow_until")]
+    slow_from: u64,
+    /// The end of that time
+    #[arg(long, default_value_t = 0)]
+    slow_until: u64,
+    /// Microseconds that it then sleeps more
+    #[arg(long, default_value_t = 0)]
+    slow_by: u64,
     /// Most connections
     #[arg(long, default_value_t = limits::ACCEPT_CONNECTIONS_MAX)]
     connections: u32,
@@ -42,16 +51,38 @@ pub struct AnswerArgs {
     driver: DriverName,
 }
 
+/// A time in which a server is slow: for a server in nanoseconds of [`monotonic_ns`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlowPeriod {
+    pub(crate) from_ns: u64,
+    pub(crate) until_ns: u64,
+    /// What each request takes more.
+    pub(crate) by: Duration,
+}
+
 /// A running server.
 pub(crate) struct AnswerServer {
     channel: Channel,
     completions: Vec<Completion>,
     delay: Duration,
+    slow: SlowPeriod,
     answer: [u8; MESSAGE_BYTES],
     /// Connections that are open.
     open: u64,
     /// Connections that ended with their daemon, and are not printed yet.
     gone: u64,
+}
+
+impl SlowPeriod {
+    /// The same period, so much later.
+    pub(crate) const fn later(self, ns: u64) -> Self {
+        Self { from_ns: self.from_ns + ns, until_ns: self.until_ns + ns, ..self }
+    }
+
+    /// What a request at this time takes more.
+    fn at(self, now_ns: u64) -> Duration {
+        if (self.from_ns..self.until_ns).contains(&now_ns) { self.by } else { Duration::ZERO }
+    }
 }
 
 /// Nanoseconds of the clock that all processes share.
@@ -69,6 +100,10 @@ pub(crate) fn serve(args: &AnswerArgs) -> Result<(), AcceptError> {
         .max_lwsockets(args.connections);
     let mut server = AnswerServer::open(config, &args.server)?;
     server.delay = Duration::from_micros(args.delay);
+    let (from_ns, until_ns) = (args.slow_from, args.slow_until);
+    server.slow = SlowPeriod { from_ns, until_ns, by: Duration::from_micros(args.slow_by) };
+    // A delay of 100 µs is not to last 150.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     println!("listening on {}", args.server);
     loop {
         server.poll(None)?;
@@ -89,7 +124,8 @@ impl AnswerServer {
         let mut answer = [0; MESSAGE_BYTES];
         answer[..4].copy_from_slice(&std::process::id().to_le_bytes());
         let completions = Vec::with_capacity(COMPLETIONS_PER_TURN);
-        Ok(Self { channel, completions, delay: Duration::ZERO, answer, open: 0, gone: 0 })
+        let (delay, slow) = (Duration::ZERO, SlowPeriod::default());
+        Ok(Self { channel, completions, delay, slow, answer, open: 0, gone: 0 })
     }
 
     /// Serves what has come, or waits for it so long (`None`: for ever).
@@ -133,8 +169,9 @@ impl AnswerServer {
     }
 
     fn on_request(&mut self, handle: Handle) {
-        if !self.delay.is_zero() {
-            thread::sleep(self.delay);
+        let delay = self.delay + self.slow.at(monotonic_ns());
+        if !delay.is_zero() {
+            thread::sleep(delay);
         }
         let written = self.channel.write_quiet(handle, self.answer.to_vec());
         if written.is_err() || self.channel.read(handle, MESSAGE_BYTES).is_err() {

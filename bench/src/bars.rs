@@ -110,7 +110,7 @@ const RATIOS: [Ratio; 8] = [
         bound: PromisedBound::AtLeast(1.5),
         situation: 2,
         one: URING,
-        other: TestedServer::Nginx,
+        other: TestedServer::NGINX,
         per_cpu_second: true,
     },
     Ratio {
@@ -119,7 +119,7 @@ const RATIOS: [Ratio; 8] = [
         bound: PromisedBound::AtLeast(1.2),
         situation: 3,
         one: URING,
-        other: TestedServer::Memcached,
+        other: TestedServer::MEMCACHED,
         per_cpu_second: true,
     },
 ];

@@ -526,7 +526,7 @@ impl Experiment {
         let workload = Workload::Kv;
         let load =
             LoadPlan { workload, connections, transactions_per_connection, with_connect: false };
-        self.group(1, ServiceKind::Kv, &load, &[URING, EPOLL, TestedServer::Memcached])
+        self.group(1, ServiceKind::Kv, &load, &[URING, EPOLL, TestedServer::MEMCACHED])
     }
 
     fn kv_over_requests(&self, quick: bool) -> Vec<TrialGroup> {
@@ -544,7 +544,7 @@ impl Experiment {
     }
 
     fn http_workloads(&self, cores_max: usize) -> Vec<TrialGroup> {
-        let servers = &[URING, EPOLL, TestedServer::Nginx];
+        let servers = &[URING, EPOLL, TestedServer::NGINX];
         let mut groups = Vec::new();
         for files in [ServedFileSet::SpecWeb, ServedFileSet::Yahoo, ServedFileSet::YahooHalf] {
             for cores in 1..=cores_max {
@@ -558,7 +558,7 @@ impl Experiment {
     }
 
     fn http_one_file(&self, quick: bool) -> Vec<TrialGroup> {
-        let servers = &[URING, EPOLL, TestedServer::Nginx];
+        let servers = &[URING, EPOLL, TestedServer::NGINX];
         let counts = if quick { &[256][..] } else { &[64, 256, 1024] };
         let load = |&connections| http(ServedFileSet::OneKibibyte, connections, None);
         let service = ServiceKind::Http(ServedFileSet::OneKibibyte);

@@ -57,31 +57,21 @@ pub enum SegmentKind {
     Answer,
 }
 
-/// Runs `megapipe bench segments` under callgrind. Blocks for some seconds.
+/// Runs `megapipe bench segments` under callgrind; instructions for each segment, from the frame to
+/// its event, or from the command to the frame. Blocks for some seconds.
 pub(crate) fn per_segment(program: &Path, kind: SegmentKind) -> Result<f64, InstructionsError> {
     let name = match kind {
         SegmentKind::Text => "text",
         SegmentKind::Request => "request",
         SegmentKind::Answer => "answer",
     };
-    per_segment_of(Command::new(program).args(["bench", "segments", name]))
-}
-
-/// Runs a program that does nothing but [`carry_segments`] under callgrind; instructions for each
-/// segment, from the frame to its event, or from the command to the frame. Blocks for some seconds.
-///
-/// # Errors
-/// [`InstructionsError`]: no valgrind, or nothing was counted.
-pub fn per_segment_of(carrier: &Command) -> Result<f64, InstructionsError> {
     let valgrind = process::find_program("valgrind").ok_or(InstructionsError::NoValgrind)?;
-    let variables = carrier.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let output = Command::new(valgrind)
-        .envs(variables)
         .args(["--tool=callgrind", "--collect-atstart=no"])
         .args(["--toggle-collect=*measured_segment*", "--toggle-collect=*OutlinedBuffers as *"])
         .arg("--callgrind-out-file=/dev/null")
-        .arg(carrier.get_program())
-        .args(carrier.get_args())
+        .arg(program)
+        .args(["bench", "segments", name])
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     let collected = collected(&said).filter(|count| *count > 0 && output.status.success());
@@ -286,7 +276,7 @@ fn establish(
 ///
 /// # Errors
 /// [`InstructionsError::Unexpected`]: the stack did something else.
-pub fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
+pub(crate) fn carry_segments(kind: SegmentKind) -> Result<u32, InstructionsError> {
     let mut now = Instant::from_millis(1);
     let (mut client, mut server) = (MeasuredHost::new(CLIENT)?, MeasuredHost::new(SERVER)?);
     let (there, here) = establish(&mut client, &mut server, now)?;

@@ -204,6 +204,14 @@ impl BenchLayout {
         }
     }
 
+    /// Where a server at the load's side listens.
+    pub(crate) const fn load_address(&self) -> IpAddr {
+        match self.link {
+            MeasuredLink::Veth => IpAddr::V4(LOAD_ADDRESS),
+            _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        }
+    }
+
     /// Runs `body` on a thread that has the load's view of the network. Blocks until it is done.
     pub(crate) fn on_load_side<T: Send>(&self, body: impl FnOnce() -> T + Send) -> io::Result<T> {
         thread::scope(|scope| {

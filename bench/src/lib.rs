@@ -34,6 +34,7 @@ mod baseline;
 mod c_overhead;
 mod command;
 mod cpu_time;
+mod debian;
 mod demo;
 mod error;
 mod experiments;
@@ -54,6 +55,7 @@ mod peer_channel;
 mod pika;
 mod point;
 mod preload_bars;
+mod preload_library;
 mod process;
 mod profile;
 mod progress;
@@ -84,7 +86,7 @@ pub use error::BenchError;
 pub use figure::{
     Figure, FigureAxis, FigureCurve, FigurePlot, FigureRow, FigureSource, FigureTable,
 };
-pub use instructions::{InstructionsError, SegmentKind, carry_segments, per_segment_of};
+pub use instructions::{InstructionsError, SegmentKind};
 pub use keeper::KeepArgs;
 pub use layout::{LayoutError, LinkChoice, MeasuredLink};
 pub use link_name::LinkName;

@@ -288,6 +288,12 @@ pub(crate) const PRELOAD_WATCH: Duration = Duration::from_millis(50);
 pub(crate) const PRELOAD_RETRY: Duration = Duration::from_millis(100);
 /// How often a program is started, preloaded and not, in each run.
 pub(crate) const PRELOAD_STARTS: usize = 15;
+/// Requests of ab at most.
+pub(crate) const PRELOAD_AB_REQUESTS: u32 = 4_000_000;
+/// Rounds of `accept_close.c`, of 32 connections each.
+pub(crate) const PRELOAD_ACCEPT_ROUNDS: u32 = 500;
+/// Connections of a process that forks.
+pub(crate) const PRELOAD_FORK_CONNECTIONS: u32 = 10_000;
 /// Calls of a round of reads from the null device, and rounds.
 pub(crate) const NULL_READS: u32 = 1_000_000;
 /// As above.
@@ -319,6 +325,8 @@ pub(crate) const PIKA_ROUNDS: usize = 15;
 pub(crate) const PIKA_ROUNDS_QUICK: usize = 3;
 /// Clients of a closed loop: 48 processes with four connections each [PIKA 5.1].
 pub(crate) const PIKA_CLIENTS: u32 = 192;
+/// From the start of the first program of a measured imbalanced load to the load.
+pub(crate) const SMALL_START: Duration = Duration::from_secs(4);
 /// Connections a second of the imbalanced load [PIKA 5.3].
 pub(crate) const PIKA_RATE: u32 = 30_000;
 /// Work of each request of the imbalanced load, in microseconds.

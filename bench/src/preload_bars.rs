@@ -10,17 +10,20 @@
 //!
 //! A row of which the program or the library is missing is skipped.
 
+mod accept;
+mod c_program;
 mod c_server;
 mod client;
 mod compare;
-mod library;
+mod fork;
 mod null_read;
+mod origin;
 mod programs;
 mod redis_load;
 mod stage;
 mod start;
 mod system_calls;
-mod wrk_load;
+mod web_client;
 
 pub use null_read::NullReadArgs;
 
@@ -28,14 +31,14 @@ use crate::{
     bars,
     error::BenchError,
     layout::LayoutError,
+    preload_library::PreloadLibrary,
     promise::{BarResult, Promise, PromisedBound},
     run::Bench,
     run_args::RunArgs,
     trial::Effort,
 };
 use compare::ProgramRounds;
-use library::PreloadLibrary;
-use programs::TestedProgram;
+use programs::{TestedProgram, WebClient};
 use stage::{PreloadBarError, ProgramStack};
 use std::{io, process::ExitCode, time::Duration};
 
@@ -67,7 +70,7 @@ const SERVICE: &str = "service";
 /// What of a factor on `local` is left on `service`.
 const SERVICE_SHARE: f64 = 0.75;
 
-const PROGRAMS: [ProgramRow; 5] = [
+const PROGRAMS: [ProgramRow; 6] = [
     ProgramRow {
         program: TestedProgram::Redis,
         local: at_least("redis", "redis, GET of 64 B: CPU in the kernel over local", 5.5),
@@ -118,6 +121,16 @@ const PROGRAMS: [ProgramRow; 5] = [
         service: ratio("lighttpd", "the same over service", PromisedBound::Floor),
         share: at_least(SERVICE, "lighttpd: the same", SERVICE_SHARE),
     },
+    ProgramRow {
+        program: TestedProgram::Haproxy,
+        local: at_least(
+            "haproxy",
+            "haproxy, one thread, 1 KiB, kept connections: CPU in the kernel over local",
+            2.5,
+        ),
+        service: ratio("haproxy", "the same over service", PromisedBound::Floor),
+        share: at_least(SERVICE, "haproxy: the same", SERVICE_SHARE),
+    },
 ];
 
 const WRK: Promise = at_least(
@@ -125,6 +138,17 @@ const WRK: Promise = at_least(
     "wrk against nginx, 1 KiB, kept connections: CPU of wrk in the kernel over local",
     2.5,
 );
+
+/// ab on a file of this size, a connection for each request [MT figures 10 and 11].
+const AB: [(u64, Promise); 3] = [
+    (64, floor("ab", "ab, 64 B, a connection per request: CPU of ab in the kernel over local")),
+    (1024, floor("ab", "ab, 1 KiB: the same")),
+    (8192, floor("ab", "ab, 8 KiB: the same")),
+];
+
+const fn floor(name: &'static str, what: &'static str) -> Promise {
+    ratio(name, what, PromisedBound::Floor)
+}
 
 const KERNEL_RULES: Promise = Promise {
     name: "kernel-rules",
@@ -139,8 +163,10 @@ const KERNEL_RULES: Promise = Promise {
 fn names() -> impl Iterator<Item = &'static str> {
     let programs = PROGRAMS.iter().map(|row| row.local.name);
     let others = [start::NAME, null_read::PROMISE.name, KERNEL_RULES.name, WRK.name];
-    let others = others.into_iter().chain([system_calls::PROMISE.name]);
-    let others = others.chain(c_server::PROMISES.map(|it| it.name)).chain([SERVICE]);
+    let others = others.into_iter().chain([AB[0].1.name]);
+    let others = others.chain([system_calls::PROMISE.name]);
+    let others = others.chain(c_server::PROMISES.map(|it| it.name));
+    let others = others.chain([accept::NAME, fork::PROMISE.name, SERVICE]);
     programs.chain(others)
 }
 
@@ -175,7 +201,13 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     }
     if wanted(WRK.name) {
         let stacks = [ProgramStack::Kernel, ProgramStack::Local];
-        bars.push(pair_bar(&mut bench, (TestedProgram::Wrk, WRK), stacks, &library)?);
+        let wrk = TestedProgram::Client(WebClient::Wrk);
+        bars.push(pair_bar(&mut bench, (wrk, WRK), stacks, &library)?);
+    }
+    for (bytes, promise) in AB.into_iter().filter(|(_, promise)| wanted(promise.name)) {
+        let stacks = [ProgramStack::Kernel, ProgramStack::Local];
+        let ab = TestedProgram::Client(WebClient::Ab(bytes));
+        bars.push(pair_bar(&mut bench, (ab, promise), stacks, &library)?);
     }
     if wanted(system_calls::PROMISE.name) {
         bars.push(system_calls::bar(&mut bench, &library)?);
@@ -183,6 +215,12 @@ pub(crate) fn measure(args: &RunArgs) -> Result<ExitCode, BenchError> {
     if c_server::PROMISES.iter().any(|it| wanted(it.name)) {
         let both = c_server::bars(&mut bench, &library)?;
         bars.extend(both.into_iter().filter(|it| wanted(it.name)));
+    }
+    if wanted(accept::NAME) {
+        bars.extend(accept::bars(&mut bench, &library)?);
+    }
+    if wanted(fork::PROMISE.name) {
+        bars.push(fork::bar(&mut bench, &library)?);
     }
     bars.extend(shares);
     bars::finish(&bench, Vec::new(), &bars, args)
@@ -262,7 +300,8 @@ mod tests {
     fn rows_have_a_text_each_that_fits_two_lines() {
         let rows = PROGRAMS.iter().flat_map(|row| [row.local, row.share]);
         let rows = rows.chain(start::PROMISES).chain([null_read::PROMISE, KERNEL_RULES, WRK]);
-        let rows = rows.chain([system_calls::PROMISE]).chain(c_server::PROMISES);
+        let rows = rows.chain([system_calls::PROMISE, fork::PROMISE]).chain(c_server::PROMISES);
+        let rows = rows.chain(accept::PROMISES).chain(AB.map(|(_, promise)| promise));
         let mut texts: Vec<&str> = rows.map(|promise| promise.what).collect();
         assert!(texts.iter().all(|text| text.len() <= 90));
         let all = texts.len();

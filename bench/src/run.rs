@@ -76,6 +76,7 @@ impl ServerSelection {
         let is_ablation = group.trials.iter().any(|it| !it.server.variant().is_empty());
         let service = first.service;
         let on = |server| BenchTrial { server, ..first.clone() };
+        let unmodified = self.unmodified(&group);
         if !self.kernel {
             group.trials.clear();
         } else if !is_ablation {
@@ -90,11 +91,25 @@ impl ServerSelection {
             let cores = group.server_cores;
             let fit = self.links.iter().filter(|link| cores == 1 || link.is_memif());
             group.trials.extend(fit.flat_map(|link| self.programs.over(*link, service)).map(on));
+            group.trials.extend(unmodified.into_iter().map(on));
             let is_shared = self.sharing > 0 && service == ServiceKind::Rpc && cores == 1;
             let shared = TestedServer::Shared(StackLink::Memif, self.sharing);
             group.trials.extend(is_shared.then(|| on(shared)));
         }
         group
+    }
+}
+
+impl ServerSelection {
+    /// The group's programs of Debian's, unmodified, on our own stack over a memif: in the program
+    /// where it has one core, and in a daemon.
+    fn unmodified(&self, group: &TrialGroup) -> Vec<TestedServer> {
+        if !self.links.contains(&StackLink::Memif) {
+            return Vec::new();
+        }
+        let both = group.trials.iter().filter_map(|it| it.server.preloaded(StackLink::Memif));
+        let fits = |it: &TestedServer| group.server_cores == 1 || it.backend() == "service";
+        both.flatten().filter(fits).collect()
     }
 }
 
@@ -446,6 +461,25 @@ mod tests {
     }
 
     #[test]
+    fn programs_of_debians_are_measured_unmodified_on_our_own_stack() {
+        let backends = |name: &str, selection: &ServerSelection, cores: usize| {
+            let group = groups(name).into_iter().find(|it| it.server_cores == cores).unwrap();
+            let of = |it: &crate::trial::BenchTrial| match it.server {
+                TestedServer::Debian(program, _) => Some((program.name(), it.server.backend())),
+                _ => None,
+            };
+            selection.of(group).trials.iter().filter_map(of).collect::<Vec<_>>()
+        };
+        let both = columns(true, &[Memif]);
+        let memcached = ["kernel", "local", "service"].map(|backend| ("memcached", backend));
+        assert_eq!(backends("fig5.3", &both, 1), memcached);
+        assert_eq!(backends("fig5.3", &columns(true, &[Tap]), 1), memcached[..1]);
+        assert_eq!(backends("fig5.4", &columns(false, &[Memif]), 1), memcached[1..]);
+        assert_eq!(backends("fig5.5", &both, 2), [("nginx", "kernel"), ("nginx", "service")]);
+        assert_eq!(backends("mt-fig9", &both, 1).len(), 6);
+    }
+
+    #[test]
     fn both_programs_take_part_in_every_placement_where_there_are_two() {
         let programs = RpcPrograms {
             apis: vec![Api::Channel, Api::Sockets],
@@ -485,8 +519,12 @@ mod tests {
         };
         let of_rpc: Vec<(usize, TestedServer)> = last("demo-rpc");
         assert!(of_rpc.iter().all(|it| *it == (1, TestedServer::Shared(Memif, 2))), "{of_rpc:?}");
-        let others: Vec<(usize, TestedServer)> = last("demo-kv");
-        assert!(others.iter().all(|it| it.1 == TestedServer::Local(Memif)), "{others:?}");
+        for group in groups("demo-kv").into_iter().map(|group| shared.of(group)) {
+            let servers: Vec<TestedServer> = group.trials.iter().map(|it| it.server).collect();
+            let is_shared = |server: &TestedServer| matches!(server, TestedServer::Shared(..));
+            assert!(!servers.iter().any(is_shared), "{servers:?}");
+            assert!(servers.contains(&TestedServer::Local(Memif)), "{servers:?}");
+        }
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 use crate::{
     baseline::Baseline,
+    debian::{DebianPlace, DebianProgram},
     files::ServedFileSet,
     layout::{BenchLayout, MeasuredLink},
     limits,
-    process::{self, ChildProcess},
-    stack_link::{StackLink, StackPlacement},
+    preload_library::{self, PreloadLibrary, run_words},
+    process::ChildProcess,
+    stack_link::{LinkSide, StackLink, StackPlacement},
 };
+use megapipe_apps::serve::CpuList;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use serde::Deserialize;
 use std::{
@@ -75,19 +78,23 @@ pub(crate) enum TestedServer {
     /// So many processes of the megapipe server, which share a port and the stack of a daemon.
     Shared(StackLink, u8),
     Baseline(Baseline),
-    Nginx,
-    Memcached,
+    /// A program as Debian packages it.
+    Debian(DebianProgram, DebianPlace),
 }
 
 impl TestedServer {
+    /// Programs of Debian's on the kernel's TCP.
+    pub(crate) const NGINX: Self = Self::Debian(DebianProgram::Nginx, DebianPlace::Kernel);
+    pub(crate) const MEMCACHED: Self = Self::Debian(DebianProgram::Memcached, DebianPlace::Kernel);
+    pub(crate) const LIGHTTPD: Self = Self::Debian(DebianProgram::Lighttpd, DebianPlace::Kernel);
+
     /// `server` in points.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Channel(..) | Self::Local(_) | Self::Placed(..) | Self::Shared(..) => "channel",
             Self::Sockets(..) | Self::KernelSockets(_) => "sockets",
             Self::Baseline(baseline) => baseline.name(),
-            Self::Nginx => "nginx",
-            Self::Memcached => "memcached",
+            Self::Debian(program, _) => program.name(),
         }
     }
 
@@ -96,8 +103,9 @@ impl TestedServer {
         match self {
             Self::Channel(driver, _) | Self::KernelSockets(driver) => driver.name(),
             Self::Local(_) | Self::Placed(..) | Self::Sockets(..) | Self::Shared(..) => "stack",
+            Self::Debian(_, DebianPlace::Local(_) | DebianPlace::Service(_)) => "stack",
             Self::Baseline(Baseline::IoUring) => "uring",
-            Self::Baseline(_) | Self::Nginx | Self::Memcached => "epoll",
+            Self::Baseline(_) | Self::Debian(_, DebianPlace::Kernel) => "epoll",
         }
     }
 
@@ -132,9 +140,25 @@ impl TestedServer {
         match self {
             Self::Placed(_, placement) => Some(placement),
             Self::Sockets(_, placement) => placement,
-            Self::Shared(..) => Some(StackPlacement::Service),
+            Self::Shared(..) | Self::Debian(_, DebianPlace::Service(_)) => {
+                Some(StackPlacement::Service)
+            }
+            // What `megapipe run` chooses.
+            Self::Debian(_, DebianPlace::Local(_)) => Some(StackPlacement::Thread),
             _ => None,
         }
+    }
+
+    /// The same program of Debian's, unmodified, over a link of our own stack.
+    pub(crate) fn preloaded(self, link: StackLink) -> Option<[Self; 2]> {
+        let Self::Debian(program, DebianPlace::Kernel) = self else { return None };
+        let places = [DebianPlace::Local(link), DebianPlace::Service(link)];
+        Some(places.map(|place| Self::Debian(program, place)))
+    }
+
+    /// Whether it writes statistics of its stack's thread at its end.
+    const fn tells(self) -> bool {
+        self.place().is_some() && self.programs() == 1 && !matches!(self, Self::Debian(..))
     }
 
     /// Number of its processes, without a daemon.
@@ -151,7 +175,8 @@ impl TestedServer {
             Self::Local(link)
             | Self::Placed(link, _)
             | Self::Sockets(link, _)
-            | Self::Shared(link, _) => Some(link),
+            | Self::Shared(link, _)
+            | Self::Debian(_, DebianPlace::Local(link) | DebianPlace::Service(link)) => Some(link),
             _ => None,
         }
     }
@@ -186,6 +211,12 @@ impl TestedServer {
                 let server = format!("{} ({})", self.name(), link.name());
                 more.fold(server, |label, more| label + ", " + more)
             }
+            Self::Debian(program, DebianPlace::Local(link)) => {
+                format!("{} preloaded ({})", program.name(), link.name())
+            }
+            Self::Debian(program, DebianPlace::Service(link)) => {
+                format!("{} preloaded ({}), service", program.name(), link.name())
+            }
             other => other.name().to_owned(),
         }
     }
@@ -204,17 +235,11 @@ impl TestedServer {
 
     /// Why this server cannot be measured here, if so.
     pub(crate) fn missing(self) -> Option<String> {
-        let program = match self {
-            Self::Nginx => "nginx",
-            Self::Memcached => "memcached",
-            Self::Local(link)
-            | Self::Placed(link, _)
-            | Self::Sockets(link, _)
-            | Self::Shared(link, _) => return link.missing(),
-            Self::Channel(..) | Self::KernelSockets(_) | Self::Baseline(_) => return None,
+        let of_program = match self {
+            Self::Debian(program, _) => program.missing(),
+            _ => None,
         };
-        let install = format!("{program} is not installed (apt-get install {program})");
-        process::find_program(program).is_none().then_some(install)
+        of_program.or_else(|| self.stack_link()?.missing())
     }
 }
 
@@ -230,6 +255,18 @@ pub(crate) enum ServiceKind {
     ManyIdle,
     /// Rpc by two channels, whatever the number of cores: on the stack they share the link's queue.
     TwoChannels,
+}
+
+impl ServiceKind {
+    /// As messages have it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rpc | Self::ManyIdle | Self::TwoChannels => "rpc",
+            Self::AcceptReset => "accept and reset",
+            Self::Kv => "kv",
+            Self::Http(_) => "http",
+        }
+    }
 }
 
 /// A server could not be started.
@@ -305,6 +342,13 @@ impl RunningServer {
         }
         let (address, _reserved) = free_address(link, layout).map_err(failed)?;
         let (program, args) = command_line(server, service, address, layout, scratch)?;
+        let library = match server {
+            TestedServer::Debian(_, DebianPlace::Local(_) | DebianPlace::Service(_)) => {
+                let found = PreloadLibrary::find(&layout.server.program);
+                Some(found.map_err(io::Error::other).map_err(failed)?)
+            }
+            _ => None,
+        };
         let log = scratch.join("server.log");
         let said = File::create(&log).map_err(failed)?;
         let daemon = match (server.place(), link) {
@@ -319,6 +363,9 @@ impl RunningServer {
                 Some(_) => layout.server.command_after(&control_socket(scratch), &program, &args),
                 None => layout.server.command(&program, &args),
             };
+            if let Some(library) = &library {
+                command.env(preload_library::VARIABLE, &library.0);
+            }
             command.stdout(Stdio::from(said.try_clone()?)).stderr(Stdio::from(said.try_clone()?));
             ChildProcess::start(&mut command)
         };
@@ -360,7 +407,7 @@ impl RunningServer {
     /// server's [MT 3.2]; none where the stack has no thread of its own. Blocks until the end.
     pub(crate) fn finish(mut self) -> io::Result<Option<f64>> {
         self.process.stop();
-        if self.server.place().is_none() || self.server.programs() > 1 {
+        if !self.server.tells() {
             return Ok(None);
         }
         let told = fs::read(self.log.with_file_name(TOLD))?;
@@ -445,7 +492,6 @@ fn command_line(
     scratch: &Path,
 ) -> Result<(PathBuf, Vec<String>), ServerStartError> {
     let own = || layout.server.program.clone();
-    let find = |name: &str| process::find_program(name).unwrap_or_else(|| PathBuf::from(name));
     let unfit = |service| ServerStartError::Unfit { server: server.label(), service };
     match (server, service) {
         (TestedServer::Channel(driver, ablation), service) => {
@@ -493,22 +539,24 @@ fn command_line(
             args.push("--reset".to_owned());
             Ok((own(), args))
         }
-        (TestedServer::Nginx, ServiceKind::Http(files)) => {
-            let config = nginx_config(files, address, layout, scratch)
+        (TestedServer::Debian(program, place), service) => {
+            let files = match service {
+                ServiceKind::Http(files) => Some(files),
+                ServiceKind::Kv => None,
+                other => return Err(unfit(other.name())),
+            };
+            let words = program.words(files, address, layout, scratch);
+            let words = words
                 .map_err(|source| ServerStartError::Start { server: server.label(), source })?;
-            let args =
-                ["-e", "stderr", "-p", &scratch.to_string_lossy(), "-c", &config.to_string_lossy()];
-            Ok((find("nginx"), args.map(str::to_owned).to_vec()))
+            let words = words.ok_or_else(|| unfit(service.name()))?;
+            let options = match place {
+                DebianPlace::Kernel => return Ok((program.path(), words)),
+                DebianPlace::Local(link) => link.server_args(layout, scratch),
+                DebianPlace::Service(_) => session_args(scratch),
+            };
+            Ok((own(), run_words(options, &program.path(), words)))
         }
-        (TestedServer::Memcached, ServiceKind::Kv) => {
-            Ok((find("memcached"), memcached_args(address, layout)))
-        }
-        (_, ServiceKind::Rpc | ServiceKind::ManyIdle | ServiceKind::TwoChannels) => {
-            Err(unfit("rpc"))
-        }
-        (_, ServiceKind::AcceptReset) => Err(unfit("accept and reset")),
-        (_, ServiceKind::Kv) => Err(unfit("kv")),
-        (_, ServiceKind::Http(_)) => Err(unfit("http")),
+        (_, service) => Err(unfit(service.name())),
     }
 }
 
@@ -571,25 +619,36 @@ pub(crate) fn daemon_program(layout: &BenchLayout) -> PathBuf {
     layout.server.program.with_file_name("megapiped")
 }
 
-/// The arguments of a daemon, whose control socket is not there yet.
+/// The arguments of a daemon in the server's place, whose control socket is not there yet.
 pub(crate) fn daemon_words(
     link: StackLink,
     layout: &BenchLayout,
     scratch: &Path,
     options: &[String],
 ) -> io::Result<Vec<String>> {
-    let path = control_socket(scratch);
+    let args = link.daemon_args(LinkSide::Server, layout, scratch);
+    let mut words = daemon_words_at(args, &layout.server.cpus, scratch)?;
+    words.extend(options.iter().cloned());
+    Ok(words)
+}
+
+/// The same with these options of the link, on these cores, and the control socket in `folder`.
+pub(crate) fn daemon_words_at(
+    link_args: Vec<String>,
+    cpus: &CpuList,
+    folder: &Path,
+) -> io::Result<Vec<String>> {
+    let path = control_socket(folder);
     // One of an earlier run that was killed would be taken for this one's.
     if let Err(error) = fs::remove_file(&path)
         && error.kind() != io::ErrorKind::NotFound
     {
         return Err(error);
     }
-    let mut args = link.daemon_args(layout, scratch);
-    args.extend(["--service".to_owned(), path.to_string_lossy().into_owned()]);
-    args.extend(["--cpus".to_owned(), layout.server.cpus.to_string()]);
-    args.extend(options.iter().cloned());
-    Ok(args)
+    let mut words = link_args;
+    words.extend(["--service".to_owned(), path.to_string_lossy().into_owned()]);
+    words.extend(["--cpus".to_owned(), cpus.to_string()]);
+    Ok(words)
 }
 
 /// The options of a server whose stack is in a daemon.
@@ -648,74 +707,12 @@ fn baseline_args(baseline: Baseline, address: SocketAddr, layout: &BenchLayout) 
     args.into_iter().chain(["--cpus", &cpus]).map(str::to_owned).collect()
 }
 
-/// memcached with as many worker threads as the server has cores, and a table large enough from
-/// the start, as in the paper [MP 5.2].
-fn memcached_args(address: SocketAddr, layout: &BenchLayout) -> Vec<String> {
-    let (ip, port) = (address.ip().to_string(), address.port().to_string());
-    let threads = layout.server.cpus.as_slice().len().to_string();
-    let connections = limits::COMPARED_CONNECTIONS_MAX.to_string();
-    let backlog = limits::LISTEN_BACKLOG.to_string();
-    let mut args = vec!["-l", &ip, "-p", &port, "-U", "0", "-t", &threads, "-m", "1024"];
-    args.extend(["-c", &connections, "-b", &backlog, "-o", "hashpower=20"]);
-    if rustix::process::geteuid().is_root() {
-        args.extend(["-u", "root"]);
-    }
-    args.into_iter().map(str::to_owned).collect()
-}
-
-/// nginx as its own documentation tunes it for static files: descriptors and metadata cached, no
-/// log, connections kept for ever; one worker per server core, pinned by its place.
-///
-/// Small files are read and sent in one piece with their header: sendfile would send two segments
-/// with two calls, or three with `tcp_nopush`, and takes 1.2 to 1.4 times the CPU time for 1 KiB.
-fn nginx_config(
-    files: ServedFileSet,
-    address: SocketAddr,
-    layout: &BenchLayout,
-    scratch: &Path,
-) -> io::Result<PathBuf> {
-    let directory = scratch.to_string_lossy();
-    let root = files.directory(scratch);
-    let workers = layout.server.cpus.as_slice().len();
-    // One process is enough for one worker; several need the master.
-    let master = if workers == 1 { "off" } else { "on" };
-    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    let connections = limits::COMPARED_CONNECTIONS_MAX;
-    let sending = match files {
-        ServedFileSet::OneKibibyte | ServedFileSet::Sized(_) => "sendfile off;",
-        ServedFileSet::SpecWeb | ServedFileSet::Yahoo | ServedFileSet::YahooHalf => {
-            "sendfile on; tcp_nopush on;"
-        }
-    };
-    let config = format!(
-        "daemon off;\nmaster_process {master};\nworker_processes {workers};\n{user}\n\
-         error_log stderr crit;\npid {directory}/nginx.pid;\nworker_rlimit_nofile {};\n\
-         events {{ worker_connections {connections}; multi_accept on; use epoll; }}\n\
-         http {{\n  access_log off;\n  {sending}\n  tcp_nodelay on;\n  server_tokens off;\n\
-         \x20 keepalive_requests 1000000000;\n  keepalive_timeout 600s;\n\
-         \x20 open_file_cache max=20000 inactive=600s;\n  open_file_cache_valid 600s;\n\
-         \x20 default_type application/octet-stream;\n\
-         \x20 client_body_temp_path {directory}/body;\n  proxy_temp_path {directory}/proxy;\n\
-         \x20 fastcgi_temp_path {directory}/fastcgi;\n  uwsgi_temp_path {directory}/uwsgi;\n\
-         \x20 scgi_temp_path {directory}/scgi;\n\
-         \x20 server {{ listen {address} backlog={}{}; root {}; }}\n}}\n",
-        connections * 2,
-        limits::LISTEN_BACKLOG,
-        if workers > 1 { " reuseport" } else { "" },
-        root.display(),
-    );
-    let path = scratch.join("nginx.conf");
-    fs::write(&path, config)?;
-    Ok(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
-        Ablation, ChannelTold, ForcedDriver, StackLink, StackPlacement, TestedServer,
-        events_per_wakeup,
+        Ablation, ChannelTold, DebianPlace, DebianProgram, ForcedDriver, LinkSide, StackLink,
+        StackPlacement, TestedServer, events_per_wakeup,
     };
-    use crate::stack_link::LinkSide;
 
     #[test]
     fn ablations_are_named_as_in_the_paper() {
@@ -742,8 +739,11 @@ mod tests {
             TestedServer::Channel(ForcedDriver::Epoll, None),
             TestedServer::Channel(ForcedDriver::Uring, Some(Ablation::default())),
             TestedServer::Baseline(crate::baseline::Baseline::IoUring),
-            TestedServer::Nginx,
-            TestedServer::Memcached,
+            TestedServer::NGINX,
+            TestedServer::MEMCACHED,
+            TestedServer::LIGHTTPD,
+            TestedServer::Debian(DebianProgram::Nginx, DebianPlace::Local(StackLink::Memif)),
+            TestedServer::Debian(DebianProgram::Nginx, DebianPlace::Service(StackLink::Memif)),
             TestedServer::Local(StackLink::Memif),
             TestedServer::Local(StackLink::MemifAsleep(LinkSide::Server)),
             TestedServer::Local(StackLink::MemifAsleep(LinkSide::Load)),

@@ -8,11 +8,13 @@
 //! sleeping in each run.
 
 mod accepts;
+mod arrivals;
 mod balance;
 mod claim;
 mod daemon_costs;
 mod deaths;
 mod hostile;
+pub(crate) mod imbalance;
 mod instructions;
 mod loop_client;
 mod neighbour;
@@ -37,9 +39,11 @@ use crate::{
     stack_link::{LinkSide, StackLink, StackPlacement},
     trial::BenchTrial,
 };
+pub(crate) use balance::Selecting;
 pub(crate) use neighbour::run as run_neighbour;
 pub use neighbour::{NeighbourArgs, NeighbourError, NeighbourKind};
 use rows::SCENE_ROWS;
+pub(crate) use scene::{SceneError, SceneStage};
 use std::process::ExitCode;
 
 /// Where the stack of a measured server runs, on the one core.

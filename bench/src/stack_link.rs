@@ -150,9 +150,17 @@ impl StackLink {
         }
     }
 
-    /// The options of a daemon on this link: a server's, but for the back end.
-    pub(crate) fn daemon_args(self, layout: &BenchLayout, scratch: &Path) -> Vec<String> {
-        let mut args = self.server_args(layout, scratch);
+    /// The options of a daemon at one end of this link: a program's there, but for the back end.
+    pub(crate) fn daemon_args(
+        self,
+        side: LinkSide,
+        layout: &BenchLayout,
+        scratch: &Path,
+    ) -> Vec<String> {
+        let mut args = match side {
+            LinkSide::Server => self.server_args(layout, scratch),
+            LinkSide::Load => self.load_args(layout, scratch),
+        };
         if let Some(place) = args.iter().position(|arg| arg == "--backend") {
             args.drain(place..place + 2);
         }

@@ -168,6 +168,33 @@ fn run_pingpong(service: Option<&Path>) {
 }
 
 #[test]
+fn connection_is_shared_by_two_processes() {
+    let Some(prefix) = prefix("connection_is_shared_by_two_processes") else { return };
+    compile(prefix, &sources().join("tests/share.c"), "share", C11);
+    within("service-share", || {
+        let daemon = TestDaemon::start();
+        let prefix = prefix_of_share();
+        let mut command = Command::new(prefix.join("tests/share"));
+        command.arg("7602").stdin(Stdio::null()).stdout(Stdio::piped());
+        choose_stack(&mut command, Some(&daemon.path()));
+        let mut server = Ended(command.spawn().expect("the program starts"));
+        assert_eq!(first_line(&mut server.0).0, "listening\n");
+        let mut stream = connect(&"10.76.0.2:7602".parse().expect("an address"));
+        stream.set_read_timeout(Some(PATIENCE)).expect("TCP");
+        stream.write_all(b"early ").expect("sent");
+        stream.write_all(b"late").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("received");
+        assert_eq!(answer, "late");
+        assert!(server.0.wait().expect("its end").success());
+    });
+}
+
+fn prefix_of_share() -> &'static Path {
+    prefix("connection_is_shared_by_two_processes").expect("it was there")
+}
+
+#[test]
 fn mtcps_calls_used_wrongly_answer_on_the_stack_as_on_linux() {
     let test = "mtcps_calls_used_wrongly_answer_on_the_stack_as_on_linux";
     let Some(prefix) = prefix(test) else { return };

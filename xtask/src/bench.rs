@@ -3,7 +3,7 @@
 //! Read first: `docs/BENCHMARKING.md`. The measuring itself is `megapipe bench`, except for
 //! `instructions`, which counts what examples of the stack do, and prints a table.
 
-mod instructions;
+pub(crate) mod instructions;
 
 use std::fs;
 use std::path::Path;

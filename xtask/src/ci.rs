@@ -11,7 +11,9 @@
 //! - No step needs root, a terminal or standard input.
 
 mod display;
+mod foreign_suites;
 mod fuzz;
+mod instructions;
 mod interleavings;
 mod lanes;
 mod no_os;
@@ -89,10 +91,12 @@ const STEPS: &[Step] = &[
     ("build", build),
     ("no-os", no_os::check),
     ("test", suites::run),
+    ("programs", foreign_suites::check),
     ("miri", interleavings::miri),
     ("fuzz", fuzz::smoke),
     ("sim", sim_step),
     ("loom", interleavings::loom),
+    ("instructions", instructions::check),
 ];
 
 /// The short loop while working: what finds most mistakes in a few minutes.
@@ -105,7 +109,7 @@ const QUICK: &[Step] = &[
 ];
 
 /// The last ones, which run side by side: Miri uses one processor only.
-const TOGETHER: [&str; 4] = ["miri", "fuzz", "sim", "loom"];
+const TOGETHER: [&str; 5] = ["miri", "fuzz", "sim", "loom", "instructions"];
 
 /// What the steps are called.
 pub(crate) fn step_names() -> impl Iterator<Item = &'static str> {

@@ -37,6 +37,9 @@ pub(crate) enum ToolError {
     /// The C header could not be made from the sources.
     #[error("cbindgen: {0}")]
     Header(String),
+    /// A file or a folder is not as it should be.
+    #[error("{0}")]
+    Wrong(String),
 }
 
 impl ToolError {

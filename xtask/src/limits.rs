@@ -19,8 +19,11 @@ pub(crate) const PROGRESS_LINE_EVERY: Duration = Duration::from_secs(30);
 pub(crate) const STEP_SILENCE_MAX: Duration = Duration::from_secs(4 * 60);
 /// A step is stopped after so long in any case.
 pub(crate) const STEP_TIME_MAX: Duration = Duration::from_secs(18 * 60);
-/// Test programs that run side by side. Each has a thread per core itself, but mostly waits.
-pub(crate) const LANES: usize = 2;
+/// Test programs that run side by side. Each has a thread per core itself, but mostly waits: two at
+/// a time use half of two cores.
+pub(crate) const SUITE_LANES: usize = 3;
+/// Fuzz targets, and steps, that run side by side. Each keeps a core busy.
+pub(crate) const BUSY_LANES: usize = 2;
 /// Bytes of a step's output that are kept; the oldest go first.
 pub(crate) const STEP_OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How long output may still arrive after a step has ended, when a child of it keeps the pipe.

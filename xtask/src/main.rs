@@ -11,6 +11,7 @@
 //! | `bench` | runs the whole benchmark plan into `target/bench/` |
 //! | `lines` | lines of code of each crate |
 //! | `scripts` | runs packet scripts, on our stack and on Linux |
+//! | `programs` | runs foreign test suites under the preload library |
 //!
 //! Read first: `ci.rs`, then `tidy.rs`.
 //!
@@ -27,6 +28,7 @@ mod install;
 mod limits;
 mod lines;
 mod process;
+mod programs;
 mod scripts;
 mod setup;
 mod sim;
@@ -116,6 +118,15 @@ enum XtaskCommand {
         /// Instead of those of tests/scripts
         files: Vec<PathBuf>,
     },
+    /// Run a foreign test suite without and with the preload library, and compare the results
+    Programs {
+        suite: programs::SuiteName,
+        /// Only these parts: modules of Python, groups or single cases of libevent and libuv
+        parts: Vec<String>,
+        /// Use this library instead of building one
+        #[arg(long)]
+        library: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -144,6 +155,9 @@ fn run(command: &XtaskCommand) -> Result<bool, ToolError> {
         XtaskCommand::Sim { seed, fixed, fresh } => sim::run(&root, *seed, *fixed, *fresh),
         XtaskCommand::Lines { revision } => lines::run(&root, revision.as_deref()),
         XtaskCommand::Scripts { files } => scripts::run(&root, files),
+        XtaskCommand::Programs { suite, parts, library } => {
+            programs::run(&root, *suite, parts, library.as_deref())
+        }
         XtaskCommand::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
     }
 }

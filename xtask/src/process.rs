@@ -199,7 +199,7 @@ impl OutputTail {
 }
 
 /// Ends a process and everything it started, children before their parents can start more.
-fn stop_tree(pid: u32) {
+pub(crate) fn stop_tree(pid: u32) {
     let children = children_of(pid);
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // A process that has ended in the meantime is fine.

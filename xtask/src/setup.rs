@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::ToolError;
-use crate::process;
+use crate::{process, programs};
 
 /// A program that the tests run, and the Debian package it comes in.
 struct WantedProgram {
@@ -71,6 +71,8 @@ const WANTED: &[WantedProgram] = &[
 
 /// A package without a program of its own: Python needs it to make a virtual environment.
 const PYTHON_VENV: &str = "python3-venv";
+/// The same: CPython's own tests, which run under the preload library.
+const PYTHON_TESTS: &str = "libpython3.11-testsuite";
 /// The response linter, at the version that the tests were written against.
 const HTTPLINT: &str = "httplint==2026.10.4";
 /// The licence and source checker: the newest version that was tried with the project's Rust.
@@ -97,6 +99,10 @@ fn debian() {
     let mut missing = missing(WANTED, process::is_installed);
     if !has_venv() {
         missing.push(PYTHON_VENV);
+    }
+    // The tests of another version are another suite.
+    if programs::has_python_tests() == Some(false) {
+        missing.push(PYTHON_TESTS);
     }
     if missing.is_empty() {
         report("debian packages", "all there");

@@ -3,7 +3,7 @@
 //! The paper's systems and ours: Linux is `epoll-shared`, REUSEPORT is `epoll-reuseport`,
 //! Multiprocess is `epoll-processes`, MegaPipe is the channel on io_uring, mTCP is the channel on
 //! our own stack, which the columns add (`--backend local --link …`, in this suite by default).
-//! lighttpd is nginx and our own web server.
+//! lighttpd is itself on one core, and nginx and our own web server.
 
 use super::{
     Experiment, IO_URING, MESSAGE_BYTES, PROCESSES, REUSEPORT, SHARED, TrialGroup, URING,
@@ -24,9 +24,7 @@ impl Experiment {
             "mt-fig8" => self.accepts_over_cores(cores_max),
             "mt-table2" => vec![self.crowd()],
             "mt-fairness" => vec![self.bulk_connections()],
-            "mt-fig9" => (1..=cores_max)
-                .map(|cores| self.web(cores, ServedFileSet::SpecWeb, Some(6)))
-                .collect(),
+            "mt-fig9" => (1..=cores_max).map(|cores| self.static_files(cores)).collect(),
             "mt-fig10" => self.load_over_cores(cores_max),
             "mt-placement" => vec![self.kept(super::CONNECTIONS, MESSAGE_BYTES)],
             _ => self.load_over_sizes(quick, cores_max),
@@ -75,7 +73,16 @@ impl Experiment {
 
     fn web(&self, cores: usize, files: ServedFileSet, length: Option<u64>) -> TrialGroup {
         let load = http(files, super::CONNECTIONS, length);
-        self.group(cores, ServiceKind::Http(files), &load, &[TestedServer::Nginx, URING])
+        self.group(cores, ServiceKind::Http(files), &load, &[TestedServer::NGINX, URING])
+    }
+
+    /// The paper's own program beside the others: lighttpd, whose one process has one core.
+    fn static_files(&self, cores: usize) -> TrialGroup {
+        let files = ServedFileSet::SpecWeb;
+        let load = http(files, super::CONNECTIONS, Some(6));
+        let all = [TestedServer::LIGHTTPD, TestedServer::NGINX, URING];
+        let servers = if cores == 1 { &all[..] } else { &all[1..] };
+        self.group(cores, ServiceKind::Http(files), &load, servers)
     }
 
     /// What is not the server's is the load's.

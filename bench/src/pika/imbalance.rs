@@ -13,7 +13,7 @@ const PERCENTILES: [f64; 21] = [
     99.0, 99.5, 99.9, 99.99, 100.0,
 ];
 /// Those of the tables.
-const TABLED: [f64; 5] = [50.0, 80.0, 95.0, 99.0, 99.9];
+pub(super) const TABLED: [f64; 5] = [50.0, 80.0, 95.0, 99.0, 99.9];
 /// Phases of the load, in seconds.
 const PHASES: [(f64, f64); 6] =
     [(0.1, 0.5), (0.6, 1.0), (1.1, 1.5), (1.7, 3.0), (3.1, 4.0), (4.1, 5.0)];
@@ -29,26 +29,40 @@ fn percentiles(
     let headings = TABLED.map(|it| format!("p{it} µs"));
     let columns: Vec<&str> = headings.iter().map(String::as_str).collect();
     let mut table = FigureTable::new("distribution", &columns);
-    let (mut curves, mut outcomes) = (Vec::new(), Vec::new());
+    let mut outcomes = Vec::new();
     for (label, distribution) in all {
         let world = pika.imbalanced(*distribution);
         let outcome = pika.simulate(&world);
-        let point = |percent: f64| [outcome.percentile_us(percent), percent];
-        curves.push(FigureCurve::simulated(label, PERCENTILES.map(point).to_vec()));
         let values = TABLED.map(|percent| Some(outcome.percentile_us(percent)));
         table.row(label, FigureSource::Simulated, values);
         outcomes.push(outcome);
     }
-    figure.plots.push(FigurePlot {
+    let curves = all.iter().zip(&outcomes);
+    let curves =
+        curves.map(|((label, _), it)| percentile_curve(label, FigureSource::Simulated, it));
+    figure.plots.push(percentile_plot(curves.collect()));
+    figure.tables.push(table);
+    figure.parameters = imbalance_text();
+    outcomes
+}
+
+pub(super) fn percentile_curve(
+    label: &str,
+    source: FigureSource,
+    outcome: &ServiceOutcome,
+) -> FigureCurve {
+    let point = |percent: f64| [outcome.percentile_us(percent), percent];
+    FigureCurve { label: label.to_owned(), source, points: PERCENTILES.map(point).to_vec() }
+}
+
+pub(super) fn percentile_plot(curves: Vec<FigureCurve>) -> FigurePlot {
+    FigurePlot {
         caption: "Percentile of connections over service time".to_owned(),
         x: FigureAxis::logarithmic("service time (µs)"),
         y: FigureAxis::linear("percentile"),
         stacked: false,
         curves,
-    });
-    figure.tables.push(table);
-    figure.parameters = imbalance_text();
-    outcomes
+    }
 }
 
 pub(super) fn fig5(pika: &mut Pika, figure: &mut Figure) {
@@ -113,9 +127,12 @@ fn over_time(values: &[f64]) -> Vec<[f64; 2]> {
     values.iter().enumerate().filter(|(_, value)| **value > 0.0).map(point).collect()
 }
 
-fn numbered(series: &[Vec<f64>]) -> Vec<FigureCurve> {
-    let curve = |(index, values): (usize, &Vec<f64>)| {
-        FigureCurve::simulated(&format!("#{}", index + 1), over_time(values))
+/// A curve over time for each web server.
+fn numbered(series: &[Vec<f64>], source: FigureSource) -> Vec<FigureCurve> {
+    let curve = |(index, values): (usize, &Vec<f64>)| FigureCurve {
+        label: format!("#{}", index + 1),
+        source,
+        points: over_time(values),
     };
     series.iter().enumerate().map(curve).collect()
 }
@@ -184,15 +201,23 @@ pub(super) fn fig6b(pika: &mut Pika, figure: &mut Figure) {
 }
 
 fn service_times(figure: &mut Figure, series: &[Vec<f64>], caption: &str) {
-    figure.plots.push(FigurePlot {
+    figure.plots.push(service_time_plot(series, caption, FigureSource::Simulated));
+    figure.tables.push(phase_table(&web_servers(series), "µs"));
+    figure.parameters = format!("tournament:2; {}", imbalance_text());
+}
+
+pub(super) fn service_time_plot(
+    series: &[Vec<f64>],
+    caption: &str,
+    source: FigureSource,
+) -> FigurePlot {
+    FigurePlot {
         caption: caption.to_owned(),
         x: time_axis(),
         y: FigureAxis::logarithmic("service time (µs)"),
         stacked: false,
-        curves: numbered(series),
-    });
-    figure.tables.push(phase_table(&web_servers(series), "µs"));
-    figure.parameters = format!("tournament:2; {}", imbalance_text());
+        curves: numbered(series, source),
+    }
 }
 
 pub(super) fn fig9(pika: &mut Pika, figure: &mut Figure) {
@@ -202,7 +227,7 @@ pub(super) fn fig9(pika: &mut Pika, figure: &mut Figure) {
         x: time_axis(),
         y: FigureAxis::linear("connections/s"),
         stacked: true,
-        curves: numbered(&outcome.done_per_s),
+        curves: numbered(&outcome.done_per_s, FigureSource::Simulated),
     });
     figure.tables.push(phase_table(&web_servers(&outcome.done_per_s), "conn/s"));
     figure.parameters = format!("tournament:2; {}", imbalance_text());

@@ -219,4 +219,9 @@ impl Pika {
         let result = promise.result(vec![value], None);
         self.bars.push(crate::promise::BarResult { simulated: true, ..result });
     }
+
+    /// Records a promised number that was measured.
+    pub(super) fn measured_promise(&mut self, promise: Promise, value: f64) {
+        self.bars.push(promise.result(vec![value], None));
+    }
 }

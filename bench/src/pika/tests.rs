@@ -102,6 +102,11 @@ fn separate_manager_adds_a_round_trip_to_t_cm() {
 }
 
 #[test]
+fn measured_imbalance_has_the_shape_of_a_simulated_one() {
+    small::tests::check(&pika());
+}
+
+#[test]
 fn results_survive_json() {
     let mut pika = pika();
     let mut figure = Figure { name: "jain".to_owned(), ..Figure::default() };

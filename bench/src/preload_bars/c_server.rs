@@ -4,26 +4,20 @@
 //! Read first: `crates/capi/examples/bsd_web_server.c`. The load is wrk, preloaded.
 
 use super::{
+    c_program::{CPrefix, CPrograms, set_link},
     lack_of_library,
-    library::PreloadLibrary,
-    stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage, run_words},
-    unfit, wrk_load,
+    stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage},
+    unfit, web_client,
 };
 use crate::{
     layout::LayoutError,
-    limits,
     point::BarServer,
-    process::{ChildProcess, find_program},
+    preload_library::{PreloadLibrary, run_words},
     promise::{BarResult, Promise, PromisedBound},
     run::Bench,
     stack_link::StackLink,
 };
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{net::SocketAddr, process::Command, time::Duration};
 
 pub(super) const PROMISES: [Promise; 2] = [
     at_most("shared", "a C web server on shared sockets: CPU over that on one thread's", 1.15),
@@ -38,8 +32,6 @@ const fn at_most(name: &'static str, what: &'static str, bound: f64) -> Promise 
     Promise { name, what, bound: PromisedBound::AtMost(bound), unit: "", digits: 2 }
 }
 
-/// The program, below a prefix and without its folder.
-const EXAMPLES: &str = "share/doc/megapipe/examples";
 const NAME: &str = "bsd_web_server";
 
 /// How the program comes to our sockets.
@@ -53,23 +45,20 @@ enum ServerBuild {
 const BUILDS: [ServerBuild; 3] =
     [ServerBuild::OneThread, ServerBuild::Shared, ServerBuild::Preloaded];
 
-/// The compiled programs.
-struct ServerPrograms {
-    ours: PathBuf,
-    linux: PathBuf,
-}
-
 pub(super) fn bars(
     bench: &mut Bench,
     library: &Result<PreloadLibrary, String>,
 ) -> Result<[BarResult; 2], LayoutError> {
     let scratch = bench.scratch.path().to_owned();
-    let found = lack_of_library(library).and_then(|it| Ok((it, Prefix::of(it)?)));
-    let (library, prefix) = match found {
+    let found = lack_of_library(library).and_then(|it| {
+        let prefix = CPrefix::of(it)?;
+        Ok((it, prefix.example(NAME)?, prefix))
+    });
+    let (library, source, prefix) = match found {
         Ok(found) => found,
         Err(why) => return Ok(PROMISES.map(|promise| promise.skipped(why.clone()))),
     };
-    let programs = match prefix.compile(&scratch) {
+    let programs = match prefix.compile(&source, &scratch) {
         Ok(programs) => programs,
         Err(error) => {
             bench.failed = true;
@@ -98,7 +87,7 @@ pub(super) fn bars(
 fn round(
     run: usize,
     stage: ProgramStage<'_>,
-    programs: &ServerPrograms,
+    programs: &CPrograms,
     window: Duration,
 ) -> Result<[ProgramSample; 3], PreloadBarError> {
     let mut samples = [None; 3];
@@ -112,13 +101,13 @@ fn round(
 
 fn sample(
     stage: ProgramStage<'_>,
-    programs: &ServerPrograms,
+    programs: &CPrograms,
     build: ServerBuild,
     window: Duration,
 ) -> Result<ProgramSample, PreloadBarError> {
     let mut serving =
         stage.start_command(build.name(), |address| Ok(build.command(stage, programs, address)))?;
-    let sample = wrk_load::of_server(stage, &mut serving, ProgramStack::Local, window);
+    let sample = web_client::of_server(stage, &mut serving, ProgramStack::Local, window);
     serving.check()?;
     sample
 }
@@ -137,7 +126,7 @@ impl ServerBuild {
     fn command(
         self,
         stage: ProgramStage<'_>,
-        programs: &ServerPrograms,
+        programs: &CPrograms,
         address: SocketAddr,
     ) -> Command {
         let ProgramStage { layout, scratch, .. } = stage;
@@ -158,61 +147,9 @@ impl ServerBuild {
         command.env("MEGAPIPE_SOCKETS", sockets).env("MEGAPIPE_BACKEND", "local");
         // As `run` does.
         command.env("MEGAPIPE_PLACEMENT", "thread");
-        for (option, variable) in [("--link", "MEGAPIPE_LINK"), ("--address", "MEGAPIPE_ADDRESS")] {
-            let place = options.iter().position(|it| it == option);
-            if let Some(value) = place.and_then(|place| options.get(place + 1)) {
-                command.env(variable, value);
-            }
-        }
+        set_link(&mut command, &options);
         command
     }
-}
-
-/// Where `cargo xtask install` has put the C library.
-struct Prefix(PathBuf);
-
-impl Prefix {
-    /// That of the preloaded library, or why there is none.
-    fn of(library: &PreloadLibrary) -> Result<Self, String> {
-        let prefix = library.0.ancestors().nth(3).unwrap_or_else(|| Path::new(""));
-        let source = prefix.join(EXAMPLES).join(NAME).with_extension("c");
-        if !source.is_file() {
-            return Err(format!("{} is missing: `cargo xtask install`", source.display()));
-        }
-        match ["cc", "wrk"].into_iter().find(|name| find_program(name).is_none()) {
-            Some(name) => Err(format!("{name} is not installed (cargo xtask setup)")),
-            None => Ok(Self(prefix.to_owned())),
-        }
-    }
-
-    fn compile(&self, scratch: &Path) -> Result<ServerPrograms, PreloadBarError> {
-        let source = self.0.join(EXAMPLES).join(NAME).with_extension("c");
-        let (include, lib) = (self.0.join("include"), self.0.join("lib"));
-        let programs =
-            ServerPrograms { ours: scratch.join("c-ours"), linux: scratch.join("c-linux") };
-        let compiler = || {
-            let mut command = Command::new("cc");
-            command.args(["-O2", "-pthread", "-D_GNU_SOURCE"]).arg(&source);
-            command
-        };
-        let mut ours = compiler();
-        ours.args(["-include", "megapipe_bsd.h", "-I"]).arg(include).arg("-L").arg(&lib);
-        ours.arg(format!("-Wl,-rpath,{}", lib.display())).arg("-o").arg(&programs.ours);
-        run_compiler(ours.arg("-lmegapipe"))?;
-        run_compiler(compiler().arg("-o").arg(&programs.linux))?;
-        Ok(programs)
-    }
-}
-
-fn run_compiler(command: &mut Command) -> Result<(), PreloadBarError> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = ChildProcess::start(command)?.output_within(limits::C_HALF_MAX)?;
-    let output = output.ok_or_else(|| unfit("cc did not end"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(unfit(format!("cc failed: {}", said.lines().next().unwrap_or_default())))
 }
 
 /// Pure: the medians of a build.
@@ -233,12 +170,5 @@ mod tests {
         let costs: Vec<_> = names.iter().map(|it| (&*it.backend, it.cpu_us_per_request)).collect();
         assert_eq!(costs, [("one thread", 1.0), ("shared", 1.2), ("preloaded", 1.5)]);
         assert!(names.iter().all(|it| it.saturated) && summary(&[], 0).is_none());
-    }
-
-    #[test]
-    fn prefix_without_the_program_is_named() {
-        let library = PreloadLibrary(PathBuf::from("/x/lib/megapipe/libmegapipe-preload.so"));
-        let why = Prefix::of(&library).err().unwrap_or_default();
-        assert!(why.starts_with("/x/share/doc/megapipe/examples/bsd_web_server.c is missing"));
     }
 }

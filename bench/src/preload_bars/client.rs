@@ -2,13 +2,14 @@
 //! run.
 
 use super::{
-    last_lines, library,
-    stage::{PreloadBarError, ProgramStack, ProgramStage, run_words},
+    last_lines,
+    stage::{PreloadBarError, ProgramStack, ProgramStage},
 };
 use crate::{
     cpu_time::CoreTimes,
     limits,
     load::LoadFailure,
+    preload_library::{self, run_words},
     process::{ChildProcess, find_program},
 };
 use megapipe_apps::serve::CpuList;
@@ -81,7 +82,7 @@ pub(super) fn client(
             path.place.command(&path.place.program, words)
         }
     };
-    command.env(library::VARIABLE, &stage.library.0);
+    command.env(preload_library::VARIABLE, &stage.library.0);
     command
 }
 

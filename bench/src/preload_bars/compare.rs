@@ -1,15 +1,16 @@
 //! Programs on several stacks, in turn and back, and the ratios of their CPU time.
 
 use super::{
-    library::PreloadLibrary,
+    origin,
     programs::{PreloadedLoad, TestedProgram},
     redis_load,
     stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage},
-    unfit, wrk_load,
+    unfit, web_client,
 };
 use crate::{
     layout::LayoutError,
     point::BarServer,
+    preload_library::PreloadLibrary,
     promise::{BarResult, Promise},
     run::{Bench, round},
 };
@@ -97,9 +98,14 @@ fn sample(
     window: Duration,
 ) -> Result<ProgramSample, PreloadBarError> {
     let mut serving = stage.start(program, stack)?;
+    if program.is_proxy() {
+        origin::start(stage, stack, &mut serving)?;
+    }
     let sample = match program.load() {
         PreloadedLoad::RedisBenchmark => redis_load::sample(stage, &mut serving, stack, window),
-        PreloadedLoad::Wrk => wrk_load::sample(stage, &mut serving, stack, window),
+        PreloadedLoad::Client(client) => {
+            web_client::sample(stage, &mut serving, (client, stack), window)
+        }
         PreloadedLoad::Megapipe(plan) => stage.loaded(&plan, &mut serving, stack, window),
     };
     // What the program has printed explains more than what its load has.

@@ -2,13 +2,13 @@
 
 use super::{
     lack_of_library,
-    library::PreloadLibrary,
     stage::{PreloadBarError, ProgramStage, preloaded},
     unfit,
 };
 use crate::{
     layout::LayoutError,
     limits,
+    preload_library::PreloadLibrary,
     promise::{BarResult, Promise, PromisedBound},
     run::Bench,
 };

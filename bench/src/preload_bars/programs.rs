@@ -2,6 +2,7 @@
 //! configuration needs.
 
 use crate::{
+    debian::lighttpd_config,
     files::ServedFileSet,
     limits,
     load::{LoadPlan, Workload},
@@ -22,8 +23,28 @@ pub(super) enum TestedProgram {
     Memcached,
     /// 8 requests per connection.
     Lighttpd,
-    /// The client, against nginx.
+    /// One thread that passes requests on to a server at the load's end, kept connections.
+    Haproxy,
+    /// A client, against nginx.
+    Client(WebClient),
+}
+
+/// A client whose CPU time is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WebClient {
+    /// Kept connections, a file of 1 KiB.
     Wrk,
+    /// A connection for each request, a file of so many bytes.
+    Ab(u64),
+}
+
+impl WebClient {
+    pub(super) const fn files(self) -> ServedFileSet {
+        match self {
+            Self::Wrk => FILES,
+            Self::Ab(bytes) => ServedFileSet::Sized(bytes),
+        }
+    }
 }
 
 /// The load of a program.
@@ -33,10 +54,10 @@ pub(super) enum PreloadedLoad {
     RedisBenchmark,
     Megapipe(LoadPlan),
     /// What is measured is the load.
-    Wrk,
+    Client(WebClient),
 }
 
-const FILES: ServedFileSet = ServedFileSet::OneKibibyte;
+pub(super) const FILES: ServedFileSet = ServedFileSet::OneKibibyte;
 
 impl TestedProgram {
     /// Debian's programs that it takes.
@@ -46,7 +67,9 @@ impl TestedProgram {
             Self::NginxPersistent | Self::NginxShort => &["nginx"],
             Self::Memcached => &["memcached"],
             Self::Lighttpd => &["lighttpd"],
-            Self::Wrk => &["nginx", "wrk"],
+            Self::Haproxy => &["haproxy"],
+            Self::Client(WebClient::Wrk) => &["nginx", "wrk"],
+            Self::Client(WebClient::Ab(_)) => &["nginx", "ab"],
         }
     }
 
@@ -69,19 +92,24 @@ impl TestedProgram {
         };
         match self {
             Self::Redis => PreloadedLoad::RedisBenchmark,
-            Self::NginxPersistent => plan(Workload::Http(FILES), None),
+            Self::NginxPersistent | Self::Haproxy => plan(Workload::Http(FILES), None),
             Self::NginxShort => plan(Workload::Http(FILES), Some(1)),
             Self::Memcached => plan(Workload::Kv, None),
             Self::Lighttpd => plan(Workload::Http(FILES), Some(8)),
-            Self::Wrk => PreloadedLoad::Wrk,
+            Self::Client(client) => PreloadedLoad::Client(client),
         }
     }
 
+    /// Whether it connects to a server of its own.
+    pub(super) const fn is_proxy(self) -> bool {
+        matches!(self, Self::Haproxy)
+    }
+
     /// The program and its arguments, to serve at an address; `workers` of a program with
-    /// processes. Writes its configuration and what it serves.
+    /// processes; `origin`: the server of a proxy. Writes its configuration and what it serves.
     pub(super) fn command_line(
         self,
-        address: SocketAddr,
+        [address, origin]: [SocketAddr; 2],
         workers: usize,
         scratch: &Path,
     ) -> io::Result<(PathBuf, Vec<String>)> {
@@ -94,13 +122,23 @@ impl TestedProgram {
             Self::Lighttpd => {
                 FILES.prepare(scratch)?;
                 let path = scratch.join("preloaded-lighttpd.conf");
-                fs::write(&path, lighttpd_config(address, scratch))?;
+                fs::write(&path, lighttpd_config(FILES, address, scratch))?;
                 owned(["-D", "-f", &path.to_string_lossy()])
             }
-            Self::NginxPersistent | Self::NginxShort | Self::Wrk => {
-                FILES.prepare(scratch)?;
+            Self::Haproxy => {
+                let path = scratch.join("preloaded-haproxy.cfg");
+                fs::write(&path, haproxy_config(address, origin))?;
+                owned(["-db", "-f", &path.to_string_lossy()])
+            }
+            Self::NginxPersistent | Self::NginxShort | Self::Client(_) => {
+                let files = match self {
+                    Self::Client(client) => client.files(),
+                    _ => FILES,
+                };
+                files.prepare(scratch)?;
                 let path = scratch.join("preloaded-nginx.conf");
-                fs::write(&path, nginx_config(address, workers, scratch, is_root))?;
+                let root = files.directory(scratch);
+                fs::write(&path, nginx_config(address, workers, (scratch, &root), is_root))?;
                 let words = ["-e", "stderr", "-p", &scratch.to_string_lossy(), "-c"];
                 let words = words.map(str::to_owned).into_iter();
                 words.chain([path.to_string_lossy().into_owned()]).collect()
@@ -133,27 +171,30 @@ fn memcached_words(address: SocketAddr, is_root: bool) -> Vec<String> {
     words
 }
 
-/// As Debian's file, but without modules, and with connections that live as long as the load's.
-fn lighttpd_config(address: SocketAddr, scratch: &Path) -> String {
-    let root = FILES.directory(scratch);
-    let (root, connections) = (root.display(), limits::COMPARED_CONNECTIONS_MAX);
+/// Clients and servers keep their connections, and any client's request takes any server's.
+fn haproxy_config(address: SocketAddr, origin: SocketAddr) -> String {
+    // It takes two descriptors for each, and more of them than the limit end it.
+    let connections = limits::PRELOAD_CONNECTIONS * 2;
     format!(
-        "server.document-root = \"{root}\"\nserver.bind = \"{}\"\nserver.port = {}\n\
-         server.max-connections = {connections}\nserver.max-fds = {}\n\
-         server.max-keep-alive-requests = 1000000000\nserver.max-keep-alive-idle = 600\n",
-        address.ip(),
-        address.port(),
-        connections * 2,
+        "global\n  nbthread 1\n  maxconn {connections}\n\
+         defaults\n  mode http\n  http-reuse always\n  timeout connect 10s\n\
+         \x20 timeout client 600s\n  timeout server 600s\n\
+         listen web\n  bind {address} backlog {}\n  server origin {origin}\n",
+        limits::LISTEN_BACKLOG
     )
 }
 
 /// A master and its workers, tuned for static files as its documentation does.
-fn nginx_config(address: SocketAddr, workers: usize, scratch: &Path, is_root: bool) -> String {
+fn nginx_config(
+    address: SocketAddr,
+    workers: usize,
+    (scratch, root): (&Path, &Path),
+    is_root: bool,
+) -> String {
     let folder = scratch.to_string_lossy();
     let user = if is_root { "user root;\n" } else { "" };
     let connections = limits::COMPARED_CONNECTIONS_MAX;
     let backlog = limits::LISTEN_BACKLOG;
-    let root = FILES.directory(scratch);
     let root = root.display();
     format!(
         "daemon off;\nmaster_process on;\nworker_processes {workers};\n{user}\
@@ -182,18 +223,20 @@ mod tests {
 
     #[test]
     fn nginx_has_a_master_and_workers() {
-        let config = nginx_config(address(), 2, Path::new("/x"), false);
+        let config = nginx_config(address(), 2, (Path::new("/x"), Path::new("/y")), false);
         assert!(config.contains("master_process on;\nworker_processes 2;\n"));
         assert!(config.contains("listen 192.0.2.1:7100 backlog="), "{config}");
-        assert!(!config.contains("user root"));
-        assert!(nginx_config(address(), 1, Path::new("/x"), true).contains("user root;\n"));
+        assert!(config.contains("; root /y; }") && !config.contains("user root"));
+        let config = nginx_config(address(), 1, (Path::new("/x"), Path::new("/y")), true);
+        assert!(config.contains("user root;\n"));
     }
 
     #[test]
-    fn lighttpd_serves_the_files_at_its_address() {
-        let config = lighttpd_config(address(), Path::new("/x"));
-        assert!(config.contains("server.bind = \"192.0.2.1\"\nserver.port = 7100\n"), "{config}");
-        assert!(config.starts_with("server.document-root = \"/x/http-1k\"\n"), "{config}");
+    fn proxy_listens_and_connects_where_it_should() {
+        let config = haproxy_config(address(), "192.0.2.2:7200".parse().unwrap());
+        assert!(config.contains("\n  bind 192.0.2.1:7100 backlog "), "{config}");
+        assert!(config.ends_with("\n  server origin 192.0.2.2:7200\n"), "{config}");
+        assert!(config.contains("\n  nbthread 1\n"));
     }
 
     #[test]
@@ -212,6 +255,7 @@ mod tests {
             (TestedProgram::NginxShort, Some(1)),
             (TestedProgram::Memcached, None),
             (TestedProgram::Lighttpd, Some(8)),
+            (TestedProgram::Haproxy, None),
         ];
         for (program, transactions) in programs {
             let PreloadedLoad::Megapipe(plan) = program.load() else { panic!("{program:?}") };

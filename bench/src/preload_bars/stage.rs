@@ -2,12 +2,7 @@
 //!
 //! Invariant: no process outlives the stage, also a worker of a program that was killed.
 
-use super::{
-    last_lines,
-    library::{self, PreloadLibrary},
-    programs::TestedProgram,
-    unfit,
-};
+use super::{last_lines, programs::TestedProgram, unfit};
 use crate::{
     cpu_time::process_and_descendants,
     layout::BenchLayout,
@@ -15,6 +10,7 @@ use crate::{
     load::{LoadFailure, LoadPath, LoadPlan},
     measure::median,
     point::BarServer,
+    preload_library::{self, PreloadLibrary, run_words},
     process::ChildProcess,
     server::{self, control_socket, session_args},
     stack_link::StackLink,
@@ -23,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
     fs::{self, File},
     io,
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -145,12 +141,12 @@ pub(super) struct ServingProgram {
     process: ChildProcess,
     /// Ends after the program.
     daemon: Option<ChildProcess>,
-}
-
-/// The words of a preloaded command: options, then the program and its arguments.
-pub(super) fn run_words(options: Vec<String>, program: &Path, args: Vec<String>) -> Vec<String> {
-    let program = ["--".to_owned(), program.to_string_lossy().into_owned()];
-    ["run".to_owned()].into_iter().chain(options).chain(program).chain(args).collect()
+    /// The address of what a proxy passes requests on to.
+    pub(super) origin: SocketAddr,
+    /// What runs there, in the order in which it ends, and the options of a load that shares the
+    /// link's end with it.
+    origin_processes: Vec<ChildProcess>,
+    load_args: Option<Vec<String>>,
 }
 
 impl<'bench> ProgramStage<'bench> {
@@ -164,7 +160,9 @@ impl<'bench> ProgramStage<'bench> {
         let Self { layout, scratch, library } = self;
         let link = stack.link();
         let (address, reserved) = server::free_address(link, layout)?;
-        let (path, args) = program.command_line(address, stack.workers(), scratch)?;
+        let (origin, reserved_origin) = server::free_address(link, layout)?;
+        let origin = SocketAddr::new(self.load_ip(stack), origin.port());
+        let (path, args) = program.command_line([address, origin], stack.workers(), scratch)?;
         let log = scratch.join("preloaded.log");
         let file = File::create(&log)?;
         remove_if_there(&scratch.join("memif.sock"))?;
@@ -188,13 +186,22 @@ impl<'bench> ProgramStage<'bench> {
             }
             _ => None,
         };
-        command.env(library::VARIABLE, &library.0);
+        command.env(preload_library::VARIABLE, &library.0);
         command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
         let process = ChildProcess::start(&mut command)?;
         let label = format!("{program:?} on {}", stack.name());
-        let mut serving = ServingProgram { address, label, log, process, daemon };
+        let mut serving = ServingProgram {
+            address,
+            label,
+            log,
+            process,
+            daemon,
+            origin,
+            origin_processes: Vec::new(),
+            load_args: None,
+        };
         serving.wait_until_ready(self, stack)?;
-        drop(reserved);
+        drop((reserved, reserved_origin));
         Ok(serving)
     }
 
@@ -210,13 +217,30 @@ impl<'bench> ProgramStage<'bench> {
         let file = File::create(&log)?;
         remove_if_there(&self.scratch.join("memif.sock"))?;
         let mut command = command(address)?;
-        command.env(library::VARIABLE, &self.library.0);
+        command.env(preload_library::VARIABLE, &self.library.0);
         command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
         let process = ChildProcess::start(&mut command)?;
         let label = label.to_owned();
-        let mut serving = ServingProgram { address, label, log, process, daemon: None };
+        let mut serving = ServingProgram {
+            address,
+            label,
+            log,
+            process,
+            daemon: None,
+            origin: address,
+            origin_processes: Vec::new(),
+            load_args: None,
+        };
         serving.wait_until_ready(self, stack)?;
         Ok(serving)
+    }
+
+    /// The address of the load's end on a stack.
+    fn load_ip(self, stack: ProgramStack) -> IpAddr {
+        match stack.link() {
+            Some(_) => StackLink::memif_peer(self.layout, self.scratch).1,
+            None => self.layout.load_address(),
+        }
     }
 
     /// The way from the load to a program.
@@ -235,6 +259,9 @@ impl<'bench> ProgramStage<'bench> {
         let mut path = self.load_path(stack);
         if stack.link().is_some() {
             path.server_pids = serving.pids();
+        }
+        if let Some(args) = &serving.load_args {
+            path.link_args.clone_from(args);
         }
         let report = serving.retried(|serving| Ok(plan.run(serving.address, window, &path)?))?;
         if report.transactions_per_s <= 0.0 || report.seconds <= 0.0 {
@@ -260,6 +287,12 @@ impl ServingProgram {
     /// The program, and its daemon. Their children are found by these.
     pub(super) fn pids(&self) -> Vec<u32> {
         [&self.process].into_iter().chain(&self.daemon).map(ChildProcess::pid).collect()
+    }
+
+    /// What a proxy passes requests on to runs; it ends after the program.
+    pub(super) fn set_origin(&mut self, processes: Vec<ChildProcess>, load_args: Vec<String>) {
+        self.origin_processes = processes;
+        self.load_args = Some(load_args).filter(|args| !args.is_empty());
     }
 
     /// An error if the program or its daemon has ended.
@@ -346,19 +379,13 @@ pub(super) fn preloaded(stage: ProgramStage<'_>, program: &Path, args: Vec<Strin
     let options = StackLink::Memif.server_args(layout, scratch);
     let words = run_words(options, program, args);
     let mut command = layout.server.command(&layout.server.program, words);
-    command.env(library::VARIABLE, &library.0);
+    command.env(preload_library::VARIABLE, &library.0);
     command
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_of_the_program_follow_two_dashes() {
-        let words = run_words(vec!["--backend".to_owned()], Path::new("/x"), vec!["-y".to_owned()]);
-        assert_eq!(words, ["run", "--backend", "--", "/x", "-y"]);
-    }
 
     #[test]
     fn only_a_daemon_has_two_workers_and_the_kernel_has_the_layouts_link() {

@@ -2,7 +2,6 @@
 
 use super::{
     lack_of_library,
-    library::PreloadLibrary,
     stage::{PreloadBarError, ProgramStage, preloaded},
     unfit,
 };
@@ -11,6 +10,7 @@ use crate::{
     limits,
     measure::median,
     point::{field, kibibytes},
+    preload_library::PreloadLibrary,
     process::find_program,
     promise::{BarResult, Promise, PromisedBound},
     run::Bench,

@@ -6,7 +6,6 @@
 
 use super::{
     lack,
-    library::PreloadLibrary,
     programs::TestedProgram,
     redis_load::{self, RedisRequests},
     stage::{PreloadBarError, ProgramStack, ProgramStage},
@@ -15,6 +14,7 @@ use super::{
 use crate::{
     layout::LayoutError,
     limits,
+    preload_library::PreloadLibrary,
     process::{ChildProcess, find_program},
     promise::{BarResult, Promise, PromisedBound},
     run::Bench,
@@ -32,6 +32,8 @@ pub(super) const PROMISE: Promise = Promise {
     unit: "",
     digits: 3,
 };
+
+const HEADER: &str = include_str!("system_call_counter.h");
 
 /// The tracepoint that each system call passes.
 const EVENT: &str = "raw_syscalls:sys_enter";
@@ -97,6 +99,18 @@ fn printed_calls(counter: ChildProcess) -> Result<u64, PreloadBarError> {
         Some(calls) if calls > 0 => Ok(calls),
         _ => Err(unfit(format!("perf has counted no system call: {}", text.trim()))),
     }
+}
+
+/// Writes what C programs count their system calls with, for their `#include`.
+pub(super) fn write_header(folder: &Path) -> std::io::Result<()> {
+    std::fs::write(folder.join("system_call_counter.h"), HEADER)
+}
+
+/// The words that count the system calls of a command which follows them.
+pub(super) fn counting(perf: &Path) -> Vec<String> {
+    let perf = perf.to_string_lossy().into_owned();
+    let words = ["stat", "-x", ",", "-e", EVENT, "--"].map(str::to_owned);
+    [perf].into_iter().chain(words).collect()
 }
 
 /// Pure: the count in the first column of perf's line about the event.

@@ -126,5 +126,16 @@ pub(crate) fn simulate_service(costs: &ServiceCosts, world: &ServiceWorld) -> Se
     run::run(costs, world)
 }
 
+/// The outcome of requests that were measured instead, each with the time at which it was answered,
+/// the index of its web server, and how long it took. Pure.
+pub(crate) fn measured_outcome(
+    world: &ServiceWorld,
+    served: impl Iterator<Item = (Time, usize, Time)>,
+) -> ServiceOutcome {
+    let mut tally = tally::ServiceTally::new(world);
+    served.for_each(|(at, application, time)| tally.on_served(at, application, time));
+    tally.outcome(world)
+}
+
 #[cfg(test)]
 mod tests;

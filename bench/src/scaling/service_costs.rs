@@ -122,7 +122,8 @@ fn manager(managers: u16) -> AcceptQueue {
     queue.enlist(now, AcceptorId(0), u32::MAX, 0, &mut out).expect("one acceptor");
     for other in 1..managers {
         queue.on_message(now, ManagerMessage::Joined(acceptor(other)), 0, &mut out);
-        let offer = ServiceOffer { acceptor: acceptor(other), service_time: 10_000 };
+        let offer =
+            ServiceOffer { acceptor: acceptor(other), service_time: 10_000, credits: u32::MAX };
         queue.on_message(now, ManagerMessage::Offer(offer), 0, &mut out);
     }
     queue
@@ -163,13 +164,13 @@ pub(crate) fn manager_costs(managers: u16) -> ManagerCosts {
     });
     let offer_ns = time(|number| {
         out.clear();
-        queue.publish_offer(at(number), &mut out);
+        queue.publish_offer(at(number), managers, &mut out);
         black_box(&out);
     });
     let from = acceptor(managers.saturating_sub(1).max(1));
     let offer_take_ns = time(|number| {
         out.clear();
-        let offer = ServiceOffer { acceptor: from, service_time: number };
+        let offer = ServiceOffer { acceptor: from, service_time: number, credits: u32::MAX };
         queue.on_message(at(number), ManagerMessage::Offer(offer), 0, &mut out);
     });
     ManagerCosts { pick_ns, report_ns, offer_ns, offer_take_ns, table_ns: table_costs() }

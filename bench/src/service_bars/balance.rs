@@ -3,6 +3,7 @@
 //! Read first: the PIKA paper, 3.3 and 5.3.
 
 use super::{
+    arrivals::Arrivals,
     loop_client::{AfterAnswer, LoopClient, LoopEvent},
     scene::{ProgramPlan, SceneError, SceneStage, ServiceScene},
 };
@@ -53,11 +54,35 @@ fn jains_index(counts: impl Iterator<Item = u64> + Clone) -> f64 {
 
 /// What selects the program of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Selecting {
+pub(crate) enum Selecting<'scheme> {
     /// The daemon, by this scheme.
-    Daemon(&'static str),
+    Daemon(&'scheme str),
     /// The kernel: SO_REUSEPORT on its own TCP.
     Kernel,
+}
+
+impl Selecting<'_> {
+    /// Runs `body` with a scene, of which a daemon has these options as well, and a client of it.
+    pub(super) fn with_client<T: Send>(
+        self,
+        stage: SceneStage<'_>,
+        options: &[&str],
+        body: impl FnOnce(&mut ServiceScene<'_>, &mut LoopClient) -> Result<T, SceneError> + Send,
+    ) -> Result<T, SceneError> {
+        let Self::Daemon(scheme) = self else {
+            let mut scene = ServiceScene::of_kernel(stage);
+            // Its client is in the namespace of the load.
+            let on_side = stage.layout.on_load_side(|| {
+                let mut client = scene.client(limits::SLOW_PLACES)?;
+                body(&mut scene, &mut client)
+            });
+            return on_side?;
+        };
+        let options = [&["--balance", scheme], options].concat();
+        let mut scene = ServiceScene::start(stage, &options)?;
+        let mut client = scene.client(limits::SLOW_PLACES * 2)?;
+        body(&mut scene, &mut client)
+    }
 }
 
 /// Response times of all, in seconds.
@@ -72,7 +97,7 @@ struct Percentiles {
 /// with the time that it has waited.
 pub(super) fn slow(
     stage: SceneStage<'_>,
-    selecting: Selecting,
+    selecting: Selecting<'_>,
     window: Duration,
 ) -> Result<[f64; 2], SceneError> {
     let without = run(stage, selecting, Duration::ZERO, window)?;
@@ -82,24 +107,11 @@ pub(super) fn slow(
 
 fn run(
     stage: SceneStage<'_>,
-    selecting: Selecting,
+    selecting: Selecting<'_>,
     sleep: Duration,
     window: Duration,
 ) -> Result<Percentiles, SceneError> {
-    let mut scene = match selecting {
-        Selecting::Daemon(scheme) => ServiceScene::start(stage, &["--balance", scheme])?,
-        Selecting::Kernel => ServiceScene::of_kernel(stage),
-    };
-    if selecting != Selecting::Kernel {
-        let mut client = scene.client(limits::SLOW_PLACES * 2)?;
-        return run_with(&mut scene, &mut client, sleep, window);
-    }
-    // Its client is in the namespace of the load.
-    let on_side = stage.layout.on_load_side(|| {
-        let mut client = scene.client(limits::SLOW_PLACES)?;
-        run_with(&mut scene, &mut client, sleep, window)
-    });
-    on_side?
+    selecting.with_client(stage, &[], |scene, client| run_with(scene, client, sleep, window))
 }
 
 fn run_with(
@@ -114,65 +126,12 @@ fn run_with(
     let mut arrivals = Arrivals::new(client, scene.address(PORT));
     let warm = Instant::now() + limits::SLOW_WARM_UP;
     arrivals.run_until(warm)?;
-    arrivals.latencies.clear();
+    arrivals.answers.clear();
     arrivals.run_until(warm + window)?;
     let mut latencies = arrivals.finish();
     scene.check()?;
     latencies.sort_by(f64::total_cmp);
     Ok(Percentiles { p95: quantile(&latencies, 0.95), p99: quantile(&latencies, 0.99) })
-}
-
-/// Connections at a constant rate, whatever becomes of those before.
-struct Arrivals<'client> {
-    client: &'client mut LoopClient,
-    /// Places without a connection.
-    free: Vec<usize>,
-    next: Instant,
-    /// In seconds.
-    latencies: Vec<f64>,
-}
-
-impl<'client> Arrivals<'client> {
-    fn new(client: &'client mut LoopClient, server: std::net::SocketAddr) -> Self {
-        let places = limits::SLOW_PLACES as usize;
-        let first = client.add(places, server, AfterAnswer::Close);
-        let free = (first..first + places).collect();
-        Self { client, free, next: Instant::now(), latencies: Vec::new() }
-    }
-
-    /// # Errors
-    /// A connection failed, or more of them wait than there are places.
-    fn run_until(&mut self, end: Instant) -> Result<(), SceneError> {
-        let interval = Duration::from_secs(1) / limits::SLOW_RATE;
-        while self.next < end {
-            let now = Instant::now();
-            while self.next <= now {
-                let place = self.free.pop().ok_or_else(|| {
-                    SceneError::Unfit("too many connections wait for an answer".to_owned())
-                })?;
-                // A late start counts from the moment at which it was due.
-                self.client.start_at(place, self.next);
-                self.next += interval;
-            }
-            let wait = self.next.saturating_duration_since(Instant::now());
-            for outcome in self.client.poll(wait)? {
-                match outcome.event {
-                    LoopEvent::Answered { latency, .. } => {
-                        self.latencies.push(latency.as_secs_f64());
-                        self.free.push(outcome.place);
-                    }
-                    LoopEvent::Failed(why) => return Err(SceneError::Unfit(why)),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// All response times, and how long the others have waited.
-    fn finish(self) -> Vec<f64> {
-        let waiting = self.client.waiting().map(|it| it.as_secs_f64());
-        self.latencies.into_iter().chain(waiting).collect()
-    }
 }
 
 #[cfg(test)]

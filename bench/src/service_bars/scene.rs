@@ -9,6 +9,7 @@
 use super::{loop_client::LoopClient, neighbour::NeighbourKind};
 use crate::{
     accept_reset::AcceptError,
+    answer_server::SlowPeriod,
     instructions::{callgrind_words, counted_in},
     layout::BenchLayout,
     limits,
@@ -36,7 +37,7 @@ use std::{
 
 /// A bar of the daemon could not be measured.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SceneError {
+pub(crate) enum SceneError {
     #[error("the operating system refused a step: {0}")]
     System(#[from] io::Error),
     #[error("the client: {0}")]
@@ -56,9 +57,9 @@ pub(super) enum SceneError {
 
 /// The parts of a layout that a scene stands on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SceneStage<'bench> {
-    pub(super) layout: &'bench BenchLayout,
-    pub(super) scratch: &'bench Path,
+pub(crate) struct SceneStage<'bench> {
+    pub(crate) layout: &'bench BenchLayout,
+    pub(crate) scratch: &'bench Path,
 }
 
 /// What a program does with its connections.
@@ -87,6 +88,8 @@ pub(super) struct ProgramPlan {
     pub(super) port: u16,
     /// Sleep per request.
     pub(super) delay: Duration,
+    /// When it sleeps longer.
+    pub(super) slow: SlowPeriod,
     /// Most connections, of a program that answers.
     pub(super) connections: u32,
     pub(super) kind: ProgramKind,
@@ -96,7 +99,8 @@ impl ProgramPlan {
     /// A program at a port.
     pub(super) const fn at(port: u16) -> Self {
         let connections = limits::ACCEPT_CONNECTIONS_MAX;
-        Self { port, delay: Duration::ZERO, connections, kind: ProgramKind::Answer }
+        let slow = SlowPeriod { from_ns: 0, until_ns: 0, by: Duration::ZERO };
+        Self { port, delay: Duration::ZERO, slow, connections, kind: ProgramKind::Answer }
     }
 }
 
@@ -415,7 +419,16 @@ impl<'bench> ServiceScene<'bench> {
             ProgramKind::Reset => vec!["accept-server", &address, "--cpus", &cpus],
             ProgramKind::Neighbour(kind) => vec!["neighbour", &address, kind.name()],
         };
-        let args = ["bench"].into_iter().chain(words).map(str::to_owned).chain(options);
+        let SlowPeriod { from_ns, until_ns, by } = plan.slow;
+        let slow = [
+            ("--slow-from", from_ns.into()),
+            ("--slow-until", until_ns.into()),
+            ("--slow-by", by.as_micros()),
+        ];
+        let slow = slow.into_iter().filter(|_| !by.is_zero());
+        let slow = slow.flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
+        let args = ["bench"].into_iter().chain(words).map(str::to_owned);
+        let args = args.chain(slow).chain(options);
         let log = scratch.join(format!("program-{}.log", self.programs.len()));
         let file = File::create(&log)?;
         let mut command = self.command(&layout.server.program, args, &log);
@@ -466,6 +479,10 @@ impl<'bench> ServiceScene<'bench> {
     /// A scene of programs on the kernel's TCP has none.
     pub(super) fn daemon(&mut self) -> Result<&mut SceneProcess, SceneError> {
         self.daemon.as_mut().ok_or_else(|| SceneError::Unfit("there is no daemon".to_owned()))
+    }
+
+    pub(super) const fn has_daemon(&self) -> bool {
+        self.daemon.is_some()
     }
 
     /// A look into the daemon's tables.

@@ -11,7 +11,7 @@ use std::io;
 
 use channel::{
     ConnectError, CreateError, DispatchError, Limit, ListenError, Misuse, MoveError, NetworkError,
-    OpError, PrefixedError, RegisterError, SubmitError, errno_of,
+    OpError, PrefixedError, RegisterError, ShareError, SubmitError, errno_of,
 };
 use libc::{
     EAFNOSUPPORT, EAGAIN, EBADF, EBUSY, ECHILD, EDEADLK, EEXIST, EFAULT, EINVAL, EIO, ENFILE,
@@ -117,6 +117,8 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Move(#[from] MoveError),
     #[error(transparent)]
+    Share(#[from] ShareError),
+    #[error(transparent)]
     Kernel(#[from] io::Error),
 }
 
@@ -186,6 +188,9 @@ impl CallError {
             Self::Move(MoveError::Misuse(misuse)) => misuse_errno(misuse),
             Self::Move(MoveError::Limit(limit)) => limit_errno(*limit),
             Self::Move(error) => error.raw_os_error(),
+            Self::Share(ShareError::Misuse(misuse)) => misuse_errno(misuse),
+            Self::Share(ShareError::Limit(limit)) => limit_errno(*limit),
+            Self::Share(error) => error.raw_os_error(),
             // The channel may get new causes; until they have a value here they are EIO.
             Self::Listen(_) | Self::Connect(_) | Self::Dispatch(_) => EIO,
         }

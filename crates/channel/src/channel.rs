@@ -1,4 +1,4 @@
-//! The channel: the calls of architecture §6, for one thread.
+//! The channel, for one thread: creation, registration of handles, configuration.
 //!
 //! Read first: `lib.rs` for the tour, `state.rs` for what an operation means.
 //!

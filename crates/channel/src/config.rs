@@ -43,12 +43,6 @@ impl Backend {
             Self::Service(_) => "service",
         }
     }
-
-    /// Whether TCP and UDP are our own stack's, wherever it runs.
-    #[must_use]
-    pub const fn has_own_stack(&self) -> bool {
-        !matches!(self, Self::Kernel)
-    }
 }
 
 /// Where the server of our own stack runs.

@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use thiserror::Error;
 
 use crate::error_chain::debug_with_causes;
+use crate::handle::Handle;
 
 /// A quota that a connection can reach, on the back end `service`. Displayed as in the daemon's
 /// policy file.
@@ -377,6 +378,54 @@ impl MoveError {
     }
 }
 
+/// Why a connection was not shared or adopted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// The caller's mistake.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// A limit of the channel's.
+    #[error(transparent)]
+    Limit(#[from] Limit),
+    /// The back end has connections of one owner alone.
+    #[error("the back end {backend} cannot share connections; service can")]
+    Backend {
+        /// The back end of the channel.
+        backend: &'static str,
+    },
+    /// The connection is over, or not established yet.
+    #[error("the connection is not established, or over")]
+    NotEstablished,
+    /// The channel is an owner of the connection already.
+    #[error("the channel has the connection already")]
+    Known {
+        /// The connection.
+        handle: Handle,
+    },
+    /// The daemon refuses.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Service(megapipe_service::MoveRefusal),
+}
+
+impl ShareError {
+    /// Returns the nearest error number of the kernel.
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        match self {
+            Self::Limit(Limit::Memory) => libc::ENOMEM,
+            Self::Limit(_) => libc::ENFILE,
+            Self::Misuse(_) => libc::EINVAL,
+            Self::Backend { .. } => libc::EOPNOTSUPP,
+            Self::NotEstablished => libc::ENOTCONN,
+            Self::Known { .. } => libc::EEXIST,
+            #[cfg(feature = "local")]
+            Self::Service(refusal) => refusal.raw_os_error(),
+        }
+    }
+}
+
 /// A socket that was not taken over, unchanged, with the reason.
 #[derive(Error)]
 #[error("the connection was not taken over")]
@@ -455,7 +504,7 @@ pub enum CreateError {
     #[cfg(feature = "local")]
     #[error("the service back end is not available")]
     Service(#[source] megapipe_service::attach::AttachError),
-    /// The link has fewer queues than there are channels.
+    /// The link has fewer queues than there are channels, or belongs to a daemon's link servers.
     #[cfg(feature = "local")]
     #[error("the link has no queue left: each channel of the local back end needs one of its own")]
     NoQueue,

@@ -74,6 +74,7 @@ mod park;
 mod partition;
 mod report;
 mod setters;
+mod sharing;
 mod slot;
 mod state;
 mod timers;
@@ -93,7 +94,7 @@ pub use cpu_mask::CpuMask;
 pub use driver::Park;
 pub use error::{
     ConnectError, CreateError, DispatchError, Limit, ListenError, Misuse, MoveError, NotConnected,
-    NotTaken, OpError, RegisterError, ServiceQuota, SubmitError, errno_of,
+    NotTaken, OpError, RegisterError, ServiceQuota, ShareError, SubmitError, errno_of,
 };
 pub use error_chain::ErrorChain;
 pub use handle::{FIRST_LWSOCKET, Handle};
@@ -105,7 +106,10 @@ pub use local::{
 #[cfg(feature = "local")]
 pub use megapipe_link::BoundPath;
 #[cfg(feature = "local")]
-pub use megapipe_service::{Clock, LoopbackOwner, ServerConfig, UnknownLoopbackOwner, policy};
+pub use megapipe_service::{
+    Clock, LoopbackOwner, ServerConfig, SharedConn, UnknownLoopbackOwner, copy_token, is_token,
+    policy, release_shared,
+};
 #[cfg(feature = "local")]
 pub use megapipe_stack::{
     AwaitedListener, ConnInfo, ConnOption, DatagramSharing, Departure, Holder, Reuse, TcpState,

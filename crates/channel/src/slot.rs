@@ -51,6 +51,9 @@ pub(crate) enum Receiving {
     Yes,
     /// Being stopped, because too much was received ahead or the handle moves.
     Stopping,
+    /// Not asked for again since the connection was shared with a child process.
+    #[cfg(feature = "local")]
+    Withheld,
     /// Stopped for want of buffers; restarted when some come back.
     Starved,
 }

@@ -11,9 +11,10 @@ mod check_table;
 mod private_daemon;
 mod program;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -235,7 +236,10 @@ pub(crate) fn run(args: &RunProgramArgs) -> Result<ExitCode, RunProgramError> {
         },
     };
     if let Some(variables) = variables {
-        command.envs(variables).env(LIBRARY, &library).env("LD_PRELOAD", preload(&library));
+        command
+            .envs(variables)
+            .env(LIBRARY, &library)
+            .env("LD_PRELOAD", preload(&library, &program));
     }
     let source = command.exec();
     Err(RunProgramError::Exec { program: program.path.display().to_string(), source })
@@ -439,12 +443,19 @@ fn library() -> Result<PathBuf, RunProgramError> {
     }
 }
 
-/// LD_PRELOAD with the library first; what stands there stays.
-fn preload(library: &Path) -> OsString {
-    let mut list = library.as_os_str().to_owned();
-    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|it| !it.is_empty()) {
-        list.push(":");
-        list.push(before);
+/// LD_PRELOAD with the library first; what stands there stays. The runtime of AddressSanitizer
+/// refuses a place after others.
+fn preload(library: &Path, program: &Program) -> OsString {
+    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let words = before.as_bytes().split(|byte| matches!(byte, b':' | b' '));
+    let words =
+        words.filter(|word| !word.is_empty()).map(|word| OsStr::from_bytes(word).to_owned());
+    let (mut list, after): (Vec<_>, Vec<_>) =
+        words.partition(|word| program::is_address_sanitizer(Path::new(word)));
+    if list.is_empty() {
+        list.extend(program.address_sanitizer().map(PathBuf::into_os_string));
     }
-    list
+    list.push(library.as_os_str().to_owned());
+    list.extend(after);
+    list.join(OsStr::new(":"))
 }

@@ -3,10 +3,12 @@
 //! Needs Debian's `dpdk` package, and root (its files in `/var/run`); skips itself and says so
 //! where they are missing.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use megapipe_link::memif::{self, Memif, MemifRole, MemifSettings};
@@ -19,10 +21,34 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// One at a time: each testpmd keeps a core busy.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// How many instances of DPDK were started.
+static STARTS: AtomicU32 = AtomicU32::new(0);
+
 /// DPDK at the other end. Killed when dropped.
 struct Testpmd {
     child: Child,
     socket: PathBuf,
+    printed: Arc<Printed>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// Reads what a child prints into `printed`, until both ends are closed: no pipe of it ever fills.
+fn read_to_end(from: impl Read + Send + 'static, printed: &Arc<Printed>) -> JoinHandle<()> {
+    let printed = Arc::clone(printed);
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+            let mut text = printed.text.lock().expect("no panic");
+            text.push_str(&String::from_utf8_lossy(&line));
+            text.push('\n');
+            printed.grown.notify_all();
+        }
+    })
+}
+
+#[derive(Default)]
+struct Printed {
+    text: Mutex<String>,
+    grown: Condvar,
 }
 
 impl Testpmd {
@@ -32,12 +58,15 @@ impl Testpmd {
             "--vdev=net_memif0,role={role},socket={},socket-abstract=no,id=3,{device}",
             socket.display()
         );
-        let prefix = format!("--file-prefix=mp-memif-{}-{role}", std::process::id());
+        // Its own: what an instance before this one has left behind may still be locked.
+        let number = STARTS.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("--file-prefix=mp-memif-{}-{number}", std::process::id());
         // Both of its threads share one CPU: the other one is ours.
         let arguments =
             ["--no-huge", "-m", "256", "--lcores", "0@1,1@1", "--no-pci", "--no-telemetry"];
-        let child = Command::new("timeout")
-            .args(["--signal=KILL", "300", "dpdk-testpmd"])
+        // Each line comes when it is printed.
+        let mut child = Command::new("timeout")
+            .args(["--signal=KILL", "300", "stdbuf", "--output=L", "dpdk-testpmd"])
             .args(arguments)
             .args([&prefix, &device, "--", "-i", "--auto-start", "--disable-link-check"])
             .args(["--total-num-mbufs=8192", "--port-topology=loop", "--no-flush-rx"])
@@ -47,23 +76,42 @@ impl Testpmd {
             .stderr(Stdio::piped())
             .spawn()
             .expect("dpdk-testpmd starts");
-        Self { child, socket }
+        let printed = Arc::default();
+        let readers = vec![
+            read_to_end(child.stdout.take().expect("piped"), &printed),
+            read_to_end(child.stderr.take().expect("piped"), &printed),
+        ];
+        Self { child, socket, printed, readers }
     }
 
-    /// Types `commands`, ends the program, and returns what it has printed.
-    fn finish(mut self, commands: &str) -> String {
-        let mut stdin = self.child.stdin.take().expect("piped");
-        write!(stdin, "{commands}\nstop\nquit\n").expect("testpmd listens");
-        drop(stdin);
-        let mut printed = String::new();
-        let mut stdout = self.child.stdout.take().expect("piped");
-        stdout.read_to_string(&mut printed).expect("text");
-        printed
+    /// What it has printed, once it has ended.
+    fn printed(&mut self) -> String {
+        for reader in self.readers.drain(..) {
+            reader.join().expect("no panic");
+        }
+        std::mem::take(&mut self.printed.text.lock().expect("no panic"))
     }
-}
 
-impl Drop for Testpmd {
-    fn drop(&mut self) {
+    /// Waits until its port is started. A client that DPDK 22.11 sends away before that can end it:
+    /// its interrupt thread panics if a socket that it is about to watch was closed meanwhile.
+    fn wait_until_started(&self) {
+        let is_starting = |text: &mut String| !text.contains("Start automatic packet forwarding");
+        let text = self.printed.text.lock().expect("no panic");
+        // One that does not start is reported by the client that connects to it.
+        drop(self.printed.grown.wait_timeout_while(text, PATIENCE, is_starting));
+    }
+
+    /// Ends it, and fails with what it has printed.
+    fn fail(mut self, error: &LinkError) -> ! {
+        let before = self.child.try_wait().expect("a child of ours");
+        self.end();
+        panic!("{error}; DPDK (ended before: {before:?}) printed:\n{}", self.printed());
+    }
+
+    fn end(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
         // `timeout` passes a TERM on to its child; a child that is gone already is as good.
         if let Ok(pid) = i32::try_from(self.child.id())
             && let Some(pid) = rustix::process::Pid::from_raw(pid)
@@ -71,6 +119,20 @@ impl Drop for Testpmd {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         let _ = self.child.wait();
+    }
+
+    /// Types `commands`, ends the program, and returns what it has printed.
+    fn finish(mut self, commands: &str) -> String {
+        let mut stdin = self.child.stdin.take().expect("piped");
+        write!(stdin, "{commands}\nstop\nquit\n").expect("testpmd listens");
+        drop(stdin);
+        self.printed()
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        self.end();
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -105,13 +167,19 @@ fn joined(
     match role {
         MemifRole::Client => {
             let testpmd = Testpmd::start("server", socket, device, app);
-            let links = memif::connect(settings, PATIENCE).expect("DPDK listens");
-            (testpmd, links)
+            testpmd.wait_until_started();
+            match memif::connect(settings, PATIENCE) {
+                Ok(links) => (testpmd, links),
+                Err(error) => testpmd.fail(&error),
+            }
         }
         MemifRole::Server => {
             let mut listener = memif::Listener::bind(settings).expect("listener");
             let testpmd = Testpmd::start("client", socket, device, app);
-            (testpmd, listener.accept(PATIENCE).expect("DPDK connects"))
+            match listener.accept(PATIENCE) {
+                Ok(links) => (testpmd, links),
+                Err(error) => testpmd.fail(&error),
+            }
         }
     }
 }

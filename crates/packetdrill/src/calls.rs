@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn accept(
     answer(userdata, |world| {
         let accepted = world.call(|sockets| sockets.accept4(fd, OpenFlags::empty()))?;
         // One that is over already has no peer to name any more.
-        let peer = world.call(|sockets| sockets.getpeername(accepted)).ok();
+        let peer = world.call(|sockets| sockets.accepted_peer(accepted)).ok();
         // SAFETY: packetdrill promises a buffer for an address with its size, or null.
         unsafe { write_address(address, size, peer) };
         Ok(accepted)

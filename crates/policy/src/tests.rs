@@ -71,7 +71,7 @@ fn mistakes_are_named_with_their_line() {
         ("[defualt]\n", 1, "unknown key \"defualt\"; there are default, rules"),
         ("[default]\n\nusers = []\n", 3, "unknown key \"default.users\""),
         ("[default.channel]\nconections = 3\n", 2, "unknown key \"default.channel.conections\""),
-        ("[default.user]\nwaiting = 3\n", 2, "unknown key \"default.user.waiting\""),
+        ("[default.user]\nwaits = 3\n", 2, "unknown key \"default.user.waits\""),
         ("default = 3\n", 1, "default = 3 must be a table"),
         ("[default]\nports = 80\n", 2, "must be a list"),
         ("[default]\nports = [\n80,\n0]\n", 4, "default.ports = 0 must be a list of ports"),

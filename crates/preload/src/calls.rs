@@ -7,12 +7,14 @@ use std::ffi::c_int;
 
 use megapipe_sockets::{Error, Fd};
 
+use crate::fork_sharing;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::set_errno;
 use crate::records::RECORDS;
 use crate::rules::SocketPath;
 use crate::stack;
 
+mod by_number;
 pub(crate) mod create;
 pub(crate) mod data;
 pub(crate) mod descriptors;
@@ -103,6 +105,12 @@ fn cold_target(fd: c_int, entry: NumberEntry) -> Result<CallTarget, Error> {
         }),
         NumberEntry::Own => Err(Error::BadDescriptor),
         NumberEntry::Parent => Err(stack::refuse_in_child()),
+        NumberEntry::Inherited(_) | NumberEntry::Token => match fork_sharing::settled(fd)? {
+            NumberEntry::Stack(inner) => Ok(CallTarget::Stack(inner)),
+            // It only looked like a token.
+            NumberEntry::Kernel => Ok(CallTarget::Kernel),
+            _ => Err(Error::BadDescriptor),
+        },
         NumberEntry::Stack(inner) => Ok(CallTarget::Stack(inner)),
         NumberEntry::Set(_) | NumberEntry::PendingSet | NumberEntry::Kernel => {
             Ok(CallTarget::Kernel)

@@ -33,9 +33,12 @@
 
 mod calls;
 pub mod elf;
+mod exec_sharing;
 mod fall_back;
+mod fork_sharing;
 mod handlers;
 pub mod imports;
+mod inheritance;
 mod inner;
 mod link;
 mod memory;
@@ -43,6 +46,7 @@ mod next;
 mod numbers;
 mod program_check;
 mod raw;
+mod received_tokens;
 mod records;
 mod refusals;
 mod report;

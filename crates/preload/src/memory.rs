@@ -9,23 +9,26 @@
 //! - Where the kernel cannot answer, memory counts as valid.
 //! - A piece is valid if its first and its last page are.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{iovec, msghdr};
+use libc::{iovec, msghdr, sigset_t};
 use megapipe_marshal::{self as marshal, ArgumentError};
-use megapipe_sockets::Error;
+use megapipe_sockets::{Error, SignalMask};
 
 use crate::raw::system_call;
 
 const PAGE_BITS: u32 = 12;
 const PAGE_BYTES: usize = 1 << PAGE_BITS;
 /// Pages that are remembered, by the low bits of their numbers.
-const PAGES_KNOWN: usize = 1024;
+const PAGES_KNOWN: usize = 1 << 16;
 /// Most bytes of one call in Linux.
 const BYTES_MAX: usize = 0x7fff_f000;
 /// Most pieces of one call in Linux.
 const PIECES_MAX: usize = 1024;
+
+/// Bytes of the kernel's signal mask.
+const MASK_BYTES: usize = size_of::<u64>();
 
 /// Numbers of pages, with [`Access`] in the lowest bit.
 static KNOWN: [AtomicUsize; PAGES_KNOWN] = [const { AtomicUsize::new(0) }; PAGES_KNOWN];
@@ -130,6 +133,59 @@ pub(crate) unsafe fn check_message(
     Ok(())
 }
 
+/// Reads the mask of a call that waits; null is none.
+///
+/// # Errors
+/// EFAULT.
+///
+/// # Safety
+/// Where the mask exists, it is not written meanwhile.
+pub(crate) unsafe fn mask(at: *const sigset_t) -> Result<Option<SignalMask>, Error> {
+    if !at.is_null() {
+        check(at as usize, MASK_BYTES, Access::Read)?;
+    }
+    // SAFETY: it is null or exists.
+    Ok(unsafe { marshal::mask_of(at) })
+}
+
+/// Whether a list of C strings can be read up to its null pointer. Null is an empty list.
+pub(crate) fn is_string_list(list: *const *const c_char) -> bool {
+    let mut at = list;
+    if at.is_null() {
+        return true;
+    }
+    loop {
+        if check(at as usize, size_of::<*const c_char>(), Access::Read).is_err() {
+            return false;
+        }
+        // SAFETY: the pointer is readable, as was checked.
+        let text = unsafe { at.read_unaligned() };
+        if text.is_null() {
+            return true;
+        }
+        if !is_string(text) {
+            return false;
+        }
+        at = at.wrapping_add(1);
+    }
+}
+
+/// Whether a C string can be read up to its NUL.
+pub(crate) fn is_string(text: *const c_char) -> bool {
+    let mut at = text;
+    loop {
+        if !is_valid(at as usize, Access::Read) {
+            return false;
+        }
+        let in_page = PAGE_BYTES - at as usize % PAGE_BYTES;
+        // SAFETY: the rest of the page is readable, as was checked.
+        if unsafe { libc::strnlen(at, in_page) } < in_page {
+            return true;
+        }
+        at = at.wrapping_add(in_page);
+    }
+}
+
 /// Returns how many bytes from `at` on can be used: `len`, or those up to the end of the first
 /// page.
 ///
@@ -204,8 +260,8 @@ mod tests {
         assert!(check(constant, 8, Access::Read).is_ok());
     }
 
-    #[test]
-    fn bytes_before_a_hole_are_usable() {
+    /// A new page before one that is not mapped.
+    fn page_before_hole() -> *mut c_void {
         let len = 2 * PAGE_BYTES;
         let flags = rustix::mm::MapFlags::PRIVATE;
         let access = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
@@ -215,6 +271,30 @@ mod tests {
         let hole = at.wrapping_byte_add(PAGE_BYTES);
         // SAFETY: nothing uses the second page.
         unsafe { rustix::mm::munmap(hole, PAGE_BYTES) }.unwrap();
+        at
+    }
+
+    #[test]
+    fn strings_without_end_before_a_hole_are_invalid() {
+        let at = page_before_hole();
+        let end = at.wrapping_byte_add(PAGE_BYTES);
+        let last = end.wrapping_byte_sub(1).cast::<c_char>();
+        // SAFETY: the last byte of the page is ours.
+        unsafe { last.write(b'x' as c_char) };
+        assert!(!is_string(last) && !is_string(end.cast()) && !is_string(std::ptr::null()));
+        let list = [c"text".as_ptr(), last, std::ptr::null()];
+        assert!(!is_string_list(list.as_ptr()) && is_string_list(list[2..].as_ptr()));
+        // SAFETY: as above.
+        unsafe { last.write(0) };
+        assert!(is_string(last) && is_string_list(list.as_ptr()));
+        assert!(is_string_list(std::ptr::null()) && !is_string_list(end.cast()));
+        // SAFETY: nothing uses the page.
+        unsafe { rustix::mm::munmap(at, PAGE_BYTES) }.unwrap();
+    }
+
+    #[test]
+    fn bytes_before_a_hole_are_usable() {
+        let at = page_before_hole();
         let start = at as usize + PAGE_BYTES - 10;
         assert_eq!(valid_bytes(start, 8, Access::Write).unwrap(), 8);
         assert_eq!(valid_bytes(start, 20, Access::Write).unwrap(), 10);

@@ -21,6 +21,9 @@ pub(crate) const NUMBERS_MAX: usize = 1 << 20;
 /// Numbers at the top of the range that are kept for the library.
 const OWN_NUMBERS: c_int = 128;
 
+/// A limit of files up to which the library's own numbers lie above it.
+const FEW_NUMBERS: c_int = 512;
+
 /// One word for each number, in memory that is not resident until it is used.
 static TABLE: [AtomicU32; NUMBERS_MAX] = [const { AtomicU32::new(0) }; NUMBERS_MAX];
 
@@ -53,6 +56,10 @@ pub(crate) enum NumberEntry {
     Own,
     /// A socket or set of the parent process, which forked.
     Parent,
+    /// A connection of the parent process that this one owns too, by its place (`fork_sharing.rs`).
+    Inherited(u32),
+    /// A token of a connection, which this process has received and not used yet.
+    Token,
 }
 
 const VALUE_BITS: u32 = 28;
@@ -68,6 +75,8 @@ impl NumberEntry {
             Self::PendingSet => (4, 0),
             Self::Own => (5, 0),
             Self::Parent => (6, 0),
+            Self::Inherited(place) => (7, place),
+            Self::Token => (8, 0),
         };
         kind << VALUE_BITS | value & VALUE_MASK
     }
@@ -81,6 +90,8 @@ impl NumberEntry {
             4 => Self::PendingSet,
             5 => Self::Own,
             6 => Self::Parent,
+            7 => Self::Inherited(value),
+            8 => Self::Token,
             _ => Self::Kernel,
         }
     }
@@ -140,13 +151,46 @@ pub(crate) fn known(first: c_uint, last: c_uint) -> impl Iterator<Item = (c_int,
     entries.filter(|(_, entry)| *entry != NumberEntry::Kernel)
 }
 
-/// Chooses where the library's own descriptors lie, by RLIMIT_NOFILE.
+/// Chooses where the library's own descriptors lie, by RLIMIT_NOFILE: at the end of the range, or
+/// above it where the program may open a few files only.
 pub(crate) fn choose_own_range() {
+    let limit = file_limit();
+    let number = |it: u64| c_int::try_from(it).unwrap_or(c_int::MAX).min(NUMBERS_MAX as c_int);
+    let (soft, hard) = (number(limit.rlim_cur), number(limit.rlim_max));
+    let first = match hard.min(FEW_NUMBERS) - OWN_NUMBERS {
+        above if soft <= above => above,
+        _ => (soft - OWN_NUMBERS).max(soft / 2),
+    };
+    OWN_FIRST.store(first, Ordering::Relaxed);
+}
+
+fn file_limit() -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 0 };
     // SAFETY: the record is a local. On failure the limit stays.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let limit = c_int::try_from(limit.rlim_cur).unwrap_or(c_int::MAX).min(NUMBERS_MAX as c_int);
-    OWN_FIRST.store((limit - OWN_NUMBERS).max(limit / 2), Ordering::Relaxed);
+    limit
+}
+
+/// Runs `create`, which opens descriptors of the library, with room for them above the numbers that
+/// the program may have. Its limit is the same afterwards, although the channel raises it; one
+/// that the program sets meanwhile stays.
+pub(crate) fn with_room_above<T>(create: impl FnOnce() -> T) -> T {
+    let limit = file_limit();
+    let wanted = u64::from(FEW_NUMBERS.cast_unsigned()).min(limit.rlim_max);
+    if limit.rlim_cur < wanted {
+        set_file_limit(libc::rlimit { rlim_cur: wanted, ..limit });
+    }
+    let created = create();
+    let now = file_limit().rlim_cur;
+    if now != limit.rlim_cur && (now == wanted || now == limit.rlim_max) {
+        set_file_limit(limit);
+    }
+    created
+}
+
+fn set_file_limit(limit: libc::rlimit) {
+    // SAFETY: the record is a local. On failure the limit stays.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
 /// Moves a new descriptor of the library to the top of the range. Returns its number there, or the
@@ -159,7 +203,11 @@ pub(crate) fn raise(result: isize) -> isize {
     let fd = result as usize;
     let moved = [fd, libc::F_DUPFD_CLOEXEC as usize, first as usize, 0, 0, 0];
     // SAFETY: takes integers.
-    let raised = unsafe { system_call(libc::SYS_fcntl, moved) };
+    let mut raised = unsafe { system_call(libc::SYS_fcntl, moved) };
+    if raised == -(libc::EINVAL as isize) {
+        // SAFETY: the same.
+        raised = with_room_above(|| unsafe { system_call(libc::SYS_fcntl, moved) });
+    }
     if raised < 0 {
         // No number is free there: it stays where it is.
         set(result as c_int, NumberEntry::Own);
@@ -192,12 +240,14 @@ mod tests {
             NumberEntry::PendingSet,
             NumberEntry::Own,
             NumberEntry::Parent,
+            NumberEntry::Token,
+            NumberEntry::Inherited(5),
         ] {
             set(fd, entry_of);
             assert_eq!(entry(fd), entry_of);
             assert!(known(0, c_uint::MAX).any(|found| found == (fd, entry_of)));
         }
-        assert_eq!(set(fd, NumberEntry::Kernel), NumberEntry::Parent);
+        assert_eq!(set(fd, NumberEntry::Kernel), NumberEntry::Inherited(5));
         assert!(!has_pending_sets());
         set(fd, NumberEntry::PendingSet);
         set(fd, NumberEntry::PendingSet);

@@ -26,8 +26,31 @@ type PathRoom = [u8; PATH_BYTES];
 /// # Safety
 /// `name` is null or a C string.
 pub(crate) unsafe fn note_program(name: *const c_char, folders: Option<&[u8]>) -> bool {
-    if !report::is_on() || name.is_null() {
+    if !report::is_on() {
         return false;
+    }
+    // SAFETY: the caller promises the string.
+    let Some(checked) = (unsafe { check_program(name, folders) }) else { return false };
+    if let Err(reason) = checked {
+        // SAFETY: the same; one that was checked is not null.
+        let path = unsafe { CStr::from_ptr(name) }.to_bytes().escape_ascii();
+        report::count(&COUNTS.not_preloaded);
+        report::note(format_args!("program {path}: not preloaded ({reason})"));
+    }
+    true
+}
+
+/// Why the loader does not preload a program, or that it does. `None`: its file is not found or
+/// cannot be read.
+///
+/// # Safety
+/// As [`note_program`].
+pub(crate) unsafe fn check_program(
+    name: *const c_char,
+    folders: Option<&[u8]>,
+) -> Option<Result<(), &'static str>> {
+    if name.is_null() {
+        return None;
     }
     // SAFETY: the caller promises the string.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
@@ -39,13 +62,7 @@ pub(crate) unsafe fn note_program(name: *const c_char, folders: Option<&[u8]>) -
         }
         _ => join(&mut path, b"", name),
     };
-    let Some(checked) = is_found.then(|| check(&mut path)).flatten() else { return false };
-    if let Err(reason) = checked {
-        report::count(&COUNTS.not_preloaded);
-        let path = name.escape_ascii();
-        report::note(format_args!("program {path}: not preloaded ({reason})"));
-    }
-    true
+    is_found.then(|| check(&mut path)).flatten()
 }
 
 /// The folders of execvp(3), from the value of PATH.

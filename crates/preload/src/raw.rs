@@ -93,6 +93,12 @@ pub(crate) fn process() -> c_int {
     unsafe { system_call(libc::SYS_getpid, [0; 6]) as c_int }
 }
 
+/// Returns the thread.
+pub(crate) fn thread() -> c_int {
+    // SAFETY: takes nothing.
+    unsafe { system_call(libc::SYS_gettid, [0; 6]) as c_int }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -305,7 +305,8 @@ impl RecordedSockets {
         if let EpollOp::Add(event) | EpollOp::Modify(event) = op {
             record.members.push(SetMember { set, event });
             record.is_inherited = false;
-            if stack::context().is_some() && record.is_kept() && record.inner.is_none() {
+            // A socket that is only bound may yet connect, by another path.
+            if stack::context().is_some() && record.is_kept() && record.waits_for_stack() {
                 return self.activate(fd);
             }
         }
@@ -332,7 +333,7 @@ impl RecordedSockets {
         }
     }
 
-    fn start_stack(&self) -> Result<&'static SharedContext, Error> {
+    pub(crate) fn start_stack(&self) -> Result<&'static SharedContext, Error> {
         stack::start(|| self.sockets.values().flat_map(SocketRecord::awaited).collect())
     }
 

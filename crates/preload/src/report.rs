@@ -28,6 +28,10 @@ pub(crate) struct ReportCounts {
     pub(crate) children: AtomicU32,
     /// Programs that were started and cannot be preloaded.
     pub(crate) not_preloaded: AtomicU32,
+    /// Connections that went to other processes in messages (SCM_RIGHTS).
+    pub(crate) connections_passed: AtomicU32,
+    /// Those that came and were used.
+    pub(crate) connections_received: AtomicU32,
 }
 
 pub(crate) static COUNTS: ReportCounts = ReportCounts {
@@ -38,13 +42,23 @@ pub(crate) static COUNTS: ReportCounts = ReportCounts {
     accepted_in_kernel: AtomicU32::new(0),
     children: AtomicU32::new(0),
     not_preloaded: AtomicU32::new(0),
+    connections_passed: AtomicU32::new(0),
+    connections_received: AtomicU32::new(0),
 };
 
 impl ReportCounts {
-    fn all(&self) -> [&AtomicU32; 7] {
-        let Self { stack, kernel, both, accepted, accepted_in_kernel, children, not_preloaded } =
-            self;
-        [stack, kernel, both, accepted, accepted_in_kernel, children, not_preloaded]
+    fn all(&self) -> [&AtomicU32; 9] {
+        [
+            &self.stack,
+            &self.kernel,
+            &self.both,
+            &self.accepted,
+            &self.accepted_in_kernel,
+            &self.children,
+            &self.not_preloaded,
+            &self.connections_passed,
+            &self.connections_received,
+        ]
     }
 }
 
@@ -187,6 +201,11 @@ pub(crate) fn finish() {
     refusals::each(|refusal, count| note(format_args!("refused: {count} x {refusal}")));
     let (children, others) = (number(&COUNTS.children), number(&COUNTS.not_preloaded));
     note(format_args!("children: {children}; programs not preloaded: {others}"));
+    let (passed, received) =
+        (number(&COUNTS.connections_passed), number(&COUNTS.connections_received));
+    if passed + received > 0 {
+        note(format_args!("messages: {passed} connections passed, {received} received"));
+    }
 }
 
 #[cfg(test)]

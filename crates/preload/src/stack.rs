@@ -22,6 +22,7 @@ use megapipe_sockets::{
 };
 
 use crate::handlers;
+use crate::inheritance;
 use crate::link;
 use crate::numbers::{self, NumberEntry};
 use crate::raw;
@@ -32,6 +33,10 @@ use crate::settings::{KernelUse, PreloadBackend, PreloadSettings};
 /// Time that the end of the process waits for the peers to acknowledge what was written.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Time that calls of other threads wait for the end of the process. One that ends by exit(3) may
+/// have handlers that wait for such a thread.
+const END_PATIENCE: Duration = Duration::from_secs(4);
+
 /// The settings; null: the library passes everything through.
 static SETTINGS: AtomicPtr<PreloadSettings> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -40,6 +45,9 @@ static CONTEXT: AtomicPtr<SharedContext> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The process that the table of numbers belongs to.
 static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// The thread that ends the process and has closed all sockets; 0: none.
+static ENDING: AtomicI32 = AtomicI32::new(0);
 
 /// Whether the stack can start, as one of the following.
 static START: AtomicU8 = AtomicU8::new(MAY_START);
@@ -145,7 +153,22 @@ pub(crate) fn enter<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Err
     let result = catch_unwind(AssertUnwindSafe(work));
     raw::set_errno(errno);
     handlers::end();
+    // Relaxed: a call that ended before the sockets were closed needs no wait.
+    if ENDING.load(Ordering::Relaxed) != 0 {
+        wait_for_end();
+    }
     result.unwrap_or(Err(Error::from_raw_os_error(libc::ENOTRECOVERABLE)))
+}
+
+/// Waits for the end of the process, unless this thread ends it. In Linux no thread finds its
+/// sockets closed because another one has called _exit(2).
+#[cold]
+fn wait_for_end() {
+    let is_ending = || ENDING.load(Ordering::Relaxed) == raw::thread();
+    let deadline = Instant::now() + END_PATIENCE;
+    while !is_ending() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Runs `work` with the stack's sockets.
@@ -179,7 +202,12 @@ pub(crate) fn start(
         )),
         _ => {
             let awaited = awaited();
-            handlers::while_starting(|| create(settings, awaited))
+            let create = || handlers::while_starting(|| create(settings, awaited));
+            match settings.backend {
+                // Each of its sockets is a file of the process.
+                PreloadBackend::Kernel => create(),
+                _ => numbers::with_room_above(create),
+            }
         }
     };
     match created {
@@ -223,7 +251,9 @@ fn create(
             channel.backend(Backend::Local(network)).placement(placement(settings))
         }
         PreloadBackend::Service(address) => {
-            let address = match settings.token.filter(|token| is_token(*token)) {
+            let inherited = inheritance::token();
+            let given = settings.token.filter(|token| is_token(*token));
+            let address = match inherited.or(given) {
                 // The library never closes it, nor does the program: the number is the library's.
                 // SAFETY: the descriptor is open, and stays so as long as the process.
                 Some(token) => address.clone().with_token(unsafe { OwnedFd::from_raw_fd(token) }),
@@ -269,6 +299,9 @@ pub(crate) fn flush() {
     if is_foreign_child() || handlers::is_inside() {
         return;
     }
+    if context().is_some() {
+        ENDING.store(raw::thread(), Ordering::Relaxed);
+    }
     let deadline = Instant::now() + PATIENCE;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -292,6 +325,7 @@ extern "C" fn report_at_exit() {
 /// A stack that is shared starts again when the child needs it.
 pub(crate) fn forget_in_child() -> bool {
     OWNER.store(raw::process(), Ordering::Relaxed);
+    ENDING.store(0, Ordering::Relaxed);
     let had_stack = !CONTEXT.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null();
     if !had_stack {
         return false;
@@ -304,11 +338,16 @@ pub(crate) fn forget_in_child() -> bool {
             NumberEntry::Set(_) if is_shared => {
                 numbers::set(fd, NumberEntry::PendingSet);
             }
-            NumberEntry::Stack(_) | NumberEntry::Set(_) => {
+            NumberEntry::Stack(inner) => {
+                let place = inheritance::place_of(inner);
+                numbers::set(fd, place.map_or(NumberEntry::Parent, NumberEntry::Inherited));
+            }
+            NumberEntry::Set(_) => {
                 numbers::set(fd, NumberEntry::Parent);
             }
             // The child attaches by it.
-            NumberEntry::Own if token == Some(fd) || report::is_target(fd) => {}
+            NumberEntry::Own
+                if token == Some(fd) || inheritance::is_childs(fd) || report::is_target(fd) => {}
             NumberEntry::Own => {
                 // The link must be free when the parent ends.
                 // SAFETY: takes an integer; the child never uses the library's descriptors.
@@ -318,6 +357,8 @@ pub(crate) fn forget_in_child() -> bool {
             NumberEntry::Recorded(_)
             | NumberEntry::PendingSet
             | NumberEntry::Parent
+            | NumberEntry::Inherited(_)
+            | NumberEntry::Token
             | NumberEntry::Kernel => {}
         }
     }
@@ -335,8 +376,8 @@ pub(crate) fn refuse_in_child() -> Error {
             raw::process(),
             match is_shared() {
                 true =>
-                    "on the back end service a child has its parent's listeners, not its \
-                         parent's connections",
+                    "on the back end service a child has its parent's listeners and established \
+                         connections, but not its sets and UDP sockets",
                 false => "on the back end local, one process has the stack",
             }
         ));

@@ -31,88 +31,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "connections.h"
+
 extern char **environ;
-
-static const char *host;
-
-static void say(const char *what, long result) {
-    if (result < 0) {
-        printf("%s: -1, %s\n", what, strerrorname_np(errno));
-    } else {
-        printf("%s: %ld\n", what, result);
-    }
-    fflush(stdout);
-}
-
-static void need(int is_true, const char *what) {
-    if (!is_true) {
-        printf("failed: %s: %s\n", what, strerror(errno));
-        exit(1);
-    }
-}
-
-static struct sockaddr_in name_of(int fd) {
-    struct sockaddr_in name = {0};
-    socklen_t len = sizeof name;
-    need(getsockname(fd, (struct sockaddr *)&name, &len) == 0, "getsockname");
-    return name;
-}
-
-static int listener(void) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(host)};
-    need(fd >= 0, "socket");
-    need(bind(fd, (struct sockaddr *)&any, sizeof any) == 0, "bind");
-    need(listen(fd, 16) == 0, "listen");
-    return fd;
-}
-
-static int connected_to(int listening) {
-    struct sockaddr_in to = name_of(listening);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    need(fd >= 0, "socket");
-    need(connect(fd, (struct sockaddr *)&to, sizeof to) == 0, "connect");
-    return fd;
-}
-
-struct pair {
-    int here, there;
-};
-
-/* A connection with both ends in this process. */
-static struct pair connection(void) {
-    int listening = listener();
-    struct pair pair = {.here = connected_to(listening)};
-    pair.there = accept(listening, NULL, NULL);
-    need(pair.there >= 0, "accept");
-    close(listening);
-    return pair;
-}
-
-static void finish(struct pair pair) {
-    close(pair.here);
-    close(pair.there);
-}
-
-/* Reads until `len` bytes are there. */
-static long read_all(int fd, char *to, size_t len) {
-    size_t got = 0;
-    while (got < len) {
-        ssize_t part = read(fd, to + got, len - got);
-        if (part <= 0) {
-            return part < 0 ? -1 : (long)got;
-        }
-        got += (size_t)part;
-    }
-    return (long)got;
-}
-
-static void exchange(struct pair pair, const char *what) {
-    char text[8] = {0};
-    say(what, write(pair.here, "1234", 4));
-    say(what, read_all(pair.there, text, 4));
-    need(strcmp(text, "1234") == 0, "the text");
-}
 
 static void numbers(void) {
     struct pair pair = connection();
@@ -175,16 +96,6 @@ static void numbers(void) {
     finish(pair);
 }
 
-static int file_of(const char *text) {
-    char path[] = "/tmp/mp-calls-XXXXXX";
-    int fd = mkstemp(path);
-    need(fd >= 0, "mkstemp");
-    unlink(path);
-    need(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "write");
-    lseek(fd, 0, SEEK_SET);
-    return fd;
-}
-
 static void files(void) {
     struct pair pair = connection();
     char text[64] = {0};
@@ -203,6 +114,7 @@ static void files(void) {
     puts(text);
     int ends[2];
     need(pipe(ends) == 0, "pipe");
+    say("sendfile, an offset in no memory", sendfile(pair.here, file, (off_t *)8, 1));
     say("sendfile of a closed number", sendfile(pair.here, 777, NULL, 1));
     say("sendfile of a socket", sendfile(file, pair.here, NULL, 1));
     say("sendfile of a socket to itself", sendfile(pair.here, pair.there, NULL, 1));
@@ -690,13 +602,6 @@ static void refusals(void) {
     exchange(pair, "afterwards");
     close(ends[0]), close(ends[1]);
     finish(pair);
-}
-
-/* The other end of a link: it is there until the link goes away. */
-static void be_peer(void) {
-    int listening = listener();
-    name_of(listening);
-    accept(listening, NULL, NULL);
 }
 
 int main(int count, char **arguments) {

@@ -1,16 +1,16 @@
-//! Attaching to a daemon: how a process gets a session of a shard in another one.
+//! Attaching to a daemon: how a process gets a session there, with a lane on each shard.
 //!
 //! ```text
 //!  client                                     daemon
 //!  connect(SOCK_SEQPACKET) ------------------> accept: user and pidfd of the process
 //!  HELLO: versions, sizes, name -------------> refuses, or creates region and bells
-//!         <----- WELCOME: sizes, limits, description; region and bell by SCM_RIGHTS
+//!         <----- WELCOME: sizes, limits, description; region, bells by SCM_RIGHTS
 //!  maps the region
 //!  READY ------------------------------------> seals the region; the session begins
 //! ```
 //!
-//! The control socket stays open during the session and carries no data: closing it ends the
-//! session.
+//! The control socket stays open during the session: closing it ends the session. After READY it
+//! carries descriptors and tokens (`descriptors.rs`), and no data of connections.
 //!
 //! Read first: `message.rs`; `remote/session_region.rs`; decision 0042.
 //!

@@ -4,7 +4,8 @@
 //! Read first: [PIKA 3.3]. Each connection manager has one balancer for each listener. It knows its
 //! own acceptors with their service times, and of the other managers' acceptors the names
 //! (membership) and the fastest one (the manager's offer). `balancer/config.rs` has the settings,
-//! `estimator.rs` the service times, `selection.rs` the draw, `peers.rs` what other managers sent.
+//! `estimator.rs` the service times, `selection.rs` the draw, `peers.rs` what other managers sent,
+//! `lending.rs` what this one sends them.
 //!
 //! A pick has three rounds with the default scheme: the offers that beat the local acceptors by the
 //! tariff; the local acceptors; the two winners. Every round is a random draw, weighted by inverse
@@ -18,11 +19,16 @@
 //! - An acceptor without credit is not picked by its own manager.
 //! - Except with the scheme `naive`, a connection gets an acceptor if another manager has any.
 //! - Offers leave at most once an interval; membership changes leave at once.
+//! - An offer wins a round only with credit that its manager has lent. Lent credit is with one
+//!   manager, or in one message.
+//! - A manager that has borrowed nothing requests credit, of each other manager once until that
+//!   lends some. Managers that lack credit for a connection get it in the order of their requests.
 //! - What changes who may get a connection, or a service time, makes the cache of candidates
 //!   invalid: a pick among many acceptors costs little more than one among two.
 
 mod config;
 mod estimator;
+mod lending;
 mod peers;
 mod selection;
 
@@ -35,10 +41,12 @@ pub use config::{
     BalancerConfig, BalancerError, LoadMeasure, OfferRule, Scheme, Statistic, Tariff,
 };
 pub use estimator::Estimator;
-use peers::PeerManagers;
+pub use peers::LentCredit;
+use peers::{PeerManagers, UsedCredit};
 pub(crate) use selection::RandomSequence;
 use selection::{beats, below, select, taxed_weight, weight};
 
+use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -47,8 +55,10 @@ use std::time::Duration;
 pub struct ServiceOffer {
     /// The acceptor, which other managers assign connections to directly.
     pub acceptor: AcceptorName,
-    /// Its service time in nanoseconds.
+    /// Its service time in nanoseconds; 0: none was measured yet.
     pub service_time: u64,
+    /// Credit that the offer lends to each receiver; [`u32::MAX`]: without limit.
+    pub credits: u32,
 }
 
 /// The acceptor of a connection.
@@ -60,6 +70,10 @@ pub struct Pick {
     pub is_final: bool,
     /// Why it was picked.
     pub reason: PickReason,
+    /// It takes the connection on credit that its manager has lent.
+    pub is_lent: bool,
+    /// There is credit for the connection: of this manager's acceptor, lent, or not counted.
+    pub has_credit: bool,
 }
 
 /// What decided a pick.
@@ -69,7 +83,7 @@ pub enum PickReason {
     Local,
     /// An offer won.
     Offer,
-    /// No local acceptor had credit, and no offer counted: any member.
+    /// No local acceptor had credit, and no offer with a service time counted: any member.
     Member,
     /// The flow's hash.
     Hash,
@@ -80,6 +94,10 @@ pub enum PickReason {
 struct LocalAcceptor {
     name: AcceptorName,
     credit: u32,
+    /// By manager: credit that it has, or that is on its way there or back.
+    lent: Vec<u32>,
+    /// Some was lent since it was recalled.
+    may_recall: bool,
     /// Connections that were assigned to it and are not finished.
     open: u32,
     /// Whether it has sent a byte on one of its connections.
@@ -144,6 +162,10 @@ pub struct Balancer {
     candidates: CandidateCache,
     peers: PeerManagers,
     sent: Option<SentOffer>,
+    /// Managers that requested credit, the first one next.
+    requests: VecDeque<ManagerId>,
+    /// Acceptors that no other manager can assign connections to.
+    private: Vec<AcceptorId>,
 }
 
 impl Balancer {
@@ -162,6 +184,8 @@ impl Balancer {
             candidates: CandidateCache::default(),
             peers: PeerManagers::default(),
             sent: None,
+            requests: VecDeque::new(),
+            private: Vec::new(),
         })
     }
 
@@ -196,7 +220,15 @@ impl Balancer {
             Some(dropped) => LocalAcceptor { name, credit, ..dropped },
             None => {
                 let estimator = Estimator::new(&self.config);
-                LocalAcceptor { name, credit, open: 0, has_answered: false, estimator }
+                LocalAcceptor {
+                    name,
+                    credit,
+                    lent: Vec::new(),
+                    may_recall: false,
+                    open: 0,
+                    has_answered: false,
+                    estimator,
+                }
             }
         };
         self.local.push(acceptor);
@@ -207,6 +239,7 @@ impl Balancer {
     /// the name of its enlistment, if it had one.
     pub fn remove(&mut self, id: AcceptorId) -> Option<(AcceptorName, u32)> {
         self.dropped.retain(|known| known.name.id != id);
+        self.private.retain(|known| *known != id);
         let place = self.local.iter().position(|known| known.name.id == id)?;
         self.candidates.is_valid = false;
         let removed = self.local.remove(place);
@@ -238,6 +271,7 @@ impl Balancer {
     /// Removes all acceptors of this manager's. Returns their names.
     pub fn remove_all(&mut self) -> Vec<AcceptorName> {
         self.dropped.clear();
+        self.private.clear();
         self.candidates.is_valid = false;
         self.local.drain(..).map(|known| known.name).collect()
     }
@@ -248,11 +282,13 @@ impl Balancer {
         self.local.iter().find(|known| known.name.id == id).map(|known| known.name)
     }
 
-    /// Counts a connection that another manager assigned to an acceptor of this one.
-    pub fn on_assigned(&mut self, name: AcceptorName) {
+    /// Counts a connection that was assigned to an acceptor of this manager's, maybe by another
+    /// one: `borrower`, if it had the credit for it.
+    pub fn on_assigned(&mut self, name: AcceptorName, borrower: Option<ManagerId>) {
         let is_timed = self.is_timed();
+        borrower.into_iter().for_each(|borrower| self.on_returned(name, borrower, 1));
         if let Some(known) = self.local.iter_mut().find(|known| known.name == name) {
-            known.credit = known.credit.saturating_sub(1);
+            known.credit = known.credit.saturating_sub(u32::from(borrower.is_none()));
             known.open = known.open.saturating_add(1);
             self.candidates.is_valid &= known.credit > 0 && known.is_measured(is_timed);
         }
@@ -328,21 +364,10 @@ impl Balancer {
         name.manager != self.manager && self.peers.join(name)
     }
 
-    /// Removes an acceptor of another manager, with the offer that names it.
-    pub fn on_left(&mut self, name: AcceptorName) -> bool {
+    /// Removes an acceptor of another manager, with the offer that names it. Returns the credit
+    /// that was lent with it.
+    pub fn on_left(&mut self, name: AcceptorName) -> Option<LentCredit> {
         self.peers.leave(name)
-    }
-
-    /// Takes another manager's offer. Returns `false` if its acceptor is not known, which is no
-    /// error: the message that it left may have come before.
-    pub fn on_offer(&mut self, now: Instant, offer: ServiceOffer) -> bool {
-        self.peers.receive(now, offer)
-    }
-
-    /// Returns the last offer of another manager, and when it came.
-    #[must_use]
-    pub fn offer_of(&self, manager: ManagerId) -> Option<(ServiceOffer, Instant)> {
-        self.peers.offer_of(manager)
     }
 
     /// Returns the number of acceptors of all managers.
@@ -405,7 +430,7 @@ impl Balancer {
     /// and hold few connections until they have answered too.
     fn find_candidates(&self, found: &mut Vec<Candidate>) {
         let best = self.best_measured();
-        let fallback = best.or_else(|| self.peers.offers(false).map(|it| it.service_time).min());
+        let fallback = best.or_else(|| self.peers.offers().map(|it| it.service_time).min());
         let has_answers = fallback.is_some();
         let candidate = |(index, known): (usize, &LocalAcceptor)| {
             let measured = self.measured(known);
@@ -427,8 +452,16 @@ impl Balancer {
             Scheme::Hash => (self.pick_by_hash(flow_hash)?, PickReason::Hash),
             scheme => self.pick_by_time(now, scheme, &mut RandomSequence::new(random))?,
         };
-        self.on_assigned(acceptor);
-        Some(Pick { acceptor, is_final, reason })
+        let credit = match acceptor.manager == self.manager {
+            true => {
+                self.on_assigned(acceptor, None);
+                UsedCredit::Uncounted
+            }
+            false => self.peers.use_credit(acceptor),
+        };
+        let is_lent = credit == UsedCredit::Lent;
+        let has_credit = credit != UsedCredit::Nothing || self.config.scheme == Scheme::Hash;
+        Some(Pick { acceptor, is_final, reason, is_lent, has_credit })
     }
 
     /// As Linux: the hash scaled to the number of sockets. The order is the same at each manager.
@@ -482,14 +515,17 @@ impl Balancer {
             return self.pick_local(local, random.next());
         }
         let Some(tariff) = scheme.tariff().filter(|_| best.is_some()) else {
-            // Nothing local competes: the offers, then any member.
-            let offers = self.peers.offers(false);
-            return Self::pick_offer(offers, random.next()).or_else(|| self.pick_member(random));
+            // Nothing local competes: the offers with credit, then others, then any member.
+            let number = random.next();
+            let lent = Self::pick_offer(self.peers.lent_offers(false), number);
+            let new = || Self::pick_new(self.peers.new_members(), number);
+            let any = || Self::pick_offer(self.peers.offers(), number);
+            return lent.or_else(new).or_else(any).or_else(|| self.pick_member(random));
         };
         match scheme {
             Scheme::Tournament(_) => self.pick_by_tournament(local, tariff, random),
             _ => {
-                let offers = self.peers.offers(matches!(scheme, Scheme::Filtered(_)));
+                let offers = self.peers.lent_offers(matches!(scheme, Scheme::Filtered(_)));
                 self.pick_in_one_round(local, offers, tariff, random.next())
             }
         }
@@ -525,6 +561,15 @@ impl Balancer {
         Some((offers.nth(index)?.acceptor, PickReason::Offer))
     }
 
+    /// Any acceptor of which another manager has lent credit without a service time.
+    fn pick_new(
+        mut members: impl Iterator<Item = AcceptorName> + Clone,
+        random: u64,
+    ) -> Option<(AcceptorName, PickReason)> {
+        let index = below(random, members.clone().count());
+        Some((members.nth(index)?, PickReason::Member))
+    }
+
     /// Any manager with acceptors, with equal weight, and any of its acceptors.
     fn pick_member(&self, random: &mut RandomSequence) -> Option<(AcceptorName, PickReason)> {
         let manager = below(random.next(), self.peers.managers());
@@ -555,7 +600,7 @@ impl Balancer {
         tariff: Tariff,
         random: &mut RandomSequence,
     ) -> Option<(AcceptorName, PickReason)> {
-        let mut offers = self.peers.offers(true);
+        let mut offers = self.peers.lent_offers(true);
         let first = select(offers.clone().map(|it| weight(it.service_time)), random.next());
         let offer = first.and_then(|index| offers.nth(index));
         let second = select(local.iter().map(|it| it.weight), random.next())?;
@@ -567,34 +612,6 @@ impl Balancer {
             0 => Some(winner),
             _ => Some((offer.acceptor, PickReason::Offer)),
         }
-    }
-
-    /// Returns the offer for the other managers if one is due. To be called while the manager is
-    /// awake anyway; an offer never wakes it.
-    pub fn offer(&mut self, now: Instant) -> Option<ServiceOffer> {
-        let is_early = |sent: &SentOffer| now.since(sent.at) < self.config.offer_interval;
-        if self.sent.as_ref().is_some_and(is_early) {
-            return None;
-        }
-        self.advance_estimates(now);
-        let ready = self.local.iter().filter(|known| known.credit > 0);
-        let measured = ready.filter_map(|known| Some((self.measured(known)?, known.name)));
-        let (service_time, acceptor) = measured.min()?;
-        let offer = ServiceOffer { acceptor, service_time };
-        let is_due = match (self.sent, self.config.offer_rule) {
-            (None, _) | (_, OfferRule::Always) => true,
-            (Some(sent), OfferRule::Changed { percent, refresh }) => {
-                let change = sent.offer.service_time.abs_diff(service_time);
-                let limit = u128::from(sent.offer.service_time) * u128::from(percent);
-                now.since(sent.at) >= refresh
-                    || u128::from(change) * 100 >= limit.max(1)
-                    || !self.can_serve(sent.offer.acceptor)
-            }
-        };
-        is_due.then(|| {
-            self.sent = Some(SentOffer { offer, at: now });
-            offer
-        })
     }
 
     /// Whether a local acceptor is there with credit.

@@ -10,6 +10,13 @@
 //!  a call over the ring ---------------------> shard: makes a socket
 //!         <--------------------- GIVE: cookie; the socket
 //!         <--------------------- the answer to the call, over the ring, with the cookie
+//!
+//!  TOKEN: cookie ----------------------------> control thread: makes a pair of sockets
+//!         <--------------------- GIVE: the cookie with [`GIVEN_TOKEN`]; one end of it
+//!         <--------------------- PASSED
+//!  calls with the cookie, over the rings ----> shards: the token owns connections
+//!
+//!  over a token: TOKEN, answered by GIVE; RELEASE: names of connections
 //! ```
 //!
 //! A client waits for PASSED before it makes the call, and a shard sends GIVE before the answer, so
@@ -28,10 +35,14 @@
 mod message;
 mod passed;
 mod session_control;
+mod share_token;
 
-pub use message::PassPurpose;
+pub use message::{PassPurpose, SharedConn};
 
-pub(crate) use message::SessionMessage;
+pub(crate) use message::{GIVEN_TOKEN, SessionMessage};
 pub(crate) use passed::KeptPort;
 pub use passed::{PassRefusal, PassedDescriptors};
+pub use share_token::{ShareToken, TokenRequest, copy_token, is_token, release_shared};
+
 pub(crate) use session_control::{DescriptorPassing, SessionControl};
+pub(crate) use share_token::{SocketIdentity, name_token};

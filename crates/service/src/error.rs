@@ -102,6 +102,12 @@ impl MoveRefusal {
         Self::new(errno, "the service speaks an older version of the protocol, and takes no socket")
     }
 
+    /// The daemon's protocol is older than tokens.
+    pub(crate) fn no_tokens() -> Self {
+        let errno = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+        Self::new(errno, "the service speaks an older version of the protocol, without tokens")
+    }
+
     /// What is wrong with a socket that was passed.
     pub(crate) fn of_passed(error: &std::io::Error) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());

@@ -37,8 +37,10 @@ mod offer_table;
 use std::fmt;
 use std::time::Duration;
 
-use crate::acceptor::AcceptorName;
-use crate::balancer::{BalancerConfig, BalancerError, PickReason, ServiceOffer, check_duration};
+use crate::acceptor::{AcceptorName, ManagerId};
+use crate::balancer::{
+    BalancerConfig, BalancerError, LentCredit, PickReason, ServiceOffer, check_duration,
+};
 use crate::limits;
 pub use accept_queue::{AcceptQueue, EnlistError, QueueCounters};
 pub(crate) use acceptor_homes::{AcceptorOfSession, ListenerManager};
@@ -218,10 +220,44 @@ pub enum ManagerMessage {
     Left(AcceptorName),
     /// The sender's fastest acceptor.
     Offer(ServiceOffer),
+    /// A connection of the sender's waits for credit of its acceptor that the receiver may have.
+    Recall(AcceptorName),
     /// The sender assigned a connection to an acceptor of the receiver's.
-    Assigned(AcceptorName),
+    Assigned {
+        /// The acceptor.
+        acceptor: AcceptorName,
+        /// The sender, if it had credit for it that the receiver had lent.
+        borrower: Option<ManagerId>,
+    },
+    /// The sender returns credit of an acceptor of the receiver's.
+    Returned {
+        /// How much.
+        lent: LentCredit,
+        /// The sender.
+        borrower: ManagerId,
+    },
     /// An acceptor of the receiver's did not claim a connection of the sender's in time.
     TimedOut(AcceptorName),
+    /// A connection of the sender's waits for credit, of which it has borrowed none.
+    Request {
+        /// The receiver.
+        lender: ManagerId,
+        /// The sender.
+        borrower: ManagerId,
+    },
+}
+
+#[cfg(test)]
+impl ManagerMessage {
+    /// Credit of an acceptor that the message carries to a borrower, or back.
+    pub(crate) fn lent_credits(&self, id: crate::AcceptorId) -> u32 {
+        match *self {
+            Self::Offer(offer) if offer.acceptor.id == id => offer.credits,
+            Self::Assigned { acceptor, borrower: Some(_) } if acceptor.id == id => 1,
+            Self::Returned { lent, .. } if lent.acceptor.id == id => lent.credits,
+            _ => 0,
+        }
+    }
 }
 
 /// What a connection manager sends.
@@ -235,6 +271,10 @@ pub enum ManagerOutput {
     Send(ManagerMessage),
     /// To all other managers.
     Publish(ManagerMessage),
+    /// The offer to one other manager, with credit for it.
+    Lend(ManagerId, ServiceOffer),
+    /// The same to one that waits for credit. It wakes the receiver.
+    Grant(ManagerId, ServiceOffer),
 }
 
 #[cfg(test)]

@@ -65,6 +65,12 @@ impl ServerRoles {
     pub const fn instance(&self, component: Component) -> Option<u16> {
         self.instances[component.index()]
     }
+
+    /// Returns whether the server has a link server and nothing else.
+    #[must_use]
+    pub const fn has_link_alone(&self) -> bool {
+        matches!(self.instances, [None, Some(_), None])
+    }
 }
 
 /// How many servers there are, and which components each of them has.
@@ -77,13 +83,13 @@ pub struct ServerLayout {
 /// Why a daemon does not run a layout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerLayoutError {
-    /// A transport server without a link server, or a link server without a transport server.
+    /// Some transport servers with a link server and some without, or a link server together with a
+    /// connection manager alone.
     #[error(
-        "layout {layout}: link servers apart from transport servers are not built: each TS has its \
-         own LS, as in TS{transports}LS{transports}CM{transports} or \
-         TS{transports}LS{transports}+CM1"
+        "layout {layout}: either each TS has its own LS, as in TS{transports}LS{transports}+CM1, \
+         or each LS is alone, as in TS{transports}+LS1+CM1"
     )]
-    SplitLink {
+    MixedLinks {
         /// The layout.
         layout: String,
         /// Its transport servers.
@@ -164,11 +170,21 @@ impl ServerLayout {
         format!("TS{count}LS{count}CM{count}").parse()
     }
 
-    /// Whether every server has all components.
+    /// Whether each transport server has a connection manager on its own server.
     #[must_use]
-    pub fn is_combined(&self) -> bool {
-        let has_all = |server: &ServerRoles| server.instances.iter().all(Option::is_some);
-        self.servers().iter().all(has_all)
+    pub fn has_manager_everywhere(&self) -> bool {
+        let has_manager = |server: &ServerRoles| server.instance(Component::Manager).is_some();
+        let is_transport = |server: &&ServerRoles| server.instance(Component::Transport).is_some();
+        self.servers().iter().filter(is_transport).all(has_manager)
+    }
+
+    /// Returns the number of link servers, if each of them is alone on its server; else 0.
+    #[must_use]
+    pub fn separate_links(&self) -> u16 {
+        let of_links = |server: &ServerRoles| server.instance(Component::Link).is_some();
+        let is_alone = |server: &ServerRoles| server.has_link_alone();
+        let all_alone = self.servers().iter().filter(|server| of_links(server)).all(is_alone);
+        if all_alone { self.count(Component::Link) } else { 0 }
     }
 
     /// Checks that a daemon can run the layout.
@@ -181,8 +197,8 @@ impl ServerLayout {
             let of_kind = |component| server.instance(component).is_some();
             of_kind(Component::Transport) == of_kind(Component::Link)
         };
-        if !self.servers().iter().all(has_both) {
-            return Err(ServerLayoutError::SplitLink { layout, transports });
+        if self.separate_links() == 0 && !self.servers().iter().all(has_both) {
+            return Err(ServerLayoutError::MixedLinks { layout, transports });
         }
         if transports > LANES_MAX {
             return Err(ServerLayoutError::Lanes { layout, transports });
@@ -329,20 +345,32 @@ mod tests {
 
     #[test]
     fn layout_that_is_not_built_is_refused_by_name() {
-        for built in ["TS1LS1CM1", "TS128LS128CM2", "TS2LS2+CM1", "CM2+LS3TS3"] {
+        for (built, links) in [
+            ("TS1LS1CM1", 0),
+            ("TS128LS128CM2", 0),
+            ("TS2LS2+CM1", 0),
+            ("CM2+LS3TS3", 0),
+            ("TS2+LS1+CM1", 1),
+            ("TS2CM2+LS4", 4),
+        ] {
             assert_eq!(layout(built).check(), Ok(()), "{built}");
+            assert_eq!(layout(built).separate_links(), links, "{built}");
         }
-        assert!(layout("TS2LS2CM2").is_combined() && !layout("TS2LS2CM1").is_combined());
+        for (text, everywhere) in
+            [("TS2LS2CM2", true), ("TS2CM2+LS1", true), ("TS2LS2CM1", false), ("TS2LS2+CM2", false)]
+        {
+            assert_eq!(layout(text).has_manager_everywhere(), everywhere, "{text}");
+        }
         for (text, message) in [
             (
-                "TS2+LS1+CM1",
-                "layout TS2+LS1+CM1: link servers apart from transport servers are not built: each \
-                 TS has its own LS, as in TS2LS2CM2 or TS2LS2+CM1",
+                "TS2+LS2CM1",
+                "layout TS2+LS2CM1: either each TS has its own LS, as in TS2LS2+CM1, or each LS is \
+                 alone, as in TS2+LS1+CM1",
             ),
             (
                 "TS4LS2CM4",
-                "layout TS4LS2CM4: link servers apart from transport servers are not built: each \
-                 TS has its own LS, as in TS4LS4CM4 or TS4LS4+CM1",
+                "layout TS4LS2CM4: either each TS has its own LS, as in TS4LS4+CM1, or each LS is \
+                 alone, as in TS4+LS1+CM1",
             ),
             (
                 "TS129LS129CM1",

@@ -38,6 +38,7 @@ mod host;
 pub mod layout;
 pub mod limits;
 mod link_server;
+mod link_thread;
 mod loopback;
 mod message_socket;
 mod migration;
@@ -63,7 +64,10 @@ pub use begin::ConnectStart;
 pub use clock::{Asleep, Clock};
 pub use config::{LoopbackOwner, ServerConfig, UnknownLoopbackOwner, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};
-pub use descriptors::{PassPurpose, PassRefusal, PassedDescriptors};
+pub use descriptors::{
+    PassPurpose, PassRefusal, PassedDescriptors, ShareToken, SharedConn, TokenRequest, copy_token,
+    is_token, release_shared,
+};
 pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachError};
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use migration::{NotShared, check_established, checkpoint_of, covered, snapshot_of, tcp_flow};
@@ -73,11 +77,14 @@ pub use remote::{
     SessionLimits, ShardConfig, ShardHandle, ShardReport, SharedMemory, start as start_remote,
     start_shard,
 };
-pub use rx_mux::{Attachment, FrameSink, RxMuxError, ShardLink, SteeringCounters, switch};
+pub use rx_mux::{
+    Attachment, FrameSink, RxMuxError, ServedLink, ShardLink, SplitLinkServer, SteeringCounters,
+    split_switch, switch,
+};
 pub use server::{PollCounts, Server};
 pub use server_mail::MailCounters;
 pub use session_sizes::{SessionSizes, SizeOutOfRange};
-pub use shard_host::ShardHost;
+pub use shard_host::{ServiceLinks, ShardHost};
 pub use shared_thread::{
     Shared as SharedServer, SharedThread, Slept, start as start_shared_thread,
 };

@@ -109,6 +109,9 @@ pub const ACTIVE_ALWAYS: usize = 8;
 pub const LOOK_POLLS: u32 = 64;
 /// How long a shard that has work puts off waking an application that sleeps on the same core.
 pub const WAKE_DELAY_MAX: Duration = Duration::from_micros(100);
+/// How long a shard sleeps at most while an application on its core, which it has given something
+/// to do, is awake and need not ring.
+pub const BRIEF_SLEEP_MAX: Duration = Duration::from_micros(500);
 /// A shard's CPU time is charged to its sessions at most this often.
 pub const CPU_SAMPLE_PERIOD: Duration = Duration::from_millis(10);
 /// A shard that sleeps while events wait for room looks for room after this time.
@@ -149,6 +152,9 @@ pub const WATCHED_PERIOD: Duration = Duration::from_micros(100);
 pub const BURSTS_PER_POLL: usize = 4;
 /// Most polls of a server that ends, to send its last frames.
 pub const SHUTDOWN_POLLS_MAX: usize = 16;
+/// How long a shard that ends waits for room in its ring to a link server, and such a server for
+/// room on its link.
+pub const SHUTDOWN_ROOM_WAIT: Duration = Duration::from_millis(100);
 /// Buffers that small messages are copied into on their way to a remote server.
 pub const SMALL_SENDS: u32 = 1 << 13;
 /// Their size in bytes.
@@ -197,6 +203,14 @@ pub const FIRST_BUFFER_BYTES: usize = 64 << 10;
 pub const CONNECTIONS_OF_SESSION_MAX: u32 = 1 << 20;
 /// Longest message of a handshake in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// Copies of a token that its holders have made, and that processes hold.
+pub const TOKEN_COPIES_MAX: usize = 256;
+/// Requests over a token and its copies that shards have not carried out.
+pub const TOKEN_REQUESTS_MAX: u32 = 1 << 10;
+/// Requests that a shard carries out before it looks at its link again.
+pub const REQUESTS_AT_ONCE: u32 = 32;
+/// Connections that the tokens of a user own on a shard, each counted once for each token.
+pub const HOLDS_MAX: usize = 1 << 18;
 /// Cookies of descriptors that a session may have passed and not forgotten.
 pub const PASSED_MAX: usize = 8;
 /// Descriptors of one of them.
@@ -329,6 +343,10 @@ pub const TARIFFS: (u32, u32) = (100, 100_000);
 /// An offer that has passed the filter passes it until its advantage is below this share of the
 /// tariff, in percent.
 pub const LOW_WATER_PERCENT_DEFAULT: u8 = 75;
+/// Credit of an acceptor that its connection manager lends to each other one at most.
+pub const LOAN_MAX: u32 = 16;
+/// An acceptor with so much credit lends it without a limit: simulations have such.
+pub const UNCOUNTED_CREDIT: u32 = 1 << 31;
 /// Connections that a new acceptor may hold before its first answer, while others have answered.
 pub const PROBE_CONNECTIONS_MAX: u32 = 4;
 

@@ -1,19 +1,21 @@
-//! The link server: owns one queue of a link, or shares all with other shards, and moves frames
-//! between it and the stack.
+//! A shard's part of the link server: owns one queue of a link, shares all with other shards, or
+//! exchanges frames with link servers on threads of their own; and moves frames between it and the
+//! stack.
 //!
-//! Read first: `megapipe_link::Link`.
+//! Read first: `megapipe_link::Link`; `rx_mux.rs` for queues that are shared.
 //!
 //! Invariant: frames are counted where they are moved; what the link lost is the link's to count.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use megapipe_link::{Caps, Link, LinkError, Ownership, RxChecksum, Transport, TxMetadata};
 use megapipe_stack as stack;
 
 use crate::limits::{LINK_STUCK_AFTER, RX_FRAMES_PER_POLL, TX_FRAMES_PER_POLL};
 use crate::loopback::{self, LoopbackQueue};
-use crate::rx_mux::{Attachment, FrameSink, ShardLink};
+use crate::rx_mux::{Attachment, FrameSink, ServedLink, ShardLink};
 
 /// What a link server counts beside what its link does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,6 +41,8 @@ pub enum Frames {
     Queue(Box<dyn Link>),
     /// Queues that many shards share.
     Shared(Box<ShardLink>),
+    /// Queues that link servers read which are apart from the shards.
+    Served(Box<ServedLink>),
 }
 
 /// Owns one queue of a link, or a share of all.
@@ -83,6 +87,7 @@ impl LinkServer {
                 taker.on_frame(frame, stack::Received { checksums, segment_bytes });
             })?,
             Frames::Shared(link) => link.receive(RX_FRAMES_PER_POLL, taker)?,
+            Frames::Served(link) => link.receive(RX_FRAMES_PER_POLL, taker)?,
         };
         self.counters.rx_bursts += u64::from(frames > 0);
         Ok(frames + looped)
@@ -104,6 +109,7 @@ impl LinkServer {
                 taker.on_frame(frame, loopback::received(transmit));
             }),
             Frames::Shared(link) => link.loop_back(looped, taker),
+            Frames::Served(link) => link.loop_back(looped),
         };
         counters.looped += count as u64;
         count
@@ -114,13 +120,16 @@ impl LinkServer {
         match &mut self.frames {
             Frames::Queue(_) => Vec::new(),
             Frames::Shared(link) => link.take_handovers(),
+            Frames::Served(link) => link.take_handovers(),
         }
     }
 
     /// A listener is gone: frames that were steered here before go on to where they belong now.
     pub fn steer_again(&mut self) {
-        if let Frames::Shared(link) = &mut self.frames {
-            link.steer_again();
+        match &mut self.frames {
+            Frames::Queue(_) => {}
+            Frames::Shared(link) => link.steer_again(),
+            Frames::Served(link) => link.steer_again(),
         }
     }
 
@@ -153,6 +162,7 @@ impl LinkServer {
         let sent = match frames {
             Frames::Queue(link) => link.tx_burst(TX_FRAMES_PER_POLL, &mut fill_link)?,
             Frames::Shared(link) => link.transmit(TX_FRAMES_PER_POLL, &mut fill_link)?,
+            Frames::Served(link) => link.transmit(TX_FRAMES_PER_POLL, &mut fill_link)?,
         };
         counters.tx_bursts += u64::from(sent > 0);
         if has_local_peers {
@@ -199,6 +209,18 @@ impl LinkServer {
         self.full_since.map(|since| since + LINK_STUCK_AFTER).filter(|at| *at > now)
     }
 
+    /// Waits for room where frames leave over a ring that is full, at most `timeout`. Whether
+    /// [`LinkServer::transmit`] is worth another try.
+    ///
+    /// # Errors
+    /// What the link says.
+    pub(crate) fn wait_for_room(&mut self, timeout: Duration) -> Result<bool, LinkError> {
+        match &mut self.frames {
+            Frames::Queue(_) | Frames::Shared(_) => Ok(false),
+            Frames::Served(link) => link.wait_for_room(timeout),
+        }
+    }
+
     /// Says which frames are ours ([`Link::set_ownership`]).
     ///
     /// # Errors
@@ -207,6 +229,7 @@ impl LinkServer {
         match &mut self.frames {
             Frames::Queue(link) => link.set_ownership(ownership),
             Frames::Shared(link) => link.set_ownership(ownership),
+            Frames::Served(link) => link.set_ownership(ownership),
         }
     }
 
@@ -218,6 +241,7 @@ impl LinkServer {
         match &self.frames {
             Frames::Queue(link) => link.check_ownership(ownership),
             Frames::Shared(link) => link.check_ownership(ownership),
+            Frames::Served(link) => link.check_ownership(ownership),
         }
     }
 
@@ -232,6 +256,7 @@ impl LinkServer {
         let armed = match &mut self.frames {
             Frames::Queue(link) => link.arm()?,
             Frames::Shared(link) => link.arm()?,
+            Frames::Served(link) => link.arm()?,
         };
         self.counters.sleeps += u64::from(armed);
         Ok(armed)
@@ -243,6 +268,7 @@ impl LinkServer {
         match &self.frames {
             Frames::Queue(link) => link.wait_fd(),
             Frames::Shared(link) => link.wait_fd(),
+            Frames::Served(link) => link.wait_fd(),
         }
     }
 
@@ -252,6 +278,7 @@ impl LinkServer {
         match &self.frames {
             Frames::Queue(link) => link.caps(),
             Frames::Shared(link) => link.caps(),
+            Frames::Served(link) => link.caps(),
         }
     }
 
@@ -261,6 +288,7 @@ impl LinkServer {
         match &self.frames {
             Frames::Queue(_) => None,
             Frames::Shared(link) => Some(link.attachment()),
+            Frames::Served(link) => Some(link.attachment()),
         }
     }
 
@@ -277,6 +305,7 @@ impl LinkServer {
                     || local.ip() == remote.ip()
             }
             Frames::Shared(link) => link.arrives_here(local, remote),
+            Frames::Served(link) => link.arrives_here(local, remote),
         }
     }
 

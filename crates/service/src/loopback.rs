@@ -50,15 +50,26 @@ impl LoopbackQueue {
 
     /// Lends all frames to `each`, the oldest first, and removes them. How many.
     pub(crate) fn take(&mut self, mut each: impl FnMut(&[u8], TxMetadata)) -> usize {
-        let mut left = self.bytes.as_slice();
+        self.offer(|frame, transmit| {
+            each(frame, transmit);
+            true
+        })
+    }
+
+    /// Lends frames to `takes`, the oldest first, until it refuses one, and removes those that it
+    /// has taken. How many.
+    pub(crate) fn offer(&mut self, mut takes: impl FnMut(&[u8], TxMetadata) -> bool) -> usize {
+        let (mut left, mut count) = (self.bytes.as_slice(), 0);
         for transmit in &self.frames {
             let Some((frame, next)) = left.split_at_checked(transmit.len) else { break };
-            each(frame, *transmit);
-            left = next;
+            if !takes(frame, *transmit) {
+                break;
+            }
+            (left, count) = (next, count + 1);
         }
-        let count = self.frames.len();
-        self.frames.clear();
-        self.bytes.clear();
+        let taken_bytes = self.bytes.len() - left.len();
+        self.bytes.drain(..taken_bytes);
+        self.frames.drain(..count);
         count
     }
 }
@@ -94,6 +105,23 @@ mod tests {
             assert_eq!(count, LOOPED_FRAMES_MAX);
             assert!(queue.is_empty());
         }
+    }
+
+    #[test]
+    fn refused_frames_stay_in_order() {
+        let mut queue = LoopbackQueue::default();
+        for len in 1..=5 {
+            let metadata = TxMetadata { len, ..TxMetadata::default() };
+            assert!(queue.push(&[len as u8; 9], metadata));
+        }
+        assert_eq!(queue.offer(|_, transmit| transmit.len < 3), 2);
+        assert_eq!(queue.len(), 3);
+        let mut lens = 3..;
+        let count = queue.take(|frame, _| {
+            let len = lens.next().unwrap();
+            assert_eq!(frame, vec![len as u8; len]);
+        });
+        assert_eq!((count, queue.is_empty()), (3, true));
     }
 
     #[test]

@@ -202,7 +202,8 @@ impl<M: Memory> Server<M> {
     }
 
     /// Takes all frames that have arrived, in several polls' shares, so that none of a connection
-    /// that is about to leave is lost.
+    /// that is about to leave is lost. What is still at a link server on a thread of its own is not
+    /// among them: the peer sends it again.
     ///
     /// # Errors
     /// What the link says.

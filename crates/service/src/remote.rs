@@ -73,6 +73,7 @@ pub(crate) use encoding::{ValueReader, ValueWriter, decode_info, encode_info};
 pub use client::{NotBegun, RemoteClient, RemoteCounters, RemoteEvent};
 pub use lanes::LaneSet;
 pub use memory::SharedMemory;
+pub(crate) use server::TokenChange;
 pub(crate) use server::start_manager;
 pub use server::{OnSessionEnd, ShardHandle};
 pub use session_region::{ServerHalf, SessionFds};
@@ -160,6 +161,8 @@ pub(crate) struct SessionFeatures {
     pub(crate) passing: DescriptorPassing,
     /// The server can reset connections at the session's end.
     pub(crate) resets: bool,
+    /// Its record that begins to connect has flags.
+    pub(crate) connect_flags: bool,
 }
 
 /// The application's end of a session with a server in another process: of as many lanes as there
@@ -189,6 +192,7 @@ pub(crate) fn attach_client(
     let location = ServerLocation::Process(Arc::clone(&control));
     let mut first = RemoteClient::new(first, of_lane(0), location);
     first.knows_resets = features.resets;
+    first.knows_connect_flags = features.connect_flags;
     let control = SessionControl::new(control, features.passing);
     let others = (1..).zip(halves).map(|(lane, half)| first.for_lane(half, of_lane(lane)));
     let others = others.collect();

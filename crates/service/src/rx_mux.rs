@@ -1,4 +1,6 @@
-//! Many shards over one link: each reads its queues, an idle one those of busy shards, too.
+//! Many shards over one link: each reads its queues, an idle one those of busy shards, too. Or link
+//! servers on threads of their own read them all, without the locks below
+//! (`rx_mux/split_server.rs`).
 //!
 //! ```text
 //!            queue 0 (lock)         queue 1 (lock)
@@ -29,8 +31,13 @@
 //!   it before have been asked. So whatever moves between shards is found.
 
 mod attachment;
+mod inbox;
 mod mailbox;
+mod mux_queue;
+mod queue_way;
+mod served_link;
 mod shard_link;
+mod split_server;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,18 +50,22 @@ use megapipe_stack as stack;
 use stack::{Handover, Received};
 
 use crate::clock::Clock;
-use crate::frame_ring::{FrameReceiver, FrameSender, frame_ring};
+use crate::frame_ring::frame_ring;
 use crate::limits::{
     HANDOVER_LASTS, SHARDS_MAX, STEERED_BYTES, STEERED_FRAMES_MAX, STEERED_MERGED_BYTES,
 };
-use crate::steering::{
-    self, BindingTable, Bindings, Classified, Destination, Fragments, Later, NOTHING, Note, PAST,
-    REFUSED, Steering, SteeringKey,
-};
+use crate::steering::{BindingTable, Bindings, Fragments, Steering, SteeringKey};
 
 pub use attachment::Attachment;
+use inbox::{Inbox, Inboxes};
 use mailbox::Mailbox;
+use mux_queue::{Feed, MuxQueue};
+use queue_way::QueueWay;
+pub use served_link::ServedLink;
 pub use shard_link::ShardLink;
+pub(crate) use split_server::LinkStopper;
+pub use split_server::SplitLinkServer;
+use split_server::{LinkDoor, ServedQueue};
 
 /// Why there is no switch.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +75,17 @@ pub enum RxMuxError {
     Count {
         /// How many shards were asked for.
         shards: usize,
+        /// How many queues there are.
+        queues: usize,
+    },
+    /// A link server without a queue.
+    #[error(
+        "{servers} link servers apart from the shards need as many queues, and the link has \
+         {queues}"
+    )]
+    LinkServers {
+        /// How many there are to be.
+        servers: u16,
         /// How many queues there are.
         queues: usize,
     },
@@ -127,29 +149,9 @@ pub trait FrameSink {
     fn on_handover(&mut self, handover: Handover);
 }
 
-/// The way from one queue to one shard.
-#[derive(Debug)]
-struct Feed {
-    frames: FrameSender,
-    bell: Ringer,
-}
-
-/// A queue, and whom it feeds. Under its lock.
-struct MuxQueue {
-    link: Box<dyn Link>,
-    feeds: Box<[Feed]>,
-    table: Arc<BindingTable>,
-    /// By the table's rows: a connection has begun by it.
-    used: Vec<bool>,
-    /// By shard: it sleeps.
-    asleep: Box<[bool]>,
-    /// A shard sleeps that the link has to wake.
-    is_armed: bool,
-    counters: SteeringCounters,
-}
-
 /// What all shards of a network share.
 struct MuxShared {
+    /// That shards read. None where link servers are apart from the shards.
     queues: Box<[Mutex<MuxQueue>]>,
     /// By queue.
     visits: Box<[Visits]>,
@@ -157,10 +159,11 @@ struct MuxShared {
     mailboxes: Box<[Mailbox]>,
     /// When listeners changed last, in milliseconds.
     changed_at_ms: AtomicU64,
+    /// How often they have changed.
+    changes: AtomicU64,
     caps: Caps,
     medium: stack::Medium,
     steering: Steering,
-    fragments: Mutex<Fragments>,
     control: Mutex<MuxControl>,
     /// Set by the first shard to wake while all sleep, off while all sleep: wakes the others if
     /// that shard stays awake.
@@ -210,6 +213,32 @@ impl MuxShared {
         visits.store(visits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// A shard owns these frames from now on, and the link takes what any of them owns.
+    fn set_ownership(&self, shard: u16, ownership: &Ownership) -> Result<(), LinkError> {
+        let mut control = lock(&self.control);
+        let place = usize::from(shard);
+        let before = control.owned[place].replace(ownership.clone());
+        let set = union(control.owned.iter().flatten()).and_then(|all| {
+            let mut queues = self.queues.iter();
+            queues.try_for_each(|queue| lock(queue).link.set_ownership(&all))?;
+            control.doors.iter().try_for_each(|door| door.set_ownership(&all))
+        });
+        if set.is_err() {
+            control.owned[place] = before;
+        }
+        set
+    }
+
+    /// Whether an ownership of a shard's fits the link beside those of the others.
+    fn check_ownership(&self, shard: u16, ownership: &Ownership) -> Result<(), LinkError> {
+        let control = lock(&self.control);
+        let others = control.owned.iter().enumerate();
+        let others = others.filter(|(other, _)| *other != usize::from(shard));
+        let all = union(others.filter_map(|(_, owned)| owned.as_ref()).chain([ownership]))?;
+        self.queues.iter().try_for_each(|queue| lock(queue).link.check_ownership(&all))?;
+        control.doors.iter().try_for_each(|door| door.check_ownership(&all))
+    }
+
     /// How often that was. Relaxed: see [`MuxShared::visited`].
     fn visits(&self, index: usize) -> u64 {
         self.visits[index].0.load(Ordering::Relaxed)
@@ -219,7 +248,13 @@ impl MuxShared {
 /// What is changed by commands, not by frames.
 struct MuxControl {
     bindings: Bindings,
+    /// What the queues go by.
+    table: Arc<BindingTable>,
     owned: Vec<Option<Ownership>>,
+    /// By shard: what wakes it.
+    bells: Box<[Ringer]>,
+    /// Of the link servers that are apart from the shards.
+    doors: Box<[LinkDoor]>,
 }
 
 /// A poisoned lock is taken all the same: what it guards is whole between two frames.
@@ -235,13 +270,6 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// One end of each queue's feed to a shard.
-#[derive(Debug)]
-struct Inbox {
-    frames: FrameReceiver,
-    bell: Sleeper,
-}
-
 /// Makes a network of `queues` that `shards` shards share: a link for each of them. Flows are at
 /// home where the device says that it brings them ([`Caps::rss`]); `key` is for our own hash, where
 /// the device says nothing.
@@ -253,271 +281,171 @@ pub fn switch(
     shards: u16,
     key: &[u8; 16],
 ) -> Result<Vec<ShardLink>, RxMuxError> {
-    let Some(caps) = queues.first().map(|link| link.caps().clone()) else {
-        return Err(RxMuxError::Count { shards: shards.into(), queues: 0 });
-    };
-    if shards == 0 || shards > SHARDS_MAX {
-        return Err(RxMuxError::Count { shards: shards.into(), queues: queues.len() });
-    }
-    // A device has no more.
-    let queue_count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-    let merges = caps.tso;
-    let area_bytes = if merges { STEERED_MERGED_BYTES } else { STEERED_BYTES };
-    let frame_bytes = if merges { 1 << 17 } else { (caps.mtu + 64).next_multiple_of(64) };
-    let table = Arc::new(BindingTable::new(shards));
-    let mut inboxes: Vec<Vec<Inbox>> = (0..shards).map(|_| Vec::new()).collect();
-    let queue = |link| {
-        let mut feeds = Vec::with_capacity(shards.into());
-        for inboxes in &mut inboxes {
-            let (sender, receiver) = frame_ring(STEERED_FRAMES_MAX, area_bytes, frame_bytes)?;
-            let mut parts = Region::heap(BELL_BYTES)?.into_parts();
-            let (sleeper, ringer) = doorbell(&mut parts)?;
-            feeds.push(Feed { frames: sender, bell: ringer });
-            inboxes.push(Inbox { frames: receiver, bell: sleeper });
-        }
-        Ok(Mutex::new(MuxQueue {
-            link,
-            feeds: feeds.into(),
-            table: Arc::clone(&table),
-            used: Vec::new(),
-            asleep: vec![true; shards.into()].into(),
-            is_armed: false,
-            counters: SteeringCounters::default(),
-        }))
-    };
-    let queues: Result<Box<[_]>, RxMuxError> = queues.into_iter().map(queue).collect();
-    let shared = Arc::new(MuxShared {
-        queues: queues?,
-        visits: (0..queue_count).map(|_| Visits::default()).collect(),
-        mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
-        changed_at_ms: AtomicU64::new(0),
-        medium: match caps.medium {
-            LinkMedium::Ethernet => stack::Medium::Ethernet(caps.mac),
-            LinkMedium::Ip => stack::Medium::Ip,
-        },
-        steering: match &caps.rss {
-            Some(rss) => Steering::by_device(Arc::clone(rss), queue_count, shards),
-            None => Steering::new(key, shards),
-        },
-        caps,
-        fragments: Mutex::new(Fragments::new()),
-        control: Mutex::new(MuxControl {
-            bindings: Bindings::new(shards),
-            owned: vec![None; shards.into()],
-        }),
-        alarm: shard_link::make_timer()?,
-    });
+    let mut rings = QueueRings::new(&queues, shards)?;
+    let fragments = Arc::default();
+    let queues = queues.into_iter().map(|link| rings.queue(link, &fragments).map(Mutex::new));
+    let queues = queues.collect::<Result<_, _>>()?;
+    let (shared, inboxes) = rings.shared(queues, Vec::new(), key)?;
     let links = (0..).zip(inboxes);
     links.map(|(shard, inboxes)| ShardLink::new(&shared, shard, inboxes)).collect()
 }
 
-impl MuxQueue {
-    /// Reads a burst: frames for `shard` go to `taker`, the others to their shards. How many frames
-    /// were the taker's.
-    fn run(
+/// Makes the same network for `servers` link servers that are apart from the shards: they read the
+/// queues, and send what the shards have put into rings. Returns the servers, whose
+/// [`SplitLinkServer::poll`] moves frames, and the shards' links. Commands of a shard, and its end,
+/// wait for the servers: while there are links, the servers are polled on other threads, or gone.
+///
+/// # Errors
+/// [`RxMuxError`].
+pub fn split_switch(
+    queues: Vec<Box<dyn Link>>,
+    (servers, shards): (u16, u16),
+    key: &[u8; 16],
+) -> Result<(Vec<SplitLinkServer>, Vec<ServedLink>), RxMuxError> {
+    let mut rings = QueueRings::new(&queues, shards)?;
+    if servers == 0 || usize::from(servers) > queues.len() {
+        return Err(RxMuxError::LinkServers { servers, queues: queues.len() });
+    }
+    let made = (0..servers).map(|_| SplitLinkServer::new()).collect::<Result<Vec<_>, _>>()?;
+    let (mut readers, doors): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+    let mut ways: Vec<Vec<QueueWay>> = (0..shards).map(|_| Vec::new()).collect();
+    let count = queues.len();
+    for (index, link) in queues.into_iter().enumerate() {
+        let place = index % usize::from(servers);
+        let server = &mut readers[place];
+        let queue = rings.queue(link, server.fragments())?;
+        let mut served = ServedQueue::new(queue);
+        for (shard, ways) in ways.iter_mut().enumerate() {
+            let is_its = shard % count == index;
+            ways.push(served.connect(&rings.caps, is_its, doors[place].bell())?);
+        }
+        server.add(served)?;
+    }
+    let (shared, inboxes) = rings.shared(Box::default(), doors, key)?;
+    readers.iter_mut().for_each(|server| server.begin(&shared));
+    let mut links = Vec::with_capacity(shards.into());
+    for (shard, (inboxes, ways)) in (0..).zip(inboxes.into_iter().zip(ways)) {
+        match ServedLink::new(&shared, shard, inboxes, ways) {
+            Ok(link) => links.push(link),
+            Err(error) => {
+                drop(readers);
+                return Err(error);
+            }
+        }
+    }
+    Ok((readers, links))
+}
+
+/// What the queues of a network have in common while they are made, and the shards' ends of them.
+struct QueueRings {
+    caps: Caps,
+    shards: u16,
+    queues: u16,
+    table: Arc<BindingTable>,
+    inboxes: Vec<Vec<Inbox>>,
+    /// By shard: what wakes it, whatever the queue.
+    bells: Vec<Ringer>,
+}
+
+impl QueueRings {
+    fn new(queues: &[Box<dyn Link>], shards: u16) -> Result<Self, RxMuxError> {
+        let count = || RxMuxError::Count { shards: shards.into(), queues: queues.len() };
+        let caps = queues.first().map(|link| link.caps().clone()).ok_or_else(count)?;
+        if shards == 0 || shards > SHARDS_MAX {
+            return Err(count());
+        }
+        Ok(Self {
+            caps,
+            shards,
+            // A device has no more.
+            queues: u16::try_from(queues.len()).unwrap_or(u16::MAX),
+            table: Arc::new(BindingTable::new(shards)),
+            inboxes: (0..shards).map(|_| Vec::new()).collect(),
+            bells: Vec::new(),
+        })
+    }
+
+    /// A queue with a ring to each shard. Queues whose fragments may belong together share
+    /// `fragments`.
+    fn queue(
         &mut self,
-        shared: &MuxShared,
-        shard: u16,
-        max: usize,
-        taker: &mut dyn FrameSink,
-    ) -> Result<usize, LinkError> {
-        let mut mine = 0;
-        let (link, mut burst) = self.burst((shared, shard), &mut mine);
-        let read = link.rx_burst(max, &mut |frame, received| {
-            let received = stack_received(received);
-            burst.steer(frame, received, taker);
-        });
-        self.deliver();
-        read.map(|_| mine)
-    }
-
-    /// The link, and what steers its frames.
-    fn burst<'a>(
-        &'a mut self,
-        (shared, shard): (&'a MuxShared, u16),
-        mine: &'a mut usize,
-    ) -> (&'a mut dyn Link, Burst<'a>) {
-        let Self { link, feeds, table, used, counters, .. } = self;
-        (&mut **link, Burst { shared, shard, feeds, table, used, counters, mine })
-    }
-
-    /// Arms the link for the sleeping shards, after another shard has read it.
-    fn arm_again(&mut self) -> Result<(), LinkError> {
-        if !self.link.arm()? {
-            // Frames have come: sleeping shards are woken as the link would have done it.
-            for feed in &self.feeds {
-                // An eventfd that cannot be written to is closed: no shard sleeps on it.
-                let _ = feed.bell.ring();
-            }
+        link: Box<dyn Link>,
+        fragments: &Arc<Mutex<Fragments>>,
+    ) -> Result<MuxQueue, RxMuxError> {
+        let frame_bytes = received_frame_bytes(&self.caps);
+        let mut feeds = Vec::with_capacity(self.shards.into());
+        for inboxes in &mut self.inboxes {
+            let (sender, receiver) =
+                frame_ring(STEERED_FRAMES_MAX, steered_bytes(&self.caps), frame_bytes)?;
+            let (sleeper, ringer) = bell()?;
+            feeds.push(Feed { frames: sender, bell: ringer });
+            inboxes.push(Inbox { frames: receiver, bell: sleeper });
         }
-        Ok(())
+        if self.bells.is_empty() {
+            self.bells = feeds.iter().map(|feed| feed.bell.clone()).collect();
+        }
+        Ok(MuxQueue {
+            link,
+            feeds: feeds.into(),
+            fragments: Arc::clone(fragments),
+            table: Arc::clone(&self.table),
+            used: Vec::new(),
+            asleep: vec![true; self.shards.into()].into(),
+            is_armed: false,
+            counters: SteeringCounters::default(),
+        })
     }
 
-    /// Shows every shard what was put into its ring.
-    fn deliver(&mut self) {
-        for feed in &mut self.feeds {
-            if feed.frames.commit() {
-                // An eventfd that cannot be written to is closed: no shard sleeps on it.
-                let _ = feed.bell.ring();
-            }
-        }
+    /// What all shards share, and their ends of the queues' rings.
+    fn shared(
+        self,
+        queues: Box<[Mutex<MuxQueue>]>,
+        doors: Vec<LinkDoor>,
+        key: &[u8; 16],
+    ) -> Result<(Arc<MuxShared>, Vec<Inboxes>), RxMuxError> {
+        let Self { caps, shards, table, inboxes, bells, .. } = self;
+        let shared = MuxShared {
+            visits: queues.iter().map(|_| Visits::default()).collect(),
+            queues,
+            mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
+            changed_at_ms: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            medium: match caps.medium {
+                LinkMedium::Ethernet => stack::Medium::Ethernet(caps.mac),
+                LinkMedium::Ip => stack::Medium::Ip,
+            },
+            steering: match &caps.rss {
+                Some(rss) => Steering::by_device(Arc::clone(rss), self.queues, shards),
+                None => Steering::new(key, shards),
+            },
+            caps,
+            control: Mutex::new(MuxControl {
+                bindings: Bindings::new(shards),
+                table,
+                owned: vec![None; shards.into()],
+                bells: bells.into(),
+                doors: doors.into(),
+            }),
+            alarm: shard_link::make_timer()?,
+        };
+        Ok((Arc::new(shared), inboxes.into_iter().map(Inboxes::new).collect()))
     }
 }
 
-/// A burst that is being steered.
-struct Burst<'a> {
-    shared: &'a MuxShared,
-    shard: u16,
-    feeds: &'a mut [Feed],
-    table: &'a BindingTable,
-    used: &'a mut [bool],
-    counters: &'a mut SteeringCounters,
-    mine: &'a mut usize,
+/// Bytes of frames that wait in a ring between a queue and a shard.
+const fn steered_bytes(caps: &Caps) -> usize {
+    if caps.tso { STEERED_MERGED_BYTES } else { STEERED_BYTES }
 }
 
-impl Burst<'_> {
-    #[inline]
-    fn steer(&mut self, frame: &[u8], received: Received, taker: &mut dyn FrameSink) {
-        let usual = steering::fast_parse(self.shared.medium, frame);
-        match usual.and_then(|it| self.shared.steering.home_of_usual(self.table, it)) {
-            Some(to) if to == self.shard => self.keep(frame, received, taker),
-            Some(to) => send(self.feeds, self.counters, to, (frame, received, NOTHING)),
-            None => self.steer_further(frame, received, taker),
-        }
-    }
-
-    /// What has more to be looked at than a home. It is read once more: what all others would have
-    /// to keep for that costs them more.
-    #[inline(never)]
-    fn steer_further(&mut self, frame: &[u8], received: Received, taker: &mut dyn FrameSink) {
-        let reading = steering::fast_parse(self.shared.medium, frame)
-            .map_or_else(|| steering::read(self.shared.medium, frame), |usual| usual.reading());
-        self.steer_by_reading(&reading, (frame, received), taker);
-    }
-
-    fn steer_by_reading(
-        &mut self,
-        reading: &Classified,
-        (frame, received): (&[u8], Received),
-        taker: &mut dyn FrameSink,
-    ) {
-        if matches!(reading, Classified::First(..) | Classified::Later(_)) {
-            return self.steer_fragment(reading, (frame, received), taker);
-        }
-        match self.shared.steering.destination(self.table, self.used, reading) {
-            (Destination::Shard(to), note) => {
-                if to != self.shard {
-                    return self.send(to, frame, received, note);
-                }
-                if note == REFUSED {
-                    self.counters.kept += 1;
-                    return taker.refuse(frame, received);
-                }
-                if note == PAST
-                    && let Classified::Flow { transport, ends, .. } = reading
-                    && !self.shared.knows(self.shard, ends, taker)
-                {
-                    let flow = (*transport, ends);
-                    match self.shared.steering.former(self.table, flow, to, 0) {
-                        Some((to, note)) => {
-                            self.counters.passed_on += 1;
-                            return self.send(to, frame, received, note);
-                        }
-                        None => {
-                            self.counters.kept += 1;
-                            *self.mine += 1;
-                            return self.shared.take_unknown(frame, received, taker);
-                        }
-                    }
-                }
-                self.keep(frame, received, taker);
-            }
-            (Destination::Anyone, _) => self.keep(frame, received, taker),
-            (Destination::Everyone, _) => {
-                self.counters.to_everyone += 1;
-                for to in 0..self.shared.steering.shards() {
-                    if to != self.shard {
-                        self.send(to, frame, received, NOTHING);
-                    }
-                }
-                self.keep(frame, received, taker);
-            }
-        }
-    }
-
-    #[cold]
-    fn steer_fragment(
-        &mut self,
-        reading: &Classified,
-        (frame, received): (&[u8], Received),
-        taker: &mut dyn FrameSink,
-    ) {
-        let now = Clock::new().now();
-        let mut fragments = lock(&self.shared.fragments);
-        match reading {
-            Classified::First(datagram, transport, ends) => {
-                let to = self.shared.steering.shard_of(self.table, *transport, ends);
-                self.hand(to, frame, received, taker);
-                fragments.on_first(now, (*datagram, to), |frame, received| {
-                    self.hand(to, frame, received, taker);
-                });
-            }
-            Classified::Later(datagram) => {
-                match fragments.on_later(now, *datagram, (frame, received)) {
-                    Later::Shard(to) => self.hand(to, frame, received, taker),
-                    Later::Held => {}
-                    Later::Dropped => self.counters.dropped_fragments += 1,
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn hand(&mut self, to: u16, frame: &[u8], received: Received, taker: &mut dyn FrameSink) {
-        if to == self.shard {
-            self.keep(frame, received, taker);
-        } else {
-            self.send(to, frame, received, NOTHING);
-        }
-    }
-
-    #[inline]
-    fn keep(&mut self, frame: &[u8], received: Received, taker: &mut dyn FrameSink) {
-        self.counters.kept += 1;
-        *self.mine += 1;
-        taker.on_frame(frame, received);
-    }
-
-    /// Not for what goes to its home: there the same stands in line.
-    #[inline(never)]
-    fn send(&mut self, to: u16, frame: &[u8], received: Received, note: Note) {
-        send(self.feeds, self.counters, to, (frame, received, note));
-    }
+/// The longest frame that a queue may bring, in bytes.
+const fn received_frame_bytes(caps: &Caps) -> usize {
+    if caps.tso { 1 << 17 } else { (caps.mtu + 64).next_multiple_of(64) }
 }
 
-/// Puts a frame into a shard's ring, or drops and counts it.
-#[inline(always)]
-fn send(
-    feeds: &mut [Feed],
-    counters: &mut SteeringCounters,
-    to: u16,
-    (frame, received, note): (&[u8], Received, Note),
-) {
-    let Some(feed) = feeds.get_mut(usize::from(to)) else { return };
-    match feed.frames.push(frame, received, note) {
-        Ok(true) => counters.steered += 1,
-        Ok(false) | Err(_) => counters.dropped_full += 1,
-    }
-}
-
-fn stack_received(received: megapipe_link::RxMetadata) -> Received {
-    Received {
-        checksums: match received.checksums {
-            megapipe_link::RxChecksum::Unverified => stack::Checksums::Unverified,
-            megapipe_link::RxChecksum::Verified => stack::Checksums::Verified,
-        },
-        segment_bytes: received.segment_bytes,
-    }
+/// A doorbell between two threads.
+fn bell() -> Result<(Sleeper, Ringer), RxMuxError> {
+    let mut parts = Region::heap(BELL_BYTES)?.into_parts();
+    Ok(doorbell(&mut parts)?)
 }
 
 /// The union of several ownerships.

@@ -8,6 +8,9 @@
 //!                          [ link server: one queue ]
 //! ```
 //!
+//! Before these, a poll looks whether the host's interface changed; between transmit and receive it
+//! takes connections that other servers hand over, since the frames may be theirs.
+//!
 //! What the events of one poll make the application send leaves at the start of the next: an
 //! acknowledgment rides on the answer, and frames leave in bursts.
 //!
@@ -33,7 +36,7 @@ use crate::config::ServerConfig;
 use crate::connection_manager::{AcceptorId, ConnectionManager, Offer};
 use crate::error::{PortError, ServerError};
 use crate::host::Host;
-use crate::limits::{SHUTDOWN_POLLS_MAX, UNIT_WORK};
+use crate::limits::{SHUTDOWN_POLLS_MAX, SHUTDOWN_ROOM_WAIT, UNIT_WORK};
 use crate::link_server::{Frames, LinkServer};
 use crate::rx_mux::{Attachment, FrameSink};
 use crate::sharing::{ShardBindings, Sharing};
@@ -93,15 +96,18 @@ impl<M: Memory> FrameSink for Arriving<'_, M> {
 
     #[inline]
     fn on_frame(&mut self, frame: &[u8], received: Received) {
-        self.transport.on_frame(self.now, frame, received);
+        let (stack, memory) = self.transport.parts();
+        stack.on_frame(self.now, frame, received, memory);
     }
 
     fn on_stray(&mut self, frame: &[u8], received: Received) {
-        self.transport.on_stray_frame(self.now, frame, received);
+        let (stack, memory) = self.transport.parts();
+        stack.on_stray_frame(self.now, frame, received, memory);
     }
 
     fn refuse(&mut self, frame: &[u8], received: Received) {
-        self.transport.refuse_frame(self.now, frame, received);
+        let (stack, memory) = self.transport.parts();
+        stack.refuse_frame(self.now, frame, received, memory);
     }
 
     fn on_handover(&mut self, handover: Handover) {
@@ -225,9 +231,10 @@ impl<M: Memory> Server<M> {
     /// What the link says.
     pub fn transmit(&mut self, now: Instant) -> Result<usize, LinkError> {
         let Self { link, transport, .. } = self;
-        let has_local_peers = transport.stack().has_local_peers();
+        let (stack, memory) = transport.parts();
+        let has_local_peers = stack.has_local_peers();
         let sent =
-            link.transmit((now, has_local_peers), |room| transport.poll_transmit(now, room))?;
+            link.transmit((now, has_local_peers), |room| stack.poll_transmit(now, room, memory))?;
         if has_local_peers && self.link.has_looped() {
             self.receive_looped(now);
         }
@@ -241,10 +248,16 @@ impl<M: Memory> Server<M> {
         Some((event, offer.map(|(_, offer)| offer)))
     }
 
+    /// As [`Stack::poll_bytes`].
+    #[inline]
+    pub(crate) fn next_bytes(&mut self) -> Option<(ConnId, Chunk)> {
+        self.transport.parts().0.poll_bytes()
+    }
+
     /// As [`Server::event`], with the session of that acceptor.
     #[inline]
     pub(crate) fn offered_event(&mut self) -> Option<(Event, Option<(PoolId, Offer)>)> {
-        let event = self.transport.poll_event()?;
+        let event = self.transport.parts().0.poll_event()?;
         let offer = match event {
             Event::Incoming { listener, .. } => self.manager.on_incoming(listener),
             _ => None,
@@ -296,7 +309,8 @@ impl<M: Memory> Server<M> {
     /// What the link says.
     pub fn shut_down(&mut self, clock: &Clock) -> Result<(), LinkError> {
         for _ in 0..SHUTDOWN_POLLS_MAX {
-            if !self.poll(clock.now())?.worked() {
+            let worked = self.poll(clock.now())?.worked();
+            if !worked && !self.link.wait_for_room(SHUTDOWN_ROOM_WAIT)? {
                 break;
             }
         }
@@ -670,6 +684,17 @@ impl<M: Memory> Server<M> {
         if let Some((_, handover)) = self.taken_out.take_if(|(taken, _)| *taken == conn) {
             self.hand_over(now, handover);
         }
+    }
+
+    /// Resets a connection. Bytes that its application has written leave before, as far as the
+    /// windows let them: in Linux they left with the write.
+    pub fn abort(&mut self, now: Instant, conn: ConnId) {
+        let queued_bytes = self.stack().info(conn).map_or(0, |info| info.queued_bytes);
+        if queued_bytes > 0 {
+            // A link that is gone is reported by the next poll.
+            let _ = self.transmit(now);
+        }
+        self.refuse(now, conn);
     }
 
     /// Resets a connection that was offered to an acceptor which is gone.

@@ -16,8 +16,8 @@
 //!
 //! Invariants
 //! - Messages from one server to another arrive in the order in which they were sent.
-//! - An offer that there is no room for is dropped. Any other message waits at its sender for room,
-//!   at most [`MAIL_WAITING_MAX`] of them; the receiver is woken then.
+//! - An offer without credit that there is no room for is dropped. Any other message waits at its
+//!   sender for room, at most [`MAIL_WAITING_MAX`] of them; the receiver is woken then.
 //! - A server that is armed and was not woken has no message that wakes.
 
 use std::collections::VecDeque;
@@ -118,7 +118,7 @@ impl MailOutbox {
             self.is_urgent |= is_urgent(&message.subject);
             return true;
         }
-        let may_wait = !matches!(message.subject, MessageSubject::Offer { .. });
+        let may_wait = !matches!(message.subject, MessageSubject::Offer { credits: 0, .. });
         // A receiver that has ended takes nothing.
         let has_room = self.waiting.len() < MAIL_WAITING_MAX && !self.bell.has_ended();
         if may_wait && has_room {
@@ -247,7 +247,7 @@ mod tests {
 
     fn offer() -> Message {
         let acceptor = AcceptorRef { manager: 0, id: 1, enlistment: 0 };
-        message(MessageSubject::Offer { acceptor, service_time_ns: 1 })
+        message(MessageSubject::Offer { acceptor, service_time_ns: 1, credits: 0 })
     }
 
     fn received(mail: &mut ServerMail) -> Vec<(u16, Message)> {

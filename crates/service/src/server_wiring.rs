@@ -12,7 +12,8 @@ use std::sync::Arc;
 use crate::acceptor::ManagerId;
 use crate::layout::{Component, ServerLayout};
 
-/// What one server knows of all servers. A server is named by its place in the layout.
+/// What one server knows of all servers. A server is named by its place in the layout, those with a
+/// link server alone left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerWiring {
     own: u16,
@@ -32,9 +33,11 @@ impl ServerWiring {
         Self { own: 0, transport: Some(0), manager: Some(ManagerId(0)), transports, managers }
     }
 
-    /// The servers of a layout, in its order.
+    /// The servers of a layout, in its order, without those that have a link server alone: they
+    /// exchange frames, and no messages.
     pub(crate) fn of_layout(layout: &ServerLayout) -> Vec<Self> {
-        let servers = layout.servers();
+        let mut servers = layout.servers();
+        servers.retain(|server| !server.has_link_alone());
         let of_kind = |component| {
             let has = |(server, own): (_, u16)| -> Option<u16> {
                 let roles: &crate::layout::ServerRoles = server;
@@ -145,5 +148,6 @@ mod tests {
         assert_eq!((all[0].manager(), all[2].transport()), (None, None));
         assert_eq!((all[3].manager(), all[3].transport_of(1)), (Some(ManagerId(1)), Some(1)));
         assert_eq!(ServerWiring::single(), wiring("TS1LS1CM1")[0]);
+        assert_eq!(wiring("LS2+TS2+CM1"), wiring("TS2LS2+CM1"));
     }
 }

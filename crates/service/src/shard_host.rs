@@ -26,20 +26,24 @@ use crate::attach::{
     AgreedLimits, ClientIdentity, OpenedSession, RefusalCode, Refused, SessionHost,
 };
 use crate::config::ServerConfig;
-use crate::descriptors::{PassPurpose, PassRefusal, PassedDescriptors};
+use crate::descriptors::{
+    PassPurpose, PassRefusal, PassedDescriptors, ShareToken, SharedConn, TokenRequest,
+};
 use crate::error::{RemoteError, ServerError};
-use crate::layout::{Component, ServerLayout};
+use crate::layout::{Component, ServerLayout, ServerRoles};
 use crate::limits::{
     CONNECTIONS_OF_SESSION_MAX, LANE_EVENTS, LANE_OPS, LANE_RECEIVES_MIN, LANES_MAX,
     PRIVATE_BUFFER_BYTES, PRIVATE_BUFFERS, SESSION_RECEIVE_BYTES_MAX,
 };
 use crate::link_server::Frames;
+use crate::link_thread::LinkThread;
 use crate::observe::{AnswerPage, QuerySubject, ServiceQuery, Viewer};
 use crate::policy::{QuotaKind, ServicePolicy};
 use crate::remote::{
     ServerHalf, SessionEnd, SessionId, SessionLimits, ShardConfig, ShardHandle, ShardPeers,
-    create_session, start_manager, start_shard_with,
+    TokenChange, create_session, start_manager, start_shard_with,
 };
+use crate::rx_mux::SplitLinkServer;
 use crate::server_mail::{ServerMail, connect_servers};
 use crate::server_wiring::ServerWiring;
 use crate::session_sizes::SessionSizes;
@@ -106,6 +110,8 @@ pub struct ShardHost {
     /// When it started, as time since 1970.
     started: Duration,
     sessions_begun: u64,
+    /// Messages over tokens that are none.
+    stray_messages: u64,
     /// That of the link. `None`: the kernel does not tell them apart.
     namespace: Option<NetworkNamespace>,
     /// By connection manager: sessions whose acceptors enlist with it.
@@ -115,6 +121,8 @@ pub struct ShardHost {
     managers: Vec<ShardHandle>,
     /// By connection manager: its server.
     manager_places: Vec<ManagerPlace>,
+    /// Link servers on servers of their own. Behind the shards, whose last frames they send.
+    link_servers: Vec<LinkThread>,
 }
 
 /// The server of a connection manager: a shard, or one of the managers' own.
@@ -124,15 +132,25 @@ enum ManagerPlace {
     Own(usize),
 }
 
-/// The servers of a layout, and the rings between them.
+/// What a daemon's servers move frames over.
+pub struct ServiceLinks {
+    /// Link servers that are apart from the shards, as many as the layout has alone. In front:
+    /// shards that end wait for the answers of those that are there.
+    pub servers: Vec<SplitLinkServer>,
+    /// Of each shard.
+    pub shards: Vec<Frames>,
+}
+
+/// The servers of a layout that exchange messages, and the rings between them.
 fn connect_layout(layout: &ServerLayout) -> Result<Vec<(ServerWiring, ServerMail)>, RemoteError> {
     let wirings = ServerWiring::of_layout(layout);
     let mails = connect_servers(wirings.len())?;
     Ok(wirings.into_iter().zip(mails).collect())
 }
 
-/// The layout of a daemon of so many shards.
-fn layout_of(config: &ServerConfig, shards: usize) -> Result<ServerLayout, ServerError> {
+/// The layout of a daemon over these links.
+fn layout_of(config: &ServerConfig, links: &ServiceLinks) -> Result<ServerLayout, ServerError> {
+    let shards = links.shards.len();
     let setting = |setting, why| Err(ServerError::Setting { setting, why });
     if shards > usize::from(LANES_MAX) {
         let why = format!("{shards} shards (limit {LANES_MAX}: a client has a lane to each)");
@@ -150,6 +168,9 @@ fn layout_of(config: &ServerConfig, shards: usize) -> Result<ServerLayout, Serve
     if usize::from(transports) != shards {
         return setting("layout", format!("{layout} has {transports} TS for {shards} shards"));
     }
+    if usize::from(layout.separate_links()) != links.servers.len() {
+        return setting("layout", format!("{layout} is not that of the network"));
+    }
     Ok(layout.clone())
 }
 
@@ -159,14 +180,14 @@ fn wall_time() -> Duration {
 }
 
 impl ShardHost {
-    /// Starts the servers of the layout: a shard on each of `frames`, and connection managers that
-    /// are on servers of their own. Each is pinned to the core that `cores` has at its place in the
+    /// Starts the servers of the layout: shards, and link servers and connection managers that are
+    /// on servers of their own. Each is pinned to the core that `cores` has at its place in the
     /// layout, if there is one. `notice` receives lines for the administrator.
     ///
     /// # Errors
     /// [`RemoteError`]; nothing is left running.
     pub fn start(
-        frames: Vec<Frames>,
+        links: ServiceLinks,
         config: &ServerConfig,
         cores: &[usize],
         notice: Box<dyn FnMut(&str)>,
@@ -177,11 +198,27 @@ impl ShardHost {
             RemoteError::Server(ServerError::Link(LinkError::Io { what: "eventfd", source }))
         })?;
         let (bell, (reports, ended)) = (Arc::new(bell), channel());
-        let layout = layout_of(config, frames.len())?;
-        let (mut shards, mut managers) = (Vec::with_capacity(frames.len()), Vec::new());
-        let (mut frames, mut manager_places) = (frames.into_iter(), Vec::new());
-        for (place, (wiring, mail)) in connect_layout(&layout)?.into_iter().enumerate() {
-            let core = cores.get(place).copied();
+        let layout = layout_of(config, &links)?;
+        let roles = layout.servers();
+        let places = |has_link_alone: bool| {
+            let is_such = move |(_, server): &(usize, &ServerRoles)| {
+                server.has_link_alone() == has_link_alone
+            };
+            let core = |(place, _)| cores.get(place).copied();
+            roles.iter().enumerate().filter(is_such).map(core)
+        };
+        // Before the shards, whose first commands they answer.
+        let mut link_servers = Vec::with_capacity(links.servers.len());
+        for (server, core) in links.servers.into_iter().zip(places(true)) {
+            let bell = Arc::clone(&bell);
+            let on_end = move || ring(&bell);
+            link_servers.push(LinkThread::start(server, config.waits.spin, core, on_end)?);
+        }
+        let (mut shards, mut managers) = (Vec::with_capacity(links.shards.len()), Vec::new());
+        let (mut frames, mut manager_places) = (links.shards.into_iter(), Vec::new());
+        let connected = connect_layout(&layout)?;
+        let has_others = connected.len() > 1;
+        for ((wiring, mail), core) in connected.into_iter().zip(places(false)) {
             // Managers are numbered in the order of their servers.
             manager_places.extend(wiring.manager().map(|_| match wiring.transport() {
                 Some(_) => ManagerPlace::Shard(shards.len()),
@@ -200,7 +237,6 @@ impl ShardHost {
                 let _ = reports.send(HostReport::OfShard(number, end));
                 ring(&bell);
             };
-            let has_others = layout.servers().len() > 1;
             let peers = ShardPeers { wiring, mail: has_others.then_some(mail) };
             let (handle, description) =
                 start_shard_with(frames, config, (&shard, peers), Box::new(on_end))?;
@@ -221,11 +257,13 @@ impl ShardHost {
             pages: VecDeque::new(),
             started: wall_time(),
             sessions_begun: 0,
+            stray_messages: 0,
             namespace: NetworkNamespace::current().ok(),
             homes,
             layout,
             managers,
             manager_places,
+            link_servers,
         })
     }
 
@@ -377,12 +415,13 @@ impl SessionHost for ShardHost {
         client: &ClientIdentity,
         wanted: &SessionSizes,
         has_lanes: bool,
+        token: Option<Arc<ShareToken>>,
     ) -> Result<OpenedSession, Refused> {
         // Sessions of one lane are spread evenly.
         let shard = (0..self.shards.len()).min_by_key(|shard| self.shards[*shard].sessions);
         let no_shard = || Refused::new(RefusalCode::Sessions, "the daemon has no shard");
         let shard = shard.ok_or_else(no_shard)?;
-        if !has_lanes && !self.layout.is_combined() {
+        if !has_lanes && !self.layout.has_manager_everywhere() {
             let why = format!("the daemon's layout {} needs a client with lanes", self.layout);
             return Err(Refused::new(RefusalCode::Version, &why));
         }
@@ -396,7 +435,7 @@ impl SessionHost for ShardHost {
         let is_on_all_shards = usize::from(lanes) == self.shards.len();
         let limits = self.limits(key, client, &admitted);
         let home = self.next_home(shard, has_lanes);
-        let limits = SessionLimits { is_on_all_shards, home, ..limits };
+        let limits = SessionLimits { is_on_all_shards, home, token, ..limits };
         let SessionLimits { connections, connecting, listeners, endpoints, .. } = limits;
         let agreed = AgreedLimits { connections, connecting, listeners, endpoints };
         let (state, client) = (HostedState::Opened(halves), client.clone());
@@ -453,10 +492,65 @@ impl SessionHost for ShardHost {
         }
     }
 
+    fn make_token(
+        &mut self,
+        key: u64,
+        cookie: u64,
+        number: u64,
+    ) -> Result<Arc<ShareToken>, PassRefusal> {
+        let session = self.sessions.get(&key).ok_or(PassRefusal::NotToken)?;
+        let token = ShareToken::new(number, session.limits.rights.clone())?;
+        self.keep_token(key, cookie, (Arc::clone(&token), true))?;
+        Ok(token)
+    }
+
+    fn keep_token(
+        &mut self,
+        key: u64,
+        cookie: u64,
+        token: (Arc<ShareToken>, bool),
+    ) -> Result<(), PassRefusal> {
+        let session = self.sessions.get(&key);
+        let descriptors = session.and_then(|session| session.limits.descriptors.as_ref());
+        descriptors.ok_or(PassRefusal::NotToken)?.keep_token(cookie, token)
+    }
+
+    fn copy_token(
+        &mut self,
+        request: &Arc<TokenRequest>,
+        number: u64,
+    ) -> Result<Arc<ShareToken>, PassRefusal> {
+        let made = request.token.copy(number)?.ok_or(PassRefusal::Copies)?;
+        for shard in &self.shards {
+            shard.handle.change_token(TokenChange::Copy(Arc::clone(request), Arc::clone(&made)));
+        }
+        Ok(made)
+    }
+
+    fn release_by_token(&mut self, request: &Arc<TokenRequest>, conns: &[SharedConn]) {
+        for (lane, shard) in (0..).zip(&self.shards) {
+            let its = conns.iter().filter(|it| it.lane == lane).map(|it| it.conn);
+            let its: Vec<_> = its.collect();
+            if !its.is_empty() {
+                shard.handle.change_token(TokenChange::Release(Arc::clone(request), its));
+            }
+        }
+    }
+
+    fn end_token(&mut self, token: &ShareToken) {
+        for shard in &self.shards {
+            shard.handle.change_token(TokenChange::End(token.number()));
+        }
+    }
+
     fn note_refused(&mut self, key: u64) {
         let session = self.sessions.get(&key);
         let descriptors = session.and_then(|session| session.limits.descriptors.as_deref());
         descriptors.into_iter().for_each(PassedDescriptors::note_refused);
+    }
+
+    fn note_stray(&mut self) {
+        self.stray_messages += 1;
     }
 
     fn forget(&mut self, key: u64, cookie: u64) {
@@ -554,9 +648,13 @@ impl SessionHost for ShardHost {
         if let Some(number) = self.shards.iter().position(|shard| !shard.handle.is_running()) {
             return Err(format!("shard {number} has ended: its link is gone"));
         }
-        match self.managers.iter().position(|manager| !manager.is_running()) {
+        if let Some(number) = self.managers.iter().position(|manager| !manager.is_running()) {
+            return Err(format!("connection manager {number} has ended"));
+        }
+        let mut endings = (0..).zip(&self.link_servers);
+        match endings.find_map(|(number, server)| Some((number, server.ending()?))) {
             None => Ok(()),
-            Some(number) => Err(format!("connection manager {number} has ended")),
+            Some((number, why)) => Err(format!("link server {number} has ended: {why}")),
         }
     }
 

@@ -83,6 +83,12 @@ impl SleepingEnd {
         self.sleeper.arm();
     }
 
+    /// As `arm`, by an end that looks again after a short time ([`Sleeper::arm_briefly`]).
+    #[inline]
+    pub(crate) fn arm_briefly(&self) {
+        self.sleeper.arm_briefly();
+    }
+
     /// As `arm`, for [`SleepingEnd::wait_at_flag`].
     #[inline]
     pub(crate) fn arm_at_flag(&self) {
@@ -129,6 +135,15 @@ impl SleepingEnd {
     #[inline]
     pub(crate) fn wake(&self) -> Result<(), DoorbellError> {
         self.ringer.ring().map(|_| ())
+    }
+
+    /// As `wake`, by an end that goes on ([`Ringer::ring_from`]).
+    ///
+    /// # Errors
+    /// [`DoorbellError`]: the other end is gone.
+    #[inline]
+    pub(crate) fn wake_if_needed(&self) -> Result<(), DoorbellError> {
+        self.ringer.ring_from(current_core).map(|_| ())
     }
 
     /// Publishes the core that this end runs on.
@@ -266,6 +281,13 @@ impl ServerPeer {
     #[inline]
     pub(crate) fn wake(&mut self) {
         self.has_failed |= self.end.wake() == Err(DoorbellError::Gone);
+    }
+
+    /// As `wake`, by an application that goes on: a server that sleeps briefly on this core is left
+    /// asleep. Call `wake` before there is nothing more to do.
+    #[inline]
+    pub(crate) fn wake_if_needed(&mut self) {
+        self.has_failed |= self.end.wake_if_needed() == Err(DoorbellError::Gone);
     }
 
     /// Requests to be woken at [`ServerPeer::wait_fd`]. Look for work afterwards.

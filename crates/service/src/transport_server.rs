@@ -5,7 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use megapipe_shm::Region;
-use megapipe_stack::{Config, Event, Instant, Memory, Received, Stack, Transmit};
+use megapipe_stack::{Config, Instant, Memory, Stack};
 
 use crate::error::ServerError;
 use crate::limits;
@@ -32,22 +32,6 @@ impl<M: Memory> TransportServer<M> {
         Ok(Self { stack: Stack::new(config, now)?, memory })
     }
 
-    /// A frame arrived.
-    #[inline]
-    pub fn on_frame(&mut self, now: Instant, frame: &[u8], received: Received) {
-        self.stack.on_frame(now, frame, received, &mut self.memory);
-    }
-
-    /// A frame arrived whose connection may be on its way from one shard to another.
-    pub fn on_stray_frame(&mut self, now: Instant, frame: &[u8], received: Received) {
-        self.stack.on_stray_frame(now, frame, received, &mut self.memory);
-    }
-
-    /// Refuses a frame that begins a connection which no shard may accept.
-    pub fn refuse_frame(&mut self, now: Instant, frame: &[u8], received: Received) {
-        self.stack.refuse_frame(now, frame, received, &mut self.memory);
-    }
-
     /// Runs what is due. Whether anything was.
     pub fn on_time(&mut self, now: Instant) -> bool {
         let due = self.stack.has_timer_due(now);
@@ -57,19 +41,7 @@ impl<M: Memory> TransportServer<M> {
         due
     }
 
-    /// Fills the next frame, if one is to be sent.
-    #[inline]
-    pub fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<Transmit> {
-        self.stack.poll_transmit(now, frame, &mut self.memory)
-    }
-
-    /// What happened next.
-    #[inline]
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.stack.poll_event()
-    }
-
-    /// For commands, which take both.
+    /// For frames, commands and events: most calls of a stack take both.
     #[inline]
     pub const fn parts(&mut self) -> (&mut Stack, &mut M) {
         (&mut self.stack, &mut self.memory)

@@ -32,8 +32,7 @@ fn print(what: &str, ns: f64) {
 
 fn main() {
     let layout = PoolLayout { buf_bytes: 2048, count: 64, tag: 0 };
-    let region = Region::huge(layout.bytes()).expect("memory");
-    println!("memory: {}", region.backing());
+    let region = Region::heap(layout.bytes()).expect("memory");
     let pool = Pool::owning(region, layout).expect("it fits");
     let buf = pool.alloc().expect("free");
     for len in [64, 512, 1460] {

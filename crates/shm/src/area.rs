@@ -5,13 +5,12 @@
 //! Invariants
 //! - The bytes are accessed by copies alone (`bytes.rs`), which allow for writes at the same time,
 //!   this process's included. So any number of users may have the area.
-//! - References to its bytes exist only where a pool owns the whole region
-//!   ([`crate::Pool::owning`]) and lends the area to no other owner.
+//! - There are no references to its bytes.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::region::{Backing, OutOfRegion, Part, RegionParts};
+use crate::region::{OutOfRegion, Part, RegionParts};
 use crate::{bytes, limits};
 
 /// How many buffers there are, and of which size. Both ends of a region agree on it; neither reads
@@ -97,8 +96,7 @@ impl BufferArea {
     pub fn write(&self, index: u32, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
         let to = self.place(index, offset, from.len())?;
         // SAFETY: `place` has checked the range, which is mapped as long as the part. `from` lies
-        // elsewhere: this area is not a pool's own (the module's second invariant), so no reference
-        // into it exists.
+        // elsewhere, since no reference into the area exists (the module's second invariant).
         unsafe { bytes::copy_in(from, to.as_ptr()) };
         Ok(())
     }
@@ -121,17 +119,6 @@ impl BufferArea {
     #[must_use]
     pub const fn layout(&self) -> PoolLayout {
         self.layout
-    }
-
-    /// What the region's memory is made of.
-    #[must_use]
-    pub fn backing(&self) -> Backing {
-        self.part.backing()
-    }
-
-    /// No other process can map the memory.
-    pub(crate) fn is_private(&self) -> bool {
-        self.part.is_private()
     }
 
     /// The address of a range of a buffer.

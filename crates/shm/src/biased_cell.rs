@@ -176,7 +176,7 @@ impl<T> Revoker<T> {
     }
 }
 
-fn wait_while(mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_while(mut is_so: impl FnMut() -> bool) {
     let mut yields = 0;
     while is_so() {
         if yields < YIELDS {

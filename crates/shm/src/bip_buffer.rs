@@ -323,6 +323,14 @@ impl BipConsumer {
         Ok(count)
     }
 
+    /// How many strings wait.
+    ///
+    /// # Errors
+    /// [`RingFault`]: the sender's end is broken.
+    pub fn waiting(&mut self) -> Result<usize, RingFault> {
+        Ok(self.records.peek(u32::MAX)? as usize)
+    }
+
     /// Strings wait.
     ///
     /// # Errors

@@ -23,7 +23,9 @@
 //! - A ring that is not needed wakes the sleeper in vain, once.
 //!
 //! Beside the flag each sleeper publishes the core that it runs on, so that a ringer on the same
-//! core can ring when it has nothing else to do: until then the sleeper could not run anyway.
+//! core can ring when it has nothing else to do: until then the sleeper could not run anyway. A
+//! ringer that may compute for long first needs a sleeper that sleeps briefly
+//! ([`Sleeper::arm_briefly`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -196,6 +198,13 @@ impl Sleeper {
         wakeup::arm(self.flag.atomic(), wakeup::AT_FLAG);
     }
 
+    /// As [`Sleeper::arm`], by a sleeper that looks for work again after a short time: a ringer on
+    /// its core may leave the ring out ([`Ringer::ring_from`]).
+    #[inline]
+    pub fn arm_briefly(&self) {
+        wakeup::arm(self.flag.atomic(), wakeup::BRIEFLY);
+    }
+
     /// After [`Sleeper::arm_at_flag`] and a look for work: sleeps until rung, or until `timeout`
     /// has passed (`None`: for ever). There is nothing to clear afterwards. Costs less than the
     /// descriptor, for a thread that waits for other descriptors too.
@@ -303,6 +312,21 @@ impl Ringer {
     #[inline]
     pub fn ring(&self) -> Result<bool, DoorbellError> {
         match wakeup::take_wish(self.flag.atomic()) {
+            None => Ok(false),
+            Some(place) => self.ring_at(place).map(|()| true),
+        }
+    }
+
+    /// As [`Ringer::ring`], by a caller that goes on: a sleeper that sleeps briefly on the caller's
+    /// own core ([`Sleeper::arm_briefly`]) is not rung. The caller rings it when it has nothing
+    /// more to do. `core` is asked only if it matters.
+    ///
+    /// # Errors
+    /// As [`Ringer::ring`].
+    #[inline]
+    pub fn ring_from(&self, core: impl FnOnce() -> u32) -> Result<bool, DoorbellError> {
+        let may_wait = || self.core() == Some(core());
+        match wakeup::take_wish_unless(self.flag.atomic(), may_wait) {
             None => Ok(false),
             Some(place) => self.ring_at(place).map(|()| true),
         }

@@ -2,7 +2,7 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Region`] | memory: on the heap, in huge pages, or a sealed memfd that another process maps |
+//! | [`Region`] | memory: on the heap, or a sealed memfd that another process maps |
 //! | [`RegionParts`] | hands out the parts of a region: each once, so that none overlap |
 //! | [`BufferArea`] | buffers of one size in a region, as bytes that both ends copy |
 //! | [`Pool`] | buffers of one size in a region, with an owner who alone knows which are free |
@@ -32,9 +32,12 @@
 #[cfg(not(loom))]
 mod area;
 mod atomics;
+mod bias;
 #[cfg(not(loom))]
 mod biased_cell;
 mod biased_lock;
+#[cfg(not(loom))]
+mod biased_mutex;
 #[cfg(not(loom))]
 mod bip_buffer;
 mod bytes;
@@ -60,17 +63,17 @@ pub use area::{BufferArea, PoolError, PoolLayout};
 #[cfg(not(loom))]
 pub use biased_cell::{BiasOwner, Owned, Revoked, Revoker, biased};
 #[cfg(not(loom))]
+pub use biased_mutex::{BiasedGuard, BiasedMutex};
+#[cfg(not(loom))]
 pub use bip_buffer::{BipConsumer, BipError, BipProducer, bip};
 pub use bytes::Plain;
 pub use cursor::RingFault;
 #[cfg(not(loom))]
 pub use doorbell::{DoorbellError, Ringer, Sleeper, bell_sockets, doorbell};
 #[cfg(not(loom))]
-pub use pool::{BufError, BufId, Lent, Pool, PoolCounters, Writer};
+pub use pool::{BufError, BufId, Pool};
 #[cfg(not(loom))]
-pub use region::{
-    Backing, OutOfRegion, Region, RegionError, RegionParts, TransparentRefusal, seal_region,
-};
+pub use region::{OutOfRegion, Region, RegionError, RegionParts, seal_region};
 #[cfg(not(loom))]
 pub use ring::{Consumer, Producer, RingError, RingFull, ring, ring_bytes};
 #[cfg(not(loom))]

@@ -13,8 +13,6 @@ pub const BELL_BYTES: usize = LINE_PAIR_BYTES;
 
 /// The granularity of mappings. Larger pages are a multiple of it.
 pub const PAGE_BYTES: usize = 4096;
-/// The huge page that is asked for.
-pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The largest region. A received descriptor that is larger is refused before it is mapped.
 pub const REGION_BYTES_MAX: usize = 1 << 36;
 
@@ -53,8 +51,7 @@ pub const IDS_PER_RECORD: usize = 5;
 pub const COPY_CHUNK_BYTES: usize = 4096;
 
 const _: () = assert!(LINE_PAIR_BYTES.is_multiple_of(LINE_BYTES));
-const _: () = assert!(HUGE_PAGE_BYTES.is_multiple_of(PAGE_BYTES));
-const _: () = assert!(REGION_BYTES_MAX.is_multiple_of(HUGE_PAGE_BYTES));
+const _: () = assert!(REGION_BYTES_MAX.is_multiple_of(PAGE_BYTES));
 const _: () = assert!(BUF_BYTES_MIN >= LINE_BYTES && BUF_BYTES_MIN <= BUF_BYTES_MAX);
 const _: () = assert!(BUF_BYTES_MAX <= REGION_BYTES_MAX && BUF_BYTES_MAX < u32::MAX as usize);
 const _: () = assert!(POOL_BUFS_MAX.is_power_of_two() && POOL_TAGS_MAX.is_power_of_two());

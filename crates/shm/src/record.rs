@@ -40,7 +40,7 @@ pub use answer::ServerAnswer;
 pub use call::{
     BIND_MAPPED, BIND_SHARED, BIND_SPREADS, CONNECT_FAST_OPEN, CONNECT_HAS_NODELAY,
     CONNECT_NODELAY, CONNECT_RESETS, LISTEN_EXCLUSIVE, LISTEN_REUSE_ADDRESS, LISTEN_REUSE_PORT,
-    LISTEN_V6_ONLY, ListenSharing, SessionCall,
+    LISTEN_V6_ONLY, ListenSharing, NO_ANSWER, SessionCall,
 };
 pub use code::{CloseCode, Refusal, UndeliveredCode};
 pub use completion::{Arrival, Completion, Event};
@@ -427,8 +427,8 @@ impl Transfer {
         Ok(Chunk { buf: BufId::from_bits(self.buf), offset, len })
     }
 
-    /// As `chunk`, but it may be of no bytes, as datagrams may.
-    fn datagram(&self) -> Result<Chunk, RecordFault> {
+    /// As `chunk`, but it may be of no bytes, as datagrams and bytes that are given back may.
+    fn chunk_or_none(&self) -> Result<Chunk, RecordFault> {
         match self.len {
             0 if self.offset == 0 => {
                 Ok(Chunk { buf: BufId::from_bits(self.buf), offset: 0, len: 0 })

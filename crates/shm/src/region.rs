@@ -1,4 +1,4 @@
-//! Memory that can be shared: on the heap, in huge pages, or in a sealed memfd.
+//! Memory that can be shared: on the heap, or in a sealed memfd.
 //!
 //! Read first: `memfd_create(2)` and "File sealing" in `fcntl(2)`; `docs/UNSAFE.md`, "Memory that
 //! another process writes"; `bytes.rs`.
@@ -21,15 +21,14 @@
 //!   no safe way to a `&[u8]` into a region that others may write.
 //! - Fresh memory is zero.
 
-mod backing;
 mod mapping;
+mod memfd;
 mod parts;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::limits;
 
-pub use backing::{Backing, TransparentRefusal};
 use mapping::Mapping;
 pub(crate) use parts::Part;
 pub use parts::RegionParts;
@@ -38,7 +37,6 @@ pub use parts::RegionParts;
 #[derive(Debug)]
 pub struct Region {
     mapping: Mapping,
-    backing: Backing,
     fd: Option<OwnedFd>,
 }
 
@@ -102,21 +100,8 @@ impl Region {
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::System`].
     pub fn heap(bytes: usize) -> Result<Self, RegionError> {
-        let bytes = rounded(bytes, limits::PAGE_BYTES)?;
-        Ok(Self { mapping: Mapping::anonymous(bytes)?, backing: Backing::Heap, fd: None })
-    }
-
-    /// Anonymous memory in huge pages if there are any, else with transparent huge pages, else in
-    /// usual ones: [`Region::backing`] says which, and why not better.
-    ///
-    /// `bytes` is rounded up to whole huge pages.
-    ///
-    /// # Errors
-    /// [`RegionError::Size`], [`RegionError::System`] when there is no memory at all.
-    pub fn huge(bytes: usize) -> Result<Self, RegionError> {
-        let bytes = rounded(bytes, limits::HUGE_PAGE_BYTES)?;
-        let (mapping, backing) = backing::hugest(bytes)?;
-        Ok(Self { mapping, backing, fd: None })
+        let bytes = rounded(bytes)?;
+        Ok(Self { mapping: Mapping::anonymous(bytes)?, fd: None })
     }
 
     /// Memory in a memfd, sealed against any change of size, for another process to map.
@@ -126,10 +111,10 @@ impl Region {
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::System`].
     pub fn memfd(name: &str, bytes: usize) -> Result<Self, RegionError> {
-        let bytes = rounded(bytes, limits::PAGE_BYTES)?;
-        let fd = backing::sealed_memfd(name, bytes)?;
+        let bytes = rounded(bytes)?;
+        let fd = memfd::sealed_memfd(name, bytes)?;
         let mapping = Mapping::shared(&fd, bytes)?;
-        Ok(Self { mapping, backing: Backing::Memfd, fd: Some(fd) })
+        Ok(Self { mapping, fd: Some(fd) })
     }
 
     /// Maps what another process created, if it is what was agreed on: a memfd of exactly `bytes`
@@ -139,10 +124,10 @@ impl Region {
     /// [`RegionError::NotMemfd`], [`RegionError::NotSealed`] and [`RegionError::OtherSize`] are the
     /// other side's fault; [`RegionError::System`] and [`RegionError::Size`] ours.
     pub fn from_fd(fd: OwnedFd, bytes: usize) -> Result<Self, RegionError> {
-        let bytes = rounded(bytes, limits::PAGE_BYTES)?;
-        backing::check_received(&fd, bytes)?;
+        let bytes = rounded(bytes)?;
+        memfd::check_received(&fd, bytes)?;
         let mapping = Mapping::shared(&fd, bytes)?;
-        Ok(Self { mapping, backing: Backing::Memfd, fd: Some(fd) })
+        Ok(Self { mapping, fd: Some(fd) })
     }
 
     /// Its size in bytes.
@@ -150,12 +135,6 @@ impl Region {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.mapping.bytes()
-    }
-
-    /// What the memory is made of, and what was not to be had.
-    #[must_use]
-    pub fn backing(&self) -> Backing {
-        self.backing
     }
 
     /// The descriptor to hand to another process; `None` if the memory cannot be shared with one.
@@ -197,11 +176,6 @@ impl Region {
         // atomics of the size that the part has there.
         unsafe { place.cast::<A>().as_ref() }
     }
-
-    /// Only the owner of this value can reach the memory: no descriptor of it exists.
-    pub(crate) fn is_private(&self) -> bool {
-        self.fd.is_none()
-    }
 }
 
 /// Seals the memfd of a region that all ends have mapped: it cannot be mapped for writing again,
@@ -210,15 +184,15 @@ impl Region {
 /// # Errors
 /// [`RegionError::System`].
 pub fn seal_region(fd: BorrowedFd<'_>) -> Result<(), RegionError> {
-    backing::seal_last(fd)
+    memfd::seal_last(fd)
 }
 
 /// A size that can be mapped.
-fn rounded(bytes: usize, page_bytes: usize) -> Result<usize, RegionError> {
+fn rounded(bytes: usize) -> Result<usize, RegionError> {
     if bytes == 0 || bytes > limits::REGION_BYTES_MAX {
         return Err(RegionError::Size { bytes });
     }
-    Ok(bytes.next_multiple_of(page_bytes))
+    Ok(bytes.next_multiple_of(limits::PAGE_BYTES))
 }
 
 #[cfg(test)]

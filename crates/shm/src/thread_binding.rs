@@ -80,7 +80,7 @@ impl ThreadBinding {
 /// whose memory it then reuses.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(any(miri, loom))))]
 #[inline(always)]
-fn thread_pointer() -> usize {
+pub(crate) fn thread_pointer() -> usize {
     let pointer;
     // SAFETY: in the x86-64 ABI for thread-local storage, the word at fs:0 is the thread pointer,
     // which is set before a thread runs its first instruction and never changes. The instruction
@@ -94,7 +94,7 @@ fn thread_pointer() -> usize {
 
 #[cfg(all(not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri))), not(loom)))]
 #[inline(always)]
-fn thread_pointer() -> usize {
+pub(crate) fn thread_pointer() -> usize {
     thread_local!(static OWN: u8 = const { 0 });
     OWN.with(|own| std::ptr::from_ref(own).addr())
 }

@@ -17,6 +17,8 @@ use crate::atomics::{AtomicU32, Ordering, fence};
 pub(crate) const AT_DESCRIPTOR: u32 = 1;
 /// It sleeps on the flag itself, a futex(2).
 pub(crate) const AT_FLAG: u32 = 2;
+/// The sleeper polls a descriptor, for a short time: what it is not rung for it finds afterwards.
+pub(crate) const BRIEFLY: u32 = 3;
 /// It has ended, and sleeps no more.
 pub(crate) const ENDED: u32 = u32::MAX;
 
@@ -52,11 +54,17 @@ pub(crate) fn has_ended(flag: &AtomicU32) -> bool {
 /// one ring answers it.
 #[inline]
 pub(crate) fn take_wish(flag: &AtomicU32) -> Option<u32> {
+    take_wish_unless(flag, || false)
+}
+
+/// As [`take_wish`]. A sleeper that sleeps [`BRIEFLY`] is left alone if `may_wait` says so.
+#[inline]
+pub(crate) fn take_wish_unless(flag: &AtomicU32, may_wait: impl FnOnce() -> bool) -> Option<u32> {
     // With the fence in `arm`: what was published is before it, the load of the flag after.
     fence(Ordering::SeqCst);
     // Relaxed: the fence orders it. While no end sleeps the line stays shared between the cores.
     let seen = flag.load(Ordering::Relaxed);
-    if seen == 0 || seen == ENDED {
+    if seen == 0 || seen == ENDED || seen == BRIEFLY && may_wait() {
         return None;
     }
     // Relaxed: a later wish than the one that was seen is answered by the ring that follows, at the

@@ -660,6 +660,15 @@ pub trait Bsd: CallRunner {
         self.once(|sockets| address::peer_name(sockets, fd))
     }
 
+    /// Returns the peer of a connection that was just accepted, for accept(2). Unlike
+    /// [`Bsd::getpeername`] it does not poll for a reset.
+    ///
+    /// # Errors
+    /// As getpeername(2).
+    fn accepted_peer(&mut self, fd: Fd) -> Result<SocketAddr, Error> {
+        self.once(|sockets| address::peer_at_accept(sockets, fd))
+    }
+
     /// epoll_create1(2).
     ///
     /// # Errors

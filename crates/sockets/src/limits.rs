@@ -75,7 +75,7 @@ pub(crate) const KERNEL_EVENTS_MAX: usize = 256;
 pub(crate) const LOOKOUT_EVENTS: usize = 32;
 /// However busy its own sockets are, a context asks after the kernel's descriptors that it watches
 /// once in so long, or in so many polls.
-pub(crate) const LOOKOUT_PERIOD: Duration = Duration::from_micros(50);
+pub(crate) const LOOKOUT_PERIOD: Duration = Duration::from_micros(200);
 pub(crate) const LOOKOUT_POLLS: u32 = 16;
 /// Events that one call of `epoll_wait` gives at most (`EP_MAX_EVENTS`).
 pub(crate) const EVENTS_MAX: usize = i32::MAX as usize / 12;
@@ -91,6 +91,14 @@ pub(crate) const CALLS_TO_FIRST_CHECK: u32 = 4;
 pub(crate) const CHECKS_PER_POLL: u32 = 64;
 /// A check that finds the last poll older than this polls the channel.
 pub(crate) const POLL_AGE_MAX: Duration = Duration::from_millis(1);
+
+/// While no thread of a shared context sleeps in the kernel but some wait, the channel is polled at
+/// least so often: by calls, or by the deputy.
+pub(crate) const VACANCY_MAX: Duration = POLL_AGE_MAX;
+/// A thread that works no longer than this between two waits keeps the lead.
+pub(crate) const SHORT_WORK_MAX: Duration = Duration::from_micros(500);
+/// Calls beside a leader after which a thread that waits asks for the lead.
+pub(crate) const CALLS_PER_MOVE: u32 = 16;
 
 const _: () = assert!(CALLS_TO_FIRST_CHECK <= CALLS_PER_CHECK);
 const _: () = assert!(CALLS_PER_CHECK.is_power_of_two());

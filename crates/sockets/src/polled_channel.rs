@@ -315,6 +315,11 @@ impl StreamTransport for PolledChannel {
         Ok(self.channel.read(handle, READ_BYTES)?)
     }
 
+    fn resume(&mut self, handle: Handle) {
+        self.note_uncounted();
+        self.channel.resume(handle);
+    }
+
     fn await_end(&mut self, handle: Handle) {
         // It may be awaited already.
         let _ = self.channel.await_end(handle);

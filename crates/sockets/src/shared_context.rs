@@ -2,20 +2,20 @@
 //!
 //! Read first: decision 0015. Schmidt et al., "Leader/Followers" for the pattern.
 //!
-//! One mutex lies around the sockets. A call takes it for one attempt. A thread that has to wait
+//! One mutex lies around the sockets, which costs the thread that makes most calls no locked
+//! instruction ([`BiasedMutex`]). A call takes it for one attempt. A thread that has to wait
 //! becomes a *sleeper*, and gives the lock back before sleeping. Of the sleepers one *leads*: it
 //! sleeps in the kernel, on the context's lookout (`foreign_fds.rs`), and when there is something
 //! it takes the lock, polls the channel and wakes those whose sockets something happened to. The
-//! others sleep on a futex each (`sleeper_bells.rs`). When the leader has what it waited for, the
-//! next one leads.
+//! others sleep on a futex each (`sleeper_bells.rs`). Who leads next, and when, is in `lead.rs`.
 //!
 //! Where a driver works from outside ([`Driving::Outside`]), in virtual time for instance, no
 //! sleeper leads: all sleep until a poll of the channel wakes them.
 //!
 //! Invariants
-//! - `leader` is set while the lock is free exactly if that sleeper sleeps in the kernel.
-//! - With [`Driving::Callers`], while any thread sleeps and the lock is free, one leads, or
-//!   one was woken that will.
+//! - While the lock is free there is a leader exactly if that sleeper sleeps in the kernel.
+//! - With [`Driving::Callers`], while any thread sleeps and the lock is free, one leads, one was
+//!   woken that will, or a deputy looks after the channel at least every [`VACANCY_MAX`].
 //! - What a call asked of the channel is handed over before the call returns, or sleeps: the
 //!   program may make no further call. If a thread sleeps, the channel is also polled then; else
 //!   what has arrived stays in the batch of the next poll. Nothing relies on that poll, the end of
@@ -26,10 +26,11 @@
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use megapipe::{DriverChoice, DriverReport, Park};
+use megapipe_shm::{BiasedGuard, BiasedMutex};
 
 use crate::attempt::{Attempt, OnSignal, Wait};
 use crate::calls::CallRunner;
@@ -38,7 +39,10 @@ use crate::context::interrupted;
 use crate::error::Error;
 use crate::index_table::IndexTable;
 use crate::kernel;
+use crate::lead::{Lead, LeadPart, Leader, Succession};
 use crate::limits::NIL;
+#[cfg(doc)]
+use crate::limits::VACANCY_MAX;
 use crate::signal::SignalMask;
 use crate::sleeper_bells::SleeperBells;
 use crate::table::Sockets;
@@ -79,7 +83,7 @@ pub struct SharedContext {
 }
 
 struct SharedState {
-    inside: Mutex<LockedContext>,
+    inside: BiasedMutex<LockedContext>,
     driving: Driving,
     bells: SleeperBells,
     /// The context's lookout, so that the leader can sleep on it without the lock.
@@ -94,15 +98,11 @@ const DRIVER: u32 = NIL;
 struct LockedContext {
     sockets: Sockets,
     sleepers: IndexTable<WaitingCall>,
-    leader: Option<u32>,
-    /// The thread of the leader.
-    leader_thread: usize,
-    /// Until when the leader sleeps, if nothing happens; `None`: for ever.
-    leads_until: Option<Duration>,
+    lead: Lead,
 }
 
 /// The lock, with the thread that has it bound to the channel.
-struct Locked<'lock>(MutexGuard<'lock, LockedContext>);
+struct Locked<'lock>(BiasedGuard<'lock, LockedContext>);
 
 impl Deref for Locked<'_> {
     type Target = LockedContext;
@@ -171,15 +171,10 @@ impl SharedContext {
                 source: errno.into(),
             })
         })?;
-        let inside = LockedContext {
-            sockets,
-            sleepers: IndexTable::default(),
-            leader: None,
-            leader_thread: 0,
-            leads_until: None,
-        };
+        let inside =
+            LockedContext { sockets, sleepers: IndexTable::default(), lead: Lead::default() };
         let report = inside.sockets.channel.report().clone();
-        let inside = Mutex::new(inside);
+        let inside = BiasedMutex::new(inside);
         Ok(Self { shared: Arc::new(SharedState { inside, driving, bells, lookout, report }) })
     }
 
@@ -207,7 +202,7 @@ impl SharedContext {
     pub fn drive(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let (inside, until) = self.poll_all(self.lock())?;
         let patience = [until, timeout].into_iter().flatten().min();
-        if inside.leader.is_some() {
+        if inside.lead.leader().is_some() {
             // A thread sleeps in the kernel already, and does what is to be done.
             return Ok(());
         }
@@ -242,22 +237,49 @@ impl SharedContext {
         self.shared.lock()
     }
 
-    /// Ends a call: its requests go out, the threads that it woke are notified, and one leads.
+    /// As [`CallRunner::once`]; `None`: no lock within `patience`, because the call of another
+    /// thread waits for a service that does not answer.
+    pub(crate) fn once_within<T>(
+        &self,
+        patience: Duration,
+        call: impl FnOnce(&mut Sockets) -> T,
+    ) -> Option<T> {
+        const STEP: Duration = Duration::from_millis(1);
+        let start = Instant::now();
+        let mut inside = loop {
+            if let Some(inside) = self.shared.try_lock() {
+                break inside;
+            }
+            if start.elapsed() >= patience {
+                return None;
+            }
+            std::thread::sleep(STEP);
+        };
+        let result = call(&mut inside.sockets);
+        self.leave(inside);
+        Some(result)
+    }
+
+    /// Ends a call: its requests go out, and the threads that it woke are notified.
     fn leave(&self, mut inside: Locked<'_>) {
         let inside = &mut *inside;
-        // No thread sleeps in the kernel for the channel, so the calls themselves drive it.
-        if self.shared.driving == Driving::Callers && inside.leader.is_none() {
-            let is_poll_due = inside.sockets.channel.count_call();
-            if inside.sleepers.len() == 0 && !is_poll_due {
-                return inside.submit(&self.shared.bells);
-            }
-            if is_poll_due {
-                inside.sockets.channel.note_uncounted();
-            }
+        if self.shared.driving == Driving::Outside {
+            return inside.hand_over(None, &self.shared.bells);
         }
-        inside.hand_over(None, &self.shared.bells);
-        if self.shared.driving == Driving::Callers && inside.leader.is_none() {
-            inside.appoint(&self.shared.bells);
+        inside.lead.note_call();
+        if inside.lead.leader().is_some() {
+            // The leader sleeps, and is not woken otherwise.
+            return inside.hand_over(None, &self.shared.bells);
+        }
+        // No thread sleeps in the kernel for the channel, so the calls themselves drive it.
+        if inside.sockets.channel.count_call() {
+            inside.sockets.channel.note_uncounted();
+            inside.hand_over(None, &self.shared.bells);
+        } else {
+            inside.submit(&self.shared.bells);
+        }
+        if inside.sleepers.len() > 0 {
+            inside.settle_succession(&self.shared.bells);
         }
     }
 
@@ -268,17 +290,39 @@ impl SharedContext {
         me: u32,
     ) -> Result<Locked<'lock>, Error> {
         while !inside.is_due(me) {
-            if inside.is_led_by_other_thread(me) || self.shared.driving == Driving::Outside {
-                inside = self.follow(inside, me);
+            if self.shared.driving == Driving::Outside {
+                inside = self.follow(inside, me, None);
                 continue;
             }
-            inside = self.lead(inside, me)?;
+            match inside.part_of(me) {
+                LeadPart::Follows(tick) => {
+                    if inside.lead.asks(me) {
+                        self.shared.bells.recall.ring();
+                    }
+                    inside = self.follow(inside, me, tick);
+                    inside.lead.look(me);
+                }
+                LeadPart::Leads => {
+                    inside = self.lead(inside, me)?;
+                    if !inside.is_due(me)
+                        && let Some(successor) = inside.lead.give_up(me)
+                    {
+                        inside.wake_to_lead(successor, &self.shared.bells);
+                    }
+                }
+            }
         }
         inside.sleepers[me].is_woken = false;
         Ok(inside)
     }
 
-    fn follow<'lock>(&'lock self, mut inside: Locked<'lock>, me: u32) -> Locked<'lock> {
+    /// One sleep beside the leader, or without one; `tick`: at most so long.
+    fn follow<'lock>(
+        &'lock self,
+        mut inside: Locked<'lock>,
+        me: u32,
+        tick: Option<Duration>,
+    ) -> Locked<'lock> {
         // The leader sleeps, and is not woken otherwise.
         inside.hand_over(Some(me), &self.shared.bells);
         if inside.is_due(me) {
@@ -287,7 +331,7 @@ impl SharedContext {
         let WaitingCall { on_signal, mask, .. } = inside.sleepers[me];
         let Some(bell) = self.shared.bells.get(me) else { return inside };
         let patience = match self.shared.driving {
-            Driving::Callers => inside.left(me),
+            Driving::Callers => [inside.left(me), tick].into_iter().flatten().min(),
             // The driver ends the wait when the time is over.
             Driving::Outside => None,
         };
@@ -328,18 +372,15 @@ impl SharedContext {
         leader: u32,
         patience: Option<Duration>,
     ) -> Result<(Locked<'lock>, bool), Error> {
-        // A sleep of this thread, which a handler has interrupted that makes this call.
-        let beneath = inside.leader.replace(leader).map(|leader| (leader, inside.leads_until));
-        inside.leader_thread = this_thread();
-        inside.leads_until = patience.map(|patience| inside.sockets.now() + patience);
+        let until = patience.map(|patience| inside.sockets.now() + patience);
+        let beneath = inside.lead.begin(Leader { sleeper: leader, thread: this_thread(), until });
         let mask = inside.sleepers.get(leader).and_then(|sleeper| sleeper.mask);
         drop(inside);
         let has_signal = kernel::asleep(|| self.shared.poll(patience, mask));
         let mut inside = self.lock();
-        inside.leader = None;
+        inside.lead.end(beneath);
         self.shared.bells.recall.clear();
-        if let Some((leader, until)) = beneath {
-            (inside.leader, inside.leads_until) = (Some(leader), until);
+        if beneath.is_some() {
             // What happened meanwhile is not known to it.
             self.shared.bells.recall.ring();
         }
@@ -351,7 +392,14 @@ impl SharedContext {
 impl SharedState {
     fn lock(&self) -> Locked<'_> {
         // A call that panicked left its socket as it was; the others go on.
-        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::bound(self.inside.lock())
+    }
+
+    fn try_lock(&self) -> Option<Locked<'_>> {
+        self.inside.try_lock().map(Self::bound)
+    }
+
+    fn bound(inside: BiasedGuard<'_, LockedContext>) -> Locked<'_> {
         // All that lock it unbind themselves.
         let is_bound = inside.sockets.channel.bind_thread();
         debug_assert!(is_bound, "a thread that does not have the lock is bound");
@@ -408,7 +456,8 @@ impl LockedContext {
     /// All who wait for a socket try again. Of those who wait for a set, one for each event: that
     /// one takes what is there, and wakes the next if it leaves something.
     fn deliver(&mut self, first: Option<u32>, bells: &SleeperBells) {
-        let Self { sockets, sleepers, leader, .. } = self;
+        let Self { sockets, sleepers, lead } = self;
+        let leader = lead.leader().map(|leader| leader.sleeper);
         let anything = std::mem::take(&mut sockets.happened);
         if sockets.wakes.is_empty() && !anything {
             return;
@@ -432,7 +481,7 @@ impl LockedContext {
             // An object that is gone will be another's place.
             sleeper.on = sleeper.on.filter(|object| sockets.object(*object).is_some());
             sleeper.is_woken = true;
-            if *leader == Some(index) {
+            if leader == Some(index) {
                 bells.recall.ring();
             } else {
                 bells.ring(index, sleeper.mask.is_some());
@@ -456,24 +505,44 @@ impl LockedContext {
     fn recall_leader(&mut self, until: Option<Duration>, bells: &SleeperBells) {
         let Some(until) = until else { return };
         let at = self.sockets.now() + until;
-        if self.leader.is_some() && self.leads_until.is_none_or(|leads| leads > at) {
-            self.leads_until = Some(at);
+        let sleeps_on = |leader: Leader| leader.until.is_none_or(|until| until > at);
+        if self.lead.leader().is_some_and(sleeps_on) {
+            self.lead.shorten(at);
             bells.recall.ring();
         }
     }
 
-    /// Wakes a sleeper, to lead.
-    fn appoint(&self, bells: &SleeperBells) {
-        if let Some((index, next)) = self.sleepers.iter().find(|(_, it)| !it.is_woken) {
-            bells.ring(index, next.mask.is_some());
+    /// No thread leads, and some sleep: wakes the one that leads, or becomes the deputy.
+    fn settle_succession(&mut self, bells: &SleeperBells) {
+        let mut asleep = self.sleepers.iter().filter(|(_, it)| !it.is_woken).map(|(at, _)| at);
+        match self.lead.succession() {
+            Succession::Kept => {}
+            Succession::Leads(asked) => {
+                let asked = asked.filter(|asked| self.sleepers.get(*asked).is_some());
+                if let Some(sleeper) = asked.or_else(|| asleep.next()) {
+                    self.wake_to_lead(sleeper, bells);
+                }
+            }
+            Succession::Deputy => {
+                if let Some(sleeper) = asleep.next() {
+                    self.lead.appoint(sleeper);
+                    self.wake_to_lead(sleeper, bells);
+                }
+            }
         }
     }
 
-    /// A leader of this thread is beneath the signal handler that makes the call, and sleeps on
-    /// when that has returned.
-    fn is_led_by_other_thread(&self, me: u32) -> bool {
-        let is_led = self.leader.is_some_and(|leader| leader != me);
-        is_led && self.leader_thread != this_thread()
+    /// Wakes a sleeper, to look what its part is.
+    fn wake_to_lead(&self, sleeper: u32, bells: &SleeperBells) {
+        if let Some(it) = self.sleepers.get(sleeper) {
+            bells.ring(sleeper, it.mask.is_some());
+        }
+    }
+
+    /// What a sleeper does that has nothing yet.
+    fn part_of(&self, me: u32) -> LeadPart {
+        let channel = &self.sockets.channel;
+        self.lead.part_of(me, this_thread(), || channel.now().saturating_sub(channel.polled_at()))
     }
 
     fn is_due(&self, me: u32) -> bool {
@@ -496,7 +565,9 @@ impl LockedContext {
         self.sleepers.reserve(1)?;
         self.sockets.reserve_wakes(self.sleepers.len() + 1)?;
         bells.prepare(self.sleepers.next(), mask)?;
-        let deadline = timeout.and_then(|timeout| self.sockets.now().checked_add(timeout));
+        let now = self.sockets.now();
+        self.lead.note_wait(this_thread(), now);
+        let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
         self.sockets.count_sleeper(on, true);
         let (is_woken, is_interrupted) = (false, false);
         let sleeper = WaitingCall { on, deadline, is_woken, on_signal, mask, is_interrupted };
@@ -516,9 +587,7 @@ impl LockedContext {
     fn wake_up(&mut self, me: u32) {
         let sleeper = self.sleepers.remove(me);
         self.sockets.count_sleeper(sleeper.and_then(|sleeper| sleeper.on), false);
-        if self.leader == Some(me) {
-            self.leader = None;
-        }
+        self.lead.note_return(me, this_thread(), self.sockets.channel.polled_at());
     }
 }
 

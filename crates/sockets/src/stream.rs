@@ -93,6 +93,10 @@ pub(crate) struct StreamSocket {
     /// There is no memory to read further. The next call that reads tries again, and the socket is
     /// ready for it.
     starved: bool,
+    /// Nothing is read ahead since a fork, or since it was shared, until the program looks.
+    pub(crate) withheld: bool,
+    /// Other processes may own it, too.
+    pub(crate) shared: bool,
     /// It broke while the program was behind: bytes that came before are still with the channel.
     has_rest: bool,
     /// The channel was asked to tell when there is room to write again.
@@ -143,6 +147,8 @@ impl StreamSocket {
             shut: Shut { receive: false, send: false },
             ended: false,
             starved: false,
+            withheld: false,
+            shared: false,
             has_rest: false,
             error: None,
             inbox: StreamInbox::new(),
@@ -183,6 +189,30 @@ impl StreamSocket {
             name,
             ..Self::new(Blank::Used, is_v6)
         }
+    }
+
+    /// As an accepted one, of which no read is posted.
+    pub(crate) fn not_reading(self, shut: Shut) -> Self {
+        Self { reading: false, shut: Shut { receive: false, send: shut.send }, ..self }
+    }
+
+    /// Resets the connection: bytes of it are lost, or came and no call will read them, as in the
+    /// kernel.
+    #[cold]
+    pub(crate) fn break_off<T: StreamTransport>(&mut self, transport: &mut T) -> Events {
+        // It may be over already.
+        let _ = transport.disconnect(self.handle, Disconnect::Reset);
+        self.on_failed(Error::Reset)
+    }
+
+    /// The end of the peer's stream comes again, behind what was given back.
+    pub(crate) const fn forget_end(&mut self) {
+        if self.ended {
+            self.ended = false;
+            self.shut.receive = false;
+        }
+        self.looks_for = 0;
+        self.counted = 0;
     }
 
     #[inline(always)]
@@ -259,6 +289,9 @@ impl StreamSocket {
 
     #[inline]
     fn post_read_anew<T: StreamTransport>(&mut self, transport: &mut T) {
+        if self.withheld {
+            return;
+        }
         self.starved = false;
         if self.wants_more() {
             let reserved = self.inbox.reserve_one();
@@ -291,7 +324,7 @@ impl StreamSocket {
     ) -> Events {
         self.reading = false;
         if self.shut == Shut::BOTH && !self.has_rest {
-            return self.refuse(transport);
+            return self.break_off(transport);
         }
         self.inbox.push(bytes);
         self.post_read(transport);
@@ -319,14 +352,6 @@ impl StreamSocket {
         // Nothing is read any more that would report a reset.
         transport.await_end(self.handle);
         Events::READABLE | Events::RDHUP | Events::HUP
-    }
-
-    /// Bytes came that no call will read: the peer gets a reset, as from the kernel.
-    #[cold]
-    fn refuse<T: StreamTransport>(&mut self, transport: &mut T) -> Events {
-        // It may be over already.
-        let _ = transport.disconnect(self.handle, Disconnect::Reset);
-        self.on_failed(Error::Reset)
     }
 
     /// The connection is over, and not in order.

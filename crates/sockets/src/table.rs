@@ -306,6 +306,7 @@ impl Sockets {
 
     fn free(&mut self, object: u32) {
         self.forget_watchers(object);
+        self.give_back_at_close(object);
         let is_listener =
             matches!(self.object(object).map(|it| &it.kind), Some(ObjectKind::Listener(_)));
         if is_listener && !self.is_local() {

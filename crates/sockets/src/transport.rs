@@ -93,6 +93,9 @@ pub(crate) trait StreamTransport: ObjectTransport + Beneath {
     /// [`Error::NoMemory`]; the channel does not know the handle.
     fn read(&mut self, handle: Handle) -> Result<(), Error>;
 
+    /// Submits the read again that was withheld for a fork.
+    fn resume(&mut self, _handle: Handle) {}
+
     /// Asks for a completion when the connection ends.
     fn await_end(&mut self, handle: Handle);
 

@@ -81,6 +81,8 @@ drops! {
 /// A SYN, or the last ACK of a handshake, for a listener whose backlog is full: the peer
     /// retransmits.
     BacklogFull => "backlog_full",
+    /// The same for a listener whose group has as many connections as it may.
+    ListenerGroupFull => "listener_group_full",
     /// No room for one more connection.
     NoConnectionRoom => "no_connection_room",
     /// Outside the window (RFC 9293 §3.10.7.4).
@@ -175,11 +177,17 @@ counters! {
 }
 
 /// Everything that a shard counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {
     /// What was done.
     pub totals: Totals,
     dropped: [u64; Drop::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self { totals: Totals::default(), dropped: [0; Drop::ALL.len()] }
+    }
 }
 
 impl Counters {

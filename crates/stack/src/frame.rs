@@ -12,6 +12,16 @@ pub enum Medium {
     Ip,
 }
 
+impl Medium {
+    /// Our address on the link; zeros where that has none.
+    pub(crate) const fn link_address(self) -> [u8; 6] {
+        match self {
+            Self::Ethernet(own) => own,
+            Self::Ip => [0; 6],
+        }
+    }
+}
+
 /// What is known about the transport checksum of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksums {

@@ -54,6 +54,12 @@ impl HostAddress {
         }
     }
 
+    /// It is an address of IPv4.
+    #[inline(always)]
+    pub(crate) const fn is_ipv4(self) -> bool {
+        self.ipv4().is_some()
+    }
+
     /// The address as one of its version.
     #[inline]
     pub(crate) const fn ip(self) -> IpAddr {

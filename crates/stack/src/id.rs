@@ -20,6 +20,10 @@ pub struct ListenerId {
     pub generation: u32,
 }
 
+/// Listeners that share limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ListenerGroupId(pub(crate) u16);
+
 /// A UDP endpoint. `index` is dense, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DatagramId {
@@ -33,7 +37,7 @@ pub struct DatagramId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BufId(pub u32);
 
-/// Pool for received bytes: one per channel, and one of the stack for connections that are not yet
-/// accepted.
+/// Pool for received bytes: one of each application, and one of each listener for connections that
+/// are not yet accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PoolId(pub u16);

@@ -56,15 +56,15 @@ pub use error::{BindError, CloseReason, ConfigError, ConnectError, ListenError, 
 pub use event::{Arrival, Departure, Event, Notice, Undelivered};
 pub use frame::{Checksums, Medium, Received, Transmit};
 pub use heap::HeapMemory;
-pub use id::{BufId, ConnId, DatagramId, ListenerId, PoolId};
+pub use id::{BufId, ConnId, DatagramId, ListenerGroupId, ListenerId, PoolId};
 pub use ip::local_peers::{LocalPeer, LocalPeerFilter};
 pub use memory::Memory;
 pub use seq::{SeqNum, SeqRange};
 pub use stack::{ListedSocket, ListingCursor, Stack};
 pub use table_memory::{IDLE_CONNECTION_BYTES, TABLES, Table, TableMemory};
 pub use tcp::{
-    Clocks, ConnInfo, ConnOption, ConnTimer, ConnTimerKind, Handover, Holder, Reuse, Snapshot,
-    TcpState, TcpUsage,
+    Clocks, ConnInfo, ConnOption, ConnTimer, ConnTimerKind, Handover, Holder, ListenerGroupLimits,
+    ListenerGroupUse, Reuse, Snapshot, TcpState, TcpUsage,
 };
 pub use time::Instant;
 pub use udp::DatagramSharing;

@@ -1,6 +1,6 @@
 //! `Memory`: interface to the payload buffers of applications.
 //!
-//! Read first: architecture, "Who owns a byte". The stack never holds a reference into that
+//! Read first: `channel/src/buffer.rs`. The stack never holds a reference into that
 //! memory: another process may write it at any time. It copies, with the Internet checksum
 //! (RFC 1071) of what it copied in the same pass.
 //!

@@ -6,12 +6,11 @@ mod listing;
 mod network;
 
 use crate::config::Config;
-use crate::context::Context;
+use crate::context::{Context, StackBase};
 use crate::counters::{Counters, Drop};
 use crate::error::ConfigError;
 use crate::event::Event;
 use crate::frame::{Checksums, Received, Transmit};
-#[cfg(test)]
 use crate::id::ConnId;
 use crate::ip::Ip;
 use crate::ip::icmp::Complaint;
@@ -51,12 +50,10 @@ pub use listing::{ListedSocket, ListingCursor};
 /// and outputs allocates. `now` is the caller's clock; where it runs backwards, the latest time
 /// counts on.
 pub struct Stack {
-    ip: Ip,
+    base: StackBase,
     reassembly: Reassembly,
     tcp: Tcp,
     udp: Udp,
-    config: Config,
-    counters: Counters,
     now: Instant,
     /// A test wants to see what every segment does without the way of the expected ones.
     #[cfg(test)]
@@ -74,12 +71,10 @@ impl Stack {
         // What follows from other settings is decided once, and not in every handshake.
         config.tcp.window_scale = Some(announced_scale(&config.tcp));
         Ok(Self {
-            ip: Ip::new(&config, now)?,
             reassembly: Reassembly::new(),
             tcp: Tcp::new(&config, now),
             udp: Udp::new(&config),
-            counters: Counters::default(),
-            config,
+            base: StackBase { ip: Ip::new(&config, now)?, config, counters: Counters::default() },
             now,
             #[cfg(test)]
             takes_slow_path: false,
@@ -95,7 +90,7 @@ impl Stack {
         memory: &mut M,
     ) {
         self.tick(now);
-        self.counters.totals.frames_in += 1;
+        self.base.counters.totals.frames_in += 1;
         if !self.take_usual(frame, received, memory) {
             core::hint::cold_path();
             self.take_slow_path(frame, received, memory);
@@ -106,7 +101,7 @@ impl Stack {
     #[inline(never)]
     fn take_slow_path<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) {
         if let Err(reason) = self.take_in(frame, received, memory) {
-            self.counters.drop(reason);
+            self.base.counters.drop(reason);
         }
         self.report_neighbours(memory);
     }
@@ -119,14 +114,14 @@ impl Stack {
         if self.takes_slow_path {
             return false;
         }
-        let Self { ip, tcp, config, counters, now, .. } = self;
-        if !ip.has_usual_link(frame) {
+        let Self { base, tcp, now, .. } = self;
+        if !base.ip.has_usual_link(frame) {
             return false;
         }
         if tcp.next_layout() == IPV4_WITH_TIMES
-            && let Some(packet) = ip.packet_of(frame, ethernet::IPV4)
+            && let Some(packet) = base.ip.packet_of(frame, ethernet::IPV4)
         {
-            let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
+            let mut context = Context { now: *now, memory: &mut *memory, base };
             if tcp.on_next::<IPV4_WITH_TIMES>(&mut context, packet, received) {
                 return true;
             }
@@ -155,10 +150,10 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> bool {
-        let Self { ip, tcp, config, counters, now, .. } = self;
+        let Self { base, tcp, now, .. } = self;
         let ethertype = if HEADERS_BYTES < IPV6 { ethernet::IPV4 } else { ethernet::IPV6 };
-        if let Some(packet) = ip.packet_of(frame, ethertype) {
-            let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
+        if let Some(packet) = base.ip.packet_of(frame, ethertype) {
+            let mut context = Context { now: *now, memory: &mut *memory, base };
             if tcp.on_next::<HEADERS_BYTES>(&mut context, packet, received) {
                 return true;
             }
@@ -175,7 +170,7 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> bool {
-        match self.ip.packet_in(frame) {
+        match self.base.ip.packet_in(frame) {
             Some((ethernet::IPV4, packet)) => self.take_packet::<M, 4>(packet, received, memory),
             Some((_, packet)) => self.take_packet::<M, 6>(packet, received, memory),
             None => false,
@@ -216,12 +211,12 @@ impl Stack {
         memory: &mut M,
     ) -> bool {
         let Some(packet) = Packet::of::<VERSION>(packet) else { return false };
-        if !self.ip.lets_in(packet.src, packet.dst) {
+        if !self.base.ip.lets_in(packet.src, packet.dst) {
             return false;
         }
         let Some(segment) = FastSegment::of(&packet) else { return false };
-        let Self { ip, tcp, config, counters, now, .. } = self;
-        let mut context = Context { now: *now, memory: &mut *memory, ip, config, counters };
+        let Self { base, tcp, now, .. } = self;
+        let mut context = Context { now: *now, memory: &mut *memory, base };
         match tcp.on_fast_segment(&mut context, &segment, received) {
             Ok(()) => true,
             Err(lookup) => self.take_unexpected(&segment, (received, lookup), memory),
@@ -252,7 +247,7 @@ impl Stack {
         memory: &mut M,
     ) -> bool {
         let Some(packet) = Packet::of::<VERSION>(packet) else { return false };
-        if !self.ip.lets_in(packet.src, packet.dst) {
+        if !self.base.ip.lets_in(packet.src, packet.dst) {
             return false;
         }
         let Some(other) = Other::of::<HEADER_BYTES>(&packet) else { return false };
@@ -320,9 +315,10 @@ impl Stack {
         received: Received,
         memory: &mut M,
     ) -> Result<(), Drop> {
-        let Self { ip, reassembly, tcp, udp, config, counters, now, .. } = self;
+        let Self { base, reassembly, tcp, udp, now, .. } = self;
+        let StackBase { ip, counters, .. } = &mut *base;
         let inbound = ip.on_frame(*now, (frame, received), reassembly, counters)?;
-        let mut context = Context { now: *now, memory, ip, config, counters };
+        let mut context = Context { now: *now, memory, base };
         match inbound {
             Inbound::Handled => {}
             // TCP counts its drops itself: it drops parts of segments, too.
@@ -330,7 +326,12 @@ impl Stack {
             Inbound::Udp(arrived, original) => {
                 let taken = udp.on_datagram(&mut context, &arrived);
                 if taken == Err(Drop::NoEndpoint) {
-                    context.ip.complain(*now, &original, Complaint::Port, context.counters);
+                    context.base.ip.complain(
+                        *now,
+                        &original,
+                        Complaint::Port,
+                        &mut context.base.counters,
+                    );
                 }
                 taken?;
             }
@@ -351,7 +352,7 @@ impl Stack {
     /// do nothing.
     pub fn on_timeout<M: Memory>(&mut self, now: Instant, memory: &mut M) {
         self.tick(now);
-        let Self { ip, reassembly, counters, now, .. } = self;
+        let Self { base: StackBase { ip, counters, .. }, reassembly, now, .. } = self;
         let now = *now;
         ip.on_timeout(now);
         let given_up = reassembly.on_timeout(now, |first| {
@@ -371,8 +372,15 @@ impl Stack {
         }
         match self.tcp.poll_bytes() {
             None => self.poll_any_event(),
-            event => event,
+            Some((conn, chunk)) => Some(Event::Received { conn, chunk }),
         }
+    }
+
+    /// The next event, if it is the most usual one: received bytes in one buffer, with no other
+    /// event before them. `None`: [`Stack::poll_event`] returns the next one, if there is any.
+    #[inline]
+    pub fn poll_bytes(&mut self) -> Option<(ConnId, crate::Chunk)> {
+        self.tcp.poll_bytes()
     }
 
     /// Apart, so that it does not stand in the way of the most usual event.
@@ -401,14 +409,14 @@ impl Stack {
     ) -> Option<Transmit> {
         self.tick(now);
         // The layer below goes first. Asked once: most calls find nothing to send.
-        let transmit = if !self.ip.is_silent(self.now) {
+        let transmit = if !self.base.ip.is_silent(self.now) {
             self.next_of_any_layer(frame, memory)?
-        } else if self.tcp.is_silent(self.ip.epoch()) && self.udp.is_silent() {
+        } else if self.tcp.is_silent(self.base.ip.epoch()) && self.udp.is_silent() {
             return None;
         } else {
             self.next_of_transports(frame, memory)?
         };
-        self.counters.totals.frames_out += 1;
+        self.base.counters.totals.frames_out += 1;
         Some(transmit)
     }
 
@@ -418,7 +426,7 @@ impl Stack {
         frame: &mut [u8],
         memory: &mut M,
     ) -> Option<Transmit> {
-        let transmit = self.ip.poll_transmit(self.now, frame, &mut self.counters);
+        let transmit = self.base.ip.poll_transmit(self.now, frame, &mut self.base.counters);
         transmit.or_else(|| self.next_of_transports(frame, memory))
     }
 
@@ -428,8 +436,8 @@ impl Stack {
         frame: &mut [u8],
         memory: &mut M,
     ) -> Option<Transmit> {
-        let Self { ip, tcp, udp, config, counters, now, .. } = self;
-        let mut context = Context { now: *now, memory, ip, config, counters };
+        let Self { base, tcp, udp, now, .. } = self;
+        let mut context = Context { now: *now, memory, base };
         match tcp.poll_transmit(&mut context, frame) {
             None => next_after_tcp(udp, &mut context, frame),
             transmit => transmit,
@@ -442,7 +450,7 @@ impl Stack {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timers =
-            [self.ip.poll_timeout(), self.reassembly.poll_timeout(), self.tcp.poll_timeout()];
+            [self.base.ip.poll_timeout(), self.reassembly.poll_timeout(), self.tcp.poll_timeout()];
         timers.into_iter().flatten().min()
     }
 
@@ -454,19 +462,19 @@ impl Stack {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         self.tcp.has_timer_due(now)
             || is_due(self.reassembly.poll_timeout())
-            || self.ip.has_timer_due(now)
+            || self.base.ip.has_timer_due(now)
     }
 
     /// What was counted.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
-        &self.counters
+        &self.base.counters
     }
 
     /// The settings that it was made with.
     #[must_use]
     pub const fn config(&self) -> &Config {
-        &self.config
+        &self.base.config
     }
 
     /// Chunks queued and transmissions recorded: none when every connection is over.
@@ -504,8 +512,8 @@ impl Stack {
         memory: &mut M,
         call: impl FnOnce(&mut Tcp, &mut Context<'_, M>) -> R,
     ) -> R {
-        let Self { ip, tcp, config, counters, now, .. } = self;
-        call(tcp, &mut Context { now: *now, memory, ip, config, counters })
+        let Self { base, tcp, now, .. } = self;
+        call(tcp, &mut Context { now: *now, memory, base })
     }
 
     /// Time never runs backwards.
@@ -516,17 +524,16 @@ impl Stack {
     /// Notifies all waiting users of neighbours that were resolved or have failed.
     #[inline(always)]
     fn report_neighbours<M: Memory>(&mut self, memory: &mut M) {
-        if self.ip.has_decided_neighbour() {
+        if self.base.ip.has_decided_neighbour() {
             self.report_decided_neighbours(memory);
         }
     }
 
     #[inline(never)]
     fn report_decided_neighbours<M: Memory>(&mut self, memory: &mut M) {
-        let Self { ip, tcp, udp, config, counters, now, .. } = self;
-        while let Some((neighbour, resolved)) = ip.poll_neighbour(counters) {
-            let mut context =
-                Context { now: *now, memory: &mut *memory, ip: &mut *ip, config, counters };
+        let Self { base, tcp, udp, now, .. } = self;
+        while let Some((neighbour, resolved)) = base.ip.poll_neighbour(&mut base.counters) {
+            let mut context = Context { now: *now, memory: &mut *memory, base: &mut *base };
             tcp.on_neighbour(&mut context, neighbour, resolved);
             udp.on_neighbour(&mut context, neighbour, resolved);
         }
@@ -542,7 +549,8 @@ fn next_after_tcp<M: Memory>(
 ) -> Option<Transmit> {
     let transmit = udp.poll_transmit(context, frame);
     // A transport that looked for a neighbour may have made a question.
-    transmit.or_else(|| context.ip.poll_transmit(context.now, frame, context.counters))
+    transmit
+        .or_else(|| context.base.ip.poll_transmit(context.now, frame, &mut context.base.counters))
 }
 
 #[cfg(test)]

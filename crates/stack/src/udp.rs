@@ -138,7 +138,7 @@ impl Udp {
         Ok(DatagramId { index, generation })
     }
 
-    /// Closes an endpoint: what waits in either direction is dropped.
+    /// Closes an endpoint: what it has received is dropped, what it has sent goes out.
     pub(crate) fn close<M: Memory>(
         &mut self,
         id: DatagramId,
@@ -157,8 +157,12 @@ impl Udp {
             _ => true,
         });
         self.refusals.close(id, memory);
-        self.sending.close(id, memory);
         Ok(())
+    }
+
+    /// Drops the datagrams that endpoints of a pool have sent and that wait.
+    pub(crate) fn drop_sent<M: Memory>(&mut self, pool: PoolId, memory: &mut M) {
+        self.sending.drop_of(pool, memory);
     }
 
     /// Where the endpoint is.
@@ -215,7 +219,7 @@ impl Udp {
             return Err(reason);
         }
         endpoint.events += 1;
-        context.counters.totals.datagrams_in += 1;
+        context.base.counters.totals.datagrams_in += 1;
         let generation = self.places.generation(index);
         let datagram = Event::Datagram {
             endpoint: DatagramId { index, generation },

@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// The C of the tests' programs, which use what only Linux has.
@@ -60,16 +61,21 @@ fn install() -> PathBuf {
 }
 
 /// Compiles a C program against the prefix, strictly, and tells where it is. `language` is
-/// `C11` or what stands for another language.
+/// `C11` or what stands for another language. Two tests may compile and run the same program at a
+/// time: each sees a whole one.
 pub(crate) fn compile(prefix: &Path, source: &Path, name: &str, language: &[&str]) -> PathBuf {
     let folder = prefix.join("tests");
     fs::create_dir_all(&folder).unwrap();
     let program = folder.join(name);
+    static COMPILED: AtomicU32 = AtomicU32::new(0);
+    let number = COMPILED.fetch_add(1, Ordering::Relaxed);
+    let new = folder.join(format!("{name}-{}-{number}", std::process::id()));
     let mut gcc = Command::new("gcc");
     gcc.args(["-g", "-pthread", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
-    gcc.args(language).arg(source).arg("-o").arg(&program).args(pkg_config(prefix));
+    gcc.args(language).arg(source).arg("-o").arg(&new).args(pkg_config(prefix));
     let output = gcc.output().unwrap();
     assert!(output.status.success(), "{gcc:?} failed:\n{}", text_of(&output));
+    fs::rename(&new, &program).unwrap();
     program
 }
 

@@ -1,10 +1,10 @@
 //! Unmodified programs on the back end `service`: each process has a session of its own, and child
 //! processes listen where their parent did.
 
-use std::io::{PipeWriter, pipe};
+use std::io::{PipeWriter, Write, pipe};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use megapipe::{Daemon, LocalNetwork, LoopbackOwner, ServerConfig};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::capi_prefix::{C11, compile, prefix, sources};
 use super::{PATIENCE, ReservedPort, library, preloaded, run, said, site, started};
 
 /// A daemon of this process. It ends on drop.
@@ -28,14 +29,14 @@ impl Drop for DaemonThread {
 }
 
 /// Two hosts, each with a daemon, at the ends of a memif.
-struct ServiceHosts {
+pub(super) struct ServiceHosts {
     library: PathBuf,
     folder: PathBuf,
     _daemons: [DaemonThread; 2],
 }
 
 impl ServiceHosts {
-    fn new(library: PathBuf, name: &str) -> Self {
+    pub(super) fn new(library: PathBuf, name: &str) -> Self {
         let folder = format!("mp-preload-service-{}-{name}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -66,7 +67,7 @@ impl ServiceHosts {
     }
 
     /// A program at 10.9.7.1 or 10.9.7.2.
-    fn program(&self, end: usize, name: &str) -> Command {
+    pub(super) fn program(&self, end: usize, name: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = preloaded(name, &self.library, "service");
         command.env("MEGAPIPE_SERVICE", self.folder.join(format!("service{end}")));
         command.env("MEGAPIPE_ADDRESS", format!("10.9.7.{}/24", end + 1));
@@ -208,4 +209,95 @@ fn loopback_of_the_daemon_connects_its_programs() {
     let mut other = hosts.program(0, "python3");
     let (status, text) = run(other.args(["-c", &ask]));
     assert!(!status.success() && text.contains("ConnectionRefusedError"), "{text}");
+}
+
+#[test]
+fn server_forks_for_each_connection() {
+    let test = "server_forks_for_each_connection";
+    let Some(library) = library(test, &["socat", "cat", "timeout"]) else { return };
+    let hosts = ServiceHosts::new(library, "fork");
+    let reserved = ReservedPort::new();
+    let port = reserved.port();
+    let mut server = hosts.program(0, "socat");
+    server.arg(format!("TCP-LISTEN:{port},bind=10.9.7.1,fork")).arg("EXEC:cat");
+    let _server = started(server);
+    let echo = |text: &str| {
+        let mut client = hosts.program(1, "timeout");
+        client.args(["-s", "KILL", "50", "socat", "-t", "20", "-"]);
+        client.arg(format!("TCP:10.9.7.1:{port}"));
+        client.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut client = client.spawn().expect("it starts");
+        // A client whose connection is refused has ended.
+        let _ = client.stdin.take().expect("asked for").write_all(text.as_bytes());
+        let output = client.wait_with_output().expect("it is ours");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while echo("first\n") != "first\n" {
+        assert!(Instant::now() < deadline, "the server does not answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let long = "a line of text that is longer than a segment\n".repeat(200);
+    for text in ["second\n", &long] {
+        assert_eq!(echo(text), text);
+    }
+}
+
+/// Runs a C program of the preload library's tests as server and client.
+fn serve_and_ask(test: &str, source: &str) {
+    let (Some(library), Some(prefix)) = (library(test, &[]), prefix(test)) else { return };
+    let path = sources().join("../preload/tests").join(source);
+    let program = compile(prefix, &path, &format!("preload-{source}"), C11);
+    let hosts = ServiceHosts::new(library, source);
+    let reserved = ReservedPort::new();
+    let port = reserved.port().to_string();
+    let mut server = hosts.program(0, &program);
+    server.args(["serve", "10.9.7.1", &port]);
+    let mut server = started(server);
+    let deadline = Instant::now() + PATIENCE;
+    let ask = || run(hosts.program(1, &program).args(["ask", "10.9.7.1", &port]));
+    let mut asked = ask();
+    // It may come before the server listens.
+    while asked.0.code() == Some(2) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+        asked = ask();
+    }
+    assert!(asked.0.success() && asked.1 == "asked\n", "{asked:?}");
+    assert!(server.0.wait().expect("its end").success());
+}
+
+#[test]
+fn connections_pass_in_messages() {
+    serve_and_ask("connections_pass_in_messages", "passes.c");
+}
+
+#[test]
+fn programs_go_on_with_connections_after_exec() {
+    serve_and_ask("programs_go_on_with_connections_after_exec", "execs.c");
+}
+
+#[test]
+fn children_use_the_connections_of_their_parent() {
+    let test = "children_use_the_connections_of_their_parent";
+    let (Some(library), Some(prefix)) = (library(test, &[]), prefix(test)) else { return };
+    let source = sources().join("../preload/tests/forks.c");
+    let program = compile(prefix, &source, "preload-forks", C11);
+    let hosts = ServiceHosts::new(library, "children");
+    let reserved = ReservedPort::new();
+    let port = reserved.port().to_string();
+    let mut server = hosts.program(0, &program);
+    server.args(["serve", "10.9.7.1", &port, "5"]);
+    let mut server = started(server);
+    let deadline = Instant::now() + PATIENCE;
+    for _ in 0..5 {
+        let ask = || run(hosts.program(1, &program).args(["ask", "10.9.7.1", &port]));
+        let mut asked = ask();
+        // The first ones may come before the server listens.
+        while asked.0.code() == Some(2) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+            asked = ask();
+        }
+        assert!(asked.0.success() && asked.1 == "asked\n", "{asked:?}");
+    }
+    assert!(server.0.wait().expect("its end").success());
 }

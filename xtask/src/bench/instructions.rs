@@ -4,6 +4,8 @@
 //! are run under callgrind. Counts do not depend on the machine's speed; the row of nanoseconds is
 //! a ratio of two runs in turn, so it depends little on it.
 //!
+//! `make test` counts our own rows as well, by [`count_guarded`]: none may be above its limit.
+//!
 //! Invariant: a row is printed only if it was counted; without valgrind there is none.
 
 use std::path::{Path, PathBuf};
@@ -51,8 +53,18 @@ struct SegmentRow {
 
 enum SegmentBar {
     AtMost(f64),
-    /// At most 1.05 times the row of IPv4 with timestamps.
-    NearIpv4,
+    /// At most 1.05 times the row of IPv4 with timestamps. Beside it, what the test allows, where
+    /// today's count is above that.
+    NearIpv4(f64),
+}
+
+impl SegmentBar {
+    /// The most that the test allows, without its tolerance.
+    fn guard(&self) -> f64 {
+        match self {
+            Self::AtMost(most) | Self::NearIpv4(most) => *most,
+        }
+    }
 }
 
 const SEGMENT_ROWS: [SegmentRow; 6] = [
@@ -64,17 +76,17 @@ const SEGMENT_ROWS: [SegmentRow; 6] = [
     SegmentRow {
         title: "the same over IPv4 without timestamps",
         arguments: &["data", "plain"],
-        bar: SegmentBar::NearIpv4,
+        bar: SegmentBar::NearIpv4(313.0),
     },
     SegmentRow {
         title: "the same over IPv6",
         arguments: &["data", "ipv6"],
-        bar: SegmentBar::NearIpv4,
+        bar: SegmentBar::NearIpv4(337.0),
     },
     SegmentRow {
         title: "the same over IPv6 without timestamps",
         arguments: &["data", "ipv6", "plain"],
-        bar: SegmentBar::NearIpv4,
+        bar: SegmentBar::NearIpv4(311.0),
     },
     SegmentRow {
         title: "received segment that acknowledges the answer before",
@@ -88,10 +100,15 @@ const SEGMENT_ROWS: [SegmentRow; 6] = [
     },
 ];
 
+/// Where cargo puts the examples.
+const EXAMPLES: &str = "target/release/examples";
 /// What is not counted: the examples' memory of buffers.
 const OUTSIDE: &str = "--toggle-collect=*Outside as *";
 /// Segments that `segment_cost` counts.
 const SEGMENTS: f64 = 1000.0;
+/// How far above its bar the test lets a row be, as a factor: copies of the C library take other
+/// instructions on other processors, and compilers allocate registers in other ways.
+const GUARD_TOLERANCE: f64 = 1.01;
 /// What IPv6, and segments without timestamps, may cost over IPv4 with timestamps.
 const LAYOUT_RATIO_MAX: f64 = 1.05;
 /// Nanoseconds of a transaction over smoltcp's.
@@ -113,13 +130,10 @@ pub(super) fn run(root: &Path) -> Result<bool, ToolError> {
         println!("instructions: skipped, valgrind is not installed (`cargo xtask setup`)");
         return Ok(true);
     }
-    let mut build = process::cargo(root);
-    build.args(["build", "--release", "--locked", "--package", "megapipe-stack"]);
-    build.args(["--example", "short_connections", "--example", "segment_cost"]);
-    if !process::passes_through(&mut build)? {
+    if !process::passes_through(&mut build(root))? {
         return Ok(false);
     }
-    let folder = root.join("target/release/examples");
+    let folder = root.join(EXAMPLES);
     let mut rows = connection_rows(&folder)?;
     rows.extend(segment_rows(&folder)?);
     rows.push(time_row(&folder)?);
@@ -127,14 +141,59 @@ pub(super) fn run(root: &Path) -> Result<bool, ToolError> {
     Ok(true)
 }
 
-fn connection_rows(folder: &Path) -> Result<Vec<TableRow>, ToolError> {
-    let program = folder.join("short_connections");
+/// The command that builds both examples.
+pub(crate) fn build(root: &Path) -> Command {
+    let mut build = process::cargo(root);
+    build.args(["build", "--release", "--locked", "--package", "megapipe-stack"]);
+    build.args(["--example", "short_connections", "--example", "segment_cost"]);
+    build
+}
+
+/// A row that the test has counted.
+pub(crate) struct GuardedRow {
+    pub(crate) title: &'static str,
+    pub(crate) instructions: f64,
+    pub(crate) limit: f64,
+}
+
+/// Counts our rows in the examples that [`build`] has built. Takes some ten seconds.
+pub(crate) fn count_guarded(
+    root: &Path,
+    mut each: impl FnMut(&str),
+) -> Result<Vec<GuardedRow>, ToolError> {
+    let folder = root.join(EXAMPLES);
     let mut rows = Vec::new();
-    for ConnectionRow { title, load, count, bar } in CONNECTION_ROWS {
-        let [ours, smoltcp] = ["ours", "smoltcp"].map(|stack| {
-            Ok::<_, ToolError>(counted(&program, &["run", stack, load], "*::measured")? / count)
-        });
-        let (ours, smoltcp) = (ours?, smoltcp?);
+    for row in &CONNECTION_ROWS {
+        each(row.title);
+        let instructions = row.count(&folder, "ours")?;
+        rows.push(GuardedRow { title: row.title, instructions, limit: row.bar * GUARD_TOLERANCE });
+    }
+    for row in &SEGMENT_ROWS {
+        each(row.title);
+        let limit = row.bar.guard() * GUARD_TOLERANCE;
+        rows.push(GuardedRow { title: row.title, instructions: row.count(&folder)?, limit });
+    }
+    Ok(rows)
+}
+
+impl ConnectionRow {
+    fn count(&self, folder: &Path, stack: &str) -> Result<f64, ToolError> {
+        let program = folder.join("short_connections");
+        Ok(counted(&program, &["run", stack, self.load], "*::measured")? / self.count)
+    }
+}
+
+impl SegmentRow {
+    fn count(&self, folder: &Path) -> Result<f64, ToolError> {
+        Ok(counted(&folder.join("segment_cost"), self.arguments, "*measured*")? / SEGMENTS)
+    }
+}
+
+fn connection_rows(folder: &Path) -> Result<Vec<TableRow>, ToolError> {
+    let mut rows = Vec::new();
+    for row in &CONNECTION_ROWS {
+        let (ours, smoltcp) = (row.count(folder, "ours")?, row.count(folder, "smoltcp")?);
+        let ConnectionRow { title, bar, .. } = *row;
         rows.push(TableRow {
             title: title.to_owned(),
             ours: format!("{ours:.0}"),
@@ -147,18 +206,17 @@ fn connection_rows(folder: &Path) -> Result<Vec<TableRow>, ToolError> {
 }
 
 fn segment_rows(folder: &Path) -> Result<Vec<TableRow>, ToolError> {
-    let program = folder.join("segment_cost");
     let mut rows = Vec::new();
     let mut ipv4 = None;
-    for SegmentRow { title, arguments, bar } in SEGMENT_ROWS {
-        let ours = counted(&program, arguments, "*measured*")? / SEGMENTS;
+    for row in &SEGMENT_ROWS {
+        let ours = row.count(folder)?;
         let first = *ipv4.get_or_insert(ours);
-        let most = match bar {
+        let most = match row.bar {
             SegmentBar::AtMost(most) => most,
-            SegmentBar::NearIpv4 => first * LAYOUT_RATIO_MAX,
+            SegmentBar::NearIpv4(_) => first * LAYOUT_RATIO_MAX,
         };
         rows.push(TableRow {
-            title: title.to_owned(),
+            title: row.title.to_owned(),
             ours: format!("{ours:.0}"),
             smoltcp: String::new(),
             bar: format!("<= {most:.0}"),

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::lanes::{self, Tick};
 use super::{Display, StepOutcome, checked, command};
 use crate::error::ToolError;
+use crate::limits;
 use crate::process;
 
 /// Seconds for each target, in addition to its seeds.
@@ -27,7 +28,8 @@ pub(super) fn smoke(root: &Path, display: &mut Display) -> Result<StepOutcome, T
     }
     let targets = process::output_of(process::nightly(root).args(["fuzz", "list"]))?;
     let targets = targets.lines().map(str::to_owned).collect();
-    let (counts, output) = lanes::run(targets, display, |target, tick| one(root, target, tick));
+    let (counts, output) =
+        lanes::run(targets, limits::BUSY_LANES, display, |target, tick| one(root, target, tick));
     let note = format!("{} targets", counts.passed + counts.failures.len());
     Ok(StepOutcome { counts, output, note })
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - Every job is run and its outcome added once, whatever became of the others.
-//! - No more than `limits::LANES` run at a time.
+//! - No more than there are lanes run at a time.
 
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
@@ -10,7 +10,6 @@ use std::thread;
 use super::tally::TestCounts;
 use super::{Display, StepOutcome};
 use crate::error::ToolError;
-use crate::limits;
 
 /// An event of a running job: a line of its output, or `None` for time without output.
 pub(super) type Tick<'a> = &'a mut dyn FnMut(Option<&str>);
@@ -20,9 +19,10 @@ enum LaneReport {
     Ended(Result<StepOutcome, ToolError>),
 }
 
-/// Runs all jobs, those in front first, and adds up what became of them.
+/// Runs all jobs in so many lanes, those in front first, and adds up what became of them.
 pub(super) fn run<J: Send>(
     jobs: Vec<J>,
+    lanes: usize,
     display: &mut Display,
     run_one: impl Fn(&J, Tick<'_>) -> Result<StepOutcome, ToolError> + Sync,
 ) -> (TestCounts, Vec<String>) {
@@ -31,7 +31,7 @@ pub(super) fn run<J: Send>(
     let waiting = Mutex::new(jobs.into_iter());
     let (reports, reported) = mpsc::channel();
     thread::scope(|scope| {
-        for _ in 0..limits::LANES {
+        for _ in 0..lanes {
             let (waiting, run_one, reports) = (&waiting, &run_one, reports.clone());
             scope.spawn(move || {
                 let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn each_job_counts_once_whatever_became_of_it() {
         let (counts, output) =
-            run(vec![1, 2, 3, 4, 5], &mut Display::start("test"), |job, tick| {
+            run(vec![1, 2, 3, 4, 5], 2, &mut Display::start("test"), |job, tick| {
                 tick(Some("a line"));
                 match job {
                     3 => Ok(StepOutcome::check("3", false, vec!["three failed".to_owned()])),

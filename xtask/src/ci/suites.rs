@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use super::{Display, StepOutcome, lanes};
 use crate::error::ToolError;
+use crate::limits;
 use crate::process::{self, ProcessEnd};
 
 /// Suites that take longest, by the name of their target. They start first, so that none of them
@@ -72,7 +73,7 @@ fn run_built(
         Err(said) => return Ok(StepOutcome::check("test", false, said)),
     };
     let times = Mutex::new(Vec::new());
-    let (counts, output) = lanes::run(suites, display, |suite, tick| {
+    let (counts, output) = lanes::run(suites, limits::SUITE_LANES, display, |suite, tick| {
         let start = Instant::now();
         let outcome = super::counted(&suite.name, &mut suite.command(root), tick);
         let took = start.elapsed().as_secs();

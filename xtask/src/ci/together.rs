@@ -42,7 +42,7 @@ pub(super) fn start(root: &Path, steps: Vec<Step>) -> BTreeMap<&'static str, Run
         jobs.push_back(StepJob { step, last, ended });
     }
     let jobs = Arc::new(Mutex::new(jobs));
-    for _ in 0..limits::LANES {
+    for _ in 0..limits::BUSY_LANES {
         let (jobs, root) = (Arc::clone(&jobs), root.to_owned());
         thread::spawn(move || {
             let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();

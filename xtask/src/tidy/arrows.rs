@@ -16,7 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("megapipe-scripts", &["megapipe", "megapipe-link", "megapipe-sockets", "megapipe-stack"]),
     ("megapipe", &["megapipe-shm", "megapipe-stack", "megapipe-link", "megapipe-service"]),
-    ("megapipe-sockets", &["megapipe", "megapipe-link"]),
+    ("megapipe-sockets", &["megapipe", "megapipe-link", "megapipe-shm"]),
     ("megapipe-examples", &["megapipe"]),
     ("megapipe-packetdrill", &["megapipe", "megapipe-scripts", "megapipe-sockets"]),
     ("megapipe-marshal", &["megapipe", "megapipe-sockets"]),

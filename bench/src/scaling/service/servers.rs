@@ -213,12 +213,19 @@ impl ServiceRun<'_> {
                     self.on_refused(conn.id as u32, job.at);
                 }
                 ManagerOutput::Send(message) => {
-                    let (ManagerMessage::Assigned(name) | ManagerMessage::TimedOut(name)) = message
-                    else {
-                        continue;
+                    let to = match message {
+                        ManagerMessage::Assigned { acceptor, .. }
+                        | ManagerMessage::TimedOut(acceptor) => acceptor.manager,
+                        ManagerMessage::Returned { lent, .. } => lent.acceptor.manager,
+                        ManagerMessage::Request { lender, .. } => lender,
+                        _ => continue,
                     };
-                    let to = self.managers[usize::from(name.manager.0)].core;
+                    let to = self.managers[usize::from(to.0)].core;
                     self.post(job, to, Mail::Manager(message));
+                }
+                ManagerOutput::Lend(other, offer) | ManagerOutput::Grant(other, offer) => {
+                    let to = self.managers[usize::from(other.0)].core;
+                    self.post(job, to, Mail::Manager(ManagerMessage::Offer(offer)));
                 }
                 ManagerOutput::Publish(message) => {
                     for other in (0..self.managers.len()).filter(|&other| other != manager) {
@@ -318,7 +325,8 @@ impl ServiceRun<'_> {
         }
         let Some(manager) = self.manager_at(job.core) else { return };
         let (before, mut out) = (job.at, Vec::new());
-        self.managers[manager].queue.publish_offer(job.now(), &mut out);
+        let managers = self.managers.len() as u16;
+        self.managers[manager].queue.publish_offer(job.now(), managers, &mut out);
         if out.is_empty() {
             return;
         }

@@ -96,7 +96,7 @@ unsafe fn accepted(
     let (accepted, peer) = with_fd(fd, |sockets| {
         let accepted = sockets.accept4(fd, flags)?;
         // A connection that has already ended has no peer address.
-        let peer = if addr.is_null() { None } else { sockets.getpeername(accepted).ok() };
+        let peer = if addr.is_null() { None } else { sockets.accepted_peer(accepted).ok() };
         Ok((accepted, peer))
     })?;
     if !addr.is_null() {

@@ -2,12 +2,12 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use channel::{CpuMask, Misuse, RegisterError};
 
 use crate::abi::{MP_FIRST_LWSOCKET, mp_event, mp_handle_t};
-use crate::border::{handle as returned, status};
+use crate::border::{finish, handle as returned, status};
 use crate::calls::non_null;
 use crate::error::{CallError, CallFailure};
 use crate::limits::MASK_WORDS_MAX;
@@ -49,6 +49,34 @@ pub unsafe extern "C" fn mp_take_over(
     };
     // SAFETY: the program promises a channel that it has not destroyed.
     returned("mp_take_over", unsafe { with_channel(channel, take_over) })
+}
+
+/// Shares a connection of the service: returns a token, a descriptor (close-on-exec) that any
+/// process may pass to mp_adopt(). The channel keeps the connection. -1 on failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_share(handle: mp_handle_t) -> c_int {
+    let shared = with_handle(handle, |inner, handle| {
+        let token = inner.channel.share(handle)?;
+        Ok(token.into_raw_fd())
+    });
+    finish("mp_share", shared)
+}
+
+/// Adopts the connection that a token of mp_share() stands for: the channel is one more owner of
+/// it. The token stays the program's, and stays an owner until its last descriptor is closed.
+/// MP_NO_HANDLE on failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_adopt(
+    channel: *mut mp_channel_t,
+    token: c_int,
+    cookie: *mut c_void,
+) -> mp_handle_t {
+    let adopt = |inner: &mut ChannelInner| {
+        let token = duplicate(token)?;
+        Ok(inner.channel.adopt(token.as_fd(), cookie as u64)?)
+    };
+    // SAFETY: the program promises a channel that it has not destroyed.
+    returned("mp_adopt", unsafe { with_channel(channel, adopt) })
 }
 
 /// Unregisters a handle; its completions are no longer dispatched. An lwsocket is closed; a

@@ -56,7 +56,7 @@ pub unsafe extern "C" fn mtcp_accept(
         let accepted = waiting.accept4(sockid, OpenFlags::empty())?;
         if !addr.is_null() {
             // A connection that has already ended has no peer address.
-            let peer = waiting.getpeername(accepted).ok().map(Address::from);
+            let peer = waiting.accepted_peer(accepted).ok().map(Address::from);
             // SAFETY: the program promises a buffer for an address with its size.
             unsafe { address::write(Sender { address: addr, size: addrlen }, peer.as_ref()) };
         }

@@ -16,7 +16,7 @@ use super::LocalNetwork;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// A shard cannot be started.
+    /// A shard, or a server that it needs, cannot be started.
     #[error("cannot start the shards")]
     Shards(#[source] RemoteError),
     /// A channel of this process uses the network.
@@ -40,7 +40,7 @@ pub enum DaemonError {
         #[source]
         source: io::Error,
     },
-    /// A shard has ended, or the control socket failed.
+    /// A shard or a server that it needs has ended, or the control socket failed.
     #[error("the daemon has ended")]
     Ended(#[source] io::Error),
 }
@@ -81,18 +81,12 @@ impl Daemon {
         cores: &[usize],
         notice: impl FnMut(&str) + 'static,
     ) -> Result<Self, DaemonError> {
-        let mut frames = Vec::new();
-        while let Some(next) = network.take() {
-            frames.push(next);
-        }
-        if frames.len() != usize::from(network.shards()) {
-            return Err(DaemonError::NetworkInUse);
-        }
+        let links = network.take_all().ok_or(DaemonError::NetworkInUse)?;
         make_directory(path)?;
         let mut settings = network.settings().clone();
         // Channels ask for it where they want it.
         settings.tcp.nagle = false;
-        let host = ShardHost::start(frames, &settings, cores, Box::new(notice));
+        let host = ShardHost::start(links, &settings, cores, Box::new(notice));
         let host = host.map_err(DaemonError::Shards)?;
         let failed = |source| DaemonError::Socket { path: path.to_owned(), source };
         Ok(Self { server: ControlServer::listen(path, host).map_err(failed)? })
@@ -122,7 +116,7 @@ impl Daemon {
     /// Serves until `stop` is readable. May be called again: channels stay attached meanwhile.
     ///
     /// # Errors
-    /// [`DaemonError::Ended`]: a shard has lost its link.
+    /// [`DaemonError::Ended`]: a shard or a link server has lost its link.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), DaemonError> {
         self.server.run(stop).map_err(DaemonError::Ended)
     }

@@ -71,6 +71,16 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
 
     #[inline]
     fn next_answer(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
+        while let Some((conn, chunk)) = self.server.next_bytes() {
+            let read = self.on_received_for_one(state, conn, chunk);
+            if read.is_some() {
+                return read;
+            }
+            self.on_received(state, conn, chunk);
+            if state.has_ready() {
+                return None;
+            }
+        }
         while let Some(taken) = self.server.next_event() {
             let RemoteEvent::Event(event, offer) = taken else {
                 self.on_server_event(state, taken);

@@ -203,7 +203,7 @@ impl StackHandle for Inline {
     }
 
     fn abort(&mut self, now: Instant, conn: ConnId) {
-        self.0.refuse(now, conn);
+        self.0.abort(now, conn);
     }
 
     fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {

@@ -60,6 +60,7 @@ mod service;
 mod service_address;
 mod shared_pool_view;
 mod shared_thread;
+mod sharing;
 mod stack_handle;
 mod stream;
 
@@ -131,6 +132,8 @@ pub(crate) struct Local<H: StackHandle + ?Sized> {
     kernel_given: bool,
     /// What the stack does for listening sockets of the program's.
     registered_ports: Vec<ports::RegisteredPort>,
+    /// Reads are not submitted to the service: the process is about to fork.
+    withholds: bool,
     /// The last connection that was to become the kernel's and did not, and why.
     refused_move: Option<(Handle, String)>,
     /// Last, so that a driver of any placement is also a `Local<dyn StackHandle>`.
@@ -216,6 +219,7 @@ impl<H: StackHandle> Local<H> {
             kernel_asked: now,
             kernel_given: false,
             registered_ports: Vec::new(),
+            withholds: false,
             refused_move: None,
             server,
         }

@@ -11,7 +11,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use megapipe_link::{Capture, Link, LinkError, LinkSpec, Pcap};
-use megapipe_service::{Frames, RxMuxError, ServerConfig, ServerError, switch};
+use megapipe_service::layout::{Component, ServerLayout};
+use megapipe_service::{
+    Frames, RxMuxError, ServerConfig, ServerError, ServiceLinks, split_switch, switch,
+};
 
 /// Why a network was not opened.
 #[derive(thiserror::Error)]
@@ -42,7 +45,10 @@ impl NetworkError {
     pub const fn is_configuration(&self) -> bool {
         matches!(
             self,
-            Self::Description(_) | Self::Settings(_) | Self::Link(LinkError::Setting { .. })
+            Self::Description(_)
+                | Self::Settings(_)
+                | Self::Link(LinkError::Setting { .. })
+                | Self::Switch(RxMuxError::LinkServers { .. })
         )
     }
 
@@ -54,9 +60,10 @@ impl NetworkError {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
             Self::Link(LinkError::Unavailable { .. } | LinkError::Gone { .. }) => libc::ENODEV,
-            Self::Description(_) | Self::Settings(_) | Self::Link(LinkError::Setting { .. }) => {
-                libc::EINVAL
-            }
+            Self::Description(_)
+            | Self::Settings(_)
+            | Self::Link(LinkError::Setting { .. })
+            | Self::Switch(RxMuxError::LinkServers { .. }) => libc::EINVAL,
             Self::Switch(_) => libc::ENOMEM,
         }
     }
@@ -107,8 +114,8 @@ struct NetworkShared {
     queues: usize,
     is_spread_by_device: bool,
     shards: u16,
-    /// What is left for channels to come, the first last.
-    left: Mutex<Vec<Frames>>,
+    /// What is left for channels to come, the first shard last; or for a daemon.
+    left: Mutex<ServiceLinks>,
 }
 
 impl LocalNetwork {
@@ -187,9 +194,13 @@ impl LocalNetwork {
         let count = queues.len();
         let is_spread_by_device = queues.first().is_some_and(|link| link.caps().rss.is_some());
         let of_queues = u16::try_from(count).unwrap_or(u16::MAX);
-        let shards = settings.shards.unwrap_or(of_queues);
-        let mut left: Vec<Frames> = if shards == 1 && count == 1 {
-            queues.into_iter().map(Frames::Queue).collect()
+        let layout = settings.layout.as_ref();
+        let of_layout = layout.map(|layout| layout.count(Component::Transport));
+        let shards = settings.shards.or(of_layout).unwrap_or(of_queues);
+        let link_servers = layout.map_or(0, ServerLayout::separate_links);
+        let mut left = if shards == 1 && count == 1 && link_servers == 0 {
+            let shards = queues.into_iter().map(Frames::Queue).collect();
+            ServiceLinks { shards, servers: Vec::new() }
         } else {
             let counted = |number: usize, what| match number {
                 1 => format!("1 {what}"),
@@ -198,11 +209,20 @@ impl LocalNetwork {
             let spread = [counted(shards.into(), "shard"), counted(count, "queue")];
             description.push_str(&format!(", {}", spread.join(" over ")));
             let key = settings.steering_key.map_or_else(random_key, Ok)?;
-            let links = switch(queues, shards, &key)?;
-            links.into_iter().map(|link| Frames::Shared(Box::new(link))).collect()
+            if link_servers == 0 {
+                let links = switch(queues, shards, &key)?;
+                let shards = links.into_iter().map(|link| Frames::Shared(Box::new(link))).collect();
+                ServiceLinks { shards, servers: Vec::new() }
+            } else {
+                let by = counted(link_servers.into(), "link server");
+                description.push_str(&format!(" of {by}"));
+                let (servers, links) = split_switch(queues, (link_servers, shards), &key)?;
+                let shards = links.into_iter().map(|link| Frames::Served(Box::new(link))).collect();
+                ServiceLinks { shards, servers }
+            }
         };
         // Taken from the end: the first first.
-        left.reverse();
+        left.shards.reverse();
         let left = Mutex::new(left);
         let queues = count;
         Ok(Self(Arc::new(NetworkShared {
@@ -262,15 +282,29 @@ impl LocalNetwork {
         self.0.is_spread_by_device
     }
 
-    /// Returns the number of channels that can use the network.
+    /// Returns the number of channels that can use the network; none can where the layout has link
+    /// servers apart from the shards: such a network is for a [`Daemon`](crate::Daemon).
     #[must_use]
     pub fn shards(&self) -> u16 {
         self.0.shards
     }
 
-    /// The next shard's frames; `None`: each has its channel.
+    /// The next shard's frames; `None`: each has its channel, or a daemon's link servers move them.
     pub(crate) fn take(&self) -> Option<Frames> {
-        self.0.left.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        let mut left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.servers.is_empty() { left.shards.pop() } else { None }
+    }
+
+    /// The frames of all shards, for a daemon; `None`: a channel has some of them.
+    pub(crate) fn take_all(&self) -> Option<ServiceLinks> {
+        let mut left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.shards.len() != usize::from(self.0.shards) {
+            return None;
+        }
+        let (mut shards, servers) =
+            (std::mem::take(&mut left.shards), std::mem::take(&mut left.servers));
+        shards.reverse();
+        Some(ServiceLinks { shards, servers })
     }
 }
 

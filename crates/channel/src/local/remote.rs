@@ -15,7 +15,7 @@ use megapipe_link::{Caps, LinkError};
 use megapipe_service::limits::SPIN_DEFAULT;
 use megapipe_service::{
     AcceptorId, AdaptiveSpin, ConnectStart, LaneSet, MoveRefusal, Next, NotShared, PortError,
-    RemoteConfig, RemoteCounters, RemoteEvent, Sharing, start_remote,
+    RemoteConfig, RemoteCounters, RemoteEvent, SharedConn, Sharing, start_remote,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -64,6 +64,11 @@ impl Remote {
         if self.session.as_mut().is_some_and(|session| session.is_look_due(now)) {
             self.client.look_for_server();
         }
+    }
+
+    /// Checks that the server polls, for a connection that is to move to it or from it.
+    fn check_moves(&mut self) -> Result<(), MoveRefusal> {
+        self.client.check().map_err(|_gone| MoveRefusal::gone())
     }
 
     /// Copies a received chunk into the channel's memory, which has room for it
@@ -119,7 +124,11 @@ impl StackHandle for Remote {
             }
             return Err(error);
         }
-        Ok(Polled { has_worked: false, has_event: self.client.has_event() })
+        let has_event = self.client.has_event();
+        if !has_event {
+            self.client.wake_servers();
+        }
+        Ok(Polled { has_worked: false, has_event })
     }
 
     fn transmit(&mut self, _now: Instant) -> Result<usize, LinkError> {
@@ -128,6 +137,14 @@ impl StackHandle for Remote {
     }
 
     #[inline]
+    fn next_bytes(&mut self) -> Option<(ConnId, Chunk)> {
+        if !self.memory.has_room() {
+            return None;
+        }
+        let (conn, chunk) = self.client.next_bytes()?;
+        Some((conn, self.take_in(chunk)))
+    }
+
     fn next_event(&mut self) -> Option<RemoteEvent> {
         if !self.memory.has_room() {
             self.lacks_memory = self.client.has_event();
@@ -501,10 +518,31 @@ impl StackHandle for Remote {
         self.client.finish_move(conn, unread)
     }
 
+    fn share_conns(&mut self, conn: Option<ConnId>) -> Result<OwnedFd, MoveRefusal> {
+        self.check_moves()?;
+        self.client.share_conns(conn)
+    }
+
+    fn give_bytes_back(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), (usize, MoveRefusal)> {
+        self.client.give_bytes_back(conn, bytes)
+    }
+
+    fn shared_name(&mut self, conn: ConnId) -> Option<SharedConn> {
+        self.client.shared_name(conn)
+    }
+
+    fn adopt_token(&mut self, token: BorrowedFd<'_>) -> Result<ConnId, MoveRefusal> {
+        self.check_moves()?;
+        self.client.adopt_token(token)
+    }
+
+    fn adopt_inherited(&mut self, name: SharedConn) -> Result<ConnId, MoveRefusal> {
+        self.check_moves()?;
+        self.client.adopt_inherited(name)
+    }
+
     fn take_over(&mut self, fd: BorrowedFd<'_>) -> Result<(ConnId, Vec<u8>), MoveRefusal> {
-        if let Err(_gone) = self.client.check() {
-            return Err(MoveRefusal::gone());
-        }
+        self.check_moves()?;
         self.client.take_over(fd)
     }
 

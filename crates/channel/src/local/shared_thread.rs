@@ -364,7 +364,7 @@ impl StackHandle for SharedThread {
     }
 
     fn abort(&mut self, now: Instant, conn: ConnId) {
-        self.at(now, |server, now| server.refuse(now, conn));
+        self.at(now, |server, now| server.abort(now, conn));
     }
 
     fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {

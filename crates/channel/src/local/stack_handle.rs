@@ -29,7 +29,7 @@ use std::time::Duration;
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
     AcceptorId, Clock, ConnectStart, Frames, MoveRefusal, Next, NotShared, PortError,
-    RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, Sharing, Slept,
+    RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, SharedConn, Sharing, Slept,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -120,6 +120,14 @@ pub(crate) trait StackHandle {
     /// # Errors
     /// As [`StackHandle::poll`].
     fn transmit(&mut self, now: Instant) -> Result<usize, LinkError>;
+
+    /// Returns the next event, if that is received bytes and the placement has a shorter way for
+    /// them: the connection, and the bytes in the channel's memory. `None`:
+    /// [`StackHandle::next_event`] returns the next one, if there is any.
+    #[inline]
+    fn next_bytes(&mut self) -> Option<(ConnId, Chunk)> {
+        None
+    }
 
     /// Returns the next event; `None`: there is none.
     fn next_event(&mut self) -> Option<RemoteEvent>;
@@ -466,6 +474,45 @@ pub(crate) trait StackHandle {
     /// [`NotShared::OtherThread`], the default, on `thread` and `core`.
     fn migration_server(&mut self) -> Result<&mut Server<ChannelMemory>, NotShared> {
         Err(NotShared::OtherThread)
+    }
+
+    /// Makes a token that owns a connection of a daemon too, or all of the channel's.
+    ///
+    /// # Errors
+    /// The daemon's refusal. By default there is no daemon.
+    fn share_conns(&mut self, _conn: Option<ConnId>) -> Result<OwnedFd, MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
+    /// Gives received bytes of a shared connection back to a daemon.
+    ///
+    /// # Errors
+    /// How many of them, from the first on, were not taken, and the daemon's refusal. By default
+    /// there is no daemon.
+    fn give_bytes_back(&mut self, _conn: ConnId, bytes: &[u8]) -> Result<(), (usize, MoveRefusal)> {
+        Err((bytes.len(), MoveRefusal::gone()))
+    }
+
+    /// The name of a connection for a process that inherits it. `None`, by default: there is no
+    /// daemon.
+    fn shared_name(&mut self, _conn: ConnId) -> Option<SharedConn> {
+        None
+    }
+
+    /// Adopts the connection of a daemon that a token stands for.
+    ///
+    /// # Errors
+    /// The daemon's refusal. By default there is no daemon.
+    fn adopt_token(&mut self, _token: BorrowedFd<'_>) -> Result<ConnId, MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
+    /// Adopts a connection of the token by which the channel was attached to a daemon.
+    ///
+    /// # Errors
+    /// The daemon's refusal. By default there is no daemon.
+    fn adopt_inherited(&mut self, _name: SharedConn) -> Result<ConnId, MoveRefusal> {
+        Err(MoveRefusal::gone())
     }
 
     /// Takes a connection out of a daemon's stack, for [`StackHandle::finish_move`].

@@ -145,6 +145,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
             // It is over; what there was to tell is in `end`.
             return state.answer_reads(slot);
         };
+        if self.withholds {
+            state.slot(slot).receiving = Receiving::Withheld;
+            return;
+        }
         let now = self.now;
         let asked = self.server.receive(now, conn).is_ok();
         set_receiving(state, slot, asked);

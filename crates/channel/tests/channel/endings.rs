@@ -233,7 +233,8 @@ fn reset_reported_to_a_write_is_no_orderly_end(case: &Case) {
             Event::Write(Err(OpError::Reset)) => {}
             other => panic!("{kind:?} {other:?}"),
         }
-        // Our own stack flushes what a reset came behind (RFC 9293 §3.10.7.4).
+        // Without a read that waits, our own stack flushes what a reset came behind (RFC 9293
+        // §3.10.7.4).
         if !case.is_local || kind.is_registered() {
             assert_eq!(scene.read_exact(handle, 16), b"before the reset", "{kind:?}");
         }

@@ -33,6 +33,8 @@ mod scene;
 mod shards;
 #[cfg(feature = "local")]
 mod shared;
+#[cfg(feature = "local")]
+mod sharing;
 mod streams;
 mod timers;
 mod unsent;

@@ -109,7 +109,8 @@ struct DaemonArgs {
     ///
     /// TS are transport servers (flows), LS link servers (frames), CM connection managers (new
     /// connections). TS8LS8CM8: eight servers have all three. TS8LS8CM2: the first two of them have
-    /// a CM. TS8LS8+CM1: the CM is on a server of its own. Each TS has its own LS.
+    /// a CM. TS8LS8+CM1: the CM is on a server of its own. TS8+LS2+CM1: two link servers read the
+    /// link's queues, of which there are at least two, for all TS.
     #[arg(long, value_name = "LAYOUT", conflicts_with = "shards")]
     layout: Option<ServerLayout>,
 

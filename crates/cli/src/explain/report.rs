@@ -49,6 +49,8 @@ pub(super) struct DaemonExplained {
     pub(super) running_s: f64,
     pub(super) sessions: u32,
     pub(super) sessions_since_start: u64,
+    /// Messages over tokens that are none.
+    pub(super) stray_token_messages: u64,
     /// Which components of the daemon run together, such as TS2LS2CM2.
     pub(super) layout: String,
     pub(super) sees_all: bool,
@@ -400,6 +402,7 @@ impl DaemonExplained {
             running_s: observed.now.saturating_sub(daemon.started).as_secs_f64(),
             sessions: daemon.sessions,
             sessions_since_start: daemon.sessions_begun,
+            stray_token_messages: daemon.stray_messages,
             layout: daemon.layout.clone(),
             sees_all: daemon.sees_all,
         }
@@ -675,6 +678,7 @@ pub(super) mod tests {
                 shards: 2,
                 sessions: 2,
                 sessions_begun: 5,
+                stray_messages: 3,
                 layout: "TS2LS2CM2".to_owned(),
                 ..ServiceDaemon::default()
             },

@@ -90,6 +90,10 @@ fn daemon_lines(lines: &mut Vec<String>, path: &str, daemon: &DaemonExplained) {
         daemon.layout
     );
     lines.extend(wrap(&head("service"), &text, COLUMNS));
+    if daemon.stray_token_messages > 0 {
+        let stray = plural(daemon.stray_token_messages, "stray message");
+        lines.extend(wrap(&head(""), &format!("{stray} over tokens, ignored"), COLUMNS));
+    }
     if !daemon.sees_all {
         let text = "what belongs to other users, or to none, is not shown";
         lines.extend(wrap(&head(""), text, COLUMNS));
@@ -443,6 +447,7 @@ mod tests {
         for part in [
             "megapiped 0.1.0, process 9 of user 0, running for 100.0 s",
             "2 sessions, 5 since its start; layout TS2LS2CM2",
+            "3 stray messages over tokens, ignored",
             "shard 1 not pinned; tap of 1500 bytes MTU, 10.0.0.2",
             "CPU time 3.0 s of sessions, 1.0 s of none (25 %)",
             "dropped: 2 no_connection",

@@ -95,6 +95,14 @@ impl Program {
         Ok(files)
     }
 
+    /// The runtime of AddressSanitizer that the program was linked with.
+    pub(super) fn address_sanitizer(&self) -> Option<PathBuf> {
+        // The loader is asked about few programs.
+        let uses_it = imports_of(&self.bytes).iter().any(|name| name == "__asan_init");
+        let libraries = if uses_it { self.libraries() } else { Vec::new() };
+        libraries.into_iter().find(|path| is_address_sanitizer(path))
+    }
+
     /// The loader lists libraries without running the program.
     fn libraries(&self) -> Vec<PathBuf> {
         let loader = Elf::of(&self.bytes).and_then(|elf| elf.loader());
@@ -105,6 +113,13 @@ impl Program {
         let text = command.output().map(|output| output.stdout).unwrap_or_default();
         String::from_utf8_lossy(&text).lines().filter_map(path_of_library).collect()
     }
+}
+
+/// How the file name of AddressSanitizer's runtime begins.
+const ASAN: &str = "libasan.so";
+
+pub(super) fn is_address_sanitizer(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(ASAN.as_bytes()))
 }
 
 /// The path in a line of the loader: `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)`.
@@ -142,6 +157,15 @@ mod tests {
         let files = program.imports().unwrap();
         assert!(files[0].1.iter().any(|name| name == "write"), "{:?}", files[0]);
         assert!(files.iter().any(|(path, _)| path.to_string_lossy().contains("libc.so")));
+    }
+
+    #[test]
+    fn runtime_of_address_sanitizer_is_known_by_its_name() {
+        let is = |path: &str| is_address_sanitizer(Path::new(path));
+        assert!(is("libasan.so.8") && is("/usr/lib/x86_64-linux-gnu/libasan.so.8"));
+        assert!(!is("/usr/lib/libjemalloc.so.2") && !is("/libasan.so.8/other.so"));
+        let program = Program::find(std::env::current_exe().unwrap().as_os_str()).unwrap();
+        assert_eq!(program.address_sanitizer(), None);
     }
 
     #[test]

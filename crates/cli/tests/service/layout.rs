@@ -71,10 +71,20 @@ fn manager_on_a_thread_of_its_own_serves_all_shards() {
 }
 
 #[test]
+fn link_server_on_a_thread_of_its_own_serves_all_shards() {
+    check("TS2+LS1+CM1", 1);
+}
+
+#[test]
+fn link_servers_serve_shards_with_managers() {
+    check("TS3CM3+LS1", 3);
+}
+
+#[test]
 fn layout_that_is_not_built_is_refused_with_a_sentence() {
     let folder = Folder::new("layouts");
     for (layout, expected) in [
-        ("TS2+LS1+CM1", "link servers apart from transport servers are not built"),
+        ("TS2LS1+CM1", "either each TS has its own LS, as in TS2LS2+CM1, or each LS is alone"),
         ("TS2LS2CM3", "CM3 exceeds the 2 servers of its group"),
         ("TS2LS2", "CM is missing"),
     ] {

@@ -103,24 +103,17 @@ interpose! {
             }
             ListenerPaths::Stack(inner) => {
                 let flags = OpenFlags::from_bits(flags).ok_or(Error::InvalidArgument)?;
-                if !address.is_null() {
-                    memory::check(len as usize, size_of::<socklen_t>(), Access::Write)?;
-                    // SAFETY: the program promises a size, or null.
-                    unsafe { check_room(len) }?;
-                }
-                let (accepted, peer) = accept_from_stack(inner, flags, true)?;
+                let accepted = accept_from_stack(inner, flags, true)?;
                 // SAFETY: the program promises a buffer for an address with its size, or null.
-                unsafe { write_peer(address, len, peer) };
-                Ok(accepted)
+                unsafe { with_peer_name(accepted, address, len) }
             }
             ListenerPaths::Both(inner) => {
                 let stacks = OpenFlags::from_bits(flags).ok_or(Error::InvalidArgument)?;
                 accept_from_both((fd, inner), |is_stacks| match is_stacks {
                     true => {
-                        let (accepted, peer) = accept_from_stack(inner, stacks, false)?;
+                        let accepted = accept_from_stack(inner, stacks, false)?;
                         // SAFETY: as above.
-                        unsafe { write_peer(address, len, peer) };
-                        Ok(accepted)
+                        unsafe { with_peer_name(accepted, address, len) }
                     }
                     false => match pass() {
                         -1 => Err(Error::from_raw_os_error(crate::raw::errno())),
@@ -182,7 +175,7 @@ interpose! {
     fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int |pass| {
         if let Some(name) = recorded_name(fd) {
             // SAFETY: the program promises a buffer for an address with its size.
-            return status(unsafe { write_name(address, len, name) });
+            return status(unsafe { write_name(address, len, Some(name)) });
         }
         let name = |inner| stack::with_stack(|sockets| sockets.getsockname(inner));
         // SAFETY: the program promises a buffer for an address with its size.
@@ -244,7 +237,7 @@ unsafe fn name_of(
     name: impl FnOnce(Fd) -> Result<SocketAddr, Error>,
 ) -> c_int {
     // SAFETY: the caller keeps the contract.
-    let write = |name| unsafe { write_name(address, len, name) };
+    let write = |name| unsafe { write_name(address, len, Some(name)) };
     match target(fd) {
         Ok(CallTarget::Kernel) => pass(),
         Ok(CallTarget::Stack(inner)) => status(name(inner).and_then(write)),
@@ -257,18 +250,19 @@ unsafe fn name_of(
 unsafe fn write_name(
     address: *mut sockaddr,
     len: *mut socklen_t,
-    name: SocketAddr,
+    name: Option<SocketAddr>,
 ) -> Result<(), Error> {
     memory::check(len as usize, size_of::<socklen_t>(), Access::Write)?;
     // SAFETY: the caller keeps the contract.
     unsafe { check_room(len) }?;
     // SAFETY: the size is there.
-    memory::check(address as usize, unsafe { len.read() } as usize, Access::Write)?;
+    let room = (unsafe { len.read() } as usize).min(size_of::<libc::sockaddr_storage>());
+    memory::check(address as usize, room, Access::Write)?;
     if address.is_null() {
         return Err(Error::Fault);
     }
     // SAFETY: the caller keeps the contract.
-    unsafe { write_address(address, len, Some(name)) };
+    unsafe { write_address(address, len, name) };
     Ok(())
 }
 
@@ -283,13 +277,29 @@ unsafe fn address_of(
     unsafe { read_address(address, len) }
 }
 
+/// Returns the number of an accepted connection, and writes its peer's address unless `address` is
+/// null. As in Linux the connection is lost where this fails.
+///
+/// # Errors
+/// EFAULT, EINVAL.
+///
 /// # Safety
 /// As [`write_address`].
-unsafe fn write_peer(address: *mut sockaddr, len: *mut socklen_t, peer: Option<SocketAddr>) {
-    if !address.is_null() {
-        // SAFETY: the caller keeps the contract.
-        unsafe { write_address(address, len, peer) };
+unsafe fn with_peer_name(
+    (accepted, peer): (c_int, Option<SocketAddr>),
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<c_int, Error> {
+    if address.is_null() {
+        return Ok(accepted);
     }
+    // SAFETY: the caller keeps the contract.
+    if let Err(error) = unsafe { write_name(address, len, peer) } {
+        // SAFETY: takes an integer; the program does not know the number.
+        unsafe { super::descriptors::close(accepted) };
+        return Err(error);
+    }
+    Ok(accepted)
 }
 
 /// Selects the path of a socket, and notes it.
@@ -346,7 +356,11 @@ fn refuse_kernel(call: PathCall, address: SocketAddr, why: &str) -> Error {
 
 fn has_family(record: &SocketRecord, address: SocketAddr) -> bool {
     let Some(settings) = stack::settings() else { return false };
-    let has = |is_ipv4| settings.selector.addresses.iter().any(|(it, _)| it.is_ipv4() == is_ipv4);
+    let selector = &settings.selector;
+    // Loopback has an address of both families.
+    let has = |is_ipv4| {
+        selector.has_loopback || selector.addresses.iter().any(|(it, _)| it.is_ipv4() == is_ipv4)
+    };
     match address.is_ipv4() {
         true => has(true),
         false => has(false) || (has(true) && !record.is_v6_only()),
@@ -376,6 +390,7 @@ fn recorded_name(fd: c_int) -> Option<SocketAddr> {
 fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
     let mut records = RECORDS.lock();
     let Some(record) = records.of(fd) else { return passed(pass) };
+    check_family(record.domain, to)?;
     let path = select(record, PathCall::Listen, to)?;
     // The kernel has loopback addresses of its own, and their ports.
     let is_loopback = to.ip().to_canonical().is_loopback();
@@ -411,6 +426,18 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
         })?;
     }
     Ok(0)
+}
+
+/// As Linux (`inet6_bind`, `inet_bind`): an address of IPv4 is no address of an IPv6 socket.
+///
+/// # Errors
+/// EINVAL, EAFNOSUPPORT.
+fn check_family(domain: c_int, to: SocketAddr) -> Result<(), Error> {
+    match (domain, to) {
+        (libc::AF_INET6, SocketAddr::V4(_)) => Err(Error::InvalidArgument),
+        (libc::AF_INET, SocketAddr::V6(_)) => Err(Error::FamilyNotSupported),
+        _ => Ok(()),
+    }
 }
 
 /// Binds the kernel's socket to an address of the stack, which the kernel does not have: no frame
@@ -590,7 +617,7 @@ fn accept_from_stack(
             true => sockets.accept4(inner, flags)?,
             false => WithoutWaiting(context).accept4(inner, flags)?,
         };
-        Ok((accepted, sockets.getpeername(accepted).ok()))
+        Ok((accepted, sockets.accepted_peer(accepted).ok()))
     });
     match accepted {
         Ok((accepted, peer)) => {

@@ -97,6 +97,7 @@ interpose! {
                 unsafe { check_room(address_len) }?;
                 // SAFETY: the same.
                 let room = unsafe { address_len.read() } as usize;
+                let room = room.min(size_of::<libc::sockaddr_storage>());
                 memory::check(address as usize, room, Access::Write)?;
             }
             let flags = MsgFlags::from_bits_retain(flags);
@@ -162,7 +163,11 @@ interpose! {
             count
         };
         run(fd, pass, |inner| {
-            memory::check(messages as usize, message_bytes(count), Access::Write)?;
+            if !timeout.is_null() {
+                memory::check(timeout as usize, size_of::<timespec>(), Access::Write)?;
+            }
+            // SAFETY: the program promises that the headers stay as they are.
+            let count = unsafe { checked_messages(messages, count, Access::Write) }?;
             let receive = |to: &mut [IoSliceMut<'_>], control: &mut [u8], flags: MsgFlags| {
                 let received = with_stack(|sockets| sockets.recvmsg(inner, to, control, flags));
                 Ok::<_, TransferFailure>(received?)
@@ -236,11 +241,8 @@ interpose! {
     /// sendmsg(2).
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t |pass| {
         if numbers::is_kernel(fd) {
-            // SAFETY: the program promises a message, or null.
-            return match unsafe { super::passing::check(message) } {
-                Ok(()) => pass(),
-                Err(error) => answer(Err(error)),
-            };
+            // SAFETY: the program promises what sendmsg(2) asks for.
+            return answer(unsafe { super::passing::send(fd, message, flags, pass) });
         }
         // SAFETY: the program promises a message, or null.
         let decided = unsafe { decide_by_message(fd, message) };
@@ -262,18 +264,16 @@ interpose! {
         flags: c_int,
     ) -> c_int |pass| {
         if numbers::is_kernel(fd) {
-            // SAFETY: the program promises messages, or null.
-            return match unsafe { super::passing::check_all(messages, count) } {
-                Ok(()) => pass(),
-                Err(error) => answer(Err(error)),
-            };
+            // SAFETY: the program promises what sendmmsg(2) asks for.
+            return answer(unsafe { super::passing::send_all(fd, messages, count, flags, pass) });
         }
         // SAFETY: the program promises messages, or null; the first begins with its header.
         let decided = unsafe { decide_by_message(fd, messages.cast()) };
         let pass = || pass() as ssize_t;
         run(fd, pass, |inner| {
             decided?;
-            memory::check(messages as usize, message_bytes(count), Access::Write)?;
+            // SAFETY: the program promises that the headers stay as they are.
+            let count = unsafe { checked_messages(messages, count, Access::Read) }?;
             // SAFETY: the program promises `count` messages.
             let sent = unsafe { send_messages(messages, count, sending(inner, flags)) };
             piped(inner, flags, sent.map_err(Error::from))
@@ -283,16 +283,18 @@ interpose! {
     /// sendfile(2).
     fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t |pass| {
         run(to, pass, |inner| {
-            // SAFETY: the program promises an offset, or null.
-            piped(inner, 0, send_file(inner, from, unsafe { offset.as_mut() }, count))
+            // SAFETY: the program promises an offset that no other thread uses, or null.
+            let offset = unsafe { offset_at(offset) }?;
+            piped(inner, 0, send_file(inner, from, offset, count))
         })
     }
 
     /// sendfile(2), where offsets have 64 bits in any case.
     fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t |pass| {
         run(to, pass, |inner| {
-            // SAFETY: the program promises an offset, or null.
-            piped(inner, 0, send_file(inner, from, unsafe { offset.as_mut() }, count))
+            // SAFETY: the program promises an offset that no other thread uses, or null.
+            let offset = unsafe { offset_at(offset) }?;
+            piped(inner, 0, send_file(inner, from, offset, count))
         })
     }
 }
@@ -351,9 +353,30 @@ fn sending(
     }
 }
 
-/// The bytes of the messages of one call.
-fn message_bytes(count: c_uint) -> usize {
-    (count as usize).min(libc::UIO_MAXIOV as usize) * size_of::<mmsghdr>()
+/// Checks the messages of one call. Returns how many come before the first one that is wrong.
+///
+/// # Errors
+/// EFAULT: none.
+///
+/// # Safety
+/// Where headers exist, they are not written meanwhile.
+unsafe fn checked_messages(
+    messages: *const mmsghdr,
+    count: c_uint,
+    access: Access,
+) -> Result<c_uint, ArgumentError> {
+    let count = count.min(libc::UIO_MAXIOV as c_uint);
+    memory::check(messages as usize, count as usize * size_of::<mmsghdr>(), Access::Write)?;
+    for index in 0..count {
+        let message = messages.wrapping_add(index as usize).cast();
+        // SAFETY: the caller keeps the contract; a message begins with its header.
+        match unsafe { check_message(message, access) } {
+            Err(error) if index == 0 => return Err(error),
+            Err(_) => return Ok(index),
+            Ok(()) => {}
+        }
+    }
+    Ok(count)
 }
 
 /// # Safety
@@ -364,10 +387,11 @@ unsafe fn decide_by_message(fd: c_int, message: *const msghdr) -> Result<(), Err
     }
     // SAFETY: the caller promises a header, or null.
     let Some(header) = (unsafe { message.as_ref() }) else { return Ok(()) };
-    if header.msg_name.is_null() {
+    let name = (header.msg_name as usize, header.msg_namelen as usize);
+    if header.msg_name.is_null() || memory::check(name.0, name.1, Access::Read).is_err() {
         return Ok(());
     }
-    // SAFETY: the caller promises an address of that size.
+    // SAFETY: the address is there, as was checked.
     let to = unsafe { read_address(header.msg_name.cast(), header.msg_namelen) };
     decide_by_destination(fd, to.ok().flatten())
 }
@@ -382,6 +406,21 @@ pub(super) fn piped(inner: Fd, flags: c_int, sent: Result<usize, Error>) -> Resu
         raise_pipe();
     }
     sent
+}
+
+/// The offset of a file in the program's memory; `None` for null.
+///
+/// # Errors
+/// EFAULT.
+///
+/// # Safety
+/// Where there is memory, it is used by no other thread.
+unsafe fn offset_at<'a>(offset: *mut off_t) -> Result<Option<&'a mut off_t>, Error> {
+    if !offset.is_null() {
+        memory::check(offset as usize, size_of::<off_t>(), Access::Write)?;
+    }
+    // SAFETY: it is null or exists, and the caller keeps the contract.
+    Ok(unsafe { offset.as_mut() })
 }
 
 /// sendfile(2) to a socket of the stack. With an offset the file's own position stays; else it

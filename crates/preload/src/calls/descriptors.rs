@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_uint};
 use megapipe_sockets::{Bsd, Error};
 
 use super::answer;
+use crate::fork_sharing;
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::{c_call, set_errno, system_call};
@@ -112,9 +113,17 @@ pub(super) fn detach(fd: c_int) -> Result<(), Error> {
                 _ => Ok(()),
             }
         }),
-        NumberEntry::Parent => {
+        // The last close of a token ends an ownership.
+        NumberEntry::Parent | NumberEntry::Token => {
             numbers::set(fd, NumberEntry::Kernel);
             Ok(())
+        }
+        NumberEntry::Inherited(place) => {
+            numbers::set(fd, NumberEntry::Kernel);
+            stack::enter(|| {
+                fork_sharing::release(&RECORDS.lock(), place);
+                Ok(())
+            })
         }
         NumberEntry::Kernel | NumberEntry::Own => Ok(()),
     }
@@ -197,7 +206,10 @@ fn copied(old: c_int, new: c_int) -> c_int {
             RECORDS.lock().duplicate(old, new);
             Ok(())
         }),
-        NumberEntry::PendingSet | NumberEntry::Parent => {
+        NumberEntry::PendingSet
+        | NumberEntry::Parent
+        | NumberEntry::Inherited(_)
+        | NumberEntry::Token => {
             numbers::set(new, entry);
             Ok(())
         }

@@ -1,11 +1,12 @@
-//! Listeners that another process made: open at the start of a program that exec(3) started, or
-//! received in a message of an AF_UNIX socket (SCM_RIGHTS).
+//! Listeners that another process made, and tokens of connections: open at the start of a program
+//! that exec(3) started, or received in a message of an AF_UNIX socket (SCM_RIGHTS).
 //!
-//! Such a number is a listening socket of the kernel. It becomes a record, as if this process had
-//! called bind(2) and listen(2), where the rules give its address to the stack: the program may be
-//! the new version of a server, or one whose service manager listens for it. The stack's part
-//! begins with the first call that uses the number, since most programs that inherit a listener
-//! never do. On a link that shares the host's addresses it stays the kernel's, which has its port.
+//! Such a listener's number is a listening socket of the kernel. It becomes a record, as if this
+//! process had called bind(2) and listen(2), where the rules give its address to the stack: the
+//! program may be the new version of a server, or one whose service manager listens for it. The
+//! stack's part begins with the first call that uses the number, since most programs that inherit a
+//! listener never do. On a link that shares the host's addresses it stays the kernel's, which has
+//! its port.
 //!
 //! Read first: `records.rs`.
 
@@ -20,6 +21,7 @@ use super::create::{kernel_name, select};
 use super::descriptors::reap;
 use crate::numbers;
 use crate::raw::system_call;
+use crate::received_tokens;
 use crate::records::{FoundListener, RECORDS, SocketOption};
 use crate::rules::{PathCall, SocketPath};
 use crate::stack;
@@ -35,8 +37,8 @@ const OPTIONS: [(c_int, c_int); 4] = [
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
 ];
 
-/// Records the listeners among the numbers that are open when the library is loaded. Without
-/// /proc none is found.
+/// Records the listeners and tokens among the numbers that are open when the library is loaded.
+/// Without /proc none is found.
 pub(crate) fn adopt_open() {
     if !stack::has_own_ports() {
         return;
@@ -44,17 +46,17 @@ pub(crate) fn adopt_open() {
     let Ok(listed) = Path::new(NUMBERS).read_dir() else { return };
     let numbers = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let numbers: Vec<c_int> = numbers.collect();
-    numbers.into_iter().for_each(adopt);
+    numbers.into_iter().for_each(adopt_given);
 }
 
 /// After a receiving call on a socket of the kernel: records the listeners among the descriptors
-/// that came with the message. `result`: of the call.
+/// that came with the message, and notes the tokens. `result`: of the call.
 ///
 /// # Safety
 /// `message` is what the call filled, if it succeeded.
 #[inline]
 pub(super) unsafe fn adopt_received(message: *const msghdr, result: ssize_t) {
-    if result < 0 || !stack::has_own_ports() {
+    if result < 0 || !stack::has_own_ports() || stack::is_foreign_child() {
         return;
     }
     // SAFETY: the kernel has filled it.
@@ -78,6 +80,14 @@ pub(super) unsafe fn adopt_all_received(messages: *const mmsghdr, count: ssize_t
 
 fn take_over(fd: c_int) {
     reap(fd);
+    adopt_given(fd);
+}
+
+/// A number that this process was given: a token, a listener, or something else.
+fn adopt_given(fd: c_int) {
+    if stack::is_shared() {
+        received_tokens::note(fd);
+    }
     adopt(fd);
 }
 

@@ -12,6 +12,7 @@ use megapipe_sockets::{Bsd, Error, Fd, MsgFlags};
 
 use super::data::{piped, value};
 use super::{CallTarget, answer, target};
+use crate::memory::{self, Access};
 use crate::next::interpose;
 use crate::numbers;
 use crate::raw::system_call;
@@ -35,13 +36,15 @@ interpose! {
         if numbers::is_kernel(from) && numbers::is_kernel(to) {
             return pass();
         }
-        let has_offset = !from_offset.is_null() || !to_offset.is_null();
+        let offsets = [(from, from_offset), (to, to_offset)];
         let moved = || {
             let (source, sink) = (target(from)?, target(to)?);
             match (source, sink) {
                 (CallTarget::Kernel, CallTarget::Kernel) => Ok(pass()),
                 _ if len == 0 => Ok(0),
-                _ if has_offset => Err(Error::InvalidArgument),
+                _ if offsets.iter().any(|(_, offset)| !offset.is_null()) => {
+                    Err(error_of_offsets(offsets))
+                }
                 (CallTarget::Kernel, CallTarget::Stack(sink)) => from_pipe(from, sink, len, flags),
                 (CallTarget::Stack(source), CallTarget::Kernel) => to_pipe(source, to, len, flags),
                 (CallTarget::Stack(_), CallTarget::Stack(_)) => Err(Error::InvalidArgument),
@@ -49,6 +52,26 @@ interpose! {
         };
         answer(moved())
     }
+}
+
+/// The error of a call with offsets, one end of which is a socket. Linux looks for pipes, then
+/// reads the offsets.
+fn error_of_offsets(offsets: [(c_int, *mut off64_t); 2]) -> Error {
+    let given = offsets.into_iter().filter(|(_, offset)| !offset.is_null());
+    if given.clone().any(|(fd, _)| pipe_size(fd).is_ok()) {
+        return Error::NoPosition;
+    }
+    let mut checked =
+        given.map(|(_, it)| memory::check(it as usize, size_of::<off64_t>(), Access::Read));
+    checked.find_map(Result::err).map_or(Error::InvalidArgument, Error::from)
+}
+
+/// # Errors
+/// EBADF: it is no pipe, but another file.
+fn pipe_size(fd: c_int) -> Result<isize, Error> {
+    let arguments = [fd, libc::F_GETPIPE_SZ, 0, 0, 0, 0].map(|it| it as usize);
+    // SAFETY: takes integers.
+    value(unsafe { system_call(libc::SYS_fcntl, arguments) })
 }
 
 fn from_pipe(pipe: c_int, sink: Fd, len: usize, flags: c_uint) -> Result<ssize_t, Error> {
@@ -71,9 +94,7 @@ fn from_pipe(pipe: c_int, sink: Fd, len: usize, flags: c_uint) -> Result<ssize_t
 
 fn to_pipe(source: Fd, pipe: c_int, len: usize, flags: c_uint) -> Result<ssize_t, Error> {
     // Another file is refused before bytes are read: only a pipe has a size.
-    let arguments = [pipe, libc::F_GETPIPE_SZ, 0, 0, 0, 0].map(|it| it as usize);
-    // SAFETY: takes integers.
-    value(unsafe { system_call(libc::SYS_fcntl, arguments) }).map_err(|error| match error {
+    pipe_size(pipe).map_err(|error| match error {
         Error::BadDescriptor => Error::InvalidArgument,
         error => error,
     })?;

@@ -3,16 +3,20 @@
 //! A program may clear its environment before exec(3): the settings and the library are put back.
 
 use std::cell::Cell;
-use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use super::descriptors;
+use super::{by_number, descriptors};
+use crate::exec_sharing;
+use crate::fork_sharing;
 use crate::handlers;
+use crate::inheritance;
 use crate::link;
+use crate::memory;
 use crate::next::interpose;
 use crate::program_check;
-use crate::raw::{set_errno, system_call};
+use crate::raw::{errno, set_errno, system_call};
 use crate::records::RECORDS;
 use crate::refusals::{self, CallRefusal};
 use crate::report;
@@ -127,6 +131,19 @@ interpose! {
         match number {
             // SAFETY: takes an integer.
             libc::SYS_close => unsafe { descriptors::close(a as c_int).into() },
+            libc::SYS_close_range => {
+                // SAFETY: takes integers.
+                unsafe { descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into() }
+            }
+            // SAFETY: takes an integer.
+            libc::SYS_dup => unsafe { descriptors::dup(a as c_int).into() },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: takes integers.
+            libc::SYS_dup2 => unsafe { descriptors::dup2(a as c_int, b as c_int).into() },
+            libc::SYS_dup3 => {
+                // SAFETY: takes integers.
+                unsafe { descriptors::dup3(a as c_int, b as c_int, c as c_int).into() }
+            }
             libc::SYS_exit_group => {
                 stack::flush();
                 report::finish();
@@ -142,8 +159,12 @@ interpose! {
                 Some(_) => ANSWER,
                 None => pass(),
             },
-            // libc's own function is variadic; the registers are the same.
-            _ => pass(),
+            // SAFETY: the program promises what the call asks for.
+            _ => match unsafe { by_number::call(number, [a, b, c, d, e, f]) } {
+                Some(result) => result,
+                // libc's own function is variadic; the registers are the same.
+                None => pass(),
+            },
         }
     }
 }
@@ -200,15 +221,17 @@ unsafe fn with_settings(
     pass: impl FnOnce() -> c_int,
     start: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
-    if report::is_on() {
-        // SAFETY: the environment of the process ends with a null pointer, as the caller's does.
-        let variable = unsafe { variable_of(environment(), b"PATH") };
-        let folders = is_in_folders.then(|| program_check::folders(variable));
-        // SAFETY: the caller promises the program's name.
-        if unsafe { program_check::note_program(program, folders) } && stack::is_foreign_child() {
-            // The child of a vfork(2): fork(2) has counted the others.
-            report::count(&report::COUNTS.children);
-        }
+    if !memory::is_string(program) || !memory::is_string_list(given) {
+        // EFAULT, by the kernel.
+        return pass();
+    }
+    // SAFETY: the environment of the process ends with a null pointer, as the caller's does.
+    let variable = unsafe { variable_of(environment(), b"PATH") };
+    let folders = is_in_folders.then(|| program_check::folders(variable));
+    // SAFETY: the caller promises the program's name.
+    if unsafe { program_check::note_program(program, folders) } && stack::is_foreign_child() {
+        // The child of a vfork(2): fork(2) has counted the others.
+        report::count(&report::COUNTS.children);
     }
     let settings = stack::settings().filter(|settings| !settings.follows);
     if let Some(library) = settings.and_then(|settings| settings.library.as_deref()) {
@@ -219,11 +242,18 @@ unsafe fn with_settings(
         }
         return pass();
     }
+    // SAFETY: as above.
+    let passed =
+        exec_sharing::prepare(|| unsafe { program_check::check_program(program, folders) });
     // SAFETY: the caller keeps the contract.
-    match unsafe { RestoredEnvironment::of(given, turn) } {
+    let result = match unsafe { RestoredEnvironment::of(given, turn) } {
         None => pass(),
         Some(restored) => start(restored.0.as_ptr()),
-    }
+    };
+    let errno = errno();
+    passed.take_back();
+    set_errno(errno);
+    result
 }
 
 /// The value of a variable in an environment.
@@ -336,9 +366,13 @@ thread_local! {
 extern "C" fn before_fork() {
     FORKS.set(handlers::begin());
     RECORDS.take();
+    if FORKS.get() {
+        fork_sharing::prepare();
+    }
 }
 
 extern "C" fn after_fork() {
+    fork_sharing::resume();
     RECORDS.release();
     end_fork();
 }
@@ -354,6 +388,7 @@ extern "C" fn in_child() {
     if stack::forget_in_child() {
         crate::records::forget_anchor();
     }
+    inheritance::inherit();
     RECORDS.release();
     // One thread exists; nothing here allocates.
     RECORDS.lock().inherit(parent);

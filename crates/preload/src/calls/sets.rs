@@ -10,11 +10,12 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, sigset_t, timespec};
-use megapipe_marshal::{duration, mask_of, milliseconds};
+use megapipe_marshal::{duration, milliseconds};
 use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SignalMask};
 
 use super::answer;
 use super::descriptors::reap;
+use crate::fork_sharing;
 use crate::memory::{self, Access};
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
@@ -42,10 +43,11 @@ interpose! {
 
     /// epoll_ctl(2).
     fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int |pass| {
-        let entry = numbers::entry(fd);
-        if entry == NumberEntry::Kernel {
-            return pass();
-        }
+        let entry = match fork_sharing::settled(fd) {
+            Ok(NumberEntry::Kernel) => return pass(),
+            Ok(entry) => entry,
+            Err(error) => return answer(Err(error)),
+        };
         let control = || match entry {
             NumberEntry::Recorded(_) => {
                 let passed = pass();
@@ -101,10 +103,13 @@ interpose! {
         match set_of(set) {
             Ok(None) => pass(),
             Ok(Some(inner)) => {
-                // SAFETY: the program promises a mask, or null.
-                let mask = unsafe { mask_of(mask) };
-                // SAFETY: the program promises memory for `max` events.
-                answer(unsafe { wait((set, inner), (events, max), milliseconds(timeout), mask) })
+                let wait = || {
+                    // SAFETY: the program promises a mask, or null.
+                    let mask = unsafe { memory::mask(mask) }?;
+                    // SAFETY: the program promises memory for `max` events.
+                    unsafe { wait((set, inner), (events, max), milliseconds(timeout), mask) }
+                };
+                answer(wait())
             }
             Err(error) => answer(Err(error)),
         }
@@ -120,10 +125,13 @@ interpose! {
     ) -> c_int |pass| {
         let waited = || {
             let Some(inner) = set_of(set)? else { return Ok(pass()) };
+            if !timeout.is_null() {
+                memory::check(timeout as usize, size_of::<timespec>(), Access::Read)?;
+            }
             // SAFETY: the program promises a time, or null.
             let timeout = unsafe { duration(timeout) }?;
             // SAFETY: the program promises a mask, or null.
-            let mask = unsafe { mask_of(mask) };
+            let mask = unsafe { memory::mask(mask) }?;
             // SAFETY: the program promises memory for `max` events.
             unsafe { wait((set, inner), (events, max), timeout, mask) }
         };
@@ -163,7 +171,11 @@ fn set_of(set: c_int) -> Result<Option<Fd>, Error> {
         }),
         NumberEntry::Parent => Err(stack::refuse_in_child()),
         NumberEntry::Own => Err(Error::BadDescriptor),
-        NumberEntry::Kernel | NumberEntry::Stack(_) | NumberEntry::Recorded(_) => Ok(None),
+        NumberEntry::Kernel
+        | NumberEntry::Stack(_)
+        | NumberEntry::Recorded(_)
+        | NumberEntry::Inherited(_)
+        | NumberEntry::Token => Ok(None),
     }
 }
 

@@ -5,10 +5,11 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use megapipe_marshal::{duration, mask_of, milliseconds, with_time_left};
+use megapipe_marshal::{duration, milliseconds, with_time_left};
 use megapipe_sockets::{Bsd, Error, Events, Fd, PollFd, SignalMask};
 
 use super::answer;
+use crate::fork_sharing;
 use crate::memory::{self, Access};
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
@@ -112,7 +113,7 @@ interpose! {
             // SAFETY: the program promises a time, or null.
             let time = unsafe { duration(timeout) }?;
             // SAFETY: the program promises a mask, or null.
-            sets.select(time, unsafe { mask_of(mask) })
+            sets.select(time, unsafe { memory::mask(mask) }?)
         };
         answer(select())
     }
@@ -141,7 +142,7 @@ unsafe fn polled_until(
     // SAFETY: the caller promises a time, or null.
     let timeout = unsafe { duration(timeout) }?;
     // SAFETY: the caller promises a mask, or null.
-    polled(entries, timeout, unsafe { mask_of(mask) })
+    polled(entries, timeout, unsafe { memory::mask(mask) }?)
 }
 
 /// The parts of a descriptor that are watched.
@@ -172,12 +173,12 @@ fn watched(fd: c_int) -> Result<Option<WatchedParts>, Error> {
             return Ok(Some(parts));
         }
     }
-    match numbers::entry(fd) {
+    match fork_sharing::settled(fd)? {
         NumberEntry::Stack(inner) | NumberEntry::Set(inner) => {
             Ok(Some(WatchedParts { kernels: false, stacks: Some(inner) }))
         }
         NumberEntry::Parent => Err(stack::refuse_in_child()),
-        NumberEntry::Own => Ok(None),
+        NumberEntry::Own | NumberEntry::Inherited(_) | NumberEntry::Token => Ok(None),
         NumberEntry::Kernel | NumberEntry::Recorded(_) | NumberEntry::PendingSet => {
             Ok(Some(WatchedParts { kernels: true, stacks: None }))
         }

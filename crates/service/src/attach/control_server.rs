@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use megapipe_link::{BoundPath, PeerProcess};
@@ -33,14 +34,16 @@ use super::message::{
     AgreedLimits, AttachHello, RECORD_BYTES, RefusalCode, Refused, Welcome, decode_ready,
 };
 use super::query_pace::QueryPace;
-use crate::descriptors::{PassPurpose, PassRefusal, SessionMessage};
+use crate::descriptors::{
+    PassPurpose, PassRefusal, SessionMessage, ShareToken, SharedConn, TokenRequest,
+};
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_WAIT, CONTROL_BACKLOG, CONTROL_LOOK_PERIOD};
 use crate::message_socket::{MessageWithFds, Reception, receive, send};
 use crate::observe::{AnswerPage, ServiceQuery, Viewer, is_query};
 use crate::remote::SessionFds;
 use crate::session_sizes::SessionSizes;
 use queries::QueryStage;
-use tokens::Tokens;
+use tokens::{TokenEntry, Tokens};
 
 /// The client that a session is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +77,8 @@ pub struct OpenedSession {
 
 /// What owns the sessions of a daemon. A session is named by a key of the control server's.
 pub trait SessionHost {
-    /// Creates a session, which does not begin yet; of one lane, unless the client `has_lanes`.
+    /// Creates a session, which does not begin yet; of one lane, unless the client `has_lanes`. It
+    /// may adopt what the token owns by which it was opened.
     ///
     /// # Errors
     /// A refusal that names the rule.
@@ -84,6 +88,7 @@ pub trait SessionHost {
         client: &ClientIdentity,
         wanted: &SessionSizes,
         has_lanes: bool,
+        token: Option<Arc<ShareToken>>,
     ) -> Result<OpenedSession, Refused>;
 
     /// The client has mapped the region: the session begins. Descriptors can be given over
@@ -105,8 +110,49 @@ pub trait SessionHost {
         fds: Vec<OwnedFd>,
     ) -> Result<(), PassRefusal>;
 
+    /// A session makes a token of this number, and names it by a cookie.
+    ///
+    /// # Errors
+    /// A refusal that names the rule.
+    fn make_token(
+        &mut self,
+        key: u64,
+        cookie: u64,
+        number: u64,
+    ) -> Result<Arc<ShareToken>, PassRefusal>;
+
+    /// A session names a token by a cookie that it was passed, or, which is said with it, has made.
+    ///
+    /// # Errors
+    /// A refusal that names the rule.
+    fn keep_token(
+        &mut self,
+        key: u64,
+        cookie: u64,
+        token: (Arc<ShareToken>, bool),
+    ) -> Result<(), PassRefusal>;
+
+    /// The holder of a token makes another one of this number, for what the first one owns.
+    ///
+    /// # Errors
+    /// A refusal that names the rule.
+    fn copy_token(
+        &mut self,
+        request: &Arc<TokenRequest>,
+        number: u64,
+    ) -> Result<Arc<ShareToken>, PassRefusal>;
+
+    /// The holder of a token lets go of connections.
+    fn release_by_token(&mut self, request: &Arc<TokenRequest>, conns: &[SharedConn]);
+
+    /// No process holds a token any more.
+    fn end_token(&mut self, token: &ShareToken);
+
     /// Descriptors were closed before [`SessionHost::pass`].
     fn note_refused(&mut self, key: u64);
+
+    /// A message over a token was none that a holder sends.
+    fn note_stray(&mut self);
 
     /// The client names a cookie no more.
     fn forget(&mut self, key: u64, cookie: u64);
@@ -155,8 +201,14 @@ struct ClientEntry {
     process: PeerProcess,
     name: String,
     state: ClientState,
-    /// It came by a token, and has the daemon's own rights.
-    is_by_token: bool,
+    /// The token that it came by.
+    entry: Option<TokenEntry>,
+}
+
+impl ClientEntry {
+    fn has_daemons_rights(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.has_daemons_rights)
+    }
 }
 
 /// The control socket with its clients.
@@ -288,7 +340,7 @@ impl<H: SessionHost> ControlServer<H> {
     fn accept_clients(&mut self) {
         for _ in 0..ACCEPTS_PER_WAIT {
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.begin_handshake(socket, false),
+                Ok(socket) => self.begin_handshake(socket, None),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(_) => {
@@ -301,7 +353,7 @@ impl<H: SessionHost> ControlServer<H> {
         }
     }
 
-    fn begin_handshake(&mut self, socket: OwnedFd, is_by_token: bool) {
+    fn begin_handshake(&mut self, socket: OwnedFd, entry: Option<TokenEntry>) {
         // A client that has ended meanwhile needs no answer.
         let Ok(process) = PeerProcess::of(socket.as_fd()) else { return };
         let key = self.next_key;
@@ -318,7 +370,7 @@ impl<H: SessionHost> ControlServer<H> {
             return;
         }
         let (name, state) = (String::new(), ClientState::AwaitsHello);
-        self.clients.insert(key, ClientEntry { socket, process, name, state, is_by_token });
+        self.clients.insert(key, ClientEntry { socket, process, name, state, entry });
     }
 
     fn on_socket(&mut self, key: u64) {
@@ -361,8 +413,13 @@ impl<H: SessionHost> ControlServer<H> {
 
     fn on_session_message(&mut self, key: u64, bytes: &[u8], fds: Vec<OwnedFd>) {
         match SessionMessage::decode(bytes) {
+            Some(SessionMessage::Token { cookie }) => self.give_token(key, cookie),
             Some(SessionMessage::Pass { cookie, purpose }) => {
-                match self.host.pass(key, (cookie, purpose), fds) {
+                let passed = match purpose {
+                    PassPurpose::Token => self.take_token(key, cookie, &fds),
+                    _ => self.host.pass(key, (cookie, purpose), fds),
+                };
+                match passed {
                     Ok(()) => self.send_to(key, &SessionMessage::Passed { cookie }),
                     Err(refusal) => self.refuse_descriptors(key, cookie, &refusal),
                 }
@@ -405,12 +462,13 @@ impl<H: SessionHost> ControlServer<H> {
         let version = hello.negotiate()?;
         client.name.clone_from(&hello.name);
         let PeerProcess { pid, mut uid, gid, ref groups, .. } = client.process;
-        if client.is_by_token {
+        if client.has_daemons_rights() {
             uid = rustix::process::geteuid().as_raw();
         }
+        let token = client.entry.as_ref().and_then(|entry| entry.shares.clone());
         let identity = ClientIdentity { pid, uid, gid, groups: groups.clone(), name: hello.name };
-        let opened =
-            self.host.open(key, &identity, &hello.sizes, AttachHello::has_lanes(version))?;
+        let has_lanes = AttachHello::has_lanes(version);
+        let opened = self.host.open(key, &identity, &hello.sizes, has_lanes, token)?;
         client.state = ClientState::AwaitsReady { version };
         let OpenedSession { sizes, limits, lanes, description, fds } = opened;
         let record_bytes = RECORD_BYTES;

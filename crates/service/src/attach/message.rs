@@ -32,7 +32,7 @@ use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 5);
+pub const VERSIONS: (u16, u16) = (1, 7);
 /// The first version with several lanes.
 const LANES_SINCE: u16 = 2;
 /// The first version with messages within a session.
@@ -41,6 +41,10 @@ const DESCRIPTORS_SINCE: u16 = 3;
 const SOCKETS_SINCE: u16 = 4;
 /// The first version with connections that are reset when their session ends.
 const RESETS_SINCE: u16 = 5;
+/// The first version with tokens.
+const TOKENS_SINCE: u16 = 6;
+/// The first version with flags in the record that begins to connect.
+const CONNECT_FLAGS_SINCE: u16 = 7;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -363,12 +367,17 @@ impl Welcome {
 
     /// What a session of this version can do.
     pub(super) const fn features(version: u16) -> SessionFeatures {
-        SessionFeatures { passing: Self::passing(version), resets: version >= RESETS_SINCE }
+        SessionFeatures {
+            passing: Self::passing(version),
+            resets: version >= RESETS_SINCE,
+            connect_flags: version >= CONNECT_FLAGS_SINCE,
+        }
     }
 
     /// Which descriptors a session of this version may pass.
     const fn passing(version: u16) -> DescriptorPassing {
         match version {
+            TOKENS_SINCE.. => DescriptorPassing::Tokens,
             SOCKETS_SINCE.. => DescriptorPassing::Sockets,
             DESCRIPTORS_SINCE.. => DescriptorPassing::Reservations,
             _ => DescriptorPassing::Nothing,

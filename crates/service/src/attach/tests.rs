@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,7 +20,10 @@ use rustix::net::{
 
 use super::client::connect_to;
 use super::*;
-use crate::descriptors::{PassPurpose, PassRefusal, PassedDescriptors, SessionMessage};
+use crate::descriptors::{
+    PassPurpose, PassRefusal, PassedDescriptors, SessionMessage, ShareToken, SharedConn,
+    TokenRequest,
+};
 use crate::limits::{HANDSHAKE_TIME, HANDSHAKES_OF_USER_MAX};
 use crate::link_server::Frames;
 use crate::message_socket::{Reception, receive, receive_up_to, send};
@@ -66,6 +70,7 @@ impl SessionHost for EmptyHost {
         client: &ClientIdentity,
         wanted: &SessionSizes,
         has_lanes: bool,
+        _token: Option<Arc<ShareToken>>,
     ) -> Result<OpenedSession, Refused> {
         let _ = self.asked.send(Asked::Opened(client.clone()));
         if client.name == "unwelcome" {
@@ -101,8 +106,46 @@ impl SessionHost for EmptyHost {
         passed.keep(what, fds, None)
     }
 
+    fn make_token(
+        &mut self,
+        _key: u64,
+        _cookie: u64,
+        number: u64,
+    ) -> Result<Arc<ShareToken>, PassRefusal> {
+        Ok(ShareToken::new(number, None)?)
+    }
+
+    fn keep_token(
+        &mut self,
+        _key: u64,
+        _cookie: u64,
+        _token: (Arc<ShareToken>, bool),
+    ) -> Result<(), PassRefusal> {
+        Ok(())
+    }
+
+    fn copy_token(
+        &mut self,
+        _request: &Arc<TokenRequest>,
+        number: u64,
+    ) -> Result<Arc<ShareToken>, PassRefusal> {
+        Ok(ShareToken::new(number, None)?)
+    }
+
+    fn release_by_token(&mut self, _request: &Arc<TokenRequest>, conns: &[SharedConn]) {
+        let _ = self.asked.send(Asked::Notice(format!("{} released", conns.len())));
+    }
+
+    fn end_token(&mut self, token: &ShareToken) {
+        let _ = self.asked.send(Asked::Notice(format!("ended: {}", token.has_ended())));
+    }
+
     fn note_refused(&mut self, key: u64) {
         self.passed.get(&key).into_iter().for_each(PassedDescriptors::note_refused);
+    }
+
+    fn note_stray(&mut self) {
+        let _ = self.asked.send(Asked::Notice("stray".to_owned()));
     }
 
     fn forget(&mut self, key: u64, cookie: u64) {
@@ -312,8 +355,8 @@ fn invalid_hello_is_refused_and_closed() {
     let hello = hello();
     let mut wrong_magic = hello.clone();
     wrong_magic[0] = b'x';
-    let future =
-        AttachHello { versions: (7, 9), ..AttachHello::new("test", SessionSizes::LEAST) }.encode();
+    let versions = (VERSIONS.1 + 1, VERSIONS.1 + 3);
+    let future = AttachHello { versions, ..AttachHello::new("test", SessionSizes::LEAST) }.encode();
     for (bytes, code) in [
         (&hello[..hello.len() - 1], RefusalCode::Hello),
         (&hello[..3], RefusalCode::Hello),

@@ -1,7 +1,7 @@
 //! What a balancer picks, and what it offers.
 
 use super::*;
-use crate::limits;
+use crate::limits::{self, LOAN_MAX};
 
 const ME: ManagerId = ManagerId(3);
 
@@ -39,8 +39,9 @@ fn add_local(balancer: &mut Balancer, id: u64, service_us: u64) -> AcceptorName 
 fn add_offer(balancer: &mut Balancer, now: Instant, manager: u16, service_us: u64) -> AcceptorName {
     let acceptor = remote(manager, 0);
     balancer.on_joined(acceptor);
-    let offer = ServiceOffer { acceptor, service_time: service_us * 1_000 };
-    assert!(balancer.on_offer(now, offer));
+    let service_time = service_us * 1_000;
+    let offer = ServiceOffer { acceptor, service_time, credits: u32::MAX };
+    assert_eq!(balancer.on_offer(now, offer), None);
     acceptor
 }
 
@@ -175,8 +176,12 @@ fn expired_offers_leave_members_with_equal_weight() {
 fn offer_of_a_left_acceptor_does_not_count() {
     let mut balancer = balancer(Scheme::default());
     let [gone, there] = [5, 6].map(|manager| add_offer(&mut balancer, at(0), manager, 100));
-    assert!(balancer.on_left(gone) && !balancer.on_left(gone));
-    assert!(!balancer.on_offer(at(0), ServiceOffer { acceptor: gone, service_time: 1 }));
+    let acceptors = balancer.acceptors();
+    assert_eq!([(); 2].map(|()| balancer.on_left(gone)), [None; 2], "credit that is not counted");
+    assert_eq!(balancer.acceptors(), acceptors - 1);
+    let offer = ServiceOffer { acceptor: gone, service_time: 1, credits: 5 };
+    let returned = LentCredit { acceptor: gone, credits: 5 };
+    assert_eq!(balancer.on_offer(at(0), offer), Some(returned));
     assert_shares(&shares(&mut balancer, at(0), &[there]), &[1.0]);
     assert!(!balancer.on_joined(AcceptorName { manager: ME, ..gone }), "its own manager's");
 }
@@ -186,7 +191,7 @@ fn acceptor_without_credit_is_not_picked() {
     let mut balancer = balancer(Scheme::default());
     let (name, _) = balancer.enlist(AcceptorId(1), 2).unwrap();
     assert!(balancer.pick(at(0), 0, 0).is_some_and(|pick| pick.acceptor == name && pick.is_final));
-    balancer.on_assigned(name);
+    balancer.on_assigned(name, None);
     assert_eq!(balancer.pick(at(0), 0, 0), None);
     balancer.on_withdrawn(name);
     assert!(balancer.pick(at(0), 0, 0).is_some());
@@ -235,7 +240,7 @@ fn new_acceptors_alone_are_not_limited() {
     for _ in 0..100 {
         assert_eq!(balancer.pick(at(0), 0, 0).unwrap().acceptor, new);
     }
-    assert_eq!(balancer.offer(at(0)), None, "without a service time there is no offer");
+    assert_eq!(balancer.offer(at(0), 1), None, "without a service time there is no offer");
 }
 
 #[test]
@@ -271,7 +276,7 @@ fn acceptor_that_has_answered_is_not_bounded_as_a_new_one() {
     add_local(&mut balancer, 1, 1_000_000);
     let (new, _) = balancer.enlist(AcceptorId(2), 1_000).unwrap();
     for _ in 0..PROBE_CONNECTIONS_MAX {
-        balancer.on_assigned(new);
+        balancer.on_assigned(new, None);
     }
     let to_new = |balancer: &mut Balancer| {
         let picks = (0..100).filter_map(|random| balancer.pick(at(0), 0, random << 57));
@@ -330,17 +335,17 @@ fn hashed_acceptor_without_credit_is_passed_over() {
 fn offer_is_repeated_on_change_or_by_age() {
     let mut balancer = balancer(Scheme::default());
     let name = add_local(&mut balancer, 1, 100);
-    let offer = balancer.offer(at(0)).unwrap();
-    assert_eq!(offer, ServiceOffer { acceptor: name, service_time: 100_000 });
+    let offer = balancer.offer(at(0), 1).unwrap();
+    assert_eq!(offer, ServiceOffer { acceptor: name, service_time: 100_000, credits: u32::MAX });
     balancer.on_service_time(at(10), name, us(200));
-    assert_eq!(balancer.offer(at(49)), None, "the interval has not passed");
-    assert_eq!(balancer.offer(at(50)).map(|it| it.service_time), Some(200_000));
+    assert_eq!(balancer.offer(at(49), 1), None, "the interval has not passed");
+    assert_eq!(balancer.offer(at(50), 1).map(|it| it.service_time), Some(200_000));
     balancer.on_service_time(at(60), name, us(209));
-    assert_eq!(balancer.offer(at(200)), None, "changed by less than 5 %");
+    assert_eq!(balancer.offer(at(200), 1), None, "changed by less than 5 %");
     balancer.on_service_time(at(60), name, us(210));
-    assert!(balancer.offer(at(200)).is_some());
-    assert_eq!(balancer.offer(at(10_199)), None);
-    assert!(balancer.offer(at(10_200)).is_some(), "10 ms old");
+    assert!(balancer.offer(at(200), 1).is_some());
+    assert_eq!(balancer.offer(at(10_199), 1), None);
+    assert!(balancer.offer(at(10_200), 1).is_some(), "10 ms old");
 }
 
 #[test]
@@ -348,10 +353,10 @@ fn offer_names_another_acceptor_when_the_first_has_gone() {
     let mut balancer = balancer(Scheme::default());
     let first = add_local(&mut balancer, 1, 100);
     let second = add_local(&mut balancer, 2, 101);
-    assert_eq!(balancer.offer(at(0)).map(|it| it.acceptor), Some(first));
-    assert_eq!(balancer.offer(at(100)), None);
+    assert_eq!(balancer.offer(at(0), 1).map(|it| it.acceptor), Some(first));
+    assert_eq!(balancer.offer(at(100), 1), None);
     balancer.remove(first.id);
-    assert_eq!(balancer.offer(at(100)).map(|it| it.acceptor), Some(second));
+    assert_eq!(balancer.offer(at(100), 1).map(|it| it.acceptor), Some(second));
 }
 
 #[test]
@@ -359,7 +364,7 @@ fn unconditional_offers_leave_every_interval() {
     let config = BalancerConfig { offer_rule: OfferRule::Always, ..BalancerConfig::default() };
     let mut balancer = Balancer::new(ME, config).unwrap();
     add_local(&mut balancer, 1, 100);
-    let count = (0..1_000).filter(|&step| balancer.offer(at(step)).is_some()).count();
+    let count = (0..1_000).filter(|&step| balancer.offer(at(step), 1).is_some()).count();
     assert_eq!(count, 20, "each 50 µs of a millisecond");
 }
 
@@ -369,11 +374,11 @@ fn connections_measure_prefers_the_acceptor_with_fewer() {
     let mut balancer = Balancer::new(ME, config).unwrap();
     let [busy, idle] = [1, 2].map(|id| balancer.enlist(AcceptorId(id), u32::MAX).unwrap().0);
     for _ in 0..3 {
-        balancer.on_assigned(busy);
+        balancer.on_assigned(busy, None);
     }
     assert_eq!(balancer.service_time(AcceptorId(1)), Some(4_000));
-    let offer = balancer.offer(at(0)).unwrap();
-    assert_eq!(offer, ServiceOffer { acceptor: idle, service_time: 1_000 });
+    let offer = balancer.offer(at(0), 1).unwrap();
+    assert_eq!(offer, ServiceOffer { acceptor: idle, service_time: 1_000, credits: u32::MAX });
     assert_shares(&shares(&mut balancer, at(0), &[busy, idle]), &[0.2, 0.8]);
 }
 
@@ -386,4 +391,152 @@ fn acceptors_of_a_manager_are_bounded() {
     }
     assert!(balancer.enlist(AcceptorId(u64::MAX), 1).is_none());
     assert!(!balancer.on_joined(remote(9, u64::MAX)));
+}
+
+/// An acceptor whose credit is counted, with a service time.
+fn add_counted(balancer: &mut Balancer, credit: u32) -> AcceptorName {
+    let (name, _) = balancer.enlist(AcceptorId(1), credit).unwrap();
+    balancer.on_service_time(at(0), name, us(100));
+    name
+}
+
+#[test]
+fn at_most_half_of_the_credit_is_lent_and_each_once() {
+    let mut balancer = balancer(Scheme::default());
+    let name = add_counted(&mut balancer, 20);
+    let others = [0, 1, 2].map(ManagerId);
+    assert_eq!(balancer.offer(at(0), 4).map(|it| it.credits), Some(0), "it goes by `lend`");
+    assert_eq!(others.map(|other| balancer.lend(name, other, 4)), [3; 3], "a third of ten");
+    assert_eq!((balancer.credit(), balancer.lend(name, others[0], 4)), (11, 0));
+    assert_eq!(balancer.offer(at(50), 4), None, "nothing is used");
+    (0..2).for_each(|_| balancer.on_assigned(name, Some(others[1])));
+    assert_eq!((balancer.credit(), balancer.lent_to(name.id, others[1])), (11, Some(1)));
+    assert!(balancer.offer(at(100), 4).is_some(), "it has less than half of its part");
+    assert_eq!(others.map(|other| balancer.lend(name, other, 4)), [0, 2, 0]);
+    assert_eq!(balancer.credit(), 9);
+    balancer.on_returned(name, others[1], 3);
+    assert_eq!(balancer.lent_to(name.id, others[1]), Some(0));
+}
+
+#[test]
+fn little_credit_stays_at_home() {
+    let mut balancer = balancer(Scheme::default());
+    let name = add_counted(&mut balancer, 1);
+    assert!(balancer.offer(at(0), 2).is_some());
+    assert_eq!((balancer.lend(name, ManagerId(0), 2), balancer.credit()), (0, 1));
+    balancer.enlist(name.id, 1_000);
+    assert_eq!(balancer.lend(name, ManagerId(0), 2), LOAN_MAX);
+}
+
+#[test]
+fn offer_competes_with_the_credit_that_it_lends() {
+    for scheme in [Scheme::Tournament(tariff(2)), Scheme::Unfiltered(tariff(2))] {
+        let mut balancer = balancer(scheme);
+        let own = add_local(&mut balancer, 1, 1_000_000);
+        let other = remote(5, 0);
+        balancer.on_joined(other);
+        let offer = ServiceOffer { acceptor: other, service_time: 1_000, credits: 2 };
+        assert_eq!(balancer.on_offer(at(0), offer), None);
+        assert_eq!(balancer.borrowed(other.manager, other.id), 2);
+        let picks = [0; 3].map(|random| balancer.pick(at(0), 0, u64::MAX - random).unwrap());
+        let picked = picks.map(|pick| (pick.acceptor, pick.is_lent));
+        assert_eq!(picked, [(other, true), (other, true), (own, false)]);
+        // Another offer lends more.
+        let offer = ServiceOffer { credits: 3, ..offer };
+        assert_eq!(balancer.on_offer(at(1), offer), None);
+        assert_eq!(balancer.borrowed(other.manager, other.id), 3);
+        let returned = Some(LentCredit { acceptor: other, credits: 3 });
+        assert_eq!((balancer.on_left(other), balancer.on_left(other)), (returned, None));
+    }
+}
+
+#[test]
+fn lent_credit_returns_when_its_offer_expires_or_is_replaced() {
+    let mut balancer = balancer(Scheme::default());
+    let names = [0, 1].map(|id| remote(5, id));
+    names.iter().for_each(|name| assert!(balancer.on_joined(*name)));
+    let offer = |place: usize| ServiceOffer { acceptor: names[place], service_time: 9, credits: 4 };
+    let lent = |place: usize| Some(LentCredit { acceptor: names[place], credits: 4 });
+    assert_eq!(balancer.on_offer(at(0), offer(0)), None);
+    assert_eq!(balancer.on_offer(at(0), offer(1)), lent(0));
+    let expiry = BalancerConfig::default().expiry;
+    assert_eq!(balancer.next_expiry(), Some(at(0) + expiry));
+    assert_eq!(balancer.expire_offer(at(0) + expiry - us(1)), None);
+    assert_eq!(balancer.expire_offer(at(0) + expiry), lent(1));
+    assert_eq!((balancer.expire_offer(at(0) + expiry), balancer.next_expiry()), (None, None));
+    // Without credit lent, a pick names any member, and the connection has to wait for credit.
+    let pick = balancer.pick(at(0) + expiry, 0, 0).unwrap();
+    assert_eq!((pick.reason, pick.is_lent, pick.has_credit), (PickReason::Member, false, false));
+}
+
+#[test]
+fn credit_is_requested_of_each_manager_until_it_lends_some() {
+    let mut balancer = balancer(Scheme::default());
+    assert_eq!(balancer.request(), None, "no other manager has acceptors");
+    let [first, second] = [5, 6].map(|manager| remote(manager, 0));
+    assert!(balancer.on_joined(first) && balancer.on_joined(second));
+    let requested = [0; 3].map(|_| balancer.request());
+    assert_eq!(requested, [Some(first.manager), Some(second.manager), None]);
+    // An offer without credit answers no request; one with credit does.
+    let offer = ServiceOffer { acceptor: second, service_time: 9, credits: 0 };
+    assert_eq!((balancer.on_offer(at(0), offer), balancer.request()), (None, None));
+    let pick = balancer.pick(at(0), 0, 0).unwrap();
+    assert!(!pick.has_credit);
+    let offer = ServiceOffer { credits: 1, ..offer };
+    assert_eq!(balancer.on_offer(at(0), offer), None);
+    let pick = balancer.pick(at(0), 0, 0).unwrap();
+    assert!(pick.acceptor == second && pick.is_lent && pick.has_credit);
+    assert_eq!([0; 2].map(|_| balancer.request()), [Some(second.manager), None]);
+    // What was lent with an acceptor that has left does not help, so there is another request.
+    let offer = ServiceOffer { acceptor: remote(5, 7), service_time: 9, credits: 3 };
+    assert!(balancer.on_offer(at(0), offer).is_some());
+    assert_eq!([0; 2].map(|_| balancer.request()), [Some(first.manager), None]);
+}
+
+#[test]
+fn scheme_without_others_requests_no_credit() {
+    for (scheme, expected) in [(Scheme::Hash, None), (Scheme::Naive, None)] {
+        let mut balancer = balancer(scheme);
+        balancer.enlist(AcceptorId(1), 0);
+        assert!(balancer.on_joined(remote(5, 0)));
+        assert_eq!(balancer.request(), expected);
+    }
+}
+
+#[test]
+fn requested_credit_is_lent_in_the_order_of_the_requests() {
+    let mut balancer = balancer(Scheme::default());
+    let [first, second] = [0, 1].map(ManagerId);
+    [first, second, first].into_iter().for_each(|borrower| balancer.on_request(borrower));
+    assert_eq!(balancer.grant(at(0), 0, false), None, "there is no acceptor");
+    let (name, _) = balancer.enlist(AcceptorId(1), 5).unwrap();
+    let offer = |credits| ServiceOffer { acceptor: name, service_time: 0, credits };
+    assert_eq!(balancer.grant(at(0), 0, true), Some((first, offer(1))), "it is needed here too");
+    assert_eq!(balancer.grant(at(0), 0, false), Some((second, offer(2))), "half of the rest");
+    assert_eq!(balancer.grant(at(0), 0, false), None, "each request once");
+    assert_eq!((balancer.credit(), balancer.lent_to(name.id, second)), (2, Some(2)));
+    assert_eq!((balancer.recall(), balancer.recall()), (Some(name), None));
+    balancer.keep_private(name.id);
+    balancer.on_request(first);
+    assert_eq!(balancer.grant(at(0), 0, false), None, "no other manager knows it");
+    let (shared, _) = balancer.enlist(AcceptorId(2), 1 << 31).unwrap();
+    let granted = balancer.grant(at(0), 0, true).map(|(_, offer)| (offer.acceptor, offer.credits));
+    assert_eq!((granted, balancer.credit()), (Some((shared, u32::MAX)), (1 << 31) + 2));
+}
+
+#[test]
+fn new_acceptor_of_another_manager_gets_connections_on_lent_credit() {
+    let mut balancer = balancer(Scheme::default());
+    let names = [5, 6].map(|manager| remote(manager, 0));
+    for acceptor in names {
+        balancer.on_joined(acceptor);
+        let offer = ServiceOffer { acceptor, service_time: 0, credits: u32::MAX };
+        assert_eq!(balancer.on_offer(at(0), offer), None);
+    }
+    let pick = balancer.pick(at(0), 0, 1).unwrap();
+    assert!(pick.reason == PickReason::Member && pick.has_credit && !pick.is_lent);
+    assert_shares(&shares(&mut balancer, at(0), &names), &[0.5, 0.5]);
+    // It takes no part in rounds of service times.
+    let own = add_local(&mut balancer, 1, 1_000_000);
+    assert_shares(&shares(&mut balancer, at(0), &[own]), &[1.0]);
 }

@@ -3,13 +3,16 @@
 //! ```text
 //!  every message | magic (8) | kind (2) | cookie (8) |
 //!  PASS          | purpose (2) |
-//!  FORGET, PASSED, GIVE: nothing more
+//!  RELEASE       | (lane (2) | index (4) | generation (4)) × number of connections |
+//!  FORGET, PASSED, GIVE, TOKEN: nothing more
 //!  NOT_PASSED    | errno (4) | sentence |
 //! ```
 //!
 //! Integers are native-endian: both ends are on one machine. The sentence is UTF-8 up to the end.
 //!
 //! Invariant: a reader accepts exactly what the writer makes.
+
+use megapipe_stack::ConnId;
 
 use crate::limits::PASS_SENTENCE_BYTES_MAX;
 
@@ -21,6 +24,13 @@ const FORGET: u16 = 6;
 const PASSED: u16 = 7;
 const NOT_PASSED: u16 = 8;
 const GIVE: u16 = 9;
+const TOKEN: u16 = 10;
+const RELEASE: u16 = 11;
+
+/// In the cookie of a token that is given: shards count their own cookies from 1.
+pub(crate) const GIVEN_TOKEN: u64 = 1 << 63;
+/// Most connections in a RELEASE.
+pub(crate) const RELEASED_MAX: usize = 256;
 
 /// What a client passes descriptors for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +44,8 @@ pub enum PassPurpose {
     Connection = 3,
     /// Sockets of the program that listen at one port, which the stack is to serve.
     Listener = 4,
+    /// A token: one socket, for a call that adopts what it owns.
+    Token = 5,
 }
 
 impl PassPurpose {
@@ -43,6 +55,7 @@ impl PassPurpose {
             2 => Some(Self::UdpPort),
             3 => Some(Self::Connection),
             4 => Some(Self::Listener),
+            5 => Some(Self::Token),
             _ => None,
         }
     }
@@ -82,6 +95,25 @@ pub(crate) enum SessionMessage {
         /// Its name in the answer to a call.
         cookie: u64,
     },
+    /// A client wants a token; over a token: one for what that one owns.
+    Token {
+        /// Its name in a call.
+        cookie: u64,
+    },
+    /// The holder of a token lets go of connections that it owns by it alone.
+    Release {
+        /// The connections, at most [`RELEASED_MAX`].
+        conns: Vec<SharedConn>,
+    },
+}
+
+/// The name of a connection among all shards of a daemon: what a process inherits of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SharedConn {
+    /// The lane of the session that shared it.
+    pub lane: u16,
+    /// Its name at the lane's shard.
+    pub conn: ConnId,
 }
 
 impl SessionMessage {
@@ -93,6 +125,8 @@ impl SessionMessage {
             Self::Passed { cookie } => (PASSED, cookie),
             Self::NotPassed { cookie, .. } => (NOT_PASSED, cookie),
             Self::Give { cookie } => (GIVE, cookie),
+            Self::Token { cookie } => (TOKEN, cookie),
+            Self::Release { .. } => (RELEASE, &0),
         };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(kind.to_ne_bytes());
@@ -105,7 +139,14 @@ impl SessionMessage {
                 bytes.extend(errno.to_ne_bytes());
                 bytes.extend(&plain.as_bytes()[..end]);
             }
-            Self::Forget { .. } | Self::Passed { .. } | Self::Give { .. } => {}
+            Self::Release { conns } => {
+                for SharedConn { lane, conn } in conns {
+                    bytes.extend(lane.to_ne_bytes());
+                    bytes.extend(conn.index.to_ne_bytes());
+                    bytes.extend(conn.generation.to_ne_bytes());
+                }
+            }
+            Self::Forget { .. } | Self::Passed { .. } | Self::Give { .. } | Self::Token { .. } => {}
         }
         bytes
     }
@@ -133,9 +174,26 @@ impl SessionMessage {
             FORGET => Self::Forget { cookie },
             PASSED => Self::Passed { cookie },
             GIVE => Self::Give { cookie },
+            TOKEN => Self::Token { cookie },
+            RELEASE => {
+                let (names, rest) = body.as_chunks::<10>();
+                let is_whole = rest.is_empty() && names.len() <= RELEASED_MAX && cookie == 0;
+                return is_whole.then(|| Self::Release {
+                    conns: names.iter().map(SharedConn::decode).collect(),
+                });
+            }
             _ => return None,
         };
         body.is_empty().then_some(message)
+    }
+}
+
+impl SharedConn {
+    const fn decode(bytes: &[u8; 10]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j] = *bytes;
+        let index = u32::from_ne_bytes([c, d, e, f]);
+        let generation = u32::from_ne_bytes([g, h, i, j]);
+        Self { lane: u16::from_ne_bytes([a, b]), conn: ConnId { index, generation } }
     }
 }
 
@@ -154,6 +212,7 @@ mod tests {
             SessionMessage::Passed { cookie: 2 },
             SessionMessage::NotPassed { cookie: 3, errno: 98, sentence },
             SessionMessage::Give { cookie: 4 },
+            SessionMessage::Token { cookie: 5 },
         ] {
             let bytes = message.encode();
             assert_eq!(SessionMessage::decode(&bytes).as_ref(), Some(&message));
@@ -168,5 +227,20 @@ mod tests {
             other.push(0);
             assert_eq!(SessionMessage::decode(&other), None, "a byte more of {message:?}");
         }
+    }
+
+    #[test]
+    fn released_connections_are_read_as_they_were_written() {
+        let name = |lane, index| SharedConn { lane, conn: ConnId { index, generation: 7 } };
+        for count in [0, 1, 3, RELEASED_MAX] {
+            let conns = (0..count as u32).map(|it| name(it as u16 % 4, it)).collect();
+            let message = SessionMessage::Release { conns };
+            let mut bytes = message.encode();
+            assert_eq!(SessionMessage::decode(&bytes), Some(message));
+            bytes.push(0);
+            assert_eq!(SessionMessage::decode(&bytes), None);
+        }
+        let conns = vec![name(0, 0); RELEASED_MAX + 1];
+        assert_eq!(SessionMessage::decode(&SessionMessage::Release { conns }.encode()), None);
     }
 }

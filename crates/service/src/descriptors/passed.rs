@@ -12,7 +12,8 @@ use megapipe_link::migration::{Predecessor, RepairError};
 use megapipe_link::{NetworkNamespace, PortReservation, ReservationError, Transport};
 
 use super::message::{PassPurpose, SessionMessage};
-use crate::limits::{PASSED_MAX, PASSED_SOCKETS_MAX};
+use super::share_token::ShareToken;
+use crate::limits::{PASSED_MAX, PASSED_SOCKETS_MAX, TOKEN_COPIES_MAX};
 use crate::message_socket::send;
 use crate::policy::{QuotaCharge, QuotaKind, QuotaReached, SessionRights};
 
@@ -43,6 +44,15 @@ pub enum PassRefusal {
     /// The connection.
     #[error(transparent)]
     Connection(#[from] RepairError),
+    /// No token of this daemon, or none that is left.
+    #[error("it is no token of this daemon, or what it stands for has ended")]
+    NotToken,
+    /// As many copies as a token may have.
+    #[error("processes hold {TOKEN_COPIES_MAX} copies of the token, which is the limit")]
+    Copies,
+    /// The kernel has made no token.
+    #[error("no token can be made: {0}")]
+    NoToken(#[from] io::Error),
 }
 
 impl PassRefusal {
@@ -51,7 +61,9 @@ impl PassRefusal {
         use rustix::io::Errno;
         match self {
             Self::Count | Self::Cookie | Self::NotOne(_) => Errno::INVAL.raw_os_error(),
-            Self::Full => Errno::NOBUFS.raw_os_error(),
+            Self::NotToken => Errno::BADF.raw_os_error(),
+            Self::NoToken(error) => error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+            Self::Full | Self::Copies => Errno::NOBUFS.raw_os_error(),
             Self::Quota(_) => Errno::DQUOT.raw_os_error(),
             Self::NoNamespace => Errno::OPNOTSUPP.raw_os_error(),
             Self::Sockets(error) => error.raw_os_error(),
@@ -69,6 +81,8 @@ enum PassedSockets {
         connection: Predecessor,
         _charge: Option<QuotaCharge>,
     },
+    /// And whether the session has made it, so that it lets the token own connections.
+    Token(Arc<ShareToken>, bool),
 }
 
 /// A reservation that counts for its user.
@@ -130,13 +144,10 @@ impl PassedDescriptors {
         fds: Vec<OwnedFd>,
         rights: Option<&SessionRights>,
     ) -> Result<(), PassRefusal> {
-        let is_known = |(other, _): &(u64, _)| *other == cookie;
-        match self.sockets() {
-            _ if fds.len() > PASSED_SOCKETS_MAX => return Err(PassRefusal::Count),
-            all if all.len() >= PASSED_MAX => return Err(PassRefusal::Full),
-            all if cookie == 0 || all.iter().any(is_known) => return Err(PassRefusal::Cookie),
-            _ => {}
+        if fds.len() > PASSED_SOCKETS_MAX {
+            return Err(PassRefusal::Count);
         }
+        self.check_cookie(cookie)?;
         let count = fds.len() as u32;
         let charge =
             rights.map(|rights| rights.charge(QuotaKind::UserSockets, count)).transpose()?;
@@ -151,6 +162,8 @@ impl PassedDescriptors {
             PassPurpose::UdpPort => {
                 port(PortReservation::new(Transport::Udp, fds, namespace)?, charge)
             }
+            // Which token it is the control thread knows ([`PassedDescriptors::keep_token`]).
+            PassPurpose::Token => return Err(PassRefusal::NotToken),
             PassPurpose::Listener => port(PortReservation::of_listening(fds, namespace)?, charge),
             PassPurpose::Connection => {
                 let [socket] =
@@ -163,6 +176,45 @@ impl PassedDescriptors {
         };
         self.sockets().push((cookie, sockets));
         Ok(())
+    }
+
+    fn check_cookie(&self, cookie: u64) -> Result<(), PassRefusal> {
+        let is_known = |(other, _): &(u64, _)| *other == cookie;
+        match self.sockets() {
+            all if all.len() >= PASSED_MAX => Err(PassRefusal::Full),
+            all if cookie == 0 || all.iter().any(is_known) => Err(PassRefusal::Cookie),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps a token under a cookie, and whether the session has made it.
+    ///
+    /// # Errors
+    /// [`PassRefusal`], which is counted.
+    pub(crate) fn keep_token(
+        &self,
+        cookie: u64,
+        (token, is_made): (Arc<ShareToken>, bool),
+    ) -> Result<(), PassRefusal> {
+        self.check_cookie(cookie).inspect_err(|_| self.note_refused())?;
+        self.sockets().push((cookie, PassedSockets::Token(token, is_made)));
+        Ok(())
+    }
+
+    /// The token that a cookie names.
+    pub(crate) fn token(&self, cookie: u64) -> Option<Arc<ShareToken>> {
+        self.sockets().iter().find_map(|(other, sockets)| match sockets {
+            PassedSockets::Token(token, _) if *other == cookie => Some(Arc::clone(token)),
+            _ => None,
+        })
+    }
+
+    /// The token that a cookie names and that the session has made.
+    pub(crate) fn made_token(&self, cookie: u64) -> Option<Arc<ShareToken>> {
+        self.sockets().iter().find_map(|(other, sockets)| match sockets {
+            PassedSockets::Token(token, true) if *other == cookie => Some(Arc::clone(token)),
+            _ => None,
+        })
     }
 
     /// The session begins, with this control socket.
@@ -220,7 +272,7 @@ impl PassedDescriptors {
         let place = sockets.iter().position(is_it)?;
         match sockets.swap_remove(place).1 {
             PassedSockets::Connection { connection, .. } => Some(connection),
-            PassedSockets::Port(_) => None,
+            PassedSockets::Port(_) | PassedSockets::Token(..) => None,
         }
     }
 

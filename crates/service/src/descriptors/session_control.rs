@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::message::{PassPurpose, SessionMessage};
+use super::message::{GIVEN_TOKEN, PassPurpose, SessionMessage};
 use crate::error::MoveRefusal;
 use crate::limits::{GIVEN_MAX, PASS_TIME};
 use crate::message_socket::{MessageWithFds, Reception, receive, send};
@@ -27,6 +27,8 @@ pub(crate) enum DescriptorPassing {
     Reservations,
     /// And those that reserve ports of UDP, listen, or have a connection.
     Sockets,
+    /// And tokens.
+    Tokens,
 }
 
 /// A session's control socket, of a daemon that takes descriptors.
@@ -63,16 +65,38 @@ impl SessionControl {
         self.passing >= DescriptorPassing::Sockets
     }
 
+    /// Whether tokens can be had and passed.
+    pub(crate) fn passes_tokens(&self) -> bool {
+        self.passing >= DescriptorPassing::Tokens
+    }
+
+    /// Asks for a token. Returns it, and its cookie for the calls until [`SessionControl::forget`].
+    ///
+    /// # Errors
+    /// As [`SessionControl::pass`].
+    pub(crate) fn make_token(&mut self) -> io::Result<(u64, OwnedFd)> {
+        let cookie = self.exchange(|cookie| SessionMessage::Token { cookie }, &[])?;
+        let token = self.take_given(cookie | GIVEN_TOKEN);
+        token.map(|token| (cookie, token)).ok_or_else(|| broken("the service gave no token"))
+    }
+
     /// Passes descriptors, and waits until the daemon has checked them. Returns their cookie, for
     /// the calls until [`SessionControl::forget`].
     ///
     /// # Errors
     /// The daemon's sentence, with the number of the kernel's that is nearest; `TimedOut`.
     pub(crate) fn pass(&mut self, purpose: PassPurpose, fds: &[BorrowedFd<'_>]) -> io::Result<u64> {
+        self.exchange(|cookie| SessionMessage::Pass { cookie, purpose }, fds)
+    }
+
+    fn exchange(
+        &mut self,
+        message: impl FnOnce(u64) -> SessionMessage,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<u64> {
         self.last_cookie += 1;
         let cookie = self.last_cookie;
-        let message = SessionMessage::Pass { cookie, purpose }.encode();
-        send(self.socket.as_fd(), &message, fds)?;
+        send(self.socket.as_fd(), &message(cookie).encode(), fds)?;
         let deadline = Instant::now() + PASS_TIME;
         loop {
             match self.take_message()? {

@@ -9,6 +9,10 @@
 //!   assigned before them.
 //! - No connection waits while an acceptor of this manager's has credit, unless the scheme `hash`
 //!   or the balancer's limit for new acceptors prevents it.
+//! - Credit that was lent is recalled when a connection waits for it.
+//! - A connection gets an acceptor of another manager's only with credit that is lent or not
+//!   counted. Without it, it is requested of the others, and the connection waits. Where several
+//!   managers wait for the credit of one, it goes to each in turn.
 //! - An acceptor that did not claim in time is dropped once, by its own manager.
 
 use std::collections::VecDeque;
@@ -20,7 +24,9 @@ use super::{
     ManagerOutput, TransportReport,
 };
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
-use crate::balancer::{Balancer, BalancerConfig, LoadMeasure, Pick, RandomSequence, Scheme};
+use crate::balancer::{
+    Balancer, BalancerConfig, LentCredit, LoadMeasure, Pick, RandomSequence, Scheme, ServiceOffer,
+};
 use crate::limits::ACCEPTORS_MAX;
 
 /// Why an acceptor could not enlist.
@@ -197,7 +203,8 @@ impl AcceptQueue {
                 if acceptor.manager == self.manager() {
                     self.on_time_out(acceptor, out);
                 } else {
-                    self.balancer.on_left(acceptor);
+                    let lent = self.balancer.on_left(acceptor);
+                    self.return_lent(lent, out);
                     // Of each connection: its manager counts them.
                     let message = ManagerMessage::TimedOut(acceptor);
                     out.push(ManagerOutput::Send(message));
@@ -290,42 +297,142 @@ impl AcceptQueue {
                 self.balancer.on_joined(name);
             }
             ManagerMessage::Left(name) => {
-                self.balancer.on_left(name);
+                let lent = self.balancer.on_left(name);
+                self.return_lent(lent, out);
             }
             ManagerMessage::Offer(offer) => {
                 self.counters.offers_received += 1;
-                self.balancer.on_offer(now, offer);
+                let lent = self.balancer.on_offer(now, offer);
+                self.return_lent(lent, out);
             }
-            ManagerMessage::Assigned(name) => self.balancer.on_assigned(name),
+            ManagerMessage::Recall(acceptor) => {
+                let lent = self.balancer.on_recall(acceptor);
+                self.return_lent(lent, out);
+            }
+            ManagerMessage::Assigned { acceptor, borrower } => {
+                self.balancer.on_assigned(acceptor, borrower);
+            }
+            ManagerMessage::Returned { lent, borrower } => {
+                self.on_returned(lent, borrower);
+                let LentCredit { acceptor, credits } = lent;
+                if self.balancer.name_of(acceptor.id).is_some() {
+                    self.balancer.enlist(acceptor.id, credits);
+                }
+            }
             ManagerMessage::TimedOut(name) => self.on_time_out(name, out),
+            ManagerMessage::Request { borrower, .. } => self.balancer.on_request(borrower),
         }
         self.assign_waiting(now, random, out);
     }
 
-    /// Publishes the offer if one is due. To be called in each poll of a manager that is awake.
-    pub fn publish_offer(&mut self, now: Instant, out: &mut Vec<ManagerOutput>) {
-        if let Some(offer) = self.balancer.offer(now) {
-            self.counters.offers_sent += 1;
-            out.push(ManagerOutput::Publish(ManagerMessage::Offer(offer)));
+    /// Publishes the offer if one is due, to the other ones of so many managers, and returns credit
+    /// of theirs that has expired. To be called in each poll of a manager that is awake.
+    pub fn publish_offer(&mut self, now: Instant, managers: u16, out: &mut Vec<ManagerOutput>) {
+        self.return_expired(now, out);
+        let Some(offer) = self.balancer.offer(now, managers) else { return };
+        self.counters.offers_sent += 1;
+        if managers < 2 || offer.credits > 0 {
+            return out.push(ManagerOutput::Publish(ManagerMessage::Offer(offer)));
         }
+        let own = self.manager();
+        for peer in (0..managers).map(ManagerId).filter(|peer| *peer != own) {
+            // What is needed here is not lent.
+            let credits = match self.waiting.is_empty() {
+                true => self.balancer.lend(offer.acceptor, peer, managers),
+                false => 0,
+            };
+            out.push(ManagerOutput::Lend(peer, ServiceOffer { credits, ..offer }));
+        }
+    }
+
+    /// Another manager has not any more what was lent to it.
+    pub fn on_returned(&mut self, lent: LentCredit, borrower: ManagerId) {
+        self.balancer.on_returned(lent.acceptor, borrower, lent.credits);
+    }
+
+    /// When credit that other managers have lent expires next.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.balancer.next_expiry()
+    }
+
+    fn return_expired(&mut self, now: Instant, out: &mut Vec<ManagerOutput>) {
+        while let Some(lent) = self.balancer.expire_offer(now) {
+            self.return_lent(Some(lent), out);
+        }
+    }
+
+    /// Sends credit back to the manager that has lent it.
+    fn return_lent(&self, lent: Option<LentCredit>, out: &mut Vec<ManagerOutput>) {
+        let borrower = self.manager();
+        let message = |lent| ManagerMessage::Returned { lent, borrower };
+        out.extend(lent.map(|lent| ManagerOutput::Send(message(lent))));
     }
 
     fn assign_waiting(&mut self, now: Instant, random: u64, out: &mut Vec<ManagerOutput>) {
         let mut random = RandomSequence::new(random);
-        while let Some(&conn) = self.waiting.front() {
-            let Some(pick) = self.balancer.pick(now, conn.flow_hash, random.next()) else { break };
-            self.waiting.pop_front();
-            let acceptor = pick.acceptor;
-            if acceptor.manager == self.manager() {
-                self.counters.local += 1;
-            } else {
-                self.counters.remote += 1;
-                out.push(ManagerOutput::Send(ManagerMessage::Assigned(acceptor)));
-            }
-            let Pick { is_final, reason, .. } = pick;
-            let assignment = Assignment { conn, acceptor, is_final, reason };
-            out.push(ManagerOutput::Assign(assignment));
+        if !self.waiting.is_empty() {
+            self.return_expired(now, out);
         }
+        // Other managers that wait get the next credit after each connection here.
+        while self.grant_one(now, &mut random, out) | self.assign_one(now, &mut random, out) {}
+        if self.waiting.is_empty() {
+            return;
+        }
+        while let Some(acceptor) = self.balancer.recall() {
+            out.push(ManagerOutput::Publish(ManagerMessage::Recall(acceptor)));
+        }
+        let borrower = self.manager();
+        while let Some(lender) = self.balancer.request() {
+            out.push(ManagerOutput::Send(ManagerMessage::Request { lender, borrower }));
+        }
+    }
+
+    /// Assigns the connection that waits longest. Returns `false` if there is none, or no acceptor
+    /// with credit for it.
+    fn assign_one(
+        &mut self,
+        now: Instant,
+        random: &mut RandomSequence,
+        out: &mut Vec<ManagerOutput>,
+    ) -> bool {
+        let Some(&conn) = self.waiting.front() else { return false };
+        let pick = self.balancer.pick(now, conn.flow_hash, random.next());
+        let Some(pick) = pick.filter(|pick| pick.has_credit) else { return false };
+        self.waiting.pop_front();
+        let acceptor = pick.acceptor;
+        if acceptor.manager == self.manager() {
+            self.counters.local += 1;
+        } else {
+            self.counters.remote += 1;
+            let borrower = pick.is_lent.then_some(self.manager());
+            out.push(ManagerOutput::Send(ManagerMessage::Assigned { acceptor, borrower }));
+        }
+        let Pick { is_final, reason, .. } = pick;
+        out.push(ManagerOutput::Assign(Assignment { conn, acceptor, is_final, reason }));
+        true
+    }
+
+    /// Lends credit to another manager that requested some. Returns whether it did.
+    fn grant_one(
+        &mut self,
+        now: Instant,
+        random: &mut RandomSequence,
+        out: &mut Vec<ManagerOutput>,
+    ) -> bool {
+        if !self.balancer.has_requests() {
+            return false;
+        }
+        let is_needed = !self.waiting.is_empty();
+        let granted = self.balancer.grant(now, random.next(), is_needed);
+        out.extend(granted.map(|(borrower, offer)| ManagerOutput::Grant(borrower, offer)));
+        granted.is_some()
+    }
+
+    /// No other manager can assign connections to an acceptor of this manager's, which enlists
+    /// next.
+    pub(crate) fn keep_private(&mut self, id: AcceptorId) {
+        self.balancer.keep_private(id);
     }
 
     /// Ends the listener. The connections that wait end at their transport servers.
@@ -340,7 +447,7 @@ impl AcceptQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balancer::{PickReason, ServiceOffer};
+    use crate::balancer::PickReason;
     use std::time::Duration;
 
     fn queue(waiting: usize) -> AcceptQueue {
@@ -439,11 +546,13 @@ mod tests {
         let mut queue = queue(10);
         let mut out = Vec::new();
         queue.on_message(at(0), ManagerMessage::Joined(remote(1)), 0, &mut out);
-        let offer = ServiceOffer { acceptor: remote(1), service_time: 1_000 };
+        let offer = ServiceOffer { acceptor: remote(1), service_time: 1_000, credits: 1 };
         queue.on_message(at(0), ManagerMessage::Offer(offer), 0, &mut out);
         let report = TransportReport::Unassigned(conn(1));
         let out = sent(|out| queue.on_transport(at(0), report, 0, out));
-        let notice = ManagerOutput::Send(ManagerMessage::Assigned(remote(1)));
+        let assigned_there =
+            ManagerMessage::Assigned { acceptor: remote(1), borrower: Some(ManagerId(0)) };
+        let notice = ManagerOutput::Send(assigned_there);
         assert_eq!(out, [notice, assigned(conn(1), remote(1), true)]);
         let report = TransportReport::TakenBack { conn: conn(1), acceptor: remote(1) };
         let out = sent(|out| queue.on_transport(at(0), report, 0, out));
@@ -453,6 +562,89 @@ mod tests {
         assert_eq!(out, [ManagerOutput::Send(ManagerMessage::TimedOut(remote(1)))]);
         let QueueCounters { remote: to_others, local, offers_received, .. } = queue.counters();
         assert_eq!((to_others, local, offers_received), (1, 0, 1));
+    }
+
+    #[test]
+    fn waiting_connection_recalls_what_was_lent() {
+        let balancer =
+            BalancerConfig { measure: LoadMeasure::Connections, ..BalancerConfig::default() };
+        let config = HandOverConfig::default();
+        let mut queue = AcceptQueue::new(ManagerId(0), &config, balancer).unwrap();
+        let mut out = Vec::new();
+        let name = queue.enlist(at(0), AcceptorId(1), 4, 0, &mut out).unwrap();
+        let out = sent(|out| queue.publish_offer(at(0), 2, out));
+        let [ManagerOutput::Lend(ManagerId(1), ServiceOffer { credits: 2, .. })] = out[..] else {
+            panic!("{out:?}")
+        };
+        let mut arrives = |id| {
+            let report = TransportReport::Unassigned(conn(id));
+            sent(|out| queue.on_transport(at(0), report, 0, out))
+        };
+        assert_eq!([1, 2].map(&mut arrives), [1, 2].map(|id| [assigned(conn(id), name, true)]));
+        let recall = ManagerOutput::Publish(ManagerMessage::Recall(name));
+        assert_eq!((arrives(3), arrives(4)), (vec![recall], vec![]), "once");
+        let lent = LentCredit { acceptor: name, credits: 2 };
+        let returned = ManagerMessage::Returned { lent, borrower: ManagerId(1) };
+        let out = sent(|out| queue.on_message(at(0), returned, 0, out));
+        assert_eq!(out, [3, 4].map(|id| assigned(conn(id), name, true)));
+    }
+
+    #[test]
+    fn connection_without_credit_requests_it_and_waits() {
+        let mut queue = queue(10);
+        let joined = ManagerMessage::Joined(remote(1));
+        assert_eq!(sent(|out| queue.on_message(at(0), joined, 0, out)), []);
+        let lender = ManagerId(1);
+        let request = ManagerMessage::Request { lender, borrower: ManagerId(0) };
+        let mut arrives = |id| {
+            let report = TransportReport::Unassigned(conn(id));
+            sent(|out| queue.on_transport(at(0), report, 0, out))
+        };
+        assert_eq!([1, 2].map(&mut arrives), [vec![ManagerOutput::Send(request)], vec![]]);
+        let offer = ServiceOffer { acceptor: remote(1), service_time: 0, credits: 1 };
+        let out = sent(|out| queue.on_message(at(0), ManagerMessage::Offer(offer), 0, out));
+        let borrower = Some(ManagerId(0));
+        let [
+            ManagerOutput::Send(ManagerMessage::Assigned { borrower: from, .. }),
+            ManagerOutput::Assign(Assignment { reason: PickReason::Member, .. }),
+            ManagerOutput::Send(again),
+        ] = out[..]
+        else {
+            panic!("{out:?}")
+        };
+        assert_eq!((from, again), (borrower, request), "the second one still waits");
+        assert_eq!(queue.waiting().collect::<Vec<_>>(), [conn(2)]);
+    }
+
+    #[test]
+    fn managers_that_wait_get_credit_in_turn() {
+        let mut queue = queue(10);
+        let report = |id| TransportReport::Unassigned(conn(id));
+        let lender = ManagerId(0);
+        let request = |borrower| ManagerMessage::Request { lender, borrower };
+        let mut out = Vec::new();
+        (1..=3).for_each(|id| queue.on_transport(at(0), report(id), 0, &mut out));
+        queue.on_message(at(0), request(ManagerId(1)), 0, &mut out);
+        assert_eq!(out, []);
+        let mut out = Vec::new();
+        let name = queue.enlist(at(0), AcceptorId(9), 1, 0, &mut out).unwrap();
+        let [_, ManagerOutput::Grant(ManagerId(1), ServiceOffer { credits: 1, .. }), recall] =
+            out[..]
+        else {
+            panic!("{out:?}")
+        };
+        assert_eq!(recall, ManagerOutput::Publish(ManagerMessage::Recall(name)));
+        // The other one waits again, behind one connection here.
+        queue.on_message(at(0), request(ManagerId(1)), 0, &mut Vec::new());
+        queue.on_message(at(0), request(ManagerId(2)), 0, &mut Vec::new());
+        let mut out = Vec::new();
+        queue.enlist(at(0), AcceptorId(9), 3, 0, &mut out).unwrap();
+        let to = |output: &ManagerOutput| match output {
+            ManagerOutput::Grant(to, _) => Some(to.0),
+            ManagerOutput::Assign(_) => Some(0),
+            _ => None,
+        };
+        assert_eq!(out.iter().filter_map(to).collect::<Vec<_>>(), [1, 0, 2]);
     }
 
     #[test]
@@ -472,7 +664,7 @@ mod tests {
             let closed = AcceptorReport::Closed { acceptor, service_time };
             queue.on_acceptor(at(0), closed, 0, &mut out);
             assert_eq!(queue.balancer().service_time(AcceptorId(1)), expected);
-            let out = sent(|out| queue.publish_offer(at(0), out));
+            let out = sent(|out| queue.publish_offer(at(0), 1, out));
             assert_eq!((out.len(), queue.counters().offers_sent), (1, 1));
         }
     }

@@ -11,7 +11,8 @@
 //! Invariants
 //! - While an acceptor is enlisted, its credit in the balancer is what is pooled.
 //! - What is pooled is the sum of what the acceptor wants at all transport servers, less what is
-//!   offered there: each assignment takes one, and each offer that ends without a claim returns it.
+//!   offered there and what is lent to other managers: each assignment takes one, from what is
+//!   pooled or lent, and each offer that ends without a claim returns it.
 //! - An acceptor whose session has left one server is none any more. Credit that the others sent
 //!   before counts for nothing.
 
@@ -25,7 +26,7 @@ use super::{
     ManagerOutput, TransportReport,
 };
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
-use crate::balancer::Scheme;
+use crate::balancer::{LentCredit, Scheme, ServiceOffer};
 use crate::limits::ACCEPTORS_LISTED_MAX;
 use crate::observe::{ManagedAcceptor, ManagedListener, ManagerOffer};
 
@@ -113,10 +114,27 @@ impl ListenerManager {
         self.homes.is_empty() && !has_peers && self.queue.waiting().next().is_none()
     }
 
-    /// By session: what is pooled.
+    /// By session: what is pooled, and what so many managers have of it.
     #[cfg(test)]
-    pub(crate) fn pooled(&self) -> Vec<(u64, u32)> {
-        self.homes.iter().map(|home| (home.who.session, home.credit())).collect()
+    pub(crate) fn pooled(&self, managers: u16) -> Vec<(u64, u32)> {
+        let balancer = self.queue.balancer();
+        let lent = |id| (0..managers).filter_map(move |it| balancer.lent_to(id, ManagerId(it)));
+        let all =
+            |home: &HomeAcceptor| lent(home.id).fold(home.pooled, |sum, it| sum + i64::from(it));
+        let all = |home| u32::try_from(all(home)).expect("no debt");
+        self.homes.iter().map(|home| (home.who.session, all(home))).collect()
+    }
+
+    /// Whether an acceptor has got connections that it had no credit for.
+    #[cfg(test)]
+    pub(crate) fn has_debt(&self) -> bool {
+        self.homes.iter().any(|home| home.pooled < 0)
+    }
+
+    /// The acceptors whose home this is.
+    #[cfg(test)]
+    pub(crate) fn home_ids(&self) -> impl Iterator<Item = AcceptorId> {
+        self.homes.iter().map(|home| home.id)
     }
 
     /// ACCEPT-CONNECTION, over the lane to a transport server.
@@ -153,6 +171,9 @@ impl ListenerManager {
                     take_backs: 0,
                     later: Vec::new(),
                 });
+                if who.is_private {
+                    self.queue.keep_private(id);
+                }
                 let Some(home) = self.homes.last_mut() else { return Ok(()) };
                 (home, true)
             }
@@ -251,7 +272,7 @@ impl ListenerManager {
             let current = self.queue.balancer().name_of(acceptor.id);
             if current == Some(acceptor) {
                 // The queue returns the credit.
-                self.return_pooled(acceptor.id);
+                self.return_pooled(acceptor.id, 1);
             } else {
                 self.return_credit(now, acceptor, random, out);
             }
@@ -268,19 +289,72 @@ impl ListenerManager {
         out: &mut Vec<ManagerOutput>,
     ) {
         match message {
-            ManagerMessage::Assigned(name) => self.take_pooled(name.id),
+            ManagerMessage::Assigned { acceptor, borrower } => {
+                self.note_assigned(acceptor.id, borrower.is_some());
+            }
             ManagerMessage::TimedOut(name) => {
                 self.note_taken_back(name);
                 self.return_credit(now, name, random, out);
             }
-            ManagerMessage::Joined(_) | ManagerMessage::Left(_) | ManagerMessage::Offer(_) => {}
+            ManagerMessage::Returned { lent, borrower } => {
+                return self.on_returned(now, (lent, borrower), random, out);
+            }
+            ManagerMessage::Joined(_)
+            | ManagerMessage::Left(_)
+            | ManagerMessage::Recall(_)
+            | ManagerMessage::Request { .. }
+            | ManagerMessage::Offer(_) => {}
         }
         self.decide(out, |queue, out| queue.on_message(now, message, random, out));
     }
 
-    /// Publishes the offer if one is due.
-    pub(crate) fn publish_offer(&mut self, now: Instant, out: &mut Vec<ManagerOutput>) {
-        self.queue.publish_offer(now, out);
+    /// Credit that was lent is pooled again.
+    fn on_returned(
+        &mut self,
+        now: Instant,
+        (lent, borrower): (LentCredit, ManagerId),
+        random: u64,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        self.queue.on_returned(lent, borrower);
+        let id = lent.acceptor.id;
+        let returned = self.return_pooled(id, lent.credits);
+        let is_enlisted = self.queue.balancer().name_of(id).is_some();
+        if let Some(credit) = returned.filter(|_| is_enlisted) {
+            // It needs no place.
+            let _ = self.decide(out, |queue, out| queue.enlist(now, id, credit, random, out));
+        }
+    }
+
+    /// Publishes the offer if one is due, to the other ones of so many managers.
+    pub(crate) fn publish_offer(
+        &mut self,
+        now: Instant,
+        managers: u16,
+        out: &mut Vec<ManagerOutput>,
+    ) {
+        // One with a lane to this server only can have no connection of others.
+        let is_shared = self.homes.iter().all(|home| !home.who.is_private);
+        let start = out.len();
+        self.queue.publish_offer(now, if is_shared { managers } else { 1 }, out);
+        for output in &out[start..] {
+            if let ManagerOutput::Lend(_, offer) = output {
+                self.note_lent(offer);
+            }
+        }
+    }
+
+    /// What an offer lends is pooled no more.
+    fn note_lent(&mut self, offer: &ServiceOffer) {
+        let home = self.homes.iter_mut().find(|it| it.id == offer.acceptor.id);
+        if let Some(home) = home.filter(|_| offer.credits < u32::MAX) {
+            home.pooled -= i64::from(offer.credits);
+        }
+    }
+
+    /// When credit that other managers have lent expires next.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.queue.next_expiry()
     }
 
     /// An offer has ended without a claim. If the acceptor has enlisted again since, it has one
@@ -293,7 +367,7 @@ impl ListenerManager {
         out: &mut Vec<ManagerOutput>,
     ) {
         let is_own = name.manager == self.queue.balancer().manager();
-        let returned = if is_own { self.return_pooled(name.id) } else { None };
+        let returned = if is_own { self.return_pooled(name.id, 1) } else { None };
         let Some(credit) = returned else { return };
         let current = self.queue.balancer().name_of(name.id);
         if current.is_some_and(|current| current != name) {
@@ -302,18 +376,19 @@ impl ListenerManager {
         }
     }
 
-    /// Adds one to what is pooled of an acceptor whose session has not left. Returns by how much
-    /// its credit grows. `None`: there is no such acceptor.
-    fn return_pooled(&mut self, id: AcceptorId) -> Option<u32> {
+    /// Adds to what is pooled of an acceptor whose session has not left. Returns by how much its
+    /// credit grows. `None`: there is no such acceptor.
+    fn return_pooled(&mut self, id: AcceptorId, credits: u32) -> Option<u32> {
         let home = self.homes.iter_mut().find(|home| home.id == id && !home.is_gone)?;
         let before = home.credit();
-        home.pooled += 1;
+        home.pooled += i64::from(credits);
         Some(home.credit() - before)
     }
 
-    fn take_pooled(&mut self, id: AcceptorId) {
+    /// A connection was assigned to an acceptor. It takes one of what is pooled, or was lent.
+    fn note_assigned(&mut self, id: AcceptorId, is_lent: bool) {
         if let Some(home) = self.homes.iter_mut().find(|home| home.id == id) {
-            home.pooled -= 1;
+            home.pooled -= i64::from(!is_lent);
             home.assigned += 1;
         }
     }
@@ -380,10 +455,12 @@ impl ListenerManager {
         let done = what(&mut self.queue, out);
         let own = self.queue.balancer().manager();
         for output in &out[start..] {
-            if let ManagerOutput::Assign(assignment) = output
-                && assignment.acceptor.manager == own
-            {
-                self.take_pooled(assignment.acceptor.id);
+            match output {
+                ManagerOutput::Assign(assignment) if assignment.acceptor.manager == own => {
+                    self.note_assigned(assignment.acceptor.id, false);
+                }
+                ManagerOutput::Grant(_, offer) => self.note_lent(offer),
+                _ => {}
             }
         }
         done

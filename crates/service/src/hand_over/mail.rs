@@ -8,7 +8,13 @@ use megapipe_shm::record::{AcceptorRef, ConnRef, MessageSubject};
 
 use super::{AcceptorReport, Assignment, ConnectionName, ManagerMessage, TransportReport};
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
-use crate::balancer::{PickReason, ServiceOffer};
+use crate::balancer::{LentCredit, PickReason, ServiceOffer};
+
+impl From<ServiceOffer> for MessageSubject {
+    fn from(ServiceOffer { acceptor, service_time, credits }: ServiceOffer) -> Self {
+        Self::Offer { acceptor: acceptor.into(), service_time_ns: service_time, credits }
+    }
+}
 
 /// The bit of an assignment that needs no claim.
 const FINAL: u32 = 1 << 8;
@@ -103,13 +109,27 @@ impl ManagerInput {
             }
             Says::Joined { acceptor, .. } => Self::Manager(ManagerMessage::Joined(acceptor.into())),
             Says::Left { acceptor } => Self::Manager(ManagerMessage::Left(acceptor.into())),
-            Says::Offer { acceptor, service_time_ns } => {
-                let acceptor = acceptor.into();
-                let offer = ServiceOffer { acceptor, service_time: service_time_ns };
+            Says::Offer { acceptor, service_time_ns, credits }
+            | Says::Granted { acceptor, service_time_ns, credits } => {
+                let (acceptor, service_time) = (acceptor.into(), service_time_ns);
+                let offer = ServiceOffer { acceptor, service_time, credits };
                 Self::Manager(ManagerMessage::Offer(offer))
             }
-            Says::Assigned { acceptor } => Self::Manager(ManagerMessage::Assigned(acceptor.into())),
+            Says::Recall { acceptor } => Self::Manager(ManagerMessage::Recall(acceptor.into())),
+            Says::Assigned { acceptor, borrower } => {
+                let borrower = borrower.map(ManagerId);
+                Self::Manager(ManagerMessage::Assigned { acceptor: acceptor.into(), borrower })
+            }
+            Says::Returned { acceptor, credits, borrower } => {
+                let lent = LentCredit { acceptor: acceptor.into(), credits };
+                let borrower = ManagerId(borrower);
+                Self::Manager(ManagerMessage::Returned { lent, borrower })
+            }
             Says::TimedOut { acceptor } => Self::Manager(ManagerMessage::TimedOut(acceptor.into())),
+            Says::Request { lender, borrower } => {
+                let (lender, borrower) = (ManagerId(lender), ManagerId(borrower));
+                Self::Manager(ManagerMessage::Request { lender, borrower })
+            }
             Says::Accept { .. }
             | Says::AcceptAgain { .. }
             | Says::Gone { .. }

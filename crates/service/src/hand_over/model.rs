@@ -14,7 +14,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::acceptor::{AcceptorId, ManagerId};
-use crate::balancer::BalancerConfig;
+use crate::balancer::{BalancerConfig, LoadMeasure};
+use crate::limits::{OFFER_EXPIRY_DEFAULT, OFFER_REFRESH_DEFAULT, PROBE_CONNECTIONS_MAX};
 
 const NOW: Instant = Instant::from_nanos(1);
 const SERVERS: usize = 2;
@@ -76,6 +77,9 @@ struct ModelFaults {
     time_outs: u32,
     resets: u32,
     deaths: u32,
+    /// Offers that managers may publish, and times that what was lent expires.
+    offers: u32,
+    expiries: u32,
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -85,6 +89,7 @@ struct ModelWorld {
     connections: Vec<Fate>,
     faults: ModelFaults,
     credit: u32,
+    now: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +103,8 @@ enum ModelStep {
     Die(usize),
     NoticeDeath(usize, usize),
     Close(usize, ConnectionName),
+    Publish(usize),
+    Expire(usize),
 }
 
 fn name(index: usize) -> ConnectionName {
@@ -112,7 +119,13 @@ fn number(id: AcceptorId) -> usize {
 impl ModelWorld {
     fn new(homes: &[usize], connections: usize, credit: u32, faults: ModelFaults) -> Self {
         let server = |index: usize| {
-            let (config, balancer) = (HandOverConfig::default(), BalancerConfig::default());
+            let config = HandOverConfig::default();
+            // With offers, acceptors have a service time from the beginning.
+            let measure = match faults.offers {
+                0 => LoadMeasure::Closed,
+                _ => LoadMeasure::Connections,
+            };
+            let balancer = BalancerConfig { measure, ..BalancerConfig::default() };
             ModelServer {
                 queue: AcceptQueue::new(ManagerId(index as u16), &config, balancer)
                     .expect("default settings"),
@@ -140,6 +153,7 @@ impl ModelWorld {
             connections: vec![Fate::Unborn; connections],
             faults,
             credit,
+            now: NOW,
         }
     }
 
@@ -162,6 +176,12 @@ impl ModelWorld {
             }
         }
         for (from, server) in self.servers.iter().enumerate() {
+            if self.faults.offers > 0 && server.queue.balancer().credit() > 0 {
+                steps.push(ModelStep::Publish(from));
+            }
+            if self.faults.expiries > 0 && server.queue.next_expiry().is_some() {
+                steps.push(ModelStep::Expire(from));
+            }
             let is_full = |to: &usize| !server.to_server[*to].is_empty();
             steps.extend((0..SERVERS).filter(is_full).map(|to| ModelStep::Between(from, to)));
         }
@@ -197,8 +217,8 @@ impl ModelWorld {
                 let mail = self.servers[from].to_server[to].pop_front();
                 let (mut out, queue) = (Vec::new(), &mut self.servers[to].queue);
                 match mail.expect("a message") {
-                    ModelMail::Manager(it) => queue.on_message(NOW, it, random, &mut out),
-                    ModelMail::Report(it) => queue.on_acceptor(NOW, it, random, &mut out),
+                    ModelMail::Manager(it) => queue.on_message(self.now, it, random, &mut out),
+                    ModelMail::Report(it) => queue.on_acceptor(self.now, it, random, &mut out),
                 }
                 self.send(to, out, random);
             }
@@ -215,6 +235,14 @@ impl ModelWorld {
                 self.acceptors[index].is_alive = false;
             }
             ModelStep::NoticeDeath(index, server) => self.notice_death(index, server, random),
+            ModelStep::Publish(server) => {
+                self.faults.offers -= 1;
+                self.publish(server, OFFER_REFRESH_DEFAULT, random);
+            }
+            ModelStep::Expire(server) => {
+                self.faults.expiries -= 1;
+                self.publish(server, OFFER_EXPIRY_DEFAULT, random);
+            }
             ModelStep::Close(index, conn) => {
                 self.acceptors[index].owned.remove(&conn);
                 let to = usize::from(conn.transport);
@@ -223,9 +251,17 @@ impl ModelWorld {
         }
     }
 
+    /// Time passes, and a manager publishes its offer.
+    fn publish(&mut self, server: usize, later: Duration, random: u64) {
+        self.now += later;
+        let mut out = Vec::new();
+        self.servers[server].queue.publish_offer(self.now, SERVERS as u16, &mut out);
+        self.send(server, out, random);
+    }
+
     fn report(&mut self, server: usize, report: TransportReport, random: u64) {
         let mut out = Vec::new();
-        self.servers[server].queue.on_transport(NOW, report, random, &mut out);
+        self.servers[server].queue.on_transport(self.now, report, random, &mut out);
         self.send(server, out, random);
     }
 
@@ -237,7 +273,7 @@ impl ModelWorld {
             return;
         }
         let mut out = Vec::new();
-        self.servers[server].queue.on_acceptor(NOW, report, random, &mut out);
+        self.servers[server].queue.on_acceptor(self.now, report, random, &mut out);
         self.send(server, out, random);
     }
 
@@ -251,13 +287,22 @@ impl ModelWorld {
                     }
                 }
                 ManagerOutput::Send(message) => {
-                    let (ManagerMessage::Assigned(acceptor) | ManagerMessage::TimedOut(acceptor)) =
-                        message
-                    else {
-                        panic!("{message:?} is for all");
+                    let manager = match message {
+                        ManagerMessage::Assigned { acceptor, borrower } => {
+                            assert_eq!(borrower, Some(ManagerId(server as u16)), "lent credit");
+                            acceptor.manager
+                        }
+                        ManagerMessage::TimedOut(acceptor) => acceptor.manager,
+                        ManagerMessage::Returned { lent, .. } => lent.acceptor.manager,
+                        ManagerMessage::Request { lender, .. } => lender,
+                        _ => panic!("{message:?} is for all"),
                     };
-                    let to = usize::from(acceptor.manager.0);
+                    let to = usize::from(manager.0);
                     self.servers[server].to_server[to].push_back(ModelMail::Manager(message));
+                }
+                ManagerOutput::Lend(to, offer) | ManagerOutput::Grant(to, offer) => {
+                    let mail = ModelMail::Manager(ManagerMessage::Offer(offer));
+                    self.servers[server].to_server[usize::from(to.0)].push_back(mail);
                 }
                 ManagerOutput::Assign(assignment) => self.assign(server, assignment, random),
                 ManagerOutput::Refuse(conn) => panic!("{conn} is refused with room in the queue"),
@@ -267,7 +312,7 @@ impl ModelWorld {
 
     fn assign(&mut self, server: usize, assignment: Assignment, random: u64) {
         let (id, index) = (assignment.conn.id, number(assignment.acceptor.id));
-        let available = match self.servers[server].table.assign(NOW, assignment) {
+        let available = match self.servers[server].table.assign(self.now, assignment) {
             Ok(available) => available,
             Err(report) => return self.report_acceptor(server, report, random),
         };
@@ -283,7 +328,7 @@ impl ModelWorld {
     }
 
     fn finish(&mut self, server: usize, id: u64, random: u64) {
-        if let Some(report) = self.servers[server].table.on_closed(NOW, id) {
+        if let Some(report) = self.servers[server].table.on_closed(self.now, id) {
             self.connections[id as usize] = Fate::Finished;
             self.report_acceptor(server, report, random);
         }
@@ -325,8 +370,8 @@ impl ModelWorld {
                 let (id, credit, mut out) = (AcceptorId(index as u64), self.credit, Vec::new());
                 let queue = &mut self.servers[server].queue;
                 let enlisted = match lost {
-                    None => queue.enlist(NOW, id, credit, random, &mut out),
-                    Some(lost) => queue.enlist_again(NOW, lost, credit, random, &mut out),
+                    None => queue.enlist(self.now, id, credit, random, &mut out),
+                    Some(lost) => queue.enlist_again(self.now, lost, credit, random, &mut out),
                 };
                 enlisted.expect("room");
                 self.send(server, out, random);
@@ -344,7 +389,7 @@ impl ModelWorld {
         self.faults.resets -= 1;
         self.connections[index] = Fate::Finished;
         let server = index % SERVERS;
-        match self.servers[server].table.on_reset(NOW, index as u64).expect("established") {
+        match self.servers[server].table.on_reset(self.now, index as u64).expect("established") {
             ResetOutcome::Waiting(report) => self.report(server, report, random),
             ResetOutcome::Withdrawn(report) => {
                 let mail = AcceptorMail::Withdrawn(name(index));
@@ -401,6 +446,9 @@ impl ModelWorld {
                 assert!(!is_owner || owns || *fate == Fate::Finished, "{conn} has two owners");
             }
         }
+        for acceptor in 0..self.acceptors.len() {
+            self.check_lent(acceptor);
+        }
         for server in &self.servers {
             let OfferCounters { offers, final_offers, claims, .. } = server.table.counters();
             let OfferCounters { take_backs, orphans, withdrawals, .. } = server.table.counters();
@@ -411,12 +459,34 @@ impl ModelWorld {
         }
     }
 
+    /// Each credit that a manager has lent is in one place: with the borrower, or in one message.
+    fn check_lent(&self, acceptor: usize) {
+        let (id, home) = (AcceptorId(acceptor as u64), self.acceptors[acceptor].home);
+        for borrower in (0..SERVERS).filter(|server| *server != home) {
+            let me = ManagerId(borrower as u16);
+            let Some(lent) = self.servers[home].queue.balancer().lent_to(id, me) else { continue };
+            let has = self.servers[borrower].queue.balancer().borrowed(ManagerId(home as u16), id);
+            let credits = |mail: &ModelMail| match mail {
+                ModelMail::Manager(message) => message.lent_credits(id),
+                ModelMail::Report(_) => 0,
+            };
+            let there = &self.servers[home].to_server[borrower];
+            let back = &self.servers[borrower].to_server[home];
+            let on_the_way: u32 = there.iter().chain(back).map(credits).sum();
+            assert_eq!(lent, has + on_the_way, "acceptor {acceptor}: {there:?} {back:?}");
+        }
+    }
+
     /// What holds once nothing can happen any more.
     fn check_end(&self) {
         let is_listed = |it: &ModelServer| it.queue.balancer().acceptors() > 0;
         for (index, fate) in self.connections.iter().enumerate() {
             let table = &self.servers[index % SERVERS].table;
             assert_eq!(table.offered_to(index as u64), None, "an offer without end");
+            if *fate == Fate::Established && table.is_waiting(index as u64) {
+                self.check_nothing_is_lent(index % SERVERS);
+                self.check_no_credit(index);
+            }
             if *fate == Fate::Established && self.credit > 100 {
                 assert!(!self.servers.iter().any(is_listed), "{index} waits beside acceptors");
             }
@@ -429,6 +499,27 @@ impl ModelWorld {
         let views: Vec<usize> =
             self.servers.iter().map(|it| it.queue.balancer().acceptors()).collect();
         assert!(views.windows(2).all(|pair| pair[0] == pair[1]), "members differ: {views:?}");
+    }
+
+    /// A connection waits at a server: it has recalled what it had lent.
+    fn check_nothing_is_lent(&self, server: usize) {
+        let balancer = self.servers[server].queue.balancer();
+        for (name, ..) in balancer.local_acceptors() {
+            let lent =
+                (0..SERVERS).filter_map(|it| balancer.lent_to(name.id, ManagerId(it as u16)));
+            assert_eq!(lent.sum::<u32>(), 0, "{name:?}");
+        }
+    }
+
+    /// A connection waits: no acceptor that may take it has credit, at any server.
+    fn check_no_credit(&self, index: usize) {
+        for server in &self.servers {
+            let balancer = server.queue.balancer();
+            let open = balancer.local_acceptors().map(|(_, _, open)| open).max().unwrap_or(0);
+            // A new acceptor takes few before its first answer.
+            let may_probe = open < PROBE_CONNECTIONS_MAX;
+            assert!(balancer.credit() == 0 || !may_probe, "{index} waits beside credit");
+        }
     }
 
     fn digest(&self) -> u64 {
@@ -461,7 +552,8 @@ fn explore(start: ModelWorld) -> usize {
     seen.len()
 }
 
-const NO_FAULTS: ModelFaults = ModelFaults { time_outs: 0, resets: 0, deaths: 0 };
+const NO_FAULTS: ModelFaults =
+    ModelFaults { time_outs: 0, resets: 0, deaths: 0, offers: 0, expiries: 0 };
 
 #[test]
 fn every_order_of_claims_and_time_outs_keeps_one_owner() {
@@ -489,6 +581,36 @@ fn every_order_of_claims_and_deaths_keeps_one_owner() {
     assert!(count > 1_000, "{count}");
 }
 
+/// Credit of an acceptor at the first server, which lends half of it to the second.
+#[test]
+fn every_order_of_offers_keeps_lent_credit_in_one_place() {
+    for faults in [
+        ModelFaults { offers: 2, expiries: 1, ..NO_FAULTS },
+        ModelFaults { offers: 1, time_outs: 1, expiries: 1, ..NO_FAULTS },
+        ModelFaults { offers: 1, resets: 1, expiries: 1, ..NO_FAULTS },
+        ModelFaults { offers: 1, deaths: 1, expiries: 1, ..NO_FAULTS },
+    ] {
+        let count = explore(ModelWorld::new(&[0], 2, 4, faults));
+        println!("{faults:?}: {count} states");
+        assert!(count > 1_000, "{count}");
+    }
+}
+
+/// No offer is published: a server without acceptors, or without credit, requests it of the other.
+#[test]
+fn every_order_of_requests_lets_no_two_servers_use_one_credit() {
+    for (homes, connections, credit, faults) in [
+        (&[0][..], 3, 2, ModelFaults { resets: 1, expiries: 1, ..NO_FAULTS }),
+        (&[0, 0], 2, 1, ModelFaults { time_outs: 1, expiries: 1, ..NO_FAULTS }),
+        (&[0, 1], 2, 1, ModelFaults { time_outs: 1, ..NO_FAULTS }),
+        (&[0, 0], 2, 1, ModelFaults { deaths: 1, ..NO_FAULTS }),
+    ] {
+        let count = explore(ModelWorld::new(homes, connections, credit, faults));
+        println!("{homes:?}, {faults:?}: {count} states");
+        assert!(count > 1_000, "{count}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -497,8 +619,10 @@ proptest! {
         seed: u64,
         homes in prop::collection::vec(0..SERVERS, 1..5),
         credit in prop_oneof![Just(1), Just(3), Just(1 << 20)],
+        offers in prop_oneof![Just(0), Just(20)],
     ) {
-        let faults = ModelFaults { time_outs: 20, resets: 5, deaths: homes.len() as u32 - 1 };
+        let deaths = homes.len() as u32 - 1;
+        let faults = ModelFaults { time_outs: 20, resets: 5, deaths, offers, expiries: 5 };
         let mut world = ModelWorld::new(&homes, 24, credit, faults);
         let mut random = crate::balancer::RandomSequence::new(seed);
         loop {

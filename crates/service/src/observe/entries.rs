@@ -51,6 +51,8 @@ entries! {
         sessions: u32,
         /// Sessions since it started.
         sessions_begun: u64,
+        /// Messages over tokens that are none.
+        stray_messages: u64,
         /// Which components run together, such as TS2LS2CM2.
         layout: String,
         /// The process that asked sees what belongs to other users.

@@ -67,6 +67,8 @@ quota_kinds! {
     UserConnectsPerSecond = "user"."connects_per_second", 20_000;
     /// Kernel sockets of a user's programs that the daemon keeps, as reservations of ports.
     UserSockets = "user"."sockets", 512;
+    /// Tokens that a user's processes hold, each of which stands for connections that they share.
+    UserTokens = "user"."tokens", 128;
     /// Connections of a user that have moved between the kernel and the stack, and live on.
     UserMovedConnections = "user"."moved_connections", 64;
     /// Chunks of a channel that wait in the stack to be sent and acknowledged. Each write is one or
@@ -90,6 +92,9 @@ quota_kinds! {
     ChannelWaitingEvents = "channel"."waiting_events", 131_072;
     /// Events that wait in the daemon for all channels of a user.
     UserWaitingEvents = "user"."waiting_events", 524_288;
+    /// Connections that wait at the listeners of all channels of a user on a shard, beside those
+    /// that it may have. Beyond them a shard takes none of the user's listeners.
+    UserWaiting = "user"."waiting", 8_192;
 }
 
 impl fmt::Display for QuotaKind {

@@ -83,6 +83,8 @@ pub struct UserAccount {
     destination_ports: CountsByShard,
     /// Each shard has buffers of its own, and each the whole quota.
     private_buffers: CountsByShard,
+    /// The same of connections that wait to be accepted.
+    waiting: CountsByShard,
     /// The kinds of quotas that were reached since the last look, a bit each.
     reached: AtomicU32,
     /// How often each was reached.
@@ -97,13 +99,15 @@ impl Default for UserAccount {
         let listeners = (0..LANES_MAX).map(|_| AtomicU32::new(0)).collect();
         let (connects_until, reached) = (AtomicU64::new(0), AtomicU32::new(0));
         let refusals = Quotas::from_each(|_| AtomicU64::new(0));
-        let [destination_ports, private_buffers] = [(); 2].map(|()| CountsByShard::default());
+        let [destination_ports, private_buffers, waiting] =
+            [(); 3].map(|()| CountsByShard::default());
         Self {
             counts,
             listeners,
             connects_until,
             destination_ports,
             private_buffers,
+            waiting,
             reached,
             refusals,
         }
@@ -120,6 +124,7 @@ impl UserAccount {
             QuotaKind::UserListeners => of_shards.max().unwrap_or(0),
             QuotaKind::UserDestinationPorts => self.destination_ports.sum(),
             QuotaKind::UserPrivateBuffers => self.private_buffers.most(),
+            QuotaKind::UserWaiting => self.waiting.most(),
             _ => self.counts.get(kind).load(Ordering::Relaxed),
         }
     }
@@ -158,6 +163,11 @@ impl UserAccount {
         self.private_buffers.set(shard, count);
     }
 
+    /// The connections that wait at the user's listeners on a shard.
+    pub(crate) fn show_waiting(&self, shard: u16, count: u32) {
+        self.waiting.set(shard, count);
+    }
+
     /// Counts a connection that begins, if the rate of so many in a second lets it: a leaky bucket
     /// that holds those of a second.
     fn begin_connect(&self, now: Instant, per_second: u32) -> bool {
@@ -178,7 +188,15 @@ impl UserAccount {
     }
 
     fn note_reached(&self, kind: QuotaKind) {
-        self.refusals.get(kind).fetch_add(1, Ordering::Relaxed);
+        self.note_refusals(kind, 1);
+    }
+
+    /// Notes that a quota was reached so often since the last time, maybe never.
+    pub(crate) fn note_refusals(&self, kind: QuotaKind, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.refusals.get(kind).fetch_add(count, Ordering::Relaxed);
         let bit = 1 << kind as u8;
         if self.reached.load(Ordering::Relaxed) & bit == 0 {
             self.reached.fetch_or(bit, Ordering::Relaxed);

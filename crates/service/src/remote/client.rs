@@ -11,6 +11,7 @@
 
 mod calls;
 mod datagrams;
+mod ends;
 mod events;
 mod names;
 mod offers;
@@ -27,14 +28,16 @@ use megapipe_stack::{
     Arrival, Chunk, ConnId, ConnectError, Event, ListenerId, Notice, OperationError,
 };
 
-use super::encoding::{Description, id_of, id_of_listener};
+use super::encoding::{Description, encode_begin, id_of, id_of_listener};
 use super::send_buffers::{Held, Sends};
 use super::session_region::{ClientHalf, SessionBuffers};
+use crate::begin::ConnectStart;
 use crate::connection_manager::{AcceptorId, Offer};
 use crate::limits::COMPLETIONS_MAX;
 use crate::policy::QuotaReached;
 use crate::sleep::{ServerLocation, ServerPeer, SleepingEnd};
 use datagrams::Datagrams;
+use ends::ListenerAddresses;
 use offers::SessionOffers;
 
 /// The application's ends of what it shares with its server.
@@ -83,6 +86,8 @@ struct Conn {
     is_shut: bool,
     /// Its claim asked for its first bytes.
     has_asked: bool,
+    /// Ours and the peer's address, if they are known. They do not change.
+    ends: Option<(SocketAddr, SocketAddr)>,
 }
 
 /// What a session counts.
@@ -140,6 +145,7 @@ pub struct RemoteClient {
     superseded: Vec<ConnId>,
     datagrams: Datagrams,
     offers: SessionOffers,
+    listeners: ListenerAddresses,
     /// Connections whose sends may go on.
     unblocked: VecDeque<ConnId>,
     /// Events that came while an answer was waited for.
@@ -153,12 +159,16 @@ pub struct RemoteClient {
     pub(super) wanted: Ids,
     pub(super) back: Bufs,
     /// Cookie of the last call.
-    last_call: u64,
+    pub(super) last_call: u64,
+    /// Options that were set without waiting.
+    unanswered: u64,
     /// The connection that was taken out: its name here, and the server's.
     taken_out: Option<(ConnId, ConnId)>,
     /// The server can reset connections at the session's end. One of an older
     /// version of the protocol would end the session for such a record.
     pub(super) knows_resets: bool,
+    /// Its record that begins to connect has flags: what holds from the first segment on.
+    pub(super) knows_connect_flags: bool,
     server: ServerPeer,
     counters: RemoteCounters,
 }
@@ -185,6 +195,7 @@ impl RemoteClient {
     pub(super) fn for_lane(&self, half: ClientHalf, description: Description) -> Self {
         let mut lane = Self::with_peer(half, description, |end| self.server.for_lane(end));
         lane.knows_resets = self.knows_resets;
+        lane.knows_connect_flags = self.knows_connect_flags;
         lane
     }
 
@@ -210,6 +221,7 @@ impl RemoteClient {
             superseded: reserved(COMPLETIONS_MAX as usize),
             datagrams: Datagrams::default(),
             offers: SessionOffers::default(),
+            listeners: ListenerAddresses::default(),
             unblocked: reserved(connections).into(),
             backlog: reserved(COMPLETIONS_MAX as usize).into(),
             taken: reserved(COMPLETIONS_MAX as usize).into(),
@@ -217,8 +229,10 @@ impl RemoteClient {
             wanted: Ids::default(),
             back: Bufs::default(),
             last_call: calls::FIRST_COOKIE,
+            unanswered: 0,
             taken_out: None,
             knows_resets: true,
+            knows_connect_flags: true,
             server: peer(sleep),
             counters: RemoteCounters::default(),
         }
@@ -260,7 +274,8 @@ impl RemoteClient {
         self.server.fail();
     }
 
-    /// Submits the ops, and wakes the server if it sleeps.
+    /// Submits the ops, and wakes the server if it sleeps. A server that sleeps on this core waits
+    /// until [`RemoteClient::wake_server`], or a moment.
     pub fn flush(&mut self) {
         if self.offers.has_claims() {
             self.put_claims();
@@ -272,13 +287,13 @@ impl RemoteClient {
 
     fn commit(&mut self) {
         if self.ends.ops.commit() > 0 {
-            self.server.wake();
+            self.server.wake_if_needed();
         }
     }
 
-    /// Wakes the server if it sleeps.
-    #[cfg(test)]
-    pub(super) fn flush_bell(&mut self) {
+    /// Wakes the server if it sleeps: this thread has nothing more to do until its next event.
+    #[inline]
+    pub fn wake_server(&mut self) {
         self.server.wake();
     }
 
@@ -349,6 +364,7 @@ impl RemoteClient {
     #[must_use]
     pub fn arm(&mut self) -> bool {
         self.flush();
+        self.server.wake();
         self.server.arm();
         if self.has_event() || !self.server.is_running() {
             self.wake_up();
@@ -392,14 +408,14 @@ impl RemoteClient {
     /// Begins to connect from where the stack likes. What is wrong with it comes as
     /// [`RemoteEvent::NotBegun`].
     pub fn connect(&mut self, remote: SocketAddr) -> ConnId {
-        self.connect_simply(remote, false)
+        self.connect_simply(remote, ConnectStart::default())
     }
 
-    /// As [`RemoteClient::connect`]. With `resets`, the connection is reset if the session ends.
-    pub(super) fn connect_simply(&mut self, remote: SocketAddr, resets: bool) -> ConnId {
+    /// As [`RemoteClient::connect`], with what holds from the first segment on, which the server
+    /// has to know (`knows_resets`, `knows_connect_flags`).
+    pub(super) fn connect_simply(&mut self, remote: SocketAddr, begin: ConnectStart) -> ConnId {
         let conn = self.name();
-        let resets = resets && self.knows_resets;
-        let command = Command::Connect { remote, local: None, resets };
+        let command = Command::Connect { remote, local: None, flags: encode_begin(begin) };
         self.ask(events::connect_cookie(conn), command);
         conn
     }

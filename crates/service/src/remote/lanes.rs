@@ -23,6 +23,7 @@ mod calls;
 mod listeners;
 mod moves;
 mod reservations;
+mod share;
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -183,6 +184,12 @@ impl LaneSet {
         self.others.iter_mut().for_each(RemoteClient::flush);
     }
 
+    /// Wakes the shards that sleep, as [`RemoteClient::wake_server`].
+    #[inline]
+    pub fn wake_servers(&mut self) {
+        self.all_mut().for_each(RemoteClient::wake_server);
+    }
+
     /// The program dispatches: as [`RemoteClient::note_dispatch`].
     #[inline]
     pub fn note_dispatch(&mut self, now: Instant) {
@@ -208,7 +215,10 @@ impl LaneSet {
     /// Prepares for sleep on [`LaneSet::wait_fd`]. `false`: there is something already.
     #[must_use]
     pub fn arm(&mut self) -> bool {
-        self.others.iter_mut().for_each(RemoteClient::flush);
+        for lane in &mut self.others {
+            lane.flush();
+            lane.wake_server();
+        }
         // It arms the bell of all lanes; what they have published before is seen afterwards.
         if !self.first.arm() {
             return false;
@@ -254,6 +264,12 @@ impl LaneSet {
             return self.first.event();
         }
         self.next_of_lanes()
+    }
+
+    /// As [`RemoteClient::next_bytes`], where there is one lane. `None` if there are several.
+    #[inline]
+    pub fn next_bytes(&mut self) -> Option<(ConnId, Chunk)> {
+        if self.others.is_empty() { self.first.next_bytes() } else { None }
     }
 
     fn next_of_lanes(&mut self) -> Option<RemoteEvent> {

@@ -155,21 +155,30 @@ impl SharedMemory {
 
     /// Moves received bytes into a session's own memory. `None`: it has no buffer left.
     pub(super) fn move_to(&mut self, session: PoolId, chunk: Chunk) -> Option<Chunk> {
-        let receives = &self.of(session)?.receives;
-        if chunk.len as usize > receives.buf_bytes() {
+        if chunk.len as usize > self.of(session)?.receives.buf_bytes() {
             return None;
         }
-        let buf = receives.alloc()?;
+        self.move_part(session, chunk).map(|(moved, _)| moved)
+    }
+
+    /// Moves as many received bytes as a buffer takes into a session's own memory, or into that of
+    /// an account. Returns them, and what is left where it was. `None`: there is no buffer left.
+    pub(super) fn move_part(&mut self, to: PoolId, chunk: Chunk) -> Option<(Chunk, Option<Chunk>)> {
+        let buf = self.alloc(to)?;
+        let moved = chunk.len.min(self.buf_bytes(buf));
         let mut piece = [0; MOVED_AT_ONCE];
-        for from in (0..chunk.len).step_by(MOVED_AT_ONCE) {
-            let len = (chunk.len - from).min(MOVED_AT_ONCE as u32);
+        for from in (0..moved).step_by(MOVED_AT_ONCE) {
+            let len = (moved - from).min(MOVED_AT_ONCE as u32);
             let bytes = &mut piece[..len as usize];
             self.copy_out(Chunk { offset: chunk.offset + from, len, ..chunk }, bytes);
-            // The buffer was allocated just now.
-            let _ = self.of(session)?.receives.copy_in(buf, from, bytes);
+            self.copy_in(buf, from, bytes);
         }
-        self.free(chunk.buf);
-        Some(Chunk { buf: receive_buffer(session, buf.index()), offset: 0, len: chunk.len })
+        let rest = Chunk { offset: chunk.offset + moved, len: chunk.len - moved, ..chunk };
+        let rest = (rest.len > 0).then_some(rest);
+        if rest.is_none() {
+            self.free(chunk.buf);
+        }
+        Some((Chunk { buf, offset: 0, len: moved }, rest))
     }
 }
 
@@ -272,7 +281,9 @@ impl Memory for SharedMemory {
         if !is_read {
             bytes.fill(0);
         }
-        rest.fill(0);
+        if !rest.is_empty() {
+            rest.fill(0);
+        }
         checksum::sum(to)
     }
 }

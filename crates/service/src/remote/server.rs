@@ -12,6 +12,9 @@
 //! - An application that sleeps on the shard's own core is woken when the shard has no work, or has
 //!   had some for [`WAKE_DELAY_MAX`]: it could not run before, and wakes for more events. The shard
 //!   then sleeps, so that it runs at once.
+//! - After a poll with work the thread sleeps briefly ([`BRIEF_SLEEP_MAX`]) while an application on
+//!   its core is awake: what that one does comes in one batch, without a ring for each call. After
+//!   a brief sleep in vain the thread sleeps until it is rung: sessions at rest cost nothing.
 //! - An idle session is armed, and its ring was empty after that.
 
 mod bells;
@@ -30,7 +33,7 @@ use crate::adaptive_spin::Next;
 use crate::clock::Clock;
 use crate::error::ShardAttachError;
 use crate::hand_over::HandOverSettings;
-use crate::limits::{ACTIVE_ALWAYS, LOOK_POLLS, WAKE_DELAY_MAX};
+use crate::limits::{ACTIVE_ALWAYS, BRIEF_SLEEP_MAX, LOOK_POLLS, REQUESTS_AT_ONCE, WAKE_DELAY_MAX};
 use crate::server::Server;
 use crate::server_mail::ServerMail;
 use crate::server_thread;
@@ -40,6 +43,7 @@ use requests::{RequestQueue, ShardRequest};
 
 pub(crate) use cm_loop::start_manager;
 pub use requests::ShardHandle;
+pub(crate) use requests::TokenChange;
 
 /// Hears of sessions that have ended, on the shard's thread.
 pub type OnSessionEnd = Box<dyn FnMut(SessionEnd) + Send>;
@@ -65,6 +69,8 @@ pub(super) struct RemoteServer {
     core: u32,
     /// Polls since the last look at the bells of idle sessions.
     polls: u32,
+    /// A poll since the last sleep had work.
+    has_worked: bool,
     is_stopped: bool,
 }
 
@@ -99,8 +105,18 @@ impl RemoteServer {
         let clock = server.clock().clone();
         let shard = SessionShard::with_peers(server, settings, peers);
         let (delayed, delayed_since, core) = (Vec::new(), clock.now(), current_core());
-        let (polls, is_stopped) = (0, false);
-        Ok(Self { shard, bells, clock, lifetime, delayed, delayed_since, core, polls, is_stopped })
+        Ok(Self {
+            shard,
+            bells,
+            clock,
+            lifetime,
+            delayed,
+            delayed_since,
+            core,
+            polls: 0,
+            has_worked: false,
+            is_stopped: false,
+        })
     }
 
     /// A shard that serves until its handle is dropped, on a thread of its own.
@@ -152,6 +168,7 @@ impl RemoteServer {
             let now = self.clock.now();
             let has_worked = self.shard.poll(now)?;
             if has_worked {
+                self.has_worked = true;
                 self.clock.note_work();
             }
             self.signal(now);
@@ -326,20 +343,15 @@ impl RemoteServer {
     fn sleep(&mut self, now: Instant, asked: u64) -> Result<(), LinkError> {
         self.wake_delayed(now, false);
         self.note_core();
-        let arm = |id: &PoolId| {
-            self.bells.of(*id).is_some_and(|bell| {
-                bell.arm();
-                bell.has_other_ended()
-            })
-        };
-        let has_ended = self.shard.active().iter().filter(|id| arm(id)).count() > 0;
+        let (is_brief, has_ended) = self.arm();
         let mut may_sleep = !has_ended && !self.shard.has_ops_to_take();
         if let Some(mail) = self.shard.mail_mut() {
             may_sleep &= mail.arm();
         }
         let sleeps = may_sleep && self.shard.server.arm(now)? && self.clock.asked_poll() == asked;
         if sleeps {
-            let patience = self.shard.patience(now);
+            let brief = is_brief.then_some(BRIEF_SLEEP_MAX);
+            let patience = self.shard.patience(now).into_iter().chain(brief).min();
             self.clock.note_sleep(asked, patience);
             self.bells.wait(patience)?;
         }
@@ -358,6 +370,25 @@ impl RemoteServer {
         Ok(())
     }
 
+    /// Arms the doorbells of active sessions. Returns whether the sleep has to be brief because an
+    /// application will not ring, and whether one has ended.
+    fn arm(&mut self) -> (bool, bool) {
+        // Sessions that become idle stay armed for longer than this sleep.
+        let may_be_brief =
+            std::mem::take(&mut self.has_worked) && self.shard.active().len() <= ACTIVE_ALWAYS;
+        let (mut is_brief, mut has_ended) = (false, false);
+        for bell in self.shard.active().iter().filter_map(|id| self.bells.of(*id)) {
+            if may_be_brief && bell.is_other_on(self.core) && !bell.is_other_asleep() {
+                bell.arm_briefly();
+                is_brief = true;
+            } else {
+                bell.arm();
+            }
+            has_ended |= bell.has_other_ended();
+        }
+        (is_brief, has_ended)
+    }
+
     /// Makes all sessions idle that have no operations: they are armed.
     fn rest_armed(&mut self) {
         for place in (0..self.shard.active().len()).rev() {
@@ -374,7 +405,7 @@ impl RemoteServer {
         if let Lifetime::Requested(requests, _) = &self.lifetime {
             requests.clear();
         }
-        loop {
+        for _ in 0..REQUESTS_AT_ONCE {
             let Lifetime::Requested(requests, _) = &self.lifetime else { return };
             match requests.next() {
                 None => return,
@@ -392,9 +423,20 @@ impl RemoteServer {
                     self.shard.charge_if_due(now, || self.clock.thread_busy());
                     answer(self.shard.page(now, &query, viewer));
                 }
+                Some(ShardRequest::Token(change)) => {
+                    let is_long = !matches!(change, TokenChange::Release(..));
+                    self.shard.change_token(now, change);
+                    if is_long {
+                        break;
+                    }
+                }
                 Some(ShardRequest::Recount) => self.shard.recount(now),
                 Some(ShardRequest::Stop) => self.is_stopped = true,
             }
+        }
+        // The others wait for their turn: connections have theirs in between.
+        if let Lifetime::Requested(requests, _) = &self.lifetime {
+            requests.ring_again();
         }
     }
 

@@ -25,6 +25,7 @@ mod calls;
 mod cm_server;
 mod cpu_account;
 mod deferred;
+mod delivered_bytes;
 mod deliveries;
 mod destination_ports;
 mod ending;
@@ -36,13 +37,17 @@ mod moving_conn;
 mod observe;
 mod ops;
 mod owners;
+mod ownership;
 mod quota_grant;
 mod session_limits;
 mod sessions;
 mod shard_session;
+mod share;
+mod shared_conns;
 mod shared_listener;
 mod stranded_events;
 mod take_over;
+mod user_groups;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -62,6 +67,8 @@ use hand_overs::HandOvers;
 use owners::ObjectOwners;
 use sessions::Sessions;
 use shard_session::ShardSession;
+use shared_conns::SharedConns;
+use user_groups::UserGroups;
 
 pub(super) use cm_server::ManagerServer;
 pub use hand_overs::HandOverCounters;
@@ -99,6 +106,8 @@ pub(super) struct SessionShard {
     sessions: Sessions,
     owners: ObjectOwners,
     hand_overs: HandOvers,
+    groups: UserGroups,
+    shared: SharedConns,
     /// To the other servers, where there are some.
     mail: Option<ServerMail>,
     /// Sessions whose events wait for room, each once.
@@ -135,6 +144,8 @@ impl SessionShard {
             sessions: Sessions::new(),
             owners,
             hand_overs,
+            groups: UserGroups::default(),
+            shared: SharedConns::default(),
             mail,
             parked: Vec::new(),
             signals: Vec::new(),
@@ -206,7 +217,8 @@ impl SessionShard {
         Ok(has_records || poll.worked() || has_taken_back || has_mail)
     }
 
-    /// Charges the thread's CPU time to the sessions, if the last time is long ago.
+    /// Charges the thread's CPU time to the sessions, if the last time is long ago, and shows users
+    /// what their listeners have.
     pub(super) fn charge_if_due(&mut self, now: Instant, busy: impl FnOnce() -> Option<Duration>) {
         if self.account.is_due(now)
             && let Some(busy) = busy()
@@ -220,6 +232,7 @@ impl SessionShard {
                 }
                 next = place + 1;
             });
+            self.groups.publish(self.server.parts().0);
         }
     }
 
@@ -323,6 +336,7 @@ impl SessionShard {
         for id in all {
             self.work(now, id, |work| work.recount(share));
         }
+        self.groups.publish(self.server.parts().0);
     }
 
     /// The sessions whose rings are read at each poll.
@@ -392,6 +406,8 @@ impl SessionShard {
     fn has_waiting(&mut self) -> bool {
         self.has_blocked_ops
             || !self.parked.is_empty()
+            || !self.shared.asked.is_empty()
+            || self.shared.has_turns()
             || !self.server.parts().1.returning().is_empty()
     }
 

@@ -36,6 +36,7 @@ mod reservations;
 mod sending;
 mod session_worlds;
 mod shard_quotas;
+mod sharing;
 mod unaccepted;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -528,7 +529,7 @@ fn invalid_index_of_read_events_ends_the_session() {
     let index = Sleeper::over_socket(&mut parts, Arc::clone(&bell)).expect("it fits");
     index.end();
     let nowhere = SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 80);
-    let command = Command::Connect { remote: nowhere, local: None, resets: false };
+    let command = Command::Connect { remote: nowhere, local: None, flags: 0 };
     let connect = Op { cookie: 1, command }.record();
     let call = Op { cookie: 1, command: Command::Call(SessionCall::Sync) }.record();
     // The server looks at the index when its ring may have no room for the answers of a poll.

@@ -4,9 +4,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use megapipe_stack::Handover;
 
+use super::split_server::{LinkDoor, PausingServer};
 use super::{MuxControl, MuxShared, SteeringCounters, lock};
 use crate::steering::{BindingError, SteeringKey, Takes, Transport};
 
@@ -49,6 +51,10 @@ impl Attachment {
         takes: Takes,
         is_exclusive: bool,
     ) -> Result<(), BindingError> {
+        // One who looks for a free port is answered without a change.
+        if lock(&self.shared.control).bindings.is_taken(address, self.shard, is_exclusive) {
+            return Err(BindingError::InUse);
+        }
         self.change(|control| control.bindings.bind(address, self.shard, takes, is_exclusive))
     }
 
@@ -87,7 +93,7 @@ impl Attachment {
     #[must_use]
     pub fn is_home(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let ends = SteeringKey { src: remote, dst: local };
-        let table = lock(&self.shared.control).bindings.table();
+        let table = Arc::clone(&lock(&self.shared.control).table);
         self.shared.steering.shard_of(&table, Transport::Tcp, &ends) == self.shard
     }
 
@@ -103,9 +109,8 @@ impl Attachment {
         let heir = control.bindings.heir(Transport::Tcp, ends.dst, home);
         let Some(heir) = heir.filter(|heir| *heir != self.shard) else { return Err(handover) };
         if self.shared.mailboxes[usize::from(heir)].put(handover) {
-            let queue = lock(&self.shared.queues[0]);
             // An eventfd that cannot be written to is not there: no thread sleeps on it.
-            let _ = queue.feeds[usize::from(heir)].bell.ring();
+            let _ = control.bells[usize::from(heir)].ring();
         }
         Ok(())
     }
@@ -129,6 +134,9 @@ impl Attachment {
         for queue in &self.shared.queues {
             sum.add(&lock(queue).counters);
         }
+        for door in &lock(&self.shared.control).doors {
+            sum.add(&door.counters());
+        }
         sum
     }
 
@@ -137,19 +145,23 @@ impl Attachment {
         let mut control = lock(&self.shared.control);
         // All at once, so that no two queues go by different tables.
         let mut queues: Vec<_> = self.shared.queues.iter().map(lock).collect();
+        let pausing: Vec<_> = control.doors.iter().map(LinkDoor::pause).collect();
+        let paused: Vec<_> = pausing.into_iter().filter_map(PausingServer::paused).collect();
         for queue in &queues {
-            for (row, _) in queue.used.iter().enumerate().filter(|(_, used)| **used) {
-                control.bindings.mark_used(&queue.table, row);
-            }
+            queue.used_rows().for_each(|row| control.bindings.mark_used(&queue.table, row));
+        }
+        for row in paused.iter().flat_map(|it| &it.used) {
+            let table = Arc::clone(&control.table);
+            control.bindings.mark_used(&table, *row);
         }
         let result = change(&mut control);
         self.shared.changed();
         let table = Arc::new(control.bindings.table());
-        for queue in &mut queues {
-            queue.used.clear();
-            queue.used.resize(table.rows(), false);
-            queue.table = Arc::clone(&table);
-        }
+        queues.iter_mut().for_each(|queue| queue.go_by(&table));
+        paused.into_iter().for_each(|it| it.go_on(&table));
+        control.table = table;
+        // Behind the table, which shards then look for under the lock.
+        self.shared.changes.fetch_add(1, Ordering::Release);
         result
     }
 }

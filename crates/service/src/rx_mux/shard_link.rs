@@ -25,14 +25,11 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::{Attachment, FrameSink, Inbox, MuxQueue, MuxShared, RxMuxError, lock, try_lock, union};
+use super::inbox::{Counted, GivesAway, Inboxes};
+use super::{Attachment, FrameSink, MuxShared, RxMuxError, lock, try_lock};
 use crate::limits::{LOCK_TRIES, LOOKS_BEFORE_READING, WATCH_PERIOD, WATCH_PERIOD_MAX};
 use crate::loopback::{self, LoopbackQueue};
-use crate::steering::{
-    self, BindingTable, Classified, NOTHING, Note, PAST, REFUSED, RETURNED, SteeringKey, Transport,
-};
-
-const DRIVER: &str = "switch";
+use crate::steering::{BindingTable, Note, SteeringKey, Transport};
 
 /// What polls of the sleeping set are about.
 const BELL: u64 = 0;
@@ -64,9 +61,7 @@ pub struct ShardLink {
     shared: Arc<MuxShared>,
     shard: u16,
     caps: Caps,
-    inboxes: Vec<Inbox>,
-    /// By inbox: it may hold frames that were steered here before this shard stopped to listen.
-    is_stale: Box<[bool]>,
+    inboxes: Inboxes,
     /// Doorbells, queues, the watch and the alarm in one. The two timers are edge-triggered: a
     /// wake-up consumes their expirations by reading the set.
     set: OwnedFd,
@@ -90,7 +85,7 @@ impl ShardLink {
     pub(super) fn new(
         shared: &Arc<MuxShared>,
         shard: u16,
-        inboxes: Vec<Inbox>,
+        inboxes: Inboxes,
     ) -> Result<Self, RxMuxError> {
         let io = |what| move |errno: Errno| LinkError::Io { what, source: errno.into() };
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("make an epoll set"))?;
@@ -98,8 +93,8 @@ impl ShardLink {
             epoll::add(&set, fd, epoll::EventData::new_u64(what), flags)
                 .map_err(io("add to an epoll set"))
         };
-        for inbox in &inboxes {
-            add(inbox.bell.fd(), BELL, epoll::EventFlags::IN)?;
+        for bell in inboxes.bells() {
+            add(bell, BELL, epoll::EventFlags::IN)?;
         }
         for queue in &shared.queues {
             add(lock(queue).link.wait_fd(), QUEUE, epoll::EventFlags::empty())?;
@@ -122,7 +117,6 @@ impl ShardLink {
             shared: Arc::clone(shared),
             shard,
             caps,
-            is_stale: vec![false; inboxes.len()].into(),
             inboxes,
             set,
             watch,
@@ -166,10 +160,10 @@ impl ShardLink {
     /// What the link says.
     pub fn receive(&mut self, max: usize, taker: &mut dyn FrameSink) -> Result<usize, LinkError> {
         self.wake_up()?;
-        let mut count = 0;
-        for index in 0..self.inboxes.len() {
-            count += self.take_in(index, max - count, taker)?;
-        }
+        let Self { shared, shard, inboxes, counters, .. } = self;
+        let mut away = UnderLock { shared, shard: *shard };
+        let mut count =
+            inboxes.take_in((shared, *shard), max, &mut away, &mut Counted { taker, counters })?;
         let queues = self.looks.len();
         self.first = (self.first + 1) % queues;
         for index in (self.first..queues).chain(0..self.first) {
@@ -198,7 +192,7 @@ impl ShardLink {
     /// The shard has stopped to listen somewhere: frames that were steered to it before, and that
     /// it does not know, go on to the shards that take them now.
     pub fn steer_again(&mut self) {
-        self.is_stale.fill(true);
+        self.inboxes.steer_again();
     }
 
     /// Reads a queue, unless another shard does. How many frames were this shard's.
@@ -213,7 +207,7 @@ impl ShardLink {
             return Ok(0);
         }
         let Some(mut queue) = try_lock(&shared.queues[index]) else { return Ok(0) };
-        let count = queue.run(shared, *shard, max, &mut Counted { taker, counters })?;
+        let (_, count) = queue.run(shared, *shard, max, &mut Counted { taker, counters })?;
         if queue.is_armed {
             let look = &mut looks[index];
             queue.is_armed = !look.is_own;
@@ -242,28 +236,6 @@ impl ShardLink {
         }
         look.count = look.count.saturating_add(1);
         look.count >= LOOKS_BEFORE_READING
-    }
-
-    /// Takes what lies in one of its rings.
-    fn take_in(
-        &mut self,
-        index: usize,
-        max: usize,
-        taker: &mut dyn FrameSink,
-    ) -> Result<usize, LinkError> {
-        let Self { shared, shard, inboxes, is_stale, counters, .. } = self;
-        let mut taker = Counted { taker, counters };
-        let at = (&**shared, *shard, index);
-        let is_stale = &mut is_stale[index];
-        let taken = inboxes[index].frames.receive(max, |frame, received, note| match note {
-            NOTHING if !*is_stale => taker.on_frame(frame, received),
-            REFUSED => taker.refuse(frame, received),
-            _ => take_or_pass_on(at, (frame, received, note), (*is_stale, &mut taker)),
-        });
-        let taken = taken.map_err(|_| broken())?;
-        // An empty ring has nothing in it that is older than the change.
-        *is_stale &= taken == max;
-        Ok(taken)
     }
 
     /// Lets `fill` fill frames until it has none left, `max` are filled or the queue is full. How
@@ -331,14 +303,9 @@ impl ShardLink {
             return Ok(false);
         }
         self.is_armed = true;
-        self.inboxes.iter().for_each(|inbox| inbox.bell.arm());
-        for index in 0..self.inboxes.len() {
-            if self.inboxes[index].frames.has_frames().map_err(|_| broken())? {
-                self.wake_up()?;
-                return Ok(false);
-            }
-        }
-        if self.shared.mailboxes[usize::from(self.shard)].is_filled() {
+        self.inboxes.arm();
+        let is_filled = self.shared.mailboxes[usize::from(self.shard)].is_filled();
+        if is_filled || self.inboxes.has_frames()? {
             self.wake_up()?;
             return Ok(false);
         }
@@ -398,10 +365,7 @@ impl ShardLink {
             // An owner that has not read its queue while this shard slept has abandoned it.
             look.count = LOOKS_BEFORE_READING;
         }
-        for inbox in &self.inboxes {
-            inbox.bell.disarm();
-            inbox.bell.clear().map_err(|_| broken())?;
-        }
+        self.inboxes.disarm()?;
         // Timers that went off are seen: they are edge-triggered. All else stays readable.
         let mut events: Vec<epoll::Event> = Vec::with_capacity(2 * self.looks.len() + 2);
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -456,17 +420,7 @@ impl ShardLink {
     /// # Errors
     /// What the link says; the ownership is then as it was.
     pub fn set_ownership(&mut self, ownership: &Ownership) -> Result<(), LinkError> {
-        let mut control = lock(&self.shared.control);
-        let place = usize::from(self.shard);
-        let before = control.owned[place].replace(ownership.clone());
-        let set = union(control.owned.iter().flatten()).and_then(|all| {
-            let mut queues = self.shared.queues.iter();
-            queues.try_for_each(|queue| lock(queue).link.set_ownership(&all))
-        });
-        if set.is_err() {
-            control.owned[place] = before;
-        }
-        set
+        self.shared.set_ownership(self.shard, ownership)
     }
 
     /// Whether an ownership of this shard's fits the link beside those of the others.
@@ -474,11 +428,7 @@ impl ShardLink {
     /// # Errors
     /// What the link says; nothing has changed.
     pub fn check_ownership(&self, ownership: &Ownership) -> Result<(), LinkError> {
-        let control = lock(&self.shared.control);
-        let others = control.owned.iter().enumerate();
-        let others = others.filter(|(shard, _)| *shard != usize::from(self.shard));
-        let all = union(others.filter_map(|(_, owned)| owned.as_ref()).chain([ownership]))?;
-        self.shared.queues.iter().try_for_each(|queue| lock(queue).link.check_ownership(&all))
+        self.shared.check_ownership(self.shard, ownership)
     }
 }
 
@@ -512,114 +462,41 @@ impl Drop for ShardLink {
     }
 }
 
-/// Takes a frame that may be another shard's, or passes it on. `is_stale`: it was steered here
-/// before the shard stopped to listen somewhere.
-#[cold]
-fn take_or_pass_on(
-    at: (&MuxShared, u16, usize),
-    (frame, received, note): (&[u8], Received, Note),
-    (is_stale, taker): (bool, &mut Counted<'_>),
-) {
-    let (shared, shard, _) = at;
-    let Classified::Flow { transport: Transport::Tcp, ends, begins } =
-        steering::read(shared.medium, frame)
-    else {
-        return taker.on_frame(frame, received);
-    };
-    if !shared.knows(shard, &ends, taker) {
-        if begins && is_stale {
-            return steer_again(at, (frame, received), taker);
+/// Gives frames away under the lock of their queue.
+struct UnderLock<'a> {
+    shared: &'a MuxShared,
+    shard: u16,
+}
+
+impl GivesAway for UnderLock<'_> {
+    fn pass_on(
+        &mut self,
+        index: usize,
+        (frame, received, note): (&[u8], Received, Note),
+        ends: &SteeringKey,
+    ) -> bool {
+        let mut queue = lock(&self.shared.queues[index]);
+        let (to, note) = queue.next_to_ask(&self.shared.steering, self.shard, note, ends);
+        if to == self.shard {
+            return false;
         }
-        let note = if is_stale && matches!(note, NOTHING | RETURNED) { PAST } else { note };
-        if !begins {
-            if note == RETURNED || !pass_on(at, (frame, received, note), &ends) {
-                shared.take_unknown(frame, received, taker);
-            }
-            return;
-        }
-    }
-    taker.on_frame(frame, received);
-}
-
-/// Passes a frame of a flow that the shard does not know on to one that had it before, or after the
-/// last of them back to the one that has it now. `false`: that is this shard.
-fn pass_on(
-    (shared, shard, index): (&MuxShared, u16, usize),
-    (frame, received, note): (&[u8], Received, Note),
-    ends: &SteeringKey,
-) -> bool {
-    let mut queue = lock(&shared.queues[index]);
-    let (table, back) = (Arc::clone(&queue.table), usize::from(note - PAST));
-    let former = shared.steering.former(&table, (Transport::Tcp, ends), shard, back);
-    if former.is_none()
-        && let Some(row) = table.row_of(Transport::Tcp, ends)
-    {
-        // With a SYN cookie it may begin a connection.
-        queue.used[row] = true;
-    }
-    let now = || (shared.steering.shard_of(&table, Transport::Tcp, ends), RETURNED);
-    let (to, note) = former.unwrap_or_else(now);
-    if to == shard {
-        return false;
-    }
-    queue.counters.passed_on += 1;
-    let MuxQueue { feeds, counters, .. } = &mut *queue;
-    super::send(feeds, counters, to, (frame, received, note));
-    queue.deliver();
-    true
-}
-
-/// Steers a frame by the listeners of now.
-fn steer_again(
-    (shared, shard, index): (&MuxShared, u16, usize),
-    (frame, received): (&[u8], Received),
-    taker: &mut Counted<'_>,
-) {
-    let mut queue = lock(&shared.queues[index]);
-    let mut mine = 0;
-    let (_, mut burst) = queue.burst((shared, shard), &mut mine);
-    burst.steer(frame, received, taker);
-    queue.deliver();
-}
-
-fn broken() -> LinkError {
-    LinkError::Gone { driver: DRIVER }
-}
-
-/// Counts what a taker takes.
-struct Counted<'a> {
-    taker: &'a mut dyn FrameSink,
-    counters: &'a mut FrameCounters,
-}
-
-impl FrameSink for Counted<'_> {
-    fn knows(&self, ends: &SteeringKey) -> bool {
-        self.taker.knows(ends)
+        queue.counters.passed_on += 1;
+        queue.send(to, (frame, received, note));
+        queue.deliver();
+        true
     }
 
-    #[inline]
-    fn on_frame(&mut self, frame: &[u8], received: Received) {
-        self.counters.rx_frames += 1;
-        self.counters.rx_bytes += frame.len() as u64;
-        self.taker.on_frame(frame, received);
-    }
-
-    #[cold]
-    fn on_stray(&mut self, frame: &[u8], received: Received) {
-        self.counters.rx_frames += 1;
-        self.counters.rx_bytes += frame.len() as u64;
-        self.taker.on_stray(frame, received);
-    }
-
-    #[cold]
-    fn refuse(&mut self, frame: &[u8], received: Received) {
-        self.counters.rx_frames += 1;
-        self.counters.rx_bytes += frame.len() as u64;
-        self.taker.refuse(frame, received);
-    }
-
-    fn on_handover(&mut self, handover: Handover) {
-        self.taker.on_handover(handover);
+    fn steer_again(
+        &mut self,
+        index: usize,
+        (frame, received): (&[u8], Received),
+        taker: &mut dyn FrameSink,
+    ) {
+        let mut queue = lock(&self.shared.queues[index]);
+        let mut mine = 0;
+        let (_, mut burst) = queue.burst((self.shared, self.shard), &mut mine);
+        burst.steer(frame, received, taker);
+        queue.deliver();
     }
 }
 

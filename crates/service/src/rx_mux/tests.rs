@@ -1,6 +1,8 @@
 //! Many shards over one pair: what the other end sends reaches the right shard, independent of the
 //! reader.
 
+mod split;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -31,6 +31,7 @@ impl ShardHost {
                 managers: self.manager_places.len() as u16,
                 sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
                 sessions_begun: self.sessions_begun,
+                stray_messages: self.stray_messages,
                 layout: self.layout.to_string(),
                 sees_all: viewer.sees_all,
             }),

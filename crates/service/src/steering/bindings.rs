@@ -184,11 +184,11 @@ impl Bindings {
         is_exclusive: bool,
     ) -> Result<(), BindingError> {
         let key = (transport, address);
-        let there = self.members.get(&key).map_or(&[][..], Vec::as_slice);
-        let is_new = there.is_empty();
-        if there.iter().any(|it| it.shard == shard || it.is_exclusive || is_exclusive) {
+        if self.is_taken(key, shard, is_exclusive) {
             return Err(BindingError::InUse);
         }
+        let there = self.members.get(&key).map_or(&[][..], Vec::as_slice);
+        let is_new = there.is_empty();
         check_mask(there, shard, &takes)?;
         if is_new && self.rows.len() >= BOUND_ADDRESSES_MAX && !self.forget_one() {
             return Err(BindingError::Full);
@@ -196,6 +196,18 @@ impl Bindings {
         self.members.entry(key).or_default().push(Member { shard, takes, is_exclusive });
         self.settle(key);
         Ok(())
+    }
+
+    /// Whether [`Bindings::bind`] finds the address in use.
+    #[must_use]
+    pub fn is_taken(
+        &self,
+        address: (Transport, SocketAddr),
+        shard: u16,
+        is_exclusive: bool,
+    ) -> bool {
+        let there = self.members.get(&address).map_or(&[][..], Vec::as_slice);
+        there.iter().any(|it| it.shard == shard || it.is_exclusive || is_exclusive)
     }
 
     /// A listener takes other homes from now on.

@@ -149,6 +149,27 @@ fn an_end_that_has_ended_stays_so_and_is_not_rung() {
 }
 
 #[test]
+fn sleeper_that_sleeps_briefly_is_not_rung_from_its_own_core() {
+    let (sleeper, ringer, _ends) = over_sockets();
+    let (own, other) = (3, 4);
+    sleeper.arm_briefly();
+    assert_eq!(ringer.ring_from(|| own), Ok(true), "its core is unknown");
+    sleeper.note_core(own);
+    sleeper.clear().expect("the other end is there");
+    sleeper.arm_briefly();
+    assert_eq!(ringer.ring_from(|| own), Ok(false));
+    assert!(!readable(&sleeper) && ringer.is_awaited(), "its wish stays");
+    assert_eq!(ringer.ring_from(|| other), Ok(true));
+    assert_eq!(ringer.ring(), Ok(false), "one ring answers it");
+    sleeper.arm_briefly();
+    assert_eq!(ringer.ring(), Ok(true), "the ringer has nothing more to do");
+    sleeper.arm();
+    assert_eq!(ringer.ring_from(|| own), Ok(true), "it sleeps for long");
+    sleeper.end();
+    assert_eq!(ringer.ring_from(|| own), Ok(false));
+}
+
+#[test]
 fn core_of_a_sleeper_is_known_once_it_is_published() {
     let (sleeper, ringer, _ends) = over_sockets();
     assert_eq!(ringer.core(), None);

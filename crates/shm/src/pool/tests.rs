@@ -1,7 +1,6 @@
 //! Pools: owners of buffers, refusals, and a model of the whole.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use proptest::prelude::*;
 
@@ -18,10 +17,6 @@ fn pool(count: u32) -> Pool {
     Pool::owning(Region::heap(layout.bytes()).expect("memory"), layout).expect("it fits")
 }
 
-fn lending(count: u32) -> Rc<Pool> {
-    Rc::new(pool(count))
-}
-
 #[test]
 fn the_last_freed_is_the_next_given_out() {
     let pool = pool(3);
@@ -33,10 +28,7 @@ fn the_last_freed_is_the_next_given_out() {
     pool.free(ids[0]).expect("in use");
     pool.free(ids[2]).expect("in use");
     assert_eq!(pool.alloc(), Some(ids[2]));
-    assert_eq!((pool.free_count(), pool.low_water_count()), (1, 0));
-    let counters = pool.counters();
-    let expected = PoolCounters { allocated: 4, freed: 2, exhausted: 1, refused: 0 };
-    assert_eq!(counters, expected);
+    assert_eq!(pool.free_count(), 1);
 }
 
 #[test]
@@ -45,14 +37,12 @@ fn a_buffer_freed_twice_or_of_another_pool_is_an_error() {
     let buf = pool.alloc().expect("free");
     pool.free(buf).expect("in use");
     assert_eq!(pool.free(buf), Err(BufError::NotInUse(buf)));
-    assert_eq!(pool.share(buf), Err(BufError::NotInUse(buf)));
     assert_eq!(pool.copy_in(buf, 0, b"x"), Err(BufError::NotInUse(buf)));
     let buf = pool.alloc().expect("free");
     for foreign in [BufId::new(4, buf.index()), BufId::new(5, 2), BufId::from_bits(u32::MAX)] {
         assert_eq!(pool.free(foreign), Err(BufError::Foreign(foreign)));
         assert_eq!(pool.copy_out(foreign, 0, &mut [0]), Err(BufError::Foreign(foreign)));
     }
-    assert_eq!(pool.counters().refused, 9);
     assert_eq!(pool.free_count(), 1);
 }
 
@@ -65,8 +55,6 @@ fn ranges_outside_a_buffer_are_refused() {
     assert_eq!(pool.copy_in(buf, u32::MAX, b""), outside(u32::MAX, 0));
     assert_eq!(pool.copy_in(buf, 256, b""), Ok(()));
     assert_eq!(pool.copy_out(buf, 0, &mut [0; 257]), outside(0, 257));
-    assert_eq!(pool.check(buf, 1, 255), Ok(()));
-    assert!(pool.check(buf, 1, u32::MAX).is_err());
 }
 
 #[test]
@@ -89,73 +77,11 @@ fn pool_buffers_do_not_overlap() {
 }
 
 #[test]
-fn each_use_is_freed_by_itself() {
-    let pool = pool(1);
-    let buf = pool.alloc().expect("free");
-    pool.share(buf).expect("in use");
-    pool.free(buf).expect("two uses");
-    assert_eq!(pool.alloc(), None);
-    pool.free(buf).expect("the last use");
-    assert_eq!(pool.free(buf), Err(BufError::NotInUse(buf)));
-    assert_eq!(pool.alloc(), Some(buf));
-    // Miri would take a minute for it.
-    if !cfg!(miri) {
-        for _ in 1..u16::MAX {
-            pool.share(buf).expect("countable");
-        }
-        assert_eq!(pool.share(buf), Err(BufError::TooManyUses(buf)));
-    }
-}
-
-#[test]
-fn lent_bytes_stay_as_they_are_whatever_is_done_by_the_id() {
-    let pool = lending(1);
-    let buf = pool.alloc().expect("free");
-    pool.share(buf).expect("in use");
-    pool.copy_in(buf, 0, b"first").expect("in bounds");
-    let first = pool.lend(buf, 0, 5).expect("in use");
-    assert_eq!(pool.copy_in(buf, 4, b"x"), Err(BufError::Lent(buf)));
-    pool.copy_in(buf, 5, b"second").expect("behind what is lent");
-    assert_eq!(&*first, b"first");
-    let second = pool.lend(buf, 5, 6).expect("the other use");
-    // Both uses are lent now: the id has none left to give up.
-    assert_eq!(pool.free(buf), Err(BufError::NotInUse(buf)));
-    drop(first);
-    assert_eq!(pool.alloc(), None);
-    assert_eq!(&*second, b"second");
-    drop(second);
-    let buf = pool.alloc().expect("both uses ended");
-    pool.copy_in(buf, 0, b"anew").expect("nothing is lent any more");
-}
-
-#[test]
-fn a_writer_has_its_buffer_to_itself() {
-    let pool = lending(1);
-    let mut writer = pool.writer().expect("free");
-    writer[..3].copy_from_slice(b"abc");
-    let buf = BufId::new(5, 0);
-    assert_eq!(pool.copy_in(buf, 0, b"x"), Err(BufError::Lent(buf)));
-    assert_eq!(pool.copy_out(buf, 0, &mut [0]), Err(BufError::Lent(buf)));
-    assert_eq!(pool.free(buf), Err(BufError::Lent(buf)));
-    assert_eq!(pool.share(buf), Err(BufError::Lent(buf)));
-    assert_eq!(pool.lend(buf, 0, 1).map(|_| ()), Err(BufError::Lent(buf)));
-    assert_eq!(writer.finish(), buf);
-    let mut bytes = [0; 3];
-    pool.copy_out(buf, 0, &mut bytes).expect("in use");
-    assert_eq!(&bytes, b"abc");
-    pool.free(buf).expect("one use");
-    drop(pool.writer().expect("free"));
-    assert_eq!(pool.free_count(), 1);
-}
-
-#[test]
-fn shared_region_lends_no_reference() {
+fn pool_and_area_see_the_same_bytes() {
     let mut parts = Region::heap(PAGE).expect("a page").into_parts();
     let area = BufferArea::new(&mut parts, layout(2)).expect("it fits");
-    let pool = Rc::new(Pool::new(area.clone()));
+    let pool = Pool::new(area.clone());
     let buf = pool.alloc().expect("free");
-    assert_eq!(pool.lend(buf, 0, 1).map(|_| ()), Err(BufError::SharedRegion));
-    assert!(pool.writer().is_none());
     // Others see what is copied in, and what they write is copied out.
     pool.copy_in(buf, 8, b"seen").expect("in bounds");
     let mut bytes = [0; 4];
@@ -182,7 +108,6 @@ fn settings_out_of_range_are_named() {
 #[derive(Debug, Clone)]
 enum Step {
     Alloc,
-    Share(u32),
     Free(u32),
     Write(u32, u8),
 }
@@ -193,7 +118,6 @@ fn step() -> impl Strategy<Value = Step> {
     // One index too many, so that foreign ids are tried.
     prop_oneof![
         Just(Step::Alloc),
-        (0u32..5).prop_map(Step::Share),
         (0u32..5).prop_map(Step::Free),
         (0u32..5, any::<u8>()).prop_map(|(index, fill)| Step::Write(index, fill)),
     ]
@@ -206,40 +130,34 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Against a map from index to (uses, fill).
+    /// Against a map from index to fill.
     #[test]
     fn a_pool_does_what_its_model_does(steps in proptest::collection::vec(step(), 0..STEPS)) {
         let pool = pool(4);
-        let mut model: BTreeMap<u32, (u32, u8)> = BTreeMap::new();
+        let mut model: BTreeMap<u32, u8> = BTreeMap::new();
         for step in steps {
             match step {
                 Step::Alloc => match pool.alloc() {
                     Some(buf) => {
                         let mut byte = [0];
                         pool.copy_out(buf, 3, &mut byte).expect("in use");
-                        prop_assert!(model.insert(buf.index(), (1, byte[0])).is_none());
+                        prop_assert!(model.insert(buf.index(), byte[0]).is_none());
                     }
                     None => prop_assert_eq!(model.len(), 4),
                 },
-                Step::Share(index) => {
-                    let shared = pool.share(BufId::new(5, index)).is_ok();
-                    prop_assert_eq!(shared, model.contains_key(&index));
-                    model.entry(index).and_modify(|(uses, _)| *uses += 1);
-                }
                 Step::Free(index) => {
                     let freed = pool.free(BufId::new(5, index)).is_ok();
                     prop_assert_eq!(freed, model.contains_key(&index));
-                    model.entry(index).and_modify(|(uses, _)| *uses -= 1);
-                    model.retain(|_, (uses, _)| *uses > 0);
+                    model.remove(&index);
                 }
                 Step::Write(index, fill) => {
                     let wrote = pool.copy_in(BufId::new(5, index), 0, &[fill; 4]).is_ok();
                     prop_assert_eq!(wrote, model.contains_key(&index));
-                    model.entry(index).and_modify(|(_, old)| *old = fill);
+                    model.entry(index).and_modify(|old| *old = fill);
                 }
             }
             prop_assert_eq!(pool.free_count() as usize, 4 - model.len());
-            for (index, (_, fill)) in &model {
+            for (index, fill) in &model {
                 let mut byte = [0];
                 pool.copy_out(BufId::new(5, *index), 3, &mut byte).expect("in use");
                 prop_assert_eq!(byte[0], *fill);

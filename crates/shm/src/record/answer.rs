@@ -120,7 +120,7 @@ impl ServerAnswer {
                 let pair = record.pair();
                 Self::addresses(pair.local()?, pair.remote_if_any()?)
             }
-            kind::WRITTEN => Self::Written { chunk: transfer.datagram()? },
+            kind::WRITTEN => Self::Written { chunk: transfer.chunk_or_none()? },
             kind::REFUSED => Self::Refused {
                 refusal: Refusal::from_code(record.count)?,
                 detail: transfer.other.index,

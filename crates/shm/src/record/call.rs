@@ -1,4 +1,5 @@
-//! Calls: ops that a caller waits for. Each has exactly one answer, with its cookie.
+//! Calls: ops that a caller waits for. Each has exactly one answer, with its cookie; but
+//! [`SessionCall::SetOption`] with the cookie [`NO_ANSWER`] has none.
 //!
 //! A call lends the session's call buffer to the server until the answer. Text and lists that a
 //! record has no field for lie there, and the record names them as a chunk.
@@ -10,6 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use super::{
     AddressPairRecord, Chunk, Id, Letter, Record, RecordFault, Transfer, family_of, ip_of, octets,
 };
+
+/// The cookie of a call whose caller waits for no answer.
+pub const NO_ANSWER: u64 = 0;
 
 /// A call, and the answer that it has if it is not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +103,30 @@ pub enum SessionCall {
     /// Takes bytes that the kernel had received of the connection that was taken over last, from
     /// the first one on: `Written`, no bytes if there are no more.
     TakeUnread,
+    /// A token owns connections from now on, too: `Done`. Their received bytes wait until the
+    /// session asks for them again.
+    Hold {
+        /// Cookie of the token, which the service has given.
+        token: u64,
+        /// The connection; `None`: all that the session and its own token have.
+        conn: Option<Id>,
+    },
+    /// The session owns a connection from now on that a token owns: `Connecting`.
+    Adopt {
+        /// Cookie of the token, which the application has passed; 0: the one by which the session
+        /// was opened.
+        token: u64,
+        /// The connection; `None`: the only one of the token.
+        conn: Option<Id>,
+    },
+    /// Gives received bytes of a connection that tokens own back, for the next reader: `Done`.
+    /// They go before those that were given back earlier.
+    GiveBack {
+        /// The connection.
+        conn: Id,
+        /// The bytes, in the call buffer.
+        chunk: Chunk,
+    },
     /// Opens a connection: `Connecting`.
     Connect {
         /// The peer.
@@ -279,6 +307,9 @@ mod kind {
     pub(super) const TAKE_OVER: u16 = 0x15b;
     pub(super) const TAKE_UNREAD: u16 = 0x15c;
     pub(super) const HAS_UNDELIVERED: u16 = 0x15d;
+    pub(super) const HOLD: u16 = 0x15e;
+    pub(super) const ADOPT: u16 = 0x15f;
+    pub(super) const GIVE_BACK: u16 = 0x160;
 }
 
 impl SessionCall {
@@ -348,6 +379,20 @@ impl SessionCall {
                 let record = record(kind::BIND).with_id(Id::of_cookie(reservation));
                 Record { flags, ..record.with_pair(&pair.with_local(local)) }
             }
+            _ => self.shared_record(cookie),
+        }
+    }
+
+    /// As `record`, of calls about connections with several owners.
+    fn shared_record(&self, cookie: u64) -> Record {
+        let record = |kind| Record::new(kind, cookie);
+        match *self {
+            Self::Hold { token, conn } => of_token(record(kind::HOLD), token, conn),
+            Self::Adopt { token, conn } => of_token(record(kind::ADOPT), token, conn),
+            Self::GiveBack { conn, chunk } => {
+                let transfer = Transfer::default().with_chunk(chunk);
+                record(kind::GIVE_BACK).with_id(conn).with_transfer(&transfer)
+            }
             _ => self.datagram_record(cookie),
         }
     }
@@ -404,6 +449,9 @@ impl SessionCall {
             kind::FINISH_MOVE => Self::FinishMove { conn: id },
             kind::TAKE_OVER => Self::TakeOver { cookie: id.cookie() },
             kind::TAKE_UNREAD => Self::TakeUnread,
+            kind::HOLD => Self::Hold { token: id.cookie(), conn: conn_of_token(record)? },
+            kind::ADOPT => Self::Adopt { token: id.cookie(), conn: conn_of_token(record)? },
+            kind::GIVE_BACK => Self::GiveBack { conn: id, chunk: transfer.chunk_or_none()? },
             kind::CONNECT => {
                 let pair = record.pair();
                 let flags = known(record, CONNECT_FLAGS)?;
@@ -458,9 +506,25 @@ impl ListenSharing {
         let (transfer, flags) = (record.transfer(), known(record, LISTEN_FLAGS)?);
         // A list without cores is a chunk of no bytes.
         let has_cores = transfer.buf != 0 || transfer.len > 0;
-        let cores = has_cores.then(|| transfer.datagram()).transpose()?;
+        let cores = has_cores.then(|| transfer.chunk_or_none()).transpose()?;
         Ok(Self { flags, fast_open: transfer.other.index, cores })
     }
+}
+
+/// The connection of a call about a token has a flag and the place of another id.
+fn of_token(record: Record, token: u64, conn: Option<Id>) -> Record {
+    let record = record.with_id(Id::of_cookie(token));
+    match conn {
+        Some(conn) => {
+            let transfer = Transfer::default().with_other(conn);
+            Record { flags: 1, ..record.with_transfer(&transfer) }
+        }
+        None => record,
+    }
+}
+
+fn conn_of_token(record: &Record) -> Result<Option<Id>, RecordFault> {
+    Ok((known(record, 1)? == 1).then_some(record.transfer().other))
 }
 
 /// The flags of a record, none but `all`.

@@ -274,6 +274,15 @@ impl Completion {
         Record::new(kind::RECEIVED, 0).with_id(conn).with_transfer(&transfer)
     }
 
+    /// The connection and the bytes of a record with received ones: what most completions are.
+    /// `None`: it is another completion, or none at all ([`Completion::parse`]).
+    #[must_use]
+    #[inline]
+    pub fn parse_bytes(record: &Record) -> Option<(Id, Chunk)> {
+        let is_received = record.kind == kind::RECEIVED;
+        if is_received { record.chunk_alone().ok().map(|chunk| (record.id, chunk)) } else { None }
+    }
+
     /// Parses the completion of a record.
     ///
     /// # Errors

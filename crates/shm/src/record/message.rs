@@ -134,11 +134,47 @@ pub enum MessageSubject {
         acceptor: AcceptorRef,
         /// Its service time.
         service_time_ns: u64,
+        /// Credit of the acceptor that the receiver has from now on.
+        credits: u32,
+    },
+    /// A connection of the sender's waits, and it has borrowed no credit. To another manager.
+    Request {
+        /// The receiver's number.
+        lender: u16,
+        /// The sender's.
+        borrower: u16,
+    },
+    /// As [`MessageSubject::Offer`], to a manager that requested credit. An acceptor without a
+    /// service time has 0.
+    Granted {
+        /// The acceptor.
+        acceptor: AcceptorRef,
+        /// Its service time.
+        service_time_ns: u64,
+        /// Credit of the acceptor that the receiver has from now on.
+        credits: u32,
+    },
+    /// A connection of the sender's waits for credit of its acceptor that offers gave away. To all
+    /// managers.
+    Recall {
+        /// The acceptor.
+        acceptor: AcceptorRef,
     },
     /// The sender has assigned a connection to an acceptor. To its manager.
     Assigned {
         /// The acceptor.
         acceptor: AcceptorRef,
+        /// The sender's number, if it had credit of the acceptor's for it.
+        borrower: Option<u16>,
+    },
+    /// The sender returns credit that an offer gave it. To the acceptor's manager.
+    Returned {
+        /// The acceptor.
+        acceptor: AcceptorRef,
+        /// How much.
+        credits: u32,
+        /// The sender's number.
+        borrower: u16,
     },
     /// An acceptor did not claim a connection of the sender's in time. To its manager.
     TimedOut {
@@ -165,6 +201,10 @@ mod kind {
     pub(super) const OFFER: u16 = 0x30e;
     pub(super) const ASSIGNED: u16 = 0x30f;
     pub(super) const TIMED_OUT: u16 = 0x310;
+    pub(super) const RETURNED: u16 = 0x311;
+    pub(super) const RECALL: u16 = 0x312;
+    pub(super) const REQUEST: u16 = 0x313;
+    pub(super) const GRANTED: u16 = 0x314;
 }
 
 const fn id_of(number: u64) -> Id {
@@ -244,10 +284,27 @@ impl MessageSubject {
                 (record.with_id(id_of(session)), Some(numbers))
             }
             Self::Left { acceptor } => (with_acceptor(kind::LEFT, acceptor), None),
-            Self::Offer { acceptor, service_time_ns } => {
-                (with_acceptor(kind::OFFER, acceptor).with_id(id_of(service_time_ns)), None)
+            Self::Offer { acceptor, service_time_ns, credits } => {
+                let record = with_acceptor(kind::OFFER, acceptor).with_id(id_of(service_time_ns));
+                (record, Some(Transfer { len: credits, ..Transfer::default() }))
             }
-            Self::Assigned { acceptor } => (with_acceptor(kind::ASSIGNED, acceptor), None),
+            Self::Request { lender, borrower } => {
+                let id = Id { index: lender.into(), generation: borrower.into() };
+                (Record::new(kind::REQUEST, 0).with_id(id), None)
+            }
+            Self::Granted { acceptor, service_time_ns, credits } => {
+                let record = with_acceptor(kind::GRANTED, acceptor).with_id(id_of(service_time_ns));
+                (record, Some(Transfer { len: credits, ..Transfer::default() }))
+            }
+            Self::Recall { acceptor } => (with_acceptor(kind::RECALL, acceptor), None),
+            Self::Assigned { acceptor, borrower } => {
+                let number = borrower.map_or(0, |borrower| 1 + u64::from(borrower));
+                (with_acceptor(kind::ASSIGNED, acceptor).with_id(id_of(number)), None)
+            }
+            Self::Returned { acceptor, credits, borrower } => {
+                let id = Id { index: credits, generation: borrower.into() };
+                (with_acceptor(kind::RETURNED, acceptor).with_id(id), None)
+            }
             Self::TimedOut { acceptor } => (with_acceptor(kind::TIMED_OUT, acceptor), None),
         };
         (record, transfer.unwrap_or_default())
@@ -278,8 +335,22 @@ impl MessageSubject {
                 Self::Joined { acceptor, session, number }
             }
             kind::LEFT => Self::Left { acceptor },
-            kind::OFFER => Self::Offer { acceptor, service_time_ns },
-            kind::ASSIGNED => Self::Assigned { acceptor },
+            kind::OFFER => Self::Offer { acceptor, service_time_ns, credits: transfer.len },
+            kind::ASSIGNED => {
+                let number = number_of(record.id).checked_sub(1);
+                let borrower = number.and_then(|number| u16::try_from(number).ok());
+                Self::Assigned { acceptor, borrower }
+            }
+            kind::RECALL => Self::Recall { acceptor },
+            kind::REQUEST => {
+                let Id { index, generation } = record.id;
+                Self::Request { lender: index as u16, borrower: generation as u16 }
+            }
+            kind::GRANTED => Self::Granted { acceptor, service_time_ns, credits: transfer.len },
+            kind::RETURNED => {
+                let Id { index: credits, generation } = record.id;
+                Self::Returned { acceptor, credits, borrower: generation as u16 }
+            }
             kind::TIMED_OUT => Self::TimedOut { acceptor },
             kind => return Err(RecordFault::Kind { kind }),
         })

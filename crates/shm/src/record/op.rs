@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::call::SessionCall;
+use super::call::{CONNECT_RESETS, SessionCall};
 use super::{AddressPairRecord, Bufs, Chunk, Id, Ids, Letter, Record, RecordFault, Transfer};
 use crate::pool::BufId;
 
@@ -36,8 +36,9 @@ pub enum Command {
         remote: SocketAddr,
         /// From where; `None`: the server chooses.
         local: Option<SocketAddr>,
-        /// As [`Command::ResetOnClose`] with `on`.
-        resets: bool,
+        /// What holds from its first segment on: as of [`SessionCall::Connect`]. Before version 7
+        /// of the protocol only [`CONNECT_RESETS`].
+        flags: u16,
     },
     /// Whether a connection is reset instead of closed in order when its session ends: what
     /// SO_LINGER with time 0 does. Since version 5 of the protocol.
@@ -132,6 +133,23 @@ mod kind {
     pub(super) const RESET_ON_CLOSE: u16 = 0x10f;
 }
 
+/// The flags of a connection in a record, of which a daemon before version 7 of the protocol knows
+/// the first bit.
+fn connect_count(flags: u16) -> u32 {
+    let resets = u32::from(flags & CONNECT_RESETS != 0);
+    resets | u32::from(flags & !CONNECT_RESETS) << 1
+}
+
+/// What [`connect_count`] has made.
+///
+/// # Errors
+/// [`RecordFault::Code`]: there are others.
+fn connect_flags(count: u32) -> Result<u16, RecordFault> {
+    let resets = if count & 1 != 0 { CONNECT_RESETS } else { 0 };
+    let flags = u16::try_from(count >> 1).ok().filter(|rest| *rest < CONNECT_RESETS);
+    flags.map(|rest| rest | resets).ok_or(RecordFault::Code { code: count })
+}
+
 impl Op {
     /// The op as a record. Flow labels and scopes of IPv6 addresses are left out.
     #[must_use]
@@ -142,10 +160,10 @@ impl Op {
             Command::Accept { listener, credit } => {
                 record(kind::ACCEPT).with_id(listener).with_count(credit)
             }
-            Command::Connect { remote, local, resets } => {
+            Command::Connect { remote, local, flags } => {
                 let pair = pair.with_remote(remote);
                 let pair = local.map_or(pair, |local| pair.with_local(local));
-                record(kind::CONNECT).with_count(resets.into()).with_pair(&pair)
+                record(kind::CONNECT).with_count(connect_count(flags)).with_pair(&pair)
             }
             Command::ResetOnClose { conn, on } => {
                 record(kind::RESET_ON_CLOSE).with_id(conn).with_count(on.into())
@@ -180,6 +198,15 @@ impl Op {
     pub fn send(conn: Id, chunk: Chunk) -> Record {
         let transfer = Transfer::default().with_chunk(chunk);
         Record::new(kind::SEND, 0).with_id(conn).with_transfer(&transfer)
+    }
+
+    /// The connection and the bytes of a record that sends some: what most ops are. `None`: it is
+    /// another op, or none at all ([`Op::parse`]).
+    #[must_use]
+    #[inline]
+    pub fn parse_bytes(record: &Record) -> Option<(Id, Chunk)> {
+        let is_send = record.kind == kind::SEND;
+        if is_send { record.chunk_alone().ok().map(|chunk| (record.id, chunk)) } else { None }
     }
 
     /// Parses the op of a record.
@@ -227,7 +254,7 @@ impl Op {
             kind::CONNECT => {
                 let pair = record.pair();
                 let (remote, local) = (pair.remote()?, pair.local_if_any()?);
-                Command::Connect { remote, local, resets: record.count == 1 }
+                Command::Connect { remote, local, flags: connect_flags(record.count)? }
             }
             kind::RESET_ON_CLOSE => Command::ResetOnClose { conn: id, on: record.count == 1 },
             kind::SEND_DATAGRAM => {

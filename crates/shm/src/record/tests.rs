@@ -43,6 +43,11 @@ fn chunk() -> impl Strategy<Value = Chunk> {
     (buf(), 0u32..1 << 23, 1u32..1 << 23).prop_map(|(buf, offset, len)| Chunk { buf, offset, len })
 }
 
+/// A chunk that may be of no bytes.
+fn chunk_or_none() -> impl Strategy<Value = Chunk> {
+    prop_oneof![chunk(), buf().prop_map(|buf| Chunk { buf, offset: 0, len: 0 })]
+}
+
 /// A receiver, and perhaps a source address of its family.
 fn way() -> impl Strategy<Value = (SocketAddr, Option<IpAddr>)> {
     (address(), proptest::option::of(address())).prop_map(|(to, from)| {
@@ -83,6 +88,11 @@ fn listener_call() -> impl Strategy<Value = SessionCall> {
             id().prop_map(|conn| FinishMove { conn }),
             any::<u64>().prop_map(|cookie| TakeOver { cookie }),
             Just(TakeUnread),
+            (any::<u64>(), proptest::option::of(id()))
+                .prop_map(|(token, conn)| Hold { token, conn }),
+            (any::<u64>(), proptest::option::of(id()))
+                .prop_map(|(token, conn)| Adopt { token, conn }),
+            (id(), chunk_or_none()).prop_map(|(conn, chunk)| GiveBack { conn, chunk }),
         ],
         (id(), chunk()).prop_map(|(conn, chunk)| PrependUnread { conn, chunk }),
         prop_oneof![
@@ -140,8 +150,8 @@ fn op() -> impl Strategy<Value = Op> {
     use Command::*;
     let command = prop_oneof![
         (id(), any::<u32>()).prop_map(|(listener, credit)| Accept { listener, credit }),
-        (address(), proptest::option::of(address()), any::<bool>())
-            .prop_map(|(remote, local, resets)| Connect { remote, local, resets }),
+        (address(), proptest::option::of(address()), 0u16..16)
+            .prop_map(|(remote, local, flags)| Connect { remote, local, flags }),
         (id(), any::<bool>()).prop_map(|(conn, on)| ResetOnClose { conn, on }),
         ids().prop_map(|conns| Receive { conns }),
         (id(), chunk()).prop_map(|(conn, chunk)| Send { conn, chunk }),
@@ -273,14 +283,29 @@ fn message() -> impl Strategy<Value = Message> {
         acceptor().prop_map(|lost| AcceptAgain { lost }),
         acceptor().prop_map(|acceptor| Withdrawn { acceptor }),
         acceptor().prop_map(|acceptor| Left { acceptor }),
-        acceptor().prop_map(|acceptor| Assigned { acceptor }),
+        acceptor().prop_map(|acceptor| Recall { acceptor }),
+        (acceptor(), any::<Option<u16>>())
+            .prop_map(|(acceptor, borrower)| Assigned { acceptor, borrower }),
+        (acceptor(), any::<(u32, u16)>()).prop_map(|(acceptor, (credits, borrower))| {
+            Returned { acceptor, credits, borrower }
+        }),
         acceptor().prop_map(|acceptor| TimedOut { acceptor }),
         timed().prop_map(|(acceptor, service_time_ns)| Answered { acceptor, service_time_ns }),
         timed().prop_map(|(acceptor, service_time_ns)| Closed { acceptor, service_time_ns }),
-        timed().prop_map(|(acceptor, service_time_ns)| Offer { acceptor, service_time_ns }),
+        (timed(), any::<u32>()).prop_map(|((acceptor, service_time_ns), credits)| Offer {
+            acceptor,
+            service_time_ns,
+            credits
+        }),
+        (timed(), any::<u32>()).prop_map(|((acceptor, service_time_ns), credits)| Granted {
+            acceptor,
+            service_time_ns,
+            credits
+        }),
     ];
     let of_session = prop_oneof![
         any::<u64>().prop_map(|session| Gone { session }),
+        any::<(u16, u16)>().prop_map(|(lender, borrower)| Request { lender, borrower }),
         any::<(u64, u64, u32)>().prop_map(|(session, number, credit)| Accept {
             session,
             number,

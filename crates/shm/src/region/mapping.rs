@@ -31,7 +31,10 @@ impl Mapping {
     /// Private zeroed pages. `bytes` is a multiple of the page.
     #[cfg(not(miri))]
     pub(super) fn anonymous(bytes: usize) -> Result<Self, RegionError> {
-        Self::anonymous_with(bytes, MapFlags::empty())
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
+        base.and_then(|base| Self::at(base, bytes))
             .map_err(|errno| RegionError::System { call: "mmap", errno })
     }
 
@@ -42,15 +45,6 @@ impl Mapping {
         let base = unsafe { std::alloc::alloc_zeroed(layout(bytes)) };
         let base = NonNull::new(base).expect("an interpreter has memory");
         Ok(Self { base, bytes, owner: None })
-    }
-
-    /// Private zeroed pages, with more flags.
-    pub(super) fn anonymous_with(bytes: usize, flags: MapFlags) -> rustix::io::Result<Self> {
-        let flags = MapFlags::PRIVATE | flags;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) }?;
-        Self::at(base, bytes)
     }
 
     /// The pages of a descriptor, whose size the caller has checked and sealed.
@@ -78,15 +72,6 @@ impl Mapping {
         self.bytes
     }
 
-    /// Asks for transparent huge pages.
-    pub(super) fn advise_huge(&self) -> rustix::io::Result<()> {
-        let advice = mm::Advice::LinuxHugepage;
-        // SAFETY: the advice covers exactly this mapping and changes no content.
-        unsafe { mm::madvise(self.base.as_ptr().cast(), self.bytes, advice) }
-    }
-}
-
-impl Mapping {
     /// Touches `bytes` from the page of `offset` on, as far as the mapping goes, so that no access
     /// faults later.
     pub(super) fn populate(&self, offset: usize, bytes: usize) {
@@ -132,6 +117,5 @@ impl Drop for Mapping {
 
 #[cfg(miri)]
 fn layout(bytes: usize) -> std::alloc::Layout {
-    std::alloc::Layout::from_size_align(bytes, crate::limits::PAGE_BYTES)
-        .expect("sizes are checked")
+    std::alloc::Layout::from_size_align(bytes, PAGE_BYTES).expect("sizes are checked")
 }

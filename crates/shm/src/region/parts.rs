@@ -18,7 +18,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{Backing, OutOfRegion, Region};
+use super::{OutOfRegion, Region};
 use crate::limits::LINE_PAIR_BYTES;
 
 /// Hands out the parts of a region, from its start on. What it gives keeps the region mapped.
@@ -76,7 +76,7 @@ pub struct RegionParts {
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Keeps the memory mapped.
-    region: Arc<Region>,
+    _region: Arc<Region>,
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -106,19 +106,13 @@ impl RegionParts {
         self.next = end;
         // SAFETY: `offset` is at most the mapping's size, so this stays in it or one past its end.
         let start = unsafe { self.region.mapping.base().add(offset) };
-        Ok(Part { region: Arc::clone(&self.region), start, bytes: end - offset })
+        Ok(Part { _region: Arc::clone(&self.region), start, bytes: end - offset })
     }
 
     /// Bytes that are left, in whole pairs of cache lines.
     #[must_use]
     pub fn bytes_left(&self) -> usize {
         (self.region.bytes() - self.next) / LINE_PAIR_BYTES * LINE_PAIR_BYTES
-    }
-
-    /// What the region's memory is made of.
-    #[must_use]
-    pub fn backing(&self) -> Backing {
-        self.region.backing()
     }
 
     /// The memory as it is, for tests that play a dishonest other end.
@@ -139,15 +133,5 @@ impl Part {
     #[inline]
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// What its memory is made of.
-    pub(crate) fn backing(&self) -> Backing {
-        self.region.backing()
-    }
-
-    /// No other process can map the memory.
-    pub(crate) fn is_private(&self) -> bool {
-        self.region.is_private()
     }
 }

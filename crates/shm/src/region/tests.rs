@@ -20,7 +20,7 @@ fn span(part: &Part) -> std::ops::Range<usize> {
 #[test]
 fn fresh_memory_is_zero_and_keeps_what_is_written() {
     let region = Region::heap(PAGE + 1).expect("two pages");
-    assert_eq!((region.bytes(), region.backing()), (2 * PAGE, Backing::Heap));
+    assert_eq!((region.bytes(), region.fd().is_none()), (2 * PAGE, true));
     let area = lines(&mut region.into_parts());
     let mut bytes = [7; 16];
     area.read(127, 48, &mut bytes).expect("in bounds");
@@ -79,22 +79,10 @@ mod system {
     use super::*;
 
     #[test]
-    fn huge_pages_or_a_reason() {
-        let region = Region::huge(1).expect("memory of some kind");
-        assert_eq!(region.bytes(), limits::HUGE_PAGE_BYTES);
-        let said = region.backing().to_string();
-        assert!(said.contains("huge page"), "{said}");
-        assert!(region.fd().is_none());
-        let area = lines(&mut region.into_parts());
-        area.write(area.layout().count - 1, 60, b"last").expect("in bounds");
-    }
-
-    #[test]
     fn two_mappings_of_one_memfd_see_each_other() {
         let ours = Region::memfd("mp-test", 3 * PAGE).expect("a memfd");
         let fd = ours.fd().expect("has one").try_clone_to_owned().expect("a copy");
         let theirs = Region::from_fd(fd, 3 * PAGE).expect("sealed as agreed");
-        assert_eq!(theirs.backing(), Backing::Memfd);
         let [ours, theirs] = [ours, theirs].map(|region| lines(&mut region.into_parts()));
         ours.write(128, 7, b"hello").expect("in bounds");
         let mut bytes = [0; 5];
@@ -166,15 +154,16 @@ mod system {
 
     #[test]
     fn a_memfd_in_huge_pages_is_refused() {
+        const HUGE_PAGE_BYTES: usize = 2 << 20;
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
         let Ok(fd) = rustix::fs::memfd_create("mp-test", flags) else {
             println!("skipped: a_memfd_in_huge_pages_is_refused: the kernel has no huge pages");
             return;
         };
-        rustix::fs::ftruncate(&fd, limits::HUGE_PAGE_BYTES as u64).expect("a size");
+        rustix::fs::ftruncate(&fd, HUGE_PAGE_BYTES as u64).expect("a size");
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).expect("seals");
-        let found = Region::from_fd(fd, limits::HUGE_PAGE_BYTES).map(|_| ());
+        let found = Region::from_fd(fd, HUGE_PAGE_BYTES).map(|_| ());
         assert_eq!(found, Err(RegionError::NotMemfd));
     }
 

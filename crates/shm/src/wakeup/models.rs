@@ -81,6 +81,45 @@ fn a_sleeper_that_wakes_may_sleep_again() {
     model(2, Some(3));
 }
 
+/// A producer that does not ring while the consumer sleeps briefly: that sleep ends by its time,
+/// and the next one is for long.
+#[test]
+fn brief_sleep_before_a_long_one_loses_nothing() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let shared = ModelShared::new();
+        let theirs = Arc::clone(&shared);
+        let producer = thread::spawn(move || {
+            let mut cursor = ProducerCursor::new(4);
+            for _ in 0..2 {
+                cursor.stage().expect("the ring is larger than what is sent");
+                cursor.commit(&theirs.tail);
+                if take_wish_unless(&theirs.flag, || true).is_some() {
+                    theirs.bell.notify();
+                }
+            }
+        });
+        let mut cursor = ConsumerCursor::new(4);
+        let (mut taken, mut may_be_brief) = (0, true);
+        while taken < 2 {
+            let is_brief = std::mem::replace(&mut may_be_brief, false);
+            arm(&shared.flag, if is_brief { BRIEFLY } else { AT_DESCRIPTOR });
+            if cursor.waiting(1, &shared.tail).expect("an honest producer") == 0 && !is_brief {
+                shared.bell.wait();
+            }
+            disarm(&shared.flag);
+            let waiting = cursor.waiting(1, &shared.tail).expect("an honest producer");
+            may_be_brief |= waiting > 0;
+            while cursor.take().is_some() {
+                taken += 1;
+            }
+            cursor.release(&shared.head);
+        }
+        producer.join().expect("no assertion failed there");
+    });
+}
+
 /// One record of each of two producers, whose rings have one bell.
 #[test]
 fn a_sleeper_is_woken_by_each_of_two_ringers() {

@@ -68,6 +68,7 @@ pub(super) fn control(
             if found.is_some() {
                 return Err(Error::Exists);
             }
+            sockets.resume_if_withheld(object);
             sockets.watch(set, WatchedFd { object, set: inner, fd }, event)
         }
         EpollOp::Modify(event) => {

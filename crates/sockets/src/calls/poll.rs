@@ -75,6 +75,7 @@ fn try_poll(
     if kernels.is_empty() {
         find_kernels(sockets, fds, kernels)?;
     }
+    resume_withheld(sockets, fds);
     let mut looked_again = false;
     loop {
         let count = poll_own(sockets, fds) + kernels.poll()?;
@@ -93,6 +94,15 @@ fn try_poll(
         }
         looked_again = true;
         sockets.drive_and_look_out()?;
+    }
+}
+
+/// The program looks at connections of which nothing was read ahead since a fork.
+fn resume_withheld(sockets: &mut Sockets, fds: &[PollFd<'_>]) {
+    for entry in fds {
+        if let Ok(NamedFd::Object(object)) = sockets.named(entry.fd) {
+            sockets.resume_if_withheld(object);
+        }
     }
 }
 

@@ -98,9 +98,15 @@ impl StreamSocket {
     /// Posts a read again where there was no memory for it.
     #[inline]
     pub(crate) fn retry_read<T: StreamTransport>(&mut self, transport: &mut T) {
-        if self.starved {
-            self.post_read(transport);
+        if self.starved || self.withheld {
+            self.read_again(transport);
         }
+    }
+
+    #[cold]
+    fn read_again<T: StreamTransport>(&mut self, transport: &mut T) {
+        self.resume(transport);
+        self.post_read(transport);
     }
 
     /// Takes what is here. Returns how many bytes more the call can use, if those that wait below

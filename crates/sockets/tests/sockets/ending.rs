@@ -200,6 +200,24 @@ fn data_before_a_reset_is_still_read() {
     });
 }
 
+/// The program waits for nothing between the reset and getpeername(2).
+#[test]
+fn connection_that_is_reset_has_no_peer() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.note_send("send", Server, server, b"last words", 0);
+        let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
+        let set = world.host(Server).setsockopt(server, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        set.unwrap();
+        assert!(world.host(Client).getpeername(client).is_ok());
+        world.host(Server).close(server).unwrap();
+        world.settle();
+        let peer = world.host(Client).getpeername(client);
+        world.note("peer", &peer.map(|_| ()));
+        world.note_recv("last words", Client, client, 100, 0);
+    });
+}
+
 #[test]
 fn shutting_down_what_is_not_connected() {
     compare(|world| {

@@ -3,7 +3,9 @@
 
 use std::net::SocketAddr;
 
-use crate::world::{Server, World, compare};
+use megapipe::DriverChoice;
+
+use crate::world::{Server, StackPlace, World, compare, compare_in};
 
 const UDP: i32 = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK;
 
@@ -55,6 +57,23 @@ fn unread_bytes_of_a_connection_with_itself_reset_it() {
         world.note_send("send", Server, client, b"unread", 0);
         world.host(Server).close(server).unwrap();
         world.note_recv("reset", Server, client, 10, 0);
+    });
+}
+
+/// A stack on another thread resets later: `ending::connection_that_is_reset_has_no_peer`.
+#[test]
+fn reset_by_the_same_host_is_seen_by_getpeername() {
+    let drivers = [("io_uring", DriverChoice::Uring), ("epoll", DriverChoice::Epoll)];
+    compare_in(&drivers, &[StackPlace::INLINE], |world| {
+        let (server, client) = connection(world);
+        let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
+        let set = world.host(Server).setsockopt(client, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        set.unwrap();
+        world.note_send("send", Server, client, b"last words", 0);
+        world.host(Server).close(client).unwrap();
+        let peer = world.host(Server).getpeername(server);
+        world.note("peer", &peer.map(|_| ()));
+        world.note_recv("last words", Server, server, 100, 0);
     });
 }
 

@@ -44,7 +44,7 @@ impl Ip {
     pub(super) fn is_cut(&self, next: &Next) -> bool {
         let dst = next.message.dst;
         let whole = ip_header_bytes(&dst) + next.message.len;
-        next.taken > 0 || whole > usize::from(self.path_mtu(&dst))
+        next.taken > 0 || whole > usize::from(self.path_mtu(dst.into()))
     }
 
     /// Writes the next part of `next` to `frame`. How long the frame is.
@@ -52,7 +52,7 @@ impl Ip {
         let Next { message, taken, number } = *next;
         let dst = message.dst;
         let header_bytes = if dst.is_ipv4() { 0 } else { extension::FRAGMENT_BYTES };
-        let room = usize::from(self.path_mtu(&dst)) - ip_header_bytes(&dst) - header_bytes;
+        let room = usize::from(self.path_mtu(dst.into())) - ip_header_bytes(&dst) - header_bytes;
         let bytes = part_bytes(message.len - taken, room);
         let more = taken + bytes < message.len;
         let departing = Departing {

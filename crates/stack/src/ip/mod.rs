@@ -272,7 +272,7 @@ impl Ip {
             loopback: config.loopback,
             routes: Routes::new(&config.routes)?,
             addresses,
-            neighbours: Neighbours::new(now),
+            neighbours: Neighbours::new(now, config.medium.link_address()),
             path_mtus: PathMtus::new(),
             answers: VecDeque::with_capacity(ANSWERS_MAX),
             membership: Membership::new(seed_of(&config.secret)),
@@ -504,21 +504,15 @@ impl Ip {
     pub(crate) fn usual_link(&self, hop: Hop) -> Option<LinkEnds> {
         match (self.medium, self.vlan) {
             (Medium::Ip, _) => (!hop.is_local()).then_some(None),
-            (Medium::Ethernet(own), None) => {
-                let dst = self.neighbours.mac(hop.place)?;
-                Some(Some(ethernet::AddressWords::new(dst, own)))
-            }
+            (Medium::Ethernet(_), None) => self.neighbours.link(hop.place).map(Some),
             (Medium::Ethernet(_), Some(_)) => None,
         }
     }
 
     /// The link address that frames by `hop` go to: our own, where they stay here.
     fn link_address(&self, hop: Hop) -> [u8; 6] {
-        let own = match self.medium {
-            Medium::Ethernet(own) => own,
-            Medium::Ip => [0; 6],
-        };
-        self.neighbours.mac(hop.place).unwrap_or(own)
+        let link = self.neighbours.link(hop.place);
+        link.map_or_else(|| self.medium.link_address(), ethernet::AddressWords::dst)
     }
 
     /// Writes the headers of link and IP to the start of `frame`: [`Ip::header_bytes`] of them.
@@ -575,14 +569,21 @@ impl Ip {
 
     /// The largest packet in bytes that reaches `dst`, as far as we know.
     #[inline]
-    pub(crate) fn path_mtu(&self, dst: &IpAddr) -> u16 {
+    pub(crate) fn path_mtu(&self, dst: HostAddress) -> u16 {
         self.path_mtus.get(dst).unwrap_or(self.mtu)
+    }
+
+    /// The largest payload in bytes of a packet to `dst`.
+    #[inline]
+    pub(crate) fn payload_bytes_max(&self, dst: HostAddress) -> u16 {
+        let header_bytes = if dst.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+        self.path_mtu(dst).saturating_sub(header_bytes as u16)
     }
 
     /// A transport recognised the packet that [`IcmpErrorKind::FragmentationNeeded`] quotes as one
     /// that it sent: packets to `dst` may have `mtu` bytes.
     pub(crate) fn learn_path_mtu(&mut self, now: Instant, dst: IpAddr, mtu: u16) {
-        if mtu < self.path_mtu(&dst) {
+        if mtu < self.path_mtu(dst.into()) {
             self.path_mtus.learn(now, dst, mtu);
         }
     }

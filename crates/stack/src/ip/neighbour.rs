@@ -31,6 +31,7 @@ use core::time::Duration;
 use crate::limits::{DECISIONS_MAX, NEIGHBOURS_MAX, SOLICITATIONS_PER_S, UNANSWERED_MAX};
 use crate::rate::TokenBucket;
 use crate::time::Instant;
+use crate::wire::ethernet::AddressWords;
 
 /// How long an answer is believed without asking: REACHABLE_TIME (RFC 4861 §10).
 const REACHABLE: Duration = Duration::from_secs(30);
@@ -65,7 +66,8 @@ enum NeighbourState {
 #[derive(Debug, Clone, Copy)]
 struct NeighbourEntry {
     ip: IpAddr,
-    mac: [u8; 6],
+    /// The neighbour's link address and ours, as each frame to it begins.
+    link: AddressWords,
     generation: NonZeroU16,
     state: NeighbourState,
     /// Questions asked since the last answer.
@@ -94,7 +96,7 @@ impl NeighbourEntry {
     const fn new(now: Instant, ip: IpAddr) -> Self {
         Self {
             ip,
-            mac: [0; 6],
+            link: AddressWords::new([0; 6], [0; 6]),
             generation: NonZeroU16::MIN,
             state: NeighbourState::Failed,
             asked: 0,
@@ -168,6 +170,8 @@ impl NeighbourPlace {
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     entries: Vec<NeighbourEntry>,
+    /// Our own link address.
+    mac: [u8; 6],
     /// Slots of `entries`, by address.
     order: Vec<u16>,
     /// Slots whose entry was removed.
@@ -186,7 +190,7 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant, mac: [u8; 6]) -> Self {
         let mut entries = Vec::with_capacity(NEIGHBOURS_MAX + 1);
         let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         entries.push(NeighbourEntry {
@@ -195,6 +199,7 @@ impl Neighbours {
         });
         Self {
             entries,
+            mac,
             order: Vec::with_capacity(NEIGHBOURS_MAX),
             free: Vec::with_capacity(NEIGHBOURS_MAX),
             unanswered: VecDeque::with_capacity(UNANSWERED_MAX),
@@ -300,10 +305,11 @@ impl Neighbours {
         }
     }
 
-    /// The link address of `place`, which is fresh. `None`: it is the place of our own addresses.
+    /// The link address of `place`, which is fresh, and ours. `None`: it is the place of our own
+    /// addresses.
     #[inline]
-    pub(crate) fn mac(&self, place: NeighbourPlace) -> Option<[u8; 6]> {
-        self.entries.get(usize::from(place.slot)).map(|entry| entry.mac)
+    pub(crate) fn link(&self, place: NeighbourPlace) -> Option<AddressWords> {
+        self.entries.get(usize::from(place.slot)).map(|entry| entry.link)
     }
 
     /// Processes a claim of a link address (RFC 4861 §7.2.5; RFC 826).
@@ -315,13 +321,13 @@ impl Neighbours {
             (NeighbourState::Permanent | NeighbourState::Failed, _)
             | (NeighbourState::Incomplete, None) => Heard::Ignored,
             (NeighbourState::Incomplete, Some(mac)) => {
-                entry.mac = mac;
+                entry.link = AddressWords::new(mac, self.mac);
                 self.answer(now, slot, claim.solicited);
                 self.decide(ip, true);
                 Heard::Used
             }
             (_, mac) => {
-                let differs = mac.is_some_and(|mac| mac != entry.mac);
+                let differs = mac.is_some_and(|mac| mac != entry.link.dst());
                 if differs && !claim.replaces {
                     // "If the Override flag is clear and the address differs": believed no more,
                     // but not replaced.
@@ -334,7 +340,7 @@ impl Neighbours {
                     return Heard::Ignored;
                 }
                 if let (true, Some(mac)) = (differs, mac) {
-                    entry.mac = mac;
+                    entry.link = AddressWords::new(mac, self.mac);
                     self.answer(now, slot, claim.solicited);
                 } else if claim.solicited && entry.asked > 0 {
                     self.answer(now, slot, true);
@@ -350,7 +356,7 @@ impl Neighbours {
         let Some(slot) = slot else { return false };
         self.schedule(slot);
         let entry = &mut self.entries[usize::from(slot)];
-        entry.mac = mac;
+        entry.link = AddressWords::new(mac, self.mac);
         entry.state = NeighbourState::Permanent;
         self.decide(ip, true);
         true
@@ -415,7 +421,7 @@ impl Neighbours {
         entry.asked_at = Some(now);
         entry.at = now + RETRANSMIT;
         let (ip, at) = (entry.ip, entry.at);
-        let mac = (entry.state == NeighbourState::Probe).then_some(entry.mac);
+        let mac = (entry.state == NeighbourState::Probe).then_some(entry.link.dst());
         self.arm(at);
         Some(Question { ip, mac })
     }

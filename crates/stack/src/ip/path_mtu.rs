@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::time::Duration;
 
+use crate::host_address::HostAddress;
 use crate::limits::{MTU_MIN, MTU_MIN_V6, PATH_MTUS_MAX};
 use crate::time::Instant;
 
@@ -44,12 +45,12 @@ impl PathMtus {
 
     /// What was learnt about the way to `dst`, in bytes.
     #[inline]
-    pub(crate) fn get(&self, dst: &IpAddr) -> Option<u16> {
+    pub(crate) fn get(&self, dst: HostAddress) -> Option<u16> {
         // Most hosts never learn anything.
         if self.learnt.is_empty() {
             return None;
         }
-        self.find(dst).ok().map(|at| self.learnt[at].mtu)
+        self.find(&dst.ip()).ok().map(|at| self.learnt[at].mtu)
     }
 
     /// Packets to `dst` may have `mtu` bytes, which [`plausible`] has checked.
@@ -118,13 +119,13 @@ mod tests {
     #[test]
     fn learns_and_forgets() {
         let mut mtus = PathMtus::new();
-        assert_eq!(mtus.get(&ip(1)), None);
+        assert_eq!(mtus.get(ip(1).into()), None);
         mtus.learn(Instant::ZERO, ip(1), 1400);
         mtus.learn(Instant::ZERO + KEPT / 2, ip(2), 1300);
-        assert_eq!((mtus.get(&ip(1)), mtus.get(&ip(2))), (Some(1400), Some(1300)));
+        assert_eq!((mtus.get(ip(1).into()), mtus.get(ip(2).into())), (Some(1400), Some(1300)));
         assert_eq!(mtus.poll_timeout(), Some(Instant::ZERO + KEPT));
         mtus.on_timeout(Instant::ZERO + KEPT);
-        assert_eq!((mtus.get(&ip(1)), mtus.get(&ip(2))), (None, Some(1300)));
+        assert_eq!((mtus.get(ip(1).into()), mtus.get(ip(2).into())), (None, Some(1300)));
     }
 
     #[test]
@@ -134,7 +135,7 @@ mod tests {
             mtus.learn(Instant::from_millis(u64::from(n)), ip(n), 1000);
         }
         assert_eq!(mtus.learnt.len(), PATH_MTUS_MAX);
-        assert_eq!((mtus.get(&ip(0)), mtus.get(&ip(1))), (None, Some(1000)));
+        assert_eq!((mtus.get(ip(0).into()), mtus.get(ip(1).into())), (None, Some(1000)));
     }
 
     #[test]

@@ -10,10 +10,13 @@ use core::ops::RangeInclusive;
 use super::Stack;
 use crate::chunk::Chunk;
 use crate::error::{ConnectError, ListenError, OperationError};
-use crate::id::{ConnId, ListenerId, PoolId};
+use crate::id::{ConnId, ListenerGroupId, ListenerId, PoolId};
 use crate::memory::Memory;
 use crate::table_memory::{TABLES, TableMemory};
-use crate::tcp::{ConnInfo, ConnOption, Handover, Holder, Reuse, Snapshot, TcpUsage};
+use crate::tcp::{
+    ConnInfo, ConnOption, Handover, Holder, ListenerGroupLimits, ListenerGroupUse, Reuse, Snapshot,
+    TcpUsage,
+};
 use crate::time::Instant;
 
 impl Stack {
@@ -30,7 +33,7 @@ impl Stack {
         backlog: u32,
         pool: PoolId,
     ) -> Result<ListenerId, ListenError> {
-        self.tcp.listen(&self.ip, local, backlog, pool)
+        self.tcp.listen(&self.base.ip, local, backlog, pool)
     }
 
     /// What the sockets of a listener's connections say of others at their local address, from now
@@ -62,6 +65,41 @@ impl Stack {
         pending_max: u32,
     ) -> Result<(), OperationError> {
         self.tcp.set_listener_fast_open(listener, pending_max)
+    }
+
+    /// Makes a group for listeners, whose backlogs and other connections have limits together.
+    /// Beyond them, SYNs are dropped as with a full backlog. `None`: there is no memory.
+    pub fn open_listener_group(&mut self, limits: ListenerGroupLimits) -> Option<ListenerGroupId> {
+        self.tcp.listener_groups().open(limits)
+    }
+
+    /// Replaces the limits of a group. What it has stays.
+    pub fn limit_listener_group(&mut self, group: ListenerGroupId, limits: ListenerGroupLimits) {
+        self.tcp.listener_groups().limit(group, limits);
+    }
+
+    /// No more listeners join a group. Its id is stale from now on.
+    pub fn close_listener_group(&mut self, group: ListenerGroupId) {
+        self.tcp.listener_groups().close(group);
+    }
+
+    /// What the listeners of a group have together.
+    pub fn listener_group_use(&mut self, group: ListenerGroupId) -> ListenerGroupUse {
+        self.tcp.listener_groups().usage(group)
+    }
+
+    /// A listener belongs to a group from now on. What was reported before is of none, or of the
+    /// group before.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn set_listener_group(
+        &mut self,
+        listener: ListenerId,
+        group: ListenerGroupId,
+    ) -> Result<(), OperationError> {
+        self.tcp.set_listener_group(listener, group)
     }
 
     /// Whether the peer of some connection, closed ones included, has not acknowledged all bytes,
@@ -168,6 +206,46 @@ impl Stack {
     pub fn receive(&mut self, now: Instant, conn: ConnId) -> Result<(), OperationError> {
         self.tick(now);
         self.tcp.receive(conn)
+    }
+
+    /// Takes back a [`Stack::receive`] that nothing has come of. Returns whether there was one. The
+    /// end of the peer's stream is reported to the next one, also if it was before.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn withhold(&mut self, conn: ConnId) -> Result<bool, OperationError> {
+        self.tcp.withhold(conn)
+    }
+
+    /// Whether the next bytes were asked for and have not come.
+    #[must_use]
+    pub fn is_receiving(&self, conn: ConnId) -> bool {
+        self.tcp.is_receiving(conn)
+    }
+
+    /// Whether a chunk for which `is_such` returns `true` waits to be sent or acknowledged.
+    #[must_use]
+    pub fn has_queued(&self, conn: ConnId, is_such: impl Fn(Chunk) -> bool) -> bool {
+        self.tcp.has_queued(conn, is_such)
+    }
+
+    /// Gives the bytes that wait to be read to `each`, in order, which owns their chunks then.
+    /// Bytes behind a gap are given up, and the peer sends them again. The end of the peer's stream
+    /// is reported to the next [`Stack::receive`], also if it was before.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn take_unread<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        memory: &mut M,
+        each: impl FnMut(&mut M, Chunk),
+    ) -> Result<(), OperationError> {
+        self.tick(now);
+        self.tcp.take_unread(conn, memory, each)
     }
 
     /// Sends `chunk`. Its buffer is the stack's until the peer has acknowledged all of it; then it

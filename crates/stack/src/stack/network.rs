@@ -19,14 +19,14 @@ impl Stack {
     /// [`Stack::connect`] and [`Stack::send_datagram`] say that no route leads there. For links
     /// that share the host's address, where the kernel has ports of its own.
     pub fn set_local_peer_filter(&mut self, filter: LocalPeerFilter) {
-        self.ip.set_local_peer_filter(filter);
+        self.base.ip.set_local_peer_filter(filter);
     }
 
     /// Whether anything was ever sent to an address of ours. Then frames that stay here
     /// ([`crate::Transmit::stays_here`]) may wait behind frames for the link.
     #[must_use]
     pub const fn has_local_peers(&self) -> bool {
-        self.ip.has_local_peers()
+        self.base.ip.has_local_peers()
     }
 
     /// Opens a UDP endpoint. `local` is an address of ours, or the unspecified one for all of its
@@ -73,7 +73,7 @@ impl Stack {
         pool: PoolId,
         fits: &dyn Fn(u16) -> bool,
     ) -> Result<DatagramId, BindError> {
-        self.udp.bind(&self.ip, (local, sharing), pool, fits)
+        self.udp.bind(&self.base.ip, (local, sharing), pool, fits)
     }
 
     /// Sets the peer of an endpoint, which then receives from it only, with precedence over
@@ -89,7 +89,7 @@ impl Stack {
         id: DatagramId,
         peer: Option<SocketAddr>,
     ) -> Result<SocketAddr, OperationError> {
-        self.udp.connect(&self.ip, id, peer)
+        self.udp.connect(&self.base.ip, id, peer)
     }
 
     /// Where an endpoint is, with the port that was chosen for it.
@@ -118,8 +118,8 @@ impl Stack {
         memory: &mut M,
     ) -> Result<(), OperationError> {
         self.tick(now);
-        let Self { ip, udp, config, counters, now, .. } = self;
-        let mut context = Context { now: *now, memory, ip, config, counters };
+        let Self { base, udp, now, .. } = self;
+        let mut context = Context { now: *now, memory, base };
         udp.send(&mut context, id, (to, chunk), &Departure::default())
     }
 
@@ -137,8 +137,8 @@ impl Stack {
         memory: &mut M,
     ) -> Result<(), OperationError> {
         self.tick(now);
-        let Self { ip, udp, config, counters, now, .. } = self;
-        let mut context = Context { now: *now, memory, ip, config, counters };
+        let Self { base, udp, now, .. } = self;
+        let mut context = Context { now: *now, memory, base };
         udp.send(&mut context, id, (to, chunk), departure)
     }
 
@@ -154,7 +154,7 @@ impl Stack {
         (to, departure): (SocketAddr, &Departure),
         (len, count): (usize, usize),
     ) -> Result<usize, OperationError> {
-        self.udp.check((&self.ip, &self.config), id, to, departure, (len, count))
+        self.udp.check((&self.base.ip, &self.base.config), id, to, departure, (len, count))
     }
 
     /// How many more datagrams an endpoint may send now, before one is written to a frame.
@@ -190,10 +190,11 @@ impl Stack {
     /// Bytes of the longest packet that goes to `to`, as far as is known.
     #[must_use]
     pub fn packet_bytes_max(&self, to: IpAddr) -> u16 {
-        self.udp.packet_bytes_max(&self.ip, &self.config, to)
+        self.udp.packet_bytes_max(&self.base.ip, &self.base.config, to)
     }
 
-    /// Closes an endpoint. Datagrams that wait, in either direction, are dropped.
+    /// Closes an endpoint. Datagrams that it has received are dropped; those that it has sent go
+    /// out.
     ///
     /// # Errors
     ///
@@ -206,6 +207,12 @@ impl Stack {
         self.udp.close(id, memory)
     }
 
+    /// Drops datagrams that wait to be sent: those of endpoints, also closed ones, that received
+    /// into this pool.
+    pub fn drop_datagrams<M: Memory>(&mut self, pool: PoolId, memory: &mut M) {
+        self.udp.drop_sent(pool, memory);
+    }
+
     /// Says where the neighbour `ip` is; it is believed until it is removed or set anew. False:
     /// the table of neighbours is full of such.
     pub fn set_neighbour<M: Memory>(
@@ -216,14 +223,14 @@ impl Stack {
         memory: &mut M,
     ) -> bool {
         self.tick(now);
-        let is_set = self.ip.set_neighbour(self.now, ip, mac);
+        let is_set = self.base.ip.set_neighbour(self.now, ip, mac);
         self.report_neighbours(memory);
         is_set
     }
 
     /// Forgets where the neighbour `ip` is.
     pub fn remove_neighbour(&mut self, ip: IpAddr) {
-        self.ip.remove_neighbour(ip);
+        self.base.ip.remove_neighbour(ip);
     }
 
     /// With [`crate::Config::external_neighbours`]: the next neighbour that is to be looked for,
@@ -231,7 +238,7 @@ impl Stack {
     /// [`Stack::set_neighbour`]. Without that setting always `None`.
     pub fn poll_wanted(&mut self, now: Instant) -> Option<IpAddr> {
         self.tick(now);
-        self.ip.poll_wanted(self.now)
+        self.base.ip.poll_wanted(self.now)
     }
 
     /// Replaces the routes.
@@ -241,7 +248,7 @@ impl Stack {
     /// What is wrong with one of them; the old ones stay.
     pub fn set_routes(&mut self, routes: &[Route]) -> Result<(), ConfigError> {
         self.tcp.forget_ways();
-        self.ip.set_routes(routes)
+        self.base.ip.set_routes(routes)
     }
 
     /// Replaces our addresses, each with the length of its prefix in bits. Connections and
@@ -252,6 +259,6 @@ impl Stack {
     /// What is wrong with one of them; the old ones stay.
     pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), ConfigError> {
         self.tcp.forget_ways();
-        self.ip.set_addresses(self.now, addresses)
+        self.base.ip.set_addresses(self.now, addresses)
     }
 }

@@ -77,9 +77,9 @@ pub(super) fn send_reset<M>(conn: &Connection, shard: &mut Shard, context: &mut 
         service: conn.cold.service,
     };
     if shard.control_queue.push_reset(reset) {
-        context.counters.totals.resets_out += 1;
+        context.base.counters.totals.resets_out += 1;
     } else {
-        context.counters.drop(Drop::RateLimited);
+        context.base.counters.drop(Drop::RateLimited);
     }
 }
 
@@ -91,7 +91,8 @@ fn apply_close(conn: &mut Connection) {
     }
 }
 
-/// Drops unsent bytes, and unread bytes unless the peer's stream is whole.
+/// Drops unsent bytes, and unread bytes unless the application may still read them: after a RST if
+/// it waits for bytes, so that others learn of the RST at once.
 #[inline(always)]
 pub(super) fn release_queues<M: Memory>(
     conn: &mut Connection,
@@ -111,7 +112,8 @@ fn release_unread<M: Memory>(
     shard: &mut Shard,
     context: &mut Context<'_, M>,
 ) {
-    if !conn.is_closed_whole() || conn.flags.has(ConnFlags::ORPHAN) {
+    let is_awaited = conn.is_closed_whole() || conn.flags.has(ConnFlags::CREDIT);
+    if !conn.is_closed_readable() || !is_awaited || conn.flags.has(ConnFlags::ORPHAN) {
         conn.receive.queue.clear(&mut shard.nodes, context.memory);
     } else {
         conn.receive.queue.forget_apart(&mut shard.nodes, context.memory);
@@ -121,7 +123,7 @@ fn release_unread<M: Memory>(
 /// FIN-WAIT-2 has no end of its own; without an application it gets one.
 fn limit_orphan<M>(conn: &mut Connection, context: &Context<'_, M>) {
     if conn.flags.has(ConnFlags::ORPHAN) && matches!(conn.state, State::FinWait2(_)) {
-        conn.cold.timers.attend_after(context.now, context.config.tcp.fin_timeout);
+        conn.cold.timers.attend_after(context.now, context.base.config.tcp.fin_timeout);
     }
 }
 
@@ -195,6 +197,9 @@ impl Tcp {
         if matches!(conn.state, State::Established(_)) {
             self.abort_established(context, id.index);
         } else {
+            let conn = &mut self.connections[id.index as usize];
+            // One that is over may have bytes that nothing reads now.
+            conn.receive.queue.clear(&mut self.shard.nodes, context.memory);
             self.end(context, id.index, Input::Abort);
         }
         Ok(())

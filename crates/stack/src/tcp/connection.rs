@@ -127,8 +127,9 @@ pub(crate) struct Cold {
     pub(crate) peer_mss: u16,
     pub(crate) service: Service,
     pub(crate) pool: PoolId,
-    /// Index of the listener that it waits for to be accepted.
-    pub(crate) listener: u16,
+    /// Index of the listener where it waits to be accepted. Of one that does not wait: the group of
+    /// the listener where it began; 0: none.
+    pub(crate) listener_or_group: u16,
 }
 
 /// What few connections need at all: taken when it is wanted, given back with the place.
@@ -352,7 +353,7 @@ impl Connection {
     #[inline]
     fn number(&mut self, begin: &Begin, now: Instant) {
         let Begin { ends, hash, state, iss, ts_offset, pool } = *begin;
-        let mss = super::handshake::default_mss(ends.remote());
+        let mss = super::handshake::default_mss(ends.remote_address());
         self.ends = ends;
         self.hash = hash;
         self.state = state;
@@ -441,6 +442,13 @@ impl Connection {
         self.state.is_closed() && (self.flags.has(ConnFlags::RCV_FIN) || self.state == finished)
     }
 
+    /// The connection is closed, and bytes that arrived before that are still for the application:
+    /// also after a RST that found it waiting for bytes, as in Linux.
+    pub(crate) fn is_closed_readable(&self) -> bool {
+        let is_reset = State::Closed(Closed { reason: CloseReason::ResetByPeer });
+        self.state == is_reset && self.flags.is_attached() || self.is_closed_whole()
+    }
+
     /// The first byte that the application has not taken.
     pub(crate) fn unread_seq(&self) -> SeqNum {
         let has_fin = self.state.peer_has_closed() || self.is_closed_whole();
@@ -501,7 +509,7 @@ impl Cold {
             peer_mss: mss,
             service: Service::default(),
             pool: PoolId::default(),
-            listener: 0,
+            listener_or_group: 0,
         }
     }
 }

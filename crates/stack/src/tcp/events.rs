@@ -3,8 +3,9 @@
 //! Invariants
 //! - Bytes are handed over against credit, one buffer for each; connections against a listener's.
 //! - `Closed` is the last event of a connection, and frees its place. If the peer's whole stream
-//!   arrived before both sides had closed, `Closed` follows the last byte and `PeerClosed`;
-//!   otherwise unread bytes are dropped and no other event precedes it.
+//!   arrived before both sides had closed, `Closed` follows the last byte and `PeerClosed`; after a
+//!   RST that finds credit it follows the last byte; otherwise unread bytes are dropped and no
+//!   other event precedes it.
 
 use core::net::SocketAddr;
 
@@ -18,6 +19,7 @@ use crate::chunk::Chunk;
 use crate::error::{CloseReason, OperationError};
 use crate::event::Event;
 use crate::id::{ConnId, ListenerId};
+use crate::memory::Memory;
 use crate::time::Instant;
 
 /// Flags of awaited events.
@@ -28,7 +30,7 @@ const AWAITED: ConnFlags =
 fn closed(conn: &Connection) -> Option<CloseReason> {
     let State::Closed(closed) = conn.state else { return None };
     let drained = conn.receive.queue.ready_bytes() == 0;
-    (drained || !conn.is_closed_whole()).then_some(closed.reason)
+    (drained || !conn.is_closed_readable()).then_some(closed.reason)
 }
 
 fn may_report_end(conn: &Connection) -> bool {
@@ -186,7 +188,7 @@ impl Tcp {
     /// dirty in this poll, with no older event pending. `None` means that [`Tcp::poll_event`] must
     /// decide.
     #[inline(always)]
-    pub(crate) fn poll_bytes(&mut self) -> Option<Event> {
+    pub(crate) fn poll_bytes(&mut self) -> Option<(ConnId, Chunk)> {
         let Self { connections, shard, places, .. } = self;
         if !shard.events.is_empty() {
             return None;
@@ -201,8 +203,7 @@ impl Tcp {
         shard.dirty.pass();
         conn.flags.clear(ConnFlags::CREDIT);
         conn.cold.taken_bytes = taken_bytes;
-        let conn = ConnId { index, generation: places.generation(index) };
-        Some(Event::Received { conn, chunk })
+        Some((ConnId { index, generation: places.generation(index) }, chunk))
     }
 
     /// There is no event. `false` says nothing.
@@ -285,7 +286,7 @@ impl Tcp {
             return None;
         }
         let end = closed(conn);
-        if (end.is_none() || conn.is_closed_whole())
+        if (end.is_none() || conn.is_closed_readable())
             && let Some(event) = next(conn, (id, index), &mut self.shard)
         {
             return Some(event);
@@ -308,8 +309,8 @@ impl Tcp {
         if listener.credit > 0 && waiting > 0 {
             self.shard.events.put(self.half_open_from + index);
         }
-        let record = &mut self.connections[conn as usize];
-        record.flags.set_attachment(AppAttachment::Attached);
+        self.leave_backlog(conn, AppAttachment::Attached);
+        let record = &self.connections[conn as usize];
         let remote = SocketAddr::new(record.ends.remote(), record.ends.remote_port());
         self.announce(conn);
         Some(Event::Incoming { listener: id, conn: self.id(conn), remote, waiting })
@@ -361,6 +362,57 @@ impl Tcp {
         conn.flags.set(ConnFlags::CREDIT);
         if conn.receive.queue.ready_bytes() > 0 || !matches!(conn.state, State::Established(_)) {
             self.announce(id.index);
+        }
+        Ok(())
+    }
+
+    /// Takes back a `receive` that nothing has come of. Returns whether there was one. The end of
+    /// the peer's stream is reported to the next one, also if it was before.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn withhold(&mut self, id: ConnId) -> Result<bool, OperationError> {
+        let conn = self.by_id(id).ok_or(OperationError::Unknown)?;
+        conn.flags.clear(ConnFlags::END_REPORTED);
+        Ok(conn.flags.take(ConnFlags::CREDIT))
+    }
+
+    /// Whether the next bytes were asked for and have not come.
+    pub(crate) fn is_receiving(&self, id: ConnId) -> bool {
+        self.places.holds(id.index, id.generation)
+            && self.connection(id.index).flags.has(ConnFlags::CREDIT)
+    }
+
+    /// Whether such a chunk waits to be sent or acknowledged.
+    pub(crate) fn has_queued(&self, id: ConnId, is_such: impl Fn(Chunk) -> bool) -> bool {
+        self.places.holds(id.index, id.generation)
+            && self.connection(id.index).send.queue.has_chunk(&self.shard.nodes, is_such)
+    }
+
+    /// Takes the bytes that wait to be read, in order. Bytes behind a gap are given up: the peer
+    /// sends them again. The end of the peer's stream will be reported to the next `receive`, also
+    /// if it was before.
+    ///
+    /// # Errors
+    /// The id is stale.
+    pub(crate) fn take_unread<M: Memory>(
+        &mut self,
+        id: ConnId,
+        memory: &mut M,
+        mut each: impl FnMut(&mut M, Chunk),
+    ) -> Result<(), OperationError> {
+        if !self.places.holds(id.index, id.generation) {
+            return Err(OperationError::Unknown);
+        }
+        let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
+        conn.receive.queue.forget_apart(&mut shard.nodes, memory);
+        while let Some(chunk) = take_bytes(conn, shard) {
+            each(memory, chunk);
+        }
+        conn.flags.clear(ConnFlags::CREDIT);
+        conn.flags.clear(ConnFlags::END_REPORTED);
+        if conn.flags.has(ConnFlags::ACK_NOW) {
+            mark_dirty(conn, shard, id.index);
         }
         Ok(())
     }

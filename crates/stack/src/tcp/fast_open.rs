@@ -277,7 +277,9 @@ pub(super) fn request<M>(conn: &mut Connection, shard: &mut Shard, context: &Con
         Some((cookie, mss)) if !cookie.is_request() => {
             conn.flags.clear(ConnFlags::SYN_DUE);
             conn.cold.timers.stop_attending();
-            Role::Held { room: syn_room(mss, context.ip.path_mtu(&remote), remote) }
+            Role::Held {
+                room: syn_room(mss, context.base.ip.payload_bytes_max(conn.ends.remote_address())),
+            }
         }
         _ => Role::Client { sent: 0 },
     };
@@ -296,9 +298,9 @@ pub(super) fn release_syn(conn: &mut Connection, shard: &mut Shard, now: Instant
 }
 
 /// Bytes that our SYN may carry with a cookie, if the peer announced `mss` before.
-pub(super) fn syn_room(mss: u16, path_mtu: u16, remote: IpAddr) -> u16 {
+pub(super) fn syn_room(mss: u16, segment_bytes: u16) -> u16 {
     // Without the room of all options, for what may be added on the way.
-    mss.min(handshake::mss_of_mtu(path_mtu, remote)).saturating_sub(OPTIONS_BYTES_MAX as u16)
+    mss.min(handshake::mss_of(segment_bytes)).saturating_sub(OPTIONS_BYTES_MAX as u16)
 }
 
 /// Bytes of data that our SYN carried; the SYN-ACK may acknowledge some of them.

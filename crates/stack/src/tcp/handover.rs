@@ -177,7 +177,7 @@ impl Tcp {
 /// To a stack.
 impl Tcp {
     /// Takes over what another stack's listener held: a handshake goes on, and a connection waits
-    /// to be accepted, also beyond the backlog.
+    /// to be accepted, also beyond the backlog, but not beyond what the listener's group may have.
     ///
     /// # Errors
     /// The handover, if no listener has its address here or a table is full.
@@ -224,7 +224,7 @@ impl Tcp {
             service: Service::default(),
         };
         if self.shard.control_queue.push_reset(reset) {
-            context.counters.totals.resets_out += 1;
+            context.base.counters.totals.resets_out += 1;
         }
     }
 
@@ -236,7 +236,7 @@ impl Tcp {
         (hash, listener): (u32, u32),
     ) -> Option<()> {
         let Handshake { half_open, clock, age_us, owes_syn_ack } = handshake;
-        let config = &context.config.tcp;
+        let config = &context.base.config.tcp;
         let sent_at_us = age_us.map_or(0, |age| microseconds(context.now).wrapping_sub(age).max(1));
         let wait =
             timers::back_off(config.rto_initial, half_open.sent.saturating_sub(1), config.rto_max);
@@ -266,6 +266,9 @@ impl Tcp {
     ) -> Option<()> {
         let Waiting { snapshot, state, unread } = waiting;
         let (pool, reuse) = self.listeners.get(listener).map(|it| (it.pool, it.reuse))?;
+        if !self.listeners.groups.may_hold(self.listeners.group_of(listener)) {
+            return None;
+        }
         let (index, ends) = self.take_room(flow, reuse)?;
         let mut conn = self.rebuilt(context, snapshot, (ends, hash), pool);
         if !self.put_unread(context, &mut conn, unread, pool) {
@@ -277,7 +280,7 @@ impl Tcp {
         conn.flags.clear(ConnFlags::PROBE_DUE);
         conn.flags.put(ConnFlags::ACK_NOW, !unread.is_empty() || state.peer_has_closed());
         conn.cold.accounting.count_bytes_in(unread.len() as u32);
-        conn.cold.listener = listener as u16;
+        conn.cold.listener_or_group = listener as u16;
         self.place(context.now, index, conn);
         if state.is_fast_open() {
             self.go_on_with_fast_open(context.now, (index, listener));

@@ -5,17 +5,12 @@
 //! Invariant: an option is in use only if both SYNs carried it; a peer never gets one in its
 //! SYN-ACK that its SYN did not have.
 
-use core::net::IpAddr;
-
 use crate::config::TcpConfig;
+use crate::host_address::HostAddress;
 use crate::limits::{MSS_DEFAULT, MSS_DEFAULT_V6, MSS_MIN, WINDOW_SCALE_MAX};
 use crate::wire::headers::Offers;
 use crate::wire::tcp::{Flags, Options, Timestamps};
 
-/// Length of the IPv4 header without options, in bytes.
-const IPV4_HEADER_BYTES: u16 = 20;
-/// Length of the IPv6 header, in bytes.
-const IPV6_HEADER_BYTES: u16 = 40;
 const TCP_HEADER_BYTES: u16 = 20;
 /// Timestamps in every segment cost so many bytes.
 pub(crate) const TIMESTAMPS_BYTES: u16 = 12;
@@ -35,7 +30,7 @@ pub(crate) struct Offer {
 
 impl Offer {
     /// What a SYN or SYN-ACK offers, of what `config` lets us use.
-    pub(crate) fn of(config: &TcpConfig, options: &Options, remote: IpAddr) -> Self {
+    pub(crate) fn of(config: &TcpConfig, options: &Options, remote: HostAddress) -> Self {
         // MUST-15; a smaller one than MSS_MIN would make us send mostly headers.
         let mss = options.mss.unwrap_or_else(|| default_mss(remote)).max(MSS_MIN);
         let window_scale = options
@@ -54,25 +49,18 @@ impl Offer {
 }
 
 /// The MSS of a peer that does not name one.
-pub(crate) const fn default_mss(remote: IpAddr) -> u16 {
-    match remote {
-        IpAddr::V4(_) => MSS_DEFAULT,
-        IpAddr::V6(_) => MSS_DEFAULT_V6,
-    }
+pub(crate) const fn default_mss(remote: HostAddress) -> u16 {
+    if remote.is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 }
 }
 
-/// The largest payload, without TCP options, in a packet of `mtu` bytes (MUST-16, MUST-67).
-pub(crate) fn mss_of_mtu(mtu: u16, remote: IpAddr) -> u16 {
-    let ip = match remote {
-        IpAddr::V4(_) => IPV4_HEADER_BYTES,
-        IpAddr::V6(_) => IPV6_HEADER_BYTES,
-    };
-    mtu.saturating_sub(ip + TCP_HEADER_BYTES).max(MSS_MIN)
+/// The largest text, without TCP options, in a segment of `segment_bytes` (MUST-16, MUST-67).
+pub(crate) fn mss_of(segment_bytes: u16) -> u16 {
+    segment_bytes.saturating_sub(TCP_HEADER_BYTES).max(MSS_MIN)
 }
 
-/// The MSS that we announce.
-pub(crate) fn announced_mss(config: &TcpConfig, mtu: u16, remote: IpAddr) -> u16 {
-    let fits = mss_of_mtu(mtu, remote);
+/// The MSS that we announce where a packet holds `segment_bytes`.
+pub(crate) fn announced_mss(config: &TcpConfig, segment_bytes: u16) -> u16 {
+    let fits = mss_of(segment_bytes);
     config.mss.map_or(fits, |mss| mss.min(fits).max(MSS_MIN))
 }
 
@@ -125,8 +113,8 @@ mod tests {
 
     use super::*;
 
-    const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    const V4: HostAddress = HostAddress::of_ipv4(Ipv4Addr::LOCALHOST);
+    const V6: HostAddress = HostAddress::of_ipv6(Ipv6Addr::LOCALHOST);
 
     #[test]
     fn an_mss_is_assumed_and_bounded() {
@@ -136,10 +124,10 @@ mod tests {
         assert_eq!(of(None, V6).mss, 1220);
         assert_eq!(of(Some(1), V4).mss, MSS_MIN);
         assert_eq!(of(Some(9000), V4).mss, 9000);
-        assert_eq!(announced_mss(&config, 1500, V4), 1460);
-        assert_eq!(announced_mss(&config, 1500, V6), 1440);
+        assert_eq!(announced_mss(&config, 1480), 1460);
+        assert_eq!(announced_mss(&config, 1460), 1440);
         let small = TcpConfig { mss: Some(1000), ..config };
-        assert_eq!(announced_mss(&small, 1500, V4), 1000);
+        assert_eq!(announced_mss(&small, 1480), 1000);
     }
 
     #[test]

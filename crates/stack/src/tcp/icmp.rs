@@ -4,7 +4,7 @@
 //! (soft errors); RFC 1191, RFC 8201.
 
 use super::connection::Connection;
-use super::handshake::mss_of_mtu;
+use super::handshake::mss_of;
 use super::mss_search::AGAIN_AFTER;
 use super::state::{Input, State};
 use super::{Found, Shard, Tcp};
@@ -37,10 +37,10 @@ impl Tcp {
             Some(Found::HalfOpen(index)) => {
                 // MUST-54: the SYN-ACK is all that can be the matter. Its retries decide.
                 if self.half_open.get(index).iss != error.seq {
-                    context.counters.drop(Drop::BadIcmpError);
+                    context.base.counters.drop(Drop::BadIcmpError);
                 }
             }
-            Some(Found::TimeWait(_)) | None => context.counters.drop(Drop::BadIcmpError),
+            Some(Found::TimeWait(_)) | None => context.base.counters.drop(Drop::BadIcmpError),
         }
     }
 }
@@ -53,7 +53,7 @@ fn on_error<M: Memory>(
 ) {
     // MUST-54: the quoted segment is in flight.
     if !error.seq.within(conn.send.una, conn.send.flight()) {
-        return context.counters.drop(Drop::BadIcmpError);
+        return context.base.counters.drop(Drop::BadIcmpError);
     }
     match error.kind {
         IcmpErrorKind::FragmentationNeeded { mtu } => on_too_big(conn, shard, context, mtu),
@@ -74,12 +74,13 @@ fn on_error<M: Memory>(
 
 /// RFC 1191 §6.4, RFC 8201 §5.2: smaller segments from now on, and those in flight again.
 fn on_too_big<M>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>, mtu: u16) {
-    if !context.config.tcp.path_mtu_discovery {
-        return context.counters.drop(Drop::BadIcmpError);
+    if !context.base.config.tcp.path_mtu_discovery {
+        return context.base.counters.drop(Drop::BadIcmpError);
     }
     // Other connections to the same host need not find out for themselves.
-    context.ip.learn_path_mtu(context.now, conn.ends.remote(), mtu);
-    let mss = conn.mss_within(mss_of_mtu(mtu, conn.ends.remote()));
+    context.base.ip.learn_path_mtu(context.now, conn.ends.remote(), mtu);
+    let mss =
+        conn.mss_within(mss_of(context.base.ip.payload_bytes_max(conn.ends.remote_address())));
     if mss >= conn.mss || !conn.state.is_synchronized() {
         return;
     }

@@ -9,6 +9,7 @@ use super::state::State;
 use super::{Shard, Tcp, timers};
 #[cfg(test)]
 use crate::id::ConnId;
+use crate::id::ListenerGroupId;
 
 impl Tcp {
     /// Chunks queued and transmissions recorded, of all connections.
@@ -72,8 +73,29 @@ impl Tcp {
         });
         self.shard.fast_open.check(roles);
         self.shard.locals.check(self.places.iter().map(|at| self.connections[at as usize].ends));
+        self.check_listener_groups();
         let flows = found + self.half_open.len() + self.time_waits.len();
         assert_eq!(self.shard.flows.len(), flows, "the flow table knows who exists");
+    }
+
+    /// What groups of listeners count is there.
+    fn check_listener_groups(&self) {
+        for group in self.listeners.groups.numbers() {
+            let its = || {
+                let listeners = self.listeners.iter().map(|(_, listener)| listener);
+                listeners.filter(|listener| listener.group() == group)
+            };
+            let reported = self.places.iter().filter(|index| {
+                let conn = &self.connections[*index as usize];
+                let waits = conn.flags.has(ConnFlags::WAITS_FOR_ACCEPT);
+                !waits && conn.cold.listener_or_group == group
+            });
+            let waiting = its().map(|listener| listener.waiting.len() as u32).sum::<u32>();
+            let half_open = its().map(|listener| listener.half_open).sum::<u32>();
+            let usage = self.listeners.groups.usage(ListenerGroupId(group));
+            assert_eq!((usage.waiting, usage.half_open), (waiting, half_open), "{group}");
+            assert_eq!(usage.connections, waiting + reported.count() as u32, "{group}");
+        }
     }
 
     /// A connection that is neither dirty nor has a frame to send has an armed timer if it needs

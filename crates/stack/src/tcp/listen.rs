@@ -16,7 +16,7 @@ use super::flags::AppAttachment;
 use super::flow_key::FlowKey;
 use super::handshake::{self, Offer, announced_scale};
 use super::isn::{microseconds, timestamp};
-use super::listeners::Listener;
+use super::listener_groups::ListenerGroups;
 use super::segment::Segment;
 use super::segment_arrives::{self, queue_reset, reset_sender};
 use super::send_hold::Reuse;
@@ -28,9 +28,8 @@ use crate::config::SynCookies;
 use crate::context::Context;
 use crate::counters::Drop;
 use crate::error::{CloseReason, ListenError, OperationError};
-use crate::flow_table::Flow;
 use crate::frame::Transmit;
-use crate::id::{ListenerId, PoolId};
+use crate::id::{ListenerGroupId, ListenerId, PoolId};
 use crate::ip::{Ip, NextHop, Service};
 use crate::memory::Memory;
 use crate::seq::SeqNum;
@@ -76,6 +75,23 @@ impl Tcp {
         Ok(())
     }
 
+    /// A listener is of a group from now on.
+    ///
+    /// # Errors
+    /// An id is stale.
+    pub(crate) fn set_listener_group(
+        &mut self,
+        id: ListenerId,
+        group: ListenerGroupId,
+    ) -> Result<(), OperationError> {
+        self.listeners.set_group(id, group)
+    }
+
+    /// The groups of its listeners.
+    pub(crate) const fn listener_groups(&mut self) -> &mut ListenerGroups {
+        &mut self.listeners.groups
+    }
+
     /// How many connections of a listener may begin with a SYN's data and not be established yet;
     /// 0: none, no Fast Open.
     ///
@@ -110,7 +126,7 @@ impl Tcp {
         while let Some(conn) =
             self.listeners.get_mut(id.index).and_then(|listener| listener.waiting.pop_front())
         {
-            self.connections[conn as usize].flags.set_attachment(AppAttachment::Detached);
+            self.leave_backlog(conn, AppAttachment::Detached);
             self.end(context, conn, Input::Abort);
         }
         while let Some(half_open) = self.half_open.of(id.index) {
@@ -131,22 +147,22 @@ impl Tcp {
         segment: &Segment<'_>,
     ) {
         if self.shard.departed.holds(&segment.flow, context.now) {
-            return context.counters.drop(Drop::DepartedConnection);
+            return context.base.counters.drop(Drop::DepartedConnection);
         }
         let listener = self.listeners.find(segment.flow.local, segment.flow.local_port);
         let is_awaited = listener.is_none() && self.is_awaited(context.now, segment);
         let Some(listener) = listener.filter(|_| self.unknown != Unknown::Refused) else {
             if self.unknown == Unknown::Stray {
-                return context.counters.drop(Drop::DepartedConnection);
+                return context.base.counters.drop(Drop::DepartedConnection);
             }
             if is_awaited {
-                return context.counters.drop(Drop::AwaitedListener);
+                return context.base.counters.drop(Drop::AwaitedListener);
             }
             return reset_sender(&mut self.shard, context, segment);
         };
         // First: a RST is of no use here.
         if segment.has(Flags::RST) {
-            return context.counters.drop(Drop::NoConnection);
+            return context.base.counters.drop(Drop::NoConnection);
         }
         // Second: an ACK, unless it brings back a cookie.
         if segment.has(Flags::ACK) {
@@ -154,7 +170,7 @@ impl Tcp {
         }
         // Third.
         if let Err(reason) = self.may_begin(listener, segment) {
-            return context.counters.drop(reason);
+            return context.base.counters.drop(reason);
         }
         self.on_syn(context, (hash, listener), segment, None);
     }
@@ -167,14 +183,13 @@ impl Tcp {
 
     /// Checks that `segment`, which is no RST and no ACK, begins a connection of `listener`.
     #[inline]
-    fn may_begin(&self, listener: u32, segment: &Segment<'_>) -> Result<(), Drop> {
+    fn may_begin(&mut self, listener: u32, segment: &Segment<'_>) -> Result<(), Drop> {
         // A SYN with FIN is no peer's. Linux drops it, so scanners learn nothing.
         if !segment.has(Flags::SYN) || segment.has(Flags::FIN) {
             return Err(Drop::UnexpectedSegment);
         }
         // A peer without an answer is not connected, and tries again.
-        let is_full = self.listeners.get(listener).is_some_and(Listener::is_full);
-        if is_full { Err(Drop::BacklogFull) } else { Ok(()) }
+        self.listeners.may_begin(listener)
     }
 
     /// A SYN for a listener whose backlog is not full. `after`: our numbers of an older connection
@@ -187,9 +202,9 @@ impl Tcp {
         after: Option<SeqNum>,
     ) {
         debug_assert!(transition(State::Listen(Listen), Input::Syn).is_some());
-        let config = &context.config.tcp;
+        let config = &context.base.config.tcp;
         let flow = segment.flow;
-        let mut offer = Offer::of(config, &segment.options, flow.remote.ip());
+        let mut offer = Offer::of(config, &segment.options, flow.remote);
         // A peer that asks for ECN gets it, whatever we ask for ourselves.
         offer.ecn = handshake::is_ecn_setup_syn(segment.flags);
         let waiting = self.listeners.get(listener).map_or(0, |listener| listener.half_open);
@@ -225,7 +240,7 @@ impl Tcp {
             && !full
             && self.shard.fast_open.is_on(self.listeners.id(listener))
         {
-            let key = context.config.tcp.fast_open_key.as_ref();
+            let key = context.base.config.tcp.fast_open_key.as_ref();
             let baker = Baker { secret: &self.shard.secret, key, now: context.now };
             half_open.wants_cookie = !baker.is_valid(&flow, &cookie);
             if !half_open.wants_cookie && self.open_fast(context, &half_open, segment) {
@@ -235,23 +250,25 @@ impl Tcp {
         let wake_at = context.now.millis_on(self.shard.syn_wait_ms);
         let place = if full { None } else { self.keep_half_open(half_open, wake_at) };
         let Some(index) = place else {
-            if config.syn_cookies == SynCookies::WhenFull {
+            if context.base.config.tcp.syn_cookies == SynCookies::WhenFull {
                 return self.send_cookie(context, segment, &offer);
             }
-            return context.counters.drop(Drop::QueueFull);
+            return context.base.counters.drop(Drop::QueueFull);
         };
         self.shard.transmit.put(CONTROL, self.half_open_from + index);
     }
 
     /// Keeps an embryonic connection of a listener, and wakes it at `wake_at`, shortly before its
-    /// SYN-ACK is to be sent again. `None`: there is no room.
+    /// SYN-ACK is to be sent again. `None`: there is no room, or the listener's group has its part.
     pub(super) fn keep_half_open(&mut self, half_open: HalfOpen, wake_at: Instant) -> Option<u32> {
+        let group = self.listeners.group_of(half_open.listener.into());
+        if !self.listeners.groups.may_begin_handshake(group) {
+            return None;
+        }
         let index = self.half_open.insert(half_open)?;
         let inserted = self.shard.flows.insert(half_open.hash, self.half_open_from + index);
         debug_assert!(inserted.is_ok(), "the flow table has room for every half-open connection");
-        if let Some(listener) = self.listeners.get_mut(half_open.listener.into()) {
-            listener.half_open += 1;
-        }
+        self.listeners.change_half_open(half_open.listener.into(), true);
         self.shard.wheel.arm(self.half_open_from + index, wake_at);
         Some(index)
     }
@@ -279,7 +296,7 @@ impl Tcp {
         segment_arrives::on_syn_with_cookie(conn, shard, context, segment);
         shard.rares.of(conn, context.now).fast_open = Role::Server(id);
         conn.cold.timers.attend_after_ms(context.now, shard.syn_wait_ms);
-        context.counters.totals.fast_opens += 1;
+        context.base.counters.totals.fast_opens += 1;
         self.hand_over(context, place, half_open.listener.into());
         true
     }
@@ -292,13 +309,21 @@ impl Tcp {
         place: u32,
         listener: u32,
     ) {
-        context.counters.totals.accepts += 1;
+        context.base.counters.totals.accepts += 1;
         self.connections[place as usize].flags.set_attachment(AppAttachment::InBacklog);
-        if let Some(listener) = self.listeners.get_mut(listener) {
-            listener.waiting.push_back(place);
-        }
+        self.listeners.push_waiting(listener, place);
         self.announce_incoming(listener);
         self.schedule_new(context, place);
+    }
+
+    /// A connection waits no longer to be accepted, and is not in its listener's queue any more.
+    #[inline]
+    pub(super) fn leave_backlog(&mut self, conn: u32, attachment: AppAttachment) {
+        let conn = &mut self.connections[conn as usize];
+        conn.flags.set_attachment(attachment);
+        let group = self.listeners.group_of(conn.cold.listener_or_group.into());
+        conn.cold.listener_or_group = group;
+        self.listeners.groups.on_left_backlog(group);
     }
 
     fn arm_half_open(&mut self, index: u32) {
@@ -313,7 +338,7 @@ impl Tcp {
         context: &mut Context<'_, M>,
         index: u32,
     ) {
-        let config = &context.config.tcp;
+        let config = &context.base.config.tcp;
         let half_open = self.half_open.get_mut(index);
         if !half_open.again_at.has_come(context.now) {
             return self.arm_half_open(index);
@@ -326,7 +351,7 @@ impl Tcp {
         half_open.again_at = Deadline::after(context.now, wait);
         self.shard.transmit.put(CONTROL, self.half_open_from + index);
         self.arm_half_open(index);
-        context.counters.totals.segments_retransmitted += 1;
+        context.base.counters.totals.segments_retransmitted += 1;
     }
 
     /// Writes the SYN-ACK of an embryonic connection.
@@ -338,7 +363,8 @@ impl Tcp {
         frame: &mut [u8],
     ) -> Option<Transmit> {
         let half_open = self.half_open.get_mut(index);
-        let NextHop::Ready(hop) = context.ip.next_hop(context.now, half_open.flow.remote) else {
+        let NextHop::Ready(hop) = context.base.ip.next_hop(context.now, half_open.flow.remote)
+        else {
             self.shard.transmit.put(PARKED, self.half_open_from + index);
             return None;
         };
@@ -349,15 +375,16 @@ impl Tcp {
         }
         let control = syn_ack(context, half_open);
         if half_open.wants_cookie {
-            let mut head = control.repr();
-            let key = context.config.tcp.fast_open_key.as_ref();
+            let flow = &half_open.flow;
+            let mut head = control.repr(flow.local_port, flow.remote_port);
+            let key = context.base.config.tcp.fast_open_key.as_ref();
             let baker = Baker { secret: &self.shard.secret, key, now: context.now };
-            head.options.fast_open = Some(baker.make(&half_open.flow));
-            let what = (&half_open.flow, &head, Service::default());
+            head.options.fast_open = Some(baker.make(flow));
+            let what = (flow, &head, Service::default());
             return Some(output::write_reply(context, what, hop, frame));
         }
-        let hosts = (half_open.flow.local, half_open.flow.remote);
-        Some(output::write_control(context, (hosts, Service::default()), control, hop, frame))
+        let what = (&half_open.flow, Service::default());
+        Some(output::write_control(context, what, control, hop, frame))
     }
 
     pub(super) fn forget_half_open(&mut self, index: u32) {
@@ -374,9 +401,7 @@ impl Tcp {
         let entry = self.half_open_from + index;
         self.shard.wheel.cancel(entry);
         self.shard.transmit.take_off(entry);
-        if let Some(listener) = self.listeners.get_mut(listener) {
-            listener.half_open = listener.half_open.saturating_sub(1);
-        }
+        self.listeners.change_half_open(listener, false);
     }
 
     /// §3.10.7.4 for SYN-RECEIVED from LISTEN.
@@ -388,7 +413,7 @@ impl Tcp {
     ) {
         let half_open = *self.half_open.get(index);
         let rcv_nxt = half_open.irs + 1;
-        let wnd = window::first(context.config.tcp.accepted_receive_buffer());
+        let wnd = window::first(context.base.config.tcp.accepted_receive_buffer());
         if segment.has(Flags::SYN) && !segment.has(Flags::ACK) && segment.seq == half_open.irs {
             // The peer did not see our SYN-ACK.
             return self.shard.transmit.put(CONTROL, self.half_open_from + index);
@@ -398,26 +423,26 @@ impl Tcp {
             return self.on_reset_for_half_open(context, index, segment);
         }
         let is_old = half_open.offer.timestamps
-            && context.config.tcp.paws
+            && context.base.config.tcp.paws
             && segment
                 .options
                 .timestamps
                 .is_some_and(|times| (times.value.wrapping_sub(half_open.ts_recent) as i32) < 0);
         if is_old {
             // RFC 7323 §5.3.
-            context.counters.drop(Drop::OldTimestamp);
+            context.base.counters.drop(Drop::OldTimestamp);
             return self.challenge_half_open(context, &half_open);
         }
         if !acceptable || segment.has(Flags::SYN) {
             let reason = if acceptable { Drop::SynInConnection } else { Drop::OutsideWindow };
-            context.counters.drop(reason);
+            context.base.counters.drop(reason);
             return self.challenge_half_open(context, &half_open);
         }
         if !segment.has(Flags::ACK) {
-            return context.counters.drop(Drop::UnexpectedSegment);
+            return context.base.counters.drop(Drop::UnexpectedSegment);
         }
         if segment.ack != half_open.iss + 1 {
-            context.counters.drop(Drop::BadAck);
+            context.base.counters.drop(Drop::BadAck);
             if let Some(reply) = Reply::reset(segment) {
                 queue_reset(&mut self.shard, context, reply);
             }
@@ -429,7 +454,7 @@ impl Tcp {
             // of it; the handshake is complete then. Who only ever says this is at the end of an
             // older connection, in TIME-WAIT: a late copy of its SYN brought us here, and by chance
             // our old numbers ended where the new ones begin.
-            return context.counters.drop(Drop::UnexpectedSegment);
+            return context.base.counters.drop(Drop::UnexpectedSegment);
         }
         self.promote(context, Some(index), &half_open, segment);
     }
@@ -442,15 +467,15 @@ impl Tcp {
     ) {
         let half_open = *self.half_open.get(index);
         let rcv_nxt = half_open.irs + 1;
-        let wnd = window::first(context.config.tcp.accepted_receive_buffer());
+        let wnd = window::first(context.base.config.tcp.accepted_receive_buffer());
         if segment.seq == rcv_nxt {
-            context.counters.totals.resets_in += 1;
+            context.base.counters.totals.resets_in += 1;
             self.forget_half_open(index);
         } else if segment.seq.within(rcv_nxt, wnd) {
-            context.counters.drop(Drop::UnexactReset);
+            context.base.counters.drop(Drop::UnexactReset);
             self.challenge_half_open(context, &half_open);
         } else {
-            context.counters.drop(Drop::OutsideWindow);
+            context.base.counters.drop(Drop::OutsideWindow);
         }
     }
 
@@ -459,18 +484,19 @@ impl Tcp {
         if !self.shard.challenges.may_send(context.now, &self.shard.secret, &half_open.flow) {
             return;
         }
-        context.counters.totals.challenge_acks += 1;
+        context.base.counters.totals.challenge_acks += 1;
         let value = timestamp(context.now, half_open.ts_offset);
         let times = Timestamps { value, echo: half_open.ts_recent };
         let timestamps = half_open.offer.timestamps.then_some(times);
         let options = Options { timestamps, ..Options::default() };
         let scale =
-            half_open.offer.window_scale.map_or(0, |_| announced_scale(&context.config.tcp));
-        let window = (window::first(context.config.tcp.accepted_receive_buffer()) >> scale) as u16;
+            half_open.offer.window_scale.map_or(0, |_| announced_scale(&context.base.config.tcp));
+        let window =
+            (window::first(context.base.config.tcp.accepted_receive_buffer()) >> scale) as u16;
         let numbers = (half_open.iss + 1, half_open.irs + 1);
         let reply = Reply::ack(half_open.flow, numbers, window, options);
         if !self.shard.control_queue.push(reply) {
-            context.counters.drop(Drop::RateLimited);
+            context.base.counters.drop(Drop::RateLimited);
         }
     }
 
@@ -482,17 +508,17 @@ impl Tcp {
         half_open: &HalfOpen,
         segment: &Segment<'_>,
     ) {
-        let Some(listener) = self.listeners.get(half_open.listener.into()) else {
-            return context.counters.drop(Drop::NoConnection);
+        let place = u32::from(half_open.listener);
+        let Some((pool, reuse)) = self.listeners.get(place).map(|it| (it.pool, it.reuse)) else {
+            return context.base.counters.drop(Drop::NoConnection);
         };
-        if listener.is_full() {
+        if let Err(reason) = self.listeners.may_begin(place) {
             // The SYN came while there was room. The SYN-ACK is sent again, and the peer answers
             // again.
-            return context.counters.drop(Drop::BacklogFull);
+            return context.base.counters.drop(reason);
         }
-        let (pool, reuse) = (listener.pool, listener.reuse);
         let Some((place, ends)) = self.take_room(&half_open.flow, reuse) else {
-            return context.counters.drop(Drop::NoConnectionRoom);
+            return context.base.counters.drop(Drop::NoConnectionRoom);
         };
         self.grow_up(context, (index, half_open), (place, ends, pool));
         let conn = &mut self.connections[place as usize];
@@ -509,7 +535,7 @@ impl Tcp {
         (index, half_open): (Option<u32>, &HalfOpen),
         (place, ends, pool): (u32, FlowKey, PoolId),
     ) {
-        let config = &context.config.tcp;
+        let config = &context.base.config.tcp;
         let begin = Begin {
             ends,
             hash: half_open.hash,
@@ -523,9 +549,8 @@ impl Tcp {
             self.remove_half_open(index);
         }
         let conn = &mut self.connections[place as usize];
-        let remote = half_open.flow.remote.ip();
-        let mtu = context.ip.path_mtu(&remote);
-        conn.agree(config, &half_open.offer, handshake::mss_of_mtu(mtu, remote));
+        let segment_bytes = context.base.ip.payload_bytes_max(half_open.flow.remote);
+        conn.agree(config, &half_open.offer, handshake::mss_of(segment_bytes));
         conn.receive.nxt = half_open.irs + 1;
         conn.cold.receive_buffer = config.accepted_receive_buffer();
         conn.receive.adv = conn.receive.nxt + window::first(conn.cold.receive_buffer);
@@ -534,7 +559,7 @@ impl Tcp {
         conn.attempts = half_open.sent.saturating_sub(1);
         conn.cold.rtt_or_syn_at_us = half_open.sent_at_us;
         conn.cold.hop = half_open.hop;
-        conn.cold.listener = half_open.listener;
+        conn.cold.listener_or_group = half_open.listener;
     }
 
     fn send_cookie<M>(
@@ -543,15 +568,14 @@ impl Tcp {
         segment: &Segment<'_>,
         offer: &Offer,
     ) {
-        let config = &context.config.tcp;
+        let config = &context.base.config.tcp;
         let flow = segment.flow;
         let iss = cookie::make(&self.shard.secret, &flow, segment.seq, context.now, offer.mss);
         let clock = timestamp(context.now, self.shard.secret.timestamp_offset(&flow));
         let value = cookie::stamp(clock, offer);
         let echo = segment.options.timestamps.map_or(0, |times| times.value);
         let offer = cookie::kept(offer);
-        let remote = flow.remote.ip();
-        let mss = handshake::announced_mss(config, context.ip.path_mtu(&remote), remote);
+        let mss = handshake::announced_mss(config, context.base.ip.payload_bytes_max(flow.remote));
         let times = Timestamps { value, echo };
         let mut flags = Flags::SYN | Flags::ACK;
         if offer.ecn {
@@ -568,9 +592,9 @@ impl Tcp {
             service: Service::default(),
         };
         if self.shard.control_queue.push(reply) {
-            context.counters.totals.cookies_sent += 1;
+            context.base.counters.totals.cookies_sent += 1;
         } else {
-            context.counters.drop(Drop::RateLimited);
+            context.base.counters.drop(Drop::RateLimited);
         }
     }
 
@@ -585,11 +609,11 @@ impl Tcp {
         let irs = segment.seq - 1;
         let iss = segment.ack - 1;
         let allowed =
-            context.config.tcp.syn_cookies != SynCookies::Never && !segment.has(Flags::SYN);
+            context.base.config.tcp.syn_cookies != SynCookies::Never && !segment.has(Flags::SYN);
         let mss = match cookie::check(&self.shard.secret, &flow, irs, context.now, iss) {
             Some(Cookie { mss }) if allowed => mss,
             _ => {
-                context.counters.drop(Drop::BadCookie);
+                context.base.counters.drop(Drop::BadCookie);
                 if let Some(reply) = Reply::reset(segment)
                     && self.unknown != Unknown::Stray
                 {
@@ -614,7 +638,7 @@ impl Tcp {
             again_at: Deadline::NEVER,
             hop: None,
         };
-        context.counters.totals.cookies_accepted += 1;
+        context.base.counters.totals.cookies_accepted += 1;
         self.promote(context, None, &half_open, segment);
     }
 
@@ -628,9 +652,9 @@ impl Tcp {
         let (record, timestamps) = self.time_waits.get(index);
         let record = *record;
         match record.judge(segment, timestamps) {
-            Verdict::Drop => context.counters.drop(Drop::UnexpectedSegment),
+            Verdict::Drop => context.base.counters.drop(Drop::UnexpectedSegment),
             Verdict::Acknowledge => {
-                context.counters.drop(Drop::UnexpectedSegment);
+                context.base.counters.drop(Drop::UnexpectedSegment);
                 self.acknowledge_in_time_wait(context, &record, timestamps);
             }
             Verdict::Restart => {
@@ -640,12 +664,12 @@ impl Tcp {
             Verdict::Reopen { after } => {
                 let flow = segment.flow;
                 let Some(listener) = self.listeners.find(flow.local, flow.local_port) else {
-                    context.counters.drop(Drop::UnexpectedSegment);
+                    context.base.counters.drop(Drop::UnexpectedSegment);
                     return self.acknowledge_in_time_wait(context, &record, timestamps);
                 };
                 if let Err(reason) = self.may_begin(listener, segment) {
                     // What is dropped ends nothing.
-                    return context.counters.drop(reason);
+                    return context.base.counters.drop(reason);
                 }
                 self.end_time_wait(index);
                 self.on_syn(context, (hash, listener), segment, Some(after));
@@ -657,10 +681,9 @@ impl Tcp {
 /// The SYN-ACK that answers a SYN.
 #[inline]
 fn syn_ack<M>(context: &Context<'_, M>, half_open: &HalfOpen) -> Control {
-    let config = &context.config.tcp;
-    let Flow { remote, local_port: src_port, remote_port: dst_port, .. } = half_open.flow;
-    let remote = remote.ip();
-    let mss = handshake::announced_mss(config, context.ip.path_mtu(&remote), remote);
+    let config = &context.base.config.tcp;
+    let segment_bytes = context.base.ip.payload_bytes_max(half_open.flow.remote);
+    let mss = handshake::announced_mss(config, segment_bytes);
     let value = timestamp(context.now, half_open.ts_offset);
     let times = Timestamps { value, echo: half_open.ts_recent };
     let (offers, times) = handshake::syn_ack_options(config, &half_open.offer, mss, times);
@@ -670,8 +693,6 @@ fn syn_ack<M>(context: &Context<'_, M>, half_open: &HalfOpen) -> Control {
         flags = flags | Flags::ECE;
     }
     Control {
-        src_port,
-        dst_port,
         seq: half_open.iss,
         ack: half_open.irs + 1,
         flags,

@@ -6,15 +6,18 @@
 //! - `order` lists the listeners by port, those with an address before those without: a lookup
 //!   takes the first that fits.
 //! - `waiting` never holds more than `backlog` and one more, beside what is in `credit`.
+//! - A listener's group counts its connections and handshakes (`listener_groups.rs`).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
 
+use super::listener_groups::ListenerGroups;
 use super::send_hold::Reuse;
-use crate::error::ListenError;
+use crate::counters::Drop;
+use crate::error::{ListenError, OperationError};
 use crate::host_address::HostAddress;
-use crate::id::{ListenerId, PoolId};
+use crate::id::{ListenerGroupId, ListenerId, PoolId};
 use crate::slab::Places;
 
 /// A listener.
@@ -31,6 +34,8 @@ pub(crate) struct Listener {
     pub(crate) waiting: VecDeque<u32>,
     /// How many embryonic connections it has.
     pub(crate) half_open: u32,
+    /// 0: none.
+    group: u16,
 }
 
 /// All of a shard.
@@ -39,6 +44,7 @@ pub(crate) struct Listeners {
     slots: Vec<Option<Listener>>,
     places: Places,
     order: Vec<ListenerBinding>,
+    pub(crate) groups: ListenerGroups,
 }
 
 /// Where a listener is found.
@@ -54,11 +60,13 @@ struct ListenerBinding {
 const ANY_IPV4: HostAddress = HostAddress::of_ipv4(Ipv4Addr::UNSPECIFIED);
 
 impl Listeners {
-    pub(crate) fn new(capacity: u32) -> Self {
+    /// So many listeners, with so many handshakes.
+    pub(crate) fn new(capacity: u32, half_open: u32) -> Self {
         Self {
             slots: Vec::with_capacity(capacity as usize),
             places: Places::new(capacity),
             order: Vec::with_capacity(capacity as usize),
+            groups: ListenerGroups::new(half_open),
         }
     }
 
@@ -83,7 +91,8 @@ impl Listeners {
         has_memory.map_err(|_| ListenError::NoMemory)?;
         let (index, generation) = self.places.take().ok_or(ListenError::TooManyListeners)?;
         let reuse = Reuse::default();
-        let listener = Listener { local, pool, reuse, credit: 0, backlog, waiting, half_open: 0 };
+        let (credit, half_open, group) = (0, 0, 0);
+        let listener = Listener { local, pool, reuse, credit, backlog, waiting, half_open, group };
         match self.slots.get_mut(index as usize) {
             Some(slot) => *slot = Some(listener),
             None => self.slots.push(Some(listener)),
@@ -98,7 +107,71 @@ impl Listeners {
         let listener = self.slots.get_mut(index as usize)?.take()?;
         self.order.retain(|other| other.index != index);
         self.places.give_back(index);
+        let held = (listener.waiting.len() as u32, listener.half_open);
+        self.groups.move_listener((listener.group, 0), held);
         Some(listener)
+    }
+
+    /// A listener is of a group from now on. Its connections that were reported are of the group
+    /// that they were of.
+    ///
+    /// # Errors
+    /// An id is stale.
+    pub(crate) fn set_group(
+        &mut self,
+        id: ListenerId,
+        group: ListenerGroupId,
+    ) -> Result<(), OperationError> {
+        if !self.groups.is_open(group) {
+            return Err(OperationError::Unknown);
+        }
+        let listener = self.by_id(id).ok_or(OperationError::Unknown)?;
+        let from = core::mem::replace(&mut listener.group, group.0);
+        let held = (listener.waiting.len() as u32, listener.half_open);
+        self.groups.move_listener((from, group.0), held);
+        Ok(())
+    }
+
+    /// The group of a listener; 0: none.
+    #[inline]
+    pub(crate) fn group_of(&self, index: u32) -> u16 {
+        self.get(index).map_or(0, |listener| listener.group)
+    }
+
+    /// Checks that one more connection may begin at a listener.
+    ///
+    /// # Errors
+    /// Its backlog is full, or its group.
+    #[inline]
+    pub(crate) fn may_begin(&mut self, index: u32) -> Result<(), Drop> {
+        let Some(listener) = self.get(index) else { return Ok(()) };
+        let (is_full, group) = (listener.is_full(), listener.group);
+        if is_full {
+            return Err(Drop::BacklogFull);
+        }
+        if self.groups.may_begin(group) { Ok(()) } else { Err(Drop::ListenerGroupFull) }
+    }
+
+    /// A connection waits to be reported.
+    #[inline]
+    pub(crate) fn push_waiting(&mut self, index: u32, conn: u32) {
+        if let Some(listener) = self.get_mut(index) {
+            listener.waiting.push_back(conn);
+            let group = listener.group;
+            self.groups.on_waiting(group);
+        }
+    }
+
+    /// One more handshake of a listener begins or ends.
+    #[inline]
+    pub(crate) fn change_half_open(&mut self, index: u32, begins: bool) {
+        let Some(listener) = self.get_mut(index) else { return };
+        listener.half_open = match begins {
+            true => listener.half_open + 1,
+            false => listener.half_open.saturating_sub(1),
+        };
+        let group = listener.group;
+        self.groups.on_handshake(group, begins);
     }
 
     /// The listener that takes connections to `address` and `port`.
@@ -160,6 +233,12 @@ impl Listener {
             && self.waiting.len() >= self.room().min(self.waiting.capacity())
     }
 
+    /// The number of its group; 0: none.
+    #[cfg(any(test, feature = "invariants"))]
+    pub(crate) const fn group(&self) -> u16 {
+        self.group
+    }
+
     /// Lets `credit` more be reported.
     pub(crate) fn add_credit(&mut self, credit: u32) {
         self.credit = self.credit.saturating_add(credit);
@@ -189,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_most_specific_listener_gets_a_port() {
-        let mut listeners = Listeners::new(8);
+        let mut listeners = Listeners::new(8, 8);
         let mut add = |text| listeners.insert(at(text), 1, PoolId(0)).unwrap().index;
         let any = add("0.0.0.0:80");
         let one = add("10.0.0.1:80");
@@ -206,7 +285,7 @@ mod tests {
 
     #[test]
     fn an_address_is_taken_once_and_free_again_after() {
-        let mut listeners = Listeners::new(2);
+        let mut listeners = Listeners::new(2, 8);
         let id = listeners.insert(at("0.0.0.0:80"), 1, PoolId(0)).unwrap();
         let again = |listeners: &mut Listeners, text| {
             listeners.insert(at(text), 1, PoolId(0)).map(|id| id.index)

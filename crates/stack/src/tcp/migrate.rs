@@ -19,7 +19,7 @@ use super::connection::{Begin, Connection};
 use super::deadline::CoarseStamp;
 use super::flags::ConnFlags;
 use super::flow_key::FlowKey;
-use super::handshake::{Offer, mss_of_mtu};
+use super::handshake::{Offer, mss_of};
 use super::isn::timestamp;
 use super::recovery::Sent;
 use super::segment_arrives::TS_RECENT_AGE_MAX;
@@ -149,7 +149,7 @@ impl Tcp {
             _ => return Err(OperationError::Closing),
         }
         // The kernel's end would look for ours in the kernel, and ours for the kernel's here.
-        if context.ip.stays_here(conn.ends.remote()) {
+        if context.base.ip.stays_here(conn.ends.remote()) {
             return Err(OperationError::BadAddress);
         }
         let snapshot = self.snapshot(context, id.index);
@@ -209,7 +209,7 @@ impl Tcp {
     ) -> Result<ConnId, ConnectError> {
         let (local, remote) = (snapshot.local, snapshot.remote);
         let flow = flow_of(local, remote);
-        if local.is_ipv4() != remote.is_ipv4() || !context.ip.is_ours(local.ip()) {
+        if local.is_ipv4() != remote.is_ipv4() || !context.base.ip.is_ours(local.ip()) {
             return Err(ConnectError::BadLocalAddress);
         }
         let hash = self.shard.flows.hash(&flow);
@@ -217,10 +217,10 @@ impl Tcp {
             return Err(ConnectError::InUse);
         }
         // Such a connection has both its ends in one place.
-        if context.ip.stays_here(remote.ip()) {
+        if context.base.ip.stays_here(remote.ip()) {
             return Err(ConnectError::BadRemoteAddress);
         }
-        if context.ip.via(remote.ip()).is_none() {
+        if context.base.ip.via(remote.ip()).is_none() {
             return Err(ConnectError::NoRoute);
         }
         let (index, ends) =
@@ -243,7 +243,7 @@ impl Tcp {
         (ends, hash): (FlowKey, u32),
         pool: PoolId,
     ) -> Connection {
-        let config = &context.config.tcp;
+        let config = &context.base.config.tcp;
         let now_ms = context.now.as_millis() as u32;
         let ts_offset = snapshot.clocks.map_or(0, |clocks| clocks.value.wrapping_sub(now_ms));
         let state = State::Established(Established);
@@ -256,7 +256,11 @@ impl Tcp {
             sack: snapshot.sack,
             ecn: snapshot.ecn,
         };
-        conn.agree(config, &offer, mss_of_mtu(context.ip.path_mtu(&ends.remote()), ends.remote()));
+        conn.agree(
+            config,
+            &offer,
+            mss_of(context.base.ip.payload_bytes_max(ends.remote_address())),
+        );
         if let Some((_, ours)) = snapshot.window_scale {
             conn.rcv_scale = ours.min(crate::limits::WINDOW_SCALE_MAX);
         }

@@ -49,6 +49,7 @@ mod info;
 mod invariants;
 mod isn;
 mod listen;
+mod listener_groups;
 mod listeners;
 mod listing;
 mod lists;
@@ -88,6 +89,7 @@ pub use handover::Handover;
 pub(crate) use handshake::announced_scale;
 pub use info::{ConnInfo, ConnOption, TcpState, TcpUsage};
 use isn::Secret;
+pub use listener_groups::{ListenerGroupLimits, ListenerGroupUse};
 use listeners::Listeners;
 use lists::Lists;
 use migrate::Departed;
@@ -275,7 +277,7 @@ impl Tcp {
             time_waits: TimeWaits::new(time_waits, config.tcp.msl.saturating_mul(2)),
             unknown: Unknown::Answered,
             awaited: AwaitedListeners::new(&config.tcp.awaited_listeners),
-            listeners: Listeners::new(config.listeners),
+            listeners: Listeners::new(config.listeners, half_open),
             shard: Shard {
                 nodes: ChunkNodes::new(
                     connections.saturating_mul(NODES_PER_CONNECTION).max(NODES_MIN),
@@ -331,10 +333,10 @@ impl Tcp {
         context: &mut Context<'_, M>,
         arrived: &Arrived<'_>,
     ) {
-        context.counters.totals.segments_in += 1;
+        context.base.counters.totals.segments_in += 1;
         let segment = match Segment::parse(arrived) {
             Ok(segment) => segment,
-            Err(reason) => return context.counters.drop(reason),
+            Err(reason) => return context.base.counters.drop(reason),
         };
         self.on_parsed(context, &segment, None);
     }
@@ -348,7 +350,7 @@ impl Tcp {
         segment: &Segment<'_>,
         lookup: Option<Lookup>,
     ) {
-        context.counters.totals.segments_in += 1;
+        context.base.counters.totals.segments_in += 1;
         self.on_parsed(context, segment, lookup);
     }
 

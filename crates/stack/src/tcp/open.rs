@@ -66,7 +66,7 @@ impl Tcp {
         let conn = &mut self.connections[index as usize];
         conn.flags.set(ConnFlags::SYN_DUE);
         conn.cold.timers.attend_after_ms(context.now, self.shard.syn_wait_ms);
-        context.counters.totals.connects += 1;
+        context.base.counters.totals.connects += 1;
         self.schedule_begun(context, index);
         Ok(self.id(index))
     }
@@ -85,7 +85,7 @@ impl Tcp {
             let free = if is_ours { self.look_up_free(flow, context.now) } else { None };
             return free.ok_or(ConnectError::InUse);
         }
-        let range = context.config.ephemeral_ports;
+        let range = context.base.config.ephemeral_ports;
         let mut candidates = self.shard.ports.candidates(&self.shard.secret, flow, range);
         let mut found = None;
         // A connection with itself is one that the caller asked for.
@@ -280,25 +280,25 @@ fn source_flow<M>(
     let from = match wanted {
         // MUST-43.
         Some(local)
-            if local.is_ipv4() != remote.is_ipv4() || !context.ip.stays_here(local.ip()) =>
+            if local.is_ipv4() != remote.is_ipv4() || !context.base.ip.stays_here(local.ip()) =>
         {
             return Err(ConnectError::BadLocalAddress);
         }
         // MUST-46: nor one host of many, nor where no route leads.
-        Some(_) if context.ip.via(remote.ip()).is_none() => return Err(ConnectError::NoRoute),
-        Some(local) if !context.ip.may_send(local.ip(), remote.ip()) => {
+        Some(_) if context.base.ip.via(remote.ip()).is_none() => return Err(ConnectError::NoRoute),
+        Some(local) if !context.base.ip.may_send(local.ip(), remote.ip()) => {
             return Err(ConnectError::NoRoute);
         }
         Some(local) => local.ip().into(),
         // MUST-44.
-        None => context.ip.source_for(to).ok_or(ConnectError::NoRoute)?,
+        None => context.base.ip.source_for(to).ok_or(ConnectError::NoRoute)?,
     };
     let is_local = match wanted {
-        Some(_) => context.ip.stays_here(remote.ip()),
+        Some(_) => context.base.ip.stays_here(remote.ip()),
         // The source for an address of ours on the link is that address.
         None => from == to,
     };
-    if is_local && !context.ip.can_reach(LocalPeer::Stream(remote)) {
+    if is_local && !context.base.ip.can_reach(LocalPeer::Stream(remote)) {
         return Err(ConnectError::NoRoute);
     }
     let local_port = local.map_or(0, |local| local.port());

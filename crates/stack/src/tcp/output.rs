@@ -7,7 +7,8 @@
 //! control, ACKs and data; a connection that has more to send goes to the end of its list.
 //!
 //! Invariants
-//! - What may be sent is decided by [`next_data`] alone, for the lists and for the frame.
+//! - What may be sent is decided by [`next_data`], for the lists and for the frame. The fast paths
+//!   (`output/fast_path.rs`, `output/control.rs`) decide a part of it alike.
 //! - No data leaves that lies beyond the peer's window, but for retransmissions (MAY-7).
 //! - Every segment of a synchronized connection has ACK set and acknowledges `rcv_nxt`.
 
@@ -173,20 +174,14 @@ pub(super) fn is_stuck(conn: &Connection, has_data: bool) -> bool {
         && (conn.unsent() > 0 || conn.fin_waits())
 }
 
-/// A frame on its way out.
-struct Draft {
+/// A frame on its way out. (Its header stays where it was made: a copy of what was just written in
+/// smaller parts would wait for them.)
+struct Draft<'a> {
     flow: Flow,
-    head: Repr,
+    head: &'a Repr,
     service: Service,
     ecn: Ecn,
     dont_fragment: bool,
-}
-
-impl Draft {
-    /// A segment that no connection stands behind.
-    fn without_connection(flow: Flow, head: Repr) -> Self {
-        Self { flow, head, service: Service::default(), ecn: Ecn::NotEct, dont_fragment: true }
-    }
 }
 
 impl Tcp {
@@ -198,8 +193,8 @@ impl Tcp {
         frame: &mut [u8],
     ) -> Option<Transmit> {
         self.shard.now = context.now;
-        if self.shard.epoch != context.ip.epoch() {
-            self.shard.epoch = context.ip.epoch();
+        if self.shard.epoch != context.base.ip.epoch() {
+            self.shard.epoch = context.base.ip.epoch();
             self.unpark(context);
         }
         if let Some(index) = self.direct_sender()
@@ -218,10 +213,12 @@ impl Tcp {
         frame: &mut [u8],
     ) -> Option<Transmit> {
         self.schedule_dirty();
-        if !self.shard.control_queue.is_empty()
-            && let Some(sent) = control::send_queued(&mut self.shard.control_queue, context, frame)
-        {
-            return Some(sent);
+        while !self.shard.control_queue.is_empty() {
+            let queue = &mut self.shard.control_queue;
+            let sent = control::send_next_queued(queue, context, frame);
+            if sent.is_some() {
+                return sent;
+            }
         }
         while let Some(entry) = self.next_sender() {
             let sent = match entry.checked_sub(self.half_open_from) {
@@ -353,7 +350,7 @@ impl Tcp {
 #[inline(always)]
 fn hop<M>(context: &mut Context<'_, M>, conn: &mut Connection) -> Option<Hop> {
     if let Some(hop) = conn.cold.hop
-        && context.ip.hop_is_fresh(context.now, hop)
+        && context.base.ip.hop_is_fresh(context.now, hop)
     {
         return Some(hop);
     }
@@ -362,7 +359,7 @@ fn hop<M>(context: &mut Context<'_, M>, conn: &mut Connection) -> Option<Hop> {
 
 #[inline(never)]
 fn new_hop<M>(context: &mut Context<'_, M>, conn: &mut Connection) -> Option<Hop> {
-    conn.cold.hop = match context.ip.next_hop(context.now, conn.ends.remote_address()) {
+    conn.cold.hop = match context.base.ip.next_hop(context.now, conn.ends.remote_address()) {
         NextHop::Ready(hop) => Some(hop),
         NextHop::Waiting | NextHop::NoRoute => None,
     };
@@ -393,18 +390,18 @@ fn send_ack<M>(
         return transmit;
     }
     let head = head(conn, shard, context, at.1, Flags::ACK);
-    write_empty(context, &draft(conn, shard, context, (head, false)), at.0, frame)
+    write_empty(context, &draft(conn, shard, context, (&head, false)), at.0, frame)
 }
 
-fn draft<M>(
+fn draft<'a, M>(
     conn: &Connection,
     shard: &Shard,
     context: &Context<'_, M>,
-    (head, is_new_data): (Repr, bool),
-) -> Draft {
+    (head, is_new_data): (&'a Repr, bool),
+) -> Draft<'a> {
     // RFC 3168 §6.1.4 and §6.1.5: neither pure ACKs nor retransmissions.
     let ecn = if is_new_data && conn.flags.has(ConnFlags::ECN) { Ecn::Ect0 } else { Ecn::NotEct };
-    let dont_fragment = context.config.tcp.path_mtu_discovery;
+    let dont_fragment = context.base.config.tcp.path_mtu_discovery;
     let flow = shard.locals.flow(&conn.ends);
     Draft { flow, head, service: conn.cold.service, ecn, dont_fragment }
 }
@@ -417,27 +414,22 @@ fn head<M>(
     seq: SeqNum,
     flags: Flags,
 ) -> Repr {
-    let mut options = Options::default();
-    if conn.flags.has(ConnFlags::TIMESTAMPS) {
-        let value = timestamp(context.now, conn.cold.ts_offset);
-        options.timestamps = Some(Timestamps { value, echo: conn.receive.ts_recent });
-    }
-    put_sack(conn, shard, &mut options);
-    let window = window::announce(conn);
-    conn.receive.last_ack_sent = conn.receive.nxt;
-    conn.cold.timers.clear_ack();
-    conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
     let echo = if conn.flags.has(ConnFlags::ECE_DUE) { Flags::ECE } else { Flags::NONE };
-    Repr {
+    let mut head = Repr {
         src_port: conn.ends.local_port(),
         dst_port: conn.ends.remote_port(),
         seq,
         ack: conn.receive.nxt,
         flags: flags | echo,
-        window,
+        window: window::announce(conn),
         urgent: 0,
-        options,
-    }
+        options: Options { timestamps: times(conn, context.now), ..Options::default() },
+    };
+    put_sack(conn, shard, &mut head.options);
+    conn.receive.last_ack_sent = conn.receive.nxt;
+    conn.cold.timers.clear_ack();
+    conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
+    head
 }
 
 /// SACK blocks, a duplicate first (RFC 2018 §4, RFC 2883 §4).
@@ -477,10 +469,10 @@ fn fit<M>(
     let room = u32::from(conn.mss) + usual;
     let one = room.saturating_sub(options.bytes() as u32).max(1);
     let headers =
-        context.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
+        context.base.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
     let frame = (frame.saturating_sub(headers) as u32).min(TSO_BYTES_MAX);
     // With a SACK option its segments would be shorter than those that recovery counts on.
-    let may_be_cut = context.config.tso && options.bytes() as u32 == usual;
+    let may_be_cut = context.base.config.tso && options.bytes() as u32 == usual;
     let most = if may_be_cut && data.kind == Sent::New {
         (frame - frame % one).max(one.min(frame))
     } else {
@@ -507,7 +499,7 @@ fn fits_whole<M>(
     frame: usize,
 ) -> bool {
     let headers =
-        context.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
+        context.base.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
     options.bytes() as u32 == usual_bytes(conn) && headers + data.range.len() as usize <= frame
 }
 
@@ -532,7 +524,7 @@ fn send_data<M: Memory>(
     if sent.is_err() {
         // No record is free. The ACK goes anyway; a timer tries again.
         conn.flags.set(ConnFlags::STARVED);
-        let draft = draft(conn, shard, context, (head, false));
+        let draft = draft(conn, shard, context, (&head, false));
         return Some(write_empty(context, &draft, hop, frame));
     }
     let payload = data.range.len() - u32::from(data.fin);
@@ -540,8 +532,8 @@ fn send_data<M: Memory>(
     head.flags = head.flags | data_flags(conn, shard, &data);
     point_at_urgent(conn, shard, &mut head);
     note_sent(conn, shard, context, (&data, was_idle));
-    let draft = draft(conn, shard, context, (head, data.kind == Sent::New));
-    let text_at = context.ip.header_bytes(&draft.flow.remote.ip()) + draft.head.header_bytes();
+    let draft = draft(conn, shard, context, (&head, data.kind == Sent::New));
+    let text_at = context.base.ip.header_bytes(&draft.flow.remote.ip()) + draft.head.header_bytes();
     let text = &mut frame[text_at..text_at + payload as usize];
     let sum = conn.send.queue.copy_out(&shard.nodes, context.memory, offset, text);
     let mut transmit = write(context, &draft, hop, (payload as usize, sum), frame);
@@ -607,13 +599,13 @@ fn note_sent<M>(
 ) {
     let payload = data.range.len() - u32::from(data.fin);
     conn.cold.accounting.count_bytes_out(payload);
-    context.counters.totals.bytes_out += u64::from(payload);
+    context.base.counters.totals.bytes_out += u64::from(payload);
     conn.flags.clear(ConnFlags::TAIL_PROBE_DUE.or(ConnFlags::OVERRIDE).or(ConnFlags::STARVED));
     if data.fin {
         conn.flags.set(ConnFlags::FIN_SENT);
     }
     if data.kind != Sent::New {
-        context.counters.totals.segments_retransmitted += 1;
+        context.base.counters.totals.segments_retransmitted += 1;
         let rare = shard.rares.of(conn, context.now);
         rare.segments_retransmitted = rare.segments_retransmitted.wrapping_add(1);
         rare.search.note_sent_again(data.range);
@@ -653,14 +645,14 @@ pub(super) fn write_reply<M>(
     if let Some(transmit) = fast_path::write_reply(context, (flow, head, service), hop, frame) {
         return transmit;
     }
-    let draft = Draft { service, ..Draft::without_connection(*flow, *head) };
+    let draft = Draft { flow: *flow, head, service, ecn: Ecn::NotEct, dont_fragment: true };
     write_empty(context, &draft, hop, frame)
 }
 
 /// A whole frame without payload.
 fn write_empty<M>(
     context: &mut Context<'_, M>,
-    draft: &Draft,
+    draft: &Draft<'_>,
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
@@ -670,7 +662,7 @@ fn write_empty<M>(
 /// Writes the headers before a text of so many bytes, which is there and sums to so much.
 fn write<M>(
     context: &mut Context<'_, M>,
-    draft: &Draft,
+    draft: &Draft<'_>,
     hop: Hop,
     text: (usize, u16),
     frame: &mut [u8],
@@ -685,12 +677,12 @@ fn write<M>(
 /// Writes the headers.
 fn start_frame<M>(
     context: &mut Context<'_, M>,
-    draft: &Draft,
+    draft: &Draft<'_>,
     hop: Hop,
     payload: usize,
     frame: &mut [u8],
 ) -> Parts {
-    let transport = context.ip.header_bytes(&draft.flow.remote.ip());
+    let transport = context.base.ip.header_bytes(&draft.flow.remote.ip());
     let header_bytes = draft.head.header_bytes();
     let departing = Departing {
         src: draft.flow.local.ip(),
@@ -701,7 +693,7 @@ fn start_frame<M>(
         payload_bytes: header_bytes + payload,
         dont_fragment: draft.dont_fragment,
     };
-    context.ip.write_headers(frame, hop, &departing);
+    context.base.ip.write_headers(frame, hop, &departing);
     let header_sum = draft.head.emit(&mut frame[transport..]);
     Parts {
         transport,
@@ -715,7 +707,7 @@ fn start_frame<M>(
 /// Writes the checksum (MUST-2), or leaves it to the link.
 fn finish_frame<M>(
     context: &mut Context<'_, M>,
-    draft: &Draft,
+    draft: &Draft<'_>,
     parts: &Parts,
     text_sum: u16,
     frame: &mut [u8],
@@ -725,9 +717,9 @@ fn finish_frame<M>(
     let Flow { local, remote, .. } = draft.flow;
     let pseudo =
         checksum::pseudo_header(local.ip(), remote.ip(), Protocol::Tcp.number(), segment.len());
-    context.counters.totals.segments_out += 1;
+    context.base.counters.totals.segments_out += 1;
     let transmit = Transmit::new(len).staying(parts.stays_here);
-    if context.config.tx_checksum {
+    if context.base.config.tx_checksum {
         wire::write_partial_checksum(segment, pseudo);
         let (start, field) = (parts.transport as u16, wire::CHECKSUM_OFFSET as u8);
         return transmit.checksummed_by_link(start, field);

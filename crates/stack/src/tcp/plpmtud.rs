@@ -17,7 +17,7 @@
 
 use super::Shard;
 use super::connection::Connection;
-use super::handshake::mss_of_mtu;
+use super::handshake::mss_of;
 use super::send_queue::Data;
 use crate::context::Context;
 use crate::seq::SeqRange;
@@ -58,7 +58,7 @@ pub(super) fn look<M>(conn: &mut Connection, shard: &mut Shard, context: &Contex
         return;
     }
     let larger = rare.search.outcome(conn.send.una, context.now);
-    let room = mss_of_mtu(context.ip.path_mtu(&conn.ends.remote()), conn.ends.remote());
+    let room = mss_of(context.base.ip.payload_bytes_max(conn.ends.remote_address()));
     let most = conn.mss_within(room);
     let mss = larger.map_or(conn.mss, |larger| larger.min(most));
     rare.search.plan((mss, most), context.now);

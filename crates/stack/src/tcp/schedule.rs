@@ -6,8 +6,8 @@
 //! change it in a poll, that is decided once.
 //!
 //! Invariants
-//! - This is the only place that puts a connection on a list or arms its timer, and the only one
-//!   that frees its place.
+//! - Only this file and `output/`, where it sends at once, put a connection on a list or arm its
+//!   timer; the latter leave what `relist` would.
 //! - A connection is in `dirty` once, exactly if it has [`ConnFlags::DIRTY`]; so has what takes
 //!   its place.
 
@@ -175,19 +175,21 @@ impl Tcp {
         shard.wheel.cancel(index);
         shard.transmit.take_off(index);
         if conn.flags.has(ConnFlags::WAITS_FOR_ACCEPT) {
-            conn.flags.set_attachment(AppAttachment::Detached);
-            let listener = u32::from(conn.cold.listener);
+            let listener = u32::from(conn.cold.listener_or_group);
             if let Some(listener) = listeners.get_mut(listener) {
                 listener.waiting.retain(|other| *other != index);
             }
+            self.leave_backlog(index, AppAttachment::Detached);
         }
     }
 
     /// Gives the place back: its id is stale from now on.
     #[inline(always)]
     pub(super) fn free(&mut self, index: u32) {
-        let Self { connections, shard, places, .. } = self;
+        let Self { connections, shard, places, listeners, .. } = self;
         let conn = &mut connections[index as usize];
+        debug_assert!(!conn.flags.has(ConnFlags::WAITS_FOR_ACCEPT), "it is released");
+        listeners.groups.on_end(conn.cold.listener_or_group);
         shard.rares.give_back(conn);
         shard.locals.give_back(&conn.ends);
         shard.events.take_off(index);
@@ -260,7 +262,7 @@ impl Tcp {
         let reply =
             Reply::ack(record.flow, (record.snd_nxt, record.rcv_nxt), record.window, options);
         if !self.shard.control_queue.push(reply) {
-            context.counters.drop(crate::counters::Drop::RateLimited);
+            context.base.counters.drop(crate::counters::Drop::RateLimited);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Send queue: the bytes from `snd.una` on that the application gave us and the peer has not
 //! acknowledged.
 //!
-//! Read first: RFC 9293 §3.4 for `snd.una`; architecture, "Who owns a byte": a buffer is ours from
+//! Read first: RFC 9293 §3.4 for `snd.una`; the head of `memory.rs`. A buffer is ours from
 //! `push` until its last byte is acknowledged, and retransmission reads it in place.
 //!
 //! ```text
@@ -322,6 +322,22 @@ impl SendQueue {
             link = node.next;
         }
         None
+    }
+
+    /// Whether some chunk that waits is such a one.
+    pub(crate) fn has_chunk(&self, nodes: &ChunkNodes, is_such: impl Fn(Chunk) -> bool) -> bool {
+        if let Some(only) = self.only() {
+            return is_such(only);
+        }
+        let mut link = self.head;
+        while link != 0 {
+            let node = nodes.at(link);
+            if is_such(node.chunk) {
+                return true;
+            }
+            link = node.next;
+        }
+        false
     }
 
     /// Gives up everything.

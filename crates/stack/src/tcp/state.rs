@@ -2,8 +2,9 @@
 //!
 //! Read first: RFC 9293 §3.3.2 (the states and the figure), §3.6 (closing), §3.10 (events).
 //!
-//! Each state is a struct, and what may happen in it is a method that consumes it: a change that
-//! the RFC does not know cannot be written down. [`transition`] is the table of all of them. It
+//! Each state is a struct, and what may happen in it is a method that consumes it.
+//! [`transition`] is the table of all of them; where a connection ends without a segment (an abort,
+//! a timeout), its state is set to `Closed` directly. The table
 //! decides the next state and what has to be said or sent; sequence numbers, windows and timers are
 //! the business of its callers, who call it only after a segment was found acceptable.
 //!

@@ -4,6 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
 use super::*;
+use crate::context::StackBase;
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::frame::Transmit;
@@ -18,6 +19,7 @@ mod exchange;
 mod fast_open;
 mod handover;
 mod holding;
+mod listener_groups;
 mod peer;
 mod requirements;
 mod segments;
@@ -25,9 +27,7 @@ mod segments;
 /// One end.
 pub(super) struct Host {
     pub(super) tcp: Tcp,
-    pub(super) ip: Ip,
-    pub(super) config: Config,
-    pub(super) counters: Counters,
+    pub(super) base: StackBase,
     pub(super) memory: HeapMemory,
     pub(super) received: Vec<u8>,
     pub(super) events: Vec<Event>,
@@ -41,12 +41,14 @@ impl Host {
         change(&mut config);
         Self {
             tcp: Tcp::new(&config, Instant::ZERO),
-            ip: Ip::new(&config, Instant::ZERO).unwrap(),
-            counters: Counters::default(),
+            base: StackBase {
+                ip: Ip::new(&config, Instant::ZERO).unwrap(),
+                config,
+                counters: Counters::default(),
+            },
             memory: HeapMemory::new(4096, 2048),
             received: Vec::new(),
             events: Vec::new(),
-            config,
         }
     }
 
@@ -55,12 +57,12 @@ impl Host {
         now: Instant,
         f: impl FnOnce(&mut Tcp, &mut Context<'_, HeapMemory>) -> R,
     ) -> R {
-        let Self { tcp, ip, config, counters, memory, .. } = self;
-        f(tcp, &mut Context { now, memory, ip, config, counters })
+        let Self { tcp, base, memory, .. } = self;
+        f(tcp, &mut Context { now, memory, base })
     }
 
     pub(super) fn frame(&mut self, now: Instant) -> Option<(Vec<u8>, Transmit)> {
-        let mut frame = vec![0; self.config.tx_frame_bytes as usize];
+        let mut frame = vec![0; self.base.config.tx_frame_bytes as usize];
         let transmit = self.with(now, |tcp, context| tcp.poll_transmit(context, &mut frame))?;
         frame.truncate(transmit.frame_bytes());
         Some((frame, transmit))
@@ -104,6 +106,13 @@ impl Host {
         sent.is_ok()
     }
 
+    /// A listener is of a group without limits, so that the invariants of groups are checked.
+    pub(super) fn join_group(&mut self, id: ListenerId) {
+        let limits = ListenerGroupLimits { waiting: u32::MAX, connections: u32::MAX };
+        let group = self.tcp.listener_groups().open(limits).unwrap();
+        self.tcp.set_listener_group(id, group).unwrap();
+    }
+
     pub(super) fn conn(&self, id: ConnId) -> &Connection {
         self.tcp.connection(id.index)
     }
@@ -144,8 +153,9 @@ impl Pair {
         let local = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), PORT);
         let id = self
             .b
-            .with(self.now, |tcp, context| tcp.listen(context.ip, local, 8, PoolId(0)))
+            .with(self.now, |tcp, context| tcp.listen(&context.base.ip, local, 8, PoolId(0)))
             .unwrap();
+        self.b.join_group(id);
         self.b.tcp.accept(id, 100).unwrap();
         id
     }

@@ -12,12 +12,13 @@ use super::conn_timers::{ConnTimer, ConnTimerKind};
 use super::connection::{Connection, Options, Rare};
 use super::deadline::{Deadline, Stamp, WAIT_MAX};
 use super::flags::ConnFlags;
+use super::handshake::default_mss;
 use super::recovery::Timeout;
 use super::state::{Input, State, TimeWait, transition};
 use super::{Shard, Tcp, close, output};
 use crate::context::Context;
 use crate::error::CloseReason;
-use crate::limits::{BLACK_HOLE_MSS, MSS_DEFAULT, MSS_DEFAULT_V6};
+use crate::limits::BLACK_HOLE_MSS;
 use crate::memory::Memory;
 use crate::time::Instant;
 
@@ -214,11 +215,11 @@ fn on_recovery_timeout<M: Memory>(
     match conn.cold.recovery.on_timeout(&mut shard.records, context.now, conn.send.nxt) {
         Timeout::Nothing => {}
         Timeout::Probe => {
-            context.counters.totals.tail_loss_probes += 1;
+            context.base.counters.totals.tail_loss_probes += 1;
             conn.flags.set(ConnFlags::TAIL_PROBE_DUE);
         }
         Timeout::Retransmit { count } => {
-            context.counters.totals.retransmission_timeouts += 1;
+            context.base.counters.totals.retransmission_timeouts += 1;
             conn.flags.clear(ConnFlags::TAIL_PROBE_DUE);
             if conn.flags.has(ConnFlags::ECN) {
                 conn.flags.set(ConnFlags::CWR_DUE);
@@ -226,7 +227,7 @@ fn on_recovery_timeout<M: Memory>(
             // Another way may be open (RFC 9293 §3.8.3, R1).
             conn.cold.hop = None;
             suspect_black_hole(conn, shard, context);
-            if count > context.config.tcp.retries && has_no_answer(conn, shard, context) {
+            if count > context.base.config.tcp.retries && has_no_answer(conn, shard, context) {
                 close::apply(conn, shard, context, Input::GiveUp(CloseReason::TimedOut));
             }
         }
@@ -245,8 +246,8 @@ fn has_no_answer<M>(conn: &Connection, shard: &Shard, context: &Context<'_, M>) 
 /// need not be full for that: the last one of a message may be too large as well. An outage looks
 /// the same, so larger ones are tried again later (`plpmtud.rs`).
 fn suspect_black_hole<M>(conn: &mut Connection, shard: &mut Shard, context: &Context<'_, M>) {
-    let config = &context.config.tcp;
-    let floor = if conn.ends.remote().is_ipv4() { MSS_DEFAULT } else { MSS_DEFAULT_V6 };
+    let config = &context.base.config.tcp;
+    let floor = default_mss(conn.ends.remote_address());
     // Options take part of a segment: what every path takes holds less with timestamps.
     let always_fits = u32::from(conn.mss_within(floor));
     if !config.path_mtu_discovery
@@ -291,7 +292,7 @@ fn on_syn_timeout<M: Memory>(
     shard: &mut Shard,
     context: &mut Context<'_, M>,
 ) {
-    let config = &context.config.tcp;
+    let config = &context.base.config.tcp;
     let most = match conn.state {
         State::SynSent(_) => config.syn_retries,
         _ => config.synack_retries,
@@ -304,7 +305,7 @@ fn on_syn_timeout<M: Memory>(
     conn.cold.timers.attend_after(context.now, wait);
     conn.cold.hop = None;
     conn.flags.set(ConnFlags::SYN_DUE);
-    context.counters.totals.segments_retransmitted += 1;
+    context.base.counters.totals.segments_retransmitted += 1;
 }
 
 /// The window is closed, or so small that we did not want to use it (§3.8.6.1, §3.8.6.2.1).
@@ -322,7 +323,7 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, context: &mut
     }
     // MUST-37: answers set `attempts` back, and then this goes on for ever; but not for an
     // application that is gone (RFC 6429 §3).
-    let config = &context.config.tcp;
+    let config = &context.base.config.tcp;
     let rare = shard.rares.of(conn, context.now);
     let silent = conn.attempts >= config.retries && rare.options.user_timeout_ms == 0;
     let orphan = conn.flags.has(ConnFlags::ORPHAN) && rare.probes >= config.retries;
@@ -337,7 +338,7 @@ fn on_persist<M: Memory>(conn: &mut Connection, shard: &mut Shard, context: &mut
     let wait = back_off(base, probes, config.rto_max);
     conn.cold.timers.attend_after(context.now, wait);
     conn.flags.set(ConnFlags::PROBE_DUE);
-    context.counters.totals.window_probes += 1;
+    context.base.counters.totals.window_probes += 1;
 }
 
 fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>) {
@@ -349,5 +350,5 @@ fn on_keepalive<M: Memory>(conn: &mut Connection, shard: &mut Shard, context: &m
     }
     conn.attempts += 1;
     conn.flags.set(ConnFlags::PROBE_DUE);
-    context.counters.totals.keepalives += 1;
+    context.base.counters.totals.keepalives += 1;
 }

@@ -144,7 +144,7 @@ pub(crate) fn delayed_ack_ms(config: &TcpConfig) -> u32 {
 /// Linux, unless there is data to carry it.
 fn is_young<M>(conn: &Connection, context: &Context<'_, M>) -> bool {
     // The handshake brought one segment.
-    let young = 1 + u32::from(context.config.tcp.quick_acks);
+    let young = 1 + u32::from(context.base.config.tcp.quick_acks);
     !conn.flags.has(ConnFlags::INTERACTIVE) && conn.cold.accounting.segments_in() <= young
 }
 

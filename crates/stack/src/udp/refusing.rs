@@ -75,7 +75,7 @@ impl Udp {
     /// Bytes of the longest packet to `to`: of IPv4 the link's, as routers may cut it.
     #[expect(clippy::unused_self, reason = "it is how this transport sends")]
     pub(crate) fn packet_bytes_max(&self, ip: &Ip, config: &Config, to: IpAddr) -> u16 {
-        if to.is_ipv4() { config.mtu } else { ip.path_mtu(&to) }
+        if to.is_ipv4() { config.mtu } else { ip.path_mtu(to.into()) }
     }
 
     /// An ICMP error about a datagram that says it is ours (RFC 1122 §4.1.3.3).
@@ -97,7 +97,7 @@ impl Udp {
         }
         let why = match error.kind {
             IcmpErrorKind::FragmentationNeeded { mtu } if error.remote.is_ipv6() => {
-                context.ip.learn_path_mtu(context.now, error.remote.ip(), mtu);
+                context.base.ip.learn_path_mtu(context.now, error.remote.ip(), mtu);
                 Undelivered::TooLong
             }
             // We never forbid routers to cut a datagram of IPv4.

@@ -4,6 +4,7 @@
 //! - A datagram's buffer is ours from `send` until it is written to a frame, or dropped; then it
 //!   is freed, once.
 //! - One whose next hop is not known yet is parked, and lets the others pass.
+//! - A datagram outlives its endpoint, as in Linux: a program may send and close at once.
 
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
@@ -16,7 +17,7 @@ use crate::counters::Drop;
 use crate::error::OperationError;
 use crate::event::{Departure, Undelivered};
 use crate::frame::Transmit;
-use crate::id::DatagramId;
+use crate::id::{DatagramId, PoolId};
 use crate::ip::local_peers::LocalPeer;
 use crate::ip::{Departing, Hop, Ip, NextHop, Service, ip_header_bytes};
 use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, HOP_LIMIT};
@@ -29,6 +30,8 @@ pub(super) struct Outgoing {
     pub(super) src: SocketAddr,
     pub(super) dst: SocketAddr,
     pub(super) chunk: Chunk,
+    /// Where its sender receives.
+    pool: PoolId,
     service: Service,
     ecn: Ecn,
     parked: bool,
@@ -47,11 +50,11 @@ impl Sending {
         Self { waiting: VecDeque::with_capacity(capacity), parked: 0, capacity }
     }
 
-    /// Drops what an endpoint that was closed wanted to send.
-    pub(super) fn close<M: Memory>(&mut self, id: DatagramId, memory: &mut M) {
+    /// Drops what waits of one pool's endpoints.
+    pub(super) fn drop_of<M: Memory>(&mut self, pool: PoolId, memory: &mut M) {
         let Self { waiting, parked, .. } = self;
         waiting.retain(|outgoing| {
-            let stays = outgoing.endpoint != id;
+            let stays = outgoing.pool != pool;
             if !stays {
                 *parked -= usize::from(outgoing.parked);
                 memory.free(outgoing.chunk.buf);
@@ -70,12 +73,12 @@ impl Udp {
         (to, chunk): (SocketAddr, Chunk),
         departure: &Departure,
     ) -> Result<(), OperationError> {
-        let src = self.source(context.ip, id, to, departure)?;
+        let src = self.source(&context.base.ip, id, to, departure)?;
         let end = chunk.offset.checked_add(chunk.len);
         if end.is_none_or(|end| end > context.memory.buf_bytes(chunk.buf)) {
             return Err(OperationError::BadChunk);
         }
-        if chunk.len as usize > self.payload_bytes_max(context.ip, context.config, to) {
+        if chunk.len as usize > self.payload_bytes_max(&context.base.ip, &context.base.config, to) {
             return Err(OperationError::TooLong);
         }
         let Some(Some(endpoint)) = self.endpoints.get_mut(id.index as usize) else {
@@ -95,6 +98,7 @@ impl Udp {
             src,
             dst: to,
             chunk,
+            pool: endpoint.pool,
             service: Service {
                 dscp: departure.traffic_class >> 2,
                 hop_limit: departure.hop_limit.map_or(HOP_LIMIT, |hops| hops.max(1)),
@@ -183,7 +187,7 @@ impl Udp {
         while !self.is_silent() {
             let at = self.sending.waiting.iter().position(|outgoing| !outgoing.parked)?;
             let outgoing = self.sending.waiting[at];
-            match context.ip.next_hop(context.now, outgoing.dst.ip().into()) {
+            match context.base.ip.next_hop(context.now, outgoing.dst.ip().into()) {
                 NextHop::Ready(hop) => {
                     self.finish(at);
                     let transmit = write(context, frame, hop, &outgoing);
@@ -212,7 +216,7 @@ impl Udp {
         }
         let mut at = 0;
         while let Some(outgoing) = self.sending.waiting.get_mut(at) {
-            if !outgoing.parked || context.ip.via(outgoing.dst.ip()) != Some(neighbour) {
+            if !outgoing.parked || context.base.ip.via(outgoing.dst.ip()) != Some(neighbour) {
                 at += 1;
                 continue;
             }
@@ -230,15 +234,16 @@ impl Udp {
     fn give_up<M: Memory>(&mut self, context: &mut Context<'_, M>, at: usize, why: Undelivered) {
         let outgoing = self.sending.waiting[at];
         self.finish(at);
-        context.counters.drop(Drop::NextHopUnresolved);
+        context.base.counters.drop(Drop::NextHopUnresolved);
         self.refuse_here(context.memory, &outgoing, why);
         context.memory.free(outgoing.chunk.buf);
     }
 
     /// Takes a datagram that is not parked out of the queue.
     fn finish(&mut self, at: usize) {
-        if let Some(outgoing) = self.sending.waiting.remove(at)
-            && let Some(Some(endpoint)) = self.endpoints.get_mut(outgoing.endpoint.index as usize)
+        let Some(Outgoing { endpoint: id, .. }) = self.sending.waiting.remove(at) else { return };
+        if self.places.holds(id.index, id.generation)
+            && let Some(Some(endpoint)) = self.endpoints.get_mut(id.index as usize)
         {
             endpoint.sending -= 1;
         }
@@ -263,17 +268,17 @@ fn write<M: Memory>(
         payload_bytes: len,
         dont_fragment: false,
     };
-    let at = context.ip.header_bytes(&dst);
-    context.ip.write_headers(frame, hop, &departing);
+    let at = context.base.ip.header_bytes(&dst);
+    context.base.ip.write_headers(frame, hop, &departing);
     let datagram = &mut frame[at..at + len];
     let header =
         udp::Repr { src_port: outgoing.src.port(), dst_port: outgoing.dst.port(), payload_bytes };
     let header_sum = header.emit(datagram);
     let payload_sum = context.memory.copy_out(outgoing.chunk, &mut datagram[udp::HEADER_BYTES..]);
     let pseudo_header = checksum::pseudo_header(src, dst, Protocol::Udp.number(), len);
-    context.counters.totals.datagrams_out += 1;
+    context.base.counters.totals.datagrams_out += 1;
     let transmit = Transmit::new(at + len).staying(hop.is_local());
-    if context.config.tx_checksum {
+    if context.base.config.tx_checksum {
         udp::write_partial_checksum(datagram, pseudo_header);
         transmit.checksummed_by_link(at as u16, udp::CHECKSUM_OFFSET as u8)
     } else {

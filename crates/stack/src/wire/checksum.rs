@@ -203,13 +203,6 @@ pub const fn finish(sum: u16) -> u16 {
     !sum
 }
 
-/// `checksum` after a 16-bit field that it covers changed from `old` to `new` (RFC 1624 §3).
-#[must_use]
-#[inline]
-pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
-    !combine(combine(!checksum, !old), new)
-}
-
 /// 64 bits of carries and all, as 16.
 #[inline]
 pub(super) const fn fold(total: u64) -> u16 {

@@ -36,6 +36,8 @@ pub(crate) struct Way {
     pub(crate) link: ethernet::AddressWords,
     pub(crate) src: Ipv4Addr,
     pub(crate) dst: Ipv4Addr,
+    pub(crate) src_port: u16,
+    pub(crate) dst_port: u16,
     pub(crate) dscp: u8,
     pub(crate) hop_limit: u8,
 }
@@ -43,8 +45,6 @@ pub(crate) struct Way {
 /// What it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Control {
-    pub(crate) src_port: u16,
-    pub(crate) dst_port: u16,
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
     pub(crate) flags: Flags,
@@ -81,8 +81,8 @@ impl Control {
     }
 
     /// The same as any segment's header.
-    pub(crate) fn repr(&self) -> tcp::Repr {
-        let Self { src_port, dst_port, seq, ack, flags, window, times, offers } = *self;
+    pub(crate) fn repr(&self, src_port: u16, dst_port: u16) -> tcp::Repr {
+        let Self { seq, ack, flags, window, times, offers } = *self;
         let options = offers.unwrap_or(Offers::NONE).and(times);
         tcp::Repr { src_port, dst_port, seq, ack, flags, window, urgent: 0, options }
     }
@@ -109,7 +109,7 @@ impl Control {
         put(frame, IP_AT + 8, third | u32::from(finish(fold(sum))));
         put(frame, IP_AT + 12, src);
         put(frame, IP_AT + 16, dst);
-        let ports = u32::from(self.src_port) << 16 | u32::from(self.dst_port);
+        let ports = u32::from(way.src_port) << 16 | u32::from(way.dst_port);
         let words = (tcp::HEADER_BYTES / 4 + WORDS) as u32;
         let middle = words << 28 | u32::from(self.flags.0) << 16 | u32::from(self.window);
         let pseudo = u64::from(Protocol::Tcp.number()) + (BYTES - TCP_AT) as u64;
@@ -163,8 +163,6 @@ mod tests {
         ) {
             let (src, dst) = (Ipv4Addr::from_bits(src), Ipv4Addr::from_bits(dst));
             let control = Control {
-                src_port,
-                dst_port,
                 seq: SeqNum(seq),
                 ack: SeqNum(ack),
                 flags: Flags(flags & !0x20),
@@ -192,7 +190,7 @@ mod tests {
                 offers: control.offers,
             };
             let (mut quick, mut any) = ([0xaa; 100], [0xaa; 100]);
-            let way = Way { link, src, dst, dscp, hop_limit };
+            let way = Way { link, src, dst, src_port, dst_port, dscp, hop_limit };
             let written = control.emit(&way, &mut quick[..room]);
             let is_one_of_three = match control.offers {
                 None => true,

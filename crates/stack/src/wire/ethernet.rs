@@ -45,6 +45,12 @@ impl AddressWords {
         }
     }
 
+    /// The destination.
+    pub(crate) const fn dst(self) -> [u8; 6] {
+        let [d0, d1, d2, d3, d4, d5, ..] = self.first.to_ne_bytes();
+        [d0, d1, d2, d3, d4, d5]
+    }
+
     /// Writes them, and what the payload is.
     #[inline(always)]
     pub(crate) fn emit(self, ethertype: u16, header: &mut [u8; HEADER_BYTES]) {

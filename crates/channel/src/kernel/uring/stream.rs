@@ -370,6 +370,9 @@ impl Uring {
             Receiving::Yes => self.stop_receive(state, slot),
             Receiving::Stopping => {}
             Receiving::No | Receiving::Starved => self.finish_move(state, slot),
+            // Of the service alone.
+            #[cfg(feature = "local")]
+            Receiving::Withheld => {}
         }
     }
 

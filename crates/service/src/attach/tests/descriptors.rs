@@ -115,3 +115,63 @@ fn client_of_version_2_passes_no_descriptors() {
     send(socket.as_fd(), &message, &[bound().as_fd()]).expect("it is sent");
     assert_eq!(answer(&socket), None, "it has no messages within a session");
 }
+
+/// A token, which the daemon gives before it says so.
+fn token_of(socket: &OwnedFd, cookie: u64) -> OwnedFd {
+    let message = SessionMessage::Token { cookie }.encode();
+    send(socket.as_fd(), &message, &[]).expect("it is sent");
+    let given = loop {
+        match receive(socket.as_fd()).expect("the session goes on") {
+            Reception::Message(message) => break message,
+            Reception::Nothing => {
+                wait_readable([Some(socket.as_fd())], Some(PATIENCE)).expect("in time");
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let give = SessionMessage::Give { cookie: cookie | crate::descriptors::GIVEN_TOKEN };
+    assert_eq!(SessionMessage::decode(&given.bytes), Some(give));
+    let passed = SessionMessage::decode(&answer(socket).expect("the session goes on"));
+    assert_eq!(passed, Some(SessionMessage::Passed { cookie }));
+    given.fds.into_iter().next().expect("it was given")
+}
+
+fn pass_token(socket: &OwnedFd, cookie: u64, token: BorrowedFd<'_>) -> SessionMessage {
+    let message = SessionMessage::Pass { cookie, purpose: PassPurpose::Token }.encode();
+    send(socket.as_fd(), &message, &[token]).expect("it is sent");
+    let answer = answer(socket).expect("the session goes on");
+    SessionMessage::decode(&answer).expect("an answer")
+}
+
+#[test]
+fn token_is_known_by_its_socket_until_its_last_close() {
+    let daemon = Daemon::start("known");
+    let (one, other) = (session(&daemon), session(&daemon));
+    let token = token_of(&one, 1);
+    // Another end of the same kind, and one that was connected by the client.
+    let pair = rustix::net::socketpair;
+    let flags = SocketFlags::CLOEXEC;
+    let forged = pair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("sockets");
+    for no_token in [forged.0.as_fd(), forged.1.as_fd(), one.as_fd(), other.as_fd()] {
+        refusal(pass_token(&other, 2, no_token));
+    }
+    let copy = token.try_clone().expect("a descriptor");
+    drop(token);
+    assert_eq!(pass_token(&other, 3, copy.as_fd()), SessionMessage::Passed { cookie: 3 });
+    // Over the token itself: another one for a child, and connections that are closed.
+    let child = crate::descriptors::copy_token(copy.as_fd()).expect("the daemon makes one");
+    assert_eq!(pass_token(&one, 4, child.as_fd()), SessionMessage::Passed { cookie: 4 });
+    let conn = megapipe_stack::ConnId { index: 3, generation: 1 };
+    let conns = [SharedConn { lane: 1, conn }; 300];
+    crate::descriptors::release_shared(child.as_fd(), &conns).expect("it is sent");
+    drop(child);
+    drop(copy);
+    let mut notices = Vec::new();
+    while notices.len() < 4 {
+        if let Asked::Notice(line) = daemon.next() {
+            notices.push(line);
+        }
+    }
+    notices.sort();
+    assert_eq!(notices, ["256 released", "44 released", "ended: true", "ended: true"]);
+}

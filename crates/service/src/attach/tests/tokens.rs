@@ -55,5 +55,8 @@ fn stray_bytes_and_descriptors_on_a_token_change_nothing() {
     }
     let client = attach_by_token(ours.as_fd(), Path::new("x"), "test", &SessionSizes::LEAST);
     client.expect("the token works");
+    for _ in 0..8 {
+        assert_eq!(daemon.next(), Asked::Notice("stray".to_owned()));
+    }
     assert!(matches!(daemon.next(), Asked::Opened(_)));
 }

@@ -68,6 +68,7 @@ impl RemoteClient {
         self.put_back();
         self.ask(cookie, Command::Call(call));
         self.commit();
+        self.wake_server();
         loop {
             // The end is looked for first: what was published before it is found after it.
             let lives = self.server.is_running();
@@ -210,7 +211,7 @@ impl RemoteClient {
     }
 
     /// Puts bytes into the call buffer, for the next call. At most [`CALL_BYTES`].
-    pub(super) fn lend(&mut self, bytes: &[u8]) -> Chunk {
+    pub(in crate::remote) fn lend(&mut self, bytes: &[u8]) -> Chunk {
         let written = self.calls.write(0, 0, bytes);
         debug_assert!(written.is_ok(), "no caller has more");
         Chunk { buf: CALL_BUFFER, offset: 0, len: bytes.len() as u32 }
@@ -268,10 +269,12 @@ impl RemoteClient {
         }
         let sharing = self.lend_sharing(&sharing);
         let call = SessionCall::Listen { local, backlog, sharing, reservation };
-        self.call_port(call, |_, answer| match answer {
+        let listener = self.call_port(call, |_, answer| match answer {
             ServerAnswer::Listening { listener } => Ok(listener_id(listener)),
             _ => Err(ProtocolFault),
-        })
+        })?;
+        self.listeners.insert(listener, local);
+        Ok(listener)
     }
 
     /// As [`Server::share`](crate::Server::share).
@@ -307,6 +310,7 @@ impl RemoteClient {
     /// Stops listening. The address is free when this returns.
     pub fn unlisten(&mut self, listener: ListenerId) {
         self.offers.leave(listener);
+        self.listeners.remove(listener);
         // A server that is gone listens no more.
         let _ = self.call_done(SessionCall::Unlisten { listener: id_of_listener(listener) });
     }
@@ -341,21 +345,47 @@ impl RemoteClient {
         let _ = self.call_done(SessionCall::HandOver { conn });
     }
 
-    /// A call that moves a connection: answered by `Done` or `Value`, or refused with a sentence.
+    /// A call that moves or shares a connection: answered by what `accept` takes, or refused with
+    /// a sentence.
     ///
     /// # Errors
     /// [`MoveRefusal`].
-    fn call_move(&mut self, call: SessionCall) -> Result<u64, MoveRefusal> {
+    fn call_explained<T>(
+        &mut self,
+        call: SessionCall,
+        accept: impl FnOnce(&mut Self, ServerAnswer) -> Result<T, ProtocolFault>,
+    ) -> Result<T, MoveRefusal> {
         let result = match self.call(call) {
             None => Ok(Err(MoveRefusal::gone())),
-            Some(ServerAnswer::Done) => Ok(Ok(0)),
-            Some(ServerAnswer::Value { value }) => Ok(Ok(value)),
             Some(ServerAnswer::Refused { detail, text, .. }) => {
                 self.refused_move(detail, text).map(Err)
             }
-            Some(_) => Err(ProtocolFault),
+            Some(answer) => accept(self, answer).map(Ok),
         };
         self.accept_answer(result).unwrap_or_else(|| Err(MoveRefusal::gone()))
+    }
+
+    /// As `call_explained`, answered by `Done` or `Value`.
+    ///
+    /// # Errors
+    /// As there.
+    fn call_move(&mut self, call: SessionCall) -> Result<u64, MoveRefusal> {
+        self.call_explained(call, |_, answer| match answer {
+            ServerAnswer::Done => Ok(0),
+            ServerAnswer::Value { value } => Ok(value),
+            _ => Err(ProtocolFault),
+        })
+    }
+
+    /// As `call_explained`, answered by `Connecting`: the connection is the session's from now on.
+    ///
+    /// # Errors
+    /// As there.
+    fn call_adopting(&mut self, call: SessionCall) -> Result<ConnId, MoveRefusal> {
+        self.call_explained(call, |client, answer| match answer {
+            ServerAnswer::Connecting { conn } => client.adopt_answered(conn_id(conn)),
+            _ => Err(ProtocolFault),
+        })
     }
 
     /// Takes an established connection out of the stack, on its way to the kernel. Events of it
@@ -402,15 +432,7 @@ impl RemoteClient {
         &mut self,
         cookie: u64,
     ) -> Result<(ConnId, Vec<u8>), MoveRefusal> {
-        let result = match self.call(SessionCall::TakeOver { cookie }) {
-            None => Ok(Err(MoveRefusal::gone())),
-            Some(ServerAnswer::Connecting { conn }) => self.adopt_answered(conn_id(conn)).map(Ok),
-            Some(ServerAnswer::Refused { detail, text, .. }) => {
-                self.refused_move(detail, text).map(Err)
-            }
-            Some(_) => Err(ProtocolFault),
-        };
-        let conn = self.accept_answer(result).unwrap_or_else(|| Err(MoveRefusal::gone()))?;
+        let conn = self.call_adopting(SessionCall::TakeOver { cookie })?;
         let mut unread = Vec::new();
         while let Some(Some(part)) =
             self.call_written(SessionCall::TakeUnread, |part| Some(part.to_vec()))
@@ -426,6 +448,77 @@ impl RemoteClient {
         let state = &mut self.conns[conn.index as usize];
         (state.has_copy, state.queued_bytes) = (queued_bytes > 0, queued_bytes);
         Ok((conn, unread))
+    }
+
+    /// A token owns a connection too, whose cookie was given; without a connection all that the
+    /// session has. Bytes that come are not delivered until they are asked for again.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; nothing has changed.
+    pub(in crate::remote) fn hold(
+        &mut self,
+        token: u64,
+        conn: Option<ConnId>,
+    ) -> Result<(), MoveRefusal> {
+        let conn = match conn {
+            Some(conn) => Some(self.named_soon(conn).ok_or_else(MoveRefusal::gone)?),
+            None => None,
+        };
+        self.call_shared(SessionCall::Hold { token, conn: conn.map(id_of) })
+    }
+
+    /// Gives received bytes of a connection back, for whichever owner asks next. Also without bytes
+    /// nothing more is delivered until it is asked for again; events that were on their way still
+    /// come.
+    ///
+    /// # Errors
+    /// How many of them, from the first on, were not taken, and [`MoveRefusal`].
+    pub(in crate::remote) fn give_bytes_back(
+        &mut self,
+        conn: ConnId,
+        bytes: &[u8],
+    ) -> Result<(), (usize, MoveRefusal)> {
+        let gone = || (bytes.len(), MoveRefusal::gone());
+        let server = self.named(conn).ok_or_else(gone)?;
+        let mut left = bytes.len();
+        if bytes.is_empty() {
+            let chunk = self.lend(bytes);
+            let call = SessionCall::GiveBack { conn: id_of(server), chunk };
+            return self.call_shared(call).map_err(|refusal| (0, refusal));
+        }
+        // Each part goes before those that were given back earlier.
+        for part in bytes.rchunks(CALL_BYTES) {
+            let chunk = self.lend(part);
+            let call = SessionCall::GiveBack { conn: id_of(server), chunk };
+            self.call_shared(call).map_err(|refusal| (left, refusal))?;
+            left -= part.len();
+        }
+        Ok(())
+    }
+
+    fn call_shared(&mut self, call: SessionCall) -> Result<(), MoveRefusal> {
+        self.call_explained(call, |_, answer| done(answer))
+    }
+
+    /// Adopts a connection that a token owns; 0: the token by which the session was opened. `None`:
+    /// the token's only one.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    pub(in crate::remote) fn adopt_shared(
+        &mut self,
+        token: u64,
+        conn: Option<ConnId>,
+    ) -> Result<ConnId, MoveRefusal> {
+        let call = SessionCall::Adopt { token, conn: conn.map(id_of) };
+        self.call_explained(call, |client, answer| match answer {
+            // One that the session owns already keeps its name.
+            ServerAnswer::Connecting { conn } => match client.ours(conn) {
+                Some(known) => Ok(known),
+                None => client.adopt_answered(conn_id(conn)),
+            },
+            _ => Err(ProtocolFault),
+        })
     }
 
     /// The daemon's sentence why a connection does not move.
@@ -453,8 +546,8 @@ impl RemoteClient {
 
 /// Connections and ports.
 impl RemoteClient {
-    /// Begins to connect from `local`, with what holds from the first segment on. Where neither is
-    /// given this does not wait for the server ([`RemoteClient::connect`]).
+    /// Begins to connect from `local`, with what holds from the first segment on. Without `local`
+    /// and without data on the SYN this does not wait for the server ([`RemoteClient::connect`]).
     ///
     /// # Errors
     /// As [`Server::connect`](crate::Server::connect); [`PortError::Host`] if the server is gone.
@@ -479,8 +572,11 @@ impl RemoteClient {
     ) -> Result<ConnId, PortError<ConnectError>> {
         let resets_on_close = begin.resets_on_close && self.knows_resets;
         let begin = ConnectStart { resets_on_close, ..begin };
-        if local.is_none() && begin == (ConnectStart { resets_on_close, ..Default::default() }) {
-            return Ok(self.connect_simply(remote, resets_on_close));
+        // With Fast Open the first bytes are to go with the SYN: they need the connection's name at
+        // the server, which the answer to a call has.
+        let fits_record = !begin.fast_open && (begin.nodelay.is_none() || self.knows_connect_flags);
+        if local.is_none() && fits_record {
+            return Ok(self.connect_simply(remote, begin));
         }
         let call = SessionCall::Connect { remote, local, flags: encode_begin(begin), reservation };
         self.call_port(call, |client, answer| match answer {
@@ -502,9 +598,14 @@ impl RemoteClient {
     pub fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
         // One that is being opened is named as soon as the server has seen the op.
         let server = self.named_soon(conn)?;
+        if let Some(ends) = self.conns[conn.index as usize].ends {
+            return Some(ends);
+        }
         let call = SessionCall::Addresses { conn: id_of(server) };
         let (local, remote) = self.call_addresses(call).ok()?;
-        Some((local, remote?))
+        let ends = (local, remote?);
+        self.conns[conn.index as usize].ends = Some(ends);
+        Some(ends)
     }
 
     /// As [`megapipe_stack::Stack::holders`].

@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 
 use megapipe_shm::BufId;
 use megapipe_shm::record::{
-    self, CloseCode, Command, Completion, Event as Says, Id, Record, Refusal, ServerAnswer,
+    self, CloseCode, Command, Completion, Event as Says, Id, NO_ANSWER, Record, Refusal,
+    ServerAnswer,
 };
 use megapipe_stack::{Arrival, Chunk, ConnId, ConnectError, Event, Notice};
 
@@ -43,6 +44,27 @@ impl RemoteClient {
         let (event, details) = self.backlog.pop_front()?;
         self.details = details;
         Some(event)
+    }
+
+    /// The connection and the bytes of the next event, if it is received bytes and no other event
+    /// waits before it: nearly all are. `None`: [`RemoteClient::event`] returns the next one, if
+    /// there is any.
+    #[inline]
+    pub fn next_bytes(&mut self) -> Option<(ConnId, Chunk)> {
+        if !self.backlog.is_empty() || !self.unblocked.is_empty() || !self.taken.is_empty() {
+            return None;
+        }
+        let record = self.ends.events.take()?;
+        if let Some((conn, chunk)) = Completion::parse_bytes(&record)
+            && let Some(conn) = self.ours(conn)
+            && let chunk = chunk_of(chunk)
+            && self.is_received(chunk)
+        {
+            self.counters.events += 1;
+            return Some((conn, chunk));
+        }
+        self.taken.push_back(record);
+        None
     }
 
     /// Takes the events of the ring out of it, for [`RemoteClient::event`] to return later.
@@ -224,8 +246,11 @@ impl RemoteClient {
             Says::Incoming { listener, conn, remote, waiting } => {
                 let has_asked = self.offers.on_incoming(conn);
                 let conn = self.adopt(conn_id(conn))?;
-                self.conns[conn.index as usize].has_asked = has_asked;
                 let listener = listener_id(listener);
+                let local = self.listeners.of_incoming(listener, remote, &self.description);
+                let state = &mut self.conns[conn.index as usize];
+                state.has_asked = has_asked;
+                state.ends = local.map(|local| (local, remote));
                 let acceptor = AcceptorId(cookie);
                 let offer = (cookie != u64::MAX).then_some(Offer { acceptor, credit_left: 0 });
                 let event = Event::Incoming { listener, conn, remote, waiting };
@@ -241,6 +266,12 @@ impl RemoteClient {
             }
             Says::Answer(ServerAnswer::Refused { refusal, detail, .. }) => {
                 return Ok(self.on_refused(cookie, (refusal, detail)));
+            }
+            // An older server answers this too.
+            Says::Answer(ServerAnswer::Value { .. })
+                if cookie == NO_ANSWER && self.unanswered > 0 =>
+            {
+                self.unanswered -= 1;
             }
             // No call waits for it: the server answers what it was not asked.
             Says::Answer(_) => return Err(ProtocolFault),

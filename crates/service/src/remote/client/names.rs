@@ -45,7 +45,10 @@ impl RemoteClient {
     ///
     /// # Errors
     /// As [`RemoteClient::map`].
-    pub(super) fn adopt_answered(&mut self, server: ConnId) -> Result<ConnId, ProtocolFault> {
+    pub(in crate::remote) fn adopt_answered(
+        &mut self,
+        server: ConnId,
+    ) -> Result<ConnId, ProtocolFault> {
         let before = self.by_server.get(server.index as usize).copied().flatten();
         if let Some(before) = before
             && self.conns[before.index as usize].server != Some(server)

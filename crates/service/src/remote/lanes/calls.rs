@@ -117,9 +117,6 @@ impl LaneSet {
         lane.await_delivery(conn)
     }
 
-    /// Sets an option, after what was asked for before.
-    ///
-    /// # Errors
     /// As [`RemoteClient::set_reset_on_close`](crate::remote::RemoteClient::set_reset_on_close).
     ///
     /// # Errors
@@ -130,6 +127,9 @@ impl LaneSet {
     }
 
     /// As [`RemoteClient::set_option`](crate::remote::RemoteClient::set_option).
+    ///
+    /// # Errors
+    /// As there.
     pub fn set_option(&mut self, conn: ConnId, option: ConnOption) -> Result<(), OperationError> {
         let (lane, conn) = self.of_conn(conn);
         lane.set_option(conn, option)

@@ -22,7 +22,7 @@ use crate::remote::tests::{next_event, session};
 use crate::remote::{SessionFeatures, attach_client};
 use crate::rx_mux::switch;
 use crate::session_sizes::SessionSizes;
-use crate::shard_host::ShardHost;
+use crate::shard_host::{ServiceLinks, ShardHost};
 use crate::sharing::Sharing;
 use crate::sleep::wait_readable;
 
@@ -43,7 +43,8 @@ const SIZES: SessionSizes = SessionSizes {
 fn host_and_peer() -> (ShardHost, RemoteClient) {
     let (one, other) = pair(&PairConfig::default()).expect("a pair");
     let links = switch(vec![Box::new(one)], SHARDS, &[7; 16]).expect("memory");
-    let frames = links.into_iter().map(|link| Frames::Shared(Box::new(link))).collect();
+    let shards = links.into_iter().map(|link| Frames::Shared(Box::new(link))).collect();
+    let links = ServiceLinks { servers: Vec::new(), shards };
     let mut config = ServerConfig {
         addresses: vec![(IpAddr::from([10, 0, 0, 2]), 24)],
         connections: 1_000,
@@ -51,7 +52,7 @@ fn host_and_peer() -> (ShardHost, RemoteClient) {
         ..ServerConfig::default()
     };
     config.tcp.nagle = false;
-    let host = ShardHost::start(frames, &config, &[], Box::new(|_| {})).expect("threads");
+    let host = ShardHost::start(links, &config, &[], Box::new(|_| {})).expect("threads");
     (host, session(other, 1))
 }
 
@@ -59,7 +60,7 @@ fn host_and_peer() -> (ShardHost, RemoteClient) {
 fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
     let (pid, name) = (std::process::id(), "test".to_owned());
     let client = ClientIdentity { pid, uid: 0, gid: 0, groups: Vec::new(), name };
-    let opened = host.open(key, &client, &SIZES, true).expect("it is welcome");
+    let opened = host.open(key, &client, &SIZES, true, None).expect("it is welcome");
     assert_eq!((opened.lanes, opened.sizes.receive_buffers), (SHARDS, 128));
     // Nothing closes the other end of the control socket here.
     let (control, _) = bell_sockets().expect("descriptors");
@@ -67,7 +68,14 @@ fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
         &opened.sizes,
         opened.fds,
         &opened.description,
-        (control, SessionFeatures { passing: DescriptorPassing::Nothing, resets: true }),
+        (
+            control,
+            SessionFeatures {
+                passing: DescriptorPassing::Nothing,
+                resets: true,
+                connect_flags: true,
+            },
+        ),
     );
     host.begin(key, None);
     lanes.expect("as agreed")

@@ -104,7 +104,7 @@ impl ManagerLoop {
                 ShardRequest::Page { query, answer, .. } => {
                     answer(self.manager.page(self.clock.now(), query.from));
                 }
-                ShardRequest::Detach(_) | ShardRequest::Recount => {}
+                ShardRequest::Detach(_) | ShardRequest::Recount | ShardRequest::Token(_) => {}
                 ShardRequest::Stop => self.is_stopped = true,
             }
         }

@@ -11,8 +11,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use megapipe_link::LinkError;
+use megapipe_stack::ConnId;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::descriptors::{ShareToken, TokenRequest};
 use crate::error::ShardAttachError;
 use crate::observe::{AnswerPage, ServiceQuery, Viewer};
 use crate::remote::session_region::ServerHalf;
@@ -35,8 +37,19 @@ pub(super) enum ShardRequest {
         viewer: Viewer,
         answer: OnPage,
     },
+    Token(TokenChange),
     Recount,
     Stop,
+}
+
+/// What happens to a token outside of its shards.
+pub(crate) enum TokenChange {
+    /// Another token owns from now on what this one owns.
+    Copy(Arc<TokenRequest>, Arc<ShareToken>),
+    /// The token owns these connections no more.
+    Release(Arc<TokenRequest>, Vec<ConnId>),
+    /// No process holds the token of this number any more.
+    End(u64),
 }
 
 /// The thread's end of the queue.
@@ -65,6 +78,12 @@ impl RequestQueue {
     /// The next request. `None`: there is none now.
     pub(super) fn next(&self) -> Option<ShardRequest> {
         self.queue.try_recv().ok()
+    }
+
+    /// Rings the bell again: requests are left.
+    pub(super) fn ring_again(&self) {
+        // A counter that is full rings as well.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     /// Clears the bell. Take the requests afterwards.
@@ -137,6 +156,12 @@ impl ShardHandle {
     /// dropped if the shard has ended.
     pub(crate) fn ask(&self, query: ServiceQuery, viewer: Viewer, answer: OnPage) {
         self.requests.send(ShardRequest::Page { query, viewer, answer });
+    }
+
+    /// Something has happened to a token. Requests are carried out in order, so a session that is
+    /// attached later finds what it may adopt.
+    pub(crate) fn change_token(&self, change: TokenChange) {
+        self.requests.send(ShardRequest::Token(change));
     }
 
     /// Looks which connections of the sessions are over, and grants credit that quotas withheld.

@@ -11,12 +11,13 @@ use megapipe_shm::limits::BELL_BYTES;
 use super::*;
 use crate::config::{ServerConfig, Waits};
 use crate::link_server::Frames;
+use crate::session_sizes::SessionSizes;
 use crate::sleep::wait_readable;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A shard without sessions, what it is stopped by, and the other end of its link.
-fn shard() -> (RemoteServer, requests::RequestSender, Pair) {
+/// A server without sessions, and the other end of its link.
+fn server() -> (Server<SharedMemory>, Pair) {
     let (link, other) = pair(&PairConfig::default()).expect("a pair");
     let config = ServerConfig {
         addresses: vec![(IpAddr::from([10, 0, 0, 2]), 24)],
@@ -26,7 +27,12 @@ fn shard() -> (RemoteServer, requests::RequestSender, Pair) {
     };
     let memory = SharedMemory::new(2_048, 64).expect("memory");
     let frames = Frames::Queue(Box::new(link));
-    let server = Server::new(frames, &config, memory, config.clock.now()).expect("a server");
+    (Server::new(frames, &config, memory, config.clock.now()).expect("a server"), other)
+}
+
+/// A shard without sessions, what it is stopped by, and the other end of its link.
+fn shard() -> (RemoteServer, requests::RequestSender, Pair) {
+    let (server, other) = server();
     let (sender, requests) = RequestQueue::new().expect("a descriptor");
     let lifetime = Lifetime::Requested(requests, Box::new(|_| ()));
     let settings = (HandOverSettings::default(), ShardPeers::default());
@@ -58,6 +64,34 @@ fn application_on_the_shards_core_is_woken_without_work_or_late() {
         assert_eq!((is_rung(), yields), (is_woken, is_woken && !has_worked), "{later:?}");
         own.delayed.clear();
     }
+}
+
+#[test]
+fn sleep_is_brief_after_work_while_an_application_on_the_core_is_awake() {
+    let (server, _other) = server();
+    let sizes = SessionSizes::of(2_048, 16);
+    let (ServerHalf { ends, memory, .. }, fds) = sizes.create().expect("memory");
+    let application = sizes.client(fds).expect("as agreed").sleep;
+    let mut own = RemoteServer::for_session(server, ends, memory).expect("a set");
+    let core = own.core;
+    for (has_worked, sleeps, its_core, is_brief) in [
+        (true, false, core, true),
+        (false, false, core, false),
+        (true, true, core, false),
+        (true, false, core + 1, false),
+    ] {
+        application.note_core(its_core);
+        if sleeps {
+            application.arm();
+        }
+        own.has_worked = has_worked;
+        let case = format!("{has_worked}, {sleeps}, {its_core}");
+        assert_eq!(own.arm(), (is_brief, false), "{case}");
+        assert_eq!(own.arm(), (false, false), "{case}: and not twice for the same work");
+        application.disarm();
+    }
+    application.mark_ended();
+    assert_eq!(own.arm(), (false, true));
 }
 
 /// The thread looks for requests between a poll without work and its sleep. What it finds then has

@@ -17,7 +17,7 @@ use megapipe_stack::{
 };
 
 use super::ops::{AskedCall, SessionWork};
-use super::session_limits::SessionFault;
+use super::session_limits::{SessionFault, SessionLimits};
 use super::shard_session::ReservingObject;
 use crate::begin::ConnectStart;
 use crate::descriptors::KeptPort;
@@ -56,7 +56,11 @@ impl SessionWork<'_> {
         Ok(())
     }
 
-    fn answer(&mut self, call: SessionCall) -> Answered {
+    /// Does a call.
+    ///
+    /// # Errors
+    /// As `answer_call`.
+    pub(super) fn answer(&mut self, call: SessionCall) -> Answered {
         Ok(match call {
             SessionCall::Sync => ServerAnswer::Done,
             SessionCall::SetCore { core } => {
@@ -105,6 +109,9 @@ impl SessionWork<'_> {
             | SessionCall::FinishMove { .. }
             | SessionCall::TakeOver { .. }
             | SessionCall::TakeUnread => return self.answer_move(call),
+            SessionCall::Hold { .. } | SessionCall::Adopt { .. } | SessionCall::GiveBack { .. } => {
+                return self.answer_share(call);
+            }
             _ => return self.answer_connection(call),
         })
     }
@@ -116,13 +123,15 @@ impl SessionWork<'_> {
             SessionCall::TakeOut { conn } => {
                 self.hand_over_taken();
                 let conn = conn_id(conn);
-                let handover = match self.has_conn(conn) {
+                let is_its_alone = self.has_conn(conn) && !self.shared.owners.is_shared(conn);
+                let handover = match is_its_alone {
                     true => self.server.take_out_of_stack(self.now, conn),
                     false => None,
                 };
-                let Some(handover) = handover else {
+                let Some(mut handover) = handover else {
                     return Ok(ServerAnswer::refused(Refusal::Unknown));
                 };
+                handover.prepend(&self.take_shared_bytes(conn));
                 let hand_over = self.owners.remove_conn(conn);
                 self.finish_handed(conn, hand_over);
                 self.session.taken_out = Some((conn, handover));
@@ -150,7 +159,9 @@ impl SessionWork<'_> {
             }
             SessionCall::HandOverOffered { conn } => {
                 let conn = conn_id(conn);
-                if self.has_conn(conn) {
+                // One with other owners is not handed over: the session lets go of it.
+                if !self.leave_shared(conn) && self.has_conn(conn) {
+                    self.drop_shared(conn);
                     let hand_over = self.owners.remove_conn(conn);
                     self.finish_handed(conn, hand_over);
                     self.server.hand_over_offered(self.now, conn);
@@ -183,7 +194,10 @@ impl SessionWork<'_> {
             }
             SessionCall::Info { conn } if !self.has_conn(conn_id(conn)) => return unknown,
             SessionCall::Info { conn } => match self.server.stack().info(conn_id(conn)) {
-                Ok(info) => self.written(&encode_info(&info)),
+                Ok(mut info) => {
+                    info.unread_bytes += self.shared.unread_bytes(conn_id(conn));
+                    self.written(&encode_info(&info))
+                }
                 Err(error) => ServerAnswer::refused(error.refusal()),
             },
             SessionCall::Addresses { conn } if !self.has_conn(conn_id(conn)) => return unknown,
@@ -387,7 +401,7 @@ impl SessionWork<'_> {
     }
 
     /// A copy of bytes in the call buffer.
-    fn bytes(&self, chunk: Chunk) -> Result<Box<[u8]>, SessionFault> {
+    pub(super) fn bytes(&self, chunk: Chunk) -> Result<Box<[u8]>, SessionFault> {
         let Chunk { buf, offset, len } = chunk;
         if buf != CALL_BUFFER || len as usize > CALL_BYTES {
             return Err(SessionFault::Call);
@@ -457,11 +471,20 @@ impl SessionWork<'_> {
         };
         let kept = kept.map_err(PortError::Policy)?;
         self.check_connect(remote).map_err(|reached| PortError::Policy(reached.into()))?;
-        let conn = self.reserving(kept.as_ref(), |work| {
-            work.server.connect_as(work.now, (remote, local), begin)
-        })?;
+        let conn =
+            self.reserving(kept.as_ref(), |work| work.begin_connection((remote, local), begin))?;
         // It goes with the last connection at the port.
         kept.iter().for_each(|kept| self.server.leave_reservation(kept));
+        Ok(conn)
+    }
+
+    /// Begins to connect, where policy and quotas allow it. The connection is the session's.
+    pub(super) fn begin_connection(
+        &mut self,
+        (remote, local): (SocketAddr, Option<SocketAddr>),
+        begin: ConnectStart,
+    ) -> Result<ConnId, PortError<ConnectError>> {
+        let conn = self.server.connect_as(self.now, (remote, local), begin)?;
         self.owners.add_conn(self.id, conn, true);
         self.owners.count_destination(self.id, conn, remote);
         self.owners.set_reset_on_close(self.id, conn, begin.resets_on_close);
@@ -521,7 +544,7 @@ impl SessionWork<'_> {
         let listening = self.server.listen(self.now, local, backlog, sharing);
         self.server.set_pool(self.id);
         let listening = listening.and_then(|listener| {
-            if self.owners.reserve_listener(listener) {
+            if self.owners.reserve_listener(listener) && self.join_group(listener) {
                 return Ok(listener);
             }
             self.server.unlisten(self.now, listener);
@@ -532,6 +555,14 @@ impl SessionWork<'_> {
             Err(_) => self.server.parts().1.close_account(pool),
         }
         listening
+    }
+
+    /// A listener counts for the session's user. Returns whether there is memory for that.
+    fn join_group(&mut self, listener: ListenerId) -> bool {
+        let SessionLimits { rights, shard, .. } = &self.session.limits;
+        let (stack, _) = self.server.parts();
+        let its = rights.as_deref().map(|rights| (*shard, rights));
+        its.is_none_or(|its| self.groups.join(stack, listener, its).is_ok())
     }
 
     /// A second session listens at an address, or another server has messages about it: new
@@ -565,7 +596,9 @@ impl SessionWork<'_> {
         if !has_others {
             let unclaimed = self.hand_overs.end(listener);
             self.server.unlisten(self.now, listener);
-            self.server.parts().1.close_account(pool);
+            let (stack, memory) = self.server.parts();
+            self.groups.leave(stack, listener);
+            memory.close_account(pool);
             for conn in unclaimed {
                 self.owners.take_offered(conn);
                 self.server.hand_over_offered(self.now, conn);

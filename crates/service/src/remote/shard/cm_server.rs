@@ -58,7 +58,9 @@ impl ManagerServer {
         let listener = match self.listeners.get(&message.listener) {
             Some(listener) => *listener,
             // What a listener that is gone leaves behind begins none.
-            None if !begins(&message.subject) || !self.hand_overs.has_room() => return,
+            None if !begins(&message.subject) || !self.hand_overs.has_room() => {
+                return self.hand_overs.refuse_message(message);
+            }
             None => {
                 let index = self.free.pop().unwrap_or(self.listeners.len() as u32);
                 let listener = ListenerId { index, generation: 0 };

@@ -82,7 +82,7 @@ impl SessionShard {
     /// A message of another server about a listener. One that this shard does not have is gone.
     fn on_message(&mut self, now: Instant, from: u16, message: &Message) {
         let Some((listener, session)) = self.owners.listener_of_address(message.listener) else {
-            return;
+            return self.hand_overs.refuse_message(message);
         };
         if self.hand_overs.number_of(listener).is_none() {
             // The other server has a second session there, or is about to have one.
@@ -90,6 +90,8 @@ impl SessionShard {
         }
         if let Some(number) = self.hand_overs.number_of(listener) {
             self.hand_overs.on_message(now, number, (from, message.subject));
+        } else {
+            self.hand_overs.refuse_message(message);
         }
     }
 

@@ -14,13 +14,14 @@
 //! [`SessionLimits::drain_time`]: super::SessionLimits::drain_time
 
 use megapipe_shm::record::{Completion, Event as Says};
-use megapipe_stack::{Event, Instant, Memory, PoolId};
+use megapipe_stack::{Chunk, ConnId, Event, Instant, Memory, PoolId};
 
 use super::deferred::End;
 use super::ops::SessionWork;
 use super::shard_session::SessionState;
 use super::{SessionEnd, SessionFault, SessionId, SessionShard};
 use crate::limits::OPS_PER_POLL;
+use crate::remote::buffer_names::session_of;
 use crate::remote::encoding::conn_id;
 
 impl SessionShard {
@@ -105,6 +106,8 @@ impl SessionShard {
 
     /// Frees sessions of which nothing is left, and cuts off those whose time is over.
     pub(super) fn finish_draining(&mut self, now: Instant) {
+        // They may have bytes in the memory of one of these sessions.
+        self.reset_failed(now);
         for place in (0..self.sessions.draining.len()).rev() {
             let id = self.sessions.draining[place];
             let is_due = self.sessions.get(id).is_none_or(
@@ -116,16 +119,31 @@ impl SessionShard {
             };
             if is_due && !is_drained(self) {
                 self.work(now, id, |work| work.abort_all());
+                let left = self.work(now, id, |work| std::mem::take(&mut work.session.left_conns));
+                for conn in left.into_iter().flatten() {
+                    let is_its = |chunk: Chunk| session_of(chunk.buf) == id;
+                    if self.server.stack().has_queued(conn, is_its) {
+                        self.reset_shared(now, conn);
+                    }
+                }
             }
             if is_due || is_drained(self) {
                 debug_assert!(is_drained(self), "an aborted connection has no chunk");
                 self.work(now, id, |work| work.forget_conns());
+                debug_assert!(!self.has_unread_in(id), "they were moved");
                 self.server.parts().1.remove(id);
                 self.sessions.remove(id);
                 self.owners.remove_session(id);
                 self.sessions.draining.swap_remove(place);
             }
         }
+    }
+}
+
+/// Adds to a list as long as there is memory for it.
+fn note(unread: &mut Vec<ConnId>, conn: ConnId) {
+    if unread.try_reserve(1).is_ok() {
+        unread.push(conn);
     }
 }
 
@@ -141,7 +159,9 @@ impl SessionWork<'_> {
             self.unlisten(listener);
         }
         self.session.withheld.clear();
-        self.reset_unread();
+        let unread = self.unread_in_ring();
+        self.leave_all_shared(&unread);
+        self.reset_unread(unread);
         while let Some(event) = self.session.stranded.pop() {
             if let Event::Received { chunk, .. } = event {
                 self.server.parts().1.free(chunk.buf);
@@ -150,11 +170,12 @@ impl SessionWork<'_> {
         self.session.forget_parked();
         let mut bytes_left = self.session.limits.drain_bytes;
         while let Some(conn) = self.owners.first_conn(self.id, false) {
-            let (stack, memory) = self.server.parts();
+            let (stack, _) = self.server.parts();
             let queued = stack.info(conn).map_or(0, |info| u64::from(info.queued_bytes));
             // What still arrives is refused, and goes to no memory of the session.
             let _ = stack.set_pool(conn, PoolId(0));
-            if queued > bytes_left || self.owners.resets_on_close(conn) {
+            let (has_unread, (stack, memory)) = (self.shared.has_unread(conn), self.server.parts());
+            if queued > bytes_left || self.owners.resets_on_close(conn) || has_unread {
                 self.session.deferred.drop_of(conn, memory);
                 let _ = stack.abort(self.now, conn, memory);
             } else {
@@ -165,6 +186,7 @@ impl SessionWork<'_> {
             }
             let hand_over = self.owners.close_conn(conn);
             self.finish_handed(conn, hand_over);
+            self.drop_shared(conn);
         }
     }
 
@@ -176,16 +198,11 @@ impl SessionWork<'_> {
         !has_bytes || rights.is_none_or(|rights| rights.begin_draining())
     }
 
-    /// Resets connections with received bytes that the application has not taken out of its ring.
-    /// It can write there, but the names that it writes are of its own connections or of none.
-    /// Connections for whose list there is no memory are closed as others are.
-    fn reset_unread(&mut self) {
+    /// Connections with received bytes that the application has not taken out of its ring. It can
+    /// write there, so what it has not is none of these. Connections for whose list there is no
+    /// memory are closed as others are.
+    fn unread_in_ring(&mut self) -> Vec<ConnId> {
         let mut unread = Vec::new();
-        let note = |unread: &mut Vec<_>, conn| {
-            if unread.try_reserve(1).is_ok() {
-                unread.push(conn);
-            }
-        };
         self.session.each_unread(|record| {
             if let Ok(Completion { event: Says::Received { conn, .. }, .. }) =
                 Completion::parse(record)
@@ -193,6 +210,11 @@ impl SessionWork<'_> {
                 note(&mut unread, conn_id(conn));
             }
         });
+        unread
+    }
+
+    /// Resets its connections of this list, and those with received bytes that wait for a buffer.
+    fn reset_unread(&mut self, mut unread: Vec<ConnId>) {
         for event in self.session.stranded.iter() {
             if let Event::Received { conn, .. } = event {
                 note(&mut unread, *conn);
@@ -211,6 +233,7 @@ impl SessionWork<'_> {
     /// Resets all connections that still have something to send.
     fn abort_all(&mut self) {
         let (stack, memory) = self.server.parts();
+        stack.drop_datagrams(self.id, memory);
         let Self { owners, session, .. } = self;
         owners.each_closed(self.id, |conn| {
             session.deferred.drop_of(conn, memory);

@@ -22,6 +22,9 @@ impl SessionShard {
     /// Publishes events, and send buffers that go back. Returns how many records.
     pub(super) fn publish_events(&mut self, now: Instant) -> u32 {
         let mut count = self.publish_parked(now);
+        if self.shared.is_active() {
+            count += self.publish_shared(now);
+        }
         let mut last = PoolId(0);
         loop {
             let Some((event, offer)) = self.publish_bytes(last, &mut count) else {
@@ -50,20 +53,17 @@ impl SessionShard {
     #[inline]
     fn publish_bytes(&mut self, id: PoolId, count: &mut u32) -> Option<OfferedEvent> {
         let Self { server, sessions, owners, signals, .. } = self;
-        let Some(session) = sessions.running(id) else { return server.offered_event() };
+        let running = sessions.running(id).filter(|_| !self.shared.has_waits());
+        let Some(session) = running else { return server.offered_event() };
         let is_first = !session.is_unsignalled();
         let other = loop {
-            let next = server.offered_event();
-            if let Some((Event::Received { conn, chunk }, _)) = next
-                && owners.has_conn(id, conn)
-                && session_of(chunk.buf) == id
-                && session.has_room()
-            {
-                session.put(&Completion::received(id_of(conn), record_chunk(chunk)));
-                *count += 1;
-            } else {
-                break next;
+            let Some((conn, chunk)) = server.next_bytes() else { break server.offered_event() };
+            let is_its = owners.has_conn(id, conn) && session_of(chunk.buf) == id;
+            if !is_its || !session.has_room() {
+                break Some((Event::Received { conn, chunk }, None));
             }
+            session.put(&Completion::received(id_of(conn), record_chunk(chunk)));
+            *count += 1;
         };
         if is_first && session.is_unsignalled() {
             signals.push(id);
@@ -76,6 +76,10 @@ impl SessionShard {
     fn publish_first(&mut self, id: PoolId, event: Event) -> bool {
         let Self { sessions, signals, owners, .. } = self;
         let Event::Received { conn, chunk } = event else { return false };
+        if self.shared.has_waits() {
+            // Another session may have its turn then.
+            return false;
+        }
         let Some(session) = sessions.running(id) else { return false };
         if !owners.has_conn(id, conn) || session_of(chunk.buf) != id || !session.has_room() {
             return false;
@@ -179,9 +183,17 @@ impl SessionShard {
 
     /// Publishes an event that is not just bytes in a buffer of its session.
     #[inline(never)]
-    fn publish_other(&mut self, now: Instant, event: Event, offer: Option<(PoolId, Offer)>) {
+    pub(super) fn publish_other(
+        &mut self,
+        now: Instant,
+        event: Event,
+        offer: Option<(PoolId, Offer)>,
+    ) {
         if let Event::Incoming { .. } = event {
             return self.publish_incoming(now, event, offer);
+        }
+        if self.shared.is_active() {
+            self.publish_shared_event(now, event);
         }
         let owner = match event {
             Event::Datagram { endpoint, .. } | Event::DatagramRefused { endpoint, .. } => {
@@ -211,6 +223,11 @@ impl SessionShard {
         if self.sessions.running(id).is_none() {
             return self.drop_event(event);
         }
+        self.publish_or_strand(now, id, event);
+    }
+
+    /// Publishes an event of a session, or keeps it until the session has a buffer for its bytes.
+    pub(super) fn publish_or_strand(&mut self, now: Instant, id: PoolId, event: Event) {
         if let Some(event) = self.publish_own(now, id, event)
             && let Some(session) = self.sessions.running(id)
         {
@@ -365,11 +382,11 @@ impl SessionShard {
         id: PoolId,
         what: impl FnOnce(&mut SessionWork<'_>) -> T,
     ) -> Option<T> {
-        let Self { server, sessions, owners, hand_overs, signals, .. } = self;
+        let Self { server, sessions, owners, hand_overs, groups, shared, signals, .. } = self;
         let session = sessions.get_mut(id)?;
         server.set_pool(id);
         let is_first = !session.is_unsignalled();
-        let mut work = SessionWork { now, id, session, server, owners, hand_overs };
+        let mut work = SessionWork { now, id, session, server, owners, hand_overs, groups, shared };
         let done = what(&mut work);
         if is_first && work.session.is_unsignalled() {
             signals.push(id);

@@ -29,7 +29,7 @@ use super::handed_conn::{ACCEPTOR_BITS, ClaimAnswer, Delivery, packed, unpacked}
 use super::owners::HandOverNumber;
 use super::session_limits::SessionLimits;
 use super::shared_listener::{ListenerMember, Machines, SharedListener};
-use crate::acceptor::AcceptorId;
+use crate::acceptor::{AcceptorId, ManagerId};
 use crate::balancer::RandomSequence;
 use crate::hand_over::{
     ConnectionName, HandOverSettings, ManagerOutput, OfferCounters, QueueCounters, ResetOutcome,
@@ -351,6 +351,23 @@ impl HandOvers {
         self.with(hand_over, |shared, machines| machines.on_message(now, shared, (from, subject)));
     }
 
+    /// A message of another server about a listener that this one does not have: what it lends goes
+    /// back.
+    pub(super) fn refuse_message(&mut self, message: &Message) {
+        let (MessageSubject::Offer { acceptor, credits, .. }
+        | MessageSubject::Granted { acceptor, credits, .. }) = message.subject
+        else {
+            return;
+        };
+        if let Some(ManagerId(borrower)) =
+            self.wiring.manager().filter(|_| (1..u32::MAX).contains(&credits))
+        {
+            let to = self.wiring.server_of_manager(ManagerId(acceptor.manager));
+            let subject = MessageSubject::Returned { acceptor, credits, borrower };
+            self.mail.push_back((to, Message { listener: message.listener, subject }));
+        }
+    }
+
     /// The next message to another server, and which one.
     pub(super) fn next_mail(&mut self) -> Option<(u16, Message)> {
         self.mail.pop_front()
@@ -407,15 +424,19 @@ impl HandOvers {
         has_worked
     }
 
-    /// How long the shard may sleep at `now`: until [`HandOvers::on_time`] is due, and not long
-    /// while connections wait that other servers' messages may help.
+    /// How long the shard may sleep at `now`: until [`HandOvers::on_time`] is due or credit of
+    /// other managers expires, and not long while connections wait that other servers' messages may
+    /// help.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
         let deadlines = self.listeners.iter().flatten().filter_map(|it| it.table.next_deadline());
         let claim = deadlines.min().map(|at| at.since(now));
         let has_others = self.wiring.manager_count() > 1;
         let waits = |shared: &SharedListener| shared.waiting > 0;
         let waits = has_others && self.listeners.iter().flatten().any(|it| waits(it));
-        claim.into_iter().chain(waits.then_some(WAITING_LOOK_PERIOD)).min()
+        let managers = self.listeners.iter().flatten().filter_map(|it| it.manager.as_ref());
+        let expiry = managers.filter_map(|manager| manager.next_expiry()).min();
+        let expiry = expiry.map(|at| at.since(now));
+        claim.into_iter().chain(waits.then_some(WAITING_LOOK_PERIOD)).chain(expiry).min()
     }
 
     /// The next thing to do.

@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 
 use megapipe_link::LinkError;
 use megapipe_link::migration::{Checkpoint, RepairError, Successor, trial};
-use megapipe_shm::record::{Refusal, ServerAnswer, SessionCall};
+use megapipe_shm::record::{ServerAnswer, SessionCall};
 use megapipe_stack::{ConnId, Memory, PoolId, Snapshot};
 
 use super::calls::Answered;
@@ -54,7 +54,9 @@ pub(super) enum ShardMoveError {
     NoMemory,
     #[error("the stack takes no such connection: {0}")]
     NotImported(&'static str),
-    #[error("received bytes wait for a buffer of the program, or its end is queued")]
+    #[error(
+        "it is shared, or received bytes wait for a buffer of the program, or its end is queued"
+    )]
     Busy,
     #[error("the program takes no descriptors: its protocol version is older")]
     NoControl,
@@ -122,16 +124,8 @@ impl SessionWork<'_> {
             // The other functions answer all others.
             _ => return Err(SessionFault::Call),
         };
-        Ok(moved.unwrap_or_else(|error| {
-            self.session.counters.refused += 1;
-            let text = self.written(error.to_string().as_bytes());
-            let text = match text {
-                ServerAnswer::Written { chunk } if chunk.len > 0 => Some(chunk),
-                _ => None,
-            };
-            let detail = error.raw_os_error().cast_unsigned();
-            ServerAnswer::Refused { refusal: Refusal::NotPermitted, detail, text }
-        }))
+        Ok(moved
+            .unwrap_or_else(|error| self.refused_by_host(error.raw_os_error(), &error.to_string())))
     }
 
     fn move_out(&mut self, conn: ConnId) -> Result<(), ShardMoveError> {
@@ -160,7 +154,8 @@ impl SessionWork<'_> {
         let exported = stack.export(self.now, conn, memory);
         let mut snapshot = exported.map_err(|_| ShardMoveError::Unknown)?;
         snapshot.unacked.extend(self.session.deferred.take_of(conn));
-        let mut unread = Vec::new();
+        let mut unread = self.take_shared_bytes(conn);
+        let (_, memory) = self.server.parts();
         for chunk in std::mem::take(&mut snapshot.unread) {
             let from = unread.len();
             unread.resize(from + chunk.len as usize, 0);
@@ -177,7 +172,7 @@ impl SessionWork<'_> {
     fn check_move(&self, conn: ConnId) -> Result<(), ShardMoveError> {
         let info = self.server.stack().info(conn).map_err(|_| ShardMoveError::Unknown)?;
         check_established(info.state)?;
-        let is_stranded = self.session.stranded.has(conn);
+        let is_stranded = self.session.stranded.has(conn) || self.shared.owners.is_shared(conn);
         match is_stranded || self.session.deferred.has_end(conn) {
             true => Err(ShardMoveError::Busy),
             false => Ok(()),

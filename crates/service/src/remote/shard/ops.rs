@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use megapipe_link::Transport;
 use megapipe_shm::record;
-use megapipe_shm::record::{Bufs, Command, Event as Says, Id, Ids, Op, ServerAnswer, SessionCall};
+use megapipe_shm::record::{
+    Bufs, Command, Event as Says, Id, Ids, NO_ANSWER, Op, ServerAnswer, SessionCall,
+};
 use megapipe_stack::{ConnId, DatagramId, Departure, Instant, ListenerId, Memory, PoolId};
 
 use super::deferred::End;
@@ -16,6 +18,8 @@ use super::hand_overs::HandOvers;
 use super::owners::ObjectOwners;
 use super::session_limits::{SessionFault, SessionLimits};
 use super::shard_session::{ShardSession, WithheldCredit};
+use super::shared_conns::SharedConns;
+use super::user_groups::UserGroups;
 use crate::client_ports::is_client_port;
 use crate::connection_manager::AcceptorId;
 use crate::descriptors::KeptPort;
@@ -25,7 +29,9 @@ use crate::policy::{
     CONNECTING, CONNECTIONS, LISTENERS, PolicyRefusal, QuotaPair, QuotaReached, SessionRights,
 };
 use crate::remote::SharedMemory;
-use crate::remote::encoding::{Coded, conn_id, encode_port_error, endpoint_id, id_of, listener_id};
+use crate::remote::encoding::{
+    Coded, conn_id, decode_begin, encode_port_error, endpoint_id, id_of, listener_id,
+};
 use crate::server::Server;
 
 /// One session, and what its operations change.
@@ -36,6 +42,8 @@ pub(super) struct SessionWork<'shard> {
     pub(super) server: &'shard mut Server<SharedMemory>,
     pub(super) owners: &'shard mut ObjectOwners,
     pub(super) hand_overs: &'shard mut HandOvers,
+    pub(super) groups: &'shard mut UserGroups,
+    pub(super) shared: &'shard mut SharedConns,
 }
 
 /// Whether a poll goes on with the next operation.
@@ -79,14 +87,16 @@ impl SessionWork<'_> {
         let mut done = 0;
         while done < waiting.min(share) {
             let Some(record) = self.session.ends.ops.take() else { break };
-            let op = Op::parse(&record).map_err(|_| SessionFault::Record)?;
             done += 1;
-            if NOTES_ANSWERS
-                && self.session.awaits_answer
-                && let Command::Send { conn, .. } = op.command
-            {
-                self.note_answer(conn_id(conn));
+            if let Some((conn, chunk)) = Op::parse_bytes(&record) {
+                // Nearly all of them.
+                if NOTES_ANSWERS && self.session.awaits_answer {
+                    self.note_answer(conn_id(conn));
+                }
+                self.send(conn_id(conn), chunk)?;
+                continue;
             }
+            let op = Op::parse(&record).map_err(|_| SessionFault::Record)?;
             if self.execute(op)? == OpStep::Stop {
                 break;
             }
@@ -107,7 +117,6 @@ impl SessionWork<'_> {
     #[inline(always)]
     fn execute(&mut self, op: Op) -> Result<OpStep, SessionFault> {
         match op.command {
-            Command::Send { conn, chunk } => self.send(conn_id(conn), chunk)?,
             Command::Receive { conns } => self.receive(conns),
             Command::Return { bufs } => self.take_back(bufs),
             _ => return self.execute_rare(op),
@@ -117,10 +126,11 @@ impl SessionWork<'_> {
 
     #[inline]
     fn send(&mut self, conn: ConnId, chunk: record::Chunk) -> Result<(), SessionFault> {
+        let is_its = self.owners.has_conn(self.id, conn) || self.use_shared(conn);
         let (stack, memory) = self.server.parts();
         let its = memory.of_mut(self.id).ok_or(SessionFault::Buffer)?;
         let chunk = its.sent_chunk(self.id, chunk).ok_or(SessionFault::Buffer)?;
-        if self.owners.has_conn(self.id, conn) {
+        if is_its {
             self.session.deferred.send(self.now, conn, chunk, (stack, memory));
         } else {
             // A connection that is over needs no answer: its end is on the way.
@@ -133,9 +143,8 @@ impl SessionWork<'_> {
     #[inline]
     fn receive(&mut self, conns: Ids) {
         for conn in conns.iter().map(conn_id) {
-            if self.owners.has_conn(self.id, conn) {
-                // It may be over.
-                let _ = self.server.parts().0.receive(self.now, conn);
+            if self.owners.has_conn(self.id, conn) || self.use_shared(conn) {
+                self.receive_one(conn);
             } else {
                 self.note_name(conn);
             }
@@ -158,7 +167,7 @@ impl SessionWork<'_> {
 
     /// Whether the session has a connection; counts the name if another one does.
     pub(super) fn has_conn(&mut self, conn: ConnId) -> bool {
-        let has = self.owners.has_conn(self.id, conn);
+        let has = self.owners.has_conn(self.id, conn) || self.use_shared(conn);
         if !has {
             self.note_name(conn);
         }
@@ -205,7 +214,8 @@ impl SessionWork<'_> {
                     self.owners.set_reset_on_close(self.id, conn_id(conn), on);
                 }
             }
-            Command::Connect { remote, local, resets } => {
+            Command::Connect { remote, local, flags } => {
+                let begin = decode_begin(flags).ok_or(SessionFault::Call)?;
                 let may = match local {
                     Some(local) => self.reserved_port(Transport::Tcp, local, 0).map(|_| ()),
                     None => Ok(()),
@@ -213,7 +223,7 @@ impl SessionWork<'_> {
                 let begun = match may {
                     Err(refusal) => Err(PortError::Policy(refusal)),
                     Ok(()) => match self.check_connect(remote) {
-                        Ok(()) => self.server.connect(self.now, remote, local),
+                        Ok(()) => self.begin_connection((remote, local), begin),
                         Err(reached) => {
                             self.session.publish(op.cookie, Says::Answer(over_quota(reached)));
                             return Ok(OpStep::Next);
@@ -221,18 +231,17 @@ impl SessionWork<'_> {
                     },
                 };
                 let answer = match begun {
-                    Ok(conn) => {
-                        self.owners.add_conn(self.id, conn, true);
-                        self.owners.count_destination(self.id, conn, remote);
-                        self.owners.set_reset_on_close(self.id, conn, resets);
-                        ServerAnswer::Connecting { conn: id_of(conn) }
-                    }
+                    Ok(conn) => ServerAnswer::Connecting { conn: id_of(conn) },
                     Err(error) => ServerAnswer::refused(encode_port_error(&error).0),
                 };
                 self.session.publish(op.cookie, Says::Answer(answer));
             }
             Command::Claim { conn, acceptor, receives } => self.claim(conn, acceptor, receives),
             Command::SendDatagram { .. } => self.send_datagram(op.command)?,
+            Command::Call(call @ SessionCall::SetOption { .. }) if op.cookie == NO_ANSWER => {
+                // Looks at no queue: sends that wait need no other try before.
+                self.answer(call)?;
+            }
             Command::Call(call) => {
                 self.session.postponed = Some((op.cookie, call));
                 return Ok(OpStep::Stop);
@@ -245,8 +254,11 @@ impl SessionWork<'_> {
 
     /// Ends a connection, or its sending direction, after what the application has sent.
     pub(super) fn end_conn(&mut self, conn: ConnId, end: End) {
-        if !self.has_conn(conn) {
+        if end == End::Close && self.leave_shared(conn) || !self.has_conn(conn) {
             return;
+        }
+        if end == End::Close && self.drop_unread(conn) {
+            return self.abort(conn);
         }
         let (stack, memory) = self.server.parts();
         // One that is over needs no end.
@@ -258,12 +270,11 @@ impl SessionWork<'_> {
 
     /// Resets a connection.
     pub(super) fn abort(&mut self, conn: ConnId) {
-        if self.has_conn(conn) {
-            let (stack, memory) = self.server.parts();
-            self.session.deferred.drop_of(conn, memory);
-            // One that is over needs no reset.
-            let _ = stack.abort(self.now, conn, memory);
-            debug_assert!(stack.addresses(conn).is_err(), "the stack frees it at once");
+        if !self.leave_shared(conn) && self.has_conn(conn) {
+            self.drop_unread(conn);
+            self.session.deferred.drop_of(conn, self.server.parts().1);
+            self.server.abort(self.now, conn);
+            debug_assert!(self.server.stack().addresses(conn).is_err(), "it is freed at once");
             let hand_over = self.owners.remove_conn(conn);
             self.finish_handed(conn, hand_over);
             self.grant_withheld();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acceptor::ManagerId;
-use crate::descriptors::PassedDescriptors;
+use crate::descriptors::{PassedDescriptors, ShareToken};
 use crate::limits::{DRAIN_BYTES_DEFAULT, DRAIN_TIME_DEFAULT};
 use crate::policy::SessionRights;
 
@@ -45,6 +45,8 @@ pub struct SessionLimits {
     pub is_on_all_shards: bool,
     /// The connection manager that its acceptors enlist with.
     pub home: ManagerId,
+    /// The token by which it was opened: the session may adopt what that one owns.
+    pub token: Option<Arc<ShareToken>>,
 }
 
 impl SessionLimits {
@@ -65,6 +67,7 @@ impl SessionLimits {
         shard: 0,
         is_on_all_shards: false,
         home: ManagerId(0),
+        token: None,
     };
 }
 
@@ -102,6 +105,9 @@ pub enum SessionFault {
     /// A call that no correct application makes.
     #[error("an invalid call")]
     Call,
+    /// Bytes of a shared connection that the application never had.
+    #[error("an application gives back bytes that it was not given")]
+    GivenBack,
     /// More events wait than a quota or its connections allow.
     #[error("events are never read (quotas channel.waiting_events, user.waiting_events)")]
     Unread,

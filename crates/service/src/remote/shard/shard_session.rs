@@ -11,12 +11,12 @@
 //! - What is parked or stranded is within the quota of waiting events, or within
 //!   [`WAITING_ALWAYS`].
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use megapipe_shm::record::{Completion, Event as Says, Record, SessionCall};
 use megapipe_shm::{BufferArea, Consumer, Producer};
-use megapipe_stack::{ConnId, DatagramId, Event, Handover, Instant, ListenerId};
+use megapipe_stack::{ConnId, DatagramId, Event, Handover, Instant, ListenerId, PoolId};
 
 use super::deferred::Deferred;
 use super::moving_conn::{MovingConn, TakenUnread};
@@ -91,6 +91,10 @@ pub(super) struct ShardSession {
     /// Bytes that the application has put before those of such a connection.
     pub(super) prepended_bytes: usize,
     pub(super) limits: SessionLimits,
+    /// Connections that go on with other owners, and that it may have bytes in.
+    pub(super) left_conns: HashSet<ConnId>,
+    /// Private buffers with bytes that it has given back count for this account.
+    pub(super) given_account: Option<PoolId>,
     /// Connections that its acceptors take in advance.
     pub(super) credit: u32,
     pub(super) withheld: VecDeque<WithheldCredit>,
@@ -130,6 +134,8 @@ impl ShardSession {
             last_given: 0,
             prepended_bytes: 0,
             limits,
+            left_conns: HashSet::new(),
+            given_account: None,
             credit: 0,
             withheld: VecDeque::new(),
             is_leaving: false,

@@ -17,7 +17,7 @@ use megapipe_stack::{ConnId, Instant, ListenerId, OperationError, PoolId};
 use super::handed_conn::{ACCEPTOR_BITS, ClaimAnswer, Delivery, HandedConn, packed, unpacked};
 use super::owners::HandOverNumber;
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
-use crate::balancer::{LoadMeasure, PickReason, RandomSequence, Scheme};
+use crate::balancer::{LentCredit, LoadMeasure, PickReason, RandomSequence, Scheme, ServiceOffer};
 use crate::hand_over::{
     AcceptorOfSession, AcceptorReport, Assignment, ClaimOutcome, ClaimTimes, HandOverError,
     ListenerManager, ListenerSettings, ManagerInput, ManagerMessage, ManagerOutput, OfferTable,
@@ -559,7 +559,8 @@ impl Machines<'_> {
     /// Publishes the manager's offer if one is due.
     pub(super) fn publish_offer(&mut self, now: Instant, shared: &mut SharedListener) {
         if let Some(manager) = &mut shared.manager {
-            manager.publish_offer(now, self.outputs);
+            let managers = u16::try_from(self.wiring.manager_count()).unwrap_or(u16::MAX);
+            manager.publish_offer(now, managers, self.outputs);
             self.settle(now, shared);
         }
     }
@@ -596,6 +597,15 @@ impl Machines<'_> {
                 ManagerOutput::Send(message) | ManagerOutput::Publish(message) => {
                     self.publish(shared, message);
                 }
+                ManagerOutput::Lend(to, offer) => {
+                    self.send(self.wiring.server_of_manager(to), shared, offer.into());
+                }
+                ManagerOutput::Grant(to, offer) => {
+                    let ServiceOffer { acceptor, service_time, credits } = offer;
+                    let (acceptor, service_time_ns) = (acceptor.into(), service_time);
+                    let subject = MessageSubject::Granted { acceptor, service_time_ns, credits };
+                    self.send(self.wiring.server_of_manager(to), shared, subject);
+                }
             }
         }
         *self.outputs = outputs;
@@ -618,14 +628,23 @@ impl Machines<'_> {
                 shared.on_left(name);
                 MessageSubject::Left { acceptor: name.into() }
             }
-            ManagerMessage::Offer(offer) => {
-                let (acceptor, service_time_ns) = (offer.acceptor.into(), offer.service_time);
-                MessageSubject::Offer { acceptor, service_time_ns }
+            ManagerMessage::Offer(offer) => offer.into(),
+            ManagerMessage::Recall(name) => MessageSubject::Recall { acceptor: name.into() },
+            ManagerMessage::Assigned { acceptor, borrower } => {
+                let to = self.wiring.server_of_manager(acceptor.manager);
+                let (acceptor, borrower) = (acceptor.into(), borrower.map(|borrower| borrower.0));
+                return self.send(to, shared, MessageSubject::Assigned { acceptor, borrower });
             }
-            ManagerMessage::Assigned(name) => {
-                let to = self.wiring.server_of_manager(name.manager);
-                let subject = MessageSubject::Assigned { acceptor: name.into() };
+            ManagerMessage::Returned { lent: LentCredit { acceptor, credits }, borrower } => {
+                let to = self.wiring.server_of_manager(acceptor.manager);
+                let (acceptor, borrower) = (acceptor.into(), borrower.0);
+                let subject = MessageSubject::Returned { acceptor, credits, borrower };
                 return self.send(to, shared, subject);
+            }
+            ManagerMessage::Request { lender, borrower } => {
+                let to = self.wiring.server_of_manager(lender);
+                let (lender, borrower) = (lender.0, borrower.0);
+                return self.send(to, shared, MessageSubject::Request { lender, borrower });
             }
             ManagerMessage::TimedOut(name) => {
                 let to = self.wiring.server_of_manager(name.manager);
@@ -635,7 +654,7 @@ impl Machines<'_> {
         };
         let wiring = self.wiring;
         wiring.other_managers().for_each(|to| self.send(to, shared, subject));
-        if !matches!(subject, MessageSubject::Offer { .. }) {
+        if !matches!(subject, MessageSubject::Offer { .. } | MessageSubject::Recall { .. }) {
             self.forward(shared, subject);
         }
     }

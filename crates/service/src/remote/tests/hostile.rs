@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use megapipe_link::{Caps, LinkMedium};
 use megapipe_shm::record::{Arrival, CloseCode, Refusal};
+use megapipe_stack::ConnOption;
 
 use super::*;
 use crate::begin::ConnectStart;
@@ -375,4 +376,18 @@ fn events_without_end_end_the_session() {
     client.check().expect_err("the server publishes more than there can be");
     is_over.store(true, Ordering::Relaxed);
     thread.join().expect("it only publishes");
+}
+
+/// A daemon of an older version answers options that the client does not wait for.
+#[test]
+fn an_option_may_be_answered_once() {
+    let (mut client, mut ends) = session_of_test();
+    let conn = arrived(&mut client, &mut ends, 3);
+    client.set_option(conn, ConnOption::NoDelay(true)).expect("it is there");
+    let value = Says::Answer(ServerAnswer::Value { value: 7 });
+    for is_right in [true, false] {
+        publish(&mut ends, 0, value);
+        assert_eq!(client.event(), None);
+        assert_eq!(client.check().is_ok(), is_right);
+    }
 }

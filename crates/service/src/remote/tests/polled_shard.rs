@@ -13,6 +13,9 @@ use crate::remote::shard::{SessionShard, ShardEnds, ShardPeers};
 use crate::session_sizes::SessionSizes;
 use crate::sleep::SleepingEnd;
 
+/// Room for connections.
+const CONNECTIONS: u32 = 4_000;
+
 /// A shard without a thread.
 pub(super) struct PolledShard {
     pub(super) shard: SessionShard,
@@ -36,7 +39,15 @@ impl PolledShard {
         cookies: SynCookies,
     ) -> Self {
         let frames = Frames::Queue(Box::new(link) as Box<dyn Link>);
-        Self::build(frames, (last, private), hand_over, ShardPeers::default(), cookies)
+        let tables = (CONNECTIONS, cookies);
+        Self::build(frames, (last, private), hand_over, ShardPeers::default(), tables)
+    }
+
+    /// As [`PolledShard::new`], with room for so many connections.
+    pub(super) fn with_connections(link: Pair, hosts: (u8, u32), connections: u32) -> Self {
+        let frames = Frames::Queue(Box::new(link) as Box<dyn Link>);
+        let tables = (connections, SynCookies::default());
+        Self::build(frames, hosts, HandOverSettings::default(), ShardPeers::default(), tables)
     }
 
     /// One of several shards.
@@ -46,7 +57,7 @@ impl PolledShard {
         hand_over: HandOverSettings,
         peers: ShardPeers,
     ) -> Self {
-        Self::build(frames, hosts, hand_over, peers, SynCookies::default())
+        Self::build(frames, hosts, hand_over, peers, (CONNECTIONS, SynCookies::default()))
     }
 
     fn build(
@@ -54,11 +65,11 @@ impl PolledShard {
         (last, private): (u8, u32),
         hand_over: HandOverSettings,
         peers: ShardPeers,
-        cookies: SynCookies,
+        (connections, cookies): (u32, SynCookies),
     ) -> Self {
         let mut config = ServerConfig {
             addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
-            connections: 4_000,
+            connections,
             secret: Some([last; 32]),
             hand_over: hand_over.clone(),
             ..ServerConfig::default()

@@ -180,3 +180,27 @@ fn connection_has_one_copy_with_the_server() {
     let refused = ServerAnswer::refused(Refusal::QueueFull);
     assert_eq!(client.call(copy), Some(refused), "an application would use up the memory");
 }
+
+/// What a program does for each connection that it accepts.
+#[test]
+fn ends_and_options_of_an_accepted_connection_need_no_call() {
+    let (mut client, mut server) = sessions();
+    listen(&mut server, 1);
+    let (ours, theirs) = connected(&mut client, &mut server);
+    let calls = server.calls();
+    let (local, remote) = server.addresses(theirs).expect("it is connected");
+    for option in [ConnOption::NoDelay(true), ConnOption::ReceiveBuffer(54_321)] {
+        assert_eq!(server.set_option(theirs, option), Ok(()));
+    }
+    assert_eq!(server.calls(), calls);
+    // The peer's end was asked for.
+    assert_eq!(client.addresses(ours), Some((remote, local)));
+    let asked = client.calls();
+    assert_eq!(client.addresses(ours), Some((remote, local)));
+    assert_eq!(client.calls(), asked, "and is known");
+    let name = server.named(theirs).expect("it is connected");
+    let info = info(&mut server, name).expect("it is connected");
+    assert_eq!(info.receive_buffer_bytes, 54_321, "the option was set before");
+    assert_eq!(server.set_option(theirs, ConnOption::SendBuffer(SMALL_SEND_BUFFER)), Ok(()));
+    assert_eq!(server.calls(), calls + 2, "its size is the server's to say");
+}

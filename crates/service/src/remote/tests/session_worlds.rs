@@ -433,8 +433,8 @@ impl SessionWorld {
         match self.below(23) {
             0 => Command::Accept { listener: conn, credit: self.random.next() as u32 },
             1 => {
-                let resets = self.below(2) == 0;
-                Command::Connect { remote: at(80 + self.below(3)), local: None, resets }
+                let flags = [0, 1, 3, 4, 7, 8, 9, 15][self.below(8)];
+                Command::Connect { remote: at(80 + self.below(3)), local: None, flags }
             }
             2 => Command::Receive { conns: Ids::of(conn) },
             3 => Command::Send { conn, chunk },

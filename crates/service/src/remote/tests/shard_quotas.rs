@@ -539,7 +539,7 @@ fn hostile_neighbour_does_not_stop_an_honest_session() {
             }
         }
         hostile.ends.ops.commit();
-        hostile.flush_bell();
+        hostile.wake_server();
         for (conn, _) in &its {
             let _ = peer.send(*conn, b"text that is never read");
         }
@@ -821,6 +821,29 @@ fn older_daemon_gets_no_record_of_resets() {
         conns.push((ours, its));
     }
     assert_eq!(ends_seen_by_peer(&shard, &mut peer, (session, conns)), [false; 3]);
+}
+
+/// What holds from the first segment on goes with the record that begins to connect: the program
+/// does not wait for the daemon. One of an older version is called instead.
+#[test]
+fn options_of_a_connection_that_begins_need_no_answer() {
+    for knows_connect_flags in [true, false] {
+        let (shard, mut peer) = shard_and_peer();
+        let (mut session, _) = shard.attach(SessionLimits::WHOLE_SHARD);
+        session.knows_connect_flags = knows_connect_flags;
+        let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
+        peer.accept(listener, AcceptorId(1), 9);
+        peer.flush();
+        for nodelay in [Some(false), Some(true), None] {
+            let begin = crate::ConnectStart { nodelay, ..Default::default() };
+            let last_call = session.last_call;
+            let its = session.connect_as(http_of_peer(), None, begin).expect("a free port");
+            let waits = nodelay.is_some() && !knows_connect_flags;
+            assert_eq!(session.last_call != last_call, waits, "{nodelay:?}");
+            assert_eq!(next_event(&mut session), Event::Connected { conn: its });
+            assert!(matches!(next_event(&mut peer), Event::Incoming { .. }));
+        }
+    }
 }
 
 /// A peer that reads nothing keeps the memory of sessions that have ended: it counts for their user

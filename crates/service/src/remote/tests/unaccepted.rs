@@ -6,29 +6,36 @@ use std::sync::Arc;
 use super::many_sessions::{SIZES, at};
 use super::polled_shard::PolledShard;
 use super::*;
+use megapipe_stack::Drop;
+
 use crate::hand_over::HandOverSettings;
 use crate::limits::WAITING_ALWAYS;
 use crate::policy::{PortGrants, QuotaKind, Quotas, SessionRights, UserAccount};
 use crate::session_sizes::SessionSizes;
 
 /// A shard that a test polls, and a peer.
-struct UnacceptedWorld {
-    shard: PolledShard,
+pub(super) struct UnacceptedWorld {
+    pub(super) shard: PolledShard,
     peer: PolledShard,
     client: RemoteClient,
-    us: u64,
+    pub(super) us: u64,
 }
 
 impl UnacceptedWorld {
-    fn new(private_buffers: u32) -> Self {
+    pub(super) fn new(private_buffers: u32) -> Self {
+        Self::with_connections(private_buffers, 4_000)
+    }
+
+    /// The shard has room for so many connections.
+    fn with_connections(private_buffers: u32, connections: u32) -> Self {
         let (one, other) = pair(&PairConfig::default()).expect("a pair");
-        let shard = PolledShard::new(one, 2, private_buffers, HandOverSettings::default());
+        let shard = PolledShard::with_connections(one, (2, private_buffers), connections);
         let mut peer = PolledShard::new(other, 1, 0, HandOverSettings::default());
         let (client, _) = peer.attach();
         Self { shard, peer, client, us: 0 }
     }
 
-    fn poll(&mut self) {
+    pub(super) fn poll(&mut self) {
         self.us += 50;
         let now = megapipe_stack::Instant::from_micros(self.us);
         for polled in [&mut self.shard, &mut self.peer] {
@@ -37,7 +44,36 @@ impl UnacceptedWorld {
         }
     }
 
-    fn run(&mut self, polls: u32) {
+    pub(super) fn now(&self) -> megapipe_stack::Instant {
+        megapipe_stack::Instant::from_micros(self.us)
+    }
+
+    /// The peer sends these bytes, as far as the connection takes them.
+    pub(super) fn send_bytes(&mut self, conn: ConnId, bytes: &[u8]) {
+        assert_eq!(self.client.send(conn, bytes), Ok(bytes.len()));
+        self.client.flush();
+        self.run(200);
+    }
+
+    /// The bytes that come to the peer on a connection.
+    pub(super) fn peer_bytes(&mut self, of: ConnId) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.client.receive(of).expect("it has the connection");
+        self.client.flush();
+        self.run(10);
+        while let Some(event) = self.client.event() {
+            if let RemoteEvent::Event(Event::Received { conn, chunk }, _) = event
+                && conn == of
+            {
+                let from = bytes.len();
+                bytes.resize(from + chunk.len as usize, 0);
+                self.client.take_bytes(chunk, &mut bytes[from..]);
+            }
+        }
+        bytes
+    }
+
+    pub(super) fn run(&mut self, polls: u32) {
         (0..polls).for_each(|_| self.poll());
     }
 
@@ -54,7 +90,7 @@ impl UnacceptedWorld {
     }
 
     /// A connection of the peer to a session that listens, and its name there.
-    fn accepted(
+    pub(super) fn accepted(
         &mut self,
         (session, listener): (&mut RemoteClient, megapipe_stack::ListenerId),
         port: u16,
@@ -68,7 +104,11 @@ impl UnacceptedWorld {
         (ours, conn)
     }
 
-    fn listen(&mut self, client: &mut RemoteClient, port: u16) -> megapipe_stack::ListenerId {
+    pub(super) fn listen(
+        &mut self,
+        client: &mut RemoteClient,
+        port: u16,
+    ) -> megapipe_stack::ListenerId {
         let sharing = ListenSharing { flags: 0, fast_open: 0, cores: None };
         let call = SessionCall::Listen { local: at(port), backlog: 100, sharing, reservation: 0 };
         let cookie = client.submit_call(call);
@@ -84,18 +124,36 @@ impl UnacceptedWorld {
     }
 
     /// Established connections of the peer.
-    fn connect(&mut self, port: u16, count: usize) -> Vec<ConnId> {
-        let begun: Vec<_> = (0..count).map(|_| self.client.connect(at(port))).collect();
-        self.client.flush();
-        self.run(100);
-        let connected = std::iter::from_fn(|| self.client.event());
-        let is_connected =
-            |event: &RemoteEvent| matches!(event, RemoteEvent::Event(Event::Connected { .. }, _));
-        assert_eq!(connected.filter(is_connected).count(), count);
+    pub(super) fn connect(&mut self, port: u16, count: usize) -> Vec<ConnId> {
+        let begun = self.begin_connections(port, count);
+        let connected = std::iter::from_fn(|| self.client.event()).filter(|event| match event {
+            RemoteEvent::Event(Event::Connected { conn }, _) => begun.contains(conn),
+            _ => false,
+        });
+        assert_eq!(connected.count(), count);
         begun
     }
 
-    fn send(&mut self, conns: &[ConnId], bytes: usize) {
+    /// Connections that the peer begins, and time for their handshakes.
+    fn begin_connections(&mut self, port: u16, count: usize) -> Vec<ConnId> {
+        let begun: Vec<_> = (0..count).map(|_| self.client.connect(at(port))).collect();
+        self.client.flush();
+        self.run(100);
+        begun
+    }
+
+    /// Connections in the shard's table.
+    fn held(&self) -> u32 {
+        self.shard.shard.server.stack().tcp_usage().connections
+    }
+
+    /// Ends all sessions of the shard.
+    fn detach_all(&mut self) {
+        self.shard.shard.detach_all(megapipe_stack::Instant::from_micros(self.us));
+        self.run(10);
+    }
+
+    pub(super) fn send(&mut self, conns: &[ConnId], bytes: usize) {
         for conn in conns {
             assert_eq!(self.client.send(*conn, &vec![7; bytes]), Ok(bytes));
         }
@@ -162,8 +220,7 @@ fn listener_that_never_accepts_leaves_private_buffers_to_others() {
     }
     assert_eq!(world.private_used(), 40);
     drop(hostile);
-    world.shard.shard.detach_all(megapipe_stack::Instant::from_micros(world.us));
-    world.run(10);
+    world.detach_all();
     assert_eq!(world.private_used(), 0);
     assert_eq!(account.count(QuotaKind::UserPrivateBuffers), 0);
     // The shard has nothing of its own of them any more.
@@ -246,4 +303,77 @@ fn events_within_the_quota_wait_and_return_it() {
     assert_eq!(came, [300, 300]);
     assert_eq!(account.count(QuotaKind::UserWaitingEvents), 0);
     assert_eq!(account.take_reached().count(), 0);
+}
+
+/// Places of a shard's table of connections in [`TABLE_QUOTAS`]'s worlds.
+const TABLE: u32 = 64;
+/// A user may have less than half of it.
+const TABLE_QUOTAS: [(QuotaKind, u32); 2] =
+    [(QuotaKind::UserConnections, 20), (QuotaKind::UserWaiting, 10)];
+
+/// Another user's connection is established at once.
+#[track_caller]
+fn assert_others_are_served(world: &mut UnacceptedWorld) {
+    let mut honest = world.channel(&rights_of(&Arc::default(), &TABLE_QUOTAS));
+    let listener = world.listen(&mut honest, 99);
+    let (ours, _) = world.accepted((&mut honest, listener), 99);
+    world.client.abort(ours);
+    world.client.flush();
+    world.run(10);
+}
+
+/// Many listeners of one user with large backlogs, and peers whose connections are never accepted.
+#[test]
+fn backlogs_of_a_user_leave_connections_to_others() {
+    let mut world = UnacceptedWorld::with_connections(64, TABLE);
+    let account = Arc::<UserAccount>::default();
+    let rights = rights_of(&account, &TABLE_QUOTAS);
+    let mut hostile = world.channel(&rights);
+    for port in 80..88 {
+        world.listen(&mut hostile, port);
+        world.begin_connections(port, 9);
+    }
+    assert_eq!(world.held(), 10);
+    assert_others_are_served(&mut world);
+    world.shard.shard.recount(megapipe_stack::Instant::from_micros(world.us));
+    assert_eq!(account.count(QuotaKind::UserWaiting), 10);
+    assert!(account.refusals(QuotaKind::UserWaiting) > 0);
+    assert_eq!(account.take_reached().collect::<Vec<_>>(), [QuotaKind::UserWaiting]);
+    let drops = world.shard.shard.server.stack().counters().dropped(Drop::ListenerGroupFull);
+    assert!(drops >= 62, "{drops}");
+    // All is back when the session is over, and the user may have as many again.
+    drop(hostile);
+    world.detach_all();
+    assert_eq!((world.held(), account.count(QuotaKind::UserWaiting)), (0, 0));
+    let mut again = world.channel(&rights_of(&account, &TABLE_QUOTAS));
+    world.listen(&mut again, 90);
+    world.begin_connections(90, 12);
+    assert_eq!(world.held(), 10);
+}
+
+/// Channels of one user that take as many connections in advance as a number has bits for.
+#[test]
+fn credit_of_a_user_leaves_connections_to_others() {
+    let mut world = UnacceptedWorld::with_connections(64, TABLE);
+    let account = Arc::<UserAccount>::default();
+    let rights = rights_of(&account, &TABLE_QUOTAS);
+    let mut hostile = Vec::new();
+    for port in 80..88 {
+        let mut channel = world.channel(&rights);
+        let listener = world.listen(&mut channel, port);
+        channel.accept(listener, AcceptorId(1), u32::MAX);
+        channel.flush();
+        hostile.push(channel);
+    }
+    world.run(2);
+    for port in 80..88 {
+        world.begin_connections(port, 9);
+    }
+    assert_eq!(world.held(), 30, "its connections, and those that wait");
+    assert_others_are_served(&mut world);
+    world.shard.shard.recount(megapipe_stack::Instant::from_micros(world.us));
+    assert!(account.refusals(QuotaKind::UserConnections) > 0);
+    drop(hostile);
+    world.detach_all();
+    assert!(QuotaKind::ALL.iter().all(|kind| account.count(*kind) == 0));
 }

@@ -158,9 +158,36 @@ fn untaken_datagrams_are_bounded() {
     }
     assert_eq!(host.send(id, peer(), b"x"), Err(OperationError::QueueFull));
     host.stack.close_datagram(id, &mut host.memory).unwrap();
-    assert_eq!(host.memory.in_use(), 0);
+    assert_eq!(host.memory.in_use(), most);
     assert_eq!(host.stack.poll_event(), None);
+    host.stack.drop_datagrams(PoolId(1), &mut host.memory);
+    assert_eq!(host.memory.in_use(), most);
+    host.stack.drop_datagrams(PoolId(0), &mut host.memory);
+    assert_eq!(host.memory.in_use(), 0);
     assert!(host.frames().is_empty());
+}
+
+#[test]
+fn datagrams_of_a_closed_endpoint_leave() {
+    let mut host = Host::new();
+    let id = host.bind(53);
+    // The second one waits for its neighbour beyond the end of the endpoint.
+    host.meet(PEER.into());
+    host.send(id, peer(), b"known").unwrap();
+    let away: IpAddr = [10, 0, 0, 7].into();
+    let other = SocketAddr::new(away, 5000);
+    host.send(id, other, b"other").unwrap();
+    host.stack.close_datagram(id, &mut host.memory).unwrap();
+    // The place is another endpoint's, which has sent nothing.
+    let next = host.bind(53);
+    assert_eq!(next.index, id.index);
+    assert!(host.transmit().unwrap().ends_with(b"known"));
+    host.frames();
+    host.meet(away);
+    assert!(host.transmit().unwrap().ends_with(b"other"));
+    assert_eq!(host.memory.in_use(), 0);
+    let all = crate::limits::DATAGRAMS_PER_ENDPOINT_MAX as usize;
+    assert_eq!(host.stack.datagram_room(next), Ok(all));
 }
 
 #[test]

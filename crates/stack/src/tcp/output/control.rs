@@ -6,43 +6,42 @@
 //! frame, which writes the same bytes.
 
 use super::*;
-use crate::host_address::HostAddress;
 use crate::wire::control::Way;
 
-/// Writes a control segment from the first of two hosts to the second.
+/// Writes a control segment of `flow`.
 #[inline(always)]
 pub(in crate::tcp) fn write<M>(
     context: &mut Context<'_, M>,
-    (hosts, service): ((HostAddress, HostAddress), Service),
+    (flow, service): (&Flow, Service),
     control: Control,
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
-    if let (Some(src), Some(dst)) = (hosts.0.ipv4(), hosts.1.ipv4())
-        && !context.config.tx_checksum
-        && let Some(Some(link)) = context.ip.usual_link(hop)
+    let Flow { local, remote, local_port: src_port, remote_port: dst_port } = *flow;
+    if let (Some(src), Some(dst)) = (local.ipv4(), remote.ipv4())
+        && !context.base.config.tx_checksum
+        && let Some(Some(link)) = context.base.ip.usual_link(hop)
     {
         let Service { dscp, hop_limit } = service;
-        if let Some(len) = control.emit(&Way { link, src, dst, dscp, hop_limit }, frame) {
-            context.counters.totals.segments_out += 1;
+        let way = Way { link, src, dst, src_port, dst_port, dscp, hop_limit };
+        if let Some(len) = control.emit(&way, frame) {
+            context.base.counters.totals.segments_out += 1;
             return Transmit::new(len);
         }
     }
-    write_any(context, (hosts, service), control, hop, frame)
+    write_any(context, (flow, service), control, hop, frame)
 }
 
 #[inline(never)]
 fn write_any<M>(
     context: &mut Context<'_, M>,
-    ((local, remote), service): ((HostAddress, HostAddress), Service),
+    (flow, service): (&Flow, Service),
     control: Control,
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
-    let head = control.repr();
-    let (local_port, remote_port) = (head.src_port, head.dst_port);
-    let flow = Flow { local, remote, local_port, remote_port };
-    write_reply(context, (&flow, &head, service), hop, frame)
+    let head = control.repr(flow.local_port, flow.remote_port);
+    write_reply(context, (flow, &head, service), hop, frame)
 }
 
 /// Writes an acknowledgment at `seq` with nothing else in it. `None`: there may be more to say, and
@@ -59,7 +58,7 @@ pub(super) fn send_ack<M>(
     if shard.sends_by_slow_path {
         return None;
     }
-    let is_plain = context.config.tcp.path_mtu_discovery
+    let is_plain = context.base.config.tcp.path_mtu_discovery
         && !conn.flags.has(ConnFlags::ECE_DUE)
         && !conn.receive.queue.has_gap()
         && !conn.cold.rare.is_some();
@@ -105,7 +104,7 @@ pub(super) fn send_fin<M>(
     (hop, index): (Hop, u32),
     frame: &mut [u8],
 ) -> Option<Transmit> {
-    if !has_fin(conn, shard) || !context.config.tcp.path_mtu_discovery {
+    if !has_fin(conn, shard) || !context.base.config.tcp.path_mtu_discovery {
         return None;
     }
     if conn.send.flight() == 0 {
@@ -133,8 +132,6 @@ fn write_plain<M>(
     frame: &mut [u8],
 ) -> Transmit {
     let control = Control {
-        src_port: conn.ends.local_port(),
-        dst_port: conn.ends.remote_port(),
         seq,
         ack: conn.receive.nxt,
         flags,
@@ -142,8 +139,8 @@ fn write_plain<M>(
         times: times(conn, context.now),
         offers: None,
     };
-    let hosts = (shard.locals.address(&conn.ends), conn.ends.remote_address());
-    let transmit = write(context, (hosts, conn.cold.service), control, hop, frame);
+    let flow = shard.locals.flow(&conn.ends);
+    let transmit = write(context, (&flow, conn.cold.service), control, hop, frame);
     conn.receive.last_ack_sent = conn.receive.nxt;
     conn.cold.timers.clear_ack();
     conn.flags.clear(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
@@ -166,42 +163,28 @@ fn send_reset<M>(
     reset: &Reset,
     frame: &mut [u8],
 ) -> Option<Transmit> {
-    let Reset { flow, seq, ack, times, service } = *reset;
-    let NextHop::Ready(hop) = context.ip.next_hop(context.now, flow.remote) else {
+    let Reset { ref flow, seq, ack, times, service } = *reset;
+    let NextHop::Ready(hop) = context.base.ip.next_hop(context.now, flow.remote) else {
         // It waits like any other, or is lost like any other.
         return send_reply(control_queue, context, &reset.reply(), frame);
     };
-    let control = Control {
-        src_port: flow.local_port,
-        dst_port: flow.remote_port,
-        seq,
-        ack,
-        flags: Flags::RST | Flags::ACK,
-        window: 0,
-        times,
-        offers: None,
-    };
-    Some(write(context, ((flow.local, flow.remote), service), control, hop, frame))
+    let flags = Flags::RST | Flags::ACK;
+    let control = Control { seq, ack, flags, window: 0, times, offers: None };
+    Some(write(context, (flow, service), control, hop, frame))
 }
 
-/// Sends the next of the queued segments.
+/// Sends the next of the queued segments. `None`: it waits for its next hop, or has none.
 #[inline(never)]
-pub(super) fn send_queued<M>(
+pub(super) fn send_next_queued<M>(
     control_queue: &mut ControlQueue,
     context: &mut Context<'_, M>,
     frame: &mut [u8],
 ) -> Option<Transmit> {
-    while let Some(reply) = control_queue.pop() {
-        if let Some(transmit) = send_reply(control_queue, context, &reply, frame) {
-            return Some(transmit);
-        }
+    if let Some(reply) = control_queue.pop() {
+        return send_reply(control_queue, context, &reply, frame);
     }
-    while let Some(reset) = control_queue.pop_reset() {
-        if let Some(transmit) = send_reset(control_queue, context, &reset, frame) {
-            return Some(transmit);
-        }
-    }
-    None
+    let reset = control_queue.pop_reset()?;
+    send_reset(control_queue, context, &reset, frame)
 }
 
 fn send_reply<M>(
@@ -210,17 +193,17 @@ fn send_reply<M>(
     reply: &Reply,
     frame: &mut [u8],
 ) -> Option<Transmit> {
-    let hop = match context.ip.next_hop(context.now, reply.flow.remote) {
+    let hop = match context.base.ip.next_hop(context.now, reply.flow.remote) {
         NextHop::Ready(hop) => hop,
         // RFC 1122 §2.3.2.2: saved, rather than discarded.
         NextHop::Waiting => {
             if control_queue.park(*reply) {
-                context.counters.drop(Drop::NextHopUnresolved);
+                context.base.counters.drop(Drop::NextHopUnresolved);
             }
             return None;
         }
         NextHop::NoRoute => {
-            context.counters.drop(Drop::NextHopUnresolved);
+            context.base.counters.drop(Drop::NextHopUnresolved);
             return None;
         }
     };
@@ -234,14 +217,12 @@ fn write_answer<M>(
     hop: Hop,
     frame: &mut [u8],
 ) -> Transmit {
-    let Reply { flow, seq, ack, flags, window, ref options, service } = *reply;
-    let (src_port, dst_port) = (flow.local_port, flow.remote_port);
+    let Reply { ref flow, seq, ack, flags, window, ref options, service } = *reply;
     if options.are_timestamps_alone() {
-        let times = options.timestamps;
-        let control = Control { src_port, dst_port, seq, ack, flags, window, times, offers: None };
-        return write(context, ((flow.local, flow.remote), service), control, hop, frame);
+        let control = Control { seq, ack, flags, window, times: options.timestamps, offers: None };
+        return write(context, (flow, service), control, hop, frame);
     }
-    let options = *options;
+    let (src_port, dst_port, options) = (flow.local_port, flow.remote_port, *options);
     let head = Repr { src_port, dst_port, seq, ack, flags, window, urgent: 0, options };
-    write_reply(context, (&flow, &head, service), hop, frame)
+    write_reply(context, (flow, &head, service), hop, frame)
 }

@@ -74,16 +74,16 @@ pub(super) fn send<M: Memory>(
     (hop, index): (Hop, u32),
     frame: &mut [u8],
 ) -> Option<Transmit> {
-    if !is_usual(conn, shard) || !context.config.tcp.path_mtu_discovery {
+    if !is_usual(conn, shard) || !context.base.config.tcp.path_mtu_discovery {
         return None;
     }
     let waiting = conn.unsent();
     let len = usual_len(conn, shard, waiting)?;
     // Where the link cuts, a frame holds more than a segment.
-    if context.config.tso && len < waiting {
+    if context.base.config.tso && len < waiting {
         return None;
     }
-    let link = context.ip.usual_link(hop)?;
+    let link = context.base.ip.usual_link(hop)?;
     let mut headers = headers_of(conn, shard, context.now, link);
     let text_at = headers.header_bytes();
     if frame.len() < text_at + len as usize {
@@ -143,13 +143,13 @@ fn finish<M>(
     frame: &mut [u8],
 ) -> Option<Transmit> {
     let len = headers.header_bytes() + text_bytes;
-    if !context.config.tx_checksum {
+    if !context.base.config.tx_checksum {
         headers.emit(frame, text_bytes, Text::Summed(sum))?;
-        context.counters.totals.segments_out += 1;
+        context.base.counters.totals.segments_out += 1;
         return Some(Transmit::new(len));
     }
     headers.emit(frame, text_bytes, Text::LeftToLink)?;
-    context.counters.totals.segments_out += 1;
+    context.base.counters.totals.segments_out += 1;
     let start = headers.transport_offset() as u16;
     Some(Transmit::new(len).checksummed_by_link(start, wire::CHECKSUM_OFFSET as u8))
 }
@@ -165,7 +165,7 @@ fn note<M>(conn: &mut Connection, context: &mut Context<'_, M>, range: SeqRange)
     let accounting = &mut conn.cold.accounting;
     accounting.count_segment_out();
     accounting.count_bytes_out(len);
-    context.counters.totals.bytes_out += u64::from(len);
+    context.base.counters.totals.bytes_out += u64::from(len);
     if accounting.has_received_bytes() {
         conn.flags.set(ConnFlags::INTERACTIVE);
     }
@@ -178,7 +178,7 @@ fn note<M>(conn: &mut Connection, context: &mut Context<'_, M>, range: SeqRange)
 #[inline]
 pub(super) fn write<M>(
     context: &mut Context<'_, M>,
-    draft: &Draft,
+    draft: &Draft<'_>,
     hop: Hop,
     text: (usize, u16),
     frame: &mut [u8],
@@ -187,7 +187,7 @@ pub(super) fn write<M>(
     if !dont_fragment {
         return None;
     }
-    let link = context.ip.usual_link(hop)?;
+    let link = context.base.ip.usual_link(hop)?;
     let headers = headers_before(head, (flow, link), (*service, *ecn))?;
     finish(context, &headers, text, frame)
 }
@@ -200,7 +200,7 @@ pub(super) fn write_reply<M>(
     hop: Hop,
     frame: &mut [u8],
 ) -> Option<Transmit> {
-    let link = context.ip.usual_link(hop)?;
+    let link = context.base.ip.usual_link(hop)?;
     let headers = headers_before(head, (flow, link), (service, Ecn::NotEct))?;
     finish(context, &headers, (0, 0), frame)
 }

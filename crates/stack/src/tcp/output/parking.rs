@@ -41,7 +41,7 @@ impl Tcp {
         becomes: impl FnMut(&Reply) -> Parked,
     ) {
         let lost = self.shard.control_queue.unpark(becomes);
-        (0..lost).for_each(|_| context.counters.drop(Drop::NextHopUnresolved));
+        (0..lost).for_each(|_| context.base.counters.drop(Drop::NextHopUnresolved));
     }
 
     /// Retries all parked connections after a next hop was resolved or failed; those that wait for
@@ -52,7 +52,7 @@ impl Tcp {
         neighbour: IpAddr,
         resolved: bool,
     ) {
-        let ip = &*context.ip;
+        let ip = &context.base.ip;
         let lost = self.shard.control_queue.unpark(|reply| {
             match (ip.via(reply.flow.remote.ip()) == Some(neighbour), resolved) {
                 (true, true) => Parked::Goes,
@@ -60,9 +60,9 @@ impl Tcp {
                 (false, _) => Parked::Waits,
             }
         });
-        (0..lost).for_each(|_| context.counters.drop(Drop::NextHopUnresolved));
+        (0..lost).for_each(|_| context.base.counters.drop(Drop::NextHopUnresolved));
         while let Some(entry) = self.shard.transmit.pop(PARKED) {
-            let lost = |dst| !resolved && context.ip.via(dst) == Some(neighbour);
+            let lost = |dst| !resolved && context.base.ip.via(dst) == Some(neighbour);
             if let Some(half_open) = entry.checked_sub(self.half_open_from) {
                 if lost(self.half_open.get(half_open).flow.remote.ip()) {
                     self.forget_half_open(half_open);

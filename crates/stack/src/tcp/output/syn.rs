@@ -13,12 +13,9 @@ pub(super) fn send<M: Memory>(
     context: &mut Context<'_, M>,
     (hop, frame): (Hop, &mut [u8]),
 ) -> Transmit {
-    let config = &context.config.tcp;
-    let mss = handshake::announced_mss(
-        config,
-        context.ip.path_mtu(&conn.ends.remote()),
-        conn.ends.remote(),
-    );
+    let config = &context.base.config.tcp;
+    let segment_bytes = context.base.ip.payload_bytes_max(conn.ends.remote_address());
+    let mss = handshake::announced_mss(config, segment_bytes);
     let value = timestamp(context.now, conn.cold.ts_offset);
     let answers = matches!(conn.state, State::SynReceived(_) | State::FastOpen(_));
     let (mut flags, ack, (offers, times)) = if answers {
@@ -46,8 +43,6 @@ pub(super) fn send<M: Memory>(
         conn.cold.rtt_or_syn_at_us = microseconds(context.now);
     }
     let mut control = Control {
-        src_port: conn.ends.local_port(),
-        dst_port: conn.ends.remote_port(),
         seq: conn.send.una,
         ack,
         flags,
@@ -64,12 +59,13 @@ pub(super) fn send<M: Memory>(
     if !answers && let Some((cookie, len)) = early_data(conn, shard, context) {
         return send_early(conn, shard, context, (hop, &control), (cookie, len), frame);
     }
-    let config = &context.config.tcp;
+    let config = &context.base.config.tcp;
     if config.path_mtu_discovery {
-        let hosts = (shard.locals.address(&conn.ends), conn.ends.remote_address());
-        return write_control(context, (hosts, conn.cold.service), control, hop, frame);
+        let flow = shard.locals.flow(&conn.ends);
+        return write_control(context, (&flow, conn.cold.service), control, hop, frame);
     }
-    write_empty(context, &draft(conn, shard, context, (control.repr(), false)), hop, frame)
+    let head = control.repr(conn.ends.local_port(), conn.ends.remote_port());
+    write_empty(context, &draft(conn, shard, context, (&head, false)), hop, frame)
 }
 
 /// What our first SYN says of Fast Open, and how many bytes of the queue it may carry. `None`:
@@ -83,12 +79,12 @@ fn early_data<M>(
     if conn.attempts > 0 || !matches!(rare.fast_open, Role::Client { .. }) {
         return None;
     }
-    let remote = conn.ends.remote();
-    let (cookie, mss) = shard.peers.cookie(remote, context.now)?;
+    let (cookie, mss) = shard.peers.cookie(conn.ends.remote(), context.now)?;
     if cookie.is_request() {
         return Some((cookie, 0));
     }
-    let room = fast_open::syn_room(mss, context.ip.path_mtu(&remote), remote);
+    let segment_bytes = context.base.ip.payload_bytes_max(conn.ends.remote_address());
+    let room = fast_open::syn_room(mss, segment_bytes);
     Some((cookie, conn.send.queue.bytes().min(room.into())))
 }
 
@@ -101,17 +97,17 @@ fn send_early<M: Memory>(
     (cookie, len): (Cookie, u32),
     frame: &mut [u8],
 ) -> Transmit {
-    let mut head = control.repr();
+    let mut head = control.repr(conn.ends.local_port(), conn.ends.remote_port());
     head.options.fast_open = Some(cookie);
-    let draft = draft(conn, shard, context, (head, false));
-    let text_at = context.ip.header_bytes(&draft.flow.remote.ip()) + draft.head.header_bytes();
+    let draft = draft(conn, shard, context, (&head, false));
+    let text_at = context.base.ip.header_bytes(&draft.flow.remote.ip()) + draft.head.header_bytes();
     let len = (len as usize).min(frame.len().saturating_sub(text_at));
     let mut sum = 0;
     if len > 0 {
         let text = &mut frame[text_at..text_at + len];
         sum = conn.send.queue.copy_out(&shard.nodes, context.memory, 0, text);
         conn.cold.accounting.count_bytes_out(len as u32);
-        context.counters.totals.bytes_out += len as u64;
+        context.base.counters.totals.bytes_out += len as u64;
     }
     shard.rares.of(conn, context.now).fast_open = Role::Client { sent: len as u16 };
     write(context, &draft, hop, (len, sum), frame)

@@ -22,7 +22,7 @@ pub(super) fn is_believable<M>(
         if segment.ack == conn.send.nxt {
             return true;
         }
-        context.counters.drop(Drop::BadAck);
+        context.base.counters.drop(Drop::BadAck);
         if let Some(reply) = Reply::reset(segment) {
             queue_reset(shard, context, reply);
         }
@@ -33,7 +33,7 @@ pub(super) fn is_believable<M>(
         if segment.ack.at_or_after(conn.send.una) && segment.ack.at_or_before(conn.send.nxt) {
             return true;
         }
-        context.counters.drop(Drop::BadAck);
+        context.base.counters.drop(Drop::BadAck);
         if let Some(reply) = Reply::reset(segment) {
             queue_reset(shard, context, reply);
         }
@@ -42,7 +42,7 @@ pub(super) fn is_believable<M>(
     // RFC 5961 §5.2: not of what was never sent, and not older than any window.
     let oldest = conn.send.una - conn.cold.snd_wnd_max;
     if segment.ack.after(conn.send.nxt) || segment.ack.before(oldest) {
-        context.counters.drop(Drop::BadAck);
+        context.base.counters.drop(Drop::BadAck);
         challenge(conn, shard, context);
         return false;
     }
@@ -345,8 +345,8 @@ fn sack_ranges(conn: &Connection, blocks: &[SackBlock]) -> ([SeqRange; SACK_BLOC
 
 /// Counts what an acknowledgment did, and remembers to tell the peer of a smaller window.
 fn note<M>(conn: &mut Connection, context: &mut Context<'_, M>, acked: &Acked) {
-    context.counters.totals.recoveries += u64::from(acked.entered);
-    context.counters.totals.spurious_retransmissions += u64::from(acked.dsack || acked.undone);
+    context.base.counters.totals.recoveries += u64::from(acked.entered);
+    context.base.counters.totals.spurious_retransmissions += u64::from(acked.dsack || acked.undone);
     if acked.cwr && conn.flags.has(ConnFlags::ECN) {
         conn.flags.set(ConnFlags::CWR_DUE);
     }
@@ -404,7 +404,7 @@ fn advance_by<M: Memory>(
     if conn.cold.rare.is_some() {
         note_progress(conn, shard, context.now);
     }
-    context.ip.confirm(context.now, conn.cold.hop);
+    context.base.ip.confirm(context.now, conn.cold.hop);
     window::grow_send_buffer(conn, shard.send_buffer_max);
     let chunks = conn.send.queue.acknowledge(&mut shard.nodes, context.memory, bytes);
     conn.cold.accounting.count_acked(chunks);

@@ -66,7 +66,7 @@ impl Tcp {
         match step {
             LastStep::Reset => {
                 debug_assert!(transition(conn.state, Input::Reset).is_some());
-                context.counters.totals.resets_in += 1;
+                context.base.counters.totals.resets_in += 1;
                 conn.cold.accounting.count_segment_in();
                 conn.state = State::Closed(Closed { reason: CloseReason::ResetByPeer });
                 conn.flags.clear(ConnFlags::RCV_FIN);
@@ -77,7 +77,7 @@ impl Tcp {
                 }
             }
             LastStep::Forget => {
-                context.ip.confirm(context.now, conn.cold.hop);
+                context.base.ip.confirm(context.now, conn.cold.hop);
                 debug_assert!(transition(conn.state, Input::AckOfFin).is_some());
                 conn.state = State::Closed(Closed { reason: CloseReason::Finished });
                 conn.send.queue.clear(&mut shard.nodes, context.memory);
@@ -86,7 +86,7 @@ impl Tcp {
             }
             LastStep::Wait => {
                 if conn.send.flight() > 0 {
-                    context.ip.confirm(context.now, conn.cold.hop);
+                    context.base.ip.confirm(context.now, conn.cold.hop);
                 }
                 if let Some(times) = segment.options.timestamps
                     && conn.flags.has(ConnFlags::TIMESTAMPS)

@@ -84,11 +84,11 @@ fn synchronized<M: Memory>(
     if segment.has(Flags::SYN) {
         // RFC 5961 §4.2: whatever its number. A peer that restarted answers the challenge with a
         // RST that fits.
-        context.counters.drop(Drop::SynInConnection);
+        context.base.counters.drop(Drop::SynInConnection);
         return challenge(conn, shard, context);
     }
     if !segment.has(Flags::ACK) {
-        return context.counters.drop(Drop::UnexpectedSegment);
+        return context.base.counters.drop(Drop::UnexpectedSegment);
     }
     if !ack::is_believable(conn, shard, context, segment) {
         return;
@@ -208,7 +208,9 @@ fn passes_paws<M>(
     context: &Context<'_, M>,
     segment: &Segment<'_>,
 ) -> Result<(), Drop> {
-    if !conn.flags.has(ConnFlags::TIMESTAMPS) || segment.has(Flags::RST) || !context.config.tcp.paws
+    if !conn.flags.has(ConnFlags::TIMESTAMPS)
+        || segment.has(Flags::RST)
+        || !context.base.config.tcp.paws
     {
         return Ok(());
     }
@@ -248,7 +250,7 @@ fn refuse<M>(
     context: &mut Context<'_, M>,
     (segment, reason): (&Segment<'_>, Drop),
 ) {
-    context.counters.drop(reason);
+    context.base.counters.drop(reason);
     if segment.has(Flags::RST) {
         return;
     }
@@ -273,7 +275,7 @@ fn refuse<M>(
     }
     let text = SeqRange::new(segment.payload_seq(), segment.payload.len() as u32);
     if !segment.payload.is_empty() && text.end.at_or_before(conn.receive.nxt) {
-        context.counters.totals.segments_duplicate += 1;
+        context.base.counters.totals.segments_duplicate += 1;
         if conn.flags.has(ConnFlags::SACK) {
             shard.rares.of(conn, context.now).duplicate = text;
         }
@@ -303,10 +305,10 @@ fn on_reset<M: Memory>(
     segment: &Segment<'_>,
 ) {
     if segment.seq != conn.receive.nxt {
-        context.counters.drop(Drop::UnexactReset);
+        context.base.counters.drop(Drop::UnexactReset);
         return challenge(conn, shard, context);
     }
-    context.counters.totals.resets_in += 1;
+    context.base.counters.totals.resets_in += 1;
     close::apply(conn, shard, context, Input::Reset);
 }
 
@@ -314,7 +316,7 @@ fn on_reset<M: Memory>(
 pub(super) fn challenge<M>(conn: &mut Connection, shard: &mut Shard, context: &mut Context<'_, M>) {
     let Shard { challenges, secret, locals, .. } = shard;
     if challenges.may_send(context.now, secret, &locals.flow(&conn.ends)) {
-        context.counters.totals.challenge_acks += 1;
+        context.base.counters.totals.challenge_acks += 1;
         conn.flags.set(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
     }
 }
@@ -337,7 +339,7 @@ fn heard<M>(conn: &mut Connection, context: &mut Context<'_, M>, segment: &Segme
         conn.cold.ts_recent_at = CoarseStamp::of(context.now);
     }
     if segment.ecn == Ecn::Ce {
-        context.counters.totals.congestion_marks_in += 1;
+        context.base.counters.totals.congestion_marks_in += 1;
     }
     if conn.flags.has(ConnFlags::ECN) && !segment.payload.is_empty() {
         if segment.has(Flags::CWR) {
@@ -355,7 +357,7 @@ pub(super) fn reset_sender<M>(
     context: &mut Context<'_, M>,
     segment: &Segment<'_>,
 ) {
-    context.counters.drop(Drop::NoConnection);
+    context.base.counters.drop(Drop::NoConnection);
     if let Some(reply) = Reply::reset(segment) {
         queue_reset(shard, context, reply);
     }
@@ -364,9 +366,9 @@ pub(super) fn reset_sender<M>(
 /// Queues a RST, and counts it.
 pub(super) fn queue_reset<M>(shard: &mut Shard, context: &mut Context<'_, M>, reply: Reply) {
     if shard.control_queue.push(reply) {
-        context.counters.totals.resets_out += 1;
+        context.base.counters.totals.resets_out += 1;
     } else {
-        context.counters.drop(Drop::RateLimited);
+        context.base.counters.drop(Drop::RateLimited);
     }
 }
 

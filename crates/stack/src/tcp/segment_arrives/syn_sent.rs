@@ -4,7 +4,7 @@ use super::*;
 use crate::Instant;
 use crate::ip::Hop;
 use crate::tcp::deadline::CoarseStamp;
-use crate::tcp::handshake::{Offer, is_ecn_setup_syn, is_ecn_setup_syn_ack, mss_of_mtu};
+use crate::tcp::handshake::{Offer, is_ecn_setup_syn, is_ecn_setup_syn_ack, mss_of};
 
 /// From an ACK of anything but our SYN to the next SYN.
 const SYN_AFTER_BAD_ACK: Duration = Duration::from_millis(8);
@@ -18,7 +18,7 @@ pub(super) fn on_segment<M: Memory>(
     let has_ack = segment.has(Flags::ACK);
     // First: an ACK of anything but our SYN.
     if has_ack && !acknowledges_syn(conn, shard, segment) {
-        context.counters.drop(Drop::BadAck);
+        context.base.counters.drop(Drop::BadAck);
         if let Some(reply) = Reply::reset(segment) {
             queue_reset(shard, context, reply);
             send_syn_soon(conn, context.now);
@@ -28,14 +28,14 @@ pub(super) fn on_segment<M: Memory>(
     // Second: a RST counts only with an acceptable ACK.
     if segment.has(Flags::RST) {
         if !has_ack {
-            return context.counters.drop(Drop::UnexactReset);
+            return context.base.counters.drop(Drop::UnexactReset);
         }
-        context.counters.totals.resets_in += 1;
+        context.base.counters.totals.resets_in += 1;
         return close::apply(conn, shard, context, Input::Reset);
     }
     // Fourth.
     if !segment.has(Flags::SYN) {
-        return context.counters.drop(Drop::UnexpectedSegment);
+        return context.base.counters.drop(Drop::UnexpectedSegment);
     }
     take_syn(conn, context, segment);
     if has_ack {
@@ -62,14 +62,15 @@ fn acknowledges_syn(conn: &Connection, shard: &Shard, segment: &Segment<'_>) -> 
 
 /// What the peer's SYN says about itself.
 fn take_syn<M>(conn: &mut Connection, context: &mut Context<'_, M>, segment: &Segment<'_>) {
-    let config = &context.config.tcp;
-    let mut offer = Offer::of(config, &segment.options, conn.ends.remote());
+    let config = &context.base.config.tcp;
+    let remote = conn.ends.remote_address();
+    let mut offer = Offer::of(config, &segment.options, remote);
     offer.ecn = if segment.has(Flags::ACK) {
         config.ecn && is_ecn_setup_syn_ack(segment.flags)
     } else {
         is_ecn_setup_syn(segment.flags)
     };
-    let room = mss_of_mtu(context.ip.path_mtu(&conn.ends.remote()), conn.ends.remote());
+    let room = mss_of(context.base.ip.payload_bytes_max(remote));
     let max = conn.cold.snd_wnd_max;
     conn.agree(config, &offer, room);
     conn.cold.snd_wnd_max = max.max(u32::from(segment.window));
@@ -117,7 +118,7 @@ fn on_syn_ack<M: Memory>(
 }
 
 fn confirm<M>(context: &mut Context<'_, M>, hop: Hop) {
-    context.ip.confirm(context.now, Some(hop));
+    context.base.ip.confirm(context.now, Some(hop));
 }
 
 /// Simultaneous open (§3.5, MUST-10): answer with a SYN-ACK. Text waits until the peer sends it
@@ -127,6 +128,6 @@ fn on_syn<M>(conn: &mut Connection, context: &mut Context<'_, M>, _segment: &Seg
         conn.state = state;
     }
     // How often our SYN was sent stays known: what acknowledges it is no sample then (RFC 6298 §3).
-    conn.cold.timers.attend_after(context.now, context.config.tcp.rto_initial);
+    conn.cold.timers.attend_after(context.now, context.base.config.tcp.rto_initial);
     conn.flags.set(ConnFlags::SYN_DUE);
 }

@@ -38,14 +38,14 @@ pub(in crate::tcp) fn on_text<M: Memory>(
     }
     if !conn.state.may_receive() {
         // The peer's FIN came before: its text ends there.
-        return context.counters.drop(Drop::UnexpectedSegment);
+        return context.base.counters.drop(Drop::UnexpectedSegment);
     }
     if conn.flags.has(ConnFlags::ORPHAN) {
         return on_text_without_reader(conn, shard, context, segment);
     }
     let seq = segment.payload_seq();
     let Some(payload) = within_window(conn, seq, segment.payload) else {
-        context.counters.drop(Drop::OutsideWindow);
+        context.base.counters.drop(Drop::OutsideWindow);
         return conn.flags.set(ConnFlags::ACK_NOW.or(ConnFlags::PURE_ACK));
     };
     let mut store = Store { nodes: &mut shard.nodes, memory: context.memory, pool: conn.cold.pool };
@@ -69,18 +69,18 @@ pub(in crate::tcp) fn on_text<M: Memory>(
     }
     conn.receive.nxt += inserted.advanced;
     conn.cold.accounting.count_bytes_in(inserted.advanced);
-    context.counters.totals.bytes_in += u64::from(inserted.advanced);
+    context.base.counters.totals.bytes_in += u64::from(inserted.advanced);
     if inserted.no_room {
-        context.counters.drop(Drop::NoBuffer);
+        context.base.counters.drop(Drop::NoBuffer);
     }
     if let Some(duplicate) = inserted.duplicate {
-        context.counters.totals.segments_duplicate += 1;
+        context.base.counters.totals.segments_duplicate += 1;
         if conn.flags.has(ConnFlags::SACK) {
             shard.rares.of(conn, context.now).duplicate = duplicate;
         }
     }
     if inserted.out_of_order {
-        context.counters.totals.segments_out_of_order += 1;
+        context.base.counters.totals.segments_out_of_order += 1;
     }
     // RFC 5681 §4.2: at once for what is out of order, and for what fills a gap.
     let is_partial = had_gap && conn.receive.queue.has_gap();
@@ -166,7 +166,7 @@ pub(super) fn take_fin<M>(conn: &mut Connection, shard: &mut Shard, context: &Co
     // Where nothing came before, there is nothing to answer either.
     let is_answered =
         conn.cold.accounting.has_received_bytes() && matches!(conn.state, State::CloseWait(_));
-    if context.config.tcp.delay_fin_ack && is_answered {
+    if context.base.config.tcp.delay_fin_ack && is_answered {
         window::acknowledge_late(conn);
     } else {
         conn.flags.set(ConnFlags::ACK_NOW);

@@ -38,7 +38,7 @@ fn begin(beginning: Beginning, syn: Options) -> (Peer, ConnId) {
         Beginning::Accepted => Peer::accepted(|config| config.tcp.retries = 3, syn),
         Beginning::TakenFromSyn => {
             let (mut peer, cookie, _) = fast_open::server(1);
-            peer.host.config.tcp.retries = 3;
+            peer.host.base.config.tcp.retries = 3;
             fast_open::syn(&mut peer, fast_open::with(cookie), b"data");
             let conn = fast_open::incoming(&mut peer).unwrap();
             peer.send(conn, b"answer");
@@ -47,7 +47,7 @@ fn begin(beginning: Beginning, syn: Options) -> (Peer, ConnId) {
         }
         Beginning::SentWithSyn => {
             let (mut peer, _, first) = fast_open::client_with_cookie();
-            peer.host.config.tcp.retries = 3;
+            peer.host.base.config.tcp.retries = 3;
             peer.host.with(peer.now, |tcp, context| tcp.abort(context, first)).unwrap();
             let (conn, _) = fast_open::client(&mut peer, &[1; 2_000]);
             (peer, conn)

@@ -32,7 +32,7 @@ fn syn_for_expected_listener_is_not_refused() {
     for has_successor in [false, true] {
         let mut peer = peer_awaited("10.0.0.1:80", has_successor);
         assert_eq!(answer(&mut peer), ' ');
-        assert_eq!(peer.host.counters.dropped(crate::Drop::AwaitedListener), 1);
+        assert_eq!(peer.host.base.counters.dropped(crate::Drop::AwaitedListener), 1);
         peer.local.1 = 81;
         assert_eq!(answer(&mut peer), 'R', "another port");
         peer.local.1 = 80;
@@ -56,7 +56,7 @@ fn expected_listener_is_awaited_for_a_limited_time() {
     assert_eq!(answer(&mut peer), 'R');
     let any = "0.0.0.0:80".parse().unwrap();
     let listen = |tcp: &mut Tcp, context: &mut Context<'_, HeapMemory>| {
-        tcp.listen(context.ip, any, 4, PoolId(0))
+        tcp.listen(&context.base.ip, any, 4, PoolId(0))
     };
     let id = peer.host.with(peer.now, listen).unwrap();
     peer.now += 2 * LISTENER_WAIT_MAX;

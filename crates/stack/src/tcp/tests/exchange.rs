@@ -110,7 +110,7 @@ fn a_stream_arrives_whole() {
     assert_eq!(pair.b.received.len(), stream.len());
     assert!(pair.b.received == stream);
     assert!(pair.b.events.contains(&Event::PeerClosed { conn: b }));
-    assert_eq!(pair.a.counters.totals.segments_retransmitted, 0);
+    assert_eq!(pair.a.base.counters.totals.segments_retransmitted, 0);
     pair.b.with(pair.now, |tcp, context| tcp.close(context, b)).unwrap();
     pair.run(1000);
     assert_quiet(&pair);
@@ -140,7 +140,7 @@ fn a_stream_survives_loss() {
         pair.run(200_000);
         assert_eq!(pair.b.received.len(), stream.len(), "{percent} %");
         assert!(pair.b.received == stream);
-        assert!(pair.a.counters.totals.segments_retransmitted > 0);
+        assert!(pair.a.base.counters.totals.segments_retransmitted > 0);
     }
 }
 
@@ -195,7 +195,7 @@ fn a_closed_window_is_probed_and_opens() {
     pair.run_without_readers(2000);
     assert_eq!(pair.a.conn(a).send.wnd, 0);
     assert!(pair.a.conn(a).flags.has(ConnFlags::PERSIST));
-    assert!(pair.a.counters.totals.window_probes > 0);
+    assert!(pair.a.base.counters.totals.window_probes > 0);
     assert_eq!(pair.b.conn(b).receive.queue.ready_bytes(), 4096);
     pair.run(60_000);
     assert!(pair.b.received == stream);
@@ -218,7 +218,7 @@ fn late_segments_for_a_connection_that_left_are_not_answered() {
     let (frame, _) = pair.a.frame(now).unwrap();
     pair.b.take(now, &frame);
     assert_eq!(pair.b.frame(now), None, "no RST, and no connection to acknowledge it");
-    assert_eq!(pair.b.counters.dropped(crate::Drop::DepartedConnection), 1);
+    assert_eq!(pair.b.base.counters.dropped(crate::Drop::DepartedConnection), 1);
     // It comes back: what was dropped is sent again.
     let b = pair.b.with(now, |tcp, context| tcp.import(context, &snapshot, PoolId(0))).unwrap();
     pair.b.tcp.receive(b).unwrap();
@@ -229,7 +229,7 @@ fn late_segments_for_a_connection_that_left_are_not_answered() {
     pair.b.with(now, |tcp, context| tcp.export(context, b)).unwrap();
     let later = now + crate::limits::DEPARTED_LASTS;
     pair.b.take(later, &frame);
-    assert_eq!(pair.b.counters.dropped(crate::Drop::DepartedConnection), 1);
+    assert_eq!(pair.b.base.counters.dropped(crate::Drop::DepartedConnection), 1);
     assert!(pair.b.frame(later).is_some(), "a RST");
 }
 
@@ -266,7 +266,7 @@ fn import_without_timestamp_learns_it_from_next_segment() {
     pair.run(1000);
     assert_eq!(pair.b.received, b"later than nothing");
     assert_ne!(pair.b.conn(b).receive.ts_recent, 0);
-    assert_eq!(pair.b.counters.dropped(crate::Drop::OldTimestamp), 0);
+    assert_eq!(pair.b.base.counters.dropped(crate::Drop::OldTimestamp), 0);
 }
 
 #[test]

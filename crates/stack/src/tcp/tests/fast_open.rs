@@ -102,7 +102,7 @@ fn fast_open_server_takes_and_answers_the_data_of_a_syn() {
     peer.inject(A, 9, 7, b"more");
     peer.host.collect(peer.now);
     assert_eq!(peer.host.received, b"questionmore");
-    assert_eq!(peer.host.counters.totals.fast_opens, 1);
+    assert_eq!(peer.host.base.counters.totals.fast_opens, 1);
     // What came with the handshake's last ACK counts as always.
     syn(&mut peer, with(cookie), b"1");
     let conn = incoming(&mut peer).expect("incoming");
@@ -424,7 +424,7 @@ fn fast_open_moves_every_byte_under_loss() {
             pair.lose = Box::new(|_, _| false);
             pair.run(300_000);
         }
-        fast_opens += pair.b.counters.totals.fast_opens;
+        fast_opens += pair.b.base.counters.totals.fast_opens;
         assert_eq!(pair.a.memory.in_use() + pair.b.memory.in_use(), 0, "seed {seed}");
         assert_eq!((pair.a.tcp.places.len(), pair.b.tcp.places.len()), (0, 0), "seed {seed}");
     }

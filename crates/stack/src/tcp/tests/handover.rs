@@ -84,7 +84,7 @@ impl Siblings {
         self.pair.a.with(self.pair.now, |tcp, context| tcp.close(context, a)).unwrap();
         self.pair.b.with(self.pair.now, |tcp, context| tcp.close(context, b)).unwrap();
         self.pair.run(3000);
-        let resets = |host: &Host| host.counters.totals.resets_out;
+        let resets = |host: &Host| host.base.counters.totals.resets_out;
         assert_eq!((resets(&self.pair.b), resets(&self.apart)), (0, 0), "nothing is refused");
         let reset = Event::Closed { conn: a, reason: CloseReason::ResetByPeer };
         assert!(!self.pair.a.events.contains(&reset));
@@ -94,7 +94,10 @@ impl Siblings {
 
 fn listen(host: &mut Host, now: Instant) -> ListenerId {
     let local = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), PORT);
-    host.with(now, |tcp, context| tcp.listen(context.ip, local, 8, PoolId(0))).unwrap()
+    let id =
+        host.with(now, |tcp, context| tcp.listen(&context.base.ip, local, 8, PoolId(0))).unwrap();
+    host.join_group(id);
+    id
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn handshake_that_owes_its_syn_ack_goes_on() {
     assert_eq!(siblings.leave(), 1);
     let sent = siblings.pair.now;
     siblings.pair.run(100);
-    assert!(siblings.pair.b.counters.totals.segments_retransmitted == 0, "sent at {sent:?}");
+    assert!(siblings.pair.b.base.counters.totals.segments_retransmitted == 0, "sent at {sent:?}");
     siblings.talk(a, b"");
 }
 
@@ -254,7 +257,7 @@ fn backlog_does_not_limit_what_is_taken_over() {
     siblings.apart.with(siblings.pair.now, |tcp, context| {
         tcp.unlisten(context, siblings.other).unwrap();
         let local = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), PORT);
-        siblings.other = tcp.listen(context.ip, local, 0, PoolId(0)).unwrap();
+        siblings.other = tcp.listen(&context.base.ip, local, 0, PoolId(0)).unwrap();
     });
     for _ in 0..5 {
         siblings.connect(1);

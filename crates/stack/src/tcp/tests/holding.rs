@@ -177,7 +177,7 @@ impl Crowd {
                 let addresses: Vec<_> =
                     OURS.iter().take(count).map(|last| (ip(*last), 24)).collect();
                 host.tcp.forget_ways();
-                host.ip.set_addresses(now, &addresses).unwrap();
+                host.base.ip.set_addresses(now, &addresses).unwrap();
             }
             Step::Wait(ms) => self.wait(ms),
         }

@@ -90,9 +90,10 @@ impl Peer {
     pub(super) fn listen(&mut self) -> ListenerId {
         let local = SocketAddr::new(self.local.0, self.local.1);
         let listen = |tcp: &mut Tcp, context: &mut Context<'_, HeapMemory>| {
-            tcp.listen(context.ip, local, 4, PoolId(0))
+            tcp.listen(&context.base.ip, local, 4, PoolId(0))
         };
         let id = self.host.with(self.now, listen).unwrap();
+        self.host.join_group(id);
         self.host.tcp.accept(id, 100).unwrap();
         id
     }
@@ -240,6 +241,6 @@ impl Peer {
     }
 
     pub(super) fn dropped(&self, reason: crate::counters::Drop) -> u64 {
-        self.host.counters.dropped(reason)
+        self.host.base.counters.dropped(reason)
     }
 }

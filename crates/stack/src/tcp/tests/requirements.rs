@@ -153,7 +153,7 @@ fn must_41_listening_changes_no_connection() {
     peer.inject(S | A, 0, 1, &[]);
     assert_eq!(peer.last_event(), Some(Event::Connected { conn }));
     let again =
-        peer.host.with(peer.now, |tcp, context| tcp.listen(context.ip, local, 4, PoolId(0)));
+        peer.host.with(peer.now, |tcp, context| tcp.listen(&context.base.ip, local, 4, PoolId(0)));
     assert_eq!(again, Err(ListenError::InUse));
     assert_eq!(peer.host.tcp.info(conn).unwrap().state, TcpState::Established);
     peer.send(conn, b"still here");
@@ -173,7 +173,7 @@ fn must_45_a_connection_keeps_the_address_that_it_began_with() {
         let src = peer.out()[0].src;
         // MUST-43: the one that was asked for; MUST-44: else one of ours that IP chooses.
         assert!(wanted.is_none_or(|wanted| wanted.ip() == src));
-        assert!(peer.host.ip.is_ours(src));
+        assert!(peer.host.base.ip.is_ours(src));
         peer.local.0 = src;
         peer.inject(S | A, 0, 1, &[]);
         peer.send(conn, b"data");

@@ -4,6 +4,7 @@ use core::ops::RangeInclusive;
 
 use super::peer::*;
 use super::*;
+use crate::chunk::Chunk;
 use crate::config::SynCookies;
 use crate::counters::Drop;
 use crate::error::{CloseReason, OperationError};
@@ -624,7 +625,7 @@ fn cookies_keep_nothing_and_bring_everything_back() {
     let info = peer.host.tcp.info(conn).unwrap();
     assert!(info.sack && info.timestamps);
     assert_eq!(info.window_scale.map(|scale| scale.0), Some(0));
-    assert_eq!(peer.host.counters.totals.cookies_accepted, 1);
+    assert_eq!(peer.host.base.counters.totals.cookies_accepted, 1);
 }
 
 #[test]
@@ -638,7 +639,7 @@ fn syn_flood_leaves_room_for_real_clients() {
     }
     peer.out();
     assert_eq!(peer.host.tcp.half_open.len(), 4);
-    assert_eq!(peer.host.counters.totals.cookies_sent, 95);
+    assert_eq!(peer.host.base.counters.totals.cookies_sent, 95);
     peer.remote.1 = 5555;
     peer.open(plain());
     assert!(peer.incoming().is_some());
@@ -740,7 +741,7 @@ fn a_full_accept_queue_is_no_reason_for_a_cookie() {
     go_on(&mut peer, &callers[..5], A, b"");
     peer.remote.1 = 8;
     peer.inject(S, 0, 0, &[]);
-    assert_eq!(peer.host.counters.totals.cookies_sent, 7);
+    assert_eq!(peer.host.base.counters.totals.cookies_sent, 7);
     assert_eq!(peer.dropped(Drop::BacklogFull), 1);
     // Cookies that were given while there was room.
     go_on(&mut peer, &callers[5..], A, b"");
@@ -779,7 +780,9 @@ fn a_syn_that_finds_no_room_leaves_time_wait_alone() {
 fn a_backlog_of_nothing_lets_one_wait() {
     let mut peer = Peer::new(|_| {});
     let local = SocketAddr::new(peer.local.0, peer.local.1);
-    peer.host.with(peer.now, |tcp, context| tcp.listen(context.ip, local, 0, PoolId(0))).unwrap();
+    peer.host
+        .with(peer.now, |tcp, context| tcp.listen(&context.base.ip, local, 0, PoolId(0)))
+        .unwrap();
     peer.open(plain());
     peer.remote.1 += 1;
     peer.inject(S, 0, 0, &[]);
@@ -1099,10 +1102,10 @@ fn segments_are_full_again_when_a_black_hole_is_gone() {
     narrow(&mut pair, usize::MAX);
     pair.run(20_000);
     assert_eq!(pair.b.received.len(), 4000);
-    let before = pair.a.counters.totals.segments_retransmitted;
+    let before = pair.a.base.counters.totals.segments_retransmitted;
     stream(&mut pair, a);
     assert_eq!(pair.a.tcp.info(a).unwrap().mss, full);
-    let again = pair.a.counters.totals.segments_retransmitted - before;
+    let again = pair.a.base.counters.totals.segments_retransmitted - before;
     assert_eq!(again, 0, "nothing is lost any more");
     assert_eq!(pair.b.received.len(), 4000 + 300 * 10_000);
 }
@@ -1119,9 +1122,9 @@ fn the_largest_size_that_a_path_takes_is_found_and_tried_again_ten_minutes_later
     let takes = 1300 - 40 - 12;
     assert!(found <= takes && found + crate::limits::PATH_PROBE_GAIN_BYTES > takes, "{found}");
     // Nothing more is tried, and nothing is lost, until it may have changed.
-    let lost = pair.a.counters.totals.segments_retransmitted;
+    let lost = pair.a.base.counters.totals.segments_retransmitted;
     stream(&mut pair, a);
-    assert_eq!(pair.a.counters.totals.segments_retransmitted, lost);
+    assert_eq!(pair.a.base.counters.totals.segments_retransmitted, lost);
     narrow(&mut pair, usize::MAX);
     stream(&mut pair, a);
     assert_eq!(pair.a.tcp.info(a).unwrap().mss, found);
@@ -1155,11 +1158,11 @@ fn one_probe_leaves_with_more_behind_it_and_is_sent_again_in_pieces() {
     for _ in 0..3 {
         pair.a.send(pair.now, a, &[7; 2000]);
     }
-    let timeouts = pair.a.counters.totals.retransmission_timeouts;
+    let timeouts = pair.a.base.counters.totals.retransmission_timeouts;
     pair.run(900);
     let sizes = sizes.borrow();
     assert_eq!(sizes.iter().filter(|size| **size > 1012).count(), 1, "{sizes:?}");
-    assert_eq!(pair.a.counters.totals.retransmission_timeouts, timeouts, "{sizes:?}");
+    assert_eq!(pair.a.base.counters.totals.retransmission_timeouts, timeouts, "{sizes:?}");
     assert_eq!(pair.b.received.len(), 2000 + 1500 + 6000);
 }
 
@@ -1208,7 +1211,7 @@ fn the_send_queue_has_a_limit() {
     peer.out();
     peer.inject(A, 1, 1001, &[]);
     assert!(peer.host.send(peer.now, conn, &[0; 2000]));
-    let empty = crate::Chunk { buf: crate::BufId(0), offset: 0, len: 0 };
+    let empty = Chunk { buf: crate::BufId(0), offset: 0, len: 0 };
     let sent = peer.host.with(peer.now, |tcp, context| tcp.send(context, conn, empty));
     assert_eq!(sent, Err(OperationError::BadChunk));
 }
@@ -1373,6 +1376,44 @@ fn first_bytes_for_a_new_owner_need_no_update() {
 }
 
 #[test]
+fn unread_bytes_and_the_end_are_reported_again_to_another_reader() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    assert!(peer.host.tcp.is_receiving(conn));
+    assert_eq!(peer.host.tcp.withhold(conn), Ok(true));
+    assert_eq!(peer.host.tcp.withhold(conn), Ok(false));
+    peer.inject(A | P, 1, 1, b"one");
+    // Behind a gap.
+    peer.inject(A | P, 10, 1, b"three");
+    peer.host.collect(peer.now);
+    let is_news = |event: &Event| !matches!(event, Event::Incoming { .. });
+    assert!(!peer.host.events.iter().any(is_news), "nothing was asked for");
+    let mut taken = Vec::new();
+    let take = |peer: &mut Peer, taken: &mut Vec<u32>| {
+        let each = |memory: &mut _, chunk: Chunk| {
+            taken.push(chunk.len);
+            Memory::free(memory, chunk.buf);
+        };
+        peer.host.with(peer.now, |tcp, context| tcp.take_unread(conn, context.memory, each))
+    };
+    take(&mut peer, &mut taken).unwrap();
+    assert_eq!(taken, [3]);
+    peer.inject(A | P, 4, 1, b"second");
+    peer.inject(F | A, 10, 1, &[]);
+    take(&mut peer, &mut taken).unwrap();
+    assert_eq!(taken, [3, 6], "the peer sends again what was behind the gap");
+    for _ in 0..2 {
+        peer.host.events.clear();
+        peer.host.tcp.receive(conn).unwrap();
+        peer.host.collect(peer.now);
+        assert!(peer.host.events.contains(&Event::PeerClosed { conn }));
+        take(&mut peer, &mut taken).unwrap();
+    }
+    let stale = ConnId { generation: conn.generation + 1, ..conn };
+    assert_eq!(peer.host.tcp.withhold(stale), Err(OperationError::Unknown));
+    assert!(!peer.host.tcp.is_receiving(stale));
+}
+
+#[test]
 fn the_ack_of_our_fin_in_closing_wants_no_answer() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
@@ -1483,9 +1524,9 @@ fn a_route_that_comes_back_lets_a_connection_go_on() {
     peer.host
         .with(peer.now, |tcp, context| tcp.connect(context, remote, None, PoolId(0), &|_| true))
         .unwrap();
-    peer.host.ip.set_routes(&[]).unwrap();
+    peer.host.base.ip.set_routes(&[]).unwrap();
     assert_eq!(peer.cores(), []);
-    peer.host.ip.set_routes(&[route]).unwrap();
+    peer.host.base.ip.set_routes(&[route]).unwrap();
     assert_eq!(peer.cores(), [(2, 0, 0, 0)]);
 }
 
@@ -1569,16 +1610,17 @@ fn reset_after_both_sides_closed_keeps_unread_bytes() {
 }
 
 #[test]
-fn reset_before_both_sides_closed_drops_unread_bytes() {
+fn reset_keeps_unread_bytes_and_drops_those_apart() {
     let (mut peer, conn) = Peer::accepted(|_| {}, plain());
     peer.inject(A | P, 1, 1, &[7; 100]);
     // Out of order: the stream is not whole.
-    peer.inject(F | A, 201, 1, &[]);
+    peer.inject(F | A | P, 201, 1, &[8; 100]);
     peer.host.with(peer.now, |tcp, context| tcp.shutdown(context, conn)).unwrap();
     peer.out();
     peer.inject(R | A, 101, 1, &[]);
     assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer));
-    assert!(peer.host.received.is_empty());
+    assert_eq!(peer.host.received, [7; 100]);
+    assert!(!peer.host.events.contains(&Event::PeerClosed { conn }));
     assert_eq!(peer.host.memory.in_use(), 0);
 }
 
@@ -1592,7 +1634,7 @@ fn duplicate_ack_of_tail_loss_probe_is_no_congestion() {
         assert_eq!(peer.cores(), [(PA, 1, 1, 500)]);
         let probe = (0..100).map(|_| peer.wait(10)).find(|out| !out.is_empty()).unwrap();
         assert_eq!(probe[0].core(), (PA, 1, 1, 500), "the probe, and no timeout");
-        assert_eq!(peer.host.counters.totals.retransmission_timeouts, 0);
+        assert_eq!(peer.host.base.counters.totals.retransmission_timeouts, 0);
         peer.inject(A, 1, 501, &[]);
         if !is_lost {
             peer.inject(A, 1, 501, &[]);

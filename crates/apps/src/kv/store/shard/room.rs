@@ -103,28 +103,8 @@ impl StoreShard {
         } else if from != to {
             // The old bytes may be overwritten already, but nothing follows a link through them:
             // only the chain's links to `from` are looked for.
-            self.repoint_carried(from, to, &carried);
+            self.repoint(from, &carried, to.0);
         }
         self.log.set_record(to, carried);
-    }
-
-    /// As [`Self::repoint`], where the record itself has moved.
-    fn repoint_carried(&mut self, from: LogPosition, to: LogPosition, record: &LogRecord) {
-        let chain = self.chain(record.hash);
-        let mut at = LogPosition(self.heads[chain]);
-        if at == from {
-            self.heads[chain] = to.0;
-            return;
-        }
-        while !at.is_nowhere() && at != from {
-            let mut before = self.log.record(at);
-            if before.next == from.0 {
-                before.next = to.0;
-                self.log.set_record(at, before);
-                return;
-            }
-            at = LogPosition(before.next);
-        }
-        debug_assert!(false, "a live record is in its chain");
     }
 }

@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
-use crate::hand_over::HandOverSettings;
-use crate::limits::CLAIM_TIME_DEFAULT;
+use megapipe_shm::record::AcceptorRef;
+
+use crate::hand_over::{HandOverSettings, ListenerManager};
+use crate::limits::{CLAIM_TIME_DEFAULT, OFFER_EXPIRY_DEFAULT};
 use crate::remote::shard::ManagerServer;
 
 const LISTENER: ListenerId = ListenerId { index: 3, generation: 1 };
@@ -58,6 +60,22 @@ struct ManagerWorld {
     random: RandomSequence,
 }
 
+/// Credit of an acceptor that a message carries to a borrower, or back.
+fn lent_credits(message: &Message, (manager, id): (ManagerId, AcceptorId)) -> u32 {
+    let is_its = |acceptor: AcceptorRef| acceptor.manager == manager.0 && acceptor.id == id.0;
+    match message.subject {
+        MessageSubject::Offer { acceptor, credits, .. }
+        | MessageSubject::Granted { acceptor, credits, .. }
+        | MessageSubject::Returned { acceptor, credits, .. }
+            if is_its(acceptor) =>
+        {
+            credits
+        }
+        MessageSubject::Assigned { acceptor, borrower: Some(_) } if is_its(acceptor) => 1,
+        _ => 0,
+    }
+}
+
 const fn pool(app: usize) -> PoolId {
     PoolId(app as u16 + 1)
 }
@@ -94,7 +112,7 @@ impl ManagerWorld {
     fn attach(&mut self, app: usize, managers: usize) {
         let lanes = self.shards.len();
         let key = app as u64 + 10;
-        let home = crate::ManagerId((app % managers) as u16);
+        let home = ManagerId((app % managers) as u16);
         let limits =
             SessionLimits { key, home, is_on_all_shards: true, ..SessionLimits::WHOLE_SHARD };
         let now = self.now();
@@ -277,7 +295,10 @@ impl ManagerWorld {
     }
 
     fn pass_time(&mut self) {
-        self.us += CLAIM_TIME_DEFAULT.as_micros() as u64;
+        // Sometimes so much that offers expire.
+        let is_long = self.below(8) == 0;
+        let time = if is_long { OFFER_EXPIRY_DEFAULT } else { CLAIM_TIME_DEFAULT };
+        self.us += time.as_micros() as u64;
         let now = self.now();
         for shard in 0..self.shards.len() {
             let hand_overs = self.shard(shard);
@@ -342,6 +363,51 @@ impl ManagerWorld {
         }
     }
 
+    /// The manager of a server that has the listener.
+    fn manager_of(&self, server: usize) -> Option<(ManagerId, &ListenerManager)> {
+        let hand_overs = match &self.servers[server] {
+            WorldServer::Shard(hand_overs) => hand_overs,
+            WorldServer::Manager(manager) => manager.hand_overs(),
+        };
+        let shared = hand_overs.listeners.iter().flatten().next()?;
+        Some((hand_overs.wiring.manager()?, shared.manager.as_ref()?))
+    }
+
+    /// Each credit that a manager has lent is in one place: with the borrower, or in one message.
+    fn check_lent(&self) {
+        let none = VecDeque::new();
+        for home in 0..self.servers.len() {
+            let Some((home_name, manager)) = self.manager_of(home) else { continue };
+            for (server, id) in (0..self.servers.len())
+                .flat_map(|server| manager.home_ids().map(move |id| (server, id)))
+            {
+                let wiring = match &self.servers[server] {
+                    WorldServer::Shard(hand_overs) => &hand_overs.wiring,
+                    WorldServer::Manager(manager) => &manager.hand_overs().wiring,
+                };
+                let Some(borrower) = wiring.manager().filter(|_| server != home) else { continue };
+                let balancer = manager.queue().balancer();
+                let Some(lent) = balancer.lent_to(id, borrower) else { continue };
+                let there = self.manager_of(server);
+                let has = there.map_or(0, |(_, it)| it.queue().balancer().borrowed(home_name, id));
+                let mail = |from: usize, to: usize| {
+                    self.mail.get(&(from as u16, to as u16)).unwrap_or(&none).iter()
+                };
+                let both = mail(home, server).chain(mail(server, home));
+                let on_the_way: u32 =
+                    both.map(|message| lent_credits(message, (home_name, id))).sum();
+                assert_eq!(lent, has + on_the_way, "{id:?} of {home_name:?} at {borrower:?}");
+            }
+        }
+    }
+
+    /// No acceptor has got more connections than it wanted, of all managers together.
+    fn check_no_debt(&self) {
+        for (_, manager) in (0..self.servers.len()).filter_map(|server| self.manager_of(server)) {
+            assert!(!manager.has_debt(), "{manager:?}");
+        }
+    }
+
     /// Everything runs until nothing happens any more.
     fn settle(&mut self) {
         self.apps.iter_mut().for_each(|app| app.runs = true);
@@ -376,7 +442,7 @@ impl ManagerWorld {
             };
             for shared in hand_overs.listeners.iter().flatten() {
                 if let Some(manager) = &shared.manager {
-                    pooled.extend(manager.pooled());
+                    pooled.extend(manager.pooled(8));
                     let members = manager.queue().balancer().acceptors();
                     let listening = self.apps.iter().filter(|app| app.listens).count();
                     assert_eq!(members, listening, "each manager knows all acceptors");
@@ -417,6 +483,8 @@ proptest! {
         let mut world = ManagerWorld::new(layout, apps, seed);
         for _ in 0..600 {
             world.step();
+            world.check_lent();
+            world.check_no_debt();
         }
         world.settle();
         world.check_end();

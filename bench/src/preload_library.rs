@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Names the library, for `megapipe run`.
-pub(super) const VARIABLE: &str = "MEGAPIPE_PRELOAD";
+pub(crate) const VARIABLE: &str = "MEGAPIPE_PRELOAD";
 /// The library below a prefix.
 const FILE: &str = "lib/megapipe/libmegapipe-preload.so";
 /// Type of the program header of static thread-local memory (ELF-64, `PT_TLS`).
@@ -20,12 +20,12 @@ const MEMORY_BYTES: usize = 40;
 
 /// The installed library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PreloadLibrary(pub(super) PathBuf);
+pub(crate) struct PreloadLibrary(pub(crate) PathBuf);
 
 impl PreloadLibrary {
     /// The one that `MEGAPIPE_PRELOAD` names, or that of the prefix of a `megapipe`, as
     /// `megapipe run` finds it; else why there is none.
-    pub(super) fn find(program: &Path) -> Result<Self, String> {
+    pub(crate) fn find(program: &Path) -> Result<Self, String> {
         let named = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let installed = || Some(program.parent()?.parent()?.join(FILE));
         let path = named.or_else(installed).unwrap_or_else(|| PathBuf::from(FILE));
@@ -37,9 +37,15 @@ impl PreloadLibrary {
     }
 
     /// Bytes of static thread-local memory, of each thread of each program.
-    pub(super) fn static_tls_bytes(&self) -> io::Result<u64> {
+    pub(crate) fn static_tls_bytes(&self) -> io::Result<u64> {
         static_tls_bytes(&fs::read(&self.0)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
+}
+
+/// The words of a preloaded command: options, then the program and its arguments.
+pub(crate) fn run_words(options: Vec<String>, program: &Path, args: Vec<String>) -> Vec<String> {
+    let program = ["--".to_owned(), program.to_string_lossy().into_owned()];
+    ["run".to_owned()].into_iter().chain(options).chain(program).chain(args).collect()
 }
 
 /// Pure: the size of the TLS segment of an ELF-64 file with little-endian numbers, 0 without one;
@@ -68,6 +74,12 @@ fn static_tls_bytes(file: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_the_program_follow_two_dashes() {
+        let words = run_words(vec!["--backend".to_owned()], Path::new("/x"), vec!["-y".to_owned()]);
+        assert_eq!(words, ["run", "--backend", "--", "/x", "-y"]);
+    }
 
     /// A file of a header and of two program headers, of which the second is this one.
     fn elf(kind: u32, memory: u64) -> Vec<u8> {

@@ -1,37 +1,40 @@
-//! wrk as the program that is measured: preloaded, against nginx that is preloaded as well. And as
-//! the load of a server.
+//! wrk and ab as the programs that are measured: preloaded, against nginx that is preloaded as
+//! well. And wrk as the load of a server.
 
 use super::{
     client::{CoreWatch, client, printed_by},
+    programs::WebClient,
     stage::{PreloadBarError, ProgramSample, ProgramStack, ProgramStage, ServingProgram},
     unfit,
 };
 use crate::{cpu_time::run_time, limits};
 use std::{io, net::SocketAddr, time::Duration};
 
-/// Measures wrk's CPU time of a request, and how idle its core was. Blocks for about the window.
+/// Measures a client's CPU time of a request, and how idle its core was. Blocks for about the
+/// window.
 pub(super) fn sample(
     stage: ProgramStage<'_>,
     serving: &mut ServingProgram,
-    stack: ProgramStack,
+    (program, stack): (WebClient, ProgramStack),
     window: Duration,
 ) -> Result<ProgramSample, PreloadBarError> {
-    serving.retried(|serving| run(stage, serving.address, stack, window))
+    serving.retried(|serving| run(stage, serving.address, (program, stack), window))
 }
 
 fn run(
     stage: ProgramStage<'_>,
     address: SocketAddr,
-    stack: ProgramStack,
+    (program, stack): (WebClient, ProgramStack),
     window: Duration,
 ) -> Result<ProgramSample, PreloadBarError> {
-    let command = client(stage, stack, "wrk", words(address, limits::LOAD_WARM_UP + window));
+    let words = program.words(address, limits::LOAD_WARM_UP + window);
+    let command = client(stage, stack, program.name(), words);
     let mut watch = CoreWatch::new(&stage.layout.load.cpus);
     let is_good = |text: &str| rate_in(text).is_some();
     let text = printed_by(stage, command, is_good, |pid| watch.look(|| run_time(pid)))?;
     let (requests_per_s, [first, last]) = rate_in(&text)
         .zip(watch.window())
-        .ok_or_else(|| unfit("wrk ended before it could be observed"))?;
+        .ok_or_else(|| unfit(format!("{} ended before it was observed", program.name())))?;
     let (core, seconds) = (last.core - first.core, (last.at - first.at).as_secs_f64());
     let cpu_us = match stack.link() {
         Some(_) => last.ran.saturating_sub(first.ran).as_secs_f64() * 1e6,
@@ -52,7 +55,8 @@ pub(super) fn of_server(
     let ran = || pids.iter().map(|pid| run_time(*pid)).sum::<io::Result<Duration>>();
     serving.retried(|serving| {
         let (address, time) = (serving.address, limits::LOAD_WARM_UP + window);
-        let command = client(stage, stack, "wrk", words(address, time));
+        let words = WebClient::Wrk.words(address, time);
+        let command = client(stage, stack, WebClient::Wrk.name(), words);
         let mut watch = CoreWatch::new(&stage.layout.server.cpus);
         let is_good = |text: &str| rate_in(text).is_some();
         let text = printed_by(stage, command, is_good, |_| watch.look(ran))?;
@@ -66,18 +70,40 @@ pub(super) fn of_server(
     })
 }
 
-/// The arguments of wrk, which takes whole seconds.
-fn words(address: SocketAddr, time: Duration) -> Vec<String> {
-    let seconds = time.as_secs_f64().ceil();
-    let connections = limits::PRELOAD_CONNECTIONS;
-    let url = format!("http://{address}/set/000000.bin");
-    vec!["-t1".to_owned(), format!("-c{connections}"), format!("-d{seconds}s"), url]
+impl WebClient {
+    /// As Debian installs it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Wrk => "wrk",
+            Self::Ab(_) => "ab",
+        }
+    }
+
+    /// Its arguments. Both take whole seconds; ab also ends after a number of requests, for each of
+    /// which it has memory.
+    fn words(self, address: SocketAddr, time: Duration) -> Vec<String> {
+        let seconds = time.as_secs_f64().ceil();
+        let connections = limits::PRELOAD_CONNECTIONS;
+        let url = format!("http://{address}/set/000000.bin");
+        match self {
+            Self::Wrk => {
+                vec!["-t1".to_owned(), format!("-c{connections}"), format!("-d{seconds}s"), url]
+            }
+            Self::Ab(_) => {
+                let requests = limits::PRELOAD_AB_REQUESTS;
+                let words = ["-q".to_owned(), format!("-t{seconds}"), format!("-n{requests}")];
+                words.into_iter().chain([format!("-c{connections}"), url]).collect()
+            }
+        }
+    }
 }
 
-/// Pure: the requests per second that wrk prints; none if it had none.
+/// Pure: the requests per second that wrk or ab prints; none if it had none.
 fn rate_in(text: &str) -> Option<f64> {
-    let rate = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"))?;
-    rate.trim().parse::<f64>().ok().filter(|rate| *rate > 0.0)
+    let of = |line: &str, name| line.trim().strip_prefix(name).map(str::to_owned);
+    let found = |name| text.lines().find_map(|line| of(line, name));
+    let rate = found("Requests/sec:").or_else(|| found("Requests per second:"))?;
+    rate.split_whitespace().next()?.parse::<f64>().ok().filter(|rate| *rate > 0.0)
 }
 
 #[cfg(test)]
@@ -90,12 +116,17 @@ mod tests {
             "  9 requests in 2.00s, 5.40MB read\nRequests/sec:  50123.45\nTransfer/sec: 9MB\n";
         assert_eq!(rate_in(text), Some(50_123.45));
         assert_eq!(rate_in("Requests/sec:      0.00\n"), None);
+        let text = "Complete requests: 9\nRequests per second:    41.50 [#/sec] (mean)\n";
+        assert_eq!(rate_in(text), Some(41.5));
         assert_eq!(rate_in("unable to connect to 192.0.2.1:7100 Connection refused\n"), None);
     }
 
     #[test]
-    fn wrk_has_64_connections_and_whole_seconds() {
-        let words = words("192.0.2.1:7100".parse().unwrap(), Duration::from_millis(2500));
-        assert_eq!(words.join(" "), "-t1 -c64 -d3s http://192.0.2.1:7100/set/000000.bin");
+    fn clients_have_64_connections_and_whole_seconds() {
+        let address = "192.0.2.1:7100".parse().unwrap();
+        let words = |it: WebClient| it.words(address, Duration::from_millis(2500)).join(" ");
+        assert_eq!(words(WebClient::Wrk), "-t1 -c64 -d3s http://192.0.2.1:7100/set/000000.bin");
+        let ab = "-q -t3 -n4000000 -c64 http://192.0.2.1:7100/set/000000.bin";
+        assert_eq!(words(WebClient::Ab(64)), ab);
     }
 }

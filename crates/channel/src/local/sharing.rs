@@ -1,0 +1,228 @@
+//! Connections of a daemon that other processes own too.
+//!
+//! Read first: `sharing.rs` of the channel; `megapipe_service`'s `lanes/share.rs`.
+//!
+//! Invariant: of a connection whose read is withheld ([`Receiving::Withheld`]) nothing is asked of
+//! the service, until [`Local::receive`] or the program's next read.
+
+use std::os::fd::OwnedFd;
+
+use megapipe_service::{MoveRefusal, SharedConn};
+use megapipe_stack::ConnId;
+
+use super::{Local, StackHandle};
+use crate::buffer::ReadBuf;
+use crate::channel::Channel;
+use crate::error::{Limit, Misuse, OpError, ShareError};
+use crate::handle::Handle;
+use crate::slot::{Kind, Receiving, SlotPhase, StreamEnd, Target};
+use crate::state::State;
+
+/// The server of a driver, behind its placement.
+type AnyServer<'driver> = &'driver mut dyn StackHandle;
+
+impl<T> Channel<T> {
+    pub(crate) fn share_on_service(
+        &mut self,
+        index: u32,
+        keeps_reading: bool,
+    ) -> Result<OwnedFd, ShareError> {
+        let Self { driver, state, .. } = self;
+        let kind = state.peek(index).kind;
+        if kind != Kind::Tcp {
+            return Err(Misuse::WrongKind { call: "share", kind: kind.name() }.into());
+        }
+        let local = driver.local().ok_or(ShareError::NotEstablished)?;
+        local.share_conn(state, index, keeps_reading)
+    }
+
+    pub(crate) fn share_all_on_service(&mut self) -> Result<OwnedFd, ShareError> {
+        let Self { driver, state, .. } = self;
+        let local = driver.local().ok_or(ShareError::NotEstablished)?;
+        let shared = local.server.share_conns(None);
+        local.withholds = true;
+        local.settle_events(state);
+        local.withholds = shared.is_ok();
+        for place in 0..local.conns.len() {
+            let slot = local.conns[place].slot;
+            if slot == super::NO_SLOT {
+                continue;
+            }
+            withhold(state, slot);
+            if shared.is_err() {
+                // A lane may have taken it back before another one refused.
+                local.resume(state, slot);
+            }
+        }
+        shared.map_err(ShareError::Service)
+    }
+
+    pub(crate) fn names_on_service(&mut self) -> Vec<SharedConn> {
+        let Some(local) = self.driver.local() else { return Vec::new() };
+        let owned =
+            local.conns.iter().enumerate().filter(|(_, owner)| owner.slot != super::NO_SLOT);
+        let owned: Vec<ConnId> = owned
+            .map(|(index, owner)| ConnId { index: index as u32, generation: owner.generation })
+            .collect();
+        owned.into_iter().filter_map(|conn| local.server.shared_name(conn)).collect()
+    }
+
+    pub(crate) fn set_withholding(&mut self, on: bool) {
+        if let Some(local) = self.driver.local() {
+            local.withholds = on;
+        }
+    }
+
+    pub(crate) fn resume_on_service(&mut self, index: u32) {
+        let Self { driver, state, .. } = self;
+        if let Some(local) = driver.local() {
+            local.resume(state, index);
+        }
+    }
+
+    pub(crate) fn withhold_on_service(&mut self, index: u32) -> Result<(), ShareError> {
+        let Self { driver, state, .. } = self;
+        let local = driver.local().ok_or(ShareError::NotEstablished)?;
+        let conn = local.conn(state, index).ok_or(ShareError::NotEstablished)?;
+        let withheld = local.server.give_bytes_back(conn, &[]);
+        withheld.map_err(|(_, refusal)| ShareError::Service(refusal))?;
+        local.settle_events(state);
+        withhold(state, index);
+        Ok(())
+    }
+
+    pub(crate) fn give_back_to_service(
+        &mut self,
+        index: u32,
+        seen: &[u8],
+    ) -> Result<(), ShareError> {
+        let Self { driver, state, .. } = self;
+        let local = driver.local().ok_or(ShareError::NotEstablished)?;
+        local.give_back(state, index, seen)
+    }
+
+    pub(crate) fn name_on_service(&mut self, index: u32) -> Option<SharedConn> {
+        let Self { driver, state, .. } = self;
+        let local = driver.local()?;
+        let conn = local.conn(state, index)?;
+        local.server.shared_name(conn)
+    }
+
+    pub(crate) fn adopt_on_service(
+        &mut self,
+        cookie: u64,
+        adopt: impl FnOnce(AnyServer<'_>) -> Result<ConnId, MoveRefusal>,
+    ) -> Result<Handle, ShareError> {
+        let Self { driver, state, .. } = self;
+        let local = driver.local().ok_or(ShareError::NotEstablished)?;
+        if local.lwsockets_open >= state.config.max_lwsockets {
+            return Err(Limit::Handles.into());
+        }
+        let index = state.allocate(Kind::Tcp, cookie)?;
+        match adopt(&mut local.server) {
+            Ok(conn) if local.slot_of(conn).is_some() => {
+                state.retire(index);
+                state.release(index);
+                let known = local.slot_of(conn).map(|slot| state.handle(slot));
+                Err(known.map_or(ShareError::NotEstablished, |handle| ShareError::Known { handle }))
+            }
+            Ok(conn) if local.reserve_owner(conn) => {
+                local.adopt_established(state, index, conn);
+                Ok(state.handle(index))
+            }
+            refused => {
+                if let Ok(conn) = refused {
+                    local.server.close(local.now, conn);
+                }
+                state.retire(index);
+                state.release(index);
+                Err(refused.err().map_or_else(|| Limit::Memory.into(), ShareError::Service))
+            }
+        }
+    }
+}
+
+/// A read that waits is asked of the service again when it is resumed.
+fn withhold(state: &mut State, slot: u32) {
+    let entry = state.slot(slot);
+    if entry.receiving == Receiving::Yes {
+        entry.receiving = Receiving::Withheld;
+    }
+}
+
+impl<H: StackHandle + ?Sized> Local<H> {
+    fn share_conn(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        keeps_reading: bool,
+    ) -> Result<OwnedFd, ShareError> {
+        let conn = self.conn(state, slot).ok_or(ShareError::NotEstablished)?;
+        if state.peek(slot).phase != SlotPhase::Open {
+            return Err(ShareError::NotEstablished);
+        }
+        let token = self.server.share_conns(Some(conn)).map_err(ShareError::Service)?;
+        self.settle_events(state);
+        if !keeps_reading {
+            withhold(state, slot);
+        } else if self.conn(state, slot) == Some(conn) {
+            let given = self.give_back(state, slot, &[]);
+            withhold(state, slot);
+            if state.wants_data(slot) {
+                self.receive(state, slot);
+                self.ask(state);
+            }
+            given?;
+        }
+        Ok(token)
+    }
+
+    /// Asks for the next bytes again where that was withheld.
+    fn resume(&mut self, state: &mut State, slot: u32) {
+        if state.peek(slot).receiving == Receiving::Withheld {
+            self.receive(state, slot);
+            self.ask(state);
+        }
+    }
+
+    fn give_back(&mut self, state: &mut State, slot: u32, seen: &[u8]) -> Result<(), ShareError> {
+        let conn = self.conn(state, slot).ok_or(ShareError::NotEstablished)?;
+        let unread = state.take_unread(slot);
+        // The end of the peer's stream comes again behind what is given back.
+        if state.peek(slot).end == StreamEnd::Eof {
+            state.slot(slot).end = StreamEnd::Not;
+        }
+        if seen.is_empty() && unread.is_empty() {
+            return Ok(());
+        }
+        let bytes = seen.iter().chain(unread.iter().flat_map(|bytes| bytes.iter()));
+        let bytes: Vec<u8> = bytes.copied().collect();
+        let (left, refusal) = match self.server.give_bytes_back(conn, &bytes) {
+            Ok(()) => return Ok(()),
+            Err(refused) => refused,
+        };
+        match bytes.get(seen.len()..left) {
+            // What was taken comes from the service again, behind these.
+            Some(kept) if !kept.is_empty() => {
+                state.on_received(slot, ReadBuf::from_vec(kept.to_vec()));
+            }
+            Some(_) => {}
+            // The caller has bytes which the service has as well.
+            None => {
+                self.abort(state, slot);
+                state.on_receive_end(slot, StreamEnd::Failed(OpError::Cancelled));
+            }
+        }
+        Err(ShareError::Service(refusal))
+    }
+
+    /// A slot has a connection that is established already.
+    fn adopt_established(&mut self, state: &mut State, slot: u32, conn: ConnId) {
+        self.lwsockets_open += 1;
+        self.own(conn, slot);
+        let entry = state.slot(slot);
+        entry.target = Target::Stack(conn.index);
+        entry.phase = SlotPhase::Open;
+        self.ask(state);
+    }
+}

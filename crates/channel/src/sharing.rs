@@ -1,0 +1,186 @@
+//! Connections with several owners: tokens, which pass a connection to another process.
+//!
+//! Read first: decision 0055; `docs/BACKENDS.md`.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::channel::Channel;
+use crate::error::ShareError;
+use crate::handle::Handle;
+
+impl<T> Channel<T> {
+    /// Shares a connection of the back end `service`: returns a token, which any process may
+    /// [`Channel::adopt`]. The channel keeps the connection.
+    ///
+    /// The token is a descriptor: it passes through fork(2), dup(2) and SCM_RIGHTS. Possession of
+    /// it is the permission, also for processes of other users. Each byte that arrives goes to the
+    /// owner that reads first; bytes that arrived before and that no read was waiting for are the
+    /// next reader's. The connection ends when no channel and no token owns it any more: closing
+    /// the handle ends one ownership, and so does closing the token's last descriptor. The last end
+    /// sends FIN, or RST if bytes are unread. Blocks until the service has answered.
+    ///
+    /// # Errors
+    /// [`ShareError::Backend`] names a back end that cannot share; [`ShareError::Service`]: the
+    /// connection is not established or over, or a quota is reached.
+    ///
+    /// # Examples
+    /// ```
+    /// use megapipe::{Channel, Config, ConnectOptions};
+    ///
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let address = listener.local_addr()?.into();
+    /// let connection = channel.connect(&address, &ConnectOptions::default(), 0)?;
+    /// let refused = channel.share(connection).expect_err("it is the kernel's");
+    /// assert!(refused.to_string().contains("kernel"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn share(&mut self, handle: Handle) -> Result<OwnedFd, ShareError> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        #[cfg(feature = "local")]
+        if self.is_shareable() {
+            return self.share_on_service(index, true);
+        }
+        let _ = index;
+        Err(self.cannot_share())
+    }
+
+    /// Adopts the connection that a token stands for: the channel is one more owner of it. `cookie`
+    /// is in the completions of the handle. The token remains, and stays an owner until its last
+    /// descriptor is closed. Blocks until the service has answered.
+    ///
+    /// # Errors
+    /// [`ShareError::Known`]: the channel is an owner already; [`ShareError::Service`]: the
+    /// descriptor is no token of this service, what it stands for has ended, or a quota is reached.
+    /// As [`Channel::share`].
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::AsFd;
+    ///
+    /// use megapipe::{Channel, Config};
+    ///
+    /// let mut channel = Channel::create(Config::default())?;
+    /// let (reader, _writer) = std::io::pipe()?;
+    /// channel.adopt(reader.as_fd(), 0).expect_err("the kernel's connections have no tokens");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn adopt(&mut self, token: BorrowedFd<'_>, cookie: u64) -> Result<Handle, ShareError> {
+        self.check_fork()?;
+        #[cfg(feature = "local")]
+        if self.is_shareable() {
+            return self.adopt_on_service(cookie, |server| server.adopt_token(token));
+        }
+        let _ = (token, cookie);
+        Err(self.cannot_share())
+    }
+
+    fn cannot_share(&self) -> ShareError {
+        ShareError::Backend { backend: self.report().backend }
+    }
+}
+
+/// What a program that forks needs for its child.
+#[cfg(feature = "local")]
+impl<T> Channel<T> {
+    fn is_shareable(&self) -> bool {
+        matches!(self.state.config.backend, crate::config::Backend::Service(_))
+    }
+
+    /// As [`Channel::share`], of all connections that the channel has now: for a child, which
+    /// attaches by the token ([`crate::ServiceAddress::with_token`]) and adopts what it uses
+    /// ([`Channel::adopt_inherited`]). Until [`Channel::end_withholding`] and
+    /// [`Channel::resume`] no connection receives bytes; those that the caller has got and its
+    /// program has not read go back by [`Channel::give_back`].
+    ///
+    /// # Errors
+    /// As [`Channel::share`]; nothing is withheld then.
+    pub fn share_all(&mut self) -> Result<OwnedFd, ShareError> {
+        self.check_fork()?;
+        match self.is_shareable() {
+            true => self.share_all_on_service(),
+            false => Err(self.cannot_share()),
+        }
+    }
+
+    /// As [`Channel::share`], of a connection whose caller reads ahead: it receives nothing until
+    /// [`Channel::resume`]. What the caller has got and its program has not read goes back by
+    /// [`Channel::give_back`], after the completions that are on their way.
+    ///
+    /// # Errors
+    /// As [`Channel::share`].
+    pub fn share_withheld(&mut self, handle: Handle) -> Result<OwnedFd, ShareError> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        match self.is_shareable() {
+            true => self.share_on_service(index, false),
+            false => Err(self.cannot_share()),
+        }
+    }
+
+    /// Reads are submitted to the service again, but for those that were pending at
+    /// [`Channel::share_all`].
+    pub fn end_withholding(&mut self) {
+        self.set_withholding(false);
+    }
+
+    /// Submits the read of a connection again that was pending at [`Channel::share_all`].
+    pub fn resume(&mut self, handle: Handle) {
+        if let Ok(index) = self.state.find(handle) {
+            self.resume_on_service(index);
+        }
+    }
+
+    /// Takes back what was asked to receive of a shared connection, until [`Channel::resume`].
+    /// Completions that are on their way still come.
+    ///
+    /// # Errors
+    /// [`ShareError::Service`]: it is not shared any more, or over.
+    pub fn withhold(&mut self, handle: Handle) -> Result<(), ShareError> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.withhold_on_service(index)
+    }
+
+    /// Gives received bytes of a shared connection back, before those that the channel holds, which
+    /// it gives back as well.
+    ///
+    /// # Errors
+    /// [`ShareError::Service`]: the bytes stay this channel's, and are lost for others.
+    pub fn give_back(&mut self, handle: Handle, seen: &[u8]) -> Result<(), ShareError> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.give_back_to_service(index, seen)
+    }
+
+    /// The name of a connection for [`Channel::adopt_inherited`] in a child. `None`: it is none of
+    /// the service's.
+    #[must_use]
+    pub fn shared_name(&mut self, handle: Handle) -> Option<megapipe_service::SharedConn> {
+        let index = self.state.find(handle).ok()?;
+        self.name_on_service(index)
+    }
+
+    /// The names of all connections that the channel has.
+    #[must_use]
+    pub fn shared_names(&mut self) -> Vec<megapipe_service::SharedConn> {
+        self.names_on_service()
+    }
+
+    /// Adopts a connection that the token owns by which the channel was attached.
+    ///
+    /// # Errors
+    /// As [`Channel::adopt`].
+    pub fn adopt_inherited(
+        &mut self,
+        name: megapipe_service::SharedConn,
+        cookie: u64,
+    ) -> Result<Handle, ShareError> {
+        self.check_fork()?;
+        match self.is_shareable() {
+            true => self.adopt_on_service(cookie, |server| server.adopt_inherited(name)),
+            false => Err(self.cannot_share()),
+        }
+    }
+}

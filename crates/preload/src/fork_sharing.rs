@@ -1,0 +1,139 @@
+//! Connections of the stack that the child of a fork inherits, on the back end `service`.
+//!
+//! Read first: `fork_sharing.rs` of `megapipe_sockets`; decision 0055.
+//!
+//! The thread that forks makes one token for all connections. The parent closes its copy after the
+//! fork. The child keeps it: its numbers stand for connections that it adopts when it uses them
+//! first, in a stack of its own, which attaches by the token. A child that only closes and exits
+//! starts no stack.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use megapipe_sockets::{Bsd, Error, SharedContext};
+
+use crate::inheritance::{FORKING, ForkShare, INHERITED};
+use crate::numbers::{self, NumberEntry};
+use crate::received_tokens;
+use crate::records::{RECORDS, RecordedSockets};
+use crate::report;
+use crate::stack;
+
+/// Before a fork.
+pub(crate) fn prepare() {
+    if !stack::is_shared() {
+        return;
+    }
+    let shared = catch_unwind(AssertUnwindSafe(share));
+    match shared.unwrap_or(Err(Error::from_raw_os_error(libc::ENOTRECOVERABLE))) {
+        Ok(shared) => *FORKING.lock() = shared,
+        Err(error) => {
+            report::note(format_args!("a child cannot use this process's connections: {error}"));
+        }
+    }
+}
+
+fn share() -> Result<Option<ForkShare>, Error> {
+    let inherited = INHERITED.lock();
+    let known = inherited.as_ref().map(|it| it.streams.clone()).unwrap_or_default();
+    let shared = stack::context().map(SharedContext::share_for_fork).transpose()?.flatten();
+    if let Some(shared) = shared {
+        let (first, mut streams) = (known.len(), known);
+        streams.extend(shared.streams);
+        let places = shared.places.into_iter().map(|(fd, place)| (fd, first + place));
+        return Ok(Some(ForkShare { token: shared.token, streams, places: places.collect() }));
+    }
+    let Some(inherited) = inherited.as_ref() else { return Ok(None) };
+    let has_unused =
+        numbers::known(0, u32::MAX).any(|(_, entry)| matches!(entry, NumberEntry::Inherited(_)));
+    let Some(token) = inherited.token().filter(|_| has_unused) else { return Ok(None) };
+    let token = megapipe::copy_token(token);
+    let token = token
+        .map_err(|error| Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    Ok(Some(ForkShare { token, streams: known, places: BTreeMap::new() }))
+}
+
+/// After a fork, in the parent.
+pub(crate) fn resume() {
+    if let Some(shared) = FORKING.lock().take() {
+        drop(shared);
+        if let Some(context) = stack::context() {
+            context.resume_after_fork();
+        }
+    }
+}
+
+/// What a number stands for, after a connection behind it was adopted.
+///
+/// # Errors
+/// ECONNRESET: the connection has ended; ENETDOWN; as accept(2).
+#[inline]
+pub(crate) fn settled(fd: c_int) -> Result<NumberEntry, Error> {
+    match numbers::entry(fd) {
+        NumberEntry::Inherited(place) => {
+            stack::enter(|| {
+                let records = RECORDS.lock();
+                match numbers::entry(fd) {
+                    NumberEntry::Inherited(now) if now == place => adopt(&records, place),
+                    // Another thread was faster.
+                    _ => Ok(()),
+                }
+            })?;
+            Ok(numbers::entry(fd))
+        }
+        NumberEntry::Token => {
+            stack::enter(|| {
+                let records = RECORDS.lock();
+                match numbers::entry(fd) {
+                    NumberEntry::Token => received_tokens::adopt(&records, fd),
+                    _ => Ok(()),
+                }
+            })?;
+            Ok(numbers::entry(fd))
+        }
+        entry => Ok(entry),
+    }
+}
+
+/// Adopts a connection: all its numbers stand for it in this process's stack.
+fn adopt(records: &RecordedSockets, place: u32) -> Result<(), Error> {
+    let stream = INHERITED.lock().as_ref().and_then(|it| it.streams.get(place as usize).cloned());
+    let stream = stream.ok_or(Error::BadDescriptor)?;
+    let mut context = records.start_stack()?;
+    let adopted = context.adopt_inherited(&stream);
+    let inner = adopted.map_err(|error| match error.raw_os_error() {
+        libc::ESTALE => Error::from_raw_os_error(libc::ECONNRESET),
+        _ => error,
+    })?;
+    let mut is_used = false;
+    for (fd, entry) in numbers::known(0, u32::MAX) {
+        if entry == NumberEntry::Inherited(place) {
+            let of_number = match std::mem::replace(&mut is_used, true) {
+                false => inner,
+                true => context.fcntl(inner, libc::F_DUPFD, 0)?,
+            };
+            numbers::set(fd, NumberEntry::Stack(of_number));
+        }
+    }
+    match is_used {
+        true => Ok(()),
+        // Another thread has closed its last number.
+        false => context.close(inner),
+    }
+}
+
+/// A number of an inherited connection is closed that was not used. The last one ends the ownership
+/// of this process, for which it needs no stack.
+pub(crate) fn release(_: &RecordedSockets, place: u32) {
+    let is_last =
+        numbers::known(0, u32::MAX).all(|(_, entry)| entry != NumberEntry::Inherited(place));
+    let inherited = INHERITED.lock();
+    if let Some(inherited) = inherited.as_ref().filter(|_| is_last)
+        && let (Some(token), Some(stream)) =
+            (inherited.token(), inherited.streams.get(place as usize))
+    {
+        // If the service does not read, the ownership ends with the process.
+        let _ = megapipe::release_shared(token, &[stream.name()]);
+    }
+}

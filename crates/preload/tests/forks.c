@@ -1,0 +1,156 @@
+/*
+ * A server that forks for each connection, and its client.
+ *
+ * `serve ADDRESS PORT COUNT`: a child echoes each connection; the parent closes its copy and reaps
+ * the child. The parent echoes the last connection itself, while children exist that only exit.
+ * `ask ADDRESS PORT`: sends lines in two parts and expects the same back, then the end. Its exit
+ * status is 2 while nothing listens.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LINES = 300, TIME_MAX = 100 };
+
+static void check(int ok, const char *what) {
+    if (!ok) {
+        fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
+        exit(1);
+    }
+}
+
+static int socket_at(char **arguments, struct sockaddr_in *at) {
+    memset(at, 0, sizeof *at);
+    at->sin_family = AF_INET;
+    at->sin_port = htons(atoi(arguments[1]));
+    check(inet_pton(AF_INET, arguments[0], &at->sin_addr) == 1, "address");
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    check(fd >= 0, "socket");
+    return fd;
+}
+
+static void write_all(int fd, const char *bytes, size_t len) {
+    while (len > 0) {
+        ssize_t written = write(fd, bytes, len);
+        check(written > 0, "write");
+        bytes += written;
+        len -= written;
+    }
+}
+
+/* `set`: what to wait for before each read, or -1. */
+static void echo(int fd, int set) {
+    char bytes[4096];
+    struct epoll_event event;
+    ssize_t len;
+    for (;;) {
+        check(set < 0 || epoll_wait(set, &event, 1, 1000 * TIME_MAX) == 1, "epoll_wait");
+        len = read(fd, bytes, sizeof bytes);
+        if (len <= 0)
+            break;
+        write_all(fd, bytes, len);
+    }
+    check(len == 0, "read");
+    check(close(fd) == 0, "close");
+}
+
+static void reap(pid_t child, const char *what) {
+    int status = -1;
+    check(waitpid(child, &status, 0) == child && status == 0, what);
+}
+
+/* Children that use nothing: what their parent has is not disturbed. */
+static void fork_idly(int connection) {
+    pid_t child = fork();
+    check(child >= 0, "fork");
+    if (child == 0)
+        _exit(close(connection));
+    reap(child, "a child that closes");
+    check(system("exit 0") == 0, "system");
+    FILE *output = popen("echo text", "r");
+    char line[8] = "";
+    check(output && fgets(line, sizeof line, output) && !strcmp(line, "text\n"), "popen");
+    check(pclose(output) == 0, "pclose");
+}
+
+static int serve(char **arguments) {
+    struct sockaddr_in at;
+    int listener = socket_at(arguments, &at), on = 1;
+    check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0, "SO_REUSEADDR");
+    check(bind(listener, (struct sockaddr *)&at, sizeof at) == 0, "bind");
+    check(listen(listener, 16) == 0, "listen");
+    for (int left = atoi(arguments[2]); left > 0; left--) {
+        int connection = accept(listener, NULL, NULL);
+        check(connection >= 0, "accept");
+        if (left == 1) {
+            int set = epoll_create1(0);
+            struct epoll_event event = {.events = EPOLLIN};
+            check(epoll_ctl(set, EPOLL_CTL_ADD, connection, &event) == 0, "epoll_ctl");
+            fork_idly(connection);
+            echo(connection, set);
+            break;
+        }
+        fork_idly(connection);
+        /* The child's own child does the work every second time. */
+        pid_t child = fork();
+        check(child >= 0, "fork");
+        if (child == 0) {
+            alarm(TIME_MAX);
+            close(listener);
+            pid_t grandchild = left % 2 ? fork() : 0;
+            check(grandchild >= 0, "fork");
+            if (grandchild == 0)
+                echo(connection, -1);
+            else
+                reap(grandchild, "a grandchild");
+            _exit(0);
+        }
+        check(close(connection) == 0, "close");
+        reap(child, "a child");
+    }
+    puts("served");
+    return 0;
+}
+
+static int ask(char **arguments) {
+    static const char line[] = "a line of text that comes back as it was sent\n";
+    size_t len = sizeof line - 1, seen = 0;
+    struct sockaddr_in at;
+    int fd = socket_at(arguments, &at);
+    if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0)
+        return 2;
+    for (int part = 0; part < LINES; part++) {
+        write_all(fd, line, len);
+        /* Some lines are there before the fork, and some come behind it. */
+        if (part % 100 == 0)
+            usleep(2000);
+    }
+    check(shutdown(fd, SHUT_WR) == 0, "shutdown");
+    char byte[4096];
+    ssize_t got;
+    while ((got = read(fd, byte, sizeof byte)) > 0)
+        for (ssize_t at_byte = 0; at_byte < got; at_byte++, seen++)
+            check(byte[at_byte] == line[seen % len], "the same bytes");
+    check(got == 0, "read");
+    check(seen == LINES * len, "all bytes");
+    puts("asked");
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    alarm(TIME_MAX);
+    if (count == 5 && !strcmp(arguments[1], "serve"))
+        return serve(arguments + 2);
+    if (count == 4 && !strcmp(arguments[1], "ask"))
+        return ask(arguments + 2);
+    fprintf(stderr, "usage: serve ADDRESS PORT COUNT | ask ADDRESS PORT\n");
+    return 1;
+}

@@ -1,0 +1,208 @@
+//! The thread of a link server that is apart from the shards.
+//!
+//! Read first: `rx_mux/split_server.rs`.
+
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use megapipe_link::LinkError;
+
+use crate::clock::Clock;
+use crate::error::RemoteError;
+use crate::limits::SHUTDOWN_ROOM_WAIT;
+use crate::rx_mux::{LinkStopper, SplitLinkServer};
+use crate::server_thread;
+
+/// A link server on a thread of its own. Dropping it sends what shards have put into its rings, as
+/// far as the link has room within [`SHUTDOWN_ROOM_WAIT`], and ends the thread.
+pub(crate) struct LinkThread {
+    stopper: LinkStopper,
+    thread: Option<JoinHandle<Result<(), LinkError>>>,
+    ending: Arc<OnceLock<String>>,
+}
+
+/// Reports the end of a server, also that by a panic.
+struct EndReport<F: FnOnce()> {
+    ending: Arc<OnceLock<String>>,
+    on_end: Option<F>,
+}
+
+impl<F: FnOnce()> Drop for EndReport<F> {
+    fn drop(&mut self) {
+        self.ending.get_or_init(|| "its thread has panicked".to_owned());
+        self.on_end.take().into_iter().for_each(|on_end| on_end());
+    }
+}
+
+impl LinkThread {
+    /// Starts a server, pinned to `core` (`None`: wherever the kernel likes). It sleeps after
+    /// `spin` without frames. `on_end` is called when it has ended, for whatever reason.
+    ///
+    /// # Errors
+    /// [`RemoteError`]; nothing is left running.
+    pub(crate) fn start(
+        server: SplitLinkServer,
+        spin: Duration,
+        core: Option<usize>,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, RemoteError> {
+        let (stopper, ending) = (server.stopper(), Arc::new(OnceLock::new()));
+        let report = EndReport { ending: Arc::clone(&ending), on_end: Some(on_end) };
+        let run = move || {
+            let outcome = run(server, spin);
+            report.ending.get_or_init(|| match &outcome {
+                Ok(()) => "it was stopped".to_owned(),
+                Err(error) => error.to_string(),
+            });
+            drop(report);
+            outcome
+        };
+        let thread = server_thread::spawn(run, core)?;
+        Ok(Self { stopper, thread: Some(thread), ending })
+    }
+
+    /// Why the server moves no frames any more. `None`: it does.
+    pub(crate) fn ending(&self) -> Option<&str> {
+        self.ending.get().map(String::as_str)
+    }
+}
+
+impl Drop for LinkThread {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic was printed, and the error of a link is its ending.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The loop of the thread.
+fn run(mut server: SplitLinkServer, spin: Duration) -> Result<(), LinkError> {
+    let clock = Clock::new();
+    let mut worked_at = clock.now();
+    while !server.is_stopped() {
+        let now = clock.now();
+        if server.poll()? {
+            worked_at = now;
+        } else if now.since(worked_at) >= spin {
+            // Without work afterwards it sleeps again at once.
+            server.sleep()?;
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    let end = clock.now() + SHUTDOWN_ROOM_WAIT;
+    while (server.poll()? || server.has_outgoing()?) && clock.now() < end {
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::net::UnixStream;
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
+    use megapipe_link::{
+        Caps, FrameCounters, Link, LinkMedium, PairConfig, RxMetadata, TxMetadata, pair,
+    };
+
+    use super::*;
+    use crate::rx_mux::split_switch;
+
+    /// A link that keeps the first byte of each frame, and has room for a few in each burst.
+    struct Recorder {
+        caps: Caps,
+        firsts: Arc<Mutex<Vec<u8>>>,
+        silent: UnixStream,
+        fails: bool,
+    }
+
+    impl Link for Recorder {
+        fn caps(&self) -> &Caps {
+            &self.caps
+        }
+
+        fn rx_burst(
+            &mut self,
+            _: usize,
+            _: &mut dyn FnMut(&[u8], RxMetadata),
+        ) -> Result<usize, LinkError> {
+            if self.fails { Err(LinkError::Gone { driver: "recorder" }) } else { Ok(0) }
+        }
+
+        fn tx_burst(
+            &mut self,
+            max: usize,
+            fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
+        ) -> Result<usize, LinkError> {
+            let mut room = [0; 2048];
+            let mut firsts = self.firsts.lock().unwrap();
+            for count in 0..max.min(7) {
+                if fill(&mut room).is_none() {
+                    return Ok(count);
+                }
+                firsts.push(room[0]);
+            }
+            Ok(max.min(7))
+        }
+
+        fn arm(&mut self) -> Result<bool, LinkError> {
+            Ok(true)
+        }
+
+        fn wait_fd(&self) -> BorrowedFd<'_> {
+            self.silent.as_fd()
+        }
+
+        fn counters(&self) -> FrameCounters {
+            FrameCounters::default()
+        }
+    }
+
+    /// A recorder, what it records, and the other end of what it sleeps on.
+    fn recorder(fails: bool) -> (Box<dyn Link>, Arc<Mutex<Vec<u8>>>, UnixStream) {
+        let config = PairConfig { medium: LinkMedium::Ip, ..PairConfig::default() };
+        let caps = pair(&config).unwrap().0.caps().clone();
+        let (silent, other) = UnixStream::pair().unwrap();
+        let firsts = Arc::default();
+        let link = Recorder { caps, firsts: Arc::clone(&firsts), silent, fails };
+        (Box::new(link), firsts, other)
+    }
+
+    #[test]
+    fn frames_of_shards_leave_before_the_thread_ends() {
+        let (link, firsts, _other) = recorder(false);
+        let (mut servers, mut links) = split_switch(vec![link], (1, 1), &[7; 16]).unwrap();
+        let (ended, end) = channel();
+        let on_end = move || ended.send(()).unwrap();
+        let server = servers.pop().unwrap();
+        let thread = LinkThread::start(server, Duration::ZERO, None, on_end).unwrap();
+        assert_eq!(thread.ending(), None);
+        let mut frames = 1..=100_u8;
+        let mut fill = |room: &mut [u8]| {
+            room[..60].fill(frames.next()?);
+            Some(TxMetadata { len: 60, ..TxMetadata::default() })
+        };
+        assert_eq!(links[0].transmit(1000, &mut fill).unwrap(), 100);
+        drop(thread);
+        end.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(*firsts.lock().unwrap(), (1..=100).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn link_that_fails_is_the_reason_of_the_end() {
+        let (link, _, _other) = recorder(true);
+        let (mut servers, _links) = split_switch(vec![link], (1, 1), &[7; 16]).unwrap();
+        let (ended, end) = channel();
+        let on_end = move || ended.send(()).unwrap();
+        let server = servers.pop().unwrap();
+        let thread = LinkThread::start(server, Duration::ZERO, None, on_end).unwrap();
+        end.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(thread.ending().unwrap().contains("recorder"), "{:?}", thread.ending());
+    }
+}

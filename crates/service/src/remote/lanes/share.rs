@@ -1,0 +1,105 @@
+//! Connections that other processes own too, by tokens.
+//!
+//! Read first: `descriptors.rs`, `shard/share.rs`; decision 0055.
+//!
+//! A token is made over the control socket; then a call on each lane lets it own connections. So
+//! the price of a fork is a message, a descriptor and a call on each lane, whatever the channel
+//! has.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use megapipe_stack::ConnId;
+
+use super::LaneSet;
+use crate::descriptors::{PassPurpose, SessionControl, SharedConn};
+use crate::error::MoveRefusal;
+
+impl LaneSet {
+    /// Makes a token that owns a connection too; without one, all connections that the channel has
+    /// now. Received bytes are not delivered until they are asked for again; events that were on
+    /// their way still come.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; no token owns anything.
+    pub fn share_conns(&mut self, conn: Option<ConnId>) -> Result<OwnedFd, MoveRefusal> {
+        let control = self.token_control()?;
+        let made = control.make_token().map_err(|error| MoveRefusal::of_passed(&error));
+        let (cookie, token) = made?;
+        let held = match conn {
+            Some(conn) => {
+                let (lane, conn) = self.of_conn(conn);
+                lane.hold(cookie, Some(conn))
+            }
+            None => self.all_mut().try_for_each(|lane| lane.hold(cookie, None)),
+        };
+        self.forget_port(cookie);
+        // Without its last holder the token owns nothing any more.
+        held.map(|()| token)
+    }
+
+    /// Gives received bytes of a connection back, for whichever owner asks next. Also without bytes
+    /// nothing more is delivered until it is asked for again.
+    ///
+    /// # Errors
+    /// How many of them, from the first on, were not taken, and [`MoveRefusal`].
+    pub fn give_bytes_back(
+        &mut self,
+        conn: ConnId,
+        bytes: &[u8],
+    ) -> Result<(), (usize, MoveRefusal)> {
+        let (lane, conn) = self.of_conn(conn);
+        lane.give_bytes_back(conn, bytes)
+    }
+
+    /// The name of a connection for a process that inherits it.
+    #[must_use]
+    pub fn shared_name(&mut self, conn: ConnId) -> Option<SharedConn> {
+        let lane = self.lane_of(conn.index) as u16;
+        let (client, conn) = self.of_conn(conn);
+        Some(SharedConn { lane, conn: client.named(conn)? })
+    }
+
+    /// Adopts the connection that a token stands for.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    pub fn adopt_token(&mut self, token: BorrowedFd<'_>) -> Result<ConnId, MoveRefusal> {
+        let control = self.token_control()?;
+        let passed = control.pass(PassPurpose::Token, &[token]);
+        let cookie = passed.map_err(|error| MoveRefusal::of_passed(&error))?;
+        let mut adopted = Err(MoveRefusal::gone());
+        for lane in 0..self.lanes() {
+            adopted = self.lane(lane).adopt_shared(cookie, None);
+            // Only one shard has it.
+            let is_elsewhere =
+                adopted.as_ref().is_err_and(|refusal| refusal.raw_os_error() == ELSEWHERE);
+            if !is_elsewhere {
+                adopted = adopted.map(|conn| self.name_of(lane, conn));
+                break;
+            }
+        }
+        self.forget_port(cookie);
+        adopted
+    }
+
+    /// Adopts a connection of the token by which the channel was attached.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    pub fn adopt_inherited(&mut self, name: SharedConn) -> Result<ConnId, MoveRefusal> {
+        let lane = usize::from(name.lane);
+        if lane >= self.lanes() {
+            return Err(MoveRefusal::gone());
+        }
+        let adopted = self.lane(lane).adopt_shared(0, Some(name.conn))?;
+        Ok(self.name_of(lane, adopted))
+    }
+
+    fn token_control(&mut self) -> Result<&mut SessionControl, MoveRefusal> {
+        let control = self.control.as_mut().filter(|control| control.passes_tokens());
+        control.ok_or_else(MoveRefusal::no_tokens)
+    }
+}
+
+/// What a shard answers that has nothing of a token (`shard/share.rs`).
+const ELSEWHERE: i32 = rustix::io::Errno::STALE.raw_os_error();

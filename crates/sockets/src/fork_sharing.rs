@@ -1,0 +1,389 @@
+//! Connections that other processes own too, on the back end `service`: the child of a fork
+//! inherits them all, and a message passes one on.
+//!
+//! Read first: decision 0055; `stream.rs`.
+//!
+//! ```text
+//!  parent  share_for_fork     one token owns all connections; unread bytes go back to the service
+//!          fork
+//!  parent  resume_after_fork  closes its copy of the token; goes on to read where it waits
+//!  child   adopt_inherited    on first use of a connection, in a context of its own
+//!
+//!  sender    share_stream     a token owns one connection
+//!  receiver  adopt_token      on first use
+//! ```
+//!
+//! Invariant: between the fork and its program's next look at it, the parent reads nothing of a
+//! connection ahead: bytes that arrive are the child's as well. Nor does a process that has adopted
+//! one, before its program looks at it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use megapipe::{Handle, ShareError, SharedConn};
+
+use crate::descriptors::Fd;
+use crate::error::Error;
+use crate::flags::OpenFlags;
+use crate::limits::NIL;
+use crate::options::SocketOptions;
+use crate::readiness::{ConnectProgress, Shut};
+use crate::shared_context::SharedContext;
+use crate::stream::StreamSocket;
+use crate::table::{ObjectKind, Sockets};
+use crate::transport::{ObjectTransport, StreamTransport};
+
+/// A connection, as a child process inherits it.
+#[derive(Debug, Clone)]
+pub struct InheritedStream {
+    name: SharedConn,
+    is_v6: bool,
+    is_nonblocking: bool,
+    has_shut: Shut,
+    options: SocketOptions,
+}
+
+impl InheritedStream {
+    /// Its name in the service.
+    #[must_use]
+    pub const fn name(&self) -> SharedConn {
+        self.name
+    }
+}
+
+/// What a child process inherits.
+#[derive(Debug)]
+pub struct SharedStreams {
+    /// The token by which it attaches to the service.
+    pub token: OwnedFd,
+    /// The connections.
+    pub streams: Vec<InheritedStream>,
+    /// By descriptor: the place of its connection.
+    pub places: BTreeMap<Fd, usize>,
+}
+
+impl SharedContext {
+    /// Prepares for a fork: all connections that have descriptors belong to the child as well.
+    /// `None`: there are none, or another back end has them. A service that does not answer delays
+    /// the fork for some seconds at most.
+    ///
+    /// # Errors
+    /// The service's refusal, or ETIMEDOUT; the child inherits nothing then.
+    pub fn share_for_fork(&self) -> Result<Option<SharedStreams>, Error> {
+        let shared = self.once_within(PATIENCE, Sockets::share_for_fork);
+        shared.unwrap_or(Err(Error::TimedOut))
+    }
+
+    /// After the fork, in the parent.
+    pub fn resume_after_fork(&self) {
+        let mut context = self;
+        // It does not fail.
+        let _ = crate::CallRunner::once(&mut context, |sockets| {
+            sockets.resume_after_fork();
+            Ok(())
+        });
+    }
+
+    /// Adopts a connection that this process has inherited: its context was attached by the token.
+    ///
+    /// # Errors
+    /// The service's refusal; as accept(2).
+    pub fn adopt_inherited(&self, stream: &InheritedStream) -> Result<Fd, Error> {
+        let mut context = self;
+        crate::CallRunner::once(&mut context, |sockets| sockets.adopt_inherited(stream))
+    }
+}
+
+impl SharedContext {
+    /// Shares a connection: returns a token, which any process may adopt. What has arrived and was
+    /// not read is for the owner that reads next. Nothing is read ahead until the program looks, or
+    /// [`SharedContext::resume_stream`].
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: another back end, or no established connection; the service's refusal.
+    pub fn share_stream(&self, fd: Fd) -> Result<OwnedFd, Error> {
+        let mut context = self;
+        crate::CallRunner::once(&mut context, |sockets| sockets.share_stream(fd))
+    }
+
+    /// Reads ahead again after [`SharedContext::share_stream`], if a thread or a set waits for it.
+    pub fn resume_stream(&self, fd: Fd) {
+        let mut context = self;
+        // It does not fail.
+        let _ = crate::CallRunner::once(&mut context, |sockets| {
+            let object = sockets.descriptors.object(fd);
+            object.into_iter().for_each(|object| sockets.resume_for_readers(object));
+            Ok(())
+        });
+    }
+
+    /// Adopts the connection of a token. Of one that this process has already, the descriptor is a
+    /// duplicate.
+    ///
+    /// # Errors
+    /// EBADF: it is no token of this service; ESTALE: the connection is over; the service's
+    /// refusal; as accept(2).
+    pub fn adopt_token(&self, token: BorrowedFd<'_>, is_nonblocking: bool) -> Result<Fd, Error> {
+        let mut context = self;
+        crate::CallRunner::once(&mut context, |sockets| sockets.adopt_token(token, is_nonblocking))
+    }
+}
+
+/// A fork waits for calls of other threads no longer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn error_of(error: &ShareError) -> Error {
+    Error::from_raw_os_error(error.raw_os_error())
+}
+
+/// The child has no descriptor of what the program has not accepted yet, or has closed and not sent
+/// all of: it would keep that open for as long as it runs.
+fn release_others(shared: &SharedStreams, mut all: Vec<SharedConn>) {
+    let known: HashSet<SharedConn> = shared.streams.iter().map(|stream| stream.name).collect();
+    all.retain(|name| !known.contains(name));
+    if !all.is_empty() {
+        // If the service does not read, they end with the child.
+        let _ = megapipe::release_shared(shared.token.as_fd(), &all);
+    }
+}
+
+impl Sockets {
+    fn share_for_fork(&mut self) -> Result<Option<SharedStreams>, Error> {
+        if self.channel.report().backend != "service" {
+            return Ok(None);
+        }
+        if self.connected_streams().is_empty() {
+            return Ok(None);
+        }
+        let token = self.channel.share_all().map_err(|error| error_of(&error))?;
+        // Completions that were on their way; connections come and end by them.
+        let polled = self.poll_channel(Some(Duration::ZERO));
+        let lost = self.give_back_unread();
+        let all = self.channel.shared_names();
+        for object in lost {
+            let broken = self.stream_mut(object).map(|(stream, channel)| stream.break_off(channel));
+            broken.into_iter().for_each(|events| self.notify(object, events));
+        }
+        let shared = self.inherited(token);
+        release_others(&shared, all);
+        if polled.is_err() {
+            self.resume_after_fork();
+        }
+        polled.map(|()| Some(shared))
+    }
+
+    fn connected_streams(&self) -> Vec<u32> {
+        let connected = self.objects.iter().filter(|(_, entry)| {
+            let ObjectKind::Stream(stream) = &entry.kind else { return false };
+            matches!(stream.progress, ConnectProgress::Connected)
+        });
+        connected.map(|(object, _)| object).collect()
+    }
+
+    /// What was read ahead is for the process that reads next. Returns the connections whose bytes
+    /// the service has not taken.
+    fn give_back_unread(&mut self) -> Vec<u32> {
+        let mut connected = self.connected_streams();
+        connected.retain(|object| {
+            let Some((stream, channel)) = self.stream_mut(*object) else { return false };
+            let seen = stream.withhold();
+            channel.give_back(stream.handle, &seen).is_err()
+        });
+        connected
+    }
+
+    /// What descriptors of connections stand for.
+    fn inherited(&mut self, token: OwnedFd) -> SharedStreams {
+        let (mut streams, mut places, mut by_object) =
+            (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let mut from = 0;
+        while let Some(fd) = self.descriptors.next_open(from) {
+            from = fd.saturating_add(1);
+            let Ok(object) = self.descriptors.object(fd) else { continue };
+            if let Some(place) = by_object.get(&object) {
+                places.insert(fd, *place);
+                continue;
+            }
+            let is_nonblocking = self.object(object).is_some_and(|entry| entry.nonblocking);
+            let Some((stream, channel)) = self.stream_mut(object) else { continue };
+            if !matches!(stream.progress, ConnectProgress::Connected) {
+                continue;
+            }
+            let Some(name) = channel.shared_name(stream.handle) else { continue };
+            let (is_v6, has_shut, options) = (stream.is_v6, stream.shut, stream.options);
+            places.insert(fd, streams.len());
+            by_object.insert(object, streams.len());
+            streams.push(InheritedStream { name, is_v6, is_nonblocking, has_shut, options });
+        }
+        SharedStreams { token, streams, places }
+    }
+
+    fn resume_after_fork(&mut self) {
+        self.channel.end_withholding();
+        let waiting = self.objects.iter().filter(|(_, entry)| {
+            let has_readers = entry.watchers != NIL || entry.sleepers > 0;
+            has_readers && matches!(&entry.kind, ObjectKind::Stream(stream) if stream.withheld)
+        });
+        let waiting: Vec<u32> = waiting.map(|(object, _)| object).collect();
+        waiting.into_iter().for_each(|object| self.resume(object));
+        self.channel.note_uncounted();
+    }
+
+    /// The program looks at a connection: bytes are read ahead again.
+    pub(crate) fn resume(&mut self, object: u32) {
+        if let Some((stream, channel)) = self.stream_mut(object) {
+            stream.resume(channel);
+        }
+    }
+
+    /// As [`Sockets::resume`], where nothing was read ahead since a fork.
+    #[inline]
+    pub(crate) fn resume_if_withheld(&mut self, object: u32) {
+        let entry = self.object(object);
+        if entry.is_some_and(|it| matches!(&it.kind, ObjectKind::Stream(it) if it.withheld)) {
+            self.resume(object);
+        }
+    }
+
+    fn share_stream(&mut self, fd: Fd) -> Result<OwnedFd, Error> {
+        let object = self.descriptors.object(fd)?;
+        let (stream, channel) = self.stream_mut(object).ok_or(Error::NotSupported)?;
+        if !matches!(stream.progress, ConnectProgress::Connected) {
+            return Err(Error::NotSupported);
+        }
+        let handle = stream.handle;
+        let token = channel.share_withheld(handle).map_err(|error| error_of(&error))?;
+        stream.withheld = true;
+        // Completions that were on their way; the connection may end by them.
+        let polled = self.poll_channel(Some(Duration::ZERO));
+        let given = match self.stream_mut(object) {
+            Some((stream, channel)) => {
+                let seen = stream.withhold();
+                channel.give_back(handle, &seen)
+            }
+            None => Ok(()),
+        };
+        if given.is_err() {
+            let broken = self.stream_mut(object).map(|(stream, channel)| stream.break_off(channel));
+            broken.into_iter().for_each(|events| self.notify(object, events));
+        }
+        self.channel.note_uncounted();
+        polled?;
+        given.map(|()| token).map_err(|error| error_of(&error))
+    }
+
+    /// The last descriptor of a connection is about to be closed: what its program has not read is
+    /// for the other owners.
+    pub(crate) fn give_back_at_close(&mut self, object: u32) {
+        let Some((stream, channel)) = self.stream_mut(object) else { return };
+        let is_connected = matches!(stream.progress, ConnectProgress::Connected);
+        let has_nothing = stream.withheld && stream.unread() == 0;
+        if !stream.shared || !is_connected || has_nothing {
+            return;
+        }
+        let handle = stream.handle;
+        // One that no other process owns any more ends as others do.
+        if channel.withhold(handle).is_err() {
+            return;
+        }
+        stream.withheld = true;
+        // What the link may lack is found by the next call.
+        let _ = self.poll_channel(Some(Duration::ZERO));
+        if let Some((stream, channel)) = self.stream_mut(object) {
+            let seen = stream.withhold();
+            if channel.give_back(handle, &seen).is_err() {
+                stream.break_off(channel);
+            }
+        }
+    }
+
+    fn resume_for_readers(&mut self, object: u32) {
+        let entry = self.object(object);
+        if entry.is_some_and(|entry| entry.watchers != NIL || entry.sleepers > 0) {
+            self.resume_if_withheld(object);
+        }
+        self.channel.note_uncounted();
+    }
+
+    fn adopt_token(&mut self, token: BorrowedFd<'_>, is_nonblocking: bool) -> Result<Fd, Error> {
+        let fd = self.reserve_one()?;
+        let handle = match self.channel.adopt(token, 0) {
+            Ok(handle) => handle,
+            Err(ShareError::Known { handle }) => {
+                let object = self.object_of(handle).ok_or(Error::NotSupported)?;
+                self.name(fd, object, OpenFlags::empty())?;
+                return Ok(fd);
+            }
+            Err(error) => return Err(error_of(&error)),
+        };
+        let local = ObjectTransport::local_address(&mut self.channel, handle);
+        let is_v6 = local.is_some_and(|address| address.is_ipv6());
+        let (options, shut) = (SocketOptions::DEFAULT, Shut { receive: false, send: false });
+        let stream = StreamSocket::inherited(handle, is_v6, options, shut, &mut self.channel);
+        self.insert_adopted((fd, handle), stream, is_nonblocking)
+    }
+
+    /// The object of a connection.
+    fn object_of(&self, handle: Handle) -> Option<u32> {
+        let mut objects = self.objects.iter();
+        let has = |kind: &ObjectKind| matches!(kind, ObjectKind::Stream(it) if it.handle == handle);
+        objects.find(|(_, entry)| has(&entry.kind)).map(|(object, _)| object)
+    }
+
+    fn adopt_inherited(&mut self, inherited: &InheritedStream) -> Result<Fd, Error> {
+        let fd = self.reserve_one()?;
+        let adopted = self.channel.adopt_inherited(inherited.name, 0);
+        let handle = adopted.map_err(|error| error_of(&error))?;
+        let InheritedStream { is_v6, options, has_shut, is_nonblocking, .. } = *inherited;
+        let stream = StreamSocket::inherited(handle, is_v6, options, has_shut, &mut self.channel);
+        self.insert_adopted((fd, handle), stream, is_nonblocking)
+    }
+
+    fn insert_adopted(
+        &mut self,
+        (fd, handle): (Fd, Handle),
+        stream: StreamSocket,
+        is_nonblocking: bool,
+    ) -> Result<Fd, Error> {
+        let object = self.insert(ObjectKind::Stream(stream), is_nonblocking);
+        // The handle is known: it was adopted just now.
+        let _ = ObjectTransport::set_cookie(&mut self.channel, handle, object.into());
+        self.name(fd, object, OpenFlags::empty())?;
+        Ok(fd)
+    }
+}
+
+impl StreamSocket {
+    /// A connection that another process has accepted or begun. Nothing is read ahead before the
+    /// program looks: the bytes are also those of the other owners.
+    fn inherited<T: StreamTransport>(
+        handle: Handle,
+        is_v6: bool,
+        options: SocketOptions,
+        shut: Shut,
+        transport: &mut T,
+    ) -> Self {
+        let mut stream = Self::accepted(handle, is_v6, options, transport).not_reading(shut);
+        (stream.withheld, stream.shared) = (true, true);
+        stream
+    }
+
+    /// Takes out what was read ahead, which the process that reads next gets.
+    fn withhold(&mut self) -> Vec<u8> {
+        let mut seen = Vec::with_capacity(self.unread());
+        self.inbox.take(usize::MAX, &mut |bytes| seen.extend_from_slice(bytes));
+        self.forget_end();
+        (self.withheld, self.shared) = (true, true);
+        seen
+    }
+
+    /// Reads ahead again, after a fork.
+    #[cold]
+    pub(crate) fn resume<T: StreamTransport>(&mut self, transport: &mut T) {
+        if std::mem::take(&mut self.withheld) {
+            transport.resume(self.handle);
+            self.post_read(transport);
+        }
+    }
+}
