@@ -601,9 +601,11 @@ pub trait Bsd: CallRunner {
         timeout: Option<Duration>,
         mask: Option<SignalMask>,
     ) -> Result<usize, Error> {
-        let mut kernels = KernelPoll::default();
+        let (mut kernels, mut is_first) = (KernelPoll::default(), true);
         let polled = self.run(|sockets, is_over| {
-            poll::poll(sockets, fds, &mut kernels, PollTime { timeout, is_over }).masked(mask)
+            let is_first = std::mem::take(&mut is_first);
+            let time = PollTime { timeout, is_first, is_over };
+            poll::poll(sockets, fds, &mut kernels, time).masked(mask)
         });
         or_interrupted(polled, mask)
     }
@@ -629,9 +631,11 @@ pub trait Bsd: CallRunner {
         timeout: Option<Duration>,
         mask: Option<SignalMask>,
     ) -> Result<usize, Error> {
-        let mut asked = SelectCall::of(sets)?;
+        let (mut asked, mut is_first) = (SelectCall::of(sets)?, true);
         let selected = self.run(|sockets, is_over| {
-            poll::select(sockets, &mut asked, sets, PollTime { timeout, is_over }).masked(mask)
+            let is_first = std::mem::take(&mut is_first);
+            let time = PollTime { timeout, is_first, is_over };
+            poll::select(sockets, &mut asked, sets, time).masked(mask)
         });
         or_interrupted(selected, mask)
     }

@@ -309,7 +309,8 @@ impl DatagramSocket {
 
 /// Receiving.
 impl DatagramSocket {
-    /// recvmsg(2); `None`: the call has to wait.
+    /// recvmsg(2); `None`: the call has to wait. One without MSG_DONTWAIT returns where the
+    /// direction is shut (`__skb_wait_for_more_packets`).
     pub(crate) fn receive<T: DatagramTransport>(
         &mut self,
         to: &mut ReceivePieces<'_, '_>,
@@ -324,7 +325,8 @@ impl DatagramSocket {
             self.post_receives(transport);
         }
         let Some(from) = self.inbox.front().map(|message| message.from) else {
-            let is_over = self.shut.receive.then_some(Ok(ReceivedMessage::NOTHING));
+            let is_over = (self.shut.receive && !flags.contains(MsgFlags::DONTWAIT))
+                .then_some(Ok(ReceivedMessage::NOTHING));
             return is_over.or_else(|| self.starved.then_some(Err(Error::NoMemory)));
         };
         let run = self.run();

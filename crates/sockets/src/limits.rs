@@ -92,6 +92,10 @@ pub(crate) const CHECKS_PER_POLL: u32 = 64;
 /// A check that finds the last poll older than this polls the channel.
 pub(crate) const POLL_AGE_MAX: Duration = Duration::from_millis(1);
 
+/// Polls of a call that takes in all that has arrived. What arrives in one poll may make the
+/// channel ask for more, such as what is behind the end of a stream.
+pub(crate) const TAKE_IN_POLLS_MAX: u32 = 4;
+
 /// While no thread of a shared context sleeps in the kernel but some wait, the channel is polled at
 /// least so often: by calls, or by the deputy.
 pub(crate) const VACANCY_MAX: Duration = POLL_AGE_MAX;

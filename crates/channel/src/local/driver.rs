@@ -20,6 +20,10 @@ use crate::options::OpenOptions;
 use crate::slot::{FileJob, Kind, SlotPhase, StreamEnd};
 use crate::state::State;
 
+/// Polls at most of a call without patience, beyond the first, while the stack has worked and found
+/// nothing for the program.
+const LATE_POLLS_MAX: u32 = 3;
+
 impl<H: StackHandle + ?Sized> Driver for Local<H> {
     fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
         if is_stacks(state.peek(slot)) {
@@ -195,6 +199,7 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
         }
         self.now = self.clock.now();
         let deadline = timeout.map(|timeout| self.now + timeout);
+        let mut late_polls = 0;
         loop {
             self.gathered = 0;
             let Polled { has_worked, has_event } = self.poll_stack(state)?;
@@ -221,7 +226,12 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
                 return Ok(());
             }
             if deadline.is_some_and(|at| at <= self.now) {
-                return Ok(());
+                // What it has sent to a socket of its own is there with the next poll.
+                if !has_worked || late_polls == LATE_POLLS_MAX {
+                    return Ok(());
+                }
+                late_polls += 1;
+                continue;
             }
             if next == Next::Sleep {
                 let left = deadline.map(|at| at.since(self.now));

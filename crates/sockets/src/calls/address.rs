@@ -3,7 +3,6 @@
 //! Read first: socket(2), bind(2); `stream/address.rs`, `datagram/address.rs`.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use crate::datagram::DatagramSocket;
 use crate::descriptors::Fd;
@@ -12,10 +11,6 @@ use crate::fallible_box::FallibleBox;
 use crate::flags::OpenFlags;
 use crate::stream::StreamSocket;
 use crate::table::{ObjectKind, Sockets};
-
-/// Polls after which a reset by a socket of the same context has arrived: the first submits it, the
-/// second receives its segment, the third completes the read.
-const POLLS_OF_RESET: usize = 3;
 
 /// socket(2) with the numbers of its three arguments.
 pub(super) fn socket(
@@ -98,12 +93,8 @@ pub(super) fn local_name(sockets: &mut Sockets, fd: Fd) -> Result<SocketAddr, Er
 /// getpeername(2). Polls first: a connection that the peer has reset has no peer, and the program
 /// may not have waited for anything since.
 pub(super) fn peer_name(sockets: &mut Sockets, fd: Fd) -> Result<SocketAddr, Error> {
-    for _ in 0..POLLS_OF_RESET {
-        // A link that is gone is reported by the calls that transfer data.
-        if sockets.drive(Some(Duration::ZERO)).is_err() {
-            break;
-        }
-    }
+    // A link that is gone is reported by the calls that transfer data.
+    let _ = sockets.take_in();
     peer_at_accept(sockets, fd)
 }
 

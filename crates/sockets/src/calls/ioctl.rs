@@ -39,6 +39,13 @@ pub(super) fn ioctl(
 
 /// Bytes that wait to be read (FIONREAD), or to be sent (SIOCOUTQ).
 fn count_bytes(sockets: &mut Sockets, object: u32, request: u64) -> Result<usize, Error> {
+    if request == libc::FIONREAD
+        && let Some((socket, _)) = sockets.datagram_mut(object)
+        && socket.next_len() == 0
+    {
+        // Datagrams are counted where they have come. A link that is gone brings none.
+        let _ = sockets.take_in();
+    }
     let Sockets { objects, channel, .. } = sockets;
     let entry = objects.get_mut(object).ok_or(Error::BadDescriptor)?;
     match (&mut entry.kind, request) {

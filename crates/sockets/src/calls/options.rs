@@ -235,10 +235,16 @@ pub(super) fn get(
     value: &mut [u8],
 ) -> Result<usize, Error> {
     let object = sockets.descriptors.object(fd)?;
-    if at == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some(error) = take_error(sockets, object)?
-    {
-        return Ok(Value::Int(error.raw_os_error()).write(value));
+    if at == (libc::SOL_SOCKET, libc::SO_ERROR) {
+        let mut error = take_error(sockets, object)?;
+        if error.is_none() {
+            // It may have come. A link that is gone is reported by calls that transfer data.
+            let _ = sockets.take_in();
+            error = take_error(sockets, object)?;
+        }
+        if let Some(error) = error {
+            return Ok(Value::Int(error.raw_os_error()).write(value));
+        }
     }
     let (is_local, mut defaults) = (sockets.is_local(), sockets.defaults);
     let (target, channel) = target(sockets, object)?;

@@ -45,6 +45,8 @@ const SELECT_BITS: [Events; 3] = [
 pub(super) struct PollTime {
     /// `None` waits for ever, zero not at all.
     pub(super) timeout: Option<Duration>,
+    /// The first attempt of the call.
+    pub(super) is_first: bool,
     /// The time is over: the attempt must not ask to wait.
     pub(super) is_over: bool,
 }
@@ -57,9 +59,7 @@ pub(super) fn poll(
     time: PollTime,
 ) -> Attempt<usize> {
     match try_poll(sockets, fds, kernels, time) {
-        Ok(Some(0)) => Attempt::Done(Ok(0)),
-        // As in `epoll_wait`: a program whose poll never waits must send and receive, too.
-        Ok(Some(count)) => Attempt::Done(sockets.drive_behind(count)),
+        Ok(Some(count)) => Attempt::Done(Ok(count)),
         Ok(None) => Attempt::Wait(Wait::on_anything(time.timeout)),
         Err(error) => Attempt::Done(Err(error)),
     }
@@ -76,6 +76,11 @@ fn try_poll(
         find_kernels(sockets, fds, kernels)?;
     }
     resume_withheld(sockets, fds);
+    if time.is_first {
+        // What has arrived is reported, also beside what is ready already; and a program whose poll
+        // never waits sends and receives, too.
+        sockets.take_in()?;
+    }
     let mut looked_again = false;
     loop {
         let count = poll_own(sockets, fds) + kernels.poll()?;
@@ -93,7 +98,7 @@ fn try_poll(
             return Ok(Some(0));
         }
         looked_again = true;
-        sockets.drive_and_look_out()?;
+        sockets.look_out()?;
     }
 }
 

@@ -54,6 +54,14 @@ fn read_slowly(
     let Some(entry) = sockets.object(object) else {
         return Attempt::Done(Err(Error::BadDescriptor));
     };
+    let is_socket = matches!(
+        entry.kind,
+        ObjectKind::Stream(_) | ObjectKind::Listener(_) | ObjectKind::Datagram(_)
+    );
+    if is_socket && to.left() == 0 && to.filled() == 0 {
+        // As Linux (`sock_read_iter`), unlike recv(2).
+        return Attempt::Done(Ok(0));
+    }
     let waits = !entry.nonblocking && !is_over;
     let how = Receive { flags: MsgFlags::empty(), is_over };
     match entry.kind {
@@ -218,15 +226,16 @@ fn receive_datagram(
 ) -> Attempt<ReceivedMessage> {
     let mut looked_again = false;
     loop {
+        let is_blocking = sockets.object(object).is_some_and(|entry| !entry.nonblocking);
+        let flags = if is_blocking { how.flags } else { how.flags | MsgFlags::DONTWAIT };
         let Some((socket, channel)) = sockets.datagram_mut(object) else {
             return Attempt::Done(Err(Error::NotASocket));
         };
-        if let Some(result) = socket.receive(to, control, how.flags, channel) {
+        if let Some(result) = socket.receive(to, control, flags, channel) {
             return Attempt::Done(result);
         }
         let timeout = socket.options.receive_timeout;
-        let is_blocking = sockets.object(object).is_some_and(|entry| !entry.nonblocking);
-        if is_blocking && !how.flags.contains(MsgFlags::DONTWAIT) && !how.is_over {
+        if !flags.contains(MsgFlags::DONTWAIT) && !how.is_over {
             return Attempt::Wait(Wait::on(object, timeout));
         }
         if looked_again || !sockets.refreshed(object) {

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::flags::Events;
 use crate::foreign_fds::{KernelPoll, LookoutEvent};
 use crate::kernel;
-use crate::limits::LOOKOUT_EVENTS;
+use crate::limits::{LOOKOUT_EVENTS, TAKE_IN_POLLS_MAX};
 use crate::signal::SignalMask;
 
 impl Sockets {
@@ -72,6 +72,23 @@ impl Sockets {
         } else {
             Ok(())
         }
+    }
+
+    /// Polls without waiting until nothing more comes, so that a call sees all that has arrived.
+    ///
+    /// # Errors
+    /// As [`Sockets::drive`].
+    pub(crate) fn take_in(&mut self) -> Result<(), Error> {
+        let (mut taken, mut has_come) = (Ok(()), std::mem::take(&mut self.happened));
+        for _ in 0..TAKE_IN_POLLS_MAX {
+            taken = self.drive_behind(0).map(drop);
+            if taken.is_err() || !std::mem::take(&mut self.happened) {
+                break;
+            }
+            has_come = true;
+        }
+        self.happened |= has_come;
+        taken
     }
 
     /// A poll that does not wait, of a call that has `count` events. Without memory for the poll
