@@ -24,7 +24,7 @@ use crate::limits::{ACCEPT_AHEAD, BACKLOG_MAX, NIL};
 use crate::options::SocketOptions;
 use crate::ports::BoundPort;
 use crate::readiness;
-use crate::stream::StreamSocket;
+use crate::stream::{Blank, StreamSocket};
 use crate::transport::ListenerTransport;
 
 /// A listening socket.
@@ -100,6 +100,14 @@ impl Listener {
             options,
             bound: stream.bound,
         }
+    }
+
+    /// The stream that a listener turns into when it is shut down: fresh, and bound where it was.
+    pub(crate) fn as_stream(&self, blank: Blank) -> StreamSocket {
+        let mut stream = StreamSocket::new(blank, self.is_v6);
+        stream.options = self.options;
+        stream.bound = self.bound;
+        stream
     }
 
     pub(crate) const fn handle(&self) -> Handle {
@@ -206,7 +214,6 @@ pub(crate) fn options_of(stream: &StreamSocket, share: BacklogShare) -> ListenOp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::Blank;
     use crate::transport::fake::FakeTransport;
 
     fn listener(ahead: usize) -> Listener {

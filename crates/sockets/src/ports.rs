@@ -220,6 +220,13 @@ impl LocalPorts {
         Ok(())
     }
 
+    /// The socket does not listen any more, and stays bound.
+    pub(crate) fn stop_listening(&mut self, bound: BoundPort) {
+        if let Some(taken) = self.taken_mut(bound) {
+            taken.listens = false;
+        }
+    }
+
     /// Changes how a bound socket shares its address. As in Linux, the current value counts each
     /// time that another datagram socket binds; a stream keeps what it was set to once.
     pub(crate) fn share(&mut self, bound: BoundPort, sharing: AddressSharing) {

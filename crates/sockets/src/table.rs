@@ -44,7 +44,7 @@ use crate::pipe::Pipe;
 use crate::polled_channel::PolledChannel;
 use crate::ports::LocalPorts;
 use crate::reuseport_group::ReuseportGroups;
-use crate::stream::StreamSocket;
+use crate::stream::{Blank, StreamSocket};
 use crate::transport::ObjectTransport;
 
 mod completions;
@@ -349,7 +349,15 @@ impl Sockets {
 
     /// The listener is gone: connections that were not accepted are reset, or go to another
     /// listener at its address.
-    fn close_listener(&mut self, object: u32, mut listener: Listener) {
+    fn close_listener(&mut self, object: u32, listener: Listener) {
+        let bound = listener.bound;
+        self.end_listening(object, listener);
+        if let Some(bound) = bound {
+            self.ports.release(bound);
+        }
+    }
+
+    fn end_listening(&mut self, object: u32, mut listener: Listener) {
         let queue = listener.take_queue();
         if !self.hands_back {
             self.end_unaccepted(queue);
@@ -359,9 +367,36 @@ impl Sockets {
             self.leave_groups(object, &listener);
             self.end_unaccepted(queue);
         }
-        if let Some(bound) = listener.bound {
-            self.ports.release(bound);
+    }
+
+    /// shutdown(2) of a listener: it is a fresh socket again, bound where it was, and calls that
+    /// wait for connections end.
+    ///
+    /// # Errors
+    /// As shutdown(2) and dup(2), of the kernel's socket.
+    pub(crate) fn stop_listening(&mut self, object: u32) -> Result<(), Error> {
+        if !self.is_local() {
+            self.take_all_connections(object);
         }
+        let Some(listener) = self.listener(object) else { return Ok(()) };
+        let blank = match self.channel.kernel_socket(listener.handle()) {
+            Some(socket) => {
+                let socket = rustix::io::fcntl_dupfd_cloexec(socket, 0)?;
+                rustix::net::shutdown(&socket, rustix::net::Shutdown::Read)?;
+                Blank::Kernel(socket)
+            }
+            None => Blank::Local,
+        };
+        let stream = ObjectKind::Stream(listener.as_stream(blank));
+        let Some(entry) = self.object_mut(object) else { return Ok(()) };
+        if let ObjectKind::Listener(listener) = std::mem::replace(&mut entry.kind, stream) {
+            if let Some(bound) = listener.bound {
+                self.ports.stop_listening(bound);
+            }
+            self.end_listening(object, listener);
+        }
+        self.notify(object, Events::READABLE | Events::WRITABLE | Events::HUP);
+        Ok(())
     }
 
     fn end_unaccepted(&mut self, queue: VecDeque<u32>) {

@@ -17,6 +17,10 @@ pub(super) fn shutdown(sockets: &mut Sockets, fd: Fd, how: Shutdown) -> Result<(
         let effects = socket.shutdown(how);
         return sockets.apply(object, effects);
     }
+    if sockets.listener(object).is_some() {
+        // Of the other direction alone Linux ends nothing (`inet_shutdown`).
+        return if how == Shutdown::Write { Ok(()) } else { sockets.stop_listening(object) };
+    }
     let Some((stream, channel)) = sockets.stream_mut(object) else {
         return Err(Error::NotConnected);
     };

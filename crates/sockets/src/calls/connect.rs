@@ -39,6 +39,7 @@ pub(super) fn connect(
     }
     match address {
         Some(address) => connect_stream(sockets, object, address, attempt),
+        None if sockets.listener(object).is_some() => Attempt::Done(sockets.stop_listening(object)),
         None => {
             if let Some((stream, channel)) = sockets.stream_mut(object) {
                 stream.disconnect(channel);
@@ -55,6 +56,14 @@ fn connect_stream(
     attempt: ConnectAttempt,
 ) -> Attempt<()> {
     let is_blocking = sockets.object(object).is_some_and(|entry| !entry.nonblocking);
+    if attempt.is_first
+        && let Some((stream, _)) = sockets.stream_mut(object)
+        && stream.connecting == Connecting::Begun
+        && let Err(error) = sockets.take_in()
+    {
+        // An earlier attempt may have ended.
+        return Attempt::Done(Err(error));
+    }
     let Some((stream, _)) = sockets.stream_mut(object) else {
         return Attempt::Done(Err(Error::AlreadyConnected));
     };

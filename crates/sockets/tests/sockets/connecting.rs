@@ -222,3 +222,50 @@ fn closing_listener_resets_queued_connections() {
         world.note_events("told", Client, epoll);
     });
 }
+
+/// A listener that is shut down, or connected to nowhere, is a bound socket and may listen again.
+#[test]
+fn listener_that_is_shut_down_keeps_its_address() {
+    compare(|world: &mut World| {
+        let (first, address) = world.listener(Server, 8);
+        world.host(Server).close(first).unwrap();
+        let listener = world.tcp(Server);
+        let on = 1_i32.to_ne_bytes();
+        world.host(Server).setsockopt(listener, libc::SOL_SOCKET, libc::SO_REUSEADDR, &on).unwrap();
+        world.host(Server).bind(listener, address).unwrap();
+        world.host(Server).listen(listener, 8).unwrap();
+        let epoll = world.watch(Server, listener, libc::EPOLLIN);
+        for round in 0..3 {
+            let answer = world.host(Server).shutdown(listener, libc::SHUT_WR);
+            world.note("shutdown of writing", &answer);
+            let fds = [0, 1].map(|_| world.tcp(Client));
+            for fd in fds {
+                let _ = world.host(Client).connect(fd, Some(address));
+            }
+            let accepted = world.accept(listener);
+            let answer = match round {
+                0 => world.host(Server).shutdown(listener, libc::SHUT_RD),
+                _ => world.host(Server).connect(listener, None),
+            };
+            world.note("the end", &answer);
+            world.note_events("bound alone", Server, epoll);
+            let answer = world.host(Server).accept4(listener, 0);
+            world.note("accept", &answer);
+            let kept = world.host(Server).getsockname(listener) == Ok(address);
+            world.note("its address", &kept);
+            for fd in fds {
+                world.note_recv("recv", Client, fd, 8, 0);
+            }
+            let refused = world.tcp(Client);
+            let _ = world.host(Client).connect(refused, Some(address));
+            world.note_recv("recv without a listener", Client, refused, 8, 0);
+            let answer = world.host(Server).listen(listener, 8);
+            world.note("listen", &answer);
+            world.note_events("listening", Server, epoll);
+            for (side, fd) in [(Client, fds[0]), (Client, fds[1]), (Client, refused)] {
+                world.host(side).close(fd).unwrap();
+            }
+            world.host(Server).close(accepted).unwrap();
+        }
+    });
+}
