@@ -14,6 +14,8 @@ mod reload;
 mod report;
 #[path = "preload/service.rs"]
 mod service;
+#[path = "preload/states.rs"]
+mod states;
 #[path = "preload/traps.rs"]
 mod traps;
 

@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use megapipe::AwaitedListener;
 use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SharedContext};
 
+use crate::kernel_waits;
+use crate::nested_sets::NestedSets;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
 use crate::refusals::{self, CallRefusal};
@@ -29,13 +31,14 @@ use crate::stack;
 use crate::state_lock::StateLock;
 
 /// The program's recorded sockets.
-pub(crate) static RECORDS: StateLock<RecordedSockets> =
-    StateLock::new(RecordedSockets { sockets: BTreeMap::new(), next: 0 });
+pub(crate) static RECORDS: StateLock<RecordedSockets> = StateLock::new(RecordedSockets::new());
 
 /// All records.
 pub(crate) struct RecordedSockets {
     sockets: BTreeMap<u32, SocketRecord>,
     next: u32,
+    /// Sets of the kernel in others.
+    pub(crate) nested: NestedSets,
 }
 
 /// A recorded socket.
@@ -159,6 +162,10 @@ pub(crate) fn release(fd: c_int) {
 }
 
 impl RecordedSockets {
+    const fn new() -> Self {
+        Self { sockets: BTreeMap::new(), next: 0, nested: NestedSets::new() }
+    }
+
     /// Returns the record of a number.
     pub(crate) fn of(&mut self, fd: c_int) -> Option<&mut SocketRecord> {
         match numbers::entry(fd) {
@@ -313,11 +320,11 @@ impl RecordedSockets {
         match (record.inner, record.path) {
             (Some(inner), _) => {
                 let mut context = self.start_stack()?;
-                let mixed = mixed_set(context, set)?;
+                let mixed = self.mixed_set(context, set)?;
                 context.epoll_ctl(mixed, op, inner)
             }
             (None, Some(_)) => {
-                mark_pending(set);
+                self.mark_pending(set);
                 Ok(())
             }
             (None, None) => Ok(()),
@@ -328,8 +335,23 @@ impl RecordedSockets {
     pub(crate) fn decide(&mut self, fd: c_int, path: SocketPath) {
         let Some(record) = self.of(fd) else { return };
         record.path = Some(path);
-        for member in &record.members {
-            mark_pending(member.set);
+        let sets: Vec<c_int> = record.members.iter().map(|member| member.set).collect();
+        for set in sets {
+            self.mark_pending(set);
+        }
+    }
+
+    /// A set of the kernel has a socket that waits for the stack, and so do the sets that have it.
+    pub(crate) fn mark_pending(&self, set: c_int) {
+        if !numbers::is_kernel(set) {
+            return;
+        }
+        numbers::set(set, NumberEntry::PendingSet);
+        if let Ok(anchor) = anchor() {
+            kernel_waits::end(set, anchor, kernel_part());
+        }
+        for outer in self.nested.outer_of(set) {
+            self.mark_pending(outer);
         }
     }
 
@@ -382,7 +404,7 @@ impl RecordedSockets {
         }
         for (set, entry) in numbers::known(0, u32::MAX) {
             if entry == NumberEntry::PendingSet {
-                mixed_set(context, set)?;
+                self.mixed_set(context, set)?;
             }
         }
         Ok(())
@@ -422,7 +444,7 @@ impl RecordedSockets {
                 if let Some(record) = self.of(fd) {
                     record.inner = Some(inner);
                 }
-                record.join_sets(context, inner)
+                self.join_sets(&record, context, inner)
             }
             false => self.replace(context, &record, inner),
         });
@@ -443,7 +465,7 @@ impl RecordedSockets {
         record: &SocketRecord,
         inner: Fd,
     ) -> Result<(), Error> {
-        record.join_sets(context, inner)?;
+        self.join_sets(record, context, inner)?;
         record.leave_kernels_sets();
         let anchor = anchor()?;
         for (index, number) in record.numbers.iter().enumerate() {
@@ -465,6 +487,59 @@ impl RecordedSockets {
             }
         }
         Ok(())
+    }
+
+    fn join_sets(
+        &mut self,
+        record: &SocketRecord,
+        mut context: &'static SharedContext,
+        inner: Fd,
+    ) -> Result<(), Error> {
+        for SetMember { set, event } in &record.members {
+            let mixed = self.mixed_set(context, *set)?;
+            context.epoll_ctl(mixed, EpollOp::Add(*event), inner)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the stack's part of a set, which is created if it has none. The kernel's part is its
+    /// member, under the data [`kernel_part`]. The sets that have the set get such a part, too.
+    ///
+    /// # Errors
+    /// EBADF and EINVAL, as epoll_ctl(2) for what is no set.
+    pub(crate) fn mixed_set(
+        &mut self,
+        mut context: &'static SharedContext,
+        set: c_int,
+    ) -> Result<Fd, Error> {
+        if let NumberEntry::Set(inner) = numbers::entry(set) {
+            return Ok(inner);
+        }
+        // The kernel checks the set: its answer for a descriptor that is not a member is ENOENT.
+        let anchor = anchor()?;
+        let arguments = [set, libc::EPOLL_CTL_DEL, anchor, 0, 0, 0].map(|it| it as usize);
+        // SAFETY: takes integers; a null event is allowed for this operation.
+        match unsafe { system_call(libc::SYS_epoll_ctl, arguments) } {
+            result if result == -(libc::ENOENT as isize) || result == -(libc::EPERM as isize) => {}
+            result => drop(number_or_error(result)?),
+        }
+        let inner = context.epoll_create1(megapipe_sockets::OpenFlags::empty())?;
+        let event = EpollEvent { events: Events::IN, data: kernel_part() };
+        // SAFETY: the number is an open set; the stack's sockets use it only while the program's
+        // set is open, and refuse a closed one.
+        let kernels = unsafe { BorrowedFd::borrow_raw(set) };
+        let joined = context.epoll_ctl(inner, EpollOp::Add(event), kernels);
+        if let Err(error) = joined {
+            let _ = context.close(inner);
+            return Err(error);
+        }
+        numbers::set(set, NumberEntry::Set(inner));
+        kernel_waits::end(set, anchor, kernel_part());
+        for (outer, event) in self.nested.take_out(set) {
+            let mixed = self.mixed_set(context, outer)?;
+            context.epoll_ctl(mixed, EpollOp::Add(event), inner)?;
+        }
+        Ok(inner)
     }
 }
 
@@ -533,13 +608,27 @@ impl SocketRecord {
 
     /// The kernel's sets forget a socket only with its last descriptor, which another process may
     /// have.
-    fn leave_kernels_sets(&self) {
+    pub(crate) fn leave_kernels_sets(&self) {
         for SetMember { set, .. } in &self.members {
             for number in &self.numbers {
                 let arguments = [*set, libc::EPOLL_CTL_DEL, *number, 0, 0, 0].map(|it| it as usize);
                 // SAFETY: takes integers; a null event is allowed. A number that is no member of
                 // the set is refused.
                 unsafe { system_call(libc::SYS_epoll_ctl, arguments) };
+            }
+        }
+    }
+
+    /// The opposite: what the sets report of the kernel's socket is wanted again.
+    pub(crate) fn join_kernels_sets(&self) {
+        for SetMember { set, event } in &self.members {
+            let event = libc::epoll_event { events: event.events.bits(), u64: event.data };
+            for number in &self.numbers {
+                let arguments = [*set, libc::EPOLL_CTL_ADD, *number].map(|it| it as usize);
+                let [set, operation, number] = arguments;
+                let at = (&raw const event) as usize;
+                // SAFETY: the event is a local. A set that is gone is refused.
+                unsafe { system_call(libc::SYS_epoll_ctl, [set, operation, number, at, 0, 0]) };
             }
         }
     }
@@ -564,14 +653,6 @@ impl SocketRecord {
             }
         }
     }
-
-    fn join_sets(&self, mut context: &'static SharedContext, inner: Fd) -> Result<(), Error> {
-        for SetMember { set, event } in &self.members {
-            let mixed = mixed_set(context, *set)?;
-            context.epoll_ctl(mixed, EpollOp::Add(*event), inner)?;
-        }
-        Ok(())
-    }
 }
 
 /// The stack cannot start: sets that wait for it are the kernel's alone.
@@ -581,42 +662,4 @@ pub(crate) fn give_sets_to_kernel() {
             numbers::set(set, NumberEntry::Kernel);
         }
     }
-}
-
-/// A set of the kernel has a socket that waits for the stack.
-fn mark_pending(set: c_int) {
-    if numbers::is_kernel(set) {
-        numbers::set(set, NumberEntry::PendingSet);
-    }
-}
-
-/// Returns the stack's part of a set, which is created if it has none. The kernel's part is its
-/// member, under the data [`kernel_part`].
-///
-/// # Errors
-/// EBADF and EINVAL, as epoll_ctl(2) for what is no set.
-pub(crate) fn mixed_set(mut context: &'static SharedContext, set: c_int) -> Result<Fd, Error> {
-    if let NumberEntry::Set(inner) = numbers::entry(set) {
-        return Ok(inner);
-    }
-    // The kernel checks the set: its answer for a descriptor that is not a member is ENOENT.
-    let fd = anchor()? as usize;
-    let arguments = [set as usize, libc::EPOLL_CTL_DEL as usize, fd, 0, 0, 0];
-    // SAFETY: takes integers; a null event is allowed for this operation.
-    match unsafe { system_call(libc::SYS_epoll_ctl, arguments) } {
-        result if result == -(libc::ENOENT as isize) || result == -(libc::EPERM as isize) => {}
-        result => drop(number_or_error(result)?),
-    }
-    let inner = context.epoll_create1(megapipe_sockets::OpenFlags::empty())?;
-    let event = EpollEvent { events: Events::IN, data: kernel_part() };
-    // SAFETY: the number is an open set; the stack's sockets use it only while the program's set is
-    // open, and refuse a closed one.
-    let kernels = unsafe { BorrowedFd::borrow_raw(set) };
-    let joined = context.epoll_ctl(inner, EpollOp::Add(event), kernels);
-    if let Err(error) = joined {
-        let _ = context.close(inner);
-        return Err(error);
-    }
-    numbers::set(set, NumberEntry::Set(inner));
-    Ok(inner)
 }

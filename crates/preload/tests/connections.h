@@ -90,6 +90,27 @@ static inline void exchange(struct pair pair, const char *what) {
     need(strcmp(text, "1234") == 0, "the text");
 }
 
+/* A piece of a program, by its name. */
+struct part {
+    const char *name;
+    void (*run)(void);
+};
+
+/* Runs the part `only`, or all of them but the one that runs `alone`. */
+static inline int run_parts(const struct part *parts, size_t count, const char *only,
+                            const char *alone) {
+    for (size_t at = 0; at < count; at++) {
+        const char *name = parts[at].name;
+        if (only ? strcmp(only, name) == 0 : !alone || strcmp(name, alone)) {
+            printf("%s\n", name);
+            fflush(stdout);
+            parts[at].run();
+        }
+    }
+    puts("end");
+    return 0;
+}
+
 static inline int file_of(const char *text) {
     char path[] = "/tmp/mp-calls-XXXXXX";
     int fd = mkstemp(path);

@@ -598,10 +598,7 @@ static void bound_clients(void) {
     close(listening), close(set);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} parts[] = {
+static const struct part parts[] = {
     {"ends", ends},
     {"low", low_numbers},
     {"memory", memory},
@@ -623,13 +620,5 @@ int main(int count, char **arguments) {
         be_peer();
         return 0;
     }
-    for (size_t at = 0; at < sizeof parts / sizeof *parts; at++) {
-        if (count > 2 ? strcmp(arguments[2], parts[at].name) == 0 : strcmp(parts[at].name, "few")) {
-            printf("%s\n", parts[at].name);
-            fflush(stdout);
-            parts[at].run();
-        }
-    }
-    puts("end");
-    return 0;
+    return run_parts(parts, sizeof parts / sizeof *parts, count > 2 ? arguments[2] : NULL, "few");
 }

@@ -142,6 +142,9 @@ interpose! {
         // SAFETY: the program promises an address of that size, or null.
         let to = unsafe { address_of(address, len) };
         let connect = || {
+            if let (NumberEntry::Recorded(_), Ok(None)) = (numbers::entry(fd), to) {
+                return stack::enter(|| stop_listening(fd, Shutdown::Both, &pass));
+            }
             if let (CallTarget::Kernel, Ok(Some(to))) = (target(fd)?, to) {
                 stack::enter(|| connect_recorded(fd, to))?;
             }
@@ -159,10 +162,10 @@ interpose! {
     /// shutdown(2).
     fn shutdown(fd: c_int, how: c_int) -> c_int |pass| {
         let Some(how) = Shutdown::from_raw(how) else { return pass() };
-        match target(fd) {
+        match target_at_rest(fd) {
+            Ok(CallTarget::Kernel) if numbers::is_kernel(fd) => pass(),
             Ok(CallTarget::Kernel) => {
-                shut_down_recorded(fd, how);
-                pass()
+                answer(stack::enter(|| stop_listening(fd, how, &pass)))
             }
             Ok(CallTarget::Stack(inner)) => {
                 status(stack::with_stack(|sockets| sockets.shutdown(inner, how)))
@@ -199,18 +202,25 @@ fn target_at_rest(fd: c_int) -> Result<CallTarget, Error> {
     }
 }
 
-/// The stack's part of a listener ends with the kernel's, whose result counts.
-fn shut_down_recorded(fd: c_int, how: Shutdown) {
-    if numbers::is_kernel(fd) {
-        return;
+/// shutdown(2) of a recorded socket, or connect(2) to nowhere. A listener is a socket that is bound
+/// afterwards, on both its paths; it may listen again.
+fn stop_listening(fd: c_int, how: Shutdown, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
+    let mut records = RECORDS.lock();
+    let Some(record) = records.of(fd) else { return passed(pass) };
+    if record.backlog.is_none() || how == Shutdown::Write {
+        // Of a listener that direction alone is nothing (`inet_shutdown`).
+        return if record.backlog.is_none() { passed(pass) } else { Ok(0) };
     }
-    let _ = stack::enter(|| {
-        let inner = RECORDS.lock().of(fd).and_then(|record| record.inner);
-        match (inner, stack::context()) {
-            (Some(inner), Some(mut context)) => context.shutdown(inner, how),
-            _ => Ok(()),
+    let is_kept = record.is_kept();
+    match (record.inner, stack::context()) {
+        (Some(inner), Some(mut context)) => {
+            // From now on the stack's part alone reports it to its sets.
+            record.leave_kernels_sets();
+            context.shutdown(inner, how)?;
         }
-    });
+        _ => record.backlog = None,
+    }
+    if is_kept { passed(pass) } else { Ok(0) }
 }
 
 /// Whether the stack has the protocol.
@@ -503,6 +513,15 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
             records.give_to_kernel(fd);
             return Ok(listening);
         }
+    }
+    if let Some(record) = records.of(fd)
+        && let (Some(inner), Some(mut context)) = (record.inner, stack::context())
+    {
+        context.listen(inner, backlog)?;
+        record.backlog = Some(backlog);
+        // It may have been shut down before.
+        record.join_kernels_sets();
+        return Ok(0);
     }
     if let Some(record) = records.of(fd) {
         if path == SocketPath::Both && record.bound.is_none_or(|bound| bound.port() == 0) {

@@ -20,6 +20,8 @@ use crate::numbers;
 use crate::raw::{set_errno, system_call};
 use crate::stack::with_stack;
 
+/// Bytes that a call throws away at once.
+const DISCARDED_BYTES: usize = 4 << 10;
 /// Bytes that sendfile(2) reads at once.
 const FILE_BYTES: usize = 16 << 10;
 
@@ -28,8 +30,10 @@ interpose! {
     fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t |pass| {
         run(fd, pass, |inner| {
             // SAFETY: the program promises `len` writable bytes.
-            let to = unsafe { memory_mut(to, len, "buf") }?;
-            with_stack(|sockets| sockets.read(inner, to))
+            match unsafe { memory_mut(to, len, "buf") } {
+                Ok(to) => with_stack(|sockets| sockets.read(inner, to)),
+                Err(_) => receive_without_memory(inner, len, MsgFlags::empty()),
+            }
         })
     }
 
@@ -58,9 +62,12 @@ interpose! {
     /// recv(2).
     fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t |pass| {
         run(fd, pass, |inner| {
+            let flags = MsgFlags::from_bits_retain(flags);
             // SAFETY: the program promises `len` writable bytes.
-            let to = unsafe { memory_mut(to, len, "buf") }?;
-            with_stack(|sockets| sockets.recv(inner, to, MsgFlags::from_bits_retain(flags)))
+            match unsafe { memory_mut(to, len, "buf") } {
+                Ok(to) => with_stack(|sockets| sockets.recv(inner, to, flags)),
+                Err(_) => receive_without_memory(inner, len, flags),
+            }
         })
     }
 
@@ -297,6 +304,36 @@ interpose! {
             piped(inner, 0, send_file(inner, from, offset, count))
         })
     }
+}
+
+/// recv(2) to where no memory is: as in Linux that is found out when there is something to copy.
+/// The bytes of a stream that MSG_TRUNC throws away need none.
+#[cold]
+fn receive_without_memory(inner: Fd, len: usize, flags: MsgFlags) -> Result<usize, Error> {
+    with_stack(|sockets| {
+        let mut room = [0; DISCARDED_BYTES];
+        if !flags.contains(MsgFlags::TRUNC) || !is_stream(sockets, inner) {
+            sockets.recv(inner, &mut room[..len.min(1)], flags | MsgFlags::PEEK)?;
+            return Err(Error::Fault);
+        }
+        let (mut taken, mut flags) = (0, flags);
+        while taken < len {
+            let part = &mut room[..(len - taken).min(DISCARDED_BYTES)];
+            match sockets.recv(inner, part, flags) {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                Err(_) if taken > 0 => break,
+                Err(error) => return Err(error),
+            }
+            if taken % DISCARDED_BYTES != 0 || flags.contains(MsgFlags::PEEK) {
+                break;
+            }
+            if !flags.contains(MsgFlags::WAITALL) {
+                flags |= MsgFlags::DONTWAIT;
+            }
+        }
+        Ok(taken)
+    })
 }
 
 /// An argument or a socket is at fault.

@@ -391,6 +391,7 @@ extern "C" fn in_child() {
     inheritance::inherit();
     RECORDS.release();
     // One thread exists; nothing here allocates.
+    crate::kernel_waits::forget();
     RECORDS.lock().inherit(parent);
     report::begin_in_child();
     end_fork();

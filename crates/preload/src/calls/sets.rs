@@ -3,8 +3,9 @@
 //! Read first: `records.rs` on sets; decision 0024.
 //!
 //! A set is the kernel's. When the first socket of the stack joins it, it gets a set of the stack
-//! beside it, which has the stack's sockets and the kernel's set as members. A set without sockets
-//! of the stack costs what it did.
+//! beside it, which has the stack's sockets and the kernel's set as members. The sets that have it
+//! as a member get one, too (`nested_sets.rs`), and threads that wait in the kernel for one of them
+//! follow (`kernel_waits.rs`).
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -16,12 +17,17 @@ use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SignalMask};
 use super::answer;
 use super::descriptors::reap;
 use crate::fork_sharing;
+use crate::kernel_waits::KernelWait;
 use crate::memory::{self, Access};
+use crate::nested_sets;
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
-use crate::records::{RECORDS, kernel_part, mixed_set};
+use crate::records::{RECORDS, kernel_part};
 use crate::stack;
+
+/// The longest tick of a kernel (100 Hz).
+const COARSE_TICK_MAX: Duration = Duration::from_millis(10);
 
 /// Most events of one wait on a set with sockets of the stack.
 const EVENTS_MAX: usize = 256;
@@ -29,32 +35,28 @@ const EVENTS_MAX: usize = 256;
 interpose! {
     /// epoll_create(2).
     fn epoll_create(size: c_int) -> c_int |pass| {
-        let set = pass();
-        reap(set);
-        set
+        created(pass())
     }
 
     /// epoll_create1(2).
     fn epoll_create1(flags: c_int) -> c_int |pass| {
-        let set = pass();
-        reap(set);
-        set
+        created(pass())
     }
 
     /// epoll_ctl(2).
     fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int |pass| {
         let entry = match fork_sharing::settled(fd) {
-            Ok(NumberEntry::Kernel) => return pass(),
+            Ok(NumberEntry::Kernel) if !nested_sets::was_set(fd) => return pass(),
             Ok(entry) => entry,
             Err(error) => return answer(Err(error)),
         };
         let control = || match entry {
-            NumberEntry::Recorded(_) => {
+            NumberEntry::Recorded(_) | NumberEntry::Kernel | NumberEntry::PendingSet => {
                 let passed = pass();
                 if passed == 0 {
                     // SAFETY: the kernel has read the event.
                     let op = unsafe { operation(op, event) }?;
-                    stack::enter(|| RECORDS.lock().watch(set, fd, op))?;
+                    stack::enter(|| note_control(set, op, (fd, entry)))?;
                 }
                 Ok(passed)
             }
@@ -62,8 +64,7 @@ interpose! {
                 // SAFETY: the program promises an event, or null.
                 let op = unsafe { operation(op, event) }?;
                 stack::with_stack(|sockets| {
-                    let _records = RECORDS.lock();
-                    let mixed = mixed_set(sockets, set)?;
+                    let mixed = RECORDS.lock().mixed_set(sockets, set)?;
                     sockets.epoll_ctl(mixed, op, inner)
                 })?;
                 Ok(0)
@@ -82,14 +83,9 @@ interpose! {
         max: c_int,
         timeout: c_int,
     ) -> c_int |pass| {
-        match set_of(set) {
-            Ok(None) => pass(),
-            Ok(Some(inner)) => {
-                // SAFETY: the program promises memory for `max` events.
-                answer(unsafe { wait((set, inner), (events, max), milliseconds(timeout), None) })
-            }
-            Err(error) => answer(Err(error)),
-        }
+        let patience = || Ok((milliseconds(timeout), None));
+        // SAFETY: the program promises memory for `max` events.
+        answer(unsafe { wait_for(set, (events, max), patience, &pass) })
     }
 
     /// epoll_pwait(2).
@@ -100,19 +96,10 @@ interpose! {
         timeout: c_int,
         mask: *const sigset_t,
     ) -> c_int |pass| {
-        match set_of(set) {
-            Ok(None) => pass(),
-            Ok(Some(inner)) => {
-                let wait = || {
-                    // SAFETY: the program promises a mask, or null.
-                    let mask = unsafe { memory::mask(mask) }?;
-                    // SAFETY: the program promises memory for `max` events.
-                    unsafe { wait((set, inner), (events, max), milliseconds(timeout), mask) }
-                };
-                answer(wait())
-            }
-            Err(error) => answer(Err(error)),
-        }
+        // SAFETY: the program promises a mask, or null.
+        let patience = || Ok((milliseconds(timeout), unsafe { memory::mask(mask) }?));
+        // SAFETY: the program promises memory for `max` events.
+        answer(unsafe { wait_for(set, (events, max), patience, &pass) })
     }
 
     /// epoll_pwait2(2).
@@ -123,20 +110,118 @@ interpose! {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int |pass| {
-        let waited = || {
-            let Some(inner) = set_of(set)? else { return Ok(pass()) };
+        let patience = || {
             if !timeout.is_null() {
                 memory::check(timeout as usize, size_of::<timespec>(), Access::Read)?;
             }
             // SAFETY: the program promises a time, or null.
             let timeout = unsafe { duration(timeout) }?;
             // SAFETY: the program promises a mask, or null.
-            let mask = unsafe { memory::mask(mask) }?;
-            // SAFETY: the program promises memory for `max` events.
-            unsafe { wait((set, inner), (events, max), timeout, mask) }
+            Ok((timeout, unsafe { memory::mask(mask) }?))
         };
-        answer(waited())
+        // SAFETY: the program promises memory for `max` events.
+        answer(unsafe { wait_for(set, (events, max), patience, &pass) })
     }
+}
+
+/// A new set, unless the kernel refused it.
+fn created(set: c_int) -> c_int {
+    reap(set);
+    if nested_sets::note_created(set) {
+        let _ = stack::enter(|| {
+            RECORDS.lock().nested.forget(set);
+            Ok(())
+        });
+    }
+    set
+}
+
+/// Notes an epoll_ctl(2) that the kernel has accepted, for a recorded socket or a set.
+fn note_control(set: c_int, op: EpollOp, (fd, entry): (c_int, NumberEntry)) -> Result<(), Error> {
+    let mut records = RECORDS.lock();
+    if let NumberEntry::Recorded(_) = entry {
+        return records.watch(set, fd, op);
+    }
+    records.nested.note(set, fd, op);
+    if entry == NumberEntry::PendingSet {
+        records.mark_pending(set);
+    }
+    Ok(())
+}
+
+/// Waits for a set: in the kernel, until it has a socket of the stack.
+///
+/// # Safety
+/// `events` is null or points to memory for `max` events.
+unsafe fn wait_for(
+    set: c_int,
+    (events, max): (*mut epoll_event, c_int),
+    patience: impl FnOnce() -> Result<(Option<Duration>, Option<SignalMask>), Error>,
+    pass: &dyn Fn() -> c_int,
+) -> Result<c_int, Error> {
+    let (mut inner, mut elapsed) = (set_of(set)?, Duration::ZERO);
+    if inner.is_none() {
+        let began = coarse_now();
+        // SAFETY: the caller keeps the contract.
+        if let Some(count) = unsafe { wait_in_kernel(set, events, pass) } {
+            return Ok(count);
+        }
+        elapsed = coarse_now().saturating_sub(began + COARSE_TICK_MAX);
+        inner = set_of(set)?;
+    }
+    // Without one, its stack could not start.
+    let Some(inner) = inner else { return Ok(pass()) };
+    let (timeout, mask) = patience()?;
+    let left = timeout.map(|timeout| timeout.saturating_sub(elapsed));
+    // SAFETY: the caller keeps the contract.
+    unsafe { wait((set, inner), (events, max), left, mask) }
+}
+
+/// A wait for a set of the kernel, with its result; `None`: the set has sockets of the stack since.
+///
+/// # Safety
+/// `events` is where `pass` has the kernel write.
+unsafe fn wait_in_kernel(
+    set: c_int,
+    events: *mut epoll_event,
+    pass: &dyn Fn() -> c_int,
+) -> Option<c_int> {
+    let _wait = KernelWait::begin(set)?;
+    let count = pass();
+    if count <= 0 {
+        return Some(count);
+    }
+    // SAFETY: the kernel has written so many events.
+    let kept = unsafe { without_mark(events, count as usize) };
+    (kept > 0).then_some(kept as c_int)
+}
+
+/// Takes out of `count` events of the kernel what ends waits (`kernel_waits.rs`). Returns how many
+/// are left.
+///
+/// # Safety
+/// `events` points to so many events.
+unsafe fn without_mark(events: *mut epoll_event, count: usize) -> usize {
+    let mut kept = 0;
+    for place in 0..count {
+        // SAFETY: the caller promises the events, which are packed.
+        let event = unsafe { events.wrapping_add(place).read_unaligned() };
+        if event.u64 == kernel_part() {
+            continue;
+        }
+        if kept < place {
+            // SAFETY: it is one of those before.
+            unsafe { events.wrapping_add(kept).write_unaligned(event) };
+        }
+        kept += 1;
+    }
+    kept
+}
+
+/// A time that costs little to read, as exact as [`COARSE_TICK_MAX`].
+fn coarse_now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned() as u32)
 }
 
 /// # Safety
@@ -211,7 +296,8 @@ unsafe fn wait(
             let arguments = [set as usize, at, max - filled, 0, 0, 8];
             // SAFETY: the caller promises the memory.
             let kernels = unsafe { system_call(libc::SYS_epoll_pwait, arguments) };
-            filled += usize::try_from(kernels).unwrap_or(0);
+            // SAFETY: the kernel has written so many events.
+            filled += unsafe { without_mark(at as *mut epoll_event, kernels.max(0) as usize) };
         }
         left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if filled > 0 || !has_kernels || left == Some(Duration::ZERO) {
