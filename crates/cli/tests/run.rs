@@ -142,21 +142,44 @@ fn daemons_in(folder: &Path) -> usize {
     entries.filter(|it| it.file_name().to_string_lossy().starts_with("megapiped-")).count()
 }
 
+/// A folder of the test's own for daemons' sockets.
+fn private_folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("mp-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+/// A command with a private daemon at 10.9.6.HOST. The library that is preloaded does nothing: the
+/// token alone keeps the daemon.
+fn with_private_daemon(folder: &Path, link: &str, host: u8, script: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
+    command.args(["run", "--service", "/nonexistent/x", "--link", link]);
+    command.args(["--address", &format!("10.9.6.{host}/24"), "--loopback", "stack"]);
+    command.args(["--", "sh", "-c", script]);
+    command.env("MEGAPIPE_PRELOAD", library()).env("XDG_RUNTIME_DIR", folder);
+    command.env_remove("LD_PRELOAD");
+    command
+}
+
+#[test]
+fn program_follows_another_one_that_had_a_private_daemon() {
+    let folder = private_folder("follows");
+    let link = format!("memif:{},role=server,wait=0", folder.join("memif").display());
+    for _ in 0..3 {
+        let status = with_private_daemon(&folder, &link, 1, "true").status().expect("it runs");
+        assert!(status.success(), "{status}");
+    }
+    std::fs::remove_dir_all(folder).expect("it is there");
+}
+
 #[test]
 fn private_daemon_starts_with_the_program_and_ends_with_it() {
-    let folder = std::env::temp_dir().join(format!("mp-private-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
+    let folder = private_folder("private");
     // Two hosts, each with a program and its daemon: the ends of the link wait for each other.
     let started = [("server", 1), ("client", 2)].map(|(role, host)| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
         let link = format!("memif:{},role={role}", folder.join("memif").display());
-        command.args(["run", "--service", "/nonexistent/x", "--link", &link]);
-        command.args(["--address", &format!("10.9.6.{host}/24"), "--loopback", "stack"]);
-        command.args(["--", "sh", "-c"]);
-        // The library that is preloaded does nothing: the token alone keeps the daemon.
-        command.arg("test -S \"$MEGAPIPE_SERVICE\" && test -n \"$MEGAPIPE_SESSION_FD\" && sleep 1");
-        command.env("MEGAPIPE_PRELOAD", library()).env("XDG_RUNTIME_DIR", &folder);
-        command.env_remove("LD_PRELOAD").spawn().expect("it runs")
+        let script = "test -S \"$MEGAPIPE_SERVICE\" && test -n \"$MEGAPIPE_SESSION_FD\" && sleep 1";
+        with_private_daemon(&folder, &link, host, script).spawn().expect("it runs")
     });
     for mut program in started {
         assert!(program.wait().expect("it ends").success());

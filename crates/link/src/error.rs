@@ -27,6 +27,14 @@ pub enum LinkError {
         /// What is missing, and how to get it.
         why: String,
     },
+    /// Another program has it, which may end.
+    #[error("{driver} is unavailable: {why}")]
+    InUse {
+        /// The driver's name.
+        driver: &'static str,
+        /// What is in use.
+        why: String,
+    },
     /// A setting is out of range or contradicts another.
     #[error("{setting}: {why}")]
     Setting {
@@ -35,4 +43,17 @@ pub enum LinkError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+impl LinkError {
+    /// Whether another program has the link, so that a later attempt may succeed.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        use io::ErrorKind::{AddrInUse, ResourceBusy};
+        match self {
+            Self::InUse { .. } => true,
+            Self::Io { source, .. } => matches!(source.kind(), AddrInUse | ResourceBusy),
+            Self::Gone { .. } | Self::Unavailable { .. } | Self::Setting { .. } => false,
+        }
+    }
 }

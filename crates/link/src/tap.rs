@@ -194,7 +194,7 @@ fn explain(config: &TapConfig, error: LinkError) -> LinkError {
         }
         Some(libc::EBUSY) => {
             let why = format!("{name:?} is held by another program");
-            LinkError::Unavailable { driver, why }
+            LinkError::InUse { driver, why }
         }
         Some(libc::EINVAL) => {
             let why = format!("{name:?} exists and is no {driver} device of this kind");

@@ -239,7 +239,10 @@ fn failed(what: &'static str, source: io::Error) -> LinkError {
             because("this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)")
         }
         Some(libc::ENOBUFS) => unavailable(&format!("{what}: {}", privileges::unlocked())),
-        Some(EBUSY) => because("another program or socket has the interface or its queue"),
+        Some(EBUSY) => {
+            let why = "another program or socket has the interface or its queue";
+            LinkError::InUse { driver: DRIVER, why: format!("{what}: {source}: {why}") }
+        }
         Some(EOPNOTSUPP) => because("the interface cannot do XDP"),
         _ => LinkError::Io { what, source },
     }

@@ -52,6 +52,12 @@ impl NetworkError {
         )
     }
 
+    /// Whether another program has the link, so that a later attempt may succeed.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Link(error) if error.is_in_use())
+    }
+
     /// The kernel's number that is nearest.
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
@@ -60,6 +66,7 @@ impl NetworkError {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
             Self::Link(LinkError::Unavailable { .. } | LinkError::Gone { .. }) => libc::ENODEV,
+            Self::Link(LinkError::InUse { .. }) => libc::EBUSY,
             Self::Description(_)
             | Self::Settings(_)
             | Self::Link(LinkError::Setting { .. })

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
 use megapipe::policy::ServicePolicy;
@@ -41,6 +41,12 @@ use megapipe_service::balancer::Scheme;
 use megapipe_service::layout::{Component, ServerLayout};
 use megapipe_service::policy::QuotaKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// How long a private daemon waits for a link that another program has: longer than a daemon goes
+/// on without its program.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two attempts.
+const IN_USE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The policy file of a daemon without `--policy`, if it is there.
 const POLICY_PATH: &str = "/etc/megapipe/megapiped.toml";
@@ -234,6 +240,21 @@ fn user_database() -> UserDatabase {
 }
 
 impl DaemonArgs {
+    /// Opens the link. A private daemon may follow another one, which ends soon after its program.
+    fn open(&self, link: &str) -> Result<LocalNetwork, NetworkError> {
+        let began = Instant::now();
+        loop {
+            match LocalNetwork::open_noting(link, self.settings(), &mut notice) {
+                Err(error)
+                    if self.private && error.is_in_use() && began.elapsed() < IN_USE_PATIENCE =>
+                {
+                    std::thread::sleep(IN_USE_PAUSE);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     fn path(&self) -> PathBuf {
         let by_environment = || std::env::var_os(SERVICE_VARIABLE).filter(|path| !path.is_empty());
         let path = self.service.clone().or_else(|| by_environment().map(PathBuf::from));
@@ -360,8 +381,7 @@ fn run(args: &DaemonArgs) -> Result<(), RunError> {
     let signals = Signals::catch().map_err(RunError::Signals)?;
     // Without `--check` there is one.
     let link = args.link.clone().unwrap_or_default();
-    let network = LocalNetwork::open_noting(&link, args.settings(), &mut notice);
-    let network = network.map_err(|source| RunError::Link { link, source })?;
+    let network = args.open(&link).map_err(|source| RunError::Link { link, source })?;
     let cores = args.cpus.as_ref().map_or(&[][..], CpuList::as_slice);
     let path = args.path();
     let mut daemon = Daemon::start(&network, &path, cores, notice)?;

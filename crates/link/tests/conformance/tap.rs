@@ -106,7 +106,7 @@ fn queues_are_links_of_one_device_and_mistakes_are_named() {
     drop(queues);
     let alone = open_free(&config).expect("the device went with its queues");
     let busy = tap::open(&config);
-    assert!(matches!(busy, Err(LinkError::Unavailable { .. })), "{busy:?}");
+    assert!(matches!(busy, Err(LinkError::InUse { .. })), "{busy:?}");
     drop(alone);
     for (config, name) in [
         (TapConfig { queues: 0, ..config.clone() }, "queues"),

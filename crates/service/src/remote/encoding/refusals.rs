@@ -162,7 +162,10 @@ fn encode_link_error(error: &LinkError) -> Vec<u8> {
             (0, *what, source.to_string(), source.raw_os_error().unwrap_or(0))
         }
         LinkError::Gone { driver } => (1, *driver, String::new(), 0),
-        LinkError::Unavailable { driver, why } => (2, *driver, why.clone(), 0),
+        // The client that gets it does not try again.
+        LinkError::Unavailable { driver, why } | LinkError::InUse { driver, why } => {
+            (2, *driver, why.clone(), 0)
+        }
         LinkError::Setting { setting, why } => (3, *setting, why.clone(), 0),
     };
     to.u8(kind);
