@@ -56,6 +56,8 @@ pub(crate) struct SocketRecord {
     pub(crate) backlog: Option<c_int>,
     /// The kernel's socket is bound, so that no other process takes the address.
     pub(crate) is_reserved: bool,
+    /// The kernel has selected its port, which connections of the stack may have.
+    pub(crate) has_kernels_port: bool,
     /// A parent process made it, and this one has not used it: it takes no connections.
     is_inherited: bool,
     /// The parent process that had it at the fork, and that may have it still; 0: none.
@@ -193,6 +195,7 @@ impl RecordedSockets {
                 bound: None,
                 backlog: None,
                 is_reserved: false,
+                has_kernels_port: false,
                 is_inherited: false,
                 parent: 0,
                 inner: None,
@@ -597,8 +600,12 @@ impl SocketRecord {
             let on = 1_i32.to_ne_bytes();
             context.setsockopt(inner, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
         }
-        if let Some(address) = self.bound {
-            context.bind(inner, address)?;
+        match self.bound {
+            Some(address) if self.has_kernels_port => {
+                context.bind_beside_connections(inner, address)?;
+            }
+            Some(address) => context.bind(inner, address)?,
+            None => {}
         }
         match self.backlog {
             Some(backlog) => context.listen(inner, backlog),

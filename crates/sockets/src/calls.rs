@@ -90,6 +90,16 @@ pub trait Bsd: CallRunner {
         self.once(|sockets| address::bind(sockets, fd, address))
     }
 
+    /// bind(2) of a stream on our own stack, to a port that the kernel has selected for the program
+    /// and keeps for it. Connections of the stack that have the port are not in its way: the kernel
+    /// did not know of them.
+    ///
+    /// # Errors
+    /// As bind(2); [`Error::InvalidArgument`] on the kernel, and for other sockets.
+    fn bind_beside_connections(&mut self, fd: Fd, address: SocketAddr) -> Result<(), Error> {
+        self.once(|sockets| address::bind_beside_connections(sockets, fd, address))
+    }
+
     /// listen(2).
     ///
     /// # Errors

@@ -59,7 +59,7 @@ pub(crate) trait Beneath {
     fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16>;
 }
 
-/// Datagrams have no connections.
+/// Datagrams have no connections; others are not to be asked for.
 pub(crate) struct NoConnections;
 
 impl Beneath for NoConnections {

@@ -419,6 +419,7 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
     }
     if let Some(record) = records.of(fd) {
         record.is_reserved = is_reserved;
+        record.has_kernels_port = is_reserved && to.port() == 0;
         record.bound = Some(match path {
             SocketPath::Stack if !is_reserved => to,
             _ => kernel_name(fd).unwrap_or(to),

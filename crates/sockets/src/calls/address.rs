@@ -77,6 +77,21 @@ pub(super) fn bind(sockets: &mut Sockets, fd: Fd, address: SocketAddr) -> Result
     }
 }
 
+/// bind(2) of a stream, beside connections.
+pub(super) fn bind_beside_connections(
+    sockets: &mut Sockets,
+    fd: Fd,
+    address: SocketAddr,
+) -> Result<(), Error> {
+    let object = sockets.descriptors.object(fd)?;
+    let Sockets { objects, ports, .. } = sockets;
+    let entry = objects.get_mut(object).ok_or(Error::BadDescriptor)?;
+    match &mut entry.kind {
+        ObjectKind::Stream(stream) => stream.bind_beside_connections(address, ports),
+        _ => Err(Error::InvalidArgument),
+    }
+}
+
 /// getsockname(2).
 pub(super) fn local_name(sockets: &mut Sockets, fd: Fd) -> Result<SocketAddr, Error> {
     let object = sockets.descriptors.object(fd)?;

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::{Blank, Connecting, StreamSocket};
 use crate::dual_stack;
 use crate::error::Error;
-use crate::ports::{BoundPort, LocalPorts, PortSpace};
+use crate::ports::{BoundPort, LocalPorts, NoConnections, PortSpace};
 use crate::readiness::ConnectProgress;
 use crate::transport::StreamTransport;
 
@@ -53,6 +53,27 @@ impl StreamSocket {
             }
             Blank::Local | Blank::Used => return Err(Error::InvalidArgument),
         }
+        self.options.sharing.v6_only |= dual_stack::is_one_of_v6(plain);
+        Ok(())
+    }
+
+    /// bind(2) on our own stack, of a port that the kernel has selected: connections there are not
+    /// in its way.
+    ///
+    /// # Errors
+    /// As bind(2).
+    pub(crate) fn bind_beside_connections(
+        &mut self,
+        address: SocketAddr,
+        ports: &mut LocalPorts,
+    ) -> Result<(), Error> {
+        let sharing = self.options.sharing;
+        let plain = dual_stack::to_bind(self.is_v6, sharing.v6_only, address)?;
+        if !matches!(self.blank, Blank::Local) || self.bound.is_some() {
+            return Err(Error::InvalidArgument);
+        }
+        ports.check_local(plain.ip())?;
+        self.bound = Some(ports.bind(PortSpace::Tcp, plain, sharing, &mut NoConnections)?);
         self.options.sharing.v6_only |= dual_stack::is_one_of_v6(plain);
         Ok(())
     }

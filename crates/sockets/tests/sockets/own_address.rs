@@ -3,7 +3,8 @@
 
 use std::net::SocketAddr;
 
-use megapipe::DriverChoice;
+use megapipe::{Backend, DriverChoice, LocalNetwork, LoopbackOwner, ServerConfig};
+use megapipe_sockets::{Bsd, Config, Context, Error, OpenFlags};
 
 use crate::world::{Server, StackPlace, World, compare, compare_in};
 
@@ -229,4 +230,39 @@ fn loopback_datagrams_are_as_on_linux() {
             world.host(Server).close(one.0).unwrap();
         }
     });
+}
+
+/// A listener at a port that the kernel has selected, where the stack has a connection already.
+#[test]
+fn listener_may_lie_beside_connections() {
+    let settings = ServerConfig {
+        addresses: vec![([10, 0, 0, 1].into(), 24)],
+        loopback: LoopbackOwner::Stack,
+        ..ServerConfig::default()
+    };
+    let network = LocalNetwork::open("pair", settings).expect("it needs nothing");
+    let channel = megapipe::Config::default().backend(Backend::Local(network));
+    let mut context =
+        Context::create(Config::default().channel(channel)).expect("it needs nothing");
+    let tcp = |context: &mut Context| context.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    let connect = |context: &mut Context, to| {
+        let client = tcp(context);
+        context.connect(client, Some(to)).map(|()| client)
+    };
+    let first = tcp(&mut context);
+    context.bind(first, "10.0.0.1:0".parse().unwrap()).unwrap();
+    context.listen(first, 8).unwrap();
+    let address = context.getsockname(first).unwrap();
+    let client = connect(&mut context, address).unwrap();
+    let taken = context.getsockname(client).unwrap();
+    let second = tcp(&mut context);
+    assert_eq!(context.bind(second, taken), Err(Error::AddressInUse));
+    context.bind_beside_connections(second, taken).unwrap();
+    context.listen(second, 8).unwrap();
+    let other = connect(&mut context, taken).unwrap();
+    let accepted = context.accept4(second, OpenFlags::empty()).unwrap();
+    assert_eq!(context.getpeername(accepted), context.getsockname(other));
+    assert_eq!(context.bind_beside_connections(other, taken), Err(Error::InvalidArgument));
+    let third = tcp(&mut context);
+    assert_eq!(context.bind_beside_connections(third, taken), Err(Error::AddressInUse));
 }
