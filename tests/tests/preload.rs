@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod capi_prefix;
+#[path = "preload/churn.rs"]
+mod churn;
 #[path = "preload/down.rs"]
 mod down;
 #[path = "preload/paths.rs"]

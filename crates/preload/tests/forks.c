@@ -5,11 +5,14 @@
  * the child. The parent echoes the last connection itself, while children exist that only exit.
  * `ask ADDRESS PORT`: sends lines in two parts and expects the same back, then the end. Its exit
  * status is 2 while nothing listens.
+ * `churn ADDRESS COUNT SEED`: children that serve a connection to this process, of which the seed
+ * kills many at some moment.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,12 +148,68 @@ static int ask(char **arguments) {
     return 0;
 }
 
+static unsigned drawn(unsigned *seed, unsigned below) {
+    *seed = *seed * 1103515245 + 12345;
+    return *seed / 65536 % below;
+}
+
+/* A connection of this process to itself, for a child that answers it and may be killed. */
+static void serve_one(int listener, const struct sockaddr_in *at, unsigned *seed) {
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    check(connect(client, (const struct sockaddr *)at, sizeof *at) == 0, "connect");
+    int connection = accept(listener, NULL, NULL);
+    check(connection >= 0, "accept");
+    if (drawn(seed, 2))
+        write_all(client, "some bytes", 10);
+    int is_killed = drawn(seed, 5) < 2, pause = drawn(seed, 2000);
+    pid_t child = fork();
+    check(child >= 0, "fork");
+    if (child == 0) {
+        close(client), close(listener);
+        char bytes[16];
+        write_all(connection, "from the child", 14);
+        while (read(connection, bytes, sizeof bytes) > 0) {}
+        _exit(0);
+    }
+    close(connection);
+    char bytes[16];
+    if (is_killed) {
+        usleep(pause);
+        kill(child, SIGKILL);
+    } else {
+        check(read(client, bytes, 14) == 14, "what a child writes");
+        check(shutdown(client, SHUT_WR) == 0, "shutdown");
+    }
+    /* The end of the connection, or a reset where bytes were left unread. */
+    while (read(client, bytes, sizeof bytes) > 0) {}
+    check(waitpid(child, NULL, 0) == child, "waitpid");
+    close(client);
+}
+
+static int churn(char **arguments) {
+    struct sockaddr_in at;
+    socklen_t len = sizeof at;
+    char *place[] = {arguments[0], "0"};
+    int listener = socket_at(place, &at);
+    unsigned seed = atoi(arguments[2]);
+    check(bind(listener, (struct sockaddr *)&at, sizeof at) == 0, "bind");
+    check(listen(listener, 16) == 0, "listen");
+    check(getsockname(listener, (struct sockaddr *)&at, &len) == 0, "getsockname");
+    for (int left = atoi(arguments[1]); left > 0; left--)
+        serve_one(listener, &at, &seed);
+    puts("churned");
+    return 0;
+}
+
 int main(int count, char **arguments) {
     alarm(TIME_MAX);
     if (count == 5 && !strcmp(arguments[1], "serve"))
         return serve(arguments + 2);
     if (count == 4 && !strcmp(arguments[1], "ask"))
         return ask(arguments + 2);
-    fprintf(stderr, "usage: serve ADDRESS PORT COUNT | ask ADDRESS PORT\n");
+    if (count == 5 && !strcmp(arguments[1], "churn"))
+        return churn(arguments + 2);
+    fprintf(stderr, "usage: serve ADDRESS PORT COUNT | ask ADDRESS PORT | "
+                    "churn ADDRESS COUNT SEED\n");
     return 1;
 }
