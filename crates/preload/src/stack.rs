@@ -180,7 +180,25 @@ pub(crate) fn with_stack<T>(
     work: impl FnOnce(&mut &'static SharedContext) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let mut context = context().ok_or(Error::NetworkDown)?;
-    enter(|| work(&mut context))
+    let done = enter(|| work(&mut context));
+    if let Err(Error::NetworkDown) = done {
+        note_link_gone();
+    }
+    done
+}
+
+/// A call of a stack that runs has failed because its link is gone: one line.
+#[cold]
+fn note_link_gone() {
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    if let Some(settings) = settings()
+        && !PRINTED.swap(true, Ordering::Relaxed)
+    {
+        report::complain(format_args!(
+            "{}: the link is gone; the stack's sockets fail with ENETDOWN",
+            name(settings)
+        ));
+    }
 }
 
 /// Starts the stack, unless it runs. `awaited`: the listeners that it will have.

@@ -2,6 +2,9 @@
 //!
 //! Read first: the manual page of each call, section 2; errors are returned as there, as [`Error`].
 //!
+//! Where our own stack loses its link, its sockets end with [`Error::NetworkDown`], and what is the
+//! process's goes on.
+//!
 //! Each call is tried without waiting; where it would have to wait, [`CallRunner::run`] waits and
 //! tries again. So a call is written once for a context of one thread and for one that threads
 //! share. One attempt of each is in `calls/`.
@@ -45,7 +48,7 @@ pub trait CallRunner {
     /// to wait any more.
     ///
     /// # Errors
-    /// Those of the attempt, or [`Error::NetworkDown`] while it waits.
+    /// Those of the attempt, and of the kernel while it waits.
     fn run<T>(&mut self, attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>)
     -> Result<T, Error>;
 
@@ -224,7 +227,7 @@ pub trait Bsd: CallRunner {
     /// acknowledged them and the FINs.
     ///
     /// # Errors
-    /// [`Error::NetworkDown`]; [`Error::Interrupted`], after which it may be called again.
+    /// [`Error::Interrupted`], after which it may be called again.
     fn close_all(&mut self, patience: Duration) -> Result<(), Error> {
         let (mut pause, mut deadline) = (UNDELIVERED_PAUSE_MIN, None);
         loop {

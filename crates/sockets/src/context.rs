@@ -61,7 +61,8 @@ impl Context {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drive(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        self.sockets.drive(timeout)
+        self.sockets.drive(timeout)?;
+        self.sockets.channel.check_up()
     }
 
     /// Returns a waker that ends a [`Context::drive`], or retries a blocked call, from any thread:
@@ -76,7 +77,7 @@ impl Context {
     /// handlers that run on this thread interrupt in any case, as in signal(7).
     ///
     /// # Errors
-    /// Those of the attempt; [`Error::Interrupted`]; [`Error::NetworkDown`] while it waits.
+    /// Those of the attempt; [`Error::Interrupted`].
     #[inline]
     pub fn run_unless<T>(
         &mut self,

@@ -286,6 +286,12 @@ impl DatagramSocket {
         events
     }
 
+    /// Our own stack has lost its link.
+    pub(crate) fn on_link_gone(&mut self) -> Events {
+        self.error = Some(Error::NetworkDown);
+        Events::ERR | Events::READABLE
+    }
+
     /// A datagram did not arrive. As in Linux a socket learns of it that queues errors; another
     /// one if it is connected to where the datagram went, and the error is for good.
     #[cold]

@@ -100,6 +100,15 @@ impl Lookout {
         self.fd.as_ref().map(AsFd::as_fd).ok_or(Error::BadDescriptor)
     }
 
+    /// The channel has nothing to do any more.
+    pub(crate) fn forget_channel(&mut self, channel: &Channel<ThreadsInTurn>) {
+        let Some(fd) = &self.fd else { return };
+        for descriptor in channel.descriptors() {
+            // One that is closed is not in it.
+            let _ = epoll::delete(fd, descriptor);
+        }
+    }
+
     /// A set of the kernel's that the lookout watches.
     fn watched_set(
         &mut self,

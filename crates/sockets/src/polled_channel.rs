@@ -62,6 +62,8 @@ pub(crate) struct PolledChannel {
     has_uncounted: bool,
     /// A signal ended the wait of the last poll.
     pub(crate) is_interrupted: bool,
+    /// The link is gone: nothing is submitted or polled any more.
+    is_down: bool,
 }
 
 impl Deref for PolledChannel {
@@ -110,7 +112,31 @@ impl PolledChannel {
             submitted: 0,
             has_uncounted: true,
             is_interrupted: false,
+            is_down: false,
         })
+    }
+
+    /// Whether the link is gone, which the table has noted ([`Self::note_down`]).
+    pub(crate) const fn is_down(&self) -> bool {
+        self.is_down
+    }
+
+    /// The link is gone.
+    pub(crate) const fn note_down(&mut self) {
+        self.is_down = true;
+    }
+
+    /// Whether bytes that were written still need this process.
+    pub(crate) fn has_undelivered(&mut self) -> bool {
+        !self.is_down && self.channel.has_undelivered()
+    }
+
+    /// Checks that the link is there.
+    ///
+    /// # Errors
+    /// [`Error::NetworkDown`].
+    pub(crate) fn check_up(&self) -> Result<(), Error> {
+        if self.is_down { Err(Error::NetworkDown) } else { Ok(()) }
     }
 
     /// Number of polls so far.
@@ -142,6 +168,9 @@ impl PolledChannel {
         self.polls = self.polls.wrapping_add(1);
         self.calls = CALLS_AFTER_POLL;
         self.is_restless = true;
+        if self.is_down {
+            return Ok(None);
+        }
         self.channel.dispatch(patience).map_err(|error| error_of_poll(&error))
     }
 
@@ -188,6 +217,9 @@ impl PolledChannel {
         self.submitted_at_rest = self.channel.counters().operations;
         self.calls = CALLS_AFTER_POLL;
         self.is_restless = false;
+        if self.is_down {
+            return Ok(Park::Until(None));
+        }
         self.channel.park().map_err(|error| error_of_poll(&error))
     }
 
@@ -201,6 +233,9 @@ impl PolledChannel {
             return Ok(());
         }
         self.submitted = operations;
+        if self.is_down {
+            return Ok(());
+        }
         self.channel.flush().map_err(|error| error_of_poll(&error))
     }
 
@@ -285,6 +320,7 @@ impl StreamTransport for PolledChannel {
         options: &ConnectOptions,
         cookie: u64,
     ) -> Result<Handle, Error> {
+        self.check_up()?;
         self.channel.connect(&Address::Inet(to), options, cookie).map_err(error_of_connect)
     }
 
@@ -415,6 +451,7 @@ impl ListenerTransport for PolledChannel {
         options: &ListenOptions,
         cookie: u64,
     ) -> Result<Handle, Error> {
+        self.check_up()?;
         self.channel.listen(&Address::Inet(local), options, cookie).map_err(error_of_listen)
     }
 
@@ -447,6 +484,7 @@ impl DatagramTransport for PolledChannel {
         sharing: DatagramSharing,
         cookie: u64,
     ) -> Result<Handle, Error> {
+        self.check_up()?;
         self.channel.bind_datagram(local, sharing, cookie).map_err(error_of_listen)
     }
 
@@ -478,6 +516,7 @@ impl DatagramTransport for PolledChannel {
         from: &mut SendPieces<'_>,
         route: &DatagramRoute,
     ) -> Result<(), Error> {
+        self.check_up()?;
         let bytes = self.gathered(from)?;
         let DatagramRoute { to, departure, segment_len } = route;
         match segment_len {

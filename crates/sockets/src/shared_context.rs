@@ -190,7 +190,8 @@ impl SharedContext {
     /// # Errors
     /// [`Error::NetworkDown`]: the link is gone.
     pub fn poll_channel(&self) -> Result<Option<Duration>, Error> {
-        self.poll_all(self.lock()).map(|(_, until)| until)
+        let (inside, until) = self.poll_all(self.lock())?;
+        inside.sockets.channel.check_up().map(|()| until)
     }
 
     /// Blocks for at most `timeout` until there is something to do, then polls as
@@ -201,6 +202,7 @@ impl SharedContext {
     /// [`Error::NetworkDown`]: the link is gone.
     pub fn drive(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let (inside, until) = self.poll_all(self.lock())?;
+        inside.sockets.channel.check_up()?;
         let patience = [until, timeout].into_iter().flatten().min();
         if inside.lead.leader().is_some() {
             // A thread sleeps in the kernel already, and does what is to be done.
@@ -423,7 +425,7 @@ impl LockedContext {
     ) -> Result<Option<Duration>, Error> {
         let sockets = &mut self.sockets;
         let until = loop {
-            match sockets.channel.prepare_sleep()? {
+            match sockets.prepare_sleep()? {
                 Park::Work => sockets.drive(Some(Duration::ZERO))?,
                 Park::Until(until) => break until,
             }

@@ -370,6 +370,11 @@ impl StreamSocket {
         Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::ALWAYS
     }
 
+    /// Our own stack has lost its link.
+    pub(crate) fn on_link_gone(&mut self) -> Events {
+        self.on_failed(Error::NetworkDown)
+    }
+
     /// Both directions are over.
     pub(crate) fn on_end<T: StreamTransport>(
         &mut self,

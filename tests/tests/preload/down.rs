@@ -1,7 +1,10 @@
-//! A stack that cannot start: its sockets fail with ENETDOWN, and the program's other descriptors
-//! go on.
+//! A stack that cannot start, or whose link goes away: its sockets fail with ENETDOWN, and the
+//! program's other descriptors go on.
 
-use super::{library, preloaded, run};
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use super::{Ended, Hosts, library, preloaded, run, started};
 
 /// Waits for a listener of the stack and a pipe, by each call that waits. Argument: a port.
 const PROGRAM: &str = "\
@@ -43,4 +46,84 @@ fn sockets_of_a_stack_that_is_down_leave_others_alone() {
     let (status, text) = run(program.args(["-c", PROGRAM, "8080"]));
     assert!(status.success() && text.contains("all is well"), "{status}: {text}");
     assert_eq!(text.matches("its sockets fail with ENETDOWN").count(), 1, "{text}");
+}
+
+/// The other end of a link, until it is killed.
+const PEER: &str = "import socket; socket.create_server(('10.9.8.1', 7)).accept()";
+
+/// Has connections and a set of both kinds, says so, and looks at them when the link is gone.
+const LOSER: &str = "\
+import errno, select, socket, sys, threading
+def said(call, *arguments):
+    try: return call(*arguments)
+    except OSError as error: return errno.errorcode[error.errno]
+kernel = socket.create_server(('127.0.0.1', 0))
+server = socket.create_server(('10.9.8.2', 7))
+datagrams = socket.socket(type=socket.SOCK_DGRAM)
+datagrams.bind(('10.9.8.2', 9))
+client = socket.create_connection(('10.9.8.2', 7), 20)
+there = server.accept()[0]
+client.sendall(b'x')
+assert there.recv(1) == b'x'
+epoll, other = select.epoll(), select.epoll()
+epoll.register(there, select.EPOLLIN)
+other.register(kernel, select.EPOLLIN)
+other.register(client, select.EPOLLOUT | select.EPOLLET)
+other.poll()
+calls = dict(accept=server.accept, recv=lambda: client.recv(1), recvfrom=lambda: datagrams.recv(1),
+             poll=lambda: [events & select.EPOLLERR for _, events in epoll.poll(20)])
+results = {}
+def note(name): results[name] = said(calls[name])
+threads = [threading.Thread(target=note, args=[name]) for name in calls]
+for thread in threads: thread.start()
+print('up', flush=True)
+for thread in threads: thread.join(20)
+print(*sorted(results.items()))
+print(said(there.recv, 1), said(there.recv, 1), said(there.send, b'x'), said(server.accept))
+print(said(datagrams.sendto, b'x', ('10.9.8.1', 9)), said(datagrams.recv, 1))
+print(said(socket.create_connection, ('10.9.8.2', 7), 20))
+print(said(socket.create_server, ('10.9.8.2', 8)))
+print(len(other.poll(20)), other.poll(0.05))
+to = socket.create_connection(kernel.getsockname(), 20)
+print(other.poll(20) == [(kernel.fileno(), select.EPOLLIN)])
+kernel.accept()[0].sendall(b'from the kernel')
+print(to.recv(100))
+client.close(); there.close(); server.close()
+";
+
+const LOST: &str = "\
+('accept', 'ENETDOWN') ('poll', [8]) ('recv', 'ENETDOWN') ('recvfrom', 'ENETDOWN')
+ENETDOWN b'' EPIPE ENETDOWN
+ENETDOWN ENETDOWN
+ENETDOWN
+ENETDOWN
+1 []
+True
+b'from the kernel'
+";
+
+#[test]
+fn link_that_goes_away_ends_the_sockets_of_the_stack_alone() {
+    let test = "link_that_goes_away_ends_the_sockets_of_the_stack_alone";
+    let Some(library) = library(test, &["python3"]) else { return };
+    let hosts = Hosts::new(library);
+    let mut peer = hosts.server("python3");
+    peer.args(["-c", PEER]);
+    let mut peer = started(peer);
+    hosts.wait();
+    let mut program = hosts.client("python3");
+    program.args(["-c", LOSER]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut program = Ended(program.spawn().expect("it starts"));
+    let mut output = BufReader::new(program.0.stdout.take().expect("asked for"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("text");
+    assert_eq!(line, "up\n");
+    peer.0.kill().expect("it runs");
+    let mut text = String::new();
+    output.read_to_string(&mut text).expect("text");
+    let mut errors = String::new();
+    program.0.stderr.take().expect("asked for").read_to_string(&mut errors).expect("text");
+    assert_eq!(text, LOST, "{errors}");
+    assert_eq!(errors.matches("the link is gone").count(), 1, "{errors}");
+    assert!(program.0.wait().expect("its end").success());
 }

@@ -147,6 +147,9 @@ pub(super) fn accept(
             let handed = |connection| hand_over(sockets, free, connection, flags);
             return Attempt::Done(accepted.and_then(handed));
         }
+        if sockets.channel.is_down() {
+            return Attempt::Done(Err(Error::NetworkDown));
+        }
         if !entry.nonblocking && !is_over {
             return Attempt::Wait(Wait::on(object, listener.options.receive_timeout));
         }

@@ -235,6 +235,9 @@ fn receive_datagram(
             return Attempt::Done(result);
         }
         let timeout = socket.options.receive_timeout;
+        if channel.is_down() {
+            return Attempt::Done(Err(Error::NetworkDown));
+        }
         if !flags.contains(MsgFlags::DONTWAIT) && !how.is_over {
             return Attempt::Wait(Wait::on(object, timeout));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use megapipe::Park;
 
-use super::Sockets;
+use super::{ObjectKind, Sockets};
 use crate::attempt::Wait;
 use crate::error::Error;
 use crate::flags::Events;
@@ -60,11 +60,11 @@ impl Sockets {
     /// The link is gone, or the kernel refused.
     #[inline]
     pub(crate) fn drive(&mut self, patience: Option<Duration>) -> Result<(), Error> {
+        if patience != Some(Duration::ZERO) && (self.lookout.is_used() || self.channel.is_down()) {
+            return self.drive_with_kernel(patience, None);
+        }
         if !self.lookout.is_used() {
             return self.poll_channel(patience);
-        }
-        if patience != Some(Duration::ZERO) {
-            return self.drive_with_kernel(patience, None);
         }
         self.poll_channel(patience)?;
         if self.lookout.is_due(self.channel.polled_at(), self.channel.polls()) {
@@ -171,7 +171,7 @@ impl Sockets {
         patience: Option<Duration>,
         mask: Option<SignalMask>,
     ) -> Result<(), Error> {
-        let Park::Until(until) = self.channel.prepare_sleep()? else {
+        let Park::Until(until) = self.prepare_sleep()? else {
             return self.poll_channel(Some(Duration::ZERO));
         };
         let least = [until, patience].into_iter().flatten().min();
@@ -192,6 +192,45 @@ impl Sockets {
         Ok(())
     }
 
+    /// As [`PolledChannel::prepare_sleep`]. Where the link is gone there is work first: the ends
+    /// of all sockets.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    ///
+    /// [`PolledChannel::prepare_sleep`]: crate::polled_channel::PolledChannel::prepare_sleep
+    pub(crate) fn prepare_sleep(&mut self) -> Result<Park, Error> {
+        match self.channel.prepare_sleep() {
+            Err(Error::NetworkDown) => {
+                self.on_link_gone();
+                Ok(Park::Work)
+            }
+            park => park,
+        }
+    }
+
+    /// The link is gone: all sockets of our own stack end with an error, and what is the process's
+    /// goes on.
+    #[cold]
+    fn on_link_gone(&mut self) {
+        self.channel.note_down();
+        // What the channel sleeps on reports the lost link for ever. Without a lookout, for which
+        // there are no descriptors, calls do not wait for those of the process.
+        if self.lookout.open(&self.channel).is_ok() {
+            self.lookout.forget_channel(&self.channel);
+        }
+        (self.closing, self.happened) = (0, true);
+        for object in 0..self.objects.end() as u32 {
+            let events = match self.objects.get_mut(object).map(|entry| &mut entry.kind) {
+                Some(ObjectKind::Stream(stream)) => stream.on_link_gone(),
+                Some(ObjectKind::Listener(listener)) => listener.on_error(Error::NetworkDown),
+                Some(ObjectKind::Datagram(socket)) => socket.on_link_gone(),
+                _ => Events::empty(),
+            };
+            self.notify_any(object, events);
+        }
+    }
+
     /// As [`Sockets::drive`], with other signals blocked while it sleeps.
     ///
     /// # Errors
@@ -208,7 +247,13 @@ impl Sockets {
 
     /// A poll without descriptors of the process.
     pub(crate) fn poll_channel(&mut self, patience: Option<Duration>) -> Result<(), Error> {
-        let mut next = self.channel.begin_poll(patience)?;
+        let mut next = match self.channel.begin_poll(patience) {
+            Err(Error::NetworkDown) => {
+                self.on_link_gone();
+                return Ok(());
+            }
+            first => first?,
+        };
         while let Some(completion) = next {
             self.on_completion(completion);
             next = self.channel.dispatch_ready();
