@@ -187,17 +187,19 @@ pub(crate) fn with_stack<T>(
     done
 }
 
-/// A call of a stack that runs has failed because its link is gone: one line.
+/// A call of a stack that runs has failed because its link or daemon is gone: one line.
 #[cold]
 fn note_link_gone() {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     if let Some(settings) = settings()
         && !PRINTED.swap(true, Ordering::Relaxed)
     {
-        report::complain(format_args!(
-            "{}: the link is gone; the stack's sockets fail with ENETDOWN",
-            name(settings)
-        ));
+        let what = match settings.backend {
+            PreloadBackend::Service(_) => "the daemon has ended; until there is another one",
+            _ => "the link is gone;",
+        };
+        let name = name(settings);
+        report::complain(format_args!("{name}: {what} the stack's sockets fail with ENETDOWN"));
     }
 }
 

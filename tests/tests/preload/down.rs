@@ -1,9 +1,10 @@
 //! A stack that cannot start, or whose link goes away: its sockets fail with ENETDOWN, and the
 //! program's other descriptors go on.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
 
+use super::service::ServiceHosts;
 use super::{Ended, Hosts, library, preloaded, run, started};
 
 /// Waits for a listener of the stack and a pipe, by each call that waits. Argument: a port.
@@ -102,6 +103,41 @@ True
 b'from the kernel'
 ";
 
+/// A program that a test speaks with, line by line.
+struct Dialogue {
+    program: Ended,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Dialogue {
+    fn with(mut program: Command) -> Self {
+        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut program = Ended(program.spawn().expect("it starts"));
+        let output = BufReader::new(program.0.stdout.take().expect("asked for"));
+        Self { program, output }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line
+    }
+
+    fn go_on(&mut self) {
+        self.program.0.stdin.as_mut().expect("asked for").write_all(b"\n").expect("it reads");
+    }
+
+    /// What else it says, and its errors.
+    fn rest(mut self) -> (String, String) {
+        let (mut text, mut errors) = (String::new(), String::new());
+        self.output.read_to_string(&mut text).expect("text");
+        let mut stderr = self.program.0.stderr.take().expect("asked for");
+        stderr.read_to_string(&mut errors).expect("text");
+        assert!(self.program.0.wait().expect("its end").success(), "{text}\n{errors}");
+        (text, errors)
+    }
+}
+
 #[test]
 fn link_that_goes_away_ends_the_sockets_of_the_stack_alone() {
     let test = "link_that_goes_away_ends_the_sockets_of_the_stack_alone";
@@ -112,18 +148,62 @@ fn link_that_goes_away_ends_the_sockets_of_the_stack_alone() {
     let mut peer = started(peer);
     hosts.wait();
     let mut program = hosts.client("python3");
-    program.args(["-c", LOSER]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut program = Ended(program.spawn().expect("it starts"));
-    let mut output = BufReader::new(program.0.stdout.take().expect("asked for"));
-    let mut line = String::new();
-    output.read_line(&mut line).expect("text");
-    assert_eq!(line, "up\n");
+    program.args(["-c", LOSER]);
+    let mut program = Dialogue::with(program);
+    assert_eq!(program.line(), "up\n");
     peer.0.kill().expect("it runs");
-    let mut text = String::new();
-    output.read_to_string(&mut text).expect("text");
-    let mut errors = String::new();
-    program.0.stderr.take().expect("asked for").read_to_string(&mut errors).expect("text");
+    let (text, errors) = program.rest();
     assert_eq!(text, LOST, "{errors}");
     assert_eq!(errors.matches("the link is gone").count(), 1, "{errors}");
-    assert!(program.0.wait().expect("its end").success());
+}
+
+/// Serves while its daemon is replaced.
+const SURVIVOR: &str = "\
+import errno, select, socket, sys, time
+def said(call, *arguments):
+    try: return call(*arguments)
+    except OSError as error: return errno.errorcode[error.errno]
+kernel = socket.create_server(('127.0.0.1', 0))
+server = socket.create_server(('10.9.7.1', 7))
+client = socket.create_connection(('10.9.7.1', 7), 20)
+there = server.accept()[0]
+epoll = select.epoll()
+for one in kernel, server, there: epoll.register(one, select.EPOLLIN)
+print('up', flush=True)
+sys.stdin.readline()
+print([fd for fd, _ in epoll.poll(20)] == [there.fileno()], said(there.recv, 1))
+print(said(client.recv, 1), said(client.send, b'x'))
+there.close()
+to = socket.create_connection(kernel.getsockname(), 20)
+print([fd for fd, _ in epoll.poll(20)] == [kernel.fileno()])
+kernel.accept()
+print('down', flush=True)
+sys.stdin.readline()
+deadline = time.monotonic() + 40
+while isinstance(client := said(socket.create_connection, ('10.9.7.1', 7), 20), str):
+    if time.monotonic() > deadline: raise SystemExit(client)
+    time.sleep(0.05)
+print([fd for fd, _ in epoll.poll(20)] == [server.fileno()])
+server.accept()[0].sendall(b'back')
+print(client.recv(10))
+";
+
+#[test]
+fn listener_of_a_program_returns_with_the_next_daemon() {
+    let test = "listener_of_a_program_returns_with_the_next_daemon";
+    let Some(library) = library(test, &["python3"]) else { return };
+    let hosts = ServiceHosts::new(library.clone(), "returns");
+    let mut program = hosts.program(0, "python3");
+    program.args(["-c", SURVIVOR]);
+    let mut program = Dialogue::with(program);
+    assert_eq!(program.line(), "up\n");
+    drop(hosts);
+    program.go_on();
+    let expected = ["True ENETDOWN\n", "ENETDOWN EPIPE\n", "True\n", "down\n"];
+    assert_eq!([(); 4].map(|()| program.line()), expected);
+    let _hosts = ServiceHosts::new(library, "returns");
+    program.go_on();
+    let (text, errors) = program.rest();
+    assert_eq!(text, "True\nb'back'\n", "{errors}");
+    assert_eq!(errors.matches("the daemon has ended").count(), 1, "{errors}");
 }
