@@ -63,6 +63,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     files::heads,
     files::lengths,
     files::bytes,
+    files::merges,
     files::manifests,
     files::dependencies,
     code::function_lengths,

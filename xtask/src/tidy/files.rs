@@ -67,6 +67,20 @@ pub(super) fn lengths(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// No merge was left halfway: git marks with such lines what it could not merge.
+pub(super) fn merges(tree: &Tree) -> Vec<Finding> {
+    let is_mark = |line: &str| {
+        let rest =
+            ["<<<<<<<", "|||||||", ">>>>>>>"].iter().find_map(|mark| line.strip_prefix(mark));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let marks = tree.files().flat_map(|file| {
+        let lines = file.text.lines().enumerate().filter(|(_, line)| is_mark(line));
+        lines.map(|(index, _)| Finding::new(&file.path, index + 1, "a mark of a merge"))
+    });
+    marks.collect()
+}
+
 /// No blobs: what a program makes is made again, not committed.
 pub(super) fn bytes(tree: &Tree) -> Vec<Finding> {
     let too_big = |file: &&super::tree::File| file.bytes > limits::FILE_BYTES_MAX;
@@ -134,6 +148,17 @@ mod tests {
         let source = "//! A.\nuse io_uring::IoUring;\nuse libc::c_int;";
         let tree = Tree::of(&[("a/Cargo.toml", manifest), ("a/src/lib.rs", source)]);
         assert_eq!(dependencies(&tree), []);
+    }
+
+    #[test]
+    fn marks_of_a_merge_are_found() {
+        let mark = |text: &str| format!("{}{text}", &text[..1].repeat(6));
+        let text = [mark("< ours"), "=======".to_owned(), mark("> theirs"), mark("|")].join("\n");
+        let found: Vec<usize> =
+            merges(&Tree::of(&[("a.md", &text)])).iter().map(|finding| finding.line).collect();
+        assert_eq!(found, [1, 3, 4]);
+        let good = "<<<<<<<b\n ======= \n a << b\n>> c";
+        assert_eq!(merges(&Tree::of(&[("a.md", good)])), []);
     }
 
     #[test]
