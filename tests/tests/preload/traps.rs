@@ -165,3 +165,20 @@ fn programs_run_under_gdb_and_valgrind() {
         }
     }
 }
+
+/// In the order that `megapipe run` makes: AddressSanitizer's runtime ends programs in which it is
+/// not the first library.
+#[test]
+fn program_with_address_sanitizer_runs() {
+    let test = "program_with_address_sanitizer_runs";
+    let (Some(library), Some(prefix)) = (library(test, &[]), prefix(test)) else { return };
+    let source = sources().join("../preload/tests/traps.c");
+    let flags = [C11[0], "-fsanitize=address"];
+    let program = compile(prefix, &source, "preload-traps-asan", &flags);
+    let expected = said(Command::new(&program).args(["127.0.0.1", "bound"]));
+    let hosts = ServiceHosts::new(library.clone(), "asan");
+    let runtime = said(Command::new("gcc").arg("-print-file-name=libasan.so"));
+    let mut command = hosts.program(0, &program);
+    command.env("LD_PRELOAD", format!("{}:{}", runtime.trim(), library.display()));
+    assert_eq!(said(command.args(["10.9.7.1", "bound"])), expected);
+}
