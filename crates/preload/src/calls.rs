@@ -61,6 +61,9 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         signals::NAMES,
         streams::NAMES,
         waits::NAMES,
+        // It has no code in Rust.
+        #[cfg(target_arch = "x86_64")]
+        &["vfork"],
     ];
     families.into_iter().flatten().copied()
 }

@@ -28,7 +28,7 @@ pub const NOT_INTERPOSED: &[(&[&str], &str)] = &[
     (&["fgetxattr", "fsetxattr", "flistxattr", "fremovexattr"], "the same"),
     (&["tee", "vmsplice", "copy_file_range"], "a placeholder refuses them, as a socket of Linux"),
     (&["isfdtype", "fdopendir"], "a placeholder is a socket"),
-    (&["vfork", "_Fork", "daemon", "clone"], "pthread_atfork(3), and the process's number"),
+    (&["daemon"], "pthread_atfork(3)"),
     (&["execl", "execlp", "execle", "fexecve"], "they use the environment as it is"),
     (&["fopen", "fopen64", "freopen", "freopen64", "tmpfile", "tmpfile64", "popen"], "streams"),
     (&["opendir", "mkstemp", "mkstemp64", "mkostemp", "mkostemp64", "mkstemps"], "files"),

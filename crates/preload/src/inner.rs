@@ -338,6 +338,7 @@ pub(crate) unsafe extern "C" fn pselect(
 macro_rules! by_libc {
     ($($name:ident($($argument:ident),*) -> $result:ty;)*) => {$(
         #[unsafe(export_name = concat!("mp_inner_", stringify!($name)))]
+        #[allow(non_snake_case, reason = "it is named as the function")]
         pub(crate) unsafe extern "C" fn $name($($argument: usize),*) -> isize {
             let name = concat!(stringify!($name), "\0").as_ptr().cast::<c_char>();
             // SAFETY: the name ends with a NUL.
@@ -364,6 +365,8 @@ by_libc! {
     getifaddrs(list) -> c_int;
     freeifaddrs(list) -> c_int;
     fork() -> c_int;
+    _Fork() -> c_int;
+    clone(work, stack, flags, argument, parent, tls, child) -> c_int;
     execv(path, list) -> c_int;
     execvp(path, list) -> c_int;
     execvpe(path, list, environment) -> c_int;

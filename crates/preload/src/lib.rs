@@ -35,6 +35,7 @@ mod calls;
 pub mod elf;
 mod exec_sharing;
 mod fall_back;
+mod foreign_children;
 mod fork_sharing;
 mod handlers;
 pub mod imports;

@@ -525,6 +525,39 @@ static void children(void) {
     waitpid(child, &status, 0);
     say("vfork", WEXITSTATUS(status));
     exchange(pair, "after vfork");
+    child = vfork();
+    if (child == 0) {
+        /* Its own child, which ends first. */
+        pid_t inner = vfork();
+        if (inner == 0) {
+            close(pair.here);
+            _exit(3);
+        }
+        close(pair.there);
+        int end;
+        waitpid(inner, &end, 0);
+        _exit(WEXITSTATUS(end) + 1);
+    }
+    waitpid(child, &status, 0);
+    say("vfork in vfork", WEXITSTATUS(status));
+    exchange(pair, "after both");
+    child = _Fork();
+    if (child == 0) {
+        close(pair.here);
+        dup2(file, pair.there);
+        _exit(9);
+    }
+    waitpid(child, &status, 0);
+    say("_Fork", WEXITSTATUS(status));
+    exchange(pair, "after _Fork");
+    child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0L);
+    if (child == 0) {
+        close(pair.here);
+        _exit(10);
+    }
+    waitpid(child, &status, 0);
+    say("SYS_clone", WEXITSTATUS(status));
+    exchange(pair, "after SYS_clone");
     child = fork();
     if (child == 0) {
         closefrom(3);

@@ -9,6 +9,7 @@ use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use super::{by_number, descriptors};
 use crate::exec_sharing;
+use crate::foreign_children;
 use crate::fork_sharing;
 use crate::handlers;
 use crate::inheritance;
@@ -118,6 +119,28 @@ interpose! {
         child
     }
 
+    /// _Fork(3).
+    fn _Fork() -> pid_t |pass| {
+        foreign_children::expect();
+        pass()
+    }
+
+    /// clone(2), which is variadic; the places of its arguments are the same.
+    fn clone(
+        work: usize,
+        stack: usize,
+        flags: c_int,
+        argument: usize,
+        parent: usize,
+        tls: usize,
+        child: usize,
+    ) -> c_int |pass| {
+        if flags & libc::CLONE_THREAD == 0 {
+            foreign_children::expect();
+        }
+        pass()
+    }
+
     /// syscall(2).
     fn syscall(
         number: c_long,
@@ -159,6 +182,15 @@ interpose! {
                 Some(_) => ANSWER,
                 None => pass(),
             },
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork | libc::SYS_vfork => {
+                foreign_children::expect();
+                pass()
+            }
+            libc::SYS_clone | libc::SYS_clone3 => {
+                foreign_children::expect();
+                pass()
+            }
             // SAFETY: the program promises what the call asks for.
             _ => match unsafe { by_number::call(number, [a, b, c, d, e, f]) } {
                 Some(result) => result,
@@ -392,6 +424,7 @@ extern "C" fn in_child() {
     RECORDS.release();
     // One thread exists; nothing here allocates.
     crate::kernel_waits::forget();
+    foreign_children::forget();
     RECORDS.lock().inherit(parent);
     report::begin_in_child();
     end_fork();
