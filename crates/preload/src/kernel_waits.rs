@@ -1,6 +1,6 @@
 //! Threads that wait in the kernel for a set, which another thread gives a socket of the stack.
 //!
-//! Read first: `calls/sets.rs`.
+//! Read first: `calls/sets.rs`; decision 0067.
 //!
 //! A set without sockets of the stack is waited for in the kernel, where nothing tells its waiters
 //! that the set has got one since. Each wait is counted; a change of what a set's number stands for
