@@ -179,8 +179,13 @@ impl DatagramSocket {
         events.set(Events::HUP, self.shut.receive && self.shut.send);
         events.set(Events::ERR, self.error.is_some() || !self.errors.is_empty());
         // With WRBAND, unlike a stream (Linux's `datagram_poll`).
-        events.set(Events::HAS_ROOM, self.unsent_bytes < DATAGRAM_OUTBOX_BYTES_MAX);
+        events.set(Events::HAS_ROOM, self.has_room());
         events
+    }
+
+    /// A datagram can be sent.
+    pub(crate) const fn has_room(&self) -> bool {
+        self.unsent_bytes < DATAGRAM_OUTBOX_BYTES_MAX
     }
 
     /// Bytes that the next read takes.
@@ -275,7 +280,7 @@ impl DatagramSocket {
         result: Result<usize, OpError>,
         transport: &T,
     ) -> Events {
-        let was_full = self.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX;
+        let was_full = !self.has_room();
         self.unsent_bytes = self.count_unsent(transport);
         let mut events = Events::empty();
         events.set(Events::HAS_ROOM, was_full);
@@ -441,7 +446,7 @@ impl DatagramSocket {
         if self.shut.send {
             return Err(Error::BrokenPipe);
         }
-        if self.unsent_bytes >= DATAGRAM_OUTBOX_BYTES_MAX {
+        if !self.has_room() {
             return Err(Error::WouldBlock);
         }
         Ok(())

@@ -172,9 +172,17 @@ fn send_datagram(
         return Attempt::Done(Err(Error::NotASocket));
     };
     let effects = socket.send(from, target, ports, object.into(), channel);
-    let timeout = socket.options.send_timeout;
+    let (timeout, has_room) = (socket.options.send_timeout, socket.has_room());
     match sockets.apply(object, effects) {
         Err(Error::WouldBlock) if waits => Attempt::Wait(Wait::on(object, timeout)),
+        Ok(len) => {
+            // As in Linux (`sock_wfree`): a datagram that leaves makes an edge. Of a full socket,
+            // the edge follows once there is room.
+            if has_room {
+                sockets.notify_sets_of_room(object);
+            }
+            Attempt::Done(Ok(len))
+        }
         result => Attempt::Done(result),
     }
 }

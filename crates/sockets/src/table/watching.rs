@@ -136,6 +136,14 @@ impl Sockets {
         self.notify_watchers(watchers, happened);
     }
 
+    /// Notifies the sets that watch an object that its program made room again itself. No thread
+    /// waits for that: the call was not refused.
+    #[inline]
+    pub(crate) fn notify_sets_of_room(&mut self, object: u32) {
+        let watchers = self.objects.get(object).map_or(NIL, |entry| entry.watchers);
+        self.notify_watchers(watchers, Events::HAS_ROOM);
+    }
+
     /// As `notify`, for the items from `first` on.
     #[inline]
     pub(super) fn notify_watchers(&mut self, first: u32, happened: Events) {

@@ -147,3 +147,34 @@ fn a_free_port_refuses_sockets_connected_to_it() {
         }
     });
 }
+
+#[test]
+fn sent_datagram_makes_edges_of_writability() {
+    const OUT: u32 = libc::EPOLLOUT as u32;
+    const ET: u32 = libc::EPOLLET as u32;
+    let wrband = libc::EPOLLWRBAND as u32;
+    for asked in [OUT | ET, wrband | ET, OUT | ET | libc::EPOLLONESHOT as u32, OUT, ET] {
+        compare(|world| {
+            let (server, name) = bound(world, Server);
+            let (client, _) = bound(world, Client);
+            world.host(Client).connect(client, Some(name)).unwrap();
+            let epoll = world.watch(Client, client, asked as i32);
+            let outer = world.watch(Client, epoll, libc::EPOLLIN | libc::EPOLLET);
+            world.note_events("at first", Client, epoll);
+            world.note_events("the outer set", Client, outer);
+            for text in [&b"one"[..], b"", b"three"] {
+                world.note_send("send", Client, client, text, 0);
+                world.note_events("the outer set", Client, outer);
+                world.note_events("room", Client, epoll);
+                world.note_events("nothing new", Client, epoll);
+            }
+            let refused = world.host(Client).send(client, &[0; 1 << 16], 0);
+            world.note("too long", &refused);
+            world.note_events("after a refusal", Client, epoll);
+            let answer = world.host(Server).sendto(server, b"x", 0, name);
+            world.note("to itself", &answer);
+            world.note_recv("recv", Server, server, 100, 0);
+            world.note_events("read by the peer", Client, epoll);
+        });
+    }
+}
