@@ -59,7 +59,8 @@ fn connections_last_and_close_as_configured() {
 fn connections_of_a_drawn_length_are_opened_again_and_again() {
     for driver in drivers() {
         let server = rpc::start(&RpcArgs::new(serve_args(driver))).expect("the server starts");
-        let mut load = load_args(&server.addresses()[0], driver);
+        // By number: in a fixed time a slow machine answers too few for a mean.
+        let mut load = counted_load_args(&server.addresses()[0], driver, 4_000);
         load.transactions = "yahoo-requests".parse::<Transactions>().expect("a distribution");
         load.threads = Some(2);
         let summary = run_rpc(&RpcLoadArgs::new(load), &mut |_| {}).expect("the load runs");
@@ -100,7 +101,7 @@ fn a_response_time_may_include_the_handshake() {
 fn connections_that_are_kept_share_a_server_fairly() {
     for driver in drivers() {
         let server = rpc::start(&RpcArgs::new(serve_args(driver))).expect("the server starts");
-        let mut load = load_args(&server.addresses()[0], driver);
+        let mut load = counted_load_args(&server.addresses()[0], driver, 2_000);
         load.connections = 8;
         let summary = run_rpc(&RpcLoadArgs::new(load), &mut |_| {}).expect("the load runs");
         check_good(&summary);
