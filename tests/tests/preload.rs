@@ -85,7 +85,8 @@ impl Hosts {
         }
     }
 
-    /// Runs a client until it succeeds. The first SYN may reach a stack that does not listen yet.
+    /// Runs a client until it succeeds, and returns its output without the library's notes. The
+    /// first SYN may reach a stack that does not listen yet.
     fn until_success(&self, make: impl Fn(&mut Command), program: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -93,7 +94,7 @@ impl Hosts {
             make(&mut client);
             let (status, text) = run(&mut client);
             if status.success() {
-                return text;
+                return without_notes(&text);
             }
             assert!(Instant::now() < deadline, "{client:?}: {status}\n{text}");
             std::thread::sleep(Duration::from_millis(50));
@@ -126,10 +127,9 @@ fn said(command: &mut Command) -> String {
     text
 }
 
-/// What a program says, without what the library does: a server may answer its client's link late.
+/// Output of a program without the library's notes: a server may answer its client's link late.
 fn without_notes(text: &str) -> String {
-    let lines = text.lines().filter(|line| !line.starts_with("megapipe: "));
-    lines.map(|line| format!("{line}\n")).collect()
+    text.split_inclusive('\n').filter(|line| !line.starts_with("megapipe: ")).collect()
 }
 
 /// The words that nm(1) prints last for a file's dynamic symbols of one kind.
