@@ -5,6 +5,7 @@
  * PART: one of the names in `parts` below, or all of them. `peer`: the other end of a link. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -213,6 +214,11 @@ static void nothing_transferred(void) {
     say("recv, no memory", recv(pair.here, NULL, 8, MSG_DONTWAIT));
     write(pair.there, "12345678", 8);
     settle();
+    int count = -1;
+    say("SIOCOUTQNSD", ioctl(pair.there, SIOCOUTQNSD, &count));
+    say("not sent", count);
+    say("SIOCOUTQ", ioctl(pair.there, SIOCOUTQ, &count));
+    say("not acknowledged", count);
     say("recv, thrown away", recv(pair.here, NULL, 4, MSG_TRUNC));
     say("recv of the rest", recv(pair.here, text, 8, 0));
     finish(pair);

@@ -509,8 +509,8 @@ pub trait Bsd: CallRunner {
         self.once(|sockets| options::set(sockets, fd, (level, name), value))
     }
 
-    /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, SIOCATMARK, FIOCLEX, FIONCLEX. `argument`
-    /// is the value at the pointer that ioctl(2) takes; the new value is returned.
+    /// ioctl(2): FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK, FIOCLEX, FIONCLEX.
+    /// `argument` is the value at the pointer that ioctl(2) takes; the new value is returned.
     ///
     /// # Errors
     /// As ioctl(2).

@@ -51,6 +51,11 @@ pub(crate) fn option(
     Ok(len as usize)
 }
 
+/// ioctl(2)'s request behind sockatmark(3), which libc does not name.
+pub const SIOCATMARK: u64 = 0x8905;
+/// ioctl(2)'s request for the bytes that a TCP socket has not sent (tcp(7)).
+pub const SIOCOUTQNSD: u64 = 0x894b;
+
 /// Bytes that wait to be read at a socket (FIONREAD).
 pub(crate) fn unread_bytes(fd: BorrowedFd<'_>) -> usize {
     rustix::io::ioctl_fionread(fd).map_or(0, |count| count as usize)
@@ -58,9 +63,18 @@ pub(crate) fn unread_bytes(fd: BorrowedFd<'_>) -> usize {
 
 /// Bytes of a TCP socket that the peer has not acknowledged (SIOCOUTQ).
 pub(crate) fn queued_bytes(fd: BorrowedFd<'_>) -> usize {
+    count_of(fd, libc::TIOCOUTQ)
+}
+
+/// Bytes of a TCP socket that it has not sent (SIOCOUTQNSD).
+pub(crate) fn unsent_bytes(fd: BorrowedFd<'_>) -> usize {
+    count_of(fd, SIOCOUTQNSD)
+}
+
+fn count_of(fd: BorrowedFd<'_>, request: libc::c_ulong) -> usize {
     let mut count: libc::c_int = 0;
-    // SAFETY: TIOCOUTQ, which is SIOCOUTQ, writes one `int` to the pointer, which is `count`'s.
-    let asked = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    // SAFETY: the requests write one `int` to the pointer, which is `count`'s.
+    let asked = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut count) };
     check(asked).map_or(0, |()| usize::try_from(count).unwrap_or_default())
 }
 

@@ -110,7 +110,7 @@ pub use flags::{EpollEvent, EpollOp, Events, MsgFlags, OpenFlags};
 pub use foreign_fds::AnyFd;
 pub use fork_sharing::{InheritedStream, SharedStreams};
 pub use gather::ReceivedMessage;
-pub use kernel::{SignalHooks, set_signal_hooks};
+pub use kernel::{SIOCATMARK, SIOCOUTQNSD, SignalHooks, set_signal_hooks};
 pub use shared_context::{Driving, SharedContext};
 pub use signal::SignalMask;
 pub use stream::Shutdown;

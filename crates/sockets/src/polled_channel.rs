@@ -420,6 +420,10 @@ impl StreamTransport for PolledChannel {
         self.bytes_below(handle, |info| info.queued_bytes, kernel::queued_bytes)
     }
 
+    fn unsent_in_stack(&mut self, handle: Handle) -> usize {
+        self.bytes_below(handle, |info| info.unsent_bytes, kernel::unsent_bytes)
+    }
+
     fn syn_room(&mut self, handle: Handle) -> Option<usize> {
         self.channel.conn_info(handle).ok()?.syn_room.map(|room| room as usize)
     }

@@ -143,6 +143,9 @@ pub(crate) trait StreamTransport: ObjectTransport + Beneath {
     /// Bytes that our own stack or the kernel has queued, and the peer has not acknowledged.
     fn queued_in_stack(&mut self, handle: Handle) -> usize;
 
+    /// Bytes that our own stack or the kernel has queued, and not sent.
+    fn unsent_in_stack(&mut self, handle: Handle) -> usize;
+
     /// Bytes that a SYN has room for that waits for data (Fast Open).
     fn syn_room(&mut self, handle: Handle) -> Option<usize>;
 

@@ -7,16 +7,13 @@
 use std::ffi::{c_int, c_ulong, c_void};
 
 use libc::socklen_t;
-use marshal::{check_room, memory, memory_mut};
+use marshal::{IntArgument, check_room, memory, memory_mut};
 use sockets::{Bsd, OpenFlags};
 
 use super::context::{in_order, with_fd};
 use super::outcome::{answer, status};
 use super::thread::is_ours;
 use crate::error::CallError;
-
-/// SIOCATMARK of Linux, behind sockatmark(3).
-const SIOCATMARK: c_ulong = 0x8905;
 
 /// getsockopt(2).
 #[unsafe(no_mangle)]
@@ -77,20 +74,15 @@ pub unsafe extern "C" fn mps_ioctl(fd: c_int, request: c_ulong, argument: *mut c
         return unsafe { libc::ioctl(fd, request, argument) };
     }
     let control = || {
-        let (has_value, is_answered) = match request {
-            libc::FIONBIO => (true, false),
-            libc::FIONREAD | libc::TIOCOUTQ | SIOCATMARK => (false, true),
-            // An ignored argument may have any value.
-            _ => (false, false),
-        };
-        if (has_value || is_answered) && argument.is_null() {
+        let int = IntArgument::of(request);
+        if int != IntArgument::Ignored && argument.is_null() {
             return Err(CallError::Null("argument").into());
         }
         let place = argument.cast::<c_int>();
         // SAFETY: for these requests the program promises a pointer to an int.
-        let given = if has_value { unsafe { place.read() } } else { 0 };
+        let given = if int == IntArgument::Read { unsafe { place.read() } } else { 0 };
         let told = with_fd(fd, |sockets| sockets.ioctl(fd, request, given))?;
-        if is_answered {
+        if int == IntArgument::Written {
             // SAFETY: the same.
             unsafe { place.write(told) };
         }

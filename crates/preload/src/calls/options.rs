@@ -6,8 +6,8 @@
 use std::ffi::{c_int, c_ulong, c_void};
 
 use libc::socklen_t;
-use megapipe_marshal::check_room;
-use megapipe_sockets::{Bsd, Error};
+use megapipe_marshal::{IntArgument, check_room};
+use megapipe_sockets::{Bsd, Error, SIOCATMARK};
 
 use super::descriptors::duplicated;
 use super::{CallTarget, answer, status, target};
@@ -18,9 +18,6 @@ use crate::records::{RECORDS, SocketOption};
 use crate::refusals::{self, CallRefusal};
 use crate::rules::SocketPath;
 use crate::stack;
-
-/// SIOCATMARK of Linux, behind sockatmark(3).
-const SIOCATMARK: c_ulong = 0x8905;
 
 interpose! {
     /// getsockopt(2).
@@ -111,21 +108,16 @@ interpose! {
         }
         let control = || {
             let CallTarget::Stack(inner) = target(fd)? else { return Ok(pass()) };
-            let (has_value, is_answered) = match request {
-                libc::FIONBIO => (true, false),
-                libc::FIONREAD | libc::TIOCOUTQ | SIOCATMARK => (false, true),
-                // An ignored argument may have any value.
-                _ => (false, false),
-            };
-            if has_value || is_answered {
+            let int = IntArgument::of(request);
+            if int != IntArgument::Ignored {
                 memory::check(argument as usize, size_of::<c_int>(), Access::Write)?;
             }
             let place = argument.cast::<c_int>();
             // SAFETY: for these requests the program promises a pointer to an int.
-            let given = if has_value { unsafe { place.read() } } else { 0 };
+            let given = if int == IntArgument::Read { unsafe { place.read() } } else { 0 };
             let value = stack::with_stack(|sockets| sockets.ioctl(inner, request, given));
             let value = value.inspect_err(|error| note(CallRefusal::Ioctl(request), error))?;
-            if is_answered {
+            if int == IntArgument::Written {
                 // SAFETY: the same.
                 unsafe { place.write(value) };
             }

@@ -5,10 +5,8 @@
 use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::flags::OpenFlags;
+use crate::kernel::{SIOCATMARK, SIOCOUTQNSD};
 use crate::table::{ObjectKind, Sockets};
-
-/// ioctl(2)'s request behind sockatmark(3).
-const SIOCATMARK: u64 = 0x8905;
 
 /// ioctl(2). `argument` is what lies at the caller's pointer; returns what has to lie there
 /// afterwards.
@@ -37,7 +35,7 @@ pub(super) fn ioctl(
     }
 }
 
-/// Bytes that wait to be read (FIONREAD), or to be sent (SIOCOUTQ).
+/// Bytes that wait to be read (FIONREAD), sent (SIOCOUTQNSD) or acknowledged (SIOCOUTQ).
 fn count_bytes(sockets: &mut Sockets, object: u32, request: u64) -> Result<usize, Error> {
     if request == libc::FIONREAD
         && let Some((socket, _)) = sockets.datagram_mut(object)
@@ -59,8 +57,11 @@ fn count_bytes(sockets: &mut Sockets, object: u32, request: u64) -> Result<usize
             stream.note_counted(below);
             Ok(stream.readable(below))
         }
-        (ObjectKind::Stream(stream), libc::TIOCOUTQ) => Ok(stream.unsent(channel)),
-        (ObjectKind::Listener(_), libc::FIONREAD | libc::TIOCOUTQ) => Err(Error::InvalidArgument),
+        (ObjectKind::Stream(stream), libc::TIOCOUTQ) => Ok(stream.unacknowledged(channel)),
+        (ObjectKind::Stream(stream), SIOCOUTQNSD) => Ok(stream.unsent(channel)),
+        (ObjectKind::Listener(_), libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD) => {
+            Err(Error::InvalidArgument)
+        }
         _ => Err(Error::NoSuchRequest),
     }
 }

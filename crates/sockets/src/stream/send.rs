@@ -8,7 +8,7 @@
 //! for writing while less than half of the mark is unsent. On the kernel the socket has the mark,
 //! and at most one piece waits before it.
 
-use megapipe::ConnOption;
+use megapipe::{ConnOption, Handle};
 
 use super::StreamSocket;
 use super::connect::SynData;
@@ -186,14 +186,28 @@ impl StreamSocket {
         }
     }
 
-    /// Bytes that have not left this host (SIOCOUTQ).
+    /// Bytes that the peer has not acknowledged (SIOCOUTQ).
+    pub(crate) fn unacknowledged<T: StreamTransport>(&self, transport: &mut T) -> usize {
+        self.queued(transport, T::queued_in_stack)
+    }
+
+    /// Bytes that were not sent (SIOCOUTQNSD).
     pub(crate) fn unsent<T: StreamTransport>(&self, transport: &mut T) -> usize {
+        self.queued(transport, T::unsent_in_stack)
+    }
+
+    /// Bytes in the channel, and those that `beneath` counts.
+    fn queued<T: StreamTransport>(
+        &self,
+        transport: &mut T,
+        beneath: fn(&mut T, Handle) -> usize,
+    ) -> usize {
         let in_channel = transport.unsent_bytes(self.handle).unwrap_or_default();
         match self.progress {
             // What Fast Open sends with a SYN is not counted before the handshake.
             ConnectProgress::Connecting => 0,
             ConnectProgress::Closed => in_channel,
-            ConnectProgress::Connected => in_channel + transport.queued_in_stack(self.handle),
+            ConnectProgress::Connected => in_channel + beneath(transport, self.handle),
         }
     }
 }

@@ -216,6 +216,10 @@ impl StreamTransport for FakeTransport {
         0
     }
 
+    fn unsent_in_stack(&mut self, _: Handle) -> usize {
+        0
+    }
+
     fn queued_in_stack(&mut self, _: Handle) -> usize {
         0
     }
