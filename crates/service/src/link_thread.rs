@@ -14,8 +14,8 @@ use crate::limits::SHUTDOWN_ROOM_WAIT;
 use crate::rx_mux::{LinkStopper, SplitLinkServer};
 use crate::server_thread;
 
-/// A link server on a thread of its own. Dropping it sends what shards have put into its rings, as
-/// far as the link has room within [`SHUTDOWN_ROOM_WAIT`], and ends the thread.
+/// A link server on a thread of its own. Dropping it sends what shards have put into its rings,
+/// until the link has no room for [`SHUTDOWN_ROOM_WAIT`], and ends the thread.
 pub(crate) struct LinkThread {
     stopper: LinkStopper,
     thread: Option<JoinHandle<Result<(), LinkError>>>,
@@ -93,11 +93,23 @@ fn run(mut server: SplitLinkServer, spin: Duration) -> Result<(), LinkError> {
             std::hint::spin_loop();
         }
     }
-    let end = clock.now() + SHUTDOWN_ROOM_WAIT;
-    while (server.poll()? || server.has_outgoing()?) && clock.now() < end {
-        std::thread::yield_now();
+    send_last(&mut server, &clock)
+}
+
+/// Sends what shards, which have ended, have put into the rings. Only time without room counts: a
+/// thread that the kernel does not run for a while must not lose frames.
+fn send_last(server: &mut SplitLinkServer, clock: &Clock) -> Result<(), LinkError> {
+    let mut end = clock.now() + SHUTDOWN_ROOM_WAIT;
+    loop {
+        let now = clock.now();
+        if server.send()? > 0 {
+            end = now + SHUTDOWN_ROOM_WAIT;
+        } else if !server.has_outgoing()? || now >= end {
+            return Ok(());
+        } else {
+            std::thread::yield_now();
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -113,6 +125,9 @@ mod tests {
 
     use super::*;
     use crate::rx_mux::split_switch;
+
+    /// How long a burst takes: all frames of a test take longer than the wait for room.
+    const BURST_TIME: Duration = Duration::from_millis(10);
 
     /// A link that keeps the first byte of each frame, and has room for a few in each burst.
     struct Recorder {
@@ -140,6 +155,7 @@ mod tests {
             max: usize,
             fill: &mut dyn FnMut(&mut [u8]) -> Option<TxMetadata>,
         ) -> Result<usize, LinkError> {
+            std::thread::sleep(BURST_TIME);
             let mut room = [0; 2048];
             let mut firsts = self.firsts.lock().unwrap();
             for count in 0..max.min(7) {

@@ -241,6 +241,19 @@ impl SplitLinkServer {
         Ok(worked)
     }
 
+    /// Sends a share of what shards have put into its rings, as far as the links have room. Returns
+    /// the number of frames.
+    ///
+    /// # Errors
+    /// What a link says.
+    pub(crate) fn send(&mut self) -> Result<usize, LinkError> {
+        let mut count = 0;
+        for served in &mut self.queues {
+            count += served.send()?;
+        }
+        Ok(count)
+    }
+
     /// Frames of shards wait in its rings.
     ///
     /// # Errors
