@@ -216,15 +216,15 @@ impl DatagramSocket {
         }
     }
 
-    /// shutdown(2).
+    /// shutdown(2), for good. Without a peer it is an error that ends the directions nevertheless
+    /// (`inet_shutdown`).
     pub(crate) fn shutdown(&mut self, how: Shutdown) -> Effects<()> {
-        if self.peer.is_none() {
-            return Effects::quiet(Err(Error::NotConnected));
-        }
         self.shut.receive |= how != Shutdown::Write;
         self.shut.send |= how != Shutdown::Read;
-        let events = Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP;
-        Effects { result: Ok(()), events }
+        Effects {
+            result: self.peer.map(drop).ok_or(Error::NotConnected),
+            events: Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP,
+        }
     }
 
     /// The last descriptor is gone.

@@ -21,6 +21,11 @@ pub(super) fn shutdown(sockets: &mut Sockets, fd: Fd, how: Shutdown) -> Result<(
         // Of the other direction alone Linux ends nothing (`inet_shutdown`).
         return if how == Shutdown::Write { Ok(()) } else { sockets.stop_listening(object) };
     }
+    if sockets.stream_mut(object).is_some_and(|(stream, _)| stream.shut.send) {
+        // The peer may have closed, too, since the program waited last. A link that is gone is
+        // reported by the calls that transfer data.
+        let _ = sockets.take_in();
+    }
     let Some((stream, channel)) = sockets.stream_mut(object) else {
         return Err(Error::NotConnected);
     };

@@ -10,7 +10,6 @@ use super::DatagramSocket;
 use crate::dual_stack;
 use crate::error::Error;
 use crate::ports::{LocalPorts, NoConnections, PortSpace};
-use crate::readiness::Shut;
 use crate::transport::DatagramTransport;
 
 impl DatagramSocket {
@@ -151,7 +150,6 @@ impl DatagramSocket {
             }
         }
         self.peer = peer.map(|peer| dual_stack::program_address(self.is_v6, peer));
-        self.shut = Shut::default();
         Ok(())
     }
 

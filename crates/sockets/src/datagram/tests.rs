@@ -191,7 +191,6 @@ fn shutdown_ends_both_directions_of_a_connected_socket() {
     let (mut ports, mut transport) = (LocalPorts::default(), FakeTransport::local());
     transport.local = Some(at("10.0.0.1:7"));
     let mut socket = bound_socket(&mut ports, &mut transport);
-    assert_eq!(socket.shutdown(Shutdown::Both), Effects::quiet(Err(Error::NotConnected)));
     socket.connect(Some(at("10.0.0.2:9")), &mut ports, 3, &mut transport).unwrap();
     assert_eq!(socket.shutdown(Shutdown::Both).result, Ok(()));
     assert!(socket.readiness().contains(Events::HUP | Events::RDHUP | Events::READABLE));
@@ -199,6 +198,19 @@ fn shutdown_ends_both_directions_of_a_connected_socket() {
     assert_eq!(answer, Some(Ok(ReceivedMessage::NOTHING)));
     let sent = send(&mut socket, b"x", None, &mut ports, &mut transport);
     assert_eq!(sent.result, Err(Error::BrokenPipe));
+}
+
+#[test]
+fn shutdown_without_a_peer_fails_and_lasts() {
+    let (mut ports, mut transport) = (LocalPorts::default(), FakeTransport::local());
+    transport.local = Some(at("10.0.0.1:7"));
+    let mut socket = bound_socket(&mut ports, &mut transport);
+    let effects = socket.shutdown(Shutdown::Read);
+    assert_eq!(effects.result, Err(Error::NotConnected));
+    assert!(effects.events.contains(Events::READABLE | Events::RDHUP));
+    assert!(socket.readiness().contains(Events::READABLE | Events::RDHUP));
+    socket.connect(Some(at("10.0.0.2:9")), &mut ports, 3, &mut transport).unwrap();
+    assert!(socket.readiness().contains(Events::RDHUP), "also of the peer that it has then");
 }
 
 #[test]

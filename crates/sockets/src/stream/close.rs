@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use megapipe::{Disconnect, Handle};
 
-use super::{Shutdown, StreamSocket};
+use super::{Connecting, Shutdown, StreamSocket};
 use crate::effects::{Effects, Released};
 use crate::error::Error;
 use crate::flags::Events;
@@ -31,7 +31,11 @@ impl StreamSocket {
             receive: self.shut.receive || how != Shutdown::Write,
             send: self.shut.send || how != Shutdown::Read,
         };
-        let is_closed = matches!(self.progress, ConnectProgress::Closed);
+        let is_closed = self.is_over(transport);
+        if self.connecting == Connecting::Begun && !is_closed {
+            // The attempt is reported (`inet_shutdown`): the next connect(2) is EISCONN.
+            self.connecting = Connecting::Done;
+        }
         // A direction that the channel could not end stays open, so that the call can be repeated.
         if !is_closed && let Err(error) = self.end_directions(shut, transport) {
             return Effects::quiet(Err(error));
@@ -41,6 +45,14 @@ impl StreamSocket {
             result: if is_closed { Err(Error::NotConnected) } else { Ok(()) },
             events: Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP,
         }
+    }
+
+    /// Whether there is no connection, or both ends have closed it.
+    fn is_over<T: StreamTransport>(&self, transport: &mut T) -> bool {
+        let has_peer =
+            |transport: &mut T| matches!(transport.peer_address(self.handle), Ok(Some(_)));
+        matches!(self.progress, ConnectProgress::Closed)
+            || (self.shut == Shut::BOTH && !has_peer(transport))
     }
 
     /// Ends below what `shut` adds to the directions that are shut. The kernel has to end both

@@ -188,10 +188,18 @@ impl StreamSocket {
         let Self { options, is_v6, bound, asked, .. } = *self;
         let blank = match unconnected {
             Some(fd) => Blank::Kernel(fd),
-            None => std::mem::replace(&mut self.blank, Blank::Local),
+            None if transport.is_local() => Blank::Local,
+            None => std::mem::replace(&mut self.blank, Blank::Used),
         };
-        // A program that cut a connection off itself gets a reset.
-        let error = (!matches!(self.progress, ConnectProgress::Closed)).then_some(Error::Reset);
+        // A program that cut a connection off itself gets a reset; an earlier error stays.
+        let error = match self.progress {
+            ConnectProgress::Closed => self.error,
+            _ => Some(Error::Reset),
+        };
+        if let Blank::Kernel(fd) = &blank {
+            // It is reported once, and not by the kernel.
+            let _ = rustix::net::sockopt::socket_error(fd);
+        }
         *self = Self { options, bound, asked, error, ..Self::new(blank, is_v6) };
     }
 

@@ -267,7 +267,8 @@ fn write_that_ends_a_hold_comes_before_its_end() {
 fn shutdown_of_both_directions_is_one_operation_on_the_kernel() {
     let all = Events::READABLE | Events::WRITABLE | Events::RDHUP | Events::HUP;
     for (is_local, how) in [(true, Disconnect::Write), (false, Disconnect::Both)] {
-        let mut transport = FakeTransport { is_local, ..FakeTransport::default() };
+        let peer = Some("10.0.0.2:7".parse().unwrap());
+        let mut transport = FakeTransport { is_local, peer, ..FakeTransport::default() };
         let mut stream = connection(&mut transport);
         let effects = stream.shutdown(Shutdown::Both, &mut transport);
         assert_eq!(effects, Effects { result: Ok(()), events: all });
@@ -279,6 +280,16 @@ fn shutdown_of_both_directions_is_one_operation_on_the_kernel() {
         assert_eq!(late, OVER, "no call reads it");
         assert_eq!(transport.take(), [Submitted::Disconnect(Disconnect::Reset)]);
     }
+}
+
+#[test]
+fn shutdown_of_a_closed_connection_is_refused() {
+    let mut transport = FakeTransport { is_local: true, ..FakeTransport::default() };
+    let mut stream = connection(&mut transport);
+    assert_eq!(stream.shutdown(Shutdown::Both, &mut transport).result, Ok(()));
+    assert_eq!(transport.peer, None, "both ends have closed it");
+    let again = stream.shutdown(Shutdown::Write, &mut transport);
+    assert_eq!(again.result, Err(Error::NotConnected));
 }
 
 #[test]
