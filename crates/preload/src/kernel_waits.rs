@@ -27,6 +27,14 @@ static LAST: AtomicI32 = AtomicI32::new(-1);
 /// EINTR.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Data by which a set of the stack names the kernel's part of it: no program has this address.
+static MARK: u8 = 0;
+
+/// Returns the data that stands for the kernel's part of a set.
+pub(crate) fn kernel_part() -> u64 {
+    (&raw const MARK) as u64
+}
+
 /// A wait in the kernel, until this is dropped.
 pub(crate) struct KernelWait(c_int);
 

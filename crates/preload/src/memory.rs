@@ -82,10 +82,11 @@ pub(crate) unsafe fn memory_mut<'a>(
     unsafe { marshal::memory_mut(at, len, name) }
 }
 
-/// Checks pieces of memory, and the array of them.
+/// Checks pieces of memory, and the array of them. Returns the number of their bytes. A count that
+/// Linux refuses is left to the call: its number is `usize::MAX`.
 ///
 /// # Errors
-/// EFAULT. A count that Linux refuses is left to the call.
+/// EFAULT.
 ///
 /// # Safety
 /// Where the array exists, it is not written meanwhile.
@@ -93,19 +94,21 @@ pub(crate) unsafe fn check_pieces(
     at: *const iovec,
     count: usize,
     access: Access,
-) -> Result<(), ArgumentError> {
+) -> Result<usize, ArgumentError> {
     if count > PIECES_MAX {
-        return Ok(());
+        return Ok(usize::MAX);
     }
     check(at as usize, count * size_of::<iovec>(), Access::Read)?;
+    let mut bytes = 0_usize;
     for index in 0..count {
         // SAFETY: the array is readable, as was checked.
         let piece = unsafe { at.wrapping_add(index).read_unaligned() };
         if piece.iov_len <= BYTES_MAX {
             check(piece.iov_base as usize, piece.iov_len, access)?;
         }
+        bytes = bytes.saturating_add(piece.iov_len);
     }
-    Ok(())
+    Ok(bytes)
 }
 
 /// Checks a message, its pieces, its address and its control data.

@@ -1,5 +1,5 @@
-//! Sets of the kernel that are members of other sets. When one gets sockets of the stack, the sets
-//! that have it as a member follow.
+//! Sets of the kernel that are members of other sets, or have several descriptors. When one gets
+//! sockets of the stack, the sets that have it as a member and its other descriptors follow.
 //!
 //! Read first: `calls/sets.rs`; epoll(7) on sets that watch sets.
 //!
@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use megapipe_sockets::{EpollEvent, EpollOp};
 
+use crate::kernel_waits::kernel_part;
 use crate::numbers::NUMBERS_MAX;
 use crate::raw::system_call;
 
-/// The numbers that epoll_create(2) has returned, a bit each.
+/// The numbers that epoll_create(2), or dup(2) of a set, has returned, a bit each.
 static SETS: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
 
 /// Whether a number was a set's.
@@ -45,35 +46,67 @@ struct NestedSet {
 
 /// All of them.
 #[derive(Debug)]
-pub(crate) struct NestedSets(Vec<NestedSet>);
+pub(crate) struct NestedSets {
+    nested: Vec<NestedSet>,
+    /// Descriptors of one set.
+    duplicates: Vec<Vec<c_int>>,
+}
 
 impl NestedSets {
     pub(crate) const fn new() -> Self {
-        Self(Vec::new())
+        Self { nested: Vec::new(), duplicates: Vec::new() }
+    }
+
+    /// `new` is a duplicate of `old`, which is a set.
+    pub(crate) fn note_duplicate(&mut self, old: c_int, new: c_int) {
+        self.leave_duplicates(new);
+        match self.duplicates.iter_mut().find(|group| group.contains(&old)) {
+            Some(group) => group.push(new),
+            None => self.duplicates.push(vec![old, new]),
+        }
+    }
+
+    /// The other descriptors of a set. `probe` is a descriptor that may join sets.
+    pub(crate) fn duplicates_of(&self, set: c_int, probe: c_int) -> Vec<c_int> {
+        let group = self.duplicates.iter().find(|group| group.contains(&set));
+        let others = group.into_iter().flatten().copied();
+        others.filter(|other| *other != set && is_same_set(set, *other, probe)).collect()
+    }
+
+    fn leave_duplicates(&mut self, fd: c_int) {
+        for group in &mut self.duplicates {
+            group.retain(|number| *number != fd);
+        }
+        self.duplicates.retain(|group| group.len() > 1);
     }
 
     /// Notes an epoll_ctl(2) that the kernel has accepted.
     pub(crate) fn note(&mut self, outer: c_int, inner: c_int, op: EpollOp) {
-        self.0.retain(|nested| (nested.outer, nested.inner) != (outer, inner));
+        self.nested.retain(|nested| (nested.outer, nested.inner) != (outer, inner));
         if let EpollOp::Add(event) | EpollOp::Modify(event) = op {
-            self.0.push(NestedSet { outer, inner, event });
+            self.nested.push(NestedSet { outer, inner, event });
         }
     }
 
     /// A number is a new set's.
     pub(crate) fn forget(&mut self, fd: c_int) {
-        self.0.retain(|nested| nested.outer != fd && nested.inner != fd);
+        self.nested.retain(|nested| nested.outer != fd && nested.inner != fd);
+        self.leave_duplicates(fd);
     }
 
     /// The sets that have `inner` as a member.
     pub(crate) fn outer_of(&self, inner: c_int) -> Vec<c_int> {
-        self.0.iter().filter(|nested| nested.inner == inner).map(|nested| nested.outer).collect()
+        self.nested
+            .iter()
+            .filter(|nested| nested.inner == inner)
+            .map(|nested| nested.outer)
+            .collect()
     }
 
     /// Takes `inner` out of the kernel's sets that have it. Returns them, with their events.
     pub(crate) fn take_out(&mut self, inner: c_int) -> Vec<(c_int, EpollEvent)> {
         let is_in = |nested: &mut NestedSet| nested.inner == inner;
-        let taken: Vec<_> = self.0.extract_if(.., is_in).collect();
+        let taken: Vec<_> = self.nested.extract_if(.., is_in).collect();
         let outer = taken.into_iter().filter(|nested| {
             let arguments = [nested.outer, libc::EPOLL_CTL_DEL, inner, 0, 0, 0];
             // SAFETY: takes integers; a null event is allowed. It is refused where there is no such
@@ -82,6 +115,28 @@ impl NestedSets {
         });
         outer.map(|nested| (nested.outer, nested.event)).collect()
     }
+}
+
+/// Whether two numbers are descriptors of one set: what has joined it by the one is refused by the
+/// other.
+fn is_same_set(one: c_int, other: c_int, probe: c_int) -> bool {
+    let change = |set: c_int, operation: c_int| {
+        // At most one event, which the library's waits take out.
+        let event = libc::epoll_event { events: libc::EPOLLET as u32, u64: kernel_part() };
+        let [set, operation, probe] = [set, operation, probe].map(|it| it as usize);
+        let arguments = [set, operation, probe, (&raw const event) as usize, 0, 0];
+        // SAFETY: the event is a local.
+        unsafe { system_call(libc::SYS_epoll_ctl, arguments) }
+    };
+    if change(one, libc::EPOLL_CTL_ADD) != 0 {
+        return false;
+    }
+    let refused = change(other, libc::EPOLL_CTL_ADD);
+    if refused == 0 {
+        change(other, libc::EPOLL_CTL_DEL);
+    }
+    change(one, libc::EPOLL_CTL_DEL);
+    refused == -(libc::EEXIST as isize)
 }
 
 #[cfg(test)]
@@ -124,5 +179,25 @@ mod tests {
         assert_eq!(nested.outer_of(other), [outer]);
         nested.forget(outer);
         assert!(nested.outer_of(other).is_empty());
+    }
+
+    #[test]
+    fn duplicates_of_a_set_are_known_and_checked() {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let copy = set.try_clone().unwrap();
+        let other = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let (probe, _end) = std::io::pipe().unwrap();
+        let probe = probe.as_raw_fd();
+        let [set, copy, other] = [&set, &copy, &other].map(AsRawFd::as_raw_fd);
+        let mut nested = NestedSets::new();
+        assert!(nested.duplicates_of(set, probe).is_empty());
+        nested.note_duplicate(set, copy);
+        // The number of a closed duplicate is another set's.
+        nested.note_duplicate(set, other);
+        assert_eq!(nested.duplicates_of(set, probe), [copy]);
+        assert_eq!(nested.duplicates_of(copy, probe), [set]);
+        assert!(nested.duplicates_of(other, probe).is_empty());
+        nested.forget(copy);
+        assert!(nested.duplicates_of(set, probe).is_empty());
     }
 }

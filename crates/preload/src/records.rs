@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use megapipe::AwaitedListener;
 use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SharedContext};
 
-use crate::kernel_waits;
+use crate::kernel_waits::{self, kernel_part};
 use crate::nested_sets::NestedSets;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
@@ -64,6 +64,8 @@ pub(crate) struct SocketRecord {
     parent: c_int,
     /// The listener of the stack, where the kernel's socket is kept beside it.
     pub(crate) inner: Option<Fd>,
+    /// A listener that was shut down: the stack's part alone is in the sets.
+    pub(crate) has_left_sets: bool,
     /// The kernel's turn to be asked first for a connection.
     pub(crate) is_kernels_turn: bool,
     pub(crate) members: Vec<SetMember>,
@@ -93,15 +95,9 @@ pub(crate) struct SocketOption {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SetMember {
     set: c_int,
+    /// The number of the socket by which it joined.
+    number: c_int,
     event: EpollEvent,
-}
-
-/// Data by which a set of the stack names the kernel's part of it: no program has this address.
-static MARK: u8 = 0;
-
-/// Returns the data that stands for the kernel's part of a set.
-pub(crate) fn kernel_part() -> u64 {
-    (&raw const MARK) as u64
 }
 
 /// What stands behind the numbers of the stack's sockets: an AF_UNIX SOCK_SEQPACKET socket without
@@ -199,6 +195,7 @@ impl RecordedSockets {
                 is_inherited: false,
                 parent: 0,
                 inner: None,
+                has_left_sets: false,
                 is_kernels_turn: false,
                 members: Vec::new(),
             },
@@ -303,41 +300,46 @@ impl RecordedSockets {
 
     /// A set is closed.
     pub(crate) fn forget_set(&mut self, set: c_int) {
+        let others = anchor().map(|anchor| self.nested.duplicates_of(set, anchor));
+        let other = others.unwrap_or_default().first().copied();
         for record in self.sockets.values_mut() {
+            for member in record.members.iter_mut().filter(|member| member.set == set) {
+                member.set = other.unwrap_or(set);
+            }
             record.members.retain(|member| member.set != set);
         }
     }
 
-    /// Records an epoll_ctl(2) that the kernel has accepted.
+    /// Records an epoll_ctl(2) that the kernel has accepted, or has no part of.
     pub(crate) fn watch(&mut self, set: c_int, fd: c_int, op: EpollOp) -> Result<(), Error> {
+        let Some(inner) = self.of(fd).map(|record| record.inner) else { return Ok(()) };
+        if let Some(inner) = inner {
+            let mut context = self.start_stack()?;
+            let mixed = self.mixed_set(context, set)?;
+            context.epoll_ctl(mixed, op, inner)?;
+        }
         let Some(record) = self.of(fd) else { return Ok(()) };
-        record.members.retain(|member| member.set != set);
+        record.members.retain(|member| (member.set, member.number) != (set, fd));
         if let EpollOp::Add(event) | EpollOp::Modify(event) = op {
-            record.members.push(SetMember { set, event });
+            record.members.push(SetMember { set, number: fd, event });
             record.is_inherited = false;
             // A socket that is only bound may yet connect, by another path.
             if stack::context().is_some() && record.is_kept() && record.waits_for_stack() {
                 return self.activate(fd);
             }
         }
-        match (record.inner, record.path) {
-            (Some(inner), _) => {
-                let mut context = self.start_stack()?;
-                let mixed = self.mixed_set(context, set)?;
-                context.epoll_ctl(mixed, op, inner)
-            }
-            (None, Some(_)) => {
-                self.mark_pending(set);
-                Ok(())
-            }
-            (None, None) => Ok(()),
+        if record.inner.is_none() && record.path.is_some() {
+            self.mark_pending(set);
         }
+        Ok(())
     }
 
     /// The path of a socket is decided.
     pub(crate) fn decide(&mut self, fd: c_int, path: SocketPath) {
         let Some(record) = self.of(fd) else { return };
         record.path = Some(path);
+        // A set of the kernel is closed without a look at the records.
+        record.members.retain(SetMember::is_in_kernels_set);
         let sets: Vec<c_int> = record.members.iter().map(|member| member.set).collect();
         for set in sets {
             self.mark_pending(set);
@@ -352,6 +354,9 @@ impl RecordedSockets {
         numbers::set(set, NumberEntry::PendingSet);
         if let Ok(anchor) = anchor() {
             kernel_waits::end(set, anchor, kernel_part());
+            for other in self.nested.duplicates_of(set, anchor) {
+                self.mark_pending(other);
+            }
         }
         for outer in self.nested.outer_of(set) {
             self.mark_pending(outer);
@@ -447,7 +452,7 @@ impl RecordedSockets {
                 if let Some(record) = self.of(fd) {
                     record.inner = Some(inner);
                 }
-                self.join_sets(&record, context, inner)
+                self.join_sets(&record, context, &[inner])
             }
             false => self.replace(context, &record, inner),
         });
@@ -468,14 +473,14 @@ impl RecordedSockets {
         record: &SocketRecord,
         inner: Fd,
     ) -> Result<(), Error> {
-        self.join_sets(record, context, inner)?;
+        let mut inner_numbers = vec![inner];
+        for _ in record.numbers.iter().skip(1) {
+            inner_numbers.push(context.fcntl(inner, libc::F_DUPFD, 0)?);
+        }
+        self.join_sets(record, context, &inner_numbers)?;
         record.leave_kernels_sets();
         let anchor = anchor()?;
-        for (index, number) in record.numbers.iter().enumerate() {
-            let of_number = match index {
-                0 => inner,
-                _ => context.fcntl(inner, libc::F_DUPFD, 0)?,
-            };
+        for (number, of_number) in record.numbers.iter().zip(inner_numbers) {
             // SAFETY: takes integers.
             let flags = unsafe {
                 system_call(libc::SYS_fcntl, [*number as usize, libc::F_GETFD as usize, 0, 0, 0, 0])
@@ -492,15 +497,21 @@ impl RecordedSockets {
         Ok(())
     }
 
+    /// The socket joins the sets that it was in, under the stack's number for each of its numbers;
+    /// the first one stands for those that have none.
     fn join_sets(
         &mut self,
         record: &SocketRecord,
         mut context: &'static SharedContext,
-        inner: Fd,
+        inner_numbers: &[Fd],
     ) -> Result<(), Error> {
-        for SetMember { set, event } in &record.members {
-            let mixed = self.mixed_set(context, *set)?;
-            context.epoll_ctl(mixed, EpollOp::Add(*event), inner)?;
+        // A set of the kernel is closed without a look at the records.
+        for member in record.members.iter().filter(|member| member.is_in_kernels_set()) {
+            let at = record.numbers.iter().position(|known| *known == member.number);
+            let inner = at.and_then(|at| inner_numbers.get(at)).or_else(|| inner_numbers.first());
+            let Some(inner) = inner else { continue };
+            let mixed = self.mixed_set(context, member.set)?;
+            context.epoll_ctl(mixed, EpollOp::Add(member.event), *inner)?;
         }
         Ok(())
     }
@@ -536,13 +547,29 @@ impl RecordedSockets {
             let _ = context.close(inner);
             return Err(error);
         }
+        let others = self.nested.duplicates_of(set, anchor);
+        self.mix(context, set, inner)?;
+        for other in others {
+            let of_other = context.fcntl(inner, libc::F_DUPFD, 0)?;
+            self.mix(context, other, of_other)?;
+        }
+        Ok(inner)
+    }
+
+    /// A descriptor of a set gets the set's part of the stack.
+    fn mix(
+        &mut self,
+        mut context: &'static SharedContext,
+        set: c_int,
+        inner: Fd,
+    ) -> Result<(), Error> {
         numbers::set(set, NumberEntry::Set(inner));
-        kernel_waits::end(set, anchor, kernel_part());
+        kernel_waits::end(set, anchor()?, kernel_part());
         for (outer, event) in self.nested.take_out(set) {
             let mixed = self.mixed_set(context, outer)?;
             context.epoll_ctl(mixed, EpollOp::Add(event), inner)?;
         }
-        Ok(inner)
+        Ok(())
     }
 }
 
@@ -616,49 +643,46 @@ impl SocketRecord {
     /// The kernel's sets forget a socket only with its last descriptor, which another process may
     /// have.
     pub(crate) fn leave_kernels_sets(&self) {
-        for SetMember { set, .. } in &self.members {
-            for number in &self.numbers {
-                let arguments = [*set, libc::EPOLL_CTL_DEL, *number, 0, 0, 0].map(|it| it as usize);
-                // SAFETY: takes integers; a null event is allowed. A number that is no member of
-                // the set is refused.
-                unsafe { system_call(libc::SYS_epoll_ctl, arguments) };
-            }
+        for member in &self.members {
+            member.change_in_kernel(libc::EPOLL_CTL_DEL, 0);
         }
     }
 
     /// The opposite: what the sets report of the kernel's socket is wanted again.
     pub(crate) fn join_kernels_sets(&self) {
-        for SetMember { set, event } in &self.members {
-            let event = libc::epoll_event { events: event.events.bits(), u64: event.data };
-            for number in &self.numbers {
-                let arguments = [*set, libc::EPOLL_CTL_ADD, *number].map(|it| it as usize);
-                let [set, operation, number] = arguments;
-                let at = (&raw const event) as usize;
-                // SAFETY: the event is a local. A set that is gone is refused.
-                unsafe { system_call(libc::SYS_epoll_ctl, [set, operation, number, at, 0, 0]) };
-            }
+        for member in &self.members {
+            member.change_in_kernel(libc::EPOLL_CTL_ADD, member.event.events.bits());
         }
     }
 
     /// A socket that never connects nor listens hangs up for ever (`tcp_poll`): the sets that wait
     /// for the stack report that when they see it first.
     fn watch_changes_alone(&self) {
-        for SetMember { set, event } in &self.members {
-            if numbers::entry(*set) != NumberEntry::PendingSet {
-                continue;
-            }
-            let events = libc::EPOLLET as u32;
-            let event = libc::epoll_event { events, u64: event.data };
-            for number in &self.numbers {
-                let arguments = [*set, libc::EPOLL_CTL_MOD, *number].map(|it| it as usize);
-                let at = (&raw const event) as usize;
-                // SAFETY: the event is a local. A number that is no member of the set is refused.
-                unsafe {
-                    let [set, operation, number] = arguments;
-                    system_call(libc::SYS_epoll_ctl, [set, operation, number, at, 0, 0])
-                };
+        for member in &self.members {
+            if numbers::entry(member.set) == NumberEntry::PendingSet {
+                member.change_in_kernel(libc::EPOLL_CTL_MOD, libc::EPOLLET as u32);
             }
         }
+    }
+}
+
+impl SetMember {
+    /// Whether the set is still the one that the socket has joined.
+    fn is_in_kernels_set(&self) -> bool {
+        let added = self.change_in_kernel(libc::EPOLL_CTL_ADD, 0);
+        if added == 0 {
+            self.change_in_kernel(libc::EPOLL_CTL_DEL, 0);
+        }
+        added == -(libc::EEXIST as isize)
+    }
+
+    /// epoll_ctl(2) in the kernel, which refuses it where the set or the member is gone.
+    fn change_in_kernel(&self, operation: c_int, events: u32) -> isize {
+        let event = libc::epoll_event { events, u64: self.event.data };
+        let [set, operation, number] = [self.set, operation, self.number].map(|it| it as usize);
+        let at = (&raw const event) as usize;
+        // SAFETY: the event is a local.
+        unsafe { system_call(libc::SYS_epoll_ctl, [set, operation, number, at, 0, 0]) }
     }
 }
 

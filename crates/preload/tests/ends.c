@@ -122,6 +122,41 @@ static void peer_shuts_and_closes(void) {
     close(pair.here);
 }
 
+/* shutdown(2) of a connection that both ends have closed, and connect(2) after it. */
+static void shuts_again(void) {
+    int listening = listener(), fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    struct sockaddr_in to = name_of(listening);
+    say("connect", connect(fd, (struct sockaddr *)&to, sizeof to));
+    int there = accept(listening, NULL, NULL);
+    settle();
+    say("shutdown", shutdown(fd, SHUT_WR));
+    say("connect", connect(fd, (struct sockaddr *)&to, sizeof to));
+    settle();
+    say("shutdown of the peer", shutdown(there, SHUT_WR));
+    settle();
+    say("shutdown again", shutdown(there, SHUT_RDWR));
+    close(fd), close(there), close(listening);
+}
+
+/* Errors of a connection that connect(2) to nowhere ends, once each. */
+static void disconnects(void) {
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    struct pair pair = connection();
+    say("disconnect", connect(pair.here, &none, sizeof none));
+    say("send", send(pair.here, "x", 1, MSG_NOSIGNAL));
+    say_error(pair.here);
+    finish(pair);
+
+    int listening = listener();
+    struct sockaddr_in to = name_of(listening), own = to;
+    close(listening);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    say("connect", connect(fd, (struct sockaddr *)&to, sizeof to));
+    own.sin_port = 0;
+    say("bind", bind(fd, (struct sockaddr *)&own, sizeof own));
+    close(fd);
+}
+
 /* A reset behind the peer's end. */
 static void reset_after_end(void) {
     char text[8];
@@ -207,9 +242,15 @@ static void nothing_transferred(void) {
     say("recv of nothing", recv(pair.here, text, 0, MSG_DONTWAIT));
     say("write of nothing", write(pair.here, text, 0));
     say("send of nothing", send(pair.here, text, 0, 0));
+    shutdown(pair.here, SHUT_WR);
+    struct iovec empty = {.iov_base = text};
+    say("write of nothing", write(pair.here, text, 0));
+    say("writev of nothing", writev(pair.here, &empty, 1));
+    say("writev of no pieces", writev(pair.here, &empty, 0));
     write(pair.there, "x", 1);
     settle();
     say("read of nothing", read(pair.here, text, 0));
+    say("readv of nothing", readv(pair.here, &empty, 1));
     say("read", read(pair.here, text, 8));
     say("recv, no memory", recv(pair.here, NULL, 8, MSG_DONTWAIT));
     write(pair.there, "12345678", 8);
@@ -348,9 +389,14 @@ static void datagrams_shut_down(void) {
     struct udp_pair pair = datagrams();
     char text[8];
     int fresh = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(host)};
+    need(bind(fresh, (struct sockaddr *)&any, sizeof any) == 0, "bind");
     say("shutdown, not connected", shutdown(fresh, SHUT_RDWR));
-    close(fresh);
     struct sockaddr_in from = name_of(pair.there);
+    say("connect", connect(fresh, (struct sockaddr *)&from, sizeof from));
+    say("send", send(fresh, "x", 1, MSG_NOSIGNAL));
+    say_poll("poll", fresh, ALL, 0);
+    close(fresh);
     say("connect", connect(pair.here, (struct sockaddr *)&from, sizeof from));
     send_to(&pair, "x", 1);
     settle();
@@ -370,6 +416,8 @@ static const struct part parts[] = {
     {"resets", peer_resets},
     {"unread", peer_closes_unread},
     {"shuts", peer_shuts_and_closes},
+    {"twice", shuts_again},
+    {"errors", disconnects},
     {"behind", reset_after_end},
     {"takes", poll_takes_in},
     {"fresh", fresh_sockets},

@@ -228,6 +228,59 @@ static void nested_while_waiting(void) {
     finish(pair), close(set);
 }
 
+/* -- several descriptors of one set, or of one member */
+
+static void duplicated_sets(void) {
+    int set = epoll_create1(0), copy = dup(set), third = dup2(copy, 100), counter = eventfd(0, 0);
+    struct pair pair = connection();
+    watch(set, pair.here, EPOLLIN, 1);
+    watch(copy, counter, EPOLLIN, 2);
+    write(pair.there, "x", 1);
+    say_events("a duplicate", copy, 10000);
+    say_events("a duplicate of it", third, 10000);
+    close(set);
+    say_events("with the first one closed", copy, 10000);
+    eventfd_write(counter, 1);
+    char text[8];
+    say("read", read(pair.here, text, 8));
+    say_events("a counter", third, 10000);
+    finish(pair), close(copy), close(third), close(counter);
+}
+
+/* A socket joins a set under its second number, before it is connected. */
+static void duplicated_members(void) {
+    int listening = listener(), set = epoll_create1(0);
+    struct sockaddr_in to = name_of(listening);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), copy = dup(fd);
+    watch(set, copy, EPOLLOUT, 1);
+    need(connect(fd, (struct sockaddr *)&to, sizeof to) == 0, "connect");
+    say_events("a duplicate", set, 10000);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 2};
+    say("change of the first", epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+    say("change of the second", epoll_ctl(set, EPOLL_CTL_MOD, copy, &event));
+    close(fd), close(copy), close(listening), close(set);
+}
+
+/* A set is closed, or another one has its number, before its member is connected. */
+static void closed_before(void) {
+    int listening = listener(), set = epoll_create1(0);
+    struct sockaddr_in to = name_of(listening);
+    for (int again = 0; again < 2; again++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        watch(set, fd, EPOLLOUT, 1);
+        int number = set;
+        close(set);
+        set = again ? dup2(epoll_create1(0), number) : -1;
+        say("connect", connect(fd, (struct sockaddr *)&to, sizeof to));
+        if (again) {
+            say_events("another set", set, 0);
+        }
+        close(fd);
+        set = again ? set : epoll_create1(0);
+    }
+    close(listening), close(set);
+}
+
 /* -- listeners that are shut down */
 
 struct accept_call {
@@ -301,6 +354,14 @@ static void shut_down_and_listen(void) {
     say("accept", accept(listening, NULL, NULL));
     say_poll("poll", listening);
     say_events("its set", set, 10000);
+    int accepts = -1;
+    socklen_t len = sizeof accepts;
+    getsockopt(listening, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &len);
+    say("it listens", accepts);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1};
+    say("add it again", epoll_ctl(set, EPOLL_CTL_ADD, listening, &event));
+    say("change it", epoll_ctl(set, EPOLL_CTL_MOD, listening, &event));
+    say_events("its set", set, 10000);
     close(try_to_connect(at));
     need(name_of(listening).sin_port == at.sin_port, "its port");
     say("listen", listen(listening, 16));
@@ -342,6 +403,9 @@ static const struct part parts[] = {
     {"nested", nested_before},
     {"thrice", nested_thrice},
     {"while", nested_while_waiting},
+    {"copies", duplicated_sets},
+    {"members", duplicated_members},
+    {"closed", closed_before},
     {"accepting", shut_down_while_accepting},
     {"again", shut_down_and_listen},
     {"new", shut_down_new_ones},

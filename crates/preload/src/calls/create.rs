@@ -143,7 +143,12 @@ interpose! {
         let to = unsafe { address_of(address, len) };
         let connect = || {
             if let (NumberEntry::Recorded(_), Ok(None)) = (numbers::entry(fd), to) {
-                return stack::enter(|| stop_listening(fd, Shutdown::Both, &pass));
+                let stopped = stack::enter(|| stop_listening(fd, Shutdown::Both, &pass));
+                // A listener that was shut down before is no error here.
+                return stopped.or_else(|error| match error {
+                    Error::NotConnected => Ok(0),
+                    error => Err(error),
+                });
             }
             if let (CallTarget::Kernel, Ok(Some(to))) = (target(fd)?, to) {
                 stack::enter(|| connect_recorded(fd, to))?;
@@ -216,6 +221,7 @@ fn stop_listening(fd: c_int, how: Shutdown, pass: &dyn Fn() -> c_int) -> Result<
         (Some(inner), Some(mut context)) => {
             // From now on the stack's part alone reports it to its sets.
             record.leave_kernels_sets();
+            record.has_left_sets = true;
             context.shutdown(inner, how)?;
         }
         _ => record.backlog = None,
@@ -521,7 +527,9 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
         context.listen(inner, backlog)?;
         record.backlog = Some(backlog);
         // It may have been shut down before.
-        record.join_kernels_sets();
+        if std::mem::take(&mut record.has_left_sets) {
+            record.join_kernels_sets();
+        }
         return Ok(0);
     }
     if let Some(record) = records.of(fd) {

@@ -50,7 +50,10 @@ interpose! {
     fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t |pass| {
         run(fd, pass, |inner| {
             // SAFETY: the program promises that the array stays as it is.
-            unsafe { check_pieces(pieces, count as usize, Access::Write) }?;
+            if unsafe { check_pieces(pieces, count as usize, Access::Write) }? == 0 {
+                // As in Linux's `vfs_readv`: the socket is not asked.
+                return Ok(0);
+            }
             let read = |to: &mut [IoSliceMut<'_>]| -> Result<usize, TransferFailure> {
                 Ok(with_stack(|sockets| sockets.readv(inner, to))?)
             };
@@ -197,7 +200,9 @@ interpose! {
     fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t |pass| {
         run(fd, pass, |inner| {
             // SAFETY: the program promises that the array stays as it is.
-            unsafe { check_pieces(pieces, count as usize, Access::Read) }?;
+            if unsafe { check_pieces(pieces, count as usize, Access::Read) }? == 0 {
+                return Ok(0);
+            }
             let write = |from: &[IoSlice<'_>]| -> Result<usize, TransferFailure> {
                 Ok(with_stack(|sockets| sockets.writev(inner, from))?)
             };

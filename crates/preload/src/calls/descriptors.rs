@@ -9,6 +9,7 @@ use megapipe_sockets::{Bsd, Error};
 
 use super::answer;
 use crate::fork_sharing;
+use crate::nested_sets;
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::{c_call, set_errno, system_call};
@@ -170,7 +171,8 @@ pub(super) fn duplicated(fd: c_int, pass: impl FnOnce() -> c_int) -> c_int {
 
 fn duplicated_to(old: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
     let (of_old, of_new) = (numbers::entry(old), numbers::entry(new));
-    if (of_old, of_new) == (NumberEntry::Kernel, NumberEntry::Kernel) || old == new {
+    let are_kernels = (of_old, of_new) == (NumberEntry::Kernel, NumberEntry::Kernel);
+    if (are_kernels && !nested_sets::was_set(old)) || old == new {
         return pass();
     }
     if of_old == NumberEntry::Own || of_new == NumberEntry::Own {
@@ -188,7 +190,8 @@ fn duplicated_to(old: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int 
 /// `new` is a duplicate of `old` in the kernel: it stands for the same.
 fn copied(old: c_int, new: c_int) -> c_int {
     let entry = numbers::entry(old);
-    if entry == NumberEntry::Kernel || stack::is_foreign_child() {
+    let is_set = nested_sets::was_set(old);
+    if (entry == NumberEntry::Kernel && !is_set) || stack::is_foreign_child() {
         return new;
     }
     let copy = || match entry {
@@ -206,14 +209,22 @@ fn copied(old: c_int, new: c_int) -> c_int {
             RECORDS.lock().duplicate(old, new);
             Ok(())
         }),
-        NumberEntry::PendingSet
-        | NumberEntry::Parent
-        | NumberEntry::Inherited(_)
-        | NumberEntry::Token => {
+        NumberEntry::Parent | NumberEntry::Inherited(_) | NumberEntry::Token => {
             numbers::set(new, entry);
             Ok(())
         }
-        NumberEntry::Kernel | NumberEntry::Own => Ok(()),
+        NumberEntry::PendingSet | NumberEntry::Kernel => {
+            // From a signal handler that interrupted the library: it stays the kernel's.
+            let _ = stack::enter(|| {
+                let mut records = RECORDS.lock();
+                numbers::set(new, entry);
+                nested_sets::note_created(new);
+                records.nested.note_duplicate(old, new);
+                Ok(())
+            });
+            Ok(())
+        }
+        NumberEntry::Own => Ok(()),
     };
     match copy() {
         Ok(()) => new,

@@ -14,7 +14,7 @@ use super::{CallTarget, answer, status, target};
 use crate::memory::{self, Access, memory, memory_mut};
 use crate::next::interpose;
 use crate::numbers;
-use crate::records::{RECORDS, SocketOption};
+use crate::records::{RECORDS, SocketOption, SocketRecord};
 use crate::refusals::{self, CallRefusal};
 use crate::rules::SocketPath;
 use crate::stack;
@@ -220,12 +220,22 @@ fn recorded_option(fd: c_int, level: c_int, name: c_int) -> Result<RecordedOptio
         let record = records.of(fd).filter(|record| record.path == Some(SocketPath::Stack));
         Ok(match (record, level, name) {
             (Some(record), libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
-                RecordedOption::Known(record.backlog.is_some().into())
+                RecordedOption::Known(is_listening(record)?.into())
             }
             (Some(_), libc::IPPROTO_TCP, libc::TCP_INFO) => RecordedOption::OfStack,
             _ => RecordedOption::OfKernel,
         })
     })
+}
+
+/// Whether a recorded socket listens. The stack's part knows whether it was shut down.
+fn is_listening(record: &SocketRecord) -> Result<bool, Error> {
+    let (Some(inner), Some(mut context)) = (record.inner, stack::context()) else {
+        return Ok(record.backlog.is_some());
+    };
+    let mut value = 0_i32.to_ne_bytes();
+    context.getsockopt(inner, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, &mut value)?;
+    Ok(i32::from_ne_bytes(value) != 0)
 }
 
 fn record_mode(fd: c_int, is_nonblocking: bool) -> Result<(), Error> {

@@ -17,13 +17,13 @@ use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SignalMask};
 use super::answer;
 use super::descriptors::reap;
 use crate::fork_sharing;
-use crate::kernel_waits::KernelWait;
+use crate::kernel_waits::{KernelWait, kernel_part};
 use crate::memory::{self, Access};
 use crate::nested_sets;
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
 use crate::raw::system_call;
-use crate::records::{RECORDS, kernel_part};
+use crate::records::RECORDS;
 use crate::stack;
 
 /// The longest tick of a kernel (100 Hz).
@@ -51,6 +51,11 @@ interpose! {
             Err(error) => return answer(Err(error)),
         };
         let control = || match entry {
+            NumberEntry::Recorded(_) if has_left_sets(fd)? => {
+                // SAFETY: the program promises an event, or null.
+                let op = unsafe { operation(op, event) }?;
+                stack::enter(|| RECORDS.lock().watch(set, fd, op)).map(|()| 0)
+            }
             NumberEntry::Recorded(_) | NumberEntry::Kernel | NumberEntry::PendingSet => {
                 let passed = pass();
                 if passed == 0 {
@@ -134,6 +139,11 @@ fn created(set: c_int) -> c_int {
         });
     }
     set
+}
+
+/// Whether a recorded socket is a listener that was shut down, which the kernel's sets do not have.
+fn has_left_sets(fd: c_int) -> Result<bool, Error> {
+    stack::enter(|| Ok(RECORDS.lock().of(fd).is_some_and(|record| record.has_left_sets)))
 }
 
 /// Notes an epoll_ctl(2) that the kernel has accepted, for a recorded socket or a set.
