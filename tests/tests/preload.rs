@@ -10,6 +10,8 @@ mod churn;
 mod down;
 #[path = "preload/paths.rs"]
 mod paths;
+#[path = "preload/random.rs"]
+mod random;
 #[path = "preload/reload.rs"]
 mod reload;
 #[path = "preload/report.rs"]

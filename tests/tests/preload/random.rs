@@ -1,0 +1,120 @@
+//! Random programs of socket calls (`preload/tests/random.c`), with the output that they have on
+//! Linux: issue 16, "Known traps".
+//!
+//! `MEGAPIPE_SEED=N` runs one program, instead of the fixed ones and some new ones.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::service::ServiceHosts;
+use super::{C11, Hosts, compile, library, prefix, preloaded, run, sources, without_notes};
+
+/// Programs of one process, which run one after another.
+const PROGRAMS: u64 = 12;
+/// The first seeds of the processes that run each time.
+const FIXED: [u64; 3] = [1, 13, 25];
+/// Calls of a program.
+const STEPS: &str = "40";
+/// Milliseconds in which what was sent arrives: first, and where the outputs differ, since another
+/// process may have had the processor.
+const PAUSES: [&str; 2] = ["2", "20"];
+
+/// Where programs run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Linux,
+    Kernel,
+    Local,
+    Service,
+}
+
+struct Programs {
+    program: PathBuf,
+    library: PathBuf,
+    daemons: ServiceHosts,
+}
+
+impl Programs {
+    /// The output of the programs of some seeds, and how the process ended if not well.
+    fn output(&self, place: Place, seeds: &str, pause: &str) -> String {
+        let hosts = Hosts::new(self.library.clone());
+        let (mut command, address) = match place {
+            Place::Linux => (Command::new(&self.program), "127.0.0.1"),
+            Place::Kernel => (preloaded(&self.program, &self.library, "kernel"), "127.0.0.1"),
+            Place::Local => (alone(&hosts, &self.program), "10.9.8.1"),
+            Place::Service => (self.daemons.program(0, &self.program), "10.9.7.1"),
+        };
+        let (status, text) = run(command.args([address, seeds, STEPS, pause]));
+        let ending = if status.success() { String::new() } else { format!("{status}\n") };
+        without_notes(&text) + &ending
+    }
+
+    fn compare(&self, place: Place, seeds: &str, expected: &str) {
+        let output = self.output(place, seeds, PAUSES[0]);
+        if output == expected {
+            return;
+        }
+        let first = difference(expected, &output);
+        let expected = self.output(Place::Linux, seeds, PAUSES[1]);
+        let output = self.output(place, seeds, PAUSES[1]);
+        assert!(
+            output == expected,
+            "{place:?} and Linux differ:\n{}\nAt first they differed here:\n{first}",
+            difference(&expected, &output)
+        );
+    }
+}
+
+/// A program at 10.9.8.1 whose link has no other end.
+fn alone(hosts: &Hosts, program: &Path) -> Command {
+    let mut command = hosts.server(program);
+    let link = format!("memif:{},role=server,wait=0", hosts.socket.display());
+    command.env("MEGAPIPE_LINK", link);
+    command
+}
+
+/// The first line that differs, behind the lines of its program up to there.
+fn difference(expected: &str, output: &str) -> String {
+    let pairs = expected.lines().zip(output.lines());
+    let same = pairs.take_while(|(one, other)| one == other).count();
+    let lines: Vec<&str> = expected.lines().take(same).collect();
+    let start = lines.iter().rposition(|line| line.starts_with("seed ")).unwrap_or(0);
+    let [linux, ours] = [expected, output].map(|text| text.lines().nth(same).unwrap_or("the end"));
+    format!("{}\nLinux: {linux}\nours:  {ours}", lines[start..].join("\n"))
+}
+
+/// The seeds of each process.
+fn seeds() -> Vec<String> {
+    if let Ok(seed) = std::env::var("MEGAPIPE_SEED") {
+        return vec![seed];
+    }
+    let new = u64::from(fastrand::u32(..));
+    FIXED.into_iter().chain([new]).map(|first| format!("{first}+{PROGRAMS}")).collect()
+}
+
+#[test]
+fn random_programs_run_as_on_linux() {
+    let test = "random_programs_run_as_on_linux";
+    let (Some(library), Some(prefix)) = (library(test, &[]), prefix(test)) else { return };
+    let source = sources().join("../preload/tests/random.c");
+    let program = compile(prefix, &source, "preload-random", C11);
+    let daemons = ServiceHosts::new(library.clone(), "random");
+    let programs = Programs { program, library, daemons };
+    let seeds = seeds();
+    let expected: Vec<String> = std::thread::scope(|scope| {
+        let output = |seeds| programs.output(Place::Linux, seeds, PAUSES[0]);
+        let runs: Vec<_> = seeds.iter().map(|it| scope.spawn(move || output(it))).collect();
+        runs.into_iter().map(|run| run.join().expect("it ends")).collect()
+    });
+    std::thread::scope(|scope| {
+        for place in [Place::Kernel, Place::Local, Place::Service] {
+            let (programs, seeds, expected) = (&programs, &seeds, &expected);
+            scope.spawn(move || {
+                for (seeds, expected) in seeds.iter().zip(expected) {
+                    assert!(expected.ends_with("end\n"), "{expected}");
+                    programs.compare(place, seeds, expected);
+                }
+            });
+        }
+    });
+}
