@@ -594,6 +594,10 @@ static bool control_set(void) {
     if (!set || !slot) {
         return false;
     }
+    /* The library has one number for all descriptors of a listener. */
+    if (slot->kind == TCP && slot->file->references > 1 && is_listener(slot->fd)) {
+        return false;
+    }
     int call = below(6);
     int op = call < 4 ? EPOLL_CTL_ADD : call == 4 ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
     struct epoll_event event = {.events = ONE_OF(events) | ONE_OF(ways)};

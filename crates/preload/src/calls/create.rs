@@ -143,12 +143,7 @@ interpose! {
         let to = unsafe { address_of(address, len) };
         let connect = || {
             if let (NumberEntry::Recorded(_), Ok(None)) = (numbers::entry(fd), to) {
-                let stopped = stack::enter(|| stop_listening(fd, Shutdown::Both, &pass));
-                // A listener that was shut down before is no error here.
-                return stopped.or_else(|error| match error {
-                    Error::NotConnected => Ok(0),
-                    error => Err(error),
-                });
+                return stack::enter(|| stop_listening(fd, None, &pass));
             }
             if let (CallTarget::Kernel, Ok(Some(to))) = (target(fd)?, to) {
                 stack::enter(|| connect_recorded(fd, to))?;
@@ -170,7 +165,7 @@ interpose! {
         match target_at_rest(fd) {
             Ok(CallTarget::Kernel) if numbers::is_kernel(fd) => pass(),
             Ok(CallTarget::Kernel) => {
-                answer(stack::enter(|| stop_listening(fd, how, &pass)))
+                answer(stack::enter(|| stop_listening(fd, Some(how), &pass)))
             }
             Ok(CallTarget::Stack(inner)) => {
                 status(stack::with_stack(|sockets| sockets.shutdown(inner, how)))
@@ -207,12 +202,16 @@ fn target_at_rest(fd: c_int) -> Result<CallTarget, Error> {
     }
 }
 
-/// shutdown(2) of a recorded socket, or connect(2) to nowhere. A listener is a socket that is bound
-/// afterwards, on both its paths; it may listen again.
-fn stop_listening(fd: c_int, how: Shutdown, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
+/// shutdown(2) of a recorded socket; `how` is `None` for connect(2) to nowhere. A listener is a
+/// socket that is bound afterwards, on both its paths; it may listen again.
+fn stop_listening(
+    fd: c_int,
+    how: Option<Shutdown>,
+    pass: &dyn Fn() -> c_int,
+) -> Result<c_int, Error> {
     let mut records = RECORDS.lock();
     let Some(record) = records.of(fd) else { return passed(pass) };
-    if record.backlog.is_none() || how == Shutdown::Write {
+    if record.backlog.is_none() || how == Some(Shutdown::Write) {
         // Of a listener that direction alone is nothing (`inet_shutdown`).
         return if record.backlog.is_none() { passed(pass) } else { Ok(0) };
     }
@@ -222,7 +221,10 @@ fn stop_listening(fd: c_int, how: Shutdown, pass: &dyn Fn() -> c_int) -> Result<
             // From now on the stack's part alone reports it to its sets.
             record.leave_kernels_sets();
             record.has_left_sets = true;
-            context.shutdown(inner, how)?;
+            match how {
+                Some(how) => context.shutdown(inner, how)?,
+                None => context.connect(inner, None)?,
+            }
         }
         _ => record.backlog = None,
     }

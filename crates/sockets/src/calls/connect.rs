@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::attempt::{Attempt, Wait};
 use crate::descriptors::Fd;
 use crate::error::Error;
-use crate::flags::MsgFlags;
+use crate::flags::{Events, MsgFlags};
 use crate::stream::Connecting;
 use crate::table::{ObjectKind, Sockets};
 use crate::transport::ObjectTransport;
@@ -43,6 +43,7 @@ pub(super) fn connect(
         None => {
             if let Some((stream, channel)) = sockets.stream_mut(object) {
                 stream.disconnect(channel);
+                sockets.notify(object, Events::WRITABLE | Events::ALWAYS);
             }
             Attempt::Done(Ok(()))
         }

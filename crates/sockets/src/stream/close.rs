@@ -48,7 +48,7 @@ impl StreamSocket {
     }
 
     /// Whether there is no connection, or both ends have closed it.
-    fn is_over<T: StreamTransport>(&self, transport: &mut T) -> bool {
+    pub(super) fn is_over<T: StreamTransport>(&self, transport: &mut T) -> bool {
         let has_peer =
             |transport: &mut T| matches!(transport.peer_address(self.handle), Ok(Some(_)));
         matches!(self.progress, ConnectProgress::Closed)

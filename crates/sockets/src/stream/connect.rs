@@ -81,6 +81,8 @@ impl StreamSocket {
             transport.set_option(handle, ConnOption::Reuse(reuse));
         }
         self.handle = handle;
+        // An error of the connection before is gone (`tcp_connect_init`).
+        self.error = None;
         self.progress = ConnectProgress::Connecting;
         self.connecting = Connecting::Begun;
         self.shut = Shut::default();
@@ -172,6 +174,8 @@ impl StreamSocket {
     /// Back to a fresh socket, after a connection attempt that failed or by `connect` to nowhere
     /// (AF_UNSPEC). What was received is gone.
     pub(crate) fn disconnect<T: StreamTransport>(&mut self, transport: &mut T) {
+        // A program that cut a connection off itself gets a reset; an earlier error stays.
+        let error = if self.is_over(transport) { self.error } else { Some(Error::Reset) };
         let mut unconnected = None;
         if self.handle != Handle::NONE {
             // The kernel's socket goes on with its options. Where a step fails, what is left is a
@@ -190,11 +194,6 @@ impl StreamSocket {
             Some(fd) => Blank::Kernel(fd),
             None if transport.is_local() => Blank::Local,
             None => std::mem::replace(&mut self.blank, Blank::Used),
-        };
-        // A program that cut a connection off itself gets a reset; an earlier error stays.
-        let error = match self.progress {
-            ConnectProgress::Closed => self.error,
-            _ => Some(Error::Reset),
         };
         if let Blank::Kernel(fd) = &blank {
             // It is reported once, and not by the kernel.
