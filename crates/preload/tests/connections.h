@@ -43,6 +43,15 @@ static inline int listener(void) {
     return fd;
 }
 
+/* A socket that is bound, and shares its port, so that no other program gets it meanwhile. */
+static inline int keeper_of_port(void) {
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(host)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    need(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0, "setsockopt");
+    need(bind(fd, (struct sockaddr *)&any, sizeof any) == 0, "bind");
+    return fd;
+}
+
 static inline int connected_to(int listening) {
     struct sockaddr_in to = name_of(listening);
     int fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -294,10 +294,9 @@ static void connects_again(void) {
     say("write", write(pair.here, "x", 1));
     finish(pair);
 
+    int keeper = keeper_of_port(), on = 1;
+    struct sockaddr_in own = name_of(keeper);
     fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(host),
-                              .sin_port = to.sin_port};
-    int on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     say("bind", bind(fd, (struct sockaddr *)&own, sizeof own));
     listening = listener();
@@ -307,7 +306,7 @@ static void connects_again(void) {
     now = name_of(fd);
     say("the bound address is kept", now.sin_addr.s_addr == own.sin_addr.s_addr);
     say("the bound port is kept", now.sin_port == own.sin_port);
-    close(fd);
+    close(fd), close(keeper);
     say("disconnect a listener", connect(listening, &none, sizeof none));
     say("accept", accept(listening, NULL, NULL));
     close(listening);

@@ -335,9 +335,8 @@ static void shut_down_while_accepting(void) {
 
 /* A listener at a port that the program has selected: Linux keeps no other. */
 static int listener_at_port(void) {
-    int listening = listener(), on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = name_of(listening);
-    close(listening);
+    int keeper = keeper_of_port(), on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = name_of(keeper);
     need(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0, "setsockopt");
     need(bind(fd, (struct sockaddr *)&at, sizeof at) == 0, "bind");
     need(listen(fd, 16) == 0, "listen");
