@@ -296,6 +296,11 @@ impl EpollSets {
         Ok(())
     }
 
+    /// An item is in its set's queue, to be looked at by the next wait.
+    pub(crate) fn is_due(&self, item: u32) -> bool {
+        self.items[item].due
+    }
+
     /// Takes an item out of its set, and out of the list from `first` on.
     pub(crate) fn remove(&mut self, item: u32, first: &mut u32) {
         self.unlink(item, first);

@@ -77,7 +77,10 @@ pub(super) fn control(
             }
             let item = found.ok_or(Error::NotFound)?;
             sockets.sets.change(item, event)?;
-            sockets.queue_if_ready(item, object);
+            // As Linux: an item in the queue is not queued again, and makes no edge of its set.
+            if !sockets.sets.is_due(item) {
+                sockets.queue_if_ready(item, object);
+            }
             Ok(())
         }
         EpollOp::Delete => {

@@ -115,6 +115,25 @@ fn sets_of_sets_tell_of_what_is_there_now() {
 }
 
 #[test]
+fn changed_item_in_the_queue_makes_no_edge_of_its_set() {
+    compare(|world| {
+        let (server, client) = world.connection();
+        world.no_delay(Client, client);
+        let inner = world.watch(Server, server, IN as i32);
+        let edge = world.watch(Server, inner, (IN | ET) as i32);
+        say(world, client, b"one");
+        world.note_events("edge", Server, edge);
+        for how in [IN, IN | OUT, IN | ET, IN] {
+            let changed = world.host(Server).epoll_ctl(inner, Ctl::Modify, server, (how, 8));
+            world.note("change", &changed);
+            world.note_events("edge, changed", Server, edge);
+            world.note_events("inner", Server, inner);
+            world.note_events("edge, told", Server, edge);
+        }
+    });
+}
+
+#[test]
 fn items_that_are_settled_can_be_changed_and_taken_out() {
     compare(|world| {
         let pairs: Vec<_> = (0..4).map(|_| world.connection()).collect();
