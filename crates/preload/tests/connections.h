@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *host;
@@ -25,6 +26,11 @@ static inline void need(int is_true, const char *what) {
         printf("failed: %s: %s\n", what, strerror(errno));
         exit(1);
     }
+}
+
+static inline void pause_ms(long count) {
+    struct timespec pause = {.tv_sec = count / 1000, .tv_nsec = count % 1000 * 1000000};
+    nanosleep(&pause, NULL);
 }
 
 static inline struct sockaddr_in name_of(int fd) {
@@ -105,10 +111,25 @@ struct part {
     void (*run)(void);
 };
 
-/* Runs the part `only`, or all of them but the one that runs `alone`. */
-static inline int run_parts(const struct part *parts, size_t count, const char *only,
+/* The other end of a link: it is there until the link goes away. */
+static inline void be_peer(void) {
+    int listening = listener();
+    name_of(listening);
+    accept(listening, NULL, NULL);
+}
+
+/* What a program of parts does, with the arguments ADDRESS [PART | peer]: one part, or all of them
+ * but the one that runs `alone`. */
+static inline int run_parts(int count, char **arguments, const struct part *parts, size_t all,
                             const char *alone) {
-    for (size_t at = 0; at < count; at++) {
+    need(count > 1, "an address");
+    host = arguments[1];
+    const char *only = count > 2 ? arguments[2] : NULL;
+    if (only && strcmp(only, "peer") == 0) {
+        be_peer();
+        return 0;
+    }
+    for (size_t at = 0; at < all; at++) {
         const char *name = parts[at].name;
         if (only ? strcmp(only, name) == 0 : !alone || strcmp(name, alone)) {
             printf("%s\n", name);
@@ -128,11 +149,4 @@ static inline int file_of(const char *text) {
     need(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "write");
     lseek(fd, 0, SEEK_SET);
     return fd;
-}
-
-/* The other end of a link: it is there until the link goes away. */
-static inline void be_peer(void) {
-    int listening = listener();
-    name_of(listening);
-    accept(listening, NULL, NULL);
 }

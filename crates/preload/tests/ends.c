@@ -16,11 +16,6 @@
 
 #include "connections.h"
 
-static void pause_ms(long count) {
-    struct timespec pause = {.tv_sec = count / 1000, .tv_nsec = count % 1000 * 1000000};
-    nanosleep(&pause, NULL);
-}
-
 /* What has been sent in the same process is there by then, on every stack. */
 static void settle(void) { pause_ms(30); }
 
@@ -428,12 +423,6 @@ static const struct part parts[] = {
 };
 
 int main(int count, char **arguments) {
-    need(count > 1, "an address");
-    host = arguments[1];
-    if (count > 2 && strcmp(arguments[2], "peer") == 0) {
-        be_peer();
-        return 0;
-    }
     signal(SIGPIPE, SIG_IGN);
-    return run_parts(parts, sizeof parts / sizeof *parts, count > 2 ? arguments[2] : NULL, NULL);
+    return run_parts(count, arguments, parts, sizeof parts / sizeof *parts, NULL);
 }

@@ -17,11 +17,6 @@
 
 enum { THREADS = 3 };
 
-static void pause_ms(long count) {
-    struct timespec pause = {.tv_sec = count / 1000, .tv_nsec = count % 1000 * 1000000};
-    nanosleep(&pause, NULL);
-}
-
 static void watch(int set, int fd, uint32_t events, uint64_t data) {
     struct epoll_event event = {.events = events, .data.u64 = data};
     need(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
@@ -411,11 +406,5 @@ static const struct part parts[] = {
 };
 
 int main(int count, char **arguments) {
-    need(count > 1, "an address");
-    host = arguments[1];
-    if (count > 2 && strcmp(arguments[2], "peer") == 0) {
-        be_peer();
-        return 0;
-    }
-    return run_parts(parts, sizeof parts / sizeof *parts, count > 2 ? arguments[2] : NULL, NULL);
+    return run_parts(count, arguments, parts, sizeof parts / sizeof *parts, NULL);
 }

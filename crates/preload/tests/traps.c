@@ -31,11 +31,6 @@
 
 extern char **environ;
 
-static void pause_ms(long count) {
-    struct timespec pause = {.tv_sec = count / 1000, .tv_nsec = count % 1000 * 1000000};
-    nanosleep(&pause, NULL);
-}
-
 static int readable(int fd) {
     struct pollfd entry = {.fd = fd, .events = POLLIN};
     return poll(&entry, 1, 10000);
@@ -614,11 +609,5 @@ static const struct part parts[] = {
 };
 
 int main(int count, char **arguments) {
-    need(count > 1, "an address");
-    host = arguments[1];
-    if (count > 2 && strcmp(arguments[2], "peer") == 0) {
-        be_peer();
-        return 0;
-    }
-    return run_parts(parts, sizeof parts / sizeof *parts, count > 2 ? arguments[2] : NULL, "few");
+    return run_parts(count, arguments, parts, sizeof parts / sizeof *parts, "few");
 }
