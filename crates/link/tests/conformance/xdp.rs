@@ -264,8 +264,7 @@ fn a_queue_can_be_opened_again_at_once_and_by_one_program_only() {
     with_two_hosts("xdp::a_queue_can_be_opened_again_at_once_and_by_one_program_only", |_| {
         for _ in 0..3 {
             let link = opened();
-            let Err(LinkError::Unavailable { why, .. }) = xdp::open(&XdpConfig::new("mp-near"))
-            else {
+            let Err(LinkError::InUse { why, .. }) = xdp::open(&XdpConfig::new("mp-near")) else {
                 panic!("two programs on one interface");
             };
             assert!(why.contains("another program or socket"), "{why}");
