@@ -256,7 +256,8 @@ pub(super) fn get(
         }
         return kernel::option(socket, at.0, at.1, value);
     }
-    let info = channel.conn_info(target.handle).ok();
+    // A daemon is asked for it, and waited for.
+    let info = is_of_connection(at).then(|| channel.conn_info(target.handle).ok()).flatten();
     match (at, info) {
         ((libc::SOL_SOCKET, libc::SO_ERROR), _) => return Ok(Value::Int(0).write(value)),
         ((libc::IPPROTO_TCP, libc::TCP_INFO), info) if target.facts.is_stream => {
@@ -273,6 +274,15 @@ pub(super) fn get(
         (_, None) => {}
     }
     Ok(target.options.value(at, target.facts, &defaults)?.write(value))
+}
+
+/// Whether an option's value is the connection's, and not the socket's alone.
+const fn is_of_connection(at: (i32, i32)) -> bool {
+    matches!(
+        at,
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
+            | (libc::IPPROTO_TCP, libc::TCP_INFO | libc::TCP_MAXSEG)
+    )
 }
 
 /// Takes the pending error.
