@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::numbers::{self, NUMBERS_MAX};
-use crate::raw::system_call;
+use crate::raw::epoll_control;
 
 /// Waits in the kernel, by set. The memory is not resident until it is used.
 static WAITS: [AtomicU32; NUMBERS_MAX] = [const { AtomicU32::new(0) }; NUMBERS_MAX];
@@ -63,20 +63,17 @@ impl Drop for KernelWait {
     }
 }
 
-/// Ends the waits for a set that is no longer the kernel's alone, with an event of `data`, and
-/// returns when their threads have left. `ready` is a descriptor that hangs up for ever, which a
-/// set reports unasked. One thread at a time may do that.
-pub(crate) fn end(set: c_int, ready: c_int, data: u64) {
+/// Ends the waits for a set that is no longer the kernel's alone, and returns when their threads
+/// have left. `ready` is a descriptor that hangs up for ever, which a set reports unasked. One
+/// thread at a time may do that.
+pub(crate) fn end(set: c_int, ready: c_int) {
     let Some(waits) = WAITS.get(set as usize) else { return };
     if waits.load(Ordering::SeqCst) == 0 {
         return;
     }
     let change = |operation: c_int| {
-        let event = libc::epoll_event { events: 0, u64: data };
-        let [set, operation, ready] = [set, operation, ready].map(|it| it as usize);
-        let arguments = [set, operation, ready, (&raw const event) as usize, 0, 0];
-        // SAFETY: the event is a local.
-        unsafe { system_call(libc::SYS_epoll_ctl, arguments) }
+        let event = libc::epoll_event { events: 0, u64: kernel_part() };
+        epoll_control(set, operation, ready, event)
     };
     if change(libc::EPOLL_CTL_ADD) != 0 {
         return;

@@ -13,7 +13,7 @@ use megapipe_sockets::{EpollEvent, EpollOp};
 
 use crate::kernel_waits::kernel_part;
 use crate::numbers::NUMBERS_MAX;
-use crate::raw::system_call;
+use crate::raw::{NO_EVENT, epoll_control};
 
 /// The numbers that epoll_create(2), or dup(2) of a set, has returned, a bit each.
 static SETS: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
@@ -108,10 +108,8 @@ impl NestedSets {
         let is_in = |nested: &mut NestedSet| nested.inner == inner;
         let taken: Vec<_> = self.nested.extract_if(.., is_in).collect();
         let outer = taken.into_iter().filter(|nested| {
-            let arguments = [nested.outer, libc::EPOLL_CTL_DEL, inner, 0, 0, 0];
-            // SAFETY: takes integers; a null event is allowed. It is refused where there is no such
-            // set or member any more.
-            unsafe { system_call(libc::SYS_epoll_ctl, arguments.map(|it| it as usize)) == 0 }
+            // It is refused where there is no such set or member any more.
+            epoll_control(nested.outer, libc::EPOLL_CTL_DEL, inner, NO_EVENT) == 0
         });
         outer.map(|nested| (nested.outer, nested.event)).collect()
     }
@@ -123,10 +121,7 @@ fn is_same_set(one: c_int, other: c_int, probe: c_int) -> bool {
     let change = |set: c_int, operation: c_int| {
         // At most one event, which the library's waits take out.
         let event = libc::epoll_event { events: libc::EPOLLET as u32, u64: kernel_part() };
-        let [set, operation, probe] = [set, operation, probe].map(|it| it as usize);
-        let arguments = [set, operation, probe, (&raw const event) as usize, 0, 0];
-        // SAFETY: the event is a local.
-        unsafe { system_call(libc::SYS_epoll_ctl, arguments) }
+        epoll_control(set, operation, probe, event)
     };
     if change(one, libc::EPOLL_CTL_ADD) != 0 {
         return false;

@@ -71,6 +71,23 @@ pub(crate) unsafe fn c_call(number: c_long, arguments: [usize; 6]) -> isize {
     result
 }
 
+/// For an operation of epoll_ctl(2) that has no event.
+pub(crate) const NO_EVENT: libc::epoll_event = libc::epoll_event { events: 0, u64: 0 };
+
+/// epoll_ctl(2) in the kernel, which ignores the event of EPOLL_CTL_DEL. Returns 0, or a negative
+/// error number.
+pub(crate) fn epoll_control(
+    set: c_int,
+    operation: c_int,
+    member: c_int,
+    event: libc::epoll_event,
+) -> isize {
+    let [set, operation, member] = [set, operation, member].map(|it| it as usize);
+    let arguments = [set, operation, member, (&raw const event) as usize, 0, 0];
+    // SAFETY: the event is a local; numbers that are no set or member are refused.
+    unsafe { system_call(libc::SYS_epoll_ctl, arguments) }
+}
+
 /// Sets errno.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: errno has an address in every thread, for the thread's whole life.

@@ -23,7 +23,7 @@ use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SharedContex
 use crate::kernel_waits::{self, kernel_part};
 use crate::nested_sets::NestedSets;
 use crate::numbers::{self, NumberEntry};
-use crate::raw::system_call;
+use crate::raw::{NO_EVENT, epoll_control, system_call};
 use crate::refusals::{self, CallRefusal};
 use crate::report;
 use crate::rules::SocketPath;
@@ -353,7 +353,7 @@ impl RecordedSockets {
         }
         numbers::set(set, NumberEntry::PendingSet);
         if let Ok(anchor) = anchor() {
-            kernel_waits::end(set, anchor, kernel_part());
+            kernel_waits::end(set, anchor);
             for other in self.nested.duplicates_of(set, anchor) {
                 self.mark_pending(other);
             }
@@ -531,9 +531,7 @@ impl RecordedSockets {
         }
         // The kernel checks the set: its answer for a descriptor that is not a member is ENOENT.
         let anchor = anchor()?;
-        let arguments = [set, libc::EPOLL_CTL_DEL, anchor, 0, 0, 0].map(|it| it as usize);
-        // SAFETY: takes integers; a null event is allowed for this operation.
-        match unsafe { system_call(libc::SYS_epoll_ctl, arguments) } {
+        match epoll_control(set, libc::EPOLL_CTL_DEL, anchor, NO_EVENT) {
             result if result == -(libc::ENOENT as isize) || result == -(libc::EPERM as isize) => {}
             result => drop(number_or_error(result)?),
         }
@@ -564,7 +562,7 @@ impl RecordedSockets {
         inner: Fd,
     ) -> Result<(), Error> {
         numbers::set(set, NumberEntry::Set(inner));
-        kernel_waits::end(set, anchor()?, kernel_part());
+        kernel_waits::end(set, anchor()?);
         for (outer, event) in self.nested.take_out(set) {
             let mixed = self.mixed_set(context, outer)?;
             context.epoll_ctl(mixed, EpollOp::Add(event), inner)?;
@@ -679,10 +677,7 @@ impl SetMember {
     /// epoll_ctl(2) in the kernel, which refuses it where the set or the member is gone.
     fn change_in_kernel(&self, operation: c_int, events: u32) -> isize {
         let event = libc::epoll_event { events, u64: self.event.data };
-        let [set, operation, number] = [self.set, operation, self.number].map(|it| it as usize);
-        let at = (&raw const event) as usize;
-        // SAFETY: the event is a local.
-        unsafe { system_call(libc::SYS_epoll_ctl, [set, operation, number, at, 0, 0]) }
+        epoll_control(self.set, operation, self.number, event)
     }
 }
 
