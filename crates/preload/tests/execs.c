@@ -7,17 +7,11 @@
  * expects it back up to the end. Its exit status is 2 while nothing listens.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
+
+#include "serving.h"
 
 enum { TIME_MAX = 100, ELSEWHERE = 70 };
 
@@ -29,40 +23,6 @@ static const char *const names[WAYS] = {
 static const char text[] = "early text, and text that another program reads\n";
 
 static const char program[] = "/proc/self/exe";
-
-static void check(int ok, const char *what) {
-    if (!ok) {
-        fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
-        exit(1);
-    }
-}
-
-static int socket_at(char **arguments, struct sockaddr_in *at) {
-    memset(at, 0, sizeof *at);
-    at->sin_family = AF_INET;
-    at->sin_port = htons(atoi(arguments[1]));
-    check(inet_pton(AF_INET, arguments[0], &at->sin_addr) == 1, "address");
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    check(fd >= 0, "socket");
-    return fd;
-}
-
-static void write_all(int fd, const char *bytes, size_t len) {
-    while (len > 0) {
-        ssize_t written = write(fd, bytes, len);
-        check(written > 0, "write");
-        bytes += written;
-        len -= written;
-    }
-}
-
-static void echo(int from, int to) {
-    char bytes[4096];
-    ssize_t len;
-    while ((len = read(from, bytes, sizeof bytes)) > 0)
-        write_all(to, bytes, len);
-    check(len == 0, "read");
-}
 
 static void become_echo(int from, int to) {
     char first[16], second[16];
@@ -125,11 +85,7 @@ static pid_t give_away(int way, int connection) {
 }
 
 static int serve(char **arguments) {
-    struct sockaddr_in at;
-    int listener = socket_at(arguments, &at), on = 1, status;
-    check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0, "SO_REUSEADDR");
-    check(bind(listener, (struct sockaddr *)&at, sizeof at) == 0, "bind");
-    check(listen(listener, 16) == 0, "listen");
+    int listener = listener_at(arguments, SOCK_CLOEXEC), status;
     for (int way = 0; way < WAYS; way++) {
         int connection = accept(listener, NULL, NULL);
         char early[6];
@@ -153,23 +109,16 @@ static int serve(char **arguments) {
 static int ask(char **arguments) {
     for (int way = 0; way < WAYS; way++) {
         struct sockaddr_in at;
-        int fd = socket_at(arguments, &at);
+        int fd = socket_at(arguments, &at, SOCK_CLOEXEC);
         if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0)
             return 2;
         write_all(fd, text, sizeof text - 1);
         check(shutdown(fd, SHUT_WR) == 0, "shutdown");
-        char answer[4096], expected[4096];
+        char expected[4096];
         int len = snprintf(expected, sizeof expected, "%s%s", way == AGAIN ? "again\n" : "",
                            text + 6);
-        int seen = 0;
-        ssize_t got;
-        while ((got = read(fd, answer + seen, sizeof answer - seen)) > 0)
-            seen += got;
-        check(got == 0, names[way]);
-        if (seen != len || memcmp(answer, expected, len) != 0) {
-            fprintf(stderr, "%s: %.*s\n", names[way], seen, answer);
+        if (!is_answered(fd, expected, len, names[way]))
             return 1;
-        }
         close(fd);
     }
     puts("asked");

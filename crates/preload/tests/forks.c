@@ -9,48 +9,16 @@
  * kills many at some moment.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
+
+#include "serving.h"
 
 enum { LINES = 300, TIME_MAX = 100 };
 
-static void check(int ok, const char *what) {
-    if (!ok) {
-        fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
-        exit(1);
-    }
-}
-
-static int socket_at(char **arguments, struct sockaddr_in *at) {
-    memset(at, 0, sizeof *at);
-    at->sin_family = AF_INET;
-    at->sin_port = htons(atoi(arguments[1]));
-    check(inet_pton(AF_INET, arguments[0], &at->sin_addr) == 1, "address");
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    check(fd >= 0, "socket");
-    return fd;
-}
-
-static void write_all(int fd, const char *bytes, size_t len) {
-    while (len > 0) {
-        ssize_t written = write(fd, bytes, len);
-        check(written > 0, "write");
-        bytes += written;
-        len -= written;
-    }
-}
-
 /* `set`: what to wait for before each read, or -1. */
-static void echo(int fd, int set) {
+static void echo_in_turns(int fd, int set) {
     char bytes[4096];
     struct epoll_event event;
     ssize_t len;
@@ -85,11 +53,7 @@ static void fork_idly(int connection) {
 }
 
 static int serve(char **arguments) {
-    struct sockaddr_in at;
-    int listener = socket_at(arguments, &at), on = 1;
-    check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0, "SO_REUSEADDR");
-    check(bind(listener, (struct sockaddr *)&at, sizeof at) == 0, "bind");
-    check(listen(listener, 16) == 0, "listen");
+    int listener = listener_at(arguments, 0);
     for (int left = atoi(arguments[2]); left > 0; left--) {
         int connection = accept(listener, NULL, NULL);
         check(connection >= 0, "accept");
@@ -98,7 +62,7 @@ static int serve(char **arguments) {
             struct epoll_event event = {.events = EPOLLIN};
             check(epoll_ctl(set, EPOLL_CTL_ADD, connection, &event) == 0, "epoll_ctl");
             fork_idly(connection);
-            echo(connection, set);
+            echo_in_turns(connection, set);
             break;
         }
         fork_idly(connection);
@@ -111,7 +75,7 @@ static int serve(char **arguments) {
             pid_t grandchild = left % 2 ? fork() : 0;
             check(grandchild >= 0, "fork");
             if (grandchild == 0)
-                echo(connection, -1);
+                echo_in_turns(connection, -1);
             else
                 reap(grandchild, "a grandchild");
             _exit(0);
@@ -127,7 +91,7 @@ static int ask(char **arguments) {
     static const char line[] = "a line of text that comes back as it was sent\n";
     size_t len = sizeof line - 1, seen = 0;
     struct sockaddr_in at;
-    int fd = socket_at(arguments, &at);
+    int fd = socket_at(arguments, &at, 0);
     if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0)
         return 2;
     for (int part = 0; part < LINES; part++) {
@@ -190,7 +154,7 @@ static int churn(char **arguments) {
     struct sockaddr_in at;
     socklen_t len = sizeof at;
     char *place[] = {arguments[0], "0"};
-    int listener = socket_at(place, &at);
+    int listener = socket_at(place, &at, 0);
     unsigned seed = atoi(arguments[2]);
     check(bind(listener, (struct sockaddr *)&at, sizeof at) == 0, "bind");
     check(listen(listener, 16) == 0, "listen");

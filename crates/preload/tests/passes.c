@@ -6,21 +6,15 @@
  * back up to the end. Its exit status is 2 while nothing listens.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
 #include <linux/sockios.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
+
+#include "serving.h"
 
 enum { TIME_MAX = 100, FDS_MAX = 4 };
 
@@ -32,41 +26,6 @@ static const char *const names[WAYS] = {
     "killed"};
 
 static const char text[] = "early text, and text that the receiver reads\n";
-
-static void check(int ok, const char *what) {
-    if (!ok) {
-        fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
-        exit(1);
-    }
-}
-
-static int socket_at(char **arguments, struct sockaddr_in *at) {
-    memset(at, 0, sizeof *at);
-    at->sin_family = AF_INET;
-    at->sin_port = htons(atoi(arguments[1]));
-    check(inet_pton(AF_INET, arguments[0], &at->sin_addr) == 1, "address");
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    check(fd >= 0, "socket");
-    return fd;
-}
-
-static void write_all(int fd, const char *bytes, size_t len) {
-    while (len > 0) {
-        ssize_t written = write(fd, bytes, len);
-        check(written > 0, "write");
-        bytes += written;
-        len -= written;
-    }
-}
-
-/* Echoes what comes on `from` to `to`, up to the end. */
-static void echo(int from, int to) {
-    char bytes[4096];
-    ssize_t len;
-    while ((len = read(from, bytes, sizeof bytes)) > 0)
-        write_all(to, bytes, len);
-    check(len == 0, "read");
-}
 
 union control {
     struct cmsghdr header;
@@ -266,11 +225,7 @@ static void serve_one(int way, int listener) {
 }
 
 static int serve(char **arguments) {
-    struct sockaddr_in at;
-    int listener = socket_at(arguments, &at), on = 1;
-    check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0, "SO_REUSEADDR");
-    check(bind(listener, (struct sockaddr *)&at, sizeof at) == 0, "bind");
-    check(listen(listener, 16) == 0, "listen");
+    int listener = listener_at(arguments, 0);
     for (int way = 0; way < WAYS; way++)
         serve_one(way, listener);
     return 0;
@@ -279,10 +234,10 @@ static int serve(char **arguments) {
 static int ask(char **arguments) {
     for (int way = 0; way < WAYS; way++) {
         struct sockaddr_in at;
-        int fd = socket_at(arguments, &at);
+        int fd = socket_at(arguments, &at, 0);
         if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0)
             return 2;
-        char answer[4096], expected[4096];
+        char expected[4096];
         const char *before = way == PEEK         ? "looked\n"
                              : way == TWO_OWNERS ? "from the receiver\n"
                              : way == KILLED     ? "mine\n"
@@ -294,15 +249,8 @@ static int ask(char **arguments) {
             write_all(fd, text, sizeof text - 1);
             check(shutdown(fd, SHUT_WR) == 0, "shutdown");
         }
-        int seen = 0;
-        ssize_t got;
-        while ((got = read(fd, answer + seen, sizeof answer - seen)) > 0)
-            seen += got;
-        check(got == 0, names[way]);
-        if (seen != len || memcmp(answer, expected, len) != 0) {
-            fprintf(stderr, "%s: %.*s\n", names[way], seen, answer);
+        if (!is_answered(fd, expected, len, names[way]))
             return 1;
-        }
         close(fd);
     }
     puts("asked");
