@@ -62,7 +62,7 @@ impl Context {
     /// ```
     pub fn drive(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.sockets.drive(timeout)?;
-        self.sockets.channel.check_up()
+        self.sockets.channel.check_link()
     }
 
     /// Returns a waker that ends a [`Context::drive`], or retries a blocked call, from any thread:

@@ -135,7 +135,7 @@ impl PolledChannel {
     ///
     /// # Errors
     /// [`Error::NetworkDown`].
-    pub(crate) fn check_up(&self) -> Result<(), Error> {
+    pub(crate) fn check_link(&self) -> Result<(), Error> {
         if self.is_down { Err(Error::NetworkDown) } else { Ok(()) }
     }
 
@@ -320,7 +320,7 @@ impl StreamTransport for PolledChannel {
         options: &ConnectOptions,
         cookie: u64,
     ) -> Result<Handle, Error> {
-        self.check_up()?;
+        self.check_link()?;
         self.channel.connect(&Address::Inet(to), options, cookie).map_err(error_of_connect)
     }
 
@@ -455,7 +455,7 @@ impl ListenerTransport for PolledChannel {
         options: &ListenOptions,
         cookie: u64,
     ) -> Result<Handle, Error> {
-        self.check_up()?;
+        self.check_link()?;
         self.channel.listen(&Address::Inet(local), options, cookie).map_err(error_of_listen)
     }
 
@@ -488,7 +488,7 @@ impl DatagramTransport for PolledChannel {
         sharing: DatagramSharing,
         cookie: u64,
     ) -> Result<Handle, Error> {
-        self.check_up()?;
+        self.check_link()?;
         self.channel.bind_datagram(local, sharing, cookie).map_err(error_of_listen)
     }
 
@@ -520,7 +520,7 @@ impl DatagramTransport for PolledChannel {
         from: &mut SendPieces<'_>,
         route: &DatagramRoute,
     ) -> Result<(), Error> {
-        self.check_up()?;
+        self.check_link()?;
         let bytes = self.gathered(from)?;
         let DatagramRoute { to, departure, segment_len } = route;
         match segment_len {

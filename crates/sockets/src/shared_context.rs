@@ -191,7 +191,7 @@ impl SharedContext {
     /// [`Error::NetworkDown`]: the link is gone.
     pub fn poll_channel(&self) -> Result<Option<Duration>, Error> {
         let (inside, until) = self.poll_all(self.lock())?;
-        inside.sockets.channel.check_up().map(|()| until)
+        inside.sockets.channel.check_link().map(|()| until)
     }
 
     /// Blocks for at most `timeout` until there is something to do, then polls as
@@ -202,7 +202,7 @@ impl SharedContext {
     /// [`Error::NetworkDown`]: the link is gone.
     pub fn drive(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let (inside, until) = self.poll_all(self.lock())?;
-        inside.sockets.channel.check_up()?;
+        inside.sockets.channel.check_link()?;
         let patience = [until, timeout].into_iter().flatten().min();
         if inside.lead.leader().is_some() {
             // A thread sleeps in the kernel already, and does what is to be done.

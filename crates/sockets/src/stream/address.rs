@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::{Blank, Connecting, StreamSocket};
 use crate::dual_stack;
 use crate::error::Error;
-use crate::ports::{BoundPort, LocalPorts, NoConnections, PortSpace};
+use crate::ports::{Beneath, BoundPort, LocalPorts, NoConnections, PortSpace};
 use crate::readiness::ConnectProgress;
 use crate::transport::StreamTransport;
 
@@ -40,20 +40,30 @@ impl StreamSocket {
         ports: &mut LocalPorts,
         transport: &mut T,
     ) -> Result<(), Error> {
-        let sharing = self.options.sharing;
-        let plain = dual_stack::to_bind(self.is_v6, sharing.v6_only, address)?;
+        let plain = dual_stack::to_bind(self.is_v6, self.options.sharing.v6_only, address)?;
         match &self.blank {
             Blank::Kernel(fd) => {
                 rustix::net::bind(fd, &address)?;
                 self.asked = Some(plain);
             }
-            Blank::Local if self.bound.is_none() => {
-                ports.check_local(plain.ip())?;
-                self.bound = Some(ports.bind(PortSpace::Tcp, plain, sharing, transport)?);
-            }
-            Blank::Local | Blank::Used => return Err(Error::InvalidArgument),
+            Blank::Local | Blank::Used => self.bind_on_stack(plain, ports, transport)?,
         }
         self.options.sharing.v6_only |= dual_stack::is_one_of_v6(plain);
+        Ok(())
+    }
+
+    /// Takes an address of our own stack, where what `beneath` has may be in the way.
+    fn bind_on_stack(
+        &mut self,
+        plain: SocketAddr,
+        ports: &mut LocalPorts,
+        beneath: &mut impl Beneath,
+    ) -> Result<(), Error> {
+        if !matches!(self.blank, Blank::Local) || self.bound.is_some() {
+            return Err(Error::InvalidArgument);
+        }
+        ports.check_local(plain.ip())?;
+        self.bound = Some(ports.bind(PortSpace::Tcp, plain, self.options.sharing, beneath)?);
         Ok(())
     }
 
@@ -67,13 +77,8 @@ impl StreamSocket {
         address: SocketAddr,
         ports: &mut LocalPorts,
     ) -> Result<(), Error> {
-        let sharing = self.options.sharing;
-        let plain = dual_stack::to_bind(self.is_v6, sharing.v6_only, address)?;
-        if !matches!(self.blank, Blank::Local) || self.bound.is_some() {
-            return Err(Error::InvalidArgument);
-        }
-        ports.check_local(plain.ip())?;
-        self.bound = Some(ports.bind(PortSpace::Tcp, plain, sharing, &mut NoConnections)?);
+        let plain = dual_stack::to_bind(self.is_v6, self.options.sharing.v6_only, address)?;
+        self.bind_on_stack(plain, ports, &mut NoConnections)?;
         self.options.sharing.v6_only |= dual_stack::is_one_of_v6(plain);
         Ok(())
     }

@@ -81,7 +81,7 @@ impl Sockets {
     pub(crate) fn take_in(&mut self) -> Result<(), Error> {
         let (mut taken, mut has_come) = (Ok(()), std::mem::take(&mut self.happened));
         for _ in 0..TAKE_IN_POLLS_MAX {
-            taken = self.drive_behind(0).map(drop);
+            taken = self.drive_if_memory();
             if taken.is_err() || !std::mem::take(&mut self.happened) {
                 break;
             }
@@ -97,9 +97,14 @@ impl Sockets {
     /// # Errors
     /// As [`Sockets::drive`].
     pub(crate) fn drive_behind(&mut self, count: usize) -> Result<usize, Error> {
+        self.drive_if_memory().map(|()| count)
+    }
+
+    /// A poll that does not wait, and is left out where there is no memory for it.
+    fn drive_if_memory(&mut self) -> Result<(), Error> {
         match self.drive(Some(Duration::ZERO)) {
-            Ok(()) | Err(Error::NoMemory) => Ok(count),
-            Err(error) => Err(error),
+            Err(Error::NoMemory) => Ok(()),
+            driven => driven,
         }
     }
 
