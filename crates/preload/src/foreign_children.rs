@@ -5,31 +5,31 @@
 //!
 //! Only such a child has another number than the owner, and to ask the kernel for it would be a
 //! third of the price of closing a connection. So the calls that make such children say so before
-//! ([`MAYBE`]), and while there is none a call need not ask.
+//! ([`POSSIBLE`]), and while there is none a call need not ask.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many such children may run now, as far as the process knows. One of which the end is not
 /// seen counts for ever. The memory is common to a vfork's child and its parent.
-static MAYBE: AtomicU32 = AtomicU32::new(AT_FIRST);
+static POSSIBLE: AtomicU32 = AtomicU32::new(AT_FIRST);
 /// Where vfork(2) is not interposed there may always be one.
 const AT_FIRST: u32 = if cfg!(target_arch = "x86_64") { 0 } else { 1 };
 
 /// Whether the caller may be such a child.
 #[inline]
-pub(crate) fn may_be_one() -> bool {
-    // Acquire: pairs with `expect`, by the thread that makes the child.
-    MAYBE.load(Ordering::Acquire) != 0
+pub(crate) fn may_be_foreign() -> bool {
+    // Acquire: pairs with `note_new`, by the thread that makes the child.
+    POSSIBLE.load(Ordering::Acquire) != 0
 }
 
 /// A child is about to be made, of which the end is not seen.
-pub(crate) fn expect() {
-    MAYBE.fetch_add(1, Ordering::Release);
+pub(crate) fn note_new() {
+    POSSIBLE.fetch_add(1, Ordering::Release);
 }
 
 /// In the child of a fork(2), which has its own tables and no child yet.
 pub(crate) fn forget() {
-    MAYBE.store(AT_FIRST, Ordering::Relaxed);
+    POSSIBLE.store(AT_FIRST, Ordering::Relaxed);
 }
 
 /// vfork(2). The caller's frame is the child's first, so it has no code in Rust: the parent goes on
@@ -42,7 +42,7 @@ pub(crate) fn forget() {
 #[unsafe(export_name = "mp_preload_vfork")]
 pub(crate) unsafe extern "C" fn vfork() -> libc::pid_t {
     std::arch::naked_asm!(
-        "lock inc dword ptr [rip + {maybe}]",
+        "lock inc dword ptr [rip + {possible}]",
         // The child may write over the place of the return address before the parent uses it.
         "pop rdi",
         "mov eax, {number}",
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn vfork() -> libc::pid_t {
         "push rdi",
         "test eax, eax",
         "jz 2f",
-        "lock dec dword ptr [rip + {maybe}]",
+        "lock dec dword ptr [rip + {possible}]",
         "test eax, eax",
         "js 3f",
         "2:",
@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn vfork() -> libc::pid_t {
         "add rsp, 8",
         "mov eax, -1",
         "ret",
-        maybe = sym MAYBE,
+        possible = sym POSSIBLE,
         number = const libc::SYS_vfork,
         failed = sym failed,
     )

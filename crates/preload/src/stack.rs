@@ -136,7 +136,7 @@ pub(crate) fn owner() -> c_int {
 /// Whether this is the child of a vfork(2) or of a clone(2) that libc does not know: it has its
 /// own descriptors, and the table is its parent's.
 pub(crate) fn is_foreign_child() -> bool {
-    foreign_children::may_be_one() && raw::process() != OWNER.load(Ordering::Relaxed)
+    foreign_children::may_be_foreign() && raw::process() != OWNER.load(Ordering::Relaxed)
 }
 
 /// Runs `work` inside the library: a panic is caught, and errno is kept unless it fails.

@@ -121,7 +121,7 @@ interpose! {
 
     /// _Fork(3).
     fn _Fork() -> pid_t |pass| {
-        foreign_children::expect();
+        foreign_children::note_new();
         pass()
     }
 
@@ -136,7 +136,7 @@ interpose! {
         child: usize,
     ) -> c_int |pass| {
         if flags & libc::CLONE_THREAD == 0 {
-            foreign_children::expect();
+            foreign_children::note_new();
         }
         pass()
     }
@@ -184,11 +184,11 @@ interpose! {
             },
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork | libc::SYS_vfork => {
-                foreign_children::expect();
+                foreign_children::note_new();
                 pass()
             }
             libc::SYS_clone | libc::SYS_clone3 => {
-                foreign_children::expect();
+                foreign_children::note_new();
                 pass()
             }
             // SAFETY: the program promises what the call asks for.
