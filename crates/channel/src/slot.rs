@@ -384,6 +384,10 @@ impl Awaited {
     pub(crate) const DRAINED: u8 = 2;
     /// An `Event::Drained` is among the completions that were not handed out yet.
     pub(crate) const DRAINED_IS_READY: u8 = 4;
+    /// Our own stack: `Event::Delivered`, for `await_delivery`.
+    pub(crate) const DELIVERED: u8 = 8;
+    /// Our own stack: `Event::UnsentBelow`, for `await_unsent_below`.
+    pub(crate) const UNSENT_BELOW: u8 = 16;
 
     #[inline(always)]
     pub(crate) const fn has(self, event: u8) -> bool {

@@ -84,24 +84,14 @@ struct SlotOwner {
     generation: u32,
     /// A connection that ends with a RST when its handle leaves.
     resets_on_close: bool,
-    /// The program waits until the peer of a connection has everything.
-    awaits_delivery: bool,
-    /// The program waits until fewer bytes are unsent than its slot says.
-    awaits_unsent: bool,
     /// Writes wait from as many unsent bytes on as its slot says.
     has_mark: bool,
 }
 
 const _: () = assert!(size_of::<SlotOwner>() == 12, "an idle connection has 512 bytes in all");
 
-const NO_OWNER: SlotOwner = SlotOwner {
-    slot: NO_SLOT,
-    generation: 0,
-    resets_on_close: false,
-    awaits_delivery: false,
-    awaits_unsent: false,
-    has_mark: false,
-};
+const NO_OWNER: SlotOwner =
+    SlotOwner { slot: NO_SLOT, generation: 0, resets_on_close: false, has_mark: false };
 
 /// The driver: our own stack, with the kernel for files and other sockets.
 pub(crate) struct Local<H: StackHandle + ?Sized> {

@@ -20,7 +20,7 @@ use super::memory::ReceivedMemory;
 use super::migration::HAS_MOVED;
 use super::pieces::PIECES_FROM;
 use super::stack_handle::NoBuffer;
-use super::{Local, SlotOwner, StackHandle, set_receiving};
+use super::{Local, StackHandle, set_receiving};
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
 use crate::completion::Event;
@@ -29,7 +29,9 @@ use crate::driver::Driver;
 use crate::error::OpError;
 use crate::kernel::sys;
 use crate::options::{ConnectOptions, Disconnect};
-use crate::slot::{Body, Extra, RareStreamState, Receiving, SlotPhase, StreamEnd, Target, WriteOp};
+use crate::slot::{
+    Awaited, Body, Extra, RareStreamState, Receiving, SlotPhase, StreamEnd, Target, WriteOp,
+};
 use crate::state::State;
 use crate::timers::Due;
 
@@ -481,11 +483,11 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if state.peek(slot).flags.writing {
             self.write(state, slot);
         }
-        let SlotOwner { awaits_delivery, awaits_unsent, .. } = self.conns[conn.index as usize];
-        if awaits_delivery {
+        let awaited = state.peek(slot).flags.awaited;
+        if awaited.has(Awaited::DELIVERED) {
             self.watch_delivery(state, conn);
         }
-        if awaits_unsent {
+        if awaited.has(Awaited::UNSENT_BELOW) {
             self.watch_unsent(state, conn);
         }
     }
@@ -494,7 +496,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     /// acknowledgment.
     pub(super) fn watch_delivery(&mut self, state: &mut State, conn: ConnId) {
         let Some(slot) = self.slot_of(conn) else { return };
-        self.conns[conn.index as usize].awaits_delivery = true;
+        state.slot(slot).flags.awaited.add(Awaited::DELIVERED);
         // Requested before it is looked at: what comes in between is reported, too.
         let is_over = self.server.await_delivery(conn).is_err();
         let info = self.server.info(conn);
@@ -504,14 +506,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             info.queued_bytes > 0 || owes_fin
         });
         if is_over || !(owes || state.peek(slot).flags.writing) {
-            self.on_delivered(state, conn, Ok(()));
-        }
-    }
-
-    fn on_delivered(&mut self, state: &mut State, conn: ConnId, result: Result<(), OpError>) {
-        let Some(owner) = self.conns.get_mut(conn.index as usize) else { return };
-        if std::mem::take(&mut owner.awaits_delivery) {
-            state.complete(owner.slot, Event::Delivered(result));
+            on_delivered(state, slot, Ok(()));
         }
     }
 
@@ -536,7 +531,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 entry.extra = Some(extra);
             }
         }
-        self.conns[conn.index as usize].awaits_unsent = true;
+        entry.flags.awaited.add(Awaited::UNSENT_BELOW);
         self.watch_unsent(state, conn);
         Ok(())
     }
@@ -544,7 +539,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     /// Says when few enough bytes are unsent: now, or when the stack reports it.
     pub(super) fn watch_unsent(&mut self, state: &mut State, conn: ConnId) {
         let Some(slot) = self.slot_of(conn) else { return };
-        if !self.conns[conn.index as usize].awaits_unsent {
+        if !state.peek(slot).flags.awaited.has(Awaited::UNSENT_BELOW) {
             return;
         }
         let below = state.peek(slot).rare().map_or(0, |rare| rare.awaits_unsent_below);
@@ -554,7 +549,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             // A connection that is over tells so itself.
             let _ = self.server.set_option(self.now, conn, ConnOption::ReportUnsentBelow(below));
         } else if waiting == 0 || info.unsent_bytes as usize + waiting < below as usize {
-            self.conns[conn.index as usize].awaits_unsent = false;
+            state.slot(slot).flags.awaited.take(Awaited::UNSENT_BELOW);
             state.complete(slot, Event::UnsentBelow);
         }
         // Else bytes wait here for acknowledgments, after which this looks again.
@@ -576,7 +571,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     pub(super) fn on_closed(&mut self, state: &mut State, conn: ConnId, reason: CloseReason) {
         let Some(slot) = self.slot_of(conn) else { return };
         let failed = closed_because(reason);
-        self.on_delivered(state, conn, failed.map_or(Ok(()), Err));
+        on_delivered(state, slot, failed.map_or(Ok(()), Err));
         self.disown(conn);
         self.end_stream(state, slot, failed);
     }
@@ -593,6 +588,13 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if !state.peek(slot).writes.is_empty() {
             self.write(state, slot);
         }
+    }
+}
+
+/// The peer has everything, or never will.
+fn on_delivered(state: &mut State, slot: u32, result: Result<(), OpError>) {
+    if state.slot(slot).flags.awaited.take(Awaited::DELIVERED) {
+        state.complete(slot, Event::Delivered(result));
     }
 }
 
