@@ -460,6 +460,14 @@ impl State {
     #[inline]
     pub(crate) fn on_end(&mut self, index: u32, result: Result<(), OpError>) {
         if self.slot(index).flags.awaited.take(Awaited::END) {
+            // The kernel reports an error once: a send may have had it, or the receive that is
+            // ahead of the program's reads.
+            let slot = self.slot(index);
+            let result = match (result, slot.end) {
+                (Ok(()), StreamEnd::Failed(error)) => Err(error),
+                (Ok(()), _) if slot.flags.reset => Err(OpError::Reset),
+                (result, _) => result,
+            };
             let handle = self.handle(index);
             self.ready.push_over(handle, index, result);
         }

@@ -154,7 +154,11 @@ impl Uring {
         let ended = match (result, fd) {
             (..0, _) => Some(Err(OpError::from_raw_os_error(-result))),
             (events, _) if events & broken == 0 => None,
-            (_, Some(fd)) => sys::end_of(fd.as_fd()),
+            (_, Some(fd)) => match sys::end_of(fd.as_fd()) {
+                // The receive ahead of the program's reads has taken the error, and tells it later.
+                Some(Ok(())) if result & failed != 0 => Some(Err(OpError::Reset)),
+                ended => ended,
+            },
             // A direct descriptor's error cannot be read. What breaks a connection whose handshake
             // is over is a reset, or silence, which ends as one does.
             (events, None) if events & failed != 0 => Some(Err(OpError::Reset)),
