@@ -287,7 +287,9 @@ impl HostProgram {
                     self.broken += u64::from(reason != CloseReason::Finished && !is_unresolved);
                 }
             }
-            Event::Urgent { .. }
+            // What is left is asked for when the program goes on to read.
+            Event::Broken { .. }
+            | Event::Urgent { .. }
             | Event::UnsentBelow { .. }
             | Event::Datagram { .. }
             | Event::DatagramRefused { .. } => {}

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -115,6 +116,51 @@ static void peer_shuts_and_closes(void) {
     say("write", write(pair.here, "x", 1));
     say("read", read(pair.here, text, 8));
     close(pair.here);
+}
+
+/* Waits until poll(2) reports one of these events. */
+static void wait_for(int fd, short events) {
+    struct pollfd entry = {.fd = fd, .events = events};
+    for (int i = 0; i < 10000 && !(entry.revents & events); i++) {
+        need(poll(&entry, 1, 0) >= 0, "poll");
+        pause_ms(1);
+    }
+}
+
+/* Many pieces that nothing reads, more than a library may read ahead, perhaps the peer's end, and
+ * then a reset: what has arrived is read first. */
+static void reset_behind_many_pieces(void) {
+    for (int has_end = 0; has_end < 2; has_end++) {
+        char text[64], piece[200] = "pieces of a stream";
+        struct pair pair = connection();
+        int on = 1, sum = 0, len;
+        setsockopt(pair.there, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        for (int i = 0; i < 300; i++) {
+            need(write(pair.there, piece, sizeof piece) == sizeof piece, "write");
+        }
+        for (int unsent = 1; unsent > 0; pause_ms(1)) {
+            need(ioctl(pair.there, SIOCOUTQ, &unsent) == 0, "ioctl");
+        }
+        if (has_end) {
+            shutdown(pair.there, SHUT_WR);
+            wait_for(pair.here, POLLRDHUP);
+        }
+        close_with_reset(pair.there);
+        wait_for(pair.here, POLLERR);
+        say_poll("poll", pair.here, ALL, 10000);
+        say("write", write(pair.here, "x", 1));
+        while ((len = read(pair.here, text, sizeof text)) > 0) {
+            for (int i = 0; i < len; i++) {
+                need(text[i] == piece[(sum + i) % sizeof piece], "the bytes that were sent");
+            }
+            sum += len;
+        }
+        say("read", len);
+        printf("%d bytes\n", sum);
+        say("read", read(pair.here, text, 8));
+        say_poll("poll", pair.here, ALL, 10000);
+        close(pair.here);
+    }
 }
 
 /* shutdown(2) of a connection that both ends have closed, and connect(2) after it. */
@@ -410,6 +456,7 @@ static const struct part parts[] = {
     {"resets", peer_resets},
     {"unread", peer_closes_unread},
     {"shuts", peer_shuts_and_closes},
+    {"pieces", reset_behind_many_pieces},
     {"twice", shuts_again},
     {"errors", disconnects},
     {"behind", reset_after_end},

@@ -30,8 +30,8 @@ mod tests;
 pub use client::{AttachError, attach, attach_by_token};
 pub use control_server::{ClientIdentity, ControlServer, OpenedSession, SessionHost};
 pub use message::{
-    AgreedLimits, AttachHello, HelloAnswer, MessageFault, RECORD_BYTES, RefusalCode, Refused,
-    VERSIONS, Welcome, decode_ready, encode_ready,
+    AgreedLimits, AttachHello, ClientFeatures, HelloAnswer, MessageFault, RECORD_BYTES,
+    RefusalCode, Refused, VERSIONS, Welcome, decode_ready, encode_ready,
 };
 
 pub use query_client::{ServiceObserver, ServiceQueryError};

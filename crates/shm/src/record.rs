@@ -293,6 +293,18 @@ impl Record {
         if count == 0 { Ok(id) } else { Err(self.has_other_bits()) }
     }
 
+    /// The id of a record that has nothing else, but perhaps an address.
+    #[inline]
+    fn id_and_address(&self) -> Result<(Id, Option<SocketAddr>), RecordFault> {
+        if self.transfer().family == NO_ADDRESS {
+            return Ok((self.id_alone()?, None));
+        }
+        match self.ids_and_address()? {
+            (id, other, address, 0) if other == Id::default() => Ok((id, Some(address))),
+            _ => Err(self.has_other_bits()),
+        }
+    }
+
     /// The two ids and the count of a record that has nothing else.
     #[inline]
     fn ids_and_count(&self) -> Result<(Id, Id, u32), RecordFault> {

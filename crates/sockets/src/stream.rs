@@ -346,8 +346,10 @@ impl StreamSocket {
             }
             return self.on_failed(error.into());
         }
-        // Not the peer's end, if we have shut the connection ourselves.
-        self.ended = self.shut != Shut::BOTH;
+        // Not the peer's end, if we have shut the connection ourselves. A reset behind the peer's
+        // end has this error for writers, and after any other the kernel reports an end as well.
+        let has_end = broke_before && self.error == Some(Error::BrokenPipe);
+        self.ended = self.shut != Shut::BOTH || has_end;
         self.shut.receive = true;
         // Nothing is read any more that would report a reset.
         transport.await_end(self.handle);
@@ -379,14 +381,14 @@ impl StreamSocket {
     pub(crate) fn on_end<T: StreamTransport>(
         &mut self,
         result: Result<(), OpError>,
-        transport: &T,
+        transport: &mut T,
     ) -> Events {
         match result {
             Err(error) => {
                 // Writers get it at once, and readers behind what came before, as from the kernel.
-                // (On our own stack a reset takes what was not read.)
-                self.has_rest =
-                    !transport.is_local() && !self.reading && !self.ended && !self.shut.receive;
+                let may_have_rest = !self.reading && !self.ended && !self.shut.receive;
+                self.has_rest = may_have_rest
+                    && (!transport.is_local() || transport.unread_in_stack(self.handle) > 0);
                 self.on_failed(error.into())
             }
             // What has come is read first: the peer's end is behind it, and reports the same.

@@ -24,6 +24,13 @@ pub enum CloseReason {
     HostUnreachable,
 }
 
+impl CloseReason {
+    /// Bytes that came before are still the application's.
+    pub(crate) const fn leaves_bytes(self) -> bool {
+        !matches!(self, Self::Finished | Self::Refused | Self::Aborted)
+    }
+}
+
 /// Why a connection was not begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

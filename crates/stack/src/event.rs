@@ -8,7 +8,8 @@ use crate::id::{ConnId, DatagramId, ListenerId};
 
 /// Something that happened. Events of one connection come in this order: `Incoming` or
 /// `Connected`, then `Received`, `Acked` and `Urgent` as they happen, `PeerClosed` after the last
-/// byte, and `Closed` as the very last.
+/// byte, and `Closed` as the very last. `Broken` comes between bytes, and nothing but `Received`
+/// and `Closed` after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A connection was established and uses up one credit of [`crate::Stack::accept`].
@@ -62,6 +63,18 @@ pub enum Event {
     PeerClosed {
         /// Which connection.
         conn: ConnId,
+    },
+    /// The connection is over by a RST or an error, and bytes wait that came before and that
+    /// nothing has asked for. [`crate::Stack::receive`] still gets them. `Closed` follows the last
+    /// one, with this reason; after `PeerClosed` and with [`CloseReason::Finished`], if the stream
+    /// is whole.
+    Broken {
+        /// Which connection.
+        conn: ConnId,
+        /// Why.
+        reason: CloseReason,
+        /// The peer had closed before: none of its bytes are missing.
+        is_whole: bool,
     },
     /// The connection is over, and its id stale from now on.
     Closed {

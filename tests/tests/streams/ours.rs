@@ -217,7 +217,9 @@ impl Ours {
                 }
                 self.pump(now, number);
             }
-            Event::Closed { conn, reason } => self.on_closed(conn, reason)?,
+            Event::Closed { conn, reason } | Event::Broken { conn, reason, .. } => {
+                self.on_closed(conn, reason)?;
+            }
             Event::Urgent { .. }
             | Event::UnsentBelow { .. }
             | Event::Datagram { .. }

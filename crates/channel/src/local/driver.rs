@@ -152,12 +152,16 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
         if !is_stacks(state.peek(slot)) {
             return self.kernels().watch_end(state, slot);
         }
-        // One that the stack does not know any more has ended.
-        if self.conn(state, slot).is_none() && state.peek(slot).phase != SlotPhase::Starting {
-            let ended = match state.peek(slot).end {
+        let ended = match self.conn(state, slot) {
+            Some(conn) => self.broken(conn).map(Err),
+            None if state.peek(slot).phase == SlotPhase::Starting => None,
+            // One that the stack does not know any more has ended.
+            None => Some(match state.peek(slot).end {
                 StreamEnd::Failed(error) => Err(error),
                 StreamEnd::Not | StreamEnd::Eof => Ok(()),
-            };
+            }),
+        };
+        if let Some(ended) = ended {
             state.on_end(slot, ended);
         }
     }

@@ -26,7 +26,7 @@
 use std::os::fd::OwnedFd;
 
 use megapipe_service::Clock;
-use megapipe_stack::{ConnId, DatagramId, Instant, ListenerId};
+use megapipe_stack::{CloseReason, ConnId, DatagramId, Instant, ListenerId};
 
 use crate::config::{Config, DriverChoice};
 use crate::error::CreateError;
@@ -86,12 +86,27 @@ struct SlotOwner {
     resets_on_close: bool,
     /// Writes wait from as many unsent bytes on as its slot says.
     has_mark: bool,
+    /// The connection is over, and bytes of it are left in the stack.
+    broken: Option<Broken>,
+}
+
+/// How a connection has ended of which bytes are left.
+#[derive(Debug, Clone, Copy)]
+struct Broken {
+    reason: CloseReason,
+    /// None of the peer's bytes are missing.
+    is_whole: bool,
 }
 
 const _: () = assert!(size_of::<SlotOwner>() == 12, "an idle connection has 512 bytes in all");
 
-const NO_OWNER: SlotOwner =
-    SlotOwner { slot: NO_SLOT, generation: 0, resets_on_close: false, has_mark: false };
+const NO_OWNER: SlotOwner = SlotOwner {
+    slot: NO_SLOT,
+    generation: 0,
+    resets_on_close: false,
+    has_mark: false,
+    broken: None,
+};
 
 /// The driver: our own stack, with the kernel for files and other sockets.
 pub(crate) struct Local<H: StackHandle + ?Sized> {

@@ -17,7 +17,7 @@ use megapipe_service::{Offer, RemoteEvent, Slept, wait_readable};
 use megapipe_stack::{Event, Instant};
 use rustix::io::Errno;
 
-use super::{Local, StackHandle};
+use super::{Broken, Local, StackHandle};
 use crate::driver::{Driver, Park};
 use crate::error::DispatchError;
 use crate::slot::Kind;
@@ -56,6 +56,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
             }
             Event::Acked { conn, .. } => self.on_acked(state, conn),
             Event::PeerClosed { conn } => self.on_peer_closed(state, conn),
+            Event::Broken { conn, reason, is_whole } => {
+                self.on_broken(state, conn, Broken { reason, is_whole });
+            }
             Event::Closed { conn, reason } => self.on_closed(state, conn, reason),
             Event::Datagram { endpoint, from, chunk } => {
                 self.on_datagram(state, endpoint, from, chunk);

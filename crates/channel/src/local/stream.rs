@@ -20,7 +20,7 @@ use super::memory::ReceivedMemory;
 use super::migration::HAS_MOVED;
 use super::pieces::PIECES_FROM;
 use super::stack_handle::NoBuffer;
-use super::{Local, StackHandle, set_receiving};
+use super::{Broken, Local, StackHandle, set_receiving};
 use crate::address::Address;
 use crate::buffer::{Payload, ReadBuf};
 use crate::completion::Event;
@@ -240,6 +240,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
             };
             return StreamProgress::Refused(failed);
         };
+        if let Some(error) = self.broken(conn) {
+            return StreamProgress::Refused(error);
+        }
         let mark = self.mark(state, slot, conn);
         let queue = state.peek(slot).writes;
         let Some(head) = state.writes.front_mut(queue) else { return StreamProgress::Whole(0) };
@@ -565,6 +568,30 @@ impl<H: StackHandle + ?Sized> Local<H> {
             NotBegun::Quota(reached) => OpError::QuotaReached(reached.kind.into()),
         };
         self.connected(state, slot, Err(error));
+    }
+
+    /// Why a connection is over, of which bytes are left to be read.
+    pub(super) fn broken(&self, conn: ConnId) -> Option<OpError> {
+        match self.conns.get(conn.index as usize)?.broken? {
+            // As Linux, where a reset follows the peer's end (`tcp_reset`).
+            Broken { reason: CloseReason::ResetByPeer, is_whole: true } => {
+                Some(OpError::BrokenPipe)
+            }
+            Broken { reason, .. } => closed_because(reason),
+        }
+    }
+
+    /// The connection is over, and bytes are left: writes fail from now on; reads get these bytes,
+    /// and then the error.
+    pub(super) fn on_broken(&mut self, state: &mut State, conn: ConnId, broken: Broken) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        self.conns[conn.index as usize].broken = Some(broken);
+        let failed = self.broken(conn).map_or(Ok(()), Err);
+        on_delivered(state, slot, failed);
+        state.on_end(slot, failed);
+        if !state.peek(slot).writes.is_empty() {
+            self.write(state, slot);
+        }
     }
 
     /// The connection is over.

@@ -31,7 +31,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socket_wi
 
 use super::handshakes::Handshakes;
 use super::message::{
-    AgreedLimits, AttachHello, RECORD_BYTES, RefusalCode, Refused, Welcome, decode_ready,
+    AgreedLimits, AttachHello, ClientFeatures, RECORD_BYTES, RefusalCode, Refused, Welcome,
+    decode_ready,
 };
 use super::query_pace::QueryPace;
 use crate::descriptors::{
@@ -77,8 +78,8 @@ pub struct OpenedSession {
 
 /// What owns the sessions of a daemon. A session is named by a key of the control server's.
 pub trait SessionHost {
-    /// Creates a session, which does not begin yet; of one lane, unless the client `has_lanes`. It
-    /// may adopt what the token owns by which it was opened.
+    /// Creates a session, which does not begin yet, for what its client has. It may adopt what the
+    /// token owns by which it was opened.
     ///
     /// # Errors
     /// A refusal that names the rule.
@@ -87,7 +88,7 @@ pub trait SessionHost {
         key: u64,
         client: &ClientIdentity,
         wanted: &SessionSizes,
-        has_lanes: bool,
+        features: ClientFeatures,
         token: Option<Arc<ShareToken>>,
     ) -> Result<OpenedSession, Refused>;
 
@@ -467,8 +468,8 @@ impl<H: SessionHost> ControlServer<H> {
         }
         let token = client.entry.as_ref().and_then(|entry| entry.shares.clone());
         let identity = ClientIdentity { pid, uid, gid, groups: groups.clone(), name: hello.name };
-        let has_lanes = AttachHello::has_lanes(version);
-        let opened = self.host.open(key, &identity, &hello.sizes, has_lanes, token)?;
+        let features = AttachHello::features(version);
+        let opened = self.host.open(key, &identity, &hello.sizes, features, token)?;
         client.state = ClientState::AwaitsReady { version };
         let OpenedSession { sizes, limits, lanes, description, fds } = opened;
         let record_bytes = RECORD_BYTES;

@@ -13,7 +13,8 @@
 //! Integers are native-endian: both ends are on one machine. A text is its length (2) and UTF-8.
 //!
 //! Version 2 has the number of lanes in WELCOME; in version 1 there is one. Sizes are of each lane.
-//! Version 3 has messages within a session (`descriptors/message.rs`).
+//! Version 3 has messages within a session (`descriptors/message.rs`). Later versions have more
+//! kinds of these, and of records: the constants below say what came when.
 //!
 //! Versions: a HELLO begins the same in every version. One of a newer client may be longer than
 //! those of ours; what follows is ignored, since we choose a version that we know. REFUSED is the
@@ -32,7 +33,7 @@ use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 7);
+pub const VERSIONS: (u16, u16) = (1, 8);
 /// The first version with several lanes.
 const LANES_SINCE: u16 = 2;
 /// The first version with messages within a session.
@@ -45,6 +46,8 @@ const RESETS_SINCE: u16 = 5;
 const TOKENS_SINCE: u16 = 6;
 /// The first version with flags in the record that begins to connect.
 const CONNECT_FLAGS_SINCE: u16 = 7;
+/// The first version with the local address of a new connection, and the bytes of a broken one.
+const WHOLE_EVENTS_SINCE: u16 = 8;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -93,6 +96,18 @@ pub struct AttachHello {
     pub sizes: SessionSizes,
     /// Name of the program, for logs.
     pub name: String,
+}
+
+/// What a client has, by its version of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientFeatures {
+    /// A session of several lanes.
+    pub has_lanes: bool,
+    /// It reads where a new connection begins, and that bytes of a broken one are left
+    /// ([`SessionLimits::takes_whole_events`]).
+    ///
+    /// [`SessionLimits::takes_whole_events`]: crate::SessionLimits::takes_whole_events
+    pub takes_whole_events: bool,
 }
 
 /// Limits of a session, as its client is informed of them.
@@ -331,9 +346,12 @@ impl AttachHello {
         Ok(Self { versions, record_bytes, sizes, name })
     }
 
-    /// Whether a client of this version has several lanes.
-    pub(super) const fn has_lanes(version: u16) -> bool {
-        version >= LANES_SINCE
+    /// What a client of this version has.
+    pub(super) const fn features(version: u16) -> ClientFeatures {
+        ClientFeatures {
+            has_lanes: version >= LANES_SINCE,
+            takes_whole_events: version >= WHOLE_EVENTS_SINCE,
+        }
     }
 
     /// The newest version that both ends speak.

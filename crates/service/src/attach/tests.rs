@@ -47,7 +47,7 @@ const LANES: u16 = 2;
 /// What the host was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Asked {
-    Opened(ClientIdentity),
+    Opened(ClientIdentity, ClientFeatures),
     Begun,
     Ended,
     Notice(String),
@@ -69,14 +69,14 @@ impl SessionHost for EmptyHost {
         key: u64,
         client: &ClientIdentity,
         wanted: &SessionSizes,
-        has_lanes: bool,
+        features: ClientFeatures,
         _token: Option<Arc<ShareToken>>,
     ) -> Result<OpenedSession, Refused> {
-        let _ = self.asked.send(Asked::Opened(client.clone()));
+        let _ = self.asked.send(Asked::Opened(client.clone(), features));
         if client.name == "unwelcome" {
             return Err(Refused::new(RefusalCode::Sessions, "no shard is free (limit 0)"));
         }
-        let lanes = if has_lanes { LANES } else { 1 };
+        let lanes = if features.has_lanes { LANES } else { 1 };
         let (halves, fds) = wanted.create_lanes(lanes).expect("memory");
         self.halves.insert(key, halves);
         let limits = AgreedLimits { connections: 8, connecting: 8, listeners: 8, endpoints: 8 };
@@ -291,7 +291,8 @@ fn session_begins_with_ready_and_ends_with_its_client() {
     let groups = rustix::process::getgroups().expect("Linux");
     let groups = groups.iter().map(|group| group.as_raw()).collect();
     let identity = ClientIdentity { pid, uid, gid, groups, name: "test".to_owned() };
-    assert_eq!(daemon.next(), Asked::Opened(identity));
+    let features = ClientFeatures { has_lanes: true, takes_whole_events: true };
+    assert_eq!(daemon.next(), Asked::Opened(identity, features));
     assert_eq!(daemon.next(), Asked::Begun);
     assert_eq!(client.caps().driver, "pair");
     client.check().expect("it lives");
@@ -300,11 +301,12 @@ fn session_begins_with_ready_and_ends_with_its_client() {
 }
 
 #[test]
-fn client_of_version_1_has_one_lane() {
+fn older_client_gets_what_its_version_has() {
     let daemon = Daemon::start("older");
-    let hello = AttachHello { versions: (1, 1), ..AttachHello::new("old", SessionSizes::LEAST) };
-    for (hello, lanes) in [(hello.clone(), 1), (AttachHello { versions: VERSIONS, ..hello }, LANES)]
-    {
+    let newest = VERSIONS.1;
+    for (version, lanes) in [(1, 1), (2, LANES), (newest - 1, LANES), (newest, LANES)] {
+        let versions = (1, version);
+        let hello = AttachHello { versions, ..AttachHello::new("old", SessionSizes::LEAST) };
         let socket = connected(&daemon.path());
         send(socket.as_fd(), &hello.encode(), &[]).expect("it is sent");
         wait_readable([Some(socket.as_fd())], Some(PATIENCE)).expect("no signal");
@@ -313,7 +315,12 @@ fn client_of_version_1_has_one_lane() {
         let Ok(HelloAnswer::Welcome(welcome)) = HelloAnswer::decode(&message.bytes) else {
             panic!("it is welcome")
         };
-        assert_eq!((welcome.version, welcome.lanes), (hello.versions.1, lanes));
+        assert_eq!((welcome.version, welcome.lanes), (version, lanes));
+        let Asked::Opened(_, features) = daemon.next() else { panic!("it was asked") };
+        let takes_whole_events = version >= 8;
+        assert_eq!(features, ClientFeatures { has_lanes: version >= 2, takes_whole_events });
+        drop(socket);
+        assert_eq!(daemon.next(), Asked::Ended);
         assert_eq!(message.fds.len(), 1 + usize::from(lanes), "a region, and bells");
     }
     let client = attach_to(&daemon.path(), "test").expect("it is welcome");
@@ -383,7 +390,7 @@ fn message_that_is_not_due_ends_handshake_and_session() {
         let socket = connected(&daemon.path());
         send(socket.as_fd(), &hello(), &[]).expect("it is sent");
         answer(&socket).expect("a welcome");
-        assert!(matches!(daemon.next(), Asked::Opened(_)));
+        assert!(matches!(daemon.next(), Asked::Opened(..)));
         if begins {
             send(socket.as_fd(), &encode_ready(VERSIONS.1), &[]).expect("it is sent");
             assert_eq!(daemon.next(), Asked::Begun);
@@ -409,7 +416,7 @@ fn client_that_dies_within_its_handshake_leaves_nothing() {
     send(socket.as_fd(), &hello(), &[]).expect("it is sent");
     let welcome = HelloAnswer::decode(&answer(&socket).expect("an answer"));
     assert!(matches!(welcome, Ok(HelloAnswer::Welcome(_))), "{welcome:?}");
-    assert!(matches!(daemon.next(), Asked::Opened(_)));
+    assert!(matches!(daemon.next(), Asked::Opened(..)));
     drop(socket);
     assert_eq!(daemon.next(), Asked::Ended, "it never began");
     // And before its first message, or with half of one.

@@ -86,8 +86,9 @@ struct Conn {
     is_shut: bool,
     /// Its claim asked for its first bytes.
     has_asked: bool,
-    /// Ours and the peer's address, if they are known. They do not change.
-    ends: Option<(SocketAddr, SocketAddr)>,
+    /// Our address, if it is known, and the peer's. They do not change.
+    local: Option<SocketAddr>,
+    remote: Option<SocketAddr>,
 }
 
 /// What a session counts.
@@ -415,6 +416,8 @@ impl RemoteClient {
     /// has to know (`knows_resets`, `knows_connect_flags`).
     pub(super) fn connect_simply(&mut self, remote: SocketAddr, begin: ConnectStart) -> ConnId {
         let conn = self.name();
+        // As a stack has it, without flow label and scope.
+        self.conns[conn.index as usize].remote = Some(SocketAddr::new(remote.ip(), remote.port()));
         let command = Command::Connect { remote, local: None, flags: encode_begin(begin) };
         self.ask(events::connect_cookie(conn), command);
         conn

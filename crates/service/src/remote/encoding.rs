@@ -62,7 +62,9 @@ pub(super) const fn record_chunk(chunk: Chunk) -> record::Chunk {
 }
 
 /// The last event of the stack as a record has it; `None`: its datagram has a length that none has.
-pub(super) fn encode_event(event: Event, stack: &Stack) -> Option<Says> {
+/// `is_whole`: the session reads all that a record may have
+/// ([`SessionLimits::takes_whole_events`](crate::SessionLimits::takes_whole_events)).
+pub(super) fn encode_event(event: Event, stack: &Stack, is_whole: bool) -> Option<Says> {
     Some(match event {
         Event::Incoming { listener, conn, remote, waiting } => Says::Incoming {
             listener: id_of_listener(listener),
@@ -70,11 +72,17 @@ pub(super) fn encode_event(event: Event, stack: &Stack) -> Option<Says> {
             remote,
             waiting,
         },
-        Event::Connected { conn } => Says::Connected { conn: id_of(conn) },
+        Event::Connected { conn } => {
+            let local = stack.addresses(conn).ok().filter(|_| is_whole).map(|(local, _)| local);
+            Says::Connected { conn: id_of(conn), local }
+        }
         Event::Received { conn, chunk } => {
             Says::Received { conn: id_of(conn), chunk: record_chunk(chunk) }
         }
         Event::PeerClosed { conn } => Says::PeerClosed { conn: id_of(conn) },
+        Event::Broken { conn, reason, is_whole } => {
+            Says::Broken { conn: id_of(conn), reason: close_code(reason), is_whole }
+        }
         Event::Closed { conn, reason } => {
             Says::Closed { conn: id_of(conn), reason: close_code(reason) }
         }

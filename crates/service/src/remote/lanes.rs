@@ -313,6 +313,9 @@ impl LaneSet {
             Event::Urgent { conn: it, bytes } => Event::Urgent { conn: conn(it), bytes },
             Event::UnsentBelow { conn: it } => Event::UnsentBelow { conn: conn(it) },
             Event::PeerClosed { conn: it } => Event::PeerClosed { conn: conn(it) },
+            Event::Broken { conn: it, reason, is_whole } => {
+                Event::Broken { conn: conn(it), reason, is_whole }
+            }
             Event::Closed { conn: it, reason } => Event::Closed { conn: conn(it), reason },
             Event::Datagram { endpoint: it, from, chunk } => {
                 Event::Datagram { endpoint: endpoint(it), from, chunk }

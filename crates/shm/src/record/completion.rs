@@ -58,6 +58,8 @@ pub enum Event {
     Connected {
         /// Which.
         conn: Id,
+        /// Our address of it, since version 8 of the protocol.
+        local: Option<SocketAddr>,
     },
     /// The next bytes. The buffer is the application's until it returns it.
     Received {
@@ -91,6 +93,16 @@ pub enum Event {
     PeerClosed {
         /// On which connection.
         conn: Id,
+    },
+    /// A connection is over, not in order, and received bytes are left: they come if they are asked
+    /// for, and `Closed` after them. Since version 8 of the protocol; before, they are lost.
+    Broken {
+        /// Which.
+        conn: Id,
+        /// Why.
+        reason: CloseCode,
+        /// None of the peer's bytes are missing.
+        is_whole: bool,
     },
     /// A connection is over.
     Closed {
@@ -183,6 +195,7 @@ mod kind {
     pub(super) const AVAILABLE: u16 = 0x213;
     pub(super) const WITHDRAWN: u16 = 0x214;
     pub(super) const CLAIM_REFUSED: u16 = 0x215;
+    pub(super) const BROKEN: u16 = 0x216;
 }
 
 impl Completion {
@@ -201,7 +214,10 @@ impl Completion {
             Event::ClaimRefused { conn, acceptor } => record(kind::CLAIM_REFUSED)
                 .with_id(conn)
                 .with_transfer(&transfer.with_other(acceptor)),
-            Event::Connected { conn } => record(kind::CONNECTED).with_id(conn),
+            Event::Connected { conn, local } => {
+                let transfer = local.map_or(transfer, |local| transfer.with_address(local));
+                record(kind::CONNECTED).with_id(conn).with_transfer(&transfer)
+            }
             Event::Received { conn, chunk } => {
                 Record { cookie: self.cookie, ..Self::received(conn, chunk) }
             }
@@ -212,6 +228,10 @@ impl Completion {
             Event::Urgent { conn, bytes } => record(kind::URGENT).with_id(conn).with_count(bytes),
             Event::UnsentBelow { conn } => record(kind::UNSENT_BELOW).with_id(conn),
             Event::PeerClosed { conn } => record(kind::PEER_CLOSED).with_id(conn),
+            Event::Broken { conn, reason, is_whole } => {
+                let record = record(kind::BROKEN).with_id(conn).with_count(reason as u32);
+                Record { flags: is_whole.into(), ..record }
+            }
             Event::Closed { conn, reason } => {
                 record(kind::CLOSED).with_id(conn).with_count(reason as u32)
             }
@@ -309,8 +329,19 @@ impl Completion {
                 _ => return Err(record.has_other_bits()),
             },
             kind::WITHDRAWN => Event::Withdrawn { conn: record.id_alone()? },
-            kind::CONNECTED => Event::Connected { conn: record.id_alone()? },
+            kind::CONNECTED => {
+                let (conn, local) = record.id_and_address()?;
+                Event::Connected { conn, local }
+            }
             kind::PEER_CLOSED => Event::PeerClosed { conn: record.id_alone()? },
+            kind::BROKEN => {
+                let (conn, reason) = Record { flags: 0, ..*record }.id_and_count()?;
+                let is_whole = match record.flags {
+                    0 | 1 => record.flags == 1,
+                    _ => return Err(record.has_other_bits()),
+                };
+                Event::Broken { conn, reason: CloseCode::from_code(reason)?, is_whole }
+            }
             kind::CLOSED => {
                 let (conn, reason) = record.id_and_count()?;
                 Event::Closed { conn, reason: CloseCode::from_code(reason)? }

@@ -210,7 +210,8 @@ fn completion() -> impl Strategy<Value = Completion> {
             (id(), id()).prop_map(|(conn, acceptor)| Available { conn, acceptor }),
             (id(), id()).prop_map(|(conn, acceptor)| ClaimRefused { conn, acceptor }),
             id().prop_map(|conn| Withdrawn { conn }),
-            id().prop_map(|conn| Connected { conn }),
+            (id(), proptest::option::of(address()))
+                .prop_map(|(conn, local)| Connected { conn, local }),
         ],
         (id(), chunk()).prop_map(|(conn, chunk)| Received { conn, chunk }),
         (id(), any::<(u32, u32)>()).prop_map(|(conn, (chunks, queued_bytes))| Acked {
@@ -223,6 +224,8 @@ fn completion() -> impl Strategy<Value = Completion> {
         id().prop_map(|conn| UnsentBelow { conn }),
         (id(), proptest::sample::select(CloseCode::ALL))
             .prop_map(|(conn, reason)| Closed { conn, reason }),
+        (id(), proptest::sample::select(CloseCode::ALL), any::<bool>())
+            .prop_map(|(conn, reason, is_whole)| Broken { conn, reason, is_whole }),
     ];
     let datagram = prop_oneof![
         (id(), address(), address(), any::<(u8, u8, u16)>(), buf()).prop_map(

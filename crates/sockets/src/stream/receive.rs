@@ -77,7 +77,7 @@ impl StreamSocket {
     pub(crate) fn unread_below<T: StreamTransport>(&self, transport: &mut T) -> usize {
         let in_channel = transport.unread_in_channel(self.handle);
         match self.progress {
-            ConnectProgress::Closed => in_channel,
+            ConnectProgress::Closed if !self.has_rest => in_channel,
             _ => in_channel + transport.unread_in_stack(self.handle),
         }
     }

@@ -112,7 +112,7 @@ fn peer_end_is_read_behind_the_bytes() {
     }
     // The peer hears what is written until it resets.
     assert_eq!(send(&mut stream, b"x", MsgFlags::empty(), &mut transport).0, Ok(SendStep::Done));
-    assert_eq!(stream.on_end(Err(OpError::Reset), &transport), OVER);
+    assert_eq!(stream.on_end(Err(OpError::Reset), &mut transport), OVER);
     let refused = send(&mut stream, b"x", MsgFlags::empty(), &mut transport);
     assert_eq!(refused, (Err(Error::BrokenPipe), 0));
 }
@@ -128,7 +128,7 @@ fn reset_is_reported_once_and_then_the_end() {
     assert_eq!(receive(&mut stream, 8, flags, &mut transport).0, Some(Ok(0)));
     let written = send(&mut stream, b"x", flags, &mut transport);
     assert_eq!(written, (Err(Error::BrokenPipe), 0));
-    assert_eq!(stream.on_end(Err(OpError::Reset), &transport), Events::empty(), "it is known");
+    assert_eq!(stream.on_end(Err(OpError::Reset), &mut transport), Events::empty(), "it is known");
 }
 
 #[test]

@@ -26,9 +26,10 @@ pub(super) fn apply<M: Memory>(
     if conn.state.is_fast_open() && !state.is_fast_open() {
         fast_open::leave(conn, shard, context.now, input == Input::Reset);
     }
-    // Both sides have closed: a reset, or silence, costs the acknowledgment of our last bytes, but
+    // The peer has closed: a reset, or silence, costs the acknowledgment of our last bytes, but
     // none of the peer's.
-    let is_whole = matches!(conn.state, State::Closing(_) | State::LastAck(_));
+    let is_whole =
+        matches!(conn.state, State::CloseWait(_) | State::Closing(_) | State::LastAck(_));
     conn.state = state;
     match action {
         Action::SendAck => conn.flags.set(ConnFlags::ACK_NOW),
@@ -91,8 +92,7 @@ fn apply_close(conn: &mut Connection) {
     }
 }
 
-/// Drops unsent bytes, and unread bytes unless the application may still read them: after a RST if
-/// it waits for bytes, so that others learn of the RST at once.
+/// Drops unsent bytes, and unread bytes unless the application may still read them.
 #[inline(always)]
 pub(super) fn release_queues<M: Memory>(
     conn: &mut Connection,
@@ -112,8 +112,7 @@ fn release_unread<M: Memory>(
     shard: &mut Shard,
     context: &mut Context<'_, M>,
 ) {
-    let is_awaited = conn.is_closed_whole() || conn.flags.has(ConnFlags::CREDIT);
-    if !conn.is_closed_readable() || !is_awaited || conn.flags.has(ConnFlags::ORPHAN) {
+    if !conn.is_closed_readable() || conn.flags.has(ConnFlags::ORPHAN) {
         conn.receive.queue.clear(&mut shard.nodes, context.memory);
     } else {
         conn.receive.queue.forget_apart(&mut shard.nodes, context.memory);

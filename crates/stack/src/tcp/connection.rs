@@ -443,10 +443,10 @@ impl Connection {
     }
 
     /// The connection is closed, and bytes that arrived before that are still for the application:
-    /// also after a RST that found it waiting for bytes, as in Linux.
+    /// also after a RST or a time-out, as in Linux.
     pub(crate) fn is_closed_readable(&self) -> bool {
-        let is_reset = State::Closed(Closed { reason: CloseReason::ResetByPeer });
-        self.state == is_reset && self.flags.is_attached() || self.is_closed_whole()
+        let State::Closed(Closed { reason }) = self.state else { return false };
+        reason.leaves_bytes() && self.flags.is_attached() || self.is_closed_whole()
     }
 
     /// The first byte that the application has not taken.

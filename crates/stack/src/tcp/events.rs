@@ -2,17 +2,18 @@
 //!
 //! Invariants
 //! - Bytes are handed over against credit, one buffer for each; connections against a listener's.
-//! - `Closed` is the last event of a connection, and frees its place. If the peer's whole stream
-//!   arrived before both sides had closed, `Closed` follows the last byte and `PeerClosed`; after a
-//!   RST that finds credit it follows the last byte; otherwise unread bytes are dropped and no
-//!   other event precedes it.
+//! - `Closed` is the last event of a connection, and frees its place. It follows the last byte; if
+//!   the peer's whole stream arrived, `PeerClosed` too.
+//! - A connection that a RST or an error ends is `Broken` as soon as bytes are left that nothing
+//!   has asked for: its application learns of the end without reading them. What it has let go of,
+//!   or has aborted, has no bytes left.
 
 use core::net::SocketAddr;
 
 use super::connection::Connection;
 use super::dirty_list::mark_dirty;
 use super::flags::{AppAttachment, ConnFlags};
-use super::state::State;
+use super::state::{Closed, State};
 use super::window;
 use super::{Shard, Tcp};
 use crate::chunk::Chunk;
@@ -31,6 +32,14 @@ fn closed(conn: &Connection) -> Option<CloseReason> {
     let State::Closed(closed) = conn.state else { return None };
     let drained = conn.receive.queue.ready_bytes() == 0;
     (drained || !conn.is_closed_readable()).then_some(closed.reason)
+}
+
+/// Why it is over, if that is to be reported before its last bytes: nothing has asked for these.
+fn broken(conn: &Connection) -> Option<CloseReason> {
+    let State::Closed(closed) = conn.state else { return None };
+    let is_known = conn.flags.any(ConnFlags::CREDIT.or(ConnFlags::END_REPORTED));
+    let has_rest = conn.receive.queue.ready_bytes() > 0 && conn.is_closed_readable();
+    (has_rest && !is_known && closed.reason.leaves_bytes()).then_some(closed.reason)
 }
 
 fn may_report_end(conn: &Connection) -> bool {
@@ -53,7 +62,7 @@ pub(super) fn has_news(conn: &Connection) -> bool {
         || (flags.has(ConnFlags::CREDIT) && conn.receive.queue.ready_bytes() > 0)
         || (flags.has(ConnFlags::AWAIT_ACKS) && conn.cold.accounting.has_acked())
         || may_report_end(conn)
-        || closed(conn).is_some()
+        || (conn.state.is_closed() && (broken(conn).is_some() || closed(conn).is_some()))
 }
 
 /// The same of an established connection that has an application: acknowledgments or bytes came.
@@ -164,7 +173,15 @@ fn next(conn: &mut Connection, (id, index): (ConnId, u32), shard: &mut Shard) ->
         announce(conn, shard, index);
         return Some(Event::PeerClosed { conn: conn_id });
     }
-    None
+    let reason = broken(conn)?;
+    let is_whole = conn.is_closed_whole();
+    if is_whole {
+        // The reason is known now: what is left ends as the peer has ended it.
+        conn.state = State::Closed(Closed { reason: CloseReason::Finished });
+    } else {
+        conn.flags.set(ConnFlags::END_REPORTED);
+    }
+    Some(Event::Broken { conn: conn_id, reason, is_whole })
 }
 
 /// Tells, in its turn, what there is to tell of a connection.
@@ -411,7 +428,10 @@ impl Tcp {
         }
         conn.flags.clear(ConnFlags::CREDIT);
         conn.flags.clear(ConnFlags::END_REPORTED);
-        if conn.flags.has(ConnFlags::ACK_NOW) {
+        if conn.state.is_closed() {
+            // Nothing is left to be read before its end.
+            announce(conn, shard, id.index);
+        } else if conn.flags.has(ConnFlags::ACK_NOW) {
             mark_dirty(conn, shard, id.index);
         }
         Ok(())

@@ -8,7 +8,7 @@ fn session(daemon: &Daemon) -> OwnedFd {
     let socket = connected(&daemon.path());
     send(socket.as_fd(), &hello(), &[]).expect("it is sent");
     answer(&socket).expect("a welcome");
-    assert!(matches!(daemon.next(), Asked::Opened(_)));
+    assert!(matches!(daemon.next(), Asked::Opened(..)));
     send(socket.as_fd(), &encode_ready(VERSIONS.1), &[]).expect("it is sent");
     assert_eq!(daemon.next(), Asked::Begun);
     socket

@@ -18,7 +18,7 @@ fn token_opens_sessions_and_keeps_the_daemon() {
     let nowhere = Path::new("/nonexistent/x");
     let client = attach_by_token(ours.as_fd(), nowhere, "test", &SessionSizes::LEAST);
     let client = client.expect("it is welcome");
-    let Asked::Opened(identity) = daemon.next() else { panic!("a session opens") };
+    let Asked::Opened(identity, _) = daemon.next() else { panic!("a session opens") };
     assert_eq!((identity.pid, identity.name.as_str()), (std::process::id(), "test"));
     assert_eq!(daemon.next(), Asked::Begun);
     drop(ours);
@@ -58,5 +58,5 @@ fn stray_bytes_and_descriptors_on_a_token_change_nothing() {
     for _ in 0..8 {
         assert_eq!(daemon.next(), Asked::Notice("stray".to_owned()));
     }
-    assert!(matches!(daemon.next(), Asked::Opened(_)));
+    assert!(matches!(daemon.next(), Asked::Opened(..)));
 }

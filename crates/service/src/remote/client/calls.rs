@@ -19,6 +19,7 @@ use megapipe_stack::{
     ListenerId, OperationError,
 };
 
+use super::Conn;
 use super::{ProtocolFault, RemoteClient};
 use crate::begin::ConnectStart;
 use crate::error::{MoveRefusal, PortError};
@@ -598,14 +599,15 @@ impl RemoteClient {
     pub fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
         // One that is being opened is named as soon as the server has seen the op.
         let server = self.named_soon(conn)?;
-        if let Some(ends) = self.conns[conn.index as usize].ends {
-            return Some(ends);
+        let Conn { local, remote, .. } = self.conns[conn.index as usize];
+        if let (Some(local), Some(remote)) = (local, remote) {
+            return Some((local, remote));
         }
         let call = SessionCall::Addresses { conn: id_of(server) };
         let (local, remote) = self.call_addresses(call).ok()?;
-        let ends = (local, remote?);
-        self.conns[conn.index as usize].ends = Some(ends);
-        Some(ends)
+        let state = &mut self.conns[conn.index as usize];
+        (state.local, state.remote) = (Some(local), remote);
+        Some((local, remote?))
     }
 
     /// As [`megapipe_stack::Stack::holders`].

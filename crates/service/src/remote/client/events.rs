@@ -250,7 +250,7 @@ impl RemoteClient {
                 let local = self.listeners.of_incoming(listener, remote, &self.description);
                 let state = &mut self.conns[conn.index as usize];
                 state.has_asked = has_asked;
-                state.ends = local.map(|local| (local, remote));
+                (state.local, state.remote) = (local, Some(remote));
                 let acceptor = AcceptorId(cookie);
                 let offer = (cookie != u64::MAX).then_some(Offer { acceptor, credit_left: 0 });
                 let event = Event::Incoming { listener, conn, remote, waiting };
@@ -275,8 +275,18 @@ impl RemoteClient {
             }
             // No call waits for it: the server answers what it was not asked.
             Says::Answer(_) => return Err(ProtocolFault),
-            Says::Connected { conn } => {
-                return of(self.ours(conn), |conn| Event::Connected { conn });
+            Says::Connected { conn, local } => {
+                let conn = self.ours(conn);
+                if let (Some(conn), Some(local)) = (conn, local) {
+                    self.conns[conn.index as usize].local = Some(local);
+                }
+                return of(conn, |conn| Event::Connected { conn });
+            }
+            Says::Broken { conn, reason, is_whole } => {
+                let Some(conn) = self.ours(conn) else { return Ok(None) };
+                self.conns[conn.index as usize].is_shut = true;
+                let event = Event::Broken { conn, reason: reason_of(reason), is_whole };
+                return Ok(Some(RemoteEvent::Event(event, None)));
             }
             Says::PeerClosed { conn } => {
                 return of(self.ours(conn), |conn| Event::PeerClosed { conn });

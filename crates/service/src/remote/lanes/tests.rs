@@ -11,7 +11,7 @@ use megapipe_shm::record::Record;
 use megapipe_stack::{BindError, ConnectError, DatagramSharing, ListenError};
 
 use super::*;
-use crate::attach::{ClientIdentity, SessionHost};
+use crate::attach::{ClientFeatures, ClientIdentity, SessionHost};
 use crate::begin::ConnectStart;
 use crate::config::{ServerConfig, Waits};
 use crate::connection_manager::AcceptorId;
@@ -60,7 +60,8 @@ fn host_and_peer() -> (ShardHost, RemoteClient) {
 fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
     let (pid, name) = (std::process::id(), "test".to_owned());
     let client = ClientIdentity { pid, uid: 0, gid: 0, groups: Vec::new(), name };
-    let opened = host.open(key, &client, &SIZES, true, None).expect("it is welcome");
+    let features = ClientFeatures { has_lanes: true, takes_whole_events: true };
+    let opened = host.open(key, &client, &SIZES, features, None).expect("it is welcome");
     assert_eq!((opened.lanes, opened.sizes.receive_buffers), (SHARDS, 128));
     // Nothing closes the other end of the control socket here.
     let (control, _) = bell_sockets().expect("descriptors");

@@ -4,7 +4,7 @@
 //! session ([`ShardSession::park`]); the stream goes on for the others.
 
 use megapipe_shm::record::{Completion, Event as Says, Record};
-use megapipe_stack::{Chunk, Event, Instant, Memory, PoolId};
+use megapipe_stack::{Chunk, ConnId, Event, Instant, Memory, PoolId};
 
 use super::SessionShard;
 use super::ops::SessionWork;
@@ -210,6 +210,14 @@ impl SessionShard {
         match event {
             Event::Connected { conn } => self.owners.on_connected(conn),
             Event::Acked { conn, .. } => session.deferred.retry(now, conn, (stack, memory)),
+            Event::Broken { conn, .. } => {
+                session.deferred.drop_of(conn, memory);
+                if !session.limits.takes_whole_events {
+                    // Its end comes at once, without them.
+                    let _ = stack.take_unread(now, conn, memory, |memory, it| memory.free(it.buf));
+                    return;
+                }
+            }
             Event::Closed { conn, .. } => {
                 session.deferred.drop_of(conn, memory);
                 let hand_over = self.owners.remove_conn(conn);
@@ -264,7 +272,9 @@ impl SessionShard {
                 return None;
             }
         }
-        if let Some(says) = encode_event(event, self.server.stack()) {
+        let session = self.sessions.running(id);
+        let is_whole = session.is_some_and(|session| session.limits.takes_whole_events);
+        if let Some(says) = encode_event(event, self.server.stack(), is_whole) {
             let record = Completion { cookie: u64::MAX, event: says }.record();
             let is_datagram = matches!(event, Event::Datagram { .. } | Event::Urgent { .. });
             if !self.put(now, id, record, is_datagram)
@@ -345,10 +355,12 @@ impl SessionShard {
     /// An event of what no session has: a connection that is being offered, or one that is over.
     fn on_unowned(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Closed { conn, .. } => {
-                if let Some(hand_over) = self.owners.take_offered(conn) {
-                    self.hand_overs.on_reset(now, hand_over, conn);
-                }
+            Event::Closed { conn, .. } => self.on_offered_over(now, conn),
+            Event::Broken { conn, .. } => {
+                // Nothing will read what is left, and nothing follows.
+                let (stack, memory) = self.server.parts();
+                let _ = stack.abort(now, conn, memory);
+                self.on_offered_over(now, conn);
             }
             Event::Urgent { conn, bytes } => {
                 if let Some(hand_over) = self.owners.hand_over_of(conn) {
@@ -356,6 +368,13 @@ impl SessionShard {
                 }
             }
             _ => self.drop_event(event),
+        }
+    }
+
+    /// A connection is over that may have been offered.
+    fn on_offered_over(&mut self, now: Instant, conn: ConnId) {
+        if let Some(hand_over) = self.owners.take_offered(conn) {
+            self.hand_overs.on_reset(now, hand_over, conn);
         }
     }
 

@@ -671,7 +671,12 @@ impl SessionShard {
         let user = self.owners.of_conn(conn);
         let sessions = self.shared.owners.sessions(conn).to_vec();
         for session in sessions.into_iter().filter(|it| Some(*it) != user) {
-            if let Some(says) = encode_event(event, self.server.stack()) {
+            let running = self.sessions.running(session);
+            let is_whole = running.is_some_and(|session| session.limits.takes_whole_events);
+            if matches!(event, Event::Broken { .. }) && !is_whole {
+                continue;
+            }
+            if let Some(says) = encode_event(event, self.server.stack(), is_whole) {
                 let record = Completion { cookie: u64::MAX, event: says }.record();
                 self.put(now, session, record, false);
             }
@@ -685,7 +690,9 @@ impl SessionShard {
                 self.retry_deferred(now, conn);
                 self.publish_to_others(now, conn, event);
             }
-            Event::UnsentBelow { conn } => self.publish_to_others(now, conn, event),
+            Event::UnsentBelow { conn } | Event::Broken { conn, .. } => {
+                self.publish_to_others(now, conn, event)
+            }
             Event::Received { conn, .. } | Event::PeerClosed { conn } => {
                 self.shared.note_turn(conn);
             }

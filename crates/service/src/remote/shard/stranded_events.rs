@@ -93,6 +93,7 @@ pub(super) const fn conn_of(event: Event) -> Option<ConnId> {
         | Event::Urgent { conn, .. }
         | Event::UnsentBelow { conn }
         | Event::PeerClosed { conn }
+        | Event::Broken { conn, .. }
         | Event::Closed { conn, .. } => Some(conn),
         Event::Datagram { .. } | Event::DatagramRefused { .. } => None,
     }

@@ -292,7 +292,7 @@ fn connect_call_may_reuse_the_index_of_an_unread_end() {
     publish(&mut ends, 0, Says::Closed { conn: id(3), reason: CloseCode::Finished });
     let connecting = ServerAnswer::Connecting { conn: next_id(3) };
     publish(&mut ends, FIRST_CALL, Says::Answer(connecting));
-    publish(&mut ends, 0, Says::Connected { conn: next_id(3) });
+    publish(&mut ends, 0, Says::Connected { conn: next_id(3), local: None });
     let local = SocketAddr::new(IpAddr::from([10, 0, 0, 1]), 0);
     let new = client.connect_as(http(), Some(local), ConnectStart::default()).expect("it is begun");
     let event = |event| Some(RemoteEvent::Event(event, None));
@@ -364,7 +364,7 @@ fn events_without_end_end_the_session() {
     let is_over = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&is_over);
     let thread = std::thread::spawn(move || {
-        let event = Says::Connected { conn: id(0) };
+        let event = Says::Connected { conn: id(0), local: None };
         let records = [Completion { cookie: 0, event }.record(); 1 << 12];
         while !seen.load(Ordering::Relaxed) {
             ends.events.send(&records).expect("the client is a correct one");

@@ -290,7 +290,8 @@ impl SessionWorld {
                 RemoteEvent::Event(Event::Closed { conn, .. }, _) => {
                     self.conns.remove(&conn);
                 }
-                RemoteEvent::Event(Event::Acked { .. }, _) => {}
+                // What is left is asked for, and then it is closed.
+                RemoteEvent::Event(Event::Acked { .. } | Event::Broken { .. }, _) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -618,7 +619,8 @@ impl EchoLane {
                 RemoteEvent::Event(Event::Closed { conn, .. }, _) => {
                     self.conns.remove(&conn);
                 }
-                RemoteEvent::Event(Event::Acked { .. }, _) => {}
+                // What is left is asked for, and then it is closed.
+                RemoteEvent::Event(Event::Acked { .. } | Event::Broken { .. }, _) => {}
                 other => panic!("{other:?}"),
             }
         }

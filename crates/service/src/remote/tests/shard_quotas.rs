@@ -846,6 +846,62 @@ fn options_of_a_connection_that_begins_need_no_answer() {
     }
 }
 
+/// A new connection's event has our address, so that no call asks for it; and what came before a
+/// reset is kept until the program reads it. A client of an older version knows neither: it asks,
+/// and the rest is lost.
+#[test]
+fn events_of_a_connection_are_whole_for_a_client_that_reads_them() {
+    for takes_whole_events in [true, false] {
+        let (shard, mut peer) = shard_and_peer();
+        let limits = SessionLimits { takes_whole_events, ..SessionLimits::WHOLE_SHARD };
+        let (mut session, _) = shard.attach(limits);
+        let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
+        peer.accept(listener, AcceptorId(1), 9);
+        peer.flush();
+        let conn = session.connect(http_of_peer());
+        assert_eq!(next_event(&mut session), Event::Connected { conn });
+        let Event::Incoming { conn: ours, remote, .. } = next_event(&mut peer) else { panic!() };
+        let last_call = session.last_call;
+        assert_eq!(session.addresses(conn), Some((remote, http_of_peer())));
+        assert_eq!(session.last_call != last_call, !takes_whole_events);
+        assert_eq!(peer.send(ours, &[7; 3_000]), Ok(3_000));
+        peer.flush();
+        eventually(|| session.info(conn).is_some_and(|info| info.unread_bytes == 3_000));
+        peer.abort(ours);
+        peer.flush();
+        let reason = CloseReason::ResetByPeer;
+        if takes_whole_events {
+            assert_eq!(next_event(&mut session), Event::Broken { conn, reason, is_whole: false });
+            assert_eq!(session.send(conn, b"late"), Err(OperationError::Closing));
+            assert_eq!(session.info(conn).map(|info| info.unread_bytes), Some(3_000));
+            assert_eq!(read_to_end(&mut session, conn), [7; 3_000]);
+        } else {
+            assert_eq!(next_event(&mut session), Event::Closed { conn, reason });
+        }
+        assert_eq!(session.receive(conn), Err(OperationError::Unknown));
+    }
+}
+
+/// The bytes of a connection up to `Closed`.
+fn read_to_end(session: &mut RemoteClient, conn: ConnId) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        session.receive(conn).expect("it is not closed");
+        session.flush();
+        match next_event(session) {
+            Event::Received { chunk, .. } => {
+                let from = bytes.len();
+                bytes.resize(from + chunk.len as usize, 0);
+                session.take_bytes(chunk, &mut bytes[from..]);
+            }
+            event => {
+                assert_eq!(event, Event::Closed { conn, reason: CloseReason::ResetByPeer });
+                return bytes;
+            }
+        }
+    }
+}
+
 /// A peer that reads nothing keeps the memory of sessions that have ended: it counts for their user
 /// until its last byte is acknowledged, and the quota bounds how many there are.
 #[test]
@@ -882,20 +938,21 @@ fn ended_sessions_that_still_send_are_bounded_for_a_user() {
     assert_eq!(account.take_reached().collect::<Vec<_>>(), [QuotaKind::UserEndedChannels]);
     assert_eq!(of(QuotaKind::UserListeners), 0, "everything else is back");
     // The second one was reset. The first one's bytes arrive, then its FIN.
-    peer.receive(ours[1]).unwrap();
-    peer.flush();
-    let is_end = |event| matches!(event, Event::Closed { reason: CloseReason::ResetByPeer, .. });
-    while !is_end(next_event(&mut peer)) {}
-    peer.receive(ours[0]).unwrap();
-    peer.flush();
-    loop {
-        match next_event(&mut peer) {
-            Event::Received { chunk, conn } => {
-                peer.give_back(chunk);
-                peer.receive(conn).unwrap();
-                peer.flush();
+    let reset = Event::Closed { conn: ours[1], reason: CloseReason::ResetByPeer };
+    for end in [reset, Event::PeerClosed { conn: ours[0] }] {
+        let conn = if end == reset { ours[1] } else { ours[0] };
+        peer.receive(conn).unwrap();
+        peer.flush();
+        loop {
+            match next_event(&mut peer) {
+                Event::Received { chunk, .. } => {
+                    peer.give_back(chunk);
+                    peer.receive(conn).unwrap();
+                    peer.flush();
+                }
+                Event::Broken { .. } => {}
+                event => break assert_eq!(event, end),
             }
-            event => break assert_eq!(event, Event::PeerClosed { conn: ours[0] }),
         }
     }
     eventually(|| of(QuotaKind::UserMemory) == 0 && of(QuotaKind::UserEndedChannels) == 0);

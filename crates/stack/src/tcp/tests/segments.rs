@@ -1624,6 +1624,89 @@ fn reset_keeps_unread_bytes_and_drops_those_apart() {
     assert_eq!(peer.host.memory.in_use(), 0);
 }
 
+/// A connection with bytes that nothing has asked for, which its peer has reset.
+fn broken() -> (Peer, ConnId) {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    assert_eq!(peer.host.tcp.withhold(conn), Ok(true));
+    peer.inject(A | P, 1, 1, &[7; 100]);
+    peer.inject(A | P, 101, 1, &[8; 100]);
+    peer.send(conn, b"an answer that is not acknowledged");
+    peer.inject(R | A, 201, 1, &[]);
+    let reason = CloseReason::ResetByPeer;
+    assert_eq!(peer.last_event(), Some(Event::Broken { conn, reason, is_whole: false }));
+    assert_eq!(peer.host.received, []);
+    (peer, conn)
+}
+
+#[test]
+fn reset_is_reported_before_bytes_that_nothing_has_asked_for() {
+    let (mut peer, conn) = broken();
+    let events = peer.host.events.len();
+    peer.host.collect(peer.now);
+    assert_eq!(peer.host.events.len(), events, "once");
+    let sent = peer.host.memory.chunk_of(b"late").unwrap();
+    let refused = peer.host.with(peer.now, |tcp, context| tcp.send(context, conn, sent));
+    assert_eq!(refused, Err(OperationError::Unknown));
+    peer.host.memory.free(sent.buf);
+    peer.host.tcp.receive(conn).unwrap();
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer));
+    assert_eq!(peer.host.received, [[7; 100], [8; 100]].concat());
+    assert_eq!(peer.host.memory.in_use(), 0);
+    assert_eq!(peer.out(), [], "nothing answers a reset");
+}
+
+#[test]
+fn reset_behind_the_peers_end_leaves_a_whole_stream() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    assert_eq!(peer.host.tcp.withhold(conn), Ok(true));
+    peer.inject(A | P, 1, 1, &[7; 100]);
+    peer.inject(F | A, 101, 1, &[]);
+    peer.inject(R | A, 102, 1, &[]);
+    let reason = CloseReason::ResetByPeer;
+    assert_eq!(peer.last_event(), Some(Event::Broken { conn, reason, is_whole: true }));
+    peer.host.tcp.receive(conn).unwrap();
+    assert_eq!(peer.last_event(), closed(conn, CloseReason::Finished));
+    assert_eq!(peer.host.received, [7; 100]);
+    assert!(peer.host.events.contains(&Event::PeerClosed { conn }));
+}
+
+#[test]
+fn bytes_left_of_a_reset_connection_go_with_it() {
+    for how in ["close", "abort", "take"] {
+        let (mut peer, conn) = broken();
+        let now = peer.now;
+        match how {
+            "close" => peer.host.with(now, |tcp, context| tcp.close(context, conn)).unwrap(),
+            "abort" => peer.host.with(now, |tcp, context| tcp.abort(context, conn)).unwrap(),
+            _ => {
+                let Host { tcp, memory, .. } = &mut peer.host;
+                tcp.take_unread(conn, memory, |memory, chunk| memory.free(chunk.buf)).unwrap();
+                assert_eq!(peer.last_event(), closed(conn, CloseReason::ResetByPeer));
+            }
+        }
+        assert_eq!(peer.host.memory.in_use(), 0, "{how}");
+        assert_eq!(peer.host.tcp.receive(conn), Err(OperationError::Unknown), "{how}");
+        assert_eq!(peer.out(), [], "{how}: it is over at the peer");
+    }
+}
+
+#[test]
+fn time_out_keeps_unread_bytes() {
+    let (mut peer, conn) = Peer::accepted(|_| {}, plain());
+    assert_eq!(peer.host.tcp.withhold(conn), Ok(true));
+    peer.inject(A | P, 1, 1, &[7; 100]);
+    peer.send(conn, b"never acknowledged");
+    let reason = CloseReason::TimedOut;
+    let is_over = (0..100_000).any(|_| {
+        peer.wait(100);
+        peer.last_event() == Some(Event::Broken { conn, reason, is_whole: false })
+    });
+    assert!(is_over, "{:?}", peer.host.events);
+    peer.host.tcp.receive(conn).unwrap();
+    assert_eq!(peer.last_event(), closed(conn, reason));
+    assert_eq!(peer.host.received, [7; 100]);
+}
+
 /// RFC 8985 §7.4.2: a peer without D-SACK reports the probe that it had by a duplicate ACK, which
 /// comes when nothing is in flight any more.
 #[test]
