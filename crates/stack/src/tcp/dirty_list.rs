@@ -107,21 +107,21 @@ const fn after(at: usize, ring: &[u32]) -> usize {
 /// Those before `asked` were asked what they have to report, or have nothing.
 #[derive(Debug)]
 pub(crate) struct DirtyConnections {
+    /// With room for all there may be.
     entries: Vec<u32>,
-    count: usize,
     asked: usize,
 }
 
 impl DirtyConnections {
     /// None of the entries below `entries`.
     pub(crate) fn new(entries: u32) -> Self {
-        Self { entries: alloc::vec![0; entries as usize], count: 0, asked: 0 }
+        Self { entries: Vec::with_capacity(entries as usize), asked: 0 }
     }
 
     /// One more, which is not among them, and has nothing to report.
     #[inline(always)]
     pub(crate) fn push_without_news(&mut self, entry: u32) {
-        if self.asked == self.count {
+        if self.asked == self.entries.len() {
             self.asked += 1;
         }
         self.push(entry);
@@ -130,24 +130,28 @@ impl DirtyConnections {
     /// One more, which is not among them.
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: u32) {
-        self.entries[self.count] = entry;
-        self.count += 1;
+        // Without this the compiler keeps a way to grow, and registers for it.
+        assert!(self.entries.len() < self.entries.capacity(), "each is among them once");
+        self.entries.push(entry);
     }
 
     #[inline(always)]
     pub(crate) const fn is_empty(&self) -> bool {
-        self.count == 0
+        self.entries.is_empty()
     }
 
     /// The only one, if it was asked.
     #[inline(always)]
     pub(crate) fn only(&self) -> Option<u32> {
-        if self.count == 1 && self.asked == 1 { self.entries.first().copied() } else { None }
+        match self.entries[..] {
+            [only] if self.asked == 1 => Some(only),
+            _ => None,
+        }
     }
 
     /// How many there are.
     pub(crate) const fn len(&self) -> usize {
-        self.count
+        self.entries.len()
     }
 
     /// The one that came after `at` others.
@@ -159,7 +163,7 @@ impl DirtyConnections {
     /// The first that was not asked yet.
     #[inline(always)]
     pub(crate) fn next_unasked(&self) -> Option<u32> {
-        if self.asked < self.count { self.entries.get(self.asked).copied() } else { None }
+        self.entries.get(self.asked).copied()
     }
 
     /// That one is asked now.
@@ -175,8 +179,8 @@ impl DirtyConnections {
     }
 
     /// All were looked at.
-    pub(crate) const fn clear(&mut self) {
-        self.count = 0;
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
         self.asked = 0;
     }
 }
