@@ -73,8 +73,9 @@ impl Accounting {
     #[inline(always)]
     pub(crate) const fn count_acked_one(&mut self) {
         // The most that can be said stays.
-        let (count, carry) = self.acked_chunks.overflowing_add(1);
-        self.acked_chunks = count.wrapping_sub(carry as u32);
+        if let Some(count) = self.acked_chunks.checked_add(1) {
+            self.acked_chunks = count;
+        }
     }
 
     /// Chunks were acknowledged that are not reported yet.
