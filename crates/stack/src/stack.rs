@@ -23,7 +23,7 @@ use crate::udp::Udp;
 use crate::wire::Protocol;
 use crate::wire::checksum;
 use crate::wire::ethernet;
-use crate::wire::fast_path::template::{IPV4, IPV4_WITH_TIMES, IPV6, IPV6_WITH_TIMES};
+use crate::wire::fast_path::template::{IPV4, IPV4_WITH_TIMES, IPV6_WITH_TIMES, NO_LAYOUT};
 use crate::wire::fast_path::{
     BARE_HEADER, FastSegment, HEADER_OF_SYN, HEADER_WITH_TIMES, Other, Packet, SegmentLayout, Sum,
 };
@@ -91,6 +91,68 @@ impl Stack {
     ) {
         self.tick(now);
         self.base.counters.totals.frames_in += 1;
+        #[cfg(test)]
+        if self.takes_slow_path {
+            return self.take_slow_path(frame, received, memory);
+        }
+        let Self { base, tcp, now, .. } = self;
+        // Each version of IP has its own comparison, and both share what follows: with two copies
+        // of that, one would not be inlined here.
+        let template = tcp.next_template();
+        let segment = match template.layout() {
+            IPV4_WITH_TIMES => {
+                let packet = base.ip.usual_packet(frame, ethernet::IPV4);
+                packet.and_then(|packet| template.segment_in::<4>(packet))
+            }
+            IPV6_WITH_TIMES => {
+                let packet = base.ip.usual_packet(frame, ethernet::IPV6);
+                packet.and_then(|packet| template.segment_in::<6>(packet))
+            }
+            // Together, so that the two above are compared first.
+            layout => {
+                core::hint::cold_path();
+                return match layout {
+                    NO_LAYOUT => self.take_any(frame, received, memory),
+                    _ => self.take_without_times(frame, received, memory),
+                };
+            }
+        };
+        if let Some(segment) = segment {
+            let mut context = Context { now: *now, memory: &mut *memory, base };
+            if tcp.on_next::<HEADER_WITH_TIMES>(&mut context, segment, received) {
+                return;
+            }
+        }
+        core::hint::cold_path();
+        self.take_any(frame, received, memory);
+    }
+
+    /// Takes a frame where the next segment of the flow has no timestamps. A function of its own:
+    /// inlined beside the other it would take registers from that.
+    #[inline(never)]
+    fn take_without_times<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) {
+        let Self { base, tcp, now, .. } = self;
+        let template = tcp.next_template();
+        let segment = if template.layout() == IPV4 {
+            let packet = base.ip.usual_packet(frame, ethernet::IPV4);
+            packet.and_then(|packet| template.segment_in::<4>(packet))
+        } else {
+            let packet = base.ip.usual_packet(frame, ethernet::IPV6);
+            packet.and_then(|packet| template.segment_in::<6>(packet))
+        };
+        if let Some(segment) = segment {
+            let mut context = Context { now: *now, memory: &mut *memory, base };
+            if tcp.on_next::<BARE_HEADER>(&mut context, segment, received) {
+                return;
+            }
+        }
+        core::hint::cold_path();
+        self.take_any(frame, received, memory);
+    }
+
+    /// Takes a frame that is not the next segment of a flow.
+    #[inline(always)]
+    fn take_any<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) {
         if !self.take_usual(frame, received, memory) {
             core::hint::cold_path();
             self.take_slow_path(frame, received, memory);
@@ -106,70 +168,13 @@ impl Stack {
         self.report_neighbours(memory);
     }
 
-    /// Takes a frame whose headers are the usual ones of TCP, above all the next segment of a
-    /// connection. `false`: it is another, or there is something wrong with it; nothing happened.
-    #[inline(always)]
+    /// Takes a frame whose headers are the usual ones of TCP. `false`: it is another, or there is
+    /// something wrong with it; nothing happened.
+    #[inline(never)]
     fn take_usual<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) -> bool {
-        #[cfg(test)]
-        if self.takes_slow_path {
+        if !self.base.ip.has_usual_link(frame) {
             return false;
         }
-        let Self { base, tcp, now, .. } = self;
-        if !base.ip.has_usual_link(frame) {
-            return false;
-        }
-        if tcp.next_layout() == IPV4_WITH_TIMES
-            && let Some(packet) = base.ip.packet_of(frame, ethernet::IPV4)
-        {
-            let mut context = Context { now: *now, memory: &mut *memory, base };
-            if tcp.on_next::<IPV4_WITH_TIMES>(&mut context, packet, received) {
-                return true;
-            }
-        }
-        core::hint::cold_path();
-        self.take_next(frame, received, memory)
-    }
-
-    /// The same of a frame that is not the next of a flow over IPv4 with timestamps, and has the
-    /// usual header of the link.
-    #[inline(never)]
-    fn take_next<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) -> bool {
-        match self.tcp.next_layout() {
-            IPV4 => self.take_next_of::<M, IPV4>(frame, received, memory),
-            IPV6_WITH_TIMES => self.take_next_of::<M, IPV6_WITH_TIMES>(frame, received, memory),
-            IPV6 => self.take_next_of::<M, IPV6>(frame, received, memory),
-            _ => self.take_other_usual(frame, received, memory),
-        }
-    }
-
-    /// Apart, so that each layout has its own instructions.
-    #[inline(never)]
-    fn take_next_of<M: Memory, const HEADERS_BYTES: usize>(
-        &mut self,
-        frame: &[u8],
-        received: Received,
-        memory: &mut M,
-    ) -> bool {
-        let Self { base, tcp, now, .. } = self;
-        let ethertype = if HEADERS_BYTES < IPV6 { ethernet::IPV4 } else { ethernet::IPV6 };
-        if let Some(packet) = base.ip.packet_of(frame, ethertype) {
-            let mut context = Context { now: *now, memory: &mut *memory, base };
-            if tcp.on_next::<HEADERS_BYTES>(&mut context, packet, received) {
-                return true;
-            }
-        }
-        core::hint::cold_path();
-        self.take_other_usual(frame, received, memory)
-    }
-
-    /// Takes a frame with the usual header of the link that is not the next of a flow.
-    #[inline(never)]
-    fn take_other_usual<M: Memory>(
-        &mut self,
-        frame: &[u8],
-        received: Received,
-        memory: &mut M,
-    ) -> bool {
         match self.base.ip.packet_in(frame) {
             Some((ethernet::IPV4, packet)) => self.take_packet::<M, 4>(packet, received, memory),
             Some((_, packet)) => self.take_packet::<M, 6>(packet, received, memory),

@@ -113,12 +113,14 @@ impl Ip {
         u64::from_le_bytes(*word) & USUAL_LINK_MASK == self.usual_link
     }
 
-    /// What is a packet of `ethertype`, or none, in a frame with such a header.
+    /// What is a packet of `ethertype`, or none, in a frame with the usual header of the link.
     #[inline(always)]
-    pub(crate) fn packet_of<'a>(&self, frame: &'a [u8], ethertype: u16) -> Option<&'a [u8]> {
+    pub(crate) fn usual_packet<'a>(&self, frame: &'a [u8], ethertype: u16) -> Option<&'a [u8]> {
         let Medium::Ethernet(_) = self.medium else { return Some(frame) };
         let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
-        (u16::from_be_bytes([head[12], head[13]]) == ethertype).then_some(packet)
+        let is_usual =
+            u64::from_le_bytes(*head.first_chunk()?) & USUAL_LINK_MASK == self.usual_link;
+        (is_usual && u16::from_be_bytes([head[12], head[13]]) == ethertype).then_some(packet)
     }
 
     /// What may be a packet in a frame with such a header, and its EtherType: IPv4 or IPv6. A

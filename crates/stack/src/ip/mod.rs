@@ -472,6 +472,7 @@ impl Ip {
             && let Some(hop) = hop
             && !self.confirmed.is_some_and(|(until, last)| last == hop && now < until)
         {
+            core::hint::cold_path();
             self.confirm_neighbour(now, hop);
         }
     }

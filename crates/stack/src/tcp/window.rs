@@ -104,6 +104,7 @@ pub(crate) fn on_received<M>(
     if size >= rcv_mss {
         // Only full segments show that the sender had more data; the gap before a small one may be
         // idle time of the application.
+        core::hint::cold_path();
         rcv_mss = size;
         conn.cold.rcv_mss = size as u16;
         measure_round_trip(conn, context, text.times);

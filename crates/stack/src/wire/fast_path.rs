@@ -53,17 +53,45 @@ pub(crate) struct FastSegment<'a> {
     pub(crate) content: Content<'a>,
 }
 
-/// What a segment says that is different from one of its flow to the next.
+/// What a segment says that is different from one of its flow to the next. Fields of the header are
+/// read where they are needed: values that are kept take registers, or have to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Content<'a> {
-    pub(crate) seq: SeqNum,
-    pub(crate) ack: SeqNum,
-    /// Not scaled.
-    pub(crate) window: u16,
-    pub(crate) times: Option<Timestamps>,
+    /// TCP's header, without options.
+    head: &'a [u8; tcp::HEADER_BYTES],
+    /// Value and echo of the timestamps.
+    times: Option<&'a [u8; 8]>,
     pub(crate) payload: &'a [u8],
     /// Of pseudo header and header.
     pub(crate) sum: Sum,
+}
+
+impl Content<'_> {
+    #[inline(always)]
+    pub(crate) fn seq(&self) -> SeqNum {
+        SeqNum(u32_at(self.head, 4))
+    }
+
+    #[inline(always)]
+    pub(crate) fn ack(&self) -> SeqNum {
+        SeqNum(u32_at(self.head, 8))
+    }
+
+    /// Not scaled.
+    #[inline(always)]
+    pub(crate) fn window(&self) -> u16 {
+        u16_at(self.head, 14)
+    }
+
+    #[inline(always)]
+    pub(crate) fn times(&self) -> Option<Timestamps> {
+        self.times.map(|bytes| times_at(bytes, 0))
+    }
+
+    #[inline(always)]
+    pub(crate) const fn has_times(&self) -> bool {
+        self.times.is_some()
+    }
 }
 
 /// How a segment is read, by the length of its header and its flags.
@@ -284,7 +312,7 @@ impl<'a> FastSegment<'a> {
                 if u32_at(whole, tcp::HEADER_BYTES) != TIMESTAMPS {
                     return None;
                 }
-                (Some(times_at(whole, 24)), Sum::of(whole), segment.get(WITH_TIMESTAMPS..)?)
+                (whole.last_chunk(), Sum::of(whole), segment.get(WITH_TIMESTAMPS..)?)
             }
             _ => return None,
         };
@@ -294,14 +322,7 @@ impl<'a> FastSegment<'a> {
             src_port: u16_at(head, 0),
             dst_port: u16_at(head, 2),
             flags,
-            content: Content {
-                seq: SeqNum(u32_at(head, 4)),
-                ack: SeqNum(u32_at(head, 8)),
-                window: u16_at(head, 14),
-                times,
-                payload,
-                sum: packet.sum(sum),
-            },
+            content: Content { head, times, payload, sum: packet.sum(sum) },
         })
     }
 }

@@ -207,6 +207,7 @@ pub(in crate::tcp) fn set_window(conn: &mut Connection, seq: SeqNum, window: u16
         // What did not change is not over the largest.
         conn.cold.snd_wnd_max = conn.cold.snd_wnd_max.max(wnd);
         if conn.send.flight() == 0 {
+            core::hint::cold_path();
             answer_probe(conn);
         }
     }

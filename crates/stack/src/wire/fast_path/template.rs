@@ -12,13 +12,19 @@
 //!
 //! IPv6 has its addresses in four words instead of two halves, and no checksum.
 //!
-//! Invariant: what [`Template::read`] answers is what [`FastSegment::of`] would, of the flow that
-//! the template is of, without FIN. `None` says nothing about a packet.
+//! [`Template::segment_in`] compares the header of IP and the ports; [`Template::read`] the rest,
+//! which is the same for both versions of IP.
+//!
+//! Invariant: what both return together is what [`FastSegment::of`] would, of the flow of the
+//! template, without FIN. `None` says nothing about a packet.
 
 use super::super::field::array_at;
 use super::*;
 
-/// Bytes of all headers, for each of the layouts that [`Template::read`] knows.
+/// The layout of a template of no flow.
+pub(crate) const NO_LAYOUT: usize = 0;
+/// Bytes of all headers, for each of the layouts that [`Template::segment_in`] and
+/// [`Template::read`] know.
 pub(crate) const IPV4: usize = ipv4::HEADER_BYTES + tcp::HEADER_BYTES;
 /// The same with timestamps.
 pub(crate) const IPV4_WITH_TIMES: usize = ipv4::HEADER_BYTES + WITH_TIMESTAMPS;
@@ -42,7 +48,7 @@ const HEAD_MASK: u64 = u32::from_ne_bytes([0xff, !Flags::PSH.0, 0, 0]) as u64;
 /// What the next segment of a flow begins with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Template {
-    /// Bytes of all headers; 0: of no flow.
+    /// Bytes of all headers, or [`NO_LAYOUT`].
     layout: u8,
     /// IPv4: protocol and source, then destination and ports; zeros are no packet of TCP.
     second: u64,
@@ -59,10 +65,16 @@ const NO_PORTS: u64 = u64::MAX;
 
 impl Template {
     /// Of no flow.
-    pub(crate) const NONE: Self =
-        Self { layout: 0, second: 0, third: 0, hosts: 0, addresses: [0; 4], ports: NO_PORTS };
+    pub(crate) const NONE: Self = Self {
+        layout: NO_LAYOUT as u8,
+        second: 0,
+        third: 0,
+        hosts: 0,
+        addresses: [0; 4],
+        ports: NO_PORTS,
+    };
 
-    /// The layout that [`Template::read`] is to be asked for.
+    /// The layout of the next segment.
     #[inline(always)]
     pub(crate) const fn layout(&self) -> usize {
         self.layout as usize
@@ -107,58 +119,62 @@ impl Template {
         Self { hosts, addresses, ..Self::NONE }
     }
 
-    /// The content of `packet`, if it has these headers of so many bytes, which is one of the four
-    /// constants above; a checksum of IP is right then.
+    /// Returns the segment in `packet`, if that has the header of IP and the ports of this flow,
+    /// and IP's checksum is right. `VERSION`: 4 or 6.
     #[inline(always)]
-    pub(crate) fn read<'a, const HEADERS_BYTES: usize>(
+    pub(crate) fn segment_in<'a, const VERSION: u8>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
+        if VERSION == 4 { self.segment_in_ipv4(packet) } else { self.segment_in_ipv6(packet) }
+    }
+
+    #[inline(always)]
+    fn segment_in_ipv4<'a>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
+        let head: &[u8; IPV4] = packet.first_chunk()?;
+        if self.other_ipv4(head) != 0 {
+            return None;
+        }
+        // The third word begins with the last of IP's.
+        let ip = Sum(word(head, 0)).and(Sum(word(head, 8))).and(Sum(half(head, 16)));
+        if !ip.is_whole() {
+            return None;
+        }
+        let bytes = u16_at(head, 2).wrapping_sub(ipv4::HEADER_BYTES as u16);
+        packet[ipv4::HEADER_BYTES..].get(..bytes.into())
+    }
+
+    #[inline(always)]
+    fn segment_in_ipv6<'a>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
+        let head: &[u8; IPV6] = packet.first_chunk()?;
+        if self.other_ipv6(head) != 0 {
+            return None;
+        }
+        packet[ipv6::HEADER_BYTES..].get(..u16_at(head, 4).into())
+    }
+
+    /// Returns the content of a segment of this flow, if TCP's header is [`BARE_HEADER`] or
+    /// [`HEADER_WITH_TIMES`] long, as `HEADER_BYTES` says, and has the usual flags without FIN.
+    #[inline(always)]
+    pub(crate) fn read<'a, const HEADER_BYTES: usize>(
         &self,
-        packet: &'a [u8],
+        segment: &'a [u8],
     ) -> Option<Content<'a>> {
-        let is_v6 = const { HEADERS_BYTES >= IPV6 };
-        let ip_bytes =
-            const { if HEADERS_BYTES >= IPV6 { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES } };
-        let has_times =
-            const { HEADERS_BYTES == IPV4_WITH_TIMES || HEADERS_BYTES == IPV6_WITH_TIMES };
-        let head: &[u8; HEADERS_BYTES] = packet.first_chunk()?;
-        let others = if is_v6 { self.other_ipv6(head) } else { self.other_ipv4(head) };
-        let tcp_header_bytes = (HEADERS_BYTES - ip_bytes) as u8;
-        let kind = u64::from(u32::from_ne_bytes([(tcp_header_bytes / 4) << 4, Flags::ACK.0, 0, 0]));
-        // One question, whether any bit is another.
-        if others | (half(head, ip_bytes + 12) & HEAD_MASK ^ kind) != 0 {
+        let has_times = const { HEADER_BYTES == WITH_TIMESTAMPS };
+        let (head, payload) = segment.split_first_chunk::<HEADER_BYTES>()?;
+        let kind = [(HEADER_BYTES as u8 / 4) << 4, Flags::ACK.0, 0, 0];
+        if half(head, 12) & HEAD_MASK != u64::from(u32::from_ne_bytes(kind)) {
             return None;
         }
-        if has_times && half(head, ip_bytes + 20) != u64::from(TIMESTAMPS.to_be()) {
+        if has_times && half(head, 20) != u64::from(TIMESTAMPS.to_be()) {
             return None;
         }
-        let tcp_bytes = if is_v6 {
-            u16_at(head, 4)
-        } else {
-            // The third word begins with the last of IP's.
-            let ip = Sum(word(head, 0)).and(Sum(word(head, 8))).and(Sum(half(head, 16)));
-            if !ip.is_whole() {
-                return None;
-            }
-            u16_at(head, 2).wrapping_sub(ipv4::HEADER_BYTES as u16)
-        };
-        let text_bytes = usize::from(tcp_bytes).checked_sub(usize::from(tcp_header_bytes))?;
-        let payload = packet[HEADERS_BYTES..].get(..text_bytes)?;
-        let pseudo = self.hosts + u64::from(tcp_bytes.to_be());
-        let (first, second) = (word(head, ip_bytes), word(head, ip_bytes + 8));
+        let pseudo = self.hosts + u64::from((segment.len() as u16).to_be());
+        let (first, second) = (word(head, 0), word(head, 8));
         let (sum, times) = if has_times {
-            let words =
-                [pseudo, first, second, word(head, ip_bytes + 16), word(head, ip_bytes + 24)];
-            (Sum::of_words(words), Some(times_at(head, ip_bytes + 24)))
+            let words = [pseudo, first, second, word(head, 16), word(head, 24)];
+            (Sum::of_words(words), head.last_chunk())
         } else {
-            (Sum::of_words([pseudo, first, second, half(head, ip_bytes + 16)]), None)
+            (Sum::of_words([pseudo, first, second, half(head, 16)]), None)
         };
-        Some(Content {
-            seq: SeqNum(u32_at(head, ip_bytes + 4)),
-            ack: SeqNum(u32_at(head, ip_bytes + 8)),
-            window: u16_at(head, ip_bytes + 14),
-            times,
-            payload,
-            sum,
-        })
+        Some(Content { head: head.first_chunk()?, times, payload, sum })
     }
 
     /// Bits of an IPv4 header and of the ports that are others; 0: none.
@@ -247,10 +263,12 @@ mod tests {
 
     fn read<'a>(template: &Template, layout: usize, packet: &'a [u8]) -> Option<Content<'a>> {
         match layout {
-            IPV4 => template.read::<IPV4>(packet),
-            IPV4_WITH_TIMES => template.read::<IPV4_WITH_TIMES>(packet),
-            IPV6 => template.read::<IPV6>(packet),
-            _ => template.read::<IPV6_WITH_TIMES>(packet),
+            IPV4 => template.read::<BARE_HEADER>(template.segment_in::<4>(packet)?),
+            IPV4_WITH_TIMES => {
+                template.read::<HEADER_WITH_TIMES>(template.segment_in::<4>(packet)?)
+            }
+            IPV6 => template.read::<BARE_HEADER>(template.segment_in::<6>(packet)?),
+            _ => template.read::<HEADER_WITH_TIMES>(template.segment_in::<6>(packet)?),
         }
     }
 
