@@ -428,11 +428,11 @@ impl Balancer {
 
     /// The local acceptors that may get a connection. New ones count as the best that has answered,
     /// and hold few connections until they have answered too.
-    fn find_candidates(&self, found: &mut Vec<Candidate>) {
+    fn candidates(&self) -> impl Iterator<Item = Candidate> + Clone {
         let best = self.best_measured();
         let fallback = best.or_else(|| self.peers.offers().map(|it| it.service_time).min());
         let has_answers = fallback.is_some();
-        let candidate = |(index, known): (usize, &LocalAcceptor)| {
+        let candidate = move |(index, known): (usize, &LocalAcceptor)| {
             let measured = self.measured(known);
             let may_probe =
                 !has_answers || known.has_answered || known.open < PROBE_CONNECTIONS_MAX;
@@ -440,7 +440,7 @@ impl Balancer {
             let service_time = measured.or(fallback).unwrap_or(1_000);
             is_ready.then(|| Candidate { index, service_time, weight: weight(service_time) })
         };
-        found.extend(self.local.iter().enumerate().filter_map(candidate));
+        self.local.iter().enumerate().filter_map(candidate)
     }
 
     /// Selects the acceptor of a new connection, and uses one of its credit. `None`: the connection
@@ -492,7 +492,7 @@ impl Balancer {
         if !cache.is_valid || cache.until.is_some_and(|until| until <= now) {
             self.advance_estimates(now);
             cache.all.clear();
-            self.find_candidates(&mut cache.all);
+            cache.all.extend(self.candidates());
             cache.until = self.local.iter().filter_map(|it| it.estimator.next_sample_at()).min();
             // Without a service time of its own an acceptor is one by what others have.
             cache.is_valid = self.local.iter().all(|it| it.is_measured(self.is_timed()));

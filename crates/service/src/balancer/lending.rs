@@ -10,7 +10,9 @@
 use megapipe_stack::Instant;
 
 use super::selection::select;
-use super::{Balancer, LentCredit, LocalAcceptor, OfferRule, Scheme, SentOffer, ServiceOffer};
+use super::{
+    Balancer, Candidate, LentCredit, LocalAcceptor, OfferRule, Scheme, SentOffer, ServiceOffer,
+};
 use crate::acceptor::{AcceptorId, AcceptorName, ManagerId};
 use crate::limits::{LOAN_MAX, UNCOUNTED_CREDIT};
 
@@ -178,11 +180,7 @@ impl Balancer {
     ) -> Option<(ManagerId, ServiceOffer)> {
         let borrower = *self.requests.front()?;
         self.advance_estimates(now);
-        let mut candidates = Vec::new();
-        self.find_candidates(&mut candidates);
-        candidates.retain(|it| !self.private.contains(&self.local[it.index].name.id));
-        let index = select(candidates.iter().map(|it| it.weight), random)?;
-        let place = candidates[index].index;
+        let place = self.draw_shared(random)?;
         self.requests.pop_front();
         let credit = self.local[place].credit;
         let acceptor = self.local[place].name;
@@ -196,6 +194,15 @@ impl Balancer {
             self.take_loan(place, borrower, credits);
         }
         Some((borrower, ServiceOffer { acceptor, service_time, credits }))
+    }
+
+    /// Draws an acceptor that may get a connection of another manager, by inverse service time.
+    /// Returns its place.
+    fn draw_shared(&self, random: u64) -> Option<usize> {
+        let is_shared = |it: &Candidate| !self.private.contains(&self.local[it.index].name.id);
+        let mut candidates = self.candidates().filter(is_shared);
+        let index = select(candidates.clone().map(|it| it.weight), random)?;
+        Some(candidates.nth(index)?.index)
     }
 
     /// Credit of an acceptor is with another manager from now on.

@@ -540,3 +540,35 @@ fn new_acceptor_of_another_manager_gets_connections_on_lent_credit() {
     let own = add_local(&mut balancer, 1, 1_000_000);
     assert_shares(&shares(&mut balancer, at(0), &[own]), &[1.0]);
 }
+
+/// The acceptor that a draw among a list of all candidates selects.
+fn drawn_from_list(balancer: &Balancer, random: u64) -> Option<AcceptorName> {
+    let mut candidates: Vec<Candidate> = balancer.candidates().collect();
+    candidates.retain(|it| !balancer.private.contains(&balancer.local[it.index].name.id));
+    let index = select(candidates.iter().map(|it| it.weight), random)?;
+    Some(balancer.local[candidates[index].index].name)
+}
+
+#[test]
+fn grant_draws_by_weight_among_shared_acceptors_with_credit() {
+    let mut balancer = balancer(Scheme::default());
+    let names = [1, 2, 3, 4, 5].map(|id| {
+        let (name, _) = balancer.enlist(AcceptorId(id), if id == 4 { 0 } else { 1 << 20 }).unwrap();
+        balancer.on_service_time(at(0), name, us(100 * id));
+        name
+    });
+    balancer.keep_private(AcceptorId(2));
+    let mut random = RandomSequence::new(7);
+    let mut counts = [0_u32; 5];
+    for _ in 0..20_000 {
+        let number = random.next();
+        balancer.on_request(ManagerId(0));
+        let expected = drawn_from_list(&balancer, number);
+        let (_, offer) = balancer.grant(at(0), number, true).unwrap();
+        assert_eq!(Some(offer.acceptor), expected);
+        counts[names.iter().position(|name| *name == offer.acceptor).unwrap()] += 1;
+    }
+    // Inverse to the service times: 1 to 1/3 to 1/5, and nothing of what is private or has none.
+    let shares = counts.map(|count| f64::from(count) / 20_000.0);
+    assert_shares(&shares, &[15.0 / 23.0, 0.0, 5.0 / 23.0, 0.0, 3.0 / 23.0]);
+}
