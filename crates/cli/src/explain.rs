@@ -5,6 +5,7 @@
 //! too), `text.rs` makes the text; all of these are pure. `process_start.rs` reads when a process
 //! began.
 
+mod link_servers;
 mod managers;
 mod process_start;
 mod report;

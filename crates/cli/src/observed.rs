@@ -12,8 +12,8 @@ use megapipe::ServiceAddress;
 use megapipe_apps::backend::SERVICE_VARIABLE;
 use megapipe_service::attach::{ServiceObserver, ServiceQueryError};
 use megapipe_service::observe::{
-    ServiceDaemon, ServiceListener, ServiceManager, ServiceSession, ServiceShard, ServiceSocket,
-    ServiceUser, SocketState,
+    ServiceDaemon, ServiceLinkServer, ServiceListener, ServiceManager, ServiceSession,
+    ServiceShard, ServiceSocket, ServiceUser, SocketState,
 };
 use serde::Serialize;
 
@@ -61,6 +61,7 @@ pub(crate) struct ObservedService {
     pub(crate) sessions: Vec<ServiceSession>,
     pub(crate) listeners: Vec<ServiceListener>,
     pub(crate) managers: Vec<ServiceManager>,
+    pub(crate) link_servers: Vec<ServiceLinkServer>,
     pub(crate) users: Vec<ServiceUser>,
     /// With the numbers of their shards.
     pub(crate) sockets: Vec<(u16, ServiceSocket)>,
@@ -92,6 +93,7 @@ impl ObservedArgs {
         let sockets = observer.sockets(with_info)?;
         let listeners = observer.listeners()?;
         let managers = observer.managers()?;
+        let link_servers = observer.link_servers()?;
         let users = observer.users()?;
         // The last, so that it has the owners of what came before.
         let sessions = observer.sessions()?;
@@ -104,6 +106,7 @@ impl ObservedArgs {
             sessions,
             listeners,
             managers,
+            link_servers,
             users,
             sockets,
             now,

@@ -11,13 +11,13 @@ use megapipe_link::LinkError;
 use crate::clock::Clock;
 use crate::error::RemoteError;
 use crate::limits::SHUTDOWN_ROOM_WAIT;
-use crate::rx_mux::{LinkStopper, SplitLinkServer};
+use crate::rx_mux::{LinkServerControl, OnAccount, SplitLinkServer};
 use crate::server_thread;
 
 /// A link server on a thread of its own. Dropping it sends what shards have put into its rings,
 /// until the link has no room for [`SHUTDOWN_ROOM_WAIT`], and ends the thread.
 pub(crate) struct LinkThread {
-    stopper: LinkStopper,
+    control: LinkServerControl,
     thread: Option<JoinHandle<Result<(), LinkError>>>,
     ending: Arc<OnceLock<String>>,
 }
@@ -47,7 +47,7 @@ impl LinkThread {
         core: Option<usize>,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, RemoteError> {
-        let (stopper, ending) = (server.stopper(), Arc::new(OnceLock::new()));
+        let (control, ending) = (server.control(), Arc::new(OnceLock::new()));
         let report = EndReport { ending: Arc::clone(&ending), on_end: Some(on_end) };
         let run = move || {
             let outcome = run(server, spin);
@@ -59,7 +59,13 @@ impl LinkThread {
             outcome
         };
         let thread = server_thread::spawn(run, core)?;
-        Ok(Self { stopper, thread: Some(thread), ending })
+        Ok(Self { control, thread: Some(thread), ending })
+    }
+
+    /// Requests what the server has used and moved since it began. `on_account` is called on its
+    /// thread, and dropped if that has ended.
+    pub(crate) fn request_account(&self, on_account: OnAccount) {
+        self.control.request_account(on_account);
     }
 
     /// Why the server moves no frames any more. `None`: it does.
@@ -70,7 +76,7 @@ impl LinkThread {
 
 impl Drop for LinkThread {
     fn drop(&mut self) {
-        self.stopper.stop();
+        self.control.stop();
         if let Some(thread) = self.thread.take() {
             // A panic was printed, and the error of a link is its ending.
             let _ = thread.join();
@@ -208,6 +214,36 @@ mod tests {
         drop(thread);
         end.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(*firsts.lock().unwrap(), (1..=100).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn account_grows_with_the_frames_of_the_link_server() {
+        const FRAMES: u32 = 20_000;
+        let config = PairConfig { medium: LinkMedium::Ip, ..PairConfig::default() };
+        let (here, mut peer) = pair(&config).unwrap();
+        let (mut servers, mut links) =
+            split_switch(vec![Box::new(here)], (1, 1), &[7; 16]).unwrap();
+        let server = servers.pop().unwrap();
+        let thread = LinkThread::start(server, Duration::ZERO, None, || {}).unwrap();
+        let account = || {
+            let (answer, answered) = channel();
+            thread.request_account(Box::new(move |account| answer.send(account).unwrap()));
+            answered.recv_timeout(Duration::from_secs(20)).unwrap()
+        };
+        let before = account();
+        assert_eq!((before.queues, before.frames_in, before.frames_out), (1, 0, 0));
+        let mut read = 0;
+        while read < FRAMES {
+            let mut fill = |room: &mut [u8]| {
+                room[..60].fill(0);
+                Some(TxMetadata { len: 60, ..TxMetadata::default() })
+            };
+            links[0].transmit(32, &mut fill).unwrap();
+            read += peer.rx_burst(64, &mut |_, _| {}).unwrap() as u32;
+        }
+        let after = account();
+        assert!(after.frames_out >= FRAMES.into(), "{after:?}");
+        assert!(after.cpu > before.cpu, "{before:?}, {after:?}");
     }
 
     #[test]

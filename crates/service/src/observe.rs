@@ -13,9 +13,9 @@ mod wire;
 
 pub use entries::{
     ManagedAcceptor, ManagedListener, ManagerOffer, QuotaUse, ServiceAcceptor, ServiceDaemon,
-    ServiceHandOver, ServiceListener, ServiceManager, ServiceNetworks, ServicePick,
-    ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser, SessionUse,
-    SocketState, SocketTimer, SocketTimerKind,
+    ServiceHandOver, ServiceLinkServer, ServiceListener, ServiceManager, ServiceNetworks,
+    ServicePick, ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
+    SessionUse, SocketState, SocketTimer, SocketTimerKind,
 };
 pub(crate) use query::is_query;
 pub use query::{AnswerBody, AnswerPage, QUERY_VERSIONS, QuerySubject, ServiceQuery};

@@ -63,9 +63,9 @@ use mux_queue::{Feed, MuxQueue};
 use queue_way::QueueWay;
 pub use served_link::ServedLink;
 pub use shard_link::ShardLink;
-pub(crate) use split_server::LinkStopper;
 pub use split_server::SplitLinkServer;
 use split_server::{LinkDoor, ServedQueue};
+pub(crate) use split_server::{LinkServerAccount, LinkServerControl, OnAccount};
 
 /// Why there is no switch.
 #[derive(Debug, thiserror::Error)]

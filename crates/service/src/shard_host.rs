@@ -91,6 +91,8 @@ enum HostReport {
     Page(u64, usize, AnswerPage),
     /// A page of a connection manager for the process of this key.
     ManagerPage(u64, Viewer, AnswerPage),
+    /// A page of a link server for the process of this key.
+    LinkServerPage(u64, AnswerPage),
 }
 
 /// Shards on threads of their own, with their sessions.
@@ -122,7 +124,14 @@ pub struct ShardHost {
     /// By connection manager: its server.
     manager_places: Vec<ManagerPlace>,
     /// Link servers on servers of their own. Behind the shards, whose last frames they send.
-    link_servers: Vec<LinkThread>,
+    link_servers: Vec<HostedLinkServer>,
+}
+
+/// A link server on a thread of its own.
+struct HostedLinkServer {
+    thread: LinkThread,
+    /// The core that it is pinned to.
+    core: Option<usize>,
 }
 
 /// The server of a connection manager: a shard, or one of the managers' own.
@@ -174,6 +183,22 @@ fn layout_of(config: &ServerConfig, links: &ServiceLinks) -> Result<ServerLayout
     Ok(layout.clone())
 }
 
+/// Starts link servers on threads of their own, each on its core, if it has one. The end of one
+/// rings `bell`.
+fn start_link_servers(
+    servers: Vec<SplitLinkServer>,
+    spin: Duration,
+    cores: impl Iterator<Item = Option<usize>>,
+    bell: &Arc<OwnedFd>,
+) -> Result<Vec<HostedLinkServer>, RemoteError> {
+    let start = |(server, core)| {
+        let bell = Arc::clone(bell);
+        let thread = LinkThread::start(server, spin, core, move || ring(&bell))?;
+        Ok(HostedLinkServer { thread, core })
+    };
+    servers.into_iter().zip(cores).map(start).collect()
+}
+
 /// The time since 1970.
 fn wall_time() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
@@ -208,12 +233,8 @@ impl ShardHost {
             roles.iter().enumerate().filter(is_such).map(core)
         };
         // Before the shards, whose first commands they answer.
-        let mut link_servers = Vec::with_capacity(links.servers.len());
-        for (server, core) in links.servers.into_iter().zip(places(true)) {
-            let bell = Arc::clone(&bell);
-            let on_end = move || ring(&bell);
-            link_servers.push(LinkThread::start(server, config.waits.spin, core, on_end)?);
-        }
+        let spin = config.waits.spin;
+        let link_servers = start_link_servers(links.servers, spin, places(true), &bell)?;
         let (mut shards, mut managers) = (Vec::with_capacity(links.shards.len()), Vec::new());
         let (mut frames, mut manager_places) = (links.shards.into_iter(), Vec::new());
         let connected = connect_layout(&layout)?;
@@ -365,6 +386,17 @@ impl ShardHost {
 }
 
 impl ShardHost {
+    /// Requests the account of a link server for the process of this key.
+    fn ask_link_server(&self, key: u64, server: &HostedLinkServer, number: u16) {
+        let (bell, reports, core) = (Arc::clone(&self.bell), self.reports.clone(), server.core);
+        server.thread.request_account(Box::new(move |account| {
+            let page = Self::link_server_page(number, core, account);
+            // A host that is gone needs no page.
+            let _ = reports.send(HostReport::LinkServerPage(key, page));
+            ring(&bell);
+        }));
+    }
+
     /// Shows quotas that were reached. Shards look whether connections of the users are over.
     fn report_reached(&mut self) {
         for ReachedQuota { uid, kind, is_news } in self.admission.reached(Instant::now()) {
@@ -589,6 +621,10 @@ impl SessionHost for ShardHost {
                     self.pages.push_back((key, page));
                     continue;
                 }
+                HostReport::LinkServerPage(key, page) => {
+                    self.pages.push_back((key, page));
+                    continue;
+                }
                 HostReport::Page(key, shard, page) => {
                     let page = self.complete(shard, page);
                     self.pages.push_back((key, page));
@@ -621,9 +657,17 @@ impl SessionHost for ShardHost {
             };
             return handle.ask(*query, viewer, Box::new(on_page));
         }
+        if query.subject == QuerySubject::LinkServer
+            && let Some(server) = self.link_servers.get(number)
+        {
+            return self.ask_link_server(key, server, query.shard);
+        }
         let is_of_shard = !matches!(
             query.subject,
-            QuerySubject::Daemon | QuerySubject::Users | QuerySubject::Manager
+            QuerySubject::Daemon
+                | QuerySubject::Users
+                | QuerySubject::Manager
+                | QuerySubject::LinkServer
         );
         let shard = self.shards.get(number).filter(|_| is_of_shard);
         let Some(shard) = shard else {
@@ -653,7 +697,7 @@ impl SessionHost for ShardHost {
             return Err(format!("connection manager {number} has ended"));
         }
         let mut endings = (0..).zip(&self.link_servers);
-        match endings.find_map(|(number, server)| Some((number, server.ending()?))) {
+        match endings.find_map(|(number, server)| Some((number, server.thread.ending()?))) {
             None => Ok(()),
             Some((number, why)) => Err(format!("link server {number} has ended: {why}")),
         }

@@ -12,6 +12,7 @@ use megapipe_service::observe::{
 };
 use serde::Serialize;
 
+use super::link_servers::LinkServerExplained;
 use super::managers::{ManagerExplained, managers};
 use super::target::ExplainTarget;
 use super::times::{microseconds, seconds};
@@ -27,6 +28,8 @@ pub(super) struct Explanation {
     pub(super) service: PathBuf,
     pub(super) daemon: DaemonExplained,
     pub(super) shards: Vec<ShardExplained>,
+    /// Link servers on threads of their own, which serve all shards.
+    pub(super) link_servers: Vec<LinkServerExplained>,
     pub(super) listeners: Vec<ListenerExplained>,
     /// Connection managers, where the daemon has several or one apart, with the target's listeners.
     pub(super) managers: Vec<ManagerExplained>,
@@ -376,6 +379,7 @@ impl Explanation {
             service: observed.path.clone(),
             daemon: DaemonExplained::of(observed),
             shards: shards.map(ShardExplained::of).collect(),
+            link_servers: observed.link_servers.iter().map(LinkServerExplained::of).collect(),
             listeners: listeners.map(|it| ListenerExplained::of(observed, it)).collect(),
             managers: managers(observed, target, |it| concerned.has(it)),
             sessions: its_sessions,
@@ -592,6 +596,7 @@ pub(super) mod tests {
         ServiceManager,
     };
 
+    use super::super::link_servers::tests::link_server;
     use super::*;
 
     const fn second(count: u64) -> Duration {
@@ -686,6 +691,7 @@ pub(super) mod tests {
             sessions: vec![session(3, 0, 12, "serve"), session(5, 1, 34, "load")],
             listeners: vec![listener],
             managers: vec![manager(0, local), manager(1, local)],
+            link_servers: vec![link_server()],
             users: vec![ServiceUser {
                 uid: 1_000,
                 quotas: vec![("channels".to_owned(), QuotaUse { now: 2, limit: 256, reached: 3 })],

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use megapipe_apps::terminal::{COLUMNS, width, wrap};
 
+use super::link_servers::LinkServerExplained;
 use super::managers::{ManagedAcceptorExplained, ManagedExplained, ManagerExplained};
 use super::report::{
     AcceptorExplained, ConnectionExplained, DaemonExplained, Explanation, HandOverExplained,
@@ -67,6 +68,7 @@ pub(super) fn text(explanation: &Explanation) -> String {
     let mut lines = Vec::new();
     daemon_lines(&mut lines, &explanation.service.display().to_string(), &explanation.daemon);
     explanation.shards.iter().for_each(|shard| shard_lines(&mut lines, shard));
+    explanation.link_servers.iter().for_each(|it| link_server_lines(&mut lines, it));
     explanation.listeners.iter().for_each(|it| listener_lines(&mut lines, it));
     explanation.managers.iter().for_each(|it| manager_lines(&mut lines, it));
     session_lines(&mut lines, &explanation.sessions);
@@ -105,7 +107,7 @@ fn shard_lines(lines: &mut Vec<String>, shard: &ShardExplained) {
     let mut add = |name: &str, text: &str| lines.extend(wrap(&head(name), text, COLUMNS));
     let link = &shard.link;
     let addresses: Vec<String> = link.addresses.iter().map(ToString::to_string).collect();
-    let core = shard.core.map_or_else(|| "not pinned".to_owned(), |core| format!("on core {core}"));
+    let core = core_name(shard.core);
     let (driver, mtu, addresses) = (&link.driver, link.mtu, addresses.join(", "));
     let name = format!("shard {}", shard.shard);
     add(&name, &format!("{core}; {driver} of {mtu} bytes MTU, {addresses}"));
@@ -142,6 +144,21 @@ fn shard_lines(lines: &mut Vec<String>, shard: &ShardExplained) {
     let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
     let (frames_in, frames_out) = (shard.frames_in, shard.frames_out);
     add("", &format!("frames {frames_in} in, {frames_out} out; dropped: {drops}"));
+}
+
+/// The core of a server's thread.
+fn core_name(core: Option<u32>) -> String {
+    core.map_or_else(|| "not pinned".to_owned(), |core| format!("on core {core}"))
+}
+
+fn link_server_lines(lines: &mut Vec<String>, server: &LinkServerExplained) {
+    lines.push(String::new());
+    let LinkServerExplained { queues, cpu_s, frames_in, frames_out, .. } = server;
+    let (core, queues) = (core_name(server.core), plural((*queues).into(), "queue"));
+    let name = head(&format!("link {}", server.link_server));
+    lines.extend(wrap(&name, &format!("{core}; {queues} of the link"), COLUMNS));
+    let text = format!("CPU time {}; frames {frames_in} in, {frames_out} out", time(*cpu_s));
+    lines.extend(wrap(&head(""), &text, COLUMNS));
 }
 
 fn listener_lines(lines: &mut Vec<String>, listener: &ListenerExplained) {
@@ -452,6 +469,7 @@ mod tests {
             "CPU time 3.0 s of sessions, 1.0 s of none (25 %)",
             "dropped: 2 no_connection",
             "no checksum offload: the device has none",
+            "link 0 on core 2; 1 queue of the link CPU time 2.5 s; frames 70 in, 60 out",
             "manager 1 on a server of its own; 1 shared listener",
             "10.0.0.2:80: tournament:2; 0 wait; assigned 20 here, 7 elsewhere",
             "offers sent 0, received 0: manager 0 900 µs, 4.0 ms ago",

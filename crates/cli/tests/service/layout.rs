@@ -22,8 +22,20 @@ fn explained(folder: &Folder) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Offers that a program got, by the homes of the acceptors: every manager has one.
-fn check(layout: &str, managers: u64) {
+/// CPU time and frames in both directions of each link server on a thread of its own.
+fn link_servers(report: &serde_json::Value) -> Vec<(f64, u64, u64)> {
+    let servers = report["link_servers"].as_array().expect("a list");
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let account = |it: &serde_json::Value| {
+        let cpu_s = it["cpu_s"].as_f64().expect("seconds");
+        (cpu_s, number(&it["frames_in"]), number(&it["frames_out"]))
+    };
+    servers.iter().map(account).collect()
+}
+
+/// Offers that a program got, by the homes of the acceptors: every manager has one. The accounts of
+/// link servers, of which so many have threads of their own, grow with the connections.
+fn check(layout: &str, managers: u64, links: usize) {
     let folder = Folder::new(layout);
     let start = |end: usize, options: &[&str]| {
         let mut command = megapiped(&folder, end);
@@ -46,6 +58,8 @@ fn check(layout: &str, managers: u64) {
         let expected: std::collections::BTreeSet<_> = (0..managers.min(2)).map(Some).collect();
         assert_eq!(homes, expected, "{report}");
     }
+    let before = link_servers(&report);
+    assert_eq!(before.len(), links, "{report}");
     // The one that is left serves all shards, whatever its home is.
     first.end(Signal::KILL);
     assert_short_connections_are_served(&folder);
@@ -53,31 +67,36 @@ fn check(layout: &str, managers: u64) {
     second.signal(Signal::STOP);
     assert_short_connections_are_served(&folder);
     second.signal(Signal::CONT);
+    let after = link_servers(&explained(&folder));
+    assert_eq!(after.len(), links);
+    for ((cpu, frames_in, frames_out), before) in after.into_iter().zip(before) {
+        assert!(cpu > before.0 && frames_in > before.1 && frames_out > before.2, "{before:?}");
+    }
 }
 
 #[test]
 fn combined_layout_serves_by_acceptors_of_other_shards() {
-    check("TS3LS3CM3", 3);
+    check("TS3LS3CM3", 3, 0);
 }
 
 #[test]
 fn subset_layout_serves_shards_without_a_manager() {
-    check("TS2LS2CM1", 1);
+    check("TS2LS2CM1", 1, 0);
 }
 
 #[test]
 fn manager_on_a_thread_of_its_own_serves_all_shards() {
-    check("TS2LS2+CM2", 2);
+    check("TS2LS2+CM2", 2, 0);
 }
 
 #[test]
 fn link_server_on_a_thread_of_its_own_serves_all_shards() {
-    check("TS2+LS1+CM1", 1);
+    check("TS2+LS1+CM1", 1, 1);
 }
 
 #[test]
 fn link_servers_serve_shards_with_managers() {
-    check("TS3CM3+LS1", 3);
+    check("TS3CM3+LS1", 3, 1);
 }
 
 #[test]

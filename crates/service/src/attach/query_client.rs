@@ -16,8 +16,9 @@ use super::message::{HelloAnswer, RefusalCode};
 use crate::limits::{ANSWER_BYTES_MAX, ATTACH_RETRY, ATTACH_TIME, PAGES_READ_MAX, QUERY_TIME};
 use crate::message_socket::{MessageWithFds, Reception, receive_up_to, send};
 use crate::observe::{
-    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceListener, ServiceManager,
-    ServiceNetworks, ServiceQuery, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
+    AnswerBody, AnswerPage, QuerySubject, ServiceDaemon, ServiceLinkServer, ServiceListener,
+    ServiceManager, ServiceNetworks, ServiceQuery, ServiceSession, ServiceShard, ServiceSocket,
+    ServiceUser,
 };
 use crate::sleep::wait_readable;
 
@@ -202,6 +203,22 @@ impl ServiceObserver {
             })?;
         }
         Ok(managers)
+    }
+
+    /// All link servers on threads of their own.
+    ///
+    /// # Errors
+    /// [`ServiceQueryError`].
+    pub fn link_servers(&mut self) -> Result<Vec<ServiceLinkServer>, ServiceQueryError> {
+        let mut servers = Vec::new();
+        for number in 0..self.daemon.link_servers {
+            self.each_page_of(number, QuerySubject::LinkServer, false, |body| {
+                if let AnswerBody::LinkServer(server) = body {
+                    servers.extend(server);
+                }
+            })?;
+        }
+        Ok(servers)
     }
 
     /// The networks that the stack reaches.

@@ -47,6 +47,8 @@ entries! {
         shards: u16,
         /// Number of connection managers.
         managers: u16,
+        /// Number of link servers on threads of their own.
+        link_servers: u16,
         /// Sessions now, of all users.
         sessions: u32,
         /// Sessions since it started.
@@ -288,6 +290,22 @@ entries! {
         withdrawals: u64,
         /// The last picks, newest first.
         picks: Vec<ServicePick>,
+    }
+
+    /// A link server on a thread of its own.
+    ServiceLinkServer {
+        /// Its number.
+        number: u16,
+        /// The core that its thread is pinned to.
+        core: Option<u32>,
+        /// Queues of the link that it serves.
+        queues: u32,
+        /// CPU time of its thread, in nanoseconds. It is charged to no session and no shard.
+        cpu_ns: u64,
+        /// Frames received.
+        frames_in: u64,
+        /// Frames sent.
+        frames_out: u64,
     }
 
     /// A connection manager.

@@ -12,8 +12,8 @@
 //!   of what it was given.
 
 use super::entries::{
-    ServiceDaemon, ServiceListener, ServiceManager, ServiceNetworks, ServiceSession, ServiceShard,
-    ServiceSocket, ServiceUser,
+    ServiceDaemon, ServiceLinkServer, ServiceListener, ServiceManager, ServiceNetworks,
+    ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
 };
 use super::wire::WireValue;
 use crate::limits::ANSWER_BYTES_MAX;
@@ -26,7 +26,7 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"megapipe");
 /// test has the layout.
 ///
 /// Answers of version 2 have three layouts, by the date of their build: none of them is read.
-pub const QUERY_VERSIONS: (u16, u16) = (5, 5);
+pub const QUERY_VERSIONS: (u16, u16) = (6, 6);
 
 /// Kinds of messages, beside those of the handshake.
 const QUERY: u16 = 5;
@@ -51,10 +51,12 @@ pub enum QuerySubject {
     Networks,
     /// A connection manager, by its number in place of a shard's.
     Manager,
+    /// A link server on a thread of its own, by its number in place of a shard's.
+    LinkServer,
 }
 
 impl QuerySubject {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Daemon,
         Self::Shard,
         Self::Sessions,
@@ -63,6 +65,7 @@ impl QuerySubject {
         Self::Users,
         Self::Networks,
         Self::Manager,
+        Self::LinkServer,
     ];
 }
 
@@ -160,6 +163,8 @@ pub enum AnswerBody {
     Networks(ServiceNetworks),
     /// A connection manager; `None`: there is no such one.
     Manager(Option<Box<ServiceManager>>),
+    /// A link server; `None`: there is no such one.
+    LinkServer(Option<ServiceLinkServer>),
 }
 
 /// A page of an answer.
@@ -196,6 +201,7 @@ impl AnswerPage {
             AnswerBody::Users(users) => users.put(&mut to),
             AnswerBody::Networks(networks) => networks.put(&mut to),
             AnswerBody::Manager(manager) => to.option(manager.as_deref(), |to, it| it.put(to)),
+            AnswerBody::LinkServer(server) => server.put(&mut to),
         }
         to.into_bytes()
     }
@@ -226,6 +232,7 @@ impl AnswerPage {
             QuerySubject::Manager => {
                 AnswerBody::Manager(from.option(ServiceManager::get)?.map(Box::new))
             }
+            QuerySubject::LinkServer => AnswerBody::LinkServer(WireValue::get(&mut from)?),
         };
         from.end(Self { next, body })
     }
@@ -242,6 +249,7 @@ impl AnswerPage {
             AnswerBody::Users(_) => QuerySubject::Users,
             AnswerBody::Networks(_) => QuerySubject::Networks,
             AnswerBody::Manager(_) => QuerySubject::Manager,
+            AnswerBody::LinkServer(_) => QuerySubject::LinkServer,
         }
     }
 }

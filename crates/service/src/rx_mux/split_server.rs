@@ -20,6 +20,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError, Ownership};
 use megapipe_shm::{RingFault, Ringer, Sleeper};
@@ -33,6 +34,7 @@ use super::queue_way::{LOOPED, OutWay, QueueWay};
 use super::{
     FrameSink, MuxShared, RxMuxError, SteeringCounters, bell, received_frame_bytes, steered_bytes,
 };
+use crate::clock::Clock;
 use crate::frame_ring::{OutReceiver, out_ring};
 use crate::limits::{RX_FRAMES_PER_POLL, STEERED_FRAMES_MAX, TX_FRAMES_PER_POLL};
 use crate::loopback;
@@ -46,7 +48,7 @@ pub struct SplitLinkServer {
     queues: Vec<ServedQueue>,
     fragments: Arc<Mutex<Fragments>>,
     requests: Receiver<LinkRequest>,
-    /// The way to it, for who stops it.
+    /// The way to it, for the holder of its thread.
     door: LinkDoor,
     bell: Sleeper,
     /// The doorbell and the queues in one.
@@ -81,8 +83,25 @@ enum LinkRequest {
     /// To answer with the rows of its table that are in use, and then to wait for another table.
     Pause(Sender<Vec<usize>>, Receiver<Arc<BindingTable>>),
     Counters(Sender<SteeringCounters>),
+    Account(OnAccount),
     Stop,
 }
+
+/// What a server has used and moved since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkServerAccount {
+    /// CPU time of its thread.
+    pub(crate) cpu: Duration,
+    /// Its queues of the link.
+    pub(crate) queues: usize,
+    /// Frames that it has read from them.
+    pub(crate) frames_in: u64,
+    /// Frames that it has sent over them.
+    pub(crate) frames_out: u64,
+}
+
+/// Gets an account, on the server's thread.
+pub(crate) type OnAccount = Box<dyn FnOnce(LinkServerAccount) + Send>;
 
 /// The way to a server, for commands.
 #[derive(Clone)]
@@ -163,10 +182,15 @@ impl LinkDoor {
     }
 }
 
-/// Ends a server that is on a thread of its own.
-pub(crate) struct LinkStopper(LinkDoor);
+/// The way to a server that is on a thread of its own, for the holder of the thread.
+pub(crate) struct LinkServerControl(LinkDoor);
 
-impl LinkStopper {
+impl LinkServerControl {
+    /// Requests the server's account. A server that is gone drops `on_account`.
+    pub(crate) fn request_account(&self, on_account: OnAccount) {
+        self.0.send(LinkRequest::Account(on_account));
+    }
+
     /// Requests that the server sends what there is, and ends.
     pub(crate) fn stop(&self) {
         self.0.send(LinkRequest::Stop);
@@ -217,9 +241,9 @@ impl SplitLinkServer {
             .map_err(io("add to an epoll set"))
     }
 
-    /// What stops it.
-    pub(crate) fn stopper(&self) -> LinkStopper {
-        LinkStopper(self.door.clone())
+    /// The way to it.
+    pub(crate) fn control(&self) -> LinkServerControl {
+        LinkServerControl(self.door.clone())
     }
 
     /// Whether it was stopped.
@@ -327,10 +351,23 @@ impl SplitLinkServer {
                     self.queues.iter().for_each(|it| sum.add(&it.queue.counters));
                     let _ = answer.send(sum);
                 }
+                LinkRequest::Account(on_account) => on_account(self.account()),
                 LinkRequest::Stop => self.is_stopped = true,
             }
         }
         worked
+    }
+
+    /// What the calling thread, which is the server's, has used, and its queues have moved.
+    fn account(&self) -> LinkServerAccount {
+        let cpu = Clock::new().thread_busy().unwrap_or_default();
+        let queues = self.queues.len();
+        let mut account = LinkServerAccount { cpu, queues, frames_in: 0, frames_out: 0 };
+        for counters in self.queues.iter().map(|it| it.queue.link.counters()) {
+            account.frames_in += counters.rx_frames;
+            account.frames_out += counters.tx_frames;
+        }
+        account
     }
 }
 

@@ -10,11 +10,12 @@ use super::ShardHost;
 use crate::attach::ClientIdentity;
 use crate::limits::USERS_PER_PAGE;
 use crate::observe::{
-    AnswerBody, AnswerPage, ManagedAcceptor, QuerySubject, ServiceDaemon, ServiceNetworks,
-    ServiceQuery, ServiceShard, ServiceUser, Viewer,
+    AnswerBody, AnswerPage, ManagedAcceptor, QuerySubject, ServiceDaemon, ServiceLinkServer,
+    ServiceNetworks, ServiceQuery, ServiceShard, ServiceUser, Viewer,
 };
 use crate::policy::SessionRights;
 use crate::remote::show_description;
+use crate::rx_mux::LinkServerAccount;
 
 impl ShardHost {
     /// What is answered without a shard: about the daemon, or about a shard that there is not.
@@ -29,6 +30,7 @@ impl ShardHost {
                 // At most 256.
                 shards: self.shards.len() as u16,
                 managers: self.manager_places.len() as u16,
+                link_servers: self.link_servers.len() as u16,
                 sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
                 sessions_begun: self.sessions_begun,
                 stray_messages: self.stray_messages,
@@ -41,6 +43,7 @@ impl ShardHost {
             QuerySubject::Sockets => AnswerBody::Sockets(Vec::new()),
             QuerySubject::Networks => AnswerBody::Networks(ServiceNetworks::default()),
             QuerySubject::Manager => AnswerBody::Manager(None),
+            QuerySubject::LinkServer => AnswerBody::LinkServer(None),
         })
     }
 
@@ -72,6 +75,22 @@ impl ShardHost {
             manager.listeners.retain(|it| viewer.sees_all || it.acceptors.iter().any(is_its));
         }
         page
+    }
+
+    /// The page of a link server. Its account names no user: every viewer gets it.
+    pub(super) fn link_server_page(
+        number: u16,
+        core: Option<usize>,
+        account: LinkServerAccount,
+    ) -> AnswerPage {
+        AnswerPage::last(AnswerBody::LinkServer(Some(ServiceLinkServer {
+            number,
+            core: core.and_then(|core| u32::try_from(core).ok()),
+            queues: u32::try_from(account.queues).unwrap_or(u32::MAX),
+            cpu_ns: u64::try_from(account.cpu.as_nanos()).unwrap_or(u64::MAX),
+            frames_in: account.frames_in,
+            frames_out: account.frames_out,
+        })))
     }
 
     /// Adds to a page of a shard what the shard does not know.
@@ -106,6 +125,7 @@ impl ShardHost {
             | AnswerBody::Sockets(_)
             | AnswerBody::Users(_)
             | AnswerBody::Manager(_)
+            | AnswerBody::LinkServer(_)
             | AnswerBody::Networks(_) => {}
         }
         page

@@ -29,6 +29,7 @@ fn daemon() -> ServiceDaemon {
         started: Duration::from_secs(1_700_000_000),
         shards: 2,
         managers: 2,
+        link_servers: 1,
         sessions: 3,
         sessions_begun: 9,
         stray_messages: 4,
@@ -104,6 +105,10 @@ fn shard() -> ServiceShard {
     }
 }
 
+fn link_server() -> ServiceLinkServer {
+    ServiceLinkServer { number: 1, core: Some(3), cpu_ns: 7, ..ServiceLinkServer::default() }
+}
+
 /// The longest page of each subject.
 fn pages() -> Vec<AnswerPage> {
     let bodies = [
@@ -122,6 +127,8 @@ fn pages() -> Vec<AnswerPage> {
         }),
         AnswerBody::Manager(None),
         AnswerBody::Manager(Some(Box::new(manager()))),
+        AnswerBody::LinkServer(None),
+        AnswerBody::LinkServer(Some(link_server())),
     ];
     bodies.map(|body| AnswerPage { next: Some(u64::MAX), body }).into()
 }
@@ -208,13 +215,14 @@ fn layout_of_entries_is_that_of_the_newest_version() {
         }]),
         AnswerBody::Networks(ServiceNetworks::default()),
         AnswerBody::Manager(Some(Box::new(manager()))),
+        AnswerBody::LinkServer(Some(link_server())),
     ];
     for body in bodies {
         for byte in AnswerPage::last(body).encode(0) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
     }
-    assert_eq!((QUERY_VERSIONS.1, format!("{hash:016x}")), (5, "2f5e3b2e581c9629".to_owned()));
+    assert_eq!((QUERY_VERSIONS.1, format!("{hash:016x}")), (6, "670178f4234853ef".to_owned()));
 }
 
 /// The query of a process of version 1, as it was sent by the first that was released.

@@ -40,7 +40,9 @@ impl SessionShard {
         }
         match query.subject {
             // The daemon answers them without a shard.
-            QuerySubject::Daemon | QuerySubject::Users => AnswerPage::last(AnswerBody::Shard(None)),
+            QuerySubject::Daemon | QuerySubject::Users | QuerySubject::LinkServer => {
+                AnswerPage::last(AnswerBody::Shard(None))
+            }
             QuerySubject::Manager => {
                 let page = self.hand_overs.manager_page(now, query.from);
                 page.unwrap_or_else(|| AnswerPage::last(AnswerBody::Manager(None)))

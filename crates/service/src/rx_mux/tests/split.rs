@@ -204,7 +204,7 @@ fn a_connection_stays_where_it_is_when_listeners_come() {
 fn both_sides_sleep_and_wake_each_other() {
     let (mut peer, mut server, mut links) = network(1);
     let port = 9;
-    let stopper = server.stopper();
+    let control = server.control();
     let serving = thread::spawn(move || {
         while !server.is_stopped() {
             if !server.poll().unwrap() {
@@ -233,7 +233,7 @@ fn both_sides_sleep_and_wake_each_other() {
             peer.wait(Some(Duration::from_secs(20))).unwrap();
         }
     }
-    stopper.stop();
+    control.stop();
     serving.join().unwrap();
 }
 
