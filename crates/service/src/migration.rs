@@ -145,17 +145,10 @@ pub fn covered(addresses: &[IpAddr], bound: SocketAddr, is_dual: bool) -> Vec<So
 /// # Errors
 /// [`RepairError::WrongState`] names the state.
 pub const fn check_established(state: TcpState) -> Result<(), RepairError> {
-    Err(RepairError::WrongState(match state {
-        TcpState::Established => return Ok(()),
-        TcpState::FinWait1 => "FIN-WAIT-1",
-        TcpState::FinWait2 => "FIN-WAIT-2",
-        TcpState::CloseWait => "CLOSE-WAIT",
-        TcpState::Closing => "CLOSING",
-        TcpState::LastAck => "LAST-ACK",
-        TcpState::SynSent => "SYN-SENT",
-        TcpState::SynReceived => "SYN-RECEIVED",
-        TcpState::Closed => "CLOSED",
-    }))
+    match state {
+        TcpState::Established => Ok(()),
+        other => Err(RepairError::WrongState(other.name())),
+    }
 }
 
 impl<M: Memory> Server<M> {

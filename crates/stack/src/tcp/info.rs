@@ -43,6 +43,22 @@ pub enum TcpState {
 }
 
 impl TcpState {
+    /// Returns its name in RFC 9293.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "CLOSED",
+            Self::SynSent => "SYN-SENT",
+            Self::SynReceived => "SYN-RECEIVED",
+            Self::Established => "ESTABLISHED",
+            Self::FinWait1 => "FIN-WAIT-1",
+            Self::FinWait2 => "FIN-WAIT-2",
+            Self::CloseWait => "CLOSE-WAIT",
+            Self::Closing => "CLOSING",
+            Self::LastAck => "LAST-ACK",
+        }
+    }
+
     /// Returns the number that Linux gives this state, as in `<netinet/tcp.h>`.
     #[must_use]
     pub const fn linux_number(self) -> u8 {
