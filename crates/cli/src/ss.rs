@@ -141,6 +141,7 @@ fn selected<'it>(
 ) -> Vec<(u16, &'it ServiceSocket)> {
     let all = observed.sockets.iter().map(|(shard, socket)| (*shard, socket));
     let mut sockets: Vec<_> = all.filter(|(_, socket)| filter.takes(socket)).collect();
-    sockets.sort_by_key(|(shard, it)| (it.is_datagram, it.state, it.local, it.peer, *shard));
+    sockets
+        .sort_by_key(|(shard, it)| (it.is_datagram, it.state.index(), it.local, it.peer, *shard));
     sockets
 }

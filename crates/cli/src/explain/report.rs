@@ -591,6 +591,7 @@ impl ConnectionExplained {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use megapipe::TcpState;
     use megapipe_service::observe::{
         ManagedAcceptor, ManagedListener, ManagerOffer, ServiceAcceptor, ServiceDaemon,
         ServiceManager,
@@ -649,8 +650,10 @@ pub(super) mod tests {
         };
         let socket = ServiceSocket { local, index: 4, session: 3, ..Default::default() };
         let listening = ServiceSocket { state: SocketState::Listen, ..socket.clone() };
-        let open = ServiceSocket { state: SocketState::Established, peer, ..socket.clone() };
-        let half = ServiceSocket { state: SocketState::SynReceived, peer, session: 0, ..socket };
+        let [open, half] =
+            [TcpState::Established, TcpState::SynReceived].map(SocketState::Connection);
+        let open = ServiceSocket { state: open, peer, ..socket.clone() };
+        let half = ServiceSocket { state: half, peer, session: 0, ..socket };
         let acceptors = vec![ServiceAcceptor { session: 3, credit: 64, ..Default::default() }];
         let listener = ServiceListener {
             index: 4,

@@ -9,6 +9,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use megapipe::TcpState;
 use megapipe_service::observe::{ServiceSocket, SocketState};
 
 use super::SocketKinds;
@@ -43,14 +44,28 @@ impl StateSet {
     const fn of(states: &[SocketState]) -> Self {
         let (mut bits, mut index) = (0, 0);
         while index < states.len() {
-            bits |= 1 << states[index] as u16;
+            bits |= Self::bit(states[index]);
             index += 1;
         }
         Self(bits)
     }
 
+    const fn bit(state: SocketState) -> u16 {
+        match state {
+            SocketState::Unconnected => 1,
+            SocketState::Listen => 1 << 1,
+            SocketState::TimeWait => 1 << 2,
+            SocketState::Connection(state) => 1 << (3 + state as u16),
+        }
+    }
+
     const fn has(self, state: SocketState) -> bool {
-        self.0 & (1 << state as u16) != 0
+        self.0 & Self::bit(state) != 0
+    }
+
+    /// Connections in a state.
+    const fn of_connections(state: TcpState) -> Self {
+        Self::of(&[SocketState::Connection(state)])
     }
 
     const fn without(self, other: Self) -> Self {
@@ -59,32 +74,31 @@ impl StateSet {
 }
 
 /// As ss(8) has it, also for datagrams: one without a peer is `UNCONN` and shown as a listener.
-const LISTENING: StateSet =
-    StateSet::of(&[SocketState::Listen, SocketState::Unconnected, SocketState::Closed]);
+const LISTENING: StateSet = StateSet::of(&[SocketState::Listen, SocketState::Unconnected, CLOSED]);
 const CONNECTED: StateSet = StateSet::ALL.without(LISTENING);
-const BUCKET: StateSet = StateSet::of(&[SocketState::SynReceived, SocketState::TimeWait]);
+const BUCKET: StateSet =
+    StateSet::of(&[SocketState::Connection(TcpState::SynReceived), SocketState::TimeWait]);
+const CLOSED: SocketState = SocketState::Connection(TcpState::Closed);
 
 /// The set of a name of ss(8).
 fn states(name: &str) -> Option<StateSet> {
     Some(match name {
         "all" => StateSet::ALL,
         "connected" => CONNECTED,
-        "synchronized" => CONNECTED.without(StateSet::of(&[SocketState::SynSent])),
+        "synchronized" => CONNECTED.without(StateSet::of_connections(TcpState::SynSent)),
         "bucket" => BUCKET,
         "big" => StateSet::ALL.without(BUCKET),
         "listening" | "listen" => StateSet::of(&[SocketState::Listen]),
-        "established" => StateSet::of(&[SocketState::Established]),
-        "syn-sent" => StateSet::of(&[SocketState::SynSent]),
-        "syn-recv" => StateSet::of(&[SocketState::SynReceived]),
-        "fin-wait-1" => StateSet::of(&[SocketState::FinWait1]),
-        "fin-wait-2" => StateSet::of(&[SocketState::FinWait2]),
+        "established" => StateSet::of_connections(TcpState::Established),
+        "syn-sent" => StateSet::of_connections(TcpState::SynSent),
+        "syn-recv" => StateSet::of_connections(TcpState::SynReceived),
+        "fin-wait-1" => StateSet::of_connections(TcpState::FinWait1),
+        "fin-wait-2" => StateSet::of_connections(TcpState::FinWait2),
         "time-wait" => StateSet::of(&[SocketState::TimeWait]),
-        "close-wait" => StateSet::of(&[SocketState::CloseWait]),
-        "last-ack" => StateSet::of(&[SocketState::LastAck]),
-        "closing" => StateSet::of(&[SocketState::Closing]),
-        "closed" | "close" | "unconnected" => {
-            StateSet::of(&[SocketState::Closed, SocketState::Unconnected])
-        }
+        "close-wait" => StateSet::of_connections(TcpState::CloseWait),
+        "last-ack" => StateSet::of_connections(TcpState::LastAck),
+        "closing" => StateSet::of_connections(TcpState::Closing),
+        "closed" | "close" | "unconnected" => StateSet::of(&[CLOSED, SocketState::Unconnected]),
         _ => return None,
     })
 }
@@ -434,7 +448,7 @@ mod tests {
 
     fn takes(text: &str, local: &str, peer: &str) -> bool {
         let filter = parse(text, "").expect(text);
-        filter.takes(&socket(SocketState::Established, local, peer))
+        filter.takes(&socket(SocketState::Connection(TcpState::Established), local, peer))
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn line(cells: &[String], widths: &[usize], more: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use megapipe::ConnInfo;
+    use megapipe::{ConnInfo, TcpState};
     use megapipe_service::observe::{
         ServiceAcceptor, ServiceListener, ServiceSession, SocketState,
     };
@@ -122,7 +122,7 @@ mod tests {
             ..ServiceSocket::default()
         };
         let connection = ServiceSocket {
-            state: SocketState::Established,
+            state: SocketState::Connection(TcpState::Established),
             local: "10.0.0.2:80".parse().ok(),
             peer: "10.0.0.1:54321".parse().ok(),
             send_queue: 17,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use megapipe::ConnInfo;
+use megapipe::{ConnInfo, TcpState};
 use megapipe_service::observe::{ServiceSocket, SocketState, SocketTimer, SocketTimerKind};
 
 use crate::observed::SocketOwner;
@@ -13,16 +13,10 @@ pub(crate) const fn state_name(state: SocketState) -> &'static str {
     match state {
         SocketState::Unconnected => "UNCONN",
         SocketState::Listen => "LISTEN",
-        SocketState::SynReceived => "SYN-RECV",
-        SocketState::SynSent => "SYN-SENT",
-        SocketState::Established => "ESTAB",
-        SocketState::FinWait1 => "FIN-WAIT-1",
-        SocketState::FinWait2 => "FIN-WAIT-2",
-        SocketState::CloseWait => "CLOSE-WAIT",
-        SocketState::LastAck => "LAST-ACK",
-        SocketState::Closing => "CLOSING",
         SocketState::TimeWait => "TIME-WAIT",
-        SocketState::Closed => "CLOSED",
+        SocketState::Connection(TcpState::SynReceived) => "SYN-RECV",
+        SocketState::Connection(TcpState::Established) => "ESTAB",
+        SocketState::Connection(state) => state.name(),
     }
 }
 

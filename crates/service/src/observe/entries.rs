@@ -514,73 +514,48 @@ impl WireValue for SocketTimerKind {
     }
 }
 
-/// The state of a socket, by the names of ss(8).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord, Hash)]
+/// The state of a socket, as ss(8) tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SocketState {
     /// An endpoint for datagrams without a peer.
     #[default]
     Unconnected,
     /// A listener.
     Listen,
-    /// Only the SYN has come.
-    SynReceived,
-    /// A SYN was sent.
-    SynSent,
-    /// Data flows.
-    Established,
-    /// We closed.
-    FinWait1,
-    /// We closed, and the peer knows.
-    FinWait2,
-    /// The peer closed.
-    CloseWait,
-    /// Both closed, the peer first.
-    LastAck,
-    /// Both closed at once.
-    Closing,
+    /// A connection; an endpoint for datagrams with a peer is `Established`.
+    Connection(TcpState),
     /// Both closed; old segments may arrive.
     TimeWait,
-    /// Over, and not reported yet.
-    Closed,
 }
 
 impl SocketState {
-    /// All states.
+    /// All states, in the order of a listing.
     pub const ALL: [Self; 12] = [
         Self::Unconnected,
         Self::Listen,
-        Self::SynReceived,
-        Self::SynSent,
-        Self::Established,
-        Self::FinWait1,
-        Self::FinWait2,
-        Self::CloseWait,
-        Self::LastAck,
-        Self::Closing,
+        Self::Connection(TcpState::SynReceived),
+        Self::Connection(TcpState::SynSent),
+        Self::Connection(TcpState::Established),
+        Self::Connection(TcpState::FinWait1),
+        Self::Connection(TcpState::FinWait2),
+        Self::Connection(TcpState::CloseWait),
+        Self::Connection(TcpState::LastAck),
+        Self::Connection(TcpState::Closing),
         Self::TimeWait,
-        Self::Closed,
+        Self::Connection(TcpState::Closed),
     ];
-}
 
-impl From<TcpState> for SocketState {
-    fn from(state: TcpState) -> Self {
-        match state {
-            TcpState::Closed => Self::Closed,
-            TcpState::SynSent => Self::SynSent,
-            TcpState::SynReceived => Self::SynReceived,
-            TcpState::Established => Self::Established,
-            TcpState::FinWait1 => Self::FinWait1,
-            TcpState::FinWait2 => Self::FinWait2,
-            TcpState::CloseWait => Self::CloseWait,
-            TcpState::Closing => Self::Closing,
-            TcpState::LastAck => Self::LastAck,
-        }
+    /// Returns its index in [`SocketState::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        Self::ALL.iter().position(|other| *other == self).expect("all states are in it")
     }
 }
 
 impl WireValue for SocketState {
     fn put(&self, to: &mut ValueWriter) {
-        to.u8(*self as u8);
+        // Fewer than 256.
+        to.u8(self.index() as u8);
     }
 
     fn get(from: &mut ValueReader<'_>) -> Option<Self> {

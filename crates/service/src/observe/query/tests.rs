@@ -63,7 +63,7 @@ fn socket(with_info: bool) -> ServiceSocket {
     (info.state, info.window_scale) = (TcpState::Established, Some((7, 7)));
     (info.srtt, info.min_rtt, info.ssthresh) = (some, some, Some(7));
     ServiceSocket {
-        state: SocketState::Established,
+        state: SocketState::Connection(TcpState::Established),
         local: address(),
         peer: address(),
         session: 3,
@@ -143,6 +143,18 @@ fn queries_and_pages_are_read_as_they_were_written() {
     for page in pages() {
         let bytes = page.encode(QUERY_VERSIONS.1);
         assert_eq!(AnswerPage::decode(&bytes), Some(page));
+    }
+}
+
+#[test]
+fn socket_states_have_an_index_each() {
+    // As many as there are: three, and nine of connections.
+    let indices: Vec<usize> = SocketState::ALL.into_iter().map(SocketState::index).collect();
+    assert_eq!(indices, (0..3 + 9).collect::<Vec<_>>());
+    for state in SocketState::ALL {
+        let entry = ServiceSocket { state, ..ServiceSocket::default() };
+        let page = AnswerPage::last(AnswerBody::Sockets(vec![entry]));
+        assert_eq!(AnswerPage::decode(&page.encode(QUERY_VERSIONS.1)), Some(page));
     }
 }
 

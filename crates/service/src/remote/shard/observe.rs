@@ -6,7 +6,7 @@
 //! Invariant: a viewer that does not see all gets only what belongs to its user. What belongs to no
 //! user (handshakes, TIME-WAIT, connections that no session has accepted) it does not get.
 
-use megapipe_stack::{ConnId, Instant, ListedSocket, ListenerId, ListingCursor, PoolId};
+use megapipe_stack::{ConnId, Instant, ListedSocket, ListenerId, ListingCursor, PoolId, TcpState};
 
 use super::SessionShard;
 use super::owners::ConnCounts;
@@ -234,7 +234,7 @@ impl SessionShard {
             },
             ListedSocket::Endpoint { id, local, peer, received, sending } => ServiceSocket {
                 state: match peer {
-                    Some(_) => SocketState::Established,
+                    Some(_) => SocketState::Connection(TcpState::Established),
                     None => SocketState::Unconnected,
                 },
                 is_datagram: true,
@@ -257,7 +257,7 @@ impl SessionShard {
                 });
             }
             ListedSocket::HalfOpen { local, remote } => ServiceSocket {
-                state: SocketState::SynReceived,
+                state: SocketState::Connection(TcpState::SynReceived),
                 local: Some(local),
                 peer: Some(remote),
                 ..entry
@@ -288,7 +288,7 @@ impl SessionShard {
             attempts: timer.attempts,
         });
         Some(ServiceSocket {
-            state: info.state.into(),
+            state: SocketState::Connection(info.state),
             index: id.index,
             generation: id.generation,
             receive_queue: info.unread_bytes,

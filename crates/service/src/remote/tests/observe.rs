@@ -1,6 +1,6 @@
 //! What a shard shows to processes that ask.
 
-use megapipe_stack::DatagramSharing;
+use megapipe_stack::{DatagramSharing, TcpState};
 
 use super::many_sessions::{TestShard, at, connects, listens, shard_and_peer};
 use super::*;
@@ -81,10 +81,10 @@ fn users_see_their_own_sockets_and_root_sees_all() {
             .iter()
             .map(|socket| (socket.state, socket.local.expect("one").port(), socket.session))
             .collect();
-        shown.sort_unstable();
+        shown.sort_unstable_by_key(|(state, port, session)| (state.index(), *port, *session));
         shown
     };
-    let (listen, open) = (SocketState::Listen, SocketState::Established);
+    let (listen, open) = (SocketState::Listen, SocketState::Connection(TcpState::Established));
     assert_eq!(ports(user(1_000)), [(listen, 80, 11), (open, 80, 11)]);
     assert_eq!(ports(user(2_000)), [(listen, 81, 22), (open, 81, 22)]);
     assert_eq!(ports(user(3_000)), []);
@@ -118,7 +118,7 @@ fn udp_sockets_belong_to_their_user_and_have_their_peer() {
         shown.map(|it| (it.state, it.is_datagram, it.session, it.peer)).collect::<Vec<_>>()
     };
     let unconnected = (SocketState::Unconnected, true, 11, None);
-    let established = (SocketState::Established, true, 22, Some(peer));
+    let established = (SocketState::Connection(TcpState::Established), true, 22, Some(peer));
     assert_eq!(shown(user(1_000)), [unconnected]);
     assert_eq!(shown(ROOT), [unconnected, established]);
     let endpoints = shown_sessions(&shard, user(2_000))[0].endpoints.now;
