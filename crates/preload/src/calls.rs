@@ -28,6 +28,8 @@ pub(crate) mod process;
 pub(crate) mod sets;
 pub(crate) mod signals;
 pub(crate) mod streams;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod vfork;
 pub(crate) mod waits;
 
 /// Looks up the next library's functions.
@@ -61,9 +63,8 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         signals::NAMES,
         streams::NAMES,
         waits::NAMES,
-        // It has no code in Rust.
         #[cfg(target_arch = "x86_64")]
-        &["vfork"],
+        vfork::NAMES,
     ];
     families.into_iter().flatten().copied()
 }

@@ -8,7 +8,7 @@
 //!   calls.
 //! - `memory.rs`, `handlers.rs`: whether the program's pointers are valid, which of its signal
 //!   handlers ran.
-//! - `numbers.rs`: what a descriptor number stands for.
+//! - `numbers.rs`: what a descriptor number stands for, `child_views.rs` in a child of vfork(2).
 //! - `settings.rs`, `rules.rs`: variables of the environment, and which sockets belong to the
 //!   stack.
 //! - `records.rs`, `state_lock.rs`: sockets and sets that wait for the stack.

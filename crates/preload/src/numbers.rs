@@ -13,7 +13,14 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use megapipe_sockets::Fd;
 
+use crate::foreign_children;
 use crate::raw::system_call;
+
+#[cfg_attr(
+    all(not(target_arch = "x86_64"), not(test)),
+    expect(dead_code, reason = "vfork(2) is not interposed on other machines")
+)]
+pub(crate) mod child_views;
 
 /// Numbers that a socket of the stack can have: the kernel's default for `fs.nr_open`.
 pub(crate) const NUMBERS_MAX: usize = 1 << 20;
@@ -121,7 +128,8 @@ pub(crate) fn set(fd: c_int, entry: NumberEntry) -> NumberEntry {
             used.fetch_or(bit, Ordering::Relaxed);
         }
     }
-    let before = NumberEntry::decode(word.swap(entry.encode(), Ordering::AcqRel));
+    let swap = || NumberEntry::decode(word.swap(entry.encode(), Ordering::AcqRel));
+    let before = child_views::changing(fd, swap);
     let count = |entry| i32::from(entry == NumberEntry::PendingSet);
     match count(entry) - count(before) {
         0 => {}
@@ -210,18 +218,25 @@ pub(crate) fn raise(result: isize) -> isize {
     }
     if raised < 0 {
         // No number is free there: it stays where it is.
-        set(result as c_int, NumberEntry::Own);
+        mark_own(result);
         return result;
     }
     // SAFETY: the descriptor was made by the caller and has no other owner.
     unsafe { system_call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
-    set(raised as c_int, NumberEntry::Own);
+    mark_own(raised);
     raised
+}
+
+/// The table is not that of a foreign child, which executes a program with what it opens.
+fn mark_own(fd: isize) {
+    if !foreign_children::is_foreign() {
+        set(fd as c_int, NumberEntry::Own);
+    }
 }
 
 /// A descriptor of the library is closed.
 pub(crate) fn forget_own(fd: c_int) {
-    if entry(fd) == NumberEntry::Own {
+    if entry(fd) == NumberEntry::Own && !foreign_children::is_foreign() {
         set(fd, NumberEntry::Kernel);
     }
 }

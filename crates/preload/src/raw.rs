@@ -104,6 +104,21 @@ pub(crate) fn errno() -> c_int {
     unsafe { location.read() }
 }
 
+/// Runs `work` while this thread blocks all signals.
+pub(crate) fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
+    let all = u64::MAX;
+    let mut before = 0_u64;
+    let (all, place) = ((&raw const all) as usize, (&raw mut before) as usize);
+    let arguments = [libc::SIG_SETMASK as usize, all, place, size_of::<u64>(), 0, 0];
+    // SAFETY: both masks are locals.
+    unsafe { system_call(libc::SYS_rt_sigprocmask, arguments) };
+    let done = work();
+    let arguments = [libc::SIG_SETMASK as usize, place, 0, size_of::<u64>(), 0, 0];
+    // SAFETY: as above.
+    unsafe { system_call(libc::SYS_rt_sigprocmask, arguments) };
+    done
+}
+
 /// Returns the process, also in the child of vfork(2).
 pub(crate) fn process() -> c_int {
     // SAFETY: takes nothing.

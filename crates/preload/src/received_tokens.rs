@@ -68,7 +68,7 @@ pub(crate) fn adopt(records: &RecordedSockets, fd: c_int) -> Result<(), Error> {
             0 => inner,
             _ => context.fcntl(inner, libc::F_DUPFD, 0)?,
         };
-        replace(number)?;
+        put_placeholder(number)?;
         numbers::set(number, NumberEntry::Stack(of_number));
     }
     report::count(&COUNTS.connections_received);
@@ -96,7 +96,10 @@ fn has_ended(token: BorrowedFd<'_>) -> bool {
 }
 
 /// A placeholder takes the place of a token, which is closed there.
-fn replace(number: c_int) -> Result<(), Error> {
+///
+/// # Errors
+/// As dup3(2).
+pub(crate) fn put_placeholder(number: c_int) -> Result<(), Error> {
     let closes = if closes_on_exec(number) { libc::O_CLOEXEC } else { 0 };
     put(anchor()?, number, closes)
 }

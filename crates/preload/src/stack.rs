@@ -44,9 +44,6 @@ static SETTINGS: AtomicPtr<PreloadSettings> = AtomicPtr::new(std::ptr::null_mut(
 /// The stack's sockets; null: it has not started.
 static CONTEXT: AtomicPtr<SharedContext> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The process that the table of numbers belongs to.
-static OWNER: AtomicI32 = AtomicI32::new(0);
-
 /// The thread that ends the process and has closed all sockets; 0: none.
 static ENDING: AtomicI32 = AtomicI32::new(0);
 
@@ -61,7 +58,7 @@ const IS_DOWN: u8 = 2;
 
 /// Installs the settings: the library is active from now on.
 pub(crate) fn activate(settings: PreloadSettings) {
-    OWNER.store(raw::process(), Ordering::Relaxed);
+    foreign_children::own_tables();
     megapipe_sockets::set_signal_hooks(SignalHooks {
         restart: handlers::restart,
         fall_asleep: handlers::fall_asleep,
@@ -126,17 +123,6 @@ pub(crate) fn context() -> Option<&'static SharedContext> {
     let context = CONTEXT.load(Ordering::Acquire);
     // SAFETY: null, or a value that `start` has leaked.
     unsafe { context.as_ref() }
-}
-
-/// The process that the table of numbers belongs to.
-pub(crate) fn owner() -> c_int {
-    OWNER.load(Ordering::Relaxed)
-}
-
-/// Whether this is the child of a vfork(2) or of a clone(2) that libc does not know: it has its
-/// own descriptors, and the table is its parent's.
-pub(crate) fn is_foreign_child() -> bool {
-    foreign_children::may_be_foreign() && raw::process() != OWNER.load(Ordering::Relaxed)
 }
 
 /// Runs `work` inside the library: a panic is caught, and errno is kept unless it fails.
@@ -317,7 +303,7 @@ fn is_token(number: c_int) -> bool {
 
 /// Sends what was written, as the kernel does when a process ends.
 pub(crate) fn flush() {
-    if is_foreign_child() || handlers::is_inside() {
+    if foreign_children::is_foreign() || handlers::is_inside() {
         return;
     }
     if context().is_some() {
@@ -345,7 +331,7 @@ extern "C" fn report_at_exit() {
 /// In the child of a fork: what was the stack's is the parent's. Returns whether there was a stack.
 /// A stack that is shared starts again when the child needs it.
 pub(crate) fn forget_in_child() -> bool {
-    OWNER.store(raw::process(), Ordering::Relaxed);
+    foreign_children::own_tables();
     ENDING.store(0, Ordering::Relaxed);
     let had_stack = !CONTEXT.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null();
     if !had_stack {

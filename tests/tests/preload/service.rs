@@ -1,7 +1,7 @@
 //! Unmodified programs on the back end `service`: each process has a session of its own, and child
 //! processes listen where their parent did.
 
-use std::io::{PipeWriter, Write, pipe};
+use std::io::{PipeWriter, Read, Write, pipe};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use megapipe::{Daemon, LocalNetwork, LoopbackOwner, ServerConfig};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::capi_prefix::{C11, compile, prefix, sources};
+use super::capi_prefix::{C11, Ended, compile, prefix, sources};
 use super::{PATIENCE, ReservedPort, library, preloaded, run, said, site, started};
 
 /// A daemon of this process. It ends on drop.
@@ -243,19 +243,32 @@ fn server_forks_for_each_connection() {
     }
 }
 
-/// Runs a C program of the preload library's tests as server and client.
+/// Runs a C program of the preload library's tests as server and client. Both print the same on
+/// Linux and on `service`; the back end `kernel` has no connections for other processes.
 fn serve_and_ask(test: &str, source: &str) {
     let (Some(library), Some(prefix)) = (library(test, &[]), prefix(test)) else { return };
     let path = sources().join("../preload/tests").join(source);
     let program = compile(prefix, &path, &format!("preload-{source}"), C11);
+    let expected = served_and_asked("127.0.0.1", |_| Command::new(&program));
     let hosts = ServiceHosts::new(library, source);
+    let on_service = served_and_asked("10.9.7.1", |end| hosts.program(end, &program));
+    assert_eq!(on_service, expected);
+}
+
+/// What a server prints at whose address a client asks.
+fn served_and_asked(address: &str, program: impl Fn(usize) -> Command) -> String {
     let reserved = ReservedPort::new();
     let port = reserved.port().to_string();
-    let mut server = hosts.program(0, &program);
-    server.args(["serve", "10.9.7.1", &port]);
-    let mut server = started(server);
+    let mut server = program(0);
+    server.args(["serve", address, &port]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut server = Ended(server.spawn().expect("it starts"));
+    let mut output = server.0.stdout.take().expect("asked for");
+    let printed = std::thread::spawn(move || {
+        let mut text = String::new();
+        output.read_to_string(&mut text).map(|_| text)
+    });
     let deadline = Instant::now() + PATIENCE;
-    let ask = || run(hosts.program(1, &program).args(["ask", "10.9.7.1", &port]));
+    let ask = || run(program(1).args(["ask", address, &port]));
     let mut asked = ask();
     // It may come before the server listens.
     while asked.0.code() == Some(2) && Instant::now() < deadline {
@@ -264,6 +277,7 @@ fn serve_and_ask(test: &str, source: &str) {
     }
     assert!(asked.0.success() && asked.1 == "asked\n", "{asked:?}");
     assert!(server.0.wait().expect("its end").success());
+    printed.join().expect("it does not panic").expect("text")
 }
 
 #[test]
@@ -274,6 +288,66 @@ fn connections_pass_in_messages() {
 #[test]
 fn programs_go_on_with_connections_after_exec() {
     serve_and_ask("programs_go_on_with_connections_after_exec", "execs.c");
+}
+
+/// A server whose threads give each connection to `cat`, as its input and output, by vfork(2), and
+/// write the last line themselves. Its client checks that nothing is missing.
+const ECHOES: &str = r#"
+import signal, socket, subprocess, sys, threading
+signal.alarm(100)
+TEXT = b'a line that goes to another program\n' * 500
+def serve_one(connection):
+    assert connection.recv(6, socket.MSG_WAITALL) == b'first\n'
+    subprocess.run(['cat'], stdin=connection, stdout=connection, check=True)
+    connection.sendall(b'last\n')
+    connection.close()
+def ask_one(address):
+    with socket.create_connection(address) as connection:
+        connection.sendall(b'first\n' + TEXT)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b''.join(iter(lambda: connection.recv(4096), b''))
+    assert answer == TEXT + b'last\n', answer[-50:]
+    answered.append(True)
+def together(work, arguments):
+    threads = []
+    for it in arguments:
+        threads.append(threading.Thread(target=work, args=(it,)))
+        threads[-1].start()
+    for thread in threads: thread.join()
+answered = []
+how, port = sys.argv[1:]
+address = ('10.9.7.1', int(port))
+if how == 'serve':
+    listener = socket.create_server(address)
+    together(serve_one, (listener.accept()[0] for _ in range(20)))
+else:
+    try:
+        ask_one(address)
+    except ConnectionRefusedError:
+        sys.exit(2)
+    for count in [5, 5, 5, 4]:
+        together(ask_one, [address] * count)
+    assert len(answered) == 20
+"#;
+
+#[test]
+fn programs_of_python_have_connections_as_input() {
+    let test = "programs_of_python_have_connections_as_input";
+    let Some(library) = library(test, &["python3", "cat"]) else { return };
+    let (hosts, reserved) = (ServiceHosts::new(library, "echoes"), ReservedPort::new());
+    let port = reserved.port().to_string();
+    let mut server = hosts.program(0, "python3");
+    server.args(["-c", ECHOES, "serve", &port]);
+    let mut server = started(server);
+    let deadline = Instant::now() + PATIENCE;
+    let ask = || run(hosts.program(1, "python3").args(["-c", ECHOES, "ask", &port]));
+    let mut asked = ask();
+    while asked.0.code() == Some(2) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+        asked = ask();
+    }
+    assert!(asked.0.success(), "{asked:?}");
+    assert!(server.0.wait().expect("its end").success());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use megapipe_marshal::{ArgumentError, check_room, read_address, write_address};
 use megapipe_sockets::{Bsd, Error, Events, Fd, OpenFlags, PollFd, SharedContext, Shutdown};
 
 use super::{CallTarget, answer, status, target};
+use crate::foreign_children;
 use crate::link;
 use crate::memory::{self, Access};
 use crate::next::interpose;
@@ -32,7 +33,7 @@ interpose! {
         let fd = pass();
         if fd >= 0 && stack::settings().is_some() {
             super::descriptors::reap(fd);
-            if is_stacks(domain, kind, protocol) && !stack::is_foreign_child() {
+            if is_stacks(domain, kind, protocol) && !foreign_children::is_foreign() {
                 let protocol = if protocol == IPPROTO_MPTCP { 0 } else { protocol };
                 let added = stack::enter(|| {
                     RECORDS.lock().add(fd, domain, kind, protocol);

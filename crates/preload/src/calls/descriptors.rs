@@ -1,17 +1,19 @@
 //! Calls that close and duplicate descriptors.
 //!
 //! The kernel keeps the numbers: a duplicate of a placeholder is a placeholder. The child of a
-//! vfork has its own descriptors and its parent's memory, so it changes only the kernel's.
+//! vfork has its own descriptors and its parent's memory, so it changes only the kernel's, and a
+//! view of its own (`child_views.rs`).
 
 use std::ffi::{c_int, c_uint};
 
 use megapipe_sockets::{Bsd, Error};
 
 use super::answer;
+use crate::foreign_children;
 use crate::fork_sharing;
 use crate::nested_sets;
 use crate::next::interpose;
-use crate::numbers::{self, NumberEntry};
+use crate::numbers::{self, NumberEntry, child_views};
 use crate::raw::{c_call, set_errno, system_call};
 use crate::records::RECORDS;
 use crate::stack;
@@ -22,7 +24,7 @@ interpose! {
         match numbers::entry(fd) {
             NumberEntry::Kernel => pass(),
             NumberEntry::Own => answer(Err(Error::BadDescriptor)),
-            _ if stack::is_foreign_child() => pass(),
+            _ if foreign_children::is_foreign() => pass(),
             _ => {
                 let closed = detach(fd);
                 let passed = pass();
@@ -77,7 +79,7 @@ pub(super) fn reap(fd: c_int) {
 
 #[cold]
 fn reap_cold(fd: c_int) {
-    if !stack::is_foreign_child() {
+    if !foreign_children::is_foreign() {
         // libc closed it without a call that the library sees.
         let _ = detach(fd);
     }
@@ -131,7 +133,7 @@ pub(super) fn detach(fd: c_int) -> Result<(), Error> {
 }
 
 fn close_known(first: c_uint, last: c_uint) -> c_int {
-    let is_foreign = stack::is_foreign_child();
+    let is_foreign = foreign_children::is_foreign();
     let mut from = first;
     for (fd, entry) in numbers::known(first, last) {
         if entry == NumberEntry::Own {
@@ -172,26 +174,31 @@ pub(super) fn duplicated(fd: c_int, pass: impl FnOnce() -> c_int) -> c_int {
 fn duplicated_to(old: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
     let (of_old, of_new) = (numbers::entry(old), numbers::entry(new));
     let are_kernels = (of_old, of_new) == (NumberEntry::Kernel, NumberEntry::Kernel);
-    if (are_kernels && !nested_sets::was_set(old)) || old == new {
+    let is_foreign = foreign_children::is_foreign();
+    if (are_kernels && !is_foreign && !nested_sets::was_set(old)) || old == new {
         return pass();
     }
     if of_old == NumberEntry::Own || of_new == NumberEntry::Own {
         return answer(Err(Error::BadDescriptor));
     }
-    let is_foreign = stack::is_foreign_child();
     let passed = pass();
-    if passed >= 0 && !is_foreign {
-        let _ = detach(new);
-        return copied(old, new);
+    if passed < 0 {
+        return passed;
     }
-    passed
+    if !is_foreign {
+        let _ = detach(new);
+    }
+    copied(old, new)
 }
 
 /// `new` is a duplicate of `old` in the kernel: it stands for the same.
 fn copied(old: c_int, new: c_int) -> c_int {
+    if foreign_children::is_foreign() {
+        child_views::duplicate(old, new);
+        return new;
+    }
     let entry = numbers::entry(old);
-    let is_set = nested_sets::was_set(old);
-    if (entry == NumberEntry::Kernel && !is_set) || stack::is_foreign_child() {
+    if entry == NumberEntry::Kernel && !nested_sets::was_set(old) {
         return new;
     }
     let copy = || match entry {

@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::create::{kernel_name, select};
 use super::descriptors::reap;
+use crate::foreign_children;
 use crate::numbers;
 use crate::raw::system_call;
 use crate::received_tokens;
@@ -56,7 +57,7 @@ pub(crate) fn adopt_open() {
 /// `message` is what the call filled, if it succeeded.
 #[inline]
 pub(super) unsafe fn adopt_received(message: *const msghdr, result: ssize_t) {
-    if result < 0 || !stack::has_own_ports() || stack::is_foreign_child() {
+    if result < 0 || !stack::has_own_ports() || foreign_children::is_foreign() {
         return;
     }
     // SAFETY: the kernel has filled it.

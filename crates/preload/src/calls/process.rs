@@ -16,6 +16,7 @@ use crate::inheritance;
 use crate::link;
 use crate::memory;
 use crate::next::interpose;
+use crate::numbers::child_views;
 use crate::program_check;
 use crate::raw::{errno, set_errno, system_call};
 use crate::records::RECORDS;
@@ -261,7 +262,7 @@ unsafe fn with_settings(
     let variable = unsafe { variable_of(environment(), b"PATH") };
     let folders = is_in_folders.then(|| program_check::folders(variable));
     // SAFETY: the caller promises the program's name.
-    if unsafe { program_check::note_program(program, folders) } && stack::is_foreign_child() {
+    if unsafe { program_check::note_program(program, folders) } && foreign_children::is_foreign() {
         // The child of a vfork(2): fork(2) has counted the others.
         report::count(&report::COUNTS.children);
     }
@@ -283,7 +284,8 @@ unsafe fn with_settings(
         Some(restored) => start(restored.0.as_ptr()),
     };
     let errno = errno();
-    passed.take_back();
+    passed.put_back();
+    passed.resume();
     set_errno(errno);
     result
 }
@@ -401,9 +403,11 @@ extern "C" fn before_fork() {
     if FORKS.get() {
         fork_sharing::prepare();
     }
+    child_views::pause();
 }
 
 extern "C" fn after_fork() {
+    child_views::resume();
     fork_sharing::resume();
     RECORDS.release();
     end_fork();
@@ -416,7 +420,8 @@ fn end_fork() {
 }
 
 extern "C" fn in_child() {
-    let parent = stack::owner();
+    child_views::forget();
+    let parent = foreign_children::owner();
     if stack::forget_in_child() {
         crate::records::forget_anchor();
     }
