@@ -18,6 +18,8 @@ mod by_number;
 pub(crate) mod create;
 pub(crate) mod data;
 pub(crate) mod descriptors;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod exec_lists;
 pub(crate) mod files;
 pub(crate) mod inherited;
 pub(crate) mod interfaces;
@@ -26,6 +28,7 @@ pub(crate) mod passing;
 pub(crate) mod pipes;
 pub(crate) mod process;
 pub(crate) mod sets;
+pub(crate) mod shells;
 pub(crate) mod signals;
 pub(crate) mod streams;
 #[cfg(target_arch = "x86_64")]
@@ -43,6 +46,7 @@ pub(crate) fn resolve() {
     pipes::resolve();
     process::resolve();
     sets::resolve();
+    shells::resolve();
     signals::resolve();
     streams::resolve();
     waits::resolve();
@@ -60,9 +64,12 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         pipes::NAMES,
         process::NAMES,
         sets::NAMES,
+        shells::NAMES,
         signals::NAMES,
         streams::NAMES,
         waits::NAMES,
+        #[cfg(target_arch = "x86_64")]
+        exec_lists::NAMES,
         #[cfg(target_arch = "x86_64")]
         vfork::NAMES,
     ];

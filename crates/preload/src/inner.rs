@@ -66,6 +66,7 @@ by_number! {
     memfd_create = SYS_memfd_create(name, flags) => raise;
     inotify_init1 = SYS_inotify_init1(flags) => raise;
     execve = SYS_execve(path, list, environment);
+    execveat = SYS_execveat(at, path, list, environment, flags);
     _exit = SYS_exit_group(status);
     _Exit = SYS_exit_group(status);
 }
@@ -136,6 +137,7 @@ macro_rules! by_other {
     )*};
 }
 
+const EMPTY_PATH: usize = libc::AT_EMPTY_PATH as usize;
 const HERE: usize = libc::AT_FDCWD as usize;
 const EPOLL_PWAIT: usize = libc::SYS_epoll_pwait as usize;
 const EPOLL_PWAIT2: usize = libc::SYS_epoll_pwait2 as usize;
@@ -150,6 +152,8 @@ by_other! {
     open64(path, flags, mode) = openat(HERE, path, flags, mode);
     creat(path, mode) = openat(HERE, path, CREATE, mode);
     creat64(path, mode) = openat(HERE, path, CREATE, mode);
+    fexecve(file, list, environment) =
+        execveat(file, c"".as_ptr() as usize, list, environment, EMPTY_PATH);
     inotify_init() = inotify_init1(0);
     pipe(ends) = pipe2(ends, 0);
     fcntl64(fd, command, argument) = fcntl(fd, command, argument);
@@ -370,6 +374,8 @@ by_libc! {
     execv(path, list) -> c_int;
     execvp(path, list) -> c_int;
     execvpe(path, list, environment) -> c_int;
+    system(line) -> c_int;
+    popen(line, mode) -> isize;
     posix_spawn(process, path, actions, attributes, list, environment) -> c_int;
     posix_spawnp(process, path, actions, attributes, list, environment) -> c_int;
     sigaction(number, action, before) -> c_int;

@@ -6,6 +6,7 @@
 //! children of vfork(2), which have their parent's memory and descriptors of their own.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::io::Write;
 use std::mem::MaybeUninit;
 
 use crate::elf::{HEAD_BYTES, SCRIPTS_MAX, interpreter_of_script, refusal};
@@ -19,6 +20,32 @@ const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
 /// A path with its NUL.
 type PathRoom = [u8; PATH_BYTES];
+
+/// The path of a program that is named by a descriptor, or relative to one.
+pub(crate) struct ProgramPath(PathRoom);
+
+impl ProgramPath {
+    /// The file `name` in the folder `at`, or the file `at` itself if the name is empty. One that
+    /// is too long is empty, and no program.
+    pub(crate) fn at(at: c_int, name: &[u8]) -> Self {
+        let mut folder = [0; 32];
+        let mut rest = &mut folder[..];
+        // There is room for a number.
+        let _ = write!(rest, "/proc/self/fd/{at}");
+        let free = rest.len();
+        let folder = &folder[..folder.len() - free];
+        let mut path = [0; PATH_BYTES];
+        match name {
+            b"" => join(&mut path, b"", folder),
+            name => join(&mut path, folder, name),
+        };
+        Self(path)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        self.0.as_ptr().cast()
+    }
+}
 
 /// Notes a program that cannot be preloaded. `folders` is the value of PATH, for execvp(3). Returns
 /// whether the program's file was read.
@@ -145,6 +172,8 @@ fn has_capabilities(path: &PathRoom) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     fn checked(path: &str) -> Option<Result<(), &'static str>> {
@@ -166,6 +195,23 @@ mod tests {
         assert_eq!(checked(script.to_str().unwrap()), Some(Err(reason)));
         std::fs::remove_file(script).unwrap();
         std::fs::remove_file(text).unwrap();
+    }
+
+    #[test]
+    fn programs_at_descriptors_are_checked() {
+        let own = std::env::current_exe().unwrap();
+        let folder = std::fs::File::open(own.parent().unwrap()).unwrap();
+        let file = std::fs::File::open(&own).unwrap();
+        let checked = |at: c_int, name: &[u8]| {
+            let path = ProgramPath::at(at, name);
+            // SAFETY: it ends with a NUL.
+            unsafe { check_program(path.as_ptr(), None) }
+        };
+        let name = own.file_name().unwrap().as_encoded_bytes();
+        assert_eq!(checked(folder.as_raw_fd(), name), Some(Ok(())));
+        assert_eq!(checked(file.as_raw_fd(), b""), Some(Ok(())));
+        assert_eq!(checked(folder.as_raw_fd(), b"nonexistent"), None);
+        assert_eq!(checked(file.as_raw_fd(), &[b'x'; PATH_BYTES]), None);
     }
 
     #[test]

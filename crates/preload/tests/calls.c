@@ -586,6 +586,91 @@ static void children(void) {
     finish(pair);
 }
 
+static const char *const exec_names[] = {"execl",   "execlp",   "execle",
+                                         "fexecve", "execveat", "SYS_execve"};
+
+enum { EXECS = sizeof exec_names / sizeof *exec_names };
+
+/* Executes a shell that ends with the status 20 and more. */
+static void end_as_shell(int way, int shell, int folder) {
+    static const char *const scripts[EXECS] = {"exit 20", "exit 21", "exit $STATUS",
+                                               "exit 23", "exit 24", "exit 25"};
+    char *arguments[] = {"sh", "-c", (char *)(size_t)scripts[way], NULL};
+    char *environment[] = {"STATUS=22", NULL};
+    switch (way) {
+    case 0:
+        execl("/bin/sh", "sh", "-c", scripts[way], "0", "1", "2", "3", "4", "5", NULL);
+        break;
+    case 1:
+        execlp("sh", "sh", "-c", scripts[way], NULL);
+        break;
+    case 2:
+        execle("/bin/sh", "sh", "-c", scripts[way], "0", "1", "2", NULL, environment);
+        break;
+    case 3:
+        fexecve(shell, arguments, environment);
+        break;
+    case 4:
+        execveat(folder, "sh", arguments, environment, 0);
+        break;
+    default:
+        syscall(SYS_execve, "/bin/sh", arguments, environment);
+    }
+    _exit(1);
+}
+
+static volatile int interrupts;
+
+static void count_interrupt(int signal) {
+    (void)signal;
+    interrupts++;
+}
+
+/* Programs that children and libc start; the numbers of this process stay. */
+static void programs(void) {
+    struct pair pair = connection();
+    int shell = open("/bin/sh", O_RDONLY | O_CLOEXEC), status;
+    int folder = open("/bin", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    need(shell >= 0 && folder >= 0, "open");
+    for (int way = 0; way < EXECS; way++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            dup2(pair.here, 0);
+            dup2(0, pair.there);
+            close(pair.here);
+            end_as_shell(way, shell, folder);
+        }
+        waitpid(child, &status, 0);
+        say(exec_names[way], WEXITSTATUS(status));
+        exchange(pair, exec_names[way]);
+    }
+    close(shell), close(folder);
+    say("execl of nothing", execl("/nonexistent", "a", NULL));
+    say("execveat of a bad address", execveat(AT_FDCWD, (char *)8, environ, environ, 0));
+    signal(SIGINT, count_interrupt);
+    status = system("kill -INT $PPID; exit 8");
+    printf("system: %d, %d interrupts\n", WEXITSTATUS(status), interrupts);
+    raise(SIGINT);
+    printf("afterwards: %d\n", interrupts);
+    signal(SIGINT, SIG_DFL);
+    say("a shell", system(NULL) != 0);
+    say("a signal ends the shell", WTERMSIG(system("kill -KILL $$")));
+    say("no mode", popen("exit 0", "x") == NULL);
+    FILE *stays = popen("cat", "w"), *closes = popen("exit 9", "re");
+    need(stays && closes, "popen");
+    say("FD_CLOEXEC", fcntl(fileno(stays), F_GETFD));
+    say("FD_CLOEXEC", fcntl(fileno(closes), F_GETFD));
+    say("pclose", WEXITSTATUS(pclose(closes)));
+    char line[64];
+    snprintf(line, sizeof line, "test -e /proc/self/fd/%d", fileno(stays));
+    closes = popen(line, "r");
+    need(closes != NULL, "popen");
+    say("the other stream in a child", WEXITSTATUS(pclose(closes)));
+    say("pclose", pclose(stays));
+    exchange(pair, "after popen");
+    finish(pair);
+}
+
 /* A server that forks after listen(2); the child serves. */
 static void forked_server(void) {
     int listening = listener();
@@ -654,6 +739,7 @@ int main(int count, char **arguments) {
     limits();
     replaced_listener();
     children();
+    programs();
     closes();
     puts("end");
     return 0;

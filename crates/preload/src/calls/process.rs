@@ -17,7 +17,7 @@ use crate::link;
 use crate::memory;
 use crate::next::interpose;
 use crate::numbers::child_views;
-use crate::program_check;
+use crate::program_check::{self, ProgramPath};
 use crate::raw::{errno, set_errno, system_call};
 use crate::records::RECORDS;
 use crate::refusals::{self, CallRefusal};
@@ -61,6 +61,39 @@ interpose! {
         let start = |it| unsafe { libc::execvpe(path, list, it) };
         // SAFETY: as in `execve`.
         unsafe { with_settings((path, true), environment, link::pass_turn_on(), pass, start) }
+    }
+
+    /// fexecve(3).
+    fn fexecve(file: c_int, list: Strings, environment: Strings) -> c_int |pass| {
+        // SAFETY: as in `execve`.
+        let start = |it| unsafe { started_at(file, c"".as_ptr(), list, it, libc::AT_EMPTY_PATH) };
+        let path = ProgramPath::at(file, b"");
+        let program = (path.as_ptr(), false);
+        // SAFETY: as in `execve`.
+        unsafe { with_settings(program, environment, link::pass_turn_on(), pass, start) }
+    }
+
+    /// execveat(2).
+    fn execveat(
+        at: c_int,
+        path: *const c_char,
+        list: Strings,
+        environment: Strings,
+        flags: c_int,
+    ) -> c_int |pass| {
+        if !memory::is_string(path) {
+            // EFAULT, by the kernel.
+            return pass();
+        }
+        // SAFETY: as in `execve`.
+        let start = |it| unsafe { started_at(at, path, list, it, flags) };
+        // SAFETY: it is a string.
+        let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+        let found = ProgramPath::at(at, name);
+        let is_relative = !name.starts_with(b"/") && at != libc::AT_FDCWD;
+        let program = (if is_relative { found.as_ptr() } else { path }, false);
+        // SAFETY: as in `execve`.
+        unsafe { with_settings(program, environment, link::pass_turn_on(), pass, start) }
     }
 
     /// posix_spawn(3).
@@ -168,6 +201,12 @@ interpose! {
                 // SAFETY: takes integers.
                 unsafe { descriptors::dup3(a as c_int, b as c_int, c as c_int).into() }
             }
+            // SAFETY: the program promises what the call asks for.
+            libc::SYS_execve => unsafe { execve(a as _, b as _, c as _).into() },
+            libc::SYS_execveat => {
+                // SAFETY: the same.
+                unsafe { execveat(a as c_int, b as _, c as _, d as _, e as c_int).into() }
+            }
             libc::SYS_exit_group => {
                 stack::flush();
                 report::finish();
@@ -234,6 +273,23 @@ unsafe fn started(path: *const c_char, list: Strings, environment: Strings) -> c
     unsafe { crate::inner::execve(path as usize, list as usize, environment as usize) as c_int }
 }
 
+/// execveat(2) of the library's own.
+///
+/// # Safety
+/// As execveat(2).
+unsafe fn started_at(
+    at: c_int,
+    path: *const c_char,
+    list: Strings,
+    environment: Strings,
+    flags: c_int,
+) -> c_int {
+    let [at, flags] = [at, flags].map(|it| it as usize);
+    let (path, list, environment) = (path as usize, list as usize, environment as usize);
+    // SAFETY: the caller keeps the contract.
+    unsafe { crate::inner::execveat(at, path, list, environment, flags) as c_int }
+}
+
 /// The result of posix_spawn(3), whose child is counted.
 fn counted(result: c_int) -> c_int {
     if result == 0 {
@@ -288,6 +344,19 @@ unsafe fn with_settings(
     passed.resume();
     set_errno(errno);
     result
+}
+
+/// Whether a program that gets the environment of this process is preloaded.
+pub(super) fn environment_has_library() -> bool {
+    let library = stack::settings().and_then(|settings| settings.library.as_deref());
+    // SAFETY: the environment of the process ends with a null pointer.
+    let list = unsafe { variable_of(environment(), b"LD_PRELOAD") }.unwrap_or_default();
+    library.is_some_and(|library| is_in_list(library, &String::from_utf8_lossy(list)))
+}
+
+/// Whether LD_PRELOAD names a library.
+fn is_in_list(library: &str, list: &str) -> bool {
+    list.split([':', ' ']).any(|part| part == library)
 }
 
 /// The value of a variable in an environment.
@@ -359,7 +428,7 @@ impl RestoredEnvironment {
         // SAFETY: as above.
         let before = known.and_then(|place| unsafe { value_of(list[place], name) });
         let before = before.map(String::from_utf8_lossy).unwrap_or_default();
-        if !before.split([':', ' ']).any(|part| part == library) {
+        if !is_in_list(library, &before) {
             let separator = if before.is_empty() { "" } else { ":" };
             let text = CString::new(format!("{PRELOAD}{library}{separator}{before}")).ok()?;
             // It is needed until the new program has it, or for ever if that fails.
