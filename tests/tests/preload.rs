@@ -20,6 +20,8 @@ mod report;
 mod service;
 #[path = "preload/states.rs"]
 mod states;
+#[path = "preload/tested_programs.rs"]
+mod tested_programs;
 #[path = "preload/traps.rs"]
 mod traps;
 
@@ -43,6 +45,7 @@ fn library(test: &str, programs: &[&str]) -> Option<PathBuf> {
     let prefix = prefix(test)?;
     if let Some(missing) = programs.iter().find(|program| !is_installed(program)) {
         println!("skipped: {test}: {missing} is not installed");
+        tested_programs::record_skip(test);
         return None;
     }
     Some(prefix.join("lib/megapipe/libmegapipe-preload.so"))
@@ -474,9 +477,8 @@ fn fetch(curl: &mut Command, copy: &Path, host: &str) {
 
 #[test]
 fn python_serves_files_to_curl() {
-    let Some(library) = library("python_serves_files_to_curl", &["python3", "curl"]) else {
-        return;
-    };
+    let test = "python_serves_files_to_curl";
+    let Some(library) = library(test, &["python3", "curl"]) else { return };
     let (hosts, (folder, bytes)) = (Hosts::new(library), site("python"));
     let reserved = ReservedPort::new();
     let mut server = hosts.server("python3");
@@ -484,6 +486,13 @@ fn python_serves_files_to_curl() {
     let _server = started(server);
     hosts.wait();
     fetch_both_ways(&hosts, reserved.port(), &folder, &bytes);
+    tested_programs::record(
+        test,
+        &[
+            ["python3", "local", "server", "`http.server`, also for clients in the kernel"],
+            ["curl", "local", "client", "files"],
+        ],
+    );
 }
 
 /// A server and a client of one program, over loopback: the kernel has no such socket. Arguments: a
@@ -584,6 +593,8 @@ fn loopback_of_the_stack_connects_the_sockets_of_a_program() {
             std::fs::remove_file(file(word, what)).expect("it is there");
         }
     }
+    let works = "TCP and UDP over the loopback of the stack, from several threads";
+    tested_programs::record(test, &[["python3", "local", "server and client", works]]);
 }
 
 #[test]
@@ -618,6 +629,8 @@ fn nginx_with_a_master_and_a_worker_serves_curl() {
     rustix::process::kill_process(pid, rustix::process::Signal::QUIT).expect("it runs");
     let mut server = server;
     assert!(server.0.wait().expect("its end").success());
+    let works = "files by sendfile(2), one worker and its master, reload";
+    tested_programs::record(test, &[["nginx", "local", "server", works]]);
 }
 
 #[test]
@@ -644,6 +657,7 @@ fn lighttpd_serves_files_and_cgi_to_curl() {
         curl.args(["-sS", "--max-time", "50", "-d", "body", &url]);
     };
     assert_eq!(hosts.until_success(post, "curl"), "query\nbody");
+    tested_programs::record(test, &[["lighttpd", "local", "server", "files and CGI"]]);
 }
 
 #[test]
@@ -680,6 +694,8 @@ fn haproxy_with_a_master_forwards_to_the_kernel() {
     let pid = rustix::process::Pid::from_child(&server.0);
     rustix::process::kill_process(pid, rustix::process::Signal::USR1).expect("it runs");
     server.0.wait().expect("its end");
+    let works = "`-W`, to a server in the kernel";
+    tested_programs::record(test, &[["haproxy", "local", "server", works]]);
 }
 
 #[test]
@@ -698,6 +714,7 @@ fn iperf3_measures_over_select() {
     let text = hosts.until_success(measure, "iperf3");
     assert!(text.contains("receiver"), "{text}");
     server.0.wait().expect("its end");
+    tested_programs::record(test, &[["iperf3", "local", "server and client", "TCP"]]);
 }
 
 #[test]
@@ -728,6 +745,14 @@ fn redis_server_answers_its_own_clients() {
     assert!(text.contains("\"GET\"") && text.contains("\"SET\""), "{text}");
     let mut kernel = Command::new("redis-cli");
     assert_eq!(said(kernel.args(["-p", &port, "get", "key"])).trim(), "value");
+    tested_programs::record(
+        test,
+        &[
+            ["redis-server", "local", "server", "also for clients in the kernel"],
+            ["redis-cli", "local", "client", "GET and SET"],
+            ["redis-benchmark", "local", "client", "GET and SET, 20 connections"],
+        ],
+    );
 }
 
 #[test]
@@ -759,4 +784,5 @@ fn memcached_serves_from_several_threads() {
         it.args(["-c", script, "10.9.8.1", &port]);
     };
     hosts.until_success(ask, "python3");
+    tested_programs::record(test, &[["memcached", "local", "server", "`-t 4`"]]);
 }

@@ -32,7 +32,7 @@ use crate::ci::lanes::Tick;
 use crate::ci::tally::{TestCounts, TestTally};
 use crate::error::ToolError;
 use crate::process::{self, ProcessEnd};
-use crate::{header, sim, tidy};
+use crate::{header, sim, tested_programs, tidy};
 
 /// What became of one step.
 struct StepOutcome {
@@ -91,6 +91,7 @@ const STEPS: &[Step] = &[
     ("build", build),
     ("no-os", no_os::check),
     ("test", suites::run),
+    ("tested", tested_step),
     ("programs", foreign_suites::check),
     ("miri", interleavings::miri),
     ("fuzz", fuzz::smoke),
@@ -235,6 +236,15 @@ fn clippy(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> 
 fn header_step(root: &Path, _: &mut Display) -> Result<StepOutcome, ToolError> {
     let drift = header::drift(root)?;
     Ok(StepOutcome::check("header", drift.is_none(), drift.into_iter().collect()))
+}
+
+/// After the tests, which record the programs that they have run.
+fn tested_step(root: &Path, _: &mut Display) -> Result<StepOutcome, ToolError> {
+    if !tested_programs::has_records(root) {
+        return Ok(StepOutcome::skip("tested", "no test has recorded a program"));
+    }
+    let findings = tested_programs::findings(root)?;
+    Ok(StepOutcome::check("tested", findings.is_empty(), findings))
 }
 
 fn doc(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {

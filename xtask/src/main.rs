@@ -12,11 +12,12 @@
 //! | `lines` | lines of code of each crate |
 //! | `scripts` | runs packet scripts, on our stack and on Linux |
 //! | `programs` | runs foreign test suites under the preload library |
+//! | `tested-programs` | writes, or with `--check` compares, the table of tested programs |
 //!
 //! Read first: `ci.rs`, then `tidy.rs`.
 //!
-//! Invariants: no command changes a tracked file except `header` without `--check`; every failure
-//! ends in a non-zero exit status.
+//! Invariants: no command changes a tracked file except `header` and `tested-programs` without
+//! `--check`; every failure ends in a non-zero exit status.
 
 #![forbid(unsafe_code)]
 
@@ -32,6 +33,7 @@ mod programs;
 mod scripts;
 mod setup;
 mod sim;
+mod tested_programs;
 mod tidy;
 mod workspace;
 
@@ -127,6 +129,12 @@ enum XtaskCommand {
         #[arg(long)]
         library: Option<PathBuf>,
     },
+    /// Write the table of docs/PROGRAMS.md from what the tests have recorded
+    TestedPrograms {
+        /// Write nothing; fail when the table differs, versions apart
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -158,6 +166,8 @@ fn run(command: &XtaskCommand) -> Result<bool, ToolError> {
         XtaskCommand::Programs { suite, parts, library } => {
             programs::run(&root, *suite, parts, library.as_deref())
         }
+        XtaskCommand::TestedPrograms { check: true } => tested_programs::check(&root),
+        XtaskCommand::TestedPrograms { check: false } => tested_programs::write(&root),
         XtaskCommand::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
     }
 }

@@ -13,7 +13,9 @@ use megapipe::{Daemon, LocalNetwork, LoopbackOwner, ServerConfig};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::capi_prefix::{C11, Ended, compile, prefix, sources};
-use super::{PATIENCE, ReservedPort, library, preloaded, run, said, site, started};
+use super::{
+    PATIENCE, ReservedPort, library, preloaded, run, said, site, started, tested_programs,
+};
 
 /// A daemon of this process. It ends on drop.
 struct DaemonThread {
@@ -125,6 +127,13 @@ fn workers_listen_where_their_master_did() {
     assert!(!status.success() && text.contains("Address already in use"), "{text}");
     kill_process(Pid::from_child(&server.0), Signal::QUIT).expect("it runs");
     assert!(server.0.wait().expect("its end").success());
+    tested_programs::record(
+        test,
+        &[
+            ["nginx", "service", "server", "two workers and their master"],
+            ["curl", "service", "client", "files"],
+        ],
+    );
 }
 
 /// A server whose listener is made by another program: `exec` becomes the server by exec(3), `pass`
@@ -176,6 +185,8 @@ fn listeners_pass_through_exec_and_messages() {
         said(&mut hosts.fetches(port, 5));
         assert!(server.0.wait().expect("its end").success(), "{how}");
     }
+    let works = "listeners that exec(3) or a message passes on";
+    tested_programs::record(test, &[["python3", "service", "server", works]]);
 }
 
 #[test]
@@ -209,6 +220,8 @@ fn loopback_of_the_daemon_connects_its_programs() {
     let mut other = hosts.program(0, "python3");
     let (status, text) = run(other.args(["-c", &ask]));
     assert!(!status.success() && text.contains("ConnectionRefusedError"), "{text}");
+    let works = "TCP over the loopback of the daemon";
+    tested_programs::record(test, &[["python3", "service", "server and client", works]]);
 }
 
 #[test]
@@ -241,6 +254,13 @@ fn server_forks_for_each_connection() {
     for text in ["second\n", &long] {
         assert_eq!(echo(text), text);
     }
+    tested_programs::record(
+        test,
+        &[
+            ["socat", "service", "server", "`TCP-LISTEN` with `fork`, `EXEC`"],
+            ["socat", "service", "client", "`TCP`"],
+        ],
+    );
 }
 
 /// Runs a C program of the preload library's tests as server and client. Both print the same on
@@ -348,6 +368,8 @@ fn programs_of_python_have_connections_as_input() {
     }
     assert!(asked.0.success(), "{asked:?}");
     assert!(server.0.wait().expect("its end").success());
+    let works = "`subprocess` with a connection as input and output";
+    tested_programs::record(test, &[["python3", "service", "server", works]]);
 }
 
 #[test]

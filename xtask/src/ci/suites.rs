@@ -20,6 +20,7 @@ use super::{Display, StepOutcome, lanes};
 use crate::error::ToolError;
 use crate::limits;
 use crate::process::{self, ProcessEnd};
+use crate::tested_programs;
 
 /// Suites that take longest, by the name of their target. They start first, so that none of them
 /// runs alone at the end.
@@ -54,6 +55,7 @@ impl TestSuite {
 
 /// Builds every suite and runs them.
 pub(super) fn run(root: &Path, display: &mut Display) -> Result<StepOutcome, ToolError> {
+    tested_programs::forget(root)?;
     run_built(root, &[], display)
 }
 

@@ -1,0 +1,67 @@
+//! Records of programs that tests have run, for the table of `docs/PROGRAMS.md`.
+//!
+//! A test that has passed writes a file with its name below `target/tested-programs`, a line for
+//! each program; `cargo xtask tested-programs` makes the table of them.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+/// What a test has shown: the program, its back end, its role, and what works.
+pub(super) type TestedProgram = [&'static str; 4];
+
+/// Records what the test of this name has shown. Its last call, after everything that can fail.
+pub(super) fn record(test: &str, programs: &[TestedProgram]) {
+    let mut text = String::new();
+    for [program, backend, role, works] in programs {
+        let version = version(program);
+        writeln!(text, "{program}\t{version}\t{backend}\t{role}\t{works}").expect("memory");
+    }
+    write(test, &text);
+}
+
+/// Records that a test has skipped itself.
+pub(super) fn record_skip(test: &str) {
+    write(test, "skipped\n");
+}
+
+fn write(test: &str, text: &str) {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
+    let folder = target.join("tested-programs");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join(test), text).expect("a file");
+}
+
+/// The version that a program prints, which it does by one of these options.
+fn version(program: &str) -> String {
+    for option in ["--version", "-v", "-V"] {
+        let Ok(output) = Command::new(program).arg(option).output() else { continue };
+        let text = [output.stdout, output.stderr].concat();
+        if let Some(version) = version_in(&String::from_utf8_lossy(&text)) {
+            return version.to_owned();
+        }
+    }
+    panic!("{program} prints no version");
+}
+
+/// The first number with a point in it, with the rest of its word that is digits and points.
+fn version_in(text: &str) -> Option<&str> {
+    let is_part = |it: char| it.is_ascii_digit() || it == '.';
+    let words = text.split(|it| !is_part(it)).map(|word| word.trim_matches('.'));
+    words.into_iter().find(|word| word.contains('.'))
+}
+
+#[test]
+fn version_is_found_in_what_programs_print() {
+    let printed = [
+        ("nginx version: nginx/1.22.1\n", "1.22.1"),
+        ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64", "7.0.15"),
+        ("socat - see www.dest-unreach.org\nsocat version 1.7.4.4 on", "1.7.4.4"),
+        ("iperf 3.12 (cJSON 1.7.15)", "3.12"),
+        ("HAProxy version 2.6.12-1+deb12u2 2025/04/28", "2.6.12"),
+    ];
+    for (text, version) in printed {
+        assert_eq!(version_in(text), Some(version));
+    }
+    assert_eq!(version_in("usage: program 3. arguments"), None);
+}
