@@ -14,6 +14,8 @@
 //! - `records.rs`, `state_lock.rs`: sockets and sets that wait for the stack.
 //! - `fall_back.rs`: sockets that go on in the kernel, because the stack cannot start.
 //! - `elf.rs`, `program_check.rs`: whether a program can be preloaded. `imports.rs`: what it calls.
+//! - `restored_environment.rs`: the settings in the environment of a program that is started.
+//! - `exec_sharing.rs`, `fork_sharing.rs`: connections that programs and children go on with.
 //! - `link.rs`: the link of the stack, which a master opens for its worker.
 //! - `stack.rs`: its start, its end, and the guard of every call.
 //! - `calls/`: the interposed functions, by family. `report.rs`, `refusals.rs`: lines for a person.
@@ -53,6 +55,7 @@ mod received_tokens;
 mod records;
 mod refusals;
 mod report;
+mod restored_environment;
 pub mod rules;
 mod settings;
 mod stack;

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -644,6 +645,15 @@ static void programs(void) {
         say(exec_names[way], WEXITSTATUS(status));
         exchange(pair, exec_names[way]);
     }
+    /* What a child leaves behind in its parent's memory. */
+    size_t before = mallinfo2().uordblks;
+    for (int round = 0; round < 200; round++) {
+        pid_t child = vfork();
+        if (child == 0)
+            end_as_shell(2, shell, folder);
+        waitpid(child, &status, 0);
+    }
+    say("memory of children", mallinfo2().uordblks > before + 20000);
     close(shell), close(folder);
     say("execl of nothing", execl("/nonexistent", "a", NULL));
     say("execveat of a bad address", execveat(AT_FDCWD, (char *)8, environ, environ, 0));

@@ -1,9 +1,10 @@
 //! Calls that start programs or end the process, and syscall(2).
 //!
-//! A program may clear its environment before exec(3): the settings and the library are put back.
+//! A program may clear its environment before exec(3): the settings and the library are put back
+//! (`restored_environment.rs`).
 
 use std::cell::Cell;
-use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
@@ -22,13 +23,8 @@ use crate::raw::{errno, set_errno, system_call};
 use crate::records::RECORDS;
 use crate::refusals::{self, CallRefusal};
 use crate::report;
+use crate::restored_environment::{RestoredEnvironment, Strings, environment, variable_of};
 use crate::stack;
-
-/// The list of strings of an environment or of arguments.
-type Strings = *const *const c_char;
-
-/// Variable of the dynamic loader.
-const PRELOAD: &str = "LD_PRELOAD=";
 
 interpose! {
     /// execve(2).
@@ -337,121 +333,13 @@ unsafe fn with_settings(
     // SAFETY: the caller keeps the contract.
     let result = match unsafe { RestoredEnvironment::of(given, turn) } {
         None => pass(),
-        Some(restored) => start(restored.0.as_ptr()),
+        Some(restored) => restored.lend(start),
     };
     let errno = errno();
     passed.put_back();
     passed.resume();
     set_errno(errno);
     result
-}
-
-/// Whether a program that gets the environment of this process is preloaded.
-pub(super) fn environment_has_library() -> bool {
-    let library = stack::settings().and_then(|settings| settings.library.as_deref());
-    // SAFETY: the environment of the process ends with a null pointer.
-    let list = unsafe { variable_of(environment(), b"LD_PRELOAD") }.unwrap_or_default();
-    library.is_some_and(|library| is_in_list(library, &String::from_utf8_lossy(list)))
-}
-
-/// Whether LD_PRELOAD names a library.
-fn is_in_list(library: &str, list: &str) -> bool {
-    list.split([':', ' ']).any(|part| part == library)
-}
-
-/// The value of a variable in an environment.
-///
-/// # Safety
-/// `list` is null or a list of strings that ends with a null pointer and lives as long as `'a`.
-unsafe fn variable_of<'a>(list: Strings, name: &[u8]) -> Option<&'a [u8]> {
-    let mut at = list;
-    // SAFETY: the caller promises the list.
-    while !at.is_null() && !unsafe { at.read() }.is_null() {
-        // SAFETY: as above.
-        let text = unsafe { at.read() };
-        // SAFETY: the caller promises strings.
-        if let Some(value) = unsafe { value_of(text, name) } {
-            return Some(value);
-        }
-        at = at.wrapping_add(1);
-    }
-    None
-}
-
-/// The environment of the process.
-fn environment() -> Strings {
-    unsafe extern "C" {
-        static environ: Strings;
-    }
-    // SAFETY: libc defines it.
-    unsafe { environ }
-}
-
-/// An environment in which the settings stand again.
-struct RestoredEnvironment(Vec<*const c_char>);
-
-impl RestoredEnvironment {
-    /// `None`: nothing is missing.
-    ///
-    /// # Safety
-    /// `given` is null or a list of strings that ends with a null pointer, and outlives this.
-    unsafe fn of(given: Strings, turn: Option<c_int>) -> Option<Self> {
-        let settings = stack::settings()?;
-        let library = settings.library.as_deref()?;
-        let mut list = Vec::new();
-        let mut at = given;
-        // SAFETY: the caller promises the list.
-        while !at.is_null() && !unsafe { at.read() }.is_null() {
-            // SAFETY: as above.
-            list.push(unsafe { at.read() });
-            at = at.wrapping_add(1);
-        }
-        let mut is_changed = turn.is_some();
-        if let Some(turn) = turn {
-            let name = link::TURN_VARIABLE;
-            // SAFETY: the caller promises strings.
-            list.retain(|it| unsafe { value_of(*it, name.as_bytes()) }.is_none());
-            // It is needed until the new program has it, or for ever if that fails.
-            list.push(CString::new(format!("{name}={turn}")).ok()?.into_raw().cast_const());
-        }
-        for wanted in &settings.restored {
-            let name = wanted.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
-            // SAFETY: the caller promises strings.
-            if !list.iter().any(|it| unsafe { value_of(*it, name) }.is_some()) {
-                list.push(wanted.as_ptr());
-                is_changed = true;
-            }
-        }
-        let name = PRELOAD.trim_end_matches('=').as_bytes();
-        // SAFETY: as above.
-        let known = list.iter().position(|it| unsafe { value_of(*it, name) }.is_some());
-        // SAFETY: as above.
-        let before = known.and_then(|place| unsafe { value_of(list[place], name) });
-        let before = before.map(String::from_utf8_lossy).unwrap_or_default();
-        if !is_in_list(library, &before) {
-            let separator = if before.is_empty() { "" } else { ":" };
-            let text = CString::new(format!("{PRELOAD}{library}{separator}{before}")).ok()?;
-            // It is needed until the new program has it, or for ever if that fails.
-            let text = CString::into_raw(text).cast_const();
-            match known {
-                Some(place) => list[place] = text,
-                None => list.push(text),
-            }
-            is_changed = true;
-        }
-        list.push(std::ptr::null());
-        is_changed.then_some(Self(list))
-    }
-}
-
-/// The value of a variable, if the string is one of this name.
-///
-/// # Safety
-/// `text` is a C string that lives as long as `'a`.
-unsafe fn value_of<'a>(text: *const c_char, name: &[u8]) -> Option<&'a [u8]> {
-    // SAFETY: the caller promises a C string.
-    let text = unsafe { CStr::from_ptr(text) }.to_bytes();
-    text.strip_prefix(name)?.strip_prefix(b"=")
 }
 
 /// Registers what runs around a fork(2).

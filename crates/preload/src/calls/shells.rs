@@ -8,11 +8,11 @@ use std::ffi::{CStr, c_char, c_int};
 
 use libc::FILE;
 
-use super::process::environment_has_library;
 use crate::exec_sharing;
 use crate::next::interpose;
 use crate::program_check;
 use crate::raw::{errno, set_errno};
+use crate::restored_environment::environment_has_library;
 
 /// The shell of libc.
 const SHELL: &CStr = c"/bin/sh";

@@ -11,6 +11,7 @@ use crate::fork_sharing;
 use crate::numbers::child_views::{self, NO_VIEW};
 use crate::numbers::{self, NumberEntry};
 use crate::raw::set_errno;
+use crate::restored_environment::free_left_behind;
 use crate::stack;
 
 /// The names of the functions.
@@ -85,6 +86,7 @@ extern "C" fn prepare() -> u32 {
 
 /// After vfork(2), in the parent.
 extern "C" fn conclude(view: u32) {
+    free_left_behind();
     if view != NO_VIEW {
         child_views::end(view);
     }
