@@ -6,9 +6,9 @@
 //! Invariants
 //! - The context is never freed: calls of other threads may be inside when the process ends.
 //! - The child of a fork forgets the context of its parent and never touches its memory.
-//! - A call from the handler of a fault inside the library, or from a handler that runs while the
-//!   stack starts, is refused (EDEADLK). Other handlers wait until they can make calls
-//!   (`handlers.rs`).
+//! - A call from the handler of a fault inside the library, or from a handler that runs while a
+//!   stack of the back end `local` starts, is refused (EDEADLK). Other handlers wait until they can
+//!   make calls (`handlers.rs`).
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -209,11 +209,17 @@ pub(crate) fn start(
         )),
         _ => {
             let awaited = awaited();
-            let create = || handlers::while_starting(|| create(settings, awaited));
+            let create = || create(settings, awaited);
             match settings.backend {
                 // Each of its sockets is a file of the process.
                 PreloadBackend::Kernel => create(),
-                _ => numbers::with_room_above(create),
+                // A daemon answers soon. A handler that forks, as PostgreSQL's do, waits: this
+                // thread has the lock that a fork takes.
+                PreloadBackend::Service(_) => numbers::with_room_above(create),
+                // A link may be free after seconds only.
+                PreloadBackend::Local { .. } => {
+                    numbers::with_room_above(|| handlers::while_starting(create))
+                }
             }
         }
     };
