@@ -18,6 +18,8 @@ mod reload;
 mod report;
 #[path = "preload/service.rs"]
 mod service;
+#[path = "preload/service_programs.rs"]
+mod service_programs;
 #[path = "preload/states.rs"]
 mod states;
 #[path = "preload/tested_programs.rs"]

@@ -49,6 +49,11 @@ const WANTED: &[WantedProgram] = &[
     WantedProgram { program: "lighttpd", package: "lighttpd", why: "preloaded: a server with CGI" },
     WantedProgram { program: "iperf3", package: "iperf3", why: "preloaded: select" },
     WantedProgram { program: "socat", package: "socat", why: "preloaded: relays" },
+    WantedProgram {
+        program: "psql",
+        package: "postgresql",
+        why: "preloaded: a process for each connection",
+    },
     WantedProgram { program: "ip", package: "iproute2", why: "network namespaces" },
     WantedProgram { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
     WantedProgram {

@@ -3,7 +3,7 @@
 
 use std::io::{PipeWriter, Read, Write, pipe};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -76,6 +76,28 @@ impl ServiceHosts {
         command
     }
 
+    /// Where the daemons have their sockets. It is removed at the end.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// nginx with two workers, which serves a folder at 10.9.7.1.
+    pub(super) fn nginx(&self, folder: &Path, port: u16) -> Command {
+        let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
+        let path = folder.display();
+        let text = format!(
+            "{user} worker_processes 2; daemon off; error_log stderr; pid {path}/pid;\n\
+             events {{ worker_connections 64; }}\n\
+             http {{ access_log off; client_body_temp_path {path}/a; proxy_temp_path {path}/b;\n\
+             fastcgi_temp_path {path}/c; uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;\n\
+             server {{ listen 10.9.7.1:{port}; root {path}; }} }}\n"
+        );
+        std::fs::write(folder.join("conf"), text).expect("a file");
+        let mut server = self.program(0, "nginx");
+        server.arg("-c").arg(folder.join("conf")).arg("-p").arg(folder);
+        server
+    }
+
     /// Fetches a page as often as asked for, each time by a new connection, from 10.9.7.1.
     fn fetches(&self, port: u16, count: u32) -> Command {
         let mut curl = self.program(1, "curl");
@@ -84,7 +106,7 @@ impl ServiceHosts {
         curl
     }
 
-    fn until_served(&self, port: u16) {
+    pub(super) fn until_served(&self, port: u16) {
         let deadline = Instant::now() + PATIENCE;
         while !run(&mut self.fetches(port, 1)).0.success() {
             assert!(Instant::now() < deadline, "the server does not answer");
@@ -105,19 +127,8 @@ fn workers_listen_where_their_master_did() {
     let Some(library) = library(test, &["nginx", "curl"]) else { return };
     let (hosts, (folder, _)) = (ServiceHosts::new(library, "nginx"), site("service"));
     let reserved = ReservedPort::new();
-    let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
-    let (port, path) = (reserved.port(), folder.display());
-    let text = format!(
-        "{user} worker_processes 2; daemon off; error_log stderr; pid {path}/pid;\n\
-         events {{ worker_connections 64; }}\n\
-         http {{ access_log off; client_body_temp_path {path}/a; proxy_temp_path {path}/b;\n\
-         fastcgi_temp_path {path}/c; uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;\n\
-         server {{ listen 10.9.7.1:{port}; root {path}; }} }}\n"
-    );
-    std::fs::write(folder.join("conf"), text).expect("a file");
-    let mut server = hosts.program(0, "nginx");
-    server.arg("-c").arg(folder.join("conf")).arg("-p").arg(&folder);
-    let mut server = started(server);
+    let port = reserved.port();
+    let mut server = started(hosts.nginx(&folder, port));
     hosts.until_served(port);
     said(&mut hosts.fetches(port, 20));
     // Another program cannot take the address.

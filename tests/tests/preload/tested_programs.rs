@@ -4,7 +4,7 @@
 //! each program; `cargo xtask tested-programs` makes the table of them.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What a test has shown: the program, its back end, its role, and what works.
@@ -32,16 +32,39 @@ fn write(test: &str, text: &str) {
     std::fs::write(folder.join(test), text).expect("a file");
 }
 
-/// The version that a program prints, which it does by one of these options.
+/// The path of a program: Debian has those of PostgreSQL's server in a folder for each version.
+pub(super) fn located(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path);
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let folders = folders.chain(versions.map(|version| version.path().join("bin")));
+    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// The version that a program prints, or that of its Debian package.
 fn version(program: &str) -> String {
-    for option in ["--version", "-v", "-V"] {
-        let Ok(output) = Command::new(program).arg(option).output() else { continue };
-        let text = [output.stdout, output.stderr].concat();
-        if let Some(version) = version_in(&String::from_utf8_lossy(&text)) {
-            return version.to_owned();
+    let path = located(program).expect("it has run");
+    // A program that does not know the option prints its usage and fails; `wrk -v` fails as well.
+    for must_succeed in [true, false] {
+        for option in ["--version", "-v", "-V"] {
+            if let Some(version) = printed_version(Command::new(&path).arg(option), must_succeed) {
+                return version;
+            }
         }
     }
-    panic!("{program} prints no version");
+    // `PACKAGE: PATH`
+    let owner = Command::new("dpkg-query").arg("-S").arg(&path).output().expect("a Debian");
+    let owner = String::from_utf8_lossy(&owner.stdout).into_owned();
+    let package = owner.split(':').next().unwrap_or_default();
+    let mut query = Command::new("dpkg-query");
+    let version = printed_version(query.args(["-W", "-f", "${Version}", package]), true);
+    version.unwrap_or_else(|| panic!("{program} has no version"))
+}
+
+fn printed_version(command: &mut Command, must_succeed: bool) -> Option<String> {
+    let output = command.output().ok().filter(|it| it.status.success() || !must_succeed)?;
+    let text = [output.stdout, output.stderr].concat();
+    version_in(&String::from_utf8_lossy(&text)).map(str::to_owned)
 }
 
 /// The first number with a point in it, with the rest of its word that is digits and points.
