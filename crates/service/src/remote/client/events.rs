@@ -276,17 +276,13 @@ impl RemoteClient {
             // No call waits for it: the server answers what it was not asked.
             Says::Answer(_) => return Err(ProtocolFault),
             Says::Connected { conn, local } => {
-                let conn = self.ours(conn);
-                if let (Some(conn), Some(local)) = (conn, local) {
-                    self.conns[conn.index as usize].local = Some(local);
-                }
-                return of(conn, |conn| Event::Connected { conn });
+                let Some(conn) = self.ours(conn) else { return Ok(None) };
+                // An older server does not say it: a call will ask for it.
+                self.conns[conn.index as usize].local = local;
+                return of(Some(conn), |conn| Event::Connected { conn });
             }
             Says::Broken { conn, reason, is_whole } => {
-                let Some(conn) = self.ours(conn) else { return Ok(None) };
-                self.conns[conn.index as usize].is_shut = true;
-                let event = Event::Broken { conn, reason: reason_of(reason), is_whole };
-                return Ok(Some(RemoteEvent::Event(event, None)));
+                return Ok(self.on_broken(conn, reason, is_whole));
             }
             Says::PeerClosed { conn } => {
                 return of(self.ours(conn), |conn| Event::PeerClosed { conn });
@@ -351,6 +347,14 @@ impl RemoteClient {
             }
             _ => Ok(None),
         }
+    }
+
+    /// Nothing more is sent on a connection; what is left of it may be asked for.
+    fn on_broken(&mut self, conn: Id, reason: CloseCode, is_whole: bool) -> Option<RemoteEvent> {
+        let conn = self.ours(conn)?;
+        self.conns[conn.index as usize].is_shut = true;
+        let event = Event::Broken { conn, reason: reason_of(reason), is_whole };
+        Some(RemoteEvent::Event(event, None))
     }
 
     fn on_closed(&mut self, conn: Id, reason: CloseCode) -> Option<RemoteEvent> {
