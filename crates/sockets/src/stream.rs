@@ -389,6 +389,9 @@ impl StreamSocket {
                 let may_have_rest = !self.reading && !self.ended && !self.shut.receive;
                 self.has_rest = may_have_rest
                     && (!transport.is_local() || transport.unread_in_stack(self.handle) > 0);
+                // The peer's end came before, and nothing but it is left to be read.
+                let is_behind_end = error == OpError::BrokenPipe && !self.has_rest;
+                self.ended |= may_have_rest && is_behind_end;
                 self.on_failed(error.into())
             }
             // What has come is read first: the peer's end is behind it, and reports the same.

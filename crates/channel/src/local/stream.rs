@@ -610,8 +610,12 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if state.peek(slot).phase == SlotPhase::Starting {
             return self.connected(state, slot, Err(failed.unwrap_or(OpError::Aborted)));
         }
+        // As Linux, where a reset follows the peer's end (`tcp_reset`).
+        let is_behind_end =
+            state.peek(slot).end == StreamEnd::Eof && failed == Some(OpError::Reset);
+        let ended = if is_behind_end { Some(OpError::BrokenPipe) } else { failed };
         state.on_receive_end(slot, failed.map_or(StreamEnd::Eof, StreamEnd::Failed));
-        state.on_end(slot, failed.map_or(Ok(()), Err));
+        state.on_end(slot, ended.map_or(Ok(()), Err));
         if !state.peek(slot).writes.is_empty() {
             self.write(state, slot);
         }

@@ -3,6 +3,8 @@
 use crate::host::Fd;
 use crate::world::{Client, Server, Side, World, compare, compare_on};
 
+/// The state of a connection of which the peer has acknowledged our FIN, by Linux's number.
+const FIN_WAIT2: u8 = 5;
 const ALL: i32 = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI;
 
 /// What a side's socket still says of itself.
@@ -127,15 +129,24 @@ fn a_long_transfer_before_a_reset_is_still_read() {
         compare(|world| {
             let (server, client) = world.connection();
             let epoll = world.watch(Client, client, ALL);
+            world.no_delay(Server, server);
             let piece = vec![7; piece];
             for _ in 0..count {
                 world.host(Server).send(server, &piece, 0).unwrap();
                 world.host(Server).settle(1);
             }
-            (0..5).for_each(|_| world.settle());
+            world.until_there(|world| {
+                let unacked = world.host(Server).ioctl(server, libc::TIOCOUTQ, 0)?;
+                if unacked == 0 { Ok(()) } else { Err(libc::EAGAIN) }
+            });
             if has_end {
                 world.host(Server).shutdown(server, libc::SHUT_WR).unwrap();
-                (0..5).for_each(|_| world.settle());
+                // The client has it: a poll may find that only when it has read what is before it.
+                world.until_there(|world| {
+                    let (level, info) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+                    let state = world.host(Server).getsockopt(server, level, info, 1)?;
+                    if state == [FIN_WAIT2] { Ok(()) } else { Err(libc::EAGAIN) }
+                });
             }
             let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
             let set =

@@ -176,7 +176,7 @@ impl World {
     }
 
     /// What a call answers as soon as it would not have to wait.
-    fn until_there<T>(&mut self, mut call: impl FnMut(&mut Self) -> Answer<T>) -> T {
+    pub(crate) fn until_there<T>(&mut self, mut call: impl FnMut(&mut Self) -> Answer<T>) -> T {
         for _ in 0..SETTLES_MAX {
             self.settle();
             match call(self) {
