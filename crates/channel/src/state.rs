@@ -464,7 +464,7 @@ impl State {
             // ahead of the program's reads.
             let slot = self.slot(index);
             let result = match (result, slot.end) {
-                (Ok(()), StreamEnd::Failed(error)) => Err(error),
+                (Ok(()) | Err(OpError::Reset), StreamEnd::Failed(error)) => Err(error),
                 (Ok(()), _) if slot.flags.reset => Err(OpError::Reset),
                 (result, _) => result,
             };

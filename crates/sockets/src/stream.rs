@@ -346,9 +346,10 @@ impl StreamSocket {
             }
             return self.on_failed(error.into());
         }
-        // Not the peer's end, if we have shut the connection ourselves. A reset behind the peer's
-        // end has this error for writers, and after any other the kernel reports an end as well.
-        let has_end = broke_before && self.error == Some(Error::BrokenPipe);
+        // Not the peer's end, if we have shut the connection ourselves. After an error our own stack
+        // reports no other end; the kernel does, unless a reset came behind the peer's.
+        let is_its = transport.is_local() || self.error == Some(Error::BrokenPipe);
+        let has_end = broke_before && is_its;
         self.ended = self.shut != Shut::BOTH || has_end;
         self.shut.receive = true;
         // Nothing is read any more that would report a reset.
@@ -384,11 +385,15 @@ impl StreamSocket {
         transport: &mut T,
     ) -> Events {
         match result {
+            // It may have been awaited twice.
+            Err(_) if matches!(self.progress, ConnectProgress::Closed) => Events::empty(),
             Err(error) => {
                 // Writers get it at once, and readers behind what came before, as from the kernel.
-                let may_have_rest = !self.reading && !self.ended && !self.shut.receive;
-                self.has_rest = may_have_rest
-                    && (!transport.is_local() || transport.unread_in_stack(self.handle) > 0);
+                // A read that is posted gets that, or reports the end.
+                let may_have_rest = !self.ended && !self.shut.receive;
+                let is_certain = self.reading || !transport.is_local();
+                self.has_rest =
+                    may_have_rest && (is_certain || transport.unread_in_stack(self.handle) > 0);
                 // The peer's end came before, and nothing but it is left to be read.
                 let is_behind_end = error == OpError::BrokenPipe && !self.has_rest;
                 self.ended |= may_have_rest && is_behind_end;

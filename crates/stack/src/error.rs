@@ -25,8 +25,10 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// Bytes that came before are still the application's.
-    pub(crate) const fn leaves_bytes(self) -> bool {
+    /// Whether bytes that came before the end are still the application's
+    /// ([`crate::Event::Broken`]).
+    #[must_use]
+    pub const fn leaves_bytes(self) -> bool {
         !matches!(self, Self::Finished | Self::Refused | Self::Aborted)
     }
 }

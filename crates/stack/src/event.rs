@@ -8,8 +8,8 @@ use crate::id::{ConnId, DatagramId, ListenerId};
 
 /// Something that happened. Events of one connection come in this order: `Incoming` or
 /// `Connected`, then `Received`, `Acked` and `Urgent` as they happen, `PeerClosed` after the last
-/// byte, and `Closed` as the very last. `Broken` comes between bytes, and nothing but `Received`
-/// and `Closed` after it.
+/// byte, and `Closed` as the very last. `Broken` comes once, between bytes; only `Received`,
+/// `PeerClosed` and `Closed` follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A connection was established and uses up one credit of [`crate::Stack::accept`].

@@ -500,6 +500,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
     pub(super) fn watch_delivery(&mut self, state: &mut State, conn: ConnId) {
         let Some(slot) = self.slot_of(conn) else { return };
         state.slot(slot).flags.awaited.add(Awaited::DELIVERED);
+        if let Some(error) = self.broken(conn) {
+            return on_delivered(state, slot, Err(error));
+        }
         // Requested before it is looked at: what comes in between is reported, too.
         let is_over = self.server.await_delivery(conn).is_err();
         let info = self.server.info(conn);

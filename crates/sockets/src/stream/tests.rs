@@ -117,6 +117,28 @@ fn peer_end_is_read_behind_the_bytes() {
     assert_eq!(refused, (Err(Error::BrokenPipe), 0));
 }
 
+/// The program reads again when the reset comes: what the posted read brings is not the last.
+#[test]
+fn reset_beside_a_posted_read_keeps_what_comes_behind_it() {
+    for ends in 1..3 {
+        let mut transport = FakeTransport::local();
+        let mut stream = connection(&mut transport);
+        let _ = stream.on_bytes(bytes(b"ab"), &mut transport);
+        assert_eq!(stream.on_end(Err(OpError::Reset), &mut transport), OVER);
+        for _ in 1..ends {
+            assert_eq!(stream.on_end(Err(OpError::Reset), &mut transport), Events::empty());
+        }
+        assert_eq!(stream.on_bytes(bytes(b"cd"), &mut transport), Events::ARRIVED);
+        let end = Events::READABLE | Events::RDHUP | Events::HUP;
+        assert_eq!(stream.on_read_end(Some(OpError::Reset), &mut transport), end);
+        let flags = MsgFlags::empty();
+        let read = receive(&mut stream, 8, flags, &mut transport);
+        assert_eq!(read, (Some(Ok(4)), b"abcd".to_vec()));
+        assert_eq!(receive(&mut stream, 8, flags, &mut transport).0, Some(Err(Error::Reset)));
+        assert_eq!(receive(&mut stream, 8, flags, &mut transport).0, Some(Ok(0)));
+    }
+}
+
 #[test]
 fn reset_is_reported_once_and_then_the_end() {
     let mut transport = FakeTransport::local();

@@ -390,7 +390,9 @@ impl Tcp {
     /// The id is stale.
     pub(crate) fn withhold(&mut self, id: ConnId) -> Result<bool, OperationError> {
         let conn = self.by_id(id).ok_or(OperationError::Unknown)?;
-        conn.flags.clear(ConnFlags::END_REPORTED);
+        if !conn.state.is_closed() {
+            conn.flags.clear(ConnFlags::END_REPORTED);
+        }
         Ok(conn.flags.take(ConnFlags::CREDIT))
     }
 

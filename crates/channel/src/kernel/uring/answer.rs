@@ -155,8 +155,8 @@ impl Uring {
             (..0, _) => Some(Err(OpError::from_raw_os_error(-result))),
             (events, _) if events & broken == 0 => None,
             (_, Some(fd)) => match sys::end_of(fd.as_fd()) {
-                // The receive ahead of the program's reads has taken the error, and tells it later.
-                Some(Ok(())) if result & failed != 0 => Some(Err(OpError::Reset)),
+                // The receive ahead of the program's reads has taken the error: mostly a reset.
+                Some(Ok(())) if result & broken == broken => Some(Err(OpError::Reset)),
                 ended => ended,
             },
             // A direct descriptor's error cannot be read. What breaks a connection whose handshake

@@ -12,7 +12,7 @@ use megapipe_shm::record::{
     self, CloseCode, Command, Completion, Event as Says, Id, NO_ANSWER, Record, Refusal,
     ServerAnswer,
 };
-use megapipe_stack::{Arrival, Chunk, ConnId, ConnectError, Event, Notice};
+use megapipe_stack::{Arrival, Chunk, CloseReason, ConnId, ConnectError, Event, Notice};
 
 use super::{NotBegun, ProtocolFault, RemoteClient, RemoteEvent};
 use crate::connection_manager::{AcceptorId, Offer};
@@ -275,14 +275,9 @@ impl RemoteClient {
             }
             // No call waits for it: the server answers what it was not asked.
             Says::Answer(_) => return Err(ProtocolFault),
-            Says::Connected { conn, local } => {
-                let Some(conn) = self.ours(conn) else { return Ok(None) };
-                // An older server does not say it: a call will ask for it.
-                self.conns[conn.index as usize].local = local;
-                return of(Some(conn), |conn| Event::Connected { conn });
-            }
+            Says::Connected { conn, local } => return self.on_connected(conn, local),
             Says::Broken { conn, reason, is_whole } => {
-                return Ok(self.on_broken(conn, reason, is_whole));
+                return self.on_broken(conn, reason_of(reason), is_whole);
             }
             Says::PeerClosed { conn } => {
                 return of(self.ours(conn), |conn| Event::PeerClosed { conn });
@@ -349,12 +344,39 @@ impl RemoteClient {
         }
     }
 
+    fn on_connected(
+        &mut self,
+        conn: Id,
+        local: Option<SocketAddr>,
+    ) -> Result<Option<RemoteEvent>, ProtocolFault> {
+        let Some(conn) = self.ours(conn) else { return Ok(None) };
+        let state = &mut self.conns[conn.index as usize];
+        let is_of_family = |local: SocketAddr| {
+            local.port() != 0
+                && state.remote.is_none_or(|remote| remote.is_ipv4() == local.is_ipv4())
+        };
+        if !local.is_none_or(is_of_family) {
+            return Err(ProtocolFault);
+        }
+        // Without it, from an older server, a call asks for it.
+        state.local = local;
+        Ok(Some(RemoteEvent::Event(Event::Connected { conn }, None)))
+    }
+
     /// Nothing more is sent on a connection; what is left of it may be asked for.
-    fn on_broken(&mut self, conn: Id, reason: CloseCode, is_whole: bool) -> Option<RemoteEvent> {
-        let conn = self.ours(conn)?;
+    fn on_broken(
+        &mut self,
+        conn: Id,
+        reason: CloseReason,
+        is_whole: bool,
+    ) -> Result<Option<RemoteEvent>, ProtocolFault> {
+        if !reason.leaves_bytes() {
+            return Err(ProtocolFault);
+        }
+        let Some(conn) = self.ours(conn) else { return Ok(None) };
         self.conns[conn.index as usize].is_shut = true;
-        let event = Event::Broken { conn, reason: reason_of(reason), is_whole };
-        Some(RemoteEvent::Event(event, None))
+        let event = Event::Broken { conn, reason, is_whole };
+        Ok(Some(RemoteEvent::Event(event, None)))
     }
 
     fn on_closed(&mut self, conn: Id, reason: CloseCode) -> Option<RemoteEvent> {

@@ -210,14 +210,14 @@ impl SessionShard {
         match event {
             Event::Connected { conn } => self.owners.on_connected(conn),
             Event::Acked { conn, .. } => session.deferred.retry(now, conn, (stack, memory)),
-            Event::Broken { conn, .. } => {
-                session.deferred.drop_of(conn, memory);
-                if !session.limits.takes_whole_events {
-                    // Its end comes at once, without them.
-                    let _ = stack.take_unread(now, conn, memory, |memory, it| memory.free(it.buf));
-                    return;
-                }
+            Event::Broken { conn, reason, .. } if !session.limits.takes_whole_events => {
+                // Its end comes at once, without them. After an abort the stack says nothing more.
+                let _ = stack.abort(now, conn, memory);
+                return self.publish_other(now, Event::Closed { conn, reason }, None);
             }
+            Event::Broken { conn, .. } => session.deferred.drop_of(conn, memory),
+            // The end of a stream of which bytes wait for another reader: they go with `Closed`.
+            Event::PeerClosed { conn } if self.shared.has_unread(conn) => return,
             Event::Closed { conn, .. } => {
                 session.deferred.drop_of(conn, memory);
                 let hand_over = self.owners.remove_conn(conn);
@@ -356,6 +356,8 @@ impl SessionShard {
     fn on_unowned(&mut self, now: Instant, event: Event) {
         match event {
             Event::Closed { conn, .. } => self.on_offered_over(now, conn),
+            // A process that adopts it reads what is left.
+            Event::Broken { conn, .. } if self.shared.owners.is_shared(conn) => {}
             Event::Broken { conn, .. } => {
                 // Nothing will read what is left, and nothing follows.
                 let (stack, memory) = self.server.parts();

@@ -19,7 +19,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use megapipe_shm::record::{Completion, Refusal, ServerAnswer, SessionCall};
-use megapipe_stack::{Chunk, CloseReason, ConnId, Event, Instant, Memory, PoolId};
+use megapipe_stack::{Chunk, CloseReason, ConnId, Event, Instant, Memory, PoolId, TcpState};
 
 use super::SessionShard;
 use super::calls::Answered;
@@ -330,7 +330,11 @@ impl SessionWork<'_> {
         let (stack, memory) = self.server.parts();
         let mut unread = Vec::new();
         let each = |_: &mut _, chunk| unread.push(chunk);
-        // One that is over has nothing.
+        if stack.info(conn).is_ok_and(|info| info.state == TcpState::Closed) {
+            // What is left of it stays in the stack, which reports its end behind that.
+            let _ = stack.withhold(conn);
+            return;
+        }
         let _ = stack.take_unread(self.now, conn, memory, each);
         self.shared.append_unread(conn, unread);
     }

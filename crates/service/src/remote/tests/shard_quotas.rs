@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use megapipe_stack::{ConnOption, DatagramSharing};
+use megapipe_stack::{ConnOption, DatagramSharing, TcpState};
 
 use super::many_sessions::{
     SIZES, TestShard, at, connects, exclusive, listens, sends, shard_and_peer,
@@ -851,7 +851,9 @@ fn options_of_a_connection_that_begins_need_no_answer() {
 /// and the rest is lost.
 #[test]
 fn events_of_a_connection_are_whole_for_a_client_that_reads_them() {
-    for takes_whole_events in [true, false] {
+    for (takes_whole_events, has_end) in
+        [(true, false), (true, true), (false, false), (false, true)]
+    {
         let (shard, mut peer) = shard_and_peer();
         let limits = SessionLimits { takes_whole_events, ..SessionLimits::WHOLE_SHARD };
         let (mut session, _) = shard.attach(limits);
@@ -867,24 +869,37 @@ fn events_of_a_connection_are_whole_for_a_client_that_reads_them() {
         assert_eq!(peer.send(ours, &[7; 3_000]), Ok(3_000));
         peer.flush();
         eventually(|| session.info(conn).is_some_and(|info| info.unread_bytes == 3_000));
+        if has_end {
+            peer.shutdown(ours);
+            peer.flush();
+            eventually(|| session.info(conn).is_some_and(|it| it.state == TcpState::CloseWait));
+        }
         peer.abort(ours);
         peer.flush();
         let reason = CloseReason::ResetByPeer;
         if takes_whole_events {
-            assert_eq!(next_event(&mut session), Event::Broken { conn, reason, is_whole: false });
+            let broken = Event::Broken { conn, reason, is_whole: has_end };
+            assert_eq!(next_event(&mut session), broken);
             assert_eq!(session.send(conn, b"late"), Err(OperationError::Closing));
             assert_eq!(session.info(conn).map(|info| info.unread_bytes), Some(3_000));
-            assert_eq!(read_to_end(&mut session, conn), [7; 3_000]);
+            let (bytes, ends) = read_to_end(&mut session, conn);
+            assert_eq!(bytes, [7; 3_000]);
+            let finished = Event::Closed { conn, reason: CloseReason::Finished };
+            match has_end {
+                true => assert_eq!(ends, [Event::PeerClosed { conn }, finished]),
+                false => assert_eq!(ends, [Event::Closed { conn, reason }]),
+            }
         } else {
+            // No end in order: bytes are missing.
             assert_eq!(next_event(&mut session), Event::Closed { conn, reason });
         }
         assert_eq!(session.receive(conn), Err(OperationError::Unknown));
     }
 }
 
-/// The bytes of a connection up to `Closed`.
-fn read_to_end(session: &mut RemoteClient, conn: ConnId) -> Vec<u8> {
-    let mut bytes = Vec::new();
+/// The bytes of a connection, and the events behind them up to `Closed`.
+fn read_to_end(session: &mut RemoteClient, conn: ConnId) -> (Vec<u8>, Vec<Event>) {
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     loop {
         session.receive(conn).expect("it is not closed");
         session.flush();
@@ -895,8 +910,10 @@ fn read_to_end(session: &mut RemoteClient, conn: ConnId) -> Vec<u8> {
                 session.take_bytes(chunk, &mut bytes[from..]);
             }
             event => {
-                assert_eq!(event, Event::Closed { conn, reason: CloseReason::ResetByPeer });
-                return bytes;
+                ends.push(event);
+                if let Event::Closed { .. } = event {
+                    return (bytes, ends);
+                }
             }
         }
     }
