@@ -46,8 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn library(test: &str, programs: &[&str]) -> Option<PathBuf> {
     let prefix = prefix(test)?;
     if let Some(missing) = programs.iter().find(|program| !is_installed(program)) {
-        println!("skipped: {test}: {missing} is not installed");
-        tested_programs::record_skip(test);
+        tested_programs::skip(test, &format!("{missing} is not installed"));
         return None;
     }
     Some(prefix.join("lib/megapipe/libmegapipe-preload.so"))

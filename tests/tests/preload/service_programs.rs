@@ -1,5 +1,8 @@
 //! Debian's servers and clients on the back end `service`, each process with a session of its own.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +16,7 @@ use super::{PATIENCE, library, run, said, site, started, tested_programs, withou
 fn until_success(hosts: &ServiceHosts, program: &str, arguments: &[&str]) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let (status, text) = run(hosts.program(1, program).args(arguments));
+        let (status, text) = run(hosts.program(1, program).args(arguments).env("LC_ALL", "C"));
         if status.success() {
             return without_notes(&text);
         }
@@ -193,37 +196,84 @@ fn as_postgres(command: Command) -> Command {
     other
 }
 
+/// Where PostgreSQL's server has its files, and the library that it preloads.
+struct ServerFiles {
+    folder: PathBuf,
+    library: PathBuf,
+}
+
+impl ServerFiles {
+    /// A folder below that of the daemons, for the user that the server runs as, whatever umask
+    /// this process has. `Err`: why that user cannot use it.
+    fn new(hosts: &ServiceHosts, library: &Path) -> Result<Self, String> {
+        let folder = hosts.folder().join("postgresql");
+        std::fs::create_dir(&folder).expect("a folder");
+        let set_mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+        };
+        set_mode(hosts.folder(), 0o755);
+        set_mode(&folder, 0o755);
+        // No such user; or a user namespace that does not map it.
+        let owns = !rustix::process::getuid().is_root()
+            || run(Command::new("chown").arg("postgres").arg(&folder)).0.success();
+        if !owns || !run(&mut as_postgres(Command::new("true"))).0.success() {
+            return Err("this process cannot run programs as the user `postgres`".to_owned());
+        }
+        let mut can_write = Command::new("test");
+        can_write.arg("-w").arg(&folder);
+        if !run(&mut as_postgres(can_write)).0.success() {
+            let folder = folder.display();
+            return Err(format!("the user `postgres` cannot write to {folder}: see TMPDIR"));
+        }
+        let copy = folder.join("library.so");
+        std::fs::copy(library, &copy).expect("a copy");
+        set_mode(&copy, 0o755);
+        // The user may not reach the library itself; the copy may be on a file system without exec.
+        let library = [copy.as_path(), library].into_iter().find(|library| can_preload(library));
+        match library {
+            Some(library) => Ok(Self { library: library.to_owned(), folder }),
+            None => Err(format!("the server cannot map the library from {}", folder.display())),
+        }
+    }
+}
+
+/// Whether the loader maps a library into a program of the user `postgres`.
+fn can_preload(library: &Path) -> bool {
+    let mut program = Command::new("true");
+    program.env("LD_PRELOAD", library).env("LC_ALL", "C");
+    let (status, text) = run(&mut as_postgres(program));
+    status.success() && !text.contains("cannot be preloaded")
+}
+
 #[test]
 fn postgresql_forks_for_each_connection_on_the_service() {
     let test = "postgresql_forks_for_each_connection_on_the_service";
     let Some(library) = library(test, &["psql", "pgbench", "setpriv"]) else { return };
     let (Some(initdb), Some(postgres)) = (located("initdb"), located("postgres")) else {
-        println!("skipped: {test}: PostgreSQL's server is not installed");
-        return tested_programs::record_skip(test);
+        return tested_programs::skip(test, "PostgreSQL's server is not installed");
     };
     let hosts = ServiceHosts::new(library.clone(), "postgresql");
-    let (reserved, folder) = (ReservedPort::new(), hosts.folder().join("postgresql"));
+    let ServerFiles { folder, library } = match ServerFiles::new(&hosts, &library) {
+        Ok(files) => files,
+        Err(why) => return tested_programs::skip(test, &why),
+    };
+    let reserved = ReservedPort::new();
     let port = reserved.port().to_string();
-    std::fs::create_dir(&folder).expect("a folder");
-    if rustix::process::getuid().is_root() {
-        said(Command::new("chown").arg("postgres").arg(&folder));
-    }
     let data = folder.join("data");
     let mut make = Command::new(initdb);
+    // The environment may name a locale that the machine lacks.
+    make.args(["--no-locale", "-E", "UTF8"]).env("LC_ALL", "C");
     make.args(["-A", "trust", "-U", "postgres", "--no-sync", "-D"]).arg(&data);
     said(as_postgres(make).current_dir(&folder));
     std::fs::write(data.join("pg_hba.conf"), "host all all 10.9.7.0/24 trust\n").expect("a file");
-    // Where the user may read it.
-    let copy = folder.join("library.so");
-    std::fs::copy(&library, &copy).expect("a copy");
     let mut server = hosts.program(0, postgres);
-    server.env("LD_PRELOAD", &copy).env("MEGAPIPE_PRELOAD", &copy);
+    server.env("LD_PRELOAD", &library).env("MEGAPIPE_PRELOAD", &library).env("LC_ALL", "C");
     server.arg("-D").arg(&data).args(["-h", "10.9.7.1", "-p", &port, "-k", "", "-c", "fsync=off"]);
     let mut server = as_postgres(server);
     server.current_dir(&folder);
     let mut server = started(server);
     let to = ["-h", "10.9.7.1", "-p", &port, "-U", "postgres"];
-    let psql = [&to[..], &["-At", "-c", "select 6 * 7", "postgres"]].concat();
+    let psql = [&to[..], &["-X", "-At", "-c", "select 6 * 7", "postgres"]].concat();
     assert_eq!(until_success(&hosts, "psql", &psql).trim(), "42");
     until_success(&hosts, "pgbench", &[&to[..], &["-i", "-q", "postgres"]].concat());
     // -C: a connection for each transaction.

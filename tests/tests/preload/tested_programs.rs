@@ -20,8 +20,9 @@ pub(super) fn record(test: &str, programs: &[TestedProgram]) {
     write(test, &text);
 }
 
-/// Records that a test has skipped itself.
-pub(super) fn record_skip(test: &str) {
+/// Prints that a test skips itself and why, and records it.
+pub(super) fn skip(test: &str, why: &str) {
+    println!("skipped: {test}: {why}");
     write(test, "skipped\n");
 }
 
