@@ -4,8 +4,35 @@
 //! each program; `cargo xtask tested-programs` makes the table of them.
 
 use std::fmt::Write;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// No program is asked for its version for longer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The option by which a program prints its version. A program that is not here, as memccapable,
+/// might take any option for an order.
+const VERSION_OPTIONS: [(&str, &str); 16] = [
+    ("ab", "-V"),
+    ("curl", "--version"),
+    ("haproxy", "-v"),
+    ("iperf3", "--version"),
+    ("lighttpd", "-v"),
+    ("memcached", "-V"),
+    ("nginx", "-v"),
+    ("pgbench", "--version"),
+    ("postgres", "--version"),
+    ("psql", "--version"),
+    ("python3", "--version"),
+    ("redis-benchmark", "--version"),
+    ("redis-cli", "--version"),
+    ("redis-server", "--version"),
+    ("socat", "-V"),
+    ("wrk", "-v"),
+];
 
 /// What a test has shown: the program, its back end, its role, and what works.
 pub(super) type TestedProgram = [&'static str; 4];
@@ -42,30 +69,66 @@ pub(super) fn located(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// The version that a program prints, or that of its Debian package.
+/// The version of a program's Debian package, or the one that the program prints; `unknown` where
+/// there is neither. A program of no package is marked.
 fn version(program: &str) -> String {
-    let path = located(program).expect("it has run");
-    // A program that does not know the option prints its usage and fails; `wrk -v` fails as well.
-    for must_succeed in [true, false] {
-        for option in ["--version", "-v", "-V"] {
-            if let Some(version) = printed_version(Command::new(&path).arg(option), must_succeed) {
-                return version;
-            }
-        }
-    }
-    // `PACKAGE: PATH`
-    let owner = Command::new("dpkg-query").arg("-S").arg(&path).output().expect("a Debian");
-    let owner = String::from_utf8_lossy(&owner.stdout).into_owned();
-    let package = owner.split(':').next().unwrap_or_default();
-    let mut query = Command::new("dpkg-query");
-    let version = printed_version(query.args(["-W", "-f", "${Version}", package]), true);
-    version.unwrap_or_else(|| panic!("{program} has no version"))
+    let path = located(program);
+    let package = path.as_deref().and_then(package);
+    let of_package = package.as_ref().and_then(|package| {
+        let mut query = Command::new("dpkg-query");
+        printed_version(query.args(["-W", "-f", "${Version}", package]))
+    });
+    let printed = || {
+        let (_, option) = VERSION_OPTIONS.iter().find(|(name, _)| *name == program)?;
+        printed_version(Command::new(path.as_ref()?).arg(option))
+    };
+    let version = of_package.or_else(printed).unwrap_or_else(|| "unknown".to_owned());
+    let mark = if package.is_some() { "" } else { " (no package)" };
+    format!("{version}{mark}")
 }
 
-fn printed_version(command: &mut Command, must_succeed: bool) -> Option<String> {
-    let output = command.output().ok().filter(|it| it.status.success() || !must_succeed)?;
-    let text = [output.stdout, output.stderr].concat();
-    version_in(&String::from_utf8_lossy(&text)).map(str::to_owned)
+/// The Debian package of a file, or of the file that it is a link to.
+fn package(path: &Path) -> Option<String> {
+    let target = path.canonicalize().ok()?;
+    [path, &target].into_iter().find_map(|path| {
+        let owner = answer(Command::new("dpkg-query").arg("-S").arg(path))?;
+        owner_in(&owner, path).map(str::to_owned)
+    })
+}
+
+/// The package in a line `PACKAGE: PATH` or `PACKAGE:ARCHITECTURE: PATH`.
+fn owner_in<'a>(text: &'a str, path: &Path) -> Option<&'a str> {
+    let mut lines = text.lines().filter_map(|line| line.rsplit_once(": "));
+    let (package, _) =
+        lines.find(|(package, of)| Path::new(of) == path && !package.starts_with("diversion "))?;
+    package.split([':', ',']).next()
+}
+
+fn printed_version(command: &mut Command) -> Option<String> {
+    version_in(&answer(command)?).map(str::to_owned)
+}
+
+/// What a program prints within the time that it has; it need not succeed.
+fn answer(command: &mut Command) -> Option<String> {
+    let (mut reader, writer) = std::io::pipe().ok()?;
+    let errors = writer.try_clone().ok()?;
+    let child = command.stdin(Stdio::null()).stdout(writer).stderr(errors).spawn();
+    // The command keeps the pipe's writing end otherwise, and reading never ends.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.ok()?;
+    let (answered, answer) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if reader.read_to_end(&mut bytes).is_ok() {
+            // After the time nothing receives it.
+            let _ = answered.send(String::from_utf8_lossy(&bytes).into_owned());
+        }
+    });
+    let text = answer.recv_timeout(ANSWER_TIME_MAX).ok();
+    // It may have ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+    text
 }
 
 /// The first number with a point in it, with the rest of its word that is digits and points.
@@ -83,9 +146,32 @@ fn version_is_found_in_what_programs_print() {
         ("socat - see www.dest-unreach.org\nsocat version 1.7.4.4 on", "1.7.4.4"),
         ("iperf 3.12 (cJSON 1.7.15)", "3.12"),
         ("HAProxy version 2.6.12-1+deb12u2 2025/04/28", "2.6.12"),
+        ("5:7.0.15-1~deb12u10", "7.0.15"),
     ];
     for (text, version) in printed {
         assert_eq!(version_in(text), Some(version));
     }
     assert_eq!(version_in("usage: program 3. arguments"), None);
+}
+
+#[test]
+fn version_of_an_unknown_program_is_unknown() {
+    assert_eq!(version("no-such-program"), "unknown (no package)");
+    assert_eq!(version_in("248+deb12u1"), None);
+}
+
+#[test]
+fn package_is_the_owner_of_the_path() {
+    let path = Path::new("/usr/bin/curl");
+    assert_eq!(owner_in("curl: /usr/bin/curl\n", path), Some("curl"));
+    let diverted = "diversion by one from: /usr/bin/curl\ntwo:amd64: /usr/bin/curl\n";
+    assert_eq!(owner_in(diverted, path), Some("two"));
+    assert_eq!(owner_in("dpkg-query: no path found matching pattern /usr/bin/curl\n", path), None);
+}
+
+#[test]
+fn program_that_does_not_end_has_no_answer() {
+    assert_eq!(answer(Command::new("sleep").arg("60")), None);
+    assert_eq!(answer(Command::new("cat").arg("-")).as_deref(), Some(""));
+    assert_eq!(answer(&mut Command::new("/no/such/program")), None);
 }
