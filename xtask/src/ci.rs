@@ -240,7 +240,7 @@ fn header_step(root: &Path, _: &mut Display) -> Result<StepOutcome, ToolError> {
 
 /// After the tests, which record the programs that they have run.
 fn tested_step(root: &Path, _: &mut Display) -> Result<StepOutcome, ToolError> {
-    if !tested_programs::has_records(root) {
+    if !tested_programs::has_records(root)? {
         return Ok(StepOutcome::skip("tested", "no test has recorded a program"));
     }
     let findings = tested_programs::findings(root)?;

@@ -134,6 +134,9 @@ enum XtaskCommand {
         /// Write nothing; fail when the table differs, versions apart
         #[arg(long)]
         check: bool,
+        /// Write the table also if it loses rows of tests that have not run, or skipped
+        #[arg(long, conflicts_with = "check")]
+        drop_missing: bool,
     },
 }
 
@@ -166,8 +169,10 @@ fn run(command: &XtaskCommand) -> Result<bool, ToolError> {
         XtaskCommand::Programs { suite, parts, library } => {
             programs::run(&root, *suite, parts, library.as_deref())
         }
-        XtaskCommand::TestedPrograms { check: true } => tested_programs::check(&root),
-        XtaskCommand::TestedPrograms { check: false } => tested_programs::write(&root),
+        XtaskCommand::TestedPrograms { check: true, .. } => tested_programs::check(&root),
+        XtaskCommand::TestedPrograms { check: false, drop_missing } => {
+            tested_programs::write(&root, *drop_missing)
+        }
         XtaskCommand::Bench { quick, experiments } => bench::run(&root, experiments, *quick),
     }
 }

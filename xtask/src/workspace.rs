@@ -46,12 +46,22 @@ pub(crate) fn root() -> Result<PathBuf, ToolError> {
     root.canonicalize().map_err(ToolError::file(root))
 }
 
+/// Cargo's folder for what it builds, from its settings and `CARGO_TARGET_DIR`.
+pub(crate) fn target_folder(root: &Path) -> Result<PathBuf, ToolError> {
+    let metadata = metadata(root)?;
+    let folder = metadata["target_directory"].as_str().map(PathBuf::from);
+    folder.ok_or_else(|| ToolError::Wrong("cargo metadata has no target_directory".to_owned()))
+}
+
 /// The workspace's packages by `cargo metadata`.
 pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, ToolError> {
+    Ok(parse(&metadata(root)?))
+}
+
+fn metadata(root: &Path) -> Result<Value, ToolError> {
     let mut cargo = process::cargo(root);
     cargo.args(["metadata", "--format-version=1", "--no-deps", "--offline"]);
-    let json = process::output_of(&mut cargo)?;
-    Ok(parse(&serde_json::from_str(&json)?))
+    Ok(serde_json::from_str(&process::output_of(&mut cargo)?)?)
 }
 
 pub(crate) fn parse(metadata: &Value) -> Vec<Package> {
