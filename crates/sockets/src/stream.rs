@@ -346,8 +346,8 @@ impl StreamSocket {
             }
             return self.on_failed(error.into());
         }
-        // Not the peer's end, if we have shut the connection ourselves. After an error our own stack
-        // reports no other end; the kernel does, unless a reset came behind the peer's.
+        // Not the peer's end, if we have shut the connection ourselves. After an error our own
+        // stack reports no other end; the kernel does, unless a reset came behind the peer's.
         let is_its = transport.is_local() || self.error == Some(Error::BrokenPipe);
         let has_end = broke_before && is_its;
         self.ended = self.shut != Shut::BOTH || has_end;
