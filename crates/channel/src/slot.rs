@@ -385,8 +385,10 @@ impl Awaited {
     /// An `Event::Drained` is among the completions that were not handed out yet.
     pub(crate) const DRAINED_IS_READY: u8 = 4;
     /// Our own stack: `Event::Delivered`, for `await_delivery`.
+    #[cfg(feature = "local")]
     pub(crate) const DELIVERED: u8 = 8;
     /// Our own stack: `Event::UnsentBelow`, for `await_unsent_below`.
+    #[cfg(feature = "local")]
     pub(crate) const UNSENT_BELOW: u8 = 16;
 
     #[inline(always)]
