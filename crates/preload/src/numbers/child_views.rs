@@ -107,6 +107,18 @@ pub(crate) fn entries() -> Vec<(c_int, NumberEntry)> {
     })
 }
 
+/// What a number stands for, in a child with a view also.
+pub(crate) fn entry_of(fd: c_int) -> NumberEntry {
+    let number = CURRENT.get();
+    if number == NO_VIEW {
+        return entry(fd);
+    }
+    with_views(|views| {
+        let view = views.by_number.get(&number);
+        view.and_then(|view| view.entries.get(&fd).copied()).unwrap_or_else(|| entry(fd))
+    })
+}
+
 /// Changes an entry of the table by `change`, which returns the former one. The views keep that.
 #[inline]
 pub(super) fn changing(fd: c_int, change: impl FnOnce() -> NumberEntry) -> NumberEntry {
@@ -161,7 +173,9 @@ mod tests {
 
     fn seen(fd: c_int) -> NumberEntry {
         let found = entries().into_iter().find(|(number, _)| *number == fd);
-        found.map_or(NumberEntry::Kernel, |(_, entry)| entry)
+        let found = found.map_or(NumberEntry::Kernel, |(_, entry)| entry);
+        assert_eq!(entry_of(fd), found);
+        found
     }
 
     #[test]
