@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use megapipe::AwaitedListener;
 use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SharedContext};
 
+use crate::foreign_children;
 use crate::kernel_waits::{self, kernel_part};
 use crate::nested_sets::NestedSets;
 use crate::numbers::{self, NumberEntry};
@@ -107,11 +108,15 @@ static ANCHOR: AtomicI32 = AtomicI32::new(-1);
 /// Returns the anchor, which is created by the first call.
 ///
 /// # Errors
-/// As socket(2).
+/// As socket(2); ECHILD: a child with its parent's memory has none of its own.
 pub(crate) fn anchor() -> Result<c_int, Error> {
     let known = ANCHOR.load(Ordering::Relaxed);
     if known >= 0 {
         return Ok(known);
+    }
+    if foreign_children::is_foreign() {
+        // The parent would use a number that it does not have.
+        return Err(Error::from_raw_os_error(libc::ECHILD));
     }
     let kind = rustix::net::SocketType::SEQPACKET;
     let flags = rustix::net::SocketFlags::CLOEXEC;

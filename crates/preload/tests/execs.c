@@ -26,6 +26,7 @@ enum {
     VFORKED,
     VFORKED_IN_CHILD,
     VFORKED_TWICE,
+    VFORKED_AND_FAILED,
     LISTED,
     LISTED_IN_PATH,
     LISTED_AND_ENVIRONMENT,
@@ -40,7 +41,7 @@ enum {
 
 static const char *const names[WAYS] = {
     "child", "as input", "spawned", "failed", "closed", "again", "vforked", "vforked in child",
-    "vforked twice", "listed", "listed in path", "listed and environment", "as file", "at folder",
+    "vforked twice", "vforked and failed", "listed", "listed in path", "listed and environment", "as file", "at folder",
     "by number", "by system", "by popen", "last"};
 
 static const char text[] = "early text, and text that another program reads\n";
@@ -105,6 +106,31 @@ static pid_t vfork_twice(int connection) {
     }
     check(child > 0, "vfork");
     return child;
+}
+
+/* A child of this process, which has not used the connection, starts a program with an argument
+ * that is too long. Then this process makes connections. */
+static void fail_in_child(int connection) {
+    static char argument[256 * 1024];
+    char *arguments[] = {"execs", argument, NULL};
+    memset(argument, 'x', sizeof argument - 1);
+    pid_t child = vfork();
+    if (child == 0)
+        _exit(execv(program, arguments) == -1 && errno == E2BIG ? 0 : 1);
+    int status = 0;
+    check(child > 0 && waitpid(child, &status, 0) == child && status == 0, "E2BIG");
+    struct sockaddr_in at;
+    socklen_t len = sizeof at;
+    check(getsockname(connection, (struct sockaddr *)&at, &len) == 0, "getsockname");
+    at.sin_port = 0;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+    check(bind(listener, (struct sockaddr *)&at, sizeof at) == 0, "bind");
+    check(listen(listener, 1) == 0, "listen");
+    check(getsockname(listener, (struct sockaddr *)&at, &len) == 0, "getsockname");
+    check(connect(client, (struct sockaddr *)&at, sizeof at) == 0, "connect");
+    int accepted = accept(listener, NULL, NULL);
+    check(accepted >= 0, "accept");
+    close(accepted), close(client), close(listener);
 }
 
 static void become_echo_by(int way, int connection) {
@@ -207,6 +233,10 @@ static pid_t give_away(int way, int connection) {
         check(waitpid(inner, &status, 0) == inner, "waitpid");
         exit(WEXITSTATUS(status));
     }
+    case VFORKED_AND_FAILED:
+        fail_in_child(connection);
+        become_echo(connection, connection);
+        break;
     case CHILD:
         become_echo(connection, connection);
         break;

@@ -11,6 +11,7 @@ use crate::fork_sharing;
 use crate::numbers::child_views::{self, NO_VIEW};
 use crate::numbers::{self, NumberEntry};
 use crate::raw::set_errno;
+use crate::records::anchor;
 use crate::restored_environment::free_left_behind;
 use crate::stack;
 
@@ -73,8 +74,11 @@ extern "C" fn prepare() -> u32 {
     if is_foreign() {
         return if child_views::has_current() { child_views::begin() } else { NO_VIEW };
     }
-    // The child cannot start a stack: its descriptors would be the child's, its memory the
-    // parent's.
+    // The child can make no anchor and start no stack: their descriptors would be the child's, and
+    // their memory the parent's.
+    if anchor().is_err() {
+        return NO_VIEW;
+    }
     for (fd, entry) in numbers::known(0, u32::MAX) {
         if let NumberEntry::Inherited(_) = entry {
             // One that has ended is not passed on.
