@@ -21,14 +21,13 @@
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use megapipe_sockets::{Bsd, Error, SharedContext};
+use megapipe_sockets::{Bsd, Error};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::foreign_children;
 use crate::fork_sharing;
 use crate::numbers::{self, NumberEntry, child_views};
-use crate::raw::with_signals_blocked;
 use crate::received_tokens::{closes_on_exec, put, put_placeholder, set_mode};
 use crate::records::release;
 use crate::report;
@@ -73,8 +72,7 @@ pub(crate) fn prepare(check: impl FnOnce() -> Option<Result<(), &'static str>>) 
     }
     let known = child_views::entries().into_iter();
     let known = known.filter(|(fd, it)| matches!(it, NumberEntry::Stack(_)) && is_connections(*fd));
-    // A child that a signal ends must not keep the locks of its parent's stack.
-    let passed = with_signals_blocked(|| pass(known, check));
+    let mut passed = foreign_children::keeping_locks(|| pass(known, check));
     // The parent's other threads need not wait for the new program.
     passed.resume();
     passed
@@ -186,16 +184,25 @@ impl PassedNumbers {
     }
 
     /// This process goes on, and reads its connections ahead again where its threads wait for them.
-    pub(crate) fn resume(&self) {
-        if self.is_withheld {
-            stack::context().into_iter().for_each(SharedContext::resume_after_fork);
+    pub(crate) fn resume(&mut self) {
+        if !std::mem::take(&mut self.is_withheld) {
+            return;
         }
+        let resume = || {
+            stack::with_stack(|sockets| {
+                sockets.resume_after_fork();
+                Ok(())
+            })
+        };
+        // A handler that may make no calls has shared nothing, either.
+        let _ = foreign_children::keeping_locks(resume);
     }
 
     /// The program was started in a child, or could not be started: placeholders take the places of
-    /// the tokens.
-    pub(crate) fn put_back(&self) {
+    /// the tokens, and this process goes on.
+    pub(crate) fn put_back(mut self) {
         self.numbers.iter().flatten().for_each(PassedNumber::put_back);
+        self.resume();
     }
 }
 

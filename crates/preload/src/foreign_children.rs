@@ -39,6 +39,12 @@ pub(crate) fn is_foreign() -> bool {
     POSSIBLE.load(Ordering::Acquire) != 0 && raw::process() != owner()
 }
 
+/// Runs `work`, which takes locks. A signal that ended a foreign child meanwhile would leave the
+/// locks of its parent's memory taken: such a child blocks all signals.
+pub(crate) fn keeping_locks<T>(work: impl FnOnce() -> T) -> T {
+    if is_foreign() { raw::with_signals_blocked(work) } else { work() }
+}
+
 /// A child is about to be made, of which the end is not seen.
 pub(crate) fn note_new() {
     POSSIBLE.fetch_add(1, Ordering::Release);

@@ -337,7 +337,6 @@ unsafe fn with_settings(
     };
     let errno = errno();
     passed.put_back();
-    passed.resume();
     set_errno(errno);
     result
 }

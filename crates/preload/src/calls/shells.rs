@@ -37,7 +37,7 @@ fn with_connections<T>(start: impl FnOnce() -> T) -> T {
         true => unsafe { program_check::check_program(SHELL.as_ptr(), None) },
         false => Some(Err("the environment lacks the library")),
     };
-    let passed = exec_sharing::prepare(check);
+    let mut passed = exec_sharing::prepare(check);
     passed.resume();
     let started = start();
     let errno = errno();
