@@ -2,9 +2,12 @@
 //!
 //! Read first: environ(7); `settings.rs`.
 //!
-//! Invariant: the memory is freed when the program has started. The child of a vfork(2) leaves it
-//! behind in its parent's memory when it executes a program, and the parent frees it
-//! ([`free_left_behind`]).
+//! Invariants
+//! - An environment that is complete takes no memory: the functions of exec(3) may be called by
+//!   handlers of signals and by children of processes with threads.
+//! - The memory is freed when the program has started. The child of a vfork(2) leaves it behind in
+//!   its parent's memory when it executes a program, and the parent frees it
+//!   ([`free_left_behind`]).
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -43,6 +46,21 @@ impl RestoredEnvironment {
     pub(crate) unsafe fn of(given: Strings, turn: Option<c_int>) -> Option<Self> {
         let settings = stack::settings()?;
         let library = settings.library.as_deref()?;
+        // SAFETY: the caller promises the list.
+        if turn.is_none() && unsafe { is_complete(given, &settings.restored, library) } {
+            return None;
+        }
+        // SAFETY: as above.
+        foreign_children::keeping_locks(|| unsafe { Self::completed(given, turn) })
+    }
+
+    /// As [`RestoredEnvironment::of`], which has found that something is missing.
+    ///
+    /// # Safety
+    /// As [`RestoredEnvironment::of`].
+    unsafe fn completed(given: Strings, turn: Option<c_int>) -> Option<Self> {
+        let settings = stack::settings()?;
+        let library = settings.library.as_deref()?;
         let mut restored = Self::default();
         let mut at = given;
         // SAFETY: the caller promises the list.
@@ -51,7 +69,6 @@ impl RestoredEnvironment {
             restored.list.push(unsafe { at.read() });
             at = at.wrapping_add(1);
         }
-        let mut is_changed = turn.is_some();
         if let Some(turn) = turn {
             let name = link::TURN_VARIABLE;
             // SAFETY: the caller promises strings.
@@ -59,11 +76,10 @@ impl RestoredEnvironment {
             restored.set(None, CString::new(format!("{name}={turn}")).ok()?);
         }
         for wanted in &settings.restored {
-            let name = wanted.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
+            let name = name_of(wanted);
             // SAFETY: the caller promises strings.
             if !restored.list.iter().any(|it| unsafe { value_of(*it, name) }.is_some()) {
                 restored.list.push(wanted.as_ptr());
-                is_changed = true;
             }
         }
         let name = PRELOAD.as_bytes();
@@ -71,15 +87,14 @@ impl RestoredEnvironment {
         let known = restored.list.iter().position(|it| unsafe { value_of(*it, name) }.is_some());
         // SAFETY: as above.
         let before = known.and_then(|place| unsafe { value_of(restored.list[place], name) });
-        let before = before.map(String::from_utf8_lossy).unwrap_or_default();
-        if !is_in_list(library, &before) {
-            let separator = if before.is_empty() { "" } else { ":" };
-            let text = CString::new(format!("{PRELOAD}={library}{separator}{before}")).ok()?;
-            restored.set(known, text);
-            is_changed = true;
+        let before = before.unwrap_or_default();
+        if !is_in_list(library, before) {
+            let separator: &[u8] = if before.is_empty() { b"" } else { b":" };
+            let text = [name, b"=", library.as_bytes(), separator, before].concat();
+            restored.set(known, CString::new(text).ok()?);
         }
         restored.list.push(ptr::null());
-        is_changed.then_some(restored)
+        Some(restored)
     }
 
     /// Puts a string into the list, in the place of another one or at the end.
@@ -97,7 +112,7 @@ impl RestoredEnvironment {
             return start(self.list.as_ptr());
         }
         let list = self.list.as_ptr();
-        OF_CHILD.set(Box::into_raw(Box::new(self)));
+        OF_CHILD.set(foreign_children::keeping_locks(|| Box::into_raw(Box::new(self))));
         let failed = start(list);
         free_left_behind();
         failed
@@ -110,7 +125,8 @@ pub(crate) fn free_left_behind() {
     if !left.is_null() {
         // SAFETY: `lend` has leaked it, and the exchange gave it to this caller alone. A child that
         // used it has ended or has another memory.
-        drop(unsafe { Box::from_raw(left) });
+        let left = unsafe { Box::from_raw(left) };
+        foreign_children::keeping_locks(|| drop(left));
     }
 }
 
@@ -118,13 +134,29 @@ pub(crate) fn free_left_behind() {
 pub(crate) fn environment_has_library() -> bool {
     let library = stack::settings().and_then(|settings| settings.library.as_deref());
     // SAFETY: the environment of the process ends with a null pointer.
-    let list = unsafe { variable_of(environment(), b"LD_PRELOAD") }.unwrap_or_default();
-    library.is_some_and(|library| is_in_list(library, &String::from_utf8_lossy(list)))
+    let list = unsafe { variable_of(environment(), PRELOAD.as_bytes()) }.unwrap_or_default();
+    library.is_some_and(|library| is_in_list(library, list))
+}
+
+/// Whether nothing is missing in an environment. Takes no memory.
+///
+/// # Safety
+/// As [`RestoredEnvironment::of`].
+unsafe fn is_complete(given: Strings, restored: &[CString], library: &str) -> bool {
+    // SAFETY: the caller promises the list.
+    let value = |name: &[u8]| unsafe { variable_of(given, name) };
+    let has_library = value(PRELOAD.as_bytes()).is_some_and(|list| is_in_list(library, list));
+    has_library && restored.iter().all(|wanted| value(name_of(wanted)).is_some())
+}
+
+/// The name of a variable in its string.
+fn name_of(variable: &CStr) -> &[u8] {
+    variable.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default()
 }
 
 /// Whether LD_PRELOAD names a library.
-fn is_in_list(library: &str, list: &str) -> bool {
-    list.split([':', ' ']).any(|part| part == library)
+fn is_in_list(library: &str, list: &[u8]) -> bool {
+    list.split(|byte| matches!(byte, b':' | b' ')).any(|part| part == library.as_bytes())
 }
 
 /// The value of a variable in an environment.
@@ -163,4 +195,31 @@ unsafe fn value_of<'a>(text: *const c_char, name: &[u8]) -> Option<&'a [u8]> {
     // SAFETY: the caller promises a C string.
     let text = unsafe { CStr::from_ptr(text) }.to_bytes();
     text.strip_prefix(name)?.strip_prefix(b"=")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_environment_is_recognized() {
+        const LIBRARY: &str = "/lib/ours.so";
+        let restored = [c"MEGAPIPE_ONE=1".to_owned(), c"MEGAPIPE_TWO=2".to_owned()];
+        let is_complete = |environment: &[&CStr]| {
+            let strings = environment.iter().map(|text| text.as_ptr());
+            let list: Vec<*const c_char> = strings.chain([ptr::null()]).collect();
+            // SAFETY: the list ends with a null pointer.
+            unsafe { is_complete(list.as_ptr(), &restored, LIBRARY) }
+        };
+        // The program has changed a setting, which stays.
+        let [one, two] = [c"MEGAPIPE_ONE=other", c"MEGAPIPE_TWO="];
+        assert!(is_complete(&[one, two, c"LD_PRELOAD=/lib/ours.so"]));
+        assert!(is_complete(&[c"LD_PRELOAD=/lib/first.so /lib/ours.so:x", c"PATH=/", two, one]));
+        assert!(!is_complete(&[one, c"LD_PRELOAD=/lib/ours.so"]));
+        assert!(!is_complete(&[one, two]));
+        assert!(!is_complete(&[one, two, c"LD_PRELOAD=/lib/ours.so.1"]));
+        assert!(!is_complete(&[]));
+        // SAFETY: null is no list.
+        assert!(!unsafe { super::is_complete(ptr::null(), &restored, LIBRARY) });
+    }
 }
