@@ -100,7 +100,7 @@ fn pass(
         }
         Some(Err(reason)) => {
             report::note(format_args!(
-                "a program is started that is not preloaded ({reason}): it gets no connection"
+                "a program is not known to be preloaded ({reason}): it gets no connection"
             ));
             return passed;
         }

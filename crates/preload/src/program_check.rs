@@ -18,6 +18,9 @@ const PATH_BYTES: usize = libc::PATH_MAX as usize;
 /// Where execvp(3) looks without the variable PATH.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
+/// The reason for a program that the kernel executes and this process cannot read.
+const UNREADABLE: &str = "its file cannot be read";
+
 /// A path with its NUL.
 type PathRoom = [u8; PATH_BYTES];
 
@@ -47,8 +50,8 @@ impl ProgramPath {
     }
 }
 
-/// Notes a program that cannot be preloaded. `folders` is the value of PATH, for execvp(3). Returns
-/// whether the program's file was read.
+/// Notes a program that cannot be preloaded, or may not be. `folders` is the value of PATH, for
+/// execvp(3). Returns whether there is such a program.
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -62,13 +65,14 @@ pub(crate) unsafe fn note_program(name: *const c_char, folders: Option<&[u8]>) -
         // SAFETY: the same; one that was checked is not null.
         let path = unsafe { CStr::from_ptr(name) }.to_bytes().escape_ascii();
         report::count(&COUNTS.not_preloaded);
-        report::note(format_args!("program {path}: not preloaded ({reason})"));
+        let verdict = if reason == UNREADABLE { "maybe not preloaded" } else { "not preloaded" };
+        report::note(format_args!("program {path}: {verdict} ({reason})"));
     }
     true
 }
 
-/// Why the loader does not preload a program, or that it does. `None`: its file is not found or
-/// cannot be read.
+/// Why the loader does not preload a program, or that it does. `None`: its file is not found, or
+/// cannot be executed.
 ///
 /// # Safety
 /// As [`note_program`].
@@ -122,12 +126,15 @@ fn is_executable(path: &PathRoom) -> bool {
     unsafe { system_call(libc::SYS_faccessat, arguments) == 0 }
 }
 
-/// Why the loader does not preload a program. `None`: its file cannot be read, and the kernel
-/// refuses it.
+/// Why the loader does not preload a program. `None`: the kernel refuses its file.
 fn check(path: &mut PathRoom) -> Option<Result<(), &'static str>> {
     let mut head = [0; HEAD_BYTES];
     for _ in 0..SCRIPTS_MAX {
-        let (len, mode) = read_head(path, &mut head)?;
+        let (len, mode) = match read_head(path, &mut head) {
+            Ok(read) => read,
+            Err(libc::EACCES) if is_executable(path) => return Some(Err(UNREADABLE)),
+            Err(_) => return None,
+        };
         let head = &head[..len];
         let Some(interpreter) = interpreter_of_script(head) else {
             return Some(refusal(head, mode, has_capabilities(path)).map_or(Ok(()), Err));
@@ -142,12 +149,15 @@ fn check(path: &mut PathRoom) -> Option<Result<(), &'static str>> {
 }
 
 /// Reads the beginning of a file. Returns its bytes and the file's mode.
-fn read_head(path: &PathRoom, head: &mut [u8; HEAD_BYTES]) -> Option<(usize, u32)> {
+///
+/// # Errors
+/// As open(2) and read(2); EISDIR: it is no file.
+fn read_head(path: &PathRoom, head: &mut [u8; HEAD_BYTES]) -> Result<(usize, u32), c_int> {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0, 0, 0];
     // SAFETY: the path ends with a NUL.
     let fd = unsafe { system_call(libc::SYS_openat, arguments) };
-    let fd = usize::try_from(fd).ok()?;
+    let fd = usize::try_from(fd).map_err(|_| -fd as c_int)?;
     // SAFETY: zeros are a record, too.
     let mut facts: libc::stat = unsafe { MaybeUninit::zeroed().assume_init() };
     let arguments = [fd, (&raw mut facts) as usize, 0, 0, 0, 0];
@@ -156,10 +166,12 @@ fn read_head(path: &PathRoom, head: &mut [u8; HEAD_BYTES]) -> Option<(usize, u32
     let is_file = known == 0 && facts.st_mode & libc::S_IFMT == libc::S_IFREG;
     let arguments = [fd, head.as_mut_ptr() as usize, HEAD_BYTES, 0, 0, 0];
     // SAFETY: the room is a local of the caller.
-    let len = if is_file { unsafe { system_call(libc::SYS_read, arguments) } } else { -1 };
+    let read = || unsafe { system_call(libc::SYS_read, arguments) };
+    let len = if is_file { read() } else { -libc::EISDIR as isize };
     // SAFETY: the descriptor was opened above.
     unsafe { system_call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
-    Some((usize::try_from(len).ok()?, facts.st_mode))
+    let len = usize::try_from(len).map_err(|_| -len as c_int)?;
+    Ok((len, facts.st_mode))
 }
 
 fn has_capabilities(path: &PathRoom) -> bool {
@@ -172,7 +184,9 @@ fn has_capabilities(path: &PathRoom) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -212,6 +226,28 @@ mod tests {
         assert_eq!(checked(file.as_raw_fd(), b""), Some(Ok(())));
         assert_eq!(checked(folder.as_raw_fd(), b"nonexistent"), None);
         assert_eq!(checked(file.as_raw_fd(), &[b'x'; PATH_BYTES]), None);
+    }
+
+    #[test]
+    fn program_without_read_permission_is_named() {
+        let program = std::env::temp_dir().join(format!("mp-unread-{}", std::process::id()));
+        std::fs::write(&program, "text").unwrap();
+        let path = program.to_str().unwrap().to_owned();
+        let with_mode = |mode| {
+            std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+            let path = path.clone();
+            // A thread of its own: root may read everything up to then.
+            let thread = std::thread::spawn(move || {
+                // SAFETY: takes integers, and changes this thread alone.
+                unsafe { system_call(libc::SYS_setfsuid, [65_534, 0, 0, 0, 0, 0]) };
+                checked(&path)
+            });
+            thread.join().unwrap()
+        };
+        assert_eq!(with_mode(0o111), Some(Err(UNREADABLE)));
+        // The kernel executes it for no user.
+        assert_eq!(with_mode(0o000), None);
+        std::fs::remove_file(&program).unwrap();
     }
 
     #[test]
