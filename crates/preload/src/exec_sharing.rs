@@ -14,8 +14,8 @@
 //!
 //! Invariants
 //! - Tokens stand at numbers of this process only while a program is started, or a shell runs.
-//! - Other threads close and open numbers meanwhile. A token takes the place of a placeholder of its
-//!   own connection alone: both are checked directly before.
+//! - Other threads close and open numbers meanwhile. A token takes the place of a placeholder of
+//!   its own connection alone: both are checked directly before.
 //! - The child of a vfork(2) leaves no memory behind when it executes a program.
 
 use std::ffi::c_int;
@@ -119,8 +119,8 @@ fn pass(
     passed
 }
 
-/// A token of the connection takes the place of a number's placeholder. `None`: it is no established
-/// connection, or another thread has closed the number.
+/// A token of the connection takes the place of a number's placeholder. `None`: it is no
+/// established connection, or another thread has closed the number.
 fn share(fd: c_int, entry: NumberEntry) -> Result<Option<PassedNumber>, Error> {
     let entry = match entry {
         NumberEntry::Inherited(_) => fork_sharing::settled(fd)?,

@@ -41,7 +41,8 @@ enum {
 
 static const char *const names[WAYS] = {
     "child", "as input", "spawned", "failed", "closed", "again", "vforked", "vforked in child",
-    "vforked twice", "vforked and failed", "listed", "listed in path", "listed and environment", "as file", "at folder",
+    "vforked twice", "vforked and failed",
+    "listed", "listed in path", "listed and environment", "as file", "at folder",
     "by number", "by system", "by popen", "last"};
 
 static const char text[] = "early text, and text that another program reads\n";
