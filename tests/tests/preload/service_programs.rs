@@ -167,7 +167,17 @@ fn load_generators_reach_workers_on_the_service() {
     let _server = started(hosts.nginx(&folder, port));
     hosts.until_served(port);
     let url = format!("http://10.9.7.1:{port}/file");
-    let text = said(hosts.program(1, "wrk").args(["-t", "2", "-c", "8", "-d", "1s", &url]));
+    let text = said(hosts.program(1, "wrk").args([
+        "-t",
+        "2",
+        "-c",
+        "8",
+        "-d",
+        "1s",
+        "--timeout",
+        "30s",
+        &url,
+    ]));
     assert!(text.contains(" requests in ") && !text.contains("Socket errors"), "{text}");
     assert!(!text.contains("\n  0 requests in "), "{text}");
     let text = said(hosts.program(1, "ab").args(["-n", "200", "-c", "4", &url]));
