@@ -142,8 +142,17 @@ pub(crate) struct Ended(pub(crate) Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
+        // One with children of its own, as nginx, ends these only if it is asked to end.
+        let (id, start) = (rustix::process::Pid::from_child(&self.0), Instant::now());
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+        while start.elapsed() < END_TIME && matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         // It may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
+
+/// How long a child may take to end when it is asked to.
+const END_TIME: Duration = Duration::from_secs(3);
