@@ -97,7 +97,7 @@ pub(crate) struct StreamSocket {
     pub(crate) withheld: bool,
     /// Other processes may own it, too.
     pub(crate) shared: bool,
-    /// It broke while the program was behind: bytes that came before are still with the channel.
+    /// It broke, and bytes that came before it may be left in the channel or below it.
     has_rest: bool,
     /// The channel was asked to tell when there is room to write again.
     congested: bool,

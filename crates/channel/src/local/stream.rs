@@ -575,13 +575,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
 
     /// Why a connection is over, of which bytes are left to be read.
     pub(super) fn broken(&self, conn: ConnId) -> Option<OpError> {
-        match self.conns.get(conn.index as usize)?.broken? {
-            // As Linux, where a reset follows the peer's end (`tcp_reset`).
-            Broken { reason: CloseReason::ResetByPeer, is_whole: true } => {
-                Some(OpError::BrokenPipe)
-            }
-            Broken { reason, .. } => closed_because(reason),
-        }
+        let Broken { reason, is_whole } = self.conns.get(conn.index as usize)?.broken?;
+        closed_because(reason).map(|error| error_behind(is_whole, error))
     }
 
     /// The connection is over, and bytes are left: writes fail from now on; reads get these bytes,
@@ -613,16 +608,20 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if state.peek(slot).phase == SlotPhase::Starting {
             return self.connected(state, slot, Err(failed.unwrap_or(OpError::Aborted)));
         }
-        // As Linux, where a reset follows the peer's end (`tcp_reset`).
-        let is_behind_end =
-            state.peek(slot).end == StreamEnd::Eof && failed == Some(OpError::Reset);
-        let ended = if is_behind_end { Some(OpError::BrokenPipe) } else { failed };
+        let has_peer_closed = state.peek(slot).end == StreamEnd::Eof;
+        let ended = failed.map(|error| error_behind(has_peer_closed, error));
         state.on_receive_end(slot, failed.map_or(StreamEnd::Eof, StreamEnd::Failed));
         state.on_end(slot, ended.map_or(Ok(()), Err));
         if !state.peek(slot).writes.is_empty() {
             self.write(state, slot);
         }
     }
+}
+
+/// The error of a connection's end for all but its readers. A reset behind the peer's FIN is EPIPE,
+/// as in Linux (`tcp_reset`).
+fn error_behind(has_peer_closed: bool, error: OpError) -> OpError {
+    if has_peer_closed && error == OpError::Reset { OpError::BrokenPipe } else { error }
 }
 
 /// The peer has everything, or never will.

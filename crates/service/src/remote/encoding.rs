@@ -62,9 +62,8 @@ pub(super) const fn record_chunk(chunk: Chunk) -> record::Chunk {
 }
 
 /// The last event of the stack as a record has it; `None`: its datagram has a length that none has.
-/// `is_whole`: the session reads all that a record may have
-/// ([`SessionLimits::takes_whole_events`](crate::SessionLimits::takes_whole_events)).
-pub(super) fn encode_event(event: Event, stack: &Stack, is_whole: bool) -> Option<Says> {
+/// `takes_whole_events`: as [`SessionLimits`](crate::SessionLimits) has it.
+pub(super) fn encode_event(event: Event, stack: &Stack, takes_whole_events: bool) -> Option<Says> {
     Some(match event {
         Event::Incoming { listener, conn, remote, waiting } => Says::Incoming {
             listener: id_of_listener(listener),
@@ -73,7 +72,8 @@ pub(super) fn encode_event(event: Event, stack: &Stack, is_whole: bool) -> Optio
             waiting,
         },
         Event::Connected { conn } => {
-            let local = stack.addresses(conn).ok().filter(|_| is_whole).map(|(local, _)| local);
+            let ends = if takes_whole_events { stack.addresses(conn).ok() } else { None };
+            let local = ends.map(|(local, _)| local);
             Says::Connected { conn: id_of(conn), local }
         }
         Event::Received { conn, chunk } => {

@@ -37,9 +37,9 @@ fn closed(conn: &Connection) -> Option<CloseReason> {
 /// Why it is over, if that is to be reported before its last bytes: nothing has asked for these.
 fn broken(conn: &Connection) -> Option<CloseReason> {
     let State::Closed(closed) = conn.state else { return None };
-    let is_known = conn.flags.any(ConnFlags::CREDIT.or(ConnFlags::END_REPORTED));
+    let is_asked_or_reported = conn.flags.any(ConnFlags::CREDIT.or(ConnFlags::END_REPORTED));
     let has_rest = conn.receive.queue.ready_bytes() > 0 && conn.is_closed_readable();
-    (has_rest && !is_known && closed.reason.leaves_bytes()).then_some(closed.reason)
+    (has_rest && !is_asked_or_reported && closed.reason.leaves_bytes()).then_some(closed.reason)
 }
 
 fn may_report_end(conn: &Connection) -> bool {
@@ -390,6 +390,7 @@ impl Tcp {
     /// The id is stale.
     pub(crate) fn withhold(&mut self, id: ConnId) -> Result<bool, OperationError> {
         let conn = self.by_id(id).ok_or(OperationError::Unknown)?;
+        // `Broken` is reported once, to one reader of the bytes that are left.
         if !conn.state.is_closed() {
             conn.flags.clear(ConnFlags::END_REPORTED);
         }

@@ -50,7 +50,8 @@ flags! {
     CONNECTED,
     /// What `Rare` keeps for the application is to be reported: `Urgent`, `UnsentBelow`.
     RARE_NEWS,
-    /// The end of the peer's bytes was reported.
+    /// The end of the peer's bytes was reported; of a connection that is over by a RST or an error,
+    /// `Broken`.
     END_REPORTED,
     /// [`AppAttachment::Detached`].
     ORPHAN,

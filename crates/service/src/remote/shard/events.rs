@@ -272,8 +272,7 @@ impl SessionShard {
                 return None;
             }
         }
-        let session = self.sessions.running(id);
-        let is_whole = session.is_some_and(|session| session.limits.takes_whole_events);
+        let is_whole = self.takes_whole_events(id);
         if let Some(says) = encode_event(event, self.server.stack(), is_whole) {
             let record = Completion { cookie: u64::MAX, event: says }.record();
             let is_datagram = matches!(event, Event::Datagram { .. } | Event::Urgent { .. });
@@ -284,6 +283,13 @@ impl SessionShard {
             }
         }
         None
+    }
+
+    /// As the limits of a session have it ([`SessionLimits::takes_whole_events`]).
+    ///
+    /// [`SessionLimits::takes_whole_events`]: crate::SessionLimits::takes_whole_events
+    pub(super) fn takes_whole_events(&mut self, id: PoolId) -> bool {
+        self.sessions.running(id).is_some_and(|session| session.limits.takes_whole_events)
     }
 
     /// Whether an event follows one of its connection that waits for a buffer.

@@ -675,8 +675,7 @@ impl SessionShard {
         let user = self.owners.of_conn(conn);
         let sessions = self.shared.owners.sessions(conn).to_vec();
         for session in sessions.into_iter().filter(|it| Some(*it) != user) {
-            let running = self.sessions.running(session);
-            let is_whole = running.is_some_and(|session| session.limits.takes_whole_events);
+            let is_whole = self.takes_whole_events(session);
             if matches!(event, Event::Broken { .. }) && !is_whole {
                 continue;
             }
