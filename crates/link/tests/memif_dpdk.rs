@@ -68,7 +68,7 @@ impl Testpmd {
         let mut child = Command::new("timeout")
             .args(["--signal=KILL", "300", "stdbuf", "--output=L", "dpdk-testpmd"])
             .args(arguments)
-            .args([&prefix, &device, "--", "-i", "--auto-start", "--disable-link-check"])
+            .args([&prefix, &device, "--", "-i", "--disable-link-check"])
             .args(["--total-num-mbufs=8192", "--port-topology=loop", "--no-flush-rx"])
             .args(application)
             .stdin(Stdio::piped())
@@ -92,20 +92,53 @@ impl Testpmd {
         std::mem::take(&mut self.printed.text.lock().expect("no panic"))
     }
 
+    /// Types `command` until it has printed `answer`, for a minute at most: one that does not start
+    /// or has crashed is reported by what is done with it next.
+    fn ask_until(&mut self, command: &str, answer: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            let _ = writeln!(self.child.stdin.as_mut().expect("piped"), "{command}");
+            let text = self.printed.text.lock().expect("no panic");
+            let pause = Duration::from_millis(100);
+            let is_missing = |text: &mut String| !text.contains(answer);
+            let (_text, waited) =
+                self.printed.grown.wait_timeout_while(text, pause, is_missing).expect("no panic");
+            if !waited.timed_out() {
+                return;
+            }
+        }
+    }
+
     /// Waits until its port is started. A client that DPDK 22.11 sends away before that can end it:
     /// its interrupt thread panics if a socket that it is about to watch was closed meanwhile.
-    fn wait_until_started(&self) {
-        let is_starting = |text: &mut String| !text.contains("Start automatic packet forwarding");
-        let text = self.printed.text.lock().expect("no panic");
-        // One that does not start is reported by the client that connects to it.
-        drop(self.printed.grown.wait_timeout_while(text, PATIENCE, is_starting));
+    fn wait_until_started(&mut self) {
+        self.ask_until("show port summary 0", "net_memif");
+    }
+
+    /// Lets it forward, now that both ends are connected. DPDK 22.11 reads its ring's address
+    /// before it looks whether it is connected: a thread that forwards while the rings are mapped
+    /// can crash it.
+    fn begin(&mut self) {
+        self.ask_until("show port summary 0", " up ");
+        let stdin = self.child.stdin.as_mut().expect("piped");
+        let _ = writeln!(stdin, "start");
     }
 
     /// Ends it, and fails with what it has printed.
-    fn fail(mut self, error: &LinkError) -> ! {
+    fn fail(mut self, error: &dyn std::fmt::Debug) -> ! {
+        // One that has crashed closes its sockets before `timeout` reports it.
+        std::thread::sleep(Duration::from_secs(1));
         let before = self.child.try_wait().expect("a child of ours");
         self.end();
-        panic!("{error}; DPDK (ended before: {before:?}) printed:\n{}", self.printed());
+        panic!("{error:?}; DPDK (ended before: {before:?}) printed:\n{}", self.printed());
+    }
+
+    /// `echo`, which fails with what it has printed.
+    fn echoes(self, link: &mut Memif, count: u32, check: &dyn Fn(u32, &[u8])) -> Self {
+        match echo(link, count, check) {
+            Ok(()) => self,
+            Err(error) => self.fail(&(error, link.gone_reason(), link.counters())),
+        }
     }
 
     fn end(&mut self) {
@@ -166,18 +199,24 @@ fn joined(
     let socket = settings.socket.clone();
     match role {
         MemifRole::Client => {
-            let testpmd = Testpmd::start("server", socket, device, app);
+            let mut testpmd = Testpmd::start("server", socket, device, app);
             testpmd.wait_until_started();
             match memif::connect(settings, PATIENCE) {
-                Ok(links) => (testpmd, links),
+                Ok(links) => {
+                    testpmd.begin();
+                    (testpmd, links)
+                }
                 Err(error) => testpmd.fail(&error),
             }
         }
         MemifRole::Server => {
             let mut listener = memif::Listener::bind(settings).expect("listener");
-            let testpmd = Testpmd::start("client", socket, device, app);
+            let mut testpmd = Testpmd::start("client", socket, device, app);
             match listener.accept(PATIENCE) {
-                Ok(links) => (testpmd, links),
+                Ok(links) => {
+                    testpmd.begin();
+                    (testpmd, links)
+                }
                 Err(error) => testpmd.fail(&error),
             }
         }
@@ -196,7 +235,7 @@ fn frame(number: u32, len: usize) -> Vec<u8> {
 const WINDOW: u32 = 64;
 
 /// Sends `count` frames, a few on their way at a time, and takes all of them back in order.
-fn echo(link: &mut Memif, count: u32, check: &dyn Fn(u32, &[u8])) {
+fn echo(link: &mut Memif, count: u32, check: &dyn Fn(u32, &[u8])) -> Result<(), LinkError> {
     let mut moved = Instant::now();
     let (mut sent, mut back) = (0, 0);
     while back < count {
@@ -211,13 +250,13 @@ fn echo(link: &mut Memif, count: u32, check: &dyn Fn(u32, &[u8])) {
             sent += 1;
             Some(TxMetadata { len: frame.len(), ..TxMetadata::default() })
         });
-        filled.expect("tx_burst");
+        filled?;
         let lent = link.rx_burst(64, &mut |frame, _| {
             check(back, frame);
             back += 1;
         });
-        if lent.expect("rx_burst") == 0 {
-            link.wait(Some(Duration::from_millis(100))).expect("wait");
+        if lent? == 0 {
+            link.wait(Some(Duration::from_millis(100)))?;
         } else {
             moved = Instant::now();
         }
@@ -225,6 +264,7 @@ fn echo(link: &mut Memif, count: u32, check: &dyn Fn(u32, &[u8])) {
     let counters = link.counters();
     assert_eq!((counters.rx_frames, counters.tx_frames), (count.into(), count.into()));
     assert_eq!((counters.rx_dropped_malformed, counters.rx_dropped_too_long), (0, 0));
+    Ok(())
 }
 
 fn length(number: u32) -> usize {
@@ -256,7 +296,7 @@ fn dpdk_gives_back_what_it_got_in_both_roles() {
         let (testpmd, mut links) = joined(role, &settings, "rsize=9", &app);
         assert_eq!(links.len(), 1);
         assert!(links[0].caps().notes[0].contains("DPDK"), "{:?}", links[0].caps().notes);
-        echo(&mut links[0], 20_000, &|number, got| {
+        let testpmd = testpmd.echoes(&mut links[0], 20_000, &|number, got| {
             assert!(got == frame(number, length(number)), "{role:?}: frame {number}");
         });
         drop(testpmd);
@@ -274,8 +314,8 @@ fn chains_pass_both_ways() {
     for (role, name) in [(MemifRole::Client, "chain-client"), (MemifRole::Server, "chain-server")] {
         let settings = MemifSettings { buffer_bytes: 256, ..settings(name, 1) };
         let app = ["--forward-mode=macswap"];
-        let (_testpmd, mut links) = joined(role, &settings, "bsize=256,rsize=9", &app);
-        echo(&mut links[0], 5_000, &|number, got| {
+        let (testpmd, mut links) = joined(role, &settings, "bsize=256,rsize=9", &app);
+        testpmd.echoes(&mut links[0], 5_000, &|number, got| {
             let mut swapped = frame(number, length(number));
             swapped[..12].rotate_left(6);
             assert!(got == swapped, "{role:?}: frame {number} of {} bytes", got.len());
@@ -292,10 +332,10 @@ fn two_queues_are_two_links() {
     for (role, name) in [(MemifRole::Client, "two-client"), (MemifRole::Server, "two-server")] {
         let settings = settings(name, 2);
         let app = ["--forward-mode=io", "--rxq=2", "--txq=2"];
-        let (_testpmd, mut links) = joined(role, &settings, "rsize=8", &app);
+        let (mut testpmd, mut links) = joined(role, &settings, "rsize=8", &app);
         assert_eq!(links.len(), 2);
         for link in &mut links {
-            echo(link, 2_000, &|number, got| {
+            testpmd = testpmd.echoes(link, 2_000, &|number, got| {
                 assert!(got == frame(number, length(number)), "{role:?}: frame {number}");
             });
         }
