@@ -15,6 +15,7 @@ mod ends;
 mod events;
 mod names;
 mod offers;
+mod options;
 mod sending;
 
 use std::collections::VecDeque;
@@ -39,6 +40,7 @@ use crate::sleep::{ServerLocation, ServerPeer, SleepingEnd};
 use datagrams::Datagrams;
 use ends::ListenerAddresses;
 use offers::SessionOffers;
+use options::EarlyOption;
 
 /// The application's ends of what it shares with its server.
 pub(super) struct RingEnds {
@@ -66,7 +68,7 @@ impl From<RingFault> for ProtocolFault {
 const TRIES_PER_LOOK: u32 = 64;
 
 /// A connection, under the session's name.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Conn {
     generation: u32,
     is_used: bool,
@@ -89,6 +91,8 @@ struct Conn {
     /// Our address, if it is known, and the peer's. They do not change.
     local: Option<SocketAddr>,
     remote: Option<SocketAddr>,
+    /// What was set before the server named it.
+    early: Vec<EarlyOption>,
 }
 
 /// What a session counts.
@@ -421,20 +425,6 @@ impl RemoteClient {
         let command = Command::Connect { remote, local: None, flags: encode_begin(begin) };
         self.ask(events::connect_cookie(conn), command);
         conn
-    }
-
-    /// Sets whether a connection is reset instead of closed in order if the session ends before the
-    /// application has closed it (SO_LINGER with time 0). A daemon older than version 5 of the
-    /// protocol closes it in order.
-    ///
-    /// # Errors
-    /// [`OperationError::Unknown`]: the connection is over.
-    pub fn set_reset_on_close(&mut self, conn: ConnId, on: bool) -> Result<(), OperationError> {
-        let server = self.named_soon(conn).ok_or(OperationError::Unknown)?;
-        if self.knows_resets {
-            self.ask(0, Command::ResetOnClose { conn: id_of(server), on });
-        }
-        Ok(())
     }
 
     /// The next bytes are wanted.

@@ -75,7 +75,10 @@ impl StreamSocket {
         let to = if transport.is_local() { plain } else { to };
         let handle = self.connect_below(to, is_fast, cookie, transport)?;
         self.options.forget_quick_ack();
-        transport.apply_options(handle, &self.options);
+        // Nagle's algorithm was part of the request to connect, or is the kernel's.
+        let mut options = self.options;
+        options.no_delay = false;
+        transport.apply_options(handle, &options);
         let reuse = self.options.sharing.reuse();
         if transport.is_local() && reuse != Reuse::default() {
             transport.set_option(handle, ConnOption::Reuse(reuse));

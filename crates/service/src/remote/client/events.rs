@@ -394,7 +394,9 @@ impl RemoteClient {
         if self.conns[conn.index as usize].server.is_some() {
             return Err(ProtocolFault);
         }
-        self.map(server, conn)
+        self.map(server, conn)?;
+        self.put_early_options(conn, server);
+        Ok(())
     }
 
     fn on_refused(&mut self, cookie: u64, why: (Refusal, u32)) -> Option<RemoteEvent> {

@@ -133,6 +133,7 @@ impl RemoteClient {
             self.superseded.retain(|there| *there != conn);
         }
         state.is_used = false;
+        state.early = Vec::new();
         state.generation = state.generation.wrapping_add(1);
         self.free.push(conn.index);
     }

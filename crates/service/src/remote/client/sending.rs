@@ -10,12 +10,12 @@
 //! - One that is refused has bytes with the server, and is unblocked when some of them come back.
 
 use megapipe_shm::BufId;
-use megapipe_shm::record::{Command, NO_ANSWER, Op, SessionCall};
-use megapipe_stack::{ConnId, ConnOption, OperationError};
+use megapipe_shm::record::{Command, Op, SessionCall};
+use megapipe_stack::{ConnId, OperationError};
 
 use super::{Conn, RemoteClient};
 use crate::limits::{LARGE_SEND_BYTES, SMALL_SEND_BYTES};
-use crate::remote::encoding::{encode_option, id_of};
+use crate::remote::encoding::id_of;
 use crate::remote::send_buffers::Carrier;
 
 impl Conn {
@@ -142,38 +142,6 @@ impl RemoteClient {
     pub fn await_delivery(&mut self, conn: ConnId) -> Result<(), OperationError> {
         let server = self.server_of(conn)?;
         self.ask(0, Command::AwaitAcks { conn: id_of(server) });
-        Ok(())
-    }
-
-    /// Sets an option, after what was asked for before. Waits for the server only where its answer
-    /// or the send queue matters: for the size of the send buffer, for what can be refused, and for
-    /// a report of what is unsent.
-    ///
-    /// # Errors
-    /// As [`megapipe_stack::Stack::set_option`]; but of a connection whose end is on its way, only
-    /// where the server is waited for.
-    pub fn set_option(&mut self, conn: ConnId, option: ConnOption) -> Result<(), OperationError> {
-        let server = self.named_soon(conn).ok_or(OperationError::Unknown)?;
-        let (code, value) = encode_option(option).ok_or(OperationError::Unknown)?;
-        let call = SessionCall::SetOption { conn: id_of(server), option: code, value };
-        let has_answer = matches!(
-            option,
-            ConnOption::SendBuffer(_)
-                | ConnOption::Urgent
-                | ConnOption::EndOfRecord
-                | ConnOption::ReportUnsentBelow(_)
-        );
-        if !has_answer {
-            self.unanswered += 1;
-            self.ask(NO_ANSWER, Command::Call(call));
-            self.commit();
-            return Ok(());
-        }
-        let send_buffer_bytes = self.call_value(call)?;
-        if let ConnOption::SendBuffer(_) = option {
-            let bytes = u32::try_from(send_buffer_bytes).unwrap_or(u32::MAX);
-            self.conns[conn.index as usize].send_buffer_bytes = bytes;
-        }
         Ok(())
     }
 

@@ -204,3 +204,47 @@ fn ends_and_options_of_an_accepted_connection_need_no_call() {
     assert_eq!(server.set_option(theirs, ConnOption::SendBuffer(SMALL_SEND_BUFFER)), Ok(()));
     assert_eq!(server.calls(), calls + 2, "its size is the server's to say");
 }
+
+/// What a program sets between connect(2) and the answer of the server goes with the name that the
+/// server gives.
+#[test]
+fn options_of_a_connection_without_a_name_need_no_call() {
+    let (mut client, mut server) = sessions();
+    listen(&mut server, 3);
+    server.flush();
+    let conn = client.connect(http());
+    let released = client.connect(http());
+    let calls = client.calls();
+    for bytes in [10_000, 54_321] {
+        for conn in [conn, released] {
+            assert_eq!(client.set_option(conn, ConnOption::ReceiveBuffer(bytes)), Ok(()));
+        }
+    }
+    client.close(released);
+    let after = client.set_option(released, ConnOption::NoDelay(true));
+    assert_eq!(after, Err(OperationError::Unknown));
+    assert_eq!(client.calls(), calls);
+    let Event::Connected { conn: connected } = next_event(&mut client) else { panic!("it comes") };
+    assert_eq!(connected, conn, "the other one was aborted when it got its name");
+    let name = client.named(conn).expect("it is connected");
+    let bytes = info(&mut client, name).expect("it is connected").receive_buffer_bytes;
+    assert_eq!(bytes, 54_321, "the last one holds");
+}
+
+/// A program that sets options in a loop while the server does not run needs no more memory for it.
+#[test]
+fn options_of_a_connection_without_a_name_are_bounded() {
+    let (mut client, mut server) = sessions();
+    listen(&mut server, 1);
+    server.flush();
+    let conn = client.connect(http());
+    let calls = client.calls();
+    for bytes in 1..=1_000 {
+        assert_eq!(client.set_option(conn, ConnOption::ReceiveBuffer(bytes + 20_000)), Ok(()));
+        assert!(client.early_options(conn) <= 16);
+    }
+    assert_eq!(client.calls(), calls + 1, "one call has waited for the name");
+    let name = client.named_soon(conn).expect("it is connected");
+    let bytes = info(&mut client, name).expect("it is connected").receive_buffer_bytes;
+    assert_eq!(bytes, 21_000);
+}

@@ -790,15 +790,21 @@ fn linger_of_zero_resets_at_the_end_of_the_session() {
     let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
     peer.accept(listener, AcceptorId(1), 9);
     peer.flush();
-    for (local, resets_on_close) in [(None, true), (None, false), (Some(at(0)), true)] {
+    let cases =
+        [(None, true, true), (None, false, false), (Some(at(0)), true, true), (None, false, true)];
+    for (local, resets_on_close, resets_after_all) in cases {
         let begin = crate::ConnectStart { resets_on_close, ..Default::default() };
         let its = session.connect_as(http_of_peer(), local, begin).expect("a free port");
+        if resets_after_all != resets_on_close {
+            // Before the daemon has named it.
+            session.set_reset_on_close(its, true).expect("it begins");
+        }
         assert_eq!(next_event(&mut session), Event::Connected { conn: its });
         let Event::Incoming { conn: ours, .. } = next_event(&mut peer) else { panic!() };
         conns.push((ours, its));
     }
     let seen = ends_seen_by_peer(&shard, &mut peer, (session, conns));
-    assert_eq!(seen, [true, false, false, true, false, true]);
+    assert_eq!(seen, [true, false, false, true, false, true, true]);
 }
 
 /// An older daemon would end the session of a client that writes records which it does not know.
