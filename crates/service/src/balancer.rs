@@ -154,7 +154,7 @@ struct SentOffer {
 pub struct Balancer {
     config: BalancerConfig,
     manager: ManagerId,
-    /// In the order of enlistment.
+    /// In the order of their names, by which the hash selects.
     local: Vec<LocalAcceptor>,
     /// Those that did not claim in time, and have not enlisted again.
     dropped: Vec<LocalAcceptor>,
@@ -231,7 +231,8 @@ impl Balancer {
                 }
             }
         };
-        self.local.push(acceptor);
+        let place = self.local.partition_point(|known| known.name < name);
+        self.local.insert(place, acceptor);
         Some((name, true))
     }
 
@@ -469,16 +470,15 @@ impl Balancer {
     /// the hash selects among the others'.
     fn pick_by_hash(&self, flow_hash: u32) -> Option<AcceptorName> {
         let scaled = |count: usize| ((u64::from(flow_hash) * count as u64) >> 32) as usize;
-        let mut local: Vec<AcceptorName> = self.local.iter().map(|known| known.name).collect();
-        local.sort_unstable();
+        let local = self.local.iter().map(|known| known.name);
         let before = self.peers.acceptors().take_while(|it| it.manager < self.manager);
         let after = self.peers.acceptors().skip_while(|it| it.manager < self.manager);
         let hashed = before.chain(local.clone()).chain(after).nth(scaled(self.acceptors()))?;
         if hashed.manager != self.manager || self.can_serve(hashed) {
             return Some(hashed);
         }
-        let mut later = local.iter().filter(|&&it| it > hashed).chain(&local);
-        let next = later.find(|&&it| self.can_serve(it)).copied();
+        let mut later = local.clone().filter(|&it| it > hashed).chain(local);
+        let next = later.find(|&it| self.can_serve(it));
         next.or_else(|| self.peers.acceptors().nth(scaled(self.peers.len())))
     }
 

@@ -23,7 +23,7 @@ fn pick_and_grant(balancer: &mut Balancer, round: u64) {
     let now = Instant::from_micros(round);
     // Spread over all numbers of 64 bits.
     let random = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let pick = balancer.pick(now, round as u32, random).expect("an acceptor has credit");
+    let pick = balancer.pick(now, (random >> 32) as u32, random).expect("an acceptor has credit");
     if pick.acceptor.manager == OWN {
         balancer.on_closed(now, pick.acceptor, Duration::from_micros(100));
     }
@@ -34,13 +34,15 @@ fn pick_and_grant(balancer: &mut Balancer, round: u64) {
 }
 
 fn main() {
-    picks_and_grants_allocate_nothing();
+    for scheme in [Scheme::default(), Scheme::Hash] {
+        picks_and_grants_allocate_nothing(scheme);
+    }
     // As the harness says it.
     println!("test picks_and_grants_allocate_nothing ... ok");
 }
 
-fn picks_and_grants_allocate_nothing() {
-    let config = BalancerConfig { scheme: Scheme::default(), ..BalancerConfig::default() };
+fn picks_and_grants_allocate_nothing(scheme: Scheme) {
+    let config = BalancerConfig { scheme, ..BalancerConfig::default() };
     let mut balancer = Balancer::new(OWN, config).expect("valid settings");
     for id in 0..64 {
         balancer.enlist(AcceptorId(id), 1 << 20).expect("room for it");
