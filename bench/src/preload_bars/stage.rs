@@ -260,8 +260,13 @@ impl<'bench> ProgramStage<'bench> {
         if stack.link().is_some() {
             path.server_pids = serving.pids();
         }
-        if let Some(args) = &serving.load_args {
-            path.link_args.clone_from(args);
+        match &serving.load_args {
+            Some(args) => path.link_args.clone_from(args),
+            // A load that sleeps has to be woken by the program's core.
+            None if stack.link().is_some() => {
+                path.link_args.extend(["--spin", "always"].map(str::to_owned));
+            }
+            None => {}
         }
         let report = serving.retried(|serving| Ok(plan.run(serving.address, window, &path)?))?;
         if report.transactions_per_s <= 0.0 || report.seconds <= 0.0 {

@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -41,6 +42,34 @@ pub enum PlacementName {
     Thread,
     /// On a processor of its own
     Core,
+}
+
+/// How long a stack of this process polls its link without work.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Spin {
+    /// So many microseconds at most.
+    Micros(u32),
+    /// Without end.
+    Always,
+}
+
+impl Default for Spin {
+    fn default() -> Self {
+        Self::Micros(limits::SPIN_US_DEFAULT)
+    }
+}
+
+impl FromStr for Spin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "always" {
+            return Ok(Self::Always);
+        }
+        let micros = text.parse().ok().filter(|micros| *micros <= limits::SPIN_US_MAX);
+        let wanted = || format!("microseconds up to {}, or `always`", limits::SPIN_US_MAX);
+        micros.map(Self::Micros).ok_or_else(wanted)
+    }
 }
 
 /// The options that choose a back end; servers and loads flatten them into their own.
@@ -93,10 +122,10 @@ pub struct BackendArgs {
 
     /// Microseconds that the stack polls its link after the last frame before it sleeps, at most
     ///
-    /// It sleeps at once where polling is found to cost more CPU time than it saves. Without it 50.
-    #[arg(help_heading = "Back end", long, value_name = "MICROSECONDS",
-          value_parser = within(0..=1_000_000_u32))]
-    pub spin: Option<u32>,
+    /// It sleeps at once where polling is found to cost more CPU time than it saves. `always`: it
+    /// never sleeps, for a load generator that has its core for itself. Without it 50.
+    #[arg(help_heading = "Back end", long, value_name = "MICROSECONDS|always")]
+    pub spin: Option<Spin>,
 
     /// Where the local back end's stack runs
     #[arg(help_heading = "Back end", long, value_enum, default_value_t)]
@@ -230,8 +259,15 @@ impl BackendArgs {
             steering_key: self.steer_key.as_deref().map(key_of),
             ..ServerConfig::default()
         };
-        let spin_us = self.spin.unwrap_or(limits::SPIN_US_DEFAULT);
-        settings.waits.spin = Duration::from_micros(spin_us.into());
+        match self.spin.unwrap_or_default() {
+            Spin::Micros(micros) => settings.waits.spin = Duration::from_micros(micros.into()),
+            Spin::Always if self.placement == PlacementName::Thread => {
+                return Err(BackendError::Option(
+                    "--spin always: with --placement thread the program needs the same processor",
+                ));
+            }
+            Spin::Always => settings.waits.never_sleeps = true,
+        }
         let network =
             LocalNetwork::open_noting(link, settings, &mut notice).map_err(
                 |source| match source {
@@ -365,7 +401,13 @@ mod tests {
         let said = spin.get_long_help().unwrap().to_string();
         assert!(said.ends_with(&format!("Without it {}.", limits::SPIN_US_DEFAULT)), "{said}");
         let parsed = |args: &[&str]| Program::try_parse_from(args).unwrap().backend.spin;
-        assert_eq!((parsed(&["p"]), parsed(&["p", "--spin", "0"])), (None, Some(0)));
+        assert_eq!((parsed(&["p"]), parsed(&["p", "--spin", "0"])), (None, Some(Spin::Micros(0))));
+        assert_eq!(parsed(&["p", "--spin", "always"]), Some(Spin::Always));
+        for wrong in ["1000001", "-1", "never", ""] {
+            let error = Program::try_parse_from(["p", &format!("--spin={wrong}")]).err();
+            let text = error.expect("it is refused").to_string();
+            assert!(text.contains("microseconds up to 1000000, or `always`"), "{text}");
+        }
     }
 
     #[test]
@@ -400,8 +442,16 @@ mod tests {
         let mtu = BackendArgs { mtu: Some(1500), ..BackendArgs::default() };
         assert!(mtu.open(1, 1).unwrap_err().to_string().starts_with("--mtu"));
         // Also one that is the default.
-        let spin = BackendArgs { spin: Some(limits::SPIN_US_DEFAULT), ..BackendArgs::default() };
+        let spin = BackendArgs { spin: Some(Spin::default()), ..BackendArgs::default() };
         assert!(spin.open(1, 1).unwrap_err().to_string().starts_with("--spin"));
+        let polls = BackendArgs {
+            backend: BackendName::Local,
+            link: Some("pair".into()),
+            placement: PlacementName::Thread,
+            spin: Some(Spin::Always),
+            ..BackendArgs::default()
+        };
+        assert!(polls.open(1, 1).unwrap_err().to_string().starts_with("--spin always"));
         let key = BackendArgs { steer_key: Some("blue".to_owned()), ..BackendArgs::default() };
         assert!(key.open(1, 1).unwrap_err().to_string().starts_with("--steer-key"));
         let service = BackendArgs { service: Some("/tmp/x".into()), ..BackendArgs::default() };

@@ -29,6 +29,8 @@ pub const DRAIN_SECONDS_MAX: u32 = 86_400;
 pub const START_DEADLINE: Duration = Duration::from_secs(30);
 /// Microseconds that the local back end polls its link after the last frame.
 pub const SPIN_US_DEFAULT: u32 = 50;
+/// The most that may be asked for.
+pub(crate) const SPIN_US_MAX: u32 = 1_000_000;
 /// Memory that must be free for each channel in addition to large allocations.
 pub(crate) const SPARE_BYTES: usize = 8 << 20;
 /// Room for connections that a server's table has at most from the start; beyond it grows.

@@ -49,7 +49,7 @@ fn channel(link: Box<dyn Link>, last: u8, placement: Placement) -> Outcome<Chann
     let settings = ServerConfig {
         addresses: vec![([10, 0, 0, last].into(), 24)],
         connections: 4096,
-        waits: Waits { spin: Duration::ZERO },
+        waits: Waits { spin: Duration::ZERO, ..Waits::default() },
         ..ServerConfig::default()
     };
     let network = LocalNetwork::over(vec![link], settings)?;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use megapipe_stack::Instant;
 
+use crate::config::Waits;
 use comparison::Comparison;
 pub use comparison::Usage;
 use spin_length::SpinLength;
@@ -36,6 +37,7 @@ pub enum Next {
 #[derive(Debug, Clone, Copy)]
 pub struct AdaptiveSpin {
     spin: Duration,
+    never_sleeps: bool,
     length: SpinLength,
     comparison: Comparison,
 }
@@ -44,7 +46,13 @@ impl AdaptiveSpin {
     /// Spins for at most `spin` after the last work; zero: sleeps as soon as there is none.
     #[must_use]
     pub const fn new(spin: Duration) -> Self {
-        Self { spin, length: SpinLength::new(spin), comparison: Comparison::new() }
+        let (length, comparison) = (SpinLength::new(spin), Comparison::new());
+        Self { spin, never_sleeps: false, length, comparison }
+    }
+
+    /// The policy of a server with these settings.
+    pub(crate) const fn of(waits: &Waits) -> Self {
+        Self { never_sleeps: waits.never_sleeps, ..Self::new(waits.spin) }
     }
 
     /// What to do after a poll that began at `now` and had work or not. To be called after every
@@ -59,6 +67,9 @@ impl AdaptiveSpin {
         now: Instant,
         usage: impl FnOnce() -> Option<Usage>,
     ) -> Next {
+        if self.never_sleeps {
+            return Next::Poll;
+        }
         if worked && self.comparison.is_due(now) && !self.spin.is_zero() {
             self.compare(now, usage());
         }

@@ -20,11 +20,14 @@ pub struct Waits {
     /// How long it spins after the last work before it sleeps. At most a second; zero: not at all.
     /// With a server beside it is the application that spins, and polls the server.
     pub spin: Duration,
+    /// Never sleeps and measures nothing, whatever the polls cost: for a load generator with a core
+    /// of its own. A peer that sleeps has to be woken by the server that is measured.
+    pub never_sleeps: bool,
 }
 
 impl Default for Waits {
     fn default() -> Self {
-        Self { spin: SPIN_DEFAULT }
+        Self { spin: SPIN_DEFAULT, never_sleeps: false }
     }
 }
 
@@ -355,7 +358,7 @@ mod tests {
             let config = ServerConfig { addresses, gateways: Vec::new(), ..good.clone() };
             assert!(config.stack(&caps(), [0; 32]).is_ok(), "{address:?}/{bits}");
         }
-        let waits = Waits { spin: Duration::from_secs(2) };
+        let waits = Waits { spin: Duration::from_secs(2), ..Waits::default() };
         assert_eq!(refused(&ServerConfig { waits, ..good }), "spin");
     }
 }

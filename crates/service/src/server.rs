@@ -147,7 +147,7 @@ impl<M: Memory> Server<M> {
             link,
             transport: TransportServer::new(stack, memory, now)?,
             manager: ConnectionManager::new(),
-            adaptive_spin: AdaptiveSpin::new(config.waits.spin),
+            adaptive_spin: AdaptiveSpin::of(&config.waits),
             clock: config.clock,
             host,
             taken_out: None,

@@ -257,3 +257,14 @@ fn adaptive_spin_measures_nothing_without_work() {
         assert_eq!(never.after_poll(false, now, || panic!("it does not spin")), Next::Sleep);
     }
 }
+
+#[test]
+fn server_that_never_sleeps_measures_nothing() {
+    let waits = crate::config::Waits { never_sleeps: true, ..Default::default() };
+    let mut policy = AdaptiveSpin::of(&waits);
+    for ms in 0..10_000 {
+        let now = Instant::from_micros(ms * 1_000);
+        let next = policy.after_poll(ms % 100 == 0, now, || panic!("nothing is compared"));
+        assert_eq!(next, Next::Poll);
+    }
+}

@@ -74,7 +74,7 @@ fn session_with(
     let mut config = ServerConfig {
         addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
         connections: 1_000,
-        waits: Waits { spin: Duration::ZERO },
+        waits: Waits { spin: Duration::ZERO, ..Waits::default() },
         ..ServerConfig::default()
     };
     // A small message must not wait for the last one's acknowledgment.

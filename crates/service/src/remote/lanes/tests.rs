@@ -48,7 +48,7 @@ fn host_and_peer() -> (ShardHost, RemoteClient) {
     let mut config = ServerConfig {
         addresses: vec![(IpAddr::from([10, 0, 0, 2]), 24)],
         connections: 1_000,
-        waits: Waits { spin: Duration::ZERO },
+        waits: Waits { spin: Duration::ZERO, ..Waits::default() },
         ..ServerConfig::default()
     };
     config.tcp.nagle = false;

@@ -22,7 +22,7 @@ fn server() -> (Server<SharedMemory>, Pair) {
     let config = ServerConfig {
         addresses: vec![(IpAddr::from([10, 0, 0, 2]), 24)],
         connections: 10,
-        waits: Waits { spin: Duration::ZERO },
+        waits: Waits { spin: Duration::ZERO, ..Waits::default() },
         ..ServerConfig::default()
     };
     let memory = SharedMemory::new(2_048, 64).expect("memory");

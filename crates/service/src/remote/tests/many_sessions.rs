@@ -45,7 +45,7 @@ impl TestShard {
         let mut config = ServerConfig {
             addresses: vec![(IpAddr::from([10, 0, 0, last]), 24)],
             connections: 1_000,
-            waits: Waits { spin: Duration::ZERO },
+            waits: Waits { spin: Duration::ZERO, ..Waits::default() },
             ..ServerConfig::default()
         };
         config.tcp.nagle = false;
