@@ -12,8 +12,8 @@ use megapipe_shm::record::{
     Chunk, Event as Says, Id, ListenSharing, Refusal, ServerAnswer, SessionCall,
 };
 use megapipe_stack::{
-    BindError, ConnId, ConnectError, DatagramId, Departure, Holder, ListenError, ListenerId,
-    Memory, OperationError,
+    BindError, ConnId, ConnOption, ConnectError, DatagramId, Departure, Holder, ListenError,
+    ListenerId, Memory, OperationError,
 };
 
 use super::ops::{AskedCall, SessionWork};
@@ -348,8 +348,13 @@ impl SessionWork<'_> {
         }
         let (stack, memory) = self.server.parts();
         let set = stack.set_option(self.now, conn, option, memory);
-        Ok(match set.and_then(|()| stack.info(conn)) {
-            Ok(info) => ServerAnswer::Value { value: info.send_buffer_bytes.into() },
+        let value = set.and_then(|()| match option {
+            ConnOption::SendBuffer(_) => Ok(stack.info(conn)?.send_buffer_bytes.into()),
+            // Of others the client awaits no value.
+            _ => Ok(0),
+        });
+        Ok(match value {
+            Ok(value) => ServerAnswer::Value { value },
             Err(error) => ServerAnswer::refused(error.refusal()),
         })
     }
