@@ -217,6 +217,37 @@ fn names_have_no_version_and_no_caller_inside() {
     assert_eq!(entered, BTreeSet::from(passed_on), "references to its own names");
 }
 
+/// Functions without code in Rust describe their frames, too: debuggers, profilers and the end of a
+/// cancelled thread unwind through them.
+#[test]
+fn functions_describe_their_frames() {
+    let Some(library) = library("functions_describe_their_frames", &["nm", "readelf"]) else {
+        return;
+    };
+    let output = |command: &str, arguments: &[&str]| {
+        let mut command = Command::new(command);
+        let output = command.args(arguments).arg(&library).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let frames = output("readelf", &["--debug-dump=frames"]);
+    let frames: Vec<_> = frames
+        .lines()
+        .filter_map(|line| line.split_once(" pc=")?.1.trim().split_once(".."))
+        .filter_map(|(from, to)| Some(number(from)?..number(to)?))
+        .collect();
+    let symbols = output("nm", &["-D", "--defined-only"]);
+    let functions: Vec<_> = symbols
+        .lines()
+        .filter_map(|line| line.split_once(" T "))
+        .filter_map(|(address, name)| Some((number(address)?, name)))
+        .collect();
+    assert!(functions.iter().any(|(_, name)| *name == "vfork"), "{symbols}");
+    for (address, name) in functions {
+        assert!(frames.iter().any(|frame| frame.contains(&address)), "{name}");
+    }
+}
+
 #[test]
 fn static_thread_memory_is_small() {
     let Some(library) = library("static_thread_memory_is_small", &["readelf"]) else { return };

@@ -23,8 +23,13 @@ macro_rules! listed {
         #[unsafe(export_name = concat!("mp_preload_", stringify!($name)))]
         pub(crate) unsafe extern "C-unwind" fn $name() -> c_int {
             std::arch::naked_asm!(
-                // The return address lies between the arguments; it returns to its place.
+                // The return address lies between the arguments; it returns to its place. The
+                // directives describe that to debuggers and unwinders (DWARF: 11 is r11, 16 the
+                // return address).
+                ".cfi_startproc",
                 "pop r11",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_register 16, 11",
                 "push r9",
                 "push r8",
                 "push rcx",
@@ -32,11 +37,18 @@ macro_rules! listed {
                 "push rsi",
                 "mov rsi, rsp",
                 "push r11",
+                ".cfi_def_cfa_offset 48",
+                ".cfi_offset 16, -48",
                 "call {to}",
                 "pop r11",
+                ".cfi_def_cfa_offset 40",
+                ".cfi_register 16, 11",
                 "add rsp, 40",
                 "push r11",
+                ".cfi_def_cfa_offset 8",
+                ".cfi_offset 16, -8",
                 "ret",
+                ".cfi_endproc",
                 to = sym $to,
             )
         }
