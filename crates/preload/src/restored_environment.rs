@@ -44,23 +44,27 @@ impl RestoredEnvironment {
     /// # Safety
     /// `given` is null or a list of strings that ends with a null pointer, and outlives this.
     pub(crate) unsafe fn of(given: Strings, turn: Option<c_int>) -> Option<Self> {
-        let settings = stack::settings()?;
-        let library = settings.library.as_deref()?;
+        let (restored, library) = kept()?;
         // SAFETY: the caller promises the list.
-        if turn.is_none() && unsafe { is_complete(given, &settings.restored, library) } {
+        if turn.is_none() && unsafe { is_complete(given, restored, library) } {
             return None;
         }
-        // SAFETY: as above.
-        foreign_children::keeping_locks(|| unsafe { Self::completed(given, turn) })
+        let complete = || {
+            // SAFETY: as above.
+            unsafe { Self::completed(given, turn, (restored, library)) }
+        };
+        foreign_children::keeping_locks(complete)
     }
 
     /// As [`RestoredEnvironment::of`], which has found that something is missing.
     ///
     /// # Safety
     /// As [`RestoredEnvironment::of`].
-    unsafe fn completed(given: Strings, turn: Option<c_int>) -> Option<Self> {
-        let settings = stack::settings()?;
-        let library = settings.library.as_deref()?;
+    unsafe fn completed(
+        given: Strings,
+        turn: Option<c_int>,
+        (wanted, library): (&'static [CString], &str),
+    ) -> Option<Self> {
         let mut restored = Self::default();
         let mut at = given;
         // SAFETY: the caller promises the list.
@@ -75,7 +79,7 @@ impl RestoredEnvironment {
             restored.list.retain(|it| unsafe { value_of(*it, name.as_bytes()) }.is_none());
             restored.set(None, CString::new(format!("{name}={turn}")).ok()?);
         }
-        for wanted in &settings.restored {
+        for wanted in wanted {
             let name = name_of(wanted);
             // SAFETY: the caller promises strings.
             if !restored.list.iter().any(|it| unsafe { value_of(*it, name) }.is_some()) {
@@ -130,12 +134,18 @@ pub(crate) fn free_left_behind() {
     }
 }
 
-/// Whether a program that gets the environment of this process is preloaded.
-pub(crate) fn environment_has_library() -> bool {
-    let library = stack::settings().and_then(|settings| settings.library.as_deref());
+/// Whether a program that gets the environment of this process is preloaded, with its settings.
+pub(crate) fn environment_is_complete() -> bool {
     // SAFETY: the environment of the process ends with a null pointer.
-    let list = unsafe { variable_of(environment(), PRELOAD.as_bytes()) }.unwrap_or_default();
-    library.is_some_and(|library| is_in_list(library, list))
+    kept()
+        .is_some_and(|(restored, library)| unsafe { is_complete(environment(), restored, library) })
+}
+
+/// The variables that stand in each environment again, and the library's file; `None`: programs
+/// are not preloaded (`--no-follow`).
+fn kept() -> Option<(&'static [CString], &'static str)> {
+    let settings = stack::settings()?;
+    Some((&settings.restored, settings.library.as_deref()?))
 }
 
 /// Whether nothing is missing in an environment. Takes no memory.

@@ -12,7 +12,7 @@ use crate::exec_sharing;
 use crate::next::interpose;
 use crate::program_check;
 use crate::raw::{errno, set_errno};
-use crate::restored_environment::environment_has_library;
+use crate::restored_environment::environment_is_complete;
 
 /// The shell of libc.
 const SHELL: &CStr = c"/bin/sh";
@@ -36,10 +36,10 @@ interpose! {
 /// Starts a shell by `start`, which may wait for its end. Where the thread is cancelled meanwhile,
 /// the tokens stay: the program notices nothing of it.
 fn with_connections<T>(start: impl FnOnce() -> T) -> T {
-    let check = || match environment_has_library() {
+    let check = || match environment_is_complete() {
         // SAFETY: the path is a C string.
         true => unsafe { program_check::check_program(SHELL.as_ptr(), None) },
-        false => Some(Err("the environment lacks the library")),
+        false => Some(Err("the environment lacks the library or its settings")),
     };
     let mut passed = exec_sharing::prepare(check);
     passed.resume();
