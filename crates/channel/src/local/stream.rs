@@ -504,14 +504,14 @@ impl<H: StackHandle + ?Sized> Local<H> {
             return on_delivered(state, slot, Err(error));
         }
         // Requested before it is looked at: what comes in between is reported, too.
-        let is_over = self.server.await_delivery(conn).is_err();
-        let info = self.server.info(conn);
-        let owes = info.is_some_and(|info| {
+        let _ = self.server.await_delivery(conn);
+        // The event of a connection that is over is on its way, and has the reason.
+        let owes = self.server.info(conn).is_none_or(|info| {
             let owes_fin =
                 matches!(info.state, TcpState::FinWait1 | TcpState::Closing | TcpState::LastAck);
-            info.queued_bytes > 0 || owes_fin
+            info.queued_bytes > 0 || owes_fin || info.state == TcpState::Closed
         });
-        if is_over || !(owes || state.peek(slot).flags.writing) {
+        if !(owes || state.peek(slot).flags.writing) {
             on_delivered(state, slot, Ok(()));
         }
     }
@@ -595,15 +595,14 @@ impl<H: StackHandle + ?Sized> Local<H> {
     /// The connection is over.
     pub(super) fn on_closed(&mut self, state: &mut State, conn: ConnId, reason: CloseReason) {
         let Some(slot) = self.slot_of(conn) else { return };
-        let failed = closed_because(reason);
-        on_delivered(state, slot, failed.map_or(Ok(()), Err));
         self.disown(conn);
-        self.end_stream(state, slot, failed);
+        self.end_stream(state, slot, closed_because(reason));
     }
 
     /// The stack does not know a connection any more: in order, or because of an error.
     pub(super) fn end_stream(&mut self, state: &mut State, slot: u32, failed: Option<OpError>) {
         state.slot(slot).target = Target::None;
+        on_delivered(state, slot, failed.map_or(Ok(()), Err));
         set_receiving(state, slot, false);
         if state.peek(slot).phase == SlotPhase::Starting {
             return self.connected(state, slot, Err(failed.unwrap_or(OpError::Aborted)));

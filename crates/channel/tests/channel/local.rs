@@ -6,19 +6,20 @@
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Accept, Backend, Channel, Config, ConnectOptions, CreateError, Departure, DispatchError,
-    DriverChoice, Event, Handle, ListenOptions, LocalNetwork, Misuse, OpError, ServerConfig,
-    SocketKind, SubmitError,
+    Accept, Backend, Channel, Config, ConnInfo, ConnectOptions, CreateError, Departure,
+    DispatchError, DriverChoice, Event, Handle, ListenOptions, LocalNetwork, Misuse, OpError,
+    Placement, ServerConfig, SocketKind, SubmitError, TcpState,
 };
 use megapipe_link::{Link, PairConfig, pair};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::place::{device, here, ip};
 use crate::scene::{
-    A_WHILE, Case, PATIENCE, Stream, on_each_placement, pattern, receive, tcp_pair,
+    A_WHILE, Case, PATIENCE, Stream, on_each_placement, pattern, receive, reset, tcp_pair,
 };
 
 on_each_placement![
@@ -31,6 +32,7 @@ on_each_placement![
     listeners_without_a_port_get_one_each_and_a_port_is_had_once,
     an_idle_channel_sleeps,
     an_idle_process_takes_no_time,
+    delivery_is_not_reported_after_a_reset_that_is_on_its_way,
     dispatch_reports_a_link_that_is_gone,
     explain_names_link_and_negotiated_options,
 ];
@@ -192,16 +194,54 @@ fn an_idle_process_takes_no_time(case: &Case) {
     });
 }
 
+/// With a stack on another thread or in a daemon, the connection is over before its event is
+/// dispatched.
+fn delivery_is_not_reported_after_a_reset_that_is_on_its_way(case: &Case) {
+    if case.placement == Placement::Inline && !case.is_service {
+        return;
+    }
+    let mut scene = case.scene();
+    for kind in Stream::TCP.into_iter().filter(|kind| !kind.is_registered()) {
+        for has_unread in [true, false] {
+            let (handle, mut peer) = scene.stream(kind);
+            if has_unread {
+                scene.send(&mut peer, b"before the reset");
+            }
+            reset(peer);
+            let start = Instant::now();
+            let is_open = |info: ConnInfo| info.state != TcpState::Closed;
+            while scene.channel.conn_info(handle).is_ok_and(is_open) {
+                assert!(start.elapsed() < PATIENCE, "{kind:?} is not reset");
+                thread::yield_now();
+            }
+            scene.channel.await_delivery(handle).unwrap();
+            match scene.next_of(handle) {
+                Event::Delivered(Err(OpError::Reset)) => {}
+                other => panic!("{kind:?} {other:?}"),
+            }
+            scene.unregister(handle).unwrap();
+        }
+    }
+}
+
 fn dispatch_reports_a_link_that_is_gone(case: &Case) {
     let mut scene = case.scene();
     let (handle, _peer) = scene.stream(Stream::Accepted4);
     scene.read(handle, 10).unwrap();
+    // Its peer does not read.
+    let (full, _unread) = scene.stream(Stream::Accepted4);
+    scene.write(full, vec![0; 16 << 20]).unwrap();
+    scene.flush().unwrap();
+    scene.channel.await_delivery(full).unwrap();
     scene.expect_silence();
     ip(&format!("link del {}\n", device())).unwrap();
     if case.is_service {
         // The daemon ends. What is pending ends with an error, and the channel goes on.
-        let done = scene.next();
-        assert!(matches!(done.event, Event::Read(Err(OpError::ServiceGone))), "{done:?}");
+        let event = scene.next_of(handle);
+        assert!(matches!(event, Event::Read(Err(OpError::ServiceGone))), "{event:?}");
+        let ends = [scene.next_of(full), scene.next_of(full)];
+        let is_delivered = |it: &Event| matches!(it, Event::Delivered(Err(OpError::ServiceGone)));
+        assert!(ends.iter().any(is_delivered), "{ends:?}");
         let peer = "192.0.2.1:1".parse().unwrap();
         let error = scene.connect(&peer, &ConnectOptions::default(), 0).unwrap_err();
         assert!(format!("{error:?}").contains("down"), "{error:?}");
