@@ -1,7 +1,7 @@
 //! `packet` over veth: the suite, and what sharing an address with the kernel promises.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use megapipe_link::conformance::{self, Opened, TestedLink};
@@ -12,7 +12,7 @@ use crate::counting::allocations;
 use crate::hosts::{
     HERE, KERNELS, OURS, OURS_UDP, PATIENCE, QUICK, at, is_silent, knock, sharing, with_two_hosts,
 };
-use crate::veth::{ports, share_link_local, veth, whole_address};
+use crate::veth::{answer_to_datagram, ports, share_link_local, veth, whole_address};
 use crate::wire::{Wire, enter_own_namespace, ip, until_active};
 
 struct Veth(PacketConfig);
@@ -75,15 +75,8 @@ fn the_kernel_is_silent_on_our_ports_and_serves_its_own() {
             let seen = ports(&mut link);
             assert!(!seen.is_empty() && seen.iter().all(|port| *port == OURS), "{seen:?}");
 
-            let datagram = elsewhere.run(move || {
-                let any: IpAddr = if address == HERE[0] { [0; 4].into() } else { [0; 16].into() };
-                let socket = UdpSocket::bind((any, 0)).expect("a port");
-                socket.set_read_timeout(Some(QUICK)).expect("a timeout");
-                socket.connect(at(address, OURS_UDP)).expect("an address");
-                socket.send(b"hello").expect("sent");
-                socket.recv(&mut [0; 9]).map_err(|error| error.kind())
-            });
-            assert_eq!(datagram, Err(ErrorKind::WouldBlock), "no ICMP error");
+            let answer = answer_to_datagram(elsewhere, at(address, OURS_UDP));
+            assert_eq!(answer, Err(ErrorKind::WouldBlock), "no ICMP error");
             assert!(ports(&mut link).contains(&OURS_UDP));
 
             let listener = TcpListener::bind(at(address, KERNELS)).expect("the kernel's port");

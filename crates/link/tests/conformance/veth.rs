@@ -1,7 +1,7 @@
 //! What the drivers that share an interface with the kernel, `packet` and `xdp`, are tested on.
 
 use std::io::ErrorKind;
-use std::net::{Ipv6Addr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Instant;
 
 use megapipe_link::{Link, Ownership};
@@ -61,4 +61,26 @@ pub(crate) fn share_link_local(elsewhere: &Elsewhere, link: &mut dyn Link) {
     let at = |port| SocketAddrV6::new(LINK_LOCAL, port, 0, index).into();
     assert!(is_silent(elsewhere, at(OURS)));
     assert!(knock(elsewhere, at(KERNELS)) == Err(ErrorKind::ConnectionRefused), "not ours");
+}
+
+/// What the other kernel hears when it sends a datagram.
+pub(crate) fn answer_to_datagram(
+    elsewhere: &Elsewhere,
+    to: SocketAddr,
+) -> Result<usize, ErrorKind> {
+    elsewhere.run(move || {
+        let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let socket = UdpSocket::bind((any, 0)).expect("a port");
+        socket.set_read_timeout(Some(QUICK)).expect("a timeout");
+        socket.connect(to).expect("an address");
+        socket.send(b"hello").expect("sent");
+        loop {
+            match socket.recv(&mut [0; 9]).map_err(|error| error.kind()) {
+                // A wait with a time-out ends with EINTR where the kernel stops the thread for a
+                // moment, signal(7).
+                Err(ErrorKind::Interrupted) => {}
+                answer => return answer,
+            }
+        }
+    })
 }
