@@ -2,14 +2,15 @@
 //!
 //! Read first: `stream.rs`.
 //!
-//! A program that keeps up finds one buffer at most: that one lies in the socket's own record, so
-//! that a message touches no memory beside it. More of them wait in a queue, which is made when it
-//! is first needed. Bytes beyond [`INBOX_BUFFERS_MAX`] buffers are copied to memory of their own:
+//! A program that keeps up finds one buffer at most, and a read is posted that may bring the next:
+//! both lie in the socket's own record, so that a message touches no memory beside it. More of them
+//! wait in a queue, which is made when it is first needed. Bytes beyond [`INBOX_BUFFERS_MAX`] buffers are copied to memory of their own:
 //! a program that peeks at many small segments must not hold buffers that others live on.
 //!
 //! Invariants
 //! - `unread` is the sum of the lengths of all buffers and of the copied bytes; no buffer is empty.
-//! - The order is `front`, `buffers`, `copied`, `last`; `front` is none only if `buffers` is empty.
+//! - The order is `front`, `second`, `buffers`, `copied`, `last`. `front` is none only if `second`
+//!   is, and `second` only if `buffers` is empty.
 //! - No read is posted before there is room for the buffer that it brings
 //!   ([`StreamInbox::reserve_one`]). One that is to be copied, without memory, is `last`.
 
@@ -24,6 +25,7 @@ use crate::limits::INBOX_BUFFERS_MAX;
 /// Received bytes, oldest first.
 pub(crate) struct StreamInbox {
     front: Option<ReadBuf>,
+    second: Option<ReadBuf>,
     unread: usize,
     more: Option<FallibleBox<MoreBytes>>,
 }
@@ -56,7 +58,7 @@ impl MoreBytes {
 
 impl StreamInbox {
     pub(crate) const fn new() -> Self {
-        Self { front: None, unread: 0, more: None }
+        Self { front: None, second: None, unread: 0, more: None }
     }
 
     /// Bytes that wait.
@@ -74,7 +76,13 @@ impl StreamInbox {
     #[inline]
     pub(crate) fn buffer_count(&self) -> usize {
         let more = self.more.as_ref().map_or(0, |more| more.buffer_count());
-        usize::from(self.front.is_some()) + more
+        usize::from(self.front.is_some()) + usize::from(self.second.is_some()) + more
+    }
+
+    /// Whether the next buffer is the second one.
+    #[inline]
+    fn has_room_for_second(&self) -> bool {
+        self.second.is_none() && self.more.as_ref().is_none_or(|more| more.is_empty())
     }
 
     /// Makes room for one more buffer.
@@ -83,7 +91,7 @@ impl StreamInbox {
     /// [`Error::NoMemory`].
     #[inline]
     pub(crate) fn reserve_one(&mut self) -> Result<(), Error> {
-        if self.is_empty() { Ok(()) } else { self.reserve_behind() }
+        if self.has_room_for_second() { Ok(()) } else { self.reserve_behind() }
     }
 
     #[inline(never)]
@@ -114,6 +122,9 @@ impl StreamInbox {
         if self.is_empty() {
             self.unread = bytes.len();
             self.front = Some(bytes);
+        } else if self.has_room_for_second() {
+            self.unread += bytes.len();
+            self.second = Some(bytes);
         } else {
             self.push_behind(bytes);
         }
@@ -136,7 +147,7 @@ impl StreamInbox {
     /// Everything, if that is one buffer.
     #[inline]
     pub(crate) fn take_only(&mut self) -> Option<ReadBuf> {
-        if self.more.as_ref().is_some_and(|more| !more.is_empty()) {
+        if !self.has_room_for_second() {
             return None;
         }
         self.unread = 0;
@@ -155,7 +166,8 @@ impl StreamInbox {
             if step < front.len() {
                 front.split_to(step);
             } else {
-                self.front = self.more.as_mut().and_then(|more| more.buffers.pop_front());
+                let next = self.more.as_mut().and_then(|more| more.buffers.pop_front());
+                self.front = std::mem::replace(&mut self.second, next);
             }
         }
         taken += self.take_copied(len - taken, each);
@@ -229,6 +241,6 @@ impl StreamInbox {
             let buffers = more.buffers.iter().map(|bytes| &bytes[..]);
             buffers.chain([first, second]).chain(more.last.iter().map(|bytes| &bytes[..]))
         });
-        self.front.iter().map(|bytes| &bytes[..]).chain(behind)
+        self.front.iter().chain(&self.second).map(|bytes| &bytes[..]).chain(behind)
     }
 }
