@@ -175,9 +175,12 @@ impl Lead {
         asks
     }
 
-    /// The leader, which is back and has nothing, gives the lead to the sleeper that asked for it,
-    /// and is the deputy.
+    /// No thread leads, and a sleeper has nothing: it gives the lead to the sleeper that asked for
+    /// it, and is the deputy.
     pub(crate) fn give_up(&mut self, sleeper: u32) -> Option<u32> {
+        if self.leader.is_some() {
+            return None;
+        }
         let successor = self.successor.filter(|successor| *successor != sleeper)?;
         self.appoint(sleeper);
         Some(successor)
@@ -294,7 +297,7 @@ mod tests {
         assert_eq!(part(&lead, IDLE, VACANCY_MAX), LeadPart::Follows(Some(VACANCY_MAX)));
         assert_eq!(part(&lead, BUSY, Duration::ZERO), LeadPart::Leads);
         assert_eq!(lead.begin(leader(BUSY)), None);
-        assert_eq!(lead.give_up(BUSY), None);
+        assert_eq!((lead.give_up(BUSY), lead.give_up(IDLE)), (None, None), "it leads");
     }
 
     #[test]

@@ -296,6 +296,10 @@ impl SharedContext {
                 inside = self.follow(inside, me, None);
                 continue;
             }
+            // Also after an attempt that found nothing: the thread may have led before it.
+            if let Some(successor) = inside.lead.give_up(me) {
+                inside.wake_to_lead(successor, &self.shared.bells);
+            }
             match inside.part_of(me) {
                 LeadPart::Follows(tick) => {
                     if inside.lead.asks(me) {
@@ -304,14 +308,7 @@ impl SharedContext {
                     inside = self.follow(inside, me, tick);
                     inside.lead.look(me);
                 }
-                LeadPart::Leads => {
-                    inside = self.lead(inside, me)?;
-                    if !inside.is_due(me)
-                        && let Some(successor) = inside.lead.give_up(me)
-                    {
-                        inside.wake_to_lead(successor, &self.shared.bells);
-                    }
-                }
+                LeadPart::Leads => inside = self.lead(inside, me)?,
             }
         }
         inside.sleepers[me].is_woken = false;

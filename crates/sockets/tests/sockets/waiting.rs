@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use megapipe::{Clock, DriverChoice};
@@ -321,6 +321,51 @@ fn many_threads_wait_for_one_set_of_both_kinds() {
             a_crowd_waits(configs, STACK_IPS[0].into(), how);
         }
     }
+}
+
+/// A thread that leads has nothing after all when it returns, because what woke it is gone, and
+/// another thread has asked for the lead meanwhile.
+#[test]
+fn leader_that_finds_nothing_passes_the_lead_on() {
+    const ROUNDS: usize = 500;
+    /// More than a thread makes before it asks for the lead.
+    const CALLS: usize = 20;
+    let mut context = SharedContext::create(Config::default(), Driving::Callers).unwrap();
+    let (noise, noisy) = pipe();
+    let [stop, event] = [0; 2].map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    let sets = [0; 2].map(|_| context.epoll_create1(OpenFlags::empty()).unwrap());
+    watch(&mut context, sets[0], &noise, (Events::IN, 1));
+    watch(&mut context, sets[0], &stop, (Events::IN, 2));
+    watch(&mut context, sets[1], &event, (Events::IN | Events::EDGE, 3));
+    let is_over = AtomicBool::new(false);
+    let (next, rounds) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let mut idle = context.clone();
+        scope.spawn(move || while wait(&mut idle, sets[0]) != [2] {});
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                write_one(&noisy);
+                let _ = rustix::io::read(&noise, &mut [0; 8]);
+            }
+        });
+        scope.spawn(|| {
+            for () in rounds {
+                std::thread::sleep(Duration::from_micros(100));
+                ring(&event);
+            }
+        });
+        let is_woken = (0..ROUNDS).all(|_| {
+            for _ in 0..CALLS {
+                context.fcntl(sets[1], libc::F_GETFD, 0).unwrap();
+            }
+            next.send(()).unwrap();
+            wait(&mut context, sets[1]) == [3]
+        });
+        drop(next);
+        is_over.store(true, Ordering::Relaxed);
+        ring(&stop);
+        assert!(is_woken, "no thread led");
+    });
 }
 
 #[test]
