@@ -104,6 +104,12 @@ pub enum Event {
     },
     /// A sent message was not delivered. Only with [`crate::Config::unsolicited_events`].
     Undelivered(Box<Undelivered>),
+    /// A datagram waits for the owners of a socket that several processes have; one that takes it
+    /// gets it. Only with [`crate::Config::unsolicited_events`].
+    DatagramWaits {
+        /// Bytes of the first datagram that waits.
+        bytes: u32,
+    },
     /// A thread called [`crate::Waker::wake`]; several calls may give one completion.
     Wake,
 }

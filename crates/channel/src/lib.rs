@@ -107,8 +107,8 @@ pub use local::{
 pub use megapipe_link::BoundPath;
 #[cfg(feature = "local")]
 pub use megapipe_service::{
-    Clock, LoopbackOwner, ServerConfig, SharedConn, UnknownLoopbackOwner, copy_token, is_token,
-    policy, release_shared,
+    Clock, LoopbackOwner, ServerConfig, SharedConn, SharedEndpoint, UnknownLoopbackOwner,
+    copy_token, is_token, policy, release_shared, release_shared_endpoints,
 };
 #[cfg(feature = "local")]
 pub use megapipe_stack::{

@@ -1,4 +1,5 @@
-//! Connections with several owners: tokens, which pass a connection to another process.
+//! Connections and datagram sockets with several owners: tokens, which pass them to other
+//! processes.
 //!
 //! Read first: decision 0055; `docs/BACKENDS.md`.
 
@@ -88,7 +89,8 @@ impl<T> Channel<T> {
         matches!(self.state.config.backend, crate::config::Backend::Service(_))
     }
 
-    /// As [`Channel::share`], of all connections that the channel has now: for a child, which
+    /// As [`Channel::share`], of all connections and datagram sockets that the channel has now (of
+    /// the latter, where [`Channel::shared_endpoint_name`] names them): for a child, which
     /// attaches by the token ([`crate::ServiceAddress::with_token`]) and adopts what it uses
     /// ([`Channel::adopt_inherited`]). Until [`Channel::end_withholding`] and
     /// [`Channel::resume`] no connection receives bytes; those that the caller has got and its
@@ -182,5 +184,77 @@ impl<T> Channel<T> {
             true => self.adopt_on_service(cookie, |server| server.adopt_inherited(name)),
             false => Err(self.cannot_share()),
         }
+    }
+
+    /// The name of a datagram socket for [`Channel::adopt_inherited_endpoint`] in a child. `None`:
+    /// it is none of the service's, or that does not share such sockets.
+    #[must_use]
+    pub fn shared_endpoint_name(
+        &mut self,
+        handle: Handle,
+    ) -> Option<megapipe_service::SharedEndpoint> {
+        let index = self.state.find(handle).ok()?;
+        self.endpoint_name_on_service(index)
+    }
+
+    /// The names of all datagram sockets that the channel has.
+    #[must_use]
+    pub fn shared_endpoint_names(&mut self) -> Vec<megapipe_service::SharedEndpoint> {
+        self.endpoint_names_on_service()
+    }
+
+    /// As [`Channel::adopt_inherited`], of a datagram socket. Its datagrams wait at the service
+    /// until they are taken.
+    ///
+    /// # Errors
+    /// As [`Channel::adopt`].
+    pub fn adopt_inherited_endpoint(
+        &mut self,
+        name: megapipe_service::SharedEndpoint,
+        cookie: u64,
+    ) -> Result<Handle, ShareError> {
+        self.check_fork()?;
+        match self.is_shareable() {
+            true => self.adopt_endpoint_on_service(name, cookie),
+            false => Err(self.cannot_share()),
+        }
+    }
+
+    /// Takes the first datagram that waits at the service for the owners of a shared socket, or a
+    /// copy of it; and 1 more than the bytes of the first one that waits then, or 0. `None`: none
+    /// waits. [`crate::Event::DatagramWaits`] reports the next one that arrives.
+    pub fn take_shared_datagram(
+        &mut self,
+        handle: Handle,
+        keeps: bool,
+    ) -> Option<(crate::Datagram, u32)> {
+        self.check_fork().ok()?;
+        let index = self.state.find(handle).ok()?;
+        self.take_datagram_on_service(index, keeps)
+    }
+
+    /// Returns 1 more than the bytes of the first datagram that waits at the service for the owners
+    /// of a shared socket, or 0. As [`Channel::take_shared_datagram`], otherwise.
+    pub fn await_shared_datagram(&mut self, handle: Handle) -> u32 {
+        if self.check_fork().is_err() {
+            return 0;
+        }
+        self.state.find(handle).map_or(0, |index| self.await_datagram_on_service(index))
+    }
+
+    /// Gives received datagrams of a shared socket back, oldest first, before those that the
+    /// channel holds, which it gives back as well. They wait before others at the service, which
+    /// drops those for which it has no room.
+    ///
+    /// # Errors
+    /// [`ShareError::Service`]: those that were not taken are lost.
+    pub fn give_datagrams_back(
+        &mut self,
+        handle: Handle,
+        seen: Vec<crate::Datagram>,
+    ) -> Result<(), ShareError> {
+        self.check_fork()?;
+        let index = self.state.find(handle)?;
+        self.give_datagrams_back_to_service(index, seen)
     }
 }

@@ -1,9 +1,10 @@
-//! Connections of the stack that the child of a fork inherits, on the back end `service`.
+//! Connections and UDP sockets of the stack that the child of a fork inherits, on the back end
+//! `service`.
 //!
 //! Read first: `fork_sharing.rs` of `megapipe_sockets`; decision 0055.
 //!
-//! The thread that forks makes one token for all connections. The parent closes its copy after the
-//! fork. The child keeps it: its numbers stand for connections that it adopts when it uses them
+//! The thread that forks makes one token for all of them. The parent closes its copy after the
+//! fork. The child keeps it: its numbers stand for sockets that it adopts when it uses them
 //! first, in a stack of its own, which attaches by the token. A child that only closes and exits
 //! starts no stack.
 
@@ -29,20 +30,20 @@ pub(crate) fn prepare() {
     match shared.unwrap_or(Err(Error::from_raw_os_error(libc::ENOTRECOVERABLE))) {
         Ok(shared) => *FORKING.lock() = shared,
         Err(error) => {
-            report::note(format_args!("a child cannot use this process's connections: {error}"));
+            report::note(format_args!("a child cannot use this process's sockets: {error}"));
         }
     }
 }
 
 fn share() -> Result<Option<ForkShare>, Error> {
     let inherited = INHERITED.lock();
-    let known = inherited.as_ref().map(|it| it.streams.clone()).unwrap_or_default();
+    let known = inherited.as_ref().map(|it| it.sockets.clone()).unwrap_or_default();
     let shared = stack::context().map(SharedContext::share_for_fork).transpose()?.flatten();
     if let Some(shared) = shared {
-        let (first, mut streams) = (known.len(), known);
-        streams.extend(shared.streams);
+        let (first, mut sockets) = (known.len(), known);
+        sockets.extend(shared.sockets);
         let places = shared.places.into_iter().map(|(fd, place)| (fd, first + place));
-        return Ok(Some(ForkShare { token: shared.token, streams, places: places.collect() }));
+        return Ok(Some(ForkShare { token: shared.token, sockets, places: places.collect() }));
     }
     let Some(inherited) = inherited.as_ref() else { return Ok(None) };
     let has_unused =
@@ -51,7 +52,7 @@ fn share() -> Result<Option<ForkShare>, Error> {
     let token = megapipe::copy_token(token);
     let token = token
         .map_err(|error| Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))?;
-    Ok(Some(ForkShare { token, streams: known, places: BTreeMap::new() }))
+    Ok(Some(ForkShare { token, sockets: known, places: BTreeMap::new() }))
 }
 
 /// After a fork, in the parent.
@@ -64,7 +65,7 @@ pub(crate) fn resume() {
     }
 }
 
-/// What a number stands for, after a connection behind it was adopted.
+/// What a number stands for, after the socket behind it was adopted.
 ///
 /// # Errors
 /// ECONNRESET: the connection has ended; ENETDOWN; as accept(2).
@@ -96,12 +97,12 @@ pub(crate) fn settled(fd: c_int) -> Result<NumberEntry, Error> {
     }
 }
 
-/// Adopts a connection: all its numbers stand for it in this process's stack.
+/// Adopts a socket: all its numbers stand for it in this process's stack.
 fn adopt(records: &RecordedSockets, place: u32) -> Result<(), Error> {
-    let stream = INHERITED.lock().as_ref().and_then(|it| it.streams.get(place as usize).cloned());
-    let stream = stream.ok_or(Error::BadDescriptor)?;
+    let socket = INHERITED.lock().as_ref().and_then(|it| it.sockets.get(place as usize).cloned());
+    let socket = socket.ok_or(Error::BadDescriptor)?;
     let mut context = records.start_stack()?;
-    let adopted = context.adopt_inherited(&stream);
+    let adopted = context.adopt_inherited(&socket);
     let inner = adopted.map_err(|error| match error.raw_os_error() {
         libc::ESTALE => Error::from_raw_os_error(libc::ECONNRESET),
         _ => error,
@@ -123,17 +124,17 @@ fn adopt(records: &RecordedSockets, place: u32) -> Result<(), Error> {
     }
 }
 
-/// A number of an inherited connection is closed that was not used. The last one ends the ownership
+/// A number of an inherited socket is closed that was not used. The last one ends the ownership
 /// of this process, for which it needs no stack.
 pub(crate) fn release(_: &RecordedSockets, place: u32) {
     let is_last =
         numbers::known(0, u32::MAX).all(|(_, entry)| entry != NumberEntry::Inherited(place));
     let inherited = INHERITED.lock();
     if let Some(inherited) = inherited.as_ref().filter(|_| is_last)
-        && let (Some(token), Some(stream)) =
-            (inherited.token(), inherited.streams.get(place as usize))
+        && let (Some(token), Some(socket)) =
+            (inherited.token(), inherited.sockets.get(place as usize))
     {
         // If the service does not read, the ownership ends with the process.
-        let _ = megapipe::release_shared(token, &[stream.name()]);
+        let _ = socket.release(token);
     }
 }

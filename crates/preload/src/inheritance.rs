@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-use megapipe_sockets::{Fd, InheritedStream};
+use megapipe_sockets::{Fd, InheritedSocket};
 
 use crate::numbers::{self, NumberEntry};
 use crate::raw;
@@ -20,19 +20,19 @@ use crate::state_lock::StateLock;
 /// What a child is to inherit.
 pub(crate) struct ForkShare {
     pub(crate) token: OwnedFd,
-    pub(crate) streams: Vec<InheritedStream>,
+    pub(crate) sockets: Vec<InheritedSocket>,
     /// By descriptor of the parent's stack.
     pub(crate) places: BTreeMap<Fd, usize>,
 }
 
 /// What this process has inherited.
-pub(crate) struct InheritedStreams {
+pub(crate) struct InheritedSockets {
     /// The token's number, which is the library's.
     token: c_int,
-    pub(crate) streams: Vec<InheritedStream>,
+    pub(crate) sockets: Vec<InheritedSocket>,
 }
 
-impl InheritedStreams {
+impl InheritedSockets {
     /// The token. `None`: a stack that could not start has closed it.
     pub(crate) fn token(&self) -> Option<BorrowedFd<'_>> {
         let is_open = numbers::entry(self.token) == NumberEntry::Own;
@@ -43,14 +43,14 @@ impl InheritedStreams {
 
 /// Set by the thread that forks.
 pub(crate) static FORKING: StateLock<Option<ForkShare>> = StateLock::new(None);
-pub(crate) static INHERITED: StateLock<Option<InheritedStreams>> = StateLock::new(None);
+pub(crate) static INHERITED: StateLock<Option<InheritedSockets>> = StateLock::new(None);
 
 /// The token by which this process attaches to the service.
 pub(crate) fn token() -> Option<c_int> {
     INHERITED.lock().as_ref().map(|inherited| inherited.token)
 }
 
-/// The place of a connection in what the child inherits, by its descriptor in the parent's stack.
+/// The place of a socket in what the child inherits, by its descriptor in the parent's stack.
 pub(crate) fn place_of(inner: Fd) -> Option<u32> {
     FORKING.lock().as_ref()?.places.get(&inner).map(|place| *place as u32)
 }
@@ -63,9 +63,9 @@ pub(crate) fn is_childs(fd: c_int) -> bool {
 /// After a fork, in the child, where the numbers of the parent's stack were looked at.
 pub(crate) fn inherit() {
     let shared = FORKING.lock().take();
-    let inherited = shared.map(|ForkShare { token, streams, .. }| InheritedStreams {
+    let inherited = shared.map(|ForkShare { token, sockets, .. }| InheritedSockets {
         token: token.into_raw_fd(),
-        streams,
+        sockets,
     });
     let former = std::mem::replace(&mut *INHERITED.lock(), inherited);
     if let Some(former) = former

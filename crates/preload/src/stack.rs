@@ -389,8 +389,9 @@ pub(crate) fn refuse_in_child() -> Error {
             raw::process(),
             match is_shared() {
                 true =>
-                    "on the back end service a child has its parent's listeners and established \
-                         connections, but not its sets and UDP sockets",
+                    "on the back end service a child has its parent's listeners, established \
+                         connections and UDP sockets, but not members of its sets, nor UDP sockets \
+                         of an older daemon",
                 false => "on the back end local, one process has the stack",
             }
         ));

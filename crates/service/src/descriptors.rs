@@ -37,12 +37,14 @@ mod passed;
 mod session_control;
 mod share_token;
 
-pub use message::{PassPurpose, SharedConn};
+pub use message::{PassPurpose, SharedConn, SharedEndpoint};
 
 pub(crate) use message::{GIVEN_TOKEN, SessionMessage};
 pub(crate) use passed::KeptPort;
 pub use passed::{PassRefusal, PassedDescriptors};
-pub use share_token::{ShareToken, TokenRequest, copy_token, is_token, release_shared};
+pub use share_token::{
+    ShareToken, TokenRequest, copy_token, is_token, release_shared, release_shared_endpoints,
+};
 
 pub(crate) use session_control::{DescriptorPassing, SessionControl};
 pub(crate) use share_token::{SocketIdentity, name_token};

@@ -65,8 +65,8 @@ pub use clock::{Asleep, Clock};
 pub use config::{LoopbackOwner, ServerConfig, UnknownLoopbackOwner, Waits};
 pub use connection_manager::{AcceptorId, ConnectionManager, Offer};
 pub use descriptors::{
-    PassPurpose, PassRefusal, PassedDescriptors, ShareToken, SharedConn, TokenRequest, copy_token,
-    is_token, release_shared,
+    PassPurpose, PassRefusal, PassedDescriptors, ShareToken, SharedConn, SharedEndpoint,
+    TokenRequest, copy_token, is_token, release_shared, release_shared_endpoints,
 };
 pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachError};
 pub use link_server::{Frames, LinkCounters, LinkServer};
@@ -74,8 +74,8 @@ pub use migration::{NotShared, check_established, checkpoint_of, covered, snapsh
 pub use remote::{
     HandOverCounters, LaneSet, NotBegun, OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters,
     RemoteEvent, ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId,
-    SessionLimits, ShardConfig, ShardHandle, ShardReport, SharedMemory, start as start_remote,
-    start_shard,
+    SessionLimits, ShardConfig, ShardHandle, ShardReport, SharedDatagram, SharedMemory,
+    start as start_remote, start_shard,
 };
 pub use rx_mux::{
     Attachment, FrameSink, RxMuxError, ServedLink, ShardLink, SplitLinkServer, SteeringCounters,

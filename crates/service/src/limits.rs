@@ -209,8 +209,11 @@ pub const TOKEN_COPIES_MAX: usize = 256;
 pub const TOKEN_REQUESTS_MAX: u32 = 1 << 10;
 /// Requests that a shard carries out before it looks at its link again.
 pub const REQUESTS_AT_ONCE: u32 = 32;
-/// Connections that the tokens of a user own on a shard, each counted once for each token.
+/// Connections and endpoints that the tokens of a user own on a shard, each counted once for each
+/// token.
 pub const HOLDS_MAX: usize = 1 << 18;
+/// Datagrams that wait for the owners of an endpoint with several of them.
+pub const SHARED_DATAGRAMS_MAX: usize = 256;
 /// Cookies of descriptors that a session may have passed and not forgotten.
 pub const PASSED_MAX: usize = 8;
 /// Descriptors of one of them.

@@ -71,6 +71,7 @@ use encoding::Description;
 pub(crate) use encoding::{ValueReader, ValueWriter, decode_info, encode_info};
 
 pub use client::{NotBegun, RemoteClient, RemoteCounters, RemoteEvent};
+pub use encoding::SharedDatagram;
 pub use lanes::LaneSet;
 pub use memory::SharedMemory;
 pub(crate) use server::TokenChange;

@@ -27,7 +27,8 @@ use crate::attach::{
 };
 use crate::config::ServerConfig;
 use crate::descriptors::{
-    PassPurpose, PassRefusal, PassedDescriptors, ShareToken, SharedConn, TokenRequest,
+    PassPurpose, PassRefusal, PassedDescriptors, ShareToken, SharedConn, SharedEndpoint,
+    TokenRequest,
 };
 use crate::error::{RemoteError, ServerError};
 use crate::layout::{Component, ServerLayout, ServerRoles};
@@ -566,6 +567,21 @@ impl SessionHost for ShardHost {
             let its: Vec<_> = its.collect();
             if !its.is_empty() {
                 shard.handle.change_token(TokenChange::Release(Arc::clone(request), its));
+            }
+        }
+    }
+
+    fn release_endpoints_by_token(
+        &mut self,
+        request: &Arc<TokenRequest>,
+        endpoints: &[SharedEndpoint],
+    ) {
+        for (lane, shard) in (0..).zip(&self.shards) {
+            let its = endpoints.iter().filter(|it| it.lane == lane).map(|it| it.endpoint);
+            let its: Vec<_> = its.collect();
+            if !its.is_empty() {
+                let request = Arc::clone(request);
+                shard.handle.change_token(TokenChange::ReleaseEndpoints(request, its));
             }
         }
     }

@@ -13,7 +13,8 @@
 //!
 //! Invariants
 //! - `inbox_bytes` is the sum over `inbox`.
-//! - `receiving` is set for a side exactly while a receive of it is with the channel.
+//! - `receiving` is set for a side exactly while a receive of it is with the channel. A side that
+//!   other processes have takes its datagrams from the service (`datagram/shared.rs`).
 //! - `unsent_bytes` is what the channel has and has not answered.
 
 use std::collections::VecDeque;
@@ -43,8 +44,12 @@ use crate::transport::{DatagramRoute, DatagramTransport};
 
 mod address;
 mod segments;
+mod shared;
 #[cfg(test)]
 mod tests;
+
+pub use shared::InheritedDatagram;
+use shared::SharedQueue;
 
 /// A datagram that waits for the program.
 struct QueuedDatagram {
@@ -63,9 +68,11 @@ struct DatagramSide {
     /// `Handle::NONE`: our own stack knows nothing of it yet.
     handle: Handle,
     receiving: bool,
+    queue: SharedQueue,
 }
 
-const NO_SIDE: DatagramSide = DatagramSide { handle: Handle::NONE, receiving: false };
+const NO_SIDE: DatagramSide =
+    DatagramSide { handle: Handle::NONE, receiving: false, queue: SharedQueue::NotShared };
 
 /// A UDP socket.
 pub(crate) struct DatagramSocket {
@@ -173,7 +180,7 @@ impl DatagramSocket {
 
     pub(crate) fn readiness(&self) -> Events {
         let mut events = Events::empty();
-        let has_news = !self.inbox.is_empty() || self.starved;
+        let has_news = !self.inbox.is_empty() || self.starved || self.has_shared_datagram();
         events.set(Events::READABLE, has_news || self.shut.receive);
         events.set(Events::RDHUP, self.shut.receive);
         events.set(Events::HUP, self.shut.receive && self.shut.send);
@@ -190,7 +197,10 @@ impl DatagramSocket {
 
     /// Bytes that the next read takes.
     pub(crate) fn next_len(&self) -> usize {
-        self.run().bytes
+        match self.run() {
+            run if run.count > 0 => run.bytes,
+            _ => self.shared_len(),
+        }
     }
 
     fn post_receives<T: DatagramTransport>(&mut self, transport: &mut T) {
@@ -204,7 +214,8 @@ impl DatagramSocket {
             return;
         }
         for side in &mut self.sides {
-            if side.handle == Handle::NONE || side.receiving {
+            let is_shared = side.queue != SharedQueue::NotShared;
+            if side.handle == Handle::NONE || side.receiving || is_shared {
                 continue;
             }
             match transport.receive_datagram(side.handle) {
@@ -335,6 +346,7 @@ impl DatagramSocket {
         if self.starved {
             self.post_receives(transport);
         }
+        let is_copy = self.inbox.is_empty() && self.take_shared(flags, transport);
         let Some(from) = self.inbox.front().map(|message| message.from) else {
             let is_over = (self.shut.receive && !flags.contains(MsgFlags::DONTWAIT))
                 .then_some(Ok(ReceivedMessage::NOTHING));
@@ -344,7 +356,7 @@ impl DatagramSocket {
         let whole = run.bytes;
         let (control_len, is_cut) = self.show(run, to, control);
         let copied = to.filled();
-        if !flags.contains(MsgFlags::PEEK) {
+        if is_copy || !flags.contains(MsgFlags::PEEK) {
             self.inbox_bytes -= whole;
             self.inbox.drain(..run.count);
             self.post_receives(transport);

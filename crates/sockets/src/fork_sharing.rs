@@ -1,5 +1,5 @@
-//! Connections that other processes own too, on the back end `service`: the child of a fork
-//! inherits them all, and a message passes one on.
+//! Connections and datagram sockets that other processes own too, on the back end `service`: the
+//! child of a fork inherits them all, and a message passes a connection on.
 //!
 //! Read first: decision 0055; `stream.rs`.
 //!
@@ -7,7 +7,7 @@
 //!  parent  share_for_fork     one token owns all connections; unread bytes go back to the service
 //!          fork
 //!  parent  resume_after_fork  closes its copy of the token; goes on to read where it waits
-//!  child   adopt_inherited    on first use of a connection, in a context of its own
+//!  child   adopt_inherited    on first use of a socket, in a context of its own
 //!
 //!  sender    share_stream     a token owns one connection
 //!  receiver  adopt_token      on first use
@@ -18,16 +18,20 @@
 //! one, before its program looks at it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use megapipe::{Handle, ShareError, SharedConn};
+use megapipe::{Handle, ShareError, SharedConn, SharedEndpoint};
 
+use crate::datagram::{DatagramSocket, InheritedDatagram};
 use crate::descriptors::Fd;
 use crate::error::Error;
+use crate::fallible_box::FallibleBox;
 use crate::flags::OpenFlags;
 use crate::limits::NIL;
 use crate::options::SocketOptions;
+use crate::ports::{NoConnections, PortSpace};
 use crate::readiness::{ConnectProgress, Shut};
 use crate::shared_context::SharedContext;
 use crate::stream::StreamSocket;
@@ -44,33 +48,50 @@ pub struct InheritedStream {
     options: SocketOptions,
 }
 
-impl InheritedStream {
-    /// Its name in the service.
-    #[must_use]
-    pub const fn name(&self) -> SharedConn {
-        self.name
+/// A socket, as a child process inherits it.
+#[derive(Debug, Clone)]
+pub enum InheritedSocket {
+    /// A connection.
+    Stream(InheritedStream),
+    /// A datagram socket.
+    Datagram(InheritedDatagram),
+}
+
+impl InheritedSocket {
+    /// Ends the ownership of the holder of a token by which it has the socket.
+    ///
+    /// # Errors
+    /// As sendmsg(2).
+    pub fn release(&self, token: BorrowedFd<'_>) -> io::Result<()> {
+        match self {
+            Self::Stream(stream) => megapipe::release_shared(token, &[stream.name]),
+            Self::Datagram(socket) => {
+                let names: Vec<SharedEndpoint> = socket.names().collect();
+                megapipe::release_shared_endpoints(token, &names)
+            }
+        }
     }
 }
 
 /// What a child process inherits.
 #[derive(Debug)]
-pub struct SharedStreams {
+pub struct SharedSockets {
     /// The token by which it attaches to the service.
     pub token: OwnedFd,
-    /// The connections.
-    pub streams: Vec<InheritedStream>,
-    /// By descriptor: the place of its connection.
+    /// The sockets.
+    pub sockets: Vec<InheritedSocket>,
+    /// By descriptor: the place of its socket.
     pub places: BTreeMap<Fd, usize>,
 }
 
 impl SharedContext {
-    /// Prepares for a fork: all connections that have descriptors belong to the child as well.
-    /// `None`: there are none, or another back end has them. A service that does not answer delays
-    /// the fork for some seconds at most.
+    /// Prepares for a fork: all connections and datagram sockets that have descriptors belong to
+    /// the child as well. `None`: there are none, or another back end has them. A service that does
+    /// not answer delays the fork for some seconds at most.
     ///
     /// # Errors
     /// The service's refusal, or ETIMEDOUT; the child inherits nothing then.
-    pub fn share_for_fork(&self) -> Result<Option<SharedStreams>, Error> {
+    pub fn share_for_fork(&self) -> Result<Option<SharedSockets>, Error> {
         let shared = self.once_within(PATIENCE, Sockets::share_for_fork);
         shared.unwrap_or(Err(Error::TimedOut))
     }
@@ -85,13 +106,16 @@ impl SharedContext {
         });
     }
 
-    /// Adopts a connection that this process has inherited: its context was attached by the token.
+    /// Adopts a socket that this process has inherited: its context was attached by the token.
     ///
     /// # Errors
     /// The service's refusal; as accept(2).
-    pub fn adopt_inherited(&self, stream: &InheritedStream) -> Result<Fd, Error> {
+    pub fn adopt_inherited(&self, socket: &InheritedSocket) -> Result<Fd, Error> {
         let mut context = self;
-        crate::CallRunner::once(&mut context, |sockets| sockets.adopt_inherited(stream))
+        crate::CallRunner::once(&mut context, |sockets| match socket {
+            InheritedSocket::Stream(stream) => sockets.adopt_inherited(stream),
+            InheritedSocket::Datagram(socket) => sockets.adopt_inherited_datagram(socket),
+        })
     }
 }
 
@@ -139,28 +163,43 @@ fn error_of(error: &ShareError) -> Error {
 
 /// The child has no descriptor of what the program has not accepted yet, or has closed and not sent
 /// all of: it would keep that open for as long as it runs.
-fn release_others(shared: &SharedStreams, mut all: Vec<SharedConn>) {
-    let known: HashSet<SharedConn> = shared.streams.iter().map(|stream| stream.name).collect();
-    all.retain(|name| !known.contains(name));
-    if !all.is_empty() {
-        // If the service does not read, they end with the child.
-        let _ = megapipe::release_shared(shared.token.as_fd(), &all);
+fn release_others(
+    shared: &SharedSockets,
+    (mut conns, mut endpoints): (Vec<SharedConn>, Vec<SharedEndpoint>),
+) {
+    let (mut known, mut known_endpoints) = (HashSet::new(), HashSet::new());
+    for socket in &shared.sockets {
+        match socket {
+            InheritedSocket::Stream(stream) => drop(known.insert(stream.name)),
+            InheritedSocket::Datagram(socket) => known_endpoints.extend(socket.names()),
+        }
+    }
+    conns.retain(|name| !known.contains(name));
+    endpoints.retain(|name| !known_endpoints.contains(name));
+    // If the service does not read, they end with the child.
+    if !conns.is_empty() {
+        let _ = megapipe::release_shared(shared.token.as_fd(), &conns);
+    }
+    if !endpoints.is_empty() {
+        let _ = megapipe::release_shared_endpoints(shared.token.as_fd(), &endpoints);
     }
 }
 
 impl Sockets {
-    fn share_for_fork(&mut self) -> Result<Option<SharedStreams>, Error> {
+    fn share_for_fork(&mut self) -> Result<Option<SharedSockets>, Error> {
         if self.channel.report().backend != "service" {
             return Ok(None);
         }
-        if self.connected_streams().is_empty() {
+        let datagrams = self.shareable_datagrams();
+        if self.connected_streams().is_empty() && datagrams.is_empty() {
             return Ok(None);
         }
         let token = self.channel.share_all().map_err(|error| error_of(&error))?;
         // Completions that were on their way; connections come and end by them.
         let polled = self.poll_channel(Some(Duration::ZERO));
         let lost = self.give_back_unread();
-        let all = self.channel.shared_names();
+        self.give_datagrams_back(&datagrams);
+        let all = (self.channel.shared_names(), self.channel.shared_endpoint_names());
         for object in lost {
             let broken = self.stream_mut(object).map(|(stream, channel)| stream.break_off(channel));
             broken.into_iter().for_each(|events| self.notify(object, events));
@@ -193,9 +232,9 @@ impl Sockets {
         connected
     }
 
-    /// What descriptors of connections stand for.
-    fn inherited(&mut self, token: OwnedFd) -> SharedStreams {
-        let (mut streams, mut places, mut by_object) =
+    /// What descriptors of sockets stand for.
+    fn inherited(&mut self, token: OwnedFd) -> SharedSockets {
+        let (mut sockets, mut places, mut by_object) =
             (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let mut from = 0;
         while let Some(fd) = self.descriptors.next_open(from) {
@@ -205,43 +244,54 @@ impl Sockets {
                 places.insert(fd, *place);
                 continue;
             }
-            let is_nonblocking = self.object(object).is_some_and(|entry| entry.nonblocking);
-            let Some((stream, channel)) = self.stream_mut(object) else { continue };
-            if !matches!(stream.progress, ConnectProgress::Connected) {
-                continue;
-            }
-            let Some(name) = channel.shared_name(stream.handle) else { continue };
-            let (is_v6, has_shut, options) = (stream.is_v6, stream.shut, stream.options);
-            places.insert(fd, streams.len());
-            by_object.insert(object, streams.len());
-            streams.push(InheritedStream { name, is_v6, is_nonblocking, has_shut, options });
+            let inherited = self.inherited_stream(object).map(InheritedSocket::Stream);
+            let inherited = inherited
+                .or_else(|| self.inherited_datagram(object).map(InheritedSocket::Datagram));
+            let Some(inherited) = inherited else { continue };
+            places.insert(fd, sockets.len());
+            by_object.insert(object, sockets.len());
+            sockets.push(inherited);
         }
-        SharedStreams { token, streams, places }
+        SharedSockets { token, sockets, places }
+    }
+
+    fn inherited_stream(&mut self, object: u32) -> Option<InheritedStream> {
+        let is_nonblocking = self.object(object).is_some_and(|entry| entry.nonblocking);
+        let (stream, channel) = self.stream_mut(object)?;
+        if !matches!(stream.progress, ConnectProgress::Connected) {
+            return None;
+        }
+        let name = channel.shared_name(stream.handle)?;
+        let (is_v6, has_shut, options) = (stream.is_v6, stream.shut, stream.options);
+        Some(InheritedStream { name, is_v6, is_nonblocking, has_shut, options })
     }
 
     fn resume_after_fork(&mut self) {
         self.channel.end_withholding();
         let waiting = self.objects.iter().filter(|(_, entry)| {
             let has_readers = entry.watchers != NIL || entry.sleepers > 0;
-            has_readers && matches!(&entry.kind, ObjectKind::Stream(stream) if stream.withheld)
+            has_readers && is_withheld(&entry.kind)
         });
         let waiting: Vec<u32> = waiting.map(|(object, _)| object).collect();
         waiting.into_iter().for_each(|object| self.resume(object));
         self.channel.note_uncounted();
     }
 
-    /// The program looks at a connection: bytes are read ahead again.
+    /// The program looks at a socket: bytes of a connection are read ahead again, and datagrams
+    /// are looked for.
     pub(crate) fn resume(&mut self, object: u32) {
         if let Some((stream, channel)) = self.stream_mut(object) {
             stream.resume(channel);
+        } else if let Some((socket, channel)) = self.datagram_mut(object) {
+            let events = socket.look(channel);
+            self.notify_any(object, events);
         }
     }
 
     /// As [`Sockets::resume`], where nothing was read ahead since a fork.
     #[inline]
     pub(crate) fn resume_if_withheld(&mut self, object: u32) {
-        let entry = self.object(object);
-        if entry.is_some_and(|it| matches!(&it.kind, ObjectKind::Stream(it) if it.withheld)) {
+        if self.object(object).is_some_and(|entry| is_withheld(&entry.kind)) {
             self.resume(object);
         }
     }
@@ -349,6 +399,77 @@ impl Sockets {
         let object = self.insert(ObjectKind::Stream(stream), is_nonblocking);
         // The handle is known: it was adopted just now.
         let _ = ObjectTransport::set_cookie(&mut self.channel, handle, object.into());
+        self.name(fd, object, OpenFlags::empty())?;
+        Ok(fd)
+    }
+}
+
+/// Whether the service is to be asked for what a socket has received when its program looks at it.
+#[inline]
+fn is_withheld(kind: &ObjectKind) -> bool {
+    match kind {
+        ObjectKind::Stream(stream) => stream.withheld,
+        ObjectKind::Datagram(socket) => socket.is_shared(),
+        _ => false,
+    }
+}
+
+/// Datagram sockets.
+impl Sockets {
+    /// Those that a child inherits: of a service that shares endpoints.
+    fn shareable_datagrams(&mut self) -> Vec<u32> {
+        let datagrams =
+            self.objects.iter().filter(|(_, entry)| matches!(&entry.kind, ObjectKind::Datagram(_)));
+        let mut objects: Vec<u32> = datagrams.map(|(object, _)| object).collect();
+        objects.retain(|object| self.inherited_datagram(*object).is_some());
+        objects
+    }
+
+    fn inherited_datagram(&mut self, object: u32) -> Option<InheritedDatagram> {
+        let is_nonblocking = self.object(object).is_some_and(|entry| entry.nonblocking);
+        let (socket, channel) = self.datagram_mut(object)?;
+        let mut names = [None; 2];
+        for (name, handle) in names.iter_mut().zip(socket.handles_by_side()) {
+            if handle != Handle::NONE {
+                *name = Some(channel.shared_endpoint_name(handle)?);
+            }
+        }
+        Some(socket.for_child(names, is_nonblocking))
+    }
+
+    /// Datagrams of these sockets wait at the service from now on, also those that their programs
+    /// have not read. The service drops what it has no room for.
+    fn give_datagrams_back(&mut self, objects: &[u32]) {
+        for object in objects {
+            let Some((socket, channel)) = self.datagram_mut(*object) else { continue };
+            for (handle, unread) in socket.share() {
+                // What the service refuses is lost, as datagrams are.
+                let _ = channel.give_datagrams_back(handle, unread);
+            }
+        }
+    }
+
+    fn adopt_inherited_datagram(&mut self, inherited: &InheritedDatagram) -> Result<Fd, Error> {
+        let fd = self.reserve_one()?;
+        let mut handles = [Handle::NONE; 2];
+        for (handle, name) in handles.iter_mut().zip(inherited.names_by_side()) {
+            let Some(name) = name else { continue };
+            let adopted = self.channel.adopt_inherited_endpoint(name, 0);
+            *handle = adopted.map_err(|error| error_of(&error))?;
+        }
+        // Without an entry the port can be asked for again, which the service refuses.
+        let sharing = inherited.options.sharing;
+        let bound = inherited.bound.and_then(|address| {
+            self.ports.bind(PortSpace::Udp, address, sharing, &mut NoConnections).ok()
+        });
+        let socket = DatagramSocket::inherited(inherited, handles, bound);
+        let kind =
+            ObjectKind::Datagram(FallibleBox::try_new(socket).map_err(|_socket| Error::NoMemory)?);
+        let object = self.insert(kind, inherited.is_nonblocking);
+        for handle in handles.into_iter().filter(|handle| *handle != Handle::NONE) {
+            // The handle is known: it was adopted just now.
+            let _ = ObjectTransport::set_cookie(&mut self.channel, handle, object.into());
+        }
         self.name(fd, object, OpenFlags::empty())?;
         Ok(fd)
     }

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use megapipe::{
     Accept, Address, Backend, Channel, Clock, Completion, ConnInfo, ConnOption, ConnectError,
-    ConnectOptions, CreateError, DatagramSharing, Disconnect, DispatchError, Handle, Holder,
-    ListenError, ListenOptions, MovableChannel, Park, RegisterError, ThreadsInTurn, WriteBuf,
+    ConnectOptions, CreateError, Datagram, DatagramSharing, Disconnect, DispatchError, Handle,
+    Holder, ListenError, ListenOptions, MovableChannel, Park, RegisterError, ThreadsInTurn,
+    WriteBuf,
 };
 
 use crate::error::Error;
@@ -502,6 +503,16 @@ impl DatagramTransport for PolledChannel {
 
     fn receive_datagram(&mut self, handle: Handle) -> Result<(), Error> {
         Ok(self.channel.recvfrom(handle, DATAGRAM_BYTES_MAX)?)
+    }
+
+    fn take_shared_datagram(&mut self, handle: Handle, keeps: bool) -> Option<(Datagram, u32)> {
+        self.note_uncounted();
+        self.channel.take_shared_datagram(handle, keeps)
+    }
+
+    fn await_shared_datagram(&mut self, handle: Handle) -> u32 {
+        self.note_uncounted();
+        self.channel.await_shared_datagram(handle)
     }
 
     fn send_by_kernel(

@@ -9,7 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use megapipe::{
-    ConnOption, ConnectOptions, DatagramSharing, Departure, Disconnect, Handle, ListenOptions,
+    ConnOption, ConnectOptions, Datagram, DatagramSharing, Departure, Disconnect, Handle,
+    ListenOptions,
 };
 
 use crate::error::Error;
@@ -210,6 +211,18 @@ pub(crate) trait DatagramTransport: ObjectTransport {
     /// # Errors
     /// [`Error::NoMemory`]; the channel does not know the handle.
     fn receive_datagram(&mut self, handle: Handle) -> Result<(), Error>;
+
+    /// Takes the first datagram that waits for the owners of a shared handle, or a copy of it; and
+    /// 1 more than the bytes of the first one that waits then, or 0.
+    fn take_shared_datagram(&mut self, _handle: Handle, _keeps: bool) -> Option<(Datagram, u32)> {
+        None
+    }
+
+    /// Returns 1 more than the bytes of the first datagram that waits for the owners of a shared
+    /// handle, or 0.
+    fn await_shared_datagram(&mut self, _handle: Handle) -> u32 {
+        0
+    }
 
     /// Sends the rest of the caller's memory by the kernel.
     ///

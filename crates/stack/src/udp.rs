@@ -160,9 +160,35 @@ impl Udp {
         Ok(())
     }
 
-    /// Drops the datagrams that endpoints of a pool have sent and that wait.
-    pub(crate) fn drop_sent<M: Memory>(&mut self, pool: PoolId, memory: &mut M) {
-        self.sending.drop_of(pool, memory);
+    /// Drops the datagrams that wait to be sent and whose chunk `is_its`.
+    pub(crate) fn drop_sent<M: Memory>(&mut self, is_its: impl Fn(Chunk) -> bool, memory: &mut M) {
+        self.sending.drop_where(is_its, memory);
+    }
+
+    /// Takes what an endpoint has received and no event has reported. It receives into `pool` from
+    /// now on, and none of its buffers is of another pool.
+    pub(crate) fn set_pool<M: Memory>(
+        &mut self,
+        (id, pool): (DatagramId, PoolId),
+        memory: &mut M,
+        mut each: impl FnMut(SocketAddr, Arrival, Chunk),
+    ) -> Result<(), OperationError> {
+        let mut taken = 0;
+        self.endpoint(id)?;
+        self.events.retain(|(event, arrival)| match *event {
+            Event::Datagram { endpoint, from, chunk } if endpoint == id => {
+                taken += 1;
+                each(from, *arrival, chunk);
+                false
+            }
+            _ => true,
+        });
+        self.refusals.drop_quotes(id, memory);
+        if let Some(Some(endpoint)) = self.endpoints.get_mut(id.index as usize) {
+            endpoint.events -= taken;
+            endpoint.pool = pool;
+        }
+        Ok(())
     }
 
     /// Where the endpoint is.

@@ -312,6 +312,11 @@ fn served_and_asked(address: &str, program: impl Fn(usize) -> Command) -> String
 }
 
 #[test]
+fn udp_sockets_of_several_processes_work() {
+    serve_and_ask("udp_sockets_of_several_processes_work", "datagrams.c");
+}
+
+#[test]
 fn connections_pass_in_messages() {
     serve_and_ask("connections_pass_in_messages", "passes.c");
 }

@@ -35,6 +35,16 @@ impl<H: StackHandle + ?Sized> Local<H> {
         (local, sharing): (SocketAddr, DatagramSharing),
     ) -> Result<(), PortError<BindError>> {
         let endpoint = self.server.bind(local, sharing)?;
+        self.own_endpoint(state, slot, endpoint)
+    }
+
+    /// A slot has an endpoint from now on, which is closed if there is no memory.
+    pub(super) fn own_endpoint(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        endpoint: DatagramId,
+    ) -> Result<(), PortError<BindError>> {
         let index = endpoint.index as usize;
         let missing = (index + 1).saturating_sub(self.endpoints.len());
         let waiting = sys::try_box(Extra::Datagrams(VecDeque::new()));
@@ -141,7 +151,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         state.complete(slot, Event::Undelivered(Box::new(undelivered)));
     }
 
-    fn slot_of_endpoint(&self, endpoint: DatagramId) -> Option<u32> {
+    pub(super) fn slot_of_endpoint(&self, endpoint: DatagramId) -> Option<u32> {
         let owner = self.endpoints.get(endpoint.index as usize)?;
         (owner.generation == endpoint.generation && owner.slot != super::NO_SLOT)
             .then_some(owner.slot)
@@ -227,7 +237,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
 }
 
 /// Arrival metadata in the form of completions.
-const fn arrival_of(arrival: stack::Arrival) -> Arrival {
+pub(super) const fn arrival_of(arrival: stack::Arrival) -> Arrival {
     let stack::Arrival { to, hop_limit, traffic_class } = arrival;
     Arrival { to, hop_limit, traffic_class }
 }

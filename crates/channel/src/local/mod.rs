@@ -58,6 +58,7 @@ mod prefixed;
 mod remote;
 mod service;
 mod service_address;
+mod shared_datagrams;
 mod shared_pool_view;
 mod shared_thread;
 mod sharing;

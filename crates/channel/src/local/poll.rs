@@ -40,6 +40,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         match event {
             RemoteEvent::Event(event, offer) => self.on_event(state, event, offer),
             RemoteEvent::NotBegun(conn, error) => self.on_not_begun(state, conn, error),
+            RemoteEvent::DatagramWaits(endpoint, bytes) => {
+                self.on_datagram_waits(state, endpoint, bytes);
+            }
         }
     }
 

@@ -15,7 +15,8 @@ use megapipe_link::{Caps, LinkError};
 use megapipe_service::limits::SPIN_DEFAULT;
 use megapipe_service::{
     AcceptorId, AdaptiveSpin, ConnectStart, LaneSet, MoveRefusal, Next, NotShared, PortError,
-    RemoteConfig, RemoteCounters, RemoteEvent, SharedConn, Sharing, start_remote,
+    RemoteConfig, RemoteCounters, RemoteEvent, SharedConn, SharedDatagram, SharedEndpoint, Sharing,
+    start_remote,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -539,6 +540,39 @@ impl StackHandle for Remote {
     fn adopt_inherited(&mut self, name: SharedConn) -> Result<ConnId, MoveRefusal> {
         self.check_moves()?;
         self.client.adopt_inherited(name)
+    }
+
+    fn shared_endpoint_name(&mut self, endpoint: DatagramId) -> Option<SharedEndpoint> {
+        self.client.shared_endpoint_name(endpoint)
+    }
+
+    fn adopt_inherited_endpoint(
+        &mut self,
+        name: SharedEndpoint,
+    ) -> Result<DatagramId, MoveRefusal> {
+        self.check_moves()?;
+        self.client.adopt_inherited_endpoint(name)
+    }
+
+    fn take_datagram(
+        &mut self,
+        endpoint: DatagramId,
+        keeps: bool,
+    ) -> Option<(SharedDatagram, u32)> {
+        self.client.take_datagram(endpoint, keeps)
+    }
+
+    fn await_datagram(&mut self, endpoint: DatagramId) -> u32 {
+        // One that is not shared, or gone, has none.
+        self.client.await_datagram(endpoint).unwrap_or(0)
+    }
+
+    fn give_datagram_back(
+        &mut self,
+        endpoint: DatagramId,
+        datagram: &SharedDatagram,
+    ) -> Result<(), MoveRefusal> {
+        self.client.give_datagram_back(endpoint, datagram)
     }
 
     fn take_over(&mut self, fd: BorrowedFd<'_>) -> Result<(ConnId, Vec<u8>), MoveRefusal> {

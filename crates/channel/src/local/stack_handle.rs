@@ -29,7 +29,8 @@ use std::time::Duration;
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
     AcceptorId, Clock, ConnectStart, Frames, MoveRefusal, Next, NotShared, PortError,
-    RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, SharedConn, Sharing, Slept,
+    RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, SharedConn, SharedDatagram,
+    SharedEndpoint, Sharing, Slept,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -512,6 +513,52 @@ pub(crate) trait StackHandle {
     /// # Errors
     /// The daemon's refusal. By default there is no daemon.
     fn adopt_inherited(&mut self, _name: SharedConn) -> Result<ConnId, MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
+    /// The name of an endpoint for a process that inherits it. `None`, by default: no daemon shares
+    /// endpoints.
+    fn shared_endpoint_name(&mut self, _endpoint: DatagramId) -> Option<SharedEndpoint> {
+        None
+    }
+
+    /// As [`StackHandle::adopt_inherited`], of an endpoint.
+    ///
+    /// # Errors
+    /// As there.
+    fn adopt_inherited_endpoint(
+        &mut self,
+        _name: SharedEndpoint,
+    ) -> Result<DatagramId, MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
+    /// Takes the first datagram that waits at a daemon for the owners of an endpoint, or a copy of
+    /// it; and 1 more than the bytes of the first one that waits then, or 0. `None`: none waits.
+    /// [`RemoteEvent::DatagramWaits`] reports the next one that arrives.
+    fn take_datagram(
+        &mut self,
+        _endpoint: DatagramId,
+        _keeps: bool,
+    ) -> Option<(SharedDatagram, u32)> {
+        None
+    }
+
+    /// Returns 1 more than the bytes of the first datagram that waits at a daemon for the owners of
+    /// an endpoint, or 0. As [`StackHandle::take_datagram`], otherwise.
+    fn await_datagram(&mut self, _endpoint: DatagramId) -> u32 {
+        0
+    }
+
+    /// Gives a received datagram back to a daemon: it is the first that waits.
+    ///
+    /// # Errors
+    /// The daemon's refusal. By default there is no daemon.
+    fn give_datagram_back(
+        &mut self,
+        _endpoint: DatagramId,
+        _datagram: &SharedDatagram,
+    ) -> Result<(), MoveRefusal> {
         Err(MoveRefusal::gone())
     }
 

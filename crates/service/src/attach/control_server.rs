@@ -36,7 +36,7 @@ use super::message::{
 };
 use super::query_pace::QueryPace;
 use crate::descriptors::{
-    PassPurpose, PassRefusal, SessionMessage, ShareToken, SharedConn, TokenRequest,
+    PassPurpose, PassRefusal, SessionMessage, ShareToken, SharedConn, SharedEndpoint, TokenRequest,
 };
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_WAIT, CONTROL_BACKLOG, CONTROL_LOOK_PERIOD};
 use crate::message_socket::{MessageWithFds, Reception, receive, send};
@@ -145,6 +145,13 @@ pub trait SessionHost {
 
     /// The holder of a token lets go of connections.
     fn release_by_token(&mut self, request: &Arc<TokenRequest>, conns: &[SharedConn]);
+
+    /// The holder of a token lets go of endpoints for datagrams.
+    fn release_endpoints_by_token(
+        &mut self,
+        request: &Arc<TokenRequest>,
+        endpoints: &[SharedEndpoint],
+    );
 
     /// No process holds a token any more.
     fn end_token(&mut self, token: &ShareToken);

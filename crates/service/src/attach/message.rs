@@ -33,7 +33,7 @@ use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 8);
+pub const VERSIONS: (u16, u16) = (1, 9);
 /// The first version with several lanes.
 const LANES_SINCE: u16 = 2;
 /// The first version with messages within a session.
@@ -48,6 +48,8 @@ const TOKENS_SINCE: u16 = 6;
 const CONNECT_FLAGS_SINCE: u16 = 7;
 /// The first version with the local address of a new connection, and the bytes of a broken one.
 const WHOLE_EVENTS_SINCE: u16 = 8;
+/// The first version with endpoints for datagrams that tokens own.
+const SHARED_ENDPOINTS_SINCE: u16 = 9;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -395,6 +397,7 @@ impl Welcome {
     /// Which descriptors a session of this version may pass.
     const fn passing(version: u16) -> DescriptorPassing {
         match version {
+            SHARED_ENDPOINTS_SINCE.. => DescriptorPassing::Endpoints,
             TOKENS_SINCE.. => DescriptorPassing::Tokens,
             SOCKETS_SINCE.. => DescriptorPassing::Sockets,
             DESCRIPTORS_SINCE.. => DescriptorPassing::Reservations,

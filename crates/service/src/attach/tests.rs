@@ -22,7 +22,7 @@ use super::client::connect_to;
 use super::*;
 use crate::descriptors::{
     PassPurpose, PassRefusal, PassedDescriptors, SessionMessage, ShareToken, SharedConn,
-    TokenRequest,
+    SharedEndpoint, TokenRequest,
 };
 use crate::limits::{HANDSHAKE_TIME, HANDSHAKES_OF_USER_MAX};
 use crate::link_server::Frames;
@@ -134,6 +134,14 @@ impl SessionHost for EmptyHost {
 
     fn release_by_token(&mut self, _request: &Arc<TokenRequest>, conns: &[SharedConn]) {
         let _ = self.asked.send(Asked::Notice(format!("{} released", conns.len())));
+    }
+
+    fn release_endpoints_by_token(
+        &mut self,
+        _request: &Arc<TokenRequest>,
+        endpoints: &[SharedEndpoint],
+    ) {
+        let _ = self.asked.send(Asked::Notice(format!("{} endpoints released", endpoints.len())));
     }
 
     fn end_token(&mut self, token: &ShareToken) {

@@ -4,6 +4,7 @@
 //!  every message | magic (8) | kind (2) | cookie (8) |
 //!  PASS          | purpose (2) |
 //!  RELEASE       | (lane (2) | index (4) | generation (4)) × number of connections |
+//!  RELEASE_ENDPOINTS | the same of endpoints |
 //!  FORGET, PASSED, GIVE, TOKEN: nothing more
 //!  NOT_PASSED    | errno (4) | sentence |
 //! ```
@@ -12,7 +13,7 @@
 //!
 //! Invariant: a reader accepts exactly what the writer makes.
 
-use megapipe_stack::ConnId;
+use megapipe_stack::{ConnId, DatagramId};
 
 use crate::limits::PASS_SENTENCE_BYTES_MAX;
 
@@ -26,10 +27,12 @@ const NOT_PASSED: u16 = 8;
 const GIVE: u16 = 9;
 const TOKEN: u16 = 10;
 const RELEASE: u16 = 11;
+/// Since version 9 of the protocol.
+const RELEASE_ENDPOINTS: u16 = 12;
 
 /// In the cookie of a token that is given: shards count their own cookies from 1.
 pub(crate) const GIVEN_TOKEN: u64 = 1 << 63;
-/// Most connections in a RELEASE.
+/// Most connections or endpoints in a message.
 pub(crate) const RELEASED_MAX: usize = 256;
 
 /// What a client passes descriptors for.
@@ -105,6 +108,11 @@ pub(crate) enum SessionMessage {
         /// The connections, at most [`RELEASED_MAX`].
         conns: Vec<SharedConn>,
     },
+    /// The same of endpoints for datagrams.
+    ReleaseEndpoints {
+        /// The endpoints, at most [`RELEASED_MAX`].
+        endpoints: Vec<SharedEndpoint>,
+    },
 }
 
 /// The name of a connection among all shards of a daemon: what a process inherits of it.
@@ -114,6 +122,15 @@ pub struct SharedConn {
     pub lane: u16,
     /// Its name at the lane's shard.
     pub conn: ConnId,
+}
+
+/// As [`SharedConn`], of an endpoint for datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SharedEndpoint {
+    /// The lane of the session that shared it.
+    pub lane: u16,
+    /// Its name at the lane's shard.
+    pub endpoint: DatagramId,
 }
 
 impl SessionMessage {
@@ -127,6 +144,7 @@ impl SessionMessage {
             Self::Give { cookie } => (GIVE, cookie),
             Self::Token { cookie } => (TOKEN, cookie),
             Self::Release { .. } => (RELEASE, &0),
+            Self::ReleaseEndpoints { .. } => (RELEASE_ENDPOINTS, &0),
         };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(kind.to_ne_bytes());
@@ -141,9 +159,12 @@ impl SessionMessage {
             }
             Self::Release { conns } => {
                 for SharedConn { lane, conn } in conns {
-                    bytes.extend(lane.to_ne_bytes());
-                    bytes.extend(conn.index.to_ne_bytes());
-                    bytes.extend(conn.generation.to_ne_bytes());
+                    bytes.extend(encode_name(*lane, conn.index, conn.generation));
+                }
+            }
+            Self::ReleaseEndpoints { endpoints } => {
+                for SharedEndpoint { lane, endpoint } in endpoints {
+                    bytes.extend(encode_name(*lane, endpoint.index, endpoint.generation));
                 }
             }
             Self::Forget { .. } | Self::Passed { .. } | Self::Give { .. } | Self::Token { .. } => {}
@@ -175,11 +196,15 @@ impl SessionMessage {
             PASSED => Self::Passed { cookie },
             GIVE => Self::Give { cookie },
             TOKEN => Self::Token { cookie },
-            RELEASE => {
-                let (names, rest) = body.as_chunks::<10>();
+            RELEASE | RELEASE_ENDPOINTS => {
+                let (names, rest) = body.as_chunks::<NAME_BYTES>();
                 let is_whole = rest.is_empty() && names.len() <= RELEASED_MAX && cookie == 0;
-                return is_whole.then(|| Self::Release {
-                    conns: names.iter().map(SharedConn::decode).collect(),
+                let names = names.iter().map(decode_name);
+                return is_whole.then(|| match kind {
+                    RELEASE => Self::Release { conns: names.map(SharedConn::of).collect() },
+                    _ => Self::ReleaseEndpoints {
+                        endpoints: names.map(SharedEndpoint::of).collect(),
+                    },
                 });
             }
             _ => return None,
@@ -188,12 +213,31 @@ impl SessionMessage {
     }
 }
 
+/// Bytes of a name.
+const NAME_BYTES: usize = 10;
+
+fn encode_name(lane: u16, index: u32, generation: u32) -> [u8; NAME_BYTES] {
+    let ([a, b], [c, d, e, f]) = (lane.to_ne_bytes(), index.to_ne_bytes());
+    let [g, h, i, j] = generation.to_ne_bytes();
+    [a, b, c, d, e, f, g, h, i, j]
+}
+
+/// Lane, index and generation.
+const fn decode_name(bytes: &[u8; NAME_BYTES]) -> (u16, u32, u32) {
+    let [a, b, c, d, e, f, g, h, i, j] = *bytes;
+    let (index, generation) = (u32::from_ne_bytes([c, d, e, f]), u32::from_ne_bytes([g, h, i, j]));
+    (u16::from_ne_bytes([a, b]), index, generation)
+}
+
 impl SharedConn {
-    const fn decode(bytes: &[u8; 10]) -> Self {
-        let [a, b, c, d, e, f, g, h, i, j] = *bytes;
-        let index = u32::from_ne_bytes([c, d, e, f]);
-        let generation = u32::from_ne_bytes([g, h, i, j]);
-        Self { lane: u16::from_ne_bytes([a, b]), conn: ConnId { index, generation } }
+    const fn of((lane, index, generation): (u16, u32, u32)) -> Self {
+        Self { lane, conn: ConnId { index, generation } }
+    }
+}
+
+impl SharedEndpoint {
+    const fn of((lane, index, generation): (u16, u32, u32)) -> Self {
+        Self { lane, endpoint: DatagramId { index, generation } }
     }
 }
 
@@ -227,6 +271,17 @@ mod tests {
             other.push(0);
             assert_eq!(SessionMessage::decode(&other), None, "a byte more of {message:?}");
         }
+    }
+
+    #[test]
+    fn released_endpoints_are_read_as_they_were_written() {
+        let endpoint = DatagramId { index: 3, generation: 9 };
+        let endpoints = vec![SharedEndpoint { lane: 2, endpoint }; RELEASED_MAX];
+        let message = SessionMessage::ReleaseEndpoints { endpoints: endpoints.clone() };
+        assert_eq!(SessionMessage::decode(&message.encode()), Some(message));
+        let endpoints = [endpoints, vec![SharedEndpoint { lane: 2, endpoint }]].concat();
+        let bytes = SessionMessage::ReleaseEndpoints { endpoints }.encode();
+        assert_eq!(SessionMessage::decode(&bytes), None);
     }
 
     #[test]

@@ -27,8 +27,10 @@ pub(crate) enum DescriptorPassing {
     Reservations,
     /// And those that reserve ports of UDP, listen, or have a connection.
     Sockets,
-    /// And tokens.
+    /// And tokens, of connections.
     Tokens,
+    /// And of endpoints for datagrams.
+    Endpoints,
 }
 
 /// A session's control socket, of a daemon that takes descriptors.
@@ -68,6 +70,11 @@ impl SessionControl {
     /// Whether tokens can be had and passed.
     pub(crate) fn passes_tokens(&self) -> bool {
         self.passing >= DescriptorPassing::Tokens
+    }
+
+    /// Whether tokens own endpoints for datagrams, too.
+    pub(crate) fn shares_endpoints(&self) -> bool {
+        self.passing >= DescriptorPassing::Endpoints
     }
 
     /// Asks for a token. Returns it, and its cookie for the calls until [`SessionControl::forget`].

@@ -1,5 +1,5 @@
-//! Tokens that a daemon gives: sockets that stand for connections, so that another process can own
-//! them too.
+//! Tokens that a daemon gives: sockets that stand for connections and endpoints for datagrams, so
+//! that another process can own them too.
 //!
 //! Read first: unix(7) on socketpair(2); SO_COOKIE in socket(7); `attach/control_server/tokens.rs`.
 //!
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{socket_cookie, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, getpeername};
 
-use super::message::{GIVEN_TOKEN, RELEASED_MAX, SessionMessage, SharedConn};
+use super::message::{GIVEN_TOKEN, RELEASED_MAX, SessionMessage, SharedConn, SharedEndpoint};
 use crate::limits::{PASS_TIME, TOKEN_COPIES_MAX, TOKEN_REQUESTS_MAX};
 use crate::message_socket::{MessageWithFds, Reception, receive, send};
 use crate::policy::{QuotaCharge, QuotaKind, QuotaReached, SessionRights};
@@ -74,6 +74,20 @@ pub fn is_token(fd: BorrowedFd<'_>) -> bool {
 pub fn release_shared(token: BorrowedFd<'_>, conns: &[SharedConn]) -> io::Result<()> {
     conns.chunks(RELEASED_MAX).try_for_each(|conns| {
         let message = SessionMessage::Release { conns: conns.to_vec() };
+        send(token, &message.encode(), &[])
+    })
+}
+
+/// As [`release_shared`], of endpoints for datagrams.
+///
+/// # Errors
+/// As sendmsg(2).
+pub fn release_shared_endpoints(
+    token: BorrowedFd<'_>,
+    endpoints: &[SharedEndpoint],
+) -> io::Result<()> {
+    endpoints.chunks(RELEASED_MAX).try_for_each(|endpoints| {
+        let message = SessionMessage::ReleaseEndpoints { endpoints: endpoints.to_vec() };
         send(token, &message.encode(), &[])
     })
 }

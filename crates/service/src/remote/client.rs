@@ -17,6 +17,7 @@ mod names;
 mod offers;
 mod options;
 mod sending;
+mod shared_endpoints;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +27,7 @@ use megapipe_link::{Caps, LinkError};
 use megapipe_shm::record::{Bufs, Command, Id, Ids, Op, Record, RecordFault};
 use megapipe_shm::{BufId, BufferArea, Consumer, Producer, RingFault};
 use megapipe_stack::{
-    Arrival, Chunk, ConnId, ConnectError, Event, ListenerId, Notice, OperationError,
+    Arrival, Chunk, ConnId, ConnectError, DatagramId, Event, ListenerId, Notice, OperationError,
 };
 
 use super::encoding::{Description, encode_begin, id_of, id_of_listener};
@@ -124,6 +125,8 @@ pub enum RemoteEvent {
     Event(Event, Option<Offer>),
     /// A connection was not begun.
     NotBegun(ConnId, NotBegun),
+    /// A datagram of so many bytes waits for the owners of an endpoint.
+    DatagramWaits(DatagramId, u32),
 }
 
 /// Why a connection was not begun.

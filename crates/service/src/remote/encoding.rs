@@ -4,6 +4,7 @@
 //! knows (whether an id is alive, a buffer the sender's).
 
 mod bytes;
+mod datagram;
 mod description;
 mod info;
 mod options;
@@ -19,6 +20,8 @@ use megapipe_stack::{
 
 use super::buffer_names::in_record;
 pub(crate) use bytes::{ValueReader, ValueWriter};
+pub use datagram::SharedDatagram;
+pub(super) use datagram::{TakenDatagram, decode_datagram, encode_datagram};
 pub(super) use description::Description;
 pub(super) use info::{decode_holders, encode_holders};
 pub(crate) use info::{decode_info, encode_info};

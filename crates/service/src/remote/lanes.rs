@@ -121,7 +121,7 @@ impl LaneSet {
     }
 
     /// The same of an endpoint.
-    fn of_endpoint(&mut self, endpoint: DatagramId) -> (&mut RemoteClient, DatagramId) {
+    pub(super) fn of_endpoint(&mut self, endpoint: DatagramId) -> (&mut RemoteClient, DatagramId) {
         let (lane, index) = (self.lane_of(endpoint.index), endpoint.index >> self.lane_bits);
         (self.lane(lane), DatagramId { index, ..endpoint })
     }
@@ -299,6 +299,9 @@ impl LaneSet {
         let (event, offer) = match event {
             RemoteEvent::NotBegun(conn, why) => {
                 return RemoteEvent::NotBegun(self.name_of(lane, conn), why);
+            }
+            RemoteEvent::DatagramWaits(endpoint, len) => {
+                return RemoteEvent::DatagramWaits(self.name_of_endpoint(lane, endpoint), len);
             }
             RemoteEvent::Event(event, offer) => (event, offer),
         };

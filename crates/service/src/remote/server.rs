@@ -424,7 +424,7 @@ impl RemoteServer {
                     answer(self.shard.page(now, &query, viewer));
                 }
                 Some(ShardRequest::Token(change)) => {
-                    let is_long = !matches!(change, TokenChange::Release(..));
+                    let is_long = matches!(change, TokenChange::Copy(..) | TokenChange::End(..));
                     self.shard.change_token(now, change);
                     if is_long {
                         break;

@@ -36,6 +36,7 @@ mod reservations;
 mod sending;
 mod session_worlds;
 mod shard_quotas;
+mod shared_endpoints;
 mod sharing;
 mod unaccepted;
 
@@ -734,7 +735,7 @@ fn ops_beyond_the_room_for_answers_are_all_done() {
                 assert!(waits.remove(&name(conn)));
                 begun += 1;
             }
-            RemoteEvent::Event(event, _) => panic!("{event:?}"),
+            other => panic!("{other:?}"),
         }
     }
     assert!(begun > 0 && refused > 0, "{begun} were begun, {refused} were not");

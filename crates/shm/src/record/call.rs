@@ -127,6 +127,43 @@ pub enum SessionCall {
         /// The bytes, in the call buffer.
         chunk: Chunk,
     },
+    /// A token owns endpoints from now on, too: `Done`. Their datagrams wait at the shard until a
+    /// session takes them.
+    HoldEndpoint {
+        /// Cookie of the token, which the service has given.
+        token: u64,
+        /// The endpoint; `None`: all that the session and its own token have.
+        endpoint: Option<Id>,
+    },
+    /// The session owns an endpoint from now on that a token owns: `Bound`.
+    AdoptEndpoint {
+        /// As of `Adopt`.
+        token: u64,
+        /// The endpoint; `None`: the first one of the token that the session does not own.
+        endpoint: Option<Id>,
+    },
+    /// Takes the first datagram that waits for the owners of an endpoint: `Written`, no bytes if
+    /// none waits. The session is informed of the next one that arrives.
+    TakeDatagram {
+        /// The endpoint.
+        endpoint: Id,
+        /// The datagram waits further.
+        keeps: bool,
+    },
+    /// Asks whether a datagram waits for the owners of an endpoint: `Value`, 0, or 1 more than the
+    /// bytes of the first one. The session is informed of the next one that arrives.
+    AwaitDatagram {
+        /// The endpoint.
+        endpoint: Id,
+    },
+    /// Gives a received datagram of an endpoint with several owners back: `Done`. It waits before
+    /// the others.
+    GiveDatagramBack {
+        /// The endpoint.
+        endpoint: Id,
+        /// The datagram and how it arrived, in the call buffer.
+        chunk: Chunk,
+    },
     /// Opens a connection: `Connecting`.
     Connect {
         /// The peer.
@@ -310,6 +347,11 @@ mod kind {
     pub(super) const HOLD: u16 = 0x15e;
     pub(super) const ADOPT: u16 = 0x15f;
     pub(super) const GIVE_BACK: u16 = 0x160;
+    pub(super) const HOLD_ENDPOINT: u16 = 0x161;
+    pub(super) const ADOPT_ENDPOINT: u16 = 0x162;
+    pub(super) const TAKE_DATAGRAM: u16 = 0x163;
+    pub(super) const AWAIT_DATAGRAM: u16 = 0x164;
+    pub(super) const GIVE_DATAGRAM_BACK: u16 = 0x165;
 }
 
 impl SessionCall {
@@ -383,7 +425,7 @@ impl SessionCall {
         }
     }
 
-    /// As `record`, of calls about connections with several owners.
+    /// As `record`, of calls about connections and endpoints with several owners.
     fn shared_record(&self, cookie: u64) -> Record {
         let record = |kind| Record::new(kind, cookie);
         match *self {
@@ -392,6 +434,20 @@ impl SessionCall {
             Self::GiveBack { conn, chunk } => {
                 let transfer = Transfer::default().with_chunk(chunk);
                 record(kind::GIVE_BACK).with_id(conn).with_transfer(&transfer)
+            }
+            Self::HoldEndpoint { token, endpoint } => {
+                of_token(record(kind::HOLD_ENDPOINT), token, endpoint)
+            }
+            Self::AdoptEndpoint { token, endpoint } => {
+                of_token(record(kind::ADOPT_ENDPOINT), token, endpoint)
+            }
+            Self::TakeDatagram { endpoint, keeps } => {
+                record(kind::TAKE_DATAGRAM).with_id(endpoint).with_count(keeps.into())
+            }
+            Self::AwaitDatagram { endpoint } => record(kind::AWAIT_DATAGRAM).with_id(endpoint),
+            Self::GiveDatagramBack { endpoint, chunk } => {
+                let transfer = Transfer::default().with_chunk(chunk);
+                record(kind::GIVE_DATAGRAM_BACK).with_id(endpoint).with_transfer(&transfer)
             }
             _ => self.datagram_record(cookie),
         }
@@ -449,8 +505,8 @@ impl SessionCall {
             kind::FINISH_MOVE => Self::FinishMove { conn: id },
             kind::TAKE_OVER => Self::TakeOver { cookie: id.cookie() },
             kind::TAKE_UNREAD => Self::TakeUnread,
-            kind::HOLD => Self::Hold { token: id.cookie(), conn: conn_of_token(record)? },
-            kind::ADOPT => Self::Adopt { token: id.cookie(), conn: conn_of_token(record)? },
+            kind::HOLD => Self::Hold { token: id.cookie(), conn: object_of_token(record)? },
+            kind::ADOPT => Self::Adopt { token: id.cookie(), conn: object_of_token(record)? },
             kind::GIVE_BACK => Self::GiveBack { conn: id, chunk: transfer.chunk_or_none()? },
             kind::CONNECT => {
                 let pair = record.pair();
@@ -486,6 +542,17 @@ impl SessionCall {
             kind::QUOTE_ERRORS => Self::QuoteErrors { endpoint, on: count == 1 },
             kind::PACKET_BYTES_MAX => Self::PacketBytesMax { to: transfer.address()?.ip() },
             kind::DATAGRAM_ADDRESS => Self::DatagramAddress { endpoint },
+            kind::HOLD_ENDPOINT => {
+                Self::HoldEndpoint { token: endpoint.cookie(), endpoint: object_of_token(record)? }
+            }
+            kind::ADOPT_ENDPOINT => {
+                Self::AdoptEndpoint { token: endpoint.cookie(), endpoint: object_of_token(record)? }
+            }
+            kind::TAKE_DATAGRAM => Self::TakeDatagram { endpoint, keeps: count == 1 },
+            kind::AWAIT_DATAGRAM => Self::AwaitDatagram { endpoint },
+            kind::GIVE_DATAGRAM_BACK => {
+                Self::GiveDatagramBack { endpoint, chunk: transfer.chunk()? }
+            }
             kind::CHECK_DATAGRAMS => {
                 let letter = record.letter();
                 let (to, from) = letter.way(count)?;
@@ -511,19 +578,19 @@ impl ListenSharing {
     }
 }
 
-/// The connection of a call about a token has a flag and the place of another id.
-fn of_token(record: Record, token: u64, conn: Option<Id>) -> Record {
+/// The object of a call about a token has a flag and the place of another id.
+fn of_token(record: Record, token: u64, object: Option<Id>) -> Record {
     let record = record.with_id(Id::of_cookie(token));
-    match conn {
-        Some(conn) => {
-            let transfer = Transfer::default().with_other(conn);
+    match object {
+        Some(object) => {
+            let transfer = Transfer::default().with_other(object);
             Record { flags: 1, ..record.with_transfer(&transfer) }
         }
         None => record,
     }
 }
 
-fn conn_of_token(record: &Record) -> Result<Option<Id>, RecordFault> {
+fn object_of_token(record: &Record) -> Result<Option<Id>, RecordFault> {
     Ok((known(record, 1)? == 1).then_some(record.transfer().other))
 }
 

@@ -156,6 +156,14 @@ pub enum Event {
         /// Why.
         refusal: Refusal,
     },
+    /// A datagram waits for the owners of an endpoint, since version 9 of the protocol: one that
+    /// takes it gets it.
+    DatagramWaits {
+        /// Where it arrived.
+        endpoint: Id,
+        /// Bytes of the first one that waits.
+        len: u32,
+    },
     /// Sent buffers are the application's again.
     Returned {
         /// Which.
@@ -196,6 +204,7 @@ mod kind {
     pub(super) const WITHDRAWN: u16 = 0x214;
     pub(super) const CLAIM_REFUSED: u16 = 0x215;
     pub(super) const BROKEN: u16 = 0x216;
+    pub(super) const DATAGRAM_WAITS: u16 = 0x217;
 }
 
 impl Completion {
@@ -257,6 +266,9 @@ impl Completion {
                 .with_transfer(&transfer.with_address(to)),
             Event::DatagramFailed { endpoint, refusal } => {
                 record(kind::DATAGRAM_FAILED).with_id(endpoint).with_count(refusal as u32)
+            }
+            Event::DatagramWaits { endpoint, len } => {
+                record(kind::DATAGRAM_WAITS).with_id(endpoint).with_count(len)
             }
             Event::Returned { bufs } => bufs.put(record(kind::RETURNED)),
         }
@@ -387,6 +399,7 @@ impl Completion {
             kind::DATAGRAM_FAILED => {
                 Event::DatagramFailed { endpoint: id, refusal: Refusal::from_code(count)? }
             }
+            kind::DATAGRAM_WAITS => Event::DatagramWaits { endpoint: id, len: count },
             _ => Event::Answer(ServerAnswer::parse(record)?),
         };
         record.canonical(Self { cookie: record.cookie, event }, Self::record)

@@ -139,6 +139,15 @@ fn datagram_call() -> impl Strategy<Value = SessionCall> {
         (id(), way(), any::<(u16, u16)>()).prop_map(|(endpoint, (to, from), (len, count))| {
             CheckDatagrams { endpoint, to, from, len, count }
         }),
+        prop_oneof![
+            (any::<u64>(), proptest::option::of(id()))
+                .prop_map(|(token, endpoint)| HoldEndpoint { token, endpoint }),
+            (any::<u64>(), proptest::option::of(id()))
+                .prop_map(|(token, endpoint)| AdoptEndpoint { token, endpoint }),
+            (id(), any::<bool>()).prop_map(|(endpoint, keeps)| TakeDatagram { endpoint, keeps }),
+            id().prop_map(|endpoint| AwaitDatagram { endpoint }),
+            (id(), chunk()).prop_map(|(endpoint, chunk)| GiveDatagramBack { endpoint, chunk }),
+        ],
     ]
 }
 

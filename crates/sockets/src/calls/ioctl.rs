@@ -37,6 +37,9 @@ pub(super) fn ioctl(
 
 /// Bytes that wait to be read (FIONREAD), sent (SIOCOUTQNSD) or acknowledged (SIOCOUTQ).
 fn count_bytes(sockets: &mut Sockets, object: u32, request: u64) -> Result<usize, Error> {
+    if request == libc::FIONREAD && sockets.is_datagram(object) {
+        sockets.resume_if_withheld(object);
+    }
     if request == libc::FIONREAD
         && let Some((socket, _)) = sockets.datagram_mut(object)
         && socket.next_len() == 0

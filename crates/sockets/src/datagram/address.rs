@@ -43,7 +43,7 @@ impl DatagramSocket {
         if !transport.is_local() {
             let socket = transport.kernel_socket(self.handle()).ok_or(Error::InvalidArgument)?;
             rustix::net::bind(socket, &address)?;
-        } else if self.bound.is_some() {
+        } else if self.handle() != Handle::NONE {
             return Err(Error::InvalidArgument);
         } else {
             ports.check_local(plain.ip())?;
@@ -160,11 +160,10 @@ impl DatagramSocket {
         ports: &mut LocalPorts,
         transport: &mut T,
     ) -> Result<(), Error> {
-        let Some(bound) = self.bound else { return Ok(()) };
         let towards = peer.map_or_else(|| self.handle(), |peer| self.towards(peer));
         for handle in self.handles() {
             let local = transport.connect_datagram(handle, peer)?;
-            if handle == towards {
+            if let Some(bound) = self.bound.filter(|_| handle == towards) {
                 ports.move_to(bound, local.ip());
             }
         }

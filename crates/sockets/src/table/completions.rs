@@ -154,6 +154,9 @@ impl Sockets {
             Event::UnsentBelow => self.on_stream(object, StreamSocket::on_unsent_below),
             Event::Disconnect(_) if cookie == CLOSED => self.on_closed(handle),
             Event::Urgent { bytes } => self.on_stream(object, |stream, _| stream.on_urgent(bytes)),
+            Event::DatagramWaits { .. } => {
+                self.on_socket(object, |socket, channel| socket.on_datagram_waits(handle, channel));
+            }
             Event::Undelivered(undelivered) => {
                 self.on_socket(object, |socket, _| socket.on_undelivered(*undelivered));
             }

@@ -207,10 +207,25 @@ impl Stack {
         self.udp.close(id, memory)
     }
 
-    /// Drops datagrams that wait to be sent: those of endpoints, also closed ones, that received
-    /// into this pool.
-    pub fn drop_datagrams<M: Memory>(&mut self, pool: PoolId, memory: &mut M) {
-        self.udp.drop_sent(pool, memory);
+    /// Drops datagrams that wait to be sent, also of closed endpoints: those whose chunk `is_its`.
+    pub fn drop_datagrams<M: Memory>(&mut self, is_its: impl Fn(Chunk) -> bool, memory: &mut M) {
+        self.udp.drop_sent(is_its, memory);
+    }
+
+    /// An endpoint receives into `pool` from now on. `each` gets the datagrams that it has received
+    /// and that no event has reported, oldest first; their buffers are the caller's. Notices that
+    /// no event has reported lose what they quote.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn set_datagram_pool<M: Memory>(
+        &mut self,
+        endpoint: (DatagramId, PoolId),
+        memory: &mut M,
+        each: impl FnMut(SocketAddr, Arrival, Chunk),
+    ) -> Result<(), OperationError> {
+        self.udp.set_pool(endpoint, memory, each)
     }
 
     /// Says where the neighbour `ip` is; it is believed until it is removed or set anew. False:

@@ -5,7 +5,7 @@
 //! Invariants
 //! - `waiting` has a notice for each event of a refused datagram that waits, in the same order.
 //! - The buffer of a notice's quote is the stack's until the notice is taken, or its endpoint is
-//!   closed. Without a buffer a notice comes without its quote.
+//!   closed or receives into another pool. Without a buffer a notice comes without its quote.
 
 use alloc::collections::VecDeque;
 
@@ -56,6 +56,13 @@ impl Refusals {
             }
             stays
         });
+    }
+
+    /// Notices of an endpoint that wait come without what they quote.
+    pub(super) fn drop_quotes<M: Memory>(&mut self, id: DatagramId, memory: &mut M) {
+        let its = self.waiting.iter_mut().filter(|(endpoint, _)| *endpoint == id);
+        let quotes = its.filter_map(|(_, notice)| notice.quote.take());
+        quotes.for_each(|chunk| memory.free(chunk.buf));
     }
 }
 

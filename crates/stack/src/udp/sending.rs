@@ -17,7 +17,7 @@ use crate::counters::Drop;
 use crate::error::OperationError;
 use crate::event::{Departure, Undelivered};
 use crate::frame::Transmit;
-use crate::id::{DatagramId, PoolId};
+use crate::id::DatagramId;
 use crate::ip::local_peers::LocalPeer;
 use crate::ip::{Departing, Hop, Ip, NextHop, Service, ip_header_bytes};
 use crate::limits::{DATAGRAM_PEERS, DATAGRAMS_PER_ENDPOINT_MAX, HOP_LIMIT};
@@ -30,8 +30,6 @@ pub(super) struct Outgoing {
     pub(super) src: SocketAddr,
     pub(super) dst: SocketAddr,
     pub(super) chunk: Chunk,
-    /// Where its sender receives.
-    pool: PoolId,
     service: Service,
     ecn: Ecn,
     parked: bool,
@@ -50,11 +48,11 @@ impl Sending {
         Self { waiting: VecDeque::with_capacity(capacity), parked: 0, capacity }
     }
 
-    /// Drops what waits of one pool's endpoints.
-    pub(super) fn drop_of<M: Memory>(&mut self, pool: PoolId, memory: &mut M) {
+    /// Drops the datagrams that wait and whose chunk `is_its`.
+    pub(super) fn drop_where<M: Memory>(&mut self, is_its: impl Fn(Chunk) -> bool, memory: &mut M) {
         let Self { waiting, parked, .. } = self;
         waiting.retain(|outgoing| {
-            let stays = outgoing.pool != pool;
+            let stays = !is_its(outgoing.chunk);
             if !stays {
                 *parked -= usize::from(outgoing.parked);
                 memory.free(outgoing.chunk.buf);
@@ -98,7 +96,6 @@ impl Udp {
             src,
             dst: to,
             chunk,
-            pool: endpoint.pool,
             service: Service {
                 dscp: departure.traffic_class >> 2,
                 hop_limit: departure.hop_limit.map_or(HOP_LIMIT, |hops| hops.max(1)),

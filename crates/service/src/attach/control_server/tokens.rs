@@ -188,6 +188,10 @@ impl<H: SessionHost> ControlServer<H> {
                 // What it asks for would fill the queues of the shards.
                 None => self.end_token(key),
             },
+            Some(SessionMessage::ReleaseEndpoints { endpoints }) => match token.begin_request() {
+                Some(request) => self.host.release_endpoints_by_token(&request, &endpoints),
+                None => self.end_token(key),
+            },
             _ => self.host.note_stray(),
         }
     }

@@ -164,14 +164,18 @@ fn token_is_known_by_its_socket_until_its_last_close() {
     let conn = megapipe_stack::ConnId { index: 3, generation: 1 };
     let conns = [SharedConn { lane: 1, conn }; 300];
     crate::descriptors::release_shared(child.as_fd(), &conns).expect("it is sent");
+    let endpoint = megapipe_stack::DatagramId { index: 3, generation: 1 };
+    let endpoints = [SharedEndpoint { lane: 1, endpoint }; 2];
+    crate::descriptors::release_shared_endpoints(child.as_fd(), &endpoints).expect("it is sent");
     drop(child);
     drop(copy);
     let mut notices = Vec::new();
-    while notices.len() < 4 {
+    while notices.len() < 5 {
         if let Asked::Notice(line) = daemon.next() {
             notices.push(line);
         }
     }
     notices.sort();
-    assert_eq!(notices, ["256 released", "44 released", "ended: true", "ended: true"]);
+    let released = ["2 endpoints released", "256 released", "44 released"];
+    assert_eq!(notices, [&released[..], &["ended: true"; 2]].concat());
 }

@@ -98,6 +98,12 @@ impl RemoteClient {
         self.set_aside(Some(cookie))
     }
 
+    /// What lies in the call buffer by an answer.
+    #[cfg(test)]
+    pub(in crate::remote) fn read_call(&self, chunk: Chunk) -> Vec<u8> {
+        written(&self.calls, chunk).expect("no fault").expect("there is memory")
+    }
+
     /// How many calls were made.
     #[cfg(test)]
     pub(in crate::remote) const fn calls(&self) -> u64 {
@@ -351,7 +357,7 @@ impl RemoteClient {
     ///
     /// # Errors
     /// [`MoveRefusal`].
-    fn call_explained<T>(
+    pub(super) fn call_explained<T>(
         &mut self,
         call: SessionCall,
         accept: impl FnOnce(&mut Self, ServerAnswer) -> Result<T, ProtocolFault>,
@@ -497,7 +503,7 @@ impl RemoteClient {
         Ok(())
     }
 
-    fn call_shared(&mut self, call: SessionCall) -> Result<(), MoveRefusal> {
+    pub(super) fn call_shared(&mut self, call: SessionCall) -> Result<(), MoveRefusal> {
         self.call_explained(call, |_, answer| done(answer))
     }
 

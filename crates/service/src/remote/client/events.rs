@@ -335,6 +335,9 @@ impl RemoteClient {
                 let event = Event::DatagramRefused { endpoint, to, why: undelivered(why) };
                 Ok(Some(RemoteEvent::Event(event, None)))
             }
+            Says::DatagramWaits { endpoint, len } => {
+                Ok(Some(RemoteEvent::DatagramWaits(endpoint_id(endpoint), len)))
+            }
             Says::DatagramFailed { endpoint, .. } => {
                 self.counters.datagrams_failed += 1;
                 self.datagrams.forget(endpoint_id(endpoint));

@@ -8,11 +8,12 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use megapipe_stack::ConnId;
+use megapipe_stack::{ConnId, DatagramId, OperationError};
 
 use super::LaneSet;
-use crate::descriptors::{PassPurpose, SessionControl, SharedConn};
+use crate::descriptors::{PassPurpose, SessionControl, SharedConn, SharedEndpoint};
 use crate::error::MoveRefusal;
+use crate::remote::encoding::{SharedDatagram, TakenDatagram};
 
 impl LaneSet {
     /// Makes a token that owns a connection too; without one, all connections that the channel has
@@ -23,6 +24,7 @@ impl LaneSet {
     /// [`MoveRefusal`]; no token owns anything.
     pub fn share_conns(&mut self, conn: Option<ConnId>) -> Result<OwnedFd, MoveRefusal> {
         let control = self.token_control()?;
+        let shares_endpoints = control.shares_endpoints();
         let made = control.make_token().map_err(|error| MoveRefusal::of_passed(&error));
         let (cookie, token) = made?;
         let held = match conn {
@@ -30,7 +32,10 @@ impl LaneSet {
                 let (lane, conn) = self.of_conn(conn);
                 lane.hold(cookie, Some(conn))
             }
-            None => self.all_mut().try_for_each(|lane| lane.hold(cookie, None)),
+            None => self.all_mut().try_for_each(|lane| {
+                lane.hold(cookie, None)?;
+                if shares_endpoints { lane.hold_endpoint(cookie, None) } else { Ok(()) }
+            }),
         };
         self.forget_port(cookie);
         // Without its last holder the token owns nothing any more.
@@ -93,6 +98,77 @@ impl LaneSet {
         }
         let adopted = self.lane(lane).adopt_shared(0, Some(name.conn))?;
         Ok(self.name_of(lane, adopted))
+    }
+
+    /// Whether tokens own endpoints for datagrams, too.
+    #[must_use]
+    pub fn shares_endpoints(&self) -> bool {
+        self.control.as_ref().is_some_and(SessionControl::shares_endpoints)
+    }
+
+    /// The name of an endpoint for a process that inherits it. `None`: this daemon does not share
+    /// endpoints.
+    #[must_use]
+    pub fn shared_endpoint_name(&mut self, endpoint: DatagramId) -> Option<SharedEndpoint> {
+        if !self.shares_endpoints() {
+            return None;
+        }
+        let lane = self.lane_of(endpoint.index) as u16;
+        Some(SharedEndpoint { lane, endpoint: self.of_endpoint(endpoint).1 })
+    }
+
+    /// Adopts an endpoint of the token by which the channel was attached.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    pub fn adopt_inherited_endpoint(
+        &mut self,
+        name: SharedEndpoint,
+    ) -> Result<DatagramId, MoveRefusal> {
+        let lane = usize::from(name.lane);
+        if lane >= self.lanes() || !self.shares_endpoints() {
+            return Err(MoveRefusal::gone());
+        }
+        let adopted = self.lane(lane).adopt_endpoint(0, Some(name.endpoint))?;
+        Ok(self.name_of_endpoint(lane, adopted))
+    }
+
+    /// Takes the first datagram that waits for the owners of an endpoint, or a copy of it; and 1
+    /// more than the bytes of the first one that waits then, or 0. `None`: none waits.
+    /// [`RemoteEvent::DatagramWaits`] reports the next one that arrives.
+    ///
+    /// [`RemoteEvent::DatagramWaits`]: super::RemoteEvent::DatagramWaits
+    pub fn take_datagram(
+        &mut self,
+        endpoint: DatagramId,
+        keeps: bool,
+    ) -> Option<(SharedDatagram, u32)> {
+        let (lane, endpoint) = self.of_endpoint(endpoint);
+        let taken: Option<TakenDatagram> = lane.take_datagram(endpoint, keeps);
+        taken
+    }
+
+    /// Returns 1 more than the bytes of the first datagram that waits for the owners of an
+    /// endpoint, or 0. As [`LaneSet::take_datagram`], otherwise.
+    ///
+    /// # Errors
+    /// [`OperationError::Unknown`]: it has no other owners, or the server is gone.
+    pub fn await_datagram(&mut self, endpoint: DatagramId) -> Result<u32, OperationError> {
+        let (lane, endpoint) = self.of_endpoint(endpoint);
+        lane.await_datagram(endpoint)
+    }
+
+    /// Gives a received datagram back: it is the first that waits.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    pub fn give_datagram_back(
+        &mut self,
+        endpoint: DatagramId,
+        datagram: &SharedDatagram,
+    ) -> Result<(), MoveRefusal> {
+        let (lane, endpoint) = self.of_endpoint(endpoint);
+        lane.give_datagram_back(endpoint, datagram)
     }
 
     fn token_control(&mut self) -> Result<&mut SessionControl, MoveRefusal> {

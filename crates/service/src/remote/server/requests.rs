@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use megapipe_link::LinkError;
-use megapipe_stack::ConnId;
+use megapipe_stack::{ConnId, DatagramId};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::descriptors::{ShareToken, TokenRequest};
@@ -48,6 +48,8 @@ pub(crate) enum TokenChange {
     Copy(Arc<TokenRequest>, Arc<ShareToken>),
     /// The token owns these connections no more.
     Release(Arc<TokenRequest>, Vec<ConnId>),
+    /// The token owns these endpoints no more.
+    ReleaseEndpoints(Arc<TokenRequest>, Vec<DatagramId>),
     /// No process holds the token of this number any more.
     End(u64),
 }

@@ -112,6 +112,11 @@ impl SessionWork<'_> {
             SessionCall::Hold { .. } | SessionCall::Adopt { .. } | SessionCall::GiveBack { .. } => {
                 return self.answer_share(call);
             }
+            SessionCall::HoldEndpoint { .. }
+            | SessionCall::AdoptEndpoint { .. }
+            | SessionCall::TakeDatagram { .. }
+            | SessionCall::AwaitDatagram { .. }
+            | SessionCall::GiveDatagramBack { .. } => return self.answer_shared_endpoint(call),
             _ => return self.answer_connection(call),
         })
     }
@@ -308,11 +313,13 @@ impl SessionWork<'_> {
         }
     }
 
-    /// Closes an endpoint of the session.
+    /// Closes an endpoint of the session; one with other owners goes on.
     pub(super) fn close_endpoint(&mut self, endpoint: DatagramId) {
-        self.server.close_datagram(endpoint);
-        self.leave_reservation(ReservingObject::Endpoint(endpoint));
-        self.owners.remove_endpoint(endpoint);
+        if !self.leave_endpoint(endpoint) {
+            self.server.close_datagram(endpoint);
+            self.leave_reservation(ReservingObject::Endpoint(endpoint));
+            self.owners.remove_endpoint(endpoint);
+        }
         self.session.endpoints -= 1;
         self.count_for_user(ENDPOINTS, false);
     }

@@ -152,9 +152,9 @@ impl SessionWork<'_> {
     fn end_all(&mut self) {
         self.hand_over_taken();
         self.end_move();
-        while let Some(endpoint) = self.owners.first_endpoint(self.id) {
-            self.close_endpoint(endpoint);
-        }
+        let endpoints: Vec<_> = self.owners.endpoints(self.id).collect();
+        endpoints.into_iter().for_each(|endpoint| self.close_endpoint(endpoint));
+        self.leave_all_endpoints();
         while let Some(listener) = self.owners.first_listener(self.id) {
             self.unlisten(listener);
         }
@@ -233,9 +233,9 @@ impl SessionWork<'_> {
     /// Resets all connections that still have something to send.
     fn abort_all(&mut self) {
         let (stack, memory) = self.server.parts();
-        stack.drop_datagrams(self.id, memory);
-        let Self { owners, session, .. } = self;
-        owners.each_closed(self.id, |conn| {
+        let Self { owners, session, id, .. } = self;
+        stack.drop_datagrams(|chunk| session_of(chunk.buf) == *id, memory);
+        owners.each_closed(*id, |conn| {
             session.deferred.drop_of(conn, memory);
             // One that is over needs no reset.
             let _ = stack.abort(self.now, conn, memory);

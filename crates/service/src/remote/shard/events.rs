@@ -44,6 +44,7 @@ impl SessionShard {
                 self.publish_other(now, event, offer);
             }
         }
+        count += self.inform_of_datagrams(now);
         // After the events: buffers that an end has freed are no sign of room.
         count + self.publish_returned()
     }
@@ -195,6 +196,11 @@ impl SessionShard {
         if self.shared.is_active() {
             self.publish_shared_event(now, event);
         }
+        if let Event::Datagram { endpoint, from, chunk } = event
+            && self.shared.endpoints.has(endpoint)
+        {
+            return self.keep_shared_datagram(now, (endpoint, from), chunk);
+        }
         let owner = match event {
             Event::Datagram { endpoint, .. } | Event::DatagramRefused { endpoint, .. } => {
                 self.owners.of_endpoint(endpoint)
@@ -276,10 +282,12 @@ impl SessionShard {
         if let Some(says) = encode_event(event, self.server.stack(), is_whole) {
             let record = Completion { cookie: u64::MAX, event: says }.record();
             let is_datagram = matches!(event, Event::Datagram { .. } | Event::Urgent { .. });
-            if !self.put(now, id, record, is_datagram)
-                && let Event::Datagram { chunk, .. } = event
-            {
-                self.free(chunk);
+            let is_put = self.put(now, id, record, is_datagram);
+            if let Event::Datagram { chunk, .. } = event {
+                match self.sessions.running(id) {
+                    Some(session) if is_put => session.datagrams_given += 1,
+                    _ => self.free(chunk),
+                }
             }
         }
         None

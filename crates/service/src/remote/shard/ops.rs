@@ -185,9 +185,9 @@ impl SessionWork<'_> {
     /// The same of an endpoint.
     pub(super) fn has_endpoint(&mut self, endpoint: DatagramId) -> bool {
         let owner = self.owners.of_endpoint(endpoint);
-        let is_foreign = owner.is_some_and(|owner| owner != self.id);
-        self.session.counters.foreign_names += u64::from(is_foreign);
-        owner == Some(self.id)
+        let has = owner == Some(self.id) || self.use_endpoint(endpoint);
+        self.session.counters.foreign_names += u64::from(!has && owner.is_some());
+        has
     }
 
     /// As `execute`, of operations that do not come with each message.

@@ -661,10 +661,10 @@ impl ObjectOwners {
         }
     }
 
-    /// An endpoint of a session.
-    pub(super) fn first_endpoint(&self, session: PoolId) -> Option<DatagramId> {
-        let mut with_index = self.endpoints.iter().zip(0..);
-        let its = with_index.find(|((owner, _), _)| *owner == session);
+    /// The endpoints of a session.
+    pub(super) fn endpoints(&self, session: PoolId) -> impl Iterator<Item = DatagramId> {
+        let with_index = self.endpoints.iter().zip(0..);
+        let its = with_index.filter(move |((owner, _), _)| *owner == session);
         its.map(|((_, generation), index)| DatagramId { index, generation: *generation })
     }
 }
@@ -784,7 +784,7 @@ mod tests {
         owners.add_endpoint(TWO, endpoint);
         assert_eq!(owners.of_endpoint(endpoint), Some(TWO));
         assert_eq!(owners.of_endpoint(DatagramId { generation: 6, ..endpoint }), None);
-        assert_eq!(owners.first_endpoint(TWO), Some(endpoint));
+        assert!(owners.endpoints(TWO).eq([endpoint]));
         owners.remove_endpoint(endpoint);
         assert_eq!(owners.of_endpoint(endpoint), None);
     }

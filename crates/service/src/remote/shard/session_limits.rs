@@ -109,7 +109,7 @@ pub enum SessionFault {
     /// A call that no correct application makes.
     #[error("an invalid call")]
     Call,
-    /// Bytes of a shared connection that the application never had.
+    /// Bytes of a shared connection, or a datagram, that the application never had.
     #[error("an application gives back bytes that it was not given")]
     GivenBack,
     /// More events wait than a quota or its connections allow.

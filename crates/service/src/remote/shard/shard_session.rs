@@ -106,6 +106,8 @@ pub(super) struct ShardSession {
     pub(super) reservations: Vec<(ReservingObject, Arc<KeptPort>)>,
     pub(super) listeners: u32,
     pub(super) endpoints: u32,
+    /// Datagrams that it was given and has not given back.
+    pub(super) datagrams_given: u64,
     pub(super) counters: SessionCounters,
     /// It is among the active ones.
     pub(super) is_active: bool,
@@ -143,6 +145,7 @@ impl ShardSession {
             reservations: Vec::new(),
             listeners: 0,
             endpoints: 0,
+            datagrams_given: 0,
             counters: SessionCounters::default(),
             is_active: true,
             ops_then: 0,

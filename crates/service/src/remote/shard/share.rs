@@ -38,7 +38,7 @@ use crate::server::Server;
 
 /// Why a connection is not shared.
 #[derive(Debug, thiserror::Error)]
-enum ShardShareError {
+pub(super) enum ShardShareError {
     #[error("no token was passed with this cookie, or it has ended")]
     NotPassed,
     #[error("the connection is over, or is not established")]
@@ -47,6 +47,8 @@ enum ShardShareError {
     NotOwned,
     #[error("the tokens of the user own as many connections as they may")]
     Holds,
+    #[error("the session or its user has as many endpoints as it may")]
+    Endpoints,
     #[error("no buffer is left for unread bytes")]
     NoMemory,
     #[error(transparent)]
@@ -54,13 +56,13 @@ enum ShardShareError {
 }
 
 impl ShardShareError {
-    fn raw_os_error(&self) -> i32 {
+    pub(super) fn raw_os_error(&self) -> i32 {
         use rustix::io::Errno;
         let errno = match self {
             Self::NotPassed => Errno::BADF,
             Self::Unknown => Errno::NOTCONN,
             Self::NotOwned => Errno::STALE,
-            Self::Quota(_) => Errno::DQUOT,
+            Self::Quota(_) | Self::Endpoints => Errno::DQUOT,
             Self::Holds | Self::NoMemory => Errno::NOBUFS,
         };
         errno.raw_os_error()
@@ -102,14 +104,14 @@ impl SessionWork<'_> {
         ServerAnswer::Refused { refusal: Refusal::NotPermitted, detail, text }
     }
 
-    fn passed_token(&self, cookie: u64) -> Option<Arc<ShareToken>> {
+    pub(super) fn passed_token(&self, cookie: u64) -> Option<Arc<ShareToken>> {
         match cookie {
             0 => self.session.limits.token.clone(),
             _ => self.session.limits.descriptors.as_ref()?.token(cookie),
         }
     }
 
-    fn own_token(&self) -> Option<u64> {
+    pub(super) fn own_token(&self) -> Option<u64> {
         self.session.limits.token.as_ref().map(|token| token.number())
     }
 
@@ -491,18 +493,18 @@ impl SessionWork<'_> {
         }
     }
 
-    fn share_work(&mut self) -> SharingWork<'_> {
+    pub(super) fn share_work(&mut self) -> SharingWork<'_> {
         let Self { now, server, owners, shared, .. } = self;
         SharingWork { now: *now, server, owners, shared }
     }
 }
 
 /// What the end of an owner changes that is no session.
-struct SharingWork<'shard> {
+pub(super) struct SharingWork<'shard> {
     now: Instant,
-    server: &'shard mut Server<SharedMemory>,
-    owners: &'shard mut ObjectOwners,
-    shared: &'shard mut SharedConns,
+    pub(super) server: &'shard mut Server<SharedMemory>,
+    pub(super) owners: &'shard mut ObjectOwners,
+    pub(super) shared: &'shard mut SharedConns,
 }
 
 impl SharingWork<'_> {
@@ -513,7 +515,7 @@ impl SharingWork<'_> {
     }
 
     /// The shard knows a token from now on.
-    fn note_token(&mut self, token: &Arc<ShareToken>) -> Result<(), ShardShareError> {
+    pub(super) fn note_token(&mut self, token: &Arc<ShareToken>) -> Result<(), ShardShareError> {
         let number = token.number();
         if self.shared.has_token(number) {
             return Ok(());
@@ -548,10 +550,11 @@ impl SharingWork<'_> {
     }
 
     /// No process holds a token any more.
-    fn end_token(&mut self, number: u64) {
+    pub(super) fn end_token(&mut self, number: u64) {
         for (conn, left) in self.shared.owners.end_token(number) {
             self.after_release(conn, left);
         }
+        self.end_token_of_endpoints(number);
         if let Some(known) = self.shared.remove_token(number) {
             self.server.parts().1.close_account(known.account);
         }
@@ -724,7 +727,7 @@ impl SessionShard {
         }
     }
 
-    fn share_work(&mut self, now: Instant) -> SharingWork<'_> {
+    pub(super) fn share_work(&mut self, now: Instant) -> SharingWork<'_> {
         let Self { server, owners, shared, .. } = self;
         SharingWork { now, server, owners, shared }
     }
@@ -753,18 +756,32 @@ impl SessionShard {
                     }
                 }
             }
+            TokenChange::ReleaseEndpoints(request, endpoints) => {
+                let number = request.token.number();
+                for endpoint in endpoints {
+                    let owners = &mut self.shared.endpoints.owners;
+                    if owners.has_token(number, endpoint) {
+                        let left = owners.release_by_token(number, endpoint);
+                        self.share_work(now).after_endpoint_release(endpoint, left);
+                    }
+                }
+            }
             TokenChange::End(number) => self.share_work(now).end_token(number),
         }
     }
 
     /// Without room for what the token owns, the other one owns nothing.
     fn copy_token(&mut self, now: Instant, from: u64, to: &Arc<ShareToken>) {
-        let len = self.shared.owners.token_len(from);
+        let len = self.shared.token_len(from);
         if !self.shared.may_hold(to, len) || self.share_work(now).note_token(to).is_err() {
             return;
         }
         for conn in self.shared.owners.objects_of_token(from) {
             self.shared.owners.hold(to.number(), conn, None);
+        }
+        let owners = &mut self.shared.endpoints.owners;
+        for endpoint in owners.objects_of_token(from) {
+            owners.hold(to.number(), endpoint, None);
         }
     }
 }

@@ -11,8 +11,8 @@
 //! - `unread` comes before what the stack has.
 //! - A connection that no session owns is in no list of `owners.rs`, and counts for the user of a
 //!   token that owns it.
-//! - At most [`HOLDS_MAX`] connections are owned by the tokens of a user, each counted once for
-//!   each token.
+//! - At most [`HOLDS_MAX`] connections and endpoints are owned by the tokens of a user, each
+//!   counted once for each token.
 //! - A session gives back at most what it was given and has not given back ([`DeliveredBytes`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -22,9 +22,10 @@ use megapipe_stack::{Chunk, ConnId, PoolId};
 
 use super::delivered_bytes::DeliveredBytes;
 use super::ownership::SharedOwnership;
+use super::shared_endpoints::SharedEndpoints;
 use crate::descriptors::ShareToken;
 use crate::limits::HOLDS_MAX;
-use crate::policy::QuotaCharge;
+use crate::policy::{QuotaCharge, SessionRights};
 
 /// What a connection has beside its owner.
 #[derive(Debug, Default)]
@@ -123,6 +124,8 @@ impl AskedReads {
 #[derive(Debug, Default)]
 pub(super) struct SharedConns {
     pub(super) owners: SharedOwnership<ConnId, PoolId, u64>,
+    /// The shared endpoints, which the same tokens own.
+    pub(super) endpoints: SharedEndpoints,
     states: HashMap<ConnId, SharedConnState>,
     tokens: HashMap<u64, KnownToken>,
     /// The tokens of a user, by the address of its account, which the tokens keep.
@@ -355,8 +358,18 @@ impl SharedConns {
     pub(super) fn may_hold(&self, token: &ShareToken, more: usize) -> bool {
         let Some(user) = user_of(token) else { return true };
         let its = self.tokens_of.get(&user).into_iter().flatten();
-        let held: usize = its.map(|number| self.owners.token_len(*number)).sum();
+        let held: usize = its.map(|number| self.token_len(*number)).sum();
         held + more <= HOLDS_MAX
+    }
+
+    /// How many connections and endpoints a token owns.
+    pub(super) fn token_len(&self, number: u64) -> usize {
+        self.owners.token_len(number) + self.endpoints.owners.token_len(number)
+    }
+
+    /// What a token's user may have.
+    pub(super) fn rights_of_token(&self, number: u64) -> Option<Arc<SessionRights>> {
+        self.tokens.get(&number)?.token.rights().cloned()
     }
 }
 

@@ -23,7 +23,7 @@ const SHORT_DRAIN: Duration = Duration::from_millis(1);
 /// No program takes so many polls.
 const POLLS: u32 = 1_000;
 
-fn attach(
+pub(super) fn attach(
     world: &mut UnacceptedWorld,
     receive_buffers: u32,
     token: &Arc<ShareToken>,
@@ -37,7 +37,11 @@ fn attach(
     world.shard.attach_with(&sizes, limits)
 }
 
-fn call(world: &mut UnacceptedWorld, client: &mut RemoteClient, call: SessionCall) -> ServerAnswer {
+pub(super) fn call(
+    world: &mut UnacceptedWorld,
+    client: &mut RemoteClient,
+    call: SessionCall,
+) -> ServerAnswer {
     let cookie = client.submit_call(call);
     client.flush();
     (0..POLLS)
@@ -113,7 +117,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8 | 1).collect()
 }
 
-fn token() -> Arc<ShareToken> {
+pub(super) fn token() -> Arc<ShareToken> {
     ShareToken::new(7, None).expect("no quota")
 }
 
@@ -279,7 +283,7 @@ impl Owner {
 }
 
 /// Polls the shard alone: the peer acknowledges nothing.
-fn poll_shard(world: &mut UnacceptedWorld) {
+pub(super) fn poll_shard(world: &mut UnacceptedWorld) {
     world.us += 50;
     let now = world.now();
     world.shard.shard.poll(now).expect("the link works");
@@ -287,7 +291,7 @@ fn poll_shard(world: &mut UnacceptedWorld) {
 }
 
 /// Until the session's bytes are not waited for any longer.
-fn end_drain(world: &mut UnacceptedWorld) {
+pub(super) fn end_drain(world: &mut UnacceptedWorld) {
     (0..2 * SHORT_DRAIN.as_micros() / 50).for_each(|_| poll_shard(world));
 }
 

@@ -17,7 +17,7 @@ use crate::session_sizes::SessionSizes;
 pub(super) struct UnacceptedWorld {
     pub(super) shard: PolledShard,
     peer: PolledShard,
-    client: RemoteClient,
+    pub(super) client: RemoteClient,
     pub(super) us: u64,
 }
 
@@ -161,12 +161,15 @@ impl UnacceptedWorld {
         self.run(200);
     }
 
-    fn private_used(&mut self) -> u32 {
+    pub(super) fn private_used(&mut self) -> u32 {
         self.shard.shard.report().private_used
     }
 }
 
-fn rights_of(account: &Arc<UserAccount>, quotas: &[(QuotaKind, u32)]) -> Arc<SessionRights> {
+pub(super) fn rights_of(
+    account: &Arc<UserAccount>,
+    quotas: &[(QuotaKind, u32)],
+) -> Arc<SessionRights> {
     let mut all = Quotas::from_each(|_| u32::MAX);
     quotas.iter().for_each(|(kind, limit)| all.set(*kind, *limit));
     Arc::new(SessionRights::new(Arc::clone(account), all, PortGrants::All))

@@ -160,11 +160,34 @@ fn untaken_datagrams_are_bounded() {
     host.stack.close_datagram(id, &mut host.memory).unwrap();
     assert_eq!(host.memory.in_use(), most);
     assert_eq!(host.stack.poll_event(), None);
-    host.stack.drop_datagrams(PoolId(1), &mut host.memory);
+    host.stack.drop_datagrams(|_| false, &mut host.memory);
     assert_eq!(host.memory.in_use(), most);
-    host.stack.drop_datagrams(PoolId(0), &mut host.memory);
+    host.stack.drop_datagrams(|chunk| chunk.len == 1, &mut host.memory);
     assert_eq!(host.memory.in_use(), 0);
     assert!(host.frames().is_empty());
+}
+
+#[test]
+fn waiting_datagrams_are_taken_where_the_pool_changes() {
+    let mut host = Host::new();
+    let (id, other) = (host.bind(53), host.bind(54));
+    let [one, two] = [b"one", b"two"].map(|bytes| frame4(Protocol::Udp, &datagram4(53, bytes)));
+    host.give(&one);
+    host.give(&frame4(Protocol::Udp, &datagram4(54, b"other")));
+    host.give(&two);
+    let mut taken = Vec::new();
+    let set = host.stack.set_datagram_pool((id, PoolId(7)), &mut host.memory, |from, _, chunk| {
+        taken.push((from, chunk));
+    });
+    assert_eq!((set, taken.len()), (Ok(()), 2));
+    let bytes: Vec<_> = taken.iter().map(|(_, chunk)| host.memory.bytes(*chunk)).collect();
+    assert_eq!(bytes, [b"one", b"two"]);
+    let Some(Event::Datagram { endpoint, .. }) = host.stack.poll_event() else { panic!() };
+    assert_eq!(endpoint, other);
+    assert_eq!(host.stack.poll_event(), None);
+    let unknown = DatagramId { generation: id.generation + 1, ..id };
+    let set = host.stack.set_datagram_pool((unknown, PoolId(0)), &mut host.memory, |_, _, _| {});
+    assert_eq!(set, Err(OperationError::Unknown));
 }
 
 #[test]

@@ -1,0 +1,372 @@
+/*
+ * UDP sockets that several processes have.
+ *
+ * `serve ADDRESS PORT`: parents and children that read and answer, and for the client a child for
+ * each request. `ask ADDRESS PORT`: requests, each sent again until it is answered. Its exit status
+ * is 2 while nothing answers.
+ */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+
+#include "serving.h"
+
+enum { READERS = 3, REQUESTS = 200, ASKED = 5, TIME_MAX = 50, WAIT = 20000, MOMENT = 50000 };
+
+static struct sockaddr_in at;
+
+/* A socket at the server's address, or at a port of its own. */
+static int bound(int port) {
+    struct sockaddr_in name = at;
+    name.sin_port = htons(port);
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    check(fd >= 0, "socket");
+    int tries = 0;
+    /* The end of a process that had the port may come later. */
+    while (bind(fd, (struct sockaddr *)&name, sizeof name) != 0) {
+        check(errno == EADDRINUSE && tries++ < 200, "bind");
+        usleep(MOMENT);
+    }
+    return fd;
+}
+
+static struct sockaddr_in name_of(int fd) {
+    struct sockaddr_in name;
+    socklen_t len = sizeof name;
+    check(getsockname(fd, (struct sockaddr *)&name, &len) == 0, "getsockname");
+    return name;
+}
+
+static void send_from(int fd, const char *text, struct sockaddr_in to) {
+    ssize_t len = sendto(fd, text, strlen(text), 0, (struct sockaddr *)&to, sizeof to);
+    check(len == (ssize_t)strlen(text), "sendto");
+}
+
+/* Receives a text. Returns its sender. */
+static struct sockaddr_in take(int fd, char *text, size_t room, int flags) {
+    struct sockaddr_in from;
+    socklen_t from_len = sizeof from;
+    ssize_t len = recvfrom(fd, text, room - 1, flags, (struct sockaddr *)&from, &from_len);
+    check(len >= 0, "recvfrom");
+    text[len] = 0;
+    return from;
+}
+
+static int is_readable(int fd, int time) {
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    int count = poll(&entry, 1, time);
+    check(count >= 0, "poll");
+    return count == 1 && entry.revents & POLLIN;
+}
+
+static void expect(int fd, const char *expected) {
+    char text[64];
+    check(is_readable(fd, WAIT), expected);
+    take(fd, text, sizeof text, 0);
+    if (strcmp(text, expected) != 0)
+        fprintf(stderr, "%s instead of %s\n", text, expected);
+    check(strcmp(text, expected) == 0, "another text");
+}
+
+static void expect_nothing(int fd) {
+    char text[64];
+    check(recv(fd, text, sizeof text, MSG_DONTWAIT) == -1 && errno == EAGAIN, "nothing waits");
+    check(!is_readable(fd, 0), "it is not readable");
+}
+
+static pid_t child(void) {
+    fflush(stdout);
+    pid_t pid = fork();
+    check(pid >= 0, "fork");
+    if (pid == 0)
+        alarm(TIME_MAX);
+    return pid;
+}
+
+static void reap(pid_t pid, const char *what) {
+    int status = -1;
+    check(waitpid(pid, &status, 0) == pid && status == 0, what);
+    printf("%s\n", what);
+}
+
+/* As socketserver.ForkingUDPServer: the parent reads, the child answers. */
+static void child_answers(int server, int client) {
+    char text[64];
+    send_from(client, "request", name_of(server));
+    struct sockaddr_in from = take(server, text, sizeof text, 0);
+    pid_t pid = child();
+    if (pid == 0) {
+        strcat(text, ", answered");
+        send_from(server, text, from);
+        _exit(0);
+    }
+    expect(client, "request, answered");
+    reap(pid, "a child answers");
+    send_from(client, "second", name_of(server));
+    expect(server, "second");
+    expect_nothing(server);
+}
+
+/* What came before the fork is read once. */
+static void early_datagrams(int server, int client) {
+    const char *texts[] = {"one", "two", "", "four", "five"};
+    for (int place = 0; place < 5; place++)
+        send_from(client, texts[place], name_of(server));
+    check(is_readable(server, WAIT), "the first has come");
+    usleep(MOMENT);
+    expect(server, "one");
+    pid_t pid = child();
+    if (pid == 0) {
+        char text[64];
+        int len = -1;
+        check(ioctl(server, FIONREAD, &len) == 0 && len == 3, "FIONREAD");
+        take(server, text, sizeof text, MSG_PEEK);
+        check(strcmp(text, "two") == 0, "MSG_PEEK");
+        expect(server, "two");
+        expect(server, "");
+        _exit(0);
+    }
+    reap(pid, "a child reads what came before");
+    expect(server, "four");
+    /* The same again, with what is left. */
+    pid = child();
+    if (pid == 0) {
+        expect(server, "five");
+        expect_nothing(server);
+        _exit(0);
+    }
+    reap(pid, "another one reads the rest");
+    expect_nothing(server);
+}
+
+/* Children that read from one socket: each datagram goes to one of them. */
+static void prefork(int server, int client) {
+    pid_t readers[READERS];
+    char text[64];
+    for (int place = 0; place < READERS; place++) {
+        readers[place] = child();
+        if (readers[place] > 0)
+            continue;
+        int set = epoll_create1(0), last = 0;
+        struct epoll_event event = {.events = EPOLLIN};
+        if (place == 1) {
+            check(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
+        }
+        while (!last) {
+            /* One waits in recvfrom, one in epoll_wait, and one in poll. */
+            if (place == 1)
+                check(epoll_wait(set, &event, 1, WAIT) == 1, "epoll_wait");
+            if (place == 2)
+                check(is_readable(server, WAIT), "poll");
+            struct sockaddr_in from;
+            socklen_t from_len = sizeof from;
+            ssize_t len = recvfrom(server, text, sizeof text - 1, place ? MSG_DONTWAIT : 0,
+                                   (struct sockaddr *)&from, &from_len);
+            if (len < 0) {
+                check(errno == EAGAIN && place, "recvfrom");
+                continue;
+            }
+            text[len] = 0;
+            last = strcmp(text, "end") == 0;
+            send_from(server, text, from);
+        }
+        _exit(0);
+    }
+    char seen[REQUESTS] = {0};
+    for (int request = 0; request < REQUESTS; request++) {
+        snprintf(text, sizeof text, "%d", request);
+        send_from(client, text, name_of(server));
+        if (request % 4 != 3)
+            continue;
+        for (int answers = 0; answers < 4; answers++) {
+            check(is_readable(client, WAIT), "an answer");
+            take(client, text, sizeof text, 0);
+            check(!seen[atoi(text)]++, "each is answered once");
+        }
+    }
+    for (int place = 0; place < READERS; place++) {
+        send_from(client, "end", name_of(server));
+        expect(client, "end");
+    }
+    for (int place = 0; place < READERS; place++)
+        reap(readers[place], "a reader");
+    for (int request = 0; request < REQUESTS; request++)
+        check(seen[request] == 1, "all are answered");
+    expect_nothing(server);
+    expect_nothing(client);
+}
+
+static void answer_one(int server) {
+    char text[64];
+    struct sockaddr_in from = take(server, text, sizeof text, 0);
+    strcat(text, "!");
+    send_from(server, text, from);
+}
+
+/* The parent closes the socket; its child has it, and then a grandchild alone. */
+static void parent_closes(int client) {
+    int server = bound(0);
+    struct sockaddr_in name = name_of(server);
+    pid_t pid = child();
+    if (pid == 0) {
+        answer_one(server);
+        pid_t grandchild = child();
+        if (grandchild == 0) {
+            answer_one(server);
+            _exit(0);
+        }
+        check(close(server) == 0, "close");
+        reap(grandchild, "a grandchild has it alone");
+        exit(0);
+    }
+    check(close(server) == 0, "close");
+    send_from(client, "first", name);
+    expect(client, "first!");
+    send_from(client, "second", name);
+    expect(client, "second!");
+    reap(pid, "a child goes on");
+    /* Nothing has the port any more. */
+    int again = bound(ntohs(name.sin_port));
+    send_from(client, "third", name);
+    expect(again, "third");
+    close(again);
+}
+
+/* Children that only close and exit, and one that is killed. */
+static void parent_goes_on(int server, int client) {
+    pid_t pid = child();
+    if (pid == 0)
+        _exit(close(server) != 0);
+    reap(pid, "a child that closes");
+    pid = child();
+    if (pid == 0) {
+        answer_one(server);
+        pause();
+    }
+    send_from(client, "killed", name_of(server));
+    expect(client, "killed!");
+    check(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid, "waitpid");
+    send_from(client, "then", name_of(server));
+    expect(server, "then");
+    expect_nothing(server);
+}
+
+/* A set of the parent, and one of the child; both are informed. */
+static void sets(int server, int client) {
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.fd = server};
+    check(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
+    pid_t pid = child();
+    if (pid == 0) {
+        int own = epoll_create1(0);
+        check(epoll_ctl(own, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
+        check(epoll_wait(own, &event, 1, WAIT) == 1, "epoll_wait");
+        check(event.events == EPOLLIN, "events");
+        answer_one(server);
+        _exit(0);
+    }
+    send_from(client, "set", name_of(server));
+    check(epoll_wait(set, &event, 1, WAIT) == 1 && event.data.fd == server, "epoll_wait");
+    expect(client, "set!");
+    reap(pid, "a child with a set");
+    expect_nothing(server);
+    /* The next one is an edge again. */
+    send_from(client, "edge", name_of(server));
+    check(epoll_wait(set, &event, 1, WAIT) == 1, "epoll_wait");
+    expect(server, "edge");
+    close(set);
+}
+
+/* A socket with a peer, and its error. */
+static void connected(int client) {
+    int server = bound(0), closed = bound(0);
+    struct sockaddr_in peer = name_of(client), nothing = name_of(closed);
+    close(closed);
+    check(connect(server, (struct sockaddr *)&peer, sizeof peer) == 0, "connect");
+    pid_t pid = child();
+    if (pid == 0) {
+        struct sockaddr_in name;
+        socklen_t len = sizeof name;
+        check(send(server, "from a child", 12, 0) == 12, "send");
+        expect(server, "to a child");
+        check(getpeername(server, (struct sockaddr *)&name, &len) == 0, "getpeername");
+        check(name.sin_port == peer.sin_port, "the peer");
+        check(bind(server, (struct sockaddr *)&at, sizeof at) == -1 && errno == EINVAL, "bind");
+        _exit(0);
+    }
+    expect(client, "from a child");
+    send_from(client, "to a child", name_of(server));
+    reap(pid, "a child with a peer");
+    check(connect(server, (struct sockaddr *)&nothing, sizeof nothing) == 0, "connect");
+    pid = child();
+    if (pid == 0) {
+        char text[8];
+        check(send(server, "x", 1, 0) == 1, "send");
+        check(recv(server, text, sizeof text, 0) == -1 && errno == ECONNREFUSED, "ECONNREFUSED");
+        _exit(0);
+    }
+    reap(pid, "a child whose peer does not exist");
+    close(server);
+}
+
+static int serve(char **arguments) {
+    at.sin_family = AF_INET;
+    check(inet_pton(AF_INET, arguments[0], &at.sin_addr) == 1, "address");
+    int server = bound(0), client = bound(0);
+    child_answers(server, client);
+    early_datagrams(server, client);
+    prefork(server, client);
+    parent_closes(client);
+    parent_goes_on(server, client);
+    sets(server, client);
+    connected(client);
+    close(server);
+    close(client);
+    server = bound(atoi(arguments[1]));
+    char text[64] = "";
+    while (strcmp(text, "end") != 0) {
+        struct sockaddr_in from = take(server, text, sizeof text, 0);
+        pid_t pid = child();
+        if (pid == 0) {
+            strcat(text, "!");
+            send_from(server, text, from);
+            _exit(0);
+        }
+        int status = -1;
+        check(waitpid(pid, &status, 0) == pid && status == 0, "a child for a request");
+    }
+    close(server);
+    return 0;
+}
+
+static int ask(char **arguments) {
+    at.sin_family = AF_INET;
+    at.sin_port = htons(atoi(arguments[1]));
+    check(inet_pton(AF_INET, arguments[0], &at.sin_addr) == 1, "address");
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    for (int request = 0; request <= ASKED; request++) {
+        char text[64], answer[64];
+        snprintf(text, sizeof text, request < ASKED ? "request %d" : "end", request);
+        int tries = 0;
+        do {
+            if (tries++ > 10)
+                return 2;
+            send_from(fd, text, at);
+        } while (!is_readable(fd, 500));
+        take(fd, answer, sizeof answer, 0);
+        strcat(text, "!");
+        check(strcmp(answer, text) == 0, "the answer");
+    }
+    puts("asked");
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    check(count == 4, "usage");
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    alarm(TIME_MAX);
+    return strcmp(arguments[1], "serve") == 0 ? serve(arguments + 2) : ask(arguments + 2);
+}
