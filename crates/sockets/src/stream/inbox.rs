@@ -4,8 +4,9 @@
 //!
 //! A program that keeps up finds one buffer at most, and a read is posted that may bring the next:
 //! both lie in the socket's own record, so that a message touches no memory beside it. More of them
-//! wait in a queue, which is made when it is first needed. Bytes beyond [`INBOX_BUFFERS_MAX`] buffers are copied to memory of their own:
-//! a program that peeks at many small segments must not hold buffers that others live on.
+//! wait in a queue, which is made when it is first needed. Bytes beyond [`INBOX_BUFFERS_MAX`]
+//! buffers are copied to memory of their own: a program that peeks at many small segments must not
+//! hold buffers that others live on.
 //!
 //! Invariants
 //! - `unread` is the sum of the lengths of all buffers and of the copied bytes; no buffer is empty.
