@@ -101,7 +101,8 @@ pub use handle::{FIRST_LWSOCKET, Handle};
 pub use kernel::movable::{MovableChannel, ThreadsInTurn};
 #[cfg(feature = "local")]
 pub use local::{
-    Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed, PrefixedError, ServiceAddress,
+    AdoptedDatagramSocket, Daemon, DaemonError, LocalNetwork, NetworkError, Prefixed,
+    PrefixedError, ServiceAddress,
 };
 #[cfg(feature = "local")]
 pub use megapipe_link::BoundPath;

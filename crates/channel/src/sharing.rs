@@ -234,12 +234,43 @@ impl<T> Channel<T> {
     }
 
     /// Returns 1 more than the bytes of the first datagram that waits at the service for the owners
-    /// of a shared socket, or 0. As [`Channel::take_shared_datagram`], otherwise.
-    pub fn await_shared_datagram(&mut self, handle: Handle) -> u32 {
-        if self.check_fork().is_err() {
-            return 0;
+    /// of a shared socket, or 0. As [`Channel::take_shared_datagram`], otherwise. `None`: the socket
+    /// is not shared.
+    pub fn await_shared_datagram(&mut self, handle: Handle) -> Option<u32> {
+        self.check_fork().ok()?;
+        let index = self.state.find(handle).ok()?;
+        self.await_datagram_on_service(index)
+    }
+
+    /// Makes a token that owns datagram sockets too, for [`Channel::adopt_datagram_sockets`]. Their
+    /// datagrams wait at the service from now on, until they are taken; also if this fails for
+    /// another one of them ([`Channel::await_shared_datagram`]). Those that the caller has got and
+    /// its program has not read go back by [`Channel::give_datagrams_back`].
+    ///
+    /// # Errors
+    /// As [`Channel::share`].
+    pub fn share_datagram_sockets(&mut self, handles: &[Handle]) -> Result<OwnedFd, ShareError> {
+        self.check_fork()?;
+        match self.is_shareable() {
+            true => self.share_endpoints_on_service(handles),
+            false => Err(self.cannot_share()),
         }
-        self.state.find(handle).map_or(0, |index| self.await_datagram_on_service(index))
+    }
+
+    /// As [`Channel::adopt`], of a token for datagram sockets: those of one program's socket are
+    /// two, where it has both families.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn adopt_datagram_sockets(
+        &mut self,
+        token: BorrowedFd<'_>,
+    ) -> Result<Vec<crate::local::AdoptedDatagramSocket>, ShareError> {
+        self.check_fork()?;
+        match self.is_shareable() {
+            true => self.adopt_endpoints_on_service(token),
+            false => Err(self.cannot_share()),
+        }
     }
 
     /// Gives received datagrams of a shared socket back, oldest first, before those that the

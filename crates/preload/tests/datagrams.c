@@ -3,10 +3,11 @@
  *
  * `serve ADDRESS PORT`: parents and children that read and answer, and for the client a child for
  * each request. `ask ADDRESS PORT`: requests, each sent again until it is answered. Its exit status
- * is 2 while nothing answers.
+ * is 2 while nothing answers. `go_on NUMBER`: the program that a child executes.
  */
 #define _GNU_SOURCE
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -312,7 +313,127 @@ static void connected(int client) {
     close(server);
 }
 
-static int serve(char **arguments) {
+static int pass(int over, int fd) {
+    char byte = 'x', control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+                             .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    if (fd >= 0) {
+        *head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET,
+                                 .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(head), &fd, sizeof fd);
+        check(sendmsg(over, &message, 0) == 1, "sendmsg");
+        return fd;
+    }
+    check(recvmsg(over, &message, 0) == 1 && !(message.msg_flags & MSG_CTRUNC), "recvmsg");
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
+/* A message passes a socket to a process that was there before it, with what waits for it. */
+static void passed_in_a_message(int client) {
+    int pair[2];
+    check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
+    pid_t pid = child();
+    if (pid == 0) {
+        int server = pass(pair[1], -1);
+        struct sockaddr_in name = name_of(client);
+        expect(server, "before");
+        answer_one(server);
+        check(connect(server, (struct sockaddr *)&name, sizeof name) == 0, "connect");
+        /* A second copy has the peer. */
+        check(write(pair[1], "next", 4) == 4, "write");
+        int again = pass(pair[1], -1);
+        check(send(again, "to the peer", 11, 0) == 11, "send");
+        _exit(0);
+    }
+    int server = bound(0);
+    char text[8];
+    send_from(client, "before", name_of(server));
+    check(is_readable(server, WAIT), "it has come");
+    pass(pair[0], server);
+    send_from(client, "passed", name_of(server));
+    expect(client, "passed!");
+    check(read(pair[0], text, 4) == 4, "read");
+    pass(pair[0], server);
+    expect(client, "to the peer");
+    reap(pid, "a child that was passed a socket");
+    send_from(client, "later", name_of(server));
+    expect(server, "later");
+    close(server);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+/* A program that a child executes goes on with the socket. */
+static void executed(int server, int client, char *program) {
+    pid_t pid = child();
+    if (pid == 0) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", server);
+        execl(program, program, "go_on", number, "-", NULL);
+        _exit(1);
+    }
+    send_from(client, "executed", name_of(server));
+    expect(client, "executed!");
+    reap(pid, "a program that goes on");
+    send_from(client, "after", name_of(server));
+    expect(server, "after");
+}
+
+static void *wait_for_one(void *socket) {
+    expect(*(int *)socket, "to a thread");
+    return NULL;
+}
+
+/* A thread waits in recvfrom(2) while another one forks. */
+static void waiting_thread(int server, int client) {
+    pthread_t thread;
+    check(pthread_create(&thread, NULL, wait_for_one, &server) == 0, "pthread_create");
+    usleep(MOMENT);
+    pid_t pid = child();
+    if (pid == 0)
+        _exit(0);
+    reap(pid, "a child beside a thread that waits");
+    send_from(client, "to a thread", name_of(server));
+    check(pthread_join(thread, NULL) == 0, "pthread_join");
+}
+
+/* A socket of both families. */
+static void both_families(int client) {
+    struct sockaddr_in6 name = {.sin6_family = AF_INET6};
+    socklen_t len = sizeof name;
+    int server = socket(AF_INET6, SOCK_DGRAM, 0);
+    name.sin6_addr.s6_addr[10] = name.sin6_addr.s6_addr[11] = 0xff;
+    memcpy(&name.sin6_addr.s6_addr[12], &at.sin_addr, 4);
+    check(bind(server, (struct sockaddr *)&name, sizeof name) == 0, "bind");
+    check(getsockname(server, (struct sockaddr *)&name, &len) == 0, "getsockname");
+    struct sockaddr_in to = at;
+    to.sin_port = name.sin6_port;
+    send_from(client, "mapped", to);
+    check(is_readable(server, WAIT), "it has come");
+    pid_t pid = child();
+    if (pid == 0) {
+        char text[64];
+        ssize_t got = recvfrom(server, text, sizeof text, 0, (struct sockaddr *)&name, &len);
+        check(got == 6 && name.sin6_family == AF_INET6, "recvfrom");
+        check(sendto(server, text, got, 0, (struct sockaddr *)&name, len) == got, "sendto");
+        _exit(0);
+    }
+    expect(client, "mapped");
+    reap(pid, "a child with a socket of both families");
+    close(server);
+}
+
+static int go_on(char **arguments) {
+    int server = atoi(arguments[0]);
+    check(is_readable(server, WAIT), "poll");
+    answer_one(server);
+    return 0;
+}
+
+static int serve(char *program, char **arguments) {
     at.sin_family = AF_INET;
     check(inet_pton(AF_INET, arguments[0], &at.sin_addr) == 1, "address");
     int server = bound(0), client = bound(0);
@@ -323,6 +444,10 @@ static int serve(char **arguments) {
     parent_goes_on(server, client);
     sets(server, client);
     connected(client);
+    passed_in_a_message(client);
+    executed(server, client, program);
+    waiting_thread(server, client);
+    both_families(client);
     close(server);
     close(client);
     server = bound(atoi(arguments[1]));
@@ -368,5 +493,8 @@ int main(int count, char **arguments) {
     check(count == 4, "usage");
     setvbuf(stdout, NULL, _IOLBF, 0);
     alarm(TIME_MAX);
-    return strcmp(arguments[1], "serve") == 0 ? serve(arguments + 2) : ask(arguments + 2);
+    if (strcmp(arguments[1], "go_on") == 0)
+        return go_on(arguments + 2);
+    return strcmp(arguments[1], "serve") == 0 ? serve(arguments[0], arguments + 2)
+                                              : ask(arguments + 2);
 }

@@ -72,9 +72,9 @@ pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachErr
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use migration::{NotShared, check_established, checkpoint_of, covered, snapshot_of, tcp_flow};
 pub use remote::{
-    HandOverCounters, LaneSet, NotBegun, OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters,
-    RemoteEvent, ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId,
-    SessionLimits, ShardConfig, ShardHandle, ShardReport, SharedDatagram, SharedMemory,
+    AdoptedEndpoint, HandOverCounters, LaneSet, NotBegun, OnSessionEnd, RemoteClient, RemoteConfig,
+    RemoteCounters, RemoteEvent, ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds,
+    SessionId, SessionLimits, ShardConfig, ShardHandle, ShardReport, SharedDatagram, SharedMemory,
     start as start_remote, start_shard,
 };
 pub use rx_mux::{

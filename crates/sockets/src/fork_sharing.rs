@@ -1,5 +1,5 @@
 //! Connections and datagram sockets that other processes own too, on the back end `service`: the
-//! child of a fork inherits them all, and a message passes a connection on.
+//! child of a fork inherits them all, and a message passes one on.
 //!
 //! Read first: decision 0055; `stream.rs`.
 //!
@@ -120,12 +120,13 @@ impl SharedContext {
 }
 
 impl SharedContext {
-    /// Shares a connection: returns a token, which any process may adopt. What has arrived and was
-    /// not read is for the owner that reads next. Nothing is read ahead until the program looks, or
-    /// [`SharedContext::resume_stream`].
+    /// Shares a connection or a datagram socket: returns a token, which any process may adopt. What
+    /// has arrived and was not read is for the owner that reads next. Nothing is read ahead until
+    /// the program looks, or [`SharedContext::resume_stream`].
     ///
     /// # Errors
-    /// EOPNOTSUPP: another back end, or no established connection; the service's refusal.
+    /// EOPNOTSUPP: another back end, no established connection, or a datagram socket without an
+    /// address; the service's refusal.
     pub fn share_stream(&self, fd: Fd) -> Result<OwnedFd, Error> {
         let mut context = self;
         crate::CallRunner::once(&mut context, |sockets| sockets.share_stream(fd))
@@ -142,7 +143,7 @@ impl SharedContext {
         });
     }
 
-    /// Adopts the connection of a token. Of one that this process has already, the descriptor is a
+    /// Adopts the connection or datagram socket of a token. Of one that this process has already, the descriptor is a
     /// duplicate.
     ///
     /// # Errors
@@ -194,11 +195,16 @@ impl Sockets {
         if self.connected_streams().is_empty() && datagrams.is_empty() {
             return Ok(None);
         }
-        let token = self.channel.share_all().map_err(|error| error_of(&error))?;
+        let token = self.channel.share_all();
+        if token.is_err() {
+            // The service may have begun to keep datagrams before it refused.
+            self.give_datagrams_back(&datagrams, true);
+        }
+        let token = token.map_err(|error| error_of(&error))?;
         // Completions that were on their way; connections come and end by them.
         let polled = self.poll_channel(Some(Duration::ZERO));
         let lost = self.give_back_unread();
-        self.give_datagrams_back(&datagrams);
+        self.give_datagrams_back(&datagrams, false);
         let all = (self.channel.shared_names(), self.channel.shared_endpoint_names());
         for object in lost {
             let broken = self.stream_mut(object).map(|(stream, channel)| stream.break_off(channel));
@@ -298,6 +304,9 @@ impl Sockets {
 
     fn share_stream(&mut self, fd: Fd) -> Result<OwnedFd, Error> {
         let object = self.descriptors.object(fd)?;
+        if self.is_datagram(object) {
+            return self.share_datagram(object);
+        }
         let (stream, channel) = self.stream_mut(object).ok_or(Error::NotSupported)?;
         if !matches!(stream.progress, ConnectProgress::Connected) {
             return Err(Error::NotSupported);
@@ -365,7 +374,14 @@ impl Sockets {
                 self.name(fd, object, OpenFlags::empty())?;
                 return Ok(fd);
             }
-            Err(error) => return Err(error_of(&error)),
+            Err(error) => {
+                let error = error_of(&error);
+                return match error.raw_os_error() {
+                    // It is no connection's.
+                    libc::ESTALE => self.adopt_token_of_datagrams(token, is_nonblocking),
+                    _ => Err(error),
+                };
+            }
         };
         let local = ObjectTransport::local_address(&mut self.channel, handle);
         let is_v6 = local.is_some_and(|address| address.is_ipv6());
@@ -374,10 +390,14 @@ impl Sockets {
         self.insert_adopted((fd, handle), stream, is_nonblocking)
     }
 
-    /// The object of a connection.
+    /// The object of a connection or datagram socket.
     fn object_of(&self, handle: Handle) -> Option<u32> {
         let mut objects = self.objects.iter();
-        let has = |kind: &ObjectKind| matches!(kind, ObjectKind::Stream(it) if it.handle == handle);
+        let has = |kind: &ObjectKind| match kind {
+            ObjectKind::Stream(stream) => stream.handle == handle,
+            ObjectKind::Datagram(socket) => socket.handles_by_side().contains(&handle),
+            _ => false,
+        };
         objects.find(|(_, entry)| has(&entry.kind)).map(|(object, _)| object)
     }
 
@@ -438,15 +458,57 @@ impl Sockets {
     }
 
     /// Datagrams of these sockets wait at the service from now on, also those that their programs
-    /// have not read. The service drops what it has no room for.
-    fn give_datagrams_back(&mut self, objects: &[u32]) {
+    /// have not read. The service drops what it has no room for. `asks`: of some sockets perhaps.
+    fn give_datagrams_back(&mut self, objects: &[u32], asks: bool) {
         for object in objects {
             let Some((socket, channel)) = self.datagram_mut(*object) else { continue };
-            for (handle, unread) in socket.share() {
+            let is_shared = |handle| !asks || channel.await_shared_datagram(handle).is_some();
+            for (handle, unread) in socket.share(is_shared) {
                 // What the service refuses is lost, as datagrams are.
                 let _ = channel.give_datagrams_back(handle, unread);
             }
         }
+    }
+
+    fn share_datagram(&mut self, object: u32) -> Result<OwnedFd, Error> {
+        let (socket, channel) = self.datagram_mut(object).ok_or(Error::NotSupported)?;
+        let handles = socket.handles_by_side().into_iter();
+        let handles: Vec<_> = handles.filter(|handle| *handle != Handle::NONE).collect();
+        if handles.is_empty() || channel.shared_endpoint_name(handles[0]).is_none() {
+            return Err(Error::NotSupported);
+        }
+        let token = channel.share_datagram_sockets(&handles);
+        // Completions that were on their way. What the link may lack is found by the next call.
+        let _ = self.poll_channel(Some(Duration::ZERO));
+        self.give_datagrams_back(&[object], token.is_err());
+        self.channel.note_uncounted();
+        token.map_err(|error| error_of(&error))
+    }
+
+    fn adopt_token_of_datagrams(
+        &mut self,
+        token: BorrowedFd<'_>,
+        is_nonblocking: bool,
+    ) -> Result<Fd, Error> {
+        let fd = self.reserve_one()?;
+        let adopted = match self.channel.adopt_datagram_sockets(token) {
+            Ok(adopted) => adopted,
+            Err(ShareError::Known { handle }) => {
+                let object = self.object_of(handle).ok_or(Error::NotSupported)?;
+                self.name(fd, object, OpenFlags::empty())?;
+                return Ok(fd);
+            }
+            Err(error) => return Err(error_of(&error)),
+        };
+        let passed = InheritedDatagram::passed(&adopted, is_nonblocking);
+        let passed = passed.ok_or(Error::NotSupported)?;
+        let mut handles = [Handle::NONE; 2];
+        for socket in &adopted {
+            // The second side is IPv4's, of a socket for both families.
+            let side = adopted.len() > 1 && socket.local.is_ipv4();
+            handles[usize::from(side)] = socket.handle;
+        }
+        self.insert_datagram(fd, &passed, handles)
     }
 
     fn adopt_inherited_datagram(&mut self, inherited: &InheritedDatagram) -> Result<Fd, Error> {
@@ -454,17 +516,41 @@ impl Sockets {
         let mut handles = [Handle::NONE; 2];
         for (handle, name) in handles.iter_mut().zip(inherited.names_by_side()) {
             let Some(name) = name else { continue };
-            let adopted = self.channel.adopt_inherited_endpoint(name, 0);
-            *handle = adopted.map_err(|error| error_of(&error))?;
+            match self.channel.adopt_inherited_endpoint(name, 0) {
+                Ok(adopted) => *handle = adopted,
+                Err(error) => {
+                    self.leave_adopted(handles);
+                    return Err(error_of(&error));
+                }
+            }
         }
+        self.insert_datagram(fd, inherited, handles)
+    }
+
+    fn leave_adopted(&mut self, handles: [Handle; 2]) {
+        for handle in handles.into_iter().filter(|handle| *handle != Handle::NONE) {
+            ObjectTransport::unregister(&mut self.channel, handle);
+        }
+    }
+
+    fn insert_datagram(
+        &mut self,
+        fd: Fd,
+        inherited: &InheritedDatagram,
+        handles: [Handle; 2],
+    ) -> Result<Fd, Error> {
         // Without an entry the port can be asked for again, which the service refuses.
         let sharing = inherited.options.sharing;
         let bound = inherited.bound.and_then(|address| {
             self.ports.bind(PortSpace::Udp, address, sharing, &mut NoConnections).ok()
         });
         let socket = DatagramSocket::inherited(inherited, handles, bound);
-        let kind =
-            ObjectKind::Datagram(FallibleBox::try_new(socket).map_err(|_socket| Error::NoMemory)?);
+        let Ok(socket) = FallibleBox::try_new(socket) else {
+            bound.into_iter().for_each(|bound| self.ports.release(bound));
+            self.leave_adopted(handles);
+            return Err(Error::NoMemory);
+        };
+        let kind = ObjectKind::Datagram(socket);
         let object = self.insert(kind, inherited.is_nonblocking);
         for handle in handles.into_iter().filter(|handle| *handle != Handle::NONE) {
             // The handle is known: it was adopted just now.

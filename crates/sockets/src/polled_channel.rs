@@ -512,7 +512,7 @@ impl DatagramTransport for PolledChannel {
 
     fn await_shared_datagram(&mut self, handle: Handle) -> u32 {
         self.note_uncounted();
-        self.channel.await_shared_datagram(handle)
+        self.channel.await_shared_datagram(handle).unwrap_or(0)
     }
 
     fn send_by_kernel(

@@ -196,6 +196,11 @@ impl Udp {
         self.endpoint(id).map(|endpoint| endpoint.local)
     }
 
+    /// The only peer of an endpoint, if it has one.
+    pub(crate) fn peer(&self, id: DatagramId) -> Result<Option<SocketAddr>, OperationError> {
+        self.endpoint(id).map(|endpoint| endpoint.peer)
+    }
+
     /// Places of endpoints that were ever in use, and free ones.
     pub(crate) const fn slots(&self) -> u32 {
         self.endpoints.len() as u32

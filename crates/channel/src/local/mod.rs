@@ -72,6 +72,7 @@ pub use network::{LocalNetwork, NetworkError};
 pub use prefixed::{Prefixed, PrefixedError};
 pub(crate) use remote::Remote;
 pub use service_address::ServiceAddress;
+pub use shared_datagrams::AdoptedDatagramSocket;
 pub(crate) use shared_thread::SharedThread;
 use stack_handle::ServerParts;
 pub(crate) use stack_handle::StackHandle;

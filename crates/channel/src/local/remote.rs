@@ -14,9 +14,9 @@ use std::time::Duration;
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::limits::SPIN_DEFAULT;
 use megapipe_service::{
-    AcceptorId, AdaptiveSpin, ConnectStart, LaneSet, MoveRefusal, Next, NotShared, PortError,
-    RemoteConfig, RemoteCounters, RemoteEvent, SharedConn, SharedDatagram, SharedEndpoint, Sharing,
-    start_remote,
+    AcceptorId, AdaptiveSpin, AdoptedEndpoint, ConnectStart, LaneSet, MoveRefusal, Next, NotShared,
+    PortError, RemoteConfig, RemoteCounters, RemoteEvent, SharedConn, SharedDatagram,
+    SharedEndpoint, Sharing, start_remote,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -542,6 +542,19 @@ impl StackHandle for Remote {
         self.client.adopt_inherited(name)
     }
 
+    fn share_endpoints(&mut self, endpoints: &[DatagramId]) -> Result<OwnedFd, MoveRefusal> {
+        self.check_moves()?;
+        self.client.share_endpoints(endpoints)
+    }
+
+    fn adopt_token_endpoints(
+        &mut self,
+        token: BorrowedFd<'_>,
+    ) -> Result<Vec<AdoptedEndpoint>, MoveRefusal> {
+        self.check_moves()?;
+        self.client.adopt_token_endpoints(token)
+    }
+
     fn shared_endpoint_name(&mut self, endpoint: DatagramId) -> Option<SharedEndpoint> {
         self.client.shared_endpoint_name(endpoint)
     }
@@ -562,9 +575,8 @@ impl StackHandle for Remote {
         self.client.take_datagram(endpoint, keeps)
     }
 
-    fn await_datagram(&mut self, endpoint: DatagramId) -> u32 {
-        // One that is not shared, or gone, has none.
-        self.client.await_datagram(endpoint).unwrap_or(0)
+    fn await_datagram(&mut self, endpoint: DatagramId) -> Option<u32> {
+        self.client.await_datagram(endpoint).ok()
     }
 
     fn give_datagram_back(

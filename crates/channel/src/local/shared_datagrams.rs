@@ -5,6 +5,9 @@
 //! The datagrams of such a socket wait at the daemon, and each is taken by a call. Reads that were
 //! pending when it was shared are not completed any more.
 
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
 use megapipe_service::{SharedDatagram, SharedEndpoint};
 use megapipe_stack::{self as stack, DatagramId};
 
@@ -19,6 +22,17 @@ use crate::handle::Handle;
 use crate::kind::Kind;
 use crate::slot::{Extra, WaitingDatagram};
 use crate::state::State;
+
+/// A datagram socket that was adopted.
+#[derive(Debug, Clone, Copy)]
+pub struct AdoptedDatagramSocket {
+    /// Its handle.
+    pub handle: Handle,
+    /// Its address.
+    pub local: SocketAddr,
+    /// The only peer, if it has one.
+    pub peer: Option<SocketAddr>,
+}
 
 impl<T> Channel<T> {
     pub(crate) fn endpoint_name_on_service(&mut self, index: u32) -> Option<SharedEndpoint> {
@@ -45,22 +59,51 @@ impl<T> Channel<T> {
     ) -> Result<Handle, ShareError> {
         let Self { driver, state, .. } = self;
         let local = driver.local().ok_or(ShareError::NotEstablished)?;
-        let index = state.allocate(Kind::Udp, cookie)?;
-        let adopted = local.server.adopt_inherited_endpoint(name).map_err(ShareError::Service);
-        let owned = adopted.and_then(|endpoint| match local.slot_of_endpoint(endpoint) {
-            Some(slot) => Err(ShareError::Known { handle: state.handle(slot) }),
-            None => local
-                .own_endpoint(state, index, endpoint)
-                .map_err(|_no_memory| Limit::Memory.into()),
+        let adopted = local.server.adopt_inherited_endpoint(name).map_err(ShareError::Service)?;
+        local.adopt_endpoint(state, adopted, cookie)
+    }
+
+    pub(crate) fn share_endpoints_on_service(
+        &mut self,
+        handles: &[Handle],
+    ) -> Result<OwnedFd, ShareError> {
+        let Self { driver, state, .. } = self;
+        let local = driver.local().ok_or(ShareError::NotEstablished)?;
+        let endpoints = handles.iter().map(|handle| {
+            let index = state.find(*handle)?;
+            local.endpoint(state, index).ok_or(ShareError::NotEstablished)
         });
-        match owned {
-            Ok(()) => Ok(state.handle(index)),
-            Err(error) => {
-                state.retire(index);
-                state.release(index);
-                Err(error)
+        let endpoints: Vec<DatagramId> = endpoints.collect::<Result<_, ShareError>>()?;
+        let shared = local.server.share_endpoints(&endpoints).map_err(ShareError::Service);
+        local.settle_events(state);
+        shared
+    }
+
+    pub(crate) fn adopt_endpoints_on_service(
+        &mut self,
+        token: BorrowedFd<'_>,
+    ) -> Result<Vec<AdoptedDatagramSocket>, ShareError> {
+        let Self { driver, state, .. } = self;
+        let local = driver.local().ok_or(ShareError::NotEstablished)?;
+        let adopted = local.server.adopt_token_endpoints(token).map_err(ShareError::Service)?;
+        let mut sockets: Vec<AdoptedDatagramSocket> = Vec::new();
+        let mut error = None;
+        for (endpoint, address, peer) in adopted {
+            if error.is_some() {
+                local.server.close_datagram(endpoint);
+                continue;
+            }
+            match local.adopt_endpoint(state, endpoint, 0) {
+                Ok(handle) => sockets.push(AdoptedDatagramSocket { handle, local: address, peer }),
+                Err(failed) => error = Some(failed),
             }
         }
+        let Some(error) = error else { return Ok(sockets) };
+        for AdoptedDatagramSocket { handle, .. } in sockets {
+            // It is there: it was made just now.
+            let _ = self.unregister(handle);
+        }
+        Err(error)
     }
 
     pub(crate) fn take_datagram_on_service(
@@ -83,10 +126,11 @@ impl<T> Channel<T> {
         Some((datagram, waiting))
     }
 
-    pub(crate) fn await_datagram_on_service(&mut self, index: u32) -> u32 {
+    pub(crate) fn await_datagram_on_service(&mut self, index: u32) -> Option<u32> {
         let Self { driver, state, .. } = self;
-        let Some(local) = driver.local() else { return 0 };
-        local.endpoint(state, index).map_or(0, |endpoint| local.server.await_datagram(endpoint))
+        let local = driver.local()?;
+        let endpoint = local.endpoint(state, index)?;
+        local.server.await_datagram(endpoint)
     }
 
     pub(crate) fn give_datagrams_back_to_service(
@@ -116,17 +160,38 @@ impl<T> Channel<T> {
 }
 
 /// A datagram as a daemon has it.
-fn given(
-    from: std::net::SocketAddr,
-    data: &ReadBuf,
-    arrival: Option<Arrival>,
-) -> Option<SharedDatagram> {
+fn given(from: SocketAddr, data: &ReadBuf, arrival: Option<Arrival>) -> Option<SharedDatagram> {
     let Arrival { to, hop_limit, traffic_class } = arrival?;
     let arrival = stack::Arrival { to, hop_limit, traffic_class };
     Some(SharedDatagram { from, arrival, bytes: data.to_vec() })
 }
 
 impl<H: StackHandle + ?Sized> Local<H> {
+    /// Makes a slot for an endpoint that was adopted. Without one the endpoint is closed.
+    fn adopt_endpoint(
+        &mut self,
+        state: &mut State,
+        endpoint: DatagramId,
+        cookie: u64,
+    ) -> Result<Handle, ShareError> {
+        if let Some(slot) = self.slot_of_endpoint(endpoint) {
+            return Err(ShareError::Known { handle: state.handle(slot) });
+        }
+        let index = match state.allocate(Kind::Udp, cookie) {
+            Ok(index) => index,
+            Err(error) => {
+                self.server.close_datagram(endpoint);
+                return Err(error.into());
+            }
+        };
+        if self.own_endpoint(state, index, endpoint).is_err() {
+            state.retire(index);
+            state.release(index);
+            return Err(Limit::Memory.into());
+        }
+        Ok(state.handle(index))
+    }
+
     /// A datagram waits at the daemon for the owners of an endpoint.
     pub(super) fn on_datagram_waits(
         &mut self,

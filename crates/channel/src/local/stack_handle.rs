@@ -28,9 +28,9 @@ use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, Clock, ConnectStart, Frames, MoveRefusal, Next, NotShared, PortError,
-    RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, SharedConn, SharedDatagram,
-    SharedEndpoint, Sharing, Slept,
+    AcceptorId, AdoptedEndpoint, Clock, ConnectStart, Frames, MoveRefusal, Next, NotShared,
+    PortError, RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, SharedConn,
+    SharedDatagram, SharedEndpoint, Sharing, Slept,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -516,6 +516,27 @@ pub(crate) trait StackHandle {
         Err(MoveRefusal::gone())
     }
 
+    /// Makes a token that owns endpoints of a daemon too. Their datagrams wait at the daemon from
+    /// then on, also if this fails for another of them ([`StackHandle::await_datagram`]).
+    ///
+    /// # Errors
+    /// The daemon's refusal. By default there is no daemon.
+    fn share_endpoints(&mut self, _endpoints: &[DatagramId]) -> Result<OwnedFd, MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
+    /// Adopts the endpoints of a daemon that a token stands for. Returns those that the channel
+    /// owns already, too.
+    ///
+    /// # Errors
+    /// The daemon's refusal. By default there is no daemon.
+    fn adopt_token_endpoints(
+        &mut self,
+        _token: BorrowedFd<'_>,
+    ) -> Result<Vec<AdoptedEndpoint>, MoveRefusal> {
+        Err(MoveRefusal::gone())
+    }
+
     /// The name of an endpoint for a process that inherits it. `None`, by default: no daemon shares
     /// endpoints.
     fn shared_endpoint_name(&mut self, _endpoint: DatagramId) -> Option<SharedEndpoint> {
@@ -545,9 +566,10 @@ pub(crate) trait StackHandle {
     }
 
     /// Returns 1 more than the bytes of the first datagram that waits at a daemon for the owners of
-    /// an endpoint, or 0. As [`StackHandle::take_datagram`], otherwise.
-    fn await_datagram(&mut self, _endpoint: DatagramId) -> u32 {
-        0
+    /// an endpoint, or 0. As [`StackHandle::take_datagram`], otherwise. `None`, by default: they
+    /// do not wait at a daemon.
+    fn await_datagram(&mut self, _endpoint: DatagramId) -> Option<u32> {
+        None
     }
 
     /// Gives a received datagram back to a daemon: it is the first that waits.

@@ -25,7 +25,7 @@ mod moves;
 mod reservations;
 mod share;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use megapipe_link::{Caps, LinkError};
@@ -35,6 +35,9 @@ use super::client::{RemoteClient, RemoteCounters, RemoteEvent};
 use crate::descriptors::SessionControl;
 use crate::limits::LANE_EVENTS_PER_TURN;
 use listeners::LaneListeners;
+
+/// An endpoint that was adopted, its address and its peer.
+pub type AdoptedEndpoint = (DatagramId, SocketAddr, Option<SocketAddr>);
 
 /// The application's end of all its sessions. For one thread.
 pub struct LaneSet {

@@ -139,7 +139,7 @@ pub enum SessionCall {
     AdoptEndpoint {
         /// As of `Adopt`.
         token: u64,
-        /// The endpoint; `None`: the first one of the token that the session does not own.
+        /// The endpoint; `None`: one of the token that the session does not own, or else any.
         endpoint: Option<Id>,
     },
     /// Takes the first datagram that waits for the owners of an endpoint: `Written`, no bytes if
@@ -250,7 +250,7 @@ pub enum SessionCall {
         /// The address.
         to: IpAddr,
     },
-    /// The local address of an endpoint: `Addresses`.
+    /// The local address of an endpoint, and its peer since version 9 of the protocol: `Addresses`.
     DatagramAddress {
         /// The endpoint.
         endpoint: Id,

@@ -8,7 +8,7 @@
 
 use std::net::SocketAddr;
 
-use megapipe::{Address, Datagram, Handle, SharedEndpoint};
+use megapipe::{Address, AdoptedDatagramSocket, Datagram, Handle, SharedEndpoint};
 
 use super::{DatagramSide, DatagramSocket, NO_SIDE, QueuedDatagram};
 use crate::dual_stack;
@@ -56,6 +56,20 @@ pub struct InheritedDatagram {
 }
 
 impl InheritedDatagram {
+    /// A socket that a message or a program has passed, by its addresses in the service. What the
+    /// library keeps of options begins anew.
+    pub(crate) fn passed(adopted: &[AdoptedDatagramSocket], is_nonblocking: bool) -> Option<Self> {
+        let first = adopted.iter().find(|socket| socket.local.is_ipv6()).or(adopted.first())?;
+        let is_v6 = first.local.is_ipv6();
+        let mut options = SocketOptions::DEFAULT;
+        options.sharing.v6_only = is_v6 && adopted.len() == 1;
+        let peer = adopted.iter().find_map(|socket| socket.peer);
+        let peer = peer.map(|peer| dual_stack::program_address(is_v6, peer));
+        let local = Some(first.local);
+        let (names, shut) = ([None; 2], Shut { receive: false, send: false });
+        Some(Self { names, is_nonblocking, bound: local, options, is_v6, peer, asked: local, shut })
+    }
+
     /// Its endpoints in the service.
     pub(crate) fn names(&self) -> impl Iterator<Item = SharedEndpoint> {
         self.names.into_iter().flatten()
@@ -71,7 +85,7 @@ impl DatagramSocket {
     /// Whether other processes have the socket, or had it.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        self.sides[0].queue != SharedQueue::NotShared
+        self.sides.iter().any(|side| side.queue != SharedQueue::NotShared)
     }
 
     /// The handles of both sides, or `Handle::NONE`.
@@ -118,25 +132,32 @@ impl DatagramSocket {
         }
     }
 
-    /// Other processes have the socket from now on. Returns what its program has not read, for the
-    /// service, by side.
-    pub(crate) fn share(&mut self) -> Vec<(Handle, Vec<Datagram>)> {
-        let mut unread: Vec<_> = self.handles().map(|handle| (handle, Vec::new())).collect();
-        self.inbox_bytes = 0;
-        for QueuedDatagram { from, data, arrival, control, .. } in std::mem::take(&mut self.inbox) {
-            let from = dual_stack::plain_address(from);
-            let handle = self.towards(from);
-            let from = Some(Address::Inet(from));
-            let datagram = Datagram { data, from, truncated: false, arrival, control };
-            let its = unread.iter_mut().find(|(other, _)| *other == handle);
-            if let Some((_, its)) = its {
-                its.push(datagram);
+    /// Other processes have the sides of the socket from now on that are shared. Returns what its
+    /// program has not read, for the service, by side.
+    pub(crate) fn share(
+        &mut self,
+        mut is_shared: impl FnMut(Handle) -> bool,
+    ) -> Vec<(Handle, Vec<Datagram>)> {
+        let mut unread = Vec::new();
+        for side in self.sides.iter_mut().filter(|side| side.handle != Handle::NONE) {
+            if is_shared(side.handle) {
+                side.queue = SharedQueue::Unknown;
+                unread.push((side.handle, Vec::new()));
             }
         }
-        for side in self.sides.iter_mut().filter(|side| side.handle != Handle::NONE) {
-            side.queue = SharedQueue::Unknown;
+        for queued in std::mem::take(&mut self.inbox) {
+            let from = dual_stack::plain_address(queued.from);
+            let handle = self.towards(from);
+            let Some((_, its)) = unread.iter_mut().find(|(other, _)| *other == handle) else {
+                self.inbox.push_back(queued);
+                continue;
+            };
+            let QueuedDatagram { data, arrival, control, .. } = queued;
+            let from = Some(Address::Inet(from));
+            self.inbox_bytes -= data.len();
+            its.push(Datagram { data, from, truncated: false, arrival, control });
         }
-        self.starved = false;
+        self.starved &= unread.is_empty();
         unread
     }
 

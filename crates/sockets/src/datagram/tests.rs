@@ -227,3 +227,54 @@ fn closed_socket_frees_its_address() {
     ports.release(released.bound.expect("it was bound"));
     assert_eq!(second.bind(at("10.0.0.1:7"), &mut ports, 4, &mut transport), Ok(()));
 }
+
+#[test]
+fn shared_socket_gives_back_what_is_unread_and_takes_datagrams_singly() {
+    let (mut ports, mut transport) = (LocalPorts::default(), FakeTransport::local());
+    let mut socket = bound_socket(&mut ports, &mut transport);
+    bring(&mut socket, b"one", &mut transport);
+    bring(&mut socket, b"two", &mut transport);
+    transport.take();
+    let shared = socket.share(|_| true);
+    let [(handle, unread)] = &shared[..] else { panic!("{shared:?}") };
+    let unread: Vec<_> = unread.iter().map(|datagram| datagram.data.to_vec()).collect();
+    assert_eq!((*handle, unread), (socket.handle(), vec![b"one".to_vec(), b"two".to_vec()]));
+    assert!(!socket.readiness().contains(Events::READABLE), "the service is not asked yet");
+    transport.shared.extend([b"one".to_vec(), b"two".to_vec()]);
+    assert_eq!(socket.look(&mut transport), Events::ARRIVED);
+    assert_eq!((socket.next_len(), transport.shared_calls), (3, 1));
+    let mut room = [0; 8];
+    for (flags, left) in [(MsgFlags::PEEK, 2), (MsgFlags::empty(), 1), (MsgFlags::empty(), 0)] {
+        let message = receive(&mut socket, &mut room, flags, &mut transport);
+        let message = message.expect("it waits").expect("no error");
+        assert_eq!((message.len, message.from), (3, Some(at("10.0.0.2:9"))));
+        assert_eq!(transport.shared.len(), left);
+        assert_eq!(socket.readiness().contains(Events::READABLE), left > 0);
+    }
+    // The service reports the next one: until then it is not asked.
+    let calls = transport.shared_calls;
+    assert_eq!(receive(&mut socket, &mut room, MsgFlags::empty(), &mut transport), None);
+    assert_eq!(socket.look(&mut transport), Events::empty());
+    assert_eq!(transport.shared_calls, calls);
+    // Another process has taken what was reported.
+    let handle = socket.handle();
+    assert_eq!(socket.on_datagram_waits(handle, &mut transport), Events::empty());
+    transport.shared.push_back(b"three".to_vec());
+    assert_eq!(socket.on_datagram_waits(handle, &mut transport), Events::ARRIVED);
+    transport.shared.clear();
+    assert_eq!(receive(&mut socket, &mut room, MsgFlags::empty(), &mut transport), None);
+    assert!(!socket.readiness().contains(Events::READABLE));
+    assert_eq!(transport.take(), [], "no read is posted");
+}
+
+#[test]
+fn side_that_the_service_does_not_share_keeps_its_datagrams() {
+    let (mut ports, mut transport) = (LocalPorts::default(), FakeTransport::local());
+    let mut socket = bound_socket(&mut ports, &mut transport);
+    bring(&mut socket, b"kept", &mut transport);
+    assert!(socket.share(|_| false).is_empty() && !socket.is_shared());
+    let mut room = [0; 8];
+    let message = receive(&mut socket, &mut room, MsgFlags::empty(), &mut transport);
+    assert_eq!(message.map(|result| result.map(|it| it.len)), Some(Ok(4)));
+    assert_eq!(transport.shared_calls, 0);
+}

@@ -1,13 +1,14 @@
 //! A transport for unit tests: records the operations that an object submits, and answers its
 //! queries from fields that a test sets.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use megapipe::{
-    ConnOption, ConnectOptions, DatagramSharing, Disconnect, Handle, Holder, ListenOptions,
+    Address, ConnOption, ConnectOptions, Datagram, DatagramSharing, Disconnect, Handle, Holder,
+    ListenOptions,
 };
 
 use super::{
@@ -59,6 +60,10 @@ pub(crate) struct FakeTransport {
     pub(crate) read_error: Option<Error>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
+    /// Datagrams that wait for the owners of a shared socket.
+    pub(crate) shared: VecDeque<Vec<u8>>,
+    /// How often they were taken or asked for.
+    pub(crate) shared_calls: u32,
 }
 
 impl FakeTransport {
@@ -79,6 +84,10 @@ impl FakeTransport {
     fn new_handle(&mut self) -> Handle {
         self.handles += 1;
         Handle::from_bits(self.handles)
+    }
+
+    fn waiting(&self) -> u32 {
+        self.shared.front().map_or(0, |datagram| datagram.len() as u32 + 1)
     }
 
     fn gathered(from: &mut SendPieces<'_>, len: usize) -> Vec<u8> {
@@ -287,6 +296,23 @@ impl DatagramTransport for FakeTransport {
         }
         self.record(SubmittedOperation::Receive);
         Ok(())
+    }
+
+    fn take_shared_datagram(&mut self, _: Handle, keeps: bool) -> Option<(Datagram, u32)> {
+        self.shared_calls += 1;
+        let first = self.shared.front()?.clone();
+        if !keeps {
+            self.shared.pop_front();
+        }
+        let from = Some(Address::Inet(([10, 0, 0, 2], 9).into()));
+        let (data, control) = (first.into(), Box::default());
+        let datagram = Datagram { data, from, truncated: false, arrival: None, control };
+        Some((datagram, self.waiting()))
+    }
+
+    fn await_shared_datagram(&mut self, _: Handle) -> u32 {
+        self.shared_calls += 1;
+        self.waiting()
     }
 
     fn send_by_kernel(

@@ -101,6 +101,15 @@ impl Stack {
         self.udp.local(id)
     }
 
+    /// The peer that [`Stack::connect_datagram`] gave an endpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError::Unknown`].
+    pub fn datagram_peer(&self, id: DatagramId) -> Result<Option<SocketAddr>, OperationError> {
+        self.udp.peer(id)
+    }
+
     /// Sends the bytes of `chunk`, which may be none, as one datagram. The buffer is the stack's
     /// until the datagram is written to a frame, or dropped; then [`Memory::free`] gets it. Does
     /// not block. The datagram fits one packet: of the link's MTU for IPv4, of the path's for

@@ -716,7 +716,15 @@ impl RemoteClient {
 
     /// As [`megapipe_stack::Stack::datagram_address`].
     pub fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
+        self.datagram_addresses(endpoint).map(|(local, _)| local)
+    }
+
+    /// The same, and the endpoint's peer; an older server names none.
+    pub(in crate::remote) fn datagram_addresses(
+        &mut self,
+        endpoint: DatagramId,
+    ) -> Option<(SocketAddr, Option<SocketAddr>)> {
         let call = SessionCall::DatagramAddress { endpoint: id_of_endpoint(endpoint) };
-        self.call_addresses(call).ok().map(|(local, _)| local)
+        self.call_addresses(call).ok()
     }
 }

@@ -10,7 +10,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use megapipe_stack::{ConnId, DatagramId, OperationError};
 
-use super::LaneSet;
+use super::{AdoptedEndpoint, LaneSet};
 use crate::descriptors::{PassPurpose, SessionControl, SharedConn, SharedEndpoint};
 use crate::error::MoveRefusal;
 use crate::remote::encoding::{SharedDatagram, TakenDatagram};
@@ -23,20 +23,43 @@ impl LaneSet {
     /// # Errors
     /// [`MoveRefusal`]; no token owns anything.
     pub fn share_conns(&mut self, conn: Option<ConnId>) -> Result<OwnedFd, MoveRefusal> {
-        let control = self.token_control()?;
-        let shares_endpoints = control.shares_endpoints();
-        let made = control.make_token().map_err(|error| MoveRefusal::of_passed(&error));
-        let (cookie, token) = made?;
-        let held = match conn {
+        let shares_endpoints = self.shares_endpoints();
+        self.share_by_token(|lanes, cookie| match conn {
             Some(conn) => {
-                let (lane, conn) = self.of_conn(conn);
+                let (lane, conn) = lanes.of_conn(conn);
                 lane.hold(cookie, Some(conn))
             }
-            None => self.all_mut().try_for_each(|lane| {
+            None => lanes.all_mut().try_for_each(|lane| {
                 lane.hold(cookie, None)?;
                 if shares_endpoints { lane.hold_endpoint(cookie, None) } else { Ok(()) }
             }),
-        };
+        })
+    }
+
+    /// Makes a token that owns these endpoints too. Their datagrams wait at the server from now on,
+    /// also if this fails for another of them ([`LaneSet::await_datagram`]).
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; no token owns anything.
+    pub fn share_endpoints(&mut self, endpoints: &[DatagramId]) -> Result<OwnedFd, MoveRefusal> {
+        if !self.shares_endpoints() {
+            return Err(MoveRefusal::no_tokens());
+        }
+        self.share_by_token(|lanes, cookie| {
+            endpoints.iter().try_for_each(|endpoint| {
+                let (lane, endpoint) = lanes.of_endpoint(*endpoint);
+                lane.hold_endpoint(cookie, Some(endpoint))
+            })
+        })
+    }
+
+    fn share_by_token(
+        &mut self,
+        hold: impl FnOnce(&mut Self, u64) -> Result<(), MoveRefusal>,
+    ) -> Result<OwnedFd, MoveRefusal> {
+        let made = self.token_control()?.make_token();
+        let (cookie, token) = made.map_err(|error| MoveRefusal::of_passed(&error))?;
+        let held = hold(self, cookie);
         self.forget_port(cookie);
         // Without its last holder the token owns nothing any more.
         held.map(|()| token)
@@ -131,6 +154,52 @@ impl LaneSet {
         }
         let adopted = self.lane(lane).adopt_endpoint(0, Some(name.endpoint))?;
         Ok(self.name_of_endpoint(lane, adopted))
+    }
+
+    /// Adopts all endpoints that a token stands for. Returns them, with their addresses and peers;
+    /// those that the channel owns already as well.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; nothing is adopted.
+    pub fn adopt_token_endpoints(
+        &mut self,
+        token: BorrowedFd<'_>,
+    ) -> Result<Vec<AdoptedEndpoint>, MoveRefusal> {
+        if !self.shares_endpoints() {
+            return Err(MoveRefusal::no_tokens());
+        }
+        let passed = self.token_control()?.pass(PassPurpose::Token, &[token]);
+        let cookie = passed.map_err(|error| MoveRefusal::of_passed(&error))?;
+        let (mut adopted, mut refused) = (Vec::new(), None);
+        for lane in 0..self.lanes() {
+            // A socket of both families has two.
+            while refused.is_none() {
+                let endpoint = match self.lane(lane).adopt_endpoint(cookie, None) {
+                    Ok(endpoint) => endpoint,
+                    // Another lane may have them.
+                    Err(refusal) if refusal.raw_os_error() == ELSEWHERE => break,
+                    Err(refusal) => {
+                        refused = Some(refusal);
+                        break;
+                    }
+                };
+                let name = self.name_of_endpoint(lane, endpoint);
+                if adopted.iter().any(|(known, _, _)| *known == name) {
+                    break;
+                }
+                let addresses = self.lane(lane).datagram_addresses(endpoint);
+                let (local, peer) = addresses.ok_or_else(MoveRefusal::gone)?;
+                adopted.push((name, local, peer));
+            }
+        }
+        self.forget_port(cookie);
+        match refused {
+            None if !adopted.is_empty() => Ok(adopted),
+            refused => {
+                adopted.iter().for_each(|(endpoint, _, _)| self.close_datagram(*endpoint));
+                Err(refused.unwrap_or_else(MoveRefusal::gone))
+            }
+        }
     }
 
     /// Takes the first datagram that waits for the owners of an endpoint, or a copy of it; and 1

@@ -271,8 +271,11 @@ impl SessionWork<'_> {
                 ServerAnswer::Value { value: self.server.stack().packet_bytes_max(to).into() }
             }
             SessionCall::DatagramAddress { endpoint } => {
-                match self.server.stack().datagram_address(endpoint_id(endpoint)) {
-                    Ok(local) => ServerAnswer::addresses(local, None),
+                let (stack, endpoint) = (self.server.stack(), endpoint_id(endpoint));
+                match stack.datagram_address(endpoint) {
+                    Ok(local) => {
+                        ServerAnswer::addresses(local, stack.datagram_peer(endpoint).ok().flatten())
+                    }
                     Err(error) => ServerAnswer::refused(error.refusal()),
                 }
             }

@@ -146,8 +146,10 @@ impl SessionWork<'_> {
     ) -> Result<DatagramId, ShardShareError> {
         let token = self.passed_token(cookie).ok_or(ShardShareError::NotPassed)?;
         let owners = &self.shared.endpoints.owners;
-        let first =
-            || owners.objects_of_token(token.number()).into_iter().min_by_key(|it| it.index);
+        let first = || {
+            let its = owners.objects_of_token(token.number()).into_iter();
+            its.min_by_key(|it| (owners.has_session(*it, self.id), it.index))
+        };
         let endpoint = endpoint.or_else(first).ok_or(ShardShareError::NotOwned)?;
         if !owners.has_token(token.number(), endpoint) {
             return Err(ShardShareError::NotOwned);
