@@ -221,21 +221,22 @@ impl<T> Channel<T> {
     }
 
     /// Takes the first datagram that waits at the service for the owners of a shared socket, or a
-    /// copy of it; and 1 more than the bytes of the first one that waits then, or 0. `None`: none
-    /// waits. [`crate::Event::DatagramWaits`] reports the next one that arrives.
+    /// copy of it; and 1 more than the bytes of the first one that waits then, or 0. The inner
+    /// `None`: none waits, and [`crate::Event::DatagramWaits`] reports the next one that arrives.
+    /// The outer: no other process has the socket any more, and reads complete as before.
     pub fn take_shared_datagram(
         &mut self,
         handle: Handle,
         keeps: bool,
-    ) -> Option<(crate::Datagram, u32)> {
+    ) -> Option<Option<(crate::Datagram, u32)>> {
         self.check_fork().ok()?;
         let index = self.state.find(handle).ok()?;
         self.take_datagram_on_service(index, keeps)
     }
 
     /// Returns 1 more than the bytes of the first datagram that waits at the service for the owners
-    /// of a shared socket, or 0. As [`Channel::take_shared_datagram`], otherwise. `None`: the socket
-    /// is not shared.
+    /// of a shared socket, or 0. As [`Channel::take_shared_datagram`], otherwise. `None`: no other
+    /// process has the socket any more.
     pub fn await_shared_datagram(&mut self, handle: Handle) -> Option<u32> {
         self.check_fork().ok()?;
         let index = self.state.find(handle).ok()?;

@@ -143,11 +143,11 @@ impl SharedContext {
         });
     }
 
-    /// Adopts the connection or datagram socket of a token. Of one that this process has already, the descriptor is a
-    /// duplicate.
+    /// Adopts the connection or datagram socket of a token. Of one that this process has already,
+    /// the descriptor is a duplicate.
     ///
     /// # Errors
-    /// EBADF: it is no token of this service; ESTALE: the connection is over; the service's
+    /// EBADF: it is no token of this service; ESTALE: what it stands for is over; the service's
     /// refusal; as accept(2).
     pub fn adopt_token(&self, token: BorrowedFd<'_>, is_nonblocking: bool) -> Result<Fd, Error> {
         let mut context = self;

@@ -505,14 +505,18 @@ impl DatagramTransport for PolledChannel {
         Ok(self.channel.recvfrom(handle, DATAGRAM_BYTES_MAX)?)
     }
 
-    fn take_shared_datagram(&mut self, handle: Handle, keeps: bool) -> Option<(Datagram, u32)> {
+    fn take_shared_datagram(
+        &mut self,
+        handle: Handle,
+        keeps: bool,
+    ) -> Option<Option<(Datagram, u32)>> {
         self.note_uncounted();
         self.channel.take_shared_datagram(handle, keeps)
     }
 
-    fn await_shared_datagram(&mut self, handle: Handle) -> u32 {
+    fn await_shared_datagram(&mut self, handle: Handle) -> Option<u32> {
         self.note_uncounted();
-        self.channel.await_shared_datagram(handle).unwrap_or(0)
+        self.channel.await_shared_datagram(handle)
     }
 
     fn send_by_kernel(

@@ -213,15 +213,20 @@ pub(crate) trait DatagramTransport: ObjectTransport {
     fn receive_datagram(&mut self, handle: Handle) -> Result<(), Error>;
 
     /// Takes the first datagram that waits for the owners of a shared handle, or a copy of it; and
-    /// 1 more than the bytes of the first one that waits then, or 0.
-    fn take_shared_datagram(&mut self, _handle: Handle, _keeps: bool) -> Option<(Datagram, u32)> {
+    /// 1 more than the bytes of the first one that waits then, or 0. The inner `None`: none waits.
+    /// The outer: the handle is not shared any more, and receives complete.
+    fn take_shared_datagram(
+        &mut self,
+        _handle: Handle,
+        _keeps: bool,
+    ) -> Option<Option<(Datagram, u32)>> {
         None
     }
 
     /// Returns 1 more than the bytes of the first datagram that waits for the owners of a shared
-    /// handle, or 0.
-    fn await_shared_datagram(&mut self, _handle: Handle) -> u32 {
-        0
+    /// handle, or 0. `None`: it is not shared any more, and receives complete.
+    fn await_shared_datagram(&mut self, _handle: Handle) -> Option<u32> {
+        None
     }
 
     /// Sends the rest of the caller's memory by the kernel.

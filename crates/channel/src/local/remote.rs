@@ -571,7 +571,7 @@ impl StackHandle for Remote {
         &mut self,
         endpoint: DatagramId,
         keeps: bool,
-    ) -> Option<(SharedDatagram, u32)> {
+    ) -> Option<Option<(SharedDatagram, u32)>> {
         self.client.take_datagram(endpoint, keeps)
     }
 

@@ -110,11 +110,13 @@ impl<T> Channel<T> {
         &mut self,
         index: u32,
         keeps: bool,
-    ) -> Option<(Datagram, u32)> {
+    ) -> Option<Option<(Datagram, u32)>> {
         let Self { driver, state, .. } = self;
         let local = driver.local()?;
         let endpoint = local.endpoint(state, index)?;
-        let (taken, waiting) = local.server.take_datagram(endpoint, keeps)?;
+        let Some((taken, waiting)) = local.server.take_datagram(endpoint, keeps)? else {
+            return Some(None);
+        };
         let SharedDatagram { from, arrival, bytes } = taken;
         let datagram = Datagram {
             data: ReadBuf::from_vec(bytes),
@@ -123,7 +125,7 @@ impl<T> Channel<T> {
             arrival: Some(arrival_of(arrival)),
             control: Box::default(),
         };
-        Some((datagram, waiting))
+        Some(Some((datagram, waiting)))
     }
 
     pub(crate) fn await_datagram_on_service(&mut self, index: u32) -> Option<u32> {

@@ -555,13 +555,14 @@ pub(crate) trait StackHandle {
     }
 
     /// Takes the first datagram that waits at a daemon for the owners of an endpoint, or a copy of
-    /// it; and 1 more than the bytes of the first one that waits then, or 0. `None`: none waits.
-    /// [`RemoteEvent::DatagramWaits`] reports the next one that arrives.
+    /// it; and 1 more than the bytes of the first one that waits then, or 0. The inner `None`: none
+    /// waits, and [`RemoteEvent::DatagramWaits`] reports the next one that arrives. The outer, by
+    /// default: datagrams of the endpoint do not wait at a daemon.
     fn take_datagram(
         &mut self,
         _endpoint: DatagramId,
         _keeps: bool,
-    ) -> Option<(SharedDatagram, u32)> {
+    ) -> Option<Option<(SharedDatagram, u32)>> {
         None
     }
 

@@ -33,10 +33,12 @@ pub(super) enum SharedQueue {
 }
 
 impl SharedQueue {
-    const fn of(waiting: u32) -> Self {
-        match waiting.checked_sub(1) {
-            Some(bytes) => Self::Holds(bytes),
-            None => Self::Empty,
+    /// By an answer of the service.
+    const fn of(waiting: Option<u32>) -> Self {
+        match waiting {
+            None => Self::NotShared,
+            Some(0) => Self::Empty,
+            Some(waiting) => Self::Holds(waiting - 1),
         }
     }
 }
@@ -59,7 +61,8 @@ impl InheritedDatagram {
     /// A socket that a message or a program has passed, by its addresses in the service. What the
     /// library keeps of options begins anew.
     pub(crate) fn passed(adopted: &[AdoptedDatagramSocket], is_nonblocking: bool) -> Option<Self> {
-        let first = adopted.iter().find(|socket| socket.local.is_ipv6()).or(adopted.first())?;
+        let first =
+            adopted.iter().find(|socket| socket.local.is_ipv6()).or_else(|| adopted.first())?;
         let is_v6 = first.local.is_ipv6();
         let mut options = SocketOptions::DEFAULT;
         options.sharing.v6_only = is_v6 && adopted.len() == 1;
@@ -169,6 +172,8 @@ impl DatagramSocket {
                 side.queue = SharedQueue::of(transport.await_shared_datagram(side.handle));
             }
         }
+        // No other process may have it any more.
+        self.post_receives(transport);
         if self.has_shared_datagram() { Events::ARRIVED } else { Events::empty() }
     }
 
@@ -186,10 +191,9 @@ impl DatagramSocket {
                 side.queue = SharedQueue::of(transport.await_shared_datagram(handle));
             }
         }
-        match side.queue {
-            SharedQueue::Holds(_) => Events::ARRIVED,
-            _ => Events::empty(),
-        }
+        let holds = matches!(side.queue, SharedQueue::Holds(_));
+        self.post_receives(transport);
+        if holds { Events::ARRIVED } else { Events::empty() }
     }
 
     /// Whether a datagram may wait at the service.
@@ -220,12 +224,15 @@ impl DatagramSocket {
                 continue;
             }
             let taken = transport.take_shared_datagram(side.handle, keeps);
-            side.queue = SharedQueue::of(taken.as_ref().map_or(0, |(_, waiting)| *waiting));
-            if let Some((datagram, _)) = taken {
+            let waiting =
+                |taken: &Option<(_, u32)>| taken.as_ref().map_or(0, |(_, waiting)| *waiting);
+            side.queue = SharedQueue::of(taken.as_ref().map(waiting));
+            if let Some(Some((datagram, _))) = taken {
                 self.keep(datagram);
                 return keeps;
             }
         }
+        self.post_receives(transport);
         false
     }
 }

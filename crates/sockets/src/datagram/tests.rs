@@ -264,7 +264,16 @@ fn shared_socket_gives_back_what_is_unread_and_takes_datagrams_singly() {
     transport.shared.clear();
     assert_eq!(receive(&mut socket, &mut room, MsgFlags::empty(), &mut transport), None);
     assert!(!socket.readiness().contains(Events::READABLE));
-    assert_eq!(transport.take(), [], "no read is posted");
+    assert_eq!(transport.take(), [], "the one that was posted is pending");
+    // No other process has it any more: that one completes.
+    transport.is_unshared = true;
+    assert_eq!(socket.on_datagram_waits(handle, &mut transport), Events::empty());
+    assert!(!socket.is_shared());
+    let calls = transport.shared_calls;
+    assert_eq!(bring(&mut socket, b"direct", &mut transport), Events::ARRIVED);
+    let message = receive(&mut socket, &mut room, MsgFlags::empty(), &mut transport);
+    assert_eq!(message.map(|result| result.map(|it| it.len)), Some(Ok(6)));
+    assert_eq!(transport.shared_calls, calls);
 }
 
 #[test]

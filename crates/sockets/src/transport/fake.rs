@@ -64,6 +64,8 @@ pub(crate) struct FakeTransport {
     pub(crate) shared: VecDeque<Vec<u8>>,
     /// How often they were taken or asked for.
     pub(crate) shared_calls: u32,
+    /// No other process has it any more.
+    pub(crate) is_unshared: bool,
 }
 
 impl FakeTransport {
@@ -298,21 +300,24 @@ impl DatagramTransport for FakeTransport {
         Ok(())
     }
 
-    fn take_shared_datagram(&mut self, _: Handle, keeps: bool) -> Option<(Datagram, u32)> {
+    fn take_shared_datagram(&mut self, _: Handle, keeps: bool) -> Option<Option<(Datagram, u32)>> {
         self.shared_calls += 1;
-        let first = self.shared.front()?.clone();
+        if self.is_unshared {
+            return None;
+        }
+        let Some(first) = self.shared.front().cloned() else { return Some(None) };
         if !keeps {
             self.shared.pop_front();
         }
         let from = Some(Address::Inet(([10, 0, 0, 2], 9).into()));
         let (data, control) = (first.into(), Box::default());
         let datagram = Datagram { data, from, truncated: false, arrival: None, control };
-        Some((datagram, self.waiting()))
+        Some(Some((datagram, self.waiting())))
     }
 
-    fn await_shared_datagram(&mut self, _: Handle) -> u32 {
+    fn await_shared_datagram(&mut self, _: Handle) -> Option<u32> {
         self.shared_calls += 1;
-        self.waiting()
+        (!self.is_unshared).then(|| self.waiting())
     }
 
     fn send_by_kernel(

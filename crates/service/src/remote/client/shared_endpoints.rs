@@ -45,28 +45,30 @@ impl RemoteClient {
         })
     }
 
-    /// Takes the first datagram that waits for the owners of an endpoint, or a copy of it. `None`:
-    /// none waits. [`RemoteEvent::DatagramWaits`] reports the next one that arrives.
+    /// Takes the first datagram that waits for the owners of an endpoint, or a copy of it. The
+    /// inner `None`: none waits, and [`RemoteEvent::DatagramWaits`] reports the next one that
+    /// arrives. The outer: the endpoint has no other owners, and its datagrams come by themselves.
     ///
     /// [`RemoteEvent::DatagramWaits`]: super::RemoteEvent::DatagramWaits
     pub(in crate::remote) fn take_datagram(
         &mut self,
         endpoint: DatagramId,
         keeps: bool,
-    ) -> Option<TakenDatagram> {
+    ) -> Option<Option<TakenDatagram>> {
         let call = SessionCall::TakeDatagram { endpoint: id_of_endpoint(endpoint), keeps };
         let decode = |bytes: &[u8]| match bytes {
             [] => Some(None),
             bytes => decode_datagram(bytes).map(Some),
         };
-        self.call_written(call, decode)??
+        // Of a server that is gone none waits.
+        self.call_written(call, decode).unwrap_or(Some(None))
     }
 
     /// Returns 1 more than the bytes of the first datagram that waits for the owners of an
     /// endpoint, or 0. As `take_datagram`, otherwise.
     ///
     /// # Errors
-    /// [`OperationError::Unknown`]: no such endpoint, or the server is gone.
+    /// [`OperationError::Unknown`]: the endpoint has no other owners, or the server is gone.
     pub(in crate::remote) fn await_datagram(
         &mut self,
         endpoint: DatagramId,

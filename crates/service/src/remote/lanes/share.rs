@@ -13,7 +13,7 @@ use megapipe_stack::{ConnId, DatagramId, OperationError};
 use super::{AdoptedEndpoint, LaneSet};
 use crate::descriptors::{PassPurpose, SessionControl, SharedConn, SharedEndpoint};
 use crate::error::MoveRefusal;
-use crate::remote::encoding::{SharedDatagram, TakenDatagram};
+use crate::remote::encoding::SharedDatagram;
 
 impl LaneSet {
     /// Makes a token that owns a connection too; without one, all connections that the channel has
@@ -203,18 +203,18 @@ impl LaneSet {
     }
 
     /// Takes the first datagram that waits for the owners of an endpoint, or a copy of it; and 1
-    /// more than the bytes of the first one that waits then, or 0. `None`: none waits.
-    /// [`RemoteEvent::DatagramWaits`] reports the next one that arrives.
+    /// more than the bytes of the first one that waits then, or 0. The inner `None`: none waits,
+    /// and [`RemoteEvent::DatagramWaits`] reports the next one that arrives. The outer: the
+    /// endpoint has no other owners, and its datagrams come by themselves.
     ///
     /// [`RemoteEvent::DatagramWaits`]: super::RemoteEvent::DatagramWaits
     pub fn take_datagram(
         &mut self,
         endpoint: DatagramId,
         keeps: bool,
-    ) -> Option<(SharedDatagram, u32)> {
+    ) -> Option<Option<(SharedDatagram, u32)>> {
         let (lane, endpoint) = self.of_endpoint(endpoint);
-        let taken: Option<TakenDatagram> = lane.take_datagram(endpoint, keeps);
-        taken
+        lane.take_datagram(endpoint, keeps)
     }
 
     /// Returns 1 more than the bytes of the first datagram that waits for the owners of an

@@ -63,6 +63,13 @@ impl<O: Copy + Eq + Hash, S: Copy + Eq + Hash, T: Copy + Ord + Hash> SharedOwner
         self.objects.get(&object).is_some_and(|it| it.sessions.contains(&session))
     }
 
+    /// Whether a session, with its own token, is the only owner of an object that it owns.
+    pub(super) fn is_only_owner(&self, object: O, session: S, token: Option<T>) -> bool {
+        self.objects.get(&object).is_none_or(|it| {
+            it.sessions == [session] && it.tokens.iter().all(|other| Some(*other) == token)
+        })
+    }
+
     /// The sessions that own a shared object.
     pub(super) fn sessions(&self, object: O) -> &[S] {
         self.objects.get(&object).map_or(&[], |it| &it.sessions)

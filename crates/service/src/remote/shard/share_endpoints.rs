@@ -15,7 +15,7 @@
 
 use std::net::SocketAddr;
 
-use megapipe_shm::record::{Completion, Event as Says, ServerAnswer, SessionCall};
+use megapipe_shm::record::{Completion, Event as Says, Refusal, ServerAnswer, SessionCall};
 use megapipe_stack::{Arrival, Chunk, DatagramId, Instant, Memory, PoolId};
 
 use super::SessionShard;
@@ -42,9 +42,11 @@ impl SessionWork<'_> {
                 .adopt_endpoint(token, endpoint.map(endpoint_id))
                 .map(|endpoint| ServerAnswer::Bound { endpoint: id_of_endpoint(endpoint) }),
             SessionCall::TakeDatagram { endpoint, keeps } => {
-                self.take_datagram(endpoint_id(endpoint), keeps)
+                Ok(self.take_datagram(endpoint_id(endpoint), keeps))
             }
-            SessionCall::AwaitDatagram { endpoint } => self.await_datagram(endpoint_id(endpoint)),
+            SessionCall::AwaitDatagram { endpoint } => {
+                Ok(self.await_datagram(endpoint_id(endpoint)))
+            }
             SessionCall::GiveDatagramBack { endpoint, chunk } => {
                 let bytes = self.bytes(chunk)?;
                 self.give_datagram_back(endpoint_id(endpoint), &bytes)?
@@ -173,24 +175,37 @@ impl SessionWork<'_> {
         Ok(endpoint)
     }
 
-    fn await_datagram(&mut self, endpoint: DatagramId) -> Result<ServerAnswer, ShardShareError> {
-        let id = self.id;
-        let state = self.shared_endpoint(endpoint)?;
+    /// As `shared_endpoint`, for a call that asks for a datagram. One that the session owns alone
+    /// and of which none waits is shared no more: its datagrams go to the session directly.
+    fn asked_endpoint(&mut self, endpoint: DatagramId) -> Option<&mut SharedEndpointState> {
+        let (id, own) = (self.id, self.own_token());
+        let has_waiting = self.shared_endpoint(endpoint).ok()?.waiting(0) > 0;
+        if !has_waiting && self.shared.endpoints.owners.is_only_owner(endpoint, id, own) {
+            let state = self.shared.endpoints.remove(endpoint)?;
+            self.server.parts().1.close_account(state.account);
+            let kept = state.kept.map(|kept| (ReservingObject::Endpoint(endpoint), kept));
+            self.session.reservations.extend(kept);
+            return None;
+        }
+        let state = self.shared.endpoints.get_mut(endpoint)?;
         state.ask(id);
-        Ok(ServerAnswer::Value { value: state.waiting(0).into() })
+        Some(state)
     }
 
-    fn take_datagram(
-        &mut self,
-        endpoint: DatagramId,
-        keeps: bool,
-    ) -> Result<ServerAnswer, ShardShareError> {
-        let id = self.id;
-        let state = self.shared_endpoint(endpoint)?;
-        state.ask(id);
+    fn await_datagram(&mut self, endpoint: DatagramId) -> ServerAnswer {
+        match self.asked_endpoint(endpoint) {
+            Some(state) => ServerAnswer::Value { value: state.waiting(0).into() },
+            None => ServerAnswer::refused(Refusal::Unknown),
+        }
+    }
+
+    fn take_datagram(&mut self, endpoint: DatagramId, keeps: bool) -> ServerAnswer {
+        let Some(state) = self.asked_endpoint(endpoint) else {
+            return ServerAnswer::refused(Refusal::Unknown);
+        };
         let waiting = state.waiting(usize::from(!keeps));
         let Some(datagram) = self.shared.endpoints.get(endpoint).and_then(|it| it.get(0)) else {
-            return Ok(self.written(&[]));
+            return self.written(&[]);
         };
         let mut bytes = vec![0; datagram.len() as usize];
         let mut from = 0;
@@ -208,7 +223,7 @@ impl SessionWork<'_> {
             let (_, memory) = self.server.parts();
             taken.into_iter().flat_map(|it| it.parts).for_each(|part| memory.free(part.buf));
         }
-        Ok(answer)
+        answer
     }
 
     /// Puts a datagram before those that wait. Without room it is dropped, as if it came late.

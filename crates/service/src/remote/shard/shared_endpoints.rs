@@ -4,14 +4,15 @@
 //!
 //! Datagrams of such an endpoint wait here, in private buffers, and go to the session that asks
 //! first. So no session has a datagram that its program has not read, and the end of a session
-//! loses none. An endpoint that was shared once keeps its queue until it is closed.
+//! loses none. An endpoint keeps its queue until it is closed, or one session alone owns it and
+//! asks when none waits.
 //!
 //! One of the sessions that own an endpoint is its *user*: it has the entry in `owners.rs`, the
 //! stack receives into its memory, and it is informed of errors. The session that has sent last
 //! becomes the user.
 //!
 //! Invariants
-//! - An endpoint has a queue exactly from the first call that shares it until it is closed.
+//! - An endpoint with several owners has a queue.
 //! - At most [`SHARED_DATAGRAMS_MAX`] datagrams wait for an endpoint, and their buffers count for
 //!   the session that has shared it first, and for its user.
 //! - A session is informed of a datagram once after each of its calls that ask for one.

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use megapipe_shm::record::Refusal;
 use megapipe_stack::DatagramId;
 
 use super::many_sessions::{SIZES, at};
@@ -409,4 +410,36 @@ fn datagrams_of_an_owner_that_ends_are_dropped_with_its_memory() {
     assert_eq!(world.attach().id.number, number, "its memory is gone");
     world.send(b"still");
     assert_eq!(world.take(&mut parent, false).as_deref(), Some(&b"still"[..]));
+}
+
+/// Where one session is left and nothing waits, datagrams go to it directly.
+#[test]
+fn endpoint_of_one_owner_is_not_shared_any_more() {
+    let (mut world, mut parent) = EndpointWorld::new(64);
+    world.hold(&mut parent);
+    let child = world.adopting();
+    world.send(b"waits");
+    world.detach(&child);
+    assert_eq!(world.waiting(&mut parent), ServerAnswer::Value { value: 6 });
+    world.change(TokenChange::End(world.token.number()));
+    assert_eq!(world.waiting(&mut parent), ServerAnswer::Value { value: 6 }, "it has to be taken");
+    assert_eq!(world.take(&mut parent, false).as_deref(), Some(&b"waits"[..]));
+    assert_eq!(world.waiting(&mut parent), ServerAnswer::refused(Refusal::Unknown));
+    world.send(b"direct");
+    assert_eq!(parent.given(), [b"direct"]);
+    assert_eq!(world.world.private_used(), 0);
+    // It can be shared again, by another token.
+    let other = ShareToken::new(9, None).expect("no quota");
+    let descriptors = Arc::new(PassedDescriptors::new(None));
+    descriptors.keep_token(1, (other, true)).expect("there is room");
+    let limits =
+        SessionLimits { descriptors: Some(descriptors), key: 98, ..SessionLimits::WHOLE_SHARD };
+    world.close(&mut parent);
+    let (client, id) = world.world.shard.attach_with(&SIZES, limits);
+    let mut next = Owner { client, id };
+    world.endpoint = bind(&mut world.world, &mut next.client, PORT, 2);
+    world.hold(&mut next);
+    world.send(b"again");
+    assert_eq!(world.take(&mut next, false).as_deref(), Some(&b"again"[..]));
+    assert_eq!(world.take(&mut next, false), None, "its token owns it too");
 }
