@@ -133,6 +133,8 @@ impl Sockets {
         if entry.sleepers > 0 {
             entry.wake_sleepers(object, &mut self.wakes);
         }
+        // A call of another thread may have caused it, without a completion.
+        self.happened = true;
         self.notify_watchers(watchers, happened);
     }
 

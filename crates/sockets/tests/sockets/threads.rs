@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use megapipe::Clock;
 use megapipe_sockets::{
-    Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, MsgFlags, OpenFlags,
+    Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, MsgFlags, OpenFlags, PollFd,
     SharedContext, Shutdown,
 };
 
 use crate::signals::timeval;
+use crate::waiting::FOR_EVER;
 use crate::world::{STACK_IPS, STACK_PLACES, StackPlace, stack_configs};
 
 /// Two hosts whose threads share their sockets, and the server's address.
@@ -534,4 +535,48 @@ fn submit_without_another_call(place: Place) {
 fn requests_of_the_last_call_leave() {
     submit_without_another_call(on_kernel());
     STACK_PLACES.into_iter().for_each(|place| submit_without_another_call(on_stack(place)));
+}
+
+fn poll_beside_a_shutdown(place: Place) {
+    let Place { mut server, mut client, ip } = place;
+    let (listener, address) = listen(&mut server, ip, 4);
+    let (fd, accepted) = std::thread::scope(|scope| {
+        let mut acceptor = server.clone();
+        let accepted = scope.spawn(move || acceptor.accept4(listener, OpenFlags::empty()).unwrap());
+        (dial(&mut client, address), accepted.join().unwrap())
+    });
+    let [reader, writer] = client.pipe2(OpenFlags::empty()).unwrap();
+    let poll = |context: &SharedContext, fd: Fd, events: Events| {
+        let mut context = context.clone();
+        move || {
+            let mut asked = [PollFd::new(fd, events)];
+            (context.poll(&mut asked, Some(FOR_EVER)), asked[0].revents)
+        }
+    };
+    // Long enough that the other thread sleeps by then.
+    let pause = || std::thread::sleep(Duration::from_millis(30));
+    std::thread::scope(|scope| {
+        let ended = Events::IN | Events::RDHUP;
+        let waiting = scope.spawn(poll(&client, fd, ended));
+        pause();
+        client.shutdown(fd, Shutdown::Read).unwrap();
+        assert_eq!(waiting.join().unwrap(), (Ok(1), ended));
+        let waiting = scope.spawn(poll(&client, reader, Events::IN));
+        pause();
+        assert_eq!(client.write(writer, b"x"), Ok(1));
+        assert_eq!(waiting.join().unwrap(), (Ok(1), Events::IN));
+        let waiting = scope.spawn(poll(&server, listener, Events::IN));
+        pause();
+        server.shutdown(listener, Shutdown::Read).unwrap();
+        assert_eq!(waiting.join().unwrap().0, Ok(1));
+    });
+    server.close(accepted).unwrap();
+}
+
+#[test]
+fn poll_ends_with_a_call_of_another_thread() {
+    poll_beside_a_shutdown(on_kernel());
+    for place in STACK_PLACES {
+        poll_beside_a_shutdown(on_stack(place));
+    }
 }
