@@ -145,8 +145,8 @@ pub struct Sockets {
     /// Objects that threads wait for and that something happened to: each once, a set once for each
     /// event, at most as often as threads wait for it ([`Sockets::reserve_wakes`]).
     pub(crate) wakes: Vec<u32>,
-    /// A completion came or an event happened, for any object, since this was last read: threads that
-    /// wait in poll(2) or select(2) look again.
+    /// A completion came or an event happened, for any object, since this was last read: threads
+    /// that wait in poll(2) or select(2) look again.
     pub(crate) happened: bool,
 }
 
