@@ -9,7 +9,7 @@ use megapipe_sockets::{Error, Fd};
 
 use crate::fork_sharing;
 use crate::numbers::{self, NumberEntry};
-use crate::raw::set_errno;
+use crate::raw::{errno, set_errno};
 use crate::records::RECORDS;
 use crate::rules::SocketPath;
 use crate::stack;
@@ -103,12 +103,14 @@ fn cold_target(fd: c_int, entry: NumberEntry) -> Result<CallTarget, Error> {
     match entry {
         NumberEntry::Recorded(_) => stack::enter(|| {
             let mut records = RECORDS.lock();
-            let Some(record) = records.of(fd) else { return Ok(CallTarget::Kernel) };
-            if record.path != Some(SocketPath::Stack) || record.is_kept() {
-                return Ok(CallTarget::Kernel);
+            // Without a record another thread has been faster.
+            if let Some(record) = records.of(fd) {
+                if record.path != Some(SocketPath::Stack) || record.is_kept() {
+                    return Ok(CallTarget::Kernel);
+                }
+                records.activate_all()?;
+                records.activate(fd)?;
             }
-            records.activate_all()?;
-            records.activate(fd)?;
             match numbers::entry(fd) {
                 NumberEntry::Stack(inner) => Ok(CallTarget::Stack(inner)),
                 _ => Ok(CallTarget::Kernel),
@@ -127,6 +129,41 @@ fn cold_target(fd: c_int, entry: NumberEntry) -> Result<CallTarget, Error> {
             Ok(CallTarget::Kernel)
         }
     }
+}
+
+/// Runs a call on a recorded socket. It runs again where it returns `None`: another thread has
+/// given the socket to the stack meanwhile ([`without_record`]).
+fn until_settled<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
+    loop {
+        if let Some(done) = call()? {
+            return Ok(done);
+        }
+    }
+}
+
+/// A call of the kernel, under the lock of the records, on a socket that has none: `None` if it is
+/// the stack's by now.
+fn without_record(fd: c_int, pass: &dyn Fn() -> c_int) -> Result<Option<c_int>, Error> {
+    if is_stacks(fd) { Ok(None) } else { passed(pass).map(Some) }
+}
+
+/// The result of the kernel, with its error: errno is kept by calls that succeed inside.
+fn passed(pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
+    match pass() {
+        -1 => Err(Error::from_raw_os_error(errno())),
+        result => Ok(result),
+    }
+}
+
+/// A call of the kernel that changes nothing. It runs again where another thread gives a recorded
+/// socket to the stack meanwhile: `None` then.
+fn passed_unchanged(fd: c_int, pass: &dyn Fn() -> c_int) -> Option<c_int> {
+    let result = pass();
+    (!is_stacks(fd)).then_some(result)
+}
+
+fn is_stacks(fd: c_int) -> bool {
+    matches!(numbers::entry(fd), NumberEntry::Stack(_))
 }
 
 /// Returns the result of a C function: a value, or -1 and errno.

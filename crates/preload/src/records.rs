@@ -158,6 +158,20 @@ fn is_alive(process: c_int) -> bool {
     result != -(libc::ESRCH as isize)
 }
 
+/// Puts a placeholder in the place of the kernel's socket under a number.
+///
+/// # Errors
+/// As dup3(2).
+pub(crate) fn place_anchor(anchor: c_int, number: c_int) -> Result<(), Error> {
+    let query = [number as usize, libc::F_GETFD as usize, 0, 0, 0, 0];
+    // SAFETY: takes integers.
+    let flags = unsafe { system_call(libc::SYS_fcntl, query) };
+    let flags = if flags > 0 { libc::O_CLOEXEC as usize } else { 0 };
+    let arguments = [anchor as usize, number as usize, flags, 0, 0, 0];
+    // SAFETY: takes integers; the number is the program's socket, which this replaces.
+    number_or_error(unsafe { system_call(libc::SYS_dup3, arguments) }).map(drop)
+}
+
 /// Closes a number in the kernel only.
 pub(crate) fn release(fd: c_int) {
     // SAFETY: takes an integer; the caller owns the number.
@@ -217,7 +231,8 @@ impl RecordedSockets {
         select: impl FnOnce(&SocketRecord, SocketAddr) -> SocketPath,
     ) {
         if let Some(other) = self.with_cookie(found.cookie) {
-            return self.duplicate(other, fd);
+            self.duplicate(other, fd);
+            return;
         }
         self.add(fd, found.domain, libc::SOCK_STREAM, 0);
         let Some(record) = self.of(fd) else { return };
@@ -244,20 +259,24 @@ impl RecordedSockets {
         })
     }
 
-    /// `new` is a duplicate of `old`.
-    pub(crate) fn duplicate(&mut self, old: c_int, new: c_int) {
-        if let NumberEntry::Recorded(id) = numbers::entry(old)
-            && let Some(record) = self.sockets.get_mut(&id)
-        {
-            record.numbers.push(new);
-            numbers::set(new, NumberEntry::Recorded(id));
-        }
+    /// `new` is a duplicate of `old`. Returns whether `old` has a record.
+    pub(crate) fn duplicate(&mut self, old: c_int, new: c_int) -> bool {
+        let NumberEntry::Recorded(id) = numbers::entry(old) else { return false };
+        let Some(record) = self.sockets.get_mut(&id) else { return false };
+        record.numbers.push(new);
+        numbers::set(new, NumberEntry::Recorded(id));
+        true
     }
 
     /// Forgets a number of a record, which the kernel keeps or closes. Returns the stack's part of
     /// the socket, if this was its last number.
     pub(crate) fn forget(&mut self, fd: c_int) -> Option<Fd> {
-        let NumberEntry::Recorded(id) = numbers::set(fd, NumberEntry::Kernel) else { return None };
+        let id = match numbers::set(fd, NumberEntry::Kernel) {
+            NumberEntry::Recorded(id) => id,
+            // Another thread has given it to the stack meanwhile.
+            NumberEntry::Stack(inner) => return Some(inner),
+            _ => return None,
+        };
         let record = self.sockets.get_mut(&id)?;
         record.numbers.retain(|number| *number != fd);
         if !record.numbers.is_empty() {
@@ -486,14 +505,7 @@ impl RecordedSockets {
         record.leave_kernels_sets();
         let anchor = anchor()?;
         for (number, of_number) in record.numbers.iter().zip(inner_numbers) {
-            // SAFETY: takes integers.
-            let flags = unsafe {
-                system_call(libc::SYS_fcntl, [*number as usize, libc::F_GETFD as usize, 0, 0, 0, 0])
-            };
-            let flags = if flags > 0 { libc::O_CLOEXEC as usize } else { 0 };
-            let arguments = [anchor as usize, *number as usize, flags, 0, 0, 0];
-            // SAFETY: takes integers; the number is the program's socket, which this replaces.
-            number_or_error(unsafe { system_call(libc::SYS_dup3, arguments) })?;
+            place_anchor(anchor, *number)?;
             if let NumberEntry::Recorded(id) = numbers::set(*number, NumberEntry::Stack(of_number))
             {
                 self.sockets.remove(&id);

@@ -1,19 +1,19 @@
 /* Random programs of socket calls. A seed determines the program; the output is the same with and
  * without the preload library.
  *
- * Usage: random ADDRESS SEED[+COUNT] [STEPS [PAUSE [LEFT_OUT...]]]
- * COUNT: programs to run, of seeds one after another. STEPS: calls of each program. PAUSE: the time
+ * Usage: random ADDRESS SEED[+COUNT][xTHREADS] [STEPS [PAUSE [LEFT_OUT...]]]
+ * COUNT: programs to run, of seeds one after another. THREADS: each runs a program of its own, and
+ * all of them meet for shared steps (`threads.h`). STEPS: calls of each program. PAUSE: the time
  * in milliseconds in which what a call has sent arrives. LEFT_OUT: numbers of steps that are not
  * run, to find the shortest program. The choices of a step depend on its number alone. */
 #define _GNU_SOURCE
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/select.h>
 #include <sys/uio.h>
 
 #include "random.h"
+#include "threads.h"
 
 /* -- calls that make descriptors. Each step returns whether there was something to call. */
 
@@ -21,7 +21,7 @@ static struct slot *new_tcp(int flags) {
     struct slot *slot = pick(NONE);
     if (slot) {
         int fd = socket(AF_INET, SOCK_STREAM | flags, 0), on = 1;
-        printf(" socket");
+        print(" socket");
         answer_slot(fd, slot, TCP, NULL);
         /* When Nagle's algorithm sends a small segment is a matter of time. */
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -35,11 +35,11 @@ static bool make_udp(void) {
     struct slot *slot = pick(NONE);
     if (slot) {
         int fd = socket(AF_INET, SOCK_DGRAM | (chance(60) ? SOCK_NONBLOCK : 0), 0);
-        printf(" socket of datagrams");
+        print(" socket of datagrams");
         answer_slot(fd, slot, UDP, NULL);
         if (chance(70)) {
             struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(host)};
-            printf(" bind");
+            print(" bind");
             answer(bind(fd, (struct sockaddr *)&name, sizeof name));
         }
     }
@@ -49,7 +49,7 @@ static bool make_udp(void) {
 static bool make_set(void) {
     struct slot *slot = pick(NONE);
     if (slot) {
-        printf(" epoll_create1");
+        print(" epoll_create1");
         answer_slot(epoll_create1(0), slot, SET, NULL);
     }
     return slot;
@@ -58,7 +58,7 @@ static bool make_set(void) {
 static bool make_counter(void) {
     struct slot *slot = pick(NONE);
     if (slot) {
-        printf(" eventfd");
+        print(" eventfd");
         answer_slot(eventfd(below(2), EFD_NONBLOCK), slot, COUNTER, NULL);
     }
     return slot;
@@ -70,7 +70,7 @@ static bool make_pipe(void) {
     if (!from || pipe2(fds, O_NONBLOCK)) {
         return false;
     }
-    printf(" pipe");
+    print(" pipe");
     answer_slot(fds[0], from, PIPE_IN, NULL);
     struct slot *to = pick(NONE);
     if (to) {
@@ -96,7 +96,7 @@ static bool bind_one(void) {
     if (slot->kind == TCP && (slot->file->is_used || slot->file->has_listened)) {
         return false;
     }
-    printf(" bind [%d] %s", number(slot), name_text(slot->kind, &name));
+    print(" bind [%d] %s", number(slot), name_text(slot->kind, &name));
     if (answer(bind(slot->fd, (struct sockaddr *)&name, sizeof name)) == 0) {
         slot->file->is_bound = true;
     }
@@ -109,7 +109,7 @@ static bool listen_one(void) {
     if (!slot || (slot->kind == TCP && port_of(slot) == 0)) {
         return false;
     }
-    printf(" listen [%d]", number(slot));
+    print(" listen [%d]", number(slot));
     answer(listen(slot->fd, BACKLOG));
     return true;
 }
@@ -147,7 +147,7 @@ static bool connect_to(struct slot *slot, struct sockaddr_in to) {
     if (to.sin_port == 0 || (listening && listening->file->waiting >= WAITING_MAX)) {
         return false;
     }
-    printf(" connect [%d] %s", number(slot), name_text(slot->kind, &to));
+    print(" connect [%d] %s", number(slot), name_text(slot->kind, &to));
     int result = connect(slot->fd, (struct sockaddr *)&to, sizeof to);
     slot->file->is_used |= result == 0 || errno == EINPROGRESS;
     if (listening && (result == 0 || errno == EINPROGRESS)) {
@@ -165,7 +165,7 @@ static bool connect_one(void) {
     if (chance(5)) {
         struct sockaddr none = {.sa_family = AF_UNSPEC};
         slot->file->has_listened |= slot->kind == TCP && is_listener(slot->fd);
-        printf(" connect [%d] to nowhere", number(slot));
+        print(" connect [%d] to nowhere", number(slot));
         if (answer(connect(slot->fd, &none, sizeof none)) == 0) {
             slot->file->is_used = false;
         }
@@ -189,13 +189,13 @@ static bool accept_from(struct slot *listening) {
     struct sockaddr_in peer = {0};
     socklen_t len = sizeof peer;
     int flags = (chance(60) ? SOCK_NONBLOCK : 0) | (chance(20) ? SOCK_CLOEXEC : 0);
-    printf(" accept4 [%d]", number(listening));
+    print(" accept4 [%d]", number(listening));
     int fd = accept4(listening->fd, (struct sockaddr *)&peer, &len, flags);
     answer_slot(fd, slot, TCP, NULL);
     if (fd >= 0) {
         listening->file->waiting--;
         slot->file->is_used = true;
-        printf(" of %s", name_text(TCP, &peer));
+        print(" of %s", name_text(TCP, &peer));
     }
     return true;
 }
@@ -225,7 +225,7 @@ static bool make_connection(void) {
         accept_from(listening);
     }
     if (chance(80)) {
-        printf(" close [%d]", number(listening));
+        print(" close [%d]", number(listening));
         close(listening->fd);
         forget(listening);
     }
@@ -243,13 +243,13 @@ static bool dup_one(void) {
         return false;
     }
     int command = below(3);
-    printf(" %s [%d]", to->kind != NONE ? "dup2" : command == 1 ? "F_DUPFD_CLOEXEC" : "dup",
+    print(" %s [%d]", to->kind != NONE ? "dup2" : command == 1 ? "F_DUPFD_CLOEXEC" : "dup",
            number(from));
     if (to->kind == NONE) {
         int fd = command == 1 ? fcntl(from->fd, F_DUPFD_CLOEXEC, 0) : dup(from->fd);
         answer_slot(fd, to, from->kind, from->file);
     } else {
-        printf(" [%d]", number(to));
+        print(" [%d]", number(to));
         int fd = dup2(from->fd, to->fd);
         if (fd >= 0 && from != to) {
             struct slot source = *from;
@@ -271,7 +271,7 @@ static bool close_one(void) {
         in_port_t port = port_of(slot);
         if (slot->kind == TCP && chance(25)) {
             struct linger linger = {.l_onoff = 1};
-            printf(" linger");
+            print(" linger");
             answer(setsockopt(slot->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
         }
         /* Of a port that several sockets have, others may be left. */
@@ -279,7 +279,7 @@ static bool close_one(void) {
             closed_port[slot->kind == UDP] = port;
         }
     }
-    printf(" close [%d]", number(slot));
+    print(" close [%d]", number(slot));
     answer(close(slot->fd));
     forget(slot);
     return true;
@@ -297,7 +297,7 @@ static bool shutdown_one(void) {
     }
     int how = below(20) ? (int)below(3) : 7;
     slot->file->has_listened |= slot->kind == TCP && is_listener(slot->fd) && how != SHUT_WR;
-    printf(" shutdown [%d] %d", number(slot), how);
+    print(" shutdown [%d] %d", number(slot), how);
     answer(shutdown(slot->fd, how));
     slot->file->shut |= how < 3 ? how + 1 : 0;
     return true;
@@ -306,7 +306,7 @@ static bool shutdown_one(void) {
 /* -- data */
 
 static void print_bytes(const char *bytes, long count) {
-    printf(" %.*s", (int)(count < 20 ? count : 20), bytes);
+    print(" %.*s", (int)(count < 20 ? count : 20), bytes);
 }
 
 static int read_flags(void) {
@@ -323,9 +323,9 @@ static long read_message(struct slot *slot, char *to, size_t len, int flags) {
                              .msg_iov = parts, .msg_iovlen = 2};
     long result = answer(recvmsg(slot->fd, &message, flags));
     if (result >= 0) {
-        printf(" flags %#x", message.msg_flags);
+        print(" flags %#x", message.msg_flags);
         if (slot->kind == UDP) {
-            printf(" from %s", name_text(UDP, &from));
+            print(" from %s", name_text(UDP, &from));
         }
     }
     return result;
@@ -333,7 +333,7 @@ static long read_message(struct slot *slot, char *to, size_t len, int flags) {
 
 static bool read_one(void) {
     static const size_t sizes[] = {1, 3, 8, 40, 2000, 20000, 0};
-    static char to[20000];
+    static _Thread_local char to[20000];
     struct slot *slot = pick(chance(85) ? SOCKETS : SOCKETS | COUNTER | PIPE_IN);
     if (!slot) {
         return false;
@@ -352,7 +352,7 @@ static bool read_one(void) {
     struct iovec parts[] = {{.iov_base = to, .iov_len = len / 2},
                             {.iov_base = to + len / 2, .iov_len = len - len / 2}};
     static const char *const calls[] = {"recv", "recvfrom", "recvmsg", "read", "readv"};
-    printf(" %s [%d] %zu %#x", calls[call], number(slot), len, flags);
+    print(" %s [%d] %zu %#x", calls[call], number(slot), len, flags);
     long result = -1;
     switch (call) {
     case 0:
@@ -361,7 +361,7 @@ static bool read_one(void) {
     case 1:
         result = answer(recvfrom(slot->fd, to, len, flags, (struct sockaddr *)&from, &from_len));
         if (result >= 0) {
-            printf(" from %s", slot->kind == UDP ? name_text(UDP, &from) : from_len ? "?" : "-");
+            print(" from %s", slot->kind == UDP ? name_text(UDP, &from) : from_len ? "?" : "-");
         }
         break;
     case 2:
@@ -408,7 +408,7 @@ static bool write_one(void) {
     if (slot->kind == UDP && to_len == 0 && port_of(slot) == 0) {
         return false;
     }
-    printf(" %s [%d] %zu %#x %s", calls[call], number(slot), len, call < 3 ? flags : 0,
+    print(" %s [%d] %zu %#x %s", calls[call], number(slot), len, call < 3 ? flags : 0,
            to_len ? name_text(UDP, &to) : "");
     slot->file->writes++;
     switch (call) {
@@ -428,7 +428,7 @@ static bool write_one(void) {
         answer(writev(slot->fd, parts, 2));
     }
     if (signals) {
-        printf(" SIGPIPE");
+        print(" SIGPIPE");
         signals = 0;
     }
     return true;
@@ -444,11 +444,11 @@ static bool get_name(void) {
     struct sockaddr_in name = {0};
     socklen_t len = sizeof name;
     bool is_own = chance(50);
-    printf(" %s [%d]", is_own ? "getsockname" : "getpeername", number(slot));
+    print(" %s [%d]", is_own ? "getsockname" : "getpeername", number(slot));
     int result = is_own ? getsockname(slot->fd, (struct sockaddr *)&name, &len)
                         : getpeername(slot->fd, (struct sockaddr *)&name, &len);
     if (answer(result) == 0 && (!is_own || port_of(slot))) {
-        printf(" %s %d", name_text(slot->kind, &name), len);
+        print(" %s %d", name_text(slot->kind, &name), len);
     }
     return true;
 }
@@ -459,13 +459,13 @@ static bool change_flags(void) {
         return false;
     }
     if (chance(30)) {
-        printf(" F_SETFD [%d]", number(slot));
+        print(" F_SETFD [%d]", number(slot));
         answer(fcntl(slot->fd, F_SETFD, chance(50) ? FD_CLOEXEC : 0));
         answer(fcntl(slot->fd, F_GETFD));
         return true;
     }
     int flags = fcntl(slot->fd, F_GETFL);
-    printf(" F_GETFL [%d] %#x F_SETFL", number(slot), flags);
+    print(" F_GETFL [%d] %#x F_SETFL", number(slot), flags);
     /* Counters and pipes stay nonblocking: calls on them are not checked before. */
     answer(fcntl(slot->fd, F_SETFL, slot->kind & SOCKETS ? flags ^ O_NONBLOCK : flags));
     return true;
@@ -477,9 +477,9 @@ static bool count_bytes(void) {
     if (!slot) {
         return false;
     }
-    printf(" FIONREAD [%d]", number(slot));
+    print(" FIONREAD [%d]", number(slot));
     answer(ioctl(slot->fd, FIONREAD, &count));
-    printf(" %d", count);
+    print(" %d", count);
     return true;
 }
 
@@ -520,16 +520,16 @@ static bool use_option(void) {
     int value = option->least + (option->limit ? (int)below((uint32_t)option->limit) : 0);
     socklen_t len = sizeof value;
     if (option->limit && chance(50)) {
-        printf(" setsockopt [%d] %s %d", number(slot), option->name, value);
+        print(" setsockopt [%d] %s %d", number(slot), option->name, value);
         answer(setsockopt(slot->fd, option->level, option->option, &value, len));
         return true;
     }
-    printf(" getsockopt [%d] %s", number(slot), option->name);
+    print(" getsockopt [%d] %s", number(slot), option->name);
     if (answer(getsockopt(slot->fd, option->level, option->option, &value, &len)) == 0) {
         const char *error = option->option == SO_ERROR && option->level == SOL_SOCKET && value
                                 ? strerrorname_np(value)
                                 : "";
-        printf(" %d %s", *error ? 0 : value, error);
+        print(" %d %s", *error ? 0 : value, error);
     }
     return true;
 }
@@ -548,11 +548,11 @@ static bool poll_all(void) {
             entries[count++] = (struct pollfd){.fd = slots[at].fd, .events = wanted};
         }
     }
-    printf(" poll");
+    print(" poll");
     answer(poll(entries, count, chance(80) ? 0 : 5));
     for (int at = 0; at < count; at++) {
         uint32_t events = common_events(places[at], (uint32_t)entries[at].revents);
-        printf(" [%d]%x/%x", places[at], events, entries[at].events);
+        print(" [%d]%x/%x", places[at], events, entries[at].events);
     }
     return true;
 }
@@ -570,12 +570,12 @@ static bool select_all(void) {
         }
     }
     struct timeval time = {.tv_usec = chance(80) ? 0 : 5000};
-    printf(" select");
+    print(" select");
     answer(select(most + 1, &sets[0], chance(70) ? &sets[1] : NULL, &sets[2], &time));
     for (int at = 0; at < SLOTS; at++) {
         if (slots[at].kind != NONE) {
             int fd = slots[at].fd;
-            printf(" [%d]%s%s%s", at, FD_ISSET(fd, &sets[0]) ? "r" : "",
+            print(" [%d]%s%s%s", at, FD_ISSET(fd, &sets[0]) ? "r" : "",
                    FD_ISSET(fd, &sets[1]) ? "w" : "", FD_ISSET(fd, &sets[2]) ? "x" : "");
         }
     }
@@ -602,7 +602,7 @@ static bool control_set(void) {
     int op = call < 4 ? EPOLL_CTL_ADD : call == 4 ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
     struct epoll_event event = {.events = ONE_OF(events) | ONE_OF(ways)};
     event.data.u64 = (uint64_t)number(slot) | (event.events & ONCE ? ONCE_MARK : 0);
-    printf(" epoll_ctl [%d] %d [%d] %#x", number(set), op, number(slot), event.events);
+    print(" epoll_ctl [%d] %d [%d] %#x", number(set), op, number(slot), event.events);
     int fd = chance(2) ? -1 : slot->fd;
     if (answer(epoll_ctl(set->fd, op, fd, &event)) == 0) {
         slot->file->is_nested |= slot->kind == SET;
@@ -622,7 +622,7 @@ static bool wait_for_set(void) {
     if (!set) {
         return false;
     }
-    printf(" epoll_wait [%d]", number(set));
+    print(" epoll_wait [%d]", number(set));
     int count = epoll_wait(set->fd, events, 64, chance(80) ? 0 : 5);
     answer(count);
     if (count > 0) {
@@ -630,7 +630,7 @@ static bool wait_for_set(void) {
     }
     for (int at = 0; at < count; at++) {
         int slot = (int)(events[at].data.u64 % ONCE_MARK);
-        printf(" [%d]%x", slot, common_events(slot, events[at].events));
+        print(" [%d]%x", slot, common_events(slot, events[at].events));
         /* How many edges follow behind the end of both directions differs, and that of a socket
          * before its path is decided is forgotten with the decision. */
         if (events[at].events & EPOLLHUP && events[at].data.u64 & ONCE_MARK) {
@@ -641,6 +641,9 @@ static bool wait_for_set(void) {
 }
 
 /* -- programs */
+
+/* One of so many steps is shared. */
+enum { SHARED_EVERY = 8 };
 
 static const struct {
     bool (*run)(void);
@@ -681,25 +684,58 @@ static bool is_left_out(int step, int count, char **left_out) {
     return false;
 }
 
-static void run_program(uint64_t seed, int steps, int count, char **left_out) {
-    alarm(60);
+/* What each thread of a program runs. */
+struct program {
+    uint64_t seed;
+    int steps, left_out_count;
+    char **left_out;
+};
+
+/* A thread of a program, and its text. */
+struct thread {
+    const struct program *program;
+    pthread_t id;
+    int number;
+    char *text;
+    size_t len;
+};
+
+static struct thread threads[THREADS_MAX];
+
+/* A program that does not end shows how far it is. */
+static void show_texts(int signal) {
+    for (int at = 0; at < thread_count; at++) {
+        if (threads[at].text && write(1, threads[at].text, threads[at].len) < 0) {
+            break;
+        }
+    }
+    need(false, signal == SIGALRM ? "it does not end" : "it ends");
+}
+
+static void run_steps(const struct program *program, int number) {
+    uint64_t seed = program->seed + (uint64_t)number * 1000000007;
     name_count = 0;
     closed_port[0] = closed_port[1] = 0;
-    printf("seed %llu\n", (unsigned long long)seed);
-    for (int step = 0; step < steps; step++) {
-        if (is_left_out(step, count, left_out)) {
+    for (int step = 0; step < program->steps; step++) {
+        bool is_shared = thread_count > 1 && step % SHARED_EVERY == SHARED_EVERY - 1;
+        int own = is_shared ? step : number * STEPS_MAX + step;
+        if (is_left_out(own, program->left_out_count, program->left_out)) {
             continue;
         }
-        state = (seed << 20) + (uint64_t)step * 0x632be59bd9b4e019;
-        printf("%d:", step);
-        if (step < 3) {
+        state = ((is_shared ? program->seed : seed) << 20) + (uint64_t)step * 0x632be59bd9b4e019;
+        print("%d:", own);
+        if (is_shared) {
+            role = (number + step / SHARED_EVERY) % thread_count;
+            run_shared_step();
+        } else if (step < 3) {
             step == 0 ? make_set() : make_connection();
         } else {
             run_step();
         }
-        puts("");
-        fflush(stdout);
+        print("\n");
+        fflush(out);
         settle();
+        disturb();
     }
     for (int at = 0; at < SLOTS; at++) {
         if (slots[at].kind != NONE) {
@@ -709,6 +745,44 @@ static void run_program(uint64_t seed, int steps, int count, char **left_out) {
     }
 }
 
+static void *run_thread(void *argument) {
+    struct thread *thread = argument;
+    out = open_memstream(&thread->text, &thread->len);
+    need(out != NULL, "open_memstream");
+    disturbed = thread->program->seed + (uint64_t)thread->number;
+    fprintf(out, "thread %d\n", thread->number);
+    run_steps(thread->program, thread->number);
+    fclose(out);
+    return NULL;
+}
+
+static void run_program(const struct program *program) {
+    alarm(60);
+    printf("seed %llu\n", (unsigned long long)program->seed);
+    disturbance = (int)(program->seed % 3);
+    if (thread_count == 1) {
+        out = stdout;
+        run_steps(program, 0);
+        return;
+    }
+    fflush(stdout);
+    pthread_barrier_init(&barrier, NULL, (unsigned)thread_count);
+    for (int at = 0; at < thread_count; at++) {
+        threads[at] = (struct thread){.program = program, .number = at};
+        int error = pthread_create(&threads[at].id, NULL, run_thread, &threads[at]);
+        need(error == 0, "pthread_create");
+    }
+    for (int at = 0; at < thread_count; at++) {
+        pthread_join(threads[at].id, NULL);
+    }
+    for (int at = 0; at < thread_count; at++) {
+        fputs(threads[at].text, stdout);
+        free(threads[at].text);
+        threads[at].text = NULL;
+    }
+    pthread_barrier_destroy(&barrier);
+}
+
 static void note_signal(int signal) { signals = signal; }
 
 int main(int count, char **arguments) {
@@ -716,16 +790,24 @@ int main(int count, char **arguments) {
     host = arguments[1];
     struct sigaction action = {.sa_handler = note_signal};
     sigaction(SIGPIPE, &action, NULL);
+    action.sa_handler = show_texts;
+    sigaction(SIGALRM, &action, NULL);
     char *rest;
     uint64_t seed = strtoull(arguments[2], &rest, 10);
-    int programs = *rest == '+' ? atoi(rest + 1) : 1;
-    int steps = count > 3 ? atoi(arguments[3]) : 40;
+    int programs = *rest == '+' ? (int)strtol(rest + 1, &rest, 10) : 1;
+    thread_count = *rest == 'x' ? atoi(rest + 1) : 1;
+    need(thread_count > 0 && thread_count <= THREADS_MAX, "the number of threads");
     if (count > 4) {
         pause_ns = atol(arguments[4]) * 1000000;
     }
+    struct program program = {
+        .steps = count > 3 ? atoi(arguments[3]) : 40,
+        .left_out_count = count > 5 ? count - 5 : 0,
+        .left_out = arguments + 5,
+    };
     for (int at = 0; at < programs; at++) {
-        int left_out = count > 5 ? count - 5 : 0;
-        run_program(seed + (uint64_t)at, steps, left_out, arguments + count - left_out);
+        program.seed = seed + (uint64_t)at;
+        run_program(&program);
     }
     puts("end");
     return 0;

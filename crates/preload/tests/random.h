@@ -17,9 +17,14 @@ enum { WRITES_MAX = 6 };
 /* Connections that wait at a listener; full backlogs are not part of the programs. */
 enum { BACKLOG = 8, WAITING_MAX = 4 };
 
+/* The text of a thread. */
+static _Thread_local FILE *out;
+
+#define print(...) fprintf(out, __VA_ARGS__)
+
 /* -- a pseudo-random generator: splitmix64 */
 
-static uint64_t state;
+static _Thread_local uint64_t state;
 
 static inline uint32_t below(uint32_t limit) {
     uint64_t it = state += 0x9e3779b97f4a7c15;
@@ -61,22 +66,22 @@ struct slot {
     struct file *file;
 };
 
-static struct slot slots[SLOTS];
+static _Thread_local struct slot slots[SLOTS];
 static long pause_ns = 2000000;
-static volatile sig_atomic_t signals;
+static _Thread_local volatile sig_atomic_t signals;
 
 /* Ports in the order in which they are seen. */
-static struct {
+static _Thread_local struct {
     int kind;
     in_port_t port;
 } names[NAMES];
-static int name_count;
+static _Thread_local int name_count;
 /* The port of a socket that has been closed. */
-static in_port_t closed_port[2];
+static _Thread_local in_port_t closed_port[2];
 
 static inline const char *name_text(int kind, const struct sockaddr_in *name) {
-    static char text[2][32];
-    static int which;
+    static _Thread_local char text[2][32];
+    static _Thread_local int which;
     char *to = text[which ^= 1];
     const char *address = name->sin_addr.s_addr == inet_addr(host) ? "host"
                           : name->sin_addr.s_addr == 0             ? "any"
@@ -135,9 +140,9 @@ static inline int number(const struct slot *slot) { return (int)(slot - slots); 
 
 static inline long answer(long result) {
     if (result < 0) {
-        printf(" = %s", strerrorname_np(errno));
+        print(" = %s", strerrorname_np(errno));
     } else {
-        printf(" = %ld", result);
+        print(" = %ld", result);
     }
     return result;
 }
@@ -154,7 +159,7 @@ static inline void answer_slot(int fd, struct slot *slot, enum kind kind, struct
     }
     file->references++;
     *slot = (struct slot){.kind = kind, .fd = fd, .file = file};
-    printf(" = [%d]", number(slot));
+    print(" = [%d]", number(slot));
 }
 
 /* A slot loses its descriptor, which is closed. */

@@ -8,7 +8,9 @@ use libc::{sockaddr, socklen_t};
 use megapipe_marshal::{ArgumentError, check_room, read_address, write_address};
 use megapipe_sockets::{Bsd, Error, Events, Fd, OpenFlags, PollFd, SharedContext, Shutdown};
 
-use super::{CallTarget, answer, status, target};
+use super::{
+    CallTarget, answer, passed, passed_unchanged, status, target, until_settled, without_record,
+};
 use crate::foreign_children;
 use crate::link;
 use crate::memory::{self, Access};
@@ -53,29 +55,27 @@ interpose! {
         }
         // SAFETY: the program promises an address of that size, or null.
         let to = unsafe { address_of(address, len) };
-        let bind = || match target_at_rest(fd)? {
+        answer(until_settled(|| match target_at_rest(fd)? {
             CallTarget::Stack(inner) => {
                 let to = to?.ok_or(Error::FamilyNotSupported)?;
-                stack::with_stack(|sockets| sockets.bind(inner, to)).map(|()| 0)
+                stack::with_stack(|sockets| sockets.bind(inner, to)).map(|()| Some(0))
             }
             CallTarget::Kernel => match to {
                 Ok(Some(to)) => stack::enter(|| bind_recorded(fd, to, &pass)),
-                _ => Ok(pass()),
+                _ => Ok(Some(pass())),
             },
-        };
-        answer(bind())
+        }))
     }
 
     /// listen(2).
     fn listen(fd: c_int, backlog: c_int) -> c_int |pass| {
-        match target_at_rest(fd) {
-            Ok(CallTarget::Kernel) if numbers::is_kernel(fd) => pass(),
-            Ok(CallTarget::Kernel) => answer(stack::enter(|| listen_recorded(fd, backlog, &pass))),
-            Ok(CallTarget::Stack(inner)) => {
-                status(stack::with_stack(|sockets| sockets.listen(inner, backlog)))
+        answer(until_settled(|| match target_at_rest(fd)? {
+            CallTarget::Kernel if numbers::is_kernel(fd) => Ok(Some(pass())),
+            CallTarget::Kernel => stack::enter(|| listen_recorded(fd, backlog, &pass)),
+            CallTarget::Stack(inner) => {
+                stack::with_stack(|sockets| sockets.listen(inner, backlog)).map(|()| Some(0))
             }
-            Err(error) => answer(Err(error)),
-        }
+        }))
     }
 
     /// accept(2).
@@ -142,7 +142,7 @@ interpose! {
         }
         // SAFETY: the program promises an address of that size, or null.
         let to = unsafe { address_of(address, len) };
-        let connect = || {
+        answer(until_settled(|| {
             if let (NumberEntry::Recorded(_), Ok(None)) = (numbers::entry(fd), to) {
                 return stack::enter(|| stop_listening(fd, None, &pass));
             }
@@ -150,29 +150,25 @@ interpose! {
                 stack::enter(|| connect_recorded(fd, to))?;
             }
             match target(fd)? {
-                CallTarget::Kernel => Ok(pass()),
+                CallTarget::Kernel => Ok(Some(pass())),
                 CallTarget::Stack(inner) => {
                     let to = to?;
-                    stack::with_stack(|sockets| sockets.connect(inner, to)).map(|()| 0)
+                    stack::with_stack(|sockets| sockets.connect(inner, to)).map(|()| Some(0))
                 }
             }
-        };
-        answer(connect())
+        }))
     }
 
     /// shutdown(2).
     fn shutdown(fd: c_int, how: c_int) -> c_int |pass| {
         let Some(how) = Shutdown::from_raw(how) else { return pass() };
-        match target_at_rest(fd) {
-            Ok(CallTarget::Kernel) if numbers::is_kernel(fd) => pass(),
-            Ok(CallTarget::Kernel) => {
-                answer(stack::enter(|| stop_listening(fd, Some(how), &pass)))
+        answer(until_settled(|| match target_at_rest(fd)? {
+            CallTarget::Kernel if numbers::is_kernel(fd) => Ok(Some(pass())),
+            CallTarget::Kernel => stack::enter(|| stop_listening(fd, Some(how), &pass)),
+            CallTarget::Stack(inner) => {
+                stack::with_stack(|sockets| sockets.shutdown(inner, how)).map(|()| Some(0))
             }
-            Ok(CallTarget::Stack(inner)) => {
-                status(stack::with_stack(|sockets| sockets.shutdown(inner, how)))
-            }
-            Err(error) => answer(Err(error)),
-        }
+        }))
     }
 
     /// getsockname(2).
@@ -209,12 +205,12 @@ fn stop_listening(
     fd: c_int,
     how: Option<Shutdown>,
     pass: &dyn Fn() -> c_int,
-) -> Result<c_int, Error> {
+) -> Result<Option<c_int>, Error> {
     let mut records = RECORDS.lock();
-    let Some(record) = records.of(fd) else { return passed(pass) };
+    let Some(record) = records.of(fd) else { return without_record(fd, pass) };
     if record.backlog.is_none() || how == Some(Shutdown::Write) {
         // Of a listener that direction alone is nothing (`inet_shutdown`).
-        return if record.backlog.is_none() { passed(pass) } else { Ok(0) };
+        return if record.backlog.is_none() { passed(pass).map(Some) } else { Ok(Some(0)) };
     }
     let is_kept = record.is_kept();
     match (record.inner, stack::context()) {
@@ -229,7 +225,7 @@ fn stop_listening(
         }
         _ => record.backlog = None,
     }
-    if is_kept { passed(pass) } else { Ok(0) }
+    if is_kept { passed(pass).map(Some) } else { Ok(Some(0)) }
 }
 
 /// Whether the stack has the protocol.
@@ -252,16 +248,15 @@ unsafe fn name_of(
     fd: c_int,
     address: *mut sockaddr,
     len: *mut socklen_t,
-    pass: impl FnOnce() -> c_int,
-    name: impl FnOnce(Fd) -> Result<SocketAddr, Error>,
+    pass: impl Fn() -> c_int,
+    name: impl Fn(Fd) -> Result<SocketAddr, Error>,
 ) -> c_int {
     // SAFETY: the caller keeps the contract.
     let write = |name| unsafe { write_name(address, len, Some(name)) };
-    match target(fd) {
-        Ok(CallTarget::Kernel) => pass(),
-        Ok(CallTarget::Stack(inner)) => status(name(inner).and_then(write)),
-        Err(error) => answer(Err(error)),
-    }
+    answer(until_settled(|| match target(fd)? {
+        CallTarget::Kernel => Ok(passed_unchanged(fd, &pass)),
+        CallTarget::Stack(inner) => name(inner).and_then(write).map(|()| Some(0)),
+    }))
 }
 
 /// # Safety
@@ -386,14 +381,6 @@ fn has_family(record: &SocketRecord, address: SocketAddr) -> bool {
     }
 }
 
-/// The result of the kernel, with its error: errno is kept by calls that succeed inside.
-fn passed(pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
-    match pass() {
-        -1 => Err(Error::from_raw_os_error(crate::raw::errno())),
-        result => Ok(result),
-    }
-}
-
 /// The name of a socket that waits for its stack to start, if the program has selected its port.
 fn recorded_name(fd: c_int) -> Option<SocketAddr> {
     let NumberEntry::Recorded(_) = numbers::entry(fd) else { return None };
@@ -406,9 +393,13 @@ fn recorded_name(fd: c_int) -> Option<SocketAddr> {
 }
 
 /// bind(2) of a recorded socket: the path of a TCP listener is decided here.
-fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
+fn bind_recorded(
+    fd: c_int,
+    to: SocketAddr,
+    pass: &dyn Fn() -> c_int,
+) -> Result<Option<c_int>, Error> {
     let mut records = RECORDS.lock();
-    let Some(record) = records.of(fd) else { return passed(pass) };
+    let Some(record) = records.of(fd) else { return without_record(fd, pass) };
     check_family(record.domain, to)?;
     let path = select(record, PathCall::Listen, to)?;
     // The kernel has loopback addresses of its own, and their ports.
@@ -419,7 +410,7 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
         let bound = passed(pass)?;
         if path == SocketPath::Kernel {
             records.give_to_kernel(fd);
-            return Ok(bound);
+            return Ok(Some(bound));
         }
     } else if record.bound.is_some() {
         return Err(Error::InvalidArgument);
@@ -445,7 +436,7 @@ fn bind_recorded(fd: c_int, to: SocketAddr, pass: &dyn Fn() -> c_int) -> Result<
             }
         })?;
     }
-    Ok(0)
+    Ok(Some(0))
 }
 
 /// As Linux (`inet6_bind`, `inet_bind`): an address of IPv4 is no address of an IPv6 socket.
@@ -497,11 +488,15 @@ pub(super) fn kernel_name(fd: c_int) -> Option<SocketAddr> {
 }
 
 /// listen(2) of a recorded socket.
-fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Result<c_int, Error> {
+fn listen_recorded(
+    fd: c_int,
+    backlog: c_int,
+    pass: &dyn Fn() -> c_int,
+) -> Result<Option<c_int>, Error> {
     let mut records = RECORDS.lock();
-    let Some(record) = records.of(fd) else { return passed(pass) };
+    let Some(record) = records.of(fd) else { return without_record(fd, pass) };
     if record.kind != libc::SOCK_STREAM {
-        return passed(pass);
+        return passed(pass).map(Some);
     }
     let path = match record.path {
         Some(path) => path,
@@ -521,7 +516,7 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
         let listening = passed(pass)?;
         if path == SocketPath::Kernel {
             records.give_to_kernel(fd);
-            return Ok(listening);
+            return Ok(Some(listening));
         }
     }
     if let Some(record) = records.of(fd)
@@ -533,7 +528,7 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
         if std::mem::take(&mut record.has_left_sets) {
             record.join_kernels_sets();
         }
-        return Ok(0);
+        return Ok(Some(0));
     }
     if let Some(record) = records.of(fd) {
         if path == SocketPath::Both && record.bound.is_none_or(|bound| bound.port() == 0) {
@@ -548,7 +543,7 @@ fn listen_recorded(fd: c_int, backlog: c_int, pass: &dyn Fn() -> c_int) -> Resul
             activated => activated?,
         }
     }
-    Ok(0)
+    Ok(Some(0))
 }
 
 /// A listener needs the stack: the link is opened while the program has the rights.

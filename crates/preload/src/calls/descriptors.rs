@@ -15,7 +15,7 @@ use crate::nested_sets;
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry, child_views};
 use crate::raw::{c_call, set_errno, system_call};
-use crate::records::RECORDS;
+use crate::records::{RECORDS, anchor, place_anchor};
 use crate::stack;
 
 interpose! {
@@ -102,13 +102,16 @@ pub(super) fn detach(fd: c_int) -> Result<(), Error> {
                 sockets.close(inner)
             })
         }
-        NumberEntry::PendingSet => {
-            numbers::set(fd, NumberEntry::Kernel);
-            stack::enter(|| {
-                RECORDS.lock().forget_set(fd);
-                Ok(())
-            })
-        }
+        NumberEntry::PendingSet => stack::enter(|| {
+            let mut records = RECORDS.lock();
+            // Another thread may have started the stack meanwhile.
+            let entry = numbers::set(fd, NumberEntry::Kernel);
+            records.forget_set(fd);
+            match (entry, stack::context()) {
+                (NumberEntry::Set(inner), Some(mut context)) => context.close(inner),
+                _ => Ok(()),
+            }
+        }),
         NumberEntry::Recorded(_) => stack::enter(|| {
             let inner = RECORDS.lock().forget(fd);
             match (inner, stack::context()) {
@@ -191,6 +194,20 @@ fn duplicated_to(old: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int 
     copied(old, new)
 }
 
+/// `new` is a duplicate of a recorded socket, which another thread may have given to the stack
+/// before or after the kernel duplicated it.
+fn duplicate_recorded(old: c_int, new: c_int) -> Result<(), Error> {
+    let mut records = RECORDS.lock();
+    if !records.duplicate(old, new)
+        && let (NumberEntry::Stack(inner), Some(mut context)) =
+            (numbers::entry(old), stack::context())
+    {
+        place_anchor(anchor()?, new)?;
+        numbers::set(new, NumberEntry::Stack(context.fcntl(inner, libc::F_DUPFD, 0)?));
+    }
+    Ok(())
+}
+
 /// `new` is a duplicate of `old` in the kernel: it stands for the same.
 fn copied(old: c_int, new: c_int) -> c_int {
     if foreign_children::is_foreign() {
@@ -212,10 +229,7 @@ fn copied(old: c_int, new: c_int) -> c_int {
             numbers::set(new, NumberEntry::Set(inner));
             Ok(())
         }
-        NumberEntry::Recorded(_) => stack::enter(|| {
-            RECORDS.lock().duplicate(old, new);
-            Ok(())
-        }),
+        NumberEntry::Recorded(_) => stack::enter(|| duplicate_recorded(old, new)),
         NumberEntry::Parent | NumberEntry::Inherited(_) | NumberEntry::Token => {
             numbers::set(new, entry);
             Ok(())

@@ -10,7 +10,9 @@ use megapipe_marshal::{IntArgument, check_room};
 use megapipe_sockets::{Bsd, Error, SIOCATMARK};
 
 use super::descriptors::duplicated;
-use super::{CallTarget, answer, status, target};
+use super::{
+    CallTarget, answer, is_stacks, passed, passed_unchanged, target, until_settled, without_record,
+};
 use crate::memory::{self, Access, memory, memory_mut};
 use crate::next::interpose;
 use crate::numbers;
@@ -31,10 +33,10 @@ interpose! {
         if numbers::is_kernel(fd) {
             return pass();
         }
-        let get = || {
+        answer(until_settled(|| {
             let recorded = recorded_option(fd, level, name)?;
             if recorded == RecordedOption::OfKernel {
-                return Ok(pass());
+                return Ok(passed_unchanged(fd, &pass));
             }
             memory::check(size as usize, size_of::<socklen_t>(), Access::Write)?;
             // SAFETY: the program promises a size, or null.
@@ -49,15 +51,14 @@ interpose! {
                 room[..filled].copy_from_slice(&bytes[..filled]);
                 // SAFETY: it promises a writable size.
                 unsafe { size.write(filled as socklen_t) };
-                return Ok(0);
+                return Ok(Some(0));
             }
-            let CallTarget::Stack(inner) = target(fd)? else { return Ok(pass()) };
+            let CallTarget::Stack(inner) = target(fd)? else { return Ok(Some(pass())) };
             let filled = stack::with_stack(|sockets| sockets.getsockopt(inner, level, name, room))?;
             // SAFETY: it promises a writable size.
             unsafe { size.write(filled as socklen_t) };
-            Ok(0)
-        };
-        answer(get())
+            Ok(Some(0))
+        }))
     }
 
     /// setsockopt(2). Before the path of a socket is decided, options are recorded, too.
@@ -71,7 +72,7 @@ interpose! {
         if numbers::is_kernel(fd) {
             return pass();
         }
-        let set = || {
+        answer(until_settled(|| {
             let len = usize::try_from(size.cast_signed()).map_err(|_| Error::InvalidArgument)?;
             // SAFETY: the program promises that many readable bytes.
             let bytes = unsafe { memory(value, len, "optval") };
@@ -80,16 +81,13 @@ interpose! {
                 let bytes = bytes?;
                 let set = stack::with_stack(|it| it.setsockopt(inner, level, name, bytes));
                 let refusal = CallRefusal::Option(level, name);
-                return set.map(|()| 0).inspect_err(|error| note(refusal, error));
+                return set.map(|()| Some(0)).inspect_err(|error| note(refusal, error));
             }
-            let passed = pass();
-            if passed == 0 {
-                let value = bytes?.to_vec();
-                stack::enter(|| record_option(fd, SocketOption { level, name, value }))?;
-            }
-            Ok(passed)
-        };
-        answer(set())
+            // The kernel checks the memory first, and reports what is wrong with it.
+            let value = bytes.map(<[u8]>::to_vec).unwrap_or_default();
+            let option = SocketOption { level, name, value };
+            stack::enter(|| set_recorded_option(fd, option, &pass))
+        }))
     }
 
     /// ioctl(2).
@@ -97,17 +95,16 @@ interpose! {
         if numbers::is_kernel(fd) || matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
             return pass();
         }
-        if let numbers::NumberEntry::Recorded(_) = numbers::entry(fd) {
-            let passed = pass();
-            if request == libc::FIONBIO && passed == 0 {
+        answer(until_settled(|| {
+            if let numbers::NumberEntry::Recorded(_) = numbers::entry(fd) {
+                if request != libc::FIONBIO {
+                    return Ok(passed_unchanged(fd, &pass));
+                }
                 // SAFETY: the kernel has read an int there.
-                let mode = unsafe { argument.cast::<c_int>().read() } != 0;
-                let _ = stack::enter(|| record_mode(fd, mode));
+                let mode = || unsafe { argument.cast::<c_int>().read() } != 0;
+                return stack::enter(|| set_recorded_mode(fd, mode, &pass));
             }
-            return passed;
-        }
-        let control = || {
-            let CallTarget::Stack(inner) = target(fd)? else { return Ok(pass()) };
+            let CallTarget::Stack(inner) = target(fd)? else { return Ok(Some(pass())) };
             let int = IntArgument::of(request);
             if int != IntArgument::Ignored {
                 memory::check(argument as usize, size_of::<c_int>(), Access::Write)?;
@@ -121,9 +118,8 @@ interpose! {
                 // SAFETY: the same.
                 unsafe { place.write(value) };
             }
-            Ok(0)
-        };
-        answer(control())
+            Ok(Some(0))
+        }))
     }
 
     /// sockatmark(3), which libc makes of its own ioctl(2).
@@ -162,40 +158,43 @@ fn note(refusal: CallRefusal, error: &Error) {
     }
 }
 
-fn control((fd, command, argument): (c_int, c_int, usize), pass: impl FnOnce() -> c_int) -> c_int {
+fn control((fd, command, argument): (c_int, c_int, usize), pass: impl Fn() -> c_int) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         return duplicated(fd, pass);
     }
     let is_of_number = matches!(command, libc::F_GETFD | libc::F_SETFD);
-    match numbers::entry(fd) {
+    answer(until_settled(|| match numbers::entry(fd) {
         numbers::NumberEntry::Stack(inner) if !is_of_number => {
             // The argument is an int; the upper half of the register is undefined.
             let argument = argument as c_int;
             let result = stack::with_stack(|sockets| sockets.fcntl(inner, command, argument));
-            answer(result.inspect_err(|error| note(CallRefusal::Fcntl(command), error)))
+            result.map(Some).inspect_err(|error| note(CallRefusal::Fcntl(command), error))
         }
         numbers::NumberEntry::Recorded(_) if command == libc::F_SETFL => {
-            let passed = pass();
-            if passed == 0 {
-                let mode = argument as c_int & libc::O_NONBLOCK != 0;
-                let _ = stack::enter(|| record_mode(fd, mode));
-            }
-            passed
+            let mode = || argument as c_int & libc::O_NONBLOCK != 0;
+            stack::enter(|| set_recorded_mode(fd, mode, &pass))
         }
-        numbers::NumberEntry::Own => status(Err(Error::BadDescriptor)),
-        _ => pass(),
-    }
+        numbers::NumberEntry::Recorded(_) if !is_of_number => Ok(passed_unchanged(fd, &pass)),
+        numbers::NumberEntry::Own => Err(Error::BadDescriptor),
+        _ => Ok(Some(pass())),
+    }))
 }
 
-fn record_option(fd: c_int, option: SocketOption) -> Result<(), Error> {
+/// Sets an option of the kernel's socket, and records it.
+fn set_recorded_option(
+    fd: c_int,
+    option: SocketOption,
+    pass: &dyn Fn() -> c_int,
+) -> Result<Option<c_int>, Error> {
     let mut records = RECORDS.lock();
-    let Some(record) = records.of(fd) else { return Ok(()) };
+    let Some(record) = records.of(fd) else { return without_record(fd, pass) };
+    let set = passed(pass)?;
     if let (Some(inner), Some(mut context)) = (record.inner, stack::context()) {
         context.setsockopt(inner, option.level, option.name, &option.value)?;
     }
     record.options.retain(|it| (it.level, it.name) != (option.level, option.name));
     record.options.push(option);
-    Ok(())
+    Ok(Some(set))
 }
 
 /// Where the value of an option is.
@@ -223,6 +222,7 @@ fn recorded_option(fd: c_int, level: c_int, name: c_int) -> Result<RecordedOptio
                 RecordedOption::Known(is_listening(record)?.into())
             }
             (Some(_), libc::IPPROTO_TCP, libc::TCP_INFO) => RecordedOption::OfStack,
+            (None, ..) if is_stacks(fd) => RecordedOption::OfStack,
             _ => RecordedOption::OfKernel,
         })
     })
@@ -238,13 +238,20 @@ fn is_listening(record: &SocketRecord) -> Result<bool, Error> {
     Ok(i32::from_ne_bytes(value) != 0)
 }
 
-fn record_mode(fd: c_int, is_nonblocking: bool) -> Result<(), Error> {
+/// Sets the mode of the kernel's socket, and records it.
+fn set_recorded_mode(
+    fd: c_int,
+    is_nonblocking: impl Fn() -> bool,
+    pass: &dyn Fn() -> c_int,
+) -> Result<Option<c_int>, Error> {
     let mut records = RECORDS.lock();
-    let Some(record) = records.of(fd) else { return Ok(()) };
+    let Some(record) = records.of(fd) else { return without_record(fd, pass) };
+    let set = passed(pass)?;
+    let is_nonblocking = is_nonblocking();
     record.is_nonblocking = is_nonblocking;
     if let (Some(inner), Some(mut context)) = (record.inner, stack::context()) {
         let flags = if is_nonblocking { libc::O_NONBLOCK } else { 0 };
         context.fcntl(inner, libc::F_SETFL, flags)?;
     }
-    Ok(())
+    Ok(Some(set))
 }

@@ -14,8 +14,8 @@ use libc::{epoll_event, sigset_t, timespec};
 use megapipe_marshal::{duration, milliseconds};
 use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SignalMask};
 
-use super::answer;
 use super::descriptors::reap;
+use super::{answer, passed, until_settled, without_record};
 use crate::fork_sharing;
 use crate::kernel_waits::{KernelWait, kernel_part};
 use crate::memory::{self, Access};
@@ -45,25 +45,21 @@ interpose! {
 
     /// epoll_ctl(2).
     fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int |pass| {
-        let entry = match fork_sharing::settled(fd) {
-            Ok(NumberEntry::Kernel) if !nested_sets::was_set(fd) => return pass(),
-            Ok(entry) => entry,
-            Err(error) => return answer(Err(error)),
-        };
-        let control = || match entry {
-            NumberEntry::Recorded(_) if has_left_sets(fd)? => {
+        answer(until_settled(|| match fork_sharing::settled(fd)? {
+            NumberEntry::Kernel if !nested_sets::was_set(fd) => Ok(Some(pass())),
+            NumberEntry::Recorded(_) => {
                 // SAFETY: the program promises an event, or null.
-                let op = unsafe { operation(op, event) }?;
-                stack::enter(|| RECORDS.lock().watch(set, fd, op)).map(|()| 0)
+                let op = || unsafe { operation(op, event) };
+                stack::enter(|| control_recorded(set, fd, op, &pass))
             }
-            NumberEntry::Recorded(_) | NumberEntry::Kernel | NumberEntry::PendingSet => {
+            entry @ (NumberEntry::Kernel | NumberEntry::PendingSet) => {
                 let passed = pass();
                 if passed == 0 {
                     // SAFETY: the kernel has read the event.
                     let op = unsafe { operation(op, event) }?;
                     stack::enter(|| note_control(set, op, (fd, entry)))?;
                 }
-                Ok(passed)
+                Ok(Some(passed))
             }
             NumberEntry::Stack(inner) | NumberEntry::Set(inner) if fd != set => {
                 // SAFETY: the program promises an event, or null.
@@ -72,13 +68,12 @@ interpose! {
                     let mixed = RECORDS.lock().mixed_set(sockets, set)?;
                     sockets.epoll_ctl(mixed, op, inner)
                 })?;
-                Ok(0)
+                Ok(Some(0))
             }
             NumberEntry::Own => Err(Error::BadDescriptor),
             NumberEntry::Parent => Err(stack::refuse_in_child()),
-            _ => Ok(pass()),
-        };
-        answer(control())
+            _ => Ok(Some(pass())),
+        }))
     }
 
     /// epoll_wait(2).
@@ -141,17 +136,25 @@ fn created(set: c_int) -> c_int {
     set
 }
 
-/// Whether a recorded socket is a listener that was shut down, which the kernel's sets do not have.
-fn has_left_sets(fd: c_int) -> Result<bool, Error> {
-    stack::enter(|| Ok(RECORDS.lock().of(fd).is_some_and(|record| record.has_left_sets)))
+/// epoll_ctl(2) with a recorded socket. A listener that was shut down is in no set of the kernel.
+fn control_recorded(
+    set: c_int,
+    fd: c_int,
+    op: impl Fn() -> Result<EpollOp, Error>,
+    pass: &dyn Fn() -> c_int,
+) -> Result<Option<c_int>, Error> {
+    let mut records = RECORDS.lock();
+    let Some(record) = records.of(fd) else { return without_record(fd, pass) };
+    if !record.has_left_sets {
+        passed(pass)?;
+    }
+    records.watch(set, fd, op()?)?;
+    Ok(Some(0))
 }
 
-/// Notes an epoll_ctl(2) that the kernel has accepted, for a recorded socket or a set.
+/// Notes an epoll_ctl(2) that the kernel has accepted, for a set.
 fn note_control(set: c_int, op: EpollOp, (fd, entry): (c_int, NumberEntry)) -> Result<(), Error> {
     let mut records = RECORDS.lock();
-    if let NumberEntry::Recorded(_) = entry {
-        return records.watch(set, fd, op);
-    }
     records.nested.note(set, fd, op);
     if entry == NumberEntry::PendingSet {
         records.mark_pending(set);
