@@ -768,6 +768,8 @@ fn ends_seen_by_peer(
                 peer.flush();
             }
             Event::PeerClosed { conn } => are_reset[of(conn)] = Some(false),
+            // The reset came before the read that was asked for: the bytes follow, and the end.
+            Event::Broken { reason: CloseReason::ResetByPeer, .. } => {}
             Event::Closed { conn, reason: CloseReason::ResetByPeer } => {
                 are_reset[of(conn)] = Some(true);
             }
