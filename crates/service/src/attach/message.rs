@@ -47,7 +47,7 @@ const TOKENS_SINCE: u16 = 6;
 /// The first version with flags in the record that begins to connect.
 const CONNECT_FLAGS_SINCE: u16 = 7;
 /// The first version with the local address of a new connection, and the bytes of a broken one.
-const WHOLE_EVENTS_SINCE: u16 = 8;
+const EVENT_DETAILS_SINCE: u16 = 8;
 /// The first version with endpoints for datagrams that tokens own.
 const SHARED_ENDPOINTS_SINCE: u16 = 9;
 /// Bytes of a record of the rings.
@@ -106,10 +106,10 @@ pub struct ClientFeatures {
     /// A session of several lanes.
     pub has_lanes: bool,
     /// It reads where a new connection begins, and that bytes of a broken one are left
-    /// ([`SessionLimits::takes_whole_events`]).
+    /// ([`SessionLimits::knows_event_details`]).
     ///
-    /// [`SessionLimits::takes_whole_events`]: crate::SessionLimits::takes_whole_events
-    pub takes_whole_events: bool,
+    /// [`SessionLimits::knows_event_details`]: crate::SessionLimits::knows_event_details
+    pub knows_event_details: bool,
 }
 
 /// Limits of a session, as its client is informed of them.
@@ -352,7 +352,7 @@ impl AttachHello {
     pub(super) const fn features(version: u16) -> ClientFeatures {
         ClientFeatures {
             has_lanes: version >= LANES_SINCE,
-            takes_whole_events: version >= WHOLE_EVENTS_SINCE,
+            knows_event_details: version >= EVENT_DETAILS_SINCE,
         }
     }
 

@@ -65,8 +65,8 @@ pub(super) const fn record_chunk(chunk: Chunk) -> record::Chunk {
 }
 
 /// The last event of the stack as a record has it; `None`: its datagram has a length that none has.
-/// `takes_whole_events`: as [`SessionLimits`](crate::SessionLimits) has it.
-pub(super) fn encode_event(event: Event, stack: &Stack, takes_whole_events: bool) -> Option<Says> {
+/// `knows_event_details`: as [`SessionLimits`](crate::SessionLimits) has it.
+pub(super) fn encode_event(event: Event, stack: &Stack, knows_event_details: bool) -> Option<Says> {
     Some(match event {
         Event::Incoming { listener, conn, remote, waiting } => Says::Incoming {
             listener: id_of_listener(listener),
@@ -75,7 +75,7 @@ pub(super) fn encode_event(event: Event, stack: &Stack, takes_whole_events: bool
             waiting,
         },
         Event::Connected { conn } => {
-            let ends = if takes_whole_events { stack.addresses(conn).ok() } else { None };
+            let ends = if knows_event_details { stack.addresses(conn).ok() } else { None };
             let local = ends.map(|(local, _)| local);
             Says::Connected { conn: id_of(conn), local }
         }

@@ -216,7 +216,7 @@ impl SessionShard {
         match event {
             Event::Connected { conn } => self.owners.on_connected(conn),
             Event::Acked { conn, .. } => session.deferred.retry(now, conn, (stack, memory)),
-            Event::Broken { conn, reason, .. } if !session.limits.takes_whole_events => {
+            Event::Broken { conn, reason, .. } if !session.limits.knows_event_details => {
                 // Its end comes at once, without them. After an abort the stack says nothing more.
                 let _ = stack.abort(now, conn, memory);
                 return self.publish_other(now, Event::Closed { conn, reason }, None);
@@ -278,7 +278,7 @@ impl SessionShard {
                 return None;
             }
         }
-        let is_whole = self.takes_whole_events(id);
+        let is_whole = self.knows_event_details(id);
         if let Some(says) = encode_event(event, self.server.stack(), is_whole) {
             let record = Completion { cookie: u64::MAX, event: says }.record();
             let is_datagram = matches!(event, Event::Datagram { .. } | Event::Urgent { .. });
@@ -293,11 +293,11 @@ impl SessionShard {
         None
     }
 
-    /// As the limits of a session have it ([`SessionLimits::takes_whole_events`]).
+    /// As the limits of a session have it ([`SessionLimits::knows_event_details`]).
     ///
-    /// [`SessionLimits::takes_whole_events`]: crate::SessionLimits::takes_whole_events
-    pub(super) fn takes_whole_events(&mut self, id: PoolId) -> bool {
-        self.sessions.running(id).is_some_and(|session| session.limits.takes_whole_events)
+    /// [`SessionLimits::knows_event_details`]: crate::SessionLimits::knows_event_details
+    pub(super) fn knows_event_details(&mut self, id: PoolId) -> bool {
+        self.sessions.running(id).is_some_and(|session| session.limits.knows_event_details)
     }
 
     /// Whether an event follows one of its connection that waits for a buffer.

@@ -32,7 +32,7 @@ pub struct SessionLimits {
     pub user: u32,
     /// Its client reads where a new connection begins, and that bytes of a broken one are left;
     /// `false`: such bytes are dropped.
-    pub takes_whole_events: bool,
+    pub knows_event_details: bool,
     /// Name of the session at its holder.
     pub key: u64,
     /// Share of a poll's operations, beside those of the other sessions.
@@ -63,7 +63,7 @@ impl SessionLimits {
         drain_time: DRAIN_TIME_DEFAULT,
         drain_bytes: DRAIN_BYTES_DEFAULT,
         user: 0,
-        takes_whole_events: true,
+        knows_event_details: true,
         key: 0,
         weight: 1,
         rights: None,

@@ -678,7 +678,7 @@ impl SessionShard {
         let user = self.owners.of_conn(conn);
         let sessions = self.shared.owners.sessions(conn).to_vec();
         for session in sessions.into_iter().filter(|it| Some(*it) != user) {
-            let is_whole = self.takes_whole_events(session);
+            let is_whole = self.knows_event_details(session);
             if matches!(event, Event::Broken { .. }) && !is_whole {
                 continue;
             }

@@ -859,11 +859,11 @@ fn options_of_a_connection_that_begins_need_no_answer() {
 /// and the rest is lost.
 #[test]
 fn events_of_a_connection_are_whole_for_a_client_that_reads_them() {
-    for (takes_whole_events, has_end) in
+    for (knows_event_details, has_end) in
         [(true, false), (true, true), (false, false), (false, true)]
     {
         let (shard, mut peer) = shard_and_peer();
-        let limits = SessionLimits { takes_whole_events, ..SessionLimits::WHOLE_SHARD };
+        let limits = SessionLimits { knows_event_details, ..SessionLimits::WHOLE_SHARD };
         let (mut session, _) = shard.attach(limits);
         let listener = peer.listen(http_of_peer(), 9, exclusive()).expect("a free port");
         peer.accept(listener, AcceptorId(1), 9);
@@ -873,7 +873,7 @@ fn events_of_a_connection_are_whole_for_a_client_that_reads_them() {
         let Event::Incoming { conn: ours, remote, .. } = next_event(&mut peer) else { panic!() };
         let last_call = session.last_call;
         assert_eq!(session.addresses(conn), Some((remote, http_of_peer())));
-        assert_eq!(session.last_call != last_call, !takes_whole_events);
+        assert_eq!(session.last_call != last_call, !knows_event_details);
         assert_eq!(peer.send(ours, &[7; 3_000]), Ok(3_000));
         peer.flush();
         eventually(|| session.info(conn).is_some_and(|info| info.unread_bytes == 3_000));
@@ -885,7 +885,7 @@ fn events_of_a_connection_are_whole_for_a_client_that_reads_them() {
         peer.abort(ours);
         peer.flush();
         let reason = CloseReason::ResetByPeer;
-        if takes_whole_events {
+        if knows_event_details {
             let broken = Event::Broken { conn, reason, is_whole: has_end };
             assert_eq!(next_event(&mut session), broken);
             assert_eq!(session.send(conn, b"late"), Err(OperationError::Closing));
