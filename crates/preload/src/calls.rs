@@ -118,7 +118,7 @@ fn cold_target(fd: c_int, entry: NumberEntry) -> Result<CallTarget, Error> {
         }),
         NumberEntry::Own => Err(Error::BadDescriptor),
         NumberEntry::Parent => Err(stack::refuse_in_child()),
-        NumberEntry::Inherited(_) | NumberEntry::Token => match fork_sharing::settled(fd)? {
+        NumberEntry::Inherited(_) | NumberEntry::Token => match fork_sharing::resolved(fd)? {
             NumberEntry::Stack(inner) => Ok(CallTarget::Stack(inner)),
             // It only looked like a token.
             NumberEntry::Kernel => Ok(CallTarget::Kernel),
@@ -133,7 +133,7 @@ fn cold_target(fd: c_int, entry: NumberEntry) -> Result<CallTarget, Error> {
 
 /// Runs a call on a recorded socket. It runs again where it returns `None`: another thread has
 /// given the socket to the stack meanwhile ([`without_record`]).
-fn until_settled<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
+fn until_resolved<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
     loop {
         if let Some(done) = call()? {
             return Ok(done);

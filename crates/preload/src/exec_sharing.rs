@@ -123,7 +123,7 @@ fn pass(
 /// established connection, or another thread has closed the number.
 fn share(fd: c_int, entry: NumberEntry) -> Result<Option<PassedNumber>, Error> {
     let entry = match entry {
-        NumberEntry::Inherited(_) => fork_sharing::settled(fd)?,
+        NumberEntry::Inherited(_) => fork_sharing::resolved(fd)?,
         entry => entry,
     };
     let NumberEntry::Stack(inner) = entry else { return Ok(None) };

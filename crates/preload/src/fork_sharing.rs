@@ -70,7 +70,7 @@ pub(crate) fn resume() {
 /// # Errors
 /// ECONNRESET: the connection has ended; ENETDOWN; as accept(2).
 #[inline]
-pub(crate) fn settled(fd: c_int) -> Result<NumberEntry, Error> {
+pub(crate) fn resolved(fd: c_int) -> Result<NumberEntry, Error> {
     match numbers::entry(fd) {
         NumberEntry::Inherited(place) => {
             stack::enter(|| {

@@ -98,7 +98,7 @@ pub(crate) struct StreamSocket {
     /// Other processes may own it, too.
     pub(crate) shared: bool,
     /// It broke, and bytes that came before it may be left in the channel or below it.
-    has_rest: bool,
+    has_bytes_left: bool,
     /// The channel was asked to tell when there is room to write again.
     congested: bool,
     /// What was written last was urgent, and our own stack has not got it yet.
@@ -149,7 +149,7 @@ impl StreamSocket {
             starved: false,
             withheld: false,
             shared: false,
-            has_rest: false,
+            has_bytes_left: false,
             error: None,
             inbox: StreamInbox::new(),
             reading: false,
@@ -270,7 +270,7 @@ impl StreamSocket {
     fn wants_more(&self) -> bool {
         !self.reading
             && !self.ended
-            && (matches!(self.progress, ConnectProgress::Connected) || self.has_rest)
+            && (matches!(self.progress, ConnectProgress::Connected) || self.has_bytes_left)
             && (self.has_room_ahead() || self.unread() < self.wanted_ahead())
     }
 
@@ -323,7 +323,7 @@ impl StreamSocket {
         transport: &mut T,
     ) -> Events {
         self.reading = false;
-        if self.shut == Shut::BOTH && !self.has_rest {
+        if self.shut == Shut::BOTH && !self.has_bytes_left {
             return self.break_off(transport);
         }
         self.inbox.push(bytes);
@@ -338,7 +338,7 @@ impl StreamSocket {
         transport: &mut T,
     ) -> Events {
         self.reading = false;
-        let broke_before = std::mem::take(&mut self.has_rest);
+        let broke_before = std::mem::take(&mut self.has_bytes_left);
         if let Some(error) = error {
             if broke_before {
                 // The reason is known; waiters for the rest are notified now.
@@ -392,10 +392,10 @@ impl StreamSocket {
                 // A read that is posted gets that, or reports the end.
                 let may_have_rest = !self.ended && !self.shut.receive;
                 let is_certain = self.reading || !transport.is_local();
-                self.has_rest =
+                self.has_bytes_left =
                     may_have_rest && (is_certain || transport.unread_in_stack(self.handle) > 0);
                 // The peer's end came before, and nothing but it is left to be read.
-                let is_behind_end = error == OpError::BrokenPipe && !self.has_rest;
+                let is_behind_end = error == OpError::BrokenPipe && !self.has_bytes_left;
                 self.ended |= may_have_rest && is_behind_end;
                 self.on_failed(error.into())
             }

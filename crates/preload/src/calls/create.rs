@@ -9,7 +9,7 @@ use megapipe_marshal::{ArgumentError, check_room, read_address, write_address};
 use megapipe_sockets::{Bsd, Error, Events, Fd, OpenFlags, PollFd, SharedContext, Shutdown};
 
 use super::{
-    CallTarget, answer, passed, passed_unchanged, status, target, until_settled, without_record,
+    CallTarget, answer, passed, passed_unchanged, status, target, until_resolved, without_record,
 };
 use crate::foreign_children;
 use crate::link;
@@ -55,7 +55,7 @@ interpose! {
         }
         // SAFETY: the program promises an address of that size, or null.
         let to = unsafe { address_of(address, len) };
-        answer(until_settled(|| match target_at_rest(fd)? {
+        answer(until_resolved(|| match target_at_rest(fd)? {
             CallTarget::Stack(inner) => {
                 let to = to?.ok_or(Error::FamilyNotSupported)?;
                 stack::with_stack(|sockets| sockets.bind(inner, to)).map(|()| Some(0))
@@ -69,7 +69,7 @@ interpose! {
 
     /// listen(2).
     fn listen(fd: c_int, backlog: c_int) -> c_int |pass| {
-        answer(until_settled(|| match target_at_rest(fd)? {
+        answer(until_resolved(|| match target_at_rest(fd)? {
             CallTarget::Kernel if numbers::is_kernel(fd) => Ok(Some(pass())),
             CallTarget::Kernel => stack::enter(|| listen_recorded(fd, backlog, &pass)),
             CallTarget::Stack(inner) => {
@@ -142,7 +142,7 @@ interpose! {
         }
         // SAFETY: the program promises an address of that size, or null.
         let to = unsafe { address_of(address, len) };
-        answer(until_settled(|| {
+        answer(until_resolved(|| {
             if let (NumberEntry::Recorded(_), Ok(None)) = (numbers::entry(fd), to) {
                 return stack::enter(|| stop_listening(fd, None, &pass));
             }
@@ -162,7 +162,7 @@ interpose! {
     /// shutdown(2).
     fn shutdown(fd: c_int, how: c_int) -> c_int |pass| {
         let Some(how) = Shutdown::from_raw(how) else { return pass() };
-        answer(until_settled(|| match target_at_rest(fd)? {
+        answer(until_resolved(|| match target_at_rest(fd)? {
             CallTarget::Kernel if numbers::is_kernel(fd) => Ok(Some(pass())),
             CallTarget::Kernel => stack::enter(|| stop_listening(fd, Some(how), &pass)),
             CallTarget::Stack(inner) => {
@@ -253,7 +253,7 @@ unsafe fn name_of(
 ) -> c_int {
     // SAFETY: the caller keeps the contract.
     let write = |name| unsafe { write_name(address, len, Some(name)) };
-    answer(until_settled(|| match target(fd)? {
+    answer(until_resolved(|| match target(fd)? {
         CallTarget::Kernel => Ok(passed_unchanged(fd, &pass)),
         CallTarget::Stack(inner) => name(inner).and_then(write).map(|()| Some(0)),
     }))

@@ -197,7 +197,7 @@ fn token_of(fd: c_int) -> Result<Option<OwnedFd>, Error> {
     match numbers::entry(fd) {
         NumberEntry::Own => Err(Error::BadDescriptor),
         NumberEntry::Parent => Err(refuse("it is the parent's")),
-        NumberEntry::Inherited(_) => match fork_sharing::settled(fd)? {
+        NumberEntry::Inherited(_) => match fork_sharing::resolved(fd)? {
             NumberEntry::Stack(inner) => token_of_stream(inner).map(Some),
             _ => Err(Error::BadDescriptor),
         },

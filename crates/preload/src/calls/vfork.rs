@@ -95,7 +95,7 @@ extern "C" fn prepare() -> u32 {
     for (fd, entry) in numbers::known(0, u32::MAX) {
         if let NumberEntry::Inherited(_) = entry {
             // One that has ended is not passed on.
-            let _ = fork_sharing::settled(fd);
+            let _ = fork_sharing::resolved(fd);
         }
     }
     child_views::begin()

@@ -173,7 +173,7 @@ fn watched(fd: c_int) -> Result<Option<WatchedParts>, Error> {
             return Ok(Some(parts));
         }
     }
-    match fork_sharing::settled(fd)? {
+    match fork_sharing::resolved(fd)? {
         NumberEntry::Stack(inner) | NumberEntry::Set(inner) => {
             Ok(Some(WatchedParts { kernels: false, stacks: Some(inner) }))
         }

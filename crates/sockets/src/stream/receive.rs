@@ -77,7 +77,7 @@ impl StreamSocket {
     pub(crate) fn unread_below<T: StreamTransport>(&self, transport: &mut T) -> usize {
         let in_channel = transport.unread_in_channel(self.handle);
         match self.progress {
-            ConnectProgress::Closed if !self.has_rest => in_channel,
+            ConnectProgress::Closed if !self.has_bytes_left => in_channel,
             _ => in_channel + transport.unread_in_stack(self.handle),
         }
     }
@@ -185,7 +185,7 @@ impl StreamSocket {
         if self.ended {
             return Some(Ok(0));
         }
-        if self.has_rest && self.reading {
+        if self.has_bytes_left && self.reading {
             return None;
         }
         if let Some(error) = self.error.take() {
