@@ -195,7 +195,12 @@ static bool accept_from(struct slot *listening) {
     if (fd >= 0) {
         listening->file->waiting--;
         slot->file->is_used = true;
-        print(" of %s", name_text(TCP, &peer));
+        struct sockaddr_in now;
+        socklen_t size = sizeof now;
+        /* Of a connection that was reset meanwhile our stacks have no address. */
+        if (getpeername(fd, (struct sockaddr *)&now, &size) == 0) {
+            print(" of %s", name_text(TCP, &peer));
+        }
     }
     return true;
 }
