@@ -13,7 +13,8 @@ use crate::remote::encoding::{encode_option, id_of};
 /// What was set for a connection before the server named it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum EarlyOption {
-    Connection(ConnOption),
+    /// Its code and value.
+    Connection(u32, u64),
     ResetOnClose(bool),
 }
 
@@ -29,6 +30,7 @@ impl RemoteClient {
     /// As [`megapipe_stack::Stack::set_option`]; but of a connection whose end is on its way, only
     /// where the server is waited for.
     pub fn set_option(&mut self, conn: ConnId, option: ConnOption) -> Result<(), OperationError> {
+        let (code, value) = encode_option(option).ok_or(OperationError::Unknown)?;
         let has_answer = matches!(
             option,
             ConnOption::SendBuffer(_)
@@ -36,16 +38,16 @@ impl RemoteClient {
                 | ConnOption::EndOfRecord
                 | ConnOption::ReportUnsentBelow(_)
         );
-        if !has_answer && self.keeps_early(conn, EarlyOption::Connection(option))? {
+        if !has_answer && self.keeps_early(conn, EarlyOption::Connection(code, value))? {
             return Ok(());
         }
         let server = self.named_soon(conn).ok_or(OperationError::Unknown)?;
         if !has_answer {
-            self.put_option(server, option)?;
+            self.put_option(server, code, value);
             self.commit();
             return Ok(());
         }
-        let send_buffer_bytes = self.call_value(option_call(server, option)?)?;
+        let send_buffer_bytes = self.call_value(option_call(server, code, value))?;
         if let ConnOption::SendBuffer(_) = option {
             let bytes = u32::try_from(send_buffer_bytes).unwrap_or(u32::MAX);
             self.conns[conn.index as usize].send_buffer_bytes = bytes;
@@ -72,8 +74,7 @@ impl RemoteClient {
     pub(super) fn put_early_options(&mut self, conn: ConnId, server: ConnId) {
         for early in std::mem::take(&mut self.conns[conn.index as usize].early) {
             match early {
-                // It was looked at when it was set.
-                EarlyOption::Connection(option) => drop(self.put_option(server, option)),
+                EarlyOption::Connection(code, value) => self.put_option(server, code, value),
                 EarlyOption::ResetOnClose(on) => self.put_reset_on_close(server, on),
             }
         }
@@ -84,9 +85,6 @@ impl RemoteClient {
     fn keeps_early(&mut self, conn: ConnId, option: EarlyOption) -> Result<bool, OperationError> {
         if !self.is_known(conn) {
             return Err(OperationError::Unknown);
-        }
-        if let EarlyOption::Connection(option) = option {
-            encode_option(option).ok_or(OperationError::Unknown)?;
         }
         let state = &mut self.conns[conn.index as usize];
         if state.server.is_some() || state.early.len() == EARLY_OPTIONS_MAX {
@@ -106,11 +104,9 @@ impl RemoteClient {
     }
 
     /// One of which no answer is waited for.
-    fn put_option(&mut self, server: ConnId, option: ConnOption) -> Result<(), OperationError> {
-        let call = option_call(server, option)?;
+    fn put_option(&mut self, server: ConnId, code: u32, value: u64) {
         self.unanswered += 1;
-        self.ask(NO_ANSWER, Command::Call(call));
-        Ok(())
+        self.ask(NO_ANSWER, Command::Call(option_call(server, code, value)));
     }
 
     fn put_reset_on_close(&mut self, server: ConnId, on: bool) {
@@ -120,7 +116,6 @@ impl RemoteClient {
     }
 }
 
-fn option_call(server: ConnId, option: ConnOption) -> Result<SessionCall, OperationError> {
-    let (option, value) = encode_option(option).ok_or(OperationError::Unknown)?;
-    Ok(SessionCall::SetOption { conn: id_of(server), option, value })
+const fn option_call(server: ConnId, option: u32, value: u64) -> SessionCall {
+    SessionCall::SetOption { conn: id_of(server), option, value }
 }
