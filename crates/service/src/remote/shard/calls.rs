@@ -348,6 +348,17 @@ impl SessionWork<'_> {
         }
     }
 
+    /// A refusal with a number of the kernel's and a sentence.
+    pub(super) fn refused_by_host(&mut self, errno: i32, sentence: &str) -> ServerAnswer {
+        self.session.counters.refused += 1;
+        let text = match self.written(sentence.as_bytes()) {
+            ServerAnswer::Written { chunk } if chunk.len > 0 => Some(chunk),
+            _ => None,
+        };
+        let detail = errno.cast_unsigned();
+        ServerAnswer::Refused { refusal: Refusal::NotPermitted, detail, text }
+    }
+
     fn set_option(&mut self, conn: Id, option: u32, value: u64) -> Answered {
         #[cfg(test)]
         crate::remote::tests::panic_where_asked(option, value);

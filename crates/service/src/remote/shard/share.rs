@@ -18,7 +18,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use megapipe_shm::record::{Completion, Refusal, ServerAnswer, SessionCall};
+use megapipe_shm::record::{Completion, ServerAnswer, SessionCall};
 use megapipe_stack::{Chunk, CloseReason, ConnId, Event, Instant, Memory, PoolId, TcpState};
 
 use super::SessionShard;
@@ -89,19 +89,16 @@ impl SessionWork<'_> {
             // The other functions answer all others.
             _ => return Err(SessionFault::Call),
         };
-        Ok(shared
-            .unwrap_or_else(|error| self.refused_by_host(error.raw_os_error(), &error.to_string())))
+        Ok(self.share_answer(shared))
     }
 
-    /// A refusal with a number of the kernel's and a sentence.
-    pub(super) fn refused_by_host(&mut self, errno: i32, sentence: &str) -> ServerAnswer {
-        self.session.counters.refused += 1;
-        let text = match self.written(sentence.as_bytes()) {
-            ServerAnswer::Written { chunk } if chunk.len > 0 => Some(chunk),
-            _ => None,
-        };
-        let detail = errno.cast_unsigned();
-        ServerAnswer::Refused { refusal: Refusal::NotPermitted, detail, text }
+    /// The answer to a call that shares, or its refusal.
+    pub(super) fn share_answer(
+        &mut self,
+        shared: Result<ServerAnswer, ShardShareError>,
+    ) -> ServerAnswer {
+        shared
+            .unwrap_or_else(|error| self.refused_by_host(error.raw_os_error(), &error.to_string()))
     }
 
     pub(super) fn passed_token(&self, cookie: u64) -> Option<Arc<ShareToken>> {
@@ -115,11 +112,25 @@ impl SessionWork<'_> {
         self.session.limits.token.as_ref().map(|token| token.number())
     }
 
-    fn hold(&mut self, cookie: u64, conn: Option<ConnId>) -> Result<(), ShardShareError> {
-        // What its tokens own counts for the user of the session that has made them.
+    /// A token that the session has made: what it owns counts for the session's user.
+    pub(super) fn made_token(&self, cookie: u64) -> Result<Arc<ShareToken>, ShardShareError> {
         let descriptors = self.session.limits.descriptors.as_ref();
         let token = descriptors.and_then(|descriptors| descriptors.made_token(cookie));
-        let token = token.ok_or(ShardShareError::NotPassed)?;
+        token.ok_or(ShardShareError::NotPassed)
+    }
+
+    /// A token owns something from now on, if it has not ended: the request that ends it may have
+    /// come before the shard knew it.
+    pub(super) fn check_holder(&mut self, token: &ShareToken) -> Result<(), ShardShareError> {
+        if token.has_ended() {
+            self.share_work().end_token(token.number());
+            return Err(ShardShareError::NotPassed);
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, cookie: u64, conn: Option<ConnId>) -> Result<(), ShardShareError> {
+        let token = self.made_token(cookie)?;
         let held: HashSet<ConnId> = match conn {
             Some(conn) if self.has_conn(conn) && self.owners.is_established(conn) => {
                 HashSet::from([conn])
@@ -143,12 +154,7 @@ impl SessionWork<'_> {
             self.shared.note_turn(*conn);
         }
         self.withhold_all(&held);
-        if token.has_ended() {
-            // The request that ends it may have come before it was noted.
-            self.share_work().end_token(token.number());
-            return Err(ShardShareError::NotPassed);
-        }
-        Ok(())
+        self.check_holder(&token)
     }
 
     /// Nothing more of these connections is delivered to the session, until it asks again.

@@ -54,8 +54,7 @@ impl SessionWork<'_> {
             // The other functions answer all others.
             _ => return Err(SessionFault::Call),
         };
-        Ok(answer
-            .unwrap_or_else(|error| self.refused_by_host(error.raw_os_error(), &error.to_string())))
+        Ok(self.share_answer(answer))
     }
 
     /// Whether the session is among the owners of an endpoint; counts the name of one that others
@@ -85,9 +84,7 @@ impl SessionWork<'_> {
         cookie: u64,
         endpoint: Option<DatagramId>,
     ) -> Result<(), ShardShareError> {
-        let descriptors = self.session.limits.descriptors.as_ref();
-        let token = descriptors.and_then(|descriptors| descriptors.made_token(cookie));
-        let token = token.ok_or(ShardShareError::NotPassed)?;
+        let token = self.made_token(cookie)?;
         let held = match endpoint {
             Some(endpoint) if self.owns_endpoint(endpoint) => vec![endpoint],
             Some(_) => return Err(ShardShareError::NotOwned),
@@ -104,12 +101,7 @@ impl SessionWork<'_> {
             let user = self.owners.of_endpoint(endpoint);
             self.shared.endpoints.owners.hold(token.number(), endpoint, user);
         }
-        if token.has_ended() {
-            // The request that ends it may have come before it was noted.
-            self.share_work().end_token(token.number());
-            return Err(ShardShareError::NotPassed);
-        }
-        Ok(())
+        self.check_holder(&token)
     }
 
     /// The endpoints of the session, and of the token by which it was opened.
