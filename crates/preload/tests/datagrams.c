@@ -93,17 +93,23 @@ static void reap(pid_t pid, const char *what) {
     printf("%s\n", what);
 }
 
+/* A child that answers a request. */
+static pid_t answering_child(int server, struct sockaddr_in from, char *text, const char *more) {
+    pid_t pid = child();
+    if (pid == 0) {
+        strcat(text, more);
+        send_from(server, text, from);
+        _exit(0);
+    }
+    return pid;
+}
+
 /* As socketserver.ForkingUDPServer: the parent reads, the child answers. */
 static void child_answers(int server, int client) {
     char text[64];
     send_from(client, "request", name_of(server));
     struct sockaddr_in from = take(server, text, sizeof text, 0);
-    pid_t pid = child();
-    if (pid == 0) {
-        strcat(text, ", answered");
-        send_from(server, text, from);
-        _exit(0);
-    }
+    pid_t pid = answering_child(server, from, text, ", answered");
     expect(client, "request, answered");
     reap(pid, "a child answers");
     send_from(client, "second", name_of(server));
@@ -454,12 +460,7 @@ static int serve(char *program, char **arguments) {
     char text[64] = "";
     while (strcmp(text, "end") != 0) {
         struct sockaddr_in from = take(server, text, sizeof text, 0);
-        pid_t pid = child();
-        if (pid == 0) {
-            strcat(text, "!");
-            send_from(server, text, from);
-            _exit(0);
-        }
+        pid_t pid = answering_child(server, from, text, "!");
         int status = -1;
         check(waitpid(pid, &status, 0) == pid && status == 0, "a child for a request");
     }
