@@ -340,7 +340,7 @@ impl RecordedSockets {
         if let Some(inner) = inner {
             let mut context = self.start_stack()?;
             let mixed = self.mixed_set(context, set)?;
-            context.epoll_ctl(mixed, op, inner)?;
+            context.epoll_ctl_by_number(mixed, op, inner, fd)?;
         }
         let Some(record) = self.of(fd) else { return Ok(()) };
         record.members.retain(|member| (member.set, member.number) != (set, fd));
@@ -528,7 +528,8 @@ impl RecordedSockets {
             let inner = at.and_then(|at| inner_numbers.get(at)).or_else(|| inner_numbers.first());
             let Some(inner) = inner else { continue };
             let mixed = self.mixed_set(context, member.set)?;
-            context.epoll_ctl(mixed, EpollOp::Add(member.event), *inner)?;
+            let add = EpollOp::Add(member.event);
+            context.epoll_ctl_by_number(mixed, add, *inner, member.number)?;
         }
         Ok(())
     }
@@ -582,7 +583,7 @@ impl RecordedSockets {
         kernel_waits::end(set, anchor()?);
         for (outer, event) in self.nested.take_out(set) {
             let mixed = self.mixed_set(context, outer)?;
-            context.epoll_ctl(mixed, EpollOp::Add(event), inner)?;
+            context.epoll_ctl_by_number(mixed, EpollOp::Add(event), inner, set)?;
         }
         Ok(())
     }

@@ -99,6 +99,9 @@ static bool bind_one(void) {
     print(" bind [%d] %s", number(slot), name_text(slot->kind, &name));
     if (answer(bind(slot->fd, (struct sockaddr *)&name, sizeof name)) == 0) {
         slot->file->is_bound = true;
+        if (name.sin_port == 0) {
+            new_name(slot);
+        }
     }
     return true;
 }
@@ -148,11 +151,17 @@ static bool connect_to(struct slot *slot, struct sockaddr_in to) {
         return false;
     }
     print(" connect [%d] %s", number(slot), name_text(slot->kind, &to));
-    int result = connect(slot->fd, (struct sockaddr *)&to, sizeof to);
-    slot->file->is_used |= result == 0 || errno == EINPROGRESS;
-    if (listening && (result == 0 || errno == EINPROGRESS)) {
+    bool has_name = port_of(slot) != 0;
+    int result = connect(slot->fd, (struct sockaddr *)&to, sizeof to), error = errno;
+    bool has_begun = result == 0 || error == EINPROGRESS;
+    slot->file->is_used |= has_begun;
+    if (listening && has_begun) {
         listening->file->waiting++;
     }
+    if (has_begun && !has_name) {
+        new_name(slot);
+    }
+    errno = error;
     answer(result);
     return true;
 }
@@ -223,9 +232,12 @@ static bool make_connection(void) {
     need(bind(listening->fd, (struct sockaddr *)&name, sizeof name) == 0, "bind");
     need(listen(listening->fd, BACKLOG) == 0, "listen");
     listening->file->is_bound = true;
+    new_name(listening);
     struct slot *client = new_tcp(chance(60) ? SOCK_NONBLOCK : 0);
     if (client) {
         connect_to(client, own_name(listening->fd));
+        struct pollfd entry = {.fd = listening->fd, .events = POLLIN};
+        need(poll(&entry, 1, 10000) == 1, "a connection");
         settle();
         accept_from(listening);
     }
@@ -416,6 +428,7 @@ static bool write_one(void) {
     print(" %s [%d] %zu %#x %s", calls[call], number(slot), len, call < 3 ? flags : 0,
            to_len ? name_text(UDP, &to) : "");
     slot->file->writes++;
+    bool has_name = slot->kind != UDP || port_of(slot) != 0;
     switch (call) {
     case 0:
         answer(send(slot->fd, from, len, flags));
@@ -431,6 +444,9 @@ static bool write_one(void) {
         break;
     default:
         answer(writev(slot->fd, parts, 2));
+    }
+    if (!has_name && port_of(slot) != 0) {
+        new_name(slot);
     }
     if (signals) {
         print(" SIGPIPE");
@@ -597,10 +613,6 @@ static bool control_set(void) {
     static const uint32_t ways[] = {0, 0, EPOLLET, EPOLLET, EPOLLONESHOT};
     struct slot *set = pick(chance(97) ? SET : ALL), *slot = pick(chance(75) ? SOCKETS : ALL);
     if (!set || !slot) {
-        return false;
-    }
-    /* The library has one number for all descriptors of a listener. */
-    if (slot->kind == TCP && slot->file->references > 1 && is_listener(slot->fd)) {
         return false;
     }
     int call = below(6);

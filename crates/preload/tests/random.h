@@ -72,14 +72,14 @@ static _Thread_local volatile sig_atomic_t signals;
 
 /* Ports in the order in which they are seen. */
 static _Thread_local struct {
-    int kind;
+    enum kind kind;
     in_port_t port;
 } names[NAMES];
 static _Thread_local int name_count;
 /* The port of a socket that has been closed. */
 static _Thread_local in_port_t closed_port[2];
 
-static inline const char *name_text(int kind, const struct sockaddr_in *name) {
+static inline const char *name_text(enum kind kind, const struct sockaddr_in *name) {
     static _Thread_local char text[2][32];
     static _Thread_local int which;
     char *to = text[which ^= 1];
@@ -115,6 +115,21 @@ static inline in_port_t port_of(const struct slot *slot) {
     bool has_port = slot->kind == UDP || (file->is_bound && !file->has_listened)
                     || getpeername(slot->fd, (struct sockaddr *)&peer, &len) == 0;
     return has_port ? own_name(slot->fd).sin_port : 0;
+}
+
+/* A socket has got a port, which another one may have had before. It has lost it already where its
+ * connection was refused. */
+static inline void new_name(const struct slot *slot) {
+    struct sockaddr_in name = own_name(slot->fd);
+    for (int at = 0; at < name_count; at++) {
+        if (names[at].kind == slot->kind && names[at].port == name.sin_port) {
+            names[at].port = 0;
+        }
+    }
+    if (name_count < NAMES) {
+        names[name_count].kind = slot->kind;
+        names[name_count++].port = name.sin_port;
+    }
 }
 
 /* The first slot of one of the kinds from a random one on; NULL: there is none. */

@@ -256,6 +256,34 @@ static void duplicated_members(void) {
     close(fd), close(copy), close(listening), close(set);
 }
 
+/* A set knows a member by the number that it had when it joined. */
+static void members_by_number(void) {
+    int listening = listener(), set = epoll_create1(0), other = dup(listening);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 2};
+    watch(set, listening, EPOLLIN, 1);
+    say("the other number", epoll_ctl(set, EPOLL_CTL_ADD, other, &event));
+    say("again", epoll_ctl(set, EPOLL_CTL_ADD, other, &event));
+    int client = connected_to(listening);
+    say_events("a listener", set, 10000);
+    say("the other number leaves", epoll_ctl(set, EPOLL_CTL_DEL, other, NULL));
+    say_events("a listener", set, 10000);
+    close(other), close(set);
+
+    set = epoll_create1(0);
+    int there = accept(listening, NULL, NULL), copy = dup(there);
+    need(write(client, "bytes", 5) == 5, "write");
+    watch(set, there, EPOLLIN, 1);
+    close(there);
+    say_events("a number that is closed", set, 10000);
+    int third = fcntl(copy, F_DUPFD, 200);
+    say("change of a new number", epoll_ctl(set, EPOLL_CTL_MOD, third, &event));
+    need(dup2(copy, there) == there, "dup2");
+    say("the old number", epoll_ctl(set, EPOLL_CTL_ADD, there, &event));
+    say("its change", epoll_ctl(set, EPOLL_CTL_MOD, there, &event));
+    say_events("the old number", set, 10000);
+    close(there), close(third), close(copy), close(client), close(listening), close(set);
+}
+
 /* A set is closed, or another one has its number, before its member is connected. */
 static void closed_before(void) {
     int listening = listener(), set = epoll_create1(0);
@@ -399,6 +427,7 @@ static const struct part parts[] = {
     {"while", nested_while_waiting},
     {"copies", duplicated_sets},
     {"members", duplicated_members},
+    {"numbers", members_by_number},
     {"closed", closed_before},
     {"accepting", shut_down_while_accepting},
     {"again", shut_down_and_listen},

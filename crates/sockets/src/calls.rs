@@ -11,6 +11,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 mod address;
@@ -726,7 +727,40 @@ pub trait Bsd: CallRunner {
         fd: impl Into<AnyFd<'fd>>,
     ) -> Result<(), Error> {
         let fd = fd.into();
-        self.once(|sockets| epoll::control(sockets, epoll, op, fd))
+        let number = fd.number();
+        self.once(|sockets| epoll::control(sockets, epoll, op, fd, number))
+    }
+
+    /// epoll_ctl(2) for a program whose descriptors have numbers of their own: the set knows the
+    /// member by `number`, which is the program's number for `fd`.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use megapipe_sockets::{Bsd, Config, Context, EpollEvent, EpollOp, Error, Events, OpenFlags};
+    /// # let mut context = Context::create(Config::default())?;
+    /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # context.listen(listener, 1)?;
+    /// let set = context.epoll_create1(OpenFlags::empty())?;
+    /// let add = EpollOp::Add(EpollEvent { events: Events::IN, data: 42 });
+    /// context.epoll_ctl_by_number(set, add, listener, 70)?;
+    /// assert_eq!(context.epoll_ctl_by_number(set, add, listener, 70), Err(Error::Exists));
+    /// // A second number of the program's for the listener.
+    /// context.epoll_ctl_by_number(set, add, listener, 71)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn epoll_ctl_by_number(
+        &mut self,
+        epoll: Fd,
+        op: EpollOp,
+        fd: Fd,
+        number: RawFd,
+    ) -> Result<(), Error> {
+        self.once(|sockets| epoll::control(sockets, epoll, op, AnyFd::Own(fd), number))
     }
 
     /// epoll_wait(2): how many of `events` were filled.

@@ -2,7 +2,7 @@
 //!
 //! Read first: epoll(7), epoll_ctl(2), epoll_wait(2); `readiness.rs` for the bits themselves.
 //!
-//! An *item* is one descriptor in one set. The items that watch an object form a list, of which the
+//! An *item* is one descriptor in one set, under the number by which it joined. The items that watch an object form a list, of which the
 //! table has the head with the object. What happens to an object reaches its items by the table,
 //! and those that asked for it join their set's ready queue ([`EpollSets::queue`]); `epoll_wait`
 //! takes them from there and computes what each object is ready for *now*. An item that is level
@@ -19,7 +19,8 @@
 //! - A set's queue has room for each member and for each item that was taken out and is still
 //!   queued, so that an event needs no memory.
 
-use crate::descriptors::Fd;
+use std::os::fd::RawFd;
+
 use crate::error::Error;
 use crate::flags::{EpollEvent, Events};
 use crate::foreign_fds::KernelSet;
@@ -66,7 +67,8 @@ struct EpollItem {
     object: u32,
     /// The set that the object is; `NIL`: it is none.
     inner_set: u32,
-    fd: Fd,
+    /// The number by which it joined.
+    number: RawFd,
     /// What it asks for; without any event, only `HOW`: it is switched off.
     events: Events,
     data: u64,
@@ -84,8 +86,8 @@ pub(crate) struct WatchedFd {
     pub(crate) object: u32,
     /// The set that the object is, if it is one.
     pub(crate) set: Option<u32>,
-    /// Its descriptor.
-    pub(crate) fd: Fd,
+    /// The number by which it joins.
+    pub(crate) number: RawFd,
 }
 
 /// Checks the events of an item that is to be added, of a set or of another object.
@@ -132,11 +134,12 @@ impl EpollSets {
 
     // -- membership
 
-    /// The item of a descriptor in a set, among those from `first` on, which watch its object.
-    pub(crate) fn find(&self, set: u32, fd: Fd, first: u32) -> Option<u32> {
+    /// The item in a set that joined by `number`, among those from `first` on, which watch one
+    /// object.
+    pub(crate) fn find(&self, set: u32, number: RawFd, first: u32) -> Option<u32> {
         let mut at = first;
         while let Some(item) = self.items.get(at) {
-            if item.set == set && item.fd == fd {
+            if item.set == set && item.number == number {
                 return Some(at);
             }
             at = item.next;
@@ -210,7 +213,7 @@ impl EpollSets {
             set,
             object: watched.object,
             inner_set: watched.set.unwrap_or(NIL),
-            fd: watched.fd,
+            number: watched.number,
             events: events | Events::ALWAYS,
             data,
             next: NIL,
@@ -540,7 +543,7 @@ mod tests {
             let (mut sets, mut first) = (EpollSets::default(), NIL);
             sets.reserve_one().unwrap();
             sets.create(1);
-            let watched = WatchedFd { object: 7, set: None, fd: 3 };
+            let watched = WatchedFd { object: 7, set: None, number: 3 };
             let item = sets.add(0, watched, EpollEvent { events, data: 42 }, &mut first).unwrap();
             Self { sets, item, first }
         }
@@ -615,7 +618,7 @@ mod tests {
         for _ in 0..1000 {
             watching.sets.queue(watching.item);
             watching.sets.remove(watching.item, &mut watching.first);
-            let watched = WatchedFd { object: 7, set: None, fd: 3 };
+            let watched = WatchedFd { object: 7, set: None, number: 3 };
             let event = EpollEvent { events: Events::IN, data: 42 };
             watching.item = watching.sets.add(0, watched, event, &mut watching.first).unwrap();
             let EpollSet { ready, members, .. } = &watching.sets.sets[0];
@@ -632,7 +635,7 @@ mod tests {
         let exclusive = watching.item;
         watching.sets.reserve_one().unwrap();
         watching.sets.create(2);
-        let watched = WatchedFd { object: 7, set: None, fd: 3 };
+        let watched = WatchedFd { object: 7, set: None, number: 3 };
         let event = EpollEvent { events: Events::IN, data: 1 };
         let plain = watching.sets.add(1, watched, event, &mut watching.first).unwrap();
         assert_eq!(watching.first, plain);
@@ -651,7 +654,7 @@ mod tests {
             sets.create(object);
         }
         assert_eq!(sets.check_depth(0, 1, &|object| firsts[object as usize]), Ok(()));
-        let watched = WatchedFd { object: 1, set: Some(1), fd: 3 };
+        let watched = WatchedFd { object: 1, set: Some(1), number: 3 };
         let _ = sets.add(0, watched, EpollEvent::default(), &mut firsts[1]).unwrap();
         let first = |object: u32| firsts[object as usize];
         assert_eq!(sets.check_depth(1, 0, &first), Err(Error::Loop));

@@ -14,7 +14,7 @@
 //! - Where nothing of the kernel's was ever watched, no system call is made and nothing is asked.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use megapipe::{Channel, ThreadsInTurn};
@@ -38,6 +38,16 @@ pub enum AnyFd<'fd> {
     Own(Fd),
     /// Of the process: anything that epoll(7) or poll(2) takes.
     Process(BorrowedFd<'fd>),
+}
+
+impl AnyFd<'_> {
+    /// The number itself.
+    pub(crate) fn number(&self) -> RawFd {
+        match self {
+            Self::Own(fd) => *fd,
+            Self::Process(fd) => fd.as_raw_fd(),
+        }
+    }
 }
 
 impl From<Fd> for AnyFd<'_> {

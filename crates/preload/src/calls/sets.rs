@@ -66,7 +66,7 @@ interpose! {
                 let op = unsafe { operation(op, event) }?;
                 stack::with_stack(|sockets| {
                     let mixed = RECORDS.lock().mixed_set(sockets, set)?;
-                    sockets.epoll_ctl(mixed, op, inner)
+                    sockets.epoll_ctl_by_number(mixed, op, inner, fd)
                 })?;
                 Ok(Some(0))
             }

@@ -38,17 +38,18 @@ fn set_of(sockets: &Sockets, fd: Fd) -> Result<(u32, u32), Error> {
     }
 }
 
-/// epoll_ctl(2).
+/// epoll_ctl(2). `number` is the one by which the member joined, or joins.
 pub(super) fn control(
     sockets: &mut Sockets,
     epoll: Fd,
     op: EpollOp,
     member: AnyFd<'_>,
+    number: RawFd,
 ) -> Result<(), Error> {
     // In the kernel's order: both descriptors, then what they are.
     sockets.descriptors.object(epoll)?;
-    let (object, fd) = match (sockets.named(member)?, member) {
-        (NamedFd::Object(object), AnyFd::Own(fd)) => (object, fd),
+    let object = match (sockets.named(member)?, member) {
+        (NamedFd::Object(object), AnyFd::Own(_)) => object,
         (NamedFd::Object(_), AnyFd::Process(_)) => return Err(Error::BadDescriptor),
         (NamedFd::Process(fd), _) => return control_kernels(sockets, epoll, op, fd),
     };
@@ -57,7 +58,7 @@ pub(super) fn control(
         return Err(Error::InvalidArgument);
     }
     let first = sockets.object(object).ok_or(Error::BadDescriptor)?.watchers;
-    let found = sockets.sets.find(set, fd, first);
+    let found = sockets.sets.find(set, number, first);
     match op {
         EpollOp::Add(event) => {
             let inner = sockets.set_of_object(object);
@@ -69,7 +70,7 @@ pub(super) fn control(
                 return Err(Error::Exists);
             }
             sockets.resume_if_withheld(object);
-            sockets.watch(set, WatchedFd { object, set: inner, fd }, event)
+            sockets.watch(set, WatchedFd { object, set: inner, number }, event)
         }
         EpollOp::Modify(event) => {
             if event.events.contains(Events::EXCLUSIVE) {
