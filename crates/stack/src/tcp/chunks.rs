@@ -44,7 +44,7 @@ pub(crate) struct ChunkNodes {
     #[cfg(test)]
     pub(super) steps: core::cell::Cell<u32>,
     /// What only queues with a gap have.
-    pub(crate) aparts: Spares<OutOfOrderList>,
+    pub(crate) out_of_orders: Spares<OutOfOrderList>,
 }
 
 impl ChunkNodes {
@@ -58,7 +58,7 @@ impl ChunkNodes {
             len: 0,
             #[cfg(test)]
             steps: core::cell::Cell::new(0),
-            aparts: Spares::new(connections),
+            out_of_orders: Spares::new(connections),
         }
     }
 

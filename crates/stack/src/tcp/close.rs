@@ -115,7 +115,7 @@ fn release_unread<M: Memory>(
     if !conn.is_closed_readable() || conn.flags.has(ConnFlags::ORPHAN) {
         conn.receive.queue.clear(&mut shard.nodes, context.memory);
     } else {
-        conn.receive.queue.forget_apart(&mut shard.nodes, context.memory);
+        conn.receive.queue.drop_out_of_order(&mut shard.nodes, context.memory);
     }
 }
 

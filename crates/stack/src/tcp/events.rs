@@ -425,7 +425,7 @@ impl Tcp {
             return Err(OperationError::Unknown);
         }
         let (conn, shard) = (&mut self.connections[id.index as usize], &mut self.shard);
-        conn.receive.queue.forget_apart(&mut shard.nodes, memory);
+        conn.receive.queue.drop_out_of_order(&mut shard.nodes, memory);
         while let Some(chunk) = take_bytes(conn, shard) {
             each(memory, chunk);
         }

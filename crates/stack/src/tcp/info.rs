@@ -305,7 +305,7 @@ impl Tcp {
             flows: self.shard.flows.len(),
             chunks: self.shard.nodes.len(),
             records: self.shard.records.held(),
-            gaps: self.shard.nodes.aparts.len(),
+            gaps: self.shard.nodes.out_of_orders.len(),
             stresses: self.shard.records.stressed(),
             rares: self.shard.rares.len(),
         }
@@ -339,7 +339,7 @@ impl Tcp {
             of(Table::TimeWaits, self.time_waits.memory_bytes()),
             of(Table::Chunks, shard.nodes.memory_bytes()),
             of(Table::Records, shard.records.memory_bytes()),
-            of(Table::Gaps, shard.nodes.aparts.memory_bytes()),
+            of(Table::Gaps, shard.nodes.out_of_orders.memory_bytes()),
             of(Table::Stresses, shard.records.stress_memory_bytes()),
             of(Table::Rares, shard.rares.memory_bytes()),
         ]
@@ -372,7 +372,7 @@ impl Tcp {
             queued_chunks: conn.send.queue.chunks(),
             lost_bytes: cold.recovery.lost_bytes(&self.shard.records),
             sacked_bytes: cold.recovery.sacked_bytes(&self.shard.records),
-            out_of_order_bytes: conn.receive.queue.apart_bytes(&self.shard.nodes),
+            out_of_order_bytes: conn.receive.queue.out_of_order_bytes(&self.shard.nodes),
             unread_bytes: conn.receive.queue.ready_bytes(),
             receive_buffer_bytes: cold.receive_buffer,
             send_buffer_bytes: cold.send_buffer,

@@ -131,10 +131,10 @@ fn check(conn: &Connection, shard: &Shard) {
     let role = shard.rares.get(conn).map(|rare| rare.fast_open);
     let is_pending = matches!(role, Some(Role::Server(_)));
     assert_eq!(conn.state.is_fast_open(), is_pending, "pending until our SYN is acknowledged");
-    let apart = conn.receive.queue.apart_bytes(&shard.nodes);
+    let out_of_order = conn.receive.queue.out_of_order_bytes(&shard.nodes);
     assert_eq!(
         conn.receive.queue.has_gap(),
-        apart > 0,
-        "what is apart lies behind a gap: {conn:?}"
+        out_of_order > 0,
+        "bytes out of order lie behind a gap: {conn:?}"
     );
 }

@@ -6,7 +6,7 @@
 //! ```text
 //!    ready: in order, waits for a credit      gaps        out of order: sorted by `seq`
 //!   [ chunk ][ chunk ][ chunk  room ]   |   . . . . [ chunk ][ chunk ] . . . [ chunk  room ]
-//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ apart.head              ^ last end
+//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ out_of_order_head      ^ last end
 //! ```
 //!
 //! Small segments share buffers: bytes that continue a list's last chunk go into the room behind
@@ -60,7 +60,7 @@ pub(crate) struct ReceiveQueue {
     /// The last node; 0: none; [`NO_NODE`]: `ready_head` is the only buffer.
     ready_tail: u32,
     ready_bytes: u32,
-    apart: Spare,
+    out_of_order: Spare,
 }
 
 /// Without the name of a buffer, which says nothing: queues with the same bytes look the same.
@@ -70,7 +70,7 @@ impl fmt::Debug for ReceiveQueue {
         f.debug_struct("ReceiveQueue")
             .field("ready", &ready)
             .field("ready_bytes", &self.ready_bytes)
-            .field("apart", &self.apart)
+            .field("out_of_order", &self.out_of_order)
             .finish()
     }
 }
@@ -108,26 +108,26 @@ impl ReceiveQueue {
     /// Nothing waits, in order or behind a gap.
     #[inline(always)]
     pub(crate) const fn is_empty(&self) -> bool {
-        self.ready_tail == 0 && !self.apart.is_some()
+        self.ready_tail == 0 && !self.out_of_order.is_some()
     }
 
     /// Bytes behind gaps.
-    pub(crate) fn apart_bytes(&self, nodes: &ChunkNodes) -> u32 {
-        self.apart(nodes).map_or(0, |apart| apart.bytes)
+    pub(crate) fn out_of_order_bytes(&self, nodes: &ChunkNodes) -> u32 {
+        self.out_of_order(nodes).map_or(0, |list| list.bytes)
     }
 
     /// There is a gap.
     pub(crate) const fn has_gap(&self) -> bool {
-        self.apart.is_some()
+        self.out_of_order.is_some()
     }
 
-    fn apart<'a>(&self, nodes: &'a ChunkNodes) -> Option<&'a OutOfOrderList> {
-        nodes.aparts.get(self.apart)
+    fn out_of_order<'a>(&self, nodes: &'a ChunkNodes) -> Option<&'a OutOfOrderList> {
+        nodes.out_of_orders.get(self.out_of_order)
     }
 
     /// Where what lies behind gaps begins; 0: there is no gap.
-    fn apart_head(&self, nodes: &ChunkNodes) -> u32 {
-        self.apart(nodes).map_or(0, |apart| apart.head)
+    fn out_of_order_head(&self, nodes: &ChunkNodes) -> u32 {
+        self.out_of_order(nodes).map_or(0, |list| list.head)
     }
 
     /// Takes over a buffer that was filled already with the bytes at `rcv.nxt`; the queue has no
@@ -186,7 +186,7 @@ impl ReceiveQueue {
             return inserted;
         }
         if seq.after(rcv_nxt) {
-            self.keep_apart(store, seq, payload, &mut inserted);
+            self.keep_out_of_order(store, seq, payload, &mut inserted);
             return inserted;
         }
         let fresh = &payload[rcv_nxt.since(seq) as usize..];
@@ -223,14 +223,14 @@ impl ReceiveQueue {
         if store.nodes.free() < 2 {
             return None;
         }
-        let (chunk, more) = Self::stage_alone(store, rest)?;
+        let (chunk, more) = Self::stage_in_new_buffer(store, rest)?;
         let sum = if filled == 0 { more } else { checksum::append(sum, filled, more) };
         Some((Staged { filled: filled as u32, new: Some(chunk) }, sum))
     }
 
     /// The same where nothing waits: into a buffer of their own, for [`ReceiveQueue::adopt_first`].
     #[inline(always)]
-    pub(crate) fn stage_alone<M: Memory>(
+    pub(crate) fn stage_in_new_buffer<M: Memory>(
         store: &mut Store<'_, M>,
         bytes: &[u8],
     ) -> Option<(Chunk, u16)> {
@@ -290,12 +290,14 @@ impl ReceiveQueue {
 
     /// The ranges behind gaps, those that grew last first (RFC 2018 §4), and how many there are.
     pub(crate) fn sack_blocks(&self, nodes: &ChunkNodes) -> ([SeqRange; RECENT], usize) {
-        let Some(apart) = self.apart(nodes) else { return ([SeqRange::default(); RECENT], 0) };
-        if apart.recent_count > 0 {
-            return (apart.recent, usize::from(apart.recent_count));
+        let Some(list) = self.out_of_order(nodes) else {
+            return ([SeqRange::default(); RECENT], 0);
+        };
+        if list.recent_count > 0 {
+            return (list.recent, usize::from(list.recent_count));
         }
         // All that grew lately is in order by now; what is older still wants to be said.
-        ([OutOfOrderList::range_of(nodes, apart.head); RECENT], 1)
+        ([OutOfOrderList::range_of(nodes, list.head); RECENT], 1)
     }
 
     /// Gives up everything.
@@ -308,7 +310,7 @@ impl ReceiveQueue {
 
     #[inline(never)]
     fn free_whole<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
-        self.forget_apart(nodes, memory);
+        self.drop_out_of_order(nodes, memory);
         match self.only() {
             Some(chunk) => memory.free(chunk.buf),
             None => free_all(nodes, memory, self.ready_head),
@@ -317,10 +319,10 @@ impl ReceiveQueue {
     }
 
     /// Gives up what lies behind gaps: it was never acknowledged (RFC 2018 §8).
-    pub(crate) fn forget_apart<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
-        let head = self.apart_head(nodes);
+    pub(crate) fn drop_out_of_order<M: Memory>(&mut self, nodes: &mut ChunkNodes, memory: &mut M) {
+        let head = self.out_of_order_head(nodes);
         free_all(nodes, memory, head);
-        nodes.aparts.give_back(&mut self.apart);
+        nodes.out_of_orders.give_back(&mut self.out_of_order);
     }
 
     #[cfg(test)]
@@ -349,8 +351,8 @@ impl ReceiveQueue {
         let mut at = rcv_nxt;
         let end = rcv_nxt + fresh.len() as u32;
         loop {
-            let apart_head = self.apart_head(store.nodes);
-            if apart_head != 0 && store.nodes.at(apart_head).seq == at {
+            let out_of_order_head = self.out_of_order_head(store.nodes);
+            if out_of_order_head != 0 && store.nodes.at(out_of_order_head).seq == at {
                 let range = self.close_gap(store.nodes);
                 if at.before(end) && inserted.duplicate.is_none() {
                     inserted.duplicate = Some(SeqRange { end: range.end.earlier(end), ..range });
@@ -361,7 +363,7 @@ impl ReceiveQueue {
             if end.at_or_before(at) {
                 break;
             }
-            let stop = match apart_head {
+            let stop = match out_of_order_head {
                 0 => end,
                 head => end.earlier(store.nodes.at(head).seq),
             };
@@ -378,13 +380,13 @@ impl ReceiveQueue {
 
     /// Moves the first range behind a gap, which starts at `rcv.nxt`, to what is in order.
     fn close_gap(&mut self, nodes: &mut ChunkNodes) -> SeqRange {
-        let Some(mut apart) = self.apart(nodes).copied() else { return SeqRange::default() };
-        let (first, last) = (apart.head, nodes.at(apart.head).of_list);
-        let range = apart.remove_first_range(nodes);
-        if apart.head == 0 {
-            nodes.aparts.give_back(&mut self.apart);
-        } else if let Some(kept) = nodes.aparts.get_mut(self.apart) {
-            *kept = apart;
+        let Some(mut list) = self.out_of_order(nodes).copied() else { return SeqRange::default() };
+        let (first, last) = (list.head, nodes.at(list.head).of_list);
+        let range = list.remove_first_range(nodes);
+        if list.head == 0 {
+            nodes.out_of_orders.give_back(&mut self.out_of_order);
+        } else if let Some(kept) = nodes.out_of_orders.get_mut(self.out_of_order) {
+            *kept = list;
         }
         nodes.at_mut(last).next = 0;
         self.push_ready(nodes, first, range.len());
@@ -430,7 +432,7 @@ impl ReceiveQueue {
     }
 
     /// Keeps bytes behind a gap: whatever of them is not there yet.
-    fn keep_apart<M: Memory>(
+    fn keep_out_of_order<M: Memory>(
         &mut self,
         store: &mut Store<'_, M>,
         seq: SeqNum,
@@ -441,13 +443,14 @@ impl ReceiveQueue {
             inserted.no_room = true;
             return;
         }
-        let mut apart = *store.nodes.aparts.get_or_take(&mut self.apart, OutOfOrderList::default);
-        let range = apart.keep(store, seq, payload, inserted);
-        apart.mark_recent(store.nodes, range, seq);
-        if apart.head == 0 {
-            store.nodes.aparts.give_back(&mut self.apart);
-        } else if let Some(kept) = store.nodes.aparts.get_mut(self.apart) {
-            *kept = apart;
+        let mut list =
+            *store.nodes.out_of_orders.get_or_take(&mut self.out_of_order, OutOfOrderList::default);
+        let range = list.keep(store, seq, payload, inserted);
+        list.mark_recent(store.nodes, range, seq);
+        if list.head == 0 {
+            store.nodes.out_of_orders.give_back(&mut self.out_of_order);
+        } else if let Some(kept) = store.nodes.out_of_orders.get_mut(self.out_of_order) {
+            *kept = list;
         }
     }
 }

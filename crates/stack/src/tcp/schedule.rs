@@ -217,7 +217,7 @@ impl Tcp {
         conn.state = State::Closed(Closed { reason: CloseReason::Finished });
         conn.send.queue.clear(&mut self.shard.nodes, context.memory);
         conn.cold.recovery.clear(&mut self.shard.records);
-        conn.receive.queue.forget_apart(&mut self.shard.nodes, context.memory);
+        conn.receive.queue.drop_out_of_order(&mut self.shard.nodes, context.memory);
         let place = self.start_time_wait(context, record, (timestamps, reuse));
         self.release_to(index, place.map(|place| self.time_waits_from + place));
         if owes_ack {

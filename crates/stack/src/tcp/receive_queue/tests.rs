@@ -104,7 +104,7 @@ fn sparse_segments_cannot_hold_many_buffers() {
     }
     assert_eq!(world.memory.in_use(), SPARSE_CHUNKS_MAX as usize);
     assert!(world.insert(1001, 1002).no_room);
-    world.queue.forget_apart(&mut world.nodes, &mut world.memory);
+    world.queue.drop_out_of_order(&mut world.nodes, &mut world.memory);
     assert_eq!((world.memory.in_use(), world.nodes.len()), (0, 0));
     assert!(!world.queue.has_gap());
 }
@@ -186,7 +186,7 @@ proptest! {
             let first_old = (from..from + len).find(|at| had[*at as usize]);
             prop_assert_eq!(inserted.duplicate.map(|d| d.start.since(START)), first_old);
             let apart = there.iter().skip(in_order as usize).filter(|there| **there).count();
-            prop_assert_eq!(world.queue.apart_bytes(&world.nodes) as usize, apart);
+            prop_assert_eq!(world.queue.out_of_order_bytes(&world.nodes) as usize, apart);
             for (start, end) in world.blocks() {
                 prop_assert!(start > in_order && !there[start as usize - 1]);
                 prop_assert!(!there[end as usize]);

@@ -135,7 +135,7 @@ fn take<M: Memory>(
         return Some(());
     }
     let mut store = Store { nodes: &mut shard.nodes, memory: context.memory, pool: conn.cold.pool };
-    let (chunk, sum) = ReceiveQueue::stage_alone(&mut store, content.payload)?;
+    let (chunk, sum) = ReceiveQueue::stage_in_new_buffer(&mut store, content.payload)?;
     if !is_right(context, content, received, sum) {
         context.memory.free(chunk.buf);
         return Some(());

@@ -51,7 +51,7 @@ pub(in crate::tcp) fn on_text<M: Memory>(
     let mut store = Store { nodes: &mut shard.nodes, memory: context.memory, pool: conn.cold.pool };
     if conn.receive.queue.is_empty()
         && seq == conn.receive.nxt
-        && let Some((chunk, _)) = ReceiveQueue::stage_alone(&mut store, payload)
+        && let Some((chunk, _)) = ReceiveQueue::stage_in_new_buffer(&mut store, payload)
     {
         conn.receive.queue.adopt_first(chunk);
         return fast_path::take_text(conn, context, chunk.len, &window::Text::of(segment));
@@ -61,7 +61,7 @@ pub(in crate::tcp) fn on_text<M: Memory>(
     if inserted.no_room && seq.at_or_before(conn.receive.nxt) && conn.receive.queue.has_gap() {
         // What lies behind gaps was never acknowledged, and makes room for what closes the first
         // (RFC 2018 §8). Otherwise connections with gaps could hold all buffers from one another.
-        conn.receive.queue.forget_apart(store.nodes, store.memory);
+        conn.receive.queue.drop_out_of_order(store.nodes, store.memory);
         let rcv_nxt = conn.receive.nxt + inserted.advanced;
         let more = conn.receive.queue.insert(&mut store, rcv_nxt, seq, payload);
         inserted.advanced += more.advanced;
