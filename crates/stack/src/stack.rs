@@ -101,11 +101,11 @@ impl Stack {
         let template = tcp.next_template();
         let segment = match template.layout() {
             IPV4_WITH_TIMES => {
-                let packet = base.ip.usual_packet(frame, ethernet::IPV4);
+                let packet = base.ip.fast_packet(frame, ethernet::IPV4);
                 packet.and_then(|packet| template.segment_in::<4>(packet))
             }
             IPV6_WITH_TIMES => {
-                let packet = base.ip.usual_packet(frame, ethernet::IPV6);
+                let packet = base.ip.fast_packet(frame, ethernet::IPV6);
                 packet.and_then(|packet| template.segment_in::<6>(packet))
             }
             // Together, so that the two above are compared first.
@@ -134,10 +134,10 @@ impl Stack {
         let Self { base, tcp, now, .. } = self;
         let template = tcp.next_template();
         let segment = if template.layout() == IPV4 {
-            let packet = base.ip.usual_packet(frame, ethernet::IPV4);
+            let packet = base.ip.fast_packet(frame, ethernet::IPV4);
             packet.and_then(|packet| template.segment_in::<4>(packet))
         } else {
-            let packet = base.ip.usual_packet(frame, ethernet::IPV6);
+            let packet = base.ip.fast_packet(frame, ethernet::IPV6);
             packet.and_then(|packet| template.segment_in::<6>(packet))
         };
         if let Some(segment) = segment {
@@ -153,7 +153,7 @@ impl Stack {
     /// Takes a frame that is not the next segment of a flow.
     #[inline(always)]
     fn take_any<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) {
-        if !self.take_usual(frame, received, memory) {
+        if !self.take_on_fast_path(frame, received, memory) {
             core::hint::cold_path();
             self.take_slow_path(frame, received, memory);
         }
@@ -171,8 +171,13 @@ impl Stack {
     /// Takes a frame whose headers are the usual ones of TCP. `false`: it is another, or there is
     /// something wrong with it; nothing happened.
     #[inline(never)]
-    fn take_usual<M: Memory>(&mut self, frame: &[u8], received: Received, memory: &mut M) -> bool {
-        if !self.base.ip.has_usual_link(frame) {
+    fn take_on_fast_path<M: Memory>(
+        &mut self,
+        frame: &[u8],
+        received: Received,
+        memory: &mut M,
+    ) -> bool {
+        if !self.base.ip.has_fast_link(frame) {
             return false;
         }
         match self.base.ip.packet_in(frame) {
@@ -239,7 +244,7 @@ impl Stack {
     ) -> bool {
         // Made before it is checked: so each field is written where it stays.
         let sum = segment.content.sum;
-        let segment = Segment::of_usual(segment, received);
+        let segment = Segment::of_fast_segment(segment, received);
         self.take_believed((&segment, sum), (received, Some(lookup)), memory)
     }
 

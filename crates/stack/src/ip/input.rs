@@ -23,11 +23,11 @@ use crate::wire::{Ecn, Protocol, ethernet, extension, ipv4, ipv6};
 
 /// Of the first eight bytes of a frame, the first in the lowest bits: its destination, and the bit
 /// of its source that says whether that is a group.
-const USUAL_LINK_MASK: u64 = 0x0001_ffff_ffff_ffff;
+const FAST_LINK_MASK: u64 = 0x0001_ffff_ffff_ffff;
 
-/// What [`USUAL_LINK_MASK`] leaves of a frame with the usual header of a link: to us, from one
+/// What [`FAST_LINK_MASK`] leaves of a frame with the usual header of a link: to us, from one
 /// host. With a VLAN no header is usual.
-pub(super) fn usual_link_of(medium: Medium, vlan: Option<u16>) -> u64 {
+pub(super) fn fast_link_of(medium: Medium, vlan: Option<u16>) -> u64 {
     match (medium, vlan) {
         (Medium::Ethernet([a, b, c, d, e, f]), None) => {
             u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
@@ -106,20 +106,19 @@ impl Ip {
     /// is not asked here, but of [`Ip::lets_in`]. `false` says nothing about the frame:
     /// [`Ip::on_frame`] does.
     #[inline(always)]
-    pub(crate) fn has_usual_link(&self, frame: &[u8]) -> bool {
+    pub(crate) fn has_fast_link(&self, frame: &[u8]) -> bool {
         let Medium::Ethernet(_) = self.medium else { return true };
         let Some(head) = frame.first_chunk::<{ ethernet::HEADER_BYTES }>() else { return false };
         let Some(word) = head.first_chunk() else { return false };
-        u64::from_le_bytes(*word) & USUAL_LINK_MASK == self.usual_link
+        u64::from_le_bytes(*word) & FAST_LINK_MASK == self.fast_link
     }
 
     /// What is a packet of `ethertype`, or none, in a frame with the usual header of the link.
     #[inline(always)]
-    pub(crate) fn usual_packet<'a>(&self, frame: &'a [u8], ethertype: u16) -> Option<&'a [u8]> {
+    pub(crate) fn fast_packet<'a>(&self, frame: &'a [u8], ethertype: u16) -> Option<&'a [u8]> {
         let Medium::Ethernet(_) = self.medium else { return Some(frame) };
         let (head, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
-        let is_usual =
-            u64::from_le_bytes(*head.first_chunk()?) & USUAL_LINK_MASK == self.usual_link;
+        let is_usual = u64::from_le_bytes(*head.first_chunk()?) & FAST_LINK_MASK == self.fast_link;
         (is_usual && u16::from_be_bytes([head[12], head[13]]) == ethertype).then_some(packet)
     }
 

@@ -231,8 +231,8 @@ pub(crate) struct Ip {
     /// [`Config::loopback`].
     loopback: bool,
     addresses: Addresses,
-    /// [`input::usual_link_of`] medium and VLAN.
-    usual_link: u64,
+    /// [`input::fast_link_of`] medium and VLAN.
+    fast_link: u64,
     routes: Routes,
     neighbours: Neighbours,
     path_mtus: PathMtus,
@@ -267,7 +267,7 @@ impl Ip {
             medium: config.medium,
             mtu: config.mtu,
             vlan: config.vlan,
-            usual_link: input::usual_link_of(config.medium, config.vlan),
+            fast_link: input::fast_link_of(config.medium, config.vlan),
             external_neighbours: config.external_neighbours,
             loopback: config.loopback,
             routes: Routes::new(&config.routes)?,
@@ -502,7 +502,7 @@ impl Ip {
     /// Destination and source of a frame that goes by `hop`, if the medium has addresses. `None`:
     /// there is more to its header than these, or it stays here.
     #[inline(always)]
-    pub(crate) fn usual_link(&self, hop: Hop) -> Option<LinkEnds> {
+    pub(crate) fn fast_link(&self, hop: Hop) -> Option<LinkEnds> {
         match (self.medium, self.vlan) {
             (Medium::Ip, _) => (!hop.is_local()).then_some(None),
             (Medium::Ethernet(_), None) => self.neighbours.link(hop.place).map(Some),

@@ -40,7 +40,7 @@ use crate::wire::tcp::{
 use crate::wire::{Ecn, Protocol, checksum};
 
 pub(super) use control::{has_fin, times, write as write_control};
-pub(super) use fast_path::has_usual;
+pub(super) use fast_path::has_fast_segment;
 
 mod control;
 mod fast_path;
@@ -465,7 +465,7 @@ fn fit<M>(
     options: &Options,
     frame: usize,
 ) -> Data {
-    let usual = usual_bytes(conn);
+    let usual = fast_option_bytes(conn);
     let room = u32::from(conn.mss) + usual;
     let one = room.saturating_sub(options.bytes() as u32).max(1);
     let headers =
@@ -500,7 +500,8 @@ fn fits_whole<M>(
 ) -> bool {
     let headers =
         context.base.ip.header_bytes(&conn.ends.remote()) + wire::HEADER_BYTES + options.bytes();
-    options.bytes() as u32 == usual_bytes(conn) && headers + data.range.len() as usize <= frame
+    options.bytes() as u32 == fast_option_bytes(conn)
+        && headers + data.range.len() as usize <= frame
 }
 
 fn send_data<M: Memory>(
@@ -537,7 +538,7 @@ fn send_data<M: Memory>(
     let text = &mut frame[text_at..text_at + payload as usize];
     let sum = conn.send.queue.copy_out(&shard.nodes, context.memory, offset, text);
     let mut transmit = write(context, &draft, hop, (payload as usize, sum), frame);
-    let one = u32::from(conn.mss) + usual_bytes(conn) - draft.head.options.bytes() as u32;
+    let one = u32::from(conn.mss) + fast_option_bytes(conn) - draft.head.options.bytes() as u32;
     if payload > one && !is_probe {
         transmit = transmit.cut_by_link(one as u16, text_at as u16);
     }
@@ -549,7 +550,7 @@ fn send_data<M: Memory>(
     Some(transmit)
 }
 
-fn usual_bytes(conn: &Connection) -> u32 {
+fn fast_option_bytes(conn: &Connection) -> u32 {
     if conn.flags.has(ConnFlags::TIMESTAMPS) { u32::from(handshake::TIMESTAMPS_BYTES) } else { 0 }
 }
 

@@ -6,7 +6,7 @@
 //! ```text
 //!    ready: in order, waits for a credit      gaps        out of order: sorted by `seq`
 //!   [ chunk ][ chunk ][ chunk  room ]   |   . . . . [ chunk ][ chunk ] . . . [ chunk  room ]
-//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ out_of_order_head      ^ last end
+//!    ^ ready_head       ^ ready_tail     ^ rcv.nxt   ^ out_of_order_head       ^ last end
 //! ```
 //!
 //! Small segments share buffers: bytes that continue a list's last chunk go into the room behind

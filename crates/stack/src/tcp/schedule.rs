@@ -125,7 +125,7 @@ impl Tcp {
     fn relist(&mut self, index: u32) {
         let conn = &mut self.connections[index as usize];
         let shard = &mut self.shard;
-        if output::has_usual(conn, shard) || output::has_fin(conn, shard) {
+        if output::has_fast_segment(conn, shard) || output::has_fin(conn, shard) {
             // What it waits for is known when that has left.
             return shard.transmit.put(super::DATA, index);
         }

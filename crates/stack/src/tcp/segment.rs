@@ -65,7 +65,7 @@ impl<'a> Segment<'a> {
     /// The same of headers that were read already, without a mark of congestion; the checksum is
     /// to be checked.
     #[inline(always)]
-    pub(crate) fn of_usual(usual: &FastSegment<'a>, received: Received) -> Self {
+    pub(crate) fn of_fast_segment(usual: &FastSegment<'a>, received: Received) -> Self {
         Self {
             flow: Flow {
                 local: usual.dst,

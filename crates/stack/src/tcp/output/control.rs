@@ -20,7 +20,7 @@ pub(in crate::tcp) fn write<M>(
     let Flow { local, remote, local_port: src_port, remote_port: dst_port } = *flow;
     if let (Some(src), Some(dst)) = (local.ipv4(), remote.ipv4())
         && !context.base.config.tx_checksum
-        && let Some(Some(link)) = context.base.ip.usual_link(hop)
+        && let Some(Some(link)) = context.base.ip.fast_link(hop)
     {
         let Service { dscp, hop_limit } = service;
         let way = Way { link, src, dst, src_port, dst_port, dscp, hop_limit };

@@ -32,7 +32,7 @@ const UNUSUAL: ConnFlags = ConnFlags::SYN_DUE
 
 /// Nothing but bytes and acknowledgments can leave now.
 #[inline(always)]
-fn is_usual(conn: &Connection, shard: &Shard) -> bool {
+fn allows_fast_segments(conn: &Connection, shard: &Shard) -> bool {
     #[cfg(test)]
     if shard.sends_by_slow_path {
         return false;
@@ -47,7 +47,7 @@ fn is_usual(conn: &Connection, shard: &Shard) -> bool {
 /// How much of what waits goes with the next segment, as [`new_len`] and [`fit`] have it: a full
 /// segment, or all there is. `None`: nothing, or it is not so simple.
 #[inline(always)]
-fn usual_len(conn: &Connection, shard: &Shard, waiting: u32) -> Option<u32> {
+fn fast_segment_len(conn: &Connection, shard: &Shard, waiting: u32) -> Option<u32> {
     let mss = u32::from(conn.mss);
     let allowance = conn.cold.recovery.allowance(&shard.records);
     let usable = waiting.min(conn.send.window_room()).min(allowance);
@@ -60,9 +60,11 @@ fn usual_len(conn: &Connection, shard: &Shard, waiting: u32) -> Option<u32> {
 
 /// A usual segment can leave.
 #[inline(always)]
-pub(in crate::tcp) fn has_usual(conn: &Connection, shard: &Shard) -> bool {
+pub(in crate::tcp) fn has_fast_segment(conn: &Connection, shard: &Shard) -> bool {
     let waiting = conn.unsent();
-    waiting > 0 && is_usual(conn, shard) && usual_len(conn, shard, waiting).is_some()
+    waiting > 0
+        && allows_fast_segments(conn, shard)
+        && fast_segment_len(conn, shard, waiting).is_some()
 }
 
 /// Sends the next bytes of connection `index`. `None`: it takes the slow path, nothing happened.
@@ -74,16 +76,16 @@ pub(super) fn send<M: Memory>(
     (hop, index): (Hop, u32),
     frame: &mut [u8],
 ) -> Option<Transmit> {
-    if !is_usual(conn, shard) || !context.base.config.tcp.path_mtu_discovery {
+    if !allows_fast_segments(conn, shard) || !context.base.config.tcp.path_mtu_discovery {
         return None;
     }
     let waiting = conn.unsent();
-    let len = usual_len(conn, shard, waiting)?;
+    let len = fast_segment_len(conn, shard, waiting)?;
     // Where the link cuts, a frame holds more than a segment.
     if context.base.config.tso && len < waiting {
         return None;
     }
-    let link = context.base.ip.usual_link(hop)?;
+    let link = context.base.ip.fast_link(hop)?;
     let mut headers = headers_of(conn, shard, context.now, link);
     let text_at = headers.header_bytes();
     if frame.len() < text_at + len as usize {
@@ -187,7 +189,7 @@ pub(super) fn write<M>(
     if !dont_fragment {
         return None;
     }
-    let link = context.base.ip.usual_link(hop)?;
+    let link = context.base.ip.fast_link(hop)?;
     let headers = headers_before(head, (flow, link), (*service, *ecn))?;
     finish(context, &headers, text, frame)
 }
@@ -200,7 +202,7 @@ pub(super) fn write_reply<M>(
     hop: Hop,
     frame: &mut [u8],
 ) -> Option<Transmit> {
-    let link = context.base.ip.usual_link(hop)?;
+    let link = context.base.ip.fast_link(hop)?;
     let headers = headers_before(head, (flow, link), (service, Ecn::NotEct))?;
     finish(context, &headers, (0, 0), frame)
 }
