@@ -158,7 +158,7 @@ impl SimHost {
             }
             if note >= PAST
                 && let Classified::Flow { transport, ends, .. } =
-                    steering::read(self.medium, &frame)
+                    steering::classify(self.medium, &frame)
                 && !stack.knows(ends.dst, ends.src)
                 && let Some((to, note)) = self.steering.former(
                     &self.table,
@@ -228,7 +228,7 @@ impl SimNode for SimHost {
     fn on_frame(&mut self, now: Instant, frame: &[u8]) {
         let now = self.local(now);
         self.reader = (self.reader + 1) % self.shards.len();
-        let reading = steering::read(self.medium, frame);
+        let reading = steering::classify(self.medium, frame);
         match reading {
             Classified::First(datagram, transport, ends) => {
                 let to = self.steering.shard_of(&self.table, transport, &ends);

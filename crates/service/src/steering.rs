@@ -28,7 +28,7 @@ mod fragments;
 mod hash;
 
 pub use bindings::{BindingError, BindingTable, Bindings, Served, Takes, Transport};
-pub use classify::{Classified, FragmentedDatagram, read};
+pub use classify::{Classified, FragmentedDatagram, classify};
 pub use fast_parse::{FastParsed, fast_parse};
 pub use fragments::{Fragments, Later};
 pub use hash::{FlowHash, SteeringKey};
@@ -38,7 +38,7 @@ use std::sync::Arc;
 use megapipe_link::Rss;
 
 use crate::limits::FORMER_SHARDS_MAX;
-use default_shard::Homes;
+use default_shard::DefaultShards;
 
 /// Where a frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ const _: () = assert!(PAST as usize + FORMER_SHARDS_MAX < RETURNED as usize, "a 
 /// Says whose frames are.
 #[derive(Debug, Clone)]
 pub struct Steering {
-    homes: Homes,
+    default_shards: DefaultShards,
     shards: u16,
 }
 
@@ -80,26 +80,26 @@ impl Steering {
     /// Steers to `shards` shards, by a hash under `key`.
     #[must_use]
     pub fn new(key: &[u8; 16], shards: u16) -> Self {
-        Self { homes: Homes::Ours(FlowHash::new(key)), shards }
+        Self { default_shards: DefaultShards::Ours(FlowHash::new(key)), shards }
     }
 
     /// Steers to `shards` shards, as a device spreads flows over `queues` queues: each shard is at
     /// home where it reads.
     #[must_use]
     pub const fn by_device(rss: Arc<Rss>, queues: u16, shards: u16) -> Self {
-        Self { homes: Homes::Device(rss, queues), shards }
+        Self { default_shards: DefaultShards::Device(rss, queues), shards }
     }
 
     /// Packets of a flow arrive at a queue that is open, as far as it is known where they arrive.
     #[must_use]
     pub fn arrives(&self, transport: Transport, ends: &SteeringKey) -> bool {
-        self.homes.arrives(transport, ends)
+        self.default_shards.arrives(transport, ends)
     }
 
     /// The shard of a flow's hash.
     #[inline]
-    pub(crate) fn home(&self, transport: Transport, ends: &SteeringKey) -> u16 {
-        self.homes.of(transport, ends, self.shards)
+    pub(crate) fn default_shard(&self, transport: Transport, ends: &SteeringKey) -> u16 {
+        self.default_shards.of(transport, ends, self.shards)
     }
 
     /// How many shards there are.
@@ -112,16 +112,16 @@ impl Steering {
     #[must_use]
     #[inline]
     pub fn shard_of(&self, table: &BindingTable, transport: Transport, ends: &SteeringKey) -> u16 {
-        table.shard_of(transport, ends, self.home(transport, ends))
+        table.shard_of(transport, ends, self.default_shard(transport, ends))
     }
 
     /// The shard of a fast-parsed frame, if its local port has no rows: then it is the default
     /// shard.
     #[must_use]
     #[inline]
-    pub fn home_of_usual(&self, table: &BindingTable, usual: FastParsed) -> Option<u16> {
-        let has_rows = table.has_rows(usual.transport, usual.dst.port());
-        (!has_rows).then(|| self.homes.of_usual(usual, self.shards))
+    pub fn default_shard_of(&self, table: &BindingTable, parsed: FastParsed) -> Option<u16> {
+        let has_rows = table.has_rows(parsed.transport, parsed.dst.port());
+        (!has_rows).then(|| self.default_shards.of_fast_parsed(parsed, self.shards))
     }
 
     /// The shard of a frame, as far as its headers decide; fragments with a first are
@@ -136,14 +136,14 @@ impl Steering {
     ) -> (Destination, Note) {
         match reading {
             Classified::Flow { transport, ends, begins } => {
-                let home = self.home(*transport, ends);
+                let home = self.default_shard(*transport, ends);
                 match table.row_of(*transport, ends) {
                     None => (Destination::Shard(home), NOTHING),
                     Some(row) => by_row(table, used, (row, home, *begins)),
                 }
             }
             Classified::Hosts(ends) => {
-                (Destination::Shard(self.home(Transport::Tcp, ends)), NOTHING)
+                (Destination::Shard(self.default_shard(Transport::Tcp, ends)), NOTHING)
             }
             Classified::Everyone => (Destination::Everyone, NOTHING),
             Classified::Anyone | Classified::First(..) | Classified::Later(_) => {
@@ -162,7 +162,7 @@ impl Steering {
         shard: u16,
         back: usize,
     ) -> Option<(u16, Note)> {
-        let home = self.home(transport, ends);
+        let home = self.default_shard(transport, ends);
         let rows =
             (back..).map_while(|back| Some((table.before(transport, ends, home, back)?, back)));
         let mut others = rows.filter(|(former, _)| *former != shard);

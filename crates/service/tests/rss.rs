@@ -112,7 +112,7 @@ impl Link for Wire {
         {
             count += 1;
             let frame = &self.frame[..transmit.len];
-            let Classified::Flow { ends, .. } = steering::read(StackMedium::Ip, frame) else {
+            let Classified::Flow { ends, .. } = steering::classify(StackMedium::Ip, frame) else {
                 panic!("only segments are sent here");
             };
             let hash = self.rss.hash(megapipe_link::Transport::Tcp, ends.src, ends.dst);

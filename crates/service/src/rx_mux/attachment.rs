@@ -103,7 +103,7 @@ impl Attachment {
     /// The handover, if no other shard listens at its address, or all masks leave its core out.
     pub fn hand_over(&self, handover: Handover) -> Result<(), Handover> {
         let ends = SteeringKey { src: handover.remote(), dst: handover.local() };
-        let home = self.shared.steering.home(Transport::Tcp, &ends);
+        let home = self.shared.steering.default_shard(Transport::Tcp, &ends);
         // Until it is in the mailbox: a shard that stops listening looks there afterwards.
         let mut control = lock(&self.shared.control);
         let heir = control.bindings.heir(Transport::Tcp, ends.dst, home);

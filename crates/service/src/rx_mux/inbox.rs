@@ -147,7 +147,7 @@ impl UnsureFrame<'_> {
     ) {
         let &UnsureFrame { index, frame, received, note, is_stale } = self;
         let Classified::Flow { transport: Transport::Tcp, ends, begins } =
-            steering::read(shared.medium, frame)
+            steering::classify(shared.medium, frame)
         else {
             return taker.on_frame(frame, received);
         };

@@ -153,8 +153,8 @@ pub(super) struct Burst<'a> {
 impl Burst<'_> {
     #[inline]
     pub(super) fn steer(&mut self, frame: &[u8], received: Received, taker: &mut dyn FrameSink) {
-        let usual = steering::fast_parse(self.shared.medium, frame);
-        match usual.and_then(|it| self.shared.steering.home_of_usual(self.table, it)) {
+        let parsed = steering::fast_parse(self.shared.medium, frame);
+        match parsed.and_then(|it| self.shared.steering.default_shard_of(self.table, it)) {
             Some(to) if to == self.shard => self.keep(frame, received, taker),
             Some(to) => send(self.feeds, self.counters, to, (frame, received, NOTHING)),
             None => self.steer_further(frame, received, taker),
@@ -165,8 +165,10 @@ impl Burst<'_> {
     /// to keep for that costs them more.
     #[inline(never)]
     fn steer_further(&mut self, frame: &[u8], received: Received, taker: &mut dyn FrameSink) {
-        let reading = steering::fast_parse(self.shared.medium, frame)
-            .map_or_else(|| steering::read(self.shared.medium, frame), |usual| usual.reading());
+        let reading = steering::fast_parse(self.shared.medium, frame).map_or_else(
+            || steering::classify(self.shared.medium, frame),
+            |parsed| parsed.classified(),
+        );
         self.steer_by_reading(&reading, (frame, received), taker);
     }
 

@@ -424,7 +424,7 @@ impl ServedQueue {
                     }
                     return burst.steer(frame, received, &mut NoShard);
                 }
-                let read = steering::read(shared.medium, frame);
+                let read = steering::classify(shared.medium, frame);
                 if let Classified::Flow { transport: Transport::Tcp, ends, .. } = read {
                     let (to, note) = queue.next_to_ask(&shared.steering, shard, note, &ends);
                     queue.counters.passed_on += u64::from(to != shard);

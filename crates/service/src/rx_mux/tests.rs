@@ -48,7 +48,7 @@ fn packet(protocol: Protocol, offset: usize, more: bool, payload: &[u8]) -> Vec<
     bytes
 }
 
-fn home(port: u16, shards: u16) -> u16 {
+fn default_shard(port: u16, shards: u16) -> u16 {
     let at = |ip: Ipv4Addr, port| SocketAddr::new(IpAddr::V4(ip), port);
     FlowHash::new(&KEY).shard_of(&SteeringKey::from_peer(at(THEIRS, port), at(OURS, 80)), shards)
 }
@@ -119,7 +119,7 @@ fn every_reader_gives_each_shard_its_frames() {
         let mine: Vec<_> = frames
             .iter()
             .zip(1000..)
-            .filter(|(_, port)| home(*port, 4) == shard)
+            .filter(|(_, port)| default_shard(*port, 4) == shard)
             .map(|(frame, _)| frame.clone())
             .collect();
         assert!(mine.len() > 20, "shard {shard} has {}", mine.len());
@@ -132,8 +132,8 @@ fn every_reader_gives_each_shard_its_frames() {
 #[test]
 fn a_shard_that_takes_nothing_loses_its_own_frames_alone() {
     let (mut peer, mut links) = network(2);
-    let idle = (1..).find(|port| home(*port, 2) == 1).unwrap();
-    let busy = (1..).find(|port| home(*port, 2) == 0).unwrap();
+    let idle = (1..).find(|port| default_shard(*port, 2) == 1).unwrap();
+    let busy = (1..).find(|port| default_shard(*port, 2) == 0).unwrap();
     for _ in 0..8 {
         let both = |_| [segment(idle, Flags::ACK), segment(busy, Flags::ACK)];
         let frames: Vec<_> = (0..250).flat_map(both).collect();
@@ -158,7 +158,7 @@ fn fragments_follow_the_first_and_wait_for_it() {
     let third = packet(Protocol::Udp, 32, false, &[3; 8]);
     send(&mut peer, &[second.clone(), first.clone(), third.clone()]);
     let all: Vec<_> = links.iter_mut().map(take).collect();
-    let to = usize::from(home(9, 4));
+    let to = usize::from(default_shard(9, 4));
     assert_eq!(all[to], [first, second, third]);
     assert_eq!(all.iter().map(Vec::len).sum::<usize>(), 3);
 }
@@ -186,7 +186,7 @@ fn default_shards_refuse_flows_outside_every_mask() {
     links[0].attachment().bind(address, Takes::Cores(vec![1]), false).unwrap();
     let frames: Vec<_> = (1..100).map(|port| segment(port, Flags::SYN)).collect();
     let [mut first, mut second] = [Heap::default(), Heap::default()];
-    let mine = (1..100).filter(|port| home(*port, 2) == 1).count();
+    let mine = (1..100).filter(|port| default_shard(*port, 2) == 1).count();
     for reader in [0, 1] {
         send(&mut peer, &frames);
         for _ in 0..8 {
@@ -204,7 +204,7 @@ fn a_connection_stays_where_it_is_when_listeners_come() {
     let (mut peer, mut links) = network(2);
     let address = (Transport::Tcp, "0.0.0.0:80".parse().unwrap());
     links[0].attachment().bind(address, Takes::Rest, false).unwrap();
-    let port = (1..).find(|port| home(*port, 2) == 1).unwrap();
+    let port = (1..).find(|port| default_shard(*port, 2) == 1).unwrap();
     send(&mut peer, &[segment(port, Flags::SYN)]);
     assert_eq!(take(&mut links[0]).len(), 1);
     links[1].attachment().bind(address, Takes::Rest, false).unwrap();
@@ -237,7 +237,7 @@ fn a_connection_stays_where_it_is_when_listeners_come() {
 fn a_sleeping_shard_is_woken_by_the_reader_of_its_frames() {
     let (mut peer, mut links) = network(2);
     let (mut second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
-    let port = (1..).find(|port| home(*port, 2) == 1).unwrap();
+    let port = (1..).find(|port| default_shard(*port, 2) == 1).unwrap();
     let sleeping = thread::spawn(move || {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(10) {
@@ -259,7 +259,7 @@ fn a_sleeper_reads_the_link_of_a_neighbour_who_is_busy() {
     let (mut peer, mut links) = network(2);
     // Awake, and then busy with something else.
     take(&mut links[0]);
-    let port = (1..).find(|port| home(*port, 2) == 1).unwrap();
+    let port = (1..).find(|port| default_shard(*port, 2) == 1).unwrap();
     let start = Instant::now();
     let mut sent = false;
     loop {

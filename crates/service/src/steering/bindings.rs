@@ -1,7 +1,7 @@
 //! Which shards listen where, and so who gets what comes for a port.
 //!
-//! Without a binding a flow belongs to its *home*, the shard of its hash. A listener or endpoint
-//! binds its address to a shard. If every shard binds an address, each serves its own home, and
+//! Without a binding a flow belongs to its *home*, the default shard of its hash. A listener or
+//! endpoint binds its address to a shard. If every shard binds an address, each serves its own home, and
 //! there is nothing to look up. Otherwise the homes that have no listener of their own are served
 //! by another, as on the kernel's back end:
 //!

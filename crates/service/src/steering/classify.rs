@@ -52,7 +52,7 @@ pub struct FragmentedDatagram {
 /// Reads a received frame.
 #[must_use]
 #[inline]
-pub fn read(medium: Medium, frame: &[u8]) -> Classified {
+pub fn classify(medium: Medium, frame: &[u8]) -> Classified {
     let (ethertype, packet) = match medium {
         Medium::Ip => match frame.first().map(|byte| byte >> 4) {
             Some(4) => (ethernet::IPV4, frame),

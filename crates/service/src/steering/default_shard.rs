@@ -1,4 +1,4 @@
-//! The home of a flow: the shard that has it where no binding says otherwise.
+//! The default shard of a flow (its home): the shard that has it where no binding says otherwise.
 //!
 //! Read first: `hash.rs` for our own hash, `megapipe_link`'s `rss.rs` for a device's.
 //!
@@ -15,17 +15,17 @@ use super::bindings::Transport;
 use super::fast_parse::FastParsed;
 use super::hash::{End4, FlowHash, SteeringKey, share_of};
 
-/// What says where flows are at home.
+/// How the default shard of a flow is computed.
 #[derive(Debug, Clone)]
-pub(super) enum Homes {
+pub(super) enum DefaultShards {
     /// Our own hash.
     Ours(FlowHash),
     /// That of the device behind so many queues.
     Device(Arc<Rss>, u16),
 }
 
-impl Homes {
-    /// The home of a flow, of `shards`.
+impl DefaultShards {
+    /// The default shard of a flow, of `shards`.
     #[inline]
     pub(super) fn of(&self, transport: Transport, ends: &SteeringKey, shards: u16) -> u16 {
         match self {
@@ -37,12 +37,12 @@ impl Homes {
         }
     }
 
-    /// The same, of a usual packet.
+    /// The same, of a fast-parsed packet.
     #[inline]
-    pub(super) fn of_usual(&self, usual: FastParsed, shards: u16) -> u16 {
+    pub(super) fn of_fast_parsed(&self, parsed: FastParsed, shards: u16) -> u16 {
         match self {
-            Self::Ours(hash) => share_of(hash.of_v4(usual.src, usual.dst), shards),
-            Self::Device(..) => self.of_v4(usual.transport, usual.src, usual.dst, shards),
+            Self::Ours(hash) => share_of(hash.of_v4(parsed.src, parsed.dst), shards),
+            Self::Device(..) => self.of_v4(parsed.transport, parsed.src, parsed.dst, shards),
         }
     }
 

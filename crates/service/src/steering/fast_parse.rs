@@ -25,7 +25,7 @@ pub struct FastParsed {
     flags: Flags,
 }
 
-/// Reads a received frame; `None`: it is not a usual one.
+/// Reads a received frame; `None`: it takes the full parser.
 #[must_use]
 #[inline]
 pub fn fast_parse(medium: Medium, frame: &[u8]) -> Option<FastParsed> {
@@ -66,7 +66,7 @@ fn half(head: &[u8; LOOKED_AT_BYTES], at: usize) -> u16 {
 impl FastParsed {
     /// What the full reading says about it.
     #[must_use]
-    pub fn reading(&self) -> Classified {
+    pub fn classified(&self) -> Classified {
         let ends = SteeringKey::of_v4(self.src, self.dst);
         Classified::Flow { transport: self.transport, ends, begins: begins(self.flags) }
     }

@@ -52,7 +52,7 @@ proptest! {
         both_ways_agree(&bytes);
     }
 
-    /// Frames that are nearly usual, with a few bytes changed and some cut off.
+    /// Frames that are nearly parsed, with a few bytes changed and some cut off.
     #[test]
     fn the_short_reading_says_what_the_full_one_says(
         is_tcp: bool,
@@ -120,9 +120,9 @@ fn both_ways_agree(packet: &[u8]) {
         (Medium::Ethernet([2; 6]), packet),
         (Medium::Ethernet([2; 6]), &frame),
     ] {
-        let full = read(medium, frame);
-        if let Some(usual) = fast_parse(medium, frame) {
-            assert_eq!(usual.reading(), full);
+        let full = classify(medium, frame);
+        if let Some(parsed) = fast_parse(medium, frame) {
+            assert_eq!(parsed.classified(), full);
         }
     }
 }
@@ -135,8 +135,8 @@ fn most_frames_are_read_the_short_way() {
         let packet = v4(protocol, 0, false, &ports(9, 80, 0x12));
         let frame = [&[2; 12], &ethernet::IPV4.to_be_bytes()[..], &packet].concat();
         for (medium, frame) in [(Medium::Ip, &packet), (Medium::Ethernet([2; 6]), &frame)] {
-            let usual = fast_parse(medium, frame).unwrap();
-            let home = steering.home_of_usual(&bindings.table(), usual);
+            let parsed = fast_parse(medium, frame).unwrap();
+            let home = steering.default_shard_of(&bindings.table(), parsed);
             assert_eq!(home, Some(steering.shard_of(&bindings.table(), transport, &ends(9))));
         }
         assert_eq!(fast_parse(Medium::Ip, &v4(protocol, 0, true, &ports(9, 80, 0))), None);
@@ -145,8 +145,8 @@ fn most_frames_are_read_the_short_way() {
     assert_eq!(fast_parse(Medium::Ip, &v6(TCP, &ports(9, 80, 0))), None);
     // Where a shard listens for others, the table decides.
     bindings.bind(HTTP, 3, Takes::Rest, false).unwrap();
-    let usual = fast_parse(Medium::Ip, &v4(TCP, 0, false, &ports(9, 80, 0x12))).unwrap();
-    assert_eq!(steering.home_of_usual(&bindings.table(), usual), None);
+    let parsed = fast_parse(Medium::Ip, &v4(TCP, 0, false, &ports(9, 80, 0x12))).unwrap();
+    assert_eq!(steering.default_shard_of(&bindings.table(), parsed), None);
 }
 
 #[test]
@@ -240,10 +240,10 @@ const UDP: u8 = Protocol::Udp as u8;
 #[test]
 fn a_packet_is_of_its_flow_and_an_error_of_the_flow_that_it_quotes() {
     let flow = |transport, begins| Classified::Flow { transport, ends: ends(9), begins };
-    let read = |packet: &[u8]| read(Medium::Ip, packet);
-    assert_eq!(read(&v4(TCP, 0, false, &ports(9, 80, 0x02))), flow(Transport::Tcp, true));
-    assert_eq!(read(&v4(TCP, 0, false, &ports(9, 80, 0x12))), flow(Transport::Tcp, false));
-    assert_eq!(read(&v4(UDP, 0, false, &ports(9, 80, 0x02))), flow(Transport::Udp, false));
+    let classify = |packet: &[u8]| classify(Medium::Ip, packet);
+    assert_eq!(classify(&v4(TCP, 0, false, &ports(9, 80, 0x02))), flow(Transport::Tcp, true));
+    assert_eq!(classify(&v4(TCP, 0, false, &ports(9, 80, 0x12))), flow(Transport::Tcp, false));
+    assert_eq!(classify(&v4(UDP, 0, false, &ports(9, 80, 0x02))), flow(Transport::Udp, false));
 
     // What we sent to the peer came back in an error.
     let mut sent = v4(TCP, 0, false, &ports(80, 9, 0x10));
@@ -256,16 +256,18 @@ fn a_packet_is_of_its_flow_and_an_error_of_the_flow_that_it_quotes() {
         v4(Protocol::Icmp as u8, 0, false, &message)
     };
     for kind in [3, 11, 12] {
-        assert_eq!(read(&error(kind)), flow(Transport::Tcp, false));
+        assert_eq!(classify(&error(kind)), flow(Transport::Tcp, false));
     }
-    assert_eq!(read(&error(8)), Classified::Anyone, "an echo is no error");
+    assert_eq!(classify(&error(8)), Classified::Anyone, "an echo is no error");
 
-    let Classified::Flow { ends: of_six, .. } = read(&v6(TCP, &ports(9, 80, 0))) else { panic!() };
+    let Classified::Flow { ends: of_six, .. } = classify(&v6(TCP, &ports(9, 80, 0))) else {
+        panic!()
+    };
     let mut sent = v6(TCP, &ports(80, 9, 0x10));
     sent[8..24].copy_from_slice(&OURS6.octets());
     sent[24..40].copy_from_slice(&THEIRS6.octets());
     let too_big = [&[2, 0, 0, 0, 0, 0, 5, 0], &sent[..]].concat();
-    let quoted = read(&v6(Protocol::Icmp6 as u8, &too_big));
+    let quoted = classify(&v6(Protocol::Icmp6 as u8, &too_big));
     assert_eq!(quoted, Classified::Flow { transport: Transport::Tcp, ends: of_six, begins: false });
 }
 
@@ -282,7 +284,7 @@ fn questions_are_anyones_and_answers_everyones() {
         let mut frame = vec![0; 14 + repr.header_bytes()];
         frame[12..14].copy_from_slice(&ethernet::ARP.to_be_bytes());
         repr.emit(&mut frame[14..]);
-        read(Medium::Ethernet([2; 6]), &frame)
+        classify(Medium::Ethernet([2; 6]), &frame)
     };
     assert_eq!(asked(arp::Operation::Request, THEIRS), Classified::Anyone);
     assert_eq!(asked(arp::Operation::Reply, THEIRS), Classified::Everyone);
@@ -290,7 +292,7 @@ fn questions_are_anyones_and_answers_everyones() {
     let icmp6 = |kind: u8| {
         let mut message = [0; 24];
         message[0] = kind;
-        read(Medium::Ip, &v6(Protocol::Icmp6 as u8, &message))
+        classify(Medium::Ip, &v6(Protocol::Icmp6 as u8, &message))
     };
     assert_eq!((icmp6(135), icmp6(136)), (Classified::Anyone, Classified::Everyone));
     assert_eq!(icmp6(128), Classified::Anyone);
@@ -298,17 +300,18 @@ fn questions_are_anyones_and_answers_everyones() {
 
 #[test]
 fn fragments_say_whose_they_are_or_that_they_do_not_know() {
-    let read = |packet: &[u8]| read(Medium::Ip, packet);
-    let Classified::First(first, Transport::Udp, of) = read(&v4(UDP, 0, true, &ports(9, 80, 0)))
+    let classify = |packet: &[u8]| classify(Medium::Ip, packet);
+    let Classified::First(first, Transport::Udp, of) =
+        classify(&v4(UDP, 0, true, &ports(9, 80, 0)))
     else {
         panic!()
     };
     assert_eq!(of, ends(9));
-    assert_eq!(read(&v4(UDP, 64, false, &[0; 30])), Classified::Later(first));
+    assert_eq!(classify(&v4(UDP, 64, false, &[0; 30])), Classified::Later(first));
     let other = v4(TCP, 64, false, &[0; 30]);
-    assert_ne!(read(&other), Classified::Later(first), "another protocol is another datagram");
+    assert_ne!(classify(&other), Classified::Later(first), "another protocol is another datagram");
     // A large echo has no ports: the hosts say where it goes, all of it.
-    let echo = [read(&v4(1, 0, true, &[8; 32])), read(&v4(1, 32, false, &[0; 32]))];
+    let echo = [classify(&v4(1, 0, true, &[8; 32])), classify(&v4(1, 32, false, &[0; 32]))];
     assert!(matches!(echo[0], Classified::Hosts(_)) && echo[0] == echo[1]);
 
     let six = |offset, more, payload: &[u8]| {
@@ -316,7 +319,7 @@ fn fragments_say_whose_they_are_or_that_they_do_not_know() {
         let mut bytes = vec![0; extension::FRAGMENT_BYTES];
         header.emit(&mut bytes);
         bytes.extend_from_slice(payload);
-        super::read(Medium::Ip, &v6(extension::FRAGMENT, &bytes))
+        super::classify(Medium::Ip, &v6(extension::FRAGMENT, &bytes))
     };
     let Classified::First(first, ..) = six(0, true, &ports(9, 80, 0)) else { panic!() };
     assert_eq!(six(24, false, &[1; 8]), Classified::Later(first));
@@ -328,7 +331,7 @@ fn fragments_are_held_in_bounds_and_forgotten_in_time() {
     let name = |number: u16| {
         let mut packet = v4(UDP, 64, false, &[0; 30]);
         packet[4..6].copy_from_slice(&number.to_be_bytes());
-        match read(Medium::Ip, &packet) {
+        match classify(Medium::Ip, &packet) {
             Classified::Later(datagram) => datagram,
             other => panic!("{other:?}"),
         }

@@ -68,7 +68,7 @@ fn server_gives_each_shard_its_frames() {
     send(&mut peer, &frames);
     poll_all(&mut server);
     for (shard, link) in (0..4).zip(&mut links) {
-        let is_its = |port| home(port, 4) == shard;
+        let is_its = |port| default_shard(port, 4) == shard;
         let ports = (1000..1200).filter(|port| is_its(*port));
         let mine: Vec<_> = ports.map(|port| segment(port, Flags::ACK)).collect();
         assert!(mine.len() > 20, "shard {shard} has {}", mine.len());
@@ -98,7 +98,7 @@ fn fragments_follow_the_first_and_wait_for_it() {
     send(&mut peer, &[second.clone(), first.clone()]);
     poll_all(&mut server);
     let all: Vec<_> = links.iter_mut().map(take).collect();
-    assert_eq!(all[usize::from(home(9, 4))], [first, second]);
+    assert_eq!(all[usize::from(default_shard(9, 4))], [first, second]);
     end(server, links);
 }
 
@@ -145,7 +145,7 @@ fn shards_send_in_turn() {
 #[test]
 fn frames_to_own_addresses_reach_their_shard() {
     let (_peer, mut server, mut links) = network(4);
-    let port = (1..).find(|port| home(*port, 4) == 3).unwrap();
+    let port = (1..).find(|port| default_shard(*port, 4) == 3).unwrap();
     let frame = segment(port, Flags::ACK);
     let mut looped = LoopbackQueue::default();
     for _ in 0..3 {
@@ -166,7 +166,7 @@ fn a_connection_stays_where_it_is_when_listeners_come() {
         with_polls(server, || link.attachment().bind(address, Takes::Rest, false)).unwrap();
     };
     bind(&mut server, &links[0]);
-    let port = (1..).find(|port| home(*port, 2) == 1).unwrap();
+    let port = (1..).find(|port| default_shard(*port, 2) == 1).unwrap();
     send(&mut peer, &[segment(port, Flags::SYN)]);
     poll_all(&mut server);
     assert_eq!(take(&mut links[0]).len(), 1);
@@ -303,7 +303,7 @@ fn frames_of_one_queue_do_not_wait_for_those_of_another() {
 #[test]
 fn frames_that_were_steered_before_a_change_end_where_they_belong() {
     let (mut peer, mut server, mut links) = network(2);
-    let ports: Vec<u16> = (1..).filter(|port| home(*port, 2) == 0).take(200).collect();
+    let ports: Vec<u16> = (1..).filter(|port| default_shard(*port, 2) == 0).take(200).collect();
     let frames = |flags| ports.iter().map(|port| segment(*port, flags)).collect::<Vec<_>>();
     send(&mut peer, &frames(Flags::SYN));
     send(&mut peer, &frames(Flags::ACK));
