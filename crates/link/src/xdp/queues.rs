@@ -32,15 +32,15 @@ pub(super) fn open(
     let count = queues.clone().count() as u32;
     let shares = config.shares_memory && count > 1;
     let first_queue = *queues.start();
-    let mut bench = QueueSetup { config, shape, index };
+    let mut setup = QueueSetup { config, shape, index };
     let parts = if shares { count } else { 1 };
-    let (first, copying, note) = bench.alone(first_queue, parts)?;
+    let (first, copying, note) = setup.with_own_umem(first_queue, parts)?;
     // A driver that reads our memory itself may know nothing of metadata, and would send frames
     // without checksums: that is found out before anything is sent.
     let (first, copying, note) = if copying == Copying::None && shape.wants_metadata {
         drop(first);
-        bench.shape.wants_metadata = false;
-        bench.alone(first_queue, parts)?
+        setup.shape.wants_metadata = false;
+        setup.with_own_umem(first_queue, parts)?
     } else {
         (first, copying, note)
     };
@@ -54,8 +54,8 @@ pub(super) fn open(
     let mut refusal = None;
     for (part, queue) in queues.skip(1).enumerate() {
         let (_, first) = &sockets[0];
-        let beside = if shares && refusal.is_none() {
-            match bench.beside(first, queue, part as u32 + 1) {
+        let shared = if shares && refusal.is_none() {
+            match setup.with_shared_umem(first, queue, part as u32 + 1) {
                 Ok(socket) => Some(socket),
                 Err(error) if is_busy(&error) => return Err(failed(BIND, error)),
                 Err(error) => {
@@ -66,9 +66,9 @@ pub(super) fn open(
         } else {
             None
         };
-        let (socket, note) = match beside {
+        let (socket, note) = match shared {
             Some(socket) => (socket, format!("queue {queue}: as queue {first_queue}")),
-            None => bench.alone(queue, 1).map(|(socket, _, note)| (socket, note))?,
+            None => setup.with_own_umem(queue, 1).map(|(socket, _, note)| (socket, note))?,
         };
         sockets.push((queue, socket));
         queue_notes.push(note);
@@ -93,7 +93,11 @@ struct QueueSetup<'a> {
 
 impl QueueSetup<'_> {
     /// A socket with memory of its own, for `parts` sockets.
-    fn alone(&self, queue: u32, parts: u32) -> Result<(Socket, Copying, String), LinkError> {
+    fn with_own_umem(
+        &self,
+        queue: u32,
+        parts: u32,
+    ) -> Result<(Socket, Copying, String), LinkError> {
         let socket = Socket::new(self.shape, parts);
         let socket = socket.map_err(|error| failed("make an AF_XDP socket", error))?;
         let bound = socket.bind(self.index, queue, self.config.zero_copy);
@@ -111,9 +115,9 @@ impl QueueSetup<'_> {
     }
 
     /// A socket with a part of the memory of `first`.
-    fn beside(&self, first: &Socket, queue: u32, part: u32) -> io::Result<Socket> {
+    fn with_shared_umem(&self, first: &Socket, queue: u32, part: u32) -> io::Result<Socket> {
         let socket = first.sharing(part)?;
-        socket.bind_beside(first, self.index, queue)?;
+        socket.bind_shared_umem(first, self.index, queue)?;
         Ok(socket)
     }
 

@@ -170,7 +170,12 @@ impl Socket {
 
     /// Binds it to another queue of the interface that `first` is bound to, whose memory it shares,
     /// and in the same way as that one.
-    pub(super) fn bind_beside(&self, first: &Self, interface: u32, queue: u32) -> io::Result<()> {
+    pub(super) fn bind_shared_umem(
+        &self,
+        first: &Self,
+        interface: u32,
+        queue: u32,
+    ) -> io::Result<()> {
         let fd = first.fd.as_raw_fd().unsigned_abs();
         while_busy(|| self.try_bind(interface, queue, libc::XDP_SHARED_UMEM, fd))
     }
