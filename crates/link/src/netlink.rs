@@ -102,7 +102,7 @@ impl Netlink {
         while let Some(bytes) = self.receive(each)? {
             for message in NetlinkMessages::new(&self.buffer[..bytes]) {
                 count += 1;
-                tell(message.body, each);
+                report(message.body, each);
             }
         }
         Ok(count)
@@ -134,7 +134,7 @@ impl Netlink {
                         let source = io::Error::from_raw_os_error(code);
                         return Err(LinkError::Io { what: WHAT, source });
                     }
-                    body => tell(body, each),
+                    body => report(body, each),
                 }
             }
         }
@@ -163,7 +163,7 @@ impl Netlink {
     }
 }
 
-fn tell(body: MessageBody, each: &mut dyn FnMut(Change)) {
+fn report(body: MessageBody, each: &mut dyn FnMut(Change)) {
     match body {
         MessageBody::Is(fact) => each(Change::Is(fact)),
         MessageBody::Gone(fact) => each(Change::Gone(fact)),

@@ -135,7 +135,7 @@ impl Drop for Session {
 }
 
 /// Sends one message, and names what it was if it fails.
-fn say(
+fn send_message(
     session: &Session,
     message: &MemifMessage,
     fd: Option<BorrowedFd<'_>>,
@@ -189,7 +189,7 @@ impl Joining {
     pub(super) fn serve(channel: OwnedFd, terms: &Terms, now: Instant) -> Result<Self, NoSession> {
         let session = Session::new(channel);
         let handshake = ServerHandshake::new(terms.clone());
-        say(&session, &handshake.hello(), None)?;
+        send_message(&session, &handshake.hello(), None)?;
         let side = HandshakeSide::Server(handshake);
         Ok(Self { session, side, due: now + MESSAGE_TIMEOUT })
     }
@@ -267,13 +267,13 @@ fn answer_client(
     fd: Option<OwnedFd>,
 ) -> Result<Option<Vec<Lanes>>, NoSession> {
     if handshake.on_message(message, fd)? == ServerReply::Ack {
-        say(session, &MemifMessage::Ack, None)?;
+        send_message(session, &MemifMessage::Ack, None)?;
         return Ok(None);
     }
     let _ = session.peer.set(handshake.peer().to_text());
     let name = handshake.name();
     let lanes = adopt(handshake)?;
-    say(session, &MemifMessage::Connected { name }, None)?;
+    send_message(session, &MemifMessage::Connected { name }, None)?;
     Ok(Some(lanes))
 }
 
@@ -347,12 +347,12 @@ impl ClientHandshake {
             let _ = session.peer.set(hello.name.to_text());
             let agreed = handshake::agree(&self.wanted.terms, &hello)?;
             self.offer = Some(MemoryOffer::make(agreed, self.wanted.buffer_bytes)?);
-            say(session, &handshake::init(&self.wanted.terms), None)?;
+            send_message(session, &handshake::init(&self.wanted.terms), None)?;
             return Ok(None);
         };
         match (message, offer.next_message(self.wanted.terms.name)) {
             (MemifMessage::Ack, Some((message, fd))) => {
-                say(session, &message, fd)?;
+                send_message(session, &message, fd)?;
                 offer.acknowledged += 1;
                 Ok(None)
             }
