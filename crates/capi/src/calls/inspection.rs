@@ -115,7 +115,7 @@ pub unsafe extern "C" fn mp_local_address(
 ) -> c_int {
     let place = Sender { address, size: address_size };
     // SAFETY: the program promises a buffer as in `place`.
-    status("mp_local_address", unsafe { tell(handle, place, Channel::local_address) })
+    status("mp_local_address", unsafe { write_address(handle, place, Channel::local_address) })
 }
 
 /// The address of the handle's peer, as getpeername(2).
@@ -127,12 +127,12 @@ pub unsafe extern "C" fn mp_peer_address(
 ) -> c_int {
     let place = Sender { address, size: address_size };
     // SAFETY: the program promises a buffer as in `place`.
-    status("mp_peer_address", unsafe { tell(handle, place, Channel::peer_address) })
+    status("mp_peer_address", unsafe { write_address(handle, place, Channel::peer_address) })
 }
 
 /// # Safety
 /// As [`address::write`].
-unsafe fn tell(
+unsafe fn write_address(
     handle: mp_handle_t,
     place: Sender,
     ask: impl FnOnce(&mut Channel, Handle) -> Result<Address, OpError>,
