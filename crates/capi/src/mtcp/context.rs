@@ -77,7 +77,7 @@ pub(crate) struct BlockingSockets {
     /// Addresses that may be shared with other contexts of the process.
     pub(super) claimed: Claimed,
     /// Description of the context's carrier, if its counters are to be printed when it ends.
-    pub(super) told_as: Option<String>,
+    pub(super) placement_text: Option<String>,
     /// Buffer for the events of a wait, kept so that no wait allocates.
     events: Vec<EpollEvent>,
 }
@@ -181,7 +181,7 @@ pub(super) fn create(
         entry,
         sources: None,
         claimed: Claimed::new(core as c_int, has_siblings),
-        told_as: None,
+        placement_text: None,
         events: Vec::new(),
     });
     let inner = Box::new(ContextInner { process, waiting });

@@ -355,9 +355,9 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
             }
         })?;
         if network::variable(STATS_VARIABLE).is_some() || !conf.told_ports.is_empty() {
-            let told_as = Some(carrier.told_as(placement));
+            let placement_text = Some(carrier.placement_text(placement));
             with_context(context, |waiting| {
-                waiting.told_as = told_as;
+                waiting.placement_text = placement_text;
                 Ok(())
             })?;
         }
@@ -376,13 +376,13 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
 pub extern "C" fn mtcp_destroy_context(mctx: mctx_t) {
     // A broken context has no counters, and is ended all the same.
     let told = with_context(mctx, |waiting| {
-        Ok(waiting.told_as.take().map(|told_as| (told_as, waiting.counted())))
+        Ok(waiting.placement_text.take().map(|placement_text| (placement_text, waiting.counted())))
     });
     if let Err(failure) = context::destroy(mctx) {
         return set_last("mtcp_destroy_context", failure.why());
     }
-    if let Ok(Some((told_as, (core, counters)))) = told {
-        print(format_args!("context of core {core}, {told_as}: {}", listed(&counters)));
+    if let Ok(Some((placement_text, (core, counters)))) = told {
+        print(format_args!("context of core {core}, {placement_text}: {}", listed(&counters)));
     }
 }
 
@@ -492,7 +492,7 @@ fn service(conf: &Conf) -> Result<TcpProvider, CallFailure> {
 
 impl TcpProvider {
     /// Description for readers of the counters.
-    fn told_as(&self, placement: Placement) -> String {
+    fn placement_text(&self, placement: Placement) -> String {
         match self {
             Self::Kernel => "TCP by Linux".to_owned(),
             Self::Stack(StackChoice::Local(wanted)) => {
