@@ -142,8 +142,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
             return;
         };
         let (errno, is_final) = match by {
-            IpAddr::V4(_) => told_as(kind, code),
-            IpAddr::V6(_) => told_as_v6(kind, code),
+            IpAddr::V4(_) => icmp4_error(kind, code),
+            IpAddr::V6(_) => icmp6_error(kind, code),
         };
         let error = OpError::from_raw_os_error(errno);
         let notice = Notice { by, kind, code, info, arrival: arrival_of(arrival), quote };
@@ -254,7 +254,7 @@ const fn not_sent(error: OperationError) -> OpError {
 
 /// The kernel's error for what ICMP says, and whether it is final (`__udp4_lib_err` and
 /// `icmp_err_convert` there).
-const fn told_as(kind: u8, code: u8) -> (i32, bool) {
+const fn icmp4_error(kind: u8, code: u8) -> (i32, bool) {
     match (kind, code) {
         (UNREACHABLE_4, 0 | 11) => (libc::ENETUNREACH, false),
         (UNREACHABLE_4, 2) => (libc::ENOPROTOOPT, true),
@@ -271,7 +271,7 @@ const fn told_as(kind: u8, code: u8) -> (i32, bool) {
 }
 
 /// The same of ICMP for IPv6 (`icmpv6_err_convert`).
-const fn told_as_v6(kind: u8, code: u8) -> (i32, bool) {
+const fn icmp6_error(kind: u8, code: u8) -> (i32, bool) {
     match (kind, code) {
         (UNREACHABLE_6, 0) => (libc::ENETUNREACH, false),
         (UNREACHABLE_6, 2 | 3) | (TIME_EXCEEDED_6, _) => (libc::EHOSTUNREACH, false),
