@@ -240,7 +240,7 @@ impl<T> Channel<T> {
         cpu_mask: Option<CpuMask>,
     ) -> Result<Handle, RegisterError> {
         #[cfg(feature = "local")]
-        if let Err(error) = self.listen_beside(index, cpu_mask) {
+        if let Err(error) = self.listen_registered_on_stack(index, cpu_mask) {
             drop(self.withdraw(index));
             return Err(error);
         }
@@ -511,7 +511,7 @@ impl<T> Channel<T> {
         let before = membership.mask();
         membership.set_mask(mask)?;
         #[cfg(feature = "local")]
-        if let Err(error) = self.set_mask_beside(index, mask) {
+        if let Err(error) = self.set_stack_mask(index, mask) {
             // It was possible before, and nothing has changed meanwhile.
             let queues = self.state.slot(index).listener();
             let membership = queues.and_then(|queues| queues.membership.as_ref());

@@ -167,7 +167,7 @@ impl<T> Channel<T> {
         let (mask_on_stack, place) = (None, None);
         #[cfg(feature = "local")]
         let mut remarks: Vec<String> =
-            self.refused_move(handle).into_iter().chain(self.described_beside(index)).collect();
+            self.refused_move(handle).into_iter().chain(self.described_on_stack(index)).collect();
         #[cfg(not(feature = "local"))]
         let mut remarks = Vec::new();
         if let Some(why) = &self.report.fallen_back_from_service {

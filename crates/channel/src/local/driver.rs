@@ -135,7 +135,7 @@ impl<H: StackHandle + ?Sized> Driver for Local<H> {
     fn start_accept(&mut self, state: &mut State, slot: u32) {
         if !is_stacks(state.peek(slot)) {
             self.kernels().start_accept(state, slot);
-            return self.accept_beside(state, slot);
+            return self.accept_on_stack(state, slot);
         }
         self.accept(state, slot);
     }

@@ -211,7 +211,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 self.accept(state, owner);
             }
         }
-        self.accept_beside_all(state);
+        self.accept_all_on_stack(state);
     }
 
     /// A connection is established, and offered to one of our listeners.
@@ -245,7 +245,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 }
             }
             _ => {
-                if !self.on_incoming_beside(state, listener, conn, offer) {
+                if !self.on_incoming_for_registered(state, listener, conn, offer) {
                     // It was on its way here when its listener left.
                     self.server.hand_over_offered(self.now, conn);
                 }

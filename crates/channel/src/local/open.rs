@@ -181,7 +181,7 @@ impl<T> Channel<T> {
         if is_stacks(state.peek(index)) {
             return local.mask(state, index);
         }
-        local.mask_beside(index)
+        local.stack_mask(index)
     }
 }
 

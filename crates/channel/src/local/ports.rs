@@ -50,7 +50,7 @@ pub(super) struct RegisteredPort {
     /// The socket's slot, which is the kernel driver's.
     slot: u32,
     /// The stack's listeners, one for each address.
-    listeners: Vec<Beside>,
+    listeners: Vec<StackListener>,
     /// Addresses of the host at which the kernel is silent; empty: the link has its own.
     silent: Vec<SocketAddr>,
     mask: Option<CpuMask>,
@@ -58,7 +58,7 @@ pub(super) struct RegisteredPort {
 
 /// One listener of the stack beside the socket.
 #[derive(Debug)]
-struct Beside {
+struct StackListener {
     id: ListenerId,
     address: SocketAddr,
     /// Credit that the server holds.
@@ -68,33 +68,33 @@ struct Beside {
 
 impl<T> Channel<T> {
     /// Lets the stack listen where a registered socket does, if the channel has one.
-    pub(crate) fn listen_beside(
+    pub(crate) fn listen_registered_on_stack(
         &mut self,
         index: u32,
         cpu_mask: Option<CpuMask>,
     ) -> Result<(), RegisterError> {
         let Self { driver, state, .. } = self;
         let Some(local) = driver.local() else { return Ok(()) };
-        local.listen_beside(state, index, cpu_mask)
+        local.listen_registered_on_stack(state, index, cpu_mask)
     }
 
     /// Gives a registered socket's connections on our stack other cores.
-    pub(crate) fn set_mask_beside(
+    pub(crate) fn set_stack_mask(
         &mut self,
         index: u32,
         mask: CpuMask,
     ) -> Result<(), RegisterError> {
-        self.driver.local().map_or(Ok(()), |local| local.set_mask_beside(index, mask))
+        self.driver.local().map_or(Ok(()), |local| local.set_stack_mask(index, mask))
     }
 
     /// What our stack does at the port of a listening socket of the kernel's.
-    pub(crate) fn described_beside(&mut self, index: u32) -> Option<String> {
-        self.driver.local()?.describe_beside(index)
+    pub(crate) fn described_on_stack(&mut self, index: u32) -> Option<String> {
+        self.driver.local()?.describe_on_stack(index)
     }
 }
 
 impl<H: StackHandle + ?Sized> Local<H> {
-    fn listen_beside(
+    fn listen_registered_on_stack(
         &mut self,
         state: &State,
         slot: u32,
@@ -141,7 +141,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             match listening {
                 Ok(id) => {
                     let (outstanding, held) = (0, VecDeque::new());
-                    port.listeners.push(Beside { id, address, outstanding, held });
+                    port.listeners.push(StackListener { id, address, outstanding, held });
                 }
                 Err(error) => {
                     self.give_port_back(port, &sockets(state.peek(slot)));
@@ -188,10 +188,10 @@ impl<H: StackHandle + ?Sized> Local<H> {
     }
 
     /// A daemon is back: its stack listens at the ports. Where it does not, the kernel goes on.
-    pub(super) fn listen_beside_again(&mut self, state: &mut State) {
+    pub(super) fn listen_on_stack_again(&mut self, state: &mut State) {
         for port in std::mem::take(&mut self.registered_ports) {
-            match self.listen_beside(state, port.slot, port.mask) {
-                Ok(()) => self.accept_beside(state, port.slot),
+            match self.listen_registered_on_stack(state, port.slot, port.mask) {
+                Ok(()) => self.accept_on_stack(state, port.slot),
                 Err(_) => self.registered_ports.push(port),
             }
         }
@@ -244,7 +244,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
     }
 
     /// The accepts of a registered socket are for what our stack has, too.
-    pub(super) fn accept_beside(&mut self, state: &mut State, slot: u32) {
+    pub(super) fn accept_on_stack(&mut self, state: &mut State, slot: u32) {
         let Some(place) = self.registered_ports.iter().position(|port| port.slot == slot) else {
             return;
         };
@@ -270,15 +270,15 @@ impl<H: StackHandle + ?Sized> Local<H> {
     }
 
     /// The same for all of them: there is room again.
-    pub(super) fn accept_beside_all(&mut self, state: &mut State) {
+    pub(super) fn accept_all_on_stack(&mut self, state: &mut State) {
         for place in 0..self.registered_ports.len() {
             let slot = self.registered_ports[place].slot;
-            self.accept_beside(state, slot);
+            self.accept_on_stack(state, slot);
         }
     }
 
     /// A connection came to one of these listeners. `false`: to none of them.
-    pub(super) fn on_incoming_beside(
+    pub(super) fn on_incoming_for_registered(
         &mut self,
         state: &mut State,
         listener: ListenerId,
@@ -287,22 +287,22 @@ impl<H: StackHandle + ?Sized> Local<H> {
     ) -> bool {
         let ports = self.registered_ports.iter_mut();
         let found = ports.filter_map(|port| {
-            let beside = port.listeners.iter_mut().find(|it| it.id == listener)?;
-            Some((port.slot, beside))
+            let listener = port.listeners.iter_mut().find(|it| it.id == listener)?;
+            Some((port.slot, listener))
         });
-        let Some((slot, beside)) = { found }.next() else { return false };
+        let Some((slot, listener)) = { found }.next() else { return false };
         if offer.is_some_and(|offer| offer.acceptor == AcceptorId(slot.into())) {
-            let used = beside.outstanding.min(1);
-            beside.outstanding -= used;
+            let used = listener.outstanding.min(1);
+            listener.outstanding -= used;
             self.credit_out = self.credit_out.saturating_sub(used);
         }
-        beside.held.push_back(conn);
-        self.accept_beside(state, slot);
+        listener.held.push_back(conn);
+        self.accept_on_stack(state, slot);
         true
     }
 
     /// Gives a registered socket's connections on our stack other cores.
-    fn set_mask_beside(&mut self, slot: u32, mask: CpuMask) -> Result<(), RegisterError> {
+    fn set_stack_mask(&mut self, slot: u32, mask: CpuMask) -> Result<(), RegisterError> {
         let Some(place) = self.registered_ports.iter().position(|port| port.slot == slot) else {
             return Ok(());
         };
@@ -316,11 +316,11 @@ impl<H: StackHandle + ?Sized> Local<H> {
     }
 
     /// The cores whose connections a registered socket takes on our stack.
-    pub(super) fn mask_beside(&self, slot: u32) -> Option<CpuMask> {
+    pub(super) fn stack_mask(&self, slot: u32) -> Option<CpuMask> {
         self.registered_ports.iter().find(|port| port.slot == slot)?.mask
     }
 
-    fn describe_beside(&self, slot: u32) -> Option<String> {
+    fn describe_on_stack(&self, slot: u32) -> Option<String> {
         let driver = self.server.caps().driver;
         let port = self.registered_ports.iter().find(|port| port.slot == slot)?;
         let list = |all: &mut dyn Iterator<Item = SocketAddr>| {

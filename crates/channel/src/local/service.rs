@@ -103,7 +103,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 Err(_) => state.on_accept_failed(slot, OpError::ServiceGone),
             }
         }
-        self.listen_beside_again(state);
+        self.listen_on_stack_again(state);
     }
 
     /// Ends all connections and endpoints, also those accepted ahead. Listeners stay, and get no
