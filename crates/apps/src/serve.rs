@@ -65,7 +65,7 @@ pub struct ServerProperties {
 /// thread, so a shard needs no lock and need not be `Send`.
 ///
 /// Order of calls: the factory, then any number of `on_completion` and `on_tick`, then `drain`
-/// once, then `end_if_at_rest` for each connection among more of both, until `drained` returns
+/// once, then `end_if_idle` for each connection among more of both, until `drained` returns
 /// true or the drain time-out has passed.
 pub trait ServerShard {
     /// An operation has completed: one that the shard asked for, or an accept of one of its
@@ -92,7 +92,7 @@ pub trait ServerShard {
     fn drain(&mut self, channel: &mut Channel) -> usize;
 
     /// While draining: ends the connection with this key, if there is one to which nothing is owed.
-    fn end_if_at_rest(&mut self, channel: &mut Channel, key: usize, now: Ticks);
+    fn end_if_idle(&mut self, channel: &mut Channel, key: usize, now: Ticks);
 
     /// Whether nothing is owed any more, so that the channel may be dropped. Asked after each
     /// completion while draining.

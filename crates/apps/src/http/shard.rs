@@ -350,7 +350,7 @@ impl ServerShard for HttpShard {
         end_of_keys(&self.peers)
     }
 
-    fn end_if_at_rest(&mut self, channel: &mut Channel, key: usize, _now: Ticks) {
+    fn end_if_idle(&mut self, channel: &mut Channel, key: usize, _now: Ticks) {
         self.process(channel, key, |connection, context| connection.on_stop(context));
     }
 

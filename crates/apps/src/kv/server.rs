@@ -371,7 +371,7 @@ impl ServerShard for KvShard {
         end_of_keys(&self.peers)
     }
 
-    fn end_if_at_rest(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
+    fn end_if_idle(&mut self, channel: &mut Channel, key: usize, now: Ticks) {
         self.linger_if_at_rest(channel, key, now);
     }
 

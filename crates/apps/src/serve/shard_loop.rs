@@ -191,7 +191,7 @@ impl Draining {
     /// if there are more.
     fn go_on<S: ServerShard>(&mut self, channel: &mut Channel, shard: &mut S, now: Ticks) {
         for key in self.keys.by_ref().take(limits::DRAINED_AT_ONCE) {
-            shard.end_if_at_rest(channel, key, now);
+            shard.end_if_idle(channel, key, now);
         }
         if !self.keys.is_empty() {
             channel.waker().wake();

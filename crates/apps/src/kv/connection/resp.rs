@@ -32,7 +32,7 @@ use crate::kv::protocol::resp::{
     SetOptions,
 };
 use crate::kv::store::{KvStore, Reservation, Write};
-use commands::{ArgumentSource, nil, tell};
+use commands::{ArgumentSource, error, nil};
 
 /// Bytes that a command's name may have, with its length.
 const NAME_BYTES_MAX: usize = 256;
@@ -176,17 +176,17 @@ impl KvConnection {
             }
             // Too long for a name: it is passed over with the rest.
             Bulk::Whole(..) | Bulk::NeedMore(_) => {
-                commands::tell_unknown(b"", out);
+                commands::unknown_command_error(b"", out);
                 return self.refuse(at, count);
             }
             Bulk::Malformed(why) => return self.hang_up(why, input, out),
         };
         let Some(command) = resp::find(name) else {
-            commands::tell_unknown(name, out);
+            commands::unknown_command_error(name, out);
             return self.refuse(at, count - 1);
         };
         if !command.takes(count) {
-            tell(RespFault::Arity(command.name), out);
+            error(RespFault::Arity(command.name), out);
             return self.refuse(at, count - 1);
         }
         if command.verb.is_of_many() {
@@ -205,7 +205,7 @@ impl KvConnection {
         out: &mut impl ResponseBuffer,
     ) -> ParseStep {
         if count as usize > resp::ARGUMENTS_KEPT_MAX {
-            tell(RespFault::Syntax, out);
+            error(RespFault::Syntax, out);
             return self.refuse(at, count - 1);
         }
         let mut arguments = RespArguments::new();
@@ -232,7 +232,7 @@ impl KvConnection {
                     Some(value) => commands::check_value(command, arguments, value, context.now),
                     None => Ok(()),
                 };
-                tell(fault.err().unwrap_or(RespFault::ArgumentTooLong), out);
+                error(fault.err().unwrap_or(RespFault::ArgumentTooLong), out);
                 self.refuse(at, left)
             }
         }
@@ -265,9 +265,9 @@ impl KvConnection {
             }
             // No answer: an HTTP client does not read RESP.
             _ if is_http(line) => self.state = ConnectionState::Ended,
-            (_, Some(command)) => tell(RespFault::Arity(command.name), out),
-            (Some([name, ..]), None) => commands::tell_unknown(name, out),
-            (None, None) => tell(RespFault::Syntax, out),
+            (_, Some(command)) => error(RespFault::Arity(command.name), out),
+            (Some([name, ..]), None) => commands::unknown_command_error(name, out),
+            (None, None) => error(RespFault::Syntax, out),
         }
         self.commands.refused += 1;
         ParseStep::Took(consumed)
@@ -281,7 +281,7 @@ impl KvConnection {
         out: &mut impl ResponseBuffer,
     ) -> ParseStep {
         self.commands.refused += 1;
-        commands::tell_malformed(why, out);
+        commands::malformed_error(why, out);
         self.state = ConnectionState::Ended;
         ParseStep::Took(input.len())
     }
@@ -522,7 +522,7 @@ impl KvConnection {
             }
             Err(fault) => {
                 self.commands.refused += 1;
-                tell(fault, out);
+                error(fault, out);
                 self.skip_arguments(value_len + 2, left);
             }
         }
@@ -603,7 +603,7 @@ impl KvConnection {
             }
             GatheredArguments::TooLong(arguments, at) => {
                 context.store.abandon(tail.reservation);
-                tell(RespFault::ArgumentTooLong, out);
+                error(RespFault::ArgumentTooLong, out);
                 let left = tail.left - arguments.as_slice().len() as u32;
                 self.skip_arguments(0, left);
                 return ParseStep::Took(at);
@@ -620,7 +620,7 @@ impl KvConnection {
             }
             Err((fault, _)) => {
                 context.store.abandon(tail.reservation);
-                tell(fault, out);
+                error(fault, out);
             }
         }
         ParseStep::Took(consumed)

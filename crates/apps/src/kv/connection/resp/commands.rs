@@ -98,7 +98,7 @@ impl KvConnection {
             Ok(()) => self.commands.accepted += 1,
             Err(fault) => {
                 self.commands.refused += 1;
-                tell(fault, out);
+                error(fault, out);
             }
         }
     }
@@ -216,7 +216,7 @@ pub(super) fn answer_many(
     out: &mut impl ResponseBuffer,
 ) {
     match (verb, fault) {
-        (_, Some(fault)) => tell(fault, out),
+        (_, Some(fault)) => error(fault, out),
         (RespVerb::MGet, None) => {}
         (RespVerb::MSet, None) => ok(out),
         _ => integer(count as i64, out),
@@ -304,7 +304,7 @@ pub(super) fn store_value(
             match outcome {
                 StoreOutcome::Stored(_) => return integer(1, out),
                 outcome => match store_fault(outcome) {
-                    Some(fault) => tell(fault, out),
+                    Some(fault) => error(fault, out),
                     None => integer(0, out),
                 },
             }
@@ -334,7 +334,7 @@ fn set(
     match source.put(key, &Write { verb, expires, ..Write::PLAIN }, context) {
         StoreOutcome::Stored(_) => return ok(out),
         outcome => match store_fault(outcome) {
-            Some(fault) => tell(fault, out),
+            Some(fault) => error(fault, out),
             None => nil(out),
         },
     }
@@ -375,7 +375,7 @@ fn set_after_look(
             }
         };
         match (stored, options.get, before) {
-            (Err(fault), ..) => tell(fault, out),
+            (Err(fault), ..) => error(fault, out),
             (Ok(_), true, Some((_, _, Some(value)))) => bulk(&value, out),
             (Ok(true), false, _) => ok(out),
             _ => nil(out),
@@ -408,7 +408,7 @@ fn append(
             StoreOutcome::Stored(_) => return integer((old_len + piece_len) as i64, out),
             outcome => {
                 if let Some(fault) = store_fault(outcome) {
-                    tell(fault, out);
+                    error(fault, out);
                     return source.discard(context);
                 }
             }
@@ -712,16 +712,16 @@ fn bulk(bytes: &[u8], out: &mut impl ResponseBuffer) {
     out.extend_from_slice(b"\r\n");
 }
 
-pub(super) fn tell(fault: RespFault, out: &mut impl ResponseBuffer) {
+pub(super) fn error(fault: RespFault, out: &mut impl ResponseBuffer) {
     out.extend_from_slice(format!("-{fault}\r\n").as_bytes());
 }
 
-pub(super) fn tell_malformed(why: Malformed, out: &mut impl ResponseBuffer) {
+pub(super) fn malformed_error(why: Malformed, out: &mut impl ResponseBuffer) {
     out.extend_from_slice(format!("-ERR {why}\r\n").as_bytes());
 }
 
 /// An answer is one line, whatever the name has in it.
-pub(super) fn tell_unknown(name: &[u8], out: &mut impl ResponseBuffer) {
+pub(super) fn unknown_command_error(name: &[u8], out: &mut impl ResponseBuffer) {
     let why = resp::other_type(name).map_or_else(String::new, |kind| {
         format!(": this server stores strings only, {kind} are not supported")
     });
