@@ -133,7 +133,7 @@ fn cold_target(fd: c_int, entry: NumberEntry) -> Result<CallTarget, Error> {
 
 /// Runs a call on a recorded socket. It runs again where it returns `None`: another thread has
 /// given the socket to the stack meanwhile ([`without_record`]).
-fn until_resolved<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
+fn retried_on_stack<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
     loop {
         if let Some(done) = call()? {
             return Ok(done);

@@ -9,7 +9,7 @@ use megapipe_marshal::{ArgumentError, check_room, read_address, write_address};
 use megapipe_sockets::{Bsd, Error, Events, Fd, OpenFlags, PollFd, SharedContext, Shutdown};
 
 use super::{
-    CallTarget, answer, passed, passed_unchanged, status, target, until_resolved, without_record,
+    CallTarget, answer, passed, passed_unchanged, retried_on_stack, status, target, without_record,
 };
 use crate::foreign_children;
 use crate::link;
@@ -55,7 +55,7 @@ interpose! {
         }
         // SAFETY: the program promises an address of that size, or null.
         let to = unsafe { address_of(address, len) };
-        answer(until_resolved(|| match target_at_rest(fd)? {
+        answer(retried_on_stack(|| match target_without_start(fd)? {
             CallTarget::Stack(inner) => {
                 let to = to?.ok_or(Error::FamilyNotSupported)?;
                 stack::with_stack(|sockets| sockets.bind(inner, to)).map(|()| Some(0))
@@ -69,7 +69,7 @@ interpose! {
 
     /// listen(2).
     fn listen(fd: c_int, backlog: c_int) -> c_int |pass| {
-        answer(until_resolved(|| match target_at_rest(fd)? {
+        answer(retried_on_stack(|| match target_without_start(fd)? {
             CallTarget::Kernel if numbers::is_kernel(fd) => Ok(Some(pass())),
             CallTarget::Kernel => stack::enter(|| listen_recorded(fd, backlog, &pass)),
             CallTarget::Stack(inner) => {
@@ -142,7 +142,7 @@ interpose! {
         }
         // SAFETY: the program promises an address of that size, or null.
         let to = unsafe { address_of(address, len) };
-        answer(until_resolved(|| {
+        answer(retried_on_stack(|| {
             if let (NumberEntry::Recorded(_), Ok(None)) = (numbers::entry(fd), to) {
                 return stack::enter(|| stop_listening(fd, None, &pass));
             }
@@ -162,7 +162,7 @@ interpose! {
     /// shutdown(2).
     fn shutdown(fd: c_int, how: c_int) -> c_int |pass| {
         let Some(how) = Shutdown::from_raw(how) else { return pass() };
-        answer(until_resolved(|| match target_at_rest(fd)? {
+        answer(retried_on_stack(|| match target_without_start(fd)? {
             CallTarget::Kernel if numbers::is_kernel(fd) => Ok(Some(pass())),
             CallTarget::Kernel => stack::enter(|| stop_listening(fd, Some(how), &pass)),
             CallTarget::Stack(inner) => {
@@ -192,7 +192,7 @@ interpose! {
 
 /// As [`target`], for calls that are recorded: they start no stack, because the process that makes
 /// a listener is often not the one that serves it.
-fn target_at_rest(fd: c_int) -> Result<CallTarget, Error> {
+fn target_without_start(fd: c_int) -> Result<CallTarget, Error> {
     match numbers::entry(fd) {
         NumberEntry::Recorded(_) => Ok(CallTarget::Kernel),
         _ => target(fd),
@@ -253,7 +253,7 @@ unsafe fn name_of(
 ) -> c_int {
     // SAFETY: the caller keeps the contract.
     let write = |name| unsafe { write_name(address, len, Some(name)) };
-    answer(until_resolved(|| match target(fd)? {
+    answer(retried_on_stack(|| match target(fd)? {
         CallTarget::Kernel => Ok(passed_unchanged(fd, &pass)),
         CallTarget::Stack(inner) => name(inner).and_then(write).map(|()| Some(0)),
     }))

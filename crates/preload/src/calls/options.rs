@@ -11,7 +11,8 @@ use megapipe_sockets::{Bsd, Error, SIOCATMARK};
 
 use super::descriptors::duplicated;
 use super::{
-    CallTarget, answer, is_stacks, passed, passed_unchanged, target, until_resolved, without_record,
+    CallTarget, answer, is_stacks, passed, passed_unchanged, retried_on_stack, target,
+    without_record,
 };
 use crate::memory::{self, Access, memory, memory_mut};
 use crate::next::interpose;
@@ -33,7 +34,7 @@ interpose! {
         if numbers::is_kernel(fd) {
             return pass();
         }
-        answer(until_resolved(|| {
+        answer(retried_on_stack(|| {
             let recorded = recorded_option(fd, level, name)?;
             if recorded == RecordedOption::OfKernel {
                 return Ok(passed_unchanged(fd, &pass));
@@ -72,7 +73,7 @@ interpose! {
         if numbers::is_kernel(fd) {
             return pass();
         }
-        answer(until_resolved(|| {
+        answer(retried_on_stack(|| {
             let len = usize::try_from(size.cast_signed()).map_err(|_| Error::InvalidArgument)?;
             // SAFETY: the program promises that many readable bytes.
             let bytes = unsafe { memory(value, len, "optval") };
@@ -95,7 +96,7 @@ interpose! {
         if numbers::is_kernel(fd) || matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
             return pass();
         }
-        answer(until_resolved(|| {
+        answer(retried_on_stack(|| {
             if let numbers::NumberEntry::Recorded(_) = numbers::entry(fd) {
                 if request != libc::FIONBIO {
                     return Ok(passed_unchanged(fd, &pass));
@@ -163,7 +164,7 @@ fn control((fd, command, argument): (c_int, c_int, usize), pass: impl Fn() -> c_
         return duplicated(fd, pass);
     }
     let is_of_number = matches!(command, libc::F_GETFD | libc::F_SETFD);
-    answer(until_resolved(|| match numbers::entry(fd) {
+    answer(retried_on_stack(|| match numbers::entry(fd) {
         numbers::NumberEntry::Stack(inner) if !is_of_number => {
             // The argument is an int; the upper half of the register is undefined.
             let argument = argument as c_int;

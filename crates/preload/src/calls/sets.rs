@@ -15,7 +15,7 @@ use megapipe_marshal::{duration, milliseconds};
 use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SignalMask};
 
 use super::descriptors::reap;
-use super::{answer, passed, until_resolved, without_record};
+use super::{answer, passed, retried_on_stack, without_record};
 use crate::fork_sharing;
 use crate::kernel_waits::{KernelWait, kernel_part};
 use crate::memory::{self, Access};
@@ -45,7 +45,7 @@ interpose! {
 
     /// epoll_ctl(2).
     fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int |pass| {
-        answer(until_resolved(|| match fork_sharing::resolved(fd)? {
+        answer(retried_on_stack(|| match fork_sharing::resolved(fd)? {
             NumberEntry::Kernel if !nested_sets::was_set(fd) => Ok(Some(pass())),
             NumberEntry::Recorded(_) => {
                 // SAFETY: the program promises an event, or null.
