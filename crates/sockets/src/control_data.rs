@@ -168,7 +168,7 @@ impl ControlWriter<'_> {
 
 /// What control data contains of the datagrams of one recvmsg(2).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DatagramFacts {
+pub(crate) struct DatagramMetadata {
     pub(crate) arrival: Arrival,
     /// When it came, since 1970.
     pub(crate) stamp: Duration,
@@ -180,12 +180,12 @@ pub(crate) struct DatagramFacts {
 /// little room (MSG_CTRUNC).
 pub(crate) fn write_control(
     kinds: ControlKinds,
-    facts: DatagramFacts,
+    metadata: DatagramMetadata,
     is_v6: bool,
     to: &mut [u8],
 ) -> (usize, bool) {
     let mut out = ControlWriter { to, filled: 0, is_cut: false };
-    let DatagramFacts { arrival, stamp, segment_len } = facts;
+    let DatagramMetadata { arrival, stamp, segment_len } = metadata;
     out.put_stamp(kinds, stamp);
     if let Some(len) = segment_len {
         out.put(libc::SOL_UDP, libc::UDP_GRO, &[&(len as i32).to_ne_bytes()]);
@@ -372,8 +372,8 @@ mod tests {
 
     const V4: Arrival =
         Arrival { to: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), hop_limit: 61, traffic_class: 0xb9 };
-    const TAKEN: DatagramFacts =
-        DatagramFacts { arrival: V4, stamp: Duration::ZERO, segment_len: None };
+    const TAKEN: DatagramMetadata =
+        DatagramMetadata { arrival: V4, stamp: Duration::ZERO, segment_len: None };
 
     fn message(level: i32, name: i32, data: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 64];

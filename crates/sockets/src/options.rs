@@ -106,7 +106,7 @@ impl StackDefaults {
 
 /// What else of a socket can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct SocketRole {
     pub(crate) is_v6: bool,
     pub(crate) is_stream: bool,
     pub(crate) is_listener: bool,
@@ -114,7 +114,7 @@ pub(crate) struct Facts {
     pub(crate) is_bound: bool,
 }
 
-impl Facts {
+impl SocketRole {
     /// Our own stack tells that of such a socket.
     fn has(self, what: ControlKinds) -> bool {
         let of_v6 = ControlKinds::PLACE6
@@ -192,11 +192,11 @@ impl SocketOptions {
         &mut self,
         (level, name): (i32, i32),
         value: &[u8],
-        facts: Facts,
+        role: SocketRole,
         defaults: &StackDefaults,
     ) -> Result<Option<ConnOption>, Error> {
         if let Some(what) = ControlKinds::by(level, name)
-            && facts.has(what)
+            && role.has(what)
         {
             let number = if level == libc::IPPROTO_IP { short_int(value)? } else { int(value)? };
             self.control_kinds.ask(what, number != 0);
@@ -204,10 +204,10 @@ impl SocketOptions {
         }
         match level {
             libc::SOL_SOCKET => self.set_socket(name, value),
-            libc::IPPROTO_TCP if facts.is_stream => self.set_tcp(name, value, defaults),
-            libc::SOL_UDP if !facts.is_stream => self.set_udp(name, value),
-            libc::IPPROTO_IP => self.set_ip(name, value, facts),
-            libc::IPPROTO_IPV6 if facts.is_v6 => self.set_ipv6(name, value, facts),
+            libc::IPPROTO_TCP if role.is_stream => self.set_tcp(name, value, defaults),
+            libc::SOL_UDP if !role.is_stream => self.set_udp(name, value),
+            libc::IPPROTO_IP => self.set_ip(name, value, role),
+            libc::IPPROTO_IPV6 if role.is_v6 => self.set_ipv6(name, value, role),
             _ => Err(Error::NoSuchOption),
         }
     }
@@ -355,7 +355,7 @@ impl SocketOptions {
         &mut self,
         name: i32,
         value: &[u8],
-        facts: Facts,
+        role: SocketRole,
     ) -> Result<Option<ConnOption>, Error> {
         // Bytes, of which there may be none.
         if name == libc::IP_OPTIONS {
@@ -363,7 +363,7 @@ impl SocketOptions {
         }
         let number = short_int(value)?;
         match name {
-            libc::IP_TOS => Ok(Some(self.set_class(number as u8, facts))),
+            libc::IP_TOS => Ok(Some(self.set_class(number as u8, role))),
             libc::IP_TTL => self.set_hops(number),
             libc::IP_MTU_DISCOVER => {
                 self.mtu_discovery = path_mtu_discovery(number)?;
@@ -377,17 +377,17 @@ impl SocketOptions {
         &mut self,
         name: i32,
         value: &[u8],
-        facts: Facts,
+        role: SocketRole,
     ) -> Result<Option<ConnOption>, Error> {
         let number = int(value)?;
         match name {
-            libc::IPV6_V6ONLY if facts.is_bound => Err(Error::InvalidArgument),
+            libc::IPV6_V6ONLY if role.is_bound => Err(Error::InvalidArgument),
             libc::IPV6_V6ONLY => {
                 self.sharing.v6_only = number != 0;
                 Ok(None)
             }
             libc::IPV6_TCLASS if (-1..=255).contains(&number) => {
-                Ok(Some(self.set_class(number.max(0) as u8, facts)))
+                Ok(Some(self.set_class(number.max(0) as u8, role)))
             }
             libc::IPV6_TCLASS => Err(Error::InvalidArgument),
             libc::IPV6_UNICAST_HOPS if number == 0 => Err(Error::InvalidArgument),
@@ -401,8 +401,8 @@ impl SocketOptions {
     }
 
     /// The two low bits of a stream's are the congestion control's (RFC 3168), and stay.
-    const fn set_class(&mut self, class: u8, facts: Facts) -> ConnOption {
-        self.traffic_class = if facts.is_stream { class & !0x3 } else { class };
+    const fn set_class(&mut self, class: u8, role: SocketRole) -> ConnOption {
+        self.traffic_class = if role.is_stream { class & !0x3 } else { class };
         ConnOption::Dscp(class >> 2)
     }
 
@@ -492,21 +492,21 @@ impl SocketOptions {
     pub(crate) fn value(
         &self,
         (level, name): (i32, i32),
-        facts: Facts,
+        role: SocketRole,
         defaults: &StackDefaults,
     ) -> Result<Value, Error> {
         if let Some(what) = ControlKinds::by(level, name)
-            && facts.has(what)
+            && role.has(what)
         {
             return Ok(Value::Int(self.control_kinds.contains(what).into()));
         }
         let number = match level {
-            libc::SOL_SOCKET => return self.socket_value(name, facts, defaults),
-            libc::IPPROTO_TCP if facts.is_stream => match name {
+            libc::SOL_SOCKET => return self.socket_value(name, role, defaults),
+            libc::IPPROTO_TCP if role.is_stream => match name {
                 libc::TCP_CONGESTION => return Ok(Value::Text(defaults.congestion)),
                 _ => self.tcp_value(name, defaults),
             },
-            libc::SOL_UDP if !facts.is_stream => match name {
+            libc::SOL_UDP if !role.is_stream => match name {
                 libc::UDP_SEGMENT => Some(self.segment_len.into()),
                 _ => None,
             },
@@ -516,7 +516,7 @@ impl SocketOptions {
                 libc::IP_MTU_DISCOVER => Some(self.mtu_discovery.into()),
                 _ => None,
             },
-            libc::IPPROTO_IPV6 if facts.is_v6 => match name {
+            libc::IPPROTO_IPV6 if role.is_v6 => match name {
                 libc::IPV6_V6ONLY => Some(i32::from(self.sharing.v6_only)),
                 libc::IPV6_TCLASS => Some(self.traffic_class.into()),
                 libc::IPV6_UNICAST_HOPS => Some(self.hops_or_default().into()),
@@ -524,7 +524,7 @@ impl SocketOptions {
                 _ => None,
             },
             // Only IPv4 in the kernel says that it does not know the level.
-            _ if facts.is_v6 => None,
+            _ if role.is_v6 => None,
             _ => return Err(Error::NotSupported),
         };
         number.map(Value::Int).ok_or(Error::NoSuchOption)
@@ -533,14 +533,14 @@ impl SocketOptions {
     fn socket_value(
         &self,
         name: i32,
-        facts: Facts,
+        role: SocketRole,
         defaults: &StackDefaults,
     ) -> Result<Value, Error> {
         let or = |value: i32, default: u32| match value {
             0 => i32::try_from(default).unwrap_or(i32::MAX),
             value => value,
         };
-        let (kind, protocol) = match facts.is_stream {
+        let (kind, protocol) = match role.is_stream {
             true => (libc::SOCK_STREAM, libc::IPPROTO_TCP),
             false => (libc::SOCK_DGRAM, libc::IPPROTO_UDP),
         };
@@ -550,9 +550,9 @@ impl SocketOptions {
             libc::SO_SNDTIMEO => return Ok(Value::Time(self.send_timeout)),
             libc::SO_TYPE => kind,
             libc::SO_PROTOCOL => protocol,
-            libc::SO_DOMAIN if facts.is_v6 => libc::AF_INET6,
+            libc::SO_DOMAIN if role.is_v6 => libc::AF_INET6,
             libc::SO_DOMAIN => libc::AF_INET,
-            libc::SO_ACCEPTCONN => facts.is_listener.into(),
+            libc::SO_ACCEPTCONN => role.is_listener.into(),
             libc::SO_REUSEADDR => self.sharing.address.into(),
             libc::SO_REUSEPORT => self.sharing.port.into(),
             libc::SO_KEEPALIVE => self.keepalive.into(),
@@ -687,8 +687,8 @@ fn timeout(value: &[u8]) -> Result<Option<Duration>, Error> {
 mod tests {
     use super::*;
 
-    const STREAM: Facts =
-        Facts { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
+    const STREAM: SocketRole =
+        SocketRole { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
     const DEFAULTS: StackDefaults = StackDefaults {
         receive_buffer: 131_072,
         send_buffer: 16_384,

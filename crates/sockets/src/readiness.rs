@@ -36,7 +36,7 @@ impl Shut {
 
 /// What readiness of a stream socket depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StreamFacts {
+pub(crate) struct StreamStatus {
     pub(crate) progress: ConnectProgress,
     pub(crate) shut: Shut,
     /// As many bytes as the low-water mark asks for can be read.
@@ -51,8 +51,8 @@ pub(crate) struct StreamFacts {
 
 /// The bits of a stream socket that is no listener.
 #[inline]
-pub(crate) const fn of_stream(facts: StreamFacts) -> Events {
-    let StreamFacts { progress, shut, has_data, has_room, is_urgent, has_error } = facts;
+pub(crate) const fn of_stream(status: StreamStatus) -> Events {
+    let StreamStatus { progress, shut, has_data, has_room, is_urgent, has_error } = status;
     let mut events = Events::empty();
     // What nearly all are, nearly always.
     if matches!(progress, ConnectProgress::Connected) && !(shut.receive || shut.send || has_error) {
@@ -97,7 +97,7 @@ pub(crate) const fn of_listener(has_connection: bool) -> Events {
 mod tests {
     use super::*;
 
-    const FRESH: StreamFacts = StreamFacts {
+    const FRESH: StreamStatus = StreamStatus {
         progress: ConnectProgress::Closed,
         shut: Shut { receive: false, send: false },
         has_data: false,
@@ -105,7 +105,7 @@ mod tests {
         is_urgent: false,
         has_error: false,
     };
-    const OPEN: StreamFacts = StreamFacts { progress: ConnectProgress::Connected, ..FRESH };
+    const OPEN: StreamStatus = StreamStatus { progress: ConnectProgress::Connected, ..FRESH };
     const RECEIVE_SHUT: Shut = Shut { receive: true, send: false };
     const SEND_SHUT: Shut = Shut { receive: false, send: true };
 
@@ -117,41 +117,41 @@ mod tests {
             ("fresh", FRESH, Events::HUP | Events::WRITABLE),
             (
                 "connecting",
-                StreamFacts { progress: ConnectProgress::Connecting, ..FRESH },
+                StreamStatus { progress: ConnectProgress::Connecting, ..FRESH },
                 Events::empty(),
             ),
             (
                 "connecting, receive direction shut",
-                StreamFacts { progress: ConnectProgress::Connecting, shut: RECEIVE_SHUT, ..FRESH },
+                StreamStatus { progress: ConnectProgress::Connecting, shut: RECEIVE_SHUT, ..FRESH },
                 ended,
             ),
             ("open", OPEN, Events::WRITABLE),
-            ("open and full", StreamFacts { has_room: false, ..OPEN }, Events::empty()),
-            ("data", StreamFacts { has_data: true, ..OPEN }, Events::READABLE | Events::WRITABLE),
+            ("open and full", StreamStatus { has_room: false, ..OPEN }, Events::empty()),
+            ("data", StreamStatus { has_data: true, ..OPEN }, Events::READABLE | Events::WRITABLE),
             (
                 "urgent data",
-                StreamFacts { is_urgent: true, ..OPEN },
+                StreamStatus { is_urgent: true, ..OPEN },
                 Events::PRI | Events::WRITABLE,
             ),
             (
                 "the peer closed",
-                StreamFacts { shut: RECEIVE_SHUT, ..OPEN },
+                StreamStatus { shut: RECEIVE_SHUT, ..OPEN },
                 ended | Events::WRITABLE,
             ),
             (
                 "the peer closed, and we are full",
-                StreamFacts { shut: RECEIVE_SHUT, has_room: false, ..OPEN },
+                StreamStatus { shut: RECEIVE_SHUT, has_room: false, ..OPEN },
                 ended,
             ),
             (
                 "we closed",
-                StreamFacts { shut: SEND_SHUT, has_room: false, ..OPEN },
+                StreamStatus { shut: SEND_SHUT, has_room: false, ..OPEN },
                 Events::WRITABLE,
             ),
-            ("both closed", StreamFacts { shut: Shut::BOTH, ..OPEN }, over),
+            ("both closed", StreamStatus { shut: Shut::BOTH, ..OPEN }, over),
             (
                 "reset",
-                StreamFacts {
+                StreamStatus {
                     progress: ConnectProgress::Closed,
                     shut: Shut::BOTH,
                     has_error: true,
@@ -161,12 +161,12 @@ mod tests {
             ),
             (
                 "refused, and the error is taken",
-                StreamFacts { progress: ConnectProgress::Closed, shut: Shut::BOTH, ..FRESH },
+                StreamStatus { progress: ConnectProgress::Closed, shut: Shut::BOTH, ..FRESH },
                 over,
             ),
         ];
-        for (name, facts, expected) in table {
-            assert_eq!(of_stream(facts), expected, "{name}");
+        for (name, status, expected) in table {
+            assert_eq!(of_stream(status), expected, "{name}");
         }
     }
 

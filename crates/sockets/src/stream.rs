@@ -29,7 +29,7 @@ use crate::flags::Events;
 use crate::limits::{INBOX_BUFFERS_MAX, INBOX_BYTES_MAX};
 use crate::options::SocketOptions;
 use crate::ports::BoundPort;
-use crate::readiness::{self, ConnectProgress, Shut, StreamFacts};
+use crate::readiness::{self, ConnectProgress, Shut, StreamStatus};
 use crate::transport::StreamTransport;
 
 mod address;
@@ -225,16 +225,16 @@ impl StreamSocket {
             }
             return if self.congested { events } else { events.union(Events::WRITABLE) };
         }
-        self.readiness_by_facts()
+        self.computed_readiness()
     }
 
     #[inline(never)]
-    fn readiness_by_facts(&self) -> Events {
+    fn computed_readiness(&self) -> Events {
         if self.syn_data == SynData::Awaited {
             // A write makes the SYN leave.
             return Events::WRITABLE;
         }
-        readiness::of_stream(StreamFacts {
+        readiness::of_stream(StreamStatus {
             progress: self.progress,
             shut: self.shut,
             has_data: self.starved || self.unread() >= self.options.low_water() + self.unreadable(),

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::flags::Events;
 use crate::kernel;
 use crate::kernel_options::{holds_pointers, tells_beside_stream};
-use crate::options::{Facts, SocketOptions, Value};
+use crate::options::{SocketOptions, SocketRole, Value};
 use crate::polled_channel::PolledChannel;
 use crate::stream::{Blank, StreamSocket};
 use crate::table::{ObjectKind, Sockets};
@@ -33,7 +33,7 @@ const TCP_LISTEN: u8 = 10;
 struct OptionTarget<'a> {
     options: &'a mut SocketOptions,
     handle: Handle,
-    facts: Facts,
+    role: SocketRole,
     /// The kernel's socket, where it is not in the channel yet.
     blank: Option<BorrowedFd<'a>>,
 }
@@ -55,12 +55,12 @@ fn target(
 ) -> Result<(OptionTarget<'_>, &mut PolledChannel), Error> {
     let Sockets { objects, channel, .. } = sockets;
     let entry = objects.get_mut(object).ok_or(Error::BadDescriptor)?;
-    let stream = Facts { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
+    let stream = SocketRole { is_v6: false, is_stream: true, is_listener: false, is_bound: false };
     let target = match &mut entry.kind {
         ObjectKind::Stream(it) => OptionTarget {
             options: &mut it.options,
             handle: it.handle,
-            facts: Facts {
+            role: SocketRole {
                 is_v6: it.is_v6,
                 is_bound: it.bound.is_some() || it.handle != Handle::NONE,
                 ..stream
@@ -73,7 +73,7 @@ fn target(
         ObjectKind::Listener(it) => OptionTarget {
             handle: it.handle(),
             options: &mut it.options,
-            facts: Facts { is_v6: it.is_v6, is_listener: true, is_bound: true, ..stream },
+            role: SocketRole { is_v6: it.is_v6, is_listener: true, is_bound: true, ..stream },
             blank: None,
         },
         ObjectKind::Datagram(socket) => {
@@ -81,7 +81,7 @@ fn target(
             OptionTarget {
                 handle: it.handle(),
                 options: &mut it.options,
-                facts: Facts {
+                role: SocketRole {
                     is_v6: it.is_v6,
                     is_stream: false,
                     is_bound: it.bound.is_some(),
@@ -117,10 +117,10 @@ fn set_on_stack(
     value: &[u8],
 ) -> Result<(), Error> {
     let defaults = sockets.defaults;
-    let (OptionTarget { options, handle, facts, .. }, channel) = target(sockets, object)?;
+    let (OptionTarget { options, handle, role, .. }, channel) = target(sockets, object)?;
     let is_late = match at {
         // A connection has no listener's options.
-        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => !facts.is_listener,
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => !role.is_listener,
         (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => true,
         _ => false,
     };
@@ -128,12 +128,12 @@ fn set_on_stack(
         return Err(Error::InvalidArgument);
     }
     let reset_before = options.resets_on_close();
-    let heard = options.set(at, value, facts, &defaults)?;
+    let heard = options.set(at, value, role, &defaults)?;
     let resets = options.resets_on_close();
-    if resets != reset_before && facts.is_stream && !facts.is_listener && handle != Handle::NONE {
+    if resets != reset_before && role.is_stream && !role.is_listener && handle != Handle::NONE {
         channel.set_reset_on_close(handle, resets);
     }
-    if let Some(option) = heard.filter(|_| handle != Handle::NONE && !facts.is_listener) {
+    if let Some(option) = heard.filter(|_| handle != Handle::NONE && !role.is_listener) {
         // A connection that is over has nothing to be set; Linux sets it all the same.
         channel.set_option(handle, option);
     }
@@ -165,17 +165,17 @@ fn set_on_kernel(
 ) -> Result<(), Error> {
     let defaults = sockets.defaults;
     let (target, channel) = target(sockets, object)?;
-    if target.facts.is_stream && is_of_reads(at) {
+    if target.role.is_stream && is_of_reads(at) {
         // The kernel's socket must not have the low-water mark of a stream: the bytes that count
         // towards it lie here, and the kernel would hold back those that are missing.
-        target.options.set(at, value, target.facts, &defaults)?;
+        target.options.set(at, value, target.role, &defaults)?;
         if at == LOW_WATER {
             notify_lowered(sockets, object);
         }
         return Ok(());
     }
     let asks = value.iter().any(|byte| *byte != 0);
-    let is_lost = target.facts.is_stream && tells_beside_stream(at.0, at.1) && asks;
+    let is_lost = target.role.is_stream && tells_beside_stream(at.0, at.1) && asks;
     if is_lost || holds_pointers(at.0, at.1) {
         return Err(Error::NoSuchOption);
     }
@@ -248,7 +248,7 @@ pub(super) fn get(
     }
     let (is_local, mut defaults) = (sockets.is_local(), sockets.defaults);
     let (target, channel) = target(sockets, object)?;
-    let is_ours = is_local || (target.facts.is_stream && is_of_reads(at));
+    let is_ours = is_local || (target.role.is_stream && is_of_reads(at));
     if !is_ours {
         let socket = target.kernel_socket(channel)?;
         if holds_pointers(at.0, at.1) {
@@ -260,8 +260,8 @@ pub(super) fn get(
     let info = is_of_connection(at).then(|| channel.conn_info(target.handle).ok()).flatten();
     match (at, info) {
         ((libc::SOL_SOCKET, libc::SO_ERROR), _) => return Ok(Value::Int(0).write(value)),
-        ((libc::IPPROTO_TCP, libc::TCP_INFO), info) if target.facts.is_stream => {
-            let bytes = tcp_info(info.as_ref(), target.facts.is_listener);
+        ((libc::IPPROTO_TCP, libc::TCP_INFO), info) if target.role.is_stream => {
+            let bytes = tcp_info(info.as_ref(), target.role.is_listener);
             let len = bytes.len().min(value.len());
             value[..len].copy_from_slice(&bytes[..len]);
             return Ok(len);
@@ -273,7 +273,7 @@ pub(super) fn get(
         }
         (_, None) => {}
     }
-    Ok(target.options.value(at, target.facts, &defaults)?.write(value))
+    Ok(target.options.value(at, target.role, &defaults)?.write(value))
 }
 
 /// Whether an option's value is the connection's, and not the socket's alone.

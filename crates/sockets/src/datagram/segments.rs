@@ -8,7 +8,7 @@
 //! Invariant: what is joined is no longer than a datagram may be, and of [`SEGMENTS_MAX`] at most.
 
 use super::DatagramSocket;
-use crate::control_data::{ControlKinds, DatagramFacts, copy_control, write_control};
+use crate::control_data::{ControlKinds, DatagramMetadata, copy_control, write_control};
 use crate::gather::ReceivePieces;
 use crate::limits::{DATAGRAM_BYTES_MAX, SEGMENTS_MAX};
 
@@ -65,7 +65,7 @@ impl DatagramSocket {
                 let segment_len = (run.count > 1).then_some(first.data.len());
                 write_control(
                     kinds,
-                    DatagramFacts { arrival, stamp, segment_len },
+                    DatagramMetadata { arrival, stamp, segment_len },
                     self.is_v6,
                     control,
                 )
