@@ -4,7 +4,7 @@
 
 /// Options that ask for control data with a stream's bytes, or for word of when they are done with,
 /// which a channel does not carry.
-pub(crate) const fn tells_beside_stream(level: i32, name: i32) -> bool {
+pub(crate) const fn asks_for_stream_control(level: i32, name: i32) -> bool {
     /// `SO_TIMESTAMP_NEW` and its two kin.
     const NEW_STAMPS: (i32, i32) = (63, 65);
     match level {

@@ -481,7 +481,7 @@ impl SocketOptions {
     }
 
     /// Whether a new connection has anything to hear: most sockets have nothing set.
-    pub(crate) fn says_anything(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         self.resets_on_close() || self.for_connection().next().is_some()
     }
 
@@ -710,7 +710,7 @@ mod tests {
     #[test]
     fn options_are_read_back_and_inherited() {
         let mut options = SocketOptions::DEFAULT;
-        assert!(!options.says_anything());
+        assert!(!options.has_any());
         let tcp = libc::IPPROTO_TCP;
         for (at, number, told, heard) in [
             ((tcp, libc::TCP_NODELAY), 5, 1, Some(ConnOption::NoDelay(true))),

@@ -160,7 +160,7 @@ pub(crate) trait StreamTransport: ObjectTransport + Beneath {
     /// Sets the options that were set before there was a connection. On the kernel the socket has
     /// them already.
     fn apply_options(&mut self, handle: Handle, options: &SocketOptions) {
-        if !options.says_anything() {
+        if !options.has_any() {
             return;
         }
         if options.resets_on_close() {

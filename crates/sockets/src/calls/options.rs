@@ -11,7 +11,7 @@ use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::flags::Events;
 use crate::kernel;
-use crate::kernel_options::{holds_pointers, tells_beside_stream};
+use crate::kernel_options::{asks_for_stream_control, holds_pointers};
 use crate::options::{SocketOptions, SocketRole, Value};
 use crate::polled_channel::PolledChannel;
 use crate::stream::{Blank, StreamSocket};
@@ -175,7 +175,7 @@ fn set_on_kernel(
         return Ok(());
     }
     let asks = value.iter().any(|byte| *byte != 0);
-    let is_lost = target.role.is_stream && tells_beside_stream(at.0, at.1) && asks;
+    let is_lost = target.role.is_stream && asks_for_stream_control(at.0, at.1) && asks;
     if is_lost || holds_pointers(at.0, at.1) {
         return Err(Error::NoSuchOption);
     }
