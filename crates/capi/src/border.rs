@@ -60,7 +60,7 @@ pub(crate) fn caught<T, E: From<CallError>>(work: impl FnOnce() -> Result<T, E>)
     let errno = Errno::now();
     let result = catch_unwind(AssertUnwindSafe(work));
     errno.put_back();
-    result.unwrap_or_else(|_| Err(CallError::Broken.into()))
+    result.unwrap_or_else(|_| Err(CallError::Poisoned.into()))
 }
 
 #[cold]

@@ -57,7 +57,7 @@ pub(crate) enum CallError {
     #[error("a signal handler called into the channel while the thread was inside a call")]
     Reentered,
     #[error("an internal error happened in this channel before; destroy it")]
-    Broken,
+    Poisoned,
     #[error("no channel has this handle")]
     NoChannel,
     #[error("the lent buffer was released before, or the event lends none")]
@@ -151,7 +151,7 @@ impl CallError {
             Self::Null(_) => EFAULT,
             Self::WrongThread => EPERM,
             Self::Reentered => EDEADLK,
-            Self::Broken => ENOTRECOVERABLE,
+            Self::Poisoned => ENOTRECOVERABLE,
             Self::NoChannel | Self::NoContext | Self::OtherThreads => EBADF,
             Self::InUse => EBUSY,
             Self::NumbersOverlap(_) => EINVAL,
@@ -409,7 +409,7 @@ mod tests {
             (CallError::Null("channel"), EFAULT),
             (CallError::WrongThread, EPERM),
             (CallError::Reentered, EDEADLK),
-            (CallError::Broken, ENOTRECOVERABLE),
+            (CallError::Poisoned, ENOTRECOVERABLE),
             (CallError::NoChannel, EBADF),
             (CallError::NotLent, EINVAL),
             (Misuse::StaleHandle.into(), EBADF),
@@ -446,13 +446,13 @@ mod tests {
 
     #[test]
     fn socket_error_text_is_formatted_on_demand() {
-        set_last("mp_create", &CallError::Broken);
+        set_last("mp_create", &CallError::Poisoned);
         set_last_of_socket("mps_read", sockets::Error::WouldBlock);
         assert_eq!(io::Error::last_os_error().raw_os_error(), Some(EAGAIN));
         assert_eq!(last_text(), "mps_read: the call would have to wait");
         assert_eq!(last_text(), "mps_read: the call would have to wait");
         set_last_of_socket("mps_read", sockets::Error::WouldBlock);
-        set_last("mp_create", &CallError::Broken);
+        set_last("mp_create", &CallError::Poisoned);
         assert!(last_text().starts_with("mp_create: "));
     }
 

@@ -27,7 +27,7 @@ enum GuardState {
     /// A call is inside.
     Busy,
     /// A call panicked.
-    Broken,
+    Poisoned,
 }
 
 impl<T> GuardedCell<T> {
@@ -49,7 +49,7 @@ impl<T> GuardedCell<T> {
         match self.state.get() {
             GuardState::Idle => self.state.set(GuardState::Busy),
             GuardState::Busy => return Err(CallError::Reentered.into()),
-            GuardState::Broken => return Err(CallError::Broken.into()),
+            GuardState::Poisoned => return Err(CallError::Poisoned.into()),
         }
         // SAFETY: the state was idle, so no other `&mut T` exists, and it is busy now, so none will
         // come to exist until this one has ended.
@@ -67,8 +67,8 @@ impl<T> GuardedCell<T> {
                 result
             }
             _ => {
-                self.state.set(GuardState::Broken);
-                Err(CallError::Broken.into())
+                self.state.set(GuardState::Poisoned);
+                Err(CallError::Poisoned.into())
             }
         }
     }

@@ -126,7 +126,7 @@ impl mp_channel {
         // A channel that panics while it is dropped is leaked.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(object)));
         errno.put_back();
-        dropped.map_err(|_| CallError::Broken.into())
+        dropped.map_err(|_| CallError::Poisoned.into())
     }
 }
 

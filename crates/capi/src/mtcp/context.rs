@@ -211,7 +211,7 @@ pub(super) fn destroy(context: mctx_t) -> Result<(), CallFailure> {
     // Release pairs with the Acquire in `create`.
     entry.owner.store(0, Ordering::Release);
     errno.put_back();
-    dropped.map_err(|_| CallError::Broken.into())
+    dropped.map_err(|_| CallError::Poisoned.into())
 }
 
 /// Runs `work` inside a context of the calling thread.
