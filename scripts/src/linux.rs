@@ -28,7 +28,8 @@ use crate::settings::ScriptSettings;
 use crate::skipped;
 use crate::symbols::{FOREIGN_OPTION, option_name};
 use crate::system::{
-    Call, CallOutput, ControlMessage, Injected, Returned, SentPacket, System, SystemError, Turned,
+    Call, CallOutput, ControlMessage, Injected, KnobResult, Returned, SentPacket, System,
+    SystemError,
 };
 use crate::wire::ChecksumTrust;
 
@@ -78,15 +79,15 @@ impl System for Linux {
         ChecksumTrust::Offloaded
     }
 
-    fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
+    fn set_knob(&mut self, knob: &Knob) -> Result<KnobResult, SystemError> {
         if knob.name != CONGESTION_CONTROL {
-            return Ok(self.namespace.turn(knob));
+            return Ok(self.namespace.set_knob(knob));
         }
         if !namespace::has_congestion_control(&knob.value) {
-            return Ok(Turned::Unknown);
+            return Ok(KnobResult::Unknown);
         }
         self.program.use_congestion_control(&knob.value);
-        Ok(Turned::Done)
+        Ok(KnobResult::Done)
     }
 
     fn begin(&mut self) -> Result<(), SystemError> {

@@ -25,7 +25,7 @@ use crate::report::{ScriptFailure, ScriptOutcome, ScriptVerdict, seconds};
 use crate::run::calls::PendingCall;
 use crate::script::{EventTime, PacketDirection, Script, ScriptAction, ScriptEvent};
 use crate::settings::{ScriptSettings, SettingError};
-use crate::system::{Fd, System, SystemError, Turned};
+use crate::system::{Fd, KnobResult, System, SystemError};
 use crate::wire::{IpPacket, WireError};
 
 /// The port of the first connection that comes from the remote side.
@@ -287,11 +287,11 @@ impl<S: System> ScriptRun<'_, S> {
             self.note(format!("not run: {note}"));
         }
         for knob in &command.knobs {
-            let why = match self.system.turn(knob)? {
-                Turned::Done => continue,
-                Turned::Unknown => "no such knob here",
-                Turned::TooLate => "too late for",
-                Turned::Refused(what) => {
+            let why = match self.system.set_knob(knob)? {
+                KnobResult::Done => continue,
+                KnobResult::Unknown => "no such knob here",
+                KnobResult::TooLate => "too late for",
+                KnobResult::Refused(what) => {
                     let what = format!("{}={}: {what}", knob.name, knob.value);
                     return Err(SystemError::Unsupported(what).into());
                 }

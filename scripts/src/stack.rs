@@ -31,7 +31,7 @@ use crate::script::Script;
 use crate::settings::ScriptSettings;
 use crate::stack::knobs::Knobs;
 use crate::stack::program::StackProgram;
-use crate::system::{Call, Injected, Returned, SentPacket, System, SystemError, Turned};
+use crate::system::{Call, Injected, KnobResult, Returned, SentPacket, System, SystemError};
 use crate::wire::ChecksumTrust;
 use crate::world::{ScriptWorld, WorldStack, host};
 use crate::{refused, skipped};
@@ -49,7 +49,7 @@ pub struct UnknownKnob(pub String);
 pub fn tcp_for_scripts(knobs: &str) -> Result<TcpConfig, UnknownKnob> {
     let mut config = Knobs { tcp: personality::of(Dialect::Linux), mtu: 0 };
     for knob in from_text(knobs) {
-        if knobs::turn(&mut config, &knob) != Turned::Done {
+        if knobs::set_knob(&mut config, &knob) != KnobResult::Done {
             return Err(UnknownKnob(format!("{}={}", knob.name, knob.value)));
         }
     }
@@ -68,7 +68,7 @@ pub(crate) fn run_script(
     let mut system = OurStack::new(&settings, stack);
     let text = std::env::var(KNOBS_VARIABLE).unwrap_or_default();
     for knob in from_text(&text) {
-        if system.turn(&knob) != Ok(Turned::Done) {
+        if system.set_knob(&knob) != Ok(KnobResult::Done) {
             return skipped(format!("{KNOBS_VARIABLE}: no knob {}={}", knob.name, knob.value));
         }
     }
@@ -140,7 +140,7 @@ impl RunningStack {
 }
 
 fn broken(why: impl ToString) -> SystemError {
-    SystemError::Broken { what: "the stack", why: why.to_string() }
+    SystemError::Failed { what: "the stack", why: why.to_string() }
 }
 
 fn gone(error: Error) -> SystemError {
@@ -152,14 +152,16 @@ impl System for OurStack {
         ChecksumTrust::Verified
     }
 
-    fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
+    fn set_knob(&mut self, knob: &Knob) -> Result<KnobResult, SystemError> {
         let mut knobs = self.knobs.clone();
-        Ok(match knobs::turn(&mut knobs, knob) {
+        Ok(match knobs::set_knob(&mut knobs, knob) {
             // As when a script puts everything back at its end.
-            Turned::Done if self.running.is_some() && knobs != self.knobs => Turned::TooLate,
-            Turned::Done => {
+            KnobResult::Done if self.running.is_some() && knobs != self.knobs => {
+                KnobResult::TooLate
+            }
+            KnobResult::Done => {
                 self.knobs = knobs;
-                Turned::Done
+                KnobResult::Done
             }
             other => other,
         })

@@ -249,9 +249,9 @@ pub enum SystemError {
     /// It has no such thing.
     #[error("not supported on this system: {0}")]
     Unsupported(String),
-    /// It broke down.
+    /// It failed.
     #[error("{what}: {why}")]
-    Broken {
+    Failed {
         /// Which part.
         what: &'static str,
         /// The error.
@@ -259,14 +259,14 @@ pub enum SystemError {
     },
 }
 
-/// What a knob did.
+/// Result of setting a knob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turned {
+pub enum KnobResult {
     /// It holds from now on.
     Done,
     /// The system has no such knob, or none with this value.
     Unknown,
-    /// It has, but cannot be turned any more.
+    /// It has, but it is too late to set it.
     TooLate,
     /// The script needs something that the system does not have.
     Refused(&'static str),
@@ -277,11 +277,11 @@ pub trait System {
     /// Whether its checksums are complete when they leave it.
     fn checksums(&self) -> ChecksumTrust;
 
-    /// Turns a knob. Knobs turned before `begin` are the system's configuration.
+    /// Sets a knob. Knobs set before `begin` are the system's configuration.
     ///
     /// # Errors
     /// [`SystemError`], as of all that follow.
-    fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError>;
+    fn set_knob(&mut self, knob: &Knob) -> Result<KnobResult, SystemError>;
 
     /// Time zero is now.
     fn begin(&mut self) -> Result<(), SystemError>;

@@ -18,8 +18,8 @@ use std::time::Duration;
 use megapipe::Address;
 use megapipe_scripts::report::ScriptVerdict;
 use megapipe_scripts::system::{
-    Call, CallOutput, ChecksumTrust, ControlMessage, Form, Injected, Knob, Returned, SentPacket,
-    System, SystemError, Turned,
+    Call, CallOutput, ChecksumTrust, ControlMessage, Form, Injected, Knob, KnobResult, Returned,
+    SentPacket, System, SystemError,
 };
 use megapipe_scripts::world::ScriptWorld;
 use megapipe_scripts::{Invocation, On, ParsedScript, prepare};
@@ -178,16 +178,16 @@ impl System for PlugIn {
         ChecksumTrust::Verified
     }
 
-    fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
+    fn set_knob(&mut self, knob: &Knob) -> Result<KnobResult, SystemError> {
         let name = if knob.name == "device.mtu" { "mtu" } else { &knob.name };
         let flags = format!("{},{name}={}", self.flags, knob.value);
         if PacketdrillFlags::parse(&flags).is_err() {
-            return Ok(Turned::Unknown);
+            return Ok(KnobResult::Unknown);
         }
         if self.running.is_none() {
             self.flags = flags;
         }
-        Ok(Turned::Done)
+        Ok(KnobResult::Done)
     }
 
     fn begin(&mut self) -> Result<(), SystemError> {

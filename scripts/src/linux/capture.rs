@@ -24,7 +24,7 @@ pub(super) struct NamespaceCapture {
 
 impl NamespaceCapture {
     pub(super) fn new() -> Result<Self, SystemError> {
-        let broken = |error: rustix::io::Errno| SystemError::Broken {
+        let broken = |error: rustix::io::Errno| SystemError::Failed {
             what: "no packet socket",
             why: error.to_string(),
         };
@@ -46,7 +46,7 @@ impl NamespaceCapture {
         match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
             Ok((len, _)) => {
                 let (seconds, nanoseconds) = sys::packet_time(&self.socket).map_err(|error| {
-                    SystemError::Broken { what: "a packet without a time", why: error.to_string() }
+                    SystemError::Failed { what: "a packet without a time", why: error.to_string() }
                 })?;
                 let at_us = seconds * 1_000_000 + nanoseconds / 1000;
                 return Ok(Some((at_us, self.buffer[..len].to_vec())));
@@ -54,7 +54,7 @@ impl NamespaceCapture {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(error) => {
                 let why = error.to_string();
-                return Err(SystemError::Broken { what: "the packet socket", why });
+                return Err(SystemError::Failed { what: "the packet socket", why });
             }
         }
         let timeout = Timespec { tv_sec: wait_us / 1_000_000, tv_nsec: wait_us % 1_000_000 * 1000 };

@@ -11,7 +11,7 @@ use rustix::time::Timespec;
 use super::sys;
 use crate::knobs::Knob;
 use crate::settings::ScriptSettings;
-use crate::system::{Injected, SystemError, Turned};
+use crate::system::{Injected, KnobResult, SystemError};
 
 /// Scripts in the wild name it in their commands.
 const DEVICE: &str = "tun0";
@@ -52,16 +52,16 @@ impl Namespace {
 
     /// Writes a sysctl, only those of the network, which belong to the namespace; or switches the
     /// device's segmentation.
-    pub(super) fn turn(&self, knob: &Knob) -> Turned {
+    pub(super) fn set_knob(&self, knob: &Knob) -> KnobResult {
         if knob.name == "device.tso" {
             let offloads = if knob.value == "off" { CHECKSUM_OFFLOAD } else { OFFLOADS };
             let is_set = sys::set_offloads(&self.device, offloads).is_ok();
-            return if is_set { Turned::Done } else { Turned::Unknown };
+            return if is_set { KnobResult::Done } else { KnobResult::Unknown };
         }
         // Without segmentation in the device there is none before it either.
         if matches!((knob.name.as_str(), knob.value.as_str()), ("device.gso" | "device.gro", "off"))
         {
-            return Turned::Done;
+            return KnobResult::Done;
         }
         let parts: Vec<&str> = knob.name.split('.').collect();
         let is_name = |part: &&str| {
@@ -69,12 +69,12 @@ impl Namespace {
                 && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
         };
         if parts.first() != Some(&"net") || !parts.iter().all(is_name) {
-            return Turned::Unknown;
+            return KnobResult::Unknown;
         }
         let path = format!("/proc/sys/{}", parts.join("/"));
         match fs::write(path, &knob.value) {
-            Ok(()) => Turned::Done,
-            Err(_) => Turned::Unknown,
+            Ok(()) => KnobResult::Done,
+            Err(_) => KnobResult::Unknown,
         }
     }
 
@@ -83,7 +83,7 @@ impl Namespace {
         self.inject.clear();
         self.inject.extend_from_slice(&vnet_header(packet));
         self.inject.extend_from_slice(packet.bytes);
-        (&self.device).write_all(&self.inject).map_err(|error| SystemError::Broken {
+        (&self.device).write_all(&self.inject).map_err(|error| SystemError::Failed {
             what: "the TUN device does not take a packet",
             why: error.to_string(),
         })
@@ -174,5 +174,5 @@ fn ip(arguments: &[&str]) -> Result<(), SystemError> {
     }
     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let why = format!("ip {}: {why}", arguments.join(" "));
-    Err(SystemError::Broken { what: "the namespace cannot be set up", why })
+    Err(SystemError::Failed { what: "the namespace cannot be set up", why })
 }

@@ -51,7 +51,7 @@ impl LinuxProgram {
             serve(&asked, &say, &shared);
         };
         let thread = thread::Builder::new().name("script".to_owned()).spawn(body);
-        let broken = |why: String| SystemError::Broken { what: "no thread for calls", why };
+        let broken = |why: String| SystemError::Failed { what: "no thread for calls", why };
         let thread = thread.map_err(|error| broken(error.to_string()))?;
         let thread_id = id.recv().map_err(|error| broken(error.to_string()))?;
         Ok(Self {
@@ -72,7 +72,7 @@ impl LinuxProgram {
 
     /// Begins a call, and comes back when it has returned or waits in the kernel.
     pub(super) fn start_call(&mut self, call: Call) -> Result<(), SystemError> {
-        let gone = || SystemError::Broken { what: "calls", why: "the thread is gone".to_owned() };
+        let gone = || SystemError::Failed { what: "calls", why: "the thread is gone".to_owned() };
         self.finished = None;
         self.calls.as_ref().and_then(|calls| calls.send(call).ok()).ok_or_else(gone)?;
         let mut has_begun = false;

@@ -33,9 +33,9 @@ impl System for Planned {
         if self.is_offloading { ChecksumTrust::Offloaded } else { ChecksumTrust::Verified }
     }
 
-    fn turn(&mut self, knob: &Knob) -> Result<Turned, SystemError> {
+    fn set_knob(&mut self, knob: &Knob) -> Result<KnobResult, SystemError> {
         self.knobs.push(knob.clone());
-        Ok(Turned::Done)
+        Ok(KnobResult::Done)
     }
 
     fn begin(&mut self) -> Result<(), SystemError> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use megapipe_stack::{Congestion, SynCookies, TcpConfig};
 
 use crate::knobs::Knob;
-use crate::system::Turned;
+use crate::system::KnobResult;
 
 /// Fixed behaviour of the stack: names, and the values that match it.
 const AS_IS: &[(&str, &[&str])] = &[
@@ -87,23 +87,23 @@ pub(super) struct Knobs {
 }
 
 /// Turns a knob of the configuration.
-pub(super) fn turn(config: &mut Knobs, knob: &Knob) -> Turned {
+pub(super) fn set_knob(config: &mut Knobs, knob: &Knob) -> KnobResult {
     let (name, value) = (knob.name.as_str(), knob.value.as_str());
     if let Some((_, _, what)) = REFUSED.iter().find(|(n, v, _)| *n == name && v.contains(&value)) {
-        return Turned::Refused(what);
+        return KnobResult::Refused(what);
     }
     if WITHOUT_EFFECT.contains(&name) {
-        return Turned::Done;
+        return KnobResult::Done;
     }
     if let Some((_, values)) = AS_IS.iter().find(|(known, _)| *known == name) {
-        return if values.contains(&value) { Turned::Done } else { Turned::Unknown };
+        return if values.contains(&value) { KnobResult::Done } else { KnobResult::Unknown };
     }
     let done = switch(&mut config.tcp, name, value)
         .or_else(|| number(&mut config.tcp, name, value))
         .or_else(|| time(&mut config.tcp, name, value))
         .or_else(|| buffers(&mut config.tcp, name, value))
         .or_else(|| choice(config, name, value));
-    if done.is_some() { Turned::Done } else { Turned::Unknown }
+    if done.is_some() { KnobResult::Done } else { KnobResult::Unknown }
 }
 
 /// Things that are on or off.

@@ -38,7 +38,7 @@ impl StackProgram {
         let (sockets, clock, noted) = (world.sockets(), world.clock(), Arc::clone(&ended));
         let body = move || serve(&asked, sockets, &clock, &noted);
         let thread = thread::Builder::new().name("script".to_owned()).spawn(body);
-        let thread = thread.map_err(|error| SystemError::Broken {
+        let thread = thread.map_err(|error| SystemError::Failed {
             what: "no thread for calls",
             why: error.to_string(),
         })?;
@@ -49,7 +49,7 @@ impl StackProgram {
     pub(super) fn start_call(&self, world: &ScriptWorld, call: Call) -> Result<(), SystemError> {
         *lock(&self.ended) = None;
         let sent = self.calls.as_ref().and_then(|calls| calls.send((call, world.enter())).ok());
-        sent.ok_or_else(|| SystemError::Broken {
+        sent.ok_or_else(|| SystemError::Failed {
             what: "calls",
             why: "the thread is gone".to_owned(),
         })

@@ -1,6 +1,6 @@
 //! BSD calls on our stack, through scripts; the knobs, through what they change.
 
-use super::knobs::turn;
+use super::knobs::set_knob;
 use super::*;
 use crate::dialect::Dialect;
 use crate::report::ScriptVerdict;
@@ -122,7 +122,7 @@ fn every_knob_that_scripts_turn_is_known() {
                 rto_initial_ms=50,rto_min_ms=60,net.inet.tcp.recvspace=9000,mss=500,\
                 net.inet.tcp.msl=30,net.inet.tcp.delacktime=8,path_mtu_discovery=0";
     for knob in from_text(text) {
-        assert_eq!(turn(&mut config, &knob), Turned::Done, "{knob:?}");
+        assert_eq!(set_knob(&mut config, &knob), KnobResult::Done, "{knob:?}");
     }
     let tcp = &config.tcp;
     assert!(tcp.ecn && !tcp.sack && !tcp.timestamps && !tcp.paws && !tcp.path_mtu_discovery);
@@ -132,7 +132,7 @@ fn every_knob_that_scripts_turn_is_known() {
     assert_eq!(tcp.delayed_ack.as_millis(), 8);
     for wrong in ["tcp_ecn=9", "tcp_sack=maybe", "tcp_rmem=1 2", "nothing=1"] {
         for knob in from_text(wrong) {
-            assert_eq!(turn(&mut config, &knob), Turned::Unknown, "{wrong}");
+            assert_eq!(set_knob(&mut config, &knob), KnobResult::Unknown, "{wrong}");
         }
     }
 }
