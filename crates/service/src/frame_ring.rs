@@ -5,7 +5,7 @@
 //! tag.
 
 use megapipe_link::TxMetadata;
-use megapipe_shm::{BipConsumer, BipError, BipProducer, RingFault, bip};
+use megapipe_shm::{BipConsumer, BipError, BipProducer, RingFault, bip_buffer};
 use megapipe_stack::{Checksums, Received};
 
 /// The payload of each merged segment in 16 bits, a note in 4, and what is known of the checksum in
@@ -48,7 +48,7 @@ pub(crate) fn frame_ring(
     area_bytes: usize,
     frame_bytes: usize,
 ) -> Result<(FrameSender, FrameReceiver), BipError> {
-    let (producer, consumer) = bip(entries, area_bytes, frame_bytes)?;
+    let (producer, consumer) = bip_buffer(entries, area_bytes, frame_bytes)?;
     Ok((FrameSender(producer), FrameReceiver(consumer)))
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn out_ring(
     frame_bytes: usize,
 ) -> Result<(OutSender, OutReceiver), BipError> {
     let string_bytes = OUT_HEADER_BYTES + frame_bytes;
-    let (strings, consumer) = bip(entries, area_bytes, string_bytes)?;
+    let (strings, consumer) = bip_buffer(entries, area_bytes, string_bytes)?;
     let scratch = vec![0; string_bytes].into();
     Ok((OutSender { strings, scratch, waiting: None }, OutReceiver(consumer)))
 }

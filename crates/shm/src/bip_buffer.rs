@@ -204,7 +204,7 @@ pub struct BipConsumer {
 ///
 /// # Errors
 /// [`BipError`].
-pub fn bip(
+pub fn bip_buffer(
     entries: u32,
     area_bytes: usize,
     string_bytes: usize,

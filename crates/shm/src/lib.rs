@@ -65,7 +65,7 @@ pub use biased_cell::{BiasOwner, Owned, Revoked, Revoker, biased};
 #[cfg(not(loom))]
 pub use biased_mutex::{BiasedGuard, BiasedMutex};
 #[cfg(not(loom))]
-pub use bip_buffer::{BipConsumer, BipError, BipProducer, bip};
+pub use bip_buffer::{BipConsumer, BipError, BipProducer, bip_buffer};
 pub use bytes::Plain;
 pub use cursor::RingFault;
 #[cfg(not(loom))]

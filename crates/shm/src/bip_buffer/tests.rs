@@ -36,7 +36,7 @@ fn a_place_is_packed_whole() {
 
 #[test]
 fn strings_of_all_lengths_come_out_as_they_went_in() {
-    let (mut sender, mut receiver) = bip(64, 8 << 10, 4096).unwrap();
+    let (mut sender, mut receiver) = bip_buffer(64, 8 << 10, 4096).unwrap();
     let (mut sent, mut taken, mut refused) = (0_u64, 0_u64, 0_u64);
     for round in 0..often(5_000) {
         for _ in 0..round % 7 {
@@ -109,7 +109,7 @@ proptest! {
 
 #[test]
 fn small_strings_fill_all_records_and_large_ones_all_bytes() {
-    let (mut sender, mut receiver) = bip(8, 1 << 10, 1 << 10).unwrap();
+    let (mut sender, mut receiver) = bip_buffer(8, 1 << 10, 1 << 10).unwrap();
     // Each time from another place of the records' ring on.
     for round in 0..often(100).max(2) {
         let fits = |sender: &mut BipProducer, bytes: &[u8]| {
@@ -133,7 +133,7 @@ fn small_strings_fill_all_records_and_large_ones_all_bytes() {
 
 #[test]
 fn uncommitted_is_invisible_and_too_long_refused() {
-    let (mut sender, mut receiver) = bip(2, 1 << 20, usize::MAX).unwrap();
+    let (mut sender, mut receiver) = bip_buffer(2, 1 << 20, usize::MAX).unwrap();
     assert!(!sender.commit());
     assert!(sender.put(&[1; 60], 0).unwrap());
     assert!(!receiver.has_strings().unwrap());
@@ -142,17 +142,17 @@ fn uncommitted_is_invisible_and_too_long_refused() {
     assert!(!sender.put(&[], 0).unwrap());
     assert!(sender.put(&[2; 60], 0).unwrap());
     assert!(!sender.put(&[3; 60], 0).unwrap(), "two are the most");
-    let longer_than_the_area = bip(2, 128, 4096).unwrap().0.put(&[0; 129], 0).unwrap();
+    let longer_than_the_area = bip_buffer(2, 128, 4096).unwrap().0.put(&[0; 129], 0).unwrap();
     assert!(!longer_than_the_area);
 }
 
 #[test]
 fn sizes_that_a_record_cannot_name_are_refused() {
     for bytes in [0, 63, 65, BIP_AREA_BYTES_MAX + 64, usize::MAX] {
-        assert_eq!(bip(8, bytes, 64).err(), Some(BipError::Area { bytes }));
+        assert_eq!(bip_buffer(8, bytes, 64).err(), Some(BipError::Area { bytes }));
     }
     for entries in [0, 1, 3, 1 << 21] {
-        let refused = bip(entries, 1 << 10, 64).err();
+        let refused = bip_buffer(entries, 1 << 10, 64).err();
         assert_eq!(refused, Some(BipError::Ring(RingError::Entries { entries })));
     }
 }
@@ -160,7 +160,7 @@ fn sizes_that_a_record_cannot_name_are_refused() {
 #[test]
 fn two_threads_see_the_same_bytes() {
     const STRINGS: u64 = if cfg!(miri) { 50 } else { 100_000 };
-    let (mut sender, mut receiver) = bip(64, 16 << 10, 4096).unwrap();
+    let (mut sender, mut receiver) = bip_buffer(64, 16 << 10, 4096).unwrap();
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut number = 0;
