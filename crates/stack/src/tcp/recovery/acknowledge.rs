@@ -257,7 +257,7 @@ impl Whole<'_> {
             ..Acked::default()
         };
         let was_paced = self.rest.phase == Phase::Recovery || self.is_reduced();
-        self.turn(records, ack, &mut progress, flight, &mut acked);
+        self.next_phase(records, ack, &mut progress, flight, &mut acked);
         acked.lost = progress.lost;
         match self.rest.phase {
             Phase::Recovery => self.pace(records, &progress),
@@ -305,7 +305,7 @@ impl Whole<'_> {
                 }
             }
             if end == record.range.end {
-                self.unlink_turn(records, index);
+                self.unlink_from_state_ring(records, index);
                 records.unlink(Ring::Sequence, &mut self.rest.head, index);
                 records.give(index);
             } else {

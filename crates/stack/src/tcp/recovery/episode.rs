@@ -13,7 +13,7 @@ use crate::seq::SeqNum;
 
 impl Whole<'_> {
     /// Moves on to the phase that this acknowledgment brings.
-    pub(super) fn turn(
+    pub(super) fn next_phase(
         &mut self,
         records: &mut Records,
         ack: &Ack<'_>,

@@ -567,7 +567,7 @@ impl Recovery {
                 self.mark = range.start - 1;
             }
             records.push(Ring::Sequence, &mut self.head, index);
-            records.push(Ring::Turn, &mut self.oldest, index);
+            records.push(Ring::State, &mut self.oldest, index);
             return Ok(());
         }
         let last = records.last(Ring::Sequence, self.head);
@@ -576,7 +576,7 @@ impl Recovery {
         }
         let index = records.take(range, now_us).ok_or(Full)?;
         records.push(Ring::Sequence, &mut self.head, index);
-        records.push(Ring::Turn, &mut self.oldest, index);
+        records.push(Ring::State, &mut self.oldest, index);
         Ok(())
     }
 
@@ -590,8 +590,8 @@ impl Recovery {
         }
         debug_assert_eq!(record.range.end, range.start, "new data follows what was sent");
         if !burst && record.sent_us != now_us {
-            records.unlink(Ring::Turn, &mut self.oldest, last);
-            records.push(Ring::Turn, &mut self.oldest, last);
+            records.unlink(Ring::State, &mut self.oldest, last);
+            records.push(Ring::State, &mut self.oldest, last);
             let record = records.get_mut(last);
             record.sent_us = now_us;
             record.blurred = true;
@@ -615,14 +615,14 @@ impl Recovery {
         {
             index = right;
         }
-        records.unlink(Ring::Turn, &mut self.oldest, index);
+        records.unlink(Ring::State, &mut self.oldest, index);
         self.resend(records, stamp(now), index, false);
         self.flags |= flag::PROBE_RESENT;
     }
 
-    /// A record in no ring of turn is in flight again.
+    /// A record in no ring of a state is in flight again.
     fn resend(&mut self, records: &mut Records, now_us: u32, index: u32, partial: bool) {
-        records.push(Ring::Turn, &mut self.oldest, index);
+        records.push(Ring::State, &mut self.oldest, index);
         let record = records.get_mut(index);
         record.sent_us = now_us;
         record.state = State::InFlight;
@@ -756,7 +756,7 @@ impl Whole<'_> {
             partial = records.split(index, range.end).is_none();
         }
         self.stress.lost -= records.get(index).len();
-        records.unlink(Ring::Turn, &mut self.stress.lost_head, index);
+        records.unlink(Ring::State, &mut self.stress.lost_head, index);
         self.rest.resend(records, stamp(now), index, partial);
         if self.stress.resent == 0 {
             self.stress.resent_at_us = stamp(now);

@@ -5,10 +5,10 @@
 //! One pool per shard, made once. A record covers bytes that left together: the segments of one
 //! burst share one record as long as each but the last is a full MSS, because then their borders
 //! are still known. Each record is in the ring of its connection by sequence number, and in at
-//! most one ring of turn:
+//! most one ring, of its state:
 //!
 //! ```text
-//! state     ring of turn                                  leaves it when
+//! state     ring                                          leaves it when
 //! InFlight  sent order, `Recovery::oldest` first          acknowledged, SACKed, marked lost
 //! Lost      sequence order, `Recovery::lost_head` first   resent, SACKed, acknowledged
 //! Sacked    none; neighbours are merged into one record   acknowledged, or the peer reneges
@@ -52,8 +52,8 @@ pub(super) enum State {
 pub(super) enum Ring {
     /// By sequence number.
     Sequence = 0,
-    /// By turn: the order of sending, or the order of loss.
-    Turn = 1,
+    /// By state: in flight in the order of sending, or lost in the order of sequence numbers.
+    State = 1,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -340,8 +340,8 @@ impl Records {
         node.partial = left.partial;
         self.get_mut(index).range.end = at;
         self.insert_after(Ring::Sequence, index, right);
-        if left.links[Ring::Turn as usize].next != NIL {
-            self.insert_after(Ring::Turn, index, right);
+        if left.links[Ring::State as usize].next != NIL {
+            self.insert_after(Ring::State, index, right);
         }
         Some(right)
     }

@@ -98,7 +98,7 @@ impl Whole<'_> {
         if record.state == State::Lost {
             self.stress.lost -= bytes;
         }
-        self.unlink_turn(records, index);
+        self.unlink_from_state_ring(records, index);
         records.get_mut(index).state = State::Sacked;
         self.stress.sacked += bytes;
         progress.sacked += bytes;
@@ -124,24 +124,24 @@ impl Whole<'_> {
         records.give(next);
     }
 
-    /// Takes a record out of the ring of turn that its state says.
-    pub(super) fn unlink_turn(&mut self, records: &mut Records, index: u32) {
+    /// Takes a record out of the ring of its state.
+    pub(super) fn unlink_from_state_ring(&mut self, records: &mut Records, index: u32) {
         match records.get(index).state {
-            State::InFlight => records.unlink(Ring::Turn, &mut self.rest.oldest, index),
-            State::Lost => records.unlink(Ring::Turn, &mut self.stress.lost_head, index),
+            State::InFlight => records.unlink(Ring::State, &mut self.rest.oldest, index),
+            State::Lost => records.unlink(Ring::State, &mut self.stress.lost_head, index),
             State::Sacked => {}
         }
     }
 
     /// Marks a record in flight lost.
     pub(super) fn mark_lost(&mut self, records: &mut Records, index: u32) {
-        records.unlink(Ring::Turn, &mut self.rest.oldest, index);
+        records.unlink(Ring::State, &mut self.rest.oldest, index);
         let record = records.get_mut(index);
         record.state = State::Lost;
         record.partial = false;
         self.stress.lost += record.len();
         let start = record.range.start;
-        records.insert_sorted(Ring::Turn, &mut self.stress.lost_head, index, |other| {
+        records.insert_sorted(Ring::State, &mut self.stress.lost_head, index, |other| {
             other.range.start.before(start)
         });
     }
@@ -171,12 +171,12 @@ impl Whole<'_> {
     pub(super) fn recall_lost(&mut self, records: &mut Records) {
         while self.stress.lost_head != NIL {
             let index = self.stress.lost_head;
-            records.unlink(Ring::Turn, &mut self.stress.lost_head, index);
+            records.unlink(Ring::State, &mut self.stress.lost_head, index);
             let record = records.get_mut(index);
             record.state = State::InFlight;
             self.stress.lost -= record.len();
             let sent_us = record.sent_us;
-            records.insert_sorted(Ring::Turn, &mut self.rest.oldest, index, |other| {
+            records.insert_sorted(Ring::State, &mut self.rest.oldest, index, |other| {
                 !super::rtt::is_later(other.sent_us, sent_us)
             });
         }
@@ -192,7 +192,7 @@ impl Whole<'_> {
                 // It covers what was sent at several times, perhaps more than once.
                 record.resent = true;
                 let sent_us = record.sent_us;
-                records.insert_sorted(Ring::Turn, &mut self.rest.oldest, index, |other| {
+                records.insert_sorted(Ring::State, &mut self.rest.oldest, index, |other| {
                     !super::rtt::is_later(other.sent_us, sent_us)
                 });
             }

@@ -245,11 +245,11 @@ fn ring(
     while index != NIL {
         count += 1;
         assert_eq!(records.get(index).state, state);
-        let next = records.next(Ring::Turn, index);
+        let next = records.next(Ring::State, index);
         if next == head {
             break;
         }
-        assert!(sorted(records.get(index), records.get(next)), "a ring of turn is sorted");
+        assert!(sorted(records.get(index), records.get(next)), "a ring of a state is sorted");
         index = next;
     }
     count
