@@ -207,7 +207,7 @@ impl SessionShard {
         let ops = self.take_ops(now);
         let poll = self.server.poll(now)?;
         let has_taken_back = self.hand_overs.on_time(now);
-        let published = self.publish_events(now);
+        let published = self.enqueue_events(now);
         if !self.sessions.draining.is_empty() {
             self.finish_draining(now);
         }
@@ -290,7 +290,7 @@ impl SessionShard {
         }
         let call = self.sessions.running(id).and_then(|session| session.postponed.take());
         if let Some(call) = call {
-            self.publish_events(now);
+            self.enqueue_events(now);
             self.answer(now, id, call)?;
             done += 1;
         }

@@ -52,7 +52,7 @@ impl SessionWork<'_> {
         let (stack, memory) = self.server.parts();
         self.session.deferred.retry_all(self.now, (stack, memory));
         let answer = self.answer(call)?;
-        self.session.publish(cookie, Says::Answer(answer));
+        self.session.put_completion(cookie, Says::Answer(answer));
         Ok(())
     }
 

@@ -181,9 +181,9 @@ impl SessionWork<'_> {
             }
             (ClaimAnswer::Confirmed(handed), None) => {
                 self.finish_handed(handed.conn, Some(handed.hand_over));
-                self.session.publish(0, Says::ClaimRefused { conn, acceptor });
+                self.session.put_completion(0, Says::ClaimRefused { conn, acceptor });
             }
-            _ => self.session.publish(0, Says::ClaimRefused { conn, acceptor }),
+            _ => self.session.put_completion(0, Says::ClaimRefused { conn, acceptor }),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Events: what the stack reports, published to the session that it concerns.
+//! Events: what the stack reports, enqueued for the session that it concerns.
 //!
 //! The stack has one stream of events. An event for whose session there is no room waits with that
 //! session ([`ShardSession::park`]); the stream goes on for the others.
@@ -19,15 +19,15 @@ use crate::remote::encoding::{encode_event, encode_notice, id_of, id_of_listener
 type OfferedEvent = (Event, Option<(PoolId, Offer)>);
 
 impl SessionShard {
-    /// Publishes events, and send buffers that go back. Returns how many records.
-    pub(super) fn publish_events(&mut self, now: Instant) -> u32 {
-        let mut count = self.publish_parked(now);
+    /// Enqueues events, and send buffers that go back. Returns how many records.
+    pub(super) fn enqueue_events(&mut self, now: Instant) -> u32 {
+        let mut count = self.enqueue_parked(now);
         if self.shared.is_active() {
-            count += self.publish_shared(now);
+            count += self.enqueue_shared(now);
         }
         let mut last = PoolId(0);
         loop {
-            let Some((event, offer)) = self.publish_bytes(last, &mut count) else {
+            let Some((event, offer)) = self.enqueue_bytes(last, &mut count) else {
                 // A credit that came back may let the stack report more.
                 if self.deliver(now) {
                     continue;
@@ -40,19 +40,19 @@ impl SessionShard {
                 _ => last,
             };
             // The first bytes of another session are its owner's too, and go by the short way.
-            if !self.publish_first(last, event) {
-                self.publish_other(now, event, offer);
+            if !self.enqueue_first(last, event) {
+                self.enqueue_other(now, event, offer);
             }
         }
         count += self.inform_of_datagrams(now);
         // After the events: buffers that an end has freed are no sign of room.
-        count + self.publish_returned()
+        count + self.enqueue_returned()
     }
 
-    /// Publishes bytes of one session, as long as nothing else comes: nearly all events. Returns
+    /// Enqueues bytes of one session, as long as nothing else comes: nearly all events. Returns
     /// the next that is something else.
     #[inline]
-    fn publish_bytes(&mut self, id: PoolId, count: &mut u32) -> Option<OfferedEvent> {
+    fn enqueue_bytes(&mut self, id: PoolId, count: &mut u32) -> Option<OfferedEvent> {
         let Self { server, sessions, owners, signals, .. } = self;
         let running = sessions.running(id).filter(|_| !self.shared.has_waits());
         let Some(session) = running else { return server.offered_event() };
@@ -72,9 +72,9 @@ impl SessionShard {
         other
     }
 
-    /// Publishes bytes that lie in a session's own memory, if there is room. Returns `false` if the
+    /// Enqueues bytes that lie in a session's own memory, if there is room. Returns `false` if the
     /// event is something else.
-    fn publish_first(&mut self, id: PoolId, event: Event) -> bool {
+    fn enqueue_first(&mut self, id: PoolId, event: Event) -> bool {
         let Self { sessions, signals, owners, .. } = self;
         let Event::Received { conn, chunk } = event else { return false };
         if self.shared.has_waits() {
@@ -92,8 +92,8 @@ impl SessionShard {
         true
     }
 
-    /// Publishes what there was no room for, as far as there is now.
-    fn publish_parked(&mut self, now: Instant) -> u32 {
+    /// Enqueues what there was no room for, as far as there is now.
+    fn enqueue_parked(&mut self, now: Instant) -> u32 {
         let mut count = 0;
         for place in (0..self.parked.len()).rev() {
             let id = self.parked[place];
@@ -112,7 +112,7 @@ impl SessionShard {
                 }
                 Err(fault) => self.end(now, id, Some(fault)),
             }
-            count += self.publish_stranded(now, id);
+            count += self.enqueue_stranded(now, id);
             self.sessions.running(id).into_iter().for_each(ShardSession::return_waiting);
             let is_done =
                 |session: &mut ShardSession| !session.has_parked() && session.stranded.is_empty();
@@ -123,15 +123,15 @@ impl SessionShard {
         count
     }
 
-    /// Publishes events that waited for a receive buffer.
-    fn publish_stranded(&mut self, now: Instant, id: PoolId) -> u32 {
+    /// Enqueues events that waited for a receive buffer.
+    fn enqueue_stranded(&mut self, now: Instant, id: PoolId) -> u32 {
         let mut stranded = match self.sessions.running(id) {
             Some(session) => std::mem::take(&mut session.stranded),
             None => return 0,
         };
         let before = stranded.len();
         while let Some(event) = stranded.pop() {
-            if let Some(event) = self.publish_own(now, id, event) {
+            if let Some(event) = self.enqueue_own(now, id, event) {
                 stranded.put_back(event);
                 break;
             }
@@ -150,7 +150,7 @@ impl SessionShard {
         count as u32
     }
 
-    fn publish_returned(&mut self) -> u32 {
+    fn enqueue_returned(&mut self) -> u32 {
         let mut count = 0;
         let Self { server, sessions, signals, .. } = self;
         let (_, memory) = server.parts();
@@ -165,7 +165,7 @@ impl SessionShard {
             while session.has_room()
                 && let Some(bufs) = memory.of_mut(id).and_then(|memory| memory.take_returned())
             {
-                session.publish(0, Says::Returned { bufs });
+                session.put_completion(0, Says::Returned { bufs });
                 put += 1;
             }
             if is_first && put > 0 {
@@ -182,19 +182,19 @@ impl SessionShard {
         count
     }
 
-    /// Publishes an event that is not just bytes in a buffer of its session.
+    /// Enqueues an event that is not just bytes in a buffer of its session.
     #[inline(never)]
-    pub(super) fn publish_other(
+    pub(super) fn enqueue_other(
         &mut self,
         now: Instant,
         event: Event,
         offer: Option<(PoolId, Offer)>,
     ) {
         if let Event::Incoming { .. } = event {
-            return self.publish_incoming(now, event, offer);
+            return self.enqueue_incoming(now, event, offer);
         }
         if self.shared.is_active() {
-            self.publish_shared_event(now, event);
+            self.enqueue_shared_event(now, event);
         }
         if let Event::Datagram { endpoint, from, chunk } = event
             && self.shared.endpoints.has(endpoint)
@@ -219,7 +219,7 @@ impl SessionShard {
             Event::Broken { conn, reason, .. } if !session.limits.knows_event_details => {
                 // Its end comes at once, without them. After an abort the stack says nothing more.
                 let _ = stack.abort(now, conn, memory);
-                return self.publish_other(now, Event::Closed { conn, reason }, None);
+                return self.enqueue_other(now, Event::Closed { conn, reason }, None);
             }
             Event::Broken { conn, .. } => session.deferred.drop_of(conn, memory),
             // The end of a stream of which bytes wait for another reader: they go with `Closed`.
@@ -237,12 +237,12 @@ impl SessionShard {
         if self.sessions.running(id).is_none() {
             return self.drop_event(event);
         }
-        self.publish_or_strand(now, id, event);
+        self.enqueue_or_strand(now, id, event);
     }
 
-    /// Publishes an event of a session, or keeps it until the session has a buffer for its bytes.
-    pub(super) fn publish_or_strand(&mut self, now: Instant, id: PoolId, event: Event) {
-        if let Some(event) = self.publish_own(now, id, event)
+    /// Enqueues an event of a session, or keeps it until the session has a buffer for its bytes.
+    pub(super) fn enqueue_or_strand(&mut self, now: Instant, id: PoolId, event: Event) {
+        if let Some(event) = self.enqueue_own(now, id, event)
             && let Some(session) = self.sessions.running(id)
         {
             let stranded = session.strand(event);
@@ -253,8 +253,8 @@ impl SessionShard {
         }
     }
 
-    /// Publishes or parks an event of a session. Returns it if it has to wait for a buffer.
-    fn publish_own(&mut self, now: Instant, id: PoolId, event: Event) -> Option<Event> {
+    /// Enqueues or parks an event of a session. Returns it if it has to wait for a buffer.
+    fn enqueue_own(&mut self, now: Instant, id: PoolId, event: Event) -> Option<Event> {
         if self.is_stranded(id, event) {
             return Some(event);
         }
@@ -340,7 +340,7 @@ impl SessionShard {
     }
 
     /// A new connection goes to the session whose acceptor it is offered to.
-    fn publish_incoming(&mut self, now: Instant, event: Event, offer: Option<(PoolId, Offer)>) {
+    fn enqueue_incoming(&mut self, now: Instant, event: Event, offer: Option<(PoolId, Offer)>) {
         let Event::Incoming { listener, conn, remote, waiting } = event else { return };
         if offer.is_none()
             && let Some(hand_over) = self.hand_overs.number_of(listener)

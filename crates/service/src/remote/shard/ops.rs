@@ -225,7 +225,8 @@ impl SessionWork<'_> {
                     Ok(()) => match self.check_connect(remote) {
                         Ok(()) => self.begin_connection((remote, local), begin),
                         Err(reached) => {
-                            self.session.publish(op.cookie, Says::Answer(over_quota(reached)));
+                            self.session
+                                .put_completion(op.cookie, Says::Answer(over_quota(reached)));
                             return Ok(OpStep::Next);
                         }
                     },
@@ -234,7 +235,7 @@ impl SessionWork<'_> {
                     Ok(conn) => ServerAnswer::Connecting { conn: id_of(conn) },
                     Err(error) => ServerAnswer::refused(encode_port_error(&error).0),
                 };
-                self.session.publish(op.cookie, Says::Answer(answer));
+                self.session.put_completion(op.cookie, Says::Answer(answer));
             }
             Command::Claim { conn, acceptor, receives } => self.claim(conn, acceptor, receives),
             Command::SendDatagram { .. } => self.send_datagram(op.command)?,
@@ -538,7 +539,7 @@ impl SessionWork<'_> {
     }
 
     fn refuse_datagram(&mut self, endpoint: Id, refusal: record::Refusal) {
-        self.session.publish(0, Says::DatagramFailed { endpoint, refusal });
+        self.session.put_completion(0, Says::DatagramFailed { endpoint, refusal });
     }
 }
 

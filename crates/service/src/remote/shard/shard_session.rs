@@ -218,7 +218,7 @@ impl ShardSession {
     }
 
     /// Puts one completion, as `put`.
-    pub(super) fn publish(&mut self, cookie: u64, event: Says) {
+    pub(super) fn put_completion(&mut self, cookie: u64, event: Says) {
         self.put(&Completion { cookie, event }.record());
     }
 

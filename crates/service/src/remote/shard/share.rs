@@ -590,9 +590,9 @@ impl SharingWork<'_> {
 
 /// Events.
 impl SessionShard {
-    /// Publishes bytes that sessions have asked for and that wait here, and lets sessions that wait
+    /// Enqueues bytes that sessions have asked for and that wait here, and lets sessions that wait
     /// have their turn.
-    pub(super) fn publish_shared(&mut self, now: Instant) -> u32 {
+    pub(super) fn enqueue_shared(&mut self, now: Instant) -> u32 {
         let mut count = 0;
         for conn in self.shared.take_turns() {
             let user = self.owners.of_conn(conn);
@@ -613,7 +613,7 @@ impl SessionShard {
         for (id, len) in self.shared.asked.sessions() {
             for _ in 0..len {
                 let Some(conn) = self.shared.asked.pop(id) else { break };
-                match self.publish_unread(now, id, conn) {
+                match self.enqueue_unread(now, id, conn) {
                     Some(published) => count += published,
                     // Its other connections wait for a buffer as well.
                     None => {
@@ -626,10 +626,10 @@ impl SessionShard {
         count
     }
 
-    /// Publishes the first bytes of a connection that wait here. Returns how many records. `None`:
+    /// Enqueues the first bytes of a connection that wait here. Returns how many records. `None`:
     /// the session has no buffer for them. They wait here meanwhile and not with the session,
     /// because they may lie in the memory of another one, which may end.
-    fn publish_unread(&mut self, now: Instant, id: PoolId, conn: ConnId) -> Option<u32> {
+    fn enqueue_unread(&mut self, now: Instant, id: PoolId, conn: ConnId) -> Option<u32> {
         if !self.owners.has_conn(id, conn) {
             // Another one has become the user since.
             if self.shared.owners.has_session(conn, id) {
@@ -653,7 +653,7 @@ impl SessionShard {
             rest.into_iter().for_each(|rest| self.shared.push_unread_first(conn, rest));
             chunk = moved;
         }
-        self.publish_or_strand(now, id, Event::Received { conn, chunk });
+        self.enqueue_or_strand(now, id, Event::Received { conn, chunk });
         self.shared.note_turn(conn);
         Some(1)
     }
@@ -677,7 +677,7 @@ impl SessionShard {
     }
 
     /// An event of a shared connection for the sessions that own it and do not use it.
-    fn publish_to_others(&mut self, now: Instant, conn: ConnId, event: Event) {
+    fn enqueue_to_others(&mut self, now: Instant, conn: ConnId, event: Event) {
         if !self.shared.owners.is_shared(conn) {
             return;
         }
@@ -695,21 +695,21 @@ impl SessionShard {
         }
     }
 
-    /// As `publish_other`, of an event of a connection that may have several owners.
-    pub(super) fn publish_shared_event(&mut self, now: Instant, event: Event) {
+    /// As `enqueue_other`, of an event of a connection that may have several owners.
+    pub(super) fn enqueue_shared_event(&mut self, now: Instant, event: Event) {
         match event {
             Event::Acked { conn, .. } => {
                 self.retry_deferred(now, conn);
-                self.publish_to_others(now, conn, event);
+                self.enqueue_to_others(now, conn, event);
             }
             Event::UnsentBelow { conn } | Event::Broken { conn, .. } => {
-                self.publish_to_others(now, conn, event)
+                self.enqueue_to_others(now, conn, event)
             }
             Event::Received { conn, .. } | Event::PeerClosed { conn } => {
                 self.shared.note_turn(conn);
             }
             Event::Closed { conn, .. } => {
-                self.publish_to_others(now, conn, event);
+                self.enqueue_to_others(now, conn, event);
                 self.share_work(now).drop_shared(conn);
             }
             _ => {}
@@ -724,12 +724,12 @@ impl SessionShard {
         }
         let user = self.owners.of_conn(conn);
         let event = Event::Closed { conn, reason: CloseReason::Aborted };
-        self.publish_to_others(now, conn, event);
+        self.enqueue_to_others(now, conn, event);
         self.share_work(now).drop_shared(conn);
         let (stack, memory) = self.server.parts();
         let _ = stack.abort(now, conn, memory);
         if user.is_some() {
-            self.publish_other(now, event, None);
+            self.enqueue_other(now, event, None);
         }
     }
 
