@@ -11,8 +11,8 @@
 
 mod calls;
 mod datagrams;
-mod ends;
 mod events;
+mod listener_addresses;
 mod names;
 mod offers;
 mod options;
@@ -39,7 +39,7 @@ use crate::limits::COMPLETIONS_MAX;
 use crate::policy::QuotaReached;
 use crate::sleep::{ServerLocation, ServerPeer, SleepingEnd};
 use datagrams::Datagrams;
-use ends::ListenerAddresses;
+use listener_addresses::ListenerAddresses;
 use offers::SessionOffers;
 use options::EarlyOption;
 
