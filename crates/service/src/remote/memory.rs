@@ -7,7 +7,7 @@
 //! no application maps (`private_buffers.rs`). Bytes of a connection that no session owns yet lie
 //! there.
 //!
-//! Invariant: a session's memory stays until the stack has no chunk of it (`shard/ending.rs`).
+//! Invariant: a session's memory stays until the stack has no chunk of it (`shard/session_end.rs`).
 
 use std::sync::Arc;
 
